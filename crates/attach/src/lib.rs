@@ -1,0 +1,1 @@
+//! Placeholder written with the workspace; the crate follows in its own commit.

@@ -1,0 +1,2 @@
+//! The `skep` command.
+fn main() {}

@@ -1,0 +1,186 @@
+//! Map types and flags, and the little that generated code knows of a map.
+
+/// Names a kind of map by its kernel number (`enum bpf_map_type`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+#[non_exhaustive]
+#[repr(u32)]
+#[allow(missing_docs, reason = "the names are the kernel's own")]
+pub enum MapType {
+    Hash = 1,
+    Array = 2,
+    ProgArray = 3,
+    PerfEventArray = 4,
+    PercpuHash = 5,
+    PercpuArray = 6,
+    StackTrace = 7,
+    CgroupArray = 8,
+    LruHash = 9,
+    LruPercpuHash = 10,
+    LpmTrie = 11,
+    ArrayOfMaps = 12,
+    HashOfMaps = 13,
+    Devmap = 14,
+    Sockmap = 15,
+    Cpumap = 16,
+    Xskmap = 17,
+    Sockhash = 18,
+    CgroupStorage = 19,
+    ReuseportSockarray = 20,
+    PercpuCgroupStorage = 21,
+    Queue = 22,
+    Stack = 23,
+    SkStorage = 24,
+    DevmapHash = 25,
+    StructOps = 26,
+    Ringbuf = 27,
+    InodeStorage = 28,
+    TaskStorage = 29,
+    BloomFilter = 30,
+    UserRingbuf = 31,
+    CgrpStorage = 32,
+    Arena = 33,
+}
+
+/// Every map type with its name as bpftool and libbpf print it.
+pub const MAP_TYPES: &[(MapType, &str)] = &[
+    (MapType::Hash, "hash"),
+    (MapType::Array, "array"),
+    (MapType::ProgArray, "prog_array"),
+    (MapType::PerfEventArray, "perf_event_array"),
+    (MapType::PercpuHash, "percpu_hash"),
+    (MapType::PercpuArray, "percpu_array"),
+    (MapType::StackTrace, "stack_trace"),
+    (MapType::CgroupArray, "cgroup_array"),
+    (MapType::LruHash, "lru_hash"),
+    (MapType::LruPercpuHash, "lru_percpu_hash"),
+    (MapType::LpmTrie, "lpm_trie"),
+    (MapType::ArrayOfMaps, "array_of_maps"),
+    (MapType::HashOfMaps, "hash_of_maps"),
+    (MapType::Devmap, "devmap"),
+    (MapType::Sockmap, "sockmap"),
+    (MapType::Cpumap, "cpumap"),
+    (MapType::Xskmap, "xskmap"),
+    (MapType::Sockhash, "sockhash"),
+    (MapType::CgroupStorage, "cgroup_storage"),
+    (MapType::ReuseportSockarray, "reuseport_sockarray"),
+    (MapType::PercpuCgroupStorage, "percpu_cgroup_storage"),
+    (MapType::Queue, "queue"),
+    (MapType::Stack, "stack"),
+    (MapType::SkStorage, "sk_storage"),
+    (MapType::DevmapHash, "devmap_hash"),
+    (MapType::StructOps, "struct_ops"),
+    (MapType::Ringbuf, "ringbuf"),
+    (MapType::InodeStorage, "inode_storage"),
+    (MapType::TaskStorage, "task_storage"),
+    (MapType::BloomFilter, "bloom_filter"),
+    (MapType::UserRingbuf, "user_ringbuf"),
+    (MapType::CgrpStorage, "cgrp_storage"),
+    (MapType::Arena, "arena"),
+];
+
+impl MapType {
+    /// Finds the type with the kernel's number.
+    #[must_use]
+    pub fn from_raw(n: u32) -> Option<Self> {
+        MAP_TYPES.iter().map(|(t, _)| *t).find(|t| *t as u32 == n)
+    }
+
+    /// Returns the name bpftool prints.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        MAP_TYPES.iter().find(|(t, _)| *t == self).map_or("unknown", |(_, n)| n)
+    }
+
+    /// Finds a type by the name bpftool prints.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        MAP_TYPES.iter().find(|(_, n)| *n == name).map(|(t, _)| *t)
+    }
+}
+
+impl std::fmt::Display for MapType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Bits of `map_flags` at creation (include/uapi/linux/bpf.h `BPF_F_*`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub struct MapFlags(pub u32);
+
+#[allow(missing_docs, reason = "the names are the kernel's own")]
+impl MapFlags {
+    pub const NO_PREALLOC: u32 = 1 << 0;
+    pub const NO_COMMON_LRU: u32 = 1 << 1;
+    pub const NUMA_NODE: u32 = 1 << 2;
+    pub const RDONLY: u32 = 1 << 3;
+    pub const WRONLY: u32 = 1 << 4;
+    pub const STACK_BUILD_ID: u32 = 1 << 5;
+    pub const ZERO_SEED: u32 = 1 << 6;
+    pub const RDONLY_PROG: u32 = 1 << 7;
+    pub const WRONLY_PROG: u32 = 1 << 8;
+    pub const CLONE: u32 = 1 << 9;
+    pub const MMAPABLE: u32 = 1 << 10;
+    pub const PRESERVE_ELEMS: u32 = 1 << 11;
+    pub const INNER_MAP: u32 = 1 << 12;
+
+    /// Tells whether all of `bits` are set.
+    #[must_use]
+    pub const fn has(self, bits: u32) -> bool {
+        self.0 & bits == bits
+    }
+}
+
+/// Update flags (`BPF_ANY`, `BPF_NOEXIST`, `BPF_EXIST`).
+#[allow(missing_docs, reason = "the names are the kernel's own")]
+pub mod update {
+    pub const ANY: u64 = 0;
+    pub const NOEXIST: u64 = 1;
+    pub const EXIST: u64 = 2;
+}
+
+/// Everything the code generator knows of a map: where values lie when they can be found without a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MapShape {
+    /// Address of value 0 in this process.
+    pub base: u64,
+    /// Distance between two values in bytes.
+    pub stride: u64,
+    /// Number of values; a larger index has none.
+    pub entries: u32,
+    /// How a key becomes an address.
+    pub kind: ShapeKind,
+}
+
+/// Tells how a key becomes the address of a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ShapeKind {
+    /// Only the map's own code can tell: lookups are calls.
+    Opaque,
+    /// `base + key * stride`, the key a u32.
+    Array,
+    /// `base + slot * slot_stride + key * stride`, where `slot` is the 64-bit word at `fs:[slot_tls]`: the number of
+    /// the per-CPU slot the running thread owns (always valid while a program runs).
+    PercpuArray {
+        /// Distance between two slots' values in bytes.
+        slot_stride: u64,
+        /// Offset of the slot number from the thread pointer.
+        slot_tls: i32,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn map_types_are_complete_and_in_kernel_order() {
+        for (i, (t, name)) in MAP_TYPES.iter().enumerate() {
+            assert_eq!(*t as usize, i + 1, "{name}");
+            assert_eq!(MapType::from_raw(*t as u32), Some(*t));
+            assert_eq!(MapType::from_name(name), Some(*t));
+        }
+        assert_eq!(MapType::from_raw(0), None);
+    }
+}
