@@ -1,2 +1,121 @@
-//! Developer commands.
-fn main() {}
+//! Developer commands: `cargo xtask ci`, `cargo xtask objects`, `cargo xtask bench`.
+//!
+//! Nothing here is shipped. `DEVELOPING.md` describes each command; [`ci::PARTS`] and [`bench::BENCHES`] are the
+//! tables to extend.
+#![forbid(unsafe_code)]
+// A command line tool for people: it prints.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod bench;
+mod ci;
+mod imports;
+mod objects;
+mod unsafety;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = match words.as_slice() {
+        ["ci", parts @ ..] => ci::run(parts),
+        ["objects", rest @ ..] => objects::run(rest),
+        ["bench", rest @ ..] => bench::run(rest),
+        _ => {
+            eprint!("{}", usage());
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn usage() -> String {
+    let mut text = String::from("usage: cargo xtask COMMAND\n\n  ci [PART...]            every check before handing over, or only some:\n");
+    for part in ci::PARTS {
+        text.push_str(&format!("      {:<10} {}\n", part.name, part.what));
+    }
+    text.push_str("  objects [--check]       rebuild every committed BPF object, or only compare\n");
+    text.push_str("  bench NAME [--json]     measure against a rival:\n");
+    for bench in bench::BENCHES {
+        text.push_str(&format!("      {:<10} {}\n", bench.name, bench.what));
+    }
+    text
+}
+
+/// The root of the workspace, where every command runs.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies one level below the root")
+}
+
+/// The `cargo` that started us.
+fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
+
+/// Runs a command to its end; a status other than zero is an error that names the command.
+fn check(command: &mut Command) -> Result<()> {
+    let line = shell_line(command);
+    let status = command.status().with_context(|| format!("cannot run `{line}`"))?;
+    if !status.success() {
+        bail!("`{line}` failed: {status}");
+    }
+    Ok(())
+}
+
+/// Runs a command and returns what it printed on stdout.
+fn output(command: &mut Command) -> Result<String> {
+    let line = shell_line(command);
+    let out = command.output().with_context(|| format!("cannot run `{line}`"))?;
+    if !out.status.success() {
+        bail!("`{line}` failed: {}\n{}", out.status, String::from_utf8_lossy(&out.stderr));
+    }
+    String::from_utf8(out.stdout).with_context(|| format!("`{line}` printed something that is not UTF-8"))
+}
+
+fn shell_line(command: &Command) -> String {
+    let mut line = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    for arg in command.get_args() {
+        line.push(' ');
+        line.push_str(&arg.to_string_lossy());
+    }
+    line
+}
+
+/// Every file below `dir` that `keep` accepts, sorted; build directories are left out.
+fn files_below(dir: &Path, keep: &dyn Fn(&Path) -> bool) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut todo = vec![dir.to_path_buf()];
+    while let Some(dir) = todo.pop() {
+        if !dir.is_dir() {
+            continue;
+        }
+        for entry in std::fs::read_dir(&dir).with_context(|| format!("cannot read `{}`", dir.display()))? {
+            let path = entry?.path();
+            if path.is_dir() {
+                if path.file_name().is_some_and(|name| name != "target") {
+                    todo.push(path);
+                }
+            } else if keep(&path) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The path as the repository names it.
+fn relative(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).display().to_string()
+}

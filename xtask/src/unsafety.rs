@@ -1,0 +1,81 @@
+//! Where unsafe code may live: crates that forbid it, and the named leaves of the others.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{files_below, relative, root};
+
+/// Where a crate may be unsafe.
+enum Policy {
+    /// The crate root says `#![forbid(unsafe_code)]`.
+    Forbid(&'static str),
+    /// Files and folders (ending in `/`) below the crate's `src` that may.
+    Leaves(&'static [&'static str]),
+}
+
+const CRATES: &[(&str, Policy)] = &[
+    ("crates/isa", Policy::Forbid("lib.rs")),
+    ("crates/object", Policy::Forbid("lib.rs")),
+    ("crates/verifier", Policy::Forbid("lib.rs")),
+    ("crates/testkit", Policy::Forbid("lib.rs")),
+    ("xtask", Policy::Forbid("main.rs")),
+    ("crates/maps", Policy::Leaves(&["shm/"])),
+];
+
+/// Fails with every file that is unsafe outside its crate's policy.
+pub fn check() -> Result<()> {
+    let mut wrong = Vec::new();
+    for (dir, policy) in CRATES {
+        let src = root().join(dir).join("src");
+        match policy {
+            Policy::Forbid(file) => {
+                let path = src.join(file);
+                let text = read(&path)?;
+                if !text.lines().any(|line| line.trim() == "#![forbid(unsafe_code)]") {
+                    wrong.push(format!("{} does not say `#![forbid(unsafe_code)]`", relative(&path)));
+                }
+            }
+            Policy::Leaves(leaves) => {
+                for path in files_below(&src, &|path| path.extension().is_some_and(|e| e == "rs"))? {
+                    let place = path.strip_prefix(&src).unwrap_or(&path).display().to_string();
+                    let leaf = leaves.iter().any(|leaf| if leaf.ends_with('/') { place.starts_with(leaf) } else { place == *leaf });
+                    if !leaf && let Some(line) = first_unsafe(&read(&path)?) {
+                        wrong.push(format!("{}:{line} is unsafe, and not one of the leaves {leaves:?}", relative(&path)));
+                    }
+                }
+            }
+        }
+    }
+    if !wrong.is_empty() {
+        bail!("unsafe code outside its leaves:\n  {}", wrong.join("\n  "));
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read `{}`", relative(path)))
+}
+
+/// The first line with the keyword `unsafe` in code; comments do not count. Good enough for a lint: an `unsafe` in a
+/// string literal is reported as well, and a reader would want to know.
+fn first_unsafe(text: &str) -> Option<usize> {
+    text.lines()
+        .position(|line| {
+            let code = line.split("//").next().unwrap_or("");
+            code.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == "unsafe")
+        })
+        .map(|index| index + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::first_unsafe;
+
+    #[test]
+    fn the_keyword_counts_the_word_in_comments_and_names_does_not() {
+        assert_eq!(first_unsafe("fn f() {}\n    unsafe { g() }\n"), Some(2));
+        assert_eq!(first_unsafe("pub unsafe fn f() {}"), Some(1));
+        assert_eq!(first_unsafe("// unsafe\n#![forbid(unsafe_code)]\n#![deny(unsafe_op_in_unsafe_fn)]\n"), None);
+    }
+}
