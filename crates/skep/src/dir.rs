@@ -1,0 +1,270 @@
+//! The skep directory: where objects live as files, who may touch it, and what is left over.
+//!
+//! `$SKEP_DIR`, else `$XDG_RUNTIME_DIR/skep`, else `/dev/shm/skep-UID`, mode 0700. An object is a file `KIND/ID`; whoever
+//! uses it holds a shared lock on it, which falls with the process. A file that nobody has locked and nobody pinned is
+//! garbage and is removed by the next loader.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+/// Names the directory in the environment, for loaders, targets and readers alike.
+pub const ENV_DIR: &str = "SKEP_DIR";
+/// Names the links a target attaches at start, by id, separated by commas.
+pub const ENV_LINKS: &str = "SKEP_LINKS";
+
+/// Tells why the skep directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DirError {
+    /// It cannot be created, opened or written.
+    #[error("cannot {call} `{path}`: {source}", path = path.display())]
+    Io {
+        /// What failed.
+        call: &'static str,
+        /// On which path.
+        path: PathBuf,
+        /// With what.
+        source: io::Error,
+    },
+    /// Somebody else owns it.
+    #[error("`{path}` belongs to user {owner}, not to user {me}", path = path.display())]
+    Owner {
+        /// The directory.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Who we are.
+        me: u32,
+    },
+    /// Others may enter it.
+    #[error("`{path}` is open to others (mode {mode:04o}, needs 0700)", path = path.display())]
+    Mode {
+        /// The directory.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+}
+
+/// Names a kind of object: a sub-directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// `maps/`
+    Map,
+    /// `progs/`
+    Program,
+    /// `links/`
+    Link,
+    /// `btf/`: type information that maps refer to.
+    Btf,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 4] = [Self::Map, Self::Program, Self::Link, Self::Btf];
+
+    /// Returns the sub-directory's name.
+    #[must_use]
+    pub fn dir(self) -> &'static str {
+        match self {
+            Self::Map => "maps",
+            Self::Program => "progs",
+            Self::Link => "links",
+            Self::Btf => "btf",
+        }
+    }
+}
+
+/// An opened and checked skep directory.
+#[derive(Debug, Clone)]
+pub struct Dir {
+    path: PathBuf,
+}
+
+fn io_err(call: &'static str, path: &Path, source: io::Error) -> DirError {
+    DirError::Io { call, path: path.to_owned(), source }
+}
+
+impl Dir {
+    /// Tells which directory the environment asks for.
+    #[must_use]
+    pub fn default_path() -> PathBuf {
+        let var = |name: &str| std::env::var_os(name).filter(|v: &OsString| !v.is_empty());
+        if let Some(dir) = var(ENV_DIR) {
+            return dir.into();
+        }
+        if let Some(run) = var("XDG_RUNTIME_DIR") {
+            return PathBuf::from(run).join("skep");
+        }
+        PathBuf::from(format!("/dev/shm/skep-{}", rustix::process::getuid().as_raw()))
+    }
+
+    /// Opens the directory at `path`, creating it when it is missing.
+    ///
+    /// # Errors
+    /// When it cannot be created, belongs to somebody else, or others may enter it.
+    pub fn create(path: &Path) -> Result<Self, DirError> {
+        let mut builder = std::fs::DirBuilder::new();
+        builder.mode(0o700).recursive(true);
+        if !path.exists() {
+            builder.create(path).map_err(|e| io_err("create", path, e))?;
+        }
+        let dir = Self::open(path)?;
+        for kind in Kind::ALL {
+            let sub = dir.kind(kind);
+            builder.create(&sub).map_err(|e| io_err("create", &sub, e))?;
+        }
+        let pins = dir.path.join("pins");
+        builder.create(&pins).map_err(|e| io_err("create", &pins, e))?;
+        Ok(dir)
+    }
+
+    /// Opens an existing directory.
+    ///
+    /// # Errors
+    /// When there is none, it belongs to somebody else, or others may enter it.
+    pub fn open(path: &Path) -> Result<Self, DirError> {
+        let path = std::path::absolute(path).map_err(|e| io_err("resolve", path, e))?;
+        let meta = std::fs::metadata(&path).map_err(|e| io_err("open", &path, e))?;
+        if !meta.is_dir() {
+            return Err(io_err("open", &path, io::ErrorKind::NotADirectory.into()));
+        }
+        let me = rustix::process::geteuid().as_raw();
+        if meta.uid() != me {
+            return Err(DirError::Owner { path, owner: meta.uid(), me });
+        }
+        if meta.mode() & 0o077 != 0 {
+            return Err(DirError::Mode { path, mode: meta.mode() & 0o7777 });
+        }
+        Ok(Self { path })
+    }
+
+    /// Returns the directory's absolute path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the sub-directory of a kind of object.
+    #[must_use]
+    pub fn kind(&self, kind: Kind) -> PathBuf {
+        self.path.join(kind.dir())
+    }
+
+    /// Returns the path of one object.
+    #[must_use]
+    pub fn object(&self, kind: Kind, id: u32) -> PathBuf {
+        self.kind(kind).join(id.to_string())
+    }
+
+    /// Takes the next id of a kind. Ids start at 1, grow, and are not reused.
+    ///
+    /// # Errors
+    /// When the counter file cannot be locked or written.
+    pub fn next_id(&self, kind: Kind) -> Result<u32, DirError> {
+        let path = self.path.join(format!("{}.next", kind.dir()));
+        let err = |call| move |e: io::Error| io_err(call, &self.path.join(format!("{}.next", kind.dir())), e);
+        let file = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(err("open"))?;
+        flock(&file, FlockOperation::LockExclusive).map_err(|e| err("lock")(e.into()))?;
+        let mut text = String::new();
+        io::Read::read_to_string(&mut &file, &mut text).map_err(err("read"))?;
+        // A lost or damaged counter must not hand out an id that is in use.
+        let used = self.ids(kind)?.into_iter().max().unwrap_or(0);
+        let id = text.trim().parse::<u32>().unwrap_or(0).max(used).wrapping_add(1).max(1);
+        io::Seek::rewind(&mut &file).map_err(err("write"))?;
+        io::Write::write_all(&mut &file, format!("{id:<10}\n").as_bytes()).map_err(err("write"))?;
+        Ok(id)
+    }
+
+    /// Lists the ids of a kind in order.
+    ///
+    /// # Errors
+    /// When the sub-directory cannot be read.
+    pub fn ids(&self, kind: Kind) -> Result<Vec<u32>, DirError> {
+        let path = self.kind(kind);
+        let entries = match std::fs::read_dir(&path) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(io_err("list", &path, e)),
+        };
+        let mut ids: Vec<u32> = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    /// Removes objects that no process uses and nobody pinned. Returns how many.
+    ///
+    /// Links go first: they hold their programs, programs hold their maps, and those fall on a later call at the latest.
+    ///
+    /// # Errors
+    /// When a sub-directory cannot be read; a file that cannot be removed is left.
+    pub fn collect(&self) -> Result<usize, DirError> {
+        let mut removed = 0;
+        for kind in [Kind::Link, Kind::Program, Kind::Map, Kind::Btf] {
+            for id in self.ids(kind)? {
+                let path = self.object(kind, id);
+                let Ok(file) = File::open(&path) else { continue };
+                let pinned = file.metadata().is_ok_and(|m| m.nlink() > 1);
+                if !pinned && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() && std::fs::remove_file(&path).is_ok() {
+                    removed += 1;
+                }
+            }
+        }
+        Ok(removed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn temp(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("skep-dir-{}-{name}", std::process::id()));
+        drop(std::fs::remove_dir_all(&path));
+        path
+    }
+
+    #[test]
+    fn ids_grow_and_are_not_reused_even_when_the_counter_is_lost() -> Result<(), Box<dyn std::error::Error>> {
+        let path = temp("ids");
+        let dir = Dir::create(&path)?;
+        assert_eq!((dir.next_id(Kind::Map)?, dir.next_id(Kind::Map)?, dir.next_id(Kind::Link)?), (1, 2, 1));
+        std::fs::write(dir.object(Kind::Map, 9), b"")?;
+        std::fs::write(path.join("maps.next"), b"rubbish")?;
+        assert_eq!(dir.next_id(Kind::Map)?, 10);
+        std::fs::remove_dir_all(&path)?;
+        Ok(())
+    }
+
+    #[test]
+    fn a_directory_open_to_others_is_refused() -> Result<(), Box<dyn std::error::Error>> {
+        let path = temp("mode");
+        Dir::create(&path)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
+        assert!(matches!(Dir::open(&path), Err(DirError::Mode { mode: 0o755, .. })));
+        std::fs::remove_dir_all(&path)?;
+        Ok(())
+    }
+
+    #[test]
+    fn what_nobody_uses_is_removed_and_what_is_locked_or_pinned_stays() -> Result<(), Box<dyn std::error::Error>> {
+        let path = temp("collect");
+        let dir = Dir::create(&path)?;
+        for id in 1..=3 {
+            std::fs::write(dir.object(Kind::Map, id), b"x")?;
+        }
+        let used = File::open(dir.object(Kind::Map, 1))?;
+        flock(&used, FlockOperation::LockShared)?;
+        std::fs::hard_link(dir.object(Kind::Map, 2), path.join("pins/kept"))?;
+        assert_eq!(dir.collect()?, 1);
+        assert_eq!(dir.ids(Kind::Map)?, [1, 2]);
+        std::fs::remove_dir_all(&path)?;
+        Ok(())
+    }
+}

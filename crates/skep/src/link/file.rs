@@ -1,0 +1,414 @@
+//! Link files: what to attach where, and what came of it in every process that tried.
+//!
+//! The loader writes the [`LinkSpec`]; each target appends the functions it found. A function's place in the file is its
+//! index, the same in all processes: a target that maps a module another one registered takes over its indexes.
+
+use std::collections::HashMap;
+
+use crate::dir::{Dir, Kind};
+use crate::record::{FileKind, Record, RecordError, RecordFile};
+use crate::wire::{Reader, WireError, Writer};
+
+const KIND: FileKind = FileKind { number: 3, name: "link" };
+
+const TAG_SPEC: u32 = 1;
+const TAG_MODULE: u32 = 2;
+const TAG_FUNCTION: u32 = 3;
+const TAG_AGENT: u32 = 4;
+const TAG_SKIPPED: u32 = 5;
+
+/// Names when a program runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum When {
+    /// When the function is entered.
+    Entry = 1,
+    /// When it returns.
+    Exit = 2,
+    /// When it is entered, with the power to return in its place.
+    ModifyReturn = 3,
+    /// At both, with a word kept in between.
+    Session = 4,
+}
+
+/// Names what the program gets as its context.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Context {
+    /// Argument words, as fentry and its like.
+    Tracing = 1,
+    /// `struct pt_regs`, as uprobe and its like.
+    PtRegs = 2,
+}
+
+/// Names the value `bpf_get_attach_cookie` returns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Cookie {
+    /// Zero everywhere.
+    Zero = 0,
+    /// The function's index in the link.
+    Index = 1,
+}
+
+/// Tells what a link attaches where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkSpec {
+    /// The program's id.
+    pub program: u32,
+    /// Id of the link's control map: a u64 array, see [`control`].
+    pub control: u32,
+    /// When the program runs.
+    pub when: When,
+    /// What it gets.
+    pub context: Context,
+    /// Which cookie each function has.
+    pub cookie: Cookie,
+    /// Functions beyond this many are skipped.
+    pub max_functions: u32,
+    /// Patterns a function must match one of.
+    pub include: Vec<String>,
+    /// Patterns it must match none of.
+    pub exclude: Vec<String>,
+}
+
+/// Words of a link's control map.
+pub mod control {
+    /// [`ON`] or [`OFF`].
+    pub const STATE: u32 = 0;
+    /// Events skipped because the thread already ran a program.
+    pub const MISSED: u32 = 1;
+    /// Words in the map.
+    pub const WORDS: u32 = 8;
+    /// The program runs.
+    pub const ON: u64 = 1;
+    /// The program does not run any more; targets take their hooks out at the next event.
+    pub const OFF: u64 = 2;
+}
+
+/// What a target says of one function it matched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionRecord {
+    /// Index into the modules.
+    pub module: u32,
+    /// The symbol, as it stands in the file.
+    pub name: String,
+    /// Virtual address in the module's file.
+    pub vaddr: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// `None`: attached. Otherwise the reason why not.
+    pub skipped: Option<String>,
+}
+
+/// What a target says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentRecord {
+    /// Its process id.
+    pub pid: u32,
+    /// Its executable.
+    pub exe: String,
+    /// Time to find, compile and patch, in nanoseconds.
+    pub start_ns: u64,
+    /// Time of attaching alone, in nanoseconds.
+    pub attach_ns: u64,
+    /// Functions attached in this process.
+    pub attached: u32,
+    /// What went wrong for the whole process.
+    pub error: Option<String>,
+}
+
+/// Everything in a link file.
+#[derive(Clone, Debug)]
+pub struct LinkState {
+    /// What the loader asked for.
+    pub spec: LinkSpec,
+    /// Paths of modules.
+    pub modules: Vec<String>,
+    /// Functions; the position is the index.
+    pub functions: Vec<FunctionRecord>,
+    /// Processes that took part.
+    pub agents: Vec<AgentRecord>,
+}
+
+/// A link file held open.
+#[derive(Debug)]
+pub struct LinkFile {
+    /// The object's id.
+    pub id: u32,
+    file: RecordFile,
+}
+
+fn strings(w: &mut Writer, list: &[String]) {
+    w.u32(list.len() as u32);
+    for s in list {
+        w.str(s);
+    }
+}
+
+fn read_strings(r: &mut Reader<'_>, what: &'static str) -> Result<Vec<String>, WireError> {
+    (0..r.count(4, what)?).map(|_| r.str(what).map(str::to_owned)).collect()
+}
+
+fn optional(w: &mut Writer, s: Option<&String>) {
+    w.u32(u32::from(s.is_some())).str(s.map_or("", String::as_str));
+}
+
+fn read_optional(r: &mut Reader<'_>, what: &'static str) -> Result<Option<String>, WireError> {
+    let there = r.u32(what)? != 0;
+    let s = r.str(what)?;
+    Ok(there.then(|| s.to_owned()))
+}
+
+impl LinkSpec {
+    fn encode(&self) -> Record {
+        let mut w = Writer::default();
+        w.u32(self.program).u32(self.control).u32(self.when as u32).u32(self.context as u32).u32(self.cookie as u32);
+        w.u32(self.max_functions);
+        strings(&mut w, &self.include);
+        strings(&mut w, &self.exclude);
+        (TAG_SPEC, w.finish())
+    }
+
+    fn decode(payload: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(payload);
+        let unknown = |what| WireError { at: 0, what };
+        let (program, control) = (r.u32("program id")?, r.u32("control map id")?);
+        let when = match r.u32("when")? {
+            1 => When::Entry,
+            2 => When::Exit,
+            3 => When::ModifyReturn,
+            4 => When::Session,
+            _ => return Err(unknown("a known moment")),
+        };
+        let context = match r.u32("context")? {
+            1 => Context::Tracing,
+            2 => Context::PtRegs,
+            _ => return Err(unknown("a known context")),
+        };
+        let cookie = match r.u32("cookie")? {
+            0 => Cookie::Zero,
+            1 => Cookie::Index,
+            _ => return Err(unknown("a known cookie")),
+        };
+        let max_functions = r.u32("function limit")?;
+        let include = read_strings(&mut r, "patterns")?;
+        let exclude = read_strings(&mut r, "excluding patterns")?;
+        Ok(Self { program, control, when, context, cookie, max_functions, include, exclude })
+    }
+}
+
+impl FunctionRecord {
+    fn encode(&self) -> Record {
+        let mut w = Writer::default();
+        w.u32(self.module).str(&self.name).u64(self.vaddr).u64(self.size);
+        optional(&mut w, self.skipped.as_ref());
+        (TAG_FUNCTION, w.finish())
+    }
+
+    fn decode(payload: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(payload);
+        Ok(Self {
+            module: r.u32("module")?,
+            name: r.str("function name")?.to_owned(),
+            vaddr: r.u64("address")?,
+            size: r.u64("size")?,
+            skipped: read_optional(&mut r, "reason")?,
+        })
+    }
+}
+
+impl AgentRecord {
+    fn encode(&self) -> Record {
+        let mut w = Writer::default();
+        w.u32(self.pid).str(&self.exe).u64(self.start_ns).u64(self.attach_ns).u32(self.attached);
+        optional(&mut w, self.error.as_ref());
+        (TAG_AGENT, w.finish())
+    }
+
+    fn decode(payload: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(payload);
+        Ok(Self {
+            pid: r.u32("pid")?,
+            exe: r.str("executable")?.to_owned(),
+            start_ns: r.u64("start time")?,
+            attach_ns: r.u64("attach time")?,
+            attached: r.u32("attached functions")?,
+            error: read_optional(&mut r, "error")?,
+        })
+    }
+}
+
+fn decode_all(file: &RecordFile, records: Vec<Record>) -> Result<LinkState, RecordError> {
+    let mut spec = None;
+    let (mut modules, mut functions, mut agents) = (Vec::new(), Vec::new(), Vec::new());
+    for (tag, payload) in records {
+        let done = match tag {
+            TAG_SPEC => LinkSpec::decode(&payload).map(|s| spec = Some(s)),
+            TAG_MODULE => Reader::new(&payload).str("module path").map(|s| modules.push(s.to_owned())),
+            TAG_FUNCTION => FunctionRecord::decode(&payload).map(|f| functions.push(f)),
+            TAG_AGENT => AgentRecord::decode(&payload).map(|a| agents.push(a)),
+            TAG_SKIPPED => decode_skipped(&payload).map(|(index, reason)| {
+                if let Some(f) = functions.get_mut(index as usize) {
+                    let f: &mut FunctionRecord = f;
+                    f.skipped = Some(reason);
+                }
+            }),
+            _ => Err(WireError { at: 0, what: "a known record" }),
+        };
+        done.map_err(|e| file.damaged(e))?;
+    }
+    let spec = spec.ok_or_else(|| file.damaged(WireError { at: 0, what: "what the link attaches" }))?;
+    Ok(LinkState { spec, modules, functions, agents })
+}
+
+fn decode_skipped(payload: &[u8]) -> Result<(u32, String), WireError> {
+    let mut r = Reader::new(payload);
+    Ok((r.u32("function index")?, r.str("reason")?.to_owned()))
+}
+
+/// A function a target found, before it has an index.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The module's path.
+    pub module: String,
+    /// The symbol.
+    pub name: String,
+    /// Virtual address in the module's file.
+    pub vaddr: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Why it will not be attached, when that is already known.
+    pub skipped: Option<String>,
+}
+
+impl LinkFile {
+    /// Writes a new link object.
+    ///
+    /// # Errors
+    /// When no id can be taken or the file cannot be written.
+    pub fn create(dir: &Dir, spec: &LinkSpec) -> Result<Self, crate::Error> {
+        let id = dir.next_id(Kind::Link)?;
+        let file = RecordFile::create(&dir.object(Kind::Link, id), KIND, &[spec.encode()])?;
+        Ok(Self { id, file })
+    }
+
+    /// Opens the link with this id.
+    ///
+    /// # Errors
+    /// When there is none, or its file is damaged or of another version.
+    pub fn open(dir: &Dir, id: u32) -> Result<Self, RecordError> {
+        Ok(Self { id, file: RecordFile::open(&dir.object(Kind::Link, id), KIND)? })
+    }
+
+    /// Reads everything in the file.
+    ///
+    /// # Errors
+    /// When it cannot be read or decoded.
+    pub fn read(&self) -> Result<LinkState, RecordError> {
+        decode_all(&self.file, self.file.read()?)
+    }
+
+    /// Gives every found function its index: the one it already has in the link, or the next free one.
+    ///
+    /// # Errors
+    /// When the file cannot be locked, read or written.
+    pub fn register(&self, found: &[Found]) -> Result<Vec<u32>, RecordError> {
+        self.file.append_with(|records| {
+            let state = decode_all(&self.file, records)?;
+            let mut modules: HashMap<&str, u32> = HashMap::new();
+            for (i, path) in state.modules.iter().enumerate() {
+                modules.entry(path).or_insert(i as u32);
+            }
+            let mut known: HashMap<(u32, u64), u32> = HashMap::with_capacity(state.functions.len() + found.len());
+            for (i, f) in state.functions.iter().enumerate() {
+                known.entry((f.module, f.vaddr)).or_insert(i as u32);
+            }
+            let mut new = Vec::new();
+            let mut indexes = Vec::with_capacity(found.len());
+            let (mut next_module, mut next) = (state.modules.len() as u32, state.functions.len() as u32);
+            for f in found {
+                let module = *modules.entry(&f.module).or_insert_with(|| {
+                    let mut w = Writer::default();
+                    w.str(&f.module);
+                    new.push((TAG_MODULE, w.finish()));
+                    next_module += 1;
+                    next_module - 1
+                });
+                indexes.push(*known.entry((module, f.vaddr)).or_insert_with(|| {
+                    let record = FunctionRecord { module, name: f.name.clone(), vaddr: f.vaddr, size: f.size, skipped: f.skipped.clone() };
+                    new.push(record.encode());
+                    next += 1;
+                    next - 1
+                }));
+            }
+            Ok((new, indexes))
+        })
+    }
+
+    /// Adds the functions that could not be attached after all, by index.
+    ///
+    /// # Errors
+    /// When the file cannot be locked or written.
+    pub fn skip(&self, skipped: &[(u32, String)]) -> Result<(), RecordError> {
+        let encode = |(index, reason): &(u32, String)| {
+            let mut w = Writer::default();
+            w.u32(*index).str(reason);
+            (TAG_SKIPPED, w.finish())
+        };
+        self.file.append_with(|_| Ok((skipped.iter().map(encode).collect(), ())))
+    }
+
+    /// Adds what a process says of itself.
+    ///
+    /// # Errors
+    /// When the file cannot be locked or written.
+    pub fn report(&self, agent: &AgentRecord) -> Result<(), RecordError> {
+        self.file.append_with(|_| Ok((vec![agent.encode()], ())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> LinkSpec {
+        LinkSpec {
+            program: 4,
+            control: 5,
+            when: When::Session,
+            context: Context::Tracing,
+            cookie: Cookie::Index,
+            max_functions: 100,
+            include: vec!["libc.so.6:*".to_owned()],
+            exclude: vec!["mem*".to_owned()],
+        }
+    }
+
+    fn found(module: &str, vaddr: u64, skipped: Option<&str>) -> Found {
+        Found { module: module.to_owned(), name: format!("f{vaddr:x}"), vaddr, size: 16, skipped: skipped.map(str::to_owned) }
+    }
+
+    #[test]
+    fn a_function_has_one_index_in_all_processes() -> Result<(), Box<dyn std::error::Error>> {
+        let path = std::env::temp_dir().join(format!("skep-link-{}", std::process::id()));
+        drop(std::fs::remove_dir_all(&path));
+        let dir = Dir::create(&path)?;
+        let one = LinkFile::create(&dir, &spec())?;
+        let two = LinkFile::open(&dir, one.id)?;
+        assert_eq!(one.register(&[found("/a", 16, None), found("/b", 16, Some("too short"))])?, [0, 1]);
+        assert_eq!(two.register(&[found("/c", 8, None), found("/b", 16, None), found("/a", 32, None)])?, [2, 1, 3]);
+        let agent = AgentRecord { pid: 7, exe: "/a".to_owned(), start_ns: 1, attach_ns: 2, attached: 3, error: None };
+        two.report(&agent)?;
+        two.skip(&[(2, "denied".to_owned()), (99, "no such function".to_owned())])?;
+        let state = one.read()?;
+        assert_eq!(state.spec, spec());
+        assert_eq!(state.modules, ["/a", "/b", "/c"]);
+        assert_eq!(state.functions.iter().map(|f| (f.module, f.vaddr)).collect::<Vec<_>>(), [(0, 16), (1, 16), (2, 8), (0, 32)]);
+        assert_eq!(state.functions[1].skipped.as_deref(), Some("too short"));
+        assert_eq!(state.functions[2].skipped.as_deref(), Some("denied"));
+        assert_eq!(state.agents, [agent]);
+        std::fs::remove_dir_all(&path)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,176 @@
+//! Which functions a pattern means: `name`, `glob*`, `lib:glob`, and what is left out.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Matches `text` against a shell glob: `*` any run, `?` any one character, `[a-z]` and `[!a-z]` sets, `\` quotes.
+///
+/// ```
+/// assert!(skep::link::pattern::glob("sqlite3_*_int?", "sqlite3_bind_int4"));
+/// ```
+#[must_use]
+pub fn glob(pattern: &str, text: &str) -> bool {
+    let (p, t): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
+    let (mut i, mut j) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while j < t.len() {
+        let step = match p.get(i) {
+            Some('*') => {
+                star = Some((i + 1, j));
+                i += 1;
+                continue;
+            }
+            Some('?') => Some(i + 1),
+            Some('[') => match set(&p[i..], t[j]) {
+                Some((true, n)) => Some(i + n),
+                Some((false, _)) => None,
+                None => (t[j] == '[').then_some(i + 1),
+            },
+            Some('\\') if i + 1 < p.len() => (p[i + 1] == t[j]).then_some(i + 2),
+            Some(c) => (*c == t[j]).then_some(i + 1),
+            None => None,
+        };
+        match (step, star) {
+            (Some(next), _) => (i, j) = (next, j + 1),
+            (None, Some((back, from))) => {
+                (i, j) = (back, from + 1);
+                star = Some((back, from + 1));
+            }
+            (None, None) => return false,
+        }
+    }
+    p[i..].iter().all(|c| *c == '*')
+}
+
+/// Matches one character against the set at the start of `p`; `None` when the set is not closed.
+fn set(p: &[char], c: char) -> Option<(bool, usize)> {
+    let negated = matches!(p.get(1), Some('!' | '^'));
+    let mut i = if negated { 2 } else { 1 };
+    let start = i;
+    let mut hit = false;
+    loop {
+        match *p.get(i)? {
+            ']' if i > start => return Some((hit != negated, i + 1)),
+            low if p.get(i + 1) == Some(&'-') && p.get(i + 2).is_some_and(|c| *c != ']') => {
+                hit |= (low..=p[i + 2]).contains(&c);
+                i += 3;
+            }
+            one => {
+                hit |= one == c;
+                i += 1;
+            }
+        }
+    }
+}
+
+/// One pattern: an optional module part and a function part, both globs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pattern {
+    /// Matched against the module's file name or whole path; `None` is every module.
+    pub module: Option<String>,
+    /// Matched against the function's symbol, its aliases and its demangled name.
+    pub function: String,
+}
+
+/// Tells why a pattern cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("pattern `{text}` {why}")]
+pub struct PatternError {
+    /// The pattern.
+    pub text: String,
+    /// What is wrong with it.
+    pub why: &'static str,
+}
+
+impl FromStr for Pattern {
+    type Err = PatternError;
+
+    /// Reads `function` or `module:function`. C++ names have `::` in them: only a single colon parts module from function.
+    fn from_str(text: &str) -> Result<Self, PatternError> {
+        let err = |why| PatternError { text: text.to_owned(), why };
+        if text.is_empty() {
+            return Err(err("is empty"));
+        }
+        let bytes = text.as_bytes();
+        let single = (0..bytes.len()).find(|&i| bytes[i] == b':' && (i == 0 || bytes[i - 1] != b':') && bytes.get(i + 1) != Some(&b':'));
+        match single {
+            None => Ok(Self { module: None, function: text.to_owned() }),
+            Some(0) => Err(err("has no module before the colon")),
+            Some(i) if i + 1 == text.len() => Err(err("has no function after the colon (`module:*` means all)")),
+            Some(i) => Ok(Self { module: Some(text[..i].to_owned()), function: text[i + 1..].to_owned() }),
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.module {
+            Some(m) => write!(f, "{m}:{}", self.function),
+            None => f.write_str(&self.function),
+        }
+    }
+}
+
+impl Pattern {
+    /// Tells whether the module part matches a module with this path.
+    ///
+    /// `libc` and `libc.so.6` both mean `/usr/lib/x86_64-linux-gnu/libc.so.6`.
+    #[must_use]
+    pub fn matches_module(&self, path: &str) -> bool {
+        let Some(want) = &self.module else { return true };
+        let file = path.rsplit('/').next().unwrap_or(path);
+        let stem = file.split_once(".so").map_or(file, |(stem, _)| stem);
+        glob(want, path) || glob(want, file) || want == stem
+    }
+
+    /// Tells whether the function part matches one of a function's names.
+    #[must_use]
+    pub fn matches_function(&self, name: &str) -> bool {
+        glob(&self.function, name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn globs_match_as_the_shell_does() {
+        for (p, t, want) in [
+            ("*", "", true),
+            ("a*c", "abbc", true),
+            ("a*c", "abbd", false),
+            ("a?c", "ac", false),
+            ("[a-c]x", "bx", true),
+            ("[!a-c]x", "bx", false),
+            ("[]]", "]", true),
+            ("[", "[", true),
+            (r"\*", "*", true),
+            (r"\*", "x", false),
+            ("*a*a*a*a*b", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", false),
+            ("ns::f*", "ns::f(int)", true),
+        ] {
+            assert_eq!(glob(p, t), want, "{p} {t}");
+        }
+    }
+
+    #[test]
+    fn a_single_colon_parts_module_and_function() -> Result<(), PatternError> {
+        let p: Pattern = "libc.so.6:mem*".parse()?;
+        assert_eq!((p.module.as_deref(), p.function.as_str()), (Some("libc.so.6"), "mem*"));
+        let p: Pattern = "std::vector*".parse()?;
+        assert_eq!((p.module, p.function.as_str()), (None, "std::vector*"));
+        let p: Pattern = "libx.so:ns::f".parse()?;
+        assert_eq!((p.module.as_deref(), p.function.as_str()), (Some("libx.so"), "ns::f"));
+        assert!("".parse::<Pattern>().is_err() && ":f".parse::<Pattern>().is_err() && "lib:".parse::<Pattern>().is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn a_module_goes_by_path_file_name_or_stem() {
+        let p = |m: &str| Pattern { module: Some(m.to_owned()), function: "*".to_owned() };
+        let path = "/usr/lib/x86_64-linux-gnu/libc.so.6";
+        assert!(p("libc").matches_module(path) && p("libc.so.6").matches_module(path) && p(path).matches_module(path));
+        assert!(p("libc*").matches_module(path) && !p("lib").matches_module(path));
+    }
+}
