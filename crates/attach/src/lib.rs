@@ -1,1 +1,28 @@
-//! Placeholder written with the workspace; the crate follows in its own commit.
+//! Hooking functions of the own process: thousands at once, cheaply, without the program noticing.
+//!
+//! This crate finds functions ([`sites`]), changes their first instructions so that calls pass through one of a few static
+//! trampolines, and runs the hooks it was given ([`Hook`]) before a function, instead of it, and after it. It knows nothing
+//! about programs or maps: a hook is a function pointer with two words of data.
+//!
+//! The types to know: [`Engine`] (one for the process), [`sites::Function`] (what can be hooked), [`Hook`] (what runs) and
+//! [`frame::Frame`] (what a hook sees). A function that cannot be hooked safely is skipped with a reason, [`Skip`]; nothing
+//! here ends the process.
+//!
+//! # The rules of the event path
+//!
+//! Everything between a hooked function's first instruction and the hook is written in assembly (`tramp/x64.s`) or lies in the
+//! section `.text.skep_event`: no allocation, no locks, no libc, no vector registers, `errno` untouched. Hooks promise the same:
+//! they preserve every register that the x86-64 calling convention preserves **and** all vector, mask, x87 and MMX state.
+
+pub use engine::{Attachment, Detached, Engine};
+pub use guard::{Muted, mute};
+pub use hook::{Hook, Position, RunFn};
+pub use skip::{AttachError, Skip};
+
+mod engine;
+pub mod frame;
+mod guard;
+mod hook;
+pub mod signals;
+pub mod sites;
+mod skip;
