@@ -1,0 +1,311 @@
+//! The functions of a file: one entry for each address, under its best name, with all aliases.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::{Elf, ElfError, SHT_DYNSYM, SHT_SYMTAB, Section, u16_at, u32_at, u64_at};
+
+/// What a function symbol is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// An ordinary function.
+    Func,
+    /// A resolver: its address is called once by the dynamic linker and returns the function's.
+    Ifunc,
+}
+
+/// How visible a symbol is to other files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Binding {
+    /// `STB_GLOBAL` (and `STB_GNU_UNIQUE`).
+    Global,
+    /// `STB_WEAK`.
+    Weak,
+    /// `STB_LOCAL`.
+    Local,
+}
+
+/// `st_other` of a symbol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Visibility {
+    /// As the binding says.
+    Default,
+    /// Known to this file's parts only.
+    Internal,
+    /// Not exported.
+    Hidden,
+    /// Exported, not preemptible.
+    Protected,
+}
+
+/// Where a table of functions came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SymbolSource {
+    /// `.symtab` of the file itself.
+    Symtab,
+    /// `.dynsym`: exported functions only.
+    Dynsym,
+    /// The file has no symbols.
+    None,
+}
+
+/// One name of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Symbol<'a> {
+    /// Raw name, without a version suffix.
+    pub name: &'a [u8],
+    /// Binding of this name.
+    pub binding: Binding,
+    /// Visibility of this name.
+    pub visibility: Visibility,
+}
+
+/// One function, borrowed from its [`Functions`].
+#[derive(Clone, Copy, Debug)]
+pub struct Function<'a> {
+    /// Link-time address.
+    pub vaddr: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// The symbol had no size; `size` reaches to the next function or the section's end.
+    pub size_guessed: bool,
+    /// Function or resolver.
+    pub kind: Kind,
+    /// Binding of the best name.
+    pub binding: Binding,
+    /// Visibility of the best name.
+    pub visibility: Visibility,
+    /// The best name: exported before local, without leading underscores, short.
+    pub name: &'a [u8],
+    table: &'a Functions,
+    names: (u32, u32),
+}
+
+impl<'a> Function<'a> {
+    /// Link-time addresses covered.
+    pub fn range(&self) -> Range<u64> {
+        self.vaddr..self.vaddr.saturating_add(self.size)
+    }
+
+    /// The best name as text.
+    pub fn name_lossy(&self) -> Cow<'a, str> {
+        String::from_utf8_lossy(self.name)
+    }
+
+    /// All names, the best one first.
+    pub fn symbols(&self) -> impl Iterator<Item = Symbol<'a>> + use<'a> {
+        let table = self.table;
+        let names = table.symbols.get(self.names.0 as usize..self.names.1 as usize).unwrap_or_default();
+        names.iter().map(|raw| table.symbol(raw))
+    }
+
+    /// The other names of the same address.
+    pub fn aliases(&self) -> impl Iterator<Item = Symbol<'a>> + use<'a> {
+        self.symbols().skip(1)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct RawSymbol {
+    vaddr: u64,
+    size: u64,
+    name: u32,
+    len: u32,
+    kind: Kind,
+    binding: Binding,
+    visibility: Visibility,
+    /// `name@VERSION`, an old version that nothing new links against.
+    old: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    vaddr: u64,
+    size: u64,
+    size_guessed: bool,
+    kind: Kind,
+    names: (u32, u32),
+}
+
+/// All functions of a file, sorted by address.
+#[derive(Debug)]
+pub struct Functions {
+    strings: Vec<u8>,
+    symbols: Vec<RawSymbol>,
+    entries: Vec<Entry>,
+    source: SymbolSource,
+}
+
+impl Functions {
+    pub(super) fn of(elf: &Elf) -> Result<Self, ElfError> {
+        let table = |kind, source| elf.sections.iter().find(|s| s.kind == kind && s.size >= 24).map(|s| (s, source));
+        let found = table(SHT_SYMTAB, SymbolSource::Symtab).or_else(|| table(SHT_DYNSYM, SymbolSource::Dynsym));
+        let mut out = Self { strings: Vec::new(), symbols: Vec::new(), entries: Vec::new(), source: SymbolSource::None };
+        if let Some((section, source)) = found {
+            out.source = source;
+            out.read(elf, section)?;
+        }
+        out.group(elf);
+        Ok(out)
+    }
+
+    fn read(&mut self, elf: &Elf, section: &Section) -> Result<(), ElfError> {
+        let data = elf.section_data(section)?;
+        let Some(strings) = elf.sections.get(section.link as usize) else {
+            return Err(ElfError::Malformed { what: "string table index", offset: section.offset });
+        };
+        self.strings = elf.section_data(strings)?;
+        let text: Vec<_> = elf.text().collect();
+        let not: Vec<_> = elf.not_functions();
+        let inside = |ranges: &[Range<u64>], at| ranges.iter().any(|r| r.contains(&at));
+        for sym in data.chunks_exact(24) {
+            let info = sym.get(4).copied().unwrap_or(0);
+            let kind = match info & 15 {
+                2 => Kind::Func,
+                10 => Kind::Ifunc,
+                _ => continue,
+            };
+            let (shndx, vaddr) = (u16_at(sym, 6), u64_at(sym, 8));
+            if shndx == 0 || !inside(&text, vaddr) || inside(&not, vaddr) {
+                continue;
+            }
+            let name = u32_at(sym, 0);
+            let full = super::string_at(&self.strings, name);
+            let (len, old) = match full.iter().position(|&b| b == b'@') {
+                Some(at) if at > 0 => (at, full.get(at + 1) != Some(&b'@')),
+                _ => (full.len(), false),
+            };
+            if len == 0 {
+                continue;
+            }
+            self.symbols.push(RawSymbol {
+                vaddr,
+                size: u64_at(sym, 16),
+                name,
+                len: u32::try_from(len).unwrap_or(u32::MAX),
+                kind,
+                binding: match info >> 4 {
+                    0 => Binding::Local,
+                    2 => Binding::Weak,
+                    _ => Binding::Global,
+                },
+                visibility: match sym.get(5).copied().unwrap_or(0) & 3 {
+                    0 => Visibility::Default,
+                    1 => Visibility::Internal,
+                    2 => Visibility::Hidden,
+                    _ => Visibility::Protected,
+                },
+                old,
+            });
+        }
+        Ok(())
+    }
+
+    /// Sorts by address and quality of name, drops repeated names, makes one entry of each address, fills in sizes.
+    fn group(&mut self, elf: &Elf) {
+        let strings = &self.strings;
+        let name = |s: &RawSymbol| name_of(strings, s);
+        self.symbols.sort_by(|a, b| {
+            let quality = |s: &RawSymbol| {
+                let n = name(s);
+                let underscores = n.iter().take_while(|&&c| c == b'_').count();
+                (s.vaddr, s.binding == Binding::Local, s.old, underscores, s.binding, n.len())
+            };
+            quality(a).cmp(&quality(b)).then_with(|| name(a).cmp(name(b)))
+        });
+        self.symbols.dedup_by(|b, a| a.vaddr == b.vaddr && name(a) == name(b) && a.kind == b.kind && a.size >= b.size);
+        self.entries.clear();
+        for (i, s) in self.symbols.iter().enumerate() {
+            let i = u32::try_from(i).unwrap_or(u32::MAX);
+            match self.entries.last_mut() {
+                Some(e) if e.vaddr == s.vaddr => {
+                    e.names.1 = i + 1;
+                    e.size = e.size.max(s.size);
+                    if s.kind == Kind::Ifunc {
+                        e.kind = Kind::Ifunc;
+                    }
+                }
+                _ => {
+                    self.entries.push(Entry { vaddr: s.vaddr, size: s.size, size_guessed: false, kind: s.kind, names: (i, i + 1) });
+                }
+            }
+        }
+        self.guess_sizes(elf);
+    }
+
+    fn guess_sizes(&mut self, elf: &Elf) {
+        let mut next = u64::MAX;
+        for e in self.entries.iter_mut().rev() {
+            if e.size == 0 {
+                let sections = elf.sections.iter().filter(|s| s.vaddr != 0).map(Section::range);
+                let ends = sections.chain(elf.text()).filter(|r| r.contains(&e.vaddr)).map(|r| r.end);
+                let end = ends.fold(next, u64::min);
+                e.size = if end == u64::MAX { 0 } else { end - e.vaddr };
+                e.size_guessed = true;
+            }
+            next = e.vaddr;
+        }
+    }
+
+    fn symbol(&self, raw: &RawSymbol) -> Symbol<'_> {
+        Symbol { name: name_of(&self.strings, raw), binding: raw.binding, visibility: raw.visibility }
+    }
+
+    fn function(&self, e: &Entry) -> Function<'_> {
+        let best = self.symbols.get(e.names.0 as usize).map(|raw| self.symbol(raw));
+        let best = best.unwrap_or(Symbol { name: b"", binding: Binding::Local, visibility: Visibility::Default });
+        Function {
+            vaddr: e.vaddr,
+            size: e.size,
+            size_guessed: e.size_guessed,
+            kind: e.kind,
+            binding: best.binding,
+            visibility: best.visibility,
+            name: best.name,
+            table: self,
+            names: e.names,
+        }
+    }
+
+    /// Where the names come from.
+    pub fn source(&self) -> SymbolSource {
+        self.source
+    }
+
+    /// How many functions there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Tells whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// All functions in order of address.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Function<'_>> {
+        self.entries.iter().map(|e| self.function(e))
+    }
+
+    /// The `index`-th function in order of address.
+    pub fn get(&self, index: usize) -> Option<Function<'_>> {
+        self.entries.get(index).map(|e| self.function(e))
+    }
+
+    /// The function that starts at a link-time address.
+    pub fn at(&self, vaddr: u64) -> Option<Function<'_>> {
+        let at = self.entries.binary_search_by_key(&vaddr, |e| e.vaddr).ok()?;
+        self.get(at)
+    }
+
+    /// The function that a link-time address is inside of.
+    pub fn covering(&self, vaddr: u64) -> Option<Function<'_>> {
+        let after = self.entries.partition_point(|e| e.vaddr <= vaddr);
+        self.get(after.checked_sub(1)?).filter(|f| vaddr - f.vaddr < f.size.max(1))
+    }
+}
+
+fn name_of<'a>(strings: &'a [u8], raw: &RawSymbol) -> &'a [u8] {
+    let start = raw.name as usize;
+    strings.get(start..start.saturating_add(raw.len as usize)).unwrap_or_default()
+}
