@@ -121,9 +121,10 @@ impl Module {
         Err(error)
     }
 
-    /// Reads the functions of the file.
+    /// Reads the functions of the file, with the names of its debug file if there is one; see [`Elf::functions_at`].
     pub fn functions(&self) -> Result<Functions, ElfError> {
-        self.elf()?.functions()
+        let root = self.pid.map_or_else(|| PathBuf::from("/"), |pid| PathBuf::from(format!("/proc/{pid}/root")));
+        self.elf()?.functions_at(&self.path, &root)
     }
 }
 

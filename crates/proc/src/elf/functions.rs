@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 use super::{Elf, ElfError, SHT_DYNSYM, SHT_SYMTAB, Section, u16_at, u32_at, u64_at};
 
@@ -39,13 +40,16 @@ pub enum Visibility {
 }
 
 /// Where a table of functions came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum SymbolSource {
     /// `.symtab` of the file itself.
     Symtab,
-    /// `.dynsym`: exported functions only.
+    /// `.symtab` of a separate debug file.
+    DebugFile(PathBuf),
+    /// `.dynsym` names the exported functions, unwind tables bound the others.
     Dynsym,
-    /// The file has no symbols.
+    /// The file has no symbols; its functions come from unwind tables.
     None,
 }
 
@@ -137,24 +141,34 @@ pub struct Functions {
 }
 
 impl Functions {
-    pub(super) fn of(elf: &Elf) -> Result<Self, ElfError> {
-        let table = |kind, source| elf.sections.iter().find(|s| s.kind == kind && s.size >= 24).map(|s| (s, source));
-        let found = table(SHT_SYMTAB, SymbolSource::Symtab).or_else(|| table(SHT_DYNSYM, SymbolSource::Dynsym));
+    pub(super) fn of(elf: &Elf, debug: Option<(&Path, &Elf)>) -> Result<Self, ElfError> {
         let mut out = Self { strings: Vec::new(), symbols: Vec::new(), entries: Vec::new(), source: SymbolSource::None };
-        if let Some((section, source)) = found {
-            out.source = source;
-            out.read(elf, section)?;
+        let table = |from: &'_ Elf, kind| from.sections.iter().position(|s| s.kind == kind && s.size >= 24);
+        if let Some(at) = table(elf, SHT_SYMTAB) {
+            out.source = SymbolSource::Symtab;
+            out.read(elf, elf, at)?;
+        } else if let Some((path, from, at)) = debug.and_then(|(path, from)| Some((path, from, table(from, SHT_SYMTAB)?))) {
+            out.source = SymbolSource::DebugFile(path.to_owned());
+            out.read(elf, from, at)?;
+        } else {
+            if let Some(at) = table(elf, SHT_DYNSYM) {
+                out.source = SymbolSource::Dynsym;
+                out.read(elf, elf, at)?;
+            }
+            out.add_unnamed(elf);
         }
         out.group(elf);
         Ok(out)
     }
 
-    fn read(&mut self, elf: &Elf, section: &Section) -> Result<(), ElfError> {
-        let data = elf.section_data(section)?;
-        let Some(strings) = elf.sections.get(section.link as usize) else {
+    /// Reads the symbol table in section `at` of `from`, which is `elf` or its debug file.
+    fn read(&mut self, elf: &Elf, from: &Elf, at: usize) -> Result<(), ElfError> {
+        let Some(section) = from.sections.get(at) else { return Ok(()) };
+        let data = from.section_data(section)?;
+        let Some(strings) = from.sections.get(section.link as usize) else {
             return Err(ElfError::Malformed { what: "string table index", offset: section.offset });
         };
-        self.strings = elf.section_data(strings)?;
+        self.strings = from.section_data(strings)?;
         let text: Vec<_> = elf.text().collect();
         let not: Vec<_> = elf.not_functions();
         let inside = |ranges: &[Range<u64>], at| ranges.iter().any(|r| r.contains(&at));
@@ -199,6 +213,33 @@ impl Functions {
             });
         }
         Ok(())
+    }
+
+    /// Adds the functions that only the unwind tables know; a broken table adds none.
+    fn add_unnamed(&mut self, elf: &Elf) {
+        let Ok(fdes) = elf.fdes() else { return };
+        let not = elf.not_functions();
+        let mut known: Vec<_> = self.symbols.iter().map(|s| (s.vaddr, s.vaddr.saturating_add(s.size.max(1)))).collect();
+        known.sort_unstable();
+        let named = |at| {
+            let before = known.partition_point(|k| k.0 <= at).checked_sub(1);
+            before.and_then(|i| known.get(i)).is_some_and(|k| at < k.1)
+        };
+        for fde in fdes.iter().filter(|f| f.function_entry && !named(f.start) && !not.iter().any(|r| r.contains(&f.start))) {
+            let name = if elf.entry() == Some(fde.start) { "_start".to_owned() } else { format!("sub_{:x}", fde.start) };
+            let Ok(at) = u32::try_from(self.strings.len()) else { return };
+            self.strings.extend(name.as_bytes());
+            self.symbols.push(RawSymbol {
+                vaddr: fde.start,
+                size: fde.end - fde.start,
+                name: at,
+                len: u32::try_from(name.len()).unwrap_or(0),
+                kind: Kind::Func,
+                binding: Binding::Local,
+                visibility: Visibility::Default,
+                old: false,
+            });
+        }
     }
 
     /// Sorts by address and quality of name, drops repeated names, makes one entry of each address, fills in sizes.
@@ -268,8 +309,8 @@ impl Functions {
     }
 
     /// Where the names come from.
-    pub fn source(&self) -> SymbolSource {
-        self.source
+    pub fn source(&self) -> &SymbolSource {
+        &self.source
     }
 
     /// How many functions there are.

@@ -11,11 +11,16 @@ use rustix::io::Errno;
 
 use crate::file;
 
+mod debug_file;
+mod frames;
 mod functions;
 mod notes;
+mod tables;
 
+pub use frames::Fde;
 pub use functions::{Binding, Function, Functions, Kind, Symbol, SymbolSource, Visibility};
 pub use notes::{BuildId, build_id_in_notes};
+pub use tables::Sled;
 
 /// `e_type` of an executable at a fixed address.
 pub const ET_EXEC: u16 = 2;
@@ -25,6 +30,7 @@ pub const ET_DYN: u16 = 3;
 pub const EM_X86_64: u16 = 62;
 
 pub(crate) const PT_LOAD: u32 = 1;
+pub(crate) const PT_INTERP: u32 = 3;
 pub(crate) const PT_NOTE: u32 = 4;
 const SHT_SYMTAB: u32 = 2;
 const SHT_NOBITS: u32 = 8;
@@ -145,6 +151,7 @@ pub struct Elf {
     source: Source,
     kind: u16,
     machine: u16,
+    entry: u64,
     segments: Vec<Segment>,
     sections: Vec<Section>,
 }
@@ -174,7 +181,7 @@ impl Elf {
     }
 
     fn new(source: Source) -> Result<Self, ElfError> {
-        let mut elf = Self { source, kind: 0, machine: 0, segments: Vec::new(), sections: Vec::new() };
+        let mut elf = Self { source, kind: 0, machine: 0, entry: 0, segments: Vec::new(), sections: Vec::new() };
         let head = elf.read("file header", 0, 64).map_err(|e| match e {
             ElfError::Malformed { .. } => ElfError::NotElf,
             other => other,
@@ -182,6 +189,7 @@ impl Elf {
         let header = Header::parse(&head)?;
         elf.kind = header.kind;
         elf.machine = header.machine;
+        elf.entry = header.entry;
         elf.read_sections(&header)?;
         elf.read_segments(&header)?;
         Ok(elf)
@@ -252,6 +260,12 @@ impl Elf {
         self.machine
     }
 
+    /// Link-time address where the program starts; `None` for a library.
+    pub fn entry(&self) -> Option<u64> {
+        let program = self.kind == ET_EXEC || self.segments.iter().any(|s| s.kind == PT_INTERP);
+        (program && self.entry != 0).then_some(self.entry)
+    }
+
     /// All program headers.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
@@ -317,9 +331,20 @@ impl Elf {
         notes.chain(sections).find_map(|(offset, size, align)| build_id_in_notes(&self.read("notes", offset, size).ok()?, align))
     }
 
-    /// Reads the functions that the file's symbol table names; `.dynsym` if it was stripped.
+    /// Reads the functions of the file: from `.symtab`; else from `.dynsym` and, for what that does not name, from the
+    /// unwind tables, as `sub_<hex vaddr>`.
     pub fn functions(&self) -> Result<Functions, ElfError> {
-        Functions::of(self)
+        Functions::of(self, None)
+    }
+
+    /// Reads the functions of the file at `path` below `root` (`/` usually); one without `.symtab` gets the names of
+    /// its separate debug file, if that is installed.
+    pub fn functions_at(&self, path: &Path, root: &Path) -> Result<Functions, ElfError> {
+        if self.sections.iter().any(|s| s.kind == SHT_SYMTAB && s.size >= 24) {
+            return self.functions();
+        }
+        let debug = self.debug_file(path, root);
+        Functions::of(self, debug.as_ref().map(|(path, elf)| (path.as_path(), elf)))
     }
 
     /// Reads a part of the file.
@@ -347,6 +372,7 @@ pub(crate) struct Header {
     pub(crate) phoff: u64,
     pub(crate) phentsize: u16,
     pub(crate) phnum: u16,
+    entry: u64,
     shoff: u64,
     shentsize: u16,
     shnum: u16,
@@ -368,6 +394,7 @@ impl Header {
         Ok(Self {
             kind: u16_at(head, 16),
             machine: u16_at(head, 18),
+            entry: u64_at(head, 24),
             phoff: u64_at(head, 32),
             shoff: u64_at(head, 40),
             phentsize: u16_at(head, 54),
