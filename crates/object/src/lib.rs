@@ -1,1 +1,20 @@
-//! Placeholder written with the workspace; the crate follows in its own commit.
+//! Reads eBPF object files (clang, libbpf conventions): bytes in, programs, maps and types out.
+//!
+//! [`Object::parse`] takes an ELF file apart and [`Object::link`] makes one program ready for the verifier: sub-programs
+//! appended, map references turned into indices, kernel functions into helper numbers. [`Btf`] holds the type
+//! information and turns raw keys and values into [`btf::Value`] trees and back.
+//!
+//! Nothing here depends on the machine it runs on: the same bytes give the same result everywhere. No file is opened,
+//! no map created, no kernel asked. Whatever the bytes are, the answer is a value or an error: no panic, and memory in
+//! proportion to the file.
+#![forbid(unsafe_code)]
+
+pub mod btf;
+mod error;
+mod link;
+mod map;
+
+pub use btf::Btf;
+pub use error::{LinkError, ObjectError};
+pub use link::{Line, Linked, LinkedMap, Subprog};
+pub use map::{InnerValue, MapSpec};

@@ -1,0 +1,118 @@
+//! Why an object or a program cannot be used.
+
+use crate::btf::BtfError;
+
+/// Says why a file is no usable eBPF object.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ObjectError {
+    /// The first bytes are not those of an ELF file.
+    #[error("not an ELF file")]
+    NotElf,
+    /// The file is for another machine.
+    #[error("ELF machine is {machine}, not eBPF")]
+    Machine {
+        /// The machine's name or number.
+        machine: String,
+    },
+    /// The file is of a kind that cannot be linked.
+    #[error("ELF file is {what}, not a little-endian 64-bit relocatable object")]
+    Kind {
+        /// What it is instead.
+        what: &'static str,
+    },
+    /// The ELF structure is damaged.
+    #[error("damaged ELF file: {what}")]
+    Elf {
+        /// What does not fit.
+        what: String,
+    },
+    /// A section's contents are damaged.
+    #[error("section `{section}`, offset {offset:#x}: {what}")]
+    Section {
+        /// The section.
+        section: String,
+        /// Where in the section.
+        offset: u64,
+        /// What does not fit.
+        what: String,
+    },
+    /// The type information is damaged.
+    #[error("section `{section}`: {source}")]
+    Btf {
+        /// `.BTF` or `.BTF.ext`.
+        section: &'static str,
+        /// What does not fit.
+        source: BtfError,
+    },
+    /// A map definition cannot be understood.
+    #[error("map `{map}`: {what}")]
+    Map {
+        /// The map's name.
+        map: String,
+        /// What does not fit.
+        what: String,
+    },
+}
+
+/// Says why a program cannot be linked.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// The object has no program with this number.
+    #[error("the object has no program number {index}")]
+    NoProgram {
+        /// The number asked for.
+        index: usize,
+    },
+    /// The section name says nothing about the program type.
+    #[error("program `{program}`: section `{section}` is of no known program type")]
+    Section {
+        /// The program.
+        program: String,
+        /// Its section.
+        section: String,
+    },
+    /// A symbol outside the object is not on offer.
+    #[error("program `{program}`, insn {insn}: {kind} `{symbol}` is not available")]
+    Extern {
+        /// The program.
+        program: String,
+        /// The instruction that refers to it, counted in its function's section.
+        insn: usize,
+        /// What it is: kernel function, kernel variable, configuration value.
+        kind: &'static str,
+        /// Its name.
+        symbol: String,
+    },
+    /// The program needs CO-RE relocations.
+    #[error("program `{program}`, insn {insn}: CO-RE relocations are not supported yet ({access})")]
+    Core {
+        /// The program.
+        program: String,
+        /// The first instruction to be relocated, counted in its section.
+        insn: usize,
+        /// What it reaches for: kind, type, access string.
+        access: String,
+    },
+    /// A relocation does not fit the instruction it stands at, or leads nowhere.
+    #[error("program `{program}`, insn {insn}: {what}")]
+    Reloc {
+        /// The program.
+        program: String,
+        /// The instruction, counted in its section.
+        insn: usize,
+        /// What does not fit.
+        what: String,
+    },
+    /// The program is longer than any verifier accepts.
+    #[error("program `{program}` has {insns} instructions, more than {limit}")]
+    TooLong {
+        /// The program.
+        program: String,
+        /// Its length.
+        insns: usize,
+        /// The limit.
+        limit: usize,
+    },
+}

@@ -1,0 +1,86 @@
+//! What an object says about its maps.
+
+use skep_isa::{MapFlags, MapType};
+
+/// Describes one map an object defines: everything needed to create it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MapSpec {
+    /// The variable's name; for global data, libbpf's name (`OBJECT.rodata`, at most 15 bytes).
+    pub name: String,
+    /// The kind of map.
+    pub map_type: MapType,
+    /// Bytes in a key; 0 for keyless maps and where the definition leaves it out.
+    pub key_size: u32,
+    /// Bytes in a value.
+    pub value_size: u32,
+    /// Most entries; bytes for ring buffers. 0 when the definition leaves it to the loader.
+    pub max_entries: u32,
+    /// `map_flags` of the definition.
+    pub flags: MapFlags,
+    /// `map_extra`: its meaning depends on the type.
+    pub map_extra: u64,
+    /// NUMA node of the definition, used with [`MapFlags::NUMA_NODE`].
+    pub numa_node: u32,
+    /// BTF type of the key, 0 when there is none.
+    pub key_type_id: u32,
+    /// BTF type of the value, 0 when there is none.
+    pub value_type_id: u32,
+    /// The definition asks for pinning by name (`LIBBPF_PIN_BY_NAME`).
+    pub pinning: bool,
+    /// First contents of a global-data map: its only value.
+    pub data: Option<Vec<u8>>,
+    /// Nobody may change the contents after loading (`.rodata`, `.kconfig`).
+    pub frozen: bool,
+    /// The ELF section the map comes from (`.maps`, `maps`, `.rodata.str1.1`).
+    pub section: String,
+    /// The shape of inner maps, for maps of maps.
+    pub inner: Option<Box<MapSpec>>,
+    /// First contents of maps of maps and program arrays: which slot holds what.
+    pub values: Vec<(u32, InnerValue)>,
+}
+
+/// Names what a slot of a map of maps, or of a program array, holds at the beginning.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum InnerValue {
+    /// The map with this index in the object.
+    Map(usize),
+    /// The program with this name.
+    Program(String),
+}
+
+impl MapSpec {
+    /// Describes a plain map; flags, types and contents can be set afterwards.
+    ///
+    /// ```
+    /// use skep_object::MapSpec;
+    /// let spec = MapSpec::new("counts", skep_isa::MapType::Hash, 4, 8, 1024);
+    /// assert!(!spec.is_global_data());
+    /// ```
+    #[must_use]
+    pub fn new(name: &str, map_type: MapType, key_size: u32, value_size: u32, max_entries: u32) -> Self {
+        Self {
+            name: name.to_owned(),
+            map_type,
+            key_size,
+            value_size,
+            max_entries,
+            flags: MapFlags(0),
+            map_extra: 0,
+            numa_node: 0,
+            key_type_id: 0,
+            value_type_id: 0,
+            pinning: false,
+            data: None,
+            frozen: false,
+            section: String::new(),
+            inner: None,
+            values: Vec::new(),
+        }
+    }
+
+    /// Tells whether this is the hidden map behind global variables.
+    #[must_use]
+    pub fn is_global_data(&self) -> bool {
+        self.data.is_some()
+    }
+}
