@@ -38,7 +38,8 @@ fn counted_functions_are_symbols() {
             let found = symbols.iter().filter(|symbol| **symbol == name || symbol.split('(').next() == Some(name)).count();
             assert!(found >= 1, "{}: no symbol `{name}`", target.name);
         }
-        let split: Vec<_> = symbols.iter().filter(|s| s.split_once('.').is_some_and(|(name, _)| counts.contains_key(name))).collect();
+        let split: Vec<_> =
+            symbols.iter().filter(|s| s.split_once('.').is_some_and(|(name, rest)| counts.contains_key(name) && rest != "cold")).collect();
         assert!(split.is_empty(), "{}: {split:?}", target.name);
     }
 }
