@@ -13,5 +13,6 @@
 
 pub mod elf;
 pub mod file;
+mod ioctl;
 pub mod maps;
 pub mod module;

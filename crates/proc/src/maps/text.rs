@@ -38,8 +38,10 @@ fn parse_line(line: &[u8]) -> Result<Vma, &'static str> {
     }
     let (major, minor) = pair(dev, b':').ok_or("device")?;
     let dev = Dev { major: u32::try_from(major).map_err(|_| "device")?, minor: u32::try_from(minor).map_err(|_| "device")? };
-    let name = rest.iter().position(|&b| b != b' ').and_then(|at| rest.get(at..)).map(<[u8]>::to_vec);
-    Ok(Vma { start, end, perms: parse_perms(perms).ok_or("permissions")?, offset, dev, inode, name, ..Vma::default() })
+    let name: Option<Vec<u8>> = rest.iter().position(|&b| b != b' ').and_then(|at| rest.get(at..)).map(<[u8]>::to_vec);
+    let perms = parse_perms(perms).ok_or("permissions")?;
+    let escaped = name.as_ref().is_some_and(|n| n.windows(4).any(|w| w == b"\\012"));
+    Ok(Vma { start, end, perms, offset, dev, inode, name, escaped, build_id: None, page_size: 0 })
 }
 
 fn parse_perms(text: &[u8]) -> Option<Perms> {

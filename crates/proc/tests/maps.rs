@@ -1,0 +1,240 @@
+//! Sources of mappings, compared with each other and with the text of the kernel.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use skep_proc::maps::{Filter, Identity, Live, MapSource, MapsError, Perms, Snapshot, Vma, Want};
+
+/// A quiet process with odd mappings, and its directory; both end with the value.
+struct Fixture {
+    child: Child,
+    dir: PathBuf,
+}
+
+impl Fixture {
+    fn new(name: &str) -> Self {
+        let dir = fs::canonicalize(std::env::temp_dir()).unwrap().join(format!("skep-maps-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(dir.join("files")).unwrap();
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/mappings.c");
+        let program = dir.join("program");
+        assert!(Command::new("cc").args(["-O1", "-Wl,--build-id=sha1", "-o"]).arg(&program).arg(source).status().unwrap().success());
+        let mut child = Command::new(&program).arg(dir.join("files")).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Self { child, dir }
+    }
+
+    fn live(&self) -> Live {
+        Live::of(self.child.id()).unwrap()
+    }
+
+    fn text(&self) -> Live {
+        self.live().text_only()
+    }
+
+    fn named(&self, name: &[u8]) -> Vma {
+        let full = [self.dir.as_os_str().as_encoded_bytes(), b"/files/", name].concat();
+        let live = self.live();
+        let mut all = live.walk(&Filter::default(), Want::NAME);
+        all.by_ref().map(Result::unwrap).find(|v| v.name.as_ref() == Some(&full)).unwrap_or_else(|| panic!("{name:?}"))
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+#[allow(clippy::print_stderr, reason = "this is how a test says that it was skipped")]
+fn skip(need: &str) {
+    eprintln!("skipped: needs {need}");
+}
+
+/// What all sources must agree on: page sizes are the ioctl's alone, the text escapes newlines.
+fn comparable(mut v: Vma) -> Vma {
+    v.page_size = 0;
+    if v.escaped {
+        let text = String::from_utf8(v.name.take().unwrap()).unwrap();
+        // The one name that is not an escape.
+        v.name = Some(if text.contains("back") { text } else { text.replace("\\012", "\n") }.into_bytes());
+        v.escaped = false;
+    }
+    v
+}
+
+fn filters() -> Vec<Filter> {
+    let mut out = Vec::new();
+    for all in 0..16 {
+        for file_backed in [false, true] {
+            out.push(Filter { all: Perms(all), file_backed, ..Filter::default() });
+        }
+    }
+    out.push(Filter { any: Perms::WRITE | Perms::EXEC, ..Filter::default() });
+    out.push(Filter { none: Perms::WRITE, any: Perms::READ, file_backed: true, ..Filter::default() });
+    out.push(Filter { none: Perms::READ | Perms::WRITE | Perms::EXEC, ..Filter::default() });
+    out
+}
+
+#[test]
+fn ioctl_text_and_snapshot_agree() {
+    let f = Fixture::new("agree");
+    let (live, text) = (f.live(), f.text());
+    if !live.has_ioctl() {
+        skip("PROCMAP_QUERY (Linux 6.11)");
+    }
+    let saved = Snapshot::take(&text, Identity::of(f.child.id()), Want::ALL).unwrap();
+    assert_eq!(saved.identity().pid, f.child.id());
+    assert!(saved.identity().start_time > 0);
+    let saved = Snapshot::from_bytes(&saved.to_bytes()).unwrap();
+    let every = text.all(&Filter::default(), Want::ALL).unwrap();
+    assert_eq!(saved.vmas(), every);
+    assert!(every.len() > 30);
+    for filter in filters() {
+        let expected: Vec<_> = every.iter().filter(|v| filter.matches(v)).cloned().map(comparable).collect();
+        let sources: [(&str, &dyn Fn() -> Vec<Vma>); 5] = [
+            ("ioctl walk", &|| live.walk(&filter, Want::ALL).map(Result::unwrap).collect()),
+            ("all", &|| live.all(&filter, Want::ALL).unwrap()),
+            ("text walk", &|| text.walk(&filter, Want::ALL).map(Result::unwrap).collect()),
+            ("text all", &|| text.all(&filter, Want::ALL).unwrap()),
+            ("snapshot", &|| saved.all(&filter, Want::ALL).unwrap()),
+        ];
+        for (name, source) in sources {
+            assert_eq!(source().into_iter().map(comparable).collect::<Vec<_>>(), expected, "{name} {filter:?}");
+        }
+    }
+    // Single questions, at and around all edges.
+    for v in &every {
+        for addr in [v.start.wrapping_sub(1), v.start, v.start + 1, v.end - 1, v.end] {
+            for filter in [Filter::default(), Filter::TEXT, Filter::default().or_next(), Filter::TEXT.or_next()] {
+                let ask = |s: &dyn MapSource| s.query(addr, &filter, Want::NAME).unwrap().map(comparable);
+                assert_eq!(ask(&live), ask(&text), "{addr:x} {filter:?}");
+                assert_eq!(ask(&saved), ask(&text), "{addr:x} {filter:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn odd_names_come_back_as_they_are() {
+    let f = Fixture::new("names");
+    if !f.live().has_ioctl() {
+        return skip("PROCMAP_QUERY (Linux 6.11)");
+    }
+    for name in
+        [&b"a b"[..], b"ends in blank ", b"tab\t", b"new\nline", b"back\\012slash", b"raw \xff\xfe", b"fake (deleted)", b"gone (deleted)"]
+    {
+        let vma = f.named(name);
+        let from_text = f.text().query(vma.start, &Filter::default(), Want::NAME).unwrap().unwrap();
+        // One reading leads to the file, except for the one that is gone.
+        let inode = |n: &[u8]| {
+            use std::os::unix::{ffi::OsStrExt, fs::MetadataExt};
+            fs::metadata(std::ffi::OsStr::from_bytes(n)).ok().map(|m| m.ino())
+        };
+        for v in [&vma, &from_text] {
+            let found = v.readings().iter().any(|n| inode(n) == Some(v.inode));
+            assert_eq!(found, !name.starts_with(b"gone"), "{v:?}");
+        }
+    }
+    let deep = f.text().all(&Filter::default(), Want::NAME).unwrap();
+    let deep = deep.iter().find(|v| v.name.as_ref().is_some_and(|n| n.ends_with(b"/deep"))).unwrap();
+    assert!(deep.name.as_ref().unwrap().len() > 4096);
+    assert_eq!(f.live().query(deep.start, &Filter::default(), Want::NAME).unwrap().unwrap().name, deep.name);
+    assert_eq!(f.live().query(deep.start, &Filter::default(), Want::default()).unwrap().unwrap().name, None);
+}
+
+#[test]
+fn build_ids_come_from_notes() {
+    let f = Fixture::new("ids");
+    let expected = skep_proc::elf::Elf::open(f.dir.join("program")).unwrap().build_id().unwrap();
+    for source in [f.live(), f.text()] {
+        let all = source.all(&Filter::default(), Want::ALL).unwrap();
+        let of = |end: &[u8]| all.iter().find(|v| v.name.as_ref().is_some_and(|n| n.ends_with(end))).unwrap();
+        assert_eq!(of(b"/program").build_id.as_ref(), Some(&expected.0));
+        assert_eq!(of(b"/a b").build_id, None);
+        assert!(of(b"[vdso]").build_id.is_some());
+        // Without the name, too.
+        let id = source.query(of(b"/program").start, &Filter::default(), Want { name: false, build_id: true }).unwrap().unwrap();
+        assert_eq!((id.name, id.build_id.as_ref()), (None, Some(&expected.0)));
+    }
+}
+
+#[test]
+fn a_process_that_went_away_says_so() {
+    let mut f = Fixture::new("gone");
+    let (live, text) = (f.live(), f.text());
+    assert!(live.query(0, &Filter::default().or_next(), Want::NAME).unwrap().is_some());
+    drop(f.child.stdin.take());
+    // A zombie has no address space either.
+    while fs::read_to_string(format!("/proc/{}/stat", f.child.id())).unwrap().rsplit_once(") ").unwrap().1.as_bytes()[0] != b'Z' {
+        std::thread::yield_now();
+    }
+    for source in [&live, &text, &f.live()] {
+        assert_eq!(source.query(0, &Filter::default().or_next(), Want::NAME), Err(MapsError::Gone));
+        assert_eq!(source.all(&Filter::default(), Want::NAME), Err(MapsError::Gone));
+    }
+    f.child.wait().unwrap();
+    assert_eq!(live.query(0, &Filter::default().or_next(), Want::NAME), Err(MapsError::Gone));
+    assert_eq!(Live::of(f.child.id()).unwrap_err(), MapsError::Gone);
+}
+
+#[test]
+fn exec_ends_an_address_space() {
+    let mut sh = Command::new("sh");
+    let mut child = sh.args(["-c", "echo ready; read x; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    let live = Live::of(child.id()).unwrap();
+    assert!(live.query(0, &Filter::default().or_next(), Want::NAME).unwrap().is_some());
+    let mut stdin = child.stdin.take().unwrap();
+    std::io::Write::write_all(&mut stdin, b"go\necho\n").unwrap();
+    line.clear();
+    out.read_line(&mut line).unwrap(); // `cat` echoes, so the exec is over
+    assert_eq!(live.query(0, &Filter::default().or_next(), Want::NAME), Err(MapsError::Gone));
+    assert_eq!(live.all(&Filter::default(), Want::NAME), Err(MapsError::Gone));
+    assert!(Live::of(child.id()).unwrap().query(0, &Filter::default().or_next(), Want::NAME).unwrap().is_some());
+    drop(stdin);
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_kernel_thread_has_no_mappings() {
+    // 2 is kthreadd, if we can see it at all.
+    if fs::read_to_string("/proc/2/comm").ok().as_deref() != Some("kthreadd\n") {
+        return skip("the first pid namespace");
+    }
+    match Live::of(2) {
+        Ok(live) => assert_eq!(live.all(&Filter::default(), Want::NAME), Err(MapsError::Gone)),
+        Err(e) => assert_eq!(e, MapsError::NoPermission { pid: 2 }),
+    }
+}
+
+#[test]
+fn walks_under_churn_go_forward_only() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                drop(std::hint::black_box(vec![1u8; 4 << 20]));
+            }
+        });
+        let live = Live::own().unwrap();
+        for _ in 0..200 {
+            for source in
+                [live.walk(&Filter::default(), Want::NAME).collect::<Result<Vec<_>, _>>(), live.all(&Filter::default(), Want::NAME)]
+            {
+                let vmas = source.unwrap();
+                assert!(vmas.windows(2).all(|w| w[0].end <= w[1].start));
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
