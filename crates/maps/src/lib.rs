@@ -1,1 +1,27 @@
-//! Placeholder written with the workspace; the crate follows in its own commit.
+//! Maps: files in shared memory that programs and users read and write at once.
+//!
+//! A [`Map`] is made with [`Map::create`] from a [`MapDef`] and opened by any other process with [`Map::open`]. Users
+//! copy elements in and out; programs reach values in place through the `prog_` methods, which keep to the rules of the
+//! event path (no allocation, no libc, no vector registers). Per-CPU maps count on [`slots`].
+//!
+//! The format of the files, which programs and links share ([`ObjectFile`]), is in `docs/shm-format.md`. This crate knows
+//! nothing of programs, and does not decide where files lie, how ids are given out, or when files are removed.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod array;
+mod def;
+mod dump;
+mod error;
+mod map;
+mod percpu_array;
+mod shm;
+pub mod slots;
+mod types;
+
+pub use def::MapDef;
+pub use dump::{CURSOR_LEN, Cursor, Iter};
+pub use error::{ENOTSUPP, MapError};
+pub use map::Map;
+pub use shm::object::{MAX_META, MAX_PAYLOAD, VERSION, remove_if_unused};
+pub use shm::{Access, NewObject, ObjectError, ObjectFile, ObjectKind, Window};
+pub use slots::SlotTable;

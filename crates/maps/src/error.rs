@@ -1,0 +1,124 @@
+//! What can go wrong with a map, and the error number the kernel has for it.
+
+use skep_isa::MapType;
+
+use crate::shm::ObjectError;
+
+/// `ENOTSUPP`, a kernel-internal number that reaches users of bpf().
+pub const ENOTSUPP: i32 = 524;
+
+pub(crate) const ENOENT: i32 = 2;
+pub(crate) const E2BIG: i32 = 7;
+pub(crate) const EAGAIN: i32 = 11;
+pub(crate) const ENOMEM: i32 = 12;
+pub(crate) const EBUSY: i32 = 16;
+pub(crate) const EEXIST: i32 = 17;
+pub(crate) const EINVAL: i32 = 22;
+pub(crate) const EPERM: i32 = 1;
+const ESTALE: i32 = 116;
+const EUCLEAN: i32 = 117;
+
+/// Says why an operation on a map failed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum MapError {
+    /// The definition is not one this map type accepts.
+    #[error("cannot make a map of type {map_type}: {what}")]
+    Definition {
+        /// The type asked for.
+        map_type: MapType,
+        /// What does not fit.
+        what: &'static str,
+        /// The kernel's error number for it.
+        errno: i32,
+    },
+    /// No element has this key, or there is no next one.
+    #[error("no such element")]
+    NoElement,
+    /// The element exists and `NOEXIST` was asked.
+    #[error("the element exists already")]
+    Exists,
+    /// The map holds as many elements as it can.
+    #[error("the map is full ({max_entries} elements)")]
+    Full {
+        /// The limit.
+        max_entries: u32,
+    },
+    /// An update names an index beyond the array.
+    #[error("index {index} is beyond the array of {max_entries}")]
+    Index {
+        /// The index.
+        index: u32,
+        /// The number of elements.
+        max_entries: u32,
+    },
+    /// Flags that this operation does not know.
+    #[error("flags {flags:#x} are not known to this operation")]
+    Flags {
+        /// The flags.
+        flags: u64,
+    },
+    /// A buffer has the wrong size.
+    #[error("the {what} has {given} bytes, not {want}")]
+    Length {
+        /// Which buffer.
+        what: &'static str,
+        /// Its size.
+        given: usize,
+        /// The size it should have.
+        want: usize,
+    },
+    /// The map may not be used this way.
+    #[error("not permitted: {why}")]
+    Denied {
+        /// What stands against it.
+        why: &'static str,
+    },
+    /// This map type has no such operation.
+    #[error("a map of type {map_type} has no {operation}")]
+    Unsupported {
+        /// The type.
+        map_type: MapType,
+        /// The operation.
+        operation: &'static str,
+        /// The kernel's error number for it.
+        errno: i32,
+    },
+    /// Someone else holds what the operation needs and did not let go in time.
+    #[error("{what} is busy")]
+    Busy {
+        /// What is held.
+        what: &'static str,
+    },
+    /// The cursor belongs to another map.
+    #[error("the cursor belongs to another map")]
+    StaleCursor,
+    /// Shared memory holds something no writer of ours leaves there.
+    #[error("the map's memory is damaged: {what}")]
+    Damaged {
+        /// What does not fit.
+        what: &'static str,
+    },
+    /// The file could not be made, opened or mapped.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+}
+
+impl MapError {
+    /// Returns the error number the kernel's bpf() gives in this case.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Definition { errno, .. } | Self::Unsupported { errno, .. } => *errno,
+            Self::NoElement => ENOENT,
+            Self::Exists => EEXIST,
+            Self::Full { .. } | Self::Index { .. } => E2BIG,
+            Self::Flags { .. } | Self::Length { .. } => EINVAL,
+            Self::Denied { .. } => EPERM,
+            Self::Busy { .. } => EBUSY,
+            Self::StaleCursor => ESTALE,
+            Self::Damaged { .. } => EUCLEAN,
+            Self::Object(e) => e.errno(),
+        }
+    }
+}

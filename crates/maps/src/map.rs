@@ -1,0 +1,293 @@
+//! A map as its users see it: create, open, read, write; and as programs see it, through raw addresses.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+
+use skep_isa::{MapFlags, MapShape};
+
+use crate::def::MapDef;
+use crate::error::{EPERM, MapError};
+use crate::shm::{Access, NewObject, ObjectError, ObjectFile, ObjectKind};
+use crate::slots::{MAX_SLOTS, SlotTable};
+use crate::types::{self, MapOps, Parts};
+
+/// Mutable word 0 of the header: not zero when users may no longer write.
+const FROZEN: usize = 0;
+
+/// An open map.
+///
+/// Any number of threads and processes may use a map at once. The file counts as used while the value lives, in this
+/// process or in a child forked meanwhile.
+pub struct Map {
+    def: MapDef,
+    file: Arc<ObjectFile>,
+    ops: Box<dyn MapOps>,
+    per_cpu: bool,
+}
+
+impl std::fmt::Debug for Map {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Map").field("id", &self.id()).field("def", &self.def).finish_non_exhaustive()
+    }
+}
+
+impl Map {
+    /// Makes map `id` in the directory `maps` of a skep directory, which is its parent.
+    ///
+    /// # Errors
+    /// [`MapError::Definition`] with the kernel's errno; `EEXIST` when the id is taken; what the file system says.
+    pub fn create(dir: &Path, id: u32, def: &MapDef) -> Result<Self, MapError> {
+        def.check_name()?;
+        let row = types::row(def)?;
+        if def.flags.0 & !row.flags != 0 {
+            return Err(def.invalid("it does not take these flags"));
+        }
+        if def.flags.has(MapFlags::RDONLY | MapFlags::WRONLY) || def.flags.has(MapFlags::RDONLY_PROG | MapFlags::WRONLY_PROG) {
+            return Err(def.invalid("it cannot be both read-only and write-only"));
+        }
+        let layout = (row.layout)(def)?;
+        if row.per_cpu {
+            let above = dir.canonicalize().ok().and_then(|d| d.parent().map(Path::to_owned));
+            SlotTable::open_or_create(&above.ok_or_else(|| def.invalid("its directory has no parent"))?)?;
+        }
+        let mut seed = [0; 8];
+        if !def.flags.has(MapFlags::ZERO_SEED) {
+            rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()).map_err(|e| {
+                let (path, errno) = (dir.to_owned(), e.raw_os_error());
+                ObjectError::Os { call: "getrandom", path, errno }
+            })?;
+        }
+        let meta = def.to_meta(u64::from_le_bytes(seed));
+        let new = NewObject { kind: ObjectKind::Map, id, payload_len: layout.payload_len, meta: &meta, initial: &[] };
+        let name = id.to_string();
+        let file = ObjectFile::create(dir, &name, &new)?;
+        match layout.mirror {
+            None => Self::with(file),
+            // Mapped anew with its mirror; `file` keeps the lock meanwhile.
+            Some(_) => Self::open(&dir.join(name), Access::ReadWrite),
+        }
+    }
+
+    /// Opens the map in a file.
+    ///
+    /// # Errors
+    /// A file that is no map, is damaged, or was made by another version; see [`ObjectError`].
+    pub fn open(path: &Path, access: Access) -> Result<Self, MapError> {
+        Self::with(ObjectFile::open_mirrored(path, ObjectKind::Map, access, |meta| {
+            let (def, _) = MapDef::from_meta(meta).ok()?;
+            (types::row(&def).ok()?.layout)(&def).ok()?.mirror
+        })?)
+    }
+
+    fn with(file: ObjectFile) -> Result<Self, MapError> {
+        let damaged = |what| ObjectError::Damaged { path: file.path().to_owned(), what };
+        let (def, seed) = MapDef::from_meta(file.meta()).map_err(damaged)?;
+        let row = types::row(&def)?;
+        if (row.layout)(&def)?.payload_len != file.payload_len() {
+            return Err(damaged("its length does not fit its definition").into());
+        }
+        let access = if file.writable() { Access::ReadWrite } else { Access::ReadOnly };
+        let slots = if row.per_cpu { Some(SlotTable::of_object(file.path(), access)?) } else { None };
+        let file = Arc::new(file);
+        let ops = (row.open)(Parts { def: def.clone(), seed, file: Arc::clone(&file), slots })?;
+        Ok(Self { def, file, ops, per_cpu: row.per_cpu })
+    }
+
+    /// Returns the definition the map was made with.
+    #[must_use]
+    pub fn def(&self) -> &MapDef {
+        &self.def
+    }
+
+    /// Returns the map's number.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.file.id()
+    }
+
+    /// Returns the file behind the map.
+    #[must_use]
+    pub fn file(&self) -> &ObjectFile {
+        &self.file
+    }
+
+    /// Returns a number that no other map has.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.file.generation()
+    }
+
+    /// Returns what generated code may know of the map.
+    #[must_use]
+    pub fn shape(&self) -> MapShape {
+        self.ops.shape()
+    }
+
+    /// Returns the address of byte 0 of the payload: for arrays, of value 0.
+    #[must_use]
+    pub fn value_base(&self) -> u64 {
+        self.file.payload().base()
+    }
+
+    /// Returns the bytes of a value as [`Map::lookup`] gives it: for per-CPU types, all shown values.
+    #[must_use]
+    pub fn user_value_size(&self) -> usize {
+        self.ops.user_value_size()
+    }
+
+    /// Tells whether the map keeps a value for each slot.
+    #[must_use]
+    pub fn is_per_cpu(&self) -> bool {
+        self.per_cpu
+    }
+
+    pub(crate) fn ops(&self) -> &dyn MapOps {
+        &*self.ops
+    }
+
+    pub(crate) fn check_readable(&self) -> Result<(), MapError> {
+        if self.def.flags.has(MapFlags::WRONLY) { Err(MapError::Denied { why: "the map is write-only" }) } else { Ok(()) }
+    }
+
+    fn check_writable(&self) -> Result<(), MapError> {
+        let why = if !self.file.writable() {
+            "the map was opened for reading"
+        } else if self.def.flags.has(MapFlags::RDONLY) {
+            "the map is read-only"
+        } else if self.is_frozen() {
+            "the map is frozen"
+        } else {
+            return Ok(());
+        };
+        Err(MapError::Denied { why })
+    }
+
+    fn check_key(&self, key: &[u8]) -> Result<(), MapError> {
+        let want = self.def.key_size as usize;
+        if key.len() == want { Ok(()) } else { Err(MapError::Length { what: "key", given: key.len(), want }) }
+    }
+
+    /// Copies the value of a key out.
+    ///
+    /// # Errors
+    /// [`MapError::NoElement`]; a key of the wrong size; a write-only map.
+    pub fn lookup(&self, key: &[u8]) -> Result<Vec<u8>, MapError> {
+        let mut out = vec![0; self.user_value_size()];
+        self.lookup_into(key, &mut out)?;
+        Ok(out)
+    }
+
+    /// Copies the value of a key into a buffer of [`Map::user_value_size`], or for per-CPU types of any number of values.
+    ///
+    /// # Errors
+    /// As [`Map::lookup`], and for a buffer of the wrong size.
+    pub fn lookup_into(&self, key: &[u8], out: &mut [u8]) -> Result<(), MapError> {
+        self.check_readable()?;
+        self.check_key(key)?;
+        self.check_value(out.len())?;
+        self.ops.lookup(key, out)
+    }
+
+    fn check_value(&self, given: usize) -> Result<(), MapError> {
+        let want = self.user_value_size();
+        let each = (self.def.value_size as usize).next_multiple_of(8);
+        let fits = if self.per_cpu { given > 0 && given.is_multiple_of(each) && given / each <= MAX_SLOTS as usize } else { given == want };
+        if fits { Ok(()) } else { Err(MapError::Length { what: "value", given, want }) }
+    }
+
+    /// Stores a value; `flags` are those of [`skep_isa::map::update`]. For per-CPU types, `value` has the values of the slots
+    /// from 0 on, each rounded up to eight bytes; the remaining slots become zero.
+    ///
+    /// # Errors
+    /// As the kernel's map update.
+    #[doc(alias = "BPF_MAP_UPDATE_ELEM")]
+    pub fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {
+        self.check_writable()?;
+        self.check_key(key)?;
+        self.check_value(value.len())?;
+        self.ops.update(key, value, flags)
+    }
+
+    /// Removes the element with a key.
+    ///
+    /// # Errors
+    /// As the kernel's map delete; `EINVAL` for arrays.
+    pub fn delete(&self, key: &[u8]) -> Result<(), MapError> {
+        self.check_writable()?;
+        self.check_key(key)?;
+        self.ops.delete(key)
+    }
+
+    /// Returns the key after `key`, or the first one for `None` and for a key that is not there.
+    ///
+    /// A walk by keys repeats itself when elements vanish under it; [`Map::iter`] and [`Map::dump`] do not.
+    ///
+    /// # Errors
+    /// [`MapError::NoElement`] at the end.
+    pub fn next_key(&self, key: Option<&[u8]>) -> Result<Vec<u8>, MapError> {
+        self.check_readable()?;
+        if let Some(key) = key {
+            self.check_key(key)?;
+        }
+        let mut out = vec![0; self.def.key_size as usize];
+        self.ops.next_key(key, &mut out)?;
+        Ok(out)
+    }
+
+    /// Forbids all users, but not programs, to write from now on.
+    ///
+    /// # Errors
+    /// `EPERM` when that is so already.
+    pub fn freeze(&self) -> Result<(), MapError> {
+        self.check_writable()?;
+        match self.file.state(FROZEN).map(|w| w.swap(1, AcqRel)) {
+            Some(0) => Ok(()),
+            _ => Err(MapError::Denied { why: "the map is frozen" }),
+        }
+    }
+
+    /// Tells whether users are forbidden to write.
+    #[must_use]
+    pub fn is_frozen(&self) -> bool {
+        self.file.state(FROZEN).is_some_and(|w| w.load(Acquire) != 0)
+    }
+
+    /// Finds a value for a program: its address in this process, or null. The address stays mapped as long as the map.
+    ///
+    /// # Safety
+    /// `key` points to `key_size` readable bytes. For per-CPU types the thread is between [`crate::slots::enter`] and
+    /// [`crate::slots::exit`].
+    #[inline]
+    #[must_use]
+    pub unsafe fn prog_lookup(&self, key: *const u8) -> *mut u8 {
+        // SAFETY: the caller's duty.
+        unsafe { self.ops.prog_lookup(key) }
+    }
+
+    /// Stores a value for a program; returns 0 or a negative errno.
+    ///
+    /// # Safety
+    /// `key` and `value` point to `key_size` and `value_size` readable bytes; slots as in [`Map::prog_lookup`].
+    #[inline]
+    pub unsafe fn prog_update(&self, key: *const u8, value: *const u8, flags: u64) -> i64 {
+        if !self.file.writable() {
+            return -i64::from(EPERM);
+        }
+        // SAFETY: the caller's duty.
+        unsafe { self.ops.prog_update(key, value, flags) }
+    }
+
+    /// Removes an element for a program; returns 0 or a negative errno.
+    ///
+    /// # Safety
+    /// `key` points to `key_size` readable bytes.
+    #[inline]
+    pub unsafe fn prog_delete(&self, key: *const u8) -> i64 {
+        if !self.file.writable() {
+            return -i64::from(EPERM);
+        }
+        // SAFETY: the caller's duty.
+        unsafe { self.ops.prog_delete(key) }
+    }
+}

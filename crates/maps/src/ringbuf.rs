@@ -1,0 +1,2 @@
+//! Ring
+pub(crate) struct Ring;

@@ -1,0 +1,148 @@
+//! Copies between private and shared memory, one aligned word at a time.
+//!
+//! Loads are inline assembly because the source may be shared memory or the stack of a running program, of any
+//! alignment: for the compiler they are opaque, so a racing writer is no undefined behaviour, and no loop becomes
+//! `memcpy` or vector code. Shared destinations are eight-aligned and have room up to the next multiple of eight;
+//! padding is written as zero.
+
+use std::arch::asm;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Loads eight bytes from any address.
+///
+/// # Safety
+/// `p..p+8` is readable.
+#[inline(always)]
+pub(crate) unsafe fn load8(p: *const u8) -> u64 {
+    let w: u64;
+    // SAFETY: the caller vouches for the eight bytes; the instruction has no other effect.
+    unsafe { asm!("mov {w}, qword ptr [{p}]", p = in(reg) p, w = lateout(reg) w, options(nostack, readonly, preserves_flags)) };
+    w
+}
+
+/// Loads `n` (below eight) bytes from any address into the low bytes of a word.
+///
+/// # Safety
+/// `p..p+n` is readable.
+#[inline(always)]
+pub(crate) unsafe fn load_tail(mut p: *const u8, n: usize) -> u64 {
+    let mut w = 0u64;
+    let mut shift = 0u32;
+    // SAFETY: the three parts are disjoint pieces of `p..p+n`, sizes 4, 2 and 1 by the bits of `n`.
+    unsafe {
+        if n & 4 != 0 {
+            let v: u32;
+            asm!("mov {v:e}, dword ptr [{p}]", p = in(reg) p, v = lateout(reg) v, options(nostack, readonly, preserves_flags));
+            w = u64::from(v);
+            p = p.add(4);
+            shift = 32;
+        }
+        if n & 2 != 0 {
+            let v: u32;
+            asm!("movzx {v:e}, word ptr [{p}]", p = in(reg) p, v = lateout(reg) v, options(nostack, readonly, preserves_flags));
+            w |= u64::from(v) << (shift & 63);
+            p = p.add(2);
+            shift = shift.wrapping_add(16);
+        }
+        if n & 1 != 0 {
+            let v: u32;
+            asm!("movzx {v:e}, byte ptr [{p}]", p = in(reg) p, v = lateout(reg) v, options(nostack, readonly, preserves_flags));
+            w |= u64::from(v) << (shift & 63);
+        }
+    }
+    w
+}
+
+/// Copies `len` bytes into shared memory.
+///
+/// # Safety
+/// `src..src+len` is readable; `dst` is eight-aligned and writable up to `len` rounded up to eight.
+#[inline(always)]
+pub(crate) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
+    let mut i = 0usize;
+    // SAFETY: `i` stays below `len`, whole words first, then one padded word; see the caller's duties.
+    unsafe {
+        while len.wrapping_sub(i) >= 8 {
+            AtomicU64::from_ptr(dst.add(i).cast()).store(load8(src.add(i)), Relaxed);
+            i = i.wrapping_add(8);
+        }
+        if i < len {
+            AtomicU64::from_ptr(dst.add(i).cast()).store(load_tail(src.add(i), len.wrapping_sub(i)), Relaxed);
+        }
+    }
+}
+
+/// Zeroes `len` bytes of shared memory.
+///
+/// # Safety
+/// `dst` is eight-aligned and writable up to `len` rounded up to eight.
+#[inline(always)]
+pub(crate) unsafe fn zero(dst: *mut u8, len: usize) {
+    let mut i = 0usize;
+    while i < len {
+        // SAFETY: `i < len`, a multiple of eight.
+        unsafe { AtomicU64::from_ptr(dst.add(i).cast()).store(0, Relaxed) };
+        i = i.wrapping_add(8);
+    }
+}
+
+/// Copies shared memory into a private buffer.
+///
+/// # Safety
+/// `src` is eight-aligned and readable up to `dst.len()` rounded up to eight.
+pub(crate) unsafe fn load(dst: &mut [u8], src: *const u8) {
+    for (i, part) in dst.chunks_mut(8).enumerate() {
+        // SAFETY: chunk `i` begins inside the source, and the source has whole words.
+        let w = unsafe { AtomicU64::from_ptr(src.add(i * 8).cast_mut().cast()).load(Relaxed) };
+        part.copy_from_slice(&w.to_ne_bytes()[..part.len()]);
+    }
+}
+
+/// Compares a key in shared memory (zero-padded to eight) with a key elsewhere.
+///
+/// # Safety
+/// `shared` is eight-aligned and readable up to `len` rounded up to eight; `key..key+len` is readable.
+#[inline(always)]
+pub(crate) unsafe fn same(shared: *const u8, key: *const u8, len: usize) -> bool {
+    let mut i = 0usize;
+    // SAFETY: as in `store`, with both sides only read.
+    unsafe {
+        while len.wrapping_sub(i) >= 8 {
+            if AtomicU64::from_ptr(shared.add(i).cast_mut().cast()).load(Relaxed) != load8(key.add(i)) {
+                return false;
+            }
+            i = i.wrapping_add(8);
+        }
+        i >= len || AtomicU64::from_ptr(shared.add(i).cast_mut().cast()).load(Relaxed) == load_tail(key.add(i), len.wrapping_sub(i))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_and_alignment_copies_and_compares() {
+        let src: Vec<u8> = (1..=64).collect();
+        for len in 0..40 {
+            for skew in 0..9 {
+                let mut shared = [u64::MAX; 8];
+                let p = shared.as_mut_ptr().cast::<u8>();
+                let mut out = vec![0; len];
+                // SAFETY: `shared` holds 64 bytes, `src` 64, `len + skew` at most 48.
+                unsafe {
+                    store(p, src.as_ptr().add(skew), len);
+                    load(&mut out, p);
+                    assert!(same(p, src.as_ptr().add(skew), len));
+                    if len > 0 {
+                        assert!(!same(p, src.as_ptr().add(skew + 1), len));
+                    }
+                }
+                assert_eq!(out, src[skew..skew + len]);
+                let bytes: Vec<u8> = shared.iter().flat_map(|w| w.to_ne_bytes()).collect();
+                assert!(bytes[len..len.next_multiple_of(8)].iter().all(|b| *b == 0), "padding is zero");
+                assert!(bytes[len.next_multiple_of(8)..].iter().all(|b| *b == 0xff), "nothing behind it is touched");
+            }
+        }
+    }
+}

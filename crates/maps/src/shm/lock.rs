@@ -1,0 +1,112 @@
+//! A lock in shared memory that survives the death of its holder.
+//!
+//! ```text
+//!  63            44 43        22 21         0
+//! | times released |    pid     |    tid     |     pid = tid = 0: free
+//! ```
+//!
+//! The holder's token is in the word, so a waiter can see that it is gone and take the lock over; the taker learns that
+//! it did ([`Held::recovered`]) and repairs what the lock protects. The count changes with every release, so a waiter can
+//! tell a busy lock from a stuck one, and gives up on the latter.
+
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+use super::{sys, tls};
+
+const OWNER: u64 = (1 << tls::TOKEN_BITS) - 1;
+const ONE_RELEASE: u64 = 1 << tls::TOKEN_BITS;
+
+const SPINS: u32 = 200;
+const YIELDS: u32 = 50;
+/// Naps of 0.1 to 1 ms without any release by the holder after which a waiter gives up: about a second.
+const NAPS: u32 = 1_000;
+
+/// Proof of holding a lock; not a guard: dropping it does nothing, [`release`] it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub(crate) word: u64,
+    /// The former holder died inside: check and repair.
+    pub(crate) recovered: bool,
+}
+
+/// Tells why a lock was not got.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NotHeld {
+    /// This very thread holds it: the caller interrupted itself.
+    Mine,
+    /// Another thread holds it and did not let go in time.
+    Stuck,
+}
+
+/// Takes the lock if it is free.
+#[inline(always)]
+pub(crate) fn try_acquire(lock: &AtomicU64) -> Option<Held> {
+    let word = lock.load(Relaxed);
+    if word & OWNER != 0 {
+        return None;
+    }
+    let mine = word | tls::token();
+    // Pairs with the Release in `release`.
+    lock.compare_exchange(word, mine, Acquire, Relaxed).ok().map(|_| Held { word: mine, recovered: false })
+}
+
+/// Takes the lock, waiting for a living holder about a second and taking over from a dead one.
+#[inline(always)]
+pub(crate) fn acquire(lock: &AtomicU64) -> Result<Held, NotHeld> {
+    match try_acquire(lock) {
+        Some(held) => Ok(held),
+        None => wait(lock),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn wait(lock: &AtomicU64) -> Result<Held, NotHeld> {
+    let token = tls::token();
+    let mut seen = lock.load(Relaxed);
+    let mut tries = 0u32;
+    loop {
+        let word = lock.load(Relaxed);
+        let owner = word & OWNER;
+        if owner == 0 {
+            let mine = word | token;
+            if lock.compare_exchange(word, mine, Acquire, Relaxed).is_ok() {
+                return Ok(Held { word: mine, recovered: false });
+            }
+            continue;
+        }
+        if owner == token {
+            return Err(NotHeld::Mine);
+        }
+        if word != seen {
+            seen = word;
+            tries = tries.min(SPINS);
+        }
+        let naps = tries.saturating_sub(SPINS + YIELDS);
+        // Ask the kernel when spinning did not help, then ever more rarely; zombies need a look into /proc.
+        if tries >= SPINS && tries.is_multiple_of(16) && tls::dead(owner, naps > 0) {
+            let mine = (word & !OWNER) | token;
+            if lock.compare_exchange(word, mine, Acquire, Relaxed).is_ok() {
+                return Ok(Held { word: mine, recovered: true });
+            }
+            continue;
+        }
+        if tries < SPINS {
+            std::hint::spin_loop();
+        } else if naps == 0 {
+            sys::sched_yield();
+        } else if naps < NAPS {
+            sys::sleep_ns(100_000 + 900 * u64::from(naps));
+        } else {
+            return Err(NotHeld::Stuck);
+        }
+        tries = tries.wrapping_add(1);
+    }
+}
+
+/// Lets the lock go.
+#[inline(always)]
+pub(crate) fn release(lock: &AtomicU64, held: Held) {
+    // Only the holder stores here, so a plain store is enough. Pairs with the Acquire in `try_acquire`.
+    lock.store((held.word & !OWNER).wrapping_add(ONE_RELEASE), Release);
+}

@@ -1,0 +1,95 @@
+//! One `mmap` and its end.
+
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicU64;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+use super::{ObjectError, PAGE, Window};
+
+/// Tells what the user of an object may do with its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Only read: the pages are mapped without write permission.
+    ReadOnly,
+    /// Read and write.
+    ReadWrite,
+}
+
+/// A range of address space that ends with this value.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    access: Access,
+}
+
+// SAFETY: a mapping is a range of addresses; what is shared through it is reached only through atomics (see `Window`).
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+fn os(call: &'static str) -> impl Fn(rustix::io::Errno) -> ObjectError {
+    move |e| ObjectError::Map { call, errno: e.raw_os_error() }
+}
+
+impl Mapping {
+    /// Maps `len` bytes of a file from `offset` on, and once more its bytes from `mirror` on right behind them.
+    pub(crate) fn file(fd: BorrowedFd<'_>, offset: u64, len: usize, mirror: Option<usize>, access: Access) -> Result<Self, ObjectError> {
+        if len == 0 {
+            return Ok(Self { base: NonNull::dangling(), len: 0, access });
+        }
+        let prot = match access {
+            Access::ReadOnly => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        let Some(from) = mirror else {
+            // SAFETY: a new mapping at an address of the kernel's choice.
+            let p = unsafe { mmap(ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset) }.map_err(os("mmap"))?;
+            return Ok(Self { base: nonnull(p)?, len, access });
+        };
+        let again = len.saturating_sub(from);
+        // SAFETY: reserves address space without memory.
+        let p = unsafe { mmap_anonymous(ptr::null_mut(), len + again, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE) }
+            .map_err(os("mmap"))?;
+        let this = Self { base: nonnull(p)?, len: len + again, access };
+        // SAFETY: both fixed mappings lie inside the range just reserved, which nobody else knows of.
+        unsafe {
+            mmap(p, len, prot, MapFlags::SHARED | MapFlags::FIXED, fd, offset).map_err(os("mmap"))?;
+            mmap(p.byte_add(len), again, prot, MapFlags::SHARED | MapFlags::FIXED, fd, offset + from as u64).map_err(os("mmap"))?;
+        }
+        Ok(this)
+    }
+
+    /// Shows the mapping as checked memory.
+    pub(crate) fn window(&self) -> Window {
+        // SAFETY: the range is mapped as `access` says until `self` is dropped; whoever keeps the window keeps the mapping
+        // (`ObjectFile` owns both).
+        unsafe { Window::new(self.base, self.len, self.access == Access::ReadWrite) }
+    }
+}
+
+fn nonnull(p: *mut core::ffi::c_void) -> Result<NonNull<u8>, ObjectError> {
+    NonNull::new(p.cast()).ok_or(ObjectError::Map { call: "mmap", errno: 12 })
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            // SAFETY: the range came from mmap and is dropped once.
+            let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+        }
+    }
+}
+
+/// Makes a page that reads as zero in a forked child.
+pub(crate) fn wiped_on_fork() -> Result<*mut AtomicU64, ObjectError> {
+    let len = PAGE as usize;
+    // SAFETY: a new private page; WIPEONFORK changes only what a child sees.
+    unsafe {
+        let p = mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE).map_err(os("mmap"))?;
+        madvise(p, len, Advice::LinuxWipeOnFork).map_err(os("madvise"))?;
+        Ok(p.cast())
+    }
+}

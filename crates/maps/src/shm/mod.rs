@@ -1,0 +1,44 @@
+//! Shared memory: the only place of this crate that touches raw addresses.
+//!
+//! Rules of the house
+//!
+//! * Memory that another process can write is reached through atomics or through the copies in [`copy`], never through
+//!   `&T` or `&mut T` of a plain type. Copy out, then check, then use.
+//! * A position read from shared memory is an offset; [`Window`] checks it against the mapping before it becomes an
+//!   address. What a `Window` hands out is always inside its mapping.
+//! * Mappings are never shortened or moved while their object lives.
+//! * Everything a program can reach while an event runs (`copy`, `lock`, `sys`, `tls`) makes no libc call, allocates
+//!   nothing, cannot panic and uses no vector registers: loops are made of inline-assembly loads and atomic stores,
+//!   which the compiler neither widens nor turns into `memcpy`.
+//!
+//! The file format is described byte by byte in `docs/shm-format.md`.
+
+pub(crate) mod copy;
+pub(crate) mod lock;
+mod mapping;
+pub mod object;
+pub(crate) mod sys;
+pub(crate) mod tls;
+mod window;
+
+pub use mapping::Access;
+pub use object::{NewObject, ObjectError, ObjectFile, ObjectKind};
+pub use window::Window;
+
+/// The unit of file sizes and mappings.
+pub const PAGE: u64 = 4096;
+
+/// Rounds up to whole pages; `None` when that overflows.
+#[must_use]
+pub const fn page_up(n: u64) -> Option<u64> {
+    match n.checked_add(PAGE - 1) {
+        Some(n) => Some(n & !(PAGE - 1)),
+        None => None,
+    }
+}
+
+/// Rounds up to a multiple of eight, as map values are.
+#[must_use]
+pub const fn round8(n: u64) -> u64 {
+    n.wrapping_add(7) & !7
+}

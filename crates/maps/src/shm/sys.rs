@@ -1,0 +1,147 @@
+//! The few system calls the event path may make, without libc and without touching errno.
+
+use std::arch::asm;
+
+pub(crate) const ESRCH: i64 = -3;
+
+/// Makes a system call.
+///
+/// # Safety
+/// As the call asks for.
+#[inline]
+unsafe fn syscall(nr: u64, a: [u64; 6]) -> i64 {
+    let ret: i64;
+    let [a0, a1, a2, a3, a4, a5] = a;
+    // SAFETY: the kernel clobbers rcx and r11 only; what the call itself does is the caller's duty.
+    unsafe {
+        asm!("syscall", inlateout("rax") nr => ret, in("rdi") a0, in("rsi") a1, in("rdx") a2, in("r10") a3, in("r8") a4,
+             in("r9") a5, lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    ret
+}
+
+/// Returns the process id as the kernel sees it now (also right after a raw `fork`).
+pub(crate) fn getpid() -> u32 {
+    // SAFETY: getpid has no arguments and no effects.
+    unsafe { syscall(39, [0; 6]) as u32 }
+}
+
+/// Returns the thread id.
+pub(crate) fn gettid() -> u32 {
+    // SAFETY: gettid has no arguments and no effects.
+    unsafe { syscall(186, [0; 6]) as u32 }
+}
+
+/// Lets others run.
+pub(crate) fn sched_yield() {
+    // SAFETY: sched_yield has no arguments.
+    unsafe { syscall(24, [0; 6]) };
+}
+
+/// Sleeps for about `ns` nanoseconds (below one second).
+pub(crate) fn sleep_ns(ns: u64) {
+    let ts = [0u64, ns];
+    // SAFETY: nanosleep reads the timespec, which lives until it returns.
+    unsafe { syscall(35, [ts.as_ptr() as u64, 0, 0, 0, 0, 0]) };
+}
+
+/// Waits while the 32-bit word at `word` is `seen`, at most `ns` nanoseconds.
+pub(crate) fn futex_wait(word: &std::sync::atomic::AtomicU32, seen: u32, ns: u64) {
+    let ts = [ns / 1_000_000_000, ns % 1_000_000_000];
+    // SAFETY: FUTEX_WAIT (0, shared) reads the word and the timespec.
+    unsafe { syscall(202, [word.as_ptr() as u64, 0, u64::from(seen), ts.as_ptr() as u64, 0, 0]) };
+}
+
+/// Wakes everyone who waits on `word`, in any process.
+pub(crate) fn futex_wake(word: &std::sync::atomic::AtomicU32) {
+    // SAFETY: FUTEX_WAKE (1, shared) uses the address only.
+    unsafe { syscall(202, [word.as_ptr() as u64, 1, i32::MAX as u64, 0, 0, 0]) };
+}
+
+/// Tells whether no thread `tid` exists any more. A zombie still counts as existing; see [`gone_or_zombie`].
+pub(crate) fn gone(tid: u32) -> bool {
+    // SAFETY: signal 0 only checks.
+    tid != 0 && unsafe { syscall(200, [u64::from(tid), 0, 0, 0, 0, 0]) } == ESRCH
+}
+
+/// Tells whether thread `tid` of process `pid` is not there any more. A zombie still counts as existing.
+pub(crate) fn gone_from(pid: u32, tid: u32) -> bool {
+    // SAFETY: signal 0 only checks.
+    unsafe { syscall(234, [u64::from(pid), u64::from(tid), 0, 0, 0, 0]) == ESRCH }
+}
+
+/// Tells whether thread `tid` has ended, also when its parent has not yet taken note (state `Z` or `X` in its stat file).
+pub(crate) fn gone_or_zombie(tid: u32) -> bool {
+    gone(tid) || zombie(tid)
+}
+
+/// Reads the state letter out of `/proc/TID/stat`; an unreadable file is no proof of death.
+fn zombie(tid: u32) -> bool {
+    let mut path = [0u8; 32];
+    let mut n = 0usize;
+    push(&mut path, &mut n, b"/proc/");
+    push_number(&mut path, &mut n, tid);
+    push(&mut path, &mut n, b"/stat\0");
+    let mut text = [0u8; 96];
+    // SAFETY: open reads the terminated path; read writes at most `text.len()` bytes of `text`; the descriptor is ours.
+    let got = unsafe {
+        let fd = syscall(2, [path.as_ptr() as u64, 0o2_000_000, 0, 0, 0, 0]);
+        if fd < 0 {
+            return fd == -2 && gone(tid);
+        }
+        let got = syscall(0, [fd as u64, text.as_mut_ptr() as u64, text.len() as u64, 0, 0, 0]);
+        syscall(3, [fd as u64, 0, 0, 0, 0, 0]);
+        got
+    };
+    // "TID (comm) S …": comm may hold anything, the last closing parenthesis ends it.
+    let mut state = 0u8;
+    let mut i = 0usize;
+    while (i as i64) < got {
+        if text.get(i) == Some(&b')') {
+            state = text.get(i.wrapping_add(2)).copied().unwrap_or(0);
+        }
+        i = i.wrapping_add(1);
+    }
+    state == b'Z' || state == b'X'
+}
+
+fn push(out: &mut [u8; 32], n: &mut usize, part: &[u8]) {
+    for b in part {
+        if let Some(slot) = out.get_mut(*n) {
+            *slot = *b;
+            *n = n.wrapping_add(1);
+        }
+    }
+}
+
+fn push_number(out: &mut [u8; 32], n: &mut usize, v: u32) {
+    let mut scale = 1_000_000_000u32;
+    let mut begun = false;
+    while scale > 0 {
+        let digit = (v / scale) % 10;
+        begun |= digit != 0 || scale == 1;
+        if begun {
+            push(out, n, &[b'0'.wrapping_add(digit as u8)]);
+        }
+        scale /= 10;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_living_the_dead_and_the_unburied_are_told_apart() {
+        assert!(!gone_or_zombie(gettid()));
+        assert!(!gone_from(getpid(), gettid()));
+        assert!(gone_from(1, gettid()), "thread of another process");
+        let mut child = std::process::Command::new("true").spawn().expect("spawns");
+        while !gone_or_zombie(child.id()) {
+            std::thread::yield_now();
+        }
+        assert!(!gone(child.id()), "not yet waited for");
+        child.wait().expect("waits");
+        assert!(gone(child.id()));
+    }
+}

@@ -1,0 +1,147 @@
+//! Checked access to a mapping: offsets in, atomics and copies out.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use super::copy;
+
+/// A range of mapped memory that hands out only what lies inside it.
+///
+/// A window belongs to the object whose memory it shows and must not outlive it; it is reached by reference from there.
+#[derive(Debug)]
+pub struct Window {
+    base: NonNull<u8>,
+    len: usize,
+    writable: bool,
+}
+
+// SAFETY: all access is through atomics or word-wise copies.
+unsafe impl Send for Window {}
+// SAFETY: as above.
+unsafe impl Sync for Window {}
+
+impl Window {
+    /// Wraps a mapping.
+    ///
+    /// # Safety
+    /// `base..base+len` is mapped readable, and writable if so said, and eight-aligned, as long as the window is used.
+    pub(super) unsafe fn new(base: NonNull<u8>, len: usize, writable: bool) -> Self {
+        Self { base, len, writable }
+    }
+
+    /// Returns the address of byte 0.
+    #[must_use]
+    pub fn base(&self) -> u64 {
+        self.base.as_ptr() as u64
+    }
+
+    /// Returns the number of bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// Tells whether there are no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Tells whether stores are allowed.
+    #[must_use]
+    pub fn writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Returns the address of `len` bytes at `off`, if they lie inside.
+    #[inline(always)]
+    #[must_use]
+    pub fn at(&self, off: u64, len: u64) -> Option<*mut u8> {
+        let end = off.checked_add(len)?;
+        if end > self.len as u64 {
+            return None;
+        }
+        // SAFETY: `off <= len` of the mapping.
+        Some(unsafe { self.base.as_ptr().add(off as usize) })
+    }
+
+    /// Returns the aligned 64-bit word at `off`. Storing through it needs [`Window::writable`].
+    #[inline(always)]
+    #[must_use]
+    pub fn word(&self, off: u64) -> Option<&AtomicU64> {
+        if off & 7 != 0 {
+            return None;
+        }
+        // SAFETY: inside the mapping, aligned (the base is page-aligned), and atomic.
+        self.at(off, 8).map(|p| unsafe { AtomicU64::from_ptr(p.cast()) })
+    }
+
+    /// Returns the aligned 32-bit word at `off`. Storing through it needs [`Window::writable`].
+    #[inline(always)]
+    #[must_use]
+    pub fn half(&self, off: u64) -> Option<&AtomicU32> {
+        if off & 3 != 0 {
+            return None;
+        }
+        // SAFETY: as in `word`.
+        self.at(off, 4).map(|p| unsafe { AtomicU32::from_ptr(p.cast()) })
+    }
+
+    /// Copies bytes at the eight-aligned `off` out; tells whether they lie inside.
+    #[must_use]
+    pub fn read(&self, off: u64, out: &mut [u8]) -> bool {
+        let Some(p) = self.aligned(off, out.len()) else { return false };
+        // SAFETY: `aligned` checked the range up to whole words.
+        unsafe { copy::load(out, p) };
+        true
+    }
+
+    /// Copies bytes in at the eight-aligned `off`, zeroing up to the next multiple of eight; tells whether that was possible.
+    #[must_use]
+    pub fn write(&self, off: u64, bytes: &[u8]) -> bool {
+        let Some(p) = self.aligned(off, bytes.len()) else { return false };
+        if !self.writable {
+            return false;
+        }
+        // SAFETY: `aligned` checked the range up to whole words; the slice is readable.
+        unsafe { copy::store(p, bytes.as_ptr(), bytes.len()) };
+        true
+    }
+
+    /// Copies `len` bytes from a raw address in, as [`Window::write`].
+    ///
+    /// # Safety
+    /// `src..src+len` is readable.
+    #[inline(always)]
+    #[must_use]
+    pub unsafe fn write_raw(&self, off: u64, src: *const u8, len: usize) -> bool {
+        let Some(p) = self.aligned(off, len) else { return false };
+        if !self.writable {
+            return false;
+        }
+        // SAFETY: `aligned` checked the range up to whole words; the source is the caller's duty.
+        unsafe { copy::store(p, src, len) };
+        true
+    }
+
+    /// Zeroes `len` bytes at the eight-aligned `off`, up to the next multiple of eight.
+    #[inline(always)]
+    #[must_use]
+    pub fn zero(&self, off: u64, len: usize) -> bool {
+        let Some(p) = self.aligned(off, len) else { return false };
+        if !self.writable {
+            return false;
+        }
+        // SAFETY: `aligned` checked the range up to whole words.
+        unsafe { copy::zero(p, len) };
+        true
+    }
+
+    #[inline(always)]
+    fn aligned(&self, off: u64, len: usize) -> Option<*mut u8> {
+        if off & 7 != 0 {
+            return None;
+        }
+        self.at(off, super::round8(len as u64))
+    }
+}

@@ -1,0 +1,360 @@
+//! Per-CPU slots: the number under which a thread finds *its* value of a per-CPU map.
+//!
+//! In the kernel a program is not interrupted by another on its CPU, so a plain increment of a per-CPU value is exact.
+//! User space has no such promise about CPUs. Here a *thread* owns a slot, exclusively among all threads of all processes
+//! that share the directory, from its first program run until it ends: increments stay exact with any number of threads
+//! and cost nothing atomic.
+//!
+//! * One table file a directory, [`MAX_SLOTS`] slots. A slot's word holds its owner's token (process and thread id).
+//! * A thread takes the lowest free slot, so slots in use stay few: before the highest slot ever used would pass a power
+//!   of two, and when all are taken, slots of dead threads are swept free.
+//! * When more threads live than there are slots, the others share the last one, each taking a lock on it around every
+//!   run. That is slow and still exact. The lock survives its holder's death. A run that cannot get it within about a
+//!   second, because its holder is stopped, does not happen ([`Enter::is_refused`]).
+//! * A reader of a per-CPU map sees [`SlotTable::shown`] values: as many as the kernel's possible CPUs, more if higher
+//!   slots were ever used.
+//! * A forked child owns nothing: a page that the kernel empties on fork tells (`shm/tls.rs`). Neither `fork` hooks nor
+//!   thread destructors are needed.
+//!
+//! The slot number is a 64-bit word at `fs:[`[`tls_offset`]`]`, so that compiled programs read it with one load.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use crate::error::MapError;
+use crate::shm::lock::{self, NotHeld};
+use crate::shm::tls::{self, Word};
+use crate::shm::{Access, NewObject, ObjectError, ObjectFile, ObjectKind};
+
+/// Slots of a per-CPU map.
+pub const MAX_SLOTS: u32 = 256;
+/// Name of the table file in the skep directory.
+pub const FILE_NAME: &str = "slots";
+
+const HIGHEST: u64 = 0;
+const SHARED_LOCK: u64 = 64;
+const OWNERS: u64 = 128;
+
+/// The table of slots of one skep directory.
+#[derive(Debug)]
+pub struct SlotTable {
+    file: ObjectFile,
+    slots: u32,
+}
+
+impl SlotTable {
+    /// Opens the table of a skep directory, or makes it.
+    ///
+    /// # Errors
+    /// A directory that cannot be written, or a file under the table's name that is none.
+    pub fn open_or_create(dir: &Path) -> Result<Arc<Self>, MapError> {
+        Self::with_slots(dir, MAX_SLOTS)
+    }
+
+    /// As [`SlotTable::open_or_create`] with fewer slots (1 to [`MAX_SLOTS`]) if the table is made now.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_slots(dir: &Path, slots: u32) -> Result<Arc<Self>, MapError> {
+        let slots = slots.clamp(1, MAX_SLOTS);
+        let path = dir.join(FILE_NAME);
+        // A file can vanish between the two steps only if somebody removes an unused table; then the next round makes it.
+        for _ in 0..8 {
+            match Self::open(&path, Access::ReadWrite) {
+                Err(e) if e.errno() == crate::error::ENOENT => {}
+                done => return done,
+            }
+            let payload_len = OWNERS + u64::from(MAX_SLOTS) * 8;
+            let new = NewObject { kind: ObjectKind::Slots, id: 0, payload_len, meta: &slots.to_le_bytes(), initial: &[] };
+            match ObjectFile::create(dir, FILE_NAME, &new) {
+                Ok(file) => return Ok(remember(Self { file, slots })),
+                Err(e) if e.errno() == crate::error::EEXIST => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Err(MapError::Busy { what: "the slot table" })
+    }
+
+    fn open(path: &Path, access: Access) -> Result<Arc<Self>, MapError> {
+        let file = ObjectFile::open(path, ObjectKind::Slots, access)?;
+        let slots = file.meta().try_into().map(u32::from_le_bytes).unwrap_or(0);
+        if slots == 0 || slots > MAX_SLOTS || file.payload_len() < OWNERS + u64::from(MAX_SLOTS) * 8 {
+            return Err(ObjectError::Damaged { path: path.to_owned(), what: "no such number of slots" }.into());
+        }
+        Ok(remember(Self { file, slots }))
+    }
+
+    /// Finds the table that belongs to an object file: in the nearest directory above it that has one.
+    pub(crate) fn of_object(path: &Path, access: Access) -> Result<Arc<Self>, MapError> {
+        let missing = || ObjectError::Os { call: "open", path: path.with_file_name(FILE_NAME), errno: crate::error::ENOENT };
+        let full = std::fs::canonicalize(path).map_err(|_| missing())?;
+        for dir in full.ancestors().skip(2).take(8) {
+            match Self::open(&dir.join(FILE_NAME), access) {
+                Err(e) if e.errno() == crate::error::ENOENT => {}
+                done => return done,
+            }
+        }
+        Err(missing().into())
+    }
+
+    /// Makes this the table in which this process's threads claim their slots.
+    ///
+    /// A process runs the programs of one directory. Installing another table makes every thread claim anew at its next
+    /// run; no program may be running meanwhile. The table stays mapped for ever.
+    pub fn install(self: &Arc<Self>) {
+        let raw = Arc::into_raw(Arc::clone(self)).cast_mut();
+        let before = INSTALLED.swap(raw, AcqRel);
+        if !before.is_null() && before != raw {
+            tls::advance();
+        }
+    }
+
+    /// Returns the number of slots that were ever in use at once, counted from the lowest.
+    #[must_use]
+    pub fn highest(&self) -> u32 {
+        let n = self.file.payload().word(HIGHEST).map_or(0, |w| w.load(Relaxed));
+        n.min(u64::from(self.slots)) as u32
+    }
+
+    /// Returns how many values a reader of a per-CPU map sees: the possible CPUs, or more when higher slots were used.
+    #[must_use]
+    pub fn shown(&self) -> u32 {
+        self.highest().max(possible_cpus())
+    }
+
+    /// Returns the number of slots, the shared last one included.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Returns process and thread id of a slot's owner, or `None` when nobody owns it.
+    #[must_use]
+    pub fn owner(&self, slot: u32) -> Option<(u32, u32)> {
+        self.owner_word(slot).map(|w| w.load(Relaxed)).filter(|t| *t != 0).map(tls::token_parts)
+    }
+
+    fn owner_word(&self, slot: u32) -> Option<&AtomicU64> {
+        if slot >= self.slots {
+            return None;
+        }
+        self.file.payload().word(OWNERS.wrapping_add(u64::from(slot).wrapping_mul(8)))
+    }
+
+    /// Claims a slot of its own for the calling thread.
+    fn claim(&self, token: u64) -> Option<u32> {
+        let own = self.slots.wrapping_sub(1);
+        let mut swept = false;
+        let mut attempts = 0u32;
+        loop {
+            let free = self.lowest_free(own, token);
+            let highest = self.highest();
+            let grows = match free {
+                Some(slot) => slot >= highest && slot.is_power_of_two(),
+                // A thread without a slot comes here at every run: not every time is worth asking for all owners.
+                None => OVERFLOWS.fetch_add(1, Relaxed).is_multiple_of(64),
+            };
+            if grows && !swept {
+                self.sweep(own);
+                swept = true;
+                continue;
+            }
+            let slot = free?;
+            let word = self.owner_word(slot)?;
+            // The former owner's plain stores to its values come before whoever freed the slot saw it dead.
+            if word.load(Relaxed) == token || word.compare_exchange(0, token, AcqRel, Relaxed).is_ok() {
+                if let Some(w) = self.file.payload().word(HIGHEST) {
+                    w.fetch_max(u64::from(slot).wrapping_add(1), Relaxed);
+                }
+                return Some(slot);
+            }
+            attempts = attempts.wrapping_add(1);
+            if attempts > MAX_SLOTS {
+                return None;
+            }
+        }
+    }
+
+    /// Takes the shared last slot for one run.
+    fn share(&self) -> Enter {
+        let Some(word) = self.file.payload().word(SHARED_LOCK) else { return REFUSED };
+        let slot = u64::from(self.slots.wrapping_sub(1));
+        match lock::acquire(word) {
+            Ok(held) => {
+                tls::set(Word::Slot, slot);
+                if let Some(w) = self.file.payload().word(HIGHEST) {
+                    w.fetch_max(slot.wrapping_add(1), Relaxed);
+                }
+                Enter(held.word)
+            }
+            Err(NotHeld::Mine) => OWNED,
+            Err(NotHeld::Stuck) => REFUSED,
+        }
+    }
+
+    fn lowest_free(&self, own: u32, token: u64) -> Option<u32> {
+        let mut slot = 0;
+        while slot < own {
+            // Our own token in a slot we do not hold is a former thread with our ids, so it is dead.
+            let owner = self.owner_word(slot)?.load(Relaxed);
+            if owner == 0 || owner == token {
+                return Some(slot);
+            }
+            slot = slot.wrapping_add(1);
+        }
+        None
+    }
+
+    fn sweep(&self, own: u32) {
+        let mut slot = 0;
+        while slot < own {
+            if let Some(word) = self.owner_word(slot) {
+                let owner = word.load(Relaxed);
+                if owner != 0 && tls::dead(owner, false) {
+                    let _ = word.compare_exchange(owner, 0, AcqRel, Relaxed);
+                }
+            }
+            slot = slot.wrapping_add(1);
+        }
+    }
+}
+
+/// Tables this process has open, so that many maps of a directory share one mapping.
+static OPEN: Mutex<Vec<Weak<SlotTable>>> = Mutex::new(Vec::new());
+
+fn remember(table: SlotTable) -> Arc<SlotTable> {
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    open.retain(|w| w.strong_count() > 0);
+    for known in open.iter().filter_map(Weak::upgrade) {
+        if known.file.generation() == table.file.generation() && (known.file.writable() || !table.file.writable()) {
+            return known;
+        }
+    }
+    let table = Arc::new(table);
+    open.push(Arc::downgrade(&table));
+    table
+}
+
+static OVERFLOWS: AtomicU32 = AtomicU32::new(0);
+
+/// The table that `enter` claims in; points into an `Arc` that is never given back.
+static INSTALLED: AtomicPtr<SlotTable> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Counts the kernel's possible CPUs, as libbpf does.
+#[must_use]
+pub fn possible_cpus() -> u32 {
+    static COUNT: OnceLock<u32> = OnceLock::new();
+    *COUNT.get_or_init(|| {
+        let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+        count_cpus(&text).unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32)).clamp(1, MAX_SLOTS)
+    })
+}
+
+fn count_cpus(list: &str) -> Option<u32> {
+    let mut end = None;
+    for range in list.trim().split(',') {
+        let last: u32 = range.split('-').next_back()?.parse().ok()?;
+        end = end.max(Some(last.checked_add(1)?));
+    }
+    end
+}
+
+/// Returns the offset of the 64-bit slot number from the thread pointer (`fs` on x86-64).
+#[must_use]
+pub fn tls_offset() -> i32 {
+    // Initial-exec offsets lie within the static TLS block, far below 2 GiB.
+    tls::offset(Word::Slot) as i32
+}
+
+/// Returns the running thread's slot number. It means something only between [`enter`] and [`exit`].
+#[inline(always)]
+#[must_use]
+pub fn current() -> u32 {
+    tls::get(Word::Slot) as u32
+}
+
+/// What [`enter`] got, to be given to [`exit`]: one of the constants, or the lock word of the shared slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub struct Enter(u64);
+
+/// The thread has a slot of its own, or this run interrupts one of the same thread in the shared slot.
+const OWNED: Enter = Enter(0);
+const REFUSED: Enter = Enter(1);
+
+impl Enter {
+    /// Tells whether there is no slot for this run; the program must not run and the event counts as missed.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.0 == REFUSED.0
+    }
+}
+
+/// Makes sure that the calling thread owns a slot while a program runs: three loads when it has one already.
+///
+/// Safe on the event path. Every call is followed by [`exit`] with what it returned, also when refused.
+#[inline(always)]
+pub fn enter() -> Enter {
+    let generation = tls::generation();
+    if generation != 0 && tls::get(Word::SlotGeneration) == generation {
+        return OWNED;
+    }
+    enter_anew()
+}
+
+#[cold]
+#[inline(never)]
+fn enter_anew() -> Enter {
+    let table = INSTALLED.load(Acquire);
+    if table.is_null() {
+        return REFUSED;
+    }
+    // SAFETY: came from `Arc::into_raw` in `install`, and that reference is never given back.
+    let table = unsafe { &*table };
+    let generation = tls::renew();
+    if generation == 0 {
+        return REFUSED;
+    }
+    match table.claim(tls::token()) {
+        Some(slot) => {
+            tls::set(Word::Slot, u64::from(slot));
+            tls::set(Word::SlotGeneration, generation);
+            OWNED
+        }
+        None => table.share(),
+    }
+}
+
+/// Ends what [`enter`] began: gives the shared slot back, and does nothing for a slot of one's own.
+#[inline(always)]
+pub fn exit(entered: Enter) {
+    if entered.0 > REFUSED.0 {
+        unshare(entered.0);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn unshare(word: u64) {
+    let table = INSTALLED.load(Acquire);
+    if !table.is_null() {
+        // SAFETY: as in `enter_anew`.
+        if let Some(lock) = unsafe { &*table }.file.payload().word(SHARED_LOCK) {
+            lock::release(lock, lock::Held { word, recovered: false });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus_are_counted_to_their_end() {
+        for (text, n) in [("0-1\n", Some(2)), ("0\n", Some(1)), ("0-3,8-11\n", Some(12)), ("", None), ("x", None)] {
+            assert_eq!(count_cpus(text), n, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What the tests of this crate share: a directory, forked children, random numbers.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use skep_maps::{Map, MapDef, MapError, SlotTable};
+
+/// A skep directory on tmpfs that ends with the value.
+pub struct Dir {
+    path: PathBuf,
+    ids: AtomicU32,
+}
+
+impl Dir {
+    pub fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let path = PathBuf::from(format!("/dev/shm/skep-maps-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed)));
+        std::fs::create_dir_all(path.join("maps")).expect("tmpfs is writable");
+        Self { path, ids: AtomicU32::new(1) }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn maps(&self) -> PathBuf {
+        self.path.join("maps")
+    }
+
+    pub fn create(&self, def: &MapDef) -> Result<Map, MapError> {
+        Map::create(&self.maps(), self.ids.fetch_add(1, Relaxed), def)
+    }
+
+    pub fn make(&self, def: &MapDef) -> Map {
+        self.create(def).expect("a good definition")
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+unsafe extern "C" {
+    fn fork() -> i32;
+    fn _exit(status: i32) -> !;
+    fn waitpid(pid: i32, status: *mut i32, options: i32) -> i32;
+    fn kill(pid: i32, signal: i32) -> i32;
+}
+
+/// A forked child; waited for by `join` or killed by `kill`.
+pub struct Child(i32);
+
+/// Runs `f` in a forked child, whose exit status is its result.
+pub fn forked(f: impl FnOnce() -> i32) -> Child {
+    // SAFETY: the child runs `f` and ends without unwinding into the parent's frames; glibc keeps malloc usable there.
+    let pid = unsafe { fork() };
+    assert!(pid >= 0, "fork");
+    if pid == 0 {
+        let status = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).unwrap_or(101);
+        // SAFETY: ends the child only.
+        unsafe { _exit(status) }
+    }
+    Child(pid)
+}
+
+impl Child {
+    pub fn pid(&self) -> i32 {
+        self.0
+    }
+
+    pub fn join(self) -> i32 {
+        let mut status = 0;
+        // SAFETY: waits for our own child.
+        assert_eq!(unsafe { waitpid(self.0, &raw mut status, 0) }, self.0);
+        if status & 0x7f == 0 { status >> 8 & 0xff } else { -(status & 0x7f) }
+    }
+
+    /// Sends SIGKILL; the child stays a zombie until `join`.
+    pub fn kill(&self) {
+        // SAFETY: signals our own child.
+        unsafe { kill(self.0, 9) };
+    }
+}
+
+/// SplitMix64.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+/// More rounds with `SKEP_STRESS=1`.
+pub fn rounds(normal: u32, stress: u32) -> u32 {
+    if std::env::var_os("SKEP_STRESS").is_some_and(|v| v == "1") { stress } else { normal }
+}
+
+pub fn table(dir: &Dir, slots: u32) -> std::sync::Arc<SlotTable> {
+    let table = SlotTable::with_slots(dir.path(), slots).expect("a table");
+    table.install();
+    table
+}
+
+pub fn words(bytes: &[u8]) -> Vec<u64> {
+    bytes.chunks(8).map(|c| u64::from_ne_bytes(c.try_into().expect("whole words"))).collect()
+}
