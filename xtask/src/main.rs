@@ -43,8 +43,8 @@ fn usage() -> String {
     for part in ci::PARTS {
         text.push_str(&format!("      {:<10} {}\n", part.name, part.what));
     }
-    text.push_str("  objects [--check]       rebuild every committed BPF object, or only compare\n");
-    text.push_str("  bench NAME [--json]     measure against a rival:\n");
+    text.push_str("  objects [--check] [WORD...]\n                          rebuild every committed BPF object (with WORD in its path), or only compare\n");
+    text.push_str("  bench NAME [--json] [--record]\n                          measure against a rival; --record keeps the result under benches/record:\n");
     for bench in bench::BENCHES {
         text.push_str(&format!("      {:<10} {}\n", bench.name, bench.what));
     }

@@ -14,22 +14,23 @@ use crate::{check, files_below, output, relative, root};
 const CLANG: &str = "clang-19";
 const FLAGS: &[&str] = &["-target", "bpf", "-g", "-O2", "-mcpu=v3", "-Wall", "-Wno-unused", "-fdebug-compilation-dir=."];
 
-/// `objects` writes, `objects --check` only compares.
+/// `objects` writes, `objects --check` only compares; words limit both to sources whose path contains one of them.
 pub fn run(args: &[&str]) -> Result<()> {
     match args {
-        [] => rebuild(false),
-        ["--check"] => rebuild(true),
-        _ => bail!("usage: cargo xtask objects [--check]"),
+        ["--check", words @ ..] => rebuild(true, words),
+        words if words.iter().any(|word| word.starts_with('-')) => bail!("usage: cargo xtask objects [--check] [WORD...]"),
+        words => rebuild(false, words),
     }
 }
 
 /// The `objects` part of `ci`.
 pub fn check_committed() -> Result<()> {
-    rebuild(true)
+    rebuild(true, &[])
 }
 
-fn rebuild(only_compare: bool) -> Result<()> {
-    let sources = sources()?;
+fn rebuild(only_compare: bool, words: &[&str]) -> Result<()> {
+    let mut sources = sources()?;
+    sources.retain(|source| words.is_empty() || words.iter().any(|word| relative(source).contains(word)));
     if output(Command::new(CLANG).arg("--version")).is_err() {
         println!("skipped: needs {CLANG} ({} objects not compared)", sources.len());
         return Ok(());

@@ -1,6 +1,14 @@
-//! `cargo xtask bench NAME [--json]`: measurements with a rival, interleaved in one run.
+//! `cargo xtask bench NAME [--json] [--record]`: measurements with a rival, interleaved in one run.
+
+mod attach;
+mod micro;
+mod row;
+mod sample;
+mod sqlite;
+mod trace;
 
 use anyhow::{Result, bail};
+use row::Row;
 
 /// One bench.
 pub struct Bench {
@@ -8,21 +16,38 @@ pub struct Bench {
     pub name: &'static str,
     /// One line for the usage text.
     pub what: &'static str,
-    run: fn(json: bool) -> Result<()>,
+    run: fn() -> Result<Vec<Row>>,
 }
 
 /// All benches.
-pub const BENCHES: &[Bench] = &[];
+pub const BENCHES: &[Bench] =
+    &[Bench { name: "trace", what: "what tracing adds to a call, to attaching, to SQLite; rivals uftrace and uprobes", run: trace::run }];
 
 /// Runs the named bench.
 pub fn run(args: &[&str]) -> Result<()> {
-    let (name, json) = match args {
-        [name] => (*name, false),
-        [name, "--json"] | ["--json", name] => (*name, true),
-        _ => bail!("usage: cargo xtask bench NAME [--json]"),
-    };
-    match BENCHES.iter().find(|bench| bench.name == name) {
-        Some(bench) => (bench.run)(json),
-        None => bail!("no bench named `{name}`"),
+    let (mut json, mut record, mut names) = (false, false, Vec::new());
+    for arg in args {
+        match *arg {
+            "--json" => json = true,
+            "--record" => record = true,
+            name => names.push(name),
+        }
     }
+    let &[name] = names.as_slice() else {
+        bail!("usage: cargo xtask bench NAME [--json] [--record]");
+    };
+    let Some(bench) = BENCHES.iter().find(|bench| bench.name == name) else {
+        bail!("no bench named `{name}`; there are: {}", BENCHES.iter().map(|b| b.name).collect::<Vec<_>>().join(" "));
+    };
+    let rows = (bench.run)()?;
+    if json {
+        println!("{}", row::json(&rows));
+    } else {
+        print!("{}", row::table(&rows));
+    }
+    if record {
+        let path = row::record(name, &rows)?;
+        eprintln!("recorded in {}", crate::relative(&path));
+    }
+    Ok(())
 }
