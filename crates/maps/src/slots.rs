@@ -274,6 +274,16 @@ pub fn current() -> u32 {
     tls::get(Word::Slot) as u32
 }
 
+/// Returns the calling thread as `bpf_get_current_pid_tgid` does: the process id in the upper half, the thread id in the lower.
+///
+/// Safe on the event path; a system call only at a thread's first use and after a fork.
+#[inline(always)]
+#[must_use]
+pub fn pid_tgid() -> u64 {
+    let (pid, tid) = tls::token_parts(tls::token());
+    u64::from(pid) << 32 | u64::from(tid)
+}
+
 /// What [`enter`] got, to be given to [`exit`]: one of the constants, or the lock word of the shared slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
