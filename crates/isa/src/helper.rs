@@ -108,12 +108,12 @@ impl Helper {
     #[must_use]
     pub fn allows(&self, p: P) -> bool {
         match self.progs {
-            Progs::All => true,
-            Progs::Tracing => matches!(
+            All => true,
+            Tracing => matches!(
                 p,
                 P::Kprobe | P::Tracepoint | P::RawTracepoint | P::RawTracepointWritable | P::PerfEvent | P::Tracing | P::Lsm | P::Syscall
             ),
-            Progs::Only(list) => list.contains(&p),
+            Only(list) => list.contains(&p),
         }
     }
 }

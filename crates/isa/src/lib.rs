@@ -15,6 +15,7 @@ pub mod map;
 pub mod op;
 pub mod prog;
 pub mod sec;
+pub mod text;
 
 pub use helper::{ArgType, Helper, HelperId, RetType};
 pub use insn::Insn;
