@@ -11,8 +11,11 @@
 
 #![deny(unsafe_code)]
 
+pub mod demangle;
 pub mod elf;
 pub mod file;
 mod ioctl;
+pub mod launch;
 pub mod maps;
 pub mod module;
+pub mod symbolise;

@@ -91,6 +91,14 @@ impl<'a> Function<'a> {
         self.vaddr..self.vaddr.saturating_add(self.size)
     }
 
+    /// Tells by its name whether this is a part of a function that the compiler moved away; nobody calls such a part.
+    pub fn is_cold(&self) -> bool {
+        let number = |s: &[u8]| s.iter().all(u8::is_ascii_digit);
+        let at = self.name.windows(5).rposition(|w| w == b".cold");
+        let tail = at.and_then(|at| self.name.get(at + 5..));
+        tail.is_some_and(|t| t.is_empty() || t.strip_prefix(b".").is_some_and(number))
+    }
+
     /// The best name as text.
     pub fn name_lossy(&self) -> Cow<'a, str> {
         String::from_utf8_lossy(self.name)

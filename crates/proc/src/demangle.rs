@@ -1,0 +1,138 @@
+//! Readable names: Rust (legacy and v0) and C++ (Itanium).
+
+use std::borrow::Cow;
+use std::fmt::{self, Write};
+
+use cpp_demangle::{BorrowedSymbol, DemangleOptions, ParseOptions};
+
+/// Longer names are shown as they are; the longest ones that compilers were seen to make are a tenth of it.
+const MAX_MANGLED: usize = 64 << 10;
+/// A short name can stand for an enormous one (each back reference may double it), so output is bounded too.
+const MAX_PLAIN: usize = 64 << 10;
+
+/// Makes a name readable: Rust without its hash, C++ with its parameters. Other names come back as they are.
+///
+/// ```
+/// use skep_proc::demangle::demangle;
+/// assert_eq!(demangle("_ZN4core3fmt5write17h0123456789abcdefE"), "core::fmt::write");
+/// assert_eq!(demangle("_ZN3foo3barEi"), "foo::bar(int)");
+/// assert_eq!(demangle("main"), "main");
+/// ```
+pub fn demangle(name: &str) -> Cow<'_, str> {
+    plain(name, false).map_or(Cow::Borrowed(name), Cow::Owned)
+}
+
+/// Makes a name readable and short: as [`demangle`], but C++ without parameters and return type.
+///
+/// Overloads get equal names.
+///
+/// ```
+/// assert_eq!(skep_proc::demangle::short("_ZN3foo3barEi"), "foo::bar");
+/// ```
+pub fn short(name: &str) -> Cow<'_, str> {
+    plain(name, true).map_or(Cow::Borrowed(name), Cow::Owned)
+}
+
+fn plain(name: &str, short: bool) -> Option<String> {
+    if !(name.starts_with("_Z") || name.starts_with("_R")) || name.len() > MAX_MANGLED {
+        return None;
+    }
+    let mut out = Bounded(String::new());
+    if let Ok(rust) = rustc_demangle::try_demangle(name) {
+        // The alternate form leaves the hash out.
+        write!(out, "{rust:#}").ok()?;
+        return Some(out.0);
+    }
+    // After the name: what the compiler split off or specialised (`.cold`, `.constprop.0`). The short form would lose it.
+    let (name, suffix) = if short { name.split_at(name.find('.').unwrap_or(name.len())) } else { (name, "") };
+    let parse = ParseOptions::default().recursion_limit(96);
+    let (symbol, tail) = BorrowedSymbol::with_tail_and_options(name.as_bytes(), &parse).ok()?;
+    if !(tail.is_empty() || tail.starts_with(b".")) {
+        return None;
+    }
+    let mut options = DemangleOptions::new().recursion_limit(192);
+    if short {
+        options = options.no_params().no_return_type();
+    }
+    symbol.structured_demangle(&mut out, &options).ok()?;
+    out.write_str(str::from_utf8(tail).ok()?).ok()?;
+    out.write_str(suffix).ok()?;
+    Some(out.0)
+}
+
+/// A string that refuses to grow beyond the bound.
+struct Bounded(String);
+
+impl Write for Bounded {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        if self.0.len() + s.len() > MAX_PLAIN {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(s);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_names() {
+        for (mangled, long, brief) in [
+            ("_RNvCs1234_7mycrate3foo", "mycrate::foo", "mycrate::foo"),
+            ("_ZN7mycrate3foo17h05af221e174051e9E.llvm.123", "mycrate::foo", "mycrate::foo"),
+            ("_ZNSt6vectorIiSaIiEE9push_backERKi", "std::vector<int, std::allocator<int> >::push_back(int const&)", ""),
+            ("_Z3addii", "add(int, int)", "add"),
+            ("_ZN1A1bEv.cold", "A::b() [clone .cold]", "A::b.cold"),
+            ("_ZTV3Foo", "{vtable(Foo)}", "{vtable(Foo)}"),
+            ("_Z", "_Z", "_Z"),
+            ("_Zfoo!", "_Zfoo!", "_Zfoo!"),
+            ("main", "main", "main"),
+            ("", "", ""),
+        ] {
+            assert_eq!(demangle(mangled), long);
+            if !brief.is_empty() {
+                assert_eq!(short(mangled), brief);
+            }
+        }
+    }
+
+    #[test]
+    fn a_bomb_stays_small() {
+        // Every substitution names the two before it: 2^n in plain text.
+        let mut name = "_Z1fSt4pairIiiE".to_owned();
+        for i in 0..30u32 {
+            let digit = char::from_digit(i, 36).unwrap().to_ascii_uppercase();
+            name.push_str(&format!("St4pairIS{digit}_S{digit}_E"));
+        }
+        assert!(demangle(&name).len() <= MAX_PLAIN);
+    }
+
+    #[test]
+    fn any_bytes_are_survived() {
+        let seeds = [
+            "_ZNSt6vectorIiSaIiEE9push_backERKi",
+            "_RNvMs_NtCs4fqI2P2rA04_5alloc3vecINtB4_3VechE4push",
+            "_ZN7mycrate3foo17h05af221e174051e9E",
+        ];
+        let mut state = 1u64;
+        let mut next = |n: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % n
+        };
+        for _ in 0..3000 {
+            let mut name = seeds[next(seeds.len())].as_bytes().to_vec();
+            for _ in 0..1 + next(4) {
+                let at = 2 + next(name.len() - 2);
+                match next(3) {
+                    0 => name[at] = b' ' + next(95) as u8,
+                    1 => name.insert(at, b"SIEN_0179TsBR."[next(14)]),
+                    _ => drop(name.remove(at)),
+                }
+            }
+            let name = String::from_utf8(name).unwrap();
+            assert!(demangle(&name).len() <= MAX_PLAIN && short(&name).len() <= MAX_PLAIN);
+        }
+    }
+}
