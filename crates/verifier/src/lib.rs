@@ -1,1 +1,194 @@
-//! Placeholder written with the workspace; the crate follows in its own commit.
+//! Proves that a program is safe to run without run-time checks, or says why it cannot.
+//!
+//! [`verify`] takes a [`Linked`] program and walks all its paths over *states*, each of which describes a set of machine
+//! states: what every register and stack byte may hold. A load, store, call or exit is accepted only if it is safe in
+//! all of them. The result is a [`Verified`], which nothing else can make, or a [`Rejection`] in the kernel's words with
+//! source line and path.
+//!
+//! What can be trusted afterwards: memory is only touched inside the context, the program's own stack, map values,
+//! records and memory lent by helpers; no register or stack byte is read before it was written; every loop ends; helpers
+//! get what their rows in [`skep_isa::helper`] ask for; ring buffer records are released. What is not promised: anything
+//! about the numbers in maps, which other processes write.
+//!
+//! How it works, file by file: [`tnum`] and [`range`] and [`scalar`] describe numbers; [`reg`], [`stack`] and [`state`]
+//! describe machine states; [`cfg`] looks at the program's shape; `check` walks; [`prune`] ends paths that were walked
+//! before in the same or a wider state, and [`flow`] tells which numbers matter for that.
+#![forbid(unsafe_code)]
+
+pub mod cfg;
+mod check;
+pub mod flow;
+mod log;
+pub mod prune;
+pub mod range;
+pub mod reg;
+mod reject;
+pub mod scalar;
+pub mod stack;
+pub mod state;
+pub mod tnum;
+
+pub use reject::{Reason, Rejection, Step};
+
+use skep_isa::{AttachType, HelperId, Insn, ProgramType};
+use skep_object::Linked;
+use std::collections::BTreeSet;
+
+/// Settings of [`verify`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Options {
+    /// 0: only the reason; 1 or more: [`Rejection::log`] and [`Verified::log`] hold the path and the statistics.
+    pub log_level: u32,
+    /// Most instructions looked at, over all paths.
+    pub limit: u32,
+    /// Refuse loads and stores that are not aligned to their size, not only atomic ones and those of the stack.
+    pub strict_alignment: bool,
+    /// Let programs read stack bytes they never wrote, as the kernel does for privileged programs since Linux 6.3.
+    pub allow_uninit_stack: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { log_level: 1, limit: 1_000_000, strict_alignment: false, allow_uninit_stack: false }
+    }
+}
+
+/// What was learnt about a program on the way.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Info {
+    /// Instructions looked at, over all paths.
+    pub processed: u32,
+    /// Stack bytes of the longest chain of calls, each frame rounded up to 16.
+    pub stack_depth: u32,
+    /// Highest context byte touched, plus one.
+    pub max_ctx_read: u32,
+    /// The program stores to the context.
+    pub ctx_write: bool,
+    /// Helpers called.
+    pub helpers: BTreeSet<HelperId>,
+    /// First instruction and stack bytes of each function, the main program first.
+    pub subprogs: Vec<(usize, u32)>,
+    /// Instructions that load a packet pointer from the context and must be turned into 64-bit loads.
+    pub packet_loads: BTreeSet<usize>,
+    /// Most states kept at one instruction.
+    pub max_states_per_insn: usize,
+    /// States kept over the whole walk.
+    pub total_states: usize,
+    /// Most states kept at a time.
+    pub peak_states: usize,
+    /// Calls between functions, by index into `subprogs`.
+    pub calls: BTreeSet<(usize, usize)>,
+}
+
+/// A program that was proved safe. Only [`verify`] makes one: it is the proof.
+///
+/// ```
+/// use skep_isa::{Insn, ProgramType};
+/// use skep_object::Linked;
+///
+/// let insns = vec![Insn::mov64_imm(0, 0), Insn::exit()];
+/// let prog = Linked::from_insns("nothing", ProgramType::Kprobe, insns);
+/// let proof = skep_verifier::verify(&prog, &skep_verifier::Options::default())?;
+/// assert_eq!(proof.info().processed, 2);
+/// # Ok::<(), skep_verifier::Rejection>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Verified {
+    prog: Linked,
+    info: Info,
+    log: String,
+}
+
+impl Verified {
+    /// Returns the instructions.
+    #[must_use]
+    pub fn insns(&self) -> &[Insn] {
+        &self.prog.insns
+    }
+
+    /// Returns the program type.
+    #[must_use]
+    pub fn prog_type(&self) -> ProgramType {
+        self.prog.prog_type
+    }
+
+    /// Returns the attach type.
+    #[must_use]
+    pub fn attach_type(&self) -> Option<AttachType> {
+        self.prog.attach_type
+    }
+
+    /// Returns the program's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.prog.name
+    }
+
+    /// Returns the program that was proved safe.
+    #[must_use]
+    pub fn linked(&self) -> &Linked {
+        &self.prog
+    }
+
+    /// Returns what was learnt on the way.
+    #[must_use]
+    pub fn info(&self) -> &Info {
+        &self.info
+    }
+
+    /// Returns the log: the statistics line, as the kernel ends its own.
+    #[must_use]
+    pub fn log(&self) -> &str {
+        &self.log
+    }
+}
+
+/// Proves a program safe or says why it is refused. Never panics, and ends after at most [`Options::limit`] instructions.
+#[allow(clippy::result_large_err, reason = "made once a program, and rejections are read, not passed through layers")]
+pub fn verify(prog: &Linked, opts: &Options) -> Result<Verified, Rejection> {
+    let cfg = match cfg::Cfg::new(prog) {
+        Ok(cfg) => cfg,
+        Err((insn, reason)) => {
+            let at = u32::try_from(insn).unwrap_or(0);
+            return Err(rejection(prog, opts, insn, reason, log::steps(prog, &[at], |_| None), &Info::default()));
+        }
+    };
+    let mut walk = check::Walk::new(prog, opts, cfg);
+    match walk.run() {
+        Ok(()) => {
+            let info = walk.into_info();
+            let mut text = String::new();
+            if opts.log_level > 0 {
+                log::write_summary(&mut text, &info, opts.limit);
+            }
+            Ok(Verified { prog: prog.clone(), info, log: text })
+        }
+        Err(reason) => {
+            let steps = log::steps(prog, walk.trail(), |r| Some(walk.state().frames.last()?.regs.get(r as usize)?.to_string()));
+            let insn = walk.insn();
+            Err(rejection(prog, opts, insn, reason, steps, walk.info()))
+        }
+    }
+}
+
+fn rejection(prog: &Linked, opts: &Options, insn: usize, reason: Reason, steps: Vec<Step>, info: &Info) -> Rejection {
+    let mut text = String::new();
+    if opts.log_level > 0 {
+        log::write_steps(&mut text, prog, &steps);
+        text.push_str(&reason.to_string());
+        text.push('\n');
+        log::write_summary(&mut text, info, opts.limit);
+    }
+    Rejection {
+        program: prog.name.clone(),
+        insn,
+        line: prog.line(insn).cloned(),
+        hint: reject::hint(&reason),
+        reason,
+        steps,
+        log: text,
+        processed: info.processed,
+    }
+}

@@ -1,0 +1,251 @@
+//! Arithmetic: on numbers, and the little that is allowed on pointers.
+
+use super::Walk;
+use crate::flow::Node;
+use crate::reg::{Kind, Reg};
+use crate::reject::Reason;
+use crate::scalar::{Op, Scalar};
+use skep_isa::{Insn, op};
+
+/// Offsets beyond this are not followed (include/linux/bpf_verifier.h `BPF_MAX_VAR_OFF`).
+const MAX_OFFSET: i64 = 1 << 29;
+
+impl Walk<'_> {
+    pub(super) fn alu(&mut self, i: Insn) -> Result<(), Reason> {
+        let is64 = i.class() == op::ALU64;
+        match i.code & 0xf0 {
+            op::MOV => self.mov(i, is64),
+            op::END => {
+                let r = self.read(i.dst())?;
+                self.only_number(i.dst(), &r, "bitwise", "swap")?;
+                let val = byte_swap(r.val, i, is64);
+                self.put(i.dst(), val, r.node, Node::NONE);
+                Ok(())
+            }
+            op::NEG => {
+                let r = self.read(i.dst())?;
+                self.only_number(i.dst(), &r, "arithmetic", "neg")?;
+                let zero = Scalar::constant(0);
+                let val = if is64 { zero.op64(Op::Sub, r.val) } else { zero.op32(Op::Sub, r.val) };
+                self.put(i.dst(), val, r.node, Node::NONE);
+                Ok(())
+            }
+            _ => self.binary(i, is64),
+        }
+    }
+
+    /// Writes a number computed from the values behind two nodes.
+    fn put(&mut self, dst: u8, val: Scalar, a: Node, b: Node) {
+        let mut r = Reg::scalar(val);
+        r.node = self.flow.derive(a, b);
+        self.state.set(dst, r);
+    }
+
+    fn only_number(&self, reg: u8, r: &Reg, class: &'static str, op: &'static str) -> Result<(), Reason> {
+        if r.is_scalar() { Ok(()) } else { Err(Reason::PointerOperator { reg, class, op }) }
+    }
+
+    fn mov(&mut self, i: Insn, is64: bool) -> Result<(), Reason> {
+        let dst = i.dst();
+        if i.code & op::X == 0 {
+            let n = if is64 { i.imm as i64 as u64 } else { u64::from(i.imm as u32) };
+            self.state.set(dst, Reg::constant(n));
+            return Ok(());
+        }
+        let src = self.read(i.src())?;
+        if is64 && i.off == 0 {
+            let mut copy = src;
+            if src.is_scalar() && src.val.as_const().is_none() {
+                copy = self.linked(i.src());
+            }
+            self.state.set(dst, copy);
+            return Ok(());
+        }
+        if !src.is_scalar() {
+            // Half a pointer is just a number.
+            let val = if i.off != 0 { Scalar::UNKNOWN } else { Scalar::of_size(4) };
+            self.state.set(dst, Reg::scalar(val));
+            return Ok(());
+        }
+        let val = match (is64, i.off) {
+            (false, 0) => src.val.truncate(32),
+            (false, bits) => src.val.sign_extend(bits.unsigned_abs().into()).truncate(32),
+            (true, bits) => src.val.sign_extend(bits.unsigned_abs().into()),
+        };
+        if val == src.val && val.as_const().is_none() && fits(&src.val, is64, i.off) {
+            // The move changes nothing: both registers hold the same number.
+            let copy = self.linked(i.src());
+            self.state.set(dst, copy);
+        } else {
+            self.put(dst, val, src.node, Node::NONE);
+        }
+        Ok(())
+    }
+
+    /// A copy of a number that will be narrowed together with the original.
+    fn linked(&mut self, src: u8) -> Reg {
+        let mut r = *self.state.reg(src);
+        if r.id == 0 {
+            r.id = self.fresh_id();
+            self.state.set(src, r);
+        }
+        r
+    }
+
+    fn binary(&mut self, i: Insn, is64: bool) -> Result<(), Reason> {
+        let dst = i.dst();
+        let a = self.read(dst)?;
+        let by_reg = i.code & op::X != 0;
+        let b = if by_reg { self.read(i.src())? } else { Reg::constant(i.imm as i64 as u64) };
+        let op = operation(i);
+        match (a.is_scalar(), b.is_scalar()) {
+            (true, true) => {
+                let val = if is64 { a.val.op64(op, b.val) } else { a.val.op32(op, b.val) };
+                self.put(dst, val, a.node, b.node);
+                Ok(())
+            }
+            (false, true) => self.pointer(dst, a, b, op, is64, false),
+            (true, false) => self.pointer(dst, b, a, op, is64, true),
+            (false, false) if op == Op::Sub => {
+                // A distance, or an address that leaks: the program's process is its own, so this hides nothing.
+                self.state.set(dst, Reg::scalar(if is64 { Scalar::UNKNOWN } else { Scalar::of_size(4) }));
+                Ok(())
+            }
+            (false, false) => Err(Reason::PointerAndPointer { reg: dst, op: symbol(op) }),
+        }
+    }
+
+    /// `dst = ptr op num`, or with `swapped` `dst = num op ptr`.
+    fn pointer(&mut self, dst: u8, ptr: Reg, num: Reg, op: Op, is64: bool, swapped: bool) -> Result<(), Reason> {
+        let kind = ptr.kind.name();
+        if !is64 {
+            if op == Op::Sub {
+                self.state.set(dst, Reg::scalar(Scalar::of_size(4)));
+                return Ok(());
+            }
+            return Err(Reason::Alu32OnPointer { reg: dst });
+        }
+        match op {
+            Op::Add | Op::Sub => {}
+            Op::And | Op::Or | Op::Xor => return Err(Reason::PointerOperator { reg: dst, class: "bitwise", op: symbol(op) }),
+            _ => return Err(Reason::PointerOperator { reg: dst, class: "arithmetic", op: symbol(op) }),
+        }
+        let settled = num.val.as_const();
+        if ptr.nullable {
+            return Err(Reason::NoArithmetic { reg: dst, kind: ptr.type_name(), nullable: true });
+        }
+        if matches!(ptr.kind, Kind::Map(_) | Kind::Func(_) | Kind::PacketEnd) && settled != Some(0) {
+            return Err(Reason::NoArithmetic { reg: dst, kind: ptr.type_name(), nullable: false });
+        }
+        if op == Op::Sub && swapped {
+            return Err(Reason::ScalarMinusPointer { reg: dst });
+        }
+        if op == Op::Sub && matches!(ptr.kind, Kind::Stack(_)) {
+            return Err(Reason::StackMinus { reg: dst });
+        }
+        check_step(&num.val, kind)?;
+        self.flow.mark(num.node);
+        let mut r = ptr;
+        match settled.map(|n| n as i64).and_then(|n| {
+            let n = if op == Op::Sub { n.checked_neg()? } else { n };
+            i32::try_from(n.checked_add(i64::from(ptr.off))?).ok()
+        }) {
+            Some(off) => r.off = off,
+            None => {
+                r.val = ptr.val.op64(op, num.val);
+                if r.kind.is_packet() {
+                    // Another variable part: what is known to be inside the packet no longer applies.
+                    r.id = self.fresh_id();
+                    r.range = 0;
+                }
+            }
+        }
+        check_offset(&r, kind)?;
+        if r.kind.is_packet() && op == Op::Sub {
+            r.range = 0;
+        }
+        self.state.set(dst, r);
+        Ok(())
+    }
+}
+
+/// A step must be bounded so that offsets cannot wrap round.
+fn check_step(n: &Scalar, kind: &'static str) -> Result<(), Reason> {
+    if let Some(c) = n.as_const() {
+        let c = c as i64;
+        if c <= -MAX_OFFSET || c >= MAX_OFFSET {
+            return Err(Reason::HugeStep { kind, n: c });
+        }
+    } else if n.r64.smin == i64::MIN {
+        return Err(Reason::UnboundedStep { kind });
+    } else if n.r64.smin <= -MAX_OFFSET || n.r64.smin >= MAX_OFFSET {
+        return Err(Reason::MakesOutOfBounds { kind, n: n.r64.smin });
+    }
+    Ok(())
+}
+
+fn check_offset(r: &Reg, kind: &'static str) -> Result<(), Reason> {
+    let off = i64::from(r.off);
+    if off <= -MAX_OFFSET || off >= MAX_OFFSET {
+        return Err(Reason::HugeOffset { kind, off });
+    }
+    check_step(&r.val, kind)
+}
+
+/// Tells whether a narrowing or sign-extending move leaves every value of `v` as it is.
+fn fits(v: &Scalar, is64: bool, bits: i16) -> bool {
+    if !is64 {
+        return bits == 0 && v.r64.umax <= u64::from(u32::MAX);
+    }
+    let half = 1i64 << (bits.clamp(8, 32) - 1);
+    v.r64.smin >= -half && v.r64.smax < half
+}
+
+fn byte_swap(v: Scalar, i: Insn, is64: bool) -> Scalar {
+    // Class ALU with K is "to little endian": on this machine only a truncation.
+    let swap = is64 || i.code & op::X != 0;
+    let bits = i.imm.clamp(16, 64) as u32;
+    if !swap {
+        return v.truncate(bits);
+    }
+    match v.as_const() {
+        Some(n) => Scalar::constant(n.swap_bytes() >> (64 - bits)),
+        None => Scalar::of_size(bits / 8),
+    }
+}
+
+fn operation(i: Insn) -> Op {
+    match i.code & 0xf0 {
+        op::ADD => Op::Add,
+        op::SUB => Op::Sub,
+        op::MUL => Op::Mul,
+        op::DIV if i.off == 1 => Op::Sdiv,
+        op::DIV => Op::Div,
+        op::MOD if i.off == 1 => Op::Smod,
+        op::MOD => Op::Mod,
+        op::AND => Op::And,
+        op::OR => Op::Or,
+        op::XOR => Op::Xor,
+        op::LSH => Op::Lsh,
+        op::RSH => Op::Rsh,
+        _ => Op::Arsh,
+    }
+}
+
+fn symbol(op: Op) -> &'static str {
+    match op {
+        Op::Add => "+=",
+        Op::Sub => "-=",
+        Op::Mul => "*=",
+        Op::Div => "/=",
+        Op::Sdiv => "s/=",
+        Op::Mod => "%=",
+        Op::Smod => "s%=",
+        Op::And => "&=",
+        Op::Or => "|=",
+        Op::Xor => "^=",
+        Op::Lsh => "<<=",
+        Op::Rsh => ">>=",
+        Op::Arsh => "s>>=",
+    }
+}

@@ -1,0 +1,354 @@
+//! Helper calls: every argument against the helper's row in [`skep_isa::helper`], then the result.
+
+use super::Walk;
+use super::mem::{Access, pristine};
+use crate::reg::{Kind, Reg};
+use crate::reject::Reason;
+use crate::scalar::Scalar;
+use crate::state::Reference;
+use skep_isa::{ArgType, AttachType as A, Helper, Insn, MapFlags, MapType, RetType, helper};
+
+/// Sizes beyond this are refused (include/linux/bpf_verifier.h `BPF_MAX_VAR_SIZ`).
+const MAX_SIZE: u64 = 1 << 29;
+
+/// What the arguments of one call taught.
+#[derive(Default)]
+struct Call {
+    map: Option<u32>,
+    alloc: u32,
+    release: Option<u32>,
+    format: Option<(u8, Reg, u32)>,
+}
+
+impl Walk<'_> {
+    pub(super) fn call_helper(&mut self, i: Insn) -> Result<(), Reason> {
+        let id = i.imm as u32;
+        let h = helper::by_id(id).ok_or(Reason::NoSuchHelper { id })?;
+        self.check_allowed(h)?;
+        let mut call = Call::default();
+        for (n, arg) in h.args.iter().enumerate() {
+            self.argument(h, n as u8 + 1, *arg, &mut call)?;
+        }
+        if let Some(id) = call.release {
+            self.state.refs.retain(|r| r.id != id);
+            self.state.invalidate(|r| r.reference == id);
+        }
+        self.info.helpers.insert(id);
+        for r in 0..=5 {
+            self.state.set(r, Reg::UNINIT);
+        }
+        self.result(h, &call);
+        Ok(())
+    }
+
+    fn check_allowed(&self, h: &Helper) -> Result<(), Reason> {
+        let refused = Reason::HelperNotAllowed { name: full_name(h), id: h.id };
+        if !h.allows(self.prog.prog_type) {
+            return Err(refused);
+        }
+        let attach = self.prog.attach_type;
+        let session = matches!(attach, Some(A::TraceFsession | A::TraceFsessionMulti | A::TraceKprobeSession | A::TraceUprobeSession));
+        let trampoline = matches!(
+            attach,
+            Some(
+                A::TraceFentry
+                    | A::TraceFexit
+                    | A::ModifyReturn
+                    | A::TraceFsession
+                    | A::TraceFentryMulti
+                    | A::TraceFexitMulti
+                    | A::ModifyReturnMulti
+                    | A::TraceFsessionMulti
+            )
+        );
+        let entry_only = matches!(attach, Some(A::TraceFentry | A::TraceFentryMulti));
+        let tracing = self.prog.prog_type == skep_isa::ProgramType::Tracing;
+        let allowed = match h.name {
+            // The words these read are only there in the right kind of trampoline.
+            "bpf_session_is_return" | "bpf_session_cookie" => session,
+            "get_func_arg" | "get_func_arg_cnt" => trampoline,
+            "get_func_ret" => trampoline && !entry_only,
+            "get_func_ip" | "get_attach_cookie" => !tracing || trampoline,
+            _ => true,
+        };
+        if !allowed {
+            return Err(refused);
+        }
+        if h.gpl_only && !self.prog.gpl {
+            return Err(Reason::NeedsGpl { name: full_name(h) });
+        }
+        Ok(())
+    }
+
+    fn argument(&mut self, h: &Helper, reg: u8, arg: ArgType, call: &mut Call) -> Result<(), Reason> {
+        if arg == ArgType::None {
+            return Ok(());
+        }
+        let r = self.read(reg)?;
+        match arg {
+            ArgType::Anything => Ok(()),
+            ArgType::ConstMapPtr => {
+                let Kind::Map(map) = r.kind else { return Err(wrong(reg, &r, "map_ptr")) };
+                self.check_map(h, map)?;
+                call.map = Some(map);
+                Ok(())
+            }
+            ArgType::MapKey => {
+                let size = self.call_spec(call).map_or(0, |m| m.key_size);
+                self.memory(reg, &r, size, Access::Read)
+            }
+            ArgType::MapValue => {
+                let size = self.call_spec(call).map_or(0, |m| m.value_size);
+                self.memory(reg, &r, size, Access::Read)
+            }
+            ArgType::UninitMapValue => {
+                let size = self.call_spec(call).map_or(0, |m| m.value_size);
+                self.memory(reg, &r, size, Access::Write)
+            }
+            // Checked with their sizes.
+            ArgType::Mem | ArgType::UninitMem => {
+                if r.is_scalar() || r.nullable {
+                    return Err(wrong(reg, &r, MEMORY));
+                }
+                Ok(())
+            }
+            ArgType::MemOrNull => {
+                if (r.is_scalar() && !r.is_zero()) || r.nullable {
+                    return Err(wrong(reg, &r, MEMORY));
+                }
+                self.flow.mark(r.node);
+                Ok(())
+            }
+            ArgType::Size | ArgType::SizeOrZero => self.size(h, reg, &r, arg == ArgType::SizeOrZero, call),
+            ArgType::ConstAllocSize => {
+                if !r.is_scalar() {
+                    return Err(wrong(reg, &r, "scalar"));
+                }
+                let n = r.as_const().ok_or(Reason::NotConstant { reg })?;
+                self.flow.mark(r.node);
+                call.alloc = u32::try_from(n).ok().filter(|n| u64::from(*n) < MAX_SIZE).ok_or(Reason::UnboundedSize { reg })?;
+                Ok(())
+            }
+            ArgType::Ctx => {
+                if r.kind != Kind::Ctx {
+                    return Err(wrong(reg, &r, "ctx"));
+                }
+                pristine(reg, &r, "ctx")
+            }
+            ArgType::AllocMemRelease => {
+                if !matches!(r.kind, Kind::Record(_)) || r.nullable {
+                    return Err(wrong(reg, &r, "ringbuf_mem"));
+                }
+                if r.off != 0 || r.val.as_const() != Some(0) {
+                    return Err(Reason::ReleaseOffset { reg });
+                }
+                if !self.state.refs.iter().any(|held| held.id == r.reference) {
+                    return Err(Reason::NotReferenced { reg });
+                }
+                call.release = Some(r.reference);
+                Ok(())
+            }
+            ArgType::UninitLong => {
+                let aligned = match r.kind {
+                    Kind::Stack(_) | Kind::Value(_) | Kind::Mem(_) | Kind::Record(_) => {
+                        let low = r.val.bits.add(crate::tnum::Tnum::constant(i64::from(r.off) as u64));
+                        (low.value | low.mask) & 7 == 0
+                    }
+                    _ => true,
+                };
+                if !aligned {
+                    return Err(Reason::Misaligned { what: "memory", off: format!("{}+{}", r.val.bits, r.off), size: 8 });
+                }
+                self.memory(reg, &r, 8, Access::Write)
+            }
+            ArgType::ConstStr => self.string(h, reg, &r, call),
+            ArgType::Func => Err(Reason::Unsupported { what: "a callback function" }),
+            ArgType::StackOrNull | ArgType::SpinLock => Err(Reason::Unsupported { what: "this kind of helper argument" }),
+            _ => Err(Reason::Unsupported { what: "this kind of helper argument" }),
+        }
+    }
+
+    fn call_spec(&self, call: &Call) -> Option<&skep_object::MapSpec> {
+        self.spec(call.map?)
+    }
+
+    /// Checks that the helper and the map go together (`check_map_func_compatibility`).
+    fn check_map(&self, h: &Helper, map: u32) -> Result<(), Reason> {
+        let Some(spec) = self.spec(map) else { return Err(Reason::NoSuchMap { index: map as i32, maps: self.prog.maps.len() }) };
+        use MapType as T;
+        let keyed =
+            matches!(spec.map_type, T::Hash | T::Array | T::PercpuHash | T::PercpuArray | T::LruHash | T::LruPercpuHash | T::LpmTrie);
+        let fits = match h.name {
+            "map_lookup_elem" | "map_update_elem" | "map_delete_elem" => keyed,
+            "map_lookup_percpu_elem" => matches!(spec.map_type, T::PercpuArray | T::PercpuHash | T::LruPercpuHash),
+            n if n.starts_with("ringbuf_") => spec.map_type == T::Ringbuf,
+            _ => keyed,
+        };
+        if !fits {
+            return Err(Reason::WrongMap { kind: spec.map_type.name(), name: full_name(h), id: h.id });
+        }
+        let writes = matches!(h.name, "map_update_elem" | "map_delete_elem");
+        if writes && (spec.flags.has(MapFlags::RDONLY_PROG) || spec.frozen) {
+            return Err(Reason::ReadOnlyMap { size: spec.value_size, off: 0, access: spec.value_size });
+        }
+        Ok(())
+    }
+
+    /// Checks the size in `reg` and the memory in the register before it.
+    fn size(&mut self, h: &Helper, reg: u8, r: &Reg, zero_ok: bool, call: &mut Call) -> Result<(), Reason> {
+        if !r.is_scalar() {
+            return Err(wrong(reg, r, "scalar"));
+        }
+        let of = reg - 1;
+        let mem = self.read(of)?;
+        let range = &r.val.r64;
+        self.flow.mark(r.node);
+        if range.smin < 0 {
+            return Err(Reason::NegativeSize { reg });
+        }
+        if range.umin == 0 && !zero_ok {
+            return Err(Reason::ZeroSize { reg, min: range.umin, max: range.umax });
+        }
+        if range.umax >= MAX_SIZE {
+            return Err(Reason::UnboundedSize { reg });
+        }
+        let arg = h.args.get(of as usize - 1).copied().unwrap_or(ArgType::None);
+        if arg == ArgType::MemOrNull && mem.is_zero() {
+            return if range.umax == 0 { Ok(()) } else { Err(wrong(of, &mem, MEMORY)) };
+        }
+        let access = if arg == ArgType::UninitMem { Access::Write } else { Access::Read };
+        if let Some((at, text, data)) = call.format.take() {
+            // snprintf: the format is known, so is the number of words it reads.
+            let words = self.format_words(&text, data)?;
+            if words.checked_mul(8).map(u64::from) != r.as_const() {
+                return Err(Reason::BadFormat { what: "the number of arguments differs from that of the conversions" });
+            }
+            call.format = Some((at, text, data));
+        }
+        self.memory(of, &mem, range.umax as u32, access)
+    }
+
+    /// Checks `size` bytes of memory for a helper.
+    fn memory(&mut self, reg: u8, r: &Reg, size: u32, access: Access) -> Result<(), Reason> {
+        if r.nullable {
+            return Err(wrong(reg, r, MEMORY));
+        }
+        match r.kind {
+            Kind::Stack(frame) if size > 0 => self.helper_stack(reg, r, frame, size, access),
+            // Nothing is touched.
+            Kind::Stack(_) => Ok(()),
+            Kind::Value(map) => self.check_value(reg, r, map, 0, size, access),
+            Kind::Mem(_) | Kind::Record(_) => self.check_region(reg, r, 0, size),
+            Kind::Packet | Kind::PacketMeta if self.prog.prog_type == skep_isa::ProgramType::Xdp => self.check_region(reg, r, 0, size),
+            _ => Err(wrong(reg, r, MEMORY)),
+        }
+    }
+
+    fn string(&mut self, h: &Helper, reg: u8, r: &Reg, call: &mut Call) -> Result<(), Reason> {
+        let Kind::Value(map) = r.kind else { return Err(wrong(reg, r, "map_value")) };
+        let frozen = self.spec(map).is_some_and(|m| m.frozen && m.flags.has(MapFlags::RDONLY_PROG) && m.data.is_some());
+        if !frozen || r.nullable {
+            return Err(Reason::NotReadOnlyMap { reg });
+        }
+        if r.val.as_const().is_none() {
+            return Err(Reason::NotConstAddress { reg });
+        }
+        let text = self.constant_bytes(r, map, 0).ok_or(Reason::NotTerminated)?;
+        if !text.contains(&0) {
+            return Err(Reason::NotTerminated);
+        }
+        if h.name == "snprintf" {
+            call.format = Some((reg, *r, map));
+        }
+        Ok(())
+    }
+
+    /// Counts the argument words of a format, refusing what `bpf_bprintf_prepare` refuses.
+    fn format_words(&self, r: &Reg, map: u32) -> Result<u32, Reason> {
+        let text = self.constant_bytes(r, map, 0).and_then(|t| t.split(|b| *b == 0).next()).unwrap_or_default();
+        count_conversions(text)
+    }
+
+    fn result(&mut self, h: &Helper, call: &Call) {
+        let r0 = match h.ret {
+            RetType::Void => Reg::UNINIT,
+            RetType::MapValueOrNull => {
+                let mut r = Reg::of(Kind::Value(call.map.unwrap_or(u32::MAX)));
+                r.nullable = true;
+                r.id = self.fresh_id();
+                r
+            }
+            RetType::AllocMemOrNull => {
+                let mut r = Reg::of(Kind::Record(call.alloc));
+                r.nullable = true;
+                r.id = self.fresh_id();
+                r.reference = r.id;
+                self.state.refs.push(Reference { id: r.id, insn: self.insn });
+                r
+            }
+            RetType::Mem(n) => Reg::of(Kind::Mem(n)),
+            _ => Reg::scalar(integer_result(h)),
+        };
+        self.state.set(0, r0);
+    }
+}
+
+/// Bounds of the numbers helpers return, where all of them can promise more than "a number".
+fn integer_result(h: &Helper) -> Scalar {
+    match h.name {
+        "get_smp_processor_id" | "get_prandom_u32" => Scalar::of_size(4),
+        "bpf_session_is_return" => Scalar::between(0, 1),
+        _ => Scalar::UNKNOWN,
+    }
+}
+
+const MEMORY: &str = "fp, pkt, pkt_meta, map_key, map_value, mem, ringbuf_mem, buf, trusted_ptr_";
+
+fn wrong(reg: u8, r: &Reg, expected: &'static str) -> Reason {
+    Reason::WrongType { reg, found: r.type_name(), expected }
+}
+
+fn full_name(h: &Helper) -> String {
+    if h.id >= helper::KFUNC_BASE { h.name.to_owned() } else { format!("bpf_{}", h.name) }
+}
+
+/// Counts conversions of a kernel format string.
+fn count_conversions(text: &[u8]) -> Result<u32, Reason> {
+    let bad = |what| Err(Reason::BadFormat { what });
+    if !text.is_ascii() {
+        return bad("not ASCII");
+    }
+    let mut words = 0;
+    let mut rest = text.iter().copied().peekable();
+    while let Some(c) = rest.next() {
+        if c != b'%' {
+            continue;
+        }
+        if rest.next_if_eq(&b'%').is_some() {
+            continue;
+        }
+        while rest.next_if(|c| matches!(c, b'0' | b'+' | b'-' | b' ')).is_some() {}
+        while rest.next_if(u8::is_ascii_digit).is_some() {}
+        match rest.peek() {
+            Some(b's' | b'c' | b'p') => {
+                let kind = rest.next();
+                if kind == Some(b'p') {
+                    while rest.next_if(u8::is_ascii_alphanumeric).is_some() {}
+                }
+            }
+            _ => {
+                for _ in 0..2 {
+                    rest.next_if_eq(&b'l');
+                }
+                if rest.next_if(|c| matches!(c, b'i' | b'd' | b'u' | b'x' | b'X')).is_none() {
+                    return bad("unknown conversion");
+                }
+            }
+        }
+        words += 1;
+        if words > 12 {
+            return bad("more than 12 conversions");
+        }
+    }
+    Ok(words)
+}

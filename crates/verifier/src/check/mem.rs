@@ -1,0 +1,440 @@
+//! Loads and stores: which memory a pointer may reach, and what a load yields.
+
+use super::{Walk, loaded};
+use crate::flow::Node;
+use crate::reg::{Kind, Reg};
+use crate::reject::Reason;
+use crate::scalar::Scalar;
+use crate::stack::Byte;
+use skep_isa::{Insn, MapFlags, ProgramType, ctx::FieldKind, op};
+use skep_object::MapSpec;
+
+/// Offsets beyond this are never inside anything (include/linux/bpf_verifier.h `BPF_MAX_VAR_OFF`).
+const MAX_OFFSET: i64 = 1 << 29;
+
+/// What is done to memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Access {
+    /// Read.
+    Read,
+    /// Written.
+    Write,
+}
+
+impl Access {
+    pub(super) fn reads(self) -> bool {
+        self == Self::Read
+    }
+
+    pub(super) fn writes(self) -> bool {
+        self == Self::Write
+    }
+
+    fn word(self) -> &'static str {
+        if self == Self::Read { "read from" } else { "write to" }
+    }
+}
+
+/// One access by an instruction.
+struct At {
+    reg: u8,
+    off: i32,
+    size: u32,
+    /// Must be aligned whatever the memory (atomics).
+    aligned: bool,
+}
+
+fn size_of(i: Insn) -> u32 {
+    match i.code & 0x18 {
+        op::B => 1,
+        op::H => 2,
+        op::W => 4,
+        _ => 8,
+    }
+}
+
+impl Walk<'_> {
+    pub(super) fn load(&mut self, i: Insn) -> Result<(), Reason> {
+        let at = At { reg: i.src(), off: i.off.into(), size: size_of(i), aligned: false };
+        let value = self.load_from(&at, i.code & 0xe0 == op::MEMSX)?;
+        self.state.set(i.dst(), value);
+        Ok(())
+    }
+
+    pub(super) fn store(&mut self, i: Insn) -> Result<(), Reason> {
+        let value = if i.class() == op::ST { Reg::constant(i.imm as i64 as u64) } else { self.read(i.src())? };
+        let at = At { reg: i.dst(), off: i.off.into(), size: size_of(i), aligned: false };
+        self.store_to(&at, &value)
+    }
+
+    pub(super) fn atomic(&mut self, i: Insn) -> Result<(), Reason> {
+        let size = size_of(i);
+        let off = i.off.into();
+        if i.imm == op::ATOMIC_LOAD_ACQ {
+            let at = At { reg: i.src(), off, size, aligned: true };
+            self.atomic_target(i.src())?;
+            let value = self.load_from(&at, false)?;
+            self.state.set(i.dst(), value);
+            return Ok(());
+        }
+        let at = At { reg: i.dst(), off, size, aligned: true };
+        let value = self.read(i.src())?;
+        if i.imm == op::ATOMIC_CMPXCHG {
+            self.read(0)?;
+        }
+        self.atomic_target(i.dst())?;
+        if i.imm == op::ATOMIC_STORE_REL {
+            return self.store_to(&at, &value);
+        }
+        self.load_from(&at, false)?;
+        self.store_to(&at, &Reg::scalar(Scalar::UNKNOWN))?;
+        let old = Reg::scalar(Scalar::of_size(size));
+        if i.imm == op::ATOMIC_CMPXCHG {
+            self.state.set(0, old);
+        } else if i.imm & op::ATOMIC_FETCH != 0 {
+            self.state.set(i.src(), old);
+        }
+        Ok(())
+    }
+
+    fn atomic_target(&self, reg: u8) -> Result<(), Reason> {
+        let r = self.read(reg)?;
+        if r.kind == Kind::Ctx || r.kind.is_packet() {
+            return Err(Reason::AtomicOn { reg, kind: r.type_name() });
+        }
+        Ok(())
+    }
+
+    fn load_from(&mut self, at: &At, signed: bool) -> Result<Reg, Reason> {
+        let r = self.read(at.reg)?;
+        self.check_memory(at, &r)?;
+        match r.kind {
+            Kind::Stack(frame) => self.load_stack(at, &r, frame, signed),
+            Kind::Ctx => {
+                let kind = self.check_ctx(at, &r, Access::Read)?;
+                Ok(match kind {
+                    FieldKind::Packet if !signed => Reg::of(Kind::Packet),
+                    FieldKind::PacketEnd if !signed => Reg::of(Kind::PacketEnd),
+                    FieldKind::PacketMeta if !signed => Reg::of(Kind::PacketMeta),
+                    FieldKind::Scalar => Reg::scalar(loaded(at.size, signed)),
+                    _ => return Err(Reason::BadContext { off: at.off.into(), size: at.size }),
+                })
+            }
+            Kind::Value(map) => {
+                self.check_value(at.reg, &r, map, at.off, at.size, Access::Read)?;
+                Ok(Reg::scalar(self.frozen(&r, map, at, signed).unwrap_or(loaded(at.size, signed))))
+            }
+            _ => {
+                self.check_region(at.reg, &r, at.off, at.size)?;
+                Ok(Reg::scalar(loaded(at.size, signed)))
+            }
+        }
+    }
+
+    fn store_to(&mut self, at: &At, value: &Reg) -> Result<(), Reason> {
+        let r = self.read(at.reg)?;
+        self.check_memory(at, &r)?;
+        match r.kind {
+            Kind::Stack(frame) => self.store_stack(at, &r, frame, value),
+            Kind::Ctx => {
+                self.check_ctx(at, &r, Access::Write)?;
+                self.info.ctx_write = true;
+                Ok(())
+            }
+            Kind::Value(map) => self.check_value(at.reg, &r, map, at.off, at.size, Access::Write),
+            Kind::Packet | Kind::PacketMeta if self.prog.prog_type != ProgramType::Xdp => Err(Reason::PacketWrite),
+            _ => self.check_region(at.reg, &r, at.off, at.size),
+        }
+    }
+
+    /// Checks that there is memory behind a register, and the alignment.
+    fn check_memory(&self, at: &At, r: &Reg) -> Result<(), Reason> {
+        let memory = matches!(
+            r.kind,
+            Kind::Stack(_) | Kind::Ctx | Kind::Value(_) | Kind::Mem(_) | Kind::Record(_) | Kind::Packet | Kind::PacketMeta
+        );
+        if !memory || r.nullable {
+            return Err(Reason::NotMemory { reg: at.reg, kind: r.type_name() });
+        }
+        let stack = matches!(r.kind, Kind::Stack(_));
+        if at.aligned || stack || self.opts.strict_alignment {
+            let low = r.val.bits.add(crate::tnum::Tnum::constant(i64::from(r.off + at.off) as u64));
+            if (low.value | low.mask) & u64::from(at.size - 1) != 0 {
+                let what = match r.kind {
+                    Kind::Stack(_) => "stack",
+                    Kind::Value(_) => "value",
+                    Kind::Packet | Kind::PacketMeta => "packet",
+                    Kind::Ctx => "context",
+                    _ => "memory",
+                };
+                return Err(Reason::Misaligned { what, off: format!("{}+{}+{}", r.val.bits, r.off, at.off), size: at.size });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks a context access; also for pointers a helper will read through.
+    fn check_ctx(&mut self, at: &At, r: &Reg, access: Access) -> Result<FieldKind, Reason> {
+        pristine(at.reg, r, "ctx")?;
+        let bad = Reason::BadContext { off: at.off.into(), size: at.size };
+        let Ok(off) = u32::try_from(at.off) else { return Err(bad) };
+        let end = off + at.size;
+        if end > self.layout.size || !off.is_multiple_of(at.size) {
+            return Err(bad);
+        }
+        let kind = if self.layout.fields.is_empty() {
+            if access.writes() && self.prog.prog_type != ProgramType::Syscall {
+                return Err(bad);
+            }
+            FieldKind::Scalar
+        } else {
+            let field = self.layout.fields.iter().find(|f| f.off <= off && end <= f.off + f.size).ok_or(bad.clone())?;
+            if access.writes() && (!field.writable || field.size != at.size) {
+                return Err(bad);
+            }
+            if field.kind != FieldKind::Scalar {
+                if field.size != at.size {
+                    return Err(bad);
+                }
+                self.info.packet_loads.insert(self.insn);
+            }
+            field.kind
+        };
+        self.info.max_ctx_read = self.info.max_ctx_read.max(end);
+        Ok(kind)
+    }
+
+    pub(super) fn spec(&self, map: u32) -> Option<&MapSpec> {
+        self.prog.maps.get(map as usize).map(|m| &m.spec)
+    }
+
+    /// Checks an access to a map value at `off` behind the pointer.
+    pub(super) fn check_value(&self, reg: u8, r: &Reg, map: u32, off: i32, size: u32, access: Access) -> Result<(), Reason> {
+        let Some(spec) = self.spec(map) else { return Err(Reason::NotMemory { reg, kind: r.type_name() }) };
+        let shown = i64::from(r.off) + i64::from(off);
+        if access.writes() && (spec.flags.has(MapFlags::RDONLY_PROG) || spec.frozen) {
+            return Err(Reason::ReadOnlyMap { size: spec.value_size, off: shown, access: size });
+        }
+        if access.reads() && spec.flags.has(MapFlags::WRONLY_PROG) {
+            return Err(Reason::WriteOnlyMap { size: spec.value_size, off: shown, access: size });
+        }
+        check_span(reg, r, off, size, spec.value_size, "map value", "value_size")
+    }
+
+    /// Checks an access to memory of known size, or to the packet.
+    pub(super) fn check_region(&self, reg: u8, r: &Reg, off: i32, size: u32) -> Result<(), Reason> {
+        match r.kind {
+            Kind::Mem(n) | Kind::Record(n) => check_span(reg, r, off, size, n, "memory", "mem_size"),
+            Kind::Packet | Kind::PacketMeta => {
+                if r.val.r64.smin < 0 {
+                    return Err(Reason::NegativeIndex { reg });
+                }
+                let start = i64::from(r.off) + i64::from(off);
+                if start < 0 || start + i64::from(size) > i64::from(r.range) {
+                    return Err(Reason::OutsidePacket { reg });
+                }
+                Ok(())
+            }
+            _ => Err(Reason::NotMemory { reg, kind: r.type_name() }),
+        }
+    }
+
+    /// What a load from a frozen map yields, when the address is known.
+    fn frozen(&self, r: &Reg, map: u32, at: &At, signed: bool) -> Option<Scalar> {
+        let bytes = self.constant_bytes(r, map, at.off)?.get(..at.size as usize)?;
+        let n = bytes.iter().rev().fold(0u64, |n, b| (n << 8) | u64::from(*b));
+        let s = Scalar::constant(n);
+        Some(if signed { s.sign_extend(at.size * 8) } else { s })
+    }
+
+    /// The frozen contents from a constant address on.
+    pub(super) fn constant_bytes(&self, r: &Reg, map: u32, off: i32) -> Option<&[u8]> {
+        let spec = self.spec(map)?;
+        let data = spec.data.as_deref().filter(|_| spec.frozen && spec.flags.has(MapFlags::RDONLY_PROG))?;
+        let start = (r.val.as_const()? as i64).checked_add(i64::from(r.off) + i64::from(off))?;
+        data.get(usize::try_from(start).ok()?..)
+    }
+
+    /// Checks that an access lies on the stack; the lowest and highest first byte.
+    fn stack_span(&mut self, reg: u8, r: &Reg, frame: u8, off: i32, size: u32, access: Access) -> Result<(i32, i32), Reason> {
+        let (min, max) = r.offsets();
+        let (min, max) = (min.saturating_add(off.into()), max.saturating_add(off.into()));
+        let what = access.word();
+        if r.val.as_const().is_none() && (r.val.r64.smin <= -MAX_OFFSET || r.val.r64.smax >= MAX_OFFSET) {
+            return Err(Reason::UnboundedStack { what, reg });
+        }
+        let room = -i64::from(op::STACK_SIZE)..=-i64::from(size);
+        if !room.contains(&min) || !room.contains(&max) {
+            return Err(Reason::BadStackAccess { what, reg, off: if room.contains(&min) { max } else { min }, size });
+        }
+        let Some(func) = self.state.frames.get(frame as usize).map(|f| f.func) else {
+            return Err(Reason::BadStackAccess { what, reg, off: min, size });
+        };
+        if let Some(d) = self.depths.get_mut(func) {
+            *d = (*d).max((-min) as u32);
+        }
+        Ok((min as i32, max as i32))
+    }
+
+    fn load_stack(&mut self, at: &At, r: &Reg, frame: u8, signed: bool) -> Result<Reg, Reason> {
+        let (min, max) = self.stack_span(at.reg, r, frame, at.off, at.size, Access::Read)?;
+        let stack = &self.state.frames[frame as usize].stack;
+        if min == max {
+            let slot = *stack.slot(min);
+            if min & 7 == 0 && slot.bytes[0] == Byte::Spill {
+                let spilled = slot.bytes.iter().filter(|b| **b == Byte::Spill).count() as u32;
+                if slot.is_pointer() {
+                    return if at.size == 8 { Ok(slot.reg) } else { Err(Reason::SpillSize { what: "fill" }) };
+                }
+                if at.size <= spilled {
+                    return Ok(self.fill(&slot.reg, frame, min, at.size, signed));
+                }
+            }
+        }
+        let (mut zero, allow) = (true, self.opts.allow_uninit_stack);
+        for o in min..max + at.size as i32 {
+            match stack.byte(o) {
+                Byte::Uninit if allow => zero = false,
+                Byte::Uninit => return Err(Reason::UninitStackRead { off: min.into(), at: (o - min) as u32, size: at.size }),
+                Byte::Zero => {}
+                Byte::Misc => zero = false,
+                Byte::Spill => {
+                    if stack.slot(o).is_pointer() && min == max {
+                        return Err(Reason::SpillSize { what: "fill" });
+                    }
+                    zero = false;
+                }
+            }
+        }
+        Ok(if zero { Reg::constant(0) } else { Reg::scalar(loaded(at.size, signed)) })
+    }
+
+    /// A number read back from the slot it was spilled to.
+    fn fill(&mut self, spilled: &Reg, frame: u8, off: i32, size: u32, signed: bool) -> Reg {
+        let val = if signed { spilled.val.sign_extend(size * 8) } else { spilled.val.truncate(size * 8) };
+        if val != spilled.val || val.as_const().is_some() {
+            let mut r = Reg::scalar(val);
+            r.node = self.flow.derive(spilled.node, Node::NONE);
+            return r;
+        }
+        // Unchanged: the register and the slot stay equal.
+        let mut r = *spilled;
+        if r.id == 0 {
+            r.id = self.fresh_id();
+            self.state.frames[frame as usize].stack.slot_mut(off).reg.id = r.id;
+        }
+        r
+    }
+
+    fn store_stack(&mut self, at: &At, r: &Reg, frame: u8, value: &Reg) -> Result<(), Reason> {
+        let (min, max) = self.stack_span(at.reg, r, frame, at.off, at.size, Access::Write)?;
+        if let Kind::Stack(of) = value.kind
+            && of > frame
+        {
+            return Err(Reason::SpillToCaller);
+        }
+        let size = at.size as i32;
+        let zero = value.is_scalar() && value.val.truncate(at.size * 8).as_const() == Some(0);
+        if min != max {
+            if zero {
+                self.flow.mark(value.node);
+            }
+            self.state.frames[frame as usize].stack.smear(min, max - min + size, zero);
+            return Ok(());
+        }
+        if value.kind.is_pointer() {
+            if at.size != 8 {
+                return Err(Reason::SpillSize { what: "spill" });
+            }
+            self.state.frames[frame as usize].stack.spill(min, 8, *value);
+            return Ok(());
+        }
+        let narrowed = value.val.truncate(at.size * 8);
+        if min & 7 == 0 {
+            let mut v = *value;
+            if narrowed != value.val {
+                v = Reg::scalar(narrowed);
+                v.node = self.flow.derive(value.node, Node::NONE);
+            } else if v.val.as_const().is_none() && v.id == 0 {
+                // Give slot and register one id, so that a later test of one narrows both.
+                v.id = self.fresh_id();
+                let src = self.prog.insns.get(self.insn).filter(|i| i.code & 0xe7 == (op::STX | op::MEM)).map(|i| i.src());
+                if let Some(src) = src
+                    && *self.state.reg(src) == *value
+                {
+                    self.state.set(src, v);
+                }
+            }
+            self.state.frames[frame as usize].stack.spill(min, size, v);
+            return Ok(());
+        }
+        if zero {
+            self.flow.mark(value.node);
+        }
+        self.state.frames[frame as usize].stack.fill(min, size, if zero { Byte::Zero } else { Byte::Misc });
+        Ok(())
+    }
+
+    /// Checks `size` bytes of stack that a helper reads or writes.
+    pub(super) fn helper_stack(&mut self, reg: u8, r: &Reg, frame: u8, size: u32, access: Access) -> Result<(), Reason> {
+        let (min, max) = self.stack_span(reg, r, frame, 0, size, access)?;
+        let allow = self.opts.allow_uninit_stack;
+        let stack = &mut self.state.frames[frame as usize].stack;
+        let end = max + size as i32;
+        if access.reads() && !allow {
+            for o in min..end {
+                if stack.byte(o) == Byte::Uninit {
+                    return Err(Reason::UninitIndirect { what: "read from", reg, off: min.into(), at: (o - min) as u32, size });
+                }
+            }
+        }
+        if access.writes() {
+            stack.smear(min, end - min, false);
+        }
+        Ok(())
+    }
+}
+
+/// A pointer that must be as the program got it.
+pub(super) fn pristine(reg: u8, r: &Reg, kind: &'static str) -> Result<(), Reason> {
+    if r.val.as_const().is_none() {
+        return Err(Reason::VariablePointer { kind, bits: r.val.bits.to_string() });
+    }
+    let (off, _) = r.offsets();
+    if off < 0 {
+        return Err(Reason::NegativePointer { kind, reg, off });
+    }
+    if off != 0 {
+        return Err(Reason::ModifiedPointer { kind, reg, off });
+    }
+    Ok(())
+}
+
+/// Checks `size` bytes at `off` behind a pointer into `region` bytes.
+fn check_span(reg: u8, r: &Reg, off: i32, size: u32, region: u32, what: &'static str, size_name: &'static str) -> Result<(), Reason> {
+    let fixed = i64::from(r.off) + i64::from(off);
+    let (smin, umax) = (r.val.r64.smin, r.val.r64.umax);
+    let fits = |start: i64| start >= 0 && start.saturating_add(i64::from(size)) <= i64::from(region);
+    if smin < 0 && (smin == i64::MIN || fixed.saturating_add(smin) < 0 || fixed + smin != i64::from((fixed + smin) as i32)) {
+        if r.val.as_const().is_some() {
+            return Err(Reason::OutOfBounds { what, size_name, region, off: fixed.saturating_add(smin), size });
+        }
+        return Err(Reason::NegativeIndex { reg });
+    }
+    if r.val.as_const().is_some() {
+        let start = fixed.saturating_add(smin);
+        return if fits(start) { Ok(()) } else { Err(Reason::OutOfBounds { what, size_name, region, off: start, size }) };
+    }
+    if !fits(fixed.saturating_add(smin)) {
+        return Err(Reason::OutsideRange { reg, side: "min" });
+    }
+    // A range that spans the sign is bounded by its signed end.
+    let max = if smin < 0 { r.val.r64.smax } else { i64::try_from(umax).unwrap_or(i64::MAX) };
+    if max >= MAX_OFFSET {
+        return Err(Reason::Unbounded { reg });
+    }
+    if !fits(fixed.saturating_add(max)) {
+        return Err(Reason::OutsideRange { reg, side: "max" });
+    }
+    Ok(())
+}

@@ -1,0 +1,329 @@
+//! The walk: every path of the program, one instruction at a time, over states that describe sets of machine states.
+
+mod alu;
+mod branch;
+mod call;
+mod mem;
+
+use crate::cfg::Cfg;
+use crate::flow::Flow;
+use crate::prune::{Explored, Found, Point};
+use crate::reg::{Id, Kind, Reg};
+use crate::reject::Reason;
+use crate::scalar::Scalar;
+use crate::state::State;
+use crate::{Info, Options};
+use skep_isa::{AttachType as A, Insn, ProgramType as P, op};
+use skep_object::Linked;
+
+/// A path not walked yet.
+struct Pending {
+    state: State,
+    insn: usize,
+    parent: Option<Point>,
+    trail: usize,
+}
+
+/// The walk over one program.
+pub struct Walk<'a> {
+    prog: &'a Linked,
+    opts: &'a Options,
+    cfg: Cfg,
+    layout: skep_isa::ctx::Layout,
+    state: State,
+    flow: Flow,
+    explored: Explored,
+    pending: Vec<Pending>,
+    parent: Option<Point>,
+    last_id: Id,
+    /// The instruction looked at.
+    insn: usize,
+    /// Instructions of the present path from the start.
+    trail: Vec<u32>,
+    jumps: u32,
+    /// Jumps and instructions seen when a state was stored last.
+    stored_at: (u32, u32),
+    /// Deepest stack use by function.
+    depths: Vec<u32>,
+    info: Info,
+}
+
+/// Where a path goes on; `None` at its end.
+type Next = Option<usize>;
+
+impl<'a> Walk<'a> {
+    /// Prepares the walk.
+    pub fn new(prog: &'a Linked, opts: &'a Options, cfg: Cfg) -> Self {
+        let layout = skep_isa::ctx::layout(prog.prog_type, prog.attach_type).unwrap_or(skep_isa::ctx::Layout { size: 0, fields: &[] });
+        let depths = vec![0; cfg.funcs.len()];
+        Self {
+            prog,
+            opts,
+            layout,
+            state: State::entry(),
+            flow: Flow::default(),
+            explored: Explored::new(prog.insns.len()),
+            pending: Vec::new(),
+            parent: None,
+            last_id: 0,
+            insn: 0,
+            trail: Vec::new(),
+            jumps: 0,
+            stored_at: (0, 0),
+            depths,
+            info: Info::default(),
+            cfg,
+        }
+    }
+
+    /// Walks all paths.
+    pub fn run(&mut self) -> Result<(), Reason> {
+        let mut at = Some(0);
+        while let Some(insn) = at {
+            self.insn = insn;
+            self.info.processed += 1;
+            if self.info.processed > self.opts.limit || self.flow.is_full() {
+                return Err(Reason::TooComplex { processed: self.info.processed });
+            }
+            let next = if self.cfg.prune.get(insn) == Some(&true) && !self.visit(insn)? {
+                None
+            } else {
+                self.trail.push(insn as u32);
+                self.step(insn)?
+            };
+            at = match next {
+                Some(n) => Some(n),
+                None => {
+                    self.explored.end(self.parent);
+                    self.pending.pop().map(|p| {
+                        self.state = p.state;
+                        self.parent = p.parent;
+                        self.trail.truncate(p.trail);
+                        p.insn
+                    })
+                }
+            };
+        }
+        self.check_stack_depth()
+    }
+
+    /// The instructions of the present path, the one at fault last.
+    pub fn trail(&self) -> &[u32] {
+        &self.trail
+    }
+
+    /// The instruction looked at last.
+    pub fn insn(&self) -> usize {
+        self.insn
+    }
+
+    /// The state before the instruction looked at last.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// What was learnt.
+    pub fn into_info(mut self) -> Info {
+        self.finish_info();
+        self.info
+    }
+
+    /// What was learnt so far.
+    pub fn info(&mut self) -> &Info {
+        self.finish_info();
+        &self.info
+    }
+
+    fn finish_info(&mut self) {
+        let e = &self.explored;
+        (self.info.max_states_per_insn, self.info.total_states, self.info.peak_states) = (e.most, e.total, e.peak);
+        self.info.subprogs = self.cfg.funcs.iter().copied().zip(self.depths.iter().copied()).collect();
+    }
+
+    /// Compares with the stored states; `false` ends the path.
+    fn visit(&mut self, insn: usize) -> Result<bool, Reason> {
+        let looping = match self.explored.find(insn, &self.state, &self.cfg, &self.flow) {
+            Found::Covered(p) => {
+                self.explored.inherit_precision(p, &self.state, &mut self.flow);
+                return Ok(false);
+            }
+            Found::Loop => return Err(Reason::InfiniteLoop { insn }),
+            Found::New { looping } => looping,
+        };
+        // Storing costs; the kernel's measured thresholds (`is_state_visited`).
+        let (jumps, insns) = (self.jumps - self.stored_at.0, self.info.processed - self.stored_at.1);
+        let worth = if looping { jumps >= 20 || insns >= 100 } else { jumps >= 2 && insns >= 8 };
+        if worth {
+            let flow = &mut self.flow;
+            self.state.each(|r| {
+                if r.is_scalar() {
+                    r.node = flow.renew(r.node);
+                }
+            });
+            if let Some(p) = self.explored.store(insn, &self.state, self.parent, &self.cfg) {
+                self.parent = Some(p);
+                self.stored_at = (self.jumps, self.info.processed);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Puts a path aside.
+    fn fork(&mut self, state: State, insn: usize) {
+        self.explored.fork(self.parent);
+        self.pending.push(Pending { state, insn, parent: self.parent, trail: self.trail.len() });
+    }
+
+    fn fresh_id(&mut self) -> Id {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    fn step(&mut self, at: usize) -> Result<Next, Reason> {
+        let Some(&i) = self.prog.insns.get(at) else { return Err(Reason::FallsOff) };
+        match i.class() {
+            op::ALU | op::ALU64 => self.alu(i)?,
+            op::LD => {
+                let high = self.prog.insns.get(at + 1).map_or(0, |h| h.imm);
+                self.load_imm64(i, high, at);
+                return Ok(Some(at + 2));
+            }
+            op::LDX => self.load(i)?,
+            op::ST | op::STX if i.class() == op::STX && i.code & 0xe0 == op::ATOMIC => self.atomic(i)?,
+            op::ST | op::STX => self.store(i)?,
+            _ => return self.jump(i, at),
+        }
+        Ok(Some(at + 1))
+    }
+
+    fn load_imm64(&mut self, i: Insn, high: i32, at: usize) {
+        let reg = match i.src() {
+            op::PSEUDO_MAP_IDX => Reg::of(Kind::Map(i.imm as u32)),
+            op::PSEUDO_MAP_IDX_VALUE => {
+                let mut r = Reg::of(Kind::Value(i.imm as u32));
+                r.off = high;
+                r
+            }
+            op::PSEUDO_FUNC => Reg::of(Kind::Func(crate::cfg::relative(at, i.imm).max(0) as u32)),
+            _ => Reg::constant(u64::from(i.imm as u32) | (u64::from(high as u32) << 32)),
+        };
+        self.state.set(i.dst(), reg);
+    }
+
+    /// A register that must have been written.
+    fn read(&self, reg: u8) -> Result<Reg, Reason> {
+        let r = *self.state.reg(reg);
+        if r.kind == Kind::Uninit { Err(Reason::Unreadable { reg }) } else { Ok(r) }
+    }
+
+    /// `exit`, of a function or of the program.
+    fn exit(&mut self) -> Result<Next, Reason> {
+        let r0 = *self.state.reg(0);
+        if self.state.depth() > 0 {
+            let depth = self.state.depth() as u8;
+            if r0.kind == Kind::Stack(depth) {
+                return Err(Reason::ReturnsStack);
+            }
+            let ret = self.state.top().ret;
+            self.state.frames.pop();
+            // A function without a result leaves r0 as it found it: unwritten.
+            self.state.set(0, r0);
+            for r in 1..=5 {
+                self.state.set(r, Reg::UNINIT);
+            }
+            // No pointer into the frame that ended may survive (it could only be in a register: stores were refused).
+            self.state.invalidate(|r| r.kind == Kind::Stack(depth));
+            return Ok(Some(ret));
+        }
+        if let Some(r) = self.state.refs.first() {
+            return Err(Reason::Unreleased { id: r.id, insn: r.insn });
+        }
+        let r0 = self.read(0)?;
+        if let Some((min, max)) = return_range(self.prog.prog_type, self.prog.attach_type) {
+            if !r0.is_scalar() {
+                return Err(Reason::ReturnsPointer { found: r0.type_name() });
+            }
+            self.flow.mark(r0.node);
+            // The kernel looks at the low half: programs return int.
+            let (lo, hi) = (i64::from(r0.val.r32.smin), i64::from(r0.val.r32.smax));
+            if lo < min || hi > max {
+                let found = match r0.val.is_unknown() {
+                    true => "unknown scalar value".to_owned(),
+                    false => format!("smin={lo} smax={hi}"),
+                };
+                return Err(Reason::BadReturn { found, min, max });
+            }
+        }
+        Ok(None)
+    }
+
+    /// A local call: walks into the function.
+    fn call_local(&mut self, i: Insn, at: usize) -> Result<Next, Reason> {
+        let frames = self.state.frames.len() + 1;
+        if frames > op::MAX_CALL_FRAMES {
+            return Err(Reason::CallStackTooDeep { frames });
+        }
+        let to = usize::try_from(crate::cfg::relative(at, i.imm)).unwrap_or(usize::MAX);
+        let mut callee = crate::state::Frame::new(self.state.depth() as u8 + 1, self.cfg.func_of(to), at + 1);
+        for r in 1..=5u8 {
+            if let Some(slot) = callee.regs.get_mut(r as usize) {
+                *slot = *self.state.reg(r);
+            }
+        }
+        for r in 0..=5 {
+            self.state.set(r, Reg::UNINIT);
+        }
+        self.state.frames.push(callee);
+        self.info.calls.insert((self.cfg.func_of(at), self.cfg.func_of(to)));
+        Ok(Some(to))
+    }
+
+    /// The stack of the longest chain of calls must fit; chains were walked, so there is no recursion.
+    fn check_stack_depth(&mut self) -> Result<(), Reason> {
+        // Functions in an order where callees come after callers need not exist by number: relax until stable, at most
+        // as often as a chain can be long.
+        let round = |d: u32| d.next_multiple_of(16);
+        let mut total: Vec<u32> = self.depths.iter().map(|d| round(*d)).collect();
+        let mut chain = vec![1usize; total.len()];
+        for _ in 0..op::MAX_CALL_FRAMES {
+            for (from, to) in &self.info.calls {
+                let (Some(own), Some(below), Some(links)) = (self.depths.get(*from), total.get(*to), chain.get(*to)) else { continue };
+                let (sum, links) = (round(*own) + below, links + 1);
+                if let Some(t) = total.get_mut(*from)
+                    && sum > *t
+                {
+                    *t = sum;
+                    if let Some(c) = chain.get_mut(*from) {
+                        *c = links;
+                    }
+                }
+            }
+        }
+        let size = total.first().copied().unwrap_or(0);
+        self.info.stack_depth = size;
+        if size > op::STACK_SIZE as u32 {
+            self.insn = 0;
+            return Err(Reason::StackTooLarge { calls: chain.first().copied().unwrap_or(1), size });
+        }
+        Ok(())
+    }
+}
+
+/// What a program may return, as the kernel's `check_return_code`; `None` is anything.
+fn return_range(prog: P, attach: Option<A>) -> Option<(i64, i64)> {
+    match (prog, attach) {
+        (P::Tracing, Some(A::TraceFentry | A::TraceFexit | A::TraceFentryMulti | A::TraceFexitMulti | A::TraceRawTp)) => Some((0, 0)),
+        (P::Tracing, Some(A::TraceFsession | A::TraceFsessionMulti | A::TraceIter)) => Some((0, 1)),
+        (P::Kprobe, Some(A::TraceKprobeSession | A::TraceUprobeSession)) => Some((0, 1)),
+        (P::CgroupSkb | P::CgroupSock | P::CgroupDevice | P::CgroupSysctl | P::CgroupSockopt | P::SockOps | P::CgroupSockAddr, _) => {
+            Some((0, 1))
+        }
+        (P::SkLookup, _) => Some((0, 1)),
+        _ => None,
+    }
+}
+
+/// Any number of the size a load has.
+fn loaded(size: u32, signed: bool) -> Scalar {
+    if signed { Scalar::signed_of_size(size) } else { Scalar::of_size(size) }
+}

@@ -1,0 +1,109 @@
+//! Which earlier values a number was computed from: lets the verifier forget the numbers that never mattered.
+//!
+//! Two states are interchangeable at an instruction if the numbers that later *decide* something (an address, a size, a
+//! branch that was taken for certain) agree; other numbers may differ. The kernel finds the deciding ones by walking the
+//! instruction history backwards (`mark_chain_precision`); here every number carries a node of a graph whose edges lead
+//! to the numbers it came from, so "this one decides" is a walk along edges that stops at nodes already marked. Stored
+//! states give their numbers nodes of their own, so what decided something *before* a state does not count after it.
+
+/// A value in the graph.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Node(u32);
+
+impl Node {
+    /// A value with no history: a constant, or something read from memory.
+    pub const NONE: Self = Self(0);
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    from: [Node; 2],
+    precise: bool,
+}
+
+/// The graph.
+pub struct Flow {
+    nodes: Vec<Entry>,
+    work: Vec<Node>,
+}
+
+/// Most nodes kept; a program that needs more is too complex.
+const LIMIT: usize = 24 << 20;
+
+impl Default for Flow {
+    fn default() -> Self {
+        Self { nodes: vec![Entry { from: [Node::NONE; 2], precise: true }], work: Vec::new() }
+    }
+}
+
+impl Flow {
+    /// Makes a value that was computed from `a` and `b`.
+    pub fn derive(&mut self, a: Node, b: Node) -> Node {
+        if a == Node::NONE && b == Node::NONE {
+            return Node::NONE;
+        }
+        self.push(a, b)
+    }
+
+    /// Makes a value of its own that stands for `a` from here on.
+    pub fn renew(&mut self, a: Node) -> Node {
+        self.push(a, Node::NONE)
+    }
+
+    fn push(&mut self, a: Node, b: Node) -> Node {
+        let node = Node(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX));
+        self.nodes.push(Entry { from: [a, b], precise: false });
+        node
+    }
+
+    /// Tells whether the graph has grown past what the verifier is willing to hold.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.nodes.len() >= LIMIT
+    }
+
+    /// Records that the value decides something, and with it all it was computed from.
+    pub fn mark(&mut self, node: Node) {
+        self.work.push(node);
+        while let Some(n) = self.work.pop() {
+            if let Some(e) = self.nodes.get_mut(n.0 as usize)
+                && !e.precise
+            {
+                e.precise = true;
+                self.work.extend(e.from);
+            }
+        }
+    }
+
+    /// Tells whether the value decided something.
+    #[must_use]
+    pub fn is_precise(&self, node: Node) -> bool {
+        self.nodes.get(node.0 as usize).is_none_or(|e| e.precise)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marking_reaches_all_ancestors_and_no_others() {
+        let mut f = Flow::default();
+        let (a, b) = (f.renew(Node::NONE), f.renew(Node::NONE));
+        let sum = f.derive(a, b);
+        let other = f.derive(b, Node::NONE);
+        let later = f.renew(sum);
+        f.mark(later);
+        assert!(f.is_precise(a) && f.is_precise(b) && f.is_precise(sum));
+        assert!(!f.is_precise(other));
+    }
+
+    #[test]
+    fn what_decided_before_a_state_was_stored_does_not_count_after_it() {
+        let mut f = Flow::default();
+        let a = f.renew(Node::NONE);
+        f.mark(a);
+        let stored = f.renew(a);
+        assert!(!f.is_precise(stored));
+    }
+}

@@ -1,0 +1,198 @@
+//! One register: what kind of value it holds and what is known of it.
+
+use crate::flow::Node;
+use crate::scalar::Scalar;
+
+/// Identifies a reference, a set of equal scalars, or a set of pointers that are null together. 0 is none.
+pub type Id = u32;
+
+/// What a register holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Kind {
+    /// Never written on this path.
+    Uninit,
+    /// A number.
+    Scalar,
+    /// The context.
+    Ctx,
+    /// A map of the program, by index.
+    Map(u32),
+    /// A value of that map.
+    Value(u32),
+    /// The stack of that frame.
+    Stack(u8),
+    /// Memory of that many bytes, lent by a helper.
+    Mem(u32),
+    /// A ring buffer record of that many bytes; must be submitted or discarded.
+    Record(u32),
+    /// The packet.
+    Packet,
+    /// The metadata before the packet.
+    PacketMeta,
+    /// The end of the packet.
+    PacketEnd,
+    /// A function of the program, by first instruction.
+    Func(u32),
+}
+
+impl Kind {
+    /// Tells whether this is a pointer of any kind.
+    #[must_use]
+    pub const fn is_pointer(self) -> bool {
+        !matches!(self, Self::Uninit | Self::Scalar)
+    }
+
+    /// Tells whether this points into a packet.
+    #[must_use]
+    pub const fn is_packet(self) -> bool {
+        matches!(self, Self::Packet | Self::PacketMeta)
+    }
+
+    /// The kernel's name of the kind (kernel/bpf/log.c `reg_type_str`).
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Uninit => "?",
+            Self::Scalar => "scalar",
+            Self::Ctx => "ctx",
+            Self::Map(_) => "map_ptr",
+            Self::Value(_) => "map_value",
+            Self::Stack(_) => "fp",
+            Self::Mem(_) => "mem",
+            Self::Record(_) => "ringbuf_mem",
+            Self::Packet => "pkt",
+            Self::PacketMeta => "pkt_meta",
+            Self::PacketEnd => "pkt_end",
+            Self::Func(_) => "func",
+        }
+    }
+}
+
+/// A register or a spilled one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reg {
+    /// What it holds.
+    pub kind: Kind,
+    /// A pointer that may be NULL.
+    pub nullable: bool,
+    /// Constant part of a pointer's offset.
+    pub off: i32,
+    /// The number, or the variable part of a pointer's offset.
+    pub val: Scalar,
+    /// Scalars of one id hold the same number; nullable pointers of one id are NULL together; packet pointers of one id
+    /// have the same variable part.
+    pub id: Id,
+    /// The reference this pointer came with.
+    pub reference: Id,
+    /// Bytes behind a packet pointer known to be inside the packet.
+    pub range: u32,
+    /// Where the number came from.
+    pub node: Node,
+}
+
+impl Reg {
+    /// Not written yet.
+    pub const UNINIT: Self = Self::of(Kind::Uninit);
+
+    /// A value of that kind with nothing added.
+    #[must_use]
+    pub const fn of(kind: Kind) -> Self {
+        Self { kind, nullable: false, off: 0, val: Scalar::constant(0), id: 0, reference: 0, range: 0, node: Node::NONE }
+    }
+
+    /// A number.
+    #[must_use]
+    pub const fn scalar(val: Scalar) -> Self {
+        let mut r = Self::of(Kind::Scalar);
+        r.val = val;
+        r
+    }
+
+    /// Any number.
+    pub const UNKNOWN: Self = Self::scalar(Scalar::UNKNOWN);
+
+    /// A known number.
+    #[must_use]
+    pub const fn constant(n: u64) -> Self {
+        Self::scalar(Scalar::constant(n))
+    }
+
+    /// Tells whether it holds a number.
+    #[must_use]
+    pub fn is_scalar(&self) -> bool {
+        self.kind == Kind::Scalar
+    }
+
+    /// The number if it is the only one possible.
+    #[must_use]
+    pub fn as_const(&self) -> Option<u64> {
+        if self.is_scalar() { self.val.as_const() } else { None }
+    }
+
+    /// Tells whether it is the number 0 for certain.
+    #[must_use]
+    pub fn is_zero(&self) -> bool {
+        self.as_const() == Some(0)
+    }
+
+    /// The kernel's name of the type: `map_value_or_null`.
+    #[must_use]
+    pub fn type_name(&self) -> String {
+        let null = if self.nullable { "_or_null" } else { "" };
+        format!("{}{null}", self.kind.name())
+    }
+
+    /// Smallest and largest total offset of a pointer, saturated.
+    #[must_use]
+    pub fn offsets(&self) -> (i64, i64) {
+        let off = i64::from(self.off);
+        (self.val.r64.smin.saturating_add(off), self.val.r64.smax.saturating_add(off))
+    }
+}
+
+impl std::fmt::Display for Reg {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.kind {
+            Kind::Uninit => f.write_str("?"),
+            Kind::Scalar if self.val.as_const().is_some() => write!(f, "{}", self.val),
+            Kind::Scalar => write!(f, "scalar({})", self.val),
+            Kind::Stack(frame) => {
+                if frame > 0 {
+                    write!(f, "fp[{frame}]{}", self.off)?;
+                } else {
+                    write!(f, "fp{}", self.off)?;
+                }
+                self.fmt_variable(f)
+            }
+            _ => {
+                write!(f, "{}(", self.type_name())?;
+                match self.kind {
+                    Kind::Map(m) | Kind::Value(m) => write!(f, "map={m},")?,
+                    Kind::Mem(n) | Kind::Record(n) => write!(f, "sz={n},")?,
+                    _ => {}
+                }
+                if self.reference != 0 {
+                    write!(f, "ref_obj_id={},", self.reference)?;
+                } else if self.id != 0 {
+                    write!(f, "id={},", self.id)?;
+                }
+                if self.kind.is_packet() {
+                    write!(f, "r={},", self.range)?;
+                }
+                write!(f, "off={})", self.off)?;
+                self.fmt_variable(f)
+            }
+        }
+    }
+}
+
+impl Reg {
+    fn fmt_variable(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.val.as_const() {
+            Some(0) => Ok(()),
+            Some(n) => write!(f, "{:+}", n as i64),
+            None => write!(f, "+({})", self.val),
+        }
+    }
+}

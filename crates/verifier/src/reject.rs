@@ -1,0 +1,268 @@
+//! Why a program was refused: one reason in the kernel's words, where in the program, and how the walk got there.
+
+use skep_isa::{HelperId, Insn};
+use skep_object::Line;
+
+/// What is wrong with a program. Messages are the kernel's (kernel/bpf/verifier.c) where the kernel has one.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the fields are named after what the message says")]
+pub enum Reason {
+    // Shape of the program.
+    #[error("program has no instructions")]
+    Empty,
+    #[error("program has {count} instructions, more than {limit}")]
+    TooManyInsns { count: usize, limit: usize },
+    #[error("unknown opcode {code:02x}")]
+    UnknownOpcode { code: u8 },
+    #[error("{what} uses reserved fields")]
+    ReservedFields { what: &'static str },
+    #[error("R{reg} is invalid")]
+    NoSuchRegister { reg: u8 },
+    #[error("frame pointer is read only")]
+    FramePointerWrite,
+    #[error("invalid bpf_ld_imm64 insn")]
+    BadLdImm64,
+    #[error("jump out of range from insn {from} to {to}")]
+    JumpOutOfRange { from: usize, to: i64 },
+    #[error("jump into the middle of ldimm64 insn {to}")]
+    JumpIntoLdImm64 { to: usize },
+    #[error("last insn is not an exit or jmp")]
+    FallsOff,
+    #[error("unreachable insn {insn}")]
+    Unreachable { insn: usize },
+    #[error("div by zero")]
+    DivByZero,
+    #[error("invalid shift {amount}")]
+    BadShift { amount: i32 },
+    #[error("map index {index} is not one of the program's {maps} maps")]
+    NoSuchMap { index: i32, maps: usize },
+    #[error("direct value offset of {off} is not allowed for map of value size {size}")]
+    BadDirectValue { off: u32, size: u32 },
+    #[error("direct values of {kind} maps are not supported")]
+    NoDirectValue { kind: &'static str },
+    #[error("{what} is not supported by skep yet")]
+    Unsupported { what: &'static str },
+
+    // Limits.
+    #[error("BPF program is too large. Processed {processed} insn")]
+    TooComplex { processed: u32 },
+    #[error("infinite loop detected at insn {insn}")]
+    InfiniteLoop { insn: usize },
+    #[error("the call stack of {frames} frames is too deep !")]
+    CallStackTooDeep { frames: usize },
+    #[error("combined stack size of {calls} calls is {size}. Too large")]
+    StackTooLarge { calls: usize, size: u32 },
+
+    // Registers.
+    #[error("R{reg} !read_ok")]
+    Unreadable { reg: u8 },
+    #[error("R{reg} type={found} expected={expected}")]
+    WrongType { reg: u8, found: String, expected: &'static str },
+
+    // Pointer arithmetic.
+    #[error("R{reg} 32-bit pointer arithmetic prohibited")]
+    Alu32OnPointer { reg: u8 },
+    #[error("R{reg} pointer arithmetic on {kind} prohibited{}", if *.nullable { ", null-check it first" } else { "" })]
+    NoArithmetic { reg: u8, kind: String, nullable: bool },
+    #[error("R{reg} pointer {op} pointer prohibited")]
+    PointerAndPointer { reg: u8, op: &'static str },
+    #[error("R{reg} {class} operator {op} on pointer prohibited")]
+    PointerOperator { reg: u8, class: &'static str, op: &'static str },
+    #[error("R{reg} tried to subtract pointer from scalar")]
+    ScalarMinusPointer { reg: u8 },
+    #[error("R{reg} subtraction from stack pointer prohibited")]
+    StackMinus { reg: u8 },
+    #[error("math between {kind} pointer and {n} is not allowed")]
+    HugeStep { kind: &'static str, n: i64 },
+    #[error("math between {kind} pointer and register with unbounded min value is not allowed")]
+    UnboundedStep { kind: &'static str },
+    #[error("{kind} pointer offset {off} is not allowed")]
+    HugeOffset { kind: &'static str, off: i64 },
+    #[error("value {n} makes {kind} pointer be out of bounds")]
+    MakesOutOfBounds { kind: &'static str, n: i64 },
+
+    // Memory.
+    #[error("R{reg} invalid mem access '{kind}'")]
+    NotMemory { reg: u8, kind: String },
+    #[error("invalid access to {what}, {size_name}={region} off={off} size={size}")]
+    OutOfBounds { what: &'static str, size_name: &'static str, region: u32, off: i64, size: u32 },
+    #[error("R{reg} {side} value is outside of the allowed memory range")]
+    OutsideRange { reg: u8, side: &'static str },
+    #[error("R{reg} min value is negative, either use unsigned index or do a if (index >=0) check.")]
+    NegativeIndex { reg: u8 },
+    #[error("R{reg} unbounded memory access, make sure to bounds check any such access")]
+    Unbounded { reg: u8 },
+    #[error("misaligned {what} access off {off} size {size}")]
+    Misaligned { what: &'static str, off: String, size: u32 },
+    #[error("write into map forbidden, value_size={size} off={off} size={access}")]
+    ReadOnlyMap { size: u32, off: i64, access: u32 },
+    #[error("read from map forbidden, value_size={size} off={off} size={access}")]
+    WriteOnlyMap { size: u32, off: i64, access: u32 },
+    #[error("invalid bpf_context access off={off} size={size}")]
+    BadContext { off: i64, size: u32 },
+    #[error("dereference of modified {kind} ptr R{reg} off={off} disallowed")]
+    ModifiedPointer { kind: &'static str, reg: u8, off: i64 },
+    #[error("negative offset {kind} ptr R{reg} off={off} disallowed")]
+    NegativePointer { kind: &'static str, reg: u8, off: i64 },
+    #[error("variable {kind} access var_off={bits} disallowed")]
+    VariablePointer { kind: &'static str, bits: String },
+    #[error("cannot write into packet")]
+    PacketWrite,
+    #[error("R{reg} offset is outside of the packet")]
+    OutsidePacket { reg: u8 },
+    #[error("BPF_ATOMIC stores into R{reg} {kind} is not allowed")]
+    AtomicOn { reg: u8, kind: String },
+
+    // Stack.
+    #[error("invalid {what} stack R{reg} off={off} size={size}")]
+    BadStackAccess { what: &'static str, reg: u8, off: i64, size: u32 },
+    #[error("invalid unbounded variable-offset {what} stack R{reg}")]
+    UnboundedStack { what: &'static str, reg: u8 },
+    #[error("invalid read from stack off {off}+{at} size {size}")]
+    UninitStackRead { off: i64, at: u32, size: u32 },
+    #[error("invalid {what} stack R{reg} off {off}+{at} size {size}")]
+    UninitIndirect { what: &'static str, reg: u8, off: i64, at: u32, size: u32 },
+    #[error("invalid size of register {what}")]
+    SpillSize { what: &'static str },
+    #[error("cannot spill pointers to stack into stack frame of the caller")]
+    SpillToCaller,
+    #[error("cannot return stack pointer to the caller")]
+    ReturnsStack,
+
+    // Calls.
+    #[error("invalid func unknown#{id}")]
+    NoSuchHelper { id: HelperId },
+    #[error("program of this type cannot use helper {name}#{id}")]
+    HelperNotAllowed { name: String, id: HelperId },
+    #[error("cannot call GPL-restricted function from non-GPL compatible program")]
+    NeedsGpl { name: String },
+    #[error("cannot pass map_type {kind} into func {name}#{id}")]
+    WrongMap { kind: &'static str, name: String, id: HelperId },
+    #[error("R{reg} is not a known constant'")]
+    NotConstant { reg: u8 },
+    #[error("R{reg} min value is negative, either use unsigned or 'var &= const'")]
+    NegativeSize { reg: u8 },
+    #[error("R{reg} invalid zero-sized read: u64=[{min},{max}]")]
+    ZeroSize { reg: u8, min: u64, max: u64 },
+    #[error("R{reg} unbounded memory access, use 'var &= const' or 'if (var < const)'")]
+    UnboundedSize { reg: u8 },
+    #[error("R{reg} does not point to a readonly map'")]
+    NotReadOnlyMap { reg: u8 },
+    #[error("R{reg} is not a constant address'")]
+    NotConstAddress { reg: u8 },
+    #[error("string is not zero-terminated")]
+    NotTerminated,
+    #[error("invalid format string: {what}")]
+    BadFormat { what: &'static str },
+    #[error("R{reg} must have zero offset when passed to release func")]
+    ReleaseOffset { reg: u8 },
+    #[error("R{reg} must be referenced when passed to release function")]
+    NotReferenced { reg: u8 },
+    #[error("R{reg} does not point to a function of the program")]
+    NotAFunction { reg: u8 },
+
+    // The end.
+    #[error("Unreleased reference id={id} alloc_insn={insn}")]
+    Unreleased { id: u32, insn: usize },
+    #[error("At program exit the register R0 has {found} should have been in [{min}, {max}]")]
+    BadReturn { found: String, min: i64, max: i64 },
+    #[error("At program exit the register R0 is not a known value ({found})")]
+    ReturnsPointer { found: String },
+}
+
+/// One step of the path that leads to a rejection.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// The instruction's index.
+    pub insn: usize,
+    /// The instruction.
+    pub code: Insn,
+    /// The source line, where it differs from the step before.
+    pub line: Option<Line>,
+    /// The registers the instruction touches, as they were before it: number and what they held.
+    pub regs: Vec<(u8, String)>,
+}
+
+/// A refused program. `Display` is one line; [`path`](Self::path) shows how to get there and [`log`](Self::log) is
+/// laid out like the kernel's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Rejection {
+    /// The program's name.
+    pub program: String,
+    /// The instruction at fault.
+    pub insn: usize,
+    /// Its source line, when the object has line information.
+    pub line: Option<Line>,
+    /// What is wrong.
+    pub reason: Reason,
+    /// What to do about it, when there is an answer.
+    pub hint: Option<String>,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) log: String,
+    pub(crate) processed: u32,
+}
+
+impl Rejection {
+    /// Returns the last instructions before the fault, oldest first, the one at fault last.
+    #[must_use]
+    pub fn path(&self) -> &[Step] {
+        &self.steps
+    }
+
+    /// Returns the log, laid out like the kernel's; it ends with the statistics line.
+    #[must_use]
+    pub fn log(&self) -> &str {
+        &self.log
+    }
+
+    /// Returns how many instructions were looked at before the program was refused.
+    #[must_use]
+    pub fn processed(&self) -> u32 {
+        self.processed
+    }
+}
+
+impl std::fmt::Display for Rejection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "program `{}` was rejected: {} at insn {}", self.program, self.reason, self.insn)?;
+        if let Some(l) = &self.line {
+            let file = l.file.rsplit('/').next().unwrap_or_default();
+            write!(f, " ({file}:{})", l.line)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Rejection {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.reason)
+    }
+}
+
+/// Finds advice for a reason.
+pub(crate) fn hint(reason: &Reason) -> Option<String> {
+    let text = match reason {
+        Reason::NotMemory { kind, .. } if kind == "scalar" => {
+            "a plain number is no memory the verifier knows; read the traced process's memory with `bpf_probe_read_user`"
+        }
+        Reason::NotMemory { kind, .. } if kind.ends_with("_or_null") => "test the pointer against NULL before using it",
+        Reason::NoArithmetic { nullable: true, .. } => "test the pointer against NULL before using it",
+        Reason::NegativeIndex { .. } => "make the index unsigned, or test it against 0 as well",
+        Reason::Unbounded { .. } | Reason::OutsideRange { .. } => {
+            "compare the index with the size right before the access, in one variable"
+        }
+        Reason::OutsidePacket { .. } => "compare the end of the access with `data_end` first",
+        Reason::InfiniteLoop { .. } | Reason::TooComplex { .. } => "give the loop a constant bound",
+        Reason::Unreleased { .. } => "submit or discard the ring buffer record on every path",
+        Reason::NeedsGpl { .. } => "add `char LICENSE[] SEC(\"license\") = \"GPL\";`",
+        Reason::UninitStackRead { .. } | Reason::UninitIndirect { .. } => {
+            "initialise the whole variable, padding too: `= {}` or `__builtin_memset`"
+        }
+        Reason::Misaligned { .. } => "align the field to its size",
+        Reason::BadReturn { .. } => "return a value of that range on every path",
+        _ => return None,
+    };
+    Some(text.to_owned())
+}

@@ -1,0 +1,165 @@
+//! One frame's stack: eight-byte slots, each byte with its own history, and the register a slot was spilled from.
+//!
+//! ```text
+//! fp-8 … fp-1   slot 0      byte k of slot s is at fp - 8(s+1) + k
+//! fp-16 … fp-9  slot 1      a spill fills bytes 0.. of one slot; other stores only say what kind of bytes there are
+//! ```
+
+use crate::reg::{Kind, Reg};
+
+/// What is known of one byte.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Byte {
+    /// Never written on this path.
+    Uninit,
+    /// Written, not known.
+    Misc,
+    /// Zero.
+    Zero,
+    /// Part of the spilled register.
+    Spill,
+}
+
+/// Eight bytes of stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Slot {
+    /// Each byte, lowest address first.
+    pub bytes: [Byte; 8],
+    /// The spilled register, when any byte is [`Byte::Spill`].
+    pub reg: Reg,
+}
+
+impl Slot {
+    /// Never written.
+    pub const UNINIT: Self = Self { bytes: [Byte::Uninit; 8], reg: Reg::UNINIT };
+
+    /// Tells whether the slot holds a pointer.
+    #[must_use]
+    pub fn is_pointer(&self) -> bool {
+        self.bytes[0] == Byte::Spill && self.reg.kind.is_pointer()
+    }
+
+    /// Tells whether the slot holds a spilled number.
+    #[must_use]
+    pub fn is_number(&self) -> bool {
+        self.bytes[0] == Byte::Spill && self.reg.is_scalar()
+    }
+
+    /// Forgets the spilled register: its bytes stay written but are no longer known.
+    pub fn forget(&mut self) {
+        for b in &mut self.bytes {
+            if *b == Byte::Spill {
+                *b = Byte::Misc;
+            }
+        }
+        self.reg = Reg::UNINIT;
+    }
+}
+
+/// A frame's stack. Slots that were never written at the far end are not stored.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Stack {
+    slots: Vec<Slot>,
+}
+
+/// Takes an offset from the frame pointer apart into slot and byte.
+const fn place(off: i32) -> (usize, usize) {
+    let below = (-1 - off) as usize;
+    (below / 8, (off & 7) as usize)
+}
+
+impl Stack {
+    /// The slot that covers `off` (below 0).
+    #[must_use]
+    pub fn slot(&self, off: i32) -> &Slot {
+        self.slots.get(place(off).0).unwrap_or(&Slot::UNINIT)
+    }
+
+    /// The slot that covers `off`, made if need be.
+    pub fn slot_mut(&mut self, off: i32) -> &mut Slot {
+        let at = place(off).0.min(63);
+        if at >= self.slots.len() {
+            self.slots.resize(at + 1, Slot::UNINIT);
+        }
+        &mut self.slots[at]
+    }
+
+    /// All slots, nearest to the frame pointer first.
+    #[must_use]
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// All slots.
+    pub fn slots_mut(&mut self) -> &mut [Slot] {
+        &mut self.slots
+    }
+
+    /// One byte.
+    #[must_use]
+    pub fn byte(&self, off: i32) -> Byte {
+        let (s, b) = place(off);
+        self.slots.get(s).map_or(Byte::Uninit, |s| s.bytes[b])
+    }
+
+    /// Writes bytes `off .. off + size`; registers spilled there are forgotten.
+    pub fn fill(&mut self, off: i32, size: i32, byte: Byte) {
+        for o in off..off.saturating_add(size) {
+            let slot = self.slot_mut(o);
+            if slot.bytes.contains(&Byte::Spill) {
+                slot.forget();
+            }
+            slot.bytes[place(o).1] = byte;
+        }
+    }
+
+    /// Spills a register into the low `size` bytes of the slot that starts at `off`, a multiple of 8.
+    pub fn spill(&mut self, off: i32, size: i32, reg: Reg) {
+        let slot = self.slot_mut(off);
+        slot.forget();
+        for b in slot.bytes.iter_mut().take(size as usize) {
+            *b = Byte::Spill;
+        }
+        slot.reg = reg;
+    }
+
+    /// Lets any of the bytes `off .. off + size` have been written with something unknown.
+    pub fn smear(&mut self, off: i32, size: i32, zero: bool) {
+        for o in off..off.saturating_add(size) {
+            let slot = self.slot_mut(o);
+            if slot.bytes.contains(&Byte::Spill) {
+                slot.forget();
+            }
+            let b = &mut slot.bytes[place(o).1];
+            if !(zero && *b == Byte::Zero) {
+                *b = Byte::Misc;
+            }
+        }
+    }
+
+    /// Forgets all registers that `which` picks.
+    pub fn forget_if(&mut self, which: impl Fn(&Reg) -> bool) {
+        for s in &mut self.slots {
+            if s.bytes[0] == Byte::Spill && s.reg.kind != Kind::Uninit && which(&s.reg) {
+                s.forget();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_lie_where_the_machine_puts_them() {
+        let mut s = Stack::default();
+        s.fill(-4, 4, Byte::Zero);
+        assert_eq!([-5, -4, -1].map(|o| s.byte(o)), [Byte::Uninit, Byte::Zero, Byte::Zero]);
+        s.spill(-16, 4, Reg::constant(7));
+        assert_eq!([-16, -13, -12].map(|o| s.byte(o)), [Byte::Spill, Byte::Spill, Byte::Uninit]);
+        s.fill(-16, 1, Byte::Misc);
+        assert_eq!([-16, -13, -12].map(|o| s.byte(o)), [Byte::Misc, Byte::Misc, Byte::Uninit]);
+        assert_eq!(s.byte(-512), Byte::Uninit);
+    }
+}

@@ -1,0 +1,154 @@
+//! The state of one path: frames with registers and stacks, and the references it must give back.
+
+use crate::reg::{Id, Kind, Reg};
+use crate::scalar::Scalar;
+use crate::stack::{Slot, Stack};
+use skep_isa::op;
+
+/// One function activation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Frame {
+    /// r0 to r10.
+    pub regs: [Reg; op::REGS],
+    /// Its stack.
+    pub stack: Stack,
+    /// Index of the function.
+    pub func: usize,
+    /// Instruction after the call; meaningless for the first frame.
+    pub ret: usize,
+}
+
+impl Frame {
+    /// A frame as it is at a function's first instruction, arguments aside.
+    #[must_use]
+    pub fn new(depth: u8, func: usize, ret: usize) -> Self {
+        let mut regs = [Reg::UNINIT; op::REGS];
+        regs[op::FP as usize] = Reg::of(Kind::Stack(depth));
+        Self { regs, stack: Stack::default(), func, ret }
+    }
+}
+
+/// A reference a path holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reference {
+    /// Its id, as in [`Reg::reference`].
+    pub id: Id,
+    /// The call that made it.
+    pub insn: usize,
+}
+
+/// Everything known at one point of one path.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct State {
+    /// The frames, the main program's first; never empty.
+    pub frames: Vec<Frame>,
+    /// References held.
+    pub refs: Vec<Reference>,
+}
+
+impl State {
+    /// The state before the first instruction.
+    #[must_use]
+    pub fn entry() -> Self {
+        let mut f = Frame::new(0, 0, 0);
+        f.regs[1] = Reg::of(Kind::Ctx);
+        Self { frames: vec![f], refs: Vec::new() }
+    }
+
+    /// Index of the running frame.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.frames.len() - 1
+    }
+
+    /// The running frame.
+    #[must_use]
+    pub fn top(&self) -> &Frame {
+        &self.frames[self.frames.len() - 1]
+    }
+
+    /// The running frame.
+    pub fn top_mut(&mut self) -> &mut Frame {
+        let n = self.frames.len() - 1;
+        &mut self.frames[n]
+    }
+
+    /// A register of the running frame; numbers were checked before the walk.
+    #[must_use]
+    pub fn reg(&self, r: u8) -> &Reg {
+        self.top().regs.get(r as usize).unwrap_or(&Reg::UNINIT)
+    }
+
+    /// Sets a register of the running frame.
+    pub fn set(&mut self, r: u8, v: Reg) {
+        if let Some(slot) = self.top_mut().regs.get_mut(r as usize) {
+            *slot = v;
+        }
+    }
+
+    /// Visits all registers and spilled registers of all frames.
+    pub fn each(&mut self, mut f: impl FnMut(&mut Reg)) {
+        for frame in &mut self.frames {
+            for r in &mut frame.regs {
+                f(r);
+            }
+            for s in frame.stack.slots_mut() {
+                if s.is_pointer() || s.is_number() {
+                    f(&mut s.reg);
+                }
+            }
+        }
+    }
+
+    /// Makes registers that `which` picks unreadable, also spilled ones.
+    pub fn invalidate(&mut self, which: impl Fn(&Reg) -> bool) {
+        for frame in &mut self.frames {
+            for r in &mut frame.regs {
+                if which(r) {
+                    *r = Reg::UNINIT;
+                }
+            }
+            frame.stack.forget_if(&which);
+        }
+    }
+
+    /// Settles whether nullable pointers of one id are NULL.
+    pub fn settle_null(&mut self, id: Id, null: bool) {
+        if null {
+            // A reservation that failed needs no release.
+            self.refs.retain(|r| r.id != id);
+        }
+        self.each(|r| {
+            if r.nullable && r.id == id {
+                if null {
+                    *r = Reg::constant(0);
+                } else {
+                    r.nullable = false;
+                    r.id = 0;
+                }
+            }
+        });
+    }
+
+    /// Estimates the bytes held.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        self.frames.iter().map(|f| size_of::<Frame>() + size_of_val(f.stack.slots())).sum::<usize>() + size_of::<Self>()
+    }
+
+    /// The slot behind a stack pointer's frame.
+    #[must_use]
+    pub fn slot(&self, frame: u8, off: i32) -> &Slot {
+        self.frames.get(frame as usize).map_or(&Slot::UNINIT, |f| f.stack.slot(off))
+    }
+}
+
+/// Sets of equal scalars: narrows all that share `id`.
+pub fn narrow(state: &mut State, id: Id, val: Scalar, mut each: impl FnMut(&mut Reg)) {
+    state.each(|r| {
+        if r.is_scalar() && r.id == id && r.val != val {
+            r.val = val;
+            each(r);
+        }
+    });
+}
