@@ -19,10 +19,17 @@ pub use guard::{Muted, mute};
 pub use hook::{Hook, Position, RunFn};
 pub use skip::{AttachError, Skip};
 
+mod code;
 mod engine;
 pub mod frame;
 mod guard;
 mod hook;
+mod island;
+mod patch;
 pub mod signals;
 pub mod sites;
 mod skip;
+mod spot;
+mod sys;
+mod table;
+mod tramp;

@@ -1,9 +1,12 @@
 //! What can be hooked: the modules of the own process and their functions.
 
+use crate::code::Code;
 use crate::skip::AttachError;
+use skep_proc::elf;
+use skep_proc::module::{self, Role};
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// One ELF file mapped into the process.
 #[derive(Debug)]
@@ -14,8 +17,11 @@ pub struct Module {
     pub bias: u64,
     /// Executable ranges in memory.
     pub text: Vec<Range<u64>>,
-    /// Whether it is the program itself.
-    pub main: bool,
+    /// What it is to the process.
+    pub role: Role,
+    file: module::Module,
+    list: OnceLock<List>,
+    code: OnceLock<Code>,
 }
 
 /// One function in memory.
@@ -23,37 +29,169 @@ pub struct Module {
 pub struct Function {
     /// Where it lives.
     pub module: Arc<Module>,
-    /// Its best name, as in the symbol table.
+    /// Its best name, as in the symbol table; `sub_` and the address in the file when it has none.
     pub name: String,
     /// Its other names.
     pub aliases: Vec<String>,
     /// Address in memory.
     pub addr: u64,
-    /// Size in bytes; 0 when nobody knows.
+    /// Size in bytes.
     pub size: u64,
-    /// What the symbol table says about it.
+    /// What it is.
     pub kind: Kind,
-    /// Number of argument words, when the prototype is known.
+    /// Number of argument words, when the prototype is known; else hooks see 6.
     pub nr_args: Option<u8>,
 }
 
 /// Sorts functions by what they are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Kind {
     /// An ordinary function.
     Func,
-    /// The resolver of an indirect function; cannot be hooked.
+    /// The resolver of an indirect function.
     Resolver,
+    /// A part of a function that the compiler moved away from it.
+    Cold,
+    /// Linkage stubs and start-up code.
+    Stub,
 }
 
-/// Lists the modules of the own process. Symbols are read when [`Module::functions`] asks for them.
+/// What the file says, sorted by address in memory.
+#[derive(Debug)]
+pub(crate) struct List {
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    addr: u64,
+    size: u64,
+    kind: Kind,
+    names: Vec<String>,
+}
+
+/// Lists the modules of the own process. Symbols are read when [`Module::functions`] asks for them, once a module, so keep the
+/// modules that you work with. The calling thread should be [muted](crate::mute()).
 pub fn scan() -> Result<Vec<Arc<Module>>, AttachError> {
-    Ok(Vec::new())
+    let modules = module::own().map_err(|e| AttachError::Modules { what: e.to_string() })?;
+    Ok(modules.into_iter().map(|file| Arc::new(Module::new(file))).collect())
 }
 
 impl Module {
-    /// Lists the functions of a module, sorted by address.
-    pub fn functions(self: &Arc<Self>) -> Result<Vec<Function>, AttachError> {
-        Ok(Vec::new())
+    fn new(file: module::Module) -> Self {
+        Self {
+            path: file.path.clone(),
+            bias: file.bias,
+            text: file.text.clone(),
+            role: file.role,
+            file,
+            list: OnceLock::new(),
+            code: OnceLock::new(),
+        }
     }
+
+    /// Tells whether it is the program itself.
+    #[must_use]
+    pub fn is_main(&self) -> bool {
+        self.role == Role::Main
+    }
+
+    /// What the file's mappings say.
+    #[must_use]
+    pub fn file(&self) -> &module::Module {
+        &self.file
+    }
+
+    /// Lists the functions of the module, sorted by address. Functions without a symbol are found through the unwind tables.
+    ///
+    /// # Errors
+    ///
+    /// [`AttachError::Symbols`] when the file cannot be read.
+    pub fn functions(self: &Arc<Self>) -> Result<Vec<Function>, AttachError> {
+        let list = self.list()?;
+        Ok(list.entries.iter().map(|e| self.function(e)).collect())
+    }
+
+    fn function(self: &Arc<Self>, e: &Entry) -> Function {
+        let mut names = e.names.iter().cloned();
+        Function {
+            module: Arc::clone(self),
+            name: names.next().unwrap_or_default(),
+            aliases: names.collect(),
+            addr: e.addr,
+            size: e.size,
+            kind: e.kind,
+            nr_args: None,
+        }
+    }
+
+    /// Finds a function by any of its names.
+    pub fn function_named(self: &Arc<Self>, name: &str) -> Result<Option<Function>, AttachError> {
+        Ok(self.list()?.entries.iter().find(|e| e.names.iter().any(|n| n == name)).map(|e| self.function(e)))
+    }
+
+    fn list(&self) -> Result<&List, AttachError> {
+        if let Some(list) = self.list.get() {
+            return Ok(list);
+        }
+        let list = List::read(&self.file).map_err(|e| AttachError::Symbols { path: self.path.clone(), what: e.to_string() })?;
+        Ok(self.list.get_or_init(|| list))
+    }
+
+    /// Where functions begin, as far as known, sorted.
+    pub(crate) fn starts(&self) -> Vec<u64> {
+        self.list().map(|l| l.entries.iter().map(|e| e.addr).collect()).unwrap_or_default()
+    }
+
+    /// The branches of the module's code. Decoded on the first call, which must come before anything in it is changed.
+    pub(crate) fn code(&self) -> &Code {
+        self.code.get_or_init(|| Code::read(self))
+    }
+}
+
+impl List {
+    fn read(file: &module::Module) -> Result<Self, elf::ElfError> {
+        let elf = file.elf()?;
+        let symbols = elf.functions_at(&file.path, "/".as_ref())?;
+        let fdes = elf.fdes().unwrap_or_default();
+        let stubs = elf.not_functions();
+        let kind_at = |vaddr: u64, name: &str| {
+            let fde = fdes.binary_search_by_key(&vaddr, |f| f.start).ok().and_then(|i| fdes.get(i));
+            if stubs.iter().any(|r| r.contains(&vaddr)) {
+                Kind::Stub
+            } else if fde.is_some_and(|f| !f.function_entry) || is_cold(name) {
+                Kind::Cold
+            } else {
+                Kind::Func
+            }
+        };
+        let mut entries: Vec<Entry> = Vec::with_capacity(symbols.len());
+        for f in symbols.iter() {
+            let name = f.name_lossy().into_owned();
+            let kind = if f.kind == elf::Kind::Ifunc { Kind::Resolver } else { kind_at(f.vaddr, &name) };
+            let aliases = f.aliases().map(|a| String::from_utf8_lossy(a.name).into_owned());
+            let names = std::iter::once(name).chain(aliases).collect();
+            entries.push(Entry { addr: file.addr(f.vaddr), size: f.size, kind, names });
+        }
+        let named = entries.len();
+        for fde in &fdes {
+            let addr = file.addr(fde.start);
+            let known = entries.get(..named).unwrap_or_default();
+            let after = known.partition_point(|e| e.addr <= addr);
+            let inside = after.checked_sub(1).and_then(|i| known.get(i)).is_some_and(|e| e.addr == addr || addr - e.addr < e.size);
+            if !inside && fde.function_entry && !stubs.iter().any(|r| r.contains(&fde.start)) {
+                let name = format!("sub_{:x}", fde.start);
+                entries.push(Entry { addr, size: fde.end - fde.start, kind: Kind::Func, names: vec![name] });
+            }
+        }
+        entries.sort_by_key(|e| e.addr);
+        entries.dedup_by_key(|e| e.addr);
+        Ok(Self { entries })
+    }
+}
+
+/// gcc's `f.cold`, `f.cold.12`, and clang's `f.cold.1`.
+fn is_cold(name: &str) -> bool {
+    name.split_once(".cold").is_some_and(|(_, rest)| rest.is_empty() || rest.starts_with('.'))
 }

@@ -1,0 +1,152 @@
+//! The branches of a module: who jumps where.
+//!
+//! All executable bytes are decoded once, from each function's start to the next one's, and every direct branch whose target
+//! could be among the first bytes of a function is kept. Indirect jumps through tables are looked at when a function that has
+//! one is about to be changed.
+
+use crate::sites::Module;
+use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
+use std::ops::Range;
+
+/// Bytes at the start of a function that branches into are kept for: `endbr64`, a jump, and an instruction that is cut.
+const WINDOW: u64 = 24;
+
+/// What was found in a module's code.
+#[derive(Debug)]
+pub(crate) struct Code {
+    /// Starts of functions, sorted.
+    starts: Vec<u64>,
+    /// `(target, from)` of branches and calls near a function's start, sorted; targets equal to a start only from jumps.
+    branches: Vec<(u64, u64)>,
+    /// Indirect jumps that are not through the linkage table, sorted.
+    indirect: Vec<u64>,
+    text: Vec<Range<u64>>,
+}
+
+/// The bytes of mapped code.
+///
+/// # Safety
+///
+/// The range is mapped readable and stays so; it may be changed by the engine only, under its lock.
+pub(crate) unsafe fn bytes<'a>(range: &Range<u64>) -> &'a [u8] {
+    // SAFETY: by the caller's promise.
+    unsafe { std::slice::from_raw_parts(range.start as *const u8, (range.end - range.start) as usize) }
+}
+
+impl Code {
+    pub(crate) fn read(module: &Module) -> Self {
+        let starts = module.starts();
+        let mut out = Self { branches: Vec::new(), indirect: Vec::new(), text: module.text.clone(), starts };
+        let mut i = Instruction::default();
+        for range in &module.text {
+            // SAFETY: executable ranges of a mapped module are readable; execute-only code does not exist on this system's
+            // x86-64, where PROT_EXEC implies reading.
+            let code = unsafe { bytes(range) };
+            let mut at = range.start;
+            let first = out.starts.partition_point(|s| *s <= range.start);
+            for k in first..=out.starts.len() {
+                let end = out.starts.get(k).copied().unwrap_or(range.end).min(range.end);
+                let own = out.starts.get(k.wrapping_sub(1)).copied().unwrap_or(range.start);
+                out.sweep(code, range.start, at..end, own, &mut i);
+                at = end;
+                if end == range.end {
+                    break;
+                }
+            }
+        }
+        out.branches.sort_unstable();
+        out
+    }
+
+    fn sweep(&mut self, code: &[u8], base: u64, part: Range<u64>, own: u64, i: &mut Instruction) {
+        let Some(slice) = code.get((part.start - base) as usize..(part.end - base) as usize) else { return };
+        let mut decoder = Decoder::with_ip(64, slice, part.start, DecoderOptions::NO_INVALID_CHECK);
+        while decoder.can_decode() {
+            decoder.decode_out(i);
+            match i.flow_control() {
+                FlowControl::Next | FlowControl::Return => {}
+                FlowControl::IndirectBranch if !i.is_ip_rel_memory_operand() => self.indirect.push(i.ip()),
+                FlowControl::IndirectBranch | FlowControl::IndirectCall => {}
+                flow => {
+                    if !matches!(i.op0_kind(), OpKind::NearBranch64) {
+                        continue;
+                    }
+                    let target = i.near_branch_target();
+                    let near = target.wrapping_sub(own) < WINDOW;
+                    let inside = part.contains(&target) && !near;
+                    if !inside && !(flow == FlowControl::Call && self.is_start(target)) {
+                        self.branches.push((target, i.ip()));
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_start(&self, addr: u64) -> bool {
+        self.starts.binary_search(&addr).is_ok()
+    }
+
+    /// The start of the first function behind `addr`, or the end of its text.
+    pub(crate) fn next_start(&self, addr: u64) -> u64 {
+        let end = self.text_of(addr).map_or(addr, |r| r.end);
+        self.starts.get(self.starts.partition_point(|s| *s <= addr)).copied().unwrap_or(end).min(end)
+    }
+
+    /// The executable range around `addr`.
+    pub(crate) fn text_of(&self, addr: u64) -> Option<Range<u64>> {
+        self.text.iter().find(|r| r.contains(&addr)).cloned()
+    }
+
+    /// Direct branches into `range`, `(target, from)`.
+    pub(crate) fn branches_into(&self, range: Range<u64>) -> &[(u64, u64)] {
+        let low = self.branches.partition_point(|b| b.0 < range.start);
+        let high = self.branches.partition_point(|b| b.0 < range.end);
+        self.branches.get(low..high).unwrap_or_default()
+    }
+
+    /// Looks for an entry of a jump table of `function` (its code given in `code`) that leads into `range`.
+    ///
+    /// A table is whatever a rip-relative `lea` of the function points at, read as 32-bit distances from itself (gcc and clang
+    /// for position-independent code), or the absolute displacement of an indirect jump, read as addresses, for as long as the
+    /// entries stay inside the function.
+    pub(crate) fn table_into(&self, function: &Range<u64>, code: &[u8], range: &Range<u64>, module: &Module) -> Option<u64> {
+        let low = self.indirect.partition_point(|i| *i < function.start);
+        if self.indirect.get(low).is_none_or(|i| *i >= function.end) {
+            return None;
+        }
+        let span = &module.file().span;
+        let mut decoder = Decoder::with_ip(64, code, function.start, DecoderOptions::NO_INVALID_CHECK);
+        while decoder.can_decode() {
+            let i = decoder.decode();
+            let hit = if i.code() == Op::Lea_r64_m && i.is_ip_rel_memory_operand() {
+                entries(i.ip_rel_memory_address(), span, 4)
+                    .map(|e| i.ip_rel_memory_address().wrapping_add(e as i32 as u64))
+                    .take_while(|t| function.contains(t))
+                    .any(|t| range.contains(&t))
+            } else if i.flow_control() == FlowControl::IndirectBranch
+                && i.memory_base() == Register::None
+                && i.memory_index() != Register::None
+            {
+                entries(i.memory_displacement64(), span, 8).take_while(|t| function.contains(t)).any(|t| range.contains(&t))
+            } else {
+                false
+            };
+            if hit {
+                return Some(i.ip());
+            }
+        }
+        None
+    }
+}
+
+/// Reads little-endian words of mapped read-only data, not past its module.
+fn entries(at: u64, span: &Range<u64>, size: u64) -> impl Iterator<Item = u64> + use<> {
+    let room = if span.contains(&at) { (span.end - at) / size } else { 0 };
+    (0..room.min(1 << 16)).map_while(move |n| {
+        let mut word = [0u8; 8];
+        let from = at + n * size;
+        // Parts of a module between its segments are not mapped, so the kernel does the reading.
+        let got = crate::sys::read_own(from, word.get_mut(..size as usize)?);
+        got.then(|| u64::from_le_bytes(word))
+    })
+}

@@ -1,0 +1,191 @@
+//! Executable memory near a module: where moved instructions and the ways to the trampolines live.
+//!
+//! ```text
+//! chunk   +0   addresses of the trampolines, then veneers: one `jmp [address]` for each
+//! island  +0   address of the function's Meta
+//!         +8   call [entry trampoline]          a site with entry hooks jumps here; the trampoline finds Meta at -14
+//!         +14  moved instructions, jmp back     exit trampolines call this, the function's body
+//!         ...  push [Meta]; jmp [exit trampoline]      a site with exit hooks jumps here
+//! ```
+//!
+//! A chunk is written while it is plain data and made executable, and no longer writable, before anything jumps there. Islands
+//! are never freed: a thread may sleep in a system call whose instruction was moved.
+
+use crate::skip::Skip;
+use crate::sys;
+use crate::tramp::{self, Meta};
+use std::ops::Range;
+
+/// Distance that 32-bit operands in a chunk must be able to bridge, with room to spare.
+const REACH: u64 = (1 << 31) - (1 << 24);
+const HEAD: u64 = 128;
+const PAGE: u64 = 4096;
+
+/// Memory being filled; becomes executable by [`Builder::finish`].
+#[derive(Debug)]
+pub(crate) struct Builder {
+    base: u64,
+    size: u64,
+    used: u64,
+}
+
+/// Where one function's pieces are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Island {
+    /// A site with entry hooks only jumps here; 0 for compiled-in sites, which call the veneer.
+    pub(crate) entry: u64,
+    /// The moved instructions.
+    pub(crate) body: u64,
+    /// A site with exit hooks jumps here.
+    pub(crate) exit: u64,
+}
+
+impl Builder {
+    /// Maps memory within reach of everything in `span` for `n` islands.
+    pub(crate) fn new(span: &Range<u64>, n: usize) -> Result<Self, Skip> {
+        let size = (HEAD + n as u64 * MOST).next_multiple_of(PAGE);
+        let base = near(span, size).ok_or(Skip::NoRoom)?;
+        let mut out = Self { base, size, used: HEAD };
+        let mut head = Vec::with_capacity(HEAD as usize);
+        for t in tramp::TRAMPOLINES {
+            head.extend_from_slice(&(t as usize as u64).to_le_bytes());
+        }
+        for n in 0..tramp::TRAMPOLINES.len() {
+            // jmp [rip - distance to the address]
+            let back = 8 * n as i64 - (head.len() as i64 + 6);
+            head.extend_from_slice(&[0xff, 0x25]);
+            head.extend_from_slice(&(back as i32).to_le_bytes());
+        }
+        out.write(base, &head);
+        Ok(out)
+    }
+
+    /// Where compiled-in sites call the entry trampoline.
+    pub(crate) fn veneer(&self) -> u64 {
+        veneer_of(self.base)
+    }
+
+    /// Address of the next island.
+    fn next(&self) -> u64 {
+        self.base + self.used
+    }
+
+    /// Address of the moved instructions of the next island.
+    pub(crate) fn next_body(&self) -> u64 {
+        self.next() + 14
+    }
+
+    /// Adds an island. `code`: the moved instructions with their way back (they were made for [`next_body`](Self::next_body));
+    /// `None` for a compiled-in site, whose body is `body`. `exit` is an index in [`tramp::TRAMPOLINES`].
+    pub(crate) fn add(&mut self, meta: &'static Meta, code: Option<&[u8]>, body: u64, exit: usize) -> Island {
+        let start = self.next();
+        let mut bytes = Vec::with_capacity(64);
+        bytes.extend_from_slice(&(std::ptr::from_ref(meta) as u64).to_le_bytes());
+        let mut island = Island { entry: 0, body, exit: 0 };
+        if let Some(code) = code {
+            island.entry = start + 8;
+            self.through(&mut bytes, start, [0xff, 0x15], tramp::ENTRY_ISLAND);
+            island.body = start + bytes.len() as u64;
+            bytes.extend_from_slice(code);
+        }
+        island.exit = start + bytes.len() as u64;
+        let back = -(bytes.len() as i64 + 6);
+        bytes.extend_from_slice(&[0xff, 0x35]);
+        bytes.extend_from_slice(&(back as i32).to_le_bytes());
+        self.through(&mut bytes, start, [0xff, 0x25], exit);
+        self.write(start, &bytes);
+        self.used += (bytes.len() as u64).next_multiple_of(16);
+        island
+    }
+
+    /// Appends an instruction that goes through the address of a trampoline at the chunk's start.
+    fn through(&self, bytes: &mut Vec<u8>, start: u64, opcode: [u8; 2], n: usize) {
+        let from = start + bytes.len() as u64 + 6;
+        let to = self.base + 8 * n as u64;
+        bytes.extend_from_slice(&opcode);
+        bytes.extend_from_slice(&(to.wrapping_sub(from) as i32).to_le_bytes());
+    }
+
+    fn write(&mut self, at: u64, bytes: &[u8]) {
+        debug_assert!(at >= self.base && at + bytes.len() as u64 <= self.base + self.size);
+        // SAFETY: inside the chunk, by the size computed in `new`: an island is at most MOST bytes. Nobody else knows it yet.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
+    }
+
+    /// Makes the islands executable and gives back what was not needed.
+    pub(crate) fn finish(self) -> Result<Chunk, Skip> {
+        let keep = self.used.next_multiple_of(PAGE);
+        // SAFETY: the end of the chunk was never used; the rest is not written again.
+        unsafe {
+            if keep < self.size {
+                sys::unmap(self.base + keep, self.size - keep);
+            }
+            sys::protect(self.base, keep, sys::PROT_READ | sys::PROT_EXEC).map_err(|errno| Skip::Protected { errno: errno as i32 })?;
+        }
+        Ok(Chunk { range: self.base..self.base + keep })
+    }
+}
+
+/// Most bytes of one island: address, call, moved instructions (at most 4 + 15 bytes, each branch grown by 10, or a moved call),
+/// jump back, push, jump, rounded up.
+const MOST: u64 = 192;
+
+/// A finished chunk.
+#[derive(Clone, Debug)]
+pub(crate) struct Chunk {
+    pub(crate) range: Range<u64>,
+}
+
+impl Chunk {
+    /// Where compiled-in sites call the entry trampoline.
+    pub(crate) fn veneer(&self) -> u64 {
+        veneer_of(self.range.start)
+    }
+
+    /// Tells whether everything in `span` is within reach.
+    pub(crate) fn reaches(&self, span: &Range<u64>) -> bool {
+        reaches(&self.range, span)
+    }
+}
+
+fn veneer_of(base: u64) -> u64 {
+    base + 8 * tramp::TRAMPOLINES.len() as u64 + 6 * tramp::ENTRY_SITE as u64
+}
+
+fn reaches(chunk: &Range<u64>, span: &Range<u64>) -> bool {
+    chunk.end.max(span.end) - chunk.start.min(span.start) < REACH
+}
+
+/// Maps `size` bytes in the free gap that is nearest to `span`.
+fn near(span: &Range<u64>, size: u64) -> Option<u64> {
+    let maps = std::fs::read_to_string("/proc/thread-self/maps").ok()?;
+    let mut used: Vec<Range<u64>> = maps.lines().filter_map(line_range).collect();
+    used.sort_by_key(|r| r.start);
+    let mut candidates = Vec::new();
+    // The lowest page that programs can usually map, and the end of user space.
+    let mut free_from = 0x10000;
+    for r in used.iter().chain(std::iter::once(&(0x7fff_ffff_f000..u64::MAX))) {
+        let gap = free_from..r.start;
+        free_from = free_from.max(r.end);
+        if gap.end < gap.start || gap.end - gap.start < size {
+            continue;
+        }
+        // Close to the module, but a little away from what may want to grow: the heap above a program, stacks below a mapping.
+        for slack in [1u64 << 24, 0] {
+            if gap.end <= span.start {
+                candidates.push(gap.end.saturating_sub(size + slack).max(gap.start) & !(PAGE - 1));
+            } else {
+                candidates.push((gap.start.max(span.end) + slack).next_multiple_of(PAGE));
+            }
+        }
+    }
+    candidates.retain(|c| reaches(&(*c..*c + size), span));
+    candidates.sort_by_key(|c| c.abs_diff(span.start));
+    candidates.into_iter().find_map(|c| sys::map(c, size, sys::PROT_READ | sys::PROT_WRITE).ok())
+}
+
+fn line_range(line: &str) -> Option<Range<u64>> {
+    let (start, rest) = line.split_once('-')?;
+    let (end, _) = rest.split_once(' ')?;
+    Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
+}

@@ -1,0 +1,126 @@
+//! Changing code that may be running.
+
+use crate::skip::Skip;
+use crate::spot::PATCH;
+use crate::sys;
+use std::fs::File;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+/// One place to change.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    /// Address of the five bytes.
+    pub(crate) at: u64,
+    /// What must be there.
+    pub(crate) old: [u8; PATCH],
+    /// What shall be there.
+    pub(crate) new: [u8; PATCH],
+    /// Executable range around it.
+    pub(crate) text: Range<u64>,
+    /// What a thread does that reaches the place while it is being changed.
+    pub(crate) head: Detour,
+    /// For instructions of the old bytes after the first: where a thread goes on that is about to run it. 0: none begins there.
+    pub(crate) inner: [u64; PATCH],
+}
+
+/// Where a thread is sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Detour {
+    /// It goes on there.
+    Jump(u64),
+    /// It goes on there as if called from the five bytes.
+    Call(u64),
+}
+
+/// Places closer than this share one window of writable memory.
+const GAP: u64 = 1 << 18;
+const PAGE: u64 = 4096;
+
+/// Writable access to code, held while it is changed.
+///
+/// Usually a window: the pages stay executable, as other threads and this very code may need them, and become writable for a
+/// moment. Where the kernel refuses that (SELinux, `MemoryDenyWriteExecute`), every byte goes through `/proc/self/mem`.
+#[derive(Debug)]
+pub(crate) struct Window {
+    opened: Vec<Range<u64>>,
+    memory: Option<File>,
+}
+
+impl Window {
+    /// Opens the pages around all changes, which are sorted by address.
+    pub(crate) fn open(changes: &[Change]) -> Result<Self, Skip> {
+        let mut out = Self { opened: Vec::new(), memory: None };
+        let mut ranges: Vec<(Range<u64>, Range<u64>)> = Vec::new();
+        for c in changes {
+            let pages = c.at & !(PAGE - 1)..(c.at + PATCH as u64).next_multiple_of(PAGE);
+            match ranges.last_mut() {
+                Some((r, text)) if *text == c.text && pages.start <= r.end + GAP => r.end = r.end.max(pages.end),
+                _ => ranges.push((pages, c.text.clone())),
+            }
+        }
+        for (r, _) in ranges {
+            // SAFETY: the pages gain a right and lose none.
+            match unsafe { sys::protect(r.start, r.end - r.start, sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC) } {
+                Ok(()) => out.opened.push(r),
+                Err(errno) => {
+                    let file = File::options().read(true).write(true).open("/proc/self/mem");
+                    out.memory = Some(file.map_err(|_| Skip::Protected { errno: errno as i32 })?);
+                    break;
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// Writes bytes of code. Single bytes are written with one store.
+    pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Skip> {
+        if let Some(memory) = &self.memory {
+            debug_assert!(memory.as_raw_fd() >= 0);
+            return memory.write_all_at(bytes, at).map_err(|e| Skip::Protected { errno: e.raw_os_error().unwrap_or(0) });
+        }
+        for (i, b) in bytes.iter().enumerate() {
+            // SAFETY: inside an opened window.
+            unsafe { ((at as usize + i) as *mut u8).write_volatile(*b) };
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        for r in &self.opened {
+            // SAFETY: gives the pages the protection that code has.
+            let _ = unsafe { sys::protect(r.start, r.end - r.start, sys::PROT_READ | sys::PROT_EXEC) };
+        }
+    }
+}
+
+/// The bytes that are there now.
+pub(crate) fn current(at: u64) -> [u8; PATCH] {
+    let mut out = [0; PATCH];
+    for (i, o) in out.iter_mut().enumerate() {
+        // SAFETY: places are in mapped code.
+        *o = unsafe { ((at as usize + i) as *const u8).read_volatile() };
+    }
+    out
+}
+
+/// Makes all changes, and tells for each whether it was made. `changes` are sorted by address.
+pub(crate) fn apply(changes: &[Change]) -> Vec<Result<(), Skip>> {
+    if changes.is_empty() {
+        return Vec::new();
+    }
+    let window = match Window::open(changes) {
+        Ok(w) => w,
+        Err(skip) => return vec![Err(skip); changes.len()],
+    };
+    quiet(&window, changes)
+}
+
+/// The way of a process with one thread: nobody can be running the bytes.
+fn quiet(window: &Window, changes: &[Change]) -> Vec<Result<(), Skip>> {
+    let one = |c: &Change| if current(c.at) == c.old { window.write(c.at, &c.new) } else { Err(Skip::Foreign) };
+    changes.iter().map(one).collect()
+}

@@ -1,0 +1,140 @@
+//! The site table: from the return address that a compiled-in site's call leaves, to the function's metadata.
+//!
+//! Open addressing, multiplicative hash, at most half full, key and pointer in one 16-byte slot. Readers take no lock: a slot's
+//! pointer is written before its key, a key is never overwritten, and a new table is published with one store. Removed keys stay
+//! until the next rebuild; metadata lives for ever, so a late reader finds an empty plan.
+
+use crate::tramp::{self, Meta};
+use std::mem::size_of;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+const FLOOR_BITS: u32 = 4;
+
+/// The head of a table; slots follow. The layout is known to `tramp/x64.s`.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Table {
+    /// 64 minus the number of index bits.
+    shift: u64,
+    mask: u64,
+    slots: [Slot; 0],
+}
+
+#[repr(C)]
+#[derive(Debug)]
+struct Slot {
+    key: AtomicU64,
+    meta: AtomicPtr<Meta>,
+}
+
+impl Table {
+    fn new(bits: u32) -> *mut Self {
+        let words = size_of::<Self>() / 8 + (2usize << bits);
+        let memory = Box::into_raw(vec![0u64; words].into_boxed_slice()).cast::<u64>();
+        // SAFETY: `memory` has room for the head, and zeros are empty slots.
+        unsafe {
+            memory.write(u64::from(64 - bits));
+            memory.add(1).write((1 << bits) - 1);
+        }
+        memory.cast()
+    }
+
+    /// Finds the slot of `key`, or the empty one where the search for it ends.
+    #[inline(always)]
+    fn slot(table: *const Self, key: u64) -> *const Slot {
+        // SAFETY: tables are made by `new` (or are the empty one in x64.s) and the index is masked; at least one slot is empty,
+        // so the walk ends.
+        unsafe {
+            let mut i = GOLDEN.wrapping_mul(key).wrapping_shr((*table).shift as u32) & (*table).mask;
+            loop {
+                let slot = (&raw const (*table).slots).cast::<Slot>().wrapping_add(i as usize);
+                let k = (*slot).key.load(Ordering::Acquire);
+                if k == key || k == 0 {
+                    return slot;
+                }
+                i = i.wrapping_add(1) & (*table).mask;
+            }
+        }
+    }
+
+    /// Looks a key up in the live table; null when it is not there. Fit for the event path.
+    #[inline(always)]
+    pub(crate) fn find(key: u64) -> *const Meta {
+        let slot = Self::slot(tramp::table().load(Ordering::Acquire), key);
+        // SAFETY: `slot` points into a table that the caller's guard keeps alive.
+        unsafe { if (*slot).key.load(Ordering::Acquire) == key { (*slot).meta.load(Ordering::Relaxed) } else { ptr::null() } }
+    }
+}
+
+/// The writer's side of the table.
+#[derive(Debug, Default)]
+pub(crate) struct Writer {
+    /// Slots taken in the live table, removed keys included; 0 capacity: the static empty table is live.
+    taken: usize,
+    bits: u32,
+}
+
+impl Writer {
+    /// Makes room for `more` keys besides those of `live`, and drops removed ones when a table is rebuilt. Returns the old
+    /// table, to be given to [`free`] once no thread can be reading it.
+    pub(crate) fn reserve(&mut self, more: usize, live: &mut dyn Iterator<Item = (u64, &'static Meta)>, n: usize) -> Option<*mut Table> {
+        let want = Self::bits_for(n + more);
+        let roomy = self.bits > 0 && (self.taken + more) * 2 <= 1 << self.bits;
+        // Shrinking waits until a quarter would do, so that a link that comes and goes does not rebuild each time.
+        if roomy && (want + 2 > self.bits || self.bits == FLOOR_BITS) {
+            return None;
+        }
+        let table = Table::new(want);
+        let mut taken = 0;
+        for (key, meta) in live {
+            Self::store(table, key, meta);
+            taken += 1;
+        }
+        let old = tramp::table().swap(table, Ordering::AcqRel);
+        let was_static = self.bits == 0;
+        (self.taken, self.bits) = (taken, want);
+        (!was_static).then_some(old)
+    }
+
+    fn bits_for(n: usize) -> u32 {
+        (n * 2).max(1).next_power_of_two().trailing_zeros().max(FLOOR_BITS)
+    }
+
+    /// Adds a key. There must be room ([`reserve`](Self::reserve)).
+    pub(crate) fn insert(&mut self, key: u64, meta: &'static Meta) {
+        self.taken += usize::from(Self::store(tramp::table().load(Ordering::Relaxed), key, meta));
+    }
+
+    fn store(table: *mut Table, key: u64, meta: &'static Meta) -> bool {
+        let slot = Table::slot(table, key);
+        // SAFETY: `slot` points into `table`, which only this writer changes.
+        unsafe {
+            let new = (*slot).key.load(Ordering::Relaxed) == 0;
+            (*slot).meta.store(ptr::from_ref(meta).cast_mut(), Ordering::Relaxed);
+            // Pairs with the readers' load of the key.
+            (*slot).key.store(key, Ordering::Release);
+            new
+        }
+    }
+
+    /// Index bits of the live table.
+    #[cfg(test)]
+    pub(crate) fn bits(&self) -> u32 {
+        self.bits
+    }
+}
+
+/// Frees a table that is not live any more.
+///
+/// # Safety
+///
+/// `table` came from [`Writer::reserve`], once, and no thread is reading it.
+pub(crate) unsafe fn free(table: *mut Table) {
+    // SAFETY: the same pointer and length that `new` made the box of.
+    unsafe {
+        let words = size_of::<Table>() / 8 + 2 * ((*table).mask as usize + 1);
+        drop(Box::from_raw(ptr::slice_from_raw_parts_mut(table.cast::<u64>(), words)));
+    }
+}

@@ -1,0 +1,236 @@
+//! The static trampolines and the memory they read: [`Meta`], [`Plan`], [`Slot`] and the site table.
+//!
+//! A plan is immutable. Changing what runs on a function means building another plan and storing its address in the function's
+//! [`Meta`]; threads that are walking the old one finish it, so it is freed only after [`crate::guard::drain`]. `Meta`s stay
+//! for ever: one for each function that was ever hooked.
+
+use crate::frame::{Frame, MAX_SESSIONS};
+use crate::guard;
+use crate::hook::{Hook, Position};
+use crate::table::Table;
+use std::mem::{offset_of, size_of};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+/// What the trampolines know of a hooked function.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub(crate) struct Meta {
+    /// What runs; never null.
+    pub(crate) plan: AtomicPtr<Plan>,
+    /// Address of the function.
+    pub(crate) ip: u64,
+    /// Where exit trampolines call the function's body.
+    pub(crate) body: AtomicU64,
+    /// Number of arguments shown.
+    pub(crate) nr_args: AtomicU64,
+    /// 1 when a hook wants arguments from the stack.
+    pub(crate) wants: AtomicU32,
+}
+
+/// One run of a hook on one function.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Slot {
+    run: u64,
+    data: u64,
+    cookie: u64,
+    pub(crate) missed: u64,
+    /// Number of the attachment.
+    pub(crate) seq: u64,
+    /// Index of the session word, or -1.
+    session: i64,
+}
+
+/// What runs on a function: entry slots, modify-return slots, exit slots, right behind this head.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) entry_end: u64,
+    pub(crate) mod_end: u64,
+    pub(crate) exit_end: u64,
+    /// Number of the newest attachment in it.
+    seq: u64,
+}
+
+/// One hook on one function as the engine remembers it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) hook: Hook,
+    pub(crate) cookie: u64,
+    pub(crate) seq: u64,
+}
+
+impl Plan {
+    /// Builds a plan on the heap. `entries` are in the order of attaching; sessions beyond [`MAX_SESSIONS`] must not be there.
+    pub(crate) fn build(entries: &[Entry]) -> *mut Self {
+        let count = |f: fn(Position) -> bool| entries.iter().filter(|e| f(e.hook.position)).count();
+        let entry = count(|p| matches!(p, Position::Entry | Position::Session));
+        let modify = count(|p| p == Position::ModifyReturn);
+        let exit = count(|p| matches!(p, Position::Exit | Position::Session));
+        let total = entry + modify + exit;
+        let words = (size_of::<Self>() + total * size_of::<Slot>()) / 8;
+        let memory = Box::into_raw(vec![0u64; words].into_boxed_slice()).cast::<u64>();
+        let first = memory as u64 + size_of::<Self>() as u64;
+        let end = |n: usize| first + (n * size_of::<Slot>()) as u64;
+        let head = Self {
+            entry_end: end(entry),
+            mod_end: end(entry + modify),
+            exit_end: end(total),
+            seq: entries.iter().map(|e| e.seq).max().unwrap_or(0),
+        };
+        // SAFETY: `memory` is 8-aligned and has room for the head and `total` slots behind it, all of plain words.
+        unsafe {
+            memory.cast::<Self>().write(head);
+            let slots = memory.byte_add(size_of::<Self>()).cast::<Slot>();
+            let (mut at_entry, mut at_mod, mut at_exit, mut session) = (0, entry, entry + modify, 0);
+            for e in entries {
+                let slot = |session: i64| Slot {
+                    run: e.hook.run as usize as u64,
+                    data: e.hook.data as u64,
+                    cookie: e.cookie,
+                    missed: e.hook.missed as u64,
+                    seq: e.seq,
+                    session,
+                };
+                match e.hook.position {
+                    Position::Entry => put(slots, &mut at_entry, slot(-1)),
+                    Position::ModifyReturn => put(slots, &mut at_mod, slot(-1)),
+                    Position::Exit => put(slots, &mut at_exit, slot(-1)),
+                    Position::Session => {
+                        put(slots, &mut at_entry, slot(session));
+                        put(slots, &mut at_exit, slot(session));
+                        session += 1;
+                    }
+                }
+            }
+        }
+        memory.cast()
+    }
+
+    /// Frees a plan.
+    ///
+    /// # Safety
+    ///
+    /// `plan` came from [`build`](Self::build), no `Meta` points at it, and no thread is walking it.
+    pub(crate) unsafe fn free(plan: *mut Self) {
+        // SAFETY: the caller owns it.
+        let end = unsafe { (*plan).exit_end };
+        let words = (end as usize - plan as usize) / 8;
+        // SAFETY: the same pointer and length that `build` made the box of.
+        drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(plan.cast::<u64>(), words)) });
+    }
+}
+
+/// # Safety
+///
+/// `slots` has room for `*at`.
+unsafe fn put(slots: *mut Slot, at: &mut usize, slot: Slot) {
+    // SAFETY: by the caller's promise.
+    unsafe { slots.add(*at).write(slot) };
+    *at += 1;
+}
+
+/// The most sessions a plan takes, re-exported next to what depends on it.
+pub(crate) const SESSIONS: usize = MAX_SESSIONS;
+
+const _: () = {
+    assert!(size_of::<Plan>() == 32 && size_of::<Slot>() == 48);
+    assert!(offset_of!(Slot, run) == 0 && offset_of!(Meta, plan) == 0 && offset_of!(Plan, entry_end) == 0);
+    assert!(offset_of!(Frame, args) == 40 && offset_of!(Frame, rax) == 144 && offset_of!(Frame, rsp) == 216);
+    assert!(size_of::<Frame>() == 272);
+};
+
+/// Bytes of the frame an entry trampoline makes: up to and with `rsp`.
+const FRAME: usize = offset_of!(Frame, rsp) + 8;
+/// Bytes of the frame an exit trampoline makes.
+const XFRAME: usize = 368;
+
+std::arch::global_asm!(
+    include_str!("tramp/x64.s"),
+    FRAME = const FRAME,
+    XFRAME = const XFRAME,
+    X_SEQ = const 272,
+    X_SESSIONS = const 280,
+    X_IDS = const 288,
+    X_WORDS = const 288 + 8 * SESSIONS,
+    X_BODY = const 288 + 16 * SESSIONS,
+    MD_PLAN = const offset_of!(Meta, plan),
+    MD_IP = const offset_of!(Meta, ip),
+    MD_BODY = const offset_of!(Meta, body),
+    MD_NR_ARGS = const offset_of!(Meta, nr_args),
+    MD_WANTS = const offset_of!(Meta, wants),
+    PLAN_ENTRY_END = const offset_of!(Plan, entry_end),
+    PLAN_MOD_END = const offset_of!(Plan, mod_end),
+    PLAN_EXIT_END = const offset_of!(Plan, exit_end),
+    PLAN_SEQ = const offset_of!(Plan, seq),
+    PLAN_SLOTS = const size_of::<Plan>(),
+    SLOT_RUN = const offset_of!(Slot, run),
+    SLOT_DATA = const offset_of!(Slot, data),
+    SLOT_COOKIE = const offset_of!(Slot, cookie),
+    SLOT_SEQ = const offset_of!(Slot, seq),
+    SLOT_SESSION = const offset_of!(Slot, session),
+    SLOT_SIZE = const size_of::<Slot>(),
+    BLOCK_PAGE = const offset_of!(guard::Block, page),
+    slow_entry = sym guard::slow_entry,
+    slow_exit = sym guard::slow_exit,
+);
+
+unsafe extern "C" {
+    fn skep_attach_entry_island();
+    fn skep_attach_entry_site();
+    fn skep_attach_exit_0();
+    fn skep_attach_exit_8();
+    fn skep_attach_exit_32();
+    fn skep_attach_exit_128();
+    fn skep_attach_exit_512();
+    static skep_attach_table: AtomicPtr<Table>;
+}
+
+/// The table that the site trampoline uses.
+pub(crate) fn table() -> &'static AtomicPtr<Table> {
+    // SAFETY: defined in x64.s, 8-aligned, in writable memory, and only accessed as an atomic word.
+    unsafe { &skep_attach_table }
+}
+
+/// The trampolines, in the order in which islands keep their addresses.
+pub(crate) const TRAMPOLINES: [unsafe extern "C" fn(); 7] = [
+    skep_attach_entry_island,
+    skep_attach_entry_site,
+    skep_attach_exit_0,
+    skep_attach_exit_8,
+    skep_attach_exit_32,
+    skep_attach_exit_128,
+    skep_attach_exit_512,
+];
+
+/// Index in [`TRAMPOLINES`] of the one that islands call for entry hooks.
+pub(crate) const ENTRY_ISLAND: usize = 0;
+/// Index of the one that compiled-in sites call for entry hooks.
+pub(crate) const ENTRY_SITE: usize = 1;
+/// Words of arguments on the stack that the exit trampolines copy, and their indices.
+pub(crate) const EXITS: [(u32, usize); 5] = [(0, 2), (8, 3), (32, 4), (128, 5), (512, 6)];
+
+impl Meta {
+    /// Makes the metadata of a function. Never freed.
+    pub(crate) fn new(ip: u64, nr_args: u64) -> &'static Self {
+        Box::leak(Box::new(Self {
+            plan: AtomicPtr::new(empty()),
+            ip,
+            body: AtomicU64::new(ip),
+            nr_args: AtomicU64::new(nr_args),
+            wants: AtomicU32::new(0),
+        }))
+    }
+
+    /// Publishes a plan and returns the one before. Pairs with the trampolines' loads of the plan.
+    pub(crate) fn publish(&self, plan: *mut Plan) -> *mut Plan {
+        self.plan.swap(plan, Ordering::SeqCst)
+    }
+}
+
+/// The shared plan without slots. Never freed.
+pub(crate) fn empty() -> *mut Plan {
+    use std::sync::OnceLock;
+    static PLAN: OnceLock<usize> = OnceLock::new();
+    *PLAN.get_or_init(|| Plan::build(&[]) as usize) as *mut Plan
+}

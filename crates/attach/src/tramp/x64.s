@@ -1,0 +1,453 @@
+# The trampolines. Included by tramp.rs, Intel syntax; names in braces are constants from there.
+#
+# Nothing here touches a vector, mask, x87 or MMX register, and every general register that the function or its caller can see
+# is given back as it was found: gcc's -fipa-ra lets callers rely on registers that the ABI calls clobbered.
+#
+#   entry trampolines, reached by a call                exit trampolines, reached by a jump after one push
+#
+#   CFA      ->  arguments on the stack                 CFA      ->  arguments on the stack
+#   CFA-8        return address of the function         CFA-8        return address of the function
+#   CFA-16       where to go on in the function         CFA-16       metadata of the function
+#   ...          Frame, up to `rsp`, FRAME bytes        ...          our own words, Frame with `at_return`, XFRAME bytes
+#   rsp      ->                                         ...          N words, copies of the arguments on the stack
+#                                                       rsp      ->
+#
+# The Frame lies at rsp+F, F = 8*N. Within the walks: rbx the slot, r13 the end of the slots, rbp the metadata, r12 the thread's
+# block, r15 the plan. Whoever changes a frame changes frame.rs and the constants in tramp.rs too.
+
+    .section .tbss.skep_attach_block,"awT",@nobits
+    .p2align 3
+    .globl skep_attach_block
+    .hidden skep_attach_block
+    .type skep_attach_block,@tls_object
+    .size skep_attach_block, 8
+skep_attach_block:
+    .zero 8
+
+    .section .text.skep_event,"ax",@progbits
+
+.macro SKEP_SAVE f, cfa
+    mov [rsp+\f+40], rdi
+    mov [rsp+\f+48], rsi
+    mov [rsp+\f+56], rdx
+    mov [rsp+\f+64], rcx
+    mov [rsp+\f+72], r8
+    mov [rsp+\f+80], r9
+    mov [rsp+\f+144], rax
+    mov [rsp+\f+152], r10
+    mov [rsp+\f+160], r11
+    mov [rsp+\f+168], rbx
+    .cfi_offset rbx, \f+168-\cfa
+    mov [rsp+\f+176], rbp
+    .cfi_offset rbp, \f+176-\cfa
+    mov [rsp+\f+184], r12
+    .cfi_offset r12, \f+184-\cfa
+    mov [rsp+\f+192], r13
+    .cfi_offset r13, \f+192-\cfa
+    mov [rsp+\f+200], r14
+    .cfi_offset r14, \f+200-\cfa
+    mov [rsp+\f+208], r15
+    .cfi_offset r15, \f+208-\cfa
+    lea rcx, [rsp+\cfa-8]
+    mov [rsp+\f+216], rcx
+.endm
+
+.macro SKEP_RESTORE f
+    mov rdi, [rsp+\f+40]
+    mov rsi, [rsp+\f+48]
+    mov rdx, [rsp+\f+56]
+    mov rcx, [rsp+\f+64]
+    mov r8, [rsp+\f+72]
+    mov r9, [rsp+\f+80]
+    mov rax, [rsp+\f+144]
+    mov r10, [rsp+\f+152]
+    mov r11, [rsp+\f+160]
+    mov rbx, [rsp+\f+168]
+    mov rbp, [rsp+\f+176]
+    mov r12, [rsp+\f+184]
+    mov r13, [rsp+\f+192]
+    mov r15, [rsp+\f+208]
+.endm
+
+# r12 = this thread's block; to \slow when there is none yet or the thread is inside a hook or muted.
+.macro SKEP_GUARD slow
+    mov r12, qword ptr [rip + skep_attach_block@GOTTPOFF]
+    mov r12, qword ptr fs:[r12]
+    test r12, r12
+    jz \slow
+    cmp qword ptr [r12], 0
+    jne \slow
+.endm
+
+# The words of the frame that are the same for all hooks of a call.
+.macro SKEP_HEAD f
+    mov rcx, [rbp+{MD_IP}]
+    mov rdx, [rbp+{MD_NR_ARGS}]
+    mov [rsp+\f+24], rcx
+    mov [rsp+\f+32], rdx
+    mov qword ptr [rsp+\f], 0
+    mov qword ptr [rsp+\f+8], 0
+.endm
+
+# Arguments 7-12 into the frame. \at: where they are, from rsp.
+.macro SKEP_STACK_ARGS f, at
+    lea rdi, [rsp+\f+88]
+    lea rsi, [rsp+\at]
+    mov ecx, 6
+    call skep_attach_copy
+.endm
+
+# One run: slot rbx.
+.macro SKEP_RUN f
+    mov rax, [rbx+{SLOT_COOKIE}]
+    mov rsi, [rbx+{SLOT_DATA}]
+    mov [rsp+\f+16], rax
+    lea rdi, [rsp+\f+40]
+    call qword ptr [rbx+{SLOT_RUN}]
+.endm
+
+# Copies rcx words (1..=512) from rsi to rdi, but only as far as the source is mapped: the words above a function's return
+# address may be the last of its stack. r12: the thread's block. Changes rax rcx rdx rsi rdi r8 r11.
+    .p2align 4
+    .type skep_attach_copy,@function
+skep_attach_copy:
+    .cfi_startproc
+    lea rax, [rsi+rcx*8-1]
+    mov rdx, rax
+    xor rax, rsi
+    cmp rax, 4096
+    jae 2f
+1:  rep movsq
+    ret
+2:  and rdx, -4096
+    cmp rdx, [r12+{BLOCK_PAGE}]
+    je 1b
+    # rt_sigprocmask with an impossible `how` reads the set and changes nothing: EFAULT tells that the page is not readable.
+    mov r8, rcx
+    push rdi
+    .cfi_adjust_cfa_offset 8
+    push rsi
+    .cfi_adjust_cfa_offset 8
+    push rdx
+    .cfi_adjust_cfa_offset 8
+    push r10
+    .cfi_adjust_cfa_offset 8
+    mov edi, -1
+    mov rsi, rdx
+    xor edx, edx
+    mov r10d, 8
+    mov eax, 14
+    syscall
+    pop r10
+    .cfi_adjust_cfa_offset -8
+    pop rdx
+    .cfi_adjust_cfa_offset -8
+    pop rsi
+    .cfi_adjust_cfa_offset -8
+    pop rdi
+    .cfi_adjust_cfa_offset -8
+    mov rcx, r8
+    cmp rax, -14
+    je 3f
+    mov [r12+{BLOCK_PAGE}], rdx
+    jmp 1b
+3:  mov rcx, rdx
+    sub rcx, rsi
+    shr rcx, 3
+    jmp 1b
+    .cfi_endproc
+    .size skep_attach_copy, . - skep_attach_copy
+
+.macro SKEP_ENTRY name, site
+    .p2align 6
+    .globl \name
+    .hidden \name
+    .type \name,@function
+\name:
+    .cfi_startproc
+    .cfi_def_cfa rsp, 16
+    endbr64
+    sub rsp, {FRAME}
+    .cfi_def_cfa_offset {FRAME}+16
+    SKEP_SAVE 0, {FRAME}+16
+    mov rsi, [rsp+{FRAME}]
+    .if \site == 0
+    mov rbp, [rsi-14]
+    .endif
+    SKEP_GUARD 8f
+1:  mov [r12], rsp
+    .if \site
+    # Open addressing: the key is the return address, an empty slot ends the search.
+    mov rdx, [rip + skep_attach_table]
+    movabs rax, 0x9E3779B97F4A7C15
+    imul rax, rsi
+    mov rcx, [rdx]
+    shr rax, cl
+    mov rdi, [rdx+8]
+2:  mov rcx, rax
+    shl rcx, 4
+    mov r8, [rdx+rcx+16]
+    mov rbp, [rdx+rcx+24]
+    cmp r8, rsi
+    je 3f
+    inc rax
+    and rax, rdi
+    test r8, r8
+    jnz 2b
+    jmp 6f
+3:
+    .endif
+    mov r15, [rbp+{MD_PLAN}]
+    SKEP_HEAD 0
+    cmp dword ptr [rbp+{MD_WANTS}], 0
+    jne 7f
+4:  lea rbx, [r15+{PLAN_SLOTS}]
+    mov r13, [r15+{PLAN_ENTRY_END}]
+    cmp rbx, r13
+    je 6f
+    .p2align 4
+    # A thread may have come here just before the site was changed for a session hook; that hook needs the other frame.
+5:  cmp qword ptr [rbx+{SLOT_SESSION}], 0
+    jns 10f
+    SKEP_RUN 0
+10: add rbx, {SLOT_SIZE}
+    cmp rbx, r13
+    jne 5b
+6:  mov qword ptr [r12], 0
+9:  SKEP_RESTORE 0
+    add rsp, {FRAME}
+    .cfi_remember_state
+    .cfi_def_cfa_offset 16
+    ret
+    .cfi_restore_state
+7:  SKEP_STACK_ARGS 0, {FRAME}+16
+    jmp 4b
+8:  mov rdi, r12
+    mov rdx, rsi
+    mov rsi, rsp
+    .if \site
+    xor ecx, ecx
+    .else
+    mov rcx, rbp
+    .endif
+    call {slow_entry}
+    test rax, rax
+    jz 9b
+    mov r12, rax
+    mov rsi, [rsp+{FRAME}]
+    jmp 1b
+    .cfi_endproc
+    .size \name, . - \name
+.endm
+
+SKEP_ENTRY skep_attach_entry_island, 0
+SKEP_ENTRY skep_attach_entry_site, 1
+
+.macro SKEP_EXIT name, n
+    .p2align 6
+    .globl \name
+    .hidden \name
+    .type \name,@function
+\name:
+    .cfi_startproc
+    .cfi_def_cfa rsp, 16
+    endbr64
+    sub rsp, {XFRAME}+8*\n
+    .cfi_def_cfa_offset {XFRAME}+8*\n+16
+    SKEP_SAVE 8*\n, {XFRAME}+8*\n+16
+    mov rbp, [rsp+8*\n+{XFRAME}]
+    SKEP_GUARD 20f
+1:  mov [r12], rsp
+    mov r15, [rbp+{MD_PLAN}]
+    SKEP_HEAD 8*\n
+    mov rcx, [rbp+{MD_BODY}]
+    mov rdx, [r15+{PLAN_SEQ}]
+    mov [rsp+8*\n+{X_BODY}], rcx
+    mov [rsp+8*\n+{X_SEQ}], rdx
+    mov qword ptr [rsp+8*\n+{X_SESSIONS}], 0
+    cmp dword ptr [rbp+{MD_WANTS}], 0
+    jne 22f
+2:  lea rbx, [r15+{PLAN_SLOTS}]
+    mov r13, [r15+{PLAN_ENTRY_END}]
+    cmp rbx, r13
+    je 5f
+    .p2align 4
+3:  cmp qword ptr [rbx+{SLOT_SESSION}], 0
+    jns 24f
+    SKEP_RUN 8*\n
+4:  add rbx, {SLOT_SIZE}
+    cmp rbx, r13
+    jne 3b
+5:  mov r13, [r15+{PLAN_MOD_END}]
+    cmp rbx, r13
+    jne 26f
+6:  mov qword ptr [r12], 0
+    .if \n == 8
+    lea rax, [rsp+8*\n+{XFRAME}+16]
+    and eax, 4095
+    cmp eax, 4096-64
+    ja 7f
+    .set SKEP_I, 0
+    .rept 8
+    mov rax, [rsp+8*\n+{XFRAME}+16+8*SKEP_I]
+    mov [rsp+8*SKEP_I], rax
+    .set SKEP_I, SKEP_I+1
+    .endr
+    jmp 8f
+    .endif
+    .if \n
+7:  mov rdi, rsp
+    lea rsi, [rsp+8*\n+{XFRAME}+16]
+    mov ecx, \n
+    call skep_attach_copy
+    .endif
+8:  SKEP_RESTORE 8*\n
+    call qword ptr [rsp+8*\n+{X_BODY}]
+9:  mov [rsp+8*\n+144], rax
+    mov [rsp+8*\n+152], r10
+    mov [rsp+8*\n+160], r11
+    mov [rsp+8*\n+224], rdi
+    mov [rsp+8*\n+232], rsi
+    mov [rsp+8*\n+240], rdx
+    mov [rsp+8*\n+248], rcx
+    mov [rsp+8*\n+256], r8
+    mov [rsp+8*\n+264], r9
+    mov rbp, [rsp+8*\n+{XFRAME}]
+    SKEP_GUARD 28f
+10: mov [r12], rsp
+    mov r15, [rbp+{MD_PLAN}]
+    mov rcx, [rsp+8*\n+32]
+    mov qword ptr [rsp+8*\n], 0
+    mov qword ptr [rsp+8*\n+8], 1
+    mov [rsp+8*\n+rcx*8+40], rax
+    mov rbx, [r15+{PLAN_MOD_END}]
+    mov r13, [r15+{PLAN_EXIT_END}]
+    cmp rbx, r13
+    je 13f
+    .p2align 4
+11: mov rax, [rbx+{SLOT_SESSION}]
+    test rax, rax
+    jns 30f
+    mov rax, [rbx+{SLOT_SEQ}]
+    cmp rax, [rsp+8*\n+{X_SEQ}]
+    ja 12f
+    SKEP_RUN 8*\n
+12: add rbx, {SLOT_SIZE}
+    cmp rbx, r13
+    jne 11b
+13: mov qword ptr [r12], 0
+14: mov rax, [rsp+8*\n+144]
+    mov r10, [rsp+8*\n+152]
+    mov r11, [rsp+8*\n+160]
+    mov rbx, [rsp+8*\n+168]
+    mov rbp, [rsp+8*\n+176]
+    mov r12, [rsp+8*\n+184]
+    mov r13, [rsp+8*\n+192]
+    mov r15, [rsp+8*\n+208]
+    mov rdi, [rsp+8*\n+224]
+    mov rsi, [rsp+8*\n+232]
+    mov rdx, [rsp+8*\n+240]
+    mov rcx, [rsp+8*\n+248]
+    mov r8, [rsp+8*\n+256]
+    mov r9, [rsp+8*\n+264]
+    add rsp, {XFRAME}+8*\n+8
+    .cfi_remember_state
+    .cfi_def_cfa_offset 8
+    ret
+    .cfi_restore_state
+    # A call that runs no hooks goes on in the body as if it had not passed here. The word below rsp is in the red zone.
+20: mov rdi, r12
+    mov rsi, rsp
+    xor edx, edx
+    mov rcx, rbp
+    call {slow_entry}
+    test rax, rax
+    jz 21f
+    mov r12, rax
+    jmp 1b
+21: mov rax, [rbp+{MD_BODY}]
+    mov [rsp+8*\n+{XFRAME}], rax
+    SKEP_RESTORE 8*\n
+    add rsp, {XFRAME}+8*\n+8
+    .cfi_remember_state
+    .cfi_def_cfa_offset 8
+    jmp qword ptr [rsp-8]
+    .cfi_restore_state
+22: SKEP_STACK_ARGS 8*\n, 8*\n+{XFRAME}+16
+    jmp 2b
+    # A session hook at entry: its word is zeroed, and whether it wants the return is kept with the attachment's number.
+24: mov rax, [rbx+{SLOT_SESSION}]
+    lea rcx, [rsp+8*\n+rax*8+{X_WORDS}]
+    mov qword ptr [rcx], 0
+    mov [rsp+8*\n], rcx
+    SKEP_RUN 8*\n
+    mov qword ptr [rsp+8*\n], 0
+    cmp rax, 1
+    je 4b
+    mov rcx, [rbx+{SLOT_SESSION}]
+    mov rdx, [rbx+{SLOT_SEQ}]
+    mov [rsp+8*\n+rcx*8+{X_IDS}], rdx
+    bts qword ptr [rsp+8*\n+{X_SESSIONS}], rcx
+    jmp 4b
+    # Hooks that may replace the function; the return value starts as 0.
+26: mov rcx, [rsp+8*\n+32]
+    mov qword ptr [rsp+8*\n+rcx*8+40], 0
+27: SKEP_RUN 8*\n
+    test rax, rax
+    jnz 32f
+    add rbx, {SLOT_SIZE}
+    cmp rbx, r13
+    jne 27b
+    jmp 6b
+28: mov rdi, r12
+    mov rsi, rsp
+    mov rdx, rbp
+    call {slow_exit}
+    test rax, rax
+    jz 14b
+    mov r12, rax
+    mov rax, [rsp+8*\n+144]
+    jmp 10b
+    # A session hook at return: only if its entry ran in this very call.
+30: bt qword ptr [rsp+8*\n+{X_SESSIONS}], rax
+    jnc 12b
+    mov rcx, [rbx+{SLOT_SEQ}]
+    cmp rcx, [rsp+8*\n+rax*8+{X_IDS}]
+    jne 12b
+    lea rcx, [rsp+8*\n+rax*8+{X_WORDS}]
+    mov [rsp+8*\n], rcx
+    SKEP_RUN 8*\n
+    mov qword ptr [rsp+8*\n], 0
+    jmp 12b
+    # The body is left out: rax is the return value, the rest as at entry.
+32: mov qword ptr [r12], 0
+    mov [rsp+8*\n+144], rax
+    SKEP_RESTORE 8*\n
+    xor edx, edx
+    jmp 9b
+    .cfi_endproc
+    .size \name, . - \name
+.endm
+
+SKEP_EXIT skep_attach_exit_0, 0
+SKEP_EXIT skep_attach_exit_8, 8
+SKEP_EXIT skep_attach_exit_32, 32
+SKEP_EXIT skep_attach_exit_128, 128
+SKEP_EXIT skep_attach_exit_512, 512
+
+    .globl skep_attach_event_end
+    .hidden skep_attach_event_end
+skep_attach_event_end:
+
+    .section .data.rel.skep_attach_table,"aw",@progbits
+    .p2align 3
+    .globl skep_attach_table
+    .hidden skep_attach_table
+    .type skep_attach_table,@object
+    .size skep_attach_table, 8
+skep_attach_table:
+    .quad skep_attach_empty_table
+    .p2align 3
+skep_attach_empty_table:
+    .quad 63, 1, 0, 0, 0, 0
+    .text

@@ -1,0 +1,96 @@
+//! Hooks see a call as it was made, and the call does not notice.
+
+mod support;
+
+use skep_attach::{Engine, Position};
+use std::sync::atomic::Ordering;
+use support::{Library, Seen};
+
+const C: &str = r"
+long add(long a, long b) { return a * 3 + b; }
+long sum12(long a, long b, long c, long d, long e, long f, long g, long h, long i, long j, long k, long l)
+{ return a + 2*b + 3*c + 4*d + 5*e + 6*f + 7*g + 8*h + 9*i + 10*j + 11*k + 12*l; }
+double mix(int a, double b, float c, long d, double e) { return a + b * c - d / e; }
+";
+
+type Add = extern "C" fn(i64, i64) -> i64;
+type Sum12 = extern "C" fn(i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64, i64) -> i64;
+
+fn every_position(flags: &[&str], name: &str) {
+    let lib = Library::new(name, C, "c", flags);
+    // SAFETY: the types are those of the C source.
+    let (add, sum12, mix): (Add, Sum12, extern "C" fn(i32, f64, f32, i64, f64) -> f64) =
+        unsafe { (lib.get("add"), lib.get("sum12"), lib.get("mix")) };
+    let functions = [lib.function("add"), lib.function("sum12"), lib.function("mix")];
+    let engine = Engine::get().expect("engine");
+    let calls = || {
+        assert_eq!(add(5, 7), 22);
+        assert_eq!(sum12(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12), 650);
+        assert_eq!(mix(3, 2.5, 4.0, 9, 2.0), 8.5);
+    };
+    for position in [Position::Entry, Position::Exit, Position::Session, Position::ModifyReturn] {
+        let seen: Vec<_> = functions.iter().map(|_| Seen::leaked()).collect();
+        let mut ids = Vec::new();
+        for (f, s) in functions.iter().zip(&seen) {
+            let done = engine.attach(&[(f, f.addr ^ 99)], &[s.hook(position)]);
+            assert_eq!(done.results, [Ok(())], "{position:?} {}", f.name);
+            ids.push(done.id);
+        }
+        calls();
+        for (f, s) in functions.iter().zip(&seen) {
+            assert_eq!(s.runs(), if position == Position::Session { 2 } else { 1 }, "{position:?} {}", f.name);
+            assert_eq!(s.word(-2), f.addr);
+            assert_eq!(s.word(-3), f.addr ^ 99);
+            assert_eq!(s.word(-1), 6);
+            assert_eq!(s.word(-4), u64::from(matches!(position, Position::Exit | Position::Session)));
+            assert_eq!(s.missed.load(Ordering::SeqCst), 0);
+        }
+        assert_eq!((seen[0].word(0), seen[0].word(1)), (5, 7));
+        let at_entry = matches!(position, Position::Entry);
+        for n in 0..12 {
+            let want = if n == 6 && !at_entry { if position == Position::ModifyReturn { 0 } else { 650 } } else { n as u64 + 1 };
+            assert_eq!(seen[1].word(n), want, "{position:?} word {n}");
+        }
+        for id in ids {
+            let gone = engine.detach(id).expect("attached");
+            assert_eq!((gone.restored, gone.drained), (1, true));
+        }
+        calls();
+        assert!(seen.iter().all(|s| s.runs() <= 2));
+    }
+}
+
+#[test]
+fn plain_code_every_position() {
+    every_position(&["-O2"], "plain");
+    every_position(&["-O0"], "plain0");
+    every_position(&["-O2", "-fcf-protection"], "cet");
+}
+
+#[test]
+fn compiled_in_sites_every_position() {
+    every_position(&["-O2", "-fpatchable-function-entry=5"], "pfe");
+    every_position(&["-O2", "-fpatchable-function-entry=5", "-fcf-protection"], "pfecet");
+}
+
+#[test]
+fn modify_return_skips_the_body() {
+    let lib = Library::new("modify", C, "c", &["-O2"]);
+    // SAFETY: the type is that of the C source.
+    let add: Add = unsafe { lib.get("add") };
+    let f = lib.function("add");
+    let engine = Engine::get().expect("engine");
+    let (first, second, exit) = (Seen::leaked(), Seen::leaked(), Seen::leaked());
+    first.give.store(-22i64 as u64, Ordering::SeqCst);
+    let hooks = [exit.hook(Position::Exit), first.hook(Position::ModifyReturn), second.hook(Position::ModifyReturn)];
+    let done = engine.attach(&[(&f, 0)], &hooks);
+    assert_eq!(done.results, [Ok(())]);
+    assert_eq!(add(1, 2), -22);
+    assert_eq!((first.runs(), second.runs(), exit.runs()), (1, 0, 1));
+    assert_eq!(exit.word(6), -22i64 as u64);
+    first.give.store(0, Ordering::SeqCst);
+    assert_eq!(add(1, 2), 5);
+    assert_eq!((first.runs(), second.runs(), exit.runs()), (2, 1, 2));
+    assert_eq!(exit.word(6), 5);
+    engine.detach(done.id).expect("attached");
+}

@@ -1,0 +1,174 @@
+//! What the tests share: targets built by the C compiler, and hooks that count.
+#![allow(dead_code, reason = "every test file uses a part")]
+
+use skep_attach::sites::{self, Function, Module};
+use skep_attach::{Hook, Position, RunFn};
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+unsafe extern "C" {
+    fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+    fn dlerror() -> *const c_char;
+}
+
+/// A directory that is removed at the end.
+#[derive(Debug)]
+pub struct Dir(pub PathBuf);
+
+impl Dir {
+    pub fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("skep-attach-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("temporary directory");
+        Self(path)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A shared object made of C, C++ or assembly text, loaded into the test.
+#[derive(Debug)]
+pub struct Library {
+    handle: *mut c_void,
+    pub module: Arc<Module>,
+    pub path: PathBuf,
+    _dir: Dir,
+}
+
+/// Compiles `source` (`kind`: `c`, `cc` or `S`).
+pub fn compile(source: &str, kind: &str, flags: &[&str], out: &Path) {
+    let text = out.with_extension(kind);
+    std::fs::write(&text, source).expect("source file");
+    let compiler = if kind == "cc" { "c++" } else { "cc" };
+    let done = Command::new(compiler).args(flags).arg("-o").arg(out).arg(&text).output().expect("compiler");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+impl Library {
+    pub fn new(name: &str, source: &str, kind: &str, flags: &[&str]) -> Self {
+        let dir = Dir::new(name);
+        let path = dir.0.join(format!("lib{name}.so"));
+        let mut all = vec!["-shared", "-fPIC", "-g0"];
+        all.extend(flags);
+        compile(source, kind, &all, &path);
+        let c = CString::new(path.to_str().expect("utf-8 path")).expect("no nul");
+        // SAFETY: loads a library that was just made for this.
+        let handle = unsafe { dlopen(c.as_ptr(), 2) };
+        // SAFETY: dlerror gives a C string after a failed dlopen.
+        assert!(!handle.is_null(), "{:?}", unsafe { std::ffi::CStr::from_ptr(dlerror()) });
+        let modules = sites::scan().expect("modules");
+        let module = modules.into_iter().find(|m| m.path == path).expect("the library is a module");
+        Self { handle, module, path, _dir: dir }
+    }
+
+    /// Address of a symbol, as a function pointer type.
+    ///
+    /// # Safety
+    ///
+    /// `F` is the type of that function.
+    pub unsafe fn get<F: Copy>(&self, name: &str) -> F {
+        let c = CString::new(name).expect("no nul");
+        // SAFETY: looks a symbol up.
+        let p = unsafe { dlsym(self.handle, c.as_ptr()) };
+        assert!(!p.is_null(), "no symbol {name}");
+        assert_eq!(size_of::<F>(), size_of::<usize>());
+        // SAFETY: by the caller's promise `F` is a function pointer of the right type.
+        unsafe { std::mem::transmute_copy(&p) }
+    }
+
+    pub fn function(&self, name: &str) -> Function {
+        self.module.function_named(name).expect("symbols").unwrap_or_else(|| panic!("no function {name}"))
+    }
+}
+
+/// A function of the test program itself.
+pub fn own_function(address: usize) -> Function {
+    let modules = sites::scan().expect("modules");
+    let main = modules.iter().find(|m| m.is_main()).expect("main module");
+    main.functions().expect("symbols").into_iter().find(|f| f.addr == address as u64).expect("function with a symbol")
+}
+
+/// What a test hook saw last, and how often it ran.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Seen {
+    pub runs: AtomicU64,
+    pub missed: AtomicU64,
+    pub give: AtomicU64,
+    pub words: [AtomicU64; 24],
+}
+
+impl Seen {
+    pub fn leaked() -> &'static Self {
+        Box::leak(Box::default())
+    }
+
+    pub fn runs(&self) -> u64 {
+        self.runs.load(Ordering::SeqCst)
+    }
+
+    /// ctx[n], n from -5 to 18.
+    pub fn word(&self, n: i32) -> u64 {
+        self.words[(n + 5) as usize].load(Ordering::SeqCst)
+    }
+
+    pub fn hook(&'static self, position: Position) -> Hook {
+        Hook { position, run: record, data: ptr::from_ref(self).cast(), missed: &raw const self.missed, wants_args: 12 }
+    }
+}
+
+std::arch::global_asm!(
+    // Copies the frame and counts; uses no vector register whatever the build.
+    ".globl skep_test_record",
+    ".hidden skep_test_record",
+    ".type skep_test_record,@function",
+    "skep_test_record:",
+    "lock inc qword ptr [rsi]",
+    "mov rax, [rsi+16]",
+    "lea r8, [rdi-40]",
+    "lea r9, [rsi+24]",
+    "mov ecx, 24",
+    "2: mov r10, [r8]",
+    "mov [r9], r10",
+    "add r8, 8",
+    "add r9, 8",
+    "dec ecx",
+    "jnz 2b",
+    // Leave nothing as it was found that a hook may change.
+    "mov r11, -1",
+    "mov rdx, -1",
+    "mov rsi, -1",
+    "mov rdi, -1",
+    "ret",
+    ".size skep_test_record, . - skep_test_record",
+    ".globl skep_test_count",
+    ".hidden skep_test_count",
+    ".type skep_test_count,@function",
+    "skep_test_count:",
+    "lock inc qword ptr [rsi]",
+    "xor eax, eax",
+    "ret",
+    ".size skep_test_count, . - skep_test_count",
+);
+
+unsafe extern "C" {
+    #[link_name = "skep_test_record"]
+    pub fn record(ctx: *mut u64, data: *const ()) -> u64;
+    #[link_name = "skep_test_count"]
+    pub fn count(ctx: *mut u64, data: *const ()) -> u64;
+}
+
+/// A hook that only counts.
+pub fn counter(position: Position) -> (Hook, &'static Seen) {
+    let seen = Seen::leaked();
+    let run: RunFn = count;
+    (Hook { position, run, data: ptr::from_ref(seen).cast(), missed: &raw const seen.missed, wants_args: 6 }, seen)
+}
