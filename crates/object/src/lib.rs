@@ -10,11 +10,17 @@
 #![forbid(unsafe_code)]
 
 pub mod btf;
+mod elf;
 mod error;
 mod link;
+mod linked;
 mod map;
+mod object;
+mod program;
 
 pub use btf::Btf;
 pub use error::{LinkError, ObjectError};
-pub use link::{Line, Linked, LinkedMap, Subprog};
+pub use linked::{Line, Linked, LinkedMap, Subprog};
 pub use map::{InnerValue, MapSpec};
+pub use object::Object;
+pub use program::Program;

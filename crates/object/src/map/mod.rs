@@ -1,6 +1,13 @@
 //! What an object says about its maps.
 
+mod btf;
+mod data;
+mod legacy;
+
+use crate::elf::Elf;
+use crate::{Btf, ObjectError};
 use skep_isa::{MapFlags, MapType};
+use std::collections::HashMap;
 
 /// Describes one map an object defines: everything needed to create it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,7 +34,7 @@ pub struct MapSpec {
     pub value_type_id: u32,
     /// The definition asks for pinning by name (`LIBBPF_PIN_BY_NAME`).
     pub pinning: bool,
-    /// First contents of a global-data map: its only value.
+    /// First contents of a global-data map: its only value. May be shorter than `value_size` (`.bss`); the rest is zero.
     pub data: Option<Vec<u8>>,
     /// Nobody may change the contents after loading (`.rodata`, `.kconfig`).
     pub frozen: bool,
@@ -83,4 +90,38 @@ impl MapSpec {
     pub fn is_global_data(&self) -> bool {
         self.data.is_some()
     }
+}
+
+/// The maps of an object and where in the file they were defined.
+#[derive(Default)]
+pub(crate) struct Maps {
+    pub specs: Vec<MapSpec>,
+    /// Section and offset of a definition to its map.
+    pub at: HashMap<(usize, u64), usize>,
+    /// Section of global data to its map.
+    pub data: HashMap<usize, usize>,
+}
+
+impl Maps {
+    /// Collects all maps: definitions first, then global data.
+    pub fn collect(elf: &Elf<'_>, btf: Option<&Btf>, object: &str) -> Result<Self, ObjectError> {
+        let mut maps = Self::default();
+        for (index, section) in elf.sections.iter().enumerate() {
+            match section.name {
+                ".maps" => btf::collect(&mut maps, elf, index, btf)?,
+                "maps" => legacy::collect(&mut maps, elf, index, btf)?,
+                _ => {}
+            }
+        }
+        data::collect(&mut maps, elf, btf, object)?;
+        Ok(maps)
+    }
+}
+
+fn error(map: &str, what: impl Into<String>) -> ObjectError {
+    ObjectError::Map { map: map.to_owned(), what: what.into() }
+}
+
+fn known_type(map: &str, number: u32) -> Result<MapType, ObjectError> {
+    MapType::from_raw(number).ok_or_else(|| error(map, format!("unknown map type {number}")))
 }

@@ -1,0 +1,108 @@
+//! The programs of an object, and the code they are made of.
+
+use crate::btf::{CoreRelo, LineInfo, TypeId};
+use skep_isa::Insn;
+use skep_isa::sec::{self, SecDef};
+use std::collections::BTreeMap;
+
+/// Describes one program of an object: a function that somebody can load.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// The function's name.
+    pub name: String,
+    /// The ELF section's name without a leading `?`.
+    pub section: String,
+    /// Load it unless told otherwise; `?` before the section's name turns this off.
+    pub autoload: bool,
+    /// What the section's name means; `None` when no known family has this name.
+    pub def: Option<&'static SecDef>,
+    /// The section's text after the slash.
+    pub target: Option<String>,
+    /// Its BTF function type (`BTF_KIND_FUNC`), 0 when there is none.
+    pub type_id: TypeId,
+    pub(crate) function: FunctionId,
+}
+
+/// Names a function: which code section, which function in it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct FunctionId {
+    pub code: usize,
+    pub function: usize,
+}
+
+/// One section of instructions.
+#[derive(Clone, Debug)]
+pub(crate) struct Code {
+    pub section: String,
+    pub insns: Vec<Insn>,
+    /// What relocations say, by instruction.
+    pub refs: BTreeMap<usize, Ref>,
+    /// In order of `start`.
+    pub functions: Vec<Function>,
+    /// In order of offset.
+    pub lines: Vec<LineInfo>,
+    /// In order of offset.
+    pub core: Vec<CoreRelo>,
+}
+
+/// One function of a section.
+#[derive(Clone, Debug)]
+pub(crate) struct Function {
+    pub name: String,
+    pub start: usize,
+    pub len: usize,
+    pub global: bool,
+    pub type_id: TypeId,
+}
+
+/// What an instruction refers to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Ref {
+    /// A map by its definition.
+    Map(usize),
+    /// A place in a global-data map.
+    Data { map: usize, offset: u32 },
+    /// A function, by its first instruction.
+    Code { code: usize, insn: i64 },
+    /// Something outside the object.
+    Extern { name: String, weak: bool },
+    /// Nothing that could be used; loading a program with it fails, the rest of the object is fine.
+    Bad(String),
+}
+
+impl Program {
+    pub(crate) fn new(name: &str, section: &str, function: FunctionId, type_id: TypeId) -> Self {
+        let bare = section.strip_prefix('?').unwrap_or(section);
+        let parsed = sec::parse(bare);
+        Self {
+            name: name.to_owned(),
+            section: bare.to_owned(),
+            autoload: bare.len() == section.len(),
+            def: parsed.map(|p| p.def),
+            target: parsed.and_then(|p| p.target).map(str::to_owned),
+            type_id,
+            function,
+        }
+    }
+}
+
+impl Code {
+    /// Finds the function that starts at an instruction.
+    pub fn function_at(&self, insn: i64) -> Option<usize> {
+        let insn = usize::try_from(insn).ok()?;
+        self.functions.binary_search_by_key(&insn, |f| f.start).ok()
+    }
+
+    /// Returns the instructions of a function.
+    pub fn body(&self, f: &Function) -> &[Insn] {
+        self.insns.get(f.start..f.start + f.len).unwrap_or(&[])
+    }
+
+    /// Returns the records of `all` (in order of offset) that lie in a function, with instructions counted from its start.
+    pub fn records<'a, T>(&self, all: &'a [T], f: &Function, offset: impl Fn(&T) -> u32) -> impl Iterator<Item = (usize, &'a T)> {
+        let slot = Insn::SIZE;
+        let from = all.partition_point(|r| (offset(r) as usize) < f.start * slot);
+        let to = all.partition_point(|r| (offset(r) as usize) < (f.start + f.len) * slot);
+        all.get(from..to).unwrap_or(&[]).iter().map(move |r| ((offset(r) as usize / slot).saturating_sub(f.start), r))
+    }
+}

@@ -1,0 +1,2 @@
+// clang: -target bpfeb
+#include "cpu.h"

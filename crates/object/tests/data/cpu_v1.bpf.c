@@ -1,0 +1,2 @@
+// clang: -mcpu=v1
+#include "cpu.h"

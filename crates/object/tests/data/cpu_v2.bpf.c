@@ -1,0 +1,2 @@
+// clang: -mcpu=v2
+#include "cpu.h"

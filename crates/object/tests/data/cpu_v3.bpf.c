@@ -1,0 +1,2 @@
+// clang: -mcpu=v3
+#include "cpu.h"

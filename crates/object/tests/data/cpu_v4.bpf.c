@@ -1,0 +1,2 @@
+// clang: -mcpu=v4
+#include "cpu.h"
