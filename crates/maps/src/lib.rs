@@ -12,6 +12,7 @@ mod array;
 mod def;
 mod dump;
 mod error;
+mod hash;
 mod map;
 mod percpu_array;
 mod shm;

@@ -41,6 +41,7 @@ const OWNERS: u64 = 128;
 pub struct SlotTable {
     file: ObjectFile,
     slots: u32,
+    possible_cpus: u32,
 }
 
 impl SlotTable {
@@ -68,7 +69,7 @@ impl SlotTable {
             let payload_len = OWNERS + u64::from(MAX_SLOTS) * 8;
             let new = NewObject { kind: ObjectKind::Slots, id: 0, payload_len, meta: &slots.to_le_bytes(), initial: &[] };
             match ObjectFile::create(dir, FILE_NAME, &new) {
-                Ok(file) => return Ok(remember(Self { file, slots })),
+                Ok(file) => return Ok(remember(Self { file, slots, possible_cpus: possible_cpus() })),
                 Err(e) if e.errno() == crate::error::EEXIST => {}
                 Err(e) => return Err(e.into()),
             }
@@ -82,7 +83,7 @@ impl SlotTable {
         if slots == 0 || slots > MAX_SLOTS || file.payload_len() < OWNERS + u64::from(MAX_SLOTS) * 8 {
             return Err(ObjectError::Damaged { path: path.to_owned(), what: "no such number of slots" }.into());
         }
-        Ok(remember(Self { file, slots }))
+        Ok(remember(Self { file, slots, possible_cpus: possible_cpus() }))
     }
 
     /// Finds the table that belongs to an object file: in the nearest directory above it that has one.
@@ -120,7 +121,7 @@ impl SlotTable {
     /// Returns how many values a reader of a per-CPU map sees: the possible CPUs, or more when higher slots were used.
     #[must_use]
     pub fn shown(&self) -> u32 {
-        self.highest().max(possible_cpus())
+        self.highest().max(self.possible_cpus)
     }
 
     /// Returns the number of slots, the shared last one included.

@@ -11,7 +11,7 @@ use crate::dump::Position;
 use crate::error::{EINVAL, MapError};
 use crate::shm::ObjectFile;
 use crate::slots::SlotTable;
-use crate::{array, percpu_array};
+use crate::{array, hash, percpu_array};
 
 /// What a map type needs of its file, from its definition.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +54,20 @@ mod allowed {
 
 /// Every map type this crate makes.
 pub(crate) const TYPES: &[TypeRow] = &[
+    TypeRow {
+        map_type: MapType::Hash,
+        flags: allowed::ANY | hash::FLAGS,
+        per_cpu: false,
+        layout: hash::plain::layout,
+        open: hash::plain::open,
+    },
+    TypeRow {
+        map_type: MapType::PercpuHash,
+        flags: allowed::ANY | hash::FLAGS,
+        per_cpu: true,
+        layout: hash::percpu::layout,
+        open: hash::percpu::open,
+    },
     TypeRow { map_type: MapType::Array, flags: allowed::ARRAY, per_cpu: false, layout: array::layout, open: array::open },
     TypeRow { map_type: MapType::PercpuArray, flags: allowed::ANY, per_cpu: true, layout: percpu_array::layout, open: percpu_array::open },
 ];

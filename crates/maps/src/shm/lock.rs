@@ -104,6 +104,24 @@ fn wait(lock: &AtomicU64) -> Result<Held, NotHeld> {
     }
 }
 
+/// Tells whether the lock's holder died. A lock that changes hands while we look is answered quickly.
+pub(crate) fn abandoned(lock: &AtomicU64) -> bool {
+    let word = lock.load(Relaxed);
+    let owner = word & OWNER;
+    if owner == 0 || owner == tls::token() {
+        return false;
+    }
+    let mut spins = 0;
+    while spins < SPINS {
+        if lock.load(Relaxed) != word {
+            return false;
+        }
+        std::hint::spin_loop();
+        spins += 1;
+    }
+    tls::dead(owner, true)
+}
+
 /// Lets the lock go.
 #[inline(always)]
 pub(crate) fn release(lock: &AtomicU64, held: Held) {

@@ -18,6 +18,7 @@ pub(crate) mod lock;
 mod mapping;
 pub mod object;
 pub(crate) mod sys;
+pub(crate) mod table;
 pub(crate) mod tls;
 mod window;
 

@@ -1,0 +1,428 @@
+//! Chained buckets with lock-free readers and writers that may die at any instruction.
+//!
+//! **Readers.** A bucket's word holds a version and the first element. Every change of the chain changes the word, and an
+//! element leaves a chain before the word changes and is used again only after it did. So a reader that finds the word
+//! unchanged after its walk has seen a chain that was whole, and an element with the key it compared; else it walks
+//! again, and after [`TRIES`] walks takes the lock.
+//!
+//! **Writers** hold the stripe's lock. Each change becomes visible by one aligned store:
+//!
+//! | change | prepared first | the store | then |
+//! |---|---|---|---|
+//! | insert | element out of the pool, filled | bucket := element | |
+//! | replace, at most 8 bytes | | the value word | |
+//! | replace, more | spare out, filled | link or bucket := spare | old one becomes the spare |
+//! | delete | | link or bucket := next | element into the pool |
+//!
+//! A change inside the chain is followed by the change of the bucket's version; a writer that dies between the two leaves
+//! it to the next holder of the lock ([`Table::repair`]). An element is always taken out of one place before it is put
+//! into another, so a death leaks it and never puts it in two; [`super::pool`] finds leaked ones when the map runs dry.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
+
+use skep_isa::map::update;
+
+use crate::error::{E2BIG, EBUSY, EEXIST, EINVAL, ENOENT, MapError};
+use crate::shm::ObjectFile;
+use crate::shm::lock::{self, Held};
+use crate::shm::table::{Element, Geometry, NO_SPARE, Stripe, TableMemory, hash};
+
+/// Walks without the lock before a reader takes it.
+const TRIES: u32 = 64;
+/// Walks of a reader that cannot take the lock because its memory is read-only.
+const TRIES_READ_ONLY: u32 = 100_000;
+/// Attempts to insert when elements must come from other stripes.
+const MOVES: u32 = 64;
+
+/// What a value is and where it lies: the difference between the kinds of hash.
+pub(crate) trait Values {
+    /// Overwrites the value of an element that is in the map; `false` when the element must be replaced for that.
+    fn overwrite(&self, memory: &TableMemory, reference: u32) -> bool;
+    /// Fills the value of an element that nobody sees yet.
+    fn fill(&self, memory: &TableMemory, reference: u32);
+}
+
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub(crate) memory: TableMemory,
+    seed: u64,
+}
+
+const fn reference(word: u64) -> u32 {
+    word as u32
+}
+
+/// The bucket word after one more change.
+const fn changed(head: u64, first: u32) -> u64 {
+    ((head >> 32).wrapping_add(1) << 32) | first as u64
+}
+
+/// Where a locked walk found a key.
+struct Place<'a> {
+    found: u32,
+    element: Element<'a>,
+    before: Option<Element<'a>>,
+}
+
+impl Table {
+    pub(crate) fn new(file: Arc<ObjectFile>, geometry: Geometry, seed: u64) -> Result<Self, MapError> {
+        let memory = TableMemory::new(file, geometry).ok_or(MapError::Damaged { what: "the file is too short" })?;
+        Ok(Self { memory, seed })
+    }
+
+    /// # Safety
+    /// `key` points to the key size in readable bytes.
+    #[inline(always)]
+    unsafe fn hash(&self, key: *const u8) -> u64 {
+        // SAFETY: the caller's duty.
+        unsafe { hash(self.seed, key, self.memory.geometry.key_size as usize) }
+    }
+
+    /// Finds the element with a key: its reference, 0 when there is none.
+    ///
+    /// # Safety
+    /// `key` points to the key size in readable bytes.
+    #[inline(always)]
+    pub(crate) unsafe fn find(&self, key: *const u8) -> u32 {
+        // SAFETY: the caller's duty.
+        let h = unsafe { self.hash(key) };
+        let bucket = self.memory.bucket(h);
+        // Pairs with the Release stores that publish elements.
+        let head = bucket.load(Acquire);
+        let mut at = reference(head);
+        let mut steps = self.memory.geometry.elements;
+        while let Some(element) = self.memory.element(at) {
+            let link = element.link().load(Acquire);
+            // SAFETY: the caller's duty.
+            let hit = link >> 32 == h >> 32 && unsafe { element.has_key(key) };
+            // The key was compared before this load; pairs with the fence in `fill`.
+            fence(Acquire);
+            if bucket.load(Relaxed) != head {
+                // SAFETY: the caller's duty.
+                return unsafe { self.find_again(key, h) };
+            }
+            if hit {
+                return at;
+            }
+            at = reference(link);
+            steps = steps.wrapping_sub(1);
+            if steps == 0 {
+                // Only damage makes a chain run in a circle.
+                return 0;
+            }
+        }
+        if bucket.load(Relaxed) != head {
+            // SAFETY: the caller's duty.
+            return unsafe { self.find_again(key, h) };
+        }
+        0
+    }
+
+    /// # Safety
+    /// As [`Table::find`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn find_again(&self, key: *const u8, h: u64) -> u32 {
+        // SAFETY: the caller's duty.
+        self.read(h, |head| unsafe { self.walk(head, h, key) }.map_or(0, |p| p.found)).unwrap_or(0)
+    }
+
+    /// Runs `f` on a bucket until the bucket did not change meanwhile, at last under its lock.
+    pub(crate) fn read<T>(&self, h: u64, mut f: impl FnMut(u64) -> T) -> Option<T> {
+        let bucket = self.memory.bucket(h);
+        let writable = self.memory.writable();
+        let mut tries = if writable { TRIES } else { TRIES_READ_ONLY };
+        while tries > 0 {
+            let head = bucket.load(Acquire);
+            let result = f(head);
+            fence(Acquire);
+            if bucket.load(Relaxed) == head {
+                return Some(result);
+            }
+            std::hint::spin_loop();
+            tries = tries.wrapping_sub(1);
+        }
+        if !writable {
+            return None;
+        }
+        let stripe = self.memory.stripe(h);
+        let held = self.lock(&stripe)?;
+        let result = f(bucket.load(Acquire));
+        lock::release(stripe.lock, held);
+        Some(result)
+    }
+
+    /// Walks a chain for a key. The chain may be torn; the walk ends all the same.
+    ///
+    /// # Safety
+    /// As [`Table::find`].
+    #[inline(always)]
+    unsafe fn walk(&self, head: u64, h: u64, key: *const u8) -> Option<Place<'_>> {
+        let mut before = None;
+        let mut at = reference(head);
+        let mut steps = self.memory.geometry.elements;
+        while let Some(element) = self.memory.element(at) {
+            let link = element.link().load(Acquire);
+            // SAFETY: the caller's duty.
+            if link >> 32 == h >> 32 && unsafe { element.has_key(key) } {
+                return Some(Place { found: at, element, before });
+            }
+            before = Some(element);
+            at = reference(link);
+            steps = steps.wrapping_sub(1);
+            if steps == 0 {
+                break;
+            }
+        }
+        None
+    }
+
+    /// Takes a stripe's lock, and repairs what a dead holder left.
+    #[inline(always)]
+    pub(crate) fn lock(&self, stripe: &Stripe<'_>) -> Option<Held> {
+        let held = lock::acquire(stripe.lock).ok()?;
+        if held.recovered {
+            self.repair(stripe);
+        }
+        Some(held)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn repair(&self, stripe: &Stripe<'_>) {
+        // An element may be in nobody's hands now.
+        self.memory.leaks().fetch_add(1, Relaxed);
+        let mut last = stripe.touched.load(Relaxed).wrapping_sub(1);
+        let mut first = last;
+        if last >= self.memory.geometry.buckets {
+            (first, last) = (stripe.index, self.memory.geometry.buckets.wrapping_sub(1));
+        }
+        // A link may have changed without its bucket: readers in mid-walk must notice before its element is used again.
+        while first <= last {
+            let bucket = self.memory.bucket(first);
+            let head = bucket.load(Relaxed);
+            bucket.store(changed(head, reference(head)), Release);
+            first = first.wrapping_add(self.memory.geometry.stripes);
+        }
+    }
+
+    /// Changes what points to an element: the link before it, or the bucket.
+    fn relink(&self, bucket: &AtomicU64, before: Option<Element<'_>>, to: u32) {
+        let head = bucket.load(Relaxed);
+        let first = match before {
+            Some(b) => {
+                let link = b.link().load(Relaxed);
+                b.link().store((link >> 32 << 32) | u64::from(to), Release);
+                reference(head)
+            }
+            None => to,
+        };
+        bucket.store(changed(head, first), Release);
+    }
+
+    /// Fills an element that nobody may see.
+    ///
+    /// # Safety
+    /// As [`Table::find`].
+    unsafe fn fill(&self, e: Element<'_>, h: u64, key: *const u8, next: u32, sequence: u64) {
+        // Whoever sees the new bytes also sees that the buckets this element was in have changed.
+        fence(Release);
+        e.link().store((h >> 32 << 32) | u64::from(next), Relaxed);
+        e.sequence().store(sequence, Relaxed);
+        // SAFETY: the caller's duty; the element is out of every list.
+        unsafe { e.set_key(key) };
+    }
+
+    /// Stores a value under a key; 0 or a negative errno.
+    ///
+    /// # Safety
+    /// As [`Table::find`].
+    pub(crate) unsafe fn update(&self, key: *const u8, flags: u64, values: &impl Values) -> i64 {
+        if flags > update::EXIST {
+            return -i64::from(EINVAL);
+        }
+        // SAFETY: the caller's duty.
+        let h = unsafe { self.hash(key) };
+        let stripe = self.memory.stripe(h);
+        let mut tries = 0u32;
+        loop {
+            let Some(held) = self.lock(&stripe) else { return -i64::from(EBUSY) };
+            // SAFETY: the caller's duty; the lock is held.
+            let done = unsafe { self.update_locked(&stripe, h, key, flags, values) };
+            lock::release(stripe.lock, held);
+            match done {
+                Ok(result) => return result,
+                // The pool of this stripe is empty.
+                Err(()) if tries < MOVES && self.refill(&stripe) => tries = tries.wrapping_add(1),
+                Err(()) => return -i64::from(E2BIG),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Table::find`], with the stripe's lock held.
+    unsafe fn update_locked(&self, stripe: &Stripe<'_>, h: u64, key: *const u8, flags: u64, values: &impl Values) -> Result<i64, ()> {
+        let memory = &self.memory;
+        let bucket = memory.bucket(h);
+        let head = bucket.load(Relaxed);
+        stripe.touched.store((h & memory.geometry.buckets.wrapping_sub(1)).wrapping_add(1), Relaxed);
+        // SAFETY: the caller's duty.
+        if let Some(place) = unsafe { self.walk(head, h, key) } {
+            if flags == update::NOEXIST {
+                return Ok(-i64::from(EEXIST));
+            }
+            if values.overwrite(memory, place.found) {
+                return Ok(0);
+            }
+            let spare = self.take_spare(stripe);
+            let Some(e) = memory.element(spare) else {
+                // Its owner died with it in hand, and nothing was leaked that could be found: write over the old value.
+                values.fill(memory, place.found);
+                return Ok(0);
+            };
+            let next = reference(place.element.link().load(Relaxed));
+            // SAFETY: the caller's duty; the spare is in no list.
+            unsafe { self.fill(e, h, key, next, place.element.sequence().load(Relaxed)) };
+            values.fill(memory, spare);
+            self.relink(bucket, place.before, spare);
+            stripe.spare.store(u64::from(place.found), Relaxed);
+            return Ok(0);
+        }
+        if flags == update::EXIST {
+            return Ok(-i64::from(ENOENT));
+        }
+        let new = self.take(stripe).ok_or(())?;
+        let Some(e) = memory.element(new) else { return Err(()) };
+        let first = reference(head);
+        // SAFETY: the caller's duty; the element is in no list.
+        unsafe { self.fill(e, h, key, first, (head >> 32).wrapping_add(1) & 0xffff_ffff) };
+        values.fill(memory, new);
+        bucket.store(changed(head, new), Release);
+        Ok(0)
+    }
+
+    fn take_spare(&self, stripe: &Stripe<'_>) -> u32 {
+        let spare = stripe.spare.load(Relaxed);
+        stripe.spare.store(NO_SPARE, Relaxed);
+        // Out of its place before it is used.
+        fence(Release);
+        match spare {
+            0 => self.memory.geometry.max_entries.wrapping_add(stripe.index).wrapping_add(1) as u32,
+            NO_SPARE => 0,
+            other => other as u32,
+        }
+    }
+
+    /// Removes a key; 0 or a negative errno.
+    ///
+    /// # Safety
+    /// As [`Table::find`].
+    pub(crate) unsafe fn delete(&self, key: *const u8) -> i64 {
+        // SAFETY: the caller's duty.
+        let h = unsafe { self.hash(key) };
+        let stripe = self.memory.stripe(h);
+        let Some(held) = self.lock(&stripe) else { return -i64::from(EBUSY) };
+        let bucket = self.memory.bucket(h);
+        stripe.touched.store((h & self.memory.geometry.buckets.wrapping_sub(1)).wrapping_add(1), Relaxed);
+        // SAFETY: the caller's duty.
+        let result = match unsafe { self.walk(bucket.load(Relaxed), h, key) } {
+            Some(place) => {
+                self.relink(bucket, place.before, reference(place.element.link().load(Relaxed)));
+                self.put(&stripe, place.found);
+                0
+            }
+            None => -i64::from(ENOENT),
+        };
+        lock::release(stripe.lock, held);
+        result
+    }
+
+    /// Copies the value of a key out.
+    pub(crate) fn lookup(&self, key: &[u8], mut copy_value: impl FnMut(u32)) -> Result<(), MapError> {
+        // SAFETY: the caller checked the length of the key.
+        let h = unsafe { self.hash(key.as_ptr()) };
+        // SAFETY: as above.
+        let found = self.read(h, |head| unsafe { self.walk(head, h, key.as_ptr()) }.map(|p| copy_value(p.found)));
+        found.ok_or(BUSY)?.ok_or(MapError::NoElement)
+    }
+
+    /// Finds the key after `key`, or the first one.
+    pub(crate) fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> Result<(), MapError> {
+        let mut from = 0;
+        if let Some(key) = key {
+            // SAFETY: the caller checked the length of the key.
+            let h = unsafe { self.hash(key.as_ptr()) };
+            let after = self.read(h, |head| {
+                // SAFETY: as above.
+                let place = unsafe { self.walk(head, h, key.as_ptr()) }?;
+                let next = self.memory.element(reference(place.element.link().load(Acquire)));
+                Some(next.inspect(|n| n.read_key(out)).is_some())
+            });
+            match after.ok_or(BUSY)? {
+                Some(true) => return Ok(()),
+                Some(false) => from = (h & (self.memory.geometry.buckets - 1)) + 1,
+                None => {}
+            }
+        }
+        for b in from..self.memory.geometry.buckets {
+            let first = self.read(b, |head| self.memory.element(reference(head)).inspect(|e| e.read_key(out)).is_some());
+            if first.ok_or(BUSY)? {
+                return Ok(());
+            }
+        }
+        Err(MapError::NoElement)
+    }
+
+    /// Copies the element at or after a position out: `major` is the bucket, `minor` the sequence of the last element taken
+    /// from it with bit 32 set. Chains run from the newest to the oldest element and a replacement keeps its place, so
+    /// what comes next in a bucket is the first element older than the last one.
+    pub(crate) fn step(&self, at: &mut crate::dump::Position, key: &mut [u8], mut copy_value: impl FnMut(u32)) -> Result<bool, MapError> {
+        const TAKEN: u64 = 1 << 32;
+        while at.major < self.memory.geometry.buckets {
+            let last = (at.minor & TAKEN != 0).then_some(at.minor as u32);
+            let next = self.read(at.major, |head| {
+                let mut r = reference(head);
+                let mut steps = self.memory.geometry.elements;
+                while let Some(e) = self.memory.element(r) {
+                    let link = e.link().load(Acquire);
+                    let sequence = e.sequence().load(Relaxed) as u32;
+                    // Sequences wrap; the older one is less than half the circle behind.
+                    if last.is_none_or(|l| (l.wrapping_sub(sequence) as i32) > 0) {
+                        e.read_key(key);
+                        copy_value(r);
+                        return Some(sequence);
+                    }
+                    r = reference(link);
+                    steps = steps.saturating_sub(1);
+                    if steps == 0 {
+                        break;
+                    }
+                }
+                None
+            });
+            match next.ok_or(BUSY)? {
+                Some(sequence) => {
+                    at.minor = TAKEN | u64::from(sequence);
+                    return Ok(true);
+                }
+                None => (at.major, at.minor) = (at.major + 1, 0),
+            }
+        }
+        Ok(false)
+    }
+}
+
+const BUSY: MapError = MapError::Busy { what: "a bucket of the hash" };
+
+/// Turns a result in the kernel's form into one for users.
+pub(crate) fn user_result(result: i64, flags: u64, max_entries: u32) -> Result<(), MapError> {
+    match -result as i32 {
+        0 => Ok(()),
+        ENOENT => Err(MapError::NoElement),
+        EEXIST => Err(MapError::Exists),
+        E2BIG => Err(MapError::Full { max_entries }),
+        EINVAL => Err(MapError::Flags { flags }),
+        _ => Err(BUSY),
+    }
+}

@@ -1,0 +1,286 @@
+//! The memory of a hash table: where its parts lie, and access to them that cannot leave the mapping.
+//!
+//! ```text
+//! 0        128             buckets_at          marks_at            elements_at                values_at
+//! | common | stripes × 64 | buckets × 8 | marks, 1 bit an element | elements × stride | values of slot 0 … (per-CPU) |
+//!
+//! common    0 leaks   8 moves begun   16 moves ended   64 … one bit a stripe: nothing to allocate there
+//! stripe    0 lock    8 free          16 spare         24 fresh used    32 bucket last changed + 1
+//! bucket    version (high half), first element (low half)
+//! element   0 hash (high half), next element (low half)   8 sequence   16 key   … value (unless per-CPU)
+//! ```
+//!
+//! Elements are named by references: index + 1, zero for none. Keys and values are rounded up to eight bytes.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use super::{ObjectFile, PAGE, copy, page_up, round8};
+
+/// Most stripes (locks with a pool of elements each).
+pub(crate) const MAX_STRIPES: u64 = 256;
+const COMMON: u64 = 128;
+const STRIPE: u64 = 64;
+const HEADER: u64 = 16;
+
+/// Sizes and places, all computed from the definition and none read from shared memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Geometry {
+    pub(crate) max_entries: u64,
+    pub(crate) buckets: u64,
+    pub(crate) stripes: u64,
+    /// Elements in the file: `max_entries` and one spare a stripe.
+    pub(crate) elements: u64,
+    pub(crate) key_size: u64,
+    /// Bytes of one value, rounded up.
+    pub(crate) value_stride: u64,
+    buckets_at: u64,
+    marks_at: u64,
+    elements_at: u64,
+    stride: u64,
+    /// Value 0 of slot 0, and how far it is to the next element's value and to the next slot's.
+    values_at: u64,
+    next_value: u64,
+    slot_stride: u64,
+    pub(crate) payload_len: u64,
+}
+
+impl Geometry {
+    /// Lays a table out; `slots` is 0 for values inside their elements. `None` when it is too large.
+    pub(crate) fn new(max_entries: u32, key_size: u32, value_size: u32, slots: u32) -> Option<Self> {
+        let max_entries = u64::from(max_entries);
+        // At most two elements for three buckets.
+        let buckets = (max_entries + max_entries / 2).max(2).next_power_of_two();
+        let stripes = buckets.min(MAX_STRIPES);
+        let elements = max_entries + stripes;
+        let value_stride = round8(u64::from(value_size));
+        let inline = if slots == 0 { value_stride } else { 0 };
+        let stride = HEADER + round8(u64::from(key_size)) + inline;
+        let buckets_at = COMMON + stripes * STRIPE;
+        let marks_at = buckets_at.checked_add(buckets * 8)?;
+        let elements_at = page_up(marks_at.checked_add(elements.div_ceil(64) * 8)?)?;
+        let values_at = page_up(elements_at.checked_add(elements.checked_mul(stride)?)?)?;
+        let slot_stride = page_up(elements.checked_mul(value_stride)?)?;
+        let payload_len = values_at.checked_add(slot_stride.checked_mul(u64::from(slots))?)?;
+        let fits = elements < u64::from(u32::MAX) / 2 && payload_len <= super::object::MAX_PAYLOAD;
+        fits.then_some(Self {
+            max_entries,
+            buckets,
+            stripes,
+            elements,
+            key_size: u64::from(key_size),
+            value_stride,
+            buckets_at,
+            marks_at,
+            elements_at,
+            stride,
+            values_at: if slots == 0 { elements_at + stride - value_stride } else { values_at },
+            next_value: if slots == 0 { stride } else { value_stride },
+            slot_stride: if slots == 0 { 0 } else { slot_stride },
+            payload_len: payload_len.max(PAGE),
+        })
+    }
+}
+
+/// A mapped table.
+#[derive(Debug)]
+pub(crate) struct TableMemory {
+    pub(crate) geometry: Geometry,
+    file: Arc<ObjectFile>,
+    base: *mut u8,
+}
+
+// SAFETY: `base` is the payload of `file`, reached through atomics and word-wise copies only.
+unsafe impl Send for TableMemory {}
+// SAFETY: as above.
+unsafe impl Sync for TableMemory {}
+
+impl TableMemory {
+    /// Takes a file whose payload must be as long as the geometry says.
+    pub(crate) fn new(file: Arc<ObjectFile>, geometry: Geometry) -> Option<Self> {
+        let base = file.payload().at(0, geometry.payload_len)?;
+        Some(Self { geometry, file, base })
+    }
+
+    pub(crate) fn writable(&self) -> bool {
+        self.file.writable()
+    }
+
+    #[inline(always)]
+    fn word(&self, off: u64) -> &AtomicU64 {
+        debug_assert!(off & 7 == 0 && off + 8 <= self.geometry.payload_len);
+        // SAFETY: callers compute `off` from an index they masked or checked, inside the payload that `new` checked.
+        unsafe { AtomicU64::from_ptr(self.base.add(off as usize).cast()) }
+    }
+
+    /// Returns the bucket for a hash.
+    #[inline(always)]
+    pub(crate) fn bucket(&self, hash: u64) -> &AtomicU64 {
+        let i = hash & self.geometry.buckets.wrapping_sub(1);
+        self.word(self.geometry.buckets_at.wrapping_add(i.wrapping_mul(8)))
+    }
+
+    /// Returns the stripe for a hash; a bucket and its stripe follow from the same hash.
+    #[inline(always)]
+    pub(crate) fn stripe(&self, hash: u64) -> Stripe<'_> {
+        let i = hash & self.geometry.stripes.wrapping_sub(1);
+        let at = COMMON.wrapping_add(i.wrapping_mul(STRIPE));
+        Stripe {
+            index: i,
+            lock: self.word(at),
+            free: self.word(at.wrapping_add(8)),
+            spare: self.word(at.wrapping_add(16)),
+            fresh_used: self.word(at.wrapping_add(24)),
+            touched: self.word(at.wrapping_add(32)),
+        }
+    }
+
+    pub(crate) fn leaks(&self) -> &AtomicU64 {
+        self.word(0)
+    }
+
+    pub(crate) fn moves_begun(&self) -> &AtomicU64 {
+        self.word(8)
+    }
+
+    pub(crate) fn moves_ended(&self) -> &AtomicU64 {
+        self.word(16)
+    }
+
+    /// Returns 64 of the bits that say of a stripe that it has nothing to allocate.
+    pub(crate) fn empty_bits(&self, group: u64) -> &AtomicU64 {
+        self.word((group & (MAX_STRIPES / 64 - 1)).wrapping_mul(8).wrapping_add(64))
+    }
+
+    /// Returns the word with the mark of an element, and the bit in it.
+    pub(crate) fn mark(&self, reference: u32) -> Option<(&AtomicU64, u64)> {
+        let i = self.index(reference)?;
+        Some((self.word(self.geometry.marks_at.wrapping_add((i / 64).wrapping_mul(8))), 1 << (i & 63)))
+    }
+
+    #[inline(always)]
+    fn index(&self, reference: u32) -> Option<u64> {
+        let i = u64::from(reference).wrapping_sub(1);
+        (i < self.geometry.elements).then_some(i)
+    }
+
+    /// Returns the element of a reference, or `None` for zero and for garbage.
+    #[inline(always)]
+    pub(crate) fn element(&self, reference: u32) -> Option<Element<'_>> {
+        let i = self.index(reference)?;
+        let at = self.geometry.elements_at.wrapping_add(i.wrapping_mul(self.geometry.stride));
+        Some(Element { memory: self, at })
+    }
+
+    /// Returns the value of an element for a slot, `stride` bytes long; slot 0 for values inside elements.
+    #[inline(always)]
+    pub(crate) fn value(&self, reference: u32, slot: u32) -> Option<*mut u8> {
+        let g = &self.geometry;
+        let i = self.index(reference)?;
+        let off = g.values_at.wrapping_add(i.wrapping_mul(g.next_value)).wrapping_add(u64::from(slot).wrapping_mul(g.slot_stride));
+        if off.wrapping_add(g.value_stride) > g.payload_len {
+            return None;
+        }
+        // SAFETY: inside the payload, as just checked.
+        Some(unsafe { self.base.add(off as usize) })
+    }
+}
+
+/// One lock with its pool of elements.
+#[derive(Clone, Copy)]
+pub(crate) struct Stripe<'a> {
+    pub(crate) index: u64,
+    pub(crate) lock: &'a AtomicU64,
+    /// First of a list of free elements.
+    pub(crate) free: &'a AtomicU64,
+    /// The element that replaces another: 0 the one it began with, [`NO_SPARE`] none.
+    pub(crate) spare: &'a AtomicU64,
+    /// How many elements of its range were ever taken.
+    pub(crate) fresh_used: &'a AtomicU64,
+    /// One more than the bucket its last holder changed.
+    pub(crate) touched: &'a AtomicU64,
+}
+
+/// The spare was taken out and not put back.
+pub(crate) const NO_SPARE: u64 = u32::MAX as u64;
+
+/// One element in shared memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Element<'a> {
+    memory: &'a TableMemory,
+    at: u64,
+}
+
+impl<'a> Element<'a> {
+    /// Hash in the high half, next element in the low half.
+    #[inline(always)]
+    pub(crate) fn link(&self) -> &'a AtomicU64 {
+        self.memory.word(self.at)
+    }
+
+    /// The version of its bucket when it was put in.
+    #[inline(always)]
+    pub(crate) fn sequence(&self) -> &'a AtomicU64 {
+        self.memory.word(self.at.wrapping_add(8))
+    }
+
+    #[inline(always)]
+    fn key(&self) -> *mut u8 {
+        // SAFETY: inside the element.
+        unsafe { self.memory.base.add(self.at.wrapping_add(HEADER) as usize) }
+    }
+
+    /// Compares its key.
+    ///
+    /// # Safety
+    /// `key` points to the table's key size in readable bytes.
+    #[inline(always)]
+    pub(crate) unsafe fn has_key(&self, key: *const u8) -> bool {
+        // SAFETY: the element holds the key rounded up; the rest is the caller's duty.
+        unsafe { copy::same(self.key(), key, self.memory.geometry.key_size as usize) }
+    }
+
+    /// Stores its key.
+    ///
+    /// # Safety
+    /// As [`Element::has_key`]; the memory is writable and the element is nobody's but the caller's.
+    #[inline(always)]
+    pub(crate) unsafe fn set_key(&self, key: *const u8) {
+        // SAFETY: the element has room for the key rounded up; the rest is the caller's duty.
+        unsafe { copy::store(self.key(), key, self.memory.geometry.key_size as usize) }
+    }
+
+    /// Copies its key out; `out` is at most as long as keys are.
+    pub(crate) fn read_key(&self, out: &mut [u8]) {
+        let n = out.len().min(self.memory.geometry.key_size as usize);
+        // SAFETY: the element holds the key rounded up.
+        unsafe { copy::load(&mut out[..n], self.key()) }
+    }
+}
+
+/// Hashes a key. Two steps of a folded multiplication would be stronger; one is enough against accidents, and a secret
+/// seed for each map is what stands against intent.
+///
+/// # Safety
+/// `key..key+len` is readable.
+#[inline(always)]
+pub(crate) unsafe fn hash(seed: u64, key: *const u8, len: usize) -> u64 {
+    const K: u64 = 0x9fb2_1c65_1e98_df25;
+    let mix = |a: u64| {
+        let wide = u128::from(a) * u128::from(K);
+        (wide as u64) ^ ((wide >> 64) as u64)
+    };
+    let mut h = seed ^ 0x51_7cc1_b727_220a_95;
+    let mut i = 0usize;
+    // SAFETY: whole words first, then what remains.
+    unsafe {
+        while len.wrapping_sub(i) >= 8 {
+            h = mix(h ^ copy::load8(key.add(i))).wrapping_add(h.rotate_left(23));
+            i = i.wrapping_add(8);
+        }
+        if i < len {
+            h = mix(h ^ copy::load_tail(key.add(i), len.wrapping_sub(i))).wrapping_add(h.rotate_left(23));
+        }
+    }
+    h
+}
