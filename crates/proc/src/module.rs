@@ -5,6 +5,7 @@
 
 use std::ffi::OsStr;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::elf::{self, BuildId, Elf, ElfError, Functions, Segment};
 use crate::file::{self, Memory};
-use crate::maps::{self, Dev, MapsError, Perms, Vma};
+use crate::maps::{Dev, Filter, Live, MapSource, MapsError, Perms, Snapshot, Vma, Want};
 
 /// What a module is to its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,9 +50,61 @@ pub struct Module {
     pub inode: u64,
     /// Build id, if the file has one.
     pub build_id: Option<BuildId>,
-    pid: Option<u32>,
+    origin: Origin,
     /// Mapping to open through `map_files`.
     mapping: Range<u64>,
+}
+
+/// Whose modules they are, which decides how their files and memory are reached.
+#[derive(Clone, Copy, Debug)]
+enum Origin {
+    Own,
+    Live(u32),
+    /// Only what was saved of it is known; files are looked for under their names here.
+    Saved,
+}
+
+impl Origin {
+    fn dir(self) -> Option<String> {
+        match self {
+            // `thread-self`: the main thread may have exited while others go on, which leaves `self` empty.
+            Self::Own => Some("/proc/thread-self".to_owned()),
+            Self::Live(pid) => Some(format!("/proc/{pid}")),
+            Self::Saved => None,
+        }
+    }
+
+    /// Where the process's paths start. Own ones are used as they are: some sandboxes refuse `/proc/self/root`.
+    fn root(self) -> PathBuf {
+        match self {
+            Self::Live(pid) => PathBuf::from(format!("/proc/{pid}/root")),
+            Self::Own | Self::Saved => PathBuf::from("/"),
+        }
+    }
+
+    fn below_root(self, path: &Path) -> PathBuf {
+        self.root().join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    fn memory(self) -> Result<Memory, Errno> {
+        match self {
+            Self::Own => Memory::own(),
+            Self::Live(pid) => Memory::of(pid),
+            Self::Saved => Err(Errno::SRCH),
+        }
+    }
+
+    /// Ways to a mapped file that do not depend on its name.
+    fn direct(self, mapping: &Range<u64>, main: bool) -> impl Iterator<Item = PathBuf> {
+        let dir = match self {
+            // The entries of a thread have no `map_files`.
+            Self::Own => Some("/proc/self".to_owned()),
+            _ => self.dir(),
+        };
+        let map_files = dir.as_ref().map(|d| format!("{d}/map_files/{:x}-{:x}", mapping.start, mapping.end));
+        let exe = dir.filter(|_| main).map(|d| format!("{d}/exe"));
+        [map_files, exe].into_iter().flatten().map(PathBuf::from)
+    }
 }
 
 impl Module {
@@ -86,45 +139,42 @@ impl Module {
     /// through `exe`; else this fails with [`ElfError::Replaced`]. The vDSO is read from memory.
     pub fn elf(&self) -> Result<Elf, ElfError> {
         if self.role == Role::Vdso {
-            let memory = open_memory(self.pid).map_err(|errno| ElfError::Os { call: "open", errno })?;
+            let memory = self.origin.memory().map_err(|errno| ElfError::Os { call: "open", errno })?;
             let len = usize::try_from(self.mapping.end - self.mapping.start).unwrap_or(0);
             return Elf::from_bytes(memory.read(self.mapping.start, len).ok_or(ElfError::Replaced)?);
         }
-        let proc = proc_dir(self.pid);
-        let whole = self.pid.map_or_else(|| "/proc/self".to_owned(), |pid| format!("/proc/{pid}"));
-        let exact = format!("{whole}/map_files/{:x}-{:x}", self.mapping.start, self.mapping.end);
-        if let Ok(elf) = Elf::open(&exact) {
-            return Ok(elf);
-        }
-        // Own paths are opened as they are: `/proc/self/root` is refused in some sandboxes.
-        let by_name = match self.pid {
-            None => self.path.clone(),
-            Some(_) => join_root(&proc, &self.path),
-        };
         let mut error = ElfError::Replaced;
-        for path in [Some(by_name), self.is_main().then(|| PathBuf::from(format!("{proc}/exe")))].into_iter().flatten() {
-            match file::open(&path) {
-                Ok(fd) => {
-                    let stat = file::stat(&fd).map_err(|errno| ElfError::Os { call: "fstat", errno })?;
-                    let same_dev = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev)) == (self.dev.major, self.dev.minor);
-                    let same_inode = stat.st_ino == self.inode;
-                    let elf = Elf::from_file(fd)?;
-                    // `st_dev` differs from the mapping's device on overlay and btrfs, so a build id is as good.
-                    if same_inode && same_dev || elf.build_id() == self.build_id && (same_inode || self.build_id.is_some()) {
-                        return Ok(elf);
-                    }
-                }
-                Err(errno) if error == ElfError::Replaced && !self.deleted => error = ElfError::Os { call: "open", errno },
-                Err(_) => {}
-            }
+        match file::open(self.origin.below_root(&self.path)) {
+            Ok(fd) => match self.verified(fd) {
+                Err(ElfError::Replaced) => {}
+                other => return other,
+            },
+            Err(errno) if !self.deleted => error = ElfError::Os { call: "open", errno },
+            Err(_) => {}
         }
-        Err(error)
+        let direct = self.origin.direct(&self.mapping, self.is_main());
+        direct.flat_map(file::open).find_map(|fd| self.verified(fd).ok()).ok_or(error)
+    }
+
+    /// Reads an opened file if it is the one that is mapped.
+    fn verified(&self, fd: OwnedFd) -> Result<Elf, ElfError> {
+        let stat = file::stat(&fd).map_err(|errno| ElfError::Os { call: "fstat", errno })?;
+        let same_dev = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev)) == (self.dev.major, self.dev.minor);
+        let same_inode = stat.st_ino == self.inode;
+        if !same_inode && self.build_id.is_none() {
+            return Err(ElfError::Replaced);
+        }
+        let elf = match Elf::from_file(fd) {
+            Err(_) if !same_inode => return Err(ElfError::Replaced),
+            other => other?,
+        };
+        // `st_dev` differs from the mapping's device on overlay and btrfs, so an equal build id is as good.
+        if same_inode && same_dev || elf.build_id() == self.build_id { Ok(elf) } else { Err(ElfError::Replaced) }
     }
 
     /// Reads the functions of the file, with the names of its debug file if there is one; see [`Elf::functions_at`].
     pub fn functions(&self) -> Result<Functions, ElfError> {
-        let root = self.pid.map_or_else(|| PathBuf::from("/"), |pid| PathBuf::from(format!("/proc/{pid}/root")));
-        self.elf()?.functions_at(&self.path, &root)
+        self.elf()?.functions_at(&self.path, &self.origin.root())
     }
 }
 
@@ -136,47 +186,33 @@ impl Module {
 /// # Ok::<(), skep_proc::maps::MapsError>(())
 /// ```
 pub fn own() -> Result<Vec<Module>, MapsError> {
-    list(None)
+    list(Origin::Own)
 }
 
 /// Lists the modules of another process, in order of address. Needs the right to read its mappings; without the right
 /// to read its memory the files' headers are used, and the vDSO is left out.
 pub fn of(pid: u32) -> Result<Vec<Module>, MapsError> {
-    list(Some(pid))
+    list(Origin::Live(pid))
 }
 
-fn list(pid: Option<u32>) -> Result<Vec<Module>, MapsError> {
-    let proc = proc_dir(pid);
-    let text = file::read(format!("{proc}/maps"), 1 << 30).map_err(|errno| match errno {
-        Errno::NOENT | Errno::SRCH => MapsError::Gone,
-        Errno::ACCESS | Errno::PERM => MapsError::NoPermission { pid: pid.unwrap_or(0) },
-        errno => MapsError::Os { call: "read", errno },
-    })?;
-    let vmas = maps::parse(&text)?;
-    if vmas.is_empty() {
-        return Err(MapsError::Gone);
-    }
-    let lister = Lister { pid, memory: open_memory(pid).ok(), auxv: file::read(format!("{proc}/auxv"), 4096).unwrap_or_default() };
-    Ok(lister.modules(&vmas))
+/// Lists the modules in saved mappings, in order of address, by the files that are found under their names. The vDSO is
+/// left out, it has no file, and which module is the program is not known: all have the role of a library.
+pub fn saved(snapshot: &Snapshot) -> Vec<Module> {
+    Lister { origin: Origin::Saved, memory: None, auxv: Vec::new() }.modules(snapshot.vmas())
 }
 
-fn proc_dir(pid: Option<u32>) -> String {
-    // `thread-self`: the main thread may have exited while others go on, which leaves `self` empty.
-    pid.map_or_else(|| "/proc/thread-self".to_owned(), |pid| format!("/proc/{pid}"))
-}
-
-fn join_root(proc: &str, path: &Path) -> PathBuf {
-    let mut out = PathBuf::from(format!("{proc}/root")).into_os_string();
-    out.push(path);
-    PathBuf::from(out)
-}
-
-fn open_memory(pid: Option<u32>) -> Result<Memory, Errno> {
-    pid.map_or_else(Memory::own, Memory::of)
+fn list(origin: Origin) -> Result<Vec<Module>, MapsError> {
+    let maps = match origin {
+        Origin::Live(pid) => Live::of(pid)?,
+        Origin::Own | Origin::Saved => Live::own()?,
+    };
+    let vmas = maps.text_only().all(&Filter::default(), Want::NAME)?;
+    let auxv = origin.dir().and_then(|dir| file::read(format!("{dir}/auxv"), 4096).ok()).unwrap_or_default();
+    Ok(Lister { origin, memory: origin.memory().ok(), auxv }.modules(&vmas))
 }
 
 struct Lister {
-    pid: Option<u32>,
+    origin: Origin,
     memory: Option<Memory>,
     auxv: Vec<u8>,
 }
@@ -196,17 +232,20 @@ impl Lister {
             }
         }
         let mut out: Vec<_> = groups.iter().flat_map(|g| self.instances(g)).collect();
+        self.correct_main(&mut out);
+        let mut out: Vec<_> = out.into_iter().map(|(m, _)| m).collect();
         out.sort_by_key(|m| m.span.start);
         out
     }
 
     /// The modules that the mappings of one file make up.
-    fn instances(&self, vmas: &[&Vma]) -> Vec<Module> {
+    fn instances(&self, vmas: &[&Vma]) -> Vec<(Module, Vec<Segment>)> {
         let mut out: Vec<Module> = Vec::new();
-        let Some(first) = vmas.first().filter(|_| vmas.iter().any(|v| v.perms.contains(Perms::EXEC))) else { return out };
-        let Some(segments) = self.segments(vmas) else { return out };
+        let Some(first) = vmas.first().filter(|_| vmas.iter().any(|v| v.perms.contains(Perms::EXEC))) else { return Vec::new() };
+        let Some(segments) = self.segments(vmas) else { return Vec::new() };
         let loads: Vec<_> = segments.iter().filter(|s| s.kind == elf::PT_LOAD).collect();
-        let (Some(low), Some(high)) = (loads.iter().map(|s| s.vaddr).min(), loads.iter().map(|s| s.range().end).max()) else { return out };
+        let low = loads.iter().map(|s| s.vaddr).min().unwrap_or(0);
+        let high = loads.iter().map(|s| s.range().end).max().unwrap_or(0);
         for vma in vmas.iter().filter(|v| v.perms.contains(Perms::EXEC)) {
             let biases = || loads.iter().filter(|s| covers(s, vma.offset)).map(|s| bias(vma, s));
             // Two segments can share a page of the file: one that continues a known instance wins, then code.
@@ -228,15 +267,16 @@ impl Lister {
                         dev: vma.dev,
                         inode: vma.inode,
                         build_id: None,
-                        pid: self.pid,
+                        origin: self.origin,
                         mapping: vma.range(),
                     };
-                    module.build_id = self.build_id(&segments, &module);
+                    let saved = vma.build_id.clone().map(BuildId);
+                    module.build_id = saved.or_else(|| self.build_id(&segments, &module));
                     out.push(module);
                 }
             }
         }
-        out
+        out.into_iter().map(|m| (m, segments.clone())).collect()
     }
 
     /// Program headers from memory, which needs no file; else from the file.
@@ -254,11 +294,12 @@ impl Lister {
         let heads = vmas.iter().filter(|v| v.offset == 0 && v.perms.contains(Perms::READ));
         heads.clone().find_map(|v| from_memory(&v)).or_else(|| {
             let (name, _) = vmas.first()?.name_deleted();
-            let path = PathBuf::from(OsStr::from_bytes(name));
-            let path = self.pid.map_or(path.clone(), |_| join_root(&proc_dir(self.pid), &path));
-            let fd = file::open(path).ok()?;
-            (file::stat(&fd).ok()?.st_ino == vmas.first()?.inode).then_some(())?;
-            Some(Elf::from_file(fd).ok()?.segments().to_vec())
+            let fd = file::open(self.origin.below_root(Path::new(OsStr::from_bytes(name)))).ok()?;
+            let same_inode = file::stat(&fd).ok()?.st_ino == vmas.first()?.inode;
+            let elf = Elf::from_file(fd).ok()?;
+            let id = vmas.iter().find_map(|v| v.build_id.as_deref());
+            let same = id.map_or(same_inode, |id| elf.build_id().is_some_and(|have| have.0 == id));
+            same.then(|| elf.segments().to_vec())
         })
     }
 
@@ -272,20 +313,54 @@ impl Lister {
     }
 
     fn role(&self, name: &[u8], span: &Range<u64>) -> Role {
-        const AT_PHDR: u64 = 3;
-        const AT_BASE: u64 = 7;
-        let value = |key| self.auxv.chunks_exact(16).find(|p| elf::u64_at(p, 0) == key).map_or(0, |p| elf::u64_at(p, 8));
         if name == b"[vdso]" {
             Role::Vdso
-        } else if span.contains(&value(AT_PHDR)) {
+        } else if span.contains(&self.auxv(AT_PHDR)) {
             Role::Main
-        } else if span.contains(&value(AT_BASE)) {
+        } else if span.contains(&self.auxv(AT_BASE)) {
             Role::Interpreter
         } else {
             Role::Library
         }
     }
+
+    fn auxv(&self, key: u64) -> u64 {
+        self.auxv.chunks_exact(16).find(|p| elf::u64_at(p, 0) == key).map_or(0, |p| elf::u64_at(p, 8))
+    }
+
+    /// Sorts out `ld.so PROGRAM`: the kernel takes the dynamic linker for the program then.
+    fn correct_main(&self, modules: &mut [(Module, Vec<Segment>)]) {
+        let interp = |segments: &[Segment]| segments.iter().any(|s| s.kind == elf::PT_INTERP);
+        let Some(main) = modules.iter().position(|(m, _)| m.is_main()) else { return };
+        if self.auxv(AT_BASE) != 0 || modules.get(main).is_none_or(|(_, s)| interp(s)) {
+            return;
+        }
+        // The C library names an interpreter too, but only programs are at a fixed address or marked as position-independent.
+        let program = |(m, s): &(Module, Vec<Segment>)| interp(s) && (m.bias == 0 || self.flags_1(m, s) & DF_1_PIE != 0);
+        let Some(program) = modules.iter().position(program) else { return };
+        for (at, role) in [(main, Role::Interpreter), (program, Role::Main)] {
+            if let Some((m, _)) = modules.get_mut(at) {
+                m.role = role;
+            }
+        }
+    }
+
+    /// `DT_FLAGS_1` of a module in memory; 0 if it has none.
+    fn flags_1(&self, module: &Module, segments: &[Segment]) -> u64 {
+        let read = || {
+            let dynamic = segments.iter().find(|s| s.kind == elf::PT_DYNAMIC && s.mem_size <= 1 << 16)?;
+            let table = self.memory.as_ref()?.read(module.addr(dynamic.vaddr), dynamic.mem_size as usize)?;
+            let entry = table.chunks_exact(16).find(|e| elf::u64_at(e, 0) == DT_FLAGS_1)?;
+            Some(elf::u64_at(entry, 8))
+        };
+        read().unwrap_or(0)
+    }
 }
+
+const AT_PHDR: u64 = 3;
+const AT_BASE: u64 = 7;
+const DT_FLAGS_1: u64 = 0x6fff_fffb;
+const DF_1_PIE: u64 = 0x0800_0000;
 
 /// Tells whether a segment's pages in the file include `offset`.
 fn covers(s: &Segment, offset: u64) -> bool {

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use skep_proc::maps::MapsError;
+use skep_proc::maps::{Identity, Live, MapsError, Snapshot, Want};
 use skep_proc::module::{self, Module, Role};
 use skep_proc::symbolise::Symboliser;
 
@@ -152,6 +152,39 @@ fn deleted_and_replaced_files() {
     match m.elf() {
         Ok(elf) => assert_eq!(elf.build_id(), m.build_id),
         Err(e) => assert_eq!(e, skep_proc::elf::ElfError::Replaced),
+    }
+}
+
+#[test]
+fn a_program_run_by_the_dynamic_linker() {
+    let linker = "/lib64/ld-linux-x86-64.so.2";
+    for (name, flags) in [("by-linker", &["-pie", "-fPIE"][..]), ("by-linker-fixed", &["-no-pie"])] {
+        let dir = Target::build(name, flags, &[]);
+        let t = Target::start(dir.clone(), Command::new(linker).arg(dir.join("program")));
+        assert_eq!(t.check("program_function", "program_function").role, Role::Main, "{name}");
+        let modules = t.modules();
+        let roles = |role| modules.iter().filter(|m| m.role == role).map(|m| m.path.clone()).collect::<Vec<_>>();
+        assert_eq!(roles(Role::Main), [dir.join("program")]);
+        assert_eq!(roles(Role::Interpreter), [fs::canonicalize(linker).unwrap()]);
+    }
+}
+
+#[test]
+fn saved_mappings_name_addresses_after_the_end() {
+    let dir = Target::build("saved", &["-DLOAD", "-ldl"], &[]);
+    let mut t = Target::start(dir.clone(), Command::new(dir.join("program")).arg(dir.join("library.so")));
+    let pid = t.child.id();
+    let saved = Snapshot::take(&Live::of(pid).unwrap(), Identity::of(pid), Want::ALL).unwrap();
+    let alive = t.modules();
+    drop(t.child.stdin.take());
+    t.child.wait().unwrap();
+    let dead = module::saved(&Snapshot::from_bytes(&saved.to_bytes()).unwrap());
+    let key = |m: &Module| (m.path.clone(), m.bias, m.text.clone(), m.build_id.clone());
+    let alive: Vec<_> = alive.iter().filter(|m| m.role != Role::Vdso).map(key).collect();
+    assert_eq!(dead.iter().map(key).collect::<Vec<_>>(), alive);
+    let mut names = Symboliser::new(dead);
+    for (printed, name) in [("program_function", "program_function"), ("library_function1", "library_function")] {
+        assert_eq!(names.resolve(t.symbols[printed]).function.unwrap().name, name.as_bytes());
     }
 }
 

@@ -30,6 +30,7 @@ pub const ET_DYN: u16 = 3;
 pub const EM_X86_64: u16 = 62;
 
 pub(crate) const PT_LOAD: u32 = 1;
+pub(crate) const PT_DYNAMIC: u32 = 2;
 pub(crate) const PT_INTERP: u32 = 3;
 pub(crate) const PT_NOTE: u32 = 4;
 const SHT_SYMTAB: u32 = 2;
