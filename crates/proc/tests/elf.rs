@@ -163,6 +163,34 @@ fn stripped_programs_keep_their_functions() {
     }
 }
 
+/// `sstrip` and packers remove the section headers; the unwind tables are still found, through their program header.
+#[test]
+fn files_without_section_headers() {
+    let dir = Dir::new("sstrip");
+    let file = dir.cc(PROGRAM, "program", &["-O2"]);
+    let whole = Elf::open(&file).unwrap();
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[40..48].fill(0);
+    bytes[58..64].fill(0);
+    let elf = Elf::from_bytes(bytes).unwrap();
+    assert!(elf.sections().is_empty());
+    assert_eq!(elf.fdes().unwrap(), whole.fdes().unwrap());
+    assert_eq!(elf.build_id(), whole.build_id());
+    let functions = elf.functions().unwrap();
+    assert_eq!(*functions.source(), SymbolSource::None);
+    for f in whole.functions().unwrap().iter().filter(|f| [&b"main"[..], b"outer", b"inner", b"cold_path"].contains(&f.name)) {
+        assert_eq!(functions.at(f.vaddr).unwrap().name_lossy(), format!("sub_{:x}", f.vaddr));
+    }
+}
+
+#[test]
+fn relocatable_files_are_refused() {
+    let dir = Dir::new("object");
+    let file = dir.cc(PROGRAM, "object.o", &["-c"]);
+    let error = Elf::open(file).unwrap().functions().unwrap_err();
+    assert_eq!(error.to_string(), "unsupported ELF file: functions of a file that is neither program nor library");
+}
+
 #[test]
 fn cold_parts_are_no_functions() {
     let source = r#"

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use skep_proc::launch::{LaunchError, Linkage, Obstacle, find, inspect};
+use skep_proc::launch::{LaunchError, Linkage, Obstacle, Secure, find, inspect};
 
 struct Dir(PathBuf);
 
@@ -113,6 +113,34 @@ fn run(path: &Path) -> String {
             out => return String::from_utf8(out.unwrap().stdout).unwrap(),
         }
     }
+}
+
+#[test]
+fn set_id_programs_are_not_reached() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = Dir::new("setid");
+    let program = dir.cc("program", &[]);
+    let own = fs::metadata(&program).unwrap();
+    let set = |uid, gid, mode| {
+        std::os::unix::fs::chown(&program, Some(uid), Some(gid))?;
+        fs::set_permissions(&program, fs::Permissions::from_mode(mode))
+    };
+    // Our own id gains nothing.
+    set(own.uid(), own.gid(), 0o6755).unwrap();
+    assert_eq!(inspect(&program).unwrap().preload_obstacle(), None);
+    if set(65534, 65534, 0o4755).is_err() {
+        return skip("root");
+    }
+    assert_eq!(inspect(&program).unwrap().preload_obstacle(), Some(Obstacle::Secure(Secure::SetUid)));
+    set(own.uid(), 65534, 0o2755).unwrap();
+    assert_eq!(inspect(&program).unwrap().preload_obstacle(), Some(Obstacle::Secure(Secure::SetGid)));
+    set(own.uid(), 65534, 0o2745).unwrap(); // no execute bit for the group
+    assert_eq!(inspect(&program).unwrap().preload_obstacle(), None);
+}
+
+#[allow(clippy::print_stderr, reason = "this is how a test says that it was skipped")]
+fn skip(need: &str) {
+    eprintln!("skipped: needs {need}");
 }
 
 #[test]

@@ -204,6 +204,42 @@ fn exec_ends_an_address_space() {
     child.wait().unwrap();
 }
 
+/// Runs as another user, with a descriptor of our mappings for its standard input.
+#[test]
+#[ignore = "run by the test below"]
+fn without_rights() {
+    let pid = std::env::var("SKEP_TEST_PID").unwrap().parse().unwrap();
+    assert_eq!(Live::of(pid).unwrap_err(), MapsError::NoPermission { pid });
+    assert_eq!(skep_proc::module::of(pid).unwrap_err(), MapsError::NoPermission { pid });
+    // A descriptor that was opened by someone with the right gives it to us.
+    let fd = std::os::fd::AsFd::as_fd(&std::io::stdin()).try_clone_to_owned().unwrap();
+    let live = Live::from_fd(fd, pid);
+    let first = live.query(0, &Filter::default().or_next(), Want::ALL).unwrap().unwrap();
+    assert!(first.name.is_some());
+    assert_eq!(live.text_only().query(0, &Filter::default().or_next(), Want::NAME).unwrap().unwrap().start, first.start);
+}
+
+#[test]
+fn rights_are_needed_to_open_and_can_be_handed_on() {
+    use std::os::unix::process::CommandExt;
+    if !fs::read_to_string("/proc/self/status").unwrap().contains("\nUid:\t0\t0\t0\t0\n") {
+        return skip("root");
+    }
+    let f = Fixture::new("rights");
+    let program = f.dir.join("tests");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let out = Command::new(&program)
+        .args(["--ignored", "--exact", "without_rights"])
+        .env("SKEP_TEST_PID", f.child.id().to_string())
+        .stdin(fs::File::open(format!("/proc/{}/maps", f.child.id())).unwrap())
+        .uid(65534)
+        .gid(65534)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success() && text.contains("1 passed"), "{text}");
+}
+
 #[test]
 fn a_kernel_thread_has_no_mappings() {
     // 2 is kthreadd, if we can see it at all.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::{Elf, ElfError, SHT_DYNSYM, SHT_SYMTAB, Section, u16_at, u32_at, u64_at};
+use super::{ET_DYN, ET_EXEC, Elf, ElfError, SHT_DYNSYM, SHT_SYMTAB, Section, u16_at, u32_at, u64_at};
 
 /// What a function symbol is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -150,6 +150,10 @@ pub struct Functions {
 
 impl Functions {
     pub(super) fn of(elf: &Elf, debug: Option<(&Path, &Elf)>) -> Result<Self, ElfError> {
+        if !matches!(elf.kind, ET_EXEC | ET_DYN) {
+            // Symbols of `.o` files count from their section's start, and nothing of them is loaded.
+            return Err(ElfError::Unsupported { what: "functions of a file that is neither program nor library" });
+        }
         let mut out = Self { strings: Vec::new(), symbols: Vec::new(), entries: Vec::new(), source: SymbolSource::None };
         let table = |from: &'_ Elf, kind| from.sections.iter().position(|s| s.kind == kind && s.size >= 24);
         if let Some(at) = table(elf, SHT_SYMTAB) {
