@@ -235,7 +235,7 @@ fn unwind_ranges_are_those_of_readelf() {
     assert!(expected.len() > 100);
     let elf = Elf::open(&file).unwrap();
     let have: BTreeSet<_> = elf.fdes().unwrap().iter().map(|f| (f.start, f.end)).collect();
-    let text: Vec<_> = elf.text().collect();
+    let text = elf.text();
     expected.retain(|(a, b)| a < b && text.iter().any(|t| t.contains(a)));
     assert_eq!(have, expected);
 }

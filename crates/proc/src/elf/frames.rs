@@ -40,8 +40,8 @@ impl Elf {
         for (vaddr, data) in self.frame_data()? {
             Walk { vaddr, data: &data, last: None }.run(&mut out);
         }
-        let text: Vec<_> = self.text().collect();
-        out.retain(|f: &Fde| f.start < f.end && text.iter().any(|t| t.contains(&f.start) && f.end <= t.end));
+        let text = self.text();
+        out.retain(|f: &Fde| f.start < f.end && super::range_of(&text, f.start).is_some_and(|t| f.end <= t.end));
         out.sort_by_key(|f| (f.start, f.end));
         out.dedup_by_key(|f| f.start);
         Ok(out)

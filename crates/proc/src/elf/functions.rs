@@ -181,9 +181,8 @@ impl Functions {
             return Err(ElfError::Malformed { what: "string table index", offset: section.offset });
         };
         self.strings = from.section_data(strings)?;
-        let text: Vec<_> = elf.text().collect();
-        let not: Vec<_> = elf.not_functions();
-        let inside = |ranges: &[Range<u64>], at| ranges.iter().any(|r| r.contains(&at));
+        let (text, not) = (elf.text(), elf.not_functions());
+        let inside = |ranges, at| super::range_of(ranges, at).is_some();
         for sym in data.chunks_exact(24) {
             let info = sym.get(4).copied().unwrap_or(0);
             let kind = match info & 15 {
@@ -237,7 +236,7 @@ impl Functions {
             let before = known.partition_point(|k| k.0 <= at).checked_sub(1);
             before.and_then(|i| known.get(i)).is_some_and(|k| at < k.1)
         };
-        for fde in fdes.iter().filter(|f| f.function_entry && !named(f.start) && !not.iter().any(|r| r.contains(&f.start))) {
+        for fde in fdes.iter().filter(|f| f.function_entry && !named(f.start) && super::range_of(&not, f.start).is_none()) {
             let name = if elf.entry() == Some(fde.start) { "_start".to_owned() } else { format!("sub_{:x}", fde.start) };
             let Ok(at) = u32::try_from(self.strings.len()) else { return };
             self.strings.extend(name.as_bytes());
@@ -289,11 +288,13 @@ impl Functions {
     }
 
     fn guess_sizes(&mut self, elf: &Elf) {
+        let mut sections: Vec<_> = elf.sections.iter().filter(|s| s.vaddr != 0 && s.size != 0).map(Section::range).collect();
+        sections.sort_unstable_by_key(|r| r.start);
+        let text = elf.text();
         let mut next = u64::MAX;
         for e in self.entries.iter_mut().rev() {
             if e.size == 0 {
-                let sections = elf.sections.iter().filter(|s| s.vaddr != 0).map(Section::range);
-                let ends = sections.chain(elf.text()).filter(|r| r.contains(&e.vaddr)).map(|r| r.end);
+                let ends = [&sections, &text].into_iter().filter_map(|r| super::range_of(r, e.vaddr)).map(|r| r.end);
                 let end = ends.fold(next, u64::min);
                 e.size = if end == u64::MAX { 0 } else { end - e.vaddr };
                 e.size_guessed = true;

@@ -290,22 +290,16 @@ impl Elf {
         self.read("section", section.offset, section.size)
     }
 
-    /// Link-time address ranges of the code, one for each executable segment.
-    pub fn text(&self) -> impl Iterator<Item = Range<u64>> {
-        self.segments.iter().filter(|s| s.is_text()).map(Segment::range)
+    /// Link-time address ranges of the code, sorted, overlapping ones merged.
+    pub fn text(&self) -> Vec<Range<u64>> {
+        merged(self.segments.iter().filter(|s| s.is_text()).map(Segment::range))
     }
 
-    /// Link-time address ranges inside the code that hold no function of the program: `.plt` and its kin, `.init`, `.fini`.
+    /// Link-time address ranges inside the code that hold no function of the program: `.plt` and its kin, `.init`,
+    /// `.fini`. Sorted, overlapping ones merged.
     pub fn not_functions(&self) -> Vec<Range<u64>> {
-        let mut out: Vec<_> = self
-            .sections
-            .iter()
-            .filter(|s| s.vaddr != 0 && s.size != 0)
-            .filter(|s| s.name == b".init" || s.name == b".fini" || s.name.starts_with(b".plt") || s.name == b".iplt")
-            .map(Section::range)
-            .collect();
-        out.sort_by_key(|r| r.start);
-        out
+        let plain = |n: &[u8]| n == b".init" || n == b".fini" || n == b".iplt" || n.starts_with(b".plt");
+        merged(self.sections.iter().filter(|s| s.vaddr != 0 && plain(&s.name)).map(Section::range))
     }
 
     /// The lowest and the highest link-time address that is loaded.
@@ -419,6 +413,26 @@ pub(crate) fn parse_segments(table: &[u8]) -> Vec<Segment> {
         align: u64_at(h, 48),
     };
     table.chunks_exact(56).map(parse).collect()
+}
+
+/// Sorts ranges and merges those that overlap, so that questions of "where" take a binary search whatever a file claims.
+fn merged(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+    let mut all: Vec<_> = ranges.filter(|r| !r.is_empty()).collect();
+    all.sort_unstable_by_key(|r| r.start);
+    let mut out: Vec<Range<u64>> = Vec::with_capacity(all.len());
+    for r in all {
+        match out.last_mut() {
+            Some(last) if r.start < last.end => last.end = last.end.max(r.end),
+            _ => out.push(r),
+        }
+    }
+    out
+}
+
+/// The range that holds `at`, among sorted ones.
+fn range_of(ranges: &[Range<u64>], at: u64) -> Option<&Range<u64>> {
+    let after = ranges.partition_point(|r| r.start <= at);
+    ranges.get(after.checked_sub(1)?).filter(|r| r.contains(&at))
 }
 
 /// The NUL-terminated string at an offset of a string table; empty if there is none.
