@@ -1,13 +1,15 @@
 //! The engine: one for the process, owner of everything that is hooked.
 
+use crate::deny;
 use crate::frame::{MAX_SESSIONS, UNTYPED_ARGS};
 use crate::guard;
 use crate::hook::{Hook, Position};
-use crate::island::{Builder, Chunk, Island};
+use crate::island::{Builder, Chunk};
 use crate::patch::{self, Change, Detour};
 use crate::sites::{Function, Module};
 use crate::skip::{AttachError, Skip};
 use crate::spot::{PATCH, Shape, Spot, jump};
+use crate::stack::Follower;
 use crate::table::{self, Table};
 use crate::tramp::{self, Entry, Meta, Plan};
 use std::collections::{HashMap, HashSet};
@@ -71,13 +73,13 @@ enum Form {
 
 #[derive(Debug)]
 struct Site {
-    function: u64,
     text: Range<u64>,
     spot: Spot,
     meta: &'static Meta,
-    island: Option<Island>,
-    /// What compiled-in sites call.
-    veneer: u64,
+    /// Where the five bytes lead for entry hooks: called at compiled-in sites, else jumped to.
+    entry: u64,
+    /// Where they lead for exit hooks; 0: not made yet.
+    exit: u64,
     form: Form,
     entries: Vec<Entry>,
     twins: [u64; PATCH],
@@ -95,14 +97,16 @@ impl Site {
     /// The five bytes of a form, and what they do.
     fn bytes(&self, form: Form) -> Result<([u8; PATCH], Detour), Skip> {
         let at = self.spot.at;
-        let body = self.island.map_or(at + PATCH as u64, |i| i.body);
-        let (opcode, to, detour) = match (form, self.island) {
-            (Form::Plain, _) => return Ok((self.spot.original(), Detour::Jump(body))),
-            (Form::Entry, _) if self.spot.shape == Shape::Nop => (0xe8, self.veneer, Detour::Call(self.veneer)),
-            (Form::Entry, Some(i)) => (0xe9, i.entry, Detour::Jump(i.entry)),
-            (Form::Exit, Some(i)) => (0xe9, i.exit, Detour::Jump(i.exit)),
-            (_, None) => return Err(Skip::NoRoom),
+        let (opcode, detour) = match form {
+            Form::Plain => return Ok((self.spot.original(), Detour::Jump(self.meta.body.load(Ordering::Relaxed)))),
+            Form::Entry if self.spot.shape == Shape::Nop => (0xe8, Detour::Call(self.entry)),
+            Form::Entry => (0xe9, Detour::Jump(self.entry)),
+            Form::Exit => (0xe9, Detour::Jump(self.exit)),
         };
+        let (Detour::Call(to) | Detour::Jump(to)) = detour;
+        if to == 0 {
+            return Err(Skip::NoRoom);
+        }
         Ok((jump(opcode, at, to).ok_or(Skip::NoRoom)?, detour))
     }
 
@@ -166,12 +170,22 @@ impl State {
     fn attach(&mut self, id: u64, targets: &[(&Function, u64)], hooks: &[Hook]) -> Vec<Result<(), Skip>> {
         let exits = hooks.iter().any(|h| h.position.needs_exit());
         let mut results: Vec<Result<(), Skip>> = Vec::with_capacity(targets.len());
-        let mut fresh: Vec<(usize, Spot)> = Vec::new();
         let mut seen = HashSet::with_capacity(targets.len());
+        let mut by_module: Vec<Work<'_>> = Vec::new();
         for (n, (f, _)) in targets.iter().enumerate() {
-            results.push(self.admit(f, hooks, &mut seen).map(|spot| fresh.extend(spot.map(|s| (n, s)))));
+            results.push(self.admit(f, hooks, &mut seen));
+            let known = self.sites.get(&f.addr).is_some_and(|s| !exits || s.exit != 0);
+            if known || results.last().is_some_and(Result::is_err) {
+                continue;
+            }
+            match by_module.iter_mut().find(|w| Arc::ptr_eq(w.module, &f.module)) {
+                Some(work) => work.items.push((n, f)),
+                None => by_module.push(Work { module: &f.module, items: vec![(n, f)] }),
+            }
         }
-        self.place(targets, fresh, &mut results, exits);
+        for work in by_module {
+            self.place(&work, &mut results, exits);
+        }
         let mut chosen = Vec::with_capacity(targets.len());
         for ((f, cookie), result) in targets.iter().zip(&results) {
             if result.is_ok()
@@ -203,8 +217,8 @@ impl State {
         results
     }
 
-    /// Decides whether a function can take the hooks; finds its spot when it is new.
-    fn admit(&self, f: &Function, hooks: &[Hook], seen: &mut HashSet<u64>) -> Result<Option<Spot>, Skip> {
+    /// Decides whether a function can take the hooks, as far as that can be told without looking at its code.
+    fn admit(&self, f: &Function, hooks: &[Hook], seen: &mut HashSet<u64>) -> Result<(), Skip> {
         if !seen.insert(f.addr) {
             return Err(Skip::Duplicate);
         }
@@ -214,104 +228,100 @@ impl State {
         if new > 0 && new + site.map_or(0, sessions) > MAX_SESSIONS {
             return Err(Skip::Sessions { max: MAX_SESSIONS });
         }
-        if site.is_some() { Ok(None) } else { Spot::find(f).map(Some) }
+        if site.is_none() {
+            deny::entry(f)?;
+        }
+        if hooks.iter().any(|h| h.position.needs_exit()) { deny::exit(f) } else { Ok(()) }
     }
 
-    /// Gives new functions their islands, module by module.
-    fn place(&mut self, targets: &[(&Function, u64)], fresh: Vec<(usize, Spot)>, results: &mut [Result<(), Skip>], exits: bool) {
-        let mut by_module: Vec<(Arc<Module>, Vec<(usize, Spot)>)> = Vec::new();
-        for (n, spot) in fresh {
-            let Some((f, _)) = targets.get(n) else { continue };
-            match by_module.iter_mut().find(|(m, _)| Arc::ptr_eq(m, &f.module)) {
-                Some((_, v)) => v.push((n, spot)),
-                None => by_module.push((Arc::clone(&f.module), vec![(n, spot)])),
-            }
-        }
-        // Sites that are known but have no island for exit hooks yet.
-        if exits {
-            for (n, (f, _)) in targets.iter().enumerate() {
-                if results.get(n).is_some_and(Result::is_ok) && self.sites.get(&f.addr).is_some_and(|s| s.island.is_none()) {
-                    if let Some(old) = self.sites.get(&f.addr) {
-                        let spot = old.spot.clone();
-                        match by_module.iter_mut().find(|(m, _)| Arc::ptr_eq(m, &f.module)) {
-                            Some((_, v)) => v.push((n, spot)),
-                            None => by_module.push((Arc::clone(&f.module), vec![(n, spot)])),
-                        }
-                    }
-                }
-            }
-        }
-        for (module, list) in by_module {
-            let span = &module.file().span;
-            let mut builder = match Builder::new(span, list.len()) {
-                Ok(b) => b,
-                Err(skip) => {
-                    for (n, _) in list {
-                        set(results, n, Err(skip.clone()));
-                    }
-                    continue;
-                }
+    /// Looks at the code of functions of one module and gives them what they lack: a spot, islands, a way to an exit trampoline.
+    fn place(&mut self, work: &Work<'_>, results: &mut [Result<(), Skip>], exits: bool) {
+        let mut found: Vec<Found<'_>> = Vec::with_capacity(work.items.len());
+        {
+            let original = |addr: u64| {
+                let site = self.sites.get(&addr).filter(|s| s.form != Form::Plain)?;
+                Some((site.spot.at, site.spot.original()))
             };
-            let mut made: Vec<(usize, u64)> = Vec::with_capacity(list.len());
-            for (n, spot) in list {
-                let Some((f, _)) = targets.get(n) else { continue };
-                match self.add_site(&mut builder, f, spot, exits) {
-                    Ok(()) => made.push((n, f.addr)),
+            let mut follower = Follower::new(work.module.code(), &original);
+            for &(n, f) in &work.items {
+                let spot = if self.sites.contains_key(&f.addr) { Ok(None) } else { Spot::find(f).map(Some) };
+                let exit = if exits { returns(f, &mut follower).map(Some) } else { Ok(None) };
+                match spot.and_then(|spot| Ok(Found { n, f, spot, exit: exit? })) {
+                    Ok(item) => found.push(item),
                     Err(skip) => set(results, n, Err(skip)),
                 }
             }
-            match builder.finish() {
-                Ok(chunk) => self.chunks.push(chunk),
-                Err(skip) => {
-                    for (n, addr) in made {
+        }
+        if found.is_empty() {
+            return;
+        }
+        let mut builder = match Builder::new(&work.module.file().span, found.len()) {
+            Ok(b) => b,
+            Err(skip) => return found.iter().for_each(|i| set(results, i.n, Err(skip.clone()))),
+        };
+        let mut made = Vec::with_capacity(found.len());
+        for item in found {
+            let (n, addr) = (item.n, item.f.addr);
+            match self.add_site(&mut builder, item) {
+                Ok(undo) => made.push((n, addr, undo)),
+                Err(skip) => set(results, n, Err(skip)),
+            }
+        }
+        match builder.finish() {
+            Ok(chunk) => self.chunks.push(chunk),
+            Err(skip) => {
+                for (n, addr, new) in made {
+                    if new {
                         self.sites.remove(&addr);
-                        set(results, n, Err(skip.clone()));
+                    } else if let Some(site) = self.sites.get_mut(&addr) {
+                        site.exit = 0;
                     }
+                    set(results, n, Err(skip.clone()));
                 }
             }
         }
     }
 
-    fn add_site(&mut self, builder: &mut Builder, f: &Function, spot: Spot, exits: bool) -> Result<(), Skip> {
-        let (_, exit) = tramp::EXITS[1];
-        let veneer = builder.veneer();
-        let at = spot.at;
-        let known = self.sites.get(&f.addr);
-        let meta = match known {
-            Some(site) => site.meta,
-            None => Meta::new(f.addr, u64::from(f.nr_args.map_or(UNTYPED_ARGS as u8, |n| n.min(12)))),
+    /// Makes what a function lacks. True when the function is new.
+    fn add_site(&mut self, builder: &mut Builder, item: Found<'_>) -> Result<bool, Skip> {
+        let f = item.f;
+        let Some(spot) = item.spot else {
+            if let (Some(site), Some(exit)) = (self.sites.get_mut(&f.addr), item.exit) {
+                site.exit = builder.exit(site.meta, exit);
+            }
+            return Ok(false);
         };
+        let at = spot.at;
+        let text = f.module.code().text_of(f.addr).ok_or(Skip::NotCode { addr: f.addr })?;
         let mut twins = [0; PATCH];
-        let island = match spot.shape {
+        let (entry, body, meta);
+        let new_meta = || Meta::new(f.addr, u64::from(f.nr_args.map_or(UNTYPED_ARGS as u8, |n| n.min(12))));
+        match spot.shape {
             Shape::Nop => {
                 for (t, b) in twins.iter_mut().zip(spot.boundaries()).skip(1) {
                     *t = if b { at + PATCH as u64 } else { 0 };
                 }
-                exits.then(|| builder.add(meta, None, at + PATCH as u64, exit))
+                (entry, body, meta) = (builder.veneer(), at + PATCH as u64, new_meta());
             }
             Shape::Inline => {
-                let body = builder.next_body();
-                let moved = spot.relocate(f.addr, body)?;
+                let to = builder.next_body();
+                let moved = spot.relocate(f.addr, to)?;
                 for (n, (t, b)) in twins.iter_mut().zip(spot.boundaries()).enumerate().skip(1) {
                     let twin = moved.twins.get(n).copied().flatten();
                     *t = match (b, twin) {
                         (false, _) => 0,
-                        (true, Some(o)) => body + u64::from(o),
+                        (true, Some(o)) => to + u64::from(o),
                         (true, None) => return Err(Skip::Unmovable { offset: at + n as u64 - f.addr, why: "it was rewritten" }),
                     };
                 }
-                Some(builder.add(meta, Some(&moved.code), body, exit))
+                meta = new_meta();
+                (entry, body) = builder.entry(meta, &moved.code);
             }
-        };
-        meta.body.store(island.map_or(at + PATCH as u64, |i| i.body), Ordering::Release);
-        let text = f.module.code().text_of(f.addr).ok_or(Skip::NotCode { addr: f.addr })?;
-        if let Some(site) = self.sites.get_mut(&f.addr) {
-            site.island = island;
-            return Ok(());
         }
-        let site = Site { function: f.addr, text, spot, meta, island, veneer, form: Form::Plain, entries: Vec::new(), twins };
-        self.sites.insert(f.addr, site);
-        Ok(())
+        let exit = item.exit.map_or(0, |exit| builder.exit(meta, exit));
+        meta.body.store(body, Ordering::Release);
+        self.sites.insert(f.addr, Site { text, spot, meta, entry, exit, form: Form::Plain, entries: Vec::new(), twins });
+        Ok(true)
     }
 
     /// Makes new plans for functions whose hooks changed.
@@ -408,6 +418,34 @@ impl State {
         }
         true
     }
+}
+
+/// Functions of one module that lack something.
+struct Work<'a> {
+    module: &'a Arc<Module>,
+    items: Vec<(usize, &'a Function)>,
+}
+
+/// What was found out about one of them.
+struct Found<'a> {
+    /// Index among the targets.
+    n: usize,
+    f: &'a Function,
+    /// Where to change it, if it was never hooked before.
+    spot: Option<Spot>,
+    /// The exit trampoline it needs.
+    exit: Option<usize>,
+}
+
+/// Finds the exit trampoline that copies what the function needs.
+fn returns(f: &Function, follower: &mut Follower<'_>) -> Result<usize, Skip> {
+    let end = f.module.code().next_start(f.addr);
+    let used = follower.follow(&(f.addr..(f.addr + f.size.max(1)).min(end)));
+    if used.return_address {
+        return Err(Skip::NoExit { why: "uses its own return address" });
+    }
+    let fits = tramp::EXITS.iter().find(|(words, _)| *words >= used.words);
+    fits.map(|(_, index)| *index).ok_or(Skip::NoExit { why: "takes more than 4 KiB of arguments on the stack" })
 }
 
 fn set(results: &mut [Result<(), Skip>], n: usize, to: Result<(), Skip>) {

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! chunk   +0   addresses of the trampolines, then veneers: one `jmp [address]` for each
-//! island  +0   address of the function's Meta
+//! entry   +0   address of the function's Meta
 //!         +8   call [entry trampoline]          a site with entry hooks jumps here; the trampoline finds Meta at -14
 //!         +14  moved instructions, jmp back     exit trampolines call this, the function's body
-//!         ...  push [Meta]; jmp [exit trampoline]      a site with exit hooks jumps here
+//! exit    +0   address of the function's Meta
+//!         +8   push [Meta]; jmp [exit trampoline]      a site with exit hooks jumps here
 //! ```
 //!
 //! A chunk is written while it is plain data and made executable, and no longer writable, before anything jumps there. Islands
@@ -29,19 +30,8 @@ pub(crate) struct Builder {
     used: u64,
 }
 
-/// Where one function's pieces are.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Island {
-    /// A site with entry hooks only jumps here; 0 for compiled-in sites, which call the veneer.
-    pub(crate) entry: u64,
-    /// The moved instructions.
-    pub(crate) body: u64,
-    /// A site with exit hooks jumps here.
-    pub(crate) exit: u64,
-}
-
 impl Builder {
-    /// Maps memory within reach of everything in `span` for `n` islands.
+    /// Maps memory within reach of everything in `span` for `n` functions.
     pub(crate) fn new(span: &Range<u64>, n: usize) -> Result<Self, Skip> {
         let size = (HEAD + n as u64 * MOST).next_multiple_of(PAGE);
         let base = near(span, size).ok_or(Skip::NoRoom)?;
@@ -75,27 +65,35 @@ impl Builder {
         self.next() + 14
     }
 
-    /// Adds an island. `code`: the moved instructions with their way back (they were made for [`next_body`](Self::next_body));
-    /// `None` for a compiled-in site, whose body is `body`. `exit` is an index in [`tramp::TRAMPOLINES`].
-    pub(crate) fn add(&mut self, meta: &'static Meta, code: Option<&[u8]>, body: u64, exit: usize) -> Island {
-        let start = self.next();
+    /// Adds an island with the moved instructions of a function and their way back, made for [`next_body`](Self::next_body).
+    /// Returns where sites with entry hooks jump, and where the moved instructions begin.
+    pub(crate) fn entry(&mut self, meta: &'static Meta, code: &[u8]) -> (u64, u64) {
+        let (start, mut bytes) = self.island(meta);
+        self.through(&mut bytes, start, [0xff, 0x15], tramp::ENTRY_ISLAND);
+        bytes.extend_from_slice(code);
+        self.push(&bytes);
+        (start + 8, start + 14)
+    }
+
+    /// Adds a way to an exit trampoline, an index in [`tramp::TRAMPOLINES`], and returns its address.
+    pub(crate) fn exit(&mut self, meta: &'static Meta, trampoline: usize) -> u64 {
+        let (start, mut bytes) = self.island(meta);
+        // push [rip - 14]: the address of Meta.
+        bytes.extend_from_slice(&[0xff, 0x35, 0xf2, 0xff, 0xff, 0xff]);
+        self.through(&mut bytes, start, [0xff, 0x25], trampoline);
+        self.push(&bytes);
+        start + 8
+    }
+
+    fn island(&self, meta: &'static Meta) -> (u64, Vec<u8>) {
         let mut bytes = Vec::with_capacity(64);
         bytes.extend_from_slice(&(std::ptr::from_ref(meta) as u64).to_le_bytes());
-        let mut island = Island { entry: 0, body, exit: 0 };
-        if let Some(code) = code {
-            island.entry = start + 8;
-            self.through(&mut bytes, start, [0xff, 0x15], tramp::ENTRY_ISLAND);
-            island.body = start + bytes.len() as u64;
-            bytes.extend_from_slice(code);
-        }
-        island.exit = start + bytes.len() as u64;
-        let back = -(bytes.len() as i64 + 6);
-        bytes.extend_from_slice(&[0xff, 0x35]);
-        bytes.extend_from_slice(&(back as i32).to_le_bytes());
-        self.through(&mut bytes, start, [0xff, 0x25], exit);
-        self.write(start, &bytes);
+        (self.next(), bytes)
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.write(self.next(), bytes);
         self.used += (bytes.len() as u64).next_multiple_of(16);
-        island
     }
 
     /// Appends an instruction that goes through the address of a trampoline at the chunk's start.
@@ -126,8 +124,8 @@ impl Builder {
     }
 }
 
-/// Most bytes of one island: address, call, moved instructions (at most 4 + 15 bytes, each branch grown by 10, or a moved call),
-/// jump back, push, jump, rounded up.
+/// Most bytes of a function's two islands: address, call, moved instructions (at most 4 + 15 bytes, each branch grown by 10, or a
+/// moved call), jump back; address, push, jump; both rounded up.
 const MOST: u64 = 192;
 
 /// A finished chunk.

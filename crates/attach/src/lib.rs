@@ -20,6 +20,7 @@ pub use hook::{Hook, Position, RunFn};
 pub use skip::{AttachError, Skip};
 
 mod code;
+mod deny;
 mod engine;
 pub mod frame;
 mod guard;
@@ -30,6 +31,7 @@ pub mod signals;
 pub mod sites;
 mod skip;
 mod spot;
+mod stack;
 mod sys;
 mod table;
 mod tramp;

@@ -61,6 +61,7 @@ pub enum Kind {
 #[derive(Debug)]
 pub(crate) struct List {
     entries: Vec<Entry>,
+    go: bool,
 }
 
 #[derive(Debug)]
@@ -95,6 +96,17 @@ impl Module {
     #[must_use]
     pub fn is_main(&self) -> bool {
         self.role == Role::Main
+    }
+
+    /// Tells whether this code is part of it.
+    pub(crate) fn is_own(&self) -> bool {
+        let here = crate::tramp::TRAMPOLINES[0] as usize as u64;
+        self.text.iter().any(|r| r.contains(&here))
+    }
+
+    /// Tells whether it holds a Go runtime.
+    pub(crate) fn is_go(&self) -> bool {
+        self.list().is_ok_and(|l| l.go)
     }
 
     /// What the file's mappings say.
@@ -187,7 +199,8 @@ impl List {
         }
         entries.sort_by_key(|e| e.addr);
         entries.dedup_by_key(|e| e.addr);
-        Ok(Self { entries })
+        let go = entries.iter().any(|e| e.names.iter().any(|n| n == "runtime.morestack" || n == "runtime.morestack_noctxt"));
+        Ok(Self { entries, go })
     }
 }
 

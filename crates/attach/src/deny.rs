@@ -1,0 +1,125 @@
+//! Functions that are not hooked, or not at their return, and why.
+//!
+//! Most functions that care where they return to are found by following their code ([`crate::stack`]); the table is for those
+//! where that is not enough.
+
+use crate::sites::Function;
+use crate::skip::Skip;
+use skep_proc::module::Role;
+
+/// Names that are never hooked.
+const NEVER: &[(&str, &str)] = &[
+    ("_start", "entered without a return address"),
+    ("__restore_rt", "unwinders know the end of a signal handler by its bytes"),
+    ("__restore", "unwinders know the end of a signal handler by its bytes"),
+    ("__tls_get_addr", "called with a convention of its own, also by the loader"),
+    ("__errno_location", "its callers rely on registers that other functions may change"),
+    ("__fentry__", "called before a function has a frame"),
+    ("mcount", "called before a function has its arguments"),
+    ("_mcount", "called before a function has its arguments"),
+    ("__morestack", "switches stacks"),
+    ("__rust_probestack", "called while the stack is being made"),
+    ("__chkstk", "called while the stack is being made"),
+    ("__start_context", "entered without a return address"),
+    ("_dl_relocate_static_pie", "runs before the program is relocated"),
+    ("_dl_debug_state", "debuggers put their breakpoint there"),
+];
+
+/// Beginnings of names that are never hooked.
+const NEVER_PREFIX: &[(&str, &str)] = &[
+    ("__x86_indirect_thunk", "changes its own return address"),
+    ("__llvm_retpoline", "changes its own return address"),
+    ("__x86_return_thunk", "stands for a return"),
+    ("_dl_runtime_", "called with a convention of its own"),
+    ("_dl_tlsdesc_", "called with a convention of its own"),
+    ("skep_attach_", "part of the tracer"),
+];
+
+/// Names that are not hooked at their return.
+const NO_EXIT: &[(&str, &str)] = &[
+    ("setjmp", "returns twice"),
+    ("_setjmp", "returns twice"),
+    ("__setjmp", "returns twice"),
+    ("sigsetjmp", "returns twice"),
+    ("__sigsetjmp", "returns twice"),
+    ("__sigjmp_save", "ends a function that returns twice"),
+    ("savectx", "returns twice"),
+    ("getcontext", "returns twice"),
+    ("__getcontext", "returns twice"),
+    ("setcontext", "switches stacks"),
+    ("__setcontext", "switches stacks"),
+    ("swapcontext", "switches stacks"),
+    ("__swapcontext", "switches stacks"),
+    ("makecontext", "builds stacks"),
+    ("__makecontext", "builds stacks"),
+    ("longjmp", "never returns"),
+    ("_longjmp", "never returns"),
+    ("siglongjmp", "never returns"),
+    ("__longjmp", "never returns"),
+    ("____longjmp_chk", "never returns"),
+    ("__longjmp_chk", "never returns"),
+    ("vfork", "returns twice, in the same memory"),
+    ("__vfork", "returns twice, in the same memory"),
+    ("__libc_vfork", "returns twice, in the same memory"),
+    ("clone", "returns on another stack"),
+    ("__clone", "returns on another stack"),
+    ("clone3", "returns on another stack"),
+    ("__clone3", "returns on another stack"),
+    ("__clone_internal", "returns on another stack"),
+    ("dlsym", "asks who called it"),
+    ("__dlsym", "asks who called it"),
+    ("dlvsym", "asks who called it"),
+    ("__dlvsym", "asks who called it"),
+    ("dlopen", "asks who called it"),
+    ("__dlopen", "asks who called it"),
+    ("dlmopen", "asks who called it"),
+    ("__dlmopen", "asks who called it"),
+    ("__libc_dlopen_mode", "asks who called it"),
+    ("__libc_dlsym", "asks who called it"),
+    ("__libc_dlvsym", "asks who called it"),
+    ("pthread_exit", "never returns"),
+    ("__pthread_exit", "never returns"),
+    ("__pthread_unwind", "never returns"),
+    ("__pthread_unwind_next", "never returns"),
+    ("start_thread", "its stack is gone when it ends"),
+    ("__cxa_throw", "never returns"),
+    ("__cxa_rethrow", "never returns"),
+    ("__builtin_eh_return", "changes its own return address"),
+    ("__gcc_personality_v0", "runs in the middle of unwinding"),
+    ("__gxx_personality_v0", "runs in the middle of unwinding"),
+    ("rust_eh_personality", "runs in the middle of unwinding"),
+];
+
+/// Beginnings of names that are not hooked at their return.
+const NO_EXIT_PREFIX: &[(&str, &str)] = &[
+    ("_Unwind_", "looks for its caller's frame"),
+    ("__libc_start_", "runs for as long as the program"),
+    ("_dl_", "part of the dynamic loader, which asks who called it"),
+    ("__unw_", "looks for its caller's frame"),
+    ("_ULx86_64_", "looks for its caller's frame"),
+];
+
+/// Refuses functions that are never hooked.
+pub(crate) fn entry(f: &Function) -> Result<(), Skip> {
+    let why = match f.module.role {
+        Role::Interpreter => Some("the dynamic loader: runs before there is thread-local storage"),
+        Role::Vdso => Some("the kernel's own page"),
+        _ if f.module.is_own() && !f.module.is_main() => Some("part of the tracer"),
+        _ if f.module.is_go() => Some("Go moves its small stacks and looks at every return address"),
+        _ => find(f, NEVER, NEVER_PREFIX),
+    };
+    why.map_or(Ok(()), |why| Err(Skip::Denied { why }))
+}
+
+/// Refuses functions that are not hooked at their return.
+pub(crate) fn exit(f: &Function) -> Result<(), Skip> {
+    find(f, NO_EXIT, NO_EXIT_PREFIX).map_or(Ok(()), |why| Err(Skip::NoExit { why }))
+}
+
+fn find(f: &Function, exact: &[(&str, &'static str)], prefix: &[(&str, &'static str)]) -> Option<&'static str> {
+    let of = |name: &str| {
+        // Cheap no for nearly all names.
+        exact.iter().find(|(n, _)| *n == name).or_else(|| prefix.iter().find(|(p, _)| name.starts_with(p))).map(|(_, why)| *why)
+    };
+    of(&f.name).or_else(|| f.aliases.iter().find_map(|a| of(a)))
+}

@@ -1,0 +1,315 @@
+//! How many words above its return address a function uses.
+//!
+//! An exit trampoline calls the function's body with a frame of its own in between, so arguments on the stack have to be copied.
+//! Most functions take none, which the code tells: the stack pointer is followed from the entry through the function, and every
+//! access to memory through it, or through rbp where that is the frame pointer, is looked at. What cannot be followed counts as
+//! unknown, and unknown is answered with a larger copy.
+
+use crate::code::Code;
+use crate::spot::PATCH;
+use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// What a function does with the words from its return address upwards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Use {
+    /// Words of arguments on the stack that it may read or write.
+    pub(crate) words: u32,
+    /// It reads, writes or jumps through its return address otherwise than by returning.
+    pub(crate) return_address: bool,
+}
+
+/// Words copied when the address of the arguments is taken: variadic functions, structs by value handed on. glibc's own limit
+/// for what a prototype can pass is far above, but a call with more words than this is one a compiler has not been seen to make.
+pub(crate) const TAKEN: u32 = 128;
+/// Words copied when the code cannot be followed, and for functions that end in a jump to code that is not known.
+pub(crate) const UNKNOWN: u32 = 8;
+
+/// Follows functions, and the functions that they end in a jump to.
+pub(crate) struct Follower<'a> {
+    code: &'a Code,
+    /// Tells the original bytes of a function that is changed at the moment, and where they were.
+    original: &'a dyn Fn(u64) -> Option<(u64, [u8; PATCH])>,
+    known: HashMap<u64, Option<Use>>,
+    depth: u32,
+}
+
+/// Where rsp and rbp point, in bytes below the address of the return address; `None`: not known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct At {
+    rsp: Option<i64>,
+    rbp: Option<i64>,
+}
+
+impl<'a> Follower<'a> {
+    pub(crate) fn new(code: &'a Code, original: &'a dyn Fn(u64) -> Option<(u64, [u8; PATCH])>) -> Self {
+        Self { code, original, known: HashMap::new(), depth: 0 }
+    }
+
+    /// Looks at the function in `range`.
+    pub(crate) fn follow(&mut self, range: &Range<u64>) -> Use {
+        let Some(bytes) = self.readable(range) else { return Use { words: UNKNOWN, return_address: false } };
+        if let Some(known) = self.known.get(&range.start) {
+            // None: a circle of tail calls; whoever asked first adds up.
+            return known.unwrap_or_default();
+        }
+        self.known.insert(range.start, None);
+        let out = self.walk(range, &bytes);
+        self.known.insert(range.start, Some(out));
+        out
+    }
+
+    fn walk(&mut self, range: &Range<u64>, bytes: &[u8]) -> Use {
+        let mut out = Use::default();
+        // States at the targets of forward jumps, and the one that code reached in no visible way is taken to be in.
+        let mut ahead: HashMap<u64, At> = HashMap::new();
+        let mut usual: Option<At> = None;
+        // In code that only backward or indirect jumps lead to, so that its state is a guess.
+        let mut guessed = false;
+        let mut now = Some(At { rsp: Some(0), rbp: None });
+        let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
+        let mut i = Instruction::default();
+        while decoder.can_decode() {
+            decoder.decode_out(&mut i);
+            let mut landed = false;
+            if let Some(at) = ahead.remove(&i.ip()) {
+                landed = true;
+                now = Some(match now {
+                    Some(n) => At { rsp: same(n.rsp, at.rsp), rbp: same(n.rbp, at.rbp) },
+                    None => at,
+                });
+            }
+            guessed = if now.is_none() { true } else { guessed && !landed };
+            let at = now.or(usual).unwrap_or(At { rsp: None, rbp: None });
+            if i.is_invalid() {
+                out.words = out.words.max(UNKNOWN);
+                now = None;
+                continue;
+            }
+            memory(&i, at, &mut out);
+            if guessed && matches!(i.memory_base(), Register::RSP | Register::RBP) {
+                out.words = out.words.max(UNKNOWN);
+            }
+            match i.flow_control() {
+                FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
+                    if matches!(i.op0_kind(), OpKind::NearBranch64) {
+                        self.branch(&i, at, range, &mut ahead, &mut out);
+                    }
+                    if i.flow_control() == FlowControl::UnconditionalBranch {
+                        now = None;
+                        continue;
+                    }
+                }
+                FlowControl::IndirectBranch => {
+                    if at.rsp == Some(0) || at.rsp.is_none() {
+                        out.words = out.words.max(UNKNOWN);
+                    }
+                    usual = Some(at);
+                    now = None;
+                    continue;
+                }
+                FlowControl::Return | FlowControl::Exception => {
+                    now = None;
+                    continue;
+                }
+                FlowControl::Call | FlowControl::IndirectCall | FlowControl::Next if at.rsp.is_some_and(|r| r > 0) => usual = Some(at),
+                _ => {}
+            }
+            now = Some(step(&i, at, &mut out));
+        }
+        out
+    }
+
+    fn branch(&mut self, i: &Instruction, at: At, range: &Range<u64>, ahead: &mut HashMap<u64, At>, out: &mut Use) {
+        let target = i.near_branch_target();
+        if range.contains(&target) {
+            if target > i.ip() {
+                let merged = ahead.get(&target).map_or(at, |old| At { rsp: same(old.rsp, at.rsp), rbp: same(old.rbp, at.rbp) });
+                ahead.insert(target, merged);
+            }
+            return;
+        }
+        // Into another part of the function (its cold half), or the call of another function at its end.
+        if at.rsp == Some(0) {
+            let there = self.elsewhere(target);
+            out.words = out.words.max(there.words);
+            out.return_address |= there.return_address;
+        } else if at.rsp.is_none() {
+            out.words = out.words.max(UNKNOWN);
+        } else {
+            // A cold part uses the frame as it is here; what it needs of the arguments, the hot part or an unknown copy has.
+            let part = target..self.code.next_start(target);
+            if let Some(bytes) = self.readable(&part) {
+                let cold = cold_part(&part, &bytes, at);
+                out.words = out.words.max(cold.words);
+                out.return_address |= cold.return_address;
+            }
+        }
+    }
+
+    fn elsewhere(&mut self, target: u64) -> Use {
+        if self.depth > 16 {
+            return Use { words: UNKNOWN, return_address: false };
+        }
+        let range = target..self.code.next_start(target);
+        self.depth += 1;
+        let out = self.follow(&range);
+        self.depth -= 1;
+        out
+    }
+
+    /// The bytes of a range of code as the linker left them.
+    fn readable(&self, range: &Range<u64>) -> Option<Cow<'a, [u8]>> {
+        let text = self.code.text_of(range.start)?;
+        if range.end > text.end || range.start >= range.end {
+            return None;
+        }
+        // SAFETY: inside executable memory of a mapped module.
+        let mut bytes = Cow::Borrowed(unsafe { crate::code::bytes(range) });
+        if let Some((at, original)) = (self.original)(range.start) {
+            let from = at.wrapping_sub(range.start) as usize;
+            for (b, o) in bytes.to_mut().iter_mut().skip(from).zip(original) {
+                *b = o;
+            }
+        }
+        Some(bytes)
+    }
+}
+
+/// A part that is only jumped to: one state for all of it, as far as it goes straight on.
+fn cold_part(range: &Range<u64>, bytes: &[u8], at: At) -> Use {
+    let mut out = Use::default();
+    let mut now = at;
+    let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
+    while decoder.can_decode() {
+        let i = decoder.decode();
+        if i.is_invalid() {
+            break;
+        }
+        memory(&i, now, &mut out);
+        now = match i.flow_control() {
+            FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Exception => at,
+            _ => step(&i, now, &mut out),
+        };
+    }
+    out
+}
+
+fn same(a: Option<i64>, b: Option<i64>) -> Option<i64> {
+    if a == b { a } else { None }
+}
+
+/// Looks at the memory that an instruction touches.
+fn memory(i: &Instruction, at: At, out: &mut Use) {
+    let base = i.memory_base();
+    let depth = match base {
+        Register::RSP => at.rsp,
+        Register::RBP => at.rbp,
+        _ => return,
+    };
+    if !(0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory) {
+        return;
+    }
+    let Some(depth) = depth else {
+        if base == Register::RSP {
+            out.words = out.words.max(UNKNOWN);
+        }
+        return;
+    };
+    // Offset from the address of the return address.
+    let offset = (i.memory_displacement64() as i64).wrapping_sub(depth);
+    if i.mnemonic() == Mnemonic::Lea {
+        // `lea` is also how stack pointers are moved; those go to rsp or rbp.
+        let to_stack = matches!(i.op0_register(), Register::RSP | Register::RBP);
+        if offset >= 8 && !to_stack {
+            out.words = out.words.max(TAKEN);
+        } else if offset >= 0 && !to_stack {
+            out.return_address = true;
+        }
+        return;
+    }
+    if i.mnemonic() == Mnemonic::Nop {
+        return;
+    }
+    let size = i.memory_size().size().max(1) as i64;
+    if offset >= 8 {
+        let words = (offset - 8 + size + 7) / 8;
+        let words = u32::try_from(words).unwrap_or(TAKEN);
+        // An index walks on from there.
+        out.words = out.words.max(if i.memory_index() == Register::None { words } else { words.max(TAKEN) });
+    } else if offset + size > 0 && i.memory_index() == Register::None {
+        out.return_address = true;
+        if offset + size > 8 {
+            out.words = out.words.max(((offset + size - 8 + 7) / 8) as u32);
+        }
+    }
+}
+
+/// Moves the pointers as the instruction does.
+fn step(i: &Instruction, at: At, out: &mut Use) -> At {
+    let mut next = at;
+    let to_rsp = i.op0_kind() == OpKind::Register && i.op0_register() == Register::RSP;
+    let to_rbp = i.op0_kind() == OpKind::Register && i.op0_register() == Register::RBP;
+    match i.mnemonic() {
+        Mnemonic::Push | Mnemonic::Pushfq => next.rsp = at.rsp.map(|r| r - i64::from(i.stack_pointer_increment())),
+        Mnemonic::Pop | Mnemonic::Popfq => {
+            if at.rsp == Some(0) {
+                out.return_address = true;
+            }
+            next.rsp = at.rsp.map(|r| r - i64::from(i.stack_pointer_increment()));
+            if to_rsp {
+                next.rsp = None;
+            }
+            if to_rbp {
+                next.rbp = None;
+            }
+        }
+        Mnemonic::Leave => {
+            next.rsp = at.rbp.map(|r| r - 8);
+            next.rbp = None;
+        }
+        Mnemonic::Enter => next = At { rsp: None, rbp: None },
+        Mnemonic::Sub | Mnemonic::Add if to_rsp || to_rbp => {
+            let sign = if i.mnemonic() == Mnemonic::Sub { 1 } else { -1 };
+            let by = matches!(i.op1_kind(), OpKind::Immediate8to64 | OpKind::Immediate32to64).then(|| sign * (i.immediate(1) as i64));
+            let slot = if to_rsp { &mut next.rsp } else { &mut next.rbp };
+            *slot = slot.zip(by).map(|(r, b)| r + b);
+        }
+        Mnemonic::Lea if to_rsp || to_rbp => {
+            let from = match i.memory_base() {
+                Register::RSP => at.rsp,
+                Register::RBP => at.rbp,
+                _ => None,
+            };
+            let plain = i.memory_index() == Register::None;
+            let to = from.filter(|_| plain).map(|r| r - i.memory_displacement64() as i64);
+            *(if to_rsp { &mut next.rsp } else { &mut next.rbp }) = to;
+        }
+        Mnemonic::Mov if i.code() == Op::Mov_r64_rm64 || i.code() == Op::Mov_rm64_r64 => {
+            let from = match (i.op1_kind(), i.op1_register()) {
+                (OpKind::Register, Register::RSP) => Some(at.rsp),
+                (OpKind::Register, Register::RBP) => Some(at.rbp),
+                _ => None,
+            };
+            if to_rsp {
+                next.rsp = from.flatten();
+            } else if to_rbp {
+                next.rbp = from.flatten();
+            } else if i.op0_kind() == OpKind::Register
+                && i.op1_kind() == OpKind::Register
+                && i.op1_register() == Register::RSP
+                && at.rsp == Some(0)
+            {
+                // A copy of the stack pointer as it was at entry can reach everything above.
+                out.words = out.words.max(TAKEN);
+                out.return_address = true;
+            }
+        }
+        _ if to_rsp => next.rsp = None,
+        _ if to_rbp && !matches!(i.mnemonic(), Mnemonic::Cmp | Mnemonic::Test) => next.rbp = None,
+        _ => {}
+    }
+    next
+}
