@@ -89,7 +89,11 @@ impl Map {
         cursor.begin(self)?;
         let (key_size, value_size) = (self.def().key_size as usize, self.user_value_size());
         let size = key_size + value_size;
-        if buf.len() < size || size == 0 {
+        if size == 0 {
+            // A type without elements has its own answer.
+            return self.ops().step(&mut cursor.at, &mut [], &mut []).map(|_| 0);
+        }
+        if buf.len() < size {
             return Err(MapError::Length { what: "buffer", given: buf.len(), want: size });
         }
         let mut used = 0;

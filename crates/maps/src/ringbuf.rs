@@ -1,2 +1,224 @@
-//! Ring
-pub(crate) struct Ring;
+//! `BPF_MAP_TYPE_RINGBUF`: samples of any size from any number of producers to one consumer.
+//!
+//! Producers reserve under a lock for a few instructions, fill without one, and submit with one exchange. The consumer
+//! sees records in the order of their reservation. A record whose producer died unfinished is skipped.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::time::{Duration, Instant};
+
+use skep_isa::MapType;
+
+use crate::def::MapDef;
+use crate::dump::Position;
+use crate::error::{E2BIG, EAGAIN, EINVAL, ENOTSUPP, MapError};
+use crate::map::Map;
+use crate::shm::ring::{self, DATA, Head, RingMemory};
+use crate::shm::{PAGE, tls};
+use crate::types::{Layout, MapOps, Parts};
+
+/// Largest ring.
+const MAX_BYTES: u32 = 1 << 31;
+/// Longest time without a look at the ring while waiting: finds records of producers that died.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
+    if def.key_size != 0 || def.value_size != 0 {
+        return Err(def.invalid("a ring buffer has neither keys nor values"));
+    }
+    if !def.max_entries.is_power_of_two() || !def.max_entries.is_multiple_of(PAGE as u32) {
+        return Err(def.invalid("its size must be a power of two and whole pages"));
+    }
+    if def.max_entries > MAX_BYTES {
+        return Err(MapError::Definition { map_type: def.map_type, what: "too large", errno: E2BIG });
+    }
+    Ok(Layout { payload_len: DATA + u64::from(def.max_entries), mirror: Some(DATA) })
+}
+
+pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
+    let memory =
+        RingMemory::new(parts.file, u64::from(parts.def.max_entries)).ok_or(MapError::Damaged { what: "the file is too short" })?;
+    let memory = Arc::new(memory);
+    if !ring::register(&memory) {
+        return Err(MapError::Definition { map_type: MapType::Ringbuf, what: "this process has too many", errno: crate::error::ENOMEM });
+    }
+    Ok(Box::new(Ring { memory }))
+}
+
+/// An open ring buffer, as programs use it.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    memory: Arc<RingMemory>,
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        ring::unregister(&self.memory);
+    }
+}
+
+fn no(operation: &'static str) -> MapError {
+    MapError::Unsupported { map_type: MapType::Ringbuf, operation, errno: ENOTSUPP }
+}
+
+impl MapOps for Ring {
+    fn user_value_size(&self) -> usize {
+        0
+    }
+
+    fn lookup(&self, _key: &[u8], _out: &mut [u8]) -> Result<(), MapError> {
+        Err(no("lookup"))
+    }
+
+    fn update(&self, _key: &[u8], _value: &[u8], _flags: u64) -> Result<(), MapError> {
+        Err(no("update"))
+    }
+
+    fn delete(&self, _key: &[u8]) -> Result<(), MapError> {
+        Err(no("delete"))
+    }
+
+    fn next_key(&self, _key: Option<&[u8]>, _out: &mut [u8]) -> Result<(), MapError> {
+        Err(no("next key"))
+    }
+
+    fn step(&self, _at: &mut Position, _key: &mut [u8], _value: &mut [u8]) -> Result<bool, MapError> {
+        Err(no("dump"))
+    }
+
+    fn ring(&self) -> Option<&Ring> {
+        Some(self)
+    }
+}
+
+impl Map {
+    /// Reserves a sample of `size` bytes for a program: its address in this process, or null when there is no room.
+    ///
+    /// Safe on the event path. The sample must be given to [`Map::ringbuf_submit`] or [`Map::ringbuf_discard`] by the
+    /// thread that reserved it; until then, later samples wait for it.
+    #[doc(alias = "bpf_ringbuf_reserve")]
+    #[must_use]
+    pub fn ringbuf_reserve(&self, size: u64, flags: u64) -> *mut u8 {
+        self.ops().ring().map_or(std::ptr::null_mut(), |r| r.memory.reserve(size, flags))
+    }
+
+    /// Gives a sample over to the consumer. Which ring it belongs to follows from its address; any other address does
+    /// nothing, but an address inside a ring must be one that was reserved there.
+    #[doc(alias = "bpf_ringbuf_submit")]
+    pub fn ringbuf_submit(sample: *mut u8, flags: u64) {
+        ring::commit(sample as u64, flags, false);
+    }
+
+    /// Gives a reserved sample back: the consumer skips it.
+    #[doc(alias = "bpf_ringbuf_discard")]
+    pub fn ringbuf_discard(sample: *mut u8, flags: u64) {
+        ring::commit(sample as u64, flags, true);
+    }
+
+    /// Reserves, copies and submits a sample; 0, or a negative errno: `EAGAIN` when there is no room.
+    ///
+    /// # Safety
+    /// `data` points to `size` readable bytes.
+    #[doc(alias = "bpf_ringbuf_output")]
+    pub unsafe fn ringbuf_output(&self, data: *const u8, size: u64, flags: u64) -> i64 {
+        if flags > 3 {
+            return -i64::from(EINVAL);
+        }
+        let Some(ring) = self.ops().ring() else { return -i64::from(EINVAL) };
+        // SAFETY: the caller's duty.
+        if unsafe { ring.memory.output(data, size, flags) } { 0 } else { -i64::from(EAGAIN) }
+    }
+
+    /// Tells bytes not yet consumed (0), the size (1), the consumer's (2) or the producers' position (3).
+    #[doc(alias = "bpf_ringbuf_query")]
+    #[must_use]
+    pub fn ringbuf_query(&self, what: u64) -> u64 {
+        self.ops().ring().map_or(0, |r| r.memory.query(what))
+    }
+
+    /// Begins to consume a ring buffer. There is one consumer at a time among all processes.
+    ///
+    /// # Errors
+    /// `EBUSY` when a living process consumes it already; `EINVAL` for another map type; `EPERM` for a map opened for
+    /// reading.
+    pub fn consumer(&self) -> Result<Consumer, MapError> {
+        let ring = self.ops().ring().ok_or_else(|| self.def().invalid("it has no records to consume"))?;
+        if !self.file().writable() {
+            return Err(MapError::Denied { why: "the map was opened for reading" });
+        }
+        let memory = Arc::clone(&ring.memory);
+        let process = tls::process_token();
+        let mut holder = memory.consuming().load(Acquire);
+        loop {
+            if holder != 0 && !tls::dead(holder, true) {
+                return Err(MapError::Busy { what: "the ring buffer's consumer side" });
+            }
+            match memory.consuming().compare_exchange(holder, process, AcqRel, Acquire) {
+                Ok(_) => return Ok(Consumer { memory, sample: Vec::new(), looks: 0, process }),
+                Err(now) => holder = now,
+            }
+        }
+    }
+}
+
+/// The reading side of a ring buffer. Ends with the value or with its process; what was not read stays for the next.
+#[derive(Debug)]
+pub struct Consumer {
+    memory: Arc<RingMemory>,
+    sample: Vec<u8>,
+    looks: u32,
+    process: u64,
+}
+
+impl Consumer {
+    /// Copies the next sample out; `None` when there is none yet.
+    ///
+    /// # Errors
+    /// [`MapError::Damaged`] when the ring's memory makes no sense; everything in it is then skipped.
+    pub fn next_record(&mut self) -> Result<Option<&[u8]>, MapError> {
+        loop {
+            // Looking for zombies costs a file; once in a while is enough.
+            self.looks = self.looks.wrapping_add(1);
+            match self.memory.head(self.looks.is_multiple_of(64)) {
+                Head::Nothing => return Ok(None),
+                Head::Damaged => {
+                    self.memory.consume_all();
+                    return Err(MapError::Damaged { what: "a record of the ring buffer" });
+                }
+                Head::Record { next, kept: false, .. } => self.memory.consume(next),
+                Head::Record { next, len, kept: true } => {
+                    self.sample.resize(len as usize, 0);
+                    let whole = self.memory.read(&mut self.sample);
+                    self.memory.consume(next);
+                    if !whole {
+                        return Err(MapError::Damaged { what: "a record of the ring buffer" });
+                    }
+                    self.looks = 0;
+                    return Ok(Some(&self.sample));
+                }
+            }
+        }
+    }
+
+    /// Waits until there is a record to look at, at most `timeout`; tells whether there is.
+    #[must_use]
+    pub fn wait(&self, timeout: Duration) -> bool {
+        let begin = Instant::now();
+        loop {
+            if self.memory.head(true) != Head::Nothing {
+                return true;
+            }
+            let Some(left) = timeout.checked_sub(begin.elapsed()).filter(|l| !l.is_zero()) else { return false };
+            self.memory.sleep(left.min(LOOK).as_nanos() as u64);
+        }
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        // A forked child that drops its copy must not end the parent's.
+        if self.process == tls::process_token() {
+            let _ = self.memory.consuming().compare_exchange(self.process, 0, Release, Relaxed);
+        }
+    }
+}

@@ -11,7 +11,7 @@ use crate::dump::Position;
 use crate::error::{EINVAL, MapError};
 use crate::shm::ObjectFile;
 use crate::slots::SlotTable;
-use crate::{array, hash, percpu_array};
+use crate::{array, hash, percpu_array, ringbuf};
 
 /// What a map type needs of its file, from its definition.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +49,7 @@ mod allowed {
     use skep_isa::MapFlags as F;
     /// Access flags every type takes.
     pub(super) const ANY: u32 = F::RDONLY | F::WRONLY | F::RDONLY_PROG | F::WRONLY_PROG | F::NUMA_NODE;
+    pub(super) const RINGBUF: u32 = F::NUMA_NODE;
     pub(super) const ARRAY: u32 = ANY | F::MMAPABLE;
 }
 
@@ -69,6 +70,7 @@ pub(crate) const TYPES: &[TypeRow] = &[
         open: hash::percpu::open,
     },
     TypeRow { map_type: MapType::Array, flags: allowed::ARRAY, per_cpu: false, layout: array::layout, open: array::open },
+    TypeRow { map_type: MapType::Ringbuf, flags: allowed::RINGBUF, per_cpu: false, layout: ringbuf::layout, open: ringbuf::open },
     TypeRow { map_type: MapType::PercpuArray, flags: allowed::ANY, per_cpu: true, layout: percpu_array::layout, open: percpu_array::open },
 ];
 
@@ -130,5 +132,10 @@ pub(crate) trait MapOps: Send + Sync {
     unsafe fn prog_delete(&self, key: *const u8) -> i64 {
         let _ = key;
         -i64::from(EINVAL)
+    }
+
+    /// Returns the ring buffer, if the map is one.
+    fn ring(&self) -> Option<&ringbuf::Ring> {
+        None
     }
 }

@@ -17,6 +17,7 @@ pub(crate) mod copy;
 pub(crate) mod lock;
 mod mapping;
 pub mod object;
+pub(crate) mod ring;
 pub(crate) mod sys;
 pub(crate) mod table;
 pub(crate) mod tls;

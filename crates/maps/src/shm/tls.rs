@@ -147,6 +147,12 @@ fn token_anew() -> u64 {
     token
 }
 
+/// Returns the token of the process's first thread, which stands for the process.
+pub(crate) fn process_token() -> u64 {
+    let pid = u64::from(sys::getpid());
+    pid << 22 | pid
+}
+
 /// Tells whether the thread of a token is gone. `thorough` also finds zombies, at the price of reading /proc.
 pub(crate) fn dead(token: u64, thorough: bool) -> bool {
     let (pid, tid) = token_parts(token);

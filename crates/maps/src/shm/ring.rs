@@ -1,0 +1,322 @@
+//! The memory of a ring buffer, for many producers in many processes and one consumer.
+//!
+//! ```text
+//! 0                    4096                  8192                  8192 + size
+//! | consumer page      | producer page       | data                | data once more (second mapping of the same pages)
+//!
+//! consumer page   0 position   64 process that consumes   128 the consumer sleeps (32 bits)
+//! producer page   0 position   64 first record not yet given over   128 lock   192 wake-ups (32 bits, futex)
+//! record          0 length | BUSY | DISCARD (32 bits)   4 thread that reserved it (32 bits)   8 … sample, rounded up to 8
+//! ```
+//!
+//! Positions only grow; a record lies at position modulo size and, thanks to the second mapping, in one piece. The first
+//! word of a record is the kernel's. The second is ours: the kernel keeps the distance to its own pages there; we keep
+//! who filled the record, so that a consumer can skip what a dead thread left unfinished.
+
+use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
+};
+
+use super::{ObjectFile, PAGE, Window, copy, lock, round8, sys, tls};
+
+/// Where the data begins.
+pub(crate) const DATA: u64 = 2 * PAGE;
+const BUSY: u64 = 1 << 31;
+const DISCARD: u64 = 1 << 30;
+const LENGTH: u64 = DISCARD - 1;
+const HEADER: u64 = 8;
+/// Largest sample (kernel/bpf/ringbuf.c `RINGBUF_MAX_RECORD_SZ`).
+const MAX_SAMPLE: u64 = (u32::MAX / 4) as u64;
+const NO_WAKEUP: u64 = 1;
+const FORCE_WAKEUP: u64 = 2;
+
+/// What the consumer finds at its position.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Head {
+    /// Nothing, or a record its producer still fills.
+    Nothing,
+    /// A sample: position behind the record, its length, and whether it counts.
+    Record { next: u64, len: u64, kept: bool },
+    /// Something no producer of ours leaves.
+    Damaged,
+}
+
+/// A mapped ring buffer.
+#[derive(Debug)]
+pub(crate) struct RingMemory {
+    file: Arc<ObjectFile>,
+    size: u64,
+}
+
+impl RingMemory {
+    /// Takes a file mapped with its data twice; `size` is a power of two.
+    pub(crate) fn new(file: Arc<ObjectFile>, size: u64) -> Option<Self> {
+        let whole = file.payload().len() == DATA + 2 * size && size.is_power_of_two() && size >= PAGE;
+        whole.then_some(Self { file, size })
+    }
+
+    fn memory(&self) -> &Window {
+        self.file.payload()
+    }
+
+    #[inline(always)]
+    fn word(&self, at: u64) -> &AtomicU64 {
+        // The places of the two pages are constants inside a payload whose length was checked.
+        self.memory().word(at).unwrap_or(&ZERO)
+    }
+
+    fn consumer(&self) -> &AtomicU64 {
+        self.word(0)
+    }
+
+    /// The process that consumes.
+    pub(crate) fn consuming(&self) -> &AtomicU64 {
+        self.word(64)
+    }
+
+    fn sleeping(&self) -> &AtomicU32 {
+        self.memory().half(128).unwrap_or(&ZERO32)
+    }
+
+    fn producer(&self) -> &AtomicU64 {
+        self.word(PAGE)
+    }
+
+    fn pending(&self) -> &AtomicU64 {
+        self.word(PAGE + 64)
+    }
+
+    fn producers(&self) -> &AtomicU64 {
+        self.word(PAGE + 128)
+    }
+
+    fn wakeups(&self) -> &AtomicU32 {
+        self.memory().half(PAGE + 192).unwrap_or(&ZERO32)
+    }
+
+    #[inline(always)]
+    fn offset(&self, position: u64) -> u64 {
+        DATA.wrapping_add(position & self.size.wrapping_sub(1))
+    }
+
+    #[inline(always)]
+    fn header(&self, position: u64) -> Option<&AtomicU64> {
+        self.memory().word(self.offset(position))
+    }
+
+    /// Returns the addresses samples can have.
+    pub(crate) fn range(&self) -> (u64, u64) {
+        (self.memory().base().wrapping_add(DATA), self.memory().base().wrapping_add(self.memory().len()))
+    }
+
+    /// Reserves room for a sample: its address, or null.
+    pub(crate) fn reserve(&self, size: u64, flags: u64) -> *mut u8 {
+        let nothing = std::ptr::null_mut();
+        let len = round8(size.wrapping_add(HEADER));
+        if flags != 0 || size > MAX_SAMPLE || len > self.size || !self.memory().writable() {
+            return nothing;
+        }
+        let Ok(held) = lock::acquire(self.producers()) else { return nothing };
+        let sample = self.reserve_locked(size, len);
+        lock::release(self.producers(), held);
+        sample.unwrap_or(nothing)
+    }
+
+    fn reserve_locked(&self, size: u64, len: u64) -> Option<*mut u8> {
+        // Pairs with the Release in `consume`: its reads of a record end before we write over it.
+        let consumed = self.consumer().load(Acquire);
+        let begin = self.producer().load(Relaxed);
+        let mut pending = self.pending().load(Relaxed);
+        let mut steps = self.size;
+        while pending != begin && steps > 0 {
+            let header = self.header(pending)?.load(Acquire);
+            if header & BUSY != 0 {
+                break;
+            }
+            let next = pending.wrapping_add(round8((header & LENGTH).wrapping_add(HEADER)));
+            // Positions out of order are damage; the records in doubt were given over long ago.
+            pending = if begin.wrapping_sub(next) > self.size { begin } else { next };
+            steps = steps.wrapping_sub(8);
+        }
+        self.pending().store(pending, Relaxed);
+        let end = begin.wrapping_add(len);
+        // As in the kernel: at most size - 1 bytes, so that full and empty differ, and never over an unfinished record,
+        // whatever the consumer's page says.
+        if end.wrapping_sub(consumed) >= self.size || end.wrapping_sub(pending) >= self.size {
+            return None;
+        }
+        let header = self.header(begin)?;
+        let sample = self.memory().at(self.offset(begin).wrapping_add(HEADER), len.wrapping_sub(HEADER))?;
+        let (_, tid) = tls::token_parts(tls::token());
+        header.store(u64::from(tid) << 32 | BUSY | size, Relaxed);
+        // Pairs with the Acquire in `head`: whoever sees the position sees the header.
+        self.producer().store(end, Release);
+        Some(sample)
+    }
+
+    /// Gives a reserved sample over, or back.
+    pub(crate) fn commit(&self, sample: u64, flags: u64, discard: bool) {
+        let Some(at) = sample.wrapping_sub(self.memory().base()).checked_sub(HEADER) else { return };
+        if at < DATA {
+            return;
+        }
+        let Some(header) = self.memory().word(at) else { return };
+        let length = header.load(Relaxed) & LENGTH;
+        let mark = if discard { DISCARD } else { 0 };
+        // The sample is complete before its header says so (pairs with the Acquire in `head`), and the header says so
+        // before we look whether the consumer sleeps (pairs with `sleep`).
+        header.swap(length | mark, SeqCst);
+        let here = at.wrapping_sub(DATA) & self.size.wrapping_sub(1);
+        let caught_up = self.consumer().load(Acquire) & self.size.wrapping_sub(1) == here;
+        if (flags & FORCE_WAKEUP != 0 || (caught_up && flags & NO_WAKEUP == 0)) && self.sleeping().load(SeqCst) != 0 {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wake(&self) {
+        self.wakeups().fetch_add(1, SeqCst);
+        sys::futex_wake(self.wakeups());
+    }
+
+    /// Copies a sample in; `false` when there is no room.
+    ///
+    /// # Safety
+    /// `data..data+size` is readable.
+    pub(crate) unsafe fn output(&self, data: *const u8, size: u64, flags: u64) -> bool {
+        let sample = self.reserve(size, 0);
+        if sample.is_null() {
+            return false;
+        }
+        // SAFETY: the record has room for `size` rounded up; the source is the caller's duty.
+        unsafe { copy::store(sample, data, size as usize) };
+        self.commit(sample as u64, flags, false);
+        true
+    }
+
+    /// Answers `bpf_ringbuf_query`.
+    pub(crate) fn query(&self, what: u64) -> u64 {
+        let (consumed, produced) = (self.consumer().load(Acquire), self.producer().load(Acquire));
+        match what {
+            0 => produced.wrapping_sub(consumed),
+            1 => self.size,
+            2 => consumed,
+            3 => produced,
+            _ => 0,
+        }
+    }
+
+    /// Looks at the consumer's position; `thorough` also finds records of zombies.
+    pub(crate) fn head(&self, thorough: bool) -> Head {
+        let position = self.consumer().load(Relaxed);
+        let available = self.producer().load(Acquire).wrapping_sub(position);
+        if available == 0 {
+            return Head::Nothing;
+        }
+        let Some(header) = self.header(position) else { return Head::Damaged };
+        let mut word = header.load(Acquire);
+        if available > self.size {
+            return Head::Damaged;
+        }
+        if word & BUSY != 0 {
+            let tid = (word >> 32) as u32;
+            let unfinished_for_ever = tid == 0 || tid >> 22 != 0 || sys::gone(tid) || (thorough && sys::gone_or_zombie(tid));
+            if !unfinished_for_ever {
+                return Head::Nothing;
+            }
+            // It may have finished just before its end.
+            let skipped = (word & LENGTH) | DISCARD;
+            word = match header.compare_exchange(word, skipped, AcqRel, Acquire) {
+                Ok(_) => skipped,
+                Err(now) => now,
+            };
+        }
+        let len = word & LENGTH;
+        let whole = round8(len + HEADER);
+        if word & BUSY != 0 || whole > available {
+            return Head::Damaged;
+        }
+        Head::Record { next: position.wrapping_add(whole), len, kept: word & DISCARD == 0 }
+    }
+
+    /// Copies the sample at the consumer's position out.
+    pub(crate) fn read(&self, out: &mut [u8]) -> bool {
+        self.memory().read(self.offset(self.consumer().load(Relaxed)) + HEADER, out)
+    }
+
+    /// Moves the consumer's position.
+    pub(crate) fn consume(&self, next: u64) {
+        self.consumer().store(next, Release);
+    }
+
+    /// Moves the consumer's position behind everything.
+    pub(crate) fn consume_all(&self) {
+        self.consume(self.producer().load(Acquire));
+    }
+
+    /// Sleeps until a producer wakes us, at most `ns` nanoseconds; not at all when there is something.
+    pub(crate) fn sleep(&self, ns: u64) {
+        let seen = self.wakeups().load(SeqCst);
+        // Pairs with `commit`: either it sees that we sleep, or we see its record.
+        self.sleeping().swap(1, SeqCst);
+        if self.head(true) == Head::Nothing {
+            sys::futex_wait(self.wakeups(), seen, ns);
+        }
+        self.sleeping().store(0, Relaxed);
+    }
+}
+
+static ZERO: AtomicU64 = AtomicU64::new(0);
+static ZERO32: AtomicU32 = AtomicU32::new(0);
+
+/// Rings of this process by the addresses of their samples: a program submits an address and nothing else.
+struct Known {
+    begin: AtomicU64,
+    end: AtomicU64,
+    ring: AtomicU64,
+}
+
+const MOST_RINGS: usize = 256;
+static KNOWN: [Known; MOST_RINGS] =
+    [const { Known { begin: AtomicU64::new(0), end: AtomicU64::new(0), ring: AtomicU64::new(0) } }; MOST_RINGS];
+
+/// Makes a ring's samples known to [`commit`]; `false` when the process has too many rings.
+pub(crate) fn register(ring: &Arc<RingMemory>) -> bool {
+    let (begin, end) = ring.range();
+    for k in &KNOWN {
+        if k.ring.compare_exchange(0, Arc::as_ptr(ring) as u64, AcqRel, Relaxed).is_ok() {
+            k.end.store(end, Relaxed);
+            k.begin.store(begin, Release);
+            return true;
+        }
+    }
+    false
+}
+
+/// Undoes [`register`]. The caller's programs have ended.
+pub(crate) fn unregister(ring: &Arc<RingMemory>) {
+    for k in &KNOWN {
+        if k.ring.load(Acquire) == Arc::as_ptr(ring) as u64 {
+            k.begin.store(0, Relaxed);
+            k.end.store(0, Release);
+            k.ring.store(0, Release);
+        }
+    }
+}
+
+/// Gives a reserved sample of any ring over, or back; an address that is none does nothing.
+pub(crate) fn commit(sample: u64, flags: u64, discard: bool) {
+    for k in &KNOWN {
+        let begin = k.begin.load(Acquire);
+        if begin != 0 && sample >= begin && sample < k.end.load(Relaxed) {
+            let ring = k.ring.load(Acquire) as *const RingMemory;
+            if !ring.is_null() {
+                // SAFETY: registered rings live until `unregister`, which comes after the end of their programs.
+                unsafe { &*ring }.commit(sample, flags, discard);
+            }
+            return;
+        }
+    }
+}
