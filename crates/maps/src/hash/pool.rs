@@ -14,8 +14,8 @@ use super::table::Table;
 use crate::shm::lock::{self, Held};
 use crate::shm::table::{NO_SPARE, Stripe};
 
-/// Times to look again for an element while somebody is moving one.
-const WAITS: u32 = 1_000;
+/// Times to look again for an element after others were busy while we looked.
+const ROUNDS: u32 = 16;
 
 impl Table {
     /// Takes an element out of a stripe's pool. The stripe's lock is held.
@@ -62,10 +62,8 @@ impl Table {
     #[cold]
     #[inline(never)]
     pub(super) fn refill(&self, stripe: &Stripe<'_>) -> bool {
-        let mut waits = 0u32;
+        let mut rounds = 0u32;
         loop {
-            let ended = self.memory.moves_ended().load(Acquire);
-            let begun = self.memory.moves_begun().load(Acquire);
             let mut step = 0u64;
             while step < self.memory.geometry.stripes {
                 let other = self.memory.stripe(stripe.index.wrapping_add(step));
@@ -75,28 +73,24 @@ impl Table {
                     return true;
                 }
             }
-            if self.memory.leaks().load(Acquire) != 0 || self.bury() {
+            if self.memory.leaks().load(Acquire) != 0 {
                 return self.sweep();
             }
-            // An element may have been on its way from one pool to another while we looked.
-            if begun == ended && self.memory.moves_begun().load(Acquire) == begun {
+            rounds = rounds.wrapping_add(1);
+            if rounds > ROUNDS || !self.meet() {
                 return false;
             }
-            waits = waits.wrapping_add(1);
-            if waits > WAITS {
-                return false;
-            }
-            std::hint::spin_loop();
         }
     }
 
-    /// Takes over the locks of dead holders, which notes that elements may be lost; tells whether there were any.
-    fn bury(&self) -> bool {
+    /// Waits for everybody who holds a lock, taking over from the dead: they may have an element in hand that is about to
+    /// be given back. Tells whether there was anybody.
+    fn meet(&self) -> bool {
         let mut any = false;
         let mut i = 0u64;
         while i < self.memory.geometry.stripes {
             let stripe = self.memory.stripe(i);
-            if lock::abandoned(stripe.lock)
+            if lock::held_by_other(stripe.lock)
                 && let Some(held) = self.lock(&stripe)
             {
                 lock::release(stripe.lock, held);
@@ -125,12 +119,10 @@ impl Table {
             lock::release(low.lock, low_held);
             return false;
         };
-        self.memory.moves_begun().fetch_add(1, AcqRel);
         let taken = self.take(from);
         if let Some(r) = taken {
             self.put(to, r);
         }
-        self.memory.moves_ended().fetch_add(1, AcqRel);
         lock::release(high.lock, high_held);
         lock::release(low.lock, low_held);
         taken.is_some()
@@ -155,7 +147,6 @@ impl Table {
         let found = complete && self.memory.leaks().load(Acquire) != 0 && self.collect();
         if complete {
             self.memory.leaks().store(0, Release);
-            self.memory.moves_ended().store(self.memory.moves_begun().load(Relaxed), Release);
         }
         while locked > 0 {
             locked = locked.wrapping_sub(1);

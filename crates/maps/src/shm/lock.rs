@@ -59,6 +59,14 @@ pub(crate) fn acquire(lock: &AtomicU64) -> Result<Held, NotHeld> {
     }
 }
 
+/// The word of the lock somebody in this process gave up last. While its holder stands still (a stopped process), others
+/// need not find that out anew, a second for each.
+static STUCK: AtomicU64 = AtomicU64::new(0);
+
+fn known_stuck(word: u64) -> bool {
+    STUCK.load(Relaxed) == word
+}
+
 #[cold]
 #[inline(never)]
 fn wait(lock: &AtomicU64) -> Result<Held, NotHeld> {
@@ -95,31 +103,21 @@ fn wait(lock: &AtomicU64) -> Result<Held, NotHeld> {
             std::hint::spin_loop();
         } else if naps == 0 {
             sys::sched_yield();
-        } else if naps < NAPS {
+        } else if naps < NAPS && !known_stuck(word) {
             sys::sleep_ns(100_000 + 900 * u64::from(naps));
         } else {
+            STUCK.store(word, Relaxed);
             return Err(NotHeld::Stuck);
         }
         tries = tries.wrapping_add(1);
     }
 }
 
-/// Tells whether the lock's holder died. A lock that changes hands while we look is answered quickly.
-pub(crate) fn abandoned(lock: &AtomicU64) -> bool {
-    let word = lock.load(Relaxed);
-    let owner = word & OWNER;
-    if owner == 0 || owner == tls::token() {
-        return false;
-    }
-    let mut spins = 0;
-    while spins < SPINS {
-        if lock.load(Relaxed) != word {
-            return false;
-        }
-        std::hint::spin_loop();
-        spins += 1;
-    }
-    tls::dead(owner, true)
+/// Tells whether another thread holds the lock.
+#[inline(always)]
+pub(crate) fn held_by_other(lock: &AtomicU64) -> bool {
+    let owner = lock.load(Relaxed) & OWNER;
+    owner != 0 && owner != tls::token()
 }
 
 /// Lets the lock go.

@@ -4,7 +4,7 @@
 //! 0        128             buckets_at          marks_at            elements_at                values_at
 //! | common | stripes × 64 | buckets × 8 | marks, 1 bit an element | elements × stride | values of slot 0 … (per-CPU) |
 //!
-//! common    0 leaks   8 moves begun   16 moves ended   64 … one bit a stripe: nothing to allocate there
+//! common    0 leaks   64 … one bit a stripe: nothing to allocate there
 //! stripe    0 lock    8 free          16 spare         24 fresh used    32 bucket last changed + 1
 //! bucket    version (high half), first element (low half)
 //! element   0 hash (high half), next element (low half)   8 sequence   16 key   … value (unless per-CPU)
@@ -137,14 +137,6 @@ impl TableMemory {
 
     pub(crate) fn leaks(&self) -> &AtomicU64 {
         self.word(0)
-    }
-
-    pub(crate) fn moves_begun(&self) -> &AtomicU64 {
-        self.word(8)
-    }
-
-    pub(crate) fn moves_ended(&self) -> &AtomicU64 {
-        self.word(16)
     }
 
     /// Returns 64 of the bits that say of a stripe that it has nothing to allocate.
