@@ -36,8 +36,8 @@ impl Object {
             program: p,
             insns: Vec::new(),
             placed: Vec::new(),
-            numbers: HashMap::new(),
-            starts: Vec::new(),
+            starts: HashMap::new(),
+            open: Vec::new(),
             maps: Vec::new(),
         };
         linker.run()?;
@@ -65,58 +65,74 @@ struct Linker<'a> {
     object: &'a Object,
     program: &'a Program,
     insns: Vec<Insn>,
-    /// Functions in the order they were met.
-    placed: Vec<FunctionId>,
-    /// Where in `placed` a function stands.
-    numbers: HashMap<FunctionId, usize>,
-    /// First instruction of those functions whose code was copied.
-    starts: Vec<usize>,
+    /// The functions with their first instruction, in order.
+    placed: Vec<(FunctionId, usize)>,
+    starts: HashMap<FunctionId, usize>,
+    /// Functions whose instructions are being settled: the innermost last. Placed functions are settled at once, before
+    /// the rest of their caller, so that the order is libbpf's.
+    open: Vec<Open<'a>>,
     /// Object's maps in the order they were met.
     maps: Vec<usize>,
 }
 
-/// A reference between functions, settled when all of them have their place.
-struct Fixup {
-    insn: usize,
-    /// Index into `placed`.
-    to: usize,
+/// A function whose instructions are being settled.
+#[derive(Clone, Copy)]
+struct Open<'a> {
+    id: FunctionId,
+    code: &'a Code,
+    function: &'a Function,
+    /// Its first instruction.
+    base: usize,
+    /// The next one to be settled.
+    at: usize,
+}
+
+impl Open<'_> {
+    /// Number of the next instruction in its section.
+    fn in_section(&self) -> usize {
+        self.function.start + (self.at - self.base)
+    }
 }
 
 impl<'a> Linker<'a> {
-    /// Places the main function, then whatever the placed ones refer to, until nothing new turns up.
+    /// Places the main function and settles every instruction of it and of those it leads to.
     fn run(&mut self) -> Result<(), LinkError> {
-        let mut fixups = Vec::new();
-        self.place(self.program.function);
-        while let Some(id) = self.placed.get(self.starts.len()).copied() {
-            self.starts.push(self.insns.len());
-            let Some((code, function)) = self.get(id) else { continue };
-            self.refuse_core(code, function)?;
-            let insns = self.insns.len() + function.len;
-            if insns > op::MAX_INSNS {
-                return Err(LinkError::TooLong { program: self.program.name.clone(), insns, limit: op::MAX_INSNS });
+        self.place(self.program.function)?;
+        while let Some(open) = self.open.last_mut() {
+            let here = *open;
+            if here.at >= here.base + here.function.len {
+                self.open.pop();
+                continue;
             }
-            self.function(id, code, function, &mut fixups)?;
-        }
-        for Fixup { insn, to } in fixups {
-            let start = self.starts.get(to).copied().unwrap_or(0);
-            if let Some(i) = self.insns.get_mut(insn) {
-                i.imm = (start as i64 - insn as i64 - 1) as i32;
-            }
+            let wide = self.insns.get(here.at).is_some_and(|i| i.is_ld_imm64());
+            open.at += if wide { 2 } else { 1 };
+            self.settle(&here)?;
         }
         Ok(())
+    }
+
+    /// Returns where a function starts; one that is met for the first time is copied to the end.
+    fn place(&mut self, id: FunctionId) -> Result<usize, LinkError> {
+        if let Some(start) = self.starts.get(&id) {
+            return Ok(*start);
+        }
+        let base = self.insns.len();
+        let Some((code, function)) = self.get(id) else { return Ok(base) };
+        self.refuse_core(code, function)?;
+        let insns = base + function.len;
+        if insns > op::MAX_INSNS {
+            return Err(LinkError::TooLong { program: self.program.name.clone(), insns, limit: op::MAX_INSNS });
+        }
+        self.insns.extend_from_slice(code.body(function));
+        self.placed.push((id, base));
+        self.starts.insert(id, base);
+        self.open.push(Open { id, code, function, base, at: base });
+        Ok(base)
     }
 
     fn get(&self, id: FunctionId) -> Option<(&'a Code, &'a Function)> {
         let code = self.object.code.get(id.code)?;
         Some((code, code.functions.get(id.function)?))
-    }
-
-    /// Returns a function's number, a new one when it is met for the first time.
-    fn place(&mut self, id: FunctionId) -> usize {
-        *self.numbers.entry(id).or_insert_with(|| {
-            self.placed.push(id);
-            self.placed.len() - 1
-        })
     }
 
     fn map(&mut self, index: usize) -> i32 {
@@ -127,107 +143,73 @@ impl<'a> Linker<'a> {
         at as i32
     }
 
-    /// Copies a function's instructions and settles what they refer to outside of it.
-    fn function(&mut self, id: FunctionId, code: &Code, function: &Function, fixups: &mut Vec<Fixup>) -> Result<(), LinkError> {
-        let base = self.insns.len();
-        self.insns.extend_from_slice(code.body(function));
-        let mut at = base;
-        while let Some(insn) = self.insns.get(at).copied() {
-            let in_section = function.start + (at - base);
-            let bad = |what: String| LinkError::Reloc { program: self.program.name.clone(), insn: in_section, what };
-            let reference = code.refs.get(&in_section);
-            let mut new = insn;
-            let mut second = None;
-            if insn.is_ld_imm64() {
-                second = self.insns.get(at + 1).copied();
-                let Some(high) = &mut second else { return Err(bad("64-bit immediate without its second half".to_owned())) };
-                self.address(reference, &mut new, high, at, in_section, fixups)?;
-            } else if insn.code == op::CALL {
-                self.call(reference, &mut new, at, id, in_section, fixups)?;
-            } else if let Some(Ref::Bad(what)) = reference {
-                return Err(bad(what.clone()));
+    /// Settles one instruction.
+    fn settle(&mut self, here: &Open<'_>) -> Result<(), LinkError> {
+        let Some(insn) = self.insns.get(here.at).copied() else { return Ok(()) };
+        let reference = here.code.refs.get(&here.in_section());
+        if insn.is_ld_imm64() {
+            let last = here.base + here.function.len;
+            let high = self.insns.get(here.at + 1).copied().filter(|_| here.at + 1 < last);
+            let Some(high) = high else { return Err(self.bad(here, "64-bit immediate without its second half")) };
+            let new = self.address(here, reference, [insn, high])?;
+            if let Some(slots) = self.insns.get_mut(here.at..).and_then(|s| s.first_chunk_mut()) {
+                *slots = new;
             }
-            if let Some(slot) = self.insns.get_mut(at) {
+        } else if insn.code == op::CALL {
+            let new = self.call(here, reference, insn)?;
+            if let Some(slot) = self.insns.get_mut(here.at) {
                 *slot = new;
             }
-            if let (Some(slot), Some(high)) = (self.insns.get_mut(at + 1), second) {
-                *slot = high;
-            }
-            at += if second.is_some() { 2 } else { 1 };
+        } else if let Some(Ref::Bad(what)) = reference {
+            return Err(self.bad(here, what));
         }
         Ok(())
+    }
+
+    fn bad(&self, here: &Open<'_>, what: impl Into<String>) -> LinkError {
+        LinkError::Reloc { program: self.program.name.clone(), insn: here.in_section(), what: what.into() }
     }
 
     /// Settles a 64-bit immediate.
-    fn address(
-        &mut self,
-        reference: Option<&Ref>,
-        low: &mut Insn,
-        high: &mut Insn,
-        at: usize,
-        in_section: usize,
-        fixups: &mut Vec<Fixup>,
-    ) -> Result<(), LinkError> {
-        let program = &self.program.name;
-        let bad = |what: String| LinkError::Reloc { program: program.clone(), insn: in_section, what };
-        let Some(reference) = reference else {
-            return if low.src() == 0 { Ok(()) } else { Err(bad(format!("64-bit immediate of kind {} without relocation", low.src()))) };
-        };
-        let dst = low.dst();
-        let mut set = |pseudo: u8, first: i32, then: i32| {
-            *low = Insn::new(op::LD_IMM64, dst, pseudo, 0, first);
-            high.imm = then;
-        };
-        match reference {
-            Ref::Map(map) => set(op::PSEUDO_MAP_IDX, self.map(*map), 0),
-            Ref::Data { map, offset } => set(op::PSEUDO_MAP_IDX_VALUE, self.map(*map), *offset as i32),
-            Ref::Code { code, insn } => {
-                let to = self.callee(*code, *insn).ok_or_else(|| bad("address of a place where no function begins".to_owned()))?;
-                set(op::PSEUDO_FUNC, 0, 0);
-                fixups.push(Fixup { insn: at, to: self.place(to) });
+    fn address(&mut self, here: &Open<'_>, reference: Option<&Ref>, [low, high]: [Insn; 2]) -> Result<[Insn; 2], LinkError> {
+        let with = |pseudo: u8, first: i32, then: i32| [Insn { imm: first, ..low.with_src(pseudo) }, Insn { imm: then, ..high }];
+        Ok(match reference {
+            None if low.src() == 0 => [low, high],
+            None => return Err(self.bad(here, format!("64-bit immediate of kind {} without relocation", low.src()))),
+            Some(Ref::Map(map)) => with(op::PSEUDO_MAP_IDX, self.map(*map), 0),
+            Some(Ref::Data { map, offset }) => with(op::PSEUDO_MAP_IDX_VALUE, self.map(*map), *offset as i32),
+            Some(Ref::Code { code, insn }) => {
+                let to = self.callee(*code, *insn).ok_or_else(|| self.bad(here, "address of a place where no function begins"))?;
+                with(op::PSEUDO_FUNC, distance(here.at, self.place(to)?), 0)
             }
             // The address of a function serves to ask whether it exists (`bpf_ksym_exists`).
-            Ref::Extern { name, .. } if helper::kfunc(name).is_some() => set(0, 1, 0),
-            Ref::Extern { weak: true, .. } => set(0, 0, 0),
-            Ref::Extern { name, .. } => return Err(self.missing(name, in_section)),
-            Ref::Bad(what) => return Err(bad(what.clone())),
-        }
-        Ok(())
+            Some(Ref::Extern { name, .. }) if helper::kfunc(name).is_some() => with(0, 1, 0),
+            Some(Ref::Extern { weak: true, .. }) => with(0, 0, 0),
+            Some(Ref::Extern { name, .. }) => return Err(self.missing(name, here)),
+            Some(Ref::Bad(what)) => return Err(self.bad(here, what)),
+        })
     }
 
     /// Settles a call.
-    fn call(
-        &mut self,
-        reference: Option<&Ref>,
-        insn: &mut Insn,
-        at: usize,
-        id: FunctionId,
-        in_section: usize,
-        fixups: &mut Vec<Fixup>,
-    ) -> Result<(), LinkError> {
-        let program = &self.program.name;
-        let bad = |what: String| LinkError::Reloc { program: program.clone(), insn: in_section, what };
+    fn call(&mut self, here: &Open<'_>, reference: Option<&Ref>, insn: Insn) -> Result<Insn, LinkError> {
         let to = match reference {
-            None if insn.src() == 0 => return Ok(()),
-            None if insn.src() == op::PSEUDO_CALL => self.callee(id.code, in_section as i64 + i64::from(insn.imm) + 1),
-            None => return Err(bad(format!("call of kind {} without relocation", insn.src()))),
+            None if insn.src() == 0 => return Ok(insn),
+            None if insn.src() == op::PSEUDO_CALL => self.callee(here.id.code, here.in_section() as i64 + i64::from(insn.imm) + 1),
+            None => return Err(self.bad(here, format!("call of kind {} without relocation", insn.src()))),
             Some(Ref::Code { code, insn }) => self.callee(*code, *insn),
             Some(Ref::Extern { name, weak }) => {
                 let imm = match helper::kfunc(name) {
                     Some(h) => h.id as i32,
                     None if *weak => MISSING_KFUNC,
-                    None => return Err(self.missing(name, in_section)),
+                    None => return Err(self.missing(name, here)),
                 };
-                *insn = Insn { imm, ..insn.with_src(0) };
-                return Ok(());
+                return Ok(Insn { imm, ..insn.with_src(0) });
             }
-            Some(Ref::Map(_) | Ref::Data { .. }) => return Err(bad("call of a variable".to_owned())),
-            Some(Ref::Bad(what)) => return Err(bad(what.clone())),
+            Some(Ref::Map(_) | Ref::Data { .. }) => return Err(self.bad(here, "call of a variable")),
+            Some(Ref::Bad(what)) => return Err(self.bad(here, what)),
         };
-        let to = to.ok_or_else(|| bad("call of a place where no function begins".to_owned()))?;
-        *insn = insn.with_src(op::PSEUDO_CALL);
-        fixups.push(Fixup { insn: at, to: self.place(to) });
-        Ok(())
+        let to = to.ok_or_else(|| self.bad(here, "call of a place where no function begins"))?;
+        Ok(Insn { imm: distance(here.at, self.place(to)?), ..insn.with_src(op::PSEUDO_CALL) })
     }
 
     fn callee(&self, code: usize, insn: i64) -> Option<FunctionId> {
@@ -235,9 +217,9 @@ impl<'a> Linker<'a> {
         Some(FunctionId { code, function })
     }
 
-    fn missing(&self, symbol: &str, insn: usize) -> LinkError {
+    fn missing(&self, symbol: &str, here: &Open<'_>) -> LinkError {
         let kind = self.object.extern_kind(symbol);
-        LinkError::Extern { program: self.program.name.clone(), insn, kind, symbol: symbol.to_owned() }
+        LinkError::Extern { program: self.program.name.clone(), insn: here.in_section(), kind, symbol: symbol.to_owned() }
     }
 
     fn refuse_core(&self, code: &Code, function: &Function) -> Result<(), LinkError> {
@@ -247,17 +229,17 @@ impl<'a> Linker<'a> {
     }
 
     fn subprogs(&self) -> Vec<Subprog> {
-        let subprog = |(id, start): (&FunctionId, &usize)| {
+        let subprog = |(id, start): &(FunctionId, usize)| {
             let (_, f) = self.get(*id)?;
             Some(Subprog { start: *start, name: f.name.clone(), global: f.global, type_id: f.type_id })
         };
-        self.placed.iter().zip(&self.starts).filter_map(subprog).collect()
+        self.placed.iter().filter_map(subprog).collect()
     }
 
     fn lines(&self) -> Vec<Line> {
         let Some(btf) = &self.object.btf else { return Vec::new() };
         let mut out: Vec<Line> = Vec::new();
-        for (id, start) in self.placed.iter().zip(&self.starts) {
+        for (id, start) in &self.placed {
             let Some((code, function)) = self.get(*id) else { continue };
             for (insn, l) in code.records(&code.lines, function, |l| l.offset) {
                 let insn = start + insn;
@@ -270,6 +252,11 @@ impl<'a> Linker<'a> {
         }
         out
     }
+}
+
+/// Distance of a jump from the instruction behind it.
+fn distance(from: usize, to: usize) -> i32 {
+    (to as i64 - from as i64 - 1) as i32
 }
 
 impl Object {

@@ -170,7 +170,7 @@ impl Btf {
             w if signed => n >> (w - 1) == 0 || n >> (w - 1) == -1,
             w => n >> w == 0,
         };
-        if fits { Ok(n as u128) } else { Err(ValueError::Range { path: path.to_owned(), value: n, ty: self.describe(id) }) }
+        if fits { Ok(n as u128) } else { Err(ValueError::Range { path: named(path), value: n, ty: self.describe(id) }) }
     }
 
     fn mismatch(&self, id: TypeId, value: &Value, path: &str) -> ValueError {
@@ -179,12 +179,17 @@ impl Btf {
             short.truncate(end);
             short.push('…');
         }
-        ValueError::Mismatch { path: path.to_owned(), value: short, ty: self.describe(id) }
+        ValueError::Mismatch { path: named(path), value: short, ty: self.describe(id) }
     }
 
     fn no_member(&self, id: TypeId, member: &str, path: &str) -> ValueError {
-        ValueError::NoMember { path: path.to_owned(), ty: self.describe(id), member: member.to_owned() }
+        ValueError::NoMember { path: named(path), ty: self.describe(id), member: member.to_owned() }
     }
+}
+
+/// Makes a path printable: the outermost value has none.
+fn named(path: &str) -> String {
+    if path.is_empty() { "value".to_owned() } else { path.to_owned() }
 }
 
 fn number(value: &Value) -> Option<i128> {

@@ -1,7 +1,7 @@
 //! Global variables: each data section becomes an array map with one entry, as in libbpf.
 
 use super::{MapSpec, Maps};
-use crate::btf::Kind;
+use crate::btf::{Kind, Linkage, TypeId};
 use crate::elf::{Elf, Section};
 use crate::{Btf, ObjectError};
 use object::elf::{SHF_ALLOC, SHT_NOBITS, SHT_PROGBITS};
@@ -40,14 +40,23 @@ pub(super) fn collect(maps: &mut Maps, elf: &Elf<'_>, btf: Option<&Btf>, object:
         let Some(size) = size else { return Err(section.error(0, format!("{} bytes of global data", section.size))) };
         let mut spec = MapSpec::new(&map_name(object, section.name), MapType::Array, 4, size, 1);
         spec.section = section.name.to_owned();
-        spec.flags = MapFlags(MapFlags::MMAPABLE | if kind == Data::Readonly { MapFlags::RDONLY_PROG } else { 0 });
         spec.frozen = kind == Data::Readonly;
         spec.value_type_id = btf.and_then(|b| b.find(section.name, |k| matches!(k, Kind::DataSec(_)))).unwrap_or(0);
+        let mmapable = if is_shared(btf, spec.value_type_id) { MapFlags::MMAPABLE } else { 0 };
+        spec.flags = MapFlags(mmapable | if kind == Data::Readonly { MapFlags::RDONLY_PROG } else { 0 });
         spec.data = Some(section.data.to_vec());
         maps.data.insert(index, maps.specs.len());
         maps.specs.push(spec);
     }
     Ok(())
+}
+
+/// Tells whether a section has a variable that others may see, so that somebody may want to map it into memory.
+fn is_shared(btf: Option<&Btf>, section: TypeId) -> bool {
+    let Some(btf) = btf else { return false };
+    let Ok(Kind::DataSec(sec)) = btf.get(section).map(|t| &t.kind) else { return false };
+    let shared = |id: TypeId| matches!(btf.get(id).map(|t| &t.kind), Ok(Kind::Var(v)) if v.linkage != Linkage::Static);
+    sec.vars.iter().any(|v| shared(v.type_id))
 }
 
 /// Makes libbpf's name: as much of the object's name as fits before the section's; custom sections stand alone.

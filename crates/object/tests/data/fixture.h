@@ -39,6 +39,7 @@ static long (*const bpf_map_update_elem)(void *map, const void *key, const void 
 static __u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
 static __u64 (*const bpf_get_current_pid_tgid)(void) = (void *)14;
 static long (*const bpf_tail_call)(void *ctx, void *map, __u32 index) = (void *)12;
+static long (*const bpf_map_peek_elem)(void *map, void *value) = (void *)89;
 static void *(*const bpf_ringbuf_reserve)(void *ringbuf, __u64 size, __u64 flags) = (void *)131;
 static void (*const bpf_ringbuf_submit)(void *data, __u64 flags) = (void *)132;
 static long (*const bpf_loop)(__u32 n, void *callback, void *ctx, __u64 flags) = (void *)181;

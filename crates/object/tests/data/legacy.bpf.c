@@ -1,4 +1,4 @@
-/* Maps as before BTF, with an author's own fields behind the known ones. */
+/* Maps as before BTF, with an author's own fields behind the known ones; beside them a static map, which libbpf refuses. */
 #include "fixture.h"
 
 struct bpf_map_def {
@@ -18,6 +18,13 @@ struct ____btf_map_pairs {
 };
 struct ____btf_map_pairs __attribute__((section(".maps.pairs"), used)) ____btf_map_pairs = {};
 
+static struct {
+	__uint(type, BLOOM_FILTER);
+	__uint(max_entries, 100);
+	__uint(value_size, 8);
+	__ulong(map_extra, 0x100000003);
+} wide SEC(".maps");
+
 SEC("socket")
 int count(void *ctx)
 {
@@ -25,6 +32,7 @@ int count(void *ctx)
 	__u64 *n = bpf_map_lookup_elem(&slots, &key);
 	struct pair *p = bpf_map_lookup_elem(&pairs, &key);
 
+	bpf_map_lookup_elem(&wide, 0);
 	if (n && p)
 		*n += p->b;
 	return 0;

@@ -28,10 +28,10 @@ struct {
 	__uint(max_entries, 1 << 16);
 } events SEC(".maps");
 
-static struct {
+struct {
 	__uint(type, BLOOM_FILTER);
 	__uint(max_entries, 100);
-	__ulong(map_extra, 0x100000003);
+	__uint(map_extra, 3);
 	__type(value, __u64);
 } bloom SEC(".maps");
 
@@ -83,12 +83,13 @@ SEC("?uretprobe")
 int on_return(void *ctx)
 {
 	struct event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
+	__u32 pid = 1;
 
 	if (!e)
 		return 0;
 	e->when = shared(hidden(total));
-	e->pid = 1;
-	bpf_map_update_elem(&seen, &e->pid, e, 0);
+	e->pid = pid;
+	bpf_map_update_elem(&seen, &pid, e, 0);
 	bpf_ringbuf_submit(e, 0);
 	return 0;
 }
@@ -103,7 +104,7 @@ SEC("raw_tp/sys_enter")
 int with_callback(void *ctx)
 {
 	bpf_loop(4, each, 0, 0);
-	return bpf_map_lookup_elem(&bloom, &total) != 0;
+	return bpf_map_peek_elem(&bloom, &total) != 0;
 }
 
 char _license[] SEC("license") = "Dual MIT/GPL";

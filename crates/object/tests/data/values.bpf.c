@@ -50,7 +50,7 @@ struct all {
 	const_pid pid;
 	void *pointer;
 	struct forward *opaque;
-	int (*function)(int, ...);
+	int (*function)(int *restrict, ...);
 	union view view;
 	struct {
 		int inside;
@@ -73,7 +73,35 @@ struct {
 	__type(value, struct all);
 } all SEC(".maps");
 
-struct all first = { .s8 = -1, .text = "hello", .bits = { .neg = -3, .tail = 1ULL << 59 }, .matrix = { { 1, 2, 3 }, { 4, 5, 6 } } };
+struct all first = {
+	.s8 = -1,
+	.u8 = 255,
+	.s16 = -32768,
+	.u16 = 65535,
+	.s32 = -7,
+	.u32 = 4000000000,
+	.s64 = -0x7fffffffffffffffLL - 1,
+	.u64 = ~0ULL,
+	.s128 = -((__int128)1 << 100),
+	.u128 = ~(unsigned __int128)0,
+	.flag = 1,
+	.letter = 'x',
+	.text = "hello\n",
+	.raw = { 1, 2, 3, 4 },
+	.f = 1.5,
+	.d = -0.1,
+	.color = BLUE,
+	.signed_color = COLD,
+	.big = LARGE,
+	.pid = 77,
+	.pointer = (void *)0xffff800012345678,
+	.view = { .word = 0x04030201 },
+	.inside = 5,
+	.right = 6,
+	.bits = { .low = 5, .neg = -3, .c = GREEN, .yes = 1, .wide = 0xabcdef0123, .tail = 1ULL << 59 },
+	.matrix = { { 1, 2, 3 }, { 4, 5, -6 } },
+	.last = -1,
+};
 __u32 after = 0xabcd;
 static volatile const __u16 quiet = 9;
 const char *const words[2] = { "one", "two" };
@@ -87,7 +115,7 @@ int use(void *ctx)
 	union view k = { .word = 1 };
 	struct all *v = bpf_map_lookup_elem(&all, &k);
 
-	tagged += quiet + (typed != 0) + words[after & 1][0];
+	tagged += quiet + (typed != 0) + (words[after & 1] != 0);
 	return v ? v->s32 + first.s32 + after : 0;
 }
 

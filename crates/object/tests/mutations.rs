@@ -1,0 +1,137 @@
+//! Damaged objects: each fixture with bytes changed at random gives an object or an error, never a panic, and whatever
+//! links or decodes keeps its promises. A few hundred variants of each by default, 20,000 with `SKEP_STRESS=1`.
+
+use skep_isa::op;
+use skep_object::{Btf, Object};
+
+/// The well-known xorshift64* generator.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+}
+
+fn mutate(bytes: &mut Vec<u8>, random: &mut Random, hot: &[std::ops::Range<usize>]) {
+    const NASTY: &[u32] = &[0, 1, 2, 7, 8, 0x18, 0x85, 0x7f, 0x80, 0xff, 0x100, 0xffff, 0x7fff_ffff, 0x8000_0000, 0xffff_fff8, 0xffff_ffff];
+    for _ in 0..1 + random.below(4) {
+        let hot = hot.get(random.below(hot.len())).cloned().unwrap_or(0..bytes.len());
+        let range = if random.below(3) == 0 { 0..bytes.len() } else { hot };
+        let at = (range.start + random.below(range.len())).min(bytes.len().saturating_sub(1));
+        match random.below(8) {
+            0 => bytes[at] ^= 1 << random.below(8),
+            1 => bytes[at] = random.next() as u8,
+            2 | 3 => {
+                let word = NASTY[random.below(NASTY.len())].to_le_bytes();
+                bytes.iter_mut().skip(at & !3).zip(word).for_each(|(to, from)| *to = from);
+            }
+            4 => bytes[at] = bytes[at].wrapping_add(1),
+            5 => bytes[at] = bytes[at].wrapping_sub(1),
+            6 => {
+                let from = random.below(bytes.len());
+                let piece: Vec<u8> = bytes.iter().skip(from).take(random.below(64)).copied().collect();
+                bytes.iter_mut().skip(at).zip(piece).for_each(|(to, from)| *to = from);
+            }
+            _ if random.below(8) == 0 => bytes.truncate(at + 1),
+            _ => {}
+        }
+    }
+}
+
+/// Goes through everything an object offers.
+fn exercise(bytes: &[u8]) -> bool {
+    let Ok(o) = Object::parse_named("mutant", bytes) else { return false };
+    for i in 0..o.programs.len() {
+        let Ok(l) = o.link(i).or_else(|_| o.link_as(i, &skep_isa::sec::SECTIONS[0])) else { continue };
+        assert!(l.insns.len() <= op::MAX_INSNS && l.subprogs.first().is_some_and(|s| s.start == 0));
+        assert!(l.subprogs.is_sorted_by(|a, b| a.start < b.start) && l.lines.is_sorted_by(|a, b| a.insn < b.insn));
+        for (at, insn) in l.insns.iter().enumerate() {
+            if insn.is_local_call() {
+                let to = at as i64 + 1 + i64::from(insn.imm);
+                // The second half of a 64-bit immediate may look like a call and has not been touched.
+                let half = at > 0 && l.insns[at - 1].is_ld_imm64();
+                assert!(half || l.subprogs.iter().any(|s| s.start as i64 == to), "call to {to}");
+            }
+            if insn.is_ld_imm64() && matches!(insn.src(), op::PSEUDO_MAP_IDX | op::PSEUDO_MAP_IDX_VALUE) {
+                let half = at > 0 && l.insns[at - 1].is_ld_imm64();
+                assert!(half || (insn.imm as usize) < l.maps.len(), "map {}", insn.imm);
+            }
+        }
+        for at in 0..l.insns.len() {
+            let _ = (l.line(at), l.subprog(at));
+        }
+    }
+    let Some(btf) = &o.btf else { return true };
+    assert!(Btf::parse(btf.raw()).is_ok_and(|b| b == **btf), "raw bytes do not give the types again");
+    let zeros = vec![0; 4096];
+    for (id, t) in btf.types().take(300) {
+        let _ = (btf.describe(id), btf.string(t.name_off), btf.resolve(id));
+        if let Ok(value) = btf.decode(id, &zeros) {
+            let _ = value.to_string();
+            if btf.size_of(id).is_ok_and(|s| s < 65536) {
+                let _ = btf.encode(id, &value);
+            }
+        }
+    }
+    for m in &o.maps {
+        if let Some(data) = &m.data {
+            let _ = btf.decode(m.value_type_id, data);
+        }
+    }
+    true
+}
+
+/// Finds where headers, symbols, relocations, types and code lie: damage elsewhere (debug information) is not looked at.
+fn interesting(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
+    use object::{Object as _, ObjectSection as _};
+    let mut out = vec![0..64, bytes.len().saturating_sub(64 * 32)..bytes.len()];
+    if let Ok(file) = object::File::parse(bytes) {
+        for s in file.sections().filter(|s| !s.name().is_ok_and(|n| n.contains(".debug"))) {
+            out.extend(s.file_range().map(|(at, len)| at as usize..(at + len) as usize));
+        }
+    }
+    out.retain(|r| !r.is_empty());
+    out
+}
+
+#[test]
+fn damage_gives_errors_not_panics() {
+    let rounds = if std::env::var_os("SKEP_STRESS").is_some() { 20_000 } else { 300 };
+    let dir = format!("{}/tests/data", env!("CARGO_MANIFEST_DIR"));
+    let mut objects: Vec<_> = std::fs::read_dir(dir).expect("fixtures are there").map(|e| e.expect("and readable").path()).collect();
+    objects.retain(|p| p.extension().is_some_and(|e| e == "o"));
+    objects.sort();
+    assert!(objects.len() > 10);
+    let (mut whole, mut all) = (0, 0);
+    for (i, path) in objects.iter().enumerate() {
+        let bytes = std::fs::read(path).expect("fixtures are readable");
+        let hot = interesting(&bytes);
+        for round in 0..rounds {
+            let seed = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(1 + round + (i as u64) * 1_000_003);
+            let mut mutant = bytes.clone();
+            mutate(&mut mutant, &mut Random(seed | 1), &hot);
+            let done = std::panic::catch_unwind(|| exercise(&mutant));
+            whole += usize::from(*done.as_ref().unwrap_or(&false));
+            all += 1;
+            assert!(done.is_ok(), "{} with seed {seed:#x}", path.display());
+        }
+    }
+    assert!(whole * 10 > all, "almost no mutant gets past the first checks ({whole} of {all}): the test tests nothing");
+}
+
+#[test]
+fn every_truncation_gives_an_answer() {
+    let path = format!("{}/tests/data/several.bpf.o", env!("CARGO_MANIFEST_DIR"));
+    let bytes = std::fs::read(path).expect("the fixture is committed");
+    for len in (0..bytes.len()).step_by(7) {
+        exercise(&bytes[..len]);
+    }
+}
