@@ -1,0 +1,355 @@
+//! The shape of a program: what both engines may take for granted.
+//!
+//! After [`Flow::of`] every opcode is known, every register exists, r10 is never written, every jump lands on the first
+//! slot of an instruction of the same function, and no function runs off its end. Nothing here looks at values.
+
+use skep_isa::{HelperId, Insn, op};
+
+use crate::env::{Env, HelperImpl};
+
+/// Says why an instruction stream is no program.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Malformed {
+    /// There are no instructions.
+    #[error("the program is empty")]
+    Empty,
+    /// There are more than [`op::MAX_INSNS`] instructions.
+    #[error("the program has `{count}` instructions, more than `{}`", op::MAX_INSNS)]
+    TooLong {
+        /// How many there are.
+        count: usize,
+    },
+    /// No engine knows this instruction.
+    #[error("instruction `{insn}`: unknown opcode `{code:#04x}` (off `{off}`, imm `{imm:#x}`)")]
+    Opcode {
+        /// Its number.
+        insn: usize,
+        /// The opcode.
+        code: u8,
+        /// The offset field, which some opcodes carry meaning in.
+        off: i16,
+        /// The immediate field, as well.
+        imm: i32,
+    },
+    /// `ld_abs` and `ld_ind` read a socket buffer, and there is none.
+    #[error("instruction `{insn}`: packet loads (ld_abs, ld_ind) need a socket buffer and are not supported")]
+    PacketLoad {
+        /// Its number.
+        insn: usize,
+    },
+    /// A call through a register.
+    #[error("instruction `{insn}`: calls through a register are not supported")]
+    IndirectCall {
+        /// Its number.
+        insn: usize,
+    },
+    /// A register that does not exist.
+    #[error("instruction `{insn}`: register `r{reg}` does not exist")]
+    Register {
+        /// Its number.
+        insn: usize,
+        /// The register.
+        reg: u8,
+    },
+    /// The frame pointer is read only.
+    #[error("instruction `{insn}`: writes the frame pointer `r10`")]
+    FrameWrite {
+        /// Its number.
+        insn: usize,
+    },
+    /// A 64-bit immediate without a proper second slot.
+    #[error("instruction `{insn}`: the second slot of the 64-bit immediate is missing or not empty")]
+    HalfImmediate {
+        /// Its number.
+        insn: usize,
+    },
+    /// A jump or local call that lands on no instruction of the program, or in another function.
+    #[error("instruction `{insn}`: target `{target}` is no instruction of this function")]
+    Target {
+        /// Its number.
+        insn: usize,
+        /// Where it would land.
+        target: i64,
+    },
+    /// The last instruction of a function is neither `exit` nor a jump.
+    #[error("instruction `{insn}`: the function runs past its last instruction")]
+    FallsOff {
+        /// Its number.
+        insn: usize,
+    },
+    /// A map that the list does not have.
+    #[error("instruction `{insn}`: the program's list has no map `{index}`")]
+    Map {
+        /// Its number.
+        insn: usize,
+        /// The index.
+        index: u32,
+    },
+    /// A pseudo immediate that should have been resolved when the program was linked.
+    #[error("instruction `{insn}`: unresolved pseudo immediate `{src}`")]
+    Pseudo {
+        /// Its number.
+        insn: usize,
+        /// The pseudo source.
+        src: u8,
+    },
+    /// A helper that the environment does not offer.
+    #[error("instruction `{insn}`: helper `{id}` is not available")]
+    Helper {
+        /// Its number.
+        insn: usize,
+        /// Its id.
+        id: HelperId,
+    },
+}
+
+/// A jump lands here.
+pub(crate) const TARGET: u8 = 1;
+/// A jump from here or below lands here.
+pub(crate) const LOOP: u8 = 2;
+/// The second slot of a 64-bit immediate.
+pub(crate) const SECOND: u8 = 4;
+/// A function starts here.
+pub(crate) const FUNC: u8 = 8;
+
+/// A function of the program, in slots.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Func {
+    pub start: usize,
+    pub end: usize,
+}
+
+/// What a checked program looks like.
+pub(crate) struct Flow {
+    /// [`TARGET`], [`LOOP`], [`SECOND`] and [`FUNC`] of each slot.
+    pub marks: Vec<u8>,
+    /// The functions in order; the first is the main program.
+    pub funcs: Vec<Func>,
+    /// First slots of the functions whose address the program takes.
+    pub callbacks: Vec<usize>,
+    /// The helpers the program calls, in order of number.
+    pub helpers: Vec<(HelperId, HelperImpl)>,
+}
+
+impl Flow {
+    pub fn of(insns: &[Insn], env: &Env<'_>) -> Result<Self, Malformed> {
+        if insns.is_empty() {
+            return Err(Malformed::Empty);
+        }
+        if insns.len() > op::MAX_INSNS {
+            return Err(Malformed::TooLong { count: insns.len() });
+        }
+        let mut flow = Self { marks: vec![0; insns.len()], funcs: Vec::new(), callbacks: Vec::new(), helpers: Vec::new() };
+        let starts = flow.scan(insns, env)?;
+        for (n, &start) in starts.iter().enumerate() {
+            flow.funcs.push(Func { start, end: starts.get(n + 1).copied().unwrap_or(insns.len()) });
+            flow.marks[start] |= FUNC;
+        }
+        for n in 0..flow.funcs.len() {
+            flow.land(insns, flow.funcs[n])?;
+        }
+        Ok(flow)
+    }
+
+    pub fn mark(&self, at: usize) -> u8 {
+        self.marks.get(at).copied().unwrap_or(0)
+    }
+
+    pub fn helper(&self, id: HelperId) -> Option<HelperImpl> {
+        let n = self.helpers.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+        self.helpers.get(n).map(|(_, h)| *h)
+    }
+
+    /// Checks each instruction by itself; returns the first slots of functions.
+    fn scan(&mut self, insns: &[Insn], env: &Env<'_>) -> Result<Vec<usize>, Malformed> {
+        let mut starts = vec![0];
+        let mut at = 0;
+        while let Some(&i) = insns.get(at) {
+            known(at, i)?;
+            let within = |target: i64| {
+                let fits = usize::try_from(target).ok().filter(|t| *t < insns.len());
+                fits.ok_or(Malformed::Target { insn: at, target })
+            };
+            if i.is_ld_imm64() {
+                let next =
+                    insns.get(at + 1).filter(|n| (n.code, n.regs, n.off) == (0, 0, 0)).ok_or(Malformed::HalfImmediate { insn: at })?;
+                match i.src() {
+                    0 => {}
+                    op::PSEUDO_FUNC => {
+                        let start = within(at as i64 + 1 + i64::from(i.imm))?;
+                        starts.push(start);
+                        self.callbacks.push(start);
+                    }
+                    op::PSEUDO_MAP_IDX | op::PSEUDO_MAP_IDX_VALUE => {
+                        let index = i.imm as u32;
+                        let _: i32 = next.imm;
+                        env.maps.get(index as usize).ok_or(Malformed::Map { insn: at, index })?;
+                    }
+                    src => return Err(Malformed::Pseudo { insn: at, src }),
+                }
+                self.marks[at + 1] = SECOND;
+                at += 2;
+                continue;
+            }
+            if i.is_local_call() {
+                starts.push(within(at as i64 + 1 + i64::from(i.imm))?);
+            } else if i.code == op::CALL {
+                let id = i.imm as u32;
+                if let Err(n) = self.helpers.binary_search_by_key(&id, |(id, _)| *id) {
+                    let found = (env.helper)(id).ok_or(Malformed::Helper { insn: at, id })?;
+                    self.helpers.insert(n, (id, found));
+                }
+            }
+            at += 1;
+        }
+        starts.sort_unstable();
+        starts.dedup();
+        self.callbacks.sort_unstable();
+        self.callbacks.dedup();
+        match starts.iter().find(|s| self.mark(**s) & SECOND != 0) {
+            Some(s) => Err(Malformed::Target { insn: s - 1, target: *s as i64 }),
+            None => Ok(starts),
+        }
+    }
+
+    /// Follows the jumps of one function.
+    fn land(&mut self, insns: &[Insn], f: Func) -> Result<(), Malformed> {
+        let mut last = f.start;
+        for at in f.start..f.end {
+            if self.mark(at) & SECOND != 0 {
+                continue;
+            }
+            last = at;
+            let Some(distance) = insns.get(at).and_then(|i| jump(*i)) else { continue };
+            let target = at as i64 + 1 + distance;
+            let fits = usize::try_from(target).ok().filter(|t| (f.start..f.end).contains(t) && self.mark(*t) & SECOND == 0);
+            let to = fits.ok_or(Malformed::Target { insn: at, target })?;
+            self.marks[to] |= if to <= at { TARGET | LOOP } else { TARGET };
+        }
+        match insns.get(last) {
+            Some(i) if i.code == op::EXIT || is_goto(*i) => Ok(()),
+            _ => Err(Malformed::FallsOff { insn: last }),
+        }
+    }
+}
+
+/// Returns the distance of a jump.
+pub(crate) fn jump(i: Insn) -> Option<i64> {
+    match (i.class(), i.code & 0xf0) {
+        (op::JMP, 0x80 | 0x90) => None,
+        (op::JMP32, op::JA) => Some(i64::from(i.imm)),
+        (op::JMP | op::JMP32, _) => Some(i64::from(i.off)),
+        _ => None,
+    }
+}
+
+/// Tells whether an instruction always jumps.
+pub(crate) fn is_goto(i: Insn) -> bool {
+    matches!(i.code, c if c == op::JMP | op::JA || c == op::JMP32 | op::JA)
+}
+
+fn known(at: usize, i: Insn) -> Result<(), Malformed> {
+    let (d, s) = (i.dst(), i.src());
+    let (x, o, size, mode) = (i.code & op::X != 0, i.code & 0xf0, i.code & op::DW, i.code & 0xe0);
+    let alu_off = || match o {
+        op::DIV | op::MOD => matches!(i.off, 0 | 1),
+        op::MOV if x => matches!(i.off, 0 | 8 | 16) || (i.off == 32 && i.class() == op::ALU64),
+        _ => i.off == 0,
+    };
+    // What the instruction is, which registers it reads, and which one it writes.
+    let (ok, reads_src, writes) = match i.class() {
+        op::ALU | op::ALU64 => match o {
+            op::END => (matches!(i.imm, 16 | 32 | 64) && i.off == 0 && (i.class() == op::ALU || !x), false, Some(d)),
+            op::NEG => (!x && i.off == 0, false, Some(d)),
+            op::ADD..=op::RSH | op::MOD | op::XOR | op::MOV | op::ARSH => (alu_off(), x, Some(d)),
+            _ => (false, false, None),
+        },
+        op::LD => {
+            if matches!(mode, op::ABS | op::IND) && size != op::DW {
+                return Err(Malformed::PacketLoad { insn: at });
+            }
+            (i.is_ld_imm64() && i.off == 0, false, Some(d))
+        }
+        op::LDX => (mode == op::MEM || (mode == op::MEMSX && size != op::DW), true, Some(d)),
+        op::ST => (mode == op::MEM, false, None),
+        op::STX if mode == op::ATOMIC => {
+            let rmw = matches!(size, op::W | op::DW);
+            match i.imm {
+                op::ATOMIC_LOAD_ACQ => (true, true, Some(d)),
+                op::ATOMIC_STORE_REL => (true, true, None),
+                op::ATOMIC_XCHG => (rmw, true, Some(s)),
+                op::ATOMIC_CMPXCHG => (rmw, true, None),
+                n => match n & !op::ATOMIC_FETCH {
+                    op::ATOMIC_ADD | op::ATOMIC_OR | op::ATOMIC_AND | op::ATOMIC_XOR => {
+                        (rmw, true, (n & op::ATOMIC_FETCH != 0).then_some(s))
+                    }
+                    _ => (false, false, None),
+                },
+            }
+        }
+        op::STX => (mode == op::MEM, true, None),
+        class => match o {
+            op::JA => (!x, false, None),
+            0x80 if class == op::JMP && x => return Err(Malformed::IndirectCall { insn: at }),
+            0x80 => (class == op::JMP && matches!(s, 0 | op::PSEUDO_CALL | op::PSEUDO_KFUNC_CALL), false, None),
+            0x90 => (i.code == op::EXIT, false, None),
+            op::JCOND => (class == op::JMP && !x && s == 0, false, None),
+            op::JEQ..=op::JSGE | op::JLT..=op::JSLE => (true, x, None),
+            _ => (false, false, None),
+        },
+    };
+    if !ok {
+        return Err(Malformed::Opcode { insn: at, code: i.code, off: i.off, imm: i.imm });
+    }
+    if usize::from(d) >= op::REGS {
+        return Err(Malformed::Register { insn: at, reg: d });
+    }
+    if reads_src && usize::from(s) >= op::REGS {
+        return Err(Malformed::Register { insn: at, reg: s });
+    }
+    if writes == Some(op::FP) { Err(Malformed::FrameWrite { insn: at }) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_isa::text::assemble;
+
+    fn check(text: &str) -> Result<Flow, Malformed> {
+        Flow::of(&assemble(text).unwrap(), &Env::empty())
+    }
+
+    fn refused(text: &str) -> Malformed {
+        check(text).map(|_| ()).expect_err(text)
+    }
+
+    #[test]
+    fn functions_targets_and_loops_are_found() {
+        let f = check("mov r1, 3\nlddw r2, func g\nl: sub r1, 1\njne r1, 0, l\ncall local f\nexit\nf: exit\ng: exit").unwrap();
+        assert_eq!(f.funcs.iter().map(|f| (f.start, f.end)).collect::<Vec<_>>(), [(0, 7), (7, 8), (8, 9)]);
+        assert_eq!(f.callbacks, [8]);
+        assert_eq!(f.marks, [FUNC, 0, SECOND, TARGET | LOOP, 0, 0, 0, FUNC, FUNC]);
+    }
+
+    #[test]
+    fn a_stream_that_is_no_program_is_refused_by_name() {
+        assert_eq!(Flow::of(&[], &Env::empty()).map(|_| ()), Err(Malformed::Empty));
+        assert_eq!(refused("mov r0, 0"), Malformed::FallsOff { insn: 0 });
+        assert_eq!(refused("jeq r0, 0, -1"), Malformed::FallsOff { insn: 0 });
+        assert_eq!(refused("ja +1\nexit"), Malformed::Target { insn: 0, target: 2 });
+        assert_eq!(refused("ja32 -2\nexit"), Malformed::Target { insn: 0, target: -1 });
+        assert_eq!(refused("ja +1\nlddw r0, 1\nexit"), Malformed::Target { insn: 0, target: 2 });
+        assert_eq!(refused("call local f\nja f\nf: exit"), Malformed::Target { insn: 1, target: 2 });
+        assert_eq!(refused("mov r10, 1\nexit"), Malformed::FrameWrite { insn: 0 });
+        assert_eq!(refused("lock fetch add [r1], r10\nexit"), Malformed::FrameWrite { insn: 0 });
+        assert_eq!(refused("ldabsw 4\nexit"), Malformed::PacketLoad { insn: 0 });
+        assert_eq!(refused("call r2\nexit"), Malformed::IndirectCall { insn: 0 });
+        assert_eq!(refused("call 12\nexit"), Malformed::Helper { insn: 0, id: 12 });
+        assert_eq!(refused("lddw r1, map 0\nexit"), Malformed::Map { insn: 0, index: 0 });
+        let half = [Insn::ld_imm64(1, 0, 0)[0], Insn::exit()];
+        assert_eq!(Flow::of(&half, &Env::empty()).map(|_| ()), Err(Malformed::HalfImmediate { insn: 0 }));
+        let reg = [Insn::mov64_reg(1, 11), Insn::exit()];
+        assert_eq!(Flow::of(&reg, &Env::empty()).map(|_| ()), Err(Malformed::Register { insn: 0, reg: 11 }));
+    }
+}

@@ -1,0 +1,230 @@
+//! The interpreter: one instruction after another, as plainly as possible.
+//!
+//! It is what the code generator is compared with, so it shares nothing with it but the shape check.
+
+mod alu;
+mod mem;
+mod thunk;
+
+use skep_isa::{HelperId, Insn, op};
+
+use crate::MAY_GOTO_ROUNDS;
+use crate::check::{Flow, Malformed, is_goto, jump};
+use crate::env::{Env, HelperCall, MapRef};
+
+/// Says why a run stopped without a result.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The instructions are no program.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// Local calls nest deeper than [`op::MAX_CALL_FRAMES`].
+    #[error("instruction `{insn}`: more than `{}` nested calls", op::MAX_CALL_FRAMES)]
+    TooDeep {
+        /// The call.
+        insn: usize,
+    },
+    /// An atomic operation on an address that is no multiple of its size.
+    #[error("instruction `{insn}`: atomic access to the odd address `{address:#x}`")]
+    Misaligned {
+        /// The instruction.
+        insn: usize,
+        /// The address.
+        address: u64,
+    },
+    /// The program takes the address of more functions than the interpreter can hand out.
+    #[error("the program has `{count}` callback functions, more than `{}`", thunk::SLOTS)]
+    Callbacks {
+        /// How many there are.
+        count: usize,
+    },
+}
+
+/// A program that was looked at once, to be run many times.
+pub struct Program<'a> {
+    insns: &'a [Insn],
+    maps: &'a [MapRef],
+    flow: Flow,
+}
+
+/// Runs a program once with `ctx` in r1.
+///
+/// # Errors
+/// The instructions are no program, or see [`RunError`].
+///
+/// # Safety
+/// As [`Program::run`].
+pub unsafe fn run(insns: &[Insn], env: &Env<'_>, ctx: *mut u8) -> Result<u64, RunError> {
+    let program = Program::new(insns, env)?;
+    // SAFETY: the caller vouches for the program and its surroundings.
+    unsafe { program.run([ctx as u64, 0, 0, 0, 0]) }
+}
+
+impl<'a> Program<'a> {
+    /// Checks the shape of a program.
+    ///
+    /// # Errors
+    /// The instructions are no program.
+    pub fn new(insns: &'a [Insn], env: &Env<'a>) -> Result<Self, RunError> {
+        let flow = Flow::of(insns, env)?;
+        if flow.callbacks.len() > thunk::SLOTS {
+            return Err(RunError::Callbacks { count: flow.callbacks.len() });
+        }
+        Ok(Self { insns, maps: env.maps, flow })
+    }
+
+    /// Runs the program with `args` in r1 to r5 and returns r0.
+    ///
+    /// # Errors
+    /// Calls nest too deep, or an atomic access is misaligned.
+    ///
+    /// # Safety
+    /// Every address the program loads from, stores to or passes to a helper must be good for that, the helpers' own
+    /// rules must be kept, and the program must end: that is, the program was verified for these surroundings.
+    pub unsafe fn run(&self, args: [u64; 5]) -> Result<u64, RunError> {
+        // SAFETY: the caller vouches for every address the program uses.
+        unsafe { self.call(0, args, 1) }
+    }
+
+    /// Runs one function; `depth` counts it.
+    ///
+    /// # Safety
+    /// As [`Program::run`].
+    unsafe fn call(&self, start: usize, args: [u64; 5], depth: usize) -> Result<u64, RunError> {
+        let mut stack = [0u64; op::STACK_SIZE as usize / 8];
+        let mut r = [0u64; 16];
+        r[1..6].copy_from_slice(&args);
+        r[usize::from(op::FP)] = stack.as_mut_ptr() as u64 + op::STACK_SIZE as u64;
+        let mut rounds = MAY_GOTO_ROUNDS;
+        let mut pc = start;
+        loop {
+            // The shape check has shown that `pc` stays inside the program, and registers below 11.
+            let Some(&i) = self.insns.get(pc) else { return Err(Malformed::FallsOff { insn: pc }.into()) };
+            let (d, s) = (usize::from(i.dst()), usize::from(i.src()));
+            let bad = Malformed::Opcode { insn: pc, code: i.code, off: i.off, imm: i.imm };
+            let mut next = pc + 1;
+            match i.class() {
+                op::ALU | op::ALU64 => {
+                    let operand = if i.code & op::X != 0 { r[s] } else { i64::from(i.imm) as u64 };
+                    r[d] = alu::arith(i, r[d], operand).ok_or(bad)?;
+                }
+                op::LD => {
+                    let upper = self.insns.get(pc + 1).map_or(0, |n| n.imm as u32);
+                    r[d] = self.immediate(i, upper, pc).ok_or(bad)?;
+                    next = pc + 2;
+                }
+                op::LDX => {
+                    let at = r[s].wrapping_add_signed(i64::from(i.off));
+                    // SAFETY: the caller vouches for every address the program loads from.
+                    r[d] = unsafe { mem::load(at, i.code & op::DW, i.code & 0xe0 == op::MEMSX) };
+                }
+                op::ST | op::STX => {
+                    let at = r[d].wrapping_add_signed(i64::from(i.off));
+                    if i.class() == op::ST {
+                        // SAFETY: the caller vouches for every address the program stores to.
+                        unsafe { mem::store(at, i.code & op::DW, i64::from(i.imm) as u64) };
+                    } else if i.code & 0xe0 == op::MEM {
+                        // SAFETY: as above.
+                        unsafe { mem::store(at, i.code & op::DW, r[s]) };
+                    } else {
+                        // SAFETY: as above, for loads and stores.
+                        unsafe { self.atomic(i, pc, &mut r) }?;
+                    }
+                }
+                _ if i.code == op::EXIT => return Ok(r[0]),
+                _ if i.code == op::CALL => {
+                    let args = [r[1], r[2], r[3], r[4], r[5]];
+                    r[0] = if i.src() == op::PSEUDO_CALL {
+                        if depth >= op::MAX_CALL_FRAMES {
+                            return Err(RunError::TooDeep { insn: pc });
+                        }
+                        // SAFETY: as this call.
+                        unsafe { self.call((pc as i64 + 1 + i64::from(i.imm)) as usize, args, depth + 1) }?
+                    } else {
+                        // SAFETY: as this call.
+                        unsafe { self.helper(i.imm as u32, pc, args, depth) }?
+                    };
+                }
+                _ => {
+                    let taken = if is_goto(i) {
+                        true
+                    } else if i.code & 0xf0 == op::JCOND {
+                        let over = rounds == 0;
+                        rounds = rounds.saturating_sub(1);
+                        over
+                    } else {
+                        let operand = if i.code & op::X != 0 { r[s] } else { i64::from(i.imm) as u64 };
+                        alu::condition(i, r[d], operand).ok_or(bad.clone())?
+                    };
+                    if taken {
+                        next = (pc as i64 + 1 + jump(i).ok_or(bad)?) as usize;
+                    }
+                }
+            }
+            pc = next;
+        }
+    }
+
+    fn immediate(&self, i: Insn, upper: u32, pc: usize) -> Option<u64> {
+        let map = || self.maps.get(i.imm as u32 as usize);
+        match i.src() {
+            0 => Some(u64::from(i.imm as u32) | u64::from(upper) << 32),
+            op::PSEUDO_MAP_IDX => map().map(|m| m.handle),
+            op::PSEUDO_MAP_IDX_VALUE => map().map(|m| m.value.wrapping_add(u64::from(upper))),
+            op::PSEUDO_FUNC => {
+                let start = (pc as i64 + 1 + i64::from(i.imm)) as usize;
+                thunk::address(self.flow.callbacks.binary_search(&start).ok()?)
+            }
+            _ => None,
+        }
+    }
+
+    /// # Safety
+    /// As [`Program::run`].
+    unsafe fn helper(&self, id: HelperId, pc: usize, args: [u64; 5], depth: usize) -> Result<u64, RunError> {
+        let helper = self.flow.helper(id).ok_or(Malformed::Helper { insn: pc, id })?;
+        let [a, b, c, d, e] = args;
+        if let HelperCall::LoadCtx(off) = helper.how {
+            // SAFETY: the caller vouches for the context, and the helper's row for the offset.
+            return Ok(unsafe { mem::load(a.wrapping_add_signed(i64::from(off)), op::DW, false) });
+        }
+        if self.flow.callbacks.is_empty() {
+            // SAFETY: the caller vouches for the arguments that the program passes.
+            return Ok(unsafe { (helper.func)(a, b, c, d, e) });
+        }
+        thunk::with(self, depth, || {
+            // SAFETY: as above.
+            unsafe { (helper.func)(a, b, c, d, e) }
+        })
+    }
+
+    /// # Safety
+    /// The address must be good for loads and stores of the access size.
+    unsafe fn atomic(&self, i: Insn, pc: usize, r: &mut [u64; 16]) -> Result<(), RunError> {
+        let (d, s) = (usize::from(i.dst()), usize::from(i.src()));
+        let size = i.code & op::DW;
+        let base = if i.imm == op::ATOMIC_LOAD_ACQ { r[s] } else { r[d] };
+        let at = base.wrapping_add_signed(i64::from(i.off));
+        if !at.is_multiple_of(mem::bytes(size)) {
+            return Err(RunError::Misaligned { insn: pc, address: at });
+        }
+        match i.imm {
+            // SAFETY: the caller vouches for the address, and it is aligned.
+            op::ATOMIC_LOAD_ACQ => r[d] = unsafe { mem::load_acquire(at, size) },
+            // SAFETY: as above.
+            op::ATOMIC_STORE_REL => unsafe { mem::store_release(at, size, r[s]) },
+            // SAFETY: as above.
+            op::ATOMIC_CMPXCHG => r[0] = unsafe { mem::compare_exchange(at, size, r[0], r[s]) },
+            n => {
+                let bad = Malformed::Opcode { insn: pc, code: i.code, off: i.off, imm: i.imm };
+                // SAFETY: as above.
+                let old = unsafe { mem::fetch(at, size, n, r[s]) }.ok_or(bad)?;
+                if n & op::ATOMIC_FETCH != 0 {
+                    r[s] = old;
+                }
+            }
+        }
+        Ok(())
+    }
+}

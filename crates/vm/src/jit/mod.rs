@@ -1,0 +1,128 @@
+//! The code generator: one BPF register is one machine register, one instruction a few machine instructions.
+//!
+//! clang has already optimised the program, so there is little left for a second compiler to find, and a great deal of
+//! time to lose. What pays is small: rotates, address arithmetic, arithmetic on memory, array lookups without a call.
+
+mod live;
+
+cfg_select! {
+    // The only machine there is a generator for; elsewhere compiling is an error and the interpreter runs programs.
+    target_arch = "x86_64" => {
+        mod x64;
+        use x64 as arch;
+    }
+    _ => {
+        mod none;
+        use none as arch;
+    }
+}
+
+use rustix::io::Errno;
+use skep_isa::Insn;
+
+use crate::check::{Flow, Malformed};
+use crate::env::Env;
+use crate::exec::Exec;
+
+pub use arch::Cpu;
+
+/// Says why a program was not compiled.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CompileError {
+    /// The instructions are no program.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// The machine code would be too large for its own jumps.
+    #[error("the program needs `{bytes}` bytes of machine code")]
+    TooLarge {
+        /// How many bytes.
+        bytes: usize,
+    },
+    /// The system gave no executable memory.
+    #[error("mmap of executable memory: {errno}")]
+    Memory {
+        /// The system's reason.
+        errno: Errno,
+    },
+    /// There is no code generator for this machine.
+    #[error("no code generator for this machine")]
+    Machine,
+}
+
+/// A compiled program.
+///
+/// It may be shared and sent between threads; dropping it frees the code, so nobody may be running it then. After
+/// `fork` parent and child each have their own.
+///
+/// ```
+/// use skep_isa::text;
+/// use skep_vm::{Code, Env};
+/// let insns = text::assemble("mov %r0, 42\nexit").map_err(|e| e.to_string())?;
+/// // SAFETY: the program touches no memory and ends.
+/// let code = unsafe { Code::compile(&insns, &Env::empty()) }.map_err(|e| e.to_string())?;
+/// // SAFETY: as above.
+/// assert_eq!(unsafe { code.entry()(std::ptr::null_mut()) }, 42);
+/// # Ok::<(), String>(())
+/// ```
+pub struct Code {
+    exec: Exec,
+    offsets: Vec<u32>,
+}
+
+impl Code {
+    /// Compiles a program for this machine.
+    ///
+    /// # Errors
+    /// The instructions are no program, a map or helper is missing, or there is no memory.
+    ///
+    /// # Safety
+    /// Running the result does what the program says: the caller vouches (by a verifier's proof) that every address it
+    /// computes is good, that it ends, and that `env`'s addresses and helpers outlive it and are what they claim.
+    pub unsafe fn compile(insns: &[Insn], env: &Env<'_>) -> Result<Self, CompileError> {
+        // SAFETY: the caller's duties are the same; the detected features are this machine's.
+        unsafe { Self::compile_for(insns, env, Cpu::detect()) }
+    }
+
+    /// Compiles a program for a machine with the given features.
+    ///
+    /// # Errors
+    /// As [`Code::compile`].
+    ///
+    /// # Safety
+    /// As [`Code::compile`], and the machine must have the features.
+    pub unsafe fn compile_for(insns: &[Insn], env: &Env<'_>, cpu: Cpu) -> Result<Self, CompileError> {
+        let flow = Flow::of(insns, env)?;
+        let (exec, offsets) = arch::compile(insns, env, &flow, cpu)?;
+        Ok(Self { exec, offsets })
+    }
+
+    /// Returns the program as a function of its context.
+    ///
+    /// The pointer is good while `self` lives. Registers r2 to r5 are the further arguments of the C calling
+    /// convention, for callers that pass more than a context.
+    #[must_use]
+    pub fn entry(&self) -> unsafe extern "C" fn(ctx: *mut u8) -> u64 {
+        // SAFETY: the memory holds a whole function of this type from its first byte on, and is executable.
+        unsafe { std::mem::transmute(self.exec.bytes().as_ptr()) }
+    }
+
+    /// Returns the machine code.
+    #[must_use]
+    pub fn machine_code(&self) -> &[u8] {
+        self.exec.bytes()
+    }
+
+    /// Returns where in the machine code each instruction slot starts; instructions that were merged into one before
+    /// them, or left out as dead, start where the next one does.
+    #[must_use]
+    pub fn offsets(&self) -> &[u32] {
+        &self.offsets
+    }
+}
+
+impl std::fmt::Debug for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Code").field("bytes", &self.exec.bytes().len()).field("slots", &self.offsets.len()).finish()
+    }
+}

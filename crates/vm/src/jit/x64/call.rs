@@ -1,0 +1,108 @@
+//! Calls, and what replaces them.
+
+use skep_isa::{Insn, ShapeKind, op};
+
+use super::enc::{Mem, Size, cc, group, reg};
+use super::layout::Label;
+use super::{Gen, machine};
+use crate::env::{HelperCall, MapRef};
+use crate::jit::live::Lookup;
+
+const VECTORS: u8 = 16;
+
+impl Gen<'_> {
+    pub(super) fn call(&mut self, at: usize, i: Insn) -> bool {
+        if i.src() == op::PSEUDO_CALL {
+            let Some(f) = self.function_at((at as i64 + 1 + i64::from(i.imm)) as usize) else { return false };
+            self.out.call(Label::Func(f));
+            return true;
+        }
+        if let Some(lookup) = self.facts.lookup(at).copied() {
+            self.lookup(&lookup);
+            return true;
+        }
+        let Some(helper) = self.flow.helper(i.imm as u32) else { return false };
+        let func = helper.func as usize as u64;
+        match helper.how {
+            HelperCall::Plain | HelperCall::MapLookup => self.out.call_helper(func),
+            HelperCall::SaveVectors => {
+                self.saves_vectors = true;
+                self.out.enc.mov_imm(reg::R11, func);
+                self.out.call(Label::SaveVectors);
+            }
+            HelperCall::LoadCtx(off) => self.out.enc.load(Size::D, machine(0), Mem::at(machine(1), off)),
+        }
+        true
+    }
+
+    /// Finds a value in r0 without a call: `r0 = key < entries ? base + key * stride : 0`.
+    fn lookup(&mut self, lookup: &Lookup) {
+        let MapRef { shape, .. } = lookup.map;
+        let key = lookup.key.map_or(Mem::at(machine(2), 0), |off| Mem::at(reg::RBP, off));
+        let e = &mut self.out.enc;
+        e.load(Size::W, reg::R10, key);
+        e.mov_imm(reg::RAX, 0);
+        match i32::try_from(shape.entries) {
+            Ok(n) => e.group_imm(false, group::CMP, reg::R10, n),
+            Err(_) => {
+                e.mov_imm(reg::R11, u64::from(shape.entries));
+                e.group(false, group::CMP, reg::R10, reg::R11);
+            }
+        }
+        let none = e.skip(Some(cc::AE));
+        if let ShapeKind::PercpuArray { slot_stride, slot_tls } = shape.kind {
+            e.load_tls(reg::R11, slot_tls);
+            match i32::try_from(slot_stride) {
+                Ok(n) => e.imul_imm(true, reg::R11, reg::R11, n),
+                Err(_) => {
+                    e.mov_imm(reg::RAX, slot_stride);
+                    e.imul(true, reg::R11, reg::RAX);
+                }
+            }
+        }
+        let scale = match shape.stride {
+            1 => 0,
+            2 => 1,
+            4 => 2,
+            8 => 3,
+            n => {
+                // The stride fits: larger ones are left to the call.
+                e.imul_imm(true, reg::R10, reg::R10, n as i32);
+                0
+            }
+        };
+        e.mov_imm(reg::RAX, shape.base);
+        e.lea(true, reg::RAX, Mem { base: reg::RAX, index: Some((reg::R10, scale)), disp: 0 });
+        if matches!(shape.kind, ShapeKind::PercpuArray { .. }) {
+            e.group(true, group::ADD, reg::RAX, reg::R11);
+        }
+        e.land(none);
+    }
+
+    /// Generates what helpers that use vector registers are called through, the helper in r11:
+    ///
+    /// ```text
+    ///   rsp + 264   return address; rsp + 264 + 8 is a multiple of sixteen
+    ///   rsp         xmm0 … xmm15
+    /// ```
+    pub(super) fn vector_saver(&mut self) {
+        if !self.saves_vectors {
+            return;
+        }
+        self.out.align(16);
+        self.out.save_vectors();
+        let e = &mut self.out.enc;
+        let size = i32::from(VECTORS) * 16 + 8;
+        let slot = |n: u8| Mem::at(reg::RSP, i32::from(n) * 16);
+        e.group_imm(true, group::SUB, reg::RSP, size);
+        for n in 0..VECTORS {
+            e.save_vector(slot(n), n);
+        }
+        e.call_reg(reg::R11);
+        for n in 0..VECTORS {
+            e.restore_vector(slot(n), n);
+        }
+        e.group_imm(true, group::ADD, reg::RSP, size);
+        e.ret();
+    }
+}

@@ -1,0 +1,137 @@
+//! Entering and leaving the functions of a program.
+
+use skep_isa::{Insn, op};
+
+use super::enc::{Mem, group, reg};
+use super::{Gen, machine};
+use crate::MAY_GOTO_ROUNDS;
+use crate::check::{Func, SECOND};
+use crate::env::HelperCall;
+
+/// What the function being generated keeps on the machine stack.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Frame {
+    /// It has a frame pointer.
+    framed: bool,
+    /// Bytes between the frame pointer and the saved registers.
+    size: i32,
+    /// Which of r6 to r9 it saves, as bits.
+    saved: u16,
+    /// Where the rounds left for `may_goto` are, from the frame pointer.
+    pub rounds: i32,
+}
+
+impl Gen<'_> {
+    /// Generates the start of the function whose first slot is `at`.
+    pub(super) fn enter(&mut self, at: usize) {
+        let Some(&f) = self.function_at(at).and_then(|n| self.flow.funcs.get(n)) else { return };
+        let frame = self.plan(f);
+        self.frame = frame;
+        if at != 0 {
+            self.out.align(16);
+        }
+        self.out.func();
+        let e = &mut self.out.enc;
+        if frame.framed {
+            e.push(reg::RBP);
+            e.mov(true, reg::RBP, reg::RSP);
+        }
+        if frame.size > 0 {
+            e.group_imm(true, group::SUB, reg::RSP, frame.size);
+        }
+        for r in 6..=9 {
+            if frame.saved & 1 << r != 0 {
+                e.push(machine(r));
+            }
+        }
+        if frame.rounds != 0 {
+            e.store_imm(super::enc::Size::D, Mem::at(reg::RBP, frame.rounds), MAY_GOTO_ROUNDS as i32);
+        }
+    }
+
+    /// Generates the return from the function.
+    pub(super) fn leave(&mut self) {
+        let frame = self.frame;
+        let e = &mut self.out.enc;
+        for r in (6..=9).rev() {
+            if frame.saved & 1 << r != 0 {
+                e.pop(machine(r));
+            }
+        }
+        if frame.size > 0 {
+            e.leave();
+        } else if frame.framed {
+            e.pop(reg::RBP);
+        }
+        e.ret();
+    }
+
+    /// Looks through a function for what its frame must hold.
+    fn plan(&self, f: Func) -> Frame {
+        let (mut saved, mut deepest, mut fp, mut calls, mut may_goto) = (0u16, 0i32, false, false, false);
+        for at in f.start..f.end {
+            if self.flow.mark(at) & SECOND != 0 {
+                continue;
+            }
+            let i = self.insn(at);
+            if let Some(d) = written(i) {
+                saved |= 1 << d & 0b11_1100_0000;
+            }
+            may_goto |= i.code == op::JMP | op::JCOND;
+            calls |= i.code == op::CALL && self.is_real_call(at, i);
+            // An access at a fixed place needs the stack down to there; once the pointer is copied, all of it is needed.
+            let memory = |base: u8| base == op::FP;
+            let (through, copied) = match i.class() {
+                op::LDX => (memory(i.src()), false),
+                op::ST => (memory(i.dst()), false),
+                op::STX if i.code & 0xe0 == op::ATOMIC && i.imm == op::ATOMIC_LOAD_ACQ => (memory(i.src()), false),
+                op::STX => (memory(i.dst()), i.src() == op::FP),
+                op::LD => (false, false),
+                op::ALU | op::ALU64 => (false, i.code & op::X != 0 && i.code & 0xf0 != op::END && i.src() == op::FP),
+                _ if i.code == op::CALL || i.code == op::EXIT => (false, false),
+                _ => (false, i.dst() == op::FP || (i.code & op::X != 0 && i.src() == op::FP)),
+            };
+            fp |= through || copied;
+            if through {
+                deepest = deepest.min(i32::from(i.off));
+            }
+            if copied {
+                deepest = deepest.min(-op::STACK_SIZE);
+            }
+        }
+        let framed = fp || calls || may_goto;
+        let mut size = (-deepest + 7) & !7;
+        let rounds = if may_goto {
+            size += 8;
+            -size
+        } else {
+            0
+        };
+        // Two words are pushed before; calls want a multiple of sixteen.
+        if calls && (size + 8 * saved.count_ones() as i32) % 16 != 0 {
+            size += 8;
+        }
+        Frame { framed, size, saved, rounds }
+    }
+
+    fn is_real_call(&self, at: usize, i: Insn) -> bool {
+        if i.src() == op::PSEUDO_CALL {
+            return true;
+        }
+        let inlined = self.flow.helper(i.imm as u32).is_some_and(|h| matches!(h.how, HelperCall::LoadCtx(_)));
+        !inlined && self.facts.lookup(at).is_none()
+    }
+}
+
+/// Returns the register an instruction writes, r0 of calls left out.
+fn written(i: Insn) -> Option<u8> {
+    match i.class() {
+        op::ALU | op::ALU64 | op::LD | op::LDX => Some(i.dst()),
+        op::STX if i.code & 0xe0 == op::ATOMIC => match i.imm {
+            op::ATOMIC_LOAD_ACQ => Some(i.dst()),
+            op::ATOMIC_STORE_REL | op::ATOMIC_CMPXCHG => None,
+            n => (n & op::ATOMIC_FETCH != 0).then(|| i.src()),
+        },
+        _ => None,
+    }
+}

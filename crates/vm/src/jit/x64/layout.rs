@@ -1,0 +1,263 @@
+//! From code with gaps to code: how long each jump is, and where everything lies.
+//!
+//! The generator writes straight code and notes *items* where something of variable length goes: jumps, calls of
+//! helpers, padding. Here jumps start long and become short where they can, then the bytes are put together.
+
+use super::enc::Enc;
+
+/// Something that code refers to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Label {
+    /// An instruction slot.
+    Insn(usize),
+    /// A function's first machine instruction, by number.
+    Func(usize),
+    /// The code that saves vector registers.
+    SaveVectors,
+}
+
+#[derive(Clone, Copy)]
+enum Item {
+    Jump { cc: Option<u8>, to: Label, short: bool },
+    Call { func: u64, near: bool },
+    Align(usize),
+}
+
+/// A place between two bytes: how much straight code and how many items come before.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Place {
+    raw: usize,
+    items: usize,
+}
+
+/// Code with gaps.
+#[derive(Default)]
+pub(super) struct Draft {
+    pub enc: Enc,
+    items: Vec<(usize, Item)>,
+    insns: Vec<Place>,
+    funcs: Vec<Place>,
+    save_vectors: Option<Place>,
+    /// Four-byte displacements inside straight code: where, items before, what they point to.
+    refs: Vec<(Place, Label)>,
+}
+
+impl Draft {
+    pub fn new(slots: usize) -> Self {
+        Self { insns: vec![Place::default(); slots], ..Self::default() }
+    }
+
+    pub fn here(&self) -> Place {
+        Place { raw: self.enc.len(), items: self.items.len() }
+    }
+
+    /// Says that instruction slot `at` starts here.
+    pub fn insn(&mut self, at: usize) {
+        let here = self.here();
+        if let Some(p) = self.insns.get_mut(at) {
+            *p = here;
+        }
+    }
+
+    /// Says that the next function starts here.
+    pub fn func(&mut self) {
+        let here = self.here();
+        self.funcs.push(here);
+    }
+
+    pub fn save_vectors(&mut self) {
+        self.save_vectors = Some(self.here());
+    }
+
+    pub fn jump(&mut self, cc: Option<u8>, to: Label) {
+        self.items.push((self.enc.len(), Item::Jump { cc, to, short: false }));
+    }
+
+    pub fn call_helper(&mut self, func: u64) {
+        self.items.push((self.enc.len(), Item::Call { func, near: false }));
+    }
+
+    pub fn align(&mut self, to: usize) {
+        self.items.push((self.enc.len(), Item::Align(to)));
+    }
+
+    /// `call` of another part of this code.
+    pub fn call(&mut self, to: Label) {
+        let raw = self.enc.call();
+        self.refs.push((Place { raw, items: self.items.len() }, to));
+    }
+
+    /// `lea dst, [rip + …]` of another part of this code.
+    pub fn address(&mut self, dst: u8, to: Label) {
+        let raw = self.enc.lea_rip(dst);
+        self.refs.push((Place { raw, items: self.items.len() }, to));
+    }
+
+    /// Returns the most bytes the code can take, and the first helper it calls.
+    pub fn bound(&self) -> (usize, u64) {
+        let most = self.items.iter().map(|(_, i)| match i {
+            Item::Jump { .. } => 6,
+            Item::Call { .. } => 13,
+            Item::Align(n) => *n - 1,
+        });
+        let helper = self.items.iter().find_map(|(_, i)| if let Item::Call { func, .. } = i { Some(*func) } else { None });
+        (self.enc.len() + most.sum::<usize>(), helper.unwrap_or(0))
+    }
+
+    /// Puts the code together for the address `base`, and tells where each slot went. `reaches` tells which helpers a
+    /// near call reaches.
+    pub fn finish(mut self, base: u64, reaches: impl Fn(u64) -> bool) -> (Vec<u8>, Vec<u32>) {
+        for (_, item) in &mut self.items {
+            if let Item::Call { func, near } = item {
+                *near = reaches(*func);
+            }
+        }
+        let mut before = self.measure();
+        while self.shorten(&before) {
+            before = self.measure();
+        }
+        // Padding may have grown between a jump and its target when code before it shrank.
+        while self.lengthen(&before) {
+            before = self.measure();
+        }
+        let code = self.assemble(&before, base);
+        let offsets = self.insns.iter().map(|p| self.offset(*p, &before) as u32).collect();
+        (code, offsets)
+    }
+
+    /// Returns the bytes all items before each item take, and at the end all of them.
+    fn measure(&self) -> Vec<usize> {
+        let mut sum = 0;
+        let mut before = Vec::with_capacity(self.items.len() + 1);
+        for (raw, item) in &self.items {
+            before.push(sum);
+            sum += item.size(raw + sum);
+        }
+        before.push(sum);
+        before
+    }
+
+    fn offset(&self, p: Place, before: &[usize]) -> usize {
+        p.raw + before.get(p.items).copied().unwrap_or(0)
+    }
+
+    fn place(&self, l: Label) -> Place {
+        let place = match l {
+            Label::Insn(n) => self.insns.get(n).copied(),
+            Label::Func(n) => self.funcs.get(n).copied(),
+            Label::SaveVectors => self.save_vectors,
+        };
+        place.unwrap_or_default()
+    }
+
+    /// Returns the distance from the end of item `n` to `to`.
+    fn distance(&self, n: usize, to: Label, before: &[usize]) -> i64 {
+        let (raw, _) = self.items[n];
+        let end = raw + before.get(n + 1).copied().unwrap_or(0);
+        self.offset(self.place(to), before) as i64 - end as i64
+    }
+
+    fn shorten(&mut self, before: &[usize]) -> bool {
+        let mut changed = false;
+        for n in 0..self.items.len() {
+            if let Item::Jump { cc, to, short: false } = self.items[n].1 {
+                // A backward jump that becomes short gets nearer to its target by what it loses.
+                let d = self.distance(n, to, before);
+                let loses = if cc.is_some() { 4 } else { 3 };
+                if (-128 - loses..=127).contains(&d) {
+                    self.items[n].1 = Item::Jump { cc, to, short: true };
+                    changed = true;
+                }
+            }
+        }
+        changed
+    }
+
+    fn lengthen(&mut self, before: &[usize]) -> bool {
+        let mut changed = false;
+        for n in 0..self.items.len() {
+            if let Item::Jump { cc, to, short: true } = self.items[n].1
+                && i8::try_from(self.distance(n, to, before)).is_err()
+            {
+                self.items[n].1 = Item::Jump { cc, to, short: false };
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    fn assemble(&self, before: &[usize], base: u64) -> Vec<u8> {
+        let total = self.enc.len() + before.last().copied().unwrap_or(0);
+        let mut out = Vec::with_capacity(total);
+        let mut raw = 0;
+        for (n, (at, item)) in self.items.iter().enumerate() {
+            out.extend_from_slice(self.enc.code.get(raw..*at).unwrap_or_default());
+            raw = *at;
+            match *item {
+                Item::Jump { cc, to, short: true } => {
+                    out.extend([cc.map_or(0xeb, |c| 0x70 | c), self.distance(n, to, before) as u8]);
+                }
+                Item::Jump { cc, to, short: false } => {
+                    match cc {
+                        Some(c) => out.extend([0x0f, 0x80 | c]),
+                        None => out.push(0xe9),
+                    }
+                    out.extend_from_slice(&(self.distance(n, to, before) as i32).to_le_bytes());
+                }
+                Item::Call { func, near: true } => {
+                    out.push(0xe8);
+                    let end = base + out.len() as u64 + 4;
+                    out.extend_from_slice(&(func.wrapping_sub(end) as u32).to_le_bytes());
+                }
+                Item::Call { func, near: false } => {
+                    out.extend([0x49, 0xbb]);
+                    out.extend_from_slice(&func.to_le_bytes());
+                    out.extend([0x41, 0xff, 0xd3]);
+                }
+                Item::Align(to) => pad(&mut out, to),
+            }
+        }
+        out.extend_from_slice(self.enc.code.get(raw..).unwrap_or_default());
+        for (p, to) in &self.refs {
+            let at = self.offset(*p, before);
+            let d = self.offset(self.place(*to), before) as i64 - (at as i64 + 4);
+            if let Some(bytes) = out.get_mut(at..at + 4) {
+                bytes.copy_from_slice(&(d as i32).to_le_bytes());
+            }
+        }
+        out
+    }
+}
+
+impl Item {
+    fn size(self, at: usize) -> usize {
+        match self {
+            Self::Jump { short: true, .. } => 2,
+            Self::Jump { cc: Some(_), .. } => 6,
+            Self::Jump { cc: None, .. } | Self::Call { near: true, .. } => 5,
+            Self::Call { near: false, .. } => 13,
+            Self::Align(to) => at.wrapping_neg() & (to - 1),
+        }
+    }
+}
+
+/// Pads with the processors' recommended long no-operations.
+fn pad(out: &mut Vec<u8>, to: usize) {
+    const NOPS: [&[u8]; 9] = [
+        &[0x90],
+        &[0x66, 0x90],
+        &[0x0f, 0x1f, 0x00],
+        &[0x0f, 0x1f, 0x40, 0x00],
+        &[0x0f, 0x1f, 0x44, 0x00, 0x00],
+        &[0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00],
+        &[0x0f, 0x1f, 0x80, 0x00, 0x00, 0x00, 0x00],
+        &[0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00],
+        &[0x66, 0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00],
+    ];
+    let mut left = out.len().wrapping_neg() & (to - 1);
+    while left > 0 {
+        let n = left.min(NOPS.len());
+        out.extend_from_slice(NOPS[n - 1]);
+        left -= n;
+    }
+}

@@ -1,0 +1,259 @@
+//! Machine code for x86-64.
+//!
+//! | BPF | r0 | r1 | r2 | r3 | r4 | r5 | r6 | r7 | r8 | r9 | r10 |
+//! |---|---|---|---|---|---|---|---|---|---|---|---|
+//! | machine | rax | rdi | rsi | rdx | rcx | r8 | rbx | r13 | r14 | r15 | rbp |
+//!
+//! as in the kernel (arch/x86/net/bpf_jit_comp.c), so calls find their arguments in place and r6 to r9 are what the C
+//! convention preserves. r9, r10 and r11 are scratch within one instruction. Every function of a program is a C
+//! function; a frame, where there is one, looks like this:
+//!
+//! ```text
+//!   rbp + 8   return address
+//!   rbp       caller's rbp             <- r10
+//!   rbp - n   the program's stack, n of at most 512 bytes
+//!             rounds left for may_goto, if the function has one
+//!             saved rbx, r13, r14, r15: those the function writes
+//! ```
+//!
+//! No instruction touches a vector register, except those that save and restore them around a helper marked so.
+
+mod alu;
+mod call;
+mod enc;
+mod frame;
+mod jump;
+mod layout;
+mod mem;
+mod peep;
+
+use skep_isa::{Insn, op};
+
+use self::enc::reg;
+use self::frame::Frame;
+use self::layout::{Draft, Label};
+use super::CompileError;
+use super::live::{Facts, Regs};
+use crate::check::{FUNC, Flow, LOOP, Malformed, SECOND, TARGET};
+use crate::env::Env;
+use crate::exec::{self, Exec};
+
+/// The features of a machine that generated code may use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Cpu {
+    /// Shifts by any register, rotates into another register.
+    pub bmi2: bool,
+    /// Loads that swap bytes.
+    pub movbe: bool,
+}
+
+impl Cpu {
+    /// Detects the features of this machine.
+    #[must_use]
+    pub fn detect() -> Self {
+        Self { bmi2: std::arch::is_x86_feature_detected!("bmi2"), movbe: std::arch::is_x86_feature_detected!("movbe") }
+    }
+
+    /// Returns what every x86-64 has.
+    #[must_use]
+    pub fn baseline() -> Self {
+        Self::default()
+    }
+}
+
+/// Most bytes of machine code: far more than [`op::MAX_INSNS`] need, far less than a displacement reaches.
+const MOST: usize = 1 << 28;
+const LOOP_ALIGN: usize = 16;
+
+pub(super) fn compile(insns: &[Insn], env: &Env<'_>, flow: &Flow, cpu: Cpu) -> Result<(Exec, Vec<u32>), CompileError> {
+    let facts = Facts::of(insns, env, flow);
+    let mut g = Gen {
+        insns,
+        env,
+        flow,
+        facts: &facts,
+        cpu,
+        out: Draft::new(insns.len()),
+        frame: Frame::default(),
+        known: Known::default(),
+        saves_vectors: false,
+    };
+    g.program()?;
+    let (size, near) = g.out.bound();
+    if size > MOST {
+        return Err(CompileError::TooLarge { bytes: size });
+    }
+    let memory = |errno| CompileError::Memory { errno };
+    let draft = exec::Draft::new(size, near).map_err(memory)?;
+    let (code, offsets) = g.out.finish(draft.base(), |f| draft.reaches(f));
+    Ok((draft.seal(&code).map_err(memory)?, offsets))
+}
+
+/// Returns the machine register of a BPF register.
+fn machine(r: u8) -> u8 {
+    const MAP: [u8; op::REGS] =
+        [reg::RAX, reg::RDI, reg::RSI, reg::RDX, reg::RCX, reg::R8, reg::RBX, reg::R13, reg::R14, reg::R15, reg::RBP];
+    MAP.get(usize::from(r)).copied().unwrap_or(reg::R11)
+}
+
+/// What is known of values at this point of a basic block.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    /// Registers whose upper half is zero.
+    narrow: Regs,
+    /// The flags tell whether this register (32 or 64 bits wide) is zero, at this length of code.
+    zero_flag: Option<(u8, bool, usize)>,
+}
+
+/// The state of generating one program.
+struct Gen<'a> {
+    insns: &'a [Insn],
+    env: &'a Env<'a>,
+    flow: &'a Flow,
+    facts: &'a Facts,
+    cpu: Cpu,
+    out: Draft,
+    frame: Frame,
+    known: Known,
+    saves_vectors: bool,
+}
+
+impl Gen<'_> {
+    fn program(&mut self) -> Result<(), CompileError> {
+        let mut at = 0;
+        while at < self.insns.len() {
+            let mark = self.flow.mark(at);
+            if mark & FUNC != 0 {
+                self.known = Known::default();
+                self.enter(at);
+            }
+            if mark & TARGET != 0 {
+                self.known = Known::default();
+                if mark & LOOP != 0 {
+                    self.out.align(LOOP_ALIGN);
+                }
+            }
+            self.out.insn(at);
+            let took = match self.merged(at) {
+                Some(n) => n,
+                None => self.one(at)?,
+            };
+            for n in at + 1..at + took {
+                self.out.insn(n);
+            }
+            for n in at..at + took {
+                self.note(n);
+            }
+            at += took;
+        }
+        self.vector_saver();
+        Ok(())
+    }
+
+    /// Generates one instruction, and returns how many slots it takes.
+    fn one(&mut self, at: usize) -> Result<usize, CompileError> {
+        let i = self.insn(at);
+        let slots = if i.is_ld_imm64() { 2 } else { 1 };
+        if self.is_dead(at, i) {
+            return Ok(slots);
+        }
+        let known = match i.class() {
+            op::ALU | op::ALU64 => self.alu(i),
+            op::LD => self.immediate(at, i),
+            op::LDX => self.load(i),
+            op::ST | op::STX => self.store(i),
+            _ if i.code == op::EXIT => {
+                self.leave();
+                true
+            }
+            _ if i.code == op::CALL => self.call(at, i),
+            _ => self.jump(at, i),
+        };
+        if known { Ok(slots) } else { Err(Malformed::Opcode { insn: at, code: i.code, off: i.off, imm: i.imm }.into()) }
+    }
+
+    fn insn(&self, at: usize) -> Insn {
+        self.insns.get(at).copied().unwrap_or_default()
+    }
+
+    /// Returns the `N` instructions from `at` on when nothing jumps between them and none is half of another.
+    fn run<const N: usize>(&self, at: usize) -> Option<[Insn; N]> {
+        let marks = self.flow.marks.get(at..at + N)?;
+        if marks.iter().skip(1).any(|m| m & (TARGET | FUNC | SECOND) != 0) {
+            return None;
+        }
+        self.insns.get(at..at + N)?.try_into().ok()
+    }
+
+    /// Tells whether an instruction only makes a value that nobody reads.
+    fn is_dead(&self, at: usize, i: Insn) -> bool {
+        matches!(i.class(), op::ALU | op::ALU64 | op::LD) && self.facts.dead_after(at, i.dst())
+    }
+
+    fn immediate(&mut self, at: usize, i: Insn) -> bool {
+        let d = machine(i.dst());
+        let upper = self.insn(at + 1).imm as u32;
+        let map = self.env.maps.get(i.imm as u32 as usize);
+        let value = match i.src() {
+            0 => u64::from(i.imm as u32) | u64::from(upper) << 32,
+            op::PSEUDO_MAP_IDX => map.map_or(0, |m| m.handle),
+            op::PSEUDO_MAP_IDX_VALUE => map.map_or(0, |m| m.value.wrapping_add(u64::from(upper))),
+            op::PSEUDO_FUNC => {
+                let Some(f) = self.function_at((at as i64 + 1 + i64::from(i.imm)) as usize) else { return false };
+                self.out.address(d, Label::Func(f));
+                return true;
+            }
+            _ => return false,
+        };
+        self.out.enc.mov_imm(d, value);
+        true
+    }
+
+    fn function_at(&self, start: usize) -> Option<usize> {
+        self.flow.funcs.binary_search_by_key(&start, |f| f.start).ok()
+    }
+
+    /// Says that the flags now tell whether machine register `r` is zero.
+    fn flags_of(&mut self, r: u8, w: bool) {
+        self.known.zero_flag = Some((r, w, self.out.enc.len()));
+    }
+
+    /// Keeps track of which registers have a zero upper half.
+    fn note(&mut self, at: usize) {
+        if self.flow.mark(at) & SECOND != 0 {
+            return;
+        }
+        let i = self.insn(at);
+        let (d, s): (Regs, Regs) = (1 << i.dst(), 1 << i.src());
+        let upper = self.insn(at + 1).imm;
+        let narrow = &mut self.known.narrow;
+        let is = match i.class() {
+            op::ALU if i.code & 0xf0 == op::END => i.imm != 64,
+            op::ALU => true,
+            op::ALU64 => match (i.code & 0xf0, i.code & op::X != 0) {
+                (op::MOV, false) => i.imm >= 0,
+                (op::MOV, true) => i.off == 0 && *narrow & s != 0,
+                (op::AND, false) => i.imm >= 0 || *narrow & d != 0,
+                (op::AND, true) => *narrow & (d | s) != 0,
+                (op::OR | op::XOR, true) => *narrow & d != 0 && *narrow & s != 0,
+                (op::RSH, false) => i.imm & 63 >= 32 || *narrow & d != 0,
+                (op::END, _) => i.imm != 64,
+                _ => false,
+            },
+            op::LD => i.src() == 0 && upper == 0,
+            op::LDX => i.code & 0xe0 == op::MEM && i.code & op::DW != op::DW,
+            op::STX if i.code & 0xe0 == op::ATOMIC => {
+                *narrow &= !(s | d | 1);
+                return;
+            }
+            op::JMP if i.code == op::CALL => {
+                *narrow &= !0b11_1111;
+                self.known.zero_flag = None;
+                return;
+            }
+            _ => return,
+        };
+        if is { *narrow |= d } else { *narrow &= !d }
+    }
+}
