@@ -65,8 +65,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind.
-    pub const ALL: [Self; 4] = [Self::Map, Self::Program, Self::Link, Self::Btf];
+    /// Every kind, those that refer to others first.
+    pub const ALL: [Self; 4] = [Self::Link, Self::Program, Self::Map, Self::Btf];
 
     /// Returns the sub-directory's name.
     #[must_use]
@@ -199,13 +199,16 @@ impl Dir {
 
     /// Removes objects that no process uses and nobody pinned. Returns how many.
     ///
-    /// Links go first: they hold their programs, programs hold their maps, and those fall on a later call at the latest.
+    /// Type information goes when no map is left that could refer to it.
     ///
     /// # Errors
     /// When a sub-directory cannot be read; a file that cannot be removed is left.
     pub fn collect(&self) -> Result<usize, DirError> {
         let mut removed = 0;
-        for kind in [Kind::Link, Kind::Program, Kind::Map, Kind::Btf] {
+        for kind in Kind::ALL {
+            if kind == Kind::Btf && !self.ids(Kind::Map)?.is_empty() {
+                continue;
+            }
             for id in self.ids(kind)? {
                 let path = self.object(kind, id);
                 let Ok(file) = File::open(&path) else { continue };

@@ -1,13 +1,33 @@
 //! skep: the eBPF subsystem outside the kernel, as a library.
-#![warn(missing_docs)]
+//!
+//! A **loader** turns an object into files in a [`Dir`] ([`load::Loader`], [`link::Link`]); a **target** opens them, compiles the
+//! programs and hooks its own functions ([`agent::start`], called by the preloaded library); a **reader** opens the maps, also
+//! after the target was killed. Nothing else connects the three.
+//!
+//! The feature `loader` (on by default) brings the object reader and the verifier; targets do without.
 
+pub mod agent;
+mod clock;
 pub mod dir;
 mod error;
+pub mod helpers;
 pub mod link;
+#[cfg(feature = "loader")]
+pub mod load;
 pub mod prog;
 mod record;
+pub mod run;
+mod syscall;
+#[cfg(feature = "loader")]
+pub mod types;
 mod wire;
 
 pub use dir::{Dir, DirError};
 pub use error::Error;
 pub use record::RecordError;
+pub use skep_isa as isa;
+pub use skep_maps as maps;
+#[cfg(feature = "loader")]
+pub use skep_object as object;
+#[cfg(feature = "loader")]
+pub use skep_verifier as verifier;

@@ -78,6 +78,10 @@ pub mod control {
     pub const STATE: u32 = 0;
     /// Events skipped because the thread already ran a program.
     pub const MISSED: u32 = 1;
+    /// Nanoseconds a tick of the time-stamp counter, times 2^32; 0: use the system call.
+    pub const RATE: u32 = 2;
+    /// Id of the ring buffer that `bpf_trace_printk` writes to; 0: nowhere.
+    pub const LOG: u32 = 3;
     /// Words in the map.
     pub const WORDS: u32 = 8;
     /// The program runs.

@@ -1,7 +1,11 @@
 //! Links: a program tied to the functions that match its patterns.
 
+#[cfg(feature = "loader")]
+mod create;
 pub mod file;
 pub mod pattern;
 
+#[cfg(feature = "loader")]
+pub use create::{AttachError, Link, create_log};
 pub use file::{AgentRecord, Context, Cookie, Found, FunctionRecord, LinkFile, LinkSpec, LinkState, When, control};
 pub use pattern::{Pattern, PatternError};

@@ -1,0 +1,62 @@
+//! Who runs: process, thread, user, processor.
+
+use std::arch::x86_64::__rdtscp;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::{errno, fail};
+
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn get_current_pid_tgid(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    skep_maps::slots::pid_tgid()
+}
+
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn get_current_uid_gid(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    u64::from(gid) << 32 | u64::from(uid)
+}
+
+/// Tells the processor: the kernel keeps `node << 12 | cpu` where `rdtscp` finds it (arch/x86/include/asm/segment.h).
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn get_smp_processor_id(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    let mut aux = 0;
+    // SAFETY: the instruction is there on every x86-64 processor of the last fifteen years, and Linux needs no permission.
+    unsafe { __rdtscp(&raw mut aux) };
+    u64::from(aux & 0xfff)
+}
+
+/// Gives a number nobody should rely on to be unguessable, as the kernel's does not promise either: splitmix64.
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn get_prandom_u32(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    static STATE: AtomicU64 = AtomicU64::new(0);
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    if STATE.load(Relaxed) == 0 {
+        STATE.store(crate::clock::now() | 1, Relaxed);
+    }
+    let mut z = STATE.fetch_add(STEP, Relaxed).wrapping_add(STEP);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (z ^ (z >> 31)) & 0xffff_ffff
+}
+
+/// Copies the thread's name: at most `size` bytes, always ended by a zero, the rest of the 16 zeroed.
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn get_current_comm(buf: u64, size: u64, _: u64, _: u64, _: u64) -> u64 {
+    const PR_GET_NAME: u64 = 16;
+    if size == 0 {
+        return fail(errno::EINVAL);
+    }
+    let mut name = [0_u64; 2];
+    // SAFETY: PR_GET_NAME writes 16 bytes to its second argument.
+    let r = unsafe { crate::syscall::call4(crate::syscall::PRCTL, PR_GET_NAME, name.as_mut_ptr() as u64, 0, 0) };
+    if r != 0 {
+        return r;
+    }
+    for i in 0..size {
+        let word = if i < 8 { name[0] } else { name[1] };
+        let byte = if i < 16 && i + 1 < size { (word >> ((i & 7) * 8)) as u8 } else { 0 };
+        // SAFETY: the verifier proved `buf` writable for `size` bytes.
+        unsafe { (buf as *mut u8).add(i as usize).write_volatile(byte) };
+    }
+    0
+}

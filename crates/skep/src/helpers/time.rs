@@ -1,0 +1,34 @@
+//! Clocks.
+
+use rustix::time::ClockId;
+
+use crate::clock;
+
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn ktime_get_ns(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    clock::now()
+}
+
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn ktime_get_boot_ns(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    clock::other(ClockId::Boottime)
+}
+
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn ktime_get_coarse_ns(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    clock::other(ClockId::MonotonicCoarse)
+}
+
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn ktime_get_tai_ns(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    clock::tai()
+}
+
+/// Counts 4 ms ticks, as a kernel with `CONFIG_HZ=250` does, from five minutes before it wraps at 32 bits
+/// (include/linux/jiffies.h `INITIAL_JIFFIES`).
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn jiffies64(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    const HZ: u64 = 250;
+    const INITIAL: u64 = (1 << 32) - 300 * HZ;
+    clock::other(ClockId::MonotonicCoarse) / (1_000_000_000 / HZ) + INITIAL
+}

@@ -1,0 +1,63 @@
+//! What a tracing program asks of its call: words of the frame around the context pointer.
+//!
+//! Most are inlined by the code generator; the functions here serve the interpreter and say the same.
+
+use skep_isa::ctx::tracing as frame;
+
+use super::{errno, fail};
+
+/// Reads the frame word at `off` bytes from the context.
+///
+/// # Safety
+/// `ctx` is the context a tracing or uprobe program was started with.
+#[inline(always)]
+unsafe fn word(ctx: u64, off: i32) -> u64 {
+    // SAFETY: every such context has the hidden words below it.
+    unsafe { (ctx as *const u64).byte_offset(off as isize).read_volatile() }
+}
+
+macro_rules! frame_words {
+    ($($name:ident => $off:expr;)*) => {$(
+        #[unsafe(link_section = ".text.skep_event")]
+        pub(super) unsafe extern "C" fn $name(ctx: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+            // SAFETY: the verifier proved the argument to be the context.
+            unsafe { word(ctx, $off) }
+        }
+    )*};
+}
+
+frame_words! {
+    get_func_ip => frame::IP;
+    get_attach_cookie => frame::COOKIE;
+    get_func_arg_cnt => frame::NR_ARGS;
+    session_is_return => frame::IS_RETURN;
+    session_cookie => frame::SESSION;
+}
+
+/// Stores argument `n`; `-EINVAL` when there are fewer.
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn get_func_arg(ctx: u64, n: u64, to: u64, _: u64, _: u64) -> u64 {
+    let n = n & 0xffff_ffff;
+    // SAFETY: the verifier proved `ctx` the context and `to` writable for eight bytes; n < nr_args <= 12 words of the frame.
+    unsafe {
+        if n >= word(ctx, frame::NR_ARGS) {
+            return fail(errno::EINVAL);
+        }
+        (to as *mut u64).write_volatile(word(ctx, (n * 8) as i32));
+    }
+    0
+}
+
+/// Stores the return value; `-EOPNOTSUPP` before the function has returned.
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn get_func_ret(ctx: u64, to: u64, _: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: as above; the return value stands behind the last argument.
+    unsafe {
+        if word(ctx, frame::IS_RETURN) == 0 {
+            return fail(errno::EOPNOTSUPP);
+        }
+        let nr_args = word(ctx, frame::NR_ARGS);
+        (to as *mut u64).write_volatile(word(ctx, (nr_args * 8) as i32));
+    }
+    0
+}

@@ -1,0 +1,185 @@
+//! Making links: from a program and its section to a link file and its control map.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use skep_isa::{AttachType, MapType, ProgramType};
+use skep_maps::Map;
+
+use super::file::{Context, Cookie, LinkFile, LinkSpec, LinkState, When, control};
+use crate::dir::Dir;
+use crate::load::{LoadError, LoadedProgram, on_functions, own_map};
+use crate::run::control_word;
+
+/// How long the loader measures the time-stamp counter.
+const CLOCK_SPAN: Duration = Duration::from_millis(4);
+
+/// Tells why a program cannot be linked to functions.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// Its section is for something else.
+    #[error("program `{program}`: section `{section}` does not attach to functions of a process")]
+    Section {
+        /// The program.
+        program: String,
+        /// Its section.
+        section: String,
+    },
+    /// Its section names no function.
+    #[error("program `{program}`: section `{section}` names no function")]
+    NoTarget {
+        /// The program.
+        program: String,
+        /// Its section.
+        section: String,
+    },
+    /// Its section names a place inside a function.
+    #[error("program `{program}`: `{target}` is inside a function; only entries and returns can be hooked")]
+    Offset {
+        /// The program.
+        program: String,
+        /// The target.
+        target: String,
+    },
+    /// The link's files cannot be made.
+    #[error(transparent)]
+    Files(#[from] LoadError),
+}
+
+/// A link as its loader holds it.
+#[derive(Debug)]
+pub struct Link {
+    /// The link's file.
+    pub file: LinkFile,
+    control: Map,
+}
+
+/// Tells when a program runs and what it gets, by its type and section.
+fn moment(program: &crate::prog::Program) -> Option<(When, Context)> {
+    if !on_functions(program) {
+        return None;
+    }
+    match (program.prog_type, program.attach_type?) {
+        (ProgramType::Tracing, a) => {
+            let when = match a {
+                AttachType::TraceFentry | AttachType::TraceFentryMulti => When::Entry,
+                AttachType::TraceFexit | AttachType::TraceFexitMulti => When::Exit,
+                AttachType::ModifyReturn | AttachType::ModifyReturnMulti => When::ModifyReturn,
+                AttachType::TraceFsession | AttachType::TraceFsessionMulti => When::Session,
+                _ => return None,
+            };
+            Some((when, Context::Tracing))
+        }
+        _ => None,
+    }
+}
+
+/// As [`moment`], for uprobe-style programs, whose sections do not always fix an attach type.
+fn probe_moment(program: &crate::prog::Program) -> Option<(When, Context)> {
+    if !on_functions(program) || program.prog_type != ProgramType::Kprobe {
+        return None;
+    }
+    let head = program.section.split('/').next().unwrap_or_default();
+    let when = match head.trim_end_matches(".s") {
+        "uprobe" | "uprobe.multi" => When::Entry,
+        "uretprobe" | "uretprobe.multi" => When::Exit,
+        "uprobe.session" => When::Session,
+        _ => return None,
+    };
+    Some((when, Context::PtRegs))
+}
+
+/// Reads the functions a section names: patterns, parted by commas.
+fn targets(program: &LoadedProgram) -> Result<Vec<String>, AttachError> {
+    let p = &program.file.program;
+    let text = program.target.as_deref().unwrap_or_default();
+    let list: Vec<String> = text.split(',').map(|t| t.trim().to_owned()).filter(|t| !t.is_empty()).collect();
+    if list.is_empty() {
+        return Err(AttachError::NoTarget { program: p.name.clone(), section: p.section.clone() });
+    }
+    if p.prog_type != ProgramType::Kprobe {
+        return Ok(list);
+    }
+    // `uprobe/PATH:function+offset`
+    list.into_iter()
+        .map(|t| match t.rsplit_once('+') {
+            Some((function, offset)) if offset.starts_with(|c: char| c.is_ascii_digit()) => {
+                let zero = offset.trim_start_matches("0x").bytes().all(|b| b == b'0');
+                if zero { Ok(function.to_owned()) } else { Err(AttachError::Offset { program: p.name.clone(), target: t }) }
+            }
+            _ => Ok(t),
+        })
+        .collect()
+}
+
+impl LinkSpec {
+    /// Describes the link a program's section asks for.
+    ///
+    /// # Errors
+    /// When the section does not attach to functions, or names none and `patterns` is empty.
+    pub fn of(program: &LoadedProgram, patterns: &[String]) -> Result<Self, AttachError> {
+        let p = &program.file.program;
+        let (when, context) = moment(p)
+            .or_else(|| probe_moment(p))
+            .ok_or_else(|| AttachError::Section { program: p.name.clone(), section: p.section.clone() })?;
+        Ok(Self {
+            program: program.file.id,
+            control: 0,
+            when,
+            context,
+            cookie: Cookie::Zero,
+            max_functions: 1 << 20,
+            include: if patterns.is_empty() { targets(program)? } else { patterns.to_vec() },
+            exclude: Vec::new(),
+        })
+    }
+}
+
+impl Link {
+    /// Makes the link and turns it on: targets started from now on attach it.
+    ///
+    /// # Errors
+    /// When its files cannot be made.
+    pub fn create(dir: &Dir, spec: LinkSpec, log: Option<&Map>) -> Result<Self, LoadError> {
+        let control = own_map(dir, "skep.link", MapType::Array, control::WORDS, 8)?;
+        control_word(&control, control::RATE).store(crate::clock::rate(CLOCK_SPAN), Relaxed);
+        control_word(&control, control::LOG).store(log.map_or(0, |m| u64::from(m.id())), Relaxed);
+        control_word(&control, control::STATE).store(control::ON, Relaxed);
+        let file = LinkFile::create(dir, &LinkSpec { control: control.id(), ..spec })?;
+        Ok(Self { file, control })
+    }
+
+    /// Returns the link's id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.file.id
+    }
+
+    /// Turns the link off: its program does not run any more, in any process.
+    pub fn turn_off(&self) {
+        control_word(&self.control, control::STATE).store(control::OFF, Relaxed);
+    }
+
+    /// Returns how many events were skipped because the thread was already running a program.
+    #[must_use]
+    pub fn missed(&self) -> u64 {
+        control_word(&self.control, control::MISSED).load(Relaxed)
+    }
+
+    /// Reads what all processes said.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn read(&self) -> Result<LinkState, crate::RecordError> {
+        self.file.read()
+    }
+}
+
+/// Makes the ring buffer for `bpf_trace_printk`, of `size` bytes (a power of two).
+///
+/// # Errors
+/// When it cannot be made.
+pub fn create_log(dir: &Dir, size: u32) -> Result<Map, LoadError> {
+    own_map(dir, "skep.log", MapType::Ringbuf, size, 0)
+}

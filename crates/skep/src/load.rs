@@ -1,0 +1,205 @@
+//! The loader's side: an object becomes maps, verified programs and links, each a file.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use skep_isa::{AttachType, MapFlags, MapType, ProgramType};
+use skep_maps::{Map, MapDef, MapError};
+use skep_object::{LinkError, MapSpec, Object};
+use skep_verifier::Rejection;
+
+use crate::Error;
+use crate::dir::{Dir, Kind};
+use crate::prog::{Program, ProgramFile};
+
+/// Tells why an object could not be loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The directory or a file in it cannot be used.
+    #[error(transparent)]
+    Files(#[from] Error),
+    /// A map cannot be made.
+    #[error("map `{name}` cannot be created: {source}")]
+    Map {
+        /// The map.
+        name: String,
+        /// Why.
+        source: MapError,
+    },
+    /// A program's references cannot be resolved.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// A program is not proved safe.
+    #[error(transparent)]
+    Rejected(Box<Rejection>),
+    /// A helper cannot be called outside the kernel.
+    #[error("program `{program}` calls helper {helper}, which cannot be called here")]
+    Helper {
+        /// The program.
+        program: String,
+        /// Number and name.
+        helper: String,
+    },
+    /// The object holds nothing to load.
+    #[error("the object has no programs")]
+    NoPrograms,
+}
+
+impl From<crate::dir::DirError> for LoadError {
+    fn from(e: crate::dir::DirError) -> Self {
+        Self::Files(e.into())
+    }
+}
+
+/// A loaded map.
+#[derive(Debug, Clone)]
+pub struct LoadedMap {
+    /// The whole name, as in the source (the file keeps 15 characters).
+    pub name: String,
+    /// What the object says of it.
+    pub spec: MapSpec,
+    /// The map.
+    pub map: Arc<Map>,
+}
+
+/// A loaded program.
+#[derive(Debug)]
+pub struct LoadedProgram {
+    /// Its file, and what is in it.
+    pub file: ProgramFile,
+    /// What its section names after the slash.
+    pub target: Option<String>,
+}
+
+/// Everything one object became.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The programs, in order of the object.
+    pub programs: Vec<LoadedProgram>,
+    /// The maps, in order of the object.
+    pub maps: Vec<LoadedMap>,
+}
+
+/// Loads objects into a directory.
+#[derive(Debug)]
+pub struct Loader<'a> {
+    dir: &'a Dir,
+    entries: HashMap<String, u32>,
+}
+
+impl<'a> Loader<'a> {
+    /// Makes a loader for this directory.
+    #[must_use]
+    pub fn new(dir: &'a Dir) -> Self {
+        Self { dir, entries: HashMap::new() }
+    }
+
+    /// Gives a map another number of entries than its definition (libbpf: `bpf_map__set_max_entries`).
+    #[must_use]
+    pub fn resize(mut self, map: &str, entries: u32) -> Self {
+        self.entries.insert(map.to_owned(), entries);
+        self
+    }
+
+    /// Creates the object's maps, links and verifies its programs, and writes both as files.
+    ///
+    /// # Errors
+    /// When a map cannot be made, a program cannot be linked or is not proved safe, or a file cannot be written. What was
+    /// written before is garbage then, and the next [`Dir::collect`] removes it.
+    pub fn load(&self, object: &Object) -> Result<Loaded, LoadError> {
+        // Verify first: a rejected object leaves nothing behind.
+        let mut verified = Vec::new();
+        for (i, program) in object.programs.iter().enumerate().filter(|(_, p)| p.autoload) {
+            let linked = object.link(i)?;
+            let proof = skep_verifier::verify(&linked, &skep_verifier::Options::default()).map_err(|r| LoadError::Rejected(Box::new(r)))?;
+            if let Some(id) = proof.info().helpers.iter().find(|id| crate::helpers::implementation(**id).is_none()) {
+                let name = skep_isa::helper::by_id(*id).map_or("unknown", |h| h.name);
+                return Err(LoadError::Helper { program: program.name.clone(), helper: format!("{name}#{id}") });
+            }
+            verified.push((program, linked, proof));
+        }
+        if verified.is_empty() {
+            return Err(LoadError::NoPrograms);
+        }
+        let btf_id = match &object.btf {
+            Some(btf) => crate::types::store(self.dir, btf)?,
+            None => 0,
+        };
+        let maps = object.maps.iter().map(|spec| self.create(spec, btf_id)).collect::<Result<Vec<_>, _>>()?;
+        let mut programs = Vec::new();
+        for (program, linked, proof) in verified {
+            let file = Program {
+                name: program.name.clone(),
+                section: program.section.clone(),
+                prog_type: proof.prog_type(),
+                attach_type: proof.attach_type(),
+                maps: linked.maps.iter().filter_map(|m| maps.get(m.index)).map(|m| m.map.id()).collect(),
+                ctx_read: proof.info().max_ctx_read,
+                insns: proof.insns().to_vec(),
+            }
+            .store(self.dir)?;
+            programs.push(LoadedProgram { file, target: program.target.clone() });
+        }
+        Ok(Loaded { programs, maps })
+    }
+
+    fn create(&self, spec: &MapSpec, btf_id: u32) -> Result<LoadedMap, LoadError> {
+        let err = |source| LoadError::Map { name: spec.name.clone(), source };
+        let def = MapDef {
+            map_type: spec.map_type,
+            key_size: spec.key_size,
+            value_size: spec.value_size,
+            max_entries: self.entries.get(&spec.name).copied().unwrap_or(spec.max_entries),
+            flags: spec.flags,
+            map_extra: spec.map_extra,
+            name: short_name(&spec.name),
+            btf_id,
+            key_type_id: spec.key_type_id,
+            value_type_id: spec.value_type_id,
+        };
+        let id = self.dir.next_id(Kind::Map)?;
+        let map = Map::create(&self.dir.kind(Kind::Map), id, &def).map_err(err)?;
+        if let Some(data) = &spec.data {
+            let mut value = data.clone();
+            value.resize(spec.value_size as usize, 0);
+            map.update(&0_u32.to_le_bytes(), &value, 0).map_err(err)?;
+        }
+        if spec.frozen {
+            map.freeze().map_err(err)?;
+        }
+        Ok(LoadedMap { name: spec.name.clone(), spec: spec.clone(), map: Arc::new(map) })
+    }
+}
+
+/// Shortens a name to what a map can be called: 15 characters of `[A-Za-z0-9_.]`.
+fn short_name(name: &str) -> String {
+    name.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.')).take(15).collect()
+}
+
+/// Creates a map that no object asked for.
+pub(crate) fn own_map(dir: &Dir, name: &str, map_type: MapType, entries: u32, value_size: u32) -> Result<Map, LoadError> {
+    let def = MapDef {
+        map_type,
+        key_size: if map_type == MapType::Ringbuf { 0 } else { 4 },
+        value_size,
+        max_entries: entries,
+        flags: MapFlags::default(),
+        map_extra: 0,
+        name: name.to_owned(),
+        btf_id: 0,
+        key_type_id: 0,
+        value_type_id: 0,
+    };
+    let id = dir.next_id(Kind::Map)?;
+    Map::create(&dir.kind(Kind::Map), id, &def).map_err(|source| LoadError::Map { name: name.to_owned(), source })
+}
+
+/// Tells whether a program hangs on functions of a process.
+pub(crate) fn on_functions(program: &Program) -> bool {
+    match (program.prog_type, program.attach_type) {
+        (ProgramType::Tracing, Some(a)) => !matches!(a, AttachType::TraceRawTp | AttachType::TraceIter),
+        (ProgramType::Kprobe, _) => program.section.starts_with('u'),
+        _ => false,
+    }
+}

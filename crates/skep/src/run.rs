@@ -1,0 +1,201 @@
+//! A compiled program as a hook: what stands between the trampoline and the program.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use skep_attach::frame::Frame;
+use skep_isa::ctx::{pt_regs, tracing as frame};
+use skep_maps::{Map, slots};
+use skep_vm::{Code, CompileError, Env, MapRef};
+
+use crate::link::control;
+use crate::prog::Program;
+
+/// A program ready to run in this process, with all it needs to live.
+#[derive(Debug)]
+pub struct Running {
+    entry: unsafe extern "C" fn(*mut u8) -> u64,
+    /// The link's [`control::STATE`] word.
+    state: *const AtomicU64,
+    code: Code,
+    missed: *const AtomicU64,
+    wants_args: u8,
+    /// The code has the addresses of these in it.
+    _maps: Vec<Arc<Map>>,
+    _control: Arc<Map>,
+}
+
+// SAFETY: the code is immutable, and the state word is an atomic in a mapping that `_control` keeps.
+unsafe impl Send for Running {}
+// SAFETY: as above.
+unsafe impl Sync for Running {}
+
+/// Finds a word of a link's control map.
+pub(crate) fn control_word(map: &Map, word: u32) -> &AtomicU64 {
+    let shape = map.shape();
+    assert!(word < shape.entries && shape.stride == 8, "a control map is an array of eight-byte words");
+    // SAFETY: the word lies in the map's mapping (checked above), is aligned, and is only ever used as an atomic.
+    unsafe { &*((shape.base + u64::from(word) * shape.stride) as *const AtomicU64) }
+}
+
+/// Compiles a program against maps opened in this process.
+///
+/// # Errors
+/// When it uses an instruction or helper this process cannot provide.
+pub fn compile(program: &Program, maps: &[Arc<Map>]) -> Result<Code, CompileError> {
+    let refs: Vec<MapRef> = maps.iter().map(|m| map_ref(m)).collect();
+    let env = Env { maps: &refs, helper: &crate::helpers::implementation };
+    // SAFETY: a `Program` holds only instructions the verifier accepted with these maps.
+    unsafe { Code::compile(&program.insns, &env) }
+}
+
+/// Tells the code generator where a map is in this process.
+pub(crate) fn map_ref(map: &Arc<Map>) -> MapRef {
+    MapRef { handle: Arc::as_ptr(map) as u64, value: map.value_base(), shape: map.shape() }
+}
+
+impl Running {
+    /// Compiles a program of a link whose control map is `control`.
+    ///
+    /// # Errors
+    /// As [`compile`].
+    pub fn new(program: &Program, maps: Vec<Arc<Map>>, control_map: Arc<Map>) -> Result<Self, CompileError> {
+        let code = compile(program, &maps)?;
+        let state = std::ptr::from_ref(control_word(&control_map, control::STATE));
+        let missed = std::ptr::from_ref(control_word(&control_map, control::MISSED));
+        let wants_args = u8::try_from(program.ctx_read.div_ceil(8)).unwrap_or(u8::MAX).min(frame::MAX_ARGS as u8);
+        Ok(Self { entry: code.entry(), state, missed, wants_args, code, _maps: maps, _control: control_map })
+    }
+
+    /// Returns the link's [`control::MISSED`] word.
+    pub(crate) fn missed(&self) -> *const AtomicU64 {
+        self.missed
+    }
+
+    /// Returns how many argument words the program reads at most.
+    pub(crate) fn wants_args(&self) -> u8 {
+        self.wants_args
+    }
+
+    /// Returns the compiled program.
+    #[must_use]
+    pub fn code(&self) -> &Code {
+        &self.code
+    }
+
+    /// Runs the program on a context, or returns `otherwise` when its link is off or the thread cannot have a slot.
+    ///
+    /// # Safety
+    /// `ctx` is the kind of context the program was verified for.
+    #[inline(always)]
+    unsafe fn run(&self, ctx: *mut u8, otherwise: u64) -> u64 {
+        // SAFETY: the word lives as long as `_control`.
+        if unsafe { (*self.state).load(Relaxed) } != control::ON {
+            return otherwise;
+        }
+        let entered = slots::enter();
+        if entered.is_refused() {
+            // SAFETY: the word lives as long as `_control`.
+            unsafe { (*self.missed).fetch_add(1, Relaxed) };
+            slots::exit(entered);
+            return otherwise;
+        }
+        // SAFETY: the caller's promise.
+        let r = unsafe { (self.entry)(ctx) };
+        slots::exit(entered);
+        r
+    }
+}
+
+/// A session's answer for "do not run me at return"; others do not mind.
+const NO_RETURN: u64 = 1;
+/// A `fmod_ret` program's answer for "nothing to change".
+const RUN_THE_FUNCTION: u64 = 0;
+
+/// Runs a tracing program (fentry and its like): the frame is its context.
+#[unsafe(link_section = ".text.skep_event")]
+pub(crate) unsafe extern "C" fn tracing(ctx: *mut u64, data: *const ()) -> u64 {
+    // SAFETY: `data` is the `Running` that the hook was attached with, and `ctx` the frame of the call.
+    unsafe { (*data.cast::<Running>()).run(ctx.cast(), NO_RETURN) }
+}
+
+/// Runs a `fmod_ret` program.
+#[unsafe(link_section = ".text.skep_event")]
+pub(crate) unsafe extern "C" fn modify_return(ctx: *mut u64, data: *const ()) -> u64 {
+    // SAFETY: as above.
+    unsafe { (*data.cast::<Running>()).run(ctx.cast(), RUN_THE_FUNCTION) }
+}
+
+const HIDDEN: usize = 5;
+const WORDS: usize = HIDDEN + pt_regs::SIZE as usize / 8;
+
+/// Runs a uprobe-style program: builds `struct pt_regs` from the frame, with the same hidden words below it.
+#[unsafe(link_section = ".text.skep_event")]
+pub(crate) unsafe extern "C" fn registers(ctx: *mut u64, data: *const ()) -> u64 {
+    const USER_CS: u64 = 0x33;
+    const USER_SS: u64 = 0x2b;
+    const FLAGS: u64 = 0x202;
+    let mut words = [const { std::mem::MaybeUninit::<u64>::uninit() }; WORDS];
+    let base = words.as_mut_ptr().cast::<u64>();
+    // SAFETY: all indexes below are smaller than WORDS; volatile stores, so that no call to memset comes of it. The frame is
+    // alive for this call, and `data` is the hook's `Running`.
+    unsafe {
+        let f = Frame::of(ctx);
+        let regs = base.add(HIDDEN);
+        let put = |off: u32, v: u64| regs.byte_add(off as usize).write_volatile(v);
+        let hide = |off: i32, v: u64| regs.byte_offset(off as isize).write_volatile(v);
+        hide(frame::NR_ARGS, f.nr_args);
+        hide(frame::IP, f.ip);
+        hide(frame::COOKIE, f.cookie);
+        hide(frame::IS_RETURN, f.is_return);
+        hide(frame::SESSION, f.session);
+        put(pt_regs::R15, f.r15);
+        put(pt_regs::R14, f.r14);
+        put(pt_regs::R13, f.r13);
+        put(pt_regs::R12, f.r12);
+        put(pt_regs::BP, f.rbp);
+        put(pt_regs::BX, f.rbx);
+        put(pt_regs::R11, f.r11);
+        put(pt_regs::R10, f.r10);
+        let [di, si, dx, cx, r8, r9, ..] = match f.at_return() {
+            Some(&[a, b, c, d, e, g]) => [a, b, c, d, e, g],
+            None => [f.args[0], f.args[1], f.args[2], f.args[3], f.args[4], f.args[5]],
+        };
+        put(pt_regs::R9, r9);
+        put(pt_regs::R8, r8);
+        put(pt_regs::AX, f.rax);
+        put(pt_regs::CX, cx);
+        put(pt_regs::DX, dx);
+        put(pt_regs::SI, si);
+        put(pt_regs::DI, di);
+        put(pt_regs::ORIG_AX, u64::MAX);
+        put(pt_regs::CS, USER_CS);
+        put(pt_regs::SS, USER_SS);
+        put(pt_regs::FLAGS, FLAGS);
+        if f.is_return == 0 {
+            put(pt_regs::IP, f.ip);
+            put(pt_regs::SP, f.rsp);
+        } else {
+            put(pt_regs::IP, f.return_address());
+            put(pt_regs::SP, f.rsp.wrapping_add(8));
+        }
+        (*data.cast::<Running>()).run(regs.cast(), NO_RETURN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_attach::frame as theirs;
+
+    #[test]
+    fn the_frame_is_laid_out_as_programs_are_told() {
+        assert_eq!(theirs::NR_ARGS, frame::NR_ARGS);
+        assert_eq!(theirs::IP, frame::IP);
+        assert_eq!(theirs::COOKIE, frame::COOKIE);
+        assert_eq!(theirs::IS_RETURN, frame::IS_RETURN);
+        assert_eq!(theirs::SESSION, frame::SESSION);
+        assert_eq!(theirs::MAX_ARGS, frame::MAX_ARGS);
+        assert_eq!(theirs::UNTYPED_ARGS, frame::UNTYPED_ARGS);
+    }
+}

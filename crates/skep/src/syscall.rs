@@ -1,0 +1,37 @@
+//! System calls by number, for the event path: libc's own functions may be hooked, and would touch `errno`.
+
+use std::arch::asm;
+
+pub(crate) const PRCTL: u64 = 157;
+pub(crate) const CLOCK_GETTIME: u64 = 228;
+pub(crate) const PROCESS_VM_READV: u64 = 310;
+
+/// Makes a system call with four arguments; returns what the kernel does (`-errno` on failure).
+///
+/// # Safety
+/// The arguments must be what the call asks for.
+#[inline(always)]
+pub(crate) unsafe fn call4(nr: u64, a: u64, b: u64, c: u64, d: u64) -> u64 {
+    // SAFETY: as the caller promises.
+    unsafe { call6(nr, a, b, c, d, 0, 0) }
+}
+
+/// Makes a system call with six arguments; returns what the kernel does (`-errno` on failure).
+///
+/// # Safety
+/// The arguments must be what the call asks for.
+#[inline(always)]
+pub(crate) unsafe fn call6(nr: u64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> u64 {
+    let r;
+    // SAFETY: the kernel changes rax, rcx and r11 only, and memory as the caller promised.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") nr => r,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack)
+        );
+    }
+    r
+}
