@@ -40,6 +40,9 @@ pub struct Explored {
 /// Bytes of stored states beyond which no more are stored; the walk then ends by its instruction limit.
 const WEIGHT_LIMIT: usize = 512 << 20;
 
+/// How often a stored state may fail to match for each time it does.
+const PATIENCE: u32 = 64;
+
 /// What the stored states say about a new one.
 pub enum Found {
     /// A proved state covers it: the index of that state.
@@ -60,32 +63,34 @@ impl Explored {
         Self { points: Vec::new(), at: vec![Vec::new(); insns], most: 0, total: 0, now: 0, peak: 0, weight: 0 }
     }
 
-    /// Compares `cur` with all states stored at `insn`.
-    pub fn find(&mut self, insn: usize, cur: &State, cfg: &Cfg, flow: &Flow) -> Found {
+    /// Compares `cur` with all states stored at `insn`. `worth` tells whether a state will be stored here if nothing is
+    /// found; given whether the path has been here before.
+    pub fn find(&mut self, insn: usize, cur: &State, cfg: &Cfg, flow: &Flow, worth: impl Fn(bool) -> bool) -> Found {
         let mut looping = false;
         let mut list = self.at.get_mut(insn).map(std::mem::take).unwrap_or_default();
         let mut found = None;
         list.retain(|&p| {
             let Some(cp) = self.points.get_mut(p as usize) else { return false };
-            let Some(old) = cp.state.as_deref().filter(|_| found.is_none()) else { return cp.state.is_some() };
-            if !same_place(old, cur) {
+            let Some(old) = cp.state.as_deref() else { return false };
+            if found.is_some() || !same_place(old, cur) {
                 return true;
             }
             if cp.branches > 0 {
                 looping = true;
                 if covers(old, cur, insn, cfg, flow, true) {
                     found = Some(Found::Loop);
+                    return true;
                 }
-                return true;
-            }
-            if covers(old, cur, insn, cfg, flow, false) {
+            } else if covers(old, cur, insn, cfg, flow, false) {
                 cp.hits += 1;
                 found = Some(Found::Covered(p as usize));
                 return true;
             }
-            cp.misses += 1;
-            // A state that keeps failing to match costs more than it saves.
-            if cp.misses > cp.hits * 3 + 3 {
+            // A state that keeps failing to match costs more than it saves; but while no new ones are stored, as between
+            // the iterations of a loop, it stays. The kernel gives up after 3 misses: with that, the loop over frames in
+            // `skep trace`'s program was not done after a million instructions.
+            cp.misses += u32::from(worth(looping));
+            if cp.misses > cp.hits.saturating_mul(PATIENCE).saturating_add(PATIENCE) {
                 self.weight = self.weight.saturating_sub(old.weight());
                 self.now = self.now.saturating_sub(1);
                 cp.state = None;
@@ -179,7 +184,7 @@ fn same_place(a: &State, b: &State) -> bool {
 #[derive(Default)]
 struct Ids {
     one_to_one: Vec<(Id, Id)>,
-    equal: Vec<(Id, Id)>,
+    equal: Vec<(Id, Id, i64)>,
     fresh: Id,
 }
 
@@ -198,21 +203,22 @@ impl Ids {
         true
     }
 
-    /// Ids of equal scalars: the new state may know of more equalities, not of fewer.
-    fn at_least(&mut self, old: Id, cur: Id) -> bool {
-        if old == 0 {
+    /// Sets of equal scalars: the new state may know of more equalities, not of fewer.
+    fn at_least(&mut self, old: &Reg, cur: &Reg) -> bool {
+        if old.id == 0 {
             return true;
         }
-        let cur = if cur == 0 {
+        let id = if cur.id == 0 {
             self.fresh += 1;
             Id::MAX - self.fresh
         } else {
-            cur
+            cur.id
         };
-        match self.equal.iter().find(|(o, _)| *o == old) {
-            Some((_, c)) => *c == cur,
+        let apart = i64::from(cur.delta) - i64::from(old.delta);
+        match self.equal.iter().find(|(o, ..)| *o == old.id) {
+            Some((_, i, a)) => (*i, *a) == (id, apart),
             None => {
-                self.equal.push((old, cur));
+                self.equal.push((old.id, id, apart));
                 true
             }
         }
@@ -250,13 +256,14 @@ fn reg_covers(old: &Reg, cur: &Reg, ids: &mut Ids, flow: &Flow, exact: bool) -> 
     }
     if exact {
         return old.off == cur.off
+            && old.delta == cur.delta
             && old.val == cur.val
             && old.range == cur.range
             && ids.same(old.id, cur.id)
             && ids.same(old.reference, cur.reference);
     }
     if old.is_scalar() {
-        return !flow.is_precise(old.node) || (old.val.covers(&cur.val) && ids.at_least(old.id, cur.id));
+        return !flow.is_precise(old.node) || (old.val.covers(&cur.val) && ids.at_least(old, cur));
     }
     let id_matters = old.nullable || old.kind.is_packet();
     old.off == cur.off

@@ -80,9 +80,11 @@ pub struct Reg {
     pub off: i32,
     /// The number, or the variable part of a pointer's offset.
     pub val: Scalar,
-    /// Scalars of one id hold the same number; nullable pointers of one id are NULL together; packet pointers of one id
+    /// Scalars of one id hold the same number, `delta` apart; nullable pointers of one id are NULL together; packet pointers of one id
     /// have the same variable part.
     pub id: Id,
+    /// What this scalar has more than the number its id stands for, modulo 2^64.
+    pub delta: i32,
     /// The reference this pointer came with.
     pub reference: Id,
     /// Bytes behind a packet pointer known to be inside the packet.
@@ -98,7 +100,7 @@ impl Reg {
     /// A value of that kind with nothing added.
     #[must_use]
     pub const fn of(kind: Kind) -> Self {
-        Self { kind, nullable: false, off: 0, val: Scalar::constant(0), id: 0, reference: 0, range: 0, node: Node::NONE }
+        Self { kind, nullable: false, off: 0, val: Scalar::constant(0), id: 0, delta: 0, reference: 0, range: 0, node: Node::NONE }
     }
 
     /// A number.

@@ -330,6 +330,12 @@ impl Scalar {
         Self { bits: low, r64: Range64::unsigned(0, u64::from(u32::MAX)), r32 }.tidy()
     }
 
+    /// What both say; `None` when they contradict each other.
+    #[must_use]
+    pub fn meet(self, o: Self) -> Option<Self> {
+        Self { bits: self.bits.meet(o.bits)?, r64: self.r64.meet(o.r64), r32: self.r32.meet(o.r32) }.normalize()
+    }
+
     /// Narrows both sides knowing that `self cmp o` holds; `None` when it cannot.
     #[must_use]
     pub fn assume(self, cmp: Cmp, o: Self, is32: bool) -> Option<(Self, Self)> {

@@ -102,11 +102,11 @@ impl Stack {
         self.slots.get(s).map_or(Byte::Uninit, |s| s.bytes[b])
     }
 
-    /// Writes bytes `off .. off + size`; registers spilled there are forgotten.
+    /// Writes bytes `off .. off + size`; a register spilled to any of them is forgotten.
     pub fn fill(&mut self, off: i32, size: i32, byte: Byte) {
         for o in off..off.saturating_add(size) {
             let slot = self.slot_mut(o);
-            if slot.bytes.contains(&Byte::Spill) {
+            if slot.bytes[place(o).1] == Byte::Spill {
                 slot.forget();
             }
             slot.bytes[place(o).1] = byte;
@@ -127,7 +127,7 @@ impl Stack {
     pub fn smear(&mut self, off: i32, size: i32, zero: bool) {
         for o in off..off.saturating_add(size) {
             let slot = self.slot_mut(o);
-            if slot.bytes.contains(&Byte::Spill) {
+            if slot.bytes[place(o).1] == Byte::Spill {
                 slot.forget();
             }
             let b = &mut slot.bytes[place(o).1];
@@ -158,8 +158,10 @@ mod tests {
         assert_eq!([-5, -4, -1].map(|o| s.byte(o)), [Byte::Uninit, Byte::Zero, Byte::Zero]);
         s.spill(-16, 4, Reg::constant(7));
         assert_eq!([-16, -13, -12].map(|o| s.byte(o)), [Byte::Spill, Byte::Spill, Byte::Uninit]);
+        s.fill(-12, 4, Byte::Zero);
+        assert_eq!([-16, -12].map(|o| s.byte(o)), [Byte::Spill, Byte::Zero]);
         s.fill(-16, 1, Byte::Misc);
-        assert_eq!([-16, -13, -12].map(|o| s.byte(o)), [Byte::Misc, Byte::Misc, Byte::Uninit]);
+        assert_eq!([-16, -13, -12].map(|o| s.byte(o)), [Byte::Misc, Byte::Misc, Byte::Zero]);
         assert_eq!(s.byte(-512), Byte::Uninit);
     }
 }

@@ -1,7 +1,7 @@
 //! The state of one path: frames with registers and stacks, and the references it must give back.
 
 use crate::reg::{Id, Kind, Reg};
-use crate::scalar::Scalar;
+use crate::scalar::{Op, Scalar};
 use crate::stack::{Slot, Stack};
 use skep_isa::op;
 
@@ -143,11 +143,18 @@ impl State {
     }
 }
 
-/// Sets of equal scalars: narrows all that share `id`.
-pub fn narrow(state: &mut State, id: Id, val: Scalar, mut each: impl FnMut(&mut Reg)) {
+/// A scalar of set `id`, `delta` from its base, turned out to be in `val`: narrows all that belong to the set.
+pub fn narrow(state: &mut State, id: Id, delta: i32, val: Scalar, mut each: impl FnMut(&mut Reg)) {
     state.each(|r| {
-        if r.is_scalar() && r.id == id && r.val != val {
-            r.val = val;
+        if !r.is_scalar() || r.id != id {
+            return;
+        }
+        let apart = i64::from(r.delta) - i64::from(delta);
+        let seen = if apart == 0 { val } else { val.op64(Op::Add, Scalar::constant(apart as u64)) };
+        // A contradiction means that this point is never reached; knowing less is sound.
+        let new = r.val.meet(seen).unwrap_or(r.val);
+        if new != r.val {
+            r.val = new;
             each(r);
         }
     });

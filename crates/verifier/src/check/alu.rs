@@ -102,6 +102,7 @@ impl Walk<'_> {
             (true, true) => {
                 let val = if is64 { a.val.op64(op, b.val) } else { a.val.op32(op, b.val) };
                 self.put(dst, val, a.node, b.node);
+                self.keep_apart(dst, &a, &b, op, is64);
                 Ok(())
             }
             (false, true) => self.pointer(dst, a, b, op, is64, false),
@@ -112,6 +113,23 @@ impl Walk<'_> {
                 Ok(())
             }
             (false, false) => Err(Reason::PointerAndPointer { reg: dst, op: symbol(op) }),
+        }
+    }
+
+    /// A number that belongs to a set of equal ones still does after a constant step, so many apart.
+    fn keep_apart(&mut self, dst: u8, was: &Reg, step: &Reg, op: Op, is64: bool) {
+        let Some(n) = step.as_const().filter(|_| was.id != 0 && is64) else { return };
+        let n = n as i64;
+        let delta = match op {
+            Op::Add => i64::from(was.delta).checked_add(n),
+            Op::Sub => i64::from(was.delta).checked_sub(n),
+            _ => None,
+        };
+        let Some(delta) = delta.and_then(|d| i32::try_from(d).ok()) else { return };
+        let mut r = *self.state.reg(dst);
+        if r.val.as_const().is_none() {
+            (r.id, r.delta) = (was.id, delta);
+            self.state.set(dst, r);
         }
     }
 

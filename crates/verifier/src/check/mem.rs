@@ -291,22 +291,33 @@ impl Walk<'_> {
                 }
             }
         }
-        let (mut zero, allow) = (true, self.opts.allow_uninit_stack);
+        let allow = self.opts.allow_uninit_stack;
+        // The number as far as every byte is known, and what it was made of.
+        let (mut known, mut node) = (Some(0u64), Node::NONE);
         for o in min..max + at.size as i32 {
-            match stack.byte(o) {
-                Byte::Uninit if allow => zero = false,
+            let byte = match stack.byte(o) {
+                Byte::Uninit if allow => None,
                 Byte::Uninit => return Err(Reason::UninitStackRead { off: min.into(), at: (o - min) as u32, size: at.size }),
-                Byte::Zero => {}
-                Byte::Misc => zero = false,
+                Byte::Zero => Some(0),
+                Byte::Misc => None,
                 Byte::Spill => {
-                    if stack.slot(o).is_pointer() && min == max {
+                    let slot = stack.slot(o);
+                    if slot.is_pointer() && min == max {
                         return Err(Reason::SpillSize { what: "fill" });
                     }
-                    zero = false;
+                    node = self.flow.derive(node, slot.reg.node);
+                    slot.reg.as_const().map(|n| (n >> ((o & 7) * 8)) & 0xff)
                 }
-            }
+            };
+            known = known.zip(byte).map(|(n, b)| n | b.wrapping_shl(((o - min) as u32).wrapping_mul(8)));
         }
-        Ok(if zero { Reg::constant(0) } else { Reg::scalar(loaded(at.size, signed)) })
+        let mut r = match known.filter(|_| min == max) {
+            Some(n) if signed => Reg::scalar(Scalar::constant(n).sign_extend(at.size * 8)),
+            Some(n) => Reg::constant(n),
+            None => Reg::scalar(loaded(at.size, signed)),
+        };
+        r.node = node;
+        Ok(r)
     }
 
     /// A number read back from the slot it was spilled to.

@@ -142,7 +142,10 @@ impl<'a> Walk<'a> {
 
     /// Compares with the stored states; `false` ends the path.
     fn visit(&mut self, insn: usize) -> Result<bool, Reason> {
-        let looping = match self.explored.find(insn, &self.state, &self.cfg, &self.flow) {
+        // Storing costs; the kernel's measured thresholds (`is_state_visited`).
+        let (jumps, insns) = (self.jumps - self.stored_at.0, self.info.processed - self.stored_at.1);
+        let worth = |looping| if looping { jumps >= 20 || insns >= 100 } else { jumps >= 2 && insns >= 8 };
+        let looping = match self.explored.find(insn, &self.state, &self.cfg, &self.flow, worth) {
             Found::Covered(p) => {
                 self.explored.inherit_precision(p, &self.state, &mut self.flow);
                 return Ok(false);
@@ -150,10 +153,7 @@ impl<'a> Walk<'a> {
             Found::Loop => return Err(Reason::InfiniteLoop { insn }),
             Found::New { looping } => looping,
         };
-        // Storing costs; the kernel's measured thresholds (`is_state_visited`).
-        let (jumps, insns) = (self.jumps - self.stored_at.0, self.info.processed - self.stored_at.1);
-        let worth = if looping { jumps >= 20 || insns >= 100 } else { jumps >= 2 && insns >= 8 };
-        if worth {
+        if worth(looping) {
             let flow = &mut self.flow;
             self.state.each(|r| {
                 if r.is_scalar() {

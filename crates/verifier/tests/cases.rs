@@ -1,0 +1,36 @@
+//! Programs with their verdicts, `tests/data/*.cases`.
+
+mod case;
+
+/// The instruction limit here: the programs that reach it need not take a second each.
+const LIMIT: u32 = 50_000;
+
+use skep_verifier::{Options, verify};
+
+#[test]
+fn every_case_gets_its_verdict() {
+    let mut options = Options::default();
+    options.limit = LIMIT;
+    let mut wrong = Vec::new();
+    for c in case::all() {
+        let got = verify(&c.prog, &options);
+        let ok = match (&got, &c.refuse) {
+            (Ok(_), None) => true,
+            (Err(r), Some((at, message))) => r.insn == *at && r.reason.to_string().starts_with(message.as_str()),
+            _ => false,
+        };
+        if !ok {
+            let got = match got {
+                Ok(v) => format!("accept, {}", v.log()),
+                Err(r) => format!("reject {} {}\n{}", r.insn, r.reason, tail(r.log())),
+            };
+            wrong.push(format!("{}\n  wanted {:?}\n  got {got}", c.name, c.refuse));
+        }
+    }
+    assert!(wrong.is_empty(), "{} cases:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+fn tail(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(12)..].join("\n")
+}
