@@ -1,5 +1,6 @@
 //! Why an object or a program cannot be used.
 
+use crate::KconfigKind;
 use crate::btf::BtfError;
 
 /// Says why a file is no usable eBPF object.
@@ -44,6 +45,16 @@ pub enum ObjectError {
         section: &'static str,
         /// What does not fit.
         source: BtfError,
+    },
+    /// A configuration value does not fit its variable.
+    #[error("configuration value `{name}`: `{value}` does not fit {kind:?}")]
+    Kconfig {
+        /// The variable.
+        name: String,
+        /// The value given.
+        value: String,
+        /// What the variable takes.
+        kind: KconfigKind,
     },
     /// A map definition cannot be understood.
     #[error("map `{map}`: {what}")]

@@ -12,6 +12,7 @@
 pub mod btf;
 mod elf;
 mod error;
+mod kconfig;
 mod link;
 mod linked;
 mod map;
@@ -20,6 +21,7 @@ mod program;
 
 pub use btf::Btf;
 pub use error::{LinkError, ObjectError};
+pub use kconfig::{KconfigKind, KconfigVar};
 pub use linked::{Line, Linked, LinkedMap, Subprog};
 pub use map::{InnerValue, MapSpec};
 pub use object::Object;

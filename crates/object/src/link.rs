@@ -3,7 +3,7 @@
 use crate::btf::CoreRelo;
 use crate::linked::{Line, Linked, LinkedMap, Subprog};
 use crate::program::{Code, Function, FunctionId, Program, Ref};
-use crate::{LinkError, Object};
+use crate::{LinkError, Object, kconfig};
 use skep_isa::sec::SecDef;
 use skep_isa::{Insn, helper, op};
 use std::collections::HashMap;
@@ -181,6 +181,11 @@ impl<'a> Linker<'a> {
             Some(Ref::Code { code, insn }) => {
                 let to = self.callee(*code, *insn).ok_or_else(|| self.bad(here, "address of a place where no function begins"))?;
                 with(op::PSEUDO_FUNC, distance(here.at, self.place(to)?), 0)
+            }
+            Some(Ref::Extern { name, .. }) if let Some(var) = self.object.kconfig.iter().find(|v| v.name == *name) => {
+                let map = self.object.maps.iter().position(|m| m.section == kconfig::SECTION && m.is_global_data());
+                let Some(map) = map.filter(|_| var.set || var.weak) else { return Err(self.missing(name, here)) };
+                with(op::PSEUDO_MAP_IDX_VALUE, self.map(map), var.offset as i32)
             }
             // The address of a function serves to ask whether it exists (`bpf_ksym_exists`).
             Some(Ref::Extern { name, .. }) if helper::kfunc(name).is_some() => with(0, 1, 0),

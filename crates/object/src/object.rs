@@ -4,7 +4,7 @@ use crate::btf::{BtfExt, CoreRelo, FuncInfo, Kind, LineInfo, SectionInfo, Type, 
 use crate::elf::{Elf, Place, Section, Symbol};
 use crate::map::Maps;
 use crate::program::{Code, Function, FunctionId, Program, Ref};
-use crate::{Btf, MapSpec, ObjectError};
+use crate::{Btf, KconfigVar, MapSpec, ObjectError, kconfig};
 use object::elf::{R_BPF_64_32, R_BPF_64_64, SHT_NULL, SHT_REL, SHT_RELA, SHT_STRTAB, SHT_SYMTAB};
 use skep_isa::{Insn, op};
 use std::collections::{BTreeMap, HashMap};
@@ -35,6 +35,8 @@ pub struct Object {
     pub version: u32,
     /// Sections with contents that mean nothing to this reader (`.struct_ops`, …), by name.
     pub ignored: Vec<String>,
+    /// The configuration values the programs ask for; see [`set_kconfig`](Self::set_kconfig).
+    pub kconfig: Vec<KconfigVar>,
     pub(crate) code: Vec<Code>,
 }
 
@@ -57,7 +59,7 @@ impl Object {
         let btf = read_btf(&elf)?;
         let ext = read_ext(&elf, btf.as_ref())?;
         let mut debug = Debug::new(btf.as_ref(), &ext);
-        let maps = Maps::collect(&elf, btf.as_ref(), name)?;
+        let (maps, kconfig) = Maps::collect(&elf, btf.as_ref(), name)?;
         let numbers: HashMap<usize, usize> =
             (0..elf.sections.len()).filter(|i| elf.sections.get(*i).is_some_and(Section::is_code)).zip(0..).collect();
         let mut code = Vec::with_capacity(numbers.len());
@@ -75,6 +77,7 @@ impl Object {
             license: text("license"),
             version: elf.section("version").and_then(|s| s.data.first_chunk()).map_or(0, |b| u32::from_le_bytes(*b)),
             ignored: ignored(&elf),
+            kconfig,
             code,
         })
     }
@@ -127,6 +130,7 @@ fn read_btf(elf: &Elf<'_>) -> Result<Option<Btf>, ObjectError> {
         let size = u32::try_from(section.size).map_err(|_| section.error(0, format!("{} bytes of data", section.size)))?;
         btf.place_section(id, size, |var| types.get(&var).copied());
     }
+    kconfig::place(&mut btf)?;
     Ok(Some(btf))
 }
 

@@ -248,3 +248,35 @@ fn objects_without_function_symbols_are_one_program_a_section() {
     let o = Object::parse(&b).expect("still an object");
     assert_eq!(o.programs.iter().map(|p| (p.name.as_str(), p.section.as_str())).collect::<Vec<_>>(), [("needs_core", "uprobe")]);
 }
+
+#[test]
+fn configuration_values_are_filled_in_or_missed() {
+    let mut o = object("kconfig");
+    let message = |o: &Object, name: &str| link(o, name).map(|l| l.maps.len()).map_err(|e| e.to_string());
+    assert!(message(&o, "all").is_err_and(|e| e.contains("configuration value `") && e.ends_with("` is not available")));
+    assert_eq!(message(&o, "weak_only"), Ok(1));
+    let bad = o.set_kconfig(|name| (name == "CONFIG_BPF").then(|| "m".to_owned())).map_err(|e| e.to_string());
+    assert_eq!(bad, Err("configuration value `CONFIG_BPF`: `m` does not fit Bool".to_owned()));
+    let values = [
+        ("LINUX_KERNEL_VERSION", "394752"),
+        ("CONFIG_HZ", "0xfa"),
+        ("CONFIG_BPF", "y"),
+        ("CONFIG_IPV6", "m"),
+        ("CONFIG_CC_VERSION_TEXT", "\"gcc (Debian 14)\""),
+        ("CONFIG_LOCALVERSION_CHAR", "n"),
+    ];
+    o.set_kconfig(|name| values.iter().find(|v| v.0 == name).map(|v| v.1.to_owned())).expect("all fit");
+    let spec = map(&o, ".kconfig");
+    assert!(spec.frozen && spec.flags.has(MapFlags::RDONLY_PROG));
+    let value = o.btf.as_ref().expect("built with -g").decode(spec.value_type_id, spec.data.as_deref().expect("it has contents"));
+    let value = value.expect("the contents are of their type").to_string();
+    assert_eq!(
+        value,
+        "{ .CONFIG_HZ = 250, .CONFIG_IPV6 = TRI_MODULE, .LINUX_KERNEL_VERSION = 394752, .CONFIG_NO_SUCH_THING = 0, .CONFIG_BPF = true, \
+         .CONFIG_LOCALVERSION_CHAR = 110, .CONFIG_CC_VERSION_TEXT = \"gcc (Debi\" }"
+    );
+    let l = link(&o, "all").expect("nothing is missing");
+    let offset = |at: usize| l.insns[at + 1].imm as u32;
+    let used: std::collections::BTreeSet<u32> = (0..l.insns.len()).filter(|i| l.insns[*i].is_ld_imm64()).map(offset).collect();
+    assert_eq!(used, o.kconfig.iter().map(|v| v.offset).collect());
+}

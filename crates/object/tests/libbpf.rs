@@ -5,7 +5,7 @@ use skep_object::{MapSpec, Object};
 use std::collections::HashMap;
 use std::fmt::Write;
 
-const OBJECTS: &[&str] = &["several", "inner", "plain", "values", "cpu_v1", "cpu_v2", "cpu_v3", "cpu_v4"];
+const OBJECTS: &[&str] = &["several", "inner", "plain", "values", "kconfig", "cpu_v1", "cpu_v2", "cpu_v3", "cpu_v4"];
 
 fn data(file: &str) -> Vec<u8> {
     let path = format!("{}/tests/data/{file}", env!("CARGO_MANIFEST_DIR"));
@@ -62,9 +62,9 @@ fn describe_program(o: &Object, index: usize) -> String {
 fn maps_and_linked_instructions_are_those_of_libbpf() {
     for name in OBJECTS {
         let recorded = String::from_utf8(data(&format!("{name}.libbpf.txt"))).expect("records are text");
-        let o = Object::parse_named(name, &data(&format!("{name}.bpf.o"))).expect("libbpf reads it too");
-        let mut ours: HashMap<&str, String> = HashMap::new();
-        ours.extend(o.maps.iter().map(|m| (m.name.as_str(), describe_map(m))));
+        let mut o = Object::parse_named(name, &data(&format!("{name}.bpf.o"))).expect("libbpf reads it too");
+        let mut ours: HashMap<String, String> = HashMap::new();
+        ours.extend(o.maps.iter().map(|m| (m.name.clone(), describe_map(m))));
         let mut count = 0;
         for line in recorded.lines().filter(|l| l.starts_with("map ")) {
             let map = line.split(' ').nth(1).expect("a map has a name");
@@ -72,6 +72,14 @@ fn maps_and_linked_instructions_are_those_of_libbpf() {
             count += 1;
         }
         assert_eq!(count, o.maps.len(), "{name}: maps that libbpf does not have");
+        // The maps were recorded before loading, when no configuration value was set yet.
+        let value = |name: &str| match name {
+            "CONFIG_BPF" => "y",
+            "CONFIG_IPV6" => "m",
+            "CONFIG_CC_VERSION_TEXT" => "\"\"",
+            _ => "1",
+        };
+        o.set_kconfig(|name| Some(value(name).to_owned())).expect("all fit");
         for i in 0..o.programs.len() {
             let ours = describe_program(&o, i);
             let start = recorded.find(ours.lines().next().expect("there is a first line"));

@@ -60,7 +60,7 @@ fn is_shared(btf: Option<&Btf>, section: TypeId) -> bool {
 }
 
 /// Makes libbpf's name: as much of the object's name as fits before the section's; custom sections stand alone.
-fn map_name(object: &str, section: &str) -> String {
+pub(super) fn map_name(object: &str, section: &str) -> String {
     let suffix: String = section.chars().take(NAME_LEN).collect();
     let room = if section.get(1..).is_some_and(|s| s.contains('.')) { 0 } else { NAME_LEN - suffix.len().clamp(7, NAME_LEN) };
     let prefix = object.chars().take(room);

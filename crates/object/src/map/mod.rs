@@ -5,7 +5,7 @@ mod data;
 mod legacy;
 
 use crate::elf::Elf;
-use crate::{Btf, ObjectError};
+use crate::{Btf, KconfigVar, ObjectError, kconfig};
 use skep_isa::{MapFlags, MapType};
 use std::collections::HashMap;
 
@@ -103,8 +103,8 @@ pub(crate) struct Maps {
 }
 
 impl Maps {
-    /// Collects all maps: definitions first, then global data.
-    pub fn collect(elf: &Elf<'_>, btf: Option<&Btf>, object: &str) -> Result<Self, ObjectError> {
+    /// Collects all maps: definitions first, then global data, then configuration values.
+    pub fn collect(elf: &Elf<'_>, btf: Option<&Btf>, object: &str) -> Result<(Self, Vec<KconfigVar>), ObjectError> {
         let mut maps = Self::default();
         for (index, section) in elf.sections.iter().enumerate() {
             match section.name {
@@ -114,7 +114,8 @@ impl Maps {
             }
         }
         data::collect(&mut maps, elf, btf, object)?;
-        Ok(maps)
+        let values = kconfig::collect(&mut maps, elf, btf, data::map_name(object, kconfig::SECTION));
+        Ok((maps, values))
     }
 }
 

@@ -24,12 +24,14 @@ static const char *map_of(struct bpf_object *o, int fd)
 
 int main(int argc, char **argv)
 {
+	LIBBPF_OPTS(bpf_object_open_opts, opts,
+		    .kconfig = "CONFIG_HZ=0xfa\nCONFIG_BPF=y\nCONFIG_IPV6=m\nCONFIG_CC_VERSION_TEXT=\"gcc (Debian 14)\"\n");
 	struct bpf_object *o;
 	struct bpf_program *p;
 	struct bpf_map *m;
 
 	libbpf_set_print(quiet);
-	o = bpf_object__open_file(argv[1], NULL);
+	o = bpf_object__open_file(argv[1], &opts);
 	if (!o)
 		return 1;
 	bpf_object__for_each_map(m, o) {
