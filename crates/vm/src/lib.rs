@@ -11,6 +11,7 @@
 mod check;
 mod env;
 mod exec;
+pub mod fault;
 pub mod interp;
 mod jit;
 

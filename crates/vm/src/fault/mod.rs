@@ -1,0 +1,48 @@
+//! Copies from memory that may not be there.
+//!
+//! Traced memory is read with plain loads: a good address costs a load, a bad one a signal. All loads that may fail sit
+//! in one short range of code; a handler of SIGSEGV and SIGBUS asks [`fixup`] for every fault and, when it gets an
+//! address, continues there instead. Installing that handler is the business of whoever owns the process's signals;
+//! without it a bad address ends the process as it always does.
+//!
+//! Nothing here allocates, calls the system, or touches a vector register.
+
+cfg_select! {
+    // Assembly: which instruction faults must be known exactly.
+    target_arch = "x86_64" => {
+        mod x64;
+        use x64 as arch;
+    }
+    _ => {
+        mod none;
+        use none as arch;
+    }
+}
+
+/// Copies `len` bytes; `false` when some of them could not be read (or written), and then any part of them may have been
+/// copied.
+///
+/// # Safety
+/// `dst` must be good for writing `len` bytes. `src` may be any address, if a signal handler uses [`fixup`].
+#[must_use]
+pub unsafe fn copy_from(dst: *mut u8, src: u64, len: usize) -> bool {
+    // SAFETY: the caller vouches for `dst`.
+    unsafe { arch::copy(dst, src, len) == 0 }
+}
+
+/// Copies a string up to its NUL, at most `size` bytes; the last byte copied is always a NUL. Returns how many bytes that
+/// were, or `None` when the string could not be read that far.
+///
+/// # Safety
+/// `dst` must be good for writing `size` bytes. `src` may be any address, if a signal handler uses [`fixup`].
+#[must_use]
+pub unsafe fn str_from(dst: *mut u8, src: u64, size: usize) -> Option<usize> {
+    // SAFETY: the caller vouches for `dst`.
+    usize::try_from(unsafe { arch::copy_str(dst, src, size) }).ok()
+}
+
+/// Returns where to continue after a fault at `ip`, when it was one of this module's loads.
+#[must_use]
+pub fn fixup(ip: u64) -> Option<u64> {
+    arch::fixup(ip)
+}

@@ -1,0 +1,114 @@
+//! Reads of bad addresses, with a signal handler that asks where to continue.
+#![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+
+use std::ffi::c_void;
+use std::sync::Once;
+
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
+use skep_vm::fault;
+
+const SIGBUS: i32 = 7;
+const SIGSEGV: i32 = 11;
+const SA_SIGINFO: i32 = 4;
+/// Offset of the saved rip in `ucontext_t` (sysdeps/unix/sysv/linux/x86/sys/ucontext.h).
+const UC_RIP: usize = 168;
+
+/// `struct sigaction` of glibc on x86-64.
+#[repr(C)]
+struct SigAction {
+    handler: usize,
+    mask: [u64; 16],
+    flags: i32,
+    restorer: usize,
+}
+
+unsafe extern "C" {
+    fn sigaction(signal: i32, new: *const SigAction, old: *mut SigAction) -> i32;
+    fn abort() -> !;
+}
+
+extern "C" fn on_fault(_: i32, _: *mut c_void, context: *mut u8) {
+    // SAFETY: the kernel passes a ucontext_t, whose saved rip is at this offset.
+    let ip = unsafe { &mut *context.add(UC_RIP).cast::<u64>() };
+    match fault::fixup(*ip) {
+        Some(to) => *ip = to,
+        // SAFETY: a fault of anything else ends the test.
+        None => unsafe { abort() },
+    }
+}
+
+/// Returns the address of the end of a page that is followed by nothing readable.
+fn edge() -> *mut u8 {
+    static HANDLER: Once = Once::new();
+    HANDLER.call_once(|| {
+        let new = SigAction { handler: on_fault as *const () as usize, mask: [0; 16], flags: SA_SIGINFO, restorer: 0 };
+        for signal in [SIGSEGV, SIGBUS] {
+            // SAFETY: the handler only changes the context it is given.
+            assert_eq!(unsafe { sigaction(signal, &raw const new, std::ptr::null_mut()) }, 0);
+        }
+    });
+    // SAFETY: a fresh mapping, of which the upper page becomes unreadable.
+    unsafe {
+        let at = mmap_anonymous(std::ptr::null_mut(), 8192, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE).unwrap();
+        mprotect(at.cast::<u8>().add(4096).cast(), 4096, MprotectFlags::empty()).unwrap();
+        at.cast::<u8>().add(4096)
+    }
+}
+
+#[test]
+fn copies_of_every_length_stop_exactly_at_the_edge() {
+    let edge = edge();
+    for n in 0..200u8 {
+        // SAFETY: inside the readable page.
+        unsafe { edge.sub(usize::from(n) + 1).write(n) };
+    }
+    for before in 0..200usize {
+        for len in [0, 1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 63, 64, 65, 100, 199, 200] {
+            let mut to = [0xaa_u8; 208];
+            // SAFETY: `to` has room for every length; the source may fail.
+            let ok = unsafe { fault::copy_from(to.as_mut_ptr(), edge as u64 - before as u64, len) };
+            assert_eq!(ok, len <= before, "{before} {len}");
+            if ok {
+                let want: Vec<u8> = (0..len).map(|n| (before - n - 1) as u8).collect();
+                assert_eq!(to[..len], want, "{before} {len}");
+            }
+            assert!(to[len..].iter().all(|b| *b == 0xaa), "{before} {len}: wrote too much");
+        }
+    }
+}
+
+#[test]
+fn strings_end_with_nul_or_fail() {
+    let edge = edge();
+    // SAFETY: inside the readable page.
+    unsafe { std::ptr::copy_nonoverlapping(b"hi\0wxyz".as_ptr(), edge.sub(7), 7) };
+    let get = |before: u64, size: usize| {
+        let mut to = [0xaa_u8; 16];
+        // SAFETY: `to` has room for every size used here.
+        let n = unsafe { fault::str_from(to.as_mut_ptr(), edge as u64 - before, size) };
+        n.map(|n| to[..n].to_vec())
+    };
+    assert_eq!(get(7, 16), Some(b"hi\0".to_vec()));
+    assert_eq!(get(7, 3), Some(b"hi\0".to_vec()));
+    assert_eq!(get(7, 2), Some(b"h\0".to_vec()));
+    assert_eq!(get(7, 0), Some(vec![]));
+    assert_eq!(get(4, 4), Some(b"wxy\0".to_vec()), "as far as it may, then cut");
+    assert_eq!(get(4, 5), None, "runs into the edge");
+    assert_eq!(get(0, 1), None);
+}
+
+#[test]
+fn wild_addresses_fail_and_foreign_ones_are_not_ours() {
+    let _ = edge();
+    let mut to = [0; 128];
+    for src in [0, 8, 0x1234_5678_9abc_def0, 0xffff_8000_0000_0000, u64::MAX - 7, u64::MAX] {
+        for len in [1, 8, 100] {
+            // SAFETY: `to` has room; the source may fail.
+            assert!(!unsafe { fault::copy_from(to.as_mut_ptr(), src, len) }, "{src:#x}");
+        }
+        // SAFETY: as above.
+        assert_eq!(unsafe { fault::str_from(to.as_mut_ptr(), src, 100) }, None, "{src:#x}");
+    }
+    assert_eq!(fault::fixup(edge as *const () as u64), None);
+    assert_eq!(fault::fixup(0), None);
+}
