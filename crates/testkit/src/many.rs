@@ -53,7 +53,10 @@ fn part(start: usize, end: usize, functions: usize) -> String {
     for function in (start..end).rev() {
         let next = function + 1;
         if next == functions || next % CHAIN == 0 {
-            writeln!(text, "unsigned long many_{function}(unsigned long x) {{ return x * 3 + {function}; }}")
+            writeln!(
+                text,
+                "__attribute__((noinline, noclone)) unsigned long many_{function}(unsigned long x) {{ return x * 3 + {function}; }}"
+            )
         } else {
             // An addition after the call keeps it from being a tail call; the barrier keeps it from being inlined away.
             writeln!(
