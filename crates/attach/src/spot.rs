@@ -3,10 +3,7 @@
 use crate::code::{self, Code};
 use crate::sites::{Function, Kind};
 use crate::skip::Skip;
-use iced_x86::{
-    BlockEncoder, BlockEncoderOptions, Code as Op, Decoder, DecoderOptions, Encoder, FlowControl, Instruction, InstructionBlock, Mnemonic,
-    OpKind, Register,
-};
+use iced_x86::{Code as Op, Decoder, DecoderOptions, Encoder, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 /// Bytes of a jump or call with a 32-bit distance.
 pub(crate) const PATCH: usize = 5;
@@ -115,7 +112,7 @@ impl Spot {
         }
         // SAFETY: within a mapped executable range of the module.
         let bytes = unsafe { code::bytes(&own) };
-        match code.table_into(&own, bytes, &(addr..cut.end), &function.module) {
+        match code.table_into(&own, bytes, &(addr..cut.end)) {
             Some(from) => Err(Skip::JumpInto { from, offset: self.at - addr }),
             None => Ok(()),
         }
@@ -184,17 +181,20 @@ impl Spot {
                 }
             }
         } else {
-            let block = InstructionBlock::new(plain, to);
-            let encoded = BlockEncoder::encode(64, block, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)
-                .map_err(|_| Skip::Unmovable { offset: self.at - function, why: "its operand is out of reach" })?;
-            for (i, new) in plain.iter().zip(&encoded.new_instruction_offsets) {
+            // One by one, not with the block encoder: that takes an address inside the moved bytes for the place the instruction
+            // is moved to. It is the function's own address, taken, and must stay that.
+            for i in plain {
                 if let Some(t) = out.twins.get_mut((i.ip() - self.at) as usize) {
-                    *t = u8::try_from(*new).ok();
+                    *t = u8::try_from(out.code.len()).ok();
                 }
+                let mut moved = *i;
+                moved.as_near_branch();
+                let mut encoder = Encoder::new(64);
+                encoder
+                    .encode(&moved, to + out.code.len() as u64)
+                    .map_err(|_| Skip::Unmovable { offset: i.ip() - function, why: "its operand is out of reach" })?;
+                out.code.extend_from_slice(&encoder.take_buffer());
             }
-            out.code = encoded.code_buffer;
-            // The encoder gives rewritten instructions no offset; the first one begins the block all the same.
-            out.twins[0] = Some(0);
         }
         if call {
             if let Some(t) = out.twins.get_mut((last.ip() - self.at) as usize) {
