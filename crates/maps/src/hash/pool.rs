@@ -33,17 +33,16 @@ impl Table {
             fence(Release);
             return Some(first.wrapping_add(used).wrapping_add(1) as u32);
         }
-        self.memory.empty_bits(stripe.index / 64).fetch_or(1 << (stripe.index & 63), AcqRel);
+        self.memory.empty_bits().fetch_or(1 << (stripe.index & 63), AcqRel);
         None
     }
 
     /// Gives an element back to a stripe's pool. The stripe's lock is held.
     pub(super) fn put(&self, stripe: &Stripe<'_>, reference: u32) {
         let Some(e) = self.memory.element(reference) else { return };
-        let group = self.memory.empty_bits(stripe.index / 64);
         let bit = 1 << (stripe.index & 63);
-        if group.load(Relaxed) & bit != 0 {
-            group.fetch_and(!bit, AcqRel);
+        if self.memory.empty_bits().load(Relaxed) & bit != 0 {
+            self.memory.empty_bits().fetch_and(!bit, AcqRel);
         }
         // Readers that still stand here find their bucket changed, whatever they read.
         fence(Release);
@@ -64,12 +63,11 @@ impl Table {
     pub(super) fn refill(&self, stripe: &Stripe<'_>) -> bool {
         let mut rounds = 0u32;
         loop {
-            let mut step = 0u64;
-            while step < self.memory.geometry.stripes {
-                let other = self.memory.stripe(stripe.index.wrapping_add(step));
-                step = step.wrapping_add(1);
-                let empty = self.memory.empty_bits(other.index / 64).load(Acquire) >> (other.index & 63) & 1 != 0;
-                if !empty && self.bring(&other, stripe) {
+            let mut left = self.filled();
+            while left != 0 {
+                let other = self.memory.stripe(u64::from(left.trailing_zeros()));
+                left &= left.wrapping_sub(1);
+                if self.bring(&other, stripe) {
                     return true;
                 }
             }
@@ -154,18 +152,13 @@ impl Table {
             lock::release(stripe.lock, Held { word: stripe.lock.load(Relaxed), recovered: false });
         }
         // Another thread may have swept while we waited for the locks: then there is something again, too.
-        found || (complete && self.any_free())
+        found || (complete && self.filled() != 0)
     }
 
-    fn any_free(&self) -> bool {
-        let mut i = 0u64;
-        while i < self.memory.geometry.stripes {
-            if self.memory.empty_bits(i / 64).load(Acquire) >> (i & 63) & 1 == 0 {
-                return true;
-            }
-            i = i.wrapping_add(1);
-        }
-        false
+    /// One bit for each stripe that may have something to allocate.
+    fn filled(&self) -> u64 {
+        let all = u64::MAX >> (64u64.wrapping_sub(self.memory.geometry.stripes) & 63);
+        !self.memory.empty_bits().load(Acquire) & all
     }
 
     fn collect(&self) -> bool {

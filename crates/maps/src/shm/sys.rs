@@ -1,6 +1,7 @@
 //! The few system calls the event path may make, without libc and without touching errno.
 
 use std::arch::asm;
+use std::mem::MaybeUninit;
 
 pub(crate) const ESRCH: i64 = -3;
 
@@ -75,56 +76,75 @@ pub(crate) fn gone_or_zombie(tid: u32) -> bool {
     gone(tid) || zombie(tid)
 }
 
+/// Bytes on the stack that are not cleared first: the compiler would do that with vector registers.
+struct Text<const N: usize> {
+    bytes: [MaybeUninit<u8>; N],
+    len: usize,
+}
+
+impl<const N: usize> Text<N> {
+    fn new() -> Self {
+        Self { bytes: [MaybeUninit::uninit(); N], len: 0 }
+    }
+
+    fn push(&mut self, b: u8) {
+        if let Some(slot) = self.bytes.get_mut(self.len) {
+            slot.write(b);
+            self.len = self.len.wrapping_add(1);
+        }
+    }
+
+    fn push_number(&mut self, v: u32) {
+        let mut scale = 1_000_000_000u32;
+        let mut begun = false;
+        while scale > 0 {
+            let digit = (v / scale) % 10;
+            begun |= digit != 0 || scale == 1;
+            if begun {
+                self.push(b'0'.wrapping_add(digit as u8));
+            }
+            scale /= 10;
+        }
+    }
+
+    fn get(&self, i: usize) -> u8 {
+        // SAFETY: bytes below `len` were written, by `push` or by the kernel.
+        if i < self.len { self.bytes.get(i).map_or(0, |b| unsafe { b.assume_init() }) } else { 0 }
+    }
+}
+
 /// Reads the state letter out of `/proc/TID/stat`; an unreadable file is no proof of death.
 fn zombie(tid: u32) -> bool {
-    let mut path = [0u8; 32];
-    let mut n = 0usize;
-    push(&mut path, &mut n, b"/proc/");
-    push_number(&mut path, &mut n, tid);
-    push(&mut path, &mut n, b"/stat\0");
-    let mut text = [0u8; 96];
-    // SAFETY: open reads the terminated path; read writes at most `text.len()` bytes of `text`; the descriptor is ours.
+    let mut path = Text::<32>::new();
+    for b in b"/proc/" {
+        path.push(*b);
+    }
+    path.push_number(tid);
+    for b in b"/stat\0" {
+        path.push(*b);
+    }
+    let mut text = Text::<96>::new();
+    // SAFETY: open reads the terminated path; read writes at most 96 bytes of `text`; the descriptor is ours.
     let got = unsafe {
-        let fd = syscall(2, [path.as_ptr() as u64, 0o2_000_000, 0, 0, 0, 0]);
+        let fd = syscall(2, [path.bytes.as_ptr() as u64, 0o2_000_000, 0, 0, 0, 0]);
         if fd < 0 {
             return fd == -2 && gone(tid);
         }
-        let got = syscall(0, [fd as u64, text.as_mut_ptr() as u64, text.len() as u64, 0, 0, 0]);
+        let got = syscall(0, [fd as u64, text.bytes.as_mut_ptr() as u64, 96, 0, 0, 0]);
         syscall(3, [fd as u64, 0, 0, 0, 0, 0]);
         got
     };
+    text.len = if got > 0 { got as usize } else { 0 };
     // "TID (comm) S …": comm may hold anything, the last closing parenthesis ends it.
     let mut state = 0u8;
     let mut i = 0usize;
-    while (i as i64) < got {
-        if text.get(i) == Some(&b')') {
-            state = text.get(i.wrapping_add(2)).copied().unwrap_or(0);
+    while i < text.len {
+        if text.get(i) == b')' {
+            state = text.get(i.wrapping_add(2));
         }
         i = i.wrapping_add(1);
     }
     state == b'Z' || state == b'X'
-}
-
-fn push(out: &mut [u8; 32], n: &mut usize, part: &[u8]) {
-    for b in part {
-        if let Some(slot) = out.get_mut(*n) {
-            *slot = *b;
-            *n = n.wrapping_add(1);
-        }
-    }
-}
-
-fn push_number(out: &mut [u8; 32], n: &mut usize, v: u32) {
-    let mut scale = 1_000_000_000u32;
-    let mut begun = false;
-    while scale > 0 {
-        let digit = (v / scale) % 10;
-        begun |= digit != 0 || scale == 1;
-        if begun {
-            push(out, n, &[b'0'.wrapping_add(digit as u8)]);
-        }
-        scale /= 10;
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! 0        128             buckets_at          marks_at            elements_at                values_at
 //! | common | stripes × 64 | buckets × 8 | marks, 1 bit an element | elements × stride | values of slot 0 … (per-CPU) |
 //!
-//! common    0 leaks   64 … one bit a stripe: nothing to allocate there
+//! common    0 leaks   64 one bit a stripe: nothing to allocate there
 //! stripe    0 lock    8 free          16 spare         24 fresh used    32 bucket last changed + 1
 //! bucket    version (high half), first element (low half)
 //! element   0 hash (high half), next element (low half)   8 sequence   16 key   … value (unless per-CPU)
@@ -17,8 +17,9 @@ use std::sync::atomic::AtomicU64;
 
 use super::{ObjectFile, PAGE, copy, page_up, round8};
 
-/// Most stripes (locks with a pool of elements each).
-pub(crate) const MAX_STRIPES: u64 = 256;
+/// Most stripes (locks with a pool of elements each): one word has a bit for each. More would make it slow to be sure
+/// that the map is full, for which all locks are looked at.
+pub(crate) const MAX_STRIPES: u64 = 64;
 const COMMON: u64 = 128;
 const STRIPE: u64 = 64;
 const HEADER: u64 = 16;
@@ -139,9 +140,9 @@ impl TableMemory {
         self.word(0)
     }
 
-    /// Returns 64 of the bits that say of a stripe that it has nothing to allocate.
-    pub(crate) fn empty_bits(&self, group: u64) -> &AtomicU64 {
-        self.word((group & (MAX_STRIPES / 64 - 1)).wrapping_mul(8).wrapping_add(64))
+    /// Returns the bits that say of each stripe that it has nothing to allocate.
+    pub(crate) fn empty_bits(&self) -> &AtomicU64 {
+        self.word(64)
     }
 
     /// Returns the word with the mark of an element, and the bit in it.
@@ -250,8 +251,8 @@ impl<'a> Element<'a> {
     }
 }
 
-/// Hashes a key. Two steps of a folded multiplication would be stronger; one is enough against accidents, and a secret
-/// seed for each map is what stands against intent.
+/// Hashes a key: a folded multiplication for each word and one at the end, without which page addresses crowd. That is
+/// enough against accidents; a secret seed for each map is what stands against intent.
 ///
 /// # Safety
 /// `key..key+len` is readable.
@@ -267,12 +268,54 @@ pub(crate) unsafe fn hash(seed: u64, key: *const u8, len: usize) -> u64 {
     // SAFETY: whole words first, then what remains.
     unsafe {
         while len.wrapping_sub(i) >= 8 {
-            h = mix(h ^ copy::load8(key.add(i))).wrapping_add(h.rotate_left(23));
+            h = mix(h ^ copy::load8(key.add(i)));
             i = i.wrapping_add(8);
         }
         if i < len {
-            h = mix(h ^ copy::load_tail(key.add(i), len.wrapping_sub(i))).wrapping_add(h.rotate_left(23));
+            h = mix(h ^ copy::load_tail(key.add(i), len.wrapping_sub(i)));
         }
     }
-    h
+    mix(h ^ K.rotate_left(32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Keys as programs have them, in as many buckets: chains must be as short as chance makes them.
+    #[test]
+    fn usual_keys_spread_evenly() {
+        const N: u32 = 1 << 14;
+        type Make = fn(u32) -> Vec<u8>;
+        let kinds: [(&str, Make); 8] = [
+            ("u32", |i| i.to_ne_bytes().to_vec()),
+            ("u64", |i| u64::from(i).to_ne_bytes().to_vec()),
+            ("page addresses", |i| (0x7f12_3456_0000u64 + u64::from(i) * 4096).to_ne_bytes().to_vec()),
+            ("code addresses", |i| (0x5555_5555_4000u64 + u64::from(i) * 16).to_ne_bytes().to_vec()),
+            ("pid and tid", |i| (u64::from(i) << 32 | u64::from(i)).to_ne_bytes().to_vec()),
+            ("high half", |i| (u64::from(i) << 32).to_ne_bytes().to_vec()),
+            ("names", |i| format!("function_number_{i}").into_bytes()),
+            ("padded", |i| {
+                let mut k = vec![7; 104];
+                k[..4].copy_from_slice(&i.to_ne_bytes());
+                k
+            }),
+        ];
+        for seed in [0, 1, 0xdead_beef_1234_5678] {
+            for (name, make) in kinds {
+                for shift in [0, 32] {
+                    let mut counts = vec![0u32; N as usize];
+                    for i in 0..N {
+                        let key = make(i);
+                        // SAFETY: the key is that long.
+                        let h = unsafe { hash(seed, key.as_ptr(), key.len()) };
+                        counts[(h >> shift) as usize & (N as usize - 1)] += 1;
+                    }
+                    // Sum of squares of a Poisson distribution with mean 1 is 2 a bucket.
+                    let squares: u32 = counts.iter().map(|c| c * c).sum();
+                    assert!(squares < N * 9 / 4, "{name}, seed {seed:#x}, shift {shift}: {:.2}", f64::from(squares) / f64::from(N));
+                }
+            }
+        }
+    }
 }
