@@ -10,7 +10,7 @@
  */
 #include "skep.bpf.h"
 
-#define MAX_DEPTH 1024
+#define MAX_DEPTH 1023 /* with the head of `struct thread`, as large as a frame, a power of two: 32 KiB, a per-CPU value's limit */
 
 struct frame {
 	__u64 start;
@@ -50,6 +50,16 @@ struct {
 	__type(value, struct stat);
 } stats SEC(".maps");
 
+/* The frame at `depth`, which the mask keeps inside whatever a map value says. */
+static __always_inline struct frame *frame_at(struct thread *t, __u64 depth)
+{
+	depth++;
+	asm volatile("" : "+r"(depth)); /* clang must neither drop the mask, where it knows better than the verifier, */
+	depth &= MAX_DEPTH;
+	asm volatile("" : "+r"(depth)); /* nor move it behind the address */
+	return (struct frame *)t + depth;
+}
+
 static __always_inline __u32 log2_of(__u64 v)
 {
 	__u32 r, s;
@@ -88,7 +98,7 @@ static __always_inline int entered(__u64 *ctx, struct thread *t)
 	}
 	/* Frames at or below our own are gone: somebody jumped over them. The next call drops what is left. */
 	for (int i = 0; i < 32; i++) {
-		if (depth == 0 || depth > MAX_DEPTH || t->frames[depth - 1].sp > sp)
+		if (depth == 0 || frame_at(t, depth - 1)->sp > sp)
 			break;
 		depth--;
 	}
@@ -97,12 +107,12 @@ static __always_inline int entered(__u64 *ctx, struct thread *t)
 		t->lost++;
 		return 1;
 	}
-	f = &t->frames[depth];
+	f = frame_at(t, depth);
 	f->function = id;
 	f->sp = sp;
 	f->done = t->done;
 	outer = s->outer - 1;
-	if (outer >= depth || outer >= MAX_DEPTH || t->frames[outer].function != id)
+	if (outer >= depth || frame_at(t, outer)->function != id)
 		s->outer = depth + 1;
 	depth++;
 	t->depth = depth;
@@ -121,7 +131,7 @@ static __always_inline int returned(__u64 *ctx, struct thread *t)
 
 	if (depth >= MAX_DEPTH)
 		return 0;
-	f = &t->frames[depth];
+	f = frame_at(t, depth);
 	if (f->sp != (__u64)ctx) {
 		t->lost++;
 		return 0;

@@ -1,2 +1,51 @@
-//! The `skep` command.
-fn main() {}
+//! The `skep` command: loads programs, starts commands with them, and prints what they found.
+//!
+//! `trace` and `run` walk the same way: [`session`] opens the directory and loads, [`launch`] starts the command and waits,
+//! [`sites`] tells what was attached, and a report follows. All text goes through [`printer`]; every error becomes a
+//! [`failure::Failure`] with its exit status.
+
+mod args;
+mod doctor;
+mod entries;
+mod events;
+mod failure;
+mod inherited;
+mod launch;
+mod map;
+mod printer;
+mod prog;
+mod report;
+mod run;
+mod session;
+mod signals;
+mod sites;
+mod trace;
+mod units;
+mod vma;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+use printer::Printer;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let printer = Printer::new(cli.quiet);
+    let done = match &cli.command {
+        Command::Trace(args) => trace::run(args, printer),
+        Command::Run(args) => run::run(args, printer),
+        Command::Prog(command) => prog::run(command, printer),
+        Command::Map(command) => map::run(command, printer),
+        Command::Vma(command) => vma::run(command, printer),
+        Command::Doctor(args) => doctor::run(args.json, printer),
+    };
+    match done {
+        Ok(status) => ExitCode::from(status),
+        Err(failure) => {
+            printer.failure(&failure);
+            ExitCode::from(failure.status)
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! The command line: one definition for parsing and help.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Names the agent's library when it is not where `skep` looks for it.
+pub const ENV_PRELOAD: &str = "SKEP_PRELOAD";
+
+const ENVIRONMENT: &str = "\
+Environment:
+  SKEP_DIR      where maps, programs and links live as files
+                [default: $XDG_RUNTIME_DIR/skep, else /dev/shm/skep-UID]
+  SKEP_PRELOAD  the agent's library
+                [default: libskep_preload.so beside this program or in ../lib]
+  NO_COLOR      no colours in messages
+
+Exit status: that of the command for `trace` and `run`; 1 when the asked-for
+thing failed or was not found; 2 for wrong usage or environment.";
+
+const TRACE_EXAMPLES: &str = "\
+A PATTERN is FUNCTION or MODULE:FUNCTION. Both are shell globs (* ? [a-z]); a
+module goes by its file name (libc.so.6), by the part before .so (libc), or by
+its whole path. C++ and Rust functions go by symbol or by demangled name.
+
+Examples:
+  skep trace 'libc:*' -- sort /etc/services
+  skep trace 'sqlite3_*' --exclude '*mutex*' --sort calls -- ./app
+  skep trace '*' --json -o profile.json -- ./app --with arguments";
+
+const RUN_EXAMPLES: &str = "\
+Programs attach where their section says:
+  fentry.multi/PATTERN[,PATTERN…]  fexit.multi/…  fmod_ret.multi/…  fsession.multi/…
+  fentry/FUNCTION  fexit/…  fmod_ret/…  fsession/…
+  uprobe.multi/MODULE:PATTERN  uretprobe.multi/…  uprobe.session/…
+  uprobe/MODULE:FUNCTION  uretprobe/…
+`--attach PROGRAM=PATTERN` takes the place of what the section says.
+
+Example:
+  skep run count.bpf.o --attach 'count=libc:*' -- sort /etc/services";
+
+/// The eBPF subsystem outside the kernel.
+#[derive(Parser, Debug)]
+#[command(name = "skep", version, about, after_help = ENVIRONMENT, disable_help_subcommand = true, max_term_width = 100)]
+pub struct Cli {
+    /// Say nothing but data, warnings and errors
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// One subcommand.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run a command and count its calls of every matching function
+    #[command(after_help = TRACE_EXAMPLES)]
+    Trace(TraceArgs),
+    /// Run a command with the programs of object files attached to it
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(RunArgs),
+    /// Verify, list and print programs
+    #[command(subcommand)]
+    Prog(ProgCommand),
+    /// List maps and read what is in them, also while a command runs and after it was killed
+    #[command(subcommand)]
+    Map(MapCommand),
+    /// Ask what is mapped where in a process
+    #[command(subcommand)]
+    Vma(VmaCommand),
+    /// Tell what works on this machine, what does not, and why
+    Doctor(JsonArgs),
+}
+
+/// How results look.
+#[derive(Args, Debug, Clone, Copy)]
+pub struct JsonArgs {
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What to do with programs.
+#[derive(Subcommand, Debug)]
+pub enum ProgCommand {
+    /// Tell for each program of object files whether the verifier accepts it
+    Verify {
+        /// Object files
+        #[arg(required = true, value_name = "OBJECT")]
+        objects: Vec<PathBuf>,
+        /// Print the path to what is wrong, and the verifier's log
+        #[arg(long)]
+        log: bool,
+        /// How the result looks
+        #[command(flatten)]
+        format: JsonArgs,
+    },
+    /// List loaded programs
+    Show {
+        /// Only this program
+        #[arg(value_name = "ID|NAME")]
+        program: Option<String>,
+        /// How the result looks
+        #[command(flatten)]
+        format: JsonArgs,
+    },
+    /// Print the instructions of a loaded program, or of one in an object file
+    Dump {
+        /// A loaded program, or an object file
+        #[arg(value_name = "ID|NAME|OBJECT")]
+        from: String,
+        /// Which program of the object file; may be left out when it has one
+        #[arg(value_name = "PROGRAM")]
+        program: Option<String>,
+        /// Print hexadecimal instructions, not text
+        #[arg(long)]
+        hex: bool,
+        /// How the result looks
+        #[command(flatten)]
+        format: JsonArgs,
+    },
+    /// Turn assembly text into hexadecimal instructions
+    Asm {
+        /// The text; `-` reads stdin
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+}
+
+/// What to do with maps.
+#[derive(Subcommand, Debug)]
+pub enum MapCommand {
+    /// List maps
+    List(JsonArgs),
+    /// Tell everything about one map but its contents
+    Show {
+        /// Which map
+        #[arg(value_name = "ID|NAME")]
+        map: String,
+        /// How the result looks
+        #[command(flatten)]
+        format: JsonArgs,
+    },
+    /// Print all elements of a map
+    Dump {
+        /// Which map
+        #[arg(value_name = "ID|NAME")]
+        map: String,
+        /// Print keys and values as bytes in hex
+        #[arg(long)]
+        raw: bool,
+        /// Print this many elements at most; 0 prints all
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        limit: usize,
+        /// How the result looks
+        #[command(flatten)]
+        format: JsonArgs,
+    },
+    /// Print the value of one key
+    #[command(after_help = KEY_HELP)]
+    Lookup {
+        /// Which map
+        #[arg(value_name = "ID|NAME")]
+        map: String,
+        /// The key
+        #[arg(value_name = "KEY", allow_hyphen_values = true)]
+        key: String,
+        /// Read the key as bytes in hex, and print the value so
+        #[arg(long)]
+        raw: bool,
+        /// How the result looks
+        #[command(flatten)]
+        format: JsonArgs,
+    },
+}
+
+const KEY_HELP: &str = "\
+A KEY is read by the map's type of key: a number, a text, or JSON for structures.
+Without types, numbers are as wide as the key; `--raw` takes bytes in hex.
+
+Examples:
+  skep map lookup counts 42
+  skep map lookup requests '{\"pid\": 7, \"comm\": \"cat\"}'
+  skep map lookup 3 --raw 2a000000";
+
+/// What to ask about mappings.
+#[derive(Subcommand, Debug)]
+pub enum VmaCommand {
+    /// Tell what is mapped at addresses, and which function is there
+    Query {
+        /// The process
+        pid: u32,
+        /// Addresses in hex
+        #[arg(required = true, value_name = "ADDRESS", value_parser = address)]
+        addresses: Vec<u64>,
+        /// Where nothing is mapped, tell the next mapping after it
+        #[arg(long)]
+        next: bool,
+        /// How the result looks
+        #[command(flatten)]
+        format: JsonArgs,
+    },
+    /// List the mappings of a process
+    List {
+        /// The process
+        pid: u32,
+        /// Only executable mappings of files
+        #[arg(long)]
+        text: bool,
+        /// How the result looks
+        #[command(flatten)]
+        format: JsonArgs,
+    },
+}
+
+fn address(text: &str) -> Result<u64, String> {
+    u64::from_str_radix(text.trim_start_matches("0x"), 16).map_err(|_| "needs a hexadecimal address".to_owned())
+}
+
+/// Where results go and how they look.
+#[derive(Args, Debug)]
+pub struct ReportArgs {
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+    /// Write the report to FILE instead of stdout
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Name every function that was not attached, and why
+    #[arg(short, long)]
+    pub verbose: bool,
+}
+
+/// Arguments of `skep trace`.
+#[derive(Args, Debug)]
+pub struct TraceArgs {
+    /// Functions to trace: FUNCTION or MODULE:FUNCTION, with globs
+    #[arg(required = true, value_name = "PATTERN")]
+    pub patterns: Vec<String>,
+    /// Leave out functions that match this pattern; may be given several times
+    #[arg(long, value_name = "PATTERN")]
+    pub exclude: Vec<String>,
+    /// Order of the functions
+    #[arg(long, value_enum, default_value_t = SortBy::SelfTime, value_name = "COLUMN")]
+    pub sort: SortBy,
+    /// Print this many functions; 0 prints all [default: 30, with --json all]
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// Attach at most this many functions
+    #[arg(long, value_name = "N", default_value_t = 1 << 18, value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
+    pub max_functions: u32,
+    /// How the report looks
+    #[command(flatten)]
+    pub report: ReportArgs,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// Arguments of `skep run`.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// Object files that clang made
+    #[arg(required = true, value_name = "OBJECT")]
+    pub objects: Vec<PathBuf>,
+    /// Attach a program here instead of where its section says; may be given several times
+    #[arg(long, value_name = "PROGRAM=PATTERN", value_parser = attach)]
+    pub attach: Vec<(String, String)>,
+    /// Leave out functions that match this pattern; may be given several times
+    #[arg(long, value_name = "PATTERN")]
+    pub exclude: Vec<String>,
+    /// Print this many entries and events of each map; 0 prints all [default: 30, with --json all]
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// Print keys and values as bytes in hex
+    #[arg(long)]
+    pub raw: bool,
+    /// How the report looks
+    #[command(flatten)]
+    pub report: ReportArgs,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+fn attach(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((program, pattern)) if !program.is_empty() && !pattern.is_empty() => Ok((program.to_owned(), pattern.to_owned())),
+        _ => Err("needs a program, `=`, and a pattern".to_owned()),
+    }
+}
+
+/// A column to sort by: numbers fall, names rise.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "the variants are the names of columns")]
+pub enum SortBy {
+    Calls,
+    Total,
+    #[value(name = "self")]
+    SelfTime,
+    P50,
+    P99,
+    Name,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn patterns_end_where_the_command_begins() {
+        let cli =
+            Cli::try_parse_from(["skep", "trace", "a*", "b:c", "--exclude", "d", "--json", "--", "cmd", "--json", "--", "x"]).unwrap();
+        let Command::Trace(args) = cli.command else { panic!("not trace") };
+        assert_eq!((args.patterns, args.exclude, args.report.json), (vec!["a*".into(), "b:c".into()], vec!["d".into()], true));
+        assert_eq!(args.command, ["cmd", "--json", "--", "x"]);
+        assert_eq!((args.sort, args.limit), (SortBy::SelfTime, None));
+    }
+
+    #[test]
+    fn a_command_needs_its_dashes() {
+        for line in [&["skep", "trace", "a"][..], &["skep", "trace", "--", "cmd"], &["skep", "trace", "a", "--"], &["skep", "run", "x.o"]] {
+            assert!(Cli::try_parse_from(line).is_err(), "{line:?}");
+        }
+    }
+}

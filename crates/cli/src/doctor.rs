@@ -1,0 +1,157 @@
+//! `skep doctor`: what works on this machine, what does not, and why. The last check traces a command for real.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value as Json, json};
+use skep::Dir;
+use skep::dir::ENV_DIR;
+use skep_proc::maps::Live;
+
+use crate::failure::{FAILED, Result};
+use crate::launch;
+use crate::printer::{Output, Printer};
+use crate::units;
+
+/// How much a finding matters.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Grade {
+    /// It works.
+    Good,
+    /// It works less well.
+    Weak,
+    /// Tracing does not work.
+    Bad,
+}
+
+impl Grade {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Good => "ok",
+            Self::Weak => "weak",
+            Self::Bad => "fail",
+        }
+    }
+}
+
+/// One line of the result.
+struct Finding {
+    check: &'static str,
+    grade: Grade,
+    detail: String,
+}
+
+fn finding(check: &'static str, grade: Grade, detail: impl Into<String>) -> Finding {
+    Finding { check, grade, detail: detail.into() }
+}
+
+/// Prints what works; fails when tracing does not.
+pub fn run(as_json: bool, printer: Printer) -> Result<u8> {
+    let findings = [system(), directory(), space(), library(), clock(), mappings(), barrier(), trace()];
+    if as_json {
+        let one = |f: &Finding| json!({"check": f.check, "status": f.grade.word(), "detail": f.detail});
+        printer.json(Output::Stdout, &findings.iter().map(one).collect::<Json>())?;
+    } else {
+        printer.data(Output::Stdout, |out| {
+            findings.iter().try_for_each(|f| writeln!(out, "{:4}  {:10}  {}", f.grade.word(), f.check, f.detail))
+        })?;
+    }
+    Ok(if findings.iter().any(|f| f.grade == Grade::Bad) { FAILED } else { 0 })
+}
+
+fn system() -> Finding {
+    let name = rustix::system::uname();
+    let (release, machine) = (name.release().to_string_lossy(), name.machine().to_string_lossy());
+    let grade = if machine == "x86_64" { Grade::Good } else { Grade::Bad };
+    finding("system", grade, format!("Linux {release} on {machine}"))
+}
+
+fn directory() -> Finding {
+    let path = Dir::default_path();
+    match Dir::create(&path) {
+        Ok(dir) => finding("directory", Grade::Good, format!("`{}` is yours alone", dir.path().display())),
+        Err(e) => finding("directory", Grade::Bad, format!("{e}; {ENV_DIR} names another one")),
+    }
+}
+
+/// File system type of tmpfs (include/uapi/linux/magic.h `TMPFS_MAGIC`).
+const TMPFS: i64 = 0x0102_1994;
+
+fn space() -> Finding {
+    let path = Dir::default_path();
+    let nearest = path.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));
+    match rustix::fs::statfs(nearest) {
+        Err(e) => finding("space", Grade::Weak, format!("cannot tell what is free in `{}`: {e}", nearest.display())),
+        Ok(fs) => {
+            let free = fs.f_bavail.saturating_mul(u64::try_from(fs.f_bsize).unwrap_or(0));
+            let memory = fs.f_type == TMPFS;
+            let grade = if free < 16 << 20 {
+                Grade::Bad
+            } else if memory && free >= 256 << 20 {
+                Grade::Good
+            } else {
+                Grade::Weak
+            };
+            let kind = if memory { "in memory (tmpfs)" } else { "not in memory: maps are written to a disk, which is slow" };
+            finding("space", grade, format!("{} free, {kind}", units::size(free)))
+        }
+    }
+}
+
+fn library() -> Finding {
+    match launch::library() {
+        Ok(path) => finding("agent", Grade::Good, format!("`{}`", path.display())),
+        Err(failure) => finding("agent", Grade::Bad, failure.message),
+    }
+}
+
+fn clock() -> Finding {
+    let source = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    match source.as_deref().map(str::trim) {
+        Ok("tsc") => finding("clock", Grade::Good, "time-stamp counter, as the kernel uses it"),
+        Ok(other) => finding("clock", Grade::Weak, format!("the kernel uses `{other}`: each time costs a system call")),
+        Err(_) => finding("clock", Grade::Weak, "the kernel does not tell its clock source: each time costs a system call"),
+    }
+}
+
+fn mappings() -> Finding {
+    match Live::own().map(|live| live.has_ioctl()) {
+        Ok(true) => finding("mappings", Grade::Good, "the kernel answers queries for one address (PROCMAP_QUERY)"),
+        Ok(false) => finding("mappings", Grade::Weak, "the kernel has no PROCMAP_QUERY (6.11): the whole text is read"),
+        Err(e) => finding("mappings", Grade::Bad, format!("cannot read own mappings: {e}")),
+    }
+}
+
+fn barrier() -> Finding {
+    use rustix::thread::MembarrierCommand;
+    // The kernel's answer is a set of bits; the names are those of the commands.
+    let all = rustix::thread::membarrier_query();
+    if all.contains_command(MembarrierCommand::PrivateExpeditedSyncCore) {
+        finding("barrier", Grade::Good, "running threads can be made to see changed code (membarrier)")
+    } else {
+        finding("barrier", Grade::Weak, "the kernel has no membarrier SYNC_CORE: code of running threads cannot be changed")
+    }
+}
+
+/// Traces `true` with this very program.
+fn trace() -> Finding {
+    let Ok(exe) = std::env::current_exe() else { return finding("trace", Grade::Bad, "cannot tell where this program is") };
+    let done = Command::new(exe).args(["trace", "--json", "*", "--", "true"]).stdin(Stdio::null()).output();
+    let output = match done {
+        Ok(output) => output,
+        Err(e) => return finding("trace", Grade::Bad, format!("cannot start this program again: {e}")),
+    };
+    let report: Option<Json> = serde_json::from_slice(&output.stdout).ok();
+    match (output.status.success(), report) {
+        (true, Some(report)) => {
+            let sites = &report["sites"];
+            let time = units::time(report["attach_ns"].as_u64().unwrap_or(0));
+            finding("trace", Grade::Good, format!("{} of {} functions of `true` attached in {time}", sites["attached"], sites["matched"]))
+        }
+        _ => {
+            let text = String::from_utf8_lossy(&output.stderr);
+            let line = text.lines().find(|l| l.contains("error:")).or(text.lines().last()).unwrap_or("no message");
+            finding("trace", Grade::Bad, format!("`skep trace '*' -- true` failed: {line}"))
+        }
+    }
+}

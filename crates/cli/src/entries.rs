@@ -1,0 +1,259 @@
+//! What is in a map, as text and as JSON: typed when there is BTF, else bytes in hex.
+
+use std::io::{self, Write};
+
+use serde_json::{Map as Object, Value as Json, json};
+use skep::isa::MapType;
+use skep::maps::{Map, MapError};
+use skep::object::Btf;
+use skep::object::btf::{Kind, Value};
+
+/// A map and what its bytes mean.
+#[derive(Debug)]
+pub struct Entries<'a> {
+    map: &'a Map,
+    name: &'a str,
+    /// `None` prints bytes.
+    btf: Option<&'a Btf>,
+    raw: bool,
+}
+
+/// One entry, decoded. Per-CPU maps have several values.
+#[derive(Debug, PartialEq)]
+pub struct Entry {
+    /// The key.
+    pub key: Value,
+    /// A value, or one for each CPU.
+    pub values: Vec<Value>,
+    /// Every byte of the value is zero.
+    pub zero: bool,
+}
+
+impl<'a> Entries<'a> {
+    /// Looks at a map under a name, with the types it refers to. `raw` wants bytes even so.
+    pub fn new(map: &'a Map, name: &'a str, btf: Option<&'a Btf>, raw: bool) -> Self {
+        Self { map, name, btf: btf.filter(|_| !raw), raw }
+    }
+
+    /// Tells whether elements can be walked: all maps but those that are streams of records.
+    pub fn has_elements(&self) -> bool {
+        !matches!(self.map.def().map_type, MapType::Ringbuf | MapType::UserRingbuf)
+    }
+
+    /// Tells whether elements exist without ever having been stored.
+    pub fn is_array(&self) -> bool {
+        matches!(self.map.def().map_type, MapType::Array | MapType::PercpuArray)
+    }
+
+    /// Tells whether this is the hidden map behind global variables.
+    pub fn is_global_data(&self) -> bool {
+        self.btf.and_then(|b| b.get(self.map.def().value_type_id).ok()).is_some_and(|t| matches!(t.kind, Kind::DataSec(_)))
+    }
+
+    /// The `map` object of JSON documents.
+    pub fn map_json(&self) -> Json {
+        json!({"id": self.map.id(), "name": self.name, "type": self.map.def().map_type.name()})
+    }
+
+    /// Decodes one element.
+    pub fn entry(&self, key: &[u8], value: &[u8]) -> Entry {
+        let size = self.map.def().value_size as usize;
+        let values = if self.map.is_per_cpu() {
+            let stride = size.next_multiple_of(8).max(1);
+            value.chunks(stride).map(|one| self.value(one.get(..size).unwrap_or(one))).collect()
+        } else {
+            vec![self.value(value)]
+        };
+        Entry { key: self.key(key), values, zero: value.iter().all(|b| *b == 0) }
+    }
+
+    /// Walks through all elements.
+    pub fn iter(&self) -> impl Iterator<Item = Result<Entry, MapError>> {
+        self.map.iter().map(|element| element.map(|(key, value)| self.entry(&key, &value)))
+    }
+
+    fn key(&self, bytes: &[u8]) -> Value {
+        match (self.typed(self.map.def().key_type_id, bytes), bytes.try_into()) {
+            (Some(value), _) => value,
+            (None, Ok(index)) if self.is_array() && !self.raw => Value::Uint(u32::from_le_bytes(index).into()),
+            _ => Value::Bytes(bytes.to_vec()),
+        }
+    }
+
+    fn value(&self, bytes: &[u8]) -> Value {
+        self.typed(self.map.def().value_type_id, bytes).unwrap_or_else(|| Value::Bytes(bytes.to_vec()))
+    }
+
+    fn typed(&self, id: u32, bytes: &[u8]) -> Option<Value> {
+        if id == 0 { None } else { self.btf?.decode(id, bytes).ok() }
+    }
+
+    /// Writes entries under a heading; `more` are those that were left out.
+    pub fn write(&self, out: &mut dyn Write, entries: &[Entry], more: usize) -> io::Result<()> {
+        let def = self.map.def();
+        if self.is_global_data() {
+            writeln!(out, "{}:", self.name)?;
+            for value in entries.iter().flat_map(|e| &e.values) {
+                match value {
+                    Value::Struct(variables) => variables.iter().try_for_each(|v| writeln!(out, "  {} = {}", v.name, v.value))?,
+                    other => writeln!(out, "  {other}")?,
+                }
+            }
+            return Ok(());
+        }
+        let count = match entries.len() + more {
+            1 => "1 entry".to_owned(),
+            n => format!("{n} entries"),
+        };
+        writeln!(out, "{} ({}, {count}):", self.name, def.map_type)?;
+        for entry in entries {
+            writeln!(out, "  {}", entry.text())?;
+        }
+        if more > 0 {
+            writeln!(out, "  … and {more} more")?;
+        }
+        Ok(())
+    }
+}
+
+impl Entry {
+    /// The entry as `key: value`.
+    pub fn text(&self) -> String {
+        let value = match self.values.as_slice() {
+            [one] => one.to_string(),
+            values => per_cpu(values),
+        };
+        format!("{}: {value}", self.key)
+    }
+
+    /// The entry as a JSON object.
+    pub fn json(&self) -> Json {
+        let value = match self.values.as_slice() {
+            [one] => to_json(one),
+            values => values.iter().map(to_json).collect(),
+        };
+        json!({"key": to_json(&self.key), "value": value})
+    }
+
+    /// As [`json`](Self::json), with a list for per-CPU values even where there is one CPU.
+    pub fn json_of(&self, entries: &Entries<'_>) -> Json {
+        match self.values.as_slice() {
+            [one] if entries.map.is_per_cpu() => json!({"key": to_json(&self.key), "value": [to_json(one)]}),
+            _ => self.json(),
+        }
+    }
+}
+
+/// Writes the values that say something, with their CPU; numbers are added up in front.
+fn per_cpu(values: &[Value]) -> String {
+    let silent = |v: &Value| match v {
+        Value::Bytes(bytes) => bytes.iter().all(|b| *b == 0),
+        v => is_zero(v),
+    };
+    let some: Vec<(usize, &Value)> = values.iter().enumerate().filter(|(_, v)| !silent(v)).collect();
+    let list = some.iter().map(|(cpu, v)| format!("{v} (cpu {cpu})")).collect::<Vec<_>>();
+    let numbers: Option<Vec<i128>> =
+        values.iter().map(|v| matches!(v, Value::Int(_) | Value::Uint(_)).then(|| v.as_i128()).flatten()).collect();
+    match (numbers, some.as_slice()) {
+        (Some(numbers), []) => numbers.first().map_or_else(String::new, i128::to_string),
+        (Some(_), [_]) => list.join(""),
+        (Some(numbers), _) => format!("{} = {}", numbers.iter().fold(0_i128, |a, b| a.saturating_add(*b)), list.join(" + ")),
+        (None, []) => values.first().map_or_else(String::new, Value::to_string),
+        (None, _) => list.join(", "),
+    }
+}
+
+fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Array(all) => all.iter().all(is_zero),
+        Value::Struct(members) => members.iter().all(|m| is_zero(&m.value)),
+        Value::Text(text) => text.is_empty(),
+        Value::Float(x) => *x == 0.0,
+        Value::Bytes(bytes) => bytes.iter().all(|b| *b == 0),
+        number => number.as_i128() == Some(0),
+    }
+}
+
+/// Writes bytes as hex digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Turns a value into JSON: enumerations by name, addresses and bytes in hex, numbers beyond 64 bits as text.
+pub fn to_json(value: &Value) -> Json {
+    let number =
+        |n: i128| i64::try_from(n).map(Json::from).or_else(|_| u64::try_from(n).map(Json::from)).unwrap_or_else(|_| n.to_string().into());
+    match value {
+        Value::Int(n) => number(*n),
+        Value::Uint(n) => i128::try_from(*n).map_or_else(|_| n.to_string().into(), number),
+        Value::Bool(b) => (*b).into(),
+        Value::Char(c) => (*c).into(),
+        Value::Float(x) => json!(x),
+        Value::Enum { name: Some(name), .. } => name.as_str().into(),
+        Value::Enum { name: None, value } => number(*value),
+        Value::Pointer(p) => format!("{p:#x}").into(),
+        Value::Text(text) => text.as_str().into(),
+        Value::Array(all) => all.iter().map(to_json).collect(),
+        Value::Struct(_) => {
+            let mut object = Object::new();
+            flatten(value, &mut object);
+            object.into()
+        }
+        Value::Bytes(bytes) => hex(bytes).into(),
+    }
+}
+
+/// Members of anonymous structures belong to the one around them, as in C.
+fn flatten(value: &Value, object: &mut Object<String, Json>) {
+    if let Value::Struct(members) = value {
+        for m in members {
+            if m.name.is_empty() {
+                flatten(&m.value, object);
+            } else {
+                object.insert(m.name.clone(), to_json(&m.value));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep::object::btf::ValueMember;
+
+    fn member(name: &str, value: Value) -> ValueMember {
+        ValueMember { name: name.to_owned(), value }
+    }
+
+    #[test]
+    fn values_become_json() {
+        let value = Value::Struct(vec![
+            member("count", Value::Uint(u64::MAX.into())),
+            member("", Value::Struct(vec![member("inner", Value::Int(-3))])),
+            member("comm", Value::Text("cat".to_owned())),
+            member("at", Value::Pointer(0x7fff)),
+            member("kind", Value::Enum { name: Some("READ".to_owned()), value: 1 }),
+            member("other", Value::Enum { name: None, value: 7 }),
+            member("wide", Value::Uint(u128::MAX)),
+            member("nan", Value::Float(f64::NAN)),
+            member("list", Value::Array(vec![Value::Bool(true), Value::Char(65)])),
+            member("rest", Value::Bytes(vec![0, 255])),
+        ]);
+        assert_eq!(
+            to_json(&value).to_string(),
+            r#"{"count":18446744073709551615,"inner":-3,"comm":"cat","at":"0x7fff","kind":"READ","other":7,"#.to_owned()
+                + r#""wide":"340282366920938463463374607431768211455","nan":null,"list":[true,65],"rest":"00ff"}"#
+        );
+    }
+
+    #[test]
+    fn per_cpu_numbers_are_added_up_and_silent_cpus_left_out() {
+        let numbers = |list: &[u128]| list.iter().map(|n| Value::Uint(*n)).collect::<Vec<_>>();
+        assert_eq!(per_cpu(&numbers(&[0, 5, 0, 7])), "12 = 5 (cpu 1) + 7 (cpu 3)");
+        assert_eq!(per_cpu(&numbers(&[0, 5])), "5 (cpu 1)");
+        assert_eq!(per_cpu(&numbers(&[0, 0])), "0");
+        let s = |n| Value::Struct(vec![member("n", Value::Uint(n))]);
+        assert_eq!(per_cpu(&[s(1), s(0), s(2)]), "{ .n = 1 } (cpu 0), { .n = 2 } (cpu 2)");
+        assert_eq!(per_cpu(&[s(0)]), "{ .n = 0 }");
+    }
+}

@@ -1,0 +1,233 @@
+//! Starting a command with the agent in it, and waiting for its end.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, kill_process};
+use skep::Dir;
+use skep::dir::{ENV_DIR, ENV_LINKS};
+use skep_proc::launch::{self, LaunchError};
+
+use crate::args::ENV_PRELOAD;
+use crate::failure::{Context, Failure, Result};
+use crate::inherited;
+use crate::signals::{Blocked, Signal, Signals};
+
+/// File name of the agent's library.
+const LIBRARY: &str = "libskep_preload.so";
+/// How long a command may take to end after Ctrl-C before its report is printed without its end.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Finds the agent's library: where `$SKEP_PRELOAD` says, or beside this program.
+pub fn library() -> Result<PathBuf> {
+    let path = match std::env::var_os(ENV_PRELOAD).filter(|v| !v.is_empty()) {
+        Some(path) => {
+            let path = std::path::absolute(&path).context(format!("{ENV_PRELOAD} is no path"))?;
+            if !path.is_file() {
+                return Err(Failure::environment(format!("{ENV_PRELOAD} names `{}`, which is not a file", path.display())));
+            }
+            path
+        }
+        None => {
+            let exe = std::env::current_exe().context("cannot tell where this program is")?;
+            let dir = exe.parent().unwrap_or(Path::new("/"));
+            // An installed program, one built by cargo, and a test of one built by cargo (in `deps/`).
+            let places = [dir.to_owned(), dir.join("../lib/skep"), dir.join("../lib"), dir.join("..")];
+            places.iter().map(|p| p.join(LIBRARY)).find(|p| p.is_file()).ok_or_else(|| {
+                Failure::environment(format!("cannot find `{LIBRARY}` beside `{}` or in `../lib`", exe.display()))
+                    .hint(format!("build it with `cargo build --release`, or say where it is with {ENV_PRELOAD}"))
+            })?
+        }
+    };
+    if path.as_os_str().as_bytes().iter().any(|b| matches!(b, b' ' | b':' | b'$')) {
+        return Err(Failure::environment(format!(
+            "`{}` cannot be preloaded: the dynamic linker splits paths at spaces and colons",
+            path.display()
+        ))
+        .hint(format!("put a copy elsewhere and name it in {ENV_PRELOAD}")));
+    }
+    Ok(path)
+}
+
+/// A command that can be started.
+#[derive(Debug)]
+pub struct Program {
+    /// As it was called.
+    pub name: String,
+    /// What will keep the agent out of it.
+    pub obstacle: Option<String>,
+}
+
+/// Looks for the command as `execvp` will, and at what it is.
+pub fn resolve(command: &[OsString]) -> Result<Program> {
+    let name = command.first().map(OsString::as_os_str).unwrap_or_default();
+    let shown = name.to_string_lossy().into_owned();
+    let cannot = |e: &LaunchError| {
+        let failure = Failure::environment(format!("cannot start `{shown}`")).because(e);
+        match e {
+            LaunchError::NotExecutable { path } if path.is_file() => {
+                failure.hint(format!("make it executable with `chmod +x`, or name the program that reads it: `skep … -- sh {shown}`"))
+            }
+            _ => failure,
+        }
+    };
+    let path = launch::find(name, std::env::var_os("PATH").as_deref()).map_err(|e| cannot(&e))?;
+    match launch::inspect(&path) {
+        Ok(found) => {
+            let inside =
+                if found.scripts.is_empty() { String::new() } else { format!(" (its interpreter is `{}`)", found.program.display()) };
+            Ok(Program { name: shown, obstacle: found.preload_obstacle().map(|o| format!("{o}{inside}")) })
+        }
+        // It may be executed and not read: whether the agent starts is seen afterwards.
+        Err(LaunchError::Os { call: "open", .. }) => Ok(Program { name: shown, obstacle: None }),
+        Err(e) => Err(cannot(&e)),
+    }
+}
+
+/// What a command is started with.
+#[derive(Debug)]
+pub struct Launch<'a> {
+    /// The command and its arguments.
+    pub command: &'a [OsString],
+    /// The agent's library.
+    pub library: &'a Path,
+    /// The directory with the links.
+    pub dir: &'a Dir,
+    /// Links to attach.
+    pub links: Vec<u32>,
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Its status; `None` when it still runs.
+    pub status: Option<ExitStatus>,
+    /// The signal that ended the tracing before.
+    pub interrupted: Option<i32>,
+    /// From start to end.
+    pub wall: Duration,
+    /// Its process id.
+    pub pid: u32,
+}
+
+impl Outcome {
+    /// The status `skep` ends with, in the manner of shells.
+    pub fn code(&self) -> u8 {
+        let code = match (self.interrupted, self.status) {
+            (Some(signal), _) => 128 + signal,
+            (None, Some(status)) => status.code().or_else(|| status.signal().map(|s| 128 + s)).unwrap_or(255),
+            (None, None) => 0,
+        };
+        u8::try_from(code & 0xff).unwrap_or(255)
+    }
+
+    /// The command's own status as a number, for reports; `None` when it still runs.
+    pub fn status_number(&self) -> Option<i32> {
+        let status = self.status?;
+        status.code().or_else(|| status.signal().map(|s| 128 + s))
+    }
+}
+
+impl Launch<'_> {
+    fn environment(&self) -> (OsString, String) {
+        let mut preload = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()).unwrap_or_default();
+        if !preload.is_empty() {
+            preload.push(":");
+        }
+        preload.push(self.library);
+        let links = self.links.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        (preload, links)
+    }
+
+    fn spawn(&self) -> Result<Child> {
+        let [program, arguments @ ..] = self.command else { return Err(Failure::environment("there is no command")) };
+        let blocked = Blocked::new().context("cannot block signals")?;
+        let mask = blocked.old();
+        let (preload, links) = self.environment();
+        let mut command = Command::new(program);
+        command.args(arguments).env("LD_PRELOAD", preload).env(ENV_DIR, self.dir.path()).env(ENV_LINKS, links);
+        // SAFETY: the closure makes system calls only; it takes no lock and allocates nothing.
+        unsafe {
+            command.pre_exec(move || {
+                inherited::restore()?;
+                mask.set()
+            });
+        }
+        command.spawn().context(format!("cannot start `{}`", Path::new(program).display()))
+    }
+
+    /// Runs the command to its end. A signal that asks for an end calls `detach`, and then leaves the command a second.
+    pub fn run(&self, detach: impl FnOnce()) -> Result<Outcome> {
+        let mut signals = Signals::install().context("cannot handle signals")?;
+        let start = Instant::now();
+        let child = self.spawn()?;
+        wait(child, start, &mut signals, detach)
+    }
+}
+
+fn wait(mut child: Child, start: Instant, signals: &mut Signals, detach: impl FnOnce()) -> Result<Outcome> {
+    let pid = child.id();
+    let mut detach = Some(detach);
+    let mut interrupted = None;
+    let mut deadline: Option<Instant> = None;
+    loop {
+        signals.clear();
+        let status = child.try_wait().context("cannot wait for the command")?;
+        while let Some(signal) = signals.take() {
+            if let Some(detach) = detach.take() {
+                detach();
+                interrupted = Some(signal.number);
+                deadline = Some(Instant::now() + PATIENCE);
+            } else {
+                deadline = Some(Instant::now());
+            }
+            if status.is_none() {
+                forward(signal, pid);
+            }
+        }
+        let late = deadline.is_some_and(|d| Instant::now() >= d);
+        if status.is_some() || late {
+            return Ok(Outcome { status, interrupted, wall: start.elapsed(), pid });
+        }
+        let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|d| Timespec::try_from(d).ok());
+        match poll(&mut [PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)], left.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(std::io::Error::from(e)).context("cannot wait for the command"),
+        }
+    }
+}
+
+/// Passes a signal on, unless it came from the terminal and so reached the command too.
+fn forward(signal: Signal, pid: u32) {
+    let hangup = matches!(signal.number, libc::SIGTERM | libc::SIGHUP);
+    if (signal.sent || hangup)
+        && let (Some(pid), Some(number)) = (i32::try_from(pid).ok().and_then(Pid::from_raw), signal.named())
+    {
+        // It may have ended in this moment.
+        let _ = kill_process(pid, number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(raw: Option<i32>, interrupted: Option<i32>) -> u8 {
+        Outcome { status: raw.map(ExitStatus::from_raw), interrupted, wall: Duration::ZERO, pid: 1 }.code()
+    }
+
+    #[test]
+    fn the_exit_status_is_that_of_a_shell() {
+        assert_eq!(outcome(Some(7 << 8), None), 7);
+        assert_eq!(outcome(Some(libc::SIGSEGV), None), 139);
+        assert_eq!(outcome(Some(libc::SIGABRT | 0x80), None), 134, "with a core");
+        assert_eq!(outcome(Some(0), Some(libc::SIGINT)), 130);
+        assert_eq!(outcome(None, Some(libc::SIGTERM)), 143);
+    }
+}

@@ -1,0 +1,115 @@
+//! Everything the command prints: data to stdout or a file, the rest to stderr.
+//!
+//! A reader that goes away (`skep … | head`) is not an error: what could not be written is forgotten.
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use crate::failure::{Failure, Result};
+
+/// Where a report goes.
+#[derive(Debug)]
+pub enum Output {
+    /// Standard output.
+    Stdout,
+    /// `-o FILE`, created before the command starts so that a wrong path costs nothing.
+    File(File, PathBuf),
+}
+
+impl Output {
+    /// Opens the place where the report goes.
+    pub fn open(path: Option<&Path>) -> Result<Self> {
+        match path {
+            None => Ok(Self::Stdout),
+            Some(path) => match File::create(path) {
+                Ok(file) => Ok(Self::File(file, path.to_owned())),
+                Err(e) => Err(Failure::environment(format!("cannot create `{}`: {e}", path.display()))),
+            },
+        }
+    }
+
+    /// Tells how many columns a line may have; `None` when nobody looks at a screen.
+    pub fn width(&self) -> Option<usize> {
+        match self {
+            Self::Stdout if io::stdout().is_terminal() => {
+                rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Prints; knows what the user wants to hear.
+#[derive(Debug, Clone, Copy)]
+pub struct Printer {
+    quiet: bool,
+    colour: bool,
+}
+
+impl Printer {
+    /// Looks at the terminal and at `NO_COLOR`.
+    pub fn new(quiet: bool) -> Self {
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty()) || std::env::var_os("TERM").is_some_and(|t| t == "dumb");
+        Self { quiet, colour: !plain && io::stderr().is_terminal() }
+    }
+
+    /// Writes data through `write`, to where it was asked for.
+    pub fn data(self, output: Output, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result {
+        let (done, place) = match output {
+            Output::Stdout => {
+                let mut out = BufWriter::new(io::stdout().lock());
+                (write(&mut out).and_then(|()| out.flush()), "stdout".to_owned())
+            }
+            Output::File(file, path) => {
+                let mut out = BufWriter::new(file);
+                (write(&mut out).and_then(|()| out.flush()), path.display().to_string())
+            }
+        };
+        match done {
+            Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(Failure::environment(format!("cannot write to `{place}`: {e}"))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes one JSON document and a line end.
+    pub fn json(self, output: Output, value: &impl serde::Serialize) -> Result {
+        self.data(output, |out| {
+            serde_json::to_writer(&mut *out, value)?;
+            out.write_all(b"\n")
+        })
+    }
+
+    /// Says something that is good to know; `--quiet` silences it.
+    pub fn note(self, text: &str) {
+        if !self.quiet {
+            self.err(text);
+        }
+    }
+
+    /// Says that something is not as it was asked for.
+    pub fn warning(self, text: &str) {
+        self.err(&format!("{}: {text}", self.paint("33", "warning")));
+    }
+
+    /// Says why the command failed.
+    pub fn failure(self, failure: &Failure) {
+        let mut text = format!("{}: {}", self.paint("31", "error"), failure.message);
+        for cause in &failure.causes {
+            text += &format!("\n  caused by: {cause}");
+        }
+        if let Some(hint) = &failure.hint {
+            text += &format!("\n\n{}: {hint}", self.paint("36", "hint"));
+        }
+        self.err(&text);
+    }
+
+    fn paint(self, colour: &str, word: &str) -> String {
+        if self.colour { format!("\x1b[1;{colour}m{word}\x1b[0m") } else { word.to_owned() }
+    }
+
+    fn err(self, text: &str) {
+        // Nobody is left to be told when this fails.
+        drop(writeln!(io::stderr().lock(), "{text}"));
+    }
+}

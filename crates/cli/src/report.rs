@@ -1,0 +1,339 @@
+//! What `skep trace` reports: the statistics of all threads added up, sorted, as a table or as JSON.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use serde_json::{Value, json};
+
+use crate::args::SortBy;
+use crate::units;
+
+/// Buckets of the histogram.
+const BUCKETS: usize = 64;
+/// Bytes of one thread's `struct stat` (`bpf/trace.bpf.c`).
+pub const STAT_SIZE: usize = 32 + 4 * BUCKETS;
+
+/// The statistics of one function over all threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// How often it was entered.
+    pub calls: u64,
+    /// Time between entry and return; of outermost calls only, where it recurses.
+    pub total_ns: u64,
+    /// The same without the time in other traced functions.
+    pub self_ns: u64,
+    /// `hist[i]`: calls that took 2^i up to 2^(i+1) nanoseconds, the first from 0.
+    hist: [u64; BUCKETS],
+}
+
+impl Default for Stat {
+    fn default() -> Self {
+        Self { calls: 0, total_ns: 0, self_ns: 0, hist: [0; BUCKETS] }
+    }
+}
+
+impl Stat {
+    /// Adds up a per-CPU value: one `struct stat` after the other. An incomplete one at the end is left out.
+    pub fn sum(value: &[u8]) -> Self {
+        let mut sum = Self::default();
+        for one in value.chunks_exact(STAT_SIZE) {
+            let (head, hist) = one.split_at(32);
+            let word = |i: usize| head.chunks_exact(8).nth(i).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
+            // Counters come from memory that the traced process can write: no sum of theirs may fail.
+            sum.calls = sum.calls.saturating_add(word(0));
+            sum.total_ns = sum.total_ns.saturating_add(word(1));
+            sum.self_ns = sum.self_ns.saturating_add(word(2));
+            for (to, from) in sum.hist.iter_mut().zip(hist.chunks_exact(4)) {
+                *to += from.try_into().map_or(0, |b| u64::from(u32::from_le_bytes(b)));
+            }
+        }
+        sum
+    }
+
+    /// Tells below which time the `percent` fastest calls stayed; `None` when no call has returned.
+    ///
+    /// The histogram knows the bucket; inside it calls are taken to be spread evenly. No call took longer than all
+    /// outermost ones together.
+    pub fn percentile(&self, percent: f64) -> Option<u64> {
+        let count: u64 = self.hist.iter().sum();
+        let rank = percent / 100.0 * count as f64;
+        let mut before = 0.0;
+        for (i, n) in self.hist.iter().enumerate().filter(|(_, n)| **n > 0) {
+            let n = *n as f64;
+            if before + n >= rank {
+                let low = if i == 0 { 0.0 } else { (i as f64).exp2() };
+                let high = (i as f64 + 1.0).exp2();
+                let value = (low + (high - low) * ((rank - before) / n).clamp(0.0, 1.0)) as u64;
+                return Some(value.min(self.total_ns.max(low as u64)));
+            }
+            before += n;
+        }
+        None
+    }
+}
+
+/// One function in the report.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Demangled name.
+    pub name: String,
+    /// The symbol in the file.
+    pub symbol: String,
+    /// The module's path.
+    pub path: String,
+    /// What was measured.
+    pub stat: Stat,
+}
+
+impl Row {
+    fn module(&self) -> &str {
+        file_name(&self.path)
+    }
+}
+
+/// A function that matched and was not attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// Demangled name.
+    pub function: String,
+    /// The module's path.
+    pub path: String,
+    /// Why not.
+    pub reason: String,
+}
+
+impl Skipped {
+    /// The JSON form.
+    pub fn json(&self) -> Value {
+        json!({"function": self.function, "module": file_name(&self.path), "reason": self.reason})
+    }
+}
+
+/// Returns the last part of a path.
+pub fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// Sorts by a column: largest first, names from a to z. Equal rows go by name, so that the order is always the same.
+pub fn sort(rows: &mut [Row], by: SortBy) {
+    let number = |r: &Row| match by {
+        SortBy::Calls => r.stat.calls,
+        SortBy::Total => r.stat.total_ns,
+        SortBy::SelfTime => r.stat.self_ns,
+        SortBy::P50 => r.stat.percentile(50.0).unwrap_or(0),
+        SortBy::P99 => r.stat.percentile(99.0).unwrap_or(0),
+        SortBy::Name => 0,
+    };
+    rows.sort_by_cached_key(|r| (std::cmp::Reverse(number(r)), r.name.clone(), r.path.clone()));
+}
+
+/// Makes one function's JSON.
+pub fn row_json(row: &Row) -> Value {
+    let mut out = json!({
+        "name": row.name,
+        "module": row.module(),
+        "calls": row.stat.calls,
+        "total_ns": row.stat.total_ns,
+        "self_ns": row.stat.self_ns,
+        "p50_ns": row.stat.percentile(50.0),
+        "p99_ns": row.stat.percentile(99.0),
+        "path": row.path,
+    });
+    if row.symbol != row.name {
+        out["symbol"] = json!(row.symbol);
+    }
+    out
+}
+
+/// Longest name that others are aligned to.
+const NAME_COLUMN: usize = 48;
+
+/// Writes the table. `width` cuts names so that lines fit on a screen.
+pub fn table(out: &mut dyn Write, rows: &[Row], width: Option<usize>) -> io::Result<()> {
+    let percentile = |row: &Row, percent| row.stat.percentile(percent).map_or_else(|| "-".to_owned(), units::time);
+    let module_width = rows.iter().map(|r| r.module().chars().count()).max().unwrap_or(0).max("module".len());
+    let room = width.map(|w| w.saturating_sub(10 + 4 * 9 + 2 + 2 + module_width).max(16));
+    let names: Vec<String> = rows.iter().map(|r| cut(&r.name, room)).collect();
+    let name_width = names.iter().map(|n| n.chars().count()).max().unwrap_or(0).clamp("function".len(), room.unwrap_or(NAME_COLUMN));
+    writeln!(out, "{:>10}{:>9}{:>9}{:>9}{:>9}  {:name_width$}  module", "calls", "total", "self", "p50", "p99", "function")?;
+    for (row, name) in rows.iter().zip(&names) {
+        let stat = &row.stat;
+        writeln!(
+            out,
+            "{:>10}{:>9}{:>9}{:>9}{:>9}  {name:name_width$}  {}",
+            stat.calls,
+            units::time(stat.total_ns),
+            units::time(stat.self_ns),
+            percentile(row, 50.0),
+            percentile(row, 99.0),
+            row.module(),
+        )?;
+    }
+    Ok(())
+}
+
+fn cut(name: &str, room: Option<usize>) -> String {
+    match room {
+        Some(room) if name.chars().count() > room => name.chars().take(room.saturating_sub(1)).chain(['…']).collect(),
+        _ => name.to_owned(),
+    }
+}
+
+/// Most names given as examples of a reason.
+const EXAMPLES: usize = 4;
+
+/// Says how many functions were not attached for which reason, most frequent first; `all` names every one.
+pub fn skipped_lines(skipped: &[Skipped], all: bool) -> Vec<String> {
+    if all {
+        return skipped.iter().map(|s| format!("  {}:{}: {}", file_name(&s.path), s.function, s.reason)).collect();
+    }
+    let mut groups: BTreeMap<String, Vec<&Skipped>> = BTreeMap::new();
+    for s in skipped {
+        groups.entry(without_numbers(&s.reason)).or_default().push(s);
+    }
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    groups.sort_by_key(|(_, members)| std::cmp::Reverse(members.len()));
+    let line = |(general, members): (String, Vec<&Skipped>)| {
+        let reason = match members.as_slice() {
+            [first, rest @ ..] if rest.iter().all(|m| m.reason == first.reason) => first.reason.clone(),
+            _ => general,
+        };
+        let mut names: Vec<&str> = members.iter().take(EXAMPLES).map(|m| m.function.as_str()).collect();
+        if members.len() > EXAMPLES {
+            names.push("…");
+        }
+        format!("{:>6}  {reason}: {}", members.len(), names.join(", "))
+    };
+    groups.into_iter().map(line).collect()
+}
+
+/// Replaces addresses and numbers, in which otherwise equal reasons differ.
+fn without_numbers(reason: &str) -> String {
+    let words = reason.split(' ').map(|word| {
+        let digits = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+        let hex = digits.strip_prefix("0x").is_some_and(|h| !h.is_empty() && h.bytes().all(|b| b.is_ascii_hexdigit()));
+        let decimal = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+        if hex || decimal { word.replace(digits, "N") } else { word.to_owned() }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A `struct stat` as the program writes it.
+    fn bytes(calls: u64, total: u64, own: u64, hist: &[(usize, u32)]) -> Vec<u8> {
+        let mut out: Vec<u8> = [calls, total, own, 7].iter().flat_map(|w| w.to_le_bytes()).collect();
+        let mut buckets = [0_u32; BUCKETS];
+        for (i, n) in hist {
+            buckets[*i] = *n;
+        }
+        out.extend(buckets.iter().flat_map(|n| n.to_le_bytes()));
+        out
+    }
+
+    fn row(name: &str, value: &[u8]) -> Row {
+        Row { name: name.to_owned(), symbol: name.to_owned(), path: "/lib/libx.so.1".to_owned(), stat: Stat::sum(value) }
+    }
+
+    #[test]
+    fn threads_are_added_up() {
+        let value = [bytes(2, 10, 6, &[(2, 2)]), bytes(0, 0, 0, &[]), bytes(3, 50, 40, &[(2, 1), (4, 2)])].concat();
+        let stat = Stat::sum(&value);
+        assert_eq!((stat.calls, stat.total_ns, stat.self_ns), (5, 60, 46));
+        assert_eq!((stat.hist[2], stat.hist[4], stat.hist.iter().sum::<u64>()), (3, 2, 5));
+        assert_eq!(Stat::sum(&value[..STAT_SIZE + 3]).calls, 2, "half a value is none");
+        assert_eq!(Stat::sum(&[bytes(u64::MAX, 0, 0, &[]), bytes(u64::MAX, 0, 0, &[])].concat()).calls, u64::MAX);
+    }
+
+    #[test]
+    fn percentiles_stay_within_a_factor_of_two_of_the_sorted_times() {
+        // An odd linear congruential generator is as good as any here.
+        let mut seed = 12345_u64;
+        let mut times: Vec<u64> = (0..5000)
+            .map(|_| {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (seed >> 33) % (1 << (seed >> 61 << 1).max(1))
+            })
+            .collect();
+        let mut hist = [0_u32; BUCKETS];
+        for t in &times {
+            hist[t.max(&1).ilog2() as usize] += 1;
+        }
+        let pairs: Vec<_> = hist.iter().copied().enumerate().collect();
+        let stat = Stat::sum(&bytes(5000, times.iter().sum(), 0, &pairs));
+        times.sort_unstable();
+        for percent in [1.0, 10.0, 25.0, 50.0, 75.0, 90.0, 99.0, 99.9] {
+            let exact = times[((percent / 100.0 * 5000.0) as usize).clamp(1, 5000) - 1].max(1) as f64;
+            let ours = stat.percentile(percent).unwrap().max(1) as f64;
+            assert!(ours / exact <= 2.001 && exact / ours <= 2.001, "p{percent}: {ours} for {exact}");
+        }
+    }
+
+    #[test]
+    fn a_percentile_never_exceeds_the_total_and_needs_a_finished_call() {
+        assert_eq!(Stat::sum(&bytes(1, 1100, 1100, &[(10, 1)])).percentile(99.0), Some(1100));
+        assert_eq!(Stat::sum(&bytes(1, 0, 0, &[(10, 1)])).percentile(99.0), Some(1024), "a call inside one that still runs");
+        assert_eq!(Stat::sum(&bytes(1, 0, 0, &[])).percentile(50.0), None);
+        let edge = Stat::sum(&bytes(1, u64::MAX, 0, &[(63, 1)])).percentile(100.0).unwrap();
+        assert!(edge >= 1 << 63);
+    }
+
+    #[test]
+    fn rows_sort_by_any_column_and_then_by_name() {
+        let mut rows = [row("b", &bytes(1, 9, 2, &[(3, 1)])), row("a", &bytes(1, 8, 5, &[(3, 1)])), row("c", &bytes(7, 1, 1, &[(0, 7)]))];
+        let order = |rows: &[Row]| rows.iter().map(|r| r.name.as_str()).collect::<String>();
+        for (by, want) in
+            [(SortBy::Calls, "cab"), (SortBy::Total, "bac"), (SortBy::SelfTime, "abc"), (SortBy::Name, "abc"), (SortBy::P99, "bac")]
+        {
+            sort(&mut rows, by);
+            assert_eq!(order(&rows), want, "{by:?}");
+        }
+    }
+
+    #[test]
+    fn the_table_is_aligned_and_cut_to_the_screen() {
+        let rows = [row("short", &bytes(12, 1_500_000, 999, &[(6, 12)])), row("ns::a_long_name(int, char const*)", &bytes(1, 0, 0, &[]))];
+        let text = |width| {
+            let mut out = Vec::new();
+            table(&mut out, &rows, width).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(
+            text(None),
+            "     calls    total     self      p50      p99  function                           module\n        \
+             12   1.50ms    999ns     96ns    127ns  short                              libx.so.1\n         \
+             1      0ns      0ns        -        -  ns::a_long_name(int, char const*)  libx.so.1\n"
+        );
+        let narrow = text(Some(80));
+        assert!(narrow.lines().all(|l| l.chars().count() <= 80) && narrow.contains("ns::a_long_name(int,…"), "{narrow}");
+    }
+
+    #[test]
+    fn json_has_the_promised_keys() {
+        let json = row_json(&row("f", &bytes(2, 300, 200, &[(7, 2)])));
+        assert_eq!(
+            json.to_string(),
+            r#"{"name":"f","module":"libx.so.1","calls":2,"total_ns":300,"self_ns":200,"p50_ns":192,"p99_ns":254,"path":"/lib/libx.so.1"}"#
+        );
+    }
+
+    #[test]
+    fn reasons_that_differ_in_numbers_are_one_group() {
+        let skip = |function: &str, reason: &str| Skipped { function: function.into(), path: "/lib/libx.so".into(), reason: reason.into() };
+        let all = [
+            skip("one", "denied: it returns twice"),
+            skip("a", "jump from 0x7f10 to +2 of the function"),
+            skip("b", "jump from 0xab to +11 of the function"),
+            skip("c", "jump from 0xab to +11 of the function"),
+            skip("d", "jump from 0xab to +11 of the function"),
+            skip("e", "jump from 0xab to +11 of the function"),
+        ];
+        assert_eq!(
+            skipped_lines(&all, false),
+            ["     5  jump from N to +N of the function: a, b, c, d, …", "     1  denied: it returns twice: one"]
+        );
+        assert_eq!(skipped_lines(&all[..1], true), ["  libx.so:one: denied: it returns twice"]);
+    }
+}

@@ -1,0 +1,190 @@
+//! `skep run`: the programs of object files on a command's functions, and their maps at the end.
+
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
+use skep::Dir;
+use skep::isa::MapType;
+use skep::link::{Link, LinkSpec, Pattern, create_log};
+use skep::load::{LoadedMap, Loader};
+use skep::object::Object;
+
+use crate::args::RunArgs;
+use crate::entries::{Entries, Entry};
+use crate::events::{Collector, Form, Records};
+use crate::failure::{Context, Failure, Result};
+use crate::launch::{self, Launch};
+use crate::printer::{Output, Printer};
+use crate::report::file_name;
+use crate::session;
+use crate::sites::Sites;
+use crate::trace::nanos;
+
+/// Entries of a map that are printed when nothing else is asked for.
+const ENTRIES: usize = 30;
+
+/// Bytes of the buffer for printed lines.
+const LOG: u32 = 1 << 20;
+/// Numbers of `bpf_trace_printk` and `bpf_trace_vprintk`.
+const PRINTING: [i32; 2] = [6, 177];
+
+/// One object, loaded and linked.
+struct Loaded {
+    object: Object,
+    maps: Vec<LoadedMap>,
+    /// Programs by name, with their links.
+    links: Vec<(String, String, Link)>,
+}
+
+/// Runs the command and prints the maps; the exit status is the command's.
+pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
+    for pattern in args.attach.iter().map(|(_, p)| p).chain(&args.exclude) {
+        pattern.parse::<Pattern>()?;
+    }
+    let objects = args.objects.iter().map(|p| Ok((p, session::object(p)?))).collect::<Result<Vec<_>>>()?;
+    for (name, _) in &args.attach {
+        if !objects.iter().any(|(_, o)| o.programs.iter().any(|p| p.name == *name)) {
+            let known: Vec<String> = objects.iter().flat_map(|(_, o)| &o.programs).map(|p| format!("`{}`", p.name)).collect();
+            return Err(
+                Failure::environment(format!("--attach: there is no program `{name}`")).hint(format!("there is {}", known.join(", ")))
+            );
+        }
+    }
+    let library = launch::library()?;
+    let program = launch::resolve(&args.command)?;
+    let output = Output::open(args.report.output.as_deref())?;
+    let dir = session::directory()?;
+    let log =
+        if objects.iter().any(|(_, o)| prints(o)) { Some(create_log(&dir, LOG).map_err(|e| session::load_failure(e, ""))?) } else { None };
+    let loaded = objects.into_iter().map(|(path, object)| load(&dir, path, object, log.as_ref(), args)).collect::<Result<Vec<_>>>()?;
+
+    let keep = match args.limit {
+        Some(0) => usize::MAX,
+        None if args.report.json => usize::MAX,
+        limit => limit.unwrap_or(ENTRIES),
+    };
+    let rings = loaded.iter().flat_map(|l| &l.maps).filter(|m| m.spec.map_type == MapType::Ringbuf);
+    let mut collectors = rings.map(|m| Collector::start(&m.name, &m.map, Form::Bytes, keep)).collect::<Result<Vec<_>>>()?;
+    if let Some(log) = &log {
+        collectors.push(Collector::start("log", log, Form::Line, keep)?);
+    }
+    let links = || loaded.iter().flat_map(|l| &l.links);
+    let launch = Launch { command: &args.command, library: &library, dir: &dir, links: links().map(|(.., l)| l.id()).collect() };
+    let outcome = launch.run(|| links().for_each(|(.., l)| l.turn_off()))?;
+    let records = collectors.into_iter().map(Collector::finish).collect::<Result<Vec<Records>>>()?;
+
+    if outcome.status.is_none() {
+        printer.note(&format!("`{}` still runs as process {}, untraced", program.name, outcome.pid));
+    }
+    let mut failure = None;
+    let mut programs = Vec::new();
+    for (name, section, link) in links() {
+        let sites = Sites::new(&link.read()?);
+        sites.note(printer, &format!("{name}: "), args.report.verbose);
+        if link.missed() > 0 {
+            printer.note(&format!("{name}: {} events came while a program ran on the same thread, and were missed", link.missed()));
+        }
+        failure = failure.or(sites.failure(&program, &outcome));
+        programs.push(json!({
+            "name": name, "section": section, "patterns": sites.patterns(), "sites": sites.json(), "missed": link.missed(),
+            "start_ns": sites.start_ns(), "attach_ns": sites.attach_ns(), "processes": sites.processes_json(),
+        }));
+    }
+    for r in &records {
+        if let Some(damage) = r.damage() {
+            printer.warning(&format!("records of `{}` were lost: {damage}", r.name));
+        }
+    }
+    if args.report.json {
+        let mut maps = Vec::new();
+        for object in &loaded {
+            each_map(object, args.raw, |entries| {
+                let (all, _) = collect(entries, args.limit.filter(|n| *n > 0))?;
+                maps.push(json!({"map": entries.map_json(), "entries": all.iter().map(|e| e.json_of(entries)).collect::<Json>()}));
+                Ok(())
+            })?;
+        }
+        let document = json!({
+            "command": args.command.iter().map(|a| a.to_string_lossy()).collect::<Vec<_>>(),
+            "status": outcome.status_number(),
+            "wall_ns": nanos(&outcome),
+            "programs": programs,
+            "maps": maps,
+            "events": records.iter().map(Records::json).collect::<Json>(),
+        });
+        printer.json(output, &document)?;
+    } else {
+        let limit = if args.limit == Some(0) { None } else { Some(args.limit.unwrap_or(ENTRIES)) };
+        let mut text = Vec::new();
+        for r in &records {
+            r.write(&mut text)?;
+        }
+        for object in &loaded {
+            each_map(object, args.raw, |entries| {
+                let (shown, more) = collect(entries, limit)?;
+                Ok(entries.write(&mut text, &shown, more)?)
+            })?;
+        }
+        printer.data(output, |out| out.write_all(&text))?;
+    }
+    match failure {
+        Some(failure) => Err(failure),
+        None => Ok(outcome.code()),
+    }
+}
+
+/// Tells whether a program of the object can print lines.
+fn prints(object: &Object) -> bool {
+    let calls = |linked: skep::object::Linked| linked.insns.iter().any(|i| i.is_helper_call() && PRINTING.contains(&i.imm));
+    (0..object.programs.len()).any(|i| object.link(i).is_ok_and(calls))
+}
+
+fn load(dir: &Dir, path: &Path, object: Object, log: Option<&skep::maps::Map>, args: &RunArgs) -> Result<Loaded> {
+    let file = path.display().to_string();
+    let loaded = Loader::new(dir).load(&object).map_err(|e| session::load_failure(e, &file))?;
+    let mut links = Vec::new();
+    for program in &loaded.programs {
+        let p = &program.file.program;
+        let patterns: Vec<String> = args.attach.iter().filter(|(name, _)| *name == p.name).map(|(_, pattern)| pattern.clone()).collect();
+        let spec = LinkSpec::of(program, &patterns).map_err(|e| session::attach_failure(e, &file))?;
+        let spec = LinkSpec { exclude: args.exclude.clone(), ..spec };
+        for pattern in &spec.include {
+            pattern
+                .parse::<Pattern>()
+                .map_err(|e| Failure::from(e).hint(format!("see section `{}` of `{}`", p.section, file_name(&file))))?;
+        }
+        let link = Link::create(dir, spec, log).map_err(|e| session::load_failure(e, &file))?;
+        links.push((p.name.clone(), p.section.clone(), link));
+    }
+    Ok(Loaded { object, maps: loaded.maps, links })
+}
+
+/// Calls `f` with every map that is for people: constants are not.
+fn each_map(loaded: &Loaded, raw: bool, mut f: impl FnMut(&Entries<'_>) -> Result) -> Result {
+    for m in loaded.maps.iter().filter(|m| !m.spec.frozen && m.map.def().value_size + m.map.def().key_size > 0) {
+        let entries = Entries::new(&m.map, &m.name, loaded.object.btf.as_deref(), raw);
+        if entries.has_elements() {
+            f(&entries)?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads a map, up to a number of entries; returns them and how many more there are. Elements of arrays that were never
+/// written are left out.
+fn collect(entries: &Entries<'_>, limit: Option<usize>) -> Result<(Vec<Entry>, usize)> {
+    let skip_zero = entries.is_array() && !entries.is_global_data();
+    let (mut out, mut more) = (Vec::new(), 0);
+    for entry in entries.iter() {
+        let entry = entry.context("cannot read a map")?;
+        if skip_zero && entry.zero {
+            continue;
+        }
+        if limit.is_some_and(|n| out.len() >= n) {
+            more += 1;
+        } else {
+            out.push(entry);
+        }
+    }
+    Ok((out, more))
+}

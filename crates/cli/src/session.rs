@@ -1,0 +1,65 @@
+//! What `trace` and `run` have in common: the directory, loading, and what is said of a rejected object.
+
+use std::path::Path;
+
+use skep::Dir;
+use skep::link::AttachError;
+use skep::load::LoadError;
+use skep::object::Object;
+
+use crate::failure::{Failure, Result};
+
+/// Opens the skep directory and removes what earlier runs left behind.
+pub fn directory() -> Result<Dir> {
+    let path = Dir::default_path();
+    let dir = Dir::create(&path).map_err(|e| {
+        Failure::from(e).hint(format!("{} names another directory: one on tmpfs that belongs to you, with mode 0700", skep::dir::ENV_DIR))
+    })?;
+    dir.collect()?;
+    Ok(dir)
+}
+
+/// Opens the skep directory to look at what is there.
+pub fn existing_directory() -> Result<Dir> {
+    let path = Dir::default_path();
+    Dir::open(&path).map_err(|e| Failure::from(e).hint(format!("{} names the directory to look into", skep::dir::ENV_DIR)))
+}
+
+/// Reads and parses an object file.
+pub fn object(path: &Path) -> Result<Object> {
+    let name = path.display();
+    let bytes = std::fs::read(path).map_err(|e| Failure::environment(format!("cannot read `{name}`: {e}")))?;
+    Object::parse(&bytes).map_err(|e| {
+        Failure::environment(format!("`{name}` is not usable: {e}"))
+            .hint("objects are made with `clang -g -O2 -target bpf -c NAME.bpf.c -o NAME.bpf.o`")
+    })
+}
+
+/// Turns a loading error into what the user reads; `object` is the file's name.
+pub fn load_failure(error: LoadError, object: &str) -> Failure {
+    match error {
+        LoadError::Rejected(rejection) => {
+            let failure = Failure::failed(rejection.to_string());
+            let show = format!("`skep prog verify --log {object}` shows the path");
+            match &rejection.hint {
+                Some(hint) => failure.hint(format!("{hint}; {show}")),
+                None => failure.hint(show),
+            }
+        }
+        e @ (LoadError::Link(_) | LoadError::Helper { .. } | LoadError::NoPrograms) => {
+            let inner = Failure::from(e);
+            Failure { message: format!("`{object}`: {}", inner.message), status: crate::failure::FAILED, ..inner }
+        }
+        e => Failure::from(e),
+    }
+}
+
+/// The same for links.
+pub fn attach_failure(error: AttachError, object: &str) -> Failure {
+    match error {
+        AttachError::Files(e) => load_failure(e, object),
+        AttachError::NoTarget { .. } => Failure { status: crate::failure::ENVIRONMENT, ..Failure::failed(format!("`{object}`: {error}")) }
+            .hint("say where with `--attach PROGRAM=PATTERN`"),
+        e => Failure { status: crate::failure::ENVIRONMENT, ..Failure::failed(format!("`{object}`: {e}")) },
+    }
+}

@@ -1,0 +1,190 @@
+//! What became of the functions a link asked for: found, attached, skipped and why.
+
+use std::collections::HashSet;
+
+use serde_json::{Value, json};
+use skep::link::{AgentRecord, LinkState};
+use skep_proc::demangle::demangle;
+
+use crate::failure::Failure;
+use crate::launch::{Outcome, Program};
+use crate::printer::Printer;
+use crate::report::{Skipped, file_name, skipped_lines};
+
+/// A link's functions, summed up over all processes.
+#[derive(Debug)]
+pub struct Sites {
+    /// Functions that matched.
+    pub matched: usize,
+    /// Those that were not attached.
+    pub skipped: Vec<Skipped>,
+    /// Processes that took part.
+    pub agents: Vec<AgentRecord>,
+    /// The link's patterns.
+    patterns: Vec<String>,
+}
+
+impl Sites {
+    /// Reads a link's state.
+    pub fn new(state: &LinkState) -> Self {
+        let skipped = state.functions.iter().filter_map(|f| {
+            let reason = f.skipped.clone()?;
+            Some(Skipped { function: demangle(&f.name).into_owned(), path: module_path(state, f.module).to_owned(), reason })
+        });
+        Self {
+            matched: state.functions.len(),
+            skipped: skipped.collect(),
+            agents: state.agents.clone(),
+            patterns: state.spec.include.clone(),
+        }
+    }
+
+    /// Functions that were attached.
+    pub fn attached(&self) -> usize {
+        self.matched.saturating_sub(self.skipped.len())
+    }
+
+    /// The longest time that attaching took in one of the processes.
+    pub fn attach_ns(&self) -> u64 {
+        self.agents.iter().map(|a| a.attach_ns).max().unwrap_or(0)
+    }
+
+    /// The longest time from the start of the agent to the program's own code.
+    pub fn start_ns(&self) -> u64 {
+        self.agents.iter().map(|a| a.start_ns).max().unwrap_or(0)
+    }
+
+    /// What the link was asked to attach to.
+    pub fn patterns(&self) -> &[String] {
+        &self.patterns
+    }
+
+    /// The `sites` object of reports.
+    pub fn json(&self) -> Value {
+        json!({
+            "matched": self.matched,
+            "attached": self.attached(),
+            "skipped": self.skipped.iter().map(Skipped::json).collect::<Vec<_>>(),
+        })
+    }
+
+    /// The `processes` list of reports.
+    pub fn processes_json(&self) -> Value {
+        let one = |a: &AgentRecord| json!({"pid": a.pid, "exe": a.exe, "attached": a.attached, "start_ns": a.start_ns, "attach_ns": a.attach_ns, "error": a.error});
+        self.agents.iter().map(one).collect()
+    }
+
+    /// Says how many functions were found and attached. `what` goes in front when there are several links.
+    pub fn note(&self, printer: Printer, what: &str, verbose: bool) {
+        if self.matched > 0 {
+            let of = if self.skipped.is_empty() {
+                String::new()
+            } else {
+                format!(", {} skipped{}", self.skipped.len(), if verbose { "" } else { " (--verbose names them)" })
+            };
+            printer.note(&format!("{what}{} of {} matching functions attached{of}", self.attached(), self.matched));
+            for line in skipped_lines(&self.skipped, verbose) {
+                printer.note(&line);
+            }
+        }
+        let mut told = HashSet::new();
+        for agent in &self.agents {
+            if let Some(error) = &agent.error
+                && told.insert(error)
+            {
+                printer.warning(&format!("nothing was attached in `{}` (process {}): {error}", file_name(&agent.exe), agent.pid));
+            }
+        }
+    }
+
+    /// Tells why nothing was attached; `None` when something was.
+    pub fn failure(&self, program: &Program, outcome: &Outcome) -> Option<Failure> {
+        if self.attached() > 0 {
+            return None;
+        }
+        if self.agents.is_empty() {
+            let early = if outcome.status.is_none() || outcome.interrupted.is_some() { "; it may have been stopped before" } else { "" };
+            let why = program.obstacle.clone().unwrap_or_else(|| format!("it never loaded the preloaded library{early}"));
+            return Some(
+                Failure::failed(format!("the agent did not start in `{}`: {why}", program.name))
+                    .hint("only dynamically linked x86-64 programs that run with the rights of their caller can be traced"),
+            );
+        }
+        if let Some(agent) = self.agents.iter().find(|a| a.error.is_some())
+            && self.agents.iter().all(|a| a.error.is_some())
+        {
+            return Some(Failure::failed(format!("nothing was attached in `{}`", file_name(&agent.exe))));
+        }
+        let patterns: Vec<String> = self.patterns.iter().map(|p| format!("`{p}`")).collect();
+        if self.matched == 0 {
+            let hint = if self.patterns.iter().any(|p| p.contains(['*', ':'])) {
+                "functions go by symbol or demangled name, modules by file name, as in 'libc.so.6:mem*'; libraries loaded later are not seen"
+            } else {
+                "patterns match whole names: try one with `*` around it, and quote it for the shell"
+            };
+            return Some(Failure::failed(format!("no function matches {}", patterns.join(" or "))).hint(hint));
+        }
+        Some(Failure::failed(format!("none of the {} functions that match {} could be attached", self.matched, patterns.join(" or "))))
+    }
+}
+
+/// Finds the path of a module of a link.
+pub fn module_path(state: &LinkState, index: u32) -> &str {
+    state.modules.get(index as usize).map_or("?", String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep::link::{Context, Cookie, FunctionRecord, LinkSpec, When};
+    use std::time::Duration;
+
+    fn state(functions: Vec<FunctionRecord>, agents: Vec<AgentRecord>) -> LinkState {
+        let spec = LinkSpec {
+            program: 1,
+            control: 1,
+            when: When::Session,
+            context: Context::Tracing,
+            cookie: Cookie::Index,
+            max_functions: 9,
+            include: vec!["nosuch".to_owned()],
+            exclude: Vec::new(),
+        };
+        LinkState { spec, modules: vec!["/usr/lib/libx.so.1".to_owned()], functions, agents }
+    }
+
+    fn agent(error: Option<&str>) -> AgentRecord {
+        AgentRecord { pid: 7, exe: "/bin/app".to_owned(), start_ns: 5, attach_ns: 3, attached: 0, error: error.map(str::to_owned) }
+    }
+
+    fn function(skipped: Option<&str>) -> FunctionRecord {
+        FunctionRecord { module: 0, name: "_ZN2ns1fEi".to_owned(), vaddr: 16, size: 4, skipped: skipped.map(str::to_owned) }
+    }
+
+    fn failure(state: &LinkState) -> Option<String> {
+        let program = Program { name: "app".to_owned(), obstacle: None };
+        let outcome = Outcome { status: Some(std::process::ExitStatus::default()), interrupted: None, wall: Duration::ZERO, pid: 7 };
+        Sites::new(state).failure(&program, &outcome).map(|f| f.message)
+    }
+
+    #[test]
+    fn each_way_to_attach_nothing_has_its_message() {
+        assert_eq!(failure(&state(vec![], vec![])).unwrap(), "the agent did not start in `app`: it never loaded the preloaded library");
+        assert_eq!(failure(&state(vec![], vec![agent(None)])).unwrap(), "no function matches `nosuch`");
+        assert_eq!(failure(&state(vec![], vec![agent(Some("no memory"))])).unwrap(), "nothing was attached in `app`");
+        assert_eq!(
+            failure(&state(vec![function(Some("denied"))], vec![agent(None)])).unwrap(),
+            "none of the 1 functions that match `nosuch` could be attached"
+        );
+        assert_eq!(failure(&state(vec![function(None)], vec![agent(None)])), None);
+    }
+
+    #[test]
+    fn the_json_has_the_promised_keys() {
+        let sites = Sites::new(&state(vec![function(None), function(Some("denied: why"))], vec![agent(None)]));
+        assert_eq!(
+            sites.json().to_string(),
+            r#"{"matched":2,"attached":1,"skipped":[{"function":"ns::f(int)","module":"libx.so.1","reason":"denied: why"}]}"#
+        );
+    }
+}

@@ -1,0 +1,147 @@
+//! `skep trace`: one program on every matching function, and a table of what it counted.
+
+use serde_json::json;
+use skep::link::{Cookie, Link, LinkSpec, LinkState, Pattern};
+use skep::load::{Loaded, Loader};
+use skep::maps::Map;
+use skep::object::Object;
+use skep_proc::demangle::demangle;
+
+use crate::args::TraceArgs;
+use crate::failure::{Context, Failure, Result};
+use crate::launch::{self, Launch, Outcome};
+use crate::printer::{Output, Printer};
+use crate::report::{self, Row, Stat};
+use crate::session;
+use crate::sites::{Sites, module_path};
+
+/// The compiled `bpf/trace.bpf.c`.
+static OBJECT: &[u8] = include_bytes!("../bpf/trace.bpf.o");
+/// Its name in messages; nobody should ever see it.
+const OBJECT_NAME: &str = "trace.bpf.o";
+/// Rows of the table when nothing else is asked for.
+const ROWS: usize = 30;
+
+/// Runs the command and prints the report; the exit status is the command's.
+pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
+    for pattern in args.patterns.iter().chain(&args.exclude) {
+        pattern.parse::<Pattern>()?;
+    }
+    let library = launch::library()?;
+    let program = launch::resolve(&args.command)?;
+    let output = Output::open(args.report.output.as_deref())?;
+    let dir = session::directory()?;
+    let object = Object::parse(OBJECT).context(format!("`{OBJECT_NAME}` is damaged"))?;
+    let loaded = Loader::new(&dir).resize("stats", args.max_functions).load(&object).map_err(|e| session::load_failure(e, OBJECT_NAME))?;
+    let (stats, threads) = (map(&loaded, "stats")?, map(&loaded, "threads")?);
+    let [traced] = loaded.programs.as_slice() else { return Err(Failure::environment(format!("`{OBJECT_NAME}` is damaged"))) };
+    let spec = LinkSpec {
+        cookie: Cookie::Index,
+        max_functions: args.max_functions,
+        exclude: args.exclude.clone(),
+        ..LinkSpec::of(traced, &args.patterns).map_err(|e| session::attach_failure(e, OBJECT_NAME))?
+    };
+    let link = Link::create(&dir, spec, None).map_err(|e| session::load_failure(e, OBJECT_NAME))?;
+
+    let launch = Launch { command: &args.command, library: &library, dir: &dir, links: vec![link.id()] };
+    let outcome = launch.run(|| link.turn_off())?;
+
+    let state = link.read()?;
+    let sites = Sites::new(&state);
+    if outcome.status.is_none() {
+        printer.note(&format!("`{}` still runs as process {}, untraced", program.name, outcome.pid));
+    }
+    sites.note(printer, "", args.report.verbose);
+    let mut rows = rows(&state, stats)?;
+    report::sort(&mut rows, args.sort);
+    let lost = lost(threads);
+    note_losses(printer, link.missed(), lost);
+    if args.report.json {
+        let limit = args.limit.filter(|n| *n > 0).unwrap_or(usize::MAX);
+        let document = json!({
+            "command": args.command.iter().map(|a| a.to_string_lossy()).collect::<Vec<_>>(),
+            "status": outcome.status_number(),
+            "wall_ns": nanos(&outcome),
+            "sites": sites.json(),
+            "functions": rows.iter().take(limit).map(report::row_json).collect::<Vec<_>>(),
+            "missed": link.missed(),
+            "lost": lost,
+            "start_ns": sites.start_ns(),
+            "attach_ns": sites.attach_ns(),
+            "processes": sites.processes_json(),
+        });
+        printer.json(output, &document)?;
+    } else if sites.attached() > 0 {
+        let limit = match args.limit {
+            Some(0) => usize::MAX,
+            limit => limit.unwrap_or(ROWS),
+        };
+        let shown = rows.get(..limit.min(rows.len())).unwrap_or_default();
+        let width = output.width();
+        printer.data(output, |out| report::table(out, shown, width))?;
+        if rows.is_empty() {
+            printer.note("none of them was called");
+        } else if shown.len() < rows.len() {
+            printer.note(&format!("{} more functions were called; `--limit 0` shows all", rows.len() - shown.len()));
+        }
+    }
+    match sites.failure(&program, &outcome) {
+        Some(failure) => Err(failure),
+        None => Ok(outcome.code()),
+    }
+}
+
+/// Wall time of the command as a number.
+pub fn nanos(outcome: &Outcome) -> u64 {
+    u64::try_from(outcome.wall.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn map<'a>(loaded: &'a Loaded, name: &str) -> Result<&'a Map> {
+    let found = loaded.maps.iter().find(|m| m.name == name);
+    found.map(|m| &*m.map).ok_or_else(|| Failure::environment(format!("`{OBJECT_NAME}` has no map `{name}`")))
+}
+
+/// The functions that were called.
+fn rows(state: &LinkState, stats: &Map) -> Result<Vec<Row>> {
+    let mut value = vec![0; stats.user_value_size()];
+    let mut rows = Vec::new();
+    for (index, function) in (0_u32..).zip(&state.functions).filter(|(_, f)| f.skipped.is_none()) {
+        if index >= stats.def().max_entries {
+            break;
+        }
+        stats.lookup_into(&index.to_le_bytes(), &mut value).context("cannot read the statistics")?;
+        let stat = Stat::sum(&value);
+        if stat.calls > 0 {
+            rows.push(Row {
+                name: demangle(&function.name).into_owned(),
+                symbol: function.name.clone(),
+                path: module_path(state, function.module).to_owned(),
+                stat,
+            });
+        }
+    }
+    Ok(rows)
+}
+
+/// Where `lost` stands in `struct thread` (`bpf/trace.bpf.c`).
+const LOST: usize = 24;
+
+/// Adds up over all threads the returns whose entry was not known.
+fn lost(threads: &Map) -> u64 {
+    let stride = (threads.def().value_size as usize).next_multiple_of(8).max(1);
+    let Ok(value) = threads.lookup(&0_u32.to_le_bytes()) else { return 0 };
+    let word = |thread: &[u8]| thread.get(LOST..LOST + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
+    value.chunks_exact(stride).map(word).fold(0, u64::saturating_add)
+}
+
+fn note_losses(printer: Printer, missed: u64, lost: u64) {
+    if missed > 0 {
+        printer
+            .note(&format!("{missed} calls were made from inside the tracer or a signal handler that interrupted it, and are not counted"));
+    }
+    if lost > 0 {
+        printer.note(&format!(
+            "{lost} calls were deeper than the tracer's stack of 1023 or returned on another thread: counted, but not timed"
+        ));
+    }
+}
