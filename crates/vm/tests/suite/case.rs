@@ -6,6 +6,7 @@ use skep_vm::{Env, HelperImpl};
 use crate::suite::run_in;
 
 /// One case.
+#[allow(dead_code, reason = "each test binary uses a part")]
 pub struct Case {
     pub insns: Vec<Insn>,
     pub raw: Option<Vec<u64>>,
@@ -49,16 +50,19 @@ pub fn parse(data: &str) -> Result<Case, String> {
     })
 }
 
+#[allow(dead_code, reason = "each test binary uses a part")]
 unsafe extern "C" fn identity(a: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
     a
 }
 
 /// Helper 5 of the public suite gives back its first argument.
+#[allow(dead_code, reason = "each test binary uses a part")]
 fn helpers(id: u32) -> Option<HelperImpl> {
     (id == 5).then_some(HelperImpl::plain(identity))
 }
 
 /// Runs a program on one engine with `mem` in r1 and its length in r2.
+#[allow(dead_code, reason = "each test binary uses a part")]
 pub fn run(engine: &str, insns: &[Insn], mem: &mut [u8]) -> Result<u64, String> {
     let (at, len) = if mem.is_empty() { (0, 0) } else { (mem.as_mut_ptr() as u64, mem.len() as u64) };
     run_in(engine, insns, &Env { maps: &[], helper: &helpers }, [at, len, 0, 0, 0])

@@ -1,0 +1,432 @@
+//! Random programs.
+//!
+//! They end and stay inside their memory: r9 always points to the shared buffer, loops count in a stack slot that nothing
+//! else touches, and no stack address gets into a result. With [`Taste::Kernel`] they are also what the kernel's verifier
+//! accepts: accesses aligned, atomics on the stack only, no helpers.
+
+use skep_isa::{Insn, op};
+
+/// Bytes of the shared buffer.
+pub const BUFFER: usize = 256;
+/// Stack bytes that random loads and stores use; below them lie loop counters.
+const STACK: i16 = 128;
+/// A helper that no table knows, so all five arguments count.
+pub const MIX: u32 = 0x9000;
+
+/// SplitMix64.
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u64) as usize]
+    }
+
+    fn value(&mut self) -> u64 {
+        match self.below(6) {
+            0 => self.next(),
+            1 => self.below(16),
+            2 => 0u64.wrapping_sub(self.below(16)),
+            3 => 1 << self.below(64),
+            4 => self.pick(&[0x7fff_ffff, 0x8000_0000, 0xffff_ffff, i64::MAX as u64, i64::MIN as u64, 0x8000_0000_0000_0001]),
+            _ => self.next() & 0xffff_ffff,
+        }
+    }
+
+    fn imm(&mut self) -> i32 {
+        self.value() as i32
+    }
+
+    /// A register other than the buffer's and the frame pointer.
+    fn reg(&mut self) -> u8 {
+        self.below(9) as u8
+    }
+}
+
+/// Who must accept the programs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[allow(dead_code, reason = "each test binary uses one")]
+pub enum Taste {
+    Engines,
+    Kernel,
+}
+
+struct Maker {
+    taste: Taste,
+    rng: Rng,
+    out: Vec<Insn>,
+    loops: i16,
+    /// Local calls still to be pointed at a function: slots.
+    calls: Vec<usize>,
+    main: bool,
+}
+
+impl Maker {
+    fn push(&mut self, code: u8, dst: u8, src: u8, off: i16, imm: i32) {
+        self.out.push(Insn::new(code, dst, src, off, imm));
+    }
+
+    fn set(&mut self, reg: u8) {
+        let v = self.rng.value();
+        match self.rng.below(3) {
+            0 => self.out.extend(Insn::ld_imm64(reg, 0, v)),
+            1 => self.push(op::ALU | op::K | op::MOV, reg, 0, 0, v as i32),
+            _ => self.out.push(Insn::mov64_imm(reg, v as i32)),
+        }
+    }
+
+    fn alu(&mut self) {
+        let (d, s) = (self.rng.reg(), self.rng.reg());
+        let class = self.rng.pick(&[op::ALU, op::ALU64]);
+        let x = self.rng.pick(&[op::K, op::X]);
+        let o = self.rng.pick(&[
+            op::ADD,
+            op::SUB,
+            op::MUL,
+            op::DIV,
+            op::OR,
+            op::AND,
+            op::LSH,
+            op::RSH,
+            op::NEG,
+            op::MOD,
+            op::XOR,
+            op::MOV,
+            op::ARSH,
+            op::END,
+        ]);
+        let imm = if x == op::X { 0 } else { self.rng.imm() };
+        let s = if x == op::X { s } else { 0 };
+        match o {
+            op::NEG => self.push(class | o, d, 0, 0, 0),
+            op::END if class == op::ALU => {
+                let bits = self.rng.pick(&[16, 32, 64]);
+                self.push(class | o | x, d, 0, 0, bits);
+            }
+            op::END => {
+                let bits = self.rng.pick(&[16, 32, 64]);
+                self.push(class | o, d, 0, 0, bits);
+            }
+            op::LSH | op::RSH | op::ARSH if x == op::K => {
+                let n = self.rng.below(if class == op::ALU { 32 } else { 64 });
+                self.push(class | o, d, 0, 0, n as i32);
+            }
+            op::DIV | op::MOD => {
+                let signed = self.rng.below(2) as i16;
+                let imm = if self.taste == Taste::Kernel && x == op::K { imm | 1 } else { imm };
+                self.push(class | x | o, d, s, signed, imm);
+            }
+            op::MOV if x == op::X => {
+                let bits = self.rng.pick(if class == op::ALU { &[0, 0, 8, 16] } else { &[0, 0, 8, 16, 32][..] });
+                self.push(class | x | o, d, s, bits, 0);
+            }
+            _ => self.push(class | x | o, d, s, 0, imm),
+        }
+    }
+
+    /// A place in the buffer or on the stack for an access of `bytes`, aligned when asked.
+    fn place(&mut self, bytes: i16, aligned: bool) -> (u8, i16) {
+        let (base, from, len) = self.rng.pick(&[(9, 0, BUFFER as i16), (10, -STACK, STACK)]);
+        let off = from + self.rng.below((len - bytes + 1) as u64) as i16;
+        let aligned = aligned || self.taste == Taste::Kernel;
+        (base, if aligned { off & !(bytes - 1) } else { off })
+    }
+
+    fn memory(&mut self) {
+        let (size, bytes) = self.rng.pick(&[(op::B, 1), (op::H, 2), (op::W, 4), (op::DW, 8)]);
+        let (base, off) = self.place(bytes, false);
+        let (r, imm) = (self.rng.reg(), self.rng.imm());
+        match self.rng.below(4) {
+            0 => self.push(op::LDX | op::MEM | size, r, base, off, 0),
+            1 if size != op::DW => self.push(op::LDX | op::MEMSX | size, r, base, off, 0),
+            2 => self.push(op::ST | op::MEM | size, base, 0, off, imm),
+            _ => self.push(op::STX | op::MEM | size, base, r, off, 0),
+        }
+    }
+
+    fn atomic(&mut self) {
+        let (size, bytes) = self.rng.pick(&[(op::W, 4), (op::DW, 8)]);
+        let (mut base, mut off) = self.place(bytes, true);
+        if self.taste == Taste::Kernel && base == 9 {
+            (base, off) = (10, -8);
+        }
+        let r = self.rng.reg();
+        match self.rng.below(6) {
+            0 => self.push(op::STX | op::ATOMIC | size, r, base, off, op::ATOMIC_LOAD_ACQ),
+            1 => self.push(op::STX | op::ATOMIC | size, base, r, off, op::ATOMIC_STORE_REL),
+            2 => {
+                // Half of the time the comparison succeeds.
+                if self.rng.below(2) == 0 {
+                    self.push(op::LDX | op::MEM | size, 0, base, off, 0);
+                }
+                self.push(op::STX | op::ATOMIC | size, base, r, off, op::ATOMIC_CMPXCHG);
+            }
+            3 => self.push(op::STX | op::ATOMIC | size, base, r, off, op::ATOMIC_XCHG),
+            _ => {
+                let what = self.rng.pick(&[op::ATOMIC_ADD, op::ATOMIC_OR, op::ATOMIC_AND, op::ATOMIC_XOR]);
+                let fetch = self.rng.pick(&[0, op::ATOMIC_FETCH]);
+                // r0 as address is a case of its own.
+                if self.rng.below(4) == 0 && base == 9 {
+                    self.out.push(Insn::mov64_reg(0, 9));
+                    self.push(op::STX | op::ATOMIC | size, 0, r, off, what | fetch);
+                    self.set(0);
+                } else {
+                    self.push(op::STX | op::ATOMIC | size, base, r, off, what | fetch);
+                }
+            }
+        }
+    }
+
+    /// A forward jump over a few random instructions.
+    fn branch(&mut self) {
+        let at = self.out.len();
+        let (d, s, imm) = (self.rng.reg(), self.rng.reg(), self.rng.imm());
+        let o = self.rng.pick(&[
+            op::JA,
+            op::JEQ,
+            op::JGT,
+            op::JGE,
+            op::JSET,
+            op::JNE,
+            op::JSGT,
+            op::JSGE,
+            op::JLT,
+            op::JLE,
+            op::JSLT,
+            op::JSLE,
+        ]);
+        let class = self.rng.pick(&[op::JMP, op::JMP32]);
+        let imm = if self.rng.below(4) == 0 { 0 } else { imm };
+        if o == op::JA {
+            self.push(class | o, 0, 0, 0, 0);
+        } else if self.rng.below(2) == 0 {
+            self.push(class | op::X | o, d, s, 0, 0);
+        } else {
+            self.push(class | op::K | o, d, 0, 0, imm);
+        }
+        // Sometimes far enough for the long form.
+        for _ in 0..self.rng.pick(&[0, 1, 1, 2, 3, 5, 40]) {
+            self.simple();
+        }
+        let distance = self.out.len() - at - 1;
+        if self.out[at].code == op::JMP32 | op::JA {
+            self.out[at].imm = distance as i32;
+        } else {
+            self.out[at].off = distance as i16;
+        }
+    }
+
+    fn simple(&mut self) {
+        match self.rng.below(10) {
+            0..5 => self.alu(),
+            5..8 => self.memory(),
+            8 => self.atomic(),
+            _ => self.idiom(),
+        }
+    }
+
+    /// Sequences that the code generator treats as one, and near misses of them.
+    fn idiom(&mut self) {
+        let (a, mut u, mut t) = (self.rng.reg(), self.rng.reg(), self.rng.reg());
+        if self.rng.below(8) != 0 {
+            u = (a + 1 + u % 7) % 9;
+            t = (0..9).find(|r| *r != a && *r != u).unwrap_or(t);
+        }
+        let class = self.rng.pick(&[op::ALU, op::ALU64]);
+        let bits = if class == op::ALU { 32 } else { 64 };
+        let k = 1 + self.rng.below(bits - 1) as i32;
+        let rest = if self.rng.below(8) == 0 { k } else { bits as i32 - k };
+        let (l, r) = self.rng.pick(&[(op::LSH, op::RSH), (op::RSH, op::LSH)]);
+        match self.rng.below(8) {
+            0 => {
+                self.push(class | op::X | op::MOV, u, a, 0, 0);
+                self.push(class | l, u, 0, 0, k);
+                self.push(class | r, a, 0, 0, rest);
+                let (x, y) = self.rng.pick(&[(a, u), (u, a)]);
+                self.push(class | op::X | op::OR, x, y, 0, 0);
+                self.kill(y);
+            }
+            1 => {
+                self.push(class | op::X | op::MOV, u, a, 0, 0);
+                self.push(class | l, u, 0, 0, k);
+                self.push(class | op::X | op::MOV, t, a, 0, 0);
+                self.push(class | r, t, 0, 0, rest);
+                let (x, y) = self.rng.pick(&[(t, u), (u, t)]);
+                self.push(class | op::X | op::OR, x, y, 0, 0);
+                self.kill(y);
+            }
+            2 => {
+                if self.rng.below(2) == 0 {
+                    self.out.push(Insn::mov64_reg(u, a));
+                }
+                self.push(op::ALU64 | op::LSH, u, 0, 0, 32);
+                let right = self.rng.pick(&[op::RSH, op::ARSH]);
+                self.push(op::ALU64 | right, u, 0, 0, 32);
+            }
+            3 => {
+                self.out.push(Insn::mov64_reg(u, a));
+                if self.rng.below(2) == 0 {
+                    let n = self.rng.below(5) as i32;
+                    self.push(op::ALU64 | op::LSH, u, 0, 0, n);
+                }
+                if self.rng.below(2) == 0 {
+                    self.push(op::ALU64 | op::X | op::ADD, u, t, 0, 0);
+                } else {
+                    let imm = self.rng.imm();
+                    self.push(op::ALU64 | op::ADD, u, 0, 0, imm);
+                }
+            }
+            4 => {
+                let (size, bytes) = self.rng.pick(&[(op::B, 1), (op::H, 2), (op::W, 4), (op::DW, 8)]);
+                let (base, off) = self.place(bytes, false);
+                self.push(op::LDX | op::MEM | size, u, base, off, 0);
+                let o = self.rng.pick(&[op::ADD, op::SUB, op::OR, op::AND, op::XOR, op::MUL]);
+                let imm = self.rng.imm();
+                if self.rng.below(2) == 0 {
+                    self.push(class | o, u, 0, 0, imm);
+                } else {
+                    self.push(class | op::X | o, u, a, 0, 0);
+                }
+                self.push(op::STX | op::MEM | size, base, u, off, 0);
+                self.kill(u);
+            }
+            5 => {
+                let (size, bytes) = self.rng.pick(&[(op::B, 1), (op::W, 4), (op::DW, 8)]);
+                let (base, off) = self.place(bytes, false);
+                self.push(op::LDX | op::MEM | size, u, base, off, 0);
+                let o = self.rng.pick(&[op::ADD, op::SUB, op::OR, op::AND, op::XOR]);
+                self.push(class | op::X | o, t, u, 0, 0);
+                self.kill(u);
+                let zero = self.rng.pick(&[op::JEQ, op::JNE]);
+                let jump = self.rng.pick(&[op::JMP, op::JMP32]);
+                self.push(jump | zero, t, 0, 1, 0);
+                self.alu_one();
+            }
+            6 => {
+                let (size, bytes, swap) = self.rng.pick(&[(op::H, 2, 16), (op::W, 4, 32), (op::DW, 8, 64), (op::W, 4, 64)]);
+                let (base, off) = self.place(bytes, false);
+                self.push(op::LDX | op::MEM | size, u, base, off, 0);
+                let code = self.rng.pick(&[op::ALU | op::X | op::END, op::ALU64 | op::END, op::ALU | op::END]);
+                self.push(code, u, 0, 0, swap);
+            }
+            _ => {
+                let o = self.rng.pick(&[op::ADD, op::SUB, op::OR, op::AND, op::XOR]);
+                self.push(class | op::X | o, a, u, 0, 0);
+                let zero = self.rng.pick(&[op::JEQ, op::JNE]);
+                let jump = self.rng.pick(&[op::JMP, op::JMP32]);
+                self.push(jump | zero, a, 0, 1, 0);
+                self.alu_one();
+            }
+        }
+    }
+
+    /// One arithmetic instruction of exactly one slot.
+    fn alu_one(&mut self) {
+        let (r, imm) = (self.rng.reg(), self.rng.imm());
+        self.push(op::ALU64 | op::XOR, r, 0, 0, imm);
+    }
+
+    /// Makes a register dead here, usually.
+    fn kill(&mut self, reg: u8) {
+        if self.rng.below(4) != 0 {
+            self.set(reg);
+        }
+    }
+
+    fn call(&mut self) {
+        if self.taste == Taste::Kernel && !self.main {
+            return;
+        }
+        if self.main && (self.taste == Taste::Kernel || self.rng.below(2) == 0) {
+            self.out.push(Insn::mov64_reg(1, 9));
+            self.calls.push(self.out.len());
+            self.push(op::CALL, 0, op::PSEUDO_CALL, 0, 0);
+        } else {
+            self.out.push(Insn::call(MIX));
+        }
+        for r in 1..=5 {
+            self.set(r);
+        }
+    }
+
+    /// A loop of a few rounds.
+    fn repeat(&mut self) {
+        if self.loops == 16 {
+            return;
+        }
+        self.loops += 1;
+        let slot = -STACK - 8 * self.loops;
+        let rounds = 1 + self.rng.below(5) as i32;
+        self.push(op::ST | op::MEM | op::DW, 10, 0, slot, rounds);
+        let head = self.out.len();
+        for _ in 0..1 + self.rng.below(8) {
+            self.step(false);
+        }
+        let t = self.rng.reg();
+        self.push(op::LDX | op::MEM | op::DW, t, 10, slot, 0);
+        self.push(op::ALU64 | op::ADD, t, 0, 0, -1);
+        self.push(op::STX | op::MEM | op::DW, 10, t, slot, 0);
+        let back = head as i64 - self.out.len() as i64 - 1;
+        self.push(op::JMP | op::JNE, t, 0, back as i16, 0);
+    }
+
+    fn step(&mut self, loops: bool) {
+        match self.rng.below(16) {
+            0..8 => self.simple(),
+            8..11 => self.idiom(),
+            11..14 => self.branch(),
+            14 => self.call(),
+            _ if loops => self.repeat(),
+            _ => self.simple(),
+        }
+    }
+
+    /// A function: sets every register and stack slot, works, and leaves all registers in the buffer.
+    fn function(&mut self, steps: u64) {
+        self.out.push(Insn::mov64_reg(9, 1));
+        for off in (-STACK..0).step_by(8) {
+            let imm = self.rng.imm();
+            self.push(op::ST | op::MEM | op::DW, 10, 0, off, imm);
+        }
+        for r in 0..9 {
+            self.set(r);
+        }
+        self.loops = 0;
+        for _ in 0..steps {
+            self.step(true);
+        }
+        for r in 0..9 {
+            self.push(op::STX | op::MEM | op::DW, 9, r, i16::from(r) * 8, 0);
+        }
+        self.out.push(Insn::exit());
+    }
+}
+
+/// Makes the program of a seed.
+pub fn program(seed: u64, taste: Taste) -> Vec<Insn> {
+    let mut m = Maker { taste, rng: Rng(seed), out: Vec::new(), loops: 0, calls: Vec::new(), main: true };
+    let steps = 4 + m.rng.below(if taste == Taste::Kernel { 25 } else { 60 });
+    m.function(steps);
+    m.main = false;
+    let calls = std::mem::take(&mut m.calls);
+    let mut starts = Vec::new();
+    for _ in 0..calls.len().min(2) {
+        starts.push(m.out.len());
+        m.function(10);
+    }
+    for (n, at) in calls.iter().enumerate() {
+        m.out[*at].imm = (starts[n % starts.len()] - at - 1) as i32;
+    }
+    m.out
+}
