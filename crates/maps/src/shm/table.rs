@@ -263,7 +263,7 @@ pub(crate) unsafe fn hash(seed: u64, key: *const u8, len: usize) -> u64 {
         let wide = u128::from(a) * u128::from(K);
         (wide as u64) ^ ((wide >> 64) as u64)
     };
-    let mut h = seed ^ 0x51_7cc1_b727_220a_95;
+    let mut h = seed ^ 0x517c_c1b7_2722_0a95;
     let mut i = 0usize;
     // SAFETY: whole words first, then what remains.
     unsafe {
