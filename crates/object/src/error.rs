@@ -96,15 +96,27 @@ pub enum LinkError {
         /// Its name.
         symbol: String,
     },
-    /// The program needs CO-RE relocations.
-    #[error("program `{program}`, insn {insn}: CO-RE relocations are not supported yet ({access})")]
-    Core {
+    /// The program needs CO-RE relocations, and no types were given to resolve them against.
+    #[error("program `{program}`, insn {insn}: CO-RE relocation ({access}) needs the types of the code it looks at")]
+    CoreTarget {
         /// The program.
         program: String,
         /// The first instruction to be relocated, counted in its section.
         insn: usize,
-        /// What it reaches for: kind, type, access string.
+        /// What it reaches for: question, type, access string.
         access: String,
+    },
+    /// A CO-RE relocation cannot be done.
+    #[error("program `{program}`, insn {insn}: CO-RE relocation ({access}): {what}")]
+    Core {
+        /// The program.
+        program: String,
+        /// The instruction to be relocated, counted in its section.
+        insn: usize,
+        /// What it reaches for: question, type, access string.
+        access: String,
+        /// What does not fit.
+        what: String,
     },
     /// A relocation does not fit the instruction it stands at, or leads nowhere.
     #[error("program `{program}`, insn {insn}: {what}")]

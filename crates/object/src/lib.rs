@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod btf;
+mod core;
 mod elf;
 mod error;
 mod kconfig;
@@ -20,8 +21,10 @@ mod object;
 mod program;
 
 pub use btf::Btf;
+pub use core::{CoreTarget, POISON_CORE};
 pub use error::{LinkError, ObjectError};
 pub use kconfig::{KconfigKind, KconfigVar};
+pub use link::{LinkOptions, POISON_KFUNC};
 pub use linked::{Line, Linked, LinkedMap, Subprog};
 pub use map::{InnerValue, MapSpec};
 pub use object::Object;

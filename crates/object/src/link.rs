@@ -1,6 +1,6 @@
 //! Linking: a function and all it calls become one run of instructions, references become numbers.
 
-use crate::btf::CoreRelo;
+use crate::core::{self, CoreError, CoreTarget, Fitter};
 use crate::linked::{Line, Linked, LinkedMap, Subprog};
 use crate::program::{Code, Function, FunctionId, Program, Ref};
 use crate::{LinkError, Object, kconfig};
@@ -10,8 +10,18 @@ use std::collections::HashMap;
 
 /// Longest source line that is kept, in characters; a line may be a whole generated file.
 const MAX_TEXT: usize = 240;
-/// Number of a call to a weak kernel function that is not on offer; the verifier refuses it where it can be reached.
-const MISSING_KFUNC: i32 = i32::MAX;
+/// Helper number of a call to a weak kernel function that is not on offer; libbpf's number. The verifier refuses it
+/// where it can be reached.
+pub const POISON_KFUNC: i32 = 2_002_000_000;
+
+/// Says how a program is to be linked; the default is what its section says, without types to fit to.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct LinkOptions<'a> {
+    /// Take the program as one of this family, whatever its section is called.
+    pub def: Option<&'static SecDef>,
+    /// The types that CO-RE relocations are resolved against.
+    pub target: Option<&'a CoreTarget>,
+}
 
 impl Object {
     /// Makes a program ready for the verifier, as its section's name says.
@@ -20,20 +30,21 @@ impl Object {
     /// When the section's name is unknown, when the program refers to something that is not there, or when it needs
     /// CO-RE relocations.
     pub fn link(&self, program: usize) -> Result<Linked, LinkError> {
-        let p = self.programs.get(program).ok_or(LinkError::NoProgram { index: program })?;
-        let def = p.def.ok_or_else(|| LinkError::Section { program: p.name.clone(), section: p.section.clone() })?;
-        self.link_as(program, def)
+        self.link_with(program, &LinkOptions::default())
     }
 
-    /// Makes a program ready for the verifier as if its section belonged to the given family.
+    /// Makes a program ready for the verifier.
     ///
     /// # Errors
-    /// As [`link`](Self::link), whatever the section's name.
-    pub fn link_as(&self, program: usize, def: &SecDef) -> Result<Linked, LinkError> {
+    /// When the section's name is unknown and no family is given, when the program refers to something that is not
+    /// there, or when it needs CO-RE relocations and there are no types to fit it to.
+    pub fn link_with(&self, program: usize, options: &LinkOptions<'_>) -> Result<Linked, LinkError> {
         let p = self.programs.get(program).ok_or(LinkError::NoProgram { index: program })?;
+        let def = options.def.or(p.def).ok_or_else(|| LinkError::Section { program: p.name.clone(), section: p.section.clone() })?;
         let mut linker = Linker {
             object: self,
             program: p,
+            fitter: self.btf.as_ref().map(|btf| Fitter::new(btf, options.target)),
             insns: Vec::new(),
             placed: Vec::new(),
             starts: HashMap::new(),
@@ -64,6 +75,8 @@ impl Object {
 struct Linker<'a> {
     object: &'a Object,
     program: &'a Program,
+    /// Does CO-RE relocations; only objects with types have any.
+    fitter: Option<Fitter<'a>>,
     insns: Vec<Insn>,
     /// The functions with their first instruction, in order.
     placed: Vec<(FunctionId, usize)>,
@@ -118,12 +131,12 @@ impl<'a> Linker<'a> {
         }
         let base = self.insns.len();
         let Some((code, function)) = self.get(id) else { return Ok(base) };
-        self.refuse_core(code, function)?;
         let insns = base + function.len;
         if insns > op::MAX_INSNS {
             return Err(LinkError::TooLong { program: self.program.name.clone(), insns, limit: op::MAX_INSNS });
         }
         self.insns.extend_from_slice(code.body(function));
+        self.fit(code, function, base)?;
         self.placed.push((id, base));
         self.starts.insert(id, base);
         self.open.push(Open { id, code, function, base, at: base });
@@ -205,7 +218,7 @@ impl<'a> Linker<'a> {
             Some(Ref::Extern { name, weak }) => {
                 let imm = match helper::kfunc(name) {
                     Some(h) => h.id as i32,
-                    None if *weak => MISSING_KFUNC,
+                    None if *weak => POISON_KFUNC,
                     None => return Err(self.missing(name, here)),
                 };
                 return Ok(Insn { imm, ..insn.with_src(0) });
@@ -227,10 +240,22 @@ impl<'a> Linker<'a> {
         LinkError::Extern { program: self.program.name.clone(), insn: here.in_section(), kind, symbol: symbol.to_owned() }
     }
 
-    fn refuse_core(&self, code: &Code, function: &Function) -> Result<(), LinkError> {
-        let Some((insn, relo)) = code.records(&code.core, function, |c| c.offset).next() else { return Ok(()) };
-        let access = self.object.describe_core(relo);
-        Err(LinkError::Core { program: self.program.name.clone(), insn: function.start + insn, access })
+    /// Does the CO-RE relocations of a function whose copy begins at `base`.
+    fn fit(&mut self, code: &Code, function: &Function, base: usize) -> Result<(), LinkError> {
+        let Some(fitter) = &self.fitter else { return Ok(()) };
+        for (insn, relo) in code.records(&code.core, function, |c| c.offset) {
+            let Some(insns) = self.insns.get_mut(base + insn..) else { continue };
+            let whole = (relo.offset as usize).is_multiple_of(Insn::SIZE);
+            let fitted = if whole { fitter.fit(relo, insns) } else { Err("relocation of no instruction".into()) };
+            let Err(e) = fitted else { continue };
+            let access = self.object.btf.as_ref().map(|btf| core::describe(btf, relo)).unwrap_or_default();
+            let (program, insn) = (self.program.name.clone(), function.start + insn);
+            return Err(match e {
+                CoreError::NoTarget => LinkError::CoreTarget { program, insn, access },
+                CoreError::Other(what) => LinkError::Core { program, insn, access, what },
+            });
+        }
+        Ok(())
     }
 
     fn subprogs(&self) -> Vec<Subprog> {
@@ -281,26 +306,5 @@ impl Object {
             (_, Some(_)) => "kernel variable",
             _ => "external symbol",
         }
-    }
-
-    fn describe_core(&self, relo: &CoreRelo) -> String {
-        const KINDS: &[&str] = &[
-            "byte_off",
-            "byte_sz",
-            "field_exists",
-            "signed",
-            "lshift_u64",
-            "rshift_u64",
-            "local_type_id",
-            "target_type_id",
-            "type_exists",
-            "type_size",
-            "enumval_exists",
-            "enumval_value",
-            "type_matches",
-        ];
-        let kind = KINDS.get(relo.kind as usize).copied().unwrap_or("unknown");
-        let Some(btf) = &self.btf else { return kind.to_owned() };
-        format!("{kind} of `{}`, {}", btf.describe(relo.type_id), btf.string(relo.access_off).chars().take(MAX_TEXT).collect::<String>())
     }
 }

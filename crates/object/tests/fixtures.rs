@@ -1,7 +1,7 @@
 //! What is read out of the committed objects, program by program and map by map.
 
 use skep_isa::{AttachType, Insn, MapFlags, MapType, ProgramType, helper, op};
-use skep_object::{InnerValue, LinkError, Linked, MapSpec, Object, ObjectError};
+use skep_object::{CoreTarget, InnerValue, LinkError, LinkOptions, Linked, MapSpec, Object, ObjectError, POISON_CORE, POISON_KFUNC};
 
 fn bytes(name: &str) -> Vec<u8> {
     std::fs::read(format!("{}/tests/data/{name}.bpf.o", env!("CARGO_MANIFEST_DIR"))).expect("the fixture is committed")
@@ -191,8 +191,8 @@ fn missing_weak_symbols_are_zero_and_missing_strong_ones_are_named() {
     let addresses: Vec<_> = l.insns.iter().filter(|i| i.is_ld_imm64()).map(|i| (i.src(), i.imm)).collect();
     assert!(addresses.contains(&(0, 0)), "the missing ones: {addresses:?}");
     assert!(addresses.iter().all(|(src, imm)| *src == 0 && matches!(imm, 0 | 1)), "{addresses:?}");
-    let unknown = |i: &&Insn| i.is_helper_call() && helper::by_id(i.imm as u32).is_none();
-    assert_eq!(l.insns.iter().filter(unknown).count(), 1, "the call that is never reached");
+    let poison = |i: &&Insn| i.is_helper_call() && i.imm == POISON_KFUNC;
+    assert_eq!(l.insns.iter().filter(poison).count(), 1, "the call that is never reached");
     let message = |name: &str| link(&o, name).map(|l| l.name).map_err(|e| e.to_string());
     assert!(message("strong_function").is_err_and(|e| e.ends_with("kernel function `bpf_nowhere` is not available")));
     assert!(message("strong_variable").is_err_and(|e| e.ends_with("kernel variable `kernel_variable` is not available")));
@@ -200,11 +200,31 @@ fn missing_weak_symbols_are_zero_and_missing_strong_ones_are_named() {
 }
 
 #[test]
-fn a_program_that_needs_core_is_refused_alone() {
+fn a_program_that_needs_other_types_is_refused_alone_without_them() {
     let o = object("core");
-    let e = link(&o, "needs_core").map(|l| l.name).expect_err("it needs relocation");
-    assert_eq!(e.to_string(), "program `needs_core`, insn 0: CO-RE relocations are not supported yet (byte_off of `struct task`, 0:1)");
+    let e = link(&o, "loads").map(|l| l.name).expect_err("it needs relocation");
+    let want = "program `loads`, insn 0: CO-RE relocation (byte_off of `struct task`, 0:0) needs the types of the code it looks at";
+    assert_eq!(e.to_string(), want);
     assert!(link(&o, "needs_none").is_ok());
+    // So is one that could mean several things. What the others become is compared with libbpf elsewhere.
+    let target = CoreTarget::new(object("core_target").btf.expect("built with -g"));
+    let options = LinkOptions { target: Some(&target), ..LinkOptions::default() };
+    let index = o.program("bad_ambiguous").expect("the fixture has it");
+    let e = o.link_with(index, &options).map(|l| l.name).expect_err("two types have the name");
+    assert!(
+        e.to_string().ends_with("(byte_off of `struct two_answers`, 0:0): several types named `two_answers` give different answers"),
+        "{e}"
+    );
+}
+
+#[test]
+fn what_the_target_does_not_have_becomes_poison() {
+    let o = object("core");
+    let target = CoreTarget::new(object("core_target").btf.expect("built with -g"));
+    let options = LinkOptions { target: Some(&target), ..LinkOptions::default() };
+    let l = o.link_with(o.program("gone").expect("the fixture has it"), &options).expect("it is guarded by a question");
+    let poison: Vec<_> = l.insns.iter().filter(|i| i.is_helper_call()).map(|i| i.imm).collect();
+    assert_eq!(poison, [POISON_CORE]);
 }
 
 #[test]
@@ -246,7 +266,10 @@ fn objects_without_function_symbols_are_one_program_a_section() {
         b[s + 16..s + 24].fill(0);
     }
     let o = Object::parse(&b).expect("still an object");
-    assert_eq!(o.programs.iter().map(|p| (p.name.as_str(), p.section.as_str())).collect::<Vec<_>>(), [("needs_core", "uprobe")]);
+    assert_eq!(
+        o.programs.iter().map(|p| (p.name.as_str(), p.section.as_str())).collect::<Vec<_>>(),
+        [("loads", "socket"), ("needs_none", "uprobe")]
+    );
 }
 
 #[test]

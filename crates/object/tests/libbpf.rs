@@ -1,11 +1,11 @@
 //! Compares with libbpf: what it made of the same objects is recorded in `tests/data/*.libbpf.txt` (see `record.c`).
 
 use skep_isa::{Insn, op};
-use skep_object::{MapSpec, Object};
+use skep_object::{CoreTarget, LinkOptions, MapSpec, Object};
 use std::collections::HashMap;
 use std::fmt::Write;
 
-const OBJECTS: &[&str] = &["several", "inner", "plain", "values", "kconfig", "cpu_v1", "cpu_v2", "cpu_v3", "cpu_v4"];
+const OBJECTS: &[&str] = &["several", "inner", "plain", "values", "kconfig", "core", "cpu_v1", "cpu_v2", "cpu_v3", "cpu_v4"];
 
 fn data(file: &str) -> Vec<u8> {
     let path = format!("{}/tests/data/{file}", env!("CARGO_MANIFEST_DIR"));
@@ -35,8 +35,9 @@ fn describe_map(m: &MapSpec) -> String {
 }
 
 /// Writes a linked program as `record.c` does: maps by name, instructions as one number each.
-fn describe_program(o: &Object, index: usize) -> String {
-    let l = o.link(index).expect("libbpf links it too");
+fn describe_program(o: &Object, index: usize, target: &CoreTarget) -> String {
+    let options = LinkOptions { target: Some(target), ..LinkOptions::default() };
+    let l = o.link_with(index, &options).expect("libbpf links it too");
     let attach = l.attach_type.map_or(0, |a| a as u32);
     let mut out = format!("program {} section={} type={} attach={attach}\n", l.name, l.section, l.prog_type as u32);
     let mut second = false;
@@ -60,6 +61,8 @@ fn describe_program(o: &Object, index: usize) -> String {
 
 #[test]
 fn maps_and_linked_instructions_are_those_of_libbpf() {
+    let target = Object::parse(&data("core_target.bpf.o")).expect("the fixture is good").btf.expect("built with -g");
+    let target = CoreTarget::new(target);
     for name in OBJECTS {
         let recorded = String::from_utf8(data(&format!("{name}.libbpf.txt"))).expect("records are text");
         let mut o = Object::parse_named(name, &data(&format!("{name}.bpf.o"))).expect("libbpf reads it too");
@@ -80,8 +83,10 @@ fn maps_and_linked_instructions_are_those_of_libbpf() {
             _ => "1",
         };
         o.set_kconfig(|name| Some(value(name).to_owned())).expect("all fit");
-        for i in 0..o.programs.len() {
-            let ours = describe_program(&o, i);
+        // What libbpf refuses, with all its object, is called so and was not recorded.
+        let good: Vec<usize> = (0..o.programs.len()).filter(|i| !o.programs[*i].name.starts_with("bad_")).collect();
+        for i in good.iter().copied() {
+            let ours = describe_program(&o, i, &target);
             let start = recorded.find(ours.lines().next().expect("there is a first line"));
             let theirs = start.and_then(|s| recorded.get(s..)).unwrap_or("");
             let theirs: String = theirs
@@ -92,6 +97,6 @@ fn maps_and_linked_instructions_are_those_of_libbpf() {
                 .collect();
             assert_eq!(ours, theirs, "{name}");
         }
-        assert_eq!(recorded.matches("program ").count(), o.programs.len(), "{name}");
+        assert_eq!(recorded.matches("program ").count(), good.len(), "{name}");
     }
 }

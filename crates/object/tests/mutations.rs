@@ -2,7 +2,7 @@
 //! links or decodes keeps its promises. A few hundred variants of each by default, 20,000 with `SKEP_STRESS=1`.
 
 use skep_isa::op;
-use skep_object::{Btf, Object};
+use skep_object::{Btf, CoreTarget, LinkOptions, Object};
 
 /// The well-known xorshift64* generator.
 struct Random(u64);
@@ -46,11 +46,21 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut Random, hot: &[std::ops::Range<usize
     }
 }
 
+/// Reads types to fit mutants to.
+fn target() -> CoreTarget {
+    let path = format!("{}/tests/data/core_target.bpf.o", env!("CARGO_MANIFEST_DIR"));
+    let bytes = std::fs::read(path).expect("the fixture is committed");
+    CoreTarget::new(Object::parse(&bytes).expect("the fixture is good").btf.expect("built with -g"))
+}
+
 /// Goes through everything an object offers.
-fn exercise(bytes: &[u8]) -> bool {
+fn exercise(bytes: &[u8], target: &CoreTarget) -> bool {
     let Ok(o) = Object::parse_named("mutant", bytes) else { return false };
+    let own = o.btf.clone().map(CoreTarget::new);
     for i in 0..o.programs.len() {
-        let Ok(l) = o.link(i).or_else(|_| o.link_as(i, &skep_isa::sec::SECTIONS[0])) else { continue };
+        let options = LinkOptions { def: skep_isa::sec::SECTIONS.first(), target: own.as_ref() };
+        let _ = o.link_with(i, &LinkOptions { target: Some(target), ..options });
+        let Ok(l) = o.link(i).or_else(|_| o.link_with(i, &options)) else { continue };
         assert!(l.insns.len() <= op::MAX_INSNS && l.subprogs.first().is_some_and(|s| s.start == 0));
         assert!(l.subprogs.is_sorted_by(|a, b| a.start < b.start) && l.lines.is_sorted_by(|a, b| a.insn < b.insn));
         for (at, insn) in l.insns.iter().enumerate() {
@@ -110,6 +120,7 @@ fn damage_gives_errors_not_panics() {
     objects.retain(|p| p.extension().is_some_and(|e| e == "o"));
     objects.sort();
     assert!(objects.len() > 10);
+    let target = target();
     let (mut whole, mut all) = (0, 0);
     for (i, path) in objects.iter().enumerate() {
         let bytes = std::fs::read(path).expect("fixtures are readable");
@@ -118,7 +129,7 @@ fn damage_gives_errors_not_panics() {
             let seed = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(1 + round + (i as u64) * 1_000_003);
             let mut mutant = bytes.clone();
             mutate(&mut mutant, &mut Random(seed | 1), &hot);
-            let done = std::panic::catch_unwind(|| exercise(&mutant));
+            let done = std::panic::catch_unwind(|| exercise(&mutant, &target));
             whole += usize::from(*done.as_ref().unwrap_or(&false));
             all += 1;
             assert!(done.is_ok(), "{} with seed {seed:#x}", path.display());
@@ -131,7 +142,8 @@ fn damage_gives_errors_not_panics() {
 fn every_truncation_gives_an_answer() {
     let path = format!("{}/tests/data/several.bpf.o", env!("CARGO_MANIFEST_DIR"));
     let bytes = std::fs::read(path).expect("the fixture is committed");
+    let target = target();
     for len in (0..bytes.len()).step_by(7) {
-        exercise(&bytes[..len]);
+        exercise(&bytes[..len], &target);
     }
 }

@@ -1,6 +1,6 @@
 /* Prints what libbpf makes of an object: maps, and instructions after relocation. Written for the `.libbpf.txt` files.
  *
- *   cc record.c -lbpf -o record && ./record NAME.bpf.o > NAME.libbpf.txt        (as root: maps are created)
+ *   cc record.c -lbpf -o record && ./record NAME.bpf.o [TARGET.bpf.o] > NAME.libbpf.txt    (as root: maps are created)
  */
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
@@ -30,6 +30,7 @@ int main(int argc, char **argv)
 	struct bpf_program *p;
 	struct bpf_map *m;
 
+	opts.btf_custom_path = argc > 2 ? argv[2] : NULL;
 	libbpf_set_print(quiet);
 	o = bpf_object__open_file(argv[1], &opts);
 	if (!o)
@@ -48,10 +49,13 @@ int main(int argc, char **argv)
 		bpf_map__set_pin_path(m, NULL); /* there may be no file system to pin to */
 	}
 	bpf_object__for_each_program(p, o)
-		bpf_program__set_autoload(p, true);
+		bpf_program__set_autoload(p, strncmp(bpf_program__name(p), "bad_", 4) != 0);
 	bpf_object__load(o); /* instructions are there even when the kernel refuses the program */
 	bpf_object__for_each_program(p, o) {
 		const struct bpf_insn *insns = bpf_program__insns(p);
+
+		if (!bpf_program__autoload(p))
+			continue;
 
 		printf("program %s section=%s type=%d attach=%d\n", bpf_program__name(p), bpf_program__section_name(p), bpf_program__type(p),
 		       bpf_program__expected_attach_type(p));

@@ -1,0 +1,211 @@
+//! CO-RE: code compiled against one set of types, made to fit another (tools/lib/bpf/relo_core.c).
+//!
+//! A relocation names a local type, a path into it and a question: where is that member, how large, is it there? The
+//! answer is looked up in the target's types by *name* ([`spec`], [`compat`]) and written into one instruction
+//! ([`patch`]). What the target does not have makes the instruction poison: a call that the verifier refuses where it
+//! can be reached.
+
+mod answer;
+mod compat;
+mod patch;
+mod spec;
+
+use crate::Btf;
+use crate::btf::{CoreRelo, Kind, TypeId};
+use answer::Answer;
+use skep_isa::Insn;
+use spec::Spec;
+use std::cell::Cell;
+use std::sync::Arc;
+
+/// Helper number of an instruction that asks for something the target does not have; libbpf's number.
+pub const POISON_CORE: i32 = 0x0bad_2310;
+
+/// Steps of comparing types that one program may cost: types may refer to each other in any number of ways.
+const BUDGET: u64 = 50_000_000;
+
+/// Holds the types a program is fitted to: those of the code it looks at.
+#[derive(Clone, Debug)]
+pub struct CoreTarget {
+    btf: Arc<Btf>,
+    /// All named types, in order of name without flavour.
+    by_name: Vec<TypeId>,
+}
+
+impl CoreTarget {
+    /// Takes types and sorts them by name: some 50 ms for all types of a kernel.
+    #[must_use]
+    pub fn new(btf: Arc<Btf>) -> Self {
+        let mut by_name: Vec<TypeId> = btf.types().filter(|(_, t)| !btf.string(t.name_off).is_empty()).map(|(id, _)| id).collect();
+        by_name.sort_by_key(|id| (essential(btf.name(*id)), *id));
+        Self { btf, by_name }
+    }
+
+    /// Returns the types.
+    #[must_use]
+    pub fn btf(&self) -> &Arc<Btf> {
+        &self.btf
+    }
+
+    /// Finds the types a local one may mean: equal in name but for the flavour, and in kind.
+    fn candidates<'a>(&'a self, name: &'a str, kind: &'a Kind) -> impl Iterator<Item = TypeId> + 'a {
+        let name = essential(name);
+        let from = self.by_name.partition_point(|id| essential(self.btf.name(*id)) < name);
+        let rest = self.by_name.get(from..).unwrap_or(&[]).iter().copied();
+        let same = rest.take_while(move |id| essential(self.btf.name(*id)) == name);
+        same.filter(move |id| self.btf.get(*id).is_ok_and(|t| compat::kinds(kind, &t.kind)))
+    }
+}
+
+/// Cuts the flavour off a name: `task_struct___v5` means `task_struct`.
+fn essential(name: &str) -> &str {
+    let b = name.as_bytes();
+    let is_mark = |w: &[u8]| matches!(w, [a, b'_', b'_', b'_', z] if *a != b'_' && *z != b'_');
+    let cut = b.windows(5).rposition(is_mark);
+    cut.and_then(|at| name.get(..at + 1)).unwrap_or(name)
+}
+
+/// The questions (`enum bpf_core_relo_kind`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Question {
+    ByteOffset,
+    ByteSize,
+    FieldExists,
+    Signed,
+    LeftShift,
+    RightShift,
+    LocalTypeId,
+    TargetTypeId,
+    TypeExists,
+    TypeSize,
+    EnumValueExists,
+    EnumValue,
+    TypeMatches,
+}
+
+const QUESTIONS: &[(Question, &str)] = &[
+    (Question::ByteOffset, "byte_off"),
+    (Question::ByteSize, "byte_sz"),
+    (Question::FieldExists, "field_exists"),
+    (Question::Signed, "signed"),
+    (Question::LeftShift, "lshift_u64"),
+    (Question::RightShift, "rshift_u64"),
+    (Question::LocalTypeId, "local_type_id"),
+    (Question::TargetTypeId, "target_type_id"),
+    (Question::TypeExists, "type_exists"),
+    (Question::TypeSize, "type_size"),
+    (Question::EnumValueExists, "enumval_exists"),
+    (Question::EnumValue, "enumval_value"),
+    (Question::TypeMatches, "type_matches"),
+];
+
+impl Question {
+    fn of(relo: &CoreRelo) -> Option<Self> {
+        QUESTIONS.get(relo.kind as usize).map(|(q, _)| *q)
+    }
+
+    fn is_type(self) -> bool {
+        matches!(self, Self::LocalTypeId | Self::TargetTypeId | Self::TypeExists | Self::TypeSize | Self::TypeMatches)
+    }
+
+    fn is_enum(self) -> bool {
+        matches!(self, Self::EnumValueExists | Self::EnumValue)
+    }
+}
+
+/// Says what a relocation asks, for messages.
+pub(crate) fn describe(btf: &Btf, relo: &CoreRelo) -> String {
+    let question = QUESTIONS.get(relo.kind as usize).map_or("unknown", |(_, name)| name);
+    let access: String = btf.string(relo.access_off).chars().take(80).collect();
+    format!("{question} of `{}`, {access}", btf.describe(relo.type_id))
+}
+
+/// Why a relocation cannot be done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum CoreError {
+    /// There are no types to fit to.
+    NoTarget,
+    /// Anything else.
+    Other(String),
+}
+
+impl<T: Into<String>> From<T> for CoreError {
+    fn from(what: T) -> Self {
+        Self::Other(what.into())
+    }
+}
+
+impl From<crate::btf::BtfError> for CoreError {
+    fn from(e: crate::btf::BtfError) -> Self {
+        Self::Other(e.to_string())
+    }
+}
+
+/// Fits the instructions of one program.
+pub(crate) struct Fitter<'a> {
+    local: &'a Btf,
+    target: Option<&'a CoreTarget>,
+    left: Cell<u64>,
+}
+
+impl<'a> Fitter<'a> {
+    pub fn new(local: &'a Btf, target: Option<&'a CoreTarget>) -> Self {
+        Self { local, target, left: Cell::new(BUDGET) }
+    }
+
+    /// Answers a relocation and writes the answer into the first instruction of `insns`.
+    pub fn fit(&self, relo: &CoreRelo, insns: &mut [Insn]) -> Result<(), CoreError> {
+        let answer = self.answer(relo)?;
+        patch::write(&answer, insns)
+    }
+
+    fn answer(&self, relo: &CoreRelo) -> Result<Answer, CoreError> {
+        let question = Question::of(relo).ok_or_else(|| format!("unknown kind {}", relo.kind))?;
+        let local = Spec::parse(self.local, relo, question)?;
+        if question == Question::LocalTypeId {
+            return Ok(Answer::unchecked(u64::from(relo.type_id)));
+        }
+        let target = self.target.ok_or(CoreError::NoTarget)?;
+        let (name, kind) = (self.local.name(relo.type_id), &self.local.get(relo.type_id)?.kind);
+        if name.is_empty() {
+            return Err("the type has no name".into());
+        }
+        let mut found: Option<(Answer, u64)> = None;
+        for id in target.candidates(name, kind) {
+            let Some(spec) = self.matching(&local, target, id)? else { continue };
+            let answer = Answer::of(question, self.local, &local, Some((&target.btf, &spec)))?;
+            match &found {
+                None => found = Some((answer, spec.bit_offset)),
+                Some((before, at)) if *at == spec.bit_offset && before.same(&answer) => {}
+                Some(_) => return Err(format!("several types named `{}` give different answers", essential(name)).into()),
+            }
+        }
+        match found {
+            Some((answer, _)) => Ok(answer),
+            None => Answer::of(question, self.local, &local, None),
+        }
+    }
+
+    /// Counts a step of comparing.
+    fn step(&self) -> Result<(), CoreError> {
+        let left = self.left.get().checked_sub(1).ok_or("the types are too entangled to be compared")?;
+        self.left.set(left);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flavours_are_cut_off_and_nothing_else() {
+        assert_eq!(essential("task_struct___v5"), "task_struct");
+        assert_eq!(essential("a___b___c"), "a___b");
+        assert_eq!(essential("plain"), "plain");
+        assert_eq!(essential("two__under"), "two__under");
+        assert_eq!(essential("four____under"), "four____under");
+        assert_eq!(essential("___lead"), "___lead");
+        assert_eq!(essential("tail___"), "tail___");
+    }
+}
