@@ -63,7 +63,7 @@ impl Cfg {
                         .filter(|t| (*start..end).contains(t))
                         .ok_or((i, Reason::JumpOutOfRange { from: i, to }))?;
                     if second[to] {
-                        return Err((i, Reason::JumpIntoLdImm64 { to }));
+                        return Err((i, Reason::JumpIntoLdImm64 { to: to - 1 }));
                     }
                     self.prune[to] = true;
                     self.prune[i] |= is_conditional(insns[i]);
@@ -220,7 +220,7 @@ fn find_funcs(prog: &Linked, second: &[bool]) -> Result<Vec<usize>, Fault> {
     funcs.sort_unstable();
     funcs.dedup();
     match funcs.iter().find(|f| second[**f]) {
-        Some(f) => Err((*f, Reason::JumpIntoLdImm64 { to: *f })),
+        Some(f) => Err((*f, Reason::JumpIntoLdImm64 { to: f.saturating_sub(1) })),
         None => Ok(funcs),
     }
 }
@@ -258,7 +258,7 @@ fn check_ld_imm64(prog: &Linked, insn: Insn, high: Insn) -> Result<(), Reason> {
             let spec = &map()?.spec;
             // Only arrays have a value whose address never changes (`map_direct_value_addr`).
             if spec.map_type != skep_isa::MapType::Array {
-                return Err(Reason::NoDirectValue { kind: spec.map_type.name() });
+                return Err(Reason::NoDirectValue);
             }
             let off = high.imm as u32;
             if off >= spec.value_size || spec.max_entries != 1 {

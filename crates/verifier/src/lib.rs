@@ -179,6 +179,9 @@ fn rejection(prog: &Linked, opts: &Options, insn: usize, reason: Reason, steps: 
         log::write_steps(&mut text, prog, &steps);
         text.push_str(&reason.to_string());
         text.push('\n');
+        if matches!(reason, Reason::Unreleased { .. }) {
+            text.push_str("BPF_EXIT instruction in main prog would lead to reference leak\n");
+        }
         log::write_summary(&mut text, info, opts.limit);
     }
     Rejection {

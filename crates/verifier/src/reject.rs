@@ -37,10 +37,10 @@ pub enum Reason {
     BadShift { amount: i32 },
     #[error("map index {index} is not one of the program's {maps} maps")]
     NoSuchMap { index: i32, maps: usize },
-    #[error("direct value offset of {off} is not allowed for map of value size {size}")]
+    #[error("invalid access to map value pointer, value_size={size} off={off}")]
     BadDirectValue { off: u32, size: u32 },
-    #[error("direct values of {kind} maps are not supported")]
-    NoDirectValue { kind: &'static str },
+    #[error("no direct value access support for this map type")]
+    NoDirectValue,
     #[error("{what} is not supported by skep yet")]
     Unsupported { what: &'static str },
 
@@ -49,7 +49,7 @@ pub enum Reason {
     TooComplex { processed: u32 },
     #[error("infinite loop detected at insn {insn}")]
     InfiniteLoop { insn: usize },
-    #[error("the call stack of {frames} frames is too deep !")]
+    #[error("the call stack of {frames} frames is too deep")]
     CallStackTooDeep { frames: usize },
     #[error("combined stack size of {calls} calls is {size}. Too large")]
     StackTooLarge { calls: usize, size: u32 },
@@ -67,8 +67,10 @@ pub enum Reason {
     NoArithmetic { reg: u8, kind: String, nullable: bool },
     #[error("R{reg} pointer {op} pointer prohibited")]
     PointerAndPointer { reg: u8, op: &'static str },
-    #[error("R{reg} {class} operator {op} on pointer prohibited")]
-    PointerOperator { reg: u8, class: &'static str, op: &'static str },
+    #[error("R{reg} bitwise operator {op} on pointer prohibited")]
+    BitsOfPointer { reg: u8, op: &'static str },
+    #[error("R{reg} pointer arithmetic with {op} operator prohibited")]
+    PointerOperator { reg: u8, op: &'static str },
     #[error("R{reg} tried to subtract pointer from scalar")]
     ScalarMinusPointer { reg: u8 },
     #[error("R{reg} subtraction from stack pointer prohibited")]
@@ -97,6 +99,8 @@ pub enum Reason {
     Misaligned { what: &'static str, off: String, size: u32 },
     #[error("write into map forbidden, value_size={size} off={off} size={access}")]
     ReadOnlyMap { size: u32, off: i64, access: u32 },
+    #[error("write into map forbidden")]
+    ReadOnlyMapUpdate,
     #[error("read from map forbidden, value_size={size} off={off} size={access}")]
     WriteOnlyMap { size: u32, off: i64, access: u32 },
     #[error("invalid bpf_context access off={off} size={size}")]
@@ -117,6 +121,8 @@ pub enum Reason {
     // Stack.
     #[error("invalid {what} stack R{reg} off={off} size={size}")]
     BadStackAccess { what: &'static str, reg: u8, off: i64, size: u32 },
+    #[error("invalid variable-offset {what} stack R{reg} var_off={bits} off={off} size={size}")]
+    BadVariableStackAccess { what: &'static str, reg: u8, bits: String, off: i64, size: u32 },
     #[error("invalid unbounded variable-offset {what} stack R{reg}")]
     UnboundedStack { what: &'static str, reg: u8 },
     #[error("invalid read from stack off {off}+{at} size {size}")]

@@ -100,12 +100,12 @@ impl State {
         }
     }
 
-    /// Makes registers that `which` picks unreadable, also spilled ones.
+    /// Turns pointers that `which` picks into plain numbers, also spilled ones.
     pub fn invalidate(&mut self, which: impl Fn(&Reg) -> bool) {
         for frame in &mut self.frames {
             for r in &mut frame.regs {
                 if which(r) {
-                    *r = Reg::UNINIT;
+                    *r = Reg::UNKNOWN;
                 }
             }
             frame.stack.forget_if(&which);

@@ -182,7 +182,11 @@ impl Tnum {
 
 impl std::fmt::Display for Tnum {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "({:#x}; {:#x})", self.value, self.mask)
+        match (self.value, self.mask) {
+            (0, 0) => f.write_str("0"),
+            (v, 0) => write!(f, "{v:#x}"),
+            (v, m) => write!(f, "({v:#x}; {m:#x})"),
+        }
     }
 }
 

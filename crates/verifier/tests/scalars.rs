@@ -1,5 +1,7 @@
 //! The number domain never leaves out a value the machine can compute: all small operands, and samples of wide ones.
 
+#![allow(clippy::print_stdout, reason = "seeds are printed for whoever has to repeat a failure")]
+
 use skep_verifier::range::{Range32, Range64};
 use skep_verifier::scalar::{Cmp, Op, Scalar, concrete32, concrete64};
 use skep_verifier::tnum::Tnum;

@@ -17,14 +17,14 @@ impl Walk<'_> {
             op::MOV => self.mov(i, is64),
             op::END => {
                 let r = self.read(i.dst())?;
-                self.only_number(i.dst(), &r, "bitwise", "swap")?;
+                self.only_number(i.dst(), &r, "bswap")?;
                 let val = byte_swap(r.val, i, is64);
                 self.put(i.dst(), val, r.node, Node::NONE);
                 Ok(())
             }
             op::NEG => {
                 let r = self.read(i.dst())?;
-                self.only_number(i.dst(), &r, "arithmetic", "neg")?;
+                self.only_number(i.dst(), &r, "neg")?;
                 let zero = Scalar::constant(0);
                 let val = if is64 { zero.op64(Op::Sub, r.val) } else { zero.op32(Op::Sub, r.val) };
                 self.put(i.dst(), val, r.node, Node::NONE);
@@ -41,8 +41,8 @@ impl Walk<'_> {
         self.state.set(dst, r);
     }
 
-    fn only_number(&self, reg: u8, r: &Reg, class: &'static str, op: &'static str) -> Result<(), Reason> {
-        if r.is_scalar() { Ok(()) } else { Err(Reason::PointerOperator { reg, class, op }) }
+    fn only_number(&self, reg: u8, r: &Reg, op: &'static str) -> Result<(), Reason> {
+        if r.is_scalar() { Ok(()) } else { Err(Reason::PointerOperator { reg, op }) }
     }
 
     fn mov(&mut self, i: Insn, is64: bool) -> Result<(), Reason> {
@@ -145,8 +145,8 @@ impl Walk<'_> {
         }
         match op {
             Op::Add | Op::Sub => {}
-            Op::And | Op::Or | Op::Xor => return Err(Reason::PointerOperator { reg: dst, class: "bitwise", op: symbol(op) }),
-            _ => return Err(Reason::PointerOperator { reg: dst, class: "arithmetic", op: symbol(op) }),
+            Op::And | Op::Or | Op::Xor => return Err(Reason::BitsOfPointer { reg: dst, op: symbol(op) }),
+            _ => return Err(Reason::PointerOperator { reg: dst, op: symbol(op) }),
         }
         let settled = num.val.as_const();
         if ptr.nullable {

@@ -189,7 +189,7 @@ impl Walk<'_> {
         }
         let writes = matches!(h.name, "map_update_elem" | "map_delete_elem");
         if writes && (spec.flags.has(MapFlags::RDONLY_PROG) || spec.frozen) {
-            return Err(Reason::ReadOnlyMap { size: spec.value_size, off: 0, access: spec.value_size });
+            return Err(Reason::ReadOnlyMapUpdate);
         }
         Ok(())
     }

@@ -265,7 +265,12 @@ impl Walk<'_> {
         }
         let room = -i64::from(op::STACK_SIZE)..=-i64::from(size);
         if !room.contains(&min) || !room.contains(&max) {
-            return Err(Reason::BadStackAccess { what, reg, off: if room.contains(&min) { max } else { min }, size });
+            return Err(if r.val.as_const().is_some() {
+                Reason::BadStackAccess { what, reg, off: min, size }
+            } else {
+                let off = i64::from(r.off) + i64::from(off);
+                Reason::BadVariableStackAccess { what, reg, bits: r.val.bits.to_string(), off, size }
+            });
         }
         let Some(func) = self.state.frames.get(frame as usize).map(|f| f.func) else {
             return Err(Reason::BadStackAccess { what, reg, off: min, size });

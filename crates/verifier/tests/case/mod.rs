@@ -7,6 +7,7 @@ use std::path::Path;
 pub struct Case {
     pub name: String,
     pub prog: Linked,
+    #[allow(dead_code, reason = "read by one of the tests that share this file")]
     /// `None`: accept. Else instruction and beginning of the message.
     pub refuse: Option<(usize, String)>,
     /// What Linux says instead, and why.
