@@ -21,6 +21,8 @@ pub(crate) struct Code {
     /// Indirect jumps that are not through the linkage table, sorted.
     indirect: Vec<u64>,
     text: Vec<Range<u64>>,
+    /// What of the module can be read.
+    data: Vec<Range<u64>>,
 }
 
 /// The bytes of mapped code.
@@ -36,7 +38,8 @@ pub(crate) unsafe fn bytes<'a>(range: &Range<u64>) -> &'a [u8] {
 impl Code {
     pub(crate) fn read(module: &Module) -> Self {
         let starts = module.starts();
-        let mut out = Self { branches: Vec::new(), indirect: Vec::new(), text: module.text.clone(), starts };
+        let data = readable(&module.file().span);
+        let mut out = Self { branches: Vec::new(), indirect: Vec::new(), text: module.text.clone(), data, starts };
         let mut i = Instruction::default();
         for range in &module.text {
             // SAFETY: executable ranges of a mapped module are readable; execute-only code does not exist on this system's
@@ -82,7 +85,8 @@ impl Code {
         }
     }
 
-    fn is_start(&self, addr: u64) -> bool {
+    /// Tells whether a function is known to begin at `addr`.
+    pub(crate) fn is_start(&self, addr: u64) -> bool {
         self.starts.binary_search(&addr).is_ok()
     }
 
@@ -109,17 +113,16 @@ impl Code {
     /// A table is whatever a rip-relative `lea` of the function points at, read as 32-bit distances from itself (gcc and clang
     /// for position-independent code), or the absolute displacement of an indirect jump, read as addresses, for as long as the
     /// entries stay inside the function.
-    pub(crate) fn table_into(&self, function: &Range<u64>, code: &[u8], range: &Range<u64>, module: &Module) -> Option<u64> {
+    pub(crate) fn table_into(&self, function: &Range<u64>, code: &[u8], range: &Range<u64>) -> Option<u64> {
         let low = self.indirect.partition_point(|i| *i < function.start);
         if self.indirect.get(low).is_none_or(|i| *i >= function.end) {
             return None;
         }
-        let span = &module.file().span;
         let mut decoder = Decoder::with_ip(64, code, function.start, DecoderOptions::NO_INVALID_CHECK);
         while decoder.can_decode() {
             let i = decoder.decode();
             let hit = if i.code() == Op::Lea_r64_m && i.is_ip_rel_memory_operand() {
-                entries(i.ip_rel_memory_address(), span, 4)
+                entries(i.ip_rel_memory_address(), &self.data, 4)
                     .map(|e| i.ip_rel_memory_address().wrapping_add(e as i32 as u64))
                     .take_while(|t| function.contains(t))
                     .any(|t| range.contains(&t))
@@ -127,7 +130,7 @@ impl Code {
                 && i.memory_base() == Register::None
                 && i.memory_index() != Register::None
             {
-                entries(i.memory_displacement64(), span, 8).take_while(|t| function.contains(t)).any(|t| range.contains(&t))
+                entries(i.memory_displacement64(), &self.data, 8).take_while(|t| function.contains(t)).any(|t| range.contains(&t))
             } else {
                 false
             };
@@ -139,14 +142,22 @@ impl Code {
     }
 }
 
-/// Reads little-endian words of mapped read-only data, not past its module.
-fn entries(at: u64, span: &Range<u64>, size: u64) -> impl Iterator<Item = u64> + use<> {
-    let room = if span.contains(&at) { (span.end - at) / size } else { 0 };
-    (0..room.min(1 << 16)).map_while(move |n| {
-        let mut word = [0u8; 8];
-        let from = at + n * size;
-        // Parts of a module between its segments are not mapped, so the kernel does the reading.
-        let got = crate::sys::read_own(from, word.get_mut(..size as usize)?);
-        got.then(|| u64::from_le_bytes(word))
-    })
+/// Reads little-endian words of data, as far as it is mapped.
+fn entries<'a>(at: u64, data: &'a [Range<u64>], size: u64) -> impl Iterator<Item = u64> + use<'a> {
+    let end = data.iter().find(|r| r.contains(&at)).map_or(at, |r| r.end);
+    // SAFETY: inside a readable mapping of the module, which stays as long as the module.
+    let bytes = unsafe { bytes(&(at..end)) };
+    bytes.chunks_exact(size as usize).take(1 << 16).map(|c| c.iter().rev().fold(0, |word, b| word << 8 | u64::from(*b)))
+}
+
+/// The readable mappings in a range of addresses.
+fn readable(span: &Range<u64>) -> Vec<Range<u64>> {
+    let maps = std::fs::read_to_string("/proc/thread-self/maps").unwrap_or_default();
+    let parse = |line: &str| {
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        let range = u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?;
+        (rest.starts_with('r') && range.start < span.end && range.end > span.start).then_some(range)
+    };
+    maps.lines().filter_map(parse).collect()
 }

@@ -9,7 +9,7 @@ use crate::code::Code;
 use crate::spot::PATCH;
 use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 /// What a function does with the words from its return address upwards.
@@ -27,17 +27,26 @@ pub(crate) const TAKEN: u32 = 128;
 /// Words copied when the code cannot be followed, and for functions that end in a jump to code that is not known.
 pub(crate) const UNKNOWN: u32 = 8;
 
+/// Bytes of a cold part that are looked at.
+const COLD: u64 = 4096;
+/// Instructions of cold parts that are decoded for one function.
+const BUDGET: u32 = 4096;
+
 /// Follows functions, and the functions that they end in a jump to.
 pub(crate) struct Follower<'a> {
     code: &'a Code,
     /// Tells the original bytes of a function that is changed at the moment, and where they were.
     original: &'a dyn Fn(u64) -> Option<(u64, [u8; PATCH])>,
     known: HashMap<u64, Option<Use>>,
+    /// Parts of functions that were looked at, and with what state.
+    parts: HashSet<(u64, At)>,
     depth: u32,
+    /// Instructions of cold parts that may still be decoded for the function that was asked for.
+    budget: u32,
 }
 
 /// Where rsp and rbp point, in bytes below the address of the return address; `None`: not known.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct At {
     rsp: Option<i64>,
     rbp: Option<i64>,
@@ -45,7 +54,7 @@ struct At {
 
 impl<'a> Follower<'a> {
     pub(crate) fn new(code: &'a Code, original: &'a dyn Fn(u64) -> Option<(u64, [u8; PATCH])>) -> Self {
-        Self { code, original, known: HashMap::new(), depth: 0 }
+        Self { code, original, known: HashMap::new(), parts: HashSet::new(), depth: 0, budget: 0 }
     }
 
     /// Looks at the function in `range`.
@@ -56,12 +65,16 @@ impl<'a> Follower<'a> {
             return known.unwrap_or_default();
         }
         self.known.insert(range.start, None);
-        let out = self.walk(range, &bytes);
+        if self.depth == 0 {
+            self.budget = BUDGET;
+        }
+        let out = self.walk(range, &bytes, !self.code.is_start(range.start));
         self.known.insert(range.start, Some(out));
         out
     }
 
-    fn walk(&mut self, range: &Range<u64>, bytes: &[u8]) -> Use {
+    /// `open`: nobody knows where it ends, so it ends where nothing visible goes on.
+    fn walk(&mut self, range: &Range<u64>, bytes: &[u8], open: bool) -> Use {
         let mut out = Use::default();
         // States at the targets of forward jumps, and the one that code reached in no visible way is taken to be in.
         let mut ahead: HashMap<u64, At> = HashMap::new();
@@ -82,6 +95,9 @@ impl<'a> Follower<'a> {
                 });
             }
             guessed = if now.is_none() { true } else { guessed && !landed };
+            if now.is_none() && open && ahead.is_empty() {
+                break;
+            }
             let at = now.or(usual).unwrap_or(At { rsp: None, rbp: None });
             if i.is_invalid() {
                 out.words = out.words.max(UNKNOWN);
@@ -140,9 +156,15 @@ impl<'a> Follower<'a> {
             out.words = out.words.max(UNKNOWN);
         } else {
             // A cold part uses the frame as it is here; what it needs of the arguments, the hot part or an unknown copy has.
-            let part = target..self.code.next_start(target);
+            if self.parts.contains(&(target, at)) {
+                return;
+            }
+            let part = target..self.code.next_start(target).min(target.saturating_add(COLD));
             if let Some(bytes) = self.readable(&part) {
-                let cold = cold_part(&part, &bytes, at);
+                let cold = cold_part(&part, &bytes, at, &mut self.budget);
+                if cold == Use::default() {
+                    self.parts.insert((target, at));
+                }
                 out.words = out.words.max(cold.words);
                 out.return_address |= cold.return_address;
             }
@@ -179,7 +201,7 @@ impl<'a> Follower<'a> {
 }
 
 /// A part that is only jumped to: one state for all of it, as far as it goes straight on.
-fn cold_part(range: &Range<u64>, bytes: &[u8], at: At) -> Use {
+fn cold_part(range: &Range<u64>, bytes: &[u8], at: At, budget: &mut u32) -> Use {
     let mut out = Use::default();
     let mut now = at;
     let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
@@ -188,6 +210,11 @@ fn cold_part(range: &Range<u64>, bytes: &[u8], at: At) -> Use {
         if i.is_invalid() {
             break;
         }
+        let Some(rest) = budget.checked_sub(1) else {
+            out.words = out.words.max(UNKNOWN);
+            break;
+        };
+        *budget = rest;
         memory(&i, now, &mut out);
         now = match i.flow_control() {
             FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Exception => at,

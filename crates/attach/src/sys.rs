@@ -153,13 +153,3 @@ pub(crate) unsafe fn sigaction(signal: i32, new: Option<&KernelAction>) -> Resul
         e => Err(-e),
     }
 }
-
-/// Copies from the own memory without faulting. False when not all of it is readable.
-pub(crate) fn read_own(from: u64, into: &mut [u8]) -> bool {
-    const PROCESS_VM_READV: u64 = 310;
-    let local = [into.as_mut_ptr() as u64, into.len() as u64];
-    let remote = [from, into.len() as u64];
-    // SAFETY: writes into `into` only.
-    let got = unsafe { call(PROCESS_VM_READV, [u64::from(getpid()), local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0]) };
-    got >= 0 && got as usize == into.len()
-}
