@@ -12,6 +12,9 @@
 
 #define MAX_DEPTH 1023 /* with the head of `struct thread`, as large as a frame, a power of two: 32 KiB, a per-CPU value's limit */
 
+/* Stacks of two threads are further apart, and frames of one are nearly always closer. */
+#define STACK_GAP (256 << 10)
+
 struct frame {
 	__u64 start;
 	__u64 done;
@@ -85,16 +88,20 @@ static __always_inline int entered(__u64 *ctx, struct thread *t)
 {
 	__u32 id = bpf_get_attach_cookie(ctx);
 	struct stat *s = bpf_map_lookup_elem(&stats, &id);
-	__u64 tid = bpf_get_current_pid_tgid();
 	__u64 sp = (__u64)ctx, depth = t->depth, outer;
 	struct frame *f;
 
 	if (!s)
 		return 1;
 	s->calls++;
-	if (t->tid != tid) { /* another thread's leftovers */
-		t->tid = tid;
-		depth = 0;
+	/* Far from the last frame: another stack, perhaps another thread's leftovers. */
+	if (frame_at(t, depth - 1)->sp > sp + STACK_GAP) {
+		__u64 tid = bpf_get_current_pid_tgid();
+
+		if (t->tid != tid) {
+			t->tid = tid;
+			depth = 0;
+		}
 	}
 	/* Frames at or below our own are gone: somebody jumped over them. The next call drops what is left. */
 	for (int i = 0; i < 32; i++) {
