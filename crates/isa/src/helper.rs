@@ -142,7 +142,7 @@ pub const HELPERS: &[Helper] = &[
     row(3, "map_delete_elem", &[ConstMapPtr, MapKey], Integer, All, false),
     row(4, "probe_read", &[UninitMem, SizeOrZero, Anything], Integer, Tracing, true),
     row(5, "ktime_get_ns", &[], Integer, All, false),
-    row(6, "trace_printk", &[Mem, Size, Anything, Anything, Anything], Integer, All, true),
+    row(6, "trace_printk", &[Mem, Size], Integer, All, true),
     row(7, "get_prandom_u32", &[], Integer, All, false),
     row(8, "get_smp_processor_id", &[], Integer, All, false),
     row(14, "get_current_pid_tgid", &[], Integer, All, false),
