@@ -94,14 +94,16 @@ fn run(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
             n
         };
         let zero = 0u64;
-        // SAFETY (all): keys and values have eight bytes.
         let lookup = |k| {
+            // SAFETY: keys and values have eight bytes.
             black_box(unsafe { map.prog_lookup(k) });
         };
         let update = |k| {
+            // SAFETY: keys and values have eight bytes.
             black_box(unsafe { map.prog_update(k, (&raw const zero).cast(), 0) });
         };
         let delete = |k| {
+            // SAFETY: keys and values have eight bytes.
             black_box(unsafe { map.prog_delete(k) });
         };
         row(&format!("hash {n}: lookup, empty map"), median(|| each(&lookup)));
@@ -146,6 +148,7 @@ fn run(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
         median(|| {
             for k in &long {
                 // SAFETY: 104 bytes.
+                // SAFETY: keys and values have eight bytes.
                 black_box(unsafe { map.prog_lookup(k.as_ptr()) });
             }
             100_000

@@ -13,6 +13,7 @@ pub(crate) const EAGAIN: i32 = 11;
 pub(crate) const ENOMEM: i32 = 12;
 pub(crate) const EBUSY: i32 = 16;
 pub(crate) const EEXIST: i32 = 17;
+pub(crate) const EXDEV: i32 = 18;
 pub(crate) const EINVAL: i32 = 22;
 pub(crate) const EPERM: i32 = 1;
 const ESTALE: i32 = 116;

@@ -6,7 +6,6 @@
 //!
 //! The format of the files, which programs and links share ([`ObjectFile`]), is in `docs/shm-format.md`. This crate knows
 //! nothing of programs, and does not decide where files lie, how ids are given out, or when files are removed.
-#![deny(unsafe_op_in_unsafe_fn)]
 
 mod array;
 mod def;

@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use crate::error::MapError;
 use crate::shm::lock::{self, NotHeld};
+use crate::shm::object::remove_if_unused;
 use crate::shm::tls::{self, Word};
 use crate::shm::{Access, NewObject, ObjectError, ObjectFile, ObjectKind};
 
@@ -64,6 +65,12 @@ impl SlotTable {
         for _ in 0..8 {
             match Self::open(&path, Access::ReadWrite) {
                 Err(e) if e.errno() == crate::error::ENOENT => {}
+                // Left by another pid namespace (a container that is gone): nobody's, unless somebody still has it open.
+                Err(e) if e.errno() == crate::error::EXDEV => {
+                    if !remove_if_unused(&path)? {
+                        return Err(e);
+                    }
+                }
                 done => return done,
             }
             let payload_len = OWNERS + u64::from(MAX_SLOTS) * 8;

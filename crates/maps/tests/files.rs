@@ -124,7 +124,7 @@ fn files_of_other_lengths_kinds_and_versions_are_refused() {
     let path = { sample(&dir, MapType::Hash).file().path().to_owned() };
     let bytes = std::fs::read(&path).expect("readable");
     let bad = dir.maps().join("bad");
-    let mut try_bytes = |b: &[u8]| {
+    let try_bytes = |b: &[u8]| {
         std::fs::write(&bad, b).expect("room");
         errno(Map::open(&bad, Access::ReadWrite))
     };

@@ -32,6 +32,8 @@ use crate::shm::table::{Element, Geometry, NO_SPARE, Stripe, TableMemory, hash};
 const TRIES: u32 = 64;
 /// Walks of a reader that cannot take the lock because its memory is read-only.
 const TRIES_READ_ONLY: u32 = 100_000;
+/// Buckets a walk looks ahead: elements lie anywhere, so each is a cache miss unless asked for early.
+const AHEAD: u64 = 16;
 /// Attempts to insert when elements must come from other stripes.
 const MOVES: u32 = 64;
 
@@ -406,7 +408,11 @@ impl Table {
                     at.minor = TAKEN | u64::from(sequence);
                     return Ok(true);
                 }
-                None => (at.major, at.minor) = (at.major + 1, 0),
+                None => {
+                    (at.major, at.minor) = (at.major + 1, 0);
+                    let ahead = self.memory.bucket(at.major.wrapping_add(AHEAD)).load(Relaxed);
+                    self.memory.prefetch(reference(ahead));
+                }
             }
         }
         Ok(false)
