@@ -42,14 +42,12 @@ fn list(btf: &Btf) -> String {
             Kind::Enum(e) | Kind::Enum64(e) => {
                 let wide = matches!(t.kind, Kind::Enum64(_));
                 for v in &e.values {
-                    let suffix = if !wide {
-                        ""
-                    } else if e.signed {
-                        "LL"
-                    } else {
-                        "ULL"
+                    let value = match (wide, e.signed) {
+                        (true, true) => format!("{}LL", v.value),
+                        (true, false) => format!("{}ULL", v.value as u64),
+                        _ => v.value.to_string(),
                     };
-                    lines.push(format!("'{}' val={}{suffix}", btf.string(v.name_off), v.value));
+                    lines.push(format!("'{}' val={value}", btf.string(v.name_off)));
                 }
                 format!(" encoding={} size={} vlen={}", if e.signed { "SIGNED" } else { "UNSIGNED" }, e.size, e.values.len())
             }
