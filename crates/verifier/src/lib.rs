@@ -46,11 +46,13 @@ pub struct Options {
     pub strict_alignment: bool,
     /// Let programs read stack bytes they never wrote, as the kernel does for privileged programs since Linux 6.3.
     pub allow_uninit_stack: bool,
+    /// End paths at states that were walked before. Without it everything is walked, for those who compare.
+    pub prune: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { log_level: 1, limit: 1_000_000, strict_alignment: false, allow_uninit_stack: false }
+        Self { log_level: 1, limit: 1_000_000, strict_alignment: false, allow_uninit_stack: false, prune: true }
     }
 }
 
@@ -145,9 +147,18 @@ impl Verified {
     }
 }
 
+/// Sees every instruction with the state before it, in the order of the walk.
+pub type Observer<'a> = dyn FnMut(usize, &state::State) + 'a;
+
 /// Proves a program safe or says why it is refused. Never panics, and ends after at most [`Options::limit`] instructions.
 #[allow(clippy::result_large_err, reason = "made once a program, and rejections are read, not passed through layers")]
 pub fn verify(prog: &Linked, opts: &Options) -> Result<Verified, Rejection> {
+    verify_observed(prog, opts, &mut |_, _| {})
+}
+
+/// As [`verify`], and shows every step to `observer`.
+#[allow(clippy::result_large_err, reason = "as for `verify`")]
+pub fn verify_observed(prog: &Linked, opts: &Options, observer: &mut Observer<'_>) -> Result<Verified, Rejection> {
     let cfg = match cfg::Cfg::new(prog) {
         Ok(cfg) => cfg,
         Err((insn, reason)) => {
@@ -156,7 +167,7 @@ pub fn verify(prog: &Linked, opts: &Options) -> Result<Verified, Rejection> {
         }
     };
     let mut walk = check::Walk::new(prog, opts, cfg);
-    match walk.run() {
+    match walk.run(observer) {
         Ok(()) => {
             let info = walk.into_info();
             let mut text = String::new();

@@ -77,7 +77,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Walks all paths.
-    pub fn run(&mut self) -> Result<(), Reason> {
+    pub fn run(&mut self, observer: &mut crate::Observer<'_>) -> Result<(), Reason> {
         let mut at = Some(0);
         while let Some(insn) = at {
             self.insn = insn;
@@ -85,7 +85,8 @@ impl<'a> Walk<'a> {
             if self.info.processed > self.opts.limit || self.flow.is_full() {
                 return Err(Reason::TooComplex { processed: self.info.processed });
             }
-            let next = if self.cfg.prune.get(insn) == Some(&true) && !self.visit(insn)? {
+            observer(insn, &self.state);
+            let next = if self.opts.prune && self.cfg.prune.get(insn) == Some(&true) && !self.visit(insn)? {
                 None
             } else {
                 self.trail.push(insn as u32);
