@@ -7,6 +7,9 @@ use crate::sites::Function;
 use crate::skip::Skip;
 use skep_proc::module::Role;
 
+/// The one function of the dynamic loader that may be hooked, at its entry (glibc elf/dl-debug.c).
+const LOADER_EVENT: &str = "_dl_debug_state";
+
 /// Names that are never hooked.
 const NEVER: &[(&str, &str)] = &[
     ("_start", "entered without a return address"),
@@ -22,7 +25,6 @@ const NEVER: &[(&str, &str)] = &[
     ("__chkstk", "called while the stack is being made"),
     ("__start_context", "entered without a return address"),
     ("_dl_relocate_static_pie", "runs before the program is relocated"),
-    ("_dl_debug_state", "debuggers put their breakpoint there"),
 ];
 
 /// Beginnings of names that are never hooked.
@@ -102,6 +104,8 @@ const NO_EXIT_PREFIX: &[(&str, &str)] = &[
 /// Refuses functions that are never hooked.
 pub(crate) fn entry(f: &Function) -> Result<(), Skip> {
     let why = match f.module.role {
+        // Empty, and called when the list of libraries has changed: how a tracer learns of libraries that are opened later.
+        Role::Interpreter if f.name == LOADER_EVENT => None,
         Role::Interpreter => Some("the dynamic loader: runs before there is thread-local storage"),
         Role::Vdso => Some("the kernel's own page"),
         _ if f.module.is_own() && !f.module.is_main() => Some("part of the tracer"),

@@ -1,7 +1,12 @@
 //! The library that `skep` puts into a program with `LD_PRELOAD`. Its constructor attaches the links named in the
 //! environment, before any code of the program runs.
 //!
-//! It exports nothing the program could call by accident, never ends the program, and never prints.
+//! It exports nothing the program could call by accident, never ends the program, and never prints. It has a heap of its own:
+//! the program's may be locked by the very thread the agent runs on, when a hooked function is part of it.
+
+/// Memory from mmap, apart from the program's.
+#[global_allocator]
+static HEAP: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 /// Runs when the dynamic loader has mapped and relocated everything.
 #[used]

@@ -1,11 +1,15 @@
 //! The target's side: finds its links in the environment, compiles their programs and hooks the functions they match.
 //!
-//! Runs once, in the constructor of the preloaded library, before the program's own code. Whatever goes wrong is written
-//! into the link file for the loader to tell; the program runs on.
+//! Runs in the constructor of the preloaded library, before the program's own code, and again whenever the dynamic loader
+//! has mapped another library. Whatever goes wrong is written into the link file for the loader to tell; the program
+//! runs on.
+//!
+//! The agent makes no thread. When a link is turned off its program stops at once ([`Running`]); the first event that
+//! notices takes the hooks out.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::Instant;
 
 use skep_attach::sites::{self, Function, Module};
@@ -18,6 +22,28 @@ use crate::link::{AgentRecord, Context, Cookie, Found, LinkFile, LinkSpec, Patte
 use crate::prog::ProgramFile;
 use crate::run::{self, Running};
 
+type AgentError = Box<dyn std::error::Error>;
+
+/// The links of this process. Never locked on the event path, except by the one event that ends a link.
+static LINKS: Mutex<Vec<Active>> = Mutex::new(Vec::new());
+
+/// The function the dynamic loader calls after every change to the list of libraries (glibc elf/dl-debug.c).
+const LOADER_EVENT: &str = "_dl_debug_state";
+
+/// A link as this process holds it, for as long as it lives: the locks on its files stay.
+struct Active {
+    file: LinkFile,
+    spec: LinkSpec,
+    selection: Selection,
+    running: &'static Running,
+    /// Ids the engine gave.
+    attachments: Vec<u64>,
+    /// Modules that were looked at.
+    seen: HashSet<(PathBuf, u64)>,
+    attached: u32,
+    attach_ns: u64,
+}
+
 /// Attaches every link the environment names. Does nothing when it names none.
 pub fn start() {
     let _muted = skep_attach::mute();
@@ -27,7 +53,8 @@ pub fn start() {
     if ids.is_empty() {
         return;
     }
-    let mut modules = None;
+    let modules = sites::scan();
+    let mut links = LINKS.lock().unwrap_or_else(PoisonError::into_inner);
     for id in ids {
         let Ok(file) = LinkFile::open(&dir, id) else { continue };
         let began = Instant::now();
@@ -39,75 +66,151 @@ pub fn start() {
             attached: 0,
             error: None,
         };
-        match attach(&dir, &file, &mut modules) {
-            Ok((attached, nanos)) => (agent.attached, agent.attach_ns) = (attached, nanos),
-            Err(e) => agent.error = Some(e.to_string()),
+        let done = Active::open(&dir, file).and_then(|mut link| {
+            let error = match &modules {
+                Ok(modules) => link.attach(modules).err().map(|e| e.to_string()),
+                Err(e) => Some(e.to_string()),
+            };
+            Ok((link, error))
+        });
+        let report = |file: &LinkFile, agent: &AgentRecord| drop(file.report(agent));
+        match done {
+            Ok((link, error)) => {
+                (agent.attached, agent.attach_ns, agent.error) = (link.attached, link.attach_ns, error);
+                agent.start_ns = nanos(began);
+                report(&link.file, &agent);
+                links.push(link);
+            }
+            Err(e) => {
+                agent.error = Some(e.to_string());
+                if let Ok(file) = LinkFile::open(&dir, id) {
+                    report(&file, &agent);
+                }
+            }
         }
-        agent.start_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        // A loader that is gone reads nothing; the program must not care.
-        drop(file.report(&agent));
-        // The link is in use for as long as this process lives: the lock on its file stays.
-        std::mem::forget(file);
+    }
+    drop(links);
+    if let Ok(modules) = modules {
+        watch_loader(&modules);
     }
 }
 
-type AgentError = Box<dyn std::error::Error>;
+fn nanos(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
 
-/// The functions of the process, read once for all links.
-type Modules = Vec<(Arc<Module>, String)>;
-
-fn attach(dir: &Dir, file: &LinkFile, modules: &mut Option<Modules>) -> Result<(u32, u64), AgentError> {
-    let spec = file.read()?.spec;
-    let running: &'static Running = Box::leak(Box::new(load(dir, &spec)?));
-    if modules.is_none() {
-        *modules = Some(sites::scan()?.into_iter().map(|m| (Arc::clone(&m), m.path.to_string_lossy().into_owned())).collect());
+/// Hooks the loader's own event, so that libraries opened later are looked at before their code runs.
+fn watch_loader(modules: &[Arc<Module>]) {
+    let find =
+        |m: &Arc<Module>| m.functions().ok()?.into_iter().find(|f| f.name == LOADER_EVENT || f.aliases.iter().any(|a| a == LOADER_EVENT));
+    let loader = modules.iter().filter(|m| m.path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"ld")));
+    let Some(function) = loader.filter_map(find).next() else { return };
+    let hook = Hook { position: Position::Entry, run: on_loader_event, data: std::ptr::null(), missed: std::ptr::null(), wants_args: 0 };
+    if let Ok(engine) = Engine::get() {
+        engine.attach(&[(&function, 0)], &[hook]);
     }
-    let selection = Selection::new(&spec)?;
-    let functions = selection.functions(modules.as_deref().unwrap_or_default());
-    let found: Vec<Found> = functions.iter().map(found).collect();
-    let indexes = file.register(&found)?;
+}
 
-    let hook = Hook {
-        position: match spec.when {
-            When::Entry => Position::Entry,
-            When::Exit => Position::Exit,
-            When::ModifyReturn => Position::ModifyReturn,
-            When::Session => Position::Session,
-        },
-        run: match (spec.context, spec.when) {
-            (Context::PtRegs, _) => run::registers as RunFn,
-            (Context::Tracing, When::ModifyReturn) => run::modify_return,
-            (Context::Tracing, _) => run::tracing,
-        },
-        data: std::ptr::from_ref(running).cast(),
-        missed: running.missed(),
-        wants_args: running.wants_args(),
-    };
-    let mut targets = Vec::with_capacity(functions.len());
-    let mut skipped = Vec::new();
-    for (function, &index) in functions.iter().zip(&indexes) {
-        if index >= spec.max_functions {
-            skipped.push((index, format!("more than {} functions in one link", spec.max_functions)));
-        } else {
-            let cookie = if spec.cookie == Cookie::Index { u64::from(index) } else { 0 };
-            targets.push((index, function, cookie));
+/// Runs inside the dynamic loader, which holds its own lock: nothing here may open a library or resolve a symbol lazily.
+/// Unlike other hooks this one may use vector registers: the loader calls an empty C function here and keeps nothing in them.
+unsafe extern "C" fn on_loader_event(_: *mut u64, _: *const ()) -> u64 {
+    let _muted = skep_attach::mute();
+    drop(std::panic::catch_unwind(|| {
+        // Busy: another thread is at it, or the agent itself caused the event.
+        let (Ok(mut links), Ok(modules)) = (LINKS.try_lock(), sites::scan()) else { return };
+        for link in links.iter_mut().filter(|l| l.running.is_on()) {
+            // What goes wrong here leaves the library untraced; the functions that were skipped are in the link file.
+            drop(link.attach(&modules));
+        }
+    }));
+    0
+}
+
+/// Takes out the hooks of a link that was turned off. Called by the first event that notices.
+#[cold]
+pub(crate) unsafe extern "C" fn leave(running: *const Running) {
+    let _muted = skep_attach::mute();
+    drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let mut links = match LINKS.try_lock() {
+            Ok(links) => links,
+            Err(TryLockError::Poisoned(links)) => links.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let Ok(engine) = Engine::get() else { return };
+        for link in links.iter_mut().filter(|l| std::ptr::eq(l.running, running)) {
+            for id in link.attachments.drain(..) {
+                drop(engine.detach(id));
+            }
+        }
+    })));
+}
+
+impl Active {
+    /// Opens and compiles what a link runs.
+    fn open(dir: &Dir, file: LinkFile) -> Result<Self, AgentError> {
+        let spec = file.read()?.spec;
+        let running = Box::leak(Box::new(load(dir, &spec)?));
+        let selection = Selection::new(&spec)?;
+        Ok(Self { file, spec, selection, running, attachments: Vec::new(), seen: HashSet::new(), attached: 0, attach_ns: 0 })
+    }
+
+    fn hook(&self) -> Hook {
+        Hook {
+            position: match self.spec.when {
+                When::Entry => Position::Entry,
+                When::Exit => Position::Exit,
+                When::ModifyReturn => Position::ModifyReturn,
+                When::Session => Position::Session,
+            },
+            run: match (self.spec.context, self.spec.when) {
+                (Context::PtRegs, _) => run::registers as RunFn,
+                (Context::Tracing, When::ModifyReturn) => run::modify_return,
+                (Context::Tracing, _) => run::tracing,
+            },
+            data: std::ptr::from_ref(self.running).cast(),
+            missed: self.running.missed(),
+            wants_args: self.running.wants_args(),
         }
     }
-    let refs: Vec<(&Function, u64)> = targets.iter().map(|(_, f, cookie)| (*f, *cookie)).collect();
-    let began = Instant::now();
-    let attachment = Engine::get()?.attach(&refs, &[hook]);
-    let nanos = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    let mut attached = 0;
-    for ((index, ..), result) in targets.iter().zip(&attachment.results) {
-        match result {
-            Ok(()) => attached += 1,
-            Err(why) => skipped.push((*index, why.to_string())),
+
+    /// Attaches the matching functions of the modules that were not there before.
+    fn attach(&mut self, modules: &[Arc<Module>]) -> Result<(), AgentError> {
+        let new: Vec<&Arc<Module>> = modules.iter().filter(|m| self.seen.insert((m.path.clone(), m.bias))).collect();
+        // A library that was closed may come back.
+        self.seen.retain(|(path, bias)| modules.iter().any(|m| m.path == *path && m.bias == *bias));
+        let functions = self.selection.functions(&new);
+        if functions.is_empty() {
+            return Ok(());
         }
+        let found: Vec<Found> = functions.iter().map(found).collect();
+        let indexes = self.file.register(&found)?;
+        let mut targets = Vec::with_capacity(functions.len());
+        let mut which = Vec::with_capacity(functions.len());
+        let mut skipped = Vec::new();
+        for (function, &index) in functions.iter().zip(&indexes) {
+            if index >= self.spec.max_functions {
+                skipped.push((index, format!("more than {} functions in one link", self.spec.max_functions)));
+            } else {
+                let cookie = if self.spec.cookie == Cookie::Index { u64::from(index) } else { 0 };
+                targets.push((function, cookie));
+                which.push(index);
+            }
+        }
+        let began = Instant::now();
+        let attachment = Engine::get()?.attach(&targets, &[self.hook()]);
+        self.attach_ns += nanos(began);
+        self.attachments.push(attachment.id);
+        for (index, result) in which.iter().zip(&attachment.results) {
+            match result {
+                Ok(()) => self.attached += 1,
+                Err(why) => skipped.push((*index, why.to_string())),
+            }
+        }
+        if !skipped.is_empty() {
+            self.file.skip(&skipped)?;
+        }
+        Ok(())
     }
-    if !skipped.is_empty() {
-        file.skip(&skipped)?;
-    }
-    Ok((attached, nanos))
 }
 
 /// Opens and compiles what a link runs.
@@ -150,15 +253,15 @@ impl Selection {
     }
 
     /// Lists the functions that match; a module whose symbols cannot be read has none.
-    fn functions(&self, modules: &[(Arc<Module>, String)]) -> Vec<Function> {
+    fn functions(&self, modules: &[&Arc<Module>]) -> Vec<Function> {
         let mut all = Vec::new();
         let mut seen = HashSet::new();
-        for (module, path) in modules {
-            let include: Vec<&Pattern> = self.include.iter().filter(|p| in_module(p, module, path)).collect();
+        for module in modules {
+            let include: Vec<&Pattern> = self.include.iter().filter(|p| in_module(p, module)).collect();
             if include.is_empty() {
                 continue;
             }
-            let exclude: Vec<&Pattern> = self.exclude.iter().filter(|p| in_module(p, module, path)).collect();
+            let exclude: Vec<&Pattern> = self.exclude.iter().filter(|p| in_module(p, module)).collect();
             let Ok(functions) = module.functions() else { continue };
             all.extend(functions.into_iter().filter(|f| matches(&include, f) && !matches(&exclude, f) && seen.insert(f.addr)));
         }
@@ -166,8 +269,8 @@ impl Selection {
     }
 }
 
-fn in_module(pattern: &Pattern, module: &Module, path: &str) -> bool {
-    pattern.matches_module(path) || (module.is_main() && pattern.module.as_deref() == Some("/proc/self/exe"))
+fn in_module(pattern: &Pattern, module: &Module) -> bool {
+    pattern.matches_module(&module.path.to_string_lossy()) || (module.is_main() && pattern.module.as_deref() == Some("/proc/self/exe"))
 }
 
 fn matches(patterns: &[&Pattern], function: &Function) -> bool {

@@ -1,7 +1,8 @@
 //! A compiled program as a hook: what stands between the trampoline and the program.
 
+use std::arch::asm;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use skep_attach::frame::Frame;
 use skep_isa::ctx::{pt_regs, tracing as frame};
@@ -20,6 +21,7 @@ pub struct Running {
     code: Code,
     missed: *const AtomicU64,
     wants_args: u8,
+    left: AtomicBool,
     /// The code has the addresses of these in it.
     _maps: Vec<Arc<Map>>,
     _control: Arc<Map>,
@@ -64,7 +66,7 @@ impl Running {
         let state = std::ptr::from_ref(control_word(&control_map, control::STATE));
         let missed = std::ptr::from_ref(control_word(&control_map, control::MISSED));
         let wants_args = u8::try_from(program.ctx_read.div_ceil(8)).unwrap_or(u8::MAX).min(frame::MAX_ARGS as u8);
-        Ok(Self { entry: code.entry(), state, missed, wants_args, code, _maps: maps, _control: control_map })
+        Ok(Self { entry: code.entry(), state, missed, wants_args, left: AtomicBool::new(false), code, _maps: maps, _control: control_map })
     }
 
     /// Returns the link's [`control::MISSED`] word.
@@ -83,6 +85,22 @@ impl Running {
         &self.code
     }
 
+    /// Tells whether the link is on.
+    pub(crate) fn is_on(&self) -> bool {
+        // SAFETY: the word lives as long as `_control`.
+        unsafe { (*self.state).load(Relaxed) == control::ON }
+    }
+
+    /// Takes the link's hooks out, once.
+    #[cold]
+    #[inline(never)]
+    fn leave(&self) {
+        if !self.left.swap(true, Relaxed) {
+            // SAFETY: saves what the traced function has in its vector registers around code that may use them.
+            unsafe { keep_vectors(crate::agent::leave, std::ptr::from_ref(self)) };
+        }
+    }
+
     /// Runs the program on a context, or returns `otherwise` when its link is off or the thread cannot have a slot.
     ///
     /// # Safety
@@ -91,6 +109,7 @@ impl Running {
     unsafe fn run(&self, ctx: *mut u8, otherwise: u64) -> u64 {
         // SAFETY: the word lives as long as `_control`.
         if unsafe { (*self.state).load(Relaxed) } != control::ON {
+            self.leave();
             return otherwise;
         }
         let entered = slots::enter();
@@ -104,6 +123,31 @@ impl Running {
         let r = unsafe { (self.entry)(ctx) };
         slots::exit(entered);
         r
+    }
+}
+
+/// Calls `f` with all that XSAVE knows of the vector, mask and x87 state kept.
+///
+/// # Safety
+/// `f` may be called with `arg` here.
+unsafe fn keep_vectors(f: unsafe extern "C" fn(*const Running), arg: *const Running) {
+    // 4 KiB: more than any state component layout of today (AVX-512 ends at 2,696 bytes; AMX tiles are not saved, no code
+    // here touches them).
+    const MASK: u32 = 0xe7;
+    #[repr(C, align(64))]
+    struct Area([u64; 512]);
+    let mut area = std::mem::MaybeUninit::<Area>::uninit();
+    let at = area.as_mut_ptr().cast::<u64>();
+    for i in 64..72 {
+        // SAFETY: inside the area; the header must be zero before the first XSAVE.
+        unsafe { at.add(i).write_volatile(0) };
+    }
+    // SAFETY: the area is large enough and aligned for the components asked for; the processor has XSAVE wherever Linux
+    // offers AVX, and the mask is cut to what is enabled by the instruction itself.
+    unsafe {
+        asm!("xsave64 [{at}]", at = in(reg) at, in("eax") MASK, in("edx") 0, options(nostack));
+        f(arg);
+        asm!("xrstor64 [{at}]", at = in(reg) at, in("eax") MASK, in("edx") 0, options(nostack));
     }
 }
 
