@@ -61,6 +61,8 @@ pub enum Kind {
 #[derive(Debug)]
 pub(crate) struct List {
     entries: Vec<Entry>,
+    /// Where sections of code begin and end: `.fini` may follow a function without a gap.
+    edges: Vec<u64>,
     go: bool,
 }
 
@@ -153,7 +155,11 @@ impl Module {
 
     /// Where functions begin, as far as known, sorted.
     pub(crate) fn starts(&self) -> Vec<u64> {
-        self.list().map(|l| l.entries.iter().map(|e| e.addr).collect()).unwrap_or_default()
+        let Ok(list) = self.list() else { return Vec::new() };
+        let mut out: Vec<u64> = list.entries.iter().map(|e| e.addr).chain(list.edges.iter().copied()).collect();
+        out.sort_unstable();
+        out.dedup();
+        out
     }
 
     /// The branches of the module's code. Decoded on the first call, which must come before anything in it is changed.
@@ -200,7 +206,10 @@ impl List {
         entries.sort_by_key(|e| e.addr);
         entries.dedup_by_key(|e| e.addr);
         let go = entries.iter().any(|e| e.names.iter().any(|n| n == "runtime.morestack" || n == "runtime.morestack_noctxt"));
-        Ok(Self { entries, go })
+        const SHF_EXECINSTR: u64 = 4;
+        let code = elf.sections().iter().filter(|s| s.flags & SHF_EXECINSTR != 0);
+        let edges = code.flat_map(|s| [file.addr(s.vaddr), file.addr(s.vaddr.wrapping_add(s.size))]).collect();
+        Ok(Self { entries, edges, go })
     }
 }
 

@@ -83,8 +83,8 @@ impl Spot {
         if end < at + PATCH as u64 {
             // The function ends here; what follows must be padding that nobody needs.
             let room = next.min(addr + function.size.max(end - addr));
-            let padding = slice(end, at + PATCH as u64);
-            if at + PATCH as u64 > next || room > end || padding.len() as u64 != at + PATCH as u64 - end || !is_padding(padding) {
+            let need = (at + PATCH as u64 - end) as usize;
+            if at + PATCH as u64 > next || room > end || !is_padding(slice(end, window.end.min(text.end)), need) {
                 return Err(Skip::TooShort { room: end - at });
             }
         }
@@ -251,16 +251,15 @@ fn function_call(from: u64) -> bool {
     unsafe { (from as *const u8).read_volatile() == 0xe8 }
 }
 
-/// What linkers and assemblers put between functions.
-fn is_padding(bytes: &[u8]) -> bool {
-    if bytes.iter().all(|b| *b == 0xcc) || bytes.iter().all(|b| *b == 0) {
+/// Tells whether the first `need` bytes are what linkers and assemblers put between functions.
+fn is_padding(bytes: &[u8], need: usize) -> bool {
+    let Some(first) = bytes.get(..need) else { return false };
+    if first.iter().all(|b| *b == 0xcc) || first.iter().all(|b| *b == 0) {
         return true;
     }
     let mut decoder = Decoder::new(64, bytes, DecoderOptions::NONE);
-    while decoder.can_decode() {
-        let i = decoder.decode();
-        // The last no-operation may be cut by the end of the five bytes.
-        if i.mnemonic() != Mnemonic::Nop && !i.is_invalid() {
+    while decoder.position() < need {
+        if decoder.decode().mnemonic() != Mnemonic::Nop {
             return false;
         }
     }
