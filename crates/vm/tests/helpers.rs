@@ -100,6 +100,19 @@ fn near_and_far_helpers_are_both_reached() {
 }
 
 #[test]
+fn a_call_between_arithmetic_and_its_test_loses_the_flags() {
+    for helper in [FAR, TRASH, CLOBBER, CTX] {
+        let asm =
+            format!("mov r7, r1\nmov r6, 1\nsub r6, 1\nmov r1, r7\ncall {helper}\njeq r6, 0, ok\nmov r0, 1\nexit\nok: mov r0, 2\nexit");
+        let words = [0u64; 4];
+        assert_eq!(run(&asm, [words.as_ptr() as u64 + 16, 0, 0, 0, 0]), [2; 3]);
+        let asm =
+            format!("mov r7, r1\nmov r1, r7\nmov r6, 1\nsub r6, 1\ncall {helper}\njne r6, 0, bad\nmov r0, 2\nexit\nbad: mov r0, 1\nexit");
+        assert_eq!(run(&asm, [words.as_ptr() as u64 + 16, 0, 0, 0, 0]), [2; 3]);
+    }
+}
+
+#[test]
 fn the_stack_is_aligned_whatever_the_frame_holds() {
     let mut saves = String::new();
     for n in 6..=9 {

@@ -106,10 +106,6 @@ impl Gen<'_> {
             e.shift_cl(w, o, d);
             e.mov(true, reg::RCX, reg::R11);
         }
-        // Whether a count of zero in cl still clears the upper half is not said clearly anywhere: clear it.
-        if !w && i.code & op::X != 0 && !self.cpu.bmi2 {
-            self.out.enc.mov(false, d, d);
-        }
     }
 
     /// Division wants the dividend in rdx:rax and leaves quotient and remainder there. Dividing by zero gives 0, its
