@@ -119,6 +119,7 @@ impl Explored {
                 }
             }
         }
+        unlink_single(&mut state);
         let p = self.points.len();
         let at = self.at.get_mut(insn)?;
         at.push(u32::try_from(p).ok()?);
@@ -167,6 +168,24 @@ impl Explored {
     }
 }
 
+/// Takes scalars out of sets they are alone in: nothing can be learnt through them, so they need not match.
+fn unlink_single(state: &mut State) {
+    let mut seen: Vec<(Id, u32)> = Vec::new();
+    state.each(|r| {
+        if r.is_scalar() && r.id != 0 {
+            match seen.iter_mut().find(|(id, _)| *id == r.id) {
+                Some((_, n)) => *n += 1,
+                None => seen.push((r.id, 1)),
+            }
+        }
+    });
+    state.each(|r| {
+        if r.is_scalar() && seen.iter().any(|(id, n)| *id == r.id && *n == 1) {
+            r.id = 0;
+        }
+    });
+}
+
 /// Registers of frame `i` that are still read when the running frame is at `insn`.
 fn live_regs(state: &State, i: usize, insn: usize, cfg: &Cfg) -> RegSet {
     const KEPT: RegSet = 0x3c0;
@@ -208,7 +227,7 @@ impl Ids {
         if old.id == 0 {
             return true;
         }
-        let id = if cur.id == 0 {
+        let id = if cur.id == 0 || cur.low != old.low {
             self.fresh += 1;
             Id::MAX - self.fresh
         } else {
@@ -255,12 +274,8 @@ fn reg_covers(old: &Reg, cur: &Reg, ids: &mut Ids, flow: &Flow, exact: bool) -> 
         return false;
     }
     if exact {
-        return old.off == cur.off
-            && old.delta == cur.delta
-            && old.val == cur.val
-            && old.range == cur.range
-            && ids.same(old.id, cur.id)
-            && ids.same(old.reference, cur.reference);
+        let linked = if old.is_scalar() { ids.at_least(old, cur) } else { ids.same(old.id, cur.id) };
+        return linked && old.off == cur.off && old.val == cur.val && old.range == cur.range && ids.same(old.reference, cur.reference);
     }
     if old.is_scalar() {
         return !flow.is_precise(old.node) || (old.val.covers(&cur.val) && ids.at_least(old, cur));

@@ -83,8 +83,10 @@ pub struct Reg {
     /// Scalars of one id hold the same number, `delta` apart; nullable pointers of one id are NULL together; packet pointers of one id
     /// have the same variable part.
     pub id: Id,
-    /// What this scalar has more than the number its id stands for, modulo 2^64.
+    /// What this scalar has more than the number its id stands for, modulo 2^64, or 2^32 if it is `low`.
     pub delta: i32,
+    /// This scalar is the zero-extended low half of that sum.
+    pub low: bool,
     /// The reference this pointer came with.
     pub reference: Id,
     /// Bytes behind a packet pointer known to be inside the packet.
@@ -100,7 +102,18 @@ impl Reg {
     /// A value of that kind with nothing added.
     #[must_use]
     pub const fn of(kind: Kind) -> Self {
-        Self { kind, nullable: false, off: 0, val: Scalar::constant(0), id: 0, delta: 0, reference: 0, range: 0, node: Node::NONE }
+        Self {
+            kind,
+            nullable: false,
+            off: 0,
+            val: Scalar::constant(0),
+            id: 0,
+            delta: 0,
+            low: false,
+            reference: 0,
+            range: 0,
+            node: Node::NONE,
+        }
     }
 
     /// A number.

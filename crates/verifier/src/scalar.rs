@@ -336,6 +336,13 @@ impl Scalar {
         Self { bits: self.bits.meet(o.bits)?, r64: self.r64.meet(o.r64), r32: self.r32.meet(o.r32) }.normalize()
     }
 
+    /// What is known when the low half is that of `o`; `None` when that cannot be.
+    #[must_use]
+    pub fn meet_low(self, o: Self) -> Option<Self> {
+        let low = self.bits.truncate(32).meet(o.bits.truncate(32))?;
+        Self { bits: self.bits.with_low(low), r64: self.r64, r32: self.r32.meet(o.r32) }.normalize()
+    }
+
     /// Narrows both sides knowing that `self cmp o` holds; `None` when it cannot.
     #[must_use]
     pub fn assume(self, cmp: Cmp, o: Self, is32: bool) -> Option<(Self, Self)> {

@@ -143,16 +143,22 @@ impl State {
     }
 }
 
-/// A scalar of set `id`, `delta` from its base, turned out to be in `val`: narrows all that belong to the set.
-pub fn narrow(state: &mut State, id: Id, delta: i32, val: Scalar, mut each: impl FnMut(&mut Reg)) {
+/// The scalar `was` turned out to be in `val`: narrows all that belong to its set of equal numbers.
+pub fn narrow(state: &mut State, was: &Reg, val: Scalar, mut each: impl FnMut(&mut Reg)) {
     state.each(|r| {
-        if !r.is_scalar() || r.id != id {
+        if !r.is_scalar() || r.id != was.id {
             return;
         }
-        let apart = i64::from(r.delta) - i64::from(delta);
-        let seen = if apart == 0 { val } else { val.op64(Op::Add, Scalar::constant(apart as u64)) };
+        let apart = i64::from(r.delta) - i64::from(was.delta);
+        let step = Scalar::constant(apart as u64);
+        let new = match (was.low, r.low) {
+            (false, false) if apart == 0 => r.val.meet(val),
+            (false, false) => r.val.meet(val.op64(Op::Add, step)),
+            (_, true) => r.val.meet(val.op32(Op::Add, step)),
+            (true, false) => r.val.meet_low(val.op32(Op::Add, step)),
+        };
         // A contradiction means that this point is never reached; knowing less is sound.
-        let new = r.val.meet(seen).unwrap_or(r.val);
+        let new = new.unwrap_or(r.val);
         if new != r.val {
             r.val = new;
             each(r);

@@ -76,8 +76,16 @@ impl Walk<'_> {
             // The move changes nothing: both registers hold the same number.
             let copy = self.linked(i.src());
             self.state.set(dst, copy);
-        } else {
-            self.put(dst, val, src.node, Node::NONE);
+            return Ok(());
+        }
+        let half = !is64 && i.off == 0 && val.as_const().is_none();
+        let copy = if half { self.linked(i.src()) } else { src };
+        self.put(dst, val, src.node, Node::NONE);
+        if half {
+            // clang tests `w1 = w7` and goes on with r7.
+            let mut r = *self.state.reg(dst);
+            (r.id, r.delta, r.low) = (copy.id, copy.delta, true);
+            self.state.set(dst, r);
         }
         Ok(())
     }
@@ -118,17 +126,22 @@ impl Walk<'_> {
 
     /// A number that belongs to a set of equal ones still does after a constant step, so many apart.
     fn keep_apart(&mut self, dst: u8, was: &Reg, step: &Reg, op: Op, is64: bool) {
-        let Some(n) = step.as_const().filter(|_| was.id != 0 && is64) else { return };
-        let n = n as i64;
-        let delta = match op {
-            Op::Add => i64::from(was.delta).checked_add(n),
-            Op::Sub => i64::from(was.delta).checked_sub(n),
-            _ => None,
+        let Some(n) = step.as_const().map(|n| n as i64).filter(|_| was.id != 0) else { return };
+        let n = match op {
+            Op::Add => n,
+            Op::Sub => n.wrapping_neg(),
+            _ => return,
         };
-        let Some(delta) = delta.and_then(|d| i32::try_from(d).ok()) else { return };
+        let delta = match (is64, was.low) {
+            (true, false) => i64::from(was.delta).checked_add(n).and_then(|d| i32::try_from(d).ok()),
+            (false, _) => Some(was.delta.wrapping_add(n as i32)),
+            // More than half a word: no longer the low half of anything.
+            (true, true) => None,
+        };
+        let Some(delta) = delta else { return };
         let mut r = *self.state.reg(dst);
         if r.val.as_const().is_none() {
-            (r.id, r.delta) = (was.id, delta);
+            (r.id, r.delta, r.low) = (was.id, delta, !is64);
             self.state.set(dst, r);
         }
     }

@@ -33,7 +33,7 @@ impl Walk<'_> {
         if !(a.is_scalar() && b.is_scalar()) {
             return Ok(Some(self.compare_pointers(&a, &b, cmp, is32, next, to)));
         }
-        let same = i.code & op::X != 0 && (i.dst() == i.src() || (a.id != 0 && a.id == b.id && a.delta == b.delta));
+        let same = i.code & op::X != 0 && (i.dst() == i.src() || (a.id != 0 && (a.id, a.delta, a.low) == (b.id, b.delta, b.low)));
         let yes = if same && !reflexive(cmp, &a, is32) { None } else { a.val.assume(cmp, b.val, is32) };
         let no = if same && !reflexive(cmp.negate(), &a, is32) { None } else { a.val.assume(cmp.negate(), b.val, is32) };
         let (way, ways) = match (yes, no) {
@@ -77,7 +77,7 @@ impl Walk<'_> {
                 state.set(reg, r);
             } else {
                 let flow = &mut self.flow;
-                crate::state::narrow(state, was.id, was.delta, val, |r| r.node = flow.derive(r.node, cause));
+                crate::state::narrow(state, was, val, |r| r.node = flow.derive(r.node, cause));
             }
         }
     }

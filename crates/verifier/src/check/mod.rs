@@ -85,11 +85,11 @@ impl<'a> Walk<'a> {
             if self.info.processed > self.opts.limit || self.flow.is_full() {
                 return Err(Reason::TooComplex { processed: self.info.processed });
             }
+            self.trail.push(insn as u32);
             observer(insn, &self.state);
             let next = if self.opts.prune && self.cfg.prune.get(insn) == Some(&true) && !self.visit(insn)? {
                 None
             } else {
-                self.trail.push(insn as u32);
                 self.step(insn)?
             };
             at = match next {
