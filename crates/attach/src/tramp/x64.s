@@ -37,17 +37,17 @@ skep_attach_block:
     mov [rsp+\f+152], r10
     mov [rsp+\f+160], r11
     mov [rsp+\f+168], rbx
-    .cfi_offset rbx, \f+168-\cfa
+    .cfi_offset rbx, \f+168-(\cfa)
     mov [rsp+\f+176], rbp
-    .cfi_offset rbp, \f+176-\cfa
+    .cfi_offset rbp, \f+176-(\cfa)
     mov [rsp+\f+184], r12
-    .cfi_offset r12, \f+184-\cfa
+    .cfi_offset r12, \f+184-(\cfa)
     mov [rsp+\f+192], r13
-    .cfi_offset r13, \f+192-\cfa
+    .cfi_offset r13, \f+192-(\cfa)
     mov [rsp+\f+200], r14
-    .cfi_offset r14, \f+200-\cfa
+    .cfi_offset r14, \f+200-(\cfa)
     mov [rsp+\f+208], r15
-    .cfi_offset r15, \f+208-\cfa
+    .cfi_offset r15, \f+208-(\cfa)
     lea rcx, [rsp+\cfa-8]
     mov [rsp+\f+216], rcx
 .endm
