@@ -27,6 +27,8 @@ pub struct Entry {
     pub values: Vec<Value>,
     /// Every byte of the value is zero.
     pub zero: bool,
+    /// The key's bytes, for sorting: as a number where it has the size of one.
+    pub order: (u64, Vec<u8>),
 }
 
 impl<'a> Entries<'a> {
@@ -64,7 +66,11 @@ impl<'a> Entries<'a> {
         } else {
             vec![self.value(value)]
         };
-        Entry { key: self.key(key), values, zero: value.iter().all(|b| *b == 0) }
+        let order = match key.len() {
+            0..=8 => (key.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)), Vec::new()),
+            _ => (0, key.to_vec()),
+        };
+        Entry { key: self.key(key), values, zero: value.iter().all(|b| *b == 0), order }
     }
 
     /// Walks through all elements.

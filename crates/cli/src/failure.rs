@@ -87,7 +87,7 @@ mod tests {
     #[derive(Debug)]
     struct Outer(std::io::Error);
 
-    impl std::fmt::Display for Outer {
+    impl Display for Outer {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
             write!(f, "cannot open `x`: {}", self.0)
         }

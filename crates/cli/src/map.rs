@@ -210,7 +210,7 @@ fn lookup(dir: &Dir, text: &str, key: &str, raw: bool, as_json: bool, printer: P
     }
     let bytes = key_bytes(&map, types.as_deref().filter(|_| !raw), key, raw)?;
     let value = map.lookup(&bytes).map_err(|e| match e {
-        MapError::NoElement { .. } => Failure::failed(format!("map `{text}` has no key `{key}`")),
+        MapError::NoElement => Failure::failed(format!("map `{text}` has no key `{key}`")),
         e => Failure::failed(format!("cannot look up `{key}` in map `{text}`")).because(&e),
     })?;
     let entry = entries.entry(&bytes, &value);

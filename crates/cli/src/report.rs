@@ -181,6 +181,10 @@ fn cut(name: &str, room: Option<usize>) -> String {
 
 /// Most names given as examples of a reason.
 const EXAMPLES: usize = 4;
+/// Most characters they take.
+const EXAMPLES_LENGTH: usize = 60;
+/// Most reasons given.
+const REASONS: usize = 6;
 
 /// Says how many functions were not attached for which reason, most frequent first; `all` names every one.
 pub fn skipped_lines(skipped: &[Skipped], all: bool) -> Vec<String> {
@@ -198,13 +202,24 @@ pub fn skipped_lines(skipped: &[Skipped], all: bool) -> Vec<String> {
             [first, rest @ ..] if rest.iter().all(|m| m.reason == first.reason) => first.reason.clone(),
             _ => general,
         };
-        let mut names: Vec<&str> = members.iter().take(EXAMPLES).map(|m| m.function.as_str()).collect();
-        if members.len() > EXAMPLES {
+        let mut length = 0;
+        let short = |name: &&str| {
+            length += name.chars().count() + 2;
+            length <= EXAMPLES_LENGTH
+        };
+        let mut names: Vec<&str> = members.iter().take(EXAMPLES).map(|m| m.function.as_str()).take_while(short).collect();
+        if names.len() < members.len() {
             names.push("…");
         }
         format!("{:>6}  {reason}: {}", members.len(), names.join(", "))
     };
-    groups.into_iter().map(line).collect()
+    let rest = groups.split_off(groups.len().min(REASONS));
+    let mut lines: Vec<String> = groups.into_iter().map(line).collect();
+    if !rest.is_empty() {
+        let count: usize = rest.iter().map(|(_, members)| members.len()).sum();
+        lines.push(format!("{count:>6}  for {} other reasons", rest.len()));
+    }
+    lines
 }
 
 /// Replaces addresses and numbers, in which otherwise equal reasons differ.
@@ -334,6 +349,9 @@ mod tests {
             skipped_lines(&all, false),
             ["     5  jump from N to +N of the function: a, b, c, d, …", "     1  denied: it returns twice: one"]
         );
+        let many: Vec<_> = (b'a'..b'k').map(|c| skip("f", &format!("reason {}", char::from(c)))).collect();
+        let lines = skipped_lines(&many, false);
+        assert_eq!((lines.len(), lines.last().map(String::as_str)), (7, Some("     4  for 4 other reasons")));
         assert_eq!(skipped_lines(&all[..1], true), ["  libx.so:one: denied: it returns twice"]);
     }
 }

@@ -17,7 +17,7 @@ use crate::launch::{self, Launch};
 use crate::printer::{Output, Printer};
 use crate::report::file_name;
 use crate::session;
-use crate::sites::Sites;
+use crate::sites::{self, Sites};
 use crate::trace::nanos;
 
 /// Entries of a map that are printed when nothing else is asked for.
@@ -127,10 +127,7 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
         }
         printer.data(output, |out| out.write_all(&text))?;
     }
-    match failure {
-        Some(failure) => Err(failure),
-        None => Ok(outcome.code()),
-    }
+    sites::end(failure, &outcome, printer)
 }
 
 /// Tells whether a program of the object can print lines.
@@ -170,21 +167,19 @@ fn each_map(loaded: &Loaded, raw: bool, mut f: impl FnMut(&Entries<'_>) -> Resul
     Ok(())
 }
 
-/// Reads a map, up to a number of entries; returns them and how many more there are. Elements of arrays that were never
-/// written are left out.
+/// Reads a map in order of keys, up to a number of entries; returns them and how many more there are. Elements of arrays
+/// that were never written are left out.
 fn collect(entries: &Entries<'_>, limit: Option<usize>) -> Result<(Vec<Entry>, usize)> {
     let skip_zero = entries.is_array() && !entries.is_global_data();
-    let (mut out, mut more) = (Vec::new(), 0);
+    let mut all = Vec::new();
     for entry in entries.iter() {
         let entry = entry.context("cannot read a map")?;
-        if skip_zero && entry.zero {
-            continue;
-        }
-        if limit.is_some_and(|n| out.len() >= n) {
-            more += 1;
-        } else {
-            out.push(entry);
+        if !skip_zero || !entry.zero {
+            all.push(entry);
         }
     }
-    Ok((out, more))
+    all.sort_by(|a, b| a.order.cmp(&b.order));
+    let more = all.len().saturating_sub(limit.unwrap_or(usize::MAX));
+    all.truncate(all.len() - more);
+    Ok((all, more))
 }

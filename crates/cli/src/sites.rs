@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use skep::link::{AgentRecord, LinkState};
 use skep_proc::demangle::demangle;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 use crate::launch::{Outcome, Program};
 use crate::printer::Printer;
 use crate::report::{Skipped, file_name, skipped_lines};
@@ -125,6 +125,19 @@ impl Sites {
             return Some(Failure::failed(format!("no function matches {}", patterns.join(" or "))).hint(hint));
         }
         Some(Failure::failed(format!("none of the {} functions that match {} could be attached", self.matched, patterns.join(" or "))))
+    }
+}
+
+/// Ends a command: with what went wrong, or with its status. One that was stopped early has no time to match anything, and
+/// its status says that it was stopped.
+pub fn end(failure: Option<Failure>, outcome: &Outcome, printer: Printer) -> Result<u8> {
+    match failure {
+        Some(failure) if outcome.interrupted.is_none() => Err(failure),
+        Some(failure) => {
+            printer.failure(&failure);
+            Ok(outcome.code())
+        }
+        None => Ok(outcome.code()),
     }
 }
 

@@ -2,18 +2,18 @@
 
 use serde_json::json;
 use skep::link::{Cookie, Link, LinkSpec, LinkState, Pattern};
-use skep::load::{Loaded, Loader};
+use skep::load::{LoadError, Loaded, Loader};
 use skep::maps::Map;
 use skep::object::Object;
 use skep_proc::demangle::demangle;
 
 use crate::args::TraceArgs;
-use crate::failure::{Context, Failure, Result};
+use crate::failure::{Context, ENVIRONMENT, Failure, Result};
 use crate::launch::{self, Launch, Outcome};
 use crate::printer::{Output, Printer};
 use crate::report::{self, Row, Stat};
 use crate::session;
-use crate::sites::{Sites, module_path};
+use crate::sites::{self, Sites, module_path};
 
 /// The compiled `bpf/trace.bpf.c`.
 static OBJECT: &[u8] = include_bytes!("../bpf/trace.bpf.o");
@@ -32,7 +32,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let output = Output::open(args.report.output.as_deref())?;
     let dir = session::directory()?;
     let object = Object::parse(OBJECT).context(format!("`{OBJECT_NAME}` is damaged"))?;
-    let loaded = Loader::new(&dir).resize("stats", args.max_functions).load(&object).map_err(|e| session::load_failure(e, OBJECT_NAME))?;
+    let loaded = Loader::new(&dir).resize("stats", args.max_functions).load(&object).map_err(own_failure)?;
     let (stats, threads) = (map(&loaded, "stats")?, map(&loaded, "threads")?);
     let [traced] = loaded.programs.as_slice() else { return Err(Failure::environment(format!("`{OBJECT_NAME}` is damaged"))) };
     let spec = LinkSpec {
@@ -41,7 +41,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
         exclude: args.exclude.clone(),
         ..LinkSpec::of(traced, &args.patterns).map_err(|e| session::attach_failure(e, OBJECT_NAME))?
     };
-    let link = Link::create(&dir, spec, None).map_err(|e| session::load_failure(e, OBJECT_NAME))?;
+    let link = Link::create(&dir, spec, None).map_err(own_failure)?;
 
     let launch = Launch { command: &args.command, library: &library, dir: &dir, links: vec![link.id()] };
     let outcome = launch.run(|| link.turn_off())?;
@@ -85,10 +85,12 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
             printer.note(&format!("{} more functions were called; `--limit 0` shows all", rows.len() - shown.len()));
         }
     }
-    match sites.failure(&program, &outcome) {
-        Some(failure) => Err(failure),
-        None => Ok(outcome.code()),
-    }
+    sites::end(sites.failure(&program, &outcome), &outcome, printer)
+}
+
+/// The object is ours: what is wrong with it is not the user's to mend.
+fn own_failure(error: LoadError) -> Failure {
+    Failure { hint: None, status: ENVIRONMENT, ..session::load_failure(error, OBJECT_NAME) }
 }
 
 /// Wall time of the command as a number.

@@ -1,0 +1,121 @@
+//! What the tests of the command share: the command itself, a directory of its own for each test, a target.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use serde_json::Value as Json;
+use skep_testkit::TempDir;
+use skep_testkit::cc::{Build, Cc};
+use skep_testkit::run::{Ended, run};
+use skep_testkit::trace::skep_bin;
+
+/// Longest any command of these tests may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Calls of `leaf` in one run of the target.
+pub const LEAVES: u64 = 2000;
+
+/// A skep directory of a test's own.
+pub struct Skep {
+    dir: TempDir,
+}
+
+impl Skep {
+    pub fn new() -> Self {
+        Self { dir: TempDir::in_memory() }
+    }
+
+    /// Where files of the test may lie.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The command with arguments.
+    pub fn command<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(skep_bin());
+        command.args(args).env("SKEP_DIR", self.dir.join("skep")).env_remove("SKEP_PRELOAD").env_remove("LD_PRELOAD");
+        command
+    }
+
+    /// Runs it to its end.
+    pub fn run<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Ended {
+        self.run_with(args, b"")
+    }
+
+    /// Runs it with input.
+    pub fn run_with<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>, input: &[u8]) -> Ended {
+        run(&mut self.command(args), input, LIMIT)
+    }
+
+    /// Starts it in a process group of its own, with pipes.
+    pub fn start<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Child {
+        use std::os::unix::process::CommandExt;
+        let mut command = self.command(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        command.spawn().expect("the command was built")
+    }
+}
+
+/// Ends the process that is waited for when a test fails or takes too long.
+pub struct Guard(pub Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let group = format!("-{}", self.0.id());
+        drop(Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status());
+        drop(self.0.wait());
+    }
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub fn json(bytes: &[u8]) -> Json {
+    serde_json::from_slice(bytes).unwrap_or_else(|e| panic!("not JSON: {e}\n{}", text(bytes)))
+}
+
+/// A file beside the tests.
+pub fn data(name: &str) -> String {
+    format!("{}/tests/data/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// An object of the command's own.
+pub fn object(name: &str) -> String {
+    format!("{}/bpf/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+struct Targets {
+    _dir: TempDir,
+    dynamic: PathBuf,
+    fixed: PathBuf,
+}
+
+fn targets() -> &'static Targets {
+    static TARGETS: OnceLock<Targets> = OnceLock::new();
+    TARGETS.get_or_init(|| {
+        let dir = TempDir::new();
+        let source = data("target.c");
+        let build = |name, build| Cc::c().build(build).compile(&[Path::new(&source)], &dir.join(name));
+        Targets { dynamic: build("target", Build::O2), fixed: build("static", Build::Static), _dir: dir }
+    })
+}
+
+/// A program that calls `leaf` 2000 times and `twice` 1000 times, and `never` never.
+pub fn target() -> &'static str {
+    targets().dynamic.to_str().expect("a path we made")
+}
+
+/// The same, statically linked.
+pub fn static_target() -> &'static str {
+    targets().fixed.to_str().expect("a path we made")
+}
+
+/// The calls of a function in a report of `skep trace`.
+pub fn calls(report: &Json, name: &str) -> Option<u64> {
+    report["functions"].as_array()?.iter().find(|f| f["name"] == name)?["calls"].as_u64()
+}

@@ -1,0 +1,118 @@
+//! The subcommands that only look: `prog`, `map`, `vma`, `doctor`.
+
+mod common;
+
+use common::{Skep, data, json, object, target, text};
+use serde_json::json;
+
+#[test]
+fn verdicts_are_one_line_each_and_the_status_tells_of_rejections() {
+    let skep = Skep::new();
+    let (good, bad) = (object("count.bpf.o"), data("bad.bpf.o"));
+    let ended = skep.run(["prog", "verify", &good]);
+    assert_eq!((ended.shell_status(), text(&ended.stdout)), (0, format!("accept  {good}: count (fentry.multi, 13 insns)\n")));
+
+    let ended = skep.run(["prog", "verify", "--json", &good, &bad]);
+    assert_eq!(ended.shell_status(), 1);
+    assert_eq!(
+        json(&ended.stdout),
+        json!([
+            {"object": good, "program": "count", "section": "fentry.multi", "type": "tracing", "verdict": "accept", "error": null, "insns": 13},
+            {"object": bad, "program": "count_opens", "section": "fentry.multi/open", "type": "tracing", "verdict": "reject",
+             "error": "program `count_opens` was rejected: R0 invalid mem access 'map_value_or_null' at insn 7 (bad.bpf.c:17)", "insns": 12},
+        ])
+    );
+    let ended = skep.run(["prog", "verify", "--log", &bad]);
+    let out = text(&ended.stdout);
+    assert!(out.contains("; bad.bpf.c:17: ++*n;") && out.contains("R0=map_value_or_null") && out.contains("processed "), "{out}");
+    assert_eq!(skep.run(["prog", "verify", &data("target.c")]).shell_status(), 2);
+}
+
+#[test]
+fn every_object_of_ours_is_accepted() {
+    let skep = Skep::new();
+    let ended = skep.run(["prog", "verify", &object("trace.bpf.o"), &object("count.bpf.o"), &object("args.bpf.o"), &data("typed.bpf.o")]);
+    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+}
+
+#[test]
+fn instructions_are_assembled_and_printed() {
+    let skep = Skep::new();
+    let ended = skep.run_with(["prog", "asm", "-"], b"mov %r0, 7 # seven\nexit\n");
+    assert_eq!((ended.shell_status(), text(&ended.stdout)), (0, "b700000007000000\n9500000000000000\n".to_owned()));
+    let ended = skep.run_with(["prog", "asm", "-"], b"mov %r0, 7\nfly %r1\n");
+    assert_eq!(ended.shell_status(), 1, "{}", ended.transcript());
+
+    let ended = skep.run(["prog", "dump", &object("count.bpf.o")]);
+    assert_eq!(text(&ended.stdout).lines().next(), Some("   0: w1 = 0"), "{}", ended.transcript());
+    let ended = skep.run(["prog", "dump", "--hex", &object("count.bpf.o"), "count"]);
+    let lines = text(&ended.stdout);
+    assert_eq!((lines.lines().count(), lines.lines().last()), (13, Some("9500000000000000")));
+    assert_eq!(skep.run(["prog", "dump", &object("count.bpf.o"), "other"]).shell_status(), 1);
+    assert_eq!(skep.run(["prog", "show", "77"]).shell_status(), 2, "there is no directory yet");
+}
+
+#[test]
+fn a_map_that_is_not_there_is_not_found() {
+    let skep = Skep::new();
+    assert_eq!(skep.run(["map", "list"]).shell_status(), 2, "there is no directory yet");
+    assert_eq!(skep.run(["-q", "trace", "leaf", "--", target()]).shell_status(), 0);
+    for args in [["map", "dump", "nosuch"], ["map", "show", "4711"]] {
+        let ended = skep.run(args);
+        assert_eq!(ended.shell_status(), 1, "{}", ended.transcript());
+        assert!(text(&ended.stderr).contains("there is no map"), "{}", ended.transcript());
+    }
+    let list = text(&skep.run(["map", "list"]).stdout);
+    assert!(list.contains("  stats            percpu_array"), "{list}");
+}
+
+#[test]
+fn a_damaged_map_is_told_of_and_the_others_are_listed() {
+    let skep = Skep::new();
+    assert_eq!(skep.run(["-q", "trace", "leaf", "--", target()]).shell_status(), 0);
+    std::fs::write(skep.path("skep/maps/99"), "rubbish").unwrap();
+    let ended = skep.run(["map", "list"]);
+    assert_eq!(ended.shell_status(), 0);
+    assert!(
+        text(&ended.stdout).contains("stats") && text(&ended.stderr).contains("warning: map 99 cannot be read"),
+        "{}",
+        ended.transcript()
+    );
+    assert_eq!(skep.run(["map", "dump", "99"]).shell_status(), 2);
+}
+
+#[test]
+fn an_address_is_found_in_a_process() {
+    let skep = Skep::new();
+    let pid = std::process::id().to_string();
+    let here = an_address_is_found_in_a_process as *const () as u64;
+    let ended = skep.run(["vma", "query", &pid, &format!("{here:x}"), "--json"]);
+    let found = json(&ended.stdout);
+    let exe = std::env::current_exe().unwrap();
+    assert_eq!((ended.shell_status(), found[0]["mapping"]["name"].as_str()), (0, exe.to_str()));
+    assert!(found[0]["function"].as_str().unwrap().contains("an_address_is_found_in_a_process"), "{found}");
+    assert_eq!(skep.run(["vma", "query", &pid, "0"]).shell_status(), 1);
+    assert_eq!(skep.run(["vma", "query", &pid, "here"]).shell_status(), 2);
+    let list = text(&skep.run(["vma", "list", &pid, "--text"]).stdout);
+    assert!(list.lines().all(|l| l.contains(" r-x")) && list.contains(exe.to_str().unwrap()), "{list}");
+    assert_eq!(skep.run(["vma", "list", "4194999"]).shell_status(), 1);
+}
+
+#[test]
+fn the_doctor_finds_that_tracing_works_here() {
+    let skep = Skep::new();
+    let ended = skep.run(["doctor", "--json"]);
+    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    let findings = json(&ended.stdout);
+    let trace = findings.as_array().unwrap().iter().find(|f| f["check"] == "trace").unwrap();
+    assert_eq!(trace["status"], "ok", "{trace}");
+}
+
+#[test]
+fn help_names_no_command_that_does_nothing() {
+    let skep = Skep::new();
+    let help = text(&skep.run(["--help"]).stdout);
+    let names = help.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| !l.is_empty());
+    let names: Vec<&str> = names.filter_map(|l| l.split_whitespace().next()).collect();
+    assert_eq!(names, ["trace", "run", "prog", "map", "vma", "doctor"]);
+}

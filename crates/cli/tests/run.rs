@@ -1,0 +1,180 @@
+//! `skep run`, and `skep map` beside it and after it.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::Command;
+
+use common::{Guard, LEAVES, Skep, data, json, object, target, text};
+use serde_json::json;
+
+#[test]
+fn maps_are_printed_with_their_types() {
+    let skep = Skep::new();
+    let ended = skep.run(["-q", "run", &data("typed.bpf.o"), "--", target(), "3"]);
+    assert_eq!(ended.shell_status(), 3, "{}", ended.transcript());
+    assert_eq!(
+        text(&ended.stdout),
+        r#"log (printed, 2 records):
+  leaf 0
+  leaf 1
+shapes (hash, 2 entries):
+  { .n = 0, .word = "ab" }: { .calls = 1000, .minus = -1000, .kind = KIND_EVEN }
+  { .n = 1, .word = "ab" }: { .calls = 1000, .minus = -1000, .kind = KIND_ODD }
+.data:
+  wanted = 7
+.bss:
+  total = 2000
+"#
+    );
+}
+
+#[test]
+fn the_json_holds_programs_maps_and_events() {
+    let skep = Skep::new();
+    let ended = skep.run(["run", &data("typed.bpf.o"), "--json", "--", target(), "3"]);
+    let report = json(&ended.stdout);
+    assert_eq!((ended.shell_status(), &report["status"]), (3, &json!(3)), "{}", ended.transcript());
+    let program = &report["programs"][0];
+    assert_eq!((&program["name"], &program["section"]), (&json!("leaf"), &json!("uprobe/target:leaf")));
+    assert_eq!(program["sites"], json!({"matched": 1, "attached": 1, "skipped": []}));
+    let map = |name: &str| report["maps"].as_array().unwrap().iter().find(|m| m["map"]["name"] == name).unwrap();
+    assert_eq!(map("shapes")["map"]["type"], "hash");
+    assert_eq!(
+        map("shapes")["entries"],
+        json!([
+            {"key": {"n": 0, "word": "ab"}, "value": {"calls": 1000, "minus": -1000, "kind": "KIND_EVEN"}},
+            {"key": {"n": 1, "word": "ab"}, "value": {"calls": 1000, "minus": -1000, "kind": "KIND_ODD"}},
+        ])
+    );
+    assert_eq!(map(".bss")["entries"], json!([{"key": 0, "value": {"total": 2000}}]));
+    assert!(!report["maps"].as_array().unwrap().iter().any(|m| m["map"]["name"] == ".rodata"), "constants are not shown");
+    assert_eq!((&report["events"][0]["total"], &report["events"][0]["records"]), (&json!(2), &json!(["leaf 0", "leaf 1"])));
+}
+
+#[test]
+fn a_program_attaches_where_it_is_told() {
+    let skep = Skep::new();
+    let count_o = object("count.bpf.o");
+    let count = |report: &serde_json::Value| -> u64 {
+        let values = report["maps"][0]["entries"][0]["value"].as_array().map(Vec::as_slice).unwrap_or_default();
+        values.iter().filter_map(serde_json::Value::as_u64).sum()
+    };
+    for (args, want) in [
+        (&["--attach", "count=leaf"][..], LEAVES),
+        (&["--attach", "count=leaf", "--attach", "count=target:twice"], LEAVES + LEAVES / 2),
+        (&["--attach", "count=target:*", "--exclude", "[!l]*"], LEAVES),
+    ] {
+        let args: Vec<&str> = ["run", count_o.as_str(), "--json"].iter().chain(args).chain(&["--", target()]).copied().collect();
+        let ended = skep.run(&args);
+        assert_eq!((ended.shell_status(), count(&json(&ended.stdout))), (0, want), "{args:?}: {}", ended.transcript());
+    }
+}
+
+#[test]
+fn objects_that_cannot_be_used_are_refused_before_the_command_runs() {
+    let skep = Skep::new();
+    let bad = data("bad.bpf.o");
+    let text_file = data("target.c");
+    let count = object("count.bpf.o");
+    for (args, status, want) in [
+        (
+            &[bad.as_str()][..],
+            1,
+            "error: program `count_opens` was rejected: R0 invalid mem access 'map_value_or_null' at insn 7 (bad.bpf.c:17)\n\nhint: ",
+        ),
+        (&[&text_file], 2, "not an ELF file"),
+        (&[target()], 2, "ELF machine is x86-64, not eBPF"),
+        (&["/no/such/file"], 2, "cannot read `/no/such/file`"),
+        (&[&count], 2, "names no function\n\nhint: say where with `--attach PROGRAM=PATTERN`"),
+        (&[&count, "--attach", "other=x"], 2, "there is no program `other`\n\nhint: there is `count`"),
+        (&[&count, "--attach", "count"], 2, "needs a program, `=`, and a pattern"),
+        (&[&count, "--attach", "count=:x"], 2, "has no module before the colon"),
+    ] {
+        let args: Vec<&str> = ["run"].iter().chain(args).chain(&["--", "echo", "ran"]).copied().collect();
+        let ended = skep.run(&args);
+        assert_eq!(ended.shell_status(), status, "{args:?}: {}", ended.transcript());
+        assert!(text(&ended.stderr).contains(want), "{args:?}: {}", ended.transcript());
+        assert!(ended.stdout.is_empty(), "{args:?}: {}", ended.transcript());
+    }
+}
+
+#[test]
+fn maps_are_read_while_the_target_runs_and_after_it_was_killed() {
+    let skep = Skep::new();
+    let mut child = skep.start(["-q", "run", &data("typed.bpf.o"), "--", target(), "wait"]);
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut child = Guard(child);
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+
+    let look = |args: &[&str]| {
+        let ended = skep.run(args);
+        assert_eq!(ended.shell_status(), 0, "{args:?}: {}", ended.transcript());
+        text(&ended.stdout)
+    };
+    let check = || {
+        let list = json(look(&["map", "list", "--json"]).as_bytes());
+        assert!(list.as_array().unwrap().iter().any(|m| m["name"] == "shapes" && m["type"] == "hash"), "{list}");
+        let dump = json(look(&["map", "dump", "shapes", "--json"]).as_bytes());
+        let calls: u64 = dump["entries"].as_array().unwrap().iter().map(|e| e["value"]["calls"].as_u64().unwrap()).sum();
+        assert_eq!((dump["map"]["type"].as_str(), calls), (Some("hash"), LEAVES));
+        let found = look(&["map", "lookup", "shapes", r#"{"n": 1, "word": "ab"}"#]);
+        assert_eq!(found, "{ .n = 1, .word = \"ab\" }: { .calls = 1000, .minus = -1000, .kind = KIND_ODD }\n");
+        let raw = look(&["map", "lookup", "shapes", "--raw", "0100000061620000"]);
+        assert_eq!(raw, "0x0100000061620000: 0xe80300000000000018fcffffffffffff0200000000000000\n");
+        let show = json(look(&["map", "show", "shapes", "--json"]).as_bytes());
+        assert_eq!((show["key_size"].as_u64(), show["value_size"].as_u64(), show["max_entries"].as_u64()), (Some(8), Some(24), Some(16)));
+        assert!(look(&["prog", "show"]).contains("uprobe/target:leaf"));
+    };
+    check();
+    let missing = skep.run(["map", "lookup", "shapes", r#"{"n": 5}"#]);
+    assert_eq!((missing.shell_status(), text(&missing.stderr).lines().next()), (1, Some("error: map `shapes` has no key `{\"n\": 5}`")));
+    let wrong = skep.run(["map", "lookup", "shapes", r#"{"x": 5}"#]);
+    assert_eq!(wrong.shell_status(), 2, "{}", wrong.transcript());
+
+    // The target dies without a chance to clean up; skep reports it.
+    assert!(Command::new("pkill").args(["-KILL", "-P", &child.0.id().to_string()]).status().unwrap().success());
+    assert_eq!(child.0.wait().unwrap().code(), Some(137));
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("total = 2000"), "{rest}");
+    check();
+}
+
+#[test]
+fn maps_outlive_a_killed_loader() {
+    let skep = Skep::new();
+    let mut child = skep.start(["-q", "run", &object("count.bpf.o"), "--attach", "count=leaf", "--", target(), "wait"]);
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut stdin = child.stdin.take().unwrap();
+    let mut child = Guard(child);
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    child.0.kill().unwrap();
+    child.0.wait().unwrap();
+    let dump = || json(&skep.run(["map", "dump", "calls", "--json"]).stdout)["entries"][0]["value"][0].as_u64();
+    assert_eq!(dump(), Some(LEAVES), "the target still runs");
+    stdin.write_all(b"go\n").unwrap();
+    assert_eq!(out.read_line(&mut line).unwrap(), 0, "the target has ended");
+    assert_eq!(dump(), Some(LEAVES));
+    // The next loader finds a directory with leftovers, and removes them.
+    assert_eq!(skep.run(["-q", "run", &data("typed.bpf.o"), "--", target()]).shell_status(), 0);
+    let ended = skep.run(["map", "dump", "calls"]);
+    assert_eq!((ended.shell_status(), text(&ended.stderr).lines().next()), (1, Some("error: there is no map `calls`")));
+}
+
+#[test]
+fn several_objects_are_attached_at_once() {
+    let skep = Skep::new();
+    let ended = skep.run(["run", &data("typed.bpf.o"), &object("count.bpf.o"), "--attach", "count=leaf", "--json", "--", target()]);
+    let report = json(&ended.stdout);
+    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    let names: Vec<_> = report["programs"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["leaf", "count"]);
+    let bss = report["maps"].as_array().unwrap().iter().find(|m| m["map"]["name"] == ".bss").unwrap();
+    let calls = report["maps"].as_array().unwrap().iter().find(|m| m["map"]["name"] == "calls").unwrap();
+    assert_eq!(bss["entries"][0]["value"]["total"], LEAVES);
+    assert_eq!(calls["entries"][0]["value"].as_array().unwrap().iter().filter_map(serde_json::Value::as_u64).sum::<u64>(), LEAVES);
+}

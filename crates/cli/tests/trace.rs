@@ -1,0 +1,267 @@
+//! `skep trace` as people use it: what comes through of the command, and what the report says.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Stdio};
+
+use common::{Guard, LEAVES, Skep, calls, json, static_target, target, text};
+
+#[test]
+fn streams_and_status_of_the_command_pass_through() {
+    let skep = Skep::new();
+    let out = skep.path("report");
+    let out = out.to_str().unwrap();
+    let ended = skep.run_with(["-q", "trace", "read", "-o", out, "--", "sh", "-c", "cat; echo complaint >&2; exit 7"], b"through\n");
+    assert_eq!(text(&ended.stdout), "through\n");
+    assert_eq!(text(&ended.stderr), "complaint\n");
+    assert_eq!(ended.shell_status(), 7);
+    assert!(std::fs::read_to_string(out).unwrap().contains("function"), "the report is in the file");
+}
+
+#[test]
+fn a_death_by_signal_is_the_status_a_shell_would_give() {
+    let skep = Skep::new();
+    for (how, status) in [("abort", 134), ("crash", 139)] {
+        let ended = skep.run(["trace", "leaf", "--json", "--", target(), how]);
+        assert_eq!(ended.shell_status(), status, "{}", ended.transcript());
+        let report = json(&ended.stdout);
+        assert_eq!((report["status"].as_i64(), calls(&report, "leaf")), (Some(status.into()), Some(LEAVES)));
+    }
+}
+
+#[test]
+fn the_report_counts_every_call() {
+    let skep = Skep::new();
+    let ended = skep.run(["trace", "leaf", "twice", "never", "--json", "--", target(), "5"]);
+    assert_eq!(ended.shell_status(), 5, "{}", ended.transcript());
+    let report = json(&ended.stdout);
+    assert_eq!(report["command"], serde_json::json!([target(), "5"]));
+    assert_eq!(report["status"], 5);
+    assert_eq!((report["sites"]["matched"].as_u64(), report["sites"]["attached"].as_u64()), (Some(3), Some(3)));
+    assert_eq!(report["sites"]["skipped"], serde_json::json!([]));
+    assert_eq!(report["missed"], 0);
+    assert_eq!(report["lost"], 0);
+    assert_eq!((calls(&report, "leaf"), calls(&report, "twice"), calls(&report, "never")), (Some(LEAVES), Some(LEAVES / 2), None));
+    for f in report["functions"].as_array().unwrap() {
+        let n = |key: &str| f[key].as_u64().unwrap_or_else(|| panic!("{key} of {f}"));
+        assert!(n("self_ns") <= n("total_ns") && n("p50_ns") <= n("p99_ns") && n("p99_ns") <= n("total_ns"), "{f}");
+        assert!(n("total_ns") < report["wall_ns"].as_u64().unwrap(), "{f}");
+        assert_eq!(f["module"], "target");
+    }
+    let total =
+        |name: &str| report["functions"].as_array().unwrap().iter().find(|f| f["name"] == name).unwrap()["total_ns"].as_u64().unwrap();
+    assert!(total("twice") > total("leaf"), "the time of a callee is in its caller's total");
+}
+
+#[test]
+fn the_table_is_sorted_limited_and_after_the_commands_output() {
+    let skep = Skep::new();
+    let ended = skep.run([
+        "trace",
+        "*",
+        "--exclude",
+        "libc*:*",
+        "--exclude",
+        "ld-*:*",
+        "--sort",
+        "calls",
+        "--limit",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        &format!("{}; echo done", target()),
+    ]);
+    let out = text(&ended.stdout);
+    let lines: Vec<&str> = out.lines().collect();
+    let [first, head, row] = lines.as_slice() else { panic!("{}", ended.transcript()) };
+    assert_eq!(*first, "done");
+    assert_eq!(head.split_whitespace().collect::<Vec<_>>(), ["calls", "total", "self", "p50", "p99", "function", "module"]);
+    let row: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!((row[0], row[5], row[6]), ("2000", "leaf", "target"), "{}", ended.transcript());
+    assert!(text(&ended.stderr).contains("more functions were called; `--limit 0` shows all"), "{}", ended.transcript());
+}
+
+#[test]
+fn a_pattern_that_nothing_matches_lets_the_command_run_and_fails() {
+    let skep = Skep::new();
+    let ended = skep.run(["trace", "no_such_function", "--", "sh", "-c", "echo ran; exit 3"]);
+    assert_eq!((text(&ended.stdout).as_str(), ended.shell_status()), ("ran\n", 1), "{}", ended.transcript());
+    let err = text(&ended.stderr);
+    assert!(err.contains("error: no function matches `no_such_function`\n\nhint: "), "{err}");
+    let ended = skep.run(["trace", "no_such_function", "--json", "--", "true"]);
+    assert_eq!((ended.shell_status(), json(&ended.stdout)["sites"]["matched"].as_u64()), (1, Some(0)));
+}
+
+#[test]
+fn a_static_program_runs_and_is_told_to_be_out_of_reach() {
+    let skep = Skep::new();
+    let ended = skep.run(["trace", "leaf", "--", static_target(), "9"]);
+    assert_eq!(ended.shell_status(), 1, "{}", ended.transcript());
+    assert!(text(&ended.stderr).contains("the agent did not start in") && text(&ended.stderr).contains("it is statically linked"));
+}
+
+#[test]
+fn what_cannot_be_started_is_said_before() {
+    let skep = Skep::new();
+    let script = skep.path("script");
+    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    Command::new("chmod").arg("+x").arg(&script).status().unwrap();
+    let script = script.to_str().unwrap();
+    for (command, want) in [
+        ("no-such-command", "error: cannot start `no-such-command`\n  caused by: `no-such-command` was not found\n"),
+        ("/no/such/command", "error: cannot start `/no/such/command`\n  caused by: `/no/such/command` was not found\n"),
+        ("/etc/passwd", "error: cannot start `/etc/passwd`\n  caused by: `/etc/passwd` is not executable\n"),
+        ("/", "error: cannot start `/`\n  caused by: `/` is not executable\n"),
+        (script, "needs the interpreter `/no/such/interpreter`, which was not found\n"),
+    ] {
+        let ended = skep.run(["trace", "x", "--", command]);
+        assert_eq!(ended.shell_status(), 2, "{command}: {}", ended.transcript());
+        assert!(text(&ended.stderr).contains(want), "{command}: {}", ended.transcript());
+        assert!(ended.stdout.is_empty());
+    }
+}
+
+#[test]
+fn wrong_usage_has_status_two() {
+    let skep = Skep::new();
+    for args in [
+        &["trace"][..],
+        &["trace", "x"],
+        &["trace", "--", "true"],
+        &["trace", ":x", "--", "true"],
+        &["trace", "x", "--sort", "size", "--", "true"],
+        &["trace", "x", "--limit", "many", "--", "true"],
+        &["trace", "x", "-o", "/no/such/dir/file", "--", "true"],
+        &["no-such-subcommand"],
+        &[],
+    ] {
+        let ended = skep.run(args);
+        assert_eq!(ended.shell_status(), 2, "{args:?}: {}", ended.transcript());
+        assert!(ended.stdout.is_empty() && !ended.stderr.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_refused() {
+    let skep = Skep::new();
+    let open = skep.path("open");
+    std::fs::create_dir(&open).unwrap();
+    Command::new("chmod").arg("755").arg(&open).status().unwrap();
+    let file = skep.path("file");
+    std::fs::write(&file, "").unwrap();
+    for (dir, want) in
+        [("/proc/skep", "cannot create"), (open.to_str().unwrap(), "is open to others"), (file.to_str().unwrap(), "Not a directory")]
+    {
+        let mut command = skep.command(["trace", "x", "--", "echo", "ran"]);
+        let ended = skep_testkit::run::run(command.env("SKEP_DIR", dir), b"", std::time::Duration::from_secs(60));
+        assert_eq!(ended.shell_status(), 2, "{dir}: {}", ended.transcript());
+        assert!(text(&ended.stderr).to_lowercase().contains(&want.to_lowercase()), "{dir}: {}", ended.transcript());
+        assert!(ended.stdout.is_empty(), "the command does not run");
+    }
+}
+
+#[test]
+fn an_agent_that_cannot_be_preloaded_is_refused() {
+    let skep = Skep::new();
+    let spaced = skep.path("with space.so");
+    std::fs::write(&spaced, "").unwrap();
+    for (path, want) in [("/no/such.so", "which is not a file"), (spaced.to_str().unwrap(), "splits paths at spaces and colons")] {
+        let mut command = skep.command(["trace", "x", "--", "true"]);
+        let ended = skep_testkit::run::run(command.env("SKEP_PRELOAD", path), b"", std::time::Duration::from_secs(60));
+        assert_eq!(ended.shell_status(), 2);
+        assert!(text(&ended.stderr).contains(want), "{}", ended.transcript());
+    }
+}
+
+#[test]
+fn the_command_finds_what_skep_was_given() {
+    let skep = Skep::new();
+    // Signals ignored by the caller stay ignored, the others are not; nothing is blocked; an earlier preload comes first.
+    let show = "grep -E 'Sig(Blk|Ign)' /proc/self/status; echo $LD_PRELOAD";
+    for setup in ["", "trap '' HUP PIPE; ", "trap '' INT TERM CHLD; "] {
+        let plain = Command::new("sh").args(["-c", &format!("{setup}sh -c \"$0\""), show]).env("LD_PRELOAD", "libc.so.6").output().unwrap();
+        let mut traced = Command::new("sh");
+        let inner = skep.command(["-q", "trace", "*", "-o", "/dev/null", "--"]);
+        traced.args(["-c", &format!("{setup}exec \"$@\""), "sh"]).arg(inner.get_program()).args(inner.get_args()).args(["sh", "-c", show]);
+        for (key, value) in inner.get_envs().filter_map(|(k, v)| Some((k, v?))) {
+            traced.env(key, value);
+        }
+        let traced = traced.env("LD_PRELOAD", "libc.so.6").output().unwrap();
+        let (plain, out) = (text(&plain.stdout), text(&traced.stdout));
+        let (plain, out): (Vec<&str>, Vec<&str>) = (plain.lines().collect(), out.lines().collect());
+        assert_eq!(plain[..2], out[..2], "{setup}");
+        assert!(out[2].starts_with("libc.so.6:/") && out[2].ends_with("/libskep_preload.so"), "{}", out[2]);
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    let skep = Skep::new();
+    let mut child = skep.start(["-q", "trace", "*", "--limit", "0", "--", target(), "wait", "4"]);
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut stdin = child.stdin.take().unwrap();
+    let mut child = Guard(child);
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    drop(out);
+    stdin.write_all(b"go\n").unwrap();
+    assert_eq!(child.0.wait().unwrap().code(), Some(4));
+    let mut err = String::new();
+    child.0.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+    assert_eq!(err, "");
+}
+
+/// Starts the target traced, waits until it is in the middle, and sends a signal; returns the status and both outputs.
+fn interrupted(skep: &Skep, command: &[&str], signal: &str, whole_group: bool) -> (Option<i32>, String, String) {
+    let args = ["trace", "leaf", "read", "--json", "--"].into_iter().chain(command.iter().copied());
+    let mut child = skep.start(args);
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let _stdin = child.stdin.take().unwrap();
+    let mut child = Guard(child);
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let to = format!("{}{}", if whole_group { "-" } else { "" }, child.0.id());
+    assert!(Command::new("kill").args([signal, "--", &to]).stderr(Stdio::inherit()).status().unwrap().success());
+    let mut rest = String::new();
+    // A command that goes on has stdout open: one line is the report.
+    out.read_line(&mut rest).unwrap();
+    let code = child.0.wait().unwrap().code();
+    let mut err = Vec::new();
+    if command.iter().all(|c| !c.contains("trap")) {
+        child.0.stderr.take().unwrap().read_to_end(&mut err).unwrap();
+    }
+    (code, rest, text(&err))
+}
+
+#[test]
+fn ctrl_c_ends_the_command_and_prints_what_there_is() {
+    let skep = Skep::new();
+    let (code, out, err) = interrupted(&skep, &[target(), "wait"], "-INT", true);
+    assert_eq!(code, Some(130), "{err}");
+    let report = json(out.as_bytes());
+    assert_eq!((calls(&report, "leaf"), report["status"].as_i64()), (Some(LEAVES), Some(130)), "{out}");
+}
+
+#[test]
+fn a_signal_sent_to_skep_alone_reaches_the_command() {
+    let skep = Skep::new();
+    for (signal, number) in [("-TERM", 15), ("-HUP", 1), ("-INT", 2)] {
+        let (code, out, err) = interrupted(&skep, &[target(), "wait"], signal, false);
+        assert_eq!(code, Some(128 + number), "{err}");
+        assert_eq!(json(out.as_bytes())["status"].as_i64(), Some(i64::from(128 + number)), "{signal}");
+    }
+}
+
+#[test]
+fn a_command_that_ignores_ctrl_c_is_left_alone() {
+    let skep = Skep::new();
+    let script = format!("trap '' INT; {} wait", target());
+    let (code, out, _) = interrupted(&skep, &["sh", "-c", &script], "-INT", true);
+    assert_eq!(code, Some(130));
+    let report = json(out.as_bytes());
+    assert_eq!((calls(&report, "leaf"), report["status"].is_null()), (Some(LEAVES), true), "{out}");
+}
