@@ -21,9 +21,10 @@ pub(crate) struct Use {
     pub(crate) return_address: bool,
 }
 
-/// Words copied when the address of the arguments is taken: variadic functions, structs by value handed on. glibc's own limit
-/// for what a prototype can pass is far above, but a call with more words than this is one a compiler has not been seen to make.
+/// Words copied when a variadic function takes the address of its arguments: a call with more is one nobody has been seen to write.
 pub(crate) const TAKEN: u32 = 128;
+/// Words copied when another function does: a struct by value that is indexed or handed on, whose size the code does not tell.
+pub(crate) const LARGE: u32 = 512;
 /// Words copied when the code cannot be followed, and for functions that end in a jump to code that is not known.
 pub(crate) const UNKNOWN: u32 = 8;
 
@@ -68,7 +69,10 @@ impl<'a> Follower<'a> {
         if self.depth == 0 {
             self.budget = BUDGET;
         }
-        let out = self.walk(range, &bytes, !self.code.is_start(range.start));
+        let mut out = self.walk(range, &bytes, !self.code.is_start(range.start));
+        if out.words >= TAKEN && !variadic(range.start, &bytes) {
+            out.words = out.words.max(LARGE);
+        }
         self.known.insert(range.start, Some(out));
         out
     }
@@ -198,6 +202,15 @@ impl<'a> Follower<'a> {
         }
         Some(bytes)
     }
+}
+
+/// Tells whether a function begins as compilers begin variadic ones: by looking whether vector registers were used (`test al, al`).
+fn variadic(start: u64, bytes: &[u8]) -> bool {
+    let decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
+    decoder
+        .into_iter()
+        .take(48)
+        .any(|i| i.code() == Op::Test_rm8_r8 && i.op0_register() == Register::AL && i.op1_register() == Register::AL)
 }
 
 /// A part that is only jumped to: one state for all of it, as far as it goes straight on.
