@@ -261,7 +261,7 @@ fn check_ld_imm64(prog: &Linked, insn: Insn, high: Insn) -> Result<(), Reason> {
                 return Err(Reason::NoDirectValue);
             }
             let off = high.imm as u32;
-            if off >= spec.value_size || spec.max_entries != 1 {
+            if off >= spec.value_size.min(1 << 29) || spec.max_entries != 1 {
                 return Err(Reason::BadDirectValue { off, size: spec.value_size });
             }
             Ok(())

@@ -159,13 +159,11 @@ pub fn verify(prog: &Linked, opts: &Options) -> Result<Verified, Rejection> {
 /// As [`verify`], and shows every step to `observer`.
 #[allow(clippy::result_large_err, reason = "as for `verify`")]
 pub fn verify_observed(prog: &Linked, opts: &Options, observer: &mut Observer<'_>) -> Result<Verified, Rejection> {
-    let cfg = match cfg::Cfg::new(prog) {
-        Ok(cfg) => cfg,
-        Err((insn, reason)) => {
-            let at = u32::try_from(insn).unwrap_or(0);
-            return Err(rejection(prog, opts, insn, reason, log::steps(prog, &[at], |_| None), &Info::default()));
-        }
+    let fault = |(insn, reason): cfg::Fault| {
+        let at = u32::try_from(insn).unwrap_or(0);
+        rejection(prog, opts, insn, reason, log::steps(prog, &[at]), &Info::default())
     };
+    let cfg = cfg::Cfg::new(prog).map_err(fault)?;
     let mut walk = check::Walk::new(prog, opts, cfg);
     match walk.run(observer) {
         Ok(()) => {
@@ -177,7 +175,10 @@ pub fn verify_observed(prog: &Linked, opts: &Options, observer: &mut Observer<'_
             Ok(Verified { prog: prog.clone(), info, log: text })
         }
         Err(reason) => {
-            let steps = log::steps(prog, walk.trail(), |r| Some(walk.state().frames.last()?.regs.get(r as usize)?.to_string()));
+            let mut steps = log::steps(prog, walk.trail());
+            if let Ok(cfg) = cfg::Cfg::new(prog) {
+                log::add_registers(&mut steps, walk.trail(), check::Walk::new(prog, opts, cfg));
+            }
             let insn = walk.insn();
             Err(rejection(prog, opts, insn, reason, steps, walk.info()))
         }

@@ -1,6 +1,8 @@
 //! The log: the walked path with its states, laid out like the kernel's.
 
 use crate::Info;
+use crate::check::Walk;
+use crate::reg::Kind;
 use crate::reject::Step;
 use skep_isa::{Insn, op};
 use skep_object::Linked;
@@ -9,8 +11,8 @@ use std::fmt::Write as _;
 /// Steps kept of a path: its end is what matters.
 const KEPT: usize = 400;
 
-/// Makes steps of the instructions of a path, oldest first; `regs` tells what is known of a register at the last one.
-pub(crate) fn steps(prog: &Linked, trail: &[u32], regs: impl Fn(u8) -> Option<String>) -> Vec<Step> {
+/// Makes steps of the instructions of a path, oldest first.
+pub(crate) fn steps(prog: &Linked, trail: &[u32]) -> Vec<Step> {
     let tail = &trail[trail.len().saturating_sub(KEPT)..];
     let mut last_line = None;
     let mut steps = Vec::with_capacity(tail.len());
@@ -23,12 +25,29 @@ pub(crate) fn steps(prog: &Linked, trail: &[u32], regs: impl Fn(u8) -> Option<St
         }
         steps.push(Step { insn, code, line, regs: Vec::new() });
     }
-    if let Some(last) = steps.last_mut() {
-        let (read, written) = crate::cfg::uses(last.code);
-        let touched = if last.code.code == op::CALL { read } else { read | written };
-        last.regs = (0..op::REGS as u8).filter(|r| touched & (1 << r) != 0).filter_map(|r| Some((r, regs(r)?))).collect();
-    }
     steps
+}
+
+/// Adds to the steps what the registers they read held, by walking the path once more.
+pub(crate) fn add_registers(steps: &mut [Step], trail: &[u32], mut walk: Walk<'_>) {
+    let skipped = trail.len().saturating_sub(steps.len());
+    let mut n = 0;
+    walk.retrace(trail, &mut |insn, state| {
+        if let Some(step) = n.max(skipped).checked_sub(skipped).filter(|_| n >= skipped).and_then(|i| steps.get_mut(i))
+            && step.insn == insn
+        {
+            let (read, _) = crate::cfg::uses(step.code);
+            step.regs = state
+                .top()
+                .regs
+                .iter()
+                .zip(0u8..)
+                .filter(|(v, r)| read & (1 << r) != 0 && *r != op::FP && v.kind != Kind::Uninit)
+                .map(|(v, r)| (r, v.to_string()))
+                .collect();
+        }
+        n += 1;
+    });
 }
 
 /// Writes the steps as the kernel's log does.

@@ -38,10 +38,13 @@ pub struct Explored {
 }
 
 /// Bytes of stored states beyond which no more are stored; the walk then ends by its instruction limit.
-const WEIGHT_LIMIT: usize = 512 << 20;
+const WEIGHT_LIMIT: usize = 256 << 20;
 
 /// How often a stored state may fail to match for each time it does.
 const PATIENCE: u32 = 64;
+
+/// Most states kept at one instruction.
+const CROWD: usize = 1024;
 
 /// What the stored states say about a new one.
 pub enum Found {
@@ -122,6 +125,13 @@ impl Explored {
         unlink_single(&mut state);
         let p = self.points.len();
         let at = self.at.get_mut(insn)?;
+        if at.len() >= CROWD {
+            let oldest = at.remove(0);
+            if let Some(old) = self.points.get_mut(oldest as usize).and_then(|cp| cp.state.take()) {
+                self.weight = self.weight.saturating_sub(old.weight());
+                self.now = self.now.saturating_sub(1);
+            }
+        }
         at.push(u32::try_from(p).ok()?);
         self.most = self.most.max(at.len());
         self.weight += state.weight();

@@ -47,6 +47,8 @@ pub enum Reason {
     // Limits.
     #[error("BPF program is too large. Processed {processed} insn")]
     TooComplex { processed: u32 },
+    #[error("The sequence of {jumps} jumps is too complex.")]
+    TooManyForks { jumps: usize },
     #[error("infinite loop detected at insn {insn}")]
     InfiniteLoop { insn: usize },
     #[error("the call stack of {frames} frames is too deep")]

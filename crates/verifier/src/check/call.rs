@@ -4,7 +4,6 @@ use super::Walk;
 use super::mem::{Access, pristine};
 use crate::reg::{Kind, Reg};
 use crate::reject::Reason;
-use crate::scalar::Scalar;
 use crate::state::Reference;
 use skep_isa::{ArgType, AttachType as A, Helper, Insn, MapFlags, MapType, RetType, helper};
 
@@ -287,18 +286,10 @@ impl Walk<'_> {
                 r
             }
             RetType::Mem(n) => Reg::of(Kind::Mem(n)),
-            _ => Reg::scalar(integer_result(h)),
+            // Also where C says u32 or bool: what a helper leaves in the upper half is its own affair.
+            _ => Reg::UNKNOWN,
         };
         self.state.set(0, r0);
-    }
-}
-
-/// Bounds of the numbers helpers return, where all of them can promise more than "a number".
-fn integer_result(h: &Helper) -> Scalar {
-    match h.name {
-        "get_smp_processor_id" | "get_prandom_u32" => Scalar::of_size(4),
-        "bpf_session_is_return" => Scalar::between(0, 1),
-        _ => Scalar::UNKNOWN,
     }
 }
 

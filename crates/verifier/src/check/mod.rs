@@ -16,6 +16,9 @@ use crate::{Info, Options};
 use skep_isa::{AttachType as A, Insn, ProgramType as P, op};
 use skep_object::Linked;
 
+/// Most paths put aside (kernel/bpf/verifier.c `BPF_COMPLEXITY_LIMIT_JMP_SEQ`).
+const MAX_PENDING: usize = 8192;
+
 /// A path not walked yet.
 struct Pending {
     state: State,
@@ -82,16 +85,16 @@ impl<'a> Walk<'a> {
         while let Some(insn) = at {
             self.insn = insn;
             self.info.processed += 1;
+            if self.pending.len() > MAX_PENDING {
+                return Err(Reason::TooManyForks { jumps: self.pending.len() });
+            }
             if self.info.processed > self.opts.limit || self.flow.is_full() {
                 return Err(Reason::TooComplex { processed: self.info.processed });
             }
             self.trail.push(insn as u32);
             observer(insn, &self.state);
-            let next = if self.opts.prune && self.cfg.prune.get(insn) == Some(&true) && !self.visit(insn)? {
-                None
-            } else {
-                self.step(insn)?
-            };
+            let next =
+                if self.opts.prune && self.cfg.prune.get(insn) == Some(&true) && !self.visit(insn)? { None } else { self.step(insn)? };
             at = match next {
                 Some(n) => Some(n),
                 None => {
@@ -108,6 +111,23 @@ impl<'a> Walk<'a> {
         self.check_stack_depth()
     }
 
+    /// Walks one path again, the instructions of `trail`, and shows every step; ends at its end or at a fault.
+    pub fn retrace(&mut self, trail: &[u32], observer: &mut crate::Observer<'_>) {
+        for (n, &insn) in trail.iter().enumerate() {
+            self.insn = insn as usize;
+            observer(self.insn, &self.state);
+            let Ok(next) = self.step(self.insn) else { return };
+            let wanted = trail.get(n + 1).map(|i| *i as usize);
+            if next != wanted {
+                match self.pending.pop() {
+                    Some(p) if Some(p.insn) == wanted => self.state = p.state,
+                    _ => return,
+                }
+            }
+            self.pending.clear();
+        }
+    }
+
     /// The instructions of the present path, the one at fault last.
     pub fn trail(&self) -> &[u32] {
         &self.trail
@@ -116,11 +136,6 @@ impl<'a> Walk<'a> {
     /// The instruction looked at last.
     pub fn insn(&self) -> usize {
         self.insn
-    }
-
-    /// The state before the instruction looked at last.
-    pub fn state(&self) -> &State {
-        &self.state
     }
 
     /// What was learnt.

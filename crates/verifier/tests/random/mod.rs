@@ -59,6 +59,7 @@ enum Guess {
 }
 
 /// Bytes of the values of map 0, an array of 4, and of map 1, a hash.
+#[allow(dead_code, reason = "not all tests that share this file run the programs")]
 pub const VALUE: [u32; 2] = [64, 24];
 
 struct Maker<'a> {
