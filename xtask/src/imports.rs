@@ -32,6 +32,7 @@ const AGENT_TREE: &[&str] = &[
     "bitflags",
     "cfg-if",       // of cpp_demangle
     "cpp_demangle", // patterns match demangled names
+    "dlmalloc",     // a heap apart from the program's
     "iced-x86",
     "lazy_static", // of iced-x86
     "libc",        // of errno, where rustix is told to use libc

@@ -85,6 +85,7 @@ pub fn record(name: &str, rows: &[Row]) -> Result<PathBuf> {
         "date": date.trim(),
         "commit": said(Command::new("git").args(["describe", "--always", "--dirty"]).current_dir(root())),
         "cpu": cpu(),
+        "load": std::fs::read_to_string("/proc/loadavg").ok().map(|text| text.trim().to_owned()),
         "kernel": said(Command::new("uname").arg("-r")),
         "rustc": said(Command::new("rustc").arg("--version")),
         "cc": said(Command::new("gcc").arg("--version")),
