@@ -103,18 +103,23 @@ impl<'a> Follower<'a> {
                 break;
             }
             let at = now.or(usual).unwrap_or(At { rsp: None, rbp: None });
+            if guessed {
+                // A landing pad, usually. What it seems to do to the return address is more likely a wrong guess.
+                let mut there = Use::default();
+                self.guess(&i, at, range, &mut there);
+                out.words = out.words.max(there.words);
+            }
             if i.is_invalid() {
                 out.words = out.words.max(UNKNOWN);
                 now = None;
                 continue;
             }
-            memory(&i, at, &mut out);
-            if guessed && matches!(i.memory_base(), Register::RSP | Register::RBP) {
-                out.words = out.words.max(UNKNOWN);
+            if !guessed {
+                memory(&i, at, &mut out);
             }
             match i.flow_control() {
                 FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
-                    if matches!(i.op0_kind(), OpKind::NearBranch64) {
+                    if !guessed && matches!(i.op0_kind(), OpKind::NearBranch64) {
                         self.branch(&i, at, range, &mut ahead, &mut out);
                     }
                     if i.flow_control() == FlowControl::UnconditionalBranch {
@@ -134,12 +139,31 @@ impl<'a> Follower<'a> {
                     now = None;
                     continue;
                 }
-                FlowControl::Call | FlowControl::IndirectCall | FlowControl::Next if at.rsp.is_some_and(|r| r > 0) => usual = Some(at),
+                FlowControl::Call | FlowControl::IndirectCall if at.rsp.is_some_and(|r| r > 0) => usual = Some(at),
+                // Not on the way out, where the frame shrinks.
+                FlowControl::Next if at.rsp.is_some_and(|r| r > 0) && at.rsp >= usual.and_then(|u| u.rsp) => usual = Some(at),
                 _ => {}
             }
-            now = Some(step(&i, at, &mut out));
+            let mut moved = Use::default();
+            now = Some(step(&i, at, &mut moved));
+            out.words = out.words.max(moved.words);
+            out.return_address |= moved.return_address && !guessed;
         }
         out
+    }
+
+    /// Looks at one instruction whose state is a guess.
+    fn guess(&mut self, i: &Instruction, at: At, range: &Range<u64>, out: &mut Use) {
+        memory(i, at, out);
+        if matches!(i.memory_base(), Register::RSP | Register::RBP) {
+            out.words = out.words.max(UNKNOWN);
+        }
+        if matches!(i.flow_control(), FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch)
+            && matches!(i.op0_kind(), OpKind::NearBranch64)
+        {
+            // Where it leads to is looked at from elsewhere, if anything leads there that is not a guess.
+            self.branch(i, at, range, &mut HashMap::new(), out);
+        }
     }
 
     fn branch(&mut self, i: &Instruction, at: At, range: &Range<u64>, ahead: &mut HashMap<u64, At>, out: &mut Use) {
