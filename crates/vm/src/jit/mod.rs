@@ -126,3 +126,14 @@ impl std::fmt::Debug for Code {
         f.debug_struct("Code").field("bytes", &self.exec.bytes().len()).field("slots", &self.offsets.len()).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compiled_programs_may_cross_threads() {
+        fn crosses<T: Send + Sync>() {}
+        crosses::<Code>();
+    }
+}

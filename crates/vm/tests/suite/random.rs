@@ -248,7 +248,17 @@ impl Maker {
         let k = 1 + self.rng.below(bits - 1) as i32;
         let rest = if self.rng.below(8) == 0 { k } else { bits as i32 - k };
         let (l, r) = self.rng.pick(&[(op::LSH, op::RSH), (op::RSH, op::LSH)]);
-        match self.rng.below(8) {
+        match self.rng.below(11) {
+            8 => self.through_sum(u, t),
+            9 => self.compare_memory(u),
+            10 => {
+                let o = self.condition();
+                let jump = self.rng.pick(&[op::JMP, op::JMP32]);
+                let imm = self.rng.imm();
+                self.push(jump | o, a, 0, 1, imm);
+                self.push(op::JMP | op::JA, 0, 0, 1, 0);
+                self.alu_one();
+            }
             0 => {
                 self.push(class | op::X | op::MOV, u, a, 0, 0);
                 self.push(class | l, u, 0, 0, k);
@@ -329,6 +339,77 @@ impl Maker {
                 self.alu_one();
             }
         }
+    }
+
+    fn condition(&mut self) -> u8 {
+        self.rng.pick(&[op::JEQ, op::JGT, op::JGE, op::JSET, op::JNE, op::JSGT, op::JSGE, op::JLT, op::JLE, op::JSLT, op::JSLE])
+    }
+
+    /// An access through a sum of a base, a scaled index and constants.
+    fn through_sum(&mut self, u: u8, t: u8) {
+        let t = if t == u { (u + 1) % 9 } else { t };
+        let (size, bytes) = self.rng.pick(&[(op::B, 1), (op::H, 2), (op::W, 4), (op::DW, 8)]);
+        let base = if self.taste == Taste::Kernel { 10 } else { self.rng.pick(&[9, 10]) };
+        let low = if base == 10 { -STACK } else { 0 };
+        let (index, scale) = (self.rng.below(8) as i16 * 8, self.rng.below(4) as i32);
+        let (more, off) = (self.rng.below(3) as i16 * 8, self.rng.below(3) as i16 * 8);
+        let index = (index >> scale) & !7;
+        self.out.push(Insn::mov64_imm(u, i32::from(index)));
+        let shift = scale != 0 || self.rng.below(2) == 0;
+        if self.rng.below(2) == 0 && scale == 0 {
+            self.out.push(Insn::mov64_reg(t, base));
+            self.push(op::ALU64 | op::X | op::ADD, t, u, 0, 0);
+        } else if self.taste == Taste::Kernel && !self.main {
+            // In a local function the verifier of Linux 6.18 takes `number += r10` for the caller's frame, believes the
+            // caller's values, and removes branches that are taken.
+            self.push(op::ALU64 | op::LSH, u, 0, 0, scale);
+            self.out.push(Insn::mov64_reg(t, base));
+            self.push(op::ALU64 | op::X | op::ADD, t, u, 0, 0);
+        } else {
+            self.out.push(Insn::mov64_reg(t, u));
+            if shift {
+                self.push(op::ALU64 | op::LSH, t, 0, 0, scale);
+            }
+            self.push(op::ALU64 | op::X | op::ADD, t, base, 0, 0);
+        }
+        for part in [low, more] {
+            if part != 0 || self.rng.below(4) == 0 {
+                self.push(op::ALU64 | op::ADD, t, 0, 0, i32::from(part));
+            }
+        }
+        let (r, imm) = (self.rng.reg(), self.rng.imm());
+        // The address itself, and half-made ones, must not get into results.
+        let r = if r == t { u } else { r };
+        debug_assert!(index * (1 << scale) + more + off + bytes <= STACK);
+        match self.rng.below(5) {
+            0 => self.push(op::LDX | op::MEM | size, t, t, off, 0),
+            1 => self.push(op::LDX | op::MEM | size, r, t, off, 0),
+            2 if size != op::DW => self.push(op::LDX | op::MEMSX | size, r, t, off, 0),
+            3 => self.push(op::ST | op::MEM | size, t, 0, off, imm),
+            _ => self.push(op::STX | op::MEM | size, t, r, off, 0),
+        }
+        if self.out.last().is_some_and(|i| i.class() != op::LDX || i.dst() != t) {
+            self.set(t);
+        }
+    }
+
+    fn compare_memory(&mut self, u: u8) {
+        let (size, bytes) = self.rng.pick(&[(op::B, 1), (op::H, 2), (op::W, 4), (op::DW, 8)]);
+        let (base, off) = self.place(bytes, false);
+        let (o, s) = (self.condition(), self.rng.reg());
+        let jump = self.rng.pick(&[op::JMP, op::JMP32]);
+        let imm = if self.rng.below(2) == 0 { self.rng.below(256) as i32 } else { self.rng.imm() };
+        self.push(op::LDX | op::MEM | size, u, base, off, 0);
+        if self.rng.below(2) == 0 {
+            self.push(jump | op::X | o, u, s, 1, 0);
+        } else {
+            self.push(jump | o, u, 0, 1, imm);
+        }
+        if self.rng.below(2) == 0 {
+            self.push(op::JMP | op::JA, 0, 0, 1, 0);
+        }
+        self.alu_one();
+        self.kill(u);
     }
 
     /// One arithmetic instruction of exactly one slot.

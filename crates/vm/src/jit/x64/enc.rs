@@ -254,6 +254,23 @@ impl Enc {
         self.u32(imm as u32);
     }
 
+    /// `test [mem], r`.
+    pub fn test_store(&mut self, size: Size, mem: Mem, r: u8) {
+        let byte = size == Size::B;
+        self.op(half(size), size.is_wide(), byte, if byte { 0x84 } else { 0x85 }, r, Rm::Mem(mem));
+    }
+
+    /// `test [mem], imm`; of byte, word or wide size.
+    pub fn test_store_imm(&mut self, size: Size, mem: Mem, imm: i32) {
+        if size == Size::B {
+            self.op(0, false, false, 0xf6, 0, Rm::Mem(mem));
+            self.u8(imm as u8);
+        } else {
+            self.op(half(size), size.is_wide(), false, 0xf7, 0, Rm::Mem(mem));
+            if size == Size::H { self.code.extend_from_slice(&(imm as u16).to_le_bytes()) } else { self.u32(imm as u32) }
+        }
+    }
+
     /// `lea dst, [mem]`.
     pub fn lea(&mut self, w: bool, dst: u8, mem: Mem) {
         self.op(0, w, false, 0x8d, dst, Rm::Mem(mem));

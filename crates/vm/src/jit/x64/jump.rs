@@ -5,7 +5,7 @@ use skep_isa::{Insn, op};
 use super::enc::{Mem, cc, group, reg};
 use super::layout::Label;
 use super::{Gen, machine};
-use crate::check::jump;
+use crate::check::{is_goto, jump};
 
 impl Gen<'_> {
     pub(super) fn jump(&mut self, at: usize, i: Insn) -> bool {
@@ -34,8 +34,23 @@ impl Gen<'_> {
         true
     }
 
+    /// Generates the jump of the conditional instruction in slot `at`, its flags being set, and returns how many slots
+    /// that took: two when all it does is skip a jump.
+    pub(super) fn branch(&mut self, at: usize, i: Insn, c: u8) -> usize {
+        let distance = jump(i).unwrap_or(0);
+        if let (Some([_, goto]), 1) = (self.run::<2>(at), distance)
+            && is_goto(goto)
+        {
+            let far = at as i64 + 2 + jump(goto).unwrap_or(0);
+            self.out.jump(Some(c ^ 1), Label::Insn(far as usize));
+            return 2;
+        }
+        self.out.jump(Some(c), Label::Insn((at as i64 + 1 + distance) as usize));
+        1
+    }
+
     /// Sets the flags for a conditional jump.
-    fn compare(&mut self, i: Insn) {
+    pub(super) fn compare(&mut self, i: Insn) {
         let (d, s) = (machine(i.dst()), machine(i.src()));
         let set = i.code & 0xf0 == op::JSET;
         // Halves known to be zero compare the same on 32 bits, but for their sign.

@@ -6,9 +6,11 @@
 use skep_isa::{Insn, op};
 
 use super::alu::group_of;
-use super::enc::{Mem, shift};
+use super::enc::{Mem, Size, group, shift};
+use super::jump::condition;
 use super::mem::size;
 use super::{Gen, machine};
+use crate::check::{FUNC, SECOND, TARGET, is_goto, jump};
 
 const MOV64: u8 = op::ALU64 | op::X | op::MOV;
 const ADD64: u8 = op::ALU64 | op::X | op::ADD;
@@ -22,12 +24,26 @@ impl Gen<'_> {
     pub(super) fn merged(&mut self, at: usize) -> Option<usize> {
         let first = self.insn(at);
         match first.class() {
-            op::ALU | op::ALU64 => self.rotate(at).or_else(|| self.extend(at)).or_else(|| self.address(at)),
+            op::ALU | op::ALU64 if is_copy(first) => self.rotate(at).or_else(|| self.extend(at)).or_else(|| self.address(at)),
+            op::ALU64 if first.code == LSH64_IMM => self.extend(at).or_else(|| self.address(at)),
+            op::ALU64 if matches!(first.code, ADD64 | ADD64_IMM) => self.address(at),
             op::LDX if first.code & 0xe0 == op::MEM => {
-                self.change_memory(at).or_else(|| self.load_operand(at)).or_else(|| self.load_swapped(at))
+                self.change_memory(at).or_else(|| self.load_operand(at)).or_else(|| self.load_compare(at)).or_else(|| self.load_swapped(at))
             }
+            op::JMP | op::JMP32 => self.inverted(at),
             _ => None,
         }
+    }
+
+    /// `if a op b goto +1; goto far`: how clang writes most loops. It is one jump on the opposite condition.
+    fn inverted(&mut self, at: usize) -> Option<usize> {
+        let [branch, goto] = self.run::<2>(at)?;
+        let c = condition(branch).filter(|_| branch.code != op::CALL && branch.code != op::EXIT)?;
+        if !is_goto(goto) || jump(branch) != Some(1) {
+            return None;
+        }
+        self.compare(branch);
+        Some(self.branch(at, branch, c))
     }
 
     /// A rotate is two opposite shifts of copies of one value, joined:
@@ -95,52 +111,63 @@ impl Gen<'_> {
         };
         let (d, narrow, s) = (machine(d), self.known.narrow & 1 << s != 0, machine(s));
         if last.code == ARSH64_IMM {
-            self.out.enc.sign_extend(true, super::enc::Size::W, d, s);
+            self.out.enc.sign_extend(true, Size::W, d, s);
         } else if d != s || !narrow {
             self.out.enc.mov(false, d, s);
         }
         Some(len)
     }
 
-    /// Sums into another register: `d = s; d += imm`, `d = s; d += t`, `d = s; d <<= 1, 2 or 3; d += t`.
+    /// A sum of registers and constants, and the access through it when there is one:
+    /// `t = a; t <<= 3; t += b; t += 8; d = *(t + 4)` is one load.
     fn address(&mut self, at: usize) -> Option<usize> {
-        if let Some([copy, scale, add]) = self.run::<3>(at)
-            && copy.code == MOV64
-            && copy.off == 0
-            && copy.dst() != copy.src()
-            && let Some(n) = scaled(scale, copy.dst())
-            && add.code == ADD64
-            && add.dst() == copy.dst()
-            && add.src() != copy.dst()
-        {
-            let mem = Mem { base: machine(add.src()), index: Some((machine(copy.src()), n)), disp: 0 };
-            self.out.enc.lea(true, machine(copy.dst()), mem);
-            return Some(3);
+        let t = self.insn(at).dst();
+        let mut sum = Sum::start(self.insn(at))?;
+        let mut len = 1;
+        while self.flow.marks.get(at + len).is_some_and(|m| m & (TARGET | FUNC | SECOND) == 0) {
+            match sum.with(self.insn(at + len), t) {
+                Some(more) => sum = more,
+                None => {
+                    if let Some(mem) = self.access(at + len, t, sum) {
+                        self.through(self.insn(at + len), mem);
+                        return Some(len + 1);
+                    }
+                    break;
+                }
+            }
+            len += 1;
         }
-        let [first, add] = self.run::<2>(at)?;
-        let d = first.dst();
-        if add.dst() != d {
+        if len == 1 {
             return None;
         }
-        let mem = if first.code == MOV64 && first.off == 0 && first.src() != d {
-            let base = machine(first.src());
-            match add.code {
-                ADD64_IMM => Mem::at(base, add.imm),
-                ADD64 if add.src() != d => Mem { base, index: Some((machine(add.src()), 0)), disp: 0 },
-                _ => return None,
-            }
-        } else {
-            let n = scaled(first, d)?;
-            if add.code != ADD64 || add.src() == d {
-                return None;
-            }
-            Mem { base: machine(add.src()), index: Some((machine(d), n)), disp: 0 }
-        };
-        if self.facts.dead_after(at + 1, d) {
-            return Some(2);
+        let mem = sum.mem(0)?;
+        if !self.facts.dead_after(at + len - 1, t) {
+            self.out.enc.lea(true, machine(t), mem);
         }
-        self.out.enc.lea(true, machine(d), mem);
-        Some(2)
+        Some(len)
+    }
+
+    /// Returns the place that slot `at` reads or writes when it does so through `t` for the last time.
+    fn access(&self, at: usize, t: u8, sum: Sum) -> Option<Mem> {
+        let i = self.insn(at);
+        let last = self.facts.dead_after(at, t);
+        let through = match (i.class(), i.code & 0xe0) {
+            (op::LDX, op::MEM | op::MEMSX) => i.src() == t && (last || i.dst() == t),
+            (op::STX, op::MEM) => i.dst() == t && i.src() != t && last,
+            (op::ST, op::MEM) => i.dst() == t && last,
+            _ => false,
+        };
+        if through { sum.mem(i32::from(i.off)) } else { None }
+    }
+
+    fn through(&mut self, i: Insn, mem: Mem) {
+        let e = &mut self.out.enc;
+        match (i.class(), i.code & 0xe0) {
+            (op::LDX, op::MEMSX) => e.load_signed(size(i), machine(i.dst()), mem),
+            (op::LDX, _) => e.load(size(i), machine(i.dst()), mem),
+            (op::ST, _) => e.store_imm(size(i), mem, i.imm),
+            _ => e.store(size(i), mem, machine(i.src())),
+        }
     }
 
     /// Arithmetic in place: `t = [m]; t op= x; [m] = t` with `t` not needed after.
@@ -187,6 +214,43 @@ impl Gen<'_> {
         Some(2)
     }
 
+    /// A comparison with memory: `t = [m]; if t op x goto` with `t` not needed after.
+    fn load_compare(&mut self, at: usize) -> Option<usize> {
+        let [load, branch] = self.run::<2>(at)?;
+        let t = load.dst();
+        let c = condition(branch)?;
+        let x = branch.code & op::X != 0;
+        let wide = match branch.class() {
+            op::JMP => true,
+            op::JMP32 => false,
+            _ => return None,
+        };
+        if branch.dst() != t || (x && branch.src() == t) || jump(branch) == Some(0) || !self.facts.dead_after(at + 1, t) {
+            return None;
+        }
+        // What was loaded has zeros above, so a narrower comparison is the same only without sign.
+        let unsigned = !matches!(branch.code & 0xf0, op::JSGT | op::JSGE | op::JSLT | op::JSLE);
+        let size = match (load.code & op::DW, x) {
+            (op::DW, _) if wide => Size::D,
+            (op::DW, _) => Size::W,
+            (op::W, _) if !wide => Size::W,
+            (op::W, false) if unsigned && branch.imm >= 0 => Size::W,
+            (op::H, false) if unsigned && (0..=127).contains(&branch.imm) && branch.code & 0xf0 != op::JSET => Size::H,
+            (op::B, false) if unsigned && (0..=255).contains(&branch.imm) => Size::B,
+            _ => return None,
+        };
+        let mem = Mem::at(machine(load.src()), i32::from(load.off));
+        let s = machine(branch.src());
+        let e = &mut self.out.enc;
+        match (branch.code & 0xf0 == op::JSET, x) {
+            (true, true) => e.test_store(size, mem, s),
+            (true, false) => e.test_store_imm(size, mem, branch.imm),
+            (false, true) => e.group_store(size, group::CMP, mem, s),
+            (false, false) => e.group_store_imm(size, group::CMP, mem, branch.imm),
+        }
+        Some(1 + self.branch(at + 1, branch, c))
+    }
+
     /// A load in the other byte order.
     fn load_swapped(&mut self, at: usize) -> Option<usize> {
         let [load, swap] = self.run::<2>(at)?;
@@ -212,7 +276,47 @@ fn is_shift(i: Insn, d: u8, class: u8) -> bool {
     (i.code == class | op::LSH || i.code == class | op::RSH) && i.dst() == d
 }
 
-/// Returns the scale when an instruction multiplies `d` by two, four or eight.
-fn scaled(i: Insn, d: u8) -> Option<u8> {
-    (i.code == LSH64_IMM && i.dst() == d && matches!(i.imm, 1..=3)).then_some(i.imm as u8)
+/// A sum that one memory operand can express: `base + (index << scale) + disp`, in BPF registers.
+#[derive(Clone, Copy)]
+struct Sum {
+    base: Option<u8>,
+    index: Option<(u8, u8)>,
+    disp: i32,
+}
+
+impl Sum {
+    /// Starts with the instruction that first sets or changes the register.
+    fn start(i: Insn) -> Option<Self> {
+        let t = i.dst();
+        let none = Self { base: None, index: None, disp: 0 };
+        match i.code {
+            MOV64 if i.off == 0 && i.src() != t => Some(Self { base: Some(i.src()), ..none }),
+            LSH64_IMM if matches!(i.imm, 1..=3) => Some(Self { index: Some((t, i.imm as u8)), ..none }),
+            ADD64 if i.src() != t => Some(Self { base: Some(t), index: Some((i.src(), 0)), ..none }),
+            ADD64_IMM => Some(Self { base: Some(t), disp: i.imm, ..none }),
+            _ => None,
+        }
+    }
+
+    /// Adds one more instruction on register `t`.
+    fn with(self, i: Insn, t: u8) -> Option<Self> {
+        if i.dst() != t {
+            return None;
+        }
+        match (i.code, self) {
+            (LSH64_IMM, Self { base: Some(b), index: None, disp: 0 }) if matches!(i.imm, 1..=3) => {
+                Some(Self { base: None, index: Some((b, i.imm as u8)), disp: 0 })
+            }
+            (ADD64, Self { base: None, .. }) if i.src() != t => Some(Self { base: Some(i.src()), ..self }),
+            (ADD64, Self { index: None, .. }) if i.src() != t => Some(Self { index: Some((i.src(), 0)), ..self }),
+            (ADD64_IMM, _) => Some(Self { disp: self.disp.checked_add(i.imm)?, ..self }),
+            _ => None,
+        }
+    }
+
+    /// Returns the memory operand, `more` bytes further on.
+    fn mem(self, more: i32) -> Option<Mem> {
+        let index = self.index.map(|(r, scale)| (machine(r), scale));
+        Some(Mem { base: machine(self.base?), index, disp: self.disp.checked_add(more)? })
+    }
 }
