@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::args::SortBy;
@@ -127,22 +128,36 @@ pub fn sort(rows: &mut [Row], by: SortBy) {
     rows.sort_by_cached_key(|r| (std::cmp::Reverse(number(r)), r.name.clone(), r.path.clone()));
 }
 
-/// Makes one function's JSON.
-pub fn row_json(row: &Row) -> Value {
-    let mut out = json!({
-        "name": row.name,
-        "module": row.module(),
-        "calls": row.stat.calls,
-        "total_ns": row.stat.total_ns,
-        "self_ns": row.stat.self_ns,
-        "p50_ns": row.stat.percentile(50.0),
-        "p99_ns": row.stat.percentile(99.0),
-        "path": row.path,
-    });
-    if row.symbol != row.name {
-        out["symbol"] = json!(row.symbol);
+/// A function in JSON. Reports can have a hundred thousand of them, so they are written as they stand.
+#[derive(Serialize, Debug)]
+pub struct Function<'a> {
+    name: &'a str,
+    module: &'a str,
+    calls: u64,
+    total_ns: u64,
+    self_ns: u64,
+    p50_ns: Option<u64>,
+    p99_ns: Option<u64>,
+    path: &'a str,
+    /// Where it differs from the name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    symbol: Option<&'a str>,
+}
+
+impl<'a> From<&'a Row> for Function<'a> {
+    fn from(row: &'a Row) -> Self {
+        Self {
+            name: &row.name,
+            module: row.module(),
+            calls: row.stat.calls,
+            total_ns: row.stat.total_ns,
+            self_ns: row.stat.self_ns,
+            p50_ns: row.stat.percentile(50.0),
+            p99_ns: row.stat.percentile(99.0),
+            path: &row.path,
+            symbol: (row.symbol != row.name).then_some(&row.symbol),
+        }
     }
-    out
 }
 
 /// Longest name that others are aligned to.
@@ -327,9 +342,9 @@ mod tests {
 
     #[test]
     fn json_has_the_promised_keys() {
-        let json = row_json(&row("f", &bytes(2, 300, 200, &[(7, 2)])));
+        let row = row("f", &bytes(2, 300, 200, &[(7, 2)]));
         assert_eq!(
-            json.to_string(),
+            serde_json::to_string(&Function::from(&row)).unwrap(),
             r#"{"name":"f","module":"libx.so.1","calls":2,"total_ns":300,"self_ns":200,"p50_ns":192,"p99_ns":254,"path":"/lib/libx.so.1"}"#
         );
     }

@@ -70,7 +70,10 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
     }
     let links = || loaded.iter().flat_map(|l| &l.links);
     let launch = Launch { command: &args.command, library: &library, dir: &dir, links: links().map(|(.., l)| l.id()).collect() };
-    let outcome = launch.run(|| links().for_each(|(.., l)| l.turn_off()))?;
+    let turn_off = || links().for_each(|(.., l)| l.turn_off());
+    let outcome = launch.run(turn_off)?;
+    // Processes that the command left behind go on without the programs.
+    turn_off();
     let records = collectors.into_iter().map(Collector::finish).collect::<Result<Vec<Records>>>()?;
 
     if outcome.status.is_none() {

@@ -1,6 +1,9 @@
 //! `skep trace`: one program on every matching function, and a table of what it counted.
 
-use serde_json::json;
+use std::borrow::Cow;
+
+use serde::Serialize;
+use serde_json::Value as Json;
 use skep::link::{Cookie, Link, LinkSpec, LinkState, Pattern};
 use skep::load::{LoadError, Loaded, Loader};
 use skep::maps::Map;
@@ -11,9 +14,24 @@ use crate::args::TraceArgs;
 use crate::failure::{Context, ENVIRONMENT, Failure, Result};
 use crate::launch::{self, Launch, Outcome};
 use crate::printer::{Output, Printer};
-use crate::report::{self, Row, Stat};
+use crate::report::{self, Function, Row, Stat};
 use crate::session;
 use crate::sites::{self, Sites, module_path};
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Document<'a> {
+    command: Vec<Cow<'a, str>>,
+    status: Option<i32>,
+    wall_ns: u64,
+    sites: Json,
+    functions: Vec<Function<'a>>,
+    missed: u64,
+    lost: u64,
+    start_ns: u64,
+    attach_ns: u64,
+    processes: Json,
+}
 
 /// The compiled `bpf/trace.bpf.c`.
 static OBJECT: &[u8] = include_bytes!("../bpf/trace.bpf.o");
@@ -45,6 +63,8 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
 
     let launch = Launch { command: &args.command, library: &library, dir: &dir, links: vec![link.id()] };
     let outcome = launch.run(|| link.turn_off())?;
+    // Processes that the command left behind go on untraced.
+    link.turn_off();
 
     let state = link.read()?;
     let sites = Sites::new(&state);
@@ -58,18 +78,18 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     note_losses(printer, link.missed(), lost);
     if args.report.json {
         let limit = args.limit.filter(|n| *n > 0).unwrap_or(usize::MAX);
-        let document = json!({
-            "command": args.command.iter().map(|a| a.to_string_lossy()).collect::<Vec<_>>(),
-            "status": outcome.status_number(),
-            "wall_ns": nanos(&outcome),
-            "sites": sites.json(),
-            "functions": rows.iter().take(limit).map(report::row_json).collect::<Vec<_>>(),
-            "missed": link.missed(),
-            "lost": lost,
-            "start_ns": sites.start_ns(),
-            "attach_ns": sites.attach_ns(),
-            "processes": sites.processes_json(),
-        });
+        let document = Document {
+            command: args.command.iter().map(|a| a.to_string_lossy()).collect(),
+            status: outcome.status_number(),
+            wall_ns: nanos(&outcome),
+            sites: sites.json(),
+            functions: rows.iter().take(limit).map(Function::from).collect(),
+            missed: link.missed(),
+            lost,
+            start_ns: sites.start_ns(),
+            attach_ns: sites.attach_ns(),
+            processes: sites.processes_json(),
+        };
         printer.json(output, &document)?;
     } else if sites.attached() > 0 {
         let limit = match args.limit {
