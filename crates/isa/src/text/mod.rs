@@ -9,6 +9,7 @@
 //! `call map_lookup_elem` (helpers by name), `may_goto label`, `ldacqdw` and `streldw`.
 
 mod asm;
+mod cursor;
 mod disasm;
 mod mnemonic;
 mod source;
