@@ -139,7 +139,9 @@ fn callbacks_run_as_functions_of_the_program() {
 #[test]
 fn context_words_need_no_call() {
     let words = [11u64, 22, 33];
-    assert_eq!(run("call 0x9004\nexit", [words.as_ptr() as u64 + 16, 0, 0, 0, 0]), [11; 3]);
+    let args = [words.as_ptr() as u64 + 16, 0, 0, 0, 0];
+    assert_eq!(run("call 0x9004\nexit", args), [11; 3]);
+    assert_eq!(run("mov r6, r1\nmov r1, 0\nadd r1, r6\ncall 0x9004\nexit", args), [11; 3]);
 }
 
 #[test]

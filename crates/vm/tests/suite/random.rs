@@ -388,7 +388,9 @@ impl Maker {
             3 => self.push(op::ST | op::MEM | size, t, 0, off, imm),
             _ => self.push(op::STX | op::MEM | size, t, r, off, 0),
         }
-        if self.out.last().is_some_and(|i| i.class() != op::LDX || i.dst() != t) {
+        // The buffer is at the same address for all engines, so there its address may live on.
+        let may_stay = self.taste == Taste::Engines && base == 9 && self.rng.below(2) == 0;
+        if !may_stay && self.out.last().is_some_and(|i| i.class() != op::LDX || i.dst() != t) {
             self.set(t);
         }
     }
