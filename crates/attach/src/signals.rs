@@ -1,4 +1,13 @@
 //! Signals that the engine needs, and the program's own actions for them.
+//!
+//! Changing code under running threads takes two: `SIGTRAP`, which a thread gets that runs into a place being changed, and one
+//! real-time signal that brings running threads to a halt for a moment. Handlers are installed when code is first changed with
+//! more than one thread, and stay. What is not the engine's own goes on to the program's action, whichever came first; for that
+//! a preloaded library sends the program's `sigaction` and `signal` through [`program_action`].
+
+use crate::live;
+use crate::sys;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 /// `struct sigaction` as the kernel's `rt_sigaction` takes it on x86-64.
 #[repr(C)]
@@ -14,12 +23,259 @@ pub struct KernelAction {
     pub mask: u64,
 }
 
+const SIGTRAP: i32 = 5;
+const SA_SIGINFO: u64 = 4;
+const SA_ONSTACK: u64 = 0x0800_0000;
+const SA_RESTART: u64 = 0x1000_0000;
+const SA_NODEFER: u64 = 0x4000_0000;
+const SA_RESETHAND: u64 = 0x8000_0000;
+const SA_RESTORER: u64 = 0x0400_0000;
+const SIG_DFL: usize = 0;
+const SIG_IGN: usize = 1;
+const SI_KERNEL: i32 = 0x80;
+const SI_QUEUE: i32 = -1;
+
+std::arch::global_asm!(
+    // Unwinders and debuggers know the end of a signal handler by these very bytes.
+    ".p2align 4",
+    "nop",
+    ".globl skep_attach_restore",
+    ".hidden skep_attach_restore",
+    ".type skep_attach_restore,@function",
+    "skep_attach_restore:",
+    ".byte 0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00",
+    "syscall",
+    ".size skep_attach_restore, . - skep_attach_restore",
+);
+
+unsafe extern "C" {
+    fn skep_attach_restore();
+}
+
+/// A signal with a handler of the engine on it, and the program's action for it.
+struct Owned {
+    signal: AtomicI32,
+    installed: AtomicBool,
+    /// Odd while the action is being written.
+    version: AtomicU64,
+    handler: AtomicUsize,
+    flags: AtomicU64,
+    restorer: AtomicUsize,
+    mask: AtomicU64,
+}
+
+static TRAP: Owned = Owned::new(SIGTRAP);
+static NUDGE: Owned = Owned::new(0);
+
+impl Owned {
+    const fn new(signal: i32) -> Self {
+        Self {
+            signal: AtomicI32::new(signal),
+            installed: AtomicBool::new(false),
+            version: AtomicU64::new(0),
+            handler: AtomicUsize::new(0),
+            flags: AtomicU64::new(0),
+            restorer: AtomicUsize::new(0),
+            mask: AtomicU64::new(0),
+        }
+    }
+
+    fn action(&self) -> KernelAction {
+        loop {
+            let before = self.version.load(Ordering::Acquire);
+            let action = KernelAction {
+                handler: self.handler.load(Ordering::Acquire),
+                flags: self.flags.load(Ordering::Acquire),
+                restorer: self.restorer.load(Ordering::Acquire),
+                mask: self.mask.load(Ordering::Acquire),
+            };
+            if before.is_multiple_of(2) && self.version.load(Ordering::Acquire) == before {
+                return action;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Remembers the program's action. Signals are blocked, so that no handler waits for the thread it interrupted.
+    fn remember(&self, new: &KernelAction) {
+        let blocked = sys::block_signals();
+        let mut version = self.version.load(Ordering::Relaxed);
+        loop {
+            if version.is_multiple_of(2) {
+                match self.version.compare_exchange_weak(version, version + 1, Ordering::Acquire, Ordering::Relaxed) {
+                    Ok(_) => break,
+                    Err(now) => version = now,
+                }
+            } else {
+                sys::yield_now();
+                version = self.version.load(Ordering::Relaxed);
+            }
+        }
+        self.handler.store(new.handler, Ordering::Release);
+        self.flags.store(new.flags, Ordering::Release);
+        self.restorer.store(new.restorer, Ordering::Release);
+        self.mask.store(new.mask, Ordering::Release);
+        self.version.store(version + 2, Ordering::Release);
+        sys::set_signal_mask(blocked);
+    }
+
+    /// Puts the engine's handler on the signal, and remembers what it displaces.
+    fn install(&self, signal: i32, handler: usize, flags: u64) -> Result<(), i32> {
+        let flags = flags | SA_SIGINFO | SA_ONSTACK | SA_RESTORER;
+        let mine = KernelAction { handler, flags, restorer: skep_attach_restore as *const () as usize, mask: 0 };
+        // SAFETY: the handlers below are made for these signals.
+        let old = unsafe { sys::sigaction(signal, Some(&mine)) }.map_err(|e| e as i32)?;
+        if old.handler != handler {
+            self.remember(&old);
+        }
+        self.signal.store(signal, Ordering::Release);
+        self.installed.store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
+fn owned(signal: i32) -> Option<&'static Owned> {
+    [&TRAP, &NUDGE].into_iter().find(|o| o.installed.load(Ordering::Acquire) && o.signal.load(Ordering::Acquire) == signal)
+}
+
+/// Tells whether the engine has a handler of its own on a signal, so that the program's action goes through [`program_action`].
+#[must_use]
+pub fn keeps(signal: i32) -> bool {
+    owned(signal).is_some()
+}
+
 /// Reads, and with `new` changes, what the program wants to happen on a signal. Returns the action it had before.
 ///
 /// For signals that the engine keeps its own handler on, the program's action is only remembered, and the engine's handler
 /// passes on what is not its own; for all others this is the plain system call. A library that interposes `sigaction` and
 /// `signal` sends every call through here. The error is an errno value.
 pub fn program_action(signal: i32, new: Option<&KernelAction>) -> Result<KernelAction, i32> {
-    let _ = (signal, new);
-    Err(22)
+    if let Some(owned) = owned(signal) {
+        let old = owned.action();
+        if let Some(new) = new {
+            owned.remember(new);
+        }
+        return Ok(old);
+    }
+    // SAFETY: the program's own request.
+    unsafe { sys::sigaction(signal, new) }.map_err(|e| e as i32)
+}
+
+/// Installs the handlers, or puts them back where the program replaced them behind the engine's back. Returns the number of the
+/// signal that halts threads.
+pub(crate) fn install() -> Result<i32, i32> {
+    TRAP.install(SIGTRAP, on_trap as *const () as usize, SA_NODEFER)?;
+    let mut signal = NUDGE.signal.load(Ordering::Acquire);
+    if signal == 0 {
+        // A real-time signal that nobody uses; the first few and 32, 33 are the C library's.
+        let unused = |s: &i32| {
+            // SAFETY: only asks.
+            unsafe { sys::sigaction(*s, None) }.is_ok_and(|a| a.handler == SIG_DFL)
+        };
+        signal = (36..=62).rev().find(unused).ok_or(16)?;
+    }
+    NUDGE.install(signal, on_nudge as *const () as usize, SA_RESTART)?;
+    Ok(signal)
+}
+
+/// The beginning of `siginfo_t`.
+#[repr(C)]
+pub(crate) struct Info {
+    signal: i32,
+    errno: i32,
+    code: i32,
+    _pad: i32,
+    pid: i32,
+    uid: u32,
+    value: u64,
+}
+
+impl Info {
+    /// What [`live`] sends to a thread that it wants to halt.
+    pub(crate) fn nudge(signal: i32, token: u64) -> [u64; 16] {
+        let mut raw = [0; 16];
+        raw[0] = signal as u32 as u64;
+        raw[1] = SI_QUEUE as u32 as u64;
+        raw[2] = u64::from(sys::getpid());
+        raw[3] = token;
+        raw
+    }
+}
+
+/// The part of `ucontext_t` that handlers read and change.
+#[repr(C)]
+pub(crate) struct Context {
+    flags: u64,
+    link: u64,
+    stack: [u64; 3],
+    /// r8–r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, …
+    registers: [u64; 23],
+}
+
+const RSP: usize = 15;
+const RIP: usize = 16;
+
+unsafe extern "C" fn on_trap(signal: i32, info: *const Info, context: *mut Context) {
+    // SAFETY: the kernel hands valid pointers to a SA_SIGINFO handler.
+    let (code, registers) = unsafe { ((*info).code, &mut (*context).registers) };
+    if code == SI_KERNEL || code > 0 {
+        let at = registers[RIP].wrapping_sub(1);
+        match live::trapped(at) {
+            live::Trapped::Jump(to) => return registers[RIP] = to,
+            live::Trapped::Call(to) => {
+                registers[RSP] = registers[RSP].wrapping_sub(8);
+                // SAFETY: the thread was about to make this very push.
+                unsafe { (registers[RSP] as *mut u64).write(at.wrapping_add(crate::spot::PATCH as u64)) };
+                return registers[RIP] = to;
+            }
+            live::Trapped::Gone => return registers[RIP] = at,
+            live::Trapped::Foreign => {}
+        }
+    }
+    // SAFETY: the kernel's own arguments, for the same signal.
+    unsafe { pass_on(&TRAP, signal, code, info, context) };
+}
+
+unsafe extern "C" fn on_nudge(signal: i32, info: *const Info, context: *mut Context) {
+    // SAFETY: the kernel hands valid pointers to a SA_SIGINFO handler.
+    let (code, pid, value, registers) = unsafe { ((*info).code, (*info).pid, (*info).value, &mut (*context).registers) };
+    if code == SI_QUEUE && pid as u32 == sys::getpid() && value == live::token() {
+        return live::halt(&mut registers[RIP], context as u64);
+    }
+    // SAFETY: the kernel's own arguments, for the same signal.
+    unsafe { pass_on(&NUDGE, signal, code, info, context) };
+}
+
+/// Does what the program wants to happen.
+///
+/// # Safety
+///
+/// Called from a handler for `signal` with its arguments.
+unsafe fn pass_on(owned: &Owned, signal: i32, code: i32, info: *const Info, context: *mut Context) {
+    let action = owned.action();
+    let sent = code <= 0;
+    match action.handler {
+        SIG_IGN if sent => {}
+        SIG_DFL | SIG_IGN => {
+            // The default of both signals ends the process, as it does when a fault is ignored. From now on it is the kernel's.
+            owned.installed.store(false, Ordering::Release);
+            // SAFETY: what the program asked for.
+            let _ = unsafe { sys::sigaction(signal, Some(&KernelAction::default())) };
+            sys::tgkill(sys::gettid(), signal);
+            sys::unblock_signal(signal);
+        }
+        handler => {
+            if action.flags & SA_RESETHAND != 0 {
+                owned.remember(&KernelAction::default());
+            }
+            let own = if action.flags & SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
+            // The kernel puts the old mask back when the handler returns.
+            sys::add_signal_mask(action.mask | own);
+            // SAFETY: the program's handler, called as the kernel calls it; one without SA_SIGINFO ignores the rest.
+            unsafe {
+                let handler: unsafe extern "C" fn(i32, *const Info, *mut Context) = std::mem::transmute(handler);
+                handler(signal, info, context);
+            }
+        }
+    }
 }

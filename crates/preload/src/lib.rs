@@ -1,8 +1,10 @@
 //! The library that `skep` puts into a program with `LD_PRELOAD`. Its constructor attaches the links named in the
 //! environment, before any code of the program runs.
 //!
-//! It exports nothing the program could call by accident, never ends the program, and never prints. It has a heap of its own:
+//! It exports `sigaction` and `signal` ([`signals`]) and nothing else, never ends the program, and never prints. It has a heap of its own:
 //! the program's may be locked by the very thread the agent runs on, when a hooked function is part of it.
+
+mod signals;
 
 /// Memory from mmap, apart from the program's.
 #[global_allocator]

@@ -22,6 +22,8 @@ use crate::link::{AgentRecord, Context, Cookie, Found, LinkFile, LinkSpec, Patte
 use crate::prog::ProgramFile;
 use crate::run::{self, Running};
 
+pub use skep_attach::signals;
+
 type AgentError = Box<dyn std::error::Error>;
 
 /// The links of this process. Never locked on the event path, except by the one event that ends a link.
@@ -118,6 +120,9 @@ unsafe extern "C" fn on_loader_event(_: *mut u64, _: *const ()) -> u64 {
     drop(std::panic::catch_unwind(|| {
         // Busy: another thread is at it, or the agent itself caused the event.
         let (Ok(mut links), Ok(modules)) = (LINKS.try_lock(), sites::scan()) else { return };
+        if let Ok(engine) = Engine::get() {
+            engine.forget(&modules);
+        }
         for link in links.iter_mut().filter(|l| l.running.is_on()) {
             // What goes wrong here leaves the library untraced; the functions that were skipped are in the link file.
             drop(link.attach(&modules));
@@ -175,9 +180,9 @@ impl Active {
 
     /// Attaches the matching functions of the modules that were not there before.
     fn attach(&mut self, modules: &[Arc<Module>]) -> Result<(), AgentError> {
-        let new: Vec<&Arc<Module>> = modules.iter().filter(|m| self.seen.insert((m.path.clone(), m.bias))).collect();
         // A library that was closed may come back.
         self.seen.retain(|(path, bias)| modules.iter().any(|m| m.path == *path && m.bias == *bias));
+        let new: Vec<&Arc<Module>> = modules.iter().filter(|m| self.seen.insert((m.path.clone(), m.bias))).collect();
         let functions = self.selection.functions(&new);
         if functions.is_empty() {
             return Ok(());
@@ -269,7 +274,16 @@ impl Selection {
     }
 }
 
+/// Tells whether a module is the library this code is in: not worth a word, unless it is asked for by name.
+fn is_own(module: &Module) -> bool {
+    let here = is_own as *const () as u64;
+    module.text.iter().any(|t| t.contains(&here))
+}
+
 fn in_module(pattern: &Pattern, module: &Module) -> bool {
+    if pattern.module.is_none() && is_own(module) {
+        return false;
+    }
     pattern.matches_module(&module.path.to_string_lossy()) || (module.is_main() && pattern.module.as_deref() == Some("/proc/self/exe"))
 }
 
