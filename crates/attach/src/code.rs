@@ -77,7 +77,8 @@ impl Code {
                     let target = i.near_branch_target();
                     let near = target.wrapping_sub(own) < WINDOW;
                     let inside = part.contains(&target) && !near;
-                    if !inside && !(flow == FlowControl::Call && self.is_start(target)) {
+                    let call = flow == FlowControl::Call && self.is_start(target);
+                    if !(inside || call) {
                         self.branches.push((target, i.ip()));
                     }
                 }

@@ -4,7 +4,8 @@ use crate::deny;
 use crate::frame::{MAX_SESSIONS, UNTYPED_ARGS};
 use crate::guard;
 use crate::hook::{Hook, Position};
-use crate::island::{Builder, Chunk};
+use crate::island::Builder;
+use crate::live;
 use crate::patch::{self, Change, Detour};
 use crate::sites::{Function, Module};
 use crate::skip::{AttachError, Skip};
@@ -12,6 +13,7 @@ use crate::spot::{PATCH, Shape, Spot, jump};
 use crate::stack::Follower;
 use crate::table::{self, Table};
 use crate::tramp::{self, Entry, Meta, Plan};
+use std::cell::UnsafeCell;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -47,13 +49,13 @@ struct State {
     /// Every function that was ever hooked, by address.
     sites: HashMap<u64, Site>,
     attachments: HashMap<u64, Vec<u64>>,
-    chunks: Vec<Chunk>,
     table: table::Writer,
     /// Functions reached through the table.
     called: usize,
     /// Taken out of use, perhaps still being read.
     plans: Vec<Old<Plan>>,
     tables: Vec<Old<Table>>,
+    left: live::Leftovers,
 }
 
 /// A pointer that waits for its readers to leave.
@@ -129,7 +131,11 @@ impl Engine {
     pub fn get() -> Result<&'static Self, AttachError> {
         use std::sync::OnceLock;
         static ENGINE: OnceLock<Engine> = OnceLock::new();
-        Ok(ENGINE.get_or_init(|| Self { state: Mutex::default() }))
+        Ok(ENGINE.get_or_init(|| {
+            // SAFETY: the functions stay for as long as the process, as everything here does.
+            unsafe { pthread_atfork(before_fork, after_fork_parent, after_fork_child) };
+            Self { state: Mutex::default() }
+        }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -164,6 +170,64 @@ impl Engine {
         let restored = state.detach(id)?;
         Ok(Detached { restored, drained: state.collect() })
     }
+}
+
+impl Engine {
+    /// Forgets functions of libraries that were closed: their code is no module's any more, and other code may come to lie there.
+    ///
+    /// `modules` are those of now ([`crate::sites::scan`]). Nothing is written to the old places.
+    pub fn forget(&self, modules: &[Arc<Module>]) {
+        let _muted = guard::mute();
+        let mut state = self.lock();
+        let lives = |a: u64| modules.iter().any(|m| m.text.iter().any(|t| t.contains(&a)));
+        let gone: Vec<u64> = state.sites.keys().copied().filter(|a| !lives(*a)).collect();
+        for addr in &gone {
+            if let Some(site) = state.sites.get_mut(addr) {
+                site.entries.clear();
+            }
+        }
+        state.publish(&gone);
+        for addr in gone {
+            if let Some(site) = state.sites.remove(&addr)
+                && site.spot.shape == Shape::Nop
+                && site.form == Form::Entry
+            {
+                state.called -= 1;
+            }
+        }
+    }
+}
+
+unsafe extern "C" {
+    fn pthread_atfork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> i32;
+}
+
+/// The engine's lock, held by the thread that forks so that the child finds everything in order.
+static FORKING: ForkGuard = ForkGuard(UnsafeCell::new(None));
+
+struct ForkGuard(UnsafeCell<Option<MutexGuard<'static, State>>>);
+
+// SAFETY: only touched by the thread that holds the engine's lock.
+unsafe impl Sync for ForkGuard {}
+
+extern "C" fn before_fork() {
+    let _muted = guard::mute();
+    if let Ok(engine) = Engine::get() {
+        let lock = engine.lock();
+        // SAFETY: this thread has the lock.
+        unsafe { *FORKING.0.get() = Some(lock) };
+    }
+}
+
+extern "C" fn after_fork_parent() {
+    let _muted = guard::mute();
+    // SAFETY: `before_fork` took the lock on this thread.
+    drop(unsafe { (*FORKING.0.get()).take() });
+}
+
+extern "C" fn after_fork_child() {
+    guard::after_fork();
+    after_fork_parent();
 }
 
 impl State {
@@ -268,7 +332,7 @@ impl State {
             }
         }
         match builder.finish() {
-            Ok(chunk) => self.chunks.push(chunk),
+            Ok(()) => {}
             Err(skip) => {
                 for (n, addr, new) in made {
                     if new {
@@ -376,7 +440,7 @@ impl State {
         }
         work.sort_by_key(|w| w.0.at);
         let (changes, rest): (Vec<Change>, Vec<(u64, Form)>) = work.into_iter().map(|(c, a, f)| (c, (a, f))).unzip();
-        for (result, (addr, form)) in patch::apply(&changes).into_iter().zip(rest) {
+        for (result, (addr, form)) in patch::apply(&changes, &mut self.left).into_iter().zip(rest) {
             let Some(site) = self.sites.get_mut(&addr) else { continue };
             match result {
                 Ok(()) => {

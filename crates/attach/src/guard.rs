@@ -7,24 +7,31 @@
 //! Blocks live in memory of their own that is never unmapped, so a detacher may look at the block of a thread that has died;
 //! such blocks are found by their thread id and given to new threads.
 
-use crate::sys;
 use crate::table::Table;
 use crate::tramp::{Meta, Plan, Slot};
+use crate::{bounds, sys};
+use std::arch::asm;
 use std::marker::PhantomData;
-use std::mem::size_of;
+use std::mem::{MaybeUninit, size_of};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// The first word of a muted thread's block. No stack pointer is that small.
 const MUTED: u64 = 1;
 
-/// What the engine keeps for a thread. The first word and `page` are known to `tramp/x64.s`.
+/// What the engine keeps for a thread. All but `tid` is known to `tramp/x64.s`.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub(crate) struct Block {
     inside: AtomicU64,
     /// The last page above the stack pointer that was found readable.
     pub(crate) page: AtomicU64,
+    /// The last exit trampoline reached by a tail call from a hooked function: its stack pointer, and how many there are in a row.
+    pub(crate) tail: AtomicU64,
+    pub(crate) tails: AtomicU64,
+    /// The lower part of the thread's stack, where exit trampolines make no frames ([`crate::bounds`]).
+    pub(crate) deep: AtomicU64,
+    pub(crate) deep_len: AtomicU64,
     /// The thread, 0: nobody's.
     tid: AtomicU32,
 }
@@ -48,7 +55,7 @@ fn own() -> *mut Block {
     let block: *mut Block;
     // SAFETY: reads the thread-local word defined in x64.s by the initial-exec model.
     unsafe {
-        std::arch::asm!("mov {0}, qword ptr [rip + skep_attach_block@GOTTPOFF]", "mov {0}, qword ptr fs:[{0}]", out(reg) block,
+        asm!("mov {0}, qword ptr [rip + skep_attach_block@GOTTPOFF]", "mov {0}, qword ptr fs:[{0}]", out(reg) block,
                         options(nostack, readonly, preserves_flags));
     }
     block
@@ -58,7 +65,7 @@ fn own() -> *mut Block {
 fn set_own(block: *mut Block) {
     // SAFETY: writes the thread-local word defined in x64.s.
     unsafe {
-        std::arch::asm!("mov {0}, qword ptr [rip + skep_attach_block@GOTTPOFF]", "mov qword ptr fs:[{0}], {1}", out(reg) _,
+        asm!("mov {0}, qword ptr [rip + skep_attach_block@GOTTPOFF]", "mov qword ptr fs:[{0}], {1}", out(reg) _,
                         in(reg) block, options(nostack, preserves_flags));
     }
 }
@@ -125,6 +132,12 @@ fn adopt(block: *mut Block) -> *mut Block {
     unsafe {
         (*block).inside.store(0, Ordering::Relaxed);
         (*block).page.store(0, Ordering::Relaxed);
+        (*block).tail.store(0, Ordering::Relaxed);
+        let here: u64;
+        asm!("mov {}, rsp", out(reg) here, options(nomem, nostack, preserves_flags));
+        let (deep, len) = bounds::deep(here);
+        (*block).deep.store(deep, Ordering::Relaxed);
+        (*block).deep_len.store(len, Ordering::Relaxed);
     }
     set_own(block);
     block
@@ -179,12 +192,13 @@ fn decide(block: *mut Block, frame: u64) -> (*mut Block, bool) {
 /// Tells whether the thread runs on its alternate signal stack and `address` is not on it.
 #[inline(always)]
 fn on_signal_stack(address: u64) -> bool {
-    let stack = [const { AtomicU64::new(0) }; 3];
+    let stack: MaybeUninit<[AtomicU64; 3]> = MaybeUninit::uninit();
     // SAFETY: `stack_t` is three words: address, flags, size.
-    if unsafe { sys::call(sys::SIGALTSTACK, [0, (&raw const stack) as u64, 0, 0, 0, 0]) } != 0 {
+    if unsafe { sys::call(sys::SIGALTSTACK, [0, stack.as_ptr() as u64, 0, 0, 0, 0]) } != 0 {
         return true;
     }
-    let [start, flags, size] = &stack;
+    // SAFETY: the kernel has written it.
+    let [start, flags, size] = unsafe { stack.assume_init_ref() };
     let on = flags.load(Ordering::Relaxed) & 1 != 0;
     let offset = address.wrapping_sub(start.load(Ordering::Relaxed));
     on && offset >= size.load(Ordering::Relaxed)
@@ -234,6 +248,16 @@ pub(crate) unsafe extern "C" fn slow_exit(block: *mut Block, frame: u64, meta: *
         }
     }
     block
+}
+
+/// Counts a call that runs no hooks because too many tail calls came before it, or because too much of the stack is in use. The thread is marked as inside.
+#[unsafe(link_section = ".text.skep_event")]
+pub(crate) unsafe extern "C" fn too_deep(meta: *const Meta) {
+    // SAFETY: as in `slow_entry`.
+    unsafe {
+        let plan = (*meta).plan.load(Ordering::Acquire);
+        count_missed((plan as u64).wrapping_add(size_of::<Plan>() as u64), (*plan).exit_end);
+    }
 }
 
 /// Waits until no thread is inside hooks that it can have found before the call, at most `rounds` looks a thread.

@@ -52,7 +52,7 @@ impl Builder {
 
     /// Where compiled-in sites call the entry trampoline.
     pub(crate) fn veneer(&self) -> u64 {
-        veneer_of(self.base)
+        self.base + 8 * tramp::TRAMPOLINES.len() as u64 + 6 * tramp::ENTRY_SITE as u64
     }
 
     /// Address of the next island.
@@ -111,7 +111,7 @@ impl Builder {
     }
 
     /// Makes the islands executable and gives back what was not needed.
-    pub(crate) fn finish(self) -> Result<Chunk, Skip> {
+    pub(crate) fn finish(self) -> Result<(), Skip> {
         let keep = self.used.next_multiple_of(PAGE);
         // SAFETY: the end of the chunk was never used; the rest is not written again.
         unsafe {
@@ -120,35 +120,13 @@ impl Builder {
             }
             sys::protect(self.base, keep, sys::PROT_READ | sys::PROT_EXEC).map_err(|errno| Skip::Protected { errno: errno as i32 })?;
         }
-        Ok(Chunk { range: self.base..self.base + keep })
+        Ok(())
     }
 }
 
 /// Most bytes of a function's two islands: address, call, moved instructions (at most 4 + 15 bytes, each branch grown by 10, or a
 /// moved call), jump back; address, push, jump; both rounded up.
 const MOST: u64 = 192;
-
-/// A finished chunk.
-#[derive(Clone, Debug)]
-pub(crate) struct Chunk {
-    pub(crate) range: Range<u64>,
-}
-
-impl Chunk {
-    /// Where compiled-in sites call the entry trampoline.
-    pub(crate) fn veneer(&self) -> u64 {
-        veneer_of(self.range.start)
-    }
-
-    /// Tells whether everything in `span` is within reach.
-    pub(crate) fn reaches(&self, span: &Range<u64>) -> bool {
-        reaches(&self.range, span)
-    }
-}
-
-fn veneer_of(base: u64) -> u64 {
-    base + 8 * tramp::TRAMPOLINES.len() as u64 + 6 * tramp::ENTRY_SITE as u64
-}
 
 fn reaches(chunk: &Range<u64>, span: &Range<u64>) -> bool {
     chunk.end.max(span.end) - chunk.start.min(span.start) < REACH

@@ -2,11 +2,9 @@
 
 use crate::skip::Skip;
 use crate::spot::PATCH;
-use crate::sys;
-use std::fs::File;
+use crate::sys::{self, Fd};
+use crate::{live, threads};
 use std::ops::Range;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 
 /// One place to change.
 #[derive(Clone, Debug)]
@@ -45,7 +43,7 @@ const PAGE: u64 = 4096;
 #[derive(Debug)]
 pub(crate) struct Window {
     opened: Vec<Range<u64>>,
-    memory: Option<File>,
+    memory: Option<Fd>,
 }
 
 impl Window {
@@ -65,7 +63,7 @@ impl Window {
             match unsafe { sys::protect(r.start, r.end - r.start, sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC) } {
                 Ok(()) => out.opened.push(r),
                 Err(errno) => {
-                    let file = File::options().read(true).write(true).open("/proc/self/mem");
+                    let file = Fd::open_rw(b"/proc/self/mem\0");
                     out.memory = Some(file.map_err(|_| Skip::Protected { errno: errno as i32 })?);
                     break;
                 }
@@ -77,8 +75,8 @@ impl Window {
     /// Writes bytes of code. Single bytes are written with one store.
     pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Skip> {
         if let Some(memory) = &self.memory {
-            debug_assert!(memory.as_raw_fd() >= 0);
-            return memory.write_all_at(bytes, at).map_err(|e| Skip::Protected { errno: e.raw_os_error().unwrap_or(0) });
+            let got = memory.write_at(bytes, at);
+            return if got == bytes.len() as i64 { Ok(()) } else { Err(Skip::Protected { errno: (-got).max(0) as i32 }) };
         }
         for (i, b) in bytes.iter().enumerate() {
             // SAFETY: inside an opened window.
@@ -108,7 +106,7 @@ pub(crate) fn current(at: u64) -> [u8; PATCH] {
 }
 
 /// Makes all changes, and tells for each whether it was made. `changes` are sorted by address.
-pub(crate) fn apply(changes: &[Change]) -> Vec<Result<(), Skip>> {
+pub(crate) fn apply(changes: &[Change], left: &mut live::Leftovers) -> Vec<Result<(), Skip>> {
     if changes.is_empty() {
         return Vec::new();
     }
@@ -116,7 +114,8 @@ pub(crate) fn apply(changes: &[Change]) -> Vec<Result<(), Skip>> {
         Ok(w) => w,
         Err(skip) => return vec![Err(skip); changes.len()],
     };
-    quiet(&window, changes)
+    let alone = threads::Tasks::open().is_ok_and(|t| t.is_one());
+    if alone { quiet(&window, changes) } else { live::apply(&window, changes, left) }
 }
 
 /// The way of a process with one thread: nobody can be running the bytes.

@@ -129,7 +129,4 @@ pub enum AttachError {
         /// The id asked for.
         id: u64,
     },
-    /// The process was forked while it was being patched, or a thread died in the middle of it.
-    #[error("the engine was left in an unknown state")]
-    Poisoned,
 }

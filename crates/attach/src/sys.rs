@@ -5,6 +5,9 @@
 
 use std::arch::asm;
 
+const READ: u64 = 0;
+const CLOSE: u64 = 3;
+const LSEEK: u64 = 8;
 pub(crate) const MMAP: u64 = 9;
 pub(crate) const MPROTECT: u64 = 10;
 pub(crate) const MUNMAP: u64 = 11;
@@ -15,13 +18,20 @@ pub(crate) const SCHED_YIELD: u64 = 24;
 pub(crate) const GETPID: u64 = 39;
 pub(crate) const SIGALTSTACK: u64 = 131;
 pub(crate) const GETTID: u64 = 186;
+const FUTEX: u64 = 202;
+const GETDENTS64: u64 = 217;
 pub(crate) const TGKILL: u64 = 234;
+const OPENAT: u64 = 257;
+const RT_TGSIGQUEUEINFO: u64 = 297;
+const PROCESS_VM_READV: u64 = 310;
+const PROCESS_VM_WRITEV: u64 = 311;
 pub(crate) const MEMBARRIER: u64 = 324;
 
-pub(crate) const PROT_NONE: u64 = 0;
 pub(crate) const PROT_READ: u64 = 1;
 pub(crate) const PROT_WRITE: u64 = 2;
 pub(crate) const PROT_EXEC: u64 = 4;
+
+const O_CLOEXEC: u64 = 0x8_0000;
 
 const MAP_PRIVATE: u64 = 2;
 const MAP_ANONYMOUS: u64 = 0x20;
@@ -152,4 +162,137 @@ pub(crate) unsafe fn sigaction(signal: i32, new: Option<&KernelAction>) -> Resul
         0 => Ok(old),
         e => Err(-e),
     }
+}
+
+fn sigprocmask(how: u64, set: u64) -> u64 {
+    let (set, mut old) = ([set], [0u64]);
+    // SAFETY: both sets are eight bytes; masks are the thread's own.
+    unsafe { call(RT_SIGPROCMASK, [how, set.as_ptr() as u64, old.as_mut_ptr() as u64, 8, 0, 0]) };
+    old[0]
+}
+
+/// Blocks all signals of the thread and returns the mask before.
+pub(crate) fn block_signals() -> u64 {
+    sigprocmask(0, u64::MAX)
+}
+
+/// Blocks more signals.
+pub(crate) fn add_signal_mask(mask: u64) {
+    sigprocmask(0, mask);
+}
+
+/// Lets a signal through.
+pub(crate) fn unblock_signal(signal: i32) {
+    sigprocmask(1, 1 << (signal - 1));
+}
+
+/// Sets the thread's mask.
+pub(crate) fn set_signal_mask(mask: u64) {
+    sigprocmask(2, mask);
+}
+
+/// Sends a signal with a value to a thread of the own process.
+pub(crate) fn queue(tid: u32, signal: i32, info: &[u64; 16]) -> i64 {
+    // SAFETY: `info` is a whole siginfo_t.
+    unsafe { call(RT_TGSIGQUEUEINFO, [u64::from(getpid()), u64::from(tid), signal as u64, info.as_ptr() as u64, 0, 0]) }
+}
+
+/// Waits until `word` is no longer `value`, at most `nanos` nanoseconds; may return early.
+pub(crate) fn wait(word: &std::sync::atomic::AtomicU32, value: u32, nanos: u64) {
+    let time = [0u64, nanos];
+    // SAFETY: FUTEX_WAIT_PRIVATE reads the word and the time.
+    unsafe { call(FUTEX, [std::ptr::from_ref(word) as u64, 128, u64::from(value), time.as_ptr() as u64, 0, 0]) };
+}
+
+/// Wakes all that wait on `word`.
+pub(crate) fn wake(word: &std::sync::atomic::AtomicU32) {
+    // SAFETY: FUTEX_WAKE_PRIVATE changes no memory.
+    unsafe { call(FUTEX, [std::ptr::from_ref(word) as u64, 129, i32::MAX as u64, 0, 0, 0]) };
+}
+
+/// A file descriptor that is closed when dropped.
+#[derive(Debug)]
+pub(crate) struct Fd(u64);
+
+impl Fd {
+    /// Opens a file for reading; `path` ends with a nul byte.
+    pub(crate) fn open(path: &[u8]) -> Result<Self, i64> {
+        Self::open_with(path, O_CLOEXEC)
+    }
+
+    /// Opens a file for reading and writing; `path` ends with a nul byte.
+    pub(crate) fn open_rw(path: &[u8]) -> Result<Self, i64> {
+        Self::open_with(path, O_CLOEXEC | 2)
+    }
+
+    fn open_with(path: &[u8], flags: u64) -> Result<Self, i64> {
+        if path.last() != Some(&0) {
+            return Err(EINVAL);
+        }
+        // SAFETY: `path` ends with a nul byte.
+        match unsafe { call(OPENAT, [-100i64 as u64, path.as_ptr() as u64, flags, 0, 0, 0]) } {
+            fd if fd >= 0 => Ok(Self(fd as u64)),
+            e => Err(-e),
+        }
+    }
+
+    /// Reads once.
+    pub(crate) fn read(&self, into: &mut [u8]) -> i64 {
+        // SAFETY: writes into `into` only.
+        unsafe { call(READ, [self.0, into.as_mut_ptr() as u64, into.len() as u64, 0, 0, 0]) }
+    }
+
+    /// Writes at an offset.
+    pub(crate) fn write_at(&self, from: &[u8], at: u64) -> i64 {
+        // SAFETY: reads `from` only.
+        unsafe { call(PWRITE64, [self.0, from.as_ptr() as u64, from.len() as u64, at, 0, 0]) }
+    }
+
+    /// Reads directory entries.
+    pub(crate) fn entries(&self, into: &mut [u8]) -> i64 {
+        // SAFETY: writes into `into` only.
+        unsafe { call(GETDENTS64, [self.0, into.as_mut_ptr() as u64, into.len() as u64, 0, 0, 0]) }
+    }
+
+    /// Goes back to the first directory entry.
+    pub(crate) fn rewind(&self) {
+        // SAFETY: moves the descriptor's own position.
+        unsafe { call(LSEEK, [self.0, 0, 0, 0, 0, 0]) };
+    }
+}
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is ours.
+        unsafe { call(CLOSE, [self.0, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// Copies `len` bytes at `from` of the own memory; the kernel's count, short or negative where memory is missing.
+pub(crate) fn copy_in(from: u64, into: *mut u64, len: u64) -> i64 {
+    let (local, remote) = ([into as u64, len], [from, len]);
+    // SAFETY: callers give room for `len` bytes.
+    unsafe { call(PROCESS_VM_READV, [u64::from(getpid()), local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0]) }
+}
+
+/// Writes a word of the own memory if it is there.
+pub(crate) fn copy_out(to: u64, word: &u64) {
+    let (local, remote) = ([std::ptr::from_ref(word) as u64, 8], [to, 8]);
+    // SAFETY: the kernel checks `to`; what is there is the caller's matter.
+    unsafe { call(PROCESS_VM_WRITEV, [u64::from(getpid()), local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0]) };
+}
+
+/// Opens the list of the own mappings; negative on failure. For the event path.
+#[inline(always)]
+pub(crate) fn open_maps() -> i64 {
+    static PATH: [u8; 17] = *b"/proc/self/maps\0\0";
+    // SAFETY: the path ends with a nul byte.
+    unsafe { call(OPENAT, [-100i64 as u64, (&raw const PATH) as u64, O_CLOEXEC, 0, 0, 0]) }
+}
+
+/// Closes a descriptor that [`open_maps`] opened.
+#[inline(always)]
+pub(crate) fn close(fd: i64) {
+    // SAFETY: the caller owns the descriptor.
+    unsafe { call(CLOSE, [fd as u64, 0, 0, 0, 0, 0]) };
 }

@@ -118,12 +118,6 @@ impl Writer {
             new
         }
     }
-
-    /// Index bits of the live table.
-    #[cfg(test)]
-    pub(crate) fn bits(&self) -> u32 {
-        self.bits
-    }
 }
 
 /// Frees a table that is not live any more.
@@ -136,5 +130,44 @@ pub(crate) unsafe fn free(table: *mut Table) {
     unsafe {
         let words = size_of::<Table>() / 8 + 2 * ((*table).mask as usize + 1);
         drop(Box::from_raw(ptr::slice_from_raw_parts_mut(table.cast::<u64>(), words)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// The table grows to 100,000 keys and shrinks back to the floor, and always finds exactly what is in it.
+    #[test]
+    fn grows_and_shrinks() {
+        let meta = Meta::new(0, 0);
+        let mut writer = Writer::default();
+        let mut model: BTreeMap<u64, &'static Meta> = BTreeMap::new();
+        let key = |n: u64| 0x40_0005 + 16 * n;
+        let step = |writer: &mut Writer, model: &mut BTreeMap<u64, &'static Meta>, add: std::ops::Range<u64>, keep: u64| {
+            model.retain(|k, _| *k < key(keep));
+            let n = model.len();
+            let new = (add.end - add.start) as usize;
+            let old = writer.reserve(new, &mut model.iter().map(|(k, m)| (*k, *m)), n);
+            // SAFETY: no other thread uses the table in this test.
+            old.into_iter().for_each(|t| unsafe { free(t) });
+            for k in add.map(key) {
+                writer.insert(k, meta);
+                model.insert(k, meta);
+            }
+            assert!(model.keys().all(|k| ptr::eq(Table::find(*k), meta)));
+            assert!(Table::find(key(200_000)).is_null());
+            assert!(model.len() * 2 <= 1 << writer.bits);
+        };
+        step(&mut writer, &mut model, 0..10, 0);
+        step(&mut writer, &mut model, 10..1000, 10);
+        step(&mut writer, &mut model, 1000..100_000, 1000);
+        assert_eq!(writer.bits, 18);
+        step(&mut writer, &mut model, 5000..5001, 5000);
+        assert_eq!(writer.bits, 14);
+        step(&mut writer, &mut model, 0..1, 0);
+        assert_eq!(writer.bits, FLOOR_BITS);
+        assert!(Table::find(key(7)).is_null());
     }
 }

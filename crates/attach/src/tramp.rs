@@ -143,7 +143,9 @@ const _: () = {
 /// Bytes of the frame an entry trampoline makes: up to and with `rsp`.
 const FRAME: usize = offset_of!(Frame, rsp) + 8;
 /// Bytes of the frame an exit trampoline makes.
-const XFRAME: usize = 368;
+const XFRAME: usize = 384;
+/// Frames that a chain of tail calls may leave on the stack; what comes after them runs without hooks, and is counted.
+const MAX_TAILS: usize = 32;
 
 std::arch::global_asm!(
     include_str!("tramp/x64.s"),
@@ -154,6 +156,9 @@ std::arch::global_asm!(
     X_IDS = const 288,
     X_WORDS = const 288 + 8 * SESSIONS,
     X_BODY = const 288 + 16 * SESSIONS,
+    X_TAIL = const 296 + 16 * SESSIONS,
+    X_TAILS = const 304 + 16 * SESSIONS,
+    MAX_TAILS = const MAX_TAILS,
     MD_PLAN = const offset_of!(Meta, plan),
     MD_IP = const offset_of!(Meta, ip),
     MD_BODY = const offset_of!(Meta, body),
@@ -171,6 +176,11 @@ std::arch::global_asm!(
     SLOT_SESSION = const offset_of!(Slot, session),
     SLOT_SIZE = const size_of::<Slot>(),
     BLOCK_PAGE = const offset_of!(guard::Block, page),
+    BLOCK_TAIL = const offset_of!(guard::Block, tail),
+    BLOCK_TAILS = const offset_of!(guard::Block, tails),
+    BLOCK_DEEP = const offset_of!(guard::Block, deep),
+    BLOCK_DEEP_LEN = const offset_of!(guard::Block, deep_len),
+    too_deep = sym guard::too_deep,
     slow_entry = sym guard::slow_entry,
     slow_exit = sym guard::slow_exit,
 );

@@ -265,7 +265,16 @@ SKEP_ENTRY skep_attach_entry_site, 1
     mov [rsp+8*\n+{X_BODY}], rcx
     mov [rsp+8*\n+{X_SEQ}], rdx
     mov qword ptr [rsp+8*\n+{X_SESSIONS}], 0
-    cmp dword ptr [rbp+{MD_WANTS}], 0
+    mov rax, rsp
+    sub rax, [r12+{BLOCK_DEEP}]
+    cmp rax, [r12+{BLOCK_DEEP_LEN}]
+    jb 36f
+    # Does the function return to an exit trampoline? Then a hooked function ended in a jump to this one.
+    mov rcx, [rsp+8*\n+{XFRAME}+8]
+    lea rdx, [rip + skep_attach_exit_0]
+    cmp rcx, rdx
+    jae 33f
+15: cmp dword ptr [rbp+{MD_WANTS}], 0
     jne 22f
 2:  lea rbx, [r15+{PLAN_SLOTS}]
     mov r13, [r15+{PLAN_ENTRY_END}]
@@ -335,7 +344,9 @@ SKEP_ENTRY skep_attach_entry_site, 1
 12: add rbx, {SLOT_SIZE}
     cmp rbx, r13
     jne 11b
-13: mov qword ptr [r12], 0
+13: cmp dword ptr [rsp+8*\n+{X_SESSIONS}+4], 0
+    jne 38f
+16: mov qword ptr [r12], 0
 14: mov rax, [rsp+8*\n+144]
     mov r10, [rsp+8*\n+152]
     mov r11, [rsp+8*\n+160]
@@ -419,6 +430,35 @@ SKEP_ENTRY skep_attach_entry_site, 1
     SKEP_RUN 8*\n
     mov qword ptr [rsp+8*\n], 0
     jmp 12b
+    # A tail call. Each leaves a frame behind, so a long chain of them would fill the stack: the thread's block keeps how many
+    # there are, and where the next one's CFA would be.
+33: lea rdx, [rip + skep_attach_event_end]
+    cmp rcx, rdx
+    jae 15b
+    lea rcx, [rsp+8*\n+{XFRAME}+16]
+    xor edx, edx
+    mov rax, [r12+{BLOCK_TAIL}]
+    mov rsi, [r12+{BLOCK_TAILS}]
+    cmp rax, rcx
+    cmove rdx, rsi
+    inc rdx
+    cmp rdx, {MAX_TAILS}
+    ja 36f
+    mov [rsp+8*\n+{X_TAIL}], rax
+    mov [rsp+8*\n+{X_TAILS}], rsi
+    mov [r12+{BLOCK_TAIL}], rsp
+    mov [r12+{BLOCK_TAILS}], rdx
+    bts qword ptr [rsp+8*\n+{X_SESSIONS}], 63
+    jmp 15b
+36: mov rdi, rbp
+    call {too_deep}
+    mov qword ptr [r12], 0
+    jmp 21b
+38: mov rcx, [rsp+8*\n+{X_TAIL}]
+    mov rdx, [rsp+8*\n+{X_TAILS}]
+    mov [r12+{BLOCK_TAIL}], rcx
+    mov [r12+{BLOCK_TAILS}], rdx
+    jmp 16b
     # The body is left out: rax is the return value, the rest as at entry.
 32: mov qword ptr [r12], 0
     mov [rsp+8*\n+144], rax

@@ -1,0 +1,325 @@
+//! Changing code that other threads may be running.
+//!
+//! The order of things, each for all places at once:
+//!
+//! 1. Running threads are halted by a signal. Threads asleep in system calls are left there. Nothing may be allocated from here
+//!    on, nor may any lock be taken: a halted thread may hold it.
+//! 2. Every instruction of the bytes to change becomes a breakpoint, and all cores notice (`membarrier`). A thread that wakes up
+//!    and runs into a place is sent on by the `SIGTRAP` handler, as if it had found the change made.
+//! 3. Threads that woke up in between are halted too. A halted thread that is about to run an instruction in the middle of a
+//!    place goes on at that instruction's copy; so does one whose signal handler would return there.
+//! 4. All bytes but the first are written; cores notice; then the first; cores notice. The halted threads go on.
+//!
+//! A thread that runs, and cannot be halted in time, because it blocks the signal, makes the places impossible. (A thread that
+//! sleeps with `SIGTRAP` blocked and wakes up into one of the places within these microseconds is killed by the kernel; nothing
+//! in user space can prevent that.)
+
+use crate::patch::{Change, Detour, Window};
+use crate::skip::Skip;
+use crate::spot::PATCH;
+use crate::sys::{self, Barrier};
+use crate::{signals, threads};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+const BREAKPOINT: u8 = 0xcc;
+/// How often a thread is looked at, with a tenth of a millisecond in between, before it counts as out of reach.
+const PATIENCE: u32 = 3000;
+
+/// What a thread that hits a breakpoint does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Trapped {
+    /// Goes on there.
+    Jump(u64),
+    /// Goes on there as if called.
+    Call(u64),
+    /// Runs the place again: the breakpoint is gone.
+    Gone,
+    /// It is somebody else's.
+    Foreign,
+}
+
+/// Where a breakpoint of ours is or was.
+#[derive(Debug)]
+struct Trap {
+    at: u64,
+    to: u64,
+    call: bool,
+    /// In the middle of a place. Those stay valid for ever: a thread may have hit one long before its handler gets to run.
+    inner: bool,
+    active: AtomicBool,
+}
+
+/// All breakpoints, by address.
+#[derive(Debug)]
+struct Traps(Vec<Trap>);
+
+/// The threads that are halted during one change.
+#[derive(Debug)]
+struct Halt {
+    slots: Vec<Slot>,
+    used: AtomicUsize,
+    go_on: AtomicU32,
+}
+
+#[derive(Debug)]
+struct Slot {
+    tid: AtomicU32,
+    state: AtomicU32,
+}
+
+const ASKED: u32 = 1;
+const HALTED: u32 = 2;
+
+static TRAPS: AtomicPtr<Traps> = AtomicPtr::new(ptr::null_mut());
+static HALT: AtomicPtr<Halt> = AtomicPtr::new(ptr::null_mut());
+/// Handlers that may be reading one of the two.
+static READERS: AtomicUsize = AtomicUsize::new(0);
+
+/// Tells the engine's signal from others by its value.
+pub(crate) fn token() -> u64 {
+    ptr::from_ref(&HALT) as u64
+}
+
+/// What is left from one change to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Leftovers {
+    traps: Vec<Garbage<Traps>>,
+    halts: Vec<Garbage<Halt>>,
+}
+
+#[derive(Debug)]
+struct Garbage<T>(*mut T);
+
+// SAFETY: only the holder of the engine's lock uses it.
+unsafe impl<T> Send for Garbage<T> {}
+
+impl Leftovers {
+    /// Frees what no handler can be reading. New handlers find the current ones only.
+    fn collect(&mut self) {
+        if READERS.load(Ordering::SeqCst) == 0 {
+            // SAFETY: each pointer came from a box, is out of use, and has no reader.
+            self.traps.drain(..).for_each(|g| drop(unsafe { Box::from_raw(g.0) }));
+            // SAFETY: as above.
+            self.halts.drain(..).for_each(|g| drop(unsafe { Box::from_raw(g.0) }));
+        }
+    }
+}
+
+struct Reading;
+
+impl Reading {
+    fn begin() -> Self {
+        READERS.fetch_add(1, Ordering::SeqCst);
+        Self
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        READERS.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Decides about a breakpoint at `at`. Runs in a signal handler.
+pub(crate) fn trapped(at: u64) -> Trapped {
+    let _reading = Reading::begin();
+    if let Some(t) = find(at)
+        && (t.inner || t.active.load(Ordering::Acquire))
+    {
+        return if t.call { Trapped::Call(t.to) } else { Trapped::Jump(t.to) };
+    }
+    // SAFETY: the thread has just run the instruction at this address.
+    if unsafe { (at as *const u8).read_volatile() } == BREAKPOINT { Trapped::Foreign } else { Trapped::Gone }
+}
+
+fn find(at: u64) -> Option<&'static Trap> {
+    // SAFETY: the table is freed only when nobody is reading, which the caller says it is.
+    let traps = unsafe { TRAPS.load(Ordering::SeqCst).as_ref() }?;
+    traps.0.binary_search_by_key(&at, |t| t.at).ok().and_then(|i| traps.0.get(i))
+}
+
+/// The copy of an instruction in the middle of a place.
+fn twin(at: u64) -> Option<u64> {
+    find(at).filter(|t| t.inner).map(|t| t.to)
+}
+
+/// Halts the calling thread, whose signal handler this is, until the change is made.
+pub(crate) fn halt(rip: &mut u64, stack: u64) {
+    let _reading = Reading::begin();
+    // SAFETY: freed only when nobody is reading.
+    let Some(halt) = (unsafe { HALT.load(Ordering::SeqCst).as_ref() }) else { return };
+    if let Some(to) = twin(*rip) {
+        *rip = to;
+    }
+    threads::redirect(stack, twin);
+    let me = sys::gettid();
+    let used = halt.used.load(Ordering::Acquire);
+    let Some(slot) = halt.slots.iter().take(used).find(|s| s.tid.load(Ordering::Acquire) == me) else { return };
+    slot.state.store(HALTED, Ordering::Release);
+    while halt.go_on.load(Ordering::Acquire) == 0 {
+        sys::wait(&halt.go_on, 0, 100_000_000);
+    }
+}
+
+impl Halt {
+    fn slot(&self, tid: u32) -> Option<&Slot> {
+        let used = self.used.load(Ordering::Acquire);
+        if let Some(slot) = self.slots.iter().take(used).find(|s| s.tid.load(Ordering::Acquire) == tid) {
+            return Some(slot);
+        }
+        let slot = self.slots.get(used)?;
+        slot.tid.store(tid, Ordering::Release);
+        self.used.store(used + 1, Ordering::Release);
+        Some(slot)
+    }
+
+    /// Halts every running thread. The error is the thread that could not be.
+    fn gather(&self, tasks: &threads::Tasks, signal: i32) -> Result<(), u32> {
+        let info = signals::Info::nudge(signal, token());
+        let me = sys::gettid();
+        let nothing = AtomicU32::new(0);
+        for _ in 0..PATIENCE {
+            let mut missing = None;
+            tasks.each(|tid| {
+                if tid == me {
+                    return;
+                }
+                let Some(slot) = self.slot(tid) else { return missing = Some(tid) };
+                let state = slot.state.load(Ordering::Acquire);
+                if state == HALTED {
+                    return;
+                }
+                match threads::state(tid) {
+                    threads::State::Gone => return,
+                    threads::State::Asleep { stack, rip } if twin(rip).is_none() => return threads::redirect(stack, twin),
+                    _ => {}
+                }
+                missing = Some(tid);
+                if state != ASKED {
+                    slot.state.store(ASKED, Ordering::Release);
+                    sys::queue(tid, signal, &info);
+                }
+            });
+            match missing {
+                None => return Ok(()),
+                Some(tid) => self.pause(tid, &nothing),
+            }
+        }
+        Err(0)
+    }
+
+    /// Waits a little for the thread to halt.
+    fn pause(&self, tid: u32, nothing: &AtomicU32) {
+        for _ in 0..200 {
+            if self.slot(tid).is_some_and(|s| s.state.load(Ordering::Acquire) == HALTED) {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        sys::wait(nothing, 0, 100_000);
+    }
+}
+
+/// Makes all changes while other threads run.
+pub(crate) fn apply(window: &Window, changes: &[Change], left: &mut Leftovers) -> Vec<Result<(), Skip>> {
+    left.collect();
+    let fail = |skip: Skip| vec![Err(skip); changes.len()];
+    let signal = match signals::install() {
+        Ok(s) => s,
+        Err(errno) => return fail(Skip::Protected { errno }),
+    };
+    let Ok(tasks) = threads::Tasks::open() else { return fail(Skip::Protected { errno: 2 }) };
+    let mut count = 0;
+    tasks.each(|_| count += 1);
+    let slot = || Slot { tid: AtomicU32::new(0), state: AtomicU32::new(0) };
+    let slots = std::iter::repeat_with(slot).take(count + 1024).collect();
+    let halt = Box::into_raw(Box::new(Halt { slots, used: AtomicUsize::new(0), go_on: AtomicU32::new(0) }));
+    let old = TRAPS.swap(Box::into_raw(Box::new(merge(changes))), Ordering::SeqCst);
+    let mut results: Vec<Result<(), Skip>> = Vec::with_capacity(changes.len());
+    // SAFETY: the box lives until `collect` finds it unread.
+    let gathering = unsafe { &*halt };
+    HALT.store(halt, Ordering::SeqCst);
+
+    // From here to the end of the block: no allocation, no lock.
+    {
+        match gathering.gather(&tasks, signal) {
+            Ok(()) => change(window, changes, gathering, &tasks, signal, &mut results),
+            Err(tid) => results.extend(changes.iter().map(|_| Err(Skip::Busy { tid: tid as i32 }))),
+        }
+        HALT.store(ptr::null_mut(), Ordering::SeqCst);
+        gathering.go_on.store(1, Ordering::SeqCst);
+        sys::wake(&gathering.go_on);
+    }
+
+    for c in changes {
+        if let Some(t) = find(c.at) {
+            t.active.store(false, Ordering::Release);
+        }
+    }
+    if !old.is_null() {
+        left.traps.push(Garbage(old));
+    }
+    left.halts.push(Garbage(halt));
+    results
+}
+
+/// The table with the breakpoints of `changes` added to those there were.
+fn merge(changes: &[Change]) -> Traps {
+    // SAFETY: only the holder of the engine's lock, which the caller is, replaces or frees the table.
+    let old = unsafe { TRAPS.load(Ordering::SeqCst).as_ref() };
+    let mut all: Vec<Trap> = Vec::with_capacity(old.map_or(0, |t| t.0.len()) + changes.len() * 3);
+    for c in changes {
+        let (to, call) = match c.head {
+            Detour::Jump(to) => (to, false),
+            Detour::Call(to) => (to, true),
+        };
+        all.push(Trap { at: c.at, to, call, inner: false, active: AtomicBool::new(true) });
+        let inner = c.inner.iter().enumerate().filter(|(_, to)| **to != 0);
+        all.extend(inner.map(|(n, to)| Trap { at: c.at + n as u64, to: *to, call: false, inner: true, active: AtomicBool::new(true) }));
+    }
+    // Stable sort and de-duplication: what is new stands before what was there.
+    for t in old.into_iter().flat_map(|t| &t.0) {
+        all.push(Trap { at: t.at, to: t.to, call: t.call, inner: t.inner, active: AtomicBool::new(false) });
+    }
+    all.sort_by_key(|t| t.at);
+    all.dedup_by_key(|t| t.at);
+    Traps(all)
+}
+
+fn change(window: &Window, changes: &[Change], halt: &Halt, tasks: &threads::Tasks, signal: i32, results: &mut Vec<Result<(), Skip>>) {
+    for c in changes {
+        let done = if crate::patch::current(c.at) == c.old { window.write(c.at, &[BREAKPOINT]) } else { Err(Skip::Foreign) };
+        results.push(done);
+    }
+    let each = |results: &mut Vec<Result<(), Skip>>, f: &dyn Fn(&Change) -> Result<(), Skip>| {
+        for (r, c) in results.iter_mut().zip(changes) {
+            if r.is_ok()
+                && let Err(skip) = f(c)
+            {
+                *r = Err(skip);
+            }
+        }
+    };
+    let inner = |c: &Change| c.inner.iter().any(|to| *to != 0);
+    // First all cores stop at the first bytes; then nobody new gets in the middle, and the breakpoints there are for those inside.
+    let _ = sys::membarrier(Barrier::SyncCore);
+    each(results, &|c| {
+        let places = c.inner.iter().enumerate().filter(|(_, to)| **to != 0);
+        places.map(|(n, _)| c.at + n as u64).try_for_each(|at| window.write(at, &[BREAKPOINT]))
+    });
+    let _ = sys::membarrier(Barrier::SyncCore);
+    if changes.iter().any(inner)
+        && let Err(tid) = halt.gather(tasks, signal)
+    {
+        // Back to what it was: the middle first, then the first byte.
+        let back = |c: &Change, n: usize, m: usize| window.write(c.at + n as u64, c.old.get(n..m).unwrap_or_default());
+        each(results, &|c| if inner(c) { back(c, 1, PATCH) } else { Ok(()) });
+        let _ = sys::membarrier(Barrier::SyncCore);
+        each(results, &|c| if inner(c) { back(c, 0, 1).and(Err(Skip::Busy { tid: tid as i32 })) } else { Ok(()) });
+    }
+    each(results, &|c| window.write(c.at + 1, c.new.get(1..).unwrap_or_default()));
+    let _ = sys::membarrier(Barrier::SyncCore);
+    each(results, &|c| window.write(c.at, c.new.get(..1).unwrap_or_default()));
+    let _ = sys::membarrier(Barrier::SyncCore);
+}

@@ -1,0 +1,180 @@
+//! The threads of the process, seen through `/proc/self/task`, without allocating.
+
+use crate::sys::Fd;
+
+/// The list of threads.
+#[derive(Debug)]
+pub(crate) struct Tasks(Fd);
+
+/// What a thread is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// It has ended.
+    Gone,
+    /// It runs, or may do so at any time.
+    Running,
+    /// It sleeps in a system call.
+    Asleep {
+        /// Its stack pointer.
+        stack: u64,
+        /// Where it goes on.
+        rip: u64,
+    },
+}
+
+impl Tasks {
+    pub(crate) fn open() -> Result<Self, i64> {
+        Fd::open(b"/proc/self/task\0").map(Self)
+    }
+
+    /// Calls `f` with each thread's id.
+    pub(crate) fn each(&self, mut f: impl FnMut(u32)) {
+        self.0.rewind();
+        let mut buffer = [0u8; 2048];
+        loop {
+            let got = self.0.entries(&mut buffer);
+            let Ok(got) = usize::try_from(got) else { return };
+            if got == 0 {
+                return;
+            }
+            let mut rest = buffer.get(..got).unwrap_or_default();
+            // linux_dirent64: inode, offset (8 each), length (2), type (1), name.
+            while let (Some(&low), Some(&high)) = (rest.get(16), rest.get(17)) {
+                let len = usize::from(u16::from_le_bytes([low, high]));
+                let name = rest.get(19..len).unwrap_or_default();
+                if let Some(tid) = number(name, 10).filter(|t| *t != 0) {
+                    f(tid as u32);
+                }
+                rest = rest.get(len.max(19)..).unwrap_or_default();
+            }
+        }
+    }
+
+    /// Tells whether the process has one thread only.
+    pub(crate) fn is_one(&self) -> bool {
+        let mut n = 0;
+        self.each(|_| n += 1);
+        n == 1
+    }
+}
+
+/// Reads the digits at the start of `text`; `None` when there are none.
+fn number(text: &[u8], base: u32) -> Option<u64> {
+    let digits = text.iter().map_while(|b| char::from(*b).to_digit(base));
+    let mut any = false;
+    let value = digits.fold(0u64, |n, d| {
+        any = true;
+        n.wrapping_mul(u64::from(base)).wrapping_add(u64::from(d))
+    });
+    any.then_some(value)
+}
+
+/// Asks what a thread is doing.
+pub(crate) fn state(tid: u32) -> State {
+    let mut path = *b"/proc/self/task/\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    let mut digits = [0u8; 10];
+    let mut n = 0;
+    let mut rest = tid;
+    while let Some(d) = digits.get_mut(n) {
+        *d = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        n += 1;
+        if rest == 0 {
+            break;
+        }
+    }
+    let number = digits.iter().take(n).rev();
+    for (p, b) in path.iter_mut().skip(16).zip(number.chain(b"/syscall")) {
+        *p = *b;
+    }
+    let mut text = [0u8; 256];
+    let got = match Fd::open(&path) {
+        Ok(fd) => fd.read(&mut text),
+        Err(_) => return if crate::sys::tgkill(tid, 0) == -crate::sys::ESRCH { State::Gone } else { State::Running },
+    };
+    let Ok(got) = usize::try_from(got) else { return State::Gone };
+    parse(text.get(..got).unwrap_or_default())
+}
+
+/// `running`, or `NR ARGS… SP PC`, or `-1 SP PC` when it was stopped elsewhere than in a system call.
+fn parse(text: &[u8]) -> State {
+    if text.first().is_none_or(|b| !b.is_ascii_digit()) {
+        return State::Running;
+    }
+    let mut words = text.split(|b| *b == b' ' || *b == b'\n').filter(|w| !w.is_empty()).rev();
+    let hex = |w: Option<&[u8]>| w.and_then(|w| number(w.strip_prefix(b"0x")?, 16));
+    match (hex(words.next()), hex(words.next())) {
+        (Some(rip), Some(stack)) => State::Asleep { stack, rip },
+        _ => State::Running,
+    }
+}
+
+/// How far up a stack saved contexts are looked for.
+const REACH: u64 = 256 << 10;
+
+/// Changes saved contexts on a stack, from `stack` upwards: a thread that is in a signal handler goes back to where `twin` says.
+///
+/// A context is known by its instruction pointer being one that `twin` knows, with the code segment two words above it. Memory is
+/// read and written by the kernel, as nothing is known about how far the stack goes, or whether it still is there.
+pub(crate) fn redirect(stack: u64, twin: impl Fn(u64) -> Option<u64>) {
+    const CODE_SEGMENT: u64 = 0x33;
+    let mut at = stack & !7;
+    let end = at.saturating_add(REACH);
+    while at < end {
+        let mut words = [0u64; 66];
+        // Never across a page boundary, except for the two words that a context may have on the next page.
+        let len = (4096 - (at & 4095)).min(512);
+        let mut got = crate::sys::copy_in(at, words.as_mut_ptr(), len + 16);
+        if got <= 0 {
+            got = crate::sys::copy_in(at, words.as_mut_ptr(), len);
+        }
+        if got <= 0 {
+            return;
+        }
+        let known = (got as usize / 8).min(words.len());
+        for i in 0..(len as usize / 8).min(known) {
+            let (Some(&rip), cs) = (words.get(i), words.get(i + 2).copied().unwrap_or(0)) else { continue };
+            if rip > 4096
+                && cs & 0xffff == CODE_SEGMENT
+                && let Some(to) = twin(rip)
+            {
+                crate::sys::copy_out(at + 8 * i as u64, &to);
+            }
+        }
+        at += len;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_as_the_kernel_writes_them() {
+        assert_eq!(parse(b"running\n"), State::Running);
+        assert_eq!(parse(b"-1 0x7ffd0 0x401000\n"), State::Running);
+        let text = b"202 0x1 0x80 0x0 0x0 0x0 0x0 0x7f0012345678 0x7f0087654321\n";
+        assert_eq!(parse(text), State::Asleep { stack: 0x7f00_1234_5678, rip: 0x7f00_8765_4321 });
+        assert_eq!(parse(b""), State::Running);
+        assert_eq!(parse(b"7\n"), State::Running);
+    }
+
+    #[test]
+    fn a_sleeping_thread_is_asleep_and_this_one_runs() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (wake, woken) = std::sync::mpsc::channel::<()>();
+        let sleeper = std::thread::spawn(move || {
+            tell.send(crate::sys::gettid()).expect("receiver");
+            let _ = woken.recv();
+        });
+        let tid = told.recv().expect("sender");
+        while !matches!(state(tid), State::Asleep { .. }) {
+            std::thread::yield_now();
+        }
+        let mut all = Vec::new();
+        Tasks::open().expect("task list").each(|t| all.push(t));
+        assert!(all.contains(&tid) && all.contains(&crate::sys::gettid()));
+        drop(wake);
+        sleeper.join().expect("sleeper");
+    }
+}
