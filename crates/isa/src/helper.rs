@@ -104,6 +104,14 @@ pub struct Helper {
 }
 
 impl Helper {
+    /// Returns how many argument registers a call may read: those of the prototype, and all five for `trace_printk`, whose
+    /// format tells how many more.
+    #[must_use]
+    pub fn registers(&self) -> usize {
+        const TRACE_PRINTK: HelperId = 6;
+        if self.id == TRACE_PRINTK { self.args.len() } else { self.args.iter().take_while(|a| **a != ArgType::None).count() }
+    }
+
     /// Tells whether programs of type `p` may call this helper.
     #[must_use]
     pub fn allows(&self, p: P) -> bool {

@@ -196,7 +196,7 @@ pub fn uses(i: Insn) -> (RegSet, RegSet) {
         _ => match i.code {
             op::EXIT => (1, 0),
             op::CALL if i.src() == 0 => {
-                let args = helper::by_id(i.imm as u32).map_or(5, |h| h.args.iter().take_while(|a| **a != helper::ArgType::None).count());
+                let args = helper::by_id(i.imm as u32).map_or(5, helper::Helper::registers);
                 (((1 << args) - 1) << 1, CALLER_SAVED)
             }
             op::CALL => (CALLER_SAVED & !1, CALLER_SAVED),

@@ -1,7 +1,7 @@
 //! Facts about a program that make merging instructions sound: which registers are still needed after each slot, and
 //! which lookups are of a known map.
 
-use skep_isa::{ArgType, Insn, ShapeKind, helper, op};
+use skep_isa::{Insn, ShapeKind, helper, op};
 
 use crate::check::{FUNC, Flow, Func, LOOP, SECOND, TARGET, is_goto, jump};
 use crate::env::{Env, HelperCall, MapRef};
@@ -119,7 +119,7 @@ impl Facts {
             return 1 << 1;
         }
         match helper::by_id(id) {
-            Some(h) => h.args.iter().take_while(|a| **a != ArgType::None).enumerate().fold(0, |m, (n, _)| m | 1 << (n + 1)),
+            Some(h) => (1..=h.registers()).fold(0, |m, n| m | 1 << n),
             None => ARGS,
         }
     }
