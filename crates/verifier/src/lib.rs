@@ -46,13 +46,27 @@ pub struct Options {
     pub strict_alignment: bool,
     /// Let programs read stack bytes they never wrote, as the kernel does for privileged programs since Linux 6.3.
     pub allow_uninit_stack: bool,
-    /// End paths at states that were walked before. Without it everything is walked, for those who compare.
-    pub prune: bool,
+    /// When to end paths at states that were walked before.
+    pub prune: Prune,
+}
+
+/// Tells how eagerly paths are ended at states that were walked before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Prune {
+    /// Walk everything, for those who compare.
+    Never,
+    /// Store states where that pays.
+    #[default]
+    Usual,
+    /// Store a state wherever paths may meet, as the kernel does with `BPF_F_TEST_STATE_FREQ`: finds mistakes in the
+    /// comparison of states with small programs.
+    Always,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { log_level: 1, limit: 1_000_000, strict_alignment: false, allow_uninit_stack: false, prune: true }
+        Self { log_level: 1, limit: 1_000_000, strict_alignment: false, allow_uninit_stack: false, prune: Prune::Usual }
     }
 }
 

@@ -5,18 +5,29 @@ mod case;
 /// The instruction limit here: the programs that reach it need not take a second each.
 const LIMIT: u32 = 50_000;
 
-use skep_verifier::{Options, verify};
+use skep_verifier::{Options, Prune, verify};
 
 #[test]
 fn every_case_gets_its_verdict() {
+    run(Prune::Usual);
+}
+
+/// Most cases are too short to be pruned usually.
+#[test]
+fn every_case_gets_its_verdict_when_states_are_stored_everywhere() {
+    run(Prune::Always);
+}
+
+fn run(prune: Prune) {
     let mut options = Options::default();
     options.limit = LIMIT;
+    options.prune = prune;
     let mut wrong = Vec::new();
     for c in case::all() {
         let got = verify(&c.prog, &options);
         let ok = match (&got, &c.refuse) {
             (Ok(_), None) => true,
-            (Err(r), Some((at, message))) => r.insn == *at && r.reason.to_string().starts_with(message.as_str()),
+            (Err(r), Some((at, message))) => at.is_none_or(|at| r.insn == at) && r.reason.to_string().starts_with(message.as_str()),
             _ => false,
         };
         if !ok {

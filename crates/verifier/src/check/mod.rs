@@ -12,7 +12,7 @@ use crate::reg::{Id, Kind, Reg};
 use crate::reject::Reason;
 use crate::scalar::Scalar;
 use crate::state::State;
-use crate::{Info, Options};
+use crate::{Info, Options, Prune};
 use skep_isa::{AttachType as A, Insn, ProgramType as P, op};
 use skep_object::Linked;
 
@@ -93,8 +93,11 @@ impl<'a> Walk<'a> {
             }
             self.trail.push(insn as u32);
             observer(insn, &self.state);
-            let next =
-                if self.opts.prune && self.cfg.prune.get(insn) == Some(&true) && !self.visit(insn)? { None } else { self.step(insn)? };
+            let next = if self.opts.prune != Prune::Never && self.cfg.prune.get(insn) == Some(&true) && !self.visit(insn)? {
+                None
+            } else {
+                self.step(insn)?
+            };
             at = match next {
                 Some(n) => Some(n),
                 None => {
@@ -160,7 +163,16 @@ impl<'a> Walk<'a> {
     fn visit(&mut self, insn: usize) -> Result<bool, Reason> {
         // Storing costs; the kernel's measured thresholds (`is_state_visited`).
         let (jumps, insns) = (self.jumps - self.stored_at.0, self.info.processed - self.stored_at.1);
-        let worth = |looping| if looping { jumps >= 20 || insns >= 100 } else { jumps >= 2 && insns >= 8 };
+        let always = self.opts.prune == Prune::Always;
+        let worth = |looping| {
+            if always {
+                true
+            } else if looping {
+                jumps >= 20 || insns >= 100
+            } else {
+                jumps >= 2 && insns >= 8
+            }
+        };
         let looping = match self.explored.find(insn, &self.state, &self.cfg, &self.flow, worth) {
             Found::Covered(p) => {
                 self.explored.inherit_precision(p, &self.state, &mut self.flow);

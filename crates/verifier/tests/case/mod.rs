@@ -9,7 +9,7 @@ pub struct Case {
     pub prog: Linked,
     #[allow(dead_code, reason = "read by one of the tests that share this file")]
     /// `None`: accept. Else instruction and beginning of the message.
-    pub refuse: Option<(usize, String)>,
+    pub refuse: Option<(Option<usize>, String)>,
     /// What Linux says instead, and why.
     #[allow(dead_code, reason = "read by one of the tests that share this file")]
     pub kernel: Option<String>,
@@ -70,7 +70,8 @@ fn parse(name: &str, text: &str) -> Case {
         None if first == "accept" => None,
         Some(("reject", rest)) => {
             let (at, message) = rest.split_once(' ').unwrap_or_else(|| panic!("{name}: {rest}"));
-            Some((at.parse().unwrap_or_else(|_| panic!("{name}: {at}")), message.to_owned()))
+            let at = (at != "*").then(|| at.parse().unwrap_or_else(|_| panic!("{name}: {at}")));
+            Some((at, message.to_owned()))
         }
         _ => panic!("{name}: verdict `{first}`"),
     };
