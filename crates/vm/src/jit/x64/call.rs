@@ -82,9 +82,14 @@ impl Gen<'_> {
     /// Generates what helpers that use vector registers are called through, the helper in r11:
     ///
     /// ```text
-    ///   rsp + 264   return address; rsp + 264 + 8 is a multiple of sixteen
-    ///   rsp         xmm0 … xmm15
+    ///   rbp + 8     return address
+    ///   rbp         the caller's rbp
+    ///   rsp         xmm0 … xmm15, aligned
     /// ```
+    ///
+    /// The stack is aligned here and nowhere else: a program may be entered with any alignment, since compilers call their own
+    /// static functions with a stack that is not aligned when they see that the function does not mind (gcc's
+    /// `-fipa-stack-alignment`), and a hook does not know it was such a function.
     pub(super) fn vector_saver(&mut self) {
         if !self.saves_vectors {
             return;
@@ -92,9 +97,12 @@ impl Gen<'_> {
         self.out.align(16);
         self.out.save_vectors();
         let e = &mut self.out.enc;
-        let size = i32::from(VECTORS) * 16 + 8;
+        let size = i32::from(VECTORS) * 16;
         let slot = |n: u8| Mem::at(reg::RSP, i32::from(n) * 16);
+        e.push(reg::RBP);
+        e.mov(true, reg::RBP, reg::RSP);
         e.group_imm(true, group::SUB, reg::RSP, size);
+        e.group_imm(true, group::AND, reg::RSP, -16);
         for n in 0..VECTORS {
             e.save_vector(slot(n), n);
         }
@@ -102,7 +110,7 @@ impl Gen<'_> {
         for n in 0..VECTORS {
             e.restore_vector(slot(n), n);
         }
-        e.group_imm(true, group::ADD, reg::RSP, size);
+        e.leave();
         e.ret();
     }
 }
