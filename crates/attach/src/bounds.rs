@@ -93,6 +93,7 @@ fn mapping(address: u64) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::print_stdout, reason = "a skipped test says so")]
     use super::*;
 
     /// The bounds are those of the mappings that the kernel shows as text, for a thread and for the first thread.
