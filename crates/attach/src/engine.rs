@@ -232,6 +232,7 @@ extern "C" fn after_fork_child() {
 
 impl State {
     fn attach(&mut self, id: u64, targets: &[(&Function, u64)], hooks: &[Hook]) -> Vec<Result<(), Skip>> {
+        self.forget(targets.iter().map(|(f, _)| f.addr));
         let exits = hooks.iter().any(|h| h.position.needs_exit());
         let mut results: Vec<Result<(), Skip>> = Vec::with_capacity(targets.len());
         let mut seen = HashSet::with_capacity(targets.len());
@@ -279,6 +280,25 @@ impl State {
         }
         self.attachments.insert(id, chosen);
         results
+    }
+
+    /// Drops what is known about functions that are gone, with the library they were in, or that are others now.
+    fn forget(&mut self, addrs: impl Iterator<Item = u64>) {
+        let mut text: Option<Vec<Range<u64>>> = None;
+        for addr in addrs {
+            let Some(site) = self.sites.get(&addr) else { continue };
+            let text = text.get_or_insert_with(patch::executable);
+            let at = site.spot.at..site.spot.at + PATCH as u64;
+            let mapped = text.get(text.partition_point(|r| r.end <= at.start)).is_some_and(|r| r.start <= at.start && at.end <= r.end);
+            if mapped && site.bytes(site.form).is_ok_and(|(bytes, _)| patch::current(at.start) == bytes) {
+                continue;
+            }
+            if let Some(gone) = self.sites.remove(&addr) {
+                self.called -= usize::from(gone.spot.shape == Shape::Nop && gone.form == Form::Entry);
+                let old = gone.meta.publish(tramp::empty());
+                self.plans.extend((old != tramp::empty()).then_some(Old(old)));
+            }
+        }
     }
 
     /// Decides whether a function can take the hooks, as far as that can be told without looking at its code.
@@ -456,6 +476,7 @@ impl State {
 
     fn detach(&mut self, id: u64) -> Result<usize, AttachError> {
         let addrs = self.attachments.remove(&id).ok_or(AttachError::NoAttachment { id })?;
+        self.forget(addrs.iter().copied());
         for addr in &addrs {
             if let Some(site) = self.sites.get_mut(addr) {
                 site.entries.retain(|e| e.seq != id);

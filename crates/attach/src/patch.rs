@@ -105,6 +105,25 @@ pub(crate) fn current(at: u64) -> [u8; PATCH] {
     out
 }
 
+/// The executable mappings of the process, sorted, merged where they touch.
+pub(crate) fn executable() -> Vec<Range<u64>> {
+    let maps = std::fs::read_to_string("/proc/thread-self/maps").unwrap_or_default();
+    let mut out: Vec<Range<u64>> = Vec::new();
+    for line in maps.lines() {
+        let Some((range, rest)) = line.split_once(' ') else { continue };
+        let Some((start, end)) = range.split_once('-') else { continue };
+        let (Ok(start), Ok(end)) = (u64::from_str_radix(start, 16), u64::from_str_radix(end, 16)) else { continue };
+        if rest.get(2..3) != Some("x") || start >= 1 << 63 {
+            continue;
+        }
+        match out.last_mut() {
+            Some(last) if last.end == start => last.end = end,
+            _ => out.push(start..end),
+        }
+    }
+    out
+}
+
 /// Makes all changes, and tells for each whether it was made. `changes` are sorted by address.
 pub(crate) fn apply(changes: &[Change], left: &mut live::Leftovers) -> Vec<Result<(), Skip>> {
     if changes.is_empty() {

@@ -6,7 +6,7 @@ use skep_proc::elf;
 use skep_proc::module::{self, Role};
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// One ELF file mapped into the process.
 #[derive(Debug)]
@@ -74,11 +74,28 @@ struct Entry {
     names: Vec<String>,
 }
 
-/// Lists the modules of the own process. Symbols are read when [`Module::functions`] asks for them, once a module, so keep the
-/// modules that you work with. The calling thread should be [muted](crate::mute()).
+/// Modules that were listed before and are still there. What was learnt about their code was learnt before it was changed.
+static KNOWN: Mutex<Vec<Arc<Module>>> = Mutex::new(Vec::new());
+
+/// Lists the modules of the own process. Symbols are read when [`Module::functions`] asks for them. What was read is kept: as
+/// long as a module stays loaded, later calls give the same one. The calling thread should be [muted](crate::mute()).
+///
+/// # Errors
+///
+/// [`AttachError::Modules`] when the mappings cannot be read.
 pub fn scan() -> Result<Vec<Arc<Module>>, AttachError> {
     let modules = module::own().map_err(|e| AttachError::Modules { what: e.to_string() })?;
-    Ok(modules.into_iter().map(|file| Arc::new(Module::new(file))).collect())
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let same = |m: &Module, f: &module::Module| {
+        (m.bias, m.file.inode, m.file.dev) == (f.bias, f.inode, f.dev)
+            && m.path == f.path
+            && m.text == f.text
+            && m.file.build_id == f.build_id
+    };
+    let module = |file: module::Module| known.iter().find(|m| same(m, &file)).map_or_else(|| Arc::new(Module::new(file)), Arc::clone);
+    let now: Vec<_> = modules.into_iter().map(module).collect();
+    known.clone_from(&now);
+    Ok(now)
 }
 
 impl Module {
