@@ -14,6 +14,7 @@ unsafe extern "C" {
     fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
     fn dlerror() -> *const c_char;
+    fn dlclose(library: *mut c_void) -> c_int;
 }
 
 /// A directory that is removed at the end.
@@ -82,6 +83,12 @@ impl Library {
         assert_eq!(size_of::<F>(), size_of::<usize>());
         // SAFETY: by the caller's promise `F` is a function pointer of the right type.
         unsafe { std::mem::transmute_copy(&p) }
+    }
+
+    /// Unloads the library.
+    pub fn close(self) {
+        // SAFETY: tests keep no pointer into it.
+        assert_eq!(unsafe { dlclose(self.handle) }, 0);
     }
 
     pub fn function(&self, name: &str) -> Function {

@@ -1,0 +1,242 @@
+//! What else happens in a process: libraries go, the process forks, other signals arrive, several attachments share a function.
+
+mod support;
+
+use skep_attach::signals::{KernelAction, program_action};
+use skep_attach::{Engine, Position, mute};
+use std::ffi::c_int;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use support::{Library, Seen, counter};
+
+unsafe extern "C" {
+    fn fork() -> c_int;
+    fn waitpid(pid: c_int, status: *mut c_int, options: c_int) -> c_int;
+    fn _exit(status: c_int) -> !;
+    fn raise(signal: c_int) -> c_int;
+}
+
+type F = extern "C" fn(i64) -> i64;
+
+const C: &str = "long twice(long x) { return x * 2; }\nlong thrice(long x) { long s = 0; for (int i = 0; i < 3; i++) s += x; return s; }\n";
+
+/// These tests change what the whole process has: signal actions, children.
+static ALONE: Mutex<()> = Mutex::new(());
+
+#[test]
+fn a_library_goes_while_it_is_hooked() {
+    let _alone = ALONE.lock();
+    let engine = Engine::get().expect("engine");
+    let mut old = Vec::new();
+    for round in 0..20 {
+        let flags: &[&str] = if round % 2 == 0 { &["-O2"] } else { &["-O2", "-fpatchable-function-entry=5"] };
+        let lib = Library::new(&format!("goes{}", round % 4), C, "c", flags);
+        // SAFETY: the type is that of the C source.
+        let twice: F = unsafe { lib.get("twice") };
+        let (hook, seen) = counter(if round % 3 == 0 { Position::Exit } else { Position::Entry });
+        let done = engine.attach(&[(&lib.function("twice"), 0), (&lib.function("thrice"), 0)], &[hook]);
+        assert_eq!(done.results, [Ok(()), Ok(())], "round {round}");
+        assert_eq!((twice(4), seen.runs()), (8, 1), "round {round}");
+        old.push(done.id);
+        lib.close();
+        if round % 5 == 4 {
+            for id in old.drain(..) {
+                assert_eq!(engine.detach(id).expect("attached").restored, 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn attachments_share_a_function() {
+    let lib = Library::new("share", C, "c", &["-O2", "-fpatchable-function-entry=5"]);
+    // SAFETY: the type is that of the C source.
+    let twice: F = unsafe { lib.get("twice") };
+    let f = lib.function("twice");
+    let engine = Engine::get().expect("engine");
+    let kinds = [Position::Entry, Position::Exit, Position::Session, Position::ModifyReturn];
+    // Every subset of four attachments, put on in order and taken off in another: each counter rises by what it should.
+    for set in 0u32..16 {
+        let mut live = Vec::new();
+        for (n, position) in kinds.iter().enumerate().filter(|(n, _)| set >> n & 1 == 1) {
+            let (hook, seen) = counter(*position);
+            let done = engine.attach(&[(&f, n as u64)], &[hook]);
+            assert_eq!(done.results, [Ok(())]);
+            live.push((done.id, seen, if *position == Position::Session { 2 } else { 1 }));
+        }
+        let mut calls = 0;
+        while !live.is_empty() {
+            calls += 1;
+            assert_eq!(twice(21), 42);
+            assert!(live.iter().all(|(_, seen, each)| seen.runs() == calls * each), "set {set:#b}");
+            let (id, ..) = live.remove(live.len() / 2);
+            let gone = engine.detach(id).expect("attached");
+            assert_eq!(gone.restored, usize::from(live.is_empty()));
+        }
+        assert_eq!(twice(21), 42);
+    }
+    assert!(engine.detach(u64::MAX).is_err());
+}
+
+#[test]
+fn sessions_keep_a_word_each() {
+    let lib = Library::new("session", C, "c", &["-O2"]);
+    // SAFETY: the type is that of the C source.
+    let twice: F = unsafe { lib.get("twice") };
+    let f = lib.function("twice");
+    unsafe extern "C" fn remember(ctx: *mut u64, data: *const ()) -> u64 {
+        // SAFETY: `data` is the number that the test counts in; the words below `ctx` are those of the frame.
+        unsafe {
+            let (word, is_return) = (*ctx.sub(5) as *mut u64, *ctx.sub(4));
+            let seen = &*data.cast::<AtomicU64>();
+            if is_return == 0 {
+                assert_eq!(*word, 0);
+                *word = *ctx * 1000 + *ctx.sub(3);
+                return u64::from(*ctx == 13);
+            }
+            seen.store(*word, Ordering::SeqCst);
+            0
+        }
+    }
+    let numbers: &'static [AtomicU64; 4] = Box::leak(Box::default());
+    let engine = Engine::get().expect("engine");
+    let hook = |n: &'static AtomicU64| skep_attach::Hook {
+        position: Position::Session,
+        run: remember,
+        data: std::ptr::from_ref(n).cast(),
+        missed: std::ptr::null(),
+        wants_args: 1,
+    };
+    let ids: Vec<u64> = numbers.iter().zip(1..).map(|(n, cookie)| engine.attach(&[(&f, cookie)], &[hook(n)]).id).collect();
+    let fifth = engine.attach(&[(&f, 0)], &[hook(&numbers[0])]);
+    assert!(matches!(fifth.results[..], [Err(skep_attach::Skip::Sessions { max: 4 })]));
+    assert_eq!(twice(7), 14);
+    let now = || numbers.iter().map(|n| n.load(Ordering::SeqCst)).collect::<Vec<_>>();
+    assert_eq!(now(), [7001, 7002, 7003, 7004]);
+    // Returning 1 before the function leaves out the run after it.
+    assert_eq!(twice(13), 26);
+    assert_eq!(now(), [7001, 7002, 7003, 7004]);
+    for id in ids.into_iter().chain([fifth.id]) {
+        engine.detach(id).expect("attached");
+    }
+}
+
+#[test]
+fn recursion_is_missed_and_muting_is_not() {
+    let lib = Library::new("recursion", C, "c", &["-O2"]);
+    // SAFETY: the type is that of the C source.
+    let twice: F = unsafe { lib.get("twice") };
+    static CALL: AtomicU64 = AtomicU64::new(0);
+    unsafe extern "C" fn calls_it(_: *mut u64, data: *const ()) -> u64 {
+        // SAFETY: the address of a function of that type.
+        let f: F = unsafe { std::mem::transmute(CALL.load(Ordering::SeqCst)) };
+        assert_eq!(f(5), 10);
+        // SAFETY: what the test gave.
+        unsafe { (*data.cast::<Seen>()).runs.fetch_add(1, Ordering::SeqCst) };
+        0
+    }
+    CALL.store(twice as *const () as u64, Ordering::SeqCst);
+    let f = lib.function("twice");
+    let engine = Engine::get().expect("engine");
+    for position in [Position::Entry, Position::Exit] {
+        let seen = Seen::leaked();
+        let hook = skep_attach::Hook { run: calls_it, ..seen.hook(position) };
+        let done = engine.attach(&[(&f, 0)], &[hook]);
+        assert_eq!(twice(1), 2);
+        assert_eq!((seen.runs(), seen.missed.load(Ordering::SeqCst)), (1, 1));
+        let muted = mute();
+        let again = mute();
+        assert_eq!(twice(1), 2);
+        drop(again);
+        assert_eq!(twice(1), 2);
+        drop(muted);
+        assert_eq!((seen.runs(), seen.missed.load(Ordering::SeqCst)), (1, 1));
+        assert_eq!(twice(1), 2);
+        assert_eq!((seen.runs(), seen.missed.load(Ordering::SeqCst)), (2, 2));
+        engine.detach(done.id).expect("attached");
+    }
+}
+
+#[test]
+fn a_child_goes_on_by_itself() {
+    let _alone = ALONE.lock();
+    let lib = Library::new("child", C, "c", &["-O2"]);
+    // SAFETY: the type is that of the C source.
+    let (twice, thrice): (F, F) = unsafe { (lib.get("twice"), lib.get("thrice")) };
+    let (f, g) = (lib.function("twice"), lib.function("thrice"));
+    let engine = Engine::get().expect("engine");
+    let (hook, seen) = counter(Position::Session);
+    let (other, seen2) = counter(Position::Entry);
+    let done = engine.attach(&[(&f, 0)], &[hook]);
+    assert_eq!((twice(1), seen.runs()), (2, 2));
+    // SAFETY: the child runs the code below and ends.
+    match unsafe { fork() } {
+        0 => {
+            let mut good = twice(3) == 6 && seen.runs() == 4;
+            let more = engine.attach(&[(&g, 0)], &[other]);
+            good &= more.results == [Ok(())] && thrice(2) == 6 && seen2.runs() == 1;
+            good &= engine.detach(done.id).is_ok_and(|d| d.restored == 1 && d.drained);
+            good &= twice(3) == 6 && seen.runs() == 4;
+            // SAFETY: ends the child.
+            unsafe { _exit(if good { 33 } else { 1 }) }
+        }
+        pid => {
+            let mut status = 0;
+            // SAFETY: waits for the child made above.
+            assert_eq!(unsafe { waitpid(pid, &raw mut status, 0) }, pid);
+            assert_eq!(status, 33 << 8);
+        }
+    }
+    assert_eq!((twice(1), seen.runs(), thrice(1), seen2.runs()), (2, 4, 3, 0));
+    engine.detach(done.id).expect("attached");
+}
+
+#[test]
+fn other_traps_go_to_the_program() {
+    let _alone = ALONE.lock();
+    static TRAPS: AtomicU64 = AtomicU64::new(0);
+    static INFO: AtomicU64 = AtomicU64::new(0);
+    extern "C" fn on_trap(signal: c_int, info: *const i32, _: *mut ()) {
+        TRAPS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: a SA_SIGINFO handler gets a siginfo_t, which begins with the signal's number.
+        INFO.store(u64::from(signal == 5 && unsafe { *info } == 5), Ordering::SeqCst);
+    }
+    let mine = KernelAction { handler: on_trap as *const () as usize, flags: 4, ..KernelAction::default() };
+    // Without the restorer the kernel could not return from a handler, so the one that libc uses is borrowed.
+    let with_restorer = |action: KernelAction| {
+        let any = program_action(11, None).expect("read");
+        KernelAction { restorer: any.restorer, flags: action.flags | (any.flags & 0x0400_0000), ..action }
+    };
+    let before = program_action(5, Some(&with_restorer(mine))).expect("set");
+    // SAFETY: the handler above takes it.
+    unsafe { raise(5) };
+    assert_eq!(TRAPS.load(Ordering::SeqCst), 1);
+    // Another thread lives, so attaching installs the engine's handlers. The program's stays behind them.
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::SeqCst) {
+                std::thread::yield_now()
+            }
+        });
+        let lib = Library::new("traps", C, "c", &["-O2"]);
+        let (hook, _) = counter(Position::Entry);
+        let done = Engine::get().expect("engine").attach(&[(&lib.function("twice"), 0)], &[hook]);
+        assert_eq!(done.results, [Ok(())]);
+        assert_eq!(program_action(5, None).expect("read").handler, mine.handler);
+        // SAFETY: taken by the handler, as a breakpoint and as a signal that was sent.
+        unsafe {
+            std::arch::asm!("int3");
+            raise(5);
+        }
+        Engine::get().expect("engine").detach(done.id).expect("attached");
+        stop.store(true, Ordering::SeqCst);
+    });
+    assert_eq!((TRAPS.load(Ordering::SeqCst), INFO.load(Ordering::SeqCst)), (3, 1));
+    assert_eq!(program_action(5, Some(&before)).expect("reset").handler, mine.handler);
+    // A signal that the engine has nothing to do with is the kernel's.
+    let ignored = KernelAction { handler: 1, ..KernelAction::default() };
+    let old = program_action(12, Some(&ignored)).expect("set");
+    assert_eq!(program_action(12, Some(&old)).expect("reset").handler, 1);
+    assert_eq!(program_action(9, Some(&ignored)), Err(22));
+}
