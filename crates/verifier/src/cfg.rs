@@ -19,6 +19,8 @@ pub struct Cfg {
     pub funcs: Vec<usize>,
     /// Instructions where states are stored and compared.
     pub prune: Vec<bool>,
+    /// Heads of loops that end by themselves: `may_goto` and calls of helpers that call back.
+    pub heads: Vec<bool>,
     /// Registers read before written, from each instruction on.
     pub live: Vec<RegSet>,
 }
@@ -35,7 +37,7 @@ impl Cfg {
         }
         let second = check_forms(prog)?;
         let funcs = find_funcs(prog, &second)?;
-        let mut cfg = Self { funcs, prune: vec![false; insns.len()], live: vec![0; insns.len()] };
+        let mut cfg = Self { funcs, prune: vec![false; insns.len()], heads: vec![false; insns.len()], live: vec![0; insns.len()] };
         cfg.check_jumps(insns, &second)?;
         cfg.check_reach(insns, &second)?;
         cfg.find_live(insns);
@@ -68,6 +70,7 @@ impl Cfg {
                     self.prune[to] = true;
                     self.prune[i] |= is_conditional(insns[i]);
                 }
+                self.heads[i] = is_may_goto(insns[i]) || calls_back(insns[i]);
                 if insns[i].is_local_call() {
                     self.prune[i] = true;
                     if let Some(after) = self.prune.get_mut(i + 1) {
@@ -140,6 +143,18 @@ pub fn relative(insn: usize, distance: i32) -> i64 {
 #[must_use]
 pub fn is_conditional(i: Insn) -> bool {
     matches!(i.class(), op::JMP | op::JMP32) && !matches!(i.code & 0xf0, op::JA | 0x80 | 0x90)
+}
+
+/// Tells whether this is `may_goto`: it jumps when the loops of the program have run for too long.
+#[must_use]
+pub fn is_may_goto(i: Insn) -> bool {
+    i.code == (op::JMP | op::JCOND)
+}
+
+/// Tells whether this calls a helper that calls a function of the program.
+#[must_use]
+pub fn calls_back(i: Insn) -> bool {
+    i.is_helper_call() && helper::by_id(i.imm as u32).is_some_and(|h| h.args.contains(&helper::ArgType::Func))
 }
 
 fn is_func_address(i: Insn) -> bool {
@@ -388,7 +403,7 @@ fn check_jump(i: Insn) -> Result<(), Reason> {
     match i.code & 0xf0 {
         op::JA if is32 => reserved(i.code & op::X != 0 || i.regs != 0 || i.off != 0, "BPF_JA"),
         op::JA => reserved(i.code & op::X != 0 || i.regs != 0 || i.imm != 0, "BPF_JA"),
-        op::JCOND => Err(Reason::Unsupported { what: "may_goto" }),
+        op::JCOND if is_may_goto(i) => reserved(i.regs != 0 || i.imm != 0, "BPF_JCOND"),
         0x80 if i.code == op::CALL => match src {
             0 => reserved(dst != 0 || i.off != 0, "BPF_CALL"),
             op::PSEUDO_CALL => reserved(dst != 0 || i.off != 0, "BPF_CALL"),

@@ -12,11 +12,12 @@
 //!
 //! How it works, file by file: [`tnum`] and [`range`] and [`scalar`] describe numbers; [`reg`], [`stack`] and [`state`]
 //! describe machine states; [`cfg`] looks at the program's shape; `check` walks; [`prune`] ends paths that were walked
-//! before in the same or a wider state, and [`flow`] tells which numbers matter for that.
+//! before in the same or a wider state, as [`compare`] finds, and [`flow`] tells which numbers matter for that.
 #![forbid(unsafe_code)]
 
 pub mod cfg;
 mod check;
+pub mod compare;
 pub mod flow;
 mod log;
 pub mod prune;
@@ -191,7 +192,7 @@ pub fn verify_observed(prog: &Linked, opts: &Options, observer: &mut Observer<'_
         Err(reason) => {
             let mut steps = log::steps(prog, walk.trail());
             if let Ok(cfg) = cfg::Cfg::new(prog) {
-                log::add_registers(&mut steps, walk.trail(), check::Walk::new(prog, opts, cfg));
+                log::add_registers(&mut steps, &walk, check::Walk::new(prog, opts, cfg));
             }
             let insn = walk.insn();
             Err(rejection(prog, opts, insn, reason, steps, walk.info()))

@@ -29,10 +29,10 @@ pub(crate) fn steps(prog: &Linked, trail: &[u32]) -> Vec<Step> {
 }
 
 /// Adds to the steps what the registers they read held, by walking the path once more.
-pub(crate) fn add_registers(steps: &mut [Step], trail: &[u32], mut walk: Walk<'_>) {
-    let skipped = trail.len().saturating_sub(steps.len());
+pub(crate) fn add_registers(steps: &mut [Step], walked: &Walk<'_>, mut again: Walk<'_>) {
+    let skipped = walked.trail().len().saturating_sub(steps.len());
     let mut n = 0;
-    walk.retrace(trail, &mut |insn, state| {
+    again.retrace(walked, &mut |insn, state| {
         if let Some(step) = n.max(skipped).checked_sub(skipped).filter(|_| n >= skipped).and_then(|i| steps.get_mut(i))
             && step.insn == insn
         {

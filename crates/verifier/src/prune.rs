@@ -1,9 +1,9 @@
 //! Stored states: a path that reaches an instruction in a state no worse than one already proved safe there can stop.
 
-use crate::cfg::{Cfg, RegSet};
+use crate::cfg::Cfg;
+use crate::compare::{How, covers, live_regs, same_place};
 use crate::flow::Flow;
-use crate::reg::{Id, Kind, Reg};
-use crate::stack::{Byte, Slot, Stack};
+use crate::reg::{Id, Reg};
 use crate::state::State;
 use skep_isa::op;
 
@@ -80,11 +80,11 @@ impl Explored {
             }
             if cp.branches > 0 {
                 looping = true;
-                if covers(old, cur, insn, cfg, flow, true) {
+                if old.loops == cur.loops && covers(old, cur, insn, cfg, flow, How::Same) {
                     found = Some(Found::Loop);
                     return true;
                 }
-            } else if covers(old, cur, insn, cfg, flow, false) {
+            } else if covers(old, cur, insn, cfg, flow, How::Enough) {
                 cp.hits += 1;
                 found = Some(Found::Covered(p as usize));
                 return true;
@@ -105,6 +105,22 @@ impl Explored {
             *at = list;
         }
         found.unwrap_or(Found::New { looping })
+    }
+
+    /// Compares `cur` with the states stored at a loop head, also unfinished ones: all that follows them will be walked.
+    /// As it is not known yet which numbers will decide something there, all must agree.
+    pub fn find_head(&self, insn: usize, cur: &State, cfg: &Cfg, flow: &Flow) -> bool {
+        self.stored(insn, cur).any(|cp| cp.state.as_deref().is_some_and(|old| covers(old, cur, insn, cfg, flow, How::Within)))
+    }
+
+    /// The state in which this path was at a loop head last.
+    pub fn last_visit(&self, insn: usize, cur: &State) -> Option<&State> {
+        self.stored(insn, cur).filter(|cp| cp.branches > 0).last().and_then(|cp| cp.state.as_deref())
+    }
+
+    fn stored(&self, insn: usize, cur: &State) -> impl Iterator<Item = &Checkpoint> {
+        let list = self.at.get(insn).map_or(&[][..], |l| l);
+        list.iter().filter_map(|p| self.points.get(*p as usize)).filter(|cp| cp.state.as_deref().is_some_and(|old| same_place(old, cur)))
     }
 
     /// Stores a state; `None` when there is no room.
@@ -194,139 +210,4 @@ fn unlink_single(state: &mut State) {
             r.id = 0;
         }
     });
-}
-
-/// Registers of frame `i` that are still read when the running frame is at `insn`.
-fn live_regs(state: &State, i: usize, insn: usize, cfg: &Cfg) -> RegSet {
-    const KEPT: RegSet = 0x3c0;
-    match state.frames.get(i + 1) {
-        None => cfg.live.get(insn).copied().unwrap_or(RegSet::MAX),
-        Some(callee) => cfg.live.get(callee.ret).copied().unwrap_or(RegSet::MAX) & KEPT,
-    }
-}
-
-fn same_place(a: &State, b: &State) -> bool {
-    a.frames.len() == b.frames.len() && a.frames.iter().zip(&b.frames).all(|(x, y)| x.func == y.func && x.ret == y.ret)
-}
-
-/// Pairs of ids: what is equal in the old state must be equal in the new one.
-#[derive(Default)]
-struct Ids {
-    one_to_one: Vec<(Id, Id)>,
-    equal: Vec<(Id, Id, i64)>,
-    fresh: Id,
-}
-
-impl Ids {
-    /// Ids that must correspond one to one: references, pointers that are null together.
-    fn same(&mut self, old: Id, cur: Id) -> bool {
-        if old == 0 || cur == 0 {
-            return old == cur;
-        }
-        for (o, c) in &self.one_to_one {
-            if *o == old || *c == cur {
-                return *o == old && *c == cur;
-            }
-        }
-        self.one_to_one.push((old, cur));
-        true
-    }
-
-    /// Sets of equal scalars: the new state may know of more equalities, not of fewer.
-    fn at_least(&mut self, old: &Reg, cur: &Reg) -> bool {
-        if old.id == 0 {
-            return true;
-        }
-        let id = if cur.id == 0 || cur.low != old.low {
-            self.fresh += 1;
-            Id::MAX - self.fresh
-        } else {
-            cur.id
-        };
-        let apart = i64::from(cur.delta) - i64::from(old.delta);
-        match self.equal.iter().find(|(o, ..)| *o == old.id) {
-            Some((_, i, a)) => (*i, *a) == (id, apart),
-            None => {
-                self.equal.push((old.id, id, apart));
-                true
-            }
-        }
-    }
-}
-
-/// Tells whether all that can happen from `cur` was covered by exploring from `old`; with `exact`, whether the two are
-/// the same.
-fn covers(old: &State, cur: &State, insn: usize, cfg: &Cfg, flow: &Flow, exact: bool) -> bool {
-    let mut ids = Ids::default();
-    if old.refs.len() != cur.refs.len() || !old.refs.iter().zip(&cur.refs).all(|(o, c)| ids.same(o.id, c.id)) {
-        return false;
-    }
-    for (i, (fo, fc)) in old.frames.iter().zip(&cur.frames).enumerate() {
-        let live = live_regs(cur, i, insn, cfg);
-        for (r, (o, c)) in fo.regs.iter().zip(&fc.regs).enumerate() {
-            if live & (1 << r) != 0 && !reg_covers(o, c, &mut ids, flow, exact) {
-                return false;
-            }
-        }
-        if !stack_covers(&fo.stack, &fc.stack, &mut ids, flow, exact) {
-            return false;
-        }
-    }
-    true
-}
-
-fn reg_covers(old: &Reg, cur: &Reg, ids: &mut Ids, flow: &Flow, exact: bool) -> bool {
-    if old.kind == Kind::Uninit {
-        // Whoever read it was refused.
-        return !exact || cur.kind == Kind::Uninit;
-    }
-    if old.kind != cur.kind || old.nullable != cur.nullable {
-        return false;
-    }
-    if exact {
-        let linked = if old.is_scalar() { ids.at_least(old, cur) } else { ids.same(old.id, cur.id) };
-        return linked && old.off == cur.off && old.val == cur.val && old.range == cur.range && ids.same(old.reference, cur.reference);
-    }
-    if old.is_scalar() {
-        return !flow.is_precise(old.node) || (old.val.covers(&cur.val) && ids.at_least(old, cur));
-    }
-    let id_matters = old.nullable || old.kind.is_packet();
-    old.off == cur.off
-        && old.val.covers(&cur.val)
-        && old.range <= cur.range
-        && ids.same(old.reference, cur.reference)
-        && (!id_matters || ids.same(old.id, cur.id))
-}
-
-fn stack_covers(old: &Stack, cur: &Stack, ids: &mut Ids, flow: &Flow, exact: bool) -> bool {
-    if exact && old.slots().len() != cur.slots().len() {
-        return false;
-    }
-    let missing = std::iter::repeat(&Slot::UNINIT);
-    old.slots().iter().zip(cur.slots().iter().chain(missing)).all(|(o, c)| slot_covers(o, c, ids, flow, exact))
-}
-
-fn slot_covers(old: &Slot, cur: &Slot, ids: &mut Ids, flow: &Flow, exact: bool) -> bool {
-    if exact {
-        return old.bytes == cur.bytes && (old.bytes[0] != Byte::Spill || reg_covers(&old.reg, &cur.reg, ids, flow, true));
-    }
-    for (o, c) in old.bytes.iter().zip(&cur.bytes) {
-        let ok = match o {
-            Byte::Uninit => true,
-            Byte::Misc => matches!(c, Byte::Misc | Byte::Zero) || (*c == Byte::Spill && cur.reg.is_scalar()),
-            Byte::Zero => *c == Byte::Zero,
-            Byte::Spill => *c == Byte::Spill || (old.reg.is_scalar() && matches!(c, Byte::Misc | Byte::Zero)),
-        };
-        if !ok {
-            return false;
-        }
-    }
-    if old.bytes[0] != Byte::Spill {
-        return true;
-    }
-    let extent = |s: &Slot| s.bytes.iter().filter(|b| **b == Byte::Spill).count();
-    if cur.bytes[0] != Byte::Spill {
-        return reg_covers(&old.reg, &Reg::UNKNOWN, ids, flow, false);
-    }
-    extent(old) == extent(cur) && reg_covers(&old.reg, &cur.reg, ids, flow, false)
 }

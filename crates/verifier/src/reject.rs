@@ -167,8 +167,10 @@ pub enum Reason {
     ReleaseOffset { reg: u8 },
     #[error("R{reg} must be referenced when passed to release function")]
     NotReferenced { reg: u8 },
-    #[error("R{reg} does not point to a function of the program")]
-    NotAFunction { reg: u8 },
+    #[error("At callback return the register R0 has {found} should have been in [{min}, {max}]")]
+    BadCallbackReturn { found: String, min: i64, max: i64 },
+    #[error("a callback releases a reference of its caller")]
+    ReleasedInCallback,
 
     // The end.
     #[error("Unreleased reference id={id} alloc_insn={insn}")]

@@ -14,8 +14,10 @@ pub struct Frame {
     pub stack: Stack,
     /// Index of the function.
     pub func: usize,
-    /// Instruction after the call; meaningless for the first frame.
+    /// Instruction after the call, or the call itself for a callback; meaningless for the first frame.
     pub ret: usize,
+    /// For a callback: the references held when it was called.
+    pub held: Option<Vec<Id>>,
 }
 
 impl Frame {
@@ -24,7 +26,7 @@ impl Frame {
     pub fn new(depth: u8, func: usize, ret: usize) -> Self {
         let mut regs = [Reg::UNINIT; op::REGS];
         regs[op::FP as usize] = Reg::of(Kind::Stack(depth));
-        Self { regs, stack: Stack::default(), func, ret }
+        Self { regs, stack: Stack::default(), func, ret, held: None }
     }
 }
 
@@ -44,6 +46,8 @@ pub struct State {
     pub frames: Vec<Frame>,
     /// References held.
     pub refs: Vec<Reference>,
+    /// Iterations of loops that end by themselves (`may_goto`, callbacks): going round in one is no endless loop.
+    pub loops: u32,
 }
 
 impl State {
@@ -52,7 +56,7 @@ impl State {
     pub fn entry() -> Self {
         let mut f = Frame::new(0, 0, 0);
         f.regs[1] = Reg::of(Kind::Ctx);
-        Self { frames: vec![f], refs: Vec::new() }
+        Self { frames: vec![f], refs: Vec::new(), loops: 0 }
     }
 
     /// Index of the running frame.

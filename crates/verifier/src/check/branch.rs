@@ -13,6 +13,7 @@ impl Walk<'_> {
         match i.code {
             op::EXIT => return self.exit(),
             op::CALL if i.src() == op::PSEUDO_CALL => return self.call_local(i, at),
+            op::CALL if cfg::calls_back(i) => return self.call_back(i, at),
             op::CALL => return self.call_helper(i).map(|()| Some(at + 1)),
             _ => {}
         }
@@ -20,6 +21,13 @@ impl Walk<'_> {
         let to = cfg::target(&self.prog.insns, at).and_then(|t| usize::try_from(t).ok());
         let Some(to) = to else { return Err(Reason::UnknownOpcode { code: i.code }) };
         if !cfg::is_conditional(i) {
+            return Ok(Some(to));
+        }
+        if cfg::is_may_goto(i) {
+            // Behind the loop first: mistakes in one more iteration are the same ones again.
+            let mut more = self.state.clone();
+            more.loops += 1;
+            self.fork(more, at + 1);
             return Ok(Some(to));
         }
         self.conditional(i, at + 1, to)
@@ -51,7 +59,7 @@ impl Walk<'_> {
         };
         let mut taken = self.state.clone();
         self.learn(&mut taken, i, &a, &b, y);
-        let mut fallen = std::mem::replace(&mut self.state, State { frames: Vec::new(), refs: Vec::new() });
+        let mut fallen = std::mem::replace(&mut self.state, State { frames: Vec::new(), refs: Vec::new(), loops: 0 });
         self.learn(&mut fallen, i, &a, &b, n);
         self.state = fallen;
         self.fork(taken, to);

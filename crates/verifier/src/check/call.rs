@@ -161,8 +161,13 @@ impl Walk<'_> {
                 self.memory(reg, &r, 8, Access::Write)
             }
             ArgType::ConstStr => self.string(h, reg, &r, call),
-            ArgType::Func => Err(Reason::Unsupported { what: "a callback function" }),
-            ArgType::StackOrNull | ArgType::SpinLock => Err(Reason::Unsupported { what: "this kind of helper argument" }),
+            ArgType::Func if matches!(r.kind, Kind::Func(_)) => Ok(()),
+            ArgType::Func => Err(wrong(reg, &r, "func")),
+            ArgType::StackOrNull => {
+                self.flow.mark(r.node);
+                if matches!(r.kind, Kind::Stack(_)) || r.is_zero() { Ok(()) } else { Err(wrong(reg, &r, "fp")) }
+            }
+            ArgType::SpinLock => Err(Reason::Unsupported { what: "this kind of helper argument" }),
             _ => Err(Reason::Unsupported { what: "this kind of helper argument" }),
         }
     }

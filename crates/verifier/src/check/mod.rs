@@ -43,6 +43,8 @@ pub struct Walk<'a> {
     insn: usize,
     /// Instructions of the present path from the start.
     trail: Vec<u32>,
+    /// Where this path forgot something at the head of a loop: length of the trail, state afterwards. The last ones.
+    widened: Vec<(usize, State)>,
     jumps: u32,
     /// Jumps and instructions seen when a state was stored last.
     stored_at: (u32, u32),
@@ -71,6 +73,7 @@ impl<'a> Walk<'a> {
             last_id: 0,
             insn: 0,
             trail: Vec::new(),
+            widened: Vec::new(),
             jumps: 0,
             stored_at: (0, 0),
             depths,
@@ -93,11 +96,8 @@ impl<'a> Walk<'a> {
             }
             self.trail.push(insn as u32);
             observer(insn, &self.state);
-            let next = if self.opts.prune != Prune::Never && self.cfg.prune.get(insn) == Some(&true) && !self.visit(insn)? {
-                None
-            } else {
-                self.step(insn)?
-            };
+            let stop = self.cfg.prune.get(insn).zip(self.cfg.heads.get(insn)).is_some_and(|(p, h)| *p || *h);
+            let next = if stop && !self.visit(insn)? { None } else { self.step(insn)? };
             at = match next {
                 Some(n) => Some(n),
                 None => {
@@ -106,6 +106,7 @@ impl<'a> Walk<'a> {
                         self.state = p.state;
                         self.parent = p.parent;
                         self.trail.truncate(p.trail);
+                        self.widened.retain(|(at, _)| *at <= p.trail);
                         p.insn
                     })
                 }
@@ -114,13 +115,16 @@ impl<'a> Walk<'a> {
         self.check_stack_depth()
     }
 
-    /// Walks one path again, the instructions of `trail`, and shows every step; ends at its end or at a fault.
-    pub fn retrace(&mut self, trail: &[u32], observer: &mut crate::Observer<'_>) {
-        for (n, &insn) in trail.iter().enumerate() {
+    /// Walks the path of `other` again and shows every step; ends at its end or at a fault.
+    pub fn retrace(&mut self, other: &Walk<'_>, observer: &mut crate::Observer<'_>) {
+        for (n, &insn) in other.trail.iter().enumerate() {
             self.insn = insn as usize;
+            if let Some((_, state)) = other.widened.iter().find(|(at, _)| *at == n + 1) {
+                self.state = state.clone();
+            }
             observer(self.insn, &self.state);
             let Ok(next) = self.step(self.insn) else { return };
-            let wanted = trail.get(n + 1).map(|i| *i as usize);
+            let wanted = other.trail.get(n + 1).map(|i| *i as usize);
             if next != wanted {
                 match self.pending.pop() {
                     Some(p) if Some(p.insn) == wanted => self.state = p.state,
@@ -159,8 +163,34 @@ impl<'a> Walk<'a> {
         self.info.subprogs = self.cfg.funcs.iter().copied().zip(self.depths.iter().copied()).collect();
     }
 
+    /// At the head of a loop that ends by itself: whatever its iterations do, after a few of them there is a state
+    /// that stands for all.
+    fn visit_head(&mut self, insn: usize) -> bool {
+        if self.explored.find_head(insn, &self.state, &self.cfg, &self.flow) {
+            // What will decide something in the next iteration is not known before it was walked.
+            let flow = &mut self.flow;
+            self.state.each(|r| flow.mark(r.node));
+            return false;
+        }
+        if let Some(last) = self.explored.last_visit(insn, &self.state).filter(|s| s.loops < self.state.loops) {
+            crate::compare::widen(last, &mut self.state);
+            if self.widened.len() >= 64 {
+                self.widened.remove(0);
+            }
+            self.widened.push((self.trail.len(), self.state.clone()));
+        }
+        self.keep(insn);
+        true
+    }
+
     /// Compares with the stored states; `false` ends the path.
     fn visit(&mut self, insn: usize) -> Result<bool, Reason> {
+        if self.cfg.heads.get(insn) == Some(&true) {
+            return Ok(self.visit_head(insn));
+        }
+        if self.opts.prune == Prune::Never {
+            return Ok(true);
+        }
         // Storing costs; the kernel's measured thresholds (`is_state_visited`).
         let (jumps, insns) = (self.jumps - self.stored_at.0, self.info.processed - self.stored_at.1);
         let always = self.opts.prune == Prune::Always;
@@ -182,18 +212,23 @@ impl<'a> Walk<'a> {
             Found::New { looping } => looping,
         };
         if worth(looping) {
-            let flow = &mut self.flow;
-            self.state.each(|r| {
-                if r.is_scalar() {
-                    r.node = flow.renew(r.node);
-                }
-            });
-            if let Some(p) = self.explored.store(insn, &self.state, self.parent, &self.cfg) {
-                self.parent = Some(p);
-                self.stored_at = (self.jumps, self.info.processed);
-            }
+            self.keep(insn);
         }
         Ok(true)
+    }
+
+    /// Stores the state.
+    fn keep(&mut self, insn: usize) {
+        let flow = &mut self.flow;
+        self.state.each(|r| {
+            if r.is_scalar() {
+                r.node = flow.renew(r.node);
+            }
+        });
+        if let Some(p) = self.explored.store(insn, &self.state, self.parent, &self.cfg) {
+            self.parent = Some(p);
+            self.stored_at = (self.jumps, self.info.processed);
+        }
     }
 
     /// Puts a path aside.
@@ -253,6 +288,9 @@ impl<'a> Walk<'a> {
                 return Err(Reason::ReturnsStack);
             }
             let ret = self.state.top().ret;
+            if self.state.top().held.is_some() {
+                return self.exit_callback(ret);
+            }
             self.state.frames.pop();
             // A function without a result leaves r0 as it found it: unwritten.
             self.state.set(0, r0);
@@ -283,6 +321,51 @@ impl<'a> Walk<'a> {
             }
         }
         Ok(None)
+    }
+
+    /// A callback returns to its helper, which may call it again.
+    fn exit_callback(&mut self, call: usize) -> Result<Next, Reason> {
+        let r0 = self.read(0)?;
+        let (min, max) = (0, 1);
+        self.flow.mark(r0.node);
+        if !r0.is_scalar() || r0.val.r64.smin < min || r0.val.r64.smax > max {
+            let found = if r0.is_scalar() { r0.val.to_string() } else { r0.type_name() };
+            return Err(Reason::BadCallbackReturn { found, min, max });
+        }
+        let held = self.state.frames.pop().and_then(|f| f.held).unwrap_or_default();
+        if let Some(r) = self.state.refs.iter().find(|r| !held.contains(&r.id)) {
+            return Err(Reason::Unreleased { id: r.id, insn: r.insn });
+        }
+        if self.state.refs.len() != held.len() {
+            return Err(Reason::ReleasedInCallback);
+        }
+        let depth = self.state.frames.len() as u8;
+        self.state.invalidate(|r| r.kind == Kind::Stack(depth));
+        Ok(Some(call))
+    }
+
+    /// A helper that calls a function of the program any number of times, also never.
+    fn call_back(&mut self, i: Insn, at: usize) -> Result<Next, Reason> {
+        let Kind::Func(to) = self.state.reg(2).kind else {
+            return self.call_helper(i).map(|()| Some(at + 1));
+        };
+        let to = to as usize;
+        // Behind the call, with the state before this iteration.
+        let mut called = self.state.clone();
+        let frames = called.frames.len() + 1;
+        if frames > op::MAX_CALL_FRAMES {
+            return Err(Reason::CallStackTooDeep { frames });
+        }
+        let mut callee = crate::state::Frame::new(called.depth() as u8 + 1, self.cfg.func_of(to), at);
+        callee.held = Some(called.refs.iter().map(|r| r.id).collect());
+        callee.regs[1] = Reg::UNKNOWN;
+        callee.regs[2] = *called.reg(3);
+        called.frames.push(callee);
+        called.loops += 1;
+        self.info.calls.insert((self.cfg.func_of(at), self.cfg.func_of(to)));
+        self.call_helper(i)?;
+        self.fork(called, to);
+        Ok(Some(at + 1))
     }
 
     /// A local call: walks into the function.

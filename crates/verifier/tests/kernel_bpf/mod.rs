@@ -125,6 +125,9 @@ pub fn ask(prog: &Linked) -> Verdict {
                 op::PSEUDO_MAP_IDX_VALUE => op::PSEUDO_MAP_VALUE,
                 s => s,
             };
+            if insn.src() == op::PSEUDO_FUNC {
+                return Verdict::Skip("a callback, which needs types".to_owned());
+            }
             if pseudo != insn.src() {
                 let Some(map) = maps.get(insn.imm as usize) else { return Verdict::Skip("no such map".to_owned()) };
                 insns[i] = Insn { imm: map.as_raw_fd(), ..insn.with_src(pseudo) };

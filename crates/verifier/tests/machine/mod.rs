@@ -11,19 +11,25 @@ pub const CTX: u64 = 0x1000_0000_0000;
 pub const STACK: u64 = 0x2000_0000_0000;
 const VALUES: u64 = 0x3000_0000_0000;
 
+/// Looks at the registers before every instruction.
+type Seen<'a> = dyn FnMut(usize, &[Option<u64>; 11]) -> Result<(), String> + 'a;
+
 pub struct Machine<'a> {
     prog: &'a Linked,
     regs: [Option<u64>; 11],
     memory: HashMap<u64, Option<u8>>,
     r: &'a Random,
     fresh: u64,
+    depth: u64,
+    steps: u32,
+    laps: u32,
 }
 
 impl<'a> Machine<'a> {
     pub fn new(prog: &'a Linked, r: &'a Random) -> Self {
         let mut regs = [None; 11];
         (regs[1], regs[10]) = (Some(CTX), Some(STACK));
-        let mut m = Self { prog, regs, memory: HashMap::new(), r, fresh: VALUES };
+        let mut m = Self { prog, regs, memory: HashMap::new(), r, fresh: VALUES, depth: 0, steps: 0, laps: 0 };
         for i in 0..168 / 8 {
             let word = m.r.number();
             for (k, b) in word.to_le_bytes().into_iter().enumerate() {
@@ -89,16 +95,76 @@ impl<'a> Machine<'a> {
 
     /// Runs the program; an error tells where and what it did that it must not.
     pub fn run(&mut self, mut seen: impl FnMut(usize, &[Option<u64>; 11]) -> Result<(), String>) -> Result<(), (usize, String)> {
-        let mut pc = 0usize;
-        for _ in 0..100_000 {
+        self.execute(0, &mut seen)
+    }
+
+    /// Runs from `pc` to the function's end.
+    fn execute(&mut self, mut pc: usize, seen: &mut Seen<'_>) -> Result<(), (usize, String)> {
+        loop {
+            self.steps += 1;
+            if self.steps > 200_000 {
+                return Err((pc, "does not end".to_owned()));
+            }
             let Some(i) = self.prog.insns.get(pc).copied() else { return Err((pc, "past the end".to_owned())) };
             seen(pc, &self.regs).map_err(|e| (pc, e))?;
-            match self.step(pc, i).map_err(|e| (pc, e))? {
-                Some(next) => pc = next,
-                None => return Ok(()),
+            if i.is_local_call() {
+                let to = (pc as i64 + 1 + i64::from(i.imm)) as usize;
+                self.function(to, self.regs, seen)?;
+                self.regs[1..6].fill(None);
+                pc += 1;
+            } else if i.is_helper_call() && i.imm == 181 {
+                self.call_back(seen)?;
+                pc += 1;
+            } else {
+                match self.step(pc, i).map_err(|e| (pc, e))? {
+                    Some(next) => pc = next,
+                    None => return Ok(()),
+                }
             }
         }
-        Err((pc, "does not end".to_owned()))
+    }
+
+    /// Runs a function in a frame of its own; its result is in r0 afterwards.
+    fn function(&mut self, at: usize, args: [Option<u64>; 11], seen: &mut Seen<'_>) -> Result<(), (usize, String)> {
+        let saved = self.regs;
+        self.depth += 1;
+        let top = STACK + (self.depth << 32);
+        self.regs = [None; 11];
+        self.regs[1..6].copy_from_slice(&args[1..6]);
+        self.regs[10] = Some(top);
+        for i in 1..=512 {
+            self.memory.insert(top - i, None);
+        }
+        self.execute(at, seen)?;
+        for i in 1..=512 {
+            self.memory.remove(&(top - i));
+        }
+        self.depth -= 1;
+        let r0 = self.regs[0];
+        self.regs = saved;
+        self.regs[0] = r0;
+        Ok(())
+    }
+
+    /// `bpf_loop`, with fewer iterations than asked for.
+    fn call_back(&mut self, seen: &mut Seen<'_>) -> Result<(), (usize, String)> {
+        let (Some(n), Some(func), ctx) = (self.regs[1], self.regs[2], self.regs[3]) else { return Err((0, "unset argument".to_owned())) };
+        let (n, mut done) = (n.min(self.r.below(6)), 0);
+        let caller = self.regs;
+        while done < n {
+            let mut args = [None; 11];
+            (args[1], args[2]) = (Some(done), ctx);
+            self.function(func as usize, args, seen)?;
+            let stop = self.regs[0] != Some(0);
+            self.regs = caller;
+            done += 1;
+            if stop {
+                break;
+            }
+        }
+        self.regs[1..6].fill(None);
+        self.regs[0] = Some(done);
+        Ok(())
     }
 
     fn step(&mut self, pc: usize, i: Insn) -> Result<Option<usize>, String> {
@@ -113,6 +179,10 @@ impl<'a> Machine<'a> {
         match i.class() {
             op::LD => {
                 let high = self.prog.insns[pc + 1].imm as u32;
+                if i.src() == op::PSEUDO_FUNC {
+                    self.regs[d as usize] = Some((pc as i64 + 1 + i64::from(i.imm)) as u64);
+                    return Ok(Some(pc + 2));
+                }
                 self.regs[d as usize] = Some(u64::from(i.imm as u32) | u64::from(high) << 32);
                 return Ok(Some(pc + 2));
             }
@@ -139,6 +209,12 @@ impl<'a> Machine<'a> {
             _ => match i.code {
                 op::EXIT => return self.get(0).map(|_| None),
                 op::CALL => self.call(i.imm)?,
+                c if c == (op::JMP | op::JA) => return Ok(Some((pc as i64 + 1 + i64::from(i.off)) as usize)),
+                c if c == (op::JMP | op::JCOND) => {
+                    self.laps += 1;
+                    let out = self.r.chance(15) || self.laps > 300;
+                    return Ok(Some(if out { (pc as i64 + 1 + i64::from(i.off)) as usize } else { pc + 1 }));
+                }
                 _ => {
                     let b = if i.code & op::X != 0 { self.get(s)? } else { i.imm as i64 as u64 };
                     let taken = compare(i.code & 0xf0).holds(self.get(d)?, b, i.class() == op::JMP32);

@@ -56,6 +56,8 @@ enum Guess {
     Ctx,
     Stack,
     Value,
+    /// Four words of the caller's stack.
+    Words,
 }
 
 /// Bytes of the values of map 0, an array of 4, and of map 1, a hash.
@@ -70,26 +72,45 @@ struct Maker<'a> {
     words: u64,
     /// Jumps whose target is still to come.
     open: Vec<usize>,
+    /// Register with the context, in the main function.
+    ctx: Option<u8>,
+    /// Calls and addresses of the function and of the callback, to be filled in.
+    calls: Vec<(usize, bool)>,
 }
 
 /// Makes a program.
 pub fn program(r: &Random) -> Linked {
     let mut guess = [Guess::Nothing; 11];
     (guess[1], guess[10]) = (Guess::Ctx, Guess::Stack);
-    let mut m = Maker { r, out: Vec::new(), guess, words: 0, open: Vec::new() };
+    let mut m = Maker { r, out: Vec::new(), guess, words: 0, open: Vec::new(), ctx: Some(9), calls: Vec::new() };
     m.emit(Insn::mov64_reg(9, 1));
     m.guess[9] = Guess::Ctx;
-    let steps = m.r.below(24) + 4;
-    for _ in 0..steps {
-        m.step();
-        m.close();
-    }
-    let end = m.out.len();
-    for at in std::mem::take(&mut m.open) {
-        m.out[at].off = (end - at - 1) as i16;
-    }
+    m.body(24);
     m.emit(Insn::mov64_imm(0, 0));
     m.emit(Insn::exit());
+    let calls = std::mem::take(&mut m.calls);
+    for callback in [false, true] {
+        if !calls.iter().any(|(_, c)| *c == callback) {
+            continue;
+        }
+        let start = m.out.len();
+        m.guess = [Guess::Nothing; 11];
+        (m.guess[1], m.guess[2], m.guess[10]) = (Guess::Number, Guess::Words, Guess::Stack);
+        (m.words, m.ctx) = (0, None);
+        m.body(8);
+        if callback {
+            m.emit(Insn::mov64_imm(0, m.r.below(2) as i32));
+        } else {
+            let n = m.number();
+            m.emit(Insn::mov64_reg(0, n));
+        }
+        m.emit(Insn::exit());
+        for (at, c) in &calls {
+            if *c == callback {
+                m.out[*at].imm = (start - at - 1) as i32;
+            }
+        }
+    }
     let mut prog = Linked::from_insns("random", ProgramType::Kprobe, m.out);
     for (index, (kind, size)) in [(MapType::Array, VALUE[0]), (MapType::Hash, VALUE[1])].into_iter().enumerate() {
         prog.maps.push(LinkedMap { index, spec: MapSpec::new("m", kind, 4, size, if index == 0 { 1 } else { 16 }) });
@@ -101,6 +122,18 @@ const ALU: [u8; 12] = [op::ADD, op::SUB, op::MUL, op::DIV, op::OR, op::AND, op::
 const CMP: [u8; 11] = [op::JEQ, op::JGT, op::JGE, op::JSET, op::JNE, op::JSGT, op::JSGE, op::JLT, op::JLE, op::JSLT, op::JSLE];
 
 impl Maker<'_> {
+    /// Some instructions, and no jump left open.
+    fn body(&mut self, most: u64) {
+        for _ in 0..self.r.below(most) + 4 {
+            self.step();
+            self.close();
+        }
+        let end = self.out.len();
+        for at in std::mem::take(&mut self.open) {
+            self.out[at].off = (end - at - 1) as i16;
+        }
+    }
+
     fn emit(&mut self, i: Insn) {
         self.out.push(i);
     }
@@ -145,7 +178,7 @@ impl Maker<'_> {
             let at = self.open.remove(0);
             self.out[at].off = (self.out.len() - at - 1) as i16;
             if self.out[at].off == 0 {
-                self.emit(Insn::mov64_reg(9, 9));
+                self.emit(Insn::new(op::JMP | op::JA, 0, 0, 0, 0));
                 self.out[at].off = 1;
             }
         }
@@ -164,7 +197,9 @@ impl Maker<'_> {
             68..=82 => self.index(),
             83..=88 => self.unknown(),
             89..=92 => self.call(),
-            93..=96 => self.counted(),
+            93..=94 => self.counted(),
+            95..=96 => self.bounded(),
+            97..=98 => self.call_function(),
             _ => self.atomic(),
         }
     }
@@ -216,9 +251,25 @@ impl Maker<'_> {
 
     /// Makes a register hold something the verifier cannot know.
     fn unknown(&mut self) {
+        let Some(ctx) = self.ctx else {
+            if let Some(p) = self.with(|g| g == Guess::Words) {
+                let off = self.r.below(4) as i16 * 8;
+                if self.r.chance(50) {
+                    let s = self.number();
+                    self.emit(Insn::new(op::STX | op::MEM | op::DW, p, s, off, 0));
+                } else {
+                    let d = self.r.pick(&[0, 3, 4, 5]);
+                    self.emit(Insn::new(op::LDX | op::MEM | op::DW, d, p, off, 0));
+                    self.guess[d as usize] = Guess::Number;
+                }
+            } else {
+                self.call();
+            }
+            return;
+        };
         let d = self.r.below(9) as u8;
         let size = self.r.pick(&[op::B, op::H, op::W, op::DW]);
-        self.emit(Insn::new(op::LDX | op::MEM | size, d, 9, self.r.below(20) as i16 * 8, 0));
+        self.emit(Insn::new(op::LDX | op::MEM | size, d, ctx, self.r.below(20) as i16 * 8, 0));
         self.guess[d as usize] = Guess::Number;
     }
 
@@ -342,10 +393,12 @@ impl Maker<'_> {
         if sum != n {
             self.emit(Insn::new(op::ALU64 | op::X | self.r.pick(&[op::ADD, op::XOR, op::MUL]), sum, n, 0, 0));
         }
-        if self.r.chance(50) {
+        if let Some(ctx) = self.ctx
+            && self.r.chance(50)
+        {
             let d = self.r.below(6) as u8;
             if d != n {
-                self.emit(Insn::new(op::LDX | op::MEM | op::DW, d, 9, 8, 0));
+                self.emit(Insn::new(op::LDX | op::MEM | op::DW, d, ctx, 8, 0));
                 self.emit(Insn::new(op::JMP | op::JSET, d, 0, 1, 1));
                 self.emit(Insn::new(op::ALU64 | op::ADD, d, 0, 0, 1));
                 self.guess[d as usize] = Guess::Number;
@@ -355,6 +408,55 @@ impl Maker<'_> {
         let back = top as i64 - self.out.len() as i64 - 1;
         self.emit(Insn::new(op::JMP | op::JLT, n, 0, back as i16, self.r.below(12) as i32 + 1));
         self.guess[n as usize] = Guess::Small;
+    }
+
+    /// A loop that `may_goto` ends.
+    fn bounded(&mut self) {
+        let top = self.out.len();
+        self.emit(Insn::new(op::JMP | op::JCOND, 0, 0, 0, 0));
+        let outer = std::mem::take(&mut self.open);
+        let steps = self.r.below(4) + 1;
+        for _ in 0..steps {
+            self.step();
+            self.close();
+        }
+        for at in std::mem::replace(&mut self.open, outer) {
+            self.out[at].off = (self.out.len() - at - 1) as i16;
+        }
+        let back = top as i64 - self.out.len() as i64 - 1;
+        self.emit(Insn::new(op::JMP | op::JA, 0, 0, back as i16, 0));
+        self.out[top].off = (self.out.len() - top - 1) as i16;
+        // Somewhere for the jump to land.
+        self.emit(Insn::new(op::JMP | op::JA, 0, 0, 0, 0));
+    }
+
+    /// Calls the function, or has the callback called; both get four words of stack.
+    fn call_function(&mut self) {
+        if self.ctx.is_none() {
+            return;
+        }
+        let arg = self.number();
+        for word in 0..4 {
+            if self.words >> word & 1 == 0 {
+                self.emit(Insn::new(op::ST | op::MEM | op::DW, 10, 0, -8 * (word + 2), self.r.number() as i32));
+                self.words |= 1 << word;
+            }
+        }
+        let callback = self.r.chance(60);
+        let pointer = if callback { 3 } else { 2 };
+        self.emit(Insn::mov64_reg(1, arg));
+        self.emit(Insn::mov64_reg(pointer, 10));
+        self.emit(Insn::new(op::ALU64 | op::ADD, pointer, 0, 0, -40));
+        self.calls.push((self.out.len(), callback));
+        if callback {
+            self.out.extend(Insn::ld_imm64(2, op::PSEUDO_FUNC, 0));
+            self.emit(Insn::mov64_imm(4, 0));
+            self.emit(Insn::call(181));
+        } else {
+            self.emit(Insn::new(op::CALL, 0, op::PSEUDO_CALL, 0, 0));
+        }
+        self.clobber();
+        self.guess[0] = Guess::Number;
     }
 
     fn atomic(&mut self) {

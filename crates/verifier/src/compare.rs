@@ -1,0 +1,192 @@
+//! When one state stands for another: what is equal, what is wide enough, what does not matter.
+
+use crate::cfg::{Cfg, RegSet};
+use crate::flow::{Flow, Node};
+use crate::reg::{Id, Kind, Reg};
+use crate::scalar::Scalar;
+use crate::stack::{Byte, Slot, Stack};
+use crate::state::State;
+
+/// What is asked of the old state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum How {
+    /// It is the same: the path goes round in circles.
+    Same,
+    /// Every machine state described by the new one is described by it.
+    Within,
+    /// As [`How::Within`], but numbers that decided nothing behind it may differ.
+    Enough,
+}
+
+/// Registers of frame `i` that are still read when the running frame is at `insn`.
+pub fn live_regs(state: &State, i: usize, insn: usize, cfg: &Cfg) -> RegSet {
+    const KEPT: RegSet = 0x3c0;
+    match state.frames.get(i + 1) {
+        None => cfg.live.get(insn).copied().unwrap_or(RegSet::MAX),
+        // A callback returns to its call, which then reads the arguments again.
+        Some(callee) if callee.held.is_some() => cfg.live.get(callee.ret).copied().unwrap_or(RegSet::MAX),
+        Some(callee) => cfg.live.get(callee.ret).copied().unwrap_or(RegSet::MAX) & KEPT,
+    }
+}
+
+/// Tells whether both states are in the same chain of calls.
+pub fn same_place(a: &State, b: &State) -> bool {
+    a.frames.len() == b.frames.len() && a.frames.iter().zip(&b.frames).all(|(x, y)| x.func == y.func && x.ret == y.ret)
+}
+
+/// Pairs of ids: what is equal in the old state must be equal in the new one.
+#[derive(Default)]
+struct Ids {
+    one_to_one: Vec<(Id, Id)>,
+    equal: Vec<(Id, Id, i64)>,
+    fresh: Id,
+}
+
+impl Ids {
+    /// Ids that must correspond one to one: references, pointers that are null together.
+    fn same(&mut self, old: Id, cur: Id) -> bool {
+        if old == 0 || cur == 0 {
+            return old == cur;
+        }
+        for (o, c) in &self.one_to_one {
+            if *o == old || *c == cur {
+                return *o == old && *c == cur;
+            }
+        }
+        self.one_to_one.push((old, cur));
+        true
+    }
+
+    /// Sets of equal scalars: the new state may know of more equalities, not of fewer.
+    fn at_least(&mut self, old: &Reg, cur: &Reg) -> bool {
+        if old.id == 0 {
+            return true;
+        }
+        let id = if cur.id == 0 || cur.low != old.low {
+            self.fresh += 1;
+            Id::MAX - self.fresh
+        } else {
+            cur.id
+        };
+        let apart = i64::from(cur.delta) - i64::from(old.delta);
+        match self.equal.iter().find(|(o, ..)| *o == old.id) {
+            Some((_, i, a)) => (*i, *a) == (id, apart),
+            None => {
+                self.equal.push((old.id, id, apart));
+                true
+            }
+        }
+    }
+}
+
+/// Tells whether `old`, stored at `insn`, stands for `cur`.
+pub fn covers(old: &State, cur: &State, insn: usize, cfg: &Cfg, flow: &Flow, how: How) -> bool {
+    let mut ids = Ids::default();
+    if old.refs.len() != cur.refs.len() || !old.refs.iter().zip(&cur.refs).all(|(o, c)| ids.same(o.id, c.id)) {
+        return false;
+    }
+    for (i, (fo, fc)) in old.frames.iter().zip(&cur.frames).enumerate() {
+        let (held_old, held) = (fo.held.as_deref().unwrap_or_default(), fc.held.as_deref().unwrap_or_default());
+        if held_old.len() != held.len() || !held_old.iter().zip(held).all(|(o, c)| ids.same(*o, *c)) {
+            return false;
+        }
+        let live = live_regs(cur, i, insn, cfg);
+        for (r, (o, c)) in fo.regs.iter().zip(&fc.regs).enumerate() {
+            if live & (1 << r) != 0 && !reg_covers(o, c, &mut ids, flow, how) {
+                return false;
+            }
+        }
+        if !stack_covers(&fo.stack, &fc.stack, &mut ids, flow, how) {
+            return false;
+        }
+    }
+    true
+}
+
+fn reg_covers(old: &Reg, cur: &Reg, ids: &mut Ids, flow: &Flow, how: How) -> bool {
+    if old.kind == Kind::Uninit {
+        // Whoever read it was refused.
+        return how != How::Same || cur.kind == Kind::Uninit;
+    }
+    if old.kind != cur.kind || old.nullable != cur.nullable {
+        return false;
+    }
+    if how == How::Same {
+        let linked = if old.is_scalar() { ids.at_least(old, cur) } else { ids.same(old.id, cur.id) };
+        return linked && old.off == cur.off && old.val == cur.val && old.range == cur.range && ids.same(old.reference, cur.reference);
+    }
+    if old.is_scalar() {
+        return (how == How::Enough && !flow.is_precise(old.node)) || (old.val.covers(&cur.val) && ids.at_least(old, cur));
+    }
+    let id_matters = old.nullable || old.kind.is_packet();
+    old.off == cur.off
+        && old.val.covers(&cur.val)
+        && old.range <= cur.range
+        && ids.same(old.reference, cur.reference)
+        && (!id_matters || ids.same(old.id, cur.id))
+}
+
+fn stack_covers(old: &Stack, cur: &Stack, ids: &mut Ids, flow: &Flow, how: How) -> bool {
+    if how == How::Same && old.slots().len() != cur.slots().len() {
+        return false;
+    }
+    let missing = std::iter::repeat(&Slot::UNINIT);
+    old.slots().iter().zip(cur.slots().iter().chain(missing)).all(|(o, c)| slot_covers(o, c, ids, flow, how))
+}
+
+fn slot_covers(old: &Slot, cur: &Slot, ids: &mut Ids, flow: &Flow, how: How) -> bool {
+    if how == How::Same {
+        return old.bytes == cur.bytes && (old.bytes[0] != Byte::Spill || reg_covers(&old.reg, &cur.reg, ids, flow, how));
+    }
+    for (o, c) in old.bytes.iter().zip(&cur.bytes) {
+        let ok = match o {
+            Byte::Uninit => true,
+            Byte::Misc => matches!(c, Byte::Misc | Byte::Zero) || (*c == Byte::Spill && cur.reg.is_scalar()),
+            Byte::Zero => *c == Byte::Zero,
+            Byte::Spill => *c == Byte::Spill || (old.reg.is_scalar() && matches!(c, Byte::Misc | Byte::Zero)),
+        };
+        if !ok {
+            return false;
+        }
+    }
+    if old.bytes[0] != Byte::Spill {
+        return true;
+    }
+    let extent = |s: &Slot| s.bytes.iter().filter(|b| **b == Byte::Spill).count();
+    if cur.bytes[0] != Byte::Spill {
+        return reg_covers(&old.reg, &Reg::UNKNOWN, ids, flow, how);
+    }
+    extent(old) == extent(cur) && reg_covers(&old.reg, &cur.reg, ids, flow, how)
+}
+
+/// Makes `cur` forget in what it differs from `old`, the state of the iteration before: a few iterations later there is
+/// nothing left to differ in. What is forgotten in vain shows as a rejection, never as a wrong proof.
+pub fn widen(old: &State, cur: &mut State) {
+    for (fo, fc) in old.frames.iter().zip(&mut cur.frames) {
+        for (o, c) in fo.regs.iter().zip(&mut fc.regs) {
+            widen_number(o, c);
+        }
+        for (o, c) in fo.stack.slots().iter().zip(fc.stack.slots_mut()) {
+            if o.is_number() && c.is_number() && o.bytes == c.bytes {
+                widen_number(&o.reg, &mut c.reg);
+            } else if c.is_number() && o.bytes != c.bytes {
+                c.forget();
+            }
+            for (ob, cb) in o.bytes.iter().zip(&mut c.bytes) {
+                if *cb == Byte::Zero && *ob != Byte::Zero {
+                    *cb = Byte::Misc;
+                }
+            }
+        }
+    }
+}
+
+fn widen_number(old: &Reg, cur: &mut Reg) {
+    if !old.is_scalar() || !cur.is_scalar() || old.val.covers(&cur.val) {
+        return;
+    }
+    let word = u64::from(u32::MAX);
+    let val = if old.val.r64.umax <= word && cur.val.r64.umax <= word { Scalar::of_size(4) } else { Scalar::UNKNOWN };
+    *cur = Reg::scalar(val);
+    cur.node = Node::NONE;
+}
