@@ -72,9 +72,11 @@ fn set_own(block: *mut Block) {
 
 /// Gives the thread a block. Null when there is no memory: the thread then stays untraced and asks again next time.
 ///
-/// Called from the event path: raw system calls only, and no vector registers.
-#[inline(always)]
-fn register() -> *mut Block {
+/// Called from the event path: raw system calls only, and no vector registers. On its own, because a thread does this once and
+/// the stack it needs should not be everybody's.
+#[unsafe(link_section = ".text.skep_event")]
+#[inline(never)]
+extern "C" fn register() -> *mut Block {
     let tid = sys::gettid();
     // A signal may arrive anywhere in here and register the same thread; so a block that already has our id wins, which also
     // finds the block of a dead thread with the same id.

@@ -119,10 +119,11 @@ impl Owned {
         sys::set_signal_mask(blocked);
     }
 
-    /// Puts the engine's handler on the signal, and remembers what it displaces.
+    /// Puts the engine's handler on the signal, and remembers what it displaces. It runs with all signals blocked: nothing else
+    /// finds room on a small alternate stack.
     fn install(&self, signal: i32, handler: usize, flags: u64) -> Result<(), i32> {
         let flags = flags | SA_SIGINFO | SA_ONSTACK | SA_RESTORER;
-        let mine = KernelAction { handler, flags, restorer: skep_attach_restore as *const () as usize, mask: 0 };
+        let mine = KernelAction { handler, flags, restorer: skep_attach_restore as *const () as usize, mask: u64::MAX };
         // SAFETY: the handlers below are made for these signals.
         let old = unsafe { sys::sigaction(signal, Some(&mine)) }.map_err(|e| e as i32)?;
         if old.handler != handler {
@@ -209,7 +210,9 @@ pub(crate) struct Context {
     link: u64,
     stack: [u64; 3],
     /// r8–r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, …
-    registers: [u64; 23],
+    registers: [u64; 32],
+    /// The signals that were blocked when this one came.
+    mask: u64,
 }
 
 const RSP: usize = 15;
@@ -269,8 +272,10 @@ unsafe fn pass_on(owned: &Owned, signal: i32, code: i32, info: *const Info, cont
                 owned.remember(&KernelAction::default());
             }
             let own = if action.flags & SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
+            // SAFETY: the kernel's own argument.
+            let before = unsafe { (*context).mask };
             // The kernel puts the old mask back when the handler returns.
-            sys::add_signal_mask(action.mask | own);
+            sys::set_signal_mask(before | action.mask | own);
             // SAFETY: the program's handler, called as the kernel calls it; one without SA_SIGINFO ignores the rest.
             unsafe {
                 let handler: unsafe extern "C" fn(i32, *const Info, *mut Context) = std::mem::transmute(handler);

@@ -176,11 +176,6 @@ pub(crate) fn block_signals() -> u64 {
     sigprocmask(0, u64::MAX)
 }
 
-/// Blocks more signals.
-pub(crate) fn add_signal_mask(mask: u64) {
-    sigprocmask(0, mask);
-}
-
 /// Lets a signal through.
 pub(crate) fn unblock_signal(signal: i32) {
     sigprocmask(1, 1 << (signal - 1));

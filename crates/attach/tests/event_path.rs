@@ -19,7 +19,7 @@ const ASSEMBLY: &[&str] = &[
     "skep_attach_exit_512",
 ];
 /// Functions written in Rust, by a part of their mangled names.
-const RUST: &[&str] = &["5guard10slow_entry", "5guard9slow_exit", "5guard8too_deep"];
+const RUST: &[&str] = &["5guard8register", "5guard10slow_entry", "5guard9slow_exit", "5guard8too_deep"];
 
 #[test]
 fn no_vector_registers_and_no_way_out() {

@@ -5,6 +5,7 @@
 mod support;
 
 use skep_attach::{Engine, Position, Skip, mute};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::{Library, counter};
@@ -35,7 +36,41 @@ fn source(n: usize) -> String {
     text
 }
 
+unsafe extern "C" {
+    fn signal(signal: i32, handler: extern "C" fn(i32)) -> usize;
+    fn setitimer(which: i32, new: *const [i64; 4], old: *mut [i64; 4]) -> i32;
+    fn pthread_sigmask(how: i32, set: *const [u64; 16], old: *mut [u64; 16]) -> i32;
+}
+
+const SIGPROF: i32 = 27;
+const ITIMER_PROF: i32 = 2;
+
+/// What the handler of the profiling signal calls: a function that is being hooked and unhooked.
+static IN_HANDLER: AtomicU64 = AtomicU64::new(0);
+static TICKS: AtomicU64 = AtomicU64::new(0);
+/// Tests in this file change the whole process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+extern "C" fn tick(_: i32) {
+    let f = IN_HANDLER.load(Ordering::Relaxed);
+    if f != 0 {
+        // SAFETY: the address of a function of this type.
+        let f: extern "C" fn(i64, i64) -> i64 = unsafe { std::mem::transmute(f) };
+        assert_eq!(f(5, 2), 17);
+    }
+    TICKS.fetch_add(1, Ordering::Relaxed);
+}
+
+fn profile(micros: i64) {
+    // SAFETY: sets a handler that calls nothing but a test function, and a timer.
+    unsafe {
+        signal(SIGPROF, tick);
+        setitimer(ITIMER_PROF, &[0, micros, 0, micros], std::ptr::null_mut());
+    }
+}
+
 fn storm(name: &str, flags: &[&str], seconds: f64) {
+    let _alone = ALONE.lock();
     let lib = Library::new(name, &source(96), "c", flags);
     // SAFETY: the type is that of the C source.
     let run: extern "C" fn(i64, i64) -> i64 = unsafe { lib.get("run") };
@@ -43,10 +78,14 @@ fn storm(name: &str, flags: &[&str], seconds: f64) {
     let engine = Engine::get().expect("engine");
     let expected: Vec<i64> = (0..8).map(|t| run(50, t)).collect();
     let (stop, calls, spawned) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    // SAFETY: the type is that of the C source.
+    IN_HANDLER.store(unsafe { lib.get::<usize>("f0") } as u64, Ordering::Relaxed);
+    profile(70);
+    let (never, blocked) = std::sync::mpsc::channel::<()>();
     let mut attached = 0u64;
     let (mut times, mut rounds) = ((Duration::ZERO, Duration::ZERO), 0);
     std::thread::scope(|scope| {
-        for t in 0..4 {
+        for t in 0..3 {
             let (stop, calls, expected) = (&stop, &calls, &expected);
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
@@ -55,6 +94,12 @@ fn storm(name: &str, flags: &[&str], seconds: f64) {
                 }
             });
         }
+        // One that sleeps with all signals blocked, as daemons keep for `sigwait`.
+        scope.spawn(move || {
+            // SAFETY: the mask is this thread's own.
+            unsafe { pthread_sigmask(2, &[u64::MAX; 16], std::ptr::null_mut()) };
+            let _ = blocked.recv();
+        });
         // Threads that come and go.
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
@@ -99,11 +144,15 @@ fn storm(name: &str, flags: &[&str], seconds: f64) {
             engine.detach(id).expect("attached");
         }
         stop.store(true, Ordering::Relaxed);
+        drop(never);
     });
+    profile(0);
+    IN_HANDLER.store(0, Ordering::Relaxed);
     eprintln!(
-        "{name}: {rounds} rounds, {times:?} in attach and detach, {attached} sites attached, {} calls, {} short threads",
+        "{name}: {rounds} rounds, {times:?} in attach and detach, {attached} sites attached, {} calls, {} short threads, {} ticks",
         calls.load(Ordering::Relaxed),
-        spawned.load(Ordering::Relaxed)
+        spawned.load(Ordering::Relaxed),
+        TICKS.load(Ordering::Relaxed)
     );
     assert!(attached > 0);
 }
