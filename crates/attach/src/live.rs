@@ -20,7 +20,7 @@ use crate::spot::PATCH;
 use crate::sys::{self, Barrier};
 use crate::{signals, threads};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 const BREAKPOINT: u8 = 0xcc;
 /// How often a thread is looked at, with a tenth of a millisecond in between, before it counts as out of reach.
@@ -66,6 +66,10 @@ struct Halt {
 struct Slot {
     tid: AtomicU32,
     state: AtomicU32,
+    /// Where the thread's stack was when it halted, or when it was last seen asleep.
+    stack: AtomicU64,
+    /// Where on its stack saved contexts have been looked for.
+    searched: AtomicU64,
 }
 
 const ASKED: u32 = 1;
@@ -152,10 +156,10 @@ pub(crate) fn halt(rip: &mut u64, stack: u64) {
     if let Some(to) = twin(*rip) {
         *rip = to;
     }
-    threads::redirect(stack, twin);
     let me = sys::gettid();
     let used = halt.used.load(Ordering::Acquire);
     let Some(slot) = halt.slots.iter().take(used).find(|s| s.tid.load(Ordering::Acquire) == me) else { return };
+    slot.stack.store(stack, Ordering::Release);
     slot.state.store(HALTED, Ordering::Release);
     while halt.go_on.load(Ordering::Acquire) == 0 {
         sys::wait(&halt.go_on, 0, 100_000_000);
@@ -175,10 +179,11 @@ impl Halt {
     }
 
     /// Halts every running thread. The error is the thread that could not be.
-    fn gather(&self, tasks: &threads::Tasks, signal: i32) -> Result<(), u32> {
+    fn gather(&self, tasks: &threads::Tasks, signal: i32, copy: &mut threads::Copy) -> Result<(), u32> {
         let info = signals::Info::nudge(signal, token());
         let me = sys::gettid();
         let nothing = AtomicU32::new(0);
+        self.slots.iter().for_each(|s| s.searched.store(0, Ordering::Relaxed));
         for _ in 0..PATIENCE {
             let mut missing = None;
             tasks.each(|tid| {
@@ -188,11 +193,14 @@ impl Halt {
                 let Some(slot) = self.slot(tid) else { return missing = Some(tid) };
                 let state = slot.state.load(Ordering::Acquire);
                 if state == HALTED {
-                    return;
+                    return slot.search(copy);
                 }
                 match threads::state(tid) {
                     threads::State::Gone => return,
-                    threads::State::Asleep { stack, rip } if twin(rip).is_none() => return threads::redirect(stack, twin),
+                    threads::State::Asleep { stack, rip } if twin(rip).is_none() => {
+                        slot.stack.store(stack, Ordering::Release);
+                        return slot.search(copy);
+                    }
                     _ => {}
                 }
                 missing = Some(tid);
@@ -221,6 +229,16 @@ impl Halt {
     }
 }
 
+impl Slot {
+    /// Redirects the contexts saved on the thread's stack, once for each place where the stack was.
+    fn search(&self, copy: &mut threads::Copy) {
+        let stack = self.stack.load(Ordering::Acquire);
+        if self.searched.swap(stack, Ordering::Relaxed) != stack {
+            copy.redirect(stack, twin);
+        }
+    }
+}
+
 /// Makes all changes while other threads run.
 pub(crate) fn apply(window: &Window, changes: &[Change], left: &mut Leftovers) -> Vec<Result<(), Skip>> {
     left.collect();
@@ -232,7 +250,8 @@ pub(crate) fn apply(window: &Window, changes: &[Change], left: &mut Leftovers) -
     let Ok(tasks) = threads::Tasks::open() else { return fail(Skip::Protected { errno: 2 }) };
     let mut count = 0;
     tasks.each(|_| count += 1);
-    let slot = || Slot { tid: AtomicU32::new(0), state: AtomicU32::new(0) };
+    let slot = || Slot { tid: AtomicU32::new(0), state: AtomicU32::new(0), stack: AtomicU64::new(0), searched: AtomicU64::new(0) };
+    let mut copy = threads::Copy::new();
     let slots = std::iter::repeat_with(slot).take(count + 1024).collect();
     let halt = Box::into_raw(Box::new(Halt { slots, used: AtomicUsize::new(0), go_on: AtomicU32::new(0) }));
     let old = TRAPS.swap(Box::into_raw(Box::new(merge(changes))), Ordering::SeqCst);
@@ -243,8 +262,11 @@ pub(crate) fn apply(window: &Window, changes: &[Change], left: &mut Leftovers) -
 
     // From here to the end of the block: no allocation, no lock.
     {
-        match gathering.gather(&tasks, signal) {
-            Ok(()) => change(window, changes, gathering, &tasks, signal, &mut results),
+        match gathering.gather(&tasks, signal, &mut copy) {
+            Ok(()) => {
+                let gather = &mut || gathering.gather(&tasks, signal, &mut copy);
+                change(window, changes, gather, &mut results);
+            }
             Err(tid) => results.extend(changes.iter().map(|_| Err(Skip::Busy { tid: tid as i32 }))),
         }
         HALT.store(ptr::null_mut(), Ordering::SeqCst);
@@ -287,7 +309,7 @@ fn merge(changes: &[Change]) -> Traps {
     Traps(all)
 }
 
-fn change(window: &Window, changes: &[Change], halt: &Halt, tasks: &threads::Tasks, signal: i32, results: &mut Vec<Result<(), Skip>>) {
+fn change(window: &Window, changes: &[Change], gather: &mut dyn FnMut() -> Result<(), u32>, results: &mut Vec<Result<(), Skip>>) {
     for c in changes {
         let done = if crate::patch::current(c.at) == c.old { window.write(c.at, &[BREAKPOINT]) } else { Err(Skip::Foreign) };
         results.push(done);
@@ -310,7 +332,7 @@ fn change(window: &Window, changes: &[Change], halt: &Halt, tasks: &threads::Tas
     });
     let _ = sys::membarrier(Barrier::SyncCore);
     if changes.iter().any(inner)
-        && let Err(tid) = halt.gather(tasks, signal)
+        && let Err(tid) = gather()
     {
         // Back to what it was: the middle first, then the first byte.
         let back = |c: &Change, n: usize, m: usize| window.write(c.at + n as u64, c.old.get(n..m).unwrap_or_default());

@@ -263,11 +263,13 @@ impl Drop for Fd {
     }
 }
 
-/// Copies `len` bytes at `from` of the own memory; the kernel's count, short or negative where memory is missing.
-pub(crate) fn copy_in(from: u64, into: *mut u64, len: u64) -> i64 {
-    let (local, remote) = ([into as u64, len], [from, len]);
-    // SAFETY: callers give room for `len` bytes.
-    unsafe { call(PROCESS_VM_READV, [u64::from(getpid()), local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0]) }
+/// Copies ranges (address, length) of the own memory, one after the other, as far as they are there; the number of bytes, or
+/// negative.
+pub(crate) fn copy_in(into: &mut [u64], from: &[[u64; 2]]) -> i64 {
+    let local = [into.as_mut_ptr() as u64, into.len() as u64 * 8];
+    let (count, pid) = (from.len() as u64, u64::from(getpid()));
+    // SAFETY: writes into `into` only; the kernel checks the ranges.
+    unsafe { call(PROCESS_VM_READV, [pid, local.as_ptr() as u64, 1, from.as_ptr() as u64, count, 0]) }
 }
 
 /// Writes a word of the own memory if it is there.

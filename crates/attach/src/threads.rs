@@ -109,39 +109,46 @@ fn parse(text: &[u8]) -> State {
     }
 }
 
-/// How far up a stack saved contexts are looked for.
-const REACH: u64 = 256 << 10;
+/// How far up a stack saved contexts are looked for, in pages.
+const PAGES: usize = 64;
+const PAGE: u64 = 4096;
 
-/// Changes saved contexts on a stack, from `stack` upwards: a thread that is in a signal handler goes back to where `twin` says.
-///
-/// A context is known by its instruction pointer being one that `twin` knows, with the code segment two words above it. Memory is
-/// read and written by the kernel, as nothing is known about how far the stack goes, or whether it still is there.
-pub(crate) fn redirect(stack: u64, twin: impl Fn(u64) -> Option<u64>) {
-    const CODE_SEGMENT: u64 = 0x33;
-    let mut at = stack & !7;
-    let end = at.saturating_add(REACH);
-    while at < end {
-        let mut words = [0u64; 66];
-        // Never across a page boundary, except for the two words that a context may have on the next page.
-        let len = (4096 - (at & 4095)).min(512);
-        let mut got = crate::sys::copy_in(at, words.as_mut_ptr(), len + 16);
-        if got <= 0 {
-            got = crate::sys::copy_in(at, words.as_mut_ptr(), len);
+/// Room for a part of a stack.
+#[derive(Debug)]
+pub(crate) struct Copy {
+    words: Vec<u64>,
+    remote: Vec<[u64; 2]>,
+}
+
+impl Copy {
+    pub(crate) fn new() -> Self {
+        Self { words: vec![0; PAGES * PAGE as usize / 8], remote: vec![[0; 2]; PAGES] }
+    }
+
+    /// Changes saved contexts on a stack, from `stack` upwards: a thread that is in a signal handler goes back to where `twin`
+    /// says. A context is known by its instruction pointer being one that `twin` knows, with the code segment two words above it.
+    ///
+    /// Memory is read and written by the kernel, as nothing is known about how far the stack goes, or whether it still is there.
+    pub(crate) fn redirect(&mut self, stack: u64, twin: impl Fn(u64) -> Option<u64>) {
+        const CODE_SEGMENT: u64 = 0x33;
+        let start = stack & !7;
+        let mut at = start;
+        for r in &mut self.remote {
+            // A page each: what is copied ends where a page is missing.
+            let end = (at & !(PAGE - 1)).wrapping_add(PAGE);
+            *r = [at, end.wrapping_sub(at)];
+            at = end;
         }
-        if got <= 0 {
-            return;
-        }
-        let known = (got as usize / 8).min(words.len());
-        for i in 0..(len as usize / 8).min(known) {
-            let (Some(&rip), cs) = (words.get(i), words.get(i + 2).copied().unwrap_or(0)) else { continue };
-            if rip > 4096
+        let got = crate::sys::copy_in(&mut self.words, &self.remote);
+        let words = self.words.get(..usize::try_from(got).unwrap_or(0) / 8).unwrap_or_default();
+        for (i, context) in words.windows(3).enumerate() {
+            if let [rip, _, cs] = *context
                 && cs & 0xffff == CODE_SEGMENT
                 && let Some(to) = twin(rip)
             {
-                crate::sys::copy_out(at + 8 * i as u64, &to);
+                crate::sys::copy_out(start + 8 * i as u64, &to);
             }
         }
-        at += len;
     }
 }
 
@@ -176,5 +183,19 @@ mod tests {
         assert!(all.contains(&tid) && all.contains(&crate::sys::gettid()));
         drop(wake);
         sleeper.join().expect("sleeper");
+    }
+
+    #[test]
+    fn saved_contexts_are_redirected() {
+        let mut stack = vec![0u64; 20_000];
+        for (n, cs) in [(10, 0x33), (600, 0x002b_0000_0000_0033), (700, 0), (19_990, 0x33)] {
+            stack[n] = 0x1234_5678;
+            stack[n + 2] = cs;
+        }
+        let twin = |at: u64| (at == 0x1234_5678).then_some(77);
+        Copy::new().redirect(stack.as_ptr() as u64 + 8, twin);
+        assert_eq!((stack[10], stack[600], stack[700], stack[19_990]), (77, 77, 0x1234_5678, 77));
+        // Not mapped: nothing happens.
+        Copy::new().redirect(4096, twin);
     }
 }
