@@ -271,6 +271,9 @@ pub(crate) fn hint(reason: &Reason) -> Option<String> {
             "initialise the whole variable, padding too: `= {}` or `__builtin_memset`"
         }
         Reason::Misaligned { .. } => "align the field to its size",
+        Reason::NoSuchHelper { id } if *id >= 2_000_000_000 => {
+            "a weak kernel function that skep does not offer; call it only behind `bpf_ksym_exists`"
+        }
         Reason::BadReturn { .. } => "return a value of that range on every path",
         _ => return None,
     };

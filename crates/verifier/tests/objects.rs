@@ -12,7 +12,7 @@ fn programs(file: &str) -> Vec<Linked> {
 #[test]
 fn tracers_are_accepted() {
     let programs = programs("tracers.bpf.o");
-    assert_eq!(programs.len(), 19);
+    assert_eq!(programs.len(), 21);
     for p in programs {
         match verify(&p, &Options::default()) {
             // The longest is a loop of 5000 iterations.

@@ -43,6 +43,7 @@ static void (*const bpf_ringbuf_discard)(void *data, u64 flags) = (void *)133;
 static long (*const bpf_snprintf)(char *str, u32 size, const char *fmt, u64 *data, u32 len) = (void *)165;
 static u64 (*const bpf_get_func_ip)(void *ctx) = (void *)173;
 static u64 (*const bpf_get_attach_cookie)(void *ctx) = (void *)174;
+static long (*const bpf_loop)(u32 n, void *callback, void *ctx, u64 flags) = (void *)181;
 static long (*const bpf_strncmp)(const char *s, u32 size, const char *with) = (void *)182;
 static long (*const bpf_get_func_arg)(void *ctx, u32 n, u64 *value) = (void *)183;
 static long (*const bpf_get_func_ret)(void *ctx, u64 *value) = (void *)184;

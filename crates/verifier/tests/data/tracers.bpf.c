@@ -387,4 +387,42 @@ int jump_table(struct pt_regs *ctx)
 	return 0;
 }
 
+struct search { u64 want; u32 found; };
+
+static long look(u32 i, struct search *s)
+{
+	if (i < 256 && table[i] == s->want) {
+		s->found = i;
+		return 1;
+	}
+	return 0;
+}
+
+SEC("uprobe")
+int called_back(struct pt_regs *ctx)
+{
+	struct search s = { .want = ctx->di };
+
+	bpf_loop(100000, look, &s, 0);
+	return s.found < 256 ? table[s.found] : 0;
+}
+
+#define can_loop ({ __label__ l_break, l_continue; _Bool ret = 1; \
+	asm volatile goto("may_goto %l[l_break]" :::: l_break); goto l_continue; \
+	l_break: ret = 0; l_continue:; ret; })
+
+/* A list in user memory, followed to its end. */
+SEC("uprobe")
+int follow(struct pt_regs *ctx)
+{
+	u64 node[2] = { ctx->di, 0 }, sum = 0;
+
+	while (node[0] && can_loop) {
+		if (bpf_probe_read_user(node, sizeof(node), (void *)node[0]))
+			break;
+		sum += node[1];
+	}
+	return sum;
+}
+
 char LICENSE[] SEC("license") = "GPL";
