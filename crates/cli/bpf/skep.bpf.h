@@ -34,3 +34,4 @@ struct pt_regs {
 
 extern _Bool bpf_session_is_return(void *ctx) __ksym __weak;
 extern __u64 *bpf_session_cookie(void *ctx) __ksym __weak;
+extern __u64 bpf_get_cpu_time_counter(void) __ksym __weak;

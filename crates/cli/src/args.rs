@@ -248,6 +248,9 @@ pub struct TraceArgs {
     /// Print this many functions; 0 prints all [default: 30, with --json all]
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
+    /// Time every call, also of functions that are called often and return soon
+    #[arg(long)]
+    pub exact: bool,
     /// Attach at most this many functions
     #[arg(long, value_name = "N", default_value_t = 1 << 18, value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
     pub max_functions: u32,

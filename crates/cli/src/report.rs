@@ -11,11 +11,13 @@ use crate::units;
 
 /// Buckets of the histogram.
 const BUCKETS: usize = 64;
-/// Bytes of one thread's `struct stat` (`bpf/trace.bpf.c`).
-pub const STAT_SIZE: usize = 32 + 4 * BUCKETS;
+/// Bytes of one thread's `struct stat` before the histogram (`bpf/trace.bpf.c`).
+const HEAD_SIZE: usize = 72;
+/// Bytes of one thread's `struct stat`.
+pub const STAT_SIZE: usize = HEAD_SIZE + 4 * BUCKETS;
 
 /// The statistics of one function over all threads.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Stat {
     /// How often it was entered.
     pub calls: u64,
@@ -23,31 +25,61 @@ pub struct Stat {
     pub total_ns: u64,
     /// The same without the time in other traced functions.
     pub self_ns: u64,
-    /// `hist[i]`: calls that took 2^i up to 2^(i+1) nanoseconds, the first from 0.
+    /// Not all calls were timed: times are scaled up from those that were.
+    pub sampled: bool,
+    /// `hist[i]`: calls that took 2^i up to 2^(i+1) ticks, the first from 0.
     hist: [u64; BUCKETS],
+    /// Nanoseconds in a tick.
+    tick: f64,
 }
 
-impl Default for Stat {
-    fn default() -> Self {
-        Self { calls: 0, total_ns: 0, self_ns: 0, hist: [0; BUCKETS] }
+/// What one thread wrote.
+struct Thread<'a> {
+    calls: u64,
+    untimed: u64,
+    timed: u64,
+    outermost: u64,
+    total: u64,
+    own: i64,
+    hist: &'a [u8],
+}
+
+impl<'a> Thread<'a> {
+    fn new(value: &'a [u8]) -> Self {
+        let (head, hist) = value.split_at(HEAD_SIZE);
+        let word = |i: usize| head.chunks_exact(8).nth(i).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
+        // An untimed call's share of its caller may be more than it took: sums of self times may be below zero for a while.
+        let own = word(8).cast_signed();
+        Self { calls: word(0), untimed: word(2), timed: word(5), outermost: word(6), total: word(7), own, hist }
+    }
+
+    /// How much more than was timed there was, of `timed` calls.
+    fn scale(&self, timed: u64) -> f64 {
+        if timed == 0 || self.untimed == 0 { 1.0 } else { 1.0 + self.untimed as f64 / timed as f64 }
     }
 }
 
 impl Stat {
-    /// Adds up a per-CPU value: one `struct stat` after the other. An incomplete one at the end is left out.
-    pub fn sum(value: &[u8]) -> Self {
-        let mut sum = Self::default();
-        for one in value.chunks_exact(STAT_SIZE) {
-            let (head, hist) = one.split_at(32);
-            let word = |i: usize| head.chunks_exact(8).nth(i).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
+    /// Adds up a per-CPU value: one `struct stat` after the other. An incomplete one at the end is left out. `tick`: nanoseconds in
+    /// a unit of the times.
+    pub fn sum(value: &[u8], tick: f64) -> Self {
+        let (mut total, mut own) = (0.0, 0.0);
+        let mut sum = Self { calls: 0, total_ns: 0, self_ns: 0, sampled: false, hist: [0; BUCKETS], tick };
+        for thread in value.chunks_exact(STAT_SIZE).map(Thread::new).filter(|t| t.calls > 0) {
             // Counters come from memory that the traced process can write: no sum of theirs may fail.
-            sum.calls = sum.calls.saturating_add(word(0));
-            sum.total_ns = sum.total_ns.saturating_add(word(1));
-            sum.self_ns = sum.self_ns.saturating_add(word(2));
-            for (to, from) in sum.hist.iter_mut().zip(hist.chunks_exact(4)) {
-                *to += from.try_into().map_or(0, |b| u64::from(u32::from_le_bytes(b)));
+            sum.calls = sum.calls.saturating_add(thread.calls);
+            sum.sampled |= thread.untimed > 0;
+            total += thread.total as f64 * thread.scale(thread.outermost);
+            own += thread.own as f64 * thread.scale(thread.timed);
+            let scale = thread.scale(thread.timed);
+            for (to, from) in sum.hist.iter_mut().zip(thread.hist.chunks_exact(4)) {
+                let n = from.try_into().map_or(0, u32::from_le_bytes);
+                *to = to.saturating_add((f64::from(n) * scale) as u64);
             }
         }
+        sum.total_ns = (total * tick) as u64;
+        // Estimates of callees may make a function's own time a little more than its whole time, or less than nothing.
+        sum.self_ns = ((own * tick) as u64).min(if sum.total_ns > 0 { sum.total_ns.max(1) } else { u64::MAX });
         sum
     }
 
@@ -62,8 +94,8 @@ impl Stat {
         for (i, n) in self.hist.iter().enumerate().filter(|(_, n)| **n > 0) {
             let n = *n as f64;
             if before + n >= rank {
-                let low = if i == 0 { 0.0 } else { (i as f64).exp2() };
-                let high = (i as f64 + 1.0).exp2();
+                let low = if i == 0 { 0.0 } else { (i as f64).exp2() } * self.tick;
+                let high = (i as f64 + 1.0).exp2() * self.tick;
                 let value = (low + (high - low) * ((rank - before) / n).clamp(0.0, 1.0)) as u64;
                 return Some(value.min(self.total_ns.max(low as u64)));
             }
@@ -138,6 +170,7 @@ pub struct Function<'a> {
     self_ns: u64,
     p50_ns: Option<u64>,
     p99_ns: Option<u64>,
+    sampled: bool,
     path: &'a str,
     /// Where it differs from the name.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -154,6 +187,7 @@ impl<'a> From<&'a Row> for Function<'a> {
             self_ns: row.stat.self_ns,
             p50_ns: row.stat.percentile(50.0),
             p99_ns: row.stat.percentile(99.0),
+            sampled: row.stat.sampled,
             path: &row.path,
             symbol: (row.symbol != row.name).then_some(&row.symbol),
         }
@@ -254,7 +288,12 @@ mod tests {
 
     /// A `struct stat` as the program writes it.
     fn bytes(calls: u64, total: u64, own: u64, hist: &[(usize, u32)]) -> Vec<u8> {
-        let mut out: Vec<u8> = [calls, total, own, 7].iter().flat_map(|w| w.to_le_bytes()).collect();
+        sampled(calls, 0, calls, total, own, hist)
+    }
+
+    fn sampled(calls: u64, untimed: u64, timed: u64, total: u64, own: u64, hist: &[(usize, u32)]) -> Vec<u8> {
+        let words = [calls, 7, untimed, 8, 9, timed, timed, total, own];
+        let mut out: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         let mut buckets = [0_u32; BUCKETS];
         for (i, n) in hist {
             buckets[*i] = *n;
@@ -264,17 +303,29 @@ mod tests {
     }
 
     fn row(name: &str, value: &[u8]) -> Row {
-        Row { name: name.to_owned(), symbol: name.to_owned(), path: "/lib/libx.so.1".to_owned(), stat: Stat::sum(value) }
+        Row { name: name.to_owned(), symbol: name.to_owned(), path: "/lib/libx.so.1".to_owned(), stat: Stat::sum(value, 1.0) }
     }
 
     #[test]
     fn threads_are_added_up() {
         let value = [bytes(2, 10, 6, &[(2, 2)]), bytes(0, 0, 0, &[]), bytes(3, 50, 40, &[(2, 1), (4, 2)])].concat();
-        let stat = Stat::sum(&value);
+        let stat = Stat::sum(&value, 1.0);
         assert_eq!((stat.calls, stat.total_ns, stat.self_ns), (5, 60, 46));
         assert_eq!((stat.hist[2], stat.hist[4], stat.hist.iter().sum::<u64>()), (3, 2, 5));
-        assert_eq!(Stat::sum(&value[..STAT_SIZE + 3]).calls, 2, "half a value is none");
-        assert_eq!(Stat::sum(&[bytes(u64::MAX, 0, 0, &[]), bytes(u64::MAX, 0, 0, &[])].concat()).calls, u64::MAX);
+        assert_eq!(Stat::sum(&value[..STAT_SIZE + 3], 1.0).calls, 2, "half a value is none");
+        assert_eq!(Stat::sum(&[bytes(u64::MAX, 0, 0, &[]), bytes(u64::MAX, 0, 0, &[])].concat(), 1.0).calls, u64::MAX);
+    }
+
+    #[test]
+    fn what_was_not_timed_is_scaled_up_for_each_thread_on_its_own() {
+        let value = [sampled(100, 75, 25, 1000, 500, &[(5, 25)]), sampled(10, 0, 10, 900, 800, &[(6, 10)])].concat();
+        let stat = Stat::sum(&value, 0.5);
+        assert_eq!((stat.calls, stat.total_ns, stat.self_ns), (110, (4000 + 900) / 2, (2000 + 800) / 2));
+        assert!(stat.sampled);
+        assert_eq!((stat.hist[5], stat.hist[6]), (100, 10));
+        assert_eq!(stat.percentile(100.0), Some(64), "ticks are half nanoseconds");
+        let odd = Stat::sum(&sampled(9, 1, 0, 0, u64::MAX, &[]), 1.0);
+        assert_eq!((odd.total_ns, odd.self_ns), (0, 0), "nothing was timed, and less than nothing is nothing");
     }
 
     #[test]
@@ -292,7 +343,7 @@ mod tests {
             hist[t.max(&1).ilog2() as usize] += 1;
         }
         let pairs: Vec<_> = hist.iter().copied().enumerate().collect();
-        let stat = Stat::sum(&bytes(5000, times.iter().sum(), 0, &pairs));
+        let stat = Stat::sum(&bytes(5000, times.iter().sum(), 0, &pairs), 1.0);
         times.sort_unstable();
         for percent in [1.0, 10.0, 25.0, 50.0, 75.0, 90.0, 99.0, 99.9] {
             let exact = times[((percent / 100.0 * 5000.0) as usize).clamp(1, 5000) - 1].max(1) as f64;
@@ -303,10 +354,10 @@ mod tests {
 
     #[test]
     fn a_percentile_never_exceeds_the_total_and_needs_a_finished_call() {
-        assert_eq!(Stat::sum(&bytes(1, 1100, 1100, &[(10, 1)])).percentile(99.0), Some(1100));
-        assert_eq!(Stat::sum(&bytes(1, 0, 0, &[(10, 1)])).percentile(99.0), Some(1024), "a call inside one that still runs");
-        assert_eq!(Stat::sum(&bytes(1, 0, 0, &[])).percentile(50.0), None);
-        let edge = Stat::sum(&bytes(1, u64::MAX, 0, &[(63, 1)])).percentile(100.0).unwrap();
+        assert_eq!(Stat::sum(&bytes(1, 1100, 1100, &[(10, 1)]), 1.0).percentile(99.0), Some(1100));
+        assert_eq!(Stat::sum(&bytes(1, 0, 0, &[(10, 1)]), 1.0).percentile(99.0), Some(1024), "a call inside one that still runs");
+        assert_eq!(Stat::sum(&bytes(1, 0, 0, &[]), 1.0).percentile(50.0), None);
+        let edge = Stat::sum(&bytes(1, u64::MAX, 0, &[(63, 1)]), 1.0).percentile(100.0).unwrap();
         assert!(edge >= 1 << 63);
     }
 
@@ -345,7 +396,7 @@ mod tests {
         let row = row("f", &bytes(2, 300, 200, &[(7, 2)]));
         assert_eq!(
             serde_json::to_string(&Function::from(&row)).unwrap(),
-            r#"{"name":"f","module":"libx.so.1","calls":2,"total_ns":300,"self_ns":200,"p50_ns":192,"p99_ns":254,"path":"/lib/libx.so.1"}"#
+            r#"{"name":"f","module":"libx.so.1","calls":2,"total_ns":300,"self_ns":200,"p50_ns":192,"p99_ns":254,"sampled":false,"path":"/lib/libx.so.1"}"#
         );
     }
 

@@ -37,6 +37,8 @@ struct Document<'a> {
 static OBJECT: &[u8] = include_bytes!("../bpf/trace.bpf.o");
 /// Its name in messages; nobody should ever see it.
 const OBJECT_NAME: &str = "trace.bpf.o";
+/// One call in so many is timed of functions that are called often and return soon; a power of two up to 32.
+const PERIOD: u32 = 32;
 /// Rows of the table when nothing else is asked for.
 const ROWS: usize = 30;
 
@@ -59,6 +61,8 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
         exclude: args.exclude.clone(),
         ..LinkSpec::of(traced, &args.patterns).map_err(|e| session::attach_failure(e, OBJECT_NAME))?
     };
+    let period = if args.exact { 0 } else { PERIOD - 1 };
+    map(&loaded, "period")?.update(&0_u32.to_le_bytes(), &period.to_le_bytes(), 0).map_err(|e| Failure::environment(e.to_string()))?;
     let link = Link::create(&dir, spec, None).map_err(own_failure)?;
 
     let launch = Launch { command: &args.command, library: &library, dir: &dir, links: vec![link.id()] };
@@ -72,10 +76,16 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
         printer.note(&format!("`{}` still runs as process {}, untraced", program.name, outcome.pid));
     }
     sites.note(printer, "", args.report.verbose);
-    let mut rows = rows(&state, stats)?;
+    let mut rows = rows(&state, stats, link.nanos(1 << 32) as f64 / 4_294_967_296.0)?;
     report::sort(&mut rows, args.sort);
     let lost = lost(threads);
     note_losses(printer, link.missed(), lost);
+    let sampled = rows.iter().filter(|r| r.stat.sampled).count();
+    if sampled > 0 {
+        printer.note(&format!(
+            "times of {sampled} short functions are estimated: one call in {PERIOD} was timed, all were counted (`--exact` times all)"
+        ));
+    }
     if args.report.json {
         let limit = args.limit.filter(|n| *n > 0).unwrap_or(usize::MAX);
         let document = Document {
@@ -123,8 +133,8 @@ fn map<'a>(loaded: &'a Loaded, name: &str) -> Result<&'a Map> {
     found.map(|m| &*m.map).ok_or_else(|| Failure::environment(format!("`{OBJECT_NAME}` has no map `{name}`")))
 }
 
-/// The functions that were called.
-fn rows(state: &LinkState, stats: &Map) -> Result<Vec<Row>> {
+/// The functions that were called. `tick`: nanoseconds in a unit of their times.
+fn rows(state: &LinkState, stats: &Map, tick: f64) -> Result<Vec<Row>> {
     let mut value = vec![0; stats.user_value_size()];
     let mut rows = Vec::new();
     for (index, function) in (0_u32..).zip(&state.functions).filter(|(_, f)| f.skipped.is_none()) {
@@ -132,7 +142,7 @@ fn rows(state: &LinkState, stats: &Map) -> Result<Vec<Row>> {
             break;
         }
         stats.lookup_into(&index.to_le_bytes(), &mut value).context("cannot read the statistics")?;
-        let stat = Stat::sum(&value);
+        let stat = Stat::sum(&value, tick);
         if stat.calls > 0 {
             rows.push(Row {
                 name: demangle(&function.name).into_owned(),

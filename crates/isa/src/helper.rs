@@ -183,6 +183,8 @@ pub const HELPERS: &[Helper] = &[
     row(208, "ktime_get_tai_ns", &[], Integer, All, false),
     row(KFUNC_BASE, "bpf_session_is_return", &[Ctx], Integer, Only(&[P::Tracing, P::Kprobe]), false),
     row(KFUNC_BASE + 1, "bpf_session_cookie", &[Ctx], RetMem(8), Only(&[P::Tracing, P::Kprobe]), false),
+    row(KFUNC_BASE + 2, "bpf_get_cpu_time_counter", &[], Integer, All, false),
+    row(KFUNC_BASE + 3, "bpf_cpu_time_counter_to_ns", &[Anything], Integer, All, false),
 ];
 
 /// Finds the row of a helper number.

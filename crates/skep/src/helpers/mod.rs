@@ -80,6 +80,8 @@ static TABLE: &[Row] = &[
     row(208, time::ktime_get_tai_ns, SaveVectors),
     row(skep_isa::helper::KFUNC_BASE, tracing::session_is_return, LoadCtx(frame::IS_RETURN)),
     row(skep_isa::helper::KFUNC_BASE + 1, tracing::session_cookie, LoadCtx(frame::SESSION)),
+    row(skep_isa::helper::KFUNC_BASE + 2, time::get_cpu_time_counter, Plain),
+    row(skep_isa::helper::KFUNC_BASE + 3, time::cpu_time_counter_to_ns, Plain),
 ];
 
 /// Finds what the code generator needs to call a helper; `None` when it cannot be called here.

@@ -10,6 +10,16 @@ pub(super) unsafe extern "C" fn ktime_get_ns(_: u64, _: u64, _: u64, _: u64, _: 
 }
 
 #[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn get_cpu_time_counter(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    clock::counter()
+}
+
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn cpu_time_counter_to_ns(ticks: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    clock::to_nanos(ticks)
+}
+
+#[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn ktime_get_boot_ns(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
     clock::other(ClockId::Boottime)
 }

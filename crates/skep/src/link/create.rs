@@ -167,6 +167,12 @@ impl Link {
         control_word(&self.control, control::MISSED).load(Relaxed)
     }
 
+    /// Converts a difference of `bpf_get_cpu_time_counter` values to nanoseconds.
+    #[must_use]
+    pub fn nanos(&self, ticks: u64) -> u64 {
+        crate::clock::scale(ticks, control_word(&self.control, control::RATE).load(Relaxed))
+    }
+
     /// Reads what all processes said.
     ///
     /// # Errors
