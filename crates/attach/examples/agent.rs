@@ -26,6 +26,8 @@ static OUT: AtomicI32 = AtomicI32::new(2);
 static SKIPPED: AtomicUsize = AtomicUsize::new(0);
 
 std::arch::global_asm!(
+    ".globl skep_agent_count",
+    ".hidden skep_agent_count",
     ".type skep_agent_count,@function",
     "skep_agent_count:",
     "lock inc qword ptr [rsi]",

@@ -21,6 +21,8 @@ unsafe extern "C" {
 }
 
 std::arch::global_asm!(
+    ".globl skep_overhead_count",
+    ".hidden skep_overhead_count",
     ".type skep_overhead_count,@function",
     "skep_overhead_count:",
     "inc qword ptr [rsi]",

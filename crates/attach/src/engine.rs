@@ -152,7 +152,9 @@ impl Engine {
         state.last += 1;
         let id = state.last;
         let results = state.attach(id, targets, hooks);
-        state.collect();
+        if !state.plans.is_empty() || !state.tables.is_empty() {
+            state.collect();
+        }
         Attachment { id, results }
     }
 
@@ -262,21 +264,22 @@ impl State {
         }
         self.publish(&chosen);
         let failed = self.reform(&chosen);
-        for (addr, skip) in &failed {
-            if let Some(site) = self.sites.get_mut(addr) {
-                site.entries.retain(|e| e.seq != id);
-            }
-            if let Some(n) = targets.iter().position(|(f, _)| f.addr == *addr)
-                && let Some(r) = results.get_mut(n)
-            {
-                *r = Err(skip.clone());
-            }
-        }
         if !failed.is_empty() {
             let addrs: Vec<u64> = failed.iter().map(|f| f.0).collect();
+            let failed: HashMap<u64, Skip> = failed.into_iter().collect();
+            for ((f, _), r) in targets.iter().zip(&mut results).filter(|(_, r)| r.is_ok()) {
+                if let Some(skip) = failed.get(&f.addr) {
+                    *r = Err(skip.clone());
+                }
+            }
+            for addr in &addrs {
+                if let Some(site) = self.sites.get_mut(addr) {
+                    site.entries.retain(|e| e.seq != id);
+                }
+            }
             self.publish(&addrs);
             self.reform(&addrs);
-            chosen.retain(|a| !addrs.contains(a));
+            chosen.retain(|a| !failed.contains_key(a));
         }
         self.attachments.insert(id, chosen);
         results

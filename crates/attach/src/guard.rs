@@ -327,7 +327,8 @@ pub(crate) fn after_fork() {
 #[derive(Debug)]
 #[must_use = "events are muted until this is dropped"]
 pub struct Muted {
-    before: u64,
+    /// False when it was muted already, or when this is a signal handler that interrupted a hook: that stays visible.
+    muted: bool,
     _thread: PhantomData<*const ()>,
 }
 
@@ -336,16 +337,16 @@ pub struct Muted {
 pub fn mute() -> Muted {
     let block = if own().is_null() { register() } else { own() };
     // SAFETY: a block that is not null is never unmapped.
-    let before = if block.is_null() { 0 } else { unsafe { (*block).inside.swap(MUTED, Ordering::SeqCst) } };
-    Muted { before, _thread: PhantomData }
+    let muted = !block.is_null() && unsafe { (*block).inside.compare_exchange(0, MUTED, Ordering::SeqCst, Ordering::Relaxed).is_ok() };
+    Muted { muted, _thread: PhantomData }
 }
 
 impl Drop for Muted {
     fn drop(&mut self) {
         let block = own();
-        if !block.is_null() {
+        if self.muted && !block.is_null() {
             // SAFETY: blocks are never unmapped.
-            unsafe { (*block).inside.store(self.before, Ordering::Release) };
+            unsafe { (*block).inside.store(0, Ordering::Release) };
         }
     }
 }

@@ -260,8 +260,10 @@ pub(crate) fn apply(window: &Window, changes: &[Change], left: &mut Leftovers) -
     let gathering = unsafe { &*halt };
     HALT.store(halt, Ordering::SeqCst);
 
-    // From here to the end of the block: no allocation, no lock.
+    // From here to the end of the block: no allocation, no lock, and no handler of the program on this thread, which might want
+    // one. Faults must still find their handlers.
     {
+        let mask = sys::block_signals();
         match gathering.gather(&tasks, signal, &mut copy) {
             Ok(()) => {
                 let gather = &mut || gathering.gather(&tasks, signal, &mut copy);
@@ -272,6 +274,7 @@ pub(crate) fn apply(window: &Window, changes: &[Change], left: &mut Leftovers) -
         HALT.store(ptr::null_mut(), Ordering::SeqCst);
         gathering.go_on.store(1, Ordering::SeqCst);
         sys::wake(&gathering.go_on);
+        sys::set_signal_mask(mask);
     }
 
     for c in changes {

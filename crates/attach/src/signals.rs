@@ -119,11 +119,11 @@ impl Owned {
         sys::set_signal_mask(blocked);
     }
 
-    /// Puts the engine's handler on the signal, and remembers what it displaces. It runs with all signals blocked: nothing else
-    /// finds room on a small alternate stack.
+    /// Puts the engine's handler on the signal, and remembers what it displaces. It runs with all signals blocked, as nothing
+    /// else finds room on a small alternate stack; but for `SIGTRAP`, which would kill the process then.
     fn install(&self, signal: i32, handler: usize, flags: u64) -> Result<(), i32> {
         let flags = flags | SA_SIGINFO | SA_ONSTACK | SA_RESTORER;
-        let mine = KernelAction { handler, flags, restorer: skep_attach_restore as *const () as usize, mask: u64::MAX };
+        let mine = KernelAction { handler, flags, restorer: skep_attach_restore as *const () as usize, mask: !(1 << (SIGTRAP - 1)) };
         // SAFETY: the handlers below are made for these signals.
         let old = unsafe { sys::sigaction(signal, Some(&mine)) }.map_err(|e| e as i32)?;
         if old.handler != handler {

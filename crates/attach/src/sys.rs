@@ -171,9 +171,10 @@ fn sigprocmask(how: u64, set: u64) -> u64 {
     old[0]
 }
 
-/// Blocks all signals of the thread and returns the mask before.
+/// Blocks the thread's signals, except those that faults raise, and returns the mask before.
 pub(crate) fn block_signals() -> u64 {
-    sigprocmask(0, u64::MAX)
+    const FAULTS: [u64; 6] = [4, 5, 6, 7, 8, 11];
+    sigprocmask(0, !FAULTS.iter().fold(0, |mask, signal| mask | 1 << (signal - 1)))
 }
 
 /// Lets a signal through.

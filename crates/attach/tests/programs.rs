@@ -32,7 +32,9 @@ fn same_with_hooks(name: &str, source: &str, kind: &str, flags: &[&str]) {
     all.extend(flags);
     compile(source, kind, &all, &program);
     let plain = run(&program, None);
-    for hooks in ["entry", "exit", "session", "modify", "entry,exit,session,modify"] {
+    // One build gets every kind of hook by itself, the others what has found most.
+    let all = ["entry", "exit", "session", "modify", "entry,exit,session,modify"];
+    for hooks in if flags.starts_with(BUILDS[0]) { &all[..] } else { &all[3..] } {
         for which in ["main", "lib=libc.so,lib=libstdc,lib=libgcc,lib=libm"] {
             let hooked = run(&program, Some(&format!("{hooks},{which}")));
             assert_eq!(

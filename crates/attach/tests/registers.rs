@@ -57,6 +57,8 @@ global_asm!(
     ".endr",
     ".endm",
     ".text",
+    ".globl skep_test_target",
+    ".hidden skep_test_target",
     ".type skep_test_target,@function",
     "skep_test_target:",
     "SKEP_TEST_SAVE 1",
@@ -72,6 +74,8 @@ global_asm!(
     "SKEP_TEST_SAVE 2",
     "ret",
     ".size skep_test_target, . - skep_test_target",
+    ".globl skep_test_call",
+    ".hidden skep_test_call",
     ".type skep_test_call,@function",
     "skep_test_call:",
     "push rbx",
@@ -125,7 +129,7 @@ fn states() -> [State; 3] {
     // SAFETY: one test, one thread; the states are plain memory that the assembly fills.
     unsafe {
         skep_test_call();
-        (*(&raw const SKEP_TEST_STATES)).clone()
+        (&raw const SKEP_TEST_STATES).read()
     }
 }
 
