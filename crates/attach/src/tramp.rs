@@ -50,6 +50,8 @@ pub(crate) struct Plan {
     pub(crate) exit_end: u64,
     /// Number of the newest attachment in it.
     seq: u64,
+    /// How many exit hooks want to run whatever happened at entry: all but those of sessions.
+    exits: u64,
 }
 
 /// One hook on one function as the engine remembers it.
@@ -77,6 +79,7 @@ impl Plan {
             mod_end: end(entry + modify),
             exit_end: end(total),
             seq: entries.iter().map(|e| e.seq).max().unwrap_or(0),
+            exits: count(|p| p == Position::Exit) as u64,
         };
         // SAFETY: `memory` is 8-aligned and has room for the head and `total` slots behind it, all of plain words.
         unsafe {
@@ -134,7 +137,7 @@ unsafe fn put(slots: *mut Slot, at: &mut usize, slot: Slot) {
 pub(crate) const SESSIONS: usize = MAX_SESSIONS;
 
 const _: () = {
-    assert!(size_of::<Plan>() == 32 && size_of::<Slot>() == 48);
+    assert!(size_of::<Plan>() == 40 && size_of::<Slot>() == 48);
     assert!(offset_of!(Slot, run) == 0 && offset_of!(Meta, plan) == 0 && offset_of!(Plan, entry_end) == 0);
     assert!(offset_of!(Frame, args) == 40 && offset_of!(Frame, rax) == 144 && offset_of!(Frame, rsp) == 216);
     assert!(size_of::<Frame>() == 272);
@@ -168,6 +171,7 @@ std::arch::global_asm!(
     PLAN_MOD_END = const offset_of!(Plan, mod_end),
     PLAN_EXIT_END = const offset_of!(Plan, exit_end),
     PLAN_SEQ = const offset_of!(Plan, seq),
+    PLAN_EXITS = const offset_of!(Plan, exits),
     PLAN_SLOTS = const size_of::<Plan>(),
     SLOT_RUN = const offset_of!(Slot, run),
     SLOT_DATA = const offset_of!(Slot, data),

@@ -291,6 +291,10 @@ SKEP_ENTRY skep_attach_entry_site, 1
     cmp rbx, r13
     jne 26f
 6:  mov qword ptr [r12], 0
+    # Nothing will run at return: leave no frame behind.
+    mov rax, [rsp+8*\n+{X_SESSIONS}]
+    or rax, [r15+{PLAN_EXITS}]
+    jz 21f
     .if \n == 8
     lea rax, [rsp+8*\n+{XFRAME}+16]
     and eax, 4095
@@ -398,7 +402,10 @@ SKEP_ENTRY skep_attach_entry_site, 1
     mov rcx, [rbx+{SLOT_SESSION}]
     mov rdx, [rbx+{SLOT_SEQ}]
     mov [rsp+8*\n+rcx*8+{X_IDS}], rdx
-    bts qword ptr [rsp+8*\n+{X_SESSIONS}], rcx
+    # Through a register: the memory form with a register is microcode.
+    mov rdx, [rsp+8*\n+{X_SESSIONS}]
+    bts rdx, rcx
+    mov [rsp+8*\n+{X_SESSIONS}], rdx
     jmp 4b
     # Hooks that may replace the function; the return value starts as 0.
 26: mov rcx, [rsp+8*\n+32]
@@ -420,7 +427,8 @@ SKEP_ENTRY skep_attach_entry_site, 1
     mov rax, [rsp+8*\n+144]
     jmp 10b
     # A session hook at return: only if its entry ran in this very call.
-30: bt qword ptr [rsp+8*\n+{X_SESSIONS}], rax
+30: mov rcx, [rsp+8*\n+{X_SESSIONS}]
+    bt rcx, rax
     jnc 12b
     mov rcx, [rbx+{SLOT_SEQ}]
     cmp rcx, [rsp+8*\n+rax*8+{X_IDS}]
@@ -448,7 +456,7 @@ SKEP_ENTRY skep_attach_entry_site, 1
     mov [rsp+8*\n+{X_TAILS}], rsi
     mov [r12+{BLOCK_TAIL}], rsp
     mov [r12+{BLOCK_TAILS}], rdx
-    bts qword ptr [rsp+8*\n+{X_SESSIONS}], 63
+    mov byte ptr [rsp+8*\n+{X_SESSIONS}+7], 128
     jmp 15b
 36: mov rdi, rbp
     call {too_deep}
