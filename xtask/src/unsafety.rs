@@ -24,6 +24,33 @@ const CRATES: &[(&str, Policy)] = &[
     ("crates/maps", Policy::Leaves(&["shm/", "array.rs", "hash/", "map.rs", "percpu_array.rs", "ringbuf.rs", "slots.rs", "types.rs"])),
     ("crates/proc", Policy::Leaves(&["ioctl.rs"])),
     ("crates/cli", Policy::Leaves(&["inherited.rs", "launch.rs", "signals.rs"])),
+    // Runs what the verifier has proved: generated code, the interpreter that does the same, memory of others.
+    ("crates/vm", Policy::Leaves(&["env.rs", "exec.rs", "fault/", "interp/", "jit/mod.rs"])),
+    // Everything that touches the code, the stacks or the signals of the process; the plan of what to patch, and where, is safe code.
+    (
+        "crates/attach",
+        Policy::Leaves(&[
+            "bounds.rs",
+            "code.rs",
+            "engine.rs",
+            "frame.rs",
+            "guard.rs",
+            "hook.rs",
+            "island.rs",
+            "live.rs",
+            "patch.rs",
+            "signals.rs",
+            "spot.rs",
+            "stack.rs",
+            "sys.rs",
+            "table.rs",
+            "tramp.rs",
+        ]),
+    ),
+    // The helpers are called by programs, with pointers; the agent and `run.rs` are the other end of hooks and of generated code.
+    ("crates/skep", Policy::Leaves(&["agent.rs", "clock.rs", "helpers/", "run.rs", "syscall.rs"])),
+    // A library that other people's programs load: all of it stands at the edge of C.
+    ("crates/preload", Policy::Leaves(&["lib.rs", "signals.rs"])),
 ];
 
 /// Fails with every file that is unsafe outside its crate's policy.
@@ -74,7 +101,23 @@ fn first_unsafe(text: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::first_unsafe;
+    use super::{CRATES, Policy, first_unsafe};
+    use crate::{files_below, root};
+
+    #[test]
+    fn every_crate_has_a_row_and_every_leaf_a_file() {
+        for manifest in files_below(&root().join("crates"), &|path| path.ends_with("Cargo.toml")).unwrap() {
+            let dir = manifest.parent().unwrap();
+            assert!(CRATES.iter().any(|(known, _)| root().join(known) == dir), "no row for `{}`", dir.display());
+        }
+        for (dir, policy) in CRATES {
+            if let Policy::Leaves(leaves) = policy {
+                for leaf in *leaves {
+                    assert!(root().join(dir).join("src").join(leaf).exists(), "`{dir}` has no `{leaf}`");
+                }
+            }
+        }
+    }
 
     #[test]
     fn the_keyword_counts_the_word_in_comments_and_names_does_not() {

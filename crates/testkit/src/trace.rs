@@ -23,7 +23,8 @@ pub enum Scope {
 
 /// The path of the `skep` command: `$SKEP_BIN`, else built once for this process, with the agent beside it.
 ///
-/// It is a release build, as users have it, whatever the profile of the tests.
+/// It is a release build, as users have it, whatever the profile of the tests: code that is not optimised may use vector registers
+/// where an event must not. The command is that of the README, so whoever has run it does not wait for anything here.
 pub fn skep_bin() -> &'static Path {
     static BIN: OnceLock<PathBuf> = OnceLock::new();
     BIN.get_or_init(|| {
@@ -32,7 +33,8 @@ pub fn skep_bin() -> &'static Path {
         }
         let target = target_dir();
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "--quiet", "--release", "--package", "skep-cli", "--package", "skep-preload", "--target-dir"]).arg(&target);
+        // Cargo holds no lock on its folders while it runs tests; other test programs that build the same wait for each other.
+        cargo.args(["build", "--quiet", "--release", "--workspace", "--target-dir"]).arg(&target);
         let done = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap_or_else(|error| panic!("cannot run {cargo:?}: {error}"));
         assert!(done.status.success(), "{cargo:?} failed:\n{}", String::from_utf8_lossy(&done.stderr));
         target.join("release/skep")

@@ -12,7 +12,6 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// A static program has no loader to preload an agent: skep says so and does not pretend to have traced it.
 #[test]
-#[ignore = "needs the skep command"]
 fn static_program_is_refused_with_a_reason() {
     let program = target::named("args").build(Build::Static);
     let dir = TempDir::in_memory();
@@ -26,7 +25,6 @@ fn static_program_is_refused_with_a_reason() {
 
 /// The report carries the command's status: every value main can return, and deaths by signal.
 #[test]
-#[ignore = "needs the skep command"]
 fn status_of_the_command_is_reported() {
     let program = target::named("status").build(Build::O2);
     for (argument, expected) in [("0", 0), ("1", 1), ("2", 2), ("255", 255), ("1009", 137), ("1015", 143), ("1006", 134)] {
@@ -45,7 +43,6 @@ fn status_of_the_command_is_reported() {
 
 /// Without `-o`, a report is one JSON document after the command's own output.
 #[test]
-#[ignore = "needs the skep command"]
 fn report_follows_the_output() {
     let program = target::named("echo").build(Build::O2);
     let dir = TempDir::in_memory();
@@ -59,7 +56,6 @@ fn report_follows_the_output() {
 
 /// Ten thousand functions at once, each called once.
 #[test]
-#[ignore = "needs the skep command"]
 fn ten_thousand_functions() {
     let dir = TempDir::new();
     let program = many::build(10_000, Build::O2, dir.path());
@@ -76,7 +72,6 @@ fn ten_thousand_functions() {
 
 /// A parent's time contains its children's, and self times add up to no more than the whole.
 #[test]
-#[ignore = "needs the skep command"]
 fn times_nest() {
     let program = target::named("recursion").build(Build::O2);
     let traced = trace::run(&program, &["recursion:*".to_owned()]);
