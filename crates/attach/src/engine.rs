@@ -88,6 +88,13 @@ struct Site {
 }
 
 impl Site {
+    /// Removes an attachment's hooks; false when it had none.
+    fn remove(&mut self, id: u64) -> bool {
+        let before = self.entries.len();
+        self.entries.retain(|e| e.seq != id);
+        self.entries.len() != before
+    }
+
     fn wanted(&self) -> Form {
         match self.entries.iter().map(|e| e.hook.position.needs_exit()).max() {
             None => Form::Plain,
@@ -273,9 +280,7 @@ impl State {
                 }
             }
             for addr in &addrs {
-                if let Some(site) = self.sites.get_mut(addr) {
-                    site.entries.retain(|e| e.seq != id);
-                }
+                self.sites.get_mut(addr).map(|s| s.remove(id));
             }
             self.publish(&addrs);
             self.reform(&addrs);
@@ -480,11 +485,8 @@ impl State {
     fn detach(&mut self, id: u64) -> Result<usize, AttachError> {
         let addrs = self.attachments.remove(&id).ok_or(AttachError::NoAttachment { id })?;
         self.forget(addrs.iter().copied());
-        for addr in &addrs {
-            if let Some(site) = self.sites.get_mut(addr) {
-                site.entries.retain(|e| e.seq != id);
-            }
-        }
+        // The address may be another function's by now, which never had these hooks.
+        let addrs: Vec<u64> = addrs.into_iter().filter(|addr| self.sites.get_mut(addr).is_some_and(|s| s.remove(id))).collect();
         self.publish(&addrs);
         self.reform(&addrs);
         let plain = |a: &&u64| self.sites.get(a).is_some_and(|s| s.form == Form::Plain);

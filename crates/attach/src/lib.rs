@@ -13,6 +13,19 @@
 //! Everything between a hooked function's first instruction and the hook is written in assembly (`tramp/x64.s`) or lies in the
 //! section `.text.skep_event`: no allocation, no locks, no libc, no vector registers, `errno` untouched. Hooks promise the same:
 //! they preserve every register that the x86-64 calling convention preserves **and** all vector, mask, x87 and MMX state.
+//!
+//! # What it does to the program
+//!
+//! Calls take longer, and a function with exit hooks takes some 400 bytes more stack while it runs; where that would take more
+//! than a quarter of a thread's stack, hooks are left out and counted as missed. The first event of a thread makes a handful of
+//! system calls (`gettid`, `open`, `ioctl`, `close`, sometimes `mmap` and `prlimit`), which a strict seccomp filter may not like.
+//! Attaching while other threads run halts them for a moment with a real-time signal and uses `SIGTRAP` ([`signals`]).
+//!
+//! # What it does not do
+//!
+//! Follow frame pointers through an exit trampoline (unwind tables go through; a frame-pointer walk leaves out one caller);
+//! hook Go, the dynamic loader, or the vDSO; move threads that block all signals and never sleep; survive a library that another
+//! thread unloads in the very moment in which it is being hooked.
 
 pub use engine::{Attachment, Detached, Engine};
 pub use guard::{Muted, mute};
