@@ -20,8 +20,6 @@ pub(crate) use print::set_log;
 
 /// The kernel's errno values that helpers return, negated.
 mod errno {
-    pub const ENOENT: i64 = 2;
-    pub const E2BIG: i64 = 7;
     pub const EFAULT: i64 = 14;
     pub const EINVAL: i64 = 22;
     pub const EOPNOTSUPP: i64 = 95;

@@ -2,7 +2,11 @@
 //!
 //! Formats are the kernel's (kernel/trace/bpf_trace.c, `bpf_bprintf_prepare`): `%d %i %u %x %X %o %p %c %s %%` with `l`,
 //! `ll`, a width and `0` or `-`. Anything else ends the call with `-EINVAL`, and nothing is printed.
+//!
+//! No buffer is zeroed and no array copied: both would be calls of the C library, whose string functions use wide vector
+//! registers that nobody has saved.
 
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
@@ -67,14 +71,14 @@ struct Spec {
 /// # Safety
 /// As for `Out::push`.
 unsafe fn number(out: &mut Out, spec: Spec, n: u64, negative: bool, base: u64, upper: bool) {
-    let mut digits = [0_u8; 24];
+    let mut digits = [const { MaybeUninit::<u8>::uninit() }; 24];
     let mut count = 0;
     let mut rest = n;
     loop {
         let d = (rest % base) as u8;
         let letter = if upper { b'A' } else { b'a' };
         if let Some(slot) = digits.get_mut(count) {
-            *slot = if d < 10 { b'0'.wrapping_add(d) } else { letter.wrapping_add(d.wrapping_sub(10)) };
+            slot.write(if d < 10 { b'0'.wrapping_add(d) } else { letter.wrapping_add(d.wrapping_sub(10)) });
         }
         count += 1;
         rest /= base;
@@ -96,7 +100,8 @@ unsafe fn number(out: &mut Out, spec: Spec, n: u64, negative: bool, base: u64, u
             (0..pad).for_each(|_| out.push(b'0'));
         }
         for i in (0..count).rev() {
-            out.push(digits.get(i).copied().unwrap_or(b'?'));
+            // Written above: 64 bits have at most 22 digits in base 8.
+            out.push(digits.get(i).map_or(b'?', |d| d.assume_init()));
         }
         if spec.left {
             (0..pad).for_each(|_| out.push(b' '));
@@ -109,28 +114,36 @@ unsafe fn number(out: &mut Out, spec: Spec, n: u64, negative: bool, base: u64, u
 /// # Safety
 /// As for `Out::push`.
 unsafe fn string(out: &mut Out, spec: Spec, from: u64) {
-    let mut text = [0_u8; LINE];
+    let mut text = MaybeUninit::<[u8; LINE]>::uninit();
+    let text = text.as_mut_ptr().cast::<u8>();
     // SAFETY: `text` is writable for its length.
-    let n = unsafe { super::probe::read_str(text.as_mut_ptr() as u64, LINE as u64, from, 0, 0) };
+    let n = unsafe { super::probe::read_str(text as u64, LINE as u64, from, 0, 0) };
     let n = if n > LINE as u64 { 0 } else { (n as usize).saturating_sub(1) };
     let pad = spec.width.saturating_sub(n);
-    // SAFETY: passed on.
+    // SAFETY: passed on; `read_str` wrote n bytes and a zero.
     unsafe {
         if !spec.left {
             (0..pad).for_each(|_| out.push(b' '));
         }
-        text.iter().take(n).for_each(|b| out.push(*b));
+        (0..n).for_each(|i| out.push(text.add(i).read_volatile()));
         if spec.left {
             (0..pad).for_each(|_| out.push(b' '));
         }
     }
 }
 
+/// The values of a format, where the program has them.
+#[derive(Clone, Copy)]
+struct Args {
+    first: *const u64,
+    count: usize,
+}
+
 /// Formats; `Err` for a format the kernel would refuse.
 ///
 /// # Safety
-/// As for `Out::push`; `format` is readable up to its zero or for `size` bytes.
-unsafe fn format(out: &mut Out, format: *const u8, size: usize, args: &[u64]) -> Result<(), ()> {
+/// As for `Out::push`; `format` is readable up to its zero or for `size` bytes, and so are the arguments.
+unsafe fn format(out: &mut Out, format: *const u8, size: usize, args: Args) -> Result<(), ()> {
     let mut i = 0;
     let mut arg = 0;
     // SAFETY: `at` is asked for positions below `size` only.
@@ -167,7 +180,11 @@ unsafe fn format(out: &mut Out, format: *const u8, size: usize, args: &[u64]) ->
             unsafe { out.push(b'%') };
             continue;
         }
-        let value = args.get(arg).copied().ok_or(())?;
+        if arg >= args.count {
+            return Err(());
+        }
+        // SAFETY: arg < count.
+        let value = unsafe { args.first.add(arg).read_unaligned() };
         arg += 1;
         let unsigned = if spec.longs == 0 { value & 0xffff_ffff } else { value };
         // SAFETY: passed on.
@@ -199,10 +216,11 @@ unsafe fn format(out: &mut Out, format: *const u8, size: usize, args: &[u64]) ->
 /// Formats a line and puts it into the log.
 ///
 /// # Safety
-/// `text` is readable for `size` bytes.
-unsafe fn print(text: u64, size: u64, args: &[u64]) -> u64 {
-    let mut line = [0_u8; LINE];
-    let mut out = Out { at: line.as_mut_ptr(), room: LINE, len: 0 };
+/// `text` is readable for `size` bytes, and the arguments are.
+unsafe fn print(text: u64, size: u64, args: Args) -> u64 {
+    let mut line = MaybeUninit::<[u8; LINE]>::uninit();
+    let line = line.as_mut_ptr().cast::<u8>();
+    let mut out = Out { at: line, room: LINE, len: 0 };
     // SAFETY: `line` is writable for LINE bytes; the format as the caller promises.
     unsafe {
         if format(&mut out, text as *const u8, size as usize, args).is_err() {
@@ -211,7 +229,7 @@ unsafe fn print(text: u64, size: u64, args: &[u64]) -> u64 {
         out.finish();
         let len = out.len.min(LINE - 1);
         if let Some(log) = LOG.load(Relaxed).as_ref() {
-            let full = log.ringbuf_output(line.as_ptr(), len as u64, 0);
+            let full = log.ringbuf_output(line, len as u64, 0);
             if full < 0 {
                 return full as u64;
             }
@@ -222,46 +240,33 @@ unsafe fn print(text: u64, size: u64, args: &[u64]) -> u64 {
 
 pub(super) unsafe extern "C" fn trace_printk(text: u64, size: u64, a: u64, b: u64, c: u64) -> u64 {
     // SAFETY: the verifier proved the format readable for `size` bytes.
-    unsafe { print(text, size, &[a, b, c]) }
+    unsafe { print(text, size, Args { first: [a, b, c].as_ptr(), count: 3 }) }
 }
 
 /// Most arguments of a format (include/linux/bpf.h `MAX_BPRINTF_VARARGS`).
 const ARGS: usize = 12;
 
-/// Copies the argument array of `snprintf` and `trace_vprintk`.
-///
-/// # Safety
-/// `data` is readable for `len` bytes.
-unsafe fn arguments(data: u64, len: u64) -> Option<([u64; ARGS], usize)> {
-    let n = (len / 8) as usize;
-    if !len.is_multiple_of(8) || n > ARGS {
-        return None;
-    }
-    let mut args = [0; ARGS];
-    for (i, slot) in args.iter_mut().enumerate().take(n) {
-        // SAFETY: i < len / 8.
-        *slot = unsafe { (data as *const u64).add(i).read_unaligned() };
-    }
-    Some((args, n))
+/// The argument array of `snprintf` and `trace_vprintk`.
+fn arguments(data: u64, len: u64) -> Option<Args> {
+    let count = (len / 8) as usize;
+    (len.is_multiple_of(8) && count <= ARGS).then_some(Args { first: data as *const u64, count })
 }
 
 pub(super) unsafe extern "C" fn trace_vprintk(text: u64, size: u64, data: u64, len: u64, _: u64) -> u64 {
-    // SAFETY: the verifier proved both ranges readable.
-    unsafe {
-        match arguments(data, len) {
-            Some((args, n)) => print(text, size, args.get(..n).unwrap_or(&[])),
-            None => fail(errno::EINVAL),
-        }
+    match arguments(data, len) {
+        // SAFETY: the verifier proved both ranges readable.
+        Some(args) => unsafe { print(text, size, args) },
+        None => fail(errno::EINVAL),
     }
 }
 
 /// Writes the text with its zero; returns its whole length with the zero, even when it was cut.
 pub(super) unsafe extern "C" fn snprintf(to: u64, size: u64, text: u64, data: u64, len: u64) -> u64 {
     let mut out = Out { at: to as *mut u8, room: size as usize, len: 0 };
+    let Some(args) = arguments(data, len) else { return fail(errno::EINVAL) };
     // SAFETY: the verifier proved `to` writable for `size`, `text` a terminated constant, `data` readable for `len`.
     unsafe {
-        let Some((args, n)) = arguments(data, len) else { return fail(errno::EINVAL) };
-        if format(&mut out, text as *const u8, usize::MAX, args.get(..n).unwrap_or(&[])).is_err() {
+        if format(&mut out, text as *const u8, usize::MAX, args).is_err() {
             return fail(errno::EINVAL);
         }
         out.finish() as u64

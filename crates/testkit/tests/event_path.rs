@@ -1,0 +1,156 @@
+//! What runs between a hooked function and its program's result, read as machine code from the library that users preload: no
+//! vector registers except in helpers that are called with them saved, and no call into the C library anywhere.
+//!
+//! The trampolines have a test of their own beside them; this one follows everything they call.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register};
+use skep_proc::demangle::demangle;
+use skep_proc::elf::Elf;
+use skep_testkit::trace::skep_bin;
+
+/// Where events enter our code, and helpers that are called without saving anything.
+const PLAIN: &[&str] = &[
+    "skep::run::tracing",
+    "skep::run::modify_return",
+    "skep::run::registers",
+    "skep::helpers::map::lookup_elem",
+    "skep::helpers::time::ktime_get_ns",
+    "skep::helpers::time::get_cpu_time_counter",
+    "skep::helpers::time::cpu_time_counter_to_ns",
+    "skep::helpers::task::get_prandom_u32",
+    "skep::helpers::task::get_smp_processor_id",
+    "skep::helpers::task::get_current_pid_tgid",
+    "skep::helpers::print::strncmp",
+    "skep::helpers::tracing::get_func_arg",
+    "skep::helpers::tracing::get_func_ret",
+];
+
+/// Helpers that are called with xmm0 to xmm15 saved.
+const SAVED: &[&str] = &[
+    "skep::helpers::map::update_elem",
+    "skep::helpers::map::delete_elem",
+    "skep::helpers::task::get_current_comm",
+    "skep::helpers::task::get_current_uid_gid",
+    "skep::helpers::time::ktime_get_boot_ns",
+    "skep::helpers::time::ktime_get_tai_ns",
+    "skep::helpers::probe::read",
+    "skep::helpers::probe::read_str",
+    "skep::helpers::print::trace_printk",
+    "skep::helpers::print::trace_vprintk",
+    "skep::helpers::print::snprintf",
+    "skep::helpers::ringbuf::output",
+    "skep::helpers::ringbuf::reserve",
+    "skep::helpers::ringbuf::submit",
+    "skep::helpers::ringbuf::discard",
+];
+
+/// Code that events lead to and that need not keep the rules, and why.
+const ELSEWHERE: &[&str] = &[
+    // Takes a link's hooks out, once, by the first event after it was turned off: saves everything, then runs ordinary code.
+    "skep::run::Running::leave",
+    // Never run: what the compiler puts behind calls it cannot prove not to unwind.
+    "core::panicking::",
+    "_Unwind_Resume",
+    // Finds the kernel's clock, at the agent's start.
+    "rustix::backend::vdso_wrappers::init",
+];
+
+struct Function {
+    name: String,
+    code: Vec<Instruction>,
+}
+
+/// Every function of the library by address.
+fn functions(library: &Elf) -> BTreeMap<u64, Function> {
+    let list = library.functions().expect("the library has symbols");
+    let decode = |vaddr: u64, size: u64| {
+        let mut code = Vec::new();
+        let bytes = library.read_vaddr(vaddr, size).unwrap_or_default();
+        let mut decoder = Decoder::with_ip(64, &bytes, vaddr, DecoderOptions::NONE);
+        while decoder.can_decode() {
+            code.push(decoder.decode());
+        }
+        code
+    };
+    list.iter().map(|f| (f.vaddr, Function { name: demangle(&f.name_lossy()).into_owned(), code: decode(f.vaddr, f.size) })).collect()
+}
+
+/// Words of the library that point into it: what the linker calls its own functions through.
+fn own_pointers(library: &Elf) -> BTreeMap<u64, u64> {
+    const RELATIVE: u64 = 8;
+    let section = library.section(".rela.dyn").expect("a shared library has relocations");
+    let data = library.section_data(section).expect("they can be read");
+    let word = |e: &[u8], i: usize| u64::from_le_bytes(e[i * 8..i * 8 + 8].try_into().expect("eight bytes"));
+    data.chunks_exact(24).filter(|e| word(e, 1) == RELATIVE).map(|e| (word(e, 0), word(e, 2))).collect()
+}
+
+/// Follows direct calls and jumps from `roots`; returns what breaks the rules.
+fn follow(all: &BTreeMap<u64, Function>, table: &BTreeMap<u64, u64>, roots: &BTreeSet<u64>, vectors: bool) -> (usize, Vec<String>) {
+    let mut info = InstructionInfoFactory::new();
+    let (mut todo, mut seen, mut wrong): (Vec<u64>, BTreeSet<u64>, Vec<String>) =
+        (roots.iter().copied().collect(), BTreeSet::new(), Vec::new());
+    while let Some(at) = todo.pop() {
+        let Some(f) = all.get(&at) else {
+            wrong.push(format!("code at {at:#x} is no function of the library"));
+            continue;
+        };
+        if ELSEWHERE.iter().any(|e| f.name.starts_with(e)) || !seen.insert(at) {
+            continue;
+        }
+        let end = f.code.last().map_or(at, Instruction::next_ip);
+        for i in &f.code {
+            let place = || format!("{} at {:#x}", f.name, i.ip());
+            for used in info.info(i).used_registers() {
+                let r = used.register();
+                let upper = r.is_ymm() || r.is_zmm() || r.is_k() || r.is_st() || r.is_mm();
+                if upper || (r.is_vector_register() && !vectors) {
+                    wrong.push(format!("{}: {r:?}", place()));
+                }
+            }
+            if matches!(i.flow_control(), FlowControl::IndirectCall | FlowControl::IndirectBranch) && i.memory_base() == Register::RIP {
+                match table.get(&i.memory_displacement64()) {
+                    Some(to) => todo.push(*to),
+                    None => wrong.push(format!("{}: leaves the library", place())),
+                }
+            }
+            if i.op_count() > 0 && i.op0_kind() == OpKind::NearBranch64 {
+                let to = i.near_branch_target();
+                if !(at..end).contains(&to) {
+                    todo.push(to);
+                }
+            }
+        }
+    }
+    (seen.len(), wrong)
+}
+
+#[test]
+fn events_use_no_vector_registers_and_no_libc() {
+    let library = skep_bin().with_file_name("libskep_preload.so");
+    let elf = Elf::open(&library).expect("the agent was built beside the command");
+    let (all, table) = (functions(&elf), own_pointers(&elf));
+    let named = |names: &[&str]| -> BTreeSet<u64> {
+        let found: BTreeSet<u64> = all.iter().filter(|(_, f)| names.iter().any(|n| is(&f.name, n))).map(|(at, _)| *at).collect();
+        for name in names {
+            assert!(all.values().any(|f| is(&f.name, name)), "`{name}` is not in {}", library.display());
+        }
+        found
+    };
+    let mut plain = named(PLAIN);
+    // What `lookup_elem` calls through the map's table.
+    plain.extend(all.iter().filter(|(_, f)| f.name.ends_with("::prog_lookup")).map(|(at, _)| *at));
+    let (count, wrong) = follow(&all, &table, &plain, false);
+    assert!(wrong.is_empty(), "of {count} functions:\n{}", wrong.join("\n"));
+    let mut saved = named(SAVED);
+    let through_tables = |n: &str| ["::prog_update", "::prog_delete"].iter().any(|s| n.ends_with(s));
+    saved.extend(all.iter().filter(|(_, f)| through_tables(&f.name)).map(|(at, _)| *at));
+    let (count, wrong) = follow(&all, &table, &saved, true);
+    assert!(wrong.is_empty(), "of {count} functions:\n{}", wrong.join("\n"));
+}
+
+/// Tells whether a demangled name, with or without a hash behind it, is this one.
+fn is(name: &str, want: &str) -> bool {
+    name.strip_prefix(want).is_some_and(|rest| rest.is_empty() || rest.starts_with("::h"))
+}
