@@ -5,6 +5,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use rustix::buffer::spare_capacity;
 use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
 
@@ -26,18 +27,16 @@ pub fn open(path: impl AsRef<Path>) -> Result<OwnedFd, Errno> {
 pub fn read_exact_at(fd: &OwnedFd, offset: u64, len: usize) -> Result<Option<Vec<u8>>, Errno> {
     let mut out = Vec::new();
     out.try_reserve_exact(len).map_err(|_| Errno::NOMEM)?;
-    out.resize(len, 0);
-    let mut done = 0;
-    while let Some(rest) = out.get_mut(done..)
-        && !rest.is_empty()
-    {
-        match rustix::io::pread(fd, rest, offset.wrapping_add(done as u64)) {
+    while out.len() < len {
+        // The vector may have got more room than it asked for; what is read too much is cut off.
+        let at = offset.wrapping_add(out.len() as u64);
+        match rustix::io::pread(fd, spare_capacity(&mut out), at) {
             Ok(0) => return Ok(None),
-            Ok(n) => done += n,
-            Err(Errno::INTR) => {}
+            Ok(_) | Err(Errno::INTR) => {}
             Err(e) => return Err(e),
         }
     }
+    out.truncate(len);
     Ok(Some(out))
 }
 

@@ -33,6 +33,19 @@ impl Elf {
     ///
     /// A record that makes no sense ends the reading: what came before is kept, as unwinders do.
     pub fn fdes(&self) -> Result<Vec<Fde>, ElfError> {
+        self.frames().map(<[Fde]>::to_vec)
+    }
+
+    /// The same, read once.
+    pub(super) fn frames(&self) -> Result<&[Fde], ElfError> {
+        if let Some(known) = self.fdes.get() {
+            return Ok(known);
+        }
+        let fdes = self.read_frames()?;
+        Ok(self.fdes.get_or_init(|| fdes))
+    }
+
+    fn read_frames(&self) -> Result<Vec<Fde>, ElfError> {
         if self.machine != EM_X86_64 {
             return Err(ElfError::Unsupported { what: "unwind tables of another machine" });
         }

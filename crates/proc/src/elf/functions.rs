@@ -228,7 +228,7 @@ impl Functions {
 
     /// Adds the functions that only the unwind tables know; a broken table adds none.
     fn add_unnamed(&mut self, elf: &Elf) {
-        let Ok(fdes) = elf.fdes() else { return };
+        let Ok(fdes) = elf.frames() else { return };
         let not = elf.not_functions();
         let mut known: Vec<_> = self.symbols.iter().map(|s| (s.vaddr, s.vaddr.saturating_add(s.size.max(1)))).collect();
         known.sort_unstable();

@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use rustix::io::Errno;
 
@@ -155,6 +156,8 @@ pub struct Elf {
     entry: u64,
     segments: Vec<Segment>,
     sections: Vec<Section>,
+    /// The unwind tables, which stripped files are asked for again and again.
+    fdes: OnceLock<Vec<Fde>>,
 }
 
 impl Elf {
@@ -182,7 +185,7 @@ impl Elf {
     }
 
     fn new(source: Source) -> Result<Self, ElfError> {
-        let mut elf = Self { source, kind: 0, machine: 0, entry: 0, segments: Vec::new(), sections: Vec::new() };
+        let mut elf = Self { source, kind: 0, machine: 0, entry: 0, segments: Vec::new(), sections: Vec::new(), fdes: OnceLock::new() };
         let head = elf.read("file header", 0, 64).map_err(|e| match e {
             ElfError::Malformed { .. } => ElfError::NotElf,
             other => other,
