@@ -7,6 +7,7 @@
 //! The agent makes no thread. When a link is turned off its program stops at once ([`Running`]); the first event that
 //! notices takes the hooks out.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
@@ -19,6 +20,7 @@ use skep_maps::{Access, Map, slots::SlotTable};
 use crate::clock;
 use crate::dir::{Dir, ENV_DIR, ENV_LINKS, Kind};
 use crate::link::{AgentRecord, Context, Cookie, Found, LinkFile, LinkSpec, Pattern, When, control};
+use crate::memory;
 use crate::prog::ProgramFile;
 use crate::run::{self, Running};
 
@@ -68,12 +70,12 @@ pub fn start() {
             attached: 0,
             error: None,
         };
-        let done = Active::open(&dir, file).and_then(|mut link| {
+        let done = Active::open(&dir, file).map(|mut link| {
             let error = match &modules {
                 Ok(modules) => link.attach(modules).err().map(|e| e.to_string()),
                 Err(e) => Some(e.to_string()),
             };
-            Ok((link, error))
+            (link, error)
         });
         let report = |file: &LinkFile, agent: &AgentRecord| drop(file.report(agent));
         match done {
@@ -103,8 +105,7 @@ fn nanos(since: Instant) -> u64 {
 
 /// Hooks the loader's own event, so that libraries opened later are looked at before their code runs.
 fn watch_loader(modules: &[Arc<Module>]) {
-    let find =
-        |m: &Arc<Module>| m.functions().ok()?.into_iter().find(|f| f.name == LOADER_EVENT || f.aliases.iter().any(|a| a == LOADER_EVENT));
+    let find = |m: &Arc<Module>| m.function_named(LOADER_EVENT).ok()?;
     let loader = modules.iter().filter(|m| m.path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"ld")));
     let Some(function) = loader.filter_map(find).next() else { return };
     let hook = Hook { position: Position::Entry, run: on_loader_event, data: std::ptr::null(), missed: std::ptr::null(), wants_args: 0 };
@@ -187,7 +188,7 @@ impl Active {
         if functions.is_empty() {
             return Ok(());
         }
-        let found: Vec<Found> = functions.iter().map(found).collect();
+        let found: Vec<Found<'_>> = functions.iter().map(found).collect();
         let indexes = self.file.register(&found)?;
         let mut targets = Vec::with_capacity(functions.len());
         let mut which = Vec::with_capacity(functions.len());
@@ -221,12 +222,17 @@ impl Active {
 /// Opens and compiles what a link runs.
 fn load(dir: &Dir, spec: &LinkSpec) -> Result<Running, AgentError> {
     SlotTable::open_or_create(dir.path())?.install();
-    let open = |id: u32| -> Result<Arc<Map>, AgentError> { Ok(Arc::new(Map::open(&dir.object(Kind::Map, id), Access::ReadWrite)?)) };
+    let open = |id: u32| -> Result<Arc<Map>, AgentError> {
+        let map = Arc::new(Map::open(&dir.object(Kind::Map, id), Access::ReadWrite)?);
+        memory::guard(&map);
+        Ok(map)
+    };
     let control_map = open(spec.control)?;
+    memory::start(Box::leak(Box::new(Arc::clone(&control_map))));
     let word = |i| run::control_word(&control_map, i).load(std::sync::atomic::Ordering::Relaxed);
     clock::start(word(control::RATE));
     if let Ok(id @ 1..) = u32::try_from(word(control::LOG)) {
-        crate::helpers::set_log(Box::leak(Box::new(Map::open(&dir.object(Kind::Map, id), Access::ReadWrite)?)));
+        crate::helpers::set_log(Box::leak(Box::new(open(id)?)));
     }
     let program = ProgramFile::open(dir, spec.program)?;
     let maps = program.program.maps.iter().map(|id| open(*id)).collect::<Result<_, _>>()?;
@@ -235,10 +241,10 @@ fn load(dir: &Dir, spec: &LinkSpec) -> Result<Running, AgentError> {
     Ok(running)
 }
 
-fn found(function: &Function) -> Found {
+fn found(function: &Function) -> Found<'_> {
     Found {
-        module: function.module.path.to_string_lossy().into_owned(),
-        name: function.name.clone(),
+        module: function.module.path.to_string_lossy(),
+        name: &function.name,
         vaddr: function.addr.wrapping_sub(function.module.bias),
         size: function.size,
         skipped: None,
@@ -260,7 +266,6 @@ impl Selection {
     /// Lists the functions that match; a module whose symbols cannot be read has none.
     fn functions(&self, modules: &[&Arc<Module>]) -> Vec<Function> {
         let mut all = Vec::new();
-        let mut seen = HashSet::new();
         for module in modules {
             let include: Vec<&Pattern> = self.include.iter().filter(|p| in_module(p, module)).collect();
             if include.is_empty() {
@@ -268,7 +273,7 @@ impl Selection {
             }
             let exclude: Vec<&Pattern> = self.exclude.iter().filter(|p| in_module(p, module)).collect();
             let Ok(functions) = module.functions() else { continue };
-            all.extend(functions.into_iter().filter(|f| matches(&include, f) && !matches(&exclude, f) && seen.insert(f.addr)));
+            all.extend(functions.into_iter().filter(|f| matches(&include, f) && !matches(&exclude, f)));
         }
         all
     }
@@ -292,10 +297,7 @@ fn matches(patterns: &[&Pattern], function: &Function) -> bool {
     if patterns.iter().any(plain) {
         return true;
     }
-    let name = skep_proc::demangle::demangle(&function.name);
-    if name == function.name {
-        return false;
-    }
+    let Cow::Owned(name) = skep_proc::demangle::demangle(&function.name) else { return false };
     // `ns::f` means `ns::f(int)` as well.
     let bare = name.split('(').next().unwrap_or(&name);
     patterns.iter().any(|p| p.matches_function(&name) || p.matches_function(bare))

@@ -10,11 +10,14 @@
 //! lock on the file itself, which marks the object as used, is not disturbed.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustix::fs::{FlockOperation, flock};
+
+use crate::wire::Writer;
 
 const MAGIC: &[u8; 8] = b"SKEPREC1";
 /// Version of the payload encodings of this release.
@@ -66,24 +69,88 @@ pub struct FileKind {
     pub name: &'static str,
 }
 
-/// A record: its tag and payload.
+/// A record to be written: its tag and payload.
 pub type Record = (u32, Vec<u8>);
 
-/// Checks contents against damage (not against malice: the directory's permissions do that). FNV-1a over the bytes.
+/// Bytes before a record's payload.
+const RECORD_HEAD: usize = 12;
+
+/// Checks contents against damage (not against malice: the directory's permissions do that). Takes eight bytes a step;
+/// steps lose nothing, so that a change within eight bytes is still there at the end.
 fn check(tag: u32, payload: &[u8]) -> u32 {
-    let mut h = 0xcbf2_9ce4_8422_2325_u64;
-    for b in tag.to_le_bytes().iter().chain(payload) {
-        h = (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3);
-    }
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let step = |h: u64, word: u64| (h.rotate_left(23) ^ word).wrapping_mul(FACTOR);
+    let (words, rest) = payload.as_chunks::<8>();
+    let mut last = [0; 8];
+    last.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+    // Not from 0: a file that was made longer has zeros in it, which are no records.
+    let start = step(step(0xcbf2_9ce4_8422_2325, u64::from(tag)), payload.len() as u64);
+    let h = words.iter().chain([&last]).fold(start, |h, word| step(h, u64::from_le_bytes(*word)));
     (h ^ (h >> 32)) as u32
 }
 
-fn encode(out: &mut Vec<u8>, tag: u32, payload: &[u8]) {
-    let len = u32::try_from(payload.len()).expect("records are far below 4 GiB");
-    out.extend(len.to_le_bytes());
-    out.extend(check(tag, payload).to_le_bytes());
-    out.extend(tag.to_le_bytes());
-    out.extend(payload);
+/// Records to be appended, encoded one after the other.
+#[derive(Debug, Default)]
+pub struct Batch {
+    bytes: Vec<u8>,
+}
+
+impl Batch {
+    /// Adds a record whose payload `fill` writes.
+    ///
+    /// # Panics
+    /// When the payload is 4 GiB or longer, which no caller's data can be.
+    pub fn push(&mut self, tag: u32, fill: impl FnOnce(&mut Writer) -> &mut Writer) {
+        let start = self.bytes.len();
+        let mut w = Writer::after(std::mem::take(&mut self.bytes));
+        w.u32(0).u32(0).u32(tag);
+        fill(&mut w);
+        self.bytes = w.finish();
+        let (head, payload) = self.bytes.split_at_mut(start).1.split_at_mut(RECORD_HEAD);
+        let len = u32::try_from(payload.len()).expect("records are far below 4 GiB");
+        let (length, sum) = head.split_at_mut(4);
+        length.copy_from_slice(&len.to_le_bytes());
+        sum.split_at_mut(4).0.copy_from_slice(&check(tag, payload).to_le_bytes());
+    }
+}
+
+/// The complete records of a file, or of the part of it that was asked for.
+#[derive(Debug)]
+pub struct Records {
+    bytes: Vec<u8>,
+}
+
+impl Records {
+    /// Keeps the complete records at the start of `bytes`.
+    fn new(mut bytes: Vec<u8>) -> Self {
+        let mut end = 0;
+        while let Some((tag, sum, payload)) = record_at(&bytes, end)
+            && check(tag, payload) == sum
+        {
+            end += RECORD_HEAD + payload.len();
+        }
+        bytes.truncate(end);
+        Self { bytes }
+    }
+
+    /// Goes through them: tag and payload.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &[u8])> {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let (tag, _, payload) = record_at(&self.bytes, at)?;
+            at += RECORD_HEAD + payload.len();
+            Some((tag, payload))
+        })
+    }
+}
+
+/// Tag, sum and payload of the record at `at`; `None` when the bytes end before it does.
+fn record_at(bytes: &[u8], at: usize) -> Option<(u32, u32, &[u8])> {
+    let rest = bytes.get(at..)?;
+    let head = rest.first_chunk::<RECORD_HEAD>()?;
+    let word = |i: usize| u32::from_le_bytes([head[i], head[i + 1], head[i + 2], head[i + 3]]);
+    let payload = rest.get(RECORD_HEAD..)?.get(..word(0) as usize)?;
+    Some((word(8), word(4), payload))
 }
 
 /// An open record file. Holds the shared lock that marks the object as used.
@@ -91,6 +158,8 @@ fn encode(out: &mut Vec<u8>, tag: u32, payload: &[u8]) {
 pub struct RecordFile {
     file: File,
     path: PathBuf,
+    /// Complete records reach at least this far. They stay: nobody cuts off more than an incomplete one.
+    known: AtomicU64,
 }
 
 impl RecordFile {
@@ -104,16 +173,18 @@ impl RecordFile {
         bytes.extend(MAGIC);
         bytes.extend(kind.number.to_le_bytes());
         bytes.extend(VERSION.to_le_bytes());
+        let mut batch = Batch { bytes };
         for (tag, payload) in records {
-            encode(&mut bytes, *tag, payload);
+            batch.push(*tag, |w| w.raw(payload));
         }
+        let bytes = batch.bytes;
         let temp = path.with_extension(format!("new-{}", std::process::id()));
         let done = (|| {
             let mut file = File::options().read(true).append(true).create_new(true).mode(0o600).open(&temp).map_err(err("create"))?;
             file.write_all(&bytes).map_err(err("write"))?;
             flock(&file, FlockOperation::LockShared).map_err(|e| err("lock")(e.into()))?;
             std::fs::hard_link(&temp, path).map_err(err("create"))?;
-            Ok(Self { file, path: path.to_owned() })
+            Ok(Self { file, path: path.to_owned(), known: AtomicU64::new(HEAD as u64) })
         })();
         drop(std::fs::remove_file(&temp));
         done
@@ -139,63 +210,83 @@ impl RecordFile {
         if head[12..] != VERSION.to_le_bytes() {
             return Err(format("it was written by another version of skep"));
         }
-        Ok(Self { file, path: path.to_owned() })
-    }
-
-    /// Returns the file's path.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
+        Ok(Self { file, path: path.to_owned(), known: AtomicU64::new(HEAD as u64) })
     }
 
     fn io(&self, call: &'static str) -> impl Fn(io::Error) -> RecordError + '_ {
         move |source| RecordError::Io { call, path: self.path.clone(), source }
     }
 
-    /// Reads all complete records, and tells where they end.
-    fn read_to(&self) -> Result<(Vec<Record>, u64), RecordError> {
-        let mut bytes = Vec::new();
-        (&self.file).seek(SeekFrom::Start(HEAD as u64)).map_err(self.io("read"))?;
-        (&self.file).take(MAX_FILE).read_to_end(&mut bytes).map_err(self.io("read"))?;
-        let mut records = Vec::new();
-        let mut at = 0;
-        while let Some(head) = bytes.get(at..at + 12) {
-            let word = |i: usize| u32::from_le_bytes([head[i], head[i + 1], head[i + 2], head[i + 3]]);
-            let Some(payload) = bytes.get(at + 12..).and_then(|rest| rest.get(..word(0) as usize)) else { break };
-            if check(word(8), payload) != word(4) {
-                break;
+    /// Reads the complete records from a place where one begins.
+    fn read_from(&self, start: u64) -> Result<Records, RecordError> {
+        let len = self.file.metadata().map_err(self.io("read"))?.len().min(MAX_FILE);
+        // Zeroed memory comes from the system as it is; only what is read is touched.
+        let mut bytes = vec![0; len.saturating_sub(start) as usize];
+        let mut done = 0;
+        while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            // At a place of its own: a forked child shares the position in the file.
+            match self.file.read_at(rest, start + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(self.io("read")(e)),
             }
-            records.push((word(8), payload.to_vec()));
-            at += 12 + payload.len();
         }
-        Ok((records, (HEAD + at) as u64))
+        bytes.truncate(done);
+        let records = Records::new(bytes);
+        self.known.store(start + records.bytes.len() as u64, Relaxed);
+        Ok(records)
     }
 
     /// Reads all complete records.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn read(&self) -> Result<Vec<Record>, RecordError> {
-        Ok(self.read_to()?.0)
+    pub fn read(&self) -> Result<Records, RecordError> {
+        self.read_from(HEAD as u64)
     }
 
-    /// Lets `make` see all records and appends what it returns, while no other writer can come between.
+    /// Keeps other writers out, until the result is dropped.
+    fn lock(&self) -> Result<File, RecordError> {
+        let lock = File::open(self.path.parent().unwrap_or(Path::new("."))).map_err(self.io("open the directory of"))?;
+        flock(&lock, FlockOperation::LockExclusive).map_err(|e| self.io("lock")(e.into()))?;
+        Ok(lock)
+    }
+
+    /// Writes records after the last complete one, which ends at `end`. The caller holds the lock.
+    fn write(&self, end: u64, batch: &Batch) -> Result<(), RecordError> {
+        if batch.bytes.is_empty() {
+            return Ok(());
+        }
+        self.file.set_len(end).map_err(self.io("write"))?;
+        (&self.file).write_all(&batch.bytes).map_err(self.io("write"))?;
+        self.known.store(end + batch.bytes.len() as u64, Relaxed);
+        Ok(())
+    }
+
+    /// Appends records, whatever is there already.
+    ///
+    /// # Errors
+    /// When the file cannot be locked, read or written.
+    pub fn append(&self, batch: &Batch) -> Result<(), RecordError> {
+        let _lock = self.lock()?;
+        let len = self.file.metadata().map_err(self.io("read"))?.len();
+        // A file that became shorter was not cut by a writer of ours: nothing is known of it.
+        let start = Some(self.known.load(Relaxed)).filter(|known| *known <= len).unwrap_or(HEAD as u64);
+        let end = start + self.read_from(start)?.bytes.len() as u64;
+        self.write(end, batch)
+    }
+
+    /// Lets `make` see all records and appends what it adds, while no other writer can come between.
     ///
     /// # Errors
     /// When the file cannot be locked, read or written, or `make` fails.
-    pub fn append_with<T>(&self, make: impl FnOnce(Vec<Record>) -> Result<(Vec<Record>, T), RecordError>) -> Result<T, RecordError> {
-        let lock = File::open(self.path.parent().unwrap_or(Path::new("."))).map_err(self.io("open the directory of"))?;
-        flock(&lock, FlockOperation::LockExclusive).map_err(|e| self.io("lock")(e.into()))?;
-        let (records, end) = self.read_to()?;
-        let (new, result) = make(records)?;
-        let mut bytes = Vec::new();
-        for (tag, payload) in &new {
-            encode(&mut bytes, *tag, payload);
-        }
-        if !bytes.is_empty() {
-            self.file.set_len(end).map_err(self.io("write"))?;
-            (&self.file).write_all(&bytes).map_err(self.io("write"))?;
-        }
+    pub fn append_with<T>(&self, make: impl FnOnce(&Records, &mut Batch) -> Result<T, RecordError>) -> Result<T, RecordError> {
+        let _lock = self.lock()?;
+        let records = self.read()?;
+        let mut batch = Batch::default();
+        let result = make(&records, &mut batch)?;
+        self.write((HEAD + records.bytes.len()) as u64, &batch)?;
         Ok(result)
     }
 
@@ -218,22 +309,33 @@ mod tests {
         path
     }
 
+    fn all(file: &RecordFile) -> Result<Vec<Record>, RecordError> {
+        Ok(file.read()?.iter().map(|(tag, payload)| (tag, payload.to_vec())).collect())
+    }
+
+    fn one(tag: u32, payload: &[u8]) -> Batch {
+        let mut batch = Batch::default();
+        batch.push(tag, |w| w.raw(payload));
+        batch
+    }
+
     #[test]
     fn a_half_written_record_is_not_seen_and_the_next_writer_cuts_it_off() -> Result<(), Box<dyn std::error::Error>> {
         let path = temp("half");
         let file = RecordFile::create(&path, KIND, &[(1, b"first".to_vec())])?;
         let whole = std::fs::metadata(&path)?.len();
-        file.append_with(|_| Ok((vec![(2, b"second".to_vec())], ())))?;
+        file.append(&one(2, b"second"))?;
         let full = std::fs::metadata(&path)?.len();
         for len in whole..full {
             std::fs::OpenOptions::new().write(true).open(&path)?.set_len(len)?;
-            assert_eq!(RecordFile::open(&path, KIND)?.read()?, [(1, b"first".to_vec())], "{len}");
+            assert_eq!(all(&RecordFile::open(&path, KIND)?)?, [(1, b"first".to_vec())], "{len}");
         }
-        file.append_with(|seen| {
-            assert_eq!(seen.len(), 1);
-            Ok((vec![(3, b"third".to_vec())], ()))
+        file.append_with(|seen, batch| {
+            assert_eq!(seen.iter().count(), 1);
+            batch.push(3, |w| w.raw(b"third"));
+            Ok(())
         })?;
-        assert_eq!(file.read()?, [(1, b"first".to_vec()), (3, b"third".to_vec())]);
+        assert_eq!(all(&file)?, [(1, b"first".to_vec()), (3, b"third".to_vec())]);
         std::fs::remove_file(&path)?;
         Ok(())
     }
@@ -248,7 +350,7 @@ mod tests {
             bad[i] ^= 0x55;
             std::fs::write(&path, &bad)?;
             let seen = RecordFile::open(&path, KIND).and_then(|f| f.read());
-            assert!(seen.map_or(true, |r| r.is_empty()), "byte {i}");
+            assert!(seen.map_or(true, |r| r.iter().next().is_none()), "byte {i}");
         }
         std::fs::remove_file(&path)?;
         Ok(())
@@ -264,17 +366,52 @@ mod tests {
                 s.spawn(move || {
                     for i in 0..50_u32 {
                         let file = RecordFile::open(path, KIND).expect("the file is there");
-                        file.append_with(|_| Ok((vec![(t, i.to_le_bytes().to_vec())], ()))).expect("the file can be written");
+                        file.append(&one(t, &i.to_le_bytes())).expect("the file can be written");
                     }
                 });
             }
         });
-        let mut all = RecordFile::open(&path, KIND)?.read()?;
+        let mut all = all(&RecordFile::open(&path, KIND)?)?;
         all.sort();
         let mut want: Vec<Record> = (0..4).flat_map(|t| (0..50_u32).map(move |i| (t, i.to_le_bytes().to_vec()))).collect();
         want.sort();
         assert_eq!(all, want);
         std::fs::remove_file(&path)?;
         Ok(())
+    }
+
+    /// Appending does not read again what was read before; what another writer added in between, and what it left half
+    /// written, is looked at.
+    #[test]
+    fn appending_goes_on_where_others_stopped() -> Result<(), Box<dyn std::error::Error>> {
+        let path = temp("append");
+        let file = RecordFile::create(&path, KIND, &[(1, b"first".to_vec())])?;
+        file.append(&one(2, b"second"))?;
+        RecordFile::open(&path, KIND)?.append(&one(3, b"of another"))?;
+        let len = std::fs::metadata(&path)?.len();
+        RecordFile::open(&path, KIND)?.append(&one(4, b"half"))?;
+        File::options().write(true).open(&path)?.set_len(len + 13)?;
+        file.append(&one(5, b""))?;
+        let want = [(1, b"first".to_vec()), (2, b"second".to_vec()), (3, b"of another".to_vec()), (5, Vec::new())];
+        assert_eq!(all(&file)?, want);
+        std::fs::remove_file(&path)?;
+        Ok(())
+    }
+
+    #[test]
+    fn the_sum_covers_tag_length_and_every_bit() {
+        let payload: Vec<u8> = (0..29).collect();
+        let good = check(7, &payload);
+        assert_ne!(check(8, &payload), good);
+        assert_ne!(check(0, &[]), 0);
+        for len in 0..payload.len() {
+            assert_ne!(check(7, &payload[..len]), check(7, &payload[..len + 1]));
+        }
+        assert_ne!(check(7, &[0; 3]), check(7, &[0; 4]));
+        for bit in 0..payload.len() * 8 {
+            let mut bad = payload.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(check(7, &bad), good, "bit {bit}");
+        }
     }
 }

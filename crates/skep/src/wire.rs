@@ -19,6 +19,18 @@ pub struct Writer {
 }
 
 impl Writer {
+    /// Appends to bytes that are there already.
+    #[must_use]
+    pub fn after(buf: Vec<u8>) -> Self {
+        Self { buf }
+    }
+
+    /// Appends bytes as they are.
+    pub fn raw(&mut self, v: &[u8]) -> &mut Self {
+        self.buf.extend(v);
+        self
+    }
+
     /// Appends a number.
     pub fn u32(&mut self, v: u32) -> &mut Self {
         self.buf.extend(v.to_le_bytes());

@@ -3,10 +3,12 @@
 //! The loader writes the [`LinkSpec`]; each target appends the functions it found. A function's place in the file is its
 //! index, the same in all processes: a target that maps a module another one registered takes over its indexes.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::dir::{Dir, Kind};
-use crate::record::{FileKind, Record, RecordError, RecordFile};
+use crate::record::{Batch, FileKind, Record, RecordError, RecordFile, Records};
 use crate::wire::{Reader, WireError, Writer};
 
 const KIND: FileKind = FileKind { number: 3, name: "link" };
@@ -82,6 +84,8 @@ pub mod control {
     pub const RATE: u32 = 2;
     /// Id of the ring buffer that `bpf_trace_printk` writes to; 0: nowhere.
     pub const LOG: u32 = 3;
+    /// Pages of maps that the file system had no room for, in any process: what was counted there is lost.
+    pub const LOST_PAGES: u32 = 4;
     /// Words in the map.
     pub const WORDS: u32 = 8;
     /// The program runs.
@@ -154,14 +158,14 @@ fn read_strings(r: &mut Reader<'_>, what: &'static str) -> Result<Vec<String>, W
     (0..r.count(4, what)?).map(|_| r.str(what).map(str::to_owned)).collect()
 }
 
-fn optional(w: &mut Writer, s: Option<&String>) {
-    w.u32(u32::from(s.is_some())).str(s.map_or("", String::as_str));
+fn optional<'w>(w: &'w mut Writer, s: Option<&str>) -> &'w mut Writer {
+    w.u32(u32::from(s.is_some())).str(s.unwrap_or_default())
 }
 
-fn read_optional(r: &mut Reader<'_>, what: &'static str) -> Result<Option<String>, WireError> {
+fn read_optional<'a>(r: &mut Reader<'a>, what: &'static str) -> Result<Option<&'a str>, WireError> {
     let there = r.u32(what)? != 0;
     let s = r.str(what)?;
-    Ok(there.then(|| s.to_owned()))
+    Ok(there.then_some(s))
 }
 
 impl LinkSpec {
@@ -202,32 +206,10 @@ impl LinkSpec {
     }
 }
 
-impl FunctionRecord {
-    fn encode(&self) -> Record {
-        let mut w = Writer::default();
-        w.u32(self.module).str(&self.name).u64(self.vaddr).u64(self.size);
-        optional(&mut w, self.skipped.as_ref());
-        (TAG_FUNCTION, w.finish())
-    }
-
-    fn decode(payload: &[u8]) -> Result<Self, WireError> {
-        let mut r = Reader::new(payload);
-        Ok(Self {
-            module: r.u32("module")?,
-            name: r.str("function name")?.to_owned(),
-            vaddr: r.u64("address")?,
-            size: r.u64("size")?,
-            skipped: read_optional(&mut r, "reason")?,
-        })
-    }
-}
-
 impl AgentRecord {
-    fn encode(&self) -> Record {
-        let mut w = Writer::default();
+    fn encode<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
         w.u32(self.pid).str(&self.exe).u64(self.start_ns).u64(self.attach_ns).u32(self.attached);
-        optional(&mut w, self.error.as_ref());
-        (TAG_AGENT, w.finish())
+        optional(w, self.error.as_deref())
     }
 
     fn decode(payload: &[u8]) -> Result<Self, WireError> {
@@ -238,24 +220,51 @@ impl AgentRecord {
             start_ns: r.u64("start time")?,
             attach_ns: r.u64("attach time")?,
             attached: r.u32("attached functions")?,
-            error: read_optional(&mut r, "error")?,
+            error: read_optional(&mut r, "error")?.map(str::to_owned),
         })
     }
 }
 
-fn decode_all(file: &RecordFile, records: Vec<Record>) -> Result<LinkState, RecordError> {
+/// A function as it stands in the file.
+#[derive(Clone, Copy)]
+struct RawFunction<'a> {
+    module: u32,
+    name: &'a str,
+    vaddr: u64,
+    size: u64,
+    skipped: Option<&'a str>,
+}
+
+impl<'a> RawFunction<'a> {
+    fn encode<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
+        w.u32(self.module).str(self.name).u64(self.vaddr).u64(self.size);
+        optional(w, self.skipped)
+    }
+
+    fn decode(payload: &'a [u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(payload);
+        Ok(Self {
+            module: r.u32("module")?,
+            name: r.str("function name")?,
+            vaddr: r.u64("address")?,
+            size: r.u64("size")?,
+            skipped: read_optional(&mut r, "reason")?,
+        })
+    }
+}
+
+fn decode_all(file: &RecordFile, records: &Records) -> Result<LinkState, RecordError> {
     let mut spec = None;
     let (mut modules, mut functions, mut agents) = (Vec::new(), Vec::new(), Vec::new());
-    for (tag, payload) in records {
+    for (tag, payload) in records.iter() {
         let done = match tag {
-            TAG_SPEC => LinkSpec::decode(&payload).map(|s| spec = Some(s)),
-            TAG_MODULE => Reader::new(&payload).str("module path").map(|s| modules.push(s.to_owned())),
-            TAG_FUNCTION => FunctionRecord::decode(&payload).map(|f| functions.push(f)),
-            TAG_AGENT => AgentRecord::decode(&payload).map(|a| agents.push(a)),
-            TAG_SKIPPED => decode_skipped(&payload).map(|(index, reason)| {
+            TAG_SPEC => LinkSpec::decode(payload).map(|s| spec = Some(s)),
+            TAG_MODULE => Reader::new(payload).str("module path").map(|s| modules.push(s.to_owned())),
+            TAG_FUNCTION => RawFunction::decode(payload).map(|f| functions.push(FunctionRecord::from(f))),
+            TAG_AGENT => AgentRecord::decode(payload).map(|a| agents.push(a)),
+            TAG_SKIPPED => decode_skipped(payload).map(|(index, reason)| {
                 if let Some(f) = functions.get_mut(index as usize) {
-                    let f: &mut FunctionRecord = f;
-                    f.skipped = Some(reason);
+                    f.skipped = Some(reason.to_owned());
                 }
             }),
             _ => Err(WireError { at: 0, what: "a known record" }),
@@ -266,24 +275,106 @@ fn decode_all(file: &RecordFile, records: Vec<Record>) -> Result<LinkState, Reco
     Ok(LinkState { spec, modules, functions, agents })
 }
 
-fn decode_skipped(payload: &[u8]) -> Result<(u32, String), WireError> {
+impl From<RawFunction<'_>> for FunctionRecord {
+    fn from(f: RawFunction<'_>) -> Self {
+        Self { module: f.module, name: f.name.to_owned(), vaddr: f.vaddr, size: f.size, skipped: f.skipped.map(str::to_owned) }
+    }
+}
+
+fn decode_skipped(payload: &[u8]) -> Result<(u32, &str), WireError> {
     let mut r = Reader::new(payload);
-    Ok((r.u32("function index")?, r.str("reason")?.to_owned()))
+    Ok((r.u32("function index")?, r.str("reason")?))
+}
+
+/// The indexes that modules and functions of a link have.
+#[derive(Default)]
+struct Indexes {
+    modules: HashMap<String, u32>,
+    /// By module and address.
+    functions: HashMap<(u32, u64), u32, BuildHasherDefault<Mixer>>,
+    /// Numbers for the next ones.
+    next_module: u32,
+    next_function: u32,
+}
+
+impl Indexes {
+    fn read(records: &Records) -> Result<Self, WireError> {
+        let mut all = Self::default();
+        for (tag, payload) in records.iter() {
+            match tag {
+                TAG_MODULE => {
+                    all.modules.entry(Reader::new(payload).str("module path")?.to_owned()).or_insert(all.next_module);
+                    all.next_module += 1;
+                }
+                TAG_FUNCTION => {
+                    let mut r = Reader::new(payload);
+                    let (module, _, vaddr) = (r.u32("module")?, r.bytes("function name")?, r.u64("address")?);
+                    all.functions.entry((module, vaddr)).or_insert(all.next_function);
+                    all.next_function += 1;
+                }
+                _ => {}
+            }
+        }
+        Ok(all)
+    }
+
+    /// The index of a module, which goes into `batch` if it is new.
+    fn module(&mut self, path: &str, batch: &mut Batch) -> u32 {
+        if let Some(index) = self.modules.get(path) {
+            return *index;
+        }
+        batch.push(TAG_MODULE, |w| w.str(path));
+        self.modules.insert(path.to_owned(), self.next_module);
+        self.next_module += 1;
+        self.next_module - 1
+    }
+
+    /// The same for a function.
+    fn function(&mut self, f: &RawFunction<'_>, batch: &mut Batch) -> u32 {
+        *self.functions.entry((f.module, f.vaddr)).or_insert_with(|| {
+            batch.push(TAG_FUNCTION, |w| f.encode(w));
+            self.next_function += 1;
+            self.next_function - 1
+        })
+    }
+}
+
+/// Mixes the numbers that functions go by. They come from files of the user's own; one who makes them collide waits for it.
+#[derive(Default)]
+struct Mixer(u64);
+
+impl Hasher for Mixer {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.write_u64(u64::from(*b)));
+    }
+
+    fn write_u32(&mut self, n: u32) {
+        self.write_u64(u64::from(n));
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        self.0 = (self.0.rotate_left(26) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        // The product's low bits depend on low bits only.
+        self.0 ^ (self.0 >> 32)
+    }
 }
 
 /// A function a target found, before it has an index.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct Found<'a> {
     /// The module's path.
-    pub module: String,
+    pub module: Cow<'a, str>,
     /// The symbol.
-    pub name: String,
+    pub name: &'a str,
     /// Virtual address in the module's file.
     pub vaddr: u64,
     /// Size in bytes.
     pub size: u64,
     /// Why it will not be attached, when that is already known.
-    pub skipped: Option<String>,
+    pub skipped: Option<&'a str>,
 }
 
 impl LinkFile {
@@ -310,7 +401,7 @@ impl LinkFile {
     /// # Errors
     /// When it cannot be read or decoded.
     pub fn read(&self) -> Result<LinkState, RecordError> {
-        decode_all(&self.file, self.file.read()?)
+        decode_all(&self.file, &self.file.read()?)
     }
 
     /// Gives every found function its index: the one it already has in the link, or the next free one.
@@ -318,35 +409,22 @@ impl LinkFile {
     /// # Errors
     /// When the file cannot be locked, read or written.
     pub fn register(&self, found: &[Found]) -> Result<Vec<u32>, RecordError> {
-        self.file.append_with(|records| {
-            let state = decode_all(&self.file, records)?;
-            let mut modules: HashMap<&str, u32> = HashMap::new();
-            for (i, path) in state.modules.iter().enumerate() {
-                modules.entry(path).or_insert(i as u32);
-            }
-            let mut known: HashMap<(u32, u64), u32> = HashMap::with_capacity(state.functions.len() + found.len());
-            for (i, f) in state.functions.iter().enumerate() {
-                known.entry((f.module, f.vaddr)).or_insert(i as u32);
-            }
-            let mut new = Vec::new();
+        self.file.append_with(|records, batch| {
+            let mut known = Indexes::read(records).map_err(|e| self.file.damaged(e))?;
             let mut indexes = Vec::with_capacity(found.len());
-            let (mut next_module, mut next) = (state.modules.len() as u32, state.functions.len() as u32);
+            known.functions.reserve(found.len());
+            let mut last: Option<(&str, u32)> = None;
             for f in found {
-                let module = *modules.entry(&f.module).or_insert_with(|| {
-                    let mut w = Writer::default();
-                    w.str(&f.module);
-                    new.push((TAG_MODULE, w.finish()));
-                    next_module += 1;
-                    next_module - 1
-                });
-                indexes.push(*known.entry((module, f.vaddr)).or_insert_with(|| {
-                    let record = FunctionRecord { module, name: f.name.clone(), vaddr: f.vaddr, size: f.size, skipped: f.skipped.clone() };
-                    new.push(record.encode());
-                    next += 1;
-                    next - 1
-                }));
+                // Functions of a module come together.
+                let module = match last.filter(|(path, _)| *path == f.module) {
+                    Some((_, module)) => module,
+                    None => known.module(&f.module, batch),
+                };
+                last = Some((&f.module, module));
+                indexes
+                    .push(known.function(&RawFunction { module, name: f.name, vaddr: f.vaddr, size: f.size, skipped: f.skipped }, batch));
             }
-            Ok((new, indexes))
+            Ok(indexes)
         })
     }
 
@@ -355,12 +433,11 @@ impl LinkFile {
     /// # Errors
     /// When the file cannot be locked or written.
     pub fn skip(&self, skipped: &[(u32, String)]) -> Result<(), RecordError> {
-        let encode = |(index, reason): &(u32, String)| {
-            let mut w = Writer::default();
-            w.u32(*index).str(reason);
-            (TAG_SKIPPED, w.finish())
-        };
-        self.file.append_with(|_| Ok((skipped.iter().map(encode).collect(), ())))
+        let mut batch = Batch::default();
+        for (index, reason) in skipped {
+            batch.push(TAG_SKIPPED, |w| w.u32(*index).str(reason));
+        }
+        self.file.append(&batch)
     }
 
     /// Adds what a process says of itself.
@@ -368,7 +445,9 @@ impl LinkFile {
     /// # Errors
     /// When the file cannot be locked or written.
     pub fn report(&self, agent: &AgentRecord) -> Result<(), RecordError> {
-        self.file.append_with(|_| Ok((vec![agent.encode()], ())))
+        let mut batch = Batch::default();
+        batch.push(TAG_AGENT, |w| agent.encode(w));
+        self.file.append(&batch)
     }
 }
 
@@ -389,8 +468,8 @@ mod tests {
         }
     }
 
-    fn found(module: &str, vaddr: u64, skipped: Option<&str>) -> Found {
-        Found { module: module.to_owned(), name: format!("f{vaddr:x}"), vaddr, size: 16, skipped: skipped.map(str::to_owned) }
+    fn found<'a>(module: &'a str, vaddr: u64, skipped: Option<&'a str>) -> Found<'a> {
+        Found { module: module.into(), name: "f", vaddr, size: 16, skipped }
     }
 
     #[test]

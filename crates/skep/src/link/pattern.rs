@@ -10,54 +10,72 @@ use std::str::FromStr;
 /// ```
 #[must_use]
 pub fn glob(pattern: &str, text: &str) -> bool {
-    let (p, t): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
+    // Places are byte offsets of characters: nothing is allocated for each of a hundred thousand names.
     let (mut i, mut j) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
-    while j < t.len() {
-        let step = match p.get(i) {
-            Some('*') => {
-                star = Some((i + 1, j));
-                i += 1;
+    while let Some((c, after)) = char_at(text, j) {
+        // Where the pattern goes on when its next piece matches this character.
+        let step = match char_at(pattern, i) {
+            Some(('*', next)) if next == pattern.len() => return true,
+            Some(('*', next)) => {
+                star = Some((next, j));
+                i = next;
                 continue;
             }
-            Some('?') => Some(i + 1),
-            Some('[') => match set(&p[i..], t[j]) {
-                Some((true, n)) => Some(i + n),
+            Some(('?', next)) => Some(next),
+            Some(('[', next)) => match set(pattern, next, c) {
+                Some((true, end)) => Some(end),
                 Some((false, _)) => None,
-                None => (t[j] == '[').then_some(i + 1),
+                None => (c == '[').then_some(next),
             },
-            Some('\\') if i + 1 < p.len() => (p[i + 1] == t[j]).then_some(i + 2),
-            Some(c) => (*c == t[j]).then_some(i + 1),
+            Some(('\\', next)) if next < pattern.len() => char_at(pattern, next).filter(|p| p.0 == c).map(|p| p.1),
+            Some((p, next)) => (p == c).then_some(next),
             None => None,
         };
         match (step, star) {
-            (Some(next), _) => (i, j) = (next, j + 1),
+            (Some(next), _) => (i, j) = (next, after),
             (None, Some((back, from))) => {
-                (i, j) = (back, from + 1);
-                star = Some((back, from + 1));
+                // The star takes one character more.
+                let from = char_at(text, from).map_or(text.len(), |f| f.1);
+                (i, j) = (back, from);
+                star = Some((back, from));
             }
             (None, None) => return false,
         }
     }
-    p[i..].iter().all(|c| *c == '*')
+    pattern.get(i..).is_some_and(|rest| rest.bytes().all(|b| b == b'*'))
 }
 
-/// Matches one character against the set at the start of `p`; `None` when the set is not closed.
-fn set(p: &[char], c: char) -> Option<(bool, usize)> {
-    let negated = matches!(p.get(1), Some('!' | '^'));
-    let mut i = if negated { 2 } else { 1 };
-    let start = i;
+/// The character at a byte offset, and where the next one is.
+fn char_at(text: &str, at: usize) -> Option<(char, usize)> {
+    match *text.as_bytes().get(at)? {
+        b @ 0..0x80 => Some((char::from(b), at + 1)),
+        _ => text.get(at..)?.chars().next().map(|c| (c, at + c.len_utf8())),
+    }
+}
+
+/// Matches one character against the set whose `[` ends at `start`: whether it is in it, and where the set ends; `None` when it
+/// is not closed.
+fn set(pattern: &str, start: usize, c: char) -> Option<(bool, usize)> {
+    let first = char_at(pattern, start)?;
+    let negated = matches!(first.0, '!' | '^');
+    let start = if negated { first.1 } else { start };
+    let mut i = start;
     let mut hit = false;
     loop {
-        match *p.get(i)? {
-            ']' if i > start => return Some((hit != negated, i + 1)),
-            low if p.get(i + 1) == Some(&'-') && p.get(i + 2).is_some_and(|c| *c != ']') => {
-                hit |= (low..=p[i + 2]).contains(&c);
-                i += 3;
+        let (low, next) = char_at(pattern, i)?;
+        if low == ']' && i > start {
+            return Some((hit != negated, next));
+        }
+        let range = char_at(pattern, next).filter(|dash| dash.0 == '-').and_then(|dash| char_at(pattern, dash.1));
+        match range.filter(|high| high.0 != ']') {
+            Some((high, end)) => {
+                hit |= (low..=high).contains(&c);
+                i = end;
             }
-            one => {
-                hit |= one == c;
-                i += 1;
+            None => {
+                hit |= low == c;
+                i = next;
             }
         }
     }
@@ -149,6 +167,15 @@ mod tests {
             (r"\*", "x", false),
             ("*a*a*a*a*b", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", false),
             ("ns::f*", "ns::f(int)", true),
+            ("*é?ü*", "né\u{20ac}üx", true),
+            ("[à-é]*[!x]", "ç\u{20ac}", true),
+            ("[à-é]?", "çx\u{20ac}", false),
+            ("*x", "aéxéx", true),
+            ("a*", "a", true),
+            ("a*b*", "axbx", true),
+            ("[a-]", "-", true),
+            ("[!", "[!", true),
+            ("\\", "\\", true),
         ] {
             assert_eq!(glob(p, t), want, "{p} {t}");
         }
