@@ -1,6 +1,6 @@
 //! Signals that the engine needs, and the program's own actions for them.
 //!
-//! Changing code under running threads takes two: `SIGTRAP`, which a thread gets that runs into a place being changed, and one
+//! Changing code under running threads takes two (a third, `SIGBUS`, is there for memory that a full file system cannot give): `SIGTRAP`, which a thread gets that runs into a place being changed, and one
 //! real-time signal that brings running threads to a halt for a moment. Handlers are installed when code is first changed with
 //! more than one thread, and stay. What is not the engine's own goes on to the program's action, whichever came first; for that
 //! a preloaded library sends the program's `sigaction` and `signal` through [`program_action`].
@@ -24,6 +24,7 @@ pub struct KernelAction {
 }
 
 const SIGTRAP: i32 = 5;
+const SIGBUS: i32 = 7;
 const SA_SIGINFO: u64 = 4;
 const SA_ONSTACK: u64 = 0x0800_0000;
 const SA_RESTART: u64 = 0x1000_0000;
@@ -66,6 +67,9 @@ struct Owned {
 
 static TRAP: Owned = Owned::new(SIGTRAP);
 static NUDGE: Owned = Owned::new(0);
+static BUS: Owned = Owned::new(SIGBUS);
+/// A `fn(u64) -> bool`, or 0.
+static REPAIR: AtomicUsize = AtomicUsize::new(0);
 
 impl Owned {
     const fn new(signal: i32) -> Self {
@@ -136,7 +140,7 @@ impl Owned {
 }
 
 fn owned(signal: i32) -> Option<&'static Owned> {
-    [&TRAP, &NUDGE].into_iter().find(|o| o.installed.load(Ordering::Acquire) && o.signal.load(Ordering::Acquire) == signal)
+    [&TRAP, &NUDGE, &BUS].into_iter().find(|o| o.installed.load(Ordering::Acquire) && o.signal.load(Ordering::Acquire) == signal)
 }
 
 /// Tells whether the engine has a handler of its own on a signal, so that the program's action goes through [`program_action`].
@@ -160,6 +164,31 @@ pub fn program_action(signal: i32, new: Option<&KernelAction>) -> Result<KernelA
     }
     // SAFETY: the program's own request.
     unsafe { sys::sigaction(signal, new) }.map_err(|e| e as i32)
+}
+
+/// Puts a handler on `SIGBUS`, which a store to memory of a file system that is full raises. `repair` is asked with the address
+/// whether it has put other memory there; if not, the signal is the program's. It runs in a signal handler.
+///
+/// # Errors
+/// An errno value, when the kernel refuses the handler.
+pub fn on_memory_full(repair: fn(u64) -> bool) -> Result<(), i32> {
+    REPAIR.store(repair as usize, Ordering::Release);
+    BUS.install(SIGBUS, on_bus as *const () as usize, 0)
+}
+
+unsafe extern "C" fn on_bus(signal: i32, info: *const Info, context: *mut Context) {
+    let repair = REPAIR.load(Ordering::Acquire);
+    // SAFETY: the kernel hands valid pointers to a SA_SIGINFO handler; for faults the word behind the code is the address.
+    let (code, addr) = unsafe { ((*info).code, (&raw const (*info).pid).cast::<u64>().read_unaligned()) };
+    if code > 0 && repair != 0 {
+        // SAFETY: only `on_memory_full` stores there, and stores a function of this type.
+        let repair: fn(u64) -> bool = unsafe { std::mem::transmute(repair) };
+        if repair(addr) {
+            return;
+        }
+    }
+    // SAFETY: the kernel's own arguments, for the same signal.
+    unsafe { pass_on(&BUS, signal, code, info, context) };
 }
 
 /// Installs the handlers, or puts them back where the program replaced them behind the engine's back. Returns the number of the

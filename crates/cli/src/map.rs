@@ -1,6 +1,7 @@
 //! `skep map`: maps as files, read while a target runs and after it is gone.
 
 use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
@@ -42,7 +43,7 @@ fn all(dir: &Dir, printer: Printer) -> Result<Vec<Map>> {
     let mut maps = Vec::new();
     for id in dir.ids(Kind::Map)? {
         let path = dir.object(Kind::Map, id);
-        match Map::open(&path, Access::ReadOnly) {
+        match open(&path) {
             Ok(map) => maps.push(map),
             // It was removed since the directory was read.
             Err(_) if !path.exists() => {}
@@ -52,11 +53,18 @@ fn all(dir: &Dir, printer: Printer) -> Result<Vec<Map>> {
     Ok(maps)
 }
 
+/// Opens a map to read it. Where the file system is full, what it has no memory for reads as zero.
+fn open(path: &Path) -> Result<Map, MapError> {
+    let map = Map::open(path, Access::ReadOnly)?;
+    skep::memory::guard(&map);
+    Ok(map)
+}
+
 /// Finds a map by id, or by a name that only one map has.
 fn find(dir: &Dir, text: &str, printer: Printer) -> Result<Map> {
     if let Ok(id) = text.parse::<u32>() {
         let path = dir.object(Kind::Map, id);
-        return match Map::open(&path, Access::ReadOnly) {
+        return match open(&path) {
             Ok(map) => Ok(map),
             Err(_) if !path.exists() => Err(missing(text)),
             Err(e) => Err(Failure::environment(format!("map {id} cannot be read")).because(&e)),

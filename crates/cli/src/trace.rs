@@ -80,6 +80,10 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     report::sort(&mut rows, args.sort);
     let lost = lost(threads);
     note_losses(printer, link.missed(), lost);
+    if link.lost_pages() > 0 {
+        let (pages, dir) = (link.lost_pages(), dir.path().display());
+        printer.note(&format!("`{dir}` is full: {pages} pages of statistics are lost; `SKEP_DIR` names another place"));
+    }
     let sampled = rows.iter().filter(|r| r.stat.sampled).count();
     if sampled > 0 {
         printer.note(&format!(

@@ -228,7 +228,7 @@ fn load(dir: &Dir, spec: &LinkSpec) -> Result<Running, AgentError> {
         Ok(map)
     };
     let control_map = open(spec.control)?;
-    memory::start(Box::leak(Box::new(Arc::clone(&control_map))));
+    memory::count_in(Box::leak(Box::new(Arc::clone(&control_map))));
     let word = |i| run::control_word(&control_map, i).load(std::sync::atomic::Ordering::Relaxed);
     clock::start(word(control::RATE));
     if let Ok(id @ 1..) = u32::try_from(word(control::LOG)) {

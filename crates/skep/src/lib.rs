@@ -14,6 +14,7 @@ pub mod helpers;
 pub mod link;
 #[cfg(feature = "loader")]
 pub mod load;
+pub mod memory;
 pub mod prog;
 mod record;
 pub mod run;

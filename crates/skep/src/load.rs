@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use skep_isa::{AttachType, MapFlags, MapType, ProgramType};
+use skep_maps::slots::FILE_NAME as SLOTS;
 use skep_maps::{Map, MapDef, MapError};
 use skep_object::{LinkError, MapSpec, Object};
 use skep_verifier::Rejection;
@@ -126,6 +127,7 @@ impl<'a> Loader<'a> {
             Some(btf) => crate::types::store(self.dir, btf)?,
             None => 0,
         };
+        slot_table(self.dir)?;
         let maps = object.maps.iter().map(|spec| self.create(spec, btf_id)).collect::<Result<Vec<_>, _>>()?;
         let mut programs = Vec::new();
         for (program, linked, proof) in verified {
@@ -160,6 +162,8 @@ impl<'a> Loader<'a> {
         };
         let id = self.dir.next_id(Kind::Map)?;
         let map = Map::create(&self.dir.kind(Kind::Map), id, &def).map_err(err)?;
+        make_room(&map).map_err(err)?;
+        crate::memory::guard(&map);
         if let Some(data) = &spec.data {
             let mut value = data.clone();
             value.resize(spec.value_size as usize, 0);
@@ -192,7 +196,36 @@ pub(crate) fn own_map(dir: &Dir, name: &str, map_type: MapType, entries: u32, va
         value_type_id: 0,
     };
     let id = dir.next_id(Kind::Map)?;
-    Map::create(&dir.kind(Kind::Map), id, &def).map_err(|source| LoadError::Map { name: name.to_owned(), source })
+    let err = |source| LoadError::Map { name: name.to_owned(), source };
+    let map = Map::create(&dir.kind(Kind::Map), id, &def).map_err(err)?;
+    make_room(&map).map_err(err)?;
+    Ok(map)
+}
+
+/// Makes the slot table, with its memory.
+fn slot_table(dir: &Dir) -> Result<(), LoadError> {
+    let err = |source| LoadError::Map { name: SLOTS.to_owned(), source };
+    skep_maps::SlotTable::open_or_create(dir.path()).map_err(err)?;
+    let path = dir.path().join(SLOTS);
+    let os = |call, errno| err(skep_maps::ObjectError::Os { call, path: path.clone(), errno }.into());
+    let file = std::fs::File::options().write(true).open(&path).map_err(|e| os("open", e.raw_os_error().unwrap_or(0)))?;
+    let len = file.metadata().map_or(0, |m| m.len());
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len).map_err(|e| os("fallocate", e.raw_os_error()))
+}
+
+/// Largest map whose memory is set aside when it is made.
+const SMALL: u64 = 256 << 10;
+
+/// Sets a small map's memory aside, so that a full file system is an error here and not a signal at the first store.
+fn make_room(map: &Map) -> Result<(), MapError> {
+    let len = map.file().payload_len();
+    if len > SMALL {
+        return Ok(());
+    }
+    rustix::fs::fallocate(map.file().fd(), rustix::fs::FallocateFlags::empty(), 0, len).map_err(|e| {
+        let path = map.file().path().to_owned();
+        skep_maps::ObjectError::Os { call: "fallocate", path, errno: e.raw_os_error() }.into()
+    })
 }
 
 /// Tells whether a program hangs on functions of a process.

@@ -2,6 +2,7 @@
 
 use std::arch::asm;
 
+pub(crate) const MMAP: u64 = 9;
 pub(crate) const PRCTL: u64 = 157;
 pub(crate) const CLOCK_GETTIME: u64 = 228;
 pub(crate) const PROCESS_VM_READV: u64 = 310;

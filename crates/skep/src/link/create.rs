@@ -167,6 +167,12 @@ impl Link {
         control_word(&self.control, control::MISSED).load(Relaxed)
     }
 
+    /// Returns how many pages of maps the file system had no room for; what was counted there is lost.
+    #[must_use]
+    pub fn lost_pages(&self) -> u64 {
+        control_word(&self.control, control::LOST_PAGES).load(Relaxed)
+    }
+
     /// Converts a difference of `bpf_get_cpu_time_counter` values to nanoseconds.
     #[must_use]
     pub fn nanos(&self, ticks: u64) -> u64 {
