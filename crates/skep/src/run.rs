@@ -45,7 +45,7 @@ pub(crate) fn control_word(map: &Map, word: u32) -> &AtomicU64 {
 /// # Errors
 /// When it uses an instruction or helper this process cannot provide.
 pub fn compile(program: &Program, maps: &[Arc<Map>]) -> Result<Code, CompileError> {
-    let refs: Vec<MapRef> = maps.iter().map(|m| map_ref(m)).collect();
+    let refs: Vec<MapRef> = maps.iter().map(map_ref).collect();
     let env = Env { maps: &refs, helper: &crate::helpers::implementation };
     // SAFETY: a `Program` holds only instructions the verifier accepted with these maps.
     unsafe { Code::compile(&program.insns, &env) }

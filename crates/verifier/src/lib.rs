@@ -11,7 +11,7 @@
 //! about the numbers in maps, which other processes write.
 //!
 //! How it works, file by file: [`tnum`] and [`range`] and [`scalar`] describe numbers; [`reg`], [`stack`] and [`state`]
-//! describe machine states; [`cfg`] looks at the program's shape; `check` walks; [`prune`] ends paths that were walked
+//! describe machine states; [`mod@cfg`] looks at the program's shape; `check` walks; [`prune`] ends paths that were walked
 //! before in the same or a wider state, as [`compare`] finds, and [`flow`] tells which numbers matter for that.
 #![forbid(unsafe_code)]
 

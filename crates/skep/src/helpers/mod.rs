@@ -1,4 +1,4 @@
-//! The helpers programs call: one function each, in files by what they are about, and one row each in [`TABLE`].
+//! The helpers programs call: one function each, in files by what they are about, and one row each in `TABLE`.
 //!
 //! Everything here runs inside traced processes, on the event path. A row says [`HelperCall::Plain`] only when the function
 //! uses no vector register and calls nothing outside the section `.text.skep_event`; a test reads the machine code.
