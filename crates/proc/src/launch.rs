@@ -203,7 +203,10 @@ pub fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, LaunchError> 
         let candidate = dir.join(name);
         match check(&candidate) {
             Ok(()) => return Ok(candidate),
-            Err(e @ LaunchError::NotExecutable { .. }) => refused = refused.or(Some(e)),
+            // In a directory that we may not search, nobody knows whether there is such a file; a shell says that there is none, too.
+            Err(e @ LaunchError::NotExecutable { .. }) if rustix::fs::access(dir, Access::EXEC_OK).is_ok() => {
+                refused = refused.or(Some(e));
+            }
             Err(_) => {}
         }
     }

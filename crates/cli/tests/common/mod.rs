@@ -90,18 +90,25 @@ pub fn object(name: &str) -> String {
 }
 
 struct Targets {
-    _dir: TempDir,
     dynamic: PathBuf,
     fixed: PathBuf,
 }
 
+/// The targets lie where cargo wants such files to be: a static is never dropped, and would leave a temporary folder behind.
 fn targets() -> &'static Targets {
     static TARGETS: OnceLock<Targets> = OnceLock::new();
     TARGETS.get_or_init(|| {
-        let dir = TempDir::new();
         let source = data("target.c");
-        let build = |name, build| Cc::c().build(build).compile(&[Path::new(&source)], &dir.join(name));
-        Targets { dynamic: build("target", Build::O2), fixed: build("static", Build::Static), _dir: dir }
+        let build = |name, build| {
+            let dir = TempDir::new();
+            let fresh = Cc::c().build(build).compile(&[Path::new(&source)], &dir.join(name));
+            let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+            // Another run may execute the old file at this moment: put a whole new one in its place.
+            let whole = kept.with_extension(std::process::id().to_string());
+            std::fs::copy(fresh, &whole).and_then(|_| std::fs::rename(&whole, &kept)).expect("cargo made the folder");
+            kept
+        };
+        Targets { dynamic: build("target", Build::O2), fixed: build("static", Build::Static) }
     })
 }
 
