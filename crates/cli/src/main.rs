@@ -19,6 +19,7 @@ mod run;
 mod session;
 mod signals;
 mod sites;
+mod stats;
 mod trace;
 mod units;
 mod vma;

@@ -1,5 +1,6 @@
 //! What `skep trace` reports: the statistics of all threads added up, sorted, as a table or as JSON.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -105,22 +106,46 @@ impl Stat {
     }
 }
 
-/// One function in the report.
-#[derive(Clone, Debug)]
-pub struct Row {
-    /// Demangled name.
-    pub name: String,
-    /// The symbol in the file.
-    pub symbol: String,
-    /// The module's path.
-    pub path: String,
-    /// What was measured.
-    pub stat: Stat,
+/// What a report says of a function's calls.
+#[derive(Clone, Copy, Debug)]
+pub struct Figures {
+    /// As in [`Stat`].
+    pub calls: u64,
+    /// As in [`Stat`].
+    pub total_ns: u64,
+    /// As in [`Stat`].
+    pub self_ns: u64,
+    /// As in [`Stat`].
+    pub sampled: bool,
+    /// The median; `None` when no call has returned.
+    pub p50_ns: Option<u64>,
+    /// What one call in a hundred took longer than.
+    pub p99_ns: Option<u64>,
 }
 
-impl Row {
+impl From<Stat> for Figures {
+    fn from(stat: Stat) -> Self {
+        let (p50_ns, p99_ns) = (stat.percentile(50.0), stat.percentile(99.0));
+        Self { calls: stat.calls, total_ns: stat.total_ns, self_ns: stat.self_ns, sampled: stat.sampled, p50_ns, p99_ns }
+    }
+}
+
+/// One function in the report. There can be a hundred thousand of them, so rows are small and borrow what they can.
+#[derive(Clone, Debug)]
+pub struct Row<'a> {
+    /// Demangled name.
+    pub name: Cow<'a, str>,
+    /// The symbol in the file.
+    pub symbol: &'a str,
+    /// The module's path.
+    pub path: &'a str,
+    /// What was measured.
+    pub stat: Figures,
+}
+
+impl Row<'_> {
     fn module(&self) -> &str {
-        file_name(&self.path)
+        file_name(self.path)
     }
 }
 
@@ -148,16 +173,16 @@ pub fn file_name(path: &str) -> &str {
 }
 
 /// Sorts by a column: largest first, names from a to z. Equal rows go by name, so that the order is always the same.
-pub fn sort(rows: &mut [Row], by: SortBy) {
-    let number = |r: &Row| match by {
+pub fn sort(rows: &mut [Row<'_>], by: SortBy) {
+    let number = |r: &Row<'_>| match by {
         SortBy::Calls => r.stat.calls,
         SortBy::Total => r.stat.total_ns,
         SortBy::SelfTime => r.stat.self_ns,
-        SortBy::P50 => r.stat.percentile(50.0).unwrap_or(0),
-        SortBy::P99 => r.stat.percentile(99.0).unwrap_or(0),
+        SortBy::P50 => r.stat.p50_ns.unwrap_or(0),
+        SortBy::P99 => r.stat.p99_ns.unwrap_or(0),
         SortBy::Name => 0,
     };
-    rows.sort_by_cached_key(|r| (std::cmp::Reverse(number(r)), r.name.clone(), r.path.clone()));
+    rows.sort_by(|a, b| number(b).cmp(&number(a)).then_with(|| a.name.cmp(&b.name)).then_with(|| a.path.cmp(b.path)));
 }
 
 /// A function in JSON. Reports can have a hundred thousand of them, so they are written as they stand.
@@ -177,19 +202,19 @@ pub struct Function<'a> {
     symbol: Option<&'a str>,
 }
 
-impl<'a> From<&'a Row> for Function<'a> {
-    fn from(row: &'a Row) -> Self {
+impl<'a> From<&'a Row<'_>> for Function<'a> {
+    fn from(row: &'a Row<'_>) -> Self {
         Self {
             name: &row.name,
             module: row.module(),
             calls: row.stat.calls,
             total_ns: row.stat.total_ns,
             self_ns: row.stat.self_ns,
-            p50_ns: row.stat.percentile(50.0),
-            p99_ns: row.stat.percentile(99.0),
+            p50_ns: row.stat.p50_ns,
+            p99_ns: row.stat.p99_ns,
             sampled: row.stat.sampled,
-            path: &row.path,
-            symbol: (row.symbol != row.name).then_some(&row.symbol),
+            path: row.path,
+            symbol: (row.symbol != row.name).then_some(row.symbol),
         }
     }
 }
@@ -198,8 +223,8 @@ impl<'a> From<&'a Row> for Function<'a> {
 const NAME_COLUMN: usize = 48;
 
 /// Writes the table. `width` cuts names so that lines fit on a screen.
-pub fn table(out: &mut dyn Write, rows: &[Row], width: Option<usize>) -> io::Result<()> {
-    let percentile = |row: &Row, percent| row.stat.percentile(percent).map_or_else(|| "-".to_owned(), units::time);
+pub fn table(out: &mut dyn Write, rows: &[Row<'_>], width: Option<usize>) -> io::Result<()> {
+    let percentile = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), units::time);
     let module_width = rows.iter().map(|r| r.module().chars().count()).max().unwrap_or(0).max("module".len());
     let room = width.map(|w| w.saturating_sub(10 + 4 * 9 + 2 + 2 + module_width).max(16));
     let names: Vec<String> = rows.iter().map(|r| cut(&r.name, room)).collect();
@@ -213,8 +238,8 @@ pub fn table(out: &mut dyn Write, rows: &[Row], width: Option<usize>) -> io::Res
             stat.calls,
             units::time(stat.total_ns),
             units::time(stat.self_ns),
-            percentile(row, 50.0),
-            percentile(row, 99.0),
+            percentile(stat.p50_ns),
+            percentile(stat.p99_ns),
             row.module(),
         )?;
     }
@@ -302,8 +327,8 @@ mod tests {
         out
     }
 
-    fn row(name: &str, value: &[u8]) -> Row {
-        Row { name: name.to_owned(), symbol: name.to_owned(), path: "/lib/libx.so.1".to_owned(), stat: Stat::sum(value, 1.0) }
+    fn row<'a>(name: &'a str, value: &[u8]) -> Row<'a> {
+        Row { name: name.into(), symbol: name, path: "/lib/libx.so.1", stat: Stat::sum(value, 1.0).into() }
     }
 
     #[test]
@@ -364,7 +389,7 @@ mod tests {
     #[test]
     fn rows_sort_by_any_column_and_then_by_name() {
         let mut rows = [row("b", &bytes(1, 9, 2, &[(3, 1)])), row("a", &bytes(1, 8, 5, &[(3, 1)])), row("c", &bytes(7, 1, 1, &[(0, 7)]))];
-        let order = |rows: &[Row]| rows.iter().map(|r| r.name.as_str()).collect::<String>();
+        let order = |rows: &[Row<'_>]| rows.iter().map(|r| r.name.as_ref()).collect::<String>();
         for (by, want) in
             [(SortBy::Calls, "cab"), (SortBy::Total, "bac"), (SortBy::SelfTime, "abc"), (SortBy::Name, "abc"), (SortBy::P99, "bac")]
         {

@@ -17,6 +17,7 @@ use crate::printer::{Output, Printer};
 use crate::report::{self, Function, Row, Stat};
 use crate::session;
 use crate::sites::{self, Sites, module_path};
+use crate::stats;
 
 /// What `--json` prints.
 #[derive(Serialize)]
@@ -53,7 +54,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let dir = session::directory()?;
     let object = Object::parse(OBJECT).context(format!("`{OBJECT_NAME}` is damaged"))?;
     let loaded = Loader::new(&dir).resize("stats", args.max_functions).load(&object).map_err(own_failure)?;
-    let (stats, threads) = (map(&loaded, "stats")?, map(&loaded, "threads")?);
+    let (stats_map, threads) = (map(&loaded, "stats")?, map(&loaded, "threads")?);
     let [traced] = loaded.programs.as_slice() else { return Err(Failure::environment(format!("`{OBJECT_NAME}` is damaged"))) };
     let spec = LinkSpec {
         cookie: Cookie::Index,
@@ -76,7 +77,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
         printer.note(&format!("`{}` still runs as process {}, untraced", program.name, outcome.pid));
     }
     sites.note(printer, "", args.report.verbose);
-    let mut rows = rows(&state, stats, link.nanos(1 << 32) as f64 / 4_294_967_296.0)?;
+    let mut rows = rows(&state, stats_map, link.nanos(1 << 32) as f64 / 4_294_967_296.0)?;
     report::sort(&mut rows, args.sort);
     let lost = lost(threads);
     note_losses(printer, link.missed(), lost);
@@ -138,24 +139,18 @@ fn map<'a>(loaded: &'a Loaded, name: &str) -> Result<&'a Map> {
 }
 
 /// The functions that were called. `tick`: nanoseconds in a unit of their times.
-fn rows(state: &LinkState, stats: &Map, tick: f64) -> Result<Vec<Row>> {
-    let mut value = vec![0; stats.user_value_size()];
+fn rows<'a>(state: &'a LinkState, stats: &Map, tick: f64) -> Result<Vec<Row<'a>>> {
     let mut rows = Vec::new();
-    for (index, function) in (0_u32..).zip(&state.functions).filter(|(_, f)| f.skipped.is_none()) {
-        if index >= stats.def().max_entries {
-            break;
-        }
-        stats.lookup_into(&index.to_le_bytes(), &mut value).context("cannot read the statistics")?;
-        let stat = Stat::sum(&value, tick);
+    let count = u32::try_from(state.functions.len()).unwrap_or(u32::MAX);
+    stats::each(stats, count, |index, value| {
+        let Some(function) = state.functions.get(index as usize) else { return };
+        let stat = Stat::sum(value, tick);
         if stat.calls > 0 {
-            rows.push(Row {
-                name: demangle(&function.name).into_owned(),
-                symbol: function.name.clone(),
-                path: module_path(state, function.module).to_owned(),
-                stat,
-            });
+            let path = module_path(state, function.module);
+            rows.push(Row { name: demangle(&function.name), symbol: &function.name, path, stat: stat.into() });
         }
-    }
+    })
+    .context("cannot read the statistics")?;
     Ok(rows)
 }
 
