@@ -534,6 +534,9 @@ fn returns(f: &Function, follower: &mut Follower<'_>) -> Result<usize, Skip> {
     if used.return_address {
         return Err(Skip::NoExit { why: "uses its own return address" });
     }
+    if used.leaves {
+        return Err(Skip::NoExit { why: "keeps data in its caller's frame" });
+    }
     let fits = tramp::EXITS.iter().find(|(words, _)| *words >= used.words);
     fits.map(|(_, index)| *index).ok_or(Skip::NoExit { why: "takes more than 4 KiB of arguments on the stack" })
 }

@@ -19,6 +19,8 @@ pub(crate) struct Use {
     pub(crate) words: u32,
     /// It reads, writes or jumps through its return address otherwise than by returning.
     pub(crate) return_address: bool,
+    /// It leaves something above its return address for its caller to find, which a copy would lose.
+    pub(crate) leaves: bool,
 }
 
 /// Words copied when a variadic function takes the address of its arguments: a call with more is one nobody has been seen to write.
@@ -60,7 +62,7 @@ impl<'a> Follower<'a> {
 
     /// Looks at the function in `range`.
     pub(crate) fn follow(&mut self, range: &Range<u64>) -> Use {
-        let Some(bytes) = self.readable(range) else { return Use { words: UNKNOWN, return_address: false } };
+        let Some(bytes) = self.readable(range) else { return Use { words: UNKNOWN, ..Use::default() } };
         if let Some(known) = self.known.get(&range.start) {
             // None: a circle of tail calls; whoever asked first adds up.
             return known.unwrap_or_default();
@@ -85,6 +87,7 @@ impl<'a> Follower<'a> {
         let mut usual: Option<At> = None;
         // In code that only backward or indirect jumps lead to, so that its state is a guess.
         let mut guessed = false;
+        let mut stores = Stores::default();
         let mut now = Some(At { rsp: Some(0), rbp: None });
         let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
         let mut i = Instruction::default();
@@ -116,11 +119,13 @@ impl<'a> Follower<'a> {
             }
             if !guessed {
                 memory(&i, at, &mut out);
+                stores.look(&i, at);
             }
             match i.flow_control() {
                 FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
                     if !guessed && matches!(i.op0_kind(), OpKind::NearBranch64) {
                         self.branch(&i, at, range, &mut ahead, &mut out);
+                        stores.tail |= at.rsp == Some(0) && !range.contains(&i.near_branch_target());
                     }
                     if i.flow_control() == FlowControl::UnconditionalBranch {
                         now = None;
@@ -128,6 +133,7 @@ impl<'a> Follower<'a> {
                     }
                 }
                 FlowControl::IndirectBranch => {
+                    stores.tail |= at.rsp == Some(0);
                     if at.rsp == Some(0) || at.rsp.is_none() {
                         out.words = out.words.max(UNKNOWN);
                     }
@@ -149,6 +155,8 @@ impl<'a> Follower<'a> {
             out.words = out.words.max(moved.words);
             out.return_address |= moved.return_address && !guessed;
         }
+        // Arguments of the function called at the end, most likely, unless the place is used otherwise as well.
+        out.leaves |= stores.first && (!stores.tail || out.words >= TAKEN);
         out
     }
 
@@ -180,6 +188,7 @@ impl<'a> Follower<'a> {
             let there = self.elsewhere(target);
             out.words = out.words.max(there.words);
             out.return_address |= there.return_address;
+            out.leaves |= there.leaves;
         } else if at.rsp.is_none() {
             out.words = out.words.max(UNKNOWN);
         } else {
@@ -201,7 +210,7 @@ impl<'a> Follower<'a> {
 
     fn elsewhere(&mut self, target: u64) -> Use {
         if self.depth > 16 {
-            return Use { words: UNKNOWN, return_address: false };
+            return Use { words: UNKNOWN, ..Use::default() };
         }
         let range = target..self.code.next_start(target);
         self.depth += 1;
@@ -226,6 +235,49 @@ impl<'a> Follower<'a> {
         }
         Some(bytes)
     }
+}
+
+/// Stores above the return address to places that were not read before.
+///
+/// Compilers do not write to an argument that they have not looked at. Hand-written code does that: parts of one large function
+/// call each other and keep their variables in a frame that they share.
+#[derive(Default)]
+struct Stores {
+    read: Vec<i64>,
+    first: bool,
+    /// The function ends in a jump to another one, for which compilers do store arguments.
+    tail: bool,
+}
+
+impl Stores {
+    fn look(&mut self, i: &Instruction, at: At) {
+        let depth = match i.memory_base() {
+            Register::RSP => at.rsp,
+            Register::RBP => at.rbp,
+            _ => return,
+        };
+        let Some(depth) = depth else { return };
+        let offset = (i.memory_displacement64() as i64).wrapping_sub(depth);
+        if offset < 8 || matches!(i.mnemonic(), Mnemonic::Lea | Mnemonic::Nop) {
+            return;
+        }
+        let word = offset / 8;
+        if i.op0_kind() == OpKind::Memory && i.memory_index() == Register::None && is_store(i.mnemonic()) {
+            self.first |= !self.read.contains(&word);
+        } else if (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory) {
+            let words = (i.memory_size().size().max(1) as i64 + 7) / 8;
+            self.read.extend(word..word + words);
+        }
+    }
+}
+
+/// Tells whether an instruction with memory as its first operand writes there without reading.
+fn is_store(m: Mnemonic) -> bool {
+    matches!(m, Mnemonic::Mov | Mnemonic::Movq | Mnemonic::Movd | Mnemonic::Movss | Mnemonic::Movsd)
+        || matches!(m, Mnemonic::Movaps | Mnemonic::Movapd | Mnemonic::Movups | Mnemonic::Movupd | Mnemonic::Movdqa | Mnemonic::Movdqu)
+        || matches!(m, Mnemonic::Vmovaps | Mnemonic::Vmovapd | Mnemonic::Vmovups | Mnemonic::Vmovupd)
+        || matches!(m, Mnemonic::Vmovdqa | Mnemonic::Vmovdqu | Mnemonic::Vmovdqa64 | Mnemonic::Vmovdqu64)
+        || matches!(m, Mnemonic::Vmovdqa32 | Mnemonic::Vmovdqu32 | Mnemonic::Vmovdqu8 | Mnemonic::Vmovq | Mnemonic::Vmovd)
 }
 
 /// Tells whether a function begins as compilers begin variadic ones: by looking whether vector registers were used (`test al, al`).

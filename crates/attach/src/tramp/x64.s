@@ -325,6 +325,12 @@ SKEP_ENTRY skep_attach_entry_site, 1
     mov [rsp+8*\n+248], rcx
     mov [rsp+8*\n+256], r8
     mov [rsp+8*\n+264], r9
+    # Hand-written code calls parts of itself that give results in registers which compilers expect to be kept.
+    mov [rsp+8*\n+168], rbx
+    mov [rsp+8*\n+176], rbp
+    mov [rsp+8*\n+184], r12
+    mov [rsp+8*\n+192], r13
+    mov [rsp+8*\n+208], r15
     mov rbp, [rsp+8*\n+{XFRAME}]
     SKEP_GUARD 28f
 10: mov [r12], rsp
