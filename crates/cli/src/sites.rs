@@ -118,7 +118,7 @@ impl Sites {
         let patterns: Vec<String> = self.patterns.iter().map(|p| format!("`{p}`")).collect();
         if self.matched == 0 {
             let hint = if self.patterns.iter().any(|p| p.contains(['*', ':'])) {
-                "functions go by symbol or demangled name, modules by file name, as in 'libc.so.6:mem*'; libraries loaded later are not seen"
+                "functions go by symbol or demangled name, modules by file name, as in 'libc.so.6:mem*'"
             } else {
                 "patterns match whole names: try one with `*` around it, and quote it for the shell"
             };
