@@ -244,6 +244,8 @@ impl<'a> Follower<'a> {
 #[derive(Default)]
 struct Stores {
     read: Vec<i64>,
+    /// From this word on it was looked at by index or through its address: a struct by value, which a function may change.
+    indexed: Option<i64>,
     first: bool,
     /// The function ends in a jump to another one, for which compilers do store arguments.
     tail: bool,
@@ -258,12 +260,16 @@ impl Stores {
         };
         let Some(depth) = depth else { return };
         let offset = (i.memory_displacement64() as i64).wrapping_sub(depth);
-        if offset < 8 || matches!(i.mnemonic(), Mnemonic::Lea | Mnemonic::Nop) {
+        if offset < 8 || i.mnemonic() == Mnemonic::Nop {
             return;
         }
         let word = offset / 8;
+        if i.mnemonic() == Mnemonic::Lea || i.memory_index() != Register::None {
+            self.indexed = Some(self.indexed.map_or(word, |from| from.min(word)));
+            return;
+        }
         if i.op0_kind() == OpKind::Memory && i.memory_index() == Register::None && is_store(i.mnemonic()) {
-            self.first |= !self.read.contains(&word);
+            self.first |= !self.read.contains(&word) && self.indexed.is_none_or(|from| word < from);
         } else if (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory) {
             let words = (i.memory_size().size().max(1) as i64 + 7) / 8;
             self.read.extend(word..word + words);
