@@ -8,7 +8,7 @@ use std::arch::x86_64::_rdtsc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 
 /// Nanoseconds a tick, times 2^32; 0: use the system call.
 static RATE: AtomicU64 = AtomicU64::new(0);
@@ -22,10 +22,22 @@ fn ticks() -> u64 {
     unsafe { _rdtsc() }
 }
 
+/// Reads a clock by the system call itself: the kernel's page with the faster way is not there under every tool (valgrind).
 #[inline(always)]
 fn monotonic(id: ClockId) -> u64 {
-    let t = clock_gettime(id);
-    (t.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(t.tv_nsec as u64)
+    read(id as u64)
+}
+
+#[inline(always)]
+fn read(id: u64) -> u64 {
+    // Not zeroed, which the compiler does with a vector register.
+    let mut t = std::mem::MaybeUninit::<[u64; 2]>::uninit();
+    let at = t.as_mut_ptr().cast::<u64>();
+    // SAFETY: the call writes one `struct timespec`, two words, and cannot fail for the clocks named here.
+    unsafe {
+        crate::syscall::call4(crate::syscall::CLOCK_GETTIME, id, at as u64, 0, 0);
+        at.read_volatile().wrapping_mul(1_000_000_000).wrapping_add(at.add(1).read_volatile())
+    }
 }
 
 /// Tells whether the kernel keeps its own time by the counter.
@@ -107,10 +119,7 @@ pub(crate) fn other(id: ClockId) -> u64 {
 #[inline(always)]
 pub(crate) fn tai() -> u64 {
     const CLOCK_TAI: u64 = 11;
-    let mut t = [0_u64; 2];
-    // SAFETY: the call writes one `struct timespec`, two words.
-    unsafe { crate::syscall::call4(crate::syscall::CLOCK_GETTIME, CLOCK_TAI, t.as_mut_ptr() as u64, 0, 0) };
-    t[0].wrapping_mul(1_000_000_000).wrapping_add(t[1])
+    read(CLOCK_TAI)
 }
 
 #[cfg(test)]
