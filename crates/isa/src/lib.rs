@@ -12,6 +12,7 @@ pub mod ctx;
 pub mod helper;
 pub mod insn;
 pub mod map;
+mod map_type;
 pub mod op;
 pub mod prog;
 pub mod sec;
@@ -19,5 +20,5 @@ pub mod text;
 
 pub use helper::{ArgType, Helper, HelperId, RetType};
 pub use insn::Insn;
-pub use map::{MapFlags, MapShape, MapType, ShapeKind};
+pub use map::{MAP_TYPES, MapFlags, MapShape, MapType, MapTypeRow, ShapeKind};
 pub use prog::{AttachType, ProgramType};

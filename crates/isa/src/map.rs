@@ -1,4 +1,7 @@
-//! Map types and flags, and the little that generated code knows of a map.
+//! Map types and flags, and the little that generated code knows of a map. What each type is like stands in
+//! [`MAP_TYPES`], one row each.
+
+pub use crate::map_type::{Lookup, MAP_TYPES, MapTypeRow, Offer, Size};
 
 /// Names a kind of map by its kernel number (`enum bpf_map_type`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -41,60 +44,30 @@ pub enum MapType {
     Arena = 33,
 }
 
-/// Every map type with its name as bpftool and libbpf print it.
-pub const MAP_TYPES: &[(MapType, &str)] = &[
-    (MapType::Hash, "hash"),
-    (MapType::Array, "array"),
-    (MapType::ProgArray, "prog_array"),
-    (MapType::PerfEventArray, "perf_event_array"),
-    (MapType::PercpuHash, "percpu_hash"),
-    (MapType::PercpuArray, "percpu_array"),
-    (MapType::StackTrace, "stack_trace"),
-    (MapType::CgroupArray, "cgroup_array"),
-    (MapType::LruHash, "lru_hash"),
-    (MapType::LruPercpuHash, "lru_percpu_hash"),
-    (MapType::LpmTrie, "lpm_trie"),
-    (MapType::ArrayOfMaps, "array_of_maps"),
-    (MapType::HashOfMaps, "hash_of_maps"),
-    (MapType::Devmap, "devmap"),
-    (MapType::Sockmap, "sockmap"),
-    (MapType::Cpumap, "cpumap"),
-    (MapType::Xskmap, "xskmap"),
-    (MapType::Sockhash, "sockhash"),
-    (MapType::CgroupStorage, "cgroup_storage"),
-    (MapType::ReuseportSockarray, "reuseport_sockarray"),
-    (MapType::PercpuCgroupStorage, "percpu_cgroup_storage"),
-    (MapType::Queue, "queue"),
-    (MapType::Stack, "stack"),
-    (MapType::SkStorage, "sk_storage"),
-    (MapType::DevmapHash, "devmap_hash"),
-    (MapType::StructOps, "struct_ops"),
-    (MapType::Ringbuf, "ringbuf"),
-    (MapType::InodeStorage, "inode_storage"),
-    (MapType::TaskStorage, "task_storage"),
-    (MapType::BloomFilter, "bloom_filter"),
-    (MapType::UserRingbuf, "user_ringbuf"),
-    (MapType::CgrpStorage, "cgrp_storage"),
-    (MapType::Arena, "arena"),
-];
-
 impl MapType {
     /// Finds the type with the kernel's number.
     #[must_use]
     pub fn from_raw(n: u32) -> Option<Self> {
-        MAP_TYPES.iter().map(|(t, _)| *t).find(|t| *t as u32 == n)
+        MAP_TYPES.iter().map(|r| r.map_type).find(|t| *t as u32 == n)
+    }
+
+    /// Returns the type's row in [`MAP_TYPES`].
+    #[must_use]
+    pub fn row(self) -> &'static MapTypeRow {
+        // Rows stand in order of number (a test says so); the first one is only for the compiler's peace.
+        MAP_TYPES.get((self as usize).wrapping_sub(1)).unwrap_or(&MAP_TYPES[0])
     }
 
     /// Returns the name bpftool prints.
     #[must_use]
     pub fn name(self) -> &'static str {
-        MAP_TYPES.iter().find(|(t, _)| *t == self).map_or("unknown", |(_, n)| n)
+        self.row().name
     }
 
     /// Finds a type by the name bpftool prints.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        MAP_TYPES.iter().find(|(_, n)| *n == name).map(|(t, _)| *t)
+        MAP_TYPES.iter().find(|r| r.name == name).map(|r| r.map_type)
     }
 }
 
@@ -123,6 +96,8 @@ impl MapFlags {
     pub const MMAPABLE: u32 = 1 << 10;
     pub const PRESERVE_ELEMS: u32 = 1 << 11;
     pub const INNER_MAP: u32 = 1 << 12;
+    /// The flags that say who may read and write.
+    pub const ACCESS: u32 = Self::RDONLY | Self::WRONLY | Self::RDONLY_PROG | Self::WRONLY_PROG;
 
     /// Tells whether all of `bits` are set.
     #[must_use]
@@ -131,12 +106,14 @@ impl MapFlags {
     }
 }
 
-/// Update flags (`BPF_ANY`, `BPF_NOEXIST`, `BPF_EXIST`).
+/// Update flags (`BPF_ANY`, `BPF_NOEXIST`, `BPF_EXIST`, and `BPF_F_LOCK`, which may be added to one of them).
 #[allow(missing_docs, reason = "the names are the kernel's own")]
 pub mod update {
     pub const ANY: u64 = 0;
     pub const NOEXIST: u64 = 1;
     pub const EXIST: u64 = 2;
+    /// Copy under the value's spin lock.
+    pub const LOCK: u64 = 4;
 }
 
 /// Everything the code generator knows of a map: where values lie when they can be found without a call.
@@ -176,10 +153,11 @@ mod tests {
 
     #[test]
     fn map_types_are_complete_and_in_kernel_order() {
-        for (i, (t, name)) in MAP_TYPES.iter().enumerate() {
-            assert_eq!(*t as usize, i + 1, "{name}");
-            assert_eq!(MapType::from_raw(*t as u32), Some(*t));
-            assert_eq!(MapType::from_name(name), Some(*t));
+        for (i, row) in MAP_TYPES.iter().enumerate() {
+            assert_eq!(row.map_type as usize, i + 1, "{}", row.name);
+            assert_eq!(MapType::from_raw(row.map_type as u32), Some(row.map_type));
+            assert_eq!(MapType::from_name(row.name), Some(row.map_type));
+            assert!(row.helpers.is_sorted(), "{}", row.name);
         }
         assert_eq!(MapType::from_raw(0), None);
     }

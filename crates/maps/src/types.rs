@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use skep_isa::map::Offer;
 use skep_isa::{MapShape, MapType, ShapeKind};
 
 use crate::def::MapDef;
@@ -75,7 +76,10 @@ pub(crate) const TYPES: &[TypeRow] = &[
 ];
 
 pub(crate) fn row(def: &MapDef) -> Result<&'static TypeRow, MapError> {
-    TYPES.iter().find(|r| r.map_type == def.map_type).ok_or_else(|| def.invalid("this type is not offered"))
+    TYPES.iter().find(|r| r.map_type == def.map_type).ok_or_else(|| match def.map_type.row().offer {
+        Offer::No(why) => def.invalid(why),
+        Offer::Yes => def.invalid("this version of skep has no such maps yet"),
+    })
 }
 
 /// What the front ends in `map.rs` and `dump.rs` ask of a map type.
