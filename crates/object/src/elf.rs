@@ -158,6 +158,17 @@ impl<'a> Elf<'a> {
     }
 }
 
+/// Finds the type information of an ELF file of any machine.
+pub(crate) fn btf_section(data: &[u8]) -> Result<&[u8], ObjectError> {
+    use object::{Object as _, ObjectSection as _};
+    let file = object::File::parse(data).map_err(damaged)?;
+    if !file.is_little_endian() {
+        return Err(ObjectError::Kind { what: "big-endian" });
+    }
+    let section = file.section_by_name(".BTF").ok_or(ObjectError::NoTypes)?;
+    section.data().map_err(damaged)
+}
+
 /// Refuses files whose sections lie on top of each other: copies of them could need any amount of memory.
 fn check_amount(data: &[u8], sections: &[Section<'_>]) -> Result<(), ObjectError> {
     let total = sections.iter().try_fold(0usize, |sum, s| sum.checked_add(s.data.len()));

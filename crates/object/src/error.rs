@@ -28,6 +28,9 @@ pub enum ObjectError {
         /// What does not fit.
         what: String,
     },
+    /// An ELF file that was to give types has none.
+    #[error("ELF file without type information: it has no section `.BTF`")]
+    NoTypes,
     /// A section's contents are damaged.
     #[error("section `{section}`, offset {offset:#x}: {what}")]
     Section {

@@ -30,6 +30,15 @@ pub struct KconfigVar {
     pub size: u32,
     /// A value was given.
     pub set: bool,
+    /// It was given by hand: what the machine says does not count.
+    pub fixed: bool,
+}
+
+impl KconfigVar {
+    /// Marks the value as given by hand.
+    pub(crate) fn fix(&mut self) {
+        (self.set, self.fixed) = (true, true);
+    }
 }
 
 /// Tells what a configuration variable takes.
@@ -56,6 +65,8 @@ pub enum KconfigKind {
 impl Object {
     /// Fills in the configuration values; `lookup` gives each as a configuration file has it: `y`, `250`, `"text"`.
     ///
+    /// Values given by [`set_global`](Self::set_global) stay.
+    ///
     /// A program that uses a variable without a value is refused when it is linked, unless the variable is weak.
     ///
     /// # Errors
@@ -63,16 +74,32 @@ impl Object {
     pub fn set_kconfig(&mut self, lookup: impl Fn(&str) -> Option<String>) -> Result<(), ObjectError> {
         let Some(map) = self.maps.iter_mut().find(|m| m.section == SECTION && m.is_global_data()) else { return Ok(()) };
         let Some(data) = &mut map.data else { return Ok(()) };
-        for var in &mut self.kconfig {
+        for var in self.kconfig.iter_mut().filter(|v| !v.fixed) {
             let Some(text) = lookup(&var.name) else { continue };
             let bytes = encode(var, text.trim());
             let bytes = bytes.ok_or_else(|| ObjectError::Kconfig { name: var.name.clone(), value: text.clone(), kind: var.kind })?;
-            let place = data.iter_mut().skip(var.offset as usize).take(var.size as usize);
-            place.zip(bytes.into_iter().chain(std::iter::repeat(0))).for_each(|(to, from)| *to = from);
+            put(data, var, bytes);
             var.set = true;
         }
         Ok(())
     }
+
+    /// Gives one value by hand, in the words of a configuration file; false when it is not in such words.
+    pub(crate) fn fix_kconfig(&mut self, name: &str, text: &str) -> bool {
+        let map = self.maps.iter_mut().find(|m| m.section == SECTION && m.is_global_data());
+        let (Some(data), Some(var)) = (map.and_then(|m| m.data.as_mut()), self.kconfig.iter_mut().find(|v| v.name == name)) else {
+            return false;
+        };
+        let Some(bytes) = encode(var, text.trim()) else { return false };
+        put(data, var, bytes);
+        var.fix();
+        true
+    }
+}
+
+fn put(data: &mut [u8], var: &KconfigVar, bytes: Vec<u8>) {
+    let place = data.iter_mut().skip(var.offset as usize).take(var.size as usize);
+    place.zip(bytes.into_iter().chain(std::iter::repeat(0))).for_each(|(to, from)| *to = from);
 }
 
 /// Turns a value into bytes, when it fits; text that is too long is cut, as libbpf does.
@@ -145,7 +172,7 @@ pub(crate) fn collect(maps: &mut Maps, elf: &Elf<'_>, btf: Option<&Btf>, name: S
         let (Some(kind), Ok(size)) = (kind(btf, v.type_id), btf.size_of(v.type_id)) else { continue };
         let name = btf.name(v.type_id);
         let weak = weak.get(name).copied().unwrap_or(false);
-        out.push(KconfigVar { name: name.to_owned(), weak, kind, offset: v.offset, size: size as u32, set: false });
+        out.push(KconfigVar { name: name.to_owned(), weak, kind, offset: v.offset, size: size as u32, set: false, fixed: false });
     }
     let size = btf.size_of(id).unwrap_or(0) as u32;
     let mut spec = MapSpec::new(&name, MapType::Array, 4, size, 1);

@@ -15,6 +15,12 @@ impl Btf {
     pub fn decode(&self, type_id: TypeId, bytes: &[u8]) -> Result<Value, ValueError> {
         Decoder { btf: self, left: MAX_VALUES }.any(type_id, bytes, 0)
     }
+
+    /// Takes a bit field out of the bytes it lies in.
+    pub(crate) fn decode_bitfield(&self, type_id: TypeId, offset: u32, width: u32, bytes: &[u8]) -> Result<Value, ValueError> {
+        let member = MemberType { name_off: 0, type_id, bit_offset: offset, bitfield: width as u8 };
+        Decoder { btf: self, left: MAX_VALUES }.bitfield(&member, bytes)
+    }
 }
 
 struct Decoder<'a> {

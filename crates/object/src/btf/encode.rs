@@ -8,7 +8,30 @@ use std::collections::HashSet;
 /// Largest value that is made, as for one map value in the kernel (`KMALLOC_MAX_SIZE`, 4 MiB on x86-64).
 const MAX_BYTES: u64 = 4 << 20;
 
+/// Says where a value lies among the bytes of another, in bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Bits {
+    pub type_id: TypeId,
+    pub offset: u32,
+    /// Width of a bit field; 0 for what has bytes of its own.
+    pub width: u32,
+}
+
 impl Btf {
+    /// Overwrites a part of a value's bytes.
+    pub(crate) fn encode_at(&self, place: &Bits, value: &Value, out: &mut [u8]) -> Result<(), ValueError> {
+        if place.width != 0 {
+            return self.put_bitfield(place, value, out, "");
+        }
+        let bytes = self.encode(place.type_id, value)?;
+        let have = out.len() as u64;
+        let start = (place.offset / 8) as usize;
+        let to = start.checked_add(bytes.len()).and_then(|end| out.get_mut(start..end));
+        let to = to.ok_or_else(|| ValueError::Short { ty: self.describe(place.type_id), want: bytes.len() as u64, have })?;
+        to.copy_from_slice(&bytes);
+        Ok(())
+    }
+
     /// Makes the bytes of a type from a value; members that are left out are zero.
     ///
     /// Shapes are taken as people write them: a number serves for a character, a truth value, an enumeration or a
@@ -44,7 +67,11 @@ impl Btf {
         let (_, t) = self.resolve(id)?;
         match (&t.kind, value) {
             (Kind::Int(int), _) => {
-                let n = number(value).ok_or_else(|| self.mismatch(id, value, path))?;
+                let n = match value {
+                    // The same eight bits, whether characters have a sign or not.
+                    Value::Char(c) if int.signed => i128::from(*c as i8),
+                    _ => number(value).ok_or_else(|| self.mismatch(id, value, path))?,
+                };
                 let raw = self.fit(id, n, u32::from(int.bits), int.signed, path)?;
                 put_bits(out, u32::from(int.offset), u32::from(int.bits), raw);
             }
@@ -58,6 +85,10 @@ impl Btf {
             }
             (Kind::Float(4), Value::Float(x)) => out.copy_from_slice(&(*x as f32).to_le_bytes()),
             (Kind::Float(8), Value::Float(x)) => out.copy_from_slice(&x.to_le_bytes()),
+            (Kind::Float(size @ (4 | 8)), _) => {
+                let x = number(value).ok_or_else(|| self.mismatch(id, value, path))? as f64;
+                if *size == 4 { out.copy_from_slice(&(x as f32).to_le_bytes()) } else { out.copy_from_slice(&x.to_le_bytes()) }
+            }
             (Kind::Array(a), _) => self.put_array(id, a, value, out, path, depth)?,
             (Kind::Struct(c) | Kind::Union(c), _) => self.put_members(id, c, value, out, path, depth)?,
             (Kind::Var(v), _) => self.put(v.type_id, value, out, path, depth + 1)?,
@@ -119,17 +150,21 @@ impl Btf {
                     let at = out.get_mut((m.bit_offset / 8) as usize..).unwrap_or_default();
                     return self.put(m.type_id, &g.value, at, path, depth + 1);
                 }
-                let width = u32::from(m.bitfield);
-                let (_, t) = self.resolve(m.type_id)?;
-                let (n, signed) = match &t.kind {
-                    Kind::Enum(e) | Kind::Enum64(e) => (self.enum_number(m.type_id, e, &g.value, path)?, e.signed),
-                    Kind::Int(i) => (number(&g.value).ok_or_else(|| self.mismatch(m.type_id, &g.value, path))?, i.signed),
-                    _ => return Err(self.mismatch(m.type_id, &g.value, path)),
-                };
-                put_bits(out, m.bit_offset, width, self.fit(m.type_id, n, width, signed, path)?);
-                Ok(())
+                let place = Bits { type_id: m.type_id, offset: m.bit_offset, width: u32::from(m.bitfield) };
+                self.put_bitfield(&place, &g.value, out, path)
             })?;
         }
+        Ok(())
+    }
+
+    fn put_bitfield(&self, place: &Bits, value: &Value, out: &mut [u8], path: &str) -> Result<(), ValueError> {
+        let (_, t) = self.resolve(place.type_id)?;
+        let (n, signed) = match &t.kind {
+            Kind::Enum(e) | Kind::Enum64(e) => (self.enum_number(place.type_id, e, value, path)?, e.signed),
+            Kind::Int(i) => (number(value).ok_or_else(|| self.mismatch(place.type_id, value, path))?, i.signed),
+            _ => return Err(self.mismatch(place.type_id, value, path)),
+        };
+        put_bits(out, place.offset, place.width, self.fit(place.type_id, n, place.width, signed, path)?);
         Ok(())
     }
 

@@ -8,8 +8,10 @@ mod encode;
 mod ext;
 mod kind;
 mod parse;
+mod text;
 mod value;
 
+pub(crate) use encode::Bits;
 pub use ext::{BtfExt, CoreRelo, FuncInfo, LineInfo, SectionInfo};
 pub use kind::{
     Array, Composite, DataSec, DeclTag, Enum, EnumValue, Func, FuncProto, Int, Kind, Linkage, Member, Param, SecVar, Type, TypeId, Var,

@@ -80,6 +80,9 @@ impl Btf {
         };
         let (types_at, types) = part(field(8), field(12)).ok_or(BtfError::Header { what: "types lie outside the data" })?;
         let (_, strings) = part(field(16), field(20)).ok_or(BtfError::Header { what: "strings lie outside the data" })?;
+        if strings.first().is_some_and(|b| *b != 0) && strings.last() == Some(&0) {
+            return Err(BtfError::Header { what: "types that are split from a base (those of a kernel module) are not supported" });
+        }
         if strings.first().is_some_and(|b| *b != 0) || strings.last().is_some_and(|b| *b != 0) {
             return Err(BtfError::Header { what: "strings do not begin and end with a zero byte" });
         }

@@ -87,6 +87,16 @@ pub enum ValueError {
         /// The name given.
         member: String,
     },
+    /// The text is no such value.
+    #[error("`{text}` is no `{ty}` (character {at})")]
+    Text {
+        /// The text, in short.
+        text: String,
+        /// Where in the text, in bytes.
+        at: usize,
+        /// What is wanted.
+        ty: String,
+    },
     /// The number does not fit.
     #[error("`{path}`: {value} does not fit `{ty}`")]
     Range {
@@ -97,6 +107,21 @@ pub enum ValueError {
         /// The type.
         ty: String,
     },
+}
+
+impl ValueError {
+    /// Puts the name of the outermost value before the path.
+    pub(crate) fn within(mut self, name: &str) -> Self {
+        if let Self::Mismatch { path, .. } | Self::NoMember { path, .. } | Self::Range { path, .. } = &mut self {
+            *path = if path == "value" { name.to_owned() } else { format!("{name}{path}") };
+        }
+        self
+    }
+
+    /// Tells whether the message says where.
+    pub(crate) fn has_path(&self) -> bool {
+        matches!(self, Self::Mismatch { .. } | Self::NoMember { .. } | Self::Range { .. })
+    }
 }
 
 impl Value {

@@ -10,8 +10,8 @@ mod compat;
 mod patch;
 mod spec;
 
-use crate::Btf;
 use crate::btf::{CoreRelo, Kind, TypeId};
+use crate::{Btf, ObjectError, elf};
 use answer::Answer;
 use skep_isa::Insn;
 use spec::Spec;
@@ -39,6 +39,25 @@ impl CoreTarget {
         let mut by_name: Vec<TypeId> = btf.types().filter(|(_, t)| !btf.string(t.name_off).is_empty()).map(|(id, _)| id).collect();
         by_name.sort_by_key(|id| (essential(btf.name(*id)), *id));
         Self { btf, by_name }
+    }
+
+    /// Reads the types in a file: BTF as it is (`/sys/kernel/btf/vmlinux`), or in the `.BTF` section of an ELF file of
+    /// any machine (an object, a kernel, a program treated with `pahole -J`).
+    ///
+    /// ```no_run
+    /// # use skep_object::{CoreTarget, LinkOptions, Object};
+    /// let object = Object::parse(&std::fs::read("opens.bpf.o")?)?;
+    /// let kernel = CoreTarget::parse(&std::fs::read("/sys/kernel/btf/vmlinux")?)?;
+    /// let linked = object.link_with(0, &LinkOptions { target: Some(&kernel), ..LinkOptions::default() })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the file is neither, when it has no types, or when they are damaged.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ObjectError> {
+        let raw = if bytes.starts_with(&::object::elf::ELFMAG) { elf::btf_section(bytes)? } else { bytes };
+        let btf = Btf::parse(raw).map_err(|source| ObjectError::Btf { section: ".BTF", source })?;
+        Ok(Self::new(Arc::new(btf)))
     }
 
     /// Returns the types.
