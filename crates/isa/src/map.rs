@@ -145,6 +145,13 @@ pub enum ShapeKind {
         /// Offset of the slot number from the thread pointer.
         slot_tls: i32,
     },
+    /// A program array: at `base + key * stride` lies the id of a program as a u32, 0 for none, and may change at any
+    /// time. `targets` is the address of `entries` pointers of this process, to the program each slot was last seen to
+    /// name (`skep_vm::tail::Table`); 0 when this process has no such table, and then every tail call asks the helper.
+    ProgArray {
+        /// The table's address.
+        targets: u64,
+    },
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use skep_isa::{HelperId, Insn, op};
 
-use crate::env::{Env, HelperImpl};
+use crate::env::{Env, HelperCall, HelperImpl};
 
 /// Says why an instruction stream is no program.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -94,6 +94,12 @@ pub enum Malformed {
         /// The pseudo source.
         src: u8,
     },
+    /// A function that is called by a helper would leave the program.
+    #[error("instruction `{insn}`: a callback function cannot make tail calls")]
+    TailCallInCallback {
+        /// The first instruction of the callback.
+        insn: usize,
+    },
     /// A helper that the environment does not offer.
     #[error("instruction `{insn}`: helper `{id}` is not available")]
     Helper {
@@ -128,6 +134,8 @@ pub(crate) struct Flow {
     pub funcs: Vec<Func>,
     /// First slots of the functions whose address the program takes.
     pub callbacks: Vec<usize>,
+    /// The functions, by number, that may leave the program by a tail call: they or one they call. Sorted.
+    pub leavers: Vec<usize>,
     /// The helpers the program calls, in order of number.
     pub helpers: Vec<(HelperId, HelperImpl)>,
 }
@@ -140,7 +148,8 @@ impl Flow {
         if insns.len() > op::MAX_INSNS {
             return Err(Malformed::TooLong { count: insns.len() });
         }
-        let mut flow = Self { marks: vec![0; insns.len()], funcs: Vec::new(), callbacks: Vec::new(), helpers: Vec::new() };
+        let mut flow =
+            Self { marks: vec![0; insns.len()], funcs: Vec::new(), callbacks: Vec::new(), leavers: Vec::new(), helpers: Vec::new() };
         let starts = flow.scan(insns, env)?;
         for (n, &start) in starts.iter().enumerate() {
             flow.funcs.push(Func { start, end: starts.get(n + 1).copied().unwrap_or(insns.len()) });
@@ -149,7 +158,21 @@ impl Flow {
         for n in 0..flow.funcs.len() {
             flow.land(insns, flow.funcs[n])?;
         }
-        Ok(flow)
+        flow.leavers = flow.find_leavers(insns);
+        match flow.callbacks.iter().find(|start| flow.function_at(**start).is_none_or(|f| flow.leaves(f))) {
+            Some(start) => Err(Malformed::TailCallInCallback { insn: *start }),
+            None => Ok(flow),
+        }
+    }
+
+    /// Finds the function that starts at a slot.
+    pub fn function_at(&self, start: usize) -> Option<usize> {
+        self.funcs.binary_search_by_key(&start, |f| f.start).ok()
+    }
+
+    /// Tells whether function number `f` may leave the program by a tail call.
+    pub fn leaves(&self, f: usize) -> bool {
+        self.leavers.binary_search(&f).is_ok()
     }
 
     pub fn mark(&self, at: usize) -> u8 {
@@ -159,6 +182,37 @@ impl Flow {
     pub fn helper(&self, id: HelperId) -> Option<HelperImpl> {
         let n = self.helpers.binary_search_by_key(&id, |(id, _)| *id).ok()?;
         self.helpers.get(n).map(|(_, h)| *h)
+    }
+
+    /// Follows calls backwards from the functions that have tail calls in them.
+    fn find_leavers(&self, insns: &[Insn]) -> Vec<usize> {
+        if !self.helpers.iter().any(|(_, h)| h.how == HelperCall::TailCall) {
+            return Vec::new();
+        }
+        let mut callers = vec![Vec::new(); self.funcs.len()];
+        let mut leaves = vec![false; self.funcs.len()];
+        let mut todo = Vec::new();
+        for (n, f) in self.funcs.iter().enumerate() {
+            for at in f.start..f.end {
+                let Some(&i) = insns.get(at).filter(|_| self.mark(at) & SECOND == 0) else { continue };
+                if i.is_local_call() {
+                    let callee = self.function_at((at as i64 + 1 + i64::from(i.imm)) as usize);
+                    if let Some(c) = callee.and_then(|c| callers.get_mut(c)) {
+                        c.push(n);
+                    }
+                } else if i.code == op::CALL && self.helper(i.imm as u32).is_some_and(|h| h.how == HelperCall::TailCall) {
+                    todo.push(n);
+                }
+            }
+        }
+        while let Some(n) = todo.pop() {
+            if let (Some(is), Some(c)) = (leaves.get_mut(n), callers.get_mut(n))
+                && !std::mem::replace(is, true)
+            {
+                todo.append(c);
+            }
+        }
+        (0..leaves.len()).filter(|n| leaves[*n]).collect()
     }
 
     /// Checks each instruction by itself; returns the first slots of functions.

@@ -48,6 +48,11 @@ pub enum HelperCall {
     LoadCtx(i32),
     /// `bpf_map_lookup_elem`: inlined when r1 is a map whose [`MapShape`] says where values lie, else as `Plain`.
     MapLookup,
+    /// `bpf_tail_call`: r1 to r3 are context, map and index, and the function returns the address of the
+    /// [`Target`](crate::tail::Target) to continue with, or 0 to fall through. It is called as with `SaveVectors`, and only
+    /// when the map's table ([`skep_isa::ShapeKind::ProgArray`]) does not tell, so it may do what is slow. The engines
+    /// count, compare and leave the function.
+    TailCall,
 }
 
 /// The surroundings of a program.

@@ -6,11 +6,14 @@ mod alu;
 mod mem;
 mod thunk;
 
+use std::cell::Cell;
+
 use skep_isa::{HelperId, Insn, op};
 
 use crate::MAY_GOTO_ROUNDS;
 use crate::check::{Flow, Malformed, is_goto, jump};
 use crate::env::{Env, HelperCall, MapRef};
+use crate::tail::Target;
 
 /// Says why a run stopped without a result.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -33,6 +36,14 @@ pub enum RunError {
         /// The address.
         address: u64,
     },
+    /// A tail call leads to a program that is there as machine code only.
+    #[error("instruction `{insn}`: program `{id}` is compiled and cannot be interpreted")]
+    Target {
+        /// The call.
+        insn: usize,
+        /// The program's id.
+        id: u32,
+    },
     /// The program takes the address of more functions than the interpreter can hand out.
     #[error("the program has `{count}` callback functions, more than `{}`", thunk::SLOTS)]
     Callbacks {
@@ -42,10 +53,23 @@ pub enum RunError {
 }
 
 /// A program that was looked at once, to be run many times.
-pub struct Program<'a> {
-    insns: &'a [Insn],
-    maps: &'a [MapRef],
+pub struct Program {
+    insns: Box<[Insn]>,
+    maps: Box<[MapRef]>,
     flow: Flow,
+}
+
+impl std::fmt::Debug for Program {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Program").field("insns", &self.insns.len()).field("maps", &self.maps.len()).finish_non_exhaustive()
+    }
+}
+
+/// Where a run is: how deep in calls of this program, and how many tail calls brought it here.
+#[derive(Clone, Copy)]
+struct Run<'a> {
+    depth: usize,
+    tails: &'a Cell<u32>,
 }
 
 /// Runs a program once with `ctx` in r1.
@@ -61,17 +85,17 @@ pub unsafe fn run(insns: &[Insn], env: &Env<'_>, ctx: *mut u8) -> Result<u64, Ru
     unsafe { program.run([ctx as u64, 0, 0, 0, 0]) }
 }
 
-impl<'a> Program<'a> {
-    /// Checks the shape of a program.
+impl Program {
+    /// Checks the shape of a program and keeps a copy of it.
     ///
     /// # Errors
     /// The instructions are no program.
-    pub fn new(insns: &'a [Insn], env: &Env<'a>) -> Result<Self, RunError> {
+    pub fn new(insns: &[Insn], env: &Env<'_>) -> Result<Self, RunError> {
         let flow = Flow::of(insns, env)?;
         if flow.callbacks.len() > thunk::SLOTS {
             return Err(RunError::Callbacks { count: flow.callbacks.len() });
         }
-        Ok(Self { insns, maps: env.maps, flow })
+        Ok(Self { insns: insns.into(), maps: env.maps.into(), flow })
     }
 
     /// Runs the program with `args` in r1 to r5 and returns r0.
@@ -84,14 +108,14 @@ impl<'a> Program<'a> {
     /// rules must be kept, and the program must end: that is, the program was verified for these surroundings.
     pub unsafe fn run(&self, args: [u64; 5]) -> Result<u64, RunError> {
         // SAFETY: the caller vouches for every address the program uses.
-        unsafe { self.call(0, args, 1) }
+        unsafe { self.call(0, args, Run { depth: 1, tails: &Cell::new(0) }) }
     }
 
-    /// Runs one function; `depth` counts it.
+    /// Runs one function.
     ///
     /// # Safety
     /// As [`Program::run`].
-    unsafe fn call(&self, start: usize, args: [u64; 5], depth: usize) -> Result<u64, RunError> {
+    unsafe fn call(&self, start: usize, args: [u64; 5], run: Run<'_>) -> Result<u64, RunError> {
         let mut stack = [0u64; op::STACK_SIZE as usize / 8];
         let mut r = [0u64; 16];
         r[1..6].copy_from_slice(&args);
@@ -135,16 +159,23 @@ impl<'a> Program<'a> {
                 _ if i.code == op::EXIT => return Ok(r[0]),
                 _ if i.code == op::CALL => {
                     let args = [r[1], r[2], r[3], r[4], r[5]];
-                    r[0] = if i.src() == op::PSEUDO_CALL {
-                        if depth >= op::MAX_CALL_FRAMES {
+                    if i.src() == op::PSEUDO_CALL {
+                        if run.depth >= op::MAX_CALL_FRAMES {
                             return Err(RunError::TooDeep { insn: pc });
                         }
+                        let deeper = Run { depth: run.depth + 1, ..run };
                         // SAFETY: as this call.
-                        unsafe { self.call((pc as i64 + 1 + i64::from(i.imm)) as usize, args, depth + 1) }?
+                        r[0] = unsafe { self.call((pc as i64 + 1 + i64::from(i.imm)) as usize, args, deeper) }?;
+                    } else if self.flow.helper(i.imm as u32).is_some_and(|h| h.how == HelperCall::TailCall) {
+                        // SAFETY: as this call.
+                        if let Some(to) = unsafe { self.tail_target(i.imm as u32, pc, args, run) }? {
+                            // SAFETY: as this call; the target is verified for the same context. Its calls are counted anew.
+                            return unsafe { to.call(0, [args[0], 0, 0, 0, 0], Run { depth: 1, ..run }) };
+                        }
                     } else {
                         // SAFETY: as this call.
-                        unsafe { self.helper(i.imm as u32, pc, args, depth) }?
-                    };
+                        r[0] = unsafe { self.helper(i.imm as u32, pc, args, run) }?;
+                    }
                 }
                 _ => {
                     let taken = if is_goto(i) {
@@ -182,7 +213,7 @@ impl<'a> Program<'a> {
 
     /// # Safety
     /// As [`Program::run`].
-    unsafe fn helper(&self, id: HelperId, pc: usize, args: [u64; 5], depth: usize) -> Result<u64, RunError> {
+    unsafe fn helper(&self, id: HelperId, pc: usize, args: [u64; 5], run: Run<'_>) -> Result<u64, RunError> {
         let helper = self.flow.helper(id).ok_or(Malformed::Helper { insn: pc, id })?;
         let [a, b, c, d, e] = args;
         if let HelperCall::LoadCtx(off) = helper.how {
@@ -193,10 +224,28 @@ impl<'a> Program<'a> {
             // SAFETY: the caller vouches for the arguments that the program passes.
             return Ok(unsafe { (helper.func)(a, b, c, d, e) });
         }
-        thunk::with(self, depth, || {
+        thunk::with(self, run, || {
             // SAFETY: as above.
             unsafe { (helper.func)(a, b, c, d, e) }
         })
+    }
+
+    /// Asks the helper which program a tail call continues with, every time: the machine code's table is none of ours.
+    ///
+    /// # Safety
+    /// As [`Program::run`]; the helper's answer is a target with a program, which lives while this one runs.
+    unsafe fn tail_target(&self, id: HelperId, pc: usize, args: [u64; 5], run: Run<'_>) -> Result<Option<&Program>, RunError> {
+        if run.tails.get() >= op::MAX_TAIL_CALLS {
+            return Ok(None);
+        }
+        let args = [args[0], args[1], u64::from(args[2] as u32), 0, 0];
+        // SAFETY: as this call.
+        let found = unsafe { self.helper(id, pc, args, run) }?;
+        // SAFETY: the helper returns the address of a target that its host keeps, or 0.
+        let Some(target) = (unsafe { (found as *const Target).as_ref() }) else { return Ok(None) };
+        let to = target.program().ok_or(RunError::Target { insn: pc, id: target.id() })?;
+        run.tails.set(run.tails.get() + 1);
+        Ok(Some(to))
     }
 
     /// # Safety

@@ -6,7 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use super::{Program, RunError};
+use super::{Program, Run, RunError};
 use crate::env::HelperFn;
 
 /// Callback functions one program may have.
@@ -14,8 +14,8 @@ pub(super) const SLOTS: usize = 16;
 
 /// A helper call in progress.
 struct Active<'a> {
-    program: &'a Program<'a>,
-    depth: usize,
+    program: &'a Program,
+    run: Run<'a>,
     error: RefCell<Option<RunError>>,
 }
 
@@ -47,14 +47,14 @@ pub(super) fn address(slot: usize) -> Option<u64> {
 }
 
 /// Does a helper call during which thunks run callbacks of `program`.
-pub(super) fn with(program: &Program<'_>, depth: usize, call: impl FnOnce() -> u64) -> Result<u64, RunError> {
+pub(super) fn with(program: &Program, run: Run<'_>, call: impl FnOnce() -> u64) -> Result<u64, RunError> {
     struct Restore(*const Active<'static>);
     impl Drop for Restore {
         fn drop(&mut self) {
             INNERMOST.set(self.0);
         }
     }
-    let active = Active { program, depth, error: RefCell::new(None) };
+    let active = Active { program, run, error: RefCell::new(None) };
     let restore = Restore(INNERMOST.replace((&raw const active).cast()));
     let result = call();
     drop(restore);
@@ -74,12 +74,13 @@ unsafe extern "C" fn thunk<const SLOT: usize>(a: u64, b: u64, c: u64, d: u64, e:
     if active.error.borrow().is_some() {
         return 1;
     }
-    if active.depth >= skep_isa::op::MAX_CALL_FRAMES {
+    if active.run.depth >= skep_isa::op::MAX_CALL_FRAMES {
         active.error.replace(Some(RunError::TooDeep { insn: start }));
         return 1;
     }
+    let deeper = Run { depth: active.run.depth + 1, ..active.run };
     // SAFETY: the program is verified, its callbacks for the arguments this helper passes.
-    match unsafe { active.program.call(start, [a, b, c, d, e], active.depth + 1) } {
+    match unsafe { active.program.call(start, [a, b, c, d, e], deeper) } {
         Ok(v) => v,
         Err(error) => {
             active.error.replace(Some(error));

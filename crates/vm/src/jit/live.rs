@@ -1,7 +1,7 @@
 //! Facts about a program that make merging instructions sound: which registers are still needed after each slot, and
 //! which lookups are of a known map.
 
-use skep_isa::{Insn, ShapeKind, helper, op};
+use skep_isa::{Insn, MapShape, ShapeKind, helper, op};
 
 use crate::check::{FUNC, Flow, Func, LOOP, SECOND, TARGET, is_goto, jump};
 use crate::env::{Env, HelperCall, MapRef};
@@ -21,16 +21,28 @@ pub(super) struct Lookup {
     pub key: Option<i32>,
 }
 
+/// A tail call through an array that the code can read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tail {
+    /// The call.
+    pub at: usize,
+    pub shape: MapShape,
+    /// The array's table of targets.
+    pub targets: u64,
+}
+
 /// What is known of a program.
 pub(super) struct Facts {
     /// Registers whose value is read after each slot.
     live: Vec<Regs>,
     lookups: Vec<Lookup>,
+    tails: Vec<Tail>,
 }
 
 impl Facts {
     pub fn of(insns: &[Insn], env: &Env<'_>, flow: &Flow) -> Self {
-        let mut facts = Self { live: vec![0; insns.len()], lookups: find_lookups(insns, env, flow) };
+        let (lookups, tails) = find_calls(insns, env, flow);
+        let mut facts = Self { live: vec![0; insns.len()], lookups, tails };
         for f in &flow.funcs {
             facts.flow_back(insns, flow, *f);
         }
@@ -44,6 +56,10 @@ impl Facts {
 
     pub fn lookup(&self, at: usize) -> Option<&Lookup> {
         self.lookups.binary_search_by_key(&at, |l| l.at).ok().and_then(|n| self.lookups.get(n))
+    }
+
+    pub fn tail(&self, at: usize) -> Option<&Tail> {
+        self.tails.binary_search_by_key(&at, |t| t.at).ok().and_then(|n| self.tails.get(n))
     }
 
     /// Goes backwards through a function until nothing changes; without loops once is enough.
@@ -115,8 +131,10 @@ impl Facts {
         if let Some(l) = self.lookup(at) {
             return if l.key.is_some() { 0 } else { 1 << 2 };
         }
-        if flow.helper(id).is_some_and(|h| matches!(h.how, HelperCall::LoadCtx(_))) {
-            return 1 << 1;
+        match flow.helper(id).map(|h| h.how) {
+            Some(HelperCall::LoadCtx(_)) => return 1 << 1,
+            Some(HelperCall::TailCall) => return 0b1110,
+            _ => {}
         }
         match helper::by_id(id) {
             Some(h) => (1..=h.registers()).fold(0, |m, n| m | 1 << n),
@@ -133,10 +151,11 @@ enum Value {
     Frame(i32),
 }
 
-fn find_lookups(insns: &[Insn], env: &Env<'_>, flow: &Flow) -> Vec<Lookup> {
-    let mut found = Vec::new();
-    if !flow.helpers.iter().any(|(_, h)| h.how == HelperCall::MapLookup) {
-        return found;
+/// Finds the calls whose map is known and need not be asked.
+fn find_calls(insns: &[Insn], env: &Env<'_>, flow: &Flow) -> (Vec<Lookup>, Vec<Tail>) {
+    let (mut lookups, mut tails) = (Vec::new(), Vec::new());
+    if !flow.helpers.iter().any(|(_, h)| matches!(h.how, HelperCall::MapLookup | HelperCall::TailCall)) {
+        return (lookups, tails);
     }
     let unknown = || {
         let mut v = [Value::Any; 16];
@@ -172,19 +191,32 @@ fn find_lookups(insns: &[Insn], env: &Env<'_>, flow: &Flow) -> Vec<Lookup> {
                 regs[0] = Value::Any;
             }
             op::JMP if i.code == op::CALL => {
-                let inlined = flow.helper(i.imm as u32).is_some_and(|h| h.how == HelperCall::MapLookup) && i.src() != op::PSEUDO_CALL;
-                if let (true, Value::Map(map)) = (inlined, regs[1])
-                    && map.shape.kind != ShapeKind::Opaque
-                    && map.shape.entries > 0
-                    && i32::try_from(map.shape.stride).is_ok()
-                {
-                    let key = if let Value::Frame(off) = regs[2] { Some(off) } else { None };
-                    found.push(Lookup { at, map, key });
+                let helper = if i.src() == op::PSEUDO_CALL { None } else { flow.helper(i.imm as u32).map(|h| h.how) };
+                match (helper, regs[1], regs[2]) {
+                    (Some(HelperCall::MapLookup), Value::Map(map), key) if is_indexed(map.shape) => {
+                        let key = if let Value::Frame(off) = key { Some(off) } else { None };
+                        lookups.push(Lookup { at, map, key });
+                    }
+                    (Some(HelperCall::TailCall), _, Value::Map(MapRef { shape, .. })) => {
+                        if let ShapeKind::ProgArray { targets } = shape.kind
+                            && targets != 0
+                            && matches!(shape.stride, 4 | 8)
+                        {
+                            tails.push(Tail { at, shape, targets });
+                        }
+                    }
+                    _ => {}
                 }
                 regs[..6].fill(Value::Any);
             }
             _ => {}
         }
     }
-    found
+    (lookups, tails)
+}
+
+/// Tells whether generated code can find values in a map of this shape.
+fn is_indexed(shape: MapShape) -> bool {
+    let array = matches!(shape.kind, ShapeKind::Array | ShapeKind::PercpuArray { .. });
+    array && shape.entries > 0 && i32::try_from(shape.stride).is_ok()
 }

@@ -68,6 +68,16 @@ pub enum CompileError {
 pub struct Code {
     exec: Exec,
     offsets: Vec<u32>,
+    tail: usize,
+}
+
+/// What a generator makes of a program.
+struct Made {
+    exec: Exec,
+    /// Where each slot's code starts.
+    offsets: Vec<u32>,
+    /// Where tail calls enter.
+    tail: usize,
 }
 
 impl Code {
@@ -93,8 +103,8 @@ impl Code {
     /// As [`Code::compile`], and the machine must have the features.
     pub unsafe fn compile_for(insns: &[Insn], env: &Env<'_>, cpu: Cpu) -> Result<Self, CompileError> {
         let flow = Flow::of(insns, env)?;
-        let (exec, offsets) = arch::compile(insns, env, &flow, cpu)?;
-        Ok(Self { exec, offsets })
+        let Made { exec, offsets, tail } = arch::compile(insns, env, &flow, cpu)?;
+        Ok(Self { exec, offsets, tail })
     }
 
     /// Returns the program as a function of its context.
@@ -105,6 +115,11 @@ impl Code {
     pub fn entry(&self) -> unsafe extern "C" fn(ctx: *mut u8) -> u64 {
         // SAFETY: the memory holds a whole function of this type from its first byte on, and is executable.
         unsafe { std::mem::transmute(self.exec.bytes().as_ptr()) }
+    }
+
+    /// Returns where tail calls enter; only for generated code.
+    pub(crate) fn tail_entry(&self) -> u64 {
+        self.exec.bytes().as_ptr() as u64 + self.tail as u64
     }
 
     /// Returns the machine code.

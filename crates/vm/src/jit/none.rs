@@ -2,10 +2,9 @@
 
 use skep_isa::Insn;
 
-use super::CompileError;
+use super::{CompileError, Made};
 use crate::check::Flow;
 use crate::env::Env;
-use crate::exec::Exec;
 
 /// The features of a machine that generated code may use: none here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -20,6 +19,6 @@ impl Cpu {
     }
 }
 
-pub(super) fn compile(_: &[Insn], _: &Env<'_>, _: &Flow, _: Cpu) -> Result<(Exec, Vec<u32>), CompileError> {
+pub(super) fn compile(_: &[Insn], _: &Env<'_>, _: &Flow, _: Cpu) -> Result<Made, CompileError> {
     Err(CompileError::Machine)
 }

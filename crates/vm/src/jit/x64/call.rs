@@ -6,14 +6,18 @@ use super::enc::{Mem, Size, cc, group, reg};
 use super::layout::Label;
 use super::{Gen, machine};
 use crate::env::{HelperCall, MapRef};
-use crate::jit::live::Lookup;
+use crate::jit::live::{Lookup, Tail};
+use crate::tail::Target;
 
 const VECTORS: u8 = 16;
 
 impl Gen<'_> {
     pub(super) fn call(&mut self, at: usize, i: Insn) -> bool {
         if i.src() == op::PSEUDO_CALL {
-            let Some(f) = self.function_at((at as i64 + 1 + i64::from(i.imm)) as usize) else { return false };
+            let Some(f) = self.flow.function_at((at as i64 + 1 + i64::from(i.imm)) as usize) else { return false };
+            if self.flow.leaves(f) {
+                self.out.enc.load(Size::D, reg::R10, Mem::at(reg::RBP, self.frame.tails));
+            }
             self.out.call(Label::Func(f));
             return true;
         }
@@ -30,6 +34,7 @@ impl Gen<'_> {
                 self.out.enc.mov_imm(reg::R11, func);
                 self.out.call(Label::SaveVectors);
             }
+            HelperCall::TailCall => self.tail_call(at, func),
             HelperCall::LoadCtx(off) => self.out.enc.load(Size::D, machine(0), Mem::at(machine(1), off)),
         }
         true
@@ -77,6 +82,58 @@ impl Gen<'_> {
             e.group(true, group::ADD, reg::RAX, reg::R11);
         }
         e.land(none);
+    }
+
+    /// Continues with another program, or with the next instruction. The array's slot and table are read here when they are
+    /// known; else, or when the slot names a program that the table does not have, the helper `func` is asked.
+    fn tail_call(&mut self, at: usize, func: u64) {
+        let none = Label::Insn(at + 1);
+        let (ctx, index) = (machine(1), machine(3));
+        let (count, target) = (reg::R10, reg::R9);
+        let found = self.out.local();
+        let (counted, kept) = (Mem::at(reg::RBP, self.frame.tails), Mem::at(reg::RBP, self.frame.ctx));
+        self.out.enc.mov(false, index, index);
+        self.out.enc.load(Size::D, count, counted);
+        self.out.enc.group_store_imm(Size::W, group::CMP, Mem::at(count, 0), op::MAX_TAIL_CALLS as i32);
+        self.out.jump(Some(cc::AE), none);
+        if let Some(&Tail { shape, targets, .. }) = self.facts.tail(at) {
+            let scale = if shape.stride == 8 { 3 } else { 2 };
+            match i32::try_from(shape.entries) {
+                Ok(n) => self.out.enc.group_imm(false, group::CMP, index, n),
+                Err(_) => {
+                    self.out.enc.mov_imm(reg::R11, u64::from(shape.entries));
+                    self.out.enc.group(false, group::CMP, index, reg::R11);
+                }
+            }
+            self.out.jump(Some(cc::AE), none);
+            let e = &mut self.out.enc;
+            e.mov_imm(target, shape.base);
+            e.load(Size::W, reg::RAX, Mem { base: target, index: Some((index, scale)), disp: 0 });
+            e.test(false, reg::RAX, reg::RAX);
+            self.out.jump(Some(cc::E), none);
+            let e = &mut self.out.enc;
+            e.mov_imm(target, targets);
+            e.load(Size::D, target, Mem { base: target, index: Some((index, 3)), disp: 0 });
+            e.group_load(false, group::CMP, reg::RAX, Mem::at(target, Target::ID));
+            self.out.jump(Some(cc::E), found);
+        }
+        self.saves_vectors = true;
+        self.out.enc.store(Size::D, kept, ctx);
+        self.out.enc.mov_imm(reg::R11, func);
+        self.out.call(Label::SaveVectors);
+        let e = &mut self.out.enc;
+        e.load(Size::D, ctx, kept);
+        e.load(Size::D, count, counted);
+        e.mov(true, target, reg::RAX);
+        e.test(true, target, target);
+        self.out.jump(Some(cc::E), none);
+        self.out.bind(found);
+        self.out.enc.load(Size::D, reg::RAX, Mem::at(target, Target::ENTRY));
+        self.out.enc.test(true, reg::RAX, reg::RAX);
+        self.out.jump(Some(cc::E), none);
+        self.out.enc.group_store_imm(Size::W, group::ADD, Mem::at(count, 0), 1);
+        self.take_down();
+        self.out.enc.jump_reg(reg::RAX);
     }
 
     /// Generates what helpers that use vector registers are called through, the helper in r11:

@@ -495,6 +495,11 @@ impl Enc {
         self.op(0, false, false, 0xff, 2, Rm::Reg(r));
     }
 
+    /// `jmp r`.
+    pub fn jump_reg(&mut self, r: u8) {
+        self.op(0, false, false, 0xff, 4, Rm::Reg(r));
+    }
+
     /// Writes `call rel32` and returns where its displacement is.
     pub fn call(&mut self) -> usize {
         self.u8(0xe8);

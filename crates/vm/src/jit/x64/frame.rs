@@ -2,7 +2,8 @@
 
 use skep_isa::{Insn, op};
 
-use super::enc::{Mem, group, reg};
+use super::enc::{Mem, Size, group, reg};
+use super::layout::Label;
 use super::{Gen, machine};
 use crate::MAY_GOTO_ROUNDS;
 use crate::check::{Func, SECOND};
@@ -17,18 +18,25 @@ pub(super) struct Frame {
     size: i32,
     /// Which of r6 to r9 it saves, as bits.
     saved: u16,
-    /// Where the rounds left for `may_goto` are, from the frame pointer.
+    /// Where the rounds left for `may_goto` are, from the frame pointer; 0 when there are none.
     pub rounds: i32,
+    /// Where the address of the count of tail calls is; 0 when there is none.
+    pub tails: i32,
+    /// Where r1 of a tail call is kept while the helper is asked; 0 when there is no tail call.
+    pub ctx: i32,
 }
 
 impl Gen<'_> {
     /// Generates the start of the function whose first slot is `at`.
     pub(super) fn enter(&mut self, at: usize) {
-        let Some(&f) = self.function_at(at).and_then(|n| self.flow.funcs.get(n)) else { return };
-        let frame = self.plan(f);
+        let Some(n) = self.flow.function_at(at) else { return };
+        let Some(&f) = self.flow.funcs.get(n) else { return };
+        let frame = self.plan(f, self.flow.leaves(n));
         self.frame = frame;
         if at != 0 {
             self.out.align(16);
+        } else if frame.tails != 0 {
+            self.start_counting();
         }
         self.out.func();
         let e = &mut self.out.enc;
@@ -45,12 +53,35 @@ impl Gen<'_> {
             }
         }
         if frame.rounds != 0 {
-            e.store_imm(super::enc::Size::D, Mem::at(reg::RBP, frame.rounds), MAY_GOTO_ROUNDS as i32);
+            e.store_imm(Size::D, Mem::at(reg::RBP, frame.rounds), MAY_GOTO_ROUNDS as i32);
         }
+        if frame.tails != 0 {
+            e.store(Size::D, Mem::at(reg::RBP, frame.tails), reg::R10);
+        }
+    }
+
+    /// Generates the C function around a program that makes tail calls.
+    fn start_counting(&mut self) {
+        let e = &mut self.out.enc;
+        e.push(reg::RBP);
+        e.mov(true, reg::RBP, reg::RSP);
+        e.group_imm(true, group::SUB, reg::RSP, 16);
+        e.store_imm(Size::W, Mem::at(reg::RSP, 0), 0);
+        e.mov(true, reg::R10, reg::RSP);
+        self.out.call(Label::Func(0));
+        self.out.enc.leave();
+        self.out.enc.ret();
+        self.out.align(16);
     }
 
     /// Generates the return from the function.
     pub(super) fn leave(&mut self) {
+        self.take_down();
+        self.out.enc.ret();
+    }
+
+    /// Generates what makes the registers and the stack those of the caller again.
+    pub(super) fn take_down(&mut self) {
         let frame = self.frame;
         let e = &mut self.out.enc;
         for r in (6..=9).rev() {
@@ -63,12 +94,12 @@ impl Gen<'_> {
         } else if frame.framed {
             e.pop(reg::RBP);
         }
-        e.ret();
     }
 
-    /// Looks through a function for what its frame must hold.
-    fn plan(&self, f: Func) -> Frame {
+    /// Looks through a function for what its frame must hold; `leaves`: it may leave the program.
+    fn plan(&self, f: Func, leaves: bool) -> Frame {
         let (mut saved, mut deepest, mut fp, mut calls, mut may_goto) = (0u16, 0i32, false, false, false);
+        let mut tails = false;
         for at in f.start..f.end {
             if self.flow.mark(at) & SECOND != 0 {
                 continue;
@@ -79,6 +110,7 @@ impl Gen<'_> {
             }
             may_goto |= i.code == op::JMP | op::JCOND;
             calls |= i.code == op::CALL && self.is_real_call(at, i);
+            tails |= i.is_helper_call() && self.flow.helper(i.imm as u32).is_some_and(|h| h.how == HelperCall::TailCall);
             // An access at a fixed place needs the stack down to there; once the pointer is copied, all of it is needed.
             let memory = |base: u8| base == op::FP;
             let (through, copied) = match i.class() {
@@ -101,17 +133,16 @@ impl Gen<'_> {
         }
         let framed = fp || calls || may_goto;
         let mut size = (-deepest + 7) & !7;
-        let rounds = if may_goto {
-            size += 8;
-            -size
-        } else {
-            0
+        let mut word = |wanted: bool| {
+            size += if wanted { 8 } else { 0 };
+            if wanted { -size } else { 0 }
         };
+        let (rounds, tails, ctx) = (word(may_goto), word(leaves), word(tails));
         // Two words are pushed before; calls want a multiple of sixteen.
         if calls && (size + 8 * saved.count_ones() as i32) % 16 != 0 {
             size += 8;
         }
-        Frame { framed, size, saved, rounds }
+        Frame { framed, size, saved, rounds, tails, ctx }
     }
 
     fn is_real_call(&self, at: usize, i: Insn) -> bool {

@@ -12,6 +12,8 @@ pub(super) enum Label {
     Insn(usize),
     /// A function's first machine instruction, by number.
     Func(usize),
+    /// A place inside one instruction's code.
+    Local(usize),
     /// The code that saves vector registers.
     SaveVectors,
 }
@@ -37,9 +39,19 @@ pub(super) struct Draft {
     items: Vec<(usize, Item)>,
     insns: Vec<Place>,
     funcs: Vec<Place>,
+    locals: Vec<Place>,
     save_vectors: Option<Place>,
     /// Four-byte displacements inside straight code: where, items before, what they point to.
     refs: Vec<(Place, Label)>,
+}
+
+/// Code without gaps.
+pub(super) struct Done {
+    pub code: Vec<u8>,
+    /// Where each slot went.
+    pub insns: Vec<u32>,
+    /// Where the first function went.
+    pub main: usize,
 }
 
 impl Draft {
@@ -63,6 +75,22 @@ impl Draft {
     pub fn func(&mut self) {
         let here = self.here();
         self.funcs.push(here);
+    }
+
+    /// Makes a label that [`Draft::bind`] puts somewhere.
+    pub fn local(&mut self) -> Label {
+        self.locals.push(Place::default());
+        Label::Local(self.locals.len() - 1)
+    }
+
+    /// Puts a label here.
+    pub fn bind(&mut self, label: Label) {
+        let here = self.here();
+        if let Label::Local(n) = label
+            && let Some(p) = self.locals.get_mut(n)
+        {
+            *p = here;
+        }
     }
 
     pub fn save_vectors(&mut self) {
@@ -104,9 +132,8 @@ impl Draft {
         (self.enc.len() + most.sum::<usize>(), helper.unwrap_or(0))
     }
 
-    /// Puts the code together for the address `base`, and tells where each slot went. `reaches` tells which helpers a
-    /// near call reaches.
-    pub fn finish(mut self, base: u64, reaches: impl Fn(u64) -> bool) -> (Vec<u8>, Vec<u32>) {
+    /// Puts the code together for the address `base`. `reaches` tells which helpers a near call reaches.
+    pub fn finish(mut self, base: u64, reaches: impl Fn(u64) -> bool) -> Done {
         for (_, item) in &mut self.items {
             if let Item::Call { func, near } = item {
                 *near = reaches(*func);
@@ -121,8 +148,8 @@ impl Draft {
             before = self.measure();
         }
         let code = self.assemble(&before, base);
-        let offsets = self.insns.iter().map(|p| self.offset(*p, &before) as u32).collect();
-        (code, offsets)
+        let insns = self.insns.iter().map(|p| self.offset(*p, &before) as u32).collect();
+        Done { code, insns, main: self.offset(self.place(Label::Func(0)), &before) }
     }
 
     /// Returns the bytes all items before each item take, and at the end all of them.
@@ -145,6 +172,7 @@ impl Draft {
         let place = match l {
             Label::Insn(n) => self.insns.get(n).copied(),
             Label::Func(n) => self.funcs.get(n).copied(),
+            Label::Local(n) => self.locals.get(n).copied(),
             Label::SaveVectors => self.save_vectors,
         };
         place.unwrap_or_default()

@@ -13,8 +13,14 @@
 //!   rbp       caller's rbp             <- r10
 //!   rbp - n   the program's stack, n of at most 512 bytes
 //!             rounds left for may_goto, if the function has one
+//!             address of the count of tail calls, if the function may make one
+//!             r1 of a tail call, while the helper is asked
 //!             saved rbx, r13, r14, r15: those the function writes
 //! ```
+//!
+//! A program that makes tail calls starts with a small C function that holds the count of tail calls in its frame and calls
+//! the program proper with the count's address in machine register r10, which functions that may make tail calls keep and
+//! pass on. A tail call takes its function's frame down and jumps to the other program proper: the count outlives the frames.
 //!
 //! No instruction touches a vector register, except those that save and restore them around a helper marked so.
 
@@ -32,11 +38,11 @@ use skep_isa::{Insn, op};
 use self::enc::reg;
 use self::frame::Frame;
 use self::layout::{Draft, Label};
-use super::CompileError;
+use super::{CompileError, Made};
 use super::live::{Facts, Regs};
 use crate::check::{FUNC, Flow, LOOP, Malformed, SECOND, TARGET};
 use crate::env::Env;
-use crate::exec::{self, Exec};
+use crate::exec;
 
 /// The features of a machine that generated code may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -66,7 +72,7 @@ impl Cpu {
 const MOST: usize = 1 << 28;
 const LOOP_ALIGN: usize = 16;
 
-pub(super) fn compile(insns: &[Insn], env: &Env<'_>, flow: &Flow, cpu: Cpu) -> Result<(Exec, Vec<u32>), CompileError> {
+pub(super) fn compile(insns: &[Insn], env: &Env<'_>, flow: &Flow, cpu: Cpu) -> Result<Made, CompileError> {
     let facts = Facts::of(insns, env, flow);
     let mut g = Gen {
         insns,
@@ -86,8 +92,8 @@ pub(super) fn compile(insns: &[Insn], env: &Env<'_>, flow: &Flow, cpu: Cpu) -> R
     }
     let memory = |errno| CompileError::Memory { errno };
     let draft = exec::Draft::new(size, near).map_err(memory)?;
-    let (code, offsets) = g.out.finish(draft.base(), |f| draft.reaches(f));
-    Ok((draft.seal(&code).map_err(memory)?, offsets))
+    let done = g.out.finish(draft.base(), |f| draft.reaches(f));
+    Ok(Made { exec: draft.seal(&done.code).map_err(memory)?, offsets: done.insns, tail: done.main })
 }
 
 /// Returns the machine register of a BPF register.
@@ -200,7 +206,7 @@ impl Gen<'_> {
             op::PSEUDO_MAP_IDX => map.map_or(0, |m| m.handle),
             op::PSEUDO_MAP_IDX_VALUE => map.map_or(0, |m| m.value.wrapping_add(u64::from(upper))),
             op::PSEUDO_FUNC => {
-                let Some(f) = self.function_at((at as i64 + 1 + i64::from(i.imm)) as usize) else { return false };
+                let Some(f) = self.flow.function_at((at as i64 + 1 + i64::from(i.imm)) as usize) else { return false };
                 self.out.address(d, Label::Func(f));
                 return true;
             }
@@ -208,10 +214,6 @@ impl Gen<'_> {
         };
         self.out.enc.mov_imm(d, value);
         true
-    }
-
-    fn function_at(&self, start: usize) -> Option<usize> {
-        self.flow.funcs.binary_search_by_key(&start, |f| f.start).ok()
     }
 
     /// Says that the flags now tell whether machine register `r` is zero.

@@ -1,0 +1,262 @@
+//! Tail calls, on every engine: how many, which slots, what survives, and what is asked of the helper.
+#![cfg(target_arch = "x86_64")]
+
+mod suite;
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use skep_isa::{MapShape, ShapeKind, text};
+use skep_vm::{Code, Env, HelperCall, HelperImpl, Malformed, MapRef, interp, tail};
+
+const TAIL_CALL: u32 = 12;
+const SLOTS: u32 = 4;
+
+/// A process with one program array: what a host of the engines has to do.
+struct Host {
+    slots: [AtomicU32; SLOTS as usize],
+    table: tail::Table,
+    targets: RefCell<Vec<Arc<tail::Target>>>,
+    asked: Cell<u32>,
+    /// Generated code knows the array; else every call asks.
+    known: bool,
+}
+
+thread_local! {
+    static HOST: Cell<*const Host> = const { Cell::new(std::ptr::null()) };
+}
+
+unsafe extern "C" fn tail_call(_ctx: u64, map: u64, index: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: each test keeps its host until the end.
+    let host = unsafe { &*HOST.get() };
+    assert_eq!(map, 0x1111);
+    host.asked.set(host.asked.get() + 1);
+    let Some(slot) = u32::try_from(index).ok().and_then(|n| host.slots.get(n as usize)) else { return 0 };
+    let id = slot.load(Relaxed);
+    let targets = host.targets.borrow();
+    let Some(target) = targets.iter().find(|t| t.id() == id) else { return 0 };
+    host.table.set(index as u32, target);
+    target.address()
+}
+
+/// Calls `n` times back.
+unsafe extern "C" fn repeat(n: u64, callback: u64, data: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: the program passes the address of one of its functions.
+    let f: skep_vm::HelperFn = unsafe { std::mem::transmute(callback as *const ()) };
+    for round in 0..n {
+        // SAFETY: as above.
+        unsafe { f(round, data, 0, 0, 0) };
+    }
+    n
+}
+
+fn helpers(id: u32) -> Option<HelperImpl> {
+    match id {
+        TAIL_CALL => Some(HelperImpl { func: tail_call, how: HelperCall::TailCall }),
+        0x9000 => Some(HelperImpl::plain(repeat)),
+        _ => None,
+    }
+}
+
+impl Host {
+    fn new(known: bool) -> Box<Self> {
+        let host = Box::new(Self {
+            slots: Default::default(),
+            table: tail::Table::new(SLOTS),
+            targets: RefCell::default(),
+            asked: Cell::new(0),
+            known,
+        });
+        HOST.set(&raw const *host);
+        host
+    }
+
+    fn with_env<T>(&self, f: impl FnOnce(&Env<'_>) -> T) -> T {
+        let targets = if self.known { self.table.address() } else { 0 };
+        let base = self.slots.as_ptr() as u64;
+        let shape = MapShape { base, stride: 4, entries: SLOTS, kind: ShapeKind::ProgArray { targets } };
+        f(&Env { maps: &[MapRef { handle: 0x1111, value: base, shape }], helper: &helpers })
+    }
+
+    /// Makes program `id` known, and puts it into a slot.
+    fn put(&self, slot: usize, id: u32, asm: &str) {
+        let insns = text::assemble(asm).unwrap_or_else(|e| panic!("{asm}: {e}"));
+        let target = self.with_env(|env| {
+            // SAFETY: test programs stay inside the memory they are given.
+            let code = unsafe { Code::compile(&insns, env) }.unwrap();
+            tail::Target::new(id, Some(code), Some(interp::Program::new(&insns, env).unwrap()))
+        });
+        self.targets.borrow_mut().push(Arc::new(target));
+        self.slots[slot].store(id, Relaxed);
+    }
+
+    fn run(&self, engine: &str, asm: &str, ctx: u64) -> u64 {
+        let insns = text::assemble(asm).unwrap_or_else(|e| panic!("{asm}: {e}"));
+        self.with_env(|env| suite::run_in(engine, &insns, env, [ctx, 0, 0, 0, 0])).unwrap_or_else(|e| panic!("{engine}: {e}"))
+    }
+}
+
+/// Every engine, with the array known to generated code and not.
+fn everywhere(test: impl Fn(&str, &Host)) {
+    for engine in suite::ENGINES {
+        for known in [true, false] {
+            test(engine, &Host::new(known));
+        }
+    }
+}
+
+/// Counts its runs in the context and calls slot 0.
+const AGAIN: &str = "ldxdw r6, [r1]\nadd r6, 1\nstxdw [r1], r6\nlddw r2, map 0\nmov r3, 0\ncall 12\nmov r0, r6\nexit";
+
+#[test]
+fn a_program_that_calls_itself_runs_34_times_in_every_run() {
+    everywhere(|engine, host| {
+        host.put(0, 5, AGAIN);
+        let mut runs = 0u64;
+        for round in 1..4 {
+            assert_eq!(host.run(engine, AGAIN, &raw mut runs as u64), 34 * round, "{engine}");
+            assert_eq!(runs, 34 * round, "{engine}");
+        }
+    });
+}
+
+#[test]
+fn the_same_code_may_be_run_again_and_counts_anew() {
+    let host = Host::new(true);
+    host.put(0, 5, AGAIN);
+    let target = host.targets.borrow()[0].clone();
+    let mut runs = 0u64;
+    for round in 1..4 {
+        // SAFETY: the program adds to its context.
+        unsafe { target.code().unwrap().entry()((&raw mut runs).cast()) };
+        assert_eq!(runs, 34 * round);
+    }
+}
+
+#[test]
+fn nothing_to_call_falls_through() {
+    everywhere(|engine, host| {
+        host.put(1, 5, "mov r0, 55\nexit");
+        host.slots[2].store(99, Relaxed);
+        let call = |index: &str| {
+            let asm = format!(
+                "mov r6, 1\nmov r7, 2\nmov r8, 3\nmov r9, 4\nlddw r2, map 0\nlddw r3, {index}\ncall 12\nmov r0, r6\nlsh r0, 8\nor r0, r7\nlsh r0, 8\nor r0, r8\nlsh r0, 8\nor r0, r9\nexit"
+            );
+            host.run(engine, &asm, 0)
+        };
+        for none in ["0", "2", "3", "4", "0x7fffffff", "0x80000000", "0xffffffff", "0xffffffff00000000"] {
+            assert_eq!(call(none), 0x0102_0304, "{engine}: {none}");
+        }
+        assert_eq!(call("1"), 55, "{engine}");
+        // The index is a u32.
+        assert_eq!(call("0xdead00000001"), 55, "{engine}");
+    });
+}
+
+#[test]
+fn a_tail_call_from_a_function_returns_to_its_caller() {
+    everywhere(|engine, host| {
+        // Destroys what it may: its own r6 to r9 and its whole stack.
+        host.put(
+            1,
+            5,
+            "mov r6, -1\nmov r7, -1\nmov r8, -1\nmov r9, -1\nstdw [r10-512], -1\nmov r2, r10\nldxdw r0, [r1]\nadd r0, 100\nexit",
+        );
+        let asm = "mov r6, 6\nmov r9, 9\nstdw [r10-8], 77\nstdw [r10-256], 1000\ncall local f\nmul r0, r6\nmul r0, r9\nldxdw r1, [r10-8]\nadd r0, r1\n\
+                   ldxdw r1, [r10-256]\nadd r0, r1\nexit\n\
+                   f: mov r7, 7\nmov r8, 8\nstdw [r10-8], 1\nlddw r2, map 0\nmov r3, 1\ncall 12\nmov r0, 1\nexit";
+        let mut word = 11u64;
+        assert_eq!(host.run(engine, asm, &raw mut word as u64), 111 * 54 + 1077, "{engine}");
+    });
+}
+
+#[test]
+fn functions_share_the_count_of_their_program() {
+    everywhere(|engine, host| {
+        host.put(0, 5, AGAIN);
+        // 20 tail calls in a function, each returning here at once; then a chain with what is left.
+        host.put(1, 6, "ldxdw r2, [r1]\nadd r2, 1\nstxdw [r1], r2\nmov r0, 0\nexit");
+        let asm = "mov r6, r1\nmov r7, 20\nl: mov r1, r6\ncall local g\nsub r7, 1\njne r7, 0, l\nmov r1, r6\ncall local f\nldxdw r0, [r6]\nexit\n\
+                   f: lddw r2, map 0\nmov r3, 0\ncall 12\nmov r0, 0\nexit\n\
+                   g: mov r8, 8\ncall local h\nexit\nh: lddw r2, map 0\nmov r3, 1\ncall 12\nmov r0, 0\nexit";
+        let mut runs = 0u64;
+        host.run(engine, asm, &raw mut runs as u64);
+        assert_eq!(runs, 33, "{engine}");
+    });
+}
+
+#[test]
+fn which_array_it_is_need_not_be_known() {
+    everywhere(|engine, host| {
+        host.put(3, 5, "mov r0, 55\nexit");
+        let asm = "mov r3, 3\njeq r1, 0, other\nlddw r2, map 0\nja call\nother: lddw r2, map 0\ncall: call 12\nmov r0, 1\nexit";
+        assert_eq!(host.run(engine, asm, 0), 55, "{engine}");
+        assert_eq!(host.run(engine, asm, 1), 55, "{engine}");
+    });
+}
+
+#[test]
+fn the_context_arrives_and_registers_of_the_caller_do_not_matter() {
+    everywhere(|engine, host| {
+        host.put(0, 5, "mov r0, r1\nexit");
+        let asm = "mov r6, r1\nmov r1, 9\nmov r4, 4\nmov r5, 5\nmov r1, r6\nadd r1, 8\nmay_goto e\ne: lddw r2, map 0\nmov r3, 0\ncall 12\nmov r0, 1\nexit";
+        assert_eq!(host.run(engine, asm, 1000), 1008, "{engine}");
+    });
+}
+
+#[test]
+fn slots_may_change_at_any_time_and_the_helper_is_asked_once() {
+    let host = Host::new(true);
+    host.put(0, 5, "mov r0, 5\nexit");
+    let asm = "lddw r2, map 0\nmov r3, 0\ncall 12\nmov r0, 1\nexit";
+    let insns = text::assemble(asm).unwrap();
+    // SAFETY: the programs touch no memory.
+    let code = host.with_env(|env| unsafe { Code::compile(&insns, env) }).unwrap();
+    // SAFETY: as above.
+    let run = || (0..3).map(|_| unsafe { code.entry()(std::ptr::null_mut()) }).collect::<Vec<_>>();
+    assert_eq!((run(), host.asked.take()), (vec![5; 3], 1));
+    host.put(0, 6, "mov r0, 6\nexit");
+    assert_eq!((run(), host.asked.take()), (vec![6; 3], 1));
+    host.slots[0].store(0, Relaxed);
+    assert_eq!((run(), host.asked.take()), (vec![1; 3], 0));
+    // Somebody else's program that cannot be had here: asked every time, and never taken for another.
+    host.slots[0].store(7, Relaxed);
+    assert_eq!((run(), host.asked.take()), (vec![1; 3], 3));
+    host.slots[0].store(6, Relaxed);
+    assert_eq!((run(), host.asked.take()), (vec![6; 3], 0));
+    assert_eq!(host.table.find(6).map(|t| t.id()), Some(6));
+    assert!(host.table.find(9).is_none());
+}
+
+#[test]
+fn a_program_may_call_back_and_leave_but_not_from_the_callback() {
+    everywhere(|engine, host| {
+        host.put(
+            0,
+            5,
+            "mov r1, 3\nlddw r2, func cb\nstdw [r10-8], 0\nmov r3, r10\nadd r3, -8\ncall 0x9000\nldxdw r0, [r10-8]\nexit\n\
+                        cb: ldxdw r3, [r2]\nadd r3, 7\nstxdw [r2], r3\nmov r0, 0\nexit",
+        );
+        assert_eq!(host.run(engine, "lddw r2, map 0\nmov r3, 0\ncall 12\nmov r0, 1\nexit", 0), 21, "{engine}");
+    });
+    let host = Host::new(true);
+    let asm = "mov r1, 1\nlddw r2, func cb\nmov r3, 0\ncall 0x9000\nexit\ncb: call local f\nexit\nf: lddw r2, map 0\nmov r3, 0\ncall 12\nmov r0, 0\nexit";
+    let insns = text::assemble(asm).unwrap();
+    let refused = host.with_env(|env| interp::Program::new(&insns, env)).map(|_| ());
+    assert_eq!(refused, Err(interp::RunError::Malformed(Malformed::TailCallInCallback { insn: 6 })));
+}
+
+#[test]
+fn an_engine_that_lacks_the_program_says_so_or_falls_through() {
+    let host = Host::new(true);
+    host.targets.borrow_mut().push(Arc::new(tail::Target::new(5, None, None)));
+    host.slots[0].store(5, Relaxed);
+    let asm = "lddw r2, map 0\nmov r3, 0\ncall 12\nmov r0, 1\nexit";
+    for _ in 0..2 {
+        assert_eq!(host.run("jit", asm, 0), 1);
+    }
+    let insns = text::assemble(asm).unwrap();
+    let got = host.with_env(|env| suite::run_in("interp", &insns, env, [0; 5]));
+    assert_eq!(got, Err("instruction `3`: program `5` is compiled and cannot be interpreted".to_owned()));
+}
