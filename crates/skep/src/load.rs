@@ -111,9 +111,11 @@ impl<'a> Loader<'a> {
     pub fn load(&self, object: &Object) -> Result<Loaded, LoadError> {
         // Verify first: a rejected object leaves nothing behind.
         let mut verified = Vec::new();
+        let mut options = skep_verifier::Options::default();
+        options.offered_only = true;
         for (i, program) in object.programs.iter().enumerate().filter(|(_, p)| p.autoload) {
             let linked = object.link(i)?;
-            let proof = skep_verifier::verify(&linked, &skep_verifier::Options::default()).map_err(|r| LoadError::Rejected(Box::new(r)))?;
+            let proof = skep_verifier::verify(&linked, &options).map_err(|r| LoadError::Rejected(Box::new(r)))?;
             if let Some(id) = proof.info().helpers.iter().find(|id| crate::helpers::implementation(**id).is_none()) {
                 let name = skep_isa::helper::by_id(*id).map_or("unknown", |h| h.name);
                 return Err(LoadError::Helper { program: program.name.clone(), helper: format!("{name}#{id}") });

@@ -49,6 +49,9 @@ pub struct Options {
     pub allow_uninit_stack: bool,
     /// When to end paths at states that were walked before.
     pub prune: Prune,
+    /// Refuse helpers that cannot be called here ([`Helper::refused`](skep_isa::Helper::refused)), not only those that the kernel does
+    /// not have: for programs that will run, not only be judged.
+    pub offered_only: bool,
 }
 
 /// Tells how eagerly paths are ended at states that were walked before.
@@ -67,7 +70,14 @@ pub enum Prune {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { log_level: 1, limit: 1_000_000, strict_alignment: false, allow_uninit_stack: false, prune: Prune::Usual }
+        Self {
+            log_level: 1,
+            limit: 1_000_000,
+            strict_alignment: false,
+            allow_uninit_stack: false,
+            prune: Prune::Usual,
+            offered_only: false,
+        }
     }
 }
 

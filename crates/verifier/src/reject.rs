@@ -143,6 +143,12 @@ pub enum Reason {
     NoSuchHelper { id: HelperId },
     #[error("program of this type cannot use helper {name}#{id}")]
     HelperNotAllowed { name: String, id: HelperId },
+    #[error("helper {name}#{id} cannot be called outside the kernel: {why}")]
+    NotOffered { name: String, id: HelperId, why: &'static str },
+    #[error("helper call might sleep in a non-sleepable prog")]
+    MightSleep,
+    #[error("helper access to the packet is not allowed")]
+    PacketToHelper,
     #[error("cannot call GPL-restricted function from non-GPL compatible program")]
     NeedsGpl { name: String },
     #[error("cannot pass map_type {kind} into func {name}#{id}")]

@@ -269,8 +269,7 @@ impl Assembler {
             }
             "" => return Err(c.expected("a helper, `local` and a label, or a register")),
             name => {
-                let known = helper::HELPERS.iter().find(|h| h.name == name.strip_prefix("bpf_").unwrap_or(name) || h.name == name);
-                let Some(h) = known else { return Err(c.error_at(start, AsmErrorKind::UnknownHelper(name.to_owned()))) };
+                let Some(h) = helper::by_name(name) else { return Err(c.error_at(start, AsmErrorKind::UnknownHelper(name.to_owned()))) };
                 self.out.push(Insn::call(h.id));
             }
         }

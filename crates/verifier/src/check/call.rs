@@ -24,6 +24,10 @@ impl Walk<'_> {
         let id = i.imm as u32;
         let h = helper::by_id(id).ok_or(Reason::NoSuchHelper { id })?;
         self.check_allowed(h)?;
+        if let (true, Some(why)) = (self.opts.offered_only, h.refused) {
+            return Err(Reason::NotOffered { name: full_name(h), id, why });
+        }
+        check_known(h)?;
         let mut call = Call::default();
         for (n, arg) in h.args.iter().enumerate() {
             self.argument(h, n as u8 + 1, *arg, &mut call)?;
@@ -31,6 +35,9 @@ impl Walk<'_> {
         if let Some(id) = call.release {
             self.state.refs.retain(|r| r.id != id);
             self.state.invalidate(|r| r.reference == id);
+        }
+        if h.moves_packet {
+            self.state.invalidate(|r| r.kind.is_packet() || r.kind == Kind::PacketEnd);
         }
         self.info.helpers.insert(id);
         for r in 0..=5 {
@@ -68,6 +75,7 @@ impl Walk<'_> {
             "get_func_arg" | "get_func_arg_cnt" => trampoline,
             "get_func_ret" => trampoline && !entry_only,
             "get_func_ip" | "get_attach_cookie" => !tracing || trampoline,
+            "seq_printf" | "seq_write" | "seq_printf_btf" => attach == Some(A::TraceIter),
             _ => true,
         };
         if !allowed {
@@ -75,6 +83,9 @@ impl Walk<'_> {
         }
         if h.gpl_only && !self.prog.gpl {
             return Err(Reason::NeedsGpl { name: full_name(h) });
+        }
+        if h.sleeps && !self.prog.sleepable {
+            return Err(Reason::MightSleep);
         }
         Ok(())
     }
@@ -94,24 +105,33 @@ impl Walk<'_> {
             }
             ArgType::MapKey => {
                 let size = self.call_spec(call).map_or(0, |m| m.key_size);
-                self.memory(reg, &r, size, Access::Read)
+                self.memory(h, reg, &r, size, Access::Read)
             }
             ArgType::MapValue => {
                 let size = self.call_spec(call).map_or(0, |m| m.value_size);
-                self.memory(reg, &r, size, Access::Read)
+                self.memory(h, reg, &r, size, Access::Read)
             }
             ArgType::UninitMapValue => {
                 let size = self.call_spec(call).map_or(0, |m| m.value_size);
-                self.memory(reg, &r, size, Access::Write)
+                self.memory(h, reg, &r, size, Access::Write)
+            }
+            ArgType::Scalar if r.is_scalar() => Ok(()),
+            ArgType::Scalar => Err(wrong(reg, &r, "scalar")),
+            ArgType::CtxOrNull if r.is_zero() => Ok(()),
+            ArgType::FixedMem(size) => self.memory(h, reg, &r, size, Access::Read),
+            ArgType::FixedMemWrite(size) => {
+                aligned(&r, size)?;
+                self.memory(h, reg, &r, size, Access::Read)?;
+                self.memory(h, reg, &r, size, Access::Write)
             }
             // Checked with their sizes.
-            ArgType::Mem | ArgType::UninitMem => {
+            ArgType::Mem | ArgType::MemWrite | ArgType::UninitMem => {
                 if r.is_scalar() || r.nullable {
                     return Err(wrong(reg, &r, MEMORY));
                 }
                 Ok(())
             }
-            ArgType::MemOrNull => {
+            ArgType::MemOrNull | ArgType::UninitMemOrNull => {
                 if (r.is_scalar() && !r.is_zero()) || r.nullable {
                     return Err(wrong(reg, &r, MEMORY));
                 }
@@ -128,7 +148,7 @@ impl Walk<'_> {
                 call.alloc = u32::try_from(n).ok().filter(|n| u64::from(*n) < MAX_SIZE).ok_or(Reason::UnboundedSize { reg })?;
                 Ok(())
             }
-            ArgType::Ctx => {
+            ArgType::Ctx | ArgType::CtxOrNull => {
                 if r.kind != Kind::Ctx {
                     return Err(wrong(reg, &r, "ctx"));
                 }
@@ -148,17 +168,8 @@ impl Walk<'_> {
                 Ok(())
             }
             ArgType::UninitLong => {
-                let aligned = match r.kind {
-                    Kind::Stack(_) | Kind::Value(_) | Kind::Mem(_) | Kind::Record(_) => {
-                        let low = r.val.bits.add(crate::tnum::Tnum::constant(i64::from(r.off) as u64));
-                        (low.value | low.mask) & 7 == 0
-                    }
-                    _ => true,
-                };
-                if !aligned {
-                    return Err(Reason::Misaligned { what: "memory", off: format!("{}+{}", r.val.bits, r.off), size: 8 });
-                }
-                self.memory(reg, &r, 8, Access::Write)
+                aligned(&r, 8)?;
+                self.memory(h, reg, &r, 8, Access::Write)
             }
             ArgType::ConstStr => self.string(h, reg, &r, call),
             ArgType::Func if matches!(r.kind, Kind::Func(_)) => Ok(()),
@@ -217,10 +228,10 @@ impl Walk<'_> {
             return Err(Reason::UnboundedSize { reg });
         }
         let arg = h.args.get(of as usize - 1).copied().unwrap_or(ArgType::None);
-        if arg == ArgType::MemOrNull && mem.is_zero() {
+        if matches!(arg, ArgType::MemOrNull | ArgType::UninitMemOrNull) && mem.is_zero() {
             return if range.umax == 0 { Ok(()) } else { Err(wrong(of, &mem, MEMORY)) };
         }
-        let access = if arg == ArgType::UninitMem { Access::Write } else { Access::Read };
+        let access = if matches!(arg, ArgType::UninitMem | ArgType::UninitMemOrNull) { Access::Write } else { Access::Read };
         if let Some((at, text, data)) = call.format.take() {
             // snprintf: the format is known, so is the number of words it reads.
             let words = self.format_words(&text, data)?;
@@ -229,11 +240,12 @@ impl Walk<'_> {
             }
             call.format = Some((at, text, data));
         }
-        self.memory(of, &mem, range.umax as u32, access)
+        self.memory(h, of, &mem, range.umax as u32, access)?;
+        if arg == ArgType::MemWrite { self.memory(h, of, &mem, range.umax as u32, Access::Write) } else { Ok(()) }
     }
 
     /// Checks `size` bytes of memory for a helper.
-    fn memory(&mut self, reg: u8, r: &Reg, size: u32, access: Access) -> Result<(), Reason> {
+    fn memory(&mut self, h: &Helper, reg: u8, r: &Reg, size: u32, access: Access) -> Result<(), Reason> {
         if r.nullable {
             return Err(wrong(reg, r, MEMORY));
         }
@@ -243,6 +255,7 @@ impl Walk<'_> {
             Kind::Stack(_) => Ok(()),
             Kind::Value(map) => self.check_value(reg, r, map, 0, size, access),
             Kind::Mem(_) | Kind::Record(_) => self.check_region(reg, r, 0, size),
+            Kind::Packet | Kind::PacketMeta if !h.packet => Err(Reason::PacketToHelper),
             Kind::Packet | Kind::PacketMeta if self.prog.prog_type == skep_isa::ProgramType::Xdp => self.check_region(reg, r, 0, size),
             _ => Err(wrong(reg, r, MEMORY)),
         }
@@ -296,6 +309,24 @@ impl Walk<'_> {
         };
         self.state.set(0, r0);
     }
+}
+
+/// Refuses helpers whose arguments or results are of kinds that the walk does not model.
+fn check_known(h: &Helper) -> Result<(), Reason> {
+    use RetType as R;
+    if matches!(h.ret, R::Integer | R::Void | R::MapValueOrNull | R::AllocMemOrNull | R::Mem(_)) {
+        return Ok(());
+    }
+    Err(Reason::Unsupported { what: "what this helper returns" })
+}
+
+fn aligned(r: &Reg, size: u32) -> Result<(), Reason> {
+    let low = r.val.bits.add(crate::tnum::Tnum::constant(i64::from(r.off) as u64));
+    let known = matches!(r.kind, Kind::Stack(_) | Kind::Value(_) | Kind::Mem(_) | Kind::Record(_));
+    if known && (low.value | low.mask) & u64::from(size - 1) != 0 {
+        return Err(Reason::Misaligned { what: "memory", off: format!("{}+{}", r.val.bits, r.off), size });
+    }
+    Ok(())
 }
 
 const MEMORY: &str = "fp, pkt, pkt_meta, map_key, map_value, mem, ringbuf_mem, buf, trusted_ptr_";
