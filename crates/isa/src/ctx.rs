@@ -11,8 +11,10 @@ pub struct Field {
     pub off: u32,
     /// Size in bytes.
     pub size: u32,
-    /// The program may store to it.
+    /// The program may store to it, in its whole width.
     pub writable: bool,
+    /// Narrower aligned loads are allowed.
+    pub narrow: bool,
     /// What a load yields.
     pub kind: FieldKind,
 }
@@ -21,23 +23,37 @@ pub struct Field {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FieldKind {
-    /// A number; narrower aligned loads are allowed.
+    /// A number.
     Scalar,
+    /// Bytes: aligned loads, and stores when writable, of any width.
+    Bytes,
     /// Start of the packet.
     Packet,
     /// End of the packet.
     PacketEnd,
     /// Start of the metadata before the packet.
     PacketMeta,
+    /// A socket, or NULL; an eight-byte load.
+    SockCommonOrNull,
+    /// A full socket, or NULL; an eight-byte load.
+    SocketOrNull,
+    /// A full socket; an eight-byte load.
+    Socket,
+    /// What a flow dissector fills in; an eight-byte load.
+    FlowKeys,
 }
 
 /// A context layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
+    /// First byte a program may touch.
+    pub first: u32,
     /// Size in bytes; no access may pass it.
     pub size: u32,
-    /// The fields in order of offset, or empty when every aligned eight-byte word is a readable scalar.
+    /// The fields in order of offset, or empty when aligned loads of any width yield numbers.
     pub fields: &'static [Field],
+    /// Without fields: the program may store to it.
+    pub writable: bool,
 }
 
 /// The tracing frame (fentry, fexit, fmod_ret, fsession and their multi forms): eight-byte words around the pointer
@@ -88,38 +104,345 @@ pub mod pt_regs {
     pub const SIZE: u32 = 168;
 }
 
-const fn f(name: &'static str, off: u32, size: u32, writable: bool, kind: FieldKind) -> Field {
-    Field { name, off, size, writable, kind }
+/// A field that is read in its whole width only.
+const fn whole(name: &'static str, off: u32, size: u32, kind: FieldKind) -> Field {
+    Field { name, off, size, writable: false, narrow: false, kind }
 }
 
+/// A number that may also be read in part.
+const fn read(name: &'static str, off: u32, size: u32) -> Field {
+    Field { name, off, size, writable: false, narrow: true, kind: Scalar }
+}
+
+/// A number that may be read, also in part, and written.
+const fn write(name: &'static str, off: u32, size: u32) -> Field {
+    Field { name, off, size, writable: true, narrow: true, kind: Scalar }
+}
+
+const fn fields(size: u32, fields: &'static [Field]) -> Layout {
+    Layout { first: 0, size, fields, writable: false }
+}
+
+const fn words(size: u32) -> Layout {
+    fields(size, &[])
+}
+
+use FieldKind::{Bytes, FlowKeys, Packet, PacketEnd, PacketMeta, Scalar, SockCommonOrNull};
+
 /// `struct xdp_md` (include/uapi/linux/bpf.h).
-pub const XDP_MD: Layout = Layout {
-    size: 24,
-    fields: &[
-        f("data", 0, 4, false, FieldKind::Packet),
-        f("data_end", 4, 4, false, FieldKind::PacketEnd),
-        f("data_meta", 8, 4, false, FieldKind::PacketMeta),
-        f("ingress_ifindex", 12, 4, false, FieldKind::Scalar),
-        f("rx_queue_index", 16, 4, false, FieldKind::Scalar),
-        f("egress_ifindex", 20, 4, false, FieldKind::Scalar),
+pub const XDP_MD: Layout = fields(
+    24,
+    &[
+        whole("data", 0, 4, Packet),
+        whole("data_end", 4, 4, PacketEnd),
+        whole("data_meta", 8, 4, PacketMeta),
+        whole("ingress_ifindex", 12, 4, Scalar),
+        whole("rx_queue_index", 16, 4, Scalar),
+        whole("egress_ifindex", 20, 4, Scalar),
     ],
+);
+
+/// `struct __sk_buff` (include/uapi/linux/bpf.h), bytes.
+pub const SK_BUFF_SIZE: u32 = 192;
+
+/// Who looks at `struct __sk_buff`: each sees and writes other fields (net/core/filter.c `*_is_valid_access`).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Skb {
+    Socket,
+    Tc,
+    Cgroup,
+    Lwt,
+}
+
+/// Number of fields of `struct __sk_buff`; a user may see fewer.
+const SK_BUFF_FIELDS: usize = 36;
+
+const fn sk_buff(user: Skb) -> ([Field; SK_BUFF_FIELDS], usize) {
+    let tc = matches!(user, Skb::Tc);
+    let sock = matches!(user, Skb::Socket);
+    let cgroup = matches!(user, Skb::Cgroup);
+    let lwt = matches!(user, Skb::Lwt);
+    // Who sees a field, who writes it.
+    let all: [(Field, bool, bool); SK_BUFF_FIELDS] = [
+        (read("len", 0, 4), true, false),
+        (read("pkt_type", 4, 4), true, false),
+        (read("mark", 8, 4), true, !sock),
+        (read("queue_mapping", 12, 4), true, tc),
+        (read("protocol", 16, 4), true, false),
+        (read("vlan_present", 20, 4), true, false),
+        (read("vlan_tci", 24, 4), true, false),
+        (read("vlan_proto", 28, 4), true, false),
+        (read("priority", 32, 4), true, !sock),
+        (read("ingress_ifindex", 36, 4), true, false),
+        (read("ifindex", 40, 4), true, false),
+        (read("tc_index", 44, 4), true, tc),
+        (whole("cb", 48, 20, Bytes), true, true),
+        (read("hash", 68, 4), true, false),
+        (read("tc_classid", 72, 4), tc, tc),
+        (whole("data", 76, 4, Packet), !sock, false),
+        (whole("data_end", 80, 4, PacketEnd), !sock, false),
+        (read("napi_id", 84, 4), true, false),
+        (read("family", 88, 4), sock || cgroup, false),
+        (whole("remote_ip4", 92, 4, Scalar), sock || cgroup, false),
+        (whole("local_ip4", 96, 4, Scalar), sock || cgroup, false),
+        (whole("remote_ip6[0]", 100, 4, Scalar), sock || cgroup, false),
+        (whole("remote_ip6[1]", 104, 4, Scalar), sock || cgroup, false),
+        (whole("remote_ip6[2]", 108, 4, Scalar), sock || cgroup, false),
+        (whole("remote_ip6[3]", 112, 4, Scalar), sock || cgroup, false),
+        (whole("local_ip6[0]", 116, 4, Scalar), sock || cgroup, false),
+        (whole("local_ip6[1]", 120, 4, Scalar), sock || cgroup, false),
+        (whole("local_ip6[2]", 124, 4, Scalar), sock || cgroup, false),
+        (whole("local_ip6[3]", 128, 4, Scalar), sock || cgroup, false),
+        (read("remote_port", 132, 4), sock || cgroup, false),
+        (read("local_port", 136, 4), sock || cgroup, false),
+        (whole("data_meta", 140, 4, PacketMeta), tc, false),
+        (whole("tstamp", 152, 8, Scalar), tc || cgroup, tc || cgroup),
+        (read("wire_len", 160, 4), tc, false),
+        (read("gso_segs", 164, 4), true, false),
+        (whole("sk", 168, 8, SockCommonOrNull), true, false),
+    ];
+    let mut out = [read("", 0, 0); SK_BUFF_FIELDS];
+    let (mut i, mut n) = (0, 0);
+    while i < all.len() {
+        let (mut f, seen, written) = all[i];
+        if seen {
+            f.writable = written && !(lwt && f.off == 12);
+            out[n] = f;
+            n += 1;
+        }
+        i += 1;
+    }
+    (out, n)
+}
+
+/// The fields behind `sk`, which everybody or only some see.
+const SK_BUFF_TAIL: [Field; 3] = [read("gso_size", 176, 4), whole("tstamp_type", 180, 1, Scalar), whole("hwtstamp", 184, 8, Scalar)];
+
+const fn with_tail(user: Skb) -> ([Field; SK_BUFF_FIELDS + 3], usize) {
+    let (head, n) = sk_buff(user);
+    let mut out = [read("", 0, 0); SK_BUFF_FIELDS + 3];
+    let (mut i, mut k) = (0, n);
+    while i < n {
+        out[i] = head[i];
+        i += 1;
+    }
+    out[k] = SK_BUFF_TAIL[0];
+    k += 1;
+    if matches!(user, Skb::Tc) {
+        out[k] = SK_BUFF_TAIL[1];
+        k += 1;
+    }
+    if matches!(user, Skb::Tc | Skb::Cgroup) {
+        out[k] = SK_BUFF_TAIL[2];
+        k += 1;
+    }
+    (out, k)
+}
+
+macro_rules! skb_layout {
+    ($(#[$doc:meta])* $name:ident, $user:expr) => {
+        $(#[$doc])*
+        pub const $name: Layout = {
+            const FIELDS: ([Field; SK_BUFF_FIELDS + 3], usize) = with_tail($user);
+            fields(SK_BUFF_SIZE, FIELDS.0.split_at(FIELDS.1).0)
+        };
+    };
+}
+
+skb_layout!(
+    /// `struct __sk_buff` as socket filters see it.
+    SK_BUFF_SOCKET,
+    Skb::Socket
+);
+skb_layout!(
+    /// `struct __sk_buff` as traffic control sees it.
+    SK_BUFF_TC,
+    Skb::Tc
+);
+skb_layout!(
+    /// `struct __sk_buff` as programs of a control group see it.
+    SK_BUFF_CGROUP,
+    Skb::Cgroup
+);
+skb_layout!(
+    /// `struct __sk_buff` as lightweight tunnels see it.
+    SK_BUFF_LWT,
+    Skb::Lwt
+);
+
+/// `struct __sk_buff` as flow dissectors see it.
+pub const SK_BUFF_FLOW: Layout =
+    fields(SK_BUFF_SIZE, &[whole("data", 76, 4, Packet), whole("data_end", 80, 4, PacketEnd), whole("flow_keys", 144, 8, FlowKeys)]);
+
+/// `struct bpf_sock` behind a pointer to a full socket.
+pub const SOCK: Layout = fields(
+    80,
+    &[
+        whole("bound_dev_if", 0, 4, Scalar),
+        read("family", 4, 4),
+        read("type", 8, 4),
+        read("protocol", 12, 4),
+        whole("mark", 16, 4, Scalar),
+        whole("priority", 20, 4, Scalar),
+        read("src_ip4", 24, 4),
+        read("src_ip6[0]", 28, 4),
+        read("src_ip6[1]", 32, 4),
+        read("src_ip6[2]", 36, 4),
+        read("src_ip6[3]", 40, 4),
+        read("src_port", 44, 4),
+        read("dst_port", 48, 4),
+        read("dst_ip4", 52, 4),
+        read("dst_ip6[0]", 56, 4),
+        read("dst_ip6[1]", 60, 4),
+        read("dst_ip6[2]", 64, 4),
+        read("dst_ip6[3]", 68, 4),
+        read("state", 72, 4),
+        read("rx_queue_mapping", 76, 4),
+    ],
+);
+
+/// `struct bpf_sock` behind a pointer to a socket of any kind: what request and time-wait sockets have too.
+pub const SOCK_COMMON: Layout = fields(
+    80,
+    &[
+        whole("bound_dev_if", 0, 4, Scalar),
+        read("family", 4, 4),
+        read("src_ip4", 24, 4),
+        read("src_ip6[0]", 28, 4),
+        read("src_ip6[1]", 32, 4),
+        read("src_ip6[2]", 36, 4),
+        read("src_ip6[3]", 40, 4),
+        read("src_port", 44, 4),
+        read("dst_port", 48, 4),
+        read("dst_ip4", 52, 4),
+        read("dst_ip6[0]", 56, 4),
+        read("dst_ip6[1]", 60, 4),
+        read("dst_ip6[2]", 64, 4),
+        read("dst_ip6[3]", 68, 4),
+        read("state", 72, 4),
+        read("rx_queue_mapping", 76, 4),
+    ],
+);
+
+/// `struct bpf_tcp_sock`: twenty words, two of eight bytes, four words.
+pub const TCP_SOCK: Layout = {
+    const FIELDS: [Field; 26] = {
+        let mut out = [whole("word", 0, 4, Scalar); 26];
+        let (mut i, mut off) = (0, 0);
+        while i < out.len() {
+            out[i].off = off;
+            if i == 20 || i == 21 {
+                out[i] = whole(if i == 20 { "bytes_received" } else { "bytes_acked" }, off, 8, Scalar);
+            }
+            off += out[i].size;
+            i += 1;
+        }
+        out
+    };
+    fields(112, &FIELDS)
 };
 
+/// `struct bpf_xdp_sock`.
+pub const XDP_SOCK: Layout = fields(4, &[whole("queue_id", 0, 4, Scalar)]);
+
+/// Bytes of `struct bpf_flow_keys`, all of which a flow dissector reads and writes.
+pub const FLOW_KEYS_SIZE: u32 = 56;
+
+/// `struct bpf_sock` as the context of programs that see a socket being made.
+pub const BPF_SOCK: Layout = fields(
+    80,
+    &[
+        write("bound_dev_if", 0, 4),
+        read("family", 4, 4),
+        read("type", 8, 4),
+        read("protocol", 12, 4),
+        write("mark", 16, 4),
+        write("priority", 20, 4),
+        read("dst_port", 48, 2),
+        read("dst_ip4", 52, 4),
+        read("dst_ip6[0]", 56, 4),
+        read("dst_ip6[1]", 60, 4),
+        read("dst_ip6[2]", 64, 4),
+        read("dst_ip6[3]", 68, 4),
+        read("state", 72, 4),
+        whole("rx_queue_mapping", 76, 4, Scalar),
+    ],
+);
+
 /// The context of uprobe-style programs: any aligned word of `struct pt_regs`.
-pub const PT_REGS: Layout = Layout { size: pt_regs::SIZE, fields: &[] };
+pub const PT_REGS: Layout = words(pt_regs::SIZE);
 
 /// The context of tracing programs.
-pub const TRACING: Layout = Layout { size: tracing::SIZE, fields: &[] };
+pub const TRACING: Layout = words(tracing::SIZE);
 
-/// Finds the context layout of a program type, when skep offers that type.
+/// The context of raw tracepoints: twelve arguments.
+pub const RAW_TRACEPOINT: Layout = words(tracing::MAX_ARGS as u32 * 8);
+
+/// The context of tracepoints: the record, without its first word (kernel/trace/bpf_trace.c `tp_prog_is_valid_access`).
+pub const TRACEPOINT: Layout = Layout { first: 8, size: 8192, fields: &[], writable: false };
+
+/// `struct bpf_perf_event_data`: registers, and two numbers that may be read in part.
+pub const PERF_EVENT: Layout = {
+    const WORDS: usize = pt_regs::SIZE as usize / 8;
+    const FIELDS: [Field; WORDS + 2] = {
+        let mut out = [whole("regs", 0, 8, Scalar); WORDS + 2];
+        let mut i = 0;
+        while i < WORDS {
+            out[i].off = i as u32 * 8;
+            i += 1;
+        }
+        out[WORDS] = read("sample_period", pt_regs::SIZE, 8);
+        out[WORDS + 1] = read("addr", pt_regs::SIZE + 8, 8);
+        out
+    };
+    fields(pt_regs::SIZE + 16, &FIELDS)
+};
+
+/// The context of `syscall` programs: bytes of their caller's.
+pub const SYSCALL: Layout = Layout { first: 0, size: u16::MAX as u32, fields: &[], writable: true };
+
+/// Finds the context layout of a program type, when skep knows that type.
 #[must_use]
 pub fn layout(prog: ProgramType, attach: Option<AttachType>) -> Option<Layout> {
     match (prog, attach) {
         (ProgramType::Kprobe, _) => Some(PT_REGS),
         (ProgramType::Tracing, Some(AttachType::TraceIter)) => None,
-        (ProgramType::Tracing | ProgramType::RawTracepoint, _) => Some(TRACING),
+        (ProgramType::Tracing, _) => Some(TRACING),
+        (ProgramType::RawTracepoint | ProgramType::RawTracepointWritable, _) => Some(RAW_TRACEPOINT),
+        (ProgramType::Tracepoint, _) => Some(TRACEPOINT),
+        (ProgramType::PerfEvent, _) => Some(PERF_EVENT),
         (ProgramType::Xdp, _) => Some(XDP_MD),
-        (ProgramType::Syscall, _) => Some(Layout { size: u16::MAX as u32, fields: &[] }),
+        (ProgramType::SocketFilter, _) => Some(SK_BUFF_SOCKET),
+        (ProgramType::SchedCls | ProgramType::SchedAct, _) => Some(SK_BUFF_TC),
+        (ProgramType::CgroupSkb, _) => Some(SK_BUFF_CGROUP),
+        (ProgramType::LwtIn | ProgramType::LwtOut | ProgramType::LwtXmit, _) => Some(SK_BUFF_LWT),
+        (ProgramType::FlowDissector, _) => Some(SK_BUFF_FLOW),
+        (ProgramType::CgroupSock, _) => Some(BPF_SOCK),
+        (ProgramType::Syscall, _) => Some(SYSCALL),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_in_order_and_inside_their_context() {
+        for l in [XDP_MD, SK_BUFF_SOCKET, SK_BUFF_TC, SK_BUFF_CGROUP, SK_BUFF_LWT, SK_BUFF_FLOW, BPF_SOCK, PERF_EVENT] {
+            assert!(l.fields.windows(2).all(|w| w[0].off + w[0].size <= w[1].off), "{:?}", l.fields);
+            assert!(l.fields.iter().all(|f| f.size > 0 && f.off + f.size <= l.size));
+        }
+    }
+
+    #[test]
+    fn the_kinds_of_sk_buff_show_what_the_kernel_shows() {
+        let has = |l: Layout, name: &str| l.fields.iter().find(|f| f.name == name).map(|f| f.writable);
+        assert_eq!(has(SK_BUFF_SOCKET, "data"), None);
+        assert_eq!(has(SK_BUFF_SOCKET, "mark"), Some(false));
+        assert_eq!(has(SK_BUFF_TC, "mark"), Some(true));
+        assert_eq!(has(SK_BUFF_TC, "family"), None);
+        assert_eq!(has(SK_BUFF_CGROUP, "data_meta"), None);
+        assert_eq!(has(SK_BUFF_LWT, "queue_mapping"), Some(false));
     }
 }

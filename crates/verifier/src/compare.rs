@@ -108,7 +108,7 @@ fn reg_covers(old: &Reg, cur: &Reg, ids: &mut Ids, flow: &Flow, how: How) -> boo
         // Whoever read it was refused.
         return how != How::Same || cur.kind == Kind::Uninit;
     }
-    if old.kind != cur.kind || old.nullable != cur.nullable {
+    if old.kind != cur.kind || old.nullable != cur.nullable || old.flags != cur.flags {
         return false;
     }
     if how == How::Same {

@@ -20,6 +20,8 @@ pub enum Kind {
     Map(u32),
     /// A value of that map.
     Value(u32),
+    /// A key of that map, as a callback is shown it.
+    Key(u32),
     /// The stack of that frame.
     Stack(u8),
     /// Memory of that many bytes, lent by a helper.
@@ -34,6 +36,65 @@ pub enum Kind {
     PacketEnd,
     /// A function of the program, by first instruction.
     Func(u32),
+    /// A socket of any kind.
+    SockCommon,
+    /// A full socket.
+    Socket,
+    /// A TCP socket.
+    TcpSock,
+    /// A socket of the express data path.
+    XdpSock,
+    /// What a flow dissector fills in.
+    FlowKeys,
+    /// What a raw tracepoint lets programs write to.
+    TpBuffer,
+    /// A kernel object of that type of the target's BTF.
+    Btf(u32),
+    /// An object the program allocated, of that type of its own BTF.
+    Local(u32),
+    /// A dynptr that was handed to a function or callback.
+    Dynptr(crate::stack::DynptrKind),
+    /// Memory of an arena.
+    Arena,
+}
+
+/// What else is known of a pointer.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Flags(pub u8);
+
+impl Flags {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
+    /// The memory must not be written to.
+    pub const RDONLY: Self = Self(1);
+    /// The object is alive for as long as the program runs, or a reference is held.
+    pub const TRUSTED: Self = Self(2);
+    /// The object is alive until the read-side section ends.
+    pub const RCU: Self = Self(4);
+    /// The object may be gone: a load may fault and then yields 0.
+    pub const UNTRUSTED: Self = Self(8);
+    /// The object belongs to a list or tree; it may be looked at while the lock is held.
+    pub const NON_OWNING: Self = Self(16);
+    /// The object has a copy for each CPU.
+    pub const PERCPU: Self = Self(32);
+
+    /// Tells whether all of `o` are set.
+    #[must_use]
+    pub const fn has(self, o: Self) -> bool {
+        self.0 & o.0 == o.0
+    }
+
+    /// Both.
+    #[must_use]
+    pub const fn with(self, o: Self) -> Self {
+        Self(self.0 | o.0)
+    }
+
+    /// Without those of `o`.
+    #[must_use]
+    pub const fn without(self, o: Self) -> Self {
+        Self(self.0 & !o.0)
+    }
 }
 
 impl Kind {
@@ -58,6 +119,16 @@ impl Kind {
             Self::Ctx => "ctx",
             Self::Map(_) => "map_ptr",
             Self::Value(_) => "map_value",
+            Self::Key(_) => "map_key",
+            Self::SockCommon => "sock_common",
+            Self::Socket => "sock",
+            Self::TcpSock => "tcp_sock",
+            Self::XdpSock => "xdp_sock",
+            Self::FlowKeys => "flow_keys",
+            Self::TpBuffer => "tp_buffer",
+            Self::Btf(_) | Self::Local(_) => "ptr_",
+            Self::Dynptr(_) => "dynptr_ptr",
+            Self::Arena => "arena",
             Self::Stack(_) => "fp",
             Self::Mem(_) => "mem",
             Self::Record(_) => "ringbuf_mem",
@@ -76,6 +147,8 @@ pub struct Reg {
     pub kind: Kind,
     /// A pointer that may be NULL.
     pub nullable: bool,
+    /// What else is known of a pointer.
+    pub flags: Flags,
     /// Constant part of a pointer's offset.
     pub off: i32,
     /// The number, or the variable part of a pointer's offset.
@@ -105,6 +178,7 @@ impl Reg {
         Self {
             kind,
             nullable: false,
+            flags: Flags::NONE,
             off: 0,
             val: Scalar::constant(0),
             id: 0,
@@ -155,7 +229,9 @@ impl Reg {
     #[must_use]
     pub fn type_name(&self) -> String {
         let null = if self.nullable { "_or_null" } else { "" };
-        format!("{}{null}", self.kind.name())
+        let trust = [(Flags::RDONLY, "rdonly_"), (Flags::TRUSTED, "trusted_"), (Flags::RCU, "rcu_"), (Flags::UNTRUSTED, "untrusted_")];
+        let prefix: String = trust.into_iter().filter(|(f, _)| self.flags.has(*f)).map(|(_, p)| p).collect();
+        format!("{prefix}{}{null}", self.kind.name())
     }
 
     /// Smallest and largest total offset of a pointer, saturated.

@@ -115,6 +115,10 @@ pub enum Reason {
     VariablePointer { kind: &'static str, bits: String },
     #[error("cannot write into packet")]
     PacketWrite,
+    #[error("R{reg} cannot write into {kind}")]
+    ReadOnlyPointer { reg: u8, kind: String },
+    #[error("R{reg} invalid {kind} access off={off} size={size}")]
+    BadSockAccess { reg: u8, kind: String, off: i64, size: u32 },
     #[error("R{reg} offset is outside of the packet")]
     OutsidePacket { reg: u8 },
     #[error("BPF_ATOMIC stores into R{reg} {kind} is not allowed")]

@@ -7,6 +7,21 @@
 
 use crate::reg::{Kind, Reg};
 
+/// What a dynptr leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DynptrKind {
+    /// Not known: the argument of a function that is verified on its own.
+    Any,
+    /// Memory of a map value.
+    Local,
+    /// A ring buffer record; must be submitted or discarded.
+    Ringbuf,
+    /// A socket buffer.
+    Skb,
+    /// An XDP packet.
+    Xdp,
+}
+
 /// What is known of one byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Byte {

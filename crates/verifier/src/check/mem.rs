@@ -2,11 +2,11 @@
 
 use super::{Walk, loaded};
 use crate::flow::Node;
-use crate::reg::{Kind, Reg};
+use crate::reg::{Flags, Kind, Reg};
 use crate::reject::Reason;
 use crate::scalar::Scalar;
 use crate::stack::Byte;
-use skep_isa::{Insn, MapFlags, ProgramType, ctx::FieldKind, op};
+use skep_isa::{Insn, MapFlags, ProgramType as P, ctx, ctx::FieldKind, op};
 use skep_object::MapSpec;
 
 /// Offsets beyond this are never inside anything (include/linux/bpf_verifier.h `BPF_MAX_VAR_OFF`).
@@ -116,7 +116,11 @@ impl Walk<'_> {
                     FieldKind::Packet if !signed => Reg::of(Kind::Packet),
                     FieldKind::PacketEnd if !signed => Reg::of(Kind::PacketEnd),
                     FieldKind::PacketMeta if !signed => Reg::of(Kind::PacketMeta),
-                    FieldKind::Scalar => Reg::scalar(loaded(at.size, signed)),
+                    FieldKind::Scalar | FieldKind::Bytes => Reg::scalar(loaded(at.size, signed)),
+                    FieldKind::SockCommonOrNull if !signed => self.or_null(Kind::SockCommon),
+                    FieldKind::SocketOrNull if !signed => self.or_null(Kind::Socket),
+                    FieldKind::Socket if !signed => Reg::of(Kind::Socket),
+                    FieldKind::FlowKeys if !signed => Reg::of(Kind::FlowKeys),
                     _ => return Err(Reason::BadContext { off: at.off.into(), size: at.size }),
                 })
             }
@@ -142,7 +146,12 @@ impl Walk<'_> {
                 Ok(())
             }
             Kind::Value(map) => self.check_value(at.reg, &r, map, at.off, at.size, Access::Write),
-            Kind::Packet | Kind::PacketMeta if self.prog.prog_type != ProgramType::Xdp => Err(Reason::PacketWrite),
+            Kind::Packet | Kind::PacketMeta if !self.may_write_packet() => Err(Reason::PacketWrite),
+            Kind::SockCommon | Kind::Socket | Kind::TcpSock | Kind::XdpSock => {
+                Err(Reason::ReadOnlyPointer { reg: at.reg, kind: r.type_name() })
+            }
+            Kind::Key(_) => Err(Reason::ReadOnlyPointer { reg: at.reg, kind: r.type_name() }),
+            _ if r.flags.has(Flags::RDONLY) => Err(Reason::ReadOnlyPointer { reg: at.reg, kind: r.type_name() }),
             _ => self.check_region(at.reg, &r, at.off, at.size),
         }
     }
@@ -151,7 +160,19 @@ impl Walk<'_> {
     fn check_memory(&self, at: &At, r: &Reg) -> Result<(), Reason> {
         let memory = matches!(
             r.kind,
-            Kind::Stack(_) | Kind::Ctx | Kind::Value(_) | Kind::Mem(_) | Kind::Record(_) | Kind::Packet | Kind::PacketMeta
+            Kind::Stack(_)
+                | Kind::Ctx
+                | Kind::Value(_)
+                | Kind::Key(_)
+                | Kind::Mem(_)
+                | Kind::Record(_)
+                | Kind::Packet
+                | Kind::PacketMeta
+                | Kind::SockCommon
+                | Kind::Socket
+                | Kind::TcpSock
+                | Kind::XdpSock
+                | Kind::FlowKeys
         );
         if !memory || r.nullable {
             return Err(Reason::NotMemory { reg: at.reg, kind: r.type_name() });
@@ -179,29 +200,45 @@ impl Walk<'_> {
         let bad = Reason::BadContext { off: at.off.into(), size: at.size };
         let Ok(off) = u32::try_from(at.off) else { return Err(bad) };
         let end = off + at.size;
-        if end > self.layout.size || !off.is_multiple_of(at.size) {
+        if off < self.layout.first || end > self.layout.size || !off.is_multiple_of(at.size) {
             return Err(bad);
         }
         let kind = if self.layout.fields.is_empty() {
-            if access.writes() && self.prog.prog_type != ProgramType::Syscall {
+            if access.writes() && !self.layout.writable {
                 return Err(bad);
             }
             FieldKind::Scalar
         } else {
             let field = self.layout.fields.iter().find(|f| f.off <= off && end <= f.off + f.size).ok_or(bad.clone())?;
-            if access.writes() && (!field.writable || field.size != at.size) {
+            let whole = field.size == at.size;
+            let allowed = match access {
+                _ if field.kind == FieldKind::Bytes => access.reads() || field.writable,
+                Access::Write => field.writable && whole,
+                Access::Read => field.narrow || whole,
+            };
+            if !allowed {
                 return Err(bad);
             }
-            if field.kind != FieldKind::Scalar {
-                if field.size != at.size {
-                    return Err(bad);
-                }
+            if matches!(field.kind, FieldKind::Packet | FieldKind::PacketEnd | FieldKind::PacketMeta) {
                 self.info.packet_loads.insert(self.insn);
             }
             field.kind
         };
         self.info.max_ctx_read = self.info.max_ctx_read.max(end);
         Ok(kind)
+    }
+
+    /// Tells whether programs of this type may write to packets (kernel/bpf/verifier.c `may_access_direct_pkt_data`).
+    pub(super) fn may_write_packet(&self) -> bool {
+        matches!(self.prog.prog_type, P::Xdp | P::SchedCls | P::SchedAct | P::LwtXmit | P::SkSkb | P::SkMsg)
+    }
+
+    /// A pointer that may be NULL.
+    pub(super) fn or_null(&mut self, kind: Kind) -> Reg {
+        let mut r = Reg::of(kind);
+        r.nullable = true;
+        r.id = self.fresh_id();
+        r
     }
 
     pub(super) fn spec(&self, map: u32) -> Option<&MapSpec> {
@@ -225,6 +262,18 @@ impl Walk<'_> {
     pub(super) fn check_region(&self, reg: u8, r: &Reg, off: i32, size: u32) -> Result<(), Reason> {
         match r.kind {
             Kind::Mem(n) | Kind::Record(n) => check_span(reg, r, off, size, n, "memory", "mem_size"),
+            Kind::Key(map) => {
+                let key_size = self.spec(map).map_or(0, |m| m.key_size);
+                check_span(reg, r, off, size, key_size, "map key", "key_size")
+            }
+            Kind::FlowKeys => {
+                pristine_offset(reg, r, "flow_keys")?;
+                check_span(reg, r, off, size, ctx::FLOW_KEYS_SIZE, "flow keys", "size")
+            }
+            Kind::SockCommon => check_sock(reg, r, off, size, &ctx::SOCK_COMMON),
+            Kind::Socket => check_sock(reg, r, off, size, &ctx::SOCK),
+            Kind::TcpSock => check_sock(reg, r, off, size, &ctx::TCP_SOCK),
+            Kind::XdpSock => check_sock(reg, r, off, size, &ctx::XDP_SOCK),
             Kind::Packet | Kind::PacketMeta => {
                 if r.val.r64.smin < 0 {
                     return Err(Reason::NegativeIndex { reg });
@@ -424,6 +473,28 @@ pub(super) fn pristine(reg: u8, r: &Reg, kind: &'static str) -> Result<(), Reaso
         return Err(Reason::ModifiedPointer { kind, reg, off });
     }
     Ok(())
+}
+
+/// A pointer that has no variable offset.
+fn pristine_offset(reg: u8, r: &Reg, kind: &'static str) -> Result<(), Reason> {
+    match r.val.as_const() {
+        Some(0) => Ok(()),
+        Some(n) => Err(Reason::ModifiedPointer { kind, reg, off: n as i64 }),
+        None => Err(Reason::VariablePointer { kind, bits: r.val.bits.to_string() }),
+    }
+}
+
+/// Checks a load from a socket.
+fn check_sock(reg: u8, r: &Reg, off: i32, size: u32, layout: &ctx::Layout) -> Result<(), Reason> {
+    let shown = i64::from(r.off) + i64::from(off);
+    let bad = || Reason::BadSockAccess { reg, kind: r.type_name(), off: shown, size };
+    if r.val.as_const() != Some(0) {
+        return Err(if r.val.r64.smin < 0 { Reason::NegativeIndex { reg } } else { bad() });
+    }
+    let start = u32::try_from(shown).map_err(|_| bad())?;
+    let end = start.checked_add(size).ok_or_else(bad)?;
+    let field = layout.fields.iter().find(|f| f.off <= start && end <= f.off + f.size).ok_or_else(bad)?;
+    if start.is_multiple_of(size) && (field.size == size || field.narrow) { Ok(()) } else { Err(bad()) }
 }
 
 /// Checks `size` bytes at `off` behind a pointer into `region` bytes.

@@ -19,6 +19,9 @@ use skep_object::Linked;
 /// Most paths put aside (kernel/bpf/verifier.c `BPF_COMPLEXITY_LIMIT_JMP_SEQ`).
 const MAX_PENDING: usize = 8192;
 
+/// The context of a program type that skep does not know: nothing in it may be touched.
+const NO_CONTEXT: skep_isa::ctx::Layout = skep_isa::ctx::Layout { first: 0, size: 0, fields: &[], writable: false };
+
 /// A path not walked yet.
 struct Pending {
     state: State,
@@ -59,7 +62,7 @@ type Next = Option<usize>;
 impl<'a> Walk<'a> {
     /// Prepares the walk.
     pub fn new(prog: &'a Linked, opts: &'a Options, cfg: Cfg) -> Self {
-        let layout = skep_isa::ctx::layout(prog.prog_type, prog.attach_type).unwrap_or(skep_isa::ctx::Layout { size: 0, fields: &[] });
+        let layout = skep_isa::ctx::layout(prog.prog_type, prog.attach_type).unwrap_or(NO_CONTEXT);
         let depths = vec![0; cfg.funcs.len()];
         Self {
             prog,
