@@ -80,7 +80,7 @@ pub enum LinkError {
         index: usize,
     },
     /// The section name says nothing about the program type.
-    #[error("program `{program}`: section `{section}` is of no known program type")]
+    #[error("program `{program}`: section `{section}` is of no known program type{}", likely(section))]
     Section {
         /// The program.
         program: String,
@@ -141,4 +141,8 @@ pub enum LinkError {
         /// The limit.
         limit: usize,
     },
+}
+
+fn likely(section: &str) -> String {
+    skep_isa::sec::nearest(section).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
 }
