@@ -104,6 +104,95 @@ pub mod pt_regs {
     pub const SIZE: u32 = 168;
 }
 
+/// What stands below the context of packet programs ([`XDP_MD`] and the `SK_BUFF_` ones): eight-byte words at these
+/// offsets from the pointer in r1.
+///
+/// The context itself has the layout of the UAPI structure, so most loads and stores need no change. Its 32-bit `data`,
+/// `data_end` and `data_meta` cannot hold addresses: loads of them become 64-bit loads of the first three words here.
+pub mod packet {
+    /// Address of the first byte of the packet.
+    pub const DATA: i32 = -8;
+    /// Address behind the last byte that can be reached through pointers.
+    pub const DATA_END: i32 = -16;
+    /// Address of the metadata before the packet; [`DATA`] when there is none.
+    pub const DATA_META: i32 = -24;
+    /// Lowest address of the buffer.
+    pub const HARD_START: i32 = -32;
+    /// Address that [`DATA_END`] may be moved to at most.
+    pub const HARD_END: i32 = -40;
+    /// Bytes of the packet behind [`DATA_END`] (fragments): they lie there, but only helpers reach them.
+    pub const FRAGMENTS: i32 = -48;
+    /// Address of the link-layer header; 0 for `xdp_md`.
+    pub const MAC_HEADER: i32 = -56;
+    /// Address of the network header; 0 for `xdp_md`.
+    pub const NETWORK_HEADER: i32 = -64;
+    /// What `bpf_redirect` and its like asked for: 0 nothing, else one more than an interface index or a map's key.
+    pub const REDIRECT: i32 = -72;
+    /// The map of that key, as programs know it; 0 for an interface.
+    pub const REDIRECT_MAP: i32 = -80;
+    /// Which structure the context is: [`XDP`] or [`SKB`].
+    pub const KIND: i32 = -88;
+    /// [`KIND`] of an `xdp_md`.
+    pub const XDP: u64 = 1;
+    /// [`KIND`] of an `__sk_buff`.
+    pub const SKB: u64 = 2;
+    /// [`KIND`] has this bit when the packet may have fragments (`xdp.frags`).
+    pub const MAY_FRAGMENT: u64 = 0x100;
+    /// Bytes below the context.
+    pub const BELOW: u32 = 128;
+
+    /// Returns the word that holds what a context field of a pointer kind stands for.
+    #[must_use]
+    pub const fn word(kind: super::FieldKind) -> Option<i32> {
+        match kind {
+            super::FieldKind::Packet => Some(DATA),
+            super::FieldKind::PacketEnd => Some(DATA_END),
+            super::FieldKind::PacketMeta => Some(DATA_META),
+            _ => None,
+        }
+    }
+}
+
+/// Offsets in `struct __sk_buff` (include/uapi/linux/bpf.h).
+pub mod sk_buff {
+    #![allow(missing_docs, reason = "the kernel's field names")]
+    pub const LEN: u32 = 0;
+    pub const PKT_TYPE: u32 = 4;
+    pub const MARK: u32 = 8;
+    pub const QUEUE_MAPPING: u32 = 12;
+    pub const PROTOCOL: u32 = 16;
+    pub const VLAN_PRESENT: u32 = 20;
+    pub const VLAN_TCI: u32 = 24;
+    pub const VLAN_PROTO: u32 = 28;
+    pub const PRIORITY: u32 = 32;
+    pub const INGRESS_IFINDEX: u32 = 36;
+    pub const IFINDEX: u32 = 40;
+    pub const TC_INDEX: u32 = 44;
+    pub const CB: u32 = 48;
+    pub const HASH: u32 = 68;
+    pub const TC_CLASSID: u32 = 72;
+    pub const DATA: u32 = 76;
+    pub const DATA_END: u32 = 80;
+    pub const NAPI_ID: u32 = 84;
+    pub const FAMILY: u32 = 88;
+    pub const REMOTE_IP4: u32 = 92;
+    pub const LOCAL_IP4: u32 = 96;
+    pub const REMOTE_IP6: u32 = 100;
+    pub const LOCAL_IP6: u32 = 116;
+    pub const REMOTE_PORT: u32 = 132;
+    pub const LOCAL_PORT: u32 = 136;
+    pub const DATA_META: u32 = 140;
+    pub const FLOW_KEYS: u32 = 144;
+    pub const TSTAMP: u32 = 152;
+    pub const WIRE_LEN: u32 = 160;
+    pub const GSO_SEGS: u32 = 164;
+    pub const SK: u32 = 168;
+    pub const GSO_SIZE: u32 = 176;
+    pub const TSTAMP_TYPE: u32 = 180;
+    pub const HWTSTAMP: u32 = 184;
+    pub const SIZE: u32 = 192;
+}
+
 /// A field that is read in its whole width only.
 const fn whole(name: &'static str, off: u32, size: u32, kind: FieldKind) -> Field {
     Field { name, off, size, writable: false, narrow: false, kind }
@@ -142,9 +231,6 @@ pub const XDP_MD: Layout = fields(
     ],
 );
 
-/// `struct __sk_buff` (include/uapi/linux/bpf.h), bytes.
-pub const SK_BUFF_SIZE: u32 = 192;
-
 /// Who looks at `struct __sk_buff`: each sees and writes other fields (net/core/filter.c `*_is_valid_access`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Skb {
@@ -157,7 +243,7 @@ enum Skb {
 /// Number of fields of `struct __sk_buff`; a user may see fewer.
 const SK_BUFF_FIELDS: usize = 36;
 
-const fn sk_buff(user: Skb) -> ([Field; SK_BUFF_FIELDS], usize) {
+const fn sk_buff_fields(user: Skb) -> ([Field; SK_BUFF_FIELDS], usize) {
     let tc = matches!(user, Skb::Tc);
     let sock = matches!(user, Skb::Socket);
     let cgroup = matches!(user, Skb::Cgroup);
@@ -182,19 +268,19 @@ const fn sk_buff(user: Skb) -> ([Field; SK_BUFF_FIELDS], usize) {
         (whole("data", 76, 4, Packet), !sock, false),
         (whole("data_end", 80, 4, PacketEnd), !sock, false),
         (read("napi_id", 84, 4), true, false),
-        (read("family", 88, 4), sock || cgroup, false),
-        (whole("remote_ip4", 92, 4, Scalar), sock || cgroup, false),
-        (whole("local_ip4", 96, 4, Scalar), sock || cgroup, false),
-        (whole("remote_ip6[0]", 100, 4, Scalar), sock || cgroup, false),
-        (whole("remote_ip6[1]", 104, 4, Scalar), sock || cgroup, false),
-        (whole("remote_ip6[2]", 108, 4, Scalar), sock || cgroup, false),
-        (whole("remote_ip6[3]", 112, 4, Scalar), sock || cgroup, false),
-        (whole("local_ip6[0]", 116, 4, Scalar), sock || cgroup, false),
-        (whole("local_ip6[1]", 120, 4, Scalar), sock || cgroup, false),
-        (whole("local_ip6[2]", 124, 4, Scalar), sock || cgroup, false),
-        (whole("local_ip6[3]", 128, 4, Scalar), sock || cgroup, false),
-        (read("remote_port", 132, 4), sock || cgroup, false),
-        (read("local_port", 136, 4), sock || cgroup, false),
+        (read("family", 88, 4), cgroup, false),
+        (whole("remote_ip4", 92, 4, Scalar), cgroup, false),
+        (whole("local_ip4", 96, 4, Scalar), cgroup, false),
+        (whole("remote_ip6[0]", 100, 4, Scalar), cgroup, false),
+        (whole("remote_ip6[1]", 104, 4, Scalar), cgroup, false),
+        (whole("remote_ip6[2]", 108, 4, Scalar), cgroup, false),
+        (whole("remote_ip6[3]", 112, 4, Scalar), cgroup, false),
+        (whole("local_ip6[0]", 116, 4, Scalar), cgroup, false),
+        (whole("local_ip6[1]", 120, 4, Scalar), cgroup, false),
+        (whole("local_ip6[2]", 124, 4, Scalar), cgroup, false),
+        (whole("local_ip6[3]", 128, 4, Scalar), cgroup, false),
+        (read("remote_port", 132, 4), cgroup, false),
+        (read("local_port", 136, 4), cgroup, false),
         (whole("data_meta", 140, 4, PacketMeta), tc, false),
         (whole("tstamp", 152, 8, Scalar), tc || cgroup, tc || cgroup),
         (read("wire_len", 160, 4), tc, false),
@@ -219,7 +305,7 @@ const fn sk_buff(user: Skb) -> ([Field; SK_BUFF_FIELDS], usize) {
 const SK_BUFF_TAIL: [Field; 3] = [read("gso_size", 176, 4), whole("tstamp_type", 180, 1, Scalar), whole("hwtstamp", 184, 8, Scalar)];
 
 const fn with_tail(user: Skb) -> ([Field; SK_BUFF_FIELDS + 3], usize) {
-    let (head, n) = sk_buff(user);
+    let (head, n) = sk_buff_fields(user);
     let mut out = [read("", 0, 0); SK_BUFF_FIELDS + 3];
     let (mut i, mut k) = (0, n);
     while i < n {
@@ -244,7 +330,7 @@ macro_rules! skb_layout {
         $(#[$doc])*
         pub const $name: Layout = {
             const FIELDS: ([Field; SK_BUFF_FIELDS + 3], usize) = with_tail($user);
-            fields(SK_BUFF_SIZE, FIELDS.0.split_at(FIELDS.1).0)
+            fields(sk_buff::SIZE, FIELDS.0.split_at(FIELDS.1).0)
         };
     };
 }
@@ -272,7 +358,7 @@ skb_layout!(
 
 /// `struct __sk_buff` as flow dissectors see it.
 pub const SK_BUFF_FLOW: Layout =
-    fields(SK_BUFF_SIZE, &[whole("data", 76, 4, Packet), whole("data_end", 80, 4, PacketEnd), whole("flow_keys", 144, 8, FlowKeys)]);
+    fields(sk_buff::SIZE, &[whole("data", 76, 4, Packet), whole("data_end", 80, 4, PacketEnd), whole("flow_keys", 144, 8, FlowKeys)]);
 
 /// `struct bpf_sock` behind a pointer to a full socket.
 pub const SOCK: Layout = fields(

@@ -115,6 +115,9 @@ pub enum Reason {
     VariablePointer { kind: &'static str, bits: String },
     #[error("cannot write into packet")]
     PacketWrite,
+    /// A load that reads an address from the context on one path and something else on another.
+    #[error("same insn cannot be used with different pointers")]
+    DifferentPointers,
     #[error("R{reg} cannot write into {kind}")]
     ReadOnlyPointer { reg: u8, kind: String },
     #[error("R{reg} invalid {kind} access off={off} size={size}")]

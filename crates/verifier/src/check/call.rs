@@ -256,7 +256,7 @@ impl Walk<'_> {
             Kind::Value(map) => self.check_value(reg, r, map, 0, size, access),
             Kind::Mem(_) | Kind::Record(_) => self.check_region(reg, r, 0, size),
             Kind::Packet | Kind::PacketMeta if !h.packet => Err(Reason::PacketToHelper),
-            Kind::Packet | Kind::PacketMeta if self.prog.prog_type == skep_isa::ProgramType::Xdp => self.check_region(reg, r, 0, size),
+            Kind::Packet | Kind::PacketMeta if access.reads() || self.may_write_packet() => self.check_region(reg, r, 0, size),
             _ => Err(wrong(reg, r, MEMORY)),
         }
     }

@@ -1,6 +1,6 @@
 //! Loads and stores: which memory a pointer may reach, and what a load yields.
 
-use super::{Walk, loaded};
+use super::{LoadUse, Walk, loaded};
 use crate::flow::Node;
 use crate::reg::{Flags, Kind, Reg};
 use crate::reject::Reason;
@@ -56,7 +56,14 @@ fn size_of(i: Insn) -> u32 {
 impl Walk<'_> {
     pub(super) fn load(&mut self, i: Insn) -> Result<(), Reason> {
         let at = At { reg: i.src(), off: i.off.into(), size: size_of(i), aligned: false };
+        let from = self.read(i.src())?.kind;
         let value = self.load_from(&at, i.code & 0xe0 == op::MEMSX)?;
+        let address = from == Kind::Ctx && matches!(value.kind, Kind::Packet | Kind::PacketEnd | Kind::PacketMeta);
+        let seen = if address { LoadUse::PacketAddress } else { LoadUse::Other };
+        let before = self.loads.get_mut(self.insn).map_or(LoadUse::Unseen, |known| std::mem::replace(known, seen));
+        if before != LoadUse::Unseen && before != seen {
+            return Err(Reason::DifferentPointers);
+        }
         self.state.set(i.dst(), value);
         Ok(())
     }

@@ -22,6 +22,14 @@ const MAX_PENDING: usize = 8192;
 /// The context of a program type that skep does not know: nothing in it may be touched.
 const NO_CONTEXT: skep_isa::ctx::Layout = skep_isa::ctx::Layout { first: 0, size: 0, fields: &[], writable: false };
 
+/// What a load was seen to be: loads of packet addresses are rewritten afterwards, so they must be that on all paths.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LoadUse {
+    Unseen,
+    PacketAddress,
+    Other,
+}
+
 /// A path not walked yet.
 struct Pending {
     state: State,
@@ -53,6 +61,8 @@ pub struct Walk<'a> {
     stored_at: (u32, u32),
     /// Deepest stack use by function.
     depths: Vec<u32>,
+    /// What each load was seen to be.
+    loads: Vec<LoadUse>,
     info: Info,
 }
 
@@ -80,6 +90,7 @@ impl<'a> Walk<'a> {
             jumps: 0,
             stored_at: (0, 0),
             depths,
+            loads: vec![LoadUse::Unseen; prog.insns.len()],
             info: Info::default(),
             cfg,
         }
