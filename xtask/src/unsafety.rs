@@ -48,7 +48,7 @@ const CRATES: &[(&str, Policy)] = &[
         ]),
     ),
     // The helpers are called by programs, with pointers; the agent and `run.rs` are the other end of hooks and of generated code.
-    ("crates/skep", Policy::Leaves(&["agent.rs", "clock.rs", "helpers/", "memory.rs", "run.rs", "syscall.rs"])),
+    ("crates/skep", Policy::Leaves(&["agent.rs", "clock.rs", "helpers/", "memory.rs", "packet.rs", "run.rs", "syscall.rs"])),
     // A library that other people's programs load: all of it stands at the edge of C.
     ("crates/preload", Policy::Leaves(&["lib.rs", "signals.rs"])),
 ];

@@ -15,6 +15,8 @@ pub mod link;
 #[cfg(feature = "loader")]
 pub mod load;
 pub mod memory;
+#[allow(dead_code, reason = "packets are made by test runs, which targets do without")]
+mod packet;
 pub mod prog;
 mod record;
 pub mod run;
