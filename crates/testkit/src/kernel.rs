@@ -1,0 +1,517 @@
+//! The running kernel as an oracle: loads programs and maps through bpf(2), runs programs by `BPF_PROG_TEST_RUN`.
+//!
+//! Nobody can argue with it. It wants root, so a test asks [`may_load`] first and says [`skip`](crate::skip()) otherwise. Instructions
+//! and keys are bytes here, as everything the kernel reads.
+//!
+//! ```
+//! use skep_testkit::kernel::{Load, Program, TestRun, may_load};
+//!
+//! // mov r0, 7; exit: a socket filter.
+//! let insns = [[0xb7, 0, 0, 0, 7, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+//! if may_load() {
+//!     let program = Program::load(&Load::new(1, insns.as_flattened())).map_err(|e| e.to_string())?;
+//!     let ran = program.test_run(&TestRun { data_in: &[0; 64], ..TestRun::default() }).map_err(|e| e.to_string())?;
+//!     assert_eq!(ran.retval, 7);
+//! }
+//! # Ok::<(), String>(())
+//! ```
+//!
+//! Rules of this leaf: an attribute is a C structure whose pointers lead to live memory of the sizes beside them; what comes back
+//! is a new descriptor, or bytes in buffers of ours.
+
+use std::io::{Error, Result};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+const SYS_BPF: i64 = 321;
+/// `BPF_PSEUDO_MAP_FD`, `BPF_PSEUDO_MAP_VALUE`, `BPF_PSEUDO_MAP_IDX`, `BPF_PSEUDO_MAP_IDX_VALUE`.
+const PSEUDO_FD: [u8; 2] = [1, 2];
+const PSEUDO_IDX: [u8; 2] = [5, 6];
+const LD_IMM64: u8 = 0x18;
+
+unsafe extern "C" {
+    fn syscall(number: i64, ...) -> i64;
+}
+
+/// Calls bpf(2); the result is the kernel's, or its errno as an error.
+///
+/// # Safety
+/// `attr` is what `command` takes: every pointer in it leads to live memory that the kernel may read or write as it will.
+pub unsafe fn bpf<T>(command: u32, attr: &mut T) -> Result<i64> {
+    // SAFETY: the caller vouches for the attribute, and its size is its own.
+    let r = unsafe { syscall(SYS_BPF, i64::from(command), std::ptr::from_mut(attr), size_of::<T>()) };
+    if r < 0 { Err(Error::last_os_error()) } else { Ok(r) }
+}
+
+/// As [`bpf`], for commands that make a descriptor.
+///
+/// # Safety
+/// As [`bpf`].
+unsafe fn bpf_fd<T>(command: u32, attr: &mut T) -> Result<OwnedFd> {
+    // SAFETY: the caller's duty; the descriptor is new and nobody else's.
+    unsafe { bpf(command, attr).map(|fd| OwnedFd::from_raw_fd(fd as i32)) }
+}
+
+/// Tells whether this process may load programs.
+#[must_use]
+pub fn may_load() -> bool {
+    const EXIT: [[u8; 8]; 2] = [[0xb7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+    Program::load(&Load::new(1, EXIT.as_flattened())).is_ok()
+}
+
+/// A program as it is given to the kernel.
+#[derive(Clone, Debug)]
+pub struct Load<'a> {
+    /// `enum bpf_prog_type`.
+    pub prog_type: u32,
+    /// `enum bpf_attach_type`, or 0.
+    pub attach_type: u32,
+    /// The instructions, eight bytes each.
+    pub insns: &'a [u8],
+    /// The licence is GPL.
+    pub gpl: bool,
+    /// `BPF_F_SLEEPABLE` and its like.
+    pub flags: u32,
+    /// First slots of the program's functions. Needed for callbacks: the kernel wants to know that they are static.
+    pub functions: &'a [u32],
+    /// The kernel's whole log is wanted when it refuses; else there is none.
+    pub log: bool,
+}
+
+impl<'a> Load<'a> {
+    /// Describes a GPL program of one function.
+    #[must_use]
+    pub fn new(prog_type: u32, insns: &'a [u8]) -> Self {
+        Self { prog_type, attach_type: 0, insns, gpl: true, flags: 0, functions: &[], log: false }
+    }
+}
+
+/// Why the kernel did not take a program.
+#[derive(Debug)]
+pub struct Refused {
+    /// The errno.
+    pub error: Error,
+    /// What the verifier wrote, when it was asked to.
+    pub log: String,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.error, self.log)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// A program in the kernel; it goes when this is dropped.
+#[derive(Debug)]
+pub struct Program {
+    fd: OwnedFd,
+}
+
+#[repr(C, align(8))]
+#[derive(Default)]
+struct LoadAttr {
+    prog_type: u32,
+    insn_cnt: u32,
+    insns: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log_buf: u64,
+    kern_version: u32,
+    prog_flags: u32,
+    prog_name: [u8; 16],
+    prog_ifindex: u32,
+    expected_attach_type: u32,
+    prog_btf_fd: u32,
+    func_info_rec_size: u32,
+    func_info: u64,
+    func_info_cnt: u32,
+    rest: [u32; 9],
+}
+
+#[repr(C, align(8))]
+#[derive(Default)]
+struct TestAttr {
+    prog_fd: u32,
+    retval: u32,
+    data_size_in: u32,
+    data_size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    ctx_size_in: u32,
+    ctx_size_out: u32,
+    ctx_in: u64,
+    ctx_out: u64,
+    flags: u32,
+    cpu: u32,
+    batch_size: u32,
+    pad: u32,
+}
+
+/// What a test run gets.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TestRun<'a> {
+    /// The packet.
+    pub data_in: &'a [u8],
+    /// Room for the packet after the run; 0: not wanted.
+    pub data_out: usize,
+    /// The context. Programs of type syscall change it in place: it comes back as `ctx_out`.
+    pub ctx_in: &'a [u8],
+    /// Room for the context after the run; 0: not wanted.
+    pub ctx_out: usize,
+    /// How often to run; 0 is once.
+    pub repeat: u32,
+    /// `BPF_F_TEST_RUN_*`.
+    pub flags: u32,
+}
+
+/// What a test run gave.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ran {
+    /// r0, where the program type has a result.
+    pub retval: u32,
+    /// Nanoseconds a run, by the kernel's clock.
+    pub duration: u32,
+    /// The packet after.
+    pub data_out: Vec<u8>,
+    /// The context after.
+    pub ctx_out: Vec<u8>,
+}
+
+impl Program {
+    /// Loads a program. References to maps are descriptors already, see [`with_maps`].
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn load(load: &Load<'_>) -> std::result::Result<Self, Refused> {
+        let license = if load.gpl { c"GPL" } else { c"Proprietary" };
+        let mut log = vec![0u8; if load.log { 1 << 20 } else { 0 }];
+        let btf = if load.functions.is_empty() { Ok(None) } else { function_types(load.functions.len()).map(Some) };
+        let btf = btf.map_err(|error| Refused { error, log: "BTF_LOAD".to_owned() })?;
+        let info: Vec<[u32; 2]> = (0u32..).zip(load.functions).map(|(n, at)| [*at, 3 + n]).collect();
+        let mut attr = LoadAttr {
+            prog_type: load.prog_type,
+            insn_cnt: (load.insns.len() / 8) as u32,
+            insns: load.insns.as_ptr() as u64,
+            license: license.as_ptr() as u64,
+            log_level: u32::from(load.log),
+            log_size: log.len() as u32,
+            log_buf: if load.log { log.as_mut_ptr() as u64 } else { 0 },
+            prog_flags: load.flags,
+            expected_attach_type: load.attach_type,
+            ..LoadAttr::default()
+        };
+        if let Some(btf) = &btf {
+            attr.prog_btf_fd = btf.as_raw_fd() as u32;
+            attr.func_info_rec_size = 8;
+            attr.func_info = info.as_ptr() as u64;
+            attr.func_info_cnt = info.len() as u32;
+        }
+        // SAFETY: the instructions, licence, log and function records outlive the call.
+        unsafe { bpf_fd(5, &mut attr) }.map(|fd| Self { fd }).map_err(|error| {
+            let text = log.split(|b| *b == 0).next().unwrap_or_default();
+            Refused { error, log: String::from_utf8_lossy(text).into_owned() }
+        })
+    }
+
+    /// Returns the descriptor's number: what goes into a program array.
+    #[must_use]
+    pub fn fd(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+
+    /// Runs the program once, or as often as asked.
+    ///
+    /// # Errors
+    /// The kernel's errno.
+    pub fn test_run(&self, run: &TestRun<'_>) -> Result<Ran> {
+        let mut ctx = run.ctx_in.to_vec();
+        let (mut data_out, mut ctx_out) = (vec![0; run.data_out], vec![0; run.ctx_out]);
+        let at = |bytes: &[u8]| if bytes.is_empty() { 0 } else { bytes.as_ptr() as u64 };
+        let mut attr = TestAttr {
+            prog_fd: self.fd.as_raw_fd() as u32,
+            data_size_in: run.data_in.len() as u32,
+            data_in: at(run.data_in),
+            data_size_out: data_out.len() as u32,
+            data_out: if data_out.is_empty() { 0 } else { data_out.as_mut_ptr() as u64 },
+            ctx_size_in: ctx.len() as u32,
+            ctx_in: if ctx.is_empty() { 0 } else { ctx.as_mut_ptr() as u64 },
+            ctx_size_out: ctx_out.len() as u32,
+            ctx_out: if ctx_out.is_empty() { 0 } else { ctx_out.as_mut_ptr() as u64 },
+            repeat: run.repeat,
+            flags: run.flags,
+            ..TestAttr::default()
+        };
+        // SAFETY: all buffers outlive the call; the kernel writes only into those that are ours.
+        unsafe { bpf(10, &mut attr) }?;
+        data_out.truncate(attr.data_size_out as usize);
+        ctx_out.truncate(attr.ctx_size_out as usize);
+        let ctx_out = if run.ctx_out == 0 { ctx } else { ctx_out };
+        Ok(Ran { retval: attr.retval, duration: attr.duration, data_out, ctx_out })
+    }
+}
+
+/// What a map is made from.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MapSpec {
+    /// `enum bpf_map_type`.
+    pub map_type: u32,
+    /// Bytes of a key.
+    pub key_size: u32,
+    /// Bytes of a value.
+    pub value_size: u32,
+    /// Most elements.
+    pub max_entries: u32,
+    /// `BPF_F_*`.
+    pub flags: u32,
+}
+
+#[repr(C, align(8))]
+#[derive(Default)]
+struct MapAttr {
+    map_type: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    map_flags: u32,
+    rest: [u32; 13],
+}
+
+#[repr(C, align(8))]
+#[derive(Default)]
+struct ElemAttr {
+    map_fd: u32,
+    pad: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// A map in the kernel; it goes when this and every program that uses it are dropped.
+#[derive(Debug)]
+pub struct Map {
+    fd: OwnedFd,
+    spec: MapSpec,
+}
+
+impl Map {
+    /// Makes a map.
+    ///
+    /// # Errors
+    /// The kernel's errno.
+    pub fn create(spec: MapSpec) -> Result<Self> {
+        let MapSpec { map_type, key_size, value_size, max_entries, flags } = spec;
+        let mut attr = MapAttr { map_type, key_size, value_size, max_entries, map_flags: flags, rest: [0; 13] };
+        // SAFETY: no pointers.
+        unsafe { bpf_fd(0, &mut attr) }.map(|fd| Self { fd, spec })
+    }
+
+    /// Returns the descriptor's number.
+    #[must_use]
+    pub fn fd(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+
+    fn elem(&self, key: &[u8], value: u64, flags: u64) -> ElemAttr {
+        assert_eq!(key.len(), self.spec.key_size as usize, "the kernel reads a whole key");
+        ElemAttr { map_fd: self.fd.as_raw_fd() as u32, pad: 0, key: if key.is_empty() { 0 } else { key.as_ptr() as u64 }, value, flags }
+    }
+
+    /// Returns the bytes that a value takes at this door: for per-CPU types, those of all possible CPUs.
+    #[must_use]
+    pub fn user_value_size(&self) -> usize {
+        const PER_CPU: [u32; 4] = [5, 6, 10, 21];
+        let size = self.spec.value_size as usize;
+        if PER_CPU.contains(&self.spec.map_type) { size.next_multiple_of(8) * possible_cpus() } else { size }
+    }
+
+    /// Looks a value up.
+    ///
+    /// # Errors
+    /// The kernel's errno.
+    pub fn lookup(&self, key: &[u8]) -> Result<Vec<u8>> {
+        let mut value = vec![0u8; self.user_value_size().max(8)];
+        let mut attr = self.elem(key, value.as_mut_ptr() as u64, 0);
+        // SAFETY: the key is whole, and the value has room for what the kernel writes.
+        unsafe { bpf(1, &mut attr) }?;
+        value.truncate(self.user_value_size());
+        Ok(value)
+    }
+
+    /// Stores a value.
+    ///
+    /// # Errors
+    /// The kernel's errno.
+    pub fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<()> {
+        assert_eq!(value.len(), self.user_value_size(), "the kernel reads a whole value");
+        let mut attr = self.elem(key, value.as_ptr() as u64, flags);
+        // SAFETY: key and value are whole.
+        unsafe { bpf(2, &mut attr) }.map(drop)
+    }
+
+    /// Removes an element.
+    ///
+    /// # Errors
+    /// The kernel's errno.
+    pub fn delete(&self, key: &[u8]) -> Result<()> {
+        let mut attr = self.elem(key, 0, 0);
+        // SAFETY: the key is whole.
+        unsafe { bpf(3, &mut attr) }.map(drop)
+    }
+
+    /// Returns the key after `key`, or the first.
+    ///
+    /// # Errors
+    /// `ENOENT` at the end.
+    pub fn next_key(&self, key: Option<&[u8]>) -> Result<Vec<u8>> {
+        let mut next = vec![0u8; self.spec.key_size as usize];
+        let mut attr = self.elem(key.unwrap_or(&next), next.as_ptr() as u64, 0);
+        if key.is_none() {
+            attr.key = 0;
+        }
+        attr.value = next.as_mut_ptr() as u64;
+        // SAFETY: both keys are whole.
+        unsafe { bpf(4, &mut attr) }?;
+        Ok(next)
+    }
+
+    /// Forbids user space to write.
+    ///
+    /// # Errors
+    /// The kernel's errno.
+    pub fn freeze(&self) -> Result<()> {
+        let mut attr = ElemAttr { map_fd: self.fd.as_raw_fd() as u32, ..ElemAttr::default() };
+        // SAFETY: no pointers.
+        unsafe { bpf(22, &mut attr) }.map(drop)
+    }
+}
+
+/// Returns the number of values that per-CPU maps have.
+#[must_use]
+pub fn possible_cpus() -> usize {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    text.trim().rsplit(['-', ',']).next().and_then(|n| n.parse::<usize>().ok()).map_or(1, |n| n + 1)
+}
+
+/// Returns instructions whose `BPF_PSEUDO_MAP_IDX` references are descriptors of these maps.
+#[must_use]
+pub fn with_maps(insns: &[u8], maps: &[&Map]) -> Vec<u8> {
+    let mut out = insns.to_vec();
+    let mut second = false;
+    for slot in out.as_chunks_mut::<8>().0 {
+        if std::mem::take(&mut second) || slot[0] != LD_IMM64 {
+            continue;
+        }
+        second = true;
+        let index = u32::from_le_bytes([slot[4], slot[5], slot[6], slot[7]]) as usize;
+        if let (Some(kind), Some(map)) = (PSEUDO_IDX.iter().position(|p| *p == slot[1] >> 4), maps.get(index)) {
+            slot[1] = slot[1] & 0xf | PSEUDO_FD[kind] << 4;
+            slot[4..].copy_from_slice(&map.fd().to_le_bytes());
+        }
+    }
+    out
+}
+
+/// Loads types for `n` functions, with ids from 3 on: the first global, the others static, none with arguments.
+fn function_types(n: usize) -> Result<OwnedFd> {
+    const INT: u32 = 1 << 24;
+    const FUNC_PROTO: u32 = 13 << 24;
+    const FUNC: u32 = 12 << 24;
+    let strings = b"\0int\0f\0";
+    // int, signed, 32 bits; a function that returns it; the functions.
+    let mut types = vec![1, INT, 4, 1 << 24 | 32, 0, FUNC_PROTO, 1];
+    for f in 0..n {
+        types.extend([5, FUNC | u32::from(f == 0), 2]);
+    }
+    let types: Vec<u8> = types.iter().flat_map(|w: &u32| w.to_le_bytes()).collect();
+    let mut btf = vec![0x9f, 0xeb, 1, 0];
+    for word in [24, 0, types.len() as u32, types.len() as u32, strings.len() as u32] {
+        btf.extend(word.to_le_bytes());
+    }
+    btf.extend(&types);
+    btf.extend(strings);
+
+    #[repr(C, align(8))]
+    struct Attr {
+        btf: u64,
+        log_buf: u64,
+        size: u32,
+        log_size: u32,
+        log_level: u32,
+        pad: u32,
+    }
+    let mut attr = Attr { btf: btf.as_ptr() as u64, log_buf: 0, size: btf.len() as u32, log_size: 0, log_level: 0, pad: 0 };
+    // SAFETY: the types outlive the call.
+    unsafe { bpf_fd(18, &mut attr) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ARRAY: MapSpec = MapSpec { map_type: 2, key_size: 4, value_size: 8, max_entries: 3, flags: 0 };
+
+    #[test]
+    fn maps_of_the_kernel_can_be_used() {
+        if !may_load() {
+            return crate::skip("the right to use bpf(2)");
+        }
+        let map = Map::create(ARRAY).unwrap();
+        map.update(&1u32.to_le_bytes(), &77u64.to_le_bytes(), 0).unwrap();
+        assert_eq!(map.lookup(&1u32.to_le_bytes()).unwrap(), 77u64.to_le_bytes());
+        assert_eq!(map.next_key(None).unwrap(), 0u32.to_le_bytes());
+        assert_eq!(map.next_key(Some(&1u32.to_le_bytes())).unwrap(), 2u32.to_le_bytes());
+        let end = map.next_key(Some(&2u32.to_le_bytes())).unwrap_err();
+        assert_eq!(end.raw_os_error(), Some(2));
+        assert_eq!(map.delete(&1u32.to_le_bytes()).unwrap_err().raw_os_error(), Some(22));
+    }
+
+    /// `bpf_loop` with a callback that adds to a word on the stack, and a word of a map as result.
+    #[test]
+    fn callbacks_and_map_values_get_through() {
+        if !may_load() {
+            return crate::skip("the right to use bpf(2)");
+        }
+        // Programs take addresses in arrays of one entry only.
+        let map = Map::create(MapSpec { max_entries: 1, ..ARRAY }).unwrap();
+        map.update(&0u32.to_le_bytes(), &30u64.to_le_bytes(), 0).unwrap();
+        let program = [
+            [0x7a, 0x0a, 0xf8, 0xff, 0, 0, 0, 0], // *(u64 *)(r10 - 8) = 0
+            [0xb7, 1, 0, 0, 4, 0, 0, 0],          // r1 = 4
+            [0x18, 0x42, 0, 0, 11, 0, 0, 0],      // r2 = the function at slot 14
+            [0; 8],
+            [0xbf, 0xa3, 0, 0, 0, 0, 0, 0],          // r3 = r10
+            [0x07, 3, 0, 0, 0xf8, 0xff, 0xff, 0xff], // r3 += -8
+            [0xb7, 4, 0, 0, 0, 0, 0, 0],             // r4 = 0
+            [0x85, 0, 0, 0, 181, 0, 0, 0],           // call bpf_loop
+            [0x18, 0x61, 0, 0, 0, 0, 0, 0],          // r1 = the value in map 0
+            [0; 8],
+            [0x79, 0x10, 0, 0, 0, 0, 0, 0],       // r0 = *(u64 *)r1
+            [0x79, 0xa1, 0xf8, 0xff, 0, 0, 0, 0], // r1 = *(u64 *)(r10 - 8)
+            [0x0f, 0x10, 0, 0, 0, 0, 0, 0],       // r0 += r1
+            [0x95, 0, 0, 0, 0, 0, 0, 0],          // exit
+            [0x79, 0x23, 0, 0, 0, 0, 0, 0],       // r3 = *(u64 *)r2
+            [0x07, 3, 0, 0, 3, 0, 0, 0],          // r3 += 3
+            [0x7b, 0x32, 0, 0, 0, 0, 0, 0],       // *(u64 *)r2 = r3
+            [0xb7, 0, 0, 0, 0, 0, 0, 0],          // r0 = 0
+            [0x95, 0, 0, 0, 0, 0, 0, 0],          // exit
+        ];
+        let bytes = with_maps(program.as_flattened(), &[&map]);
+        let loaded = Program::load(&Load { functions: &[0, 14], log: true, ..Load::new(1, &bytes) }).unwrap_or_else(|e| panic!("{e}"));
+        let ran = loaded.test_run(&TestRun { data_in: &[0; 64], ..TestRun::default() }).unwrap();
+        assert_eq!(ran.retval, 42);
+    }
+
+    #[test]
+    fn a_refused_program_comes_with_the_log() {
+        if !may_load() {
+            return crate::skip("the right to use bpf(2)");
+        }
+        let exit = [0x95, 0, 0, 0, 0, 0, 0, 0];
+        let refused = Program::load(&Load { log: true, ..Load::new(1, &exit) }).unwrap_err();
+        assert!(refused.log.contains("R0 !read_ok"), "{refused}");
+    }
+}
