@@ -37,8 +37,12 @@ Programs attach where their section says:
   uprobe/MODULE:FUNCTION  uretprobe/…
 `--attach PROGRAM=PATTERN` takes the place of what the section says.
 
-Example:
-  skep run count.bpf.o --attach 'count=libc:*' -- sort /etc/services";
+`--set NAME=VALUE` reads the value by the variable's type: 5, -0x1f, true, 'c',
+BLUE, text, {1, 2}, { .min = 3, .comm = \"cat\" }; NAME may be config.limits[2].max.
+
+Examples:
+  skep run count.bpf.o --attach 'count=libc:*' -- sort /etc/services
+  skep run slow.bpf.o --set min_ns=1000000 --set comm=sort -- ./app";
 
 /// The eBPF subsystem outside the kernel.
 #[derive(Parser, Debug)]
@@ -82,6 +86,24 @@ pub struct JsonArgs {
     pub json: bool,
 }
 
+/// How object files are read.
+#[derive(Args, Debug, Clone, Default)]
+pub struct ObjectArgs {
+    /// Give a global variable, or a part of one, another value before loading; may be given several times
+    #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
+    pub set: Vec<(String, String)>,
+    /// Fit programs (CO-RE) to the types in FILE: BTF, or an ELF file with BTF
+    #[arg(long, value_name = "FILE")]
+    pub btf: Option<PathBuf>,
+}
+
+fn assignment(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("needs a variable, `=`, and a value".to_owned()),
+    }
+}
+
 /// What to do with programs.
 #[derive(Subcommand, Debug)]
 pub enum ProgCommand {
@@ -93,6 +115,9 @@ pub enum ProgCommand {
         /// Print the path to what is wrong, and the verifier's log
         #[arg(long)]
         log: bool,
+        /// How the objects are read
+        #[command(flatten)]
+        reading: ObjectArgs,
         /// How the result looks
         #[command(flatten)]
         format: JsonArgs,
@@ -280,6 +305,9 @@ pub struct RunArgs {
     /// Print keys and values as bytes in hex
     #[arg(long)]
     pub raw: bool,
+    /// How the objects are read
+    #[command(flatten)]
+    pub reading: ObjectArgs,
     /// How the report looks
     #[command(flatten)]
     pub report: ReportArgs,

@@ -12,6 +12,7 @@ mod failure;
 mod inherited;
 mod launch;
 mod map;
+mod objects;
 mod printer;
 mod prog;
 mod report;

@@ -6,20 +6,21 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value as Json, json};
 use skep::dir::Kind;
 use skep::isa::{Insn, text};
-use skep::object::Object;
+use skep::object::{LinkOptions, Object};
 use skep::prog::ProgramFile;
 use skep::verifier::{Options, Rejection, verify};
 
-use crate::args::ProgCommand;
+use crate::args::{ObjectArgs, ProgCommand};
 use crate::entries::hex;
 use crate::failure::{FAILED, Failure, Result};
+use crate::objects::{self, Objects};
 use crate::printer::{Output, Printer};
 use crate::session;
 
 /// Does what was asked for.
 pub fn run(command: &ProgCommand, printer: Printer) -> Result<u8> {
     match command {
-        ProgCommand::Verify { objects, log, format } => verify_all(objects, *log, format.json, printer),
+        ProgCommand::Verify { objects, log, reading, format } => verify_all(objects, reading, *log, format.json, printer),
         ProgCommand::Show { program, format } => show(program.as_deref(), format.json, printer),
         ProgCommand::Dump { from, program, hex, format } => dump(from, program.as_deref(), *hex, format.json, printer),
         ProgCommand::Asm { file } => assemble(file, printer),
@@ -41,12 +42,12 @@ struct Verdict {
     path: Vec<String>,
 }
 
-fn verify_all(objects: &[PathBuf], log: bool, as_json: bool, printer: Printer) -> Result<u8> {
+fn verify_all(paths: &[PathBuf], reading: &ObjectArgs, log: bool, as_json: bool, printer: Printer) -> Result<u8> {
     let mut verdicts = Vec::new();
-    for path in objects {
-        let object = session::object(path)?;
+    let objects = Objects::read(paths, reading)?;
+    for (path, object) in paths.iter().zip(&objects.all) {
         for index in 0..object.programs.len() {
-            verdicts.push(verdict(path, &object, index, log));
+            verdicts.push(verdict(path, object, &objects.link_options(), index, log));
         }
     }
     if as_json {
@@ -57,7 +58,7 @@ fn verify_all(objects: &[PathBuf], log: bool, as_json: bool, printer: Printer) -
     Ok(if verdicts.iter().any(|v| v.error.is_some()) { FAILED } else { 0 })
 }
 
-fn verdict(path: &Path, object: &Object, index: usize, log: bool) -> Verdict {
+fn verdict(path: &Path, object: &Object, how: &LinkOptions<'_>, index: usize, log: bool) -> Verdict {
     let mut verdict = Verdict {
         object: path.display().to_string(),
         program: String::new(),
@@ -73,8 +74,8 @@ fn verdict(path: &Path, object: &Object, index: usize, log: bool) -> Verdict {
         (verdict.program, verdict.section) = (p.name.clone(), p.section.clone());
         verdict.kind = p.def.map(|d| d.prog.name());
     }
-    match object.link(index) {
-        Err(e) => verdict.error = Some(e.to_string()),
+    match object.link_with(index, how) {
+        Err(e) => (verdict.error, verdict.hint) = (Some(e.to_string()), objects::hint(&e)),
         Ok(linked) => {
             verdict.insns = linked.insns.len();
             verdict.kind = Some(linked.prog_type.name());

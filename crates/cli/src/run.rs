@@ -1,19 +1,20 @@
 //! `skep run`: the programs of object files on a command's functions, and their maps at the end.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 use skep::Dir;
 use skep::isa::MapType;
 use skep::link::{Link, LinkSpec, Pattern, create_log};
 use skep::load::{LoadedMap, Loader};
-use skep::object::Object;
+use skep::object::{LinkOptions, Object};
 
 use crate::args::RunArgs;
 use crate::entries::{Entries, Entry};
 use crate::events::{Collector, Form, Records};
 use crate::failure::{Context, Failure, Result};
 use crate::launch::{self, Launch};
+use crate::objects::Objects;
 use crate::printer::{Output, Printer};
 use crate::report::file_name;
 use crate::session;
@@ -41,7 +42,8 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
     for pattern in args.attach.iter().map(|(_, p)| p).chain(&args.exclude) {
         pattern.parse::<Pattern>()?;
     }
-    let objects = args.objects.iter().map(|p| Ok((p, session::object(p)?))).collect::<Result<Vec<_>>>()?;
+    let mut reading = Objects::read(&args.objects, &args.reading)?;
+    let objects: Vec<(&PathBuf, Object)> = args.objects.iter().zip(std::mem::take(&mut reading.all)).collect();
     for (name, _) in &args.attach {
         if !objects.iter().any(|(_, o)| o.programs.iter().any(|p| p.name == *name)) {
             let known: Vec<String> = objects.iter().flat_map(|(_, o)| &o.programs).map(|p| format!("`{}`", p.name)).collect();
@@ -54,9 +56,13 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
     let program = launch::resolve(&args.command)?;
     let output = Output::open(args.report.output.as_deref())?;
     let dir = session::directory()?;
-    let log =
-        if objects.iter().any(|(_, o)| prints(o)) { Some(create_log(&dir, LOG).map_err(|e| session::load_failure(e, ""))?) } else { None };
-    let loaded = objects.into_iter().map(|(path, object)| load(&dir, path, object, log.as_ref(), args)).collect::<Result<Vec<_>>>()?;
+    let log = if objects.iter().any(|(_, o)| prints(o, &reading.link_options())) {
+        Some(create_log(&dir, LOG).map_err(|e| session::load_failure(e, ""))?)
+    } else {
+        None
+    };
+    let loaded =
+        objects.into_iter().map(|(path, object)| load(&dir, path, object, &reading, log.as_ref(), args)).collect::<Result<Vec<_>>>()?;
 
     let keep = match args.limit {
         Some(0) => usize::MAX,
@@ -134,14 +140,14 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
 }
 
 /// Tells whether a program of the object can print lines.
-fn prints(object: &Object) -> bool {
+fn prints(object: &Object, how: &LinkOptions<'_>) -> bool {
     let calls = |linked: skep::object::Linked| linked.insns.iter().any(|i| i.is_helper_call() && PRINTING.contains(&i.imm));
-    (0..object.programs.len()).any(|i| object.link(i).is_ok_and(calls))
+    (0..object.programs.len()).any(|i| object.link_with(i, how).is_ok_and(calls))
 }
 
-fn load(dir: &Dir, path: &Path, object: Object, log: Option<&skep::maps::Map>, args: &RunArgs) -> Result<Loaded> {
+fn load(dir: &Dir, path: &Path, object: Object, reading: &Objects, log: Option<&skep::maps::Map>, args: &RunArgs) -> Result<Loaded> {
     let file = path.display().to_string();
-    let loaded = Loader::new(dir).load(&object).map_err(|e| session::load_failure(e, &file))?;
+    let loaded = Loader::new(dir).fit(reading.target.as_ref()).load(&object).map_err(|e| session::load_failure(e, &file))?;
     let mut links = Vec::new();
     for program in &loaded.programs {
         let p = &program.file.program;

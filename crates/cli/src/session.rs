@@ -46,7 +46,12 @@ pub fn load_failure(error: LoadError, object: &str) -> Failure {
                 None => failure.hint(show),
             }
         }
-        e @ (LoadError::Link(_) | LoadError::Helper { .. } | LoadError::NoPrograms) => {
+        LoadError::Link(e) => {
+            let hint = crate::objects::hint(&e);
+            let inner = Failure::from(e);
+            Failure { message: format!("`{object}`: {}", inner.message), status: crate::failure::FAILED, hint, ..inner }
+        }
+        e @ (LoadError::Helper { .. } | LoadError::NoPrograms) => {
             let inner = Failure::from(e);
             Failure { message: format!("`{object}`: {}", inner.message), status: crate::failure::FAILED, ..inner }
         }

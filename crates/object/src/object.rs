@@ -4,7 +4,7 @@ use crate::btf::{BtfExt, CoreRelo, FuncInfo, Kind, LineInfo, SectionInfo, Type, 
 use crate::elf::{Elf, Place, Section, Symbol};
 use crate::map::Maps;
 use crate::program::{Code, Function, FunctionId, Program, Ref};
-use crate::{Btf, KconfigVar, MapSpec, ObjectError, kconfig};
+use crate::{Btf, KconfigVar, MapSpec, ObjectError, core, kconfig};
 use object::elf::{R_BPF_64_32, R_BPF_64_64, SHT_NULL, SHT_REL, SHT_RELA, SHT_STRTAB, SHT_SYMTAB};
 use skep_isa::{Insn, op};
 use std::collections::{BTreeMap, HashMap};
@@ -93,6 +93,12 @@ impl Object {
     pub fn map(&self, name: &str) -> Option<usize> {
         let exact = self.maps.iter().position(|m| m.name == name);
         exact.or_else(|| self.maps.iter().position(|m| m.is_global_data() && m.section == name))
+    }
+
+    /// Tells whether a program needs types to be fitted to ([`LinkOptions::target`](crate::LinkOptions::target)).
+    #[must_use]
+    pub fn needs_core_target(&self) -> bool {
+        self.code.iter().flat_map(|c| &c.core).any(core::needs_target)
     }
 
     /// Tells whether the licence allows calls of GPL-only helpers (include/linux/license.h).

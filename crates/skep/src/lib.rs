@@ -11,6 +11,8 @@ mod clock;
 pub mod dir;
 mod error;
 pub mod helpers;
+#[cfg(feature = "loader")]
+pub mod kconfig;
 pub mod link;
 #[cfg(feature = "loader")]
 pub mod load;

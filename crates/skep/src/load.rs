@@ -6,7 +6,7 @@ use std::sync::Arc;
 use skep_isa::{AttachType, MapFlags, MapType, ProgramType};
 use skep_maps::slots::FILE_NAME as SLOTS;
 use skep_maps::{Map, MapDef, MapError};
-use skep_object::{LinkError, MapSpec, Object};
+use skep_object::{CoreTarget, LinkError, LinkOptions, MapSpec, Object};
 use skep_verifier::Rejection;
 
 use crate::Error;
@@ -87,19 +87,27 @@ pub struct Loaded {
 pub struct Loader<'a> {
     dir: &'a Dir,
     entries: HashMap<String, u32>,
+    target: Option<&'a CoreTarget>,
 }
 
 impl<'a> Loader<'a> {
     /// Makes a loader for this directory.
     #[must_use]
     pub fn new(dir: &'a Dir) -> Self {
-        Self { dir, entries: HashMap::new() }
+        Self { dir, entries: HashMap::new(), target: None }
     }
 
     /// Gives a map another number of entries than its definition (libbpf: `bpf_map__set_max_entries`).
     #[must_use]
     pub fn resize(mut self, map: &str, entries: u32) -> Self {
         self.entries.insert(map.to_owned(), entries);
+        self
+    }
+
+    /// Fits programs to these types (CO-RE); without, programs that need it are refused.
+    #[must_use]
+    pub fn fit(mut self, target: Option<&'a CoreTarget>) -> Self {
+        self.target = target;
         self
     }
 
@@ -114,7 +122,7 @@ impl<'a> Loader<'a> {
         let mut options = skep_verifier::Options::default();
         options.offered_only = true;
         for (i, program) in object.programs.iter().enumerate().filter(|(_, p)| p.autoload) {
-            let linked = object.link(i)?;
+            let linked = object.link_with(i, &LinkOptions { target: self.target, ..LinkOptions::default() })?;
             let proof = skep_verifier::verify(&linked, &options).map_err(|r| LoadError::Rejected(Box::new(r)))?;
             if let Some(id) = proof.info().helpers.iter().find(|id| crate::helpers::implementation(**id).is_none()) {
                 let name = skep_isa::helper::by_id(*id).map_or("unknown", |h| h.name);

@@ -139,6 +139,11 @@ pub(crate) fn describe(btf: &Btf, relo: &CoreRelo) -> String {
     format!("{question} of `{}`, {access}", btf.describe(relo.type_id))
 }
 
+/// Tells whether a relocation asks something of the target's types.
+pub(crate) fn needs_target(relo: &CoreRelo) -> bool {
+    Question::of(relo) != Some(Question::LocalTypeId)
+}
+
 /// Why a relocation cannot be done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum CoreError {
