@@ -6,7 +6,8 @@
 //! source line and path.
 //!
 //! What can be trusted afterwards: memory is only touched inside the context, the program's own stack, map values,
-//! records and memory lent by helpers; no register or stack byte is read before it was written; every loop ends; helpers
+//! records and memory lent by helpers; no register or stack byte is read before it was written (what a helper was given
+//! room to fill counts as written); every loop ends; helpers
 //! get what their rows in [`skep_isa::helper`] ask for; ring buffer records are released. What is not promised: anything
 //! about the numbers in maps, which other processes write.
 //!

@@ -138,7 +138,8 @@ impl Stack {
         slot.reg = reg;
     }
 
-    /// Lets any of the bytes `off .. off + size` have been written with something unknown.
+    /// Lets any of the bytes `off .. off + size` have been written with something unknown, perhaps none of them: a byte
+    /// that was never written may still be so.
     pub fn smear(&mut self, off: i32, size: i32, zero: bool) {
         for o in off..off.saturating_add(size) {
             let slot = self.slot_mut(o);
@@ -146,7 +147,7 @@ impl Stack {
                 slot.forget();
             }
             let b = &mut slot.bytes[place(o).1];
-            if !(zero && *b == Byte::Zero) {
+            if !(*b == Byte::Uninit || zero && *b == Byte::Zero) {
                 *b = Byte::Misc;
             }
         }
@@ -178,5 +179,13 @@ mod tests {
         s.fill(-16, 1, Byte::Misc);
         assert_eq!([-16, -13, -12].map(|o| s.byte(o)), [Byte::Misc, Byte::Misc, Byte::Zero]);
         assert_eq!(s.byte(-512), Byte::Uninit);
+    }
+
+    #[test]
+    fn a_store_to_one_of_several_places_initialises_none_of_them() {
+        let mut s = Stack::default();
+        s.fill(-2, 2, Byte::Zero);
+        s.smear(-4, 4, false);
+        assert_eq!([-4, -3, -2, -1].map(|o| s.byte(o)), [Byte::Uninit, Byte::Uninit, Byte::Misc, Byte::Misc]);
     }
 }

@@ -462,6 +462,10 @@ impl Walk<'_> {
         }
         if access.writes() {
             stack.smear(min, end - min, false);
+            // Whichever the place, these are written; all that the helper has room for counts, as it does for Linux.
+            if max < min.saturating_add(size as i32) {
+                stack.fill(max, min + size as i32 - max, Byte::Misc);
+            }
         }
         Ok(())
     }
