@@ -1,285 +1,395 @@
-//! An interpreter that traps what the verifier must have ruled out: accesses outside memory, registers and stack bytes
-//! that were never written, programs that do not end.
+//! An interpreter that traps what the verifier must have ruled out: accesses outside an object, through something that
+//! is no pointer, to what was released or may not be written; registers and stack bytes that were never written; stacks
+//! that are too deep; references that are kept; results that are not allowed; programs that do not end.
+//!
+//! [`Machine::run`] does it; [`memory`] has the objects, [`helpers`] the calls, [`arith`] the numbers.
 
-use crate::random::{Random, VALUE};
-use skep_isa::{Insn, op};
+pub mod arith;
+mod helpers;
+pub mod memory;
+
+use crate::random::Random;
+use memory::{Kind, Memory, Tag, Value};
+use skep_isa::{AttachType as A, Insn, ProgramType as P, ctx, op};
 use skep_object::Linked;
-use skep_verifier::scalar::{Cmp, Op, concrete32, concrete64};
 use std::collections::HashMap;
 
-pub const CTX: u64 = 0x1000_0000_0000;
-pub const STACK: u64 = 0x2000_0000_0000;
-const VALUES: u64 = 0x3000_0000_0000;
+/// Why a run ended before its time.
+#[derive(Debug)]
+pub enum Stop {
+    /// The program did something it must not.
+    Trap(String),
+    /// The program called another one.
+    TailCall,
+    /// The machine does not know how to go on; nothing is wrong.
+    Unmodelled(&'static str),
+}
 
-/// Looks at the registers before every instruction.
-type Seen<'a> = dyn FnMut(usize, &[Option<u64>; 11]) -> Result<(), String> + 'a;
+impl Stop {
+    fn trap(what: impl Into<String>) -> Self {
+        Self::Trap(what.into())
+    }
+}
+
+impl From<String> for Stop {
+    fn from(s: String) -> Self {
+        Self::Trap(s)
+    }
+}
+
+/// How a run without a trap ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    Exit,
+    Unmodelled(&'static str),
+}
+
+/// What happens when a function ends.
+#[derive(Clone, Copy, Debug)]
+pub enum Return {
+    Program,
+    /// Goes on there.
+    Call(usize),
+    /// A helper may call it again.
+    Lap {
+        call: usize,
+        id: u32,
+        func: usize,
+        ctx: Value,
+        map: Option<Tag>,
+        done: u64,
+        n: u64,
+    },
+}
+
+pub struct Frame {
+    pub regs: [Option<Value>; 11],
+    /// The object its stack is.
+    pub stack: usize,
+    pub ret: Return,
+}
 
 pub struct Machine<'a> {
     prog: &'a Linked,
-    regs: [Option<u64>; 11],
-    memory: HashMap<u64, Option<u8>>,
     r: &'a Random,
-    fresh: u64,
-    depth: u64,
-    steps: u32,
+    pub memory: Memory,
+    pub frames: Vec<Frame>,
+    elements: HashMap<(Tag, Vec<u8>), usize>,
+    pub ctx: usize,
+    layout: ctx::Layout,
+    pub packet: usize,
+    pub meta: usize,
+    /// By call: how many bytes a helper may at most be asked to fill there. All of them count as written afterwards, as
+    /// Linux has it: programs let helpers fill as much of a buffer as there is, and then use as much of it.
+    pub reach: Reach,
     laps: u32,
 }
 
+/// Bytes by instruction.
+pub type Reach = HashMap<usize, u64>;
+
+/// Steps after which a program counts as endless; the verifier looks at fewer.
+const STEPS: u32 = 400_000;
+
 impl<'a> Machine<'a> {
     pub fn new(prog: &'a Linked, r: &'a Random) -> Self {
+        let mut memory = Memory::default();
+        let layout = ctx::layout(prog.prog_type, prog.attach_type).unwrap_or(ctx::PT_REGS);
+        let ctx = memory.make_random(Kind::Ctx, layout.size.into(), r);
+        let (elements, reach) = (HashMap::new(), Reach::new());
+        let mut m = Self { prog, r, memory, frames: Vec::new(), elements, ctx, layout, packet: 0, meta: 0, reach, laps: 0 };
+        m.move_packet();
         let mut regs = [None; 11];
-        (regs[1], regs[10]) = (Some(CTX), Some(STACK));
-        let mut m = Self { prog, regs, memory: HashMap::new(), r, fresh: VALUES, depth: 0, steps: 0, laps: 0 };
-        for i in 0..168 / 8 {
-            let word = m.r.number();
-            for (k, b) in word.to_le_bytes().into_iter().enumerate() {
-                m.memory.insert(CTX + i * 8 + k as u64, Some(b));
-            }
-        }
-        for i in 1..=512 {
-            m.memory.insert(STACK - i, None);
-        }
+        regs[1] = Some(m.memory.pointer(ctx, 0));
+        m.push(regs, Return::Program);
         m
     }
 
-    fn get(&self, r: u8) -> Result<u64, String> {
-        self.regs[r as usize].ok_or_else(|| format!("r{r} was never written"))
+    fn push(&mut self, mut regs: [Option<Value>; 11], ret: Return) {
+        let stack = self.memory.make(Kind::Stack, op::STACK_SIZE as u64, None);
+        regs[10] = Some(self.memory.pointer(stack, op::STACK_SIZE as u64));
+        self.frames.push(Frame { regs, stack, ret });
     }
 
-    fn load(&self, at: u64, size: u64) -> Result<u64, String> {
-        let mut n = 0;
-        for k in (0..size).rev() {
-            match self.memory.get(&at.wrapping_add(k)) {
-                Some(Some(b)) => n = n << 8 | u64::from(*b),
-                Some(None) => return Err(format!("byte {:#x} was never written", at.wrapping_add(k))),
-                None => return Err(format!("there is no memory at {:#x}", at.wrapping_add(k))),
+    /// Another packet, and what was is gone.
+    pub fn move_packet(&mut self) {
+        for old in [self.packet, self.meta] {
+            if old != self.ctx {
+                self.memory.objects[old].alive = false;
             }
         }
-        Ok(n)
+        let length = if self.r.chance(10) { self.r.below(2000) } else { self.r.below(100) };
+        let front = self.r.below(3) * 8 + self.r.below(2) * 4;
+        self.packet = self.memory.make_random(Kind::Packet, length, self.r);
+        self.meta = self.memory.make_random(Kind::Meta, front, self.r);
+        // Packets begin anywhere, and metadata ends there.
+        self.memory.objects[self.packet].base += 256 + self.r.below(8);
+        self.memory.objects[self.meta].base = self.memory.objects[self.packet].base - front;
     }
 
-    fn store(&mut self, at: u64, size: u64, n: u64) -> Result<(), String> {
-        for k in 0..size {
-            match self.memory.get_mut(&at.wrapping_add(k)) {
-                Some(b) => *b = Some((n >> (8 * k)) as u8),
-                None => return Err(format!("there is no memory at {:#x}", at.wrapping_add(k))),
-            }
+    /// Starts a function; its first instruction.
+    fn enter(&mut self, at: usize, args: [Option<Value>; 11], ret: Return) -> Result<usize, Stop> {
+        if self.frames.len() >= op::MAX_CALL_FRAMES {
+            return Err(Stop::trap("too many calls in one another"));
         }
-        Ok(())
+        let mut regs = [None; 11];
+        regs[1..6].copy_from_slice(&args[1..6]);
+        self.push(regs, ret);
+        Ok(at)
     }
 
-    fn call(&mut self, id: i32) -> Result<(), String> {
-        let r0 = match id {
-            1 => {
-                self.load(self.get(2)?, 4)?;
-                let map = self.get(1)?;
-                if self.r.chance(20) {
-                    0
-                } else {
-                    let at = self.fresh;
-                    self.fresh += 0x1_0000;
-                    for k in 0..u64::from(VALUE[map as usize]) {
-                        let b = self.r.next() as u8;
-                        self.memory.insert(at + k, Some(b));
-                    }
-                    at
-                }
-            }
-            7 => u64::from(self.r.number() as u32),
-            _ => self.r.number(),
-        };
-        self.regs[..6].fill(None);
-        self.regs[0] = Some(r0);
-        Ok(())
+    pub fn top(&mut self) -> &mut Frame {
+        self.frames.last_mut().expect("the program's own frame is there until the end")
     }
 
-    /// Runs the program; an error tells where and what it did that it must not.
-    pub fn run(&mut self, mut seen: impl FnMut(usize, &[Option<u64>; 11]) -> Result<(), String>) -> Result<(), (usize, String)> {
-        self.execute(0, &mut seen)
+    fn get(&mut self, r: u8) -> Result<Value, Stop> {
+        self.top().regs[r as usize].ok_or_else(|| Stop::trap(format!("r{r} was never written")))
     }
 
-    /// Runs from `pc` to the function's end.
-    fn execute(&mut self, mut pc: usize, seen: &mut Seen<'_>) -> Result<(), (usize, String)> {
-        loop {
-            self.steps += 1;
-            if self.steps > 200_000 {
-                return Err((pc, "does not end".to_owned()));
-            }
+    fn set(&mut self, r: u8, v: Value) {
+        self.top().regs[r as usize] = Some(v);
+    }
+
+    /// Ring buffer records not given back yet.
+    pub fn records(&self) -> usize {
+        self.memory.objects.iter().filter(|o| o.kind == Kind::Record && o.alive).count()
+    }
+
+    /// Runs the program; an error tells where and what it did that it must not. `seen` looks at the machine before every
+    /// instruction.
+    pub fn run(&mut self, mut seen: impl FnMut(usize, &Self) -> Result<(), String>) -> Result<End, (usize, String)> {
+        let mut pc = 0;
+        for _ in 0..STEPS {
             let Some(i) = self.prog.insns.get(pc).copied() else { return Err((pc, "past the end".to_owned())) };
-            seen(pc, &self.regs).map_err(|e| (pc, e))?;
-            if i.is_local_call() {
-                let to = (pc as i64 + 1 + i64::from(i.imm)) as usize;
-                self.function(to, self.regs, seen)?;
-                self.regs[1..6].fill(None);
-                pc += 1;
-            } else if i.is_helper_call() && i.imm == 181 {
-                self.call_back(seen)?;
-                pc += 1;
-            } else {
-                match self.step(pc, i).map_err(|e| (pc, e))? {
-                    Some(next) => pc = next,
-                    None => return Ok(()),
+            seen(pc, self).map_err(|e| (pc, e))?;
+            match self.step(pc, i) {
+                Ok(Some(next)) => pc = next,
+                Ok(None) => return Ok(End::Exit),
+                Err(Stop::Unmodelled(what)) => return Ok(End::Unmodelled(what)),
+                Err(Stop::TailCall) => {
+                    return self.check_released().map(|()| End::Exit).map_err(|e| (pc, format!("tail call: {e:?}")));
                 }
+                Err(Stop::Trap(what)) => return Err((pc, what)),
             }
+            self.check_depth().map_err(|e| (pc, e))?;
         }
+        Err((pc, "does not end".to_owned()))
     }
 
-    /// Runs a function in a frame of its own; its result is in r0 afterwards.
-    fn function(&mut self, at: usize, args: [Option<u64>; 11], seen: &mut Seen<'_>) -> Result<(), (usize, String)> {
-        let saved = self.regs;
-        self.depth += 1;
-        let top = STACK + (self.depth << 32);
-        self.regs = [None; 11];
-        self.regs[1..6].copy_from_slice(&args[1..6]);
-        self.regs[10] = Some(top);
-        for i in 1..=512 {
-            self.memory.insert(top - i, None);
-        }
-        self.execute(at, seen)?;
-        for i in 1..=512 {
-            self.memory.remove(&(top - i));
-        }
-        self.depth -= 1;
-        let r0 = self.regs[0];
-        self.regs = saved;
-        self.regs[0] = r0;
-        Ok(())
+    /// All frames together may use as much stack as one.
+    fn check_depth(&self) -> Result<(), String> {
+        let used = |f: &Frame| (op::STACK_SIZE as u64 - self.memory.objects[f.stack].lowest).next_multiple_of(16);
+        let sum: u64 = self.frames.iter().map(used).sum();
+        if self.frames.len() > 1 && sum > op::STACK_SIZE as u64 { Err(format!("{sum} bytes of stack in use")) } else { Ok(()) }
     }
 
-    /// `bpf_loop`, with fewer iterations than asked for.
-    fn call_back(&mut self, seen: &mut Seen<'_>) -> Result<(), (usize, String)> {
-        let (Some(n), Some(func), ctx) = (self.regs[1], self.regs[2], self.regs[3]) else { return Err((0, "unset argument".to_owned())) };
-        let (n, mut done) = (n.min(self.r.below(6)), 0);
-        let caller = self.regs;
-        while done < n {
-            let mut args = [None; 11];
-            (args[1], args[2]) = (Some(done), ctx);
-            self.function(func as usize, args, seen)?;
-            let stop = self.regs[0] != Some(0);
-            self.regs = caller;
-            done += 1;
-            if stop {
-                break;
-            }
-        }
-        self.regs[1..6].fill(None);
-        self.regs[0] = Some(done);
-        Ok(())
+    fn check_released(&self) -> Result<(), Stop> {
+        if self.records() > 0 { Err(Stop::trap("a record is never given back")) } else { Ok(()) }
     }
 
-    fn step(&mut self, pc: usize, i: Insn) -> Result<Option<usize>, String> {
+    fn step(&mut self, pc: usize, i: Insn) -> Result<Option<usize>, Stop> {
         let (d, s) = (i.dst(), i.src());
-        let size = match i.code & 0x18 {
-            op::B => 1,
-            op::H => 2,
-            op::W => 4,
-            _ => 8,
-        };
-        let at = |base: u64| base.wrapping_add(i.off as i64 as u64);
+        let size = [4, 2, 1, 8][usize::from(i.code >> 3 & 3)];
+        let off = i64::from(i.off);
         match i.class() {
             op::LD => {
-                let high = self.prog.insns[pc + 1].imm as u32;
-                if i.src() == op::PSEUDO_FUNC {
-                    self.regs[d as usize] = Some((pc as i64 + 1 + i64::from(i.imm)) as u64);
-                    return Ok(Some(pc + 2));
-                }
-                self.regs[d as usize] = Some(u64::from(i.imm as u32) | u64::from(high) << 32);
+                let Some(high) = self.prog.insns.get(pc + 1).map(|h| h.imm as u32) else { return Err(Stop::trap("half a load")) };
+                let v = match s {
+                    0 => Value::number(u64::from(i.imm as u32) | u64::from(high) << 32),
+                    op::PSEUDO_MAP_IDX => Value { bits: 0x6000_0000_0000, tag: Tag::Map(i.imm as u32) },
+                    op::PSEUDO_MAP_IDX_VALUE => {
+                        let o = self.element(Tag::Map(i.imm as u32), vec![0; 4])?;
+                        self.memory.pointer(o, high.into())
+                    }
+                    op::PSEUDO_FUNC => {
+                        let at = (pc as i64 + 1 + i64::from(i.imm)) as usize;
+                        Value { bits: 0x5000_0000_0000 + at as u64, tag: Tag::Func(at) }
+                    }
+                    _ => return Err(Stop::Unmodelled("a load of that kind")),
+                };
+                self.set(d, v);
                 return Ok(Some(pc + 2));
             }
-            op::LDX => self.regs[d as usize] = Some(self.load(at(self.get(s)?), size)?),
-            op::ST => self.store(at(self.get(d)?), size, i.imm as i64 as u64)?,
-            op::STX if i.code & 0xe0 == op::ATOMIC => {
-                let (to, n) = (at(self.get(d)?), self.get(s)?);
-                if to % size != 0 {
-                    return Err(format!("misaligned atomic at {to:#x}"));
-                }
-                let old = self.load(to, size)?;
-                let new = match i.imm & !op::ATOMIC_FETCH {
-                    op::ATOMIC_ADD => old.wrapping_add(n),
-                    op::ATOMIC_OR => old | n,
-                    _ => n,
-                };
-                self.store(to, size, new)?;
-                if i.imm & op::ATOMIC_FETCH != 0 {
-                    self.regs[s as usize] = Some(old);
-                }
+            op::LDX => {
+                let p = self.get(s)?;
+                let v = self.load(p, off, size, i.code & 0xe0 == op::MEMSX)?;
+                self.set(d, v);
             }
-            op::STX => self.store(at(self.get(d)?), size, self.get(s)?)?,
+            op::ST => self.store(i, Value::number(i.imm as i64 as u64), size)?,
+            op::STX if i.code & 0xe0 == op::ATOMIC => self.atomic(i, size)?,
+            op::STX => {
+                let v = self.get(s)?;
+                self.store(i, v, size)?;
+            }
             op::ALU | op::ALU64 => self.alu(i)?,
-            _ => match i.code {
-                op::EXIT => return self.get(0).map(|_| None),
-                op::CALL => self.call(i.imm)?,
-                c if c == (op::JMP | op::JA) => return Ok(Some((pc as i64 + 1 + i64::from(i.off)) as usize)),
-                c if c == (op::JMP | op::JCOND) => {
-                    self.laps += 1;
-                    let out = self.r.chance(15) || self.laps > 300;
-                    return Ok(Some(if out { (pc as i64 + 1 + i64::from(i.off)) as usize } else { pc + 1 }));
-                }
-                _ => {
-                    let b = if i.code & op::X != 0 { self.get(s)? } else { i.imm as i64 as u64 };
-                    let taken = compare(i.code & 0xf0).holds(self.get(d)?, b, i.class() == op::JMP32);
-                    return Ok(Some(if taken { (pc as i64 + 1 + i64::from(i.off)) as usize } else { pc + 1 }));
-                }
-            },
+            _ => return self.jump(pc, i),
         }
         Ok(Some(pc + 1))
     }
 
-    fn alu(&mut self, i: Insn) -> Result<(), String> {
-        let is64 = i.class() == op::ALU64;
-        let code = i.code & 0xf0;
-        let result = if code == op::END {
-            let a = self.get(i.dst())?;
-            let bits = i.imm as u32;
-            let swap = is64 || i.code & op::X != 0;
-            if swap { a.swap_bytes() >> (64 - bits) } else { a << (64 - bits) >> (64 - bits) }
-        } else {
-            let b = if i.code & op::X != 0 { self.get(i.src())? } else { i.imm as i64 as u64 };
-            if code == op::MOV {
-                let n = match i.off {
-                    8 => b as i8 as i64 as u64,
-                    16 => b as i16 as i64 as u64,
-                    32 => b as i32 as i64 as u64,
-                    _ => b,
-                };
-                if is64 { n } else { u64::from(n as u32) }
-            } else {
-                let a = self.get(i.dst())?;
-                let o = match (code, i.off) {
-                    (op::ADD, _) => Op::Add,
-                    (op::SUB, _) => Op::Sub,
-                    (op::MUL, _) => Op::Mul,
-                    (op::DIV, 0) => Op::Div,
-                    (op::DIV, _) => Op::Sdiv,
-                    (op::MOD, 0) => Op::Mod,
-                    (op::MOD, _) => Op::Smod,
-                    (op::OR, _) => Op::Or,
-                    (op::AND, _) => Op::And,
-                    (op::XOR, _) => Op::Xor,
-                    (op::LSH, _) => Op::Lsh,
-                    (op::RSH, _) => Op::Rsh,
-                    _ => Op::Arsh,
-                };
-                if is64 { concrete64(o, a, b) } else { u64::from(concrete32(o, a as u32, b as u32)) }
+    fn load(&mut self, p: Value, off: i64, size: u64, signed: bool) -> Result<Value, Stop> {
+        if p.tag == Tag::Memory(self.ctx)
+            && let Some(v) = self.load_ctx(p, off, size)
+        {
+            return Ok(v);
+        }
+        let v = self.memory.load(p, off, size, self.r)?;
+        let sh = 64 - 8 * size as u32;
+        Ok(if signed { Value::number((((v.bits << sh) as i64) >> sh) as u64) } else { v })
+    }
+
+    /// Pointers that the context has for the program.
+    fn load_ctx(&mut self, p: Value, off: i64, size: u64) -> Option<Value> {
+        let at = p.bits.wrapping_sub(self.memory.objects[self.ctx].base).wrapping_add(off as u64);
+        let field = self.layout.fields.iter().find(|f| u64::from(f.off) == at && u64::from(f.size) == size)?;
+        let packet = &self.memory.objects[self.packet];
+        match field.kind {
+            ctx::FieldKind::Packet => Some(self.memory.pointer(self.packet, 0)),
+            ctx::FieldKind::PacketEnd => Some(Value { bits: packet.base + packet.size(), tag: Tag::End(self.packet) }),
+            ctx::FieldKind::PacketMeta => Some(self.memory.pointer(self.meta, 0)),
+            _ => None,
+        }
+    }
+
+    fn store(&mut self, i: Insn, v: Value, size: u64) -> Result<(), Stop> {
+        let p = self.get(i.dst())?;
+        if p.tag == Tag::Memory(self.ctx) {
+            let at = p.bits.wrapping_sub(self.memory.objects[self.ctx].base).wrapping_add(i.off as i64 as u64);
+            let field = self.layout.fields.iter().find(|f| u64::from(f.off) <= at && at < u64::from(f.off + f.size));
+            let allowed = field.map_or(self.layout.writable, |f| f.writable);
+            if !allowed {
+                return Err(Stop::trap("a store to the context"));
             }
+        }
+        Ok(self.memory.store(p, i.off.into(), size, v)?)
+    }
+
+    fn atomic(&mut self, i: Insn, size: u64) -> Result<(), Stop> {
+        let off = i64::from(i.off);
+        let to = if i.imm == op::ATOMIC_LOAD_ACQ { self.get(i.src())? } else { self.get(i.dst())? };
+        if to.bits.wrapping_add(off as u64) % size != 0 {
+            return Err(Stop::trap("a misaligned atomic"));
+        }
+        if to.tag == Tag::Memory(self.ctx) {
+            return Err(Stop::trap("an atomic on the context"));
+        }
+        if i.imm == op::ATOMIC_LOAD_ACQ {
+            let v = self.load(to, off, size, false)?;
+            self.set(i.dst(), v);
+            return Ok(());
+        }
+        let n = self.get(i.src())?;
+        if i.imm == op::ATOMIC_STORE_REL {
+            return Ok(self.memory.store(to, off, size, n)?);
+        }
+        let old = self.memory.load(to, off, size, self.r)?.bits;
+        let mask = if size == 8 { u64::MAX } else { u64::from(u32::MAX) };
+        let new = if i.imm == op::ATOMIC_CMPXCHG {
+            let expected = self.get(0)?.bits & mask;
+            if old == expected { n.bits } else { old }
+        } else {
+            arith::atomic(i.imm, old, n.bits)
         };
-        self.regs[i.dst() as usize] = Some(result);
+        self.memory.store(to, off, size, Value::number(new))?;
+        if i.imm == op::ATOMIC_CMPXCHG {
+            self.set(0, Value::number(old));
+        } else if i.imm & op::ATOMIC_FETCH != 0 {
+            self.set(i.src(), Value::number(old));
+        }
         Ok(())
+    }
+
+    fn alu(&mut self, i: Insn) -> Result<(), Stop> {
+        let (d, wide) = (i.dst(), i.class() == op::ALU64);
+        let code = i.code & 0xf0;
+        if code == op::END || code == op::NEG {
+            let a = self.get(d)?.bits;
+            let n = match (code, wide) {
+                (op::END, _) => arith::byte_order(i, a),
+                (_, true) => a.wrapping_neg(),
+                (_, false) => u64::from((a as u32).wrapping_neg()),
+            };
+            self.set(d, Value::number(n));
+            return Ok(());
+        }
+        let b = if i.code & op::X != 0 { self.get(i.src())? } else { Value::number(i.imm as i64 as u64) };
+        if code == op::MOV {
+            let v = if wide && i.off == 0 { b } else { Value::number(arith::moved(i, b.bits)) };
+            self.set(d, v);
+            return Ok(());
+        }
+        let a = self.get(d)?;
+        let bits = arith::binary(i, a.bits, b.bits);
+        // Steps lead from a pointer to another place of the same object; all else makes a number of it.
+        let tag = match (code, a.tag, b.tag) {
+            (op::ADD | op::SUB, t, Tag::Number) if wide => t,
+            (op::ADD, Tag::Number, t) if wide => t,
+            _ => Tag::Number,
+        };
+        self.set(d, Value { bits, tag });
+        Ok(())
+    }
+
+    fn jump(&mut self, pc: usize, i: Insn) -> Result<Option<usize>, Stop> {
+        let by = |n: i64| Some((pc as i64 + 1 + n) as usize);
+        match i.code {
+            op::EXIT => return self.exit(),
+            op::CALL if i.src() == op::PSEUDO_CALL => {
+                let (args, to) = (self.top().regs, (pc as i64 + 1 + i64::from(i.imm)) as usize);
+                self.clobber(None);
+                return self.enter(to, args, Return::Call(pc + 1)).map(Some);
+            }
+            op::CALL => return self.call(pc, i.imm as u32).map(Some),
+            c if c == (op::JMP | op::JA) => return Ok(by(i.off.into())),
+            c if c == (op::JMP32 | op::JA) => return Ok(by(i.imm.into())),
+            c if c == (op::JMP | op::JCOND) => {
+                self.laps += 1;
+                let out = self.r.chance(15) || self.laps > 300;
+                return Ok(by(if out { i.off.into() } else { 0 }));
+            }
+            _ => {}
+        }
+        let a = self.get(i.dst())?.bits;
+        let b = if i.code & op::X != 0 { self.get(i.src())?.bits } else { i.imm as i64 as u64 };
+        Ok(by(if arith::taken(i, a, b) { i.off.into() } else { 0 }))
+    }
+
+    fn exit(&mut self) -> Result<Option<usize>, Stop> {
+        let Some(frame) = self.frames.last() else { return Err(Stop::trap("no frame")) };
+        let (ret, stack, r0) = (frame.ret, frame.stack, frame.regs[0]);
+        if let Return::Program = ret {
+            let r0 = self.get(0)?;
+            self.check_released()?;
+            return match allowed(self.prog.prog_type, self.prog.attach_type) {
+                Some(max) if r0.tag != Tag::Number || !(0..=max).contains(&(r0.bits as i32)) => {
+                    Err(Stop::trap(format!("the program returns {r0:x?}")))
+                }
+                _ => Ok(None),
+            };
+        }
+        self.memory.objects[stack].alive = false;
+        self.frames.pop();
+        match ret {
+            Return::Call(to) => {
+                self.clobber(r0);
+                Ok(Some(to))
+            }
+            Return::Lap { call, id, func, ctx, map, done, n } => match r0 {
+                Some(Value { bits: 0, tag: Tag::Number }) => self.next_lap(call, id, func, ctx, map, done, n).map(Some),
+                Some(Value { bits: 1, tag: Tag::Number }) => self.next_lap(call, id, func, ctx, map, done, done).map(Some),
+                _ => Err(Stop::trap(format!("the callback returns {r0:x?}"))),
+            },
+            Return::Program => unreachable!("handled above"),
+        }
     }
 }
 
-fn compare(code: u8) -> Cmp {
-    match code {
-        op::JEQ => Cmp::Eq,
-        op::JNE => Cmp::Ne,
-        op::JGT => Cmp::Gt,
-        op::JGE => Cmp::Ge,
-        op::JLT => Cmp::Lt,
-        op::JLE => Cmp::Le,
-        op::JSGT => Cmp::Sgt,
-        op::JSGE => Cmp::Sge,
-        op::JSLT => Cmp::Slt,
-        op::JSLE => Cmp::Sle,
-        _ => Cmp::Set,
+/// What a program may return at most.
+fn allowed(prog: P, attach: Option<A>) -> Option<i32> {
+    match (prog, attach?) {
+        (P::Tracing, A::TraceFentry | A::TraceFexit | A::TraceFentryMulti | A::TraceFexitMulti | A::TraceRawTp) => Some(0),
+        (P::Tracing, A::TraceFsession | A::TraceFsessionMulti) => Some(1),
+        (P::Kprobe, A::TraceKprobeSession | A::TraceUprobeSession) => Some(1),
+        _ => None,
     }
 }

@@ -1,0 +1,269 @@
+//! Helper calls in the checking machine: arguments are used as the helper's prototype says, results are as wild as it
+//! allows.
+
+use super::memory::{Kind, Tag, Value};
+use super::{Machine, Return, Stop};
+use skep_isa::{ArgType, MapFlags, MapType, RetType, helper};
+use skep_object::MapSpec;
+
+const TAIL_CALL: u32 = 12;
+const LOOP: u32 = 181;
+const FOR_EACH: u32 = 164;
+
+impl Machine<'_> {
+    /// The description of the map behind a tag.
+    pub fn spec(&self, tag: Tag) -> Option<&MapSpec> {
+        match tag {
+            Tag::Map(m) => self.prog.maps.get(m as usize).map(|m| &m.spec),
+            Tag::Inner(m) => self.prog.maps.get(m as usize).and_then(|m| m.spec.inner.as_deref()),
+            _ => None,
+        }
+    }
+
+    /// The memory of a map's value, made when it is first asked for.
+    pub fn element(&mut self, map: Tag, key: Vec<u8>) -> Result<usize, Stop> {
+        if let Some(o) = self.elements.get(&(map, key.clone())) {
+            return Ok(*o);
+        }
+        let Some(spec) = self.spec(map) else { return Err(Stop::trap("no such map")) };
+        let constant = spec.frozen && spec.flags.has(MapFlags::RDONLY_PROG);
+        let (size, data) = (u64::from(spec.value_size), spec.data.clone().filter(|_| constant));
+        let readable = !spec.flags.has(MapFlags::WRONLY_PROG);
+        let writable = !spec.frozen && !spec.flags.has(MapFlags::RDONLY_PROG);
+        let o = match data {
+            Some(d) => self.memory.make(Kind::Element(map), size, Some(&d)),
+            None => self.memory.make_random(Kind::Element(map), size, self.r),
+        };
+        let object = &mut self.memory.objects[o];
+        (object.readable, object.writable, object.shared) = (readable, writable, !constant);
+        self.elements.insert((map, key), o);
+        Ok(o)
+    }
+
+    fn lookup(&mut self, map: Tag, key: &[u8]) -> Result<Value, Stop> {
+        let Some(spec) = self.spec(map) else { return Err(Stop::trap("no such map")) };
+        let (kind, entries) = (spec.map_type, spec.max_entries);
+        let index = key.first_chunk().map(|k| u32::from_le_bytes(*k)).unwrap_or(u32::MAX);
+        let found = match kind {
+            MapType::Array | MapType::PercpuArray => index < entries,
+            _ => self.r.chance(75),
+        };
+        if !found {
+            return Ok(Value::number(0));
+        }
+        match (kind, map) {
+            (MapType::ArrayOfMaps | MapType::HashOfMaps, Tag::Map(m)) => {
+                Ok(Value { bits: 0x7000_0000_0000 + u64::from(m), tag: Tag::Inner(m) })
+            }
+            (
+                MapType::Hash
+                | MapType::Array
+                | MapType::PercpuHash
+                | MapType::PercpuArray
+                | MapType::LruHash
+                | MapType::LruPercpuHash
+                | MapType::LpmTrie,
+                _,
+            ) => {
+                let o = self.element(map, key.to_vec())?;
+                Ok(self.memory.pointer(o, 0))
+            }
+            _ => Err(Stop::Unmodelled("a lookup in that kind of map")),
+        }
+    }
+
+    /// Calls a helper; the next instruction.
+    pub fn call(&mut self, pc: usize, id: u32) -> Result<usize, Stop> {
+        let Some(h) = helper::by_id(id) else { return Err(Stop::trap(format!("there is no helper {id}"))) };
+        if id == TAIL_CALL {
+            // Either it fails, or nothing of this program goes on.
+            if self.r.chance(50) {
+                return Err(Stop::TailCall);
+            }
+        } else if h.args.contains(&ArgType::Func) && !matches!(id, LOOP | FOR_EACH) {
+            return Err(Stop::Unmodelled("a callback of that helper"));
+        }
+        let (mut map, mut key, mut alloc, mut size) = (None, Vec::new(), 0, 0);
+        for (n, arg) in h.args.into_iter().enumerate() {
+            if arg == ArgType::None {
+                break;
+            }
+            let v = self.get(n as u8 + 1)?;
+            let value_size = |m: &Self| map.and_then(|t| m.spec(t)).map_or(0, |s| u64::from(s.value_size));
+            match arg {
+                ArgType::Anything => {}
+                ArgType::Scalar if v.tag == Tag::Number => {}
+                ArgType::Scalar => return Err(Stop::trap("a pointer where a number belongs")),
+                ArgType::FixedMem(len) => drop(self.memory.read(v, len.into())?),
+                ArgType::FixedMemWrite(len) => {
+                    if v.bits % u64::from(len) != 0 {
+                        return Err(Stop::trap("a helper stores to a misaligned word"));
+                    }
+                    self.memory.read(v, len.into())?;
+                    self.memory.fill(v, len.into(), 0, self.r)?;
+                }
+                ArgType::CtxOrNull | ArgType::MapValueOrNull if v == Value::number(0) => {}
+                ArgType::ConstMapPtr => {
+                    if self.spec(v.tag).is_none() {
+                        return Err(Stop::trap(format!("argument {} is no map", n + 1)));
+                    }
+                    map = Some(v.tag);
+                }
+                ArgType::MapKey => {
+                    let len = map.and_then(|t| self.spec(t)).map_or(0, |s| u64::from(s.key_size));
+                    key = self.memory.read(v, len)?;
+                }
+                ArgType::MapValue | ArgType::MapValueOrNull => {
+                    let len = value_size(self);
+                    self.memory.read(v, len)?;
+                }
+                ArgType::UninitMapValue => {
+                    let len = value_size(self);
+                    self.memory.fill(v, len, 0, self.r)?;
+                }
+                ArgType::Mem | ArgType::MemOrNull | ArgType::MemWrite | ArgType::UninitMem | ArgType::UninitMemOrNull => {
+                    let len = self.get(n as u8 + 2)?;
+                    if len.tag != Tag::Number || len.bits >= 1 << 29 {
+                        return Err(Stop::trap(format!("a size of {:#x}", len.bits)));
+                    }
+                    size = len.bits;
+                    let null = matches!(arg, ArgType::MemOrNull | ArgType::UninitMemOrNull) && v == Value::number(0);
+                    let fills = matches!(arg, ArgType::UninitMem | ArgType::UninitMemOrNull);
+                    if len.bits == 0 && h.args.get(n + 1) == Some(&ArgType::Size) {
+                        return Err(Stop::trap("a size of 0"));
+                    } else if null && len.bits > 0 {
+                        return Err(Stop::trap("NULL with a size"));
+                    } else if fills && !null {
+                        let reach = self.reach.get(&pc).copied().unwrap_or(0);
+                        self.memory.fill(v, len.bits, reach, self.r)?;
+                    } else if !null {
+                        self.memory.read(v, len.bits)?;
+                        if arg == ArgType::MemWrite {
+                            self.memory.fill(v, len.bits, 0, self.r)?;
+                        }
+                    }
+                }
+                ArgType::Size | ArgType::SizeOrZero => {}
+                ArgType::ConstAllocSize => alloc = v.bits,
+                ArgType::Ctx | ArgType::CtxOrNull => {
+                    if v != self.memory.pointer(self.ctx, 0) {
+                        return Err(Stop::trap("a helper wants the context as it was"));
+                    }
+                }
+                ArgType::AllocMemRelease => self.release(v)?,
+                ArgType::UninitLong => {
+                    if v.bits & 7 != 0 {
+                        return Err(Stop::trap("a helper stores to a misaligned word"));
+                    }
+                    self.memory.fill(v, 8, 0, self.r)?;
+                }
+                ArgType::ConstStr => {
+                    let Tag::Memory(o) = v.tag else { return Err(Stop::trap("a string that is no memory")) };
+                    let at = v.bits.wrapping_sub(self.memory.objects[o].base);
+                    let all = (at..self.memory.objects[o].size()).map(|k| self.memory.peek(o, k));
+                    if self.memory.objects[o].shared || !all.into_iter().any(|b| b == Some(0)) {
+                        return Err(Stop::trap("a string that may have no end"));
+                    }
+                }
+                ArgType::Func if matches!(v.tag, Tag::Func(_)) => {}
+                ArgType::StackOrNull if v == Value::number(0) => {}
+                ArgType::StackOrNull if matches!(v.tag, Tag::Memory(o) if self.memory.objects[o].kind == Kind::Stack) => {}
+                ArgType::Func | ArgType::StackOrNull => return Err(Stop::trap(format!("argument {} is {v:?}", n + 1))),
+                _ => return Err(Stop::Unmodelled("an argument of that kind")),
+            }
+        }
+        if matches!(id, LOOP | FOR_EACH) {
+            return self.call_back(pc, id, map);
+        }
+        let r0 = match h.ret {
+            RetType::Void => None,
+            RetType::Integer => Some(Value::number(self.integer(id, size))),
+            RetType::MapValueOrNull => match map {
+                Some(map) => Some(self.lookup(map, &key)?),
+                None => return Err(Stop::Unmodelled("a result of that kind")),
+            },
+            RetType::AllocMemOrNull if self.r.chance(25) => Some(Value::number(0)),
+            RetType::AllocMemOrNull => {
+                let o = self.memory.make_random(Kind::Record, alloc, self.r);
+                Some(self.memory.pointer(o, 0))
+            }
+            RetType::Mem(n) => {
+                let o = self.memory.make_random(Kind::Lent, n.into(), self.r);
+                Some(self.memory.pointer(o, 0))
+            }
+            _ => return Err(Stop::Unmodelled("a result of that kind")),
+        };
+        if h.moves_packet {
+            self.move_packet();
+        }
+        self.clobber(r0);
+        Ok(pc + 1)
+    }
+
+    /// A number a helper may return: 64 random bits, unless its documentation promises less.
+    fn integer(&self, id: u32, size: u64) -> u64 {
+        let failed = (-14i64) as u64;
+        match id {
+            4 | 112 | 113 => self.r.pick(&[0, failed]),
+            45 | 114 | 115 if self.r.chance(20) => failed,
+            45 | 114 | 115 => self.r.below(size + 1),
+            7 => u64::from(self.r.number() as u32),
+            8 => self.r.below(4),
+            _ => self.r.number(),
+        }
+    }
+
+    fn release(&mut self, v: Value) -> Result<(), Stop> {
+        let Tag::Memory(o) = v.tag else { return Err(Stop::trap("a release of what is no record")) };
+        let object = &mut self.memory.objects[o];
+        if object.kind != Kind::Record || !object.alive || object.base != v.bits {
+            return Err(Stop::trap(format!("a release of {:?}, alive {}, at {}", object.kind, object.alive, v.bits - object.base)));
+        }
+        object.alive = false;
+        Ok(())
+    }
+
+    /// After a call nothing is left of the arguments.
+    pub fn clobber(&mut self, r0: Option<Value>) {
+        let regs = &mut self.top().regs;
+        regs[1..6].fill(None);
+        regs[0] = r0;
+    }
+
+    /// A helper that calls a function of the program, a few times.
+    fn call_back(&mut self, pc: usize, id: u32, map: Option<Tag>) -> Result<usize, Stop> {
+        let (asked, func, ctx) = (self.get(1)?, self.get(2)?, self.get(3)?);
+        let Tag::Func(func) = func.tag else { return Err(Stop::trap("the callback is no function")) };
+        let n = if id == LOOP { u64::from(asked.bits as u32).min(self.r.below(6)) } else { self.r.below(4) };
+        self.next_lap(pc, id, func, ctx, map, 0, n)
+    }
+
+    /// Starts the callback once more, or goes on behind the call.
+    #[allow(clippy::too_many_arguments, reason = "the fields of one callback")]
+    pub fn next_lap(&mut self, pc: usize, id: u32, func: usize, ctx: Value, map: Option<Tag>, done: u64, n: u64) -> Result<usize, Stop> {
+        if done == n {
+            self.clobber(Some(Value::number(done)));
+            return Ok(pc + 1);
+        }
+        let mut args = [None; 11];
+        if id == LOOP {
+            (args[1], args[2]) = (Some(Value::number(done)), Some(ctx));
+        } else {
+            let Some(map) = map else { return Err(Stop::trap("no map to walk")) };
+            let spec = self.spec(map).map(|s| (s.key_size, s.max_entries, s.map_type));
+            let Some((key_size, entries, kind)) = spec else { return Err(Stop::trap("no map to walk")) };
+            let array = matches!(kind, MapType::Array | MapType::PercpuArray);
+            let mut key = super::memory::random_bytes(key_size.into(), self.r);
+            if array {
+                key = (self.r.below(entries.into()) as u32).to_le_bytes().to_vec();
+            }
+            let at = self.memory.make(Kind::Lent, key_size.into(), Some(&key));
+            self.memory.objects[at].writable = false;
+            let value = self.element(map, key)?;
+            let pointer = |o: usize| Some(self.memory.pointer(o, 0));
+            (args[1], args[2], args[3], args[4]) =
+                (Some(Value { bits: 0x6000_0000_0000, tag: map }), pointer(at), pointer(value), Some(ctx));
+        }
+        self.enter(func, args, Return::Lap { call: pc, id, func, ctx, map, done: done + 1, n })
+    }
+}

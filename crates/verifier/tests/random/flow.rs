@@ -1,0 +1,200 @@
+//! Pieces with a way of their own: loops, functions, callbacks; and which piece comes next.
+
+use super::maker::{Guess, Known, Maker};
+use skep_isa::{Insn, op};
+
+impl Maker<'_> {
+    pub fn piece(&mut self) {
+        match self.r.below(100) {
+            0..=6 => {
+                let d = self.free();
+                self.constant(d);
+            }
+            7..=19 => self.alu(),
+            20..=26 => self.bits(),
+            27..=38 => self.branch(),
+            39..=45 => self.value(),
+            46..=53 => self.stack(),
+            54..=57 => self.stack_somewhere(),
+            58..=70 => self.index(),
+            71..=76 => self.unknown(),
+            77..=78 => self.update(),
+            79..=81 => self.sized(),
+            82..=83 => self.record(),
+            84..=85 => self.counted(),
+            86..=87 => self.may_goto(),
+            88..=91 => self.call_function(),
+            92..=94 => self.atomic(),
+            95..=97 => self.packet(),
+            98 => self.packet_bytes(),
+            _ => self.words(),
+        }
+    }
+
+    /// Meets what is known on another way that comes here.
+    pub fn join(&mut self, other: &Known) {
+        let at = self.out.len();
+        // Through a jump of no effect, so that there is something to land on.
+        let now = self.known;
+        self.known = *other;
+        self.leave(Insn::new(op::JMP | op::JA, 0, 0, 0, 0));
+        self.out.truncate(at);
+        self.known = now;
+        self.meet_last();
+    }
+
+    /// A loop with a constant bound.
+    fn counted(&mut self) {
+        let n = self.free();
+        let sum = self.changeable();
+        if n == sum {
+            return;
+        }
+        self.emit(Insn::mov64_imm(n, 0));
+        self.set(n, Guess::Below(16));
+        let top = self.out.len();
+        self.emit(Insn::new(op::ALU64 | op::X | self.r.pick(&[op::ADD, op::XOR, op::MUL]), sum, n, 0, 0));
+        self.set(sum, Guess::Number);
+        if n >= 6 && self.r.chance(40) {
+            // A call and a test inside.
+            self.emit(Insn::call(7));
+            self.clobber(Guess::Number);
+            self.emit(Insn::new(op::JMP | op::JSET, 0, 0, 1, 1));
+            self.emit(Insn::new(op::ALU64 | op::ADD, 0, 0, 0, 1));
+            if sum < 6 {
+                self.emit(Insn::mov64_imm(sum, 0));
+                self.set(sum, Guess::Number);
+            }
+        }
+        self.emit(Insn::new(op::ALU64 | op::ADD, n, 0, 0, 1));
+        let back = top as i64 - self.out.len() as i64 - 1;
+        let laps = self.r.below(12) as i32 + 1;
+        self.emit(Insn::new(op::JMP | self.r.pick(&[op::JLT, op::JNE, op::JSLT]), n, 0, back as i16, laps));
+        self.set(n, Guess::Below(laps as u32 + 1));
+    }
+
+    /// A loop that `may_goto` ends.
+    fn may_goto(&mut self) {
+        // Guesses from before the loop need not hold in it: only what no piece inside changes is safe. Numbers stay numbers.
+        let before = self.known;
+        let top = self.out.len();
+        self.emit(Insn::new(op::JMP | op::JCOND, 0, 0, 0, 0));
+        for g in &mut self.known.regs {
+            if let Guess::Below(_) = g {
+                *g = Guess::Number;
+            }
+        }
+        // What is clobbered inside must be there again when it starts over.
+        let keeps = self.kept;
+        for r in 0..9 {
+            if !self.get(r).is_number() && self.get(r) != Guess::Nothing {
+                self.kept |= 1 << r;
+            }
+        }
+        if self.kept & 0x1ff == 0x1ff || self.kept & 0x3f != 0 {
+            self.kept = keeps;
+            self.out.truncate(top);
+            self.known = before;
+            return;
+        }
+        let numbers: Vec<u8> = (0..9).filter(|r| self.get(*r).is_number()).collect();
+        self.nested(4);
+        for r in numbers {
+            if !self.get(r).is_number() {
+                self.emit(Insn::mov64_imm(r, self.r.below(9) as i32));
+                self.set(r, Guess::Number);
+            }
+        }
+        self.kept = keeps;
+        let back = top as i64 - self.out.len() as i64 - 1;
+        self.emit(Insn::new(op::JMP | op::JA, 0, 0, back as i16, 0));
+        self.out[top].off = (self.out.len() - top - 1) as i16;
+        // Somewhere for the jump to land.
+        self.emit(Insn::new(op::JMP | op::JA, 0, 0, 0, 0));
+        self.join(&before);
+    }
+
+    /// Calls the function, or has the callback called; both get four words of stack.
+    fn call_function(&mut self) {
+        if !self.main || self.kept & 0x3f != 0 {
+            return;
+        }
+        let arg = self.number();
+        self.initialise(1..5);
+        let callback = self.r.chance(50);
+        let pointer = if callback { 3 } else { 2 };
+        if arg != 1 {
+            self.emit(Insn::mov64_reg(1, arg));
+        }
+        self.emit(Insn::mov64_reg(pointer, 10));
+        self.emit(Insn::new(op::ALU64 | op::ADD, pointer, 0, 0, -40));
+        self.calls.push((self.out.len(), callback));
+        if callback {
+            self.out.extend(Insn::ld_imm64(2, op::PSEUDO_FUNC, 0));
+            self.emit(Insn::mov64_imm(4, 0));
+            self.emit(Insn::call(181));
+        } else {
+            self.emit(Insn::new(op::CALL, 0, op::PSEUDO_CALL, 0, 0));
+        }
+        self.clobber(Guess::Number);
+        for w in &mut self.known.stack[1..5] {
+            w.holds = Guess::Nothing;
+        }
+    }
+
+    /// In a function: the caller's stack.
+    fn words(&mut self) {
+        let Some(p) = self.with(|g| g == Guess::Words) else { return };
+        let off = self.r.below(4) as i16 * 8;
+        if self.r.chance(50) {
+            let s = self.number();
+            self.emit(Insn::new(op::STX | op::MEM | op::DW, p, s, off, 0));
+        } else {
+            let d = self.free();
+            self.emit(Insn::new(op::LDX | op::MEM | op::DW, d, p, off, 0));
+            self.set(d, Guess::Number);
+        }
+    }
+
+    /// The function and the callback, when they are called.
+    pub fn functions(&mut self) {
+        let calls = std::mem::take(&mut self.calls);
+        for callback in [false, true] {
+            if !calls.iter().any(|(_, c)| *c == callback) {
+                continue;
+            }
+            let start = self.out.len();
+            self.known = Known::nothing();
+            (self.known.regs[1], self.known.regs[2]) = (Guess::Number, Guess::Words);
+            (self.main, self.kept) = (false, 1 << 9);
+            if self.r.chance(70) {
+                self.emit(Insn::mov64_reg(8, 2));
+                self.set(8, Guess::Words);
+                self.kept |= 1 << 8;
+            }
+            for _ in 0..2 {
+                self.words();
+            }
+            self.body(7);
+            if callback {
+                if self.r.chance(50) {
+                    self.emit(Insn::mov64_imm(0, self.r.below(2) as i32));
+                } else {
+                    let n = self.bounded(2);
+                    self.emit(Insn::mov64_reg(0, n));
+                    self.land_all();
+                    self.emit(Insn::new(op::ALU64 | op::AND, 0, 0, 0, 1));
+                }
+            } else {
+                let n = self.number();
+                self.emit(Insn::mov64_reg(0, n));
+            }
+            self.emit(Insn::exit());
+            for (at, c) in &calls {
+                if *c == callback {
+                    self.out[*at].imm = (start - at - 1) as i32;
+                }
+            }
+        }
+    }
+}
