@@ -1,11 +1,14 @@
-//! `BPF_MAP_TYPE_ARRAY`: values in a row, the key is the index.
+//! `BPF_MAP_TYPE_ARRAY` and `BPF_MAP_TYPE_PERCPU_ARRAY`: values in a row, the key is the index.
 //!
 //! ```text
-//! payload: | value 0 | value 1 | … | value max_entries-1 |     each value_size rounded up to eight
+//! array          | value 0 | value 1 | … | value max_entries-1 |     each value_size rounded up to eight
+//! percpu_array   | values of slot 0 | … | values of slot 255 |       each set rounded up to whole pages
+//! value (slot, i) at slot * slot_stride + i * stride
 //! ```
 //!
 //! All elements exist always. A value is stored word by word: a reader, or a writer's death, may fall between two words
-//! of one value, as with the kernel's array.
+//! of one value, as with the kernel's array. Per-CPU values (see [`crate::slots`]) lie slot by slot, so that a slot's values
+//! share pages with no other thread's and pages of unused slots are never touched.
 
 use std::sync::Arc;
 
@@ -15,8 +18,11 @@ use skep_isa::{MapShape, MapType, ShapeKind};
 use crate::def::MapDef;
 use crate::dump::Position;
 use crate::error::{E2BIG, EEXIST, EINVAL, ENOMEM, MapError};
-use crate::shm::{ObjectFile, Window, copy, round8};
-use crate::types::{Layout, MapOps, Parts};
+use crate::shm::object::MAX_PAYLOAD;
+use crate::shm::value::Format;
+use crate::shm::{ObjectFile, PAGE, Window, copy, page_up, round8};
+use crate::slots::{self, MAX_PERCPU_VALUE, MAX_SLOTS, SlotTable};
+use crate::types::{Element, Layout, MapOps, Parts};
 
 /// Largest value (the kernel: `INT_MAX`, less what an allocation can have).
 const MAX_VALUE: u32 = 1 << 30;
@@ -27,57 +33,50 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     Ok(Layout { payload_len: bytes(def)?, mirror: None })
 }
 
-/// Checks what arrays of all kinds have in common; returns the bytes of one set of values.
-pub(crate) fn bytes(def: &MapDef) -> Result<u64, MapError> {
+pub(crate) fn percpu_layout(def: &MapDef) -> Result<Layout, MapError> {
+    match slot_stride(def)?.checked_mul(u64::from(MAX_SLOTS)) {
+        Some(payload_len) if payload_len <= MAX_PAYLOAD => Ok(Layout { payload_len, mirror: None }),
+        _ => Err(def.refused("too large", ENOMEM)),
+    }
+}
+
+/// Returns the bytes of one set of values.
+fn bytes(def: &MapDef) -> Result<u64, MapError> {
     if def.key_size != 4 {
         return Err(def.invalid("keys of an array have 4 bytes"));
     }
     if def.value_size == 0 || def.max_entries == 0 {
         return Err(def.invalid("value size and number of entries must not be zero"));
     }
-    let too_large = |errno| MapError::Definition { map_type: def.map_type, what: "too large", errno };
     if def.value_size > MAX_VALUE {
-        return Err(too_large(E2BIG));
+        return Err(def.refused("too large", E2BIG));
     }
     let bytes = round8(u64::from(def.value_size)) * u64::from(def.max_entries);
-    if bytes > MAX_BYTES { Err(too_large(ENOMEM)) } else { Ok(bytes) }
+    if bytes > MAX_BYTES { Err(def.refused("too large", ENOMEM)) } else { Ok(bytes) }
+}
+
+fn slot_stride(def: &MapDef) -> Result<u64, MapError> {
+    if def.value_size > MAX_PERCPU_VALUE {
+        return Err(def.refused("a per-CPU value has at most 32 KiB", E2BIG));
+    }
+    Ok(page_up(bytes(def)?).unwrap_or(PAGE))
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
     Ok(Box::new(Array {
+        map_type: parts.def.map_type,
         stride: round8(u64::from(parts.def.value_size)),
-        value_size: parts.def.value_size as usize,
+        slot_stride: if parts.slots.is_some() { slot_stride(&parts.def)? } else { 0 },
+        format: Format::of(&parts.def),
         entries: parts.def.max_entries,
         file: parts.file,
+        slots: parts.slots,
     }))
 }
 
 /// Reads an index out of a user's key.
 pub(crate) fn index(key: &[u8]) -> u32 {
     key.try_into().map(u32::from_ne_bytes).unwrap_or(u32::MAX)
-}
-
-/// Checks the flags of an update: every element of an array exists.
-pub(crate) fn check_update(index: u32, max_entries: u32, flags: u64) -> Result<(), MapError> {
-    if flags > update::EXIST {
-        return Err(MapError::Flags { flags });
-    }
-    if index >= max_entries {
-        return Err(MapError::Index { index, max_entries });
-    }
-    if flags == update::NOEXIST { Err(MapError::Exists) } else { Ok(()) }
-}
-
-/// As [`check_update`], for programs.
-#[inline(always)]
-pub(crate) fn prog_check_update(index: u32, max_entries: u32, flags: u64) -> i64 {
-    if flags > update::EXIST {
-        return -i64::from(EINVAL);
-    }
-    if index >= max_entries {
-        return -i64::from(E2BIG);
-    }
-    if flags == update::NOEXIST { -i64::from(EEXIST) } else { 0 }
 }
 
 /// The key after `key` in an array.
@@ -95,9 +94,13 @@ pub(crate) fn next_index(key: Option<&[u8]>, entries: u32, out: &mut [u8]) -> Re
 
 #[derive(Debug)]
 struct Array {
+    map_type: MapType,
     file: Arc<ObjectFile>,
+    /// For per-CPU arrays.
+    slots: Option<Arc<SlotTable>>,
     stride: u64,
-    value_size: usize,
+    slot_stride: u64,
+    format: Format,
     entries: u32,
 }
 
@@ -106,36 +109,115 @@ impl Array {
         self.file.payload()
     }
 
-    fn read(&self, index: u32, out: &mut [u8]) -> Result<(), MapError> {
-        if index < self.entries && self.memory().read(u64::from(index) * self.stride, out) { Ok(()) } else { Err(MapError::NoElement) }
+    /// Returns the address of a value; the caller checked the index.
+    #[inline(always)]
+    fn value(&self, slot: u32, index: u32) -> Option<*mut u8> {
+        let at = u64::from(slot).wrapping_mul(self.slot_stride).wrapping_add(u64::from(index).wrapping_mul(self.stride));
+        self.memory().at(at, self.stride)
+    }
+
+    #[inline(always)]
+    fn own_slot(&self) -> u32 {
+        if self.slots.is_some() { slots::current() } else { 0 }
+    }
+
+    /// # Safety
+    /// `key` points to four readable bytes.
+    #[inline(always)]
+    unsafe fn prog_value(&self, slot: u32, key: *const u8) -> *mut u8 {
+        // SAFETY: the caller's key has four bytes.
+        let i = unsafe { copy::load_tail(key, 4) } as u32;
+        if i >= self.entries {
+            return std::ptr::null_mut();
+        }
+        self.value(slot, i).unwrap_or(std::ptr::null_mut())
+    }
+
+    fn read(&self, index: u32, out: &mut [u8], locked: bool) -> Result<(), MapError> {
+        if index >= self.entries {
+            return Err(MapError::NoElement);
+        }
+        for (slot, part) in (0..MAX_SLOTS).zip(out.chunks_mut(self.stride as usize)) {
+            let from = self.value(slot, index).ok_or(MapError::Damaged { what: "a value lies outside its file" })?;
+            // SAFETY: a value has `stride` bytes; who asks for the lock has checked that the memory is writable.
+            unsafe { if locked { self.format.load_locked(part, from) } else { self.format.load(part, from) } }
+        }
+        Ok(())
+    }
+
+    /// Checks an update: every element of an array exists.
+    #[inline(always)]
+    fn refuse_update(&self, index: u32, flags: u64) -> i64 {
+        if flags & !update::LOCK > update::EXIST {
+            return -i64::from(EINVAL);
+        }
+        if index >= self.entries {
+            return -i64::from(E2BIG);
+        }
+        if flags & update::NOEXIST != 0 { -i64::from(EEXIST) } else { 0 }
+    }
+
+    /// # Safety
+    /// `from` is readable for the size of a value.
+    unsafe fn write(&self, to: *mut u8, from: *const u8, flags: u64) {
+        // SAFETY: a value has `stride` bytes, and the front end has checked that the memory is writable.
+        unsafe { if flags & update::LOCK == 0 { self.format.store(to, from) } else { self.format.store_locked(to, from) } }
     }
 }
 
 impl MapOps for Array {
     fn shape(&self) -> MapShape {
-        MapShape { base: self.memory().base(), stride: self.stride, entries: self.entries, kind: ShapeKind::Array }
+        let kind = match self.slots {
+            None => ShapeKind::Array,
+            Some(_) => ShapeKind::PercpuArray { slot_stride: self.slot_stride, slot_tls: slots::tls_offset() },
+        };
+        MapShape { base: self.memory().base(), stride: self.stride, entries: self.entries, kind }
     }
 
     fn user_value_size(&self) -> usize {
-        self.value_size
+        match &self.slots {
+            None => self.format.size,
+            Some(slots) => self.stride as usize * slots.shown() as usize,
+        }
     }
 
-    fn lookup(&self, key: &[u8], out: &mut [u8]) -> Result<(), MapError> {
-        self.read(index(key), out)
+    fn lookup(&self, key: &[u8], out: &mut [u8], flags: u64) -> Result<(), MapError> {
+        self.read(index(key), out, flags & update::LOCK != 0)
     }
 
     fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {
         let i = index(key);
-        check_update(i, self.entries, flags)?;
-        if self.memory().write(u64::from(i) * self.stride, value) {
-            Ok(())
-        } else {
-            Err(MapError::Denied { why: "the memory is read-only" })
+        match -self.refuse_update(i, flags) as i32 {
+            0 => {}
+            E2BIG => return Err(MapError::Index { index: i, max_entries: self.entries }),
+            EEXIST => return Err(MapError::Exists),
+            _ => return Err(MapError::Flags { flags }),
         }
+        let outside = || MapError::Damaged { what: "a value lies outside its file" };
+        let Some(slots) = &self.slots else {
+            if value.len() < self.format.size {
+                return Err(outside());
+            }
+            let to = self.value(0, i).ok_or_else(outside)?;
+            // SAFETY: the value is as long as the map's are.
+            unsafe { self.write(to, value.as_ptr(), flags) };
+            return Ok(());
+        };
+        let mut parts = value.chunks_exact(self.stride as usize);
+        for slot in 0..slots.shown().max((value.len() / self.stride as usize) as u32) {
+            let to = self.value(slot, i).ok_or_else(outside)?;
+            match parts.next() {
+                // SAFETY: the part has `stride` bytes.
+                Some(part) => unsafe { self.write(to, part.as_ptr(), 0) },
+                // SAFETY: a value has `stride` bytes.
+                None => unsafe { copy::zero(to, self.stride as usize) },
+            }
+        }
+        Ok(())
     }
 
     fn delete(&self, _key: &[u8]) -> Result<(), MapError> {
-        Err(MapError::Unsupported { map_type: MapType::Array, operation: "delete", errno: EINVAL })
+        Err(MapError::Unsupported { map_type: self.map_type, operation: "delete", errno: EINVAL })
     }
 
     fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> Result<(), MapError> {
@@ -143,27 +225,39 @@ impl MapOps for Array {
     }
 
     fn step(&self, at: &mut Position, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
-        at.index(self.entries, key, |i| self.read(i, value))
+        at.index(self.entries, key, |i| self.read(i, value, false))
     }
 
     #[inline]
     unsafe fn prog_lookup(&self, key: *const u8) -> *mut u8 {
-        // SAFETY: the caller's key has four bytes.
-        let i = unsafe { copy::load_tail(key, 4) };
-        if i >= u64::from(self.entries) {
-            return std::ptr::null_mut();
+        // SAFETY: the caller's duty.
+        unsafe { self.prog_value(self.own_slot(), key) }
+    }
+
+    unsafe fn prog_lookup_cpu(&self, key: *const u8, cpu: u32) -> *mut u8 {
+        match &self.slots {
+            // SAFETY: the caller's duty.
+            Some(slots) if cpu < slots.shown() => unsafe { self.prog_value(cpu, key) },
+            _ => std::ptr::null_mut(),
         }
-        self.memory().at(i.wrapping_mul(self.stride), self.stride).unwrap_or(std::ptr::null_mut())
     }
 
     unsafe fn prog_update(&self, key: *const u8, value: *const u8, flags: u64) -> i64 {
         // SAFETY: the caller's key has four bytes.
-        let i = unsafe { copy::load_tail(key, 4) };
-        match prog_check_update(i as u32, self.entries, flags) {
-            // SAFETY: the caller's value has `value_size` bytes.
-            0 if unsafe { self.memory().write_raw(i.wrapping_mul(self.stride), value, self.value_size) } => 0,
-            0 => -i64::from(EINVAL),
-            refused => refused,
+        let i = unsafe { copy::load_tail(key, 4) } as u32;
+        let refused = self.refuse_update(i, flags);
+        if refused != 0 {
+            return refused;
         }
+        let Some(to) = self.value(self.own_slot(), i) else { return -i64::from(EINVAL) };
+        // SAFETY: the caller's value has the size of one.
+        unsafe { self.write(to, value, flags) };
+        0
+    }
+
+    unsafe fn prog_next(&self, at: &mut Position) -> Option<Element> {
+        let i = u32::try_from(at.major).ok().filter(|i| *i < self.entries)?;
+        at.major = at.major.wrapping_add(1);
+        Some(Element { key: None, index: i, value: self.value(self.own_slot(), i)? })
     }
 }

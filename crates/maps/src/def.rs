@@ -2,7 +2,7 @@
 
 use skep_isa::{MapFlags, MapType};
 
-use crate::error::{EINVAL, MapError};
+use crate::error::{EACCES, EBADF, EINVAL, EOPNOTSUPP, MapError};
 
 /// Says what kind of map to make. The names are those of `union bpf_attr`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,6 +27,10 @@ pub struct MapDef {
     pub key_type_id: u32,
     /// The value's type there.
     pub value_type_id: u32,
+    /// Where a value holds its `struct bpf_spin_lock`, if it has one.
+    pub spin_lock: Option<u32>,
+    /// What the inner maps are like, for maps of maps.
+    pub inner: Option<Box<MapDef>>,
 }
 
 impl MapDef {
@@ -44,6 +48,8 @@ impl MapDef {
             btf_id: 0,
             key_type_id: 0,
             value_type_id: 0,
+            spin_lock: None,
+            inner: None,
         }
     }
 
@@ -61,8 +67,33 @@ impl MapDef {
         self
     }
 
+    /// Sets the number whose meaning depends on the type.
+    #[must_use]
+    pub fn extra(mut self, map_extra: u64) -> Self {
+        self.map_extra = map_extra;
+        self
+    }
+
+    /// Says that values hold a `struct bpf_spin_lock` at this offset.
+    #[must_use]
+    pub fn spin_lock(mut self, offset: u32) -> Self {
+        self.spin_lock = Some(offset);
+        self
+    }
+
+    /// Says what the inner maps of a map of maps are like.
+    #[must_use]
+    pub fn inner(mut self, inner: &Self) -> Self {
+        self.inner = Some(Box::new(inner.clone()));
+        self
+    }
+
     pub(crate) fn invalid(&self, what: &'static str) -> MapError {
-        MapError::Definition { map_type: self.map_type, what, errno: EINVAL }
+        self.refused(what, EINVAL)
+    }
+
+    pub(crate) fn refused(&self, what: &'static str, errno: i32) -> MapError {
+        MapError::Definition { map_type: self.map_type, what, errno }
     }
 
     pub(crate) fn check_name(&self) -> Result<(), MapError> {
@@ -72,8 +103,58 @@ impl MapDef {
         Ok(())
     }
 
-    /// Writes the 64 bytes that `docs/shm-format.md` calls the map description.
-    pub(crate) fn to_meta(&self, seed: u64) -> [u8; META_LEN] {
+    /// Checks what does not depend on the type's own rules.
+    pub(crate) fn check(&self) -> Result<(), MapError> {
+        self.check_name()?;
+        if self.flags.has(MapFlags::RDONLY | MapFlags::WRONLY) || self.flags.has(MapFlags::RDONLY_PROG | MapFlags::WRONLY_PROG) {
+            return Err(self.invalid("it cannot be both read-only and write-only"));
+        }
+        if self.map_extra != 0 && self.map_type != MapType::BloomFilter {
+            return Err(self.invalid("only bloom filters take `map_extra`"));
+        }
+        self.check_parts()
+    }
+
+    /// Checks what has to fit before anything is read or written by it.
+    fn check_parts(&self) -> Result<(), MapError> {
+        if let Some(at) = self.spin_lock {
+            // kernel/bpf/syscall.c, map_check_btf
+            if !matches!(self.map_type, MapType::Hash | MapType::Array) {
+                return Err(self.refused("values of this type cannot hold a spin lock", EOPNOTSUPP));
+            }
+            if self.flags.0 & (MapFlags::RDONLY_PROG | MapFlags::WRONLY_PROG) != 0 {
+                return Err(self.refused("programs must be able to read and write a spin lock", EACCES));
+            }
+            if !at.is_multiple_of(4) || u64::from(at) + 4 > u64::from(self.value_size) {
+                return Err(self.invalid("the spin lock lies outside the value"));
+            }
+        }
+        let nested = matches!(self.map_type, MapType::ArrayOfMaps | MapType::HashOfMaps);
+        match &self.inner {
+            None if nested => return Err(self.refused("a map of maps needs the definition of an inner map", EBADF)),
+            Some(_) if !nested => return Err(self.invalid("only a map of maps has inner maps")),
+            Some(inner) if inner.inner.is_some() => return Err(self.invalid("an inner map cannot hold maps itself")),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Writes the bytes that `docs/shm-format.md` calls the map description.
+    pub(crate) fn to_meta(&self, seed: u64) -> Vec<u8> {
+        let mut m = self.to_words(seed).to_vec();
+        if self.spin_lock.is_some() || self.inner.is_some() {
+            let lock = |def: &Self| def.spin_lock.map_or(0, |at| at.wrapping_add(1)).to_le_bytes();
+            m.resize(LONG_META_LEN, 0);
+            m[64..68].copy_from_slice(&lock(self));
+            if let Some(inner) = &self.inner {
+                m[68..72].copy_from_slice(&lock(inner));
+                m[128..].copy_from_slice(&inner.to_words(0));
+            }
+        }
+        m
+    }
+
+    fn to_words(&self, seed: u64) -> [u8; META_LEN] {
         let mut m = [0; META_LEN];
         let mut put = |at: usize, bytes: &[u8]| m[at..at + bytes.len()].copy_from_slice(bytes);
         put(0, &(self.map_type as u32).to_le_bytes());
@@ -92,7 +173,28 @@ impl MapDef {
 
     /// Reads them back: the definition and the hash seed.
     pub(crate) fn from_meta(m: &[u8]) -> Result<(Self, u64), &'static str> {
-        let m: &[u8; META_LEN] = m.try_into().map_err(|_| "its description has the wrong length")?;
+        let (words, more) = m.split_first_chunk::<META_LEN>().ok_or("its description has the wrong length")?;
+        let (mut def, seed) = Self::from_words(words)?;
+        match more.split_last_chunk::<META_LEN>() {
+            None if more.is_empty() => {}
+            Some((locks, inner)) if m.len() == LONG_META_LEN => {
+                let lock = |at: usize| {
+                    locks.get(at..at + 4).and_then(|b| Some(u32::from_le_bytes(b.try_into().ok()?))).and_then(|n| n.checked_sub(1))
+                };
+                def.spin_lock = lock(0);
+                if inner.iter().any(|b| *b != 0) {
+                    let (mut inner, _) = Self::from_words(inner)?;
+                    inner.spin_lock = lock(4);
+                    def.inner = Some(Box::new(inner));
+                }
+            }
+            _ => return Err("its description has the wrong length"),
+        }
+        def.check_parts().map_err(|_| "its definition is not one this version makes")?;
+        Ok((def, seed))
+    }
+
+    fn from_words(m: &[u8; META_LEN]) -> Result<(Self, u64), &'static str> {
         let u32_at = |at: usize| u32::from_le_bytes([m[at], m[at + 1], m[at + 2], m[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
         let name = m[48..64].split(|b| *b == 0).next().unwrap_or_default();
@@ -107,6 +209,8 @@ impl MapDef {
             value_type_id: u32_at(28),
             map_extra: u64_at(32),
             name: String::from_utf8(name.to_vec()).map_err(|_| "its name is no text")?,
+            spin_lock: None,
+            inner: None,
         };
         def.check_name().map_err(|_| "its name has forbidden characters")?;
         Ok((def, u64_at(40)))
@@ -114,7 +218,9 @@ impl MapDef {
 }
 
 /// Bytes of a map's description.
-pub(crate) const META_LEN: usize = 64;
+const META_LEN: usize = 64;
+/// Bytes of one that also has a spin lock or an inner map.
+const LONG_META_LEN: usize = 192;
 
 #[cfg(test)]
 mod tests {
@@ -123,8 +229,15 @@ mod tests {
     #[test]
     fn a_definition_survives_its_bytes() {
         let mut def = MapDef::new(MapType::Hash, 513, 8, 77).named("k.bss_0123456.x").flags(MapFlags::ZERO_SEED);
-        (def.map_extra, def.btf_id, def.key_type_id, def.value_type_id) = (u64::MAX - 1, 1, 2, 3);
-        assert_eq!(MapDef::from_meta(&def.to_meta(42)), Ok((def, 42)));
+        (def.btf_id, def.key_type_id, def.value_type_id) = (1, 2, 3);
+        assert_eq!(MapDef::from_meta(&def.to_meta(42)), Ok((def.clone(), 42)));
+        let locked = def.clone().spin_lock(4);
+        assert_eq!(MapDef::from_meta(&locked.to_meta(42)), Ok((locked.clone(), 42)));
+        let nested = MapDef::new(MapType::HashOfMaps, 8, 4, 7).inner(&locked);
+        assert_eq!(MapDef::from_meta(&nested.to_meta(42)), Ok((nested.clone(), 42)));
+        for short in [0, 63, 65, 128, 191] {
+            assert!(MapDef::from_meta(&nested.to_meta(42)[..short]).is_err());
+        }
     }
 
     #[test]

@@ -9,13 +9,16 @@ pub const ENOTSUPP: i32 = 524;
 
 pub(crate) const ENOENT: i32 = 2;
 pub(crate) const E2BIG: i32 = 7;
+pub(crate) const EBADF: i32 = 9;
 pub(crate) const EAGAIN: i32 = 11;
 pub(crate) const ENOMEM: i32 = 12;
+pub(crate) const EACCES: i32 = 13;
 pub(crate) const EBUSY: i32 = 16;
 pub(crate) const EEXIST: i32 = 17;
 pub(crate) const EXDEV: i32 = 18;
 pub(crate) const EINVAL: i32 = 22;
 pub(crate) const EPERM: i32 = 1;
+pub(crate) const EOPNOTSUPP: i32 = 95;
 const ESTALE: i32 = 116;
 const EUCLEAN: i32 = 117;
 
@@ -85,6 +88,16 @@ pub enum MapError {
         /// The kernel's error number for it.
         errno: i32,
     },
+    /// A value names something that this map cannot hold.
+    #[error("the map cannot hold `{value:#x}`: {why}")]
+    Value {
+        /// The value.
+        value: u64,
+        /// What does not fit.
+        why: &'static str,
+        /// The kernel's error number for it.
+        errno: i32,
+    },
     /// Someone else holds what the operation needs and did not let go in time.
     #[error("{what} is busy")]
     Busy {
@@ -110,7 +123,7 @@ impl MapError {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
-            Self::Definition { errno, .. } | Self::Unsupported { errno, .. } => *errno,
+            Self::Definition { errno, .. } | Self::Unsupported { errno, .. } | Self::Value { errno, .. } => *errno,
             Self::NoElement => ENOENT,
             Self::Exists => EEXIST,
             Self::Full { .. } | Self::Index { .. } => E2BIG,

@@ -4,10 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
+use skep_isa::map::update;
 use skep_isa::{MapFlags, MapShape};
 
 use crate::def::MapDef;
-use crate::error::{EPERM, MapError};
+use crate::dump::Position;
+use crate::error::{EINVAL, ENOTSUPP, EPERM, MapError};
 use crate::shm::{Access, NewObject, ObjectError, ObjectFile, ObjectKind};
 use crate::slots::{MAX_SLOTS, SlotTable};
 use crate::types::{self, MapOps, Parts};
@@ -26,6 +28,13 @@ pub struct Map {
     per_cpu: bool,
 }
 
+/// A program's walk through a map; the keys of arrays lie in it.
+#[derive(Debug, Default)]
+pub struct Walk {
+    at: Position,
+    index: u32,
+}
+
 impl std::fmt::Debug for Map {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Map").field("id", &self.id()).field("def", &self.def).finish_non_exhaustive()
@@ -38,16 +47,13 @@ impl Map {
     /// # Errors
     /// [`MapError::Definition`] with the kernel's errno; `EEXIST` when the id is taken; what the file system says.
     pub fn create(dir: &Path, id: u32, def: &MapDef) -> Result<Self, MapError> {
-        def.check_name()?;
         let row = types::row(def)?;
-        if def.flags.0 & !row.flags != 0 {
+        if def.flags.0 & !def.map_type.row().flags != 0 {
             return Err(def.invalid("it does not take these flags"));
         }
-        if def.flags.has(MapFlags::RDONLY | MapFlags::WRONLY) || def.flags.has(MapFlags::RDONLY_PROG | MapFlags::WRONLY_PROG) {
-            return Err(def.invalid("it cannot be both read-only and write-only"));
-        }
+        def.check()?;
         let layout = (row.layout)(def)?;
-        if row.per_cpu {
+        if def.map_type.row().per_cpu {
             let above = dir.canonicalize().ok().and_then(|d| d.parent().map(Path::to_owned));
             SlotTable::open_or_create(&above.ok_or_else(|| def.invalid("its directory has no parent"))?)?;
         }
@@ -88,10 +94,11 @@ impl Map {
             return Err(damaged("its length does not fit its definition").into());
         }
         let access = if file.writable() { Access::ReadWrite } else { Access::ReadOnly };
-        let slots = if row.per_cpu { Some(SlotTable::of_object(file.path(), access)?) } else { None };
+        let per_cpu = def.map_type.row().per_cpu;
+        let slots = if per_cpu { Some(SlotTable::of_object(file.path(), access)?) } else { None };
         let file = Arc::new(file);
         let ops = (row.open)(Parts { def: def.clone(), seed, file: Arc::clone(&file), slots })?;
-        Ok(Self { def, file, ops, per_cpu: row.per_cpu })
+        Ok(Self { def, file, ops, per_cpu })
     }
 
     /// Returns the definition the map was made with.
@@ -174,19 +181,45 @@ impl Map {
     /// [`MapError::NoElement`]; a key of the wrong size; a write-only map.
     pub fn lookup(&self, key: &[u8]) -> Result<Vec<u8>, MapError> {
         let mut out = vec![0; self.user_value_size()];
-        self.lookup_into(key, &mut out)?;
+        self.lookup_into(key, &mut out, 0)?;
         Ok(out)
     }
 
     /// Copies the value of a key into a buffer of [`Map::user_value_size`], or for per-CPU types of any number of values.
     ///
     /// # Errors
-    /// As [`Map::lookup`], and for a buffer of the wrong size.
-    pub fn lookup_into(&self, key: &[u8], out: &mut [u8]) -> Result<(), MapError> {
+    /// As [`Map::lookup`], for a buffer of the wrong size, and for flags other than `BPF_F_LOCK`.
+    #[doc(alias = "BPF_MAP_LOOKUP_ELEM")]
+    pub fn lookup_into(&self, key: &[u8], out: &mut [u8], flags: u64) -> Result<(), MapError> {
         self.check_readable()?;
+        self.check_lock_flag(flags, flags)?;
         self.check_key(key)?;
         self.check_value(out.len())?;
-        self.ops.lookup(key, out)
+        self.ops.lookup(key, out, flags)
+    }
+
+    /// Removes the element with a key (from queues and stacks, the next one) and copies its last value out.
+    ///
+    /// # Errors
+    /// As the kernel's lookup-and-delete: 524 for types that have none.
+    #[doc(alias = "BPF_MAP_LOOKUP_AND_DELETE_ELEM")]
+    pub fn lookup_and_delete(&self, key: &[u8], out: &mut [u8], flags: u64) -> Result<(), MapError> {
+        self.check_readable()?;
+        self.check_writable()?;
+        self.check_lock_flag(flags, flags)?;
+        self.check_key(key)?;
+        self.check_value(out.len())?;
+        let none = MapError::Unsupported { map_type: self.def.map_type, operation: "lookup and delete", errno: ENOTSUPP };
+        self.ops.take(key, out, flags).unwrap_or(Err(none))
+    }
+
+    /// Refuses flags of which some of `all` are unknown, and a lock where there is none.
+    fn check_lock_flag(&self, flags: u64, all: u64) -> Result<(), MapError> {
+        let lock = flags & update::LOCK != 0;
+        if all & !update::LOCK != 0 || (lock && (self.def.spin_lock.is_none() || !self.file.writable())) {
+            return Err(MapError::Flags { flags });
+        }
+        Ok(())
     }
 
     fn check_value(&self, given: usize) -> Result<(), MapError> {
@@ -204,6 +237,7 @@ impl Map {
     #[doc(alias = "BPF_MAP_UPDATE_ELEM")]
     pub fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {
         self.check_writable()?;
+        self.check_lock_flag(flags, 0)?;
         self.check_key(key)?;
         self.check_value(value.len())?;
         self.ops.update(key, value, flags)
@@ -274,8 +308,74 @@ impl Map {
         if !self.file.writable() {
             return -i64::from(EPERM);
         }
+        if flags & update::LOCK != 0 && self.def.spin_lock.is_none() {
+            return -i64::from(EINVAL);
+        }
         // SAFETY: the caller's duty.
         unsafe { self.ops.prog_update(key, value, flags) }
+    }
+
+    /// Finds a CPU's value for a program: its address in this process, or null, as for types that are not per-CPU.
+    ///
+    /// # Safety
+    /// As [`Map::prog_lookup`].
+    #[doc(alias = "bpf_map_lookup_percpu_elem")]
+    #[inline]
+    #[must_use]
+    pub unsafe fn prog_lookup_cpu(&self, key: *const u8, cpu: u32) -> *mut u8 {
+        // SAFETY: the caller's duty.
+        unsafe { self.ops.prog_lookup_cpu(key, cpu) }
+    }
+
+    /// Puts a value into a queue, stack or bloom filter for a program; returns 0 or a negative errno.
+    ///
+    /// # Safety
+    /// `value` points to `value_size` readable bytes.
+    #[doc(alias = "bpf_map_push_elem")]
+    pub unsafe fn prog_push(&self, value: *const u8, flags: u64) -> i64 {
+        if !self.file.writable() {
+            return -i64::from(EPERM);
+        }
+        // SAFETY: the caller's duty.
+        unsafe { self.ops.prog_push(value, flags) }
+    }
+
+    /// Takes the next value out of a queue or stack for a program; returns 0 or a negative errno, and then the value is zero.
+    ///
+    /// # Safety
+    /// `value` points to `value_size` writable bytes.
+    #[doc(alias = "bpf_map_pop_elem")]
+    pub unsafe fn prog_pop(&self, value: *mut u8) -> i64 {
+        if !self.file.writable() {
+            return -i64::from(EPERM);
+        }
+        // SAFETY: the caller's duty.
+        unsafe { self.ops.prog_pop(value) }
+    }
+
+    /// Copies out what [`Map::prog_pop`] would take. A bloom filter is asked instead whether it may hold the value:
+    /// 0, or `-ENOENT`.
+    ///
+    /// # Safety
+    /// As [`Map::prog_pop`], and the value is readable.
+    #[doc(alias = "bpf_map_peek_elem")]
+    pub unsafe fn prog_peek(&self, value: *mut u8) -> i64 {
+        // SAFETY: the caller's duty.
+        unsafe { self.ops.prog_peek(value) }
+    }
+
+    /// Finds the next element of a walk for a program, `None` at the end. Safe on the event path.
+    ///
+    /// The addresses stay mapped as long as the map; what lies there is another element's when this one is deleted.
+    ///
+    /// # Safety
+    /// Slots as in [`Map::prog_lookup`].
+    #[doc(alias = "bpf_for_each_map_elem")]
+    pub unsafe fn prog_next(&self, walk: &mut Walk) -> Option<(*const u8, *mut u8)> {
+        // SAFETY: the caller's duty.
+        let e = unsafe { self.ops.prog_next(&mut walk.at) }?;
+        walk.index = e.index;
+        Some((e.key.unwrap_or(std::ptr::from_ref::<u32>(&walk.index).cast()), e.value))
     }
 
     /// Removes an element for a program; returns 0 or a negative errno.

@@ -66,7 +66,7 @@ impl MapOps for Ring {
         0
     }
 
-    fn lookup(&self, _key: &[u8], _out: &mut [u8]) -> Result<(), MapError> {
+    fn lookup(&self, _key: &[u8], _out: &mut [u8], _flags: u64) -> Result<(), MapError> {
         Err(no("lookup"))
     }
 

@@ -30,6 +30,8 @@ use crate::shm::{Access, NewObject, ObjectError, ObjectFile, ObjectKind};
 
 /// Slots of a per-CPU map.
 pub const MAX_SLOTS: u32 = 256;
+/// Largest value of a slot (the kernel: `PCPU_MIN_UNIT_SIZE`).
+pub(crate) const MAX_PERCPU_VALUE: u32 = 32 << 10;
 /// Name of the table file in the skep directory.
 pub const FILE_NAME: &str = "slots";
 

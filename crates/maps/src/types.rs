@@ -9,10 +9,10 @@ use skep_isa::{MapShape, MapType, ShapeKind};
 
 use crate::def::MapDef;
 use crate::dump::Position;
-use crate::error::{EINVAL, MapError};
+use crate::error::{EINVAL, EOPNOTSUPP, MapError};
 use crate::shm::ObjectFile;
 use crate::slots::SlotTable;
-use crate::{array, hash, percpu_array, ringbuf};
+use crate::{array, hash, ringbuf};
 
 /// What a map type needs of its file, from its definition.
 #[derive(Clone, Copy, Debug)]
@@ -33,46 +33,32 @@ pub(crate) struct Parts {
     pub(crate) slots: Option<Arc<SlotTable>>,
 }
 
-/// One map type.
+/// One map type. What its keys, values and flags may be stands in [`skep_isa::MAP_TYPES`].
 pub(crate) struct TypeRow {
     pub(crate) map_type: MapType,
-    /// Flags allowed at creation.
-    pub(crate) flags: u32,
-    /// The type keeps a value for each slot.
-    pub(crate) per_cpu: bool,
     /// Checks a definition and tells the sizes it leads to. The same definition always has the same layout.
     pub(crate) layout: fn(&MapDef) -> Result<Layout, MapError>,
     /// Makes the operations over a mapped file whose payload has the size `layout` told.
     pub(crate) open: fn(Parts) -> Result<Box<dyn MapOps>, MapError>,
 }
 
-mod allowed {
-    use skep_isa::MapFlags as F;
-    /// Access flags every type takes.
-    pub(super) const ANY: u32 = F::RDONLY | F::WRONLY | F::RDONLY_PROG | F::WRONLY_PROG | F::NUMA_NODE;
-    pub(super) const RINGBUF: u32 = F::NUMA_NODE;
-    pub(super) const ARRAY: u32 = ANY | F::MMAPABLE;
+const fn ty(
+    map_type: MapType,
+    layout: fn(&MapDef) -> Result<Layout, MapError>,
+    open: fn(Parts) -> Result<Box<dyn MapOps>, MapError>,
+) -> TypeRow {
+    TypeRow { map_type, layout, open }
 }
 
 /// Every map type this crate makes.
 pub(crate) const TYPES: &[TypeRow] = &[
-    TypeRow {
-        map_type: MapType::Hash,
-        flags: allowed::ANY | hash::FLAGS,
-        per_cpu: false,
-        layout: hash::plain::layout,
-        open: hash::plain::open,
-    },
-    TypeRow {
-        map_type: MapType::PercpuHash,
-        flags: allowed::ANY | hash::FLAGS,
-        per_cpu: true,
-        layout: hash::percpu::layout,
-        open: hash::percpu::open,
-    },
-    TypeRow { map_type: MapType::Array, flags: allowed::ARRAY, per_cpu: false, layout: array::layout, open: array::open },
-    TypeRow { map_type: MapType::Ringbuf, flags: allowed::RINGBUF, per_cpu: false, layout: ringbuf::layout, open: ringbuf::open },
-    TypeRow { map_type: MapType::PercpuArray, flags: allowed::ANY, per_cpu: true, layout: percpu_array::layout, open: percpu_array::open },
+    ty(MapType::Hash, hash::plain::layout, hash::plain::open),
+    ty(MapType::PercpuHash, hash::percpu::layout, hash::percpu::open),
+    ty(MapType::LruHash, hash::plain::layout, hash::plain::open),
+    ty(MapType::LruPercpuHash, hash::percpu::layout, hash::percpu::open),
+    ty(MapType::Array, array::layout, array::open),
+    ty(MapType::PercpuArray, array::percpu_layout, array::open),
+    ty(MapType::Ringbuf, ringbuf::layout, ringbuf::open),
 ];
 
 pub(crate) fn row(def: &MapDef) -> Result<&'static TypeRow, MapError> {
@@ -80,6 +66,15 @@ pub(crate) fn row(def: &MapDef) -> Result<&'static TypeRow, MapError> {
         Offer::No(why) => def.invalid(why),
         Offer::Yes => def.invalid("this version of skep has no such maps yet"),
     })
+}
+
+/// An element as a program walks over it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Element {
+    /// Where the key lies; `None` for arrays, whose key is `index`.
+    pub(crate) key: Option<*const u8>,
+    pub(crate) index: u32,
+    pub(crate) value: *mut u8,
 }
 
 /// What the front ends in `map.rs` and `dump.rs` ask of a map type.
@@ -96,14 +91,20 @@ pub(crate) trait MapOps: Send + Sync {
     /// Bytes of a value as users see it now.
     fn user_value_size(&self) -> usize;
 
-    /// Copies a value out.
-    fn lookup(&self, key: &[u8], out: &mut [u8]) -> Result<(), MapError>;
+    /// Copies a value out; `flags` is 0 or `BPF_F_LOCK`.
+    fn lookup(&self, key: &[u8], out: &mut [u8], flags: u64) -> Result<(), MapError>;
 
     /// Stores a value. `value` has the user's value size, for per-CPU types any whole number of values.
     fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError>;
 
     /// Removes an element.
     fn delete(&self, key: &[u8]) -> Result<(), MapError>;
+
+    /// Removes an element and copies its last value out; `flags` as in `lookup`. `None` for a type that cannot.
+    fn take(&self, key: &[u8], out: &mut [u8], flags: u64) -> Option<Result<(), MapError>> {
+        let _ = (key, out, flags);
+        None
+    }
 
     /// Finds the key after `key`, the first one when there is no such key.
     fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> Result<(), MapError>;
@@ -117,6 +118,15 @@ pub(crate) trait MapOps: Send + Sync {
     /// `key` points to as many readable bytes as the map's keys have.
     unsafe fn prog_lookup(&self, key: *const u8) -> *mut u8 {
         let _ = key;
+        std::ptr::null_mut()
+    }
+
+    /// Finds the value of a CPU.
+    ///
+    /// # Safety
+    /// As [`MapOps::prog_lookup`].
+    unsafe fn prog_lookup_cpu(&self, key: *const u8, cpu: u32) -> *mut u8 {
+        let _ = (key, cpu);
         std::ptr::null_mut()
     }
 
@@ -136,6 +146,42 @@ pub(crate) trait MapOps: Send + Sync {
     unsafe fn prog_delete(&self, key: *const u8) -> i64 {
         let _ = key;
         -i64::from(EINVAL)
+    }
+
+    /// Puts a value in.
+    ///
+    /// # Safety
+    /// `value` points to as many readable bytes as the map's values have.
+    unsafe fn prog_push(&self, value: *const u8, flags: u64) -> i64 {
+        let _ = (value, flags);
+        -i64::from(EOPNOTSUPP)
+    }
+
+    /// Takes a value out.
+    ///
+    /// # Safety
+    /// `value` points to as many writable bytes as the map's values have.
+    unsafe fn prog_pop(&self, value: *mut u8) -> i64 {
+        let _ = value;
+        -i64::from(EOPNOTSUPP)
+    }
+
+    /// Copies out what would be taken next; a bloom filter is asked for the value instead.
+    ///
+    /// # Safety
+    /// `value` points to as many readable and writable bytes as the map's values have.
+    unsafe fn prog_peek(&self, value: *mut u8) -> i64 {
+        let _ = value;
+        -i64::from(EOPNOTSUPP)
+    }
+
+    /// Finds the element at or after a position, and moves the position behind it.
+    ///
+    /// # Safety
+    /// The thread has a slot, for per-CPU types.
+    unsafe fn prog_next(&self, at: &mut Position) -> Option<Element> {
+        let _ = at;
+        None
     }
 
     /// Returns the ring buffer, if the map is one.

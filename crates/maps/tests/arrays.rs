@@ -90,7 +90,7 @@ fn value_zero_is_byte_zero_of_the_file() {
 fn another_process_finds_the_same_map_and_may_be_held_to_reading() {
     let dir = Dir::new();
     let mut def = MapDef::new(MapType::Array, 4, 4, 2).named("cfg");
-    (def.btf_id, def.key_type_id, def.value_type_id, def.map_extra) = (3, 4, 5, 6);
+    (def.btf_id, def.key_type_id, def.value_type_id) = (3, 4, 5);
     let map = dir.make(&def);
     let child = support::forked(|| {
         let map = Map::open(&dir.maps().join("1"), Access::ReadWrite).expect("opens");

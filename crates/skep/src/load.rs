@@ -169,6 +169,8 @@ impl<'a> Loader<'a> {
             btf_id,
             key_type_id: spec.key_type_id,
             value_type_id: spec.value_type_id,
+            spin_lock: None,
+            inner: None,
         };
         let id = self.dir.next_id(Kind::Map)?;
         let map = Map::create(&self.dir.kind(Kind::Map), id, &def).map_err(err)?;
@@ -204,6 +206,8 @@ pub(crate) fn own_map(dir: &Dir, name: &str, map_type: MapType, entries: u32, va
         btf_id: 0,
         key_type_id: 0,
         value_type_id: 0,
+        spin_lock: None,
+        inner: None,
     };
     let id = dir.next_id(Kind::Map)?;
     let err = |source| LoadError::Map { name: name.to_owned(), source };

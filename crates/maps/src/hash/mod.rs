@@ -1,33 +1,165 @@
-//! `BPF_MAP_TYPE_HASH` and its per-CPU kind.
+//! `BPF_MAP_TYPE_HASH`, its per-CPU kind, and the LRU kinds of both.
 //!
-//! [`table`] is the structure both share: lock-free lookups, changes under striped locks, elements that never move and
+//! [`table`] is the structure all share: lock-free lookups, changes under striped locks, elements that never move and
 //! are used again after a deletion, as in the kernel's preallocated hash. [`plain`] keeps the value inside the element,
-//! [`percpu`] keeps one for each slot.
+//! [`percpu`] keeps one for each slot. [`lru`] finds what to throw out when a map that may do so is full.
 
+mod lru;
 pub(crate) mod percpu;
 pub(crate) mod plain;
 mod pool;
 mod table;
 
-use skep_isa::MapFlags;
+use skep_isa::map::update;
+use skep_isa::{MapFlags, MapType};
 
 use crate::def::MapDef;
-use crate::error::{E2BIG, MapError};
-use crate::shm::table::Geometry;
+use crate::dump::Position;
+use crate::error::{E2BIG, EINVAL, ENOTSUPP, MapError};
+use crate::shm::table::{Geometry, TableMemory};
+use crate::types::{Element, MapOps, Parts};
+use table::{Table, Values, user_result};
 
 /// Largest key and value together (the kernel: what one allocation can have).
 const MAX_ELEMENT: u64 = (4 << 20) - 64;
 
-/// Flags a hash takes besides those of every type.
-pub(crate) const FLAGS: u32 = MapFlags::NO_PREALLOC | MapFlags::ZERO_SEED;
-
 fn geometry(def: &MapDef, slots: u32) -> Result<Geometry, MapError> {
+    let lru = is_lru(def.map_type);
+    if lru && def.flags.has(MapFlags::NO_PREALLOC) {
+        return Err(def.refused("an LRU hash is always preallocated", ENOTSUPP));
+    }
     if def.key_size == 0 || def.value_size == 0 || def.max_entries == 0 {
         return Err(def.invalid("key size, value size and number of entries must not be zero"));
     }
-    let too_large = MapError::Definition { map_type: def.map_type, what: "too large", errno: E2BIG };
+    let too_large = def.refused("too large", E2BIG);
     if u64::from(def.key_size) + u64::from(def.value_size) > MAX_ELEMENT {
         return Err(too_large);
     }
     Geometry::new(def.max_entries, def.key_size, def.value_size, slots).filter(|g| g.payload_len <= 1 << 42).ok_or(too_large)
+}
+
+fn is_lru(map_type: MapType) -> bool {
+    matches!(map_type, MapType::LruHash | MapType::LruPercpuHash)
+}
+
+/// Makes a table with the values a kind keeps in it.
+fn make<K: Kind>(kind: K, geometry: Geometry, parts: Parts) -> Result<Hash<K>, MapError> {
+    let lru = is_lru(parts.def.map_type);
+    let table = Table::new(parts.file, geometry, parts.seed, lru)?;
+    Ok(Hash { table, kind, lru, max_entries: parts.def.max_entries })
+}
+
+/// How a kind of hash keeps its values.
+pub(crate) trait Kind: Send + Sync {
+    /// Bytes of a value as users see it now.
+    fn user_size(&self, memory: &TableMemory) -> usize;
+    /// A user's value for storing.
+    fn of_user<'a>(&'a self, value: &'a [u8], flags: u64) -> impl Values + 'a;
+    /// A program's value for storing: readable for the size of a value.
+    fn of_program(&self, value: *const u8, flags: u64) -> impl Values + '_;
+    /// Copies a value out; `flags` as for a lookup.
+    fn load(&self, memory: &TableMemory, reference: u32, out: &mut [u8], flags: u64);
+    /// The slot a running program uses.
+    fn slot(&self) -> u32;
+    /// The slot that belongs to a CPU.
+    fn slot_of(&self, cpu: u32) -> Option<u32>;
+}
+
+#[derive(Debug)]
+pub(crate) struct Hash<K> {
+    pub(crate) table: Table,
+    kind: K,
+    lru: bool,
+    max_entries: u32,
+}
+
+impl<K: Kind> Hash<K> {
+    /// # Safety
+    /// As [`MapOps::prog_lookup`].
+    #[inline(always)]
+    unsafe fn prog_find(&self, key: *const u8, slot: u32) -> *mut u8 {
+        // SAFETY: the caller's duty.
+        let found = unsafe { self.table.find(key) };
+        if self.lru {
+            self.table.touch(found);
+        }
+        self.table.memory.value(found, slot).unwrap_or(std::ptr::null_mut())
+    }
+}
+
+impl<K: Kind> MapOps for Hash<K> {
+    fn user_value_size(&self) -> usize {
+        self.kind.user_size(&self.table.memory)
+    }
+
+    fn lookup(&self, key: &[u8], out: &mut [u8], flags: u64) -> Result<(), MapError> {
+        self.table.lookup(key, |r| self.kind.load(&self.table.memory, r, out, flags))
+    }
+
+    fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {
+        let new = self.kind.of_user(value, flags);
+        // SAFETY: the front end checked the length of the key.
+        user_result(unsafe { self.table.update(key.as_ptr(), flags, &new) }, flags, self.max_entries)
+    }
+
+    fn delete(&self, key: &[u8]) -> Result<(), MapError> {
+        // SAFETY: the front end checked the length of the key.
+        user_result(unsafe { self.table.delete(key.as_ptr(), |_| {}) }, 0, self.max_entries)
+    }
+
+    fn take(&self, key: &[u8], out: &mut [u8], flags: u64) -> Option<Result<(), MapError>> {
+        // SAFETY: the front end checked the length of the key.
+        let r = unsafe { self.table.delete(key.as_ptr(), |r| self.kind.load(&self.table.memory, r, out, flags)) };
+        Some(user_result(r, flags, self.max_entries))
+    }
+
+    fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> Result<(), MapError> {
+        self.table.next_key(key, out)
+    }
+
+    fn step(&self, at: &mut Position, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
+        self.table.step(at, |e, r| {
+            e.read_key(key);
+            self.kind.load(&self.table.memory, r, value, 0);
+        })
+    }
+
+    unsafe fn prog_lookup(&self, key: *const u8) -> *mut u8 {
+        // SAFETY: the caller's duty.
+        unsafe { self.prog_find(key, self.kind.slot()) }
+    }
+
+    unsafe fn prog_lookup_cpu(&self, key: *const u8, cpu: u32) -> *mut u8 {
+        match self.kind.slot_of(cpu) {
+            // SAFETY: the caller's duty.
+            Some(slot) => unsafe { self.prog_find(key, slot) },
+            None => std::ptr::null_mut(),
+        }
+    }
+
+    unsafe fn prog_update(&self, key: *const u8, value: *const u8, flags: u64) -> i64 {
+        if flags & !(update::LOCK | 3) != 0 {
+            return -i64::from(EINVAL);
+        }
+        // SAFETY: the caller's duty.
+        unsafe { self.table.update(key, flags, &self.kind.of_program(value, flags)) }
+    }
+
+    unsafe fn prog_delete(&self, key: *const u8) -> i64 {
+        // SAFETY: the caller's duty.
+        unsafe { self.table.delete(key, |_| {}) }
+    }
+
+    unsafe fn prog_next(&self, at: &mut Position) -> Option<Element> {
+        let mut key = None;
+        let mut found = 0;
+        let more = self.table.step(at, |e, r| {
+            key = Some(e.key().cast_const());
+            found = r;
+        });
+        if !matches!(more, Ok(true)) {
+            return None;
+        }
+        Some(Element { key, index: 0, value: self.table.memory.value(found, self.kind.slot())? })
+    }
 }

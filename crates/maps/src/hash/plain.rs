@@ -1,14 +1,17 @@
-//! `BPF_MAP_TYPE_HASH`: the value lies in its element.
+//! Values inside their elements: `BPF_MAP_TYPE_HASH` and `BPF_MAP_TYPE_LRU_HASH`.
 //!
 //! A value of at most eight bytes is overwritten in place with one store, so a program that holds its address sees the
-//! change. A larger one is replaced together with its element, and readers see the old value or the new one.
+//! change. A larger one is replaced together with its element, and readers see the old value or the new one. With
+//! `BPF_F_LOCK` a value of any size is overwritten in place, under its own lock.
 
-use super::table::{Table, Values, user_result};
+use skep_isa::map::update;
+
+use super::table::Values;
+use super::{Hash, Kind};
 use crate::def::MapDef;
-use crate::dump::Position;
 use crate::error::MapError;
-use crate::shm::copy;
 use crate::shm::table::TableMemory;
+use crate::shm::value::Format;
 use crate::types::{Layout, MapOps, Parts};
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
@@ -16,94 +19,76 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
+    Ok(Box::new(make(parts)?))
+}
+
+pub(crate) fn make(parts: Parts) -> Result<Hash<Plain>, MapError> {
     let geometry = super::geometry(&parts.def, 0)?;
-    let table = Table::new(parts.file, geometry, parts.seed)?;
-    Ok(Box::new(Hash { table, value_size: parts.def.value_size as usize, max_entries: parts.def.max_entries }))
+    super::make(Plain { format: Format::of(&parts.def) }, geometry, parts)
 }
 
 #[derive(Debug)]
-struct Hash {
-    table: Table,
-    value_size: usize,
-    max_entries: u32,
+pub(crate) struct Plain {
+    format: Format,
 }
 
-/// A value to store, `len` readable bytes at `from`.
-struct New {
+/// A value to store, readable for its size.
+struct New<'a> {
     from: *const u8,
-    len: usize,
+    format: &'a Format,
+    locked: bool,
 }
 
-impl Values for New {
+impl Values for New<'_> {
     #[inline(always)]
     fn overwrite(&self, memory: &TableMemory, reference: u32) -> bool {
-        if self.len > 8 {
+        if self.format.size > 8 && !self.locked {
             return false;
         }
-        self.fill(memory, reference);
+        if let Some(to) = memory.value(reference, 0) {
+            // SAFETY: `to` has room for the value rounded up; `from` is as long as the maker said.
+            unsafe { if self.locked { self.format.store_locked(to, self.from) } else { self.format.store(to, self.from) } }
+        }
         true
     }
 
     #[inline(always)]
     fn fill(&self, memory: &TableMemory, reference: u32) {
         if let Some(to) = memory.value(reference, 0) {
-            // SAFETY: `to` has room for the value rounded up; `from` is as long as the maker said.
-            unsafe { copy::store(to, self.from, self.len) }
+            // SAFETY: as above.
+            unsafe { self.format.store_new(to, self.from) }
         }
     }
 }
 
-impl Hash {
-    fn copy_out(&self, reference: u32, out: &mut [u8]) {
-        let n = out.len().min(self.value_size);
-        if let Some(from) = self.table.memory.value(reference, 0) {
-            // SAFETY: a value has `value_size` bytes rounded up.
-            unsafe { copy::load(&mut out[..n], from) }
+impl Kind for Plain {
+    fn user_size(&self, _memory: &TableMemory) -> usize {
+        self.format.size
+    }
+
+    fn of_user<'a>(&'a self, value: &'a [u8], flags: u64) -> impl Values + 'a {
+        debug_assert!(value.len() == self.format.size, "the front end checked the length");
+        self.of_program(value.as_ptr(), flags)
+    }
+
+    #[inline(always)]
+    fn of_program(&self, value: *const u8, flags: u64) -> impl Values + '_ {
+        New { from: value, format: &self.format, locked: flags & update::LOCK != 0 }
+    }
+
+    fn load(&self, memory: &TableMemory, reference: u32, out: &mut [u8], flags: u64) {
+        if let Some(from) = memory.value(reference, 0) {
+            // SAFETY: a value has its size rounded up; who asks for the lock has checked that the memory is writable.
+            unsafe { if flags & update::LOCK == 0 { self.format.load(out, from) } else { self.format.load_locked(out, from) } }
         }
     }
-}
 
-impl MapOps for Hash {
-    fn user_value_size(&self) -> usize {
-        self.value_size
+    #[inline(always)]
+    fn slot(&self) -> u32 {
+        0
     }
 
-    fn lookup(&self, key: &[u8], out: &mut [u8]) -> Result<(), MapError> {
-        self.table.lookup(key, |r| self.copy_out(r, out))
-    }
-
-    fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {
-        let new = New { from: value.as_ptr(), len: value.len().min(self.value_size) };
-        // SAFETY: the front end checked the length of the key.
-        user_result(unsafe { self.table.update(key.as_ptr(), flags, &new) }, flags, self.max_entries)
-    }
-
-    fn delete(&self, key: &[u8]) -> Result<(), MapError> {
-        // SAFETY: the front end checked the length of the key.
-        user_result(unsafe { self.table.delete(key.as_ptr()) }, 0, self.max_entries)
-    }
-
-    fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> Result<(), MapError> {
-        self.table.next_key(key, out)
-    }
-
-    fn step(&self, at: &mut Position, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
-        self.table.step(at, key, |r| self.copy_out(r, value))
-    }
-
-    unsafe fn prog_lookup(&self, key: *const u8) -> *mut u8 {
-        // SAFETY: the caller's duty.
-        let found = unsafe { self.table.find(key) };
-        self.table.memory.value(found, 0).unwrap_or(std::ptr::null_mut())
-    }
-
-    unsafe fn prog_update(&self, key: *const u8, value: *const u8, flags: u64) -> i64 {
-        // SAFETY: the caller's duty.
-        unsafe { self.table.update(key, flags, &New { from: value, len: self.value_size }) }
-    }
-
-    unsafe fn prog_delete(&self, key: *const u8) -> i64 {
-        // SAFETY: the caller's duty.
-        unsafe { self.table.delete(key) }
+    fn slot_of(&self, _cpu: u32) -> Option<u32> {
+        None
     }
 }

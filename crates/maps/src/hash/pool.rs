@@ -44,6 +44,9 @@ impl Table {
         if self.memory.empty_bits().load(Relaxed) & bit != 0 {
             self.memory.empty_bits().fetch_and(!bit, AcqRel);
         }
+        if self.lru {
+            self.memory.forget(reference);
+        }
         // Readers that still stand here find their bucket changed, whatever they read.
         fence(Release);
         e.link().store(stripe.free.load(Relaxed) & 0xffff_ffff, Relaxed);
@@ -156,7 +159,7 @@ impl Table {
     }
 
     /// One bit for each stripe that may have something to allocate.
-    fn filled(&self) -> u64 {
+    pub(super) fn filled(&self) -> u64 {
         let all = u64::MAX >> (64u64.wrapping_sub(self.memory.geometry.stripes) & 63);
         !self.memory.empty_bits().load(Acquire) & all
     }

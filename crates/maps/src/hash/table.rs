@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Orderin
 
 use skep_isa::map::update;
 
+use crate::dump::Position;
 use crate::error::{E2BIG, EBUSY, EEXIST, EINVAL, ENOENT, MapError};
 use crate::shm::ObjectFile;
 use crate::shm::lock::{self, Held};
@@ -49,9 +50,11 @@ pub(crate) trait Values {
 pub(crate) struct Table {
     pub(crate) memory: TableMemory,
     seed: u64,
+    /// A full map makes room by itself (see [`super::lru`]).
+    pub(super) lru: bool,
 }
 
-const fn reference(word: u64) -> u32 {
+pub(super) const fn reference(word: u64) -> u32 {
     word as u32
 }
 
@@ -68,15 +71,15 @@ struct Place<'a> {
 }
 
 impl Table {
-    pub(crate) fn new(file: Arc<ObjectFile>, geometry: Geometry, seed: u64) -> Result<Self, MapError> {
+    pub(crate) fn new(file: Arc<ObjectFile>, geometry: Geometry, seed: u64, lru: bool) -> Result<Self, MapError> {
         let memory = TableMemory::new(file, geometry).ok_or(MapError::Damaged { what: "the file is too short" })?;
-        Ok(Self { memory, seed })
+        Ok(Self { memory, seed, lru })
     }
 
     /// # Safety
     /// `key` points to the key size in readable bytes.
     #[inline(always)]
-    unsafe fn hash(&self, key: *const u8) -> u64 {
+    pub(super) unsafe fn hash(&self, key: *const u8) -> u64 {
         // SAFETY: the caller's duty.
         unsafe { hash(self.seed, key, self.memory.geometry.key_size as usize) }
     }
@@ -209,8 +212,14 @@ impl Table {
         }
     }
 
+    /// Notes which bucket the holder of a stripe's lock is about to change.
+    #[inline(always)]
+    pub(super) fn note(&self, stripe: &Stripe<'_>, h: u64) {
+        stripe.touched.store((h & self.memory.geometry.buckets.wrapping_sub(1)).wrapping_add(1), Relaxed);
+    }
+
     /// Changes what points to an element: the link before it, or the bucket.
-    fn relink(&self, bucket: &AtomicU64, before: Option<Element<'_>>, to: u32) {
+    pub(super) fn relink(&self, bucket: &AtomicU64, before: Option<Element<'_>>, to: u32) {
         let head = bucket.load(Relaxed);
         let first = match before {
             Some(b) => {
@@ -241,6 +250,7 @@ impl Table {
     /// # Safety
     /// As [`Table::find`].
     pub(crate) unsafe fn update(&self, key: *const u8, flags: u64, values: &impl Values) -> i64 {
+        let flags = flags & !update::LOCK;
         if flags > update::EXIST {
             return -i64::from(EINVAL);
         }
@@ -256,7 +266,7 @@ impl Table {
             match done {
                 Ok(result) => return result,
                 // The pool of this stripe is empty.
-                Err(()) if tries < MOVES && self.refill(&stripe) => tries = tries.wrapping_add(1),
+                Err(()) if tries < MOVES && (self.refill(&stripe) || self.lru) => tries = tries.wrapping_add(1),
                 Err(()) => return -i64::from(E2BIG),
             }
         }
@@ -268,13 +278,16 @@ impl Table {
         let memory = &self.memory;
         let bucket = memory.bucket(h);
         let head = bucket.load(Relaxed);
-        stripe.touched.store((h & memory.geometry.buckets.wrapping_sub(1)).wrapping_add(1), Relaxed);
+        self.note(stripe, h);
         // SAFETY: the caller's duty.
         if let Some(place) = unsafe { self.walk(head, h, key) } {
             if flags == update::NOEXIST {
                 return Ok(-i64::from(EEXIST));
             }
             if values.overwrite(memory, place.found) {
+                if self.lru {
+                    self.touch(place.found);
+                }
                 return Ok(0);
             }
             let spare = self.take_spare(stripe);
@@ -288,17 +301,38 @@ impl Table {
             unsafe { self.fill(e, h, key, next, place.element.sequence().load(Relaxed)) };
             values.fill(memory, spare);
             self.relink(bucket, place.before, spare);
+            if self.lru {
+                self.touch(spare);
+                self.memory.forget(place.found);
+            }
             stripe.spare.store(u64::from(place.found), Relaxed);
             return Ok(0);
         }
         if flags == update::EXIST {
             return Ok(-i64::from(ENOENT));
         }
-        let new = self.take(stripe).ok_or(())?;
+        let mut head = head;
+        let mut stamp = 0;
+        let new = match self.take(stripe) {
+            Some(new) => new,
+            // What the dead left is found first.
+            None if self.lru && self.filled() == 0 && memory.leaks().load(Relaxed) == 0 => {
+                let new = self.evict(stripe).ok_or(())?;
+                // It may have come out of this very bucket.
+                self.note(stripe, h);
+                head = bucket.load(Relaxed);
+                new
+            }
+            None => return Err(()),
+        };
+        if self.lru {
+            stamp = self.tick();
+        }
         let Some(e) = memory.element(new) else { return Err(()) };
         let first = reference(head);
+        let sequence = u64::from(stamp) << 32 | ((head >> 32).wrapping_add(1) & 0xffff_ffff);
         // SAFETY: the caller's duty; the element is in no list.
-        unsafe { self.fill(e, h, key, first, (head >> 32).wrapping_add(1) & 0xffff_ffff) };
+        unsafe { self.fill(e, h, key, first, sequence) };
         values.fill(memory, new);
         bucket.store(changed(head, new), Release);
         Ok(0)
@@ -316,21 +350,22 @@ impl Table {
         }
     }
 
-    /// Removes a key; 0 or a negative errno.
+    /// Removes a key; 0 or a negative errno. `last` is shown the element while nobody can change it but in place.
     ///
     /// # Safety
     /// As [`Table::find`].
-    pub(crate) unsafe fn delete(&self, key: *const u8) -> i64 {
+    pub(crate) unsafe fn delete(&self, key: *const u8, mut last: impl FnMut(u32)) -> i64 {
         // SAFETY: the caller's duty.
         let h = unsafe { self.hash(key) };
         let stripe = self.memory.stripe(h);
         let Some(held) = self.lock(&stripe) else { return -i64::from(EBUSY) };
         let bucket = self.memory.bucket(h);
-        stripe.touched.store((h & self.memory.geometry.buckets.wrapping_sub(1)).wrapping_add(1), Relaxed);
+        self.note(&stripe, h);
         // SAFETY: the caller's duty.
         let result = match unsafe { self.walk(bucket.load(Relaxed), h, key) } {
             Some(place) => {
                 self.relink(bucket, place.before, reference(place.element.link().load(Relaxed)));
+                last(place.found);
                 self.put(&stripe, place.found);
                 0
             }
@@ -379,7 +414,7 @@ impl Table {
     /// Copies the element at or after a position out: `major` is the bucket, `minor` the sequence of the last element taken
     /// from it with bit 32 set. Chains run from the newest to the oldest element and a replacement keeps its place, so
     /// what comes next in a bucket is the first element older than the last one.
-    pub(crate) fn step(&self, at: &mut crate::dump::Position, key: &mut [u8], mut copy_value: impl FnMut(u32)) -> Result<bool, MapError> {
+    pub(crate) fn step(&self, at: &mut Position, mut copy: impl FnMut(&Element<'_>, u32)) -> Result<bool, MapError> {
         const TAKEN: u64 = 1 << 32;
         while at.major < self.memory.geometry.buckets {
             let last = (at.minor & TAKEN != 0).then_some(at.minor as u32);
@@ -391,8 +426,7 @@ impl Table {
                     let sequence = e.sequence().load(Relaxed) as u32;
                     // Sequences wrap; the older one is less than half the circle behind.
                     if last.is_none_or(|l| (l.wrapping_sub(sequence) as i32) > 0) {
-                        e.read_key(key);
-                        copy_value(r);
+                        copy(&e, r);
                         return Some(sequence);
                     }
                     r = reference(link);

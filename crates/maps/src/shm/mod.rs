@@ -18,9 +18,11 @@ pub(crate) mod lock;
 mod mapping;
 pub mod object;
 pub(crate) mod ring;
+pub mod spin;
 pub(crate) mod sys;
 pub(crate) mod table;
 pub(crate) mod tls;
+pub(crate) mod value;
 mod window;
 
 pub use mapping::Access;

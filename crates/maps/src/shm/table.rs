@@ -4,16 +4,16 @@
 //! 0        128             buckets_at          marks_at            elements_at                values_at
 //! | common | stripes × 64 | buckets × 8 | marks, 1 bit an element | elements × stride | values of slot 0 … (per-CPU) |
 //!
-//! common    0 leaks   64 one bit a stripe: nothing to allocate there
+//! common    0 leaks   8 insertions and 16 hand (LRU)   64 one bit a stripe: nothing to allocate there
 //! stripe    0 lock    8 free          16 spare         24 fresh used    32 bucket last changed + 1
 //! bucket    version (high half), first element (low half)
-//! element   0 hash (high half), next element (low half)   8 sequence   16 key   … value (unless per-CPU)
+//! element   0 hash (high half), next element (low half)   8 sequence   12 stamp (LRU)   16 key   … value (unless per-CPU)
 //! ```
 //!
 //! Elements are named by references: index + 1, zero for none. Keys and values are rounded up to eight bytes.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::{ObjectFile, PAGE, copy, page_up, round8};
 
@@ -140,6 +140,32 @@ impl TableMemory {
         self.word(0)
     }
 
+    /// Counts insertions, by two.
+    #[inline(always)]
+    pub(crate) fn clock(&self) -> &AtomicU64 {
+        self.word(8)
+    }
+
+    /// Returns where the search for something to throw out goes on.
+    pub(crate) fn hand(&self) -> &AtomicU64 {
+        self.word(16)
+    }
+
+    /// Returns the stamp of an element's last use.
+    #[inline(always)]
+    pub(crate) fn stamp(&self, reference: u32) -> Option<&AtomicU32> {
+        let e = self.element(reference)?;
+        // SAFETY: inside the element, aligned, and atomic.
+        Some(unsafe { AtomicU32::from_ptr(self.base.add(e.at.wrapping_add(12) as usize).cast()) })
+    }
+
+    /// Marks an element as out of the map.
+    pub(crate) fn forget(&self, reference: u32) {
+        if let Some(stamp) = self.stamp(reference) {
+            stamp.store(0, Relaxed);
+        }
+    }
+
     /// Returns the bits that say of each stripe that it has nothing to allocate.
     pub(crate) fn empty_bits(&self) -> &AtomicU64 {
         self.word(64)
@@ -228,7 +254,7 @@ impl<'a> Element<'a> {
     }
 
     #[inline(always)]
-    fn key(&self) -> *mut u8 {
+    pub(crate) fn key(&self) -> *mut u8 {
         // SAFETY: inside the element.
         unsafe { self.memory.base.add(self.at.wrapping_add(HEADER) as usize) }
     }
