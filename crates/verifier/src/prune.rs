@@ -107,10 +107,23 @@ impl Explored {
         found.unwrap_or(Found::New { looping })
     }
 
-    /// Compares `cur` with the states stored at a loop head, also unfinished ones: all that follows them will be walked.
+    /// Compares `cur` with the states stored at a loop head, also unfinished ones: all that follows them will be walked. Of
+    /// those on this very path only a state of an earlier iteration ends it; to be back without one is to go round in
+    /// circles (`may_goto` that jumps backwards, a jump back to a call of a helper that calls nothing).
     /// As it is not known yet which numbers will decide something there, all must agree.
-    pub fn find_head(&self, insn: usize, cur: &State, cfg: &Cfg, flow: &Flow) -> bool {
-        self.stored(insn, cur).any(|cp| cp.state.as_deref().is_some_and(|old| covers(old, cur, insn, cfg, flow, How::Within)))
+    pub fn find_head(&self, insn: usize, cur: &State, cfg: &Cfg, flow: &Flow) -> Found {
+        for p in self.at.get(insn).map_or(&[][..], |l| l) {
+            let Some(cp) = self.points.get(*p as usize) else { continue };
+            let Some(old) = cp.state.as_deref().filter(|old| same_place(old, cur)) else { continue };
+            let progress = cp.branches == 0 || old.loops != cur.loops;
+            if progress && covers(old, cur, insn, cfg, flow, How::Within) {
+                return Found::Covered(*p as usize);
+            }
+            if !progress && covers(old, cur, insn, cfg, flow, How::Same) {
+                return Found::Loop;
+            }
+        }
+        Found::New { looping: false }
     }
 
     /// The state in which this path was at a loop head last.

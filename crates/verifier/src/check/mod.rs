@@ -179,12 +179,16 @@ impl<'a> Walk<'a> {
 
     /// At the head of a loop that ends by itself: whatever its iterations do, after a few of them there is a state
     /// that stands for all.
-    fn visit_head(&mut self, insn: usize) -> bool {
-        if self.explored.find_head(insn, &self.state, &self.cfg, &self.flow) {
-            // What will decide something in the next iteration is not known before it was walked.
-            let flow = &mut self.flow;
-            self.state.each(|r| flow.mark(r.node));
-            return false;
+    fn visit_head(&mut self, insn: usize) -> Result<bool, Reason> {
+        match self.explored.find_head(insn, &self.state, &self.cfg, &self.flow) {
+            Found::Covered(_) => {
+                // What will decide something in the next iteration is not known before it was walked.
+                let flow = &mut self.flow;
+                self.state.each(|r| flow.mark(r.node));
+                return Ok(false);
+            }
+            Found::Loop => return Err(Reason::InfiniteLoop { insn }),
+            Found::New { .. } => {}
         }
         if let Some(last) = self.explored.last_visit(insn, &self.state).filter(|s| s.loops < self.state.loops) {
             crate::compare::widen(last, &mut self.state);
@@ -194,13 +198,13 @@ impl<'a> Walk<'a> {
             self.widened.push((self.trail.len(), self.state.clone()));
         }
         self.keep(insn);
-        true
+        Ok(true)
     }
 
     /// Compares with the stored states; `false` ends the path.
     fn visit(&mut self, insn: usize) -> Result<bool, Reason> {
         if self.cfg.heads.get(insn) == Some(&true) {
-            return Ok(self.visit_head(insn));
+            return self.visit_head(insn);
         }
         if self.opts.prune == Prune::Never {
             return Ok(true);
