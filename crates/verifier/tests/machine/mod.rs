@@ -143,7 +143,10 @@ impl<'a> Machine<'a> {
     }
 
     fn get(&mut self, r: u8) -> Result<Value, Stop> {
-        self.top().regs[r as usize].ok_or_else(|| Stop::trap(format!("r{r} was never written")))
+        let v = self.top().regs[r as usize].ok_or_else(|| Stop::trap(format!("r{r} was never written")))?;
+        // What pointed to something that is gone is just a number.
+        let gone = matches!(v.tag, Tag::Memory(o) if !self.memory.objects[o].alive);
+        Ok(if gone { Value::number(v.bits) } else { v })
     }
 
     fn set(&mut self, r: u8, v: Value) {
