@@ -133,6 +133,57 @@ impl Cfg {
     }
 }
 
+/// Which function calls which, callbacks too, in order of caller; each pair once.
+#[must_use]
+pub fn call_edges(insns: &[Insn], cfg: &Cfg) -> Vec<(usize, usize)> {
+    let mut edges: Vec<(usize, usize)> = insns
+        .iter()
+        .enumerate()
+        .filter(|(_, i)| i.is_local_call() || is_func_address(**i))
+        .filter_map(|(at, i)| Some((cfg.func_of(at), cfg.func_of(usize::try_from(relative(at, i.imm)).ok()?))))
+        .collect();
+    edges.sort_unstable();
+    edges.dedup();
+    edges
+}
+
+/// The chain of calls from function 0 that needs most stack: functions in the longest chain, bytes of the largest. `None` when a
+/// function calls itself, directly or not.
+#[must_use]
+pub fn deepest_chain(edges: &[(usize, usize)], own: &[u32]) -> Option<(usize, u32)> {
+    let round = |f: usize| own.get(f).map_or(0, |d| d.next_multiple_of(16));
+    let callees = |f: usize| {
+        let from = edges.partition_point(|e| e.0 < f);
+        edges.iter().skip(from).take_while(move |e| e.0 == f).map(|e| e.1)
+    };
+    // Functions in the order in which they are left: callees come before callers.
+    let mut done: Vec<Option<(usize, u32)>> = vec![None; own.len()];
+    let mut open = vec![false; own.len()];
+    let mut work = vec![(0usize, false)];
+    while let Some((f, leaving)) = work.pop() {
+        if leaving {
+            let below = callees(f).filter_map(|c| done.get(c).copied().flatten()).fold((0, 0), |a, b| (a.0.max(b.0), a.1.max(b.1)));
+            *done.get_mut(f)? = Some((below.0 + 1, below.1.saturating_add(round(f))));
+            *open.get_mut(f)? = false;
+            continue;
+        }
+        if done.get(f)?.is_some() {
+            continue;
+        }
+        if std::mem::replace(open.get_mut(f)?, true) {
+            return None;
+        }
+        work.push((f, true));
+        for c in callees(f) {
+            if *open.get(c)? {
+                return None;
+            }
+            work.push((c, false));
+        }
+    }
+    done.first().copied().flatten()
+}
+
 /// Where a relative distance leads.
 #[must_use]
 pub fn relative(insn: usize, distance: i32) -> i64 {
@@ -191,7 +242,11 @@ fn successors(insns: &[Insn], i: usize) -> [Option<usize>; 2] {
 pub fn uses(i: Insn) -> (RegSet, RegSet) {
     let (d, s) = (1 << i.dst(), 1 << i.src());
     match i.class() {
-        op::LD => (0, d),
+        op::LD => match i.code & 0xe0 {
+            op::ABS => (1 << 6, CALLER_SAVED),
+            op::IND => ((1 << 6) | s, CALLER_SAVED),
+            _ => (0, d),
+        },
         op::LDX => (s, d),
         op::ST => (d, 0),
         op::STX if i.code & 0xe0 == op::ATOMIC => match i.imm {
@@ -291,22 +346,22 @@ fn check_form(i: Insn) -> Result<(), Reason> {
     let unknown = Err(Reason::UnknownOpcode { code: i.code });
     let reserved = |bad: bool, what| if bad { Err(Reason::ReservedFields { what }) } else { Ok(()) };
     let register = |reg: u8| if reg as usize >= op::REGS { Err(Reason::NoSuchRegister { reg }) } else { Ok(()) };
-    let writable = |reg: u8| {
-        register(reg)?;
-        if reg == op::FP { Err(Reason::FramePointerWrite) } else { Ok(()) }
-    };
     let (dst, src) = (i.dst(), i.src());
     match i.class() {
         op::LD => match i.code {
             op::LD_IMM64 => {
-                writable(dst)?;
+                register(dst)?;
                 reserved(i.off != 0, "BPF_LD_IMM64")
             }
-            _ if matches!(i.code & 0xe0, op::ABS | op::IND) => Err(Reason::Unsupported { what: "packet access by LD_ABS or LD_IND" }),
+            _ if matches!(i.code & 0xe0, op::ABS | op::IND) => {
+                register(src)?;
+                let bad = i.off != 0 || dst != 0 || i.code & 0x18 == op::DW || (i.code & 0xe0 == op::ABS && src != 0);
+                reserved(bad, "BPF_LD_[ABS|IND]")
+            }
             _ => unknown,
         },
         op::LDX => {
-            writable(dst)?;
+            register(dst)?;
             register(src)?;
             match i.code & 0xe0 {
                 op::MEM => {}
@@ -332,7 +387,7 @@ fn check_form(i: Insn) -> Result<(), Reason> {
             }
         }
         op::ALU | op::ALU64 => {
-            writable(dst)?;
+            register(dst)?;
             check_alu(i)
         }
         _ => check_jump(i),
@@ -342,13 +397,10 @@ fn check_form(i: Insn) -> Result<(), Reason> {
 fn check_atomic(i: Insn) -> Result<(), Reason> {
     let size = i.code & 0x18;
     let plain = matches!(i.imm & !op::ATOMIC_FETCH, op::ATOMIC_ADD | op::ATOMIC_AND | op::ATOMIC_OR | op::ATOMIC_XOR);
-    let fetches = i.imm & op::ATOMIC_FETCH != 0 && i.imm < op::ATOMIC_LOAD_ACQ;
     match i.imm {
-        op::ATOMIC_LOAD_ACQ if i.dst() == op::FP => Err(Reason::FramePointerWrite),
         op::ATOMIC_LOAD_ACQ | op::ATOMIC_STORE_REL => Ok(()),
         _ if !plain && !matches!(i.imm, op::ATOMIC_XCHG | op::ATOMIC_CMPXCHG) => Err(Reason::UnknownOpcode { code: i.code }),
         _ if !matches!(size, op::W | op::DW) => Err(Reason::UnknownOpcode { code: i.code }),
-        _ if fetches && i.imm != op::ATOMIC_CMPXCHG && i.src() == op::FP => Err(Reason::FramePointerWrite),
         _ => Ok(()),
     }
 }

@@ -82,6 +82,17 @@ impl Ids {
 /// Tells whether `old`, stored at `insn`, stands for `cur`.
 pub fn covers(old: &State, cur: &State, insn: usize, cfg: &Cfg, flow: &Flow, how: How) -> bool {
     let mut ids = Ids::default();
+    if old.rcu != cur.rcu || old.preempt != cur.preempt {
+        return false;
+    }
+    let same_lock = match (&old.lock, &cur.lock) {
+        (None, None) => true,
+        (Some((a, i)), Some((b, j))) => a == b && ids.same(*i, *j),
+        _ => false,
+    };
+    if !same_lock {
+        return false;
+    }
     if old.refs.len() != cur.refs.len() || !old.refs.iter().zip(&cur.refs).all(|(o, c)| ids.same(o.id, c.id)) {
         return false;
     }

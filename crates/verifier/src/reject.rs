@@ -185,6 +185,15 @@ pub enum Reason {
     #[error("a callback releases a reference of its caller")]
     ReleasedInCallback,
 
+    #[error("{what} cannot be used inside {section} region")]
+    Inside { what: &'static str, section: &'static str },
+    #[error("function calls are not allowed while holding a lock")]
+    CallUnderLock,
+    #[error("BPF_LD_[ABS|IND] instructions not allowed for this program type")]
+    NoPacketLoads,
+    #[error("at the time of BPF_LD_ABS|IND R6 != pointer to skb")]
+    NoSkb,
+
     // The end.
     #[error("Unreleased reference id={id} alloc_insn={insn}")]
     Unreleased { id: u32, insn: usize },

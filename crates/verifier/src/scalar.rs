@@ -36,6 +36,14 @@ pub enum Op {
     Arsh,
 }
 
+impl Op {
+    /// Tells whether this is a shift: by the word size or more it yields what the machine makes of it.
+    #[must_use]
+    pub const fn shifts(self) -> bool {
+        matches!(self, Self::Lsh | Self::Rsh | Self::Arsh)
+    }
+}
+
 /// Comparisons of scalars.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, reason = "the names are those of the instructions")]
@@ -265,7 +273,9 @@ impl Scalar {
     /// Computes `self op o` on 64 bits.
     #[must_use]
     pub fn op64(self, op: Op, o: Self) -> Self {
-        if let (Some(a), Some(b)) = (self.as_const(), o.as_const()) {
+        if let (Some(a), Some(b)) = (self.as_const(), o.as_const())
+            && !(op.shifts() && b >= 64)
+        {
             return Self::constant(concrete64(op, a, b));
         }
         let mut r = Self::UNKNOWN;
@@ -307,7 +317,9 @@ impl Scalar {
     /// Computes `self op o` on 32 bits, the result zero-extended.
     #[must_use]
     pub fn op32(self, op: Op, o: Self) -> Self {
-        if let (Some(a), Some(b)) = (self.truncate(32).as_const(), o.truncate(32).as_const()) {
+        if let (Some(a), Some(b)) = (self.truncate(32).as_const(), o.truncate(32).as_const())
+            && !(op.shifts() && b >= 32)
+        {
             return Self::constant(u64::from(concrete32(op, a as u32, b as u32)));
         }
         let (a, b) = (self.r32, o.r32);

@@ -40,7 +40,7 @@ pub struct Reference {
 }
 
 /// Everything known at one point of one path.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct State {
     /// The frames, the main program's first; never empty.
     pub frames: Vec<Frame>,
@@ -48,6 +48,12 @@ pub struct State {
     pub refs: Vec<Reference>,
     /// Iterations of loops that end by themselves (`may_goto`, callbacks): going round in one is no endless loop.
     pub loops: u32,
+    /// The spin lock held: what it lies in, and which one of those.
+    pub lock: Option<(Kind, Id)>,
+    /// Read-side sections entered.
+    pub rcu: u32,
+    /// Times preemption was turned off.
+    pub preempt: u32,
 }
 
 impl State {
@@ -56,7 +62,7 @@ impl State {
     pub fn entry() -> Self {
         let mut f = Frame::new(0, 0, 0);
         f.regs[1] = Reg::of(Kind::Ctx);
-        Self { frames: vec![f], refs: Vec::new(), loops: 0 }
+        Self { frames: vec![f], ..Self::default() }
     }
 
     /// Index of the running frame.

@@ -78,15 +78,7 @@ impl Walk<'_> {
             self.state.set(dst, copy);
             return Ok(());
         }
-        let half = !is64 && i.off == 0 && val.as_const().is_none();
-        let copy = if half { self.linked(i.src()) } else { src };
         self.put(dst, val, src.node, Node::NONE);
-        if half {
-            // clang tests `w1 = w7` and goes on with r7.
-            let mut r = *self.state.reg(dst);
-            (r.id, r.delta, r.low) = (copy.id, copy.delta, true);
-            self.state.set(dst, r);
-        }
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Next, Walk};
 use crate::cfg;
-use crate::reg::{Kind, Reg};
+use crate::reg::{Flags, Kind, Reg};
 use crate::reject::Reason;
 use crate::scalar::Cmp;
 use crate::state::State;
@@ -59,7 +59,7 @@ impl Walk<'_> {
         };
         let mut taken = self.state.clone();
         self.learn(&mut taken, i, &a, &b, y);
-        let mut fallen = std::mem::replace(&mut self.state, State { frames: Vec::new(), refs: Vec::new(), loops: 0 });
+        let mut fallen = std::mem::take(&mut self.state);
         self.learn(&mut fallen, i, &a, &b, n);
         self.state = fallen;
         self.fork(taken, to);
@@ -222,7 +222,11 @@ fn reflexive(c: Cmp, r: &Reg, is32: bool) -> bool {
 
 /// A pointer that cannot be NULL: nothing was added to it that could bring it there.
 fn never_null(r: &Reg) -> bool {
-    let memory = matches!(r.kind, Kind::Ctx | Kind::Value(_) | Kind::Stack(_) | Kind::Mem(_) | Kind::Record(_));
+    // Those of the kernel's `reg_not_null`: neither the context nor the stack.
+    let memory = matches!(
+        r.kind,
+        Kind::Value(_) | Kind::Key(_) | Kind::Mem(_) | Kind::Record(_) | Kind::Map(_) | Kind::SockCommon | Kind::Socket | Kind::TcpSock
+    ) || matches!(r.kind, Kind::Btf(_) if r.flags.has(Flags::TRUSTED) || r.reference != 0);
     let near = r.val.as_const() == Some(0) && (-4096..=4096).contains(&r.off);
     memory && !r.nullable && near
 }

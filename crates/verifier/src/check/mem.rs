@@ -1,6 +1,6 @@
 //! Loads and stores: which memory a pointer may reach, and what a load yields.
 
-use super::{LoadUse, Walk, loaded};
+use super::{Walk, loaded};
 use crate::flow::Node;
 use crate::reg::{Flags, Kind, Reg};
 use crate::reject::Reason;
@@ -56,14 +56,7 @@ fn size_of(i: Insn) -> u32 {
 impl Walk<'_> {
     pub(super) fn load(&mut self, i: Insn) -> Result<(), Reason> {
         let at = At { reg: i.src(), off: i.off.into(), size: size_of(i), aligned: false };
-        let from = self.read(i.src())?.kind;
         let value = self.load_from(&at, i.code & 0xe0 == op::MEMSX)?;
-        let address = from == Kind::Ctx && matches!(value.kind, Kind::Packet | Kind::PacketEnd | Kind::PacketMeta);
-        let seen = if address { LoadUse::PacketAddress } else { LoadUse::Other };
-        let before = self.loads.get_mut(self.insn).map_or(LoadUse::Unseen, |known| std::mem::replace(known, seen));
-        if before != LoadUse::Unseen && before != seen {
-            return Err(Reason::DifferentPointers);
-        }
         self.state.set(i.dst(), value);
         Ok(())
     }
@@ -72,6 +65,38 @@ impl Walk<'_> {
         let value = if i.class() == op::ST { Reg::constant(i.imm as i64 as u64) } else { self.read(i.src())? };
         let at = At { reg: i.dst(), off: i.off.into(), size: size_of(i), aligned: false };
         self.store_to(&at, &value)
+    }
+
+    /// `LD_ABS` and `LD_IND`: a number of the packet, in host order; a load outside ends the program.
+    pub(super) fn load_packet(&mut self, i: Insn) -> Result<(), Reason> {
+        if !matches!(self.prog.prog_type, P::SocketFilter | P::SchedCls | P::SchedAct) {
+            return Err(Reason::NoPacketLoads);
+        }
+        let r6 = self.read(6)?;
+        self.check_nothing_held("BPF_LD_[ABS|IND]")?;
+        if r6.kind != Kind::Ctx {
+            return Err(Reason::NoSkb);
+        }
+        pristine(6, &r6, "ctx")?;
+        if i.code & 0xe0 == op::IND {
+            self.read(i.src())?;
+        }
+        for r in 1..=5 {
+            self.state.set(r, Reg::UNINIT);
+        }
+        self.state.set(0, Reg::UNKNOWN);
+        Ok(())
+    }
+
+    /// Loads and stores through the context and the like are compiled for what they lead to: it must be one thing.
+    fn check_same_kind(&mut self, r: &Reg) -> Result<(), Reason> {
+        let special = |k: Kind| matches!(k, Kind::Ctx | Kind::SockCommon | Kind::Socket | Kind::TcpSock | Kind::XdpSock | Kind::Btf(_));
+        match self.touched.insert(self.insn, r.kind) {
+            Some(before) if (special(before) || special(r.kind)) && std::mem::discriminant(&before) != std::mem::discriminant(&r.kind) => {
+                Err(Reason::DifferentPointers)
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn atomic(&mut self, i: Insn) -> Result<(), Reason> {
@@ -115,6 +140,7 @@ impl Walk<'_> {
     fn load_from(&mut self, at: &At, signed: bool) -> Result<Reg, Reason> {
         let r = self.read(at.reg)?;
         self.check_memory(at, &r)?;
+        self.check_same_kind(&r)?;
         match r.kind {
             Kind::Stack(frame) => self.load_stack(at, &r, frame, signed),
             Kind::Ctx => {
@@ -145,6 +171,7 @@ impl Walk<'_> {
     fn store_to(&mut self, at: &At, value: &Reg) -> Result<(), Reason> {
         let r = self.read(at.reg)?;
         self.check_memory(at, &r)?;
+        self.check_same_kind(&r)?;
         match r.kind {
             Kind::Stack(frame) => self.store_stack(at, &r, frame, value),
             Kind::Ctx => {

@@ -3,6 +3,7 @@
 mod alu;
 mod branch;
 mod call;
+mod lock;
 mod mem;
 
 use crate::cfg::Cfg;
@@ -15,20 +16,13 @@ use crate::state::State;
 use crate::{Info, Options, Prune};
 use skep_isa::{AttachType as A, Insn, ProgramType as P, op};
 use skep_object::Linked;
+use std::collections::HashMap;
 
 /// Most paths put aside (kernel/bpf/verifier.c `BPF_COMPLEXITY_LIMIT_JMP_SEQ`).
 const MAX_PENDING: usize = 8192;
 
 /// The context of a program type that skep does not know: nothing in it may be touched.
 const NO_CONTEXT: skep_isa::ctx::Layout = skep_isa::ctx::Layout { first: 0, size: 0, fields: &[], writable: false };
-
-/// What a load was seen to be: loads of packet addresses are rewritten afterwards, so they must be that on all paths.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum LoadUse {
-    Unseen,
-    PacketAddress,
-    Other,
-}
 
 /// A path not walked yet.
 struct Pending {
@@ -61,8 +55,8 @@ pub struct Walk<'a> {
     stored_at: (u32, u32),
     /// Deepest stack use by function.
     depths: Vec<u32>,
-    /// What each load was seen to be.
-    loads: Vec<LoadUse>,
+    /// What each instruction's pointer leads to, where that matters for how it is compiled.
+    touched: HashMap<usize, Kind>,
     info: Info,
 }
 
@@ -90,7 +84,7 @@ impl<'a> Walk<'a> {
             jumps: 0,
             stored_at: (0, 0),
             depths,
-            loads: vec![LoadUse::Unseen; prog.insns.len()],
+            touched: HashMap::new(),
             info: Info::default(),
             cfg,
         }
@@ -262,8 +256,12 @@ impl<'a> Walk<'a> {
 
     fn step(&mut self, at: usize) -> Result<Next, Reason> {
         let Some(&i) = self.prog.insns.get(at) else { return Err(Reason::FallsOff) };
+        if crate::cfg::uses(i).1 & (1 << op::FP) != 0 {
+            return Err(Reason::FramePointerWrite);
+        }
         match i.class() {
             op::ALU | op::ALU64 => self.alu(i)?,
+            op::LD if i.code != op::LD_IMM64 => self.load_packet(i)?,
             op::LD => {
                 let high = self.prog.insns.get(at + 1).map_or(0, |h| h.imm);
                 self.load_imm64(i, high, at);
@@ -319,9 +317,7 @@ impl<'a> Walk<'a> {
             self.state.invalidate(|r| r.kind == Kind::Stack(depth));
             return Ok(Some(ret));
         }
-        if let Some(r) = self.state.refs.first() {
-            return Err(Reason::Unreleased { id: r.id, insn: r.insn });
-        }
+        self.check_nothing_held("BPF_EXIT instruction in main prog")?;
         let r0 = self.read(0)?;
         if let Some((min, max)) = return_range(self.prog.prog_type, self.prog.attach_type) {
             if !r0.is_scalar() {
@@ -407,34 +403,26 @@ impl<'a> Walk<'a> {
         Ok(Some(to))
     }
 
-    /// The stack of the longest chain of calls must fit; chains were walked, so there is no recursion.
+    /// The stack of the longest chain of calls must fit, whether the walk took it or not.
     fn check_stack_depth(&mut self) -> Result<(), Reason> {
-        // Functions in an order where callees come after callers need not exist by number: relax until stable, at most
-        // as often as a chain can be long.
-        let round = |d: u32| d.next_multiple_of(16);
-        let mut total: Vec<u32> = self.depths.iter().map(|d| round(*d)).collect();
-        let mut chain = vec![1usize; total.len()];
-        for _ in 0..op::MAX_CALL_FRAMES {
-            for (from, to) in &self.info.calls {
-                let (Some(own), Some(below), Some(links)) = (self.depths.get(*from), total.get(*to), chain.get(*to)) else { continue };
-                let (sum, links) = (round(*own) + below, links + 1);
-                if let Some(t) = total.get_mut(*from)
-                    && sum > *t
-                {
-                    *t = sum;
-                    if let Some(c) = chain.get_mut(*from) {
-                        *c = links;
-                    }
-                }
+        let edges = crate::cfg::call_edges(&self.prog.insns, &self.cfg);
+        let chain = crate::cfg::deepest_chain(&edges, &self.depths);
+        self.info.stack_depth = chain.map_or(0, |(_, size)| size);
+        match chain {
+            None => {
+                self.insn = 0;
+                Err(Reason::CallStackTooDeep { frames: op::MAX_CALL_FRAMES })
             }
+            Some((calls, _)) if calls > op::MAX_CALL_FRAMES => {
+                self.insn = 0;
+                Err(Reason::CallStackTooDeep { frames: op::MAX_CALL_FRAMES })
+            }
+            Some((calls, size)) if size > op::STACK_SIZE as u32 => {
+                self.insn = 0;
+                Err(Reason::StackTooLarge { calls, size })
+            }
+            Some(_) => Ok(()),
         }
-        let size = total.first().copied().unwrap_or(0);
-        self.info.stack_depth = size;
-        if size > op::STACK_SIZE as u32 {
-            self.insn = 0;
-            return Err(Reason::StackTooLarge { calls: chain.first().copied().unwrap_or(1), size });
-        }
-        Ok(())
     }
 }
 
