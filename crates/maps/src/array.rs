@@ -16,7 +16,7 @@ use skep_isa::map::update;
 use skep_isa::{MapShape, MapType, ShapeKind};
 
 use crate::def::MapDef;
-use crate::dump::Position;
+use crate::dump::{Out, Position};
 use crate::error::{E2BIG, EEXIST, EINVAL, ENOMEM, MapError};
 use crate::shm::object::MAX_PAYLOAD;
 use crate::shm::value::Format;
@@ -226,6 +226,42 @@ impl MapOps for Array {
 
     fn step(&self, at: &mut Position, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
         at.index(self.entries, key, |i| self.read(i, value, false))
+    }
+
+    fn fill(&self, at: &mut Position, out: &mut Out<'_>) -> Result<bool, MapError> {
+        let left = u64::from(self.entries).saturating_sub(at.major);
+        if left == 0 {
+            return Ok(false);
+        }
+        if self.slots.is_some() {
+            while let Some((key, value)) = out.next() {
+                if !self.step(at, key, value)? {
+                    return Ok(false);
+                }
+                out.push();
+            }
+            return Ok(at.major < u64::from(self.entries));
+        }
+        let n = out.left().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let (first, stride) = (at.major, self.stride);
+        let Some(from) = self.memory().at(first.wrapping_mul(stride), stride.wrapping_mul(n as u64)) else {
+            return Err(MapError::Damaged { what: "a value lies outside its file" });
+        };
+        out.put(n, |i, key, value| {
+            key.copy_from_slice(&((first + i as u64) as u32).to_ne_bytes());
+            // SAFETY: `n` values with their padding are mapped there.
+            unsafe { self.format.load(value, from.wrapping_add(i.wrapping_mul(stride as usize))) };
+        });
+        at.major += n as u64;
+        Ok(at.major < u64::from(self.entries))
+    }
+
+    fn seek(&self, key: &[u8]) -> Result<Option<Position>, MapError> {
+        Ok(Some(Position { major: u64::from(index(key)) + 1, minor: 0 }))
+    }
+
+    fn ordered(&self) -> bool {
+        true
     }
 
     #[inline]

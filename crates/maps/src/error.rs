@@ -104,6 +104,9 @@ pub enum MapError {
         /// What is held.
         what: &'static str,
     },
+    /// The key a walk should go on from is gone, and its type keeps no place for missing keys.
+    #[error("the previous key is gone: begin again, or walk with a cursor")]
+    KeyGone,
     /// The cursor belongs to another map.
     #[error("the cursor belongs to another map")]
     StaleCursor,
@@ -130,6 +133,7 @@ impl MapError {
             Self::Flags { .. } | Self::Length { .. } => EINVAL,
             Self::Denied { .. } => EPERM,
             Self::Busy { .. } => EBUSY,
+            Self::KeyGone => EAGAIN,
             Self::StaleCursor => ESTALE,
             Self::Damaged { .. } => EUCLEAN,
             Self::Object(e) => e.errno(),

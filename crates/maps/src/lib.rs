@@ -9,7 +9,7 @@
 
 mod array;
 mod def;
-mod dump;
+pub mod dump;
 mod error;
 mod hash;
 mod map;
@@ -19,7 +19,7 @@ pub mod slots;
 mod types;
 
 pub use def::MapDef;
-pub use dump::{CURSOR_LEN, Cursor, Iter};
+pub use dump::{CURSOR_LEN, Cursor, Iter, Take, Verdict};
 pub use error::{ENOTSUPP, MapError};
 pub use map::{Map, Walk};
 pub use ringbuf::Consumer;
@@ -27,3 +27,4 @@ pub use shm::object::{MAX_META, MAX_PAYLOAD, VERSION, remove_if_unused};
 pub use shm::spin;
 pub use shm::{Access, NewObject, ObjectError, ObjectFile, ObjectKind, Window};
 pub use slots::SlotTable;
+pub use types::map_types;

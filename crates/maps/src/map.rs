@@ -157,7 +157,7 @@ impl Map {
         if self.def.flags.has(MapFlags::WRONLY) { Err(MapError::Denied { why: "the map is write-only" }) } else { Ok(()) }
     }
 
-    fn check_writable(&self) -> Result<(), MapError> {
+    pub(crate) fn check_writable(&self) -> Result<(), MapError> {
         let why = if !self.file.writable() {
             "the map was opened for reading"
         } else if self.def.flags.has(MapFlags::RDONLY) {

@@ -8,7 +8,7 @@ use skep_isa::map::Offer;
 use skep_isa::{MapShape, MapType, ShapeKind};
 
 use crate::def::MapDef;
-use crate::dump::Position;
+use crate::dump::{Out, Position};
 use crate::error::{EINVAL, EOPNOTSUPP, MapError};
 use crate::shm::ObjectFile;
 use crate::slots::SlotTable;
@@ -61,6 +61,14 @@ pub(crate) const TYPES: &[TypeRow] = &[
     ty(MapType::Ringbuf, ringbuf::layout, ringbuf::open),
 ];
 
+/// Lists the map types this crate makes, in the kernel's order.
+#[must_use]
+pub fn map_types() -> Vec<MapType> {
+    let mut types: Vec<MapType> = TYPES.iter().map(|r| r.map_type).collect();
+    types.sort_unstable();
+    types
+}
+
 pub(crate) fn row(def: &MapDef) -> Result<&'static TypeRow, MapError> {
     TYPES.iter().find(|r| r.map_type == def.map_type).ok_or_else(|| match def.map_type.row().offer {
         Offer::No(why) => def.invalid(why),
@@ -77,7 +85,7 @@ pub(crate) struct Element {
     pub(crate) value: *mut u8,
 }
 
-/// What the front ends in `map.rs` and `dump.rs` ask of a map type.
+/// What the front ends in `map.rs` and `dump/` ask of a map type.
 ///
 /// Lengths of keys, values and buffers were checked, and so was the right to write, before a method is called. The
 /// `prog_` methods run on the event path; see `shm` for what that forbids. Their results are the kernel's: an address
@@ -111,6 +119,34 @@ pub(crate) trait MapOps: Send + Sync {
 
     /// Copies the element at or after a position out and moves the position behind it; `false` at the end.
     fn step(&self, at: &mut Position, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError>;
+
+    /// Copies elements from a position on until `out` is full, and moves the position behind them; `false` at the end.
+    fn fill(&self, at: &mut Position, out: &mut Out<'_>) -> Result<bool, MapError> {
+        while let Some((key, value)) = out.next() {
+            if !self.step(at, key, value)? {
+                return Ok(false);
+            }
+            out.push();
+        }
+        Ok(true)
+    }
+
+    /// Finds the position behind a key; `None` when the key is not there and its type has no place for missing keys.
+    fn seek(&self, key: &[u8]) -> Result<Option<Position>, MapError> {
+        let (mut at, mut seen, mut value) = (Position::default(), vec![0; key.len()], vec![0; self.user_value_size()]);
+        while self.step(&mut at, &mut seen, &mut value)? {
+            if seen == key {
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Tells whether keys have an order, in which missing keys have their place: then batches go on from a key, as the
+    /// kernel's do for arrays and tries.
+    fn ordered(&self) -> bool {
+        false
+    }
 
     /// Finds a value.
     ///

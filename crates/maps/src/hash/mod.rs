@@ -14,7 +14,7 @@ use skep_isa::map::update;
 use skep_isa::{MapFlags, MapType};
 
 use crate::def::MapDef;
-use crate::dump::Position;
+use crate::dump::{Out, Position};
 use crate::error::{E2BIG, EINVAL, ENOTSUPP, MapError};
 use crate::shm::table::{Geometry, TableMemory};
 use crate::types::{Element, MapOps, Parts};
@@ -122,6 +122,14 @@ impl<K: Kind> MapOps for Hash<K> {
             e.read_key(key);
             self.kind.load(&self.table.memory, r, value, 0);
         })
+    }
+
+    fn fill(&self, at: &mut Position, out: &mut Out<'_>) -> Result<bool, MapError> {
+        self.table.fill(at, out, |r, value| self.kind.load(&self.table.memory, r, value, 0))
+    }
+
+    fn seek(&self, key: &[u8]) -> Result<Option<Position>, MapError> {
+        self.table.seek(key)
     }
 
     unsafe fn prog_lookup(&self, key: *const u8) -> *mut u8 {

@@ -76,6 +76,7 @@ impl Kind for Plain {
         New { from: value, format: &self.format, locked: flags & update::LOCK != 0 }
     }
 
+    #[inline(always)]
     fn load(&self, memory: &TableMemory, reference: u32, out: &mut [u8], flags: u64) {
         if let Some(from) = memory.value(reference, 0) {
             // SAFETY: a value has its size rounded up; who asks for the lock has checked that the memory is writable.

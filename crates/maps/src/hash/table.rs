@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Orderin
 
 use skep_isa::map::update;
 
-use crate::dump::Position;
+use crate::dump::{Out, Position};
 use crate::error::{E2BIG, EBUSY, EEXIST, EINVAL, ENOENT, MapError};
 use crate::shm::ObjectFile;
 use crate::shm::lock::{self, Held};
@@ -33,10 +33,16 @@ use crate::shm::table::{Element, Geometry, NO_SPARE, Stripe, TableMemory, hash};
 const TRIES: u32 = 64;
 /// Walks of a reader that cannot take the lock because its memory is read-only.
 const TRIES_READ_ONLY: u32 = 100_000;
-/// Buckets a walk looks ahead: elements lie anywhere, so each is a cache miss unless asked for early.
+/// Buckets a walk looks at together when there is room for many elements.
+const BLOCK: usize = 128;
+/// With room for fewer elements a walk goes bucket by bucket,
+const FEW: usize = 16;
+/// and looks so many buckets ahead.
 const AHEAD: u64 = 16;
 /// Attempts to insert when elements must come from other stripes.
 const MOVES: u32 = 64;
+/// In a position: the walk stands inside a bucket, behind the element with this sequence.
+const TAKEN: u64 = 1 << 63;
 
 /// What a value is and where it lies: the difference between the kinds of hash.
 pub(crate) trait Values {
@@ -101,7 +107,7 @@ impl Table {
             let link = element.link().load(Acquire);
             // SAFETY: the caller's duty.
             let hit = link >> 32 == h >> 32 && unsafe { element.has_key(key) };
-            // The key was compared before this load; pairs with the fence in `fill`.
+            // The key was compared before this load; pairs with the fence in `write_element`.
             fence(Acquire);
             if bucket.load(Relaxed) != head {
                 // SAFETY: the caller's duty.
@@ -236,7 +242,7 @@ impl Table {
     ///
     /// # Safety
     /// As [`Table::find`].
-    unsafe fn fill(&self, e: Element<'_>, h: u64, key: *const u8, next: u32, sequence: u64) {
+    unsafe fn write_element(&self, e: Element<'_>, h: u64, key: *const u8, next: u32, sequence: u64) {
         // Whoever sees the new bytes also sees that the buckets this element was in have changed.
         fence(Release);
         e.link().store((h >> 32 << 32) | u64::from(next), Relaxed);
@@ -298,7 +304,7 @@ impl Table {
             };
             let next = reference(place.element.link().load(Relaxed));
             // SAFETY: the caller's duty; the spare is in no list.
-            unsafe { self.fill(e, h, key, next, place.element.sequence().load(Relaxed)) };
+            unsafe { self.write_element(e, h, key, next, place.element.sequence().load(Relaxed)) };
             values.fill(memory, spare);
             self.relink(bucket, place.before, spare);
             if self.lru {
@@ -330,9 +336,12 @@ impl Table {
         }
         let Some(e) = memory.element(new) else { return Err(()) };
         let first = reference(head);
-        let sequence = u64::from(stamp) << 32 | ((head >> 32).wrapping_add(1) & 0xffff_ffff);
+        // Sequences fall along a chain. They are not taken from the bucket's version: that comes round after 2^32 changes, and
+        // an element that stayed meanwhile would seem to be newer than the others.
+        let newest = memory.element(first).map_or(0, |newest| self.sequence(&newest)).wrapping_add(1);
+        let sequence = if self.lru { u64::from(stamp) << 32 | newest & 0xffff_ffff } else { newest };
         // SAFETY: the caller's duty; the element is in no list.
-        unsafe { self.fill(e, h, key, first, sequence) };
+        unsafe { self.write_element(e, h, key, first, sequence) };
         values.fill(memory, new);
         bucket.store(changed(head, new), Release);
         Ok(0)
@@ -411,26 +420,111 @@ impl Table {
         Err(MapError::NoElement)
     }
 
-    /// Copies the element at or after a position out: `major` is the bucket, `minor` the sequence of the last element taken
-    /// from it with bit 32 set. Chains run from the newest to the oldest element and a replacement keeps its place, so
-    /// what comes next in a bucket is the first element older than the last one.
+    /// Copies elements from a position on; see [`MapOps::fill`](crate::types::MapOps::fill).
+    ///
+    /// A position is a bucket and, if some of its elements were copied, [`TAKEN`] and the sequence of the last one. Chains run
+    /// from the newest to the oldest element and sequences fall on the way, so what comes next in a bucket is what has a
+    /// smaller sequence. An element keeps its sequence, and one put in later has a place behind the head at that time: so
+    /// nothing is skipped and nothing comes twice whatever happens to the chain. A bucket's elements are copied together, as
+    /// they were at one moment, unless the room ends among them.
+    #[inline(always)]
+    pub(crate) fn fill(&self, at: &mut Position, out: &mut Out<'_>, copy_value: impl Fn(u32, &mut [u8])) -> Result<bool, MapError> {
+        let buckets = self.memory.geometry.buckets;
+        while at.major < buckets {
+            // Elements lie anywhere, so each is a cache miss unless it was asked for early.
+            if out.left() < FEW {
+                self.memory.prefetch(reference(self.memory.bucket(at.major.wrapping_add(AHEAD)).load(Relaxed)));
+                if !self.fill_bucket(at, out, &copy_value)? {
+                    return Ok(true);
+                }
+                continue;
+            }
+            // A block's are asked for together, the chains' second ones as well.
+            let block = BLOCK.min(usize::try_from(buckets - at.major).unwrap_or(BLOCK));
+            let (mut filled, mut n) = ([0u8; BLOCK], 0);
+            for i in 0..block {
+                let first = reference(self.memory.bucket(at.major.wrapping_add(i as u64)).load(Relaxed));
+                self.memory.prefetch(first);
+                filled[n] = i as u8;
+                n += usize::from(first != 0);
+            }
+            for i in &filled[..n] {
+                let first = self.memory.element(reference(self.memory.bucket(at.major.wrapping_add(u64::from(*i))).load(Relaxed)));
+                self.memory.prefetch(first.map_or(0, |e| reference(e.link().load(Relaxed))));
+            }
+            let begin = at.major;
+            for i in &filled[..n] {
+                let bucket = begin.wrapping_add(u64::from(*i));
+                if bucket != at.major {
+                    *at = Position { major: bucket, minor: 0 };
+                }
+                if !self.fill_bucket(at, out, &copy_value)? {
+                    return Ok(true);
+                }
+            }
+            *at = Position { major: begin.wrapping_add(block as u64), minor: 0 };
+        }
+        Ok(false)
+    }
+
+    /// Copies what is left of a bucket and moves to the next one; `false` when the room ended before.
+    #[inline(always)]
+    fn fill_bucket(&self, at: &mut Position, out: &mut Out<'_>, copy_value: &impl Fn(u32, &mut [u8])) -> Result<bool, MapError> {
+        let before = out.used();
+        let last = (at.minor & TAKEN != 0).then_some(at.minor & !TAKEN);
+        let seen = self.read(at.major, |head| {
+            out.rewind(before);
+            let mut copied = None;
+            let mut r = reference(head);
+            let mut steps = self.memory.geometry.elements;
+            while let Some(e) = self.memory.element(r) {
+                let link = e.link().load(Acquire);
+                let sequence = self.sequence(&e);
+                if copied.or(last).is_none_or(|l| self.precedes(sequence, l)) {
+                    let Some((key, value)) = out.next() else { return (copied, true) };
+                    e.read_key(key);
+                    copy_value(r, value);
+                    out.push();
+                    copied = Some(sequence);
+                }
+                r = reference(link);
+                steps = steps.wrapping_sub(1);
+                if steps == 0 {
+                    break;
+                }
+            }
+            (copied, false)
+        });
+        match seen {
+            Some((_, false)) => *at = Position { major: at.major.wrapping_add(1), minor: 0 },
+            Some((Some(sequence), true)) => at.minor = TAKEN | sequence,
+            Some((None, true)) => {}
+            None => {
+                out.rewind(before);
+                return Err(BUSY);
+            }
+        }
+        Ok(matches!(seen, Some((_, false))))
+    }
+
+    /// Gives `copy` the element at or after a position, and moves the position behind it; `false` at the end. Safe on the event
+    /// path.
     pub(crate) fn step(&self, at: &mut Position, mut copy: impl FnMut(&Element<'_>, u32)) -> Result<bool, MapError> {
-        const TAKEN: u64 = 1 << 32;
         while at.major < self.memory.geometry.buckets {
-            let last = (at.minor & TAKEN != 0).then_some(at.minor as u32);
+            self.memory.prefetch(reference(self.memory.bucket(at.major.wrapping_add(AHEAD)).load(Relaxed)));
+            let last = (at.minor & TAKEN != 0).then_some(at.minor & !TAKEN);
             let next = self.read(at.major, |head| {
                 let mut r = reference(head);
                 let mut steps = self.memory.geometry.elements;
                 while let Some(e) = self.memory.element(r) {
                     let link = e.link().load(Acquire);
-                    let sequence = e.sequence().load(Relaxed) as u32;
-                    // Sequences wrap; the older one is less than half the circle behind.
-                    if last.is_none_or(|l| (l.wrapping_sub(sequence) as i32) > 0) {
+                    let sequence = self.sequence(&e);
+                    if last.is_none_or(|l| self.precedes(sequence, l)) {
                         copy(&e, r);
                         return Some(sequence);
                     }
                     r = reference(link);
-                    steps = steps.saturating_sub(1);
+                    steps = steps.wrapping_sub(1);
                     if steps == 0 {
                         break;
                     }
@@ -439,17 +533,36 @@ impl Table {
             });
             match next.ok_or(BUSY)? {
                 Some(sequence) => {
-                    at.minor = TAKEN | u64::from(sequence);
+                    at.minor = TAKEN | sequence;
                     return Ok(true);
                 }
-                None => {
-                    (at.major, at.minor) = (at.major + 1, 0);
-                    let ahead = self.memory.bucket(at.major.wrapping_add(AHEAD)).load(Relaxed);
-                    self.memory.prefetch(reference(ahead));
-                }
+                None => *at = Position { major: at.major.wrapping_add(1), minor: 0 },
             }
         }
         Ok(false)
+    }
+
+    /// The sequence of an element: in an LRU table 32 bits, beside the stamp.
+    #[inline(always)]
+    fn sequence(&self, e: &Element<'_>) -> u64 {
+        e.sequence().load(Relaxed) & if self.lru { 0xffff_ffff } else { !TAKEN }
+    }
+
+    /// Tells whether an element was put in before another of its bucket. In an LRU table sequences come round: the smaller
+    /// one is less than half the circle behind.
+    #[inline(always)]
+    fn precedes(&self, sequence: u64, other: u64) -> bool {
+        if self.lru { (other as u32).wrapping_sub(sequence as u32) as i32 > 0 } else { sequence < other }
+    }
+
+    /// Finds the position behind a key.
+    pub(crate) fn seek(&self, key: &[u8]) -> Result<Option<Position>, MapError> {
+        // SAFETY: the caller checked the length of the key.
+        let h = unsafe { self.hash(key.as_ptr()) };
+        // SAFETY: as above.
+        let found = self.read(h, |head| unsafe { self.walk(head, h, key.as_ptr()) }.map(|p| self.sequence(&p.element)));
+        let major = h & self.memory.geometry.buckets.wrapping_sub(1);
+        Ok(found.ok_or(BUSY)?.map(|sequence| Position { major, minor: TAKEN | sequence }))
     }
 }
 

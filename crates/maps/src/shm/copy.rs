@@ -90,11 +90,18 @@ pub(crate) unsafe fn zero(dst: *mut u8, len: usize) {
 ///
 /// # Safety
 /// `src` is eight-aligned and readable up to `dst.len()` rounded up to eight.
+#[inline(always)]
 pub(crate) unsafe fn load(dst: &mut [u8], src: *const u8) {
-    for (i, part) in dst.chunks_mut(8).enumerate() {
-        // SAFETY: chunk `i` begins inside the source, and the source has whole words.
-        let w = unsafe { AtomicU64::from_ptr(src.add(i * 8).cast_mut().cast()).load(Relaxed) };
-        part.copy_from_slice(&w.to_ne_bytes()[..part.len()]);
+    // SAFETY: word `i` begins inside the source, and the source has whole words.
+    let word = |i: usize| unsafe { AtomicU64::from_ptr(src.add(i * 8).cast_mut().cast()).load(Relaxed) };
+    let (whole, tail) = dst.as_chunks_mut::<8>();
+    for (i, part) in whole.iter_mut().enumerate() {
+        *part = word(i).to_ne_bytes();
+    }
+    if !tail.is_empty() {
+        for (to, from) in tail.iter_mut().zip(word(whole.len()).to_ne_bytes()) {
+            *to = from;
+        }
     }
 }
 

@@ -191,14 +191,15 @@ impl TableMemory {
         Some(Element { memory: self, at })
     }
 
-    /// Asks for the cache line of an element, if the reference is one.
+    /// Asks for the cache line of an element; any reference will do.
+    #[inline(always)]
     pub(crate) fn prefetch(&self, reference: u32) {
-        if let Some(e) = self.element(reference) {
-            // SAFETY: prefetching has no effect but on the cache.
-            unsafe {
-                std::arch::asm!("prefetcht0 byte ptr [{}]", in(reg) self.base.wrapping_add(e.at as usize), options(nostack, readonly, preserves_flags))
-            };
-        }
+        let i = u64::from(reference).wrapping_sub(1);
+        let at = self.geometry.elements_at.wrapping_add(i.wrapping_mul(self.geometry.stride));
+        // SAFETY: prefetching has no effect but on the cache, whatever the address.
+        unsafe {
+            std::arch::asm!("prefetcht0 byte ptr [{}]", in(reg) self.base.wrapping_add(at as usize), options(nostack, readonly, preserves_flags))
+        };
     }
 
     /// Returns the value of an element for a slot, `stride` bytes long; slot 0 for values inside elements.

@@ -85,6 +85,7 @@ impl Format {
     ///
     /// # Safety
     /// `from` is eight-aligned and readable for the size of a value, rounded up to eight.
+    #[inline(always)]
     pub(crate) unsafe fn load(&self, out: &mut [u8], from: *const u8) {
         let n = out.len().min(self.size);
         // SAFETY: the caller's duty.

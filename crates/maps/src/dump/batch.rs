@@ -1,0 +1,179 @@
+//! The kernel's BATCH commands: columns of keys and values, a cursor the caller does not look into.
+//!
+//! What differs from the kernel: every map type answers that can answer at all, `ENOSPC` never comes (a cursor can stand
+//! inside a bucket), a cursor whose key was deleted neither repeats nor skips, and [`update_batch`] takes `NOEXIST` and
+//! `EXIST`. The rest is the kernel's, down to `ENOENT` *with* data at the end.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+use skep_isa::map::update;
+
+use super::cursor::Position;
+use super::out::Out;
+use super::walk::Take;
+use crate::error::MapError;
+use crate::map::Map;
+
+/// Bytes of the cursor where keys have no order; elsewhere it is a key.
+pub const CURSOR_LEN: usize = 4;
+
+/// A batch that stopped: how many elements were done before, and why.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{error}, after {count} elements")]
+pub struct BatchError {
+    /// Elements transferred.
+    pub count: usize,
+    /// Why there are not more.
+    #[source]
+    pub error: MapError,
+}
+
+fn nothing(error: MapError) -> BatchError {
+    BatchError { count: 0, error }
+}
+
+/// Tells how many bytes a cursor of this map has at least: [`CURSOR_LEN`], or a key.
+#[must_use]
+pub fn cursor_len(map: &Map) -> usize {
+    if map.ops().ordered() { map.def().key_size as usize } else { CURSOR_LEN }
+}
+
+/// Copies up to `count` elements behind `in_batch` (from the beginning without one) into columns, and writes where to go on
+/// to `out_batch`; `take` also removes them.
+///
+/// Returns how many were copied when there may be more.
+///
+/// # Errors
+/// `ENOENT` at the end, with the number of elements copied on the way; `EINVAL` for flags, and for buffers that are too
+/// small; `EPERM`, `ESTALE` for a cursor that was kept too long; what the type does not offer.
+#[doc(alias = "BPF_MAP_LOOKUP_BATCH")]
+#[doc(alias = "BPF_MAP_LOOKUP_AND_DELETE_BATCH")]
+pub fn lookup_batch(
+    map: &Map,
+    in_batch: Option<&[u8]>,
+    out_batch: &mut [u8],
+    (keys, values): (&mut [u8], &mut [u8]),
+    count: usize,
+    elem_flags: u64,
+    take: Option<Take>,
+) -> Result<usize, BatchError> {
+    if elem_flags != 0 {
+        return Err(nothing(MapError::Flags { flags: elem_flags }));
+    }
+    map.check_readable().map_err(nothing)?;
+    if count == 0 {
+        return Ok(0);
+    }
+    let cursor_len = cursor_len(map);
+    if out_batch.len() < cursor_len {
+        return Err(nothing(MapError::Length { what: "cursor", given: out_batch.len(), want: cursor_len }));
+    }
+    let (key_size, mut value_size) = (map.def().key_size as usize, map.user_value_size());
+    if map.is_per_cpu() && !values.is_empty() {
+        // As many values a key as the caller made room for: he may have counted CPUs before more slots were used.
+        value_size = values.len() / count / 8 * 8;
+        let each = (map.def().value_size as usize).next_multiple_of(8);
+        value_size -= value_size % each.max(1);
+    }
+    let mut walk = map.walk().value_size(value_size);
+    if let Some(take) = take {
+        walk = walk.taking(take);
+    }
+    if let Some(from) = in_batch {
+        let at = match from.get(..cursor_len) {
+            None => Err(MapError::Length { what: "cursor", given: from.len(), want: cursor_len }),
+            Some(key) if map.ops().ordered() => map.ops().seek(key).map(|at| at.unwrap_or_default()),
+            Some(from) => place(map, u32::from_ne_bytes(from.try_into().unwrap_or_default())),
+        };
+        walk = walk.at(at.map_err(nothing)?);
+    }
+    let mut out = Out::columns(keys, values, key_size, value_size).limit(count);
+    if out.room() < count {
+        return Err(nothing(MapError::Length { what: "buffer", given: out.room(), want: count }));
+    }
+    let copied = walk.run(&mut out, None).map_err(nothing)?;
+    if !map.ops().ordered() {
+        out_batch[..CURSOR_LEN].copy_from_slice(&number(map, walk.cursor().at).to_ne_bytes());
+    } else if let Some((key, _)) = copied.checked_sub(1).and_then(|last| out.element(last)) {
+        out_batch[..key_size].copy_from_slice(key);
+    }
+    // Where the cursor is a key, the kernel finds the end only by looking for one more element.
+    let ended = if map.ops().ordered() { copied < count } else { walk.has_ended() };
+    if ended { Err(BatchError { count: copied, error: MapError::NoElement }) } else { Ok(copied) }
+}
+
+/// Stores elements in the given order; `elem_flags` are those of [`update`]. Stops at the first that fails.
+///
+/// # Errors
+/// That element's error, and how many were stored before it.
+#[doc(alias = "BPF_MAP_UPDATE_BATCH")]
+pub fn update_batch(map: &Map, keys: &[u8], values: &[u8], count: usize, elem_flags: u64) -> Result<usize, BatchError> {
+    if elem_flags > update::EXIST {
+        return Err(nothing(MapError::Flags { flags: elem_flags }));
+    }
+    let key_size = map.def().key_size as usize;
+    let value_size = if map.is_per_cpu() { values.len().checked_div(count).unwrap_or(0) } else { map.user_value_size() };
+    for i in 0..count {
+        let short = |what| MapError::Length { what, given: i, want: count };
+        let key = part(keys, i, key_size).ok_or(short("buffer of keys"));
+        let value = part(values, i, value_size).ok_or(short("buffer of values"));
+        let done = key.and_then(|key| value.and_then(|value| map.update(key, value, elem_flags)));
+        done.map_err(|error| BatchError { count: i, error })?;
+    }
+    Ok(count)
+}
+
+/// Removes keys in the given order. Stops at the first that fails.
+///
+/// # Errors
+/// That key's error, and how many were removed before it.
+#[doc(alias = "BPF_MAP_DELETE_BATCH")]
+pub fn delete_batch(map: &Map, keys: &[u8], count: usize, elem_flags: u64) -> Result<usize, BatchError> {
+    if elem_flags != 0 {
+        return Err(nothing(MapError::Flags { flags: elem_flags }));
+    }
+    let key_size = map.def().key_size as usize;
+    for i in 0..count {
+        let key = part(keys, i, key_size).ok_or(MapError::Length { what: "buffer of keys", given: i, want: count });
+        key.and_then(|key| map.delete(key)).map_err(|error| BatchError { count: i, error })?;
+    }
+    Ok(count)
+}
+
+fn part(column: &[u8], i: usize, size: usize) -> Option<&[u8]> {
+    column.get(i.checked_mul(size)?..)?.get(..size)
+}
+
+/// In a cursor of four bytes: it names one of [`PLACES`]. Without it, it is the number of a bucket.
+const NAMED: u32 = 1 << 31;
+
+/// Places inside a bucket at which some walk stopped: four bytes cannot say them, so they are remembered here, the newest
+/// last, and forgotten when many others came.
+static PLACES: Mutex<VecDeque<(u64, u32, Position)>> = Mutex::new(VecDeque::new());
+const MOST_PLACES: usize = 1 << 12;
+
+fn number(map: &Map, at: Position) -> u32 {
+    if at.minor == 0
+        && let Ok(bucket) = u32::try_from(at.major)
+        && bucket & NAMED == 0
+    {
+        return bucket;
+    }
+    let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
+    let name = places.back().map_or(0, |(_, name, _)| name.wrapping_add(1) & !NAMED);
+    if places.len() >= MOST_PLACES {
+        places.pop_front();
+    }
+    places.push_back((map.generation(), name, at));
+    NAMED | name
+}
+
+fn place(map: &Map, number: u32) -> Result<Position, MapError> {
+    if number & NAMED == 0 {
+        return Ok(Position { major: number.into(), minor: 0 });
+    }
+    let places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
+    let named = places.iter().rev().find(|(generation, name, _)| *generation == map.generation() && *name == number & !NAMED);
+    named.map(|(_, _, at)| *at).ok_or(MapError::StaleCursor)
+}

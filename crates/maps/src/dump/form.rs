@@ -1,0 +1,105 @@
+//! The DUMP command: packed pairs of key and value, going on from a key or a cursor.
+//!
+//! This is the argument block and the rules of the proposed `BPF_MAP_DUMP`, without its defects: a `prev_key` that was
+//! deleted is an answer of its own (`EAGAIN`) and not a silent restart, and what was copied is always delivered.
+
+use super::cursor::{CURSOR_LEN, Cursor};
+use super::walk::{Take, Walk};
+use crate::error::MapError;
+use crate::map::Map;
+
+/// `BPF_F_LOCK`: copy values under their spin lock. No map has such values yet.
+pub const F_LOCK: u64 = 4;
+/// `prev_key` is a [`Cursor`] of [`CURSOR_LEN`] bytes; all zeroes begin. It survives the deletion of any key.
+pub const F_CURSOR: u64 = 1 << 32;
+/// Take the elements out of the map, as [`Take::Fast`].
+pub const F_DELETE: u64 = 1 << 33;
+/// With [`F_DELETE`]: as [`Take::Exact`].
+pub const F_EXACT: u64 = 1 << 34;
+/// Begin again when `prev_key` is gone, as the command was proposed.
+pub const F_RESTART: u64 = 1 << 35;
+/// Put each value at the next multiple of eight bytes.
+pub const F_ALIGN: u64 = 1 << 36;
+
+const KNOWN: u64 = F_LOCK | F_CURSOR | F_DELETE | F_EXACT | F_RESTART | F_ALIGN;
+
+/// Fills `buf` with elements behind `prev_key`, or from the beginning; sets `buf_len` to the bytes used and moves a
+/// `prev_key` that was given to the last element.
+///
+/// Succeeds with at least one element. The first call has no `prev_key`, so the caller takes the last key from the buffer;
+/// with [`F_CURSOR`] he gives zeroes, and need not.
+///
+/// ```
+/// # use skep_maps::{Map, MapError, dump::form};
+/// fn values(map: &Map) -> Result<Vec<u8>, MapError> {
+///     let mut cursor = [0; skep_maps::CURSOR_LEN];
+///     let (mut buf, mut all) = (vec![0; 4096], Vec::new());
+///     loop {
+///         let mut len = buf.len() as u32;
+///         match form::dump(map, Some(&mut cursor), &mut buf, &mut len, form::F_CURSOR) {
+///             Ok(()) => all.extend_from_slice(&buf[..len as usize]),
+///             Err(MapError::NoElement) => return Ok(all),
+///             Err(e) => return Err(e),
+///         }
+///     }
+/// }
+/// # let _ = values;
+/// ```
+///
+/// # Errors
+/// `ENOENT` when nothing is left; `EINVAL` for unknown flags and for a buffer below one element; `EAGAIN` when `prev_key` is
+/// gone and its type keeps no place for it; `ESTALE` for the cursor of another map; else as [`Walk::rows`].
+#[doc(alias = "BPF_MAP_DUMP")]
+pub fn dump(map: &Map, prev_key: Option<&mut [u8]>, buf: &mut [u8], buf_len: &mut u32, flags: u64) -> Result<(), MapError> {
+    if flags & !KNOWN != 0 || flags & F_LOCK != 0 || flags & (F_EXACT | F_DELETE) == F_EXACT {
+        return Err(MapError::Flags { flags });
+    }
+    map.check_readable()?;
+    let mut walk = map.walk();
+    if flags & F_ALIGN != 0 {
+        walk = walk.aligned();
+    }
+    if flags & F_DELETE != 0 {
+        walk = walk.taking(if flags & F_EXACT != 0 { Take::Exact } else { Take::Fast });
+    }
+    let size = walk.element_size();
+    let room = buf.len().min(*buf_len as usize);
+    if room < size {
+        return Err(MapError::Length { what: "buffer", given: room, want: size });
+    }
+    if let Some(prev) = prev_key.as_deref() {
+        walk = start(map, walk, prev, flags)?;
+    }
+    let n = walk.rows(&mut buf[..room])?;
+    if n == 0 {
+        return Err(MapError::NoElement);
+    }
+    if let Some(prev) = prev_key {
+        if flags & F_CURSOR != 0 {
+            prev.copy_from_slice(&walk.cursor().to_bytes());
+        } else if let Some((key, _)) = walk.elements(buf, n).last() {
+            prev.copy_from_slice(key);
+        }
+    }
+    *buf_len = u32::try_from(n * size).unwrap_or(u32::MAX);
+    Ok(())
+}
+
+/// Puts the walk behind `prev`.
+fn start<'m>(map: &'m Map, walk: Walk<'m>, prev: &[u8], flags: u64) -> Result<Walk<'m>, MapError> {
+    let want = if flags & F_CURSOR != 0 { CURSOR_LEN } else { map.def().key_size as usize };
+    if prev.len() != want {
+        return Err(MapError::Length { what: "previous key", given: prev.len(), want });
+    }
+    if flags & F_CURSOR != 0 {
+        if prev.iter().all(|b| *b == 0) {
+            return Ok(walk);
+        }
+        return Ok(walk.from_cursor(Cursor::from_bytes(prev).ok_or(MapError::StaleCursor)?));
+    }
+    match map.ops().seek(prev)? {
+        Some(at) => Ok(walk.at(at)),
+        None if flags & F_RESTART != 0 => Ok(walk),
+        None => Err(MapError::KeyGone),
+    }
+}

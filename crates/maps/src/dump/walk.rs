@@ -1,0 +1,329 @@
+//! The walk: many elements a call, into the caller's memory.
+
+use super::cursor::{Cursor, Position};
+use super::out::{Out, row_layout};
+use crate::error::MapError;
+use crate::map::Map;
+
+/// How elements leave the map when a walk takes them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Take {
+    /// Each element is copied and removed under its lock, as the kernel does. A program that found it before and adds to it
+    /// in place afterwards adds to what nobody reads any more.
+    Fast,
+    /// Elements are removed first and copied when every program run that may have found them has ended: additions in place
+    /// are not lost. Waits for running programs once a call.
+    Exact,
+}
+
+/// What a filter says of an element.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Return it; a walk that takes, takes it.
+    Keep,
+    /// Leave it.
+    Skip,
+    /// Leave it, and end the walk behind it.
+    Stop,
+}
+
+type Filter<'f> = &'f mut dyn FnMut(&[u8], &[u8]) -> Verdict;
+
+/// A walk through a map, from its beginning or from a cursor.
+///
+/// The size of elements stays what it was when the walk began, also when threads come and per-CPU maps show more values.
+///
+/// ```
+/// # fn sum(map: &skep_maps::Map) -> Result<u64, skep_maps::MapError> {
+/// let mut walk = map.walk();
+/// let (mut buf, mut sum) = (vec![0; 1000 * walk.element_size()], 0);
+/// loop {
+///     let n = walk.rows(&mut buf)?;
+///     if n == 0 {
+///         return Ok(sum);
+///     }
+///     for (_key, value) in walk.elements(&buf, n) {
+///         sum += u64::from(value[0]);
+///     }
+/// }
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Walk<'m> {
+    map: &'m Map,
+    cursor: Cursor,
+    key_size: usize,
+    value_size: usize,
+    aligned: bool,
+    take: Option<Take>,
+    ended: bool,
+    visited: u64,
+}
+
+impl Map {
+    /// Begins a walk through all elements.
+    #[must_use]
+    pub fn walk(&self) -> Walk<'_> {
+        Walk {
+            map: self,
+            cursor: Cursor::default(),
+            key_size: self.def().key_size as usize,
+            value_size: self.user_value_size(),
+            aligned: false,
+            take: None,
+            ended: false,
+            visited: 0,
+        }
+    }
+
+    /// Fills `buf` with packed pairs of key and value and moves the cursor on; returns the bytes used, 0 at the end.
+    ///
+    /// Elements have [`Map::user_value_size`] as it is now; [`Walk`] is for maps whose values may become more meanwhile.
+    ///
+    /// # Errors
+    /// `EINVAL` for a buffer smaller than one element, `ESTALE` for another map's cursor, `EPERM` for a write-only map.
+    pub fn dump(&self, cursor: &mut Cursor, buf: &mut [u8]) -> Result<usize, MapError> {
+        let mut walk = self.walk().from_cursor(*cursor);
+        let done = walk.rows(buf);
+        *cursor = walk.cursor;
+        Ok(done? * walk.element_size())
+    }
+
+    /// Walks through all elements one by one.
+    #[must_use]
+    pub fn iter(&self) -> Iter<'_> {
+        Iter { walk: self.walk(), failed: false }
+    }
+}
+
+impl<'m> Walk<'m> {
+    /// Goes on where another walk was.
+    #[must_use]
+    pub fn from_cursor(self, cursor: Cursor) -> Self {
+        Self { cursor, ..self }
+    }
+
+    /// Puts values at multiples of eight bytes.
+    #[must_use]
+    pub fn aligned(self) -> Self {
+        Self { aligned: true, ..self }
+    }
+
+    /// Removes what it returns.
+    #[must_use]
+    pub fn taking(self, how: Take) -> Self {
+        Self { take: Some(how), ..self }
+    }
+
+    /// Gives values another size than [`Map::user_value_size`]: for per-CPU types, any number of values.
+    pub(super) fn value_size(self, value_size: usize) -> Self {
+        Self { value_size, ..self }
+    }
+
+    /// Returns where the walk is.
+    #[must_use]
+    pub fn cursor(&self) -> Cursor {
+        self.cursor
+    }
+
+    /// Tells whether the end was reached. It may be reached and not yet be known.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Returns how many elements were looked at, the filtered ones included.
+    #[must_use]
+    pub fn visited(&self) -> u64 {
+        self.visited
+    }
+
+    /// Returns the bytes from one element to the next.
+    #[must_use]
+    pub fn element_size(&self) -> usize {
+        row_layout(self.key_size, self.value_size, self.aligned).0
+    }
+
+    /// Splits `n` elements that [`Walk::rows`] returned into keys and values.
+    pub fn elements<'b>(&self, buf: &'b [u8], n: usize) -> impl Iterator<Item = (&'b [u8], &'b [u8])> + use<'b> {
+        let (stride, value_at) = row_layout(self.key_size, self.value_size, self.aligned);
+        let (key_size, value_size) = (self.key_size, self.value_size);
+        buf.chunks_exact(stride.max(1)).take(n).map(move |row| {
+            let key = row.get(..key_size).unwrap_or_default();
+            (key, row.get(value_at..value_at + value_size).unwrap_or_default())
+        })
+    }
+
+    /// Fills `buf` with elements, each a key and a value; returns how many, 0 at the end.
+    ///
+    /// # Errors
+    /// `EINVAL` for a buffer smaller than one element, `ESTALE` for another map's cursor, `EPERM` for a map that may not be
+    /// read, or written when it is taken from; what the map type does not offer. What was put into `buf` is returned before
+    /// an error is.
+    pub fn rows(&mut self, buf: &mut [u8]) -> Result<usize, MapError> {
+        self.rows_filtered(buf, None)
+    }
+
+    /// As [`Walk::rows`], with only those elements that `filter` keeps. It sees a copy, and is called once for each element
+    /// that is reached.
+    ///
+    /// # Errors
+    /// As [`Walk::rows`].
+    pub fn rows_where(&mut self, buf: &mut [u8], mut filter: impl FnMut(&[u8], &[u8]) -> Verdict) -> Result<usize, MapError> {
+        self.rows_filtered(buf, Some(&mut filter))
+    }
+
+    fn rows_filtered(&mut self, buf: &mut [u8], filter: Option<Filter<'_>>) -> Result<usize, MapError> {
+        let want = self.element_size();
+        if buf.len() < want {
+            return Err(MapError::Length { what: "buffer", given: buf.len(), want });
+        }
+        let mut out = Out::rows(buf, self.key_size, self.value_size, self.aligned);
+        self.run(&mut out, filter)
+    }
+
+    /// Fills `keys` and `values` with as many elements as fit both; returns how many.
+    ///
+    /// # Errors
+    /// As [`Walk::rows`].
+    pub fn columns(&mut self, keys: &mut [u8], values: &mut [u8]) -> Result<usize, MapError> {
+        let mut out = Out::columns(keys, values, self.key_size, self.value_size);
+        if out.room() == 0 {
+            return Err(MapError::Length { what: "buffer", given: keys.len(), want: self.key_size });
+        }
+        self.run(&mut out, None)
+    }
+
+    pub(super) fn run(&mut self, out: &mut Out<'_>, filter: Option<Filter<'_>>) -> Result<usize, MapError> {
+        self.map.check_readable()?;
+        if self.take.is_some() {
+            self.map.check_writable()?;
+        }
+        self.cursor.begin(self.map)?;
+        if self.element_size() == 0 {
+            // A type without elements has its own answer.
+            self.map.ops().step(&mut self.cursor.at, &mut [], &mut [])?;
+            return Ok(0);
+        }
+        if self.ended {
+            return Ok(0);
+        }
+        let before = out.used();
+        let done = match (self.take, filter) {
+            (None, None) => self.map.ops().fill(&mut self.cursor.at, out).inspect(|_| self.visited += (out.used() - before) as u64),
+            (None, Some(filter)) => self.select(out, filter),
+            (Some(Take::Fast), filter) => self.take_each(out, filter.unwrap_or(&mut |_, _| Verdict::Keep)),
+            (Some(Take::Exact), filter) => self.take_exactly(out, filter.unwrap_or(&mut |_, _| Verdict::Keep)),
+        };
+        match done {
+            Ok(more) => self.ended = !more,
+            // What was copied is delivered before an error is.
+            Err(e) if out.used() == before => return Err(e),
+            Err(_) => {}
+        }
+        Ok(out.used() - before)
+    }
+
+    /// Copies the next element to where the next one goes; what `filter` says of it, `None` at the end.
+    fn look(&mut self, out: &mut Out<'_>, filter: &mut dyn FnMut(&[u8], &[u8]) -> Verdict) -> Result<Option<Verdict>, MapError> {
+        let Some((key, value)) = out.next() else { return Ok(None) };
+        if !self.map.ops().step(&mut self.cursor.at, key, value)? {
+            return Ok(None);
+        }
+        self.visited += 1;
+        Ok(Some(filter(key, value)))
+    }
+
+    fn select(&mut self, out: &mut Out<'_>, filter: Filter<'_>) -> Result<bool, MapError> {
+        while !out.is_full() {
+            match self.look(out, filter)? {
+                Some(Verdict::Keep) => out.push(),
+                Some(Verdict::Skip) => {}
+                Some(Verdict::Stop) | None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    fn take_each(&mut self, out: &mut Out<'_>, filter: Filter<'_>) -> Result<bool, MapError> {
+        while !out.is_full() {
+            match self.look(out, filter)? {
+                Some(Verdict::Keep) => {
+                    let Some((key, value)) = out.next() else { return Ok(true) };
+                    if take(self.map, key, value)? {
+                        out.push();
+                    }
+                }
+                Some(Verdict::Skip) => {}
+                Some(Verdict::Stop) | None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    fn take_exactly(&mut self, _out: &mut Out<'_>, _filter: Filter<'_>) -> Result<bool, MapError> {
+        Err(MapError::Unsupported {
+            map_type: self.map.def().map_type,
+            operation: "exact way to take elements",
+            errno: crate::error::ENOTSUPP,
+        })
+    }
+
+    /// Stands behind an element, for [`super::form`] and [`super::batch`].
+    pub(super) fn at(self, at: Position) -> Self {
+        let cursor = Cursor::new(self.map, at);
+        Self { cursor, ..self }
+    }
+}
+
+/// Removes a key and copies its last value; `false` when it is gone.
+fn take(map: &Map, key: &[u8], value: &mut [u8]) -> Result<bool, MapError> {
+    let done = match map.ops().take(key, value, 0) {
+        Some(done) => done,
+        // A change between the two is lost, as it would be just before them.
+        None => map.ops().lookup(key, value, 0).and_then(|()| map.ops().delete(key)),
+    };
+    match done {
+        Ok(()) => Ok(true),
+        Err(MapError::NoElement) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+impl<'a> IntoIterator for &'a Map {
+    type Item = Result<(Vec<u8>, Vec<u8>), MapError>;
+    type IntoIter = Iter<'a>;
+
+    fn into_iter(self) -> Iter<'a> {
+        self.iter()
+    }
+}
+
+/// Yields every element as key and value; ends after an error.
+#[derive(Debug)]
+pub struct Iter<'a> {
+    walk: Walk<'a>,
+    failed: bool,
+}
+
+impl Iterator for Iter<'_> {
+    type Item = Result<(Vec<u8>, Vec<u8>), MapError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        let mut buf = vec![0; self.walk.element_size()];
+        match self.walk.rows(&mut buf) {
+            Ok(0) => None,
+            Ok(_) => {
+                let value = buf.split_off(self.walk.key_size.min(buf.len()));
+                Some(Ok((buf, value)))
+            }
+            Err(e) => {
+                self.failed = true;
+                Some(Err(e))
+            }
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! Walks keep their promises for every map type while other threads and processes change the map.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use skep_isa::map::update::{ANY, NOEXIST};
+use skep_isa::{MapFlags, MapType};
+use skep_maps::{Cursor, Map, MapDef, MapError, Take, Verdict, map_types};
+use support::{Dir, Random, forked, rounds};
+
+/// A map of a type with room for `entries`, in the first shape the type accepts; `None` for types that need more than that.
+fn map_of(dir: &Dir, t: MapType, entries: u32) -> Option<Map> {
+    let shapes = [(8, 8, 0), (4, 8, 0), (8, 8, MapFlags::NO_PREALLOC), (0, 8, 0), (4, 4, 0)];
+    shapes.iter().find_map(|(k, v, flags)| dir.create(&MapDef::new(t, *k, *v, entries).flags(*flags)).ok())
+}
+
+fn key(map: &Map, i: u32) -> Vec<u8> {
+    match (map.def().map_type, map.def().key_size) {
+        // The longest prefix, the address in network order.
+        (MapType::LpmTrie, _) => [32u32.to_ne_bytes(), i.to_be_bytes()].concat(),
+        (_, 4) => i.to_ne_bytes().to_vec(),
+        _ => [i.to_ne_bytes(), [0xee; 4]].concat(),
+    }
+}
+
+fn index(map: &Map, key: &[u8]) -> u32 {
+    let word = |at: usize| key[at..at + 4].try_into().expect("four bytes");
+    if map.def().map_type == MapType::LpmTrie { u32::from_be_bytes(word(4)) } else { u32::from_ne_bytes(word(0)) }
+}
+
+fn value(map: &Map, word: u64) -> Vec<u8> {
+    let mut v = vec![0; map.user_value_size()];
+    let n = v.len().min(8);
+    v[..n].copy_from_slice(&word.to_ne_bytes()[..n]);
+    v
+}
+
+fn word(value: &[u8]) -> u64 {
+    value[..value.len().min(8)].iter().rev().fold(0, |n, b| n << 8 | u64::from(*b))
+}
+
+/// Types whose elements come and go by key.
+fn keyed(dir: &Dir, entries: u32) -> Vec<Map> {
+    let maps = map_types().into_iter().filter_map(|t| map_of(dir, t, entries));
+    let works = |m: &Map| {
+        m.def().key_size > 0
+            && m.update(&key(m, 1), &value(m, 1), ANY).is_ok()
+            && m.delete(&key(m, 1)).is_ok()
+            && m.lookup(&key(m, 1)).is_err()
+    };
+    maps.filter(works).collect()
+}
+
+/// Such types that keep what was put in: an LRU map may drop it.
+fn keeping(dir: &Dir, entries: u32) -> Vec<Map> {
+    keyed(dir, entries).into_iter().filter(|m| !matches!(m.def().map_type, MapType::LruHash | MapType::LruPercpuHash)).collect()
+}
+
+/// Every element as index and word, with room for `room` elements a call.
+fn walk(map: &Map, room: usize) -> Vec<(u32, u64)> {
+    let mut walk = map.walk();
+    let mut buf = vec![0; room * walk.element_size()];
+    let mut all = Vec::new();
+    loop {
+        let n = walk.rows(&mut buf).expect("walks");
+        if n == 0 {
+            return all;
+        }
+        all.extend(walk.elements(&buf, n).map(|(k, v)| (index(map, k), word(v))));
+        assert!(all.len() < 100_000, "a walk that does not end");
+    }
+}
+
+const STABLE: u32 = 300;
+const CHURN: u32 = 200;
+
+/// Puts elements in and takes them out; each time with a number never used before.
+fn churn(map: &Map, seed: u64, until: &dyn Fn() -> bool) {
+    let (mut random, mut incarnation) = (Random(seed), seed << 32);
+    while !until() {
+        for _ in 0..64 {
+            let key = key(map, STABLE + random.below(CHURN.into()) as u32);
+            incarnation += 1;
+            let done = if random.below(2) == 0 { map.delete(&key) } else { map.update(&key, &value(map, incarnation), NOEXIST) };
+            assert!(done.as_ref().map_or_else(|e| [2, 17].contains(&e.errno()), |()| true), "{done:?}");
+        }
+    }
+}
+
+#[test]
+fn no_element_is_skipped_or_repeated_while_others_come_and_go() {
+    let dir = Dir::new();
+    let done = Arc::new(dir.make(&MapDef::new(MapType::Array, 4, 8, 1)));
+    let types = keeping(&dir, STABLE + CHURN);
+    assert!(types.len() >= 2);
+    for map in types {
+        let map = Arc::new(map);
+        let t = map.def().map_type;
+        for i in 0..STABLE {
+            map.update(&key(&map, i), &value(&map, u64::from(i)), NOEXIST).expect("room");
+        }
+        done.update(&[0; 4], &[0; 8], ANY).expect("in range");
+        let until = |done: &Map| done.lookup(&[0; 4]).expect("in range")[0] != 0;
+        let child = forked(|| {
+            churn(&map, 1, &|| until(&done));
+            0
+        });
+        let threads: Vec<_> = [2, 3]
+            .map(|seed| {
+                let (map, done) = (Arc::clone(&map), Arc::clone(&done));
+                std::thread::spawn(move || churn(&map, seed, &|| until(&done)))
+            })
+            .into();
+        for round in 0..rounds(40, 4000) {
+            let room = [1, 2, 3, 7, 64, 499, 10_000][round as usize % 7];
+            let seen = walk(&map, room);
+            let stable: BTreeMap<u32, usize> = seen.iter().filter(|(i, _)| *i < STABLE).fold(BTreeMap::new(), |mut n, (i, w)| {
+                assert_eq!(u64::from(*i), *w);
+                *n.entry(*i).or_default() += 1;
+                n
+            });
+            assert_eq!(stable.len(), STABLE as usize, "{t}: an element was skipped, room {room}");
+            assert!(stable.values().all(|n| *n == 1), "{t}: an element came twice, room {room}");
+            let others: Vec<_> = seen.iter().filter(|(i, _)| *i >= STABLE).collect();
+            assert_eq!(others.len(), others.iter().collect::<BTreeSet<_>>().len(), "{t}: an incarnation came twice, room {room}");
+        }
+        done.update(&[0; 4], &[1; 8], ANY).expect("in range");
+        threads.into_iter().for_each(|t| t.join().expect("no panic"));
+        assert_eq!(child.join(), 0);
+    }
+}
+
+#[test]
+fn an_element_that_stays_is_found_after_its_bucket_changed_four_billion_times() {
+    use std::os::unix::fs::FileExt;
+    let dir = Dir::new();
+    let map = dir.make(&MapDef::new(MapType::Hash, 8, 8, 64));
+    let put = |i: u32| map.update(&key(&map, i), &value(&map, i.into()), NOEXIST).expect("room");
+    (0..32).for_each(put);
+    // The versions of the 128 buckets behind 64 stripes, advanced as so many changes would.
+    let file = std::fs::File::options().read(true).write(true).open(map.file().path()).expect("opens");
+    for bucket in 0..128u64 {
+        let (at, mut version) = (128 + 64 * 64 + bucket * 8 + 4, [0; 4]);
+        file.read_exact_at(&mut version, at).expect("there");
+        file.write_all_at(&u32::from_le_bytes(version).wrapping_add(0x8000_0000).to_le_bytes(), at).expect("writable");
+    }
+    (32..64).for_each(put);
+    for room in [1, 5, 100] {
+        assert_eq!(walk(&map, room).into_iter().collect::<BTreeSet<_>>().len(), 64, "room {room}");
+    }
+}
+
+#[test]
+fn a_walk_of_each_type_shows_what_lookup_shows() {
+    let dir = Dir::new();
+    for t in map_types() {
+        let Some(map) = map_of(&dir, t, 50) else { continue };
+        if map.def().key_size == 0 {
+            continue;
+        }
+        let put: Vec<u32> = (0..50).filter(|i| map.update(&key(&map, *i), &value(&map, u64::from(*i) + 1), ANY).is_ok()).collect();
+        let keys = std::iter::successors(map.next_key(None).ok(), |k| map.next_key(Some(k)).ok());
+        let want: Vec<(u32, u64)> = keys.filter_map(|k| Some((index(&map, &k), word(&map.lookup(&k).ok()?)))).collect();
+        assert!(want.len() >= put.len(), "{t}");
+        for room in 1..60 {
+            assert_eq!(walk(&map, room), want, "{t}, room {room}: in the order of next_key");
+        }
+    }
+}
+
+#[test]
+fn a_cursor_survives_its_key_its_process_and_its_bytes_but_no_other_map() {
+    let dir = Dir::new();
+    for map in keyed(&dir, 100) {
+        for i in 0..100 {
+            map.update(&key(&map, i), &value(&map, i.into()), ANY).expect("room");
+        }
+        let present = walk(&map, 1000);
+        let mut first = map.walk();
+        let mut buf = vec![0; 40 * first.element_size()];
+        assert_eq!(first.rows(&mut buf).expect("walks"), 40);
+        let seen: BTreeSet<u32> = first.elements(&buf, 40).map(|(k, _)| index(&map, k)).collect();
+        seen.iter().for_each(|i| map.delete(&key(&map, *i)).expect("there"));
+        let bytes = first.cursor().to_bytes();
+        let rest = present.len() - 40;
+        let child = forked(|| {
+            let map = Map::open(map.file().path(), skep_maps::Access::ReadOnly).expect("opens");
+            let mut second = map.walk().from_cursor(Cursor::from_bytes(&bytes).expect("a cursor"));
+            let mut buf = vec![0; 100 * second.element_size()];
+            let n = second.rows(&mut buf).expect("goes on");
+            i32::from(n != rest || second.elements(&buf, n).any(|(k, _)| seen.contains(&index(&map, k))))
+        });
+        assert_eq!(child.join(), 0, "{}", map.def().map_type);
+        let other = map_of(&dir, map.def().map_type, 100).expect("made before");
+        let stale = other.walk().from_cursor(first.cursor()).rows(&mut buf).map_err(|e| e.errno());
+        assert_eq!(stale, Err(116));
+    }
+    assert_eq!(Cursor::from_bytes(&[7; 32]), None);
+    assert_eq!(Cursor::from_bytes(&[]), None);
+}
+
+#[test]
+fn room_below_one_element_is_refused_and_a_filter_keeps_what_it_likes() {
+    let dir = Dir::new();
+    for map in keyed(&dir, 100) {
+        let mut all = map.walk();
+        let size = all.element_size();
+        assert_eq!(all.rows(&mut vec![0; size - 1]).map_err(|e| e.errno()), Err(22));
+        assert_eq!(all.rows(&mut vec![0; size]).map_err(|e| e.errno()), Ok(0), "empty");
+        for i in 0..90 {
+            map.update(&key(&map, i), &value(&map, i.into()), ANY).expect("room");
+        }
+        let (mut odd, mut buf, mut n) = (map.walk(), vec![0; 7 * size], 0);
+        loop {
+            let got = odd.rows_where(&mut buf, |_, v| if word(v) % 2 == 1 { Verdict::Keep } else { Verdict::Skip }).expect("walks");
+            assert!(odd.elements(&buf, got).all(|(_, v)| word(v) % 2 == 1));
+            n += got;
+            if got == 0 {
+                break;
+            }
+        }
+        assert_eq!((n, odd.visited()), (45, 90), "{}", map.def().map_type);
+        let (mut stopped, mut looked) = (map.walk(), 0);
+        let first = |_: &[u8], _: &[u8]| {
+            looked += 1;
+            if looked > 10 { Verdict::Stop } else { Verdict::Keep }
+        };
+        assert_eq!(stopped.rows_where(&mut vec![0; 50 * size], first).expect("walks"), 10);
+        assert!(stopped.has_ended());
+        // Taken through the same filter: only those go.
+        let mut take = map.walk().taking(Take::Fast);
+        let mut buf = vec![0; 100 * size];
+        assert_eq!(take.rows_where(&mut buf, |_, v| if word(v) % 2 == 1 { Verdict::Keep } else { Verdict::Skip }).expect("takes"), 45);
+        assert!(walk(&map, 9).iter().all(|(_, v)| v % 2 == 0));
+        assert_eq!(walk(&map, 9).len(), 45);
+    }
+}
+
+#[test]
+fn rows_are_packed_or_aligned_and_columns_apart() {
+    let dir = Dir::new();
+    let map = dir.make(&MapDef::new(MapType::Hash, 3, 5, 10));
+    map.update(b"abc", b"12345", ANY).expect("room");
+    let mut buf = [0xff; 64];
+    assert_eq!(map.walk().rows(&mut buf).expect("walks"), 1);
+    assert_eq!(&buf[..9], b"abc12345\xff");
+    assert_eq!(map.walk().aligned().rows(&mut buf).expect("walks"), 1);
+    assert_eq!((&buf[..3], &buf[8..13]), (&b"abc"[..], &b"12345"[..]));
+    let (mut keys, mut values) = ([0; 6], [0; 10]);
+    assert_eq!(map.walk().columns(&mut keys, &mut values).expect("walks"), 1);
+    assert_eq!((&keys, &values), (b"abc\0\0\0", b"12345\0\0\0\0\0"));
+}
+
+#[test]
+fn what_is_taken_is_taken_once_and_nothing_is_lost() {
+    const EACH: u32 = 3000;
+    let dir = Dir::new();
+    for map in keeping(&dir, 4 * EACH) {
+        let map = Arc::new(map);
+        let t = map.def().map_type;
+        let seen = Arc::new(dir.make(&MapDef::new(MapType::Array, 4, 8, 4 * EACH)));
+        let busy = Arc::new(AtomicBool::new(true));
+        let fill = |map: &Map, part: u32| {
+            (0..EACH).for_each(|i| map.update(&key(map, part * EACH + i), &value(map, 7), NOEXIST).expect("room"));
+        };
+        let child = forked(|| {
+            fill(&map, 0);
+            0
+        });
+        let writers: Vec<_> = (1..4)
+            .map(|part| {
+                let map = Arc::clone(&map);
+                std::thread::spawn(move || fill(&map, part))
+            })
+            .collect();
+        let takers: Vec<_> = [1, 50]
+            .map(|room| {
+                let (map, seen, busy) = (Arc::clone(&map), Arc::clone(&seen), Arc::clone(&busy));
+                std::thread::spawn(move || {
+                    let mut taken = 0;
+                    while busy.load(Relaxed) {
+                        taken += take_all(&map, room, &seen);
+                    }
+                    taken
+                })
+            })
+            .into();
+        assert_eq!(child.join(), 0);
+        writers.into_iter().for_each(|w| w.join().expect("no panic"));
+        busy.store(false, Relaxed);
+        let taken: usize = takers.into_iter().map(|t| t.join().expect("no panic")).sum();
+        assert_eq!(taken + take_all(&map, 64, &seen), 4 * EACH as usize, "{t}");
+        assert!(seen.iter().all(|e| word(&e.expect("walks").1) == 1), "{t}: each key once");
+        assert_eq!(map.next_key(None).map_err(|e| e.errno()), Err(2), "{t}: nothing left");
+    }
+}
+
+fn take_all(map: &Map, room: usize, seen: &Map) -> usize {
+    let mut walk = map.walk().taking(Take::Fast);
+    let (mut buf, mut taken) = (vec![0; room * walk.element_size()], 0);
+    loop {
+        let n = walk.rows(&mut buf).expect("takes");
+        if n == 0 {
+            return taken;
+        }
+        taken += n;
+        for (k, v) in walk.elements(&buf, n) {
+            assert_eq!(word(v), 7);
+            let place = (seen.value_base() + 8 * u64::from(index(map, k))) as *const std::sync::atomic::AtomicU64;
+            // SAFETY: an eight-byte value of the array, which outlives this use, used as an atomic by all.
+            unsafe { (*place).fetch_add(1, Relaxed) };
+        }
+    }
+}
+
+#[test]
+fn walks_are_refused_where_the_map_may_not_be_read_or_written() {
+    let dir = Dir::new();
+    let map = dir.make(&MapDef::new(MapType::Hash, 8, 8, 4).flags(MapFlags::WRONLY));
+    let errno = |r: Result<usize, MapError>| r.map_err(|e| e.errno());
+    assert_eq!(errno(map.walk().rows(&mut [0; 64])), Err(1));
+    let map = dir.make(&MapDef::new(MapType::Hash, 8, 8, 4));
+    map.freeze().expect("once");
+    assert_eq!(errno(map.walk().taking(Take::Fast).rows(&mut [0; 64])), Err(1));
+    assert_eq!(errno(map.walk().rows(&mut [0; 64])), Ok(0));
+    let map = dir.make(&MapDef::new(MapType::Array, 4, 8, 4));
+    assert_eq!(errno(map.walk().taking(Take::Fast).rows(&mut [0; 64])), Err(22), "elements of an array stay");
+    let map = dir.make(&MapDef::new(MapType::Ringbuf, 0, 0, 4096));
+    assert_eq!(errno(map.walk().rows(&mut [0; 64])), Err(524));
+}
