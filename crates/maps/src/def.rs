@@ -2,7 +2,7 @@
 
 use skep_isa::{MapFlags, MapType};
 
-use crate::error::{EACCES, EBADF, EINVAL, EOPNOTSUPP, MapError};
+use crate::error::{EACCES, EBADF, EINVAL, ENOTSUPP, EOPNOTSUPP, MapError};
 
 /// Says what kind of map to make. The names are those of `union bpf_attr`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -133,7 +133,12 @@ impl MapDef {
         match &self.inner {
             None if nested => return Err(self.refused("a map of maps needs the definition of an inner map", EBADF)),
             Some(_) if !nested => return Err(self.invalid("only a map of maps has inner maps")),
-            Some(inner) if inner.inner.is_some() => return Err(self.invalid("an inner map cannot hold maps itself")),
+            Some(inner) if matches!(inner.map_type, MapType::ArrayOfMaps | MapType::HashOfMaps) || inner.inner.is_some() => {
+                return Err(self.invalid("an inner map cannot hold maps itself"));
+            }
+            Some(inner) if inner.map_type == MapType::ProgArray => {
+                return Err(self.refused("a program array cannot be an inner map", ENOTSUPP));
+            }
             _ => {}
         }
         Ok(())

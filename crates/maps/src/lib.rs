@@ -8,20 +8,30 @@
 //! nothing of programs, and does not decide where files lie, how ids are given out, or when files are removed.
 
 mod array;
+mod cgroup_array;
+mod cpumap;
 mod def;
+mod devmap;
 pub mod dump;
 mod error;
 mod hash;
+mod id_table;
 mod map;
+mod map_in_map;
+mod prog_array;
+mod references;
 mod ringbuf;
 mod shm;
 pub mod slots;
 mod types;
+mod xskmap;
 
 pub use def::MapDef;
 pub use dump::{CURSOR_LEN, Cursor, Iter, Take, Verdict};
 pub use error::{ENOTSUPP, MapError};
 pub use map::{Map, Walk};
+pub use map_in_map::{InnerMaps, InnerOpener, set_inner_opener};
+pub use references::drop_references;
 pub use ringbuf::Consumer;
 pub use shm::object::{MAX_META, MAX_PAYLOAD, VERSION, remove_if_unused};
 pub use shm::spin;

@@ -95,7 +95,7 @@ impl Map {
         }
         let access = if file.writable() { Access::ReadWrite } else { Access::ReadOnly };
         let per_cpu = def.map_type.row().per_cpu;
-        let slots = if per_cpu { Some(SlotTable::of_object(file.path(), access)?) } else { None };
+        let slots = if per_cpu { Some(SlotTable::of_object(&file, access)?) } else { None };
         let file = Arc::new(file);
         let ops = (row.open)(Parts { def: def.clone(), seed, file: Arc::clone(&file), slots })?;
         Ok(Self { def, file, ops, per_cpu })

@@ -96,10 +96,9 @@ impl SlotTable {
     }
 
     /// Finds the table that belongs to an object file: in the nearest directory above it that has one.
-    pub(crate) fn of_object(path: &Path, access: Access) -> Result<Arc<Self>, MapError> {
-        let missing = || ObjectError::Os { call: "open", path: path.with_file_name(FILE_NAME), errno: crate::error::ENOENT };
-        let full = std::fs::canonicalize(path).map_err(|_| missing())?;
-        for dir in full.ancestors().skip(2).take(8) {
+    pub(crate) fn of_object(file: &ObjectFile, access: Access) -> Result<Arc<Self>, MapError> {
+        let missing = || ObjectError::Os { call: "open", path: file.path().with_file_name(FILE_NAME), errno: crate::error::ENOENT };
+        for dir in file.full_path().ancestors().skip(2).take(8) {
             match Self::open(&dir.join(FILE_NAME), access) {
                 Err(e) if e.errno() == crate::error::ENOENT => {}
                 done => return done,

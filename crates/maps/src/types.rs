@@ -12,7 +12,7 @@ use crate::dump::{Out, Position};
 use crate::error::{EINVAL, EOPNOTSUPP, MapError};
 use crate::shm::ObjectFile;
 use crate::slots::SlotTable;
-use crate::{array, hash, ringbuf};
+use crate::{array, cgroup_array, cpumap, devmap, hash, id_table, map_in_map, prog_array, ringbuf, xskmap};
 
 /// What a map type needs of its file, from its definition.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +58,14 @@ pub(crate) const TYPES: &[TypeRow] = &[
     ty(MapType::LruPercpuHash, hash::percpu::layout, hash::percpu::open),
     ty(MapType::Array, array::layout, array::open),
     ty(MapType::PercpuArray, array::percpu_layout, array::open),
+    ty(MapType::ProgArray, id_table::layout, prog_array::open),
+    ty(MapType::CgroupArray, id_table::layout, cgroup_array::open),
+    ty(MapType::ArrayOfMaps, id_table::layout, map_in_map::open_array),
+    ty(MapType::HashOfMaps, map_in_map::hash_layout, map_in_map::open_hash),
+    ty(MapType::Devmap, id_table::layout, devmap::open),
+    ty(MapType::DevmapHash, devmap::hash_layout, devmap::open_hash),
+    ty(MapType::Cpumap, cpumap::layout, cpumap::open),
+    ty(MapType::Xskmap, id_table::layout, xskmap::open),
     ty(MapType::Ringbuf, ringbuf::layout, ringbuf::open),
 ];
 

@@ -388,6 +388,17 @@ impl ObjectFile {
         &self.path
     }
 
+    /// Finds the absolute path, without the C library where /proc can tell.
+    pub(crate) fn full_path(&self) -> PathBuf {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::ffi::OsStringExt;
+        let told = fs::readlink(format!("/proc/self/fd/{}", self.fd.as_raw_fd()), Vec::new());
+        match told {
+            Ok(path) => PathBuf::from(std::ffi::OsString::from_vec(path.into_bytes())),
+            Err(_) => std::fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone()),
+        }
+    }
+
     /// Returns a number that no other object file has.
     #[must_use]
     pub fn generation(&self) -> u64 {

@@ -1,0 +1,44 @@
+//! `BPF_MAP_TYPE_PROG_ARRAY`: programs to go on with by a tail call, as ids.
+//!
+//! Each process that runs programs finds or compiles the program of an id for itself (`skep_vm::tail`). A program that is in an
+//! array is not garbage: see [`crate::references`]. The kernel empties an array when no user has it open any more; here it
+//! keeps its programs as long as its file.
+
+use skep_isa::ShapeKind;
+use skep_isa::map::update;
+
+use crate::error::{E2BIG, EBADF, ENOENT, MapError};
+use crate::id_table::{IdTable, Rows, Table, number};
+use crate::references::{References, Referent};
+use crate::types::{MapOps, Parts};
+
+pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
+    let references = References::of(&parts.file, Referent::Program);
+    Ok(Box::new(IdTable::new(&parts.def, parts.file, ProgArray { references })))
+}
+
+struct ProgArray {
+    references: References,
+}
+
+impl Rows for ProgArray {
+    const SHAPE: ShapeKind = ShapeKind::ProgArray { targets: 0 };
+    const OUT_OF_RANGE: i32 = E2BIG;
+    const EMPTY: i32 = ENOENT;
+
+    fn check_flags(&self, flags: u64) -> Result<(), MapError> {
+        if flags == update::ANY { Ok(()) } else { Err(MapError::Flags { flags }) }
+    }
+
+    fn word(&self, _index: u32, value: &[u8], _flags: u64, _taken: bool) -> Result<u64, MapError> {
+        match number(value, 0) {
+            0 => Err(MapError::Value { value: 0, why: "programs are numbered from 1", errno: EBADF }),
+            id => Ok(u64::from(id)),
+        }
+    }
+
+    fn change(&self, table: &Table, index: u32, word: u64) -> Result<u64, MapError> {
+        // A program that has no file is known to this process only, and kept by whoever compiled it.
+        self.references.change(word as u32, false, || Ok(table.set(index, word) as u32), |id| table.has(u64::from(id))).map(u64::from)
+    }
+}
