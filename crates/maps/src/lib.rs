@@ -29,7 +29,7 @@ mod xskmap;
 pub use def::MapDef;
 pub use dump::{CURSOR_LEN, Cursor, Iter, Take, Verdict};
 pub use error::{ENOTSUPP, MapError};
-pub use map::{Map, Walk};
+pub use map::{Map, ProgWalk};
 pub use map_in_map::{InnerMaps, InnerOpener, set_inner_opener};
 pub use references::drop_references;
 pub use ringbuf::Consumer;

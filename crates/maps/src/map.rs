@@ -30,7 +30,7 @@ pub struct Map {
 
 /// A program's walk through a map; the keys of arrays lie in it.
 #[derive(Debug, Default)]
-pub struct Walk {
+pub struct ProgWalk {
     at: Position,
     index: u32,
 }
@@ -371,7 +371,7 @@ impl Map {
     /// # Safety
     /// Slots as in [`Map::prog_lookup`].
     #[doc(alias = "bpf_for_each_map_elem")]
-    pub unsafe fn prog_next(&self, walk: &mut Walk) -> Option<(*const u8, *mut u8)> {
+    pub unsafe fn prog_next(&self, walk: &mut ProgWalk) -> Option<(*const u8, *mut u8)> {
         // SAFETY: the caller's duty.
         let e = unsafe { self.ops.prog_next(&mut walk.at) }?;
         walk.index = e.index;

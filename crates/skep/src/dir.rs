@@ -205,6 +205,17 @@ impl Dir {
     /// When a sub-directory cannot be read; a file that cannot be removed is left.
     pub fn collect(&self) -> Result<usize, DirError> {
         let mut removed = 0;
+        // A map that goes may have been all that kept others.
+        loop {
+            removed += self.collect_once()?;
+            if skep_maps::drop_references(&self.path).unwrap_or(0) == 0 {
+                return Ok(removed);
+            }
+        }
+    }
+
+    fn collect_once(&self) -> Result<usize, DirError> {
+        let mut removed = 0;
         for kind in Kind::ALL {
             if kind == Kind::Btf && !self.ids(Kind::Map)?.is_empty() {
                 continue;

@@ -158,20 +158,10 @@ impl<'a> Loader<'a> {
 
     fn create(&self, spec: &MapSpec, btf_id: u32) -> Result<LoadedMap, LoadError> {
         let err = |source| LoadError::Map { name: spec.name.clone(), source };
-        let def = MapDef {
-            map_type: spec.map_type,
-            key_size: spec.key_size,
-            value_size: spec.value_size,
-            max_entries: self.entries.get(&spec.name).copied().unwrap_or(spec.max_entries),
-            flags: spec.flags,
-            map_extra: spec.map_extra,
-            name: short_name(&spec.name),
-            btf_id,
-            key_type_id: spec.key_type_id,
-            value_type_id: spec.value_type_id,
-            spin_lock: None,
-            inner: None,
-        };
+        let mut def = definition(spec, btf_id);
+        if let Some(entries) = self.entries.get(&spec.name) {
+            def.max_entries = *entries;
+        }
         let id = self.dir.next_id(Kind::Map)?;
         let map = Map::create(&self.dir.kind(Kind::Map), id, &def).map_err(err)?;
         make_room(&map).map_err(err)?;
@@ -191,6 +181,24 @@ impl<'a> Loader<'a> {
 /// Shortens a name to what a map can be called: 15 characters of `[A-Za-z0-9_.]`.
 fn short_name(name: &str) -> String {
     name.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.')).take(15).collect()
+}
+
+/// Says what kind of map an object wants.
+fn definition(spec: &MapSpec, btf_id: u32) -> MapDef {
+    MapDef {
+        map_type: spec.map_type,
+        key_size: spec.key_size,
+        value_size: spec.value_size,
+        max_entries: spec.max_entries,
+        flags: spec.flags,
+        map_extra: spec.map_extra,
+        name: short_name(&spec.name),
+        btf_id,
+        key_type_id: spec.key_type_id,
+        value_type_id: spec.value_type_id,
+        spin_lock: None,
+        inner: spec.inner.as_ref().map(|inner| Box::new(definition(inner, 0))),
+    }
 }
 
 /// Creates a map that no object asked for.

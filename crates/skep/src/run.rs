@@ -45,6 +45,7 @@ pub(crate) fn control_word(map: &Map, word: u32) -> &AtomicU64 {
 /// # Errors
 /// When it uses an instruction or helper this process cannot provide.
 pub fn compile(program: &Program, maps: &[Arc<Map>]) -> Result<Code, CompileError> {
+    skep_maps::set_inner_opener(open_inner);
     let refs: Vec<MapRef> = maps.iter().map(map_ref).collect();
     let env = Env { maps: &refs, helper: &crate::helpers::implementation };
     // SAFETY: a `Program` holds only instructions the verifier accepted with these maps.
@@ -126,11 +127,23 @@ impl Running {
     }
 }
 
+/// Opens an inner map that another process put into a map of maps, when a program first looks it up: once for each, and the agent
+/// has a heap of its own.
+unsafe extern "C" fn open_inner(maps: *const skep_maps::InnerMaps, id: u32) {
+    unsafe extern "C" fn open(arg: *const (*const skep_maps::InnerMaps, u32)) {
+        // SAFETY: the pair below, and the table that the lookup is in.
+        unsafe { (*(*arg).0).open((*arg).1) };
+    }
+    let arg = (maps, id);
+    // SAFETY: saves what the traced function has in its vector registers around code that may use them.
+    unsafe { keep_vectors(open, &raw const arg) };
+}
+
 /// Calls `f` with all that XSAVE knows of the vector, mask and x87 state kept.
 ///
 /// # Safety
 /// `f` may be called with `arg` here.
-unsafe fn keep_vectors(f: unsafe extern "C" fn(*const Running), arg: *const Running) {
+unsafe fn keep_vectors<T>(f: unsafe extern "C" fn(*const T), arg: *const T) {
     // 4 KiB: more than any state component layout of today (AVX-512 ends at 2,696 bytes; AMX tiles are not saved, no code
     // here touches them).
     const MASK: u32 = 0xe7;
