@@ -63,7 +63,22 @@ const CRATES: &[(&str, Policy)] = &[
         ]),
     ),
     // The helpers are called by programs, with pointers; the agent and `run.rs` are the other end of hooks and of generated code.
-    ("crates/skep", Policy::Leaves(&["agent.rs", "clock.rs", "helpers/", "memory.rs", "packet.rs", "run.rs", "syscall.rs"])),
+    (
+        "crates/skep",
+        Policy::Leaves(&[
+            "agent.rs",
+            "clock.rs",
+            "helpers/",
+            "memory.rs",
+            "packet.rs",
+            "run.rs",
+            "syscall.rs",
+            "test_run/mod.rs",
+            "test_run/plain.rs",
+            "test_run/skb.rs",
+            "test_run/xdp.rs",
+        ]),
+    ),
     // A library that other people's programs load: all of it stands at the edge of C.
     ("crates/preload", Policy::Leaves(&["lib.rs", "signals.rs"])),
 ];

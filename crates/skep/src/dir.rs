@@ -233,6 +233,73 @@ impl Dir {
     }
 }
 
+/// A directory like the skep directory, for one process alone and gone with it: programs that are run outside of any target
+/// have their maps there, so that nobody else's slots and ids get mixed in.
+///
+/// It lies in `scratch/` of the skep directory and is removed on drop; what killed processes left, the next one removes.
+#[derive(Debug)]
+pub struct Scratch {
+    dir: Dir,
+    _lock: File,
+}
+
+impl Scratch {
+    /// Makes one in the skep directory that the environment asks for.
+    ///
+    /// # Errors
+    /// When one of the directories cannot be created or used.
+    pub fn create() -> Result<Self, DirError> {
+        Self::create_in(&Dir::create(&Dir::default_path())?)
+    }
+
+    /// Makes one in a skep directory.
+    ///
+    /// # Errors
+    /// As [`Scratch::create`].
+    pub fn create_in(parent: &Dir) -> Result<Self, DirError> {
+        let all = parent.path.join("scratch");
+        let builder = || {
+            let mut builder = std::fs::DirBuilder::new();
+            builder.mode(0o700).recursive(true);
+            builder
+        };
+        builder().create(&all).map_err(|e| io_err("create", &all, e))?;
+        // Held until the new directory has its own lock: nobody takes it for a left-over.
+        let guard = lock_file(&all.join("lock"))?;
+        flock(&guard, FlockOperation::LockExclusive).map_err(|e| io_err("lock", &all, e.into()))?;
+        for entry in std::fs::read_dir(&all).map_err(|e| io_err("list", &all, e))?.flatten() {
+            let path = entry.path();
+            let left =
+                path.is_dir() && lock_file(&path.join("lock")).is_ok_and(|f| flock(&f, FlockOperation::NonBlockingLockExclusive).is_ok());
+            if left {
+                drop(std::fs::remove_dir_all(&path));
+            }
+        }
+        let pid = std::process::id();
+        let path = (0..u32::MAX).map(|n| all.join(format!("{pid}.{n}"))).find(|path| !path.exists()).unwrap_or_else(|| all.join("none"));
+        let dir = Dir::create(&path)?;
+        let lock = lock_file(&path.join("lock"))?;
+        flock(&lock, FlockOperation::LockExclusive).map_err(|e| io_err("lock", &path, e.into()))?;
+        Ok(Self { dir, _lock: lock })
+    }
+
+    /// Returns the directory.
+    #[must_use]
+    pub fn dir(&self) -> &Dir {
+        &self.dir
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.dir.path));
+    }
+}
+
+fn lock_file(path: &Path) -> Result<File, DirError> {
+    File::options().write(true).create(true).truncate(false).mode(0o600).open(path).map_err(|e| io_err("open", path, e))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -278,6 +345,26 @@ mod tests {
         std::fs::hard_link(dir.object(Kind::Map, 2), path.join("pins/kept"))?;
         assert_eq!(dir.collect()?, 1);
         assert_eq!(dir.ids(Kind::Map)?, [1, 2]);
+        std::fs::remove_dir_all(&path)?;
+        Ok(())
+    }
+
+    #[test]
+    fn a_scratch_directory_goes_with_its_owner_or_by_the_next_one() -> Result<(), Box<dyn std::error::Error>> {
+        let path = temp("scratch");
+        let dir = Dir::create(&path)?;
+        let (one, two) = (Scratch::create_in(&dir)?, Scratch::create_in(&dir)?);
+        assert_ne!(one.dir().path(), two.dir().path());
+        let (mine, other) = (one.dir().path().to_owned(), two.dir().path().to_owned());
+        drop(two);
+        assert!(mine.is_dir() && !other.exists());
+        // What a killed process left: files, and a lock nobody holds.
+        let left = path.join("scratch/999.0");
+        std::fs::create_dir(&left)?;
+        std::fs::write(left.join("lock"), b"")?;
+        std::fs::write(left.join("rest"), b"x")?;
+        let three = Scratch::create_in(&dir)?;
+        assert!(!left.exists() && mine.is_dir() && three.dir().path().is_dir());
         std::fs::remove_dir_all(&path)?;
         Ok(())
     }

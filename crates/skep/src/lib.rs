@@ -8,6 +8,8 @@
 
 pub mod agent;
 mod clock;
+#[cfg(feature = "loader")]
+mod convert;
 pub mod dir;
 mod error;
 pub mod helpers;
@@ -23,6 +25,8 @@ pub mod prog;
 mod record;
 pub mod run;
 mod syscall;
+#[cfg(feature = "loader")]
+pub mod test_run;
 #[cfg(feature = "loader")]
 pub mod types;
 mod wire;

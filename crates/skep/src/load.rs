@@ -6,7 +6,7 @@ use std::sync::Arc;
 use skep_isa::{AttachType, MapFlags, MapType, ProgramType};
 use skep_maps::slots::FILE_NAME as SLOTS;
 use skep_maps::{Map, MapDef, MapError};
-use skep_object::{CoreTarget, LinkError, LinkOptions, MapSpec, Object};
+use skep_object::{CoreTarget, InnerValue, LinkError, LinkOptions, MapSpec, Object};
 use skep_verifier::Rejection;
 
 use crate::Error;
@@ -45,6 +45,12 @@ pub enum LoadError {
     /// The object holds nothing to load.
     #[error("the object has no programs")]
     NoPrograms,
+    /// The object has no such program.
+    #[error("the object has no program `{program}`")]
+    NoProgram {
+        /// What was asked for.
+        program: String,
+    },
 }
 
 impl From<crate::dir::DirError> for LoadError {
@@ -82,11 +88,33 @@ pub struct Loaded {
     pub maps: Vec<LoadedMap>,
 }
 
+impl Loaded {
+    /// Finds a program by name.
+    #[must_use]
+    pub fn program(&self, name: &str) -> Option<&LoadedProgram> {
+        self.programs.iter().find(|p| p.file.program.name == name)
+    }
+
+    /// Finds a map by its whole name.
+    #[must_use]
+    pub fn map(&self, name: &str) -> Option<&Arc<Map>> {
+        self.maps.iter().find(|m| m.name == name).map(|m| &m.map)
+    }
+
+    /// Lists the maps that a program refers to, in the order of its list.
+    #[must_use]
+    pub fn maps_of(&self, program: &LoadedProgram) -> Vec<Arc<Map>> {
+        let find = |id: &u32| self.maps.iter().find(|m| m.map.id() == *id).map(|m| Arc::clone(&m.map));
+        program.file.program.maps.iter().filter_map(find).collect()
+    }
+}
+
 /// Loads objects into a directory.
 #[derive(Debug)]
 pub struct Loader<'a> {
     dir: &'a Dir,
     entries: HashMap<String, u32>,
+    only: Option<Vec<String>>,
     target: Option<&'a CoreTarget>,
 }
 
@@ -94,7 +122,15 @@ impl<'a> Loader<'a> {
     /// Makes a loader for this directory.
     #[must_use]
     pub fn new(dir: &'a Dir) -> Self {
-        Self { dir, entries: HashMap::new(), target: None }
+        Self { dir, entries: HashMap::new(), only: None, target: None }
+    }
+
+    /// Loads this program, whether the object asks for it or not, and no others but those given here too and those that tail
+    /// calls may lead to from the beginning.
+    #[must_use]
+    pub fn only(mut self, program: &str) -> Self {
+        self.only.get_or_insert_default().push(program.to_owned());
+        self
     }
 
     /// Gives a map another number of entries than its definition (libbpf: `bpf_map__set_max_entries`).
@@ -121,7 +157,8 @@ impl<'a> Loader<'a> {
         let mut verified = Vec::new();
         let mut options = skep_verifier::Options::default();
         options.offered_only = true;
-        for (i, program) in object.programs.iter().enumerate().filter(|(_, p)| p.autoload) {
+        for i in self.wanted(object)? {
+            let Some(program) = object.programs.get(i) else { continue };
             let linked = object.link_with(i, &LinkOptions { target: self.target, ..LinkOptions::default() })?;
             let proof = skep_verifier::verify(&linked, &options).map_err(|r| LoadError::Rejected(Box::new(r)))?;
             if let Some(id) = proof.info().helpers.iter().find(|id| crate::helpers::implementation(**id).is_none()) {
@@ -148,12 +185,31 @@ impl<'a> Loader<'a> {
                 attach_type: proof.attach_type(),
                 maps: linked.maps.iter().filter_map(|m| maps.get(m.index)).map(|m| m.map.id()).collect(),
                 ctx_read: proof.info().max_ctx_read,
-                insns: proof.insns().to_vec(),
+                insns: crate::convert::convert(&proof),
             }
             .store(self.dir)?;
             programs.push(LoadedProgram { file, target: program.target.clone() });
         }
         Ok(Loaded { programs, maps })
+    }
+
+    /// Numbers of the programs to load.
+    fn wanted(&self, object: &Object) -> Result<Vec<usize>, LoadError> {
+        let Some(only) = &self.only else {
+            return Ok((0..object.programs.len()).filter(|i| object.programs.get(*i).is_some_and(|p| p.autoload)).collect());
+        };
+        let mut wanted: Vec<usize> = Vec::new();
+        for name in only {
+            wanted.push(object.program(name).ok_or_else(|| LoadError::NoProgram { program: name.clone() })?);
+        }
+        let first = object.maps.iter().flat_map(|m| &m.values).filter_map(|(_, v)| match v {
+            InnerValue::Program(name) => object.program(name),
+            InnerValue::Map(_) => None,
+        });
+        wanted.extend(first);
+        wanted.sort_unstable();
+        wanted.dedup();
+        Ok(wanted)
     }
 
     fn create(&self, spec: &MapSpec, btf_id: u32) -> Result<LoadedMap, LoadError> {

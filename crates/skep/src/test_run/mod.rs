@@ -1,0 +1,379 @@
+//! Runs programs outside any target, with the semantics of the kernel's `BPF_PROG_TEST_RUN` (net/bpf/test_run.c).
+//!
+//! A [`Runner`] is one program of a loaded object, ready to run in this process; [`Runner::test_run`] makes its context from
+//! [`Input`], runs it, and returns what the kernel would copy out, or fails with the errno the kernel would return.
+//!
+//! ```no_run
+//! use skep::load::Loader;
+//! use skep::test_run::{Engine, Input, Runner};
+//!
+//! let object = skep::object::Object::parse(&std::fs::read("filter.bpf.o")?)?;
+//! let scratch = skep::dir::Scratch::create()?;
+//! let loaded = Loader::new(scratch.dir()).only("drop_short").load(&object)?;
+//! let runner = Runner::new(scratch.dir(), &loaded, "drop_short", Engine::Jit)?;
+//! let done = runner.test_run(&Input::data(&[0; 64]))?;
+//! println!("retval {}, packet {:02x?}", done.retval, done.data_out);
+//! if let Some(counts) = loaded.map("counts") {
+//!     for element in counts.iter() {
+//!         println!("{:?}", element?);
+//!     }
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Where the kernel has no test run (kprobes, tracepoints, perf events) or calls functions of its own (fentry and its like),
+//! the context is what is given.
+
+mod interface;
+mod plain;
+mod skb;
+mod xdp;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use skep_isa::{MapType, ProgramType as P, ShapeKind};
+use skep_maps::{Map, SlotTable, slots};
+use skep_vm::{Code, CompileError, Env, MapRef, interp, tail};
+
+use crate::dir::Dir;
+use crate::load::Loaded;
+use crate::prog::Program;
+
+/// Tells how instructions are executed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Engine {
+    /// As machine code.
+    #[default]
+    Jit,
+    /// One by one.
+    Interp,
+}
+
+/// Says why a program cannot be made ready.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunnerError {
+    /// The object was loaded without it.
+    #[error("program `{program}` was not loaded")]
+    NotLoaded {
+        /// Which program.
+        program: String,
+    },
+    /// It cannot be compiled.
+    #[error("program `{program}` cannot be compiled: {source}")]
+    Compile {
+        /// Which program.
+        program: String,
+        /// Why.
+        source: CompileError,
+    },
+    /// It cannot be interpreted.
+    #[error("program `{program}` cannot be interpreted: {source}")]
+    Interp {
+        /// Which program.
+        program: String,
+        /// Why.
+        source: interp::RunError,
+    },
+    /// A tail call would lead to a program of another type.
+    #[error("a tail call leads from `{program}` ({from}) to `{to}`, which is {other}")]
+    TailType {
+        /// Which program.
+        program: String,
+        /// Its type.
+        from: P,
+        /// The program it leads to.
+        to: String,
+        /// The type of that.
+        other: P,
+    },
+    /// The table of slots cannot be used.
+    #[error(transparent)]
+    Slots(#[from] skep_maps::MapError),
+}
+
+/// The errno with which a run fails, as that of the kernel would.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{}", self.text())]
+pub struct Errno(pub i32);
+
+impl Errno {
+    const EIO: Self = Self(5);
+    const E2BIG: Self = Self(7);
+    const ENOMEM: Self = Self(12);
+    const EBUSY: Self = Self(16);
+    const ENODEV: Self = Self(19);
+    const EINVAL: Self = Self(22);
+    /// The kernel's own number for what it does not support; it does reach users.
+    pub const ENOTSUPP: Self = Self(524);
+
+    fn text(self) -> String {
+        match self {
+            Self::ENOTSUPP => "programs of this type cannot be run like this (errno 524)".to_owned(),
+            Self(n) => std::io::Error::from_raw_os_error(n).to_string(),
+        }
+    }
+}
+
+/// What a run is given.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    /// The packet, for programs that get one.
+    pub data: Option<&'a [u8]>,
+    /// The context: the UAPI structure of the program's type, or the words it gets.
+    pub ctx: Option<&'a [u8]>,
+    /// How often to run on the same context; 0 runs once.
+    pub repeat: u32,
+}
+
+impl<'a> Input<'a> {
+    /// Nothing at all.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { data: None, ctx: None, repeat: 0 }
+    }
+
+    /// A packet.
+    #[must_use]
+    pub fn data(data: &'a [u8]) -> Self {
+        Self { data: Some(data), ..Self::none() }
+    }
+
+    /// A context.
+    #[must_use]
+    pub fn ctx(ctx: &'a [u8]) -> Self {
+        Self { ctx: Some(ctx), ..Self::none() }
+    }
+}
+
+/// What a run leaves.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Outcome {
+    /// The lower half of r0, of the last run.
+    pub retval: u32,
+    /// Average time of one run.
+    pub duration_ns: u64,
+    /// The packet, for programs that get one.
+    pub data_out: Option<Vec<u8>>,
+    /// The context, where the kernel gives one back and one was given.
+    pub ctx_out: Option<Vec<u8>>,
+}
+
+enum Compiled {
+    Jit(Code),
+    Interp(interp::Program),
+}
+
+/// A program ready to run on the calling thread.
+pub struct Runner {
+    program: Program,
+    compiled: Compiled,
+    /// Bytes of the context that the program, or one that tail calls lead to, may touch.
+    ctx_size: usize,
+    /// The code has the addresses of these in it.
+    _maps: Vec<Arc<Map>>,
+    _tables: Vec<Arc<tail::Table>>,
+}
+
+impl std::fmt::Debug for Runner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Runner").field("program", &self.program.name).finish_non_exhaustive()
+    }
+}
+
+/// The maps of a loaded object as engines see them.
+struct Surroundings<'a> {
+    loaded: &'a Loaded,
+    /// For each program array, the table of what it leads to in this process.
+    tables: Vec<(u32, Arc<tail::Table>)>,
+}
+
+impl<'a> Surroundings<'a> {
+    fn new(loaded: &'a Loaded) -> Self {
+        let arrays = loaded.maps.iter().filter(|m| m.map.def().map_type == MapType::ProgArray);
+        let tables = arrays.map(|m| (m.map.id(), Arc::new(tail::Table::new(m.map.def().max_entries)))).collect();
+        Self { loaded, tables }
+    }
+
+    fn refs(&self, program: &Program) -> (Vec<Arc<Map>>, Vec<MapRef>) {
+        let find = |id: &u32| self.loaded.maps.iter().find(|m| m.map.id() == *id).map(|m| Arc::clone(&m.map));
+        let maps: Vec<Arc<Map>> = program.maps.iter().filter_map(find).collect();
+        let refs = maps.iter().map(|map| {
+            let mut r = crate::run::map_ref(map);
+            if let Some((_, table)) = self.tables.iter().find(|(id, _)| *id == map.id()) {
+                r.shape.kind = ShapeKind::ProgArray { targets: table.address() };
+            }
+            r
+        });
+        let refs = refs.collect();
+        (maps, refs)
+    }
+
+    fn compile(&self, program: &Program, engine: Engine) -> Result<Compiled, RunnerError> {
+        let (_, refs) = self.refs(program);
+        let env = Env { maps: &refs, helper: &crate::helpers::implementation };
+        let name = || program.name.clone();
+        match engine {
+            Engine::Jit => {
+                // SAFETY: a `Program` holds only instructions the verifier accepted with these maps, which live as long as the runner.
+                let code = unsafe { Code::compile(&program.insns, &env) };
+                code.map(Compiled::Jit).map_err(|source| RunnerError::Compile { program: name(), source })
+            }
+            Engine::Interp => {
+                let program = interp::Program::new(&program.insns, &env);
+                program.map(Compiled::Interp).map_err(|source| RunnerError::Interp { program: name(), source })
+            }
+        }
+    }
+
+    /// Fills the tables: each slot that names a loaded program leads to it.
+    fn fill(&self, from: &Program, engine: Engine) -> Result<(), RunnerError> {
+        for (id, table) in &self.tables {
+            let Some(array) = self.loaded.maps.iter().find(|m| m.map.id() == *id) else { continue };
+            for index in 0..array.map.def().max_entries {
+                let Ok(value) = array.map.lookup(&index.to_ne_bytes()) else { continue };
+                let Some(to) = value.first_chunk().map(|b| u32::from_ne_bytes(*b)).filter(|id| *id != 0) else { continue };
+                let known = self.tables.iter().find_map(|(_, t)| t.find(to));
+                let target = match known {
+                    Some(target) => target,
+                    None => {
+                        let Some(program) = self.loaded.programs.iter().find(|p| p.file.id == to) else { continue };
+                        let other = program.file.program.prog_type;
+                        if other != from.prog_type {
+                            let (program, to) = (from.name.clone(), program.file.program.name.clone());
+                            return Err(RunnerError::TailType { program, from: from.prog_type, to, other });
+                        }
+                        let (code, interp) = match self.compile(&program.file.program, engine)? {
+                            Compiled::Jit(code) => (Some(code), None),
+                            Compiled::Interp(program) => (None, Some(program)),
+                        };
+                        Arc::new(tail::Target::new(to, code, interp))
+                    }
+                };
+                table.set(index, &target);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Runner {
+    /// Makes a program of a loaded object ready. The directory is the one it was loaded into; this process counts as a user
+    /// of its slots from then on.
+    ///
+    /// # Errors
+    /// When the program was not loaded, or an engine cannot run it.
+    pub fn new(dir: &Dir, loaded: &Loaded, program: &str, engine: Engine) -> Result<Self, RunnerError> {
+        let found = loaded.program(program).ok_or_else(|| RunnerError::NotLoaded { program: program.to_owned() })?;
+        SlotTable::open_or_create(dir.path())?.install();
+        let around = Surroundings::new(loaded);
+        let compiled = around.compile(&found.file.program, engine)?;
+        around.fill(&found.file.program, engine)?;
+        let maps = loaded.maps.iter().map(|m| Arc::clone(&m.map)).collect();
+        let tables = around.tables.into_iter().map(|(_, t)| t).collect();
+        let ctx_size = loaded.programs.iter().map(|p| p.file.program.ctx_read as usize).max().unwrap_or(0);
+        Ok(Self { program: found.file.program.clone(), compiled, ctx_size, _maps: maps, _tables: tables })
+    }
+
+    /// Returns the program.
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Runs the program as `BPF_PROG_TEST_RUN` would.
+    ///
+    /// # Errors
+    /// With the errno that the kernel's call fails with; [`Errno::ENOTSUPP`] for types that have no test run.
+    #[doc(alias = "BPF_PROG_TEST_RUN")]
+    pub fn test_run(&self, input: &Input<'_>) -> Result<Outcome, Errno> {
+        match self.program.prog_type {
+            P::Xdp => xdp::test_run(self, input),
+            P::SocketFilter | P::SchedCls | P::SchedAct | P::CgroupSkb | P::LwtIn | P::LwtOut | P::LwtXmit => skb::test_run(self, input),
+            P::RawTracepoint => plain::raw_tracepoint(self, input),
+            P::Syscall => plain::syscall(self, input),
+            P::Tracing => plain::tracing(self, input),
+            P::Kprobe => plain::kprobe(self, input),
+            P::Tracepoint => plain::record(self, input),
+            P::PerfEvent => plain::perf_event(self, input),
+            _ => Err(Errno::ENOTSUPP),
+        }
+    }
+
+    /// Runs the program `repeat` times on one context; returns r0 of the last run and the average time.
+    ///
+    /// # Safety
+    /// `ctx` is the kind of context the program was verified for, with at least as many bytes as it reads.
+    unsafe fn run(&self, ctx: *mut u8, repeat: u32) -> Result<(u32, u64), Errno> {
+        let repeat = repeat.max(1);
+        let mut r0 = 0;
+        let started = Instant::now();
+        for _ in 0..repeat {
+            let entered = slots::enter();
+            if entered.is_refused() {
+                slots::exit(entered);
+                return Err(Errno::EBUSY);
+            }
+            let done = match &self.compiled {
+                // SAFETY: the caller's promise; the code was compiled from a verified program.
+                Compiled::Jit(code) => Ok(unsafe { code.entry()(ctx) }),
+                // SAFETY: as above.
+                Compiled::Interp(program) => unsafe { program.run([ctx as u64, 0, 0, 0, 0]) }.map_err(|_| Errno::EIO),
+            };
+            slots::exit(entered);
+            r0 = done?;
+        }
+        let ns = started.elapsed().as_nanos() / u128::from(repeat);
+        Ok((r0 as u32, u64::try_from(ns).unwrap_or(u64::MAX)))
+    }
+}
+
+/// Takes a context of at most `size` bytes: what is missing is zero, what is too much must be (`bpf_ctx_init`).
+fn context(ctx: &[u8], size: usize) -> Result<Vec<u8>, Errno> {
+    const PAGE: usize = 4096;
+    let (head, tail) = ctx.split_at(ctx.len().min(size));
+    if ctx.len() > PAGE || tail.iter().any(|b| *b != 0) {
+        return Err(Errno::E2BIG);
+    }
+    let mut out = head.to_vec();
+    out.resize(size, 0);
+    Ok(out)
+}
+
+/// Reads a 32-bit field.
+fn field(ctx: &[u8], off: u32) -> u32 {
+    let bytes = ctx.get(off as usize..).and_then(<[u8]>::first_chunk);
+    bytes.map_or(0, |b| u32::from_ne_bytes(*b))
+}
+
+/// Writes a 32-bit field.
+fn set_field(ctx: &mut [u8], off: u32, value: u32) {
+    if let Some(bytes) = ctx.get_mut(off as usize..).and_then(<[u8]>::first_chunk_mut) {
+        *bytes = value.to_ne_bytes();
+    }
+}
+
+/// Tells whether a part of a context is zero.
+fn is_zero(ctx: &[u8], from: u32, to: u32) -> bool {
+    ctx.get(from as usize..to as usize).is_some_and(|part| part.iter().all(|b| *b == 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_context_is_filled_up_and_must_not_be_too_long() {
+        assert_eq!(context(&[1, 2], 4), Ok(vec![1, 2, 0, 0]));
+        assert_eq!(context(&[1, 2, 0, 0, 0], 2), Ok(vec![1, 2]));
+        assert_eq!(context(&[1, 2, 3], 2), Err(Errno::E2BIG));
+        assert_eq!(context(&[0; 4097], 2), Err(Errno::E2BIG));
+    }
+
+    #[test]
+    fn an_errno_has_words() {
+        assert_eq!(Errno::EINVAL.to_string(), "Invalid argument (os error 22)");
+        assert!(Errno::ENOTSUPP.to_string().contains("524"));
+    }
+}

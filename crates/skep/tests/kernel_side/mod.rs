@@ -1,0 +1,107 @@
+//! The kernel's side: the same linked program and maps, loaded through bpf(2) and run by `BPF_PROG_TEST_RUN`.
+
+use super::cases::Case;
+use super::{Report, element, run_line};
+use skep::isa::{ProgramType as P, op};
+use skep::object::{Linked, Object};
+use skep_testkit::kernel::{Load, Map, MapSpec, Program, TestRun, with_maps};
+
+const PAGES: usize = 128 << 10;
+
+/// Makes all maps of an object.
+fn maps(object: &Object) -> Vec<Map> {
+    let create = |m: &skep::object::MapSpec| {
+        let spec = MapSpec {
+            map_type: m.map_type as u32,
+            key_size: m.key_size,
+            value_size: m.value_size,
+            max_entries: m.max_entries,
+            flags: m.flags.0 & !(1 << 10),
+        };
+        let map = Map::create(spec).unwrap_or_else(|e| panic!("{}: {e}", m.name));
+        if let Some(data) = &m.data {
+            let mut value = data.clone();
+            value.resize(m.value_size as usize, 0);
+            map.update(&0u32.to_ne_bytes(), &value, 0).unwrap();
+            if m.frozen {
+                map.freeze().unwrap();
+            }
+        }
+        map
+    };
+    object.maps.iter().map(create).collect()
+}
+
+fn load(linked: &Linked, maps: &[Map]) -> Program {
+    let used: Vec<&Map> = linked.maps.iter().map(|m| &maps[m.index]).collect();
+    let bytes: Vec<u8> = linked.insns.iter().flat_map(|i| i.to_bytes()).collect();
+    let insns = with_maps(&bytes, &used);
+    let callbacks = linked.insns.iter().any(|i| i.is_ld_imm64() && i.src() == op::PSEUDO_FUNC);
+    let starts: Vec<u32> = if callbacks { linked.subprogs.iter().map(|s| s.start as u32).collect() } else { Vec::new() };
+    let load = Load {
+        attach_type: linked.attach_type.map_or(0, |a| a as u32),
+        gpl: linked.gpl,
+        flags: if linked.sleepable { 1 << 4 } else { 0 } | if linked.section.starts_with("xdp.frags") { 1 << 5 } else { 0 },
+        functions: &starts,
+        log: true,
+        ..Load::new(linked.prog_type as u32, &insns)
+    };
+    Program::load(&load).unwrap_or_else(|e| panic!("{}: {e}", linked.name))
+}
+
+/// Runs every case in turn on one loaded object.
+pub fn run(object: &Object, program: &str, cases: &[Case]) -> Report {
+    let index = object.program(program).unwrap();
+    let linked = object.link(index).unwrap();
+    let maps = maps(object);
+    let loaded = load(&linked, &maps);
+    let mut others = Vec::new();
+    for (n, spec) in object.maps.iter().enumerate() {
+        for (slot, value) in &spec.values {
+            let fd = match value {
+                skep::object::InnerValue::Map(inner) => maps[*inner].fd(),
+                skep::object::InnerValue::Program(name) => {
+                    let other = load(&object.link(object.program(name).unwrap()).unwrap(), &maps);
+                    let fd = other.fd();
+                    others.push(other);
+                    fd
+                }
+            };
+            maps[n].update(&slot.to_ne_bytes(), &fd.to_ne_bytes(), 0).unwrap();
+        }
+    }
+    let packets = !matches!(linked.prog_type, P::Syscall | P::RawTracepoint);
+    let contexts = packets || linked.prog_type == P::SkLookup;
+    let mut out = String::new();
+    for case in cases {
+        let test = TestRun {
+            data_in: case.data.as_deref().unwrap_or_default(),
+            data_out: if packets { PAGES } else { 0 },
+            ctx_in: case.ctx.as_deref().unwrap_or_default(),
+            ctx_out: if contexts && case.ctx.is_some() { 256 } else { 0 },
+            repeat: case.repeat,
+            flags: 0,
+        };
+        match loaded.test_run(&test) {
+            Ok(ran) => {
+                let ctx = (case.ctx.is_some() && linked.prog_type != P::RawTracepoint).then_some(&*ran.ctx_out);
+                run_line(&mut out, &case.name, ran.retval, packets.then_some(&*ran.data_out), ctx);
+            }
+            Err(e) => out += &format!("{}: errno {}\n", case.name, e.raw_os_error().unwrap_or(0)),
+        }
+    }
+    for (spec, map) in object.maps.iter().zip(&maps).filter(|(s, _)| !s.is_global_data()) {
+        let mut lines = Vec::new();
+        let mut key = map.next_key(None).ok();
+        while let Some(k) = key {
+            if let Ok(value) = map.lookup(&k) {
+                let per_cpu = value.len() != spec.value_size as usize;
+                lines.push(element(&k, &value, spec.value_size as usize, per_cpu));
+            }
+            key = map.next_key(Some(&k)).ok();
+        }
+        lines.sort();
+        out += &format!("map {}: {}\n", spec.name, lines.join(" "));
+    }
+    out
+}
