@@ -44,6 +44,19 @@ Examples:
   skep run count.bpf.o --attach 'count=libc:*' -- sort /etc/services
   skep run slow.bpf.o --set min_ns=1000000 --set comm=sort -- ./app";
 
+const PROG_RUN_EXAMPLES: &str = "\
+One run for each input, in order, all on the same maps. What a context may say and what comes back
+is what BPF_PROG_TEST_RUN does: xdp programs take a packet and `struct xdp_md`, tc programs, socket
+filters and their like a packet and `struct __sk_buff`, raw tracepoints up to twelve argument words,
+syscall programs any bytes. Where the kernel has no such thing, the context is given as it is:
+`struct pt_regs` for kprobes and uprobes, arguments for fentry and its like.
+
+A run that the kernel would refuse has its errno in the result, and the exit status is 1.
+
+Examples:
+  skep prog run filter.bpf.o drop_short --data-in packet.bin --maps
+  skep prog run filter.bpf.o xdp --data-in a.bin --data-in b.bin --ctx-in md.bin --json";
+
 /// The eBPF subsystem outside the kernel.
 #[derive(Parser, Debug)]
 #[command(name = "skep", version, about, after_help = ENVIRONMENT, disable_help_subcommand = true, max_term_width = 100)]
@@ -122,6 +135,9 @@ pub enum ProgCommand {
         #[command(flatten)]
         format: JsonArgs,
     },
+    /// Run a program of an object file on given packets or contexts, as the kernel's BPF_PROG_TEST_RUN does
+    #[command(after_help = PROG_RUN_EXAMPLES)]
+    Run(ProgRunArgs),
     /// List loaded programs
     Show {
         /// Only this program
@@ -152,6 +168,47 @@ pub enum ProgCommand {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
+}
+
+/// How a program is run.
+#[derive(Args, Debug)]
+pub struct ProgRunArgs {
+    /// The object file
+    #[arg(value_name = "OBJECT")]
+    pub object: PathBuf,
+    /// The program: its function's name, or its section when no other program is in it
+    #[arg(value_name = "PROGRAM")]
+    pub program: String,
+    /// Run on the packet in FILE (`-`: stdin); may be given several times, for one run each
+    #[arg(long, value_name = "FILE")]
+    pub data_in: Vec<PathBuf>,
+    /// Run with the context in FILE; several go with the packets in order, one goes with all
+    #[arg(long, value_name = "FILE")]
+    pub ctx_in: Vec<PathBuf>,
+    /// Run this often on each input, without preparing it anew
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub repeat: u32,
+    /// What executes the instructions
+    #[arg(long, value_enum, default_value_t = EngineName::Jit)]
+    pub engine: EngineName,
+    /// Print what is in the maps after the last run
+    #[arg(long)]
+    pub maps: bool,
+    /// How the object is read
+    #[command(flatten)]
+    pub reading: ObjectArgs,
+    /// How the result looks
+    #[command(flatten)]
+    pub format: JsonArgs,
+}
+
+/// Names an engine.
+#[derive(ValueEnum, Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EngineName {
+    /// Machine code
+    Jit,
+    /// The interpreter
+    Interp,
 }
 
 /// What to do with maps.
