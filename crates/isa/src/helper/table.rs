@@ -245,8 +245,8 @@ pub(super) const HELPERS: &[Helper] = &[
     row(102, "sysctl_get_current_value", &[Ctx, UninitMem, Size], Integer, Only(&[P::CgroupSysctl])).refused(CGROUPS),
     row(103, "sysctl_get_new_value", &[Ctx, UninitMem, Size], Integer, Only(&[P::CgroupSysctl])).refused(CGROUPS),
     row(104, "sysctl_set_new_value", &[Ctx, Mem, Size], Integer, Only(&[P::CgroupSysctl])).refused(CGROUPS),
-    row(105, "strtol", &[Mem, Size, Anything, UninitLong], Integer, All).refused(NOT_YET),
-    row(106, "strtoul", &[Mem, Size, Anything, UninitLong], Integer, All).refused(NOT_YET),
+    row(105, "strtol", &[Mem, Size, Anything, UninitLong], Integer, All),
+    row(106, "strtoul", &[Mem, Size, Anything, UninitLong], Integer, All),
     row(
         107,
         "sk_storage_get",

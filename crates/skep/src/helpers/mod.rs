@@ -4,7 +4,9 @@
 //! uses no vector register and calls nothing outside the section `.text.skep_event`; a test reads the machine code.
 //! All others are called with the vector registers saved.
 
+mod format;
 mod map;
+mod number;
 mod print;
 mod probe;
 mod ringbuf;
@@ -22,6 +24,8 @@ pub(crate) use print::set_log;
 mod errno {
     pub const EFAULT: i64 = 14;
     pub const EINVAL: i64 = 22;
+    pub const ENOSPC: i64 = 28;
+    pub const ERANGE: i64 = 34;
     pub const EOPNOTSUPP: i64 = 95;
 }
 
@@ -55,6 +59,8 @@ static TABLE: &[Row] = &[
     row(15, task::get_current_uid_gid, SaveVectors),
     row(16, task::get_current_comm, SaveVectors),
     row(45, probe::read_str, SaveVectors),
+    row(105, number::strtol, Plain),
+    row(106, number::strtoul, Plain),
     row(112, probe::read, SaveVectors),
     row(113, probe::read, SaveVectors),
     row(114, probe::read_str, SaveVectors),
@@ -71,7 +77,7 @@ static TABLE: &[Row] = &[
     row(173, tracing::get_func_ip, LoadCtx(frame::IP)),
     row(174, tracing::get_attach_cookie, LoadCtx(frame::COOKIE)),
     row(177, print::trace_vprintk, SaveVectors),
-    row(182, print::strncmp, Plain),
+    row(182, number::strncmp, Plain),
     row(183, tracing::get_func_arg, Plain),
     row(184, tracing::get_func_ret, Plain),
     row(185, tracing::get_func_arg_cnt, LoadCtx(frame::NR_ARGS)),
