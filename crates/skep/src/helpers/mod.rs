@@ -7,6 +7,8 @@
 mod format;
 mod map;
 mod number;
+#[cfg(test)]
+mod oracle;
 mod print;
 mod probe;
 mod ringbuf;

@@ -116,3 +116,71 @@ pub(super) unsafe extern "C" fn strncmp(a: u64, size: u64, b: u64, _: u64, _: u6
     }
     0
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::helpers::oracle::{Numbers, Pair, call, words};
+
+    /// Texts that look like numbers, most of them.
+    fn text(n: &mut Numbers) -> Vec<u8> {
+        let pieces: &[&[u8]] = &[
+            b" ",
+            b"\t",
+            b"\x0b",
+            b"\xa0",
+            b"-",
+            b"+",
+            b"0",
+            b"0x",
+            b"0X",
+            b"1",
+            b"7",
+            b"8",
+            b"9",
+            b"a",
+            b"F",
+            b"g",
+            b"\0",
+            b"18446744073709551615",
+            b"9223372036854775808",
+            b"ffffffffffffffff",
+            b"1777777777777777777777",
+            b"000000000000000000000000000000000000000000000000000000000000",
+        ];
+        (0..n.below(6)).flat_map(|_| n.pick(pieces).iter().copied()).take(120).collect()
+    }
+
+    #[test]
+    fn numbers_are_read_as_the_kernel_reads_them() {
+        for helper in ["strtol", "strtoul"] {
+            // Result, number, length, flags, text.
+            let Some(pair) = Pair::new(&call(helper, &["at 32", "some 16 127", "word 24", "at 8"]), b"", 160) else { return };
+            let mut n = Numbers(1);
+            for _ in 0..3000 {
+                let text = text(&mut n);
+                let len = if n.below(4) == 0 { n.below(127) } else { text.len() };
+                let mut ctx = words(&[0, 0x55, len as u64, n.pick(&[0, 0, 8, 10, 16, 16, 10, 7, 36, 32, 1 << 40])]);
+                ctx.extend(&text);
+                ctx.resize(32 + 128, b'5');
+                pair.same(&ctx, &format!("{helper} {} {len}", text.escape_ascii()));
+            }
+        }
+    }
+
+    #[test]
+    fn strings_compare_as_in_the_kernel() {
+        for constant in [&b"skep\0"[..], b"\0", b"s\0kep\0", b"\xff\x01\0"] {
+            let Some(pair) = Pair::new(&call("strncmp", &["at 16", "some 8 15", "value 0"]), constant, 32) else { return };
+            for len in 1..16 {
+                for text in
+                    [&b"skep\0\0\0\0"[..], b"skeq\0\0\0\0", b"ske\0\0\0\0\0", b"skepskep", b"\0\0\0\0\0\0\0\0", b"\xff\x02\x80aaaaa"]
+                {
+                    let mut ctx = words(&[0, len]);
+                    ctx.extend(text);
+                    ctx.extend(text);
+                    pair.same(&ctx, &format!("{} {len} {}", text.escape_ascii(), constant.escape_ascii()));
+                }
+            }
+        }
+    }
+}

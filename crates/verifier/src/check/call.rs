@@ -339,39 +339,36 @@ fn full_name(h: &Helper) -> String {
     if h.id >= helper::KFUNC_BASE { h.name.to_owned() } else { format!("bpf_{}", h.name) }
 }
 
-/// Counts conversions of a kernel format string.
+/// Counts conversions of a kernel format string (kernel/bpf/helpers.c `bpf_bprintf_prepare`).
 fn count_conversions(text: &[u8]) -> Result<u32, Reason> {
     let bad = |what| Err(Reason::BadFormat { what });
-    if !text.is_ascii() {
-        return bad("not ASCII");
+    let space = |c: u8| matches!(c, b' ' | 9..=13);
+    let ends = |c: Option<&u8>| c.is_none_or(|c| space(*c) || c.is_ascii_punctuation());
+    if !text.iter().all(|c| c.is_ascii_graphic() || space(*c)) {
+        return bad("a character that cannot be printed");
     }
     let mut words = 0;
-    let mut rest = text.iter().copied().peekable();
-    while let Some(c) = rest.next() {
-        if c != b'%' {
+    let mut rest = text;
+    while let Some(at) = rest.iter().position(|c| *c == b'%') {
+        rest = &rest[at + 1..];
+        if let [b'%', after @ ..] = rest {
+            rest = after;
             continue;
         }
-        if rest.next_if_eq(&b'%').is_some() {
-            continue;
-        }
-        while rest.next_if(|c| matches!(c, b'0' | b'+' | b'-' | b' ')).is_some() {}
-        while rest.next_if(u8::is_ascii_digit).is_some() {}
-        match rest.peek() {
-            Some(b's' | b'c' | b'p') => {
-                let kind = rest.next();
-                if kind == Some(b'p') {
-                    while rest.next_if(u8::is_ascii_alphanumeric).is_some() {}
-                }
-            }
-            _ => {
-                for _ in 0..2 {
-                    rest.next_if_eq(&b'l');
-                }
-                if rest.next_if(|c| matches!(c, b'i' | b'd' | b'u' | b'x' | b'X')).is_none() {
-                    return bad("unknown conversion");
-                }
-            }
-        }
+        rest = &rest[rest.iter().take_while(|c| matches!(c, b'0' | b'+' | b'-' | b' ')).count()..];
+        rest = &rest[rest.iter().take_while(|c| c.is_ascii_digit()).count()..];
+        rest = match rest {
+            [b'p', after @ ..] if ends(after.first()) => after,
+            [b'p', b'k' | b'u', b's', after @ ..] if ends(after.first()) => after,
+            [b'p', b'K' | b'x' | b's' | b'S' | b'B', after @ ..] => after,
+            [b'p', b'i' | b'I', b'4' | b'6', after @ ..] => after,
+            [b's', after @ ..] if ends(after.first()) => after,
+            [b'c', after @ ..] => after,
+            [b'i' | b'd' | b'u' | b'x' | b'X', after @ ..]
+            | [b'l', b'i' | b'd' | b'u' | b'x' | b'X', after @ ..]
+            | [b'l', b'l', b'i' | b'd' | b'u' | b'x' | b'X', after @ ..] => after,
+            _ => return bad("unknown conversion"),
+        };
         words += 1;
         if words > 12 {
             return bad("more than 12 conversions");
