@@ -4,6 +4,7 @@
 //! else, and kills the reader when the file system is full. Holes are passed over: a function that was never called costs nothing.
 
 use std::io;
+use std::os::fd::OwnedFd;
 
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -23,6 +24,7 @@ pub fn each(map: &Map, count: u32, mut visit: impl FnMut(u32, &[u8])) -> io::Res
     let stride = u64::from(def.value_size).next_multiple_of(8).max(8);
     let slots = map.user_value_size() as u64 / stride;
     let ShapeKind::PercpuArray { slot_stride, .. } = map.shape().kind else { return Err(io::ErrorKind::Unsupported.into()) };
+    let file = map.file().reopen().map_err(io::Error::other)?;
     let count = u64::from(count.min(def.max_entries));
     let mut used: Vec<Vec<u8>> = Vec::new();
     let mut value = Vec::new();
@@ -32,8 +34,8 @@ pub fn each(map: &Map, count: u32, mut visit: impl FnMut(u32, &[u8])) -> io::Res
         used.clear();
         for slot in 0..slots {
             let at = slot * slot_stride + first * stride;
-            if next_data(map, at)? < at + entries * stride {
-                used.push(read(map, at, (entries * stride) as usize)?);
+            if next_data(&file, at)? < at + entries * stride {
+                used.push(read(&file, at, (entries * stride) as usize)?);
             }
         }
         let mut parts: Vec<_> = used.iter().map(|block| block.chunks_exact(stride as usize)).collect();
@@ -50,8 +52,8 @@ pub fn each(map: &Map, count: u32, mut visit: impl FnMut(u32, &[u8])) -> io::Res
 }
 
 /// Where the file has memory at or after `at`; the end of all numbers when it has none.
-fn next_data(map: &Map, at: u64) -> io::Result<u64> {
-    match rustix::fs::seek(map.file().fd(), SeekFrom::Data(at)) {
+fn next_data(file: &OwnedFd, at: u64) -> io::Result<u64> {
+    match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(found) => Ok(found),
         Err(Errno::NXIO) => Ok(u64::MAX),
         // A file system that does not know its holes.
@@ -61,11 +63,11 @@ fn next_data(map: &Map, at: u64) -> io::Result<u64> {
 }
 
 /// Reads `len` bytes; what the file does not have is 0.
-fn read(map: &Map, at: u64, len: usize) -> io::Result<Vec<u8>> {
+fn read(file: &OwnedFd, at: u64, len: usize) -> io::Result<Vec<u8>> {
     let mut out = vec![0; len];
     let mut done = 0;
     while let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) {
-        match rustix::io::pread(map.file().fd(), rest, at + done as u64) {
+        match rustix::io::pread(file, rest, at + done as u64) {
             Ok(0) => break,
             Ok(n) => done += n,
             Err(Errno::INTR) => {}
@@ -98,7 +100,7 @@ mod tests {
                 (0..map.user_value_size()).map(|i| if i % stride < size as usize { (i as u32 + index) as u8 } else { 0 }).collect();
             map.update(&u32::to_le_bytes(index), &value, 0)?;
         }
-        let blocks = || rustix::fs::fstat(map.file().fd()).map(|s| s.st_blocks);
+        let blocks = || rustix::fs::stat(map.file().path()).map(|s| s.st_blocks);
         let before = blocks()?;
         let mut all = Vec::new();
         each(&map, entries, |index, value| all.push((index, value.to_vec())))?;

@@ -35,6 +35,6 @@ pub use references::drop_references;
 pub use ringbuf::Consumer;
 pub use shm::object::{MAX_META, MAX_PAYLOAD, VERSION, remove_if_unused};
 pub use shm::spin;
-pub use shm::{Access, NewObject, ObjectError, ObjectFile, ObjectKind, Window};
+pub use shm::{Access, Hold, NewObject, ObjectError, ObjectFile, ObjectKind, Window};
 pub use slots::SlotTable;
 pub use types::map_types;

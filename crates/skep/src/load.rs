@@ -300,7 +300,7 @@ fn make_room(map: &Map) -> Result<(), MapError> {
     if len > SMALL {
         return Ok(());
     }
-    rustix::fs::fallocate(map.file().fd(), rustix::fs::FallocateFlags::empty(), 0, len).map_err(|e| {
+    rustix::fs::fallocate(map.file().reopen()?, rustix::fs::FallocateFlags::empty(), 0, len).map_err(|e| {
         let path = map.file().path().to_owned();
         skep_maps::ObjectError::Os { call: "fallocate", path, errno: e.raw_os_error() }.into()
     })

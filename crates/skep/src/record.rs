@@ -15,7 +15,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
+use skep_maps::Hold;
 
 use crate::wire::Writer;
 
@@ -153,11 +154,10 @@ fn record_at(bytes: &[u8], at: usize) -> Option<(u32, u32, &[u8])> {
     Some((word(8), word(4), payload))
 }
 
-/// An open record file. Holds the shared lock that marks the object as used.
+/// An open record file. Holds the shared lock that marks the object as used, and no descriptor.
 #[derive(Debug)]
 pub struct RecordFile {
-    file: File,
-    path: PathBuf,
+    hold: Hold,
     /// Complete records reach at least this far. They stay: nobody cuts off more than an incomplete one.
     known: AtomicU64,
 }
@@ -184,7 +184,7 @@ impl RecordFile {
             file.write_all(&bytes).map_err(err("write"))?;
             flock(&file, FlockOperation::LockShared).map_err(|e| err("lock")(e.into()))?;
             std::fs::hard_link(&temp, path).map_err(err("create"))?;
-            Ok(Self { file, path: path.to_owned(), known: AtomicU64::new(HEAD as u64) })
+            Self::new(&file, path)
         })();
         drop(std::fs::remove_file(&temp));
         done
@@ -210,22 +210,34 @@ impl RecordFile {
         if head[12..] != VERSION.to_le_bytes() {
             return Err(format("it was written by another version of skep"));
         }
-        Ok(Self { file, path: path.to_owned(), known: AtomicU64::new(HEAD as u64) })
+        Self::new(&file, path)
+    }
+
+    fn new(file: &File, path: &Path) -> Result<Self, RecordError> {
+        let hold =
+            Hold::new(file, path).map_err(|e| RecordError::Io { call: "map", path: path.to_owned(), source: io::Error::other(e) })?;
+        Ok(Self { hold, known: AtomicU64::new(HEAD as u64) })
+    }
+
+    /// Opens the file for as long as something is done with it.
+    fn file(&self) -> Result<File, RecordError> {
+        let fd = self.hold.open(OFlags::RDWR | OFlags::APPEND).map_err(|e| self.io("open")(e.into()))?;
+        Ok(fd.into())
     }
 
     fn io(&self, call: &'static str) -> impl Fn(io::Error) -> RecordError + '_ {
-        move |source| RecordError::Io { call, path: self.path.clone(), source }
+        move |source| RecordError::Io { call, path: self.hold.path().to_owned(), source }
     }
 
     /// Reads the complete records from a place where one begins.
-    fn read_from(&self, start: u64) -> Result<Records, RecordError> {
-        let len = self.file.metadata().map_err(self.io("read"))?.len().min(MAX_FILE);
+    fn read_from(&self, file: &File, start: u64) -> Result<Records, RecordError> {
+        let len = file.metadata().map_err(self.io("read"))?.len().min(MAX_FILE);
         // Zeroed memory comes from the system as it is; only what is read is touched.
         let mut bytes = vec![0; len.saturating_sub(start) as usize];
         let mut done = 0;
         while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
             // At a place of its own: a forked child shares the position in the file.
-            match self.file.read_at(rest, start + done as u64) {
+            match file.read_at(rest, start + done as u64) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -243,23 +255,23 @@ impl RecordFile {
     /// # Errors
     /// When the file cannot be read.
     pub fn read(&self) -> Result<Records, RecordError> {
-        self.read_from(HEAD as u64)
+        self.read_from(&self.file()?, HEAD as u64)
     }
 
     /// Keeps other writers out, until the result is dropped.
     fn lock(&self) -> Result<File, RecordError> {
-        let lock = File::open(self.path.parent().unwrap_or(Path::new("."))).map_err(self.io("open the directory of"))?;
+        let lock = File::open(self.hold.path().parent().unwrap_or(Path::new("."))).map_err(self.io("open the directory of"))?;
         flock(&lock, FlockOperation::LockExclusive).map_err(|e| self.io("lock")(e.into()))?;
         Ok(lock)
     }
 
     /// Writes records after the last complete one, which ends at `end`. The caller holds the lock.
-    fn write(&self, end: u64, batch: &Batch) -> Result<(), RecordError> {
+    fn write(&self, mut file: &File, end: u64, batch: &Batch) -> Result<(), RecordError> {
         if batch.bytes.is_empty() {
             return Ok(());
         }
-        self.file.set_len(end).map_err(self.io("write"))?;
-        (&self.file).write_all(&batch.bytes).map_err(self.io("write"))?;
+        file.set_len(end).map_err(self.io("write"))?;
+        file.write_all(&batch.bytes).map_err(self.io("write"))?;
         self.known.store(end + batch.bytes.len() as u64, Relaxed);
         Ok(())
     }
@@ -270,11 +282,12 @@ impl RecordFile {
     /// When the file cannot be locked, read or written.
     pub fn append(&self, batch: &Batch) -> Result<(), RecordError> {
         let _lock = self.lock()?;
-        let len = self.file.metadata().map_err(self.io("read"))?.len();
+        let file = self.file()?;
+        let len = file.metadata().map_err(self.io("read"))?.len();
         // A file that became shorter was not cut by a writer of ours: nothing is known of it.
         let start = Some(self.known.load(Relaxed)).filter(|known| *known <= len).unwrap_or(HEAD as u64);
-        let end = start + self.read_from(start)?.bytes.len() as u64;
-        self.write(end, batch)
+        let end = start + self.read_from(&file, start)?.bytes.len() as u64;
+        self.write(&file, end, batch)
     }
 
     /// Lets `make` see all records and appends what it adds, while no other writer can come between.
@@ -283,17 +296,18 @@ impl RecordFile {
     /// When the file cannot be locked, read or written, or `make` fails.
     pub fn append_with<T>(&self, make: impl FnOnce(&Records, &mut Batch) -> Result<T, RecordError>) -> Result<T, RecordError> {
         let _lock = self.lock()?;
-        let records = self.read()?;
+        let file = self.file()?;
+        let records = self.read_from(&file, HEAD as u64)?;
         let mut batch = Batch::default();
         let result = make(&records, &mut batch)?;
-        self.write((HEAD + records.bytes.len()) as u64, &batch)?;
+        self.write(&file, (HEAD + records.bytes.len()) as u64, &batch)?;
         Ok(result)
     }
 
     /// Wraps a decoding error with the file's name.
     #[must_use]
     pub fn damaged(&self, source: crate::wire::WireError) -> RecordError {
-        RecordError::Damaged { path: self.path.clone(), source }
+        RecordError::Damaged { path: self.hold.path().to_owned(), source }
     }
 }
 

@@ -14,6 +14,7 @@
 //! The file format is described byte by byte in `docs/shm-format.md`.
 
 pub(crate) mod copy;
+mod hold;
 pub(crate) mod lock;
 mod mapping;
 pub mod object;
@@ -25,6 +26,7 @@ pub(crate) mod tls;
 pub(crate) mod value;
 mod window;
 
+pub use hold::Hold;
 pub use mapping::Access;
 pub use object::{NewObject, ObjectError, ObjectFile, ObjectKind};
 pub use window::Window;

@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use rustix::fs::{self, AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::hold::Identity;
 use super::mapping::Mapping;
 use super::{Access, PAGE, Window, page_up, tls};
 
@@ -172,7 +173,7 @@ pub struct NewObject<'a> {
 /// shares it. See [`remove_if_unused`].
 #[derive(Debug)]
 pub struct ObjectFile {
-    fd: OwnedFd,
+    identity: Identity,
     path: PathBuf,
     kind: ObjectKind,
     id: u32,
@@ -218,11 +219,6 @@ fn lock_shared(fd: BorrowedFd<'_>, path: &Path) -> Result<(), ObjectError> {
     })
 }
 
-/// Moves a descriptor out of the low numbers that the program we live in may count on.
-fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
-    rustix::io::fcntl_dupfd_cloexec(&fd, 700).unwrap_or(fd)
-}
-
 impl ObjectFile {
     /// Makes the object file `dir/name` and opens it for reading and writing.
     ///
@@ -266,7 +262,7 @@ impl ObjectFile {
             let _ = fs::unlink(&temporary);
         }
         made?;
-        Self::map(out_of_the_way(fd), path, &page, Access::ReadWrite, None)
+        Self::map(&fd, path, &page, Access::ReadWrite, None)
     }
 
     /// Opens an object file of a kind.
@@ -342,11 +338,11 @@ impl ObjectFile {
         if mirror.is_some_and(|m| m >= payload_len || !m.is_multiple_of(PAGE) || !payload_len.is_multiple_of(PAGE)) {
             return Err(damaged("its payload cannot be mapped twice"));
         }
-        Self::map(out_of_the_way(fd), path.to_owned(), &page, access, mirror)
+        Self::map(&fd, path.to_owned(), &page, access, mirror)
     }
 
     /// Maps a file whose header was checked or just written.
-    fn map(fd: OwnedFd, path: PathBuf, page: &[u8], access: Access, mirror: Option<u64>) -> Result<Self, ObjectError> {
+    fn map(fd: &OwnedFd, path: PathBuf, page: &[u8], access: Access, mirror: Option<u64>) -> Result<Self, ObjectError> {
         tls::prepare()?;
         let damaged = |what| ObjectError::Damaged { path: path.clone(), what };
         let kind = ObjectKind::from_raw(u32::from_le_bytes(field(page, 12))).ok_or_else(|| damaged("unknown kind"))?;
@@ -355,6 +351,7 @@ impl ObjectFile {
         let meta = meta_of(page).ok_or_else(|| damaged("its description is too long"))?;
         let payload = Mapping::file(fd.as_fd(), 0, head_at as usize, mirror.map(|m| m as usize), access)?;
         let head = Mapping::file(fd.as_fd(), head_at, PAGE as usize, None, access)?;
+        let identity = Identity::of(fd).map_err(os("fstat", &path))?;
         Ok(Self {
             kind,
             id: u32::from_le_bytes(field(page, 32)),
@@ -365,7 +362,7 @@ impl ObjectFile {
             head: head.window(),
             _payload: payload,
             _head: head,
-            fd,
+            identity,
             path,
         })
     }
@@ -444,10 +441,13 @@ impl ObjectFile {
         self.head.writable()
     }
 
-    /// Lends the file descriptor.
-    #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    /// Opens the file once more, to read or change it by system calls. An object in use keeps no descriptor.
+    ///
+    /// # Errors
+    /// `ENOENT` when the file has no name any more, or another file has it.
+    pub fn reopen(&self) -> Result<OwnedFd, ObjectError> {
+        let flags = if self.writable() { OFlags::RDWR } else { OFlags::RDONLY };
+        self.identity.open(&self.path, flags).map_err(os("open", &self.path))
     }
 }
 
