@@ -54,6 +54,7 @@ const CRATES: &[(&str, Policy)] = &[
             "island.rs",
             "live.rs",
             "patch.rs",
+            "plans.rs",
             "signals.rs",
             "spot.rs",
             "stack.rs",

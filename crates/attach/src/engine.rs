@@ -7,12 +7,13 @@ use crate::hook::{Hook, Position};
 use crate::island::Builder;
 use crate::live;
 use crate::patch::{self, Change, Detour};
+use crate::plans::{Plans, Words};
 use crate::sites::{Function, Module};
 use crate::skip::{AttachError, Skip};
 use crate::spot::{PATCH, Shape, Spot, jump};
 use crate::stack::Follower;
 use crate::table::{self, Table};
-use crate::tramp::{self, Entry, Meta, Plan};
+use crate::tramp::{self, Entry, Meta};
 use std::cell::UnsafeCell;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -52,8 +53,8 @@ struct State {
     table: table::Writer,
     /// Functions reached through the table.
     called: usize,
+    plans: Plans,
     /// Taken out of use, perhaps still being read.
-    plans: Vec<Old<Plan>>,
     tables: Vec<Old<Table>>,
     left: live::Leftovers,
 }
@@ -84,6 +85,7 @@ struct Site {
     exit: u64,
     form: Form,
     entries: Vec<Entry>,
+    cookies: Words,
     twins: [u64; PATCH],
 }
 
@@ -159,7 +161,7 @@ impl Engine {
         state.last += 1;
         let id = state.last;
         let results = state.attach(id, targets, hooks);
-        if !state.plans.is_empty() || !state.tables.is_empty() {
+        if state.plans.any_old() || !state.tables.is_empty() {
             state.collect();
         }
         Attachment { id, results }
@@ -303,8 +305,7 @@ impl State {
             }
             if let Some(gone) = self.sites.remove(&addr) {
                 self.called -= usize::from(gone.spot.shape == Shape::Nop && gone.form == Form::Entry);
-                let old = gone.meta.publish(tramp::empty());
-                self.plans.extend((old != tramp::empty()).then_some(Old(old)));
+                self.plans.withdraw(gone.meta);
             }
         }
     }
@@ -412,7 +413,10 @@ impl State {
         }
         let exit = item.exit.map_or(0, |exit| builder.exit(meta, exit));
         meta.body.store(body, Ordering::Release);
-        self.sites.insert(f.addr, Site { text, spot, meta, entry, exit, form: Form::Plain, entries: Vec::new(), twins });
+        self.sites.insert(
+            f.addr,
+            Site { text, spot, meta, entry, exit, form: Form::Plain, entries: Vec::new(), cookies: Words::default(), twins },
+        );
         Ok(true)
     }
 
@@ -423,11 +427,7 @@ impl State {
             let Some(site) = self.sites.get_mut(addr) else { continue };
             let wants = site.entries.iter().any(|e| usize::from(e.hook.wants_args) > UNTYPED_ARGS);
             site.meta.wants.store(u32::from(wants), Ordering::Relaxed);
-            let plan = if site.entries.is_empty() { tramp::empty() } else { Plan::build(&site.entries) };
-            let old = site.meta.publish(plan);
-            if old != tramp::empty() {
-                self.plans.push(Old(old));
-            }
+            self.plans.publish(site.meta, &site.entries, &mut site.cookies);
         }
     }
 
@@ -498,10 +498,8 @@ impl State {
         if !guard::drain(1 << 16) {
             return false;
         }
-        for Old(plan) in self.plans.drain(..) {
-            // SAFETY: taken from its Meta by `publish`, and no thread that found it is still inside.
-            unsafe { Plan::free(plan) };
-        }
+        // SAFETY: no thread is inside hooks that found an old plan.
+        unsafe { self.plans.drained() };
         for Old(table) in self.tables.drain(..) {
             // SAFETY: taken out of use by `reserve`, and no thread that found it is still inside.
             unsafe { table::free(table) };

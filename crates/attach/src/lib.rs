@@ -42,6 +42,7 @@ mod hook;
 mod island;
 mod live;
 mod patch;
+mod plans;
 pub mod signals;
 pub mod sites;
 mod skip;

@@ -1,8 +1,11 @@
 //! The static trampolines and the memory they read: [`Meta`], [`Plan`], [`Slot`] and the site table.
 //!
-//! A plan is immutable. Changing what runs on a function means building another plan and storing its address in the function's
-//! [`Meta`]; threads that are walking the old one finish it, so it is freed only after [`crate::guard::drain`]. `Meta`s stay
-//! for ever: one for each function that was ever hooked.
+//! A plan is immutable. Changing what runs on a function means storing another plan's address in the function's [`Meta`];
+//! threads that are walking the old one finish it, so it is freed only after [`crate::guard::drain`]. `Meta`s stay for ever: one
+//! for each function that was ever hooked.
+//!
+//! Functions with the same hooks share a plan: ten thousand of them cost one, which stays in the nearest cache. What differs is
+//! the attach cookie, so that stands in a word of the `Meta`, and the slot says in which.
 
 use crate::frame::{Frame, MAX_SESSIONS};
 use crate::guard;
@@ -25,7 +28,12 @@ pub(crate) struct Meta {
     pub(crate) nr_args: AtomicU64,
     /// 1 when a hook wants arguments from the stack.
     pub(crate) wants: AtomicU32,
+    /// Attach cookies. A word belongs to one attachment, and to another only after a drain.
+    pub(crate) cookies: [AtomicU64; COOKIES],
 }
+
+/// Attachments of a function whose cookies have room in its [`Meta`]; with more, the function has a plan for itself.
+pub(crate) const COOKIES: usize = 3;
 
 /// One run of a hook on one function.
 #[repr(C)]
@@ -33,12 +41,15 @@ pub(crate) struct Meta {
 pub(crate) struct Slot {
     run: u64,
     data: u64,
-    cookie: u64,
-    pub(crate) missed: u64,
-    /// Number of the attachment.
-    pub(crate) seq: u64,
+    /// Where the attach cookie is, counted from the `Meta` (and around the end of the address space when it is `own_cookie`).
+    cookie_at: u64,
     /// Index of the session word, or -1.
     session: i64,
+    /// Number of the attachment.
+    pub(crate) seq: u64,
+    pub(crate) missed: u64,
+    /// The cookie, in a plan that belongs to one function.
+    own_cookie: u64,
 }
 
 /// What runs on a function: entry slots, modify-return slots, exit slots, right behind this head.
@@ -52,6 +63,8 @@ pub(crate) struct Plan {
     seq: u64,
     /// How many exit hooks want to run whatever happened at entry: all but those of sessions.
     exits: u64,
+    /// How many functions have it. Only the engine looks here, under its lock.
+    pub(crate) users: u64,
 }
 
 /// One hook on one function as the engine remembers it.
@@ -62,9 +75,19 @@ pub(crate) struct Entry {
     pub(crate) seq: u64,
 }
 
+/// Where the slots of a plan find their cookies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cookies<'a> {
+    /// In these words of any `Meta`, one for each entry: the plan can be shared.
+    Words(&'a [usize]),
+    /// In the slots: the plan is for this function only.
+    Own(&'static Meta),
+}
+
 impl Plan {
-    /// Builds a plan on the heap. `entries` are in the order of attaching; sessions beyond [`MAX_SESSIONS`] must not be there.
-    pub(crate) fn build(entries: &[Entry]) -> *mut Self {
+    /// Builds a plan on the heap, without users. `entries` are in the order of attaching; sessions beyond [`MAX_SESSIONS`] must not
+    /// be there.
+    pub(crate) fn build(entries: &[Entry], cookies: Cookies<'_>) -> *mut Self {
         let count = |f: fn(Position) -> bool| entries.iter().filter(|e| f(e.hook.position)).count();
         let entry = count(|p| matches!(p, Position::Entry | Position::Session));
         let modify = count(|p| p == Position::ModifyReturn);
@@ -80,28 +103,38 @@ impl Plan {
             exit_end: end(total),
             seq: entries.iter().map(|e| e.seq).max().unwrap_or(0),
             exits: count(|p| p == Position::Exit) as u64,
+            users: 0,
         };
         // SAFETY: `memory` is 8-aligned and has room for the head and `total` slots behind it, all of plain words.
         unsafe {
             memory.cast::<Self>().write(head);
             let slots = memory.byte_add(size_of::<Self>()).cast::<Slot>();
             let (mut at_entry, mut at_mod, mut at_exit, mut session) = (0, entry, entry + modify, 0);
-            for e in entries {
-                let slot = |session: i64| Slot {
-                    run: e.hook.run as usize as u64,
-                    data: e.hook.data as u64,
-                    cookie: e.cookie,
-                    missed: e.hook.missed as u64,
-                    seq: e.seq,
-                    session,
+            for (n, e) in entries.iter().enumerate() {
+                let add = |at: &mut usize, session: i64| {
+                    let to = slots.add(*at);
+                    *at += 1;
+                    let cookie_at = match cookies {
+                        Cookies::Words(words) => offset_of!(Meta, cookies) as u64 + 8 * words.get(n).copied().unwrap_or(0) as u64,
+                        Cookies::Own(meta) => (&raw const (*to).own_cookie as u64).wrapping_sub(std::ptr::from_ref(meta) as u64),
+                    };
+                    to.write(Slot {
+                        run: e.hook.run as usize as u64,
+                        data: e.hook.data as u64,
+                        cookie_at,
+                        session,
+                        seq: e.seq,
+                        missed: e.hook.missed as u64,
+                        own_cookie: e.cookie,
+                    });
                 };
                 match e.hook.position {
-                    Position::Entry => put(slots, &mut at_entry, slot(-1)),
-                    Position::ModifyReturn => put(slots, &mut at_mod, slot(-1)),
-                    Position::Exit => put(slots, &mut at_exit, slot(-1)),
+                    Position::Entry => add(&mut at_entry, -1),
+                    Position::ModifyReturn => add(&mut at_mod, -1),
+                    Position::Exit => add(&mut at_exit, -1),
                     Position::Session => {
-                        put(slots, &mut at_entry, slot(session));
-                        put(slots, &mut at_exit, slot(session));
+                        add(&mut at_entry, session);
+                        add(&mut at_exit, session);
                         session += 1;
                     }
                 }
@@ -124,20 +157,11 @@ impl Plan {
     }
 }
 
-/// # Safety
-///
-/// `slots` has room for `*at`.
-unsafe fn put(slots: *mut Slot, at: &mut usize, slot: Slot) {
-    // SAFETY: by the caller's promise.
-    unsafe { slots.add(*at).write(slot) };
-    *at += 1;
-}
-
 /// The most sessions a plan takes, re-exported next to what depends on it.
 pub(crate) const SESSIONS: usize = MAX_SESSIONS;
 
 const _: () = {
-    assert!(size_of::<Plan>() == 40 && size_of::<Slot>() == 48);
+    assert!(size_of::<Plan>() == 48 && size_of::<Slot>() == 56 && size_of::<Meta>() == 64);
     assert!(offset_of!(Slot, run) == 0 && offset_of!(Meta, plan) == 0 && offset_of!(Plan, entry_end) == 0);
     assert!(offset_of!(Frame, args) == 40 && offset_of!(Frame, rax) == 144 && offset_of!(Frame, rsp) == 216);
     assert!(size_of::<Frame>() == 272);
@@ -175,7 +199,7 @@ std::arch::global_asm!(
     PLAN_SLOTS = const size_of::<Plan>(),
     SLOT_RUN = const offset_of!(Slot, run),
     SLOT_DATA = const offset_of!(Slot, data),
-    SLOT_COOKIE = const offset_of!(Slot, cookie),
+    SLOT_COOKIE_AT = const offset_of!(Slot, cookie_at),
     SLOT_SEQ = const offset_of!(Slot, seq),
     SLOT_SESSION = const offset_of!(Slot, session),
     SLOT_SIZE = const size_of::<Slot>(),
@@ -233,6 +257,7 @@ impl Meta {
             body: AtomicU64::new(ip),
             nr_args: AtomicU64::new(nr_args),
             wants: AtomicU32::new(0),
+            cookies: [const { AtomicU64::new(0) }; COOKIES],
         }))
     }
 
@@ -246,5 +271,5 @@ impl Meta {
 pub(crate) fn empty() -> *mut Plan {
     use std::sync::OnceLock;
     static PLAN: OnceLock<usize> = OnceLock::new();
-    *PLAN.get_or_init(|| Plan::build(&[]) as usize) as *mut Plan
+    *PLAN.get_or_init(|| Plan::build(&[], Cookies::Words(&[])) as usize) as *mut Plan
 }

@@ -14,8 +14,8 @@ use crate::units;
 const BUCKETS: usize = 64;
 /// Bytes of one thread's `struct stat` before the histogram (`bpf/trace.bpf.c`).
 const HEAD_SIZE: usize = 72;
-/// Bytes of one thread's `struct stat`.
-pub const STAT_SIZE: usize = HEAD_SIZE + 4 * BUCKETS;
+/// Bytes of one thread's `struct stat`: with the histogram, and up to whole cache lines.
+pub const STAT_SIZE: usize = (HEAD_SIZE + 4 * BUCKETS).next_multiple_of(64);
 
 /// The statistics of one function over all threads.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,7 +47,8 @@ struct Thread<'a> {
 
 impl<'a> Thread<'a> {
     fn new(value: &'a [u8]) -> Self {
-        let (head, hist) = value.split_at(HEAD_SIZE);
+        let (head, rest) = value.split_at(HEAD_SIZE);
+        let hist = rest.get(..4 * BUCKETS).unwrap_or_default();
         let word = |i: usize| head.chunks_exact(8).nth(i).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
         // An untimed call's share of its caller may be more than it took: sums of self times may be below zero for a while.
         let own = word(8).cast_signed();
@@ -324,6 +325,7 @@ mod tests {
             buckets[*i] = *n;
         }
         out.extend(buckets.iter().flat_map(|n| n.to_le_bytes()));
+        out.resize(STAT_SIZE, 0);
         out
     }
 

@@ -311,16 +311,20 @@ impl Enter {
     }
 }
 
-/// Makes sure that the calling thread owns a slot while a program runs: three loads when it has one already.
+/// Tells whether the calling thread owns a slot already, so that [`enter`] and [`exit`] have nothing to do: three loads.
+#[inline(always)]
+#[must_use]
+pub fn is_entered() -> bool {
+    let generation = tls::generation();
+    generation != 0 && tls::get(Word::SlotGeneration) == generation
+}
+
+/// Makes sure that the calling thread owns a slot while a program runs.
 ///
 /// Safe on the event path. Every call is followed by [`exit`] with what it returned, also when refused.
 #[inline(always)]
 pub fn enter() -> Enter {
-    let generation = tls::generation();
-    if generation != 0 && tls::get(Word::SlotGeneration) == generation {
-        return OWNED;
-    }
-    enter_anew()
+    if is_entered() { OWNED } else { enter_anew() }
 }
 
 #[cold]

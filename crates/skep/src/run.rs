@@ -92,17 +92,20 @@ impl Running {
         unsafe { (*self.state).load(Relaxed) == control::ON }
     }
 
-    /// Takes the link's hooks out, once.
+    /// Takes the link's hooks out, once, and returns `otherwise`.
     #[cold]
     #[inline(never)]
-    fn leave(&self) {
+    extern "C" fn leave(&self, otherwise: u64) -> u64 {
         if !self.left.swap(true, Relaxed) {
             // SAFETY: saves what the traced function has in its vector registers around code that may use them.
             unsafe { keep_vectors(crate::agent::leave, std::ptr::from_ref(self)) };
         }
+        otherwise
     }
 
     /// Runs the program on a context, or returns `otherwise` when its link is off or the thread cannot have a slot.
+    ///
+    /// All calls are the last thing that is done, so that the usual way needs no frame and saves no register.
     ///
     /// # Safety
     /// `ctx` is the kind of context the program was verified for.
@@ -110,9 +113,20 @@ impl Running {
     unsafe fn run(&self, ctx: *mut u8, otherwise: u64) -> u64 {
         // SAFETY: the word lives as long as `_control`.
         if unsafe { (*self.state).load(Relaxed) } != control::ON {
-            self.leave();
-            return otherwise;
+            return self.leave(otherwise);
         }
+        if !slots::is_entered() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.run_with_slot(ctx, otherwise) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { (self.entry)(ctx) }
+    }
+
+    /// Runs the program on a thread that has no slot of its own.
+    #[cold]
+    #[inline(never)]
+    unsafe extern "C" fn run_with_slot(&self, ctx: *mut u8, otherwise: u64) -> u64 {
         let entered = slots::enter();
         if entered.is_refused() {
             // SAFETY: the word lives as long as `_control`.

@@ -85,7 +85,6 @@ skep_attach_block:
     mov rdx, [rbp+{MD_NR_ARGS}]
     mov [rsp+\f+24], rcx
     mov [rsp+\f+32], rdx
-    mov qword ptr [rsp+\f], 0
     mov qword ptr [rsp+\f+8], 0
 .endm
 
@@ -97,10 +96,11 @@ skep_attach_block:
     call skep_attach_copy
 .endm
 
-# One run: slot rbx.
+# One run: slot rbx, metadata rbp.
 .macro SKEP_RUN f
-    mov rax, [rbx+{SLOT_COOKIE}]
+    mov rax, [rbx+{SLOT_COOKIE_AT}]
     mov rsi, [rbx+{SLOT_DATA}]
+    mov rax, [rbp+rax]
     mov [rsp+\f+16], rax
     lea rdi, [rsp+\f+40]
     call qword ptr [rbx+{SLOT_RUN}]
@@ -199,6 +199,7 @@ skep_attach_copy:
     .endif
     mov r15, [rbp+{MD_PLAN}]
     SKEP_HEAD 0
+    mov qword ptr [rsp], 0
     cmp dword ptr [rbp+{MD_WANTS}], 0
     jne 7f
 4:  lea rbx, [r15+{PLAN_SLOTS}]
@@ -260,10 +261,6 @@ SKEP_ENTRY skep_attach_entry_site, 1
 1:  mov [r12], rsp
     mov r15, [rbp+{MD_PLAN}]
     SKEP_HEAD 8*\n
-    mov rcx, [rbp+{MD_BODY}]
-    mov rdx, [r15+{PLAN_SEQ}]
-    mov [rsp+8*\n+{X_BODY}], rcx
-    mov [rsp+8*\n+{X_SEQ}], rdx
     mov qword ptr [rsp+8*\n+{X_SESSIONS}], 0
     mov rax, rsp
     sub rax, [r12+{BLOCK_DEEP}]
@@ -281,20 +278,32 @@ SKEP_ENTRY skep_attach_entry_site, 1
     cmp rbx, r13
     je 5f
     .p2align 4
-3:  cmp qword ptr [rbx+{SLOT_SESSION}], 0
-    jns 24f
+3:  mov rax, [rbx+{SLOT_SESSION}]
+    test rax, rax
+    js 24f
+    # A session hook at entry: its word is zeroed, and whether it wants the return is kept with the attachment's number.
+    lea rcx, [rsp+8*\n+rax*8+{X_WORDS}]
+    mov qword ptr [rcx], 0
+    mov [rsp+8*\n], rcx
     SKEP_RUN 8*\n
+    cmp rax, 1
+    jne 25f
 4:  add rbx, {SLOT_SIZE}
     cmp rbx, r13
     jne 3b
 5:  mov r13, [r15+{PLAN_MOD_END}]
     cmp rbx, r13
     jne 26f
-6:  mov qword ptr [r12], 0
-    # Nothing will run at return: leave no frame behind.
-    mov rax, [rsp+8*\n+{X_SESSIONS}]
+6:  mov rax, [rsp+8*\n+{X_SESSIONS}]
+    mov rdx, [r15+{PLAN_SEQ}]
     or rax, [r15+{PLAN_EXITS}]
+    # From here on the plan may be freed.
+    mov qword ptr [r12], 0
+    # Nothing will run at return: leave no frame behind.
     jz 21f
+    mov rcx, [rbp+{MD_BODY}]
+    mov [rsp+8*\n+{X_SEQ}], rdx
+    mov [rsp+8*\n+{X_BODY}], rcx
     .if \n == 8
     lea rax, [rsp+8*\n+{XFRAME}+16]
     and eax, 4095
@@ -396,16 +405,10 @@ SKEP_ENTRY skep_attach_entry_site, 1
     .cfi_restore_state
 22: SKEP_STACK_ARGS 8*\n, 8*\n+{XFRAME}+16
     jmp 2b
-    # A session hook at entry: its word is zeroed, and whether it wants the return is kept with the attachment's number.
-24: mov rax, [rbx+{SLOT_SESSION}]
-    lea rcx, [rsp+8*\n+rax*8+{X_WORDS}]
-    mov qword ptr [rcx], 0
-    mov [rsp+8*\n], rcx
+24: mov qword ptr [rsp+8*\n], 0
     SKEP_RUN 8*\n
-    mov qword ptr [rsp+8*\n], 0
-    cmp rax, 1
-    je 4b
-    mov rcx, [rbx+{SLOT_SESSION}]
+    jmp 4b
+25: mov rcx, [rbx+{SLOT_SESSION}]
     mov rdx, [rbx+{SLOT_SEQ}]
     mov [rsp+8*\n+rcx*8+{X_IDS}], rdx
     # Through a register: the memory form with a register is microcode.
@@ -415,6 +418,7 @@ SKEP_ENTRY skep_attach_entry_site, 1
     jmp 4b
     # Hooks that may replace the function; the return value starts as 0.
 26: mov rcx, [rsp+8*\n+32]
+    mov qword ptr [rsp+8*\n], 0
     mov qword ptr [rsp+8*\n+rcx*8+40], 0
 27: SKEP_RUN 8*\n
     test rax, rax
@@ -474,7 +478,9 @@ SKEP_ENTRY skep_attach_entry_site, 1
     mov [r12+{BLOCK_TAILS}], rdx
     jmp 16b
     # The body is left out: rax is the return value, the rest as at entry.
-32: mov qword ptr [r12], 0
+32: mov rcx, [r15+{PLAN_SEQ}]
+    mov [rsp+8*\n+{X_SEQ}], rcx
+    mov qword ptr [r12], 0
     mov [rsp+8*\n+144], rax
     SKEP_RESTORE 8*\n
     xor edx, edx
