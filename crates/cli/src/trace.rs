@@ -180,13 +180,14 @@ fn note_losses(printer: Printer, missed: u64, lost: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::STAT_SIZE;
 
     /// The reader knows the layout of the program's statistics by heart.
     #[test]
     fn the_statistics_are_as_large_as_their_reader_thinks() -> std::result::Result<(), Box<dyn std::error::Error>> {
         let object = Object::parse(OBJECT)?;
         let stats = object.maps.iter().find(|m| m.name == "stats").ok_or("no map `stats`")?;
-        assert_eq!(stats.value_size as usize, crate::report::STAT_SIZE);
+        assert_eq!(stats.value_size as usize, STAT_SIZE);
         Ok(())
     }
 }

@@ -389,10 +389,10 @@ impl ObjectFile {
     pub(crate) fn full_path(&self) -> PathBuf {
         use std::os::fd::AsRawFd;
         use std::os::unix::ffi::OsStringExt;
-        let told = fs::readlink(format!("/proc/self/fd/{}", self.fd.as_raw_fd()), Vec::new());
+        let told = self.reopen().ok().and_then(|fd| fs::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new()).ok());
         match told {
-            Ok(path) => PathBuf::from(std::ffi::OsString::from_vec(path.into_bytes())),
-            Err(_) => std::fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone()),
+            Some(path) => PathBuf::from(std::ffi::OsString::from_vec(path.into_bytes())),
+            None => std::fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone()),
         }
     }
 
