@@ -23,6 +23,8 @@ pub struct Cfg {
     pub heads: Vec<bool>,
     /// Registers read before written, from each instruction on.
     pub live: Vec<RegSet>,
+    /// Functions that may move the packet, themselves or by what they call.
+    pub moves_packet: Vec<bool>,
 }
 
 impl Cfg {
@@ -37,10 +39,17 @@ impl Cfg {
         }
         let second = check_forms(prog)?;
         let funcs = find_funcs(prog, &second)?;
-        let mut cfg = Self { funcs, prune: vec![false; insns.len()], heads: vec![false; insns.len()], live: vec![0; insns.len()] };
+        let mut cfg = Self {
+            funcs,
+            prune: vec![false; insns.len()],
+            heads: vec![false; insns.len()],
+            live: vec![0; insns.len()],
+            moves_packet: Vec::new(),
+        };
         cfg.check_jumps(insns, &second)?;
         cfg.check_reach(insns, &second)?;
         cfg.find_live(insns);
+        cfg.find_packet_moves(insns);
         Ok(cfg)
     }
 
@@ -102,6 +111,22 @@ impl Cfg {
         match (0..insns.len()).find(|i| !seen[*i] && !second[*i]) {
             Some(insn) => Err((insn, Reason::Unreachable { insn })),
             None => Ok(()),
+        }
+    }
+
+    fn find_packet_moves(&mut self, insns: &[Insn]) {
+        let moves = |i: &Insn| i.is_helper_call() && helper::by_id(i.imm as u32).is_some_and(|h| h.moves_packet);
+        self.moves_packet = vec![false; self.funcs.len()];
+        for (at, _) in insns.iter().enumerate().filter(|(_, i)| moves(i)) {
+            let f = self.func_of(at);
+            self.moves_packet[f] = true;
+        }
+        let edges = call_edges(insns, self);
+        // At most as many rounds as there are functions in a chain.
+        for _ in 0..=op::MAX_CALL_FRAMES {
+            for (from, to) in &edges {
+                self.moves_packet[*from] |= self.moves_packet[*to];
+            }
         }
     }
 

@@ -129,7 +129,7 @@ fn reg_covers(old: &Reg, cur: &Reg, ids: &mut Ids, flow: &Flow, how: How) -> boo
     if old.is_scalar() {
         return (how == How::Enough && !flow.is_precise(old.node)) || (old.val.covers(&cur.val) && ids.at_least(old, cur));
     }
-    let id_matters = old.nullable || old.kind.is_packet();
+    let id_matters = old.nullable || old.kind.is_packet() || matches!(old.kind, Kind::Value(_) | Kind::Local(_));
     old.off == cur.off
         && old.val.covers(&cur.val)
         && old.range <= cur.range

@@ -19,6 +19,7 @@
 pub mod cfg;
 mod check;
 pub mod compare;
+pub mod fields;
 pub mod flow;
 mod log;
 pub mod prune;
@@ -33,8 +34,9 @@ pub mod tnum;
 pub use reject::{Reason, Rejection, Step};
 
 use skep_isa::{AttachType, HelperId, Insn, ProgramType};
-use skep_object::Linked;
+use skep_object::{Btf, Linked};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Settings of [`verify`].
 #[derive(Clone, Debug)]
@@ -53,6 +55,8 @@ pub struct Options {
     /// Refuse helpers that cannot be called here ([`Helper::refused`](skep_isa::Helper::refused)), not only those that the kernel does
     /// not have: for programs that will run, not only be judged.
     pub offered_only: bool,
+    /// Types of the kernel or program that tracing programs look into; without them its objects are numbers.
+    pub target: Option<Arc<Btf>>,
 }
 
 /// Tells how eagerly paths are ended at states that were walked before.
@@ -78,6 +82,7 @@ impl Default for Options {
             allow_uninit_stack: false,
             prune: Prune::Usual,
             offered_only: false,
+            target: None,
         }
     }
 }

@@ -103,6 +103,34 @@ pub enum Reason {
     ReadOnlyMap { size: u32, off: i64, access: u32 },
     #[error("write into map forbidden")]
     ReadOnlyMapUpdate,
+    #[error("cannot update sockmap in this context")]
+    SockmapUpdate,
+    #[error("get_local_storage() doesn't support non-zero flags")]
+    StorageFlags,
+    #[error("LD_ABS is only allowed in functions that return 'int'.")]
+    PacketLoadInVoid,
+    #[error("exception callbacks are not supported by skep yet")]
+    ExceptionCallback,
+    #[error("R{reg} doesn't have constant offset. {field} has to be at the constant offset")]
+    VariableField { reg: u8, field: &'static str },
+    #[error("map '{map}' has to have BTF in order to use {field}")]
+    NoFieldTypes { map: String, field: &'static str },
+    #[error("map '{map}' has no valid {field}")]
+    NoSuchField { map: String, field: &'static str },
+    #[error("off {off} doesn't point to 'struct {field}' that is at {at}")]
+    NotAtField { field: &'static str, off: i64, at: u32 },
+    #[error("Locking two bpf_spin_locks are not allowed")]
+    TwoLocks,
+    #[error("bpf_spin_unlock without taking a lock")]
+    NotLocked,
+    #[error("bpf_spin_unlock of different lock")]
+    OtherLock,
+    #[error("{field} cannot be accessed {how}")]
+    FieldAccess { field: &'static str, how: &'static str },
+    #[error("kptr access {what}")]
+    KptrAccess { what: &'static str },
+    #[error("{progs} progs cannot use {field} yet")]
+    FieldInProgram { progs: &'static str, field: &'static str },
     #[error("read from map forbidden, value_size={size} off={off} size={access}")]
     WriteOnlyMap { size: u32, off: i64, access: u32 },
     #[error("invalid bpf_context access off={off} size={size}")]
@@ -193,6 +221,19 @@ pub enum Reason {
     NoPacketLoads,
     #[error("at the time of BPF_LD_ABS|IND R6 != pointer to skb")]
     NoSkb,
+
+    #[error("Global function {name}() doesn't return scalar. Only those are supported.")]
+    GlobalReturns { name: String },
+    #[error("Global function {name}() with {count} > 5 args. Buggy compiler.")]
+    GlobalParams { name: String, count: usize },
+    #[error("Arg#{arg} type {what} in {name}() is not supported yet.")]
+    GlobalParam { name: String, arg: u32, what: String },
+    #[error("Caller passes invalid args into func#{func} ('{name}')")]
+    GlobalArguments { func: usize, name: String },
+    #[error("global function calls are not allowed while holding a lock, use static function instead")]
+    GlobalUnderLock,
+    #[error("At subprogram exit the register R0 is not a scalar value ({found})")]
+    GlobalReturn { found: String },
 
     // The end.
     #[error("Unreleased reference id={id} alloc_insn={insn}")]

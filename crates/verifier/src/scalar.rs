@@ -126,6 +126,12 @@ impl Scalar {
         Self { r64: Range64::unsigned(min, max), ..Self::UNKNOWN }.tidy()
     }
 
+    /// All numbers from `min` to `max`, signed.
+    #[must_use]
+    pub fn signed_between(min: i64, max: i64) -> Self {
+        Self { r64: Range64::signed(min, max), ..Self::UNKNOWN }.tidy()
+    }
+
     /// Any sign-extended number of `bytes` bytes.
     #[must_use]
     pub fn signed_of_size(bytes: u32) -> Self {

@@ -123,7 +123,8 @@ impl State {
     }
 
     /// Settles whether nullable pointers of one id are NULL.
-    pub fn settle_null(&mut self, id: Id, null: bool) {
+    /// `keep` tells which kinds go on to need the id: two values of a map have two locks.
+    pub fn settle_null(&mut self, id: Id, null: bool, keep: impl Fn(Kind) -> bool) {
         if null {
             // A reservation that failed needs no release.
             self.refs.retain(|r| r.id != id);
@@ -134,7 +135,9 @@ impl State {
                     *r = Reg::constant(0);
                 } else {
                     r.nullable = false;
-                    r.id = 0;
+                    if !keep(r.kind) {
+                        r.id = 0;
+                    }
                 }
             }
         });
@@ -157,6 +160,9 @@ impl State {
 pub fn narrow(state: &mut State, was: &Reg, val: Scalar, mut each: impl FnMut(&mut Reg)) {
     state.each(|r| {
         if !r.is_scalar() || r.id != was.id {
+            return;
+        }
+        if r.low && !(was.low && r.delta == was.delta) {
             return;
         }
         let apart = i64::from(r.delta) - i64::from(was.delta);

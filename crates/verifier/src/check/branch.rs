@@ -2,7 +2,7 @@
 
 use super::{Next, Walk};
 use crate::cfg;
-use crate::reg::{Flags, Kind, Reg};
+use crate::reg::{Flags, Id, Kind, Reg};
 use crate::reject::Reason;
 use crate::scalar::Cmp;
 use crate::state::State;
@@ -39,7 +39,8 @@ impl Walk<'_> {
         let b = if i.code & op::X != 0 { self.read(i.src())? } else { Reg::constant(i.imm as i64 as u64) };
         let cmp = comparison(i);
         if !(a.is_scalar() && b.is_scalar()) {
-            return Ok(Some(self.compare_pointers(&a, &b, cmp, is32, next, to)));
+            let constant = i.code & op::X == 0;
+            return Ok(Some(self.compare_pointers((&a, &b), constant, cmp, is32, next, to)));
         }
         let same = i.code & op::X != 0 && (i.dst() == i.src() || (a.id != 0 && (a.id, a.delta, a.low) == (b.id, b.delta, b.low)));
         let yes = if same && !reflexive(cmp, &a, is32) { None } else { a.val.assume(cmp, b.val, is32) };
@@ -91,7 +92,7 @@ impl Walk<'_> {
     }
 
     /// Comparisons with a pointer on at least one side.
-    fn compare_pointers(&mut self, a: &Reg, b: &Reg, cmp: Cmp, is32: bool, next: usize, to: usize) -> usize {
+    fn compare_pointers(&mut self, (a, b): (&Reg, &Reg), constant: bool, cmp: Cmp, is32: bool, next: usize, to: usize) -> usize {
         let equality = matches!(cmp, Cmp::Eq | Cmp::Ne) && !is32;
         let (if_equal, if_not) = if cmp == Cmp::Eq { (to, next) } else { (next, to) };
         if equality {
@@ -104,10 +105,11 @@ impl Walk<'_> {
             };
             if let Some((p, zero)) = against_null {
                 self.flow.mark(zero.node);
-                if p.nullable && p.off == 0 {
+                // The kernel learns from a comparison with the constant only.
+                if constant && p.nullable && p.off == 0 {
                     let mut null = self.state.clone();
-                    null.settle_null(p.id, true);
-                    self.state.settle_null(p.id, false);
+                    null.settle_null(p.id, true, |_| false);
+                    self.settle_not_null(p.id);
                     // Walk the way with the memory first: errors there are the interesting ones.
                     self.fork(null, if_equal);
                     return if_not;
@@ -119,8 +121,9 @@ impl Walk<'_> {
             // Equal to a pointer that is not NULL: not NULL.
             for (p, q) in [(a, b), (b, a)] {
                 if p.nullable && p.off == 0 && never_null(q) {
-                    let mut equal = self.state.clone();
-                    equal.settle_null(p.id, false);
+                    let other = self.state.clone();
+                    self.settle_not_null(p.id);
+                    let equal = std::mem::replace(&mut self.state, other);
                     self.fork(equal, if_equal);
                     return if_not;
                 }
@@ -131,6 +134,12 @@ impl Walk<'_> {
         }
         self.fork(self.state.clone(), to);
         next
+    }
+
+    fn settle_not_null(&mut self, id: Id) {
+        let mut state = std::mem::take(&mut self.state);
+        state.settle_null(id, false, |k| self.may_hold_lock(k));
+        self.state = state;
     }
 
     /// `data + n > data_end` and its kin: proves bytes to be inside the packet.

@@ -1,11 +1,15 @@
 //! Helper calls: every argument against the helper's row in [`skep_isa::helper`], then the result.
 
 use super::Walk;
+use super::mem::INNER;
 use super::mem::{Access, pristine};
-use crate::reg::{Kind, Reg};
+use crate::reg::{Flags, Id, Kind, Reg};
 use crate::reject::Reason;
+use crate::scalar::Scalar;
 use crate::state::Reference;
-use skep_isa::{ArgType, AttachType as A, Helper, Insn, MapFlags, MapType, RetType, helper};
+use skep_isa::ProgramType as P;
+use skep_isa::map::Lookup;
+use skep_isa::{ArgType, AttachType as A, Helper, HelperId, Insn, MapFlags, MapType, RetType, helper};
 
 /// Sizes beyond this are refused (include/linux/bpf_verifier.h `BPF_MAX_VAR_SIZ`).
 const MAX_SIZE: u64 = 1 << 29;
@@ -15,7 +19,11 @@ const MAX_SIZE: u64 = 1 << 29;
 struct Call {
     map: Option<u32>,
     alloc: u32,
+    /// Most bytes of the memory written.
+    size: Option<u32>,
     release: Option<u32>,
+    /// The reference that an argument rests on: results made from it rest on it too.
+    reference: Id,
     format: Option<(u8, Reg, u32)>,
 }
 
@@ -27,7 +35,12 @@ impl Walk<'_> {
         if let (true, Some(why)) = (self.opts.offered_only, h.refused) {
             return Err(Reason::NotOffered { name: full_name(h), id, why });
         }
-        check_known(h)?;
+        if self.state.lock.is_some() && id != SPIN_UNLOCK && id != SPIN_LOCK && id != KPTR_XCHG {
+            return Err(Reason::CallUnderLock);
+        }
+        if id == TAIL_CALL {
+            self.check_nothing_held("tail_call")?;
+        }
         let mut call = Call::default();
         for (n, arg) in h.args.iter().enumerate() {
             self.argument(h, n as u8 + 1, *arg, &mut call)?;
@@ -44,6 +57,11 @@ impl Walk<'_> {
             self.state.set(r, Reg::UNINIT);
         }
         self.result(h, &call);
+        if let (GET_STACK | GET_TASK_STACK | 45 | 114 | 115, Some(size)) = (id, call.size) {
+            // Bytes written, or an error number.
+            let r0 = Scalar::UNKNOWN.meet(Scalar::signed_between(-4095, i64::from(size))).unwrap_or(Scalar::UNKNOWN);
+            self.state.set(0, Reg::scalar(r0));
+        }
         Ok(())
     }
 
@@ -96,9 +114,10 @@ impl Walk<'_> {
         }
         let r = self.read(reg)?;
         match arg {
+            ArgType::Anything if h.id == GET_LOCAL_STORAGE && !r.is_zero() => Err(Reason::StorageFlags),
             ArgType::Anything => Ok(()),
             ArgType::ConstMapPtr => {
-                let Kind::Map(map) = r.kind else { return Err(wrong(reg, &r, "map_ptr")) };
+                let (Kind::Map(map), false) = (r.kind, r.nullable) else { return Err(wrong(reg, &r, "map_ptr")) };
                 self.check_map(h, map)?;
                 call.map = Some(map);
                 Ok(())
@@ -106,6 +125,9 @@ impl Walk<'_> {
             ArgType::MapKey => {
                 let size = self.call_spec(call).map_or(0, |m| m.key_size);
                 self.memory(h, reg, &r, size, Access::Read)
+            }
+            ArgType::MapValue if self.call_spec(call).is_some_and(|m| matches!(m.map_type, MapType::Sockmap | MapType::Sockhash)) => {
+                self.argument(h, reg, ArgType::SockCommon, call)
             }
             ArgType::MapValue => {
                 let size = self.call_spec(call).map_or(0, |m| m.value_size);
@@ -124,6 +146,39 @@ impl Walk<'_> {
                 self.memory(h, reg, &r, size, Access::Read)?;
                 self.memory(h, reg, &r, size, Access::Write)
             }
+            ArgType::MapValueOrNull if r.is_zero() => {
+                self.flow.mark(r.node);
+                Ok(())
+            }
+            ArgType::MapValueOrNull => {
+                let size = self.call_spec(call).map_or(0, |m| m.value_size);
+                self.memory(h, reg, &r, size, Access::Read)
+            }
+            ArgType::SockCommon | ArgType::SockRelease => {
+                let fits = match (h.id, r.kind) {
+                    // `struct bpf_sock *` itself, not what the kernel knows to be one.
+                    (FULLSOCK | TCP_SOCK | LISTENER, Kind::XdpSock) => true,
+                    (_, k) => matches!(k, Kind::SockCommon | Kind::Socket | Kind::TcpSock),
+                };
+                if (!fits && !self.is_trusted_sock(&r)) || r.nullable {
+                    return Err(wrong(reg, &r, "sock_common, sock, tcp_sock, xdp_sock, trusted_ptr_"));
+                }
+                pristine(reg, &r, "sock")?;
+                if arg == ArgType::SockRelease {
+                    if !self.state.refs.iter().any(|held| held.id == r.reference) {
+                        return Err(Reason::NotReferenced { reg });
+                    }
+                    call.release = Some(r.reference);
+                }
+                call.reference = r.reference;
+                Ok(())
+            }
+            ArgType::SpinLock => self.spin_lock(reg, &r, h.id == SPIN_LOCK),
+            ArgType::BtfId(_) | ArgType::BtfIdOrNull(_) if h.id == KPTR_XCHG => {
+                Err(Reason::Unsupported { what: "this kind of helper argument" })
+            }
+            ArgType::BtfIdOrNull(_) if r.is_zero() => Ok(()),
+            ArgType::BtfId(name) | ArgType::BtfIdOrNull(name) => self.kernel_object(reg, &r, name),
             // Checked with their sizes.
             ArgType::Mem | ArgType::MemWrite | ArgType::UninitMem => {
                 if r.is_scalar() || r.nullable {
@@ -178,7 +233,6 @@ impl Walk<'_> {
                 self.flow.mark(r.node);
                 if matches!(r.kind, Kind::Stack(_)) || r.is_zero() { Ok(()) } else { Err(wrong(reg, &r, "fp")) }
             }
-            ArgType::SpinLock => Err(Reason::Unsupported { what: "this kind of helper argument" }),
             _ => Err(Reason::Unsupported { what: "this kind of helper argument" }),
         }
     }
@@ -190,21 +244,17 @@ impl Walk<'_> {
     /// Checks that the helper and the map go together (`check_map_func_compatibility`).
     fn check_map(&self, h: &Helper, map: u32) -> Result<(), Reason> {
         let Some(spec) = self.spec(map) else { return Err(Reason::NoSuchMap { index: map as i32, maps: self.prog.maps.len() }) };
-        use MapType as T;
-        let keyed =
-            matches!(spec.map_type, T::Hash | T::Array | T::PercpuHash | T::PercpuArray | T::LruHash | T::LruPercpuHash | T::LpmTrie);
-        let fits = match h.name {
-            "map_lookup_elem" | "map_update_elem" | "map_delete_elem" => keyed,
-            "map_lookup_percpu_elem" => matches!(spec.map_type, T::PercpuArray | T::PercpuHash | T::LruPercpuHash),
-            n if n.starts_with("ringbuf_") => spec.map_type == T::Ringbuf,
-            _ => keyed,
-        };
+        let fits = spec.map_type.row().allows(h.id) || kernel_only(spec.map_type).contains(&h.id);
         if !fits {
             return Err(Reason::WrongMap { kind: spec.map_type.name(), name: full_name(h), id: h.id });
         }
-        let writes = matches!(h.name, "map_update_elem" | "map_delete_elem");
+        let writes = matches!(h.id, 2 | 3 | 87 | 88);
         if writes && (spec.flags.has(MapFlags::RDONLY_PROG) || spec.frozen) {
             return Err(Reason::ReadOnlyMapUpdate);
+        }
+        let socks = matches!(spec.map_type, MapType::Sockmap | MapType::Sockhash);
+        if socks && matches!(h.id, 2 | 3) && !self.may_update_sockmap(h.id == 3) {
+            return Err(Reason::SockmapUpdate);
         }
         Ok(())
     }
@@ -231,6 +281,7 @@ impl Walk<'_> {
         if matches!(arg, ArgType::MemOrNull | ArgType::UninitMemOrNull) && mem.is_zero() {
             return if range.umax == 0 { Ok(()) } else { Err(wrong(of, &mem, MEMORY)) };
         }
+        call.size = Some(range.umax as u32);
         let access = if matches!(arg, ArgType::UninitMem | ArgType::UninitMemOrNull) { Access::Write } else { Access::Read };
         if let Some((at, text, data)) = call.format.take() {
             // snprintf: the format is known, so is the number of words it reads.
@@ -250,15 +301,26 @@ impl Walk<'_> {
             return Err(wrong(reg, r, MEMORY));
         }
         match r.kind {
-            Kind::Stack(frame) if size > 0 => self.helper_stack(reg, r, frame, size, access),
-            // Nothing is touched.
-            Kind::Stack(_) => Ok(()),
-            Kind::Value(map) => self.check_value(reg, r, map, 0, size, access),
-            Kind::Mem(_) | Kind::Record(_) => self.check_region(reg, r, 0, size),
-            Kind::Packet | Kind::PacketMeta if !h.packet => Err(Reason::PacketToHelper),
-            Kind::Packet | Kind::PacketMeta if access.reads() || self.may_write_packet() => self.check_region(reg, r, 0, size),
+            Kind::Stack(frame) => self.helper_stack(reg, r, frame, size, access),
+            Kind::Value(map) => self.check_helper_value(reg, r, map, size, access),
+            Kind::Packet | Kind::PacketMeta if !h.packet || !self.may_read_packet() => Err(Reason::PacketToHelper),
+            Kind::Packet | Kind::PacketMeta if access.writes() && !self.may_write_packet() => Err(Reason::PacketWrite),
+            Kind::Key(_) if access.writes() => Err(Reason::ReadOnlyPointer { reg, kind: r.type_name() }),
+            Kind::Mem(_) | Kind::Record(_) if access.writes() && r.flags.has(Flags::RDONLY) => {
+                Err(Reason::ReadOnlyPointer { reg, kind: r.type_name() })
+            }
+            Kind::Mem(_) | Kind::Record(_) | Kind::Key(_) | Kind::Packet | Kind::PacketMeta => self.check_region(reg, r, 0, size),
+            // Only a context that nobody rewrites is memory.
+            Kind::Ctx if self.layout.fields.is_empty() && size > 0 => self.check_ctx_bytes(reg, r, size, access),
             _ => Err(wrong(reg, r, MEMORY)),
         }
+    }
+
+    /// Checks `size` bytes of memory for a function of the program.
+    pub(super) fn plain_memory(&mut self, reg: u8, r: &Reg, size: u32, access: Access) -> Result<(), Reason> {
+        const LOOKUP: HelperId = 1;
+        let h = helper::by_id(LOOKUP).ok_or(Reason::NoSuchHelper { id: LOOKUP })?;
+        self.memory(h, reg, r, size, access)
     }
 
     fn string(&mut self, h: &Helper, reg: u8, r: &Reg, call: &mut Call) -> Result<(), Reason> {
@@ -289,10 +351,17 @@ impl Walk<'_> {
     fn result(&mut self, h: &Helper, call: &Call) {
         let r0 = match h.ret {
             RetType::Void => Reg::UNINIT,
-            RetType::MapValueOrNull => {
-                let mut r = Reg::of(Kind::Value(call.map.unwrap_or(u32::MAX)));
+            RetType::MapValueOrNull => self.looked_up(call.map.unwrap_or(u32::MAX)),
+            RetType::MapValue => Reg::of(Kind::Value(call.map.unwrap_or(u32::MAX))),
+            RetType::SocketOrNull => self.made_from(Kind::Socket, h.id, call.reference),
+            RetType::SockCommonOrNull => self.made_from(Kind::SockCommon, h.id, call.reference),
+            RetType::TcpSockOrNull => self.made_from(Kind::TcpSock, h.id, call.reference),
+            RetType::BtfId(name) => self.kernel_pointer(name, Flags::TRUSTED),
+            RetType::BtfIdOrNull(name) => {
+                let mut r = self.kernel_pointer(name, Flags::TRUSTED);
                 r.nullable = true;
                 r.id = self.fresh_id();
+                r.reference = call.reference;
                 r
             }
             RetType::AllocMemOrNull => {
@@ -304,6 +373,7 @@ impl Walk<'_> {
                 r
             }
             RetType::Mem(n) => Reg::of(Kind::Mem(n)),
+            RetType::PercpuVar | RetType::PercpuVarOrNull | RetType::DynptrMemOrNull => Reg::UNINIT,
             // Also where C says u32 or bool: what a helper leaves in the upper half is its own affair.
             _ => Reg::UNKNOWN,
         };
@@ -311,13 +381,84 @@ impl Walk<'_> {
     }
 }
 
-/// Refuses helpers whose arguments or results are of kinds that the walk does not model.
-fn check_known(h: &Helper) -> Result<(), Reason> {
-    use RetType as R;
-    if matches!(h.ret, R::Integer | R::Void | R::MapValueOrNull | R::AllocMemOrNull | R::Mem(_)) {
-        return Ok(());
+impl Walk<'_> {
+    /// Tells whether programs of this type may change maps of sockets.
+    fn may_update_sockmap(&self, delete: bool) -> bool {
+        match self.prog.prog_type {
+            P::SockOps => delete,
+            P::Tracing => self.prog.attach_type == Some(A::TraceIter),
+            P::SocketFilter | P::SchedCls | P::SchedAct | P::Xdp | P::SkReuseport | P::FlowDissector | P::SkLookup => true,
+            _ => false,
+        }
     }
-    Err(Reason::Unsupported { what: "what this helper returns" })
+
+    /// What a lookup in a map gives.
+    fn looked_up(&mut self, map: u32) -> Reg {
+        let Some(spec) = self.spec(map) else { return Reg::UNKNOWN };
+        match (spec.map_type, spec.map_type.row().lookup) {
+            (MapType::Sockmap | MapType::Sockhash, _) => self.acquired(Kind::Socket),
+            (MapType::Xskmap, _) => self.or_null(Kind::XdpSock),
+            (_, Lookup::InnerMap) => self.or_null(Kind::Map(map | INNER)),
+            (_, Lookup::ReadOnlyValue) => {
+                let mut r = self.or_null(Kind::Value(map));
+                r.flags = Flags::RDONLY;
+                r
+            }
+            _ => self.or_null(Kind::Value(map)),
+        }
+    }
+
+    /// A pointer that may be NULL, and must be given back when it is not.
+    pub(super) fn acquired(&mut self, kind: Kind) -> Reg {
+        let mut r = self.or_null(kind);
+        r.reference = r.id;
+        self.state.refs.push(Reference { id: r.id, insn: self.insn });
+        r
+    }
+
+    /// A socket: looked up, or another view of the one in an argument.
+    fn made_from(&mut self, kind: Kind, id: HelperId, reference: Id) -> Reg {
+        if matches!(id, SK_LOOKUP_TCP | SK_LOOKUP_UDP | SKC_LOOKUP_TCP) {
+            return self.acquired(kind);
+        }
+        let mut r = self.or_null(kind);
+        if id != LISTENER {
+            r.reference = reference;
+        }
+        r
+    }
+}
+
+const TAIL_CALL: HelperId = 12;
+const SK_LOOKUP_TCP: HelperId = 84;
+const SK_LOOKUP_UDP: HelperId = 85;
+const SPIN_LOCK: HelperId = 93;
+const SPIN_UNLOCK: HelperId = 94;
+const FULLSOCK: HelperId = 95;
+const TCP_SOCK: HelperId = 96;
+const LISTENER: HelperId = 98;
+const SKC_LOOKUP_TCP: HelperId = 99;
+const GET_STACK: HelperId = 67;
+const GET_TASK_STACK: HelperId = 141;
+const GET_LOCAL_STORAGE: HelperId = 81;
+const KPTR_XCHG: HelperId = 194;
+
+/// Helpers that take maps which exist in the kernel only, and those that skep's table leaves out because they need it.
+fn kernel_only(map: MapType) -> &'static [HelperId] {
+    use MapType as T;
+    match map {
+        T::Sockmap => &[1, 2, 3, 52, 53, 60, 82, 124],
+        T::Sockhash => &[1, 2, 3, 70, 71, 72, 82],
+        T::CgroupStorage | T::PercpuCgroupStorage => &[81],
+        T::ReuseportSockarray => &[82],
+        T::SkStorage => &[107, 108],
+        T::InodeStorage => &[145, 146],
+        T::TaskStorage => &[156, 157],
+        T::CgrpStorage => &[210, 211],
+        // A timer or work queue names the map it lies in.
+        T::Hash | T::Array | T::LruHash => &[169],
+        _ => &[],
+    }
 }
 
 fn aligned(r: &Reg, size: u32) -> Result<(), Reason> {

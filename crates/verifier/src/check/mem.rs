@@ -12,6 +12,9 @@ use skep_object::MapSpec;
 /// Offsets beyond this are never inside anything (include/linux/bpf_verifier.h `BPF_MAX_VAR_OFF`).
 const MAX_OFFSET: i64 = 1 << 29;
 
+/// Marks the number of a map of maps: its inner maps are meant.
+pub(super) const INNER: u32 = 1 << 31;
+
 /// What is done to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Access {
@@ -68,6 +71,8 @@ impl Walk<'_> {
     }
 
     /// `LD_ABS` and `LD_IND`: a number of the packet, in host order; a load outside ends the program.
+    ///
+    /// Outside of a function of the program, that is: there, it returns 0 from it.
     pub(super) fn load_packet(&mut self, i: Insn) -> Result<(), Reason> {
         if !matches!(self.prog.prog_type, P::SocketFilter | P::SchedCls | P::SchedAct) {
             return Err(Reason::NoPacketLoads);
@@ -83,6 +88,19 @@ impl Walk<'_> {
         }
         for r in 1..=5 {
             self.state.set(r, Reg::UNINIT);
+        }
+        if self.state.depth() > 0 {
+            let func = self.cfg.funcs.get(self.state.top().func).copied();
+            if !func.and_then(|f| self.prog.subprog(f)).is_none_or(|s| self.returns_number(s.type_id)) {
+                return Err(Reason::PacketLoadInVoid);
+            }
+            let whole = self.state.clone();
+            self.state.set(0, Reg::constant(0));
+            let back = self.exit()?;
+            let left = std::mem::replace(&mut self.state, whole);
+            if let Some(to) = back {
+                self.fork(left, to);
+            }
         }
         self.state.set(0, Reg::UNKNOWN);
         Ok(())
@@ -159,6 +177,7 @@ impl Walk<'_> {
             }
             Kind::Value(map) => {
                 self.check_value(at.reg, &r, map, at.off, at.size, Access::Read)?;
+                self.check_fields(&r, map, at.off, at.size, false)?;
                 Ok(Reg::scalar(self.frozen(&r, map, at, signed).unwrap_or(loaded(at.size, signed))))
             }
             _ => {
@@ -179,7 +198,11 @@ impl Walk<'_> {
                 self.info.ctx_write = true;
                 Ok(())
             }
-            Kind::Value(map) => self.check_value(at.reg, &r, map, at.off, at.size, Access::Write),
+            Kind::Value(_) if r.flags.has(Flags::RDONLY) => Err(Reason::ReadOnlyPointer { reg: at.reg, kind: r.type_name() }),
+            Kind::Value(map) => {
+                self.check_value(at.reg, &r, map, at.off, at.size, Access::Write)?;
+                self.check_fields(&r, map, at.off, at.size, false)
+            }
             Kind::Packet | Kind::PacketMeta if !self.may_write_packet() => Err(Reason::PacketWrite),
             Kind::SockCommon | Kind::Socket | Kind::TcpSock | Kind::XdpSock => {
                 Err(Reason::ReadOnlyPointer { reg: at.reg, kind: r.type_name() })
@@ -275,8 +298,33 @@ impl Walk<'_> {
         r
     }
 
+    /// Tells whether programs of this type may look into packets and hand them to helpers.
+    pub(super) fn may_read_packet(&self) -> bool {
+        self.may_write_packet()
+            || matches!(self.prog.prog_type, P::LwtIn | P::LwtOut | P::LwtSeg6local | P::SkReuseport | P::FlowDissector | P::CgroupSkb)
+    }
+
     pub(super) fn spec(&self, map: u32) -> Option<&MapSpec> {
-        self.prog.maps.get(map as usize).map(|m| &m.spec)
+        let outer = self.prog.maps.get((map & !INNER) as usize).map(|m| &m.spec)?;
+        if map & INNER == 0 { Some(outer) } else { outer.inner.as_deref() }
+    }
+
+    /// Checks `size` bytes of a context that is plain memory, for a helper.
+    pub(super) fn check_ctx_bytes(&mut self, reg: u8, r: &Reg, size: u32, access: Access) -> Result<(), Reason> {
+        let last = i32::try_from(size - 1).map_err(|_| Reason::UnboundedSize { reg })?;
+        let at = At { reg, off: last, size: 1, aligned: false };
+        self.check_ctx(&at, r, access)?;
+        self.info.ctx_write |= access.writes();
+        Ok(())
+    }
+
+    /// Checks a map value that a helper reads or writes.
+    pub(super) fn check_helper_value(&mut self, reg: u8, r: &Reg, map: u32, size: u32, access: Access) -> Result<(), Reason> {
+        if access.writes() && r.flags.has(Flags::RDONLY) {
+            return Err(Reason::ReadOnlyPointer { reg, kind: r.type_name() });
+        }
+        self.check_value(reg, r, map, 0, size, access)?;
+        self.check_fields(r, map, 0, size, true)
     }
 
     /// Checks an access to a map value at `off` behind the pointer.
@@ -399,8 +447,8 @@ impl Walk<'_> {
             };
             known = known.zip(byte).map(|(n, b)| n | b.wrapping_shl(((o - min) as u32).wrapping_mul(8)));
         }
-        let mut r = match known.filter(|_| min == max) {
-            Some(n) if signed => Reg::scalar(Scalar::constant(n).sign_extend(at.size * 8)),
+        // Only zeroes are put together from several stores, as in the kernel.
+        let mut r = match known.filter(|n| min == max && *n == 0) {
             Some(n) => Reg::constant(n),
             None => Reg::scalar(loaded(at.size, signed)),
         };
@@ -531,8 +579,8 @@ fn check_sock(reg: u8, r: &Reg, off: i32, size: u32, layout: &ctx::Layout) -> Re
     }
     let start = u32::try_from(shown).map_err(|_| bad())?;
     let end = start.checked_add(size).ok_or_else(bad)?;
-    let field = layout.fields.iter().find(|f| f.off <= start && end <= f.off + f.size).ok_or_else(bad)?;
-    if start.is_multiple_of(size) && (field.size == size || field.narrow) { Ok(()) } else { Err(bad()) }
+    let fits = layout.fields.iter().any(|f| f.off <= start && end <= f.off + f.size && (f.size == size || f.narrow));
+    if fits && start.is_multiple_of(size) { Ok(()) } else { Err(bad()) }
 }
 
 /// Checks `size` bytes at `off` behind a pointer into `region` bytes.

@@ -3,10 +3,14 @@
 mod alu;
 mod branch;
 mod call;
+mod dynptr;
+mod global;
 mod lock;
 mod mem;
+mod object;
 
 use crate::cfg::Cfg;
+use crate::fields::Field;
 use crate::flow::Flow;
 use crate::prune::{Explored, Found, Point};
 use crate::reg::{Id, Kind, Reg};
@@ -16,7 +20,9 @@ use crate::state::State;
 use crate::{Info, Options, Prune};
 use skep_isa::{AttachType as A, Insn, ProgramType as P, op};
 use skep_object::Linked;
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 
 /// Most paths put aside (kernel/bpf/verifier.c `BPF_COMPLEXITY_LIMIT_JMP_SEQ`).
 const MAX_PENDING: usize = 8192;
@@ -57,6 +63,12 @@ pub struct Walk<'a> {
     depths: Vec<u32>,
     /// What each instruction's pointer leads to, where that matters for how it is compiled.
     touched: HashMap<usize, Kind>,
+    /// Global functions that are called: verified once each, one after the other.
+    globals: Vec<usize>,
+    /// The state that this path began with.
+    start: State,
+    /// Special fields of map values and objects, found when first asked for.
+    fields: RefCell<HashMap<u32, Rc<[Field]>>>,
     info: Info,
 }
 
@@ -85,6 +97,9 @@ impl<'a> Walk<'a> {
             stored_at: (0, 0),
             depths,
             touched: HashMap::new(),
+            globals: Vec::new(),
+            start: State::entry(),
+            fields: RefCell::default(),
             info: Info::default(),
             cfg,
         }
@@ -92,7 +107,27 @@ impl<'a> Walk<'a> {
 
     /// Walks all paths.
     pub fn run(&mut self, observer: &mut crate::Observer<'_>) -> Result<(), Reason> {
-        let mut at = Some(0);
+        self.check_maps()?;
+        self.check_tags()?;
+        self.walk_from(0, observer)?;
+        let mut done = 0;
+        while let Some(&func) = self.globals.get(done) {
+            done += 1;
+            let Some(params) = self.prototype(func)? else { continue };
+            let Some(&start) = self.cfg.funcs.get(func) else { continue };
+            self.state = self.global_entry(func, &params);
+            self.start = self.state.clone();
+            self.parent = None;
+            self.trail.clear();
+            self.widened.clear();
+            self.walk_from(start, observer)?;
+        }
+        self.check_stack_depth()
+    }
+
+    /// Walks all paths from an instruction, in the present state.
+    fn walk_from(&mut self, first: usize, observer: &mut crate::Observer<'_>) -> Result<(), Reason> {
+        let mut at = Some(first);
         while let Some(insn) = at {
             self.insn = insn;
             self.info.processed += 1;
@@ -120,11 +155,12 @@ impl<'a> Walk<'a> {
                 }
             };
         }
-        self.check_stack_depth()
+        Ok(())
     }
 
     /// Walks the path of `other` again and shows every step; ends at its end or at a fault.
     pub fn retrace(&mut self, other: &Walk<'_>, observer: &mut crate::Observer<'_>) {
+        self.state = other.start.clone();
         for (n, &insn) in other.trail.iter().enumerate() {
             self.insn = insn as usize;
             if let Some((_, state)) = other.widened.iter().find(|(at, _)| *at == n + 1) {
@@ -319,6 +355,9 @@ impl<'a> Walk<'a> {
         }
         self.check_nothing_held("BPF_EXIT instruction in main prog")?;
         let r0 = self.read(0)?;
+        if self.state.top().func != 0 {
+            return if r0.is_scalar() { Ok(None) } else { Err(Reason::GlobalReturn { found: r0.type_name() }) };
+        }
         if let Some((min, max)) = return_range(self.prog.prog_type, self.prog.attach_type) {
             if !r0.is_scalar() {
                 return Err(Reason::ReturnsPointer { found: r0.type_name() });
@@ -389,6 +428,12 @@ impl<'a> Walk<'a> {
             return Err(Reason::CallStackTooDeep { frames });
         }
         let to = usize::try_from(crate::cfg::relative(at, i.imm)).unwrap_or(usize::MAX);
+        let func = self.cfg.func_of(to);
+        if let Some(params) = self.prototype(func)? {
+            self.info.calls.insert((self.cfg.func_of(at), func));
+            self.call_global(func, &params)?;
+            return Ok(Some(at + 1));
+        }
         let mut callee = crate::state::Frame::new(self.state.depth() as u8 + 1, self.cfg.func_of(to), at + 1);
         for r in 1..=5u8 {
             if let Some(slot) = callee.regs.get_mut(r as usize) {
