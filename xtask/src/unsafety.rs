@@ -74,6 +74,7 @@ const CRATES: &[(&str, Policy)] = &[
             "packet.rs",
             "run.rs",
             "syscall.rs",
+            "tail.rs",
             "test_run/mod.rs",
             "test_run/plain.rs",
             "test_run/skb.rs",

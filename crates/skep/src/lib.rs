@@ -25,6 +25,7 @@ pub mod prog;
 mod record;
 pub mod run;
 mod syscall;
+mod tail;
 #[cfg(feature = "loader")]
 pub mod test_run;
 #[cfg(feature = "loader")]

@@ -190,6 +190,7 @@ impl<'a> Loader<'a> {
             .store(self.dir)?;
             programs.push(LoadedProgram { file, target: program.target.clone() });
         }
+        initialise(object, &maps, &programs)?;
         Ok(Loaded { programs, maps })
     }
 
@@ -232,6 +233,24 @@ impl<'a> Loader<'a> {
         }
         Ok(LoadedMap { name: spec.name.clone(), spec: spec.clone(), map: Arc::new(map) })
     }
+}
+
+/// Puts maps into maps of maps and programs into program arrays, as their definitions say. A program that was not asked for
+/// leaves its slot empty.
+fn initialise(object: &Object, maps: &[LoadedMap], programs: &[LoadedProgram]) -> Result<(), LoadError> {
+    for (spec, loaded) in object.maps.iter().zip(maps) {
+        for (slot, value) in &spec.values {
+            let id = match value {
+                InnerValue::Map(index) => maps.get(*index).map(|m| m.map.id()),
+                InnerValue::Program(name) => programs.iter().find(|p| p.file.program.name == *name).map(|p| p.file.id),
+            };
+            if let Some(id) = id {
+                let done = loaded.map.update(&slot.to_ne_bytes(), &id.to_ne_bytes(), 0);
+                done.map_err(|source| LoadError::Map { name: spec.name.clone(), source })?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Shortens a name to what a map can be called: 15 characters of `[A-Za-z0-9_.]`.

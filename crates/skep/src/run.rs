@@ -7,10 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use skep_attach::frame::Frame;
 use skep_isa::ctx::{pt_regs, tracing as frame};
 use skep_maps::{Map, slots};
+#[cfg(feature = "loader")]
+use skep_vm::interp;
 use skep_vm::{Code, CompileError, Env, MapRef};
 
 use crate::link::control;
 use crate::prog::Program;
+use crate::tail::{Form, TailCalls};
 
 /// A program ready to run in this process, with all it needs to live.
 #[derive(Debug)]
@@ -23,6 +26,7 @@ pub struct Running {
     wants_args: u8,
     left: AtomicBool,
     /// The code has the addresses of these in it.
+    _calls: Option<Box<TailCalls>>,
     _maps: Vec<Arc<Map>>,
     _control: Arc<Map>,
 }
@@ -44,12 +48,27 @@ pub(crate) fn control_word(map: &Map, word: u32) -> &AtomicU64 {
 ///
 /// # Errors
 /// When it uses an instruction or helper this process cannot provide.
-pub fn compile(program: &Program, maps: &[Arc<Map>]) -> Result<Code, CompileError> {
-    skep_maps::set_inner_opener(open_inner);
-    let refs: Vec<MapRef> = maps.iter().map(map_ref).collect();
+pub(crate) fn compile(program: &Program, maps: &[Arc<Map>], calls: Option<&TailCalls>) -> Result<Code, CompileError> {
+    let refs = references(maps, calls);
     let env = Env { maps: &refs, helper: &crate::helpers::implementation };
     // SAFETY: a `Program` holds only instructions the verifier accepted with these maps.
     unsafe { Code::compile(&program.insns, &env) }
+}
+
+/// Prepares a program for the interpreter against maps opened in this process.
+///
+/// # Errors
+/// As [`compile`].
+#[cfg(feature = "loader")]
+pub(crate) fn interpretable(program: &Program, maps: &[Arc<Map>], calls: Option<&TailCalls>) -> Result<interp::Program, interp::RunError> {
+    let refs = references(maps, calls);
+    interp::Program::new(&program.insns, &Env { maps: &refs, helper: &crate::helpers::implementation })
+}
+
+/// Tells the engines where maps are in this process.
+fn references(maps: &[Arc<Map>], calls: Option<&TailCalls>) -> Vec<MapRef> {
+    skep_maps::set_inner_opener(open_inner);
+    maps.iter().map(|map| calls.map_or_else(|| map_ref(map), |calls| calls.map_ref(map))).collect()
 }
 
 /// Tells the code generator where a map is in this process.
@@ -63,11 +82,24 @@ impl Running {
     /// # Errors
     /// As [`compile`].
     pub fn new(program: &Program, maps: Vec<Arc<Map>>, control_map: Arc<Map>) -> Result<Self, CompileError> {
-        let code = compile(program, &maps)?;
+        let calls = TailCalls::of(program, &maps, Form::Code);
+        let code = compile(program, &maps, calls.as_deref())?;
         let state = std::ptr::from_ref(control_word(&control_map, control::STATE));
         let missed = std::ptr::from_ref(control_word(&control_map, control::MISSED));
-        let wants_args = u8::try_from(program.ctx_read.div_ceil(8)).unwrap_or(u8::MAX).min(frame::MAX_ARGS as u8);
-        Ok(Self { entry: code.entry(), state, missed, wants_args, left: AtomicBool::new(false), code, _maps: maps, _control: control_map })
+        // What tail calls lead to may read more.
+        let read = if calls.is_some() { u32::MAX } else { program.ctx_read };
+        let wants_args = u8::try_from(read.div_ceil(8)).unwrap_or(u8::MAX).min(frame::MAX_ARGS as u8);
+        Ok(Self {
+            entry: code.entry(),
+            state,
+            missed,
+            wants_args,
+            left: AtomicBool::new(false),
+            code,
+            _calls: calls,
+            _maps: maps,
+            _control: control_map,
+        })
     }
 
     /// Returns the link's [`control::MISSED`] word.
@@ -157,7 +189,7 @@ unsafe extern "C" fn open_inner(maps: *const skep_maps::InnerMaps, id: u32) {
 ///
 /// # Safety
 /// `f` may be called with `arg` here.
-unsafe fn keep_vectors<T>(f: unsafe extern "C" fn(*const T), arg: *const T) {
+pub(crate) unsafe fn keep_vectors<P>(f: unsafe extern "C" fn(P), arg: P) {
     // 4 KiB: more than any state component layout of today (AVX-512 ends at 2,696 bytes; AMX tiles are not saved, no code
     // here touches them).
     const MASK: u32 = 0xe7;

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use cases::Case;
 use skep::dir::{Dir, Scratch};
+use skep::isa::MapType;
 use skep::load::Loader;
 use skep::object::Object;
 use skep::test_run::{Engine, Input, Runner};
@@ -56,7 +57,12 @@ fn ours(dir: &Dir, object: &Object, program: &str, engine: Engine, cases: &[Case
     }
     for map in loaded.maps.iter().filter(|m| !m.spec.is_global_data()) {
         let size = map.map.def().value_size as usize;
-        let mut lines: Vec<String> = map.map.iter().map(Result::unwrap).map(|(k, v)| element(&k, &v, size, map.map.is_per_cpu())).collect();
+        let mut lines: Vec<String> = map
+            .map
+            .iter()
+            .map(Result::unwrap)
+            .map(|(k, v)| element(&k, comparable(map.spec.map_type, &v), size, map.map.is_per_cpu()))
+            .collect();
         lines.sort();
         let _ = writeln!(out, "map {}: {}", map.name, lines.join(" "));
     }
@@ -67,6 +73,11 @@ fn ours(dir: &Dir, object: &Object, program: &str, engine: Engine, cases: &[Case
 pub fn run_line(out: &mut Report, name: &str, retval: u32, data: Option<&[u8]>, ctx: Option<&[u8]>) {
     let show = |bytes: Option<&[u8]>| bytes.map_or("-".to_owned(), hex);
     let _ = writeln!(out, "{name}: retval {retval:#x} data {} ctx {}", show(data), show(ctx));
+}
+
+/// What of a value means the same on both sides: ids of maps and programs do not.
+pub fn comparable(map_type: MapType, value: &[u8]) -> &[u8] {
+    if matches!(map_type, MapType::ProgArray | MapType::ArrayOfMaps | MapType::HashOfMaps) { &[] } else { value }
 }
 
 /// One element as a word. Which CPU a per-CPU value lies on is chance: what is compared is the sum of each of their words.

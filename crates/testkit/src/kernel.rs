@@ -309,6 +309,18 @@ impl Map {
         unsafe { bpf_fd(0, &mut attr) }.map(|fd| Self { fd, spec })
     }
 
+    /// Makes a map of maps like `inner`.
+    ///
+    /// # Errors
+    /// The kernel's errno.
+    pub fn create_outer(spec: MapSpec, inner: &Self) -> Result<Self> {
+        let MapSpec { map_type, key_size, value_size, max_entries, flags } = spec;
+        let mut attr = MapAttr { map_type, key_size, value_size, max_entries, map_flags: flags, rest: [0; 13] };
+        attr.rest[0] = inner.fd.as_raw_fd() as u32;
+        // SAFETY: no pointers.
+        unsafe { bpf_fd(0, &mut attr) }.map(|fd| Self { fd, spec })
+    }
+
     /// Returns the descriptor's number.
     #[must_use]
     pub fn fd(&self) -> i32 {

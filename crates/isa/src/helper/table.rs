@@ -72,7 +72,7 @@ pub(super) const HELPERS: &[Helper] = &[
     row(9, "skb_store_bytes", &[Ctx, Anything, Mem, Size, Anything], Integer, Only(SKB_WRITE)).moves_packet().refused(NOT_YET),
     row(10, "l3_csum_replace", &[Ctx, Anything, Anything, Anything, Anything], Integer, Only(TC_LWT)).moves_packet().refused(NOT_YET),
     row(11, "l4_csum_replace", &[Ctx, Anything, Anything, Anything, Anything], Integer, Only(TC_LWT)).moves_packet().refused(NOT_YET),
-    row(12, "tail_call", &[Ctx, ConstMapPtr, Anything], Void, All).moves_packet().refused(NOT_YET),
+    row(12, "tail_call", &[Ctx, ConstMapPtr, Anything], Void, All).moves_packet(),
     row(13, "clone_redirect", &[Ctx, Anything, Anything], Integer, Only(TC_LWT)).moves_packet().refused(ROUTES),
     row(14, "get_current_pid_tgid", &[], Integer, All),
     row(15, "get_current_uid_gid", &[], Integer, All),

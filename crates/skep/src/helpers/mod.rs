@@ -45,7 +45,7 @@ const fn row(id: HelperId, func: HelperFn, how: HelperCall) -> Row {
     Row { id, func, how }
 }
 
-use HelperCall::{LoadCtx, MapLookup, Plain, SaveVectors};
+use HelperCall::{LoadCtx, MapLookup, Plain, SaveVectors, TailCall};
 
 /// Every helper that can be called here, in order of number.
 static TABLE: &[Row] = &[
@@ -57,6 +57,7 @@ static TABLE: &[Row] = &[
     row(6, print::trace_printk, SaveVectors),
     row(7, task::get_prandom_u32, Plain),
     row(8, task::get_smp_processor_id, Plain),
+    row(12, crate::tail::tail_call, TailCall),
     row(14, task::get_current_pid_tgid, Plain),
     row(15, task::get_current_uid_gid, SaveVectors),
     row(16, task::get_current_comm, SaveVectors),

@@ -32,13 +32,14 @@ mod xdp;
 use std::sync::Arc;
 use std::time::Instant;
 
-use skep_isa::{MapType, ProgramType as P, ShapeKind};
+use skep_isa::ProgramType as P;
 use skep_maps::{Map, SlotTable, slots};
-use skep_vm::{Code, CompileError, Env, MapRef, interp, tail};
+use skep_vm::{Code, CompileError, interp};
 
 use crate::dir::Dir;
 use crate::load::Loaded;
 use crate::prog::Program;
+use crate::tail::{Form, TailCalls};
 
 /// Tells how instructions are executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -75,18 +76,6 @@ pub enum RunnerError {
         program: String,
         /// Why.
         source: interp::RunError,
-    },
-    /// A tail call would lead to a program of another type.
-    #[error("a tail call leads from `{program}` ({from}) to `{to}`, which is {other}")]
-    TailType {
-        /// Which program.
-        program: String,
-        /// Its type.
-        from: P,
-        /// The program it leads to.
-        to: String,
-        /// The type of that.
-        other: P,
     },
     /// The table of slots cannot be used.
     #[error(transparent)]
@@ -172,89 +161,13 @@ pub struct Runner {
     /// Bytes of the context that the program, or one that tail calls lead to, may touch.
     ctx_size: usize,
     /// The code has the addresses of these in it.
+    _calls: Option<Box<TailCalls>>,
     _maps: Vec<Arc<Map>>,
-    _tables: Vec<Arc<tail::Table>>,
 }
 
 impl std::fmt::Debug for Runner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Runner").field("program", &self.program.name).finish_non_exhaustive()
-    }
-}
-
-/// The maps of a loaded object as engines see them.
-struct Surroundings<'a> {
-    loaded: &'a Loaded,
-    /// For each program array, the table of what it leads to in this process.
-    tables: Vec<(u32, Arc<tail::Table>)>,
-}
-
-impl<'a> Surroundings<'a> {
-    fn new(loaded: &'a Loaded) -> Self {
-        let arrays = loaded.maps.iter().filter(|m| m.map.def().map_type == MapType::ProgArray);
-        let tables = arrays.map(|m| (m.map.id(), Arc::new(tail::Table::new(m.map.def().max_entries)))).collect();
-        Self { loaded, tables }
-    }
-
-    fn refs(&self, program: &Program) -> (Vec<Arc<Map>>, Vec<MapRef>) {
-        let find = |id: &u32| self.loaded.maps.iter().find(|m| m.map.id() == *id).map(|m| Arc::clone(&m.map));
-        let maps: Vec<Arc<Map>> = program.maps.iter().filter_map(find).collect();
-        let refs = maps.iter().map(|map| {
-            let mut r = crate::run::map_ref(map);
-            if let Some((_, table)) = self.tables.iter().find(|(id, _)| *id == map.id()) {
-                r.shape.kind = ShapeKind::ProgArray { targets: table.address() };
-            }
-            r
-        });
-        let refs = refs.collect();
-        (maps, refs)
-    }
-
-    fn compile(&self, program: &Program, engine: Engine) -> Result<Compiled, RunnerError> {
-        let (_, refs) = self.refs(program);
-        let env = Env { maps: &refs, helper: &crate::helpers::implementation };
-        let name = || program.name.clone();
-        match engine {
-            Engine::Jit => {
-                // SAFETY: a `Program` holds only instructions the verifier accepted with these maps, which live as long as the runner.
-                let code = unsafe { Code::compile(&program.insns, &env) };
-                code.map(Compiled::Jit).map_err(|source| RunnerError::Compile { program: name(), source })
-            }
-            Engine::Interp => {
-                let program = interp::Program::new(&program.insns, &env);
-                program.map(Compiled::Interp).map_err(|source| RunnerError::Interp { program: name(), source })
-            }
-        }
-    }
-
-    /// Fills the tables: each slot that names a loaded program leads to it.
-    fn fill(&self, from: &Program, engine: Engine) -> Result<(), RunnerError> {
-        for (id, table) in &self.tables {
-            let Some(array) = self.loaded.maps.iter().find(|m| m.map.id() == *id) else { continue };
-            for index in 0..array.map.def().max_entries {
-                let Ok(value) = array.map.lookup(&index.to_ne_bytes()) else { continue };
-                let Some(to) = value.first_chunk().map(|b| u32::from_ne_bytes(*b)).filter(|id| *id != 0) else { continue };
-                let known = self.tables.iter().find_map(|(_, t)| t.find(to));
-                let target = match known {
-                    Some(target) => target,
-                    None => {
-                        let Some(program) = self.loaded.programs.iter().find(|p| p.file.id == to) else { continue };
-                        let other = program.file.program.prog_type;
-                        if other != from.prog_type {
-                            let (program, to) = (from.name.clone(), program.file.program.name.clone());
-                            return Err(RunnerError::TailType { program, from: from.prog_type, to, other });
-                        }
-                        let (code, interp) = match self.compile(&program.file.program, engine)? {
-                            Compiled::Jit(code) => (Some(code), None),
-                            Compiled::Interp(program) => (None, Some(program)),
-                        };
-                        Arc::new(tail::Target::new(to, code, interp))
-                    }
-                };
-                table.set(index, &target);
-            }
-        }
-        Ok(())
     }
 }
 
@@ -267,13 +180,24 @@ impl Runner {
     pub fn new(dir: &Dir, loaded: &Loaded, program: &str, engine: Engine) -> Result<Self, RunnerError> {
         let found = loaded.program(program).ok_or_else(|| RunnerError::NotLoaded { program: program.to_owned() })?;
         SlotTable::open_or_create(dir.path())?.install();
-        let around = Surroundings::new(loaded);
-        let compiled = around.compile(&found.file.program, engine)?;
-        around.fill(&found.file.program, engine)?;
-        let maps = loaded.maps.iter().map(|m| Arc::clone(&m.map)).collect();
-        let tables = around.tables.into_iter().map(|(_, t)| t).collect();
-        let ctx_size = loaded.programs.iter().map(|p| p.file.program.ctx_read as usize).max().unwrap_or(0);
-        Ok(Self { program: found.file.program.clone(), compiled, ctx_size, _maps: maps, _tables: tables })
+        let maps = loaded.maps_of(found);
+        let program = &found.file.program;
+        let (calls, compiled) = match engine {
+            Engine::Jit => {
+                let calls = TailCalls::of(program, &maps, Form::Code);
+                let code = crate::run::compile(program, &maps, calls.as_deref());
+                let code = code.map_err(|source| RunnerError::Compile { program: program.name.clone(), source })?;
+                (calls, Compiled::Jit(code))
+            }
+            Engine::Interp => {
+                let calls = TailCalls::of(program, &maps, Form::Interp);
+                let interp = crate::run::interpretable(program, &maps, calls.as_deref());
+                let interp = interp.map_err(|source| RunnerError::Interp { program: program.name.clone(), source })?;
+                (calls, Compiled::Interp(interp))
+            }
+        };
+        let ctx_size = if calls.is_some() { usize::from(u16::MAX) } else { program.ctx_read as usize };
+        Ok(Self { program: program.clone(), compiled, ctx_size, _calls: calls, _maps: maps })
     }
 
     /// Returns the program.

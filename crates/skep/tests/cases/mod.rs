@@ -239,3 +239,16 @@ fn plain() -> Programs {
     cases.push(again);
     vec![("syscall_in_place", cases.clone()), ("syscall_map", cases.clone()), ("raw_tp_words", cases.clone()), ("raw_tp_mix", cases)]
 }
+
+#[allow(dead_code, reason = "to be added")]
+fn nested() -> Programs {
+    let mut cases = Vec::new();
+    for first in [0u8, 1, 2, 3, 4, 5, 6, 7, 8, 255] {
+        let mut packet = udp(20);
+        packet[0] = first;
+        cases.push(case(format!("first byte {first}"), Some(packet), None));
+    }
+    let mut again = cases.clone();
+    again.iter_mut().for_each(|c| c.repeat = 4);
+    vec![("jump", again), ("count_down", cases.clone()), ("tc_jump", cases.clone()), ("inner_maps", cases.clone()), ("inner_hash", cases)]
+}

@@ -8,17 +8,25 @@ use skep_testkit::kernel::{Load, Map, MapSpec, Program, TestRun, with_maps};
 
 const PAGES: usize = 128 << 10;
 
+fn spec(m: &skep::object::MapSpec) -> MapSpec {
+    const MMAPABLE: u32 = 1 << 10;
+    MapSpec {
+        map_type: m.map_type as u32,
+        key_size: m.key_size,
+        value_size: m.value_size,
+        max_entries: m.max_entries,
+        flags: m.flags.0 & !MMAPABLE,
+    }
+}
+
 /// Makes all maps of an object.
 fn maps(object: &Object) -> Vec<Map> {
     let create = |m: &skep::object::MapSpec| {
-        let spec = MapSpec {
-            map_type: m.map_type as u32,
-            key_size: m.key_size,
-            value_size: m.value_size,
-            max_entries: m.max_entries,
-            flags: m.flags.0 & !(1 << 10),
+        let map = match &m.inner {
+            Some(inner) => Map::create(spec(inner)).and_then(|inner| Map::create_outer(spec(m), &inner)),
+            None => Map::create(spec(m)),
         };
-        let map = Map::create(spec).unwrap_or_else(|e| panic!("{}: {e}", m.name));
+        let map = map.unwrap_or_else(|e| panic!("{}: {e}", m.name));
         if let Some(data) = &m.data {
             let mut value = data.clone();
             value.resize(m.value_size as usize, 0);
@@ -96,7 +104,7 @@ pub fn run(object: &Object, program: &str, cases: &[Case]) -> Report {
         while let Some(k) = key {
             if let Ok(value) = map.lookup(&k) {
                 let per_cpu = value.len() != spec.value_size as usize;
-                lines.push(element(&k, &value, spec.value_size as usize, per_cpu));
+                lines.push(element(&k, super::comparable(spec.map_type, &value), spec.value_size as usize, per_cpu));
             }
             key = map.next_key(Some(&k)).ok();
         }
