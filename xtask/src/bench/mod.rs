@@ -6,6 +6,7 @@ mod row;
 mod sample;
 mod sqlite;
 mod trace;
+mod verify;
 
 use anyhow::{Result, bail};
 use row::Row;
@@ -20,8 +21,10 @@ pub struct Bench {
 }
 
 /// All benches.
-pub const BENCHES: &[Bench] =
-    &[Bench { name: "trace", what: "what tracing adds to a call, to attaching, to SQLite; rivals uftrace and uprobes", run: trace::run }];
+pub const BENCHES: &[Bench] = &[
+    Bench { name: "trace", what: "what tracing adds to a call, to attaching, to SQLite; rivals uftrace and uprobes", run: trace::run },
+    Bench { name: "verify", what: "verifying objects and large programs; the rival is Linux, loading them (root)", run: verify::run },
+];
 
 /// Runs the named bench.
 pub fn run(args: &[&str]) -> Result<()> {

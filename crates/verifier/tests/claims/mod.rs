@@ -132,7 +132,7 @@ fn check(c: &Reg, v: Option<Value>, m: &Machine<'_>, frames: &[Real], sets: &mut
         (Kind::Scalar, _) => Ok(()),
         (Kind::Ctx, Tag::Memory(o)) if o == m.ctx => inside(object(o).base),
         (Kind::Stack(f), Tag::Memory(o)) if frames.get(f as usize).is_some_and(|f| f.stack == o) => inside(object(o).base + 512),
-        (Kind::Value(map), Tag::Memory(o)) if object(o).kind == Thing::Element(Tag::Map(map)) => inside(object(o).base),
+        (Kind::Value(map), Tag::Memory(o)) if object(o).kind == Thing::Element(of_map(map)) => inside(object(o).base),
         (Kind::Mem(n), Tag::Memory(o)) if object(o).alive && object(o).size() >= n.into() => inside(object(o).base),
         (Kind::Record(n), Tag::Memory(o)) if object(o).alive && object(o).size() == u64::from(n) => inside(object(o).base),
         (Kind::Packet | Kind::PacketMeta, Tag::Memory(o)) => {
@@ -148,7 +148,7 @@ fn check(c: &Reg, v: Option<Value>, m: &Machine<'_>, frames: &[Real], sets: &mut
             Ok(())
         }
         (Kind::PacketEnd, Tag::End(_)) => Ok(()),
-        (Kind::Map(n), Tag::Map(o)) if n == o => Ok(()),
+        (Kind::Map(n), tag) if tag == of_map(n) => Ok(()),
         (Kind::Func(n), Tag::Func(o)) if n as usize == o => Ok(()),
         (
             Kind::Ctx
@@ -166,6 +166,11 @@ fn check(c: &Reg, v: Option<Value>, m: &Machine<'_>, frames: &[Real], sets: &mut
         // Kinds the machine has no idea of.
         _ => Ok(()),
     }
+}
+
+/// A map's number in the verifier: the top bit says that the map inside that one is meant.
+fn of_map(n: u32) -> Tag {
+    if n >> 31 == 0 { Tag::Map(n) } else { Tag::Inner(n & !(1 << 31)) }
 }
 
 fn check_slot(slot: &Slot, at: u64, stack: usize, m: &Machine<'_>, frames: &[Real], sets: &mut Sets, sharp: Sharp) -> Result<(), String> {

@@ -8,6 +8,7 @@ const EPERM: i32 = 1;
 const EINVAL: i32 = 22;
 
 /// What Linux says.
+#[allow(dead_code, reason = "not all that share this file want words")]
 #[derive(Debug)]
 pub enum Verdict {
     Accept,
@@ -51,28 +52,52 @@ fn functions(insns: &[Insn]) -> Vec<u32> {
     starts
 }
 
+/// A program as the kernel gets it, with the maps it refers to.
+pub struct Prepared {
+    prog_type: u32,
+    attach_type: u32,
+    gpl: bool,
+    insns: Vec<u8>,
+    functions: Vec<u32>,
+    _maps: Vec<Map>,
+}
+
+impl Prepared {
+    /// Makes the maps; an error says why the kernel cannot be asked.
+    pub fn new(prog: &Linked) -> Result<Self, String> {
+        let maps: Vec<Map> = prog.maps.iter().map(|m| create(&m.spec)).collect::<Result<_, _>>()?;
+        if prog.insns.iter().any(|i| i.is_helper_call() && i.imm as u32 >= skep_isa::helper::KFUNC_BASE) {
+            return Err("a kernel function".to_owned());
+        }
+        let bytes: Vec<u8> = prog.insns.iter().flat_map(|i| i.to_bytes()).collect();
+        Ok(Self {
+            prog_type: prog.prog_type as u32,
+            attach_type: prog.attach_type.map_or(0, |a| a as u32),
+            gpl: prog.gpl,
+            insns: kernel::with_maps(&bytes, &maps.iter().collect::<Vec<_>>()),
+            functions: functions(&prog.insns),
+            _maps: maps,
+        })
+    }
+
+    /// Loads the program; it goes when the result is dropped.
+    pub fn load(&self, log: bool) -> Result<Program, kernel::Refused> {
+        let (attach_type, gpl, functions) = (self.attach_type, self.gpl, &*self.functions);
+        Program::load(&Load { attach_type, gpl, functions, log, ..Load::new(self.prog_type, &self.insns) })
+    }
+}
+
 /// Loads a program into the kernel and lets it go again.
+#[allow(dead_code, reason = "not all that share this file want words")]
 pub fn ask(prog: &Linked) -> Verdict {
-    let maps: Result<Vec<Map>, String> = prog.maps.iter().map(|m| create(&m.spec)).collect();
-    let maps = match maps {
-        Ok(m) => m,
+    let prepared = match Prepared::new(prog) {
+        Ok(p) => p,
         Err(e) => return Verdict::Skip(e),
     };
-    if prog.insns.iter().any(|i| i.is_helper_call() && i.imm as u32 >= skep_isa::helper::KFUNC_BASE) {
-        return Verdict::Skip("a kernel function".to_owned());
-    }
-    let bytes: Vec<u8> = prog.insns.iter().flat_map(|i| i.to_bytes()).collect();
-    let bytes = kernel::with_maps(&bytes, &maps.iter().collect::<Vec<_>>());
-    let load = Load {
-        attach_type: prog.attach_type.map_or(0, |a| a as u32),
-        gpl: prog.gpl,
-        functions: &functions(&prog.insns),
-        ..Load::new(prog.prog_type as u32, &bytes)
-    };
-    if Program::load(&load).is_ok() {
+    if prepared.load(false).is_ok() {
         return Verdict::Accept;
     }
-    let Err(refused) = Program::load(&Load { log: true, ..load }) else { return Verdict::Accept };
+    let Err(refused) = prepared.load(true) else { return Verdict::Accept };
     let words: Vec<&str> = refused.log.lines().rev().filter(|l| !l.starts_with("processed ")).take(2).collect();
     match refused.error.raw_os_error() {
         Some(EPERM) if refused.log.is_empty() => Verdict::Skip("bpf(2) is not permitted".to_owned()),
