@@ -56,13 +56,15 @@ fn rebuild(only_compare: bool, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// `crates/*/bpf/*.bpf.c` and `crates/*/tests/data/*.bpf.c`.
+/// `*.bpf.c` below `crates/*/bpf`, `crates/*/tests/data` and `benches/*/bpf`.
 fn sources() -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(root().join("crates")).context("cannot read `crates`")? {
-        let dir = entry?.path();
-        for below in ["bpf", "tests/data"] {
-            found.extend(files_below(&dir.join(below), &|path| path.to_string_lossy().ends_with(".bpf.c"))?);
+    for (above, places) in [("crates", &["bpf", "tests/data"][..]), ("benches", &["bpf"])] {
+        for entry in std::fs::read_dir(root().join(above)).with_context(|| format!("cannot read `{above}`"))? {
+            let dir = entry?.path();
+            for below in places {
+                found.extend(files_below(&dir.join(below), &|path| path.to_string_lossy().ends_with(".bpf.c"))?);
+            }
         }
     }
     found.sort();

@@ -73,7 +73,7 @@ pub struct Load<'a> {
     pub flags: u32,
     /// First slots of the program's functions. Needed for callbacks: the kernel wants to know that they are static.
     pub functions: &'a [u32],
-    /// The kernel's whole log is wanted when it refuses; else there is none.
+    /// When the kernel refuses, it is asked once more for its whole log; else there is none.
     pub log: bool,
 }
 
@@ -187,8 +187,15 @@ impl Program {
     /// # Errors
     /// The kernel refuses it.
     pub fn load(load: &Load<'_>) -> std::result::Result<Self, Refused> {
+        match Self::load_logging(load, false) {
+            Err(_) if load.log => Self::load_logging(load, true),
+            done => done,
+        }
+    }
+
+    fn load_logging(load: &Load<'_>, log: bool) -> std::result::Result<Self, Refused> {
         let license = if load.gpl { c"GPL" } else { c"Proprietary" };
-        let mut log = vec![0u8; if load.log { 1 << 20 } else { 0 }];
+        let mut text = vec![0u8; if log { 1 << 20 } else { 0 }];
         let btf = if load.functions.is_empty() { Ok(None) } else { function_types(load.functions.len()).map(Some) };
         let btf = btf.map_err(|error| Refused { error, log: "BTF_LOAD".to_owned() })?;
         let info: Vec<[u32; 2]> = (0u32..).zip(load.functions).map(|(n, at)| [*at, 3 + n]).collect();
@@ -197,9 +204,9 @@ impl Program {
             insn_cnt: (load.insns.len() / 8) as u32,
             insns: load.insns.as_ptr() as u64,
             license: license.as_ptr() as u64,
-            log_level: u32::from(load.log),
-            log_size: log.len() as u32,
-            log_buf: if load.log { log.as_mut_ptr() as u64 } else { 0 },
+            log_level: u32::from(log),
+            log_size: text.len() as u32,
+            log_buf: if log { text.as_mut_ptr() as u64 } else { 0 },
             prog_flags: load.flags,
             expected_attach_type: load.attach_type,
             ..LoadAttr::default()
@@ -212,7 +219,7 @@ impl Program {
         }
         // SAFETY: the instructions, licence, log and function records outlive the call.
         unsafe { bpf_fd(5, &mut attr) }.map(|fd| Self { fd }).map_err(|error| {
-            let text = log.split(|b| *b == 0).next().unwrap_or_default();
+            let text = text.split(|b| *b == 0).next().unwrap_or_default();
             Refused { error, log: String::from_utf8_lossy(text).into_owned() }
         })
     }
