@@ -211,41 +211,47 @@ pub enum EngineName {
     Interp,
 }
 
+/// Which map.
+#[derive(Args, Debug)]
+pub struct MapArgs {
+    /// The map: its number, its name if no other map has it, or a pin
+    #[arg(value_name = "MAP")]
+    pub map: String,
+    /// Look among the running kernel's maps (root)
+    #[arg(long)]
+    pub kernel: bool,
+}
+
 /// What to do with maps.
 #[derive(Subcommand, Debug)]
 pub enum MapCommand {
     /// List maps
-    List(JsonArgs),
+    List {
+        /// List the running kernel's maps (root)
+        #[arg(long)]
+        kernel: bool,
+        /// How the result looks
+        #[command(flatten)]
+        format: JsonArgs,
+    },
     /// Tell everything about one map but its contents
     Show {
         /// Which map
-        #[arg(value_name = "ID|NAME")]
-        map: String,
+        #[command(flatten)]
+        map: MapArgs,
         /// How the result looks
         #[command(flatten)]
         format: JsonArgs,
     },
-    /// Print all elements of a map
-    Dump {
-        /// Which map
-        #[arg(value_name = "ID|NAME")]
-        map: String,
-        /// Print keys and values as bytes in hex
-        #[arg(long)]
-        raw: bool,
-        /// Print this many elements at most; 0 prints all
-        #[arg(long, value_name = "N", default_value_t = 0)]
-        limit: usize,
-        /// How the result looks
-        #[command(flatten)]
-        format: JsonArgs,
-    },
+    /// Print all elements of a map, as they are read: a map of any size takes little memory
+    #[command(after_help = DUMP_HELP)]
+    Dump(DumpArgs),
     /// Print the value of one key
     #[command(after_help = KEY_HELP)]
     Lookup {
         /// Which map
-        #[arg(value_name = "ID|NAME")]
-        map: String,
+        #[command(flatten)]
+        map: MapArgs,
         /// The key
         #[arg(value_name = "KEY", allow_hyphen_values = true)]
         key: String,
@@ -256,16 +262,171 @@ pub enum MapCommand {
         #[command(flatten)]
         format: JsonArgs,
     },
+    /// Store a value under a key
+    #[command(after_help = KEY_HELP)]
+    Update {
+        /// Which map
+        #[arg(value_name = "MAP")]
+        map: String,
+        /// The key
+        #[arg(value_name = "KEY", allow_hyphen_values = true)]
+        key: String,
+        /// The value; for per-CPU maps a list, or the first CPU's while the others become zero
+        #[arg(value_name = "VALUE", allow_hyphen_values = true)]
+        value: String,
+        /// Only when there is no such key yet
+        #[arg(long, conflicts_with = "exist")]
+        noexist: bool,
+        /// Only when there is such a key
+        #[arg(long)]
+        exist: bool,
+        /// Read key and value as bytes in hex
+        #[arg(long)]
+        raw: bool,
+    },
+    /// Remove a key
+    #[command(after_help = KEY_HELP)]
+    Delete {
+        /// Which map
+        #[arg(value_name = "MAP")]
+        map: String,
+        /// The key
+        #[arg(value_name = "KEY", allow_hyphen_values = true)]
+        key: String,
+        /// Read the key as bytes in hex
+        #[arg(long)]
+        raw: bool,
+    },
+    /// Put a value into a queue or a stack
+    Push {
+        /// Which map
+        #[arg(value_name = "MAP")]
+        map: String,
+        /// The value
+        #[arg(value_name = "VALUE", allow_hyphen_values = true)]
+        value: String,
+        /// When it is full, throw out the oldest value
+        #[arg(long)]
+        exist: bool,
+        /// Read the value as bytes in hex
+        #[arg(long)]
+        raw: bool,
+    },
+    /// Take the next value out of a queue or a stack
+    Pop {
+        /// Which map
+        #[arg(value_name = "MAP")]
+        map: String,
+        /// Print the value as bytes in hex
+        #[arg(long)]
+        raw: bool,
+        /// How the result looks
+        #[command(flatten)]
+        format: JsonArgs,
+    },
+    /// Make a map, pinned under its name
+    #[command(after_help = CREATE_HELP)]
+    Create(CreateArgs),
+    /// Give a map a name under which it stays when nobody uses it
+    Pin {
+        /// Which map
+        #[arg(value_name = "MAP")]
+        map: String,
+        /// The pin's name
+        name: String,
+    },
+    /// Take such a name away
+    Unpin {
+        /// The pin's name
+        name: String,
+    },
+    /// Forbid all but programs to write to a map, for ever
+    Freeze {
+        /// Which map
+        #[arg(value_name = "MAP")]
+        map: String,
+    },
+}
+
+/// Arguments of `skep map dump`.
+#[derive(Args, Debug)]
+pub struct DumpArgs {
+    /// Which map
+    #[command(flatten)]
+    pub map: MapArgs,
+    /// Print keys and values as bytes in hex
+    #[arg(long)]
+    pub raw: bool,
+    /// Print this many elements at most; 0 prints all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub limit: u64,
+    /// Remove what is printed; `exact` waits for running programs, so that nothing they add is lost
+    #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "fast", conflicts_with = "kernel")]
+    pub take: Option<TakeHow>,
+    /// Print one JSON document
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// Print lines of comma-separated values, the first one with the names of columns
+    #[arg(long)]
+    pub csv: bool,
+}
+
+/// How elements leave a map.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TakeHow {
+    /// Each on its own, as the kernel does
+    Fast,
+    /// When no running program may still add to them
+    Exact,
+}
+
+/// Arguments of `skep map create`.
+#[derive(Args, Debug)]
+pub struct CreateArgs {
+    /// Its name, and its pin's
+    pub name: String,
+    /// Its type, as the kernel calls it: hash, array, percpu_hash, …
+    #[arg(long = "type", value_name = "TYPE")]
+    pub map_type: String,
+    /// Bytes of a key
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub key: u32,
+    /// Bytes of a value
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub value: u32,
+    /// Most elements; for a ring buffer, bytes
+    #[arg(long, value_name = "N")]
+    pub entries: u32,
+    /// Flags by name (no_prealloc, mmapable, …) or as a number
+    #[arg(long, value_name = "FLAG", value_delimiter = ',')]
+    pub flags: Vec<String>,
+    /// How the result looks
+    #[command(flatten)]
+    pub format: JsonArgs,
 }
 
 const KEY_HELP: &str = "\
 A KEY is read by the map's type of key: a number, a text, or JSON for structures.
-Without types, numbers are as wide as the key; `--raw` takes bytes in hex.
+A VALUE likewise. Without types, numbers are as wide as the key or the value;
+`--raw` takes bytes in hex, with or without spaces.
 
 Examples:
   skep map lookup counts 42
   skep map lookup requests '{\"pid\": 7, \"comm\": \"cat\"}'
-  skep map lookup 3 --raw 2a000000";
+  skep map lookup 3 --raw 2a000000
+  skep map update requests '{\"pid\": 7}' '{\"count\": 3}' --exist
+  skep map delete 3 --raw '2a 00 00 00'";
+
+const DUMP_HELP: &str = "\
+Examples:
+  skep map dump counts
+  skep map dump counts --json --take=exact
+  skep map dump flows --csv > flows.csv
+  skep map dump 12 --kernel --json";
+
+const CREATE_HELP: &str = "\
+Example:
+  skep map create seen --type hash --key 8 --value 8 --entries 10000";
 
 /// What to ask about mappings.
 #[derive(Subcommand, Debug)]

@@ -8,11 +8,49 @@ use skep::maps::{Map, MapError};
 use skep::object::Btf;
 use skep::object::btf::{Kind, Value};
 
+/// What one must know of a map to read its bytes.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// Its number.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub map_type: MapType,
+    /// Bytes of a key.
+    pub key_size: usize,
+    /// Bytes of one value.
+    pub value_size: usize,
+    /// There are several values for each key.
+    pub per_cpu: bool,
+    /// The key's type, 0 none.
+    pub key_type_id: u32,
+    /// The value's type, 0 none.
+    pub value_type_id: u32,
+}
+
+impl From<&Map> for Shape {
+    fn from(map: &Map) -> Self {
+        let def = map.def();
+        Self {
+            id: map.id(),
+            name: def.name.clone(),
+            map_type: def.map_type,
+            key_size: def.key_size as usize,
+            value_size: def.value_size as usize,
+            per_cpu: map.is_per_cpu(),
+            key_type_id: def.key_type_id,
+            value_type_id: def.value_type_id,
+        }
+    }
+}
+
 /// A map and what its bytes mean.
 #[derive(Debug)]
 pub struct Entries<'a> {
-    map: &'a Map,
-    name: &'a str,
+    shape: Shape,
+    /// Where elements come from, if it is a map of ours.
+    map: Option<&'a Map>,
     /// `None` prints bytes.
     btf: Option<&'a Btf>,
     raw: bool,
@@ -33,34 +71,50 @@ pub struct Entry {
 
 impl<'a> Entries<'a> {
     /// Looks at a map under a name, with the types it refers to. `raw` wants bytes even so.
-    pub fn new(map: &'a Map, name: &'a str, btf: Option<&'a Btf>, raw: bool) -> Self {
-        Self { map, name, btf: btf.filter(|_| !raw), raw }
+    pub fn new(map: &'a Map, name: &str, btf: Option<&'a Btf>, raw: bool) -> Self {
+        let shape = Shape { name: name.to_owned(), ..Shape::from(map) };
+        Self { map: Some(map), ..Self::of(shape, btf, raw) }
+    }
+
+    /// Looks at a map that somebody else reads.
+    pub fn of(shape: Shape, btf: Option<&'a Btf>, raw: bool) -> Self {
+        Self { shape, map: None, btf: btf.filter(|_| !raw), raw }
+    }
+
+    /// What is known of the map.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The types, if values are to be printed by them.
+    pub fn btf(&self) -> Option<&'a Btf> {
+        self.btf
     }
 
     /// Tells whether elements can be walked: all maps but those that are streams of records.
     pub fn has_elements(&self) -> bool {
-        !matches!(self.map.def().map_type, MapType::Ringbuf | MapType::UserRingbuf)
+        !matches!(self.shape.map_type, MapType::Ringbuf | MapType::UserRingbuf)
     }
 
     /// Tells whether elements exist without ever having been stored.
     pub fn is_array(&self) -> bool {
-        matches!(self.map.def().map_type, MapType::Array | MapType::PercpuArray)
+        matches!(self.shape.map_type, MapType::Array | MapType::PercpuArray)
     }
 
     /// Tells whether this is the hidden map behind global variables.
     pub fn is_global_data(&self) -> bool {
-        self.btf.and_then(|b| b.get(self.map.def().value_type_id).ok()).is_some_and(|t| matches!(t.kind, Kind::DataSec(_)))
+        self.btf.and_then(|b| b.get(self.shape.value_type_id).ok()).is_some_and(|t| matches!(t.kind, Kind::DataSec(_)))
     }
 
     /// The `map` object of JSON documents.
     pub fn map_json(&self) -> Json {
-        json!({"id": self.map.id(), "name": self.name, "type": self.map.def().map_type.name()})
+        json!({"id": self.shape.id, "name": self.shape.name, "type": self.shape.map_type.name()})
     }
 
     /// Decodes one element.
     pub fn entry(&self, key: &[u8], value: &[u8]) -> Entry {
-        let size = self.map.def().value_size as usize;
-        let values = if self.map.is_per_cpu() {
+        let size = self.shape.value_size;
+        let values = if self.shape.per_cpu {
             let stride = size.next_multiple_of(8).max(1);
             value.chunks(stride).map(|one| self.value(one.get(..size).unwrap_or(one))).collect()
         } else {
@@ -75,19 +129,21 @@ impl<'a> Entries<'a> {
 
     /// Walks through all elements.
     pub fn iter(&self) -> impl Iterator<Item = Result<Entry, MapError>> {
-        self.map.iter().map(|element| element.map(|(key, value)| self.entry(&key, &value)))
+        self.map.into_iter().flatten().map(|element| element.map(|(key, value)| self.entry(&key, &value)))
     }
 
-    fn key(&self, bytes: &[u8]) -> Value {
-        match (self.typed(self.map.def().key_type_id, bytes), bytes.try_into()) {
+    /// Decodes a key.
+    pub fn key(&self, bytes: &[u8]) -> Value {
+        match (self.typed(self.shape.key_type_id, bytes), bytes.try_into()) {
             (Some(value), _) => value,
             (None, Ok(index)) if self.is_array() && !self.raw => Value::Uint(u32::from_le_bytes(index).into()),
             _ => Value::Bytes(bytes.to_vec()),
         }
     }
 
-    fn value(&self, bytes: &[u8]) -> Value {
-        self.typed(self.map.def().value_type_id, bytes).unwrap_or_else(|| Value::Bytes(bytes.to_vec()))
+    /// Decodes one value.
+    pub fn value(&self, bytes: &[u8]) -> Value {
+        self.typed(self.shape.value_type_id, bytes).unwrap_or_else(|| Value::Bytes(bytes.to_vec()))
     }
 
     fn typed(&self, id: u32, bytes: &[u8]) -> Option<Value> {
@@ -96,9 +152,8 @@ impl<'a> Entries<'a> {
 
     /// Writes entries under a heading; `more` are those that were left out.
     pub fn write(&self, out: &mut dyn Write, entries: &[Entry], more: usize) -> io::Result<()> {
-        let def = self.map.def();
         if self.is_global_data() {
-            writeln!(out, "{}:", self.name)?;
+            writeln!(out, "{}:", self.shape.name)?;
             for value in entries.iter().flat_map(|e| &e.values) {
                 match value {
                     Value::Struct(variables) => variables.iter().try_for_each(|v| writeln!(out, "  {} = {}", v.name, v.value))?,
@@ -111,7 +166,7 @@ impl<'a> Entries<'a> {
             1 => "1 entry".to_owned(),
             n => format!("{n} entries"),
         };
-        writeln!(out, "{} ({}, {count}):", self.name, def.map_type)?;
+        writeln!(out, "{} ({}, {count}):", self.shape.name, self.shape.map_type)?;
         for entry in entries {
             writeln!(out, "  {}", entry.text())?;
         }
@@ -144,7 +199,7 @@ impl Entry {
     /// As [`json`](Self::json), with a list for per-CPU values even where there is one CPU.
     pub fn json_of(&self, entries: &Entries<'_>) -> Json {
         match self.values.as_slice() {
-            [one] if entries.map.is_per_cpu() => json!({"key": to_json(&self.key), "value": [to_json(one)]}),
+            [one] if entries.shape.per_cpu => json!({"key": to_json(&self.key), "value": [to_json(one)]}),
             _ => self.json(),
         }
     }

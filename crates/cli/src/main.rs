@@ -10,6 +10,7 @@ mod entries;
 mod events;
 mod failure;
 mod inherited;
+mod kernel;
 mod launch;
 mod map;
 mod objects;

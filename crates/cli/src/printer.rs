@@ -54,6 +54,11 @@ impl Printer {
         Self { quiet, colour: !plain && io::stderr().is_terminal() }
     }
 
+    /// Tells whether nothing but data is wanted.
+    pub fn is_quiet(self) -> bool {
+        self.quiet
+    }
+
     /// Writes data through `write`, to where it was asked for.
     pub fn data(self, output: Output, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result {
         let (done, place) = match output {

@@ -1,0 +1,181 @@
+//! The commands that change maps: elements, pins, and maps themselves.
+
+use std::path::{Component, Path, PathBuf};
+
+use serde_json::json;
+use skep::Dir;
+use skep::dir::Kind;
+use skep::isa::MapType;
+use skep::isa::map::update;
+use skep::maps::{Access, Map, MapDef, MapError};
+use skep::object::Btf;
+
+use super::find::find;
+use super::input::{self, Role};
+use super::show::FLAGS;
+use crate::args::CreateArgs;
+use crate::entries::{Entries, Shape, to_json};
+use crate::failure::{Failure, Result};
+use crate::printer::{Output, Printer};
+use crate::session;
+
+/// A map to change, and how its elements look.
+struct Target {
+    map: Map,
+    btf: Option<Btf>,
+}
+
+impl Target {
+    fn open(text: &str, printer: Printer) -> Result<Self> {
+        let dir = session::existing_directory()?;
+        let map = find(&dir, text, Access::ReadWrite, printer)?;
+        let btf = match map.def().btf_id {
+            0 => None,
+            id => skep::types::open(&dir, id),
+        };
+        Ok(Self { map, btf })
+    }
+
+    fn key(&self, text: &str, raw: bool) -> Result<Vec<u8>> {
+        input::bytes(&Shape::from(&self.map), self.btf.as_ref(), Role::Key, text, raw)
+    }
+
+    fn value(&self, text: &str, raw: bool) -> Result<Vec<u8>> {
+        let shape = Shape::from(&self.map);
+        let cpus = self.map.user_value_size() / shape.value_size.next_multiple_of(8).max(1);
+        input::value(&shape, self.btf.as_ref(), text, raw, cpus)
+    }
+}
+
+fn failed(what: String, error: &MapError) -> Failure {
+    Failure::failed(what).because(error)
+}
+
+/// Stores a value.
+pub fn update(text: &str, key: &str, value: &str, flags: u64, raw: bool, printer: Printer) -> Result {
+    let target = Target::open(text, printer)?;
+    let (key_bytes, value_bytes) = (target.key(key, raw)?, target.value(value, raw)?);
+    target.map.update(&key_bytes, &value_bytes, flags).map_err(|e| match e {
+        MapError::Exists => Failure::failed(format!("map `{text}` has a key `{key}` already")),
+        MapError::NoElement => Failure::failed(format!("map `{text}` has no key `{key}`")),
+        e => failed(format!("cannot store `{key}` in map `{text}`"), &e),
+    })
+}
+
+/// Removes a key.
+pub fn delete(text: &str, key: &str, raw: bool, printer: Printer) -> Result {
+    let target = Target::open(text, printer)?;
+    target.map.delete(&target.key(key, raw)?).map_err(|e| match e {
+        MapError::NoElement => Failure::failed(format!("map `{text}` has no key `{key}`")),
+        e => failed(format!("cannot remove `{key}` from map `{text}`"), &e),
+    })
+}
+
+/// Puts a value into a queue or a stack.
+pub fn push(text: &str, value: &str, flags: u64, raw: bool, printer: Printer) -> Result {
+    let target = Target::open(text, printer)?;
+    queue_only(&target.map, text, "push")?;
+    target.map.update(&[], &target.value(value, raw)?, flags).map_err(|e| failed(format!("cannot push to map `{text}`"), &e))
+}
+
+/// Takes the next value out of a queue or a stack.
+pub fn pop(text: &str, raw: bool, as_json: bool, printer: Printer) -> Result {
+    let target = Target::open(text, printer)?;
+    queue_only(&target.map, text, "pop")?;
+    let mut value = vec![0; target.map.user_value_size()];
+    target.map.lookup_and_delete(&[], &mut value, 0).map_err(|e| match e {
+        MapError::NoElement => Failure::failed(format!("map `{text}` is empty")),
+        e => failed(format!("cannot pop from map `{text}`"), &e),
+    })?;
+    let entries = Entries::of(Shape::from(&target.map), target.btf.as_ref(), raw);
+    let value = entries.value(&value);
+    if as_json {
+        return printer.json(Output::Stdout, &json!({"map": entries.map_json(), "value": to_json(&value)}));
+    }
+    printer.data(Output::Stdout, |out| writeln!(out, "{value}"))
+}
+
+fn queue_only(map: &Map, text: &str, what: &str) -> Result {
+    match map.def().map_type {
+        MapType::Queue | MapType::Stack => Ok(()),
+        MapType::BloomFilter if what == "push" => Ok(()),
+        other => Err(Failure::failed(format!("map `{text}` is a {other}: only queues and stacks have {what}"))),
+    }
+}
+
+/// Makes a map and pins it.
+pub fn create(args: &CreateArgs, printer: Printer) -> Result {
+    let unknown = |what: &str, name: &str| Failure::environment(format!("there is no {what} `{name}`"));
+    let map_type = MapType::from_name(&args.map_type).ok_or_else(|| unknown("map type", &args.map_type))?;
+    let mut flags = 0;
+    for name in &args.flags {
+        let known = FLAGS.iter().find(|(_, n)| n == name).map(|(bit, _)| *bit);
+        let number = || name.strip_prefix("0x").map_or_else(|| name.parse().ok(), |hex| u32::from_str_radix(hex, 16).ok());
+        flags |= known.or_else(number).ok_or_else(|| unknown("flag", name))?;
+    }
+    let dir = session::directory()?;
+    let pin = pin_path(&dir, &args.name)?;
+    if pin.exists() {
+        return Err(Failure::failed(format!("there is a pin `{}` already", args.name)));
+    }
+    let def = MapDef::new(map_type, args.key, args.value, args.entries).named(&args.name).flags(flags);
+    let id = dir.next_id(Kind::Map)?;
+    let map = Map::create(&dir.kind(Kind::Map), id, &def).map_err(|e| {
+        let status = if matches!(e, MapError::Object(_)) { crate::failure::ENVIRONMENT } else { crate::failure::FAILED };
+        Failure { status, ..failed(format!("cannot create map `{}`", args.name), &e) }
+    })?;
+    link(map.file().path(), &pin, &args.name)?;
+    if args.format.json {
+        return printer.json(Output::Stdout, &json!({"id": id, "name": args.name, "pin": pin.to_string_lossy()}));
+    }
+    printer.data(Output::Stdout, |out| writeln!(out, "{id}"))
+}
+
+/// Returns where a pin lies. A name may have folders in it, but leads nowhere else.
+pub fn pin_path(dir: &Dir, name: &str) -> Result<PathBuf> {
+    let path = Path::new(name);
+    let inside = !name.is_empty() && path.components().all(|c| matches!(c, Component::Normal(_)));
+    if inside { Ok(dir.path().join("pins").join(path)) } else { Err(Failure::environment(format!("`{name}` cannot be the name of a pin"))) }
+}
+
+fn link(file: &Path, pin: &Path, name: &str) -> Result {
+    let failed = |e: std::io::Error| match e.kind() {
+        std::io::ErrorKind::AlreadyExists => Failure::failed(format!("there is a pin `{name}` already")),
+        _ => Failure::environment(format!("cannot create the pin `{}`: {e}", pin.display())),
+    };
+    if let Some(folder) = pin.parent() {
+        std::fs::create_dir_all(folder).map_err(failed)?;
+    }
+    std::fs::hard_link(file, pin).map_err(failed)
+}
+
+/// Pins a map.
+pub fn pin(text: &str, name: &str, printer: Printer) -> Result {
+    let dir = session::existing_directory()?;
+    let map = find(&dir, text, Access::ReadOnly, printer)?;
+    link(map.file().path(), &pin_path(&dir, name)?, name)
+}
+
+/// Removes a pin.
+pub fn unpin(name: &str) -> Result {
+    let pin = pin_path(&session::existing_directory()?, name)?;
+    std::fs::remove_file(&pin).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => Failure::failed(format!("there is no pin `{name}`")),
+        _ => Failure::environment(format!("cannot remove the pin `{}`: {e}", pin.display())),
+    })
+}
+
+/// Forbids users to write.
+pub fn freeze(text: &str, printer: Printer) -> Result {
+    let target = Target::open(text, printer)?;
+    target.map.freeze().map_err(|e| failed(format!("cannot freeze map `{text}`"), &e))
+}
+
+/// The flags of an update.
+pub fn flags(noexist: bool, exist: bool) -> u64 {
+    match (noexist, exist) {
+        (true, _) => update::NOEXIST,
+        (_, true) => update::EXIST,
+        _ => update::ANY,
+    }
+}

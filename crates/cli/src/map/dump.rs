@@ -1,0 +1,204 @@
+//! `skep map dump`: elements are printed as they are read, so a map of any size takes little memory.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use skep::maps::dump::Walk;
+use skep::maps::{Access, Map, Take};
+
+use super::csv::Csv;
+use super::find::Source;
+use super::layout::{Layout, Style};
+use super::no_elements;
+use crate::args::{DumpArgs, TakeHow};
+use crate::entries::Entries;
+use crate::failure::{Failure, Result};
+use crate::printer::{Output, Printer};
+use crate::signals::Signals;
+
+/// Bytes of elements read together.
+const BATCH: usize = 256 << 10;
+/// Taken elements that were not printed are lost, so fewer are taken together.
+const BATCH_TAKEN: usize = 1024;
+
+/// Prints all elements.
+pub fn run(args: &DumpArgs, printer: Printer) -> Result<u8> {
+    let access = if args.take.is_some() { Access::ReadWrite } else { Access::ReadOnly };
+    let source = Source::find(&args.map, access, printer)?;
+    let (shape, types) = (source.shape()?, source.btf());
+    let entries = Entries::of(shape, types.as_ref(), args.raw);
+    if !entries.has_elements() {
+        return Err(no_elements(&args.map.map));
+    }
+    let style = if args.json { Style::Json } else { Style::Text };
+    let format = if args.csv { Format::Csv(Csv::new(&entries)) } else { Format::Layout(Layout::new(&entries, style)) };
+    let mut signals = Signals::install()?;
+    let mut dump = Dump {
+        format,
+        json: args.json,
+        left: if args.limit == 0 { u64::MAX } else { args.limit },
+        text: Vec::new(),
+        printed: 0,
+        progress: Progress::new(printer),
+        interrupted: None,
+        signals: &mut signals,
+    };
+    // What goes wrong on the way is told after the document has its end.
+    let mut failure = None;
+    printer.data(Output::Stdout, |out| {
+        dump.head(&entries);
+        out.write_all(&dump.text)?;
+        let done = match &source {
+            Source::Ours(map, _) => dump.ours(map, args.take, out),
+            Source::Kernel(map) => {
+                let mut written = Ok(());
+                let done = map.walk(|keys, values, n| {
+                    let elements = keys.chunks_exact(shape_size(map.info.key_size)).zip(values.chunks_exact(map.value_size().max(1)));
+                    written = dump.batch(out, elements.take(n));
+                    written.is_ok() && dump.goes_on()
+                });
+                written.map(|()| done.err())
+            }
+        };
+        failure = done?;
+        dump.progress.clear();
+        dump.tail();
+        out.write_all(&dump.text)
+    })?;
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    Ok(dump.interrupted.map_or(0, |signal| 128_u8.wrapping_add(signal as u8)))
+}
+
+fn shape_size(size: u32) -> usize {
+    (size as usize).max(1)
+}
+
+enum Format<'a> {
+    Layout(Layout<'a>),
+    Csv(Csv<'a>),
+}
+
+struct Dump<'a> {
+    format: Format<'a>,
+    json: bool,
+    /// Elements that may still be printed.
+    left: u64,
+    text: Vec<u8>,
+    printed: u64,
+    progress: Progress,
+    interrupted: Option<i32>,
+    signals: &'a mut Signals,
+}
+
+impl Dump<'_> {
+    fn head(&mut self, entries: &Entries<'_>) {
+        match &self.format {
+            Format::Csv(csv) => csv.head(&mut self.text),
+            Format::Layout(_) if self.json => drop(write!(self.text, "{{\"map\":{},\"entries\":[", entries.map_json())),
+            Format::Layout(_) => {}
+        }
+    }
+
+    fn tail(&mut self) {
+        self.text.clear();
+        if self.json {
+            self.text.extend_from_slice(if self.interrupted.is_some() { b"],\"interrupted\":true}\n" } else { b"]}\n" });
+        }
+    }
+
+    /// Prints elements that were read together, as many as may be printed.
+    fn batch<'e>(&mut self, out: &mut dyn Write, elements: impl Iterator<Item = (&'e [u8], &'e [u8])>) -> io::Result<()> {
+        self.text.clear();
+        for (key, value) in elements {
+            if self.left == 0 {
+                break;
+            }
+            match &self.format {
+                Format::Csv(csv) => csv.write(&mut self.text, key, value),
+                Format::Layout(layout) => {
+                    if self.json && self.printed > 0 {
+                        self.text.push(b',');
+                    }
+                    layout.write(&mut self.text, key, value);
+                }
+            }
+            self.left -= 1;
+            self.printed += 1;
+        }
+        self.progress.show(self.printed);
+        out.write_all(&self.text)
+    }
+
+    fn goes_on(&mut self) -> bool {
+        if let Some(signal) = self.signals.take() {
+            self.interrupted = Some(signal.number);
+        }
+        self.left > 0 && self.interrupted.is_none()
+    }
+
+    /// Prints a map of ours. Fails when it cannot be written; returns what went wrong with the map.
+    fn ours(&mut self, map: &Map, take: Option<TakeHow>, out: &mut dyn Write) -> io::Result<Option<Failure>> {
+        let mut walk = map.walk();
+        if let Some(how) = take {
+            walk = walk.taking(if how == TakeHow::Exact { Take::Exact } else { Take::Fast });
+        }
+        let size = walk.element_size().max(1);
+        let most = if take == Some(TakeHow::Fast) { BATCH_TAKEN } else { usize::MAX };
+        let mut buf = vec![0; (BATCH / size).clamp(1, most) * size];
+        while self.goes_on() {
+            let room = usize::try_from(self.left).unwrap_or(usize::MAX).saturating_mul(size).min(buf.len());
+            let n = match walk.rows(&mut buf[..room]) {
+                Ok(0) => break,
+                Ok(n) => n,
+                Err(e) => {
+                    let what = format!("cannot {} map `{}`", if take.is_some() { "take from" } else { "read" }, map.def().name);
+                    return Ok(Some(Failure::failed(what).because(&e)));
+                }
+            };
+            let done = self.batch(out, walk.elements(&buf, n)).and_then(|()| if take.is_some() { out.flush() } else { Ok(()) });
+            if let Err(e) = done {
+                if take.is_some() {
+                    put_back(map, &walk, &buf, n);
+                }
+                return Err(e);
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Puts elements back that nobody got to see, unless there are new ones with their keys.
+fn put_back(map: &Map, walk: &Walk<'_>, buf: &[u8], n: usize) {
+    for (key, value) in walk.elements(buf, n) {
+        drop(map.update(key, value, skep::isa::map::update::NOEXIST));
+    }
+}
+
+/// A count of elements on the terminal while they go elsewhere.
+struct Progress {
+    shown: bool,
+    wanted: bool,
+    last: Instant,
+}
+
+impl Progress {
+    fn new(printer: Printer) -> Self {
+        let wanted = !printer.is_quiet() && io::stderr().is_terminal() && !io::stdout().is_terminal();
+        Self { shown: false, wanted, last: Instant::now() }
+    }
+
+    fn show(&mut self, elements: u64) {
+        if self.wanted && self.last.elapsed() > Duration::from_millis(200) {
+            (self.shown, self.last) = (true, Instant::now());
+            drop(write!(io::stderr().lock(), "\r{elements} elements"));
+        }
+    }
+
+    fn clear(&mut self) {
+        if self.shown {
+            drop(write!(io::stderr().lock(), "\r\x1b[K"));
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Finding maps: by number, by name, by pin, here or in the kernel.
+
+use std::path::Path;
+
+use skep::Dir;
+use skep::dir::Kind;
+use skep::isa::MapType;
+use skep::maps::{Access, Map, MapError};
+use skep::object::Btf;
+
+use crate::args::MapArgs;
+use crate::entries::Shape;
+use crate::failure::{Failure, Result};
+use crate::kernel::KernelMap;
+use crate::printer::Printer;
+use crate::session;
+
+/// A map that can be read.
+#[derive(Debug)]
+pub enum Source {
+    /// One of ours.
+    Ours(Box<Map>, Dir),
+    /// One of the running kernel.
+    Kernel(Box<KernelMap>),
+}
+
+impl Source {
+    /// Finds the map that was asked for.
+    pub fn find(args: &MapArgs, access: Access, printer: Printer) -> Result<Self> {
+        if args.kernel {
+            return in_kernel(&args.map).map(|map| Self::Kernel(Box::new(map)));
+        }
+        let dir = session::existing_directory()?;
+        let map = find(&dir, &args.map, access, printer)?;
+        Ok(Self::Ours(Box::new(map), dir))
+    }
+
+    /// What its bytes look like.
+    pub fn shape(&self) -> Result<Shape> {
+        match self {
+            Self::Ours(map, _) => Ok(Shape::from(&**map)),
+            Self::Kernel(map) => {
+                let info = &map.info;
+                let unknown =
+                    || Failure::failed(format!("map {} has type {}, which this version does not know", info.id, info.type_number));
+                Ok(Shape {
+                    id: info.id,
+                    name: info.name.clone(),
+                    map_type: info.map_type().ok_or_else(unknown)?,
+                    key_size: info.key_size as usize,
+                    value_size: info.value_size as usize,
+                    per_cpu: info.is_per_cpu(),
+                    key_type_id: info.key_type_id,
+                    value_type_id: info.value_type_id,
+                })
+            }
+        }
+    }
+
+    /// Its types, if it has any.
+    pub fn btf(&self) -> Option<Btf> {
+        match self {
+            Self::Ours(map, dir) if map.def().btf_id != 0 => skep::types::open(dir, map.def().btf_id),
+            Self::Ours(..) => None,
+            Self::Kernel(map) => map.btf(),
+        }
+    }
+
+    /// Copies the value of a key out; `None` when there is none.
+    pub fn lookup(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        match self {
+            Self::Kernel(map) => map.lookup(key),
+            Self::Ours(map, _) => match map.lookup(key) {
+                Ok(value) => Ok(Some(value)),
+                Err(MapError::NoElement) => Ok(None),
+                Err(e) => Err(Failure::failed(format!("cannot look into map `{}`", map.def().name)).because(&e)),
+            },
+        }
+    }
+}
+
+/// Opens every map that can be opened; the others are told of.
+pub fn all(dir: &Dir, printer: Printer) -> Result<Vec<Map>> {
+    let mut maps = Vec::new();
+    for id in dir.ids(Kind::Map)? {
+        let path = dir.object(Kind::Map, id);
+        match open(&path, Access::ReadOnly) {
+            Ok(map) => maps.push(map),
+            // It was removed since the directory was read.
+            Err(_) if !path.exists() => {}
+            Err(e) => printer.warning(&format!("map {id} cannot be read: {e}")),
+        }
+    }
+    Ok(maps)
+}
+
+/// Opens a map. Where the file system is full, what it has no memory for reads as zero.
+fn open(path: &Path, access: Access) -> Result<Map, MapError> {
+    let map = Map::open(path, access)?;
+    skep::memory::guard(&map);
+    Ok(map)
+}
+
+/// Finds a map by id, by a name that only one map has, or by a pin.
+pub fn find(dir: &Dir, text: &str, access: Access, printer: Printer) -> Result<Map> {
+    let unusable = |e: MapError| Failure::environment(format!("map `{text}` cannot be opened")).because(&e);
+    if let Ok(id) = text.parse::<u32>() {
+        let path = dir.object(Kind::Map, id);
+        return match open(&path, access) {
+            Err(_) if !path.exists() => Err(missing(text)),
+            done => done.map_err(unusable),
+        };
+    }
+    let named: Vec<Map> = all(dir, printer)?.into_iter().filter(|m| m.def().name == text || short(text) == m.def().name).collect();
+    match named.as_slice() {
+        [map] => open(map.file().path(), access).map_err(unusable),
+        [] => {
+            let pin = super::change::pin_path(dir, text).ok().filter(|pin| pin.exists()).ok_or_else(|| missing(text))?;
+            open(&pin, access).map_err(unusable)
+        }
+        several => {
+            let ids: Vec<String> = several.iter().map(|m| m.id().to_string()).collect();
+            Err(Failure::failed(format!("several maps are called `{text}`: {}", ids.join(", "))).hint("use the id"))
+        }
+    }
+}
+
+fn missing(text: &str) -> Failure {
+    Failure::failed(format!("there is no map `{text}`"))
+        .hint("`skep map list` shows all; maps go when nobody uses them any more and the next command is loaded")
+}
+
+/// A name as files keep it.
+pub fn short(name: &str) -> &str {
+    name.get(..15).unwrap_or(name)
+}
+
+fn in_kernel(text: &str) -> Result<KernelMap> {
+    let missing = || Failure::failed(format!("the kernel has no map `{text}`")).hint("`skep map list --kernel` shows all");
+    if let Ok(id) = text.parse::<u32>() {
+        return KernelMap::open(id)?.ok_or_else(missing);
+    }
+    let mut named: Vec<KernelMap> = KernelMap::all()?.into_iter().filter(|m| m.info.name == short(text)).collect();
+    match (named.len(), named.pop()) {
+        (1, Some(map)) => Ok(map),
+        (0, _) | (_, None) => Err(missing()),
+        (_, Some(last)) => {
+            let mut ids: Vec<String> = named.iter().map(|m| m.info.id.to_string()).collect();
+            ids.push(last.info.id.to_string());
+            Err(Failure::failed(format!("several maps of the kernel are called `{text}`: {}", ids.join(", "))).hint("use the id"))
+        }
+    }
+}
+
+/// The name of a type, also of one this version does not know.
+pub fn type_name(map_type: Option<MapType>, number: u32) -> String {
+    map_type.map_or_else(|| format!("type_{number}"), |t| t.name().to_owned())
+}
