@@ -132,6 +132,12 @@ pub mod packet {
     pub const REDIRECT_MAP: i32 = -80;
     /// Which structure the context is: [`XDP`] or [`SKB`].
     pub const KIND: i32 = -88;
+    /// Address behind the whole buffer: where fragments must end.
+    pub const ROOM_END: i32 = -96;
+    /// What is known of the packet's checksum: 0 nothing, else one more than the number of checksums known to be good.
+    pub const CHECKSUM: i32 = -104;
+    /// Not 0 when a helper has put another network header around the packet.
+    pub const ENCAPSULATED: i32 = -112;
     /// [`KIND`] of an `xdp_md`.
     pub const XDP: u64 = 1;
     /// [`KIND`] of an `__sk_buff`.

@@ -161,7 +161,7 @@ impl<'a> Loader<'a> {
             let Some(program) = object.programs.get(i) else { continue };
             let linked = object.link_with(i, &LinkOptions { target: self.target, ..LinkOptions::default() })?;
             let proof = skep_verifier::verify(&linked, &options).map_err(|r| LoadError::Rejected(Box::new(r)))?;
-            if let Some(id) = proof.info().helpers.iter().find(|id| crate::helpers::implementation(**id).is_none()) {
+            if let Some(id) = proof.info().helpers.iter().find(|id| crate::helpers::implementation(proof.prog_type(), **id).is_none()) {
                 let name = skep_isa::helper::by_id(*id).map_or("unknown", |h| h.name);
                 return Err(LoadError::Helper { program: program.name.clone(), helper: format!("{name}#{id}") });
             }

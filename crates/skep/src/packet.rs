@@ -81,6 +81,7 @@ impl Packet {
         view.set(word::KIND, shape.kind);
         view.set(word::HARD_START, base);
         view.set(word::HARD_END, base + shape.hard_end as u64);
+        view.set(word::ROOM_END, base + shape.size as u64);
         view.set(word::DATA_META, base + shape.meta as u64);
         view.set(word::DATA, base + shape.data as u64);
         view.set(word::DATA_END, base + data_end as u64);

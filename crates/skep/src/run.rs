@@ -50,7 +50,8 @@ pub(crate) fn control_word(map: &Map, word: u32) -> &AtomicU64 {
 /// When it uses an instruction or helper this process cannot provide.
 pub(crate) fn compile(program: &Program, maps: &[Arc<Map>], calls: Option<&TailCalls>) -> Result<Code, CompileError> {
     let refs = references(maps, calls);
-    let env = Env { maps: &refs, helper: &crate::helpers::implementation };
+    let helper = |id| crate::helpers::implementation(program.prog_type, id);
+    let env = Env { maps: &refs, helper: &helper };
     // SAFETY: a `Program` holds only instructions the verifier accepted with these maps.
     unsafe { Code::compile(&program.insns, &env) }
 }
@@ -62,7 +63,8 @@ pub(crate) fn compile(program: &Program, maps: &[Arc<Map>], calls: Option<&TailC
 #[cfg(feature = "loader")]
 pub(crate) fn interpretable(program: &Program, maps: &[Arc<Map>], calls: Option<&TailCalls>) -> Result<interp::Program, interp::RunError> {
     let refs = references(maps, calls);
-    interp::Program::new(&program.insns, &Env { maps: &refs, helper: &crate::helpers::implementation })
+    let helper = |id| crate::helpers::implementation(program.prog_type, id);
+    interp::Program::new(&program.insns, &Env { maps: &refs, helper: &helper })
 }
 
 /// Tells the engines where maps are in this process.

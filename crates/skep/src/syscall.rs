@@ -2,10 +2,17 @@
 
 use std::arch::asm;
 
+pub(crate) const READ: u64 = 0;
+pub(crate) const CLOSE: u64 = 3;
 pub(crate) const MMAP: u64 = 9;
+pub(crate) const IOCTL: u64 = 16;
+pub(crate) const SOCKET: u64 = 41;
 pub(crate) const PRCTL: u64 = 157;
 pub(crate) const CLOCK_GETTIME: u64 = 228;
+pub(crate) const OPENAT: u64 = 257;
+pub(crate) const FSTATAT: u64 = 262;
 pub(crate) const PROCESS_VM_READV: u64 = 310;
+pub(crate) const PROCESS_VM_WRITEV: u64 = 311;
 
 /// Makes a system call with four arguments; returns what the kernel does (`-errno` on failure).
 ///

@@ -160,7 +160,8 @@ impl TailCalls {
             self.add(state, map);
         }
         let refs: Vec<MapRef> = maps.iter().map(|m| reference(state, m)).collect();
-        let env = Env { maps: &refs, helper: &crate::helpers::implementation };
+        let helper = |id| crate::helpers::implementation(self.prog_type, id);
+        let env = Env { maps: &refs, helper: &helper };
         let (code, program) = match self.form {
             // SAFETY: a program file holds only instructions the verifier accepted with these maps, which live as long as `self`.
             Form::Code => (Some(unsafe { Code::compile(&file.program.insns, &env) }.ok()?), None),

@@ -28,3 +28,42 @@ pub(super) unsafe extern "C" fn delete_elem(handle: u64, key: u64, _: u64, _: u6
     // SAFETY: as for lookup_elem.
     unsafe { map(handle).prog_delete(key as *const u8) as u64 }
 }
+
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn push_elem(handle: u64, value: u64, flags: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: the verifier proved that argument 1 is a map and argument 2 readable for its value size.
+    unsafe { map(handle).prog_push(value as *const u8, flags) as u64 }
+}
+
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn pop_elem(handle: u64, value: u64, _: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: as above, and argument 2 is writable.
+    unsafe { map(handle).prog_pop(value as *mut u8) as u64 }
+}
+
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn peek_elem(handle: u64, value: u64, _: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: as above.
+    unsafe { map(handle).prog_peek(value as *mut u8) as u64 }
+}
+
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn lookup_percpu_elem(handle: u64, key: u64, cpu: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: as for lookup_elem.
+    unsafe { map(handle).prog_lookup_cpu(key as *const u8, cpu as u32) as u64 }
+}
+
+/// Takes the lock in a map value.
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn spin_lock(lock: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: the verifier proved the argument to be the lock of a map value.
+    unsafe { skep_maps::spin::lock(lock as *mut u32) };
+    0
+}
+
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn spin_unlock(lock: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: as above, by the thread that took it.
+    unsafe { skep_maps::spin::unlock(lock as *mut u32) };
+    0
+}

@@ -4,31 +4,53 @@
 //! uses no vector register and calls nothing outside the section `.text.skep_event`; a test reads the machine code.
 //! All others are called with the vector registers saved.
 
+mod callback;
+mod cgroup;
+#[cfg(feature = "loader")]
+mod csum;
 mod format;
 mod map;
+mod memory;
+#[cfg(feature = "loader")]
+mod net;
 mod number;
 #[cfg(test)]
 mod oracle;
 mod print;
 mod probe;
 mod ringbuf;
+#[cfg(feature = "loader")]
+mod skb;
+mod stack;
 mod task;
 mod time;
 mod tracing;
+#[cfg(feature = "loader")]
+mod xdp;
 
-use skep_isa::HelperId;
 use skep_isa::ctx::tracing as frame;
+use skep_isa::helper::KFUNC_BASE;
+use skep_isa::{HelperId, ProgramType as P};
 use skep_vm::{HelperCall, HelperFn, HelperImpl};
 
 pub(crate) use print::set_log;
 
 /// The kernel's errno values that helpers return, negated.
+#[cfg_attr(not(feature = "loader"), allow(dead_code, reason = "those of packet helpers, which targets do without"))]
 mod errno {
+    pub const E2BIG: i64 = 7;
+    pub const EAGAIN: i64 = 11;
+    pub const ENOMEM: i64 = 12;
+    pub const EACCES: i64 = 13;
     pub const EFAULT: i64 = 14;
+    pub const ENODEV: i64 = 19;
     pub const EINVAL: i64 = 22;
     pub const ENOSPC: i64 = 28;
     pub const ERANGE: i64 = 34;
     pub const EOPNOTSUPP: i64 = 95;
+    pub const EAFNOSUPPORT: i64 = 97;
+    pub const EALREADY: i64 = 114;
+    pub const ENOTSUPP: i64 = 524;
 }
 
 const fn fail(errno: i64) -> u64 {
@@ -39,15 +61,25 @@ struct Row {
     id: HelperId,
     func: HelperFn,
     how: HelperCall,
+    /// The program types it is for; no others when empty.
+    only: &'static [P],
 }
 
 const fn row(id: HelperId, func: HelperFn, how: HelperCall) -> Row {
-    Row { id, func, how }
+    Row { id, func, how, only: &[] }
+}
+
+/// A row for some program types. Those of one helper stand together, the first that fits is taken.
+const fn when(only: &'static [P], id: HelperId, func: HelperFn) -> Row {
+    Row { id, func, how: SaveVectors, only }
 }
 
 use HelperCall::{LoadCtx, MapLookup, Plain, SaveVectors, TailCall};
 
-/// Every helper that can be called here, in order of number.
+#[cfg(feature = "loader")]
+const XDP: &[P] = &[P::Xdp];
+
+/// Every helper that can be called here, in order of number. What is for packet programs only, targets do without.
 static TABLE: &[Row] = &[
     row(1, map::lookup_elem, MapLookup),
     row(2, map::update_elem, SaveVectors),
@@ -57,44 +89,130 @@ static TABLE: &[Row] = &[
     row(6, print::trace_printk, SaveVectors),
     row(7, task::get_prandom_u32, Plain),
     row(8, task::get_smp_processor_id, Plain),
+    #[cfg(feature = "loader")]
+    row(9, skb::store_bytes, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(10, csum::l3_replace, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(11, csum::l4_replace, SaveVectors),
     row(12, crate::tail::tail_call, TailCall),
     row(14, task::get_current_pid_tgid, Plain),
     row(15, task::get_current_uid_gid, SaveVectors),
     row(16, task::get_current_comm, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(18, skb::vlan_push, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(19, skb::vlan_pop, SaveVectors),
+    #[cfg(feature = "loader")]
+    when(XDP, 23, xdp::redirect),
+    #[cfg(feature = "loader")]
+    row(23, skb::redirect, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(26, skb::load_bytes, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(28, csum::diff, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(32, skb::change_type, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(34, skb::get_hash_recalc, SaveVectors),
+    row(35, task::get_current_task, Plain),
+    row(36, probe::write_user, SaveVectors),
+    row(37, cgroup::current_task_under_cgroup, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(38, skb::change_tail, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(39, skb::pull_data, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(40, skb::csum_update, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(41, skb::set_hash_invalid, SaveVectors),
+    row(42, task::get_numa_node_id, Plain),
+    #[cfg(feature = "loader")]
+    row(43, skb::change_head, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(44, xdp::adjust_head, SaveVectors),
     row(45, probe::read_str, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(48, skb::set_hash, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(50, skb::adjust_room, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(51, xdp::redirect_map, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(54, xdp::adjust_meta, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(65, xdp::adjust_tail, SaveVectors),
+    when(&[P::Tracing], 67, stack::get_stack_frame),
+    when(&[P::Kprobe], 67, stack::get_stack_probe),
+    when(&[P::PerfEvent], 67, stack::get_stack_registers),
+    row(67, stack::get_stack_nowhere, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(68, skb::load_bytes_relative, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(69, net::fib_lookup, SaveVectors),
+    row(80, cgroup::get_current_cgroup_id, SaveVectors),
+    row(87, map::push_elem, SaveVectors),
+    row(88, map::pop_elem, SaveVectors),
+    row(89, map::peek_elem, SaveVectors),
+    row(93, map::spin_lock, SaveVectors),
+    row(94, map::spin_unlock, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(97, skb::ecn_set_ce, SaveVectors),
     row(105, number::strtol, Plain),
     row(106, number::strtoul, Plain),
     row(112, probe::read, SaveVectors),
-    row(113, probe::read, SaveVectors),
+    row(113, probe::read_kernel, SaveVectors),
     row(114, probe::read_str, SaveVectors),
-    row(115, probe::read_str, SaveVectors),
+    row(115, probe::read_kernel_str, SaveVectors),
     row(118, time::jiffies64, SaveVectors),
+    row(120, task::get_ns_current_pid_tgid, SaveVectors),
+    row(123, cgroup::get_current_ancestor_cgroup_id, SaveVectors),
     row(125, time::ktime_get_boot_ns, SaveVectors),
     row(130, ringbuf::output, SaveVectors),
     row(131, ringbuf::reserve, SaveVectors),
     row(132, ringbuf::submit, SaveVectors),
     row(133, ringbuf::discard, SaveVectors),
     row(134, ringbuf::query, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(135, skb::csum_level, SaveVectors),
+    row(148, probe::read, SaveVectors),
     row(160, time::ktime_get_coarse_ns, SaveVectors),
+    #[cfg(feature = "loader")]
+    when(XDP, 163, net::xdp_check_mtu),
+    #[cfg(feature = "loader")]
+    row(163, net::skb_check_mtu, SaveVectors),
+    row(164, callback::for_each_map_elem, SaveVectors),
     row(165, print::snprintf, SaveVectors),
     row(173, tracing::get_func_ip, LoadCtx(frame::IP)),
     row(174, tracing::get_attach_cookie, LoadCtx(frame::COOKIE)),
     row(177, print::trace_vprintk, SaveVectors),
+    row(181, callback::repeat, Plain),
     row(182, number::strncmp, Plain),
     row(183, tracing::get_func_arg, Plain),
     row(184, tracing::get_func_ret, Plain),
     row(185, tracing::get_func_arg_cnt, LoadCtx(frame::NR_ARGS)),
+    #[cfg(feature = "loader")]
+    row(188, xdp::get_buff_len, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(189, xdp::load_bytes, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(190, xdp::store_bytes, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(192, skb::set_tstamp, SaveVectors),
+    row(195, map::lookup_percpu_elem, SaveVectors),
     row(208, time::ktime_get_tai_ns, SaveVectors),
-    row(skep_isa::helper::KFUNC_BASE, tracing::session_is_return, LoadCtx(frame::IS_RETURN)),
-    row(skep_isa::helper::KFUNC_BASE + 1, tracing::session_cookie, LoadCtx(frame::SESSION)),
-    row(skep_isa::helper::KFUNC_BASE + 2, time::get_cpu_time_counter, Plain),
-    row(skep_isa::helper::KFUNC_BASE + 3, time::cpu_time_counter_to_ns, Plain),
+    row(KFUNC_BASE, tracing::session_is_return, LoadCtx(frame::IS_RETURN)),
+    row(KFUNC_BASE + 1, tracing::session_cookie, LoadCtx(frame::SESSION)),
+    row(KFUNC_BASE + 2, time::get_cpu_time_counter, Plain),
+    row(KFUNC_BASE + 3, time::cpu_time_counter_to_ns, Plain),
 ];
 
-/// Finds what the code generator needs to call a helper; `None` when it cannot be called here.
+/// Finds what the code generator needs to call a helper from a program of type `prog`; `None` when it cannot be called here.
 #[must_use]
-pub fn implementation(id: HelperId) -> Option<HelperImpl> {
-    let row = TABLE.binary_search_by_key(&id, |r| r.id).ok().and_then(|i| TABLE.get(i))?;
+pub fn implementation(prog: P, id: HelperId) -> Option<HelperImpl> {
+    let first = TABLE.partition_point(|r| r.id < id);
+    let mut rows = TABLE.get(first..)?.iter().take_while(|r| r.id == id);
+    let row = rows.find(|r| r.only.is_empty() || r.only.contains(&prog))?;
     Some(HelperImpl { func: row.func, how: row.how })
 }
 
@@ -103,8 +221,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_a_known_helper_and_rows_are_sorted() {
-        assert!(TABLE.is_sorted_by(|a, b| a.id < b.id));
+    fn rows_are_in_order_and_agree_with_what_is_offered() {
+        assert!(TABLE.is_sorted_by(|a, b| a.id < b.id || (a.id == b.id && !a.only.is_empty())));
+        for h in skep_isa::helper::HELPERS.iter().chain(skep_isa::helper::KFUNCS) {
+            let here = TABLE.iter().any(|r| r.id == h.id);
+            assert_eq!(here, h.refused.is_none(), "{} ({}): {:?}", h.name, h.id, h.refused);
+        }
         for row in TABLE {
             assert!(skep_isa::helper::by_id(row.id).is_some(), "helper {}", row.id);
         }

@@ -57,7 +57,8 @@ impl Pair {
         let ours_memory: Vec<UnsafeCell<u64>> = (0..size.div_ceil(8)).map(|_| UnsafeCell::new(0)).collect();
         let values = [constants.as_ptr() as u64, ours_memory.as_ptr() as u64];
         let maps = values.map(|value| MapRef { handle: 0, value, shape });
-        let env = Env { maps: &maps, helper: &implementation };
+        let helper = |id| implementation(ProgramType::Syscall, id);
+        let env = Env { maps: &maps, helper: &helper };
         // SAFETY: the kernel's verifier accepted the program; constants and memory live as long as the code.
         let ours = unsafe { Code::compile(&insns, &env) }.unwrap_or_else(|e| panic!("{e}\n{asm}"));
         Some(Ok(Self { kernel, memory, ours, ours_memory, _constants: constants }))

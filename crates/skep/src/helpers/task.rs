@@ -60,3 +60,44 @@ pub(super) unsafe extern "C" fn get_current_comm(buf: u64, size: u64, _: u64, _:
     }
     0
 }
+
+/// A number for the thread that is the address of nothing: reading there fails with `-EFAULT`.
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn get_current_task(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    const NOWHERE: u64 = 0xffff_9000_0000_0000;
+    NOWHERE | (skep_maps::slots::pid_tgid() & 0xffff_ffff) << 12
+}
+
+/// The memory node of the processor; see [`get_smp_processor_id`].
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn get_numa_node_id(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    let mut aux = 0;
+    // SAFETY: as there.
+    unsafe { __rdtscp(&raw mut aux) };
+    u64::from(aux >> 12)
+}
+
+/// Process and thread as their own PID namespace numbers them, when that is the one asked for.
+pub(super) unsafe extern "C" fn get_ns_current_pid_tgid(dev: u64, ino: u64, to: u64, size: u64, _: u64) -> u64 {
+    const AT_FDCWD: u64 = -100_i64 as u64;
+    let size = size & 0xffff_ffff;
+    let mut stat = [const { std::mem::MaybeUninit::<u64>::uninit() }; 18];
+    // SAFETY: the call writes a `struct stat` of 144 bytes: device, inode, …; the verifier proved `to` writable for `size` bytes.
+    unsafe {
+        let at = stat.as_mut_ptr().cast::<u64>();
+        let path = c"/proc/self/ns/pid".as_ptr() as u64;
+        let same = size == 8
+            && dev <= u64::from(u32::MAX)
+            && crate::syscall::call4(crate::syscall::FSTATAT, AT_FDCWD, path, at as u64, 0) == 0
+            && at.read_volatile() == dev
+            && at.add(1).read_volatile() == ino;
+        if !same {
+            super::memory::zero(to, size);
+            return fail(errno::EINVAL);
+        }
+        let ids = skep_maps::slots::pid_tgid();
+        (to as *mut u32).write_unaligned(ids as u32);
+        (to as *mut u32).add(1).write_unaligned((ids >> 32) as u32);
+    }
+    0
+}

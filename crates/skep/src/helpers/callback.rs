@@ -1,0 +1,61 @@
+//! Helpers that call a function of the program again and again: `bpf_loop`, `bpf_for_each_map_elem`.
+
+use skep_maps::ProgWalk;
+use skep_vm::HelperFn;
+
+use super::map::map;
+use super::{errno, fail};
+
+/// Turns an argument back into the function.
+///
+/// # Safety
+/// `callback` came from a `PSEUDO_FUNC` immediate of the running program.
+#[inline(always)]
+unsafe fn function(callback: u64) -> HelperFn {
+    // SAFETY: the caller's promise: such an immediate is the address of a function of this type.
+    unsafe { std::mem::transmute::<usize, HelperFn>(callback as usize) }
+}
+
+/// Calls `callback(round, data)` `rounds` times or until it answers 1; returns how often it was called.
+#[doc(alias = "bpf_loop")]
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn repeat(rounds: u64, callback: u64, data: u64, flags: u64, _: u64) -> u64 {
+    const MOST: u64 = 8 << 20;
+    let rounds = rounds & 0xffff_ffff;
+    if flags != 0 {
+        return fail(errno::EINVAL);
+    }
+    if rounds > MOST {
+        return fail(errno::E2BIG);
+    }
+    // SAFETY: the verifier proved argument 2 a function of the program that takes these arguments.
+    unsafe {
+        let callback = function(callback);
+        for i in 0..rounds {
+            if callback(i, data, 0, 0, 0) != 0 {
+                return i + 1;
+            }
+        }
+    }
+    rounds
+}
+
+/// Calls `callback(map, key, value, data)` for each element or until it answers 1; returns for how many it was called.
+pub(super) unsafe extern "C" fn for_each_map_elem(handle: u64, callback: u64, data: u64, flags: u64, _: u64) -> u64 {
+    if flags != 0 {
+        return fail(errno::EINVAL);
+    }
+    let mut walk = ProgWalk::default();
+    let mut count = 0;
+    // SAFETY: the verifier proved argument 1 a map and argument 2 a function of the program that takes these arguments.
+    unsafe {
+        let callback = function(callback);
+        while let Some((key, value)) = map(handle).prog_next(&mut walk) {
+            count += 1;
+            if callback(handle, key as u64, value as u64, data, 0) != 0 {
+                break;
+            }
+        }
+    }
+    count
+}
