@@ -1,9 +1,15 @@
-//! The number domain never leaves out a value the machine can compute: all small operands, and samples of wide ones.
+//! The number domain never leaves out a value the machine can compute: all small operands, at every place of the word where
+//! something can go wrong, and samples of wide ones. What the machine computes is said by another piece of code.
 
 #![allow(clippy::print_stdout, reason = "seeds are printed for whoever has to repeat a failure")]
 
+#[path = "machine/arith.rs"]
+#[allow(dead_code, reason = "the moves are tested elsewhere")]
+mod arith;
+
+use skep_isa::{Insn, op};
 use skep_verifier::range::{Range32, Range64};
-use skep_verifier::scalar::{Cmp, Op, Scalar, concrete32, concrete64};
+use skep_verifier::scalar::{Cmp, Op, Scalar};
 use skep_verifier::tnum::Tnum;
 
 const OPS: [Op; 13] =
@@ -33,24 +39,66 @@ fn hull(members: &[u64]) -> Scalar {
     s
 }
 
+/// The instruction of an operation.
+fn insn(o: Op, class: u8) -> Insn {
+    let (code, signed) = match o {
+        Op::Add => (op::ADD, 0),
+        Op::Sub => (op::SUB, 0),
+        Op::Mul => (op::MUL, 0),
+        Op::Div => (op::DIV, 0),
+        Op::Sdiv => (op::DIV, 1),
+        Op::Mod => (op::MOD, 0),
+        Op::Smod => (op::MOD, 1),
+        Op::And => (op::AND, 0),
+        Op::Or => (op::OR, 0),
+        Op::Xor => (op::XOR, 0),
+        Op::Lsh => (op::LSH, 0),
+        Op::Rsh => (op::RSH, 0),
+        Op::Arsh => (op::ARSH, 0),
+    };
+    Insn::new(class | op::X | code, 0, 1, signed, 0)
+}
+
+/// Tells whether a comparison holds; `NotSet` is the way a `jset` does not take.
+fn holds(cmp: Cmp, a: u64, b: u64, is32: bool) -> bool {
+    let code = match cmp {
+        Cmp::Eq => op::JEQ,
+        Cmp::Ne => op::JNE,
+        Cmp::Gt => op::JGT,
+        Cmp::Ge => op::JGE,
+        Cmp::Lt => op::JLT,
+        Cmp::Le => op::JLE,
+        Cmp::Sgt => op::JSGT,
+        Cmp::Sge => op::JSGE,
+        Cmp::Slt => op::JSLT,
+        Cmp::Sle => op::JSLE,
+        Cmp::Set | Cmp::NotSet => op::JSET,
+    };
+    let class = if is32 { op::JMP32 } else { op::JMP };
+    arith::taken(Insn::new(class | op::X | code, 0, 1, 0, 0), a, b) != (cmp == Cmp::NotSet)
+}
+
 fn check_pair(a: &Scalar, am: &[u64], b: &Scalar, bm: &[u64]) {
     for op in OPS {
         let (r64, r32) = (a.op64(op, *b), a.op32(op, *b));
+        let (wide, narrow) = (insn(op, op::ALU64), insn(op, op::ALU));
         for &x in am {
             for &y in bm {
-                let want = concrete64(op, x, y);
+                let want = arith::binary(wide, x, y);
                 assert!(r64.contains(want), "{x:#x} {op:?} {y:#x} = {want:#x} on 64 bits is not in {r64:?}\na {a:?}\nb {b:?}");
-                let want = u64::from(concrete32(op, x as u32, y as u32));
+                let want = arith::binary(narrow, x, y);
                 assert!(r32.contains(want), "{x:#x} {op:?} {y:#x} = {want:#x} on 32 bits is not in {r32:?}\na {a:?}\nb {b:?}");
             }
         }
     }
     for cmp in CMPS {
         for is32 in [false, true] {
+            assert_eq!(cmp.negate().negate(), cmp);
             let narrowed = a.assume(cmp, *b, is32);
             for &x in am {
                 for &y in bm {
-                    if !cmp.holds(x, y, is32) {
+                    if !holds(cmp, x, y, is32) {
+                        assert!(holds(cmp.negate(), x, y, is32), "neither {cmp:?} nor its contrary holds for {x:#x} and {y:#x}");
                         continue;
                     }
                     let Some((p, q)) = narrowed else {
@@ -63,6 +111,18 @@ fn check_pair(a: &Scalar, am: &[u64], b: &Scalar, bm: &[u64]) {
                 }
             }
         }
+    }
+    let (both, low) = (a.meet(*b), a.meet_low(*b));
+    for &x in am {
+        if bm.contains(&x) {
+            assert!(both.is_some_and(|m| m.contains(x)), "{x:#x} is in {a:?} and in {b:?}, but not in {both:?}");
+        }
+        if bm.iter().any(|y| *y as u32 == x as u32) {
+            assert!(low.is_some_and(|m| m.contains(x)), "{x:#x} is in {a:?}, its low half in {b:?}, but not in {low:?}");
+        }
+    }
+    if a.covers(b) {
+        assert!(bm.iter().all(|y| a.contains(*y)), "{a:?} does not cover {b:?}");
     }
 }
 
@@ -80,38 +140,111 @@ fn check_one(a: &Scalar, am: &[u64]) {
     assert!(am.iter().all(|x| n.is_some_and(|n| n.contains(*x))), "{a:?} normalized loses values: {n:?}");
 }
 
-/// All intervals and bit patterns of `bits` bits, around zero.
-fn small(bits: u32) -> Vec<(Scalar, Vec<u64>)> {
-    let n = 1i64 << bits;
+/// All intervals and bit patterns of `bits` bits that stand at `place` in the word, with the numbers they describe: signed
+/// and unsigned intervals of the whole word or of its low half, whichever has its sign there.
+fn shapes(bits: u32, place: u32) -> Vec<(Scalar, Vec<u64>)> {
+    let n = 1u64 << bits;
+    let at = |v: u64| v << place;
+    // Below zero are those with the highest bit, when that is a sign.
+    let signed = |v: u64| at(if v < n / 2 { v + n / 2 } else { v - n / 2 });
+    let only = Scalar { bits: Tnum { value: 0, mask: at(n - 1) }, ..Scalar::UNKNOWN };
     let mut all = Vec::new();
     for lo in 0..n {
         for hi in lo..n {
-            let u: Vec<u64> = (lo..=hi).map(|v| v as u64).collect();
-            let s: Vec<u64> = (lo..=hi).map(|v| (v - n / 2) as u64).collect();
-            all.push((Scalar { r64: Range64::unsigned(lo as u64, hi as u64), ..Scalar::UNKNOWN }, u.clone()));
-            all.push((Scalar { r64: Range64::signed(lo - n / 2, hi - n / 2), ..Scalar::UNKNOWN }, s.clone()));
-            // The same around the sign change of the low half, with an arbitrary upper half.
-            let edge: Vec<u64> = s.iter().map(|v| v.wrapping_add(1 << 31)).collect();
-            let r32 = Range32::unsigned(edge[0] as u32, edge[edge.len() - 1] as u32);
-            all.push((Scalar { r32, ..Scalar::UNKNOWN }, edge));
+            let members: Vec<u64> = (lo..=hi).map(at).collect();
+            all.push((Scalar { r64: Range64::unsigned(at(lo), at(hi)), ..only }, members.clone()));
+            if place + bits <= 32 {
+                all.push((Scalar { r32: Range32::unsigned(at(lo) as u32, at(hi) as u32), ..only }, members));
+            }
+            let members: Vec<u64> = (lo..=hi).map(signed).collect();
+            if place + bits == 64 {
+                all.push((Scalar { r64: Range64::signed(signed(lo) as i64, signed(hi) as i64), ..only }, members));
+            } else if place + bits == 32 {
+                all.push((Scalar { r32: Range32::signed(signed(lo) as i32, signed(hi) as i32), ..only }, members));
+            }
+            if place == 0 {
+                // Around zero, with the sign in all bits above.
+                let (lo, hi) = (lo as i64 - n as i64 / 2, hi as i64 - n as i64 / 2);
+                let members = (lo..=hi).map(|v| v as u64).collect();
+                all.push((Scalar { r64: Range64::signed(lo, hi), ..Scalar::UNKNOWN }, members));
+            }
         }
     }
-    for mask in 0..n as u64 {
-        for value in (0..n as u64).filter(|v| v & mask == 0) {
-            let t = Tnum { value, mask };
-            all.push((Scalar { bits: t, ..Scalar::UNKNOWN }, (0..n as u64).filter(|v| t.contains(*v)).collect()));
+    for mask in 0..n {
+        for value in (0..n).filter(|v| v & mask == 0) {
+            let members = (0..n).filter(|v| v & !mask == value).map(at).collect();
+            all.push((Scalar { bits: Tnum { value: at(value), mask: at(mask) }, ..Scalar::UNKNOWN }, members));
         }
     }
-    all.into_iter().map(|(s, m)| (s.normalize().unwrap_or(s), m)).collect()
+    for (s, m) in &mut all {
+        *s = s.normalize().unwrap_or_else(|| panic!("{s:?} describes {m:x?}"));
+    }
+    all
+}
+
+/// Low, at the sign of the low half, across it, at the sign of the word.
+fn places(bits: u32) -> [u32; 4] {
+    [0, 32 - bits, 32 - bits / 2, 64 - bits]
+}
+
+fn all_pairs(of: &[(Scalar, Vec<u64>)], with: &[(Scalar, Vec<u64>)]) {
+    for (a, am) in of {
+        check_one(a, am);
+        for (b, bm) in with {
+            check_pair(a, am, b, bm);
+        }
+    }
 }
 
 #[test]
 fn all_small_operands_stay_inside() {
-    let sets = small(if std::env::var_os("SKEP_STRESS").is_some() { 4 } else { 2 });
-    for (a, am) in &sets {
-        check_one(a, am);
-        for (b, bm) in &sets {
-            check_pair(a, am, b, bm);
+    let stress = std::env::var_os("SKEP_STRESS").is_some();
+    let bits = if stress { 4 } else { 2 };
+    let low = shapes(bits, 0);
+    for place in places(bits) {
+        let here = shapes(bits, place);
+        all_pairs(&here, &here);
+        all_pairs(&here, &low);
+        all_pairs(&low, &here);
+    }
+    if stress {
+        // The widest that can be gone through: where words wrap, and around zero.
+        for place in [0, 59] {
+            let here = shapes(5, place);
+            all_pairs(&here, &here);
+        }
+    }
+}
+
+/// Bits alone, on six.
+#[test]
+fn all_patterns_of_bits_stay_inside() {
+    let bits = if std::env::var_os("SKEP_STRESS").is_some() { 6 } else { 3 };
+    let n = 1u64 << bits;
+    for place in places(bits) {
+        let all: Vec<(Tnum, Vec<u64>)> = (0..n)
+            .flat_map(|mask| (0..n).filter(move |v| v & mask == 0).map(move |value| (value, mask)))
+            .map(|(value, mask)| {
+                let t = Tnum { value: value << place, mask: mask << place };
+                (t, (0..n).filter(|v| v & !mask == value).map(|v| v << place).collect())
+            })
+            .collect();
+        for (a, am) in &all {
+            for (b, bm) in &all {
+                let made = [a.add(*b), a.sub(*b), a.and(*b), a.or(*b), a.xor(*b), a.mul(*b)];
+                let ops = [Op::Add, Op::Sub, Op::And, Op::Or, Op::Xor, Op::Mul].map(|o| insn(o, op::ALU64));
+                assert!(made.iter().all(|t| t.value & t.mask == 0));
+                for x in am {
+                    for y in bm {
+                        for (t, i) in made.iter().zip(ops) {
+                            assert!(t.contains(arith::binary(i, *x, *y)), "{i:?}: {x:#x} of {a}, {y:#x} of {b} is not in {t}");
+                        }
+                    }
+                }
+                assert_eq!(a.covers(*b), bm.iter().all(|n| a.contains(*n)), "{a} covers {b}");
+                let common = am.iter().any(|n| bm.contains(n));
+                assert_eq!(a.meet(*b).is_some(), common, "{a} and {b}");
+            }
         }
     }
 }
