@@ -9,6 +9,7 @@
 mod bench;
 mod ci;
 mod imports;
+mod mutate;
 mod objects;
 mod unsafety;
 
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         ["ci", parts @ ..] => ci::run(parts),
         ["objects", rest @ ..] => objects::run(rest),
         ["bench", rest @ ..] => bench::run(rest),
+        ["mutate", words @ ..] => mutate::run(words),
         _ => {
             eprint!("{}", usage());
             return ExitCode::from(2);
@@ -48,6 +50,7 @@ fn usage() -> String {
     for bench in bench::BENCHES {
         text.push_str(&format!("      {:<10} {}\n", bench.name, bench.what));
     }
+    text.push_str("  mutate [WORD...]        take each check out of the verifier (with WORD in file or line): does a test notice?\n");
     text
 }
 
