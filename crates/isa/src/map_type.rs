@@ -88,7 +88,9 @@ const PERCPU_VALUE: Size = Size::Between(1, 32 << 10);
 
 const SIDES: u32 = F::RDONLY | F::WRONLY | F::NUMA_NODE;
 const HASH: u32 = F::NO_PREALLOC | F::ZERO_SEED | F::ACCESS | F::NUMA_NODE;
-const LRU: u32 = F::NO_COMMON_LRU | F::ZERO_SEED | F::ACCESS | F::NUMA_NODE;
+const PERCPU_HASH: u32 = F::NO_PREALLOC | F::ZERO_SEED | F::ACCESS;
+/// `NO_PREALLOC` is a known flag, for which there is an error of its own.
+const LRU: u32 = F::NO_PREALLOC | F::NO_COMMON_LRU | F::ZERO_SEED | F::ACCESS;
 
 /// Lookup, update, delete, and `for_each_map_elem`.
 const ELEMENTS: &[HelperId] = &[1, 2, 3, 164];
@@ -122,11 +124,11 @@ pub const MAP_TYPES: &[MapTypeRow] = &[
     row(T::Array, "array", INDEX, ANY, F::MMAPABLE | F::INNER_MAP | F::ACCESS | F::NUMA_NODE, ELEMENTS).gives(Value),
     row(T::ProgArray, "prog_array", INDEX, INDEX, SIDES, &[12]),
     row(T::PerfEventArray, "perf_event_array", INDEX, INDEX, SIDES | F::PRESERVE_ELEMS, &[22, 25, 55, 111, 121]),
-    row(T::PercpuHash, "percpu_hash", ANY, PERCPU_VALUE, HASH, PERCPU_ELEMENTS).gives(Value).each_cpu(),
+    row(T::PercpuHash, "percpu_hash", ANY, PERCPU_VALUE, PERCPU_HASH, PERCPU_ELEMENTS).gives(Value).each_cpu(),
     row(T::PercpuArray, "percpu_array", INDEX, PERCPU_VALUE, F::ACCESS, PERCPU_ELEMENTS).gives(Value).each_cpu(),
     row(T::StackTrace, "stack_trace", INDEX, Size::Words(8, 127 * 8), SIDES | F::STACK_BUILD_ID, &[27]),
     row(T::CgroupArray, "cgroup_array", INDEX, INDEX, SIDES, &[33, 37]),
-    row(T::LruHash, "lru_hash", ANY, ANY, LRU, ELEMENTS).gives(Value),
+    row(T::LruHash, "lru_hash", ANY, ANY, LRU | F::NUMA_NODE, ELEMENTS).gives(Value),
     row(T::LruPercpuHash, "lru_percpu_hash", ANY, PERCPU_VALUE, LRU, PERCPU_ELEMENTS).gives(Value).each_cpu(),
     row(T::LpmTrie, "lpm_trie", Size::Between(5, 260), ANY, F::NO_PREALLOC | F::ACCESS | F::NUMA_NODE, &[1, 2, 3]).gives(Value),
     row(T::ArrayOfMaps, "array_of_maps", INDEX, INDEX, SIDES, &[1]).gives(InnerMap),

@@ -27,7 +27,7 @@ use crate::types::{Element, Layout, MapOps, Parts};
 /// Largest value (the kernel: `INT_MAX`, less what an allocation can have).
 const MAX_VALUE: u32 = 1 << 30;
 /// Most bytes of all values.
-const MAX_BYTES: u64 = 1 << 38;
+const MAX_BYTES: u64 = 1 << 35;
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     Ok(Layout { payload_len: bytes(def)?, mirror: None })
@@ -56,10 +56,11 @@ fn bytes(def: &MapDef) -> Result<u64, MapError> {
 }
 
 fn slot_stride(def: &MapDef) -> Result<u64, MapError> {
+    let bytes = bytes(def)?;
     if def.value_size > MAX_PERCPU_VALUE {
         return Err(def.refused("a per-CPU value has at most 32 KiB", E2BIG));
     }
-    Ok(page_up(bytes(def)?).unwrap_or(PAGE))
+    Ok(page_up(bytes).unwrap_or(PAGE))
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {

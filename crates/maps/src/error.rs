@@ -13,11 +13,14 @@ pub(crate) const EBADF: i32 = 9;
 pub(crate) const EAGAIN: i32 = 11;
 pub(crate) const ENOMEM: i32 = 12;
 pub(crate) const EACCES: i32 = 13;
+pub(crate) const EFAULT: i32 = 14;
 pub(crate) const EBUSY: i32 = 16;
 pub(crate) const EEXIST: i32 = 17;
 pub(crate) const EXDEV: i32 = 18;
 pub(crate) const ENODEV: i32 = 19;
 pub(crate) const EINVAL: i32 = 22;
+pub(crate) const ENOSPC: i32 = 28;
+pub(crate) const ENODATA: i32 = 61;
 pub(crate) const EPERM: i32 = 1;
 pub(crate) const EOVERFLOW: i32 = 75;
 pub(crate) const EOPNOTSUPP: i32 = 95;
@@ -47,6 +50,12 @@ pub enum MapError {
     /// The map holds as many elements as it can.
     #[error("the map is full ({max_entries} elements)")]
     Full {
+        /// The limit.
+        max_entries: u32,
+    },
+    /// The trie holds as many elements as it can.
+    #[error("the trie is full ({max_entries} elements)")]
+    NoSpace {
         /// The limit.
         max_entries: u32,
     },
@@ -132,6 +141,7 @@ impl MapError {
             Self::NoElement => ENOENT,
             Self::Exists => EEXIST,
             Self::Full { .. } | Self::Index { .. } => E2BIG,
+            Self::NoSpace { .. } => ENOSPC,
             Self::Flags { .. } | Self::Length { .. } => EINVAL,
             Self::Denied { .. } => EPERM,
             Self::Busy { .. } => EBUSY,

@@ -8,6 +8,7 @@
 //! nothing of programs, and does not decide where files lie, how ids are given out, or when files are removed.
 
 mod array;
+mod bloom_filter;
 mod cgroup_array;
 mod cpumap;
 mod def;
@@ -16,14 +17,19 @@ pub mod dump;
 mod error;
 mod hash;
 mod id_table;
+mod lpm_trie;
 mod map;
 mod map_in_map;
+mod perf_event_array;
 mod prog_array;
+mod queue_stack;
 mod references;
 mod ringbuf;
 mod shm;
 pub mod slots;
+mod stack_trace;
 mod types;
+mod user_ringbuf;
 mod xskmap;
 
 pub use def::MapDef;
@@ -31,6 +37,7 @@ pub use dump::{CURSOR_LEN, Cursor, Iter, Take, Verdict};
 pub use error::{ENOTSUPP, MapError};
 pub use map::{Map, ProgWalk};
 pub use map_in_map::{InnerMaps, InnerOpener, set_inner_opener};
+pub use perf_event_array::PerfReader;
 pub use references::drop_references;
 pub use ringbuf::Consumer;
 pub use shm::object::{MAX_META, MAX_PAYLOAD, VERSION, remove_if_unused};
@@ -38,3 +45,4 @@ pub use shm::spin;
 pub use shm::{Access, Hold, NewObject, ObjectError, ObjectFile, ObjectKind, Window};
 pub use slots::SlotTable;
 pub use types::map_types;
+pub use user_ringbuf::Drain;

@@ -20,7 +20,7 @@ use crate::types::{Layout, MapOps, Parts};
 /// Largest ring.
 const MAX_BYTES: u32 = 1 << 31;
 /// Longest time without a look at the ring while waiting: finds records of producers that died.
-const LOOK: Duration = Duration::from_millis(100);
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     if def.key_size != 0 || def.value_size != 0 {
@@ -146,18 +146,7 @@ impl Map {
         if !self.file().writable() {
             return Err(MapError::Denied { why: "the map was opened for reading" });
         }
-        let memory = Arc::clone(&ring.memory);
-        let process = tls::process_token();
-        let mut holder = memory.consuming().load(Acquire);
-        loop {
-            if holder != 0 && !tls::dead(holder, true) {
-                return Err(MapError::Busy { what: "the ring buffer's consumer side" });
-            }
-            match memory.consuming().compare_exchange(holder, process, AcqRel, Acquire) {
-                Ok(_) => return Ok(Consumer { memory, sample: Vec::new(), looks: 0, process }),
-                Err(now) => holder = now,
-            }
-        }
+        Consumer::of(Arc::clone(&ring.memory))
     }
 }
 
@@ -171,6 +160,25 @@ pub struct Consumer {
 }
 
 impl Consumer {
+    /// Takes the reading side of a ring.
+    pub(crate) fn of(memory: Arc<RingMemory>) -> Result<Self, MapError> {
+        let process = tls::process_token();
+        let mut holder = memory.consuming().load(Acquire);
+        loop {
+            if holder != 0 && !tls::dead(holder, true) {
+                return Err(MapError::Busy { what: "the ring buffer's consumer side" });
+            }
+            match memory.consuming().compare_exchange(holder, process, AcqRel, Acquire) {
+                Ok(_) => return Ok(Self { memory, sample: Vec::new(), looks: 0, process }),
+                Err(now) => holder = now,
+            }
+        }
+    }
+
+    pub(crate) fn memory(&self) -> &RingMemory {
+        &self.memory
+    }
+
     /// Copies the next sample out; `None` when there is none yet.
     ///
     /// # Errors

@@ -12,7 +12,10 @@ use crate::dump::{Out, Position};
 use crate::error::{EINVAL, EOPNOTSUPP, MapError};
 use crate::shm::ObjectFile;
 use crate::slots::SlotTable;
-use crate::{array, cgroup_array, cpumap, devmap, hash, id_table, map_in_map, prog_array, ringbuf, xskmap};
+use crate::{
+    array, bloom_filter, cgroup_array, cpumap, devmap, hash, id_table, lpm_trie, map_in_map, perf_event_array, prog_array, queue_stack,
+    ringbuf, stack_trace, user_ringbuf, xskmap,
+};
 
 /// What a map type needs of its file, from its definition.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +61,7 @@ pub(crate) const TYPES: &[TypeRow] = &[
     ty(MapType::LruPercpuHash, hash::percpu::layout, hash::percpu::open),
     ty(MapType::Array, array::layout, array::open),
     ty(MapType::PercpuArray, array::percpu_layout, array::open),
+    ty(MapType::LpmTrie, lpm_trie::layout, lpm_trie::open),
     ty(MapType::ProgArray, id_table::layout, prog_array::open),
     ty(MapType::CgroupArray, id_table::layout, cgroup_array::open),
     ty(MapType::ArrayOfMaps, id_table::layout, map_in_map::open_array),
@@ -66,7 +70,13 @@ pub(crate) const TYPES: &[TypeRow] = &[
     ty(MapType::DevmapHash, devmap::hash_layout, devmap::open_hash),
     ty(MapType::Cpumap, cpumap::layout, cpumap::open),
     ty(MapType::Xskmap, id_table::layout, xskmap::open),
+    ty(MapType::Queue, queue_stack::layout, queue_stack::open),
+    ty(MapType::Stack, queue_stack::layout, queue_stack::open),
+    ty(MapType::BloomFilter, bloom_filter::layout, bloom_filter::open),
+    ty(MapType::StackTrace, stack_trace::layout, stack_trace::open),
+    ty(MapType::PerfEventArray, perf_event_array::layout, perf_event_array::open),
     ty(MapType::Ringbuf, ringbuf::layout, ringbuf::open),
+    ty(MapType::UserRingbuf, user_ringbuf::layout, user_ringbuf::open),
 ];
 
 /// Lists the map types this crate makes, in the kernel's order.
@@ -225,6 +235,21 @@ pub(crate) trait MapOps: Send + Sync {
     /// The thread has a slot, for per-CPU types.
     unsafe fn prog_next(&self, at: &mut Position) -> Option<Element> {
         let _ = at;
+        None
+    }
+
+    /// Returns the rings of samples, if the map is a perf event array.
+    fn perf_events(&self) -> Option<&perf_event_array::PerfEventArray> {
+        None
+    }
+
+    /// Returns the map of call stacks, if the map is one.
+    fn stacks(&self) -> Option<&stack_trace::StackTrace> {
+        None
+    }
+
+    /// Returns the user ring buffer, if the map is one.
+    fn user_ring(&self) -> Option<&user_ringbuf::UserRing> {
         None
     }
 

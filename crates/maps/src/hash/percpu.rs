@@ -15,10 +15,11 @@ use crate::slots::{self, MAX_PERCPU_VALUE, MAX_SLOTS, SlotTable};
 use crate::types::{Layout, MapOps, Parts};
 
 fn geometry(def: &MapDef) -> Result<Geometry, MapError> {
+    let geometry = super::geometry(def, MAX_SLOTS)?;
     if def.value_size > MAX_PERCPU_VALUE {
         return Err(def.refused("a per-CPU value has at most 32 KiB", E2BIG));
     }
-    super::geometry(def, MAX_SLOTS)
+    Ok(geometry)
 }
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {

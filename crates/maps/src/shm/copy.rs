@@ -72,6 +72,28 @@ pub(crate) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
+/// Copies `len` bytes to any address.
+///
+/// # Safety
+/// `src..src+len` is readable, `dst..dst+len` writable, and they do not overlap.
+#[inline(always)]
+pub(crate) unsafe fn store_bytes(dst: *mut u8, src: *const u8, len: usize) {
+    // SAFETY: the caller vouches for both ranges; `rep movsb` uses no other registers, and the direction flag is clear by the ABI.
+    unsafe {
+        asm!("rep movsb", inout("rcx") len => _, inout("rdi") dst => _, inout("rsi") src => _, options(nostack, preserves_flags));
+    }
+}
+
+/// Zeroes `len` bytes at any address.
+///
+/// # Safety
+/// `dst..dst+len` is writable.
+#[inline(always)]
+pub(crate) unsafe fn zero_bytes(dst: *mut u8, len: usize) {
+    // SAFETY: as above.
+    unsafe { asm!("rep stosb", inout("rcx") len => _, inout("rdi") dst => _, in("al") 0u8, options(nostack, preserves_flags)) };
+}
+
 /// Zeroes `len` bytes of shared memory.
 ///
 /// # Safety

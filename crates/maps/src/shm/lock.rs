@@ -120,6 +120,11 @@ pub(crate) fn held_by_other(lock: &AtomicU64) -> bool {
     owner != 0 && owner != tls::token()
 }
 
+/// Returns the token of the holder in a lock's word, 0 for none.
+pub(crate) const fn owner(word: u64) -> u64 {
+    word & OWNER
+}
+
 /// Lets the lock go.
 #[inline(always)]
 pub(crate) fn release(lock: &AtomicU64, held: Held) {

@@ -23,6 +23,7 @@ pub mod spin;
 pub(crate) mod sys;
 pub(crate) mod table;
 pub(crate) mod tls;
+pub(crate) mod trie;
 pub(crate) mod value;
 mod window;
 

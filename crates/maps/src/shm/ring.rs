@@ -9,8 +9,9 @@
 //! record          0 length | BUSY | DISCARD (32 bits)   4 thread that reserved it (32 bits)   8 … sample, rounded up to 8
 //! ```
 //!
-//! Positions only grow; a record lies at position modulo size and, thanks to the second mapping, in one piece. The first
-//! word of a record is the kernel's. The second is ours: the kernel keeps the distance to its own pages there; we keep
+//! Positions only grow; a record lies at position modulo size and, thanks to the second mapping, in one piece. A perf event array
+//! has many rings in one file, none of them mapped twice: their records are copied in and out, around the end if need be, and
+//! all rings share the wake-ups of the first. The first word of a record is the kernel's. The second is ours: the kernel keeps the distance to its own pages there; we keep
 //! who filled the record, so that a consumer can skip what a dead thread left unfinished.
 
 use std::sync::Arc;
@@ -46,6 +47,10 @@ pub(crate) enum Head {
 #[derive(Debug)]
 pub(crate) struct RingMemory {
     file: Arc<ObjectFile>,
+    /// Where its consumer page is.
+    at: u64,
+    /// Where the consumer page with the wake-ups is.
+    bell: u64,
     size: u64,
 }
 
@@ -53,7 +58,14 @@ impl RingMemory {
     /// Takes a file mapped with its data twice; `size` is a power of two.
     pub(crate) fn new(file: Arc<ObjectFile>, size: u64) -> Option<Self> {
         let whole = file.payload().len() == DATA + 2 * size && size.is_power_of_two() && size >= PAGE;
-        whole.then_some(Self { file, size })
+        whole.then_some(Self { file, at: 0, bell: 0, size })
+    }
+
+    /// Takes one of many rings of a file, `at` bytes behind its beginning.
+    pub(crate) fn one_of(file: &Arc<ObjectFile>, at: u64, size: u64) -> Option<Self> {
+        let whole = size.is_power_of_two() && size >= PAGE && at.is_multiple_of(PAGE);
+        file.payload().at(at, DATA + size).filter(|_| whole)?;
+        Some(Self { file: Arc::clone(file), at, bell: 0, size })
     }
 
     fn memory(&self) -> &Window {
@@ -63,7 +75,7 @@ impl RingMemory {
     #[inline(always)]
     fn word(&self, at: u64) -> &AtomicU64 {
         // The places of the two pages are constants inside a payload whose length was checked.
-        self.memory().word(at).unwrap_or(&ZERO)
+        self.memory().word(self.at.wrapping_add(at)).unwrap_or(&ZERO)
     }
 
     fn consumer(&self) -> &AtomicU64 {
@@ -76,7 +88,7 @@ impl RingMemory {
     }
 
     fn sleeping(&self) -> &AtomicU32 {
-        self.memory().half(128).unwrap_or(&ZERO32)
+        self.memory().half(self.bell.wrapping_add(128)).unwrap_or(&ZERO32)
     }
 
     fn producer(&self) -> &AtomicU64 {
@@ -92,12 +104,22 @@ impl RingMemory {
     }
 
     fn wakeups(&self) -> &AtomicU32 {
-        self.memory().half(PAGE + 192).unwrap_or(&ZERO32)
+        self.memory().half(self.bell.wrapping_add(PAGE + 192)).unwrap_or(&ZERO32)
+    }
+
+    /// Not zero when samples are wanted; only rings of a perf event array ask.
+    pub(crate) fn wanted(&self) -> &AtomicU64 {
+        self.word(192)
+    }
+
+    /// Counts samples for which there was no room.
+    pub(crate) fn lost(&self) -> &AtomicU64 {
+        self.word(PAGE + 256)
     }
 
     #[inline(always)]
     fn offset(&self, position: u64) -> u64 {
-        DATA.wrapping_add(position & self.size.wrapping_sub(1))
+        self.at.wrapping_add(DATA).wrapping_add(position & self.size.wrapping_sub(1))
     }
 
     #[inline(always)]
@@ -117,13 +139,21 @@ impl RingMemory {
         if flags != 0 || size > MAX_SAMPLE || len > self.size || !self.memory().writable() {
             return nothing;
         }
-        let Ok(held) = lock::acquire(self.producers()) else { return nothing };
-        let sample = self.reserve_locked(size, len);
-        lock::release(self.producers(), held);
-        sample.unwrap_or(nothing)
+        match self.place(size, len) {
+            Some(position) => self.memory().at(self.offset(position).wrapping_add(HEADER), len.wrapping_sub(HEADER)).unwrap_or(nothing),
+            None => nothing,
+        }
     }
 
-    fn reserve_locked(&self, size: u64, len: u64) -> Option<*mut u8> {
+    /// Makes an unfinished record and returns its position.
+    fn place(&self, size: u64, len: u64) -> Option<u64> {
+        let held = lock::acquire(self.producers()).ok()?;
+        let position = self.reserve_locked(size, len);
+        lock::release(self.producers(), held);
+        position
+    }
+
+    fn reserve_locked(&self, size: u64, len: u64) -> Option<u64> {
         // Pairs with the Release in `consume`: its reads of a record end before we write over it.
         let consumed = self.consumer().load(Acquire);
         let begin = self.producer().load(Relaxed);
@@ -147,27 +177,29 @@ impl RingMemory {
             return None;
         }
         let header = self.header(begin)?;
-        let sample = self.memory().at(self.offset(begin).wrapping_add(HEADER), len.wrapping_sub(HEADER))?;
         let (_, tid) = tls::token_parts(tls::token());
         header.store(u64::from(tid) << 32 | BUSY | size, Relaxed);
         // Pairs with the Acquire in `head`: whoever sees the position sees the header.
         self.producer().store(end, Release);
-        Some(sample)
+        Some(begin)
     }
 
     /// Gives a reserved sample over, or back.
     pub(crate) fn commit(&self, sample: u64, flags: u64, discard: bool) {
         let Some(at) = sample.wrapping_sub(self.memory().base()).checked_sub(HEADER) else { return };
-        if at < DATA {
-            return;
+        if at >= DATA {
+            self.commit_at(at, flags, discard);
         }
+    }
+
+    fn commit_at(&self, at: u64, flags: u64, discard: bool) {
         let Some(header) = self.memory().word(at) else { return };
         let length = header.load(Relaxed) & LENGTH;
         let mark = if discard { DISCARD } else { 0 };
         // The sample is complete before its header says so (pairs with the Acquire in `head`), and the header says so
         // before we look whether the consumer sleeps (pairs with `sleep`).
         header.swap(length | mark, SeqCst);
-        let here = at.wrapping_sub(DATA) & self.size.wrapping_sub(1);
+        let here = at.wrapping_sub(self.at).wrapping_sub(DATA) & self.size.wrapping_sub(1);
         let caught_up = self.consumer().load(Acquire) & self.size.wrapping_sub(1) == here;
         if (flags & FORCE_WAKEUP != 0 || (caught_up && flags & NO_WAKEUP == 0)) && self.sleeping().load(SeqCst) != 0 {
             self.wake();
@@ -193,6 +225,38 @@ impl RingMemory {
         // SAFETY: the record has room for `size` rounded up; the source is the caller's duty.
         unsafe { copy::store(sample, data, size as usize) };
         self.commit(sample as u64, flags, false);
+        true
+    }
+
+    /// Copies a sample of two parts in, around the end of the data if need be; `false` when there is no room.
+    ///
+    /// # Safety
+    /// Both parts are readable: address and size.
+    pub(crate) unsafe fn output_parts(&self, parts: [(*const u8, u64); 2]) -> bool {
+        let [(_, a), (_, b)] = parts;
+        let size = a.wrapping_add(b);
+        let len = round8(size.wrapping_add(HEADER));
+        if a > MAX_SAMPLE || b > MAX_SAMPLE || size > MAX_SAMPLE || len >= self.size || !self.memory().writable() {
+            return false;
+        }
+        let Some(position) = self.place(size, len) else { return false };
+        let mut at = position.wrapping_add(HEADER);
+        for (mut from, mut left) in parts {
+            while left > 0 {
+                let offset = self.offset(at);
+                let until_end = self.at.wrapping_add(DATA).wrapping_add(self.size).wrapping_sub(offset);
+                let n = left.min(until_end);
+                let Some(to) = self.memory().at(offset, n) else { break };
+                // SAFETY: the record is ours and the piece lies inside the data; the source is the caller's duty.
+                unsafe {
+                    copy::store_bytes(to, from, n as usize);
+                    from = from.add(n as usize);
+                }
+                at = at.wrapping_add(n);
+                left = left.wrapping_sub(n);
+            }
+        }
+        self.commit_at(self.offset(position), 0, false);
         true
     }
 
@@ -243,7 +307,17 @@ impl RingMemory {
 
     /// Copies the sample at the consumer's position out.
     pub(crate) fn read(&self, out: &mut [u8]) -> bool {
-        self.memory().read(self.offset(self.consumer().load(Relaxed)) + HEADER, out)
+        let at = self.consumer().load(Relaxed).wrapping_add(HEADER);
+        // In two pieces when it goes around the end; both begin at a multiple of eight.
+        let until_end = self.at.wrapping_add(DATA).wrapping_add(self.size).wrapping_sub(self.offset(at));
+        let (first, second) = out.split_at_mut(out.len().min(until_end as usize));
+        let whole = self.memory().read(self.offset(at), first);
+        whole && (second.is_empty() || self.memory().read(self.offset(at.wrapping_add(first.len() as u64)), second))
+    }
+
+    /// Returns the address of the sample at the consumer's position.
+    pub(crate) fn sample(&self, len: u64) -> Option<*mut u8> {
+        self.memory().at(self.offset(self.consumer().load(Relaxed)).wrapping_add(HEADER), len)
     }
 
     /// Moves the consumer's position.
@@ -258,10 +332,15 @@ impl RingMemory {
 
     /// Sleeps until a producer wakes us, at most `ns` nanoseconds; not at all when there is something.
     pub(crate) fn sleep(&self, ns: u64) {
+        self.sleep_unless(ns, || self.head(true) != Head::Nothing);
+    }
+
+    /// Sleeps until a producer of any ring with the same wake-ups wakes us, but not when `something` is there.
+    pub(crate) fn sleep_unless(&self, ns: u64, something: impl Fn() -> bool) {
         let seen = self.wakeups().load(SeqCst);
         // Pairs with `commit`: either it sees that we sleep, or we see its record.
         self.sleeping().swap(1, SeqCst);
-        if self.head(true) == Head::Nothing {
+        if !something() {
             sys::futex_wait(self.wakeups(), seen, ns);
         }
         self.sleeping().store(0, Relaxed);

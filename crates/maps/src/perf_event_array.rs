@@ -1,0 +1,193 @@
+//! `BPF_MAP_TYPE_PERF_EVENT_ARRAY`: samples from programs to one reader, a ring for each processor.
+//!
+//! ```text
+//! payload: | ring 0 | ring 1 | … |     as many as entries, but at most 256; each: consumer page, producer page, 256 KiB of data
+//! ```
+//!
+//! The rings lie in the map, where the kernel has events that user space makes and maps. A ring takes samples from the moment it
+//! is wanted: when a reader opens it, or when a user stores any number in its row. What is in it when the reader ends waits for
+//! the next one. A sample for which there is no room is counted as lost.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::time::{Duration, Instant};
+
+use skep_isa::MapType;
+use skep_isa::map::update;
+
+use crate::array::{index, next_index};
+use crate::def::MapDef;
+use crate::dump::Position;
+use crate::error::{E2BIG, EINVAL, ENOENT, ENOSPC, ENOTSUPP, MapError};
+use crate::map::Map;
+use crate::ringbuf::{Consumer, LOOK};
+use crate::shm::ring::{DATA, Head, RingMemory};
+use crate::slots::MAX_SLOTS;
+use crate::types::{Layout, MapOps, Parts};
+
+/// Bytes of data in a ring: what perf buffers have by default.
+const RING: u64 = 256 << 10;
+
+fn rings(def: &MapDef) -> u64 {
+    u64::from(def.max_entries.min(MAX_SLOTS))
+}
+
+pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
+    crate::id_table::layout(def)?;
+    Ok(Layout { payload_len: rings(def) * (DATA + RING), mirror: None })
+}
+
+pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
+    let ring = |i| RingMemory::one_of(&parts.file, i * (DATA + RING), RING).map(Arc::new);
+    let rings = (0..rings(&parts.def)).map(ring).collect::<Option<Vec<_>>>();
+    let rings = rings.ok_or(MapError::Damaged { what: "the file is too short" })?;
+    Ok(Box::new(PerfEventArray { rings, entries: parts.def.max_entries }))
+}
+
+/// An open perf event array.
+#[derive(Debug)]
+pub(crate) struct PerfEventArray {
+    rings: Vec<Arc<RingMemory>>,
+    entries: u32,
+}
+
+fn no(operation: &'static str) -> MapError {
+    MapError::Unsupported { map_type: MapType::PerfEventArray, operation, errno: ENOTSUPP }
+}
+
+impl MapOps for PerfEventArray {
+    fn user_value_size(&self) -> usize {
+        4
+    }
+
+    fn lookup(&self, _key: &[u8], _out: &mut [u8], _flags: u64) -> Result<(), MapError> {
+        Err(no("lookup"))
+    }
+
+    fn update(&self, key: &[u8], _value: &[u8], flags: u64) -> Result<(), MapError> {
+        if flags != update::ANY {
+            return Err(MapError::Flags { flags });
+        }
+        let i = index(key);
+        if i >= self.entries {
+            return Err(MapError::Index { index: i, max_entries: self.entries });
+        }
+        let none = MapError::Value { value: u64::from(i), why: "there are 256 rings", errno: EINVAL };
+        self.rings.get(i as usize).ok_or(none)?.wanted().store(1, Release);
+        Ok(())
+    }
+
+    fn delete(&self, key: &[u8]) -> Result<(), MapError> {
+        let i = index(key);
+        if i >= self.entries {
+            return Err(MapError::Index { index: i, max_entries: self.entries });
+        }
+        match self.rings.get(i as usize).map(|r| r.wanted().swap(0, AcqRel)) {
+            None | Some(0) => Err(MapError::NoElement),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> Result<(), MapError> {
+        next_index(key, self.entries, out)
+    }
+
+    fn step(&self, _at: &mut Position, _key: &mut [u8], _value: &mut [u8]) -> Result<bool, MapError> {
+        Err(no("dump"))
+    }
+
+    fn perf_events(&self) -> Option<&PerfEventArray> {
+        Some(self)
+    }
+}
+
+impl Map {
+    /// Gives a sample of up to two parts (an empty second one is none) to the reader of a processor's ring, for a program.
+    ///
+    /// Returns 0, or `-E2BIG` for an index out of range, `-ENOENT` when nobody wants samples there, `-ENOSPC` when the ring is full,
+    /// and `-EINVAL` for another map type. Safe on the event path.
+    ///
+    /// # Safety
+    /// Both parts are readable: address and size.
+    #[doc(alias = "bpf_perf_event_output")]
+    pub unsafe fn perf_output(&self, index: u32, parts: [(*const u8, u64); 2]) -> i64 {
+        let Some(events) = self.ops().perf_events() else { return -i64::from(EINVAL) };
+        if index >= events.entries {
+            return -i64::from(E2BIG);
+        }
+        let Some(ring) = events.rings.get(index as usize).filter(|r| r.wanted().load(Acquire) != 0) else { return -i64::from(ENOENT) };
+        if !self.file().writable() {
+            return -i64::from(ENOENT);
+        }
+        // SAFETY: the caller's duty.
+        if unsafe { ring.output_parts(parts) } {
+            return 0;
+        }
+        ring.lost().fetch_add(1, Relaxed);
+        -i64::from(ENOSPC)
+    }
+
+    /// Begins to read all rings of a perf event array. There is one reader at a time among all processes.
+    ///
+    /// # Errors
+    /// `EBUSY` when a living process reads them already; `EINVAL` for another map type; `EPERM` for a map opened for reading.
+    pub fn perf_reader(&self) -> Result<PerfReader, MapError> {
+        let events = self.ops().perf_events().ok_or_else(|| self.def().invalid("it has no samples to read"))?;
+        if !self.file().writable() {
+            return Err(MapError::Denied { why: "the map was opened for reading" });
+        }
+        let rings = events.rings.iter().map(|r| Consumer::of(Arc::clone(r))).collect::<Result<Vec<_>, _>>()?;
+        rings.iter().for_each(|r| r.memory().wanted().store(1, Release));
+        Ok(PerfReader { rings, next: 0 })
+    }
+}
+
+/// The reading side of a perf event array. Ends with the value or with its process; what was not read stays for the next.
+#[derive(Debug)]
+pub struct PerfReader {
+    rings: Vec<Consumer>,
+    next: usize,
+}
+
+impl PerfReader {
+    /// Copies a sample out, with the number of its ring; `None` when there is none in any. Rings take turns; the samples of one
+    /// come in their order.
+    ///
+    /// # Errors
+    /// [`MapError::Damaged`] when a ring's memory makes no sense; everything in it is then skipped.
+    pub fn next_record(&mut self) -> Result<Option<(u32, &[u8])>, MapError> {
+        let n = self.rings.len();
+        let found =
+            (0..n).map(|i| (self.next + i) % n).find(|i| self.rings.get(*i).is_some_and(|r| r.memory().head(false) != Head::Nothing));
+        let Some(i) = found else {
+            return Ok(None);
+        };
+        self.next = i + 1;
+        match self.rings.get_mut(i) {
+            Some(ring) => Ok(ring.next_record()?.map(|sample| (i as u32, sample))),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns how many samples were lost for want of room, by ring.
+    pub fn lost(&self) -> impl Iterator<Item = u64> + '_ {
+        self.rings.iter().map(|r| r.memory().lost().load(Relaxed))
+    }
+
+    /// Waits until there is a sample to look at, at most `timeout`; tells whether there is.
+    #[must_use]
+    pub fn wait(&self, timeout: Duration) -> bool {
+        let begin = Instant::now();
+        let something = || self.rings.iter().any(|r| r.memory().head(true) != Head::Nothing);
+        loop {
+            if something() {
+                return true;
+            }
+            let Some(left) = timeout.checked_sub(begin.elapsed()).filter(|l| !l.is_zero()) else { return false };
+            match self.rings.first() {
+                Some(first) => first.memory().sleep_unless(left.min(LOOK).as_nanos() as u64, something),
+                None => return false,
+            }
+        }
+    }
+}

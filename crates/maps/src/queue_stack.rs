@@ -1,0 +1,270 @@
+//! `BPF_MAP_TYPE_QUEUE` and `BPF_MAP_TYPE_STACK`: values without keys, first in first out, and last in first out.
+//!
+//! ```text
+//! payload   0 lock   64 head   128 tail   192 changes   | 4096: value 0 | value 1 | … |     each value_size rounded up to eight
+//! ```
+//!
+//! Values lie at position modulo `max_entries`, from `tail`, the oldest, to before `head`. A push stores the value and moves
+//! `head` on, in that order; a queue's pop moves `tail` on, a stack's `head` back. So each takes effect by one store. All hold the
+//! lock; walks do not, and find by the count of changes that a value was written over meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
+
+use skep_isa::MapType;
+use skep_isa::map::update;
+
+use crate::def::MapDef;
+use crate::dump::Position;
+use crate::error::{E2BIG, EBUSY, EINVAL, ENOENT, MapError};
+use crate::shm::lock::{self, Held};
+use crate::shm::{ObjectFile, PAGE, copy, round8};
+use crate::types::{Layout, MapOps, Parts};
+
+/// Largest value (the kernel: `KMALLOC_MAX_SIZE`).
+const MAX_VALUE: u32 = 4 << 20;
+/// Most bytes of all values.
+const MAX_BYTES: u64 = 1 << 38;
+/// Looks of a walk at a value that is always written over.
+const TRIES: u32 = 1000;
+
+pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
+    if def.key_size != 0 || def.value_size == 0 || def.max_entries == 0 {
+        return Err(def.invalid("it has no keys, and value size and number of entries must not be zero"));
+    }
+    let bytes = round8(u64::from(def.value_size)) * u64::from(def.max_entries);
+    if def.value_size > MAX_VALUE || bytes > MAX_BYTES {
+        return Err(def.refused("too large", E2BIG));
+    }
+    Ok(Layout { payload_len: PAGE + bytes, mirror: None })
+}
+
+pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
+    Ok(Box::new(QueueStack {
+        map_type: parts.def.map_type,
+        stack: parts.def.map_type == MapType::Stack,
+        value_size: parts.def.value_size as usize,
+        stride: round8(u64::from(parts.def.value_size)),
+        max: u64::from(parts.def.max_entries),
+        file: parts.file,
+    }))
+}
+
+#[derive(Debug)]
+struct QueueStack {
+    map_type: MapType,
+    stack: bool,
+    value_size: usize,
+    stride: u64,
+    max: u64,
+    file: Arc<ObjectFile>,
+}
+
+static ZERO: AtomicU64 = AtomicU64::new(0);
+
+impl QueueStack {
+    fn word(&self, at: u64) -> &AtomicU64 {
+        // Constants inside a payload whose length was checked.
+        self.file.payload().word(at).unwrap_or(&ZERO)
+    }
+
+    fn lock(&self) -> Option<Held> {
+        lock::acquire(self.word(0)).ok()
+    }
+
+    fn release(&self, held: Held) {
+        lock::release(self.word(0), held);
+    }
+
+    fn head(&self) -> &AtomicU64 {
+        self.word(64)
+    }
+
+    fn tail(&self) -> &AtomicU64 {
+        self.word(128)
+    }
+
+    fn changes(&self) -> &AtomicU64 {
+        self.word(192)
+    }
+
+    /// Returns tail and head; garbage shows as an empty map.
+    fn ends(&self) -> (u64, u64) {
+        let (tail, head) = (self.tail().load(Acquire), self.head().load(Acquire));
+        if head.wrapping_sub(tail) > self.max { (head, head) } else { (tail, head) }
+    }
+
+    fn value(&self, position: u64) -> Option<*mut u8> {
+        let i = position.checked_rem(self.max)?;
+        self.file.payload().at(PAGE.wrapping_add(i.wrapping_mul(self.stride)), self.stride)
+    }
+
+    /// # Safety
+    /// `value` points to a value's size in readable bytes.
+    unsafe fn push(&self, value: *const u8, flags: u64) -> i64 {
+        let replace = flags & update::EXIST != 0;
+        if flags & update::NOEXIST != 0 || flags > update::EXIST {
+            return -i64::from(EINVAL);
+        }
+        let Some(held) = self.lock() else { return -i64::from(EBUSY) };
+        let (tail, head) = self.ends();
+        let full = head.wrapping_sub(tail) == self.max;
+        let result = match self.value(head) {
+            Some(to) if !full || replace => {
+                // Before anything of the value changes, for walks.
+                self.changes().store(self.changes().load(Relaxed).wrapping_add(1), Relaxed);
+                self.tail().store(if full { tail.wrapping_add(1) } else { tail }, Release);
+                fence(Release);
+                // SAFETY: the place has `stride` bytes; the source is the caller's duty.
+                unsafe { copy::store(to, value, self.value_size) };
+                self.head().store(head.wrapping_add(1), Release);
+                0
+            }
+            _ => -i64::from(E2BIG),
+        };
+        self.release(held);
+        result
+    }
+
+    /// Copies the next value out by `copy`, or shows it nothing; and takes it out.
+    fn next(&self, take: bool, copy: impl FnOnce(Option<*mut u8>)) -> i64 {
+        let Some(held) = self.lock() else {
+            copy(None);
+            return -i64::from(EBUSY);
+        };
+        let (tail, head) = self.ends();
+        let result = if tail == head {
+            copy(None);
+            -i64::from(ENOENT)
+        } else {
+            copy(self.value(if self.stack { head.wrapping_sub(1) } else { tail }));
+            match (take, self.stack) {
+                (false, _) => {}
+                (true, true) => self.head().store(head.wrapping_sub(1), Release),
+                (true, false) => self.tail().store(tail.wrapping_add(1), Release),
+            }
+            0
+        };
+        self.release(held);
+        result
+    }
+
+    fn next_for_user(&self, take: bool, out: &mut [u8]) -> Result<(), MapError> {
+        let result = self.next(take, |from| {
+            if let Some(from) = from {
+                // SAFETY: a value has `stride` bytes.
+                unsafe { copy::load(out, from) }
+            }
+        });
+        self.user_result(result, 0)
+    }
+
+    /// # Safety
+    /// `value` points to a value's size in writable bytes.
+    unsafe fn next_for_program(&self, take: bool, value: *mut u8) -> i64 {
+        self.next(take, |from| {
+            // SAFETY: a value has `value_size` bytes; the destination is the caller's duty.
+            unsafe {
+                match from {
+                    Some(from) => copy::store_bytes(value, from, self.value_size),
+                    None => copy::zero_bytes(value, self.value_size),
+                }
+            }
+        })
+    }
+
+    fn user_result(&self, result: i64, flags: u64) -> Result<(), MapError> {
+        match -result as i32 {
+            0 => Ok(()),
+            ENOENT => Err(MapError::NoElement),
+            E2BIG => Err(MapError::Full { max_entries: self.max as u32 }),
+            EINVAL => Err(MapError::Flags { flags }),
+            _ => Err(MapError::Busy { what: "the lock of the map" }),
+        }
+    }
+
+    fn unsupported(&self, operation: &'static str) -> MapError {
+        MapError::Unsupported { map_type: self.map_type, operation, errno: EINVAL }
+    }
+}
+
+impl MapOps for QueueStack {
+    fn user_value_size(&self) -> usize {
+        self.value_size
+    }
+
+    fn lookup(&self, _key: &[u8], out: &mut [u8], _flags: u64) -> Result<(), MapError> {
+        if !self.file.writable() {
+            // Without the right to take the lock: as a walk sees it.
+            return if self.step(&mut Position::default(), &mut [], out)? { Ok(()) } else { Err(MapError::NoElement) };
+        }
+        self.next_for_user(false, out)
+    }
+
+    fn update(&self, _key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {
+        // SAFETY: the front end checked the length of the value.
+        self.user_result(unsafe { self.push(value.as_ptr(), flags) }, flags)
+    }
+
+    fn delete(&self, _key: &[u8]) -> Result<(), MapError> {
+        Err(self.unsupported("delete"))
+    }
+
+    fn take(&self, _key: &[u8], out: &mut [u8], flags: u64) -> Option<Result<(), MapError>> {
+        Some(if flags == 0 { self.next_for_user(true, out) } else { Err(MapError::Flags { flags }) })
+    }
+
+    fn next_key(&self, _key: Option<&[u8]>, _out: &mut [u8]) -> Result<(), MapError> {
+        Err(self.unsupported("next key"))
+    }
+
+    /// Walks in the order of pops: `major` is the next position, one more than it in a stack; `minor` is zero at the beginning, and
+    /// one more than where the head then was: what was pushed since is not returned.
+    fn step(&self, at: &mut Position, _key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
+        let mut tries = TRIES;
+        loop {
+            let changes = self.changes().load(Acquire);
+            let (tail, head) = self.ends();
+            let begun = at.minor != 0;
+            let last = if begun { at.minor.wrapping_sub(1) } else { head };
+            let (position, after) = if self.stack {
+                let top = if begun { at.major.min(head) } else { head };
+                (top.wrapping_sub(1), top.wrapping_sub(1))
+            } else {
+                let first = if begun { at.major.max(tail) } else { tail };
+                (first, first.wrapping_add(1))
+            };
+            if position < tail || position >= head.min(last) || tail == head {
+                return Ok(false);
+            }
+            let from = self.value(position).ok_or(MapError::Damaged { what: "a value lies outside its file" })?;
+            // SAFETY: a value has `stride` bytes.
+            unsafe { copy::load(value, from) };
+            // Pairs with the fence in `push`.
+            fence(Acquire);
+            if self.changes().load(Relaxed) == changes {
+                *at = Position { major: after, minor: last.wrapping_add(1) };
+                return Ok(true);
+            }
+            tries -= 1;
+            if tries == 0 {
+                return Err(MapError::Busy { what: "a value of the map" });
+            }
+        }
+    }
+
+    unsafe fn prog_push(&self, value: *const u8, flags: u64) -> i64 {
+        // SAFETY: the caller's duty.
+        unsafe { self.push(value, flags) }
+    }
+
+    unsafe fn prog_pop(&self, value: *mut u8) -> i64 {
+        // SAFETY: the caller's duty.
+        unsafe { self.next_for_program(true, value) }
+    }
+
+    unsafe fn prog_peek(&self, value: *mut u8) -> i64 {
+        // SAFETY: the caller's duty.
+        unsafe { self.next_for_program(false, value) }
+    }
+}
