@@ -32,6 +32,8 @@ pub(crate) struct Block {
     /// The lower part of the thread's stack, where exit trampolines make no frames ([`crate::bounds`]).
     pub(crate) deep: AtomicU64,
     pub(crate) deep_len: AtomicU64,
+    /// Not 0 while a hook does the tracer's own work: nobody counts the calls it makes.
+    silent: AtomicU64,
     /// The thread, 0: nobody's.
     tid: AtomicU32,
 }
@@ -133,6 +135,7 @@ fn adopt(block: *mut Block) -> *mut Block {
     // SAFETY: blocks are never unmapped, and this one is the calling thread's now.
     unsafe {
         (*block).inside.store(0, Ordering::Relaxed);
+        (*block).silent.store(0, Ordering::Relaxed);
         (*block).page.store(0, Ordering::Relaxed);
         (*block).tail.store(0, Ordering::Relaxed);
         let here: u64;
@@ -187,7 +190,8 @@ fn decide(block: *mut Block, frame: u64) -> (*mut Block, bool) {
         // Stacks grow down: what runs inside a hook has a smaller stack pointer. A greater one means that the hook was left by
         // siglongjmp out of a signal handler, or that a handler runs on its own stack.
         _ if frame >= inside && !on_signal_stack(inside) => (block, false),
-        _ => (ptr::null_mut(), true),
+        // SAFETY: as above.
+        _ => (ptr::null_mut(), unsafe { (*block).silent.load(Ordering::Relaxed) } == 0),
     }
 }
 
@@ -327,26 +331,54 @@ pub(crate) fn after_fork() {
 #[derive(Debug)]
 #[must_use = "events are muted until this is dropped"]
 pub struct Muted {
-    /// False when it was muted already, or when this is a signal handler that interrupted a hook: that stays visible.
-    muted: bool,
+    /// How it was done.
+    how: How,
     _thread: PhantomData<*const ()>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum How {
+    /// It was muted already, or has no block.
+    Nothing,
+    Muted,
+    /// The thread is inside a hook, which stays visible to those who wait for it to leave.
+    Silenced,
 }
 
 /// Mutes the calling thread: until the guard is dropped, hooked functions that it calls run no hooks, and nobody counts them as
 /// missed. For the tracer's own work inside the traced process. May be nested.
 pub fn mute() -> Muted {
     let block = if own().is_null() { register() } else { own() };
-    // SAFETY: a block that is not null is never unmapped.
-    let muted = !block.is_null() && unsafe { (*block).inside.compare_exchange(0, MUTED, Ordering::SeqCst, Ordering::Relaxed).is_ok() };
-    Muted { muted, _thread: PhantomData }
+    let how = if block.is_null() {
+        How::Nothing
+    } else {
+        // SAFETY: a block that is not null is never unmapped; this one is the calling thread's.
+        let (inside, silent) = unsafe { (&(*block).inside, &(*block).silent) };
+        match inside.compare_exchange(0, MUTED, Ordering::SeqCst, Ordering::Relaxed) {
+            Ok(_) => How::Muted,
+            Err(MUTED) => How::Nothing,
+            Err(_) => {
+                silent.fetch_add(1, Ordering::Relaxed);
+                How::Silenced
+            }
+        }
+    };
+    Muted { how, _thread: PhantomData }
 }
 
 impl Drop for Muted {
     fn drop(&mut self) {
         let block = own();
-        if self.muted && !block.is_null() {
-            // SAFETY: blocks are never unmapped.
-            unsafe { (*block).inside.store(0, Ordering::Release) };
+        if block.is_null() {
+            return;
+        }
+        // SAFETY: blocks are never unmapped.
+        unsafe {
+            match self.how {
+                How::Nothing => {}
+                How::Muted => (*block).inside.store(0, Ordering::Release),
+                How::Silenced => (*block).silent.store((*block).silent.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed),
+            }
         }
     }
 }

@@ -157,6 +157,37 @@ fn recursion_is_missed_and_muting_is_not() {
     }
 }
 
+/// A hook that does the tracer's own work, such as attaching to a library that was just opened, is not missing events.
+#[test]
+fn what_a_muted_hook_calls_is_not_missed() {
+    let _alone = ALONE.lock();
+    let lib = Library::new("own_work", C, "c", &["-O2"]);
+    // SAFETY: the types are those of the C source.
+    let (twice, thrice): (F, F) = unsafe { (lib.get("twice"), lib.get("thrice")) };
+    static CALL: AtomicU64 = AtomicU64::new(0);
+    unsafe extern "C" fn works(_: *mut u64, _: *const ()) -> u64 {
+        // SAFETY: the address of a function of that type.
+        let f: F = unsafe { std::mem::transmute(CALL.load(Ordering::SeqCst)) };
+        let _muted = mute();
+        let again = mute();
+        assert_eq!(f(5), 15);
+        drop(again);
+        assert_eq!(f(5), 15);
+        0
+    }
+    CALL.store(thrice as *const () as u64, Ordering::SeqCst);
+    let (f, g) = (lib.function("twice"), lib.function("thrice"));
+    let engine = Engine::get().expect("engine");
+    let seen = Seen::leaked();
+    let counted = engine.attach(&[(&g, 0)], &[seen.hook(Position::Entry)]);
+    let hook = skep_attach::Hook { run: works, missed: std::ptr::null(), ..seen.hook(Position::Entry) };
+    let working = engine.attach(&[(&f, 0)], &[hook]);
+    assert_eq!((twice(1), thrice(1)), (2, 3));
+    assert_eq!((seen.runs(), seen.missed.load(Ordering::SeqCst)), (1, 0));
+    engine.detach(working.id).expect("attached");
+    engine.detach(counted.id).expect("attached");
+}
+
 #[test]
 fn a_child_goes_on_by_itself() {
     let _alone = ALONE.lock();
