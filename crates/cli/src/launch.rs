@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, kill_process};
 use skep::Dir;
 use skep::dir::{ENV_DIR, ENV_LINKS};
-use skep_proc::launch::{self, LaunchError};
+use skep_proc::launch::{self, LaunchError, Obstacle};
 
 use crate::args::ENV_PRELOAD;
 use crate::failure::{Context, Failure, Result};
@@ -81,12 +81,18 @@ pub fn resolve(command: &[OsString]) -> Result<Program> {
         Ok(found) => {
             let inside =
                 if found.scripts.is_empty() { String::new() } else { format!(" (its interpreter is `{}`)", found.program.display()) };
-            Ok(Program { name: shown, obstacle: found.preload_obstacle().map(|o| format!("{o}{inside}")) })
+            Ok(Program { name: shown, obstacle: found.preload_obstacle().filter(|o| !preloaded(o)).map(|o| format!("{o}{inside}")) })
         }
         // It may be executed and not read: whether the agent starts is seen afterwards.
         Err(LaunchError::Os { call: "open", .. }) => Ok(Program { name: shown, obstacle: None }),
         Err(e) => Err(cannot(&e)),
     }
+}
+
+/// Tells whether the user has put the library in front that insists on it.
+fn preloaded(obstacle: &Obstacle) -> bool {
+    let Obstacle::First { library } = obstacle else { return false };
+    std::env::var("LD_PRELOAD").is_ok_and(|v| v.contains(library))
 }
 
 /// What a command is started with.

@@ -77,6 +77,8 @@ pub enum Linkage {
     Dynamic {
         /// Its path as the program names it.
         linker: PathBuf,
+        /// A library of the program that ends it when any other is loaded before: the run-time part of `-fsanitize=address`.
+        first: Option<String>,
     },
     /// Without a dynamic linker.
     Static,
@@ -147,6 +149,11 @@ pub enum Obstacle {
         /// The program's dynamic linker.
         linker: PathBuf,
     },
+    /// A library of the program must be loaded before all others.
+    First {
+        /// Its file name.
+        library: String,
+    },
 }
 
 impl fmt::Display for Obstacle {
@@ -158,21 +165,28 @@ impl fmt::Display for Obstacle {
             Self::Secure(Secure::Capabilities) => f.write_str("it has file capabilities, so the dynamic linker ignores `LD_PRELOAD`"),
             Self::Foreign { machine: 62 | 3, bits } => write!(f, "it is a {bits}-bit x86 program"),
             Self::Foreign { machine, bits } => write!(f, "it is a {bits}-bit program for another machine (ELF machine {machine})"),
+            Self::First { library } => write!(
+                f,
+                "its `{library}` must be loaded before all other libraries: put it in front with `LD_PRELOAD={library}` (for the command's children too)"
+            ),
             Self::OtherLibc { linker } => write!(f, "it uses another C library (`{}`)", linker.display()),
         }
     }
 }
 
 impl Launch {
-    /// Why `LD_PRELOAD` would not reach the program; `None` if it does.
+    /// Why `LD_PRELOAD` of one library would not reach the program; `None` if it does.
     pub fn preload_obstacle(&self) -> Option<Obstacle> {
         match &self.linkage {
             Linkage::Static => return Some(Obstacle::Static),
             Linkage::Foreign { machine, bits } => return Some(Obstacle::Foreign { machine: *machine, bits: *bits }),
-            Linkage::Dynamic { linker } => {
+            Linkage::Dynamic { linker, first } => {
                 let name = linker.file_name().unwrap_or_default().as_bytes();
                 if !name.starts_with(b"ld-linux") && !name.starts_with(b"ld-2") && name != b"ld.so.1" && name != b"ld.so" {
                     return Some(Obstacle::OtherLibc { linker: linker.clone() });
+                }
+                if let (None, Some(library)) = (self.secure, first) {
+                    return Some(Obstacle::First { library: library.clone() });
                 }
             }
         }
@@ -309,7 +323,9 @@ fn linkage(fd: OwnedFd, head: &[u8]) -> Result<Linkage, ElfError> {
     let Some(interp) = elf.segments().iter().find(|s| s.kind == elf::PT_INTERP) else { return Ok(Linkage::Static) };
     let name = elf.read("interpreter", interp.offset, interp.file_size.min(4096))?;
     let name = name.split(|&b| b == 0).next().unwrap_or_default();
-    Ok(Linkage::Dynamic { linker: PathBuf::from(OsStr::from_bytes(name)) })
+    let first = elf.needed()?.into_iter().find(|n| n.starts_with(b"libasan.so") || n.starts_with(b"libclang_rt.asan"));
+    let first = first.map(|n| String::from_utf8_lossy(&n).into_owned());
+    Ok(Linkage::Dynamic { linker: PathBuf::from(OsStr::from_bytes(name)), first })
 }
 
 /// Tells whether the kernel will set `AT_SECURE`, from our own ids.

@@ -43,13 +43,16 @@ fn linkage_tells_whether_preload_works() {
     let dir = Dir::new("link");
     for flags in [&["-pie", "-fPIE"][..], &["-no-pie"]] {
         let launch = inspect(dir.cc("dynamic", flags)).unwrap();
-        assert_eq!(launch.linkage, Linkage::Dynamic { linker: "/lib64/ld-linux-x86-64.so.2".into() });
+        assert_eq!(launch.linkage, Linkage::Dynamic { linker: "/lib64/ld-linux-x86-64.so.2".into(), first: None });
         assert_eq!(launch.preload_obstacle(), None);
     }
     for flags in [&["-static"][..], &["-static-pie"]] {
         let launch = inspect(dir.cc("static", flags)).unwrap();
         assert_eq!(launch.preload_obstacle(), Some(Obstacle::Static), "{flags:?}");
     }
+    let runtime = dir.cc("libasan.so.8", &["-shared", "-fPIC", "-Wl,-soname,libasan.so.8"]);
+    let first = inspect(dir.cc("asan", &["-Wl,--no-as-needed", runtime.to_str().unwrap()])).unwrap();
+    assert_eq!(first.preload_obstacle(), Some(Obstacle::First { library: "libasan.so.8".into() }));
     let other = dir.cc("musl", &["-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"]);
     assert_eq!(inspect(other).unwrap().preload_obstacle(), Some(Obstacle::OtherLibc { linker: "/lib/ld-musl-x86_64.so.1".into() }));
     let mut arm = fs::read(dir.0.join("dynamic")).unwrap();

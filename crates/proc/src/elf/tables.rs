@@ -42,6 +42,15 @@ impl Elf {
         self.addresses("__mcount_loc")
     }
 
+    /// File names of the libraries that the file asks the dynamic linker for, in its order.
+    pub fn needed(&self) -> Result<Vec<Vec<u8>>, ElfError> {
+        const DT_NEEDED: u64 = 1;
+        let (Some(dynamic), Some(names)) = (self.section(".dynamic"), self.section(".dynstr")) else { return Ok(Vec::new()) };
+        let (dynamic, names) = (self.section_data(dynamic)?, self.section_data(names)?);
+        let name = |at: u64| names.get(usize::try_from(at).ok()?..)?.split(|b| *b == 0).next().map(<[u8]>::to_vec);
+        Ok(dynamic.chunks_exact(16).filter(|e| u64_at(e, 0) == DT_NEEDED).filter_map(|e| name(u64_at(e, 8))).collect())
+    }
+
     /// XRay sleds of the file, in its order. Only the pc-relative version 2 of the table is read.
     pub fn xray_sleds(&self) -> Result<Vec<Sled>, ElfError> {
         let Some(section) = self.section("xray_instr_map") else { return Ok(Vec::new()) };
