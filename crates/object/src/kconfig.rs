@@ -44,7 +44,7 @@ impl KconfigVar {
 /// Tells what a configuration variable takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KconfigKind {
-    /// `bool`: `y` or `n`.
+    /// `bool`: `y` or `n`, `1` or `0`.
     Bool,
     /// `enum libbpf_tristate`: `y`, `n` or `m`.
     Tristate,
@@ -107,6 +107,8 @@ fn encode(var: &KconfigVar, text: &str) -> Option<Vec<u8>> {
     let size = var.size as usize;
     Some(match (var.kind, text) {
         (KconfigKind::Bool, "y" | "n") => vec![u8::from(text == "y")],
+        // What a kernel can do (`LINUX_HAS_…`) is said in numbers.
+        (KconfigKind::Bool, "0" | "1") => vec![u8::from(text == "1")],
         (KconfigKind::Tristate, "n") => 0u32.to_le_bytes().to_vec(),
         (KconfigKind::Tristate, "y") => 1u32.to_le_bytes().to_vec(),
         (KconfigKind::Tristate, "m") => 2u32.to_le_bytes().to_vec(),

@@ -2,11 +2,11 @@
 
 use crate::core::{self, CoreError, CoreTarget, Fitter};
 use crate::linked::{Line, Linked, LinkedMap, Subprog};
-use crate::program::{Code, Function, FunctionId, Program, Ref};
+use crate::program::{Code, CoreSite, Function, FunctionId, Program, Ref};
 use crate::{LinkError, Object, kconfig};
 use skep_isa::sec::SecDef;
 use skep_isa::{Insn, helper, op};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Longest source line that is kept, in characters; a line may be a whole generated file.
 const MAX_TEXT: usize = 240;
@@ -44,7 +44,7 @@ impl Object {
         let mut linker = Linker {
             object: self,
             program: p,
-            fitter: self.btf.as_ref().map(|btf| Fitter::new(btf, options.target)),
+            fitter: self.btf.as_ref().map(|btf| Fitter::new(btf, options.target, self.core_sites(p))),
             insns: Vec::new(),
             placed: Vec::new(),
             starts: HashMap::new(),
@@ -243,10 +243,11 @@ impl<'a> Linker<'a> {
     /// Does the CO-RE relocations of a function whose copy begins at `base`.
     fn fit(&mut self, code: &Code, function: &Function, base: usize) -> Result<(), LinkError> {
         let Some(fitter) = &self.fitter else { return Ok(()) };
-        for (insn, relo) in code.records(&code.core, function, |c| c.offset) {
+        for (insn, site) in code.records(&code.core, function, |c| c.relo.offset) {
+            let relo = &site.relo;
             let Some(insns) = self.insns.get_mut(base + insn..) else { continue };
             let whole = (relo.offset as usize).is_multiple_of(Insn::SIZE);
-            let fitted = if whole { fitter.fit(relo, insns) } else { Err("relocation of no instruction".into()) };
+            let fitted = if whole { fitter.fit(site, insns) } else { Err("relocation of no instruction".into()) };
             let Err(e) = fitted else { continue };
             let access = self.object.btf.as_ref().map(|btf| core::describe(btf, relo)).unwrap_or_default();
             let (program, insn) = (self.program.name.clone(), function.start + insn);
@@ -290,6 +291,23 @@ fn distance(from: usize, to: usize) -> i32 {
 }
 
 impl Object {
+    /// Lists the CO-RE relocations in the order they are done, without those of other programs that are not loaded.
+    fn core_sites(&self, program: &Program) -> Vec<CoreSite> {
+        let others = self.programs.iter().filter(|p| !p.autoload && p.function != program.function);
+        let idle: HashSet<FunctionId> = others.map(|p| p.function).collect();
+        let mut out = Vec::new();
+        for (number, code) in self.code.iter().enumerate() {
+            let is_idle = |site: &&CoreSite| {
+                let insn = site.relo.offset as usize / Insn::SIZE;
+                let function = code.functions.partition_point(|f| f.start <= insn).checked_sub(1);
+                function.is_some_and(|function| idle.contains(&FunctionId { code: number, function }))
+            };
+            out.extend(code.core.iter().filter(|site| idle.is_empty() || !is_idle(site)).copied());
+        }
+        out.sort_unstable_by_key(|site| site.number);
+        out
+    }
+
     /// Tells what an undefined symbol is, by the section its declaration names.
     fn extern_kind(&self, symbol: &str) -> &'static str {
         use crate::btf::Kind;

@@ -3,7 +3,7 @@
 use crate::btf::{BtfExt, CoreRelo, FuncInfo, Kind, LineInfo, SectionInfo, Type, TypeId};
 use crate::elf::{Elf, Place, Section, Symbol};
 use crate::map::Maps;
-use crate::program::{Code, Function, FunctionId, Program, Ref};
+use crate::program::{Code, CoreSite, Function, FunctionId, Program, Ref};
 use crate::{Btf, KconfigVar, MapSpec, ObjectError, core, kconfig};
 use object::elf::{R_BPF_64_32, R_BPF_64_64, SHT_NULL, SHT_REL, SHT_RELA, SHT_STRTAB, SHT_SYMTAB};
 use skep_isa::{Insn, op};
@@ -98,7 +98,7 @@ impl Object {
     /// Tells whether a program needs types to be fitted to ([`LinkOptions::target`](crate::LinkOptions::target)).
     #[must_use]
     pub fn needs_core_target(&self) -> bool {
-        self.code.iter().flat_map(|c| &c.core).any(core::needs_target)
+        self.code.iter().flat_map(|c| &c.core).any(|site| core::needs_target(&site.relo))
     }
 
     /// Tells whether the licence allows calls of GPL-only helpers (include/linux/license.h).
@@ -151,7 +151,7 @@ fn read_ext(elf: &Elf<'_>, btf: Option<&Btf>) -> Result<BtfExt, ObjectError> {
 struct Debug<'a> {
     funcs: HashMap<&'a str, Vec<FuncInfo>>,
     lines: HashMap<&'a str, Vec<LineInfo>>,
-    core: HashMap<&'a str, Vec<CoreRelo>>,
+    core: HashMap<&'a str, Vec<CoreSite>>,
     /// Functions by name, for objects that have types but no `.BTF.ext`.
     named: HashMap<&'a str, TypeId>,
 }
@@ -163,7 +163,7 @@ impl<'a> Debug<'a> {
         Self {
             funcs: by_section(btf, &ext.funcs, |f| f.offset),
             lines: by_section(btf, &ext.lines, |l| l.offset),
-            core: by_section(btf, &ext.core, |c| c.offset),
+            core: by_section(btf, &numbered(&ext.core), |c| c.relo.offset),
             named: named.collect(),
         }
     }
@@ -176,6 +176,12 @@ impl<'a> Debug<'a> {
         let is_func = |id: &TypeId| btf.and_then(|b| b.get(*id).ok()).is_some_and(|t| matches!(t.kind, Kind::Func(_)));
         recorded.filter(is_func).or_else(|| self.named.get(f.name.as_str()).copied()).unwrap_or(0)
     }
+}
+
+fn numbered(all: &[SectionInfo<CoreRelo>]) -> Vec<SectionInfo<CoreSite>> {
+    let mut numbers = 0..;
+    let mut site = |relo: &CoreRelo| CoreSite { relo: *relo, number: numbers.next().unwrap_or(usize::MAX) };
+    all.iter().map(|s| SectionInfo { name_off: s.name_off, records: s.records.iter().map(&mut site).collect() }).collect()
 }
 
 /// Sorts records by section, and within it by offset.

@@ -42,7 +42,15 @@ pub(crate) struct Code {
     /// In order of offset.
     pub lines: Vec<LineInfo>,
     /// In order of offset.
-    pub core: Vec<CoreRelo>,
+    pub core: Vec<CoreSite>,
+}
+
+/// A CO-RE relocation of a section.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CoreSite {
+    pub relo: CoreRelo,
+    /// Its number among those of the whole object, in the order they are recorded, which is the order they are done in.
+    pub number: usize,
 }
 
 /// One function of a section.

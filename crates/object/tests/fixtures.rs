@@ -212,7 +212,9 @@ fn a_program_that_needs_other_types_is_refused_alone_without_them() {
     let index = o.program("bad_ambiguous").expect("the fixture has it");
     let e = o.link_with(index, &options).map(|l| l.name).expect_err("two types have the name");
     assert!(
-        e.to_string().ends_with("(byte_off of `struct two_answers`, 0:0): several types named `two_answers` give different answers"),
+        e.to_string().contains(
+            "(byte_off of `struct two_answers`, 0:0): several types of this name give different answers: `struct two_answers` (type "
+        ) && e.to_string().contains("`struct two_answers___other`"),
         "{e}"
     );
 }

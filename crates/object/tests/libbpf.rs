@@ -1,9 +1,9 @@
 //! Compares with libbpf: what it made of the same objects is recorded in `tests/data/*.libbpf.txt` (see `record.c`).
 
-use skep_isa::{Insn, op};
-use skep_object::{CoreTarget, LinkOptions, MapSpec, Object};
+use skep_object::{CoreTarget, LinkOptions, Object};
 use std::collections::HashMap;
-use std::fmt::Write;
+
+mod record;
 
 const OBJECTS: &[&str] = &["several", "inner", "plain", "values", "kconfig", "core", "cpu_v1", "cpu_v2", "cpu_v3", "cpu_v4"];
 
@@ -12,51 +12,10 @@ fn data(file: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-fn describe_map(m: &MapSpec) -> String {
-    let mut contents = m.data.clone().unwrap_or_default();
-    if m.data.is_some() {
-        contents.resize(m.value_size as usize, 0);
-    }
-    let (key, value) = (m.key_type_id, m.value_type_id);
-    let hash = |n: u64| if n == 0 { "0".to_owned() } else { format!("{n:#x}") };
-    let mut out = format!(
-        "map {} type={} key={} value={} entries={} flags={} extra={} pinned={} key_type={key} value_type={value} data=",
-        if m.section.matches('.').count() > 1 { &m.section } else { &m.name },
-        m.map_type as u32,
-        m.key_size,
-        m.value_size,
-        m.max_entries,
-        hash(u64::from(m.flags.0)),
-        hash(m.map_extra),
-        u8::from(m.pinning),
-    );
-    contents.iter().for_each(|b| write!(out, "{b:02x}").expect("strings take everything"));
-    out
-}
-
-/// Writes a linked program as `record.c` does: maps by name, instructions as one number each.
+/// Links a program and describes it.
 fn describe_program(o: &Object, index: usize, target: &CoreTarget) -> String {
     let options = LinkOptions { target: Some(target), ..LinkOptions::default() };
-    let l = o.link_with(index, &options).expect("libbpf links it too");
-    let attach = l.attach_type.map_or(0, |a| a as u32);
-    let mut out = format!("program {} section={} type={} attach={attach}\n", l.name, l.section, l.prog_type as u32);
-    let mut second = false;
-    for insn in &l.insns {
-        let (mut insn, mut map) = (*insn, "");
-        if !std::mem::replace(&mut second, insn.is_ld_imm64()) && insn.is_ld_imm64() {
-            let kernel = match insn.src() {
-                op::PSEUDO_MAP_IDX => op::PSEUDO_MAP_FD,
-                op::PSEUDO_MAP_IDX_VALUE => op::PSEUDO_MAP_VALUE,
-                other => other,
-            };
-            if kernel != insn.src() {
-                map = &l.maps[insn.imm as usize].spec.name;
-                insn = Insn { imm: 0, ..insn.with_src(kernel) };
-            }
-        }
-        writeln!(out, "{:016x} {map}", u64::from_le_bytes(insn.to_bytes())).expect("strings take everything");
-    }
-    out
+    record::program(&o.link_with(index, &options).expect("libbpf links it too"))
 }
 
 #[test]
@@ -67,7 +26,7 @@ fn maps_and_linked_instructions_are_those_of_libbpf() {
         let recorded = String::from_utf8(data(&format!("{name}.libbpf.txt"))).expect("records are text");
         let mut o = Object::parse_named(name, &data(&format!("{name}.bpf.o"))).expect("libbpf reads it too");
         let mut ours: HashMap<String, String> = HashMap::new();
-        ours.extend(o.maps.iter().map(|m| (m.name.clone(), describe_map(m))));
+        ours.extend(o.maps.iter().map(|m| (m.name.clone(), record::map(m))));
         let mut count = 0;
         for line in recorded.lines().filter(|l| l.starts_with("map ")) {
             let map = line.split(' ').nth(1).expect("a map has a name");

@@ -208,7 +208,8 @@ fn parse_kind(w: &mut Words<'_>, id: TypeId, info: u32, word: u32) -> Result<Kin
             if kind == 4 { Kind::Struct(composite) } else { Kind::Union(composite) }
         }
         6 => {
-            if !matches!(word, 1 | 2 | 4 | 8) {
+            // One that is only declared has neither size nor values.
+            if !matches!((word, vlen), (1 | 2 | 4 | 8, _) | (0, 0)) {
                 return Err(bad("an enumeration of impossible size"));
             }
             let extend = |v: u32| if flag { i64::from(v as i32) } else { i64::from(v) };

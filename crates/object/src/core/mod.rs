@@ -11,6 +11,7 @@ mod patch;
 mod spec;
 
 use crate::btf::{CoreRelo, Kind, TypeId};
+use crate::program::CoreSite;
 use crate::{Btf, ObjectError, elf};
 use answer::Answer;
 use skep_isa::Insn;
@@ -64,6 +65,16 @@ impl CoreTarget {
     #[must_use]
     pub fn btf(&self) -> &Arc<Btf> {
         &self.btf
+    }
+
+    /// Names the types that disagree.
+    fn ambiguous(&self, ids: &[TypeId]) -> CoreError {
+        let one = |id: &TypeId| {
+            let size = self.btf.size_of(*id).map(|n| format!(" of {n} bytes")).unwrap_or_default();
+            format!("`{}` (type {id}{size})", self.btf.describe(*id))
+        };
+        let names: Vec<String> = ids.iter().map(one).collect();
+        format!("several types of this name give different answers: {}", names.join(", ")).into()
     }
 
     /// Finds the types a local one may mean: equal in name but for the flavour, and in kind.
@@ -169,21 +180,24 @@ impl From<crate::btf::BtfError> for CoreError {
 pub(crate) struct Fitter<'a> {
     local: &'a Btf,
     target: Option<&'a CoreTarget>,
+    /// All relocations of the object that are done, in their order.
+    all: Vec<CoreSite>,
     left: Cell<u64>,
 }
 
 impl<'a> Fitter<'a> {
-    pub fn new(local: &'a Btf, target: Option<&'a CoreTarget>) -> Self {
-        Self { local, target, left: Cell::new(BUDGET) }
+    pub fn new(local: &'a Btf, target: Option<&'a CoreTarget>, all: Vec<CoreSite>) -> Self {
+        Self { local, target, all, left: Cell::new(BUDGET) }
     }
 
     /// Answers a relocation and writes the answer into the first instruction of `insns`.
-    pub fn fit(&self, relo: &CoreRelo, insns: &mut [Insn]) -> Result<(), CoreError> {
-        let answer = self.answer(relo)?;
+    pub fn fit(&self, site: &CoreSite, insns: &mut [Insn]) -> Result<(), CoreError> {
+        let answer = self.answer(site)?;
         patch::write(&answer, insns)
     }
 
-    fn answer(&self, relo: &CoreRelo) -> Result<Answer, CoreError> {
+    fn answer(&self, site: &CoreSite) -> Result<Answer, CoreError> {
+        let relo = &site.relo;
         let question = Question::of(relo).ok_or_else(|| format!("unknown kind {}", relo.kind))?;
         let local = Spec::parse(self.local, relo, question)?;
         if question == Question::LocalTypeId {
@@ -194,20 +208,55 @@ impl<'a> Fitter<'a> {
         if name.is_empty() {
             return Err("the type has no name".into());
         }
+        let mut candidates: Vec<TypeId> = target.candidates(name, kind).collect();
+        if candidates.len() > 1 {
+            self.narrow(site, target, &mut candidates)?;
+        }
+        match self.choose(question, &local, target, &mut candidates)? {
+            Some(answer) => Ok(answer),
+            None => Answer::of(question, self.local, &local, None),
+        }
+    }
+
+    /// Drops the candidates that earlier relocations of the same type have ruled out: where only some lead where one of
+    /// those wanted to go, libbpf takes the others to be something else of the same name, once and for all.
+    fn narrow(&self, site: &CoreSite, target: &CoreTarget, candidates: &mut Vec<TypeId>) -> Result<(), CoreError> {
+        let same = |s: &&CoreSite| s.relo.type_id == site.relo.type_id;
+        for CoreSite { relo: before, .. } in self.all.iter().take_while(|s| s.number < site.number).filter(same) {
+            self.step()?;
+            let Some(question) = Question::of(before).filter(|q| *q != Question::LocalTypeId) else { continue };
+            if let Ok(local) = Spec::parse(self.local, before, question) {
+                // What cannot be answered has been said where it was asked.
+                let _ = self.choose(question, &local, target, candidates);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks all candidates; those that lead somewhere must agree, and they alone stay.
+    fn choose(
+        &self,
+        question: Question,
+        local: &Spec,
+        target: &CoreTarget,
+        candidates: &mut Vec<TypeId>,
+    ) -> Result<Option<Answer>, CoreError> {
         let mut found: Option<(Answer, u64)> = None;
-        for id in target.candidates(name, kind) {
-            let Some(spec) = self.matching(&local, target, id)? else { continue };
-            let answer = Answer::of(question, self.local, &local, Some((&target.btf, &spec)))?;
+        let mut good = Vec::new();
+        for id in candidates.iter().copied() {
+            let Some(spec) = self.matching(local, target, id)? else { continue };
+            let answer = Answer::of(question, self.local, local, Some((&target.btf, &spec)))?;
+            good.push(id);
             match &found {
                 None => found = Some((answer, spec.bit_offset)),
                 Some((before, at)) if *at == spec.bit_offset && before.same(&answer) => {}
-                Some(_) => return Err(format!("several types named `{}` give different answers", essential(name)).into()),
+                Some(_) => return Err(target.ambiguous(&good)),
             }
         }
-        match found {
-            Some((answer, _)) => Ok(answer),
-            None => Answer::of(question, self.local, &local, None),
+        if !good.is_empty() {
+            *candidates = good;
         }
+        Ok(found.map(|(answer, _)| answer))
     }
 
     /// Counts a step of comparing.

@@ -17,6 +17,8 @@ pub(super) struct Spec {
     pub steps: Vec<Step>,
     /// Where the path ends, in bits from the start of the root type.
     pub bit_offset: u64,
+    /// Steps on the way, anonymous members included: what libbpf's limit is about.
+    depth: usize,
 }
 
 /// One step of a path.
@@ -36,7 +38,7 @@ impl Spec {
         let text = btf.string(relo.access_off);
         let path: Option<Vec<u32>> = text.split(':').take(MAX_LEN + 1).map(|n| n.parse().ok()).collect();
         let path = path.filter(|p| p.len() <= MAX_LEN).ok_or_else(|| format!("unusable path `{text:.80}`"))?;
-        let mut spec = Self { question, root: relo.type_id, steps: Vec::new(), bit_offset: 0 };
+        let mut spec = Self { question, root: relo.type_id, steps: Vec::new(), bit_offset: 0, depth: path.len() };
         if question.is_type() {
             return if path == [0] { Ok(spec) } else { Err(format!("path `{text:.80}` of a whole type").into()) };
         }
@@ -75,6 +77,15 @@ impl Spec {
         Ok(spec)
     }
 
+    /// Counts a step in the target's type.
+    fn deeper(&mut self) -> Result<(), CoreError> {
+        if self.depth >= MAX_LEN {
+            return Err("members nest too deep".into());
+        }
+        self.depth += 1;
+        Ok(())
+    }
+
     /// Adds a step to an element.
     fn element(&mut self, btf: &Btf, type_id: TypeId, index: u32) -> Result<(), CoreError> {
         let bits = btf.size_of(type_id)?.checked_mul(u64::from(index) * 8).filter(|b| *b < 1 << 40).ok_or("an offset without end")?;
@@ -95,7 +106,7 @@ impl Fitter<'_> {
     pub(super) fn matching(&self, local: &Spec, target: &CoreTarget, root: TypeId) -> Result<Option<Spec>, CoreError> {
         self.step()?;
         let btf = &*target.btf;
-        let mut spec = Spec { question: local.question, root, steps: Vec::new(), bit_offset: 0 };
+        let mut spec = Spec { question: local.question, root, steps: Vec::new(), bit_offset: 0, depth: 0 };
         if local.question.is_type() {
             let fits = match local.question {
                 Question::TypeMatches => self.types_match(local.root, btf, root, false, 0)?,
@@ -116,7 +127,7 @@ impl Fitter<'_> {
         }
         for (i, step) in local.steps.iter().enumerate() {
             if step.named {
-                let Some(next) = self.member(step, btf, id, &mut spec, 0)? else { return Ok(None) };
+                let Some(next) = self.member(step, btf, id, &mut spec)? else { return Ok(None) };
                 id = next;
                 continue;
             }
@@ -131,28 +142,27 @@ impl Fitter<'_> {
             if btf.size_of(id).is_err() {
                 return Ok(None);
             }
+            spec.deeper()?;
             spec.element(btf, id, step.index)?;
         }
         Ok(Some(spec))
     }
 
     /// Finds the member that a local one means, also inside anonymous members, and returns its type.
-    fn member(&self, step: &Step, btf: &Btf, id: TypeId, spec: &mut Spec, depth: usize) -> Result<Option<TypeId>, CoreError> {
+    fn member(&self, step: &Step, btf: &Btf, id: TypeId, spec: &mut Spec) -> Result<Option<TypeId>, CoreError> {
         let (id, t) = btf.resolve(id)?;
         let Some(c) = composite(&t.kind) else { return Ok(None) };
-        if depth >= MAX_LEN {
-            return Err("members nest too deep".into());
-        }
         let own = self.local.get(step.type_id).ok().and_then(|t| composite(&t.kind)).and_then(|c| c.members.get(step.index as usize));
         let Some(own) = own else { return Ok(None) };
         let wanted = self.local.string(own.name_off);
         for (i, m) in c.members.iter().enumerate() {
             self.step()?;
+            spec.deeper()?;
             let name = btf.string(m.name_off);
             let before = spec.bit_offset;
             spec.bit_offset = before.checked_add(u64::from(m.bit_offset)).ok_or("an offset without end")?;
             if name.is_empty() {
-                if let Some(found) = self.member(step, btf, m.type_id, spec, depth + 1)? {
+                if let Some(found) = self.member(step, btf, m.type_id, spec)? {
                     return Ok(Some(found));
                 }
             } else if name == wanted {
@@ -160,6 +170,7 @@ impl Fitter<'_> {
                 return Ok(compat::fields(self.local, own.type_id, btf, m.type_id)?.then_some(m.type_id));
             }
             spec.bit_offset = before;
+            spec.depth -= 1;
         }
         Ok(None)
     }

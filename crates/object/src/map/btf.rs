@@ -78,6 +78,15 @@ fn initial_values(
     Ok(out)
 }
 
+/// Rounds the size of a ring buffer up to a power of two of whole pages, as libbpf does.
+fn ring_size(bytes: u32) -> u32 {
+    const PAGE: u32 = 4096;
+    match bytes {
+        0 => 0,
+        _ => bytes.checked_next_power_of_two().map_or(bytes, |n| n.max(PAGE)),
+    }
+}
+
 struct Definition<'a> {
     btf: &'a Btf,
     name: &'a str,
@@ -183,6 +192,9 @@ impl<'a> Definition<'a> {
         spec.map_type = map_type;
         spec.key_size = self.key_size.unwrap_or(0);
         spec.value_size = self.value_size.unwrap_or(0);
+        if matches!(map_type, MapType::Ringbuf | MapType::UserRingbuf) {
+            spec.max_entries = ring_size(spec.max_entries);
+        }
         Ok((spec, self.values_at))
     }
 
@@ -221,5 +233,16 @@ impl<'a> Definition<'a> {
         let size = self.btf.size_of(*to).map_err(|e| self.error(format!("`{field}`: {e}")))?;
         let size = u32::try_from(size).map_err(|_| self.error(format!("`{field}` has {size} bytes")))?;
         Ok((*to, size))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ring_size;
+
+    #[test]
+    fn ring_buffers_have_sizes_the_kernel_takes() {
+        let sizes = [0, 1, 1000, 4096, 4097, 12288, 1 << 20, 3 << 20, 1 << 31, u32::MAX];
+        assert_eq!(sizes.map(ring_size), [0, 4096, 4096, 4096, 8192, 16384, 1 << 20, 4 << 20, 1 << 31, u32::MAX]);
     }
 }

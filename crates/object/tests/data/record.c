@@ -5,6 +5,7 @@
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int quiet(enum libbpf_print_level level, const char *format, va_list args)
@@ -31,7 +32,8 @@ int main(int argc, char **argv)
 	struct bpf_map *m;
 
 	opts.btf_custom_path = argc > 2 ? argv[2] : NULL;
-	libbpf_set_print(quiet);
+	if (!getenv("VERBOSE"))
+		libbpf_set_print(quiet);
 	o = bpf_object__open_file(argv[1], &opts);
 	if (!o)
 		return 1;
@@ -50,7 +52,12 @@ int main(int argc, char **argv)
 	}
 	bpf_object__for_each_program(p, o)
 		bpf_program__set_autoload(p, strncmp(bpf_program__name(p), "bad_", 4) != 0);
-	bpf_object__load(o); /* instructions are there even when the kernel refuses the program */
+	/* Instructions are there even when the kernel refuses a program. */
+#if LIBBPF_MAJOR_VERSION > 1 || LIBBPF_MINOR_VERSION >= 6
+	bpf_object__prepare(o);
+#else
+	bpf_object__load(o);
+#endif
 	bpf_object__for_each_program(p, o) {
 		const struct bpf_insn *insns = bpf_program__insns(p);
 
