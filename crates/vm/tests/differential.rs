@@ -5,7 +5,8 @@ mod random;
 mod suite;
 
 use random::{BUFFER, MIX, Rng, Taste, program};
-use skep_vm::{Env, HelperImpl};
+use skep_isa::{MapShape, ShapeKind};
+use skep_vm::{Env, HelperImpl, MapRef};
 
 unsafe extern "C" fn mix(a: u64, b: u64, c: u64, d: u64, e: u64) -> u64 {
     [b, c, d, e].iter().fold(a, |h, v| (h ^ v).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29))
@@ -13,11 +14,13 @@ unsafe extern "C" fn mix(a: u64, b: u64, c: u64, d: u64, e: u64) -> u64 {
 
 fn compare(seed: u64) {
     let insns = program(seed, Taste::Engines);
-    let env = Env { maps: &[], helper: &|id| (id == MIX).then_some(HelperImpl::plain(mix)) };
     let mut rng = Rng(!seed);
     let fresh: Vec<u8> = (0..BUFFER).map(|_| rng.next() as u8).collect();
     let mut buffer = vec![0u64; BUFFER / 8];
     let at = buffer.as_mut_ptr() as u64;
+    let shape = MapShape { base: at, stride: 8, entries: 1, kind: ShapeKind::Opaque };
+    let maps = [MapRef { handle: 0, value: at, shape }];
+    let env = Env { maps: &maps, helper: &|id| (id == MIX).then_some(HelperImpl::plain(mix)) };
     let mut first = None;
     for engine in suite::ENGINES {
         for (word, bytes) in buffer.iter_mut().zip(fresh.as_chunks::<8>().0) {

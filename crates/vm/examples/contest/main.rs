@@ -4,6 +4,7 @@
 //! contest program ENGINE OBJECT [NATIVE.so]   skep, interp, rbpf, kernel, native
 //! contest lookup ENGINE CASE                  skep, kernel; array, percpu, hash, call, tail
 //! contest compile ENGINE OBJECT…              skep; the programs one after another, again and again, up to 4,000 instructions
+//! contest dump OBJECT FILE                    the machine code, for a disassembler
 //! ```
 //!
 //! Output: `measured NANOSECONDS` and, for programs, `result HEX`, which all engines must agree on.
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match args.as_slice() {
         ["program", engine, object, rest @ ..] => program::run(engine, object, rest.first().copied()),
+        ["dump", object, file] => program::dump(object, file),
         ["lookup", engine, case] => lookup::run(engine, case),
         ["compile", "skep", objects @ ..] => compile::run(objects),
         _ => Err("usage: contest program|lookup|compile ENGINE …".into()),

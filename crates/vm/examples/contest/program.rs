@@ -144,6 +144,16 @@ pub fn run(engine: &str, object: &str, native: Option<&str>) -> Result<()> {
     Ok(())
 }
 
+/// Writes the machine code.
+pub fn dump(object: &str, file: &str) -> Result<()> {
+    let program = Program::load(object)?;
+    let shapes = program.shapes();
+    let maps = Program::map_refs(&shapes);
+    // SAFETY: what is compiled here is not run.
+    let code = unsafe { Code::compile(&program.insns, &Env { maps: &maps, helper: &helpers }) }?;
+    Ok(std::fs::write(file, code.machine_code())?)
+}
+
 fn rbpf(program: &Program, maps: &[MapRef]) -> Result<(f64, u64)> {
     let mut bytes = Vec::new();
     let mut upper = None;

@@ -248,7 +248,10 @@ impl Maker {
         let k = 1 + self.rng.below(bits - 1) as i32;
         let rest = if self.rng.below(8) == 0 { k } else { bits as i32 - k };
         let (l, r) = self.rng.pick(&[(op::LSH, op::RSH), (op::RSH, op::LSH)]);
-        match self.rng.below(11) {
+        match self.rng.below(13) {
+            11 => self.bytes(u, t),
+            12 if self.taste == Taste::Engines && self.rng.below(2) == 0 => self.through_value(u, t),
+            12 => self.wide_constant(u, t),
             8 => self.through_sum(u, t),
             9 => self.compare_memory(u),
             10 => {
@@ -412,6 +415,81 @@ impl Maker {
         }
         self.alu_one();
         self.kill(u);
+    }
+
+    /// Loads of single bytes, put together in some order, and near misses.
+    fn bytes(&mut self, u: u8, t: u8) {
+        let n = self.rng.pick(&[2i16, 2, 4, 8]);
+        let (base, off) = self.place(n, false);
+        let big = self.rng.below(2) == 0;
+        let wrong = if self.rng.below(4) == 0 { self.rng.below(n as u64) as i16 } else { n };
+        let class = if n == 8 || self.rng.below(3) == 0 { op::ALU64 } else { op::ALU };
+        for at in 0..n {
+            // Byte `at` of the word goes into the place that the order says.
+            let shift = 8 * i32::from(if big { n - 1 - at } else { at });
+            let r = if at == 0 { u } else { t };
+            let from = if at == wrong { off } else { off + at };
+            self.push(op::LDX | op::MEM | op::B, r, base, from, 0);
+            if shift != 0 || self.rng.below(4) == 0 {
+                let class = if shift < 32 { class } else { op::ALU64 };
+                self.push(class | op::LSH, r, 0, 0, shift);
+            }
+            if at != 0 {
+                let class = if self.rng.below(16) == 0 { op::ALU } else { class };
+                self.push(class | op::X | op::OR, u, t, 0, 0);
+            }
+        }
+        if self.rng.below(8) != 0 {
+            self.kill(t);
+        }
+    }
+
+    /// An access to the buffer as to a global variable: by an address in the code and an index.
+    fn through_value(&mut self, u: u8, t: u8) {
+        let t = if t == u { (u + 1) % 9 } else { t };
+        let (size, bytes) = self.rng.pick(&[(op::B, 1), (op::H, 2), (op::W, 4), (op::DW, 8)]);
+        let (index, scale) = (self.rng.below(16) as i32, self.rng.below(4) as i32);
+        let off = self.rng.below((BUFFER - 15 * 8 - bytes + 1) as u64) as i16;
+        self.out.push(Insn::mov64_imm(t, index));
+        let at = self.rng.below(2) * 8;
+        let off = off.saturating_sub(at as i16);
+        if self.rng.below(2) == 0 {
+            self.push(op::ALU64 | op::LSH, t, 0, 0, scale);
+            self.out.extend(Insn::ld_imm64(u, op::PSEUDO_MAP_IDX_VALUE, at << 32));
+            self.push(op::ALU64 | op::X | op::ADD, u, t, 0, 0);
+        } else {
+            self.out.extend(Insn::ld_imm64(u, op::PSEUDO_MAP_IDX_VALUE, at << 32));
+            self.push(op::ALU64 | op::X | op::ADD, t, u, 0, 0);
+            self.out.push(Insn::mov64_reg(u, t));
+            self.kill(t);
+        }
+        let (r, imm) = (self.rng.reg(), self.rng.imm());
+        match self.rng.below(4) {
+            0 => self.push(op::LDX | op::MEM | size, u, u, off, 0),
+            1 => self.push(op::LDX | op::MEM | size, r, u, off, 0),
+            2 => self.push(op::ST | op::MEM | size, u, 0, off, imm),
+            _ => self.push(op::STX | op::MEM | size, u, r, off, 0),
+        }
+        self.kill(u);
+    }
+
+    /// The same wide constant in several places.
+    fn wide_constant(&mut self, u: u8, t: u8) {
+        let v = 0x0123_4567_89ab_cdef_u64.rotate_left(self.rng.below(3) as u32 * 8);
+        self.out.extend(Insn::ld_imm64(u, 0, v));
+        match self.rng.below(4) {
+            0 => self.push(op::ALU64 | op::X | op::ADD, u, t, 0, 0),
+            1 => {
+                self.push(op::ALU64 | op::X | op::ADD, u, t, 0, 0);
+                let imm = self.rng.imm();
+                self.push(op::ALU64 | op::ADD, u, 0, 0, imm);
+            }
+            2 => {
+                self.push(op::ALU64 | op::X | op::AND, t, u, 0, 0);
+                self.kill(u);
+            }
+            _ => {}
+        }
     }
 
     /// One arithmetic instruction of exactly one slot.

@@ -14,6 +14,7 @@ pub(super) mod reg {
     pub const R9: u8 = 9;
     pub const R10: u8 = 10;
     pub const R11: u8 = 11;
+    pub const R12: u8 = 12;
     pub const R13: u8 = 13;
     pub const R14: u8 = 14;
     pub const R15: u8 = 15;

@@ -9,6 +9,9 @@ use crate::MAY_GOTO_ROUNDS;
 use crate::check::{Func, SECOND};
 use crate::env::HelperCall;
 
+/// Machine registers that the C convention wants back as they were, rbp aside.
+const PRESERVED: [u8; 5] = [reg::RBX, reg::R12, reg::R13, reg::R14, reg::R15];
+
 /// What the function being generated keeps on the machine stack.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Frame {
@@ -16,7 +19,7 @@ pub(super) struct Frame {
     framed: bool,
     /// Bytes between the frame pointer and the saved registers.
     size: i32,
-    /// Which of r6 to r9 it saves, as bits.
+    /// Which machine registers it saves, as bits.
     saved: u16,
     /// Where the rounds left for `may_goto` are, from the frame pointer; 0 when there are none.
     pub rounds: i32,
@@ -31,6 +34,7 @@ impl Gen<'_> {
     pub(super) fn enter(&mut self, at: usize) {
         let Some(n) = self.flow.function_at(at) else { return };
         let Some(&f) = self.flow.funcs.get(n) else { return };
+        self.constants = self.choose_constants(f);
         let frame = self.plan(f, self.flow.leaves(n));
         self.frame = frame;
         if at != 0 {
@@ -47,9 +51,9 @@ impl Gen<'_> {
         if frame.size > 0 {
             e.group_imm(true, group::SUB, reg::RSP, frame.size);
         }
-        for r in 6..=9 {
+        for r in PRESERVED {
             if frame.saved & 1 << r != 0 {
-                e.push(machine(r));
+                e.push(r);
             }
         }
         if frame.rounds != 0 {
@@ -57,6 +61,9 @@ impl Gen<'_> {
         }
         if frame.tails != 0 {
             e.store(Size::D, Mem::at(reg::RBP, frame.tails), reg::R10);
+        }
+        for c in &self.constants {
+            e.mov_imm(c.reg, c.value);
         }
     }
 
@@ -84,9 +91,9 @@ impl Gen<'_> {
     pub(super) fn take_down(&mut self) {
         let frame = self.frame;
         let e = &mut self.out.enc;
-        for r in (6..=9).rev() {
+        for r in PRESERVED.iter().rev() {
             if frame.saved & 1 << r != 0 {
-                e.pop(machine(r));
+                e.pop(*r);
             }
         }
         if frame.size > 0 {
@@ -106,7 +113,7 @@ impl Gen<'_> {
             }
             let i = self.insn(at);
             if let Some(d) = written(i) {
-                saved |= 1 << d & 0b11_1100_0000;
+                saved |= 1 << machine(d);
             }
             may_goto |= i.code == op::JMP | op::JCOND;
             calls |= i.code == op::CALL && self.is_real_call(at, i);
@@ -131,6 +138,7 @@ impl Gen<'_> {
                 deepest = deepest.min(-op::STACK_SIZE);
             }
         }
+        saved = self.constants.iter().fold(saved, |s, c| s | 1 << c.reg) & PRESERVED.iter().fold(0, |s, r| s | 1 << r);
         let framed = fp || calls || may_goto;
         let mut size = (-deepest + 7) & !7;
         let mut word = |wanted: bool| {
@@ -145,7 +153,7 @@ impl Gen<'_> {
         Frame { framed, size, saved, rounds, tails, ctx }
     }
 
-    fn is_real_call(&self, at: usize, i: Insn) -> bool {
+    pub(super) fn is_real_call(&self, at: usize, i: Insn) -> bool {
         if i.src() == op::PSEUDO_CALL {
             return true;
         }

@@ -15,19 +15,24 @@
 //!             rounds left for may_goto, if the function has one
 //!             address of the count of tail calls, if the function may make one
 //!             r1 of a tail call, while the helper is asked
-//!             saved rbx, r13, r14, r15: those the function writes
+//!             saved rbx, r12, r13, r14, r15: those the function writes
 //! ```
 //!
 //! A program that makes tail calls starts with a small C function that holds the count of tail calls in its frame and calls
 //! the program proper with the count's address in machine register r10, which functions that may make tail calls keep and
 //! pass on. A tail call takes its function's frame down and jumps to the other program proper: the count outlives the frames.
 //!
+//! A function with loops keeps wide constants of theirs, addresses of maps above all, in registers that it has no other use for:
+//! r12, and those of BPF registers it never names ([`constant`]).
+//!
 //! No instruction touches a vector register, except those that save and restore them around a helper marked so.
 
 mod alu;
 mod call;
+mod constant;
 mod enc;
 mod frame;
+mod gather;
 mod jump;
 mod layout;
 mod mem;
@@ -35,6 +40,7 @@ mod peep;
 
 use skep_isa::{Insn, op};
 
+use self::constant::Constant;
 use self::enc::reg;
 use self::frame::Frame;
 use self::layout::{Draft, Label};
@@ -82,6 +88,7 @@ pub(super) fn compile(insns: &[Insn], env: &Env<'_>, flow: &Flow, cpu: Cpu) -> R
         cpu,
         out: Draft::new(insns.len()),
         frame: Frame::default(),
+        constants: Vec::new(),
         known: Known::default(),
         saves_vectors: false,
     };
@@ -121,6 +128,8 @@ struct Gen<'a> {
     cpu: Cpu,
     out: Draft,
     frame: Frame,
+    /// Constants that the function keeps in registers.
+    constants: Vec<Constant>,
     known: Known,
     saves_vectors: bool,
 }
@@ -199,21 +208,29 @@ impl Gen<'_> {
 
     fn immediate(&mut self, at: usize, i: Insn) -> bool {
         let d = machine(i.dst());
+        if i.src() == op::PSEUDO_FUNC {
+            let Some(f) = self.flow.function_at((at as i64 + 1 + i64::from(i.imm)) as usize) else { return false };
+            self.out.address(d, Label::Func(f));
+            return true;
+        }
+        let Some(value) = self.wide(at, i) else { return false };
+        match self.constant(value) {
+            Some(c) => self.out.enc.mov(true, d, c),
+            None => self.out.enc.mov_imm(d, value),
+        }
+        true
+    }
+
+    /// Returns the value of a 64-bit immediate that is no function.
+    fn wide(&self, at: usize, i: Insn) -> Option<u64> {
         let upper = self.insn(at + 1).imm as u32;
         let map = self.env.maps.get(i.imm as u32 as usize);
-        let value = match i.src() {
-            0 => u64::from(i.imm as u32) | u64::from(upper) << 32,
-            op::PSEUDO_MAP_IDX => map.map_or(0, |m| m.handle),
-            op::PSEUDO_MAP_IDX_VALUE => map.map_or(0, |m| m.value.wrapping_add(u64::from(upper))),
-            op::PSEUDO_FUNC => {
-                let Some(f) = self.flow.function_at((at as i64 + 1 + i64::from(i.imm)) as usize) else { return false };
-                self.out.address(d, Label::Func(f));
-                return true;
-            }
-            _ => return false,
-        };
-        self.out.enc.mov_imm(d, value);
-        true
+        match i.src() {
+            0 => Some(u64::from(i.imm as u32) | u64::from(upper) << 32),
+            op::PSEUDO_MAP_IDX => map.map(|m| m.handle),
+            op::PSEUDO_MAP_IDX_VALUE => map.map(|m| m.value.wrapping_add(u64::from(upper))),
+            _ => None,
+        }
     }
 
     /// Says that the flags now tell whether machine register `r` is zero.

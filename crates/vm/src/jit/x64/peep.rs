@@ -27,8 +27,10 @@ impl Gen<'_> {
             op::ALU | op::ALU64 if is_copy(first) => self.rotate(at).or_else(|| self.extend(at)).or_else(|| self.address(at)),
             op::ALU64 if first.code == LSH64_IMM => self.extend(at).or_else(|| self.address(at)),
             op::ALU64 if matches!(first.code, ADD64 | ADD64_IMM) => self.address(at),
+            op::LD => self.address(at),
             op::LDX if first.code & 0xe0 == op::MEM => {
-                self.change_memory(at).or_else(|| self.load_operand(at)).or_else(|| self.load_compare(at)).or_else(|| self.load_swapped(at))
+                let gathered = if matches!(first.code & op::DW, op::B | op::H) { self.gather(at) } else { None };
+                gathered.or_else(|| self.change_memory(at)).or_else(|| self.load_operand(at)).or_else(|| self.load_compare(at)).or_else(|| self.load_swapped(at))
             }
             op::JMP | op::JMP32 => self.inverted(at),
             _ => None,
@@ -121,9 +123,14 @@ impl Gen<'_> {
     /// A sum of registers and constants, and the access through it when there is one:
     /// `t = a; t <<= 3; t += b; t += 8; d = *(t + 4)` is one load.
     fn address(&mut self, at: usize) -> Option<usize> {
-        let t = self.insn(at).dst();
-        let mut sum = Sum::start(self.insn(at))?;
-        let mut len = 1;
+        let first = self.insn(at);
+        let t = first.dst();
+        let (mut sum, mut len) = if first.is_ld_imm64() {
+            (Sum { base: Some(self.wide(at, first).and_then(|v| self.constant(v))?), index: None, disp: 0 }, 2)
+        } else {
+            (Sum::start(first)?, 1)
+        };
+        let alone = len;
         while self.flow.marks.get(at + len).is_some_and(|m| m & (TARGET | FUNC | SECOND) == 0) {
             match sum.with(self.insn(at + len), t) {
                 Some(more) => sum = more,
@@ -137,7 +144,7 @@ impl Gen<'_> {
             }
             len += 1;
         }
-        if len == 1 {
+        if len == alone {
             return None;
         }
         let mem = sum.mem(0)?;
@@ -276,7 +283,7 @@ fn is_shift(i: Insn, d: u8, class: u8) -> bool {
     (i.code == class | op::LSH || i.code == class | op::RSH) && i.dst() == d
 }
 
-/// A sum that one memory operand can express: `base + (index << scale) + disp`, in BPF registers.
+/// A sum that one memory operand can express: `base + (index << scale) + disp`, in machine registers.
 #[derive(Clone, Copy)]
 struct Sum {
     base: Option<u8>,
@@ -290,10 +297,10 @@ impl Sum {
         let t = i.dst();
         let none = Self { base: None, index: None, disp: 0 };
         match i.code {
-            MOV64 if i.off == 0 && i.src() != t => Some(Self { base: Some(i.src()), ..none }),
-            LSH64_IMM if matches!(i.imm, 1..=3) => Some(Self { index: Some((t, i.imm as u8)), ..none }),
-            ADD64 if i.src() != t => Some(Self { base: Some(t), index: Some((i.src(), 0)), ..none }),
-            ADD64_IMM => Some(Self { base: Some(t), disp: i.imm, ..none }),
+            MOV64 if i.off == 0 && i.src() != t => Some(Self { base: Some(machine(i.src())), ..none }),
+            LSH64_IMM if matches!(i.imm, 1..=3) => Some(Self { index: Some((machine(t), i.imm as u8)), ..none }),
+            ADD64 if i.src() != t => Some(Self { base: Some(machine(t)), index: Some((machine(i.src()), 0)), ..none }),
+            ADD64_IMM => Some(Self { base: Some(machine(t)), disp: i.imm, ..none }),
             _ => None,
         }
     }
@@ -307,8 +314,8 @@ impl Sum {
             (LSH64_IMM, Self { base: Some(b), index: None, disp: 0 }) if matches!(i.imm, 1..=3) => {
                 Some(Self { base: None, index: Some((b, i.imm as u8)), disp: 0 })
             }
-            (ADD64, Self { base: None, .. }) if i.src() != t => Some(Self { base: Some(i.src()), ..self }),
-            (ADD64, Self { index: None, .. }) if i.src() != t => Some(Self { index: Some((i.src(), 0)), ..self }),
+            (ADD64, Self { base: None, .. }) if i.src() != t => Some(Self { base: Some(machine(i.src())), ..self }),
+            (ADD64, Self { index: None, .. }) if i.src() != t => Some(Self { index: Some((machine(i.src()), 0)), ..self }),
             (ADD64_IMM, _) => Some(Self { disp: self.disp.checked_add(i.imm)?, ..self }),
             _ => None,
         }
@@ -316,7 +323,6 @@ impl Sum {
 
     /// Returns the memory operand, `more` bytes further on.
     fn mem(self, more: i32) -> Option<Mem> {
-        let index = self.index.map(|(r, scale)| (machine(r), scale));
-        Some(Mem { base: machine(self.base?), index, disp: self.disp.checked_add(more)? })
+        Some(Mem { base: self.base?, index: self.index, disp: self.disp.checked_add(more)? })
     }
 }

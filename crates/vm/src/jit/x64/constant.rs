@@ -1,0 +1,101 @@
+//! Wide constants of loops in registers.
+//!
+//! clang writes the address of a global variable anew wherever it is used, as a constant of eight bytes: ten bytes of code and an
+//! instruction before each access. The kernel's generator does the same; a C compiler keeps it in a register.
+
+use skep_isa::op;
+
+use super::enc::reg;
+use super::{Gen, machine};
+use crate::check::{Func, LOOP, SECOND, jump};
+use crate::env::HelperCall;
+use crate::jit::live::Regs;
+
+/// Most constants a function keeps.
+const MOST: usize = 3;
+/// Most constants a function may choose from.
+const KINDS: usize = 16;
+
+/// A value that a register holds everywhere in the function.
+#[derive(Clone, Copy)]
+pub(super) struct Constant {
+    pub value: u64,
+    /// The machine register.
+    pub reg: u8,
+}
+
+impl Gen<'_> {
+    /// Returns the machine register that holds a value.
+    pub(super) fn constant(&self, value: u64) -> Option<u8> {
+        self.constants.iter().find(|c| c.value == value).map(|c| c.reg)
+    }
+
+    /// Chooses the constants that are used most inside loops, and registers for them.
+    pub(super) fn choose_constants(&self, f: Func) -> Vec<Constant> {
+        let mut found: Vec<(u64, u32)> = Vec::new();
+        let ends = self.loop_ends(f);
+        let mut end = f.start;
+        for (at, loop_end) in (f.start..f.end).zip(&ends) {
+            end = end.max(*loop_end);
+            let i = self.insn(at);
+            if at >= end || self.flow.mark(at) & SECOND != 0 || !i.is_ld_imm64() || self.facts.dead_after(at, i.dst()) {
+                continue;
+            }
+            let is_wide = |v: &u64| u32::try_from(*v).is_err() && i32::try_from(*v as i64).is_err();
+            let Some(value) = self.wide(at, i).filter(is_wide) else { continue };
+            if let Some((_, n)) = found.iter_mut().find(|(v, _)| *v == value) {
+                *n += 1;
+            } else if found.len() < KINDS {
+                found.push((value, 1));
+            }
+        }
+        if found.is_empty() {
+            return Vec::new();
+        }
+        found.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+        let free = self.free_registers(f);
+        found.iter().zip(free).take(MOST).map(|((value, _), reg)| Constant { value: *value, reg }).collect()
+    }
+
+    /// Returns for each slot the slot after the last jump back to it; nothing when the function has no loop or no wide immediate.
+    fn loop_ends(&self, f: Func) -> Vec<usize> {
+        let marked = |bit: u8| self.flow.marks.get(f.start..f.end).is_some_and(|m| m.iter().any(|m| m & bit != 0));
+        if !marked(LOOP) || !marked(SECOND) {
+            return Vec::new();
+        }
+        let mut ends = vec![0; f.end - f.start];
+        for at in f.start..f.end {
+            if self.flow.mark(at) & SECOND != 0 {
+                continue;
+            }
+            let to = jump(self.insn(at)).map(|d| at as i64 + 1 + d).and_then(|to| usize::try_from(to).ok()).filter(|to| *to <= at);
+            if let Some(end) = to.and_then(|to| ends.get_mut(to.wrapping_sub(f.start))) {
+                *end = at + 1;
+            }
+        }
+        ends
+    }
+
+    /// Returns the machine registers that a function has no use for: first those that need not be saved, when it calls nobody.
+    fn free_registers(&self, f: Func) -> Vec<u8> {
+        let (mut used, mut calls): (Regs, bool) = (1, false);
+        for at in f.start..f.end {
+            if self.flow.mark(at) & SECOND != 0 {
+                continue;
+            }
+            let i = self.insn(at);
+            if i.code == op::CALL {
+                calls |= self.is_real_call(at, i);
+                let ctx = self.flow.helper(i.imm as u32).is_some_and(|h| matches!(h.how, HelperCall::LoadCtx(_)));
+                used |= if ctx { 1 << 1 } else { 1 << 2 };
+            } else {
+                used |= 1 << i.dst() | 1 << i.src();
+            }
+        }
+        let unused = |r: &u8| used & 1 << r == 0;
+        let mut free: Vec<u8> = if calls { Vec::new() } else { (1..=5).rev().filter(unused).map(machine).collect() };
+        free.push(reg::R12);
+        free.extend((6..=9).rev().filter(unused).map(machine));
+        free
+    }
+}
