@@ -113,6 +113,15 @@ impl Key {
     }
 }
 
+impl Key {
+    /// Tells whether a node's key comes behind in the order of walks.
+    fn is_before(&self, node: &Node<'_>) -> bool {
+        let length = node.length(node.state().load(Relaxed));
+        let common = self.common(node, length.min(self.length));
+        if common == length { length < self.length } else { common < self.length && !self.bit(common) }
+    }
+}
+
 impl LpmTrie {
     /// # Safety
     /// `key` points to a key of this map.
@@ -500,7 +509,8 @@ impl LpmTrie {
             }
             at = node.child(bit).load(Acquire);
         }
-        best
+        // So walks end whatever the memory holds.
+        best.filter(|node| key.is_before(node))
     }
 
     fn user_result(&self, result: i64, flags: u64) -> Result<(), MapError> {

@@ -32,6 +32,8 @@ const MAX_BYTES: u64 = 1 << 38;
 const FAST_COMPARE: u64 = 1 << 9;
 /// `BPF_F_REUSE_STACKID`: another stack in the bucket goes.
 const REUSE: u64 = 1 << 10;
+/// The same stack has the same number in every map, as in the kernel's.
+const SEED: u64 = 0;
 /// Looks at a bucket that others keep changing.
 const TRIES: u32 = 100;
 
@@ -68,7 +70,6 @@ pub(crate) struct StackTrace {
     file: Arc<ObjectFile>,
     buckets: u64,
     depth: u64,
-    seed: u64,
 }
 
 /// The parts of one bucket.
@@ -106,7 +107,7 @@ impl StackTrace {
         }
         let bytes = n.wrapping_mul(8) as usize;
         // SAFETY: the caller's duty.
-        let h = unsafe { hash(self.seed, addresses.cast(), bytes) };
+        let h = unsafe { hash(SEED, addresses.cast(), bytes) };
         let id = h & self.buckets.wrapping_sub(1);
         let Some(bucket) = self.bucket(id) else { return -i64::from(EINVAL) };
         let state = bucket.state.load(Acquire);

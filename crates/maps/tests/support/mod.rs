@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use skep_isa::MapType;
 use skep_maps::{Map, MapDef, MapError, SlotTable};
 
 /// A skep directory on tmpfs that ends with the value.
@@ -114,4 +115,56 @@ pub fn table(dir: &Dir, slots: u32) -> std::sync::Arc<SlotTable> {
 
 pub fn words(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks(8).map(|c| u64::from_ne_bytes(c.try_into().expect("whole words"))).collect()
+}
+
+/// A small definition of a type, with room for a twelve-byte value where any is allowed.
+pub fn small(t: MapType) -> MapDef {
+    let row = t.row();
+    let key = [4, 0].into_iter().find(|k| row.key.allows(*k)).unwrap_or(8);
+    let value = [12, 16, 4, 0].into_iter().find(|v| row.value.allows(*v)).expect("one of them fits");
+    let entries = if matches!(t, MapType::Ringbuf | MapType::UserRingbuf) { 4096 } else { 20 };
+    let def = MapDef::new(t, key, value, entries);
+    match t {
+        MapType::LpmTrie => def.flags(skep_isa::MapFlags::NO_PREALLOC),
+        MapType::ArrayOfMaps | MapType::HashOfMaps => def.inner(&MapDef::new(MapType::Array, 4, 8, 2)),
+        _ => def,
+    }
+}
+
+/// A key of such a map, by number.
+pub fn small_key(t: MapType, i: u32) -> Vec<u8> {
+    match t {
+        MapType::LpmTrie => [32 - i % 3, (i * 7).to_be()].iter().flat_map(|w| w.to_ne_bytes()).collect(),
+        _ if t.row().key.allows(4) => i.to_ne_bytes().to_vec(),
+        _ => vec![],
+    }
+}
+
+/// Fills such a map with `n` elements, or as many as a type takes by itself.
+pub fn fill(dir: &Dir, map: &Map, n: u32) {
+    let t = map.def().map_type;
+    let inner = map.def().inner.as_ref().map(|def| dir.make(def));
+    for i in 0..n {
+        let key = small_key(t, i);
+        match t {
+            // SAFETY: 40 bytes are readable.
+            MapType::Ringbuf => assert_eq!(unsafe { map.ringbuf_output([i as u8; 40].as_ptr(), 40, 0) }, 0),
+            MapType::UserRingbuf => map.user_ringbuf_output(&[i as u8; 40]).expect("room"),
+            // SAFETY: two words are readable.
+            MapType::StackTrace => drop(unsafe { map.stack_id([u64::from(i) + 1, 7].as_ptr(), 2, 1 << 10) }),
+            MapType::PerfEventArray => {
+                map.update(&key, &[0; 4], 0).expect("a ring");
+                // SAFETY: 40 bytes are readable.
+                assert_eq!(unsafe { map.perf_output(i, [([i as u8; 40].as_ptr(), 40), (std::ptr::null(), 0)]) }, 0);
+            }
+            MapType::Cpumap => map.update(&0u32.to_ne_bytes(), &[9, 0, 0, 0], 0).expect("the first processor"),
+            _ => {
+                let value = match &inner {
+                    Some(inner) => inner.id().to_ne_bytes().to_vec(),
+                    None => vec![5; map.user_value_size()],
+                };
+                map.update(&key, &value, 0).expect("room");
+            }
+        }
+    }
 }
