@@ -2,7 +2,8 @@
 //! recorded everywhere.
 //!
 //! Every case is a program, a packet and a context; results are retval or errno, packet, context, and all maps. With
-//! `SKEP_RECORD=1` and the right to use bpf(2), the fixtures are written anew.
+//! `SKEP_RECORD=1` and the right to use bpf(2), the fixtures are written anew. `SKEP_SEED=N` tries other arguments than the recorded
+//! ones on the helpers.
 
 mod cases;
 mod kernel_side;
@@ -108,6 +109,8 @@ fn runs_are_the_kernels() {
         skep_testkit::skip("the right to use bpf(2), to compare with this kernel");
     }
     let record = live && std::env::var_os("SKEP_RECORD").is_some();
+    // Other random cases than the recorded ones.
+    let seeded = std::env::var_os("SKEP_SEED").is_some();
     let mut wrong = Vec::new();
     for (file, programs) in cases::all() {
         let object = object(file);
@@ -121,7 +124,7 @@ fn runs_are_the_kernels() {
             for engine in [Engine::Jit, Engine::Interp] {
                 let ours = ours(&dir, &object, program, engine, &cases);
                 for (whose, theirs) in [("recorded", Some(recorded)), ("kernel", kernel.as_deref())] {
-                    let Some(theirs) = theirs.filter(|_| !(record && whose == "recorded")) else { continue };
+                    let Some(theirs) = theirs.filter(|_| !((record || seeded) && whose == "recorded")) else { continue };
                     for (a, b) in ours.lines().zip(theirs.lines()).filter(|(a, b)| a != b) {
                         wrong.push(format!("{program}, {engine:?}:\n  ours     {a}\n  {whose:8} {b}"));
                     }

@@ -529,12 +529,12 @@ mod tests {
     #[test]
     fn text_and_addresses_are_read_from_memory() {
         for format in [&b"%pi4|%pI4\0"[..], b"%pi6|%pI6\0", b"%pI4x|%pI6c.\0", b"%s|%10s\0", b"%-20s|%pks\0", b"%2s,%pks!\0", b"%s%%%s\0"] {
-            let asm = format!(
-                "lddw %r6, value 1+0\nmov %r1, %r6\nadd %r1, 32\nstxdw [%r6+8], %r1\nadd %r1, 2\nstxdw [%r6+16], %r1\n\
-                 mov %r1, %r6\nadd %r1, 64\nmov %r2, 190\nlddw %r3, value 0+0\nmov %r4, %r6\nadd %r4, 8\nmov %r5, 16\n\
-                 call snprintf\nstxdw [%r6+0], %r0\nstdw [%r6+8], 0\nstdw [%r6+16], 0\nmov %r0, 0\nexit"
+            let asm = concat!(
+                "lddw %r6, value 1+0\nmov %r1, %r6\nadd %r1, 32\nstxdw [%r6+8], %r1\nadd %r1, 2\nstxdw [%r6+16], %r1\n",
+                "mov %r1, %r6\nadd %r1, 64\nmov %r2, 190\nlddw %r3, value 0+0\nmov %r4, %r6\nadd %r4, 8\nmov %r5, 16\n",
+                "call snprintf\nstxdw [%r6+0], %r0\nstdw [%r6+8], 0\nstdw [%r6+16], 0\nmov %r0, 0\nexit"
             );
-            let Some(pair) = Pair::new(&asm, format, 64 + ROOM) else { return };
+            let Some(pair) = Pair::new(asm, format, 64 + ROOM) else { return };
             for text in [&b"192.168.0.1 and more"[..], b"", b"abc", &[1; 31], &[0xc0, 0xa8, 0, 1, 0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0xab]] {
                 let mut memory = vec![0; 32];
                 memory.extend(text);

@@ -245,11 +245,27 @@ const ETH_P_IPV6: u16 = 0x86dd;
 
 /// Bytes of a network header without options.
 fn network_len(p: View) -> Option<u64> {
-    match (p.field(field::PROTOCOL) as u16).swap_bytes() {
+    header_len((p.field(field::PROTOCOL) as u16).swap_bytes())
+}
+
+fn header_len(protocol: u16) -> Option<u64> {
+    match protocol {
         ETH_P_IP => Some(20),
         ETH_P_IPV6 => Some(40),
         _ => None,
     }
+}
+
+/// The protocol behind the VLAN tags in the packet.
+fn inner_protocol(p: View) -> u16 {
+    let mut protocol = (p.field(field::PROTOCOL) as u16).swap_bytes();
+    let mut at = p.get(word::MAC_HEADER) + ETH_HLEN;
+    while matches!(protocol, ETH_P_8021Q | ETH_P_8021AD) && at >= p.data() && at + VLAN_HLEN <= p.data_end() {
+        // SAFETY: the tag is in the packet.
+        protocol = unsafe { be16(at + 2) };
+        at += VLAN_HLEN;
+    }
+    protocol
 }
 
 /// Flags of `bpf_skb_adjust_room`.
@@ -464,7 +480,8 @@ pub(super) unsafe extern "C" fn ecn_set_ce(ctx: u64, _: u64, _: u64, _: u64, _: 
     // SAFETY: as above.
     let p = unsafe { packet(ctx) };
     let network = p.get(word::NETWORK_HEADER);
-    let Some(len) = network_len(p) else { return 0 };
+    let Some(len) = header_len(inner_protocol(p)) else { return 0 };
+    // The kernel looks at what stands behind the Ethernet header, tags or not.
     if p.len() < len || network + len > p.data_end() {
         return 0;
     }

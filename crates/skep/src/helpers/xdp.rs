@@ -71,6 +71,10 @@ pub(super) unsafe extern "C" fn adjust_tail(ctx: u64, offset: u64, _: u64, _: u6
     let (data, end, _) = lengths(p);
     let fragments = p.get(word::FRAGMENTS);
     if fragments > 0 {
+        // The kernel turns the sign of a 32-bit number, and this one stays negative: less than nothing to take away.
+        if offset == i64::from(i32::MIN) {
+            return 0;
+        }
         return if offset < 0 { shrink(p, offset.unsigned_abs(), fragments) } else { grow(p, offset as u64, fragments) };
     }
     let to = end + offset;

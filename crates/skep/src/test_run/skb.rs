@@ -8,7 +8,7 @@ use super::{Errno, Input, Outcome, Runner, context, field, is_zero, set_field};
 use crate::packet::{Packet, Shape, View};
 
 /// Bytes before the packet: helpers may put as much in front. The kernel has 64 and makes more when it must.
-const HEADROOM: usize = 1024;
+const HEADROOM: usize = 16 << 10;
 /// Bytes behind it, for helpers as well.
 const GROWTH: usize = 128 << 10;
 /// Bytes before and behind the packet in the kernel's one page.

@@ -1,5 +1,7 @@
 //! Which programs run on what.
 
+mod helpers;
+
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Case {
@@ -18,7 +20,13 @@ type Programs = Vec<(&'static str, Vec<Case>)>;
 
 /// Every object with its programs and their cases.
 pub fn all() -> Vec<(&'static str, Programs)> {
-    vec![("xdp.bpf.o", xdp()), ("skb.bpf.o", skb()), ("plain.bpf.o", plain())]
+    vec![
+        ("xdp.bpf.o", xdp()),
+        ("skb.bpf.o", skb()),
+        ("plain.bpf.o", plain()),
+        ("xdp_helpers.bpf.o", helpers::xdp()),
+        ("skb_helpers.bpf.o", helpers::skb()),
+    ]
 }
 
 fn ethernet(proto: u16, payload: &[u8]) -> Vec<u8> {
