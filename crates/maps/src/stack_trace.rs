@@ -56,12 +56,7 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
-    Ok(Box::new(StackTrace {
-        buckets: buckets(&parts.def),
-        depth: u64::from(parts.def.value_size / 8),
-        file: parts.file,
-        seed: parts.seed,
-    }))
+    Ok(Box::new(StackTrace { buckets: buckets(&parts.def), depth: u64::from(parts.def.value_size / 8), file: parts.file }))
 }
 
 /// An open map of stacks.
