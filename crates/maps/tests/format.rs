@@ -94,7 +94,9 @@ fn value(map: &Map, i: u8) -> Vec<u8> {
 
 /// What a user can see of a map, and of the samples in it.
 fn shown(map: &Map) -> (Vec<(Vec<u8>, Vec<u8>)>, Vec<Option<Vec<u8>>>) {
-    let elements = map.iter().filter_map(Result::ok).map(|(k, v)| (k, v[..v.len().min(16)].to_vec())).collect();
+    let mut elements: Vec<_> = map.iter().filter_map(Result::ok).map(|(k, v)| (k, v[..v.len().min(16)].to_vec())).collect();
+    // The order in a hash is its seed's.
+    elements.sort();
     let t = map.def().map_type;
     let looked = (0..6).map(|i| {
         let mut out = vec![if t == MapType::BloomFilter { i as u8 } else { 0 }; map.user_value_size()];
