@@ -138,36 +138,52 @@ pub enum ProgCommand {
     /// Run a program of an object file on given packets or contexts, as the kernel's BPF_PROG_TEST_RUN does
     #[command(after_help = PROG_RUN_EXAMPLES)]
     Run(ProgRunArgs),
-    /// List loaded programs
+    /// Tell what is in an object file, or list loaded programs
     Show {
-        /// Only this program
-        #[arg(value_name = "ID|NAME")]
+        /// An object file, or only this loaded program
+        #[arg(value_name = "OBJECT|ID|NAME")]
         program: Option<String>,
+        /// How the object is read
+        #[command(flatten)]
+        reading: ObjectArgs,
         /// How the result looks
         #[command(flatten)]
         format: JsonArgs,
     },
-    /// Print the instructions of a loaded program, or of one in an object file
-    Dump {
-        /// A loaded program, or an object file
-        #[arg(value_name = "ID|NAME|OBJECT")]
-        from: String,
-        /// Which program of the object file; may be left out when it has one
-        #[arg(value_name = "PROGRAM")]
-        program: Option<String>,
-        /// Print hexadecimal instructions, not text
-        #[arg(long)]
-        hex: bool,
-        /// How the result looks
-        #[command(flatten)]
-        format: JsonArgs,
-    },
+    /// Print the instructions of programs in an object file, or of a loaded one
+    Dump(ProgDumpArgs),
     /// Turn assembly text into hexadecimal instructions
     Asm {
         /// The text; `-` reads stdin
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
+}
+
+/// How instructions are printed.
+#[derive(Args, Debug)]
+pub struct ProgDumpArgs {
+    /// An object file, or a loaded program
+    #[arg(value_name = "OBJECT|ID|NAME")]
+    pub from: String,
+    /// Which program of the object file: its function's name, or its section when no other program is in it [default: all]
+    #[arg(value_name = "PROGRAM")]
+    pub program: Option<String>,
+    /// Print hexadecimal instructions and nothing else
+    #[arg(long, conflicts_with_all = ["jit", "opcodes", "json"])]
+    pub hex: bool,
+    /// Print the bytes of each instruction too
+    #[arg(long)]
+    pub opcodes: bool,
+    /// Verify and compile, and print the machine code of each instruction
+    #[arg(long)]
+    pub jit: bool,
+    /// How the object is read
+    #[command(flatten)]
+    pub reading: ObjectArgs,
+    /// How the result looks
+    #[command(flatten)]
+    pub format: JsonArgs,
 }
 
 /// How a program is run.

@@ -24,10 +24,15 @@ pub fn run(command: &ProgCommand, printer: Printer) -> Result<u8> {
     match command {
         ProgCommand::Verify { objects, log, reading, format } => verify::run(objects, reading, *log, format.json, printer),
         ProgCommand::Run(args) => run::run(args, printer),
-        ProgCommand::Show { program, format } => show::run(program.as_deref(), format.json, printer),
-        ProgCommand::Dump { from, program, hex, format } => dump::run(from, program.as_deref(), *hex, format.json, printer),
+        ProgCommand::Show { program, reading, format } => show::run(program.as_deref(), reading, format.json, printer),
+        ProgCommand::Dump(args) => dump::run(args, printer),
         ProgCommand::Asm { file } => assemble(file, printer),
     }
+}
+
+/// Tells whether an argument that may be an id, a name or a file means a file.
+fn is_file(text: &str) -> bool {
+    text.contains('/') || Path::new(text).is_file()
 }
 
 /// Finds a program of an object by its function's name, or by its section's when that has no other.

@@ -33,10 +33,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use skep_isa::ProgramType as P;
-use skep_maps::{Map, SlotTable, slots};
+use skep_maps::{Access, Map, SlotTable, slots};
 use skep_vm::{Code, CompileError, interp};
 
-use crate::dir::Dir;
+use crate::dir::{Dir, Kind};
 use crate::load::Loaded;
 use crate::prog::Program;
 use crate::tail::{Form, TailCalls};
@@ -149,6 +149,26 @@ pub struct Outcome {
     pub ctx_out: Option<Vec<u8>>,
 }
 
+/// What a program became on this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct MachineCode<'a> {
+    /// The program's type.
+    pub prog_type: P,
+    /// Where it lies in this process.
+    pub address: u64,
+    /// The code.
+    pub bytes: &'a [u8],
+    /// Where each instruction's code begins.
+    pub offsets: &'a [u32],
+}
+
+/// Names the helper that programs of a type find at an address of this process.
+#[must_use]
+pub fn helper_at(prog_type: P, address: u64) -> Option<&'static str> {
+    let lies_there = |id| crate::helpers::implementation(prog_type, id).is_some_and(|i| i.func as usize as u64 == address);
+    skep_isa::helper::HELPERS.iter().find(|h| lies_there(h.id)).map(|h| h.name)
+}
+
 enum Compiled {
     Jit(Code),
     Interp(interp::Program),
@@ -180,24 +200,48 @@ impl Runner {
     pub fn new(dir: &Dir, loaded: &Loaded, program: &str, engine: Engine) -> Result<Self, RunnerError> {
         let found = loaded.program(program).ok_or_else(|| RunnerError::NotLoaded { program: program.to_owned() })?;
         SlotTable::open_or_create(dir.path())?.install();
-        let maps = loaded.maps_of(found);
-        let program = &found.file.program;
+        Self::prepare(found.file.program.clone(), loaded.maps_of(found), engine)
+    }
+
+    /// Makes a program ready that somebody loaded into a directory, with its maps.
+    ///
+    /// # Errors
+    /// When a map cannot be opened, or an engine cannot run the program.
+    pub fn open(dir: &Dir, program: &Program, engine: Engine) -> Result<Self, RunnerError> {
+        SlotTable::open_or_create(dir.path())?.install();
+        let open = |id: &u32| Map::open(&dir.object(Kind::Map, *id), Access::ReadWrite).map(Arc::new);
+        let maps = program.maps.iter().map(open).collect::<Result<_, _>>()?;
+        Self::prepare(program.clone(), maps, engine)
+    }
+
+    fn prepare(program: Program, maps: Vec<Arc<Map>>, engine: Engine) -> Result<Self, RunnerError> {
+        let name = || program.name.clone();
         let (calls, compiled) = match engine {
             Engine::Jit => {
-                let calls = TailCalls::of(program, &maps, Form::Code);
-                let code = crate::run::compile(program, &maps, calls.as_deref());
-                let code = code.map_err(|source| RunnerError::Compile { program: program.name.clone(), source })?;
-                (calls, Compiled::Jit(code))
+                let calls = TailCalls::of(&program, &maps, Form::Code);
+                let code = crate::run::compile(&program, &maps, calls.as_deref());
+                (calls, Compiled::Jit(code.map_err(|source| RunnerError::Compile { program: name(), source })?))
             }
             Engine::Interp => {
-                let calls = TailCalls::of(program, &maps, Form::Interp);
-                let interp = crate::run::interpretable(program, &maps, calls.as_deref());
-                let interp = interp.map_err(|source| RunnerError::Interp { program: program.name.clone(), source })?;
-                (calls, Compiled::Interp(interp))
+                let calls = TailCalls::of(&program, &maps, Form::Interp);
+                let interp = crate::run::interpretable(&program, &maps, calls.as_deref());
+                (calls, Compiled::Interp(interp.map_err(|source| RunnerError::Interp { program: name(), source })?))
             }
         };
         let ctx_size = if calls.is_some() { usize::from(u16::MAX) } else { program.ctx_read as usize };
-        Ok(Self { program: program.clone(), compiled, ctx_size, _calls: calls, _maps: maps })
+        Ok(Self { program, compiled, ctx_size, _calls: calls, _maps: maps })
+    }
+
+    /// Returns the machine code, when that is what runs.
+    #[must_use]
+    pub fn machine_code(&self) -> Option<MachineCode<'_>> {
+        match &self.compiled {
+            Compiled::Jit(code) => {
+                let bytes = code.machine_code();
+                Some(MachineCode { prog_type: self.program.prog_type, address: bytes.as_ptr() as u64, bytes, offsets: code.offsets() })
+            }
+            Compiled::Interp(_) => None,
+        }
     }
 
     /// Returns the program.
@@ -232,6 +276,8 @@ impl Runner {
     unsafe fn run(&self, ctx: *mut u8, repeat: u32) -> Result<(u32, u64), Errno> {
         let repeat = repeat.max(1);
         let mut r0 = 0;
+        // The thread's first slot is not what is measured.
+        slots::exit(slots::enter());
         let started = Instant::now();
         for _ in 0..repeat {
             let entered = slots::enter();
