@@ -248,7 +248,6 @@ fn plain() -> Programs {
     vec![("syscall_in_place", cases.clone()), ("syscall_map", cases.clone()), ("raw_tp_words", cases.clone()), ("raw_tp_mix", cases)]
 }
 
-#[allow(dead_code, reason = "to be added")]
 fn nested() -> Programs {
     let mut cases = Vec::new();
     for first in [0u8, 1, 2, 3, 4, 5, 6, 7, 8, 255] {
