@@ -18,7 +18,7 @@ use crate::reject::Reason;
 use crate::scalar::Scalar;
 use crate::state::State;
 use crate::{Info, Options, Prune};
-use skep_isa::{AttachType as A, Insn, ProgramType as P, op};
+use skep_isa::{AttachType as A, Insn, ProgramType as P, helper, op};
 use skep_object::Linked;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -411,8 +411,20 @@ impl<'a> Walk<'a> {
         }
         let mut callee = crate::state::Frame::new(called.depth() as u8 + 1, self.cfg.func_of(to), at);
         callee.held = Some(called.refs.iter().map(|r| r.id).collect());
-        callee.regs[1] = Reg::UNKNOWN;
-        callee.regs[2] = *called.reg(3);
+        match (helper::by_id(i.imm as u32).map(|h| h.name), called.reg(1).kind) {
+            (Some("loop"), _) => {
+                callee.regs[1] = Reg::UNKNOWN;
+                callee.regs[2] = *called.reg(3);
+            }
+            (Some("for_each_map_elem"), Kind::Map(map)) => {
+                for (reg, kind) in [(1, Kind::Map(map)), (2, Kind::Key(map)), (3, Kind::Value(map))] {
+                    callee.regs[reg] = Reg::of(kind);
+                }
+                callee.regs[4] = *called.reg(3);
+            }
+            // What is wrong with the call itself comes first.
+            _ => return self.call_helper(i).and(Err(Reason::Unsupported { what: "the callback of this helper" })),
+        }
         called.frames.push(callee);
         called.loops += 1;
         self.info.calls.insert((self.cfg.func_of(at), self.cfg.func_of(to)));
