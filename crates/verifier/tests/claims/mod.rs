@@ -133,6 +133,7 @@ fn check(c: &Reg, v: Option<Value>, m: &Machine<'_>, frames: &[Real], sets: &mut
         (Kind::Ctx, Tag::Memory(o)) if o == m.ctx => inside(object(o).base),
         (Kind::Stack(f), Tag::Memory(o)) if frames.get(f as usize).is_some_and(|f| f.stack == o) => inside(object(o).base + 512),
         (Kind::Value(map), Tag::Memory(o)) if object(o).kind == Thing::Element(of_map(map)) => inside(object(o).base),
+        (Kind::Key(_), Tag::Memory(o)) if object(o).kind == Thing::Lent && !object(o).writable => inside(object(o).base),
         (Kind::Mem(n), Tag::Memory(o)) if object(o).alive && object(o).size() >= n.into() => inside(object(o).base),
         (Kind::Record(n), Tag::Memory(o)) if object(o).alive && object(o).size() == u64::from(n) => inside(object(o).base),
         (Kind::Packet | Kind::PacketMeta, Tag::Memory(o)) => {
@@ -154,6 +155,7 @@ fn check(c: &Reg, v: Option<Value>, m: &Machine<'_>, frames: &[Real], sets: &mut
             Kind::Ctx
             | Kind::Stack(_)
             | Kind::Value(_)
+            | Kind::Key(_)
             | Kind::Mem(_)
             | Kind::Record(_)
             | Kind::Packet

@@ -1,6 +1,6 @@
 //! Asks the running kernel's verifier what it says to a linked program.
 
-use skep_isa::{Insn, MapFlags, op};
+use skep_isa::{Insn, MapFlags, MapType, op};
 use skep_object::{Linked, MapSpec};
 use skep_testkit::kernel::{self, Load, Map, Program};
 
@@ -57,6 +57,7 @@ pub struct Prepared {
     prog_type: u32,
     attach_type: u32,
     gpl: bool,
+    sleepable: bool,
     insns: Vec<u8>,
     functions: Vec<u32>,
     _maps: Vec<Map>,
@@ -65,7 +66,14 @@ pub struct Prepared {
 impl Prepared {
     /// Makes the maps; an error says why the kernel cannot be asked.
     pub fn new(prog: &Linked) -> Result<Self, String> {
-        let maps: Vec<Map> = prog.maps.iter().map(|m| create(&m.spec)).collect::<Result<_, _>>()?;
+        let refers = |n: usize| {
+            let pseudo = |i: &Insn| matches!(i.src(), op::PSEUDO_MAP_IDX | op::PSEUDO_MAP_IDX_VALUE);
+            prog.insns.iter().any(|i| i.is_ld_imm64() && pseudo(i) && i.imm as usize == n)
+        };
+        // In place of maps that nothing refers to something that can always be made.
+        let dummy = MapSpec::new("unused", MapType::Array, 4, 4, 1);
+        let specs = prog.maps.iter().enumerate().map(|(n, m)| if refers(n) { &m.spec } else { &dummy });
+        let maps: Vec<Map> = specs.map(create).collect::<Result<_, _>>()?;
         if prog.insns.iter().any(|i| i.is_helper_call() && i.imm as u32 >= skep_isa::helper::KFUNC_BASE) {
             return Err("a kernel function".to_owned());
         }
@@ -74,6 +82,7 @@ impl Prepared {
             prog_type: prog.prog_type as u32,
             attach_type: prog.attach_type.map_or(0, |a| a as u32),
             gpl: prog.gpl,
+            sleepable: prog.sleepable,
             insns: kernel::with_maps(&bytes, &maps.iter().collect::<Vec<_>>()),
             functions: functions(&prog.insns),
             _maps: maps,
@@ -83,7 +92,9 @@ impl Prepared {
     /// Loads the program; it goes when the result is dropped.
     pub fn load(&self, log: bool) -> Result<Program, kernel::Refused> {
         let (attach_type, gpl, functions) = (self.attach_type, self.gpl, &*self.functions);
-        Program::load(&Load { attach_type, gpl, functions, log, ..Load::new(self.prog_type, &self.insns) })
+        // BPF_F_SLEEPABLE.
+        let flags = if self.sleepable { 1 << 4 } else { 0 };
+        Program::load(&Load { attach_type, gpl, functions, log, flags, ..Load::new(self.prog_type, &self.insns) })
     }
 }
 

@@ -19,7 +19,7 @@ use std::collections::HashMap;
 pub enum Stop {
     /// The program did something it must not.
     Trap(String),
-    /// The program called another one.
+    /// The program called another one, or ended by a load.
     TailCall,
     /// The machine does not know how to go on; nothing is wrong.
     Unmodelled(&'static str),
@@ -195,6 +195,7 @@ impl<'a> Machine<'a> {
         let size = [4, 2, 1, 8][usize::from(i.code >> 3 & 3)];
         let off = i64::from(i.off);
         match i.class() {
+            op::LD if i.code & 0xe0 != op::IMM => return self.load_packet(pc, i, size),
             op::LD => {
                 let Some(high) = self.prog.insns.get(pc + 1).map(|h| h.imm as u32) else { return Err(Stop::trap("half a load")) };
                 let v = match s {
@@ -239,6 +240,21 @@ impl<'a> Machine<'a> {
         let v = self.memory.load(p, off, size, self.r)?;
         let sh = 64 - 8 * size as u32;
         Ok(if signed { Value::number((((v.bits << sh) as i64) >> sh) as u64) } else { v })
+    }
+
+    /// `LD_ABS` and `LD_IND`: bytes of the packet, or the end.
+    fn load_packet(&mut self, pc: usize, i: Insn, size: u64) -> Result<Option<usize>, Stop> {
+        if self.get(6)? != self.memory.pointer(self.ctx, 0) {
+            return Err(Stop::trap("a load from the packet wants the context in r6"));
+        }
+        let index = if i.code & 0xe0 == op::IND { self.get(i.src())?.bits } else { 0 };
+        let at = u64::from((index as u32).wrapping_add(i.imm as u32));
+        if at + size > self.memory.objects[self.packet].size() {
+            return Err(Stop::TailCall);
+        }
+        let v = self.memory.load(self.memory.pointer(self.packet, at), 0, size, self.r)?;
+        self.clobber(Some(Value::number(v.bits.swap_bytes() >> (64 - 8 * size))));
+        Ok(Some(pc + 1))
     }
 
     /// Pointers that the context has for the program.

@@ -1,7 +1,8 @@
 //! Pieces with a way of their own: loops, functions, callbacks; and which piece comes next.
 
-use super::maker::{Guess, Known, Maker};
-use skep_isa::{Insn, op};
+use super::maker::{Callee, Guess, Known, Maker};
+use super::{VALUE, map};
+use skep_isa::{Insn, ProgramType, op};
 
 impl Maker<'_> {
     pub fn piece(&mut self) {
@@ -24,9 +25,11 @@ impl Maker<'_> {
             84..=85 => self.counted(),
             86..=87 => self.may_goto(),
             88..=91 => self.call_function(),
-            92..=94 => self.atomic(),
-            95..=97 => self.packet(),
-            98 => self.packet_bytes(),
+            92..=93 => self.atomic(),
+            94..=96 => self.packet(),
+            97 => self.packet_bytes(),
+            98 if self.r.chance(50) => self.leave_packet(),
+            98 => self.tail_call(),
             _ => self.words(),
         }
     }
@@ -114,32 +117,88 @@ impl Maker<'_> {
         self.join(&before);
     }
 
-    /// Calls the function, or has the callback called; both get four words of stack.
+    /// Calls the function, or has a callback called; all get four words of stack.
     fn call_function(&mut self) {
         if !self.main || self.kept & 0x3f != 0 {
             return;
         }
         let arg = self.number();
         self.initialise(1..5);
-        let callback = self.r.chance(50);
+        let callee = self.r.pick(&[Callee::Function, Callee::Function, Callee::Lap, Callee::Each(map::HASH), Callee::Each(map::ARRAY)]);
+        let callback = callee != Callee::Function;
         let pointer = if callback { 3 } else { 2 };
         if arg != 1 {
             self.emit(Insn::mov64_reg(1, arg));
         }
         self.emit(Insn::mov64_reg(pointer, 10));
         self.emit(Insn::new(op::ALU64 | op::ADD, pointer, 0, 0, -40));
-        self.calls.push((self.out.len(), callback));
+        if !callback {
+            self.emit(Insn::mov64_reg(3, 9));
+        }
+        self.calls.push((self.out.len(), callee));
         if callback {
             self.out.extend(Insn::ld_imm64(2, op::PSEUDO_FUNC, 0));
             self.emit(Insn::mov64_imm(4, 0));
-            self.emit(Insn::call(181));
-        } else {
-            self.emit(Insn::new(op::CALL, 0, op::PSEUDO_CALL, 0, 0));
+        }
+        match callee {
+            Callee::Function => {
+                self.emit(Insn::new(op::CALL, 0, op::PSEUDO_CALL, 0, 0));
+                self.lose_packet();
+            }
+            Callee::Lap => self.emit(Insn::call(181)),
+            Callee::Each(m) => {
+                self.out.extend(Insn::ld_imm64(1, op::PSEUDO_MAP_IDX, m as u64));
+                self.emit(Insn::call(164));
+            }
         }
         self.clobber(Guess::Number);
         for w in &mut self.known.stack[1..5] {
             w.holds = Guess::Nothing;
         }
+    }
+
+    /// Another program, which may not be there.
+    fn tail_call(&mut self) {
+        if self.kept & 0x1ff != 0 || !self.main {
+            return;
+        }
+        let n = self.number();
+        self.emit(Insn::mov64_reg(3, n));
+        self.emit(Insn::mov64_reg(1, 9));
+        self.out.extend(Insn::ld_imm64(2, op::PSEUDO_MAP_IDX, map::PROGS as u64));
+        self.emit(Insn::call(12));
+        self.clobber(Guess::Nothing);
+        self.lose_packet();
+    }
+
+    /// Makes the packet another one.
+    fn leave_packet(&mut self) {
+        if self.kind != ProgramType::Xdp || self.kept & 0x3f != 0 {
+            return;
+        }
+        let ctx = if self.main { 9 } else { 7 };
+        if self.get(ctx) != Guess::Ctx {
+            return;
+        }
+        self.emit(Insn::mov64_reg(1, ctx));
+        self.emit(Insn::mov64_imm(2, self.r.below(8) as i32 - 4));
+        self.emit(Insn::call(self.r.pick(&[44, 54, 65])));
+        self.clobber(Guess::Number);
+        self.lose_packet();
+    }
+
+    /// Pointers into the packet are void, unless somebody forgets.
+    fn lose_packet(&mut self) {
+        if self.slips() {
+            return;
+        }
+        let void = |g: &mut Guess| {
+            if matches!(g, Guess::Packet(_) | Guess::Meta(_)) {
+                *g = Guess::Number;
+            }
+        };
+        self.known.regs.iter_mut().for_each(void);
+        self.known.stack.iter_mut().for_each(|w| void(&mut w.holds));
     }
 
     /// In a function: the caller's stack.
@@ -156,27 +215,52 @@ impl Maker<'_> {
         }
     }
 
-    /// The function and the callback, when they are called.
+    /// The function and the callbacks, when they are called.
     pub fn functions(&mut self) {
         let calls = std::mem::take(&mut self.calls);
-        for callback in [false, true] {
-            if !calls.iter().any(|(_, c)| *c == callback) {
+        for callee in [Callee::Function, Callee::Lap, Callee::Each(map::HASH), Callee::Each(map::ARRAY)] {
+            if !calls.iter().any(|(_, c)| *c == callee) {
                 continue;
             }
             let start = self.out.len();
             self.known = Known::nothing();
-            (self.known.regs[1], self.known.regs[2]) = (Guess::Number, Guess::Words);
             (self.main, self.kept) = (false, 1 << 9);
+            let regs = &mut self.known.regs;
+            let words = match callee {
+                Callee::Function => {
+                    (regs[1], regs[2], regs[3]) = (Guess::Number, Guess::Words, Guess::Ctx);
+                    2
+                }
+                Callee::Lap => {
+                    (regs[1], regs[2]) = (Guess::Number, Guess::Words);
+                    2
+                }
+                Callee::Each(m) => {
+                    (regs[2], regs[3], regs[4]) = (Guess::Key, Guess::Value(m, VALUE[m]), Guess::Words);
+                    4
+                }
+            };
             if self.r.chance(70) {
-                self.emit(Insn::mov64_reg(8, 2));
+                self.emit(Insn::mov64_reg(8, words));
                 self.set(8, Guess::Words);
                 self.kept |= 1 << 8;
+            }
+            if callee == Callee::Function && self.r.chance(50) {
+                self.emit(Insn::mov64_reg(7, 3));
+                self.set(7, Guess::Ctx);
+                self.kept |= 1 << 7;
+            } else if matches!(callee, Callee::Each(_)) {
+                self.emit(Insn::new(op::LDX | op::MEM | op::W, 0, 2, 0, 0));
+                self.set(0, Guess::Number);
+                if self.slips() {
+                    self.emit(Insn::new(op::STX | op::MEM | op::W, 2, 0, 0, 0));
+                }
             }
             for _ in 0..2 {
                 self.words();
             }
             self.body(7);
-            if callback {
+            if callee != Callee::Function {
                 if self.r.chance(50) {
                     self.emit(Insn::mov64_imm(0, self.r.below(2) as i32));
                 } else {
@@ -191,7 +275,7 @@ impl Maker<'_> {
             }
             self.emit(Insn::exit());
             for (at, c) in &calls {
-                if *c == callback {
+                if *c == callee {
                     self.out[*at].imm = (start - at - 1) as i32;
                 }
             }

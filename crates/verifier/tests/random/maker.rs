@@ -20,6 +20,18 @@ pub enum Guess {
     Meta(u32),
     /// Four words of the caller's stack.
     Words,
+    /// The key a callback is shown.
+    Key,
+}
+
+/// Functions of a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Callee {
+    Function,
+    /// Called by `bpf_loop`.
+    Lap,
+    /// Called by `bpf_for_each_map_elem`, for each element of that map.
+    Each(usize),
 }
 
 impl Guess {
@@ -85,8 +97,8 @@ pub struct Maker<'a> {
     pub main: bool,
     /// Registers that must not be overwritten.
     pub kept: u16,
-    /// Calls and addresses of the function and of the callback, to be filled in.
-    pub calls: Vec<(usize, bool)>,
+    /// Calls and addresses of functions, to be filled in.
+    pub calls: Vec<(usize, Callee)>,
     /// How deep pieces stand in each other.
     depth: u32,
     /// Chance of ignoring a guess, in percent.

@@ -113,11 +113,29 @@ impl Maker<'_> {
             self.set(keep, Guess::Value(m, VALUE[m] - at));
             return;
         }
-        let m = self.r.pick(&[map::DATA, map::HASH, map::ARRAY]);
+        let m = self.r.pick(&[map::DATA, map::HASH, map::ARRAY, map::PERCPU]);
+        let m = if self.r.chance(3) { map::OUTER } else { m };
         self.key(m);
         self.emit(Insn::call(1));
         self.clobber(Guess::Nothing);
+        if m == map::OUTER {
+            return self.inner(keep);
+        }
         self.null_check(keep, Guess::Value(m, VALUE[m]));
+    }
+
+    /// A lookup in the map that was found.
+    fn inner(&mut self, keep: u8) {
+        if !self.slips() {
+            self.leave(Insn::new(op::JMP | op::JEQ, 0, 0, 0, 0));
+        }
+        self.emit(Insn::mov64_reg(1, 0));
+        self.emit(Insn::new(op::ST | op::MEM | op::W, 10, 0, -4, self.r.below(10) as i32));
+        self.emit(Insn::mov64_reg(2, 10));
+        self.emit(Insn::new(op::ALU64 | op::ADD, 2, 0, 0, -4));
+        self.emit(Insn::call(1));
+        self.clobber(Guess::Nothing);
+        self.null_check(keep, Guess::Value(map::ARRAY, VALUE[map::ARRAY]));
     }
 
     /// The key on the stack, its address and the map as arguments.
@@ -276,7 +294,7 @@ impl Maker<'_> {
         let on_stack = self.r.chance(60);
         let room = 8 * words;
         let value = self.with(|g| matches!(g, Guess::Value(m, n) if m != map::CONST && n >= 8) || matches!(g, Guess::Record(n) if n >= 8));
-        let tracing = self.kind != ProgramType::Xdp;
+        let tracing = !matches!(self.kind, ProgramType::Xdp | ProgramType::SchedCls | ProgramType::SocketFilter);
         let helper = self.r.pick(if tracing { &[16, 113, 112, 130, 45, 130][..] } else { &[16, 130][..] });
         let reads = helper == 130;
         if reads && on_stack {
@@ -379,12 +397,17 @@ impl Maker<'_> {
 
     /// Packet bytes behind a test, which is written in one of its many ways.
     pub fn packet(&mut self) {
-        if self.kind != ProgramType::Xdp || !self.main || self.kept & 0x3f != 0 {
+        let fields = match self.kind {
+            ProgramType::Xdp => [0, 4, 8],
+            ProgramType::SchedCls => [76, 80, 140],
+            _ => return self.unknown(),
+        };
+        if !self.main || self.kept & 0x3f != 0 {
             return self.unknown();
         }
         let Some(data) = self.saved() else { return };
         let meta = self.r.chance(20);
-        let (first, last) = if meta { (8, 0) } else { (0, 4) };
+        let (first, last) = if meta { (fields[2], fields[0]) } else { (fields[0], fields[1]) };
         let end = self.r.pick(&[2, 3, 4]);
         self.emit(Insn::new(op::LDX | op::MEM | op::W, data, 9, first, 0));
         self.emit(Insn::new(op::LDX | op::MEM | op::W, end, 9, last, 0));

@@ -70,15 +70,22 @@ pub mod map {
     pub const CONST: usize = 3;
     /// A ring buffer.
     pub const RING: usize = 4;
+    /// Programs.
+    pub const PROGS: usize = 5;
+    /// Arrays like [`ARRAY`] in an array.
+    pub const OUTER: usize = 6;
+    /// A per-CPU array.
+    pub const PERCPU: usize = 7;
 }
 
 /// Bytes of a value, by map.
-pub const VALUE: [u32; 4] = [64, 24, 48, 40];
+pub const VALUE: [u32; 8] = [64, 24, 48, 40, 0, 4, 4, 32];
 /// Entries, by map.
-pub const ENTRIES: [u32; 5] = [1, 16, 8, 1, 4096];
+pub const ENTRIES: [u32; 8] = [1, 16, 8, 1, 4096, 8, 4, 2];
 
 fn maps(r: &Random) -> Vec<LinkedMap> {
-    let types = [MapType::Array, MapType::Hash, MapType::Array, MapType::Array, MapType::Ringbuf];
+    use MapType as T;
+    let types = [T::Array, T::Hash, T::Array, T::Array, T::Ringbuf, T::ProgArray, T::ArrayOfMaps, T::PercpuArray];
     let mut maps = Vec::new();
     for (index, (kind, entries)) in types.into_iter().zip(ENTRIES).enumerate() {
         let (key, value) = if kind == MapType::Ringbuf { (0, 0) } else { (4, VALUE[index]) };
@@ -91,6 +98,10 @@ fn maps(r: &Random) -> Vec<LinkedMap> {
             spec.data = Some(data);
             spec.frozen = true;
             spec.flags = MapFlags(MapFlags::RDONLY_PROG);
+        }
+        if index == map::OUTER {
+            let inner = MapSpec::new("inner", MapType::Array, 4, VALUE[map::ARRAY], ENTRIES[map::ARRAY]);
+            spec.inner = Some(Box::new(inner));
         }
         maps.push(LinkedMap { index, spec });
     }
@@ -106,6 +117,8 @@ pub fn program(r: &Random) -> Linked {
         (ProgramType::Xdp, Some(AttachType::Xdp)),
         (ProgramType::Tracing, Some(AttachType::TraceFexit)),
         (ProgramType::Syscall, None),
+        (ProgramType::SchedCls, None),
+        (ProgramType::SocketFilter, None),
     ]);
     let mut m = Maker::new(r, kind);
     m.emit(Insn::mov64_reg(9, 1));
@@ -121,6 +134,7 @@ pub fn program(r: &Random) -> Linked {
     m.functions();
     let mut prog = Linked::from_insns("random", kind, m.out);
     prog.attach_type = attach;
+    prog.sleepable = kind == ProgramType::Syscall;
     prog.maps = maps(r);
     prog
 }
