@@ -11,6 +11,7 @@
 pub mod ctx;
 pub mod helper;
 pub mod insn;
+pub mod kfunc;
 pub mod map;
 mod map_type;
 pub mod op;

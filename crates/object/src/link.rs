@@ -5,7 +5,7 @@ use crate::linked::{Line, Linked, LinkedMap, Subprog};
 use crate::program::{Code, CoreSite, Function, FunctionId, Program, Ref};
 use crate::{LinkError, Object, kconfig};
 use skep_isa::sec::SecDef;
-use skep_isa::{Insn, helper, op};
+use skep_isa::{Insn, helper, kfunc, op};
 use std::collections::{HashMap, HashSet};
 
 /// Longest source line that is kept, in characters; a line may be a whole generated file.
@@ -21,6 +21,8 @@ pub struct LinkOptions<'a> {
     pub def: Option<&'static SecDef>,
     /// The types that CO-RE relocations are resolved against.
     pub target: Option<&'a CoreTarget>,
+    /// Also link kernel functions that only the verifier knows ([`kfunc`]): for programs that are judged, not run.
+    pub known_kfuncs: bool,
 }
 
 impl Object {
@@ -50,6 +52,7 @@ impl Object {
             starts: HashMap::new(),
             open: Vec::new(),
             maps: Vec::new(),
+            known_kfuncs: options.known_kfuncs,
         };
         linker.run()?;
         let (subprogs, lines) = (linker.subprogs(), linker.lines());
@@ -86,6 +89,7 @@ struct Linker<'a> {
     open: Vec<Open<'a>>,
     /// Object's maps in the order they were met.
     maps: Vec<usize>,
+    known_kfuncs: bool,
 }
 
 /// A function whose instructions are being settled.
@@ -201,7 +205,7 @@ impl<'a> Linker<'a> {
                 with(op::PSEUDO_MAP_IDX_VALUE, self.map(map), var.offset as i32)
             }
             // The address of a function serves to ask whether it exists (`bpf_ksym_exists`).
-            Some(Ref::Extern { name, .. }) if helper::kfunc(name).is_some() => with(0, 1, 0),
+            Some(Ref::Extern { name, .. }) if self.kfunc(name).is_some() => with(0, 1, 0),
             Some(Ref::Extern { weak: true, .. }) => with(0, 0, 0),
             Some(Ref::Extern { name, .. }) => return Err(self.missing(name, here)),
             Some(Ref::Bad(what)) => return Err(self.bad(here, what)),
@@ -216,8 +220,8 @@ impl<'a> Linker<'a> {
             None => return Err(self.bad(here, format!("call of kind {} without relocation", insn.src()))),
             Some(Ref::Code { code, insn }) => self.callee(*code, *insn),
             Some(Ref::Extern { name, weak }) => {
-                let imm = match helper::kfunc(name) {
-                    Some(h) => h.id as i32,
+                let imm = match self.kfunc(name) {
+                    Some(id) => id as i32,
                     None if *weak => POISON_KFUNC,
                     None => return Err(self.missing(name, here)),
                 };
@@ -228,6 +232,13 @@ impl<'a> Linker<'a> {
         };
         let to = to.ok_or_else(|| self.bad(here, "call of a place where no function begins"))?;
         Ok(Insn { imm: distance(here.at, self.place(to)?), ..insn.with_src(op::PSEUDO_CALL) })
+    }
+
+    /// Number of a kernel function that may be called; a flavour behind three underscores names the same one.
+    fn kfunc(&self, name: &str) -> Option<helper::HelperId> {
+        let name = name.split("___").next().unwrap_or(name);
+        let offered = helper::kfunc(name).map(|h| h.id);
+        offered.or_else(|| kfunc::by_name(name).filter(|_| self.known_kfuncs).map(|(id, _)| id))
     }
 
     fn callee(&self, code: usize, insn: i64) -> Option<FunctionId> {

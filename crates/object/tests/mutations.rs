@@ -58,7 +58,7 @@ fn exercise(bytes: &[u8], target: &CoreTarget) -> bool {
     let Ok(o) = Object::parse_named("mutant", bytes) else { return false };
     let own = o.btf.clone().map(CoreTarget::new);
     for i in 0..o.programs.len() {
-        let options = LinkOptions { def: skep_isa::sec::SECTIONS.first(), target: own.as_ref() };
+        let options = LinkOptions { def: skep_isa::sec::SECTIONS.first(), target: own.as_ref(), known_kfuncs: true };
         let _ = o.link_with(i, &LinkOptions { target: Some(target), ..options });
         let Ok(l) = o.link(i).or_else(|_| o.link_with(i, &options)) else { continue };
         assert!(l.insns.len() <= op::MAX_INSNS && l.subprogs.first().is_some_and(|s| s.start == 0));

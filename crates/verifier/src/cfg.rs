@@ -2,7 +2,7 @@
 //! every instruction reachable; where states are worth storing, and which registers are still read.
 
 use crate::reject::Reason;
-use skep_isa::{Insn, helper, op};
+use skep_isa::{Insn, helper, kfunc, op};
 use skep_object::Linked;
 
 /// A rejection with its place.
@@ -79,7 +79,7 @@ impl Cfg {
                     self.prune[to] = true;
                     self.prune[i] |= is_conditional(insns[i]);
                 }
-                self.heads[i] = is_may_goto(insns[i]) || calls_back(insns[i]);
+                self.heads[i] = is_may_goto(insns[i]) || calls_back(insns[i]) || is_iter_next(insns[i]);
                 if insns[i].is_local_call() {
                     self.prune[i] = true;
                     if let Some(after) = self.prune.get_mut(i + 1) {
@@ -233,6 +233,18 @@ pub fn calls_back(i: Insn) -> bool {
     i.is_helper_call() && helper::by_id(i.imm as u32).is_some_and(|h| h.args.contains(&helper::ArgType::Func))
 }
 
+/// Tells whether this calls a kernel function that only the verifier knows.
+#[must_use]
+pub fn is_kfunc(i: Insn) -> bool {
+    i.is_helper_call() && kfunc::by_id(i.imm as u32).is_some()
+}
+
+/// Tells whether this asks an iterator for its next element.
+#[must_use]
+pub fn is_iter_next(i: Insn) -> bool {
+    i.is_helper_call() && kfunc::by_id(i.imm as u32).is_some_and(|k| k.flags.has(kfunc::KFlags::ITER_NEXT))
+}
+
 fn is_func_address(i: Insn) -> bool {
     i.is_ld_imm64() && i.src() == op::PSEUDO_FUNC
 }
@@ -290,6 +302,10 @@ pub fn uses(i: Insn) -> (RegSet, RegSet) {
         }
         _ => match i.code {
             op::EXIT => (1, 0),
+            op::CALL if is_kfunc(i) => {
+                let args = kfunc::by_id(i.imm as u32).map_or(5, |k| k.args.len());
+                (((1 << args) - 1) << 1, CALLER_SAVED)
+            }
             op::CALL if i.src() == 0 => {
                 let args = helper::by_id(i.imm as u32).map_or(5, helper::Helper::registers);
                 (((1 << args) - 1) << 1, CALLER_SAVED)

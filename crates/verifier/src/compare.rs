@@ -134,6 +134,7 @@ fn reg_covers(old: &Reg, cur: &Reg, ids: &mut Ids, flow: &Flow, how: How) -> boo
         && old.val.covers(&cur.val)
         && old.range <= cur.range
         && ids.same(old.reference, cur.reference)
+        && ids.same(old.parent, cur.parent)
         && (!id_matters || ids.same(old.id, cur.id))
 }
 
@@ -147,6 +148,9 @@ fn stack_covers(old: &Stack, cur: &Stack, ids: &mut Ids, flow: &Flow, how: How) 
 
 fn slot_covers(old: &Slot, cur: &Slot, ids: &mut Ids, flow: &Flow, how: How) -> bool {
     if how == How::Same {
+        if old.bytes[0] == Byte::Special {
+            return cur.bytes[0] == Byte::Special && same_object(&old.reg, &cur.reg, ids);
+        }
         return old.bytes == cur.bytes && (old.bytes[0] != Byte::Spill || reg_covers(&old.reg, &cur.reg, ids, flow, how));
     }
     for (o, c) in old.bytes.iter().zip(&cur.bytes) {
@@ -154,11 +158,15 @@ fn slot_covers(old: &Slot, cur: &Slot, ids: &mut Ids, flow: &Flow, how: How) -> 
             Byte::Uninit => true,
             Byte::Misc => matches!(c, Byte::Misc | Byte::Zero) || (*c == Byte::Spill && cur.reg.is_scalar()),
             Byte::Zero => *c == Byte::Zero,
+            Byte::Special => *c == Byte::Special,
             Byte::Spill => *c == Byte::Spill || (old.reg.is_scalar() && matches!(c, Byte::Misc | Byte::Zero)),
         };
         if !ok {
             return false;
         }
+    }
+    if old.bytes[0] == Byte::Special {
+        return same_object(&old.reg, &cur.reg, ids);
     }
     if old.bytes[0] != Byte::Spill {
         return true;
@@ -168,6 +176,15 @@ fn slot_covers(old: &Slot, cur: &Slot, ids: &mut Ids, flow: &Flow, how: How) -> 
         return reg_covers(&old.reg, &Reg::UNKNOWN, ids, flow, how);
     }
     extent(old) == extent(cur) && reg_covers(&old.reg, &cur.reg, ids, flow, how)
+}
+
+/// Dynptrs and iterators: the same part of the same kind, with references that correspond.
+fn same_object(old: &Reg, cur: &Reg, ids: &mut Ids) -> bool {
+    old.kind == cur.kind
+        && old.flags == cur.flags
+        && old.range == cur.range
+        && ids.same(old.id, cur.id)
+        && ids.same(old.reference, cur.reference)
 }
 
 /// Makes `cur` forget in what it differs from `old`, the state of the iteration before: a few iterations later there is

@@ -86,8 +86,8 @@ pub struct Field {
     pub kind: FieldKind,
 }
 
-/// Most fields looked for (include/linux/bpf.h `BTF_FIELDS_MAX`, generously).
-const MOST: usize = 64;
+/// Fields at which a type has too many (include/linux/bpf.h `BTF_FIELDS_MAX`, and one).
+const MOST: usize = 12;
 /// Deepest nesting of structures looked into.
 const DEPTH: u32 = 8;
 
@@ -97,7 +97,8 @@ pub fn find(btf: &Btf, type_id: TypeId) -> Vec<Field> {
     let mut out = Vec::new();
     collect(btf, type_id, 0, DEPTH, &mut out);
     out.sort_by_key(|f: &Field| f.off);
-    out
+    // A type with more is one without, as in the kernel.
+    if out.len() >= MOST { Vec::new() } else { out }
 }
 
 fn collect(btf: &Btf, type_id: TypeId, base: u32, depth: u32, out: &mut Vec<Field>) {
@@ -179,6 +180,18 @@ fn kptr(btf: &Btf, to: TypeId) -> Option<Kptr> {
         return None;
     }
     Some(Kptr { untrusted: is("kptr_untrusted"), percpu: is("percpu_kptr"), user: is("uptr"), to })
+}
+
+/// Tells whether a type is a number, or a structure or array of nothing but numbers.
+#[must_use]
+pub fn is_numbers(btf: &Btf, type_id: TypeId, depth: u32) -> bool {
+    let Ok((_, ty)) = btf.resolve(type_id) else { return false };
+    match &ty.kind {
+        Kind::Int(_) | Kind::Enum(_) | Kind::Enum64(_) | Kind::Float(_) => true,
+        Kind::Array(a) => depth > 0 && is_numbers(btf, a.elem, depth - 1),
+        Kind::Struct(s) => depth > 0 && s.members.iter().all(|m| is_numbers(btf, m.type_id, depth - 1)),
+        _ => false,
+    }
 }
 
 /// What a list head or tree root says it contains: a declaration tag `contains:TYPE:FIELD`.

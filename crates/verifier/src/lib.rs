@@ -105,6 +105,8 @@ pub struct Info {
     pub subprogs: Vec<(usize, u32)>,
     /// Instructions that load a packet pointer from the context and must be turned into 64-bit loads.
     pub packet_loads: BTreeSet<usize>,
+    /// Loads from objects of the target that may not be there: they must yield 0 rather than fault.
+    pub object_loads: BTreeSet<usize>,
     /// Most states kept at one instruction.
     pub max_states_per_insn: usize,
     /// States kept over the whole walk.

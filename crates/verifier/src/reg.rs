@@ -54,6 +54,13 @@ pub enum Kind {
     Local(u32),
     /// A dynptr that was handed to a function or callback.
     Dynptr(crate::stack::DynptrKind),
+    /// An iterator on the stack, by the function that made it.
+    Iter {
+        /// Number of that function.
+        of: skep_isa::HelperId,
+        /// There are no more elements.
+        drained: bool,
+    },
     /// Memory of an arena.
     Arena,
 }
@@ -77,6 +84,8 @@ impl Flags {
     pub const NON_OWNING: Self = Self(16);
     /// The object has a copy for each CPU.
     pub const PERCPU: Self = Self(32);
+    /// The memory is part of a packet: it is gone when that moves.
+    pub const PACKET: Self = Self(64);
 
     /// Tells whether all of `o` are set.
     #[must_use]
@@ -128,6 +137,7 @@ impl Kind {
             Self::TpBuffer => "tp_buffer",
             Self::Btf(_) | Self::Local(_) => "ptr_",
             Self::Dynptr(_) => "dynptr_ptr",
+            Self::Iter { .. } => "iter",
             Self::Arena => "arena",
             Self::Stack(_) => "fp",
             Self::Mem(_) => "mem",
@@ -162,7 +172,9 @@ pub struct Reg {
     pub low: bool,
     /// The reference this pointer came with.
     pub reference: Id,
-    /// Bytes behind a packet pointer known to be inside the packet.
+    /// The dynptr whose memory this is.
+    pub parent: Id,
+    /// Bytes behind a packet pointer known to be inside the packet; for objects on the stack, which of its slots this is.
     pub range: u32,
     /// Where the number came from.
     pub node: Node,
@@ -185,6 +197,7 @@ impl Reg {
             delta: 0,
             low: false,
             reference: 0,
+            parent: 0,
             range: 0,
             node: Node::NONE,
         }

@@ -235,6 +235,89 @@ pub enum Reason {
     #[error("At subprogram exit the register R0 is not a scalar value ({found})")]
     GlobalReturn { found: String },
 
+    #[error("calling kernel function {name} is not allowed")]
+    KfuncNotAllowed { name: &'static str },
+    #[error("program must be sleepable to call sleepable kfunc {name}")]
+    KfuncSleeps { name: &'static str },
+    #[error("kernel func {name} is sleepable within rcu_read_lock region")]
+    SleepsInside { name: &'static str },
+    #[error("kernel func {name} requires RCU critical section protection")]
+    NeedsRcu { name: &'static str },
+    #[error("nested rcu read lock (kernel function bpf_rcu_read_lock)")]
+    NestedRcu,
+    #[error("unmatched rcu read unlock (kernel function bpf_rcu_read_unlock)")]
+    NotInRcu,
+    #[error("unmatched attempt to enable preemption (kernel function bpf_preempt_enable)")]
+    NotDisabled,
+    #[error("R{reg} is not a scalar")]
+    NotScalar { reg: u8 },
+    #[error("R{reg} must be a known constant")]
+    MustBeConstant { reg: u8 },
+    #[error("Possibly NULL pointer passed to trusted arg{arg}")]
+    NullToTrusted { arg: u8 },
+    #[error("arg#{arg} of {name} is not a pointer to a kernel object")]
+    NotObject { name: &'static str, arg: u8 },
+    #[error("release kernel function {name} expects refcounted PTR_TO_BTF_ID")]
+    NotRefcounted { name: &'static str },
+    #[error("R{reg} must be referenced or trusted")]
+    NotTrusted { reg: u8 },
+    #[error("R{reg} must be a rcu pointer")]
+    NotRcu { reg: u8 },
+    #[error("kernel function {name} args#{arg} expected pointer to STRUCT {expected} but R{reg} has a pointer to STRUCT {found}")]
+    OtherObject { name: &'static str, arg: u8, expected: &'static str, reg: u8, found: String },
+    #[error("the prog does not allow writes to packet data")]
+    PacketSliceWrite,
+    #[error("arg#{arg} expected pointer to {what} on stack")]
+    NotOnStack { arg: u8, what: &'static str },
+    #[error("{what} has to be at a constant offset")]
+    VariableObject { what: &'static str },
+    #[error("cannot pass in {what} at an offset={off}")]
+    BadObjectOffset { what: &'static str, off: i64 },
+    #[error("potential write to dynptr at off={off} disallowed")]
+    DynptrOverwrite { off: i32 },
+    #[error("cannot overwrite referenced dynptr")]
+    ReferencedDynptr,
+    #[error("Expected an initialized dynptr as R{reg}")]
+    NoDynptr { reg: u8 },
+    #[error("Dynptr has to be an uninitialized dynptr")]
+    DynptrNotUninit,
+    #[error("cannot pass pointer to const bpf_dynptr, the helper mutates it")]
+    ConstDynptr,
+    #[error("Expected a dynptr of type {expected} as R{reg}")]
+    OtherDynptr { reg: u8, expected: &'static str },
+    #[error("expected uninitialized {name} as arg #{arg}")]
+    IterNotUninit { name: &'static str, arg: u8 },
+    #[error("expected an initialized {name} as arg #{arg}")]
+    NoIter { name: &'static str, arg: u8 },
+    #[error("expected an RCU CS when using {name}")]
+    IterNeedsRcu { name: &'static str },
+    #[error("{what}")]
+    BadObjectType { what: &'static str },
+    #[error("arg#{arg} expected pointer to allocated object")]
+    NotAllocated { arg: u8 },
+    #[error("allocated object must be referenced")]
+    ObjectNotReferenced,
+    #[error("arg#{arg} is neither owning or non-owning ref")]
+    NeitherOwning { arg: u8 },
+    #[error("arg#{arg} doesn't point to a type with bpf_refcount field")]
+    NoRefcount { arg: u8 },
+    #[error("bpf_spin_lock must be held for {name}")]
+    NoLockForRoot { name: &'static str },
+    #[error("held lock and object are not in the same allocation")]
+    OtherAllocation,
+    #[error("rbtree_remove node input must be non-owning ref")]
+    NotNonOwning,
+    #[error("rbtree_remove not allowed in rbtree cb")]
+    InTreeCallback,
+    #[error("operation on a list or tree expects arg#{arg} to be the node of an object that it contains")]
+    OtherNode { arg: u8 },
+    #[error("R{reg} is ptr_{name} {what}: off={off}")]
+    ObjectOffset { reg: u8, name: String, what: &'static str, off: i64 },
+    #[error("only read is supported")]
+    OnlyRead,
+    #[error("R{reg} has no valid kptr")]
+    NoKptr { reg: u8 },
+
     // The end.
     #[error("Unreleased reference id={id} alloc_insn={insn}")]
     Unreleased { id: u32, insn: usize },

@@ -33,6 +33,8 @@ pub enum Byte {
     Zero,
     /// Part of the spilled register.
     Spill,
+    /// Part of a dynptr or iterator, which programs must not look into.
+    Special,
 }
 
 /// Eight bytes of stack.
@@ -58,6 +60,13 @@ impl Slot {
     #[must_use]
     pub fn is_number(&self) -> bool {
         self.bytes[0] == Byte::Spill && self.reg.is_scalar()
+    }
+
+    /// Ends the dynptr or iterator that the slot is part of: its bytes are as if never written.
+    pub fn end_special(&mut self) {
+        if self.bytes[0] == Byte::Special {
+            *self = Self::UNINIT;
+        }
     }
 
     /// Forgets the spilled register: its bytes stay written but are no longer known.
@@ -121,6 +130,7 @@ impl Stack {
     pub fn fill(&mut self, off: i32, size: i32, byte: Byte) {
         for o in off..off.saturating_add(size) {
             let slot = self.slot_mut(o);
+            slot.end_special();
             if slot.bytes[place(o).1] == Byte::Spill {
                 slot.forget();
             }
@@ -131,6 +141,7 @@ impl Stack {
     /// Spills a register into the low `size` bytes of the slot that starts at `off`, a multiple of 8.
     pub fn spill(&mut self, off: i32, size: i32, reg: Reg) {
         let slot = self.slot_mut(off);
+        slot.end_special();
         slot.forget();
         for b in slot.bytes.iter_mut().take(size as usize) {
             *b = Byte::Spill;

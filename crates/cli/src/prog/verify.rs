@@ -61,6 +61,8 @@ fn verdict(path: &Path, object: &Object, how: &LinkOptions<'_>, index: usize, lo
         (verdict.program, verdict.section) = (p.name.clone(), p.section.clone());
         verdict.kind = p.def.map(|d| d.prog.name());
     }
+    // Judged, not run: what only the kernel has counts as known.
+    let how = &LinkOptions { known_kfuncs: true, ..*how };
     match object.link_with(index, how) {
         Err(e) => (verdict.error, verdict.hint) = (Some(e.to_string()), objects::hint(&e)),
         Ok(linked) => {
@@ -68,6 +70,7 @@ fn verdict(path: &Path, object: &Object, how: &LinkOptions<'_>, index: usize, lo
             verdict.kind = Some(linked.prog_type.name());
             let mut options = Options::default();
             options.log_level = u32::from(log);
+            options.target = how.target.map(|t| t.btf().clone());
             match verify(&linked, &options) {
                 Ok(proof) => verdict.log = proof.log().to_owned(),
                 Err(rejection) => {

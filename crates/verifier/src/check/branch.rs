@@ -13,6 +13,7 @@ impl Walk<'_> {
         match i.code {
             op::EXIT => return self.exit(),
             op::CALL if i.src() == op::PSEUDO_CALL => return self.call_local(i, at),
+            op::CALL if cfg::is_kfunc(i) => return self.call_kfunc(i, at),
             op::CALL if cfg::calls_back(i) => return self.call_back(i, at),
             op::CALL => return self.call_helper(i).map(|()| Some(at + 1)),
             _ => {}
@@ -106,7 +107,7 @@ impl Walk<'_> {
             if let Some((p, zero)) = against_null {
                 self.flow.mark(zero.node);
                 // The kernel learns from a comparison with the constant only.
-                if constant && p.nullable && p.off == 0 {
+                if constant && p.nullable && (p.off == 0 || matches!(p.kind, Kind::Local(_))) {
                     let mut null = self.state.clone();
                     null.settle_null(p.id, true, |_| false);
                     self.settle_not_null(p.id);
@@ -235,7 +236,7 @@ fn never_null(r: &Reg) -> bool {
     let memory = matches!(
         r.kind,
         Kind::Value(_) | Kind::Key(_) | Kind::Mem(_) | Kind::Record(_) | Kind::Map(_) | Kind::SockCommon | Kind::Socket | Kind::TcpSock
-    ) || matches!(r.kind, Kind::Btf(_) if r.flags.has(Flags::TRUSTED) || r.reference != 0);
+    ) || matches!(r.kind, Kind::Btf(_) | Kind::Local(_) if r.flags.has(Flags::TRUSTED) || r.reference != 0);
     let near = r.val.as_const() == Some(0) && (-4096..=4096).contains(&r.off);
     memory && !r.nullable && near
 }

@@ -6,6 +6,7 @@ use super::mem::{Access, pristine};
 use crate::reg::{Flags, Id, Kind, Reg};
 use crate::reject::Reason;
 use crate::scalar::Scalar;
+use crate::stack::DynptrKind;
 use crate::state::Reference;
 use skep_isa::ProgramType as P;
 use skep_isa::map::Lookup;
@@ -19,6 +20,8 @@ const MAX_SIZE: u64 = 1 << 29;
 struct Call {
     map: Option<u32>,
     alloc: u32,
+    kptr: Option<crate::fields::Kptr>,
+    dynptr: Option<Reg>,
     /// Most bytes of the memory written.
     size: Option<u32>,
     release: Option<u32>,
@@ -46,11 +49,11 @@ impl Walk<'_> {
             self.argument(h, n as u8 + 1, *arg, &mut call)?;
         }
         if let Some(id) = call.release {
-            self.state.refs.retain(|r| r.id != id);
-            self.state.invalidate(|r| r.reference == id);
+            self.release(id);
         }
-        if h.moves_packet {
-            self.state.invalidate(|r| r.kind.is_packet() || r.kind == Kind::PacketEnd);
+        let packet_dynptr = call.dynptr.is_some_and(|d| matches!(d.kind, Kind::Dynptr(DynptrKind::Skb | DynptrKind::Any)));
+        if h.moves_packet || (id == DYNPTR_WRITE && packet_dynptr) {
+            self.lose_packet();
         }
         self.info.helpers.insert(id);
         for r in 0..=5 {
@@ -93,6 +96,11 @@ impl Walk<'_> {
             "get_func_arg" | "get_func_arg_cnt" => trampoline,
             "get_func_ret" => trampoline && !entry_only,
             "get_func_ip" | "get_attach_cookie" => !tracing || trampoline,
+            // Only where no lock is held that it takes (kernel/trace/bpf_trace.c `btf_allowlist_d_path`).
+            "d_path" => self.prog.target.as_deref().is_some_and(|t| {
+                t.starts_with("security_file_")
+                    || matches!(t, "vfs_truncate" | "vfs_fallocate" | "dentry_open" | "vfs_getattr" | "filp_close")
+            }),
             "seq_printf" | "seq_write" | "seq_printf_btf" => attach == Some(A::TraceIter),
             _ => true,
         };
@@ -174,9 +182,35 @@ impl Walk<'_> {
                 Ok(())
             }
             ArgType::SpinLock => self.spin_lock(reg, &r, h.id == SPIN_LOCK),
-            ArgType::BtfId(_) | ArgType::BtfIdOrNull(_) if h.id == KPTR_XCHG => {
-                Err(Reason::Unsupported { what: "this kind of helper argument" })
+            ArgType::Kptr => {
+                call.kptr = Some(self.kptr_place(reg, &r)?);
+                Ok(())
             }
+            ArgType::BtfIdOrNull(_) if h.id == KPTR_XCHG => {
+                self.flow.mark(r.node);
+                if let Some(k) = &call.kptr {
+                    call.release = self.kptr_value(reg, &r, k)?;
+                }
+                Ok(())
+            }
+            ArgType::UninitDynptr(kind) => {
+                let kind = match kind {
+                    skep_isa::helper::DynptrKind::Ringbuf => DynptrKind::Ringbuf,
+                    _ => DynptrKind::Local,
+                };
+                if h.id == DYNPTR_FROM_MEM && !matches!(self.state.reg(1).kind, Kind::Value(_)) {
+                    let found = self.state.reg(1).type_name();
+                    return Err(Reason::WrongType { reg: 1, found, expected: "map_value" });
+                }
+                self.make_dynptr(reg, &r, kind, 0)
+            }
+            ArgType::Dynptr => {
+                let d = self.dynptr_argument(reg, &r)?;
+                call.dynptr = Some(d);
+                Ok(())
+            }
+            ArgType::DynptrRelease => self.release_dynptr(reg, &r),
+            ArgType::Timer => self.field_place(reg, &r, "bpf_timer"),
             ArgType::BtfIdOrNull(_) if r.is_zero() => Ok(()),
             ArgType::BtfId(name) | ArgType::BtfIdOrNull(name) => self.kernel_object(reg, &r, name),
             // Checked with their sizes.
@@ -357,6 +391,11 @@ impl Walk<'_> {
             RetType::SockCommonOrNull => self.made_from(Kind::SockCommon, h.id, call.reference),
             RetType::TcpSockOrNull => self.made_from(Kind::TcpSock, h.id, call.reference),
             RetType::BtfId(name) => self.kernel_pointer(name, Flags::TRUSTED),
+            RetType::BtfIdOrNull(_) if h.id == KPTR_XCHG => match &call.kptr {
+                Some(k) => self.kptr_old(k),
+                None => Reg::UNKNOWN,
+            },
+            RetType::DynptrMemOrNull => self.dynptr_slice(&call.dynptr.unwrap_or(Reg::UNKNOWN), call.alloc),
             RetType::BtfIdOrNull(name) => {
                 let mut r = self.kernel_pointer(name, Flags::TRUSTED);
                 r.nullable = true;
@@ -373,7 +412,7 @@ impl Walk<'_> {
                 r
             }
             RetType::Mem(n) => Reg::of(Kind::Mem(n)),
-            RetType::PercpuVar | RetType::PercpuVarOrNull | RetType::DynptrMemOrNull => Reg::UNINIT,
+            RetType::PercpuVar | RetType::PercpuVarOrNull => Reg::UNINIT,
             // Also where C says u32 or bool: what a helper leaves in the upper half is its own affair.
             _ => Reg::UNKNOWN,
         };
@@ -441,6 +480,8 @@ const SKC_LOOKUP_TCP: HelperId = 99;
 const GET_STACK: HelperId = 67;
 const GET_TASK_STACK: HelperId = 141;
 const GET_LOCAL_STORAGE: HelperId = 81;
+const DYNPTR_FROM_MEM: HelperId = 197;
+const DYNPTR_WRITE: HelperId = 202;
 const KPTR_XCHG: HelperId = 194;
 
 /// Helpers that take maps which exist in the kernel only, and those that skep's table leaves out because they need it.

@@ -206,7 +206,7 @@ impl Walk<'_> {
             }
         }
         if self.cfg.moves_packet.get(func) == Some(&true) {
-            self.state.invalidate(|r| r.kind.is_packet() || r.kind == Kind::PacketEnd);
+            self.lose_packet();
         }
         for r in 0..=5 {
             self.state.set(r, Reg::UNINIT);
@@ -234,7 +234,7 @@ impl Walk<'_> {
                 there.nullable = false;
                 self.plain_memory(reg, &there, *size, Access::Read).is_ok() && self.plain_memory(reg, &there, *size, Access::Write).is_ok()
             }
-            Param::Dynptr => self.dynptr_argument(reg, r, false).is_ok(),
+            Param::Dynptr => self.dynptr_argument(reg, r).is_ok(),
             Param::Object { type_id, nullable } => {
                 if r.is_zero() {
                     return Ok(*nullable);

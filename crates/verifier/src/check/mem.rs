@@ -163,6 +163,9 @@ impl Walk<'_> {
             Kind::Stack(frame) => self.load_stack(at, &r, frame, signed),
             Kind::Ctx => {
                 let kind = self.check_ctx(at, &r, Access::Read)?;
+                if let Some(typed) = u32::try_from(at.off).ok().and_then(|off| self.typed_argument(off, at.size)) {
+                    return typed.and_then(|r| if signed { Err(Reason::BadContext { off: at.off.into(), size: at.size }) } else { Ok(r) });
+                }
                 Ok(match kind {
                     FieldKind::Packet if !signed => Reg::of(Kind::Packet),
                     FieldKind::PacketEnd if !signed => Reg::of(Kind::PacketEnd),
@@ -174,6 +177,19 @@ impl Walk<'_> {
                     FieldKind::FlowKeys if !signed => Reg::of(Kind::FlowKeys),
                     _ => return Err(Reason::BadContext { off: at.off.into(), size: at.size }),
                 })
+            }
+            Kind::Btf(id) => self.load_object(at.reg, &r, id, at.off, at.size, signed),
+            Kind::Local(ty) => {
+                self.check_local(at.reg, &r, ty, at.off, at.size)?;
+                Ok(Reg::scalar(loaded(at.size, signed)))
+            }
+            Kind::Value(map) if at.size == 8 && !signed && self.kptr_at(&r, map, at.off).is_some() => {
+                self.check_value(at.reg, &r, map, at.off, at.size, Access::Read)?;
+                self.check_fields(&r, map, at.off, at.size, false)?;
+                match self.kptr_at(&r, map, at.off) {
+                    Some(k) if !at.aligned => self.load_kptr(at.reg, &r, &k),
+                    _ => Err(Reason::KptrAccess { what: "cannot be done by an atomic" }),
+                }
             }
             Kind::Value(map) => {
                 self.check_value(at.reg, &r, map, at.off, at.size, Access::Read)?;
@@ -201,8 +217,15 @@ impl Walk<'_> {
             Kind::Value(_) if r.flags.has(Flags::RDONLY) => Err(Reason::ReadOnlyPointer { reg: at.reg, kind: r.type_name() }),
             Kind::Value(map) => {
                 self.check_value(at.reg, &r, map, at.off, at.size, Access::Write)?;
-                self.check_fields(&r, map, at.off, at.size, false)
+                self.check_fields(&r, map, at.off, at.size, false)?;
+                match self.kptr_at(&r, map, at.off) {
+                    Some(k) => self.store_kptr(at.reg, value, &k),
+                    None => Ok(()),
+                }
             }
+            Kind::Btf(_) => Err(Reason::OnlyRead),
+            Kind::Local(_) if r.flags.has(Flags::UNTRUSTED) || r.flags.has(Flags::RCU) => Err(Reason::OnlyRead),
+            Kind::Local(ty) => self.check_local(at.reg, &r, ty, at.off, at.size),
             Kind::Packet | Kind::PacketMeta if !self.may_write_packet() => Err(Reason::PacketWrite),
             Kind::SockCommon | Kind::Socket | Kind::TcpSock | Kind::XdpSock => {
                 Err(Reason::ReadOnlyPointer { reg: at.reg, kind: r.type_name() })
@@ -230,6 +253,8 @@ impl Walk<'_> {
                 | Kind::TcpSock
                 | Kind::XdpSock
                 | Kind::FlowKeys
+                | Kind::Btf(_)
+                | Kind::Local(_)
         );
         if !memory || r.nullable {
             return Err(Reason::NotMemory { reg: at.reg, kind: r.type_name() });
@@ -432,6 +457,7 @@ impl Walk<'_> {
         let (mut known, mut node) = (Some(0u64), Node::NONE);
         for o in min..max + at.size as i32 {
             let byte = match stack.byte(o) {
+                Byte::Special => return Err(Reason::UninitStackRead { off: min.into(), at: (o - min) as u32, size: at.size }),
                 Byte::Uninit if allow => None,
                 Byte::Uninit => return Err(Reason::UninitStackRead { off: min.into(), at: (o - min) as u32, size: at.size }),
                 Byte::Zero => Some(0),
@@ -480,6 +506,7 @@ impl Walk<'_> {
         {
             return Err(Reason::SpillToCaller);
         }
+        self.overwrite_objects(frame, min, max + at.size as i32, false)?;
         let size = at.size as i32;
         let zero = value.is_scalar() && value.val.truncate(at.size * 8).as_const() == Some(0);
         if min != max {
@@ -526,11 +553,15 @@ impl Walk<'_> {
     pub(super) fn helper_stack(&mut self, reg: u8, r: &Reg, frame: u8, size: u32, access: Access) -> Result<(), Reason> {
         let (min, max) = self.stack_span(reg, r, frame, 0, size, access)?;
         let allow = self.opts.allow_uninit_stack;
-        let stack = &mut self.state.frames[frame as usize].stack;
         let end = max + size as i32;
-        if access.reads() && !allow {
+        if access.writes() {
+            self.overwrite_objects(frame, min, end, true)?;
+        }
+        let stack = &mut self.state.frames[frame as usize].stack;
+        if access.reads() {
             for o in min..end {
-                if stack.byte(o) == Byte::Uninit {
+                let byte = stack.byte(o);
+                if byte == Byte::Special || (byte == Byte::Uninit && !allow) {
                     return Err(Reason::UninitIndirect { what: "read from", reg, off: min.into(), at: (o - min) as u32, size });
                 }
             }

@@ -5,6 +5,8 @@ mod branch;
 mod call;
 mod dynptr;
 mod global;
+mod graph;
+mod kfunc;
 mod lock;
 mod mem;
 mod object;
@@ -486,7 +488,7 @@ impl<'a> Walk<'a> {
 /// What a program may return, as the kernel's `check_return_code`; `None` is anything.
 fn return_range(prog: P, attach: Option<A>) -> Option<(i64, i64)> {
     match (prog, attach) {
-        (P::Tracing, Some(A::TraceFentry | A::TraceFexit | A::TraceFentryMulti | A::TraceFexitMulti | A::TraceRawTp)) => Some((0, 0)),
+        (P::Tracing, Some(A::TraceFentry | A::TraceFexit | A::TraceFentryMulti | A::TraceFexitMulti)) => Some((0, 0)),
         (P::Tracing, Some(A::TraceFsession | A::TraceFsessionMulti | A::TraceIter)) => Some((0, 1)),
         (P::Kprobe, Some(A::TraceKprobeSession | A::TraceUprobeSession)) => Some((0, 1)),
         (P::CgroupSkb | P::CgroupSock | P::CgroupDevice | P::CgroupSysctl | P::CgroupSockopt | P::SockOps | P::CgroupSockAddr, _) => {

@@ -122,7 +122,8 @@ fn check(c: &Reg, v: Option<Value>, m: &Machine<'_>, frames: &[Real], sets: &mut
     }
     // Where the pointer's constant part began.
     let start = v.bits.wrapping_sub(i64::from(c.off) as u64);
-    let inside = |base: u64| if c.val.contains(start.wrapping_sub(base)) { Ok(()) } else { Err(format!("is at {:#x}", v.bits - base)) };
+    let inside =
+        |base: u64| if c.val.contains(start.wrapping_sub(base)) { Ok(()) } else { Err(format!("is at {:#x}", v.bits.wrapping_sub(base))) };
     let object = |o: usize| &m.memory.objects[o];
     match (c.kind, v.tag) {
         (Kind::Uninit, _) => Ok(()),
@@ -181,7 +182,7 @@ fn check_slot(slot: &Slot, at: u64, stack: usize, m: &Machine<'_>, frames: &[Rea
         let ok = match b {
             Byte::Uninit => true,
             Byte::Zero => real == Some(0),
-            Byte::Misc | Byte::Spill => real.is_some(),
+            Byte::Misc | Byte::Spill | Byte::Special => real.is_some(),
         };
         if !ok {
             return Err(format!("byte {k} is {real:?}"));

@@ -174,7 +174,7 @@ impl Maker<'_> {
                 self.leave_with(Insn::new(op::JMP | op::JGT, n, 0, 0, most), n, Guess::Number);
             }
             _ => {
-                self.emit(Insn::new(op::ALU | op::DIV, n, 0, 0, (u32::MAX / room + 1).min(1 << 30) as i32));
+                self.emit(Insn::new(op::ALU | op::DIV, n, 0, 0, (u32::MAX / room).saturating_add(1).min(1 << 30) as i32));
                 self.emit(Insn::new(K64 | op::MOD, n, 0, 0, room as i32));
             }
         }
