@@ -57,7 +57,7 @@ const OVERRIDE: &str = "a `fmod_ret` program changes what a function returns";
 const SIGNALS: &str = "a traced program must not be sent signals in the middle of a function";
 const KPTRS: &str = "there are no pointers to kernel objects";
 const SYNCOOKIES: &str = "it needs the kernel's secret for SYN cookies";
-const NOT_YET: &str = "it is not written yet";
+const TYPED_PACKETS: &str = "there are no packets of the kernel to trace";
 
 /// Every helper of the kernel up to number 211, which is all there will be: newer ones are kernel functions.
 pub(super) const HELPERS: &[Helper] = &[
@@ -92,8 +92,7 @@ pub(super) const HELPERS: &[Helper] = &[
         Integer,
         Except(&[P::SkReuseport, P::FlowDissector, P::Netfilter]),
     )
-    .gpl()
-    .refused(NOT_YET),
+    .gpl(),
     row(
         26,
         "skb_load_bytes",
@@ -113,7 +112,7 @@ pub(super) const HELPERS: &[Helper] = &[
             P::FlowDissector,
         ]),
     ),
-    row(27, "get_stackid", &[Ctx, ConstMapPtr, Anything], Integer, Tracing).gpl().refused(NOT_YET),
+    row(27, "get_stackid", &[Ctx, ConstMapPtr, Anything], Integer, Tracing).gpl(),
     row(
         28,
         "csum_diff",
@@ -270,7 +269,7 @@ pub(super) const HELPERS: &[Helper] = &[
     .refused(SOCKETS),
     row(109, "send_signal", &[Anything], Integer, All).refused(SIGNALS),
     row(110, "tcp_gen_syncookie", &[SockCommon, Mem, Size, Mem, Size], Integer, Only(TC_XDP)).gpl().packet().refused(SOCKETS),
-    row(111, "skb_output", &[BtfId("sk_buff"), ConstMapPtr, Anything, Mem, SizeOrZero], Integer, Only(TYPED)).gpl().refused(NOT_YET),
+    row(111, "skb_output", &[BtfId("sk_buff"), ConstMapPtr, Anything, Mem, SizeOrZero], Integer, Only(TYPED)).gpl().refused(TYPED_PACKETS),
     row(112, "probe_read_user", &[UninitMem, SizeOrZero, Anything], Integer, All).gpl(),
     row(113, "probe_read_kernel", &[UninitMem, SizeOrZero, Anything], Integer, All).gpl(),
     row(114, "probe_read_user_str", &[UninitMem, SizeOrZero, Anything], Integer, All).gpl(),
@@ -280,7 +279,7 @@ pub(super) const HELPERS: &[Helper] = &[
     row(118, "jiffies64", &[], Integer, All),
     row(119, "read_branch_records", &[Ctx, UninitMemOrNull, SizeOrZero, Anything], Integer, Only(&[P::PerfEvent])).gpl().refused(COUNTERS),
     row(120, "get_ns_current_pid_tgid", &[Anything, Anything, UninitMem, Size], Integer, All),
-    row(121, "xdp_output", &[BtfId("xdp_buff"), ConstMapPtr, Anything, Mem, SizeOrZero], Integer, Only(TYPED)).gpl().refused(NOT_YET),
+    row(121, "xdp_output", &[BtfId("xdp_buff"), ConstMapPtr, Anything, Mem, SizeOrZero], Integer, Only(TYPED)).gpl().refused(TYPED_PACKETS),
     row(
         122,
         "get_netns_cookie",
@@ -402,19 +401,19 @@ pub(super) const HELPERS: &[Helper] = &[
     row(194, "kptr_xchg", &[Kptr, BtfIdOrNull("kptr")], R::BtfIdOrNull("kptr"), All).refused(KPTRS),
     row(195, "map_lookup_percpu_elem", &[ConstMapPtr, MapKey, Anything], R::MapValueOrNull, All).packet(),
     row(196, "skc_to_mptcp_sock", &[SockCommon], R::BtfIdOrNull("mptcp_sock"), Except(NOT_CASTING)).refused(SOCKETS),
-    row(197, "dynptr_from_mem", &[UninitMem, SizeOrZero, Anything, UninitDynptr(Local)], Integer, All).refused(NOT_YET),
-    row(198, "ringbuf_reserve_dynptr", &[ConstMapPtr, Anything, Anything, UninitDynptr(Ringbuf)], Integer, All).refused(NOT_YET),
-    row(199, "ringbuf_submit_dynptr", &[DynptrRelease, Anything], Void, All).refused(NOT_YET),
-    row(200, "ringbuf_discard_dynptr", &[DynptrRelease, Anything], Void, All).refused(NOT_YET),
-    row(201, "dynptr_read", &[UninitMem, SizeOrZero, Dynptr, Anything, Anything], Integer, All).refused(NOT_YET),
-    row(202, "dynptr_write", &[Dynptr, Anything, Mem, SizeOrZero, Anything], Integer, All).refused(NOT_YET),
-    row(203, "dynptr_data", &[Dynptr, Anything, ConstAllocSize], DynptrMemOrNull, All).refused(NOT_YET),
+    row(197, "dynptr_from_mem", &[UninitMem, SizeOrZero, Anything, UninitDynptr(Local)], Integer, All),
+    row(198, "ringbuf_reserve_dynptr", &[ConstMapPtr, Anything, Anything, UninitDynptr(Ringbuf)], Integer, All),
+    row(199, "ringbuf_submit_dynptr", &[DynptrRelease, Anything], Void, All),
+    row(200, "ringbuf_discard_dynptr", &[DynptrRelease, Anything], Void, All),
+    row(201, "dynptr_read", &[UninitMem, SizeOrZero, Dynptr, Anything, Anything], Integer, All),
+    row(202, "dynptr_write", &[Dynptr, Anything, Mem, SizeOrZero, Anything], Integer, All),
+    row(203, "dynptr_data", &[Dynptr, Anything, ConstAllocSize], DynptrMemOrNull, All),
     row(204, "tcp_raw_gen_syncookie_ipv4", &[FixedMem(20), MemWrite, SizeOrZero], Integer, Only(TC_XDP)).gpl().packet().refused(SYNCOOKIES),
     row(205, "tcp_raw_gen_syncookie_ipv6", &[FixedMem(40), MemWrite, SizeOrZero], Integer, Only(TC_XDP)).gpl().packet().refused(SYNCOOKIES),
     row(206, "tcp_raw_check_syncookie_ipv4", &[FixedMem(20), FixedMem(20)], Integer, Only(TC_XDP)).gpl().packet().refused(SYNCOOKIES),
     row(207, "tcp_raw_check_syncookie_ipv6", &[FixedMem(40), FixedMem(20)], Integer, Only(TC_XDP)).gpl().packet().refused(SYNCOOKIES),
     row(208, "ktime_get_tai_ns", &[], Integer, All),
-    row(209, "user_ringbuf_drain", &[ConstMapPtr, Func, StackOrNull, Anything], Integer, All).refused(NOT_YET),
+    row(209, "user_ringbuf_drain", &[ConstMapPtr, Func, StackOrNull, Anything], Integer, All),
     row(210, "cgrp_storage_get", &[ConstMapPtr, BtfIdOrNull("cgroup"), MapValueOrNull, Anything], R::MapValueOrNull, All).refused(CGROUPS),
     row(211, "cgrp_storage_delete", &[ConstMapPtr, BtfIdOrNull("cgroup")], Integer, All).refused(CGROUPS),
 ];

@@ -1,8 +1,10 @@
-//! Helpers that call a function of the program again and again: `bpf_loop`, `bpf_for_each_map_elem`.
+//! Helpers that call a function of the program again and again: `bpf_loop`, `bpf_for_each_map_elem`,
+//! `bpf_user_ringbuf_drain`.
 
 use skep_maps::ProgWalk;
 use skep_vm::HelperFn;
 
+use super::dynptr::Dynptr;
 use super::map::map;
 use super::{errno, fail};
 
@@ -58,4 +60,40 @@ pub(super) unsafe extern "C" fn for_each_map_elem(handle: u64, callback: u64, da
         }
     }
     count
+}
+
+/// Calls `callback(sample, data)` for each sample that users have put into the ring, or until it answers 1; returns for how
+/// many it was called.
+pub(super) unsafe extern "C" fn user_ringbuf_drain(handle: u64, callback: u64, data: u64, flags: u64, _: u64) -> u64 {
+    const WAKEUP: u64 = 3;
+    const MOST: u64 = 128 << 10;
+    const ENODATA: i64 = -61;
+    const EAGAIN: i64 = -errno::EAGAIN;
+    if flags & !WAKEUP != 0 {
+        return fail(errno::EINVAL);
+    }
+    // SAFETY: the verifier proved argument 1 a map and argument 2 a function of the program that takes these arguments.
+    unsafe {
+        let callback = function(callback);
+        let mut drain = match map(handle).user_ringbuf_drain() {
+            Ok(drain) => drain,
+            Err(e) => return e as u64,
+        };
+        let mut count = 0;
+        while count < MOST {
+            match drain.next_sample() {
+                Ok((sample, len)) => {
+                    let mut dynptr = Dynptr::local(sample as u64, len);
+                    count += 1;
+                    if callback((&raw mut dynptr) as u64, data, 0, 0, 0) != 0 {
+                        break;
+                    }
+                }
+                // Nothing more, or nothing more that is whole: the kernel would look at that one again and again.
+                Err(ENODATA | EAGAIN) => break,
+                Err(e) => return e as u64,
+            }
+        }
+        count
+    }
 }

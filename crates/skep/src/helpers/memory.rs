@@ -6,7 +6,6 @@ use std::arch::asm;
 ///
 /// # Safety
 /// `from` is readable and `to` writable for `len` bytes.
-#[cfg(feature = "loader")]
 #[inline(always)]
 pub(super) unsafe fn copy(to: u64, from: u64, len: u64) {
     // SAFETY: the caller's promise; the direction flag is clear in all compiled code.
@@ -17,7 +16,6 @@ pub(super) unsafe fn copy(to: u64, from: u64, len: u64) {
 ///
 /// # Safety
 /// As [`copy`].
-#[cfg(feature = "loader")]
 pub(super) unsafe fn shift(to: u64, from: u64, len: u64) {
     if to <= from {
         // SAFETY: the caller's promise.

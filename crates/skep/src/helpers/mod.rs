@@ -8,6 +8,7 @@ mod callback;
 mod cgroup;
 #[cfg(feature = "loader")]
 mod csum;
+mod dynptr;
 mod format;
 mod map;
 mod memory;
@@ -16,6 +17,7 @@ mod net;
 mod number;
 #[cfg(test)]
 mod oracle;
+mod perf;
 mod print;
 mod probe;
 mod ringbuf;
@@ -78,6 +80,8 @@ use HelperCall::{LoadCtx, MapLookup, Plain, SaveVectors, TailCall};
 
 #[cfg(feature = "loader")]
 const XDP: &[P] = &[P::Xdp];
+#[cfg(feature = "loader")]
+const PACKETS: &[P] = &[P::Xdp, P::SchedCls, P::SchedAct, P::SocketFilter, P::CgroupSkb, P::LwtIn, P::LwtOut, P::LwtXmit];
 
 /// Every helper that can be called here, in order of number. What is for packet programs only, targets do without.
 static TABLE: &[Row] = &[
@@ -108,7 +112,14 @@ static TABLE: &[Row] = &[
     #[cfg(feature = "loader")]
     row(23, skb::redirect, SaveVectors),
     #[cfg(feature = "loader")]
+    when(PACKETS, 25, perf::output_packet),
+    row(25, perf::output, SaveVectors),
+    #[cfg(feature = "loader")]
     row(26, skb::load_bytes, SaveVectors),
+    when(&[P::Tracing], 27, stack::id_of_frame),
+    when(&[P::Kprobe], 27, stack::id_of_probe),
+    when(&[P::PerfEvent], 27, stack::id_of_registers),
+    row(27, stack::id_of_nothing, SaveVectors),
     #[cfg(feature = "loader")]
     row(28, csum::diff, SaveVectors),
     #[cfg(feature = "loader")]
@@ -142,10 +153,10 @@ static TABLE: &[Row] = &[
     row(54, xdp::adjust_meta, SaveVectors),
     #[cfg(feature = "loader")]
     row(65, xdp::adjust_tail, SaveVectors),
-    when(&[P::Tracing], 67, stack::get_stack_frame),
-    when(&[P::Kprobe], 67, stack::get_stack_probe),
-    when(&[P::PerfEvent], 67, stack::get_stack_registers),
-    row(67, stack::get_stack_nowhere, SaveVectors),
+    when(&[P::Tracing], 67, stack::get_of_frame),
+    when(&[P::Kprobe], 67, stack::get_of_probe),
+    when(&[P::PerfEvent], 67, stack::get_of_registers),
+    row(67, stack::get_of_nothing, SaveVectors),
     #[cfg(feature = "loader")]
     row(68, skb::load_bytes_relative, SaveVectors),
     #[cfg(feature = "loader")]
@@ -200,7 +211,15 @@ static TABLE: &[Row] = &[
     #[cfg(feature = "loader")]
     row(192, skb::set_tstamp, SaveVectors),
     row(195, map::lookup_percpu_elem, SaveVectors),
+    row(197, dynptr::from_mem, SaveVectors),
+    row(198, dynptr::ringbuf_reserve, SaveVectors),
+    row(199, dynptr::ringbuf_submit, SaveVectors),
+    row(200, dynptr::ringbuf_discard, SaveVectors),
+    row(201, dynptr::read, SaveVectors),
+    row(202, dynptr::write, SaveVectors),
+    row(203, dynptr::data, SaveVectors),
     row(208, time::ktime_get_tai_ns, SaveVectors),
+    row(209, callback::user_ringbuf_drain, SaveVectors),
     row(KFUNC_BASE, tracing::session_is_return, LoadCtx(frame::IS_RETURN)),
     row(KFUNC_BASE + 1, tracing::session_cookie, LoadCtx(frame::SESSION)),
     row(KFUNC_BASE + 2, time::get_cpu_time_counter, Plain),

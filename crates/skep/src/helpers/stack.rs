@@ -173,26 +173,50 @@ unsafe fn get(start: Option<Start>, to: u64, size: u64, flags: u64) -> u64 {
     fail(error)
 }
 
-pub(super) unsafe extern "C" fn get_stack_frame(ctx: u64, to: u64, size: u64, flags: u64, _: u64) -> u64 {
-    // SAFETY: the verifier proved argument 1 the context of a tracing program and `to` writable for `size` bytes.
-    unsafe { get(Start::of_frame(ctx), to, size, flags) }
+/// `bpf_get_stackid` from wherever: the number of the trace in a map of traces.
+///
+/// # Safety
+/// `handle` is a map.
+unsafe fn id(start: Option<Start>, handle: u64, flags: u64) -> u64 {
+    const FAST_STACK_CMP: u64 = 1 << 9;
+    const REUSE_STACKID: u64 = 1 << 10;
+    if flags & !(SKIP | USER_STACK | FAST_STACK_CMP | REUSE_STACKID) != 0 {
+        return fail(errno::EINVAL);
+    }
+    let Some(start) = start.filter(|_| flags & USER_STACK != 0) else { return fail(errno::EFAULT) };
+    let skip = (flags & SKIP) as usize;
+    let mut addresses = MaybeUninit::<[u64; DEPTH]>::uninit();
+    let at = addresses.as_mut_ptr().cast::<u64>();
+    // SAFETY: `walk` puts less than DEPTH addresses; those behind the skipped ones are the trace.
+    unsafe {
+        let count = walk(start, DEPTH, |i, ip| at.add(i).write_volatile(ip));
+        if count <= skip {
+            return fail(errno::EFAULT);
+        }
+        super::map::map(handle).stack_id(at.add(skip), (count - skip) as u64, flags) as u64
+    }
 }
 
-pub(super) unsafe extern "C" fn get_stack_probe(ctx: u64, to: u64, size: u64, flags: u64, _: u64) -> u64 {
-    // SAFETY: as above, for a probe.
-    unsafe { get(Some(Start::of_probe(ctx)), to, size, flags) }
+/// Both helpers for programs whose traces begin in one way.
+macro_rules! beginning {
+    ($get:ident, $id:ident, $ctx:ident => $start:expr) => {
+        pub(super) unsafe extern "C" fn $get($ctx: u64, to: u64, size: u64, flags: u64, _: u64) -> u64 {
+            // SAFETY: the verifier proved argument 1 the context of the program and `to` writable for `size` bytes.
+            unsafe { get($start, to, size, flags) }
+        }
+
+        pub(super) unsafe extern "C" fn $id($ctx: u64, handle: u64, flags: u64, _: u64, _: u64) -> u64 {
+            // SAFETY: the verifier proved argument 1 the context of the program and argument 2 a map.
+            unsafe { id($start, handle, flags) }
+        }
+    };
 }
 
-pub(super) unsafe extern "C" fn get_stack_registers(ctx: u64, to: u64, size: u64, flags: u64, _: u64) -> u64 {
-    // SAFETY: as above, for a program whose context begins with registers.
-    unsafe { get(Some(Start::of_registers(ctx)), to, size, flags) }
-}
-
-/// For programs whose context says nothing of where the program was.
-pub(super) unsafe extern "C" fn get_stack_nowhere(_: u64, to: u64, size: u64, flags: u64, _: u64) -> u64 {
-    // SAFETY: as above.
-    unsafe { get(None, to, size, flags) }
-}
+beginning!(get_of_frame, id_of_frame, ctx => Start::of_frame(ctx));
+beginning!(get_of_probe, id_of_probe, ctx => Some(Start::of_probe(ctx)));
+beginning!(get_of_registers, id_of_registers, ctx => Some(Start::of_registers(ctx)));
+// Contexts that say nothing of where the traced program was.
+beginning!(get_of_nothing, id_of_nothing, _ctx => None);
 
 #[cfg(test)]
 mod tests {
@@ -211,7 +235,7 @@ mod tests {
     fn get(regs: &[u64], size: usize, flags: u64) -> (i64, Vec<u64>) {
         let mut out = vec![0x55; size.div_ceil(8)];
         // SAFETY: registers and buffer are there.
-        let r = unsafe { get_stack_registers(regs.as_ptr() as u64, out.as_mut_ptr() as u64, size as u64, flags, 0) };
+        let r = unsafe { get_of_registers(regs.as_ptr() as u64, out.as_mut_ptr() as u64, size as u64, flags, 0) };
         (r as i64, out)
     }
 

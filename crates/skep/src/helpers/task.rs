@@ -19,10 +19,21 @@ pub(super) unsafe extern "C" fn get_current_uid_gid(_: u64, _: u64, _: u64, _: u
 /// Tells the processor: the kernel keeps `node << 12 | cpu` where `rdtscp` finds it (arch/x86/include/asm/segment.h).
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn get_smp_processor_id(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    processor().into()
+}
+
+/// The processor this runs on.
+#[inline(always)]
+pub(super) fn processor() -> u32 {
+    place() & 0xfff
+}
+
+#[inline(always)]
+fn place() -> u32 {
     let mut aux = 0;
     // SAFETY: the instruction is there on every x86-64 processor of the last fifteen years, and Linux needs no permission.
     unsafe { __rdtscp(&raw mut aux) };
-    u64::from(aux & 0xfff)
+    aux
 }
 
 /// Gives a number nobody should rely on to be unguessable, as the kernel's does not promise either: splitmix64.
@@ -71,10 +82,7 @@ pub(super) unsafe extern "C" fn get_current_task(_: u64, _: u64, _: u64, _: u64,
 /// The memory node of the processor; see [`get_smp_processor_id`].
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn get_numa_node_id(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
-    let mut aux = 0;
-    // SAFETY: as there.
-    unsafe { __rdtscp(&raw mut aux) };
-    u64::from(aux >> 12)
+    (place() >> 12).into()
 }
 
 /// Process and thread as their own PID namespace numbers them, when that is the one asked for.

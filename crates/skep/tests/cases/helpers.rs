@@ -147,7 +147,7 @@ pub(super) fn skb() -> Programs {
     let store = |n: &mut Numbers, len: i32| [n.near(len - 11), n.pick(&[0, 0, 1, 2, 3, 4]), 0, 0, 0];
     let csum = |n: &mut Numbers, len: i32| {
         let flags = n.pick(&[0, 2, 4, 4, 1, 8, 18, 20, 16, 34, 36, 52, 100, 98, 116, 0x84, 0x100]);
-        let from = if n.next() % 3 == 0 { 0 } else { n.next() as i32 };
+        let from = if n.next().is_multiple_of(3) { 0 } else { n.next() as i32 };
         [n.pick(&[24, 40, 24, 40, 25, n.0 as i32 & 0x7f, len - 2, len - 1, 0x10000]), from, n.next() as i32, flags, 0]
     };
     let vlan = |n: &mut Numbers, _: i32| {
