@@ -1,6 +1,7 @@
 //! `cargo xtask bench NAME [--json] [--record]`: measurements with a rival, interleaved in one run.
 
 mod attach;
+mod dump;
 mod jit;
 mod micro;
 mod row;
@@ -23,6 +24,7 @@ pub struct Bench {
 
 /// All benches.
 pub const BENCHES: &[Bench] = &[
+    Bench { name: "dump", what: "reading whole maps; rivals the kernel's commands and bpftool (root)", run: dump::run },
     Bench { name: "jit", what: "compiled programs, lookups, calls, compiling; rivals gcc -O2, the kernel, rbpf", run: jit::run },
     Bench { name: "trace", what: "what tracing adds to a call, to attaching, to SQLite; rivals uftrace and uprobes", run: trace::run },
     Bench { name: "verify", what: "verifying objects and large programs; the rival is Linux, loading them (root)", run: verify::run },
