@@ -50,7 +50,7 @@ fn usage() -> String {
     for bench in bench::BENCHES {
         text.push_str(&format!("      {:<10} {}\n", bench.name, bench.what));
     }
-    text.push_str("  mutate [WORD...]        take each check out of the verifier (with WORD in file or line): does a test notice?\n");
+    text.push_str("  mutate [--again] [WORD...]\n                          take each check out of the verifier (with WORD in file or line): does a test notice?\n");
     text
 }
 

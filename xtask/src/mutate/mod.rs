@@ -1,8 +1,8 @@
-//! `cargo xtask mutate [WORD...]`: takes every check out of the verifier, one at a time, and looks whether a test notices.
+//! `cargo xtask mutate [--again] [WORD...]`: takes every check out of the verifier, one at a time, and looks whether a test notices.
 //!
 //! All mutants are compiled at once: a copy of the workspace gets a switch at every site ([`sites`]), `SKEP_MUTANT` turns one
 //! of them at run time. Sites that do not compile so are left out. A mutant that no test notices is a survivor: it needs a
-//! test, or a line with a reason in `xtask/mutants.txt` (`FILE | KIND | LINE OF SOURCE | WHY NOTHING CHANGES`).
+//! test (`--again` tries only those that survived last time), or a line with a reason in `xtask/mutants.txt` (`FILE | KIND | LINE OF SOURCE | WHY NOTHING CHANGES`).
 
 mod sites;
 
@@ -57,14 +57,23 @@ accept! {
 "#;
 
 /// Runs the mutants whose file or line has one of the words, or all.
-pub fn run(words: &[&str]) -> Result<()> {
+pub fn run(args: &[&str]) -> Result<()> {
+    let (again, words) = match args {
+        ["--again", words @ ..] => (true, words),
+        words => (false, words),
+    };
     let place = root().join("target/mutate");
     let tree = place.join("tree");
     copy_workspace(&tree)?;
     let src = tree.join("crates/verifier/src");
     let sites = plant(&src, &place)?;
-    let chosen: Vec<&Site> =
-        sites.iter().filter(|s| words.is_empty() || words.iter().any(|w| s.file.contains(w) || s.line.contains(w))).collect();
+    let kept = place.join("survivors.txt");
+    let last: BTreeSet<String> = if again { std::fs::read_to_string(&kept)?.lines().map(str::to_owned).collect() } else { BTreeSet::new() };
+    let chosen: Vec<&Site> = sites
+        .iter()
+        .filter(|s| words.is_empty() || words.iter().any(|w| s.file.contains(w) || s.line.contains(w)))
+        .filter(|s| !again || last.contains(&s.key()))
+        .collect();
     println!("{} mutants, {} of them chosen", sites.len(), chosen.len());
     let tests = build(&tree, &place)?;
     for (name, path) in &tests {
@@ -95,6 +104,7 @@ pub fn run(words: &[&str]) -> Result<()> {
             println!("{} of {}, {} alive, {:.0} s", n + 1, chosen.len(), alive.len(), start.elapsed().as_secs_f64());
         }
     }
+    std::fs::write(&kept, alive.iter().map(|s| s.key() + "\n").collect::<String>())?;
     let dead: usize = killed.values().sum();
     println!("{} mutants: {dead} killed ({killed:?}), {equivalent} change nothing, {} survive", chosen.len(), alive.len());
     if !alive.is_empty() {

@@ -19,7 +19,12 @@ impl Maker<'_> {
             54..=57 => self.stack_somewhere(),
             58..=70 => self.index(),
             71..=76 => self.unknown(),
-            77..=78 => self.update(),
+            77 => self.update(),
+            78 => match self.r.below(3) {
+                0 => self.twins(),
+                1 => self.format(),
+                _ => self.update(),
+            },
             79..=81 => self.sized(),
             82..=83 => self.record(),
             84..=85 => self.counted(),
@@ -159,7 +164,7 @@ impl Maker<'_> {
 
     /// Another program, which may not be there.
     fn tail_call(&mut self) {
-        if self.kept & 0x1ff != 0 || !self.main {
+        if (self.kept & 0x1ff != 0 && !self.slips()) || !self.main || self.kept & 0x3f != 0 {
             return;
         }
         let n = self.number();

@@ -178,7 +178,7 @@ impl Maker<'_> {
 
     /// Updates and deletes.
     pub fn update(&mut self) {
-        let m = map::HASH;
+        let m = if self.slips() { map::CONST } else { map::HASH };
         if self.r.chance(60) {
             self.initialise(2..5);
             self.key(m);
@@ -191,6 +191,56 @@ impl Maker<'_> {
             self.emit(Insn::call(3));
         }
         self.clobber(Guess::Number);
+    }
+
+    /// Two lookups whose results are compared with each other.
+    pub fn twins(&mut self) {
+        let Some(keep) = self.saved() else { return };
+        if self.kept & 0x3f != 0 {
+            return;
+        }
+        for first in [true, false] {
+            self.key(map::HASH);
+            self.emit(Insn::call(1));
+            self.clobber(Guess::Nothing);
+            if first {
+                self.emit(Insn::mov64_reg(keep, 0));
+                self.set(keep, Guess::Nothing);
+                if !self.slips() {
+                    self.leave(Insn::new(op::JMP | op::JEQ, keep, 0, 0, 0));
+                }
+            }
+        }
+        self.leave(Insn::new(op::JMP | op::X | op::JNE, 0, keep, 0, 0));
+        let d = self.free();
+        self.emit(Insn::new(op::LDX | op::MEM | op::DW, d, 0, 8, 0));
+        self.set(d, Guess::Number);
+    }
+
+    /// A string made from a format and words.
+    pub fn format(&mut self) {
+        if self.kept & 0x3f != 0 {
+            return;
+        }
+        self.initialise(1..5);
+        self.emit(Insn::mov64_reg(1, 10));
+        self.emit(Insn::new(op::ALU64 | op::ADD, 1, 0, 0, -40));
+        self.emit(Insn::mov64_imm(2, 16));
+        let text = if self.slips() { self.r.below(40) } else { 20 };
+        let from = if self.slips() { map::DATA } else { map::CONST };
+        self.out.extend(Insn::ld_imm64(3, op::PSEUDO_MAP_IDX_VALUE, text << 32 | from as u64));
+        self.emit(Insn::mov64_reg(4, 10));
+        self.emit(Insn::new(op::ALU64 | op::ADD, 4, 0, 0, -24));
+        let words = if self.slips() { self.r.below(4) as i32 * 8 } else { 16 };
+        if self.slips() {
+            self.emit(Insn::mov64_imm(4, 0));
+        }
+        self.emit(Insn::mov64_imm(5, words));
+        self.emit(Insn::call(165));
+        self.clobber(Guess::Number);
+        for w in &mut self.known.stack[1..5] {
+            w.holds = Guess::Nothing;
+        }
     }
 
     /// An access to a value, a record or the packet, at a fixed offset or at one that was bounded.
@@ -334,6 +384,10 @@ impl Maker<'_> {
                 return;
             }
         }
+        if self.slips() {
+            let any = self.r.below(10) as u8;
+            self.emit(Insn::mov64_reg(mem, any));
+        }
         if reads {
             self.out.extend(Insn::ld_imm64(1, op::PSEUDO_MAP_IDX, map::RING as u64));
             self.emit(Insn::mov64_imm(4, 0));
@@ -375,6 +429,9 @@ impl Maker<'_> {
         self.kept &= !(1 << keep);
         if !self.slips() {
             self.emit(Insn::mov64_reg(1, keep));
+            if self.slips() {
+                self.emit(Insn::new(op::ALU64 | op::ADD, 1, 0, 0, self.r.pick(&[8, -8, 1])));
+            }
             self.emit(Insn::mov64_imm(2, 0));
             self.emit(Insn::call(self.r.pick(&[132, 133])));
         }
@@ -421,6 +478,23 @@ impl Maker<'_> {
             }
             self.emit(Insn::new(op::ALU64 | op::X | op::ADD, data, n, 0, 0));
         }
+        // Another pointer, which the test says nothing of.
+        let other = if self.r.chance(10) { self.saved().filter(|o| *o != data) } else { None };
+        if let Some(other) = other {
+            if self.r.chance(50) {
+                self.emit(Insn::new(op::LDX | op::MEM | op::W, other, 9, fields[self.r.below(2) as usize * 2], 0));
+            } else {
+                self.emit(Insn::mov64_reg(other, data));
+            }
+            self.set(other, Guess::Nothing);
+            if self.r.chance(60) {
+                let n = self.bounded(32);
+                if [end, data, other].contains(&n) {
+                    return;
+                }
+                self.emit(Insn::new(op::ALU64 | op::X | op::ADD, other, n, 0, 0));
+            }
+        }
         let p = self.r.pick(&[0, 1, 5]);
         let size = self.r.below(20) as u32 + 1;
         self.emit(Insn::mov64_reg(p, data));
@@ -445,6 +519,16 @@ impl Maker<'_> {
         }
         let room = size + u32::from(!exact) + u32::from(self.slips());
         self.set(data, if meta { Guess::Meta(room) } else { Guess::Packet(room) });
+        if let Some(other) = other {
+            self.access(other, self.r.below(u64::from(size)) as i16, op::B, false);
+        }
+        if self.r.chance(20) {
+            let step = self.r.below(u64::from(size)) as i32;
+            let code = if self.slips() { op::SUB } else { op::ADD };
+            self.emit(Insn::new(op::ALU64 | code, data, 0, 0, step));
+            let room = room - step as u32;
+            self.set(data, if meta { Guess::Meta(room) } else { Guess::Packet(room) });
+        }
         self.packet_bytes();
     }
 
