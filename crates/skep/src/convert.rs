@@ -6,7 +6,8 @@
 //! * Loads of packet addresses. `struct xdp_md` and `struct __sk_buff` have 32 bits for `data`, `data_end` and `data_meta`;
 //!   the addresses stand in words below the context ([`ctx::packet`]), and the load becomes one of 64 bits there.
 //! * Calls that were proved never to happen, to helpers that do not exist: what CO-RE and weak kernel functions leave behind
-//!   where a field or a function is missing. Engines know no such helper; the call becomes `r0 = 0`.
+//!   where a field or a function is missing. Engines know no such helper; the call becomes `r0 = 0`. So do writes of the frame
+//!   pointer, which the verifier lets stand only where nothing leads.
 
 use skep_isa::{Insn, ctx, op};
 use skep_verifier::Verified;
@@ -30,7 +31,9 @@ pub(crate) fn convert(proof: &Verified) -> Vec<Insn> {
             continue;
         }
         second = insn.is_ld_imm64();
-        if insn.is_helper_call() && !info.helpers.contains(&(insn.imm as u32)) {
+        let dead_call = insn.is_helper_call() && !info.helpers.contains(&(insn.imm as u32));
+        let frame_write = insn.dst() == op::FP && matches!(insn.class(), op::ALU | op::ALU64 | op::LDX);
+        if dead_call || frame_write {
             *insn = Insn::mov64_imm(0, 0);
         }
     }
@@ -68,6 +71,12 @@ mod tests {
         let lines =
             converted(ProgramType::Xdp, Some(AttachType::Xdp), "stdw [r10-8], 0\nldxw r2, [r10-8]\nldxw r3, [r10-4]\nmov r0, 2\nexit");
         assert_eq!(lines[1..3], ["r2 = *(u32 *)(r10 -8)", "r3 = *(u32 *)(r10 -4)"]);
+    }
+
+    #[test]
+    fn the_frame_pointer_is_written_only_where_nothing_leads() {
+        let lines = converted(ProgramType::Kprobe, None, "mov r1, 0\njeq r1, 0, out\nmov r10, 1\nout: mov r0, 0\nexit");
+        assert_eq!(lines[2], "r0 = 0");
     }
 
     #[test]
