@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use crate::error::MapError;
 use crate::shm::lock::{self, NotHeld};
 use crate::shm::object::remove_if_unused;
+use crate::shm::sys;
 use crate::shm::tls::{self, Word};
 use crate::shm::{Access, NewObject, ObjectError, ObjectFile, ObjectKind};
 
@@ -38,6 +39,17 @@ pub const FILE_NAME: &str = "slots";
 const HIGHEST: u64 = 0;
 const SHARED_LOCK: u64 = 64;
 const OWNERS: u64 = 128;
+/// One line a slot, so that owners do not get in each other's way: runs begun and not ended in the low [`DEPTH`] bits, ended
+/// ones above.
+const STATES: u64 = OWNERS + MAX_SLOTS as u64 * 8;
+const STATE: u64 = 64;
+const DEPTH: u32 = 8;
+const DEPTH_MASK: u64 = (1 << DEPTH) - 1;
+const BEGIN_RUN: u64 = 1;
+/// One run less that is not ended, and one more that is.
+const END_RUN: u64 = (1 << DEPTH) - 1;
+/// Naps of a millisecond for a run that does not end: its thread is stopped.
+const NAPS: u32 = 5_000;
 
 /// The table of slots of one skep directory.
 #[derive(Debug)]
@@ -75,7 +87,7 @@ impl SlotTable {
                 }
                 done => return done,
             }
-            let payload_len = OWNERS + u64::from(MAX_SLOTS) * 8;
+            let payload_len = STATES + u64::from(MAX_SLOTS) * STATE;
             let new = NewObject { kind: ObjectKind::Slots, id: 0, payload_len, meta: &slots.to_le_bytes(), initial: &[] };
             match ObjectFile::create(dir, FILE_NAME, &new) {
                 Ok(file) => return Ok(remember(Self { file, slots, possible_cpus: possible_cpus() })),
@@ -151,6 +163,48 @@ impl SlotTable {
         self.file.payload().word(OWNERS.wrapping_add(u64::from(slot).wrapping_mul(8)))
     }
 
+    /// The word that tells of a slot's runs; none in tables that older versions made.
+    fn state_word(&self, slot: u32) -> Option<&AtomicU64> {
+        if slot >= self.slots {
+            return None;
+        }
+        self.file.payload().word(STATES.wrapping_add(u64::from(slot).wrapping_mul(STATE)))
+    }
+
+    /// Waits until every program run that is going on now has ended, in all processes of this directory.
+    ///
+    /// What was taken out of a map before is then in no program's hands: a run that begins later does not find it. Runs of
+    /// threads that die count as ended.
+    ///
+    /// # Errors
+    /// `EBUSY` when a run does not end within some seconds, since its thread is stopped; `EOPNOTSUPP` where the kernel lacks
+    /// `membarrier`, or the table was made by an older version.
+    pub fn wait_for_runs(&self) -> Result<(), MapError> {
+        let no = |why| MapError::Denied { why };
+        if self.state_word(0).is_none() {
+            return Err(no("the slot table was made by an older version, which does not tell when programs have ended"));
+        }
+        // A run marks itself and then looks into maps, without a fence between: this is the fence, for all of them.
+        if !sys::membarrier_global() {
+            return Err(no("the kernel offers no `membarrier`, without which the end of programs cannot be told"));
+        }
+        for slot in 0..self.slots {
+            if let (Some(state), Some(owner)) = (self.state_word(slot), self.owner_word(slot)) {
+                let begun = state.load(Acquire);
+                let depth = begun & DEPTH_MASK;
+                let over = |now: u64| now & DEPTH_MASK == 0 || (now >> DEPTH).wrapping_sub(begun >> DEPTH) >= depth;
+                wait_until(|| over(state.load(Acquire)), || owner.load(Relaxed))?;
+            }
+        }
+        // Those without a slot of their own run one after the other, under the lock of the last one.
+        if let Some(word) = self.file.payload().word(SHARED_LOCK) {
+            let held = word.load(Acquire);
+            let owner = |word: u64| word & ((1 << tls::TOKEN_BITS) - 1);
+            wait_until(|| owner(held) == 0 || word.load(Acquire) != held, || owner(held))?;
+        }
+        Ok(())
+    }
+
     /// Claims a slot of its own for the calling thread.
     fn claim(&self, token: u64) -> Option<u32> {
         let own = self.slots.wrapping_sub(1);
@@ -176,6 +230,13 @@ impl SlotTable {
                 if let Some(w) = self.file.payload().word(HIGHEST) {
                     w.fetch_max(u64::from(slot).wrapping_add(1), Relaxed);
                 }
+                if let Some(state) = self.state_word(slot) {
+                    let left = state.load(Relaxed);
+                    if left & DEPTH_MASK != 0 {
+                        // The former owner died in a run.
+                        state.store((left | DEPTH_MASK).wrapping_add(1), Relaxed);
+                    }
+                }
                 return Some(slot);
             }
             attempts = attempts.wrapping_add(1);
@@ -197,7 +258,7 @@ impl SlotTable {
                 }
                 Enter(held.word)
             }
-            Err(NotHeld::Mine) => OWNED,
+            Err(NotHeld::Mine) => NESTED,
             Err(NotHeld::Stuck) => REFUSED,
         }
     }
@@ -227,6 +288,26 @@ impl SlotTable {
             slot = slot.wrapping_add(1);
         }
     }
+}
+
+/// Waits until `over`, or the thread that `owner` names is gone.
+fn wait_until(over: impl Fn() -> bool, owner: impl Fn() -> u64) -> Result<(), MapError> {
+    let mut tries = 0;
+    while !over() {
+        if tries % 16 == 15 {
+            let owner = owner();
+            if owner == 0 || tls::dead(owner, true) {
+                return Ok(());
+            }
+        }
+        match tries {
+            0..64 => std::thread::yield_now(),
+            _ if tries > 64 + NAPS => return Err(MapError::Busy { what: "a thread that runs a program" }),
+            _ => std::thread::sleep(std::time::Duration::from_millis(1)),
+        }
+        tries += 1;
+    }
+    Ok(())
 }
 
 /// Tables this process has open, so that many maps of a directory share one mapping.
@@ -298,9 +379,11 @@ pub fn pid_tgid() -> u64 {
 #[must_use]
 pub struct Enter(u64);
 
-/// The thread has a slot of its own, or this run interrupts one of the same thread in the shared slot.
+/// The thread has a slot of its own.
 const OWNED: Enter = Enter(0);
 const REFUSED: Enter = Enter(1);
+/// This run interrupts one of the same thread in the shared slot.
+const NESTED: Enter = Enter(2);
 
 impl Enter {
     /// Tells whether there is no slot for this run; the program must not run and the event counts as missed.
@@ -343,7 +426,12 @@ fn enter_anew() -> Enter {
     match table.claim(tls::token()) {
         Some(slot) => {
             tls::set(Word::Slot, u64::from(slot));
+            // Without a word in the table, one that nobody looks at.
+            let state = table.state_word(slot).map_or_else(|| tls::address(Word::NoState), |w| w.as_ptr() as u64);
+            tls::set(Word::State, state);
             tls::set(Word::SlotGeneration, generation);
+            // SAFETY: an installed table is never unmapped, and this thread's words live as long as it.
+            unsafe { tls::add_to_state(BEGIN_RUN) };
             OWNED
         }
         None => table.share(),
@@ -353,7 +441,10 @@ fn enter_anew() -> Enter {
 /// Ends what [`enter`] began: gives the shared slot back, and does nothing for a slot of one's own.
 #[inline(always)]
 pub fn exit(entered: Enter) {
-    if entered.0 > REFUSED.0 {
+    if entered.0 == OWNED.0 {
+        // SAFETY: `enter` set the address.
+        unsafe { tls::add_to_state(END_RUN) };
+    } else if entered.0 > NESTED.0 {
         unshare(entered.0);
     }
 }

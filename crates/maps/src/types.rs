@@ -11,6 +11,7 @@ use crate::def::MapDef;
 use crate::dump::{Out, Position};
 use crate::error::{EINVAL, EOPNOTSUPP, MapError};
 use crate::shm::ObjectFile;
+use crate::shm::lock::Held;
 use crate::slots::SlotTable;
 use crate::{
     array, bloom_filter, cgroup_array, cpumap, devmap, hash, id_table, lpm_trie, map_in_map, perf_event_array, prog_array, queue_stack,
@@ -103,6 +104,18 @@ pub(crate) struct Element {
     pub(crate) value: *mut u8,
 }
 
+/// Elements out of the map that programs may still have in hand.
+pub(crate) trait Limbo {
+    /// Begins to take elements, alone.
+    fn begin(&self) -> Result<Held, MapError>;
+    /// Removes the element with a key, and keeps its memory from being used again; `None` when it is gone.
+    fn detach(&self, key: &[u8]) -> Result<Option<u32>, MapError>;
+    /// Copies the value of a detached element.
+    fn load(&self, reference: u32, value: &mut [u8]);
+    /// Gives the memory of all `count` detached elements back, and lets others take.
+    fn end(&self, count: usize, held: Held);
+}
+
 /// What the front ends in `map.rs` and `dump/` ask of a map type.
 ///
 /// Lengths of keys, values and buffers were checked, and so was the right to write, before a method is called. The
@@ -164,6 +177,11 @@ pub(crate) trait MapOps: Send + Sync {
     /// kernel's do for arrays and tries.
     fn ordered(&self) -> bool {
         false
+    }
+
+    /// Returns the way to take elements exactly, if the type has one.
+    fn limbo(&self) -> Option<&dyn Limbo> {
+        None
     }
 
     /// Finds a value.

@@ -335,3 +335,130 @@ fn walks_are_refused_where_the_map_may_not_be_read_or_written() {
     let map = dir.make(&MapDef::new(MapType::Ringbuf, 0, 0, 4096));
     assert_eq!(errno(map.walk().rows(&mut [0; 64])), Err(524));
 }
+
+/// Adds one to the value of a key as a compiled program does: look up, else store; in place, with a plain load and store in the
+/// slot's own value, atomically in a shared one.
+fn bump(map: &Map, k: &[u8]) {
+    use std::sync::atomic::AtomicU64;
+    let entered = skep_maps::slots::enter();
+    assert!(!entered.is_refused());
+    // SAFETY: keys have eight bytes, values eight that are reached as an atomic or by this thread alone, between enter and exit.
+    unsafe {
+        let mut p = map.prog_lookup(k.as_ptr());
+        if p.is_null() {
+            // Another thread may store first, or a walk take it again at once.
+            map.prog_update(k.as_ptr(), 0u64.to_ne_bytes().as_ptr(), NOEXIST);
+            p = map.prog_lookup(k.as_ptr());
+        }
+        if !p.is_null() {
+            // The longer a program has it in hand, the more a walk that does not wait would lose.
+            std::thread::yield_now();
+            if map.is_per_cpu() {
+                p.cast::<u64>().write_volatile(p.cast::<u64>().read_volatile() + 1);
+            } else {
+                AtomicU64::from_ptr(p.cast()).fetch_add(1, Relaxed);
+            }
+        } else {
+            MISSED.fetch_add(1, Relaxed);
+        }
+    }
+    skep_maps::slots::exit(entered);
+}
+
+static MISSED: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+
+/// Takes everything exactly; the sum of all values.
+fn take_exactly(map: &Map, room: usize) -> u64 {
+    let mut walk = map.walk().taking(Take::Exact);
+    let (mut buf, mut sum) = (vec![0; room * walk.element_size()], 0);
+    loop {
+        let n = walk.rows(&mut buf).expect("takes");
+        if n == 0 {
+            return sum;
+        }
+        sum += walk.elements(&buf, n).flat_map(|(_, v)| support::words(v)).sum::<u64>();
+    }
+}
+
+/// Programs count in place while two walks take the counters away: every count arrives.
+#[test]
+fn counters_taken_exactly_lose_no_increment() {
+    let dir = Dir::new();
+    let each = u64::from(rounds(3_000, 100_000));
+    for t in [MapType::Hash, MapType::PercpuHash, MapType::LruHash] {
+        let map = Arc::new(dir.make(&MapDef::new(t, 8, 8, 64)));
+        let missed = Arc::new(dir.make(&MapDef::new(MapType::Array, 4, 8, 2)));
+        let storm = |map: &Arc<Map>, seed: u64| {
+            let threads: Vec<_> = (0..2)
+                .map(|i| {
+                    let (map, mut random) = (Arc::clone(map), Random(seed + i));
+                    std::thread::spawn(move || (0..each).for_each(|_| bump(&map, &random.below(20).to_ne_bytes())))
+                })
+                .collect();
+            threads.into_iter().for_each(|t| t.join().expect("no panic"));
+            MISSED.load(Relaxed)
+        };
+        let children: Vec<_> = (0..2u32)
+            .map(|c| {
+                forked(|| {
+                    support::table(&dir, 256);
+                    let gone = storm(&map, u64::from(c) * 100);
+                    missed.update(&c.to_ne_bytes(), &gone.to_ne_bytes(), ANY).expect("in range");
+                    0
+                })
+            })
+            .collect();
+        let busy = Arc::new(AtomicBool::new(true));
+        let takers: Vec<_> = [3, 1000]
+            .map(|room| {
+                let (map, busy) = (Arc::clone(&map), Arc::clone(&busy));
+                std::thread::spawn(move || {
+                    let mut sum = 0;
+                    while busy.load(Relaxed) {
+                        sum += take_exactly(&map, room);
+                    }
+                    sum
+                })
+            })
+            .into();
+        children.into_iter().for_each(|c| assert_eq!(c.join(), 0));
+        busy.store(false, Relaxed);
+        let taken: u64 = takers.into_iter().map(|t| t.join().expect("no panic")).sum::<u64>() + take_exactly(&map, 5);
+        let gone: u64 = missed.iter().map(|e| word(&e.expect("walks").1)).sum();
+        assert_eq!(taken + gone, 4 * each, "{t}");
+        // Nothing was lost of the memory either.
+        if t != MapType::LruHash {
+            (0..64).for_each(|i| map.update(&key(&map, i), &value(&map, 1), NOEXIST).expect("room for all"));
+        }
+    }
+}
+
+/// A walk that is killed while it waits leaves elements in nobody's hands: the next one gives their memory back.
+#[test]
+fn a_killed_taker_leaves_no_hole() {
+    let dir = Dir::new();
+    let map = dir.make(&MapDef::new(MapType::Hash, 8, 8, 40));
+    for round in 0..rounds(15, 300) {
+        (0..40).for_each(|i| map.update(&key(&map, i), &value(&map, 1), NOEXIST).unwrap_or_else(|e| panic!("round {round}, {i}: {e}")));
+        let victim = forked(|| {
+            loop {
+                let mut walk = map.walk().taking(Take::Exact);
+                while walk.rows(&mut vec![0; 8 * walk.element_size()]).is_ok_and(|n| n > 0) {}
+            }
+        });
+        while walk(&map, 100).len() == 40 {
+            std::thread::yield_now();
+        }
+        victim.kill();
+        assert_eq!(victim.join(), -9);
+        take_exactly(&map, 7);
+    }
+    assert_eq!(map.next_key(None).map_err(|e| e.errno()), Err(2));
+}
+
+#[test]
+fn what_cannot_be_taken_exactly_is_refused() {
+    let dir = Dir::new();
+    let map = dir.make(&MapDef::new(MapType::Array, 4, 8, 4));
+    assert_eq!(map.walk().taking(Take::Exact).rows(&mut [0; 64]).map_err(|e| e.errno()), Err(524));
+}

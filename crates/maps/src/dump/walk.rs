@@ -2,8 +2,10 @@
 
 use super::cursor::{Cursor, Position};
 use super::out::{Out, row_layout};
-use crate::error::MapError;
+use crate::error::{ENOENT, ENOTSUPP, MapError};
 use crate::map::Map;
+use crate::shm::Access;
+use crate::slots::SlotTable;
 
 /// How elements leave the map when a walk takes them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +60,8 @@ pub struct Walk<'m> {
     take: Option<Take>,
     ended: bool,
     visited: u64,
+    /// What went wrong while values became final, told by the next call.
+    waited: Option<MapError>,
 }
 
 impl Map {
@@ -73,6 +77,7 @@ impl Map {
             take: None,
             ended: false,
             visited: 0,
+            waited: None,
         }
     }
 
@@ -208,6 +213,11 @@ impl<'m> Walk<'m> {
         if self.ended {
             return Ok(0);
         }
+        if self.key_size == 0 && self.take.is_some() && filter.is_some() {
+            // Only what comes next can be taken out of a queue.
+            let map_type = self.map.def().map_type;
+            return Err(MapError::Unsupported { map_type, operation: "way to take some elements and leave others", errno: ENOTSUPP });
+        }
         let before = out.used();
         let done = match (self.take, filter) {
             (None, None) => self.map.ops().fill(&mut self.cursor.at, out).inspect(|_| self.visited += (out.used() - before) as u64),
@@ -261,18 +271,64 @@ impl<'m> Walk<'m> {
         Ok(true)
     }
 
-    fn take_exactly(&mut self, _out: &mut Out<'_>, _filter: Filter<'_>) -> Result<bool, MapError> {
-        Err(MapError::Unsupported {
-            map_type: self.map.def().map_type,
-            operation: "exact way to take elements",
-            errno: crate::error::ENOTSUPP,
-        })
+    /// First out of the map, then wait for whoever may still add to it, then copy.
+    fn take_exactly(&mut self, out: &mut Out<'_>, filter: Filter<'_>) -> Result<bool, MapError> {
+        if let Some(e) = self.waited.take() {
+            return Err(e);
+        }
+        let map = self.map;
+        let none = || MapError::Unsupported { map_type: map.def().map_type, operation: "exact way to take elements", errno: ENOTSUPP };
+        let limbo = map.ops().limbo().ok_or_else(none)?;
+        let held = limbo.begin()?;
+        let (before, mut taken) = (out.used(), Vec::new());
+        let mut detach = || {
+            while !out.is_full() {
+                match self.look(out, filter)? {
+                    Some(Verdict::Keep) => {
+                        let Some((key, _)) = out.next() else { break };
+                        if let Some(r) = limbo.detach(key)? {
+                            taken.push(r);
+                            out.push();
+                        }
+                    }
+                    Some(Verdict::Skip) => {}
+                    Some(Verdict::Stop) | None => return Ok(false),
+                }
+            }
+            Ok(true)
+        };
+        let done = detach();
+        if !taken.is_empty() {
+            // Values are delivered all the same: they are out of the map. That they may not be final is told next.
+            self.waited = wait_for_runs(map).err();
+        }
+        for (i, r) in taken.iter().enumerate() {
+            if let Some((_, value)) = out.element(before + i) {
+                limbo.load(*r, value);
+            }
+        }
+        limbo.end(taken.len(), held);
+        match (&self.waited, done) {
+            // There is a next call, which tells.
+            (Some(_), _) => Ok(true),
+            (None, done) => done,
+        }
     }
 
     /// Stands behind an element, for [`super::form`] and [`super::batch`].
     pub(super) fn at(self, at: Position) -> Self {
         let cursor = Cursor::new(self.map, at);
         Self { cursor, ..self }
+    }
+}
+
+/// Waits for every program run that may have found an element of the map.
+fn wait_for_runs(map: &Map) -> Result<(), MapError> {
+    match SlotTable::of_object(map.file(), Access::ReadOnly) {
+        Ok(slots) => slots.wait_for_runs(),
+        // Without a table no program can have run.
+        Err(e) if e.errno() == ENOENT => Ok(()),
+        Err(e) => Err(e),
     }
 }
 

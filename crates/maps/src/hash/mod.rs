@@ -4,6 +4,7 @@
 //! are used again after a deletion, as in the kernel's preallocated hash. [`plain`] keeps the value inside the element,
 //! [`percpu`] keeps one for each slot. [`lru`] finds what to throw out when a map that may do so is full.
 
+mod limbo;
 mod lru;
 pub(crate) mod percpu;
 pub(crate) mod plain;
@@ -16,8 +17,9 @@ use skep_isa::{MapFlags, MapType};
 use crate::def::MapDef;
 use crate::dump::{Out, Position};
 use crate::error::{E2BIG, EINVAL, ENOTSUPP, MapError};
+use crate::shm::lock::Held;
 use crate::shm::table::{Geometry, TableMemory};
-use crate::types::{Element, MapOps, Parts};
+use crate::types::{Element, Limbo, MapOps, Parts};
 use table::{Table, Values, user_result};
 
 /// Largest key and value together (the kernel: what one allocation can have).
@@ -63,6 +65,27 @@ pub(crate) trait Kind: Send + Sync {
     fn slot(&self) -> u32;
     /// The slot that belongs to a CPU.
     fn slot_of(&self, cpu: u32) -> Option<u32>;
+}
+
+impl<K: Kind> Limbo for Hash<K> {
+    fn begin(&self) -> Result<Held, MapError> {
+        self.table.limbo_begin()
+    }
+
+    fn detach(&self, key: &[u8]) -> Result<Option<u32>, MapError> {
+        self.table.detach(key)
+    }
+
+    fn load(&self, reference: u32, value: &mut [u8]) {
+        self.kind.load(&self.table.memory, reference, value, 0);
+    }
+
+    fn end(&self, mut count: usize, held: Held) {
+        while count > 0 && self.table.settle_first() {
+            count -= 1;
+        }
+        self.table.limbo_end(held);
+    }
 }
 
 #[derive(Debug)]
@@ -130,6 +153,10 @@ impl<K: Kind> MapOps for Hash<K> {
 
     fn seek(&self, key: &[u8]) -> Result<Option<Position>, MapError> {
         self.table.seek(key)
+    }
+
+    fn limbo(&self) -> Option<&dyn Limbo> {
+        Some(self)
     }
 
     unsafe fn prog_lookup(&self, key: *const u8) -> *mut u8 {

@@ -70,10 +70,10 @@ const fn changed(head: u64, first: u32) -> u64 {
 }
 
 /// Where a locked walk found a key.
-struct Place<'a> {
-    found: u32,
-    element: Element<'a>,
-    before: Option<Element<'a>>,
+pub(super) struct Place<'a> {
+    pub(super) found: u32,
+    pub(super) element: Element<'a>,
+    pub(super) before: Option<Element<'a>>,
 }
 
 impl Table {
@@ -169,7 +169,7 @@ impl Table {
     /// # Safety
     /// As [`Table::find`].
     #[inline(always)]
-    unsafe fn walk(&self, head: u64, h: u64, key: *const u8) -> Option<Place<'_>> {
+    pub(super) unsafe fn walk(&self, head: u64, h: u64, key: *const u8) -> Option<Place<'_>> {
         let mut before = None;
         let mut at = reference(head);
         let mut steps = self.memory.geometry.elements;

@@ -125,6 +125,12 @@ pub(crate) const fn owner(word: u64) -> u64 {
     word & OWNER
 }
 
+/// Tells whether a living thread holds the lock, this one included.
+pub(crate) fn held_by_living(lock: &AtomicU64) -> bool {
+    let owner = lock.load(Relaxed) & OWNER;
+    owner != 0 && !tls::dead(owner, true)
+}
+
 /// Lets the lock go.
 #[inline(always)]
 pub(crate) fn release(lock: &AtomicU64, held: Held) {

@@ -46,6 +46,12 @@ pub(crate) fn sleep_ns(ns: u64) {
     unsafe { syscall(35, [ts.as_ptr() as u64, 0, 0, 0, 0, 0]) };
 }
 
+/// Waits until every thread of the system has passed a full memory barrier; `false` when the kernel offers no such thing.
+pub(crate) fn membarrier_global() -> bool {
+    // SAFETY: MEMBARRIER_CMD_GLOBAL (1) has no arguments.
+    unsafe { syscall(324, [1, 0, 0, 0, 0, 0]) == 0 }
+}
+
 /// Waits while the 32-bit word at `word` is `seen`, at most `ns` nanoseconds.
 pub(crate) fn futex_wait(word: &std::sync::atomic::AtomicU32, seen: u32, ns: u64) {
     let ts = [ns / 1_000_000_000, ns % 1_000_000_000];

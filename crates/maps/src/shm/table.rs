@@ -5,6 +5,7 @@
 //! | common | stripes × 64 | buckets × 8 | marks, 1 bit an element | elements × stride | values of slot 0 … (per-CPU) |
 //!
 //! common    0 leaks   8 insertions and 16 hand (LRU)   64 one bit a stripe: nothing to allocate there
+//!           72 lock of who takes exactly   80 first element taken out and not yet given back
 //! stripe    0 lock    8 free          16 spare         24 fresh used    32 bucket last changed + 1
 //! bucket    version (high half), first element (low half)
 //! element   0 hash (high half), next element (low half)   8 sequence   12 stamp (LRU)   16 key   … value (unless per-CPU)
@@ -164,6 +165,16 @@ impl TableMemory {
         if let Some(stamp) = self.stamp(reference) {
             stamp.store(0, Relaxed);
         }
+    }
+
+    /// Returns the lock of whoever takes elements and waits for running programs before they are used again.
+    pub(crate) fn limbo_lock(&self) -> &AtomicU64 {
+        self.word(72)
+    }
+
+    /// Returns the first of the elements that wait.
+    pub(crate) fn limbo(&self) -> &AtomicU64 {
+        self.word(80)
     }
 
     /// Returns the bits that say of each stripe that it has nothing to allocate.

@@ -11,16 +11,17 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 
 use super::{ObjectError, sys};
 
-// Four words: slot, generation of the slot, token, generation of the token.
+// Six words: slot, generation of the slot, token, generation of the token, address of the slot's state, and a state for
+// when there is none.
 global_asm!(
     ".pushsection .tbss.skep_slot,\"awT\",@nobits",
-    ".balign 32",
+    ".balign 64",
     ".globl skep_maps_tls",
     ".hidden skep_maps_tls",
     ".type skep_maps_tls,@object",
-    ".size skep_maps_tls,32",
+    ".size skep_maps_tls,48",
     "skep_maps_tls:",
-    ".zero 32",
+    ".zero 48",
     ".popsection",
 );
 
@@ -31,6 +32,8 @@ pub(crate) enum Word {
     SlotGeneration = 8,
     Token = 16,
     TokenGeneration = 24,
+    State = 32,
+    NoState = 40,
 }
 
 /// Returns the offset of a word from the thread pointer: the same in every thread of the process.
@@ -47,7 +50,7 @@ pub(crate) fn offset(word: Word) -> i64 {
 #[inline(always)]
 pub(crate) fn get(word: Word) -> u64 {
     let v: u64;
-    // SAFETY: `fs:[offset + word]` is inside the 32 bytes reserved above for this thread.
+    // SAFETY: `fs:[offset + word]` is inside the 48 bytes reserved above for this thread.
     unsafe {
         asm!("mov {v}, qword ptr [rip + skep_maps_tls@GOTTPOFF]", "mov {v}, qword ptr fs:[{v} + {w}]",
              v = out(reg) v, w = in(reg) word as u64, options(nostack, readonly, preserves_flags));
@@ -63,6 +66,28 @@ pub(crate) fn set(word: Word, value: u64) {
         asm!("mov {t}, qword ptr [rip + skep_maps_tls@GOTTPOFF]", "mov qword ptr fs:[{t} + {w}], {v}",
              t = out(reg) _, v = in(reg) value, w = in(reg) word as u64, options(nostack, preserves_flags));
     }
+}
+
+/// Adds to the word whose address is in [`Word::State`]. Only this thread changes it; the compiler moves no access to memory
+/// across this.
+///
+/// # Safety
+/// The word holds the address of a word that stays mapped.
+#[inline(always)]
+pub(crate) unsafe fn add_to_state(n: u64) {
+    // SAFETY: the caller's duty.
+    unsafe {
+        asm!("mov {t}, qword ptr [rip + skep_maps_tls@GOTTPOFF]", "mov {t}, qword ptr fs:[{t} + 32]", "add qword ptr [{t}], {n}",
+             t = out(reg) _, n = in(reg) n, options(nostack));
+    }
+}
+
+/// Returns the address of one of this thread's own words.
+pub(crate) fn address(word: Word) -> u64 {
+    let thread: u64;
+    // SAFETY: the first word of a thread's block is its address (x86-64 psABI for thread-local storage).
+    unsafe { asm!("mov {t}, qword ptr fs:[0]", t = lateout(reg) thread, options(nostack, readonly, preserves_flags)) };
+    thread.wrapping_add_signed(offset(word))
 }
 
 static NO_GENERATION: AtomicU64 = AtomicU64::new(0);
