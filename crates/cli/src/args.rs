@@ -108,6 +108,9 @@ pub struct ObjectArgs {
     /// Fit programs (CO-RE) to the types in FILE: BTF, or an ELF file with BTF
     #[arg(long, value_name = "FILE")]
     pub btf: Option<PathBuf>,
+    /// Fit programs (CO-RE) to the types in PROGRAM's debug information (DWARF)
+    #[arg(long, value_name = "PROGRAM", conflicts_with = "btf")]
+    pub btf_from: Option<PathBuf>,
 }
 
 fn assignment(text: &str) -> Result<(String, String), String> {

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use skep::object::{CoreTarget, GlobalError, LinkError, LinkOptions, Object};
+use skep::object::{CoreTarget, DwarfError, GlobalError, LinkError, LinkOptions, Object};
 
 use crate::args::ObjectArgs;
+use crate::entries::hex;
 use crate::failure::{Failure, Result};
 use crate::session;
 
@@ -22,7 +23,7 @@ pub struct Objects {
 impl Objects {
     /// Reads object files. Each `--set` counts for every object that has the variable, and one must.
     ///
-    /// Without `--btf`, programs are fitted to the kernel's types, as libbpf does.
+    /// Without `--btf` and `--btf-from`, programs are fitted to the kernel's types, as libbpf does.
     pub fn read(paths: &[PathBuf], args: &ObjectArgs) -> Result<Self> {
         let mut all = paths.iter().map(|p| session::object(p)).collect::<Result<Vec<_>>>()?;
         for (name, value) in &args.set {
@@ -31,10 +32,11 @@ impl Objects {
         for (object, path) in all.iter_mut().zip(paths) {
             skep::kconfig::fill(object).map_err(|e| Failure::environment(format!("`{}`: {e}", path.display())))?;
         }
-        let target = match &args.btf {
-            Some(path) => Some(types(path)?),
-            None if all.iter().any(Object::needs_core_target) && Path::new(KERNEL).exists() => Some(types(Path::new(KERNEL))?),
-            None => None,
+        let target = match (&args.btf, &args.btf_from) {
+            (Some(path), _) => Some(types(path)?),
+            (None, Some(path)) => Some(debug_types(path)?),
+            (None, None) if all.iter().any(Object::needs_core_target) && Path::new(KERNEL).exists() => Some(types(Path::new(KERNEL))?),
+            (None, None) => None,
         };
         Ok(Self { all, target })
     }
@@ -70,10 +72,45 @@ fn types(path: &Path) -> Result<CoreTarget> {
     })
 }
 
+/// Takes types from a program's debug information, or from the separate file that has it.
+fn debug_types(path: &Path) -> Result<CoreTarget> {
+    let failure = |path: &Path, e: &DwarfError| {
+        let failure = Failure::environment(format!("`{}` gives no types: {e}", path.display()));
+        failure.hint("compile it with `-g`; `--btf-from` also takes the file that was split off (Debian: the package with `-dbgsym`)")
+    };
+    let read = |path: &Path| std::fs::read(path).map_err(|e| Failure::environment(format!("cannot read `{}`: {e}", path.display())));
+    let error = match CoreTarget::from_dwarf(&read(path)?) {
+        Ok(target) => return Ok(target),
+        Err(e) => e,
+    };
+    if let DwarfError::Stripped { file, build_id } = &error
+        && let Some(separate) = separate(path, file.as_deref(), build_id)
+    {
+        return CoreTarget::from_dwarf(&read(&separate)?).map_err(|e| failure(&separate, &e));
+    }
+    Err(failure(path, &error))
+}
+
+/// Finds a program's separate debug file where debuggers look for it.
+fn separate(program: &Path, name: Option<&str>, build_id: &[u8]) -> Option<PathBuf> {
+    const ROOT: &str = "/usr/lib/debug";
+    let mut places = Vec::new();
+    if let Some((first, rest)) = build_id.split_first() {
+        places.push(PathBuf::from(format!("{ROOT}/.build-id/{first:02x}/{}.debug", hex(rest))));
+    }
+    if let (Some(name), Some(dir)) = (name, std::fs::canonicalize(program).ok().as_deref().and_then(Path::parent)) {
+        let inside = dir.strip_prefix("/").unwrap_or(dir);
+        places.extend([dir.join(name), dir.join(".debug").join(name), Path::new(ROOT).join(inside).join(name)]);
+    }
+    places.into_iter().find(|p| p.is_file())
+}
+
 /// Says what to do about a program that cannot be linked.
 pub fn hint(error: &LinkError) -> Option<String> {
     match error {
-        LinkError::CoreTarget { .. } | LinkError::Core { .. } => Some("`--btf FILE` fits programs to other types".to_owned()),
+        LinkError::CoreTarget { .. } | LinkError::Core { .. } => {
+            Some("`--btf-from PROGRAM` fits programs to the types of a program's own build, `--btf FILE` to those in a file".to_owned())
+        }
         LinkError::Extern { kind: "configuration value", symbol, .. } => Some(format!("`--set {symbol}=VALUE` gives it one")),
         _ => None,
     }

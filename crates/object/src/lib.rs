@@ -7,10 +7,14 @@
 //! Nothing here depends on the machine it runs on: the same bytes give the same result everywhere. No file is opened,
 //! no map created, no kernel asked. Whatever the bytes are, the answer is a value or an error: no panic, and memory in
 //! proportion to the file.
+//!
+//! The feature `dwarf` adds [`CoreTarget`]s made of a program's debug information.
 #![forbid(unsafe_code)]
 
 pub mod btf;
 mod core;
+#[cfg(feature = "dwarf")]
+mod dwarf;
 mod elf;
 mod error;
 mod global;
@@ -24,6 +28,8 @@ mod program;
 
 pub use btf::Btf;
 pub use core::{CoreTarget, POISON_CORE};
+#[cfg(feature = "dwarf")]
+pub use dwarf::DwarfError;
 pub use error::{LinkError, ObjectError};
 pub use global::{Global, GlobalError};
 pub use inspect::Relocation;

@@ -1,6 +1,6 @@
 //! Configuration values of this machine's kernel, for objects that ask for them (`extern … __kconfig`).
 //!
-//! They come from where libbpf looks: `/boot/config-RELEASE`, and the kernel's version from `/proc`. Values that are not a
+//! They come from where libbpf looks: `/boot/config-RELEASE` or `/proc/config.gz`, and the kernel's version from `/proc`. Values that are not a
 //! kernel's configuration but begin with `LINUX_` are answered as libbpf answers them.
 
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ impl Kconfig {
     pub fn of_machine() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let release = read("/proc/sys/kernel/osrelease");
-        let config = read(&format!("/boot/config-{}", release.trim()));
+        let config = std::fs::read_to_string(format!("/boot/config-{}", release.trim())).unwrap_or_else(|_| packed());
         Self::parse(release.trim(), read("/proc/sys/kernel/version").trim(), &config)
     }
 
@@ -67,6 +67,23 @@ pub fn fill(object: &mut Object) -> Result<(), ObjectError> {
     }
     let config = Kconfig::of_machine();
     object.set_kconfig(|name| config.get(name))
+}
+
+/// Reads the configuration that is in the kernel itself; empty when it has none.
+#[cfg(feature = "dwarf")]
+fn packed() -> String {
+    use std::io::Read;
+    /// Much more than any configuration.
+    const MOST: u64 = 16 << 20;
+    let mut out = String::new();
+    let file = std::fs::File::open("/proc/config.gz").map(flate2::read::GzDecoder::new);
+    file.and_then(|f| f.take(MOST).read_to_string(&mut out)).ok();
+    out
+}
+
+#[cfg(not(feature = "dwarf"))]
+fn packed() -> String {
+    String::new()
 }
 
 /// Makes `KERNEL_VERSION(a, b, c)` of a release.

@@ -3,6 +3,8 @@
 //! [`Btf::parse`] checks bytes from anywhere; after it every type id that a type refers to exists, but types may still
 //! refer to themselves, so whatever follows references has a depth limit (the kernel's, 32).
 
+#[cfg(feature = "dwarf")]
+mod build;
 mod decode;
 mod encode;
 mod ext;
@@ -11,6 +13,8 @@ mod parse;
 mod text;
 mod value;
 
+#[cfg(feature = "dwarf")]
+pub(crate) use build::{Builder, MAX_VLEN};
 pub(crate) use encode::Bits;
 pub use ext::{BtfExt, CoreRelo, FuncInfo, LineInfo, SectionInfo};
 pub use kind::{

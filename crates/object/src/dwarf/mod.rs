@@ -1,0 +1,144 @@
+//! Types out of the debug information of programs: what the traced program's own build says of its structures.
+//!
+//! [`read`] takes the entries of `.debug_info` apart (DWARF 2 to 5, gcc, clang and rustc), [`merge`] throws together what
+//! every compilation unit says again and makes [`Btf`] of it, against which CO-RE relocations are resolved as against a
+//! kernel's. Layouts are what counts; functions, variables and everything about code are left out.
+//!
+//! * C++: classes and structures by their plain names, and by `space__name` where they are in a namespace or a class. A
+//!   base class is a member without a name, so that its members are found, and a second time one with the class's name.
+//! * Rust: structures and enumerations without fields; variants with fields are left out.
+
+mod merge;
+mod read;
+
+use crate::btf::BtfError;
+use crate::{Btf, CoreTarget};
+use object::{Object as _, ObjectSection as _};
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// Largest section that is taken out of its compressed form.
+const MAX_SECTION: u64 = 4 << 30;
+
+/// Says why a program gives no types.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DwarfError {
+    /// The file is no ELF file, or a damaged one.
+    #[error("no usable ELF file: {what}")]
+    Elf {
+        /// What does not fit.
+        what: String,
+    },
+    /// The file is for machines with other pointers.
+    #[error("only little-endian 64-bit programs can be used, this one is {what}")]
+    Machine {
+        /// What it is instead.
+        what: &'static str,
+    },
+    /// The file was stripped.
+    #[error("no debug information (DWARF){}", elsewhere(file.as_deref()))]
+    Stripped {
+        /// The file that has it, as far as the program says.
+        file: Option<String>,
+        /// The build id, by which debug files are found.
+        build_id: Vec<u8>,
+    },
+    /// The types are in other files.
+    #[error("the types are not in the program but in {what}")]
+    Split {
+        /// Where they are.
+        what: String,
+    },
+    /// The debug information says nothing about types.
+    #[error("debug information without types: it was compiled for line numbers only (`-g1`, `line-tables-only`)")]
+    LinesOnly,
+    /// The debug information is damaged.
+    #[error("damaged debug information: {what}")]
+    Dwarf {
+        /// What does not fit.
+        what: String,
+    },
+    /// There are too many types.
+    #[error("more than {limit} {what}")]
+    TooMany {
+        /// What there is too much of.
+        what: &'static str,
+        /// The limit.
+        limit: usize,
+    },
+    /// The types cannot be made into BTF.
+    #[error(transparent)]
+    Btf(#[from] BtfError),
+}
+
+fn elsewhere(file: Option<&str>) -> String {
+    file.map(|f| format!("; it is in `{f}`")).unwrap_or_default()
+}
+
+impl From<gimli::Error> for DwarfError {
+    fn from(e: gimli::Error) -> Self {
+        Self::Dwarf { what: e.to_string() }
+    }
+}
+
+impl Btf {
+    /// Makes type information out of a program's debug information.
+    ///
+    /// # Errors
+    /// When the file has none, has it elsewhere, or it is damaged.
+    pub fn from_dwarf(elf: &[u8]) -> Result<Self, DwarfError> {
+        let file = object::File::parse(elf).map_err(|e| DwarfError::Elf { what: e.to_string() })?;
+        if !file.is_64() {
+            return Err(DwarfError::Machine { what: "for 32 bits" });
+        }
+        if !file.is_little_endian() {
+            return Err(DwarfError::Machine { what: "big-endian" });
+        }
+        if file.kind() == object::ObjectKind::Relocatable {
+            return Err(DwarfError::Elf { what: "it is not linked yet".to_owned() });
+        }
+        if file.section_by_name(".debug_info").is_none_or(|s| s.size() == 0) {
+            return Err(stripped(&file));
+        }
+        if let Some(section) = file.section_by_name(".gnu_debugaltlink") {
+            let name = section.data().unwrap_or(&[]).split(|b| *b == 0).next().unwrap_or(&[]);
+            return Err(DwarfError::Split { what: format!("`{}`, shared with other programs (dwz)", name.escape_ascii()) });
+        }
+        let load = |id: gimli::SectionId| -> Result<Cow<'_, [u8]>, DwarfError> {
+            let Some(section) = file.section_by_name(id.name()) else { return Ok(Cow::Borrowed(&[])) };
+            let damaged = |e: object::Error| DwarfError::Elf { what: format!("section `{}`: {e}", id.name()) };
+            let data = section.compressed_data().map_err(damaged)?;
+            // A short section may claim to be any size when it is taken out: deflate gives a thousandfold at most.
+            if data.uncompressed_size > MAX_SECTION || data.uncompressed_size / 1100 > data.data.len() as u64 {
+                return Err(DwarfError::Elf { what: format!("section `{}` claims {} bytes", id.name(), data.uncompressed_size) });
+            }
+            data.decompress().map_err(damaged)
+        };
+        let sections = gimli::DwarfSections::load(load)?;
+        let dwarf = sections.borrow(|s| gimli::EndianSlice::new(s, gimli::LittleEndian));
+        let nodes = read::read(&dwarf)?;
+        if nodes.all.is_empty() {
+            return Err(DwarfError::LinesOnly);
+        }
+        merge::merge(&nodes)
+    }
+}
+
+impl CoreTarget {
+    /// Takes the types out of a program's debug information, so that programs follow the structures of this very build.
+    ///
+    /// # Errors
+    /// As [`Btf::from_dwarf`].
+    pub fn from_dwarf(elf: &[u8]) -> Result<Self, DwarfError> {
+        Ok(Self::new(Arc::new(Btf::from_dwarf(elf)?)))
+    }
+}
+
+fn stripped(file: &object::File<'_>) -> DwarfError {
+    let link = file.gnu_debuglink().ok().flatten();
+    DwarfError::Stripped {
+        file: link.map(|(name, _)| String::from_utf8_lossy(name).into_owned()),
+        build_id: file.build_id().ok().flatten().unwrap_or(&[]).to_vec(),
+    }
+}

@@ -1,0 +1,7 @@
+#include "layout.h"
+
+int main(void)
+{
+	common();
+	return outer != 0;
+}
