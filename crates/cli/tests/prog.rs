@@ -253,3 +253,32 @@ fn an_object_is_shown_with_all_that_is_in_it() {
     );
     assert_eq!(skep.run(["prog", "show", "/nosuch.o"]).shell_status(), 2);
 }
+
+#[test]
+fn what_a_program_prints_is_shown() {
+    let skep = Skep::new();
+    let words = file(&skep, "words", &[5u64.to_ne_bytes(), 0xabcdu64.to_ne_bytes()].concat());
+    let args = ["prog", "run", &runs("plain.bpf.o"), "raw_tp_print", "--ctx-in", &words, "--ctx-in", &words];
+    let out = json(&skep.run(args.iter().chain(&["--json"])).stdout);
+    assert_eq!(out["printed"], json!(["5 and abcd", "5 and abcd"]));
+    assert!(text(&skep.run(args).stdout).ends_with("\nprinted  5 and abcd\nprinted  5 and abcd\n"));
+}
+
+#[test]
+fn a_run_that_is_ended_leaves_nothing_behind() {
+    let skep = Skep::new();
+    let p = file(&skep, "p", &packet(200));
+    // Runs for minutes once it runs; what it does then needs no file.
+    let args = ["prog", "run", &runs("xdp.bpf.o"), "xdp_route", "--data-in", &p, "--repeat", "4000000000"];
+    let child = skep.start(args);
+    let scratch = skep.path("skep/scratch");
+    let pid = child.id();
+    let guard = common::Guard(child);
+    // The maps are in use and their files gone when the run begins.
+    let begun = || std::fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|m| m.contains("/maps/") && m.contains("(deleted)"));
+    while !begun() || std::fs::read_dir(&scratch).unwrap().count() > 1 {
+        std::thread::yield_now();
+    }
+    drop(guard);
+    assert!(std::fs::read_dir(&scratch).unwrap().all(|e| e.unwrap().file_name() == "lock"));
+}

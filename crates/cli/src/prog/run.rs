@@ -8,7 +8,7 @@ use serde_json::{Map as Object, Value as Json, json};
 use skep::dir::Scratch;
 use skep::isa::MapType;
 use skep::load::{Loaded, LoadedMap, Loader};
-use skep::test_run::{Engine, Errno, Input, Outcome, Runner};
+use skep::test_run::{Engine, Errno, Input, Outcome, Printed, Runner};
 
 use crate::args::{EngineName, ProgRunArgs};
 use crate::entries::hex;
@@ -39,19 +39,28 @@ pub fn run(args: &ProgRunArgs, printer: Printer) -> Result<u8> {
     };
     let runner = Runner::new(scratch.dir(), &loaded, &name, engine).map_err(|e| Failure { status: FAILED, ..Failure::from(e) })?;
 
+    let printed = Printed::start(scratch.dir()).map_err(|e| session::load_failure(e, &file))?;
+    // All files are open: whatever ends this process now leaves nothing behind.
+    drop(scratch);
+
     let mut ended = Vec::new();
+    let mut lines = Vec::new();
     for (data, ctx) in &inputs {
         ended.push(runner.test_run(&Input { data: data.as_deref(), ctx: ctx.as_deref(), repeat: args.repeat }));
+        lines.extend(printed.take()?);
     }
     if args.format.json {
         let mut out = json!({"runs": ended.iter().map(run_json).collect::<Json>()});
+        if !lines.is_empty() {
+            out["printed"] = json!(lines);
+        }
         if args.maps {
             out["maps"] = Json::Object(maps_json(&loaded)?);
         }
         printer.json(Output::Stdout, &out)?;
     } else {
         let maps = if args.maps { Some(contents(&loaded)?) } else { None };
-        printer.data(Output::Stdout, |out| write(out, &ended, maps.as_deref()))?;
+        printer.data(Output::Stdout, |out| write(out, &ended, &lines, maps.as_deref()))?;
     }
     Ok(if ended.iter().all(Result::is_ok) { 0 } else { FAILED })
 }
@@ -151,7 +160,7 @@ fn maps_json(loaded: &Loaded) -> Result<Object<String, Json>> {
     Ok(maps.iter().map(|c| (c.map.name.clone(), c.elements.iter().map(|e| one(c.map, e)).collect::<Json>())).collect())
 }
 
-fn write(out: &mut dyn Write, ended: &[Result<Outcome, Errno>], maps: Option<&[Contents<'_>]>) -> io::Result<()> {
+fn write(out: &mut dyn Write, ended: &[Result<Outcome, Errno>], lines: &[String], maps: Option<&[Contents<'_>]>) -> io::Result<()> {
     for (n, run) in ended.iter().enumerate() {
         match run {
             Ok(done) => {
@@ -167,6 +176,7 @@ fn write(out: &mut dyn Write, ended: &[Result<Outcome, Errno>], maps: Option<&[C
             Err(errno) => writeln!(out, "run {}  failed: {errno}", n + 1)?,
         }
     }
+    lines.iter().try_for_each(|line| writeln!(out, "printed  {line}"))?;
     for c in maps.unwrap_or_default() {
         writeln!(out, "map {}  {}  {} elements", c.map.name, c.map.map.def().map_type, c.elements.len())?;
         for (key, values) in &c.elements {

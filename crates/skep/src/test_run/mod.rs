@@ -26,8 +26,11 @@
 
 mod interface;
 mod plain;
+mod printed;
 mod skb;
 mod xdp;
+
+pub use printed::Printed;
 
 use std::sync::Arc;
 use std::time::Instant;

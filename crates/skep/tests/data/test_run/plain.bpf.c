@@ -61,3 +61,11 @@ int raw_tp_mix(struct bpf_raw_tracepoint_args *ctx)
 		x = mix(x + i);
 	return x;
 }
+
+/* Says what it was given. */
+SEC("raw_tp/whatever")
+int raw_tp_print(struct bpf_raw_tracepoint_args *ctx)
+{
+	bpf_printk("%d and %llx", (int)ctx->args[0], ctx->args[1]);
+	return 0;
+}
