@@ -184,6 +184,8 @@ pub struct Helper {
     pub sleeps: bool,
     /// Why it cannot be called outside the kernel; `None` when it can.
     pub refused: Option<&'static str>,
+    /// What it does other than in the kernel; empty when nothing.
+    pub differs: &'static str,
 }
 
 impl Helper {
@@ -229,6 +231,11 @@ impl Helper {
         self
     }
 
+    const fn differs(mut self, how: &'static str) -> Self {
+        self.differs = how;
+        self
+    }
+
     const fn refused(mut self, why: &'static str) -> Self {
         self.refused = Some(why);
         self
@@ -242,7 +249,19 @@ const fn row(id: HelperId, name: &'static str, args: &[ArgType], ret: RetType, p
         all[i] = args[i];
         i += 1;
     }
-    Helper { id, name, args: all, ret, progs, gpl_only: false, packet: false, moves_packet: false, sleeps: false, refused: None }
+    Helper {
+        id,
+        name,
+        args: all,
+        ret,
+        progs,
+        gpl_only: false,
+        packet: false,
+        moves_packet: false,
+        sleeps: false,
+        refused: None,
+        differs: "",
+    }
 }
 
 /// Finds the row of a helper number.

@@ -59,15 +59,25 @@ const KPTRS: &str = "there are no pointers to kernel objects";
 const SYNCOOKIES: &str = "it needs the kernel's secret for SYN cookies";
 const TYPED_PACKETS: &str = "there are no packets of the kernel to trace";
 
+const TRACED: &str = "reads the traced program; a kernel address is `-EFAULT`";
+const KERNEL: &str =
+    "reads the traced program, as that is what there is to trace; `-ERANGE` where the kernel would say so, at kernel addresses `-EFAULT`";
+const PRINTS: &str =
+    "the line goes to whoever loaded the program; `%p` and `%pK` print the address itself, `%ps`, `%pS` and `%pB` print `0x…`";
+const FORMAT: &str = "`%p` and `%pK` print the address itself, `%ps`, `%pS` and `%pB` print `0x…`";
+const STAYS: &str = "the answer is given, but no packet leaves by itself";
+const STACKS: &str = "user stacks only (`BPF_F_USER_STACK`), along frame pointers; a kernel stack is `-EFAULT`, build ids are `-EOPNOTSUPP`; empty-handed (`-EFAULT`) where the context has no registers";
+const ROOM: &str = "room for at most 16,064 bytes, as there, and `-ENOMEM` where a packet was made with less";
+
 /// Every helper of the kernel up to number 211, which is all there will be: newer ones are kernel functions.
 pub(super) const HELPERS: &[Helper] = &[
     row(1, "map_lookup_elem", &[ConstMapPtr, MapKey], R::MapValueOrNull, All).packet(),
     row(2, "map_update_elem", &[ConstMapPtr, MapKey, MapValue, Anything], Integer, All).packet(),
     row(3, "map_delete_elem", &[ConstMapPtr, MapKey], Integer, All).packet(),
-    row(4, "probe_read", &[UninitMem, SizeOrZero, Anything], Integer, Tracing).gpl(),
+    row(4, "probe_read", &[UninitMem, SizeOrZero, Anything], Integer, Tracing).gpl().differs(TRACED),
     row(5, "ktime_get_ns", &[], Integer, All),
-    row(6, "trace_printk", &[Mem, Size], Integer, All).gpl(),
-    row(7, "get_prandom_u32", &[], Integer, All),
+    row(6, "trace_printk", &[Mem, Size], Integer, All).gpl().differs(PRINTS),
+    row(7, "get_prandom_u32", &[], Integer, All).differs("a weaker generator"),
     row(8, "get_smp_processor_id", &[], Integer, All),
     row(9, "skb_store_bytes", &[Ctx, Anything, Mem, Size, Anything], Integer, Only(SKB_WRITE)).moves_packet(),
     row(10, "l3_csum_replace", &[Ctx, Anything, Anything, Anything, Anything], Integer, Only(TC_LWT)).moves_packet(),
@@ -83,7 +93,7 @@ pub(super) const HELPERS: &[Helper] = &[
     row(20, "skb_get_tunnel_key", &[Ctx, UninitMem, Size, Anything], Integer, Only(TC_LWT)).refused(ROUTES),
     row(21, "skb_set_tunnel_key", &[Ctx, Mem, Size, Anything], Integer, Only(TC_LWT)).refused(ROUTES),
     row(22, "perf_event_read", &[ConstMapPtr, Anything], Integer, All).gpl().refused(COUNTERS),
-    row(23, "redirect", &[Anything, Anything], Integer, Only(&[P::SchedCls, P::SchedAct, P::Xdp, P::LwtXmit])),
+    row(23, "redirect", &[Anything, Anything], Integer, Only(&[P::SchedCls, P::SchedAct, P::Xdp, P::LwtXmit])).differs(STAYS),
     row(24, "get_route_realm", &[Ctx], Integer, Only(TC_LWT_ALL)).refused(ROUTES),
     row(
         25,
@@ -92,7 +102,8 @@ pub(super) const HELPERS: &[Helper] = &[
         Integer,
         Except(&[P::SkReuseport, P::FlowDissector, P::Netfilter]),
     )
-    .gpl(),
+    .gpl()
+    .differs("a ring for each processor; without room the sample is lost and counted"),
     row(
         26,
         "skb_load_bytes",
@@ -112,7 +123,7 @@ pub(super) const HELPERS: &[Helper] = &[
             P::FlowDissector,
         ]),
     ),
-    row(27, "get_stackid", &[Ctx, ConstMapPtr, Anything], Integer, Tracing).gpl(),
+    row(27, "get_stackid", &[Ctx, ConstMapPtr, Anything], Integer, Tracing).gpl().differs(STACKS),
     row(
         28,
         "csum_diff",
@@ -126,11 +137,14 @@ pub(super) const HELPERS: &[Helper] = &[
     row(31, "skb_change_proto", &[Ctx, Anything, Anything], Integer, Only(TC)).moves_packet().refused(ROUTES),
     row(32, "skb_change_type", &[Ctx, Anything], Integer, Only(TC)),
     row(33, "skb_under_cgroup", &[Ctx, ConstMapPtr, Anything], Integer, Only(TC_LWT_ALL)).refused(CGROUPS),
-    row(34, "get_hash_recalc", &[Ctx], Integer, Only(TC_LWT_ALL)),
-    row(35, "get_current_task", &[], Integer, All).gpl(),
+    row(34, "get_hash_recalc", &[Ctx], Integer, Only(TC_LWT_ALL)).differs("another hash, of addresses, protocol and ports"),
+    row(35, "get_current_task", &[], Integer, All)
+        .gpl()
+        .differs("a number for the thread that is the address of nothing: reading there is `-EFAULT`"),
     row(36, "probe_write_user", &[Anything, Mem, Size], Integer, Tracing).gpl(),
-    row(37, "current_task_under_cgroup", &[ConstMapPtr, Anything], Integer, All),
-    row(38, "skb_change_tail", &[Ctx, Anything, Anything], Integer, Only(SKB_WRITE)).moves_packet(),
+    row(37, "current_task_under_cgroup", &[ConstMapPtr, Anything], Integer, All)
+        .differs("the map holds numbers of groups (inodes of their directories), not descriptors"),
+    row(38, "skb_change_tail", &[Ctx, Anything, Anything], Integer, Only(SKB_WRITE)).moves_packet().differs(ROOM),
     row(
         39,
         "skb_pull_data",
@@ -139,12 +153,12 @@ pub(super) const HELPERS: &[Helper] = &[
         Only(&[P::SchedCls, P::SchedAct, P::LwtIn, P::LwtOut, P::LwtXmit, P::SkSkb, P::LwtSeg6local]),
     )
     .moves_packet(),
-    row(40, "csum_update", &[Ctx, Anything], Integer, Only(TC_LWT)),
+    row(40, "csum_update", &[Ctx, Anything], Integer, Only(TC_LWT)).differs("always `-ENOTSUPP`: no device has summed the packet"),
     row(41, "set_hash_invalid", &[Ctx], Integer, Only(TC_LWT)),
     row(42, "get_numa_node_id", &[], Integer, All),
-    row(43, "skb_change_head", &[Ctx, Anything, Anything], Integer, Only(SKB_WRITE)).moves_packet(),
+    row(43, "skb_change_head", &[Ctx, Anything, Anything], Integer, Only(SKB_WRITE)).moves_packet().differs(ROOM),
     row(44, "xdp_adjust_head", &[Ctx, Anything], Integer, Only(&[P::Xdp])).moves_packet(),
-    row(45, "probe_read_str", &[UninitMem, SizeOrZero, Anything], Integer, Tracing).gpl(),
+    row(45, "probe_read_str", &[UninitMem, SizeOrZero, Anything], Integer, Tracing).gpl().differs(TRACED),
     row(
         46,
         "get_socket_cookie",
@@ -160,17 +174,16 @@ pub(super) const HELPERS: &[Helper] = &[
             P::SkSkb,
             P::CgroupSockAddr,
             P::SkReuseport,
-            P::Tracing,
-            P::Lsm,
-            P::Syscall,
         ]),
     )
     .refused(SOCKETS),
     row(47, "get_socket_uid", &[Ctx], Integer, Only(&[P::SocketFilter, P::SchedCls, P::SchedAct, P::CgroupSkb, P::SkSkb])).refused(SOCKETS),
     row(48, "set_hash", &[Ctx, Anything], Integer, Only(TC)),
     row(49, "setsockopt", &[SockCommon, Anything, Anything, Mem, Size], Integer, Only(SOCKOPT)).refused(SOCKETS),
-    row(50, "skb_adjust_room", &[Ctx, Anything, Anything, Anything], Integer, Only(&[P::SchedCls, P::SchedAct, P::SkSkb])).moves_packet(),
-    row(51, "redirect_map", &[ConstMapPtr, Anything, Anything], Integer, Only(&[P::Xdp])),
+    row(50, "skb_adjust_room", &[Ctx, Anything, Anything, Anything], Integer, Only(&[P::SchedCls, P::SchedAct, P::SkSkb]))
+        .moves_packet()
+        .differs(ROOM),
+    row(51, "redirect_map", &[ConstMapPtr, Anything, Anything], Integer, Only(&[P::Xdp])).differs(STAYS),
     row(52, "sk_redirect_map", &[Ctx, ConstMapPtr, Anything, Anything], Integer, Only(&[P::SkSkb])).refused(SOCKETS),
     row(53, "sock_map_update", &[Ctx, ConstMapPtr, MapKey, Anything], Integer, Only(&[P::SockOps])).packet().refused(SOCKETS),
     row(54, "xdp_adjust_meta", &[Ctx, Anything], Integer, Only(&[P::Xdp])).moves_packet(),
@@ -186,7 +199,7 @@ pub(super) const HELPERS: &[Helper] = &[
     row(64, "bind", &[Ctx, Mem, Size], Integer, Only(&[P::CgroupSockAddr])).refused(SOCKETS),
     row(65, "xdp_adjust_tail", &[Ctx, Anything], Integer, Only(&[P::Xdp])).moves_packet(),
     row(66, "skb_get_xfrm_state", &[Ctx, Anything, UninitMem, Size, Anything], Integer, Only(TC)).refused(ROUTES),
-    row(67, "get_stack", &[Ctx, UninitMem, SizeOrZero, Anything], Integer, Tracing).gpl(),
+    row(67, "get_stack", &[Ctx, UninitMem, SizeOrZero, Anything], Integer, Tracing).gpl().differs(STACKS),
     row(
         68,
         "skb_load_bytes_relative",
@@ -194,7 +207,9 @@ pub(super) const HELPERS: &[Helper] = &[
         Integer,
         Only(&[P::SocketFilter, P::SchedCls, P::SchedAct, P::CgroupSkb, P::SkReuseport]),
     ),
-    row(69, "fib_lookup", &[Ctx, MemWrite, Size, Anything], Integer, Only(TC_XDP)).gpl(),
+    row(69, "fib_lookup", &[Ctx, MemWrite, Size, Anything], Integer, Only(TC_XDP)).gpl().differs(
+        "no route is looked up: `BPF_FIB_LKUP_RET_FWD_DISABLED` where the interface forwards nothing, else `BPF_FIB_LKUP_RET_NOT_FWDED`",
+    ),
     row(70, "sock_hash_update", &[Ctx, ConstMapPtr, MapKey, Anything], Integer, Only(&[P::SockOps])).packet().refused(SOCKETS),
     row(71, "msg_redirect_hash", &[Ctx, ConstMapPtr, MapKey, Anything], Integer, Only(&[P::SkMsg])).refused(SOCKETS),
     row(72, "sk_redirect_hash", &[Ctx, ConstMapPtr, MapKey, Anything], Integer, Only(&[P::SkSkb])).refused(SOCKETS),
@@ -205,7 +220,7 @@ pub(super) const HELPERS: &[Helper] = &[
     row(77, "rc_repeat", &[Ctx], Integer, Only(&[P::LircMode2])).gpl().refused(INFRARED),
     row(78, "rc_keydown", &[Ctx, Anything, Anything, Anything], Integer, Only(&[P::LircMode2])).gpl().refused(INFRARED),
     row(79, "skb_cgroup_id", &[Ctx], Integer, Only(TC_CGROUP)).refused(CGROUPS),
-    row(80, "get_current_cgroup_id", &[], Integer, All),
+    row(80, "get_current_cgroup_id", &[], Integer, All).differs("of the process, read anew once a second; 0 without control groups v2"),
     row(81, "get_local_storage", &[ConstMapPtr, Anything], R::MapValue, Only(LOCAL_STORAGE)).refused(CGROUPS),
     row(82, "sk_select_reuseport", &[Ctx, ConstMapPtr, MapKey, Anything], Integer, Only(&[P::SkReuseport])).refused(SOCKETS),
     row(83, "skb_ancestor_cgroup_id", &[Ctx, Anything], Integer, Only(TC_CGROUP)).refused(CGROUPS),
@@ -225,7 +240,7 @@ pub(super) const HELPERS: &[Helper] = &[
     row(90, "msg_push_data", &[Ctx, Anything, Anything, Anything], Integer, Only(&[P::SkMsg])).moves_packet().refused(SOCKETS),
     row(91, "msg_pop_data", &[Ctx, Anything, Anything, Anything], Integer, Only(&[P::SkMsg])).moves_packet().refused(SOCKETS),
     row(92, "rc_pointer_rel", &[Ctx, Anything, Anything], Integer, Only(&[P::LircMode2])).gpl().refused(INFRARED),
-    row(93, "spin_lock", &[SpinLock], Void, All),
+    row(93, "spin_lock", &[SpinLock], Void, All).differs("taken over from a holder that is gone, or that lets nobody in for a second"),
     row(94, "spin_unlock", &[SpinLock], Void, All),
     row(95, "sk_fullsock", &[SockCommon], SocketOrNull, Only(TC_CGROUP)).refused(SOCKETS),
     row(96, "tcp_sock", &[SockCommon], TcpSockOrNull, Only(&[P::SchedCls, P::SchedAct, P::CgroupSkb, P::SockOps, P::CgroupSockopt]))
@@ -270,13 +285,13 @@ pub(super) const HELPERS: &[Helper] = &[
     row(109, "send_signal", &[Anything], Integer, All).refused(SIGNALS),
     row(110, "tcp_gen_syncookie", &[SockCommon, Mem, Size, Mem, Size], Integer, Only(TC_XDP)).gpl().packet().refused(SOCKETS),
     row(111, "skb_output", &[BtfId("sk_buff"), ConstMapPtr, Anything, Mem, SizeOrZero], Integer, Only(TYPED)).gpl().refused(TYPED_PACKETS),
-    row(112, "probe_read_user", &[UninitMem, SizeOrZero, Anything], Integer, All).gpl(),
-    row(113, "probe_read_kernel", &[UninitMem, SizeOrZero, Anything], Integer, All).gpl(),
-    row(114, "probe_read_user_str", &[UninitMem, SizeOrZero, Anything], Integer, All).gpl(),
-    row(115, "probe_read_kernel_str", &[UninitMem, SizeOrZero, Anything], Integer, All).gpl(),
+    row(112, "probe_read_user", &[UninitMem, SizeOrZero, Anything], Integer, All).gpl().differs(TRACED),
+    row(113, "probe_read_kernel", &[UninitMem, SizeOrZero, Anything], Integer, All).gpl().differs(KERNEL),
+    row(114, "probe_read_user_str", &[UninitMem, SizeOrZero, Anything], Integer, All).gpl().differs(TRACED),
+    row(115, "probe_read_kernel_str", &[UninitMem, SizeOrZero, Anything], Integer, All).gpl().differs(KERNEL),
     row(116, "tcp_send_ack", &[BtfId("tcp_sock"), Anything], Integer, Only(&[P::StructOps])).refused(SOCKETS),
     row(117, "send_signal_thread", &[Anything], Integer, All).refused(SIGNALS),
-    row(118, "jiffies64", &[], Integer, All),
+    row(118, "jiffies64", &[], Integer, All).differs("250 a second, whatever the kernel's `HZ`"),
     row(119, "read_branch_records", &[Ctx, UninitMemOrNull, SizeOrZero, Anything], Integer, Only(&[P::PerfEvent])).gpl().refused(COUNTERS),
     row(120, "get_ns_current_pid_tgid", &[Anything, Anything, UninitMem, Size], Integer, All),
     row(121, "xdp_output", &[BtfId("xdp_buff"), ConstMapPtr, Anything, Mem, SizeOrZero], Integer, Only(TYPED)).gpl().refused(TYPED_PACKETS),
@@ -298,7 +313,7 @@ pub(super) const HELPERS: &[Helper] = &[
         ]),
     )
     .refused(SOCKETS),
-    row(123, "get_current_ancestor_cgroup_id", &[Anything], Integer, All),
+    row(123, "get_current_ancestor_cgroup_id", &[Anything], Integer, All).differs("levels count from what is mounted at `/sys/fs/cgroup`"),
     row(124, "sk_assign", &[Ctx, SockCommon, Anything], Integer, Only(&[P::SchedCls, P::SchedAct, P::SkLookup])).refused(SOCKETS),
     row(125, "ktime_get_boot_ns", &[], Integer, All),
     row(126, "seq_printf", &[BtfId("seq_file"), Mem, Size, MemOrNull, SizeOrZero], Integer, Only(TRAMPOLINE)).gpl().refused(ITERATORS),
@@ -324,7 +339,7 @@ pub(super) const HELPERS: &[Helper] = &[
         .refused(FILES),
     row(146, "inode_storage_delete", &[ConstMapPtr, BtfIdOrNull("inode")], Integer, Only(&[P::Lsm])).refused(FILES),
     row(147, "d_path", &[BtfId("path"), MemWrite, SizeOrZero], Integer, Only(TRAMPOLINE)).refused(FILES),
-    row(148, "copy_from_user", &[UninitMem, SizeOrZero, Anything], Integer, All).sleeps(),
+    row(148, "copy_from_user", &[UninitMem, SizeOrZero, Anything], Integer, All).sleeps().differs(TRACED),
     row(149, "snprintf_btf", &[MemWrite, Size, Mem, Size, Anything], Integer, All).refused(SYMBOLS),
     row(150, "seq_printf_btf", &[BtfId("seq_file"), Mem, SizeOrZero, Anything], Integer, Only(TRAMPOLINE)).gpl().refused(ITERATORS),
     row(151, "skb_cgroup_classid", &[Ctx], Integer, Only(TC)).refused(CGROUPS),
@@ -358,9 +373,11 @@ pub(super) const HELPERS: &[Helper] = &[
     ),
     row(161, "ima_inode_hash", &[BtfId("inode"), UninitMem, Size], Integer, Only(&[P::Lsm])).sleeps().refused(FILES),
     row(162, "sock_from_file", &[BtfId("file")], R::BtfIdOrNull("socket"), Only(TYPED)).refused(SOCKETS),
-    row(163, "check_mtu", &[Ctx, Anything, FixedMemWrite(4), Anything, Anything], Integer, Only(TC_XDP)).gpl(),
+    row(163, "check_mtu", &[Ctx, Anything, FixedMemWrite(4), Anything, Anything], Integer, Only(TC_XDP))
+        .gpl()
+        .differs("hardware headers count as 14 bytes"),
     row(164, "for_each_map_elem", &[ConstMapPtr, Func, StackOrNull, Anything], Integer, All),
-    row(165, "snprintf", &[UninitMemOrNull, SizeOrZero, ConstStr, MemOrNull, SizeOrZero], Integer, All).gpl(),
+    row(165, "snprintf", &[UninitMemOrNull, SizeOrZero, ConstStr, MemOrNull, SizeOrZero], Integer, All).gpl().differs(FORMAT),
     row(166, "sys_bpf", &[Anything, Mem, Size], Integer, Only(&[P::Syscall])).sleeps().refused(SYSCALLS),
     row(167, "btf_find_by_name_kind", &[Mem, Size, Anything, Anything], Integer, Only(&[P::Syscall])).sleeps().refused(SYSCALLS),
     row(168, "sys_close", &[Anything], Integer, Only(&[P::Syscall])).sleeps().refused(SYSCALLS),
@@ -378,7 +395,7 @@ pub(super) const HELPERS: &[Helper] = &[
     ),
     row(175, "task_pt_regs", &[BtfId("task_struct")], R::BtfId("pt_regs"), All).gpl().refused(TASKS),
     row(176, "get_branch_snapshot", &[UninitMem, SizeOrZero], Integer, All).gpl().refused(COUNTERS),
-    row(177, "trace_vprintk", &[Mem, Size, MemOrNull, SizeOrZero], Integer, All).gpl(),
+    row(177, "trace_vprintk", &[Mem, Size, MemOrNull, SizeOrZero], Integer, All).gpl().differs(PRINTS),
     row(178, "skc_to_unix_sock", &[SockCommon], R::BtfIdOrNull("unix_sock"), Except(NOT_CASTING)).refused(SOCKETS),
     row(179, "kallsyms_lookup_name", &[MemWrite, SizeOrZero, Anything, UninitLong], Integer, Only(&[P::Syscall])).refused(SYMBOLS),
     row(180, "find_vma", &[BtfId("task_struct"), Anything, Func, StackOrNull, Anything], Integer, All).refused(TASKS),
@@ -389,7 +406,7 @@ pub(super) const HELPERS: &[Helper] = &[
     row(185, "get_func_arg_cnt", &[Ctx], Integer, Only(TRAMPOLINE)),
     row(186, "get_retval", &[], Integer, Only(RETVAL)).refused(CGROUPS),
     row(187, "set_retval", &[Anything], Integer, Only(RETVAL)).refused(CGROUPS),
-    row(188, "xdp_get_buff_len", &[Ctx], Integer, Only(&[P::Xdp, P::Tracing, P::Lsm, P::Syscall])),
+    row(188, "xdp_get_buff_len", &[Ctx], Integer, Only(&[P::Xdp])),
     row(189, "xdp_load_bytes", &[Ctx, Anything, UninitMem, Size], Integer, Only(&[P::Xdp])),
     row(190, "xdp_store_bytes", &[Ctx, Anything, Mem, Size], Integer, Only(&[P::Xdp])),
     row(191, "copy_from_user_task", &[UninitMem, SizeOrZero, Anything, BtfId("task_struct"), Anything], Integer, All)
@@ -413,7 +430,8 @@ pub(super) const HELPERS: &[Helper] = &[
     row(206, "tcp_raw_check_syncookie_ipv4", &[FixedMem(20), FixedMem(20)], Integer, Only(TC_XDP)).gpl().packet().refused(SYNCOOKIES),
     row(207, "tcp_raw_check_syncookie_ipv6", &[FixedMem(40), FixedMem(20)], Integer, Only(TC_XDP)).gpl().packet().refused(SYNCOOKIES),
     row(208, "ktime_get_tai_ns", &[], Integer, All),
-    row(209, "user_ringbuf_drain", &[ConstMapPtr, Func, StackOrNull, Anything], Integer, All),
+    row(209, "user_ringbuf_drain", &[ConstMapPtr, Func, StackOrNull, Anything], Integer, All)
+        .differs("a sample that is still being filled ends the call"),
     row(210, "cgrp_storage_get", &[ConstMapPtr, BtfIdOrNull("cgroup"), MapValueOrNull, Anything], R::MapValueOrNull, All).refused(CGROUPS),
     row(211, "cgrp_storage_delete", &[ConstMapPtr, BtfIdOrNull("cgroup")], Integer, All).refused(CGROUPS),
 ];

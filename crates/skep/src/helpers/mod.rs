@@ -141,18 +141,18 @@ static TABLE: &[Row] = &[
     #[cfg(feature = "loader")]
     row(43, skb::change_head, SaveVectors),
     #[cfg(feature = "loader")]
-    row(44, xdp::adjust_head, SaveVectors),
+    when(XDP, 44, xdp::adjust_head),
     row(45, probe::read_str, SaveVectors),
     #[cfg(feature = "loader")]
     row(48, skb::set_hash, SaveVectors),
     #[cfg(feature = "loader")]
     row(50, skb::adjust_room, SaveVectors),
     #[cfg(feature = "loader")]
-    row(51, xdp::redirect_map, SaveVectors),
+    when(XDP, 51, xdp::redirect_map),
     #[cfg(feature = "loader")]
-    row(54, xdp::adjust_meta, SaveVectors),
+    when(XDP, 54, xdp::adjust_meta),
     #[cfg(feature = "loader")]
-    row(65, xdp::adjust_tail, SaveVectors),
+    when(XDP, 65, xdp::adjust_tail),
     when(&[P::Tracing], 67, stack::get_of_frame),
     when(&[P::Kprobe], 67, stack::get_of_probe),
     when(&[P::PerfEvent], 67, stack::get_of_registers),
@@ -203,11 +203,11 @@ static TABLE: &[Row] = &[
     row(184, tracing::get_func_ret, Plain),
     row(185, tracing::get_func_arg_cnt, LoadCtx(frame::NR_ARGS)),
     #[cfg(feature = "loader")]
-    row(188, xdp::get_buff_len, SaveVectors),
+    when(XDP, 188, xdp::get_buff_len),
     #[cfg(feature = "loader")]
-    row(189, xdp::load_bytes, SaveVectors),
+    when(XDP, 189, xdp::load_bytes),
     #[cfg(feature = "loader")]
-    row(190, xdp::store_bytes, SaveVectors),
+    when(XDP, 190, xdp::store_bytes),
     #[cfg(feature = "loader")]
     row(192, skb::set_tstamp, SaveVectors),
     row(195, map::lookup_percpu_elem, SaveVectors),
