@@ -135,7 +135,15 @@ fn check(c: &Reg, v: Option<Value>, m: &Machine<'_>, frames: &[Real], sets: &mut
         (Kind::Stack(f), Tag::Memory(o)) if frames.get(f as usize).is_some_and(|f| f.stack == o) => inside(object(o).base + 512),
         (Kind::Value(map), Tag::Memory(o)) if object(o).kind == Thing::Element(of_map(map)) => inside(object(o).base),
         (Kind::Key(_), Tag::Memory(o)) if object(o).kind == Thing::Lent && !object(o).writable => inside(object(o).base),
-        (Kind::Mem(n), Tag::Memory(o)) if object(o).alive && object(o).size() >= n.into() => inside(object(o).base),
+        (Kind::Mem(n), Tag::Memory(o)) if object(o).kind == Thing::Lent => {
+            let fits = object(o).alive && object(o).size() >= n.into();
+            if fits { inside(object(o).base) } else { wrong() }
+        }
+        // Given to a function that knows nothing of where it lies.
+        (Kind::Mem(n), Tag::Memory(o)) if frames.len() < m.frames.len() => {
+            let room = (object(o).base + object(o).size()).wrapping_sub(start.wrapping_sub(c.val.r64.umax));
+            if object(o).alive && room >= n.into() { Ok(()) } else { wrong() }
+        }
         (Kind::Record(n), Tag::Memory(o)) if object(o).alive && object(o).size() == u64::from(n) => inside(object(o).base),
         (Kind::Packet | Kind::PacketMeta, Tag::Memory(o)) => {
             let at = if c.kind == Kind::Packet { m.packet } else { m.meta };

@@ -129,8 +129,9 @@ impl Maker<'_> {
         }
         let arg = self.number();
         self.initialise(1..5);
-        let callee = self.r.pick(&[Callee::Function, Callee::Function, Callee::Lap, Callee::Each(map::HASH), Callee::Each(map::ARRAY)]);
-        let callback = callee != Callee::Function;
+        let each = Callee::Each(self.r.pick(&[map::HASH, map::ARRAY]));
+        let callee = self.r.pick(&[Callee::Function, Callee::Function, Callee::Global, Callee::Global, Callee::Lap, each]);
+        let callback = !matches!(callee, Callee::Function | Callee::Global);
         let pointer = if callback { 3 } else { 2 };
         if arg != 1 {
             self.emit(Insn::mov64_reg(1, arg));
@@ -146,7 +147,7 @@ impl Maker<'_> {
             self.emit(Insn::mov64_imm(4, 0));
         }
         match callee {
-            Callee::Function => {
+            Callee::Function | Callee::Global => {
                 self.emit(Insn::new(op::CALL, 0, op::PSEUDO_CALL, 0, 0));
                 self.lose_packet();
             }
@@ -223,7 +224,7 @@ impl Maker<'_> {
     /// The function and the callbacks, when they are called.
     pub fn functions(&mut self) {
         let calls = std::mem::take(&mut self.calls);
-        for callee in [Callee::Function, Callee::Lap, Callee::Each(map::HASH), Callee::Each(map::ARRAY)] {
+        for callee in [Callee::Function, Callee::Global, Callee::Lap, Callee::Each(map::HASH), Callee::Each(map::ARRAY)] {
             if !calls.iter().any(|(_, c)| *c == callee) {
                 continue;
             }
@@ -234,6 +235,15 @@ impl Maker<'_> {
             let words = match callee {
                 Callee::Function => {
                     (regs[1], regs[2], regs[3]) = (Guess::Number, Guess::Words, Guess::Ctx);
+                    2
+                }
+                Callee::Global => {
+                    self.global = Some(start);
+                    regs[1] = Guess::Number;
+                    if !self.slips() {
+                        self.leave(Insn::new(op::JMP | op::JEQ, 2, 0, 0, 0));
+                    }
+                    self.set(2, Guess::Words);
                     2
                 }
                 Callee::Lap => {
@@ -265,7 +275,7 @@ impl Maker<'_> {
                 self.words();
             }
             self.body(7);
-            if callee != Callee::Function {
+            if !matches!(callee, Callee::Function | Callee::Global) {
                 if self.r.chance(50) {
                     self.emit(Insn::mov64_imm(0, self.r.below(2) as i32));
                 } else {

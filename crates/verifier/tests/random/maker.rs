@@ -28,6 +28,8 @@ pub enum Guess {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Callee {
     Function,
+    /// Verified by its prototype alone.
+    Global,
     /// Called by `bpf_loop`.
     Lap,
     /// Called by `bpf_for_each_map_elem`, for each element of that map.
@@ -99,6 +101,8 @@ pub struct Maker<'a> {
     pub kept: u16,
     /// Calls and addresses of functions, to be filled in.
     pub calls: Vec<(usize, Callee)>,
+    /// First instruction of the global function, when there is one.
+    pub global: Option<usize>,
     /// How deep pieces stand in each other.
     depth: u32,
     /// Chance of ignoring a guess, in percent.
@@ -109,8 +113,20 @@ impl<'a> Maker<'a> {
     pub fn new(r: &'a Random, kind: ProgramType) -> Self {
         let mut known = Known::nothing();
         (known.regs[1], known.regs[10]) = (Guess::Ctx, Guess::Nothing);
-        let sloppy = r.pick(&[0, 1, 3, 6, 12, 25]);
-        Self { r, kind, out: Vec::new(), known, open: Vec::new(), main: true, kept: 1 << 9, calls: Vec::new(), depth: 0, sloppy }
+        let sloppy = r.pick(&[0, 2, 6, 12, 25, 40]);
+        Self {
+            r,
+            kind,
+            out: Vec::new(),
+            known,
+            open: Vec::new(),
+            main: true,
+            kept: 1 << 9,
+            calls: Vec::new(),
+            global: None,
+            depth: 0,
+            sloppy,
+        }
     }
 
     pub fn emit(&mut self, i: Insn) {
@@ -210,7 +226,8 @@ impl<'a> Maker<'a> {
 
     /// A register with a number.
     pub fn number(&mut self) -> u8 {
-        if self.slips() {
+        // Most of these were never written: little is learnt from them.
+        if self.slips() && self.r.chance(10) {
             return self.r.below(10) as u8;
         }
         match self.with(Guess::is_number) {

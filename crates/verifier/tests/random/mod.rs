@@ -7,10 +7,11 @@ mod flow;
 mod maker;
 mod memory;
 mod numbers;
+mod types;
 
 use maker::{Guess, Maker};
 use skep_isa::{AttachType, Insn, MapFlags, MapType, ProgramType};
-use skep_object::{Linked, LinkedMap, MapSpec};
+use skep_object::{Linked, LinkedMap, MapSpec, Subprog};
 use std::cell::Cell;
 
 /// xorshift64*: the seed is all there is to it.
@@ -132,7 +133,13 @@ pub fn program(r: &Random) -> Linked {
     }
     m.emit(Insn::exit());
     m.functions();
+    let global = m.global;
     let mut prog = Linked::from_insns("random", kind, m.out);
+    if let Some(start) = global {
+        let (name, type_id) = ("global".to_owned(), types::FUNCTION);
+        prog.subprogs.push(Subprog { start, name, global: true, type_id });
+        prog.btf = Some(types::btf());
+    }
     prog.attach_type = attach;
     prog.sleepable = kind == ProgramType::Syscall;
     prog.maps = maps(r);
