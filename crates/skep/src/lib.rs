@@ -21,6 +21,7 @@ pub mod load;
 pub mod memory;
 #[allow(dead_code, reason = "packets are made by test runs, which targets do without")]
 mod packet;
+pub mod profile;
 pub mod prog;
 mod record;
 pub mod run;

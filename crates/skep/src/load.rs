@@ -11,7 +11,7 @@ use skep_verifier::Rejection;
 
 use crate::Error;
 use crate::dir::{Dir, Kind};
-use crate::prog::{Program, ProgramFile};
+use crate::prog::{Program, ProgramFile, Source};
 
 /// Tells why an object could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -186,6 +186,7 @@ impl<'a> Loader<'a> {
                 maps: linked.maps.iter().filter_map(|m| maps.get(m.index)).map(|m| m.map.id()).collect(),
                 ctx_read: proof.info().max_ctx_read,
                 insns: crate::convert::convert(&proof),
+                source: Source::of(&linked),
             }
             .store(self.dir)?;
             programs.push(LoadedProgram { file, target: program.target.clone() });

@@ -11,6 +11,7 @@ use crate::wire::{Reader, WireError, Writer};
 
 const KIND: FileKind = FileKind { number: 2, name: "program" };
 const TAG: u32 = 1;
+const TAG_SOURCE: u32 = 2;
 
 /// A verified program as it stands in its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +30,73 @@ pub struct Program {
     pub ctx_read: u32,
     /// The instructions.
     pub insns: Vec<Insn>,
+    /// Names and lines, for profilers.
+    pub source: Source,
+}
+
+/// Where a program's instructions come from; empty when the object did not say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Source {
+    /// First slot and name of each function.
+    pub functions: Vec<(u32, String)>,
+    /// The source files.
+    pub files: Vec<String>,
+    /// First slot, index of the file and number of each line.
+    pub lines: Vec<(u32, u32, u32)>,
+}
+
+impl Source {
+    /// Takes what an object says.
+    #[cfg(feature = "loader")]
+    pub(crate) fn of(linked: &skep_object::Linked) -> Self {
+        let mut source = Self::default();
+        source.functions.extend(linked.subprogs.iter().map(|f| (f.start as u32, f.name.clone())));
+        for line in &linked.lines {
+            let file = source.files.iter().position(|f| *f == line.file).unwrap_or_else(|| {
+                source.files.push(line.file.clone());
+                source.files.len() - 1
+            });
+            source.lines.push((line.insn as u32, file as u32, line.line));
+        }
+        source
+    }
+
+    /// Gives one of the lines a file name; `None` when there is no such file.
+    pub(crate) fn line(&self, &(insn, file, line): &(u32, u32, u32)) -> Option<skep_vm::perf::Line<'_>> {
+        Some(skep_vm::perf::Line { insn: insn as usize, file: self.files.get(file as usize)?, line })
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        w.u32(self.functions.len() as u32);
+        for (at, name) in &self.functions {
+            w.u32(*at).str(name);
+        }
+        w.u32(self.files.len() as u32);
+        for file in &self.files {
+            w.str(file);
+        }
+        w.u32(self.lines.len() as u32);
+        for (insn, file, line) in &self.lines {
+            w.u32(*insn).u32(*file).u32(*line);
+        }
+        w.finish()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(bytes);
+        let mut source = Self::default();
+        for _ in 0..r.count(8, "functions")? {
+            source.functions.push((r.u32("slot")?, r.str("function name")?.to_owned()));
+        }
+        for _ in 0..r.count(4, "files")? {
+            source.files.push(r.str("file name")?.to_owned());
+        }
+        for _ in 0..r.count(12, "lines")? {
+            source.lines.push((r.u32("slot")?, r.u32("file")?, r.u32("line")?));
+        }
+        Ok(source)
+    }
 }
 
 /// A program file held open: the object lives at least as long.
@@ -68,7 +136,7 @@ impl Program {
         let ctx_read = r.u32("context size")?;
         let maps = (0..r.count(4, "map ids")?).map(|_| r.u32("map id")).collect::<Result<_, _>>()?;
         let insns = Insn::decode(r.bytes("instructions")?).ok_or(unknown("whole instructions"))?;
-        Ok(Self { name, section, prog_type, attach_type, maps, ctx_read, insns })
+        Ok(Self { name, section, prog_type, attach_type, maps, ctx_read, insns, source: Source::default() })
     }
 
     /// Writes the program as a new object. Only the loader calls this, with a verified program.
@@ -77,7 +145,7 @@ impl Program {
     /// When no id can be taken or the file cannot be written.
     pub(crate) fn store(self, dir: &Dir) -> Result<ProgramFile, crate::Error> {
         let id = dir.next_id(Kind::Program)?;
-        let file = RecordFile::create(&dir.object(Kind::Program, id), KIND, &[(TAG, self.encode())])?;
+        let file = RecordFile::create(&dir.object(Kind::Program, id), KIND, &[(TAG, self.encode()), (TAG_SOURCE, self.source.encode())])?;
         Ok(ProgramFile { id, program: self, _file: file })
     }
 }
@@ -92,7 +160,10 @@ impl ProgramFile {
         let damaged = |what| file.damaged(WireError { at: 0, what });
         let records = file.read()?;
         let (_, payload) = records.iter().find(|(tag, _)| *tag == TAG).ok_or_else(|| damaged("a program record"))?;
-        let program = Program::decode(payload).map_err(|e| file.damaged(e))?;
+        let mut program = Program::decode(payload).map_err(|e| file.damaged(e))?;
+        if let Some((_, payload)) = records.iter().find(|(tag, _)| *tag == TAG_SOURCE) {
+            program.source = Source::decode(payload).map_err(|e| file.damaged(e))?;
+        }
         Ok(Self { id, program, _file: file })
     }
 }
@@ -111,8 +182,14 @@ mod tests {
             maps: vec![3, 9],
             ctx_read: 48,
             insns: vec![Insn::mov64_imm(0, 0), Insn::exit()],
+            source: Source::default(),
         };
         assert_eq!(Program::decode(&p.encode())?, p);
+        let source =
+            Source { functions: vec![(0, "count".to_owned())], files: vec!["a.bpf.c".to_owned()], lines: vec![(0, 0, 7), (1, 0, 8)] };
+        assert_eq!(Source::decode(&source.encode())?, source);
+        assert_eq!(source.line(&source.lines[1]).map(|l| (l.insn, l.file, l.line)), Some((1, "a.bpf.c", 8)));
+        assert_eq!(source.line(&(0, 9, 1)), None);
         Ok(())
     }
 }

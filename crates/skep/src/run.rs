@@ -53,7 +53,9 @@ pub(crate) fn compile(program: &Program, maps: &[Arc<Map>], calls: Option<&TailC
     let helper = |id| crate::helpers::implementation(program.prog_type, id);
     let env = Env { maps: &refs, helper: &helper };
     // SAFETY: a `Program` holds only instructions the verifier accepted with these maps.
-    unsafe { Code::compile(&program.insns, &env) }
+    let code = unsafe { Code::compile(&program.insns, &env) }?;
+    crate::profile::announce(program, &code);
+    Ok(code)
 }
 
 /// Prepares a program for the interpreter against maps opened in this process.

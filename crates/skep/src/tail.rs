@@ -163,8 +163,12 @@ impl TailCalls {
         let helper = |id| crate::helpers::implementation(self.prog_type, id);
         let env = Env { maps: &refs, helper: &helper };
         let (code, program) = match self.form {
-            // SAFETY: a program file holds only instructions the verifier accepted with these maps, which live as long as `self`.
-            Form::Code => (Some(unsafe { Code::compile(&file.program.insns, &env) }.ok()?), None),
+            Form::Code => {
+                // SAFETY: a program file holds only instructions the verifier accepted with these maps, which live as long as `self`.
+                let code = unsafe { Code::compile(&file.program.insns, &env) }.ok()?;
+                crate::profile::announce(&file.program, &code);
+                (Some(code), None)
+            }
             Form::Interp => (None, Some(interp::Program::new(&file.program.insns, &env).ok()?)),
         };
         let target = Arc::new(tail::Target::new(id, code, program));

@@ -11,8 +11,9 @@ use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 
 const PAGE: usize = 4096;
 /// Distance that a 32-bit displacement is trusted to bridge, with room for the code itself.
@@ -108,6 +109,32 @@ impl Exec {
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `len` bytes were written before sealing; nothing writes them after.
         unsafe { std::slice::from_raw_parts(self.map.base.as_ptr(), self.len) }
+    }
+}
+
+/// One page of a file, mapped as code and never used: how perf learns of a jitdump.
+#[derive(Debug)]
+pub(crate) struct Marker {
+    base: NonNull<u8>,
+}
+
+// SAFETY: nobody reads or writes the page; it is unmapped once.
+unsafe impl Send for Marker {}
+// SAFETY: as above.
+unsafe impl Sync for Marker {}
+
+impl Marker {
+    pub fn new(file: &OwnedFd) -> Result<Self, Errno> {
+        // SAFETY: a new mapping wherever there is room.
+        let base = unsafe { mmap(ptr::null_mut(), PAGE, ProtFlags::READ | ProtFlags::EXEC, MapFlags::PRIVATE, file, 0) }?;
+        Ok(Self { base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)? })
+    }
+}
+
+impl Drop for Marker {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nothing points into it.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), PAGE) };
     }
 }
 

@@ -14,6 +14,7 @@ mod exec;
 pub mod fault;
 pub mod interp;
 mod jit;
+pub mod perf;
 pub mod tail;
 
 pub use check::Malformed;

@@ -68,7 +68,7 @@ pub enum CompileError {
 pub struct Code {
     exec: Exec,
     offsets: Vec<u32>,
-    tail: usize,
+    functions: Vec<(usize, usize)>,
 }
 
 /// What a generator makes of a program.
@@ -76,8 +76,8 @@ struct Made {
     exec: Exec,
     /// Where each slot's code starts.
     offsets: Vec<u32>,
-    /// Where tail calls enter.
-    tail: usize,
+    /// The first slot of each function, and where its code starts. Tail calls enter the first.
+    functions: Vec<(usize, usize)>,
 }
 
 impl Code {
@@ -103,8 +103,8 @@ impl Code {
     /// As [`Code::compile`], and the machine must have the features.
     pub unsafe fn compile_for(insns: &[Insn], env: &Env<'_>, cpu: Cpu) -> Result<Self, CompileError> {
         let flow = Flow::of(insns, env)?;
-        let Made { exec, offsets, tail } = arch::compile(insns, env, &flow, cpu)?;
-        Ok(Self { exec, offsets, tail })
+        let Made { exec, offsets, functions } = arch::compile(insns, env, &flow, cpu)?;
+        Ok(Self { exec, offsets, functions })
     }
 
     /// Returns the program as a function of its context.
@@ -119,7 +119,14 @@ impl Code {
 
     /// Returns where tail calls enter; only for generated code.
     pub(crate) fn tail_entry(&self) -> u64 {
-        self.exec.bytes().as_ptr() as u64 + self.tail as u64
+        self.exec.bytes().as_ptr() as u64 + self.functions.first().map_or(0, |(_, at)| *at as u64)
+    }
+
+    /// Returns where in the machine code the function with this first slot starts; `None` when none does.
+    #[must_use]
+    pub fn function_offset(&self, insn: usize) -> Option<usize> {
+        let n = self.functions.binary_search_by_key(&insn, |(start, _)| *start).ok()?;
+        self.functions.get(n).map(|(_, at)| *at)
     }
 
     /// Returns the machine code.

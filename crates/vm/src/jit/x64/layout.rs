@@ -50,8 +50,8 @@ pub(super) struct Done {
     pub code: Vec<u8>,
     /// Where each slot went.
     pub insns: Vec<u32>,
-    /// Where the first function went.
-    pub main: usize,
+    /// Where each function went.
+    pub functions: Vec<usize>,
 }
 
 impl Draft {
@@ -149,7 +149,7 @@ impl Draft {
         }
         let code = self.assemble(&before, base);
         let insns = self.insns.iter().map(|p| self.offset(*p, &before) as u32).collect();
-        Done { code, insns, main: self.offset(self.place(Label::Func(0)), &before) }
+        Done { code, insns, functions: self.funcs.iter().map(|p| self.offset(*p, &before)).collect() }
     }
 
     /// Returns the bytes all items before each item take, and at the end all of them.

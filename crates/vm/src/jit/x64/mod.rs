@@ -100,7 +100,8 @@ pub(super) fn compile(insns: &[Insn], env: &Env<'_>, flow: &Flow, cpu: Cpu) -> R
     let memory = |errno| CompileError::Memory { errno };
     let draft = exec::Draft::new(size, near).map_err(memory)?;
     let done = g.out.finish(draft.base(), |f| draft.reaches(f));
-    Ok(Made { exec: draft.seal(&done.code).map_err(memory)?, offsets: done.insns, tail: done.main })
+    let functions = flow.funcs.iter().map(|f| f.start).zip(done.functions).collect();
+    Ok(Made { exec: draft.seal(&done.code).map_err(memory)?, offsets: done.insns, functions })
 }
 
 /// Returns the machine register of a BPF register.
