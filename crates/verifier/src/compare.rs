@@ -82,7 +82,7 @@ impl Ids {
 /// Tells whether `old`, stored at `insn`, stands for `cur`.
 pub fn covers(old: &State, cur: &State, insn: usize, cfg: &Cfg, flow: &Flow, how: How) -> bool {
     let mut ids = Ids::default();
-    if old.rcu != cur.rcu || old.preempt != cur.preempt {
+    if old.later != cur.later || old.rcu != cur.rcu || old.preempt != cur.preempt {
         return false;
     }
     let same_lock = match (&old.lock, &cur.lock) {
@@ -97,6 +97,10 @@ pub fn covers(old: &State, cur: &State, insn: usize, cfg: &Cfg, flow: &Flow, how
         return false;
     }
     for (i, (fo, fc)) in old.frames.iter().zip(&cur.frames).enumerate() {
+        // More turns were left in the old state, or as many.
+        if fo.turns > fc.turns || (how == How::Same && fo.turns != fc.turns) {
+            return false;
+        }
         let (held_old, held) = (fo.held.as_deref().unwrap_or_default(), fc.held.as_deref().unwrap_or_default());
         if held_old.len() != held.len() || !held_old.iter().zip(held).all(|(o, c)| ids.same(*o, *c)) {
             return false;
@@ -189,7 +193,14 @@ fn same_object(old: &Reg, cur: &Reg, ids: &mut Ids) -> bool {
 
 /// Makes `cur` forget in what it differs from `old`, the state of the iteration before: a few iterations later there is
 /// nothing left to differ in. What is forgotten in vain shows as a rejection, never as a wrong proof.
-pub fn widen(old: &State, cur: &mut State) {
+///
+/// Numbers that decided something so far are spared if `keep` says so: a few iterations may be all there are.
+pub fn widen(old: &State, cur: &mut State, flow: &Flow, keep: bool) {
+    let widen_number = |o: &Reg, c: &mut Reg| {
+        if !(keep && o.is_scalar() && flow.is_precise(o.node)) {
+            widen_number(o, c);
+        }
+    };
     for (fo, fc) in old.frames.iter().zip(&mut cur.frames) {
         for (o, c) in fo.regs.iter().zip(&mut fc.regs) {
             widen_number(o, c);
@@ -197,7 +208,7 @@ pub fn widen(old: &State, cur: &mut State) {
         for (o, c) in fo.stack.slots().iter().zip(fc.stack.slots_mut()) {
             if o.is_number() && c.is_number() && o.bytes == c.bytes {
                 widen_number(&o.reg, &mut c.reg);
-            } else if c.is_number() && o.bytes != c.bytes {
+            } else if c.is_number() && o.bytes != c.bytes && !keep {
                 c.forget();
             }
             for (ob, cb) in o.bytes.iter().zip(&mut c.bytes) {

@@ -131,6 +131,11 @@ impl Explored {
         self.stored(insn, cur).filter(|cp| cp.branches > 0).last().and_then(|cp| cp.state.as_deref())
     }
 
+    /// How often this path has been at a loop head.
+    pub fn visits(&self, insn: usize, cur: &State) -> usize {
+        self.stored(insn, cur).filter(|cp| cp.branches > 0).count()
+    }
+
     fn stored(&self, insn: usize, cur: &State) -> impl Iterator<Item = &Checkpoint> {
         let list = self.at.get(insn).map_or(&[][..], |l| l);
         list.iter().filter_map(|p| self.points.get(*p as usize)).filter(|cp| cp.state.as_deref().is_some_and(|old| same_place(old, cur)))

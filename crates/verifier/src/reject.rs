@@ -235,6 +235,10 @@ pub enum Reason {
     #[error("At subprogram exit the register R0 is not a scalar value ({found})")]
     GlobalReturn { found: String },
 
+    #[error("At async callback the register R0 has {found} should have been in [0, 0]")]
+    BadLaterReturn { found: String },
+    #[error("sleepable helper {name}#{id} in rcu_read_lock or non-preemptible region")]
+    HelperSleepsInside { name: String, id: HelperId },
     #[error("calling kernel function {name} is not allowed")]
     KfuncNotAllowed { name: &'static str },
     #[error("program must be sleepable to call sleepable kfunc {name}")]

@@ -18,6 +18,8 @@ pub struct Frame {
     pub ret: usize,
     /// For a callback: the references held when it was called.
     pub held: Option<Vec<Id>>,
+    /// Turns taken by the callback of the helper that is being called.
+    pub turns: u32,
 }
 
 impl Frame {
@@ -26,7 +28,7 @@ impl Frame {
     pub fn new(depth: u8, func: usize, ret: usize) -> Self {
         let mut regs = [Reg::UNINIT; op::REGS];
         regs[op::FP as usize] = Reg::of(Kind::Stack(depth));
-        Self { regs, stack: Stack::default(), func, ret, held: None }
+        Self { regs, stack: Stack::default(), func, ret, held: None, turns: 0 }
     }
 }
 
@@ -50,6 +52,8 @@ pub struct State {
     pub loops: u32,
     /// The spin lock held: what it lies in, and which one of those.
     pub lock: Option<(Kind, Id)>,
+    /// This runs by itself, later than the program.
+    pub later: bool,
     /// Read-side sections entered.
     pub rcu: u32,
     /// Times preemption was turned off.

@@ -194,7 +194,7 @@ impl Walk<'_> {
             }
         }
         check_offset(&r, kind)?;
-        if r.kind.is_packet() && op == Op::Sub {
+        if r.kind.is_packet() && op == Op::Sub && settled.is_none() {
             r.range = 0;
         }
         self.state.set(dst, r);

@@ -121,7 +121,8 @@ impl Walk<'_> {
             }
             // Equal to a pointer that is not NULL: not NULL.
             for (p, q) in [(a, b), (b, a)] {
-                if p.nullable && p.off == 0 && never_null(q) {
+                let kernel = |r: &Reg| matches!(r.kind, Kind::Btf(_) | Kind::Local(_));
+                if p.nullable && p.off == 0 && q.kind.is_pointer() && !q.nullable && !kernel(p) && !kernel(q) {
                     let other = self.state.clone();
                     self.settle_not_null(p.id);
                     let equal = std::mem::replace(&mut self.state, other);

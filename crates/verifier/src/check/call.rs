@@ -113,6 +113,9 @@ impl Walk<'_> {
         if h.sleeps && !self.prog.sleepable {
             return Err(Reason::MightSleep);
         }
+        if h.sleeps && (self.state.rcu > 0 || self.state.preempt > 0) {
+            return Err(Reason::HelperSleepsInside { name: full_name(h), id: h.id });
+        }
         Ok(())
     }
 
@@ -168,6 +171,11 @@ impl Walk<'_> {
                     (FULLSOCK | TCP_SOCK | LISTENER, Kind::XdpSock) => true,
                     (_, k) => matches!(k, Kind::SockCommon | Kind::Socket | Kind::TcpSock),
                 };
+                // Storage of sockets is asked for by tracing programs too, which may not know whether there is one.
+                let storage = matches!(h.id, 107 | 108) && matches!(self.prog.prog_type, P::Tracing | P::Lsm);
+                if storage && self.is_sock(&r) && !r.flags.has(Flags::UNTRUSTED) {
+                    return Ok(());
+                }
                 if (!fits && !self.is_trusted_sock(&r)) || r.nullable {
                     return Err(wrong(reg, &r, "sock_common, sock, tcp_sock, xdp_sock, trusted_ptr_"));
                 }
@@ -195,7 +203,7 @@ impl Walk<'_> {
             }
             ArgType::UninitDynptr(kind) => {
                 let kind = match kind {
-                    skep_isa::helper::DynptrKind::Ringbuf => DynptrKind::Ringbuf,
+                    helper::DynptrKind::Ringbuf => DynptrKind::Ringbuf,
                     _ => DynptrKind::Local,
                 };
                 if h.id == DYNPTR_FROM_MEM && !matches!(self.state.reg(1).kind, Kind::Value(_)) {

@@ -157,7 +157,7 @@ impl Walk<'_> {
         let regs = btf.name(id) == "pt_regs";
         match self.prog.prog_type {
             P::Kprobe | P::PerfEvent => regs,
-            P::Tracepoint => word,
+            P::Tracepoint => word || matches!(ty.kind, Type::Struct(_)),
             P::RawTracepoint | P::RawTracepointWritable => word,
             P::Tracing | P::Lsm | P::StructOps => word || matches!(ty.kind, Type::Struct(_)),
             P::Syscall => true,

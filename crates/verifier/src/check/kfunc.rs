@@ -84,6 +84,9 @@ impl Walk<'_> {
             }
             _ => {}
         }
+        if k.name.starts_with("bpf_local_irq") {
+            return Err(Reason::Unsupported { what: "this kernel function" });
+        }
         let mut seen = Seen::default();
         for (n, arg) in k.args.iter().enumerate() {
             self.kfunc_argument(k, n as u8 + 1, *arg, &mut seen)?;
@@ -261,7 +264,18 @@ impl Walk<'_> {
                 seen.map = Some(map);
                 Ok(())
             }
-            KArg::Wq => self.field_place(reg, &r, "bpf_wq"),
+            KArg::Wq => {
+                seen.object = Some(r);
+                self.field_place(reg, &r, "bpf_wq")
+            }
+            KArg::Later => {
+                let Kind::Func(to) = r.kind else { return Err(wrong("func")) };
+                if let Some(Kind::Value(map)) = seen.object.map(|o| o.kind) {
+                    self.call_later(to as usize, map);
+                }
+                seen.object = None;
+                Ok(())
+            }
             _ => Err(Reason::Unsupported { what: "this kind of kernel function argument" }),
         }
     }
@@ -401,6 +415,12 @@ impl Walk<'_> {
             }
             KRet::Cast => {
                 let ty = u32::try_from(seen.constant).unwrap_or(0);
+                if ty == 0 {
+                    // Bytes anywhere.
+                    let mut r = Reg::of(Kind::Mem(i32::MAX as u32));
+                    r.flags = Flags::RDONLY.with(Flags::UNTRUSTED);
+                    return Ok(r);
+                }
                 let known = self.target().is_some_and(|b| matches!(b.get(ty).map(|t| &t.kind), Ok(skep_object::btf::Kind::Struct(_))));
                 if !known {
                     return Err(Reason::Unsupported { what: "a cast to something that is no structure" });

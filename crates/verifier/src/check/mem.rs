@@ -179,6 +179,7 @@ impl Walk<'_> {
                 })
             }
             Kind::Btf(id) => self.load_object(at.reg, &r, id, at.off, at.size, signed),
+            Kind::Map(_) => self.load_map(at.reg, &r, at.off, at.size, signed),
             Kind::Local(ty) => {
                 self.check_local(at.reg, &r, ty, at.off, at.size)?;
                 Ok(Reg::scalar(loaded(at.size, signed)))
@@ -223,7 +224,7 @@ impl Walk<'_> {
                     None => Ok(()),
                 }
             }
-            Kind::Btf(_) => Err(Reason::OnlyRead),
+            Kind::Btf(_) | Kind::Map(_) => Err(Reason::OnlyRead),
             Kind::Local(_) if r.flags.has(Flags::UNTRUSTED) || r.flags.has(Flags::RCU) => Err(Reason::OnlyRead),
             Kind::Local(ty) => self.check_local(at.reg, &r, ty, at.off, at.size),
             Kind::Packet | Kind::PacketMeta if !self.may_write_packet() => Err(Reason::PacketWrite),
@@ -255,6 +256,7 @@ impl Walk<'_> {
                 | Kind::FlowKeys
                 | Kind::Btf(_)
                 | Kind::Local(_)
+                | Kind::Map(_)
         );
         if !memory || r.nullable {
             return Err(Reason::NotMemory { reg: at.reg, kind: r.type_name() });
@@ -298,7 +300,9 @@ impl Walk<'_> {
                 Access::Write => field.writable && whole,
                 Access::Read => field.narrow || whole,
             };
-            if !allowed {
+            // Only programs of device maps know where the packet goes.
+            let devmap = field.name == "egress_ifindex" && self.prog.prog_type == P::Xdp && !self.prog.section.contains("devmap");
+            if !allowed || devmap {
                 return Err(bad);
             }
             if matches!(field.kind, FieldKind::Packet | FieldKind::PacketEnd | FieldKind::PacketMeta) {

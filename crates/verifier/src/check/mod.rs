@@ -3,6 +3,7 @@
 mod alu;
 mod branch;
 mod call;
+mod callback;
 mod dynptr;
 mod global;
 mod graph;
@@ -20,7 +21,7 @@ use crate::reject::Reason;
 use crate::scalar::Scalar;
 use crate::state::State;
 use crate::{Info, Options, Prune};
-use skep_isa::{AttachType as A, Insn, ProgramType as P, helper, op};
+use skep_isa::{AttachType as A, Insn, ProgramType as P, op};
 use skep_object::Linked;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -73,6 +74,9 @@ pub struct Walk<'a> {
     fields: RefCell<HashMap<u32, Rc<[Field]>>>,
     info: Info,
 }
+
+/// Turns of a loop that ends by itself in which numbers that decide something are kept as they are.
+const TURNS: usize = 16;
 
 /// Where a path goes on; `None` at its end.
 type Next = Option<usize>;
@@ -222,8 +226,10 @@ impl<'a> Walk<'a> {
             Found::Loop => return Err(Reason::InfiniteLoop { insn }),
             Found::New { .. } => {}
         }
-        if let Some(last) = self.explored.last_visit(insn, &self.state).filter(|s| s.loops < self.state.loops) {
-            crate::compare::widen(last, &mut self.state);
+        let few = self.few_turns(insn);
+        if let Some(last) = self.explored.last_visit(insn, &self.state).filter(|s| !few && s.loops < self.state.loops) {
+            let keep = self.explored.visits(insn, &self.state) < TURNS;
+            crate::compare::widen(last, &mut self.state, &self.flow, keep);
             if self.widened.len() >= 64 {
                 self.widened.remove(0);
             }
@@ -357,6 +363,9 @@ impl<'a> Walk<'a> {
         }
         self.check_nothing_held("BPF_EXIT instruction in main prog")?;
         let r0 = self.read(0)?;
+        if self.state.later {
+            return self.exit_later(&r0);
+        }
         if self.state.top().func != 0 {
             return if r0.is_scalar() { Ok(None) } else { Err(Reason::GlobalReturn { found: r0.type_name() }) };
         }
@@ -376,63 +385,6 @@ impl<'a> Walk<'a> {
             }
         }
         Ok(None)
-    }
-
-    /// A callback returns to its helper, which may call it again.
-    fn exit_callback(&mut self, call: usize) -> Result<Next, Reason> {
-        let r0 = self.read(0)?;
-        let (min, max) = (0, 1);
-        self.flow.mark(r0.node);
-        if !r0.is_scalar() || r0.val.r64.smin < min || r0.val.r64.smax > max {
-            let found = if r0.is_scalar() { r0.val.to_string() } else { r0.type_name() };
-            return Err(Reason::BadCallbackReturn { found, min, max });
-        }
-        let held = self.state.frames.pop().and_then(|f| f.held).unwrap_or_default();
-        if let Some(r) = self.state.refs.iter().find(|r| !held.contains(&r.id)) {
-            return Err(Reason::Unreleased { id: r.id, insn: r.insn });
-        }
-        if self.state.refs.len() != held.len() {
-            return Err(Reason::ReleasedInCallback);
-        }
-        let depth = self.state.frames.len() as u8;
-        self.state.invalidate(|r| r.kind == Kind::Stack(depth));
-        Ok(Some(call))
-    }
-
-    /// A helper that calls a function of the program any number of times, also never.
-    fn call_back(&mut self, i: Insn, at: usize) -> Result<Next, Reason> {
-        let Kind::Func(to) = self.state.reg(2).kind else {
-            return self.call_helper(i).map(|()| Some(at + 1));
-        };
-        let to = to as usize;
-        // Behind the call, with the state before this iteration.
-        let mut called = self.state.clone();
-        let frames = called.frames.len() + 1;
-        if frames > op::MAX_CALL_FRAMES {
-            return Err(Reason::CallStackTooDeep { frames });
-        }
-        let mut callee = crate::state::Frame::new(called.depth() as u8 + 1, self.cfg.func_of(to), at);
-        callee.held = Some(called.refs.iter().map(|r| r.id).collect());
-        match (helper::by_id(i.imm as u32).map(|h| h.name), called.reg(1).kind) {
-            (Some("loop"), _) => {
-                callee.regs[1] = Reg::UNKNOWN;
-                callee.regs[2] = *called.reg(3);
-            }
-            (Some("for_each_map_elem"), Kind::Map(map)) => {
-                for (reg, kind) in [(1, Kind::Map(map)), (2, Kind::Key(map)), (3, Kind::Value(map))] {
-                    callee.regs[reg] = Reg::of(kind);
-                }
-                callee.regs[4] = *called.reg(3);
-            }
-            // What is wrong with the call itself comes first.
-            _ => return self.call_helper(i).and(Err(Reason::Unsupported { what: "the callback of this helper" })),
-        }
-        called.frames.push(callee);
-        called.loops += 1;
-        self.info.calls.insert((self.cfg.func_of(at), self.cfg.func_of(to)));
-        self.call_helper(i)?;
-        self.fork(called, to);
-        Ok(Some(at + 1))
     }
 
     /// A local call: walks into the function.

@@ -25,12 +25,17 @@ impl Walk<'_> {
         r
     }
 
-    /// Tells whether this is a kernel object that is a socket.
+    /// Tells whether this is a kernel object that is a socket, and alive for certain.
     pub(super) fn is_trusted_sock(&self, r: &Reg) -> bool {
+        self.is_sock(r) && self.is_trusted(r)
+    }
+
+    /// Tells whether this is a kernel object that is a socket.
+    pub(super) fn is_sock(&self, r: &Reg) -> bool {
         let Kind::Btf(id) = r.kind else { return false };
         let Some(btf) = self.target() else { return false };
         let name = btf.name(id);
-        let sock = matches!(
+        matches!(
             name,
             "sock_common"
                 | "sock"
@@ -47,8 +52,7 @@ impl Walk<'_> {
                 | "udp6_sock"
                 | "unix_sock"
                 | "mptcp_sock"
-        );
-        sock && self.is_trusted(r)
+        )
     }
 
     /// Tells whether the object is alive for certain.
@@ -165,6 +169,19 @@ impl Walk<'_> {
             out.id = self.fresh_id();
         }
         self.info.object_loads.insert(self.insn);
+        Ok(out)
+    }
+
+    /// A load from a map itself: the kernel shows its own description of it.
+    pub(super) fn load_map(&mut self, reg: u8, r: &Reg, off: i32, size: u32, signed: bool) -> Result<Reg, Reason> {
+        let id = self.target_struct("bpf_map").filter(|_| !self.opts.offered_only && !r.nullable);
+        let Some(id) = id else { return Err(Reason::NotMemory { reg, kind: r.type_name() }) };
+        let mut object = *r;
+        object.kind = Kind::Btf(id);
+        let mut out = self.load_object(reg, &object, id, off, size, signed)?;
+        if matches!(out.kind, Kind::Btf(_)) {
+            out.flags = Flags::UNTRUSTED;
+        }
         Ok(out)
     }
 

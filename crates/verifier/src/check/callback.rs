@@ -1,0 +1,134 @@
+//! Functions of the program that helpers call: any number of times, also never, or later.
+
+use super::{Next, Walk};
+use crate::reg::{Flags, Kind, Reg};
+use crate::reject::Reason;
+use crate::stack::DynptrKind;
+use crate::state::{Frame, State};
+use skep_isa::{ArgType, HelperId, Insn, helper, op};
+
+const FOR_EACH: HelperId = 164;
+const TIMER_SET_CALLBACK: HelperId = 170;
+const FIND_VMA: HelperId = 180;
+const LOOP: HelperId = 181;
+const USER_RINGBUF_DRAIN: HelperId = 209;
+
+/// Turns of a `bpf_loop` that are walked one by one: what the next one finds need not be forgotten.
+const FEW: u64 = 4;
+
+impl Walk<'_> {
+    /// A callback returns to its helper, which may call it again.
+    pub(super) fn exit_callback(&mut self, call: usize) -> Result<Next, Reason> {
+        let r0 = self.read(0)?;
+        let (min, max) = (0, 1);
+        self.flow.mark(r0.node);
+        if !r0.is_scalar() || r0.val.r64.smin < min || r0.val.r64.smax > max {
+            let found = if r0.is_scalar() { r0.val.to_string() } else { r0.type_name() };
+            return Err(Reason::BadCallbackReturn { found, min, max });
+        }
+        let held = self.state.frames.pop().and_then(|f| f.held).unwrap_or_default();
+        if let Some(r) = self.state.refs.iter().find(|r| !held.contains(&r.id)) {
+            return Err(Reason::Unreleased { id: r.id, insn: r.insn });
+        }
+        if self.state.refs.len() != held.len() {
+            return Err(Reason::ReleasedInCallback);
+        }
+        let depth = self.state.frames.len() as u8;
+        self.state.invalidate(|r| r.kind == Kind::Stack(depth));
+        let caller = self.state.top_mut();
+        caller.turns = caller.turns.saturating_add(1);
+        Ok(Some(call))
+    }
+
+    /// The end of a function that a timer or work queue calls.
+    pub(super) fn exit_later(&mut self, r0: &Reg) -> Result<Next, Reason> {
+        self.flow.mark(r0.node);
+        if r0.as_const() == Some(0) {
+            return Ok(None);
+        }
+        let found = if r0.is_scalar() { r0.val.to_string() } else { r0.type_name() };
+        Err(Reason::BadLaterReturn { found })
+    }
+
+    /// Tells whether a `bpf_loop` takes so few turns that each is walked as it is.
+    pub(super) fn few_turns(&self, insn: usize) -> bool {
+        let is_loop = self.prog.insns.get(insn).is_some_and(|i| i.is_helper_call() && i.imm as u32 == LOOP);
+        is_loop && self.state.reg(1).is_scalar() && self.state.reg(1).val.r64.umax <= FEW
+    }
+
+    /// A helper that calls a function of the program.
+    pub(super) fn call_back(&mut self, i: Insn, at: usize) -> Result<Next, Reason> {
+        let id = i.imm as u32;
+        let arg = helper::by_id(id).and_then(|h| h.args.iter().position(|a| *a == ArgType::Func)).map_or(2, |n| n as u8 + 1);
+        let Kind::Func(to) = self.state.reg(arg).kind else {
+            return self.call_helper(i).map(|()| Some(at + 1));
+        };
+        let to = to as usize;
+        let frames = self.state.frames.len() + 1;
+        if frames > op::MAX_CALL_FRAMES {
+            return Err(Reason::CallStackTooDeep { frames });
+        }
+        // Behind the call, with the state before this turn.
+        let mut called = self.state.clone();
+        let func = self.cfg.func_of(to);
+        let mut callee = Frame::new(called.depth() as u8 + 1, func, at);
+        callee.held = Some(called.refs.iter().map(|r| r.id).collect());
+        let first = *called.reg(1);
+        match (id, first.kind) {
+            (LOOP, _) => {
+                callee.regs[1] = Reg::UNKNOWN;
+                callee.regs[2] = *called.reg(3);
+                // The number of turns decides whether there is another.
+                self.flow.mark(first.node);
+            }
+            (FOR_EACH, Kind::Map(map)) => {
+                Self::show_element(&mut callee, map);
+                callee.regs[4] = *called.reg(3);
+            }
+            (FIND_VMA, _) => {
+                callee.regs[1] = first;
+                callee.regs[2] = self.kernel_pointer("vm_area_struct", Flags::NONE);
+                callee.regs[3] = *called.reg(4);
+            }
+            (USER_RINGBUF_DRAIN, _) => {
+                callee.regs[1] = Reg::of(Kind::Dynptr(DynptrKind::Local));
+                callee.regs[2] = *called.reg(3);
+            }
+            (TIMER_SET_CALLBACK, Kind::Value(map)) => {
+                self.call_helper(i)?;
+                self.call_later(to, map);
+                return Ok(Some(at + 1));
+            }
+            // What is wrong with the call itself comes first.
+            _ => return self.call_helper(i).and(Err(Reason::Unsupported { what: "the callback of this helper" })),
+        }
+        let turns = called.top().turns;
+        called.frames.push(callee);
+        called.loops += 1;
+        self.info.calls.insert((self.cfg.func_of(at), func));
+        self.call_helper(i)?;
+        self.state.top_mut().turns = 0;
+        if id != LOOP || u64::from(turns) < first.val.r64.umax {
+            self.fork(called, to);
+        }
+        Ok(Some(at + 1))
+    }
+
+    /// What a function sees of an element of a map.
+    fn show_element(callee: &mut Frame, map: u32) {
+        for (reg, kind) in [(1, Kind::Map(map)), (2, Kind::Key(map)), (3, Kind::Value(map))] {
+            callee.regs[reg] = Reg::of(kind);
+        }
+    }
+
+    /// A function that runs later, by itself: with nothing held, and an element of the map that its timer lies in.
+    pub(super) fn call_later(&mut self, to: usize, map: u32) {
+        let mut state = State::entry();
+        state.later = true;
+        let top = state.top_mut();
+        top.func = self.cfg.func_of(to);
+        top.regs[1] = Reg::UNINIT;
+        Self::show_element(top, map);
+        self.fork(state, to);
+    }
+}
