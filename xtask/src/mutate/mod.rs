@@ -20,7 +20,7 @@ use crate::{files_below, relative, root};
 const LEFT_OUT: &[&str] = &["lib.rs", "log.rs", "reject.rs"];
 
 /// Test programs in the order they are asked, quick ones first.
-const TESTS: &[&str] = &["skep_verifier", "cases", "objects", "scalars", "garbage", "soundness"];
+const TESTS: &[&str] = &["skep_verifier", "cases", "forms", "objects", "scalars", "garbage", "soundness"];
 
 /// A mutant that takes longer has lost its way.
 const PATIENCE: Duration = Duration::from_secs(90);
