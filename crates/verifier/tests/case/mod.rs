@@ -69,7 +69,7 @@ fn parse(name: &str, text: &str) -> Case {
     let refuse = match first.split_once(' ') {
         None if first == "accept" => None,
         Some(("reject", rest)) => {
-            let (at, message) = rest.split_once(' ').unwrap_or_else(|| panic!("{name}: {rest}"));
+            let (at, message) = rest.split_once(' ').unwrap_or((rest, ""));
             let at = (at != "*").then(|| at.parse().unwrap_or_else(|_| panic!("{name}: {at}")));
             Some((at, message.to_owned()))
         }
