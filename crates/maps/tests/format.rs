@@ -92,8 +92,11 @@ fn value(map: &Map, i: u8) -> Vec<u8> {
     v
 }
 
-/// What a user can see of a map, and of the samples in it.
-fn shown(map: &Map) -> (Vec<(Vec<u8>, Vec<u8>)>, Vec<Option<Vec<u8>>>) {
+/// All elements, and what lookups of a few keys give.
+type Shown = (Vec<(Vec<u8>, Vec<u8>)>, Vec<Option<Vec<u8>>>);
+
+/// What a user can see of a map.
+fn shown(map: &Map) -> Shown {
     let mut elements: Vec<_> = map.iter().filter_map(Result::ok).map(|(k, v)| (k, v[..v.len().min(16)].to_vec())).collect();
     // The order in a hash is its seed's.
     elements.sort();

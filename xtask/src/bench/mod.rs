@@ -3,6 +3,7 @@
 mod attach;
 mod dump;
 mod jit;
+mod maps;
 mod micro;
 mod row;
 mod sample;
@@ -26,6 +27,7 @@ pub struct Bench {
 pub const BENCHES: &[Bench] = &[
     Bench { name: "dump", what: "reading whole maps; rivals the kernel's commands and bpftool (root)", run: dump::run },
     Bench { name: "jit", what: "compiled programs, lookups, calls, compiling; rivals gcc -O2, the kernel, rbpf", run: jit::run },
+    Bench { name: "maps", what: "every operation of the map types; the rival is the kernel (root)", run: maps::run },
     Bench { name: "trace", what: "what tracing adds to a call, to attaching, to SQLite; rivals uftrace and uprobes", run: trace::run },
     Bench { name: "verify", what: "verifying objects and large programs; the rival is Linux, loading them (root)", run: verify::run },
 ];

@@ -12,8 +12,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::table::{Table, reference};
-use crate::shm::lock;
 use crate::shm::table::Stripe;
+use crate::shm::{lock, tls};
 
 /// Elements compared at once: 64 in small maps, 16 in those where each is a cache miss.
 const WINDOW: u64 = 64;
@@ -47,10 +47,14 @@ impl Table {
         (self.memory.clock().fetch_add(2, Relaxed).wrapping_add(2) as u32).max(1)
     }
 
-    /// Takes an old element out of the map. The lock of `own` is held, and no pool has an element.
+    /// Takes an old element out of the map; `None` when what a dead thread left must be swept first, or all victims are busy. The
+    /// lock of `own` is held, and no pool has an element.
     #[cold]
     #[inline(never)]
     pub(super) fn evict(&self, own: &Stripe<'_>) -> Option<u32> {
+        if self.somebody_died() {
+            return None;
+        }
         let mut busy = 0u64;
         let mut tries = 0u32;
         while tries < TRIES {
@@ -62,6 +66,26 @@ impl Table {
             tries = tries.wrapping_add(1);
         }
         None
+    }
+
+    /// Looks once in a turn of the hand for stripes whose holder is dead, and may have had an element in hand.
+    fn somebody_died(&self) -> bool {
+        let g = &self.memory.geometry;
+        let hand = self.memory.hand().load(Relaxed);
+        if hand % g.elements >= WINDOW {
+            return false;
+        }
+        let mut i = 0u64;
+        while i < g.stripes {
+            let holder = lock::owner(self.memory.stripe(i).lock.load(Relaxed));
+            if holder != 0 && holder != tls::token() && tls::dead(holder, false) {
+                // The sweep takes the lock over.
+                self.memory.leaks().fetch_add(1, Relaxed);
+                return true;
+            }
+            i = i.wrapping_add(1);
+        }
+        false
     }
 
     /// Finds an old element, but none whose low bits are marked in `busy`; 0 when there is none.

@@ -1,0 +1,128 @@
+//! The same loop as a BPF program in the kernel.
+
+use skep_isa::text;
+use skep_testkit::kernel::{Load, Map, MapSpec, Program, TestRun, with_maps};
+
+use crate::{Case, Op, Part, Result, Side};
+
+/// Keys a run of the program goes through: the kernel's verifier walks the loop.
+const ROUNDS: u32 = 256;
+
+/// A map with its keys, in maps of the kernel.
+pub struct Kernel {
+    map: Map,
+    keys: Map,
+    others: Map,
+    stride: usize,
+    count: u32,
+    value: u32,
+}
+
+fn array(value_size: usize, value: &[u8]) -> Result<Map> {
+    let map = Map::create(MapSpec { map_type: 2, key_size: 4, value_size: value_size as u32, max_entries: 1, flags: 0 })?;
+    map.update(&[0; 4], value, 0)?;
+    Ok(map)
+}
+
+impl Kernel {
+    /// Makes the case's map.
+    pub fn new(case: &Case) -> Result<Self> {
+        let map = Map::create(MapSpec {
+            map_type: case.map_type as u32,
+            key_size: case.key,
+            value_size: case.value,
+            max_entries: case.entries(),
+            flags: case.flags(),
+        })?;
+        let (keys, others) = (case.all_keys(false), case.all_keys(true));
+        Ok(Self {
+            map,
+            keys: array(keys.len(), &keys)?,
+            others: array(others.len(), &others)?,
+            stride: case.stride(),
+            count: case.keys,
+            value: case.value,
+        })
+    }
+
+    /// The program: `ROUNDS` keys from the place in the map of the thread's own on, and how often the result was as wanted.
+    fn program(&self, op: Op, state: &Map) -> Result<Program> {
+        let (call, prepare, good) = match op {
+            Op::Lookup(true) => (1, "", "jeq %r0, 0, skip"),
+            Op::Lookup(false) => (1, "", "jne %r0, 0, skip"),
+            Op::Overwrite | Op::Insert => (2, "mov %r3, %r10\nadd %r3, -128\nmov %r4, 0", "jne %r0, 0, skip"),
+            Op::Delete => (3, "", "jne %r0, 0, skip"),
+            Op::Push => (87, "mov %r3, 0", "jne %r0, 0, skip"),
+            Op::Pop => (88, "mov %r2, %r10\nadd %r2, -128", "jne %r0, 0, skip"),
+            Op::Peek => (89, "", "jne %r0, 0, skip"),
+        };
+        let zero: String = (0..self.value.next_multiple_of(8) / 8).map(|i| format!("stdw [%r10-{}], 1\n", 128 - 8 * i)).collect();
+        let (shift, mask) = (self.stride.trailing_zeros(), self.count - 1);
+        let source = format!(
+            "stw [%r10-4], 0
+             {zero}
+             mov %r2, %r10
+             add %r2, -4
+             lddw %r1, map 1
+             call 1
+             jeq %r0, 0, out
+             mov %r6, %r0
+             mov %r2, %r10
+             add %r2, -4
+             lddw %r1, map 2
+             call 1
+             jeq %r0, 0, out
+             mov %r7, %r0
+             ldxdw %r8, [%r7]
+             mov %r9, 0
+             next:
+             mov %r2, %r8
+             and %r2, {mask}
+             lsh %r2, {shift}
+             add %r2, %r6
+             {prepare}
+             lddw %r1, map 0
+             call {call}
+             {good}
+             ldxdw %r1, [%r7+8]
+             add %r1, 1
+             stxdw [%r7+8], %r1
+             skip:
+             add %r8, 1
+             add %r9, 1
+             jlt %r9, {ROUNDS}, next
+             stxdw [%r7], %r8
+             out:
+             mov %r0, 0
+             exit"
+        );
+        let insns = text::assemble(&source)?;
+        let bytes: Vec<u8> = insns.iter().flat_map(|i| i.to_bytes()).collect();
+        let keys = if op == Op::Lookup(false) { &self.others } else { &self.keys };
+        let bytes = with_maps(&bytes, &[&self.map, keys, state]);
+        Ok(Program::load(&Load { log: true, ..Load::new(1, &bytes) })?)
+    }
+}
+
+/// What the kernel says a full map takes.
+pub fn memory(case: &Case) -> Result<u64> {
+    let side = Kernel::new(case)?;
+    side.part(Op::Insert, 0, 1)?()?;
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", side.map.fd()))?;
+    let line = text.lines().find_map(|l| l.strip_prefix("memlock:")).ok_or("no line `memlock`")?;
+    Ok(line.trim().parse()?)
+}
+
+impl Side for Kernel {
+    fn part(&self, op: Op, part: u32, threads: u32) -> Result<Part<'_>> {
+        let mine = self.count / threads;
+        let state = array(16, &[u64::from(mine * part).to_ne_bytes(), [0; 8]].concat())?;
+        let program = self.program(op, &state)?;
+        Ok(Box::new(move || {
+            let run = TestRun { data_in: &[0; 64], repeat: mine / ROUNDS, ..TestRun::default() };
+            let after = program.test_run(&run).and_then(|_| state.lookup(&[0; 4])).map_err(|e| e.to_string())?;
+            let count = after[8..].iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b));
+            if count == u64::from(mine) { Ok(()) } else { Err(format!("{op:?}: only {count} of {mine} did what they should")) }
+        }))
+    }
+}

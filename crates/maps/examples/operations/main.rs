@@ -1,0 +1,241 @@
+//! One contestant of `cargo xtask bench maps`: one operation on one map type, by us or by the kernel, and what it takes.
+//!
+//! ```text
+//! operations SIDE CASE THREADS      skep or kernel; the cases are those of `CASES`
+//! operations memory SIDE CASE       bytes that a full map of the case takes
+//! operations list                   the cases
+//! ```
+//!
+//! Output: `measured NANOSECONDS` an operation, of the fastest of several passes over all keys. The kernel runs a BPF program that
+//! loops over the keys, by `BPF_PROG_TEST_RUN`; we run the same loop compiled by rustc, with the function that the helper calls.
+//! Both read keys from an array, in the same random order, so the figures have picking the key in them (about a nanosecond). With
+//! two threads, each has half of the keys.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "the result")]
+
+mod kernel;
+mod ours;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use skep_isa::MapType;
+use skep_isa::map::MapFlags;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// What is done with each key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Op {
+    /// Looks keys up that are there, or, with `false`, are not.
+    Lookup(bool),
+    /// Stores values under keys that are there.
+    Overwrite,
+    /// Puts new keys in.
+    Insert,
+    /// Takes keys out.
+    Delete,
+    Push,
+    Pop,
+    Peek,
+}
+
+/// One case.
+struct Case {
+    name: &'static str,
+    map_type: MapType,
+    key: u32,
+    value: u32,
+    /// Keys, a power of two.
+    keys: u32,
+    op: Op,
+}
+
+const fn case(name: &'static str, map_type: MapType, key: u32, value: u32, keys: u32, op: Op) -> Case {
+    Case { name, map_type, key, value, keys, op }
+}
+
+const K: u32 = 1 << 14;
+const M: u32 = 1 << 18;
+use MapType as T;
+use Op::{Delete, Insert, Lookup, Overwrite, Peek, Pop, Push};
+
+#[rustfmt::skip]
+const CASES: &[Case] = &[
+    case("array lookup", T::Array, 4, 8, K, Lookup(true)),
+    case("percpu_array lookup", T::PercpuArray, 4, 8, K, Lookup(true)),
+    case("array update", T::Array, 4, 8, K, Overwrite),
+    case("hash lookup hit, 8-byte keys, 16K", T::Hash, 8, 8, K, Lookup(true)),
+    case("hash lookup miss, 8-byte keys, 16K", T::Hash, 8, 8, K, Lookup(false)),
+    case("hash overwrite, 8-byte keys, 16K", T::Hash, 8, 8, K, Overwrite),
+    case("hash insert, 8-byte keys, 16K", T::Hash, 8, 8, K, Insert),
+    case("hash delete, 8-byte keys, 16K", T::Hash, 8, 8, K, Delete),
+    case("hash lookup hit, 8-byte keys, 256K", T::Hash, 8, 8, M, Lookup(true)),
+    case("hash lookup miss, 8-byte keys, 256K", T::Hash, 8, 8, M, Lookup(false)),
+    case("hash overwrite, 8-byte keys, 256K", T::Hash, 8, 8, M, Overwrite),
+    case("hash insert, 8-byte keys, 256K", T::Hash, 8, 8, M, Insert),
+    case("hash delete, 8-byte keys, 256K", T::Hash, 8, 8, M, Delete),
+    case("hash lookup hit, 64-byte names, 16K", T::Hash, 64, 8, K, Lookup(true)),
+    case("hash lookup miss, 64-byte names, 16K", T::Hash, 64, 8, K, Lookup(false)),
+    case("hash overwrite, 64-byte names, 16K", T::Hash, 64, 8, K, Overwrite),
+    case("hash insert, 64-byte names, 16K", T::Hash, 64, 8, K, Insert),
+    case("hash delete, 64-byte names, 16K", T::Hash, 64, 8, K, Delete),
+    case("hash overwrite, 64-byte values, 16K", T::Hash, 8, 64, K, Overwrite),
+    case("percpu_hash lookup hit, 16K", T::PercpuHash, 8, 8, K, Lookup(true)),
+    case("percpu_hash overwrite, 16K", T::PercpuHash, 8, 8, K, Overwrite),
+    case("percpu_hash insert, 16K", T::PercpuHash, 8, 8, K, Insert),
+    case("lru_hash lookup hit, 16K", T::LruHash, 8, 8, K, Lookup(true)),
+    case("lru_hash overwrite, 16K", T::LruHash, 8, 8, K, Overwrite),
+    case("lru_hash insert into the full map, 16K", T::LruHash, 8, 8, K, Insert),
+    case("lpm_trie lookup, 16K IPv4 prefixes", T::LpmTrie, 8, 8, K, Lookup(true)),
+    case("lpm_trie overwrite, 16K IPv4 prefixes", T::LpmTrie, 8, 8, K, Overwrite),
+    case("lpm_trie insert, 16K IPv4 prefixes", T::LpmTrie, 8, 8, K, Insert),
+    case("lpm_trie delete, 16K IPv4 prefixes", T::LpmTrie, 8, 8, K, Delete),
+    case("queue push", T::Queue, 0, 8, K, Push),
+    case("queue pop", T::Queue, 0, 8, K, Pop),
+    case("stack push", T::Stack, 0, 8, K, Push),
+    case("stack pop", T::Stack, 0, 8, K, Pop),
+    case("bloom_filter push", T::BloomFilter, 0, 8, K, Push),
+    case("bloom_filter peek", T::BloomFilter, 0, 8, K, Peek),
+];
+
+impl Case {
+    /// Bytes from one key to the next.
+    fn stride(&self) -> usize {
+        (self.key as usize).next_power_of_two().max(8)
+    }
+
+    /// Room in the map: an LRU map is full from the beginning.
+    fn entries(&self) -> u32 {
+        match (self.map_type, self.op) {
+            (T::LruHash, Insert) => self.keys / 2,
+            // The kernel's throws elements out long before it is full.
+            (T::LruHash, _) => self.keys * 2,
+            _ => self.keys,
+        }
+    }
+
+    fn flags(&self) -> u32 {
+        if self.map_type == T::LpmTrie { MapFlags::NO_PREALLOC } else { 0 }
+    }
+
+    /// All keys (for maps without keys: values), one after another in random order; `other` gives keys that share none with those.
+    fn all_keys(&self, other: bool) -> Vec<u8> {
+        let mut order: Vec<u32> = (0..self.keys).collect();
+        let mut x = 88_172_645_463_325_252u64;
+        for i in (1..order.len()).rev() {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            order.swap(i, (x % (i as u64 + 1)) as usize);
+        }
+        let mut out = vec![0; self.stride() * order.len()];
+        for (n, to) in order.into_iter().zip(out.chunks_exact_mut(self.stride())) {
+            let n = u64::from(n) | u64::from(other) << 32;
+            match (self.map_type, self.key) {
+                (_, 4) => to[..4].copy_from_slice(&(n as u32).to_ne_bytes()),
+                (T::LpmTrie, _) => {
+                    // Half whole addresses, half networks above them.
+                    let (length, address) = if n & 1 == 0 { (32u32, n as u32) } else { (24, (n as u32) << 8) };
+                    to[..4].copy_from_slice(&length.to_ne_bytes());
+                    to[4..8].copy_from_slice(&address.to_be_bytes());
+                }
+                (_, 64) => {
+                    let name = format!("/usr/lib/x86_64-linux-gnu/perl5/5.36/auto/function_{n:012}");
+                    to[..name.len().min(64)].copy_from_slice(&name.as_bytes()[..name.len().min(64)]);
+                }
+                _ => to[..8].copy_from_slice(&n.wrapping_mul(0x1_0001).to_ne_bytes()),
+            }
+        }
+        out
+    }
+}
+
+/// What a thread does, when all are ready.
+type Part<'a> = Box<dyn FnOnce() -> std::result::Result<(), String> + Send + 'a>;
+
+/// A map that can be filled, emptied and measured.
+trait Side {
+    /// Prepares `op` with the keys of one of `threads` parts.
+    fn part(&self, op: Op, part: u32, threads: u32) -> Result<Part<'_>>;
+}
+
+/// One pass over all keys by so many threads: nanoseconds an operation.
+fn pass(side: &dyn Side, case: &Case, op: Op, threads: u32) -> Result<f64> {
+    let parts = (0..threads).map(|t| side.part(op, t, threads)).collect::<Result<Vec<_>>>()?;
+    let ready = std::sync::Barrier::new(threads as usize);
+    // From the first that began to the last that ended.
+    let times = std::thread::scope(|s| {
+        let ready = &ready;
+        let timed = |part: Part<'_>| {
+            ready.wait();
+            let began = Instant::now();
+            part().map(|()| (began, Instant::now()))
+        };
+        let running: Vec<_> = parts.into_iter().map(|part| s.spawn(move || timed(part))).collect();
+        running.into_iter().map(|t| t.join().unwrap_or_else(|_| Err("a panic".into()))).collect::<std::result::Result<Vec<_>, _>>()
+    })?;
+    let ends = times.iter().map(|t| t.0).min().zip(times.iter().map(|t| t.1).max());
+    let elapsed = ends.map_or(Duration::ZERO, |(began, ended)| ended - began);
+    Ok(elapsed.as_nanos() as f64 / f64::from(case.keys))
+}
+
+fn measure(side: &dyn Side, case: &Case, threads: u32) -> Result<f64> {
+    let mut best = f64::INFINITY;
+    let passes = if case.keys == M { 3 } else { 10 };
+    match case.op {
+        Push | Insert => {}
+        Pop | Peek => drop(pass(side, case, Push, 1)?),
+        Lookup(_) if matches!(case.map_type, T::Array | T::PercpuArray) => {}
+        _ => drop(pass(side, case, Insert, 1)?),
+    }
+    for _ in 0..passes {
+        best = best.min(pass(side, case, case.op, threads)?);
+        match case.op {
+            Insert if case.map_type != T::LruHash => drop(pass(side, case, Delete, 1)?),
+            Delete => drop(pass(side, case, Insert, 1)?),
+            Push if case.map_type != T::BloomFilter => drop(pass(side, case, Pop, 1)?),
+            Pop => drop(pass(side, case, Push, 1)?),
+            _ => {}
+        }
+    }
+    Ok(best)
+}
+
+fn find(name: &str) -> Result<&'static Case> {
+    CASES.iter().find(|c| c.name == name).ok_or_else(|| format!("no case `{name}`").into())
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done: Result<()> = (|| match args.as_slice() {
+        ["list"] => {
+            CASES.iter().for_each(|c| println!("{}", c.name));
+            Ok(())
+        }
+        ["memory", side, name] => {
+            let case = find(name)?;
+            let bytes = if *side == "kernel" { kernel::memory(case)? } else { ours::memory(case)? };
+            println!("measured {bytes}");
+            Ok(())
+        }
+        [side, name, threads] => {
+            let case = find(name)?;
+            let threads = threads.parse()?;
+            let ns = match *side {
+                "kernel" => measure(&kernel::Kernel::new(case)?, case, threads)?,
+                _ => ours::with(case, |side| measure(side, case, threads))?,
+            };
+            println!("measured {ns}");
+            Ok(())
+        }
+        _ => Err("usage: operations skep|kernel CASE THREADS | memory SIDE CASE | list".into()),
+    })();
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("error: {e}");
+            ExitCode::from(2)
+        }
+    }
+}
