@@ -34,7 +34,8 @@ impl Maker<'_> {
             94..=96 => self.packet(),
             97 => self.packet_bytes(),
             98 if self.r.chance(50) => self.leave_packet(),
-            98 => self.tail_call(),
+            98 if self.r.chance(50) => self.tail_call(),
+            98 => self.absolute(),
             _ => self.words(),
         }
     }

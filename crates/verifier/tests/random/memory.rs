@@ -317,6 +317,22 @@ impl Maker<'_> {
                 None => return,
             }
         };
+        if self.r.chance(20) {
+            // Load-acquire and store-release, of any size.
+            let size = self.r.pick(&[op::B, op::H, op::W, op::DW]);
+            let (base, off) = if self.slips() { (9, 0) } else { (base, off) };
+            if self.r.chance(50) {
+                let d = self.free();
+                self.emit(Insn::new(op::STX | op::ATOMIC | size, d, base, off, op::ATOMIC_LOAD_ACQ));
+                self.set(d, Guess::Number);
+            } else {
+                self.emit(Insn::new(op::STX | op::ATOMIC | size, base, s, off, op::ATOMIC_STORE_REL));
+                if base == 10 {
+                    self.known.stack[3].holds = Guess::Nothing;
+                }
+            }
+            return;
+        }
         if imm == op::ATOMIC_CMPXCHG {
             if base == 0 || self.kept & 1 != 0 {
                 return;
@@ -530,6 +546,26 @@ impl Maker<'_> {
             self.set(data, if meta { Guess::Meta(room) } else { Guess::Packet(room) });
         }
         self.packet_bytes();
+    }
+
+    /// Loads from the packet that end the program when there is too little of it.
+    pub fn absolute(&mut self) {
+        let packets = matches!(self.kind, ProgramType::SocketFilter | ProgramType::SchedCls);
+        if !(packets || self.slips()) || self.kept & 0x7f != 0 || (self.kept & 0x1ff != 0 && !self.slips()) {
+            return;
+        }
+        let Some(ctx) = self.with(|g| g == Guess::Ctx) else { return };
+        let n = self.number();
+        let indirect = self.r.chance(30) && n != 6;
+        self.emit(Insn::mov64_reg(6, if self.slips() { 10 } else { ctx }));
+        self.set(6, Guess::Ctx);
+        let (size, off) = (self.r.pick(&[op::B, op::H, op::W]), self.r.below(40) as i32);
+        if indirect {
+            self.emit(Insn::new(op::LD | op::IND | size, 0, n, 0, off));
+        } else {
+            self.emit(Insn::new(op::LD | op::ABS | size, 0, 0, 0, off));
+        }
+        self.clobber(Guess::Number);
     }
 
     /// Reads and writes bytes that were tested.
