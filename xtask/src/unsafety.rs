@@ -81,6 +81,7 @@ const CRATES: &[(&str, Policy)] = &[
             "run.rs",
             "syscall.rs",
             "tail.rs",
+            "test_run/flow.rs",
             "test_run/mod.rs",
             "test_run/plain.rs",
             "test_run/skb.rs",

@@ -492,6 +492,29 @@ pub const PERF_EVENT: Layout = {
     fields(pt_regs::SIZE + 16, &FIELDS)
 };
 
+/// `struct bpf_sk_lookup`.
+pub const BPF_SK_LOOKUP: Layout = fields(
+    72,
+    &[
+        whole("sk", 0, 8, FieldKind::SocketOrNull),
+        read("family", 8, 4),
+        read("protocol", 12, 4),
+        read("remote_ip4", 16, 4),
+        read("remote_ip6[0]", 20, 4),
+        read("remote_ip6[1]", 24, 4),
+        read("remote_ip6[2]", 28, 4),
+        read("remote_ip6[3]", 32, 4),
+        read("remote_port", 36, 4),
+        read("local_ip4", 40, 4),
+        read("local_ip6[0]", 44, 4),
+        read("local_ip6[1]", 48, 4),
+        read("local_ip6[2]", 52, 4),
+        read("local_ip6[3]", 56, 4),
+        read("local_port", 60, 4),
+        read("ingress_ifindex", 64, 4),
+    ],
+);
+
 /// The context of `syscall` programs: bytes of their caller's.
 pub const SYSCALL: Layout = Layout { first: 0, size: u16::MAX as u32, fields: &[], writable: true };
 
@@ -512,6 +535,7 @@ pub fn layout(prog: ProgramType, attach: Option<AttachType>) -> Option<Layout> {
         (ProgramType::LwtIn | ProgramType::LwtOut | ProgramType::LwtXmit, _) => Some(SK_BUFF_LWT),
         (ProgramType::FlowDissector, _) => Some(SK_BUFF_FLOW),
         (ProgramType::CgroupSock, _) => Some(BPF_SOCK),
+        (ProgramType::SkLookup, _) => Some(BPF_SK_LOOKUP),
         (ProgramType::Syscall, _) => Some(SYSCALL),
         _ => None,
     }
@@ -523,7 +547,7 @@ mod tests {
 
     #[test]
     fn fields_are_in_order_and_inside_their_context() {
-        for l in [XDP_MD, SK_BUFF_SOCKET, SK_BUFF_TC, SK_BUFF_CGROUP, SK_BUFF_LWT, SK_BUFF_FLOW, BPF_SOCK, PERF_EVENT] {
+        for l in [XDP_MD, SK_BUFF_SOCKET, SK_BUFF_TC, SK_BUFF_CGROUP, SK_BUFF_LWT, SK_BUFF_FLOW, BPF_SOCK, BPF_SK_LOOKUP, PERF_EVENT] {
             assert!(l.fields.windows(2).all(|w| w[0].off + w[0].size <= w[1].off), "{:?}", l.fields);
             assert!(l.fields.iter().all(|f| f.size > 0 && f.off + f.size <= l.size));
         }

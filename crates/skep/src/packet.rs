@@ -15,16 +15,20 @@
 
 use std::cell::UnsafeCell;
 
-use skep_isa::ctx::{packet as word, sk_buff};
+use skep_isa::ctx::{SOCK, packet as word, sk_buff};
 
 const WORDS_BELOW: usize = word::BELOW as usize / 8;
 const WORDS_CTX: usize = sk_buff::SIZE as usize / 8;
 
-/// The words below the context, and the context.
+/// Words of what the context points to besides the packet: a `struct bpf_sock`, or `struct bpf_flow_keys`.
+const WORDS_BESIDE: usize = SOCK.size as usize / 8;
+
+/// The words below the context, the context, and what it points to.
 #[repr(C, align(64))]
 struct Frame {
     below: [UnsafeCell<u64>; WORDS_BELOW],
     ctx: [UnsafeCell<u64>; WORDS_CTX],
+    beside: [UnsafeCell<u64>; WORDS_BESIDE],
 }
 
 /// A packet with room around it, and its context.
@@ -74,7 +78,11 @@ impl Packet {
         // SAFETY: `UnsafeCell<u64>` has the layout of `u64`.
         let room = unsafe { Box::from_raw(Box::into_raw(words) as *mut [UnsafeCell<u64>]) };
         let zero = || UnsafeCell::new(0);
-        let frame = Box::new(Frame { below: std::array::from_fn(|_| zero()), ctx: std::array::from_fn(|_| zero()) });
+        let frame = Box::new(Frame {
+            below: std::array::from_fn(|_| zero()),
+            ctx: std::array::from_fn(|_| zero()),
+            beside: std::array::from_fn(|_| zero()),
+        });
         let packet = Self { frame, room };
         let base = packet.room.as_ptr().expose_provenance() as u64;
         let view = packet.view();
@@ -104,6 +112,29 @@ impl Packet {
     #[must_use]
     pub fn view(&self) -> View {
         View { ctx: self.ctx() }
+    }
+
+    /// Makes the eight-byte context field at `off` point to these bytes, of which there are at most those of a `struct bpf_sock`.
+    pub(crate) fn point(&self, off: u32, bytes: &[u8]) {
+        for (word, chunk) in self.frame.beside.iter().zip(bytes.chunks(8)) {
+            let mut whole = [0; 8];
+            whole.iter_mut().zip(chunk).for_each(|(to, from)| *to = *from);
+            // SAFETY: as for `context`.
+            unsafe { word.get().write_volatile(u64::from_ne_bytes(whole)) };
+        }
+        if let Some(field) = self.frame.ctx.get(off as usize / 8) {
+            // SAFETY: as above.
+            unsafe { field.get().write_volatile(self.frame.beside.as_ptr().expose_provenance() as u64) };
+        }
+    }
+
+    /// Copies the first of these bytes out.
+    pub(crate) fn pointed(&self, len: usize) -> Vec<u8> {
+        // SAFETY: as for `context`.
+        let words = self.frame.beside.iter().map(|w| unsafe { w.get().read_volatile() });
+        let mut bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
+        bytes.truncate(len);
+        bytes
     }
 
     /// Copies the first bytes of the context out.

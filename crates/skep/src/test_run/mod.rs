@@ -24,6 +24,7 @@
 //! Where the kernel has no test run (kprobes, tracepoints, perf events) or calls functions of its own (fentry and its like),
 //! the context is what is given.
 
+mod flow;
 mod interface;
 mod plain;
 mod printed;
@@ -97,6 +98,8 @@ impl Errno {
     const EBUSY: Self = Self(16);
     const ENODEV: Self = Self(19);
     const EINVAL: Self = Self(22);
+    const ERANGE: Self = Self(34);
+    const EAFNOSUPPORT: Self = Self(97);
     /// The kernel's own number for what it does not support; it does reach users.
     pub const ENOTSUPP: Self = Self(524);
 
@@ -268,6 +271,8 @@ impl Runner {
             P::Kprobe => plain::kprobe(self, input),
             P::Tracepoint => plain::record(self, input),
             P::PerfEvent => plain::perf_event(self, input),
+            P::FlowDissector => flow::test_run(self, input),
+            P::SkLookup => plain::sk_lookup(self, input),
             _ => Err(Errno::ENOTSUPP),
         }
     }

@@ -2,7 +2,7 @@
 
 use skep_isa::ctx::{self, tracing as frame};
 
-use super::{Errno, Input, Outcome, Runner, context};
+use super::{Errno, Input, Outcome, Runner, context, field, is_zero, set_field};
 
 /// Words below a tracing context (`isa::ctx::tracing`).
 const HIDDEN: usize = 5;
@@ -106,6 +106,43 @@ pub(super) fn perf_event(runner: &Runner, input: &Input<'_>) -> Result<Outcome, 
 /// Runs a tracepoint program on a record.
 pub(super) fn record(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Errno> {
     memory_of(runner, input, ctx::TRACEPOINT.size as usize)
+}
+
+/// Runs a socket lookup program on `struct bpf_sk_lookup`; there are no sockets, so none is ever selected.
+pub(super) fn sk_lookup(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Errno> {
+    const FAMILY: u32 = 8;
+    const PROTOCOL: u32 = 12;
+    const REMOTE_IP4: u32 = 16;
+    const REMOTE_IP6: u32 = 20;
+    const REMOTE_PORT: u32 = 36;
+    const LOCAL_IP4: u32 = 40;
+    const LOCAL_IP6: u32 = 44;
+    const LOCAL_PORT: u32 = 60;
+    const INGRESS_IFINDEX: u32 = 64;
+    const AF_INET: u32 = 2;
+    const AF_INET6: u32 = 10;
+    let size = ctx::BPF_SK_LOOKUP.size;
+    let given = context(input.ctx.ok_or(Errno::EINVAL)?, size as usize)?;
+    if input.data.is_some() || !is_zero(&given, 0, FAMILY) || !is_zero(&given, INGRESS_IFINDEX, size) {
+        return Err(Errno::EINVAL);
+    }
+    if field(&given, LOCAL_PORT) > u32::from(u16::MAX) {
+        return Err(Errno::ERANGE);
+    }
+    let mut seen = vec![0; size as usize];
+    let mut take = |off: u32, mask: u32| set_field(&mut seen, off, field(&given, off) & mask);
+    for off in [FAMILY, PROTOCOL, REMOTE_PORT, LOCAL_PORT] {
+        take(off, 0xffff);
+    }
+    match field(&given, FAMILY) & 0xffff {
+        AF_INET => [REMOTE_IP4, LOCAL_IP4].into_iter().for_each(|off| take(off, u32::MAX)),
+        AF_INET6 => (0..4).flat_map(|n| [REMOTE_IP6 + 4 * n, LOCAL_IP6 + 4 * n]).for_each(|off| take(off, u32::MAX)),
+        _ => return Err(Errno::EAFNOSUPPORT),
+    }
+    let mut memory = Memory::new(&seen, size as usize);
+    // SAFETY: the whole context is there.
+    let (retval, duration_ns) = unsafe { runner.run(memory.ctx(), input.repeat) }?;
+    Ok(Outcome { retval, duration_ns, ctx_out: Some(given), ..Outcome::default() })
 }
 
 /// Runs a program on memory of up to `size` bytes; what is not given is zero.

@@ -1,7 +1,7 @@
 //! Test runs of programs that see a socket buffer: `struct __sk_buff` in and out, and the packet.
 
 use skep_isa::ProgramType as P;
-use skep_isa::ctx::{packet as word, sk_buff as o};
+use skep_isa::ctx::{SOCK, packet as word, sk_buff as o};
 
 use super::interface::{self, LOOPBACK};
 use super::{Errno, Input, Outcome, Runner, context, field, is_zero, set_field};
@@ -15,6 +15,8 @@ const GROWTH: usize = 128 << 10;
 const OVERHEAD: usize = 64 + 320;
 const PAGE: usize = 4096;
 const ETH_HLEN: usize = 14;
+const AF_INET: u32 = 2;
+const AF_INET6: u32 = 10;
 const GSO_MAX_SEGS: u32 = 65_535;
 /// Largest `wire_len` (`GSO_LEGACY_MAX_SIZE`).
 const GSO_LEGACY_MAX_SIZE: u32 = 65_536;
@@ -55,6 +57,7 @@ pub(super) fn test_run(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Er
     view.set_field(o::PKT_TYPE, protocol.packet_type);
     view.set_field(o::PROTOCOL, u32::from(protocol.number.to_be()));
     view.set_field(o::IFINDEX, ifindex);
+    packet.point(o::SK, &socket(&protocol, data));
     if prog == P::CgroupSkb {
         set_addresses(view, &protocol, data);
     }
@@ -120,8 +123,6 @@ impl Ethernet {
 
 /// The addresses of the socket, which test runs take from the packet: it is both ends of it.
 fn set_addresses(view: View, protocol: &Ethernet, frame: &[u8]) {
-    const AF_INET: u32 = 2;
-    const AF_INET6: u32 = 10;
     let word = |at: usize| field(frame, (ETH_HLEN + at) as u32);
     match protocol.number {
         Ethernet::IPV4 => {
@@ -138,6 +139,38 @@ fn set_addresses(view: View, protocol: &Ethernet, frame: &[u8]) {
         }
         _ => {}
     }
+}
+
+/// The socket of a test run as `struct bpf_sock`: closed, no ports, the packet's addresses.
+fn socket(protocol: &Ethernet, frame: &[u8]) -> Vec<u8> {
+    const FAMILY: u32 = 4;
+    const SRC_IP4: u32 = 24;
+    const SRC_IP6: u32 = 28;
+    const DST_IP4: u32 = 52;
+    const DST_IP6: u32 = 56;
+    const STATE: u32 = 72;
+    const RX_QUEUE_MAPPING: u32 = 76;
+    const TCP_CLOSE: u32 = 7;
+    let mut sock = vec![0; SOCK.size as usize];
+    let word = |at: u32| field(frame, ETH_HLEN as u32 + at);
+    match protocol.number {
+        Ethernet::IPV4 => {
+            set_field(&mut sock, FAMILY, AF_INET);
+            set_field(&mut sock, SRC_IP4, word(12));
+            set_field(&mut sock, DST_IP4, word(16));
+        }
+        Ethernet::IPV6 => {
+            set_field(&mut sock, FAMILY, AF_INET6);
+            for n in 0..4 {
+                set_field(&mut sock, SRC_IP6 + 4 * n, word(8 + 4 * n));
+                set_field(&mut sock, DST_IP6 + 4 * n, word(24 + 4 * n));
+            }
+        }
+        _ => {}
+    }
+    set_field(&mut sock, STATE, TCP_CLOSE);
+    set_field(&mut sock, RX_QUEUE_MAPPING, u32::MAX);
+    sock
 }
 
 /// Fields that are copied both ways.

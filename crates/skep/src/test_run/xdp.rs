@@ -1,5 +1,6 @@
 //! Test runs of XDP programs: `struct xdp_md` in and out, and the packet with its metadata.
 
+use skep_isa::AttachType;
 use skep_isa::ctx::packet as word;
 
 use super::interface::{self, LOOPBACK};
@@ -32,6 +33,10 @@ const MAX_FRAGMENTS: usize = 17;
 
 /// Runs an XDP program.
 pub(super) fn test_run(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Errno> {
+    // Programs of device and CPU maps run behind a redirect, which a test run is not.
+    if matches!(runner.program().attach_type, Some(AttachType::XdpDevmap | AttachType::XdpCpumap)) {
+        return Err(Errno::EINVAL);
+    }
     let data = input.data.unwrap_or_default();
     let mut ctx = input.ctx.map(|ctx| context(ctx, md::SIZE)).transpose()?;
     let (mut meta, mut linear) = (0, data.len());

@@ -24,6 +24,8 @@ pub fn all() -> Vec<(&'static str, Programs)> {
         ("xdp.bpf.o", xdp()),
         ("skb.bpf.o", skb()),
         ("plain.bpf.o", plain()),
+        ("nested.bpf.o", nested()),
+        ("beside.bpf.o", beside()),
         ("xdp_helpers.bpf.o", helpers::xdp()),
         ("skb_helpers.bpf.o", helpers::skb()),
     ]
@@ -258,4 +260,45 @@ fn nested() -> Programs {
     let mut again = cases.clone();
     again.iter_mut().for_each(|c| c.repeat = 4);
     vec![("jump", again), ("count_down", cases.clone()), ("tc_jump", cases.clone()), ("inner_maps", cases.clone()), ("inner_hash", cases)]
+}
+
+fn beside() -> Programs {
+    let mut flows = packets();
+    for flags in [0u32, 1, 2, 7] {
+        let mut keys = vec![0; 56];
+        keys[48..52].copy_from_slice(&flags.to_ne_bytes());
+        flows.push(case(format!("flags {flags}"), Some(udp(30)), Some(keys.clone())));
+        keys[4] = 1;
+        flows.push(case(format!("flags {flags} and more"), Some(udp(30)), Some(keys)));
+    }
+    flows.push(case("4096 bytes", Some(counted(4096)), None));
+    flows.push(case("4097 bytes", Some(counted(4097)), None));
+    let mut again = case("repeated", Some(udp(30)), None);
+    again.repeat = 3;
+    flows.push(again);
+    let lookup = |fields: &[(usize, u32)]| {
+        let mut ctx = vec![0; 72];
+        for (off, value) in fields {
+            ctx[*off..*off + 4].copy_from_slice(&value.to_ne_bytes());
+        }
+        Some(ctx)
+    };
+    let mut lookups = vec![case("nothing", None, None)];
+    for family in [0u32, 2, 10, 0x1_0002] {
+        for off in (0..72).step_by(4).filter(|off| *off != 8) {
+            for value in [7u32, 0x1234_5678] {
+                lookups.push(case(format!("{family}, {value:#x} at {off}"), None, lookup(&[(8, family), (off, value)])));
+            }
+        }
+    }
+    lookups.push(case("a packet", Some(udp(0)), lookup(&[(8, 2)])));
+    let sockets = packets();
+    vec![
+        ("socket_socket", sockets.clone()),
+        ("tc_socket", sockets.clone()),
+        ("cgroup_socket", sockets),
+        ("dissect", flows),
+        ("look_up", lookups),
+        ("behind_devmap", packets()),
+    ]
 }

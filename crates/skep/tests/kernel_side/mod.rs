@@ -78,7 +78,7 @@ pub fn run(object: &Object, program: &str, cases: &[Case]) -> Report {
             maps[n].update(&slot.to_ne_bytes(), &fd.to_ne_bytes(), 0).unwrap();
         }
     }
-    let packets = !matches!(linked.prog_type, P::Syscall | P::RawTracepoint);
+    let packets = !matches!(linked.prog_type, P::Syscall | P::RawTracepoint | P::SkLookup);
     let contexts = packets || linked.prog_type == P::SkLookup;
     let mut out = String::new();
     for case in cases {
