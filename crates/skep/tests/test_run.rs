@@ -61,6 +61,8 @@ fn ours(dir: &Dir, object: &Object, program: &str, engine: Engine, cases: &[Case
         let mut lines: Vec<String> = map
             .map
             .iter()
+            // Some types cannot be walked; the kernel's side of this test finds no keys in them either.
+            .take_while(|e| !matches!(e, Err(skep::maps::MapError::Unsupported { .. })))
             .map(Result::unwrap)
             .map(|(k, v)| element(&k, comparable(map.spec.map_type, &v), size, map.map.is_per_cpu()))
             .collect();

@@ -1,4 +1,4 @@
-//! Arguments for the helpers of packet programs: the edges, and some of everything between.
+//! Arguments for helpers: the edges, and some of everything between.
 
 use super::{Case, Programs, case, counted, ethernet, ipv4, ipv6, md, sk_buff, udp};
 
@@ -195,5 +195,52 @@ pub(super) fn skb() -> Programs {
         ("tc_csum", skb_cases(31, levels)),
         ("tc_fields", skb_cases(32, fields)),
         ("tc_mtu", skb_cases(33, mtu)),
+    ]
+}
+
+pub(super) fn plain() -> Programs {
+    let words = |given: &[u64]| {
+        let mut words = given.to_vec();
+        words.resize(16, 0);
+        Some(words.iter().flat_map(|w| w.to_ne_bytes()).collect::<Vec<u8>>())
+    };
+    let cases = |list: &[&[u64]]| list.iter().map(|w| case(format!("{w:?}"), None, words(w))).collect::<Vec<_>>();
+    let short = |list: &[&[u64]]| {
+        let whole = cases(list);
+        whole.into_iter().map(|c| Case { ctx: c.ctx.map(|ctx| ctx[..96].to_vec()), ..c }).collect::<Vec<_>>()
+    };
+    let none = u64::MAX;
+    let loops = [
+        &[0, 0, none][..],
+        &[1, 0, none],
+        &[10, 0, none],
+        &[10, 0, 0],
+        &[10, 0, 9],
+        &[10, 1, none],
+        &[1 << 23, 0, 5000],
+        &[(1 << 23) + 1, 0, none],
+        &[none, 0, none],
+        &[1 << 32, 0, none],
+        &[(1 << 32) + 3, 0, none],
+        &[5, 1 << 32, none],
+    ];
+    let queues = [
+        &[10, 0, 0, 0, 0, 0, 0, 4][..],
+        &[20, 0, 0, 0, 0, 0, 0, 0],
+        &[30, 0, 0, 0, 0, 0, 0, 1],
+        &[40, 0, 0, 0, 2, 0, 0, 0],
+        &[50, 0, 2, 0, 2, 0, 0, 4],
+        &[60, 0, 1, 0, 3, 0, 0, 4],
+        &[70, 0, 4, 0, none, 0, 0, 4],
+    ];
+    vec![
+        ("sys_loop", cases(&loops)),
+        ("sys_each", cases(&[&[0, 0, none], &[20, 0, none], &[5, 0, 3], &[7, 1, none], &[20, 0, 12]])),
+        ("sys_queue", cases(&queues)),
+        ("sys_stack", cases(&queues)),
+        ("raw_bloom", short(&[&[5, 0, 0], &[5, 0, 1], &[6, 0, 2], &[7, 0, 0]])),
+        ("sys_percpu", cases(&[&[0, 0], &[3, 0], &[4, 0], &[1 << 32, 0], &[1, none], &[1, 4096]])),
+        ("sys_ring", cases(&[&[0, 0], &[8, 0], &[127, 1], &[127, 2], &[1, 3], &[1, 4], &[100, none], &[64, 0]].map(|w: &[u64; 2]| &w[..]))),
+        ("raw_errors", short(&[&[0, 0, 0], &[none, none, 8], &[1, 1, 8], &[2, 2, 8], &[3, 3, 8], &[0xffff_ffff, 1 << 32, 8]])),
     ]
 }

@@ -28,6 +28,8 @@ pub fn all() -> Vec<(&'static str, Programs)> {
         ("beside.bpf.o", beside()),
         ("xdp_helpers.bpf.o", helpers::xdp()),
         ("skb_helpers.bpf.o", helpers::skb()),
+        ("helpers.bpf.o", helpers::plain()),
+        ("nested.bpf.o", nested()),
     ]
 }
 
