@@ -5,17 +5,19 @@
 
 #[path = "suite/case.rs"]
 mod case;
+#[path = "suite/host.rs"]
+mod host;
 #[path = "suite/random.rs"]
 mod random;
 mod suite;
 
-use random::{BUFFER, Rng, Taste, program};
-use skep_isa::{Insn, ProgramType};
-use skep_testkit::kernel::{self, Load, Program, Refused, TestRun};
-use skep_vm::Env;
+use random::{BUFFER, FILLED, Rng, SLOTS, Taste, program};
+use skep_isa::{Insn, MapType, ProgramType};
+use skep_testkit::kernel::{self, Load, Map, MapSpec, Program, Refused, TestRun};
 
-fn load(kind: ProgramType, insns: &[Insn]) -> Result<Program, Refused> {
+fn load(kind: ProgramType, insns: &[Insn], maps: &[&Map]) -> Result<Program, Refused> {
     let bytes: Vec<u8> = insns.iter().flat_map(|i| i.to_bytes()).collect();
+    let bytes = kernel::with_maps(&bytes, maps);
     // System call programs may sleep and must say so.
     let flags = if kind == ProgramType::Syscall { 1 << 4 } else { 0 };
     Program::load(&Load { flags, ..Load::new(kind as u32, &bytes) })
@@ -42,7 +44,7 @@ fn our_cases_have_the_kernels_results() {
             continue;
         }
         let case = case::parse(&text).unwrap();
-        let loaded = load(ProgramType::SocketFilter, &case.insns).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let loaded = load(ProgramType::SocketFilter, &case.insns, &[]).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let theirs = loaded.test_run(&TestRun { data_in: &[0; 64], ..TestRun::default() }).unwrap();
         assert_eq!(theirs.retval, case.result as u32, "{}", path.display());
         ran += 1;
@@ -60,21 +62,31 @@ fn random_programs_do_what_they_do_in_the_kernel() {
     let rounds = if std::env::var_os("SKEP_STRESS").is_some() { 5000 } else { 100 };
     let (mut compared, mut refused) = (0, 0);
     for seed in (0..rounds).flat_map(|n| [n, now.wrapping_add(n)]) {
-        let insns = program(seed, Taste::Kernel);
-        let mut rng = Rng(!seed);
-        let fresh: Vec<u64> = (0..BUFFER / 8).map(|_| rng.next()).collect();
-        let Ok(loaded) = load(ProgramType::Syscall, &insns) else {
+        let array =
+            Map::create(MapSpec { map_type: MapType::ProgArray as u32, key_size: 4, value_size: 4, max_entries: SLOTS, flags: 0 }).unwrap();
+        let all: Vec<_> = (0..u64::from(FILLED)).map(|n| program(seed.wrapping_add(n), Taste::Kernel)).collect();
+        let loaded: Vec<_> = all.iter().map(|p| load(ProgramType::Syscall, p, &[&array]).ok()).collect();
+        let [Some(first), ..] = loaded.as_slice() else {
             refused += 1;
             continue;
         };
+        // What the kernel's verifier does not like is in neither array.
+        for (n, program) in (0u32..).zip(&loaded) {
+            if let Some(program) = program {
+                array.update(&n.to_le_bytes(), &program.fd().to_le_bytes(), 0).unwrap();
+            }
+        }
+        let programs: Vec<_> = all.iter().zip(&loaded).map(|(p, l)| l.as_ref().map(|_| p.clone())).collect();
+        let mut rng = Rng(!seed);
+        let fresh: Vec<u64> = (0..BUFFER / 8).map(|_| rng.next()).collect();
         let ctx: Vec<u8> = fresh.iter().flat_map(|w| w.to_le_bytes()).collect();
-        let theirs = loaded.test_run(&TestRun { ctx_in: &ctx, ..TestRun::default() }).unwrap();
+        let theirs = first.test_run(&TestRun { ctx_in: &ctx, ..TestRun::default() }).unwrap();
         let kernel: Vec<u64> = theirs.ctx_out.as_chunks::<8>().0.iter().map(|w| u64::from_le_bytes(*w)).collect();
         compared += 1;
         for engine in suite::ENGINES {
             let mut buffer = fresh.clone();
-            let r0 = suite::run_in(engine, &insns, &Env::empty(), [buffer.as_mut_ptr() as u64, 0, 0, 0, 0]).unwrap();
-            let text = || skep_isa::text::source(&insns).unwrap_or_default();
+            let r0 = host::run(engine, &programs, &[], buffer.as_mut_ptr() as u64).unwrap();
+            let text = || all.iter().map(|p| skep_isa::text::source(p).unwrap_or_default()).collect::<Vec<_>>().join("\n\n");
             assert_eq!(r0 as u32, theirs.retval, "seed {seed:#x}: {engine}\n{}", text());
             let differ = (0..buffer.len()).filter(|n| buffer[*n] != kernel[*n]).collect::<Vec<_>>();
             assert!(differ.is_empty(), "seed {seed:#x}: {engine}: words {differ:?}\n{buffer:x?}\n{kernel:x?}\n{}", text());

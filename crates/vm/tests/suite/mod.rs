@@ -7,6 +7,7 @@ use skep_vm::{Code, Cpu, Env, interp};
 pub const ENGINES: [&str; 3] = ["interp", "jit", "jit baseline"];
 
 /// Runs a program on one engine.
+#[allow(dead_code, reason = "each test binary uses a part")]
 pub fn run_in(engine: &str, insns: &[Insn], env: &Env<'_>, args: [u64; 5]) -> Result<u64, String> {
     let cpu = match engine {
         "interp" => {

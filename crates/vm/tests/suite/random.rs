@@ -12,6 +12,13 @@ pub const BUFFER: usize = 256;
 const STACK: i16 = 128;
 /// A helper that no table knows, so all five arguments count.
 pub const MIX: u32 = 0x9000;
+/// A helper that calls its second argument with its first, as often as its third says.
+pub const REPEAT: u32 = 0x9001;
+/// The tail call helper, and how many slots the program array has. Slots from [`FILLED`] on are empty.
+pub const TAIL_CALL: u32 = 12;
+pub const SLOTS: u32 = 4;
+#[allow(dead_code, reason = "each test binary uses a part")]
+pub const FILLED: u32 = 3;
 
 /// SplitMix64.
 pub struct Rng(pub u64);
@@ -67,9 +74,12 @@ struct Maker {
     rng: Rng,
     out: Vec<Insn>,
     loops: i16,
-    /// Local calls still to be pointed at a function: slots.
+    /// Local calls still to be pointed at a function: slots. And callbacks.
     calls: Vec<usize>,
+    callbacks: Vec<usize>,
     main: bool,
+    /// This function may make tail calls.
+    tails: bool,
 }
 
 impl Maker {
@@ -505,8 +515,36 @@ impl Maker {
         }
     }
 
+    /// Leaves the program, or goes on when there is nothing to call or enough has been called.
+    fn tail_call(&mut self) {
+        let index = self.rng.below(u64::from(SLOTS) + 2) as i32;
+        let array = if self.taste == Taste::Kernel { 0 } else { 1 };
+        self.out.push(Insn::mov64_reg(1, 9));
+        self.out.extend(Insn::ld_imm64(2, op::PSEUDO_MAP_IDX, array));
+        self.push(op::ALU | op::MOV, 3, 0, 0, index);
+        self.out.push(Insn::call(TAIL_CALL));
+        for r in 0..=5 {
+            self.set(r);
+        }
+    }
+
     fn call(&mut self) {
+        if self.tails && self.rng.below(3) == 0 {
+            return self.tail_call();
+        }
         if self.taste == Taste::Kernel && !self.main {
+            return;
+        }
+        if self.main && self.taste == Taste::Engines && self.rng.below(3) == 0 {
+            self.out.push(Insn::mov64_reg(1, 9));
+            self.callbacks.push(self.out.len());
+            self.out.extend(Insn::ld_imm64(2, op::PSEUDO_FUNC, 0));
+            let rounds = self.rng.below(4) as i32;
+            self.out.push(Insn::mov64_imm(3, rounds));
+            self.out.push(Insn::call(REPEAT));
+            for r in 1..=5 {
+                self.set(r);
+            }
             return;
         }
         if self.main && (self.taste == Taste::Kernel || self.rng.below(2) == 0) {
@@ -543,7 +581,12 @@ impl Maker {
     }
 
     fn step(&mut self, loops: bool) {
-        match self.rng.below(16) {
+        match self.rng.below(17) {
+            16 => {
+                // Never out of rounds here.
+                self.push(op::JMP | op::JCOND, 0, 0, 1, 0);
+                self.alu_one();
+            }
             0..8 => self.simple(),
             8..11 => self.idiom(),
             11..14 => self.branch(),
@@ -576,8 +619,10 @@ impl Maker {
 
 /// Makes the program of a seed.
 pub fn program(seed: u64, taste: Taste) -> Vec<Insn> {
-    let mut m = Maker { taste, rng: Rng(seed), out: Vec::new(), loops: 0, calls: Vec::new(), main: true };
-    let steps = 4 + m.rng.below(if taste == Taste::Kernel { 25 } else { 60 });
+    let mut rng = Rng(seed);
+    let steps = 4 + rng.below(if taste == Taste::Kernel { 25 } else { 60 });
+    let tails = rng.below(3) == 0;
+    let mut m = Maker { taste, rng, out: Vec::new(), loops: 0, calls: Vec::new(), callbacks: Vec::new(), main: true, tails };
     m.function(steps);
     m.main = false;
     let calls = std::mem::take(&mut m.calls);
@@ -588,6 +633,16 @@ pub fn program(seed: u64, taste: Taste) -> Vec<Insn> {
     }
     for (n, at) in calls.iter().enumerate() {
         m.out[*at].imm = (starts[n % starts.len()] - at - 1) as i32;
+    }
+    // Nobody may leave from a callback.
+    m.tails = false;
+    let callbacks = std::mem::take(&mut m.callbacks);
+    if !callbacks.is_empty() {
+        let start = m.out.len();
+        m.function(8);
+        for at in callbacks {
+            m.out[at].imm = (start - at - 1) as i32;
+        }
     }
     m.out
 }
