@@ -22,7 +22,9 @@ impl<'a> Csv<'a> {
     pub fn head(&self, out: &mut Vec<u8>) {
         let shape = self.entries.shape();
         let mut names = Vec::new();
-        columns("key", &self.entries.key(&vec![0; shape.key_size]), &mut |name, _| names.push(name.to_owned()));
+        if shape.key_size > 0 {
+            columns("key", &self.entries.key(&vec![0; shape.key_size]), &mut |name, _| names.push(name.to_owned()));
+        }
         if shape.per_cpu {
             names.push("cpu".to_owned());
         }
@@ -36,7 +38,9 @@ impl<'a> Csv<'a> {
         let per_cpu = self.entries.shape().per_cpu;
         for (cpu, value) in entry.values.iter().enumerate() {
             let mut fields = Vec::new();
-            columns("key", &entry.key, &mut |_, v| fields.push(field(v)));
+            if !key.is_empty() {
+                columns("key", &entry.key, &mut |_, v| fields.push(field(v)));
+            }
             if per_cpu {
                 fields.push(cpu.to_string());
             }

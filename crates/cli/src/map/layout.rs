@@ -62,6 +62,11 @@ impl<'a> Layout<'a> {
     }
 
     fn text(&self, out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
+        if key.is_empty() {
+            // A queue has values only.
+            drop(writeln!(out, "{}", self.entries.value(value)));
+            return;
+        }
         let (Some(k), Some(v)) = (&self.key, &self.value) else {
             if self.plain && !self.entries.is_array() && !self.entries.shape().per_cpu {
                 out.extend_from_slice(b"0x");
@@ -84,6 +89,7 @@ impl<'a> Layout<'a> {
     fn json(&self, out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
         out.extend_from_slice(b"{\"key\":");
         match &self.key {
+            None if key.is_empty() => out.extend_from_slice(b"null"),
             Some(k) => k.json(out, key),
             None if self.plain && !self.entries.is_array() => quoted(out, key),
             None => any(out, &to_json(&self.entries.key(key))),

@@ -1,0 +1,321 @@
+//! `skep map`: maps made, changed, dumped and pinned by the command, and the kernel's maps beside bpftool.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+
+use common::{Guard, Skep, data, json, target, text};
+use serde_json::{Value as Json, json};
+use skep_testkit::skip;
+
+/// Runs the command; its output when it succeeds.
+fn out(skep: &Skep, args: &[&str]) -> String {
+    let ended = skep.run(args);
+    assert_eq!(ended.shell_status(), 0, "{args:?}: {}", ended.transcript());
+    text(&ended.stdout)
+}
+
+/// Runs the command, which must fail with `status` and say `words`.
+fn fails(skep: &Skep, args: &[&str], status: i32, words: &str) {
+    let ended = skep.run(args);
+    assert_eq!(ended.shell_status(), status, "{args:?}: {}", ended.transcript());
+    assert!(text(&ended.stderr).contains(words), "{args:?}: {}", ended.transcript());
+}
+
+#[test]
+fn elements_come_and_go_by_hand() {
+    let skep = Skep::new();
+    assert_eq!(out(&skep, &["map", "create", "seen", "--type", "hash", "--key", "4", "--value", "8", "--entries", "3"]), "1\n");
+    for (key, value) in [("1", "10"), ("2", "-1"), ("0x03", "0x1e")] {
+        out(&skep, &["map", "update", "seen", key, value]);
+    }
+    assert_eq!(out(&skep, &["map", "lookup", "seen", "3"]), "0x03000000: 0x1e00000000000000\n");
+    fails(&skep, &["map", "update", "seen", "4", "0"], 1, "the map is full (3 elements)");
+    fails(&skep, &["map", "update", "seen", "1", "0", "--noexist"], 1, "map `seen` has a key `1` already");
+    fails(&skep, &["map", "update", "seen", "9", "0", "--exist"], 1, "map `seen` has no key `9`");
+    fails(&skep, &["map", "update", "seen", "1", "0", "--exist", "--noexist"], 2, "cannot be used with");
+    fails(&skep, &["map", "update", "seen", "cat", "0"], 2, "give its 4 bytes in hex with `--raw`");
+    out(&skep, &["map", "update", "1", "--raw", "02 00 00 00", "ffffffff00000000", "--exist"]);
+    out(&skep, &["map", "delete", "seen", "1"]);
+    fails(&skep, &["map", "delete", "seen", "1"], 1, "has no key `1`");
+    fails(&skep, &["map", "lookup", "seen", "1"], 1, "has no key `1`");
+    let mut lines: Vec<String> = out(&skep, &["map", "dump", "seen"]).lines().map(str::to_owned).collect();
+    lines.sort();
+    assert_eq!(lines, ["0x02000000: 0xffffffff00000000", "0x03000000: 0x1e00000000000000"]);
+    assert_eq!(out(&skep, &["map", "dump", "seen", "--limit", "1"]).lines().count(), 1);
+    out(&skep, &["map", "freeze", "seen"]);
+    fails(&skep, &["map", "update", "seen", "1", "0"], 1, "the map is frozen");
+    fails(&skep, &["map", "dump", "seen", "--take"], 1, "the map is frozen");
+    assert_eq!(out(&skep, &["map", "dump", "seen"]).lines().count(), 2);
+}
+
+#[test]
+fn definitions_that_cannot_be_are_refused() {
+    let skep = Skep::new();
+    fn create<'a>(args: &[&'a str]) -> Vec<&'a str> {
+        [&["map", "create", "m"], args].concat()
+    }
+    fails(&skep, &create(&["--type", "hush", "--entries", "1"]), 2, "there is no map type `hush`");
+    fails(&skep, &create(&["--type", "hash", "--entries", "1", "--value", "8"]), 1, "must not be zero");
+    fails(&skep, &create(&["--type", "hash", "--entries", "1", "--flags", "nosuch"]), 2, "there is no flag `nosuch`");
+    fails(&skep, &create(&["--type", "array", "--key", "8", "--value", "8", "--entries", "1"]), 1, "keys of an array have 4 bytes");
+    let made = json(
+        out(&skep, &create(&["--type", "hash", "--key", "4", "--value", "4", "--entries", "1", "--flags", "no_prealloc", "--json"]))
+            .as_bytes(),
+    );
+    assert_eq!((&made["name"], made["id"].is_u64()), (&json!("m"), true));
+    fails(&skep, &create(&["--type", "hash", "--key", "4", "--value", "4", "--entries", "1"]), 1, "there is a pin `m` already");
+    let shown = json(out(&skep, &["map", "show", "m", "--json"]).as_bytes());
+    assert_eq!((&shown["type"], &shown["flags"], &shown["max_entries"]), (&json!("hash"), &json!(1), &json!(1)));
+}
+
+#[test]
+fn a_pin_keeps_a_map_and_is_a_name_for_it() {
+    let skep = Skep::new();
+    out(&skep, &["map", "create", "kept", "--type", "array", "--key", "4", "--value", "8", "--entries", "2"]);
+    out(&skep, &["map", "update", "kept", "1", "77"]);
+    out(&skep, &["map", "pin", "kept", "folder/other"]);
+    out(&skep, &["map", "unpin", "kept"]);
+    fails(&skep, &["map", "unpin", "kept"], 1, "there is no pin `kept`");
+    fails(&skep, &["map", "pin", "kept", "../out"], 2, "cannot be the name of a pin");
+    fails(&skep, &["map", "pin", "nosuch", "x"], 1, "there is no map `nosuch`");
+    // Every loader collects what nobody uses; this one is pinned.
+    out(&skep, &["map", "create", "next", "--type", "array", "--key", "4", "--value", "8", "--entries", "2"]);
+    assert_eq!(out(&skep, &["map", "lookup", "folder/other", "1"]), "1: 0x4d00000000000000\n");
+    out(&skep, &["map", "unpin", "folder/other"]);
+    out(&skep, &["map", "create", "last", "--type", "array", "--key", "4", "--value", "8", "--entries", "2"]);
+    fails(&skep, &["map", "lookup", "kept", "1"], 1, "there is no map `kept`");
+}
+
+#[test]
+fn queues_and_stacks_are_pushed_and_popped() {
+    let skep = Skep::new();
+    for (t, want) in [("queue", ["0x01000000", "0x02000000"]), ("stack", ["0x03000000", "0x02000000"])] {
+        out(&skep, &["map", "create", t, "--type", t, "--value", "4", "--entries", "3"]);
+        for value in ["1", "2", "3"] {
+            out(&skep, &["map", "push", t, value]);
+        }
+        fails(&skep, &["map", "push", t, "4"], 1, "full");
+        assert_eq!(out(&skep, &["map", "dump", t, "--limit", "2"]).lines().collect::<Vec<_>>(), want, "in order of pops");
+        assert_eq!(out(&skep, &["map", "pop", t]).trim(), want[0]);
+        assert_eq!(out(&skep, &["map", "dump", t, "--take"]).lines().next(), Some(want[1]));
+        fails(&skep, &["map", "pop", t], 1, "is empty");
+    }
+    out(&skep, &["map", "create", "h", "--type", "hash", "--key", "4", "--value", "4", "--entries", "3"]);
+    fails(&skep, &["map", "pop", "h"], 1, "only queues and stacks have pop");
+}
+
+#[test]
+fn per_cpu_values_are_typed_as_a_list_and_shown_with_their_sum() {
+    let skep = Skep::new();
+    out(&skep, &["map", "create", "c", "--type", "percpu_array", "--key", "4", "--value", "8", "--entries", "2"]);
+    let cpus = skep_cpus();
+    out(&skep, &["map", "update", "c", "0", "5"]);
+    let dump = json(out(&skep, &["map", "dump", "c", "--json"]).as_bytes());
+    let values: Vec<&str> = dump["entries"][0]["value"].as_array().unwrap().iter().map(|v| v.as_str().unwrap()).collect();
+    assert_eq!((values.len(), values[0], values.iter().skip(1).all(|v| *v == "0000000000000000")), (cpus, "0500000000000000", true));
+    fails(&skep, &["map", "update", "c", "0", &format!("{:?}", vec![1; cpus + 1])], 2, "there are values for");
+    let csv = out(&skep, &["map", "dump", "c", "--csv"]);
+    assert_eq!((csv.lines().next(), csv.lines().count()), (Some("key,cpu,value"), 1 + 2 * cpus));
+}
+
+fn skep_cpus() -> usize {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_else(|_| "0".to_owned());
+    list.trim().rsplit([',', '-']).next().and_then(|n| n.parse::<usize>().ok()).map_or(1, |n| n + 1)
+}
+
+#[test]
+fn typed_maps_are_dumped_looked_up_and_changed_by_their_types() {
+    let skep = Skep::new();
+    let ended = skep.run(["-q", "run", &data("typed.bpf.o"), "--", target()]);
+    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    let key = r#"{"n": 1, "word": "ab"}"#;
+    let one = out(&skep, &["map", "lookup", "shapes", key]);
+    assert_eq!(one, "{ .n = 1, .word = \"ab\" }: { .calls = 1000, .minus = -1000, .kind = KIND_ODD }\n");
+    out(&skep, &["map", "update", "shapes", key, r#"{"calls": 3, "kind": "KIND_EVEN"}"#, "--exist"]);
+    assert_eq!(
+        json(out(&skep, &["map", "lookup", "shapes", key, "--json"]).as_bytes())["entry"],
+        json!({"key": {"n": 1, "word": "ab"}, "value": {"calls": 3, "minus": 0, "kind": "KIND_EVEN"}})
+    );
+    fails(&skep, &["map", "update", "shapes", key, r#"{"colls": 3}"#], 2, "has no member `colls`");
+    let csv = out(&skep, &["map", "dump", "shapes", "--csv"]);
+    assert!(
+        csv.starts_with("key.n,key.word,value.calls,value.minus,value.kind\r\n") && csv.contains("\r\n1,ab,3,0,KIND_EVEN\r\n"),
+        "{csv}"
+    );
+    let raw = out(&skep, &["map", "dump", "shapes", "--raw"]);
+    assert!(raw.contains("0x0100000061620000: 0x03000000000000000000000000000000010000000000000"), "{raw}");
+    // Taken: printed once, then gone.
+    let taken = json(out(&skep, &["map", "dump", "shapes", "--json", "--take=exact"]).as_bytes());
+    assert_eq!(taken["entries"].as_array().map(Vec::len), Some(2));
+    assert_eq!(json(out(&skep, &["map", "dump", "shapes", "--json"]).as_bytes())["entries"], json!([]));
+}
+
+/// A map with `n` elements.
+fn filled(skep: &Skep, n: u32) {
+    use std::os::unix::fs::FileExt;
+    out(skep, &["map", "create", "big", "--type", "array", "--key", "4", "--value", "8", "--entries", &n.to_string()]);
+    let file = std::fs::File::options().write(true).open(skep.path("skep/maps/1")).unwrap();
+    file.write_all_at(&7_u64.to_ne_bytes(), 8 * u64::from(n - 1)).unwrap();
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error_and_ctrl_c_ends_the_document() {
+    let skep = Skep::new();
+    filled(&skep, 5_000_000);
+    let mut child = Guard(skep.start(["map", "dump", "big"]));
+    let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "0: 0x0000000000000000");
+    drop(lines);
+    assert_eq!(child.0.wait().unwrap().code(), Some(0));
+
+    let mut child = Guard(skep.start(["map", "dump", "big", "--json"]));
+    let mut stdout = child.0.stdout.take().unwrap();
+    let mut all = vec![0; 100];
+    stdout.read_exact(&mut all).unwrap();
+    // It now waits for us to read on, or soon does.
+    assert!(Command::new("kill").args(["-INT", &child.0.id().to_string()]).status().unwrap().success());
+    stdout.read_to_end(&mut all).unwrap();
+    assert_eq!(child.0.wait().unwrap().code(), Some(130));
+    let document = json(&all);
+    assert_eq!(document["interrupted"], true);
+    assert!(document["entries"].as_array().unwrap().len() < 5_000_000);
+}
+
+#[test]
+fn a_dump_takes_little_memory() {
+    let skep = Skep::new();
+    let n = if std::env::var_os("SKEP_STRESS").is_some() { 10_000_000 } else { 300_000 };
+    filled(&skep, n);
+    let mut child = Guard(skep.start(["map", "dump", "big"]));
+    let mut stdout = BufReader::with_capacity(1 << 20, child.0.stdout.take().unwrap());
+    let (mut line, mut count, mut peak) = (String::new(), 0, 0);
+    while stdout.read_line(&mut line).unwrap() > 0 {
+        count += 1;
+        if count % (n / 10) == 0 {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", child.0.id())).unwrap_or_default();
+            let own = status.lines().find_map(|l| l.strip_prefix("RssAnon:")?.trim().trim_end_matches(" kB").parse::<u64>().ok());
+            peak = peak.max(own.unwrap_or(0));
+        }
+        if count < n {
+            line.clear();
+        }
+    }
+    assert_eq!((count, line.as_str()), (n, format!("{}: 0x0700000000000000\n", n - 1).as_str()));
+    assert!(peak < 16 << 10, "{peak} KiB of its own");
+    assert!(child.0.wait().unwrap().success());
+}
+
+/// A map of the kernel, as long as the process that made it lives.
+struct KernelMap {
+    child: Child,
+    id: String,
+}
+
+impl Drop for KernelMap {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        drop(self.child.wait());
+    }
+}
+
+/// Made by bpftool in a process that keeps it open; `None` where that is not allowed.
+fn kernel_map(map_type: &str, key: u32, value: u32, n: u32) -> Option<KernelMap> {
+    use std::os::fd::FromRawFd;
+    let number: u32 = match map_type {
+        "hash" => 1,
+        "array" => 2,
+        "percpu_hash" => 5,
+        "lpm_trie" => 11,
+        "stack_trace" => 7,
+        other => panic!("{other}"),
+    };
+    let flags = u32::from(map_type == "lpm_trie");
+    let mut attr = [0_u32; 18];
+    attr[..5].copy_from_slice(&[number, key, value, n, flags]);
+    attr[7] = u32::from_le_bytes(*b"sktm");
+    // SAFETY: BPF_MAP_CREATE reads the attributes.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, 0, attr.as_mut_ptr(), size_of_val(&attr)) };
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: a new descriptor, ours alone.
+    let file = unsafe { std::fs::File::from_raw_fd(fd as i32) };
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
+    let id = info.lines().find_map(|l| l.strip_prefix("map_id:")).unwrap().trim().to_owned();
+    let stride = value.next_multiple_of(8) as usize;
+    for i in 0..n.min(500) {
+        let key: Vec<u8> = match map_type {
+            "lpm_trie" => [24_u32.to_ne_bytes(), i.to_be_bytes()].concat(),
+            _ => u64::from(i).to_ne_bytes()[..key as usize].to_vec(),
+        };
+        let value: Vec<u8> = (0..stride * skep_cpus()).map(|b| (b as u32 + i) as u8).collect();
+        let mut attr = [fd as u64, key.as_ptr() as u64, value.as_ptr() as u64, 0];
+        // SAFETY: BPF_MAP_UPDATE_ELEM reads a key and a value; both are long enough.
+        unsafe { libc::syscall(libc::SYS_bpf, 2, attr.as_mut_ptr(), size_of_val(&attr)) };
+    }
+    let child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::from(file)).spawn().unwrap();
+    Some(KernelMap { child, id })
+}
+
+#[test]
+fn the_kernels_maps_are_what_bpftool_shows() {
+    if !skip::is_root() || !skip::has_command("bpftool") {
+        return skip("root and bpftool");
+    }
+    let skep = Skep::new();
+    for (t, key, value, n) in
+        [("hash", 4, 12, 500), ("array", 4, 8, 100), ("percpu_hash", 8, 12, 50), ("lpm_trie", 8, 4, 100), ("stack_trace", 4, 16, 8)]
+    {
+        let Some(map) = kernel_map(t, key, value, n) else { return skip("BPF_MAP_CREATE") };
+        let ours = json(out(&skep, &["map", "dump", "--kernel", &map.id, "--json", "--raw"]).as_bytes());
+        let theirs = Command::new("bpftool").args(["-j", "map", "dump", "id", &map.id]).output().unwrap();
+        let hex = |list: &Json| {
+            list.as_array().unwrap().iter().map(|b| b.as_str().unwrap().trim_start_matches("0x").to_owned()).collect::<String>()
+        };
+        let mut want: Vec<(String, Json)> = Vec::new();
+        for e in json(&theirs.stdout).as_array().unwrap() {
+            let value = match e.get("values") {
+                Some(each) => each.as_array().unwrap().iter().map(|v| Json::from(hex(&v["value"]))).collect(),
+                None if e["value"].is_array() => Json::from(hex(&e["value"])),
+                None => continue,
+            };
+            want.push((hex(&e["key"]), value));
+        }
+        let mut got: Vec<(String, Json)> =
+            ours["entries"].as_array().unwrap().iter().map(|e| (e["key"].as_str().unwrap().to_owned(), e["value"].clone())).collect();
+        want.sort_by(|a, b| a.0.cmp(&b.0));
+        got.sort_by(|a, b| a.0.cmp(&b.0));
+        assert_eq!(got, want, "{t}");
+        if let Some((key, value)) = want.first() {
+            let found = json(out(&skep, &["map", "lookup", "--kernel", &map.id, "--raw", key, "--json"]).as_bytes());
+            assert_eq!(found["entry"]["value"], *value, "{t}");
+        }
+        let shown = json(out(&skep, &["map", "show", "--kernel", &map.id, "--json"]).as_bytes());
+        assert_eq!((&shown["type"], &shown["name"], &shown["max_entries"]), (&json!(t), &json!("sktm"), &json!(n)));
+        assert!(out(&skep, &["map", "list", "--kernel"]).contains("  sktm "));
+    }
+    fails(&skep, &["map", "dump", "--kernel", "4294967294"], 1, "the kernel has no map `4294967294`");
+}
+
+#[test]
+fn the_kernels_maps_are_not_for_everybody() {
+    if !skip::is_root() || !skip::has_command("setpriv") {
+        return skip("root and setpriv");
+    }
+    let bin = skep_testkit::trace::skep_bin();
+    // Where others may execute it.
+    let dir = skep_testkit::TempDir::in_memory();
+    std::fs::copy(bin, dir.join("skep")).unwrap();
+    drop(Command::new("chmod").args(["-R", "a+rx"]).arg(dir.path()).status());
+    let ended = Command::new("setpriv")
+        .args(["--reuid=65534", "--clear-groups"])
+        .arg(dir.join("skep"))
+        .args(["map", "list", "--kernel"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(2), "{said}");
+    assert!(said.contains("cannot list the kernel's maps") && said.contains("can be read by root"), "{said}");
+}
