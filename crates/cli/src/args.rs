@@ -382,6 +382,9 @@ pub struct DumpArgs {
     /// Remove what is printed; `exact` waits for running programs, so that nothing they add is lost
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "fast", conflicts_with = "kernel")]
     pub take: Option<TakeHow>,
+    /// Print only the elements that a program of type `syscall` returns other than 0 for
+    #[arg(long, value_name = "OBJECT[:PROGRAM]")]
+    pub filter: Option<String>,
     /// Print one JSON document
     #[arg(long, conflicts_with = "csv")]
     pub json: bool,
@@ -437,10 +440,14 @@ Examples:
   skep map delete 3 --raw '2a 00 00 00'";
 
 const DUMP_HELP: &str = "\
+A filter's context is the element: the key, and the value at the next multiple
+of eight bytes. It returns 0 to leave an element out, 2 to end the dump.
+
 Examples:
   skep map dump counts
   skep map dump counts --json --take=exact
   skep map dump flows --csv > flows.csv
+  skep map dump flows --filter busy.bpf.o --take
   skep map dump 12 --kernel --json";
 
 const CREATE_HELP: &str = "\

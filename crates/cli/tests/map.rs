@@ -319,3 +319,23 @@ fn the_kernels_maps_are_not_for_everybody() {
     assert_eq!(ended.status.code(), Some(2), "{said}");
     assert!(said.contains("cannot list the kernel's maps") && said.contains("can be read by root"), "{said}");
 }
+
+#[test]
+fn a_filter_says_which_elements_are_printed_and_taken() {
+    let skep = Skep::new();
+    let ended = skep.run(["-q", "run", &data("typed.bpf.o"), "--", target()]);
+    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    let filter = data("filter.bpf.o");
+    let dump = |program: &str, more: &[&str]| {
+        let object = format!("{filter}:{program}");
+        json(out(&skep, &[&["map", "dump", "shapes", "--json", "--filter", object.as_str()], more].concat()).as_bytes())["entries"].clone()
+    };
+    assert_eq!((&dump("odd", &[])[0]["key"]["n"], dump("odd", &[]).as_array().map(Vec::len)), (&json!(1), Some(1)));
+    assert_eq!(dump("none", &[]), json!([]));
+    assert_eq!(dump("odd", &["--take"]).as_array().map(Vec::len), Some(1));
+    assert_eq!(out(&skep, &["map", "dump", "shapes"]).lines().count(), 1, "what was left out is left in");
+    fails(&skep, &["map", "dump", "shapes", "--filter", &filter], 1, "several filters: odd, none, large");
+    fails(&skep, &["map", "dump", "shapes", "--filter", &format!("{filter}:large")], 1, "reads 200 bytes, an element of the map has 32");
+    fails(&skep, &["map", "dump", "shapes", "--filter", &format!("{filter}:nosuch")], 1, "has no program `nosuch` of type syscall");
+    fails(&skep, &["map", "dump", "shapes", "--filter", &data("typed.bpf.o")], 1, "has no program of type syscall");
+}

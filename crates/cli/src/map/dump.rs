@@ -4,9 +4,10 @@ use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use skep::maps::dump::Walk;
-use skep::maps::{Access, Map, Take};
+use skep::maps::{Access, Map, Take, Verdict};
 
 use super::csv::Csv;
+use super::filter::Filter;
 use super::find::Source;
 use super::layout::{Layout, Style};
 use super::no_elements;
@@ -32,9 +33,16 @@ pub fn run(args: &DumpArgs, printer: Printer) -> Result<u8> {
     }
     let style = if args.json { Style::Json } else { Style::Text };
     let format = if args.csv { Format::Csv(Csv::new(&entries)) } else { Format::Layout(Layout::new(&entries, style)) };
+    let value_size = match &source {
+        Source::Ours(map, _) => map.user_value_size(),
+        Source::Kernel(map) => map.value_size(),
+    };
+    let load = |text: &String| Filter::load(text, entries.shape().key_size, value_size);
+    let filter = args.filter.as_ref().map(load).transpose()?;
     let mut signals = Signals::install()?;
     let mut dump = Dump {
         format,
+        filter,
         json: args.json,
         left: if args.limit == 0 { u64::MAX } else { args.limit },
         text: Vec::new(),
@@ -54,8 +62,16 @@ pub fn run(args: &DumpArgs, printer: Printer) -> Result<u8> {
                 let mut written = Ok(());
                 let done = map.walk(|keys, values, n| {
                     let elements = keys.chunks_exact(shape_size(map.info.key_size)).zip(values.chunks_exact(map.value_size().max(1)));
-                    written = dump.batch(out, elements.take(n));
-                    written.is_ok() && dump.goes_on()
+                    let mut stopped = false;
+                    let mut filter = dump.filter.take();
+                    let kept = elements.take(n).filter(|(key, value)| {
+                        let verdict = filter.as_mut().filter(|_| !stopped).map(|f| f.verdict(key, value));
+                        stopped |= verdict == Some(Verdict::Stop);
+                        !stopped && verdict != Some(Verdict::Skip)
+                    });
+                    written = dump.batch(out, kept);
+                    dump.filter = filter;
+                    written.is_ok() && !stopped && dump.goes_on()
                 });
                 written.map(|()| done.err())
             }
@@ -82,6 +98,7 @@ enum Format<'a> {
 
 struct Dump<'a> {
     format: Format<'a>,
+    filter: Option<Filter>,
     json: bool,
     /// Elements that may still be printed.
     left: u64,
@@ -149,7 +166,17 @@ impl Dump<'_> {
         let mut buf = vec![0; (BATCH / size).clamp(1, most) * size];
         while self.goes_on() {
             let room = usize::try_from(self.left).unwrap_or(usize::MAX).saturating_mul(size).min(buf.len());
-            let n = match walk.rows(&mut buf[..room]) {
+            let rows = match &mut self.filter {
+                None => walk.rows(&mut buf[..room]),
+                Some(filter) => {
+                    let (signals, interrupted) = (&mut *self.signals, &mut self.interrupted);
+                    walk.rows_where(&mut buf[..room], |key, value| {
+                        *interrupted = interrupted.or(signals.take().map(|s| s.number));
+                        if interrupted.is_some() { Verdict::Stop } else { filter.verdict(key, value) }
+                    })
+                }
+            };
+            let n = match rows {
                 Ok(0) => break,
                 Ok(n) => n,
                 Err(e) => {

@@ -5,6 +5,7 @@
 mod change;
 mod csv;
 mod dump;
+mod filter;
 mod find;
 mod input;
 mod layout;
