@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use skep::Dir;
+use skep::dir::{DirError, Scratch};
 use skep::link::AttachError;
 use skep::load::LoadError;
 use skep::object::Object;
@@ -12,11 +13,18 @@ use crate::failure::{Failure, Result};
 /// Opens the skep directory and removes what earlier runs left behind.
 pub fn directory() -> Result<Dir> {
     let path = Dir::default_path();
-    let dir = Dir::create(&path).map_err(|e| {
-        Failure::from(e).hint(format!("{} names another directory: one on tmpfs that belongs to you, with mode 0700", skep::dir::ENV_DIR))
-    })?;
+    let dir = Dir::create(&path).map_err(elsewhere)?;
     dir.collect()?;
     Ok(dir)
+}
+
+/// Makes a directory for this process alone.
+pub fn scratch() -> Result<Scratch> {
+    Scratch::create().map_err(elsewhere)
+}
+
+fn elsewhere(error: DirError) -> Failure {
+    Failure::from(error).hint(format!("{} names another directory: one on tmpfs that belongs to you, with mode 0700", skep::dir::ENV_DIR))
 }
 
 /// Opens the skep directory to look at what is there.

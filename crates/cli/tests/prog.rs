@@ -155,6 +155,7 @@ fn wrong_input_is_one_error_with_its_status() {
         (&[&xdp, "xdp_length", "--engine", "llvm"], 2, "llvm"),
         (&[&xdp, "xdp_length", "--btf", &p], 2, "gives no types"),
         (&[&data("bad.bpf.o"), "count_opens"], 1, "was rejected"),
+        (&[&xdp, "xdp_length", "--set", "nosuch=1"], 2, "nosuch"),
     ] {
         let ended = skep.run(["prog", "run"].iter().chain(args));
         assert_eq!(ended.shell_status(), status, "{args:?}: {}", ended.transcript());
@@ -165,6 +166,15 @@ fn wrong_input_is_one_error_with_its_status() {
             ended.transcript()
         );
     }
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_named() {
+    let skep = Skep::new();
+    let ended = skep.command(["prog", "run", &runs("xdp.bpf.o"), "xdp_length"]).env("SKEP_DIR", "/proc/nosuch").output().unwrap();
+    let said = text(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(said.starts_with("error: cannot create `/proc/nosuch`") && said.contains("hint: SKEP_DIR names another directory"), "{said}");
 }
 
 #[test]
@@ -184,7 +194,7 @@ fn programs_are_printed_as_the_kernel_prints_them() {
     let skep = Skep::new();
     let ended = skep.run(["prog", "dump", &runs("plain.bpf.o"), "syscall_map"]);
     let want = "\
-int syscall_map(struct input *in):
+int syscall_map(struct input * in):
 ; __u64 key = in->a, value = in->b;
    0: (61) r2 = *(u32 *)(r1 +0)
 ; __u64 key = in->a, value = in->b;

@@ -36,7 +36,7 @@ pub fn run(args: &ProgDumpArgs, printer: Printer) -> Result<u8> {
     let path = Path::new(&args.from);
     let from_file = args.program.is_some() || super::is_file(&args.from);
     // Keeps the maps of compiled programs until they are printed.
-    let scratch = if args.jit && from_file { Some(Scratch::create()?) } else { None };
+    let scratch = if args.jit && from_file { Some(session::scratch()?) } else { None };
     let programs = if from_file { from_object(path, args, scratch.as_ref())? } else { vec![from_directory(args, printer)?] };
     if args.format.json {
         match &*programs {
@@ -218,14 +218,14 @@ fn spaced(digits: &str) -> String {
     digits.as_bytes().chunks(2).map(|two| String::from_utf8_lossy(two).into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// A function as C declares it: `int xdp_pass(struct xdp_md *ctx)`.
+/// A function as bpftool prints it: `int xdp_pass(struct xdp_md * ctx)`.
 fn declaration(btf: &skep::object::Btf, function: u32) -> Option<String> {
     use skep::object::btf::Kind;
     let Kind::Func(f) = &btf.get(function).ok()?.kind else { return None };
     let Kind::FuncProto(proto) = &btf.get(f.proto).ok()?.kind else { return None };
     let joined = |type_id: u32, name: &str| {
         let of = btf.describe(type_id);
-        if name.is_empty() || of.ends_with('*') { format!("{of}{name}") } else { format!("{of} {name}") }
+        if name.is_empty() { of } else { format!("{of} {name}") }
     };
     let params: Vec<String> =
         proto.params.iter().map(|p| if p.type_id == 0 { "...".to_owned() } else { joined(p.type_id, btf.string(p.name_off)) }).collect();

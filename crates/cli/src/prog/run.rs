@@ -5,7 +5,6 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map as Object, Value as Json, json};
-use skep::dir::Scratch;
 use skep::isa::MapType;
 use skep::load::{Loaded, LoadedMap, Loader};
 use skep::test_run::{Engine, Errno, Input, Outcome, Printed, Runner};
@@ -29,7 +28,7 @@ pub fn run(args: &ProgRunArgs, printer: Printer) -> Result<u8> {
     let index = super::find(object, &args.object, &args.program)?;
     let name = object.programs.get(index).map(|p| p.name.clone()).unwrap_or_default();
 
-    let scratch = Scratch::create()?;
+    let scratch = session::scratch()?;
     let file = args.object.display().to_string();
     let loader = Loader::new(scratch.dir()).only(&name).fit(objects.target.as_ref());
     let loaded = loader.load(object).map_err(|e| session::load_failure(e, &file))?;
