@@ -171,7 +171,7 @@ static TABLE: &[Row] = &[
     row(97, skb::ecn_set_ce, SaveVectors),
     row(105, number::strtol, Plain),
     row(106, number::strtoul, Plain),
-    row(112, probe::read, SaveVectors),
+    row(112, probe::read_user, SaveVectors),
     row(113, probe::read_kernel, SaveVectors),
     row(114, probe::read_str, SaveVectors),
     row(115, probe::read_kernel_str, SaveVectors),

@@ -47,26 +47,78 @@ pub(super) unsafe extern "C" fn read(to: u64, size: u64, from: u64, _: u64, _: u
     fail(errno::EFAULT)
 }
 
-/// `bpf_probe_read_str` and its forms: the length with the zero, at most `size`; or `-EFAULT` with the buffer zeroed.
+/// Zeroes what the kernel zeroes behind a string's end: it reads user memory in words of eight bytes, and writes whole ones
+/// as long as there is room, so that strings in keys of maps end alike.
 ///
-/// Reads up to the end of a page at a time: a string may end just before unmapped memory.
+/// # Safety
+/// `to` is writable for `size` bytes, and `end` is below.
+#[inline(always)]
+unsafe fn finish_word(to: u64, size: u64, from: u64, end: u64) {
+    const PAGE: u64 = 4096;
+    let begin = end & !7;
+    if begin + 8 > size {
+        return;
+    }
+    // A word that goes beyond what can be read is read in bytes.
+    let at = from.wrapping_add(begin);
+    if at % PAGE > PAGE - 8 {
+        let mut byte = 0_u8;
+        // SAFETY: one byte.
+        if unsafe { copy((&raw mut byte) as u64, (at | (PAGE - 1)).wrapping_add(1), 1) } != 1 {
+            return;
+        }
+    }
+    for i in end + 1..begin + 8 {
+        // SAFETY: below `size`.
+        unsafe { (to as *mut u8).add(i as usize).write_volatile(0) };
+    }
+}
+
+/// `bpf_probe_read_str` and `bpf_probe_read_user_str`: the length with the zero, at most `size`; or `-EFAULT` with the buffer
+/// zeroed.
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn read_str(to: u64, size: u64, from: u64, _: u64, _: u64) -> u64 {
-    const PAGE: u64 = 4096;
     let size = size & 0xffff_ffff;
+    // SAFETY: the verifier proved `to` writable for `size` bytes.
+    unsafe {
+        let r = string(to, size, from);
+        if r <= size && r > 0 && ((to + r - 1) as *const u8).read_volatile() == 0 {
+            finish_word(to, size, from, r - 1);
+        }
+        r
+    }
+}
+
+/// Copies a string up to its end.
+///
+/// Reads up to the end of a page at a time: a string may end just before unmapped memory.
+///
+/// # Safety
+/// `to` is writable for `size` bytes.
+#[inline(always)]
+unsafe fn string(to: u64, size: u64, from: u64) -> u64 {
+    const PAGE: u64 = 4096;
+    const PIECE: u64 = 512;
     if size == 0 {
         return 0;
     }
+    // By way of a buffer: what is behind the string's end stays as it was.
+    let mut piece = std::mem::MaybeUninit::<[u8; PIECE as usize]>::uninit();
+    let piece = piece.as_mut_ptr().cast::<u8>();
     let mut done = 0;
     while done < size {
         let at = from.wrapping_add(done);
-        let chunk = (PAGE - at % PAGE).min(size - done);
-        // SAFETY: the verifier proved `to` writable for `size` bytes, and done + chunk <= size.
-        let got = unsafe { copy(to.wrapping_add(done), at, chunk) };
-        for i in done..done + got {
-            // SAFETY: as above.
-            if unsafe { (to as *const u8).add(i as usize).read_volatile() } == 0 {
-                return i + 1;
+        let chunk = (PAGE - at % PAGE).min(size - done).min(PIECE);
+        // SAFETY: `piece` is writable for `chunk` bytes.
+        let got = unsafe { copy(piece as u64, at, chunk) };
+        for i in 0..got {
+            // SAFETY: the verifier proved `to` writable for `size` bytes, and done + got <= size; `got` bytes of `piece` were read.
+            unsafe {
+                let byte = piece.add(i as usize).read_volatile();
+                (to as *mut u8).add((done + i) as usize).write_volatile(byte);
+                if byte == 0 {
+                    return done + i + 1;
+                }
             }
         }
         if got != chunk {
@@ -90,6 +142,16 @@ fn kernel_error(from: u64, r: u64) -> u64 {
     if r == fail(errno::EFAULT) && from < TASK_SIZE { fail(errno::ERANGE) } else { r }
 }
 
+/// `bpf_probe_read_user`: an address of the kernel is bad even for nothing.
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn read_user(to: u64, size: u64, from: u64, _: u64, _: u64) -> u64 {
+    if from > TASK_SIZE && size & 0xffff_ffff == 0 {
+        return fail(errno::EFAULT);
+    }
+    // SAFETY: passed on.
+    unsafe { read(to, size, from, 0, 0) }
+}
+
 /// `bpf_probe_read_kernel`: reads the traced program as all others, since that is what a "kernel" program traces here.
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn read_kernel(to: u64, size: u64, from: u64, _: u64, _: u64) -> u64 {
@@ -101,7 +163,7 @@ pub(super) unsafe extern "C" fn read_kernel(to: u64, size: u64, from: u64, _: u6
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn read_kernel_str(to: u64, size: u64, from: u64, _: u64, _: u64) -> u64 {
     // SAFETY: passed on.
-    kernel_error(from, unsafe { read_str(to, size, from, 0, 0) })
+    kernel_error(from, unsafe { string(to, size & 0xffff_ffff, from) })
 }
 
 /// Writes the traced program's memory: 0, or `-EFAULT` when not all of it could be written.
@@ -113,4 +175,63 @@ pub(super) unsafe extern "C" fn write_user(to: u64, from: u64, size: u64, _: u64
     // SAFETY: the verifier proved `from` readable for `size` bytes; the kernel checks the other.
     let r = unsafe { call6(PROCESS_VM_WRITEV, pid, local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0) };
     if r == size { 0 } else { fail(errno::EFAULT) }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::helpers::oracle::{Pair, call, words};
+
+    /// A page with text at its end, and nothing readable behind it.
+    fn edge() -> u64 {
+        use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
+        // SAFETY: fresh memory, never given back; the second page is made unreadable.
+        unsafe {
+            let p = mmap_anonymous(std::ptr::null_mut(), 8192, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE).expect("two pages");
+            mprotect(p.byte_add(4096), 4096, MprotectFlags::empty()).expect("ours");
+            let text = p.byte_add(4096 - 16).cast::<u8>();
+            std::ptr::copy_nonoverlapping(b"end of a page\0xy".as_ptr(), text, 16);
+            text as u64
+        }
+    }
+
+    #[test]
+    fn memory_is_read_as_the_kernel_reads_it() {
+        let edge = edge();
+        let text = c"a string of the process";
+        // Kernel memory is left out: there the kernel reads what we cannot.
+        let addresses =
+            [text.as_ptr() as u64, edge, edge + 14, edge + 16, edge - 8, 0, 8, 4095, 0x7fff_ffff_f000 - 8, 1 << 63, u64::MAX, 0x1234 << 48];
+        for helper in ["probe_read_user", "probe_read_user_str", "copy_from_user"] {
+            let Some(pair) = Pair::new(&call(helper, &["at 64", "size 8 63", "word 16"]), b"", 128) else { return };
+            for from in addresses {
+                for size in [0, 1, 2, 5, 14, 15, 16, 17, 24, 63] {
+                    let mut memory = words(&[0, size, from]);
+                    memory.resize(128, 0x55);
+                    pair.same(&memory, &format!("{helper} {from:#x} {size}"));
+                }
+            }
+        }
+        for helper in ["probe_read_kernel", "probe_read_kernel_str"] {
+            let Some(pair) = Pair::new(&call(helper, &["at 64", "size 8 63", "word 16"]), b"", 128) else { return };
+            for from in [0, 8, 4095, 0x1000] {
+                for size in [1, 2, 63] {
+                    let mut memory = words(&[0, size, from]);
+                    memory.resize(128, 0x55);
+                    pair.same(&memory, &format!("{helper} {from:#x} {size}"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn memory_is_written_where_it_may_be() {
+        let target = [0_u64; 2];
+        let from = *b"written";
+        // SAFETY: both are there; the second address is nobody's.
+        unsafe {
+            assert_eq!(super::write_user(target.as_ptr() as u64, from.as_ptr() as u64, 7, 0, 0), 0);
+            assert_eq!(super::write_user(8, from.as_ptr() as u64, 7, 0, 0) as i64, -super::errno::EFAULT);
+        }
+        assert_eq!(std::hint::black_box(target)[0].to_le_bytes(), *b"written\0");
+    }
 }

@@ -109,3 +109,63 @@ pub(super) unsafe extern "C" fn get_ns_current_pid_tgid(dev: u64, ino: u64, to: 
     }
     0
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use crate::helpers::oracle::{Pair, call, words};
+
+    #[test]
+    fn who_runs_is_who_the_kernel_says() {
+        for helper in ["get_current_pid_tgid", "get_current_uid_gid", "get_numa_node_id", "get_current_cgroup_id"] {
+            let Some(pair) = Pair::new(&call(helper, &[]), b"", 8) else { return };
+            pair.same(&[0; 8], helper);
+        }
+        for name in ["x", "fifteen letters"] {
+            std::thread::Builder::new()
+                .name(name.to_owned())
+                .spawn(|| {
+                    let Some(pair) = Pair::new(&call("get_current_comm", &["at 16", "some 8 31"]), b"", 64) else { return };
+                    for size in [1, 2, 8, 9, 15, 16, 17, 31] {
+                        let mut memory = words(&[0, size]);
+                        memory.resize(64, 0x55);
+                        pair.same(&memory, &format!("a name in {size} bytes"));
+                    }
+                })
+                .expect("a thread")
+                .join()
+                .expect("it agrees");
+        }
+    }
+
+    #[test]
+    fn a_namespace_has_its_own_numbers() {
+        let Ok(ns) = std::fs::metadata("/proc/self/ns/pid") else { return skep_testkit::skip("/proc") };
+        for size in [8, 7, 16] {
+            let asm = call("get_ns_current_pid_tgid", &["word 8", "word 16", "at 32", &size.to_string()]);
+            let Some(pair) = Pair::new(&asm, b"", 64) else { return };
+            for (dev, ino) in [(ns.dev(), ns.ino()), (ns.dev() + 1, ns.ino()), (ns.dev(), 1), (ns.dev() | 1 << 40, ns.ino())] {
+                let mut memory = words(&[0, dev, ino]);
+                memory.resize(64, 0x55);
+                pair.same(&memory, &format!("{dev} {ino} {size}"));
+            }
+        }
+    }
+
+    #[test]
+    fn a_task_is_a_number_of_its_own_and_no_address() {
+        let here = || {
+            // SAFETY: no arguments; reading there fails.
+            unsafe {
+                let task = super::get_current_task(0, 0, 0, 0, 0);
+                let mut word = 1_u64;
+                assert_eq!(super::super::probe::read_kernel((&raw mut word) as u64, 8, task, 0, 0) as i64, -super::errno::EFAULT);
+                task
+            }
+        };
+        let other = std::thread::spawn(here).join().expect("no panic");
+        assert_ne!(here(), other);
+        assert_eq!(here(), here());
+    }
+}

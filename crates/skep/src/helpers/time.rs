@@ -42,3 +42,24 @@ pub(super) unsafe extern "C" fn jiffies64(_: u64, _: u64, _: u64, _: u64, _: u64
     const INITIAL: u64 = (1 << 32) - 300 * HZ;
     clock::other(ClockId::MonotonicCoarse) / (1_000_000_000 / HZ) + INITIAL
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::helpers::oracle::{Pair, call};
+
+    #[test]
+    fn clocks_show_what_the_kernels_show() {
+        for (helper, slack) in [("ktime_get_ns", 0), ("ktime_get_boot_ns", 0), ("ktime_get_tai_ns", 0)] {
+            let Some(pair) = Pair::new(&call(helper, &[]), b"", 8) else { return };
+            let read = |bytes: Vec<u8>| bytes.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+            // Ours is read after the kernel's, and before the kernel's of the next turn.
+            let mut last = 0;
+            for _ in 0..100 {
+                let (theirs, ours) = pair.run(&[0; 8]);
+                let (theirs, ours) = (read(theirs), read(ours));
+                assert!(last <= theirs + slack && theirs <= ours + slack, "{helper}: {last} {theirs} {ours}");
+                last = ours;
+            }
+        }
+    }
+}
