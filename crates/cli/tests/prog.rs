@@ -292,3 +292,17 @@ fn a_run_that_is_ended_leaves_nothing_behind() {
     drop(guard);
     assert!(std::fs::read_dir(&scratch).unwrap().all(|e| e.unwrap().file_name() == "lock"));
 }
+
+#[test]
+fn tail_calls_lead_on_in_a_traced_process() {
+    let skep = Skep::new();
+    let ended = skep.run(["run", "--json", &data("tail.bpf.o"), "--", common::target()]);
+    let report = ended.stdout.split(|b| *b == b'\n').filter_map(|l| serde_json::from_slice::<serde_json::Value>(l).ok()).next_back();
+    let report = report.unwrap_or_else(|| panic!("{}", ended.transcript()));
+    let maps = report["maps"].as_array().unwrap_or_else(|| panic!("{report}"));
+    let counts = maps.iter().find(|m| m["map"]["name"] == "counts").unwrap_or_else(|| panic!("{report}"));
+    let values: Vec<u64> = counts["entries"].as_array().unwrap().iter().filter_map(|e| e["value"].as_u64()).collect();
+    // Half of the calls of `leaf` go on, the others count; calls of `twice` are hooked as well.
+    let leaves = common::LEAVES;
+    assert_eq!(values, [leaves, leaves / 2, leaves / 2 + 1000], "{report}");
+}

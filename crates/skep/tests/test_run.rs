@@ -144,3 +144,33 @@ fn runs_are_the_kernels() {
     }
     assert!(wrong.is_empty(), "{} differences\n{}", wrong.len(), wrong.join("\n"));
 }
+
+/// A program that is put into an array after another was made ready is found at the first tail call, and the next one that
+/// takes its place as well; one of another type is not.
+#[test]
+fn tail_calls_follow_a_program_array_as_it_changes() {
+    let temp = TempDir::in_memory();
+    let dir = Dir::create(&temp.join("skep")).unwrap();
+    let object = object("nested.bpf.o");
+    for engine in [Engine::Jit, Engine::Interp] {
+        let scratch = Scratch::create_in(&dir).unwrap();
+        let loaded = Loader::new(scratch.dir()).load(&object).unwrap();
+        let runner = Runner::new(scratch.dir(), &loaded, "jump", engine).unwrap();
+        let jumps = loaded.map("jumps").unwrap();
+        let id = |name| loaded.program(name).unwrap().file.id.to_ne_bytes();
+        let (slot, mut packet) = (2u32.to_ne_bytes(), [0; 60]);
+        packet[0] = 2;
+        let retval = || runner.test_run(&Input::data(&packet)).unwrap().retval;
+        assert_eq!(retval(), 55, "the slot is empty");
+        for _ in 0..2 {
+            jumps.update(&slot, &id("drop"), 0).unwrap();
+            assert_eq!((retval(), retval()), (1, 1));
+            jumps.update(&slot, &id("pass"), 0).unwrap();
+            assert_eq!((retval(), retval()), (2, 2));
+        }
+        jumps.update(&slot, &id("tc_last"), 0).unwrap();
+        assert_eq!(retval(), 55, "what takes another context cannot go on here");
+        jumps.delete(&slot).unwrap();
+        assert_eq!(retval(), 55);
+    }
+}

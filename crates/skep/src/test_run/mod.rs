@@ -36,7 +36,7 @@ pub use printed::Printed;
 use std::sync::Arc;
 use std::time::Instant;
 
-use skep_isa::ProgramType as P;
+use skep_isa::{AttachType, ProgramType as P};
 use skep_maps::{Access, Map, SlotTable, slots};
 use skep_vm::{Code, CompileError, interp};
 
@@ -95,6 +95,7 @@ impl Errno {
     const EIO: Self = Self(5);
     const E2BIG: Self = Self(7);
     const ENOMEM: Self = Self(12);
+    const EFAULT: Self = Self(14);
     const EBUSY: Self = Self(16);
     const ENODEV: Self = Self(19);
     const EINVAL: Self = Self(22);
@@ -267,6 +268,8 @@ impl Runner {
             P::SocketFilter | P::SchedCls | P::SchedAct | P::CgroupSkb | P::LwtIn | P::LwtOut | P::LwtXmit => skb::test_run(self, input),
             P::RawTracepoint => plain::raw_tracepoint(self, input),
             P::Syscall => plain::syscall(self, input),
+            // The kernel has no way to make up what an iterator walks over.
+            P::Tracing if self.program.attach_type == Some(AttachType::TraceIter) => Err(Errno::EFAULT),
             P::Tracing => plain::tracing(self, input),
             P::Kprobe => plain::kprobe(self, input),
             P::Tracepoint => plain::record(self, input),
