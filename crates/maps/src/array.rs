@@ -155,7 +155,11 @@ impl Array {
         if index >= self.entries {
             return -i64::from(E2BIG);
         }
-        if flags & update::NOEXIST != 0 { -i64::from(EEXIST) } else { 0 }
+        if flags & update::NOEXIST != 0 {
+            return -i64::from(EEXIST);
+        }
+        // The last thing the kernel looks at.
+        if flags & update::LOCK != 0 && !self.format.has_lock() { -i64::from(EINVAL) } else { 0 }
     }
 
     /// # Safety

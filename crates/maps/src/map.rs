@@ -9,7 +9,7 @@ use skep_isa::{MapFlags, MapShape};
 
 use crate::def::MapDef;
 use crate::dump::Position;
-use crate::error::{EINVAL, ENOTSUPP, EPERM, MapError};
+use crate::error::{ENOTSUPP, EPERM, MapError};
 use crate::shm::{Access, NewObject, ObjectError, ObjectFile, ObjectKind};
 use crate::slots::{MAX_SLOTS, SlotTable};
 use crate::types::{self, MapOps, Parts};
@@ -307,9 +307,6 @@ impl Map {
     pub unsafe fn prog_update(&self, key: *const u8, value: *const u8, flags: u64) -> i64 {
         if !self.file.writable() {
             return -i64::from(EPERM);
-        }
-        if flags & update::LOCK != 0 && self.def.spin_lock.is_none() {
-            return -i64::from(EINVAL);
         }
         // SAFETY: the caller's duty.
         unsafe { self.ops.prog_update(key, value, flags) }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use skep_isa::{AttachType, MapFlags, MapType, ProgramType};
 use skep_maps::slots::FILE_NAME as SLOTS;
 use skep_maps::{Map, MapDef, MapError};
-use skep_object::{CoreTarget, InnerValue, LinkError, LinkOptions, MapSpec, Object};
+use skep_object::{Btf, CoreTarget, InnerValue, LinkError, LinkOptions, MapSpec, Object};
 use skep_verifier::Rejection;
+use skep_verifier::fields::FieldKind;
 
 use crate::Error;
 use crate::dir::{Dir, Kind};
@@ -175,7 +176,7 @@ impl<'a> Loader<'a> {
             None => 0,
         };
         slot_table(self.dir)?;
-        let maps = object.maps.iter().map(|spec| self.create(spec, btf_id)).collect::<Result<Vec<_>, _>>()?;
+        let maps = object.maps.iter().map(|spec| self.create(spec, object.btf.as_deref(), btf_id)).collect::<Result<Vec<_>, _>>()?;
         let mut programs = Vec::new();
         for (program, linked, proof) in verified {
             let file = Program {
@@ -214,9 +215,9 @@ impl<'a> Loader<'a> {
         Ok(wanted)
     }
 
-    fn create(&self, spec: &MapSpec, btf_id: u32) -> Result<LoadedMap, LoadError> {
+    fn create(&self, spec: &MapSpec, btf: Option<&Btf>, btf_id: u32) -> Result<LoadedMap, LoadError> {
         let err = |source| LoadError::Map { name: spec.name.clone(), source };
-        let mut def = definition(spec, btf_id);
+        let mut def = definition(spec, btf, btf_id);
         if let Some(entries) = self.entries.get(&spec.name) {
             def.max_entries = *entries;
         }
@@ -260,7 +261,9 @@ fn short_name(name: &str) -> String {
 }
 
 /// Says what kind of map an object wants.
-fn definition(spec: &MapSpec, btf_id: u32) -> MapDef {
+fn definition(spec: &MapSpec, btf: Option<&Btf>, btf_id: u32) -> MapDef {
+    let fields =
+        btf.filter(|_| spec.value_type_id != 0).map(|btf| skep_verifier::fields::find(btf, spec.value_type_id)).unwrap_or_default();
     MapDef {
         map_type: spec.map_type,
         key_size: spec.key_size,
@@ -272,8 +275,8 @@ fn definition(spec: &MapSpec, btf_id: u32) -> MapDef {
         btf_id,
         key_type_id: spec.key_type_id,
         value_type_id: spec.value_type_id,
-        spin_lock: None,
-        inner: spec.inner.as_ref().map(|inner| Box::new(definition(inner, 0))),
+        spin_lock: fields.iter().find(|f| f.kind == FieldKind::SpinLock).map(|f| f.off),
+        inner: spec.inner.as_ref().map(|inner| Box::new(definition(inner, btf, 0))),
     }
 }
 

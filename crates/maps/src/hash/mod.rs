@@ -61,6 +61,10 @@ pub(crate) trait Kind: Send + Sync {
     fn of_program(&self, value: *const u8, flags: u64) -> impl Values + '_;
     /// Copies a value out; `flags` as for a lookup.
     fn load(&self, memory: &TableMemory, reference: u32, out: &mut [u8], flags: u64);
+    /// Tells whether values hold a spin lock.
+    fn has_lock(&self) -> bool {
+        false
+    }
     /// The slot a running program uses.
     fn slot(&self) -> u32;
     /// The slot that belongs to a CPU.
@@ -173,7 +177,7 @@ impl<K: Kind> MapOps for Hash<K> {
     }
 
     unsafe fn prog_update(&self, key: *const u8, value: *const u8, flags: u64) -> i64 {
-        if flags & !(update::LOCK | 3) != 0 {
+        if flags & !(update::LOCK | 3) != 0 || (flags & update::LOCK != 0 && !self.kind.has_lock()) {
             return -i64::from(EINVAL);
         }
         // SAFETY: the caller's duty.

@@ -84,6 +84,10 @@ impl Kind for Plain {
         }
     }
 
+    fn has_lock(&self) -> bool {
+        self.format.has_lock()
+    }
+
     #[inline(always)]
     fn slot(&self) -> u32 {
         0

@@ -22,6 +22,11 @@ impl Format {
         Self { size: def.value_size as usize, lock: def.spin_lock }
     }
 
+    #[inline(always)]
+    pub(crate) fn has_lock(&self) -> bool {
+        self.lock.is_some()
+    }
+
     /// Stores a value over another whose lock stays as it is.
     ///
     /// # Safety

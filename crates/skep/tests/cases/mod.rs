@@ -26,11 +26,31 @@ pub fn all() -> Vec<(&'static str, Programs)> {
         ("plain.bpf.o", plain()),
         ("nested.bpf.o", nested()),
         ("beside.bpf.o", beside()),
+        ("maps.bpf.o", maps()),
         ("xdp_helpers.bpf.o", helpers::xdp()),
         ("skb_helpers.bpf.o", helpers::skb()),
         ("helpers.bpf.o", helpers::plain()),
         ("nested.bpf.o", nested()),
     ]
+}
+
+/// Random operations, the same for everybody; and what needs none.
+fn maps() -> Programs {
+    let seed = std::env::var("SKEP_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(0u64);
+    let storm = (0..24u64).map(|n| {
+        let mut x = (n + seed * 1000 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let bytes = (0..1600).map(|_| {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            (x >> 24) as u8
+        });
+        // First each map by itself.
+        let bytes = bytes.enumerate().map(|(i, b)| if n < 12 && i % 4 == 1 { n as u8 } else { b });
+        case(format!("storm {n}"), Some(bytes.collect()), None)
+    });
+    let once = || vec![case("a packet", Some(counted(64)), None)];
+    vec![("map_storm", storm.collect()), ("map_walk", once()), ("map_of_cpu", once())]
 }
 
 fn ethernet(proto: u16, payload: &[u8]) -> Vec<u8> {
