@@ -219,7 +219,7 @@ impl<'a> Loader<'a> {
         let err = |source| LoadError::Map { name: spec.name.clone(), source };
         let mut def = definition(spec, btf, btf_id);
         if let Some(entries) = self.entries.get(&spec.name) {
-            def.max_entries = *entries;
+            def.max_entries = self::entries(def.map_type, *entries);
         }
         let id = self.dir.next_id(Kind::Map)?;
         let map = Map::create(&self.dir.kind(Kind::Map), id, &def).map_err(err)?;
@@ -260,6 +260,16 @@ fn short_name(name: &str) -> String {
     name.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.')).take(15).collect()
 }
 
+/// Says how many entries a map gets, as libbpf does: rings are whole pages and a power of two, an array of perf events that names no
+/// size has one for each CPU.
+fn entries(map_type: MapType, asked: u32) -> u32 {
+    match map_type {
+        MapType::Ringbuf | MapType::UserRingbuf if asked > 0 => asked.max(4096).checked_next_power_of_two().unwrap_or(asked),
+        MapType::PerfEventArray if asked == 0 => skep_maps::slots::possible_cpus(),
+        _ => asked,
+    }
+}
+
 /// Says what kind of map an object wants.
 fn definition(spec: &MapSpec, btf: Option<&Btf>, btf_id: u32) -> MapDef {
     let fields =
@@ -268,7 +278,7 @@ fn definition(spec: &MapSpec, btf: Option<&Btf>, btf_id: u32) -> MapDef {
         map_type: spec.map_type,
         key_size: spec.key_size,
         value_size: spec.value_size,
-        max_entries: spec.max_entries,
+        max_entries: entries(spec.map_type, spec.max_entries),
         flags: spec.flags,
         map_extra: spec.map_extra,
         name: short_name(&spec.name),
@@ -335,5 +345,19 @@ pub(crate) fn on_functions(program: &Program) -> bool {
         (ProgramType::Tracing, Some(a)) => !matches!(a, AttachType::TraceRawTp | AttachType::TraceIter),
         (ProgramType::Kprobe, _) => program.section.starts_with('u'),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_that_the_kernel_would_refuse_are_rounded_as_libbpf_does() {
+        for (asked, got) in [(1, 4096), (4096, 4096), (4097, 8192), (100_000, 131_072), (0, 0), (u32::MAX, u32::MAX)] {
+            assert_eq!(entries(MapType::Ringbuf, asked), got, "{asked}");
+        }
+        assert_eq!(entries(MapType::PerfEventArray, 0), skep_maps::slots::possible_cpus());
+        assert_eq!((entries(MapType::PerfEventArray, 1), entries(MapType::Hash, 0)), (1, 0));
     }
 }
