@@ -5,8 +5,8 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map as Object, Value as Json, json};
-use skep::isa::MapType;
 use skep::load::{Loaded, LoadedMap, Loader};
+use skep::maps::MapError;
 use skep::test_run::{Engine, Errno, Input, Outcome, Printed, Runner};
 
 use crate::args::{EngineName, ProgRunArgs};
@@ -126,25 +126,22 @@ fn contents(loaded: &Loaded) -> Result<Vec<Contents<'_>>> {
         let size = map.map.def().value_size as usize;
         let each = size.next_multiple_of(8).max(1);
         let mut elements = Vec::new();
-        if has_elements(map.map.def().map_type) {
-            for element in map.map.iter() {
-                let (key, value) = element.context(format!("map `{}` cannot be read", map.name))?;
-                let values = if map.map.is_per_cpu() {
-                    value.chunks(each).map(|one| one.get(..size).unwrap_or(one).to_vec()).collect()
-                } else {
-                    vec![value]
-                };
-                elements.push((key, values));
-            }
+        for element in map.map.iter() {
+            let (key, value) = match element {
+                // Streams, and types that only programs read.
+                Err(MapError::Unsupported { .. }) => break,
+                other => other.context(format!("map `{}` cannot be read", map.name))?,
+            };
+            let values = if map.map.is_per_cpu() {
+                value.chunks(each).map(|one| one.get(..size).unwrap_or(one).to_vec()).collect()
+            } else {
+                vec![value]
+            };
+            elements.push((key, values));
         }
         out.push(Contents { map, elements });
     }
     Ok(out)
-}
-
-/// Tells whether a map's elements can be walked.
-fn has_elements(map_type: MapType) -> bool {
-    !matches!(map_type, MapType::Ringbuf | MapType::UserRingbuf | MapType::Queue | MapType::Stack | MapType::BloomFilter)
 }
 
 fn maps_json(loaded: &Loaded) -> Result<Object<String, Json>> {
