@@ -217,3 +217,21 @@ fn a_cursor_inside_a_bucket_outlives_the_deletion_of_what_it_stands_on() {
     }
     assert_eq!(seen.len(), 1000);
 }
+
+#[test]
+fn values_with_a_lock_are_copied_under_it() {
+    let dir = Dir::new();
+    let map = dir.make(&MapDef::new(MapType::Hash, 8, 16, 10).spin_lock(0));
+    let value = |n: u64| [0, n].map(u64::to_ne_bytes).concat();
+    (0..10u64).for_each(|i| map.update(&i.to_ne_bytes(), &value(i + 7), ANY).expect("room"));
+    let (mut buf, mut len) = ([0; 240], 240);
+    form::dump(&map, None, &mut buf, &mut len, form::F_LOCK).expect("a lock");
+    assert_eq!(len, 240);
+    assert!(buf.chunks(24).all(|e| words(e)[1] == 0 && words(e)[2] == words(e)[0] + 7));
+    let (mut keys, mut values) = ([0; 80], [0; 160]);
+    let all = batch::lookup_batch(&map, None, &mut [0; 4], (&mut keys, &mut values), 10, 4, Some(Take::Fast));
+    assert_eq!(all.map_err(|e| (e.error.errno(), e.count)), Err((2, 10)));
+    assert_eq!(errno(map.next_key(None)), 2);
+    let plain = filled(&dir, MapType::Hash, 1);
+    assert_eq!(errno(form::dump(&plain, None, &mut buf, &mut len, form::F_LOCK)), 22, "no value has a lock");
+}

@@ -58,7 +58,7 @@ pub fn lookup_batch(
     elem_flags: u64,
     take: Option<Take>,
 ) -> Result<usize, BatchError> {
-    if elem_flags != 0 {
+    if elem_flags & !update::LOCK != 0 || (elem_flags != 0 && map.def().spin_lock.is_none()) {
         return Err(nothing(MapError::Flags { flags: elem_flags }));
     }
     map.check_readable().map_err(nothing)?;
@@ -79,6 +79,9 @@ pub fn lookup_batch(
     let mut walk = map.walk().value_size(value_size);
     if let Some(take) = take {
         walk = walk.taking(take);
+    }
+    if elem_flags != 0 {
+        walk = walk.locked();
     }
     if let Some(from) = in_batch {
         let at = match from.get(..cursor_len) {
@@ -109,7 +112,7 @@ pub fn lookup_batch(
 /// That element's error, and how many were stored before it.
 #[doc(alias = "BPF_MAP_UPDATE_BATCH")]
 pub fn update_batch(map: &Map, keys: &[u8], values: &[u8], count: usize, elem_flags: u64) -> Result<usize, BatchError> {
-    if elem_flags > update::EXIST {
+    if elem_flags & !update::LOCK > update::EXIST {
         return Err(nothing(MapError::Flags { flags: elem_flags }));
     }
     let key_size = map.def().key_size as usize;

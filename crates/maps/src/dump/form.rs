@@ -8,7 +8,7 @@ use super::walk::{Take, Walk};
 use crate::error::MapError;
 use crate::map::Map;
 
-/// `BPF_F_LOCK`: copy values under their spin lock. No map has such values yet.
+/// `BPF_F_LOCK`: copy values under their spin lock; refused where they have none.
 pub const F_LOCK: u64 = 4;
 /// `prev_key` is a [`Cursor`] of [`CURSOR_LEN`] bytes; all zeroes begin. It survives the deletion of any key.
 pub const F_CURSOR: u64 = 1 << 32;
@@ -51,13 +51,16 @@ const KNOWN: u64 = F_LOCK | F_CURSOR | F_DELETE | F_EXACT | F_RESTART | F_ALIGN;
 /// gone and its type keeps no place for it; `ESTALE` for the cursor of another map; else as [`Walk::rows`].
 #[doc(alias = "BPF_MAP_DUMP")]
 pub fn dump(map: &Map, prev_key: Option<&mut [u8]>, buf: &mut [u8], buf_len: &mut u32, flags: u64) -> Result<(), MapError> {
-    if flags & !KNOWN != 0 || flags & F_LOCK != 0 || flags & (F_EXACT | F_DELETE) == F_EXACT {
+    if flags & !KNOWN != 0 || flags & (F_EXACT | F_DELETE) == F_EXACT {
         return Err(MapError::Flags { flags });
     }
     map.check_readable()?;
     let mut walk = map.walk();
     if flags & F_ALIGN != 0 {
         walk = walk.aligned();
+    }
+    if flags & F_LOCK != 0 {
+        walk = walk.locked();
     }
     if flags & F_DELETE != 0 {
         walk = walk.taking(if flags & F_EXACT != 0 { Take::Exact } else { Take::Fast });

@@ -1,5 +1,7 @@
 //! The walk: many elements a call, into the caller's memory.
 
+use skep_isa::map::update;
+
 use super::cursor::{Cursor, Position};
 use super::out::{Out, row_layout};
 use crate::error::{ENOENT, ENOTSUPP, MapError};
@@ -57,6 +59,7 @@ pub struct Walk<'m> {
     key_size: usize,
     value_size: usize,
     aligned: bool,
+    locked: bool,
     take: Option<Take>,
     ended: bool,
     visited: u64,
@@ -74,6 +77,7 @@ impl Map {
             key_size: self.def().key_size as usize,
             value_size: self.user_value_size(),
             aligned: false,
+            locked: false,
             take: None,
             ended: false,
             visited: 0,
@@ -118,6 +122,12 @@ impl<'m> Walk<'m> {
     #[must_use]
     pub fn taking(self, how: Take) -> Self {
         Self { take: Some(how), ..self }
+    }
+
+    /// Copies each value under its spin lock (`BPF_F_LOCK`); refused with `EINVAL` where values have none.
+    #[must_use]
+    pub fn locked(self) -> Self {
+        Self { locked: true, ..self }
     }
 
     /// Gives values another size than [`Map::user_value_size`]: for per-CPU types, any number of values.
@@ -210,6 +220,9 @@ impl<'m> Walk<'m> {
             self.map.ops().step(&mut self.cursor.at, &mut [], &mut [])?;
             return Ok(0);
         }
+        if self.locked && (self.map.def().spin_lock.is_none() || !self.map.file().writable()) {
+            return Err(MapError::Flags { flags: update::LOCK });
+        }
         if self.ended {
             return Ok(0);
         }
@@ -220,8 +233,8 @@ impl<'m> Walk<'m> {
         }
         let before = out.used();
         let done = match (self.take, filter) {
-            (None, None) => self.map.ops().fill(&mut self.cursor.at, out).inspect(|_| self.visited += (out.used() - before) as u64),
-            (None, Some(filter)) => self.select(out, filter),
+            (None, None) if !self.locked => self.map.ops().fill(&mut self.cursor.at, out).inspect(|_| self.visited += (out.used() - before) as u64),
+            (None, filter) => self.select(out, filter.unwrap_or(&mut |_, _| Verdict::Keep)),
             (Some(Take::Fast), filter) => self.take_each(out, filter.unwrap_or(&mut |_, _| Verdict::Keep)),
             (Some(Take::Exact), filter) => self.take_exactly(out, filter.unwrap_or(&mut |_, _| Verdict::Keep)),
         };
@@ -241,6 +254,13 @@ impl<'m> Walk<'m> {
             return Ok(None);
         }
         self.visited += 1;
+        if self.locked {
+            match self.map.ops().lookup(key, value, update::LOCK) {
+                // Gone since: what the step copied is what it was.
+                Ok(()) | Err(MapError::NoElement) => {}
+                Err(e) => return Err(e),
+            }
+        }
         Ok(Some(filter(key, value)))
     }
 
@@ -260,7 +280,7 @@ impl<'m> Walk<'m> {
             match self.look(out, filter)? {
                 Some(Verdict::Keep) => {
                     let Some((key, value)) = out.next() else { return Ok(true) };
-                    if take(self.map, key, value)? {
+                    if take(self.map, key, value, self.locked)? {
                         out.push();
                     }
                 }
@@ -333,11 +353,12 @@ fn wait_for_runs(map: &Map) -> Result<(), MapError> {
 }
 
 /// Removes a key and copies its last value; `false` when it is gone.
-fn take(map: &Map, key: &[u8], value: &mut [u8]) -> Result<bool, MapError> {
-    let done = match map.ops().take(key, value, 0) {
+fn take(map: &Map, key: &[u8], value: &mut [u8], locked: bool) -> Result<bool, MapError> {
+    let flags = if locked { update::LOCK } else { 0 };
+    let done = match map.ops().take(key, value, flags) {
         Some(done) => done,
         // A change between the two is lost, as it would be just before them.
-        None => map.ops().lookup(key, value, 0).and_then(|()| map.ops().delete(key)),
+        None => map.ops().lookup(key, value, flags).and_then(|()| map.ops().delete(key)),
     };
     match done {
         Ok(()) => Ok(true),
