@@ -269,8 +269,9 @@ impl Assembler {
             }
             "" => return Err(c.expected("a helper, `local` and a label, or a register")),
             name => {
-                let Some(h) = helper::by_name(name) else { return Err(c.error_at(start, AsmErrorKind::UnknownHelper(name.to_owned()))) };
-                self.out.push(Insn::call(h.id));
+                let id = helper::by_name(name).map(|h| h.id).or_else(|| crate::kfunc::by_name(name).map(|(id, _)| id));
+                let Some(id) = id else { return Err(c.error_at(start, AsmErrorKind::UnknownHelper(name.to_owned()))) };
+                self.out.push(Insn::call(id));
             }
         }
         Ok(())

@@ -143,6 +143,9 @@ fn call(f: &mut fmt::Formatter<'_>, i: Insn) -> Known {
     match (i.src(), helper::by_id(id)) {
         (op::PSEUDO_CALL, _) => write!(f, "call pc{:+}", i.imm)?,
         (_, Some(h)) if id >= helper::KFUNC_BASE => write!(f, "call {}#{id}", h.name)?,
+        (0, None) if crate::kfunc::by_id(id).is_some() => {
+            write!(f, "call {}#{id}", crate::kfunc::by_id(id).map_or("", |k| k.name))?;
+        }
         (op::PSEUDO_KFUNC_CALL, _) => write!(f, "call kernel-function#{id}")?,
         (0, Some(h)) => write!(f, "call bpf_{}#{id}", h.name)?,
         (0, None) => write!(f, "call unknown#{id}")?,

@@ -143,6 +143,9 @@ impl Walk<'_> {
 
     /// Refuses what declaration tags of the program's functions ask for and skep has not.
     pub(super) fn check_tags(&self) -> Result<(), Reason> {
+        if matches!(self.prog.prog_type, P::StructOps | P::Lsm | P::Ext) {
+            return Err(Reason::Unsupported { what: "this program type" });
+        }
         let Some(btf) = self.prog.btf.as_deref() else { return Ok(()) };
         let main = self.prog.subprogs.first().map_or(0, |s| s.type_id);
         let asks = main != 0
