@@ -102,8 +102,14 @@ pub fn lookup_batch(
         out_batch[..key_size].copy_from_slice(key);
     }
     // Where the cursor is a key, the kernel finds the end only by looking for one more element.
-    let ended = if map.ops().ordered() { copied < count } else { walk.has_ended() };
+    let ended = if map.ops().ordered() { copied < count } else { walk.has_ended() || nothing_behind(map, walk.cursor().at, value_size) };
     if ended { Err(BatchError { count: copied, error: MapError::NoElement }) } else { Ok(copied) }
+}
+
+/// Tells whether no element is behind a place: where each was looked at on its own, that was not seen yet.
+fn nothing_behind(map: &Map, mut at: Position, value_size: usize) -> bool {
+    let (mut key, mut value) = (vec![0; map.def().key_size as usize], vec![0; value_size]);
+    matches!(map.ops().step(&mut at, &mut key, &mut value), Ok(false))
 }
 
 /// Stores elements in the given order; `elem_flags` are those of [`update`]. Stops at the first that fails.

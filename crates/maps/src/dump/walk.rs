@@ -233,7 +233,9 @@ impl<'m> Walk<'m> {
         }
         let before = out.used();
         let done = match (self.take, filter) {
-            (None, None) if !self.locked => self.map.ops().fill(&mut self.cursor.at, out).inspect(|_| self.visited += (out.used() - before) as u64),
+            (None, None) if !self.locked => {
+                self.map.ops().fill(&mut self.cursor.at, out).inspect(|_| self.visited += (out.used() - before) as u64)
+            }
             (None, filter) => self.select(out, filter.unwrap_or(&mut |_, _| Verdict::Keep)),
             (Some(Take::Fast), filter) => self.take_each(out, filter.unwrap_or(&mut |_, _| Verdict::Keep)),
             (Some(Take::Exact), filter) => self.take_exactly(out, filter.unwrap_or(&mut |_, _| Verdict::Keep)),
