@@ -56,6 +56,11 @@ fn parse(name: &str, text: &str) -> Case {
                     spec.frozen = true;
                     spec.flags = MapFlags(MapFlags::RDONLY_PROG);
                 }
+                match rest {
+                    ["rdonly"] => spec.flags = MapFlags(MapFlags::RDONLY_PROG),
+                    ["wronly"] => spec.flags = MapFlags(MapFlags::WRONLY_PROG),
+                    _ => {}
+                }
                 let index = prog.maps.len();
                 prog.maps.push(LinkedMap { index, spec });
             }
