@@ -11,7 +11,7 @@ mod random;
 use kernel_bpf::Verdict;
 use skep_isa::{ProgramType, op};
 use skep_object::Linked;
-use skep_verifier::{Options, verify, verify_observed};
+use skep_verifier::{Options, Reason, verify, verify_observed};
 use std::collections::BTreeMap;
 
 const NOT_PERMITTED: &str = "bpf(2) is not permitted";
@@ -62,9 +62,9 @@ fn linux_accepts_what_is_accepted_here() {
 fn random_programs_that_only_linux_refuses_are_harmless() {
     let fresh = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(7, |d| d.as_nanos() as u64) | 1;
     let stress = std::env::var_os("SKEP_STRESS").is_some();
-    let (rounds, runs) = if stress { (20_000, 200) } else { (300, 100) };
+    let (rounds, runs) = if stress { (20_000, 200) } else { (80, 100) };
     let mut options = Options::default();
-    options.limit = 50_000;
+    options.limit = 20_000;
     for seed in [0x5eed, fresh] {
         let r = random::Random::new(seed);
         let [mut both, mut neither, mut stricter, mut looser, mut skipped] = [0u32; 5];
@@ -79,6 +79,11 @@ fn random_programs_that_only_linux_refuses_are_harmless() {
             let ours = verify_observed(&prog, &options, &mut |insn, state| {
                 claims::note_reach(&mut reach, prog.insns[insn], insn, state);
             });
+            // Linux would walk a million instructions of it.
+            if ours.as_ref().is_err_and(|e| matches!(e.reason, Reason::TooComplex { .. } | Reason::TooManyForks { .. })) {
+                skipped += 1;
+                continue;
+            }
             match (&ours, kernel_bpf::ask(&prog)) {
                 (_, Verdict::Skip(why)) if why == NOT_PERMITTED => {
                     println!("skipped: {why}");
