@@ -3,7 +3,7 @@
 
 use skep_isa::{Insn, MapShape, ShapeKind, helper, op};
 
-use crate::check::{FUNC, Flow, Func, LOOP, SECOND, TARGET, is_goto, jump};
+use crate::check::{FUNC, Flow, Func, SECOND, TARGET, is_goto, jump};
 use crate::env::{Env, HelperCall, MapRef};
 
 /// Registers as bits.
@@ -62,37 +62,65 @@ impl Facts {
         self.tails.binary_search_by_key(&at, |t| t.at).ok().and_then(|n| self.tails.get(n))
     }
 
-    /// Goes backwards through a function until nothing changes; without loops once is enough.
+    /// Goes backwards through a function. Where a loop's head turns out to need more than its end was told, the loop is gone
+    /// through again at once, so that inner loops are done before outer ones see them.
     fn flow_back(&mut self, insns: &[Insn], flow: &Flow, f: Func) {
-        let mut before = vec![0 as Regs; f.end - f.start];
-        loop {
-            let mut again = false;
-            let mut after: Regs = 0;
-            for at in (f.start..f.end).rev() {
-                let Some(&i) = insns.get(at) else { continue };
-                let mark = flow.mark(at);
-                if mark & SECOND != 0 {
-                    continue;
-                }
-                if let Some(distance) = jump(i) {
-                    let to = (at as i64 + 1 + distance) as usize;
-                    let there = before.get(to.wrapping_sub(f.start)).copied().unwrap_or(Regs::MAX);
-                    after = if is_goto(i) { there } else { after | there };
-                } else if i.code == op::EXIT {
-                    after = 0;
-                }
-                let (reads, writes) = self.effect(i, at, flow);
-                if let Some(l) = self.live.get_mut(at) {
-                    *l = after;
-                }
-                after = after & !writes | reads;
-                if let Some(b) = before.get_mut(at - f.start) {
-                    again |= mark & LOOP != 0 && *b != after;
-                    *b = after;
-                }
+        let mut steps: Vec<Step> = Vec::with_capacity(f.end - f.start);
+        for at in f.start..f.end {
+            let (i, mark) = (insns.get(at).copied().unwrap_or_default(), flow.mark(at));
+            let mut step = Step { next: Next::Skip, to: 0, again: 0, reads: 0, writes: 0, before: 0 };
+            if mark & SECOND == 0 {
+                (step.reads, step.writes) = self.effect(i, at, flow);
+                step.next = match jump(i) {
+                    Some(distance) => {
+                        let to = (at as i64 + 1 + distance) as usize - f.start;
+                        if let Some(head) = steps.get_mut(to) {
+                            head.again = (at - f.start + 1) as u32;
+                        } else if to == at - f.start {
+                            step.again = to as u32 + 1;
+                        }
+                        step.to = to as u32;
+                        if is_goto(i) { Next::Goto } else { Next::Branch }
+                    }
+                    None if i.code == op::EXIT => Next::Exit,
+                    None => Next::Fall,
+                };
             }
-            if !again {
+            steps.push(step);
+        }
+        let mut budget = steps.len() * MOST_ROUNDS;
+        let mut after: Regs = 0;
+        let mut at = steps.len();
+        while at > 0 {
+            at -= 1;
+            let before = |at: u32| steps.get(at as usize).map_or(0, |s| s.before);
+            let Some(&step) = steps.get(at) else { return };
+            match step.next {
+                Next::Skip => continue,
+                Next::Fall => {}
+                Next::Branch => after |= before(step.to),
+                Next::Goto => after = before(step.to),
+                Next::Exit => after = 0,
+            }
+            if let Some(l) = self.live.get_mut(f.start + at) {
+                *l = after;
+            }
+            after = after & !step.writes | step.reads;
+            let grown = after != step.before;
+            if let Some(s) = steps.get_mut(at) {
+                s.before = after;
+            }
+            budget = budget.saturating_sub(1);
+            if budget == 0 {
+                // Loops within loops within loops, written to make this slow: everything is needed everywhere.
+                if let Some(live) = self.live.get_mut(f.start..f.end) {
+                    live.fill(Regs::MAX);
+                }
                 return;
+            }
+            if step.again != 0 && grown {
+                at = step.again as usize;
+                after = steps.get(at).map_or(0, |s| s.before);
             }
         }
     }
@@ -100,29 +128,20 @@ impl Facts {
     /// Returns what an instruction reads, and what holds nothing of use after it.
     fn effect(&self, i: Insn, at: usize, flow: &Flow) -> (Regs, Regs) {
         let (d, s): (Regs, Regs) = (1 << i.dst(), 1 << i.src());
-        let x = i.code & op::X != 0;
-        match i.class() {
-            op::ALU | op::ALU64 => match i.code & 0xf0 {
-                op::MOV => (if x { s } else { 0 }, d),
-                op::END | op::NEG => (d, d),
-                _ => (if x { d | s } else { d }, d),
-            },
-            op::LD => (0, d),
-            op::LDX => (s, d),
-            op::ST => (d, 0),
-            op::STX if i.code & 0xe0 == op::ATOMIC => match i.imm {
+        let shape = SHAPES[usize::from(i.code)];
+        if shape & OTHER == 0 {
+            let of = |bit: u8, r: Regs| if shape & bit != 0 { r } else { 0 };
+            return (of(READS_DST, d) | of(READS_SRC, s), of(WRITES_DST, d));
+        }
+        match i.code {
+            op::EXIT => (1, 0),
+            op::CALL if i.src() == op::PSEUDO_CALL => (ARGS, ARGS | 1),
+            op::CALL => (self.arguments(i.imm as u32, at, flow), ARGS | 1),
+            _ => match i.imm {
                 op::ATOMIC_LOAD_ACQ => (s, d),
                 op::ATOMIC_CMPXCHG => (d | s | 1, 1),
                 op::ATOMIC_STORE_REL => (d | s, 0),
                 n => (d | s, if n & op::ATOMIC_FETCH != 0 { s } else { 0 }),
-            },
-            op::STX => (d | s, 0),
-            _ => match i.code {
-                op::EXIT => (1, 0),
-                op::CALL if i.src() == op::PSEUDO_CALL => (ARGS, ARGS | 1),
-                op::CALL => (self.arguments(i.imm as u32, at, flow), ARGS | 1),
-                _ if matches!(i.code & 0xf0, op::JA | op::JCOND) => (0, 0),
-                _ => (if x { d | s } else { d }, 0),
             },
         }
     }
@@ -143,11 +162,73 @@ impl Facts {
     }
 }
 
+/// What an opcode does with the registers it names; [`OTHER`] when that takes a closer look.
+const READS_DST: u8 = 1;
+const READS_SRC: u8 = 2;
+const WRITES_DST: u8 = 4;
+const OTHER: u8 = 8;
+
+static SHAPES: [u8; 256] = {
+    let mut shapes = [0; 256];
+    let mut code = 0;
+    while code < 256 {
+        shapes[code] = shape(code as u8);
+        code += 1;
+    }
+    shapes
+};
+
+const fn shape(code: u8) -> u8 {
+    let src = if code & op::X != 0 { READS_SRC } else { 0 };
+    match (code & 0x07, code & 0xf0) {
+        (op::ALU | op::ALU64, op::MOV) => src | WRITES_DST,
+        (op::ALU | op::ALU64, op::END | op::NEG) => READS_DST | WRITES_DST,
+        (op::ALU | op::ALU64, _) => src | READS_DST | WRITES_DST,
+        (op::LD, _) => WRITES_DST,
+        (op::LDX, _) => READS_SRC | WRITES_DST,
+        (op::ST, _) => READS_DST,
+        (op::STX, _) if code & 0xe0 == op::ATOMIC => OTHER,
+        (op::STX, _) => READS_DST | READS_SRC,
+        _ if code == op::EXIT || code == op::CALL => OTHER,
+        (_, op::JA | op::JCOND) => 0,
+        _ => src | READS_DST,
+    }
+}
+
+/// How often a function's instructions may be looked at on average, before liveness gives up.
+const MOST_ROUNDS: usize = 64;
+
+/// One slot on the way backwards.
+#[derive(Clone, Copy)]
+struct Step {
+    next: Next,
+    /// Where it jumps, from the function's first slot.
+    to: u32,
+    /// The slot after the last jump back to here; 0 when there is none.
+    again: u32,
+    reads: Regs,
+    writes: Regs,
+    /// What is needed before it, as far as is known.
+    before: Regs,
+}
+
+/// Where an instruction goes on.
+#[derive(Clone, Copy)]
+enum Next {
+    /// It is half of another.
+    Skip,
+    Fall,
+    Branch,
+    Goto,
+    Exit,
+}
+
 /// What is known of a register inside a basic block.
 #[derive(Clone, Copy)]
 enum Value {
     Any,
-    Map(MapRef),
+    /// The map with this index: small, as there is one for each register at each label.
+    Map(u32),
     Frame(i32),
 }
 
@@ -174,8 +255,7 @@ fn find_calls(insns: &[Insn], env: &Env<'_>, flow: &Flow) -> (Vec<Lookup>, Vec<T
         let (d, s) = (usize::from(i.dst()), usize::from(i.src()));
         match i.class() {
             op::LD => {
-                let map = if i.src() == op::PSEUDO_MAP_IDX { env.maps.get(i.imm as u32 as usize) } else { None };
-                regs[d] = map.map_or(Value::Any, |m| Value::Map(*m));
+                regs[d] = if i.src() == op::PSEUDO_MAP_IDX { Value::Map(i.imm as u32) } else { Value::Any };
             }
             op::ALU64 if i.code & 0xf0 == op::MOV && i.code & op::X != 0 && i.off == 0 => regs[d] = regs[s],
             op::ALU64 if i.code == op::ALU64 | op::ADD | op::K => {
@@ -192,13 +272,17 @@ fn find_calls(insns: &[Insn], env: &Env<'_>, flow: &Flow) -> (Vec<Lookup>, Vec<T
             }
             op::JMP if i.code == op::CALL => {
                 let helper = if i.src() == op::PSEUDO_CALL { None } else { flow.helper(i.imm as u32).map(|h| h.how) };
-                match (helper, regs[1], regs[2]) {
-                    (Some(HelperCall::MapLookup), Value::Map(map), key) if is_indexed(map.shape) => {
-                        let key = if let Value::Frame(off) = key { Some(off) } else { None };
-                        lookups.push(Lookup { at, map, key });
+                let known = |v: Value| if let Value::Map(n) = v { env.maps.get(n as usize).copied() } else { None };
+                match helper {
+                    Some(HelperCall::MapLookup) => {
+                        if let Some(map) = known(regs[1]).filter(|m| is_indexed(m.shape)) {
+                            let key = if let Value::Frame(off) = regs[2] { Some(off) } else { None };
+                            lookups.push(Lookup { at, map, key });
+                        }
                     }
-                    (Some(HelperCall::TailCall), _, Value::Map(MapRef { shape, .. })) => {
-                        if let ShapeKind::ProgArray { targets } = shape.kind
+                    Some(HelperCall::TailCall) => {
+                        if let Some(MapRef { shape, .. }) = known(regs[2])
+                            && let ShapeKind::ProgArray { targets } = shape.kind
                             && targets != 0
                             && matches!(shape.stride, 4 | 8)
                         {

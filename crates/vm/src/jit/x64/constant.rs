@@ -33,12 +33,16 @@ impl Gen<'_> {
     /// Chooses the constants that are used most inside loops, and registers for them.
     pub(super) fn choose_constants(&self, f: Func) -> Vec<Constant> {
         let mut found: Vec<(u64, u32)> = Vec::new();
-        let ends = self.loop_ends(f);
+        let Some(ends) = self.loop_ends(f) else { return Vec::new() };
         let mut end = f.start;
         for (at, loop_end) in (f.start..f.end).zip(&ends) {
             end = end.max(*loop_end);
+            // Only a wide immediate is followed by its second half.
+            if at >= end || self.flow.mark(at + 1) & SECOND == 0 {
+                continue;
+            }
             let i = self.insn(at);
-            if at >= end || self.flow.mark(at) & SECOND != 0 || !i.is_ld_imm64() || self.facts.dead_after(at, i.dst()) {
+            if !i.is_ld_imm64() || self.facts.dead_after(at, i.dst()) {
                 continue;
             }
             let is_wide = |v: &u64| u32::try_from(*v).is_err() && i32::try_from(*v as i64).is_err();
@@ -57,11 +61,11 @@ impl Gen<'_> {
         found.iter().zip(free).take(MOST).map(|((value, _), reg)| Constant { value: *value, reg }).collect()
     }
 
-    /// Returns for each slot the slot after the last jump back to it; nothing when the function has no loop or no wide immediate.
-    fn loop_ends(&self, f: Func) -> Vec<usize> {
+    /// Returns for each slot the slot after the last jump back to it; `None` when the function has no loop or no wide immediate.
+    fn loop_ends(&self, f: Func) -> Option<Vec<usize>> {
         let marked = |bit: u8| self.flow.marks.get(f.start..f.end).is_some_and(|m| m.iter().any(|m| m & bit != 0));
         if !marked(LOOP) || !marked(SECOND) {
-            return Vec::new();
+            return None;
         }
         let mut ends = vec![0; f.end - f.start];
         for at in f.start..f.end {
@@ -73,7 +77,7 @@ impl Gen<'_> {
                 *end = at + 1;
             }
         }
-        ends
+        Some(ends)
     }
 
     /// Returns the machine registers that a function has no use for: first those that need not be saved, when it calls nobody.

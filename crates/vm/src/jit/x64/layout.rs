@@ -28,8 +28,15 @@ enum Item {
 /// A place between two bytes: how much straight code and how many items come before.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Place {
-    raw: usize,
-    items: usize,
+    raw: u32,
+    items: u32,
+}
+
+impl Place {
+    /// Code is bounded far below what these numbers hold.
+    fn new(raw: usize, items: usize) -> Self {
+        Self { raw: raw as u32, items: items as u32 }
+    }
 }
 
 /// Code with gaps.
@@ -56,11 +63,15 @@ pub(super) struct Done {
 
 impl Draft {
     pub fn new(slots: usize) -> Self {
-        Self { insns: vec![Place::default(); slots], ..Self::default() }
+        let mut draft = Self { insns: vec![Place::default(); slots], ..Self::default() };
+        // About what programs take.
+        draft.enc.code.reserve(slots * 4);
+        draft.items.reserve(slots / 4);
+        draft
     }
 
     pub fn here(&self) -> Place {
-        Place { raw: self.enc.len(), items: self.items.len() }
+        Place::new(self.enc.len(), self.items.len())
     }
 
     /// Says that instruction slot `at` starts here.
@@ -112,13 +123,13 @@ impl Draft {
     /// `call` of another part of this code.
     pub fn call(&mut self, to: Label) {
         let raw = self.enc.call();
-        self.refs.push((Place { raw, items: self.items.len() }, to));
+        self.refs.push((Place::new(raw, self.items.len()), to));
     }
 
     /// `lea dst, [rip + …]` of another part of this code.
     pub fn address(&mut self, dst: u8, to: Label) {
         let raw = self.enc.lea_rip(dst);
-        self.refs.push((Place { raw, items: self.items.len() }, to));
+        self.refs.push((Place::new(raw, self.items.len()), to));
     }
 
     /// Returns the most bytes the code can take, and the first helper it calls.
@@ -165,7 +176,7 @@ impl Draft {
     }
 
     fn offset(&self, p: Place, before: &[usize]) -> usize {
-        p.raw + before.get(p.items).copied().unwrap_or(0)
+        p.raw as usize + before.get(p.items as usize).copied().unwrap_or(0)
     }
 
     fn place(&self, l: Label) -> Place {
