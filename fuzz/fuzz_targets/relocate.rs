@@ -12,7 +12,7 @@ static TARGET: LazyLock<CoreTarget> =
 
 fn link(object: &Object, target: &CoreTarget) {
     for i in 0..object.programs.len() {
-        let options = LinkOptions { def: skep_isa::sec::SECTIONS.first(), target: Some(target) };
+        let options = LinkOptions { def: skep_isa::sec::SECTIONS.first(), target: Some(target), ..LinkOptions::default() };
         let _ = object.link_with(i, &options);
     }
 }

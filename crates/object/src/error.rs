@@ -87,6 +87,16 @@ pub enum LinkError {
         /// Its section.
         section: String,
     },
+    /// A program of this kind cannot run outside the kernel.
+    #[error("program `{program}`: section `{section}`: {what}")]
+    Unsupported {
+        /// The program.
+        program: String,
+        /// Its section.
+        section: String,
+        /// Why not.
+        what: &'static str,
+    },
     /// A symbol outside the object is not on offer.
     #[error("program `{program}`, insn {insn}: {kind} `{symbol}` is not available")]
     Extern {

@@ -5,7 +5,7 @@ use crate::linked::{Line, Linked, LinkedMap, Subprog};
 use crate::program::{Code, CoreSite, Function, FunctionId, Program, Ref};
 use crate::{LinkError, Object, kconfig};
 use skep_isa::sec::SecDef;
-use skep_isa::{Insn, helper, kfunc, op};
+use skep_isa::{Insn, ProgramType, helper, kfunc, op};
 use std::collections::{HashMap, HashSet};
 
 /// Longest source line that is kept, in characters; a line may be a whole generated file.
@@ -43,6 +43,10 @@ impl Object {
     pub fn link_with(&self, program: usize, options: &LinkOptions<'_>) -> Result<Linked, LinkError> {
         let p = self.programs.get(program).ok_or(LinkError::NoProgram { index: program })?;
         let def = options.def.or(p.def).ok_or_else(|| LinkError::Section { program: p.name.clone(), section: p.section.clone() })?;
+        if def.prog == ProgramType::StructOps {
+            let what = "`struct_ops` programs take the place of functions in the kernel, there is nothing like it outside";
+            return Err(LinkError::Unsupported { program: p.name.clone(), section: p.section.clone(), what });
+        }
         let mut linker = Linker {
             object: self,
             program: p,

@@ -290,6 +290,12 @@ fn target(elf: &Elf<'_>, symbol: &Symbol<'_>, kind: u32, insn: Insn, maps: &Maps
             None => Ref::Bad(format!("reference to `{name}` {offset:+}, outside the section")),
         };
     }
+    if name.starts_with(".addr_space.") || name.starts_with(".arena") {
+        return Ref::Bad(format!("`{}` lies in an arena (section `{name}`), which is not supported", symbol.name));
+    }
+    if name.starts_with(".struct_ops") {
+        return Ref::Bad(format!("`{}` is a `struct_ops` map (section `{name}`), which is not supported", symbol.name));
+    }
     match u64::try_from(offset).ok().and_then(|o| maps.at.get(&(section, o))) {
         Some(map) => Ref::Map(*map),
         None => Ref::Bad(format!("reference to `{}` in section `{name}`, where no map begins", symbol.name)),

@@ -305,3 +305,19 @@ fn configuration_values_are_filled_in_or_missed() {
     let used: std::collections::BTreeSet<u32> = (0..l.insns.len()).filter(|i| l.insns[*i].is_ld_imm64()).map(offset).collect();
     assert_eq!(used, o.kconfig.iter().map(|v| v.offset).collect());
 }
+
+#[test]
+fn what_only_a_kernel_has_is_refused_by_name_and_the_rest_of_the_object_is_usable() {
+    let o = object("refused");
+    let message = |name: &str| link(&o, name).map(|l| l.name).map_err(|e| e.to_string());
+    assert_eq!(
+        message("first"),
+        Err("program `first`: section `struct_ops/first`: `struct_ops` programs take the place of functions in the kernel, there is nothing like it outside".into())
+    );
+    assert_eq!(
+        message("in_arena"),
+        Err("program `in_arena`, insn 0: `shared` lies in an arena (section `.addr_space.1`), which is not supported".into())
+    );
+    assert_eq!(message("plain"), Ok("plain".into()));
+    assert!(o.ignored.contains(&".struct_ops".to_owned()), "{:?}", o.ignored);
+}

@@ -1,8 +1,60 @@
 //! Damaged objects: each fixture with bytes changed at random gives an object or an error, never a panic, and whatever
-//! links or decodes keeps its promises. A few hundred variants of each by default, 20,000 with `SKEP_STRESS=1`.
+//! links or decodes keeps its promises, in less memory than [`MOST_MEMORY`]. A few hundred variants of each by default,
+//! 20,000 with `SKEP_STRESS=1`.
 
 use skep_isa::op;
 use skep_object::{Btf, CoreTarget, LinkOptions, Object};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+/// Most memory that one object may cost, whatever it says of itself.
+const MOST_MEMORY: usize = 64 << 20;
+
+/// Counts what this thread holds.
+struct Counting;
+
+thread_local! {
+    static HELD: Cell<usize> = const { Cell::new(0) };
+    static PEAK: Cell<usize> = const { Cell::new(0) };
+}
+
+fn count(more: usize, less: usize) {
+    let held = HELD.get().saturating_add(more).saturating_sub(less);
+    HELD.set(held);
+    PEAK.set(PEAK.get().max(held));
+}
+
+// SAFETY: every call goes to the system's allocator as it is; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size(), 0);
+        // SAFETY: the caller's duties are this function's own.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        count(0, layout.size());
+        // SAFETY: as above.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new: usize) -> *mut u8 {
+        count(new, layout.size());
+        // SAFETY: as above.
+        unsafe { System.realloc(ptr, layout, new) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Runs something and returns the most memory it held at a time.
+fn measured<T>(f: impl FnOnce() -> T) -> (T, usize) {
+    let before = HELD.get();
+    PEAK.set(before);
+    let out = f();
+    (out, PEAK.get().saturating_sub(before))
+}
 
 /// The well-known xorshift64* generator.
 struct Random(u64);
@@ -121,7 +173,7 @@ fn damage_gives_errors_not_panics() {
     objects.sort();
     assert!(objects.len() > 10);
     let target = target();
-    let (mut whole, mut all) = (0, 0);
+    let (mut whole, mut all, mut most) = (0, 0, 0);
     for (i, path) in objects.iter().enumerate() {
         let bytes = std::fs::read(path).expect("fixtures are readable");
         let hot = interesting(&bytes);
@@ -129,13 +181,16 @@ fn damage_gives_errors_not_panics() {
             let seed = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(1 + round + (i as u64) * 1_000_003);
             let mut mutant = bytes.clone();
             mutate(&mut mutant, &mut Random(seed | 1), &hot);
-            let done = std::panic::catch_unwind(|| exercise(&mutant, &target));
+            let (done, peak) = measured(|| std::panic::catch_unwind(|| exercise(&mutant, &target)));
+            assert!(peak < MOST_MEMORY, "{} with seed {seed:#x}: {peak} bytes", path.display());
+            most = most.max(peak);
             whole += usize::from(*done.as_ref().unwrap_or(&false));
             all += 1;
             assert!(done.is_ok(), "{} with seed {seed:#x}", path.display());
         }
     }
     assert!(whole * 10 > all, "almost no mutant gets past the first checks ({whole} of {all}): the test tests nothing");
+    assert!(most > 1 << 16, "{most} bytes: memory is not counted");
 }
 
 #[test]
