@@ -306,3 +306,16 @@ fn tail_calls_lead_on_in_a_traced_process() {
     let leaves = common::LEAVES;
     assert_eq!(values, [leaves, leaves / 2, leaves / 2 + 1000], "{report}");
 }
+
+#[test]
+fn maps_without_elements_are_shown_empty() {
+    let skep = Skep::new();
+    let input = skep.path("packet");
+    std::fs::write(&input, [0; 64]).unwrap();
+    let ended = skep.run(["prog", "run", &data("kinds.bpf.o"), "kinds", "--maps", "--json", "--data-in", input.to_str().unwrap()]);
+    let report: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap_or_else(|_| panic!("{}", ended.transcript()));
+    // Nobody reads the samples: as in the kernel, there is no event to write to.
+    assert_eq!(report["runs"][0]["retval"], 2, "{report}");
+    let maps = serde_json::json!({"samples": [], "ring": [], "filter": [], "seen": [{"key": "40000000", "value": "40000000"}]});
+    assert_eq!(report["maps"], maps, "{report}");
+}
