@@ -6,7 +6,7 @@
 //!
 //! Values lie at position modulo `max_entries`, from `tail`, the oldest, to before `head`. A push stores the value and moves
 //! `head` on, in that order; a queue's pop moves `tail` on, a stack's `head` back. So each takes effect by one store. All hold the
-//! lock; walks do not, and find by the count of changes that a value was written over meanwhile.
+//! lock; walks do not. The count of changes is odd while a value is written, so they find out that one was written over.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
@@ -69,7 +69,13 @@ impl QueueStack {
     }
 
     fn lock(&self) -> Option<Held> {
-        lock::acquire(self.word(0)).ok()
+        let held = lock::acquire(self.word(0)).ok()?;
+        let changes = self.changes().load(Relaxed);
+        if held.recovered && changes & 1 != 0 {
+            // What the dead one wrote is not in the map yet.
+            self.changes().store(changes.wrapping_add(1), Release);
+        }
+        Some(held)
     }
 
     fn release(&self, held: Held) {
@@ -111,13 +117,15 @@ impl QueueStack {
         let full = head.wrapping_sub(tail) == self.max;
         let result = match self.value(head) {
             Some(to) if !full || replace => {
-                // Before anything of the value changes, for walks.
-                self.changes().store(self.changes().load(Relaxed).wrapping_add(1), Relaxed);
-                self.tail().store(if full { tail.wrapping_add(1) } else { tail }, Release);
+                let changes = self.changes().load(Relaxed);
+                self.changes().store(changes.wrapping_add(1), Relaxed);
+                // Before anything else changes; pairs with the fence in `step`.
                 fence(Release);
+                self.tail().store(if full { tail.wrapping_add(1) } else { tail }, Release);
                 // SAFETY: the place has `stride` bytes; the source is the caller's duty.
                 unsafe { copy::store(to, value, self.value_size) };
                 self.head().store(head.wrapping_add(1), Release);
+                self.changes().store(changes.wrapping_add(2), Release);
                 0
             }
             _ => -i64::from(E2BIG),
@@ -147,6 +155,27 @@ impl QueueStack {
         };
         self.release(held);
         result
+    }
+
+    /// Copies the value that a walk has next, in the order of pops, and returns the place behind it.
+    fn copy_next(&self, at: &Position, value: &mut [u8]) -> Result<Option<Position>, MapError> {
+        let (tail, head) = self.ends();
+        let begun = at.minor != 0;
+        let last = if begun { at.minor.wrapping_sub(1) } else { head };
+        let (position, after) = if self.stack {
+            let top = if begun { at.major.min(head) } else { head };
+            (top.wrapping_sub(1), top.wrapping_sub(1))
+        } else {
+            let first = if begun { at.major.max(tail) } else { tail };
+            (first, first.wrapping_add(1))
+        };
+        if position < tail || position >= head.min(last) || tail == head {
+            return Ok(None);
+        }
+        let from = self.value(position).ok_or(MapError::Damaged { what: "a value lies outside its file" })?;
+        // SAFETY: a value has `stride` bytes.
+        unsafe { copy::load(value, from) };
+        Ok(Some(Position { major: after, minor: last.wrapping_add(1) }))
     }
 
     fn next_for_user(&self, take: bool, out: &mut [u8]) -> Result<(), MapError> {
@@ -221,36 +250,21 @@ impl MapOps for QueueStack {
     /// Walks in the order of pops: `major` is the next position, one more than it in a stack; `minor` is zero at the beginning, and
     /// one more than where the head then was: what was pushed since is not returned.
     fn step(&self, at: &mut Position, _key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
-        let mut tries = TRIES;
-        loop {
+        for _ in 0..TRIES {
             let changes = self.changes().load(Acquire);
-            let (tail, head) = self.ends();
-            let begun = at.minor != 0;
-            let last = if begun { at.minor.wrapping_sub(1) } else { head };
-            let (position, after) = if self.stack {
-                let top = if begun { at.major.min(head) } else { head };
-                (top.wrapping_sub(1), top.wrapping_sub(1))
-            } else {
-                let first = if begun { at.major.max(tail) } else { tail };
-                (first, first.wrapping_add(1))
-            };
-            if position < tail || position >= head.min(last) || tail == head {
-                return Ok(false);
-            }
-            let from = self.value(position).ok_or(MapError::Damaged { what: "a value lies outside its file" })?;
-            // SAFETY: a value has `stride` bytes.
-            unsafe { copy::load(value, from) };
+            let place = self.copy_next(at, value)?;
             // Pairs with the fence in `push`.
             fence(Acquire);
-            if self.changes().load(Relaxed) == changes {
-                *at = Position { major: after, minor: last.wrapping_add(1) };
-                return Ok(true);
+            if changes & 1 == 0 && self.changes().load(Relaxed) == changes {
+                return Ok(place.map(|place| *at = place).is_some());
             }
-            tries -= 1;
-            if tries == 0 {
-                return Err(MapError::Busy { what: "a value of the map" });
-            }
+            std::hint::spin_loop();
         }
+        let busy = MapError::Busy { what: "the lock of the map" };
+        let held = if self.file.writable() { self.lock().ok_or(busy)? } else { return Err(busy) };
+        let place = self.copy_next(at, value);
+        self.release(held);
+        Ok(place?.map(|place| *at = place).is_some())
     }
 
     unsafe fn prog_push(&self, value: *const u8, flags: u64) -> i64 {

@@ -16,7 +16,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
+    AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence,
 };
 
 use super::{ObjectFile, PAGE, Window, copy, lock, round8, sys, tls};
@@ -340,6 +340,7 @@ impl RingMemory {
         let seen = self.wakeups().load(SeqCst);
         // Pairs with `commit`: either it sees that we sleep, or we see its record.
         self.sleeping().swap(1, SeqCst);
+        fence(SeqCst);
         if !something() {
             sys::futex_wait(self.wakeups(), seen, ns);
         }

@@ -1,0 +1,193 @@
+//! The protocols between readers without locks and writers, as small models that loom runs in every order the memory model allows.
+//!
+//! The maps themselves live in memory that other processes map, so their atomics cannot be loom's. Each model here has the same
+//! words, the same accesses in the same order and with the same orderings as the code it is named after; who changes one changes
+//! the other. The one of the queue failed at first: its count was not odd while a value was written.
+
+use loom::sync::Arc;
+use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use loom::sync::atomic::{AtomicU64, fence};
+use loom::thread;
+
+/// `hash/table.rs`, `find`: an element leaves its chain and is used again for another key while a reader stands on it.
+///
+/// One bucket with one element, key 1 with value 1. The writer deletes it, and puts key 2 with value 2 into the same
+/// element. The reader looks for key 1: he finds value 1 or nothing, never value 2.
+#[test]
+fn a_reader_of_a_bucket_never_takes_another_keys_value() {
+    loom::model(|| {
+        // Version in the high half, 1 for the element in the low half.
+        let bucket = Arc::new(AtomicU64::new(1));
+        let key = Arc::new(AtomicU64::new(1));
+        let value = Arc::new(AtomicU64::new(1));
+        let writer = {
+            let (bucket, key, value) = (bucket.clone(), key.clone(), value.clone());
+            thread::spawn(move || {
+                // relink: out of the chain, and the bucket changes.
+                bucket.store(1 << 32, Release);
+                // put, take and fill.
+                fence(Release);
+                key.store(2, Relaxed);
+                value.store(2, Relaxed);
+                bucket.store(2 << 32 | 1, Release);
+            })
+        };
+        let head = bucket.load(Acquire);
+        if head as u32 == 1 {
+            let hit = key.load(Relaxed) == 1;
+            // A user copies the value before the check, as `read` does.
+            let copied = value.load(Relaxed);
+            fence(Acquire);
+            if bucket.load(Relaxed) == head && hit {
+                assert_eq!(copied, 1);
+            }
+        }
+        writer.join().expect("no panic");
+    });
+}
+
+/// `stack_trace.rs`: a stack is replaced under a reader, who sees the old one, the new one or none.
+#[test]
+fn a_reader_of_a_stack_sees_a_whole_one() {
+    loom::model(|| {
+        // Version above, number of words below.
+        let state = Arc::new(AtomicU64::new(2 << 32 | 2));
+        let words = Arc::new([AtomicU64::new(1), AtomicU64::new(1)]);
+        let writer = {
+            let (state, words) = (state.clone(), words.clone());
+            thread::spawn(move || {
+                state.store(3 << 32, Relaxed);
+                fence(Release);
+                words[0].store(2, Relaxed);
+                words[1].store(2, Relaxed);
+                state.store(4 << 32 | 2, Release);
+            })
+        };
+        let before = state.load(Acquire);
+        if before as u32 != 0 {
+            let seen = [words[0].load(Relaxed), words[1].load(Relaxed)];
+            fence(Acquire);
+            if state.load(Relaxed) == before {
+                assert_eq!(seen[0], seen[1], "half of each");
+            }
+        }
+        writer.join().expect("no panic");
+    });
+}
+
+/// `lpm_trie.rs`: a node leaves the tree and comes back with another prefix while a reader walks.
+#[test]
+fn a_reader_of_a_trie_never_takes_a_node_used_anew() {
+    loom::model(|| {
+        let version = Arc::new(AtomicU64::new(0));
+        let root = Arc::new(AtomicU64::new(1));
+        let prefix = Arc::new(AtomicU64::new(10));
+        let value = Arc::new(AtomicU64::new(10));
+        let writer = {
+            let (version, root, prefix, value) = (version.clone(), root.clone(), prefix.clone(), value.clone());
+            thread::spawn(move || {
+                root.store(0, Release);
+                // renew
+                version.store(version.load(Relaxed) + 1, Release);
+                fence(Release);
+                prefix.store(20, Relaxed);
+                value.store(20, Relaxed);
+                root.store(1, Release);
+            })
+        };
+        let before = version.load(Acquire);
+        let found = (root.load(Acquire) == 1 && prefix.load(Relaxed) == 10).then(|| value.load(Relaxed));
+        fence(Acquire);
+        if version.load(Relaxed) == before {
+            assert!(found.is_none_or(|v| v == 10));
+        }
+        writer.join().expect("no panic");
+    });
+}
+
+/// `queue_stack.rs`: a value is written over while a walk copies it.
+#[test]
+fn a_walk_through_a_queue_copies_whole_values() {
+    loom::model(|| {
+        let changes = Arc::new(AtomicU64::new(0));
+        let tail = Arc::new(AtomicU64::new(0));
+        let words = Arc::new([AtomicU64::new(1), AtomicU64::new(1)]);
+        let writer = {
+            let (changes, tail, words) = (changes.clone(), tail.clone(), words.clone());
+            thread::spawn(move || {
+                // A push into a full queue of one, with BPF_EXIST.
+                changes.store(1, Relaxed);
+                fence(Release);
+                tail.store(1, Release);
+                words[0].store(2, Relaxed);
+                words[1].store(2, Relaxed);
+                changes.store(2, Release);
+            })
+        };
+        let before = changes.load(Acquire);
+        if tail.load(Acquire) == 0 {
+            let seen = [words[0].load(Relaxed), words[1].load(Relaxed)];
+            fence(Acquire);
+            if before & 1 == 0 && changes.load(Relaxed) == before {
+                assert_eq!(seen, [1, 1]);
+            }
+        }
+        writer.join().expect("no panic");
+    });
+}
+
+/// `shm/ring.rs`: who sees a record sees its sample. (That a sleeper is woken rests on sequential consistency, which loom does not
+/// have; a test with processes is for that.)
+#[test]
+fn a_record_is_whole() {
+    const BUSY: u64 = 1 << 31;
+    loom::model(|| {
+        let producer = Arc::new(AtomicU64::new(0));
+        let header = Arc::new(AtomicU64::new(0));
+        let sample = Arc::new(AtomicU64::new(0));
+        let writer = {
+            let (producer, header, sample) = (producer.clone(), header.clone(), sample.clone());
+            thread::spawn(move || {
+                // reserve
+                header.store(BUSY | 8, Relaxed);
+                producer.store(16, Release);
+                sample.store(7, Relaxed);
+                // commit
+                header.swap(8, SeqCst);
+            })
+        };
+        if producer.load(Acquire) != 0 {
+            let word = header.load(Acquire);
+            assert!(word == 8 || word == BUSY | 8, "who sees the position sees the header");
+            assert!(word & BUSY != 0 || sample.load(Relaxed) == 7, "who sees the header sees the sample");
+        }
+        writer.join().expect("no panic");
+    });
+}
+
+/// `shm/lock.rs`: a lock that passes on from one to the next keeps what it protects in order.
+#[test]
+fn a_lock_is_held_by_one_at_a_time() {
+    loom::model(|| {
+        let lock = Arc::new(AtomicU64::new(0));
+        let count = Arc::new(AtomicU64::new(0));
+        let add = |owner: u64, lock: &AtomicU64, count: &AtomicU64| {
+            let word = lock.load(Relaxed);
+            if word & 0xff == 0 && lock.compare_exchange(word, word | owner, Acquire, Relaxed).is_ok() {
+                let n = count.load(Relaxed);
+                count.store(n + 1, Relaxed);
+                lock.store(((word | owner) & !0xff) + 0x100, Release);
+                1
+            } else {
+                0
+            }
+        };
+        let other = {
+            let (lock, count) = (lock.clone(), count.clone());
+            thread::spawn(move || add(1, &lock, &count))
+        };
+        let mine = add(2, &lock, &count);
+        let all = mine + other.join().expect("no panic");
+        assert_eq!(count.load(Acquire), all);
+    });
+}
