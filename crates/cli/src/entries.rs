@@ -91,9 +91,9 @@ impl<'a> Entries<'a> {
         self.btf
     }
 
-    /// Tells whether elements can be walked: all maps but those that are streams of records.
+    /// Tells whether elements can be walked: all maps but those that are streams of records, and those that do not keep what they take.
     pub fn has_elements(&self) -> bool {
-        !matches!(self.shape.map_type, MapType::Ringbuf | MapType::UserRingbuf)
+        !matches!(self.shape.map_type, MapType::Ringbuf | MapType::UserRingbuf | MapType::PerfEventArray | MapType::BloomFilter)
     }
 
     /// Tells whether elements exist without ever having been stored.

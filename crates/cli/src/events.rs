@@ -1,4 +1,4 @@
-//! What programs send while a command runs: ring buffer records and printed lines, taken out by a thread for each buffer.
+//! What programs send while a command runs: ring buffer records, perf events and printed lines, taken out by a thread for each buffer.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -8,7 +8,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
-use skep::maps::{Consumer, Map, MapError};
+use skep::isa::MapType;
+use skep::maps::{Consumer, Map, MapError, PerfReader};
 
 use crate::entries::hex;
 use crate::failure::{Context, Failure, Result};
@@ -34,6 +35,8 @@ pub struct Records {
     map: Json,
     form: Form,
     total: u64,
+    /// Samples of perf events for which there was no room.
+    lost: u64,
     last: VecDeque<Vec<u8>>,
     keep: usize,
     damaged: Option<MapError>,
@@ -49,9 +52,9 @@ impl Records {
     }
 
     /// Takes out everything there is.
-    fn drain(&mut self, consumer: &mut Consumer) {
+    fn drain(&mut self, source: &mut Source) {
         loop {
-            match consumer.next_record() {
+            match source.next_record() {
                 Ok(Some(record)) => self.push(record),
                 Ok(None) => return,
                 Err(e) => self.damaged = Some(e),
@@ -77,22 +80,66 @@ impl Records {
     /// Writes the records under a heading.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let shown = self.last.len() as u64;
+        let kind = if self.form == Form::Line { "printed" } else { self.map["type"].as_str().unwrap_or("ringbuf") };
+        let lost = if self.lost > 0 { format!(", {} lost", self.lost) } else { String::new() };
         let what = match (self.total, shown < self.total) {
             (1, _) => "1 record".to_owned(),
             (n, false) => format!("{n} records"),
             (n, true) => format!("{n} records, the last {shown}"),
         };
-        writeln!(out, "{} ({}, {what}):", self.name, if self.form == Form::Line { "printed" } else { "ringbuf" })?;
+        writeln!(out, "{} ({kind}, {what}{lost}):", self.name)?;
         self.last.iter().try_for_each(|r| writeln!(out, "  {}", self.text(r)))
     }
 
     /// The JSON form.
     pub fn json(&self) -> Json {
-        json!({"map": self.map, "total": self.total, "records": self.last.iter().map(|r| self.text(r)).collect::<Vec<_>>()})
+        json!({"map": self.map, "total": self.total, "lost": self.lost, "records": self.last.iter().map(|r| self.text(r)).collect::<Vec<_>>()})
     }
 }
 
-/// A thread that empties one ring buffer.
+/// Where records come from.
+enum Source {
+    Ring(Consumer),
+    Perf(PerfReader),
+}
+
+impl Source {
+    fn of(map: &Map) -> Result<Self, MapError> {
+        match map.def().map_type {
+            MapType::PerfEventArray => map.perf_reader().map(Self::Perf),
+            _ => map.consumer().map(Self::Ring),
+        }
+    }
+
+    fn next_record(&mut self) -> Result<Option<&[u8]>, MapError> {
+        match self {
+            Self::Ring(ring) => ring.next_record(),
+            Self::Perf(rings) => rings.next_record().map(|r| r.map(|(_, record)| record)),
+        }
+    }
+
+    fn wait(&self, timeout: Duration) {
+        // Whether there is something is seen by looking.
+        let _ = match self {
+            Self::Ring(ring) => ring.wait(timeout),
+            Self::Perf(rings) => rings.wait(timeout),
+        };
+    }
+
+    fn lost(&self) -> u64 {
+        match self {
+            Self::Ring(_) => 0,
+            Self::Perf(rings) => rings.lost().sum(),
+        }
+    }
+}
+
+/// Tells whether a map is a stream of records.
+pub fn is_stream(map: &Map) -> bool {
+    matches!(map.def().map_type, MapType::Ringbuf | MapType::PerfEventArray)
+}
+
+/// A thread that empties one buffer.
 #[derive(Debug)]
 pub struct Collector {
     stop: Arc<AtomicBool>,
@@ -102,12 +149,13 @@ pub struct Collector {
 impl Collector {
     /// Starts to take records out of a map, keeping the last `keep`.
     pub fn start(name: &str, map: &Map, form: Form, keep: usize) -> Result<Self> {
-        let mut consumer = map.consumer().context(format!("cannot read from map `{name}`"))?;
+        let mut source = Source::of(map).context(format!("cannot read from map `{name}`"))?;
         let mut records = Records {
             name: name.to_owned(),
             map: json!({"id": map.id(), "name": name, "type": map.def().map_type.name()}),
             form,
             total: 0,
+            lost: 0,
             last: VecDeque::new(),
             keep: keep.max(1),
             damaged: None,
@@ -118,11 +166,12 @@ impl Collector {
             // Looks for the end first, and then once more for records.
             loop {
                 let last = stopped.load(Ordering::Acquire); // pairs with the Release in `finish`
-                records.drain(&mut consumer);
+                records.drain(&mut source);
                 if last {
+                    records.lost = source.lost();
                     return records;
                 }
-                let _ = consumer.wait(NAP);
+                source.wait(NAP);
             }
         };
         let thread = std::thread::Builder::new().name("events".to_owned()).spawn(work).context("cannot start a thread")?;
@@ -141,8 +190,26 @@ mod tests {
     use super::*;
     use skep::Dir;
     use skep::dir::Kind;
-    use skep::isa::MapType;
     use skep::maps::MapDef;
+
+    #[test]
+    fn perf_events_are_records_too() -> Result {
+        let path = std::env::temp_dir().join(format!("skep-cli-perf-{}", std::process::id()));
+        let dir = Dir::create(&path)?;
+        let map = Map::create(&dir.kind(Kind::Map), 1, &MapDef::new(MapType::PerfEventArray, 4, 4, 2).named("p"))?;
+        let collector = Collector::start("p", &map, Form::Bytes, 10)?;
+        let send = |ring, bytes: &[u8]| {
+            let parts = [(bytes.as_ptr(), bytes.len() as u64), (std::ptr::null(), 0)];
+            // SAFETY: the bytes are there.
+            unsafe { map.perf_output(ring, parts) }
+        };
+        assert_eq!((send(1, b"ab"), send(2, b"ab")), (0, -7));
+        let mut text = Vec::new();
+        collector.finish()?.write(&mut text)?;
+        assert_eq!(String::from_utf8_lossy(&text), "p (perf_event_array, 1 record):\n  6162\n");
+        drop(std::fs::remove_dir_all(path));
+        Ok(())
+    }
 
     #[test]
     fn all_records_are_counted_and_the_last_ones_kept() -> Result {
@@ -155,7 +222,7 @@ mod tests {
             assert_eq!(unsafe { map.ringbuf_output(&raw const n, 1, 0) }, 0);
         }
         let records = collector.finish()?;
-        assert_eq!(records.json().to_string(), r#"{"map":{"id":1,"name":"r","type":"ringbuf"},"total":5,"records":["03","04"]}"#);
+        assert_eq!(records.json().to_string(), r#"{"map":{"id":1,"name":"r","type":"ringbuf"},"total":5,"lost":0,"records":["03","04"]}"#);
         let mut text = Vec::new();
         records.write(&mut text)?;
         assert_eq!(String::from_utf8_lossy(&text), "r (ringbuf, 5 records, the last 2):\n  03\n  04\n");

@@ -4,14 +4,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 use skep::Dir;
-use skep::isa::MapType;
 use skep::link::{Link, LinkSpec, Pattern, create_log};
 use skep::load::{LoadedMap, Loader};
 use skep::object::{LinkOptions, Object};
 
 use crate::args::RunArgs;
 use crate::entries::{Entries, Entry};
-use crate::events::{Collector, Form, Records};
+use crate::events::{self, Collector, Form, Records};
 use crate::failure::{Context, Failure, Result};
 use crate::launch::{self, Launch};
 use crate::objects::Objects;
@@ -69,7 +68,7 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
         None if args.report.json => usize::MAX,
         limit => limit.unwrap_or(ENTRIES),
     };
-    let rings = loaded.iter().flat_map(|l| &l.maps).filter(|m| m.spec.map_type == MapType::Ringbuf);
+    let rings = loaded.iter().flat_map(|l| &l.maps).filter(|m| events::is_stream(&m.map));
     let mut collectors = rings.map(|m| Collector::start(&m.name, &m.map, Form::Bytes, keep)).collect::<Result<Vec<_>>>()?;
     if let Some(log) = &log {
         collectors.push(Collector::start("log", log, Form::Line, keep)?);
