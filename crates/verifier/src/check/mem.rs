@@ -171,12 +171,9 @@ impl Walk<'_> {
                     FieldKind::PacketEnd if !signed => Reg::of(Kind::PacketEnd),
                     FieldKind::PacketMeta if !signed => Reg::of(Kind::PacketMeta),
                     FieldKind::Scalar | FieldKind::Bytes => Reg::scalar(loaded(at.size, signed)),
-                    // Outside the kernel there is nothing behind these: a number that can be tested and no more.
-                    FieldKind::SockCommonOrNull | FieldKind::SocketOrNull | FieldKind::Socket | FieldKind::FlowKeys
-                        if self.opts.offered_only =>
-                    {
-                        Reg::UNKNOWN
-                    }
+                    // Outside the kernel there is nothing behind it: a number that can be tested and no more. The others are given by
+                    // whoever runs such programs.
+                    FieldKind::Socket if self.opts.offered_only => Reg::UNKNOWN,
                     FieldKind::SockCommonOrNull if !signed => self.or_null(Kind::SockCommon),
                     FieldKind::SocketOrNull if !signed => self.or_null(Kind::Socket),
                     FieldKind::Socket if !signed => Reg::of(Kind::Socket),

@@ -79,6 +79,9 @@ pub struct Machine<'a> {
     layout: ctx::Layout,
     pub packet: usize,
     pub meta: usize,
+    /// The socket of a packet, if it has one, and what a flow dissector fills in.
+    sock: Option<usize>,
+    flow_keys: usize,
     /// By call: how many bytes a helper may at most be asked to fill there. All of them count as written afterwards, as
     /// Linux has it: programs let helpers fill as much of a buffer as there is, and then use as much of it.
     pub reach: Reach,
@@ -97,7 +100,12 @@ impl<'a> Machine<'a> {
         let layout = ctx::layout(prog.prog_type, prog.attach_type).unwrap_or(ctx::PT_REGS);
         let ctx = memory.make_random(Kind::Ctx, layout.size.into(), r);
         let (elements, reach) = (HashMap::new(), Reach::new());
-        let mut m = Self { prog, r, memory, frames: Vec::new(), elements, ctx, layout, packet: 0, meta: 0, reach, laps: 0 };
+        let sock = memory.make_random(Kind::Lent, ctx::SOCK.size.into(), r);
+        memory.objects[sock].writable = false;
+        let sock = r.chance(50).then_some(sock);
+        let flow_keys = memory.make_random(Kind::Lent, ctx::FLOW_KEYS_SIZE.into(), r);
+        let mut m =
+            Self { prog, r, memory, frames: Vec::new(), elements, ctx, layout, packet: 0, meta: 0, sock, flow_keys, reach, laps: 0 };
         m.move_packet();
         let mut regs = [None; 11];
         regs[1] = Some(m.memory.pointer(ctx, 0));
@@ -266,6 +274,9 @@ impl<'a> Machine<'a> {
             ctx::FieldKind::Packet => Some(self.memory.pointer(self.packet, 0)),
             ctx::FieldKind::PacketEnd => Some(Value { bits: packet.base + packet.size(), tag: Tag::End(self.packet) }),
             ctx::FieldKind::PacketMeta => Some(self.memory.pointer(self.meta, 0)),
+            ctx::FieldKind::SockCommonOrNull => Some(self.sock.map_or(Value::number(0), |sock| self.memory.pointer(sock, 0))),
+            ctx::FieldKind::SocketOrNull => Some(Value::number(0)),
+            ctx::FieldKind::FlowKeys => Some(self.memory.pointer(self.flow_keys, 0)),
             _ => None,
         }
     }
