@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use skep_isa::map::Offer;
 use skep_isa::{AttachType, MapFlags, MapType, ProgramType};
 use skep_maps::slots::FILE_NAME as SLOTS;
 use skep_maps::{Map, MapDef, MapError};
@@ -158,7 +159,10 @@ impl<'a> Loader<'a> {
         let mut verified = Vec::new();
         let mut options = skep_verifier::Options::default();
         options.offered_only = true;
-        for i in self.wanted(object)? {
+        let mut wanted = self.wanted(object)?;
+        let mut done = 0;
+        while let Some(i) = wanted.get(done).copied() {
+            done += 1;
             let Some(program) = object.programs.get(i) else { continue };
             let linked = object.link_with(i, &LinkOptions { target: self.target, ..LinkOptions::default() })?;
             let proof = skep_verifier::verify(&linked, &options).map_err(|r| LoadError::Rejected(Box::new(r)))?;
@@ -166,8 +170,30 @@ impl<'a> Loader<'a> {
                 let name = skep_isa::helper::by_id(*id).map_or("unknown", |h| h.name);
                 return Err(LoadError::Helper { program: program.name.clone(), helper: format!("{name}#{id}") });
             }
-            verified.push((program, linked, proof));
+            if self.only.is_some() {
+                // What tail calls may lead to.
+                let values = linked.maps.iter().flat_map(|m| &m.spec.values);
+                let named = values.filter_map(|(_, v)| if let InnerValue::Program(name) = v { object.program(name) } else { None });
+                for next in named {
+                    if !wanted.contains(&next) {
+                        wanted.push(next);
+                    }
+                }
+            }
+            verified.push((i, program, linked, proof));
         }
+        // Other arrays get what can be had.
+        for i in self.only.iter().flat_map(|_| in_arrays(object)) {
+            let Some(program) = object.programs.get(i).filter(|_| !wanted.contains(&i)) else { continue };
+            let Ok(linked) = object.link_with(i, &LinkOptions { target: self.target, ..LinkOptions::default() }) else { continue };
+            let Ok(proof) = skep_verifier::verify(&linked, &options) else { continue };
+            let callable = |id: &u32| crate::helpers::implementation(proof.prog_type(), *id).is_some();
+            if proof.info().helpers.iter().all(callable) {
+                wanted.push(i);
+                verified.push((i, program, linked, proof));
+            }
+        }
+        verified.sort_by_key(|(i, ..)| *i);
         if verified.is_empty() {
             return Err(LoadError::NoPrograms);
         }
@@ -176,15 +202,21 @@ impl<'a> Loader<'a> {
             None => 0,
         };
         slot_table(self.dir)?;
-        let maps = object.maps.iter().map(|spec| self.create(spec, object.btf.as_deref(), btf_id)).collect::<Result<Vec<_>, _>>()?;
+        let used: Vec<usize> = verified.iter().flat_map(|(_, _, linked, _)| linked.maps.iter().map(|m| m.index)).collect();
+        let mut maps = Vec::new();
+        for (index, spec) in object.maps.iter().enumerate() {
+            // Nobody misses a map that no program here uses and that cannot be made anyway.
+            let dispensable = !used.contains(&index) && matches!(spec.map_type.row().offer, Offer::No(_));
+            maps.push(if dispensable { None } else { Some(self.create(spec, object.btf.as_deref(), btf_id)?) });
+        }
         let mut programs = Vec::new();
-        for (program, linked, proof) in verified {
+        for (_, program, linked, proof) in verified {
             let file = Program {
                 name: program.name.clone(),
                 section: program.section.clone(),
                 prog_type: proof.prog_type(),
                 attach_type: proof.attach_type(),
-                maps: linked.maps.iter().filter_map(|m| maps.get(m.index)).map(|m| m.map.id()).collect(),
+                maps: linked.maps.iter().filter_map(|m| maps.get(m.index)?.as_ref()).map(|m| m.map.id()).collect(),
                 ctx_read: proof.info().max_ctx_read,
                 insns: crate::convert::convert(&proof),
                 source: Source::of(&linked),
@@ -193,10 +225,10 @@ impl<'a> Loader<'a> {
             programs.push(LoadedProgram { file, target: program.target.clone() });
         }
         initialise(object, &maps, &programs)?;
-        Ok(Loaded { programs, maps })
+        Ok(Loaded { programs, maps: maps.into_iter().flatten().collect() })
     }
 
-    /// Numbers of the programs to load.
+    /// Numbers of the programs to begin with.
     fn wanted(&self, object: &Object) -> Result<Vec<usize>, LoadError> {
         let Some(only) = &self.only else {
             return Ok((0..object.programs.len()).filter(|i| object.programs.get(*i).is_some_and(|p| p.autoload)).collect());
@@ -205,13 +237,6 @@ impl<'a> Loader<'a> {
         for name in only {
             wanted.push(object.program(name).ok_or_else(|| LoadError::NoProgram { program: name.clone() })?);
         }
-        let first = object.maps.iter().flat_map(|m| &m.values).filter_map(|(_, v)| match v {
-            InnerValue::Program(name) => object.program(name),
-            InnerValue::Map(_) => None,
-        });
-        wanted.extend(first);
-        wanted.sort_unstable();
-        wanted.dedup();
         Ok(wanted)
     }
 
@@ -237,13 +262,20 @@ impl<'a> Loader<'a> {
     }
 }
 
+/// Numbers of the programs that program arrays begin with.
+fn in_arrays(object: &Object) -> Vec<usize> {
+    let values = object.maps.iter().flat_map(|m| &m.values);
+    values.filter_map(|(_, v)| if let InnerValue::Program(name) = v { object.program(name) } else { None }).collect()
+}
+
 /// Puts maps into maps of maps and programs into program arrays, as their definitions say. A program that was not asked for
 /// leaves its slot empty.
-fn initialise(object: &Object, maps: &[LoadedMap], programs: &[LoadedProgram]) -> Result<(), LoadError> {
+fn initialise(object: &Object, maps: &[Option<LoadedMap>], programs: &[LoadedProgram]) -> Result<(), LoadError> {
     for (spec, loaded) in object.maps.iter().zip(maps) {
+        let Some(loaded) = loaded else { continue };
         for (slot, value) in &spec.values {
             let id = match value {
-                InnerValue::Map(index) => maps.get(*index).map(|m| m.map.id()),
+                InnerValue::Map(index) => maps.get(*index).and_then(Option::as_ref).map(|m| m.map.id()),
                 InnerValue::Program(name) => programs.iter().find(|p| p.file.program.name == *name).map(|p| p.file.id),
             };
             if let Some(id) = id {

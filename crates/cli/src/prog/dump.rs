@@ -10,6 +10,7 @@ use skep::dir::Scratch;
 use skep::isa::{Insn, op, text};
 use skep::load::Loader;
 use skep::object::{Linked, Object};
+use skep::prog::Source;
 use skep::test_run::{Engine, Runner};
 
 use super::loaded;
@@ -26,6 +27,8 @@ struct Dumped {
     insns: Vec<Insn>,
     /// With functions and source lines, when it comes from an object file.
     linked: Option<Linked>,
+    /// Names of functions and numbers of lines, when it is loaded.
+    source: Source,
     /// How references to maps are printed.
     maps: Vec<String>,
     runner: Option<Runner>,
@@ -77,7 +80,7 @@ fn from_directory(args: &ProgDumpArgs, printer: Printer) -> Result<Dumped> {
         None
     };
     let maps = program.maps.iter().map(|id| format!("id:{id}")).collect();
-    Ok(Dumped { name: program.name.clone(), insns: program.insns.clone(), linked: None, maps, runner })
+    Ok(Dumped { name: program.name.clone(), insns: program.insns.clone(), linked: None, source: program.source.clone(), maps, runner })
 }
 
 /// Programs of an object file: the named one, or all.
@@ -111,7 +114,7 @@ fn one(object: &Object, path: &Path, index: usize, objects: &Objects, scratch: O
     // What is compiled is what runs.
     let insns = runner.as_ref().map_or_else(|| linked.insns.clone(), |r| r.program().insns.clone());
     let maps = linked.maps.iter().map(|m| m.spec.name.clone()).collect();
-    Ok(Dumped { name: linked.name.clone(), insns, linked: Some(linked), maps, runner })
+    Ok(Dumped { name: linked.name.clone(), insns, linked: Some(linked), source: Source::default(), maps, runner })
 }
 
 impl Dumped {
@@ -122,7 +125,10 @@ impl Dumped {
         let map = || self.maps.get(insn.imm as u32 as usize).map_or("?", String::as_str);
         let function = |distance: i32| {
             let start = usize::try_from(at as i64 + 1 + i64::from(distance)).ok()?;
-            Some(&*self.linked.as_ref()?.subprog(start).filter(|s| s.start == start)?.name)
+            match &self.linked {
+                Some(linked) => Some(&*linked.subprog(start).filter(|s| s.start == start)?.name),
+                None => self.source.functions.iter().find(|(at, _)| *at as usize == start).map(|(_, name)| &**name),
+            }
         };
         let text = match insn.src() {
             op::PSEUDO_MAP_IDX if insn.is_ld_imm64() => format!("r{d} = map[{}]", map()),
@@ -140,7 +146,9 @@ impl Dumped {
 
     /// The C declaration of the function that begins at an instruction.
     fn function(&self, at: usize) -> Option<String> {
-        let linked = self.linked.as_ref()?;
+        let Some(linked) = &self.linked else {
+            return self.source.functions.iter().find(|(start, _)| *start as usize == at).map(|(_, name)| format!("{name}()"));
+        };
         let function = linked.subprog(at).filter(|s| s.start == at)?;
         let declared = linked.btf.as_ref().and_then(|btf| declaration(btf, function.type_id));
         Some(declared.unwrap_or_else(|| format!("{}()", function.name)))
@@ -186,6 +194,10 @@ impl Dumped {
             }
             if let Some(source) = self.linked.as_ref().and_then(|l| l.line(at)).filter(|l| l.insn == at && !l.text.trim().is_empty()) {
                 writeln!(out, "; {}", source.text.trim())?;
+            }
+            if let Some((_, file, line)) = self.source.lines.iter().find(|(start, ..)| *start as usize == at) {
+                let file = self.source.files.get(*file as usize).map_or("?", |f| crate::report::file_name(f));
+                writeln!(out, "; {file}:{line}")?;
             }
             writeln!(out, "{at:>4}: {}", self.disasm(at, line))?;
             if opcodes {
