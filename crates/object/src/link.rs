@@ -56,6 +56,7 @@ impl Object {
             starts: HashMap::new(),
             open: Vec::new(),
             maps: Vec::new(),
+            misses: Vec::new(),
             known_kfuncs: options.known_kfuncs,
         };
         linker.run()?;
@@ -74,6 +75,7 @@ impl Object {
             subprogs,
             lines,
             btf: self.btf.clone(),
+            misses: linker.misses,
         })
     }
 }
@@ -93,6 +95,8 @@ struct Linker<'a> {
     open: Vec<Open<'a>>,
     /// Object's maps in the order they were met.
     maps: Vec<usize>,
+    /// What the target's types do not have, by instruction.
+    misses: Vec<(usize, String)>,
     known_kfuncs: bool,
 }
 
@@ -263,7 +267,12 @@ impl<'a> Linker<'a> {
             let Some(insns) = self.insns.get_mut(base + insn..) else { continue };
             let whole = (relo.offset as usize).is_multiple_of(Insn::SIZE);
             let fitted = if whole { fitter.fit(site, insns) } else { Err("relocation of no instruction".into()) };
-            let Err(e) = fitted else { continue };
+            let Err(e) = fitted else {
+                if insns.first().is_some_and(|i| i.code == op::CALL && i.imm == core::POISON_CORE) {
+                    self.misses.push((base + insn, core::describe(fitter.local(), relo)));
+                }
+                continue;
+            };
             let access = self.object.btf.as_ref().map(|btf| core::describe(btf, relo)).unwrap_or_default();
             let (program, insn) = (self.program.name.clone(), function.start + insn);
             return Err(match e {

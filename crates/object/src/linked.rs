@@ -38,6 +38,8 @@ pub struct Linked {
     pub lines: Vec<Line>,
     /// The object's types.
     pub btf: Option<Arc<Btf>>,
+    /// What the target's types do not have, by instruction; see [`missing`](Self::missing).
+    pub(crate) misses: Vec<(usize, String)>,
 }
 
 /// One map a program refers to.
@@ -94,6 +96,7 @@ impl Linked {
             subprogs: vec![Subprog { start: 0, name: name.to_owned(), global: true, type_id: 0 }],
             lines: Vec::new(),
             btf: None,
+            misses: Vec::new(),
         }
     }
 
@@ -102,6 +105,14 @@ impl Linked {
     pub fn line(&self, insn: usize) -> Option<&Line> {
         let after = self.lines.partition_point(|l| l.insn <= insn);
         self.lines.get(after.checked_sub(1)?)
+    }
+
+    /// Returns what an instruction asked of the target's types that they do not have (`byte_off of `struct task`, 0:5`).
+    ///
+    /// Such an instruction is a call of [`POISON_CORE`](crate::POISON_CORE), which is refused where it can be reached.
+    #[must_use]
+    pub fn missing(&self, insn: usize) -> Option<&str> {
+        self.misses.iter().find(|(at, _)| *at == insn).map(|(_, what)| what.as_str())
     }
 
     /// Finds the function an instruction belongs to.

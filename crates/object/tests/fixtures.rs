@@ -227,6 +227,9 @@ fn what_the_target_does_not_have_becomes_poison() {
     let l = o.link_with(o.program("gone").expect("the fixture has it"), &options).expect("it is guarded by a question");
     let poison: Vec<_> = l.insns.iter().filter(|i| i.is_helper_call()).map(|i| i.imm).collect();
     assert_eq!(poison, [POISON_CORE]);
+    let at = l.insns.iter().position(|i| i.is_helper_call()).expect("it was just counted");
+    assert_eq!(l.missing(at), Some("byte_off of `struct task`, 0:8"));
+    assert_eq!(l.missing(at + 1), None);
 }
 
 #[test]

@@ -401,6 +401,11 @@ impl std::error::Error for Rejection {
     }
 }
 
+/// Explains an instruction that asks for what the target's types do not have.
+pub(crate) fn missing_type(what: &str) -> String {
+    format!("the types the program is fitted to (CO-RE) have no answer to {what}; test with `bpf_core_field_exists` before")
+}
+
 /// Finds advice for a reason.
 pub(crate) fn hint(reason: &Reason) -> Option<String> {
     let text = match reason {

@@ -190,6 +190,11 @@ impl<'a> Fitter<'a> {
         Self { local, target, all, left: Cell::new(BUDGET) }
     }
 
+    /// Returns the object's types.
+    pub fn local(&self) -> &'a Btf {
+        self.local
+    }
+
     /// Answers a relocation and writes the answer into the first instruction of `insns`.
     pub fn fit(&self, site: &CoreSite, insns: &mut [Insn]) -> Result<(), CoreError> {
         let answer = self.answer(site)?;
