@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 mod record;
 
-const OBJECTS: &[&str] = &["several", "inner", "plain", "values", "kconfig", "core", "cpu_v1", "cpu_v2", "cpu_v3", "cpu_v4"];
+const OBJECTS: &[&str] = &["several", "inner", "plain", "values", "kconfig", "core", "candidates", "cpu_v1", "cpu_v2", "cpu_v3", "cpu_v4"];
 
 fn data(file: &str) -> Vec<u8> {
     let path = format!("{}/tests/data/{file}", env!("CARGO_MANIFEST_DIR"));
@@ -20,9 +20,9 @@ fn describe_program(o: &Object, index: usize, target: &CoreTarget) -> String {
 
 #[test]
 fn maps_and_linked_instructions_are_those_of_libbpf() {
-    let target = Object::parse(&data("core_target.bpf.o")).expect("the fixture is good").btf.expect("built with -g");
-    let target = CoreTarget::new(target);
     for name in OBJECTS {
+        let target = if *name == "candidates" { "candidates_target.bpf.o" } else { "core_target.bpf.o" };
+        let target = CoreTarget::parse(&data(target)).expect("the fixture has types");
         let recorded = String::from_utf8(data(&format!("{name}.libbpf.txt"))).expect("records are text");
         let mut o = Object::parse_named(name, &data(&format!("{name}.bpf.o"))).expect("libbpf reads it too");
         let mut ours: HashMap<String, String> = HashMap::new();
