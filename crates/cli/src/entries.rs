@@ -91,6 +91,12 @@ impl<'a> Entries<'a> {
         self.btf
     }
 
+    /// The key as a number, where an array has no type for it.
+    pub fn index(&self, key: &[u8]) -> Option<u64> {
+        let index: [u8; 4] = key.try_into().ok().filter(|_| self.is_array() && !self.raw)?;
+        Some(u32::from_le_bytes(index).into())
+    }
+
     /// Tells whether elements can be walked: all maps but those that are streams of records, and those that do not keep what they take.
     pub fn has_elements(&self) -> bool {
         !matches!(self.shape.map_type, MapType::Ringbuf | MapType::UserRingbuf | MapType::PerfEventArray | MapType::BloomFilter)
@@ -134,11 +140,9 @@ impl<'a> Entries<'a> {
 
     /// Decodes a key.
     pub fn key(&self, bytes: &[u8]) -> Value {
-        match (self.typed(self.shape.key_type_id, bytes), bytes.try_into()) {
-            (Some(value), _) => value,
-            (None, Ok(index)) if self.is_array() && !self.raw => Value::Uint(u32::from_le_bytes(index).into()),
-            _ => Value::Bytes(bytes.to_vec()),
-        }
+        let typed = self.typed(self.shape.key_type_id, bytes);
+        let untyped = || self.index(bytes).map_or_else(|| Value::Bytes(bytes.to_vec()), |n| Value::Uint(n.into()));
+        typed.unwrap_or_else(untyped)
     }
 
     /// Decodes one value.

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use skep::object::btf::Value;
 
+use super::layout::{decimal, hex as hex_to};
 use crate::entries::{Entries, hex, to_json};
 
 /// Writes the elements of one map.
@@ -34,8 +35,20 @@ impl<'a> Csv<'a> {
 
     /// Appends an element: a line, or one for each CPU.
     pub fn write(&self, out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
-        let entry = self.entries.entry(key, value);
         let per_cpu = self.entries.shape().per_cpu;
+        if self.entries.btf().is_none() && !per_cpu {
+            match self.entries.index(key) {
+                Some(index) => decimal(out, index),
+                None => hex_to(out, key),
+            }
+            if !key.is_empty() {
+                out.push(b',');
+            }
+            hex_to(out, value);
+            out.extend_from_slice(b"\r\n");
+            return;
+        }
+        let entry = self.entries.entry(key, value);
         for (cpu, value) in entry.values.iter().enumerate() {
             let mut fields = Vec::new();
             if !key.is_empty() {
@@ -85,4 +98,35 @@ fn line<'f>(out: &mut Vec<u8>, fields: impl Iterator<Item = &'f str>) {
         }
     }
     out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entries::Shape;
+    use skep::isa::MapType;
+
+    #[test]
+    fn maps_without_types_have_two_columns_and_quotes_stand_where_they_must() {
+        let shape = |map_type| Shape {
+            id: 1,
+            name: "m".into(),
+            map_type,
+            key_size: 4,
+            value_size: 2,
+            per_cpu: false,
+            key_type_id: 0,
+            value_type_id: 0,
+        };
+        for (map_type, want) in [(MapType::Array, "key,value\r\n258,0aff\r\n"), (MapType::Hash, "key,value\r\n02010000,0aff\r\n")] {
+            let entries = Entries::of(shape(map_type), None, false);
+            let (csv, mut out) = (Csv::new(&entries), Vec::new());
+            csv.head(&mut out);
+            csv.write(&mut out, &[2, 1, 0, 0], &[10, 255]);
+            assert_eq!(String::from_utf8_lossy(&out), want);
+        }
+        let mut out = Vec::new();
+        line(&mut out, ["plain", "a,b", "say \"a\"", "x\ny"].into_iter());
+        assert_eq!(String::from_utf8_lossy(&out), "plain,\"a,b\",\"say \"\"a\"\"\",\"x\ny\"\r\n");
+    }
 }

@@ -68,9 +68,14 @@ impl<'a> Layout<'a> {
             return;
         }
         let (Some(k), Some(v)) = (&self.key, &self.value) else {
-            if self.plain && !self.entries.is_array() && !self.entries.shape().per_cpu {
-                out.extend_from_slice(b"0x");
-                hex(out, key);
+            if self.plain && !self.entries.shape().per_cpu {
+                match self.entries.index(key) {
+                    Some(index) => decimal(out, index),
+                    None => {
+                        out.extend_from_slice(b"0x");
+                        hex(out, key);
+                    }
+                }
                 out.extend_from_slice(b": 0x");
                 hex(out, value);
                 out.push(b'\n');
@@ -91,7 +96,7 @@ impl<'a> Layout<'a> {
         match &self.key {
             None if key.is_empty() => out.extend_from_slice(b"null"),
             Some(k) => k.json(out, key),
-            None if self.plain && !self.entries.is_array() => quoted(out, key),
+            None if self.plain && self.entries.index(key).is_none() => quoted(out, key),
             None => any(out, &to_json(&self.entries.key(key))),
         }
         out.extend_from_slice(b",\"value\":");
@@ -208,7 +213,7 @@ fn quoted(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
 }
 
-fn decimal(out: &mut Vec<u8>, mut n: u64) {
+pub(super) fn decimal(out: &mut Vec<u8>, mut n: u64) {
     let (mut digits, mut at) = ([0; 20], 20);
     loop {
         at -= 1;
@@ -221,7 +226,7 @@ fn decimal(out: &mut Vec<u8>, mut n: u64) {
     out.extend_from_slice(&digits[at..]);
 }
 
-fn hex(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(super) fn hex(out: &mut Vec<u8>, bytes: &[u8]) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     out.extend(bytes.iter().flat_map(|b| [DIGITS[usize::from(b >> 4)], DIGITS[usize::from(b & 15)]]));
 }
