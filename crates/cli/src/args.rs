@@ -131,6 +131,9 @@ pub enum ProgCommand {
         /// Print the path to what is wrong, and the verifier's log
         #[arg(long)]
         log: bool,
+        /// Refuse stack that was never written, and whatever tells addresses, as Linux does for users without privileges
+        #[arg(long)]
+        strict: bool,
         /// How the objects are read
         #[command(flatten)]
         reading: ObjectArgs,

@@ -50,6 +50,9 @@ pub struct Options {
     pub strict_alignment: bool,
     /// Let programs read stack bytes they never wrote, as the kernel does for privileged programs since Linux 6.3.
     pub allow_uninit_stack: bool,
+    /// Refuse what would tell addresses: pointers stored where others read them, returned, compared or taken apart. The kernel's
+    /// rule for users without privileges.
+    pub strict: bool,
     /// When to end paths at states that were walked before.
     pub prune: Prune,
     /// Refuse helpers that cannot be called here ([`Helper::refused`](skep_isa::Helper::refused)), not only those that the kernel does
@@ -80,6 +83,7 @@ impl Default for Options {
             limit: 1_000_000,
             strict_alignment: false,
             allow_uninit_stack: false,
+            strict: false,
             prune: Prune::Usual,
             offered_only: false,
             target: None,

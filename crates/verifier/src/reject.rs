@@ -322,6 +322,16 @@ pub enum Reason {
     #[error("R{reg} has no valid kptr")]
     NoKptr { reg: u8 },
 
+    // With `strict`.
+    #[error("leaks addr into {what}")]
+    LeaksInto { what: String },
+    #[error("R0 leaks addr as return value")]
+    LeaksReturn,
+    #[error("R{reg} partial copy of pointer")]
+    PartOfPointer { reg: u8 },
+    #[error("R{reg} pointer comparison prohibited")]
+    ComparesPointer { reg: u8 },
+
     // The end.
     #[error("Unreleased reference id={id} alloc_insn={insn}")]
     Unreleased { id: u32, insn: usize },

@@ -22,7 +22,9 @@ use crate::session;
 /// Does what was asked for.
 pub fn run(command: &ProgCommand, printer: Printer) -> Result<u8> {
     match command {
-        ProgCommand::Verify { objects, log, reading, format } => verify::run(objects, reading, *log, format.json, printer),
+        ProgCommand::Verify { objects, log, strict, reading, format } => {
+            verify::run(objects, reading, verify::Asked { log: *log, strict: *strict }, format.json, printer)
+        }
         ProgCommand::Run(args) => run::run(args, printer),
         ProgCommand::Show { program, reading, format } => show::run(program.as_deref(), reading, format.json, printer),
         ProgCommand::Dump(args) => dump::run(args, printer),

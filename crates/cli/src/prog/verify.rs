@@ -28,24 +28,33 @@ struct Verdict {
     path: Vec<String>,
 }
 
+/// What the user asked for.
+#[derive(Clone, Copy)]
+pub struct Asked {
+    /// Print the log.
+    pub log: bool,
+    /// Refuse what Linux refuses users without privileges.
+    pub strict: bool,
+}
+
 /// Prints a verdict for each program.
-pub fn run(paths: &[PathBuf], reading: &ObjectArgs, log: bool, as_json: bool, printer: Printer) -> Result<u8> {
+pub fn run(paths: &[PathBuf], reading: &ObjectArgs, asked: Asked, as_json: bool, printer: Printer) -> Result<u8> {
     let mut verdicts = Vec::new();
     let objects = Objects::read(paths, reading)?;
     for (path, object) in paths.iter().zip(&objects.all) {
         for index in 0..object.programs.len() {
-            verdicts.push(verdict(path, object, &objects.link_options(), index, log));
+            verdicts.push(verdict(path, object, &objects.link_options(), index, asked));
         }
     }
     if as_json {
-        printer.json(Output::Stdout, &verdicts.iter().map(|v| v.json(log)).collect::<Json>())?;
+        printer.json(Output::Stdout, &verdicts.iter().map(|v| v.json(asked.log)).collect::<Json>())?;
     } else {
-        printer.data(Output::Stdout, |out| verdicts.iter().try_for_each(|v| v.write(out, log)))?;
+        printer.data(Output::Stdout, |out| verdicts.iter().try_for_each(|v| v.write(out, asked.log)))?;
     }
     Ok(if verdicts.iter().any(|v| v.error.is_some()) { FAILED } else { 0 })
 }
 
-fn verdict(path: &Path, object: &Object, how: &LinkOptions<'_>, index: usize, log: bool) -> Verdict {
+fn verdict(path: &Path, object: &Object, how: &LinkOptions<'_>, index: usize, asked: Asked) -> Verdict {
     let mut verdict = Verdict {
         object: path.display().to_string(),
         program: String::new(),
@@ -69,7 +78,9 @@ fn verdict(path: &Path, object: &Object, how: &LinkOptions<'_>, index: usize, lo
             verdict.insns = linked.insns.len();
             verdict.kind = Some(linked.prog_type.name());
             let mut options = Options::default();
-            options.log_level = u32::from(log);
+            options.log_level = u32::from(asked.log);
+            options.strict = asked.strict;
+            options.allow_uninit_stack = !asked.strict;
             options.target = how.target.map(|t| t.btf().clone());
             match verify(&linked, &options) {
                 Ok(proof) => verdict.log = proof.log().to_owned(),

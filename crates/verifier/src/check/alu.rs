@@ -18,6 +18,9 @@ impl Walk<'_> {
             op::END => {
                 let r = self.read(i.dst())?;
                 if !r.is_scalar() {
+                    if self.opts.strict {
+                        return Err(Reason::PartOfPointer { reg: i.dst() });
+                    }
                     self.state.set(i.dst(), Reg::UNKNOWN);
                     return Ok(());
                 }
@@ -28,6 +31,9 @@ impl Walk<'_> {
             op::NEG => {
                 let r = self.read(i.dst())?;
                 if !r.is_scalar() {
+                    if self.opts.strict {
+                        return Err(Reason::PartOfPointer { reg: i.dst() });
+                    }
                     self.state.set(i.dst(), Reg::UNKNOWN);
                     return Ok(());
                 }
@@ -62,6 +68,9 @@ impl Walk<'_> {
             }
             self.state.set(dst, copy);
             return Ok(());
+        }
+        if !src.is_scalar() && self.opts.strict {
+            return Err(Reason::PartOfPointer { reg: i.src() });
         }
         if !src.is_scalar() {
             // Half a pointer is just a number.
@@ -117,7 +126,7 @@ impl Walk<'_> {
             }
             (false, true) => self.pointer(dst, a, b, op, is64, false),
             (true, false) => self.pointer(dst, b, a, op, is64, true),
-            (false, false) if op == Op::Sub => {
+            (false, false) if op == Op::Sub && !self.opts.strict => {
                 // A distance, or an address that leaks: the program's process is its own, so this hides nothing.
                 self.state.set(dst, Reg::scalar(if is64 { Scalar::UNKNOWN } else { Scalar::of_size(4) }));
                 Ok(())
@@ -152,7 +161,7 @@ impl Walk<'_> {
     fn pointer(&mut self, dst: u8, ptr: Reg, num: Reg, op: Op, is64: bool, swapped: bool) -> Result<(), Reason> {
         let kind = ptr.kind.name();
         if !is64 {
-            if op == Op::Sub {
+            if op == Op::Sub && !self.opts.strict {
                 self.state.set(dst, Reg::scalar(Scalar::of_size(4)));
                 return Ok(());
             }
@@ -167,7 +176,13 @@ impl Walk<'_> {
         if ptr.nullable {
             return Err(Reason::NoArithmetic { reg: dst, kind: ptr.type_name(), nullable: true });
         }
-        if matches!(ptr.kind, Kind::Map(_) | Kind::Func(_) | Kind::PacketEnd) && settled != Some(0) {
+        let fixed = match ptr.kind {
+            Kind::Map(_) | Kind::Func(_) | Kind::PacketEnd => settled != Some(0),
+            Kind::FlowKeys => settled.is_none(),
+            Kind::SockCommon | Kind::Socket | Kind::TcpSock | Kind::XdpSock => true,
+            _ => false,
+        };
+        if fixed {
             return Err(Reason::NoArithmetic { reg: dst, kind: ptr.type_name(), nullable: false });
         }
         if op == Op::Sub && swapped {

@@ -41,6 +41,11 @@ impl Walk<'_> {
         let cmp = comparison(i);
         if !(a.is_scalar() && b.is_scalar()) {
             let constant = i.code & op::X == 0;
+            let packet = a.kind.is_packet() || b.kind.is_packet();
+            let null = (constant && i.imm == 0) && matches!(i.code & 0xf0, op::JEQ | op::JNE);
+            if self.opts.strict && !packet && !null {
+                return Err(Reason::ComparesPointer { reg: i.dst() });
+            }
             return Ok(Some(self.compare_pointers((&a, &b), constant, cmp, is32, next, to)));
         }
         let same = i.code & op::X != 0 && (i.dst() == i.src() || (a.id != 0 && (a.id, a.delta, a.low) == (b.id, b.delta, b.low)));

@@ -126,6 +126,7 @@ impl Walk<'_> {
         let r = self.read(reg)?;
         match arg {
             ArgType::Anything if h.id == GET_LOCAL_STORAGE && !r.is_zero() => Err(Reason::StorageFlags),
+            ArgType::Anything if self.opts.strict && !r.is_scalar() => Err(Reason::LeaksInto { what: "helper function".to_owned() }),
             ArgType::Anything => Ok(()),
             ArgType::ConstMapPtr => {
                 let (Kind::Map(map), false) = (r.kind, r.nullable) else { return Err(wrong(reg, &r, "map_ptr")) };

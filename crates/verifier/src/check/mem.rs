@@ -129,6 +129,9 @@ impl Walk<'_> {
         }
         let at = At { reg: i.dst(), off, size, aligned: true };
         let value = self.read(i.src())?;
+        if self.opts.strict && !value.is_scalar() {
+            return Err(Reason::LeaksInto { what: "mem".to_owned() });
+        }
         if i.imm == op::ATOMIC_CMPXCHG {
             self.read(0)?;
         }
@@ -211,6 +214,9 @@ impl Walk<'_> {
         let r = self.read(at.reg)?;
         self.check_memory(at, &r)?;
         self.check_same_kind(&r)?;
+        if self.opts.strict && !value.is_scalar() && !matches!(r.kind, Kind::Stack(_)) {
+            return Err(Reason::LeaksInto { what: r.type_name() });
+        }
         match r.kind {
             Kind::Stack(frame) => self.store_stack(at, &r, frame, value),
             Kind::Ctx => {

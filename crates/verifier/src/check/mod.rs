@@ -369,6 +369,9 @@ impl<'a> Walk<'a> {
         if self.state.top().func != 0 {
             return if r0.is_scalar() { Ok(None) } else { Err(Reason::GlobalReturn { found: r0.type_name() }) };
         }
+        if self.opts.strict && !r0.is_scalar() {
+            return Err(Reason::LeaksReturn);
+        }
         if let Some((min, max)) = return_range(self.prog.prog_type, self.prog.attach_type) {
             if !r0.is_scalar() {
                 return Err(Reason::ReturnsPointer { found: r0.type_name() });
@@ -443,6 +446,10 @@ fn return_range(prog: P, attach: Option<A>) -> Option<(i64, i64)> {
         (P::Tracing, Some(A::TraceFentry | A::TraceFexit | A::TraceFentryMulti | A::TraceFexitMulti)) => Some((0, 0)),
         (P::Tracing, Some(A::TraceFsession | A::TraceFsessionMulti | A::TraceIter)) => Some((0, 1)),
         (P::Kprobe, Some(A::TraceKprobeSession | A::TraceUprobeSession)) => Some((0, 1)),
+        (P::CgroupSkb, Some(A::CgroupInetEgress)) => Some((0, 3)),
+        (P::CgroupSockAddr, Some(a)) if ["recvmsg", "getpeername", "getsockname"].iter().any(|w| a.name().contains(w)) => Some((1, 1)),
+        (P::CgroupSockAddr, Some(A::CgroupInet4Bind | A::CgroupInet6Bind)) => Some((0, 3)),
+        (P::Netfilter, _) => Some((0, 1)),
         (P::CgroupSkb | P::CgroupSock | P::CgroupDevice | P::CgroupSysctl | P::CgroupSockopt | P::SockOps | P::CgroupSockAddr, _) => {
             Some((0, 1))
         }
