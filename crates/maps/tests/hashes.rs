@@ -441,3 +441,27 @@ fn a_reader_of_read_only_memory_sees_the_same() {
     // SAFETY: sizes as the map's.
     unsafe { assert_eq!(reader.prog_delete(0u64.to_ne_bytes().as_ptr()), -1) };
 }
+
+/// Ten million elements with `SKEP_STRESS=1`: exactly so many, all found, all gone again.
+#[test]
+fn a_large_map_holds_exactly_what_it_promises() {
+    let dir = Dir::new();
+    let n = u64::from(rounds(50_000, 10_000_000));
+    let map = dir.make(&MapDef::new(MapType::Hash, 8, 8, n as u32));
+    let key = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_ne_bytes();
+    // SAFETY: keys and values have eight bytes.
+    let put = |i: u64| unsafe { map.prog_update(key(i).as_ptr(), i.to_ne_bytes().as_ptr(), NOEXIST) };
+    assert!((0..n).all(|i| put(i) == 0));
+    assert_eq!(put(n), -7, "not one more");
+    for i in 0..n {
+        // SAFETY: as above; what is found is a value.
+        unsafe {
+            let p = map.prog_lookup(key(i).as_ptr());
+            assert!(!p.is_null() && p.cast::<u64>().read() == i);
+        }
+    }
+    assert_eq!(map.iter().filter(Result::is_ok).count() as u64, n);
+    // SAFETY: as above.
+    assert!((0..n).all(|i| unsafe { map.prog_delete(key(i).as_ptr()) } == 0));
+    assert!(map.next_key(None).is_err());
+}

@@ -1,11 +1,13 @@
 //! Maps of maps and other tables of ids: what they hold stays, and what they let go of is garbage.
+//!
+//! No test here forks: a child would keep its parent's locks.
 
 mod support;
 
 use skep_isa::MapType;
 use skep_isa::map::update::{ANY, EXIST, NOEXIST};
-use skep_maps::{Access, InnerMaps, Map, MapDef, MapError, drop_references, remove_if_unused, set_inner_opener};
-use support::{Dir, forked};
+use skep_maps::{Access, Map, MapDef, MapError, drop_references, remove_if_unused};
+use support::Dir;
 
 fn errno<T: std::fmt::Debug>(r: Result<T, MapError>) -> i32 {
     r.expect_err("refused").errno()
@@ -97,34 +99,6 @@ fn an_inner_map_lives_as_long_as_it_is_in_an_outer_one() {
         assert!(remove_if_unused(&outer_path).expect("asks") && !remove_if_unused(&path).expect("asks"));
         assert_eq!(drop_references(dir.path()).expect("reads"), 1);
         assert!(remove_if_unused(&path).expect("asks"));
-    }
-}
-
-unsafe extern "C" fn opener(maps: *const InnerMaps, id: u32) {
-    // SAFETY: called by a lookup, with what it looked in.
-    unsafe { (*maps).open(id) };
-}
-
-#[test]
-fn what_another_process_stores_is_found_at_the_first_lookup() {
-    for t in NESTED {
-        let dir = Dir::new();
-        let outer = dir.make(&outer_def(t));
-        let path = outer.file().path().to_owned();
-        let inner = dir.make(&inner_def());
-        let id = inner.id();
-        assert_eq!(
-            forked(|| {
-                let outer = Map::open(&path, Access::ReadWrite).expect("opens");
-                i32::from(outer.update(&3u32.to_ne_bytes(), &id.to_ne_bytes(), ANY).is_err())
-            })
-            .join(),
-            0
-        );
-        set_inner_opener(opener);
-        assert_eq!(found(&outer, 3).map(Map::id), Some(id));
-        // An id that is none stays none, in whatever way it came there.
-        assert!(found(&outer, 2).is_none());
     }
 }
 

@@ -56,7 +56,7 @@ impl Kernel {
             Op::Pop => (88, "mov %r2, %r10\nadd %r2, -128", "jne %r0, 0, skip"),
             Op::Peek => (89, "", "jne %r0, 0, skip"),
         };
-        let zero: String = (0..self.value.next_multiple_of(8) / 8).map(|i| format!("stdw [%r10-{}], 1\n", 128 - 8 * i)).collect();
+        let zero: String = (0..self.value.div_ceil(8)).map(|i| format!("stdw [%r10-{}], 1\n", 128 - 8 * i)).collect();
         let (shift, mask) = (self.stride.trailing_zeros(), self.count - 1);
         let source = format!(
             "stw [%r10-4], 0
