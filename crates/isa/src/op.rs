@@ -27,6 +27,10 @@ pub const ABS: u8 = 0x20;
 pub const IND: u8 = 0x40;
 pub const MEM: u8 = 0x60;
 pub const MEMSX: u8 = 0x80;
+/// Loads that give 0 where there is no memory: no program has them, they are made of proved ones (include/linux/filter.h
+/// `BPF_PROBE_MEM`, `BPF_PROBE_MEMSX`).
+pub const PROBE_MEM: u8 = 0x20;
+pub const PROBE_MEMSX: u8 = 0x40;
 pub const ATOMIC: u8 = 0xc0;
 
 // Arithmetic.

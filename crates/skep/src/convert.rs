@@ -25,6 +25,15 @@ pub(crate) fn convert(proof: &Verified) -> Vec<Insn> {
             }
         }
     }
+    // What may not be there gives 0; where it is not known, the load would end the process.
+    for at in &info.object_loads {
+        let Some(insn) = insns.get_mut(*at).filter(|i| i.class() == op::LDX) else { continue };
+        insn.code = match insn.code & 0xe0 {
+            op::MEM => insn.code & !0xe0 | op::PROBE_MEM,
+            op::MEMSX => insn.code & !0xe0 | op::PROBE_MEMSX,
+            _ => insn.code,
+        };
+    }
     let mut second = false;
     for insn in &mut insns {
         if std::mem::take(&mut second) {

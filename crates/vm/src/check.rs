@@ -325,7 +325,10 @@ fn known(at: usize, i: Insn) -> Result<(), Malformed> {
             }
             (i.is_ld_imm64() && i.off == 0, false, Some(d))
         }
-        op::LDX => (mode == op::MEM || (mode == op::MEMSX && size != op::DW), true, Some(d)),
+        op::LDX => {
+            let plain = matches!(mode, op::MEM | op::PROBE_MEM);
+            (plain || (matches!(mode, op::MEMSX | op::PROBE_MEMSX) && size != op::DW), true, Some(d))
+        }
         op::ST => (mode == op::MEM, false, None),
         op::STX if mode == op::ATOMIC => {
             let rmw = matches!(size, op::W | op::DW);

@@ -4,8 +4,11 @@
 use std::ffi::c_void;
 use std::sync::Once;
 
+mod suite;
+
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
-use skep_vm::fault;
+use skep_isa::{Insn, op};
+use skep_vm::{Env, fault};
 
 const SIGBUS: i32 = 7;
 const SIGSEGV: i32 = 11;
@@ -111,4 +114,44 @@ fn wild_addresses_fail_and_foreign_ones_are_not_ours() {
     }
     assert_eq!(fault::fixup(edge as *const () as u64), None);
     assert_eq!(fault::fixup(0), None);
+}
+
+/// What the step after the verifier makes of loads that may find nothing: 0 there, the value elsewhere, and no register is lost.
+#[test]
+fn loads_of_programs_give_zero_where_there_is_no_memory() {
+    let edge = edge();
+    // SAFETY: inside the readable page.
+    unsafe { edge.sub(8).cast::<u64>().write_unaligned(0x8182_8384_8586_8788) };
+    let want: [(u8, u64, u64, i64); 4] = [
+        (op::B, 1, 0x81, i64::from(0x81_u8 as i8)),
+        (op::H, 2, 0x8182, i64::from(0x8182_u16 as i16)),
+        (op::W, 4, 0x8182_8384, i64::from(0x8182_8384_u32 as i32)),
+        (op::DW, 8, 0x8182_8384_8586_8788, 0x8182_8384_8586_8788_u64 as i64),
+    ];
+    for engine in suite::ENGINES {
+        for (size, bytes, value, signed) in want {
+            for mode in [op::PROBE_MEM, op::PROBE_MEMSX] {
+                if (size, mode) == (op::DW, op::PROBE_MEMSX) {
+                    continue;
+                }
+                for dst in 0..6u8 {
+                    // The registers' sum tells whether one of them was lost.
+                    let mut insns: Vec<Insn> = (2..=5).map(|r| Insn::mov64_imm(r, i32::from(r) * 1000)).collect();
+                    insns.push(Insn::mov64_imm(0, 7));
+                    insns.push(Insn::new(op::LDX | mode | size, dst, 1, -4, 0));
+                    insns.push(Insn::mov64_reg(6, dst));
+                    insns.extend((2..=5).filter(|r| *r != dst).map(|r| Insn::new(op::ALU64 | op::X | op::ADD, 6, r, 0, 0)));
+                    insns.push(Insn::mov64_reg(0, 6));
+                    insns.push(Insn::exit());
+                    let rest: u64 = (2..=5).filter(|r| *r != u64::from(dst)).map(|r| r * 1000).sum();
+                    let run = |at: u64| suite::run_in(engine, &insns, &Env::empty(), [at.wrapping_add(4), 0, 0, 0, 0]);
+                    let there = if mode == op::PROBE_MEM { value } else { signed as u64 };
+                    assert_eq!(run(edge as u64 - bytes), Ok(there.wrapping_add(rest)), "{engine} {size:x} {mode:x} r{dst}");
+                    for bad in [edge as u64, edge as u64 - bytes + 1, 0, 16, 1 << 47, u64::MAX - 64] {
+                        assert_eq!(run(bad), Ok(rest), "{engine} {size:x} {mode:x} r{dst} {bad:#x}");
+                    }
+                }
+            }
+        }
+    }
 }

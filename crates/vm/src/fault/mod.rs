@@ -41,6 +41,12 @@ pub unsafe fn str_from(dst: *mut u8, src: u64, size: usize) -> Option<usize> {
     usize::try_from(unsafe { arch::copy_str(dst, src, size) }).ok()
 }
 
+/// Returns the address of the code that generated code calls to load `size` (of [`skep_isa::op`]) from the address in r10: the
+/// value is in r10 then, 0 where there is no memory, and all other registers are as they were.
+pub(crate) fn probe(size: u8) -> u64 {
+    arch::probe(size)
+}
+
 /// Returns where to continue after a fault at `ip`, when it was one of this module's loads.
 #[must_use]
 pub fn fixup(ip: u64) -> Option<u64> {

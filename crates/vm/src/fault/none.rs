@@ -8,6 +8,10 @@ pub(super) unsafe fn copy_str(_: *mut u8, _: u64, _: usize) -> isize {
     -1
 }
 
+pub(super) fn probe(_: u8) -> u64 {
+    0
+}
+
 pub(super) fn fixup(_: u64) -> Option<u64> {
     None
 }

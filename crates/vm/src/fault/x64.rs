@@ -6,6 +6,8 @@
 
 use std::arch::global_asm;
 
+use skep_isa::op;
+
 global_asm!(
     ".pushsection .text.skep_vm_fault,\"ax\",@progbits",
     ".p2align 4",
@@ -72,6 +74,25 @@ global_asm!(
     "ret",
     ".cfi_endproc",
     ".size skep_vm_fault_failed, . - skep_vm_fault_failed",
+    // Loads of generated code: address and value in r10.
+    ".p2align 4",
+    ".hidden skep_vm_probe_b, skep_vm_probe_h, skep_vm_probe_w, skep_vm_probe_d, skep_vm_probe_failed",
+    ".globl skep_vm_probe_b, skep_vm_probe_h, skep_vm_probe_w, skep_vm_probe_d, skep_vm_probe_failed",
+    ".type skep_vm_probe_b, @function",
+    "skep_vm_probe_b:",
+    ".cfi_startproc",
+    "movzx r10d, byte ptr [r10]",
+    "ret",
+    "skep_vm_probe_h: movzx r10d, word ptr [r10]",
+    "ret",
+    "skep_vm_probe_w: mov r10d, [r10]",
+    "ret",
+    "skep_vm_probe_d: mov r10, [r10]",
+    "ret",
+    "skep_vm_probe_failed: xor r10d, r10d",
+    "ret",
+    ".cfi_endproc",
+    ".size skep_vm_probe_b, . - skep_vm_probe_b",
     ".popsection",
 );
 
@@ -79,6 +100,11 @@ unsafe extern "C" {
     safe static skep_vm_fault_begin: u8;
     safe static skep_vm_fault_end: u8;
     safe static skep_vm_fault_failed: u8;
+    safe static skep_vm_probe_b: u8;
+    safe static skep_vm_probe_h: u8;
+    safe static skep_vm_probe_w: u8;
+    safe static skep_vm_probe_d: u8;
+    safe static skep_vm_probe_failed: u8;
     fn skep_vm_fault_copy(dst: *mut u8, src: u64, len: usize) -> usize;
     fn skep_vm_fault_str(dst: *mut u8, src: u64, size: usize) -> isize;
 }
@@ -95,8 +121,21 @@ pub(super) unsafe fn copy_str(dst: *mut u8, src: u64, size: usize) -> isize {
     unsafe { skep_vm_fault_str(dst, src, size) }
 }
 
+pub(super) fn probe(size: u8) -> u64 {
+    let code: &'static u8 = match size {
+        op::B => &skep_vm_probe_b,
+        op::H => &skep_vm_probe_h,
+        op::W => &skep_vm_probe_w,
+        _ => &skep_vm_probe_d,
+    };
+    std::ptr::from_ref(code) as u64
+}
+
 pub(super) fn fixup(ip: u64) -> Option<u64> {
     let at = |s: &'static u8| std::ptr::from_ref(s) as u64;
+    if ip >= at(&skep_vm_probe_b) && ip < at(&skep_vm_probe_failed) {
+        return Some(at(&skep_vm_probe_failed));
+    }
     let inside = ip >= at(&skep_vm_fault_begin) && ip < at(&skep_vm_fault_end);
     if inside { Some(at(&skep_vm_fault_failed)) } else { None }
 }

@@ -37,6 +37,20 @@ pub(super) unsafe fn load(at: u64, size: u8, signed: bool) -> u64 {
     }
 }
 
+/// Loads from where there may be no memory, which gives 0.
+pub(super) fn probe(at: u64, size: u8, signed: bool) -> u64 {
+    let mut value = 0u64;
+    // SAFETY: a value has room for any size; the source may be any address.
+    let there = unsafe { crate::fault::copy_from((&raw mut value).cast(), at, bytes(size) as usize) };
+    match (there, signed, size) {
+        (false, ..) => 0,
+        (_, true, op::B) => i64::from(value as i8) as u64,
+        (_, true, op::H) => i64::from(value as i16) as u64,
+        (_, true, op::W) => i64::from(value as i32) as u64,
+        _ => value,
+    }
+}
+
 /// # Safety
 /// `at` must be good for a store of `size`.
 pub(super) unsafe fn store(at: u64, size: u8, v: u64) {

@@ -140,8 +140,11 @@ impl Program {
                 }
                 op::LDX => {
                     let at = r[s].wrapping_add_signed(i64::from(i.off));
-                    // SAFETY: the caller vouches for every address the program loads from.
-                    r[d] = unsafe { mem::load(at, i.code & op::DW, i.code & 0xe0 == op::MEMSX) };
+                    r[d] = match i.code & 0xe0 {
+                        mode @ (op::PROBE_MEM | op::PROBE_MEMSX) => mem::probe(at, i.code & op::DW, mode == op::PROBE_MEMSX),
+                        // SAFETY: the caller vouches for every address the program loads from.
+                        mode => unsafe { mem::load(at, i.code & op::DW, mode == op::MEMSX) },
+                    };
                 }
                 op::ST | op::STX => {
                     let at = r[d].wrapping_add_signed(i64::from(i.off));

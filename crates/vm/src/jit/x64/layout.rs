@@ -5,6 +5,9 @@
 
 use super::enc::Enc;
 
+/// Most passes over all jumps to make them short.
+const PASSES: usize = 16;
+
 /// Something that code refers to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Label {
@@ -151,12 +154,17 @@ impl Draft {
             }
         }
         let mut before = self.measure();
-        while self.shorten(&before) {
+        // A program can be written so that each pass finds one more jump to shorten: what is left stays long.
+        let mut passes = 0;
+        while passes < PASSES && self.shorten(&before) {
             before = self.measure();
+            passes += 1;
         }
         // Padding may have grown between a jump and its target when code before it shrank.
-        while self.lengthen(&before) {
+        passes = 0;
+        while self.lengthen(&before, passes >= PASSES) {
             before = self.measure();
+            passes += 1;
         }
         let code = self.assemble(&before, base);
         let insns = self.insns.iter().map(|p| self.offset(*p, &before) as u32).collect();
@@ -212,11 +220,12 @@ impl Draft {
         changed
     }
 
-    fn lengthen(&mut self, before: &[usize]) -> bool {
+    /// Makes jumps long that do not reach, or all of them.
+    fn lengthen(&mut self, before: &[usize], all: bool) -> bool {
         let mut changed = false;
         for n in 0..self.items.len() {
             if let Item::Jump { cc, to, short: true } = self.items[n].1
-                && i8::try_from(self.distance(n, to, before)).is_err()
+                && (all || i8::try_from(self.distance(n, to, before)).is_err())
             {
                 self.items[n].1 = Item::Jump { cc, to, short: false };
                 changed = true;

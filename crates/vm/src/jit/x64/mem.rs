@@ -11,6 +11,15 @@ impl Gen<'_> {
         match i.code & 0xe0 {
             op::MEM => self.out.enc.load(size(i), d, from),
             op::MEMSX => self.out.enc.load_signed(size(i), d, from),
+            mode @ (op::PROBE_MEM | op::PROBE_MEMSX) => {
+                // The load itself is in code whose faults are mended: address and value in r10, nothing else changes.
+                self.out.enc.lea(true, reg::R10, from);
+                self.out.call_helper(crate::fault::probe(i.code & op::DW));
+                match mode {
+                    op::PROBE_MEM => self.out.enc.mov(true, d, reg::R10),
+                    _ => self.out.enc.sign_extend(true, size(i), d, reg::R10),
+                }
+            }
             _ => return false,
         }
         true
