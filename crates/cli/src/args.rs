@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 /// Names the agent's library when it is not where `skep` looks for it.
 pub const ENV_PRELOAD: &str = "SKEP_PRELOAD";
@@ -82,8 +83,7 @@ pub enum Command {
     #[command(subcommand)]
     Prog(ProgCommand),
     /// List maps and read what is in them, also while a command runs and after it was killed
-    #[command(subcommand)]
-    Map(MapCommand),
+    Map(MapsArgs),
     /// Ask what is mapped where in a process
     #[command(subcommand)]
     Vma(VmaCommand),
@@ -231,6 +231,33 @@ pub enum EngineName {
     Jit,
     /// The interpreter
     Interp,
+}
+
+/// Whose maps, and what to do with them.
+#[derive(Args, Debug)]
+pub struct MapsArgs {
+    /// The running kernel's maps (root); may also stand behind the command
+    #[arg(id = "of_kernel", long = "kernel")]
+    kernel: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: MapCommand,
+}
+
+impl MapsArgs {
+    /// Gives the command the `--kernel` that stands before it. Ends the process with a usage error when that cannot be.
+    pub fn settle(&mut self) {
+        if !self.kernel {
+            return;
+        }
+        let refuse = |what| Cli::command().error(ErrorKind::ArgumentConflict, what).exit();
+        match &mut self.command {
+            MapCommand::List { kernel, .. } => *kernel = true,
+            MapCommand::Dump(DumpArgs { take: Some(_), .. }) => refuse("`--take` works on maps of skep, not on the kernel's"),
+            MapCommand::Show { map, .. } | MapCommand::Lookup { map, .. } | MapCommand::Dump(DumpArgs { map, .. }) => map.kernel = true,
+            _ => refuse("the kernel's maps can be listed, shown, dumped and looked up in, not changed"),
+        }
+    }
 }
 
 /// Which map.

@@ -34,13 +34,16 @@ use args::{Cli, Command};
 use printer::Printer;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let mut cli = Cli::parse();
+    if let Command::Map(args) = &mut cli.command {
+        args.settle();
+    }
     let printer = Printer::new(cli.quiet);
     let done = match &cli.command {
         Command::Trace(args) => trace::run(args, printer),
         Command::Run(args) => run::run(args, printer),
         Command::Prog(command) => prog::run(command, printer),
-        Command::Map(command) => map::run(command, printer),
+        Command::Map(args) => map::run(&args.command, printer),
         Command::Vma(command) => vma::run(command, printer),
         Command::Doctor(args) => doctor::run(args.json, printer),
     };

@@ -295,8 +295,14 @@ fn the_kernels_maps_are_what_bpftool_shows() {
         let shown = json(out(&skep, &["map", "show", "--kernel", &map.id, "--json"]).as_bytes());
         assert_eq!((&shown["type"], &shown["name"], &shown["max_entries"]), (&json!(t), &json!("sktm"), &json!(n)));
         assert!(out(&skep, &["map", "list", "--kernel"]).contains("  sktm "));
+        assert!(out(&skep, &["map", "--kernel", "list"]).contains("  sktm "));
+        assert_eq!(
+            out(&skep, &["map", "--kernel", "show", &map.id, "--json"]),
+            out(&skep, &["map", "show", "--kernel", &map.id, "--json"])
+        );
     }
     fails(&skep, &["map", "dump", "--kernel", "4294967294"], 1, "the kernel has no map `4294967294`");
+    fails(&skep, &["map", "--kernel", "update", "1", "2", "3"], 2, "the kernel's maps can be listed, shown, dumped and looked up in");
 }
 
 #[test]
