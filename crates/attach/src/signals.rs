@@ -25,6 +25,7 @@ pub struct KernelAction {
 
 const SIGTRAP: i32 = 5;
 const SIGBUS: i32 = 7;
+const SIGSEGV: i32 = 11;
 const SA_SIGINFO: u64 = 4;
 const SA_ONSTACK: u64 = 0x0800_0000;
 const SA_RESTART: u64 = 0x1000_0000;
@@ -68,6 +69,9 @@ struct Owned {
 static TRAP: Owned = Owned::new(SIGTRAP);
 static NUDGE: Owned = Owned::new(0);
 static BUS: Owned = Owned::new(SIGBUS);
+static SEGV: Owned = Owned::new(SIGSEGV);
+/// A `fn(u64) -> Option<u64>`, or 0.
+static FIXUP: AtomicUsize = AtomicUsize::new(0);
 /// A `fn(u64) -> bool`, or 0.
 static REPAIR: AtomicUsize = AtomicUsize::new(0);
 
@@ -140,7 +144,7 @@ impl Owned {
 }
 
 fn owned(signal: i32) -> Option<&'static Owned> {
-    [&TRAP, &NUDGE, &BUS].into_iter().find(|o| o.installed.load(Ordering::Acquire) && o.signal.load(Ordering::Acquire) == signal)
+    [&TRAP, &NUDGE, &BUS, &SEGV].into_iter().find(|o| o.installed.load(Ordering::Acquire) && o.signal.load(Ordering::Acquire) == signal)
 }
 
 /// Tells whether the engine has a handler of its own on a signal, so that the program's action goes through [`program_action`].
@@ -189,6 +193,31 @@ unsafe extern "C" fn on_bus(signal: i32, info: *const Info, context: *mut Contex
     }
     // SAFETY: the kernel's own arguments, for the same signal.
     unsafe { pass_on(&BUS, signal, code, info, context) };
+}
+
+/// Puts a handler on `SIGSEGV`, for loads that may find no memory. `fixup` is asked with the address of the instruction where to
+/// continue; if it does not know, the signal is the program's. It runs in a signal handler.
+///
+/// # Errors
+/// An errno value, when the kernel refuses the handler.
+pub fn on_bad_load(fixup: fn(u64) -> Option<u64>) -> Result<(), i32> {
+    FIXUP.store(fixup as usize, Ordering::Release);
+    SEGV.install(SIGSEGV, on_segv as *const () as usize, 0)
+}
+
+unsafe extern "C" fn on_segv(signal: i32, info: *const Info, context: *mut Context) {
+    let fixup = FIXUP.load(Ordering::Acquire);
+    // SAFETY: the kernel hands valid pointers to a SA_SIGINFO handler.
+    let (code, registers) = unsafe { ((*info).code, &mut (*context).registers) };
+    if code > 0 && fixup != 0 {
+        // SAFETY: only `on_bad_load` stores there, and stores a function of this type.
+        let fixup: fn(u64) -> Option<u64> = unsafe { std::mem::transmute(fixup) };
+        if let Some(to) = fixup(registers[RIP]) {
+            return registers[RIP] = to;
+        }
+    }
+    // SAFETY: the kernel's own arguments, for the same signal.
+    unsafe { pass_on(&SEGV, signal, code, info, context) };
 }
 
 /// Installs the handlers, or puts them back where the program replaced them behind the engine's back. Returns the number of the

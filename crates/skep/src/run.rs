@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use skep_attach::frame::Frame;
 use skep_isa::ctx::{pt_regs, tracing as frame};
+use skep_isa::op;
 use skep_maps::{Map, slots};
 #[cfg(feature = "loader")]
 use skep_vm::interp;
@@ -52,6 +53,10 @@ pub(crate) fn compile(program: &Program, maps: &[Arc<Map>], calls: Option<&TailC
     let refs = references(maps, calls);
     let helper = |id| crate::helpers::implementation(program.prog_type, id);
     let env = Env { maps: &refs, helper: &helper };
+    if program.insns.iter().any(|i| i.class() == op::LDX && matches!(i.code & 0xe0, op::PROBE_MEM | op::PROBE_MEMSX)) {
+        // Refused: a load that finds nothing ends the process as it would without this.
+        let _ = skep_attach::signals::on_bad_load(skep_vm::fault::fixup);
+    }
     // SAFETY: a `Program` holds only instructions the verifier accepted with these maps.
     let code = unsafe { Code::compile(&program.insns, &env) }?;
     crate::profile::announce(program, &code);
