@@ -637,10 +637,9 @@ impl MapOps for LpmTrie {
     unsafe fn prog_lookup(&self, key: *const u8) -> *mut u8 {
         // SAFETY: the caller's duty.
         let key = unsafe { self.key(key) };
-        match self.read(|| self.longest(&key)) {
-            Some(Some((node, state))) => node.value(state),
-            _ => std::ptr::null_mut(),
-        }
+        // One word comes out: a node by value would go through vector registers, which nobody has saved.
+        let find = || self.longest(&key).map_or(std::ptr::null_mut(), |(node, state)| node.value(state));
+        self.read(find).unwrap_or(std::ptr::null_mut())
     }
 
     unsafe fn prog_update(&self, key: *const u8, value: *const u8, flags: u64) -> i64 {

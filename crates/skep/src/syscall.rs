@@ -5,7 +5,9 @@ use std::arch::asm;
 pub(crate) const READ: u64 = 0;
 pub(crate) const CLOSE: u64 = 3;
 pub(crate) const MMAP: u64 = 9;
+#[cfg(feature = "loader")]
 pub(crate) const IOCTL: u64 = 16;
+#[cfg(feature = "loader")]
 pub(crate) const SOCKET: u64 = 41;
 pub(crate) const PRCTL: u64 = 157;
 pub(crate) const CLOCK_GETTIME: u64 = 228;
