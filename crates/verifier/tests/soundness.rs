@@ -124,7 +124,7 @@ const PRUNES: [Prune; 4] = [Prune::Never, Prune::Usual, Prune::Always, Prune::Ne
 
 #[test]
 fn accepted_programs_do_nothing_forbidden() {
-    let rounds = rounds(1_200, 500_000);
+    let rounds = rounds(800, 500_000);
     for seed in seeds() {
         let mut tally = Tally::default();
         for round in 0..rounds {
@@ -168,7 +168,7 @@ fn real_programs() -> Vec<Linked> {
 fn real_programs_with_one_damaged_instruction_do_nothing_forbidden() {
     let programs = real_programs();
     assert!(programs.len() > 30, "only {} programs", programs.len());
-    let rounds = rounds(1_500, 300_000);
+    let rounds = rounds(1_000, 300_000);
     for seed in seeds() {
         let mut tally = Tally::default();
         for round in 0..rounds {
