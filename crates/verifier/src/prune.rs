@@ -20,6 +20,8 @@ pub struct Checkpoint {
     pub branches: u32,
     hits: u32,
     misses: u32,
+    /// While unfinished it is compared for as long as it is kept, not only while it is one of the newest.
+    landmark: bool,
 }
 
 /// All stored states.
@@ -45,6 +47,13 @@ const PATIENCE: u32 = 64;
 
 /// Most states kept at one instruction.
 const CROWD: usize = 1024;
+
+/// Unfinished states at one instruction that are compared: the newest ones, and one landmark in so many. Most circles are
+/// short; a longer one comes by a landmark before that is dropped.
+const NEWEST: usize = 4;
+
+/// Every so many-th state stored at an instruction is a landmark.
+const LANDMARK: usize = 16;
 
 /// What the stored states say about a new one.
 pub enum Found {
@@ -72,7 +81,11 @@ impl Explored {
         let mut looping = false;
         let mut list = self.at.get_mut(insn).map(std::mem::take).unwrap_or_default();
         let mut found = None;
+        // Beyond this position in the list are the newest ones.
+        let newest = list.len().saturating_sub(NEWEST);
+        let mut position = 0;
         list.retain(|&p| {
+            position += 1;
             let Some(cp) = self.points.get_mut(p as usize) else { return false };
             let Some(old) = cp.state.as_deref() else { return false };
             if found.is_some() || !same_place(old, cur) {
@@ -80,7 +93,8 @@ impl Explored {
             }
             if cp.branches > 0 {
                 looping = true;
-                if old.loops == cur.loops && covers(old, cur, insn, cfg, flow, How::Same) {
+                let compare = position > newest || cp.landmark;
+                if compare && old.loops == cur.loops && covers(old, cur, insn, cfg, flow, How::Same) {
                     found = Some(Found::Loop);
                     return true;
                 }
@@ -166,13 +180,14 @@ impl Explored {
                 self.now = self.now.saturating_sub(1);
             }
         }
+        let landmark = !at.iter().rev().take(LANDMARK - 1).any(|p| self.points.get(*p as usize).is_some_and(|cp| cp.landmark));
         at.push(u32::try_from(p).ok()?);
         self.most = self.most.max(at.len());
         self.weight += state.weight();
         self.total += 1;
         self.now += 1;
         self.peak = self.peak.max(self.now);
-        self.points.push(Checkpoint { state: Some(state), parent, branches: 1, hits: 0, misses: 0 });
+        self.points.push(Checkpoint { state: Some(state), parent, branches: 1, hits: 0, misses: 0, landmark });
         Some(p)
     }
 
