@@ -26,6 +26,8 @@ pub enum KArg {
     Iter,
     /// A dynptr that is set up.
     Dynptr,
+    /// As [`KArg::Dynptr`], or NULL.
+    DynptrOrNull,
     /// Two stack slots that become a dynptr.
     UninitDynptr,
     /// Memory that is read; its size is the next argument.
@@ -200,8 +202,9 @@ impl Kfunc {
 }
 
 use KArg::{
-    Const, ConstSize, Ctx, Dynptr, Fixed, Ignored, IrqFlag, Iter, Later, Less, ListHead, ListNode, LocalRelease, Map, Mem, MemOrNull,
-    MemWrite, Number, Object, ObjectOrNull, RbNode, RbNodeInside, RbRoot, Refcounted, Release, Size, Str, Trusted, UninitDynptr, Wq,
+    Const, ConstSize, Ctx, Dynptr, DynptrOrNull, Fixed, Ignored, IrqFlag, Iter, Later, Less, ListHead, ListNode, LocalRelease, Map, Mem,
+    MemOrNull, MemWrite, Number, Object, ObjectOrNull, RbNode, RbNodeInside, RbRoot, Refcounted, Release, Size, Str, Trusted, UninitDynptr,
+    Wq,
 };
 use KRet as R;
 use Set::{Common, Cpumask, Crypto, CryptoInit, Generic, Skb, SockIter, Xdp};
@@ -318,8 +321,8 @@ pub const KFUNCS: &[Kfunc] = &[
     k("bpf_crypto_ctx_create", &[Mem, Size, Fixed(4)], R::ObjectOrNull("bpf_crypto_ctx"), ACQUIRE | SLEEPABLE, CryptoInit),
     k("bpf_crypto_ctx_release", &[Release("bpf_crypto_ctx")], R::Void, NONE, CryptoInit),
     k("bpf_crypto_ctx_acquire", &[Object("bpf_crypto_ctx")], R::ObjectOrNull("bpf_crypto_ctx"), ACQUIRE, CryptoInit),
-    k("bpf_crypto_decrypt", &[Object("bpf_crypto_ctx"), Dynptr, Dynptr, Dynptr], R::Number, NONE, Crypto),
-    k("bpf_crypto_encrypt", &[Object("bpf_crypto_ctx"), Dynptr, Dynptr, Dynptr], R::Number, NONE, Crypto),
+    k("bpf_crypto_decrypt", &[Object("bpf_crypto_ctx"), Dynptr, Dynptr, DynptrOrNull], R::Number, NONE, Crypto),
+    k("bpf_crypto_encrypt", &[Object("bpf_crypto_ctx"), Dynptr, Dynptr, DynptrOrNull], R::Number, NONE, Crypto),
     k("bpf_sock_destroy", &[Trusted("sock_common")], R::Number, NONE, SockIter),
 ];
 

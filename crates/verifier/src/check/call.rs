@@ -101,6 +101,7 @@ impl Walk<'_> {
                 t.starts_with("security_file_")
                     || matches!(t, "vfs_truncate" | "vfs_fallocate" | "dentry_open" | "vfs_getattr" | "filp_close")
             }),
+            "get_retval" | "set_retval" => !attach.is_some_and(no_verdict),
             "seq_printf" | "seq_write" | "seq_printf_btf" => attach == Some(A::TraceIter),
             _ => true,
         };
@@ -524,6 +525,25 @@ const MEMORY: &str = "fp, pkt, pkt_meta, map_key, map_value, mem, ringbuf_mem, b
 
 fn wrong(reg: u8, r: &Reg, expected: &'static str) -> Reason {
     Reason::WrongType { reg, found: r.type_name(), expected }
+}
+
+/// Hooks whose programs' verdicts nobody asks for, or gives as something else: there is no value to look at or set.
+fn no_verdict(hook: A) -> bool {
+    matches!(
+        hook,
+        A::CgroupInetIngress
+            | A::CgroupInetEgress
+            | A::CgroupSockOps
+            | A::CgroupUdp4Recvmsg
+            | A::CgroupUdp6Recvmsg
+            | A::CgroupUnixRecvmsg
+            | A::CgroupInet4Getpeername
+            | A::CgroupInet6Getpeername
+            | A::CgroupUnixGetpeername
+            | A::CgroupInet4Getsockname
+            | A::CgroupInet6Getsockname
+            | A::CgroupUnixGetsockname
+    )
 }
 
 fn full_name(h: &Helper) -> String {

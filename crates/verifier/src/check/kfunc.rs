@@ -170,7 +170,11 @@ impl Walk<'_> {
                 }
                 Ok(())
             }
-            KArg::Dynptr => {
+            KArg::DynptrOrNull if r.is_zero() => {
+                self.flow.mark(r.node);
+                Ok(())
+            }
+            KArg::Dynptr | KArg::DynptrOrNull => {
                 let d = self.dynptr_argument(reg, &r)?;
                 seen.dynptr = Some(d);
                 Ok(())
