@@ -329,6 +329,10 @@ pub enum Reason {
     LeaksReturn,
     #[error("R{reg} partial copy of pointer")]
     PartOfPointer { reg: u8 },
+    #[error("attempt to corrupt spilled pointer on stack")]
+    CorruptsPointer,
+    #[error("R{reg} variable stack access prohibited for !root, var_off={bits} off={off}")]
+    VariableStack { reg: u8, bits: String, off: i64 },
     #[error("R{reg} pointer comparison prohibited")]
     ComparesPointer { reg: u8 },
 

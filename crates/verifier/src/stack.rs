@@ -164,10 +164,19 @@ impl Stack {
         }
     }
 
-    /// Forgets all registers that `which` picks.
-    pub fn forget_if(&mut self, which: impl Fn(&Reg) -> bool) {
+    /// Tells whether any of the bytes `off .. end` belongs to a spilled pointer.
+    #[must_use]
+    pub fn has_pointer(&self, off: i32, end: i32) -> bool {
+        (off..end).any(|o| self.slot(o).is_pointer())
+    }
+
+    /// Forgets all registers that `which` picks; with `hide` as if they had never been written.
+    pub fn forget_if(&mut self, hide: bool, which: impl Fn(&Reg) -> bool) {
         for s in &mut self.slots {
             if s.bytes[0] == Byte::Spill && s.reg.kind != Kind::Uninit && which(&s.reg) {
+                if hide {
+                    *s = Slot::UNINIT;
+                }
                 s.forget();
             }
         }

@@ -114,15 +114,16 @@ impl State {
         }
     }
 
-    /// Turns pointers that `which` picks into plain numbers, also spilled ones.
-    pub fn invalidate(&mut self, which: impl Fn(&Reg) -> bool) {
+    /// Turns pointers that `which` picks into plain numbers, also spilled ones; with `hide` into what must not be read, as their
+    /// bits are still an address.
+    pub fn invalidate(&mut self, hide: bool, which: impl Fn(&Reg) -> bool) {
         for frame in &mut self.frames {
             for r in &mut frame.regs {
                 if which(r) {
-                    *r = Reg::UNKNOWN;
+                    *r = if hide { Reg::UNINIT } else { Reg::UNKNOWN };
                 }
             }
-            frame.stack.forget_if(&which);
+            frame.stack.forget_if(hide, &which);
         }
     }
 

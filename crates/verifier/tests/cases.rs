@@ -24,12 +24,20 @@ fn run(prune: Prune) {
     options.prune = prune;
     let mut wrong = Vec::new();
     for c in case::all() {
+        options.strict = c.strict;
         let got = verify(&c.prog, &options);
         let ok = match (&got, &c.refuse) {
             (Ok(_), None) => true,
             (Err(r), Some((at, message))) => at.is_none_or(|at| r.insn == at) && r.reason.to_string().starts_with(message.as_str()),
             _ => false,
         };
+        if c.strict && got.is_err() {
+            // Nothing but this option refuses it.
+            options.strict = false;
+            if let Err(r) = verify(&c.prog, &options) {
+                wrong.push(format!("{}\n  is refused without `strict`: {}", c.name, r.reason));
+            }
+        }
         if !ok {
             let got = match got {
                 Ok(v) => format!("accept, {}", v.log()),

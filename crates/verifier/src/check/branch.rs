@@ -41,8 +41,9 @@ impl Walk<'_> {
         let cmp = comparison(i);
         if !(a.is_scalar() && b.is_scalar()) {
             let constant = i.code & op::X == 0;
-            let packet = a.kind.is_packet() || b.kind.is_packet();
-            let null = (constant && i.imm == 0) && matches!(i.code & 0xf0, op::JEQ | op::JNE);
+            let bounds = |k: Kind| k.is_packet() || k == Kind::PacketEnd;
+            let packet = bounds(a.kind) && bounds(b.kind) && a.kind != b.kind && !is32;
+            let null = (constant && i.imm == 0) && matches!(i.code & 0xf0, op::JEQ | op::JNE) && !is32;
             if self.opts.strict && !packet && !null {
                 return Err(Reason::ComparesPointer { reg: i.dst() });
             }

@@ -34,7 +34,7 @@ impl Walk<'_> {
             return Err(Reason::ReleasedInCallback);
         }
         let depth = self.state.frames.len() as u8;
-        self.state.invalidate(|r| r.kind == Kind::Stack(depth));
+        self.state.invalidate(self.opts.strict, |r| r.kind == Kind::Stack(depth));
         let caller = self.state.top_mut();
         caller.turns = caller.turns.saturating_add(1);
         Ok(Some(call))

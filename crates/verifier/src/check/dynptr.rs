@@ -84,7 +84,7 @@ impl Walk<'_> {
 
     fn end_dynptr(&mut self, frame: u8, off: i32, id: Id) {
         self.clear_object(frame, off, DYNPTR_SLOTS);
-        self.state.invalidate(|r| r.parent == id && id != 0);
+        self.state.invalidate(self.opts.strict, |r| r.parent == id && id != 0);
     }
 
     /// Checks a dynptr handed to a helper or a function.
@@ -130,7 +130,7 @@ impl Walk<'_> {
             return Err(Reason::NotReferenced { reg });
         }
         self.state.refs.retain(|held| held.id != d.reference);
-        self.state.invalidate(|x| x.reference == d.reference);
+        self.state.invalidate(self.opts.strict, |x| x.reference == d.reference);
         // All dynptrs of the record end, not only this one.
         for frame in 0..self.state.frames.len() as u8 {
             let slots = self.state.frames.get(frame as usize).map_or(0, |f| f.stack.slots().len());
@@ -138,7 +138,7 @@ impl Walk<'_> {
                 let off = -8 * (n + 1);
                 let s = *self.state.slot(frame, off);
                 if s.bytes[0] == Byte::Special && s.reg.reference == d.reference && matches!(s.reg.kind, Kind::Dynptr(_)) {
-                    self.state.invalidate(|x| x.parent == s.reg.id && s.reg.id != 0);
+                    self.state.invalidate(self.opts.strict, |x| x.parent == s.reg.id && s.reg.id != 0);
                     self.clear_object(frame, off, 1);
                 }
             }
@@ -156,7 +156,7 @@ impl Walk<'_> {
 
     /// The packet moved: slices of it are gone.
     pub(super) fn lose_packet(&mut self) {
-        self.state.invalidate(|r| r.kind.is_packet() || r.kind == Kind::PacketEnd || r.flags.has(Flags::PACKET));
+        self.state.invalidate(self.opts.strict, |r| r.kind.is_packet() || r.kind == Kind::PacketEnd || r.flags.has(Flags::PACKET));
     }
 
     /// Where an iterator stands, or will.

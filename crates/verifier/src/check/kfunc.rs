@@ -136,7 +136,7 @@ impl Walk<'_> {
     /// Gives a reference back: what rests on it is gone.
     pub(super) fn release(&mut self, id: Id) {
         self.state.refs.retain(|r| r.id != id);
-        self.state.invalidate(|r| r.reference == id);
+        self.state.invalidate(self.opts.strict, |r| r.reference == id);
     }
 
     fn kfunc_argument(&mut self, k: &Kfunc, reg: u8, arg: KArg, seen: &mut Seen) -> Result<(), Reason> {

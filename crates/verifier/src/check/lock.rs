@@ -112,7 +112,7 @@ impl Walk<'_> {
             (false, Some(held)) if held != which => Err(Reason::OtherLock),
             (false, Some(_)) => {
                 self.state.lock = None;
-                self.state.invalidate(|r| r.flags.has(Flags::NON_OWNING));
+                self.state.invalidate(self.opts.strict, |r| r.flags.has(Flags::NON_OWNING));
                 Ok(())
             }
         }

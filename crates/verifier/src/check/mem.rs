@@ -132,14 +132,18 @@ impl Walk<'_> {
         if self.opts.strict && !value.is_scalar() {
             return Err(Reason::LeaksInto { what: "mem".to_owned() });
         }
-        if i.imm == op::ATOMIC_CMPXCHG {
-            self.read(0)?;
+        if i.imm == op::ATOMIC_CMPXCHG && !self.read(0)?.is_scalar() && self.opts.strict {
+            return Err(Reason::LeaksInto { what: "mem".to_owned() });
         }
         self.atomic_target(i.dst())?;
         if i.imm == op::ATOMIC_STORE_REL {
             return self.store_to(&at, &value);
         }
-        self.load_from(&at, false)?;
+        let before = self.load_from(&at, false)?;
+        if self.opts.strict && !before.is_scalar() {
+            // What comes of it is not followed, and would tell the address.
+            return Err(Reason::CorruptsPointer);
+        }
         self.store_to(&at, &Reg::scalar(Scalar::UNKNOWN))?;
         let old = Reg::scalar(Scalar::of_size(size));
         if i.imm == op::ATOMIC_CMPXCHG {
@@ -432,6 +436,9 @@ impl Walk<'_> {
         if r.val.as_const().is_none() && (r.val.r64.smin <= -MAX_OFFSET || r.val.r64.smax >= MAX_OFFSET) {
             return Err(Reason::UnboundedStack { what, reg });
         }
+        if self.opts.strict && r.val.as_const().is_none() {
+            return Err(Reason::VariableStack { reg, bits: r.val.bits.to_string(), off: i64::from(r.off) + i64::from(off) });
+        }
         let room = -i64::from(op::STACK_SIZE)..=-i64::from(size);
         if !room.contains(&min) || !room.contains(&max) {
             return Err(if r.val.as_const().is_some() {
@@ -465,7 +472,7 @@ impl Walk<'_> {
                 }
             }
         }
-        let allow = self.opts.allow_uninit_stack;
+        let allow = self.opts.allow_uninit_stack && !self.opts.strict;
         // The number as far as every byte is known, and what it was made of.
         let (mut known, mut node) = (Some(0u64), Node::NONE);
         for o in min..max + at.size as i32 {
@@ -521,6 +528,9 @@ impl Walk<'_> {
         }
         self.overwrite_objects(frame, min, max + at.size as i32, false)?;
         let size = at.size as i32;
+        if self.opts.strict && size != 8 && self.state.frames[frame as usize].stack.has_pointer(min, max + size) {
+            return Err(Reason::CorruptsPointer);
+        }
         let zero = value.is_scalar() && value.val.truncate(at.size * 8).as_const() == Some(0);
         if min != max {
             if zero {
@@ -565,8 +575,11 @@ impl Walk<'_> {
     /// Checks `size` bytes of stack that a helper reads or writes.
     pub(super) fn helper_stack(&mut self, reg: u8, r: &Reg, frame: u8, size: u32, access: Access) -> Result<(), Reason> {
         let (min, max) = self.stack_span(reg, r, frame, 0, size, access)?;
-        let allow = self.opts.allow_uninit_stack;
+        let allow = self.opts.allow_uninit_stack && !self.opts.strict;
         let end = max + size as i32;
+        if self.opts.strict && self.state.frames[frame as usize].stack.has_pointer(min, end) {
+            return Err(if access.writes() { Reason::CorruptsPointer } else { Reason::LeaksInto { what: "helper function".to_owned() } });
+        }
         if access.writes() {
             self.overwrite_objects(frame, min, end, true)?;
         }

@@ -358,7 +358,7 @@ impl<'a> Walk<'a> {
                 self.state.set(r, Reg::UNINIT);
             }
             // No pointer into the frame that ended may survive (it could only be in a register: stores were refused).
-            self.state.invalidate(|r| r.kind == Kind::Stack(depth));
+            self.state.invalidate(self.opts.strict, |r| r.kind == Kind::Stack(depth));
             return Ok(Some(ret));
         }
         self.check_nothing_held("BPF_EXIT instruction in main prog")?;

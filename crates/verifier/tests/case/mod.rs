@@ -10,6 +10,9 @@ pub struct Case {
     #[allow(dead_code, reason = "read by one of the tests that share this file")]
     /// `None`: accept. Else instruction and beginning of the message.
     pub refuse: Option<(Option<usize>, String)>,
+    /// Judged with `Options::strict`.
+    #[allow(dead_code, reason = "read by one of the tests that share this file")]
+    pub strict: bool,
     /// What Linux says instead, and why.
     #[allow(dead_code, reason = "read by one of the tests that share this file")]
     pub kernel: Option<String>,
@@ -37,6 +40,7 @@ fn parse(name: &str, text: &str) -> Case {
     let (asm, verdict) = rest.split_once("=> ").unwrap_or_else(|| panic!("{name}: no verdict"));
     let insns = text::assemble(asm).unwrap_or_else(|e| panic!("{name}: {e}"));
     let mut prog = Linked::from_insns("case", ProgramType::Kprobe, insns);
+    let mut strict = false;
     for line in head.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
@@ -64,6 +68,7 @@ fn parse(name: &str, text: &str) -> Case {
                 let index = prog.maps.len();
                 prog.maps.push(LinkedMap { index, spec });
             }
+            ["strict"] => strict = true,
             ["nogpl"] => prog.gpl = false,
             [] => {}
             _ => panic!("{name}: unknown line `{line}`"),
@@ -81,5 +86,5 @@ fn parse(name: &str, text: &str) -> Case {
         _ => panic!("{name}: verdict `{first}`"),
     };
     let kernel = lines.find_map(|l| l.strip_prefix("kernel: ")).map(str::to_owned);
-    Case { name: name.to_owned(), prog, refuse, kernel }
+    Case { name: name.to_owned(), prog, refuse, strict, kernel }
 }
