@@ -58,8 +58,8 @@ pub(crate) fn compile(program: &Program, maps: &[Arc<Map>], calls: Option<&TailC
         let _ = skep_attach::signals::on_bad_load(skep_vm::fault::fixup);
     }
     // SAFETY: a `Program` holds only instructions the verifier accepted with these maps.
-    let code = unsafe { Code::compile(&program.insns, &env) }?;
-    crate::profile::announce(program, &code);
+    let mut code = unsafe { Code::compile(&program.insns, &env) }?;
+    crate::profile::announce(program, &mut code);
     Ok(code)
 }
 

@@ -165,8 +165,8 @@ impl TailCalls {
         let (code, program) = match self.form {
             Form::Code => {
                 // SAFETY: a program file holds only instructions the verifier accepted with these maps, which live as long as `self`.
-                let code = unsafe { Code::compile(&file.program.insns, &env) }.ok()?;
-                crate::profile::announce(&file.program, &code);
+                let mut code = unsafe { Code::compile(&file.program.insns, &env) }.ok()?;
+                crate::profile::announce(&file.program, &mut code);
                 (Some(code), None)
             }
             Form::Interp => (None, Some(interp::Program::new(&file.program.insns, &env).ok()?)),

@@ -12,6 +12,7 @@ mod check;
 mod env;
 mod exec;
 pub mod fault;
+pub mod gdb;
 pub mod interp;
 mod jit;
 pub mod perf;

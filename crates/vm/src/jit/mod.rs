@@ -23,6 +23,7 @@ use skep_isa::Insn;
 use crate::check::{Flow, Malformed};
 use crate::env::Env;
 use crate::exec::Exec;
+use crate::gdb::Registered;
 
 pub use arch::Cpu;
 
@@ -66,9 +67,12 @@ pub enum CompileError {
 /// # Ok::<(), String>(())
 /// ```
 pub struct Code {
+    /// Goes before the memory it tells of.
+    registered: Option<Registered>,
     exec: Exec,
     offsets: Vec<u32>,
     functions: Vec<(usize, usize)>,
+    vector_saver: Option<usize>,
 }
 
 /// What a generator makes of a program.
@@ -78,6 +82,8 @@ struct Made {
     offsets: Vec<u32>,
     /// The first slot of each function, and where its code starts. Tail calls enter the first.
     functions: Vec<(usize, usize)>,
+    /// Where the code that saves vector registers starts.
+    vector_saver: Option<usize>,
 }
 
 impl Code {
@@ -103,8 +109,8 @@ impl Code {
     /// As [`Code::compile`], and the machine must have the features.
     pub unsafe fn compile_for(insns: &[Insn], env: &Env<'_>, cpu: Cpu) -> Result<Self, CompileError> {
         let flow = Flow::of(insns, env)?;
-        let Made { exec, offsets, functions } = arch::compile(insns, env, &flow, cpu)?;
-        Ok(Self { exec, offsets, functions })
+        let Made { exec, offsets, functions, vector_saver } = arch::compile(insns, env, &flow, cpu)?;
+        Ok(Self { registered: None, exec, offsets, functions, vector_saver })
     }
 
     /// Returns the program as a function of its context.
@@ -127,6 +133,21 @@ impl Code {
     pub fn function_offset(&self, insn: usize) -> Option<usize> {
         let n = self.functions.binary_search_by_key(&insn, |(start, _)| *start).ok()?;
         self.functions.get(n).map(|(_, at)| *at)
+    }
+
+    /// Returns first slot and place of each function.
+    pub(crate) fn functions(&self) -> &[(usize, usize)] {
+        &self.functions
+    }
+
+    /// Returns where the code that saves vector registers starts.
+    pub(crate) fn vector_saver(&self) -> Option<usize> {
+        self.vector_saver
+    }
+
+    /// Keeps what a debugger was told of this program until the program is dropped.
+    pub fn keep(&mut self, registered: Registered) {
+        self.registered = Some(registered);
     }
 
     /// Returns the machine code.

@@ -62,6 +62,8 @@ pub(super) struct Done {
     pub insns: Vec<u32>,
     /// Where each function went.
     pub functions: Vec<usize>,
+    /// Where the code that saves vector registers went.
+    pub save_vectors: Option<usize>,
 }
 
 impl Draft {
@@ -168,7 +170,8 @@ impl Draft {
         }
         let code = self.assemble(&before, base);
         let insns = self.insns.iter().map(|p| self.offset(*p, &before) as u32).collect();
-        Done { code, insns, functions: self.funcs.iter().map(|p| self.offset(*p, &before)).collect() }
+        let save_vectors = self.save_vectors.map(|p| self.offset(p, &before));
+        Done { code, insns, functions: self.funcs.iter().map(|p| self.offset(*p, &before)).collect(), save_vectors }
     }
 
     /// Returns the bytes all items before each item take, and at the end all of them.

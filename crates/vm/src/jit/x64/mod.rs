@@ -101,7 +101,7 @@ pub(super) fn compile(insns: &[Insn], env: &Env<'_>, flow: &Flow, cpu: Cpu) -> R
     let draft = exec::Draft::new(size, near).map_err(memory)?;
     let done = g.out.finish(draft.base(), |f| draft.reaches(f));
     let functions = flow.funcs.iter().map(|f| f.start).zip(done.functions).collect();
-    Ok(Made { exec: draft.seal(&done.code).map_err(memory)?, offsets: done.insns, functions })
+    Ok(Made { exec: draft.seal(&done.code).map_err(memory)?, offsets: done.insns, functions, vector_saver: done.save_vectors })
 }
 
 /// Returns the machine register of a BPF register.

@@ -1,0 +1,77 @@
+//! What gdb sees of programs in a traced process (`SKEP_PERF=gdb`).
+#![cfg(target_arch = "x86_64")]
+
+mod common;
+
+use std::process::Command;
+use std::time::Duration;
+
+use common::{Skep, data, target, text};
+use skep_testkit::run::run;
+use skep_testkit::skip::has_command;
+use skep_testkit::trace::skep_bin;
+
+/// Instructions to go through one at a time.
+const STEPS: usize = 300;
+
+/// Runs gdb with a script on a command with the programs of an object; `None` where gdb may not do that.
+fn gdb(skep: &Skep, wanted: &str, script: &str) -> Option<String> {
+    let file = skep.path("script.gdb");
+    std::fs::write(&file, script).unwrap();
+    let mut command = Command::new("gdb");
+    command.args(["-nx", "-batch", "-iex", "set debuginfod enabled off", "-x"]).arg(&file).arg("--args").arg(skep_bin());
+    command.args(["-q", "run", &data("typed.bpf.o"), "--", target(), "3"]);
+    command.env("SKEP_DIR", skep.path("skep")).env("SKEP_PERF", wanted).env("LC_ALL", "C").env_remove("LD_PRELOAD");
+    let ended = run(&mut command, b"", Duration::from_secs(60));
+    let out = format!("{}\n{}", text(&ended.stderr), text(&ended.stdout));
+    let forbidden = ["ptrace: ", "Couldn't get CS register", "Cannot PTRACE", "Operation not permitted"];
+    (!forbidden.iter().any(|f| out.contains(f))).then_some(out)
+}
+
+#[test]
+fn breakpoints_and_backtraces_know_programs() {
+    if !has_command("gdb") {
+        return skep_testkit::skip("gdb");
+    }
+    let script = format!(
+        "set pagination off
+set width 0
+set follow-fork-mode child
+set breakpoint pending on
+break bpf_prog_leaf
+run
+backtrace
+info symbol $pc
+info line *$pc
+set $i = 0
+while $i < {STEPS}
+  stepi
+  backtrace -1
+  set $i = $i + 1
+end
+kill
+"
+    );
+    let Some(out) = gdb(&Skep::new(), "gdb", &script) else { return skep_testkit::skip("gdb that may trace") };
+    let frames: Vec<&str> = out.lines().filter(|l| l.starts_with('#')).collect();
+    let program = frames.first().unwrap_or_else(|| panic!("the breakpoint was not reached:\n{out}"));
+    assert!(program.starts_with("#0  bpf_prog_leaf ") && program.contains("typed.bpf.c:"), "{out}");
+    // The traced function and its caller are behind the program.
+    let traced = frames.iter().position(|f| f.contains(" main (")).unwrap_or_else(|| panic!("no `main`:\n{out}"));
+    assert!(frames[..traced].iter().any(|f| f.contains("skep_attach_entry_island")), "{out}");
+    assert!(out.contains("bpf_prog_leaf + "), "{out}");
+    assert!(out.lines().any(|l| l.starts_with("Line ") && l.contains("typed.bpf.c\"") && l.contains("<bpf_prog_leaf")), "{out}");
+    // Wherever it stands, in the program and in what it calls, there is a way back to the outermost frame.
+    let lost: Vec<&&str> = frames[traced + 1..].iter().filter(|f| !f.contains(" main (")).collect();
+    assert!(lost.is_empty() && frames.len() == traced + 1 + STEPS, "{lost:?}\n{out}");
+}
+
+#[test]
+fn nothing_is_told_without_being_asked() {
+    if !has_command("gdb") {
+        return skep_testkit::skip("gdb");
+    }
+    let script = "set follow-fork-mode child\nset breakpoint pending on\nbreak bpf_prog_leaf\nrun\n";
+    let Some(out) = gdb(&Skep::new(), "", script) else { return skep_testkit::skip("gdb that may trace") };
+    assert!(out.contains("exited with code 03") && !out.contains("hit Breakpoint"), "{out}");
+}

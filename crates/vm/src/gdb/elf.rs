@@ -1,0 +1,92 @@
+//! The object file around the tables: sections and symbols, nothing that could be loaded.
+
+use super::unit::Unit;
+
+const HEADER: usize = 64;
+const SECTION_HEADER: u16 = 64;
+const ET_EXEC: u16 = 2;
+const EM_X86_64: u16 = 62;
+const PROGBITS: u32 = 1;
+const SYMTAB: u32 = 2;
+const STRTAB: u32 = 3;
+const NOBITS: u32 = 8;
+const ALLOC_EXEC: u64 = 6;
+const SYMBOL: u64 = 24;
+/// A global function.
+const GLOBAL_FUNC: u8 = 0x12;
+/// The number of `.text`, which has the code's address and no bytes: they are where they are.
+const TEXT: u16 = 1;
+const NAMES: u32 = 3;
+
+#[derive(Default)]
+struct Section {
+    name: &'static str,
+    kind: u32,
+    flags: u64,
+    addr: u64,
+    /// Of sections without bytes.
+    size: u64,
+    link: u32,
+    info: u32,
+    align: u64,
+    entry: u64,
+    bytes: Vec<u8>,
+}
+
+/// Puts an object file together for `size` bytes of code at `base`.
+pub(super) fn image(base: u64, size: u64, units: &[Unit], tables: &[(&'static str, Vec<u8>)]) -> Vec<u8> {
+    let (mut symbols, mut names) = (vec![0u8; SYMBOL as usize], vec![0u8]);
+    for unit in units {
+        symbols.extend((names.len() as u32).to_le_bytes());
+        symbols.extend([GLOBAL_FUNC, 0]);
+        symbols.extend(TEXT.to_le_bytes());
+        symbols.extend((base + unit.start as u64).to_le_bytes());
+        symbols.extend(((unit.end - unit.start) as u64).to_le_bytes());
+        names.extend(unit.name.bytes().chain([0]));
+    }
+    let mut sections = vec![
+        Section::default(),
+        Section { name: ".text", kind: NOBITS, flags: ALLOC_EXEC, addr: base, size, align: 16, ..Section::default() },
+        Section { name: ".symtab", kind: SYMTAB, link: NAMES, info: 1, align: 8, entry: SYMBOL, bytes: symbols, ..Section::default() },
+        Section { name: ".strtab", kind: STRTAB, align: 1, bytes: names, ..Section::default() },
+    ];
+    for (name, bytes) in tables {
+        sections.push(Section { name, kind: PROGBITS, align: 8, bytes: bytes.clone(), ..Section::default() });
+    }
+    sections.push(Section { name: ".shstrtab", kind: STRTAB, align: 1, ..Section::default() });
+    let mut section_names = Vec::new();
+    let name_at: Vec<u32> = sections
+        .iter()
+        .map(|s| {
+            let at = section_names.len() as u32;
+            section_names.extend(s.name.bytes().chain([0]));
+            at
+        })
+        .collect();
+    if let Some(last) = sections.last_mut() {
+        last.bytes = section_names;
+    }
+
+    let (mut body, mut headers) = (Vec::new(), Vec::new());
+    for (s, name) in sections.iter().zip(name_at) {
+        body.resize(body.len().next_multiple_of(8), 0);
+        headers.extend([name, s.kind].into_iter().flat_map(u32::to_le_bytes));
+        let (offset, size) = if s.kind == 0 { (0, 0) } else { (HEADER + body.len(), s.bytes.len() as u64 + s.size) };
+        headers.extend([s.flags, s.addr, offset as u64, size].into_iter().flat_map(u64::to_le_bytes));
+        headers.extend([s.link, s.info].into_iter().flat_map(u32::to_le_bytes));
+        headers.extend([s.align, s.entry].into_iter().flat_map(u64::to_le_bytes));
+        body.extend(&s.bytes);
+    }
+    body.resize(body.len().next_multiple_of(8), 0);
+
+    let mut image = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
+    image.extend([ET_EXEC, EM_X86_64].into_iter().flat_map(u16::to_le_bytes));
+    image.extend(1u32.to_le_bytes());
+    image.extend([0, 0, (HEADER + body.len()) as u64].into_iter().flat_map(u64::to_le_bytes));
+    image.extend(0u32.to_le_bytes());
+    let count = sections.len() as u16;
+    image.extend([HEADER as u16, 0, 0, SECTION_HEADER, count, count - 1].into_iter().flat_map(u16::to_le_bytes));
+    image.extend(body);
+    image.extend(headers);
+    image
+}
