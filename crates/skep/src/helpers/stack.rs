@@ -74,13 +74,15 @@ impl Start {
 }
 
 /// A piece of the stack, read at once.
-struct Window {
-    words: MaybeUninit<[u64; WINDOW]>,
+///
+/// The words lie apart: in a structure whose other fields begin as zero, the compiler may call memset for all of it.
+struct Window<'a> {
+    words: &'a mut MaybeUninit<[u64; WINDOW]>,
     at: u64,
     len: u64,
 }
 
-impl Window {
+impl Window<'_> {
     /// Reads a word; `None` where nothing is.
     fn word(&mut self, at: u64) -> Option<u64> {
         const PAGE: u64 = 4096;
@@ -103,7 +105,8 @@ impl Window {
 
 /// Calls `put` with each address of the trace, at most `most` times; returns how many there were.
 pub(super) fn walk(start: Start, most: usize, mut put: impl FnMut(usize, u64)) -> usize {
-    let mut window = Window { words: MaybeUninit::uninit(), at: 0, len: 0 };
+    let mut words = MaybeUninit::uninit();
+    let mut window = Window { words: &mut words, at: 0, len: 0 };
     let mut count = 0;
     let mut push = |ip: u64| {
         if count < most {
