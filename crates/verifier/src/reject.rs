@@ -329,6 +329,8 @@ pub enum Reason {
     LeaksReturn,
     #[error("R{reg} partial copy of pointer")]
     PartOfPointer { reg: u8 },
+    #[error("{name} access is allowed only to CAP_PERFMON and CAP_SYS_ADMIN")]
+    ForRoot { name: String },
     #[error("attempt to corrupt spilled pointer on stack")]
     CorruptsPointer,
     #[error("R{reg} variable stack access prohibited for !root, var_off={bits} off={off}")]

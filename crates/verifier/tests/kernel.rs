@@ -56,6 +56,25 @@ fn linux_accepts_what_is_accepted_here() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The kernel's objects hold its addresses: only root may look into them, also here.
+#[test]
+fn strict_keeps_kernel_objects_closed() {
+    let Ok(types) = std::fs::read("/sys/kernel/btf/vmlinux") else {
+        println!("skipped: no /sys/kernel/btf/vmlinux");
+        return;
+    };
+    let asm = "lddw %r1, map 0\nldxdw %r0, [%r1]\nmov %r0, 0\nexit\n";
+    let mut prog = Linked::from_insns("case", ProgramType::Kprobe, skep_isa::text::assemble(asm).expect("assembly"));
+    let spec = skep_object::MapSpec::new("m", skep_isa::MapType::Array, 4, 8, 1);
+    prog.maps.push(skep_object::LinkedMap { index: 0, spec });
+    let mut options = Options::default();
+    options.target = Some(std::sync::Arc::new(skep_object::Btf::parse(&types).expect("the kernel's types")));
+    verify(&prog, &options).expect("accepted for root");
+    options.strict = true;
+    let refused = verify(&prog, &options).expect_err("refused for others");
+    assert_eq!(refused.reason.to_string(), "bpf_map access is allowed only to CAP_PERFMON and CAP_SYS_ADMIN");
+}
+
 /// Programs Linux refuses and we do not: it does not follow quotients, remainders and comparisons of a register with
 /// itself, and does not put bytes together. Whoever says it is safe must show that it is.
 #[test]

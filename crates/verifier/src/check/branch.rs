@@ -43,7 +43,7 @@ impl Walk<'_> {
             let constant = i.code & op::X == 0;
             let bounds = |k: Kind| k.is_packet() || k == Kind::PacketEnd;
             let packet = bounds(a.kind) && bounds(b.kind) && a.kind != b.kind && !is32;
-            let null = (constant && i.imm == 0) && matches!(i.code & 0xf0, op::JEQ | op::JNE) && !is32;
+            let null = (constant && i.imm == 0) && matches!(i.code & 0xf0, op::JEQ | op::JNE) && !is32 && (a.nullable || never_null(&a));
             if self.opts.strict && !packet && !null {
                 return Err(Reason::ComparesPointer { reg: i.dst() });
             }

@@ -114,6 +114,9 @@ impl Walk<'_> {
     pub(super) fn load_object(&mut self, reg: u8, r: &Reg, id: TypeId, off: i32, size: u32, signed: bool) -> Result<Reg, Reason> {
         let Some(btf) = self.target() else { return Err(Reason::NotMemory { reg, kind: r.type_name() }) };
         let name = btf.name(id).to_owned();
+        if self.opts.strict {
+            return Err(Reason::ForRoot { name });
+        }
         if !self.prog.gpl {
             return Err(Reason::NeedsGpl { name });
         }
