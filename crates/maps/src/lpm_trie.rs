@@ -24,12 +24,11 @@ use skep_isa::MapFlags;
 use skep_isa::map::update;
 
 use crate::def::MapDef;
-use crate::dump::Position;
 use crate::error::{E2BIG, EBUSY, EEXIST, EINVAL, ENOENT, ENOSPC, MapError};
 use crate::shm::copy;
 use crate::shm::lock::{self, Held};
 use crate::shm::trie::{Geometry, NO_VALUE, Node, SECOND, TrieMemory};
-use crate::types::{Layout, MapOps, Parts};
+use crate::types::{KeyWalk, Layout, MapOps, Parts};
 
 /// Walks without the lock before a reader takes it.
 const TRIES: u32 = 64;
@@ -530,30 +529,8 @@ impl LpmTrie {
             node.read_data(data);
         }
     }
-
-    /// A place in a walk: the length of the key and its first eight bytes, and the node it was found in, where the rest of a
-    /// longer address can be read again as long as it is not another's.
-    fn place(node: &Node<'_>) -> Position {
-        let length = node.length(node.state().load(Relaxed));
-        Position { major: BEGUN | u64::from(length) << 32 | u64::from(node.reference), minor: node.data_word(0) }
-    }
-
-    /// Turns a place back into a key.
-    fn key_at(&self, at: &Position, data: &mut [u8]) -> u32 {
-        let length = (at.major >> 32) as u32 & 0xffff;
-        if let Some(node) = self.memory.node(at.major as u32)
-            && node.length(node.state().load(Relaxed)) == length
-            && node.data_word(0) == at.minor
-        {
-            node.read_data(data);
-        }
-        let n = data.len().min(8);
-        data[..n].copy_from_slice(&at.minor.to_be_bytes()[..n]);
-        length.min(self.memory.geometry.bits())
-    }
 }
 
-const BEGUN: u64 = 1 << 63;
 const BUSY: MapError = MapError::Busy { what: "the trie" };
 
 impl MapOps for LpmTrie {
@@ -596,38 +573,8 @@ impl MapOps for LpmTrie {
         found.ok_or(BUSY)?.ok_or(MapError::NoElement)
     }
 
-    fn step(&self, at: &mut Position, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
-        let mut data = vec![0; self.memory.geometry.data as usize];
-        let found = self.read(|| {
-            let next = if at.major & BEGUN == 0 {
-                self.first(self.memory.root().load(Acquire))
-            } else {
-                let length = self.key_at(at, &mut data);
-                // SAFETY: the address is as long as it says, and lives as long as the key.
-                self.after(&unsafe { Key::new(length, data.as_ptr(), data.len() as u64) })
-            };
-            next.map(|node| {
-                Self::read_key(&node, key);
-                // SAFETY: a place has room for a value rounded up.
-                unsafe { copy::load(value, node.value(node.state().load(Acquire))) };
-                Self::place(&node)
-            })
-        });
-        match found.ok_or(BUSY)? {
-            Some(place) => {
-                *at = place;
-                Ok(true)
-            }
-            None => Ok(false),
-        }
-    }
-
-    fn seek(&self, key: &[u8]) -> Result<Option<Position>, MapError> {
-        // SAFETY: the front end checked the length of the key.
-        let k = unsafe { self.key(key.as_ptr()) };
-        let exact = self.read(|| self.longest(&k).filter(|(n, state)| n.length(*state) == k.length).map(|(n, _)| Self::place(&n)));
-        let missing = Position { major: BEGUN | u64::from(k.length.min(0xffff)) << 32, minor: k.word(0) };
-        Ok(Some(exact.ok_or(BUSY)?.unwrap_or(missing)))
+    fn by_key(&self) -> Option<&dyn KeyWalk> {
+        Some(self)
     }
 
     fn ordered(&self) -> bool {
@@ -650,5 +597,37 @@ impl MapOps for LpmTrie {
     unsafe fn prog_delete(&self, key: *const u8) -> i64 {
         // SAFETY: the caller's duty.
         unsafe { self.remove(key) }
+    }
+}
+
+impl KeyWalk for LpmTrie {
+    fn step_behind(&self, last: &[u8], key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
+        // SAFETY: the front end checked the length of the key. As the kernel: behind a prefix longer than any, all begins anew.
+        let last = (!last.is_empty()).then(|| unsafe { self.key(last.as_ptr()) }).filter(|k| k.length <= self.memory.geometry.bits());
+        let found = self.read(|| {
+            let next = match &last {
+                Some(last) => self.after(last),
+                None => self.first(self.memory.root().load(Acquire)),
+            };
+            next.map(|node| {
+                Self::read_key(&node, key);
+                // SAFETY: a place has room for a value rounded up.
+                unsafe { copy::load(value, node.value(node.state().load(Acquire))) };
+            })
+        });
+        Ok(found.ok_or(BUSY)?.is_some())
+    }
+
+    fn take(&self, key: &[u8], value: &mut [u8]) -> Result<(), MapError> {
+        // SAFETY: the front end checked the length of the key.
+        let key = unsafe { self.key(key.as_ptr()) };
+        let held = self.lock().ok_or(BUSY)?;
+        if let Some((node, state)) = self.longest(&key).filter(|(node, state)| node.length(*state) == key.length) {
+            // SAFETY: a place has room for a value rounded up.
+            unsafe { copy::load(value, node.value(state)) };
+        }
+        let result = self.remove_locked(&key);
+        self.release(held);
+        self.user_result(result, 0)
     }
 }

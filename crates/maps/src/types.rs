@@ -116,6 +116,14 @@ pub(crate) trait Limbo {
     fn end(&self, count: usize, held: Held);
 }
 
+/// Walks by keys, for types whose keys have an order of their own: the place of a walk is the last key, and the walk keeps it.
+pub(crate) trait KeyWalk {
+    /// Copies the element behind a key out, whether that key is there or not; the first one behind no bytes. `false` at the end.
+    fn step_behind(&self, last: &[u8], key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError>;
+    /// Removes an element and copies its last value out.
+    fn take(&self, key: &[u8], value: &mut [u8]) -> Result<(), MapError>;
+}
+
 /// What the front ends in `map.rs` and `dump/` ask of a map type.
 ///
 /// Lengths of keys, values and buffers were checked, and so was the right to write, before a method is called. The
@@ -148,8 +156,17 @@ pub(crate) trait MapOps: Send + Sync {
     /// Finds the key after `key`, the first one when there is no such key.
     fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> Result<(), MapError>;
 
-    /// Copies the element at or after a position out and moves the position behind it; `false` at the end.
-    fn step(&self, at: &mut Position, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError>;
+    /// Copies the element at or after a position out and moves the position behind it; `false` at the end. Types that
+    /// have [`MapOps::by_key`] have no positions.
+    fn step(&self, at: &mut Position, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
+        let _ = (at, key, value);
+        Ok(false)
+    }
+
+    /// Returns the way to walk by keys, for types that walk so.
+    fn by_key(&self) -> Option<&dyn KeyWalk> {
+        None
+    }
 
     /// Copies elements from a position on until `out` is full, and moves the position behind them; `false` at the end.
     fn fill(&self, at: &mut Position, out: &mut Out<'_>) -> Result<bool, MapError> {

@@ -23,8 +23,8 @@ fn map_of(dir: &Dir, t: MapType, entries: u32) -> Option<Map> {
 
 fn key(map: &Map, i: u32) -> Vec<u8> {
     match (map.def().map_type, map.def().key_size) {
-        // The longest prefix, the address in network order.
-        (MapType::LpmTrie, _) => [32u32.to_ne_bytes(), i.to_be_bytes()].concat(),
+        // The longest prefix; addresses differ at their ends, in network order.
+        (MapType::LpmTrie, size) => [&((size - 4) * 8).to_ne_bytes()[..], &vec![0xab; size as usize - 8], &i.to_be_bytes()].concat(),
         (_, 4) => i.to_ne_bytes().to_vec(),
         _ => [i.to_ne_bytes(), [0xee; 4]].concat(),
     }
@@ -32,7 +32,7 @@ fn key(map: &Map, i: u32) -> Vec<u8> {
 
 fn index(map: &Map, key: &[u8]) -> u32 {
     let word = |at: usize| key[at..at + 4].try_into().expect("four bytes");
-    if map.def().map_type == MapType::LpmTrie { u32::from_be_bytes(word(4)) } else { u32::from_ne_bytes(word(0)) }
+    if map.def().map_type == MapType::LpmTrie { u32::from_be_bytes(word(key.len() - 4)) } else { u32::from_ne_bytes(word(0)) }
 }
 
 fn value(map: &Map, word: u64) -> Vec<u8> {
@@ -46,9 +46,14 @@ fn word(value: &[u8]) -> u64 {
     value[..value.len().min(8)].iter().rev().fold(0, |n, b| n << 8 | u64::from(*b))
 }
 
-/// Types whose elements come and go by key.
+/// A trie of addresses of so many bytes.
+fn trie(dir: &Dir, bytes: u32, entries: u32) -> Map {
+    dir.make(&MapDef::new(MapType::LpmTrie, 4 + bytes, 8, entries).flags(MapFlags::NO_PREALLOC))
+}
+
+/// Types whose elements come and go by key; tries of short, of usual and of the longest addresses.
 fn keyed(dir: &Dir, entries: u32) -> Vec<Map> {
-    let maps = map_types().into_iter().filter_map(|t| map_of(dir, t, entries));
+    let maps = map_types().into_iter().filter_map(|t| map_of(dir, t, entries)).chain([16, 17, 256].map(|n| trie(dir, n, entries)));
     let works = |m: &Map| {
         m.def().key_size > 0
             && m.update(&key(m, 1), &value(m, 1), ANY).is_ok()
@@ -134,6 +139,57 @@ fn no_element_is_skipped_or_repeated_while_others_come_and_go() {
         done.update(&[0; 4], &[1; 8], ANY).expect("in range");
         threads.into_iter().for_each(|t| t.join().expect("no panic"));
         assert_eq!(child.join(), 0);
+    }
+}
+
+/// Whatever becomes of the key that a walk stands on, and of the memory it had: the rest comes, in order, once.
+#[test]
+fn a_trie_of_any_address_is_walked_on_from_a_prefix_that_is_gone() {
+    let dir = Dir::new();
+    let prefix = |bytes: u32, length: u32, byte: u8| {
+        let mut address = vec![0xab; bytes as usize];
+        address[bytes as usize - 1] = byte;
+        [&length.to_ne_bytes()[..], &address].concat()
+    };
+    for bytes in [1, 4, 8, 9, 12, 16, 17, 64, 256] {
+        for (door, room) in [(0, 1), (0, 3), (1, 1), (1, 3), (2, 1), (2, 3)] {
+            let map = trie(&dir, bytes, 40);
+            // Twelve addresses and, behind those below it, the prefix of each half.
+            let all = |half: u8| (0..6).map(move |i| prefix(bytes, bytes * 8, half | i << 2)).chain([prefix(bytes, bytes * 8 - 7, half)]);
+            let want: Vec<Vec<u8>> = all(0).chain(all(0x80)).collect();
+            want.iter().for_each(|k| map.update(k, &[1; 8], NOEXIST).expect("room"));
+            let (mut kept, mut seen) = (Cursor::default(), Vec::new());
+            let mut held = map.walk();
+            let size = held.element_size();
+            loop {
+                let mut buf = vec![0; room * size];
+                let n = match door {
+                    // The walk itself, a cursor, and the bytes of one.
+                    0 => held.rows(&mut buf).expect("walks"),
+                    1 => map.dump(&mut kept, &mut buf).expect("walks") / size,
+                    _ => {
+                        let mut walk = map.walk().from_cursor(kept.clone());
+                        let n = walk.rows(&mut buf).expect("walks");
+                        kept = Cursor::from_bytes(&walk.cursor().to_bytes()).expect("a cursor");
+                        n
+                    }
+                };
+                if n == 0 {
+                    break;
+                }
+                for element in buf.chunks(size).take(n) {
+                    seen.push(element[..size - 8].to_vec());
+                    map.delete(&element[..size - 8]).expect("there");
+                    // Into the same memory: what was passed already, and never comes again.
+                    map.update(&prefix(bytes, bytes * 8, 1), &[2; 8], ANY).expect("room");
+                    map.delete(&prefix(bytes, bytes * 8, 1)).expect("there");
+                    map.update(&prefix(bytes, bytes * 8, 2), &[2; 8], ANY).expect("room");
+                }
+            }
+            // The one that was put in behind the first place of the walk, and ahead of it only at first.
+            seen.retain(|k| *k != prefix(bytes, bytes * 8, 2));
+            assert_eq!(seen, want, "addresses of {bytes} bytes, door {door}, room {room}");
+        }
     }
 }
 

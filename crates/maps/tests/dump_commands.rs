@@ -4,11 +4,11 @@ mod support;
 
 use std::collections::BTreeSet;
 
-use skep_isa::MapType;
 use skep_isa::map::update::{ANY, NOEXIST};
+use skep_isa::{MapFlags, MapType};
 use skep_maps::dump::batch::{self, BatchError};
 use skep_maps::dump::{Take, form};
-use skep_maps::{CURSOR_LEN, Map, MapDef, MapError};
+use skep_maps::{CURSOR_LEN, Cursor, Map, MapDef, MapError};
 use support::{Dir, words};
 
 fn filled(dir: &Dir, t: MapType, n: u32) -> Map {
@@ -64,6 +64,7 @@ fn a_previous_key_that_is_gone_neither_restarts_nor_loops() {
     assert_eq!(buf[..8], map.next_key(None).expect("first"));
     // A cursor does not mind.
     let (mut cursor, mut seen) = ([0; CURSOR_LEN], 0);
+    assert_eq!(Cursor::len_in(&map), CURSOR_LEN);
     while form::dump(&map, Some(&mut cursor), &mut buf, &mut len, form::F_CURSOR).is_ok() {
         buf[..len as usize].chunks(16).for_each(|e| map.delete(&e[..8]).expect("there"));
         seen += len / 16;
@@ -76,6 +77,36 @@ fn a_previous_key_that_is_gone_neither_restarts_nor_loops() {
     assert_eq!(errno(form::dump(&other, Some(&mut [0; 4]), &mut buf, &mut len, 0)), 22, "no key");
     for flags in [1, 2, 4, 8, form::F_EXACT, 1 << 63] {
         assert_eq!(errno(form::dump(&other, None, &mut buf, &mut len, flags)), 22, "{flags:#x}");
+    }
+}
+
+#[test]
+fn a_trie_is_dumped_from_a_key_and_from_a_cursor_that_are_gone() {
+    let dir = Dir::new();
+    for (bytes, len) in [(4, 32), (16, 32), (17, 33), (256, 272)] {
+        for flags in [0, form::F_CURSOR] {
+            let map = dir.make(&MapDef::new(MapType::LpmTrie, 4 + bytes, 8, 30).flags(MapFlags::NO_PREALLOC));
+            assert_eq!(Cursor::len_in(&map), len);
+            for i in 0..30 {
+                let key = [&(bytes * 8).to_ne_bytes()[..], &vec![0; bytes as usize - 1], &[i]].concat();
+                map.update(&key, &[i; 8], ANY).expect("room");
+            }
+            let size = 4 + bytes as usize + 8;
+            let (mut buf, mut used, mut seen) = (vec![0; 4 * size], 4 * size as u32, Vec::new());
+            let mut prev = (flags == form::F_CURSOR).then(|| vec![0; len]);
+            while form::dump(&map, prev.as_deref_mut(), &mut buf, &mut used, flags).is_ok() {
+                for e in buf[..used as usize].chunks(size) {
+                    seen.push(e[size - 1]);
+                    map.delete(&e[..size - 8]).expect("there");
+                }
+                // The memory of the last one is used anew.
+                let first = [&0u32.to_ne_bytes()[..], &vec![0; bytes as usize]].concat();
+                map.update(&first, &[99; 8], ANY).expect("room");
+                prev.get_or_insert_with(|| buf[used as usize - size..used as usize - 8].to_vec());
+                used = 4 * size as u32;
+            }
+            assert_eq!(seen, (0..30).chain([99]).collect::<Vec<u8>>(), "addresses of {bytes} bytes, flags {flags:#x}");
+        }
     }
 }
 

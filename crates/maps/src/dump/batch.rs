@@ -84,12 +84,14 @@ pub fn lookup_batch(
         walk = walk.locked();
     }
     if let Some(from) = in_batch {
-        let at = match from.get(..cursor_len) {
-            None => Err(MapError::Length { what: "cursor", given: from.len(), want: cursor_len }),
-            Some(key) if map.ops().ordered() => map.ops().seek(key).map(|at| at.unwrap_or_default()),
-            Some(from) => place(map, u32::from_ne_bytes(from.try_into().unwrap_or_default())),
-        };
-        walk = walk.at(at.map_err(nothing)?);
+        let from =
+            from.get(..cursor_len).ok_or(MapError::Length { what: "cursor", given: from.len(), want: cursor_len }).map_err(nothing)?;
+        let begin = walk.clone();
+        walk = match map.ops().ordered() {
+            true => walk.behind(from).map(|walk| walk.unwrap_or(begin)),
+            false => place(map, u32::from_ne_bytes(from.try_into().unwrap_or_default())).map(|at| walk.at(at)),
+        }
+        .map_err(nothing)?;
     }
     let mut out = Out::columns(keys, values, key_size, value_size).limit(count);
     if out.room() < count {
@@ -97,12 +99,12 @@ pub fn lookup_batch(
     }
     let copied = walk.run(&mut out, None).map_err(nothing)?;
     if !map.ops().ordered() {
-        out_batch[..CURSOR_LEN].copy_from_slice(&number(map, walk.cursor().at).to_ne_bytes());
+        out_batch[..CURSOR_LEN].copy_from_slice(&number(map, walk.place()).to_ne_bytes());
     } else if let Some((key, _)) = copied.checked_sub(1).and_then(|last| out.element(last)) {
         out_batch[..key_size].copy_from_slice(key);
     }
     // Where the cursor is a key, the kernel finds the end only by looking for one more element.
-    let ended = if map.ops().ordered() { copied < count } else { walk.has_ended() || nothing_behind(map, walk.cursor().at, value_size) };
+    let ended = if map.ops().ordered() { copied < count } else { walk.has_ended() || nothing_behind(map, walk.place(), value_size) };
     if ended { Err(BatchError { count: copied, error: MapError::NoElement }) } else { Ok(copied) }
 }
 

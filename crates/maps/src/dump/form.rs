@@ -3,14 +3,14 @@
 //! This is the argument block and the rules of the proposed `BPF_MAP_DUMP`, without its defects: a `prev_key` that was
 //! deleted is an answer of its own (`EAGAIN`) and not a silent restart, and what was copied is always delivered.
 
-use super::cursor::{CURSOR_LEN, Cursor};
+use super::cursor::Cursor;
 use super::walk::{Take, Walk};
 use crate::error::MapError;
 use crate::map::Map;
 
 /// `BPF_F_LOCK`: copy values under their spin lock; refused where they have none.
 pub const F_LOCK: u64 = 4;
-/// `prev_key` is a [`Cursor`] of [`CURSOR_LEN`] bytes; all zeroes begin. It survives the deletion of any key.
+/// `prev_key` is a [`Cursor`], which has [`Cursor::len_in`] bytes; all zeroes begin. It survives the deletion of any key.
 pub const F_CURSOR: u64 = 1 << 32;
 /// Take the elements out of the map, as [`Take::Fast`].
 pub const F_DELETE: u64 = 1 << 33;
@@ -32,7 +32,7 @@ const KNOWN: u64 = F_LOCK | F_CURSOR | F_DELETE | F_EXACT | F_RESTART | F_ALIGN;
 /// ```
 /// # use skep_maps::{Map, MapError, dump::form};
 /// fn values(map: &Map) -> Result<Vec<u8>, MapError> {
-///     let mut cursor = [0; skep_maps::CURSOR_LEN];
+///     let mut cursor = vec![0; skep_maps::Cursor::len_in(map)];
 ///     let (mut buf, mut all) = (vec![0; 4096], Vec::new());
 ///     loop {
 ///         let mut len = buf.len() as u32;
@@ -90,7 +90,7 @@ pub fn dump(map: &Map, prev_key: Option<&mut [u8]>, buf: &mut [u8], buf_len: &mu
 
 /// Puts the walk behind `prev`.
 fn start<'m>(map: &'m Map, walk: Walk<'m>, prev: &[u8], flags: u64) -> Result<Walk<'m>, MapError> {
-    let want = if flags & F_CURSOR != 0 { CURSOR_LEN } else { map.def().key_size as usize };
+    let want = if flags & F_CURSOR != 0 { Cursor::len_in(map) } else { map.def().key_size as usize };
     if prev.len() != want {
         return Err(MapError::Length { what: "previous key", given: prev.len(), want });
     }
@@ -100,8 +100,8 @@ fn start<'m>(map: &'m Map, walk: Walk<'m>, prev: &[u8], flags: u64) -> Result<Wa
         }
         return Ok(walk.from_cursor(Cursor::from_bytes(prev).ok_or(MapError::StaleCursor)?));
     }
-    match map.ops().seek(prev)? {
-        Some(at) => Ok(walk.at(at)),
+    match walk.clone().behind(prev)? {
+        Some(walk) => Ok(walk),
         None if flags & F_RESTART != 0 => Ok(walk),
         None => Err(MapError::KeyGone),
     }

@@ -92,10 +92,10 @@ impl Map {
     /// # Errors
     /// `EINVAL` for a buffer smaller than one element, `ESTALE` for another map's cursor, `EPERM` for a write-only map.
     pub fn dump(&self, cursor: &mut Cursor, buf: &mut [u8]) -> Result<usize, MapError> {
-        let mut walk = self.walk().from_cursor(*cursor);
-        let done = walk.rows(buf);
+        let mut walk = self.walk().from_cursor(cursor.clone());
+        let (done, size) = (walk.rows(buf), walk.element_size());
         *cursor = walk.cursor;
-        Ok(done? * walk.element_size())
+        Ok(done? * size)
     }
 
     /// Walks through all elements one by one.
@@ -138,7 +138,7 @@ impl<'m> Walk<'m> {
     /// Returns where the walk is.
     #[must_use]
     pub fn cursor(&self) -> Cursor {
-        self.cursor
+        self.cursor.clone()
     }
 
     /// Tells whether the end was reached. It may be reached and not yet be known.
@@ -217,7 +217,7 @@ impl<'m> Walk<'m> {
         self.cursor.begin(self.map)?;
         if self.element_size() == 0 {
             // A type without elements has its own answer.
-            self.map.ops().step(&mut self.cursor.at, &mut [], &mut [])?;
+            self.cursor.step(self.map, &mut [], &mut [])?;
             return Ok(0);
         }
         if self.locked && (self.map.def().spin_lock.is_none() || !self.map.file().writable()) {
@@ -233,9 +233,7 @@ impl<'m> Walk<'m> {
         }
         let before = out.used();
         let done = match (self.take, filter) {
-            (None, None) if !self.locked => {
-                self.map.ops().fill(&mut self.cursor.at, out).inspect(|_| self.visited += (out.used() - before) as u64)
-            }
+            (None, None) if !self.locked => self.cursor.fill(self.map, out).inspect(|_| self.visited += (out.used() - before) as u64),
             (None, filter) => self.select(out, filter.unwrap_or(&mut |_, _| Verdict::Keep)),
             (Some(Take::Fast), filter) => self.take_each(out, filter.unwrap_or(&mut |_, _| Verdict::Keep)),
             (Some(Take::Exact), filter) => self.take_exactly(out, filter.unwrap_or(&mut |_, _| Verdict::Keep)),
@@ -252,7 +250,7 @@ impl<'m> Walk<'m> {
     /// Copies the next element to where the next one goes; what `filter` says of it, `None` at the end.
     fn look(&mut self, out: &mut Out<'_>, filter: &mut dyn FnMut(&[u8], &[u8]) -> Verdict) -> Result<Option<Verdict>, MapError> {
         let Some((key, value)) = out.next() else { return Ok(None) };
-        if !self.map.ops().step(&mut self.cursor.at, key, value)? {
+        if !self.cursor.step(self.map, key, value)? {
             return Ok(None);
         }
         self.visited += 1;
@@ -337,6 +335,19 @@ impl<'m> Walk<'m> {
         }
     }
 
+    /// Stands behind a key; `None` when it is gone and its type has no place for it.
+    pub(super) fn behind(self, key: &[u8]) -> Result<Option<Self>, MapError> {
+        if self.map.ops().by_key().is_some() {
+            return Ok(Some(Self { cursor: Cursor::behind(self.map, key), ..self }));
+        }
+        Ok(self.map.ops().seek(key)?.map(|at| self.at(at)))
+    }
+
+    /// Returns where a walk by numbers is.
+    pub(super) fn place(&self) -> Position {
+        self.cursor.at
+    }
+
     /// Stands behind an element, for [`super::form`] and [`super::batch`].
     pub(super) fn at(self, at: Position) -> Self {
         let cursor = Cursor::new(self.map, at);
@@ -357,7 +368,8 @@ fn wait_for_runs(map: &Map) -> Result<(), MapError> {
 /// Removes a key and copies its last value; `false` when it is gone.
 fn take(map: &Map, key: &[u8], value: &mut [u8], locked: bool) -> Result<bool, MapError> {
     let flags = if locked { update::LOCK } else { 0 };
-    let done = match map.ops().take(key, value, flags) {
+    let taken = map.ops().by_key().map(|keys| keys.take(key, value)).or_else(|| map.ops().take(key, value, flags));
+    let done = match taken {
         Some(done) => done,
         // A change between the two is lost, as it would be just before them.
         None => map.ops().lookup(key, value, flags).and_then(|()| map.ops().delete(key)),
