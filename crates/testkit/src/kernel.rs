@@ -297,6 +297,18 @@ struct ElemAttr {
     flags: u64,
 }
 
+#[repr(C, align(8))]
+struct BatchAttr {
+    in_batch: u64,
+    out_batch: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map_fd: u32,
+    elem_flags: u64,
+    flags: u64,
+}
+
 /// A map in the kernel; it goes when this and every program that uses it are dropped.
 #[derive(Debug)]
 pub struct Map {
@@ -395,6 +407,35 @@ impl Map {
         // SAFETY: both keys are whole.
         unsafe { bpf(4, &mut attr) }?;
         Ok(next)
+    }
+
+    /// Does one of the BATCH commands, 24 to 27; the errno, or 0, and the count that came back.
+    pub fn batch(
+        &self,
+        command: u32,
+        (in_batch, out_batch): (Option<&[u8]>, &mut [u8]),
+        (keys, values): (&mut [u8], &mut [u8]),
+        count: u32,
+        elem_flags: u64,
+    ) -> (i32, u32) {
+        assert!((24..=27).contains(&command), "a BATCH command");
+        let cursor = self.spec.key_size.max(4) as usize;
+        assert!(out_batch.len() >= cursor && in_batch.is_none_or(|b| b.len() >= cursor), "the kernel reads and writes a cursor");
+        assert!(keys.len() >= count as usize * self.spec.key_size as usize, "the kernel uses whole keys");
+        assert!(command == 27 || values.len() >= count as usize * self.user_value_size(), "the kernel uses whole values");
+        let mut attr = BatchAttr {
+            in_batch: in_batch.map_or(0, |b| b.as_ptr() as u64),
+            out_batch: out_batch.as_mut_ptr() as u64,
+            keys: keys.as_mut_ptr() as u64,
+            values: values.as_mut_ptr() as u64,
+            count,
+            map_fd: self.fd.as_raw_fd() as u32,
+            elem_flags,
+            flags: 0,
+        };
+        // SAFETY: cursors, keys and values are as long as the kernel takes them, and what it writes is ours.
+        let done = unsafe { bpf(command, &mut attr) };
+        (done.map_or_else(|e| e.raw_os_error().unwrap_or(-1), |_| 0), attr.count)
     }
 
     /// Forbids user space to write.

@@ -7,12 +7,13 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
+use skep_isa::MapType;
 use skep_isa::map::update;
 
 use super::cursor::Position;
 use super::out::Out;
 use super::walk::Take;
-use crate::error::MapError;
+use crate::error::{ENOTSUPP, MapError};
 use crate::map::Map;
 
 /// Bytes of the cursor where keys have no order; elsewhere it is a key.
@@ -58,10 +59,13 @@ pub fn lookup_batch(
     elem_flags: u64,
     take: Option<Take>,
 ) -> Result<usize, BatchError> {
+    map.check_readable().map_err(nothing)?;
+    if take.is_some() {
+        map.check_writable().and_then(|()| elements_go(map, "lookup and delete batch")).map_err(nothing)?;
+    }
     if elem_flags & !update::LOCK != 0 || (elem_flags != 0 && map.def().spin_lock.is_none()) {
         return Err(nothing(MapError::Flags { flags: elem_flags }));
     }
-    map.check_readable().map_err(nothing)?;
     if count == 0 {
         return Ok(0);
     }
@@ -88,7 +92,8 @@ pub fn lookup_batch(
             from.get(..cursor_len).ok_or(MapError::Length { what: "cursor", given: from.len(), want: cursor_len }).map_err(nothing)?;
         let begin = walk.clone();
         walk = match map.ops().ordered() {
-            true => walk.behind(from).map(|walk| walk.unwrap_or(begin)),
+            // As the kernel: behind an index that no element has, an array begins anew.
+            true => walk.behind(from).map(|walk| walk.filter(|w| w.place().major <= map.def().max_entries.into()).unwrap_or(begin)),
             false => place(map, u32::from_ne_bytes(from.try_into().unwrap_or_default())).map(|at| walk.at(at)),
         }
         .map_err(nothing)?;
@@ -120,7 +125,8 @@ fn nothing_behind(map: &Map, mut at: Position, value_size: usize) -> bool {
 /// That element's error, and how many were stored before it.
 #[doc(alias = "BPF_MAP_UPDATE_BATCH")]
 pub fn update_batch(map: &Map, keys: &[u8], values: &[u8], count: usize, elem_flags: u64) -> Result<usize, BatchError> {
-    if elem_flags & !update::LOCK > update::EXIST {
+    map.check_writable().map_err(nothing)?;
+    if elem_flags & !update::LOCK > update::EXIST || (elem_flags & update::LOCK != 0 && map.def().spin_lock.is_none()) {
         return Err(nothing(MapError::Flags { flags: elem_flags }));
     }
     let key_size = map.def().key_size as usize;
@@ -141,6 +147,7 @@ pub fn update_batch(map: &Map, keys: &[u8], values: &[u8], count: usize, elem_fl
 /// That key's error, and how many were removed before it.
 #[doc(alias = "BPF_MAP_DELETE_BATCH")]
 pub fn delete_batch(map: &Map, keys: &[u8], count: usize, elem_flags: u64) -> Result<usize, BatchError> {
+    map.check_writable().and_then(|()| elements_go(map, "delete batch")).map_err(nothing)?;
     if elem_flags != 0 {
         return Err(nothing(MapError::Flags { flags: elem_flags }));
     }
@@ -150,6 +157,16 @@ pub fn delete_batch(map: &Map, keys: &[u8], count: usize, elem_flags: u64) -> Re
         key.and_then(|key| map.delete(key)).map_err(|error| BatchError { count: i, error })?;
     }
     Ok(count)
+}
+
+/// Refuses arrays as the kernel does, before anything else: their elements stay.
+fn elements_go(map: &Map, operation: &'static str) -> Result<(), MapError> {
+    match map.def().map_type {
+        t @ (MapType::Array | MapType::PercpuArray | MapType::ArrayOfMaps) => {
+            Err(MapError::Unsupported { map_type: t, operation, errno: ENOTSUPP })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn part(column: &[u8], i: usize, size: usize) -> Option<&[u8]> {

@@ -1,0 +1,210 @@
+//! The BATCH commands beside the kernel's: the same sequence of calls gives the same errno, count, cursor and bytes.
+//!
+//! What differs by intent is not asked: `ENOSPC` never comes, tries can be taken from, `NOEXIST` and `EXIST` are understood.
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use skep_isa::{MapFlags, MapType};
+use skep_maps::dump::{Take, batch};
+use skep_maps::{Map, MapDef};
+use skep_testkit::kernel::{Map as Theirs, MapSpec, may_load};
+use skep_testkit::skip;
+use support::Dir;
+
+const ENTRIES: u32 = 20;
+const ENOSPC: i32 = 28;
+const LOOKUP: u32 = 24;
+const TAKE: u32 = 25;
+const UPDATE: u32 = 26;
+const DELETE: u32 = 27;
+
+/// What one call came to: errno, count, where to go on, and the elements.
+#[derive(Debug, PartialEq)]
+struct Answer {
+    errno: i32,
+    count: usize,
+    cursor: Vec<u8>,
+    elements: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+struct Pair {
+    ours: Map,
+    theirs: Theirs,
+    key_size: usize,
+    value_size: usize,
+}
+
+impl Pair {
+    fn new(dir: &Dir, t: MapType) -> Self {
+        let (key_size, flags) = match t {
+            MapType::LpmTrie => (8, MapFlags::NO_PREALLOC),
+            MapType::Array | MapType::PercpuArray => (4, 0),
+            _ => (8, 0),
+        };
+        let ours = dir.make(&MapDef::new(t, key_size, 8, ENTRIES).flags(flags));
+        let spec = MapSpec { map_type: t as u32, key_size, value_size: 8, max_entries: ENTRIES, flags };
+        let theirs = Theirs::create(spec).expect("a good definition");
+        assert_eq!(ours.user_value_size(), theirs.user_value_size());
+        Self { key_size: key_size as usize, value_size: ours.user_value_size(), ours, theirs }
+    }
+
+    fn key(&self, i: u32) -> Vec<u8> {
+        match (self.ours.def().map_type, self.key_size) {
+            (MapType::LpmTrie, _) => [(32 - i % 3).to_ne_bytes(), (i * 8).to_be_bytes()].concat(),
+            (_, 4) => i.to_ne_bytes().to_vec(),
+            _ => u64::from(i).to_ne_bytes().to_vec(),
+        }
+    }
+
+    fn columns(&self, keys: &[u32], fill: u8) -> (Vec<u8>, Vec<u8>) {
+        let values = keys.iter().flat_map(|i| vec![*i as u8 ^ fill; self.value_size]).collect();
+        (keys.iter().flat_map(|i| self.key(*i)).collect(), values)
+    }
+
+    /// Both answers to a call that reads.
+    fn read(&self, command: u32, from: Option<&[u8]>, count: usize, flags: u64) -> [Answer; 2] {
+        let room = count.max(1);
+        let new = || (vec![0; self.key_size], vec![0; room * self.key_size], vec![0; room * self.value_size]);
+        let answer = |errno, count: usize, cursor, keys: &[u8], values: &[u8]| {
+            let elements = keys.chunks(self.key_size).zip(values.chunks(self.value_size)).take(count);
+            Answer { errno, count, cursor, elements: elements.map(|(k, v)| (k.to_vec(), v.to_vec())).collect() }
+        };
+        let (mut cursor, mut keys, mut values) = new();
+        let take = (command == TAKE).then_some(Take::Fast);
+        let done = batch::lookup_batch(&self.ours, from, &mut cursor, (&mut keys, &mut values), count, flags, take);
+        let (errno, n) = done.map_or_else(|e| (e.error.errno(), e.count), |n| (0, n));
+        let ours = answer(errno, n, cursor, &keys, &values);
+        let (mut cursor, mut keys, mut values) = new();
+        let (errno, n) = self.theirs.batch(command, (from, &mut cursor), (&mut keys, &mut values), count as u32, flags);
+        // Refused at once, the kernel leaves the count as it was.
+        let n = if [1, 22, 524].contains(&errno) { 0 } else { n as usize };
+        [ours, answer(errno, n, cursor, &keys, &values)]
+    }
+
+    /// Both errnos and counts of a call that writes.
+    fn write(&self, command: u32, keys: &[u32], fill: u8, flags: u64) -> [(i32, usize); 2] {
+        let (mut k, mut v) = self.columns(keys, fill);
+        let done = match command {
+            UPDATE => batch::update_batch(&self.ours, &k, &v, keys.len(), flags),
+            _ => batch::delete_batch(&self.ours, &k, keys.len(), flags),
+        };
+        let ours = done.map_or_else(|e| (e.error.errno(), e.count), |n| (0, n));
+        let (errno, n) = self.theirs.batch(command, (None, &mut vec![0; self.key_size]), (&mut k, &mut v), keys.len() as u32, flags);
+        let n = if [1, 22, 524].contains(&errno) && n as usize == keys.len() { 0 } else { n as usize };
+        [ours, (errno, n)]
+    }
+
+    fn same_write(&self, command: u32, keys: &[u32], fill: u8, flags: u64) -> (i32, usize) {
+        let [ours, theirs] = self.write(command, keys, fill, flags);
+        assert_eq!(ours, theirs, "{}: command {command}, keys {keys:?}, flags {flags:#x}", self.ours.def().map_type);
+        ours
+    }
+
+    /// Whole walks in steps of `step`; a bucket that does not fit is asked for again by more, as libraries do.
+    fn whole(&self, step: usize) -> [BTreeMap<Vec<u8>, Vec<u8>>; 2] {
+        [0, 1].map(|side| {
+            let (mut from, mut all, mut room) = (None::<Vec<u8>>, BTreeMap::new(), step);
+            loop {
+                let [ours, theirs] = self.read(LOOKUP, from.as_deref(), room, 0);
+                let answer = if side == 0 { ours } else { theirs };
+                if side == 1 && answer.errno == ENOSPC {
+                    room *= 2;
+                    continue;
+                }
+                assert!([0, 2].contains(&answer.errno), "{answer:?}");
+                for (k, v) in answer.elements {
+                    assert!(all.insert(k, v).is_none(), "twice");
+                }
+                if answer.errno == 2 {
+                    return all;
+                }
+                from = Some(answer.cursor);
+            }
+        })
+    }
+}
+
+fn hashed(t: MapType) -> bool {
+    matches!(t, MapType::Hash | MapType::PercpuHash)
+}
+
+#[test]
+fn batches_answer_as_the_kernels() {
+    if !may_load() {
+        return skip("the right to use bpf(2)");
+    }
+    let dir = Dir::new();
+    let all: Vec<u32> = (0..ENTRIES).collect();
+    for t in [MapType::Hash, MapType::PercpuHash, MapType::Array, MapType::PercpuArray, MapType::LpmTrie] {
+        let p = Pair::new(&dir, t);
+        let same = |command, from: Option<&[u8]>, count, flags| {
+            let [mut ours, mut theirs] = p.read(command, from, count, flags);
+            if hashed(t) {
+                // Cursors and order are each side's own.
+                ours.cursor.clear();
+                theirs.cursor.clear();
+                ours.elements.sort();
+                theirs.elements.sort();
+            }
+            assert_eq!(ours, theirs, "{t}: command {command}, from {from:?}, count {count}, flags {flags:#x}");
+            (ours.errno, ours.count)
+        };
+        // Empty, or zeroes.
+        same(LOOKUP, None, 50, 0);
+        same(LOOKUP, None, 0, 0);
+        // More than there is room for, and an update of all.
+        let more: Vec<u32> = (0..ENTRIES + 9).collect();
+        let (errno, done) = p.same_write(UPDATE, &more, 0, 0);
+        assert!(errno != 0 && done == ENTRIES as usize, "{t}: errno {errno}, {done} done");
+        assert_eq!(p.same_write(UPDATE, &all, 0x55, 0), (0, ENTRIES as usize));
+        assert_eq!(p.same_write(UPDATE, &[], 0, 0), (0, 0));
+        for flags in [4, 8, 1 << 40] {
+            assert_eq!(p.same_write(UPDATE, &all, 9, flags).0, 22);
+            assert_eq!(same(LOOKUP, None, 5, flags).0, 22);
+            p.same_write(DELETE, &all, 0, flags);
+        }
+        // Steps of every size: ordered maps call by call, hashes as a whole.
+        for step in 1..=ENTRIES as usize + 2 {
+            let [ours, theirs] = p.whole(step);
+            assert_eq!(ours, theirs, "{t}, step {step}");
+            assert_eq!(ours.len(), ENTRIES as usize, "{t}, step {step}");
+            if !hashed(t) {
+                let mut from = None::<Vec<u8>>;
+                while same(LOOKUP, from.as_deref(), step, 0).0 == 0 {
+                    let [ours, _] = p.read(LOOKUP, from.as_deref(), step, 0);
+                    from = Some(ours.cursor);
+                }
+            }
+        }
+        assert_eq!(same(LOOKUP, None, ENTRIES as usize, 0).1, ENTRIES as usize);
+        assert_eq!(same(LOOKUP, None, 99, 0), (2, ENTRIES as usize));
+        // Cursors that nobody gave out: behind the last bucket, the last index, the longest prefix.
+        let far = if t == MapType::LpmTrie { [33u32.to_ne_bytes(), [0; 4]].concat() } else { vec![0, 0, 0x10, 0, 0, 0, 0, 0] };
+        same(LOOKUP, Some(&far), 50, 0);
+        // Removal, with a key in the middle that is not there.
+        p.same_write(DELETE, &[], 0, 0);
+        p.same_write(DELETE, &[3, 4], 0, 0);
+        p.same_write(DELETE, &[5, 4, 6], 0, 0);
+        same(LOOKUP, None, 99, 0);
+        p.same_write(UPDATE, &[4, 5], 0x33, 0);
+        same(LOOKUP, None, 99, 0);
+        if t != MapType::LpmTrie {
+            same(TAKE, None, 0, 0);
+            same(TAKE, None, 5, 8);
+            same(TAKE, None, 99, 0);
+            same(LOOKUP, None, 99, 0);
+            p.same_write(UPDATE, &all, 1, 0);
+        }
+        // Frozen: to be read only, whatever else is asked.
+        assert_eq!((p.ours.freeze().is_ok(), p.theirs.freeze().is_ok()), (true, true));
+        assert_eq!(p.same_write(UPDATE, &all, 7, 0).0, 1, "{t}");
+        assert_eq!(p.same_write(UPDATE, &[], 7, 8).0, 1, "{t}");
+        p.same_write(DELETE, &all, 7, 0);
+        if t != MapType::LpmTrie {
+            same(TAKE, None, 99, 0);
+        }
+        same(LOOKUP, None, 99, 0);
+    }
+}
