@@ -89,7 +89,7 @@ impl Running {
     /// Compiles a program of a link whose control map is `control`.
     ///
     /// # Errors
-    /// As [`compile`].
+    /// As `compile`.
     pub fn new(program: &Program, maps: Vec<Arc<Map>>, control_map: Arc<Map>) -> Result<Self, CompileError> {
         let calls = TailCalls::of(program, &maps, Form::Code);
         let code = compile(program, &maps, calls.as_deref())?;

@@ -1,6 +1,6 @@
 //! Helper functions: number, name, and what goes in and out, one row each.
 //!
-//! [`HELPERS`] has every helper of the kernel, so that any can be named; a row that says [`Helper::refused`] cannot be called
+//! [`HELPERS`] has every helper of the kernel, so that any can be named; a row that says `Helper::refused` cannot be called
 //! here, and why. Whether a program type may use it is [`Helper::progs`]. Kernel functions (kfuncs) that skep offers are
 //! [`KFUNCS`], with numbers from [`KFUNC_BASE`] on: the object reader finds them by name, since their kernel numbers are BTF ids of
 //! the running kernel.

@@ -7,7 +7,7 @@
 //! * Order: tries and arrays come in the order of their keys.
 //!
 //! They hold for every map type, with any number of writers in any number of processes. A map type has part in this with
-//! [`MapOps::step`](crate::types::MapOps::step); what else it offers there makes walks faster or exact.
+//! `MapOps::step`; what else it offers there makes walks faster or exact.
 //!
 //! [`Walk`] is the engine's own door. [`form`] is the `BPF_MAP_DUMP` command as it was once proposed, without what sank it;
 //! [`batch`] has the kernel's BATCH commands.
