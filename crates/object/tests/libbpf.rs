@@ -5,7 +5,14 @@ use std::collections::HashMap;
 
 mod record;
 
-const OBJECTS: &[&str] = &["several", "inner", "plain", "values", "kconfig", "core", "candidates", "cpu_v1", "cpu_v2", "cpu_v3", "cpu_v4"];
+/// What is recorded by name: `several` (by clang 19), `several.clang-14`.
+fn recorded() -> Vec<String> {
+    let dir = std::fs::read_dir(format!("{}/tests/data", env!("CARGO_MANIFEST_DIR"))).expect("fixtures are there");
+    let names = dir.map(|e| e.expect("and readable").file_name().into_string().expect("names are text"));
+    let mut names: Vec<String> = names.filter_map(|n| n.strip_suffix(".libbpf.txt").map(str::to_owned)).collect();
+    names.sort();
+    names
+}
 
 fn data(file: &str) -> Vec<u8> {
     let path = format!("{}/tests/data/{file}", env!("CARGO_MANIFEST_DIR"));
@@ -20,11 +27,16 @@ fn describe_program(o: &Object, index: usize, target: &CoreTarget) -> String {
 
 #[test]
 fn maps_and_linked_instructions_are_those_of_libbpf() {
-    for name in OBJECTS {
-        let target = if *name == "candidates" { "candidates_target.bpf.o" } else { "core_target.bpf.o" };
+    let names = recorded();
+    for compiler in ["", ".clang-14", ".clang-16"] {
+        assert!(names.contains(&format!("several{compiler}")), "{names:?}");
+    }
+    for name in &names {
+        let source = name.split('.').next().expect("a name is not empty");
+        let target = if source == "candidates" { "candidates_target.bpf.o" } else { "core_target.bpf.o" };
         let target = CoreTarget::parse(&data(target)).expect("the fixture has types");
         let recorded = String::from_utf8(data(&format!("{name}.libbpf.txt"))).expect("records are text");
-        let mut o = Object::parse_named(name, &data(&format!("{name}.bpf.o"))).expect("libbpf reads it too");
+        let mut o = Object::parse_named(source, &data(&format!("{name}.bpf.o"))).expect("libbpf reads it too");
         let mut ours: HashMap<String, String> = HashMap::new();
         ours.extend(o.maps.iter().map(|m| (m.name.clone(), record::map(m))));
         let mut count = 0;

@@ -1,3 +1,4 @@
+// also: clang-14 clang-16
 /* A type of which the target has two: each question leaves the candidates that could answer it. */
 #include "fixture.h"
 

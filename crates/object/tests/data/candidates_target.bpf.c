@@ -1,3 +1,4 @@
+// also: clang-14 clang-16
 /* Two types of one name for `candidates.bpf.c`. */
 #include "fixture.h"
 

@@ -1,3 +1,4 @@
+// also: clang-16
 /* Every question CO-RE can ask, about types that `core_target.bpf.c` has differently. One program needs none. */
 #include "fixture.h"
 

@@ -1,3 +1,4 @@
+// also: clang-14 clang-16
 /* The types that `core.bpf.c` is fitted to: the same names, other places, widths and values. */
 #include "fixture.h"
 

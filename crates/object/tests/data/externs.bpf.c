@@ -1,3 +1,4 @@
+// also: clang-14 clang-16
 /* Kernel functions on offer and not, weak and strong; kernel variables. */
 #include "fixture.h"
 

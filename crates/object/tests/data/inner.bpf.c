@@ -1,3 +1,4 @@
+// also: clang-14 clang-16
 /* Maps of maps and a program array, with first contents. */
 #include "fixture.h"
 

@@ -1,3 +1,4 @@
+// also: clang-14 clang-16
 /* Configuration values of every kind. */
 #include "fixture.h"
 

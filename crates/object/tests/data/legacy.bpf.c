@@ -1,3 +1,4 @@
+// also: clang-14 clang-16
 /* Maps as before BTF, with an author's own fields behind the known ones; beside them a static map, which libbpf refuses. */
 #include "fixture.h"
 

@@ -1,4 +1,5 @@
 // clang: -g0
+// also: clang-14 clang-16
 /* No type information at all: globals and functions must do without. */
 #include "fixture.h"
 

@@ -1,3 +1,4 @@
+// also: clang-14 clang-16
 /* Several programs in several sections, maps, global data of all sorts, functions shared between programs. */
 #include "fixture.h"
 

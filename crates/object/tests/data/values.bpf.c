@@ -1,3 +1,4 @@
+// also: clang-14 clang-16
 /* Types of every kind, as values of maps: what typed printing has to deal with. */
 #include "fixture.h"
 
