@@ -19,8 +19,10 @@
 //! Rules of this leaf: an attribute is a C structure whose pointers lead to live memory of the sizes beside them; what comes back
 //! is a new descriptor, or bytes in buffers of ours.
 
+use std::collections::BTreeMap;
 use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
 
 const SYS_BPF: i64 = 321;
 /// `BPF_PSEUDO_MAP_FD`, `BPF_PSEUDO_MAP_VALUE`, `BPF_PSEUDO_MAP_IDX`, `BPF_PSEUDO_MAP_IDX_VALUE`.
@@ -475,8 +477,20 @@ pub fn with_maps(insns: &[u8], maps: &[&Map]) -> Vec<u8> {
     out
 }
 
+/// Returns types for `n` functions, as [`load_function_types`]; made once for each `n`, and kept.
+fn function_types(n: usize) -> Result<Arc<OwnedFd>> {
+    static KNOWN: Mutex<BTreeMap<usize, Arc<OwnedFd>>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(types) = known.get(&n) {
+        return Ok(Arc::clone(types));
+    }
+    let types = Arc::new(load_function_types(n)?);
+    known.insert(n, Arc::clone(&types));
+    Ok(types)
+}
+
 /// Loads types for `n` functions, with ids from 3 on: the first global, the others static, none with arguments.
-fn function_types(n: usize) -> Result<OwnedFd> {
+fn load_function_types(n: usize) -> Result<OwnedFd> {
     const INT: u32 = 1 << 24;
     const FUNC_PROTO: u32 = 13 << 24;
     const FUNC: u32 = 12 << 24;

@@ -9,7 +9,7 @@ mod suite;
 use std::collections::HashSet;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
-use random::{MIX, REPEAT, Rng, SLOTS, TAIL_CALL, Taste, program};
+use random::{MIX, REPEAT, Rng, SLOTS, TAIL_CALL, Taste, UPDATE, program};
 use skep_isa::{Insn, MapShape, ShapeKind, op, text};
 use skep_vm::{Code, Cpu, Env, HelperCall, HelperImpl, MapRef, interp};
 
@@ -19,7 +19,7 @@ unsafe extern "C" fn zero(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
 
 fn helpers(id: u32) -> Option<HelperImpl> {
     match id {
-        MIX | REPEAT | 7 => Some(HelperImpl::plain(zero)),
+        MIX | REPEAT | UPDATE | 7 => Some(HelperImpl::plain(zero)),
         TAIL_CALL => Some(HelperImpl { func: zero, how: HelperCall::TailCall }),
         1 => Some(HelperImpl { func: zero, how: HelperCall::MapLookup }),
         3 => Some(HelperImpl { func: zero, how: HelperCall::LoadCtx(-8) }),
@@ -27,13 +27,14 @@ fn helpers(id: u32) -> Option<HelperImpl> {
     }
 }
 
-const MAPS: [MapRef; 2] = [
+const MAPS: [MapRef; 3] = [
     MapRef { handle: 1, value: 4096, shape: MapShape { base: 4096, stride: 24, entries: 10, kind: ShapeKind::Array } },
     MapRef {
         handle: 2,
         value: 8192,
         shape: MapShape { base: 8192, stride: 4, entries: SLOTS, kind: ShapeKind::ProgArray { targets: 4096 } },
     },
+    MapRef { handle: 3, value: 12288, shape: MapShape { base: 12288, stride: 16, entries: 8, kind: ShapeKind::Array } },
 ];
 const ENV: Env<'static> = Env { maps: &MAPS, helper: &helpers };
 

@@ -1,15 +1,27 @@
 //! Random programs.
 //!
-//! They end and stay inside their memory: r9 always points to the shared buffer, loops count in a stack slot that nothing
-//! else touches, and no stack address gets into a result. With [`Taste::Kernel`] they are also what the kernel's verifier
-//! accepts: accesses aligned, atomics on the stack only, no helpers.
+//! They end and stay inside their memory: r9 always points to a buffer, loops count in a stack slot that nothing else touches, and
+//! no stack address gets into a result. With [`Taste::Kernel`] they are also what the kernel's verifier accepts, mostly: the buffer
+//! is the context or the value of a map, accesses to the stack are aligned, and the helpers are the kernel's.
 
 use skep_isa::{Insn, op};
 
-/// Bytes of the shared buffer.
+/// Bytes of the shared buffer, and of the map's value that it is part of: what follows are counters of loops.
 pub const BUFFER: usize = 256;
-/// Stack bytes that random loads and stores use; below them lie loop counters.
+#[allow(dead_code, reason = "each test binary uses a part")]
+pub const VALUE_SIZE: usize = BUFFER + LOOPS as usize * 8;
+/// Entries of the array that programs look values up in, and bytes of each.
+pub const ENTRIES: u32 = 8;
+pub const ENTRY: usize = 16;
+/// The maps by their index: the one whose value is a buffer, the program array, and the array to look up in.
+pub const VALUE: u64 = 0;
+pub const PROGRAMS: u64 = 1;
+pub const TABLE: u64 = 2;
+/// Stack bytes that random loads and stores use; below them lie the context's address, a key, and loop counters.
 const STACK: i16 = 128;
+const CTX: i16 = -STACK - 8;
+const KEY: i16 = -STACK - 16;
+const LOOPS: i16 = 8;
 /// A helper that no table knows, so all five arguments count.
 pub const MIX: u32 = 0x9000;
 /// A helper that calls its second argument with its first, as often as its third says.
@@ -19,6 +31,11 @@ pub const TAIL_CALL: u32 = 12;
 pub const SLOTS: u32 = 4;
 #[allow(dead_code, reason = "each test binary uses a part")]
 pub const FILLED: u32 = 3;
+
+/// Helpers of the kernel.
+pub const LOOKUP: u32 = 1;
+pub const UPDATE: u32 = 2;
+pub const LOOP: u32 = 181;
 
 /// SplitMix64.
 pub struct Rng(pub u64);
@@ -80,6 +97,12 @@ struct Maker {
     main: bool,
     /// This function may make tail calls.
     tails: bool,
+    /// r9 is the context.
+    in_ctx: bool,
+    /// This is the function that a helper calls.
+    called_back: bool,
+    /// Slots that the kernel is given something else in.
+    differ: Vec<(usize, Insn)>,
 }
 
 impl Maker {
@@ -149,7 +172,7 @@ impl Maker {
     fn place(&mut self, bytes: i16, aligned: bool) -> (u8, i16) {
         let (base, from, len) = self.rng.pick(&[(9, 0, BUFFER as i16), (10, -STACK, STACK)]);
         let off = from + self.rng.below((len - bytes + 1) as u64) as i16;
-        let aligned = aligned || self.taste == Taste::Kernel;
+        let aligned = aligned || (self.taste == Taste::Kernel && (base == 10 || self.in_ctx));
         (base, if aligned { off & !(bytes - 1) } else { off })
     }
 
@@ -168,13 +191,14 @@ impl Maker {
     fn atomic(&mut self) {
         let (size, bytes) = self.rng.pick(&[(op::W, 4), (op::DW, 8)]);
         let (mut base, mut off) = self.place(bytes, true);
-        if self.taste == Taste::Kernel && base == 9 {
+        if self.taste == Taste::Kernel && base == 9 && self.in_ctx {
             (base, off) = (10, -8);
         }
         let r = self.rng.reg();
+        let any = self.rng.pick(&[op::B, op::H, size]);
         match self.rng.below(6) {
-            0 => self.push(op::STX | op::ATOMIC | size, r, base, off, op::ATOMIC_LOAD_ACQ),
-            1 => self.push(op::STX | op::ATOMIC | size, base, r, off, op::ATOMIC_STORE_REL),
+            0 => self.push(op::STX | op::ATOMIC | any, r, base, off, op::ATOMIC_LOAD_ACQ),
+            1 => self.push(op::STX | op::ATOMIC | any, base, r, off, op::ATOMIC_STORE_REL),
             2 => {
                 // Half of the time the comparison succeeds.
                 if self.rng.below(2) == 0 {
@@ -189,6 +213,7 @@ impl Maker {
                 // r0 as address is a case of its own.
                 if self.rng.below(4) == 0 && base == 9 {
                     self.out.push(Insn::mov64_reg(0, 9));
+                    let r = if r == 0 && self.taste == Taste::Kernel { 1 } else { r };
                     self.push(op::STX | op::ATOMIC | size, 0, r, off, what | fetch);
                     self.set(0);
                 } else {
@@ -200,7 +225,6 @@ impl Maker {
 
     /// A forward jump over a few random instructions.
     fn branch(&mut self) {
-        let at = self.out.len();
         let (d, s, imm) = (self.rng.reg(), self.rng.reg(), self.rng.imm());
         let o = self.rng.pick(&[
             op::JA,
@@ -218,6 +242,12 @@ impl Maker {
         ]);
         let class = self.rng.pick(&[op::JMP, op::JMP32]);
         let imm = if self.rng.below(4) == 0 { 0 } else { imm };
+        if o == op::JA && self.taste == Taste::Kernel {
+            // What nothing leads to is refused.
+            let c = self.condition();
+            self.push(op::JMP | c, d, 0, 1, imm);
+        }
+        let at = self.out.len();
         if o == op::JA {
             self.push(class | o, 0, 0, 0, 0);
         } else if self.rng.below(2) == 0 {
@@ -234,6 +264,27 @@ impl Maker {
             self.out[at].imm = distance as i32;
         } else {
             self.out[at].off = distance as i16;
+        }
+    }
+
+    /// Arithmetic on what lies in the buffer.
+    fn churn(&mut self) {
+        let (size, bytes) = self.rng.pick(&[(op::B, 1), (op::H, 2), (op::W, 4), (op::DW, 8)]);
+        let mut off = || self.rng.below((BUFFER as i16 - bytes + 1) as u64) as i16 & !(bytes - 1);
+        let (from, to) = (off(), off());
+        let (r, imm, class) = (self.rng.reg(), self.rng.imm(), self.rng.pick(&[op::ALU, op::ALU64]));
+        self.push(op::LDX | op::MEM | size, r, 9, from, 0);
+        let o = self.rng.pick(&[op::ADD, op::SUB, op::MUL, op::OR, op::AND, op::XOR]);
+        self.push(class | o, r, 0, 0, imm);
+        self.push(op::STX | op::MEM | size, 9, r, to, 0);
+    }
+
+    /// Something without a jump.
+    fn plain(&mut self) {
+        match self.rng.below(10) {
+            0..6 => self.alu(),
+            6..9 => self.memory(),
+            _ => self.atomic(),
         }
     }
 
@@ -260,7 +311,7 @@ impl Maker {
         let (l, r) = self.rng.pick(&[(op::LSH, op::RSH), (op::RSH, op::LSH)]);
         match self.rng.below(13) {
             11 => self.bytes(u, t),
-            12 if self.taste == Taste::Engines && self.rng.below(2) == 0 => self.through_value(u, t),
+            12 if self.rng.below(2) == 0 => self.through_value(u, t),
             12 => self.wide_constant(u, t),
             8 => self.through_sum(u, t),
             9 => self.compare_memory(u),
@@ -362,7 +413,7 @@ impl Maker {
     fn through_sum(&mut self, u: u8, t: u8) {
         let t = if t == u { (u + 1) % 9 } else { t };
         let (size, bytes) = self.rng.pick(&[(op::B, 1), (op::H, 2), (op::W, 4), (op::DW, 8)]);
-        let base = if self.taste == Taste::Kernel { 10 } else { self.rng.pick(&[9, 10]) };
+        let base = if self.taste == Taste::Kernel && self.in_ctx { 10 } else { self.rng.pick(&[9, 10]) };
         let low = if base == 10 { -STACK } else { 0 };
         let (index, scale) = (self.rng.below(8) as i16 * 8, self.rng.below(4) as i32);
         let (more, off) = (self.rng.below(3) as i16 * 8, self.rng.below(3) as i16 * 8);
@@ -465,22 +516,30 @@ impl Maker {
         let off = off.saturating_sub(at as i16);
         if self.rng.below(2) == 0 {
             self.push(op::ALU64 | op::LSH, t, 0, 0, scale);
-            self.out.extend(Insn::ld_imm64(u, op::PSEUDO_MAP_IDX_VALUE, at << 32));
+            self.out.extend(Insn::ld_imm64(u, op::PSEUDO_MAP_IDX_VALUE, VALUE | at << 32));
             self.push(op::ALU64 | op::X | op::ADD, u, t, 0, 0);
         } else {
-            self.out.extend(Insn::ld_imm64(u, op::PSEUDO_MAP_IDX_VALUE, at << 32));
+            self.out.extend(Insn::ld_imm64(u, op::PSEUDO_MAP_IDX_VALUE, VALUE | at << 32));
             self.push(op::ALU64 | op::X | op::ADD, t, u, 0, 0);
             self.out.push(Insn::mov64_reg(u, t));
-            self.kill(t);
+            self.hide(t);
         }
         let (r, imm) = (self.rng.reg(), self.rng.imm());
+        let r = if r == u && self.taste == Taste::Kernel { t } else { r };
         match self.rng.below(4) {
             0 => self.push(op::LDX | op::MEM | size, u, u, off, 0),
             1 => self.push(op::LDX | op::MEM | size, r, u, off, 0),
             2 => self.push(op::ST | op::MEM | size, u, 0, off, imm),
             _ => self.push(op::STX | op::MEM | size, u, r, off, 0),
         }
-        self.kill(u);
+        if self.out.last().is_some_and(|i| i.class() != op::LDX || i.dst() != u) {
+            self.hide(u);
+        }
+    }
+
+    /// Makes an address in a register dead here: always where it differs from engine to engine.
+    fn hide(&mut self, reg: u8) {
+        if self.taste == Taste::Kernel { self.set(reg) } else { self.kill(reg) }
     }
 
     /// The same wide constant in several places.
@@ -517,13 +576,23 @@ impl Maker {
 
     /// Leaves the program, or goes on when there is nothing to call or enough has been called.
     fn tail_call(&mut self) {
-        let index = self.rng.below(u64::from(SLOTS) + 2) as i32;
-        let array = if self.taste == Taste::Kernel { 0 } else { 1 };
-        self.out.push(Insn::mov64_reg(1, 9));
-        self.out.extend(Insn::ld_imm64(2, op::PSEUDO_MAP_IDX, array));
-        self.push(op::ALU | op::MOV, 3, 0, 0, index);
+        if self.rng.below(2) == 0 {
+            let index = self.rng.below(u64::from(SLOTS) + 2) as i32;
+            self.push(op::ALU | op::MOV, 3, 0, 0, index);
+        } else {
+            let r = self.rng.reg();
+            self.out.push(Insn::mov64_reg(3, r));
+            self.push(op::ALU64 | op::AND, 3, 0, 0, 7);
+        }
+        self.push(op::LDX | op::MEM | op::DW, 1, 10, CTX, 0);
+        self.out.extend(Insn::ld_imm64(2, op::PSEUDO_MAP_IDX, PROGRAMS));
         self.out.push(Insn::call(TAIL_CALL));
-        for r in 0..=5 {
+        self.set_scratch(0);
+    }
+
+    /// Sets what a call leaves behind, from this register on.
+    fn set_scratch(&mut self, from: u8) {
+        for r in from..=5 {
             self.set(r);
         }
     }
@@ -532,52 +601,178 @@ impl Maker {
         if self.tails && self.rng.below(3) == 0 {
             return self.tail_call();
         }
+        match self.rng.below(8) {
+            0 | 1 => return self.lookup(),
+            2 => return self.update(),
+            3 => return self.probe(),
+            _ => {}
+        }
         if self.taste == Taste::Kernel && !self.main {
             return;
         }
-        if self.main && self.taste == Taste::Engines && self.rng.below(3) == 0 {
-            self.out.push(Insn::mov64_reg(1, 9));
-            self.callbacks.push(self.out.len());
-            self.out.extend(Insn::ld_imm64(2, op::PSEUDO_FUNC, 0));
-            let rounds = self.rng.below(4) as i32;
-            self.out.push(Insn::mov64_imm(3, rounds));
-            self.out.push(Insn::call(REPEAT));
-            for r in 1..=5 {
-                self.set(r);
-            }
-            return;
+        // One of them in a program is all that the kernel's verifier follows in little time.
+        let enough = self.taste == Taste::Kernel && !self.callbacks.is_empty();
+        if self.main && !enough && self.rng.below(3) == 0 {
+            return self.call_back();
         }
         if self.main && (self.taste == Taste::Kernel || self.rng.below(2) == 0) {
             self.out.push(Insn::mov64_reg(1, 9));
+            self.push(op::LDX | op::MEM | op::DW, 2, 10, CTX, 0);
             self.calls.push(self.out.len());
             self.push(op::CALL, 0, op::PSEUDO_CALL, 0, 0);
         } else {
             self.out.push(Insn::call(MIX));
         }
-        for r in 1..=5 {
-            self.set(r);
+        self.set_scratch(1);
+    }
+
+    /// A helper that calls a function of the program a few times.
+    fn call_back(&mut self) {
+        let (r, rounds) = (self.rng.reg(), self.rng.below(4) as i32);
+        let (count, data) = if self.taste == Taste::Kernel { (1, 3) } else { (3, 1) };
+        if self.rng.below(2) == 0 {
+            self.out.push(Insn::mov64_reg(count, r));
+            self.push(op::ALU64 | op::AND, count, 0, 0, 3);
+        } else {
+            self.out.push(Insn::mov64_imm(count, rounds));
+        }
+        self.callbacks.push(self.out.len());
+        self.out.extend(Insn::ld_imm64(2, op::PSEUDO_FUNC, 0));
+        if self.taste == Taste::Kernel {
+            self.out.push(Insn::mov64_imm(data, 0));
+            self.out.push(Insn::mov64_imm(4, 0));
+            self.out.push(Insn::call(LOOP));
+        } else {
+            self.out.push(Insn::mov64_reg(data, 9));
+            self.out.push(Insn::call(REPEAT));
+        }
+        self.set_scratch(1);
+    }
+
+    /// Puts a key on the stack, and its address into r2; one in three is out of range.
+    fn key(&mut self) {
+        if self.rng.below(2) == 0 {
+            let key = self.rng.below(u64::from(ENTRIES) * 3 / 2) as i32;
+            self.push(op::ST | op::MEM | op::W, 10, 0, KEY, key);
+        } else {
+            let r = self.rng.reg();
+            self.push(op::ALU64 | op::AND, r, 0, 0, 15);
+            self.push(op::STX | op::MEM | op::W, 10, r, KEY, 0);
+        }
+        self.out.push(Insn::mov64_reg(2, 10));
+        self.push(op::ALU64 | op::ADD, 2, 0, 0, i32::from(KEY));
+    }
+
+    /// Looks a value up and does something with it when it is there.
+    fn lookup(&mut self) {
+        self.key();
+        self.out.extend(Insn::ld_imm64(1, op::PSEUDO_MAP_IDX, TABLE));
+        self.out.push(Insn::call(LOOKUP));
+        let (size, bytes) = self.rng.pick(&[(op::B, 1), (op::H, 2), (op::W, 4), (op::DW, 8)]);
+        let off = self.rng.below(ENTRY as u64 - bytes as u64 + 1) as i16 & !(bytes - 1);
+        let (r, imm) = (6 + self.rng.below(3) as u8, self.rng.imm());
+        let found = self.rng.below(2) == 0;
+        if found {
+            self.push(op::JMP | op::JEQ, 0, 0, 1, 0);
+        } else {
+            self.push(op::JMP | op::JNE, 0, 0, 1, 0);
+            self.push(op::JMP | op::JA, 0, 0, 1, 0);
+        }
+        match self.rng.below(5) {
+            0 => self.push(op::LDX | op::MEM | size, r, 0, off, 0),
+            1 => self.push(op::ST | op::MEM | size, 0, 0, off, imm),
+            2 => self.push(op::STX | op::ATOMIC | op::DW, 0, r, off & 8, op::ATOMIC_ADD | op::ATOMIC_FETCH),
+            3 => self.push(op::STX | op::ATOMIC | op::W, 0, r, off & 12, op::ATOMIC_XOR),
+            _ => self.push(op::STX | op::MEM | size, 0, r, off, 0),
+        }
+        self.set_scratch(0);
+    }
+
+    /// Stores a value that lies on the stack.
+    fn update(&mut self) {
+        self.key();
+        self.out.push(Insn::mov64_reg(3, 10));
+        let at = self.rng.below(((STACK as usize - ENTRY) / 8) as u64 + 1) as i32 * 8;
+        self.push(op::ALU64 | op::ADD, 3, 0, 0, at - i32::from(STACK));
+        let flags = self.rng.pick(&[0, 0, 1, 2, 3]);
+        self.out.push(Insn::mov64_imm(4, flags));
+        self.out.extend(Insn::ld_imm64(1, op::PSEUDO_MAP_IDX, TABLE));
+        self.out.push(Insn::call(UPDATE));
+        self.set_scratch(1);
+    }
+
+    /// A load that may find nothing: from the buffer, or from where neither here nor in the kernel there is memory.
+    fn probe(&mut self) {
+        let nowhere = [0, 16, 0x7fff_ffff_f000, 1 << 47, 0x0123_4567_89ab_cdef, 0xffff_8000_0000_0000, 0u64.wrapping_sub(64)];
+        let off = if self.rng.below(2) == 0 {
+            self.out.push(Insn::mov64_reg(1, 9));
+            self.rng.below(BUFFER as u64 - 8) as i16
+        } else {
+            let at = self.rng.pick(&nowhere);
+            self.out.extend(Insn::ld_imm64(1, 0, at));
+            self.rng.below(32) as i16
+        };
+        self.out.push(Insn::mov64_imm(2, 0));
+        // The kernel's `bpf_rdonly_cast(at, void)`.
+        self.differ.push((self.out.len(), Insn::new(op::CALL, 0, op::PSEUDO_KFUNC_CALL, 0, 0)));
+        self.out.push(Insn::mov64_reg(0, 1));
+        let (size, r) = (self.rng.pick(&[op::B, op::H, op::W, op::DW]), self.rng.reg());
+        let (ours, kernels) =
+            if size != op::DW && self.rng.below(3) == 0 { (op::PROBE_MEMSX, op::MEMSX) } else { (op::PROBE_MEM, op::MEM) };
+        self.differ.push((self.out.len(), Insn::new(op::LDX | kernels | size, r, 0, off, 0)));
+        self.push(op::LDX | ours | size, r, 0, off, 0);
+        for other in (0..=5).filter(|o| *o != r) {
+            self.set(other);
         }
     }
 
     /// A loop of a few rounds.
     fn repeat(&mut self) {
-        if self.loops == 16 {
+        // The kernel's verifier goes all rounds of all ways.
+        let kernel = self.taste == Taste::Kernel;
+        if self.loops == if kernel { 3 } else { LOOPS } || (kernel && self.called_back) {
             return;
         }
         self.loops += 1;
-        let slot = -STACK - 8 * self.loops;
-        let rounds = 1 + self.rng.below(5) as i32;
-        self.push(op::ST | op::MEM | op::DW, 10, 0, slot, rounds);
-        let head = self.out.len();
-        for _ in 0..1 + self.rng.below(8) {
-            self.step(false);
+        let slot = KEY - 8 * self.loops;
+        let rounds = 1 + self.rng.below(if kernel { 3 } else { 5 }) as i32;
+        // Where nobody knows how many rounds there will be, the kernel wants a `may_goto`; it knows nothing of values in maps,
+        // and there must be nothing else that differs from round to round. Where it does know, it must not meet a `may_goto`, which
+        // makes it forget.
+        let unknown = self.rng.below(3) == 0;
+        let (t, u) = (self.rng.reg(), self.rng.reg());
+        let u = if t == u { (u + 1) % 9 } else { u };
+        let counter = Insn::ld_imm64(u, op::PSEUDO_MAP_IDX_VALUE, VALUE | (BUFFER as u64 + 8 * (self.loops - 1) as u64) << 32);
+        if unknown {
+            self.out.extend(counter);
+            self.push(op::ALU64 | op::AND, t, 0, 0, 7);
+            self.push(op::STX | op::MEM | op::DW, u, t, 0, 0);
+            self.hide(u);
+        } else {
+            self.push(op::ST | op::MEM | op::DW, 10, 0, slot, rounds);
         }
-        let t = self.rng.reg();
-        self.push(op::LDX | op::MEM | op::DW, t, 10, slot, 0);
+        let head = self.out.len();
+        for _ in 0..1 + self.rng.below(if kernel { 4 } else { 8 }) {
+            match self.rng.below(4) {
+                _ if kernel && unknown => self.churn(),
+                0 if kernel => self.simple(),
+                _ if kernel => self.plain(),
+                _ => self.step(false),
+            }
+        }
+        let (base, off) = if unknown { (u, 0) } else { (10, slot) };
+        if unknown {
+            self.out.extend(counter);
+        }
+        self.push(op::LDX | op::MEM | op::DW, t, base, off, 0);
         self.push(op::ALU64 | op::ADD, t, 0, 0, -1);
-        self.push(op::STX | op::MEM | op::DW, 10, t, slot, 0);
+        self.push(op::STX | op::MEM | op::DW, base, t, off, 0);
+        if unknown {
+            self.hide(u);
+            self.push(op::JMP | op::JCOND, 0, 0, 1, 0);
+        }
         let back = head as i64 - self.out.len() as i64 - 1;
-        self.push(op::JMP | op::JNE, t, 0, back as i16, 0);
+        self.push(op::JMP | if unknown { op::JSGT } else { op::JNE }, t, 0, back as i16, 0);
     }
 
     fn step(&mut self, loops: bool) {
@@ -598,7 +793,16 @@ impl Maker {
 
     /// A function: sets every register and stack slot, works, and leaves all registers in the buffer.
     fn function(&mut self, steps: u64) {
-        self.out.push(Insn::mov64_reg(9, 1));
+        if self.called_back && self.taste == Taste::Kernel {
+            self.out.extend(Insn::ld_imm64(9, op::PSEUDO_MAP_IDX_VALUE, VALUE));
+            self.in_ctx = false;
+        } else {
+            self.push(op::STX | op::MEM | op::DW, 10, if self.main { 1 } else { 2 }, CTX, 0);
+            self.out.push(Insn::mov64_reg(9, 1));
+        }
+        if self.main && !self.in_ctx {
+            self.out.extend(Insn::ld_imm64(9, op::PSEUDO_MAP_IDX_VALUE, VALUE));
+        }
         for off in (-STACK..0).step_by(8) {
             let imm = self.rng.imm();
             self.push(op::ST | op::MEM | op::DW, 10, 0, off, imm);
@@ -613,23 +817,59 @@ impl Maker {
         for r in 0..9 {
             self.push(op::STX | op::MEM | op::DW, 9, r, i16::from(r) * 8, 0);
         }
+        if self.called_back {
+            // The kernel's callbacks say 0 or 1.
+            self.push(op::ALU64 | op::AND, 0, 0, 0, 1);
+        }
         self.out.push(Insn::exit());
     }
 }
 
+/// A program as the engines take it, and as the kernel does.
+#[allow(dead_code, reason = "each test binary uses a part")]
+pub struct Both {
+    pub insns: Vec<Insn>,
+    /// A call of a kernel function stands for `bpf_rdonly_cast`.
+    pub kernel: Vec<Insn>,
+    /// First slots of the functions.
+    pub functions: Vec<u32>,
+    /// The buffer is the context: the program makes no tail calls, and is none to continue with.
+    pub in_ctx: bool,
+}
+
 /// Makes the program of a seed.
+#[allow(dead_code, reason = "each test binary uses one")]
 pub fn program(seed: u64, taste: Taste) -> Vec<Insn> {
+    both(seed, taste).insns
+}
+
+/// Makes both forms of the program of a seed.
+pub fn both(seed: u64, taste: Taste) -> Both {
     let mut rng = Rng(seed);
-    let steps = 4 + rng.below(if taste == Taste::Kernel { 25 } else { 60 });
-    let tails = rng.below(3) == 0;
-    let mut m = Maker { taste, rng, out: Vec::new(), loops: 0, calls: Vec::new(), callbacks: Vec::new(), main: true, tails };
+    // The kernel's verifier goes all ways.
+    let (steps, more) = if taste == Taste::Kernel { (3 + rng.below(12), 5) } else { (4 + rng.below(60), 10) };
+    let in_ctx = taste == Taste::Engines || rng.below(8) == 0;
+    let tails = (taste == Taste::Engines || !in_ctx) && rng.below(3) == 0;
+    let mut m = Maker {
+        taste,
+        rng,
+        out: Vec::new(),
+        loops: 0,
+        calls: Vec::new(),
+        callbacks: Vec::new(),
+        main: true,
+        tails,
+        in_ctx,
+        called_back: false,
+        differ: Vec::new(),
+    };
     m.function(steps);
     m.main = false;
     let calls = std::mem::take(&mut m.calls);
     let mut starts = Vec::new();
     for _ in 0..calls.len().min(2) {
         starts.push(m.out.len());
-        m.function(10);
+        m.function(more);
     }
     for (n, at) in calls.iter().enumerate() {
         m.out[*at].imm = (starts[n % starts.len()] - at - 1) as i32;
@@ -639,10 +879,17 @@ pub fn program(seed: u64, taste: Taste) -> Vec<Insn> {
     let callbacks = std::mem::take(&mut m.callbacks);
     if !callbacks.is_empty() {
         let start = m.out.len();
-        m.function(8);
+        m.called_back = true;
+        m.function(more);
         for at in callbacks {
             m.out[at].imm = (start - at - 1) as i32;
         }
+        starts.push(start);
     }
-    m.out
+    let functions = [0].into_iter().chain(starts).map(|f| f as u32).collect();
+    let mut kernel = m.out.clone();
+    for (at, insn) in m.differ {
+        kernel[at] = insn;
+    }
+    Both { insns: m.out, kernel, functions, in_ctx }
 }
