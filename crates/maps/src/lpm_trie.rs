@@ -67,6 +67,8 @@ struct Key {
     length: u32,
     data: *const u8,
     bytes: u64,
+    /// The first word of the address, first byte highest.
+    first: u64,
 }
 
 impl Key {
@@ -74,12 +76,18 @@ impl Key {
     /// `data` points to `bytes` readable bytes as long as the key is used.
     #[inline(always)]
     unsafe fn new(length: u32, data: *const u8, bytes: u64) -> Self {
-        Self { length, data, bytes }
+        let key = Self { length, data, bytes, first: 0 };
+        Self { first: key.load(0), ..key }
     }
 
-    /// Loads a word of the address, first byte first.
+    /// Returns a word of the address, first byte highest.
     #[inline(always)]
     fn word(&self, i: u64) -> u64 {
+        if i == 0 { self.first } else { self.load(i) }
+    }
+
+    #[inline(always)]
+    fn load(&self, i: u64) -> u64 {
         let at = i.wrapping_mul(8);
         let left = self.bytes.saturating_sub(at);
         // SAFETY: the maker of the key vouched for `bytes` bytes.
@@ -92,6 +100,18 @@ impl Key {
     #[inline(always)]
     fn bit(&self, i: u32) -> bool {
         self.word(u64::from(i >> 6)) >> (63 - (i & 63)) & 1 != 0
+    }
+
+    /// Tells whether a node's prefix of some length is the beginning of the address.
+    #[inline(always)]
+    fn begins_with(&self, node: &Node<'_>, length: u32) -> bool {
+        // Two shifts, as one by 64 is none.
+        if length < 64 { (self.first ^ node.data_word(0)) >> 1 >> (63 - length) == 0 } else { self.begins_with_long(node, length) }
+    }
+
+    #[inline(never)]
+    fn begins_with_long(&self, node: &Node<'_>, length: u32) -> bool {
+        self.common(node, length) == length
     }
 
     /// Counts the bits, at most `limit`, that an address shares with a node's.
@@ -119,6 +139,18 @@ impl Key {
         let common = self.common(node, length.min(self.length));
         if common == length { length < self.length } else { common < self.length && !self.bit(common) }
     }
+}
+
+/// Where a key belongs in the tree.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    /// The node above, and the slot that leads to it.
+    parent: Option<(&'a AtomicU32, Node<'a>)>,
+    /// The slot that leads to `node`, or would to the key.
+    slot: &'a AtomicU32,
+    node: Option<Node<'a>>,
+    /// Bits that the key shares with the node.
+    common: u32,
 }
 
 impl LpmTrie {
@@ -163,33 +195,42 @@ impl LpmTrie {
         Some(result)
     }
 
-    /// Finds the longest prefix of a key: node and state.
+    /// Finds the longest prefix of a key: its node's name, state in the upper half; 0 for none. One word, as a node by value would
+    /// go through vector registers, which nobody has saved for a program.
     #[inline(always)]
-    fn longest(&self, key: &Key) -> Option<(Node<'_>, u32)> {
-        let bits = self.memory.geometry.bits();
-        if key.length > bits {
-            return None;
+    fn longest(&self, key: &Key) -> u64 {
+        let mut found = 0u64;
+        if key.length > self.memory.geometry.bits() {
+            return found;
         }
-        let mut found = None;
-        let mut at = self.memory.root().load(Acquire);
+        let nodes = self.memory.nodes;
+        let mut slot = self.memory.root().load(Acquire);
         // Lengths grow on the way; only damage makes it longer.
-        let mut above = 0u32;
-        while let Some(node) = self.memory.node(at) {
-            let state = node.state().load(Acquire);
-            let length = node.length(state);
-            if length > key.length || key.common(&node, length) < length || (above > length) {
+        let mut least = 0u32;
+        while let Some(node) = self.memory.node_by(&nodes, slot) {
+            let length = node.length_by(&nodes, slot);
+            if length > key.length || length < least || !key.begins_with(&node, length) {
                 break;
             }
-            if state & NO_VALUE == 0 {
-                found = Some((node, state));
-            }
+            let state = node.state().load(Acquire);
+            let this = u64::from(state) << 32 | u64::from(node.reference);
+            // Every other node has no value: no branch would be foreseen.
+            found = std::hint::select_unpredictable(state & NO_VALUE == 0, this, found);
             if length == key.length {
                 break;
             }
-            above = length.wrapping_add(1);
-            at = node.child(key.bit(length)).load(Acquire);
+            least = length.wrapping_add(1);
+            slot = node.child(key.bit(length)).load(Acquire);
         }
         found
+    }
+
+    /// As [`LpmTrie::longest`]: node and state.
+    #[inline(always)]
+    fn longest_node(&self, key: &Key) -> Option<(Node<'_>, u32)> {
+        let found = self.longest(key);
+        let node = self.memory.node(found as u32)?;
+        Some((node, (found >> 32) as u32))
     }
 
     fn lock(&self) -> Option<Held> {
@@ -273,21 +314,24 @@ impl LpmTrie {
         self.memory.free().store(u64::from(node.reference), Relaxed);
     }
 
-    /// Walks down for a change: the slot that leads to the node where the key belongs, that node, and how many bits they share.
-    fn descend<'a>(&'a self, key: &Key) -> (Option<Node<'a>>, &'a AtomicU32, Option<Node<'a>>, u32) {
-        let mut parent = None;
-        let mut slot = self.memory.root();
-        let mut above = 0u32;
+    /// Walks down for a change. The lock is held.
+    #[inline(always)]
+    fn descend<'a>(&'a self, key: &Key) -> Place<'a> {
+        let nodes = self.memory.nodes;
+        let mut place = Place { parent: None, slot: self.memory.root(), node: None, common: 0 };
+        let mut least = 0u32;
         loop {
-            let Some(node) = self.memory.node(slot.load(Relaxed)) else { return (parent, slot, None, 0) };
-            let length = node.length(node.state().load(Relaxed));
-            let common = key.common(&node, length.min(key.length));
-            if common < length || length == key.length || above > length {
-                return (parent, slot, Some(node), common);
+            let slot = place.slot.load(Relaxed);
+            let Some(node) = self.memory.node_by(&nodes, slot) else { return place };
+            let length = node.length_by(&nodes, slot);
+            if length >= key.length || length < least || !key.begins_with(&node, length) {
+                place.common = key.common(&node, length.min(key.length));
+                place.node = Some(node);
+                return place;
             }
-            above = length.wrapping_add(1);
-            parent = Some(node);
-            slot = node.child(key.bit(length));
+            least = length.wrapping_add(1);
+            place.parent = Some((place.slot, node));
+            place.slot = node.child(key.bit(length));
         }
     }
 
@@ -311,7 +355,8 @@ impl LpmTrie {
     /// # Safety
     /// As [`LpmTrie::update`], with the lock held.
     unsafe fn update_locked(&self, key: &Key, value: *const u8, flags: u64) -> i64 {
-        let (_, slot, node, common) = self.descend(key);
+        let Place { slot, node, common, .. } = self.descend(key);
+        let below = slot.load(Relaxed);
         if let Some(node) = node
             && common == key.length
             && node.length(node.state().load(Relaxed)) == key.length
@@ -331,15 +376,16 @@ impl LpmTrie {
         // SAFETY: as above.
         let state = unsafe { new.set_value(key.length, value) };
         new.state().store(state, Relaxed);
+        let leaf = self.memory.slot(&new, key.length);
         let published = match node {
-            None => new,
+            None => leaf,
             // The key is the beginning of the node's: above it.
             Some(node) if common == key.length => {
                 let bit = node.data_word(u64::from(common >> 6)) >> (63 - (common & 63)) & 1 != 0;
-                new.child(bit).store(node.reference, Relaxed);
-                new
+                new.child(bit).store(below, Relaxed);
+                leaf
             }
-            Some(node) => {
+            Some(_) => {
                 let Some(fork) = self.take() else {
                     self.put(&new);
                     return -i64::from(ENOSPC);
@@ -348,13 +394,13 @@ impl LpmTrie {
                 unsafe { self.fill(&fork, key, common) };
                 fork.state().store(common | NO_VALUE, Relaxed);
                 let bit = key.bit(common);
-                fork.child(bit).store(new.reference, Relaxed);
-                fork.child(!bit).store(node.reference, Relaxed);
-                fork
+                fork.child(bit).store(leaf, Relaxed);
+                fork.child(!bit).store(below, Relaxed);
+                self.memory.slot(&fork, common)
             }
         };
         // Pairs with the Acquire loads of readers.
-        slot.store(published.reference, Release);
+        slot.store(published, Release);
         self.memory.count().store(self.memory.count().load(Relaxed).wrapping_add(1), Relaxed);
         0
     }
@@ -418,7 +464,7 @@ impl LpmTrie {
     }
 
     fn remove_locked(&self, key: &Key) -> i64 {
-        let (parent, slot, Some(node), common) = self.descend(key) else { return -i64::from(ENOENT) };
+        let Place { parent, slot, node: Some(node), common } = self.descend(key) else { return -i64::from(ENOENT) };
         let state = node.state().load(Relaxed);
         if state & NO_VALUE != 0 || common != key.length || node.length(state) != key.length {
             return -i64::from(ENOENT);
@@ -428,11 +474,11 @@ impl LpmTrie {
             node.state().store(state | NO_VALUE, Release);
             self.renew();
         } else {
-            let fork = parent.filter(|p| p.state().load(Relaxed) & NO_VALUE != 0 && left == 0 && right == 0);
+            let fork = parent.filter(|(_, p)| p.state().load(Relaxed) & NO_VALUE != 0 && left == 0 && right == 0);
             match fork {
-                Some(fork) => {
+                Some((above, fork)) => {
                     let bit = key.bit(fork.length(fork.state().load(Relaxed)));
-                    self.slot_of(&fork).store(fork.child(!bit).load(Relaxed), Release);
+                    above.store(fork.child(!bit).load(Relaxed), Release);
                     self.renew();
                     self.put(&fork);
                 }
@@ -445,22 +491,6 @@ impl LpmTrie {
         }
         self.memory.count().store(self.memory.count().load(Relaxed).saturating_sub(1), Relaxed);
         0
-    }
-
-    /// Finds the slot that leads to a node of the tree. The lock is held.
-    fn slot_of(&self, node: &Node<'_>) -> &AtomicU32 {
-        let mut slot = self.memory.root();
-        let mut above = 0u32;
-        while let Some(n) = self.memory.node(slot.load(Relaxed)) {
-            let here = n.length(n.state().load(Relaxed));
-            if n.reference == node.reference || above > here {
-                break;
-            }
-            above = here.wrapping_add(1);
-            let bit = node.data_word(u64::from(here >> 6)) >> (63 - (here & 63)) & 1 != 0;
-            slot = n.child(bit);
-        }
-        slot
     }
 
     /// Finds the first element at or below a node: the lowest one on the left.
@@ -543,7 +573,7 @@ impl MapOps for LpmTrie {
         let key = unsafe { self.key(key.as_ptr()) };
         let found = self.read(|| {
             // SAFETY: a place has room for a value rounded up.
-            self.longest(&key).map(|(node, state)| unsafe { copy::load(out, node.value(state)) })
+            self.longest_node(&key).map(|(node, state)| unsafe { copy::load(out, node.value(state)) })
         });
         found.ok_or(BUSY)?.ok_or(MapError::NoElement)
     }
@@ -563,7 +593,7 @@ impl MapOps for LpmTrie {
         let key = key.map(|k| unsafe { self.key(k.as_ptr()) }).filter(|k| k.length <= self.memory.geometry.bits());
         let found = self.read(|| {
             // As the kernel: a key that is not there begins anew.
-            let there = key.filter(|k| self.longest(k).is_some_and(|(node, state)| node.length(state) == k.length));
+            let there = key.filter(|k| self.longest_node(k).is_some_and(|(node, state)| node.length(state) == k.length));
             let next = match &there {
                 Some(k) => self.after(k),
                 None => self.first(self.memory.root().load(Acquire)),
@@ -584,8 +614,7 @@ impl MapOps for LpmTrie {
     unsafe fn prog_lookup(&self, key: *const u8) -> *mut u8 {
         // SAFETY: the caller's duty.
         let key = unsafe { self.key(key) };
-        // One word comes out: a node by value would go through vector registers, which nobody has saved.
-        let find = || self.longest(&key).map_or(std::ptr::null_mut(), |(node, state)| node.value(state));
+        let find = || self.longest_node(&key).map_or(std::ptr::null_mut(), |(node, state)| node.value(state));
         self.read(find).unwrap_or(std::ptr::null_mut())
     }
 
@@ -622,7 +651,7 @@ impl KeyWalk for LpmTrie {
         // SAFETY: the front end checked the length of the key.
         let key = unsafe { self.key(key.as_ptr()) };
         let held = self.lock().ok_or(BUSY)?;
-        if let Some((node, state)) = self.longest(&key).filter(|(node, state)| node.length(*state) == key.length) {
+        if let Some((node, state)) = self.longest_node(&key).filter(|(node, state)| node.length(*state) == key.length) {
             // SAFETY: a place has room for a value rounded up.
             unsafe { copy::load(value, node.value(state)) };
         }

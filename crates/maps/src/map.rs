@@ -90,6 +90,7 @@ impl Map {
         let damaged = |what| ObjectError::Damaged { path: file.path().to_owned(), what };
         let (def, seed) = MapDef::from_meta(file.meta()).map_err(damaged)?;
         let row = types::row(&def)?;
+        file.check_version(row.since)?;
         if (row.layout)(&def)?.payload_len != file.payload_len() {
             return Err(damaged("its length does not fit its definition").into());
         }

@@ -40,6 +40,8 @@ pub(crate) struct Parts {
 /// One map type. What its keys, values and flags may be stands in [`skep_isa::MAP_TYPES`].
 pub(crate) struct TypeRow {
     pub(crate) map_type: MapType,
+    /// The format version since which its payload is what it is.
+    pub(crate) since: u32,
     /// Checks a definition and tells the sizes it leads to. The same definition always has the same layout.
     pub(crate) layout: fn(&MapDef) -> Result<Layout, MapError>,
     /// Makes the operations over a mapped file whose payload has the size `layout` told.
@@ -51,7 +53,13 @@ const fn ty(
     layout: fn(&MapDef) -> Result<Layout, MapError>,
     open: fn(Parts) -> Result<Box<dyn MapOps>, MapError>,
 ) -> TypeRow {
-    TypeRow { map_type, layout, open }
+    TypeRow { map_type, since: 1, layout, open }
+}
+
+impl TypeRow {
+    const fn since(self, version: u32) -> Self {
+        Self { since: version, ..self }
+    }
 }
 
 /// Every map type this crate makes.
@@ -62,7 +70,7 @@ pub(crate) const TYPES: &[TypeRow] = &[
     ty(MapType::LruPercpuHash, hash::percpu::layout, hash::percpu::open),
     ty(MapType::Array, array::layout, array::open),
     ty(MapType::PercpuArray, array::percpu_layout, array::open),
-    ty(MapType::LpmTrie, lpm_trie::layout, lpm_trie::open),
+    ty(MapType::LpmTrie, lpm_trie::layout, lpm_trie::open).since(2),
     ty(MapType::ProgArray, id_table::layout, prog_array::open),
     ty(MapType::CgroupArray, id_table::layout, cgroup_array::open),
     ty(MapType::ArrayOfMaps, id_table::layout, map_in_map::open_array),

@@ -147,10 +147,10 @@ fn files_of_other_lengths_kinds_and_versions_are_refused() {
     // A later version says so before its checksum, which may be another one.
     let mut later = bytes.clone();
     let head = later.len() - 4096;
-    later[head + 8] = 2;
+    later[head + 8] = 3;
     std::fs::write(&bad, &later).expect("room");
     let e = Map::open(&bad, Access::ReadOnly).expect_err("a later version");
-    assert!(e.to_string().ends_with("has format version 2, this skep reads 1"), "{e}");
+    assert!(e.to_string().ends_with("has format version 3, this skep reads 2"), "{e}");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Files written by format version 1 stay readable: `tests/data/v1` holds one of each type, as lines of offset and bytes.
+//! Files that were written stay readable: `tests/data/v1` holds one of each type by format version 1, as lines of offset and bytes,
+//! and `v2` those of types that changed with version 2.
 //!
 //! `SKEP_BLESS=1` writes those that are missing, for new types.
 
@@ -12,8 +13,12 @@ use skep_isa::{MapFlags, MapType};
 use skep_maps::{Access, Map, MapDef, SlotTable, map_types};
 use support::{Dir, fill, small, small_key};
 
+/// Types whose payload changed with version 2.
+const SECOND: [MapType; 1] = [MapType::LpmTrie];
+
 fn data(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/v1").join(name)
+    let version = if SECOND.iter().any(|t| t.name() == name) { "v2" } else { "v1" };
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(version).join(name)
 }
 
 /// Turns a file into its length and its lines of 32 bytes that are not zero.
@@ -150,4 +155,16 @@ fn files_of_version_1_are_read() {
         assert_eq!(map.iter().filter(Result::is_ok).count(), want);
     }
     assert!(SlotTable::open_or_create(dir.path()).map_or_else(|e| e.errno() == 18, |t| t.slots() == 256));
+}
+
+#[test]
+fn payloads_of_an_older_version_are_refused() {
+    let dir = Dir::new();
+    for (id, t) in SECOND.into_iter().enumerate() {
+        let path = dir.maps().join(id.to_string());
+        let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/v1").join(t.name());
+        from_text(&std::fs::read_to_string(old).expect("committed"), &path);
+        let error = Map::open(&path, Access::ReadOnly).expect_err("too old");
+        assert_eq!((error.errno(), error.to_string().contains("has format version 1")), (117, true), "{error}");
+    }
 }

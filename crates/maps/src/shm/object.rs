@@ -6,7 +6,7 @@
 //!
 //! header page
 //!    0  8  magic "skepobj\0"          32  4  id
-//!    8  4  format version (1)         36  4  length of meta
+//!    8  4  format version (2)         36  4  length of meta
 //!   12  4  kind                       40  8  generation (random: two files never share it)
 //!   16  8  payload_len                48  8  inode of the pid namespace tokens belong to, 0 unknown
 //!   24  8  file length                56  8  checksum of bytes 0..2048, this field taken as zero
@@ -30,8 +30,9 @@ use super::mapping::Mapping;
 use super::{Access, PAGE, Window, page_up, tls};
 
 const MAGIC: [u8; 8] = *b"skepobj\0";
-/// The format version this crate writes and reads.
-pub const VERSION: u32 = 1;
+/// The format version this crate writes. It reads those before it too, but for types whose payload has changed since.
+pub const VERSION: u32 = 2;
+const OLDEST: u32 = 1;
 const META: usize = 64;
 const STATE: usize = 2048;
 /// Most bytes of meta an object can have.
@@ -176,6 +177,7 @@ pub struct ObjectFile {
     identity: Identity,
     path: PathBuf,
     kind: ObjectKind,
+    version: u32,
     id: u32,
     payload_len: u64,
     generation: u64,
@@ -313,7 +315,7 @@ impl ObjectFile {
             return Err(damaged("no header in its last page"));
         }
         let version = u32::from_le_bytes(field(&page, 8));
-        if version != VERSION {
+        if !(OLDEST..=VERSION).contains(&version) {
             return Err(ObjectError::Version { path: path.to_owned(), found: version });
         }
         if u64::from_le_bytes(field(&page, 56)) != checksum(&page[..STATE]) {
@@ -354,6 +356,7 @@ impl ObjectFile {
         let identity = Identity::of(fd).map_err(os("fstat", &path))?;
         Ok(Self {
             kind,
+            version: u32::from_le_bytes(field(page, 8)),
             id: u32::from_le_bytes(field(page, 32)),
             payload_len,
             generation: u64::from_le_bytes(field(page, 40)),
@@ -371,6 +374,11 @@ impl ObjectFile {
     #[must_use]
     pub fn kind(&self) -> ObjectKind {
         self.kind
+    }
+
+    /// Refuses a file that is older than the format version in which its payload came to be what it is.
+    pub(crate) fn check_version(&self, since: u32) -> Result<(), ObjectError> {
+        if self.version < since { Err(ObjectError::Version { path: self.path.clone(), found: self.version }) } else { Ok(()) }
     }
 
     /// Returns the object's number.

@@ -6,15 +6,17 @@
 //!
 //! common    0 lock   64 version   128 root (32 bits)   192 elements   200 first free node   208 nodes ever taken
 //! node      0 child for a next bit of 0   4 child for 1 (32 bits each)   8 prefix length | NO_VALUE | SECOND (32 bits)
-//!          16 key, rounded up to eight   … value   … the second place of values above eight bytes
+//!          12 address, up to a multiple of eight   … value   … the second place of values above eight bytes
 //! ```
 //!
-//! A node is named by its index + 1. A node without a value has two children; others any number. A value of at most eight
+//! A node is named by its index + 1. A slot (the root, or a child) holds in its lower bits, as many as the largest name needs, the
+//! name of a node, and in the others the length of the node's prefix, or the largest number that fits when the length is not below
+//! that. So a walk down knows which child is next before the node has come from memory. A node without a value has two children; others any number. A value of at most eight
 //! bytes is overwritten by one store; larger ones have two places, and the one that is not in use is filled before the bit
 //! that says which one is in use turns. So a node and its value's address stay while its key is in the trie.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::{ObjectFile, PAGE, copy, round8};
 
@@ -23,7 +25,7 @@ pub(crate) const NO_VALUE: u32 = 1 << 31;
 /// The value lies in the second place.
 pub(crate) const SECOND: u32 = 1 << 30;
 const LENGTH: u32 = SECOND - 1;
-const HEAD: u64 = 16;
+const HEAD: u64 = 12;
 
 /// Sizes, all computed from the definition.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +37,8 @@ pub(crate) struct Geometry {
     pub(crate) data: u64,
     pub(crate) value_size: usize,
     value_stride: u64,
+    /// From the beginning of a node to its value.
+    value_at: u64,
     stride: u64,
     pub(crate) payload_len: u64,
 }
@@ -47,10 +51,11 @@ impl Geometry {
         let data = u64::from(key_size.checked_sub(4)?);
         let value_stride = round8(u64::from(value_size));
         let places = if value_stride > 8 { 2 } else { 1 };
-        let stride = HEAD + round8(data) + places * value_stride;
+        let value_at = round8(HEAD + data);
+        let stride = value_at + places * value_stride;
         let payload_len = PAGE.checked_add(nodes.checked_mul(stride)?)?;
         let fits = nodes < u64::from(u32::MAX) && payload_len <= 1 << 42;
-        fits.then_some(Self { max_entries, nodes, data, value_size: value_size as usize, value_stride, stride, payload_len })
+        fits.then_some(Self { max_entries, nodes, data, value_size: value_size as usize, value_stride, value_at, stride, payload_len })
     }
 
     /// Most bits of a prefix.
@@ -65,6 +70,41 @@ pub(crate) struct TrieMemory {
     pub(crate) geometry: Geometry,
     file: Arc<ObjectFile>,
     base: *mut u8,
+    pub(crate) nodes: Nodes,
+}
+
+/// What a walk needs to get from slots to nodes; who walks keeps a copy in registers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Nodes {
+    first: *mut u8,
+    stride: u64,
+    count: u64,
+    /// Bits of a slot that name the node.
+    name_bits: u32,
+    name_mask: u32,
+    /// What a slot's other bits hold for prefixes that are not shorter than that: all ones.
+    long: u32,
+}
+
+impl Nodes {
+    /// Finds the node that a slot names: its name and address; `None` for zero and for garbage.
+    #[inline(always)]
+    pub(crate) fn find(&self, slot: u32) -> Option<(u32, *mut u8)> {
+        let reference = slot & self.name_mask;
+        let i = u64::from(reference).wrapping_sub(1);
+        if i >= self.count {
+            return None;
+        }
+        // SAFETY: the node lies inside the payload, which `TrieMemory::new` checked.
+        Some((reference, unsafe { self.first.add(i.wrapping_mul(self.stride) as usize) }))
+    }
+
+    /// Returns the length of a node's prefix that the slot leading to it has, if it fits in there. Garbage may be any number.
+    #[inline(always)]
+    pub(crate) fn length(&self, slot: u32) -> Option<u32> {
+        let length = (u64::from(slot) >> (self.name_bits & 63)) as u32;
+        (length < self.long).then_some(length)
+    }
 }
 
 // SAFETY: `base` is the payload of `file`, reached through atomics and word-wise copies only.
@@ -76,7 +116,19 @@ impl TrieMemory {
     /// Takes a file whose payload must be as long as the geometry says.
     pub(crate) fn new(file: Arc<ObjectFile>, geometry: Geometry) -> Option<Self> {
         let base = file.payload().at(0, geometry.payload_len)?;
-        Some(Self { geometry, file, base })
+        let name_bits = 64 - geometry.nodes.leading_zeros();
+        let ones = |n: u32| ((1u64 << n) - 1) as u32;
+        // SAFETY: the payload begins with a page.
+        let first = unsafe { base.add(PAGE as usize) };
+        let nodes = Nodes {
+            first,
+            stride: geometry.stride,
+            count: geometry.nodes,
+            name_bits,
+            name_mask: ones(name_bits),
+            long: ones(32 - name_bits),
+        };
+        Some(Self { geometry, file, base, nodes })
     }
 
     pub(crate) fn writable(&self) -> bool {
@@ -117,16 +169,21 @@ impl TrieMemory {
         self.word(208)
     }
 
-    /// Returns a node, or `None` for zero and for garbage.
+    /// Returns the node that a slot names, or `None` for zero and for garbage.
     #[inline(always)]
-    pub(crate) fn node(&self, reference: u32) -> Option<Node<'_>> {
-        let i = u64::from(reference).wrapping_sub(1);
-        if i >= self.geometry.nodes {
-            return None;
-        }
-        // SAFETY: the node lies inside the payload, which `new` checked.
-        let at = unsafe { self.base.add(PAGE.wrapping_add(i.wrapping_mul(self.geometry.stride)) as usize) };
-        Some(Node { memory: self, at, reference })
+    pub(crate) fn node(&self, slot: u32) -> Option<Node<'_>> {
+        self.node_by(&self.nodes, slot)
+    }
+
+    /// As [`TrieMemory::node`], with the walk's own copy of `nodes`.
+    #[inline(always)]
+    pub(crate) fn node_by(&self, nodes: &Nodes, slot: u32) -> Option<Node<'_>> {
+        nodes.find(slot).map(|(reference, at)| Node { memory: self, at, reference })
+    }
+
+    /// Returns what a slot holds that leads to a node with a prefix of this length.
+    pub(crate) fn slot(&self, node: &Node<'_>, length: u32) -> u32 {
+        node.reference | (u64::from(length.min(self.nodes.long)) << (self.nodes.name_bits & 63)) as u32
     }
 }
 
@@ -157,23 +214,26 @@ impl<'a> Node<'a> {
         self.half(8)
     }
 
+    /// The prefix length, which the slot has that led here, or else the node.
+    #[inline(always)]
+    pub(crate) fn length_by(&self, nodes: &Nodes, slot: u32) -> u32 {
+        match nodes.length(slot) {
+            Some(length) => length,
+            None => self.length(self.state().load(Relaxed)),
+        }
+    }
+
     /// The prefix length in a state; garbage is cut.
     #[inline(always)]
     pub(crate) fn length(&self, state: u32) -> u32 {
         (state & LENGTH).min(self.memory.geometry.bits())
     }
 
-    #[inline(always)]
-    fn data(&self) -> *mut u8 {
-        // SAFETY: inside the node.
-        unsafe { self.at.add(HEAD as usize) }
-    }
-
-    /// Loads a word of the address, first byte first.
+    /// Loads a word of the address, first byte first. What is behind the address is anything.
     #[inline(always)]
     pub(crate) fn data_word(&self, i: u64) -> u64 {
-        // SAFETY: callers stay below the address rounded up.
-        unsafe { copy::load8(self.data().add(i.wrapping_mul(8) as usize)) }.swap_bytes()
+        // SAFETY: callers stay at words that have bytes of the address; at least eight bytes of value follow.
+        unsafe { copy::load8(self.at.add(HEAD.wrapping_add(i.wrapping_mul(8)) as usize)) }.swap_bytes()
     }
 
     /// Stores the address.
@@ -181,15 +241,22 @@ impl<'a> Node<'a> {
     /// # Safety
     /// `data` points to an address in readable bytes; the caller holds the lock.
     pub(crate) unsafe fn set_data(&self, data: *const u8) {
-        // SAFETY: the node has room for an address rounded up; the rest is the caller's duty.
-        unsafe { copy::store(self.data(), data, self.memory.geometry.data as usize) }
+        let first = self.memory.geometry.data.min(4) as usize;
+        let rest = (self.memory.geometry.data as usize).wrapping_sub(first);
+        // SAFETY: the node has room for an address up to a multiple of eight; the rest is the caller's duty.
+        unsafe {
+            self.half(HEAD as usize).store(copy::load_tail(data, first & 7) as u32, Relaxed);
+            copy::store(self.at.add(16), data.add(first), rest);
+        }
     }
 
     /// Copies the address out.
     pub(crate) fn read_data(&self, out: &mut [u8]) {
         let n = out.len().min(self.memory.geometry.data as usize);
-        // SAFETY: the node has an address rounded up.
-        unsafe { copy::load(&mut out[..n], self.data()) }
+        let (first, rest) = out[..n].split_at_mut(n.min(4));
+        first.copy_from_slice(&self.half(HEAD as usize).load(Relaxed).to_ne_bytes()[..first.len()]);
+        // SAFETY: the node has an address up to a multiple of eight.
+        unsafe { copy::load(rest, self.at.add(16)) }
     }
 
     /// Returns where the value of a node in some state lies.
@@ -198,7 +265,7 @@ impl<'a> Node<'a> {
         let g = &self.memory.geometry;
         let second = if state & SECOND != 0 && g.value_stride > 8 { g.value_stride } else { 0 };
         // SAFETY: inside the node.
-        unsafe { self.at.add(HEAD.wrapping_add(round8(g.data)).wrapping_add(second) as usize) }
+        unsafe { self.at.add(g.value_at.wrapping_add(second) as usize) }
     }
 
     /// Stores a value so that readers see the old or the new one: the state in which it does.
