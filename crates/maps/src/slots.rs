@@ -180,6 +180,11 @@ impl SlotTable {
     /// `EBUSY` when a run does not end within some seconds, since its thread is stopped; `EOPNOTSUPP` where the kernel lacks
     /// `membarrier`, or the table was made by an older version.
     pub fn wait_for_runs(&self) -> Result<(), MapError> {
+        self.wait_for_runs_while(&mut || ())
+    }
+
+    /// As [`SlotTable::wait_for_runs`], calling `meanwhile` about every millisecond.
+    pub(crate) fn wait_for_runs_while(&self, meanwhile: &mut dyn FnMut()) -> Result<(), MapError> {
         let no = |why| MapError::Denied { why };
         if self.state_word(0).is_none() {
             return Err(no("the slot table was made by an older version, which does not tell when programs have ended"));
@@ -193,14 +198,14 @@ impl SlotTable {
                 let begun = state.load(Acquire);
                 let depth = begun & DEPTH_MASK;
                 let over = |now: u64| now & DEPTH_MASK == 0 || (now >> DEPTH).wrapping_sub(begun >> DEPTH) >= depth;
-                wait_until(|| over(state.load(Acquire)), || owner.load(Relaxed))?;
+                wait_until(|| over(state.load(Acquire)), || owner.load(Relaxed), meanwhile)?;
             }
         }
         // Those without a slot of their own run one after the other, under the lock of the last one.
         if let Some(word) = self.file.payload().word(SHARED_LOCK) {
             let held = word.load(Acquire);
             let owner = |word: u64| word & ((1 << tls::TOKEN_BITS) - 1);
-            wait_until(|| owner(held) == 0 || word.load(Acquire) != held, || owner(held))?;
+            wait_until(|| owner(held) == 0 || word.load(Acquire) != held, || owner(held), meanwhile)?;
         }
         Ok(())
     }
@@ -291,8 +296,9 @@ impl SlotTable {
 }
 
 /// Waits until `over`, or the thread that `owner` names is gone.
-fn wait_until(over: impl Fn() -> bool, owner: impl Fn() -> u64) -> Result<(), MapError> {
+fn wait_until(over: impl Fn() -> bool, owner: impl Fn() -> u64, meanwhile: &mut dyn FnMut()) -> Result<(), MapError> {
     let mut tries = 0;
+    let mut patience = sys::Patience::default();
     while !over() {
         if tries % 16 == 15 {
             let owner = owner();
@@ -302,8 +308,16 @@ fn wait_until(over: impl Fn() -> bool, owner: impl Fn() -> u64) -> Result<(), Ma
         }
         match tries {
             0..64 => std::thread::yield_now(),
-            _ if tries > 64 + NAPS => return Err(MapError::Busy { what: "a thread that runs a program" }),
-            _ => std::thread::sleep(std::time::Duration::from_millis(1)),
+            _ if tries > 64 + NAPS => {
+                if !patience.is_due(tls::token_parts(owner()).1) {
+                    return Err(MapError::Busy { what: "a thread that runs a program" });
+                }
+                tries = 64;
+            }
+            _ => {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                meanwhile();
+            }
         }
         tries += 1;
     }

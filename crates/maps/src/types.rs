@@ -118,6 +118,8 @@ pub(crate) trait Limbo {
     fn begin(&self) -> Result<Held, MapError>;
     /// Removes the element with a key, and keeps its memory from being used again; `None` when it is gone.
     fn detach(&self, key: &[u8]) -> Result<Option<u32>, MapError>;
+    /// Tells who waits to begin that all is well.
+    fn beat(&self, held: &mut Held);
     /// Copies the value of a detached element.
     fn load(&self, reference: u32, value: &mut [u8]);
     /// Gives the memory of all `count` detached elements back, and lets others take.

@@ -435,11 +435,7 @@ fn take_exactly(map: &Map, room: usize) -> u64 {
     let mut walk = map.walk().taking(Take::Exact);
     let (mut buf, mut sum) = (vec![0; room * walk.element_size()], 0);
     loop {
-        let n = match walk.rows(&mut buf) {
-            // The other walk waits for runs that get no processor: nothing was taken, and the place is kept.
-            Err(MapError::Busy { .. }) => continue,
-            done => done.expect("takes"),
-        };
+        let n = walk.rows(&mut buf).expect("takes");
         if n == 0 {
             return sum;
         }
@@ -498,6 +494,42 @@ fn counters_taken_exactly_lose_no_increment() {
             (0..64).for_each(|i| map.update(&key(&map, i), &value(&map, 1), NOEXIST).expect("room for all"));
         }
     }
+}
+
+/// One walk waits for a program, longer than a lock is waited for, and another for the walk: both get what they came for.
+#[test]
+fn two_walks_outwait_a_program_that_takes_its_time() {
+    let dir = Dir::new();
+    let map = Arc::new(dir.make(&MapDef::new(MapType::Hash, 8, 8, 8)));
+    (0..2u64).for_each(|k| map.update(&k.to_ne_bytes(), &1u64.to_ne_bytes(), NOEXIST).expect("room"));
+    let child = forked(|| {
+        support::table(&dir, 256);
+        let entered = skep_maps::slots::enter();
+        assert!(!entered.is_refused());
+        // SAFETY: the key has eight bytes; the value is an atomic of all who know it.
+        let counts = [0u64, 1].map(|k| unsafe { &*map.prog_lookup(k.to_ne_bytes().as_ptr()).cast::<std::sync::atomic::AtomicU64>() });
+        let takers = [0, 1].map(|_| {
+            let map = Arc::clone(&map);
+            std::thread::spawn(move || {
+                let mut walk = map.walk().taking(Take::Exact);
+                let mut buf = vec![0; walk.element_size()];
+                let n = walk.rows(&mut buf).expect("waits");
+                walk.elements(&buf, n).map(|(_, v)| word(v)).sum::<u64>()
+            })
+        });
+        // The first has taken one of the two out, and waits for this thread.
+        while walk(&map, 8).len() != 1 {
+            std::thread::yield_now();
+        }
+        // Longer than a waiter has patience without a sign of life.
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        counts[0].fetch_add(10, Relaxed);
+        counts[1].fetch_add(10, Relaxed);
+        skep_maps::slots::exit(entered);
+        assert_eq!(takers.map(|t| t.join().expect("no panic")), [11, 11]);
+        0
+    });
+    assert_eq!(child.join(), 0);
 }
 
 /// A walk that is killed while it waits leaves elements in nobody's hands: the next one gives their memory back.

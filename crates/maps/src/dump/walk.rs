@@ -299,7 +299,7 @@ impl<'m> Walk<'m> {
         let map = self.map;
         let none = || MapError::Unsupported { map_type: map.def().map_type, operation: "exact way to take elements", errno: ENOTSUPP };
         let limbo = map.ops().limbo().ok_or_else(none)?;
-        let held = limbo.begin()?;
+        let mut held = limbo.begin()?;
         let (before, mut taken) = (out.used(), Vec::new());
         let mut detach = || {
             while !out.is_full() {
@@ -320,7 +320,7 @@ impl<'m> Walk<'m> {
         let done = detach();
         if !taken.is_empty() {
             // Values are delivered all the same: they are out of the map. That they may not be final is told next.
-            self.waited = wait_for_runs(map).err();
+            self.waited = wait_for_runs(map, &mut || limbo.beat(&mut held)).err();
         }
         for (i, r) in taken.iter().enumerate() {
             if let Some((_, value)) = out.element(before + i) {
@@ -356,9 +356,9 @@ impl<'m> Walk<'m> {
 }
 
 /// Waits for every program run that may have found an element of the map.
-fn wait_for_runs(map: &Map) -> Result<(), MapError> {
+fn wait_for_runs(map: &Map, meanwhile: &mut dyn FnMut()) -> Result<(), MapError> {
     match SlotTable::of_object(map.file(), Access::ReadOnly) {
-        Ok(slots) => slots.wait_for_runs(),
+        Ok(slots) => slots.wait_for_runs_while(meanwhile),
         // Without a table no program can have run.
         Err(e) if e.errno() == ENOENT => Ok(()),
         Err(e) => Err(e),

@@ -18,12 +18,16 @@ const BUSY: MapError = MapError::Busy { what: "the hash, from which somebody els
 impl Table {
     /// Begins to take elements; one at a time may.
     pub(super) fn limbo_begin(&self) -> Result<Held, MapError> {
-        let held = lock::acquire(self.memory.limbo_lock()).map_err(|_| BUSY)?;
+        let held = lock::acquire_patiently(self.memory.limbo_lock()).map_err(|_| BUSY)?;
         let mut left = self.memory.geometry.elements;
         while left > 0 && self.settle_first() {
             left = left.wrapping_sub(1);
         }
         Ok(held)
+    }
+
+    pub(super) fn limbo_beat(&self, held: &mut Held) {
+        lock::beat(self.memory.limbo_lock(), held);
     }
 
     pub(super) fn limbo_end(&self, held: Held) {

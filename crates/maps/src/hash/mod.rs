@@ -80,6 +80,10 @@ impl<K: Kind> Limbo for Hash<K> {
         self.table.detach(key)
     }
 
+    fn beat(&self, held: &mut Held) {
+        self.table.limbo_beat(held);
+    }
+
     fn load(&self, reference: u32, value: &mut [u8]) {
         self.kind.load(&self.table.memory, reference, value, 0);
     }

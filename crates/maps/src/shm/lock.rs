@@ -7,7 +7,8 @@
 //!
 //! The holder's token is in the word, so a waiter can see that it is gone and take the lock over; the taker learns that
 //! it did ([`Held::recovered`]) and repairs what the lock protects. The count changes with every release, so a waiter can
-//! tell a busy lock from a stuck one, and gives up on the latter.
+//! tell a busy lock from a stuck one, and gives up on the latter. Who holds one long says that all is well ([`beat`]), and who is
+//! ready to run but gets no processor is waited for.
 
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -20,6 +21,8 @@ const SPINS: u32 = 200;
 const YIELDS: u32 = 50;
 /// Naps of 0.1 to 1 ms without any release by the holder after which a waiter gives up: about a second.
 const NAPS: u32 = 1_000;
+/// As [`NAPS`], for a lock whose holder may wait for another lock.
+const LONG_NAPS: u32 = 10_000;
 
 /// Proof of holding a lock; not a guard: dropping it does nothing, [`release`] it.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +58,21 @@ pub(crate) fn try_acquire(lock: &AtomicU64) -> Option<Held> {
 pub(crate) fn acquire(lock: &AtomicU64) -> Result<Held, NotHeld> {
     match try_acquire(lock) {
         Some(held) => Ok(held),
-        None => wait(lock),
+        None => wait(lock, NAPS),
+    }
+}
+
+/// As [`acquire`], for a lock that is held while others are waited for: gives up after ten seconds without a beat.
+pub(crate) fn acquire_patiently(lock: &AtomicU64) -> Result<Held, NotHeld> {
+    try_acquire(lock).map_or_else(|| wait(lock, LONG_NAPS), Ok)
+}
+
+/// Tells those who wait for a lock that its holder gets on.
+pub(crate) fn beat(lock: &AtomicU64, held: &mut Held) {
+    let word = (held.word & !OWNER).wrapping_add(ONE_RELEASE) | (held.word & OWNER);
+    // Who took the lock over from somebody he thought dead keeps it.
+    if lock.compare_exchange(held.word, word, Relaxed, Relaxed).is_ok() {
+        held.word = word;
     }
 }
 
@@ -69,8 +86,9 @@ fn known_stuck(word: u64) -> bool {
 
 #[cold]
 #[inline(never)]
-fn wait(lock: &AtomicU64) -> Result<Held, NotHeld> {
+fn wait(lock: &AtomicU64, patience: u32) -> Result<Held, NotHeld> {
     let token = tls::token();
+    let mut holder = sys::Patience::default();
     let mut seen = lock.load(Relaxed);
     let mut tries = 0u32;
     loop {
@@ -89,6 +107,7 @@ fn wait(lock: &AtomicU64) -> Result<Held, NotHeld> {
         if word != seen {
             seen = word;
             tries = tries.min(SPINS);
+            holder = sys::Patience::default();
         }
         let naps = tries.saturating_sub(SPINS + YIELDS);
         // Ask the kernel when spinning did not help, then ever more rarely; zombies need a look into /proc.
@@ -103,8 +122,10 @@ fn wait(lock: &AtomicU64) -> Result<Held, NotHeld> {
             std::hint::spin_loop();
         } else if naps == 0 {
             sys::sched_yield();
-        } else if naps < NAPS && !known_stuck(word) {
-            sys::sleep_ns(100_000 + 900 * u64::from(naps));
+        } else if naps < patience && !known_stuck(word) {
+            sys::sleep_ns(100_000 + 900 * u64::from(naps.min(NAPS)));
+        } else if holder.is_due(tls::token_parts(owner).1) {
+            tries = SPINS + YIELDS;
         } else {
             STUCK.store(word, Relaxed);
             return Err(NotHeld::Stuck);
@@ -136,4 +157,25 @@ pub(crate) fn held_by_living(lock: &AtomicU64) -> bool {
 pub(crate) fn release(lock: &AtomicU64, held: Held) {
     // Only the holder stores here, so a plain store is enough. Pairs with the Acquire in `try_acquire`.
     lock.store((held.word & !OWNER).wrapping_add(ONE_RELEASE), Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three times as many beats as a waiter takes naps.
+    #[test]
+    fn a_holder_that_beats_is_waited_for() {
+        static LOCK: AtomicU64 = AtomicU64::new(0);
+        std::thread::scope(|s| {
+            let mut held = acquire(&LOCK).expect("free");
+            let waiter = s.spawn(|| acquire(&LOCK).map(|held| release(&LOCK, held)));
+            for _ in 0..3 * NAPS {
+                sys::sleep_ns(1_000_000);
+                beat(&LOCK, &mut held);
+            }
+            release(&LOCK, held);
+            assert_eq!(waiter.join().expect("no panic"), Ok(()));
+        });
+    }
 }

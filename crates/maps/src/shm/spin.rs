@@ -6,7 +6,7 @@
 //! ```
 //!
 //! There is no way to say that the lock was not got, so a wait ends: at once when the holder is gone, and after about a
-//! second without any release when it is stopped or runs no more for other reasons. Then the lock is taken over. The
+//! second without any release when it is stopped or runs no more for other reasons than that it gets no processor. Then the lock is taken over. The
 //! verifier lets a program do little and no calls while it holds one, so no living holder needs that long.
 
 use std::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -64,19 +64,21 @@ fn wait(lock: &AtomicU32) {
     let me = tls::token() as u32 & OWNER;
     let mut seen = lock.load(Relaxed);
     let mut tries = 0u32;
+    let mut holder = sys::Patience::default();
     loop {
         let word = lock.load(Relaxed);
         let owner = word & OWNER;
         if word != seen {
             seen = word;
             tries = tries.min(SPINS);
+            holder = sys::Patience::default();
         }
         let naps = tries.saturating_sub(SPINS + YIELDS);
         // Our own id in it: an interrupted run of this very thread, which cannot go on before we do.
         let free = owner == 0
             || owner == me
             || (tries >= SPINS && tries.is_multiple_of(16) && (sys::gone(owner) || (naps > 0 && sys::gone_or_zombie(owner))))
-            || naps >= NAPS;
+            || (naps >= NAPS && !holder.is_due(owner));
         if free {
             if lock.compare_exchange(word, (word & !OWNER) | me, Acquire, Relaxed).is_ok() {
                 return;
@@ -89,6 +91,9 @@ fn wait(lock: &AtomicU32) {
             sys::sched_yield();
         } else {
             sys::sleep_ns(1_000_000);
+            if naps >= NAPS {
+                tries = SPINS + YIELDS;
+            }
         }
         tries = tries.wrapping_add(1);
     }

@@ -119,28 +119,31 @@ impl<const N: usize> Text<N> {
     }
 }
 
-/// Reads the state letter out of `/proc/TID/stat`; an unreadable file is no proof of death.
-fn zombie(tid: u32) -> bool {
+/// Reads the beginning of a file in `/proc/TID`; `None` when the thread is gone, no text when the file cannot be read.
+fn proc(tid: u32, file: &[u8]) -> Option<Text<96>> {
     let mut path = Text::<32>::new();
-    for b in b"/proc/" {
-        path.push(*b);
-    }
+    b"/proc/".iter().for_each(|b| path.push(*b));
     path.push_number(tid);
-    for b in b"/stat\0" {
-        path.push(*b);
-    }
+    file.iter().for_each(|b| path.push(*b));
+    path.push(0);
     let mut text = Text::<96>::new();
     // SAFETY: open reads the terminated path; read writes at most 96 bytes of `text`; the descriptor is ours.
     let got = unsafe {
         let fd = syscall(2, [path.bytes.as_ptr() as u64, 0o2_000_000, 0, 0, 0, 0]);
         if fd < 0 {
-            return fd == -2 && gone(tid);
+            return if fd == -2 && gone(tid) { None } else { Some(text) };
         }
         let got = syscall(0, [fd as u64, text.bytes.as_mut_ptr() as u64, 96, 0, 0, 0]);
         syscall(3, [fd as u64, 0, 0, 0, 0, 0]);
         got
     };
     text.len = if got > 0 { got as usize } else { 0 };
+    Some(text)
+}
+
+/// Finds the letter for a thread's state, 0 where it cannot be read.
+fn state(tid: u32) -> u8 {
+    let Some(text) = proc(tid, b"/stat") else { return b'X' };
     // "TID (comm) S …": comm may hold anything, the last closing parenthesis ends it.
     let mut state = 0u8;
     let mut i = 0usize;
@@ -150,7 +153,46 @@ fn zombie(tid: u32) -> bool {
         }
         i = i.wrapping_add(1);
     }
-    state == b'Z' || state == b'X'
+    state
+}
+
+/// An unreadable file is no proof of death.
+fn zombie(tid: u32) -> bool {
+    matches!(state(tid), b'Z' | b'X')
+}
+
+/// Finds how many nanoseconds a thread had a processor.
+fn ran(tid: u32) -> Option<u64> {
+    let text = proc(tid, b"/schedstat")?;
+    let mut ran = 0u64;
+    let mut i = 0usize;
+    while text.get(i).is_ascii_digit() {
+        ran = ran.wrapping_mul(10).wrapping_add(u64::from(text.get(i).wrapping_sub(b'0')));
+        i = i.wrapping_add(1);
+    }
+    if i > 0 { Some(ran) } else { None }
+}
+
+/// How long others wait for a thread that they would give up: as long as it could run and gets no processor.
+#[derive(Default)]
+pub(crate) struct Patience {
+    /// How long the thread had run when it was first looked at.
+    began: Option<u64>,
+}
+
+impl Patience {
+    /// What a thread may run while others wait: far longer than anybody holds a lock.
+    const RUN_NS: u64 = 1_000_000_000;
+
+    /// Tells whether a thread is ready to run, or in a page fault, and has run too little to say that it does not get on.
+    pub(crate) fn is_due(&mut self, tid: u32) -> bool {
+        if !matches!(state(tid), b'R' | b'D') {
+            return false;
+        }
+        let Some(ran) = ran(tid) else { return false };
+        let began = *self.began.get_or_insert(ran);
+        ran.wrapping_sub(began) < Self::RUN_NS
+    }
 }
 
 #[cfg(test)]
@@ -169,5 +211,38 @@ mod tests {
         assert!(!gone(child.id()), "not yet waited for");
         child.wait().expect("waits");
         assert!(gone(child.id()));
+    }
+
+    #[test]
+    fn who_is_ready_to_run_is_waited_for_until_it_has_run_long() {
+        use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+        let (tid, over) = (AtomicU32::new(0), AtomicBool::new(false));
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                tid.store(gettid(), Relaxed);
+                while !over.load(Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            while tid.load(Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            let (mut patience, tid) = (Patience::default(), tid.load(Relaxed));
+            let began = ran(tid).expect("readable");
+            assert!(patience.is_due(tid));
+            while patience.is_due(tid) {
+                std::thread::yield_now();
+            }
+            assert!(ran(tid).expect("readable") - began >= Patience::RUN_NS);
+            over.store(true, Relaxed);
+        });
+        let mut sleeper = std::process::Command::new("sleep").arg("100").spawn().expect("spawns");
+        while state(sleeper.id()) != b'S' {
+            std::thread::yield_now();
+        }
+        assert!(!Patience::default().is_due(sleeper.id()));
+        sleeper.kill().expect("ours");
+        sleeper.wait().expect("waits");
+        assert!(!Patience::default().is_due(sleeper.id()));
     }
 }
