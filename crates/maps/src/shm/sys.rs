@@ -119,31 +119,33 @@ impl<const N: usize> Text<N> {
     }
 }
 
-/// Reads the beginning of a file in `/proc/TID`; `None` when the thread is gone, no text when the file cannot be read.
-fn proc(tid: u32, file: &[u8]) -> Option<Text<96>> {
+/// Reads the beginning of a file in `/proc/TID`, nothing when it cannot be read; `false` when the thread is gone.
+fn proc(tid: u32, file: &[u8], text: &mut Text<96>) -> bool {
     let mut path = Text::<32>::new();
     b"/proc/".iter().for_each(|b| path.push(*b));
     path.push_number(tid);
     file.iter().for_each(|b| path.push(*b));
     path.push(0);
-    let mut text = Text::<96>::new();
     // SAFETY: open reads the terminated path; read writes at most 96 bytes of `text`; the descriptor is ours.
     let got = unsafe {
         let fd = syscall(2, [path.bytes.as_ptr() as u64, 0o2_000_000, 0, 0, 0, 0]);
         if fd < 0 {
-            return if fd == -2 && gone(tid) { None } else { Some(text) };
+            return !(fd == -2 && gone(tid));
         }
         let got = syscall(0, [fd as u64, text.bytes.as_mut_ptr() as u64, 96, 0, 0, 0]);
         syscall(3, [fd as u64, 0, 0, 0, 0, 0]);
         got
     };
     text.len = if got > 0 { got as usize } else { 0 };
-    Some(text)
+    true
 }
 
 /// Finds the letter for a thread's state, 0 where it cannot be read.
 fn state(tid: u32) -> u8 {
-    let Some(text) = proc(tid, b"/stat") else { return b'X' };
+    let mut text = Text::new();
+    if !proc(tid, b"/stat", &mut text) {
+        return b'X';
+    }
     // "TID (comm) S …": comm may hold anything, the last closing parenthesis ends it.
     let mut state = 0u8;
     let mut i = 0usize;
@@ -163,7 +165,10 @@ fn zombie(tid: u32) -> bool {
 
 /// Finds how many nanoseconds a thread had a processor.
 fn ran(tid: u32) -> Option<u64> {
-    let text = proc(tid, b"/schedstat")?;
+    let mut text = Text::new();
+    if !proc(tid, b"/schedstat", &mut text) {
+        return None;
+    }
     let mut ran = 0u64;
     let mut i = 0usize;
     while text.get(i).is_ascii_digit() {
