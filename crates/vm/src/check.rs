@@ -270,12 +270,12 @@ impl Flow {
     /// Follows the jumps of one function.
     fn land(&mut self, insns: &[Insn], f: Func) -> Result<(), Malformed> {
         let mut last = f.start;
-        for at in f.start..f.end {
+        for (at, i) in (f.start..).zip(insns.get(f.start..f.end).unwrap_or_default()) {
             if self.mark(at) & SECOND != 0 {
                 continue;
             }
             last = at;
-            let Some(distance) = insns.get(at).and_then(|i| jump(*i)) else { continue };
+            let Some(distance) = jump(*i) else { continue };
             let target = at as i64 + 1 + distance;
             let fits = usize::try_from(target).ok().filter(|t| (f.start..f.end).contains(t) && self.mark(*t) & SECOND == 0);
             let to = fits.ok_or(Malformed::Target { insn: at, target })?;
@@ -303,7 +303,35 @@ pub(crate) fn is_goto(i: Insn) -> bool {
     matches!(i.code, c if c == op::JMP | op::JA || c == op::JMP32 | op::JA)
 }
 
+/// What may be taken for granted of an opcode: [`PLAIN`] ones are good with registers below r10 and nothing in the offset field,
+/// [`ANY_OFFSET`] ones whatever is in it.
+const PLAIN: u8 = 1;
+const ANY_OFFSET: u8 = 2;
+static COMMON: [u8; 256] = {
+    let mut common = [0; 256];
+    let mut code = 0;
+    while code < 256 {
+        let c = code as u8;
+        common[code] = match (c & 0x07, c & 0xf0) {
+            (op::ALU | op::ALU64, op::ADD..=op::RSH | op::MOD..=op::ARSH) => PLAIN,
+            (op::LDX | op::ST | op::STX, _) if c & 0xe0 == op::MEM => PLAIN | ANY_OFFSET,
+            (op::JMP | op::JMP32, op::JEQ..=op::JSGE | op::JLT..=op::JSLE) => PLAIN | ANY_OFFSET,
+            _ => 0,
+        };
+        code += 1;
+    }
+    common
+};
+
 fn known(at: usize, i: Insn) -> Result<(), Malformed> {
+    let common = COMMON[usize::from(i.code)];
+    if common != 0 && (i.off == 0 || common & ANY_OFFSET != 0) && i.dst() < op::FP && i.src() < op::FP {
+        return Ok(());
+    }
+    known_after_a_look(at, i)
+}
+
+fn known_after_a_look(at: usize, i: Insn) -> Result<(), Malformed> {
     let (d, s) = (i.dst(), i.src());
     let (x, o, size, mode) = (i.code & op::X != 0, i.code & 0xf0, i.code & op::DW, i.code & 0xe0);
     let alu_off = || match o {

@@ -1,6 +1,8 @@
 //! Facts about a program that make merging instructions sound: which registers are still needed after each slot, and
 //! which lookups are of a known map.
 
+use std::ops::Range;
+
 use skep_isa::{Insn, MapShape, ShapeKind, helper, op};
 
 use crate::check::{FUNC, Flow, Func, SECOND, TARGET, is_goto, jump};
@@ -43,8 +45,9 @@ impl Facts {
     pub fn of(insns: &[Insn], env: &Env<'_>, flow: &Flow) -> Self {
         let (lookups, tails) = find_calls(insns, env, flow);
         let mut facts = Self { live: vec![0; insns.len()], lookups, tails };
+        let (mut does, mut blocks) = (Vec::with_capacity(insns.len()), Vec::with_capacity(insns.len() / 4));
         for f in &flow.funcs {
-            facts.flow_back(insns, flow, *f);
+            facts.flow_back(insns, flow, *f, &mut does, &mut blocks);
         }
         facts
     }
@@ -62,78 +65,96 @@ impl Facts {
         self.tails.binary_search_by_key(&at, |t| t.at).ok().and_then(|n| self.tails.get(n))
     }
 
-    /// Goes backwards through a function. Where a loop's head turns out to need more than its end was told, the loop is gone
-    /// through again at once, so that inner loops are done before outer ones see them.
-    fn flow_back(&mut self, insns: &[Insn], flow: &Flow, f: Func) {
-        let mut steps: Vec<Step> = Vec::with_capacity(f.end - f.start);
-        for at in f.start..f.end {
-            let (i, mark) = (insns.get(at).copied().unwrap_or_default(), flow.mark(at));
-            let mut step = Step { next: Next::Skip, to: 0, again: 0, reads: 0, writes: 0, before: 0 };
-            if mark & SECOND == 0 {
-                (step.reads, step.writes) = self.effect(i, at, flow);
-                step.next = match jump(i) {
-                    Some(distance) => {
-                        let to = (at as i64 + 1 + distance) as usize - f.start;
-                        if let Some(head) = steps.get_mut(to) {
-                            head.again = (at - f.start + 1) as u32;
-                        } else if to == at - f.start {
-                            step.again = to as u32 + 1;
-                        }
-                        step.to = to as u32;
-                        if is_goto(i) { Next::Goto } else { Next::Branch }
-                    }
-                    None if i.code == op::EXIT => Next::Exit,
-                    None => Next::Fall,
-                };
+    /// Sums blocks of straight code up, goes backwards through the blocks, and then once through each block's instructions. Where a
+    /// loop's head turns out to need more than its end was told, the loop is gone through again at once, so that inner loops are done
+    /// before outer ones see them.
+    fn flow_back(&mut self, insns: &[Insn], flow: &Flow, f: Func, does: &mut Vec<Does>, blocks: &mut Vec<Block>) {
+        let (Some(insns), Some(marks)) = (insns.get(f.start..f.end), flow.marks.get(f.start..f.end)) else { return };
+        does.clear();
+        blocks.clear();
+        let mut block = Block::at(0);
+        for ((at, i), mark) in insns.iter().enumerate().zip(marks) {
+            if mark & TARGET != 0 && at != block.start as usize {
+                blocks.push(Block { end: at as u32, ..block });
+                block = Block::at(at);
             }
-            steps.push(step);
+            let done = if mark & SECOND == 0 { self.effect(*i, f.start + at, flow) } else { Does::default() };
+            does.push(done);
+            block.reads |= done.reads & !block.writes;
+            block.writes |= done.writes;
+            if SHAPES[usize::from(i.code)] & ENDS == 0 || mark & SECOND != 0 {
+                continue;
+            }
+            (block.next, block.to) = match jump(*i) {
+                Some(distance) => (if is_goto(*i) { Next::Goto } else { Next::Branch }, (at as i64 + 1 + distance) as u32),
+                None if i.code == op::EXIT => (Next::Exit, 0),
+                None => continue,
+            };
+            blocks.push(Block { end: at as u32 + 1, ..block });
+            block = Block::at(at + 1);
         }
-        let mut budget = steps.len() * MOST_ROUNDS;
-        let mut after: Regs = 0;
-        let mut at = steps.len();
-        while at > 0 {
-            at -= 1;
-            let before = |at: u32| steps.get(at as usize).map_or(0, |s| s.before);
-            let Some(&step) = steps.get(at) else { return };
-            match step.next {
-                Next::Skip => continue,
-                Next::Fall => {}
-                Next::Branch => after |= before(step.to),
-                Next::Goto => after = before(step.to),
-                Next::Exit => after = 0,
-            }
-            if let Some(l) = self.live.get_mut(f.start + at) {
-                *l = after;
-            }
-            after = after & !step.writes | step.reads;
-            let grown = after != step.before;
-            if let Some(s) = steps.get_mut(at) {
-                s.before = after;
-            }
-            budget = budget.saturating_sub(1);
-            if budget == 0 {
-                // Loops within loops within loops, written to make this slow: everything is needed everywhere.
-                if let Some(live) = self.live.get_mut(f.start..f.end) {
-                    live.fill(Regs::MAX);
+        let find = |blocks: &[Block], slot: u32| blocks.binary_search_by_key(&slot, |b| b.start).unwrap_or(0);
+        for n in 0..blocks.len() {
+            if let Some(Block { next: Next::Goto | Next::Branch, to, .. }) = blocks.get(n).copied() {
+                let to = find(blocks, to);
+                if let Some(b) = blocks.get_mut(n) {
+                    b.to = to as u32;
                 }
-                return;
+                if let Some(head) = blocks.get_mut(to) {
+                    head.again = n as u32 + 1;
+                }
             }
-            if step.again != 0 && grown {
-                at = step.again as usize;
-                after = steps.get(at).map_or(0, |s| s.before);
+        }
+        let whole = self.settle(blocks, insns.len());
+        let Some(live) = self.live.get_mut(f.start..f.end) else { return };
+        if !whole {
+            // Loops within loops within loops, written to make this slow: everything is needed everywhere.
+            return live.fill(Regs::MAX);
+        }
+        for (n, b) in blocks.iter().enumerate() {
+            let mut after = b.after(blocks, n);
+            let range = b.start as usize..b.end as usize;
+            let (Some(live), Some(does)) = (live.get_mut(range.clone()), does.get(range)) else { return };
+            for (live, done) in live.iter_mut().zip(does).rev() {
+                *live = after;
+                after = after & !done.writes | done.reads;
             }
         }
     }
 
-    /// Returns what an instruction reads, and what holds nothing of use after it.
-    fn effect(&self, i: Insn, at: usize, flow: &Flow) -> (Regs, Regs) {
-        let (d, s): (Regs, Regs) = (1 << i.dst(), 1 << i.src());
-        let shape = SHAPES[usize::from(i.code)];
-        if shape & OTHER == 0 {
-            let of = |bit: u8, r: Regs| if shape & bit != 0 { r } else { 0 };
-            return (of(READS_DST, d) | of(READS_SRC, s), of(WRITES_DST, d));
+    /// Finds what is needed before each block; `false` when that takes too long for a function of this many slots.
+    fn settle(&self, blocks: &mut [Block], slots: usize) -> bool {
+        let mut budget = slots * MOST_ROUNDS;
+        let mut at = blocks.len();
+        while at > 0 {
+            at -= 1;
+            let Some(&block) = blocks.get(at) else { return false };
+            let before = block.after(blocks, at) & !block.writes | block.reads;
+            let grown = before != block.before;
+            if let Some(b) = blocks.get_mut(at) {
+                b.before = before;
+            }
+            budget = budget.saturating_sub(1);
+            if budget == 0 {
+                return false;
+            }
+            // The head of a loop is the first of its blocks, and `again` counts from one.
+            if block.again as usize > at && grown {
+                at = block.again as usize;
+            }
         }
-        match i.code {
+        true
+    }
+
+    /// Returns what an instruction reads, and what holds nothing of use after it.
+    fn effect(&self, i: Insn, at: usize, flow: &Flow) -> Does {
+        let (d, s): (Regs, Regs) = (1 << i.dst(), 1 << i.src());
+        let shape = Regs::from(SHAPES[usize::from(i.code)]);
+        if shape & Regs::from(OTHER) == 0 {
+            let reads = (shape & 1) << i.dst() | (shape >> 1 & 1) << i.src();
+            return Does { reads, writes: (shape >> 2 & 1) << i.dst() };
+        }
+        let (reads, writes) = match i.code {
             op::EXIT => (1, 0),
             op::CALL if i.src() == op::PSEUDO_CALL => (ARGS, ARGS | 1),
             op::CALL => (self.arguments(i.imm as u32, at, flow), ARGS | 1),
@@ -143,7 +164,8 @@ impl Facts {
                 op::ATOMIC_STORE_REL => (d | s, 0),
                 n => (d | s, if n & op::ATOMIC_FETCH != 0 { s } else { 0 }),
             },
-        }
+        };
+        Does { reads, writes }
     }
 
     fn arguments(&self, id: u32, at: usize, flow: &Flow) -> Regs {
@@ -162,11 +184,13 @@ impl Facts {
     }
 }
 
-/// What an opcode does with the registers it names; [`OTHER`] when that takes a closer look.
+/// What an opcode does with the registers it names, by bits that [`Facts::effect`] shifts; [`OTHER`] when that takes a closer look.
 const READS_DST: u8 = 1;
 const READS_SRC: u8 = 2;
 const WRITES_DST: u8 = 4;
 const OTHER: u8 = 8;
+/// It may go on elsewhere than at the next instruction.
+const ENDS: u8 = 16;
 
 static SHAPES: [u8; 256] = {
     let mut shapes = [0; 256];
@@ -189,34 +213,61 @@ const fn shape(code: u8) -> u8 {
         (op::ST, _) => READS_DST,
         (op::STX, _) if code & 0xe0 == op::ATOMIC => OTHER,
         (op::STX, _) => READS_DST | READS_SRC,
-        _ if code == op::EXIT || code == op::CALL => OTHER,
-        (_, op::JA | op::JCOND) => 0,
-        _ => src | READS_DST,
+        _ if code == op::CALL => OTHER,
+        _ if code == op::EXIT => OTHER | ENDS,
+        (_, op::JA | op::JCOND) => ENDS,
+        _ => src | READS_DST | ENDS,
     }
 }
 
-/// How often a function's instructions may be looked at on average, before liveness gives up.
+/// How often a function's blocks may be looked at, as a multiple of its slots, before liveness gives up.
 const MOST_ROUNDS: usize = 64;
 
-/// One slot on the way backwards.
+/// What an instruction reads, and what holds nothing of use after it.
+#[derive(Clone, Copy, Default)]
+struct Does {
+    reads: Regs,
+    writes: Regs,
+}
+
+/// Straight code: only the first instruction is jumped to, only the last one jumps.
 #[derive(Clone, Copy)]
-struct Step {
+struct Block {
+    /// Its slots, counted from the function's first.
+    start: u32,
+    end: u32,
     next: Next,
-    /// Where it jumps, from the function's first slot.
+    /// Where it jumps: the slot at first, then the number of the block.
     to: u32,
-    /// The slot after the last jump back to here; 0 when there is none.
+    /// The number, from one, of the last block that jumps here; 0 when there is none.
     again: u32,
+    /// What it reads and had not written before, and what it writes.
     reads: Regs,
     writes: Regs,
     /// What is needed before it, as far as is known.
     before: Regs,
 }
 
-/// Where an instruction goes on.
+impl Block {
+    fn at(start: usize) -> Self {
+        Self { start: start as u32, end: 0, next: Next::Fall, to: 0, again: 0, reads: 0, writes: 0, before: 0 }
+    }
+
+    /// Returns what is needed after this block, number `n`, as far as is known.
+    fn after(&self, blocks: &[Self], n: usize) -> Regs {
+        let before = |n: usize| blocks.get(n).map_or(0, |b| b.before);
+        match self.next {
+            Next::Fall => before(n + 1),
+            Next::Branch => before(n + 1) | before(self.to as usize),
+            Next::Goto => before(self.to as usize),
+            Next::Exit => 0,
+        }
+    }
+}
+
+/// Where a block goes on.
 #[derive(Clone, Copy)]
 enum Next {
-    /// It is half of another.
-    Skip,
     Fall,
     Branch,
     Goto,
@@ -238,19 +289,27 @@ fn find_calls(insns: &[Insn], env: &Env<'_>, flow: &Flow) -> (Vec<Lookup>, Vec<T
     if !flow.helpers.iter().any(|(_, h)| matches!(h.how, HelperCall::MapLookup | HelperCall::TailCall)) {
         return (lookups, tails);
     }
-    let unknown = || {
-        let mut v = [Value::Any; 16];
-        v[usize::from(op::FP)] = Value::Frame(0);
-        v
-    };
-    let mut regs = unknown();
-    for (at, &i) in insns.iter().enumerate() {
-        let mark = flow.mark(at);
-        if mark & SECOND != 0 {
+    let is_start = |mark: &u8| mark & (TARGET | FUNC) != 0;
+    let mut end = 0;
+    for (call, i) in insns.iter().enumerate() {
+        let how = if i.is_helper_call() && call >= end { flow.helper(i.imm as u32).map(|h| h.how) } else { None };
+        if !matches!(how, Some(HelperCall::MapLookup | HelperCall::TailCall)) {
             continue;
         }
-        if mark & (TARGET | FUNC) != 0 {
-            regs = unknown();
+        let start = flow.marks.iter().take(call + 1).rposition(is_start).unwrap_or(0);
+        end = flow.marks.iter().skip(call + 1).position(is_start).map_or(insns.len(), |n| call + 1 + n);
+        in_block(insns, env, flow, start..end, &mut lookups, &mut tails);
+    }
+    (lookups, tails)
+}
+
+/// Finds those of one run of instructions that nothing jumps into.
+fn in_block(insns: &[Insn], env: &Env<'_>, flow: &Flow, range: Range<usize>, lookups: &mut Vec<Lookup>, tails: &mut Vec<Tail>) {
+    let mut regs = [Value::Any; 16];
+    regs[usize::from(op::FP)] = Value::Frame(0);
+    for (at, &i) in range.clone().zip(insns.get(range).unwrap_or_default()) {
+        if flow.mark(at) & SECOND != 0 {
+            continue;
         }
         let (d, s) = (usize::from(i.dst()), usize::from(i.src()));
         match i.class() {
@@ -296,7 +355,6 @@ fn find_calls(insns: &[Insn], env: &Env<'_>, flow: &Flow) -> (Vec<Lookup>, Vec<T
             _ => {}
         }
     }
-    (lookups, tails)
 }
 
 /// Tells whether generated code can find values in a map of this shape.

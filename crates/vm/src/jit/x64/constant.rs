@@ -33,12 +33,15 @@ impl Gen<'_> {
     /// Chooses the constants that are used most inside loops, and registers for them.
     pub(super) fn choose_constants(&self, f: Func) -> Vec<Constant> {
         let mut found: Vec<(u64, u32)> = Vec::new();
-        let Some(ends) = self.loop_ends(f) else { return Vec::new() };
-        let mut end = f.start;
-        for (at, loop_end) in (f.start..f.end).zip(&ends) {
-            end = end.max(*loop_end);
-            // Only a wide immediate is followed by its second half.
-            if at >= end || self.flow.mark(at + 1) & SECOND == 0 {
+        let Some(loops) = self.loops(f) else { return Vec::new() };
+        let marks = self.flow.marks.get(f.start..f.end).unwrap_or_default();
+        let (mut end, mut loops) = (f.start, loops.iter().peekable());
+        // Only a wide immediate is followed by its second half.
+        for at in (f.start..).zip(marks.iter().skip(1)).filter(|(_, second)| *second & SECOND != 0).map(|(at, _)| at) {
+            while let Some((_, loop_end)) = loops.next_if(|(head, _)| *head <= at) {
+                end = end.max(*loop_end);
+            }
+            if at >= end {
                 continue;
             }
             let i = self.insn(at);
@@ -61,23 +64,21 @@ impl Gen<'_> {
         found.iter().zip(free).take(MOST).map(|((value, _), reg)| Constant { value: *value, reg }).collect()
     }
 
-    /// Returns for each slot the slot after the last jump back to it; `None` when the function has no loop or no wide immediate.
-    fn loop_ends(&self, f: Func) -> Option<Vec<usize>> {
-        let marked = |bit: u8| self.flow.marks.get(f.start..f.end).is_some_and(|m| m.iter().any(|m| m & bit != 0));
-        if !marked(LOOP) || !marked(SECOND) {
+    /// Returns where jumps lead back to and the slots after them, in order; `None` when the function has no loop or no wide immediate.
+    fn loops(&self, f: Func) -> Option<Vec<(usize, usize)>> {
+        let marks = self.flow.marks.get(f.start..f.end)?;
+        let all = marks.iter().fold(0, |all, m| all | m);
+        if all & LOOP == 0 || all & SECOND == 0 {
             return None;
         }
-        let mut ends = vec![0; f.end - f.start];
-        for at in f.start..f.end {
-            if self.flow.mark(at) & SECOND != 0 {
-                continue;
-            }
-            let to = jump(self.insn(at)).map(|d| at as i64 + 1 + d).and_then(|to| usize::try_from(to).ok()).filter(|to| *to <= at);
-            if let Some(end) = to.and_then(|to| ends.get_mut(to.wrapping_sub(f.start))) {
-                *end = at + 1;
+        let mut loops = Vec::new();
+        for (at, i) in (f.start..).zip(self.insns.get(f.start..f.end)?) {
+            if let Some(distance) = jump(*i).filter(|d| *d < 0) {
+                loops.push(((at as i64 + 1 + distance) as usize, at + 1));
             }
         }
-        Some(ends)
+        loops.sort_unstable();
+        Some(loops)
     }
 
     /// Returns the machine registers that a function has no use for: first those that need not be saved, when it calls nobody.

@@ -91,6 +91,53 @@ impl Size {
 const LOCK: u8 = 0xf0;
 const HALF: u8 = 0x66;
 
+/// The bytes of one instruction, at most fifteen.
+#[derive(Default)]
+struct Bytes {
+    of: [u8; 16],
+    len: usize,
+}
+
+impl Bytes {
+    fn put(&mut self, b: u8) {
+        self.of[self.len & 15] = b;
+        self.len += 1;
+    }
+
+    fn operands(&mut self, reg: u8, rm: Rm) {
+        let r = (reg & 7) << 3;
+        let m = match rm {
+            Rm::Reg(b) => return self.put(0xc0 | r | b & 7),
+            Rm::Mem(m) => m,
+        };
+        // rbp and r13 as base always have a displacement, rsp and r12 always a SIB byte.
+        let mode = if m.disp == 0 && m.base & 7 != 5 {
+            0
+        } else if i8::try_from(m.disp).is_ok() {
+            0x40
+        } else {
+            0x80
+        };
+        match m.index {
+            Some((i, scale)) => {
+                self.put(mode | r | 4);
+                self.put(scale << 6 | (i & 7) << 3 | m.base & 7);
+            }
+            None => {
+                self.put(mode | r | m.base & 7);
+                if m.base & 7 == 4 {
+                    self.put(0x24);
+                }
+            }
+        }
+        match mode {
+            0 => {}
+            0x40 => self.put(m.disp as u8),
+            _ => m.disp.to_le_bytes().into_iter().for_each(|b| self.put(b)),
+        }
+    }
+}
+
 /// Bytes being written.
 #[derive(Default)]
 pub(super) struct Enc {
@@ -113,8 +160,9 @@ impl Enc {
     /// Writes prefix, REX, opcode (one to three bytes, the first the most significant), and the operands.
     /// `byte`: `reg` or `rm` is a byte register, so 4 to 7 need a REX to mean spl to dil.
     fn op(&mut self, prefix: u8, w: bool, byte: bool, opcode: u32, reg: u8, rm: Rm) {
+        let mut bytes = Bytes::default();
         if prefix != 0 {
-            self.u8(prefix);
+            bytes.put(prefix);
         }
         let (base, index) = match rm {
             Rm::Reg(r) => (r, 0),
@@ -123,49 +171,30 @@ impl Enc {
         let rex = 0x40 | u8::from(w) << 3 | (reg >> 3) << 2 | (index >> 3) << 1 | base >> 3;
         let odd = byte && (reg >= 4 || matches!(rm, Rm::Reg(4..)));
         if rex != 0x40 || odd {
-            self.u8(rex);
+            bytes.put(rex);
         }
         if opcode > 0xffff {
-            self.u8((opcode >> 16) as u8);
+            bytes.put((opcode >> 16) as u8);
         }
         if opcode > 0xff {
-            self.u8((opcode >> 8) as u8);
+            bytes.put((opcode >> 8) as u8);
         }
-        self.u8(opcode as u8);
-        self.operands(reg, rm);
+        bytes.put(opcode as u8);
+        bytes.operands(reg, rm);
+        self.take(&bytes);
+    }
+
+    /// Adds bytes: as many as there may be, then without those that there are not, which is less work than a copy of any length.
+    fn take(&mut self, bytes: &Bytes) {
+        let len = self.code.len() + bytes.len;
+        self.code.extend_from_slice(&bytes.of);
+        self.code.truncate(len);
     }
 
     fn operands(&mut self, reg: u8, rm: Rm) {
-        let r = (reg & 7) << 3;
-        let m = match rm {
-            Rm::Reg(b) => return self.u8(0xc0 | r | b & 7),
-            Rm::Mem(m) => m,
-        };
-        // rbp and r13 as base always have a displacement, rsp and r12 always a SIB byte.
-        let mode = if m.disp == 0 && m.base & 7 != 5 {
-            0
-        } else if i8::try_from(m.disp).is_ok() {
-            0x40
-        } else {
-            0x80
-        };
-        match m.index {
-            Some((i, scale)) => {
-                self.u8(mode | r | 4);
-                self.u8(scale << 6 | (i & 7) << 3 | m.base & 7);
-            }
-            None => {
-                self.u8(mode | r | m.base & 7);
-                if m.base & 7 == 4 {
-                    self.u8(0x24);
-                }
-            }
-        }
-        match mode {
-            0 => {}
-            0x40 => self.u8(m.disp as u8),
-            _ => self.u32(m.disp as u32),
-        }
+        let mut bytes = Bytes::default();
+        bytes.operands(reg, rm);
+        self.take(&bytes);
     }
 
     /// `mov dst, src`.

@@ -8,6 +8,7 @@ use super::{Gen, machine};
 use crate::MAY_GOTO_ROUNDS;
 use crate::check::{Func, SECOND};
 use crate::env::HelperCall;
+use crate::jit::live::Regs;
 
 /// Machine registers that the C convention wants back as they were, rbp aside.
 const PRESERVED: [u8; 5] = [reg::RBX, reg::R12, reg::R13, reg::R14, reg::R15];
@@ -107,13 +108,19 @@ impl Gen<'_> {
     fn plan(&self, f: Func, leaves: bool) -> Frame {
         let (mut saved, mut deepest, mut fp, mut calls, mut may_goto) = (0u16, 0i32, false, false, false);
         let mut tails = false;
-        for at in f.start..f.end {
-            if self.flow.mark(at) & SECOND != 0 {
+        let (insns, marks) = (self.insns.get(f.start..f.end), self.flow.marks.get(f.start..f.end));
+        let mut written_to: Regs = 0;
+        for ((at, &i), mark) in (f.start..).zip(insns.unwrap_or_default()).zip(marks.unwrap_or_default()) {
+            if mark & SECOND != 0 {
                 continue;
             }
-            let i = self.insn(at);
+            let kind = KINDS[usize::from(i.code)];
+            if kind != LOOK && i.dst() != op::FP && i.src() != op::FP {
+                written_to |= Regs::from(kind) << i.dst();
+                continue;
+            }
             if let Some(d) = written(i) {
-                saved |= 1 << machine(d);
+                written_to |= 1 << d;
             }
             may_goto |= i.code == op::JMP | op::JCOND;
             calls |= i.code == op::CALL && self.is_real_call(at, i);
@@ -138,6 +145,7 @@ impl Gen<'_> {
                 deepest = deepest.min(-op::STACK_SIZE);
             }
         }
+        saved |= (0..op::FP).filter(|r| written_to & 1 << r != 0).fold(0, |s, r| s | 1 << machine(r));
         saved = self.constants.iter().fold(saved, |s, c| s | 1 << c.reg) & PRESERVED.iter().fold(0, |s, r| s | 1 << r);
         let framed = fp || calls || may_goto;
         let mut size = (-deepest + 7) & !7;
@@ -161,6 +169,24 @@ impl Gen<'_> {
         !inlined && self.facts.lookup(at).is_none()
     }
 }
+
+/// Whether an instruction that does not name r10 writes its destination: 1 or 0, or [`LOOK`].
+const LOOK: u8 = 2;
+static KINDS: [u8; 256] = {
+    let mut kinds = [0; 256];
+    let mut code = 0;
+    while code < 256 {
+        let c = code as u8;
+        kinds[code] = match (c & 0x07, c & 0xf0) {
+            (op::ALU | op::ALU64 | op::LD | op::LDX, _) => 1,
+            (op::STX, _) if c & 0xe0 == op::ATOMIC => LOOK,
+            (op::JMP, _) if c == op::CALL || c == op::JMP | op::JCOND => LOOK,
+            _ => 0,
+        };
+        code += 1;
+    }
+    kinds
+};
 
 /// Returns the register an instruction writes, r0 of calls left out.
 fn written(i: Insn) -> Option<u8> {

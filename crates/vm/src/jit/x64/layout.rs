@@ -68,7 +68,7 @@ pub(super) struct Done {
 
 impl Draft {
     pub fn new(slots: usize) -> Self {
-        let mut draft = Self { insns: vec![Place::default(); slots], ..Self::default() };
+        let mut draft = Self { insns: Vec::with_capacity(slots), ..Self::default() };
         // About what programs take.
         draft.enc.code.reserve(slots * 4);
         draft.items.reserve(slots / 4);
@@ -79,12 +79,10 @@ impl Draft {
         Place::new(self.enc.len(), self.items.len())
     }
 
-    /// Says that instruction slot `at` starts here.
-    pub fn insn(&mut self, at: usize) {
+    /// Says that the next instruction slot starts here.
+    pub fn insn(&mut self) {
         let here = self.here();
-        if let Some(p) = self.insns.get_mut(at) {
-            *p = here;
-        }
+        self.insns.push(here);
     }
 
     /// Says that the next function starts here.

@@ -150,13 +150,13 @@ impl Gen<'_> {
                     self.out.align(LOOP_ALIGN);
                 }
             }
-            self.out.insn(at);
+            self.out.insn();
             let took = match self.merged(at) {
                 Some(n) => n,
                 None => self.one(at)?,
             };
-            for n in at + 1..at + took {
-                self.out.insn(n);
+            for _ in 1..took {
+                self.out.insn();
             }
             for n in at..at + took {
                 self.note(n);

@@ -23,18 +23,49 @@ impl Gen<'_> {
     /// Generates the instructions from `at` on as one, and returns how many slots they take.
     pub(super) fn merged(&mut self, at: usize) -> Option<usize> {
         let first = self.insn(at);
+        let t = first.dst();
         match first.class() {
-            op::ALU | op::ALU64 if is_copy(first) => self.rotate(at).or_else(|| self.extend(at)).or_else(|| self.address(at)),
-            op::ALU64 if first.code == LSH64_IMM => self.extend(at).or_else(|| self.address(at)),
-            op::ALU64 if matches!(first.code, ADD64 | ADD64_IMM) => self.address(at),
             op::LD => self.address(at),
+            op::JMP | op::JMP32 if first.off == 1 => self.inverted(at),
+            // What follows most instructions has nothing to do with what they made.
+            op::ALU | op::ALU64 => {
+                let copies = is_copy(first);
+                if !copies && !matches!(first.code, LSH64_IMM | ADD64 | ADD64_IMM) {
+                    return None;
+                }
+                let next = self.next(at)?;
+                if next.dst() != t && !(next.src() == t && next.class() == op::LDX) {
+                    return None;
+                }
+                let rotated = if copies { self.rotate(at) } else { None };
+                let extended = rotated.or_else(|| if copies || first.code == LSH64_IMM { self.extend(at) } else { None });
+                extended.or_else(|| self.address(at))
+            }
             op::LDX if first.code & 0xe0 == op::MEM => {
                 let gathered = if matches!(first.code & op::DW, op::B | op::H) { self.gather(at) } else { None };
-                gathered.or_else(|| self.change_memory(at)).or_else(|| self.load_operand(at)).or_else(|| self.load_compare(at)).or_else(|| self.load_swapped(at))
+                if gathered.is_some() {
+                    return gathered;
+                }
+                let next = self.next(at)?;
+                if next.dst() != t && next.src() != t {
+                    return None;
+                }
+                match next.class() {
+                    op::JMP | op::JMP32 => self.load_compare(at),
+                    op::ALU | op::ALU64 => {
+                        self.change_memory(at).or_else(|| self.load_operand(at)).or_else(|| self.load_swapped(at))
+                    }
+                    _ => None,
+                }
             }
-            op::JMP | op::JMP32 => self.inverted(at),
             _ => None,
         }
+    }
+
+    /// Returns the instruction after slot `at`, when nothing jumps there.
+    fn next(&self, at: usize) -> Option<Insn> {
+        let mark = self.flow.marks.get(at + 1)?;
+        if mark & (TARGET | FUNC | SECOND) != 0 { None } else { self.insns.get(at + 1).copied() }
     }
 
     /// `if a op b goto +1; goto far`: how clang writes most loops. It is one jump on the opposite condition.
