@@ -29,6 +29,21 @@ fn verdicts_are_one_line_each_and_the_status_tells_of_rejections() {
 }
 
 #[test]
+fn the_log_has_every_step_also_of_what_is_accepted() {
+    let skep = Skep::new();
+    let good = object("count.bpf.o");
+    let ended = skep.run(["prog", "verify", "--log", &good]);
+    let out = text(&ended.stdout);
+    assert!(out.starts_with("func#0 @0\nLive regs before insn:\n      0: .......... (b4) w1 = 0\n"), "{out}");
+    assert!(out.contains("\n0: R1=ctx() R10=fp0\n; ") && out.contains("\n0: (b4) w1 = 0                        ; R1=0\n"), "{out}");
+    assert!(out.ends_with(&format!(" mark_read 0\naccept  {good}: count (fentry.multi, 13 insns)\n")), "{out}");
+    // As JSON it is the same text.
+    let all = json(&skep.run(["prog", "verify", "--log", "--json", &good]).stdout);
+    let log = all[0]["log"].as_str().expect("a log");
+    assert_eq!((format!("{log}accept  {good}: count (fentry.multi, 13 insns)\n"), &all[0]["log_cut"]), (out, &json!(0)));
+}
+
+#[test]
 fn every_object_of_ours_is_accepted() {
     let skep = Skep::new();
     let ended = skep.run(["prog", "verify", &object("trace.bpf.o"), &object("count.bpf.o"), &object("args.bpf.o"), &data("typed.bpf.o")]);

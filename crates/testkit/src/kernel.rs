@@ -110,6 +110,11 @@ pub struct Program {
     fd: OwnedFd,
 }
 
+/// What the kernel wrote into a buffer of zeroes.
+fn written(text: &[u8]) -> String {
+    String::from_utf8_lossy(text.split(|b| *b == 0).next().unwrap_or_default()).into_owned()
+}
+
 #[repr(C, align(8))]
 #[derive(Default)]
 struct LoadAttr {
@@ -189,26 +194,41 @@ impl Program {
     /// # Errors
     /// The kernel refuses it.
     pub fn load(load: &Load<'_>) -> std::result::Result<Self, Refused> {
-        match Self::load_logging(load, false) {
-            Err(_) if load.log => Self::load_logging(load, true),
-            done => done,
+        let refused = |(error, log)| Refused { error, log };
+        match Self::load_logging(load, 0, &mut []) {
+            Err(_) if load.log => {
+                let mut text = vec![0; 1 << 20];
+                Self::load_logging(load, 1, &mut text).map_err(|e| refused((e, written(&text))))
+            }
+            done => done.map_err(|e| refused((e, String::new()))),
         }
     }
 
-    fn load_logging(load: &Load<'_>, log: bool) -> std::result::Result<Self, Refused> {
+    /// Returns every step of the kernel's verifier (log level 2), whatever its verdict, and whether the program was taken.
+    ///
+    /// # Errors
+    /// The log did not fit in 4 MiB, or the program never got as far as the verifier.
+    pub fn log_of(load: &Load<'_>) -> Result<(bool, String)> {
+        let mut text = vec![0; 4 << 20];
+        let done = Self::load_logging(load, 2, &mut text);
+        match (done, written(&text)) {
+            (Err(e), log) if log.is_empty() || e.raw_os_error() == Some(28) => Err(e),
+            (done, log) => Ok((done.is_ok(), log)),
+        }
+    }
+
+    fn load_logging(load: &Load<'_>, level: u32, text: &mut [u8]) -> Result<Self> {
         let license = if load.gpl { c"GPL" } else { c"Proprietary" };
-        let mut text = vec![0u8; if log { 1 << 20 } else { 0 }];
-        let btf = if load.functions.is_empty() { Ok(None) } else { function_types(load.functions.len()).map(Some) };
-        let btf = btf.map_err(|error| Refused { error, log: "BTF_LOAD".to_owned() })?;
+        let btf = if load.functions.is_empty() { None } else { Some(function_types(load.functions.len())?) };
         let info: Vec<[u32; 2]> = (0u32..).zip(load.functions).map(|(n, at)| [*at, 3 + n]).collect();
         let mut attr = LoadAttr {
             prog_type: load.prog_type,
             insn_cnt: (load.insns.len() / 8) as u32,
             insns: load.insns.as_ptr() as u64,
             license: license.as_ptr() as u64,
-            log_level: u32::from(log),
+            log_level: level,
             log_size: text.len() as u32,
-            log_buf: if log { text.as_mut_ptr() as u64 } else { 0 },
+            log_buf: if text.is_empty() { 0 } else { text.as_mut_ptr() as u64 },
             prog_flags: load.flags,
             expected_attach_type: load.attach_type,
             ..LoadAttr::default()
@@ -220,10 +240,7 @@ impl Program {
             attr.func_info_cnt = info.len() as u32;
         }
         // SAFETY: the instructions, licence, log and function records outlive the call.
-        unsafe { bpf_fd(5, &mut attr) }.map(|fd| Self { fd }).map_err(|error| {
-            let text = text.split(|b| *b == 0).next().unwrap_or_default();
-            Refused { error, log: String::from_utf8_lossy(text).into_owned() }
-        })
+        unsafe { bpf_fd(5, &mut attr) }.map(|fd| Self { fd })
     }
 
     /// Returns the descriptor's number: what goes into a program array.

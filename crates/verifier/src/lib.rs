@@ -27,9 +27,11 @@ pub mod range;
 pub mod reg;
 mod reject;
 pub mod scalar;
+mod show;
 pub mod stack;
 pub mod state;
 pub mod tnum;
+mod trace;
 
 pub use reject::{Reason, Rejection, Step};
 
@@ -190,19 +192,61 @@ pub type Observer<'a> = dyn FnMut(usize, &state::State) + 'a;
 /// Proves a program safe or says why it is refused. Never panics, and ends after at most [`Options::limit`] instructions.
 #[allow(clippy::result_large_err, reason = "made once a program, and rejections are read, not passed through layers")]
 pub fn verify(prog: &Linked, opts: &Options) -> Result<Verified, Rejection> {
-    verify_observed(prog, opts, &mut |_, _| {})
+    judge(prog, opts, &mut trace::Nobody)
 }
 
 /// As [`verify`], and shows every step to `observer`.
 #[allow(clippy::result_large_err, reason = "as for `verify`")]
 pub fn verify_observed(prog: &Linked, opts: &Options, observer: &mut Observer<'_>) -> Result<Verified, Rejection> {
+    judge(prog, opts, &mut trace::Observed(observer))
+}
+
+/// As [`verify`], and writes every step to `out` in the layout of the kernel's log at level 2, to the statistics line. When `out` fails,
+/// the log ends there; the verdict is the same.
+///
+/// ```
+/// use skep_isa::{Insn, ProgramType};
+/// use skep_object::Linked;
+///
+/// let prog = Linked::from_insns("nothing", ProgramType::Kprobe, vec![Insn::mov64_imm(0, 7), Insn::exit()]);
+/// let mut log = String::new();
+/// skep_verifier::verify_logged(&prog, &skep_verifier::Options::default(), &mut log)?;
+/// assert!(log.contains("\n0: R1=ctx() R10=fp0\n0: (b7) r0 = 7                        ; R0=7\n1: (95) exit\nprocessed 2 insns "));
+/// # Ok::<(), skep_verifier::Rejection>(())
+/// ```
+#[allow(clippy::result_large_err, reason = "as for `verify`")]
+pub fn verify_logged(prog: &Linked, opts: &Options, out: &mut dyn std::fmt::Write) -> Result<Verified, Rejection> {
+    let names = show::Names { prog, target: opts.target.as_deref() };
+    let Ok(cfg) = cfg::Cfg::new(prog) else {
+        let verdict = verify(prog, opts);
+        if let Err(r) = &verdict {
+            // A program without a shape has no steps.
+            let mut text = String::new();
+            log::write_reason(&mut text, &r.reason, &r.info, opts.limit);
+            out.write_str(&text).ok();
+        }
+        return verdict;
+    };
+    let mut trace = trace::Trace::new(out, names, &cfg);
+    let verdict = judge(prog, opts, &mut trace);
+    let mut text = String::new();
+    match &verdict {
+        Ok(proof) => log::write_summary(&mut text, proof.info(), opts.limit),
+        Err(r) => log::write_reason(&mut text, &r.reason, &r.info, opts.limit),
+    }
+    trace.finish(format_args!("{text}"));
+    verdict
+}
+
+#[allow(clippy::result_large_err, reason = "as for `verify`")]
+fn judge(prog: &Linked, opts: &Options, watch: &mut dyn trace::Watch) -> Result<Verified, Rejection> {
     let fault = |(insn, reason): cfg::Fault| {
         let at = u32::try_from(insn).unwrap_or(0);
         rejection(prog, opts, insn, reason, log::steps(prog, &[at]), &Info::default())
     };
     let cfg = cfg::Cfg::new(prog).map_err(fault)?;
     let mut walk = check::Walk::new(prog, opts, cfg);
-    match walk.run(observer) {
+    match walk.run(watch) {
         Ok(()) => {
             let info = walk.into_info();
             let mut text = String::new();
@@ -214,7 +258,8 @@ pub fn verify_observed(prog: &Linked, opts: &Options, observer: &mut Observer<'_
         Err(reason) => {
             let mut steps = log::steps(prog, walk.trail());
             if let Ok(cfg) = cfg::Cfg::new(prog) {
-                log::add_registers(&mut steps, &walk, check::Walk::new(prog, opts, cfg));
+                let names = show::Names { prog, target: opts.target.as_deref() };
+                log::add_registers(&mut steps, names, &walk, check::Walk::new(prog, opts, cfg));
             }
             let insn = walk.insn();
             Err(rejection(prog, opts, insn, reason, steps, walk.info()))
@@ -226,12 +271,7 @@ fn rejection(prog: &Linked, opts: &Options, insn: usize, reason: Reason, steps: 
     let mut text = String::new();
     if opts.log_level > 0 {
         log::write_steps(&mut text, prog, &steps);
-        text.push_str(&reason.to_string());
-        text.push('\n');
-        if matches!(reason, Reason::Unreleased { .. }) {
-            text.push_str("BPF_EXIT instruction in main prog would lead to reference leak\n");
-        }
-        log::write_summary(&mut text, info, opts.limit);
+        log::write_reason(&mut text, &reason, info, opts.limit);
     }
     Rejection {
         program: prog.name.clone(),
@@ -241,6 +281,6 @@ fn rejection(prog: &Linked, opts: &Options, insn: usize, reason: Reason, steps: 
         reason,
         steps,
         log: text,
-        processed: info.processed,
+        info: info.clone(),
     }
 }

@@ -1,9 +1,10 @@
-//! The log: the walked path with its states, laid out like the kernel's.
+//! The short log: the path to a fault with its states, laid out like the kernel's; the whole one is in [`trace`](crate::trace).
 
 use crate::Info;
 use crate::check::Walk;
 use crate::reg::Kind;
-use crate::reject::Step;
+use crate::reject::{Reason, Step};
+use crate::show::{Names, Shown};
 use skep_isa::{Insn, op};
 use skep_object::Linked;
 use std::fmt::Write as _;
@@ -29,7 +30,7 @@ pub(crate) fn steps(prog: &Linked, trail: &[u32]) -> Vec<Step> {
 }
 
 /// Adds to the steps what the registers they read held, by walking the path once more.
-pub(crate) fn add_registers(steps: &mut [Step], walked: &Walk<'_>, mut again: Walk<'_>) {
+pub(crate) fn add_registers(steps: &mut [Step], names: Names<'_>, walked: &Walk<'_>, mut again: Walk<'_>) {
     let skipped = walked.trail().len().saturating_sub(steps.len());
     let mut n = 0;
     again.retrace(walked, &mut |insn, state| {
@@ -43,7 +44,7 @@ pub(crate) fn add_registers(steps: &mut [Step], walked: &Walk<'_>, mut again: Wa
                 .iter()
                 .zip(0u8..)
                 .filter(|(v, r)| read & (1 << r) != 0 && *r != op::FP && v.kind != Kind::Uninit)
-                .map(|(v, r)| (r, v.to_string()))
+                .map(|(reg, r)| (r, Shown { reg, frame: state.depth(), names }.to_string()))
                 .collect();
         }
         n += 1;
@@ -64,6 +65,15 @@ pub(crate) fn write_steps(out: &mut String, prog: &Linked, steps: &[Step]) {
         }
         out.push('\n');
     }
+}
+
+/// Writes why a program was refused, and the line that ends every log.
+pub(crate) fn write_reason(out: &mut String, reason: &Reason, info: &Info, limit: u32) {
+    let _ = writeln!(out, "{reason}");
+    if matches!(reason, Reason::Unreleased { .. }) {
+        out.push_str("BPF_EXIT instruction in main prog would lead to reference leak\n");
+    }
+    write_summary(out, info, limit);
 }
 
 /// Writes the line that ends every log.

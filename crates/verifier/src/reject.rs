@@ -377,7 +377,7 @@ pub struct Rejection {
     pub hint: Option<String>,
     pub(crate) steps: Vec<Step>,
     pub(crate) log: String,
-    pub(crate) processed: u32,
+    pub(crate) info: crate::Info,
 }
 
 impl Rejection {
@@ -396,7 +396,7 @@ impl Rejection {
     /// Returns how many instructions were looked at before the program was refused.
     #[must_use]
     pub fn processed(&self) -> u32 {
-        self.processed
+        self.info.processed
     }
 }
 

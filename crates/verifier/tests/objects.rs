@@ -62,7 +62,7 @@ fn a_log_shows_path_registers_and_source() {
     let Err(r) = verify(p, &Options::default()) else { panic!("accepted") };
     let want = "\
 ; struct node *n = (void *)ctx->di; @ refused.bpf.c:56
-0: r1 = *(u64 *)(r1 +112)  ; R1=ctx(off=0)
+0: r1 = *(u64 *)(r1 +112)  ; R1=ctx()
 ; return n->next->value; @ refused.bpf.c:58
 1: r1 = *(u64 *)(r1 +0)  ; R1=scalar()
 R1 invalid mem access 'scalar'

@@ -1,12 +1,13 @@
 //! `skep prog verify`: what the verifier says of the programs in object files.
 
-use std::io::Write;
+use std::collections::VecDeque;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 use skep::isa::{Insn, text};
 use skep::object::{LinkOptions, Object};
-use skep::verifier::{Options, Rejection, verify};
+use skep::verifier::{Options, Rejection, verify, verify_logged};
 
 use crate::args::ObjectArgs;
 use crate::failure::{FAILED, Result};
@@ -23,7 +24,6 @@ struct Verdict {
     /// Why it was refused.
     error: Option<String>,
     hint: Option<String>,
-    log: String,
     /// The way to the fault.
     path: Vec<String>,
 }
@@ -31,30 +31,87 @@ struct Verdict {
 /// What the user asked for.
 #[derive(Clone, Copy)]
 pub struct Asked {
-    /// Print the log.
+    /// Print every step of the verifier, as the kernel's log at level 2 does.
     pub log: bool,
     /// Refuse what Linux refuses users without privileges.
     pub strict: bool,
 }
 
+/// Most bytes of a log in a JSON document: its end, as the kernel keeps it when its buffer is too small.
+const LOG_KEPT: usize = 16 << 20;
+
 /// Prints a verdict for each program.
 pub fn run(paths: &[PathBuf], reading: &ObjectArgs, asked: Asked, as_json: bool, printer: Printer) -> Result<u8> {
-    let mut verdicts = Vec::new();
     let objects = Objects::read(paths, reading)?;
-    for (path, object) in paths.iter().zip(&objects.all) {
-        for index in 0..object.programs.len() {
-            verdicts.push(verdict(path, object, &objects.link_options(), index, asked));
-        }
-    }
+    let how = objects.link_options();
+    let all =
+        paths.iter().zip(&objects.all).flat_map(|(path, object)| (0..object.programs.len()).map(move |i| (path.as_path(), object, i)));
+    let mut rejected = false;
     if as_json {
-        printer.json(Output::Stdout, &verdicts.iter().map(|v| v.json(asked.log)).collect::<Json>())?;
+        let mut verdicts = Vec::new();
+        for (path, object, index) in all {
+            let mut log = Tail::default();
+            let verdict = verdict(path, object, &how, index, asked, asked.log.then_some(&mut log));
+            rejected |= verdict.error.is_some();
+            verdicts.push(verdict.json(asked.log.then_some(log)));
+        }
+        printer.json(Output::Stdout, &verdicts)?;
     } else {
-        printer.data(Output::Stdout, |out| verdicts.iter().try_for_each(|v| v.write(out, asked.log)))?;
+        printer.data(Output::Stdout, |out| {
+            for (path, object, index) in all {
+                let mut log = Stream { out: &mut *out, failed: None };
+                let verdict = verdict(path, object, &how, index, asked, asked.log.then_some(&mut log));
+                log.failed.map_or(Ok(()), Err)?;
+                rejected |= verdict.error.is_some();
+                verdict.write(out, asked.log)?;
+            }
+            Ok(())
+        })?;
     }
-    Ok(if verdicts.iter().any(|v| v.error.is_some()) { FAILED } else { 0 })
+    Ok(if rejected { FAILED } else { 0 })
 }
 
-fn verdict(path: &Path, object: &Object, how: &LinkOptions<'_>, index: usize, asked: Asked) -> Verdict {
+/// Lets a log go out as it is written: it may be longer than memory.
+struct Stream<'a> {
+    out: &'a mut dyn Write,
+    failed: Option<io::Error>,
+}
+
+impl std::fmt::Write for Stream<'_> {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.out.write_all(text.as_bytes()).map_err(|e| {
+            self.failed = Some(e);
+            std::fmt::Error
+        })
+    }
+}
+
+/// Keeps the end of a log.
+#[derive(Default)]
+struct Tail {
+    bytes: VecDeque<u8>,
+    /// Bytes no longer kept.
+    cut: u64,
+}
+
+impl std::fmt::Write for Tail {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.bytes.extend(text.as_bytes());
+        let over = self.bytes.len().saturating_sub(LOG_KEPT);
+        self.bytes.drain(..over);
+        self.cut += over as u64;
+        Ok(())
+    }
+}
+
+fn verdict(
+    path: &Path,
+    object: &Object,
+    how: &LinkOptions<'_>,
+    index: usize,
+    asked: Asked,
+    log: Option<&mut dyn std::fmt::Write>,
+) -> Verdict {
     let mut verdict = Verdict {
         object: path.display().to_string(),
         program: String::new(),
@@ -63,7 +120,6 @@ fn verdict(path: &Path, object: &Object, how: &LinkOptions<'_>, index: usize, as
         insns: 0,
         error: None,
         hint: None,
-        log: String::new(),
         path: Vec::new(),
     };
     if let Some(p) = object.programs.get(index) {
@@ -78,18 +134,18 @@ fn verdict(path: &Path, object: &Object, how: &LinkOptions<'_>, index: usize, as
             verdict.insns = linked.insns.len();
             verdict.kind = Some(linked.prog_type.name());
             let mut options = Options::default();
-            options.log_level = u32::from(asked.log);
+            options.log_level = 0;
             options.strict = asked.strict;
             options.allow_uninit_stack = !asked.strict;
             options.target = how.target.map(|t| t.btf().clone());
-            match verify(&linked, &options) {
-                Ok(proof) => verdict.log = proof.log().to_owned(),
-                Err(rejection) => {
-                    verdict.error = Some(rejection.to_string());
-                    verdict.hint.clone_from(&rejection.hint);
-                    verdict.log = rejection.log().to_owned();
-                    verdict.path = steps(&rejection, &linked.insns);
-                }
+            let judged = match log {
+                Some(log) => verify_logged(&linked, &options, log),
+                None => verify(&linked, &options),
+            };
+            if let Err(rejection) = judged {
+                verdict.error = Some(rejection.to_string());
+                verdict.hint.clone_from(&rejection.hint);
+                verdict.path = steps(&rejection, &linked.insns);
             }
         }
     }
@@ -112,18 +168,19 @@ fn steps(rejection: &Rejection, insns: &[Insn]) -> Vec<String> {
 }
 
 impl Verdict {
-    fn json(&self, log: bool) -> Json {
+    fn json(&self, log: Option<Tail>) -> Json {
         let mut out = json!({
             "object": self.object, "program": self.program, "section": self.section, "type": self.kind,
             "verdict": if self.error.is_some() { "reject" } else { "accept" }, "error": self.error, "insns": self.insns,
         });
-        if log {
-            out["log"] = json!(self.log);
+        if let Some(mut log) = log {
+            out["log"] = json!(String::from_utf8_lossy(log.bytes.make_contiguous()));
+            out["log_cut"] = json!(log.cut);
         }
         out
     }
 
-    fn write(&self, out: &mut dyn Write, log: bool) -> std::io::Result<()> {
+    fn write(&self, out: &mut dyn Write, log: bool) -> io::Result<()> {
         let word = if self.error.is_some() { "reject" } else { "accept" };
         writeln!(out, "{word}  {}: {} ({}, {} insns)", self.object, self.program, self.section, self.insns)?;
         if let Some(error) = &self.error {
@@ -135,9 +192,6 @@ impl Verdict {
         if log {
             for step in &self.path {
                 writeln!(out, "    {step}")?;
-            }
-            if !self.log.is_empty() {
-                writeln!(out, "{}", self.log.trim_end())?;
             }
         }
         Ok(())

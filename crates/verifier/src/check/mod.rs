@@ -20,6 +20,7 @@ use crate::reg::{Id, Kind, Reg};
 use crate::reject::Reason;
 use crate::scalar::Scalar;
 use crate::state::State;
+use crate::trace::Watch;
 use crate::{Info, Options, Prune};
 use skep_isa::{AttachType as A, Insn, ProgramType as P, op};
 use skep_object::Linked;
@@ -112,10 +113,10 @@ impl<'a> Walk<'a> {
     }
 
     /// Walks all paths.
-    pub fn run(&mut self, observer: &mut crate::Observer<'_>) -> Result<(), Reason> {
+    pub(crate) fn run(&mut self, watch: &mut dyn Watch) -> Result<(), Reason> {
         self.check_maps()?;
         self.check_tags()?;
-        self.walk_from(0, observer)?;
+        self.walk_from(0, watch)?;
         let mut done = 0;
         while let Some(&func) = self.globals.get(done) {
             done += 1;
@@ -126,13 +127,15 @@ impl<'a> Walk<'a> {
             self.parent = None;
             self.trail.clear();
             self.widened.clear();
-            self.walk_from(start, observer)?;
+            watch.function(func, start);
+            self.walk_from(start, watch)?;
+            watch.proved(func, start);
         }
         self.check_stack_depth()
     }
 
     /// Walks all paths from an instruction, in the present state.
-    fn walk_from(&mut self, first: usize, observer: &mut crate::Observer<'_>) -> Result<(), Reason> {
+    fn walk_from(&mut self, first: usize, watch: &mut dyn Watch) -> Result<(), Reason> {
         let mut at = Some(first);
         while let Some(insn) = at {
             self.insn = insn;
@@ -144,9 +147,14 @@ impl<'a> Walk<'a> {
                 return Err(Reason::TooComplex { processed: self.info.processed });
             }
             self.trail.push(insn as u32);
-            observer(insn, &self.state);
+            watch.reach(insn, &self.state);
             let stop = self.cfg.prune.get(insn).zip(self.cfg.heads.get(insn)).is_some_and(|(p, h)| *p || *h);
-            let next = if stop && !self.visit(insn)? { None } else { self.step(insn)? };
+            let next = if stop && !self.visit(insn)? {
+                watch.safe(insn);
+                None
+            } else {
+                self.step(insn)?
+            };
             at = match next {
                 Some(n) => Some(n),
                 None => {
@@ -155,6 +163,7 @@ impl<'a> Walk<'a> {
                         self.state = p.state;
                         self.parent = p.parent;
                         self.trail.truncate(p.trail);
+                        watch.resume(self.trail.last().map_or(0, |i| *i as usize));
                         self.widened.retain(|(at, _)| *at <= p.trail);
                         p.insn
                     })

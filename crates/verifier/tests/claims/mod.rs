@@ -94,7 +94,7 @@ fn describes(s: &State, m: &Machine<'_>, pc: usize, cfg: &Cfg, sharp: Sharp) -> 
         let live = live_regs(s, n, pc, cfg);
         for (r, (c, v)) in claim.regs.iter().zip(&real.regs).enumerate() {
             if live & (1 << r) != 0 {
-                check(c, *v, m, frames, &mut sets, sharp).map_err(|e| format!("frame {n}, r{r}: {e}; claimed {c}"))?;
+                check(c, *v, m, frames, &mut sets, sharp).map_err(|e| format!("frame {n}, r{r}: {e}; claimed {c:?}"))?;
             }
         }
         for (k, slot) in claim.stack.slots().iter().enumerate() {

@@ -91,10 +91,20 @@ impl Prepared {
 
     /// Loads the program; it goes when the result is dropped.
     pub fn load(&self, log: bool) -> Result<Program, kernel::Refused> {
+        Program::load(&self.as_load(log))
+    }
+
+    /// Every step of the kernel's verifier, and whether it took the program; `None` when it cannot be asked.
+    #[allow(dead_code, reason = "not all that share this file want it")]
+    pub fn log(&self) -> Option<(bool, String)> {
+        Program::log_of(&self.as_load(false)).ok()
+    }
+
+    fn as_load(&self, log: bool) -> Load<'_> {
         let (attach_type, gpl, functions) = (self.attach_type, self.gpl, &*self.functions);
         // BPF_F_SLEEPABLE.
         let flags = if self.sleepable { 1 << 4 } else { 0 };
-        Program::load(&Load { attach_type, gpl, functions, log, flags, ..Load::new(self.prog_type, &self.insns) })
+        Load { attach_type, gpl, functions, log, flags, ..Load::new(self.prog_type, &self.insns) }
     }
 }
 

@@ -1,0 +1,160 @@
+//! The whole log reads as Linux 6.18 writes it: one grammar takes both, and on straight ways both say the same of every register.
+#![allow(clippy::print_stdout, reason = "how much was compared is worth seeing")]
+
+mod case;
+#[path = "log/grammar.rs"]
+mod grammar;
+mod kernel_bpf;
+
+use grammar::Shape;
+use skep_isa::{ProgramType, op};
+use skep_object::{Linked, Object};
+use skep_verifier::{Options, verify, verify_logged};
+use std::collections::BTreeMap;
+
+fn options() -> Options {
+    let mut options = Options::default();
+    options.log_level = 0;
+    options.limit = 20_000;
+    options
+}
+
+/// Our log, and whether the program is accepted.
+fn ours(prog: &Linked) -> (bool, String) {
+    let mut log = String::new();
+    let accepted = verify_logged(prog, &options(), &mut log).is_ok();
+    (accepted, log)
+}
+
+/// The programs of the committed objects that can be linked alone.
+fn programs() -> Vec<Linked> {
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut out = Vec::new();
+    for file in [
+        "../object/tests/data/several.bpf.o",
+        "tests/data/tracers.bpf.o",
+        "tests/data/refused.bpf.o",
+        "../cli/bpf/args.bpf.o",
+        "../cli/bpf/trace.bpf.o",
+    ] {
+        let object = Object::parse(&std::fs::read(dir.join(file)).expect("a committed object")).expect("a readable object");
+        out.extend((0..object.programs.len()).filter_map(|i| object.link(i).ok()));
+    }
+    assert!(out.len() > 25, "only {} programs", out.len());
+    out
+}
+
+/// Takes a log apart; panics where it is not as the kernel's.
+fn shapes(name: &str, accepted: bool, log: &str) -> BTreeMap<Shape, usize> {
+    let mut seen = BTreeMap::new();
+    let lines: Vec<&str> = log.lines().collect();
+    // What is wrong is said in words, behind the last instruction.
+    let is_insn = |line: &&str| matches!(grammar::shape(line), Ok(Shape::Insn | Shape::Changed));
+    let words = if accepted { lines.len() } else { lines.iter().rposition(is_insn).map_or(0, |last| last + 1) };
+    for (n, line) in lines.iter().enumerate() {
+        let shape = match grammar::shape(line) {
+            Ok(s) => s,
+            Err(_) if n >= words => Shape::Reason,
+            Err(at) => panic!("{name}, line {n}, at `{at}`: {line}\n{log}"),
+        };
+        *seen.entry(shape).or_default() += 1;
+    }
+    assert_eq!(lines.last().map(|l| grammar::shape(l)), Some(Ok(Shape::Summary)), "{name}: {log}");
+    seen
+}
+
+#[test]
+fn every_line_has_a_shape_that_the_kernels_log_has() {
+    let mut seen: BTreeMap<Shape, usize> = BTreeMap::new();
+    let cases = case::all().into_iter().map(|c| (c.name, c.prog));
+    for (name, prog) in cases.chain(programs().into_iter().map(|p| (p.name.clone(), p))) {
+        let (accepted, log) = ours(&prog);
+        for (shape, n) in shapes(&name, accepted, &log) {
+            *seen.entry(shape).or_default() += n;
+        }
+    }
+    println!("{seen:?}");
+    let wanted = [
+        Shape::Function,
+        Shape::Live,
+        Shape::Source,
+        Shape::Insn,
+        Shape::Changed,
+        Shape::State,
+        Shape::From,
+        Shape::FromSafe,
+        Shape::Safe,
+        Shape::Call,
+        Shape::Return,
+        Shape::Global,
+        Shape::Reason,
+        Shape::Summary,
+    ];
+    for shape in wanted {
+        assert!(seen.contains_key(&shape), "no line of shape {shape:?}");
+    }
+}
+
+/// What both say up to the first place where ways part: instructions, and registers that they looked at or changed.
+fn straight(log: &str) -> Vec<(String, BTreeMap<String, String>)> {
+    let mut out: Vec<(String, BTreeMap<String, String>)> = Vec::new();
+    for line in log.lines().filter(|l| !l.is_empty()) {
+        match grammar::shape(line) {
+            Ok(Shape::Insn | Shape::Changed) => {
+                // The kernel's maps have addresses.
+                let (insn, state) = line.split_once(';').map_or((line, ""), |(i, s)| (i, s));
+                let insn = insn.split(") r").next().filter(|_| insn.contains("(18)")).unwrap_or(insn);
+                out.push((insn.trim_end().to_owned(), grammar::registers(state)));
+            }
+            // After a line of the kernel's own the state stands on a line by itself.
+            Ok(Shape::State) => {
+                if let (Some((_, regs)), Some((_, state))) = (out.last_mut(), line.split_once(':')) {
+                    regs.extend(grammar::registers(state));
+                }
+            }
+            Ok(Shape::From | Shape::FromSafe | Shape::Safe | Shape::Call | Shape::Return | Shape::Global | Shape::Summary) => break,
+            _ => {}
+        }
+    }
+    out
+}
+
+#[test]
+fn linux_says_the_same_of_straight_ways() {
+    let (mut asked, mut steps, mut same, mut other) = (0, 0, 0, BTreeMap::<String, u32>::new());
+    let kfunc = |p: &Linked| p.insns.iter().any(|i| skep_verifier::cfg::is_kfunc(*i));
+    for c in case::all().into_iter().filter(|c| c.prog.prog_type != ProgramType::Tracing && !kfunc(&c.prog)) {
+        // Linux' log of a long walk is longer still.
+        let loops = c.prog.insns.iter().enumerate().any(|(at, i)| matches!(i.class(), op::JMP | op::JMP32) && i.off < 0 && at > 0);
+        if loops || verify(&c.prog, &options()).map_or_else(|r| r.processed(), |v| v.info().processed) > 1_000 {
+            continue;
+        }
+        let Some((taken, theirs)) = kernel_bpf::Prepared::new(&c.prog).ok().and_then(|p| p.log()) else { continue };
+        asked += 1;
+        shapes(&c.name, taken, &theirs);
+        let (_, log) = ours(&c.prog);
+        let (log, theirs) = (straight(&log), straight(&theirs));
+        // Of a pointer that may be NULL the other way comes first here.
+        let along = log.iter().zip(&theirs).take_while(|((ours, _), (theirs, _))| ours == theirs);
+        for ((insn, regs), (_, their_regs)) in along {
+            for (name, value) in regs {
+                let Some(theirs) = their_regs.get(name) else { continue };
+                steps += 1;
+                if value == theirs {
+                    same += 1;
+                } else {
+                    *other.entry(format!("{}: {insn}: {name}={value}, Linux {theirs}", c.name)).or_default() += 1;
+                }
+            }
+        }
+    }
+    if asked == 0 {
+        println!("skipped: bpf(2) is not permitted");
+        return;
+    }
+    for what in other.keys() {
+        println!("{what}");
+    }
+    println!("{asked} programs, {steps} values, {same} alike");
+    assert!(steps > 1_000 && same * 100 > steps * 97, "{same} of {steps} values are told alike");
+}
