@@ -75,6 +75,8 @@ pub struct Load<'a> {
     pub flags: u32,
     /// First slots of the program's functions. Needed for callbacks: the kernel wants to know that they are static.
     pub functions: &'a [u32],
+    /// The program's types, and first slot and type of each of its functions; instead of `functions`.
+    pub types: Option<(&'a Types, &'a [[u32; 2]])>,
     /// When the kernel refuses, it is asked once more for its whole log; else there is none.
     pub log: bool,
 }
@@ -83,7 +85,7 @@ impl<'a> Load<'a> {
     /// Describes a GPL program of one function.
     #[must_use]
     pub fn new(prog_type: u32, insns: &'a [u8]) -> Self {
-        Self { prog_type, attach_type: 0, insns, gpl: true, flags: 0, functions: &[], log: false }
+        Self { prog_type, attach_type: 0, insns, gpl: true, flags: 0, functions: &[], types: None, log: false }
     }
 }
 
@@ -219,8 +221,12 @@ impl Program {
 
     fn load_logging(load: &Load<'_>, level: u32, text: &mut [u8]) -> Result<Self> {
         let license = if load.gpl { c"GPL" } else { c"Proprietary" };
-        let btf = if load.functions.is_empty() { None } else { Some(function_types(load.functions.len())?) };
-        let info: Vec<[u32; 2]> = (0u32..).zip(load.functions).map(|(n, at)| [*at, 3 + n]).collect();
+        let made = if load.functions.is_empty() { None } else { Some(function_types(load.functions.len())?) };
+        let info: Vec<[u32; 2]> = match load.types {
+            Some((_, functions)) => functions.to_vec(),
+            None => (0u32..).zip(load.functions).map(|(n, at)| [*at, 3 + n]).collect(),
+        };
+        let btf = load.types.map(|(types, _)| types).or(made.as_deref());
         let mut attr = LoadAttr {
             prog_type: load.prog_type,
             insn_cnt: (load.insns.len() / 8) as u32,
@@ -233,8 +239,8 @@ impl Program {
             expected_attach_type: load.attach_type,
             ..LoadAttr::default()
         };
-        if let Some(btf) = &btf {
-            attr.prog_btf_fd = btf.as_raw_fd() as u32;
+        if let Some(btf) = btf {
+            attr.prog_btf_fd = btf.fd.as_raw_fd() as u32;
             attr.func_info_rec_size = 8;
             attr.func_info = info.as_ptr() as u64;
             attr.func_info_cnt = info.len() as u32;
@@ -343,6 +349,18 @@ impl Map {
     pub fn create(spec: MapSpec) -> Result<Self> {
         let MapSpec { map_type, key_size, value_size, max_entries, flags } = spec;
         let mut attr = MapAttr { map_type, key_size, value_size, max_entries, map_flags: flags, rest: [0; 13] };
+        // SAFETY: no pointers.
+        unsafe { bpf_fd(0, &mut attr) }.map(|fd| Self { fd, spec })
+    }
+
+    /// Makes a map whose keys and values have types.
+    ///
+    /// # Errors
+    /// The kernel's errno.
+    pub fn create_typed(spec: MapSpec, types: &Types, key: u32, value: u32) -> Result<Self> {
+        let MapSpec { map_type, key_size, value_size, max_entries, flags } = spec;
+        let mut attr = MapAttr { map_type, key_size, value_size, max_entries, map_flags: flags, rest: [0; 13] };
+        attr.rest[7..10].copy_from_slice(&[types.fd.as_raw_fd() as u32, key, value]);
         // SAFETY: no pointers.
         unsafe { bpf_fd(0, &mut attr) }.map(|fd| Self { fd, spec })
     }
@@ -495,8 +513,8 @@ pub fn with_maps(insns: &[u8], maps: &[&Map]) -> Vec<u8> {
 }
 
 /// Returns types for `n` functions, as [`load_function_types`]; made once for each `n`, and kept.
-fn function_types(n: usize) -> Result<Arc<OwnedFd>> {
-    static KNOWN: Mutex<BTreeMap<usize, Arc<OwnedFd>>> = Mutex::new(BTreeMap::new());
+fn function_types(n: usize) -> Result<Arc<Types>> {
+    static KNOWN: Mutex<BTreeMap<usize, Arc<Types>>> = Mutex::new(BTreeMap::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(types) = known.get(&n) {
         return Ok(Arc::clone(types));
@@ -507,7 +525,7 @@ fn function_types(n: usize) -> Result<Arc<OwnedFd>> {
 }
 
 /// Loads types for `n` functions, with ids from 3 on: the first global, the others static, none with arguments.
-fn load_function_types(n: usize) -> Result<OwnedFd> {
+fn load_function_types(n: usize) -> Result<Types> {
     const INT: u32 = 1 << 24;
     const FUNC_PROTO: u32 = 13 << 24;
     const FUNC: u32 = 12 << 24;
@@ -525,18 +543,35 @@ fn load_function_types(n: usize) -> Result<OwnedFd> {
     btf.extend(&types);
     btf.extend(strings);
 
-    #[repr(C, align(8))]
-    struct Attr {
-        btf: u64,
-        log_buf: u64,
-        size: u32,
-        log_size: u32,
-        log_level: u32,
-        pad: u32,
+    Types::load(&btf)
+}
+
+/// Types in the kernel: BTF.
+#[derive(Debug)]
+pub struct Types {
+    fd: OwnedFd,
+}
+
+#[repr(C, align(8))]
+struct TypesAttr {
+    btf: u64,
+    log_buf: u64,
+    size: u32,
+    log_size: u32,
+    log_level: u32,
+    pad: u32,
+}
+
+impl Types {
+    /// Loads the contents of a section `.BTF`.
+    ///
+    /// # Errors
+    /// The kernel's errno.
+    pub fn load(btf: &[u8]) -> Result<Self> {
+        let mut attr = TypesAttr { btf: btf.as_ptr() as u64, log_buf: 0, size: btf.len() as u32, log_size: 0, log_level: 0, pad: 0 };
+        // SAFETY: the types outlive the call.
+        unsafe { bpf_fd(18, &mut attr) }.map(|fd| Self { fd })
     }
-    let mut attr = Attr { btf: btf.as_ptr() as u64, log_buf: 0, size: btf.len() as u32, log_size: 0, log_level: 0, pad: 0 };
-    // SAFETY: the types outlive the call.
-    unsafe { bpf_fd(18, &mut attr) }
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ fn cases(files: &[&str], only: Option<&str>) -> Vec<Case> {
         if p.prog_type == ProgramType::Tracing {
             (p.prog_type, p.attach_type) = (ProgramType::Kprobe, None);
         }
-        let prepared = Prepared::new(&p).ok()?;
+        let prepared = Prepared::new(&p, None).ok()?;
         (verify(&p, &options()).is_ok() && prepared.load(false).is_ok()).then_some((p, prepared))
     };
     all.into_iter()

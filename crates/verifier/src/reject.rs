@@ -311,8 +311,6 @@ pub enum Reason {
     OtherAllocation,
     #[error("rbtree_remove node input must be non-owning ref")]
     NotNonOwning,
-    #[error("rbtree_remove not allowed in rbtree cb")]
-    InTreeCallback,
     #[error("operation on a list or tree expects arg#{arg} to be the node of an object that it contains")]
     OtherNode { arg: u8 },
     #[error("R{reg} is ptr_{name} {what}: off={off}")]

@@ -25,6 +25,8 @@ fn run(prune: Prune) {
     let mut wrong = Vec::new();
     for c in case::all() {
         options.strict = c.strict;
+        options.offered_only = c.offered;
+        options.target.clone_from(&c.target);
         let got = verify(&c.prog, &options);
         let ok = match (&got, &c.refuse) {
             (Ok(_), None) => true,

@@ -23,11 +23,10 @@ fn linux_accepts_what_is_accepted_here() {
     let mut options = Options::default();
     options.limit = 50_000;
     // Tracing programs need a target in the kernel's own types.
-    // Kernel functions have other numbers there.
-    let ours = |c: &case::Case| c.prog.insns.iter().any(|i| skep_verifier::cfg::is_kfunc(*i));
-    for c in case::all().into_iter().filter(|c| c.prog.prog_type != ProgramType::Tracing && !ours(c)) {
+    for c in case::all().into_iter().filter(|c| c.prog.prog_type != ProgramType::Tracing) {
+        options.target.clone_from(&c.target);
         let ours = verify(&c.prog, &options);
-        let theirs = match kernel_bpf::ask(&c.prog) {
+        let theirs = match kernel_bpf::ask(&c.prog, c.prog.btf.as_ref().map(|_| &*case::types().bytes)) {
             Verdict::Skip(why) => {
                 println!("skipped: {}: {why}", c.name);
                 continue;
@@ -103,7 +102,7 @@ fn random_programs_that_only_linux_refuses_are_harmless() {
                 skipped += 1;
                 continue;
             }
-            match (&ours, kernel_bpf::ask(&prog)) {
+            match (&ours, kernel_bpf::ask(&prog, None)) {
                 (_, Verdict::Skip(why)) if why == NOT_PERMITTED => {
                     println!("skipped: {why}");
                     return;

@@ -117,9 +117,7 @@ impl Walk<'_> {
         if !goes_in && (!r.flags.has(Flags::NON_OWNING) || r.reference != 0) {
             return Err(Reason::NotNonOwning);
         }
-        if !goes_in && self.state.frames.iter().any(|f| f.held.is_some()) {
-            return Err(Reason::InTreeCallback);
-        }
+        // The function that compares nodes cannot come here: nothing leads it to the tree.
         let Some((object, node)) = contains else { return Err(Reason::NotAllocated { arg: reg - 1 }) };
         let at = (r.val.as_const() == Some(0)).then_some(i64::from(r.off));
         if ty != object || at != Some(i64::from(node)) {

@@ -4,7 +4,7 @@ use super::Walk;
 use super::mem::{Access, pristine};
 use crate::reg::{Flags, Id, Kind, Reg};
 use crate::reject::Reason;
-use crate::stack::DynptrKind;
+use crate::stack::{Byte, DynptrKind};
 use skep_isa::kfunc::{self, KArg, KFlags, KRet, Kfunc};
 use skep_isa::{AttachType, Insn, ProgramType as P};
 use skep_object::btf::TypeId;
@@ -84,9 +84,6 @@ impl Walk<'_> {
             }
             _ => {}
         }
-        if k.name.starts_with("bpf_local_irq") {
-            return Err(Reason::Unsupported { what: "this kernel function" });
-        }
         let mut seen = Seen::default();
         for (n, arg) in k.args.iter().enumerate() {
             self.kfunc_argument(k, n as u8 + 1, *arg, &mut seen)?;
@@ -124,12 +121,16 @@ impl Walk<'_> {
             return Err(Reason::NotInRcu);
         }
         self.state.rcu = 0;
-        self.state.each(|r| {
+        let end = |r: &mut Reg| {
             if r.flags.has(Flags::RCU) {
                 r.flags = r.flags.without(Flags::RCU).with(Flags::UNTRUSTED);
                 r.nullable = false;
             }
-        });
+        };
+        self.state.each(end);
+        // Walks end with it, too.
+        let slots = self.state.frames.iter_mut().flat_map(|f| f.stack.slots_mut());
+        slots.filter(|s| s.bytes[0] == Byte::Special).for_each(|s| end(&mut s.reg));
         Ok(())
     }
 
@@ -372,7 +373,8 @@ impl Walk<'_> {
             KRet::SliceOrNull(write) => {
                 let d = seen.dynptr.unwrap_or(Reg::UNKNOWN);
                 let packet = matches!(d.kind, Kind::Dynptr(DynptrKind::Skb | DynptrKind::Xdp));
-                if write && packet && !self.may_write_packet() {
+                // Whatever the dynptr is of, as in the kernel.
+                if write && !self.may_write_packet() {
                     return Err(Reason::PacketSliceWrite);
                 }
                 let mut r = self.or_null(Kind::Mem(seen.size));

@@ -238,7 +238,7 @@ impl Walk<'_> {
                 }
             }
             Kind::Btf(_) | Kind::Map(_) => Err(Reason::OnlyRead),
-            Kind::Local(_) if r.flags.has(Flags::UNTRUSTED) || r.flags.has(Flags::RCU) => Err(Reason::OnlyRead),
+            Kind::Local(_) if r.flags.has(Flags::UNTRUSTED) => Err(Reason::OnlyRead),
             Kind::Local(ty) => self.check_local(at.reg, &r, ty, at.off, at.size),
             Kind::Packet | Kind::PacketMeta if !self.may_write_packet() => Err(Reason::PacketWrite),
             Kind::SockCommon | Kind::Socket | Kind::TcpSock | Kind::XdpSock => {

@@ -34,6 +34,13 @@ const MAX_PENDING: usize = 8192;
 /// The context of a program type that skep does not know: nothing in it may be touched.
 const NO_CONTEXT: skep_isa::ctx::Layout = skep_isa::ctx::Layout { first: 0, size: 0, fields: &[], writable: false };
 
+/// The context of an iterator whose function the target's types have: its arguments.
+fn iterator_context(prog: &Linked, opts: &Options) -> Option<skep_isa::ctx::Layout> {
+    let name = prog.target.as_deref().filter(|_| prog.attach_type == Some(A::TraceIter) && !opts.offered_only)?;
+    opts.target.as_deref()?.find(&format!("bpf_iter_{name}"), |k| matches!(k, skep_object::btf::Kind::Func(_)))?;
+    Some(skep_isa::ctx::TRACING)
+}
+
 /// A path not walked yet.
 struct Pending {
     state: State,
@@ -85,7 +92,7 @@ type Next = Option<usize>;
 impl<'a> Walk<'a> {
     /// Prepares the walk.
     pub fn new(prog: &'a Linked, opts: &'a Options, cfg: Cfg) -> Self {
-        let layout = skep_isa::ctx::layout(prog.prog_type, prog.attach_type).unwrap_or(NO_CONTEXT);
+        let layout = skep_isa::ctx::layout(prog.prog_type, prog.attach_type).or_else(|| iterator_context(prog, opts)).unwrap_or(NO_CONTEXT);
         let depths = vec![0; cfg.funcs.len()];
         Self {
             prog,

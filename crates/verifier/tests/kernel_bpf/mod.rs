@@ -1,8 +1,10 @@
 //! Asks the running kernel's verifier what it says to a linked program.
 
 use skep_isa::{Insn, MapFlags, MapType, op};
-use skep_object::{Linked, MapSpec};
-use skep_testkit::kernel::{self, Load, Map, Program};
+use skep_object::btf::Kind;
+use skep_object::{Btf, Linked, MapSpec};
+use skep_testkit::kernel::{self, Load, Map, Program, Types};
+use std::sync::OnceLock;
 
 const EPERM: i32 = 1;
 const EINVAL: i32 = 22;
@@ -18,15 +20,22 @@ pub enum Verdict {
     Skip(String),
 }
 
-fn create(spec: &MapSpec) -> Result<Map, String> {
-    let map = Map::create(kernel::MapSpec {
+fn create(spec: &MapSpec, types: Option<(&Types, &Btf)>) -> Result<Map, String> {
+    let plain = kernel::MapSpec {
         map_type: spec.map_type as u32,
         key_size: spec.key_size,
         value_size: spec.value_size,
         max_entries: spec.max_entries,
         flags: spec.flags.0 & (MapFlags::RDONLY_PROG | MapFlags::WRONLY_PROG | MapFlags::NO_PREALLOC),
-    });
-    let map = map.map_err(|e| format!("map create: {e}"))?;
+    };
+    let map = match (types, &spec.inner) {
+        (_, Some(inner)) => create(inner, types).and_then(|inner| Map::create_outer(plain, &inner).map_err(|e| e.to_string()))?,
+        (Some((types, btf)), _) if spec.value_type_id != 0 => {
+            let key = btf.find("unsigned int", |k| matches!(k, Kind::Int(_))).unwrap_or(0);
+            return Map::create_typed(plain, types, key, spec.value_type_id).map_err(|e| format!("map create: {e}"));
+        }
+        _ => Map::create(plain).map_err(|e| format!("map create: {e}"))?,
+    };
     if let Some(data) = &spec.data {
         let mut value = data.clone();
         value.resize(spec.value_size as usize, 0);
@@ -60,12 +69,28 @@ pub struct Prepared {
     sleepable: bool,
     insns: Vec<u8>,
     functions: Vec<u32>,
+    types: Option<(Types, Vec<[u32; 2]>)>,
     _maps: Vec<Map>,
 }
 
+/// The instructions with calls of kernel functions as the kernel numbers them.
+fn with_kfuncs(insns: &[Insn]) -> Result<Vec<Insn>, String> {
+    static VMLINUX: OnceLock<Option<Btf>> = OnceLock::new();
+    let number = |i: &Insn| {
+        let id = i.imm as u32;
+        let name = skep_isa::kfunc::by_id(id).map(|k| k.name).or_else(|| skep_isa::helper::by_id(id).map(|h| h.name));
+        let types = VMLINUX.get_or_init(|| Btf::parse(&std::fs::read("/sys/kernel/btf/vmlinux").ok()?).ok());
+        let id = types.as_ref().zip(name).and_then(|(types, name)| types.find(name, |k| matches!(k, Kind::Func(_))));
+        let id = id.ok_or_else(|| format!("the kernel has no `{}`", name.unwrap_or_default()))?;
+        Ok(Insn { regs: 2 << 4, imm: id as i32, ..*i })
+    };
+    let ours = |i: &Insn| i.is_helper_call() && i.imm as u32 >= skep_isa::helper::KFUNC_BASE;
+    insns.iter().map(|i| if ours(i) { number(i) } else { Ok(*i) }).collect()
+}
+
 impl Prepared {
-    /// Makes the maps; an error says why the kernel cannot be asked.
-    pub fn new(prog: &Linked) -> Result<Self, String> {
+    /// Makes the maps; an error says why the kernel cannot be asked. `types` is the section `.BTF` behind `prog.btf`.
+    pub fn new(prog: &Linked, types: Option<&[u8]>) -> Result<Self, String> {
         let refers = |n: usize| {
             let pseudo = |i: &Insn| matches!(i.src(), op::PSEUDO_MAP_IDX | op::PSEUDO_MAP_IDX_VALUE);
             prog.insns.iter().any(|i| i.is_ld_imm64() && pseudo(i) && i.imm as usize == n)
@@ -73,11 +98,11 @@ impl Prepared {
         // In place of maps that nothing refers to something that can always be made.
         let dummy = MapSpec::new("unused", MapType::Array, 4, 4, 1);
         let specs = prog.maps.iter().enumerate().map(|(n, m)| if refers(n) { &m.spec } else { &dummy });
-        let maps: Vec<Map> = specs.map(create).collect::<Result<_, _>>()?;
-        if prog.insns.iter().any(|i| i.is_helper_call() && i.imm as u32 >= skep_isa::helper::KFUNC_BASE) {
-            return Err("a kernel function".to_owned());
-        }
-        let bytes: Vec<u8> = prog.insns.iter().flat_map(|i| i.to_bytes()).collect();
+        let types = types.map(|bytes| Types::load(bytes).map_err(|e| format!("types: {e}"))).transpose()?;
+        let typed = types.as_ref().zip(prog.btf.as_deref());
+        let maps: Vec<Map> = specs.map(|s| create(s, typed)).collect::<Result<_, _>>()?;
+        let bytes: Vec<u8> = with_kfuncs(&prog.insns)?.iter().flat_map(|i| i.to_bytes()).collect();
+        let named = |f: &skep_object::Subprog| [f.start as u32, f.type_id];
         Ok(Self {
             prog_type: prog.prog_type as u32,
             attach_type: prog.attach_type.map_or(0, |a| a as u32),
@@ -85,6 +110,7 @@ impl Prepared {
             sleepable: prog.sleepable,
             insns: kernel::with_maps(&bytes, &maps.iter().collect::<Vec<_>>()),
             functions: functions(&prog.insns),
+            types: types.map(|t| (t, prog.subprogs.iter().filter(|f| f.type_id != 0).map(named).collect())),
             _maps: maps,
         })
     }
@@ -102,16 +128,17 @@ impl Prepared {
 
     fn as_load(&self, log: bool) -> Load<'_> {
         let (attach_type, gpl, functions) = (self.attach_type, self.gpl, &*self.functions);
+        let types = self.types.as_ref().filter(|(_, f)| !f.is_empty()).map(|(t, f)| (t, &**f));
         // BPF_F_SLEEPABLE.
         let flags = if self.sleepable { 1 << 4 } else { 0 };
-        Load { attach_type, gpl, functions, log, flags, ..Load::new(self.prog_type, &self.insns) }
+        Load { attach_type, gpl, functions, types, log, flags, ..Load::new(self.prog_type, &self.insns) }
     }
 }
 
 /// Loads a program into the kernel and lets it go again.
 #[allow(dead_code, reason = "not all that share this file want words")]
-pub fn ask(prog: &Linked) -> Verdict {
-    let prepared = match Prepared::new(prog) {
+pub fn ask(prog: &Linked, types: Option<&[u8]>) -> Verdict {
+    let prepared = match Prepared::new(prog, types) {
         Ok(p) => p,
         Err(e) => return Verdict::Skip(e),
     };
