@@ -1,14 +1,21 @@
 //! `cargo xtask mutate [--again] [WORD...]`: takes every check out of the verifier, one at a time, and looks whether a test notices.
 //!
 //! All mutants are compiled at once: a copy of the workspace gets a switch at every site ([`sites`]), `SKEP_MUTANT` turns one
-//! of them at run time. Sites that do not compile so are left out. A mutant that no test notices is a survivor: it needs a
-//! test (`--again` tries only those that survived last time), or a line with a reason in `xtask/mutants.txt` (`FILE | KIND | LINE OF SOURCE | WHY NOTHING CHANGES`).
+//! of them at run time. Sites that do not compile so are left out. A run of each test program without a mutant tells which
+//! switches would have changed something on its way; only those test programs are asked about a mutant, the quick ones first.
+//!
+//! A mutant that no test notices is a survivor: it needs a test, or a line with a reason in `xtask/mutants.txt`
+//! (`FILE | KIND | LINE OF SOURCE | WHY NOTHING CHANGES`). What came out is written down at once, so that `--again` tries
+//! those that are not known to be killed: the survivors, and what an earlier run did not come to.
 
 mod sites;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -17,20 +24,41 @@ use sites::Site;
 use crate::{files_below, relative, root};
 
 /// Files whose mutants change words, not verdicts.
-const LEFT_OUT: &[&str] = &["lib.rs", "log.rs", "reject.rs"];
+const LEFT_OUT: &[&str] = &["lib.rs", "log.rs", "reject.rs", "show.rs", "trace.rs"];
 
 /// Test programs in the order they are asked, quick ones first.
-const TESTS: &[&str] = &["skep_verifier", "cases", "forms", "objects", "scalars", "garbage", "soundness"];
+const TESTS: &[&str] = &["skep_verifier", "objects", "cases", "garbage", "forms", "scalars", "soundness"];
 
-/// A mutant that takes longer has lost its way.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// Processor time beyond twice that of the run without a mutant: a mutant that takes longer has lost its way.
+const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The switch, in the copy.
+/// Test programs that run at a time.
+const WORKERS: usize = 2;
+
+/// The switch, in the copy. What it would have done is noted where it changes something: the sites ask it last.
 const SWITCH: &str = r#"//! Switches of the mutants.
+use std::io::Write;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 static CHOSEN: OnceLock<u32> = OnceLock::new();
+static SEEN: [AtomicBool; 8192] = [const { AtomicBool::new(false) }; 8192];
 pub(crate) fn on(n: u32) -> bool {
-    *CHOSEN.get_or_init(|| std::env::var("SKEP_MUTANT").ok().and_then(|s| s.parse().ok()).unwrap_or(0)) == n
+    match *CHOSEN.get_or_init(|| std::env::var("SKEP_MUTANT").ok().and_then(|s| s.parse().ok()).unwrap_or(0)) {
+        0 => note(n),
+        chosen => chosen == n,
+    }
+}
+fn note(n: u32) -> bool {
+    if !SEEN[n as usize].swap(true, Ordering::Relaxed) {
+        if let Some(path) = std::env::var_os("SKEP_REACHED") {
+            let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).expect("the list of what was reached");
+            file.write_all(format!("{n}\n").as_bytes()).expect("the list of what was reached");
+        }
+    }
+    false
+}
+pub(crate) fn other(n: u32, is: bool, other: bool) -> bool {
+    if is != other && on(n) { other } else { is }
 }
 pub(crate) fn keep<T: Accept, E>(n: u32, r: Result<T, E>) -> Result<T, E> {
     if on(n) { Ok(T::accept()) } else { r }
@@ -67,50 +95,76 @@ pub fn run(args: &[&str]) -> Result<()> {
     copy_workspace(&tree)?;
     let src = tree.join("crates/verifier/src");
     let sites = plant(&src, &place)?;
-    let kept = place.join("survivors.txt");
-    let last: BTreeSet<String> = if again { std::fs::read_to_string(&kept)?.lines().map(str::to_owned).collect() } else { BTreeSet::new() };
+    let kept = place.join("results.txt");
+    let mut known = if again { results(&kept)? } else { BTreeMap::new() };
     let chosen: Vec<&Site> = sites
         .iter()
         .filter(|s| words.is_empty() || words.iter().any(|w| s.file.contains(w) || s.line.contains(w)))
-        .filter(|s| !again || last.contains(&s.key()))
+        .filter(|s| known.get(&s.name()) != Some(&true))
         .collect();
     println!("{} mutants, {} of them chosen", sites.len(), chosen.len());
-    let tests = build(&tree, &place)?;
-    for (name, path) in &tests {
-        let start = Instant::now();
-        ensure!(passes(path, 0, &tree)?, "`{name}` fails without a mutant");
-        println!("  {name}: {:.1} s", start.elapsed().as_secs_f64());
+    let tests = baseline(build(&tree, &place)?, &tree, &place)?;
+    let nowhere = chosen.iter().filter(|s| tests.iter().all(|t| !t.reaches.contains(&s.number))).count();
+    println!("{nowhere} of them change nothing on the way of any test");
+    let mut file = std::fs::File::create(&kept)?;
+    known.retain(|_, killed| *killed);
+    for name in known.keys() {
+        writeln!(file, "killed | {name}")?;
     }
     let excused = excused()?;
-    let (mut killed, mut equivalent, mut alive) = (BTreeMap::<&str, usize>::new(), 0, Vec::new());
+    let (next, out) = (AtomicUsize::new(0), Mutex::new((BTreeMap::<&str, usize>::new(), Vec::<&Site>::new(), file)));
     let start = Instant::now();
-    for (n, site) in chosen.iter().enumerate() {
-        let mut by = None;
-        for (name, path) in &tests {
-            if !passes(path, site.number, &tree)? {
-                by = Some(name.as_str());
-                break;
+    let worker = || -> Result<()> {
+        loop {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            let Some(site) = chosen.get(n) else { return Ok(()) };
+            let mut by = None;
+            for test in tests.iter().filter(|t| t.reaches.contains(&site.number)) {
+                if !test.passes(site.number, &tree)? {
+                    by = Some(test.name);
+                    break;
+                }
+            }
+            let Ok(mut out) = out.lock() else { bail!("another worker has failed") };
+            let (killed, alive, file) = &mut *out;
+            writeln!(file, "{} | {}", if by.is_some() { "killed" } else { "alive" }, site.name())?;
+            match by {
+                Some(name) => *killed.entry(name).or_default() += 1,
+                None => alive.push(site),
+            }
+            if (n + 1).is_multiple_of(100) {
+                println!("{} of {}, {} alive, {:.0} s", n + 1, chosen.len(), alive.len(), start.elapsed().as_secs_f64());
             }
         }
-        match by {
-            Some(name) => *killed.entry(TESTS.iter().find(|t| **t == name).unwrap_or(&"?")).or_default() += 1,
-            None if excused.contains(&site.key()) => equivalent += 1,
-            None => {
-                println!("survives: {}:{}: {}: {}", site.file, site.at + 1, site.kind, site.line.trim());
-                alive.push(site);
-            }
-        }
-        if (n + 1) % 50 == 0 {
-            println!("{} of {}, {} alive, {:.0} s", n + 1, chosen.len(), alive.len(), start.elapsed().as_secs_f64());
-        }
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().try_for_each(|w| w.join().unwrap_or_else(|_| bail!("a worker panicked")))
+    })?;
+    let Ok((killed, mut alive, _)) = out.into_inner() else { bail!("a worker has failed") };
+    alive.sort_by_key(|s| s.number);
+    let (equivalent, alive): (Vec<&Site>, Vec<&Site>) = alive.into_iter().partition(|s| excused.contains(&s.key()));
+    for site in &alive {
+        let how = if tests.iter().any(|t| t.reaches.contains(&site.number)) { "survives" } else { "untested" };
+        println!("{how}: {}:{}: {}", site.file, site.at + 1, site.key());
     }
-    std::fs::write(&kept, alive.iter().map(|s| s.key() + "\n").collect::<String>())?;
+    let there: BTreeSet<String> = sites.iter().map(Site::key).collect();
+    for line in excused.difference(&there) {
+        println!("in mutants.txt, but no mutant: {line}");
+    }
     let dead: usize = killed.values().sum();
-    println!("{} mutants: {dead} killed ({killed:?}), {equivalent} change nothing, {} survive", chosen.len(), alive.len());
+    println!("{} mutants: {dead} killed {killed:?}, {} change nothing, {} survive", chosen.len(), equivalent.len(), alive.len());
     if !alive.is_empty() {
         bail!("{} mutants that no test notices", alive.len());
     }
     Ok(())
+}
+
+/// What an earlier run found: names of mutants, and whether they were killed.
+fn results(path: &Path) -> Result<BTreeMap<String, bool>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read `{}`: run without `--again`", path.display()))?;
+    let line = |l: &str| l.split_once(" | ").map(|(what, name)| (name.to_owned(), what == "killed"));
+    Ok(text.lines().filter_map(line).collect())
 }
 
 /// What `xtask/mutants.txt` says changes nothing.
@@ -130,7 +184,8 @@ fn excused() -> Result<BTreeSet<String>> {
 /// Copies what is committed or lies there, without what was built.
 fn copy_workspace(tree: &Path) -> Result<()> {
     for dir in ["crates", "xtask", "benches"] {
-        for path in files_below(&root().join(dir), &|_| true)? {
+        // The verifier itself gets its switches.
+        for path in files_below(&root().join(dir), &|p| !p.starts_with(root().join("crates/verifier/src")))? {
             copy(&path, &tree.join(relative(&path)))?;
         }
     }
@@ -142,7 +197,10 @@ fn copy_workspace(tree: &Path) -> Result<()> {
 
 /// Copies unless nothing changed, so that little is built again.
 fn copy(from: &Path, to: &Path) -> Result<()> {
-    let bytes = std::fs::read(from).with_context(|| format!("cannot read `{}`", from.display()))?;
+    put(&std::fs::read(from).with_context(|| format!("cannot read `{}`", from.display()))?, to)
+}
+
+fn put(bytes: &[u8], to: &Path) -> Result<()> {
     if std::fs::read(to).is_ok_and(|old| old == bytes) {
         return Ok(());
     }
@@ -167,26 +225,31 @@ fn plant(src: &Path, place: &Path) -> Result<Vec<Site>> {
         site.number = n as u32 + 1;
     }
     let tree = src.ancestors().nth(3).context("a folder of a workspace")?;
-    let mut dropped = 0;
+    // Those of the last time at once.
+    let refused = place.join("refused.txt");
+    let mut dropped: BTreeSet<String> = std::fs::read_to_string(&refused).unwrap_or_default().lines().map(str::to_owned).collect();
+    sites.retain(|s| !dropped.contains(&s.name()));
     for _ in 0..25 {
-        std::fs::write(src.join("mutant.rs"), SWITCH)?;
+        put(SWITCH.as_bytes(), &src.join("mutant.rs"))?;
         for (name, text) in &sources {
             let mut text = sites::apply(text, sites.iter().filter(|s| Path::new(&s.file) == name));
             if name == Path::new("lib.rs") {
                 text =
                     text.replacen("\nmod check;", "\nmod mutant;\nmod check;", 1).replace("#![forbid(unsafe_code)]", "#![allow(warnings)]");
             }
-            std::fs::write(src.join(name), text)?;
+            put(text.as_bytes(), &src.join(name))?;
         }
         let bad = errors(tree, place)?;
         if bad.is_empty() {
-            println!("{} sites, {dropped} more do not compile with a switch", sites.len());
+            println!("{} sites, {} more do not compile with a switch", sites.len(), dropped.len());
             return Ok(sites);
         }
-        let before = sites.len();
-        sites.retain(|s| !bad.contains(&(s.file.clone(), s.at)));
-        ensure!(sites.len() < before, "the copy does not compile: {bad:?}");
-        dropped += before - sites.len();
+        let before = dropped.len();
+        let is_bad = |s: &Site| bad.contains(&(s.file.clone(), s.at));
+        dropped.extend(sites.iter().filter(|s| is_bad(s)).map(Site::name));
+        sites.retain(|s| !is_bad(s));
+        ensure!(dropped.len() > before, "the copy does not compile: {bad:?}");
+        std::fs::write(&refused, dropped.iter().map(|n| n.clone() + "\n").collect::<String>())?;
     }
     bail!("too many sites do not compile with a switch");
 }
@@ -213,7 +276,7 @@ fn command(tree: &Path, place: &Path) -> Command {
 }
 
 /// Builds the tests of the copy; name and path of each.
-fn build(tree: &Path, place: &Path) -> Result<Vec<(String, PathBuf)>> {
+fn build(tree: &Path, place: &Path) -> Result<Vec<(&'static str, PathBuf)>> {
     let mut c = command(tree, place);
     c.args(["test", "--release", "--no-run", "-p", "skep-verifier", "--lib", "--tests"])
         .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
@@ -227,34 +290,80 @@ fn build(tree: &Path, place: &Path) -> Result<Vec<(String, PathBuf)>> {
             let stem = Path::new(path).file_name()?.to_str()?.rsplit_once('-')?.0;
             (stem == *name).then(|| tree.join(path))
         });
-        found.push(((*name).to_owned(), path.with_context(|| format!("no test `{name}` in:\n{text}"))?));
+        found.push((*name, path.with_context(|| format!("no test `{name}` in:\n{text}"))?));
     }
     Ok(found)
 }
 
-/// Runs a test program with one switch turned; one that does not come to an end has failed.
-fn passes(test: &Path, mutant: u32, tree: &Path) -> Result<bool> {
-    let mut child = Command::new(test)
-        .current_dir(tree.join("crates/verifier"))
+/// A test program.
+struct Test {
+    name: &'static str,
+    path: PathBuf,
+    /// Processor time without a mutant.
+    takes: Duration,
+    /// Mutants that change something on its way.
+    reaches: BTreeSet<u32>,
+}
+
+/// Runs all test programs without a mutant.
+fn baseline(found: Vec<(&'static str, PathBuf)>, tree: &Path, place: &Path) -> Result<Vec<Test>> {
+    let mut tests = Vec::new();
+    for (name, path) in found {
+        let list = place.join(format!("{name}.reached"));
+        std::fs::write(&list, "")?;
+        let mut child = command_of(&path, 0, tree).env("SKEP_REACHED", &list).spawn()?;
+        let (passed, takes) = wait(&mut child, Duration::MAX)?;
+        ensure!(passed, "`{name}` fails without a mutant");
+        let reaches: BTreeSet<u32> = std::fs::read_to_string(&list)?.lines().filter_map(|l| l.parse().ok()).collect();
+        println!("  {name}: {:.1} s, {} mutants", takes.as_secs_f64(), reaches.len());
+        tests.push(Test { name, path, takes, reaches });
+    }
+    Ok(tests)
+}
+
+fn command_of(test: &Path, mutant: u32, tree: &Path) -> Command {
+    let mut c = Command::new(test);
+    c.current_dir(tree.join("crates/verifier"))
         .env("SKEP_MUTANT", mutant.to_string())
         .env("SKEP_SEED", "5eed")
         .env("RUST_BACKTRACE", "0")
+        .env("RUST_TEST_THREADS", "1")
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .with_context(|| format!("cannot run `{}`", test.display()))?;
-    let start = Instant::now();
-    let mut pause = Duration::from_millis(5);
+        .stderr(Stdio::null());
+    c
+}
+
+impl Test {
+    /// Runs it with one switch turned; one that does not come to an end has failed.
+    fn passes(&self, mutant: u32, tree: &Path) -> Result<bool> {
+        let mut child = command_of(&self.path, mutant, tree).spawn().with_context(|| format!("cannot run `{}`", self.path.display()))?;
+        Ok(wait(&mut child, self.takes * 2 + PATIENCE)?.0)
+    }
+}
+
+/// Waits for a process to end, with success or not, and ends it when it has taken too much processor time; that time.
+fn wait(child: &mut std::process::Child, limit: Duration) -> Result<(bool, Duration)> {
+    let mut pause = Duration::from_millis(2);
+    let mut taken = Duration::ZERO;
     loop {
         if let Some(status) = child.try_wait()? {
-            return Ok(status.success());
+            return Ok((status.success(), taken));
         }
-        if start.elapsed() > PATIENCE {
+        taken = cpu_time(child.id()).unwrap_or(taken);
+        if taken > limit {
             child.kill()?;
             child.wait()?;
-            return Ok(false);
+            return Ok((false, taken));
         }
         std::thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(50));
+        pause = (pause * 2).min(Duration::from_millis(20));
     }
+}
+
+/// Processor time of a process, in ticks of 10 ms.
+fn cpu_time(pid: u32) -> Option<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which may hold anything: state is field 3, times are 14 and 15.
+    let ticks: u64 = stat.rsplit_once(')')?.1.split_whitespace().skip(11).take(2).filter_map(|t| t.parse::<u64>().ok()).sum();
+    Some(Duration::from_millis(ticks * 10))
 }

@@ -13,6 +13,8 @@ pub struct Site {
     pub kind: &'static str,
     /// The line as it is.
     pub line: String,
+    /// How many before it in the file have the same key.
+    twin: usize,
     /// The part of the line that is replaced, in bytes.
     from: usize,
     to: usize,
@@ -38,7 +40,16 @@ enum Edit {
 impl Site {
     /// How `mutants.txt` names it.
     pub fn key(&self) -> String {
-        format!("{} | {} | {}", self.file, self.kind, self.line.trim())
+        let part = match self.edit {
+            Edit::True | Edit::False | Edit::Other(..) => format!(": {}", &self.line[self.from..self.to]),
+            _ => String::new(),
+        };
+        format!("{} | {}{part} | {}", self.file, self.kind, self.line.trim())
+    }
+
+    /// What no other site has.
+    pub fn name(&self) -> String {
+        format!("{} #{}", self.key(), self.twin)
     }
 
     /// The replacement, around what the sites inside have made of the part.
@@ -54,7 +65,7 @@ impl Site {
             Edit::False => format!("(({inside}) && !crate::mutant::on({n}))"),
             Edit::Other(was, becomes) => {
                 let other = self.line[self.from..self.to].replacen(was, becomes, 1);
-                format!("(if crate::mutant::on({n}) {{ {other} }} else {{ {inside} }})")
+                format!("crate::mutant::other({n}, {inside}, {other})")
             }
         }
     }
@@ -73,7 +84,7 @@ pub fn find(file: &str, text: &str) -> Vec<Site> {
             continue;
         }
         let mut add = |from: usize, to: usize, kind, edit| {
-            sites.push(Site { number: 0, file: file.to_owned(), at, kind, line: line.to_owned(), from, to, edit });
+            sites.push(Site { number: 0, file: file.to_owned(), at, kind, line: line.to_owned(), twin: 0, from, to, edit });
         };
         let next = lines.get(at + 1).map_or("", |l| l.trim_start());
         if next.starts_with("return Err(") && line.ends_with('{') {
@@ -110,6 +121,12 @@ pub fn find(file: &str, text: &str) -> Vec<Site> {
     let crossing: Vec<bool> = sites.iter().map(|b| sites.iter().any(|a| crosses(a, b))).collect();
     let mut crossing = crossing.iter();
     sites.retain(|_| crossing.next() == Some(&false));
+    let mut seen = std::collections::BTreeMap::<String, usize>::new();
+    for site in &mut sites {
+        let n = seen.entry(site.key()).or_default();
+        site.twin = *n;
+        *n += 1;
+    }
     sites
 }
 
@@ -300,7 +317,7 @@ mod tests {
         let arm = mutated("        _ => Err(Reason::Wrong { reg, kind: f(x) }),\n");
         assert_eq!(arm, "        _ => crate::mutant::keep(1, Err(Reason::Wrong { reg, kind: f(x) })),\n");
         let end = mutated("    (start >= 0)\n");
-        assert_eq!(end, "    ((if crate::mutant::on(1) { start > 0 } else { start >= 0 }))\n");
+        assert_eq!(end, "    (crate::mutant::other(1, start >= 0, start > 0))\n");
         let returned = mutated("    return a && b;\n");
         assert_eq!(returned, "    return ((a) || crate::mutant::on(1)) && ((b) || crate::mutant::on(2));\n");
         assert_eq!(mutated("    let x = 5;\n"), "    let x = 5;\n");
