@@ -23,6 +23,9 @@ pub struct Target {
     id: u32,
     /// Where compiled programs jump to; 0 without code.
     entry: u64,
+    /// The kind of frame that the program makes, and where it goes on when its caller has made one of that kind; 0 without such.
+    frame: u64,
+    inner: u64,
     code: Option<Code>,
     program: Option<interp::Program>,
 }
@@ -30,12 +33,16 @@ pub struct Target {
 impl Target {
     pub(crate) const ID: i32 = offset_of!(Self, id) as i32;
     pub(crate) const ENTRY: i32 = offset_of!(Self, entry) as i32;
+    pub(crate) const FRAME: i32 = offset_of!(Self, frame) as i32;
+    pub(crate) const INNER: i32 = offset_of!(Self, inner) as i32;
 
     /// Makes the target of the program with this id, which is not 0. Without `code`, tail calls of compiled programs to it
     /// fall through; without `program`, those of interpreted ones are an error.
     #[must_use]
     pub fn new(id: u32, code: Option<Code>, program: Option<interp::Program>) -> Self {
-        Self { id, entry: code.as_ref().map_or(0, Code::tail_entry), code, program }
+        let entry = code.as_ref().map_or(0, Code::tail_entry);
+        let (frame, inner) = code.as_ref().and_then(Code::inner_entry).unwrap_or_default();
+        Self { id, entry, frame, inner, code, program }
     }
 
     /// Returns the program's id.
@@ -64,7 +71,7 @@ impl Target {
 }
 
 /// What generated code sees in a row that was never set: no program has this id.
-static NOBODY: Target = Target { id: 0, entry: 0, code: None, program: None };
+static NOBODY: Target = Target { id: 0, entry: 0, frame: 0, inner: 0, code: None, program: None };
 
 /// This process's side of one program array.
 ///

@@ -260,3 +260,56 @@ fn an_engine_that_lacks_the_program_says_so_or_falls_through() {
     let got = host.with_env(|env| suite::run_in("interp", &insns, env, [0; 5]));
     assert_eq!(got, Err("instruction `3`: program `5` is compiled and cannot be interpreted".to_owned()));
 }
+
+/// Calls a program with known values in the registers that it has to keep; tells whether they are still there, and r0.
+fn kept_by(entry: unsafe extern "C" fn(*mut u8) -> u64, ctx: u64) -> (bool, u64) {
+    let (r0, wrong): (u64, u64);
+    // SAFETY: the program is a C function, and what it may change is declared.
+    unsafe {
+        std::arch::asm!(
+            "push rbx", "push rbp", "mov rbx, 11", "mov rbp, 22", "mov r12, 33", "mov r13, 44", "mov r14, 55", "mov r15, rsp",
+            "sub rsp, 256", "and rsp, -16", "call rax", "sub rbx, 11", "sub rbp, 22", "sub r12, 33", "sub r13, 44", "sub r14, 55",
+            "mov rsp, r15", "or rbx, rbp", "or rbx, r12", "or rbx, r13", "or rbx, r14", "mov rcx, rbx", "pop rbp", "pop rbx",
+            inout("rax") entry as *const () => r0, in("rdi") ctx, lateout("rcx") wrong,
+            out("r12") _, out("r13") _, out("r14") _, out("r15") _, clobber_abi("C"),
+        );
+    }
+    (wrong == 0, r0)
+}
+
+/// A tail call may stay in its function's frame when the other program would make the same; whichever way, everything is as it was
+/// afterwards, the stack is the other's own, and its loops have all their rounds.
+#[test]
+fn programs_share_frames_of_one_kind_and_no_others() {
+    let call = |slot: u32, number: bool| {
+        let index = if number { format!("mov r3, {slot}") } else { format!("ldxdw r3, [r1+8]\nand r3, 0\nadd r3, {slot}") };
+        format!("lddw r2, map 0\n{index}\ncall 12\nmov r0, 1\nexit")
+    };
+    let count = "ldxdw r6, [r1]\nadd r6, 1\nstxdw [r1], r6\n";
+    // Uses as many registers as asked, all of the stack, a loop with a constant, and `may_goto`.
+    let program = |registers: u32, next: u32, number: bool| {
+        let used: String = (7..7 + registers).map(|r| format!("mov r{r}, {r}\n")).collect();
+        let stack = "stdw [r10-512], 5\nstdw [r10-8], 6\n";
+        let rounds = "mov r0, 3\nl: may_goto e\nlddw r4, 0x123456789abcdef0\nstxdw [r10-16], r4\nsub r0, 1\njne r0, 0, l\ne: ";
+        format!("{count}{used}{stack}{rounds}{}", call(next, number))
+    };
+    for number in [true, false] {
+        for (a, b, c) in [(0, 0, 0), (1, 1, 1), (3, 3, 3), (0, 1, 2), (3, 0, 3), (2, 2, 0)] {
+            let host = Host::new(true);
+            host.put(0, 5, &program(a, 1, number));
+            host.put(1, 6, &program(b, 2, number));
+            host.put(2, 7, &program(c, 0, number));
+            let target = host.targets.borrow()[0].clone();
+            for round in 1..4 {
+                let mut words = [0u64; 2];
+                let got = kept_by(target.code().unwrap().entry(), words.as_mut_ptr() as u64);
+                assert_eq!((got, words[0]), ((true, 1), 34), "{a} {b} {c}, round {round}");
+            }
+            // The last one has another frame, or none.
+            for last in ["mov r0, 77\nexit", "mov r6, 70\nmov r9, 7\nmov r0, r6\nadd r0, r9\nexit"] {
+                host.put(2, 8, last);
+                assert_eq!(kept_by(target.code().unwrap().entry(), [0u64; 2].as_mut_ptr() as u64), (true, 77), "{a} {b}");
+            }
+        }
+    }
+}

@@ -31,6 +31,8 @@ pub(super) struct Tail {
     pub shape: MapShape,
     /// The array's table of targets.
     pub targets: u64,
+    /// The index, when it was just set to a number.
+    pub number: Option<u32>,
 }
 
 /// What is known of a program.
@@ -281,6 +283,8 @@ enum Value {
     /// The map with this index: small, as there is one for each register at each label.
     Map(u32),
     Frame(i32),
+    /// The lower half, as after a move of an immediate; the upper one does not matter to what asks.
+    Number(u32),
 }
 
 /// Finds the calls whose map is known and need not be asked.
@@ -317,6 +321,7 @@ fn in_block(insns: &[Insn], env: &Env<'_>, flow: &Flow, range: Range<usize>, loo
                 regs[d] = if i.src() == op::PSEUDO_MAP_IDX { Value::Map(i.imm as u32) } else { Value::Any };
             }
             op::ALU64 if i.code & 0xf0 == op::MOV && i.code & op::X != 0 && i.off == 0 => regs[d] = regs[s],
+            op::ALU | op::ALU64 if i.code & 0xf8 == op::MOV | op::K => regs[d] = Value::Number(i.imm as u32),
             op::ALU64 if i.code == op::ALU64 | op::ADD | op::K => {
                 regs[d] = match regs[d] {
                     Value::Frame(off) => off.checked_add(i.imm).map_or(Value::Any, Value::Frame),
@@ -345,7 +350,8 @@ fn in_block(insns: &[Insn], env: &Env<'_>, flow: &Flow, range: Range<usize>, loo
                             && targets != 0
                             && matches!(shape.stride, 4 | 8)
                         {
-                            tails.push(Tail { at, shape, targets });
+                            let number = if let Value::Number(n) = regs[3] { Some(n) } else { None };
+                            tails.push(Tail { at, shape, targets, number });
                         }
                     }
                     _ => {}

@@ -73,6 +73,7 @@ pub struct Code {
     offsets: Vec<u32>,
     functions: Vec<(usize, usize)>,
     vector_saver: Option<usize>,
+    inner: Option<(u64, usize)>,
 }
 
 /// What a generator makes of a program.
@@ -84,6 +85,8 @@ struct Made {
     functions: Vec<(usize, usize)>,
     /// Where the code that saves vector registers starts.
     vector_saver: Option<usize>,
+    /// The kind of the main function's frame, not 0, and where its code goes on once that is made: for tail calls from such a frame.
+    inner: Option<(u64, usize)>,
 }
 
 impl Code {
@@ -109,8 +112,8 @@ impl Code {
     /// As [`Code::compile`], and the machine must have the features.
     pub unsafe fn compile_for(insns: &[Insn], env: &Env<'_>, cpu: Cpu) -> Result<Self, CompileError> {
         let flow = Flow::of(insns, env)?;
-        let Made { exec, offsets, functions, vector_saver } = arch::compile(insns, env, &flow, cpu)?;
-        Ok(Self { registered: None, exec, offsets, functions, vector_saver })
+        let Made { exec, offsets, functions, vector_saver, inner } = arch::compile(insns, env, &flow, cpu)?;
+        Ok(Self { registered: None, exec, offsets, functions, vector_saver, inner })
     }
 
     /// Returns the program as a function of its context.
@@ -126,6 +129,11 @@ impl Code {
     /// Returns where tail calls enter; only for generated code.
     pub(crate) fn tail_entry(&self) -> u64 {
         self.exec.bytes().as_ptr() as u64 + self.functions.first().map_or(0, |(_, at)| *at as u64)
+    }
+
+    /// Returns the kind of the frame that the program makes, and where tail calls enter that come from a frame of the same kind.
+    pub(crate) fn inner_entry(&self) -> Option<(u64, u64)> {
+        self.inner.map(|(frame, at)| (frame, self.exec.bytes().as_ptr() as u64 + at as u64))
     }
 
     /// Returns where in the machine code the function with this first slot starts; `None` when none does.

@@ -88,16 +88,20 @@ impl Gen<'_> {
     /// known; else, or when the slot names a program that the table does not have, the helper `func` is asked.
     fn tail_call(&mut self, at: usize, func: u64) {
         let none = Label::Insn(at + 1);
-        let (ctx, index) = (machine(1), machine(3));
+        let index = machine(3);
         let (count, target) = (reg::R10, reg::R9);
-        let found = self.out.local();
-        let (counted, kept) = (Mem::at(reg::RBP, self.frame.tails), Mem::at(reg::RBP, self.frame.ctx));
-        self.out.enc.mov(false, index, index);
-        self.out.enc.load(Size::D, count, counted);
+        if self.known.narrow & 1 << 3 == 0 {
+            self.out.enc.mov(false, index, index);
+        }
+        self.out.enc.load(Size::D, count, Mem::at(reg::RBP, self.frame.tails));
         self.out.enc.group_store_imm(Size::W, group::CMP, Mem::at(count, 0), op::MAX_TAIL_CALLS as i32);
         self.out.jump(Some(cc::AE), none);
-        if let Some(&Tail { shape, targets, .. }) = self.facts.tail(at) {
-            let scale = if shape.stride == 8 { 3 } else { 2 };
+        let Some(&Tail { shape, targets, number, .. }) = self.facts.tail(at) else {
+            self.ask(func, none);
+            return self.continue_with(target, none);
+        };
+        let scale = if shape.stride == 8 { 3 } else { 2 };
+        if number.is_none() {
             match i32::try_from(shape.entries) {
                 Ok(n) => self.out.enc.group_imm(false, group::CMP, index, n),
                 Err(_) => {
@@ -106,32 +110,62 @@ impl Gen<'_> {
                 }
             }
             self.out.jump(Some(cc::AE), none);
-            let e = &mut self.out.enc;
-            e.mov_imm(target, shape.base);
-            e.load(Size::W, reg::RAX, Mem { base: target, index: Some((index, scale)), disp: 0 });
-            e.test(false, reg::RAX, reg::RAX);
-            self.out.jump(Some(cc::E), none);
-            let e = &mut self.out.enc;
-            e.mov_imm(target, targets);
-            e.load(Size::D, target, Mem { base: target, index: Some((index, 3)), disp: 0 });
-            e.group_load(false, group::CMP, reg::RAX, Mem::at(target, Target::ID));
-            self.out.jump(Some(cc::E), found);
+        } else if number.is_some_and(|n| n >= shape.entries) {
+            return self.out.jump(None, none);
         }
+        // A row of a known number is at a known address.
+        let row = |base: u64, scale: u8| match number {
+            Some(n) => (base.wrapping_add(u64::from(n) << scale), None),
+            None => (base, Some((index, scale))),
+        };
+        let (slow, found) = (self.out.local(), self.out.local());
+        let e = &mut self.out.enc;
+        let (base, index) = row(shape.base, scale);
+        e.mov_imm(target, base);
+        e.load(Size::W, reg::RAX, Mem { base: target, index, disp: 0 });
+        e.test(false, reg::RAX, reg::RAX);
+        self.out.jump(Some(cc::E), none);
+        let e = &mut self.out.enc;
+        let (base, index) = row(targets, 3);
+        e.mov_imm(target, base);
+        e.load(Size::D, target, Mem { base: target, index, disp: 0 });
+        e.group_load(false, group::CMP, reg::RAX, Mem::at(target, Target::ID));
+        self.out.jump(Some(cc::NE), slow);
+        self.out.bind(found);
+        self.continue_with(target, none);
+        self.out.bind(slow);
+        self.ask(func, none);
+        self.out.jump(None, found);
+    }
+
+    /// Asks the helper for the target, which is in r9 then, with the address of the count in r10.
+    fn ask(&mut self, func: u64, none: Label) {
+        let (ctx, kept) = (machine(1), Mem::at(reg::RBP, self.frame.ctx));
         self.saves_vectors = true;
         self.out.enc.store(Size::D, kept, ctx);
         self.out.enc.mov_imm(reg::R11, func);
         self.out.call(Label::SaveVectors);
         let e = &mut self.out.enc;
         e.load(Size::D, ctx, kept);
-        e.load(Size::D, count, counted);
-        e.mov(true, target, reg::RAX);
-        e.test(true, target, target);
+        e.load(Size::D, reg::R10, Mem::at(reg::RBP, self.frame.tails));
+        e.mov(true, reg::R9, reg::RAX);
+        e.test(true, reg::R9, reg::R9);
         self.out.jump(Some(cc::E), none);
-        self.out.bind(found);
+    }
+
+    /// Goes over to a target, in this function's frame or without it. The address of the count is in r10.
+    fn continue_with(&mut self, target: u8, none: Label) {
+        let count = Mem::at(reg::R10, 0);
+        let other = self.out.local();
+        self.out.enc.group_store_imm(Size::D, group::CMP, Mem::at(target, Target::FRAME), self.frame.kind());
+        self.out.jump(Some(cc::NE), other);
+        self.out.enc.group_store_imm(Size::W, group::ADD, count, 1);
+        self.out.enc.jump_mem(Mem::at(target, Target::INNER));
+        self.out.bind(other);
         self.out.enc.load(Size::D, reg::RAX, Mem::at(target, Target::ENTRY));
         self.out.enc.test(true, reg::RAX, reg::RAX);
         self.out.jump(Some(cc::E), none);
-        self.out.enc.group_store_imm(Size::W, group::ADD, Mem::at(count, 0), 1);
+        self.out.enc.group_store_imm(Size::W, group::ADD, count, 1);
         self.take_down();
         self.out.enc.jump_reg(reg::RAX);
     }

@@ -530,6 +530,11 @@ impl Enc {
         self.op(0, false, false, 0xff, 4, Rm::Reg(r));
     }
 
+    /// `jmp [mem]`.
+    pub fn jump_mem(&mut self, mem: Mem) {
+        self.op(0, false, false, 0xff, 4, Rm::Mem(mem));
+    }
+
     /// Writes `call rel32` and returns where its displacement is.
     pub fn call(&mut self) -> usize {
         self.u8(0xe8);

@@ -30,6 +30,15 @@ pub(super) struct Frame {
     pub ctx: i32,
 }
 
+impl Frame {
+    /// Returns a number for all that programs must agree about to share a frame; for frames with a count of tail calls.
+    pub fn kind(self) -> i32 {
+        // Of the saved registers only rbx and r12 to r15 can be there, and the rest is in words.
+        let saved = i32::from(self.saved >> reg::R12 & 15) << 1 | i32::from(self.saved >> reg::RBX & 1);
+        1 | saved << 1 | (-self.tails / 8) << 6 | (self.size / 8) << 16
+    }
+}
+
 impl Gen<'_> {
     /// Generates the start of the function whose first slot is `at`.
     pub(super) fn enter(&mut self, at: usize) {
@@ -57,11 +66,16 @@ impl Gen<'_> {
                 e.push(r);
             }
         }
-        if frame.rounds != 0 {
-            e.store_imm(Size::D, Mem::at(reg::RBP, frame.rounds), MAY_GOTO_ROUNDS as i32);
-        }
         if frame.tails != 0 {
             e.store(Size::D, Mem::at(reg::RBP, frame.tails), reg::R10);
+            if at == 0 {
+                self.out.inner();
+                self.shared = Some(frame.kind() as u64);
+            }
+        }
+        let e = &mut self.out.enc;
+        if frame.rounds != 0 {
+            e.store_imm(Size::D, Mem::at(reg::RBP, frame.rounds), MAY_GOTO_ROUNDS as i32);
         }
         for c in &self.constants {
             e.mov_imm(c.reg, c.value);
@@ -148,12 +162,15 @@ impl Gen<'_> {
         saved |= (0..op::FP).filter(|r| written_to & 1 << r != 0).fold(0, |s, r| s | 1 << machine(r));
         saved = self.constants.iter().fold(saved, |s, c| s | 1 << c.reg) & PRESERVED.iter().fold(0, |s, r| s | 1 << r);
         let framed = fp || calls || may_goto;
-        let mut size = (-deepest + 7) & !7;
+        // Programs that tail calls lead between are to have the same frame.
+        let alike = leaves && f.start == 0;
+        let mut size = if alike { op::STACK_SIZE } else { (-deepest + 7) & !7 };
         let mut word = |wanted: bool| {
             size += if wanted { 8 } else { 0 };
             if wanted { -size } else { 0 }
         };
-        let (rounds, tails, ctx) = (word(may_goto), word(leaves), word(tails));
+        let (rounds, tails, ctx) = (word(may_goto || alike), word(leaves), word(tails || alike));
+        let rounds = if may_goto { rounds } else { 0 };
         // Two words are pushed before; calls want a multiple of sixteen.
         if calls && (size + 8 * saved.count_ones() as i32) % 16 != 0 {
             size += 8;

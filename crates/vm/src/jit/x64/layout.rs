@@ -51,6 +51,7 @@ pub(super) struct Draft {
     funcs: Vec<Place>,
     locals: Vec<Place>,
     save_vectors: Option<Place>,
+    inner: Option<Place>,
     /// Four-byte displacements inside straight code: where, items before, what they point to.
     refs: Vec<(Place, Label)>,
 }
@@ -64,6 +65,8 @@ pub(super) struct Done {
     pub functions: Vec<usize>,
     /// Where the code that saves vector registers went.
     pub save_vectors: Option<usize>,
+    /// Where the main function goes on once its frame is made.
+    pub inner: Option<usize>,
 }
 
 impl Draft {
@@ -109,6 +112,11 @@ impl Draft {
 
     pub fn save_vectors(&mut self) {
         self.save_vectors = Some(self.here());
+    }
+
+    /// Says that the main function has made its frame.
+    pub fn inner(&mut self) {
+        self.inner = Some(self.here());
     }
 
     pub fn jump(&mut self, cc: Option<u8>, to: Label) {
@@ -168,8 +176,9 @@ impl Draft {
         }
         let code = self.assemble(&before, base);
         let insns = self.insns.iter().map(|p| self.offset(*p, &before) as u32).collect();
-        let save_vectors = self.save_vectors.map(|p| self.offset(p, &before));
-        Done { code, insns, functions: self.funcs.iter().map(|p| self.offset(*p, &before)).collect(), save_vectors }
+        let at = |p: &Place| self.offset(*p, &before);
+        let (save_vectors, inner) = (self.save_vectors.as_ref().map(at), self.inner.as_ref().map(at));
+        Done { code, insns, functions: self.funcs.iter().map(at).collect(), save_vectors, inner }
     }
 
     /// Returns the bytes all items before each item take, and at the end all of them.

@@ -20,7 +20,9 @@
 //!
 //! A program that makes tail calls starts with a small C function that holds the count of tail calls in its frame and calls
 //! the program proper with the count's address in machine register r10, which functions that may make tail calls keep and
-//! pass on. A tail call takes its function's frame down and jumps to the other program proper: the count outlives the frames.
+//! pass on. A tail call takes its function's frame down and jumps to the other program proper: the count outlives the frames. When
+//! the other program would make a frame of the same kind, the frame stays, and the jump goes to where it is made; so that there
+//! are few kinds, the main function of a program that makes tail calls has room for all of a stack in its frame.
 //!
 //! A function with loops keeps wide constants of theirs, addresses of maps above all, in registers that it has no other use for:
 //! r12, and those of BPF registers it never names ([`constant`]).
@@ -91,6 +93,7 @@ pub(super) fn compile(insns: &[Insn], env: &Env<'_>, flow: &Flow, cpu: Cpu) -> R
         constants: Vec::new(),
         known: Known::default(),
         saves_vectors: false,
+        shared: None,
     };
     g.program()?;
     let (size, near) = g.out.bound();
@@ -101,7 +104,8 @@ pub(super) fn compile(insns: &[Insn], env: &Env<'_>, flow: &Flow, cpu: Cpu) -> R
     let draft = exec::Draft::new(size, near).map_err(memory)?;
     let done = g.out.finish(draft.base(), |f| draft.reaches(f));
     let functions = flow.funcs.iter().map(|f| f.start).zip(done.functions).collect();
-    Ok(Made { exec: draft.seal(&done.code).map_err(memory)?, offsets: done.insns, functions, vector_saver: done.save_vectors })
+    let inner = g.shared.zip(done.inner);
+    Ok(Made { exec: draft.seal(&done.code).map_err(memory)?, offsets: done.insns, functions, vector_saver: done.save_vectors, inner })
 }
 
 /// Returns the machine register of a BPF register.
@@ -133,6 +137,8 @@ struct Gen<'a> {
     constants: Vec<Constant>,
     known: Known,
     saves_vectors: bool,
+    /// The kind of the main function's frame, when tail calls may find it made.
+    shared: Option<u64>,
 }
 
 impl Gen<'_> {
