@@ -130,9 +130,21 @@ fn programs_have_a_beginning_and_an_end() {
     refused(vec![jump(2), Insn::exit()], "out of range");
     refused(vec![jump(-2), Insn::exit()], "out of range");
     refused(vec![Insn::mov64_imm(0, 0), Insn::exit(), Insn::exit()], "unreachable");
+    // Calls of helpers by another name.
+    for src in 2..16 {
+        refused(vec![Insn::new(op::CALL, 0, src, 0, 5), Insn::exit()], "");
+    }
     let call = |imm| Insn::new(op::CALL, 0, op::PSEUDO_CALL, 0, imm);
     refused(vec![call(1), Insn::exit(), jump(-2), Insn::exit()], "out of range");
     refused(vec![call(7), Insn::exit()], "out of range");
     refused(vec![call(-2), Insn::exit()], "out of range");
     refused(vec![call(1), low, high, Insn::exit()], "middle");
+    // Also when nobody says where the main program begins.
+    let mut nameless = Linked::from_insns("p", ProgramType::Kprobe, vec![jump(2), Insn::exit()]);
+    nameless.subprogs.clear();
+    assert!(verify(&nameless, &Options::default()).is_err());
+    // As many instructions as there may be.
+    let mut most = vec![Insn::mov64_imm(0, 0); op::MAX_INSNS];
+    most[op::MAX_INSNS - 1] = Insn::exit();
+    assert!(skep_verifier::cfg::Cfg::new(&Linked::from_insns("p", ProgramType::Kprobe, most)).is_ok());
 }

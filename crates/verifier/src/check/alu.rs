@@ -209,9 +209,6 @@ impl Walk<'_> {
             }
         }
         check_offset(&r, kind)?;
-        if r.kind.is_packet() && op == Op::Sub && settled.is_none() {
-            r.range = 0;
-        }
         self.state.set(dst, r);
         Ok(())
     }

@@ -27,7 +27,8 @@ struct Call {
     release: Option<u32>,
     /// The reference that an argument rests on: results made from it rest on it too.
     reference: Id,
-    format: Option<(u8, Reg, u32)>,
+    /// A format: where it stands, and in which map.
+    format: Option<(Reg, u32)>,
 }
 
 impl Walk<'_> {
@@ -327,13 +328,12 @@ impl Walk<'_> {
         }
         call.size = Some(range.umax as u32);
         let access = if matches!(arg, ArgType::UninitMem | ArgType::UninitMemOrNull) { Access::Write } else { Access::Read };
-        if let Some((at, text, data)) = call.format.take() {
+        if let Some((text, data)) = call.format.take() {
             // snprintf: the format is known, so is the number of words it reads.
             let words = self.format_words(&text, data)?;
             if words.checked_mul(8).map(u64::from) != r.as_const() {
                 return Err(Reason::BadFormat { what: "the number of arguments differs from that of the conversions" });
             }
-            call.format = Some((at, text, data));
         }
         self.memory(h, of, &mem, range.umax as u32, access)?;
         if arg == ArgType::MemWrite { self.memory(h, of, &mem, range.umax as u32, Access::Write) } else { Ok(()) }
@@ -381,7 +381,7 @@ impl Walk<'_> {
             return Err(Reason::NotTerminated);
         }
         if h.name == "snprintf" {
-            call.format = Some((reg, *r, map));
+            call.format = Some((*r, map));
         }
         Ok(())
     }
