@@ -15,6 +15,8 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 
+use crate::fault::{Site, Sites};
+
 const PAGE: usize = 4096;
 /// Distance that a 32-bit displacement is trusted to bridge, with room for the code itself.
 const REACH: u64 = (1 << 31) - (1 << 24);
@@ -44,6 +46,8 @@ pub(crate) struct Draft(Mapping);
 
 /// Executable memory.
 pub(crate) struct Exec {
+    /// Goes before the memory it tells of.
+    _sites: Option<Sites>,
     map: Mapping,
     len: usize,
 }
@@ -83,19 +87,33 @@ impl Draft {
         self.base().abs_diff(target) < REACH && self.0.len < 1 << 24
     }
 
-    /// Writes the code and makes it executable.
-    pub fn seal(self, code: &[u8]) -> Result<Exec, Errno> {
-        if code.len() > self.0.len {
+    /// Returns the bytes that code and table take.
+    pub fn size(code: usize, faults: usize) -> usize {
+        if faults == 0 { code } else { code.next_multiple_of(size_of::<Site>()) + faults * size_of::<Site>() }
+    }
+
+    /// Writes the code, and behind it the table of loads that may fail, in order, and makes it executable.
+    pub fn seal(self, code: &[u8], sites: Option<Sites>, faults: &[Site]) -> Result<Exec, Errno> {
+        if Self::size(code.len(), faults.len()) > self.0.len {
             return Err(Errno::NOMEM);
         }
         let base = self.0.base.as_ptr();
+        let at = code.len().next_multiple_of(size_of::<Site>());
         // SAFETY: the mapping is ours alone, writable, and at least as long as the code.
         unsafe {
             ptr::copy_nonoverlapping(code.as_ptr(), base, code.len());
             ptr::write_bytes(base.add(code.len()), TRAP, self.0.len - code.len());
+            if !faults.is_empty() {
+                ptr::copy_nonoverlapping(faults.as_ptr(), base.add(at).cast(), faults.len());
+            }
             mprotect(base.cast(), self.0.len, MprotectFlags::READ | MprotectFlags::EXEC)?;
         }
-        Ok(Exec { map: self.0, len: code.len() })
+        if let Some(sites) = &sites {
+            let start = base as u64;
+            // SAFETY: code and table stay as they are until `Exec` is dropped, and with it first `sites`.
+            unsafe { sites.publish(start..start + code.len() as u64, base.wrapping_add(at).cast_const().cast(), faults.len()) };
+        }
+        Ok(Exec { _sites: sites, map: self.0, len: code.len() })
     }
 
     fn remember(self) -> Self {
@@ -165,7 +183,7 @@ mod tests {
         let draft = Draft::new(5000, 0).unwrap();
         let base = draft.base();
         assert_eq!(protection(base), "rw-p");
-        let exec = draft.seal(&[0xc3; 5000]).unwrap();
+        let exec = draft.seal(&[0xc3; 5000], None, &[]).unwrap();
         assert_eq!((protection(base), protection(base + 4096)), ("r-xp".into(), "r-xp".into()));
         assert_eq!(exec.bytes(), [0xc3; 5000]);
         drop(exec);
@@ -181,6 +199,6 @@ mod tests {
 
     #[test]
     fn too_much_code_is_an_error() {
-        assert!(Draft::new(10, 0).unwrap().seal(&[0; 4097]).is_err());
+        assert!(Draft::new(10, 0).unwrap().seal(&[0; 4097], None, &[]).is_err());
     }
 }

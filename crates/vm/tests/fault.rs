@@ -7,7 +7,7 @@ mod suite;
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
 use skep_isa::{Insn, op};
-use skep_vm::{Env, fault};
+use skep_vm::{Code, Env, fault};
 
 /// Returns the address of the end of a page that is followed by nothing readable.
 fn edge() -> *mut u8 {
@@ -116,4 +116,60 @@ fn loads_of_programs_give_zero_where_there_is_no_memory() {
             }
         }
     }
+}
+
+/// Two loads in a function of their own, and one in the main function: the sum of what is there, and what the stack held.
+fn three_loads(add: i32) -> Vec<Insn> {
+    let probe = |dst, src, off| Insn::new(op::LDX | op::PROBE_MEM | op::DW, dst, src, off, 0);
+    let add_reg = |dst, src| Insn::new(op::ALU64 | op::X | op::ADD, dst, src, 0, 0);
+    vec![
+        Insn::mov64_imm(6, add),
+        probe(7, 1, 0),
+        Insn::new(op::CALL, 0, op::PSEUDO_CALL, 0, 3),
+        add_reg(0, 6),
+        add_reg(0, 7),
+        Insn::exit(),
+        Insn::new(op::ST | op::MEM | op::DW, 10, 0, -8, 5),
+        probe(3, 1, 8),
+        probe(2, 1, 16),
+        Insn::new(op::LDX | op::MEM | op::DW, 0, 10, -8, 0),
+        add_reg(0, 2),
+        add_reg(0, 3),
+        Insn::exit(),
+    ]
+}
+
+/// More programs than there are tables, at the same time, with others going away between them: each is mended where it is.
+#[test]
+fn each_of_many_programs_is_mended_by_its_own_table() {
+    let edge = edge();
+    // SAFETY: inside the readable page.
+    unsafe { edge.sub(8).cast::<u64>().write(1000) };
+    let edge = edge as u64;
+    // SAFETY: the program's stores go to its stack, and its loads may fail.
+    let make = |n: i32| (n, unsafe { Code::compile(&three_loads(n), &Env::empty()) }.unwrap());
+    let check = |all: &[(i32, Code)]| {
+        for (n, code) in all {
+            for (from, want) in [(8, 1005), (16, 1005), (24, 1005), (0, 5), (25, 5)] {
+                let at = if from == 25 { 16 } else { edge - from };
+                // SAFETY: as above.
+                let got = unsafe { code.entry()(at as *mut u8) };
+                assert_eq!(got, want + *n as u64, "program {n}, {from} bytes before the edge");
+            }
+        }
+    };
+    let mut all: Vec<_> = (0..1100).map(make).collect();
+    check(&all);
+    let mut odd = false;
+    all.retain(|_| {
+        odd = !odd;
+        odd
+    });
+    check(&all);
+    all.extend((2000..2600).map(make));
+    check(&all);
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..300).for_each(|n| check(&[make(n)])));
+        check(&all[..100]);
+    });
 }

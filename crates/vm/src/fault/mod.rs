@@ -1,11 +1,13 @@
 //! Copies from memory that may not be there.
 //!
 //! Traced memory is read with plain loads: a good address costs a load, a bad one a signal. All loads that may fail sit
-//! in one short range of code; a handler of SIGSEGV and SIGBUS asks [`fixup`] for every fault and, when it gets an
+//! in one short range of code, or are known by a table of the generated code they are in (`sites`); a handler of SIGSEGV and SIGBUS asks [`fixup`] for every fault and, when it gets an
 //! address, continues there instead. Installing that handler is the business of whoever owns the process's signals;
 //! without it a bad address ends the process as it always does.
 //!
 //! Nothing here allocates, calls the system, or touches a vector register.
+
+mod sites;
 
 cfg_select! {
     // Assembly: which instruction faults must be known exactly.
@@ -18,6 +20,8 @@ cfg_select! {
         use none as arch;
     }
 }
+
+pub(crate) use sites::{Site, Sites};
 
 /// Copies `len` bytes; `false` when some of them could not be read (or written), and then any part of them may have been
 /// copied.
@@ -41,14 +45,14 @@ pub unsafe fn str_from(dst: *mut u8, src: u64, size: usize) -> Option<usize> {
     usize::try_from(unsafe { arch::copy_str(dst, src, size) }).ok()
 }
 
-/// Returns the address of the code that generated code calls to load `size` (of [`skep_isa::op`]) from the address in r10: the
+/// Returns the address of the code that generated code without a table calls to load `size` (of [`skep_isa::op`]) from the address in r10: the
 /// value is in r10 then, 0 where there is no memory, and all other registers are as they were.
 pub(crate) fn probe(size: u8) -> u64 {
     arch::probe(size)
 }
 
-/// Returns where to continue after a fault at `ip`, when it was one of this module's loads.
+/// Returns where to continue after a fault at `ip`, when it was one of these loads.
 #[must_use]
 pub fn fixup(ip: u64) -> Option<u64> {
-    arch::fixup(ip)
+    arch::fixup(ip).or_else(|| sites::find(ip))
 }

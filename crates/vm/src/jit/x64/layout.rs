@@ -4,6 +4,7 @@
 //! helpers, padding. Here jumps start long and become short where they can, then the bytes are put together.
 
 use super::enc::Enc;
+use crate::fault::Site;
 
 /// Most passes over all jumps to make them short.
 const PASSES: usize = 16;
@@ -52,6 +53,8 @@ pub(super) struct Draft {
     locals: Vec<Place>,
     save_vectors: Option<Place>,
     inner: Option<Place>,
+    /// Loads that may fail, and where to continue then.
+    faults: Vec<(Label, Label)>,
     /// Four-byte displacements inside straight code: where, items before, what they point to.
     refs: Vec<(Place, Label)>,
 }
@@ -67,6 +70,8 @@ pub(super) struct Done {
     pub save_vectors: Option<usize>,
     /// Where the main function goes on once its frame is made.
     pub inner: Option<usize>,
+    /// Loads that may fail, in order, and where to continue then.
+    pub faults: Vec<Site>,
 }
 
 impl Draft {
@@ -108,6 +113,16 @@ impl Draft {
         {
             *p = here;
         }
+    }
+
+    /// Says that the instruction at one label may fail, and that another one is where to continue then.
+    pub fn fault(&mut self, at: Label, to: Label) {
+        self.faults.push((at, to));
+    }
+
+    /// Returns how many instructions may fail.
+    pub fn faults(&self) -> usize {
+        self.faults.len()
     }
 
     pub fn save_vectors(&mut self) {
@@ -178,7 +193,9 @@ impl Draft {
         let insns = self.insns.iter().map(|p| self.offset(*p, &before) as u32).collect();
         let at = |p: &Place| self.offset(*p, &before);
         let (save_vectors, inner) = (self.save_vectors.as_ref().map(at), self.inner.as_ref().map(at));
-        Done { code, insns, functions: self.funcs.iter().map(at).collect(), save_vectors, inner }
+        let offset = |l: Label| self.offset(self.place(l), &before) as u32;
+        let faults = self.faults.iter().map(|(from, to)| [offset(*from), offset(*to)]).collect();
+        Done { faults, code, insns, functions: self.funcs.iter().map(at).collect(), save_vectors, inner }
     }
 
     /// Returns the bytes all items before each item take, and at the end all of them.

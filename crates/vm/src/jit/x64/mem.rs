@@ -3,6 +3,7 @@
 use skep_isa::{Insn, op};
 
 use super::enc::{Mem, Size, cc, group, reg};
+use super::layout::Label;
 use super::{Gen, machine};
 
 impl Gen<'_> {
@@ -11,6 +12,17 @@ impl Gen<'_> {
         match i.code & 0xe0 {
             op::MEM => self.out.enc.load(size(i), d, from),
             op::MEMSX => self.out.enc.load_signed(size(i), d, from),
+            mode @ (op::PROBE_MEM | op::PROBE_MEMSX) if self.sites.is_some() => {
+                let (at, failed, after) = (self.out.local(), self.out.local(), self.out.local());
+                self.out.fault(at, failed);
+                self.out.bind(at);
+                match mode {
+                    op::PROBE_MEM => self.out.enc.load(size(i), d, from),
+                    _ => self.out.enc.load_signed(size(i), d, from),
+                }
+                self.out.bind(after);
+                self.probes.push(Probe { d, failed, after });
+            }
             mode @ (op::PROBE_MEM | op::PROBE_MEMSX) => {
                 // The load itself is in code whose faults are mended: address and value in r10, nothing else changes.
                 self.out.enc.lea(true, reg::R10, from);
@@ -23,6 +35,15 @@ impl Gen<'_> {
             _ => return false,
         }
         true
+    }
+
+    /// Generates where loads of the function before that failed continue: with 0 as their value.
+    pub(super) fn zeros(&mut self) {
+        for Probe { d, failed, after } in std::mem::take(&mut self.probes) {
+            self.out.bind(failed);
+            self.out.enc.mov_imm(d, 0);
+            self.out.jump(None, after);
+        }
     }
 
     pub(super) fn store(&mut self, i: Insn) -> bool {
@@ -90,6 +111,20 @@ impl Gen<'_> {
             e.mov(true, reg::RAX, reg::R10);
         }
     }
+}
+
+/// A load that may find nothing.
+pub(super) struct Probe {
+    /// The machine register it sets.
+    d: u8,
+    /// Where it continues when it failed, and what comes after it.
+    failed: Label,
+    after: Label,
+}
+
+/// Tells whether a load may find nothing.
+pub(super) fn is_probe(i: Insn) -> bool {
+    i.class() == op::LDX && matches!(i.code & 0xe0, op::PROBE_MEM | op::PROBE_MEMSX)
 }
 
 /// Returns the width of a memory access.

@@ -46,11 +46,13 @@ use self::constant::Constant;
 use self::enc::reg;
 use self::frame::Frame;
 use self::layout::{Draft, Label};
+use self::mem::{Probe, is_probe};
 use super::{CompileError, Made};
 use super::live::{Facts, Regs};
 use crate::check::{FUNC, Flow, LOOP, Malformed, SECOND, TARGET};
 use crate::env::Env;
 use crate::exec;
+use crate::fault::Sites;
 
 /// The features of a machine that generated code may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -94,6 +96,8 @@ pub(super) fn compile(insns: &[Insn], env: &Env<'_>, flow: &Flow, cpu: Cpu) -> R
         known: Known::default(),
         saves_vectors: false,
         shared: None,
+        sites: if insns.iter().any(|i| is_probe(*i)) { Sites::reserve() } else { None },
+        probes: Vec::new(),
     };
     g.program()?;
     let (size, near) = g.out.bound();
@@ -101,11 +105,11 @@ pub(super) fn compile(insns: &[Insn], env: &Env<'_>, flow: &Flow, cpu: Cpu) -> R
         return Err(CompileError::TooLarge { bytes: size });
     }
     let memory = |errno| CompileError::Memory { errno };
-    let draft = exec::Draft::new(size, near).map_err(memory)?;
+    let draft = exec::Draft::new(exec::Draft::size(size, g.out.faults()), near).map_err(memory)?;
     let done = g.out.finish(draft.base(), |f| draft.reaches(f));
     let functions = flow.funcs.iter().map(|f| f.start).zip(done.functions).collect();
     let inner = g.shared.zip(done.inner);
-    Ok(Made { exec: draft.seal(&done.code).map_err(memory)?, offsets: done.insns, functions, vector_saver: done.save_vectors, inner })
+    Ok(Made { exec: draft.seal(&done.code, g.sites, &done.faults).map_err(memory)?, offsets: done.insns, functions, vector_saver: done.save_vectors, inner })
 }
 
 /// Returns the machine register of a BPF register.
@@ -139,6 +143,9 @@ struct Gen<'a> {
     saves_vectors: bool,
     /// The kind of the main function's frame, when tail calls may find it made.
     shared: Option<u64>,
+    /// Where the loads of this program that may fail will be found.
+    sites: Option<Sites>,
+    probes: Vec<Probe>,
 }
 
 impl Gen<'_> {
@@ -148,6 +155,7 @@ impl Gen<'_> {
             let mark = self.flow.mark(at);
             if mark & FUNC != 0 {
                 self.known = Known::default();
+                self.zeros();
                 self.enter(at);
             }
             if mark & TARGET != 0 {
@@ -169,6 +177,7 @@ impl Gen<'_> {
             }
             at += took;
         }
+        self.zeros();
         self.vector_saver();
         Ok(())
     }
