@@ -102,16 +102,25 @@ impl Key {
         self.word(u64::from(i >> 6)) >> (63 - (i & 63)) & 1 != 0
     }
 
-    /// Tells whether a node's prefix of some length is the beginning of the address.
+    /// Tells whether a node's prefix of some length is the beginning of the address, when that is known of the first `from` bits.
     #[inline(always)]
-    fn begins_with(&self, node: &Node<'_>, length: u32) -> bool {
-        // Two shifts, as one by 64 is none.
-        if length < 64 { (self.first ^ node.data_word(0)) >> 1 >> (63 - length) == 0 } else { self.begins_with_long(node, length) }
-    }
-
-    #[inline(never)]
-    fn begins_with_long(&self, node: &Node<'_>, length: u32) -> bool {
-        self.common(node, length) == length
+    fn begins_with(&self, node: &Node<'_>, from: u32, length: u32) -> bool {
+        if length < 64 {
+            // Two shifts, as one by 64 is none.
+            return (self.first ^ node.data_word(0)) >> 1 >> (63 - length) == 0;
+        }
+        let mut i = from >> 6;
+        loop {
+            let left = length.wrapping_sub(i << 6);
+            let differ = self.word(u64::from(i)) ^ node.data_word(u64::from(i));
+            if left <= 64 {
+                return left == 0 || differ >> (64u32.wrapping_sub(left) & 63) == 0;
+            }
+            if differ != 0 {
+                return false;
+            }
+            i = i.wrapping_add(1);
+        }
     }
 
     /// Counts the bits, at most `limit`, that an address shares with a node's.
@@ -209,7 +218,7 @@ impl LpmTrie {
         let mut least = 0u32;
         while let Some(node) = self.memory.node_by(&nodes, slot) {
             let length = node.length_by(&nodes, slot);
-            if length > key.length || length < least || !key.begins_with(&node, length) {
+            if length > key.length || length < least || !key.begins_with(&node, least.saturating_sub(1), length) {
                 break;
             }
             let state = node.state().load(Acquire);
@@ -324,7 +333,7 @@ impl LpmTrie {
             let slot = place.slot.load(Relaxed);
             let Some(node) = self.memory.node_by(&nodes, slot) else { return place };
             let length = node.length_by(&nodes, slot);
-            if length >= key.length || length < least || !key.begins_with(&node, length) {
+            if length >= key.length || length < least || !key.begins_with(&node, least.saturating_sub(1), length) {
                 place.common = key.common(&node, length.min(key.length));
                 place.node = Some(node);
                 return place;
@@ -439,8 +448,10 @@ impl LpmTrie {
             node.set_value(state & SECOND | key.length, value)
         };
         node.state().store(after, Release);
-        // The place that is free now may be filled by the next change: who reads there must notice.
-        self.renew();
+        if self.memory.geometry.two_places() {
+            // The one that is free now may be filled by the next change: who reads there must notice.
+            self.renew();
+        }
         if new {
             self.memory.count().store(self.memory.count().load(Relaxed).wrapping_add(1), Relaxed);
         }

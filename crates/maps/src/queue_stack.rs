@@ -157,6 +157,33 @@ impl QueueStack {
         result
     }
 
+    /// Copies the next value out for a program, without the lock; `None` when others change the map all the time.
+    ///
+    /// # Safety
+    /// As [`QueueStack::next_for_program`].
+    unsafe fn peek(&self, value: *mut u8) -> Option<i64> {
+        for _ in 0..TRIES {
+            let changes = self.changes().load(Acquire);
+            let (tail, head) = self.ends();
+            let position = if self.stack { head.wrapping_sub(1) } else { tail };
+            let from = if tail == head { None } else { self.value(position) };
+            // SAFETY: a value has `value_size` bytes; the destination is the caller's duty.
+            unsafe {
+                match from {
+                    Some(from) => copy::store_bytes(value, from, self.value_size),
+                    None => copy::zero_bytes(value, self.value_size),
+                }
+            }
+            // Pairs with the fence in `push`.
+            fence(Acquire);
+            if changes & 1 == 0 && self.changes().load(Relaxed) == changes {
+                return Some(if from.is_some() { 0 } else { -i64::from(ENOENT) });
+            }
+            std::hint::spin_loop();
+        }
+        None
+    }
+
     /// Copies the value that a walk has next, in the order of pops, and returns the place behind it.
     fn copy_next(&self, at: &Position, value: &mut [u8]) -> Result<Option<Position>, MapError> {
         let (tail, head) = self.ends();
@@ -279,6 +306,6 @@ impl MapOps for QueueStack {
 
     unsafe fn prog_peek(&self, value: *mut u8) -> i64 {
         // SAFETY: the caller's duty.
-        unsafe { self.next_for_program(false, value) }
+        unsafe { self.peek(value).unwrap_or_else(|| self.next_for_program(false, value)) }
     }
 }

@@ -3,6 +3,8 @@
 mod support;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use skep_isa::MapType;
@@ -193,6 +195,44 @@ fn a_user_killed_anywhere_leaves_a_whole_queue() {
                 map.lookup_and_delete(&[], &mut out, 0).expect("full");
             }
         }
+    }
+}
+
+/// A program looks at the next value without a lock, while another thread writes over all of them: never half of each.
+#[test]
+fn a_program_peeks_at_whole_values() {
+    let dir = Dir::new();
+    for (t, size) in BOTH.into_iter().zip([32usize, 13]) {
+        let map = Arc::new(dir.make(&MapDef::new(t, 0, size as u32, 2)));
+        let mut out = vec![0xff; size];
+        // SAFETY: values have that many bytes.
+        assert_eq!((unsafe { map.prog_peek(out.as_mut_ptr()) }, &out), (-2, &vec![0; size]));
+        let over = Arc::new(AtomicBool::new(false));
+        let writer = {
+            let (map, over) = (Arc::clone(&map), Arc::clone(&over));
+            std::thread::spawn(move || {
+                for n in (1..=255u8).cycle().take_while(|_| !over.load(Relaxed)) {
+                    // SAFETY: as above.
+                    unsafe {
+                        assert_eq!(map.prog_push(vec![n; size].as_ptr(), EXIST), 0);
+                        if n % 4 == 0 {
+                            assert_eq!(map.prog_pop(vec![0; size].as_mut_ptr()), 0);
+                        }
+                    }
+                }
+            })
+        };
+        let (mut last, mut seen) = (0, 0);
+        while seen < rounds(200, 100_000) {
+            // SAFETY: as above.
+            if unsafe { map.prog_peek(out.as_mut_ptr()) } == 0 {
+                assert!(out[0] != 0 && out.iter().all(|b| *b == out[0]), "torn: {out:?}");
+                seen += u32::from(out[0] != last);
+                last = out[0];
+            }
+        }
+        over.store(true, Relaxed);
+        writer.join().expect("no panic");
     }
 }
 

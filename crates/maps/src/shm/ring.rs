@@ -47,37 +47,51 @@ pub(crate) enum Head {
 #[derive(Debug)]
 pub(crate) struct RingMemory {
     file: Arc<ObjectFile>,
-    /// Where its consumer page is.
+    /// Where its consumer page is, and the address of that.
     at: u64,
-    /// Where the consumer page with the wake-ups is.
-    bell: u64,
+    base: *mut u8,
     size: u64,
+    /// Takes a position to the place in the data, a multiple of eight.
+    mask: u64,
+    /// Bytes of data that are mapped in a row.
+    room: u64,
 }
+
+// SAFETY: `base` is part of the payload of `file`, reached through atomics and word-wise copies only.
+unsafe impl Send for RingMemory {}
+// SAFETY: as above.
+unsafe impl Sync for RingMemory {}
 
 impl RingMemory {
     /// Takes a file mapped with its data twice; `size` is a power of two.
     pub(crate) fn new(file: Arc<ObjectFile>, size: u64) -> Option<Self> {
-        let whole = file.payload().len() == DATA + 2 * size && size.is_power_of_two() && size >= PAGE;
-        whole.then_some(Self { file, at: 0, bell: 0, size })
+        if file.payload().len() == DATA + 2 * size { Self::over(&file, 0, size, 2 * size) } else { None }
     }
 
     /// Takes one of many rings of a file, `at` bytes behind its beginning.
     pub(crate) fn one_of(file: &Arc<ObjectFile>, at: u64, size: u64) -> Option<Self> {
+        Self::over(file, at, size, size)
+    }
+
+    fn over(file: &Arc<ObjectFile>, at: u64, size: u64, room: u64) -> Option<Self> {
         let whole = size.is_power_of_two() && size >= PAGE && at.is_multiple_of(PAGE);
-        file.payload().at(at, DATA + size).filter(|_| whole)?;
-        Some(Self { file: Arc::clone(file), at, bell: 0, size })
+        let base = file.payload().at(at, DATA + room).filter(|_| whole)?;
+        Some(Self { file: Arc::clone(file), at, base, size, mask: (size - 1) & !7, room })
     }
 
     fn memory(&self) -> &Window {
         self.file.payload()
     }
 
+    /// A word of the two pages before the data.
     #[inline(always)]
     fn word(&self, at: u64) -> &AtomicU64 {
-        // The places of the two pages are constants inside a payload whose length was checked.
-        self.memory().word(self.at.wrapping_add(at)).unwrap_or(&ZERO)
+        debug_assert!(at & 7 == 0 && at < DATA);
+        // SAFETY: callers give constants inside the two pages, which `over` checked.
+        unsafe { AtomicU64::from_ptr(self.base.add(at as usize).cast()) }
     }
 
+    #[inline(always)]
     fn consumer(&self) -> &AtomicU64 {
         self.word(0)
     }
@@ -87,24 +101,32 @@ impl RingMemory {
         self.word(64)
     }
 
-    fn sleeping(&self) -> &AtomicU32 {
-        self.memory().half(self.bell.wrapping_add(128)).unwrap_or(&ZERO32)
+    /// A word of the first ring of the file, whose wake-ups are those of all.
+    fn bell(&self, at: u64) -> &AtomicU32 {
+        self.memory().half(at).unwrap_or(&ZERO32)
     }
 
+    fn sleeping(&self) -> &AtomicU32 {
+        self.bell(128)
+    }
+
+    #[inline(always)]
     fn producer(&self) -> &AtomicU64 {
         self.word(PAGE)
     }
 
+    #[inline(always)]
     fn pending(&self) -> &AtomicU64 {
         self.word(PAGE + 64)
     }
 
+    #[inline(always)]
     fn producers(&self) -> &AtomicU64 {
         self.word(PAGE + 128)
     }
 
     fn wakeups(&self) -> &AtomicU32 {
-        self.memory().half(self.bell.wrapping_add(PAGE + 192)).unwrap_or(&ZERO32)
+        self.bell(PAGE + 192)
     }
 
     /// Not zero when samples are wanted; only rings of a perf event array ask.
@@ -122,9 +144,22 @@ impl RingMemory {
         self.at.wrapping_add(DATA).wrapping_add(position & self.size.wrapping_sub(1))
     }
 
+    /// The first word of the record at a position.
     #[inline(always)]
-    fn header(&self, position: u64) -> Option<&AtomicU64> {
-        self.memory().word(self.offset(position))
+    fn header(&self, position: u64) -> &AtomicU64 {
+        // SAFETY: `mask` keeps it inside the data and aligned.
+        unsafe { AtomicU64::from_ptr(self.base.add(DATA.wrapping_add(position & self.mask) as usize).cast()) }
+    }
+
+    /// Returns the address of `len` bytes, at least one word, behind the first word of the record at a position, if they lie in a row.
+    #[inline(always)]
+    fn behind(&self, position: u64, len: u64) -> Option<*mut u8> {
+        let at = (position & self.mask).wrapping_add(HEADER);
+        if len > self.size || at.wrapping_add(len) > self.room {
+            return None;
+        }
+        // SAFETY: inside the data, as just checked.
+        Some(unsafe { self.base.add(DATA.wrapping_add(at) as usize) })
     }
 
     /// Returns the addresses samples can have.
@@ -140,27 +175,30 @@ impl RingMemory {
             return nothing;
         }
         match self.place(size, len) {
-            Some(position) => self.memory().at(self.offset(position).wrapping_add(HEADER), len.wrapping_sub(HEADER)).unwrap_or(nothing),
+            Some(position) => self.behind(position, len.wrapping_sub(HEADER)).unwrap_or(nothing),
             None => nothing,
         }
     }
 
     /// Makes an unfinished record and returns its position.
+    #[inline(always)]
     fn place(&self, size: u64, len: u64) -> Option<u64> {
         let held = lock::acquire(self.producers()).ok()?;
-        let position = self.reserve_locked(size, len);
+        let (_, tid) = tls::token_parts(lock::owner(held.word));
+        let position = self.reserve_locked(size, len, tid);
         lock::release(self.producers(), held);
         position
     }
 
-    fn reserve_locked(&self, size: u64, len: u64) -> Option<u64> {
+    #[inline(always)]
+    fn reserve_locked(&self, size: u64, len: u64, tid: u32) -> Option<u64> {
         // Pairs with the Release in `consume`: its reads of a record end before we write over it.
         let consumed = self.consumer().load(Acquire);
         let begin = self.producer().load(Relaxed);
         let mut pending = self.pending().load(Relaxed);
         let mut steps = self.size;
         while pending != begin && steps > 0 {
-            let header = self.header(pending)?.load(Acquire);
+            let header = self.header(pending).load(Acquire);
             if header & BUSY != 0 {
                 break;
             }
@@ -176,9 +214,7 @@ impl RingMemory {
         if end.wrapping_sub(consumed) >= self.size || end.wrapping_sub(pending) >= self.size {
             return None;
         }
-        let header = self.header(begin)?;
-        let (_, tid) = tls::token_parts(tls::token());
-        header.store(u64::from(tid) << 32 | BUSY | size, Relaxed);
+        self.header(begin).store(u64::from(tid) << 32 | BUSY | size, Relaxed);
         // Pairs with the Acquire in `head`: whoever sees the position sees the header.
         self.producer().store(end, Release);
         Some(begin)
@@ -186,21 +222,21 @@ impl RingMemory {
 
     /// Gives a reserved sample over, or back.
     pub(crate) fn commit(&self, sample: u64, flags: u64, discard: bool) {
-        let Some(at) = sample.wrapping_sub(self.memory().base()).checked_sub(HEADER) else { return };
-        if at >= DATA {
+        let at = sample.wrapping_sub(self.base as u64).wrapping_sub(DATA).wrapping_sub(HEADER);
+        if at < self.room && at & 7 == 0 {
             self.commit_at(at, flags, discard);
         }
     }
 
-    fn commit_at(&self, at: u64, flags: u64, discard: bool) {
-        let Some(header) = self.memory().word(at) else { return };
+    #[inline(always)]
+    fn commit_at(&self, position: u64, flags: u64, discard: bool) {
+        let header = self.header(position);
         let length = header.load(Relaxed) & LENGTH;
         let mark = if discard { DISCARD } else { 0 };
         // The sample is complete before its header says so (pairs with the Acquire in `head`), and the header says so
         // before we look whether the consumer sleeps (pairs with `sleep`).
         header.swap(length | mark, SeqCst);
-        let here = at.wrapping_sub(self.at).wrapping_sub(DATA) & self.size.wrapping_sub(1);
-        let caught_up = self.consumer().load(Acquire) & self.size.wrapping_sub(1) == here;
+        let caught_up = (self.consumer().load(Acquire) ^ position) & self.mask == 0;
         if (flags & FORCE_WAKEUP != 0 || (caught_up && flags & NO_WAKEUP == 0)) && self.sleeping().load(SeqCst) != 0 {
             self.wake();
         }
@@ -256,7 +292,7 @@ impl RingMemory {
                 left = left.wrapping_sub(n);
             }
         }
-        self.commit_at(self.offset(position), 0, false);
+        self.commit_at(position, 0, false);
         true
     }
 
@@ -279,7 +315,7 @@ impl RingMemory {
         if available == 0 {
             return Head::Nothing;
         }
-        let Some(header) = self.header(position) else { return Head::Damaged };
+        let header = self.header(position);
         let mut word = header.load(Acquire);
         if available > self.size {
             return Head::Damaged;
@@ -307,7 +343,13 @@ impl RingMemory {
 
     /// Copies the sample at the consumer's position out.
     pub(crate) fn read(&self, out: &mut [u8]) -> bool {
-        let at = self.consumer().load(Relaxed).wrapping_add(HEADER);
+        let position = self.consumer().load(Relaxed);
+        if let Some(from) = self.behind(position, round8(out.len() as u64)) {
+            // SAFETY: `behind` checked the range up to whole words.
+            unsafe { copy::load(out, from) };
+            return true;
+        }
+        let at = position.wrapping_add(HEADER);
         // In two pieces when it goes around the end; both begin at a multiple of eight.
         let until_end = self.at.wrapping_add(DATA).wrapping_add(self.size).wrapping_sub(self.offset(at));
         let (first, second) = out.split_at_mut(out.len().min(until_end as usize));
@@ -317,7 +359,7 @@ impl RingMemory {
 
     /// Returns the address of the sample at the consumer's position.
     pub(crate) fn sample(&self, len: u64) -> Option<*mut u8> {
-        self.memory().at(self.offset(self.consumer().load(Relaxed)).wrapping_add(HEADER), len)
+        self.behind(self.consumer().load(Relaxed), len)
     }
 
     /// Moves the consumer's position.
@@ -348,7 +390,6 @@ impl RingMemory {
     }
 }
 
-static ZERO: AtomicU64 = AtomicU64::new(0);
 static ZERO32: AtomicU32 = AtomicU32::new(0);
 
 /// Rings of this process by the addresses of their samples: a program submits an address and nothing else.

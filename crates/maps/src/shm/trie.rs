@@ -58,6 +58,11 @@ impl Geometry {
         fits.then_some(Self { max_entries, nodes, data, value_size: value_size as usize, value_stride, value_at, stride, payload_len })
     }
 
+    /// Tells whether values are too large for one store.
+    pub(crate) fn two_places(&self) -> bool {
+        self.value_stride > 8
+    }
+
     /// Most bits of a prefix.
     pub(crate) fn bits(&self) -> u32 {
         (self.data * 8) as u32
@@ -263,7 +268,7 @@ impl<'a> Node<'a> {
     #[inline(always)]
     pub(crate) fn value(&self, state: u32) -> *mut u8 {
         let g = &self.memory.geometry;
-        let second = if state & SECOND != 0 && g.value_stride > 8 { g.value_stride } else { 0 };
+        let second = if state & SECOND != 0 && g.two_places() { g.value_stride } else { 0 };
         // SAFETY: inside the node.
         unsafe { self.at.add(g.value_at.wrapping_add(second) as usize) }
     }
@@ -274,7 +279,7 @@ impl<'a> Node<'a> {
     /// `value` points to a value's size in readable bytes; the caller holds the lock.
     pub(crate) unsafe fn set_value(&self, state: u32, value: *const u8) -> u32 {
         let g = &self.memory.geometry;
-        let state = if g.value_stride > 8 { state ^ SECOND } else { state };
+        let state = if g.two_places() { state ^ SECOND } else { state };
         // SAFETY: the place has room for a value rounded up; the rest is the caller's duty.
         unsafe { copy::store(self.value(state), value, g.value_size) };
         state
