@@ -22,6 +22,7 @@
 use std::collections::BTreeMap;
 use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 const SYS_BPF: i64 = 321;
@@ -32,6 +33,8 @@ const LD_IMM64: u8 = 0x18;
 
 unsafe extern "C" {
     fn syscall(number: i64, ...) -> i64;
+    fn mmap(addr: *mut u8, len: usize, prot: i32, flags: i32, fd: i32, offset: i64) -> *mut u8;
+    fn munmap(addr: *mut u8, len: usize) -> i32;
 }
 
 /// Calls bpf(2); the result is the kernel's, or its errno as an error.
@@ -483,6 +486,79 @@ impl Map {
         let mut attr = ElemAttr { map_fd: self.fd.as_raw_fd() as u32, ..ElemAttr::default() };
         // SAFETY: no pointers.
         unsafe { bpf(22, &mut attr) }.map(drop)
+    }
+}
+
+/// The reading side of a kernel's ring buffer, mapped as libbpf does.
+#[derive(Debug)]
+pub struct RingReader {
+    consumer: *mut u8,
+    producer: *mut u8,
+    size: usize,
+}
+
+const PAGE: usize = 4096;
+
+impl RingReader {
+    /// Maps a ring buffer of `size` bytes.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn new(map: &Map, size: u32) -> Result<Self> {
+        let size = size as usize;
+        let map_at = |len: usize, prot: i32, offset: usize| {
+            // SAFETY: a new mapping, shared (1), wherever the kernel likes.
+            let at = unsafe { mmap(std::ptr::null_mut(), len, prot, 1, map.fd(), offset as i64) };
+            if at as isize == -1 { Err(Error::last_os_error()) } else { Ok(at) }
+        };
+        let consumer = map_at(PAGE, 3, 0)?;
+        match map_at(PAGE + 2 * size, 1, PAGE) {
+            Ok(producer) => Ok(Self { consumer, producer, size }),
+            Err(e) => {
+                // SAFETY: mapped above, and known to nobody.
+                unsafe { munmap(consumer, PAGE) };
+                Err(e)
+            }
+        }
+    }
+
+    /// Hands every record that is finished to `f`; their number.
+    pub fn drain(&mut self, mut f: impl FnMut(&[u8])) -> u64 {
+        let mut count = 0;
+        // SAFETY: the words lie in the mapped pages; records lie whole behind the producer's page, where the data is mapped twice,
+        // and stay until the consumer's position has passed them. The kernel writes them with stores of whole words.
+        unsafe {
+            let (consumer, producer) = (AtomicU64::from_ptr(self.consumer.cast()), AtomicU64::from_ptr(self.producer.cast()));
+            let mut at = consumer.load(Ordering::Relaxed);
+            while at < producer.load(Ordering::Acquire) {
+                let record = self.producer.add(PAGE + (at as usize & (self.size - 1)));
+                let head = AtomicU32::from_ptr(record.cast()).load(Ordering::Acquire);
+                if head & 1 << 31 != 0 {
+                    break;
+                }
+                let len = (head & !(3 << 30)) as usize;
+                if head & 1 << 30 == 0 {
+                    f(std::slice::from_raw_parts(record.add(8), len));
+                    count += 1;
+                }
+                at += (len as u64 + 8).next_multiple_of(8);
+                consumer.store(at, Ordering::Release);
+            }
+        }
+        count
+    }
+}
+
+// SAFETY: the mappings are this value's own, and reading takes it alone.
+unsafe impl Send for RingReader {}
+
+impl Drop for RingReader {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new` with these sizes.
+        unsafe {
+            munmap(self.consumer, PAGE);
+            munmap(self.producer, PAGE + 2 * self.size);
+        }
     }
 }
 

@@ -1,12 +1,20 @@
 //! The same loop as a BPF program in the kernel.
 
-use skep_isa::text;
-use skep_testkit::kernel::{Load, Map, MapSpec, Program, TestRun, with_maps};
+use skep_isa::{MapType, text};
+use skep_testkit::kernel::{Load, Map, MapSpec, Program, RingReader, TestRun, with_maps};
 
 use crate::{Case, Op, Part, Result, Side};
 
 /// Keys a run of the program goes through: the kernel's verifier walks the loop.
 const ROUNDS: u32 = 256;
+
+/// Fills what was reserved and submits it.
+const RESERVED: &str = "jeq %r0, 0, skip
+    ldxdw %r1, [%r10-8]
+    stxdw [%r0], %r1
+    mov %r1, %r0
+    mov %r2, 0
+    call 132";
 
 /// A map with its keys, in maps of the kernel.
 pub struct Kernel {
@@ -16,6 +24,7 @@ pub struct Kernel {
     stride: usize,
     count: u32,
     value: u32,
+    entries: u32,
 }
 
 fn array(value_size: usize, value: &[u8]) -> Result<Map> {
@@ -30,7 +39,7 @@ impl Kernel {
         let map = Map::create(MapSpec {
             map_type: case.map_type as u32,
             key_size: case.key,
-            value_size: case.value,
+            value_size: if case.map_type == MapType::Ringbuf { 0 } else { case.value },
             max_entries: case.entries(),
             flags: case.flags(),
         })?;
@@ -42,6 +51,7 @@ impl Kernel {
             stride: case.stride(),
             count: case.keys,
             value: case.value,
+            entries: case.entries(),
         })
     }
 
@@ -55,6 +65,9 @@ impl Kernel {
             Op::Push => (87, "mov %r3, 0", "jne %r0, 0, skip"),
             Op::Pop => (88, "mov %r2, %r10\nadd %r2, -128", "jne %r0, 0, skip"),
             Op::Peek => (89, "", "jne %r0, 0, skip"),
+            Op::Reserve => (131, "ldxdw %r3, [%r2]\nstxdw [%r10-8], %r3\nmov %r2, 8\nmov %r3, 0", RESERVED),
+            Op::Output => (130, if self.value == 8 { "mov %r3, 8\nmov %r4, 0" } else { "mov %r3, 64\nmov %r4, 0" }, "jne %r0, 0, skip"),
+            Op::Consume | Op::Through => return Err("done by a consumer".into()),
         };
         let zero: String = (0..self.value.div_ceil(8)).map(|i| format!("stdw [%r10-{}], 1\n", 128 - 8 * i)).collect();
         let (shift, mask) = (self.stride.trailing_zeros(), self.count - 1);
@@ -123,6 +136,19 @@ impl Side for Kernel {
             let after = program.test_run(&run).and_then(|_| state.lookup(&[0; 4])).map_err(|e| e.to_string())?;
             let count = after[8..].iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b));
             if count == u64::from(mine) { Ok(()) } else { Err(format!("{op:?}: only {count} of {mine} did what they should")) }
+        }))
+    }
+
+    fn consumer(&self, records: u32) -> Result<Part<'_>> {
+        let mut reader = RingReader::new(&self.map, self.entries)?;
+        Ok(Box::new(move || {
+            let mut left = u64::from(records);
+            while left > 0 {
+                left -= reader.drain(|record| {
+                    std::hint::black_box(record);
+                });
+            }
+            Ok(())
         }))
     }
 }

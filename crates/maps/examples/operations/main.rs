@@ -9,7 +9,8 @@
 //! Output: `measured NANOSECONDS` an operation, of the fastest of several passes over all keys. The kernel runs a BPF program that
 //! loops over the keys, by `BPF_PROG_TEST_RUN`; we run the same loop compiled by rustc, with the function that the helper calls.
 //! Both read keys from an array, in the same random order, so the figures have picking the key in them (about a nanosecond). With
-//! two threads, each has half of the keys.
+//! two threads, each has half of the keys. Rings are emptied between the passes, but for the case with a consumer at work: there the
+//! figure is the time from the first record's beginning until the last one was read.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the result")]
 
 mod kernel;
@@ -37,6 +38,14 @@ enum Op {
     Push,
     Pop,
     Peek,
+    /// Reserves records, fills and submits them.
+    Reserve,
+    /// Copies records in.
+    Output,
+    /// Reads records that are there.
+    Consume,
+    /// Copies records in while another thread reads them.
+    Through,
 }
 
 /// One case.
@@ -57,13 +66,14 @@ const fn case(name: &'static str, map_type: MapType, key: u32, value: u32, keys:
 const K: u32 = 1 << 14;
 const M: u32 = 1 << 18;
 use MapType as T;
-use Op::{Delete, Insert, Lookup, Overwrite, Peek, Pop, Push};
+use Op::{Consume, Delete, Insert, Lookup, Output, Overwrite, Peek, Pop, Push, Reserve, Through};
 
 #[rustfmt::skip]
 const CASES: &[Case] = &[
     case("array lookup", T::Array, 4, 8, K, Lookup(true)),
     case("percpu_array lookup", T::PercpuArray, 4, 8, K, Lookup(true)),
     case("array update", T::Array, 4, 8, K, Overwrite),
+    case("percpu_array update", T::PercpuArray, 4, 8, K, Overwrite),
     case("hash lookup hit, 8-byte keys, 16K", T::Hash, 8, 8, K, Lookup(true)),
     case("hash lookup miss, 8-byte keys, 16K", T::Hash, 8, 8, K, Lookup(false)),
     case("hash overwrite, 8-byte keys, 16K", T::Hash, 8, 8, K, Overwrite),
@@ -81,35 +91,58 @@ const CASES: &[Case] = &[
     case("hash delete, 64-byte names, 16K", T::Hash, 64, 8, K, Delete),
     case("hash overwrite, 64-byte values, 16K", T::Hash, 8, 64, K, Overwrite),
     case("percpu_hash lookup hit, 16K", T::PercpuHash, 8, 8, K, Lookup(true)),
+    case("percpu_hash lookup miss, 16K", T::PercpuHash, 8, 8, K, Lookup(false)),
     case("percpu_hash overwrite, 16K", T::PercpuHash, 8, 8, K, Overwrite),
     case("percpu_hash insert, 16K", T::PercpuHash, 8, 8, K, Insert),
+    case("percpu_hash delete, 16K", T::PercpuHash, 8, 8, K, Delete),
     case("lru_hash lookup hit, 16K", T::LruHash, 8, 8, K, Lookup(true)),
     case("lru_hash overwrite, 16K", T::LruHash, 8, 8, K, Overwrite),
     case("lru_hash insert into the full map, 16K", T::LruHash, 8, 8, K, Insert),
+    case("lru_hash lookup miss, 16K", T::LruHash, 8, 8, K, Lookup(false)),
+    case("lru_hash delete, 16K", T::LruHash, 8, 8, K, Delete),
+    case("lru_percpu_hash lookup hit, 16K", T::LruPercpuHash, 8, 8, K, Lookup(true)),
+    case("lru_percpu_hash lookup miss, 16K", T::LruPercpuHash, 8, 8, K, Lookup(false)),
+    case("lru_percpu_hash overwrite, 16K", T::LruPercpuHash, 8, 8, K, Overwrite),
+    case("lru_percpu_hash insert into the full map, 16K", T::LruPercpuHash, 8, 8, K, Insert),
+    case("lru_percpu_hash delete, 16K", T::LruPercpuHash, 8, 8, K, Delete),
     case("lpm_trie lookup, 16K IPv4 prefixes", T::LpmTrie, 8, 8, K, Lookup(true)),
+    case("lpm_trie lookup miss, 16K IPv4 prefixes", T::LpmTrie, 8, 8, K, Lookup(false)),
+    case("lpm_trie lookup, 16K IPv6 prefixes", T::LpmTrie, 20, 8, K, Lookup(true)),
     case("lpm_trie overwrite, 16K IPv4 prefixes", T::LpmTrie, 8, 8, K, Overwrite),
     case("lpm_trie insert, 16K IPv4 prefixes", T::LpmTrie, 8, 8, K, Insert),
     case("lpm_trie delete, 16K IPv4 prefixes", T::LpmTrie, 8, 8, K, Delete),
     case("queue push", T::Queue, 0, 8, K, Push),
     case("queue pop", T::Queue, 0, 8, K, Pop),
+    case("queue peek", T::Queue, 0, 8, K, Peek),
     case("stack push", T::Stack, 0, 8, K, Push),
     case("stack pop", T::Stack, 0, 8, K, Pop),
+    case("stack peek", T::Stack, 0, 8, K, Peek),
     case("bloom_filter push", T::BloomFilter, 0, 8, K, Push),
     case("bloom_filter peek", T::BloomFilter, 0, 8, K, Peek),
+    case("ringbuf reserve and submit, 8 bytes", T::Ringbuf, 0, 8, K, Reserve),
+    case("ringbuf output, 8 bytes", T::Ringbuf, 0, 8, K, Output),
+    case("ringbuf output, 64 bytes", T::Ringbuf, 0, 64, K, Output),
+    case("ringbuf consume, 8 bytes", T::Ringbuf, 0, 8, K, Consume),
+    case("ringbuf output to a consumer at work, 8 bytes", T::Ringbuf, 0, 8, K, Through),
 ];
 
 impl Case {
     /// Bytes from one key to the next.
     fn stride(&self) -> usize {
-        (self.key as usize).next_power_of_two().max(8)
+        (if self.key == 0 { self.value } else { self.key } as usize).next_power_of_two().max(8)
     }
 
-    /// Room in the map: an LRU map is full from the beginning.
+    fn lru(&self) -> bool {
+        matches!(self.map_type, T::LruHash | T::LruPercpuHash)
+    }
+
+    /// Room in the map: an LRU map is full from the beginning, a ring takes all records of a pass.
     fn entries(&self) -> u32 {
-        match (self.map_type, self.op) {
-            (T::LruHash, Insert) => self.keys / 2,
+        match self.op {
+            _ if self.map_type == T::Ringbuf => (2 * self.keys * (8 + self.value)).next_power_of_two(),
+            Insert if self.lru() => self.keys / 2,
             // The kernel's throws elements out long before it is full.
-            (T::LruHash, _) => self.keys * 2,
+            _ if self.lru() => self.keys * 2,
             _ => self.keys,
         }
     }
@@ -136,8 +169,11 @@ impl Case {
                 (T::LpmTrie, _) => {
                     // Half whole addresses, half networks above them.
                     let (length, address) = if n & 1 == 0 { (32u32, n as u32) } else { (24, (n as u32) << 8) };
-                    to[..4].copy_from_slice(&length.to_ne_bytes());
-                    to[4..8].copy_from_slice(&address.to_be_bytes());
+                    let address = address | u32::from(other) << 22;
+                    // Longer addresses end in these.
+                    let end = self.key as usize;
+                    to[..4].copy_from_slice(&(length + 8 * (self.key - 8)).to_ne_bytes());
+                    to[end - 4..end].copy_from_slice(&address.to_be_bytes());
                 }
                 (_, 64) => {
                     let name = format!("/usr/lib/x86_64-linux-gnu/perl5/5.36/auto/function_{n:012}");
@@ -157,12 +193,18 @@ type Part<'a> = Box<dyn FnOnce() -> std::result::Result<(), String> + Send + 'a>
 trait Side {
     /// Prepares `op` with the keys of one of `threads` parts.
     fn part(&self, op: Op, part: u32, threads: u32) -> Result<Part<'_>>;
+    /// Prepares a thread that reads so many records of a ring.
+    fn consumer(&self, records: u32) -> Result<Part<'_>>;
 }
 
 /// One pass over all keys by so many threads: nanoseconds an operation.
 fn pass(side: &dyn Side, case: &Case, op: Op, threads: u32) -> Result<f64> {
-    let parts = (0..threads).map(|t| side.part(op, t, threads)).collect::<Result<Vec<_>>>()?;
-    let ready = std::sync::Barrier::new(threads as usize);
+    let parts = match op {
+        Consume => vec![side.consumer(case.keys)?],
+        Through => vec![side.part(Output, 0, 1)?, side.consumer(case.keys)?],
+        _ => (0..threads).map(|t| side.part(op, t, threads)).collect::<Result<Vec<_>>>()?,
+    };
+    let ready = std::sync::Barrier::new(parts.len());
     // From the first that began to the last that ended.
     let times = std::thread::scope(|s| {
         let ready = &ready;
@@ -183,18 +225,22 @@ fn measure(side: &dyn Side, case: &Case, threads: u32) -> Result<f64> {
     let mut best = f64::INFINITY;
     let passes = if case.keys == M { 3 } else { 10 };
     match case.op {
-        Push | Insert => {}
+        Push | Insert | Reserve | Output | Through => {}
+        Consume => drop(pass(side, case, Output, 1)?),
         Pop | Peek => drop(pass(side, case, Push, 1)?),
+        Overwrite if matches!(case.map_type, T::Array | T::PercpuArray) => {}
         Lookup(_) if matches!(case.map_type, T::Array | T::PercpuArray) => {}
         _ => drop(pass(side, case, Insert, 1)?),
     }
     for _ in 0..passes {
         best = best.min(pass(side, case, case.op, threads)?);
         match case.op {
-            Insert if case.map_type != T::LruHash => drop(pass(side, case, Delete, 1)?),
+            Insert if !case.lru() => drop(pass(side, case, Delete, 1)?),
             Delete => drop(pass(side, case, Insert, 1)?),
             Push if case.map_type != T::BloomFilter => drop(pass(side, case, Pop, 1)?),
             Pop => drop(pass(side, case, Push, 1)?),
+            Reserve | Output => drop(pass(side, case, Consume, 1)?),
+            Consume => drop(pass(side, case, Output, 1)?),
             _ => {}
         }
     }

@@ -3,6 +3,7 @@
 use std::hint::black_box;
 use std::os::unix::fs::MetadataExt;
 
+use skep_isa::MapType;
 use skep_maps::{Map, MapDef, SlotTable, slots};
 
 use crate::{Case, Op, Part, Result, Side};
@@ -29,7 +30,8 @@ fn in_dir<T>(case: &Case, f: impl FnOnce(Map) -> Result<T>) -> Result<T> {
     std::fs::create_dir_all(dir.join("maps"))?;
     let made = (|| {
         SlotTable::open_or_create(&dir)?.install();
-        let def = MapDef::new(case.map_type, case.key, case.value, case.entries()).flags(case.flags());
+        let value = if case.map_type == MapType::Ringbuf { 0 } else { case.value };
+        let def = MapDef::new(case.map_type, case.key, value, case.entries()).flags(case.flags());
         f(Map::create(&dir.join("maps"), 1, &def)?)
     })();
     std::fs::remove_dir_all(&dir)?;
@@ -60,6 +62,23 @@ impl Side for Ours {
             if count == all { Ok(()) } else { Err(format!("{op:?}: only {count} of {all} did what they should")) }
         }))
     }
+
+    fn consumer(&self, records: u32) -> Result<Part<'_>> {
+        let mut consumer = self.map.consumer()?;
+        Ok(Box::new(move || {
+            let mut left = records;
+            while left > 0 {
+                match consumer.next_record().map_err(|e| e.to_string())? {
+                    Some(record) => {
+                        black_box(record);
+                        left -= 1;
+                    }
+                    None => std::hint::spin_loop(),
+                }
+            }
+            Ok(())
+        }))
+    }
 }
 
 impl Ours {
@@ -82,6 +101,16 @@ impl Ours {
             Op::Push => each!(k => self.map.prog_push(k, 0) == 0),
             Op::Pop => each!(_k => self.map.prog_pop(out.as_mut_ptr()) == 0),
             Op::Peek => each!(k => self.map.prog_peek(k.cast_mut()) == 0),
+            Op::Reserve => each!(k => {
+                let p = self.map.ringbuf_reserve(8, 0);
+                if !p.is_null() {
+                    p.cast::<u64>().write(k.cast::<u64>().read_unaligned());
+                    Map::ringbuf_submit(p, 0);
+                }
+                !p.is_null()
+            }),
+            Op::Output => each!(k => self.map.ringbuf_output(k, self.value.len() as u64, 0) == 0),
+            Op::Consume | Op::Through => unreachable!("done by a consumer"),
         }
         count
     }
