@@ -20,10 +20,14 @@ use crate::{cargo, check, files_below, output, root};
 const TURNS: usize = 21;
 const EMPTY: &str = "empty";
 /// One map, one program: what is measured is a round of its loop.
-const LOOKUPS: [(&str, &str); 5] = [
+const LOOKUPS: [(&str, &str); 9] = [
     ("array", "array lookup, 8-byte values"),
     ("percpu", "per-CPU array lookup, 8-byte values"),
-    ("hash", "hash lookup, 8-byte keys, 10,000 entries"),
+    ("hash4", "hash lookup, 4-byte keys, 10,000 entries"),
+    ("hash8", "hash lookup, 8-byte keys, 10,000 entries"),
+    ("hash16", "hash lookup, 16-byte keys, 10,000 entries"),
+    ("hash32", "hash lookup, 32-byte keys, 10,000 entries"),
+    ("hash64", "hash lookup, 64-byte keys as of strings, 10,000 entries"),
     ("call", "call of a local function"),
     ("tail", "tail call"),
 ];

@@ -18,13 +18,20 @@ struct Case {
     key_size: u32,
     entries: u32,
     filled: u32,
-    asm: &'static str,
+    asm: String,
 }
 
-/// Keys are drawn from 0 to 9,999 by a multiplier, so that neither caches nor predictors know them.
-const HASH: &str = "mov r6, 0\nlddw r7, 0x9e3779b97f4a7c15\nmov r8, 0\nl: lddw r1, 6364136223846793005\nmul r7, r1\nadd r7, 12345\n\
-    mov r1, r7\nrsh r1, 32\nmul r1, 10000\nrsh r1, 32\nstxdw [r10-8], r1\nmov r2, r10\nadd r2, -8\nlddw r1, map 0\ncall 1\n\
-    jeq r0, 0, n\nldxdw r1, [r0]\nadd r8, r1\nn: add r6, 1\njlt r6, 64, l\nmov r0, r8\nexit";
+/// Lookups in a hash with keys of this many bytes, 4 or a multiple of 8: a number, and zeros. Keys are drawn from 0 to 9,999 by a
+/// multiplier, so that neither caches nor predictors know them.
+fn hash(key_size: u32) -> String {
+    let zeros: String = (1..key_size / 8).map(|n| format!("stdw [r10-{}], 0\n", n * 8)).collect();
+    let store = if key_size == 4 { "stxw" } else { "stxdw" };
+    format!(
+        "{zeros}mov r6, 0\nlddw r7, 0x9e3779b97f4a7c15\nmov r8, 0\nl: lddw r1, 6364136223846793005\nmul r7, r1\nadd r7, 12345\n\
+         mov r1, r7\nrsh r1, 32\nmul r1, 10000\nrsh r1, 32\n{store} [r10-{key_size}], r1\nmov r2, r10\nadd r2, -{key_size}\n\
+         lddw r1, map 0\ncall 1\njeq r0, 0, n\nldxdw r1, [r0]\nadd r8, r1\nn: add r6, 1\njlt r6, 64, l\nmov r0, r8\nexit"
+    )
+}
 const ARRAY: &str = "mov r6, 0\nmov r8, 0\nl: mov r1, r6\nand r1, 31\nstxw [r10-4], r1\nmov r2, r10\nadd r2, -4\nlddw r1, map 0\n\
     call 1\njeq r0, 0, n\nldxdw r1, [r0]\nadd r8, r1\nn: add r6, 1\njlt r6, 64, l\nmov r0, r8\nexit";
 const CALL: &str = "mov r6, 0\nmov r8, 0\nl: mov r1, r6\ncall local f\nadd r8, r0\nadd r6, 1\njlt r6, 64, l\nmov r0, r8\nexit\n\
@@ -33,11 +40,13 @@ const CALL: &str = "mov r6, 0\nmov r8, 0\nl: mov r1, r6\ncall local f\nadd r8, r
 const TAIL: &str = "lddw r2, map 0\nmov r3, 0\ncall 12\nmov r0, 0\nexit";
 
 fn case(name: &str) -> Option<Case> {
-    let map = |map_type, key_size, entries, filled, asm| Some(Case { map_type, key_size, entries, filled, asm });
+    let map = |map_type, key_size, entries, filled, asm: &str| Some(Case { map_type, key_size, entries, filled, asm: asm.to_owned() });
+    if let Some(key_size) = name.strip_prefix("hash").and_then(|size| size.parse().ok()) {
+        return map(MapType::Hash, key_size, 10_000, 10_000, &hash(key_size));
+    }
     match name {
         "array" => map(MapType::Array, 4, 32, 32, ARRAY),
         "percpu" => map(MapType::PercpuArray, 4, 32, 0, ARRAY),
-        "hash" => map(MapType::Hash, 8, 10_000, 10_000, HASH),
         "call" => map(MapType::Array, 4, 32, 0, CALL),
         "tail" => map(MapType::ProgArray, 4, 1, 0, TAIL),
         _ => None,
@@ -46,7 +55,9 @@ fn case(name: &str) -> Option<Case> {
 
 impl Case {
     fn key(&self, n: u32) -> Vec<u8> {
-        u64::from(n).to_le_bytes()[..self.key_size as usize].to_vec()
+        let mut key = u64::from(n).to_le_bytes().to_vec();
+        key.resize(self.key_size as usize, 0);
+        key
     }
 
     fn value_size(&self) -> u32 {
@@ -54,7 +65,7 @@ impl Case {
     }
 
     fn insns(&self) -> Result<Vec<Insn>> {
-        text::assemble(self.asm).map_err(|e| e.to_string().into())
+        text::assemble(&self.asm).map_err(|e| e.to_string().into())
     }
 }
 

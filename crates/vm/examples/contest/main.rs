@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! contest program ENGINE OBJECT [NATIVE.so]   skep, interp, rbpf, kernel, native
-//! contest lookup ENGINE CASE                  skep, kernel; array, percpu, hash, call, tail
+//! contest lookup ENGINE CASE                  skep, kernel; array, percpu, hashBYTES (of a key), call, tail
 //! contest compile ENGINE OBJECT…              skep; the programs one after another, again and again, up to 4,000 instructions
 //! contest dump OBJECT FILE                    the machine code, for a disassembler
 //! ```
