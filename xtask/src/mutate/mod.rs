@@ -29,6 +29,7 @@ const LEFT_OUT: &[&str] = &["lib.rs", "log.rs", "reject.rs", "show.rs", "trace.r
 /// Test programs in the order they are asked, quick ones first, and which of their tests.
 const TESTS: &[(&str, &str)] = &[
     ("skep_verifier", ""),
+    ("fields", ""),
     ("objects", ""),
     ("cases", "every_case_gets_its_verdict"),
     ("cases", "every_case_gets_its_verdict_when_states_are_stored_everywhere"),

@@ -40,6 +40,13 @@ struct huge { u64 n[65]; };
 struct empty {};
 struct pointing { u64 *p; };
 
+struct inner { u32 n; struct bpf_timer timer; };
+struct outer { u64 n; struct inner in[2]; struct plain __tag(kptr) * p; u32 bits : 3; };
+struct eleven { struct plain __tag(kptr) * p[11]; };
+struct twelve { struct plain __tag(kptr) * p[12]; };
+struct arrays { u32 n[4]; struct plain in[2]; };
+struct pointers { u64 *p[2]; };
+
 enum number { ONE = 1 };
 typedef u32 word;
 
@@ -78,4 +85,5 @@ int g_struct(struct plain p) { return p.a; }
 int keep1(struct plain *a, struct locked *b, struct late_lock *c, struct timed *d, struct queued *e) { return 0; }
 int keep2(struct keeper *a, struct item *b, struct single *c, struct lists *d, struct own *e) { return 0; }
 int keep3(struct percpu_own *a, struct guarded *b, struct huge *c, struct empty *d, struct pointing *e) { return 0; }
-int keep4(struct masks *a, struct task_struct *b, struct bpf_cpumask *c) { return 0; }
+int keep4(struct masks *a, struct task_struct *b, struct bpf_cpumask *c, struct outer *d, struct eleven *e) { return 0; }
+int keep5(struct twelve *a, struct arrays *b, struct pointers *c) { return 0; }
