@@ -4,7 +4,7 @@ use crate::cfg::{Cfg, RegSet};
 use crate::flow::{Flow, Node};
 use crate::reg::{Id, Kind, Reg};
 use crate::scalar::Scalar;
-use crate::stack::{Byte, Slot, Stack};
+use crate::stack::{Byte, Slot};
 use crate::state::State;
 
 /// What is asked of the old state.
@@ -34,15 +34,38 @@ pub fn same_place(a: &State, b: &State) -> bool {
     a.frames.len() == b.frames.len() && a.frames.iter().zip(&b.frames).all(|(x, y)| x.func == y.func && x.ret == y.ret)
 }
 
+/// A hash of the chain of calls: states of other chains have other ones, nearly always.
+pub fn place(s: &State) -> u64 {
+    let mix = |h: u64, n: usize| (h ^ n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    s.frames.iter().fold(0, |h, f| mix(mix(h, f.func), f.ret))
+}
+
+/// Where an old state does not stand for a new one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Where {
+    /// In a register: frame and number.
+    Reg(u8, u8),
+    /// In eight bytes of stack: frame and slot.
+    Slot(u8, u8),
+    /// In something else.
+    Other,
+}
+
 /// Pairs of ids: what is equal in the old state must be equal in the new one.
 #[derive(Default)]
-struct Ids {
+pub struct Ids {
     one_to_one: Vec<(Id, Id)>,
     equal: Vec<(Id, Id, i64)>,
     fresh: Id,
 }
 
 impl Ids {
+    fn clear(&mut self) {
+        self.one_to_one.clear();
+        self.equal.clear();
+        self.fresh = 0;
+    }
+
     /// Ids that must correspond one to one: references, pointers that are null together.
     fn same(&mut self, old: Id, cur: Id) -> bool {
         if old == 0 || cur == 0 {
@@ -81,9 +104,32 @@ impl Ids {
 
 /// Tells whether `old`, stored at `insn`, stands for `cur`.
 pub fn covers(old: &State, cur: &State, insn: usize, cfg: &Cfg, flow: &Flow, how: How) -> bool {
-    let mut ids = Ids::default();
+    difference(old, cur, insn, cfg, flow, how, &mut Ids::default()).is_none()
+}
+
+/// Tells whether `old` does not stand for `cur` already for what is at one place. What `covers` says of all places together is no
+/// milder.
+pub fn differs_at(place: Where, old: &State, cur: &State, flow: &Flow, how: How, ids: &mut Ids) -> bool {
+    ids.clear();
+    let frames = |f: u8| old.frames.get(usize::from(f)).zip(cur.frames.get(usize::from(f)));
+    match place {
+        Where::Reg(f, r) => frames(f)
+            .and_then(|(fo, fc)| fo.regs.get(usize::from(r)).zip(fc.regs.get(usize::from(r))))
+            .is_some_and(|(o, c)| !reg_covers(o, c, ids, flow, how)),
+        Where::Slot(f, s) => frames(f)
+            .and_then(|(fo, fc)| {
+                Some((fo.stack.slots().get(usize::from(s))?, fc.stack.slots().get(usize::from(s)).unwrap_or(&Slot::UNINIT)))
+            })
+            .is_some_and(|(o, c)| !slot_covers(o, c, ids, flow, how)),
+        Where::Other => false,
+    }
+}
+
+/// Finds where `old`, stored at `insn`, does not stand for `cur`; `None` if it does. `ids` is room for pairs, its contents do not matter.
+pub fn difference(old: &State, cur: &State, insn: usize, cfg: &Cfg, flow: &Flow, how: How, ids: &mut Ids) -> Option<Where> {
+    ids.clear();
     if old.later != cur.later || old.rcu != cur.rcu || old.preempt != cur.preempt {
-        return false;
+        return Some(Where::Other);
     }
     let same_lock = match (&old.lock, &cur.lock) {
         (None, None) => true,
@@ -91,31 +137,37 @@ pub fn covers(old: &State, cur: &State, insn: usize, cfg: &Cfg, flow: &Flow, how
         _ => false,
     };
     if !same_lock {
-        return false;
+        return Some(Where::Other);
     }
     if old.refs.len() != cur.refs.len() || !old.refs.iter().zip(&cur.refs).all(|(o, c)| ids.same(o.id, c.id)) {
-        return false;
+        return Some(Where::Other);
     }
     for (i, (fo, fc)) in old.frames.iter().zip(&cur.frames).enumerate() {
         // More turns were left in the old state, or as many.
         if fo.turns > fc.turns || (how == How::Same && fo.turns != fc.turns) {
-            return false;
+            return Some(Where::Other);
         }
         let (held_old, held) = (fo.held.as_deref().unwrap_or_default(), fc.held.as_deref().unwrap_or_default());
         if held_old.len() != held.len() || !held_old.iter().zip(held).all(|(o, c)| ids.same(*o, *c)) {
-            return false;
+            return Some(Where::Other);
         }
         let live = live_regs(cur, i, insn, cfg);
         for (r, (o, c)) in fo.regs.iter().zip(&fc.regs).enumerate() {
-            if live & (1 << r) != 0 && !reg_covers(o, c, &mut ids, flow, how) {
-                return false;
+            if live & (1 << r) != 0 && !reg_covers(o, c, ids, flow, how) {
+                return Some(Where::Reg(i as u8, r as u8));
             }
         }
-        if !stack_covers(&fo.stack, &fc.stack, &mut ids, flow, how) {
-            return false;
+        if how == How::Same && fo.stack.slots().len() != fc.stack.slots().len() {
+            return Some(Where::Other);
+        }
+        let missing = std::iter::repeat(&Slot::UNINIT);
+        for (n, (o, c)) in fo.stack.slots().iter().zip(fc.stack.slots().iter().chain(missing)).enumerate() {
+            if !slot_covers(o, c, ids, flow, how) {
+                return Some(Where::Slot(i as u8, n as u8));
+            }
         }
     }
-    true
+    None
 }
 
 fn reg_covers(old: &Reg, cur: &Reg, ids: &mut Ids, flow: &Flow, how: How) -> bool {
@@ -140,14 +192,6 @@ fn reg_covers(old: &Reg, cur: &Reg, ids: &mut Ids, flow: &Flow, how: How) -> boo
         && ids.same(old.reference, cur.reference)
         && ids.same(old.parent, cur.parent)
         && (!id_matters || ids.same(old.id, cur.id))
-}
-
-fn stack_covers(old: &Stack, cur: &Stack, ids: &mut Ids, flow: &Flow, how: How) -> bool {
-    if how == How::Same && old.slots().len() != cur.slots().len() {
-        return false;
-    }
-    let missing = std::iter::repeat(&Slot::UNINIT);
-    old.slots().iter().zip(cur.slots().iter().chain(missing)).all(|(o, c)| slot_covers(o, c, ids, flow, how))
 }
 
 fn slot_covers(old: &Slot, cur: &Slot, ids: &mut Ids, flow: &Flow, how: How) -> bool {

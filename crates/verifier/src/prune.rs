@@ -1,9 +1,10 @@
 //! Stored states: a path that reaches an instruction in a state no worse than one already proved safe there can stop.
 
 use crate::cfg::Cfg;
-use crate::compare::{How, covers, live_regs, same_place};
+use crate::compare::{How, Ids, Where, covers, difference, differs_at, live_regs, place, same_place};
 use crate::flow::Flow;
 use crate::reg::{Id, Reg};
+use crate::stack::Slot;
 use crate::state::State;
 use skep_isa::op;
 
@@ -18,16 +19,40 @@ pub struct Checkpoint {
     pub parent: Option<Point>,
     /// Unfinished paths that came through here. At 0 everything behind it is proved safe.
     pub branches: u32,
+}
+
+/// A stored state in the list of its instruction, with what spares most comparisons.
+struct Entry {
+    point: u32,
     hits: u32,
     misses: u32,
     /// While unfinished it is compared for as long as it is kept, not only while it is one of the newest.
     landmark: bool,
+    /// Everything behind it is proved safe.
+    done: bool,
+    /// [`place`] of the state.
+    place: u64,
+    apart: Apart,
+}
+
+/// Why a state did not match the last time; the next time it is likely the same.
+#[derive(Clone, Copy)]
+enum Apart {
+    /// Not known.
+    No,
+    /// This register of the running frame must hold that number.
+    Number(u8, u64),
+    /// The same of a slot of its stack.
+    Spilled(u8, u64),
+    /// It is here.
+    At(Where),
 }
 
 /// All stored states.
 pub struct Explored {
     points: Vec<Checkpoint>,
-    at: Vec<Vec<u32>>,
+    at: Vec<Vec<Entry>>,
+    ids: Ids,
     /// Most states at one instruction.
     pub most: usize,
     /// States ever stored.
@@ -44,6 +69,9 @@ const WEIGHT_LIMIT: usize = 256 << 20;
 
 /// How often a stored state may fail to match for each time it does.
 const PATIENCE: u32 = 64;
+
+/// Most states looked into at a time, the newest ones of those whose entries do not rule them out.
+const LOOKS: usize = 64;
 
 /// Most states kept at one instruction.
 const CROWD: usize = 1024;
@@ -68,11 +96,65 @@ pub enum Found {
     },
 }
 
+impl Entry {
+    /// Tells from the entry alone that the state does not match.
+    fn is_apart(&self, cur: &State) -> bool {
+        match self.apart {
+            Apart::Number(reg, n) => cur.reg(reg).as_const() != Some(n),
+            Apart::Spilled(slot, n) => {
+                cur.top().stack.slots().get(usize::from(slot)).is_none_or(|s| !s.is_number() || s.reg.as_const() != Some(n))
+            }
+            Apart::No | Apart::At(_) => false,
+        }
+    }
+
+    /// As [`difference`], at first where it was the last time.
+    fn compare(&mut self, old: &State, cur: &State, (insn, cfg, flow, how): (usize, &Cfg, &Flow, How), ids: &mut Ids) -> Option<Where> {
+        let depth = cur.depth();
+        if !same_place(old, cur) || (how == How::Same && old.loops != cur.loops) {
+            return Some(Where::Other);
+        }
+        if let Apart::At(place) = self.apart
+            && differs_at(place, old, cur, flow, how, ids)
+        {
+            return Some(place);
+        }
+        let place = difference(old, cur, insn, cfg, flow, how, ids)?;
+        // A number in the running frame that decides something, or must be the same: that is for good, unless only its id is another.
+        let settled = |old: &Reg, cur: &Reg| {
+            let n = old.as_const().filter(|n| cur.as_const() != Some(*n))?;
+            (how == How::Same || flow.is_precise(old.node)).then_some(n)
+        };
+        let (old, cur) = (old.top(), cur.top());
+        let slots = |s: u8| Some((old.stack.slots().get(usize::from(s))?, cur.stack.slots().get(usize::from(s)).unwrap_or(&Slot::UNINIT)));
+        self.apart = match place {
+            Where::Reg(frame, r) if usize::from(frame) == depth => {
+                settled(&old.regs[usize::from(r)], &cur.regs[usize::from(r)]).map(|n| Apart::Number(r, n))
+            }
+            Where::Slot(frame, s) if usize::from(frame) == depth => {
+                slots(s).filter(|(o, _)| o.is_number()).and_then(|(o, c)| settled(&o.reg, &c.reg)).map(|n| Apart::Spilled(s, n))
+            }
+            _ => None,
+        }
+        .unwrap_or(Apart::At(place));
+        Some(place)
+    }
+}
+
 impl Explored {
     /// Nothing stored yet.
     #[must_use]
     pub fn new(insns: usize) -> Self {
-        Self { points: Vec::new(), at: vec![Vec::new(); insns], most: 0, total: 0, now: 0, peak: 0, weight: 0 }
+        Self {
+            points: Vec::new(),
+            at: (0..insns).map(|_| Vec::new()).collect(),
+            ids: Ids::default(),
+            most: 0,
+            total: 0,
+            now: 0,
+            peak: 0,
+            weight: 0,
+        }
     }
 
     /// Compares `cur` with all states stored at `insn`. `worth` tells whether a state will be stored here if nothing is
@@ -80,41 +162,48 @@ impl Explored {
     pub fn find(&mut self, insn: usize, cur: &State, cfg: &Cfg, flow: &Flow, worth: impl Fn(bool) -> bool) -> Found {
         let mut looping = false;
         let mut list = self.at.get_mut(insn).map(std::mem::take).unwrap_or_default();
-        let mut found = None;
-        // Beyond this position in the list are the newest ones.
+        let (mut found, mut dropped, mut looks) = (None, false, 0);
+        let here = place(cur);
         let newest = list.len().saturating_sub(NEWEST);
-        let mut position = 0;
-        list.retain(|&p| {
-            position += 1;
-            let Some(cp) = self.points.get_mut(p as usize) else { return false };
-            let Some(old) = cp.state.as_deref() else { return false };
-            if found.is_some() || !same_place(old, cur) {
-                return true;
+        // The newest first: paths that were put aside late go on first.
+        for (n, e) in list.iter_mut().enumerate().rev().filter(|(_, e)| e.place == here) {
+            if !e.done && self.points.get(e.point as usize).is_none_or(|cp| cp.branches == 0) {
+                // From here on numbers that decide nothing may differ.
+                (e.done, e.apart) = (true, Apart::No);
             }
-            if cp.branches > 0 {
-                looping = true;
-                let compare = position > newest || cp.landmark;
-                if compare && old.loops == cur.loops && covers(old, cur, insn, cfg, flow, How::Same) {
-                    found = Some(Found::Loop);
-                    return true;
+            looping |= !e.done;
+            if (e.done || n >= newest || e.landmark) && looks < LOOKS && !e.is_apart(cur) {
+                looks += 1;
+                let Some(old) = self.points.get(e.point as usize).and_then(|cp| cp.state.as_deref()) else { continue };
+                let how = if e.done { How::Enough } else { How::Same };
+                match e.compare(old, cur, (insn, cfg, flow, how), &mut self.ids) {
+                    None if e.done => {
+                        e.hits += 1;
+                        found = Some(Found::Covered(e.point as usize));
+                        break;
+                    }
+                    None => {
+                        found = Some(Found::Loop);
+                        break;
+                    }
+                    Some(_) => {}
                 }
-            } else if covers(old, cur, insn, cfg, flow, How::Enough) {
-                cp.hits += 1;
-                found = Some(Found::Covered(p as usize));
-                return true;
             }
             // A state that keeps failing to match costs more than it saves; but while no new ones are stored, as between
             // the iterations of a loop, it stays. The kernel gives up after 3 misses: with that, the loop over frames in
             // `skep trace`'s program was not done after a million instructions.
-            cp.misses += u32::from(worth(looping));
-            if cp.misses > cp.hits.saturating_mul(PATIENCE).saturating_add(PATIENCE) {
+            e.misses += u32::from(worth(looping));
+            if e.misses > e.hits.saturating_mul(PATIENCE).saturating_add(PATIENCE)
+                && let Some(old) = self.points.get_mut(e.point as usize).and_then(|cp| cp.state.take())
+            {
                 self.weight = self.weight.saturating_sub(old.weight());
                 self.now = self.now.saturating_sub(1);
-                cp.state = None;
-                return false;
+                dropped = true;
             }
-            true
-        });
+        }
+        if dropped {
+            list.retain(|e| self.points.get(e.point as usize).is_some_and(|cp| cp.state.is_some()));
+        }
         if let Some(at) = self.at.get_mut(insn) {
             *at = list;
         }
@@ -126,12 +215,12 @@ impl Explored {
     /// circles (`may_goto` that jumps backwards, a jump back to a call of a helper that calls nothing).
     /// As it is not known yet which numbers will decide something there, all must agree.
     pub fn find_head(&self, insn: usize, cur: &State, cfg: &Cfg, flow: &Flow) -> Found {
-        for p in self.at.get(insn).map_or(&[][..], |l| l) {
-            let Some(cp) = self.points.get(*p as usize) else { continue };
+        for e in self.at.get(insn).map_or(&[][..], |l| l) {
+            let Some(cp) = self.points.get(e.point as usize) else { continue };
             let Some(old) = cp.state.as_deref().filter(|old| same_place(old, cur)) else { continue };
             let progress = cp.branches == 0 || old.loops != cur.loops;
             if progress && covers(old, cur, insn, cfg, flow, How::Within) {
-                return Found::Covered(*p as usize);
+                return Found::Covered(e.point as usize);
             }
             if !progress && covers(old, cur, insn, cfg, flow, How::Same) {
                 return Found::Loop;
@@ -152,7 +241,9 @@ impl Explored {
 
     fn stored(&self, insn: usize, cur: &State) -> impl Iterator<Item = &Checkpoint> {
         let list = self.at.get(insn).map_or(&[][..], |l| l);
-        list.iter().filter_map(|p| self.points.get(*p as usize)).filter(|cp| cp.state.as_deref().is_some_and(|old| same_place(old, cur)))
+        list.iter()
+            .filter_map(|e| self.points.get(e.point as usize))
+            .filter(|cp| cp.state.as_deref().is_some_and(|old| same_place(old, cur)))
     }
 
     /// Stores a state; `None` when there is no room.
@@ -175,19 +266,20 @@ impl Explored {
         let at = self.at.get_mut(insn)?;
         if at.len() >= CROWD {
             let oldest = at.remove(0);
-            if let Some(old) = self.points.get_mut(oldest as usize).and_then(|cp| cp.state.take()) {
+            if let Some(old) = self.points.get_mut(oldest.point as usize).and_then(|cp| cp.state.take()) {
                 self.weight = self.weight.saturating_sub(old.weight());
                 self.now = self.now.saturating_sub(1);
             }
         }
-        let landmark = !at.iter().rev().take(LANDMARK - 1).any(|p| self.points.get(*p as usize).is_some_and(|cp| cp.landmark));
-        at.push(u32::try_from(p).ok()?);
+        let landmark = !at.iter().rev().take(LANDMARK - 1).any(|e| e.landmark);
+        let point = u32::try_from(p).ok()?;
+        at.push(Entry { point, hits: 0, misses: 0, landmark, done: false, place: place(&state), apart: Apart::No });
         self.most = self.most.max(at.len());
         self.weight += state.weight();
         self.total += 1;
         self.now += 1;
         self.peak = self.peak.max(self.now);
-        self.points.push(Checkpoint { state: Some(state), parent, branches: 1, hits: 0, misses: 0, landmark });
+        self.points.push(Checkpoint { state: Some(state), parent, branches: 1 });
         Some(p)
     }
 

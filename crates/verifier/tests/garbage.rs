@@ -97,3 +97,84 @@ fn forks_without_end_are_refused() {
     let e = verify(&prog, &Options::default()).expect_err("too complex");
     assert!(e.reason.to_string().ends_with("jumps is too complex."), "{e}");
 }
+
+/// The number behind a word of the last line of a log.
+fn counted(log: &str, word: &str) -> usize {
+    let mut words = log.lines().last().unwrap_or_default().split(' ').skip_while(|w| *w != word);
+    words.nth(1).and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("no {word}: {log}"))
+}
+
+/// Twenty forks that each leave another word on the stack, and all of them decide something later: no two of a million ways are
+/// alike, and what is kept of them stays bounded.
+#[test]
+fn states_that_never_match_are_kept_in_bounds() {
+    const BITS: i16 = 20;
+    let mut insns = vec![Insn::mov64_reg(6, 1)];
+    insns.extend((1..=BITS).map(|n| Insn::new(op::ST | op::MEM | op::DW, 10, 0, -8 * n, 0)));
+    for n in 1..=BITS {
+        insns.push(Insn::new(op::LDX | op::MEM | op::DW, 2, 6, n % 14 * 8, 0));
+        insns.push(Insn::new(op::JMP | op::JGT, 2, 0, 1, n.into()));
+        insns.push(Insn::new(op::ST | op::MEM | op::DW, 10, 0, -8 * n, 1));
+    }
+    for n in 1..=BITS {
+        insns.push(Insn::new(op::LDX | op::MEM | op::DW, 3, 10, -8 * n, 0));
+        insns.push(Insn::new(op::JMP | op::JEQ, 3, 0, 1, 0));
+        insns.push(Insn::mov64_imm(4, 1));
+    }
+    insns.extend([Insn::mov64_imm(0, 0), Insn::exit()]);
+    let prog = Linked::from_insns("bits", ProgramType::Kprobe, insns);
+    let mut options = Options::default();
+    options.limit = 60_000;
+    let e = verify(&prog, &options).expect_err("too complex");
+    assert_eq!(e.reason.to_string(), "BPF program is too large. Processed 60001 insn");
+    let (most, peak) = (counted(e.log(), "max_states_per_insn"), counted(e.log(), "peak_states"));
+    assert!(most <= 1024 && peak < counted(e.log(), "total_states"), "{most} at one, {peak} at a time");
+}
+
+/// A loop whose counter decides how long it goes: one state in so many laps is stored, and the forks inside find those.
+#[test]
+fn a_long_counted_loop_with_a_fork_inside_is_walked_little_more_than_once() {
+    const LAPS: i32 = 5_000;
+    let mut insns = vec![Insn::mov64_reg(6, 1), Insn::mov64_imm(7, 0), Insn::mov64_imm(8, 0)];
+    insns.push(Insn::new(op::LDX | op::MEM | op::DW, 2, 6, 8, 0));
+    insns.push(Insn::new(op::JMP | op::JSET, 2, 0, 1, 1));
+    insns.push(Insn::new(op::ALU64 | op::X | op::ADD, 8, 2, 0, 0));
+    insns.push(Insn::new(op::STX | op::MEM | op::DW, 10, 8, -8, 0));
+    insns.push(Insn::new(op::ALU64 | op::ADD, 7, 0, 0, 1));
+    insns.push(Insn::new(op::JMP | op::JLT, 7, 0, -6, LAPS));
+    insns.extend([Insn::mov64_imm(0, 0), Insn::exit()]);
+    let prog = Linked::from_insns("laps", ProgramType::Kprobe, insns);
+    let proof = verify(&prog, &Options::default()).expect("accepted");
+    // Six instructions a lap; the other way of each fork goes on to the next stored state.
+    let laps = proof.info().processed / LAPS as u32;
+    assert!((6..20).contains(&laps), "{} instructions, {} states", proof.info().processed, proof.info().total_states);
+    assert!(proof.info().peak_states < 1_000, "{} states at a time", proof.info().peak_states);
+}
+
+/// As many instructions as there may be, one more, and calls that multiply.
+#[test]
+fn the_longest_programs_have_a_verdict() {
+    let straight = |n: usize| {
+        let mut insns = vec![Insn::new(op::ALU64 | op::ADD, 0, 0, 0, 3); n - 1];
+        insns[0] = Insn::mov64_imm(0, 0);
+        insns.push(Insn::exit());
+        Linked::from_insns("straight", ProgramType::Kprobe, insns)
+    };
+    let proof = verify(&straight(op::MAX_INSNS), &Options::default()).expect("accepted");
+    assert_eq!((proof.info().processed as usize, proof.info().peak_states), (op::MAX_INSNS, 0));
+    let e = verify(&straight(op::MAX_INSNS + 1), &Options::default()).expect_err("too long");
+    assert!(e.reason.to_string().starts_with("program has 1000001 instructions"), "{e}");
+
+    // Eight functions that call the next one eight times each: two million calls.
+    let mut insns: Vec<Insn> = Vec::new();
+    for f in 0..8usize {
+        let calls = if f < 7 { 8 } else { 0 };
+        insns.extend((0..calls).map(|n| Insn::new(op::CALL, 0, op::PSEUDO_CALL, 0, 8 - n + 1)));
+        insns.extend([Insn::mov64_imm(0, 0), Insn::exit()]);
+    }
+    let mut options = Options::default();
+    options.limit = 100_000;
+    let prog = Linked::from_insns("calls", ProgramType::Kprobe, insns);
+    let e = verify(&prog, &options).expect_err("too complex");
+    assert_eq!(e.reason.to_string(), "BPF program is too large. Processed 100001 insn");
+}
