@@ -1,8 +1,9 @@
-//! Kernel functions (kfuncs) that only the verifier knows: what goes in and out, so that programs can be judged that will not run here.
+//! Kernel functions (kfuncs): what goes in and out, one row each, so that the verifier can judge programs that call them.
 //!
-//! Those that skep offers are rows of [`crate::helper::KFUNCS`]. Here the number of a row is [`BASE`] and its place: numbers that no
-//! instruction of an object has, as the kernel's are BTF ids of the running kernel. Prototypes and flags are those of Linux 6.12
-//! (`__bpf_kfunc` and `BTF_ID_FLAGS` in kernel/bpf and net/core/filter.c).
+//! Those that run here are [`Kfunc::offered`]; a few simple ones are rows of [`crate::helper::KFUNCS`] instead. The number of a row is
+//! [`BASE`] and its place: numbers that no instruction of an object has, as the kernel's are BTF ids of the running kernel. Prototypes
+//! and flags are those of Linux 6.12, of 6.18 where 6.12 has no such function (`__bpf_kfunc` and `BTF_ID_FLAGS` in kernel/bpf and
+//! net/core/filter.c).
 
 use crate::helper::{HelperId, KFUNC_BASE};
 use crate::prog::ProgramType as P;
@@ -74,8 +75,6 @@ pub enum KArg {
     Later,
     /// A place on the stack for the state of interrupts: empty for saving, filled for restoring.
     IrqFlag,
-    /// A string in memory.
-    Str,
 }
 
 /// What the verifier knows of r0 after the call.
@@ -166,6 +165,8 @@ pub struct Kfunc {
     pub ret: KRet,
     /// The rest.
     pub flags: KFlags,
+    /// Whether programs that call it run here.
+    pub offered: bool,
     set: Set,
 }
 
@@ -203,14 +204,18 @@ impl Kfunc {
 
 use KArg::{
     Const, ConstSize, Ctx, Dynptr, DynptrOrNull, Fixed, Ignored, IrqFlag, Iter, Later, Less, ListHead, ListNode, LocalRelease, Map, Mem,
-    MemOrNull, MemWrite, Number, Object, ObjectOrNull, RbNode, RbNodeInside, RbRoot, Refcounted, Release, Size, Str, Trusted, UninitDynptr,
-    Wq,
+    MemOrNull, MemWrite, Number, Object, ObjectOrNull, RbNode, RbNodeInside, RbRoot, Refcounted, Release, Size, Trusted, UninitDynptr, Wq,
 };
 use KRet as R;
 use Set::{Common, Cpumask, Crypto, CryptoInit, Generic, Skb, SockIter, Xdp};
 
 const fn k(name: &'static str, args: &'static [KArg], ret: KRet, flags: u32, set: Set) -> Kfunc {
-    Kfunc { name, args, ret, flags: KFlags(flags), set }
+    Kfunc { name, args, ret, flags: KFlags(flags), offered: false, set }
+}
+
+/// A row of a function that skep offers.
+const fn here(name: &'static str, args: &'static [KArg], ret: KRet, flags: u32, set: Set) -> Kfunc {
+    Kfunc { offered: true, ..k(name, args, ret, flags, set) }
 }
 
 const NONE: u32 = KFlags::NONE;
@@ -251,28 +256,30 @@ pub const KFUNCS: &[Kfunc] = &[
     k("bpf_cgroup_from_id", &[Number], R::ObjectOrNull("cgroup"), ACQUIRE, Generic),
     k("bpf_throw", &[Number], R::Never, NONE, Generic),
     k("bpf_cast_to_kern_ctx", &[Ctx], R::KernelContext, NONE, Common),
-    k("bpf_rdonly_cast", &[Ignored, Const], R::Cast, NONE, Common),
-    k("bpf_rcu_read_lock", &[], R::Void, NONE, Common),
-    k("bpf_rcu_read_unlock", &[], R::Void, NONE, Common),
-    k("bpf_preempt_disable", &[], R::Void, NONE, Common),
-    k("bpf_preempt_enable", &[], R::Void, NONE, Common),
-    k("bpf_local_irq_save", &[IrqFlag], R::Void, NONE, Common),
-    k("bpf_local_irq_restore", &[IrqFlag], R::Void, NONE, Common),
-    k("bpf_dynptr_from_skb", &[Ctx, Number, UninitDynptr], R::Number, NONE, Skb),
-    k("bpf_dynptr_from_xdp", &[Ctx, Number, UninitDynptr], R::Number, NONE, Xdp),
-    k("bpf_dynptr_slice", &[Dynptr, Number, MemOrNull, ConstSize], R::SliceOrNull(false), NONE, Common),
-    k("bpf_dynptr_slice_rdwr", &[Dynptr, Number, MemOrNull, ConstSize], R::SliceOrNull(true), NONE, Common),
-    k("bpf_dynptr_adjust", &[Dynptr, Number, Number], R::Number, NONE, Common),
-    k("bpf_dynptr_is_null", &[Dynptr], R::Number, NONE, Common),
-    k("bpf_dynptr_is_rdonly", &[Dynptr], R::Number, NONE, Common),
-    k("bpf_dynptr_size", &[Dynptr], R::Number, NONE, Common),
-    k("bpf_dynptr_clone", &[Dynptr, UninitDynptr], R::Number, NONE, Common),
-    k("bpf_iter_num_new", &[Iter, Number, Number], R::Number, NEW, Common),
-    k("bpf_iter_num_next", &[Iter], R::MemOrNull(4), NEXT, Common),
-    k("bpf_iter_num_destroy", &[Iter], R::Void, DESTROY, Common),
-    k("bpf_iter_bits_new", &[Iter, Ignored, Number], R::Number, NEW, Common),
-    k("bpf_iter_bits_next", &[Iter], R::MemOrNull(4), NEXT, Common),
-    k("bpf_iter_bits_destroy", &[Iter], R::Void, DESTROY, Common),
+    here("bpf_rdonly_cast", &[Ignored, Const], R::Cast, NONE, Common),
+    here("bpf_rcu_read_lock", &[], R::Void, NONE, Common),
+    here("bpf_rcu_read_unlock", &[], R::Void, NONE, Common),
+    here("bpf_preempt_disable", &[], R::Void, NONE, Common),
+    here("bpf_preempt_enable", &[], R::Void, NONE, Common),
+    here("bpf_local_irq_save", &[IrqFlag], R::Void, NONE, Common),
+    here("bpf_local_irq_restore", &[IrqFlag], R::Void, NONE, Common),
+    here("bpf_dynptr_from_skb", &[Ctx, Number, UninitDynptr], R::Number, NONE, Skb),
+    here("bpf_dynptr_from_xdp", &[Ctx, Number, UninitDynptr], R::Number, NONE, Xdp),
+    here("bpf_dynptr_slice", &[Dynptr, Number, MemOrNull, ConstSize], R::SliceOrNull(false), NONE, Common),
+    here("bpf_dynptr_slice_rdwr", &[Dynptr, Number, MemOrNull, ConstSize], R::SliceOrNull(true), NONE, Common),
+    here("bpf_dynptr_adjust", &[Dynptr, Number, Number], R::Number, NONE, Common),
+    here("bpf_dynptr_is_null", &[Dynptr], R::Number, NONE, Common),
+    here("bpf_dynptr_is_rdonly", &[Dynptr], R::Number, NONE, Common),
+    here("bpf_dynptr_size", &[Dynptr], R::Number, NONE, Common),
+    here("bpf_dynptr_clone", &[Dynptr, UninitDynptr], R::Number, NONE, Common),
+    here("bpf_dynptr_copy", &[Dynptr, Number, Dynptr, Number, Number], R::Number, NONE, Common),
+    here("bpf_dynptr_memset", &[Dynptr, Number, Number, Number], R::Number, NONE, Common),
+    here("bpf_iter_num_new", &[Iter, Number, Number], R::Number, NEW, Common),
+    here("bpf_iter_num_next", &[Iter], R::MemOrNull(4), NEXT, Common),
+    here("bpf_iter_num_destroy", &[Iter], R::Void, DESTROY, Common),
+    here("bpf_iter_bits_new", &[Iter, Ignored, Number], R::Number, NEW, Common),
+    here("bpf_iter_bits_next", &[Iter], R::MemOrNull(4), NEXT, Common),
+    here("bpf_iter_bits_destroy", &[Iter], R::Void, DESTROY, Common),
     k("bpf_iter_task_vma_new", &[Iter, Object("task_struct"), Number], R::Number, NEW, Common),
     k("bpf_iter_task_vma_next", &[Iter], R::ObjectOrNull("vm_area_struct"), NEXT, Common),
     k("bpf_iter_task_vma_destroy", &[Iter], R::Void, DESTROY, Common),
@@ -288,11 +295,21 @@ pub const KFUNCS: &[Kfunc] = &[
     k("bpf_wq_init", &[Wq, Map, Number], R::Number, NONE, Common),
     k("bpf_wq_set_callback_impl", &[Wq, Later, Number, Ignored], R::Number, NONE, Common),
     k("bpf_wq_start", &[Wq, Number], R::Number, NONE, Common),
-    k("bpf_copy_from_user_str", &[MemWrite, Size, Ignored, Number], R::Number, SLEEPABLE, Common),
+    here("bpf_copy_from_user_str", &[MemWrite, Size, Ignored, Number], R::Number, SLEEPABLE, Common),
     k("bpf_map_sum_elem_count", &[Map], R::Number, NONE, Common),
     k("bpf_get_kmem_cache", &[Number], R::ObjectOrNull("kmem_cache"), NONE, Common),
-    k("bpf_strcmp", &[Str, Str], R::Number, NONE, Common),
-    k("bpf_strlen", &[Str], R::Number, NONE, Common),
+    here("bpf_strcmp", &[Ignored, Ignored], R::Number, NONE, Common),
+    here("bpf_strcasecmp", &[Ignored, Ignored], R::Number, NONE, Common),
+    here("bpf_strlen", &[Ignored], R::Number, NONE, Common),
+    here("bpf_strnlen", &[Ignored, Number], R::Number, NONE, Common),
+    here("bpf_strchr", &[Ignored, Number], R::Number, NONE, Common),
+    here("bpf_strchrnul", &[Ignored, Number], R::Number, NONE, Common),
+    here("bpf_strnchr", &[Ignored, Number, Number], R::Number, NONE, Common),
+    here("bpf_strrchr", &[Ignored, Number], R::Number, NONE, Common),
+    here("bpf_strspn", &[Ignored, Ignored], R::Number, NONE, Common),
+    here("bpf_strcspn", &[Ignored, Ignored], R::Number, NONE, Common),
+    here("bpf_strstr", &[Ignored, Ignored], R::Number, NONE, Common),
+    here("bpf_strnstr", &[Ignored, Ignored, Number], R::Number, NONE, Common),
     k("bpf_cpumask_create", &[], R::ObjectOrNull("bpf_cpumask"), ACQUIRE, Cpumask),
     k("bpf_cpumask_release", &[Release("bpf_cpumask")], R::Void, NONE, Cpumask),
     k("bpf_cpumask_acquire", &[Trusted("bpf_cpumask")], R::Object("bpf_cpumask"), ACQUIRE, Cpumask),

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use skep_isa::ProgramType;
 use skep_isa::helper::{HELPERS, Helper, KFUNCS, Progs};
+use skep_isa::{ProgramType, kfunc};
 
 const HEAD: &str = "\
 # Helpers
@@ -44,9 +44,15 @@ fn page() -> String {
         let needs = [(h.gpl_only, "GPL"), (h.sleeps, "sleepable")].iter().filter(|n| n.0).map(|n| n.1).collect::<Vec<_>>().join(", ");
         let _ = writeln!(page, "| `{}` | {} | {} | {needs} | {} |", name(h), h.id, progs(h), h.differs);
     }
-    page += "\n## Kernel functions\n\n| function | program types |\n|---|---|\n";
+    page += "\n## Kernel functions\n\n| function | program types | needs |\n|---|---|---|\n";
     for h in KFUNCS.iter().filter(|h| h.refused.is_none()) {
-        let _ = writeln!(page, "| `{}` | {} |", name(h), progs(h));
+        let _ = writeln!(page, "| `{}` | {} | |", name(h), progs(h));
+    }
+    for k in kfunc::KFUNCS.iter().filter(|k| k.offered) {
+        let (allowed, others): (Vec<_>, Vec<_>) = (0..64).filter_map(ProgramType::from_raw).partition(|p| k.allows(*p));
+        let progs = if others.is_empty() { "all".to_owned() } else { types(&allowed) };
+        let needs = if k.flags.has(kfunc::KFlags::SLEEPABLE) { "GPL, sleepable" } else { "GPL" };
+        let _ = writeln!(page, "| `{}` | {progs} | {needs} |", k.name);
     }
     page += "\n## Refused\n\n| helper | id | why |\n|---|---|---|\n";
     for h in HELPERS {

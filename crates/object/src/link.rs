@@ -246,7 +246,7 @@ impl<'a> Linker<'a> {
     fn kfunc(&self, name: &str) -> Option<helper::HelperId> {
         let name = name.split("___").next().unwrap_or(name);
         let offered = helper::kfunc(name).map(|h| h.id);
-        offered.or_else(|| kfunc::by_name(name).filter(|_| self.known_kfuncs).map(|(id, _)| id))
+        offered.or_else(|| kfunc::by_name(name).filter(|(_, k)| k.offered || self.known_kfuncs).map(|(id, _)| id))
     }
 
     fn callee(&self, code: usize, insn: i64) -> Option<FunctionId> {

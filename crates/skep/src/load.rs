@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use skep_isa::map::Offer;
-use skep_isa::{AttachType, MapFlags, MapType, ProgramType};
+use skep_isa::{AttachType, MapFlags, MapType, ProgramType, helper, kfunc};
 use skep_maps::slots::FILE_NAME as SLOTS;
 use skep_maps::{Map, MapDef, MapError};
 use skep_object::{Btf, CoreTarget, InnerValue, LinkError, LinkOptions, MapSpec, Object};
@@ -167,7 +167,7 @@ impl<'a> Loader<'a> {
             let linked = object.link_with(i, &LinkOptions { target: self.target, ..LinkOptions::default() })?;
             let proof = skep_verifier::verify(&linked, &options).map_err(|r| LoadError::Rejected(Box::new(r)))?;
             if let Some(id) = proof.info().helpers.iter().find(|id| crate::helpers::implementation(proof.prog_type(), **id).is_none()) {
-                let name = skep_isa::helper::by_id(*id).map_or("unknown", |h| h.name);
+                let name = helper::by_id(*id).map(|h| h.name).or_else(|| kfunc::by_id(*id).map(|k| k.name)).unwrap_or("unknown");
                 return Err(LoadError::Helper { program: program.name.clone(), helper: format!("{name}#{id}") });
             }
             if self.only.is_some() {

@@ -21,6 +21,7 @@ pub mod skip;
 pub mod target;
 pub mod temp;
 pub mod trace;
+pub mod vmlinux;
 
 pub use skip::skip;
 pub use temp::TempDir;

@@ -11,8 +11,8 @@
 use skep_maps::Map;
 
 use super::map::map;
-use super::memory::shift;
-use super::{errno, fail};
+use super::memory::{fill, shift};
+use super::{errno, fail, int};
 #[cfg(feature = "loader")]
 use crate::packet::View;
 
@@ -187,6 +187,156 @@ pub(super) unsafe extern "C" fn data(dynptr: u64, offset: u64, len: u64, _: u64,
     d.at(offset, len).map_or(0, |at| d.address + at)
 }
 
+/// Makes a dynptr of a packet.
+///
+/// # Safety
+/// `ctx` is the context of a packet program, `to` sixteen bytes of its stack.
+#[cfg(feature = "loader")]
+unsafe fn packet(ctx: u64, flags: u64, to: u64, kind: u32) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if flags != 0 {
+            Dynptr::NOTHING.store(to);
+            return int(fail(errno::EINVAL));
+        }
+        let size = View::of(ctx).len().min(MAX_SIZE) as u32;
+        Dynptr { address: ctx, size: size | kind, offset: 0 }.store(to);
+    }
+    0
+}
+
+#[cfg(feature = "loader")]
+pub(super) unsafe extern "C" fn from_skb(ctx: u64, flags: u64, to: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: the verifier proved argument 1 the context and `to` sixteen bytes of the stack.
+    unsafe { packet(ctx, flags, to, SKB << 28) }
+}
+
+/// For programs that may not write packets.
+#[cfg(feature = "loader")]
+pub(super) unsafe extern "C" fn from_skb_read_only(ctx: u64, flags: u64, to: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: as above.
+    unsafe { packet(ctx, flags, to, SKB << 28 | READ_ONLY) }
+}
+
+#[cfg(feature = "loader")]
+pub(super) unsafe extern "C" fn from_xdp(ctx: u64, flags: u64, to: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: as above.
+    unsafe { packet(ctx, flags, to, XDP << 28) }
+}
+
+/// Address of a part of known size, of packets too, or 0. The buffer that the kernel copies fragments to is not needed.
+pub(super) unsafe extern "C" fn slice(dynptr: u64, offset: u64, _buffer: u64, len: u64, _: u64) -> u64 {
+    // SAFETY: the verifier proved argument 1 a dynptr.
+    unsafe {
+        let d = Dynptr::load(dynptr);
+        if d.address == 0 { 0 } else { bytes(d, offset, len).unwrap_or(0) }
+    }
+}
+
+/// As [`slice`], for writing.
+pub(super) unsafe extern "C" fn slice_rdwr(dynptr: u64, offset: u64, buffer: u64, len: u64, _: u64) -> u64 {
+    // SAFETY: as above.
+    unsafe { if Dynptr::load(dynptr).size & READ_ONLY != 0 { 0 } else { slice(dynptr, offset, buffer, len, 0) } }
+}
+
+/// Leaves the part from `start` up to `end`.
+pub(super) unsafe extern "C" fn adjust(dynptr: u64, start: u64, end: u64, _: u64, _: u64) -> u64 {
+    let (start, end) = (int(start), int(end));
+    // SAFETY: as above.
+    unsafe {
+        let d = Dynptr::load(dynptr);
+        if d.address == 0 || start > end {
+            return int(fail(errno::EINVAL));
+        }
+        if end > u64::from(d.size) & MAX_SIZE {
+            return int(fail(errno::ERANGE));
+        }
+        let size = d.size & !(MAX_SIZE as u32) | (end - start) as u32;
+        Dynptr { size, offset: d.offset + start as u32, ..d }.store(dynptr);
+    }
+    0
+}
+
+pub(super) unsafe extern "C" fn is_null(dynptr: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: as above.
+    u64::from(unsafe { Dynptr::load(dynptr) }.address == 0)
+}
+
+pub(super) unsafe extern "C" fn is_rdonly(dynptr: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: as above.
+    let d = unsafe { Dynptr::load(dynptr) };
+    u64::from(d.address != 0 && d.size & READ_ONLY != 0)
+}
+
+pub(super) unsafe extern "C" fn size(dynptr: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: as above.
+    let d = unsafe { Dynptr::load(dynptr) };
+    if d.address == 0 { int(fail(errno::EINVAL)) } else { u64::from(d.size) & MAX_SIZE }
+}
+
+pub(super) unsafe extern "C" fn clone(dynptr: u64, to: u64, _: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: as above, and `to` is sixteen bytes of the stack.
+    unsafe {
+        let d = Dynptr::load(dynptr);
+        d.store(to);
+        if d.address == 0 { int(fail(errno::EINVAL)) } else { 0 }
+    }
+}
+
+/// Copies `len` bytes from one to another, which may be the same.
+pub(super) unsafe extern "C" fn copy(to: u64, to_offset: u64, from: u64, from_offset: u64, len: u64) -> u64 {
+    // SAFETY: the verifier proved arguments 1 and 3 dynptrs.
+    unsafe {
+        let (to, from) = (Dynptr::load(to), Dynptr::load(from));
+        if to.at(to_offset, len).is_err() || from.at(from_offset, len).is_err() {
+            // One that is there and large enough makes the kernel ask the other, which is then found to be nothing.
+            let (good_to, good_from) = (writable(to, to_offset, len), readable(from, from_offset, len));
+            let nothing = good_to.is_ok() && from.address == 0 || good_from.is_ok() && (to.address == 0 || to.size & READ_ONLY != 0);
+            return int(fail(if nothing { errno::EINVAL } else { errno::E2BIG }));
+        }
+        match (writable(to, to_offset, len), readable(from, from_offset, len)) {
+            (Ok(to), Ok(from)) => shift(to, from, int(len)),
+            (Err(_), Err(_)) if int(len) == 0 => {}
+            (Err(e), _) | (_, Err(e)) => return int(fail(e)),
+        }
+    }
+    0
+}
+
+/// Finds bytes to read.
+///
+/// # Safety
+/// What the dynptr describes is there.
+unsafe fn readable(d: Dynptr, offset: u64, len: u64) -> Result<u64, i64> {
+    // SAFETY: the caller's promise.
+    if d.address == 0 { Err(errno::EINVAL) } else { unsafe { bytes(d, offset, len) } }
+}
+
+/// Finds bytes to write.
+///
+/// # Safety
+/// As [`readable`].
+unsafe fn writable(d: Dynptr, offset: u64, len: u64) -> Result<u64, i64> {
+    // SAFETY: the caller's promise.
+    if d.size & READ_ONLY != 0 { Err(errno::EINVAL) } else { unsafe { readable(d, offset, len) } }
+}
+
+pub(super) unsafe extern "C" fn memset(dynptr: u64, offset: u64, len: u64, value: u64, _: u64) -> u64 {
+    // SAFETY: the verifier proved argument 1 a dynptr.
+    unsafe {
+        let d = Dynptr::load(dynptr);
+        if d.size & READ_ONLY != 0 {
+            return int(fail(errno::EINVAL));
+        }
+        match d.at(offset, len).and_then(|_| writable(d, offset, len)) {
+            Ok(at) => fill(at, int(len), value as u8),
+            Err(errno::EINVAL) if int(len) == 0 => {}
+            Err(e) => return int(fail(e)),
+        }
+    }
+    0
+}
+
 #[cfg(test)]
 mod tests {
     use crate::helpers::oracle::{Numbers, Pair, words};
@@ -211,6 +361,53 @@ mod tests {
             memory.extend(words(&[n.next() & 31, n.pick(&[0, 0, 0, 2]), n.next() & 31]));
             memory.resize(128, 0);
             memory.extend((0..128).map(|_| n.next() as u8));
+            pair.same(&memory, "dynptr");
+        }
+    }
+
+    /// Makes a dynptr of part of the memory, clones, narrows and asks it, copies and fills, and takes a slice.
+    #[test]
+    fn functions_of_dynptrs_are_the_kernels() {
+        let at = |reg: u32, off: i32| format!("mov %r{reg}, %r10\nadd %r{reg}, {off}\n");
+        let word = |reg: u32, off: i32| format!("ldxdw %r{reg}, [%r6+{off}]\n");
+        let keep = |off: i32| format!("stxdw [%r6+{off}], %r0\n");
+        let keep_bool = |off: i32| format!("stxb [%r6+{off}], %r0\n");
+        let keep_int = |off: i32| format!("stxw [%r6+{off}], %r0\n");
+        let asm = [
+            "lddw %r6, value 1+0\nmov %r1, %r6\nadd %r1, 256\n".to_owned(),
+            word(2, 128) + "and %r2, 63\n" + &word(3, 136) + &at(4, -16) + "call dynptr_from_mem\n" + &keep(0),
+            at(1, -16) + &at(2, -32) + "call bpf_dynptr_clone\n" + &keep_int(8),
+            at(1, -32) + &word(2, 144) + &word(3, 152) + "call bpf_dynptr_adjust\n" + &keep_int(16),
+            at(1, -32) + "call bpf_dynptr_size\n" + &keep_int(24),
+            at(1, -32) + "call bpf_dynptr_is_null\n" + &keep_bool(32),
+            at(1, -32) + "call bpf_dynptr_is_rdonly\n" + &keep_bool(40),
+            at(1, -16) + &word(2, 160) + &at(3, -32) + &word(4, 168) + &word(5, 176) + "call bpf_dynptr_copy\n" + &keep_int(48),
+            at(1, -32) + &word(2, 184) + &word(3, 192) + "mov %r4, 0x7a\ncall bpf_dynptr_memset\n" + &keep_int(56),
+            at(1, -32) + &word(2, 200) + "mov %r3, 0\nmov %r4, 8\ncall bpf_dynptr_slice\njeq %r0, 0, none\n",
+            "ldxdw %r1, [%r0+0]\nstxdw [%r6+64], %r1\nnone:\nmov %r0, 0\nexit".to_owned(),
+        ];
+        let Some(pair) = Pair::new(&asm.concat(), b"", 512) else { return };
+        let mut n = Numbers(5);
+        for _ in 0..5000 {
+            let mut memory = vec![0; 128];
+            let odd = [0, 1, 8, 40, 63, 64, 0xff_ffff, 1 << 24, u64::from(u32::MAX)];
+            let mut some = |most: u64| if n.below(8) == 0 { n.pick(&odd) } else { n.next() % most };
+            let (start, end) = (some(20), some(64));
+            memory.extend(words(&[
+                some(64),
+                u64::from(some(8) == 1),
+                start,
+                end,
+                some(40),
+                some(20),
+                some(24),
+                some(20),
+                some(30),
+                some(50),
+                some(64),
+            ]));
+            memory.resize(256, 0);
+            memory.extend((0..256).map(|_| n.next() as u8));
             pair.same(&memory, "dynptr");
         }
     }

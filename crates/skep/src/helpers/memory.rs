@@ -27,12 +27,22 @@ pub(super) unsafe fn shift(to: u64, from: u64, len: u64) {
     }
 }
 
-/// Zeroes bytes.
+/// Sets bytes.
 ///
 /// # Safety
 /// `to` is writable for `len` bytes.
 #[inline(always)]
+pub(super) unsafe fn fill(to: u64, len: u64, byte: u8) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("rep stosb", inout("rdi") to => _, inout("rcx") len => _, in("al") byte, options(nostack, preserves_flags)) };
+}
+
+/// Zeroes bytes.
+///
+/// # Safety
+/// As [`fill`].
+#[inline(always)]
 pub(super) unsafe fn zero(to: u64, len: u64) {
     // SAFETY: the caller's promise.
-    unsafe { asm!("rep stosb", inout("rdi") to => _, inout("rcx") len => _, in("al") 0_u8, options(nostack, preserves_flags)) };
+    unsafe { fill(to, len, 0) };
 }

@@ -10,6 +10,7 @@ mod cgroup;
 mod csum;
 mod dynptr;
 mod format;
+mod iter;
 mod map;
 mod memory;
 #[cfg(feature = "loader")]
@@ -24,6 +25,7 @@ mod ringbuf;
 #[cfg(feature = "loader")]
 mod skb;
 mod stack;
+mod string;
 mod task;
 mod time;
 mod tracing;
@@ -40,6 +42,7 @@ pub(crate) use print::set_log;
 /// The kernel's errno values that helpers return, negated.
 #[cfg_attr(not(feature = "loader"), allow(dead_code, reason = "those of packet helpers, which targets do without"))]
 mod errno {
+    pub const ENOENT: i64 = 2;
     pub const E2BIG: i64 = 7;
     pub const EAGAIN: i64 = 11;
     pub const ENOMEM: i64 = 12;
@@ -57,6 +60,23 @@ mod errno {
 
 const fn fail(errno: i64) -> u64 {
     (-errno) as u64
+}
+
+/// What a kernel function of type `int` leaves in the result register.
+const fn int(r: u64) -> u64 {
+    r & 0xffff_ffff
+}
+
+/// For what there is nothing to do outside the kernel.
+#[unsafe(link_section = ".text.skep_event")]
+unsafe extern "C" fn nothing(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    0
+}
+
+/// Its first argument.
+#[unsafe(link_section = ".text.skep_event")]
+unsafe extern "C" fn first(a: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    a
 }
 
 struct Row {
@@ -226,12 +246,79 @@ static TABLE: &[Row] = &[
     row(KFUNC_BASE + 3, time::cpu_time_counter_to_ns, Plain),
 ];
 
+/// A kernel function that can be called here.
+struct KfuncRow {
+    name: &'static str,
+    func: HelperFn,
+    how: HelperCall,
+    /// The program types it is for; no others when empty.
+    only: &'static [P],
+}
+
+const fn kfunc(name: &'static str, func: HelperFn, how: HelperCall) -> KfuncRow {
+    KfuncRow { name, func, how, only: &[] }
+}
+
+/// Packet programs that may write.
+#[cfg(feature = "loader")]
+const WRITERS: &[P] = &[P::SchedCls, P::SchedAct, P::LwtXmit, P::SkSkb];
+
+/// The rows of [`skep_isa::kfunc`] that run here. Those of one function stand together, the first that fits is taken.
+static KFUNCS: &[KfuncRow] = &[
+    kfunc("bpf_rdonly_cast", first, Plain),
+    kfunc("bpf_rcu_read_lock", nothing, Plain),
+    kfunc("bpf_rcu_read_unlock", nothing, Plain),
+    kfunc("bpf_preempt_disable", nothing, Plain),
+    kfunc("bpf_preempt_enable", nothing, Plain),
+    kfunc("bpf_local_irq_save", nothing, Plain),
+    kfunc("bpf_local_irq_restore", nothing, Plain),
+    #[cfg(feature = "loader")]
+    KfuncRow { only: WRITERS, ..kfunc("bpf_dynptr_from_skb", dynptr::from_skb, SaveVectors) },
+    #[cfg(feature = "loader")]
+    kfunc("bpf_dynptr_from_skb", dynptr::from_skb_read_only, SaveVectors),
+    #[cfg(feature = "loader")]
+    kfunc("bpf_dynptr_from_xdp", dynptr::from_xdp, SaveVectors),
+    kfunc("bpf_dynptr_slice", dynptr::slice, SaveVectors),
+    kfunc("bpf_dynptr_slice_rdwr", dynptr::slice_rdwr, SaveVectors),
+    kfunc("bpf_dynptr_adjust", dynptr::adjust, SaveVectors),
+    kfunc("bpf_dynptr_is_null", dynptr::is_null, SaveVectors),
+    kfunc("bpf_dynptr_is_rdonly", dynptr::is_rdonly, SaveVectors),
+    kfunc("bpf_dynptr_size", dynptr::size, SaveVectors),
+    kfunc("bpf_dynptr_clone", dynptr::clone, SaveVectors),
+    kfunc("bpf_dynptr_copy", dynptr::copy, SaveVectors),
+    kfunc("bpf_dynptr_memset", dynptr::memset, SaveVectors),
+    kfunc("bpf_iter_num_new", iter::num_new, Plain),
+    kfunc("bpf_iter_num_next", iter::num_next, Plain),
+    kfunc("bpf_iter_num_destroy", iter::num_destroy, Plain),
+    kfunc("bpf_iter_bits_new", iter::bits_new, SaveVectors),
+    kfunc("bpf_iter_bits_next", iter::bits_next, SaveVectors),
+    kfunc("bpf_iter_bits_destroy", iter::bits_destroy, SaveVectors),
+    kfunc("bpf_copy_from_user_str", probe::copy_from_user_str, SaveVectors),
+    kfunc("bpf_strcmp", string::strcmp, SaveVectors),
+    kfunc("bpf_strcasecmp", string::strcasecmp, SaveVectors),
+    kfunc("bpf_strlen", string::strlen, SaveVectors),
+    kfunc("bpf_strnlen", string::strnlen, SaveVectors),
+    kfunc("bpf_strchr", string::strchr, SaveVectors),
+    kfunc("bpf_strchrnul", string::strchrnul, SaveVectors),
+    kfunc("bpf_strnchr", string::strnchr, SaveVectors),
+    kfunc("bpf_strrchr", string::strrchr, SaveVectors),
+    kfunc("bpf_strspn", string::strspn, SaveVectors),
+    kfunc("bpf_strcspn", string::strcspn, SaveVectors),
+    kfunc("bpf_strstr", string::strstr, SaveVectors),
+    kfunc("bpf_strnstr", string::strnstr, SaveVectors),
+];
+
 /// Finds what the code generator needs to call a helper from a program of type `prog`; `None` when it cannot be called here.
 #[must_use]
 pub fn implementation(prog: P, id: HelperId) -> Option<HelperImpl> {
+    let fits = |only: &[P]| only.is_empty() || only.contains(&prog);
+    if let Some(k) = skep_isa::kfunc::by_id(id) {
+        let row = KFUNCS.iter().find(|r| r.name == k.name && fits(r.only))?;
+        return Some(HelperImpl { func: row.func, how: row.how });
+    }
     let first = TABLE.partition_point(|r| r.id < id);
     let mut rows = TABLE.get(first..)?.iter().take_while(|r| r.id == id);
-    let row = rows.find(|r| r.only.is_empty() || r.only.contains(&prog))?;
+    let row = rows.find(|r| fits(r.only))?;
     Some(HelperImpl { func: row.func, how: row.how })
 }
 
@@ -245,6 +332,12 @@ mod tests {
         for h in skep_isa::helper::HELPERS.iter().chain(skep_isa::helper::KFUNCS) {
             let here = TABLE.iter().any(|r| r.id == h.id);
             assert_eq!(here, h.refused.is_none(), "{} ({}): {:?}", h.name, h.id, h.refused);
+        }
+        for k in skep_isa::kfunc::KFUNCS {
+            assert_eq!(KFUNCS.iter().any(|r| r.name == k.name), k.offered, "{}", k.name);
+        }
+        for row in KFUNCS {
+            assert!(skep_isa::kfunc::by_name(row.name).is_some(), "{}", row.name);
         }
         for row in TABLE {
             assert!(skep_isa::helper::by_id(row.id).is_some(), "helper {}", row.id);

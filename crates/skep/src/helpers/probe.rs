@@ -2,7 +2,7 @@
 //!
 //! The copy is a system call on ourselves (`process_vm_readv`): it cannot fault, whatever signal handlers the program has.
 
-use super::{errno, fail};
+use super::{errno, fail, int};
 use crate::syscall::{PROCESS_VM_READV, PROCESS_VM_WRITEV, call6};
 
 /// Copies up to `len` bytes from `from`; returns how many could be read.
@@ -10,12 +10,37 @@ use crate::syscall::{PROCESS_VM_READV, PROCESS_VM_WRITEV, call6};
 /// # Safety
 /// `to` is writable for `len` bytes.
 #[inline(always)]
-unsafe fn copy(to: u64, from: u64, len: u64) -> u64 {
+pub(super) unsafe fn copy(to: u64, from: u64, len: u64) -> u64 {
     let (local, remote) = ([to, len], [from, len]);
     let pid = skep_maps::slots::pid_tgid() >> 32;
     // SAFETY: both vectors describe one range each; the local one is writable by the caller's promise, the kernel checks the other.
     let r = unsafe { call6(PROCESS_VM_READV, pid, local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0) };
     if r > len { 0 } else { r }
+}
+
+/// Reads a word of eight bytes; `None` when it is not all there.
+#[inline(always)]
+pub(super) fn word(from: u64) -> Option<u64> {
+    let mut word = std::mem::MaybeUninit::<u64>::uninit();
+    // SAFETY: eight bytes to write to; initialised when eight were written.
+    unsafe { (copy(word.as_mut_ptr() as u64, from, 8) == 8).then(|| word.assume_init()) }
+}
+
+/// Tells whether all bytes can be read.
+#[inline(always)]
+pub(super) fn is_readable(from: u64, len: u64) -> bool {
+    const PIECE: u64 = 512;
+    let mut piece = std::mem::MaybeUninit::<[u8; PIECE as usize]>::uninit();
+    let mut done = 0;
+    while done < len {
+        let chunk = (len - done).min(PIECE);
+        // SAFETY: `piece` is writable for `chunk` bytes.
+        if unsafe { copy(piece.as_mut_ptr() as u64, from.wrapping_add(done), chunk) } != chunk {
+            return false;
+        }
+        done += chunk;
+    }
+    true
 }
 
 /// Zeroes what could not be read, as the kernel does.
@@ -134,7 +159,7 @@ unsafe fn string(to: u64, size: u64, from: u64) -> u64 {
 }
 
 /// Ends of what a process may have: from here on addresses are the kernel's (x86-64 with four levels of page tables).
-const TASK_SIZE: u64 = 0x7fff_ffff_f000;
+pub(super) const TASK_SIZE: u64 = 0x7fff_ffff_f000;
 
 /// What the kernel answers when it is asked to read "kernel" memory below its own: it is out of range.
 #[inline(always)]
@@ -175,6 +200,28 @@ pub(super) unsafe extern "C" fn write_user(to: u64, from: u64, size: u64, _: u64
     // SAFETY: the verifier proved `from` readable for `size` bytes; the kernel checks the other.
     let r = unsafe { call6(PROCESS_VM_WRITEV, pid, local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0) };
     if r == size { 0 } else { fail(errno::EFAULT) }
+}
+
+/// Pads with zeroes behind the end.
+const PAD_ZEROS: u64 = 1;
+
+/// `bpf_copy_from_user_str`: the length with the zero, at most `size`; or `-EFAULT`.
+pub(super) unsafe extern "C" fn copy_from_user_str(to: u64, size: u64, from: u64, flags: u64, _: u64) -> u64 {
+    let size = size & 0xffff_ffff;
+    if flags & !PAD_ZEROS != 0 {
+        return int(fail(errno::EINVAL));
+    }
+    if size == 0 {
+        return 0;
+    }
+    // SAFETY: the verifier proved `to` writable for `size` bytes.
+    unsafe {
+        let r = string(to, size, from);
+        if flags == PAD_ZEROS && r <= size {
+            zero(to + r, size - r);
+        }
+        int(r)
+    }
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ pub fn all() -> Vec<(&'static str, Programs)> {
         ("xdp_helpers.bpf.o", helpers::xdp()),
         ("skb_helpers.bpf.o", helpers::skb()),
         ("helpers.bpf.o", helpers::plain()),
+        ("kfuncs.bpf.o", kfuncs()),
         ("nested.bpf.o", nested()),
     ]
 }
@@ -255,6 +256,25 @@ fn skb() -> Programs {
         ("cgroup_addresses", both()),
         ("lwt_fields", both()),
     ]
+}
+
+fn kfuncs() -> Programs {
+    let of_each = |name| {
+        let mut cases = packets();
+        for first in 0..40u8 {
+            let mut p = counted(64 + usize::from(first));
+            p[..3].copy_from_slice(&[first.wrapping_mul(13), first, first / 3]);
+            cases.push(case(format!("first {first}"), Some(p), None));
+        }
+        for text in [&b"strings of text"[..], b"str\0ngs", b"gs strings\0", b"aaaaaaaaaab", b"abcdefab\0xxab"] {
+            let mut p = counted(80);
+            p[..32].fill(0);
+            p[..text.len()].copy_from_slice(text);
+            cases.push(case(format!("text {}", text.escape_ascii()), Some(p), None));
+        }
+        (name, cases)
+    };
+    ["tc_loops", "tc_bits", "tc_dynptr", "xdp_dynptr", "cgroup_dynptr", "tc_sections"].map(of_each).to_vec()
 }
 
 fn plain() -> Programs {

@@ -2,7 +2,7 @@
 
 use super::cases::Case;
 use super::{Report, element, run_line};
-use skep::isa::{ProgramType as P, op};
+use skep::isa::{Insn, ProgramType as P, kfunc, op};
 use skep::object::{Linked, Object};
 use skep_testkit::kernel::{Load, Map, MapSpec, Program, TestRun, with_maps};
 
@@ -40,9 +40,16 @@ fn maps(object: &Object) -> Vec<Map> {
     object.maps.iter().map(create).collect()
 }
 
+/// A call of a kernel function by the number it has in the running kernel.
+fn in_kernel(insn: Insn) -> Insn {
+    let Some(k) = kfunc::by_id(insn.imm as u32).filter(|_| insn.is_helper_call()) else { return insn };
+    let id = skep_testkit::vmlinux::function_id(k.name).unwrap_or_else(|| panic!("this kernel has no `{}`", k.name));
+    Insn { imm: id as i32, ..insn.with_src(op::PSEUDO_KFUNC_CALL) }
+}
+
 fn load(linked: &Linked, maps: &[Map]) -> Program {
     let used: Vec<&Map> = linked.maps.iter().map(|m| &maps[m.index]).collect();
-    let bytes: Vec<u8> = linked.insns.iter().flat_map(|i| i.to_bytes()).collect();
+    let bytes: Vec<u8> = linked.insns.iter().flat_map(|i| in_kernel(*i).to_bytes()).collect();
     let insns = with_maps(&bytes, &used);
     let callbacks = linked.insns.iter().any(|i| i.is_ld_imm64() && i.src() == op::PSEUDO_FUNC);
     let starts: Vec<u32> = if callbacks { linked.subprogs.iter().map(|s| s.start as u32).collect() } else { Vec::new() };

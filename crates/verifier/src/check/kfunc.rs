@@ -44,7 +44,7 @@ impl Walk<'_> {
         if k.name == "bpf_sock_destroy" && self.prog.attach_type != Some(AttachType::TraceIter) {
             return Err(Reason::KfuncNotAllowed { name: k.name });
         }
-        if self.opts.offered_only {
+        if self.opts.offered_only && !k.offered {
             return Err(Reason::NotOffered { name: k.name.to_owned(), id, why: "it is a function of the kernel" });
         }
         if !self.prog.gpl {
@@ -84,6 +84,7 @@ impl Walk<'_> {
             }
             _ => {}
         }
+        self.info.helpers.insert(id);
         let mut seen = Seen::default();
         for (n, arg) in k.args.iter().enumerate() {
             self.kfunc_argument(k, n as u8 + 1, *arg, &mut seen)?;

@@ -2,15 +2,16 @@
 //! is no pointer, to what was released or may not be written; registers and stack bytes that were never written; stacks
 //! that are too deep; references that are kept; results that are not allowed; programs that do not end.
 //!
-//! [`Machine::run`] does it; [`memory`] has the objects, [`helpers`] the calls, [`arith`] the numbers.
+//! [`Machine::run`] does it; [`memory`] has the objects, [`helpers`] and [`kfuncs`] the calls, [`arith`] the numbers.
 
 pub mod arith;
 mod helpers;
+mod kfuncs;
 pub mod memory;
 
 use crate::random::Random;
 use memory::{Kind, Memory, Tag, Value};
-use skep_isa::{AttachType as A, Insn, ProgramType as P, ctx, op};
+use skep_isa::{AttachType as A, Insn, ProgramType as P, ctx, kfunc, op};
 use skep_object::Linked;
 use std::collections::HashMap;
 
@@ -86,6 +87,10 @@ pub struct Machine<'a> {
     /// Linux has it: programs let helpers fill as much of a buffer as there is, and then use as much of it.
     pub reach: Reach,
     laps: u32,
+    /// The iterators, by object and offset.
+    iters: HashMap<(usize, u64), kfuncs::Iter>,
+    /// Sections that were begun.
+    sections: u32,
 }
 
 /// Bytes by instruction.
@@ -104,8 +109,23 @@ impl<'a> Machine<'a> {
         memory.objects[sock].writable = false;
         let sock = r.chance(50).then_some(sock);
         let flow_keys = memory.make_random(Kind::Lent, ctx::FLOW_KEYS_SIZE.into(), r);
-        let mut m =
-            Self { prog, r, memory, frames: Vec::new(), elements, ctx, layout, packet: 0, meta: 0, sock, flow_keys, reach, laps: 0 };
+        let mut m = Self {
+            prog,
+            r,
+            memory,
+            frames: Vec::new(),
+            elements,
+            ctx,
+            layout,
+            packet: 0,
+            meta: 0,
+            sock,
+            flow_keys,
+            reach,
+            laps: 0,
+            iters: HashMap::new(),
+            sections: 0,
+        };
         m.move_packet();
         let mut regs = [None; 11];
         regs[1] = Some(m.memory.pointer(ctx, 0));
@@ -195,7 +215,12 @@ impl<'a> Machine<'a> {
     }
 
     fn check_released(&self) -> Result<(), Stop> {
-        if self.records() > 0 { Err(Stop::trap("a record is never given back")) } else { Ok(()) }
+        match (self.records(), self.iters.len(), self.sections) {
+            (0, 0, 0) => Ok(()),
+            (0, 0, _) => Err(Stop::trap("a section never ends")),
+            (0, ..) => Err(Stop::trap("an iterator is never destroyed")),
+            _ => Err(Stop::trap("a record is never given back")),
+        }
     }
 
     fn step(&mut self, pc: usize, i: Insn) -> Result<Option<usize>, Stop> {
@@ -369,6 +394,7 @@ impl<'a> Machine<'a> {
                 self.clobber(None);
                 return self.enter(to, args, Return::Call(pc + 1)).map(Some);
             }
+            op::CALL if i.imm as u32 >= kfunc::BASE => return self.call_kernel(pc, i.imm as u32).map(Some),
             op::CALL => return self.call(pc, i.imm as u32).map(Some),
             c if c == (op::JMP | op::JA) => return Ok(by(i.off.into())),
             c if c == (op::JMP32 | op::JA) => return Ok(by(i.imm.into())),

@@ -1,8 +1,9 @@
 //! Pieces with a way of their own: loops, functions, callbacks; and which piece comes next.
 
-use super::maker::{Callee, Guess, Known, Maker};
+use super::maker::{Callee, Guess, Known, Maker, WORDS};
 use super::{VALUE, map};
-use skep_isa::{Insn, ProgramType, op};
+use skep_isa::{Insn, ProgramType, kfunc, op};
+use std::ops::Range;
 
 impl Maker<'_> {
     pub fn piece(&mut self) {
@@ -27,7 +28,8 @@ impl Maker<'_> {
             },
             79..=81 => self.sized(),
             82..=83 => self.record(),
-            84..=85 => self.counted(),
+            84 => self.counted(),
+            85 => self.iterate(),
             86..=87 => self.may_goto(),
             88..=91 => self.call_function(),
             92..=93 => self.atomic(),
@@ -84,10 +86,24 @@ impl Maker<'_> {
 
     /// A loop that `may_goto` ends.
     fn may_goto(&mut self) {
-        // Guesses from before the loop need not hold in it: only what no piece inside changes is safe. Numbers stay numbers.
         let before = self.known;
         let top = self.out.len();
         self.emit(Insn::new(op::JMP | op::JCOND, 0, 0, 0, 0));
+        if !self.turn(top, 0..9) {
+            self.out.truncate(top);
+            self.known = before;
+            return;
+        }
+        self.out[top].off = (self.out.len() - top - 1) as i16;
+        // Somewhere for the jump to land.
+        self.emit(Insn::new(op::JMP | op::JA, 0, 0, 0, 0));
+        self.join(&before);
+    }
+
+    /// The body of a loop from `top` on, and the way back; false when there is no register for it to use. Of `regs`, what stands
+    /// there before must stand there again.
+    fn turn(&mut self, top: usize, regs: Range<u8>) -> bool {
+        // Guesses from before the loop need not hold in it: only what no piece inside changes is safe. Numbers stay numbers.
         for g in &mut self.known.regs {
             if let Guess::Below(_) = g {
                 *g = Guess::Number;
@@ -95,18 +111,16 @@ impl Maker<'_> {
         }
         // What is clobbered inside must be there again when it starts over.
         let keeps = self.kept;
-        for r in 0..9 {
+        for r in regs.clone() {
             if !self.get(r).is_number() && self.get(r) != Guess::Nothing {
                 self.kept |= 1 << r;
             }
         }
         if self.kept & 0x1ff == 0x1ff || self.kept & 0x3f != 0 {
             self.kept = keeps;
-            self.out.truncate(top);
-            self.known = before;
-            return;
+            return false;
         }
-        let numbers: Vec<u8> = (0..9).filter(|r| self.get(*r).is_number()).collect();
+        let numbers: Vec<u8> = regs.filter(|r| self.get(*r).is_number()).collect();
         self.nested(4);
         for r in numbers {
             if !self.get(r).is_number() {
@@ -117,10 +131,49 @@ impl Maker<'_> {
         self.kept = keeps;
         let back = top as i64 - self.out.len() as i64 - 1;
         self.emit(Insn::new(op::JMP | op::JA, 0, 0, back as i16, 0));
-        self.out[top].off = (self.out.len() - top - 1) as i16;
-        // Somewhere for the jump to land.
-        self.emit(Insn::new(op::JMP | op::JA, 0, 0, 0, 0));
-        self.join(&before);
+        true
+    }
+
+    /// A loop over an iterator, which stands below the words of the stack that programs use.
+    fn iterate(&mut self) {
+        let Some((new, _)) = kfunc::by_name("bpf_iter_num_new") else { return };
+        if self.kept & 0x3f != 0 {
+            return;
+        }
+        let off = -8 * (WORDS as i32 + 1 + self.r.below(3) as i32);
+        let at = |maker: &mut Self, function: u32| {
+            maker.emit(Insn::mov64_reg(1, 10));
+            maker.emit(Insn::new(op::ALU64 | op::ADD, 1, 0, 0, off));
+            maker.emit(Insn::call(function));
+        };
+        let before = (self.known, self.out.len());
+        self.emit(Insn::mov64_imm(2, self.r.below(4) as i32 - 1));
+        self.emit(Insn::mov64_imm(3, self.r.below(9) as i32));
+        at(self, new);
+        self.clobber(Guess::Nothing);
+        let top = self.out.len();
+        at(self, new + 1);
+        let over = self.out.len();
+        self.emit(Insn::new(op::JMP | op::JEQ, 0, 0, 0, 0));
+        let element = self.r.below(6) as u8;
+        self.emit(Insn::new(op::LDX | op::MEM | op::W, element, 0, 0, 0));
+        self.set(element, Guess::Number);
+        if !self.turn(top, 6..9) {
+            self.out.truncate(before.1);
+            self.known = before.0;
+            return;
+        }
+        self.out[over].off = (self.out.len() - over - 1) as i16;
+        if !self.r.chance(self.sloppy / 4) {
+            at(self, new + 2);
+        }
+        self.known = before.0;
+        for g in &mut self.known.regs[6..9] {
+            if let Guess::Below(_) = g {
+                *g = Guess::Number;
+            }
+        }
+        self.clobber(Guess::Nothing);
     }
 
     /// Calls the function, or has a callback called; all get four words of stack.
