@@ -186,6 +186,10 @@ impl MapOps for Array {
         }
     }
 
+    fn refuse(&self, operation: &'static str) -> MapError {
+        MapError::Unsupported { map_type: self.map_type, operation, errno: EINVAL }
+    }
+
     fn lookup(&self, key: &[u8], out: &mut [u8], flags: u64) -> Result<(), MapError> {
         self.read(index(key), out, flags & update::LOCK != 0)
     }
@@ -219,10 +223,6 @@ impl MapOps for Array {
             }
         }
         Ok(())
-    }
-
-    fn delete(&self, _key: &[u8]) -> Result<(), MapError> {
-        Err(MapError::Unsupported { map_type: self.map_type, operation: "delete", errno: EINVAL })
     }
 
     fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> Result<(), MapError> {

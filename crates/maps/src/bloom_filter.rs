@@ -14,7 +14,6 @@ use skep_isa::MapType;
 use skep_isa::map::update;
 
 use crate::def::MapDef;
-use crate::dump::Position;
 use crate::error::{EINVAL, ENOENT, EOPNOTSUPP, MapError};
 use crate::shm::ObjectFile;
 use crate::shm::table::hash;
@@ -105,13 +104,13 @@ impl BloomFilter {
     }
 }
 
-fn no(operation: &'static str) -> MapError {
-    MapError::Unsupported { map_type: MapType::BloomFilter, operation, errno: EOPNOTSUPP }
-}
-
 impl MapOps for BloomFilter {
     fn user_value_size(&self) -> usize {
         self.value_size
+    }
+
+    fn refuse(&self, operation: &'static str) -> MapError {
+        MapError::Unsupported { map_type: MapType::BloomFilter, operation, errno: EOPNOTSUPP }
     }
 
     /// Asks for the value in `out`.
@@ -123,18 +122,6 @@ impl MapOps for BloomFilter {
     fn update(&self, _key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {
         // SAFETY: the front end checked the length of the value.
         if unsafe { self.push(value.as_ptr(), flags) } == 0 { Ok(()) } else { Err(MapError::Flags { flags }) }
-    }
-
-    fn delete(&self, _key: &[u8]) -> Result<(), MapError> {
-        Err(no("delete"))
-    }
-
-    fn next_key(&self, _key: Option<&[u8]>, _out: &mut [u8]) -> Result<(), MapError> {
-        Err(no("next key"))
-    }
-
-    fn step(&self, _at: &mut Position, _key: &mut [u8], _value: &mut [u8]) -> Result<bool, MapError> {
-        Err(no("dump"))
     }
 
     unsafe fn prog_push(&self, value: *const u8, flags: u64) -> i64 {

@@ -17,7 +17,6 @@ use skep_isa::map::update;
 
 use crate::array::{index, next_index};
 use crate::def::MapDef;
-use crate::dump::Position;
 use crate::error::{E2BIG, EINVAL, ENOENT, ENOSPC, ENOTSUPP, MapError};
 use crate::map::Map;
 use crate::ringbuf::{Consumer, LOOK};
@@ -51,17 +50,13 @@ pub(crate) struct PerfEventArray {
     entries: u32,
 }
 
-fn no(operation: &'static str) -> MapError {
-    MapError::Unsupported { map_type: MapType::PerfEventArray, operation, errno: ENOTSUPP }
-}
-
 impl MapOps for PerfEventArray {
     fn user_value_size(&self) -> usize {
         4
     }
 
-    fn lookup(&self, _key: &[u8], _out: &mut [u8], _flags: u64) -> Result<(), MapError> {
-        Err(no("lookup"))
+    fn refuse(&self, operation: &'static str) -> MapError {
+        MapError::Unsupported { map_type: MapType::PerfEventArray, operation, errno: ENOTSUPP }
     }
 
     fn update(&self, key: &[u8], _value: &[u8], flags: u64) -> Result<(), MapError> {
@@ -90,10 +85,6 @@ impl MapOps for PerfEventArray {
 
     fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> Result<(), MapError> {
         next_index(key, self.entries, out)
-    }
-
-    fn step(&self, _at: &mut Position, _key: &mut [u8], _value: &mut [u8]) -> Result<bool, MapError> {
-        Err(no("dump"))
     }
 
     fn perf_events(&self) -> Option<&PerfEventArray> {

@@ -238,15 +238,15 @@ impl QueueStack {
             _ => Err(MapError::Busy { what: "the lock of the map" }),
         }
     }
-
-    fn unsupported(&self, operation: &'static str) -> MapError {
-        MapError::Unsupported { map_type: self.map_type, operation, errno: EINVAL }
-    }
 }
 
 impl MapOps for QueueStack {
     fn user_value_size(&self) -> usize {
         self.value_size
+    }
+
+    fn refuse(&self, operation: &'static str) -> MapError {
+        MapError::Unsupported { map_type: self.map_type, operation, errno: EINVAL }
     }
 
     fn lookup(&self, _key: &[u8], out: &mut [u8], _flags: u64) -> Result<(), MapError> {
@@ -262,16 +262,8 @@ impl MapOps for QueueStack {
         self.user_result(unsafe { self.push(value.as_ptr(), flags) }, flags)
     }
 
-    fn delete(&self, _key: &[u8]) -> Result<(), MapError> {
-        Err(self.unsupported("delete"))
-    }
-
     fn take(&self, _key: &[u8], out: &mut [u8], flags: u64) -> Option<Result<(), MapError>> {
         Some(if flags == 0 { self.next_for_user(true, out) } else { Err(MapError::Flags { flags }) })
-    }
-
-    fn next_key(&self, _key: Option<&[u8]>, _out: &mut [u8]) -> Result<(), MapError> {
-        Err(self.unsupported("next key"))
     }
 
     /// Walks in the order of pops: `major` is the next position, one more than it in a stack; `minor` is zero at the beginning, and

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use skep_isa::MapType;
 
 use crate::def::MapDef;
-use crate::dump::Position;
 use crate::error::{E2BIG, EAGAIN, EINVAL, ENOTSUPP, MapError};
 use crate::map::Map;
 use crate::shm::ring::{self, DATA, Head, RingMemory};
@@ -57,33 +56,13 @@ impl Drop for Ring {
     }
 }
 
-fn no(operation: &'static str) -> MapError {
-    MapError::Unsupported { map_type: MapType::Ringbuf, operation, errno: ENOTSUPP }
-}
-
 impl MapOps for Ring {
     fn user_value_size(&self) -> usize {
         0
     }
 
-    fn lookup(&self, _key: &[u8], _out: &mut [u8], _flags: u64) -> Result<(), MapError> {
-        Err(no("lookup"))
-    }
-
-    fn update(&self, _key: &[u8], _value: &[u8], _flags: u64) -> Result<(), MapError> {
-        Err(no("update"))
-    }
-
-    fn delete(&self, _key: &[u8]) -> Result<(), MapError> {
-        Err(no("delete"))
-    }
-
-    fn next_key(&self, _key: Option<&[u8]>, _out: &mut [u8]) -> Result<(), MapError> {
-        Err(no("next key"))
-    }
-
-    fn step(&self, _at: &mut Position, _key: &mut [u8], _value: &mut [u8]) -> Result<bool, MapError> {
-        Err(no("dump"))
+    fn refuse(&self, operation: &'static str) -> MapError {
+        MapError::Unsupported { map_type: MapType::Ringbuf, operation, errno: ENOTSUPP }
     }
 
     fn ring(&self) -> Option<&Ring> {

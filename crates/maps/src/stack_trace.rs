@@ -190,12 +190,12 @@ impl MapOps for StackTrace {
         self.depth as usize * 8
     }
 
-    fn lookup(&self, key: &[u8], out: &mut [u8], _flags: u64) -> Result<(), MapError> {
-        self.read(u64::from(index(key)), out)
+    fn refuse(&self, operation: &'static str) -> MapError {
+        MapError::Unsupported { map_type: MapType::StackTrace, operation, errno: EINVAL }
     }
 
-    fn update(&self, _key: &[u8], _value: &[u8], _flags: u64) -> Result<(), MapError> {
-        Err(MapError::Unsupported { map_type: MapType::StackTrace, operation: "update", errno: EINVAL })
+    fn lookup(&self, key: &[u8], out: &mut [u8], _flags: u64) -> Result<(), MapError> {
+        self.read(u64::from(index(key)), out)
     }
 
     fn delete(&self, key: &[u8]) -> Result<(), MapError> {

@@ -148,14 +148,29 @@ pub(crate) trait MapOps: Send + Sync {
     /// Bytes of a value as users see it now.
     fn user_value_size(&self) -> usize;
 
+    /// Answers an operation that the type does not have; types that leave out one of those below say with which errno.
+    fn refuse(&self, operation: &'static str) -> MapError {
+        let _ = operation;
+        MapError::Denied { why: "its type has no such operation" }
+    }
+
     /// Copies a value out; `flags` is 0 or `BPF_F_LOCK`.
-    fn lookup(&self, key: &[u8], out: &mut [u8], flags: u64) -> Result<(), MapError>;
+    fn lookup(&self, key: &[u8], out: &mut [u8], flags: u64) -> Result<(), MapError> {
+        let _ = (key, out, flags);
+        Err(self.refuse("lookup"))
+    }
 
     /// Stores a value. `value` has the user's value size, for per-CPU types any whole number of values.
-    fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError>;
+    fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {
+        let _ = (key, value, flags);
+        Err(self.refuse("update"))
+    }
 
     /// Removes an element.
-    fn delete(&self, key: &[u8]) -> Result<(), MapError>;
+    fn delete(&self, key: &[u8]) -> Result<(), MapError> {
+        let _ = key;
+        Err(self.refuse("delete"))
+    }
 
     /// Removes an element and copies its last value out; `flags` as in `lookup`. `None` for a type that cannot.
     fn take(&self, key: &[u8], out: &mut [u8], flags: u64) -> Option<Result<(), MapError>> {
@@ -164,13 +179,16 @@ pub(crate) trait MapOps: Send + Sync {
     }
 
     /// Finds the key after `key`, the first one when there is no such key.
-    fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> Result<(), MapError>;
+    fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> Result<(), MapError> {
+        let _ = (key, out);
+        Err(self.refuse("next key"))
+    }
 
     /// Copies the element at or after a position out and moves the position behind it; `false` at the end. Types that
     /// have [`MapOps::by_key`] have no positions.
     fn step(&self, at: &mut Position, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
         let _ = (at, key, value);
-        Ok(false)
+        Err(self.refuse("dump"))
     }
 
     /// Returns the way to walk by keys, for types that walk so.

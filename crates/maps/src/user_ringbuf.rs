@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering::Acquire;
 use skep_isa::MapType;
 
 use crate::def::MapDef;
-use crate::dump::Position;
 use crate::error::{E2BIG, EAGAIN, EBUSY, EINVAL, ENODATA, ENOTSUPP, MapError};
 use crate::map::Map;
 use crate::ringbuf;
@@ -34,33 +33,13 @@ pub(crate) struct UserRing {
     memory: Arc<RingMemory>,
 }
 
-fn no(operation: &'static str) -> MapError {
-    MapError::Unsupported { map_type: MapType::UserRingbuf, operation, errno: ENOTSUPP }
-}
-
 impl MapOps for UserRing {
     fn user_value_size(&self) -> usize {
         0
     }
 
-    fn lookup(&self, _key: &[u8], _out: &mut [u8], _flags: u64) -> Result<(), MapError> {
-        Err(no("lookup"))
-    }
-
-    fn update(&self, _key: &[u8], _value: &[u8], _flags: u64) -> Result<(), MapError> {
-        Err(no("update"))
-    }
-
-    fn delete(&self, _key: &[u8]) -> Result<(), MapError> {
-        Err(no("delete"))
-    }
-
-    fn next_key(&self, _key: Option<&[u8]>, _out: &mut [u8]) -> Result<(), MapError> {
-        Err(no("next key"))
-    }
-
-    fn step(&self, _at: &mut Position, _key: &mut [u8], _value: &mut [u8]) -> Result<bool, MapError> {
-        Err(no("dump"))
+    fn refuse(&self, operation: &'static str) -> MapError {
+        MapError::Unsupported { map_type: MapType::UserRingbuf, operation, errno: ENOTSUPP }
     }
 
     fn user_ring(&self) -> Option<&UserRing> {
