@@ -1,8 +1,12 @@
 //! `BPF_MAP_TYPE_PROG_ARRAY`: programs to go on with by a tail call, as ids.
 //!
 //! Each process that runs programs finds or compiles the program of an id for itself (`skep_vm::tail`). A program that is in an
-//! array is not garbage: see [`crate::references`]. The kernel empties an array when no user has it open any more; here it
-//! keeps its programs as long as its file.
+//! array is not garbage: see [`crate::references`].
+//!
+//! The kernel empties an array when no user has it open or pinned any more, even while programs run that go on to what is in it: they
+//! hold the array and it holds them, and nothing else would end that. Here an array keeps its programs as long as its file. A program
+//! that runs has the array open, so tail calls go on after its loader ended; when nobody has it open and no pin keeps it, the file
+//! goes with all it names, whatever names it, so a circle keeps nothing.
 
 use skep_isa::ShapeKind;
 use skep_isa::map::update;
