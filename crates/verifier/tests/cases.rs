@@ -18,6 +18,19 @@ fn every_case_gets_its_verdict_when_states_are_stored_everywhere() {
     run(Prune::Always);
 }
 
+#[test]
+fn loads_that_are_not_aligned_may_be_refused() {
+    let asm = "mov %r0, 0\nlddw %r1, value 0\nldxw %r2, [%r1+2]\nexit\n";
+    let mut prog = skep_object::Linked::from_insns("p", skep_isa::ProgramType::Kprobe, skep_isa::text::assemble(asm).expect("assembly"));
+    let spec = skep_object::MapSpec::new("m", skep_isa::MapType::Array, 4, 8, 1);
+    prog.maps.push(skep_object::LinkedMap { index: 0, spec });
+    let mut options = Options::default();
+    verify(&prog, &options).expect("accepted");
+    options.strict_alignment = true;
+    let refused = verify(&prog, &options).expect_err("refused");
+    assert_eq!(refused.reason.to_string(), "misaligned value access off 0+0+2 size 4");
+}
+
 fn run(prune: Prune) {
     let mut options = Options::default();
     options.limit = LIMIT;

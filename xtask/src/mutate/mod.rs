@@ -108,15 +108,16 @@ pub fn run(args: &[&str]) -> Result<()> {
     let sites = plant(&src, &place)?;
     let kept = place.join("results.txt");
     let mut known = if again { results(&kept)? } else { BTreeMap::new() };
-    let chosen: Vec<&Site> = sites
+    let mut chosen: Vec<&Site> = sites
         .iter()
         .filter(|s| words.is_empty() || words.iter().any(|w| s.file.contains(w) || s.line.contains(w)))
         .filter(|s| known.get(&s.name()) != Some(&true))
         .collect();
     println!("{} mutants, {} of them chosen", sites.len(), chosen.len());
     let tests = baseline(build(&tree, &place)?, &tree, &place)?;
-    let nowhere = chosen.iter().filter(|s| tests.iter().all(|t| !t.reaches.contains(&s.number))).count();
-    println!("{nowhere} of them change nothing on the way of any test");
+    let reached = |s: &Site| tests.iter().any(|t| t.reaches.contains(&s.number));
+    chosen.sort_by_key(|s| reached(s));
+    println!("{} of them change nothing on the way of any test", chosen.iter().filter(|s| !reached(s)).count());
     let mut file = std::fs::File::create(&kept)?;
     known.retain(|_, killed| *killed);
     for name in known.keys() {
@@ -156,7 +157,7 @@ pub fn run(args: &[&str]) -> Result<()> {
     alive.sort_by_key(|s| s.number);
     let (equivalent, alive): (Vec<&Site>, Vec<&Site>) = alive.into_iter().partition(|s| excused.contains(&s.key()));
     for site in &alive {
-        let how = if tests.iter().any(|t| t.reaches.contains(&site.number)) { "survives" } else { "untested" };
+        let how = if reached(site) { "survives" } else { "untested" };
         println!("{how}: {}:{}: {}", site.file, site.at + 1, site.key());
     }
     let there: BTreeSet<String> = sites.iter().map(Site::key).collect();

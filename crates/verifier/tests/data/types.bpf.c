@@ -47,6 +47,9 @@ struct twelve { struct plain __tag(kptr) * p[12]; };
 struct arrays { u32 n[4]; struct plain in[2]; };
 struct pointers { u64 *p[2]; };
 
+struct brim { u64 n[64]; };
+struct holder { u64 n; struct item __tag(kptr) * item; };
+
 enum number { ONE = 1 };
 typedef u32 word;
 
@@ -74,6 +77,7 @@ int g_trusted(struct task_struct *t __arg(trusted)) { return 0; }
 int g_trusted_null(struct task_struct *t __arg(trusted) __arg(nullable)) { return 0; }
 int g_trusted_nonnull(struct task_struct *t __arg(trusted) __arg(nonnull)) { return 0; }
 int g_arena(struct plain *p __arg(arena)) { return 0; }
+int g_untrusted(struct task_struct *t __arg(untrusted)) { return 0; }
 int g_empty(struct empty *p) { return 0; }
 int g_anything(void *p) { return 0; }
 int g_number_tagged(u32 n __arg(nonnull)) { return n; }
@@ -86,4 +90,4 @@ int keep1(struct plain *a, struct locked *b, struct late_lock *c, struct timed *
 int keep2(struct keeper *a, struct item *b, struct single *c, struct lists *d, struct own *e) { return 0; }
 int keep3(struct percpu_own *a, struct guarded *b, struct huge *c, struct empty *d, struct pointing *e) { return 0; }
 int keep4(struct masks *a, struct task_struct *b, struct bpf_cpumask *c, struct outer *d, struct eleven *e) { return 0; }
-int keep5(struct twelve *a, struct arrays *b, struct pointers *c) { return 0; }
+int keep5(struct twelve *a, struct arrays *b, struct pointers *c, struct brim *d, struct holder *e) { return 0; }
