@@ -136,6 +136,8 @@ pub(crate) struct Flow {
     pub callbacks: Vec<usize>,
     /// The functions, by number, that may leave the program by a tail call: they or one they call. Sorted.
     pub leavers: Vec<usize>,
+    /// Where jumps lead back to, and the slots after them, in the order of the jumps.
+    pub backs: Vec<(usize, usize)>,
     /// The helpers the program calls, in order of number.
     pub helpers: Vec<(HelperId, HelperImpl)>,
 }
@@ -148,8 +150,14 @@ impl Flow {
         if insns.len() > op::MAX_INSNS {
             return Err(Malformed::TooLong { count: insns.len() });
         }
-        let mut flow =
-            Self { marks: vec![0; insns.len()], funcs: Vec::new(), callbacks: Vec::new(), leavers: Vec::new(), helpers: Vec::new() };
+        let mut flow = Self {
+            marks: vec![0; insns.len()],
+            funcs: Vec::new(),
+            callbacks: Vec::new(),
+            leavers: Vec::new(),
+            backs: Vec::new(),
+            helpers: Vec::new(),
+        };
         let starts = flow.scan(insns, env)?;
         for (n, &start) in starts.iter().enumerate() {
             flow.funcs.push(Func { start, end: starts.get(n + 1).copied().unwrap_or(insns.len()) });
@@ -279,7 +287,11 @@ impl Flow {
             let target = at as i64 + 1 + distance;
             let fits = usize::try_from(target).ok().filter(|t| (f.start..f.end).contains(t) && self.mark(*t) & SECOND == 0);
             let to = fits.ok_or(Malformed::Target { insn: at, target })?;
-            self.marks[to] |= if to <= at { TARGET | LOOP } else { TARGET };
+            self.marks[to] |= TARGET;
+            if to <= at {
+                self.marks[to] |= LOOP;
+                self.backs.push((to, at + 1));
+            }
         }
         match insns.get(last) {
             Some(i) if i.code == op::EXIT || is_goto(*i) => Ok(()),
@@ -414,6 +426,7 @@ mod tests {
         let f = check("mov r1, 3\nlddw r2, func g\nl: sub r1, 1\njne r1, 0, l\ncall local f\nexit\nf: exit\ng: exit").unwrap();
         assert_eq!(f.funcs.iter().map(|f| (f.start, f.end)).collect::<Vec<_>>(), [(0, 7), (7, 8), (8, 9)]);
         assert_eq!(f.callbacks, [8]);
+        assert_eq!(f.backs, [(3, 5)]);
         assert_eq!(f.marks, [FUNC, 0, SECOND, TARGET | LOOP, 0, 0, 0, FUNC, FUNC]);
     }
 

@@ -94,15 +94,18 @@ impl Draft {
 
     /// Writes the code, and behind it the table of loads that may fail, in order, and makes it executable.
     pub fn seal(self, code: &[u8], sites: Option<Sites>, faults: &[Site]) -> Result<Exec, Errno> {
-        if Self::size(code.len(), faults.len()) > self.0.len {
+        let size = Self::size(code.len(), faults.len());
+        if size > self.0.len {
             return Err(Errno::NOMEM);
         }
+        // Pages that the code turned out not to need are never touched.
+        let used = size.next_multiple_of(PAGE);
         let base = self.0.base.as_ptr();
         let at = code.len().next_multiple_of(size_of::<Site>());
-        // SAFETY: the mapping is ours alone, writable, and at least as long as the code.
+        // SAFETY: the mapping is ours alone, writable, whole pages, and at least as long as code and table.
         unsafe {
             ptr::copy_nonoverlapping(code.as_ptr(), base, code.len());
-            ptr::write_bytes(base.add(code.len()), TRAP, self.0.len - code.len());
+            ptr::write_bytes(base.add(code.len()), TRAP, used - code.len());
             if !faults.is_empty() {
                 ptr::copy_nonoverlapping(faults.as_ptr(), base.add(at).cast(), faults.len());
             }

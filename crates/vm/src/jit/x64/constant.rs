@@ -7,7 +7,7 @@ use skep_isa::op;
 
 use super::enc::reg;
 use super::{Gen, machine};
-use crate::check::{Func, LOOP, SECOND, jump};
+use crate::check::{Func, LOOP, SECOND};
 use crate::env::HelperCall;
 use crate::jit::live::Regs;
 
@@ -71,12 +71,7 @@ impl Gen<'_> {
         if all & LOOP == 0 || all & SECOND == 0 {
             return None;
         }
-        let mut loops = Vec::new();
-        for (at, i) in (f.start..).zip(self.insns.get(f.start..f.end)?) {
-            if let Some(distance) = jump(*i).filter(|d| *d < 0) {
-                loops.push(((at as i64 + 1 + distance) as usize, at + 1));
-            }
-        }
+        let mut loops: Vec<_> = self.flow.backs.iter().filter(|(head, _)| (f.start..f.end).contains(head)).copied().collect();
         loops.sort_unstable();
         Some(loops)
     }

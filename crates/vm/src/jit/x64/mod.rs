@@ -169,10 +169,9 @@ impl Gen<'_> {
                 Some(n) => n,
                 None => self.one(at)?,
             };
-            for _ in 1..took {
+            self.note(at);
+            for n in at + 1..at + took {
                 self.out.insn();
-            }
-            for n in at..at + took {
                 self.note(n);
             }
             at += took;
@@ -261,7 +260,6 @@ impl Gen<'_> {
         }
         let i = self.insn(at);
         let (d, s): (Regs, Regs) = (1 << i.dst(), 1 << i.src());
-        let upper = self.insn(at + 1).imm;
         let narrow = &mut self.known.narrow;
         let is = match i.class() {
             op::ALU if i.code & 0xf0 == op::END => i.imm != 64,
@@ -276,7 +274,7 @@ impl Gen<'_> {
                 (op::END, _) => i.imm != 64,
                 _ => false,
             },
-            op::LD => i.src() == 0 && upper == 0,
+            op::LD => i.src() == 0 && self.insns.get(at + 1).is_some_and(|upper| upper.imm == 0),
             op::LDX => i.code & 0xe0 == op::MEM && i.code & op::DW != op::DW,
             op::STX if i.code & 0xe0 == op::ATOMIC => {
                 *narrow &= !(s | d | 1);
