@@ -443,6 +443,12 @@ pub(crate) fn hint(reason: &Reason) -> Option<String> {
         Reason::NoSuchHelper { id } if *id >= 2_000_000_000 => {
             "a weak kernel function that skep does not offer; call it only behind `bpf_ksym_exists`"
         }
+        Reason::Unsupported { what: "bpf_throw" } | Reason::ExceptionCallback => {
+            "compiled programs keep no record of their frames to unwind by: return an error from function to function instead"
+        }
+        Reason::Unsupported { what: "bpf_local_irq_save" | "bpf_local_irq_restore" } => {
+            "interrupts are the processor's, a process cannot turn them off; use atomics or `bpf_spin_lock`"
+        }
         Reason::BadReturn { .. } => "return a value of that range on every path",
         _ => return None,
     };

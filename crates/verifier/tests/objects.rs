@@ -74,3 +74,15 @@ processed 2 insns (limit 1000000) max_states_per_insn 0 total_states 0 peak_stat
     let Err(r) = verify(p, &quiet) else { panic!("accepted") };
     assert_eq!(r.log(), "");
 }
+
+/// What skep cannot do is refused by its name, with the reason.
+#[test]
+fn what_is_not_supported_is_named_with_the_reason() {
+    for (name, why) in [("bpf_throw", "unwind"), ("bpf_local_irq_save", "interrupts")] {
+        let insns = skep_isa::text::assemble(&format!("mov %r1, 0\ncall {name}\nmov %r0, 0\nexit\n")).expect("assembly");
+        let prog = Linked::from_insns("case", skep_isa::ProgramType::SchedCls, insns);
+        let e = verify(&prog, &Options::default()).expect_err("not supported");
+        assert_eq!(e.reason.to_string(), format!("{name} is not supported by skep yet"));
+        assert!(e.hint.as_deref().is_some_and(|h| h.contains(why)), "{:?}", e.hint);
+    }
+}

@@ -80,7 +80,7 @@ impl Walk<'_> {
                 self.state.preempt = self.state.preempt.checked_sub(1).ok_or(Reason::NotDisabled)?;
             }
             "bpf_throw" | "bpf_local_irq_save" | "bpf_local_irq_restore" => {
-                return Err(Reason::Unsupported { what: "this kernel function" });
+                return Err(Reason::Unsupported { what: k.name });
             }
             _ => {}
         }
