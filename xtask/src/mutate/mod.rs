@@ -3,6 +3,7 @@
 //! All mutants are compiled at once: a copy of the workspace gets a switch at every site ([`sites`]), `SKEP_MUTANT` turns one
 //! of them at run time. Sites that do not compile so are left out. A run of each test program without a mutant tells which
 //! switches would have changed something on its way; only those test programs are asked about a mutant, the quick ones first.
+//! Before them all mutants meet all cases (`crates/verifier/tests/data`) in one process, which takes seconds.
 //!
 //! A mutant that no test notices is a survivor: it needs a test, or a line with a reason in `xtask/mutants.txt`
 //! (`FILE | KIND | LINE OF SOURCE | WHY NOTHING CHANGES`). What came out is written down at once, so that `--again` tries
@@ -31,8 +32,6 @@ const TESTS: &[(&str, &str)] = &[
     ("skep_verifier", ""),
     ("fields", ""),
     ("objects", ""),
-    ("cases", "every_case_gets_its_verdict"),
-    ("cases", "every_case_gets_its_verdict_when_states_are_stored_everywhere"),
     ("garbage", ""),
     ("forms", ""),
     ("scalars", ""),
@@ -49,13 +48,23 @@ const WORKERS: usize = 2;
 /// The switch, in the copy. What it would have done is noted where it changes something: the sites ask it last.
 const SWITCH: &str = r#"//! Switches of the mutants.
 use std::io::Write;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
-static CHOSEN: OnceLock<u32> = OnceLock::new();
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+static CHOSEN: AtomicU32 = AtomicU32::new(u32::MAX);
 static SEEN: [AtomicBool; 8192] = [const { AtomicBool::new(false) }; 8192];
+pub fn choose(n: u32) {
+    CHOSEN.store(n, Ordering::Relaxed);
+}
+/// What was reached since the last call.
+pub fn take_seen() -> Vec<u32> {
+    (0..8192).filter(|n| SEEN[*n as usize].swap(false, Ordering::Relaxed)).collect()
+}
 pub(crate) fn on(n: u32) -> bool {
-    match *CHOSEN.get_or_init(|| std::env::var("SKEP_MUTANT").ok().and_then(|s| s.parse().ok()).unwrap_or(0)) {
+    match CHOSEN.load(Ordering::Relaxed) {
         0 => note(n),
+        u32::MAX => {
+            choose(std::env::var("SKEP_MUTANT").ok().and_then(|s| s.parse().ok()).unwrap_or(0));
+            on(n)
+        }
         chosen => chosen == n,
     }
 }
@@ -95,6 +104,55 @@ accept! {
 }
 "#;
 
+/// A test of the copy: all mutants against all cases on whose way they change something, in one process.
+const MATRIX: &str = r#"#[allow(dead_code)]
+mod case;
+use skep_verifier::{Options, Prune, mutant, verify};
+use std::io::Write;
+fn good(c: &case::Case, prune: Prune) -> bool {
+    let mut options = Options::default();
+    options.limit = 50_000;
+    options.prune = prune;
+    options.strict = c.strict;
+    options.offered_only = c.offered;
+    options.target.clone_from(&c.target);
+    let ok = match (verify(&c.prog, &options), &c.refuse) {
+        (Ok(_), None) => true,
+        (Err(r), Some((at, message))) => at.is_none_or(|at| r.insn == at) && r.reason.to_string().starts_with(message.as_str()),
+        _ => false,
+    };
+    options.strict = false;
+    ok && (!c.strict || c.refuse.is_none() || verify(&c.prog, &options).is_ok())
+}
+#[test]
+fn mutants_against_cases() {
+    let Some(path) = std::env::var_os("SKEP_MATRIX") else { return };
+    let from: u32 = std::env::var("SKEP_FROM").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    let cases = case::all();
+    let mut reach = vec![Vec::new(); 8192];
+    mutant::choose(0);
+    for c in &cases {
+        for prune in [Prune::Usual, Prune::Always] {
+            mutant::take_seen();
+            assert!(good(c, prune), "{}", c.name);
+            for n in mutant::take_seen() {
+                reach[n as usize].push((c, prune));
+            }
+        }
+    }
+    std::panic::set_hook(Box::new(|_| {}));
+    let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).expect("a list");
+    for n in from..8192 {
+        mutant::choose(n);
+        let fails = |(c, prune): &(&case::Case, Prune)| {
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| !good(c, *prune))).unwrap_or(true)
+        };
+        let killed = reach[n as usize].iter().any(fails);
+        writeln!(file, "{n} {}", if killed { "killed" } else { "alive" }).expect("a list");
+    }
+}
+"#;
+
 /// Runs the mutants whose file or line has one of the words, or all.
 pub fn run(args: &[&str]) -> Result<()> {
     let (again, words) = match args {
@@ -114,9 +172,14 @@ pub fn run(args: &[&str]) -> Result<()> {
         .filter(|s| known.get(&s.name()) != Some(&true))
         .collect();
     println!("{} mutants, {} of them chosen", sites.len(), chosen.len());
-    let tests = baseline(build(&tree, &place)?, &tree, &place)?;
+    let mut built = build(&tree, &place)?;
+    let (_, _, path) = built.remove(0);
+    let by_cases = matrix(&path, &tree, &place)?;
+    println!("  cases: {} mutants killed", by_cases.len());
+    let tests = baseline(built, &tree, &place)?;
     let reached = |s: &Site| tests.iter().any(|t| t.reaches.contains(&s.number));
-    chosen.sort_by_key(|s| reached(s));
+    // What is known already, first.
+    chosen.sort_by_key(|s| (!by_cases.contains(&s.number), reached(s)));
     println!("{} of them change nothing on the way of any test", chosen.iter().filter(|s| !reached(s)).count());
     let mut file = std::fs::File::create(&kept)?;
     known.retain(|_, killed| *killed);
@@ -130,12 +193,12 @@ pub fn run(args: &[&str]) -> Result<()> {
         loop {
             let n = next.fetch_add(1, Ordering::Relaxed);
             let Some(site) = chosen.get(n) else { return Ok(()) };
-            let mut by = None;
+            let mut by = by_cases.contains(&site.number).then_some("cases");
             for test in tests.iter().filter(|t| t.reaches.contains(&site.number)) {
-                if !test.passes(site.number, &tree)? {
-                    by = Some(test.name);
+                if by.is_some() {
                     break;
                 }
+                by = (!test.passes(site.number, &tree)?).then_some(test.name);
             }
             let Ok(mut out) = out.lock() else { bail!("another worker has failed") };
             let (killed, alive, file) = &mut *out;
@@ -243,11 +306,13 @@ fn plant(src: &Path, place: &Path) -> Result<Vec<Site>> {
     sites.retain(|s| !dropped.contains(&s.name()));
     for _ in 0..25 {
         put(SWITCH.as_bytes(), &src.join("mutant.rs"))?;
+        put(MATRIX.as_bytes(), &src.with_file_name("tests").join("matrix.rs"))?;
         for (name, text) in &sources {
             let mut text = sites::apply(text, sites.iter().filter(|s| Path::new(&s.file) == name));
             if name == Path::new("lib.rs") {
-                text =
-                    text.replacen("\nmod check;", "\nmod mutant;\nmod check;", 1).replace("#![forbid(unsafe_code)]", "#![allow(warnings)]");
+                text = text
+                    .replacen("\nmod check;", "\npub mod mutant;\nmod check;", 1)
+                    .replace("#![forbid(unsafe_code)]", "#![allow(warnings)]");
             }
             put(text.as_bytes(), &src.join(name))?;
         }
@@ -296,7 +361,7 @@ fn build(tree: &Path, place: &Path) -> Result<Vec<(&'static str, &'static str, P
     let text = String::from_utf8_lossy(&out.stderr);
     ensure!(out.status.success(), "the tests do not compile:\n{text}");
     let mut found = Vec::new();
-    for (name, only) in TESTS {
+    for (name, only) in [("matrix", "")].iter().chain(TESTS) {
         let path = text.lines().find_map(|l| {
             let path = l.rsplit_once('(')?.1.strip_suffix(')')?;
             let stem = Path::new(path).file_name()?.to_str()?.rsplit_once('-')?.0;
@@ -305,6 +370,40 @@ fn build(tree: &Path, place: &Path) -> Result<Vec<(&'static str, &'static str, P
         found.push((*name, *only, path.with_context(|| format!("no test `{name}` in:\n{text}"))?));
     }
     Ok(found)
+}
+
+/// Mutants that cases kill. A mutant that ends the process, or takes a minute, is started behind.
+fn matrix(path: &Path, tree: &Path, place: &Path) -> Result<BTreeSet<u32>> {
+    let list = place.join("matrix.txt");
+    std::fs::write(&list, "")?;
+    let (mut killed, mut from) = (BTreeSet::new(), 1);
+    loop {
+        let mut child = command_of(path, "", 0, tree).env("SKEP_MATRIX", &list).env("SKEP_FROM", from.to_string()).spawn()?;
+        let (mut size, mut since) = (0, Instant::now());
+        let done = loop {
+            if let Some(status) = child.try_wait()? {
+                break status.success();
+            }
+            let now = std::fs::metadata(&list)?.len();
+            if now != size {
+                (size, since) = (now, Instant::now());
+            } else if since.elapsed() > Duration::from_secs(60) {
+                child.kill()?;
+                child.wait()?;
+                break false;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        let text = std::fs::read_to_string(&list)?;
+        killed.extend(text.lines().filter_map(|l| l.strip_suffix(" killed")?.parse::<u32>().ok()));
+        if done {
+            return Ok(killed);
+        }
+        let last = text.lines().last().and_then(|l| l.split(' ').next()?.parse::<u32>().ok()).unwrap_or(0).max(from - 1);
+        ensure!(!text.is_empty() || from > 1, "the cases fail without a mutant");
+        killed.insert(last + 1);
+        from = last + 2;
+    }
 }
 
 /// A test program.
