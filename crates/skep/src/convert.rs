@@ -8,9 +8,14 @@
 //! * Calls that were proved never to happen, to helpers that do not exist: what CO-RE and weak kernel functions leave behind
 //!   where a field or a function is missing. Engines know no such helper; the call becomes `r0 = 0`. So do writes of the frame
 //!   pointer, which the verifier lets stand only where nothing leads.
+//!
+//! A third one takes more room: `ld_abs` and `ld_ind`, which end the function with 0 where the packet is too short. They become a call
+//! and a test ([`expand`]), and what is behind moves.
 
-use skep_isa::{Insn, ctx, op};
+use skep_isa::{Insn, ctx, helper, op};
 use skep_verifier::Verified;
+
+use crate::prog::Source;
 
 /// Returns the instructions that run.
 pub(crate) fn convert(proof: &Verified) -> Vec<Insn> {
@@ -47,6 +52,83 @@ pub(crate) fn convert(proof: &Verified) -> Vec<Insn> {
         }
     }
     insns
+}
+
+const fn is_packet_load(i: Insn) -> bool {
+    i.code & 7 == op::LD && matches!(i.code & 0xe0, op::ABS | op::IND)
+}
+
+/// What a packet load becomes.
+fn packet_load(i: Insn) -> [Insn; 8] {
+    let size = match i.code & op::DW {
+        op::B => 1,
+        op::H => 2,
+        _ => 4,
+    };
+    let register = i.code & 0xe0 == op::IND;
+    [
+        // The register of `ld_ind` may be any of those that are lost in the call.
+        if register { Insn::new(op::ALU | op::X | op::MOV, 2, i.src(), 0, 0) } else { Insn::new(op::ALU | op::MOV, 2, 0, 0, 0) },
+        Insn::new(op::ALU | op::ADD, 2, 0, 0, i.imm),
+        Insn::mov64_reg(1, 6),
+        Insn::mov64_imm(3, size),
+        Insn::call(helper::LOAD_PACKET),
+        Insn::new(op::JMP | op::JSGE, 0, 0, 2, 0),
+        Insn::mov64_imm(0, 0),
+        Insn::new(op::JMP | op::EXIT, 0, 0, 0, 0),
+    ]
+}
+
+/// Replaces loads from packets (kernel/bpf/verifier.c does the same, with `gen_ld_abs`), and moves jumps, functions and source lines.
+/// Programs without such loads stay as they are, and so do those in which a jump would become too long.
+pub(crate) fn expand(insns: Vec<Insn>, source: Source) -> (Vec<Insn>, Source) {
+    let mut at = 0_u32;
+    let mut second = false;
+    // Where each instruction goes.
+    let mut places: Vec<u32> = Vec::with_capacity(insns.len() + 1);
+    for i in &insns {
+        places.push(at);
+        let wide = !std::mem::take(&mut second) && is_packet_load(*i);
+        second = !wide && i.is_ld_imm64();
+        at += if wide { 8 } else { 1 };
+    }
+    places.push(at);
+    if at as usize == insns.len() {
+        return (insns, source);
+    }
+    let mut out = Vec::with_capacity(at as usize);
+    second = false;
+    for (from, i) in insns.iter().enumerate() {
+        if std::mem::take(&mut second) {
+            out.push(*i);
+            continue;
+        }
+        second = i.is_ld_imm64();
+        if is_packet_load(*i) {
+            out.extend(packet_load(*i));
+            continue;
+        }
+        let distance = |old: i64| -> Option<i64> {
+            let to = places.get(usize::try_from(from as i64 + 1 + old).ok()?)?;
+            Some(i64::from(*to) - i64::from(*places.get(from)?) - 1)
+        };
+        let local = i.is_local_call() || i.is_ld_imm64() && i.src() == op::PSEUDO_FUNC || i.code == op::JMP32 | op::JA;
+        let moved = if local {
+            distance(i.imm.into()).and_then(|d| i32::try_from(d).ok()).map(|imm| Insn { imm, ..*i })
+        } else if matches!(i.class(), op::JMP | op::JMP32) && !matches!(i.code & 0xf0, 0x80 | 0x90) {
+            distance(i.off.into()).and_then(|d| i16::try_from(d).ok()).map(|off| Insn { off, ..*i })
+        } else {
+            Some(*i)
+        };
+        match moved {
+            Some(i) => out.push(i),
+            None => return (insns, source),
+        }
+    }
+    let place = |old: u32| places.get(old as usize).copied().unwrap_or(at);
+    let functions = source.functions.into_iter().map(|(f, name)| (place(f), name)).collect();
+    let lines = source.lines.into_iter().map(|(i, file, line)| (place(i), file, line)).collect();
+    (out, Source { functions, lines, ..Source { files: source.files, ..Source::default() } })
 }
 
 #[cfg(test)]
@@ -92,5 +174,21 @@ mod tests {
     fn a_call_that_never_happens_needs_no_helper() {
         let lines = converted(ProgramType::Kprobe, None, "mov r1, 0\njeq r1, 0, out\ncall 195896080\nout: mov r0, 0\nexit");
         assert_eq!(lines[2], "r0 = 0");
+    }
+
+    #[test]
+    fn what_is_behind_a_packet_load_moves_with_all_that_leads_there() {
+        let insns =
+            text::assemble("jeq %r1, 0, l\nldabsb 3\nl: ldindw %r1, 7\njne %r0, 0, l\ncall local f\nexit\nf: ldabsh 1\nexit").unwrap();
+        let source = Source { functions: vec![(0, "a".into()), (6, "f".into())], lines: vec![(3, 0, 9)], ..Source::default() };
+        let (out, source) = expand(insns.clone(), source);
+        assert_eq!(out.len(), insns.len() + 3 * 7);
+        let lines: Vec<String> = text::lines(&out).map(|(_, line)| line.to_string()).collect();
+        assert_eq!(lines[0], "if r1 == 0x0 goto pc+8");
+        assert_eq!(lines[1..4], ["w2 = 0", "w2 += 3", "r1 = r6"]);
+        assert_eq!(lines[9..11], ["w2 = w1", "w2 += 7"]);
+        assert_eq!(lines[17..20], ["if r0 != 0x0 goto pc-9", "call pc+1", "exit"]);
+        assert_eq!((source.functions[1].0, source.lines[0].0), (20, 17));
+        assert_eq!(expand(insns[5..6].to_vec(), Source::default()).0, insns[5..6]);
     }
 }

@@ -211,6 +211,7 @@ impl<'a> Loader<'a> {
         }
         let mut programs = Vec::new();
         for (_, program, linked, proof) in verified {
+            let (insns, source) = crate::convert::expand(crate::convert::convert(&proof), Source::of(&linked));
             let file = Program {
                 name: program.name.clone(),
                 section: program.section.clone(),
@@ -218,8 +219,8 @@ impl<'a> Loader<'a> {
                 attach_type: proof.attach_type(),
                 maps: linked.maps.iter().filter_map(|m| maps.get(m.index)?.as_ref()).map(|m| m.map.id()).collect(),
                 ctx_read: proof.info().max_ctx_read,
-                insns: crate::convert::convert(&proof),
-                source: Source::of(&linked),
+                insns,
+                source,
             }
             .store(self.dir)?;
             programs.push(LoadedProgram { file, target: program.target.clone() });

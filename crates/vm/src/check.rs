@@ -32,8 +32,8 @@ pub enum Malformed {
         /// The immediate field, as well.
         imm: i32,
     },
-    /// `ld_abs` and `ld_ind` read a socket buffer, and there is none.
-    #[error("instruction `{insn}`: packet loads (ld_abs, ld_ind) need a socket buffer and are not supported")]
+    /// `ld_abs` or `ld_ind`: who loads programs makes calls of them, since what a packet is differs.
+    #[error("instruction `{insn}`: a packet load (ld_abs, ld_ind) that the loader did not turn into a call")]
     PacketLoad {
         /// Its number.
         insn: usize,

@@ -16,6 +16,9 @@ pub type HelperId = u32;
 /// First number of kernel functions that skep offers under its own numbers.
 pub const KFUNC_BASE: HelperId = 0x1_0000;
 
+/// What loads from packets call (`ld_abs`, `ld_ind`): context, offset, and size in bytes to a number, or -1. No program can name it.
+pub const LOAD_PACKET: HelperId = 0x2_0000;
+
 /// The kernel's helpers, in order of number.
 pub const HELPERS: &[Helper] = table::HELPERS;
 

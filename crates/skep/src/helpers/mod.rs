@@ -311,6 +311,10 @@ static KFUNCS: &[KfuncRow] = &[
 /// Finds what the code generator needs to call a helper from a program of type `prog`; `None` when it cannot be called here.
 #[must_use]
 pub fn implementation(prog: P, id: HelperId) -> Option<HelperImpl> {
+    #[cfg(feature = "loader")]
+    if id == skep_isa::helper::LOAD_PACKET {
+        return Some(HelperImpl { func: skb::load_packet, how: SaveVectors });
+    }
     let fits = |only: &[P]| only.is_empty() || only.contains(&prog);
     if let Some(k) = skep_isa::kfunc::by_id(id) {
         let row = KFUNCS.iter().find(|r| r.name == k.name && fits(r.only))?;

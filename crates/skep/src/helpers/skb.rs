@@ -97,6 +97,28 @@ pub(super) unsafe extern "C" fn load_bytes_relative(ctx: u64, offset: u64, to: u
     0
 }
 
+/// `ld_abs` and `ld_ind` (net/core/filter.c `bpf_skb_load_helper_32`): a number in the packet's order of bytes, from its data on or from
+/// one of its headers; or -1.
+pub(super) unsafe extern "C" fn load_packet(ctx: u64, offset: u64, size: u64, _: u64, _: u64) -> u64 {
+    const SKF_NET_OFF: i64 = -0x10_0000;
+    const SKF_LL_OFF: i64 = -0x20_0000;
+    // SAFETY: argument 1 is the context of a packet program: the verifier lets no other have such loads.
+    let p = unsafe { packet(ctx) };
+    let offset = i64::from(offset as i32);
+    let (base, low, end, offset) = match offset {
+        0.. => (p.data(), p.data(), p.end(), offset),
+        SKF_NET_OFF.. => (p.get(word::NETWORK_HEADER), p.get(word::HARD_START), p.data_end(), offset - SKF_NET_OFF),
+        SKF_LL_OFF.. => (p.get(word::MAC_HEADER), p.get(word::HARD_START), p.data_end(), offset - SKF_LL_OFF),
+        _ => return u64::MAX,
+    };
+    let at = base.wrapping_add_signed(offset);
+    if base == 0 || at < low || at.saturating_add(size) > end {
+        return u64::MAX;
+    }
+    // SAFETY: between the first byte of the room and the last of the packet.
+    (0..size).fold(0, |n, k| n << 8 | u64::from(unsafe { ((at + k) as *const u8).read_volatile() }))
+}
+
 /// Makes sure that bytes can be reached through pointers: all that there are can.
 pub(super) unsafe extern "C" fn pull_data(ctx: u64, len: u64, _: u64, _: u64, _: u64) -> u64 {
     // SAFETY: as above.

@@ -31,6 +31,7 @@ pub fn all() -> Vec<(&'static str, Programs)> {
         ("skb_helpers.bpf.o", helpers::skb()),
         ("helpers.bpf.o", helpers::plain()),
         ("kfuncs.bpf.o", kfuncs()),
+        ("loads.bpf.o", loads()),
         ("nested.bpf.o", nested()),
     ]
 }
@@ -275,6 +276,10 @@ fn kfuncs() -> Programs {
         (name, cases)
     };
     ["tc_loops", "tc_bits", "tc_dynptr", "xdp_dynptr", "cgroup_dynptr", "tc_sections"].map(of_each).to_vec()
+}
+
+fn loads() -> Programs {
+    ["tc_old", "socket_old", "socket_headers", "tc_headers", "tc_inner"].map(|name| (name, packets())).to_vec()
 }
 
 fn plain() -> Programs {

@@ -51,8 +51,10 @@ fn load(linked: &Linked, maps: &[Map]) -> Program {
     let used: Vec<&Map> = linked.maps.iter().map(|m| &maps[m.index]).collect();
     let bytes: Vec<u8> = linked.insns.iter().flat_map(|i| in_kernel(*i).to_bytes()).collect();
     let insns = with_maps(&bytes, &used);
-    let callbacks = linked.insns.iter().any(|i| i.is_ld_imm64() && i.src() == op::PSEUDO_FUNC);
-    let starts: Vec<u32> = if callbacks { linked.subprogs.iter().map(|s| s.start as u32).collect() } else { Vec::new() };
+    // The kernel wants types of functions where there are callbacks, or packet loads in functions.
+    let typed = |i: &Insn| i.is_ld_imm64() && i.src() == op::PSEUDO_FUNC || i.class() == op::LD && i.code & 0xe0 != op::IMM;
+    let starts: Vec<u32> =
+        if linked.insns.iter().any(typed) { linked.subprogs.iter().map(|s| s.start as u32).collect() } else { Vec::new() };
     let load = Load {
         attach_type: linked.attach_type.map_or(0, |a| a as u32),
         gpl: linked.gpl,
