@@ -145,6 +145,14 @@ pub enum ShapeKind {
         /// Offset of the slot number from the thread pointer.
         slot_tls: i32,
     },
+    /// The map's own code tells, and `func(map, key)` is the part of it that does so for keys of this map's size: it returns the
+    /// value's address or 0, and keeps vector registers.
+    Direct {
+        /// Address of the function.
+        func: u64,
+        /// Its first argument.
+        map: u64,
+    },
     /// A program array: at `base + key * stride` lies the id of a program as a u32, 0 for none, and may change at any
     /// time. `targets` is the address of `entries` pointers of this process, to the program each slot was last seen to
     /// name (`skep_vm::tail::Table`); 0 when this process has no such table, and then every tail call asks the helper.

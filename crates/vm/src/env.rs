@@ -46,7 +46,8 @@ pub enum HelperCall {
     SaveVectors,
     /// No call: r0 is the 64-bit word at this offset from r1.
     LoadCtx(i32),
-    /// `bpf_map_lookup_elem`: inlined when r1 is a map whose [`MapShape`] says where values lie, else as `Plain`.
+    /// `bpf_map_lookup_elem`: inlined when r1 is a map whose [`MapShape`] says where values lie, a call of the map's own function where
+    /// it names one, else as `Plain`.
     MapLookup,
     /// `bpf_tail_call`: r1 to r3 are context, map and index, and the function returns the address of the
     /// [`Target`](crate::tail::Target) to continue with, or 0 to fall through. It is called as with `SaveVectors`, and only

@@ -33,6 +33,20 @@ unsafe extern "C" fn lookup(_: u64, key: u64, _: u64, _: u64, _: u64) -> u64 {
     shape.base + slot + u64::from(key) * shape.stride
 }
 
+thread_local! {
+    static DIRECT: Cell<u32> = const { Cell::new(0) };
+}
+
+unsafe extern "C" fn direct(map: u64, key: u64) -> u64 {
+    assert_eq!(map, 0x1234_5678_9abc);
+    DIRECT.set(DIRECT.get() + 1);
+    let calls = CALLS.load(Relaxed);
+    // SAFETY: as the helper.
+    let found = unsafe { lookup(0, key, 0, 0, 0) };
+    CALLS.store(calls, Relaxed);
+    found
+}
+
 fn slot_tls() -> i32 {
     let tp: u64;
     // SAFETY: reads the thread pointer, which the ABI keeps at fs:0.
@@ -92,6 +106,16 @@ fn lookups_find_what_the_call_finds() {
         let (_, calls) = run(FROM_STACK, shape, [2, 0, 0, 0, 0]);
         assert_eq!(calls, [1, 1, 1], "{shape:?}");
     }
+
+    // A map's own function is called in place of the helper, with what it wants to be called with.
+    DIRECT.set(0);
+    let kind = ShapeKind::Direct { func: direct as *const () as u64, map: 0x1234_5678_9abc };
+    let args = [2, 0, &raw const *Box::leak(Box::new(2_u32)) as u64, 0, 0];
+    for asm in [FROM_STACK, THROUGH_POINTER] {
+        assert_eq!(run(asm, MapShape { kind, ..shape }, args), (base + 16, vec![1, 0, 0]));
+    }
+    assert_eq!(DIRECT.get(), 4, "two programs, two engines that compile");
+    assert_eq!(run(AFTER_A_LABEL, MapShape { kind, ..shape }, [2, 0, 0, 0, 0]), (base + 16, vec![1, 1, 1]));
 
     // The handle and addresses of values are plain constants.
     assert_eq!(run("lddw r0, map 0\nexit", shape, [0; 5]).0, 0x4d41_5000);

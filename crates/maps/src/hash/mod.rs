@@ -12,7 +12,7 @@ mod pool;
 mod table;
 
 use skep_isa::map::update;
-use skep_isa::{MapFlags, MapType};
+use skep_isa::{MapFlags, MapShape, MapType, ShapeKind};
 
 use crate::def::MapDef;
 use crate::dump::{Out, Position};
@@ -110,7 +110,15 @@ impl<K: Kind> Hash<K> {
     #[inline(always)]
     unsafe fn prog_find(&self, key: *const u8, slot: u32) -> *mut u8 {
         // SAFETY: the caller's duty.
-        let found = unsafe { self.table.find(key) };
+        unsafe { self.prog_find_sized(key, self.table.key_size(), slot) }
+    }
+
+    /// # Safety
+    /// As [`MapOps::prog_lookup`]; `size` is the key size.
+    #[inline(always)]
+    unsafe fn prog_find_sized(&self, key: *const u8, size: usize, slot: u32) -> *mut u8 {
+        // SAFETY: the caller's duty.
+        let found = unsafe { self.table.find(key, size) };
         if self.lru {
             self.table.touch(found);
         }
@@ -118,7 +126,35 @@ impl<K: Kind> Hash<K> {
     }
 }
 
+/// What compiled programs call for keys of `SIZE` bytes ([`ShapeKind::Direct`]).
+///
+/// # Safety
+/// As [`MapOps::prog_lookup`]; `map` is the address of a `Hash<K>` with keys of that size.
+#[unsafe(link_section = ".text.skep_event")]
+unsafe extern "C" fn lookup_sized<K: Kind, const SIZE: usize>(map: u64, key: u64) -> u64 {
+    // SAFETY: the caller's duty.
+    unsafe {
+        let map = &*(map as *const Hash<K>);
+        map.prog_find_sized(key as *const u8, SIZE, map.kind.slot()) as u64
+    }
+}
+
 impl<K: Kind> MapOps for Hash<K> {
+    fn shape(&self) -> MapShape {
+        let func: unsafe extern "C" fn(u64, u64) -> u64 = match self.table.key_size() {
+            4 => lookup_sized::<K, 4>,
+            8 => lookup_sized::<K, 8>,
+            12 => lookup_sized::<K, 12>,
+            16 => lookup_sized::<K, 16>,
+            24 => lookup_sized::<K, 24>,
+            32 => lookup_sized::<K, 32>,
+            _ => return MapShape { base: 0, stride: 0, entries: 0, kind: ShapeKind::Opaque },
+        };
+        // The map is behind a box, which programs keep.
+        let kind = ShapeKind::Direct { func: func as usize as u64, map: std::ptr::from_ref(self) as u64 };
+        MapShape { base: 0, stride: 0, entries: 0, kind }
+    }
+
     fn user_value_size(&self) -> usize {
         self.kind.user_size(&self.table.memory)
     }

@@ -87,17 +87,23 @@ impl Table {
     #[inline(always)]
     pub(super) unsafe fn hash(&self, key: *const u8) -> u64 {
         // SAFETY: the caller's duty.
-        unsafe { hash(self.seed, key, self.memory.geometry.key_size as usize) }
+        unsafe { hash(self.seed, key, self.key_size()) }
     }
 
-    /// Finds the element with a key: its reference, 0 when there is none.
+    #[inline(always)]
+    pub(super) fn key_size(&self) -> usize {
+        self.memory.geometry.key_size as usize
+    }
+
+    /// Finds the element with a key: its reference, 0 when there is none. `size` is the key size, from who may know it when this is
+    /// compiled.
     ///
     /// # Safety
     /// `key` points to the key size in readable bytes.
     #[inline(always)]
-    pub(crate) unsafe fn find(&self, key: *const u8) -> u32 {
+    pub(super) unsafe fn find(&self, key: *const u8, size: usize) -> u32 {
         // SAFETY: the caller's duty.
-        let h = unsafe { self.hash(key) };
+        let h = unsafe { hash(self.seed, key, size) };
         let bucket = self.memory.bucket(h);
         // Pairs with the Release stores that publish elements.
         let head = bucket.load(Acquire);
@@ -106,7 +112,7 @@ impl Table {
         while let Some(element) = self.memory.element(at) {
             let link = element.link().load(Acquire);
             // SAFETY: the caller's duty.
-            let hit = link >> 32 == h >> 32 && unsafe { element.has_key(key) };
+            let hit = link >> 32 == h >> 32 && unsafe { element.has_key_sized(key, size) };
             // The key was compared before this load; pairs with the fence in `write_element`.
             fence(Acquire);
             if bucket.load(Relaxed) != head {

@@ -277,8 +277,16 @@ impl<'a> Element<'a> {
     /// `key` points to the table's key size in readable bytes.
     #[inline(always)]
     pub(crate) unsafe fn has_key(&self, key: *const u8) -> bool {
+        // SAFETY: the caller's duty.
+        unsafe { self.has_key_sized(key, self.memory.geometry.key_size as usize) }
+    }
+
+    /// # Safety
+    /// As [`Element::has_key`], of which `size` is the key size.
+    #[inline(always)]
+    pub(crate) unsafe fn has_key_sized(&self, key: *const u8, size: usize) -> bool {
         // SAFETY: the element holds the key rounded up; the rest is the caller's duty.
-        unsafe { copy::same(self.key(), key, self.memory.geometry.key_size as usize) }
+        unsafe { copy::same(self.key(), key, size) }
     }
 
     /// Stores its key.

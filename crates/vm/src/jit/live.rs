@@ -23,6 +23,15 @@ pub(super) struct Lookup {
     pub key: Option<i32>,
 }
 
+/// A lookup that goes straight to the map's own function.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Direct {
+    /// The call.
+    pub at: usize,
+    pub func: u64,
+    pub map: u64,
+}
+
 /// A tail call through an array that the code can read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tail {
@@ -39,14 +48,20 @@ pub(super) struct Tail {
 pub(super) struct Facts {
     /// Registers whose value is read after each slot.
     live: Vec<Regs>,
+    calls: Calls,
+}
+
+/// Calls of which more is known than the helper's number, in order.
+#[derive(Default)]
+struct Calls {
     lookups: Vec<Lookup>,
+    directs: Vec<Direct>,
     tails: Vec<Tail>,
 }
 
 impl Facts {
     pub fn of(insns: &[Insn], env: &Env<'_>, flow: &Flow) -> Self {
-        let (lookups, tails) = find_calls(insns, env, flow);
-        let mut facts = Self { live: vec![0; insns.len()], lookups, tails };
+        let mut facts = Self { live: vec![0; insns.len()], calls: find_calls(insns, env, flow) };
         let (mut does, mut blocks) = (Vec::with_capacity(insns.len()), Vec::with_capacity(insns.len() / 4));
         for f in &flow.funcs {
             facts.flow_back(insns, flow, *f, &mut does, &mut blocks);
@@ -60,11 +75,15 @@ impl Facts {
     }
 
     pub fn lookup(&self, at: usize) -> Option<&Lookup> {
-        self.lookups.binary_search_by_key(&at, |l| l.at).ok().and_then(|n| self.lookups.get(n))
+        self.calls.lookups.binary_search_by_key(&at, |l| l.at).ok().and_then(|n| self.calls.lookups.get(n))
+    }
+
+    pub fn direct(&self, at: usize) -> Option<&Direct> {
+        self.calls.directs.binary_search_by_key(&at, |d| d.at).ok().and_then(|n| self.calls.directs.get(n))
     }
 
     pub fn tail(&self, at: usize) -> Option<&Tail> {
-        self.tails.binary_search_by_key(&at, |t| t.at).ok().and_then(|n| self.tails.get(n))
+        self.calls.tails.binary_search_by_key(&at, |t| t.at).ok().and_then(|n| self.calls.tails.get(n))
     }
 
     /// Sums blocks of straight code up, goes backwards through the blocks, and then once through each block's instructions. Where a
@@ -173,6 +192,9 @@ impl Facts {
     fn arguments(&self, id: u32, at: usize, flow: &Flow) -> Regs {
         if let Some(l) = self.lookup(at) {
             return if l.key.is_some() { 0 } else { 1 << 2 };
+        }
+        if self.direct(at).is_some() {
+            return 1 << 2;
         }
         match flow.helper(id).map(|h| h.how) {
             Some(HelperCall::LoadCtx(_)) => return 1 << 1,
@@ -288,10 +310,10 @@ enum Value {
 }
 
 /// Finds the calls whose map is known and need not be asked.
-fn find_calls(insns: &[Insn], env: &Env<'_>, flow: &Flow) -> (Vec<Lookup>, Vec<Tail>) {
-    let (mut lookups, mut tails) = (Vec::new(), Vec::new());
+fn find_calls(insns: &[Insn], env: &Env<'_>, flow: &Flow) -> Calls {
+    let mut calls = Calls::default();
     if !flow.helpers.iter().any(|(_, h)| matches!(h.how, HelperCall::MapLookup | HelperCall::TailCall)) {
-        return (lookups, tails);
+        return calls;
     }
     let is_start = |mark: &u8| mark & (TARGET | FUNC) != 0;
     let mut end = 0;
@@ -302,13 +324,13 @@ fn find_calls(insns: &[Insn], env: &Env<'_>, flow: &Flow) -> (Vec<Lookup>, Vec<T
         }
         let start = flow.marks.iter().take(call + 1).rposition(is_start).unwrap_or(0);
         end = flow.marks.iter().skip(call + 1).position(is_start).map_or(insns.len(), |n| call + 1 + n);
-        in_block(insns, env, flow, start..end, &mut lookups, &mut tails);
+        in_block(insns, env, flow, start..end, &mut calls);
     }
-    (lookups, tails)
+    calls
 }
 
 /// Finds those of one run of instructions that nothing jumps into.
-fn in_block(insns: &[Insn], env: &Env<'_>, flow: &Flow, range: Range<usize>, lookups: &mut Vec<Lookup>, tails: &mut Vec<Tail>) {
+fn in_block(insns: &[Insn], env: &Env<'_>, flow: &Flow, range: Range<usize>, calls: &mut Calls) {
     let mut regs = [Value::Any; 16];
     regs[usize::from(op::FP)] = Value::Frame(0);
     for (at, &i) in range.clone().zip(insns.get(range).unwrap_or_default()) {
@@ -338,12 +360,16 @@ fn in_block(insns: &[Insn], env: &Env<'_>, flow: &Flow, range: Range<usize>, loo
                 let helper = if i.src() == op::PSEUDO_CALL { None } else { flow.helper(i.imm as u32).map(|h| h.how) };
                 let known = |v: Value| if let Value::Map(n) = v { env.maps.get(n as usize).copied() } else { None };
                 match helper {
-                    Some(HelperCall::MapLookup) => {
-                        if let Some(map) = known(regs[1]).filter(|m| is_indexed(m.shape)) {
+                    Some(HelperCall::MapLookup) => match known(regs[1]) {
+                        Some(map) if is_indexed(map.shape) => {
                             let key = if let Value::Frame(off) = regs[2] { Some(off) } else { None };
-                            lookups.push(Lookup { at, map, key });
+                            calls.lookups.push(Lookup { at, map, key });
                         }
-                    }
+                        Some(MapRef { shape: MapShape { kind: ShapeKind::Direct { func, map }, .. }, .. }) => {
+                            calls.directs.push(Direct { at, func, map });
+                        }
+                        _ => {}
+                    },
                     Some(HelperCall::TailCall) => {
                         if let Some(MapRef { shape, .. }) = known(regs[2])
                             && let ShapeKind::ProgArray { targets } = shape.kind
@@ -351,7 +377,7 @@ fn in_block(insns: &[Insn], env: &Env<'_>, flow: &Flow, range: Range<usize>, loo
                             && matches!(shape.stride, 4 | 8)
                         {
                             let number = if let Value::Number(n) = regs[3] { Some(n) } else { None };
-                            tails.push(Tail { at, shape, targets, number });
+                            calls.tails.push(Tail { at, shape, targets, number });
                         }
                     }
                     _ => {}

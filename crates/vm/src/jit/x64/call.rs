@@ -6,7 +6,7 @@ use super::enc::{Mem, Size, cc, group, reg};
 use super::layout::Label;
 use super::{Gen, machine};
 use crate::env::{HelperCall, MapRef};
-use crate::jit::live::{Lookup, Tail};
+use crate::jit::live::{Direct, Lookup, Tail};
 use crate::tail::Target;
 
 const VECTORS: u8 = 16;
@@ -23,6 +23,11 @@ impl Gen<'_> {
         }
         if let Some(lookup) = self.facts.lookup(at).copied() {
             self.lookup(&lookup);
+            return true;
+        }
+        if let Some(&Direct { func, map, .. }) = self.facts.direct(at) {
+            self.out.enc.mov_imm(machine(1), map);
+            self.out.call_helper(func);
             return true;
         }
         let Some(helper) = self.flow.helper(i.imm as u32) else { return false };
