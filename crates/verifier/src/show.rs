@@ -240,7 +240,7 @@ impl Contents<'_> {
                 f.write_str(")")
             }
             (Byte::Special, Kind::Iter { of, drained }) if slot.reg.range == 0 => {
-                let name = skep_isa::helper::by_id(of).map_or("", |h| h.name);
+                let name = skep_isa::kfunc::by_id(of).map_or("", |k| k.name);
                 let name = name.trim_start_matches("bpf_iter_").trim_end_matches("_new");
                 let state = if drained { "drained" } else { "active" };
                 write!(f, " fp{at}=iter_{name}(ref_id={},state={state})", slot.reg.reference)
