@@ -53,6 +53,13 @@ kill
     )
 }
 
+/// A frame of a backtrace. Where gdb finds no text for a line of source, it stands on the same line as the address.
+fn frame(line: &str) -> Option<&str> {
+    let (before, _) = line.split_once('#')?;
+    let alone = before.is_empty() || before.strip_prefix("0x").is_some_and(|a| a.ends_with('\t'));
+    if alone { line.get(before.len()..) } else { None }
+}
+
 #[test]
 fn breakpoints_and_backtraces_know_programs() {
     if !has_command("gdb") {
@@ -60,7 +67,7 @@ fn breakpoints_and_backtraces_know_programs() {
     }
     let script = steps("bpf_prog_leaf");
     let Some(out) = gdb(&Skep::new(), "typed.bpf.o", "gdb", &script) else { return skep_testkit::skip("gdb that may trace") };
-    let frames: Vec<&str> = out.lines().filter(|l| l.starts_with('#')).collect();
+    let frames: Vec<&str> = out.lines().filter_map(frame).collect();
     let program = frames.first().unwrap_or_else(|| panic!("the breakpoint was not reached:\n{out}"));
     assert!(program.starts_with("#0  bpf_prog_leaf ") && program.contains("typed.bpf.c:"), "{out}");
     // The traced function and its caller are behind the program.
@@ -82,7 +89,7 @@ fn tail_calls_do_not_lose_the_way_back() {
     let Some(out) = gdb(&Skep::new(), "tail.bpf.o", "gdb", &steps("bpf_prog_first.entry")) else {
         return skep_testkit::skip("gdb that may trace");
     };
-    let frames: Vec<&str> = out.lines().filter(|l| l.starts_with('#')).collect();
+    let frames: Vec<&str> = out.lines().filter_map(frame).collect();
     let first = frames.iter().position(|f| f.contains(" main (")).unwrap_or_else(|| panic!("no `main`:\n{out}"));
     let lost: Vec<&&str> = frames[first + 1..].iter().filter(|f| !f.contains(" main (")).collect();
     assert!(lost.is_empty() && frames.len() == first + 1 + STEPS, "{lost:?}\n{out}");

@@ -168,7 +168,7 @@ fn iterators_on_the_stack_have_their_names() {
          l: mov %r1, %r10\nadd %r1, -8\ncall bpf_iter_num_next\njne %r0, 0, l\n\
          mov %r1, %r10\nadd %r1, -8\ncall bpf_iter_num_destroy\nmov %r0, 0\nexit";
     let insns = skep_isa::text::assemble(asm).expect("the test's own text");
-    let (accepted, log) = ours(&Linked::from_insns("count", skep_isa::ProgramType::SchedCls, insns));
+    let (accepted, log) = ours(&Linked::from_insns("count", ProgramType::SchedCls, insns));
     assert!(accepted, "{log}");
     for wanted in ["fp-8=iter_num(ref_id=1,state=active", "fp-8=iter_num(ref_id=1,state=drained"] {
         assert!(log.contains(wanted), "{log}");
