@@ -16,6 +16,26 @@ pub fn function_id(name: &str) -> Option<u32> {
         .copied()
 }
 
+/// Returns instructions whose helper calls of a number with a `name` are calls of the running kernel's function of that name.
+///
+/// # Errors
+/// The first name that it has no function of.
+pub fn with_functions<'a>(insns: &[u8], name: impl Fn(u32) -> Option<&'a str>) -> Result<Vec<u8>, &'a str> {
+    const CALL: u8 = 0x85;
+    const PSEUDO_KFUNC_CALL: u8 = 2;
+    let mut out = insns.to_vec();
+    for [code, regs, _, _, imm @ ..] in out.as_chunks_mut::<8>().0 {
+        if (*code, *regs >> 4) != (CALL, 0) {
+            continue;
+        }
+        if let Some(name) = name(u32::from_le_bytes(*imm)) {
+            *regs |= PSEUDO_KFUNC_CALL << 4;
+            *imm = function_id(name).ok_or(name)?.to_le_bytes();
+        }
+    }
+    Ok(out)
+}
+
 fn word(bytes: &[u8], at: usize) -> Option<usize> {
     bytes.get(at..)?.first_chunk().map(|w| u32::from_le_bytes(*w) as usize)
 }
@@ -56,5 +76,18 @@ mod tests {
         }
         assert!(super::function_id("vfs_read").is_some_and(|id| id > 1));
         assert_eq!(super::function_id("no_such_function"), None);
+    }
+
+    #[test]
+    fn only_calls_with_a_name_are_renumbered() {
+        // A helper call, a call of a function of the program, a helper call with a name, an `exit`.
+        let insns = [[0x85, 0, 0, 0, 5, 0, 0, 0], [0x85, 0x10, 0, 0, 9, 0, 0, 0], [0x85, 0, 0, 0, 9, 0, 0, 0], [0x95, 0, 0, 0, 9, 0, 0, 0]];
+        let named = |name| super::with_functions(insns.as_flattened(), move |id| (id == 9).then_some(name));
+        assert_eq!(named("no_such_function"), Err("no_such_function"));
+        let Some(id) = super::function_id("vfs_read") else { return crate::skip("the types of the running kernel") };
+        let mut expected = insns;
+        expected[2][1] = 0x20;
+        expected[2][4..].copy_from_slice(&id.to_le_bytes());
+        assert_eq!(named("vfs_read").unwrap(), expected.as_flattened());
     }
 }

@@ -3,8 +3,9 @@
 
 use std::cell::UnsafeCell;
 
-use skep_isa::{Insn, MapShape, ProgramType, ShapeKind, op, text};
+use skep_isa::{MapShape, ProgramType, ShapeKind, kfunc, text};
 use skep_testkit::kernel::{Load, Map, MapSpec, Program, TestRun, may_load, with_maps};
+use skep_testkit::vmlinux::with_functions;
 use skep_vm::{Code, Env, MapRef};
 
 use super::implementation;
@@ -46,11 +47,11 @@ impl Pair {
         map.update(&[0; 4], &constants, 0).expect("it takes a value");
         map.freeze().expect("it can be frozen");
         let memory = array(size, 0);
-        let Some(theirs) = insns.iter().map(|i| in_kernel(*i)).collect::<Option<Vec<Insn>>>() else {
+        let bytes: Vec<u8> = insns.iter().flat_map(|i| i.to_bytes()).collect();
+        let Ok(bytes) = with_functions(&bytes, |id| Some(kfunc::by_id(id)?.name)) else {
             skep_testkit::skip("a kernel with these functions");
             return None;
         };
-        let bytes: Vec<u8> = theirs.iter().flat_map(|i| i.to_bytes()).collect();
         let bytes = with_maps(&bytes, &[&map, &memory]);
         let load = Load { flags: SLEEPABLE, log: true, ..Load::new(ProgramType::Syscall as u32, &bytes) };
         let kernel = match Program::load(&load) {
@@ -92,13 +93,6 @@ impl Pair {
         let (theirs, ours) = self.run(memory);
         assert!(theirs == ours, "{what}\n  kernel {}\n  ours   {}", show(&theirs), show(&ours));
     }
-}
-
-/// A call of a kernel function by the number it has in the running kernel; `None` when that has no such function.
-fn in_kernel(insn: Insn) -> Option<Insn> {
-    let Some(k) = skep_isa::kfunc::by_id(insn.imm as u32).filter(|_| insn.is_helper_call()) else { return Some(insn) };
-    let id = skep_testkit::vmlinux::function_id(k.name)?;
-    Some(Insn { imm: id as i32, ..insn.with_src(op::PSEUDO_KFUNC_CALL) })
 }
 
 /// First word as a number, the rest as text.

@@ -5,6 +5,7 @@ use super::{Report, element, run_line};
 use skep::isa::{Insn, ProgramType as P, kfunc, op};
 use skep::object::{Linked, Object};
 use skep_testkit::kernel::{Load, Map, MapSpec, Program, TestRun, with_maps};
+use skep_testkit::vmlinux::with_functions;
 
 const PAGES: usize = 128 << 10;
 
@@ -40,16 +41,10 @@ fn maps(object: &Object) -> Vec<Map> {
     object.maps.iter().map(create).collect()
 }
 
-/// A call of a kernel function by the number it has in the running kernel.
-fn in_kernel(insn: Insn) -> Insn {
-    let Some(k) = kfunc::by_id(insn.imm as u32).filter(|_| insn.is_helper_call()) else { return insn };
-    let id = skep_testkit::vmlinux::function_id(k.name).unwrap_or_else(|| panic!("this kernel has no `{}`", k.name));
-    Insn { imm: id as i32, ..insn.with_src(op::PSEUDO_KFUNC_CALL) }
-}
-
 fn load(linked: &Linked, maps: &[Map]) -> Program {
     let used: Vec<&Map> = linked.maps.iter().map(|m| &maps[m.index]).collect();
-    let bytes: Vec<u8> = linked.insns.iter().flat_map(|i| in_kernel(*i).to_bytes()).collect();
+    let bytes: Vec<u8> = linked.insns.iter().flat_map(|i| i.to_bytes()).collect();
+    let bytes = with_functions(&bytes, |id| Some(kfunc::by_id(id)?.name)).unwrap_or_else(|f| panic!("this kernel has no `{f}`"));
     let insns = with_maps(&bytes, &used);
     // The kernel wants types of functions where there are callbacks, or packet loads in functions.
     let typed = |i: &Insn| i.is_ld_imm64() && i.src() == op::PSEUDO_FUNC || i.class() == op::LD && i.code & 0xe0 != op::IMM;

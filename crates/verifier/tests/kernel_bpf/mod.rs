@@ -1,10 +1,10 @@
 //! Asks the running kernel's verifier what it says to a linked program.
 
-use skep_isa::{Insn, MapFlags, MapType, op};
+use skep_isa::{HelperId, Insn, MapFlags, MapType, helper, kfunc, op};
 use skep_object::btf::Kind;
 use skep_object::{Btf, Linked, MapSpec};
 use skep_testkit::kernel::{self, Load, Map, Program, Types};
-use std::sync::OnceLock;
+use skep_testkit::vmlinux::with_functions;
 
 const EPERM: i32 = 1;
 const EINVAL: i32 = 22;
@@ -73,19 +73,10 @@ pub struct Prepared {
     _maps: Vec<Map>,
 }
 
-/// The instructions with calls of kernel functions as the kernel numbers them.
-fn with_kfuncs(insns: &[Insn]) -> Result<Vec<Insn>, String> {
-    static VMLINUX: OnceLock<Option<Btf>> = OnceLock::new();
-    let number = |i: &Insn| {
-        let id = i.imm as u32;
-        let name = skep_isa::kfunc::by_id(id).map(|k| k.name).or_else(|| skep_isa::helper::by_id(id).map(|h| h.name));
-        let types = VMLINUX.get_or_init(|| Btf::parse(&std::fs::read("/sys/kernel/btf/vmlinux").ok()?).ok());
-        let id = types.as_ref().zip(name).and_then(|(types, name)| types.find(name, |k| matches!(k, Kind::Func(_))));
-        let id = id.ok_or_else(|| format!("the kernel has no `{}`", name.unwrap_or_default()))?;
-        Ok(Insn { regs: 2 << 4, imm: id as i32, ..*i })
-    };
-    let ours = |i: &Insn| i.is_helper_call() && i.imm as u32 >= skep_isa::helper::KFUNC_BASE;
-    insns.iter().map(|i| if ours(i) { number(i) } else { Ok(*i) }).collect()
+/// The name of a kernel function.
+fn kfunc_name(id: HelperId) -> Option<&'static str> {
+    let helper = || helper::by_id(id).filter(|_| id >= helper::KFUNC_BASE);
+    kfunc::by_id(id).map(|k| k.name).or_else(|| Some(helper()?.name))
 }
 
 impl Prepared {
@@ -101,7 +92,8 @@ impl Prepared {
         let types = types.map(|bytes| Types::load(bytes).map_err(|e| format!("types: {e}"))).transpose()?;
         let typed = types.as_ref().zip(prog.btf.as_deref());
         let maps: Vec<Map> = specs.map(|s| create(s, typed)).collect::<Result<_, _>>()?;
-        let bytes: Vec<u8> = with_kfuncs(&prog.insns)?.iter().flat_map(|i| i.to_bytes()).collect();
+        let bytes: Vec<u8> = prog.insns.iter().flat_map(|i| i.to_bytes()).collect();
+        let bytes = with_functions(&bytes, kfunc_name).map_err(|name| format!("the kernel has no `{name}`"))?;
         let named = |f: &skep_object::Subprog| [f.start as u32, f.type_id];
         Ok(Self {
             prog_type: prog.prog_type as u32,
