@@ -350,6 +350,30 @@ pub fn by_name(name: &str) -> Option<(HelperId, &'static Kfunc)> {
     Some((BASE + at as HelperId, &KFUNCS[at]))
 }
 
+/// Number of the row with this name; there must be one.
+///
+/// # Panics
+/// There is none: for tables that are made when they are compiled.
+#[must_use]
+pub const fn id(name: &str) -> HelperId {
+    let mut n = 0;
+    while n < KFUNCS.len() {
+        if same(KFUNCS[n].name.as_bytes(), name.as_bytes()) {
+            return BASE + n as HelperId;
+        }
+        n += 1;
+    }
+    panic!("no kernel function has this name")
+}
+
+const fn same(a: &[u8], b: &[u8]) -> bool {
+    let mut n = 0;
+    while n < a.len() && n < b.len() && a[n] == b[n] {
+        n += 1;
+    }
+    n == a.len() && n == b.len()
+}
+
 /// Finds the row of a number.
 #[must_use]
 pub fn by_id(id: HelperId) -> Option<&'static Kfunc> {
@@ -364,7 +388,7 @@ mod tests {
     fn names_are_found_once_and_sizes_follow_memory() {
         for (n, f) in (BASE..).zip(KFUNCS) {
             assert_eq!(by_name(f.name), Some((n, f)));
-            assert_eq!(by_id(n), Some(f));
+            assert_eq!((by_id(n), id(f.name)), (Some(f), n));
             assert!(f.args.len() <= 5);
             assert!(crate::helper::kfunc(f.name).is_none(), "{} is offered: it has a row there", f.name);
             for (i, a) in f.args.iter().enumerate() {

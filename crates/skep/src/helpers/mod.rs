@@ -34,7 +34,9 @@ mod xdp;
 
 use skep_isa::ctx::tracing as frame;
 use skep_isa::helper::KFUNC_BASE;
-use skep_isa::{HelperId, ProgramType as P};
+#[cfg(feature = "loader")]
+use skep_isa::helper::LOAD_PACKET;
+use skep_isa::{HelperId, ProgramType as P, kfunc};
 use skep_vm::{HelperCall, HelperFn, HelperImpl};
 
 pub(crate) use print::set_log;
@@ -100,6 +102,9 @@ use HelperCall::{LoadCtx, MapLookup, Plain, SaveVectors, TailCall};
 
 #[cfg(feature = "loader")]
 const XDP: &[P] = &[P::Xdp];
+/// Packet programs that may write.
+#[cfg(feature = "loader")]
+const WRITERS: &[P] = &[P::SchedCls, P::SchedAct, P::LwtXmit, P::SkSkb];
 #[cfg(feature = "loader")]
 const PACKETS: &[P] = &[P::Xdp, P::SchedCls, P::SchedAct, P::SocketFilter, P::CgroupSkb, P::LwtIn, P::LwtOut, P::LwtXmit];
 
@@ -244,85 +249,57 @@ static TABLE: &[Row] = &[
     row(KFUNC_BASE + 1, tracing::session_cookie, LoadCtx(frame::SESSION)),
     row(KFUNC_BASE + 2, time::get_cpu_time_counter, Plain),
     row(KFUNC_BASE + 3, time::cpu_time_counter_to_ns, Plain),
-];
-
-/// A kernel function that can be called here.
-struct KfuncRow {
-    name: &'static str,
-    func: HelperFn,
-    how: HelperCall,
-    /// The program types it is for; no others when empty.
-    only: &'static [P],
-}
-
-const fn kfunc(name: &'static str, func: HelperFn, how: HelperCall) -> KfuncRow {
-    KfuncRow { name, func, how, only: &[] }
-}
-
-/// Packet programs that may write.
-#[cfg(feature = "loader")]
-const WRITERS: &[P] = &[P::SchedCls, P::SchedAct, P::LwtXmit, P::SkSkb];
-
-/// The rows of [`skep_isa::kfunc`] that run here. Those of one function stand together, the first that fits is taken.
-static KFUNCS: &[KfuncRow] = &[
-    kfunc("bpf_rdonly_cast", first, Plain),
-    kfunc("bpf_rcu_read_lock", nothing, Plain),
-    kfunc("bpf_rcu_read_unlock", nothing, Plain),
-    kfunc("bpf_preempt_disable", nothing, Plain),
-    kfunc("bpf_preempt_enable", nothing, Plain),
-    kfunc("bpf_local_irq_save", nothing, Plain),
-    kfunc("bpf_local_irq_restore", nothing, Plain),
+    row(kfunc::id("bpf_rdonly_cast"), first, Plain),
+    row(kfunc::id("bpf_rcu_read_lock"), nothing, Plain),
+    row(kfunc::id("bpf_rcu_read_unlock"), nothing, Plain),
+    row(kfunc::id("bpf_preempt_disable"), nothing, Plain),
+    row(kfunc::id("bpf_preempt_enable"), nothing, Plain),
+    row(kfunc::id("bpf_local_irq_save"), nothing, Plain),
+    row(kfunc::id("bpf_local_irq_restore"), nothing, Plain),
     #[cfg(feature = "loader")]
-    KfuncRow { only: WRITERS, ..kfunc("bpf_dynptr_from_skb", dynptr::from_skb, SaveVectors) },
+    when(WRITERS, kfunc::id("bpf_dynptr_from_skb"), dynptr::from_skb),
     #[cfg(feature = "loader")]
-    kfunc("bpf_dynptr_from_skb", dynptr::from_skb_read_only, SaveVectors),
+    row(kfunc::id("bpf_dynptr_from_skb"), dynptr::from_skb_read_only, SaveVectors),
     #[cfg(feature = "loader")]
-    kfunc("bpf_dynptr_from_xdp", dynptr::from_xdp, SaveVectors),
-    kfunc("bpf_dynptr_slice", dynptr::slice, SaveVectors),
-    kfunc("bpf_dynptr_slice_rdwr", dynptr::slice_rdwr, SaveVectors),
-    kfunc("bpf_dynptr_adjust", dynptr::adjust, SaveVectors),
-    kfunc("bpf_dynptr_is_null", dynptr::is_null, SaveVectors),
-    kfunc("bpf_dynptr_is_rdonly", dynptr::is_rdonly, SaveVectors),
-    kfunc("bpf_dynptr_size", dynptr::size, SaveVectors),
-    kfunc("bpf_dynptr_clone", dynptr::clone, SaveVectors),
-    kfunc("bpf_dynptr_copy", dynptr::copy, SaveVectors),
-    kfunc("bpf_dynptr_memset", dynptr::memset, SaveVectors),
-    kfunc("bpf_iter_num_new", iter::num_new, Plain),
-    kfunc("bpf_iter_num_next", iter::num_next, Plain),
-    kfunc("bpf_iter_num_destroy", iter::num_destroy, Plain),
-    kfunc("bpf_iter_bits_new", iter::bits_new, SaveVectors),
-    kfunc("bpf_iter_bits_next", iter::bits_next, SaveVectors),
-    kfunc("bpf_iter_bits_destroy", iter::bits_destroy, SaveVectors),
-    kfunc("bpf_copy_from_user_str", probe::copy_from_user_str, SaveVectors),
-    kfunc("bpf_strcmp", string::strcmp, SaveVectors),
-    kfunc("bpf_strcasecmp", string::strcasecmp, SaveVectors),
-    kfunc("bpf_strlen", string::strlen, SaveVectors),
-    kfunc("bpf_strnlen", string::strnlen, SaveVectors),
-    kfunc("bpf_strchr", string::strchr, SaveVectors),
-    kfunc("bpf_strchrnul", string::strchrnul, SaveVectors),
-    kfunc("bpf_strnchr", string::strnchr, SaveVectors),
-    kfunc("bpf_strrchr", string::strrchr, SaveVectors),
-    kfunc("bpf_strspn", string::strspn, SaveVectors),
-    kfunc("bpf_strcspn", string::strcspn, SaveVectors),
-    kfunc("bpf_strstr", string::strstr, SaveVectors),
-    kfunc("bpf_strnstr", string::strnstr, SaveVectors),
+    row(kfunc::id("bpf_dynptr_from_xdp"), dynptr::from_xdp, SaveVectors),
+    row(kfunc::id("bpf_dynptr_slice"), dynptr::slice, SaveVectors),
+    row(kfunc::id("bpf_dynptr_slice_rdwr"), dynptr::slice_rdwr, SaveVectors),
+    row(kfunc::id("bpf_dynptr_adjust"), dynptr::adjust, SaveVectors),
+    row(kfunc::id("bpf_dynptr_is_null"), dynptr::is_null, SaveVectors),
+    row(kfunc::id("bpf_dynptr_is_rdonly"), dynptr::is_rdonly, SaveVectors),
+    row(kfunc::id("bpf_dynptr_size"), dynptr::size, SaveVectors),
+    row(kfunc::id("bpf_dynptr_clone"), dynptr::clone, SaveVectors),
+    row(kfunc::id("bpf_dynptr_copy"), dynptr::copy, SaveVectors),
+    row(kfunc::id("bpf_dynptr_memset"), dynptr::memset, SaveVectors),
+    row(kfunc::id("bpf_iter_num_new"), iter::num_new, Plain),
+    row(kfunc::id("bpf_iter_num_next"), iter::num_next, Plain),
+    row(kfunc::id("bpf_iter_num_destroy"), iter::num_destroy, Plain),
+    row(kfunc::id("bpf_iter_bits_new"), iter::bits_new, SaveVectors),
+    row(kfunc::id("bpf_iter_bits_next"), iter::bits_next, SaveVectors),
+    row(kfunc::id("bpf_iter_bits_destroy"), iter::bits_destroy, SaveVectors),
+    row(kfunc::id("bpf_copy_from_user_str"), probe::copy_from_user_str, SaveVectors),
+    row(kfunc::id("bpf_strcmp"), string::strcmp, SaveVectors),
+    row(kfunc::id("bpf_strcasecmp"), string::strcasecmp, SaveVectors),
+    row(kfunc::id("bpf_strlen"), string::strlen, SaveVectors),
+    row(kfunc::id("bpf_strnlen"), string::strnlen, SaveVectors),
+    row(kfunc::id("bpf_strchr"), string::strchr, SaveVectors),
+    row(kfunc::id("bpf_strchrnul"), string::strchrnul, SaveVectors),
+    row(kfunc::id("bpf_strnchr"), string::strnchr, SaveVectors),
+    row(kfunc::id("bpf_strrchr"), string::strrchr, SaveVectors),
+    row(kfunc::id("bpf_strspn"), string::strspn, SaveVectors),
+    row(kfunc::id("bpf_strcspn"), string::strcspn, SaveVectors),
+    row(kfunc::id("bpf_strstr"), string::strstr, SaveVectors),
+    row(kfunc::id("bpf_strnstr"), string::strnstr, SaveVectors),
+    #[cfg(feature = "loader")]
+    row(LOAD_PACKET, skb::load_packet, SaveVectors),
 ];
 
 /// Finds what the code generator needs to call a helper from a program of type `prog`; `None` when it cannot be called here.
 #[must_use]
 pub fn implementation(prog: P, id: HelperId) -> Option<HelperImpl> {
-    #[cfg(feature = "loader")]
-    if id == skep_isa::helper::LOAD_PACKET {
-        return Some(HelperImpl { func: skb::load_packet, how: SaveVectors });
-    }
-    let fits = |only: &[P]| only.is_empty() || only.contains(&prog);
-    if let Some(k) = skep_isa::kfunc::by_id(id) {
-        let row = KFUNCS.iter().find(|r| r.name == k.name && fits(r.only))?;
-        return Some(HelperImpl { func: row.func, how: row.how });
-    }
     let first = TABLE.partition_point(|r| r.id < id);
     let mut rows = TABLE.get(first..)?.iter().take_while(|r| r.id == id);
-    let row = rows.find(|r| fits(r.only))?;
+    let row = rows.find(|r| r.only.is_empty() || r.only.contains(&prog))?;
     Some(HelperImpl { func: row.func, how: row.how })
 }
 
@@ -337,14 +314,12 @@ mod tests {
             let here = TABLE.iter().any(|r| r.id == h.id);
             assert_eq!(here, h.refused.is_none(), "{} ({}): {:?}", h.name, h.id, h.refused);
         }
-        for k in skep_isa::kfunc::KFUNCS {
-            assert_eq!(KFUNCS.iter().any(|r| r.name == k.name), k.offered, "{}", k.name);
-        }
-        for row in KFUNCS {
-            assert!(skep_isa::kfunc::by_name(row.name).is_some(), "{}", row.name);
+        for k in kfunc::KFUNCS {
+            assert_eq!(TABLE.iter().any(|r| r.id == kfunc::id(k.name)), k.offered, "{}", k.name);
         }
         for row in TABLE {
-            assert!(skep_isa::helper::by_id(row.id).is_some(), "helper {}", row.id);
+            let known = skep_isa::helper::by_id(row.id).is_some() || kfunc::by_id(row.id).is_some() || row.id == LOAD_PACKET;
+            assert!(known, "helper {}", row.id);
         }
     }
 }
