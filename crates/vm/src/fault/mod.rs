@@ -1,9 +1,10 @@
 //! Copies from memory that may not be there.
 //!
 //! Traced memory is read with plain loads: a good address costs a load, a bad one a signal. All loads that may fail sit
-//! in one short range of code, or are known by a table of the generated code they are in (`sites`); a handler of SIGSEGV and SIGBUS asks [`fixup`] for every fault and, when it gets an
-//! address, continues there instead. Installing that handler is the business of whoever owns the process's signals;
-//! without it a bad address ends the process as it always does.
+//! in one short range of code, or are known by a table of the generated code they are in (`sites`); a handler of SIGSEGV
+//! and SIGBUS asks [`fixup`] for every fault and, when it gets an address, continues there instead. Installing that
+//! handler is the business of whoever owns the process's signals; without it a bad address ends the process as it always
+//! does.
 //!
 //! Nothing here allocates, calls the system, or touches a vector register.
 
@@ -45,8 +46,8 @@ pub unsafe fn str_from(dst: *mut u8, src: u64, size: usize) -> Option<usize> {
     usize::try_from(unsafe { arch::copy_str(dst, src, size) }).ok()
 }
 
-/// Returns the address of the code that generated code without a table calls to load `size` (of [`skep_isa::op`]) from the address in r10: the
-/// value is in r10 then, 0 where there is no memory, and all other registers are as they were.
+/// Returns the address of the code that generated code without a table calls to load `size` (of [`skep_isa::op`]) from
+/// the address in r10: the value is in r10 then, 0 where there is no memory, and all other registers are as they were.
 pub(crate) fn probe(size: u8) -> u64 {
     arch::probe(size)
 }
