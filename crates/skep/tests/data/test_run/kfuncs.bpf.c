@@ -131,40 +131,39 @@ static __always_inline int through(struct bpf_dynptr *packet, __u32 len)
 	return r;
 }
 
-SEC("tc")
-int tc_dynptr(struct __sk_buff *skb)
+static __always_inline int change(struct bpf_dynptr *packet)
 {
-	struct bpf_dynptr packet;
 	__u8 buffer[14] = {}, *p;
 
-	if (bpf_dynptr_from_skb(skb, 0, &packet))
-		return -1;
-	through(&packet, skb->len);
-	p = bpf_dynptr_slice_rdwr(&packet, 40, buffer, sizeof(buffer));
+	p = bpf_dynptr_slice_rdwr(packet, 40, buffer, sizeof(buffer));
 	if (!p)
 		return 1;
 	p[13] = p[0] + 1;
 	if (p == buffer)
-		bpf_dynptr_write(&packet, 40, buffer, sizeof(buffer), 0);
+		bpf_dynptr_write(packet, 40, buffer, sizeof(buffer), 0);
 	return 2;
+}
+
+SEC("tc")
+int tc_dynptr(struct __sk_buff *skb)
+{
+	struct bpf_dynptr packet;
+
+	if (bpf_dynptr_from_skb(skb, 0, &packet))
+		return -1;
+	through(&packet, skb->len);
+	return change(&packet);
 }
 
 SEC("xdp")
 int xdp_dynptr(struct xdp_md *ctx)
 {
 	struct bpf_dynptr packet;
-	__u8 buffer[14] = {}, *p;
 
 	if (bpf_dynptr_from_xdp(ctx, 0, &packet))
 		return -1;
 	through(&packet, ctx->data_end - ctx->data);
-	p = bpf_dynptr_slice_rdwr(&packet, 40, buffer, sizeof(buffer));
-	if (!p)
-		return 1;
-	p[13] = p[0] + 1;
-	if (p == buffer)
-		bpf_dynptr_write(&packet, 40, buffer, sizeof(buffer), 0);
-	return 2;
+	return change(&packet);
 }
 
 SEC("cgroup_skb/egress")
