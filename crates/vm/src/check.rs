@@ -3,9 +3,12 @@
 //! After [`Flow::of`] every opcode is known, every register exists, r10 is never written, every jump lands on the first
 //! slot of an instruction of the same function, and no function runs off its end. Nothing here looks at values.
 
+use std::ops::Range;
+
 use skep_isa::{HelperId, Insn, op};
 
 use crate::env::{Env, HelperCall, HelperImpl};
+use crate::opcode::{JUMPS, opcode};
 
 /// Says why an instruction stream is no program.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -140,6 +143,11 @@ pub(crate) struct Flow {
     pub backs: Vec<(usize, usize)>,
     /// The helpers the program calls, in order of number.
     pub helpers: Vec<(HelperId, HelperImpl)>,
+    /// The slots of all instructions that are not plain ones on registers below r10, in order: calls, atomics, 64-bit immediates,
+    /// whatever names the frame pointer. Passes that look for such an instruction need not look at all.
+    looks: Vec<u32>,
+    /// A jump leads out of the program, or onto the second slot of a 64-bit immediate.
+    stray: bool,
 }
 
 impl Flow {
@@ -157,14 +165,19 @@ impl Flow {
             leavers: Vec::new(),
             backs: Vec::new(),
             helpers: Vec::new(),
+            looks: Vec::with_capacity(insns.len() / 4),
+            stray: false,
         };
         let starts = flow.scan(insns, env)?;
         for (n, &start) in starts.iter().enumerate() {
             flow.funcs.push(Func { start, end: starts.get(n + 1).copied().unwrap_or(insns.len()) });
             flow.marks[start] |= FUNC;
         }
-        for n in 0..flow.funcs.len() {
-            flow.land(insns, flow.funcs[n])?;
+        for f in &flow.funcs {
+            if flow.stray || flow.funcs.len() > 1 {
+                flow.land(insns, *f)?;
+            }
+            flow.end(insns, *f)?;
         }
         flow.leavers = flow.find_leavers(insns);
         match flow.callbacks.iter().find(|start| flow.function_at(**start).is_none_or(|f| flow.leaves(f))) {
@@ -181,6 +194,13 @@ impl Flow {
     /// Tells whether function number `f` may leave the program by a tail call.
     pub fn leaves(&self, f: usize) -> bool {
         self.leavers.binary_search(&f).is_ok()
+    }
+
+    /// Returns the instructions of some slots that are not plain ones on registers below r10.
+    pub fn looks<'a>(&'a self, insns: &'a [Insn], slots: Range<usize>) -> impl Iterator<Item = (usize, Insn)> {
+        let from = self.looks.partition_point(|at| (*at as usize) < slots.start);
+        let all = self.looks.get(from..).unwrap_or_default().iter().map(|at| *at as usize);
+        all.take_while(move |at| *at < slots.end).filter_map(|at| Some((at, *insns.get(at)?)))
     }
 
     pub fn mark(&self, at: usize) -> u8 {
@@ -201,8 +221,7 @@ impl Flow {
         let mut leaves = vec![false; self.funcs.len()];
         let mut todo = Vec::new();
         for (n, f) in self.funcs.iter().enumerate() {
-            for at in f.start..f.end {
-                let Some(&i) = insns.get(at).filter(|_| self.mark(at) & SECOND == 0) else { continue };
+            for (at, i) in self.looks(insns, f.start..f.end) {
                 if i.is_local_call() {
                     let callee = self.function_at((at as i64 + 1 + i64::from(i.imm)) as usize);
                     if let Some(c) = callee.and_then(|c| callers.get_mut(c)) {
@@ -223,12 +242,21 @@ impl Flow {
         (0..leaves.len()).filter(|n| leaves[*n]).collect()
     }
 
-    /// Checks each instruction by itself; returns the first slots of functions.
+    /// Checks each instruction by itself and marks where jumps land; returns the first slots of functions.
     fn scan(&mut self, insns: &[Insn], env: &Env<'_>) -> Result<Vec<usize>, Malformed> {
         let mut starts = vec![0];
         let mut at = 0;
         while let Some(&i) = insns.get(at) {
+            let opcode = opcode(i);
+            if opcode.is_plain(i) {
+                if opcode.bits & JUMPS != 0 {
+                    self.jumps(at, i64::from(i.off));
+                }
+                at += 1;
+                continue;
+            }
             known(at, i)?;
+            self.looks.push(at as u32);
             let within = |target: i64| {
                 let fits = usize::try_from(target).ok().filter(|t| *t < insns.len());
                 fits.ok_or(Malformed::Target { insn: at, target })
@@ -250,7 +278,8 @@ impl Flow {
                     }
                     src => return Err(Malformed::Pseudo { insn: at, src }),
                 }
-                self.marks[at + 1] = SECOND;
+                self.stray |= self.marks[at + 1] & TARGET != 0;
+                self.marks[at + 1] |= SECOND;
                 at += 2;
                 continue;
             }
@@ -262,6 +291,8 @@ impl Flow {
                     let found = (env.helper)(id).ok_or(Malformed::Helper { insn: at, id })?;
                     self.helpers.insert(n, (id, found));
                 }
+            } else if let Some(distance) = jump(i) {
+                self.jumps(at, distance);
             }
             at += 1;
         }
@@ -275,24 +306,37 @@ impl Flow {
         }
     }
 
-    /// Follows the jumps of one function.
-    fn land(&mut self, insns: &[Insn], f: Func) -> Result<(), Malformed> {
-        let mut last = f.start;
+    /// Marks where the jump in slot `at` lands.
+    fn jumps(&mut self, at: usize, distance: i64) {
+        let to = (at as i64 + 1 + distance) as usize;
+        let Some(mark) = self.marks.get_mut(to) else {
+            self.stray = true;
+            return;
+        };
+        self.stray |= *mark & SECOND != 0;
+        *mark |= TARGET;
+        if to <= at {
+            *mark |= LOOP;
+            self.backs.push((to, at + 1));
+        }
+    }
+
+    /// Checks that the jumps of one function stay in it.
+    fn land(&self, insns: &[Insn], f: Func) -> Result<(), Malformed> {
         for (at, i) in (f.start..).zip(insns.get(f.start..f.end).unwrap_or_default()) {
-            if self.mark(at) & SECOND != 0 {
-                continue;
-            }
-            last = at;
-            let Some(distance) = jump(*i) else { continue };
+            let Some(distance) = jump(*i).filter(|_| self.mark(at) & SECOND == 0) else { continue };
             let target = at as i64 + 1 + distance;
-            let fits = usize::try_from(target).ok().filter(|t| (f.start..f.end).contains(t) && self.mark(*t) & SECOND == 0);
-            let to = fits.ok_or(Malformed::Target { insn: at, target })?;
-            self.marks[to] |= TARGET;
-            if to <= at {
-                self.marks[to] |= LOOP;
-                self.backs.push((to, at + 1));
+            let fits = usize::try_from(target).is_ok_and(|t| (f.start..f.end).contains(&t) && self.mark(t) & SECOND == 0);
+            if !fits {
+                return Err(Malformed::Target { insn: at, target });
             }
         }
+        Ok(())
+    }
+
+    /// Checks that a function does not run past its last instruction.
+    fn end(&self, insns: &[Insn], f: Func) -> Result<(), Malformed> {
+        let last = f.end - if self.mark(f.end - 1) & SECOND != 0 { 2 } else { 1 };
         match insns.get(last) {
             Some(i) if i.code == op::EXIT || is_goto(*i) => Ok(()),
             _ => Err(Malformed::FallsOff { insn: last }),
@@ -315,35 +359,7 @@ pub(crate) fn is_goto(i: Insn) -> bool {
     matches!(i.code, c if c == op::JMP | op::JA || c == op::JMP32 | op::JA)
 }
 
-/// What may be taken for granted of an opcode: [`PLAIN`] ones are good with registers below r10 and nothing in the offset field,
-/// [`ANY_OFFSET`] ones whatever is in it.
-const PLAIN: u8 = 1;
-const ANY_OFFSET: u8 = 2;
-static COMMON: [u8; 256] = {
-    let mut common = [0; 256];
-    let mut code = 0;
-    while code < 256 {
-        let c = code as u8;
-        common[code] = match (c & 0x07, c & 0xf0) {
-            (op::ALU | op::ALU64, op::ADD..=op::RSH | op::MOD..=op::ARSH) => PLAIN,
-            (op::LDX | op::ST | op::STX, _) if c & 0xe0 == op::MEM => PLAIN | ANY_OFFSET,
-            (op::JMP | op::JMP32, op::JEQ..=op::JSGE | op::JLT..=op::JSLE) => PLAIN | ANY_OFFSET,
-            _ => 0,
-        };
-        code += 1;
-    }
-    common
-};
-
 fn known(at: usize, i: Insn) -> Result<(), Malformed> {
-    let common = COMMON[usize::from(i.code)];
-    if common != 0 && (i.off == 0 || common & ANY_OFFSET != 0) && i.dst() < op::FP && i.src() < op::FP {
-        return Ok(());
-    }
-    known_after_a_look(at, i)
-}
-
-fn known_after_a_look(at: usize, i: Insn) -> Result<(), Malformed> {
     let (d, s) = (i.dst(), i.src());
     let (x, o, size, mode) = (i.code & op::X != 0, i.code & 0xf0, i.code & op::DW, i.code & 0xe0);
     let alu_off = || match o {

@@ -15,6 +15,7 @@ pub mod fault;
 pub mod gdb;
 pub mod interp;
 mod jit;
+mod opcode;
 pub mod perf;
 pub mod tail;
 

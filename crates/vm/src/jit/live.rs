@@ -7,9 +7,7 @@ use skep_isa::{Insn, MapShape, ShapeKind, helper, op};
 
 use crate::check::{FUNC, Flow, Func, SECOND, TARGET, is_goto, jump};
 use crate::env::{Env, HelperCall, MapRef};
-
-/// Registers as bits.
-pub(super) type Regs = u16;
+use crate::opcode::{Does, ENDS, OTHER, Regs, opcode};
 
 const ARGS: Regs = 0b11_1110;
 
@@ -44,10 +42,21 @@ pub(super) struct Tail {
     pub number: Option<u32>,
 }
 
+/// Which registers a function has to do with.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Uses {
+    /// Those it reads or writes, calls of others left out.
+    pub named: Regs,
+    /// Those it writes, calls included.
+    pub written: Regs,
+}
+
 /// What is known of a program.
 pub(super) struct Facts {
     /// Registers whose value is read after each slot.
     live: Vec<Regs>,
+    /// One for each function.
+    uses: Vec<Uses>,
     calls: Calls,
 }
 
@@ -61,12 +70,19 @@ struct Calls {
 
 impl Facts {
     pub fn of(insns: &[Insn], env: &Env<'_>, flow: &Flow) -> Self {
-        let mut facts = Self { live: vec![0; insns.len()], calls: find_calls(insns, env, flow) };
-        let (mut does, mut blocks) = (Vec::with_capacity(insns.len()), Vec::with_capacity(insns.len() / 4));
+        let calls = find_calls(insns, env, flow);
+        let mut facts = Self { live: vec![0; insns.len()], uses: Vec::with_capacity(flow.funcs.len()), calls };
+        let mut work = Work { blocks: Vec::with_capacity(insns.len() / 4), ..Work::default() };
         for f in &flow.funcs {
-            facts.flow_back(insns, flow, *f, &mut does, &mut blocks);
+            let uses = facts.flow_back(insns, flow, *f, &mut work);
+            facts.uses.push(uses);
         }
         facts
+    }
+
+    /// Returns which registers function number `n` has to do with.
+    pub fn uses(&self, n: usize) -> Uses {
+        self.uses.get(n).copied().unwrap_or_default()
     }
 
     /// Tells whether nothing reads `reg` after slot `at`.
@@ -89,92 +105,70 @@ impl Facts {
     /// Sums blocks of straight code up, goes backwards through the blocks, and then once through each block's instructions. Where a
     /// loop's head turns out to need more than its end was told, the loop is gone through again at once, so that inner loops are done
     /// before outer ones see them.
-    fn flow_back(&mut self, insns: &[Insn], flow: &Flow, f: Func, does: &mut Vec<Does>, blocks: &mut Vec<Block>) {
-        let (Some(insns), Some(marks)) = (insns.get(f.start..f.end), flow.marks.get(f.start..f.end)) else { return };
-        does.clear();
-        blocks.clear();
-        let mut block = Block::at(0);
-        for ((at, i), mark) in insns.iter().enumerate().zip(marks) {
-            if mark & TARGET != 0 && at != block.start as usize {
-                blocks.push(Block { end: at as u32, ..block });
-                block = Block::at(at);
-            }
-            let done = if mark & SECOND == 0 { self.effect(*i, f.start + at, flow) } else { Does::default() };
-            does.push(done);
-            block.reads |= done.reads & !block.writes;
-            block.writes |= done.writes;
-            if SHAPES[usize::from(i.code)] & ENDS == 0 || mark & SECOND != 0 {
-                continue;
-            }
-            (block.next, block.to) = match jump(*i) {
-                Some(distance) => (if is_goto(*i) { Next::Goto } else { Next::Branch }, (at as i64 + 1 + distance) as u32),
-                None if i.code == op::EXIT => (Next::Exit, 0),
-                None => continue,
-            };
-            blocks.push(Block { end: at as u32 + 1, ..block });
-            block = Block::at(at + 1);
-        }
-        let find = |blocks: &[Block], slot: u32| blocks.binary_search_by_key(&slot, |b| b.start).unwrap_or(0);
-        for n in 0..blocks.len() {
-            if let Some(Block { next: Next::Goto | Next::Branch, to, .. }) = blocks.get(n).copied() {
-                let to = find(blocks, to);
-                if let Some(b) = blocks.get_mut(n) {
-                    b.to = to as u32;
-                }
-                if let Some(head) = blocks.get_mut(to) {
-                    head.again = n as u32 + 1;
-                }
-            }
-        }
-        let whole = self.settle(blocks, insns.len());
-        let Some(live) = self.live.get_mut(f.start..f.end) else { return };
+    fn flow_back(&mut self, insns: &[Insn], flow: &Flow, f: Func, work: &mut Work) -> Uses {
+        let range = f.start..f.end;
+        let (Some(insns), Some(marks)) = (insns.get(range.clone()), flow.marks.get(range.clone())) else { return Uses::default() };
+        let uses = self.sum_up(insns, marks, f.start, flow, work);
+        let whole = work.settle(insns.len());
+        let Some(live) = self.live.get_mut(range) else { return uses };
         if !whole {
             // Loops within loops within loops, written to make this slow: everything is needed everywhere.
-            return live.fill(Regs::MAX);
+            live.fill(Regs::MAX);
+            return uses;
         }
-        for (n, b) in blocks.iter().enumerate() {
-            let mut after = b.after(blocks, n);
-            let range = b.start as usize..b.end as usize;
-            let (Some(live), Some(does)) = (live.get_mut(range.clone()), does.get(range)) else { return };
+        let mut end = insns.len();
+        for b in work.blocks.iter().rev() {
+            let mut after = b.after(&work.before, end);
+            let range = b.start as usize..end;
+            end = range.start;
+            let (Some(live), Some(does)) = (live.get_mut(range.clone()), work.does.get(range)) else { return uses };
             for (live, done) in live.iter_mut().zip(does).rev() {
                 *live = after;
                 after = after & !done.writes | done.reads;
             }
         }
+        uses
     }
 
-    /// Finds what is needed before each block; `false` when that takes too long for a function of this many slots.
-    fn settle(&self, blocks: &mut [Block], slots: usize) -> bool {
-        let mut budget = slots * MOST_ROUNDS;
-        let mut at = blocks.len();
-        while at > 0 {
-            at -= 1;
-            let Some(&block) = blocks.get(at) else { return false };
-            let before = block.after(blocks, at) & !block.writes | block.reads;
-            let grown = before != block.before;
-            if let Some(b) = blocks.get_mut(at) {
-                b.before = before;
+    /// Goes once through a function that starts at slot `start`: what each instruction does, and where blocks begin.
+    fn sum_up(&self, insns: &[Insn], marks: &[u8], start: usize, flow: &Flow, work: &mut Work) -> Uses {
+        work.clear(insns.len());
+        let Work { does, blocks, .. } = work;
+        let mut block = Block::at(0);
+        let mut uses = Uses::default();
+        for (at, ((i, mark), does)) in insns.iter().zip(marks).zip(does).enumerate() {
+            if mark & TARGET != 0 && at != block.start as usize {
+                uses.written |= block.writes;
+                blocks.push(block);
+                block = Block::at(at);
             }
-            budget = budget.saturating_sub(1);
-            if budget == 0 {
-                return false;
+            let opcode = opcode(*i);
+            let done = if opcode.bits & OTHER == 0 { opcode.does(*i) } else { self.effect(*i, start + at, flow) };
+            if opcode.bits & OTHER == 0 || i.code != op::CALL {
+                uses.named |= done.reads | done.writes;
             }
-            // The head of a loop is the first of its blocks, and `again` counts from one.
-            if block.again as usize > at && grown {
-                at = block.again as usize;
+            *does = done;
+            block.reads |= done.reads & !block.writes;
+            block.writes |= done.writes;
+            if opcode.bits & ENDS != 0 {
+                (block.next, block.to) = match jump(*i) {
+                    Some(distance) => (if is_goto(*i) { Next::Goto } else { Next::Branch }, (at as i64 + 1 + distance) as u32),
+                    None => (Next::Exit, 0),
+                };
+                uses.written |= block.writes;
+                blocks.push(block);
+                if block.to as usize <= at && !matches!(block.next, Next::Exit) {
+                    jumps_back(blocks, block.to);
+                }
+                block = Block::at(at + 1);
             }
         }
-        true
+        uses
     }
 
-    /// Returns what an instruction reads, and what holds nothing of use after it.
+    /// Returns what an exit, a call or an atomic reads, and what holds nothing of use after it.
     fn effect(&self, i: Insn, at: usize, flow: &Flow) -> Does {
         let (d, s): (Regs, Regs) = (1 << i.dst(), 1 << i.src());
-        let shape = Regs::from(SHAPES[usize::from(i.code)]);
-        if shape & Regs::from(OTHER) == 0 {
-            let reads = (shape & 1) << i.dst() | (shape >> 1 & 1) << i.src();
-            return Does { reads, writes: (shape >> 2 & 1) << i.dst() };
-        }
         let (reads, writes) = match i.code {
             op::EXIT => (1, 0),
             op::CALL if i.src() == op::PSEUDO_CALL => (ARGS, ARGS | 1),
@@ -208,84 +202,91 @@ impl Facts {
     }
 }
 
-/// What an opcode does with the registers it names, by bits that [`Facts::effect`] shifts; [`OTHER`] when that takes a closer look.
-const READS_DST: u8 = 1;
-const READS_SRC: u8 = 2;
-const WRITES_DST: u8 = 4;
-const OTHER: u8 = 8;
-/// It may go on elsewhere than at the next instruction.
-const ENDS: u8 = 16;
-
-static SHAPES: [u8; 256] = {
-    let mut shapes = [0; 256];
-    let mut code = 0;
-    while code < 256 {
-        shapes[code] = shape(code as u8);
-        code += 1;
-    }
-    shapes
-};
-
-const fn shape(code: u8) -> u8 {
-    let src = if code & op::X != 0 { READS_SRC } else { 0 };
-    match (code & 0x07, code & 0xf0) {
-        (op::ALU | op::ALU64, op::MOV) => src | WRITES_DST,
-        (op::ALU | op::ALU64, op::END | op::NEG) => READS_DST | WRITES_DST,
-        (op::ALU | op::ALU64, _) => src | READS_DST | WRITES_DST,
-        (op::LD, _) => WRITES_DST,
-        (op::LDX, _) => READS_SRC | WRITES_DST,
-        (op::ST, _) => READS_DST,
-        (op::STX, _) if code & 0xe0 == op::ATOMIC => OTHER,
-        (op::STX, _) => READS_DST | READS_SRC,
-        _ if code == op::CALL => OTHER,
-        _ if code == op::EXIT => OTHER | ENDS,
-        (_, op::JA | op::JCOND) => ENDS,
-        _ => src | READS_DST | ENDS,
-    }
-}
-
 /// How often a function's blocks may be looked at, as a multiple of its slots, before liveness gives up.
 const MOST_ROUNDS: usize = 64;
 
-/// What an instruction reads, and what holds nothing of use after it.
-#[derive(Clone, Copy, Default)]
-struct Does {
-    reads: Regs,
-    writes: Regs,
-}
-
-/// Straight code: only the first instruction is jumped to, only the last one jumps.
+/// Straight code, up to the next block: only the first instruction is jumped to, only the last one jumps.
 #[derive(Clone, Copy)]
 struct Block {
-    /// Its slots, counted from the function's first.
+    /// Its first slot, counted from the function's first.
     start: u32,
-    end: u32,
     next: Next,
-    /// Where it jumps: the slot at first, then the number of the block.
+    /// The slot it jumps to.
     to: u32,
-    /// The number, from one, of the last block that jumps here; 0 when there is none.
+    /// The number, from one, of the last block that jumps back here; 0 when there is none.
     again: u32,
     /// What it reads and had not written before, and what it writes.
     reads: Regs,
     writes: Regs,
-    /// What is needed before it, as far as is known.
-    before: Regs,
 }
 
 impl Block {
     fn at(start: usize) -> Self {
-        Self { start: start as u32, end: 0, next: Next::Fall, to: 0, again: 0, reads: 0, writes: 0, before: 0 }
+        Self { start: start as u32, next: Next::Fall, to: 0, again: 0, reads: 0, writes: 0 }
     }
 
-    /// Returns what is needed after this block, number `n`, as far as is known.
-    fn after(&self, blocks: &[Self], n: usize) -> Regs {
-        let before = |n: usize| blocks.get(n).map_or(0, |b| b.before);
+    /// Returns what is needed after this block, which ends before slot `end`, as far as is known.
+    fn after(&self, before: &[Regs], end: usize) -> Regs {
+        let before = |n: usize| before.get(n).copied().unwrap_or(0);
         match self.next {
-            Next::Fall => before(n + 1),
-            Next::Branch => before(n + 1) | before(self.to as usize),
+            Next::Fall => before(end),
+            Next::Branch => before(end) | before(self.to as usize),
             Next::Goto => before(self.to as usize),
             Next::Exit => 0,
         }
+    }
+}
+
+/// What is known of one function after the other.
+#[derive(Default)]
+struct Work {
+    does: Vec<Does>,
+    blocks: Vec<Block>,
+    /// What is needed before each slot that starts a block, as far as is known.
+    before: Vec<Regs>,
+}
+
+impl Work {
+    fn clear(&mut self, slots: usize) {
+        self.blocks.clear();
+        self.does.resize(slots, Does::default());
+        self.before.clear();
+        self.before.resize(slots, 0);
+    }
+
+    /// Finds what is needed before each block; `false` when that takes too long for a function of this many slots.
+    fn settle(&mut self, slots: usize) -> bool {
+        let mut budget = slots * MOST_ROUNDS;
+        let (mut at, mut end) = (self.blocks.len(), slots);
+        while at > 0 {
+            at -= 1;
+            let Some(block) = self.blocks.get(at) else { return false };
+            let before = block.after(&self.before, end) & !block.writes | block.reads;
+            end = block.start as usize;
+            let Some(known) = self.before.get_mut(end) else { return false };
+            let grown = before != *known;
+            *known = before;
+            // The head of a loop is the first of its blocks, and `again` counts from one.
+            let again = block.again as usize;
+            if again > at && grown {
+                budget = budget.saturating_sub(again - at);
+                if budget == 0 {
+                    return false;
+                }
+                at = again;
+                end = self.blocks.get(at).map_or(slots, |b| b.start as usize);
+            }
+        }
+        true
+    }
+}
+
+/// Notes that the last block jumps back to a slot.
+fn jumps_back(blocks: &mut [Block], to: u32) {
+    let last = blocks.len() as u32;
+    let head = blocks.partition_point(|b| b.start < to);
+    if let Some(head) = blocks.get_mut(head) {
+        head.again = last;
     }
 }
 
@@ -317,7 +318,7 @@ fn find_calls(insns: &[Insn], env: &Env<'_>, flow: &Flow) -> Calls {
     }
     let is_start = |mark: &u8| mark & (TARGET | FUNC) != 0;
     let mut end = 0;
-    for (call, i) in insns.iter().enumerate() {
+    for (call, i) in flow.looks(insns, 0..insns.len()) {
         let how = if i.is_helper_call() && call >= end { flow.helper(i.imm as u32).map(|h| h.how) } else { None };
         if !matches!(how, Some(HelperCall::MapLookup | HelperCall::TailCall)) {
             continue;

@@ -206,12 +206,15 @@ impl Gen<'_> {
 
 /// Returns the machine's number of an operation that shares the arithmetic group's forms.
 pub(super) fn group_of(o: u8) -> Option<u8> {
-    match o {
-        op::ADD => Some(group::ADD),
-        op::SUB => Some(group::SUB),
-        op::OR => Some(group::OR),
-        op::AND => Some(group::AND),
-        op::XOR => Some(group::XOR),
-        _ => None,
-    }
+    const NONE: u8 = u8::MAX;
+    const GROUPS: [u8; 16] = {
+        let mut groups = [NONE; 16];
+        groups[(op::ADD >> 4) as usize] = group::ADD;
+        groups[(op::SUB >> 4) as usize] = group::SUB;
+        groups[(op::OR >> 4) as usize] = group::OR;
+        groups[(op::AND >> 4) as usize] = group::AND;
+        groups[(op::XOR >> 4) as usize] = group::XOR;
+        groups
+    };
+    Some(GROUPS[usize::from(o >> 4)]).filter(|g| *g != NONE)
 }

@@ -7,9 +7,8 @@ use skep_isa::op;
 
 use super::enc::reg;
 use super::{Gen, machine};
-use crate::check::{Func, LOOP, SECOND};
+use crate::check::Func;
 use crate::env::HelperCall;
-use crate::jit::live::Regs;
 
 /// Most constants a function keeps.
 const MOST: usize = 3;
@@ -30,22 +29,22 @@ impl Gen<'_> {
         self.constants.iter().find(|c| c.value == value).map(|c| c.reg)
     }
 
-    /// Chooses the constants that are used most inside loops, and registers for them.
-    pub(super) fn choose_constants(&self, f: Func) -> Vec<Constant> {
+    /// Chooses the constants that are used most inside the loops of function number `n`, and registers for them.
+    pub(super) fn choose_constants(&self, f: Func, n: usize) -> Vec<Constant> {
         let mut found: Vec<(u64, u32)> = Vec::new();
-        let Some(loops) = self.loops(f) else { return Vec::new() };
-        let marks = self.flow.marks.get(f.start..f.end).unwrap_or_default();
+        let loops = self.loops(f);
         let (mut end, mut loops) = (f.start, loops.iter().peekable());
-        // Only a wide immediate is followed by its second half.
-        for at in (f.start..).zip(marks.iter().skip(1)).filter(|(_, second)| *second & SECOND != 0).map(|(at, _)| at) {
+        if loops.peek().is_none() {
+            return Vec::new();
+        }
+        for (at, i) in self.flow.looks(self.insns, f.start..f.end).filter(|(_, i)| i.is_ld_imm64()) {
             while let Some((_, loop_end)) = loops.next_if(|(head, _)| *head <= at) {
                 end = end.max(*loop_end);
             }
             if at >= end {
                 continue;
             }
-            let i = self.insn(at);
-            if !i.is_ld_imm64() || self.facts.dead_after(at, i.dst()) {
+            if self.facts.dead_after(at, i.dst()) {
                 continue;
             }
             let is_wide = |v: &u64| u32::try_from(*v).is_err() && i32::try_from(*v as i64).is_err();
@@ -60,37 +59,24 @@ impl Gen<'_> {
             return Vec::new();
         }
         found.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
-        let free = self.free_registers(f);
+        let free = self.free_registers(f, n);
         found.iter().zip(free).take(MOST).map(|((value, _), reg)| Constant { value: *value, reg }).collect()
     }
 
-    /// Returns where jumps lead back to and the slots after them, in order; `None` when the function has no loop or no wide immediate.
-    fn loops(&self, f: Func) -> Option<Vec<(usize, usize)>> {
-        let marks = self.flow.marks.get(f.start..f.end)?;
-        let all = marks.iter().fold(0, |all, m| all | m);
-        if all & LOOP == 0 || all & SECOND == 0 {
-            return None;
-        }
+    /// Returns where jumps lead back to and the slots after them, in order.
+    fn loops(&self, f: Func) -> Vec<(usize, usize)> {
         let mut loops: Vec<_> = self.flow.backs.iter().filter(|(head, _)| (f.start..f.end).contains(head)).copied().collect();
         loops.sort_unstable();
-        Some(loops)
+        loops
     }
 
     /// Returns the machine registers that a function has no use for: first those that need not be saved, when it calls nobody.
-    fn free_registers(&self, f: Func) -> Vec<u8> {
-        let (mut used, mut calls): (Regs, bool) = (1, false);
-        for at in f.start..f.end {
-            if self.flow.mark(at) & SECOND != 0 {
-                continue;
-            }
-            let i = self.insn(at);
-            if i.code == op::CALL {
-                calls |= self.is_real_call(at, i);
-                let ctx = self.flow.helper(i.imm as u32).is_some_and(|h| matches!(h.how, HelperCall::LoadCtx(_)));
-                used |= if ctx { 1 << 1 } else { 1 << 2 };
-            } else {
-                used |= 1 << i.dst() | 1 << i.src();
-            }
+    fn free_registers(&self, f: Func, n: usize) -> Vec<u8> {
+        let (mut used, mut calls) = (1 | self.facts.uses(n).named, false);
+        for (at, i) in self.flow.looks(self.insns, f.start..f.end).filter(|(_, i)| i.code == op::CALL) {
+            calls |= self.is_real_call(at, i);
+            let ctx = self.flow.helper(i.imm as u32).is_some_and(|h| matches!(h.how, HelperCall::LoadCtx(_)));
+            used |= if ctx { 1 << 1 } else { 1 << 2 };
         }
         let unused = |r: &u8| used & 1 << r == 0;
         let mut free: Vec<u8> = if calls { Vec::new() } else { (1..=5).rev().filter(unused).map(machine).collect() };

@@ -1,5 +1,7 @@
 //! Machine instructions to bytes. One function a form, no knowledge of programs.
 
+use std::ops::Range;
+
 /// The machine registers by number.
 pub(super) mod reg {
     pub const RAX: u8 = 0;
@@ -66,13 +68,6 @@ impl Mem {
     }
 }
 
-/// The operand that `modrm.rm` names.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Rm {
-    Reg(u8),
-    Mem(Mem),
-}
-
 /// Width of an operation on memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Size {
@@ -91,115 +86,201 @@ impl Size {
 const LOCK: u8 = 0xf0;
 const HALF: u8 = 0x66;
 
-/// The bytes of one instruction, at most fifteen.
-#[derive(Default)]
+/// Up to eight bytes of an instruction, the first the lowest.
+#[derive(Clone, Copy)]
 struct Bytes {
-    of: [u8; 16],
-    len: usize,
+    of: u64,
+    len: u32,
 }
 
 impl Bytes {
-    fn put(&mut self, b: u8) {
-        self.of[self.len & 15] = b;
-        self.len += 1;
+    const NONE: Self = Self { of: 0, len: 0 };
+
+    #[inline(always)]
+    fn one(of: u8) -> Self {
+        Self { of: u64::from(of), len: 1 }
     }
 
-    fn operands(&mut self, reg: u8, rm: Rm) {
-        let r = (reg & 7) << 3;
-        let m = match rm {
-            Rm::Reg(b) => return self.put(0xc0 | r | b & 7),
-            Rm::Mem(m) => m,
-        };
-        // rbp and r13 as base always have a displacement, rsp and r12 always a SIB byte.
-        let mode = if m.disp == 0 && m.base & 7 != 5 {
-            0
-        } else if i8::try_from(m.disp).is_ok() {
-            0x40
+    /// Opcodes have one to three bytes, the first the most significant.
+    #[inline(always)]
+    fn opcode(o: u32) -> Self {
+        let len = if o > 0xffff {
+            3
+        } else if o > 0xff {
+            2
         } else {
-            0x80
+            1
         };
-        match m.index {
-            Some((i, scale)) => {
-                self.put(mode | r | 4);
-                self.put(scale << 6 | (i & 7) << 3 | m.base & 7);
-            }
-            None => {
-                self.put(mode | r | m.base & 7);
-                if m.base & 7 == 4 {
-                    self.put(0x24);
-                }
-            }
+        Self { of: u64::from(o.swap_bytes() >> (32 - 8 * len)), len }
+    }
+
+    #[inline(always)]
+    fn imm8(v: i32) -> Self {
+        Self::one(v as u8)
+    }
+
+    #[inline(always)]
+    fn imm32(v: i32) -> Self {
+        Self { of: u64::from(v as u32), len: 4 }
+    }
+
+    /// The size's low bytes of an immediate, four of a wide one.
+    #[inline(always)]
+    fn imm_of(size: Size, v: i32) -> Self {
+        match size {
+            Size::B => Self::imm8(v),
+            Size::H => Self { of: u64::from(v as u16), len: 2 },
+            _ => Self::imm32(v),
         }
-        match mode {
-            0 => {}
-            0x40 => self.put(m.disp as u8),
-            _ => m.disp.to_le_bytes().into_iter().for_each(|b| self.put(b)),
-        }
+    }
+
+    #[inline(always)]
+    fn then(self, more: Self) -> Self {
+        Self { of: self.of | more.of << (8 * self.len), len: self.len + more.len }
+    }
+
+    #[inline(always)]
+    fn when(self, there: bool) -> Self {
+        if there { self } else { Self::NONE }
     }
 }
 
+/// What stands before the opcode of an instruction on memory.
+struct Kind {
+    prefix: u8,
+    w: bool,
+    /// The register is a byte register, so 4 to 7 need a REX to mean spl to dil.
+    byte: bool,
+}
+
+impl Kind {
+    #[inline(always)]
+    fn plain(w: bool) -> Self {
+        Self { prefix: 0, w, byte: false }
+    }
+
+    #[inline(always)]
+    fn locked(w: bool) -> Self {
+        Self { prefix: LOCK, w, byte: false }
+    }
+
+    /// With a register of this size.
+    #[inline(always)]
+    fn of(size: Size) -> Self {
+        Self { byte: size == Size::B, ..Self::of_imm(size) }
+    }
+
+    /// With an immediate in place of the register.
+    #[inline(always)]
+    fn of_imm(size: Size) -> Self {
+        Self { prefix: if size == Size::H { HALF } else { 0 }, w: size.is_wide(), byte: false }
+    }
+}
+
+/// Bytes of room behind the code, at least; and how many are copied at once.
+const ROOM: usize = 64;
+const CHUNK: usize = 16;
+
 /// Bytes being written.
-#[derive(Default)]
 pub(super) struct Enc {
-    pub code: Vec<u8>,
+    /// The code, and room.
+    room: Vec<u8>,
+    len: usize,
 }
 
 impl Enc {
+    /// Makes room for about this many bytes.
+    pub fn new(bytes: usize) -> Self {
+        Self { room: vec![0; bytes + ROOM], len: 0 }
+    }
+
+    /// Adds a part of the code to `out`. Parts are short, so whole chunks are copied and what is too much is cut off again.
+    pub fn copy(&self, part: Range<usize>, out: &mut Vec<u8>) {
+        let end = out.len() + part.len();
+        for chunk in self.room.get(part.start..).unwrap_or_default().chunks_exact(CHUNK).take(part.len().div_ceil(CHUNK)) {
+            out.extend_from_slice(chunk);
+        }
+        out.truncate(end);
+    }
+
     pub fn len(&self) -> usize {
-        self.code.len()
+        self.len
+    }
+
+    /// Writes bytes. Eight are stored, so that one store does it, and room for a chunk is left behind them.
+    #[inline(always)]
+    fn put(&mut self, bytes: Bytes) {
+        match self.room.get_mut(self.len..).and_then(|room| room.first_chunk_mut::<{ 8 + CHUNK }>()) {
+            Some(room) => room[..8].copy_from_slice(&bytes.of.to_le_bytes()),
+            None => self.grow(bytes),
+        }
+        self.len += bytes.len as usize;
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self, bytes: Bytes) {
+        self.room.resize(2 * self.room.len() + ROOM, 0);
+        if let Some(room) = self.room.get_mut(self.len..self.len + 8) {
+            room.copy_from_slice(&bytes.of.to_le_bytes());
+        }
     }
 
     fn u8(&mut self, b: u8) {
-        self.code.push(b);
+        self.put(Bytes::one(b));
     }
 
     fn u32(&mut self, v: u32) {
-        self.code.extend_from_slice(&v.to_le_bytes());
+        self.put(Bytes::imm32(v as i32));
     }
 
-    /// Writes prefix, REX, opcode (one to three bytes, the first the most significant), and the operands.
-    /// `byte`: `reg` or `rm` is a byte register, so 4 to 7 need a REX to mean spl to dil.
-    fn op(&mut self, prefix: u8, w: bool, byte: bool, opcode: u32, reg: u8, rm: Rm) {
-        let mut bytes = Bytes::default();
-        if prefix != 0 {
-            bytes.put(prefix);
-        }
-        let (base, index) = match rm {
-            Rm::Reg(r) => (r, 0),
-            Rm::Mem(m) => (m.base, m.index.map_or(0, |(r, _)| r)),
+    /// Puts prefix, REX, opcode and `modrm` of an instruction on registers together. `byte`: one of them is a byte register, so 4
+    /// to 7 need a REX to mean spl to dil.
+    #[inline(always)]
+    fn of_regs(prefix: u8, w: bool, byte: bool, opcode: u32, reg: u8, rm: u8) -> Bytes {
+        let rex = u8::from(w) << 3 | (reg >> 3) << 2 | rm >> 3;
+        let odd = byte && (reg | rm) >= 4;
+        let head = Bytes::one(prefix).when(prefix != 0).then(Bytes::one(0x40 | rex).when(rex != 0 || odd));
+        head.then(Bytes::opcode(opcode)).then(Bytes::one(0xc0 | (reg & 7) << 3 | rm & 7))
+    }
+
+    /// Writes prefix, REX, opcode and the operands.
+    #[inline(always)]
+    fn regs(&mut self, w: bool, opcode: u32, reg: u8, rm: u8) {
+        self.put(Self::of_regs(0, w, false, opcode, reg, rm));
+    }
+
+    /// Writes an instruction on memory, `imm` its immediate bytes.
+    #[inline(always)]
+    fn mem(&mut self, Kind { prefix, w, byte }: Kind, opcode: u32, reg: u8, m: Mem, imm: Bytes) {
+        let index = m.index.map_or(0, |(r, _)| r);
+        let rex = u8::from(w) << 3 | (reg >> 3) << 2 | (index >> 3) << 1 | m.base >> 3;
+        let head = Bytes::one(prefix).when(prefix != 0).then(Bytes::one(0x40 | rex).when(rex != 0 || byte && reg >= 4));
+        self.operands(head.then(Bytes::opcode(opcode)), reg, m, imm);
+    }
+
+    /// Writes the bytes before, `modrm` and what follows it.
+    fn operands(&mut self, head: Bytes, reg: u8, m: Mem, imm: Bytes) {
+        let r = (reg & 7) << 3;
+        // rbp and r13 as base always have a displacement, rsp and r12 always a SIB byte.
+        let (mode, disp) = if m.disp == 0 && m.base & 7 != 5 {
+            (0, Bytes::NONE)
+        } else if i8::try_from(m.disp).is_ok() {
+            (0x40, Bytes::imm8(m.disp))
+        } else {
+            (0x80, Bytes::imm32(m.disp))
         };
-        let rex = 0x40 | u8::from(w) << 3 | (reg >> 3) << 2 | (index >> 3) << 1 | base >> 3;
-        let odd = byte && (reg >= 4 || matches!(rm, Rm::Reg(4..)));
-        if rex != 0x40 || odd {
-            bytes.put(rex);
-        }
-        if opcode > 0xffff {
-            bytes.put((opcode >> 16) as u8);
-        }
-        if opcode > 0xff {
-            bytes.put((opcode >> 8) as u8);
-        }
-        bytes.put(opcode as u8);
-        bytes.operands(reg, rm);
-        self.take(&bytes);
-    }
-
-    /// Adds bytes: as many as there may be, then without those that there are not, which is less work than a copy of any length.
-    fn take(&mut self, bytes: &Bytes) {
-        let len = self.code.len() + bytes.len;
-        self.code.extend_from_slice(&bytes.of);
-        self.code.truncate(len);
-    }
-
-    fn operands(&mut self, reg: u8, rm: Rm) {
-        let mut bytes = Bytes::default();
-        bytes.operands(reg, rm);
-        self.take(&bytes);
+        let operands = match m.index {
+            Some((i, scale)) => Bytes::one(mode | r | 4).then(Bytes::one(scale << 6 | (i & 7) << 3 | m.base & 7)),
+            None => Bytes::one(mode | r | m.base & 7).then(Bytes::one(0x24).when(m.base & 7 == 4)),
+        };
+        self.put(head.then(operands));
+        self.put(disp.then(imm));
     }
 
     /// `mov dst, src`.
     pub fn mov(&mut self, w: bool, dst: u8, src: u8) {
-        self.op(0, w, false, 0x89, src, Rm::Reg(dst));
+        self.regs(w, 0x89, src, dst);
     }
 
     /// `mov dst, v` in the shortest form; `xor` when zero, so flags are lost.
@@ -207,46 +288,35 @@ impl Enc {
         if v == 0 {
             self.group(false, group::XOR, dst, dst);
         } else if let Ok(v) = u32::try_from(v) {
-            if dst >= 8 {
-                self.u8(0x41);
-            }
-            self.u8(0xb8 | dst & 7);
-            self.u32(v);
+            self.put(Bytes::one(0x41).when(dst >= 8).then(Bytes::one(0xb8 | dst & 7)).then(Bytes::imm32(v as i32)));
         } else if let Ok(v) = i32::try_from(v as i64) {
-            self.op(0, true, false, 0xc7, 0, Rm::Reg(dst));
-            self.u32(v as u32);
+            self.put(Self::of_regs(0, true, false, 0xc7, 0, dst).then(Bytes::imm32(v)));
         } else {
-            self.u8(0x48 | dst >> 3);
-            self.u8(0xb8 | dst & 7);
-            self.code.extend_from_slice(&v.to_le_bytes());
+            self.put(Bytes::one(0x48 | dst >> 3).then(Bytes::one(0xb8 | dst & 7)));
+            self.put(Bytes { of: v, len: 8 });
         }
     }
 
     /// `op dst, src`.
     pub fn group(&mut self, w: bool, op: u8, dst: u8, src: u8) {
-        self.op(0, w, false, u32::from(op << 3 | 1), src, Rm::Reg(dst));
+        self.regs(w, u32::from(op << 3 | 1), src, dst);
     }
 
     /// `op dst, imm`.
     pub fn group_imm(&mut self, w: bool, op: u8, dst: u8, imm: i32) {
-        if let Ok(imm) = i8::try_from(imm) {
-            self.op(0, w, false, 0x83, op, Rm::Reg(dst));
-            self.u8(imm as u8);
-        } else {
-            self.op(0, w, false, 0x81, op, Rm::Reg(dst));
-            self.u32(imm as u32);
-        }
+        let (opcode, imm) = if i8::try_from(imm).is_ok() { (0x83, Bytes::imm8(imm)) } else { (0x81, Bytes::imm32(imm)) };
+        self.put(Self::of_regs(0, w, false, opcode, op, dst).then(imm));
     }
 
     /// `op dst, [mem]`.
     pub fn group_load(&mut self, w: bool, op: u8, dst: u8, mem: Mem) {
-        self.op(0, w, false, u32::from(op << 3 | 3), dst, Rm::Mem(mem));
+        self.mem(Kind::plain(w), u32::from(op << 3 | 3), dst, mem, Bytes::NONE);
     }
 
     /// `op [mem], src`.
     pub fn group_store(&mut self, size: Size, op: u8, mem: Mem, src: u8) {
         let byte = size == Size::B;
-        self.op(half(size), size.is_wide(), byte, u32::from(op << 3) | u32::from(!byte), src, Rm::Mem(mem));
+        self.mem(Kind::of(size), u32::from(op << 3) | u32::from(!byte), src, mem, Bytes::NONE);
     }
 
     /// `op [mem], imm`; only the size's low bits of `imm` count.
@@ -256,54 +326,46 @@ impl Enc {
             Size::H => i32::from(imm as i16),
             _ => imm,
         };
-        if size == Size::B {
-            self.op(0, false, false, 0x80, op, Rm::Mem(mem));
-            self.u8(imm as u8);
-        } else if let Ok(imm) = i8::try_from(imm) {
-            self.op(half(size), size.is_wide(), false, 0x83, op, Rm::Mem(mem));
-            self.u8(imm as u8);
-        } else {
-            self.op(half(size), size.is_wide(), false, 0x81, op, Rm::Mem(mem));
-            if size == Size::H { self.code.extend_from_slice(&(imm as u16).to_le_bytes()) } else { self.u32(imm as u32) }
-        }
+        let short = i8::try_from(imm).is_ok();
+        let opcode = match size {
+            Size::B => 0x80,
+            _ if short => 0x83,
+            _ => 0x81,
+        };
+        let imm = if short { Bytes::imm8(imm) } else { Bytes::imm_of(size, imm) };
+        self.mem(Kind::of_imm(size), opcode, op, mem, imm);
     }
 
     /// `lock op [mem], src`.
     pub fn lock_group(&mut self, w: bool, op: u8, mem: Mem, src: u8) {
-        self.op(LOCK, w, false, u32::from(op << 3 | 1), src, Rm::Mem(mem));
+        self.mem(Kind::locked(w), u32::from(op << 3 | 1), src, mem, Bytes::NONE);
     }
 
     /// `test a, b`.
     pub fn test(&mut self, w: bool, a: u8, b: u8) {
-        self.op(0, w, false, 0x85, b, Rm::Reg(a));
+        self.regs(w, 0x85, b, a);
     }
 
     /// `test r, imm`; an immediate without sign bit needs only the low half.
     pub fn test_imm(&mut self, w: bool, r: u8, imm: i32) {
-        self.op(0, w && imm < 0, false, 0xf7, 0, Rm::Reg(r));
-        self.u32(imm as u32);
+        self.put(Self::of_regs(0, w && imm < 0, false, 0xf7, 0, r).then(Bytes::imm32(imm)));
     }
 
     /// `test [mem], r`.
     pub fn test_store(&mut self, size: Size, mem: Mem, r: u8) {
         let byte = size == Size::B;
-        self.op(half(size), size.is_wide(), byte, if byte { 0x84 } else { 0x85 }, r, Rm::Mem(mem));
+        self.mem(Kind::of(size), if byte { 0x84 } else { 0x85 }, r, mem, Bytes::NONE);
     }
 
     /// `test [mem], imm`; of byte, word or wide size.
     pub fn test_store_imm(&mut self, size: Size, mem: Mem, imm: i32) {
-        if size == Size::B {
-            self.op(0, false, false, 0xf6, 0, Rm::Mem(mem));
-            self.u8(imm as u8);
-        } else {
-            self.op(half(size), size.is_wide(), false, 0xf7, 0, Rm::Mem(mem));
-            if size == Size::H { self.code.extend_from_slice(&(imm as u16).to_le_bytes()) } else { self.u32(imm as u32) }
-        }
+        let opcode = if size == Size::B { 0xf6 } else { 0xf7 };
+        self.mem(Kind::of_imm(size), opcode, 0, mem, Bytes::imm_of(size, imm));
     }
 
     /// `lea dst, [mem]`.
     pub fn lea(&mut self, w: bool, dst: u8, mem: Mem) {
-        self.op(0, w, false, 0x8d, dst, Rm::Mem(mem));
+        self.mem(Kind::plain(w), 0x8d, dst, mem, Bytes::NONE);
     }
 
     /// Writes `lea dst, [rip + 0]` and returns where its displacement is.
@@ -317,29 +379,23 @@ impl Enc {
 
     /// `imul dst, src`.
     pub fn imul(&mut self, w: bool, dst: u8, src: u8) {
-        self.op(0, w, false, 0x0faf, dst, Rm::Reg(src));
+        self.regs(w, 0x0faf, dst, src);
     }
 
     /// `imul dst, src, imm`.
     pub fn imul_imm(&mut self, w: bool, dst: u8, src: u8, imm: i32) {
-        if let Ok(imm) = i8::try_from(imm) {
-            self.op(0, w, false, 0x6b, dst, Rm::Reg(src));
-            self.u8(imm as u8);
-        } else {
-            self.op(0, w, false, 0x69, dst, Rm::Reg(src));
-            self.u32(imm as u32);
-        }
+        let (opcode, imm) = if i8::try_from(imm).is_ok() { (0x6b, Bytes::imm8(imm)) } else { (0x69, Bytes::imm32(imm)) };
+        self.put(Self::of_regs(0, w, false, opcode, dst, src).then(imm));
     }
 
     /// `shl r, n` and its like.
     pub fn shift_imm(&mut self, w: bool, op: u8, r: u8, n: u8) {
-        self.op(0, w, false, 0xc1, op, Rm::Reg(r));
-        self.u8(n);
+        self.put(Self::of_regs(0, w, false, 0xc1, op, r).then(Bytes::one(n)));
     }
 
     /// `shl r, cl` and its like.
     pub fn shift_cl(&mut self, w: bool, op: u8, r: u8) {
-        self.op(0, w, false, 0xd3, op, Rm::Reg(r));
+        self.regs(w, 0xd3, op, r);
     }
 
     /// `shlx dst, src, count` and its like (BMI2).
@@ -360,26 +416,25 @@ impl Enc {
 
     /// Writes a VEX-coded instruction on general registers; `opcode` is the map, then the byte.
     fn vex(&mut self, opcode: u16, w: bool, pp: u8, vvvv: u8, reg: u8, rm: u8) {
-        self.u8(0xc4);
-        self.u8((!reg >> 3 & 1) << 7 | 1 << 6 | (!rm >> 3 & 1) << 5 | (opcode >> 8) as u8);
-        self.u8(u8::from(w) << 7 | (!vvvv & 15) << 3 | pp);
-        self.u8(opcode as u8);
-        self.operands(reg, Rm::Reg(rm));
+        let high = (!reg >> 3 & 1) << 7 | 1 << 6 | (!rm >> 3 & 1) << 5 | (opcode >> 8) as u8;
+        let low = u8::from(w) << 7 | (!vvvv & 15) << 3 | pp;
+        let of = u32::from_le_bytes([0xc4, high, low, opcode as u8]);
+        self.put(Bytes::imm32(of as i32).then(Bytes::one(0xc0 | (reg & 7) << 3 | rm & 7)));
     }
 
     /// `neg r`.
     pub fn neg(&mut self, w: bool, r: u8) {
-        self.op(0, w, false, 0xf7, 3, Rm::Reg(r));
+        self.regs(w, 0xf7, 3, r);
     }
 
     /// `div r`: rdx:rax by r.
     pub fn div(&mut self, w: bool, r: u8) {
-        self.op(0, w, false, 0xf7, 6, Rm::Reg(r));
+        self.regs(w, 0xf7, 6, r);
     }
 
     /// `idiv r`: rdx:rax by r.
     pub fn idiv(&mut self, w: bool, r: u8) {
-        self.op(0, w, false, 0xf7, 7, Rm::Reg(r));
+        self.regs(w, 0xf7, 7, r);
     }
 
     /// `cqo` or `cdq`: the sign of rax into rdx.
@@ -393,8 +448,8 @@ impl Enc {
     /// `movzx dst, src` from the low bits of a register.
     pub fn zero_extend(&mut self, size: Size, dst: u8, src: u8) {
         match size {
-            Size::B => self.op(0, false, true, 0x0fb6, dst, Rm::Reg(src)),
-            Size::H => self.op(0, false, false, 0x0fb7, dst, Rm::Reg(src)),
+            Size::B => self.put(Self::of_regs(0, false, true, 0x0fb6, dst, src)),
+            Size::H => self.regs(false, 0x0fb7, dst, src),
             _ => self.mov(size.is_wide(), dst, src),
         }
     }
@@ -402,27 +457,22 @@ impl Enc {
     /// `movsx dst, src` from the low bits of a register.
     pub fn sign_extend(&mut self, w: bool, size: Size, dst: u8, src: u8) {
         match size {
-            Size::B => self.op(0, w, true, 0x0fbe, dst, Rm::Reg(src)),
-            Size::H => self.op(0, w, false, 0x0fbf, dst, Rm::Reg(src)),
-            Size::W if w => self.op(0, true, false, 0x63, dst, Rm::Reg(src)),
+            Size::B => self.put(Self::of_regs(0, w, true, 0x0fbe, dst, src)),
+            Size::H => self.regs(w, 0x0fbf, dst, src),
+            Size::W if w => self.regs(true, 0x63, dst, src),
             _ => self.mov(w, dst, src),
         }
     }
 
     /// `bswap r`.
     pub fn bswap(&mut self, w: bool, r: u8) {
-        let rex = 0x40 | u8::from(w) << 3 | r >> 3;
-        if rex != 0x40 {
-            self.u8(rex);
-        }
-        self.u8(0x0f);
-        self.u8(0xc8 | r & 7);
+        let rex = u8::from(w) << 3 | r >> 3;
+        self.put(Bytes::one(0x40 | rex).when(rex != 0).then(Bytes::one(0x0f)).then(Bytes::one(0xc8 | r & 7)));
     }
 
     /// `rol r16, 8`: swaps the two low bytes, keeps the rest.
     pub fn swap16(&mut self, r: u8) {
-        self.op(HALF, false, false, 0xc1, shift::ROL, Rm::Reg(r));
-        self.u8(8);
+        self.put(Self::of_regs(HALF, false, false, 0xc1, shift::ROL, r).then(Bytes::one(8)));
     }
 
     /// Loads, zero-extended to 64 bits.
@@ -432,7 +482,7 @@ impl Enc {
             Size::H => 0x0fb7,
             _ => 0x8b,
         };
-        self.op(0, size.is_wide(), false, opcode, dst, Rm::Mem(mem));
+        self.mem(Kind::plain(size.is_wide()), opcode, dst, mem, Bytes::NONE);
     }
 
     /// Loads, sign-extended to 64 bits.
@@ -443,12 +493,12 @@ impl Enc {
             Size::W => 0x63,
             Size::D => 0x8b,
         };
-        self.op(0, true, false, opcode, dst, Rm::Mem(mem));
+        self.mem(Kind::plain(true), opcode, dst, mem, Bytes::NONE);
     }
 
     /// `movbe dst, [mem]`: loads four or eight bytes in the other order.
     pub fn load_swapped(&mut self, w: bool, dst: u8, mem: Mem) {
-        self.op(0, w, false, 0x0f_38f0, dst, Rm::Mem(mem));
+        self.mem(Kind::plain(w), 0x0f_38f0, dst, mem, Bytes::NONE);
     }
 
     /// `mov rax, fs:[disp]`, into any register.
@@ -464,52 +514,41 @@ impl Enc {
     /// Stores the low bits of a register.
     pub fn store(&mut self, size: Size, mem: Mem, src: u8) {
         let byte = size == Size::B;
-        self.op(half(size), size.is_wide(), byte, if byte { 0x88 } else { 0x89 }, src, Rm::Mem(mem));
+        self.mem(Kind::of(size), if byte { 0x88 } else { 0x89 }, src, mem, Bytes::NONE);
     }
 
     /// Stores an immediate, sign-extended where the access is wider.
     pub fn store_imm(&mut self, size: Size, mem: Mem, imm: i32) {
         let opcode = if size == Size::B { 0xc6 } else { 0xc7 };
-        self.op(half(size), size.is_wide(), false, opcode, 0, Rm::Mem(mem));
-        match size {
-            Size::B => self.u8(imm as u8),
-            Size::H => self.code.extend_from_slice(&(imm as u16).to_le_bytes()),
-            _ => self.u32(imm as u32),
-        }
+        self.mem(Kind::of_imm(size), opcode, 0, mem, Bytes::imm_of(size, imm));
     }
 
     /// `lock xadd [mem], r`.
     pub fn lock_xadd(&mut self, w: bool, mem: Mem, r: u8) {
-        self.op(LOCK, w, false, 0x0fc1, r, Rm::Mem(mem));
+        self.mem(Kind::locked(w), 0x0fc1, r, mem, Bytes::NONE);
     }
 
     /// `lock cmpxchg [mem], r`: compares with rax.
     pub fn lock_cmpxchg(&mut self, w: bool, mem: Mem, r: u8) {
-        self.op(LOCK, w, false, 0x0fb1, r, Rm::Mem(mem));
+        self.mem(Kind::locked(w), 0x0fb1, r, mem, Bytes::NONE);
     }
 
     /// `xchg [mem], r`: locks by itself.
     pub fn xchg(&mut self, w: bool, mem: Mem, r: u8) {
-        self.op(0, w, false, 0x87, r, Rm::Mem(mem));
+        self.mem(Kind::plain(w), 0x87, r, mem, Bytes::NONE);
     }
 
     /// `dec qword [mem]`.
     pub fn dec(&mut self, mem: Mem) {
-        self.op(0, true, false, 0xff, 1, Rm::Mem(mem));
+        self.mem(Kind::plain(true), 0xff, 1, mem, Bytes::NONE);
     }
 
     pub fn push(&mut self, r: u8) {
-        if r >= 8 {
-            self.u8(0x41);
-        }
-        self.u8(0x50 | r & 7);
+        self.put(Bytes::one(0x41).when(r >= 8).then(Bytes::one(0x50 | r & 7)));
     }
 
     pub fn pop(&mut self, r: u8) {
-        if r >= 8 {
-            self.u8(0x41);
-        }
-        self.u8(0x58 | r & 7);
+        self.put(Bytes::one(0x41).when(r >= 8).then(Bytes::one(0x58 | r & 7)));
     }
 
     pub fn leave(&mut self) {
@@ -522,17 +561,17 @@ impl Enc {
 
     /// `call r`.
     pub fn call_reg(&mut self, r: u8) {
-        self.op(0, false, false, 0xff, 2, Rm::Reg(r));
+        self.regs(false, 0xff, 2, r);
     }
 
     /// `jmp r`.
     pub fn jump_reg(&mut self, r: u8) {
-        self.op(0, false, false, 0xff, 4, Rm::Reg(r));
+        self.regs(false, 0xff, 4, r);
     }
 
     /// `jmp [mem]`.
     pub fn jump_mem(&mut self, mem: Mem) {
-        self.op(0, false, false, 0xff, 4, Rm::Mem(mem));
+        self.mem(Kind::plain(false), 0xff, 4, mem, Bytes::NONE);
     }
 
     /// Writes `call rel32` and returns where its displacement is.
@@ -544,12 +583,12 @@ impl Enc {
 
     /// `movups [mem], xmm`: only for the code that saves vector registers around a helper.
     pub fn save_vector(&mut self, mem: Mem, xmm: u8) {
-        self.op(0, false, false, 0x0f11, xmm, Rm::Mem(mem));
+        self.mem(Kind::plain(false), 0x0f11, xmm, mem, Bytes::NONE);
     }
 
     /// `movups xmm, [mem]`.
     pub fn restore_vector(&mut self, mem: Mem, xmm: u8) {
-        self.op(0, false, false, 0x0f10, xmm, Rm::Mem(mem));
+        self.mem(Kind::plain(false), 0x0f10, xmm, mem, Bytes::NONE);
     }
 
     /// Writes a short forward jump over what follows until [`Enc::land`].
@@ -563,7 +602,7 @@ impl Enc {
     pub fn land(&mut self, from: Skip) {
         let distance = self.len() - from.0;
         debug_assert!(distance < 128, "a skip bridges one instruction's code");
-        if let Some(b) = self.code.get_mut(from.0 - 1) {
+        if let Some(b) = self.room.get_mut(from.0 - 1) {
             *b = distance as u8;
         }
     }
@@ -579,7 +618,3 @@ impl Enc {
 /// A short jump that waits for its target.
 #[must_use]
 pub(super) struct Skip(usize);
-
-fn half(size: Size) -> u8 {
-    if size == Size::H { HALF } else { 0 }
-}

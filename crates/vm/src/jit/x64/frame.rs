@@ -6,9 +6,8 @@ use super::enc::{Mem, Size, group, reg};
 use super::layout::Label;
 use super::{Gen, machine};
 use crate::MAY_GOTO_ROUNDS;
-use crate::check::{Func, SECOND};
+use crate::check::Func;
 use crate::env::HelperCall;
-use crate::jit::live::Regs;
 
 /// Machine registers that the C convention wants back as they were, rbp aside.
 const PRESERVED: [u8; 5] = [reg::RBX, reg::R12, reg::R13, reg::R14, reg::R15];
@@ -44,8 +43,8 @@ impl Gen<'_> {
     pub(super) fn enter(&mut self, at: usize) {
         let Some(n) = self.flow.function_at(at) else { return };
         let Some(&f) = self.flow.funcs.get(n) else { return };
-        self.constants = self.choose_constants(f);
-        let frame = self.plan(f, self.flow.leaves(n));
+        self.constants = self.choose_constants(f, n);
+        let frame = self.plan(f, n);
         self.frame = frame;
         if at != 0 {
             self.out.align(16);
@@ -118,24 +117,12 @@ impl Gen<'_> {
         }
     }
 
-    /// Looks through a function for what its frame must hold; `leaves`: it may leave the program.
-    fn plan(&self, f: Func, leaves: bool) -> Frame {
-        let (mut saved, mut deepest, mut fp, mut calls, mut may_goto) = (0u16, 0i32, false, false, false);
-        let mut tails = false;
-        let (insns, marks) = (self.insns.get(f.start..f.end), self.flow.marks.get(f.start..f.end));
-        let mut written_to: Regs = 0;
-        for ((at, &i), mark) in (f.start..).zip(insns.unwrap_or_default()).zip(marks.unwrap_or_default()) {
-            if mark & SECOND != 0 {
-                continue;
-            }
-            let kind = KINDS[usize::from(i.code)];
-            if kind != LOOK && i.dst() != op::FP && i.src() != op::FP {
-                written_to |= Regs::from(kind) << i.dst();
-                continue;
-            }
-            if let Some(d) = written(i) {
-                written_to |= 1 << d;
-            }
+    /// Looks for what the frame of function number `n` must hold.
+    fn plan(&self, f: Func, n: usize) -> Frame {
+        let (mut deepest, mut fp, mut calls, mut may_goto, mut tails) = (0i32, false, false, false, false);
+        // Whether it may leave the program.
+        let leaves = self.flow.leaves(n);
+        for (at, i) in self.flow.looks(self.insns, f.start..f.end) {
             may_goto |= i.code == op::JMP | op::JCOND;
             calls |= i.code == op::CALL && self.is_real_call(at, i);
             tails |= i.is_helper_call() && self.flow.helper(i.imm as u32).is_some_and(|h| h.how == HelperCall::TailCall);
@@ -159,8 +146,9 @@ impl Gen<'_> {
                 deepest = deepest.min(-op::STACK_SIZE);
             }
         }
-        saved |= (0..op::FP).filter(|r| written_to & 1 << r != 0).fold(0, |s, r| s | 1 << machine(r));
-        saved = self.constants.iter().fold(saved, |s, c| s | 1 << c.reg) & PRESERVED.iter().fold(0, |s, r| s | 1 << r);
+        let written = self.facts.uses(n).written;
+        let saved: u16 = (0..op::FP).filter(|r| written & 1 << r != 0).fold(0, |s, r| s | 1 << machine(r));
+        let saved = self.constants.iter().fold(saved, |s, c| s | 1 << c.reg) & PRESERVED.iter().fold(0, |s, r| s | 1 << r);
         let framed = fp || calls || may_goto;
         // Programs that tail calls lead between are to have the same frame.
         let alike = leaves && f.start == 0;
@@ -184,36 +172,5 @@ impl Gen<'_> {
         }
         let inlined = self.flow.helper(i.imm as u32).is_some_and(|h| matches!(h.how, HelperCall::LoadCtx(_)));
         !inlined && self.facts.lookup(at).is_none()
-    }
-}
-
-/// Whether an instruction that does not name r10 writes its destination: 1 or 0, or [`LOOK`].
-const LOOK: u8 = 2;
-static KINDS: [u8; 256] = {
-    let mut kinds = [0; 256];
-    let mut code = 0;
-    while code < 256 {
-        let c = code as u8;
-        kinds[code] = match (c & 0x07, c & 0xf0) {
-            (op::ALU | op::ALU64 | op::LD | op::LDX, _) => 1,
-            (op::STX, _) if c & 0xe0 == op::ATOMIC => LOOK,
-            (op::JMP, _) if c == op::CALL || c == op::JMP | op::JCOND => LOOK,
-            _ => 0,
-        };
-        code += 1;
-    }
-    kinds
-};
-
-/// Returns the register an instruction writes, r0 of calls left out.
-fn written(i: Insn) -> Option<u8> {
-    match i.class() {
-        op::ALU | op::ALU64 | op::LD | op::LDX => Some(i.dst()),
-        op::STX if i.code & 0xe0 == op::ATOMIC => match i.imm {
-            op::ATOMIC_LOAD_ACQ => Some(i.dst()),
-            op::ATOMIC_STORE_REL | op::ATOMIC_CMPXCHG => None,
-            n => (n & op::ATOMIC_FETCH != 0).then(|| i.src()),
-        },
-        _ => None,
     }
 }

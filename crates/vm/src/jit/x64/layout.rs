@@ -44,7 +44,6 @@ impl Place {
 }
 
 /// Code with gaps.
-#[derive(Default)]
 pub(super) struct Draft {
     pub enc: Enc,
     items: Vec<(usize, Item)>,
@@ -76,21 +75,31 @@ pub(super) struct Done {
 
 impl Draft {
     pub fn new(slots: usize) -> Self {
-        let mut draft = Self { insns: Vec::with_capacity(slots), ..Self::default() };
-        // About what programs take.
-        draft.enc.code.reserve(slots * 4);
-        draft.items.reserve(slots / 4);
-        draft
+        Self {
+            // About what programs take.
+            enc: Enc::new(slots * 4),
+            items: Vec::with_capacity(slots / 4 + 4),
+            insns: vec![Place::default(); slots],
+            funcs: Vec::new(),
+            locals: Vec::new(),
+            save_vectors: None,
+            inner: None,
+            faults: Vec::new(),
+            refs: Vec::new(),
+        }
     }
 
     pub fn here(&self) -> Place {
         Place::new(self.enc.len(), self.items.len())
     }
 
-    /// Says that the next instruction slot starts here.
-    pub fn insn(&mut self) {
+    /// Says that instruction slot `at` starts here.
+    #[inline]
+    pub fn insn(&mut self, at: usize) {
         let here = self.here();
-        self.insns.push(here);
+        if let Some(place) = self.insns.get_mut(at) {
+            *place = here;
+        }
     }
 
     /// Says that the next function starts here.
@@ -176,20 +185,21 @@ impl Draft {
                 *near = reaches(*func);
             }
         }
-        let mut before = self.measure();
+        let to: Vec<Place> = self.items.iter().map(|(_, i)| if let Item::Jump { to, .. } = i { self.place(*to) } else { Place::default() }).collect();
+        let mut before = Vec::with_capacity(self.items.len() + 1);
+        self.measure(&mut before);
         // A program can be written so that each pass finds one more jump to shorten: what is left stays long.
         let mut passes = 0;
-        while passes < PASSES && self.shorten(&before) {
-            before = self.measure();
+        while passes < PASSES && self.shorten(&to, &mut before) {
             passes += 1;
         }
         // Padding may have grown between a jump and its target when code before it shrank.
         passes = 0;
-        while self.lengthen(&before, passes >= PASSES) {
-            before = self.measure();
+        while self.lengthen(&to, &before, passes >= PASSES) {
+            self.measure(&mut before);
             passes += 1;
         }
-        let code = self.assemble(&before, base);
+        let code = self.assemble(&to, &before, base);
         let insns = self.insns.iter().map(|p| self.offset(*p, &before) as u32).collect();
         let at = |p: &Place| self.offset(*p, &before);
         let (save_vectors, inner) = (self.save_vectors.as_ref().map(at), self.inner.as_ref().map(at));
@@ -198,20 +208,19 @@ impl Draft {
         Done { faults, code, insns, functions: self.funcs.iter().map(at).collect(), save_vectors, inner }
     }
 
-    /// Returns the bytes all items before each item take, and at the end all of them.
-    fn measure(&self) -> Vec<usize> {
+    /// Finds the bytes that all items before each item take, and at the end all of them.
+    fn measure(&self, before: &mut Vec<u32>) {
         let mut sum = 0;
-        let mut before = Vec::with_capacity(self.items.len() + 1);
+        before.clear();
         for (raw, item) in &self.items {
             before.push(sum);
-            sum += item.size(raw + sum);
+            sum += item.size(*raw + sum as usize) as u32;
         }
         before.push(sum);
-        before
     }
 
-    fn offset(&self, p: Place, before: &[usize]) -> usize {
-        p.raw as usize + before.get(p.items as usize).copied().unwrap_or(0)
+    fn offset(&self, p: Place, before: &[u32]) -> usize {
+        (p.raw + before.get(p.items as usize).copied().unwrap_or(0)) as usize
     }
 
     fn place(&self, l: Label) -> Place {
@@ -224,60 +233,69 @@ impl Draft {
         place.unwrap_or_default()
     }
 
-    /// Returns the distance from the end of item `n` to `to`.
-    fn distance(&self, n: usize, to: Label, before: &[usize]) -> i64 {
-        let (raw, _) = self.items[n];
-        let end = raw + before.get(n + 1).copied().unwrap_or(0);
-        self.offset(self.place(to), before) as i64 - end as i64
+    /// Returns the distance from the end of item `n`, which starts after `raw` bytes of straight code, to `to`.
+    fn distance(&self, n: usize, raw: usize, to: Place, before: &[u32]) -> i64 {
+        let end = raw + before.get(n + 1).copied().unwrap_or(0) as usize;
+        self.offset(to, before) as i64 - end as i64
     }
 
-    fn shorten(&mut self, before: &[usize]) -> bool {
-        let mut changed = false;
-        for n in 0..self.items.len() {
-            if let Item::Jump { cc, to, short: false } = self.items[n].1 {
-                // A backward jump that becomes short gets nearer to its target by what it loses.
-                let d = self.distance(n, to, before);
-                let loses = if cc.is_some() { 4 } else { 3 };
-                if (-128 - loses..=127).contains(&d) {
-                    self.items[n].1 = Item::Jump { cc, to, short: true };
-                    changed = true;
-                }
+    /// Makes jumps short that reach, and keeps the measure.
+    fn shorten(&mut self, to: &[Place], before: &mut [u32]) -> bool {
+        let (mut changed, mut sum) = (false, 0u32);
+        for (n, ((raw, item), to)) in self.items.iter_mut().zip(to).enumerate() {
+            let was = before.get(n).copied().unwrap_or(0);
+            if let Some(b) = before.get_mut(n) {
+                *b = sum;
             }
+            let at = *raw as i64;
+            if let Item::Jump { short: short @ false, cc, .. } = item {
+                // What is before this item is measured anew, what is behind it is not.
+                let there = i64::from(to.raw) + i64::from(before.get(to.items as usize).copied().unwrap_or(0));
+                let size = if cc.is_some() { 6 } else { 5 };
+                // A backward jump that becomes short gets nearer to its target by what it loses.
+                let d = if to.items as usize > n { there - (at + i64::from(was) + size) } else { there - (at + i64::from(sum) + 2) };
+                *short = i8::try_from(d).is_ok();
+                changed |= *short;
+            }
+            sum += item.size(*raw + sum as usize) as u32;
+        }
+        if let Some(b) = before.last_mut() {
+            *b = sum;
         }
         changed
     }
 
     /// Makes jumps long that do not reach, or all of them.
-    fn lengthen(&mut self, before: &[usize], all: bool) -> bool {
+    fn lengthen(&mut self, to: &[Place], before: &[u32], all: bool) -> bool {
         let mut changed = false;
         for n in 0..self.items.len() {
-            if let Item::Jump { cc, to, short: true } = self.items[n].1
-                && (all || i8::try_from(self.distance(n, to, before)).is_err())
+            if let Some((raw, Item::Jump { cc, to: label, short: true })) = self.items.get(n).copied()
+                && (all || to.get(n).is_some_and(|to| i8::try_from(self.distance(n, raw, *to, before)).is_err()))
             {
-                self.items[n].1 = Item::Jump { cc, to, short: false };
+                self.items[n].1 = Item::Jump { cc, to: label, short: false };
                 changed = true;
             }
         }
         changed
     }
 
-    fn assemble(&self, before: &[usize], base: u64) -> Vec<u8> {
-        let total = self.enc.len() + before.last().copied().unwrap_or(0);
+    fn assemble(&self, to: &[Place], before: &[u32], base: u64) -> Vec<u8> {
+        let total = self.enc.len() + before.last().map_or(0, |sum| *sum as usize);
         let mut out = Vec::with_capacity(total);
         let mut raw = 0;
-        for (n, (at, item)) in self.items.iter().enumerate() {
-            out.extend_from_slice(self.enc.code.get(raw..*at).unwrap_or_default());
+        for (n, ((at, item), to)) in self.items.iter().zip(to).enumerate() {
+            self.enc.copy(raw..*at, &mut out);
             raw = *at;
             match *item {
-                Item::Jump { cc, to, short: true } => {
-                    out.extend([cc.map_or(0xeb, |c| 0x70 | c), self.distance(n, to, before) as u8]);
+                Item::Jump { cc, short: true, .. } => {
+                    out.extend([cc.map_or(0xeb, |c| 0x70 | c), self.distance(n, *at, *to, before) as u8]);
                 }
-                Item::Jump { cc, to, short: false } => {
+                Item::Jump { cc, short: false, .. } => {
                     match cc {
                         Some(c) => out.extend([0x0f, 0x80 | c]),
                         None => out.push(0xe9),
                     }
-                    out.extend_from_slice(&(self.distance(n, to, before) as i32).to_le_bytes());
+                    out.extend_from_slice(&(self.distance(n, *at, *to, before) as i32).to_le_bytes());
                 }
                 Item::Call { func, near: true } => {
                     out.push(0xe8);
@@ -292,7 +310,7 @@ impl Draft {
                 Item::Align(to) => pad(&mut out, to),
             }
         }
-        out.extend_from_slice(self.enc.code.get(raw..).unwrap_or_default());
+        self.enc.copy(raw..self.enc.len(), &mut out);
         for (p, to) in &self.refs {
             let at = self.offset(*p, before);
             let d = self.offset(self.place(*to), before) as i64 - (at as i64 + 4);

@@ -48,11 +48,12 @@ use self::frame::Frame;
 use self::layout::{Draft, Label};
 use self::mem::{Probe, is_probe};
 use super::{CompileError, Made};
-use super::live::{Facts, Regs};
+use super::live::Facts;
 use crate::check::{FUNC, Flow, LOOP, Malformed, SECOND, TARGET};
 use crate::env::Env;
 use crate::exec;
 use crate::fault::Sites;
+use crate::opcode::{LEADS, Regs, SOME_ABOVE, ZERO_ABOVE, opcode};
 
 /// The features of a machine that generated code may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -96,7 +97,7 @@ pub(super) fn compile(insns: &[Insn], env: &Env<'_>, flow: &Flow, cpu: Cpu) -> R
         known: Known::default(),
         saves_vectors: false,
         shared: None,
-        sites: if insns.iter().any(|i| is_probe(*i)) { Sites::reserve() } else { None },
+        sites: if flow.looks(insns, 0..insns.len()).any(|(_, i)| is_probe(i)) { Sites::reserve() } else { None },
         probes: Vec::new(),
     };
     g.program()?;
@@ -112,11 +113,33 @@ pub(super) fn compile(insns: &[Insn], env: &Env<'_>, flow: &Flow, cpu: Cpu) -> R
     Ok(Made { exec: draft.seal(&done.code, g.sites, &done.faults).map_err(memory)?, offsets: done.insns, functions, vector_saver: done.save_vectors, inner })
 }
 
+fn unknown(at: usize, i: Insn) -> CompileError {
+    Malformed::Opcode { insn: at, code: i.code, off: i.off, imm: i.imm }.into()
+}
+
 /// Returns the machine register of a BPF register.
+#[inline]
 fn machine(r: u8) -> u8 {
-    const MAP: [u8; op::REGS] =
-        [reg::RAX, reg::RDI, reg::RSI, reg::RDX, reg::RCX, reg::R8, reg::RBX, reg::R13, reg::R14, reg::R15, reg::RBP];
-    MAP.get(usize::from(r)).copied().unwrap_or(reg::R11)
+    const NONE: u8 = reg::R11;
+    static MAP: [u8; 16] = [
+        reg::RAX,
+        reg::RDI,
+        reg::RSI,
+        reg::RDX,
+        reg::RCX,
+        reg::R8,
+        reg::RBX,
+        reg::R13,
+        reg::R14,
+        reg::R15,
+        reg::RBP,
+        NONE,
+        NONE,
+        NONE,
+        NONE,
+        NONE,
+    ];
+    MAP[usize::from(r & 15)]
 }
 
 /// What is known of values at this point of a basic block.
@@ -150,47 +173,53 @@ struct Gen<'a> {
 
 impl Gen<'_> {
     fn program(&mut self) -> Result<(), CompileError> {
+        let (insns, flow) = (self.insns, self.flow);
         let mut at = 0;
-        while at < self.insns.len() {
-            let mark = self.flow.mark(at);
-            if mark & FUNC != 0 {
-                self.known = Known::default();
-                self.zeros();
-                self.enter(at);
+        while let (Some(&i), Some(&mark)) = (insns.get(at), flow.marks.get(at)) {
+            if mark & (FUNC | TARGET) != 0 {
+                self.arrive(at, mark);
             }
-            if mark & TARGET != 0 {
-                self.known = Known::default();
-                if mark & LOOP != 0 {
-                    self.out.align(LOOP_ALIGN);
-                }
-            }
-            self.out.insn();
-            let took = match self.merged(at) {
+            let bits = opcode(i).bits;
+            self.out.insn(at);
+            let merged = if bits & LEADS != 0 { self.merged(at, i) } else { None };
+            let took = match merged {
                 Some(n) => n,
-                None => self.one(at)?,
+                None => self.one(at, i)?,
             };
-            self.note(at);
-            for n in at + 1..at + took {
-                self.out.insn();
-                self.note(n);
+            self.note(at, i, bits);
+            at += 1;
+            for i in insns.get(at..at + took - 1).unwrap_or_default() {
+                self.out.insn(at);
+                self.note(at, *i, opcode(*i).bits);
+                at += 1;
             }
-            at += took;
         }
         self.zeros();
         self.vector_saver();
         Ok(())
     }
 
-    /// Generates one instruction, and returns how many slots it takes.
-    fn one(&mut self, at: usize) -> Result<usize, CompileError> {
-        let i = self.insn(at);
-        let slots = if i.is_ld_imm64() { 2 } else { 1 };
-        if self.is_dead(at, i) {
-            return Ok(slots);
+    /// Starts a function, or a block that is jumped to.
+    fn arrive(&mut self, at: usize, mark: u8) {
+        self.known = Known::default();
+        if mark & FUNC != 0 {
+            self.zeros();
+            self.enter(at);
         }
+        if mark & LOOP != 0 {
+            self.out.align(LOOP_ALIGN);
+        }
+    }
+
+    /// Generates one instruction, and returns how many slots it takes.
+    fn one(&mut self, at: usize, i: Insn) -> Result<usize, CompileError> {
         let known = match i.class() {
-            op::ALU | op::ALU64 => self.alu(i),
-            op::LD => self.immediate(at, i),
+            // What only makes a value that nobody reads is left out.
+            op::ALU | op::ALU64 => self.facts.dead_after(at, i.dst()) || self.alu(i),
+            op::LD => {
+                let known = self.facts.dead_after(at, i.dst()) || self.immediate(at, i);
+                return if known { Ok(2) } else { Err(unknown(at, i)) };
+            }
             op::LDX => self.load(i),
             op::ST | op::STX => self.store(i),
             _ if i.code == op::EXIT => {
@@ -200,7 +229,7 @@ impl Gen<'_> {
             _ if i.code == op::CALL => self.call(at, i),
             _ => self.jump(at, i),
         };
-        if known { Ok(slots) } else { Err(Malformed::Opcode { insn: at, code: i.code, off: i.off, imm: i.imm }.into()) }
+        if known { Ok(1) } else { Err(unknown(at, i)) }
     }
 
     fn insn(&self, at: usize) -> Insn {
@@ -214,11 +243,6 @@ impl Gen<'_> {
             return None;
         }
         self.insns.get(at..at + N)?.try_into().ok()
-    }
-
-    /// Tells whether an instruction only makes a value that nobody reads.
-    fn is_dead(&self, at: usize, i: Insn) -> bool {
-        matches!(i.class(), op::ALU | op::ALU64 | op::LD) && self.facts.dead_after(at, i.dst())
     }
 
     fn immediate(&mut self, at: usize, i: Insn) -> bool {
@@ -254,16 +278,24 @@ impl Gen<'_> {
     }
 
     /// Keeps track of which registers have a zero upper half.
-    fn note(&mut self, at: usize) {
-        if self.flow.mark(at) & SECOND != 0 {
-            return;
+    #[inline]
+    fn note(&mut self, at: usize, i: Insn, bits: u8) {
+        match bits & SOME_ABOVE {
+            0 => {}
+            SOME_ABOVE => self.note_after_a_look(at, i),
+            above => {
+                let d = 1 << i.dst();
+                let narrow = self.known.narrow & !d;
+                self.known.narrow = if above == ZERO_ABOVE { narrow | d } else { narrow };
+            }
         }
-        let i = self.insn(at);
+    }
+
+    fn note_after_a_look(&mut self, at: usize, i: Insn) {
         let (d, s): (Regs, Regs) = (1 << i.dst(), 1 << i.src());
         let narrow = &mut self.known.narrow;
         let is = match i.class() {
             op::ALU if i.code & 0xf0 == op::END => i.imm != 64,
-            op::ALU => true,
             op::ALU64 => match (i.code & 0xf0, i.code & op::X != 0) {
                 (op::MOV, false) => i.imm >= 0,
                 (op::MOV, true) => i.off == 0 && *narrow & s != 0,
@@ -275,7 +307,6 @@ impl Gen<'_> {
                 _ => false,
             },
             op::LD => i.src() == 0 && self.insns.get(at + 1).is_some_and(|upper| upper.imm == 0),
-            op::LDX => i.code & 0xe0 == op::MEM && i.code & op::DW != op::DW,
             op::STX if i.code & 0xe0 == op::ATOMIC => {
                 *narrow &= !(s | d | 1);
                 return;

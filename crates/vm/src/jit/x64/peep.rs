@@ -21,16 +21,15 @@ const ARSH64_IMM: u8 = op::ALU64 | op::K | op::ARSH;
 
 impl Gen<'_> {
     /// Generates the instructions from `at` on as one, and returns how many slots they take.
-    pub(super) fn merged(&mut self, at: usize) -> Option<usize> {
-        let first = self.insn(at);
+    pub(super) fn merged(&mut self, at: usize, first: Insn) -> Option<usize> {
         let t = first.dst();
         match first.class() {
             op::LD => self.address(at),
             op::JMP | op::JMP32 if first.off == 1 => self.inverted(at),
             // What follows most instructions has nothing to do with what they made.
             op::ALU | op::ALU64 => {
-                let copies = is_copy(first);
-                if !copies && !matches!(first.code, LSH64_IMM | ADD64 | ADD64_IMM) {
+                let copies = first.code & 0xf0 == op::MOV;
+                if copies && first.off != 0 {
                     return None;
                 }
                 let next = self.next(at)?;
