@@ -8,7 +8,7 @@ use std::ops::Range;
 use skep_isa::{HelperId, Insn, op};
 
 use crate::env::{Env, HelperCall, HelperImpl};
-use crate::opcode::{JUMPS, opcode};
+use crate::opcode::{Does, JUMPS, opcode};
 
 /// Says why an instruction stream is no program.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -121,6 +121,8 @@ pub(crate) const LOOP: u8 = 2;
 pub(crate) const SECOND: u8 = 4;
 /// A function starts here.
 pub(crate) const FUNC: u8 = 8;
+/// It jumps, or leaves the function.
+pub(crate) const ENDS: u8 = 16;
 
 /// A function of the program, in slots.
 #[derive(Clone, Copy, Debug)]
@@ -131,8 +133,10 @@ pub(crate) struct Func {
 
 /// What a checked program looks like.
 pub(crate) struct Flow {
-    /// [`TARGET`], [`LOOP`], [`SECOND`] and [`FUNC`] of each slot.
+    /// [`TARGET`], [`LOOP`], [`SECOND`], [`FUNC`] and [`ENDS`] of each slot.
     pub marks: Vec<u8>,
+    /// What each slot does with registers; calls nothing, since that depends on what they call.
+    pub does: Vec<Does>,
     /// The functions in order; the first is the main program.
     pub funcs: Vec<Func>,
     /// First slots of the functions whose address the program takes.
@@ -160,6 +164,7 @@ impl Flow {
         }
         let mut flow = Self {
             marks: vec![0; insns.len()],
+            does: vec![Does::default(); insns.len()],
             funcs: Vec::new(),
             callbacks: Vec::new(),
             leavers: Vec::new(),
@@ -246,17 +251,12 @@ impl Flow {
     fn scan(&mut self, insns: &[Insn], env: &Env<'_>) -> Result<Vec<usize>, Malformed> {
         let mut starts = vec![0];
         let mut at = 0;
-        while let Some(&i) = insns.get(at) {
-            let opcode = opcode(i);
-            if opcode.is_plain(i) {
-                if opcode.bits & JUMPS != 0 {
-                    self.jumps(at, i64::from(i.off));
-                }
-                at += 1;
-                continue;
-            }
+        loop {
+            at = self.take_plain(insns, at);
+            let Some(&i) = insns.get(at) else { break };
             known(at, i)?;
             self.looks.push(at as u32);
+            self.does[at] = Does::of(i);
             let within = |target: i64| {
                 let fits = usize::try_from(target).ok().filter(|t| *t < insns.len());
                 fits.ok_or(Malformed::Target { insn: at, target })
@@ -293,6 +293,8 @@ impl Flow {
                 }
             } else if let Some(distance) = jump(i) {
                 self.jumps(at, distance);
+            } else if i.code == op::EXIT {
+                self.marks[at] |= ENDS;
             }
             at += 1;
         }
@@ -306,9 +308,28 @@ impl Flow {
         }
     }
 
+    /// Takes plain instructions from slot `at` on for good, and returns the slot of the first other one.
+    fn take_plain(&mut self, insns: &[Insn], at: usize) -> usize {
+        let mut n = at;
+        while let (Some(i), Some(does)) = (insns.get(n), self.does.get_mut(n)) {
+            let opcode = opcode(i);
+            if !opcode.is_plain(i) {
+                break;
+            }
+            *does = opcode.does(i);
+            if opcode.bits & JUMPS != 0 {
+                self.jumps(n, i64::from(i.off));
+            }
+            n += 1;
+        }
+        n
+    }
+
     /// Marks where the jump in slot `at` lands.
+    #[inline(never)]
     fn jumps(&mut self, at: usize, distance: i64) {
         let to = (at as i64 + 1 + distance) as usize;
+        self.marks[at] |= ENDS;
         let Some(mark) = self.marks.get_mut(to) else {
             self.stray = true;
             return;
@@ -443,7 +464,7 @@ mod tests {
         assert_eq!(f.funcs.iter().map(|f| (f.start, f.end)).collect::<Vec<_>>(), [(0, 7), (7, 8), (8, 9)]);
         assert_eq!(f.callbacks, [8]);
         assert_eq!(f.backs, [(3, 5)]);
-        assert_eq!(f.marks, [FUNC, 0, SECOND, TARGET | LOOP, 0, 0, 0, FUNC, FUNC]);
+        assert_eq!(f.marks, [FUNC, 0, SECOND, TARGET | LOOP, ENDS, 0, ENDS, FUNC | ENDS, FUNC | ENDS]);
     }
 
     #[test]

@@ -13,16 +13,12 @@ pub(crate) const PLAIN: u8 = 1;
 pub(crate) const ANY_OFFSET: u8 = 2;
 /// It jumps by the offset field.
 pub(crate) const JUMPS: u8 = 4;
-/// It may go on elsewhere than at the next instruction.
-pub(crate) const ENDS: u8 = 8;
-/// What it reads and writes is not to be told from the opcode.
-pub(crate) const OTHER: u8 = 16;
 /// What is above a result of 32 bits: the upper half of its destination is zero, may be anything, or takes a closer look.
-pub(crate) const ZERO_ABOVE: u8 = 32;
-pub(crate) const ANY_ABOVE: u8 = 64;
+pub(crate) const ZERO_ABOVE: u8 = 8;
+pub(crate) const ANY_ABOVE: u8 = 16;
 pub(crate) const SOME_ABOVE: u8 = ZERO_ABOVE | ANY_ABOVE;
 /// The generator may have one instruction for it and those that follow.
-pub(crate) const LEADS: u8 = 128;
+pub(crate) const LEADS: u8 = 32;
 
 /// One row of the table.
 #[derive(Clone, Copy)]
@@ -78,14 +74,6 @@ const fn row(code: u8) -> Opcode {
         (op::LDX | op::ST | op::STX, _) if code & 0xe0 == op::MEM => PLAIN | ANY_OFFSET,
         (op::JMP | op::JMP32, op::JEQ..=op::JSGE | op::JLT..=op::JSLE) => PLAIN | ANY_OFFSET | JUMPS,
         _ if code == op::JMP | op::JA => PLAIN | ANY_OFFSET | JUMPS,
-        _ if code == op::EXIT => PLAIN | ANY_OFFSET,
-        _ => 0,
-    };
-    let flow = match (code & 0x07, code & 0xf0) {
-        _ if code == op::CALL => OTHER,
-        _ if code == op::EXIT => OTHER | ENDS,
-        (op::STX, _) if code & 0xe0 == op::ATOMIC => OTHER,
-        (op::JMP | op::JMP32, _) => ENDS,
         _ => 0,
     };
     let above = match (code & 0x07, code & 0xf0) {
@@ -109,7 +97,7 @@ const fn row(code: u8) -> Opcode {
         (op::JMP | op::JMP32, op::JEQ..=op::JSGE | op::JLT..=op::JSLE) => LEADS,
         _ => 0,
     };
-    Opcode { bits: known | flow | above | leads, writes, reads }
+    Opcode { bits: known | above | leads, writes, reads }
 }
 
 /// What an instruction reads, and what holds nothing of use after it.
@@ -119,16 +107,34 @@ pub(crate) struct Does {
     pub writes: Regs,
 }
 
+impl Does {
+    /// Returns what an instruction does; nothing when it is a call.
+    pub fn of(i: Insn) -> Self {
+        let (d, s): (Regs, Regs) = (1 << i.dst(), 1 << i.src());
+        let (reads, writes) = match i.code {
+            op::EXIT => (1, 0),
+            c if c & 0x07 == op::STX && c & 0xe0 == op::ATOMIC => match i.imm {
+                op::ATOMIC_LOAD_ACQ => (s, d),
+                op::ATOMIC_CMPXCHG => (d | s | 1, 1),
+                op::ATOMIC_STORE_REL => (d | s, 0),
+                n => (d | s, if n & op::ATOMIC_FETCH != 0 { s } else { 0 }),
+            },
+            _ => return opcode(&i).does(&i),
+        };
+        Self { reads, writes }
+    }
+}
+
 /// Returns the row of an instruction's opcode.
 #[inline]
-pub(crate) fn opcode(i: Insn) -> Opcode {
-    OPCODES[usize::from(i.code)]
+pub(crate) fn opcode(i: &Insn) -> &'static Opcode {
+    &OPCODES[usize::from(i.code)]
 }
 
 impl Opcode {
-    /// Returns what an instruction with this opcode does; only when it is not [`OTHER`].
+    /// Returns what an instruction with this opcode does. Atomics take [`Does::of`], and calls depend on what is called.
     #[inline]
-    pub fn does(self, i: Insn) -> Does {
+    pub fn does(&self, i: &Insn) -> Does {
         let named = NAMED[usize::from(i.regs)];
         let reads = named & self.reads;
         Does { reads: (reads | reads >> 16) as Regs, writes: named as Regs & self.writes }
@@ -136,7 +142,7 @@ impl Opcode {
 
     /// Tells whether an instruction with this opcode is good without a closer look.
     #[inline]
-    pub fn is_plain(self, i: Insn) -> bool {
+    pub fn is_plain(&self, i: &Insn) -> bool {
         const HIGH: u32 = 0xfc00_fc00;
         self.bits & PLAIN != 0 && (i.off == 0 || self.bits & ANY_OFFSET != 0) && NAMED[usize::from(i.regs)] & HIGH == 0
     }

@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use skep_isa::{Insn, MapShape, ShapeKind, helper, op};
 
-use crate::check::{FUNC, Flow, Func, SECOND, TARGET, is_goto, jump};
+use crate::check::{ENDS, FUNC, Flow, Func, SECOND, TARGET, is_goto, jump};
 use crate::env::{Env, HelperCall, MapRef};
-use crate::opcode::{Does, ENDS, OTHER, Regs, opcode};
+use crate::opcode::{Does, Regs};
 
 const ARGS: Regs = 0b11_1110;
 
@@ -47,7 +47,7 @@ pub(super) struct Tail {
 pub(super) struct Uses {
     /// Those it reads or writes, calls of others left out.
     pub named: Regs,
-    /// Those it writes, calls included.
+    /// Those it writes, calls left out as well.
     pub written: Regs,
 }
 
@@ -72,10 +72,21 @@ impl Facts {
     pub fn of(insns: &[Insn], env: &Env<'_>, flow: &Flow) -> Self {
         let calls = find_calls(insns, env, flow);
         let mut facts = Self { live: vec![0; insns.len()], uses: Vec::with_capacity(flow.funcs.len()), calls };
-        let mut work = Work { blocks: Vec::with_capacity(insns.len() / 4), ..Work::default() };
+        let mut does = flow.does.clone();
         for f in &flow.funcs {
-            let uses = facts.flow_back(insns, flow, *f, &mut work);
-            facts.uses.push(uses);
+            let does = does.get(f.start..f.end).unwrap_or_default();
+            let written = does.iter().fold(0, |all, d| all | d.writes);
+            let named = does.iter().fold(written, |all, d| all | d.reads);
+            facts.uses.push(Uses { named, written });
+        }
+        for (at, i) in flow.looks(insns, 0..insns.len()).filter(|(_, i)| i.code == op::CALL) {
+            if let Some(does) = does.get_mut(at) {
+                *does = facts.call(i, at, flow);
+            }
+        }
+        let mut work = Work { blocks: Vec::with_capacity(insns.len() / 4), before: Vec::new() };
+        for f in &flow.funcs {
+            facts.flow_back(insns, flow, *f, does.get(f.start..f.end).unwrap_or_default(), &mut work);
         }
         facts
     }
@@ -105,82 +116,33 @@ impl Facts {
     /// Sums blocks of straight code up, goes backwards through the blocks, and then once through each block's instructions. Where a
     /// loop's head turns out to need more than its end was told, the loop is gone through again at once, so that inner loops are done
     /// before outer ones see them.
-    fn flow_back(&mut self, insns: &[Insn], flow: &Flow, f: Func, work: &mut Work) -> Uses {
+    fn flow_back(&mut self, insns: &[Insn], flow: &Flow, f: Func, does: &[Does], work: &mut Work) {
         let range = f.start..f.end;
-        let (Some(insns), Some(marks)) = (insns.get(range.clone()), flow.marks.get(range.clone())) else { return Uses::default() };
-        let uses = self.sum_up(insns, marks, f.start, flow, work);
+        let (Some(insns), Some(marks)) = (insns.get(range.clone()), flow.marks.get(range.clone())) else { return };
+        work.sum_up(insns, marks, does);
         let whole = work.settle(insns.len());
-        let Some(live) = self.live.get_mut(range) else { return uses };
+        let Some(live) = self.live.get_mut(range) else { return };
         if !whole {
             // Loops within loops within loops, written to make this slow: everything is needed everywhere.
-            live.fill(Regs::MAX);
-            return uses;
+            return live.fill(Regs::MAX);
         }
         let mut end = insns.len();
         for b in work.blocks.iter().rev() {
             let mut after = b.after(&work.before, end);
             let range = b.start as usize..end;
             end = range.start;
-            let (Some(live), Some(does)) = (live.get_mut(range.clone()), work.does.get(range)) else { return uses };
+            let (Some(live), Some(does)) = (live.get_mut(range.clone()), does.get(range)) else { return };
             for (live, done) in live.iter_mut().zip(does).rev() {
                 *live = after;
                 after = after & !done.writes | done.reads;
             }
         }
-        uses
     }
 
-    /// Goes once through a function that starts at slot `start`: what each instruction does, and where blocks begin.
-    fn sum_up(&self, insns: &[Insn], marks: &[u8], start: usize, flow: &Flow, work: &mut Work) -> Uses {
-        work.clear(insns.len());
-        let Work { does, blocks, .. } = work;
-        let mut block = Block::at(0);
-        let mut uses = Uses::default();
-        for (at, ((i, mark), does)) in insns.iter().zip(marks).zip(does).enumerate() {
-            if mark & TARGET != 0 && at != block.start as usize {
-                uses.written |= block.writes;
-                blocks.push(block);
-                block = Block::at(at);
-            }
-            let opcode = opcode(*i);
-            let done = if opcode.bits & OTHER == 0 { opcode.does(*i) } else { self.effect(*i, start + at, flow) };
-            if opcode.bits & OTHER == 0 || i.code != op::CALL {
-                uses.named |= done.reads | done.writes;
-            }
-            *does = done;
-            block.reads |= done.reads & !block.writes;
-            block.writes |= done.writes;
-            if opcode.bits & ENDS != 0 {
-                (block.next, block.to) = match jump(*i) {
-                    Some(distance) => (if is_goto(*i) { Next::Goto } else { Next::Branch }, (at as i64 + 1 + distance) as u32),
-                    None => (Next::Exit, 0),
-                };
-                uses.written |= block.writes;
-                blocks.push(block);
-                if block.to as usize <= at && !matches!(block.next, Next::Exit) {
-                    jumps_back(blocks, block.to);
-                }
-                block = Block::at(at + 1);
-            }
-        }
-        uses
-    }
-
-    /// Returns what an exit, a call or an atomic reads, and what holds nothing of use after it.
-    fn effect(&self, i: Insn, at: usize, flow: &Flow) -> Does {
-        let (d, s): (Regs, Regs) = (1 << i.dst(), 1 << i.src());
-        let (reads, writes) = match i.code {
-            op::EXIT => (1, 0),
-            op::CALL if i.src() == op::PSEUDO_CALL => (ARGS, ARGS | 1),
-            op::CALL => (self.arguments(i.imm as u32, at, flow), ARGS | 1),
-            _ => match i.imm {
-                op::ATOMIC_LOAD_ACQ => (s, d),
-                op::ATOMIC_CMPXCHG => (d | s | 1, 1),
-                op::ATOMIC_STORE_REL => (d | s, 0),
-                n => (d | s, if n & op::ATOMIC_FETCH != 0 { s } else { 0 }),
-            },
-        };
-        Does { reads, writes }
+    /// Returns what a call reads, and what holds nothing of use after it.
+    fn call(&self, i: Insn, at: usize, flow: &Flow) -> Does {
+        let reads = if i.src() == op::PSEUDO_CALL { ARGS } else { self.arguments(i.imm as u32, at, flow) };
+        Does { reads, writes: ARGS | 1 }
     }
 
     fn arguments(&self, id: u32, at: usize, flow: &Flow) -> Regs {
@@ -238,20 +200,43 @@ impl Block {
 }
 
 /// What is known of one function after the other.
-#[derive(Default)]
 struct Work {
-    does: Vec<Does>,
     blocks: Vec<Block>,
     /// What is needed before each slot that starts a block, as far as is known.
     before: Vec<Regs>,
 }
 
 impl Work {
-    fn clear(&mut self, slots: usize) {
-        self.blocks.clear();
-        self.does.resize(slots, Does::default());
+    /// Goes once through a function's instructions: where blocks begin, and what each does.
+    fn sum_up(&mut self, insns: &[Insn], marks: &[u8], does: &[Does]) {
         self.before.clear();
-        self.before.resize(slots, 0);
+        self.before.resize(insns.len(), 0);
+        self.blocks.clear();
+        let mut block = Block::at(0);
+        for (at, (mark, done)) in marks.iter().zip(does).enumerate() {
+            if mark & TARGET != 0 && at != block.start as usize {
+                self.blocks.push(block);
+                block = Block::at(at);
+            }
+            block.reads |= done.reads & !block.writes;
+            block.writes |= done.writes;
+            if mark & ENDS == 0 {
+                continue;
+            }
+            let i = insns.get(at).copied().unwrap_or_default();
+            let distance = jump(i);
+            block.to = (at as i64 + 1 + distance.unwrap_or(0)) as u32;
+            block.next = match distance {
+                Some(_) if is_goto(i) => Next::Goto,
+                Some(_) => Next::Branch,
+                None => Next::Exit,
+            };
+            self.blocks.push(block);
+            if block.to as usize <= at {
+                jumps_back(&mut self.blocks, block.to);
+            }
+            block = Block::at(at + 1);
+        }
     }
 
     /// Finds what is needed before each block; `false` when that takes too long for a function of this many slots.

@@ -7,7 +7,7 @@ use super::{Gen, machine};
 
 impl Gen<'_> {
     /// Generates an arithmetic instruction; `false` when there is no such instruction.
-    pub(super) fn alu(&mut self, i: Insn) -> bool {
+    pub(super) fn alu(&mut self, i: &Insn) -> bool {
         let w = i.class() == op::ALU64;
         let (d, s) = (machine(i.dst()), machine(i.src()));
         let x = i.code & op::X != 0;
@@ -37,7 +37,7 @@ impl Gen<'_> {
         true
     }
 
-    fn mov(&mut self, i: Insn) -> bool {
+    fn mov(&mut self, i: &Insn) -> bool {
         let w = i.class() == op::ALU64;
         let (d, s) = (machine(i.dst()), machine(i.src()));
         let narrow = self.known.narrow & 1 << i.src() != 0;
@@ -58,7 +58,7 @@ impl Gen<'_> {
         true
     }
 
-    fn byte_order(&mut self, i: Insn) {
+    fn byte_order(&mut self, i: &Insn) {
         let d = machine(i.dst());
         let swap = i.class() == op::ALU64 || i.code & op::X != 0;
         let e = &mut self.out.enc;
@@ -75,7 +75,7 @@ impl Gen<'_> {
         }
     }
 
-    fn shift(&mut self, i: Insn, o: u8) {
+    fn shift(&mut self, i: &Insn, o: u8) {
         let w = i.class() == op::ALU64;
         let (d, s) = (machine(i.dst()), machine(i.src()));
         let o = match o {
@@ -110,7 +110,7 @@ impl Gen<'_> {
 
     /// Division wants the dividend in rdx:rax and leaves quotient and remainder there. Dividing by zero gives 0, its
     /// remainder is the dividend, and the one signed overflow wraps, so the processor never sees either.
-    fn divide(&mut self, i: Insn, remainder: bool) {
+    fn divide(&mut self, i: &Insn, remainder: bool) {
         let w = i.class() == op::ALU64;
         let signed = i.off == 1;
         let d = machine(i.dst());
@@ -151,7 +151,7 @@ impl Gen<'_> {
         e.land(done);
     }
 
-    fn divide_by(&mut self, i: Insn, remainder: bool) {
+    fn divide_by(&mut self, i: &Insn, remainder: bool) {
         let w = i.class() == op::ALU64;
         let signed = i.off == 1;
         let d = machine(i.dst());

@@ -194,17 +194,31 @@ impl Enc {
         Self { room: vec![0; bytes + ROOM], len: 0 }
     }
 
-    /// Adds a part of the code to `out`. Parts are short, so whole chunks are copied and what is too much is cut off again.
-    pub fn copy(&self, part: Range<usize>, out: &mut Vec<u8>) {
-        let end = out.len() + part.len();
-        for chunk in self.room.get(part.start..).unwrap_or_default().chunks_exact(CHUNK).take(part.len().div_ceil(CHUNK)) {
-            out.extend_from_slice(chunk);
+    /// Writes a part of other code. Parts are short, so whole chunks are copied, and what is too much is written over.
+    pub fn copy(&mut self, other: &Self, part: Range<usize>) {
+        let mut left = part.len();
+        let (mut from, mut at) = (other.room.get(part.start..).unwrap_or_default(), self.len);
+        self.len += left;
+        while left > 0 {
+            let Some((chunk, rest)) = from.split_first_chunk::<CHUNK>() else { return };
+            match self.room.get_mut(at..).and_then(|room| room.first_chunk_mut::<CHUNK>()) {
+                Some(room) => *room = *chunk,
+                None => {
+                    self.room.resize(2 * self.room.len() + ROOM, 0);
+                    continue;
+                }
+            }
+            (from, at, left) = (rest, at + CHUNK, left.saturating_sub(CHUNK));
         }
-        out.truncate(end);
     }
 
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    pub fn into_code(mut self) -> Vec<u8> {
+        self.room.truncate(self.len);
+        self.room
     }
 
     /// Writes bytes. Eight are stored, so that one store does it, and room for a chunk is left behind them.
@@ -572,6 +586,62 @@ impl Enc {
     /// `jmp [mem]`.
     pub fn jump_mem(&mut self, mem: Mem) {
         self.mem(Kind::plain(false), 0xff, 4, mem, Bytes::NONE);
+    }
+
+    /// `jmp` or `jcc` over a distance of one byte.
+    pub fn jump_short(&mut self, cc: Option<u8>, distance: i8) {
+        self.put(Bytes::one(cc.map_or(0xeb, |c| 0x70 | c)).then(Bytes::one(distance as u8)));
+    }
+
+    /// `jmp` or `jcc` over any distance.
+    pub fn jump_long(&mut self, cc: Option<u8>, distance: i32) {
+        let opcode = cc.map_or(Bytes::one(0xe9), |c| Bytes::one(0x0f).then(Bytes::one(0x80 | c)));
+        self.put(opcode.then(Bytes::imm32(distance)));
+    }
+
+    /// `call rel32`.
+    pub fn call_near(&mut self, distance: i32) {
+        self.put(Bytes::one(0xe8).then(Bytes::imm32(distance)));
+    }
+
+    /// `mov r11, target; call r11`.
+    pub fn call_far(&mut self, target: u64) {
+        self.put(Bytes::one(0x49).then(Bytes::one(0xbb)));
+        self.put(Bytes { of: target, len: 8 });
+        self.call_reg(reg::R11);
+    }
+
+    /// Pads with the processors' recommended long no-operations.
+    pub fn pad(&mut self, to: usize) {
+        // Of one to eight bytes, the first the lowest.
+        const NOPS: [u64; 8] = [
+            0x90,
+            0x90_66,
+            0x00_1f_0f,
+            0x00_40_1f_0f,
+            0x00_00_44_1f_0f,
+            0x00_00_44_1f_0f_66,
+            0x00_00_00_00_80_1f_0f,
+            0x00_00_00_00_84_1f_0f,
+        ];
+        let mut left = self.len.wrapping_neg() & (to - 1);
+        while left > 0 {
+            if left > NOPS.len() {
+                // The longest has one prefix more.
+                self.u8(0x66);
+                left -= 1;
+            }
+            let n = left.min(NOPS.len());
+            self.put(Bytes { of: NOPS[n - 1], len: n as u32 });
+            left -= n;
+        }
+    }
+
+    /// Sets the four bytes at `at`.
+    pub fn set(&mut self, at: usize, v: i32) {
+        if let Some(bytes) = self.room.get_mut(at..at + 4) {
+            bytes.copy_from_slice(&v.to_le_bytes());
+        }
     }
 
     /// Writes `call rel32` and returns where its displacement is.

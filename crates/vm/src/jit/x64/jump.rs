@@ -8,8 +8,8 @@ use super::{Gen, machine};
 use crate::check::{is_goto, jump};
 
 impl Gen<'_> {
-    pub(super) fn jump(&mut self, at: usize, i: Insn) -> bool {
-        let Some(distance) = jump(i) else { return false };
+    pub(super) fn jump(&mut self, at: usize, i: &Insn) -> bool {
+        let Some(distance) = jump(*i) else { return false };
         let to = Label::Insn((at as i64 + 1 + distance) as usize);
         if distance == 0 && i.code & 0xf0 != op::JCOND {
             return true;
@@ -28,7 +28,7 @@ impl Gen<'_> {
             }
             _ => {}
         }
-        let Some(c) = condition(i) else { return false };
+        let Some(c) = condition(*i) else { return false };
         self.compare(i);
         self.out.jump(Some(c), to);
         true
@@ -50,7 +50,7 @@ impl Gen<'_> {
     }
 
     /// Sets the flags for a conditional jump.
-    pub(super) fn compare(&mut self, i: Insn) {
+    pub(super) fn compare(&mut self, i: &Insn) {
         let (d, s) = (machine(i.dst()), machine(i.src()));
         let set = i.code & 0xf0 == op::JSET;
         // Halves known to be zero compare the same on 32 bits, but for their sign.
@@ -73,7 +73,7 @@ impl Gen<'_> {
     }
 
     /// Tells whether the instruction just before has already set the zero flag by this register.
-    fn flags_tell(&self, i: Insn, d: u8) -> bool {
+    fn flags_tell(&self, i: &Insn, d: u8) -> bool {
         let Some((r, w, len)) = self.known.zero_flag else { return false };
         // A 32-bit result is the whole register; a 64-bit one says nothing of its lower half alone.
         r == d && len == self.out.enc.len() && (!w || i.class() == op::JMP)

@@ -281,44 +281,31 @@ impl Draft {
 
     fn assemble(&self, to: &[Place], before: &[u32], base: u64) -> Vec<u8> {
         let total = self.enc.len() + before.last().map_or(0, |sum| *sum as usize);
-        let mut out = Vec::with_capacity(total);
+        let mut out = Enc::new(total);
         let mut raw = 0;
         for (n, ((at, item), to)) in self.items.iter().zip(to).enumerate() {
-            self.enc.copy(raw..*at, &mut out);
+            out.copy(&self.enc, raw..*at);
             raw = *at;
             match *item {
-                Item::Jump { cc, short: true, .. } => {
-                    out.extend([cc.map_or(0xeb, |c| 0x70 | c), self.distance(n, *at, *to, before) as u8]);
-                }
-                Item::Jump { cc, short: false, .. } => {
-                    match cc {
-                        Some(c) => out.extend([0x0f, 0x80 | c]),
-                        None => out.push(0xe9),
-                    }
-                    out.extend_from_slice(&(self.distance(n, *at, *to, before) as i32).to_le_bytes());
+                Item::Jump { cc, short, .. } => {
+                    let distance = self.distance(n, *at, *to, before);
+                    if short { out.jump_short(cc, distance as i8) } else { out.jump_long(cc, distance as i32) }
                 }
                 Item::Call { func, near: true } => {
-                    out.push(0xe8);
-                    let end = base + out.len() as u64 + 4;
-                    out.extend_from_slice(&(func.wrapping_sub(end) as u32).to_le_bytes());
+                    let end = base + out.len() as u64 + 5;
+                    out.call_near(func.wrapping_sub(end) as i32);
                 }
-                Item::Call { func, near: false } => {
-                    out.extend([0x49, 0xbb]);
-                    out.extend_from_slice(&func.to_le_bytes());
-                    out.extend([0x41, 0xff, 0xd3]);
-                }
-                Item::Align(to) => pad(&mut out, to),
+                Item::Call { func, near: false } => out.call_far(func),
+                Item::Align(to) => out.pad(to),
             }
         }
-        self.enc.copy(raw..self.enc.len(), &mut out);
+        out.copy(&self.enc, raw..self.enc.len());
         for (p, to) in &self.refs {
             let at = self.offset(*p, before);
             let d = self.offset(self.place(*to), before) as i64 - (at as i64 + 4);
-            if let Some(bytes) = out.get_mut(at..at + 4) {
-                bytes.copy_from_slice(&(d as i32).to_le_bytes());
-            }
+            out.set(at, d as i32);
         }
-        out
+        out.into_code()
     }
 }
 
@@ -331,26 +318,5 @@ impl Item {
             Self::Call { near: false, .. } => 13,
             Self::Align(to) => at.wrapping_neg() & (to - 1),
         }
-    }
-}
-
-/// Pads with the processors' recommended long no-operations.
-fn pad(out: &mut Vec<u8>, to: usize) {
-    const NOPS: [&[u8]; 9] = [
-        &[0x90],
-        &[0x66, 0x90],
-        &[0x0f, 0x1f, 0x00],
-        &[0x0f, 0x1f, 0x40, 0x00],
-        &[0x0f, 0x1f, 0x44, 0x00, 0x00],
-        &[0x66, 0x0f, 0x1f, 0x44, 0x00, 0x00],
-        &[0x0f, 0x1f, 0x80, 0x00, 0x00, 0x00, 0x00],
-        &[0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00],
-        &[0x66, 0x0f, 0x1f, 0x84, 0x00, 0x00, 0x00, 0x00, 0x00],
-    ];
-    let mut left = out.len().wrapping_neg() & (to - 1);
-    while left > 0 {
-        let n = left.min(NOPS.len());
-        out.extend_from_slice(NOPS[n - 1]);
-        left -= n;
     }
 }

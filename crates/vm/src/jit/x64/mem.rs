@@ -7,7 +7,7 @@ use super::layout::Label;
 use super::{Gen, machine};
 
 impl Gen<'_> {
-    pub(super) fn load(&mut self, i: Insn) -> bool {
+    pub(super) fn load(&mut self, i: &Insn) -> bool {
         let (d, from) = (machine(i.dst()), Mem::at(machine(i.src()), i32::from(i.off)));
         match i.code & 0xe0 {
             op::MEM => self.out.enc.load(size(i), d, from),
@@ -46,7 +46,7 @@ impl Gen<'_> {
         }
     }
 
-    pub(super) fn store(&mut self, i: Insn) -> bool {
+    pub(super) fn store(&mut self, i: &Insn) -> bool {
         let to = Mem::at(machine(i.dst()), i32::from(i.off));
         match (i.class(), i.code & 0xe0) {
             (op::ST, op::MEM) => self.out.enc.store_imm(size(i), to, i.imm),
@@ -58,7 +58,7 @@ impl Gen<'_> {
     }
 
     /// Loads and stores of x86 are acquire and release as they are.
-    fn atomic(&mut self, i: Insn) -> bool {
+    fn atomic(&mut self, i: &Insn) -> bool {
         let (d, s) = (machine(i.dst()), machine(i.src()));
         let w = i.code & op::DW == op::DW;
         let to = Mem::at(d, i32::from(i.off));
@@ -128,7 +128,7 @@ pub(super) fn is_probe(i: Insn) -> bool {
 }
 
 /// Returns the width of a memory access.
-pub(super) fn size(i: Insn) -> Size {
+pub(super) fn size(i: &Insn) -> Size {
     match i.code & op::DW {
         op::B => Size::B,
         op::H => Size::H,

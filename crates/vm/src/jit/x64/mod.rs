@@ -113,7 +113,8 @@ pub(super) fn compile(insns: &[Insn], env: &Env<'_>, flow: &Flow, cpu: Cpu) -> R
     Ok(Made { exec: draft.seal(&done.code, g.sites, &done.faults).map_err(memory)?, offsets: done.insns, functions, vector_saver: done.save_vectors, inner })
 }
 
-fn unknown(at: usize, i: Insn) -> CompileError {
+#[cold]
+fn unknown(at: usize, i: &Insn) -> CompileError {
     Malformed::Opcode { insn: at, code: i.code, off: i.off, imm: i.imm }.into()
 }
 
@@ -175,7 +176,7 @@ impl Gen<'_> {
     fn program(&mut self) -> Result<(), CompileError> {
         let (insns, flow) = (self.insns, self.flow);
         let mut at = 0;
-        while let (Some(&i), Some(&mark)) = (insns.get(at), flow.marks.get(at)) {
+        while let (Some(i), Some(&mark)) = (insns.get(at), flow.marks.get(at)) {
             if mark & (FUNC | TARGET) != 0 {
                 self.arrive(at, mark);
             }
@@ -188,9 +189,12 @@ impl Gen<'_> {
             };
             self.note(at, i, bits);
             at += 1;
-            for i in insns.get(at..at + took - 1).unwrap_or_default() {
+            let end = at - 1 + took;
+            while at < end
+                && let Some(i) = insns.get(at)
+            {
                 self.out.insn(at);
-                self.note(at, *i, opcode(*i).bits);
+                self.note(at, i, opcode(i).bits);
                 at += 1;
             }
         }
@@ -212,7 +216,7 @@ impl Gen<'_> {
     }
 
     /// Generates one instruction, and returns how many slots it takes.
-    fn one(&mut self, at: usize, i: Insn) -> Result<usize, CompileError> {
+    fn one(&mut self, at: usize, i: &Insn) -> Result<usize, CompileError> {
         let known = match i.class() {
             // What only makes a value that nobody reads is left out.
             op::ALU | op::ALU64 => self.facts.dead_after(at, i.dst()) || self.alu(i),
@@ -226,7 +230,7 @@ impl Gen<'_> {
                 self.leave();
                 true
             }
-            _ if i.code == op::CALL => self.call(at, i),
+            _ if i.code == op::CALL => self.call(at, *i),
             _ => self.jump(at, i),
         };
         if known { Ok(1) } else { Err(unknown(at, i)) }
@@ -245,14 +249,14 @@ impl Gen<'_> {
         self.insns.get(at..at + N)?.try_into().ok()
     }
 
-    fn immediate(&mut self, at: usize, i: Insn) -> bool {
+    fn immediate(&mut self, at: usize, i: &Insn) -> bool {
         let d = machine(i.dst());
         if i.src() == op::PSEUDO_FUNC {
             let Some(f) = self.flow.function_at((at as i64 + 1 + i64::from(i.imm)) as usize) else { return false };
             self.out.address(d, Label::Func(f));
             return true;
         }
-        let Some(value) = self.wide(at, i) else { return false };
+        let Some(value) = self.wide(at, *i) else { return false };
         match self.constant(value) {
             Some(c) => self.out.enc.mov(true, d, c),
             None => self.out.enc.mov_imm(d, value),
@@ -279,7 +283,7 @@ impl Gen<'_> {
 
     /// Keeps track of which registers have a zero upper half.
     #[inline]
-    fn note(&mut self, at: usize, i: Insn, bits: u8) {
+    fn note(&mut self, at: usize, i: &Insn, bits: u8) {
         match bits & SOME_ABOVE {
             0 => {}
             SOME_ABOVE => self.note_after_a_look(at, i),
@@ -291,7 +295,7 @@ impl Gen<'_> {
         }
     }
 
-    fn note_after_a_look(&mut self, at: usize, i: Insn) {
+    fn note_after_a_look(&mut self, at: usize, i: &Insn) {
         let (d, s): (Regs, Regs) = (1 << i.dst(), 1 << i.src());
         let narrow = &mut self.known.narrow;
         let is = match i.class() {

@@ -21,7 +21,7 @@ const ARSH64_IMM: u8 = op::ALU64 | op::K | op::ARSH;
 
 impl Gen<'_> {
     /// Generates the instructions from `at` on as one, and returns how many slots they take.
-    pub(super) fn merged(&mut self, at: usize, first: Insn) -> Option<usize> {
+    pub(super) fn merged(&mut self, at: usize, first: &Insn) -> Option<usize> {
         let t = first.dst();
         match first.class() {
             op::LD => self.address(at),
@@ -74,7 +74,7 @@ impl Gen<'_> {
         if !is_goto(goto) || jump(branch) != Some(1) {
             return None;
         }
-        self.compare(branch);
+        self.compare(&branch);
         Some(self.branch(at, branch, c))
     }
 
@@ -200,10 +200,10 @@ impl Gen<'_> {
     fn through(&mut self, i: Insn, mem: Mem) {
         let e = &mut self.out.enc;
         match (i.class(), i.code & 0xe0) {
-            (op::LDX, op::MEMSX) => e.load_signed(size(i), machine(i.dst()), mem),
-            (op::LDX, _) => e.load(size(i), machine(i.dst()), mem),
-            (op::ST, _) => e.store_imm(size(i), mem, i.imm),
-            _ => e.store(size(i), mem, machine(i.src())),
+            (op::LDX, op::MEMSX) => e.load_signed(size(&i), machine(i.dst()), mem),
+            (op::LDX, _) => e.load(size(&i), machine(i.dst()), mem),
+            (op::ST, _) => e.store_imm(size(&i), mem, i.imm),
+            _ => e.store(size(&i), mem, machine(i.src())),
         }
     }
 
@@ -223,11 +223,11 @@ impl Gen<'_> {
         let g = group_of(change.code & 0xf0)?;
         let mem = Mem::at(machine(load.src()), i32::from(load.off));
         if change.code & op::X == 0 {
-            self.out.enc.group_store_imm(size(load), g, mem, change.imm);
+            self.out.enc.group_store_imm(size(&load), g, mem, change.imm);
         } else if change.src() == t {
             return None;
         } else {
-            self.out.enc.group_store(size(load), g, mem, machine(change.src()));
+            self.out.enc.group_store(size(&load), g, mem, machine(change.src()));
         }
         Some(3)
     }
