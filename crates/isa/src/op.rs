@@ -27,6 +27,9 @@ pub const ABS: u8 = 0x20;
 pub const IND: u8 = 0x40;
 pub const MEM: u8 = 0x60;
 pub const MEMSX: u8 = 0x80;
+/// `off` of a move between registers that casts between address spaces (include/uapi/linux/bpf.h `BPF_ADDR_SPACE_CAST`); `imm` has
+/// both spaces.
+pub const ADDR_SPACE_CAST: i16 = 1;
 /// Loads that give 0 where there is no memory: no program has them, they are made of proved ones (include/linux/filter.h
 /// `BPF_PROBE_MEM`, `BPF_PROBE_MEMSX`).
 pub const PROBE_MEM: u8 = 0x20;

@@ -35,7 +35,7 @@ pub use global::{Global, GlobalError};
 pub use inspect::Relocation;
 pub use kconfig::{KconfigKind, KconfigVar};
 pub use link::{LinkOptions, POISON_KFUNC};
-pub use linked::{Line, Linked, LinkedMap, Subprog};
+pub use linked::{Line, Linked, LinkedMap, Missing, Subprog};
 pub use map::{InnerValue, MapSpec};
 pub use object::Object;
 pub use program::Program;

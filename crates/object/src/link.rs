@@ -1,7 +1,7 @@
 //! Linking: a function and all it calls become one run of instructions, references become numbers.
 
 use crate::core::{self, CoreError, CoreTarget, Fitter};
-use crate::linked::{Line, Linked, LinkedMap, Subprog};
+use crate::linked::{Line, Linked, LinkedMap, Missing, Subprog};
 use crate::program::{Code, CoreSite, Function, FunctionId, Program, Ref};
 use crate::{LinkError, Object, kconfig};
 use skep_isa::sec::SecDef;
@@ -95,8 +95,8 @@ struct Linker<'a> {
     open: Vec<Open<'a>>,
     /// Object's maps in the order they were met.
     maps: Vec<usize>,
-    /// What the target's types do not have, by instruction.
-    misses: Vec<(usize, String)>,
+    /// What is not there, by instruction.
+    misses: Vec<(usize, Missing)>,
     known_kfuncs: bool,
 }
 
@@ -230,7 +230,10 @@ impl<'a> Linker<'a> {
             Some(Ref::Extern { name, weak }) => {
                 let imm = match self.kfunc(name) {
                     Some(id) => id as i32,
-                    None if *weak => POISON_KFUNC,
+                    None if *weak => {
+                        self.misses.push((here.at, Missing::Function(name.clone())));
+                        POISON_KFUNC
+                    }
                     None => return Err(self.missing(name, here)),
                 };
                 return Ok(Insn { imm, ..insn.with_src(0) });
@@ -269,7 +272,7 @@ impl<'a> Linker<'a> {
             let fitted = if whole { fitter.fit(site, insns) } else { Err("relocation of no instruction".into()) };
             let Err(e) = fitted else {
                 if insns.first().is_some_and(|i| i.code == op::CALL && i.imm == core::POISON_CORE) {
-                    self.misses.push((base + insn, core::describe(fitter.local(), relo)));
+                    self.misses.push((base + insn, Missing::Type(core::describe(fitter.local(), relo))));
                 }
                 continue;
             };

@@ -38,8 +38,18 @@ pub struct Linked {
     pub lines: Vec<Line>,
     /// The object's types.
     pub btf: Option<Arc<Btf>>,
-    /// What the target's types do not have, by instruction; see [`missing`](Self::missing).
-    pub(crate) misses: Vec<(usize, String)>,
+    /// What is not there, by instruction; see [`missing`](Self::missing).
+    pub(crate) misses: Vec<(usize, Missing)>,
+}
+
+/// What an instruction asks for that is not there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Missing {
+    /// The target's types have no answer to this (``byte_off of `struct task`, 0:5``): a call of
+    /// [`POISON_CORE`](crate::POISON_CORE).
+    Type(String),
+    /// The name of a weak kernel function: a call of [`POISON_KFUNC`](crate::POISON_KFUNC).
+    Function(String),
 }
 
 /// One map a program refers to.
@@ -107,12 +117,11 @@ impl Linked {
         self.lines.get(after.checked_sub(1)?)
     }
 
-    /// Returns what an instruction asked of the target's types that they do not have (`byte_off of `struct task`, 0:5`).
-    ///
-    /// Such an instruction is a call of [`POISON_CORE`](crate::POISON_CORE), which is refused where it can be reached.
+    /// Returns what an instruction asks for that is not there. It is a call of a helper that does not exist, which is
+    /// refused where it can be reached.
     #[must_use]
-    pub fn missing(&self, insn: usize) -> Option<&str> {
-        self.misses.iter().find(|(at, _)| *at == insn).map(|(_, what)| what.as_str())
+    pub fn missing(&self, insn: usize) -> Option<&Missing> {
+        self.misses.iter().find(|(at, _)| *at == insn).map(|(_, what)| what)
     }
 
     /// Finds the function an instruction belongs to.

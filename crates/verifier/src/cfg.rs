@@ -466,6 +466,9 @@ fn check_alu(i: Insn) -> Result<(), Reason> {
         return Err(Reason::ReservedFields { what: "BPF_ALU" });
     }
     if code == op::MOV {
+        if is64 && by_reg && i.off == op::ADDR_SPACE_CAST && matches!(i.imm, 1 | 0x1_0000) {
+            return Err(Reason::Unsupported { what: "an arena (here a cast between address spaces)" });
+        }
         let width_ok = match i.off {
             0 => true,
             8 | 16 => by_reg,

@@ -277,7 +277,7 @@ fn rejection(prog: &Linked, opts: &Options, insn: usize, reason: Reason, steps: 
         program: prog.name.clone(),
         insn,
         line: prog.line(insn).cloned(),
-        hint: prog.missing(insn).map(reject::missing_type).or_else(|| reject::hint(&reason)),
+        hint: prog.missing(insn).map(reject::missing).or_else(|| reject::hint(&reason)),
         reason,
         steps,
         log: text,

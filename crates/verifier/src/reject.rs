@@ -1,7 +1,7 @@
 //! Why a program was refused: one reason in the kernel's words, where in the program, and how the walk got there.
 
 use skep_isa::{HelperId, Insn};
-use skep_object::Line;
+use skep_object::{Line, Missing};
 
 /// What is wrong with a program. Messages are the kernel's (kernel/bpf/verifier.c) where the kernel has one.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -415,9 +415,16 @@ impl std::error::Error for Rejection {
     }
 }
 
-/// Explains an instruction that asks for what the target's types do not have.
-pub(crate) fn missing_type(what: &str) -> String {
-    format!("the types the program is fitted to (CO-RE) have no answer to {what}; test with `bpf_core_field_exists` before")
+/// Explains an instruction that asks for what is not there.
+pub(crate) fn missing(what: &Missing) -> String {
+    match what {
+        Missing::Type(what) => {
+            format!("the types the program is fitted to (CO-RE) have no answer to {what}; test with `bpf_core_field_exists` before")
+        }
+        Missing::Function(name) => {
+            format!("`{name}` is a weak kernel function that skep does not offer; call it only behind `bpf_ksym_exists`")
+        }
+    }
 }
 
 /// Finds advice for a reason.
@@ -440,9 +447,6 @@ pub(crate) fn hint(reason: &Reason) -> Option<String> {
             "initialise the whole variable, padding too: `= {}` or `__builtin_memset`"
         }
         Reason::Misaligned { .. } => "align the field to its size",
-        Reason::NoSuchHelper { id } if *id >= 2_000_000_000 => {
-            "a weak kernel function that skep does not offer; call it only behind `bpf_ksym_exists`"
-        }
         Reason::Unsupported { what: "bpf_throw" } | Reason::ExceptionCallback => {
             "compiled programs keep no record of their frames to unwind by: return an error from function to function instead"
         }

@@ -106,6 +106,15 @@ fn what_is_not_well_formed_is_refused() {
 }
 
 #[test]
+fn casts_between_address_spaces_are_refused_by_name() {
+    let reason =
+        |imm| verify(&around(Insn::new(op::ALU64 | op::MOV | op::X, 1, 2, 1, imm)), &Options::default()).map_err(|e| e.reason.to_string());
+    for (imm, words) in [(1, "arena"), (1 << 16, "arena"), (0, "reserved"), (2, "reserved"), (1 << 16 | 1, "reserved")] {
+        assert!(reason(imm).is_err_and(|e| e.contains(words)), "{imm}");
+    }
+}
+
+#[test]
 fn programs_have_a_beginning_and_an_end() {
     let refused = |insns: Vec<Insn>, words: &str| {
         let e = verify(&Linked::from_insns("p", ProgramType::Kprobe, insns), &Options::default()).expect_err(words);
