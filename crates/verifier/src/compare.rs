@@ -1,7 +1,7 @@
 //! When one state stands for another: what is equal, what is wide enough, what does not matter.
 
 use crate::cfg::{Cfg, RegSet};
-use crate::flow::{Flow, Node};
+use crate::flow::Flow;
 use crate::reg::{Id, Kind, Reg};
 use crate::scalar::Scalar;
 use crate::stack::{Byte, Slot};
@@ -180,7 +180,8 @@ fn reg_covers(old: &Reg, cur: &Reg, ids: &mut Ids, flow: &Flow, how: How) -> boo
     }
     if how == How::Same {
         let linked = if old.is_scalar() { ids.at_least(old, cur) } else { ids.same(old.id, cur.id) };
-        return linked && old.off == cur.off && old.val == cur.val && old.range == cur.range && ids.same(old.reference, cur.reference);
+        let equal = linked && old.off == cur.off && old.val == cur.val && old.range == cur.range;
+        return equal && ids.same(old.reference, cur.reference) && ids.same(old.parent, cur.parent);
     }
     if old.is_scalar() {
         return (how == How::Enough && !flow.is_precise(old.node)) || (old.val.covers(&cur.val) && ids.at_least(old, cur));
@@ -250,9 +251,9 @@ pub fn widen(old: &State, cur: &mut State, flow: &Flow, keep: bool) {
             widen_number(o, c);
         }
         for (o, c) in fo.stack.slots().iter().zip(fc.stack.slots_mut()) {
-            if o.is_number() && c.is_number() && o.bytes == c.bytes {
+            if o.bytes == c.bytes {
                 widen_number(&o.reg, &mut c.reg);
-            } else if c.is_number() && o.bytes != c.bytes && !keep {
+            } else if c.is_number() && !keep {
                 c.forget();
             }
             for (ob, cb) in o.bytes.iter().zip(&mut c.bytes) {
@@ -271,5 +272,4 @@ fn widen_number(old: &Reg, cur: &mut Reg) {
     let word = u64::from(u32::MAX);
     let val = if old.val.r64.umax <= word && cur.val.r64.umax <= word { Scalar::of_size(4) } else { Scalar::UNKNOWN };
     *cur = Reg::scalar(val);
-    cur.node = Node::NONE;
 }

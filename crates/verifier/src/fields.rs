@@ -139,12 +139,12 @@ fn member(btf: &Btf, owner: TypeId, index: usize, type_id: TypeId, off: u32, dep
                 push(8, FieldKind::Kptr(kptr));
             }
         }
-        Kind::Array(a) => {
+        Kind::Array(a) if depth > 0 => {
             let size = btf.size_of(a.elem).ok().and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
             for n in 0..a.len.min(MOST as u32) {
                 let before = out.len();
                 member(btf, owner, index, a.elem, off.saturating_add(n.saturating_mul(size)), depth - 1, out);
-                if out.len() == before || depth <= 1 {
+                if out.len() == before {
                     break;
                 }
             }
@@ -161,7 +161,7 @@ fn member(btf: &Btf, owner: TypeId, index: usize, type_id: TypeId, off: u32, dep
                 "bpf_rb_root" => FieldKind::RbRoot(contains(btf, owner, index)),
                 "bpf_rb_node" => FieldKind::RbNode,
                 "bpf_refcount" => FieldKind::Refcount,
-                _ => return collect(btf, id, off, depth - 1, out),
+                _ => return collect(btf, id, off, depth.saturating_sub(1), out),
             };
             push(s.size, kind);
         }

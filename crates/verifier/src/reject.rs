@@ -121,6 +121,8 @@ pub enum Reason {
     NotAtField { field: &'static str, off: i64, at: u32 },
     #[error("Locking two bpf_spin_locks are not allowed")]
     TwoLocks,
+    #[error("{what} rbtree cb")]
+    InComparison { what: &'static str },
     #[error("bpf_spin_unlock without taking a lock")]
     NotLocked,
     #[error("bpf_spin_unlock of different lock")]

@@ -259,10 +259,10 @@ impl Scalar {
         r.tidy()
     }
 
-    /// Sign-extends the low `bits` bits (8, 16 or 32; 64 changes nothing).
+    /// Sign-extends the low `bits` bits, 1 or more (64 changes nothing).
     #[must_use]
     pub fn sign_extend(self, bits: u32) -> Self {
-        if bits >= 64 || bits == 0 {
+        if bits >= 64 {
             return self;
         }
         let half = 1i64 << (bits - 1);

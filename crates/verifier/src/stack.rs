@@ -5,7 +5,7 @@
 //! fp-16 … fp-9  slot 1      a spill fills bytes 0.. of one slot; other stores only say what kind of bytes there are
 //! ```
 
-use crate::reg::{Kind, Reg};
+use crate::reg::Reg;
 
 /// What a dynptr leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,13 +60,6 @@ impl Slot {
     #[must_use]
     pub fn is_number(&self) -> bool {
         self.bytes[0] == Byte::Spill && self.reg.is_scalar()
-    }
-
-    /// Ends the dynptr or iterator that the slot is part of: its bytes are as if never written.
-    pub fn end_special(&mut self) {
-        if self.bytes[0] == Byte::Special {
-            *self = Self::UNINIT;
-        }
     }
 
     /// Forgets the spilled register: its bytes stay written but are no longer known.
@@ -130,7 +123,6 @@ impl Stack {
     pub fn fill(&mut self, off: i32, size: i32, byte: Byte) {
         for o in off..off.saturating_add(size) {
             let slot = self.slot_mut(o);
-            slot.end_special();
             if slot.bytes[place(o).1] == Byte::Spill {
                 slot.forget();
             }
@@ -141,7 +133,6 @@ impl Stack {
     /// Spills a register into the low `size` bytes of the slot that starts at `off`, a multiple of 8.
     pub fn spill(&mut self, off: i32, size: i32, reg: Reg) {
         let slot = self.slot_mut(off);
-        slot.end_special();
         slot.forget();
         for b in slot.bytes.iter_mut().take(size as usize) {
             *b = Byte::Spill;
@@ -173,7 +164,7 @@ impl Stack {
     /// Forgets all registers that `which` picks; with `hide` as if they had never been written.
     pub fn forget_if(&mut self, hide: bool, which: impl Fn(&Reg) -> bool) {
         for s in &mut self.slots {
-            if s.bytes[0] == Byte::Spill && s.reg.kind != Kind::Uninit && which(&s.reg) {
+            if s.bytes[0] == Byte::Spill && which(&s.reg) {
                 if hide {
                     *s = Slot::UNINIT;
                 }

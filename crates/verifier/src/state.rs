@@ -18,6 +18,8 @@ pub struct Frame {
     pub ret: usize,
     /// For a callback: the references held when it was called.
     pub held: Option<Vec<Id>>,
+    /// It compares the nodes of a tree that is being changed.
+    pub less: bool,
     /// Turns taken by the callback of the helper that is being called.
     pub turns: u32,
 }
@@ -28,7 +30,7 @@ impl Frame {
     pub fn new(depth: u8, func: usize, ret: usize) -> Self {
         let mut regs = [Reg::UNINIT; op::REGS];
         regs[op::FP as usize] = Reg::of(Kind::Stack(depth));
-        Self { regs, stack: Stack::default(), func, ret, held: None, turns: 0 }
+        Self { regs, stack: Stack::default(), func, ret, held: None, less: false, turns: 0 }
     }
 }
 
@@ -67,6 +69,12 @@ impl State {
         let mut f = Frame::new(0, 0, 0);
         f.regs[1] = Reg::of(Kind::Ctx);
         Self { frames: vec![f], ..Self::default() }
+    }
+
+    /// Tells whether a function that compares the nodes of a tree runs: the tree and its lock must stay as they are.
+    #[must_use]
+    pub fn compares_nodes(&self) -> bool {
+        self.frames.iter().any(|f| f.less)
     }
 
     /// Index of the running frame.

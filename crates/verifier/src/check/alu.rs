@@ -83,8 +83,8 @@ impl Walk<'_> {
             (false, bits) => src.val.sign_extend(bits.unsigned_abs().into()).truncate(32),
             (true, bits) => src.val.sign_extend(bits.unsigned_abs().into()),
         };
-        if val == src.val && val.as_const().is_none() && fits(&src.val, is64, i.off) {
-            // The move changes nothing: both registers hold the same number.
+        if val == src.val && val.as_const().is_none() {
+            // What comes out fits, so what goes in did: the move changes nothing, both registers hold the same number.
             let copy = self.linked(i.src());
             self.state.set(dst, copy);
             return Ok(());
@@ -235,15 +235,6 @@ fn check_offset(r: &Reg, kind: &'static str) -> Result<(), Reason> {
         return Err(Reason::HugeOffset { kind, off });
     }
     check_step(&r.val, kind)
-}
-
-/// Tells whether a narrowing or sign-extending move leaves every value of `v` as it is.
-fn fits(v: &Scalar, is64: bool, bits: i16) -> bool {
-    if !is64 {
-        return bits == 0 && v.r64.umax <= u64::from(u32::MAX);
-    }
-    let half = 1i64 << (bits.clamp(8, 32) - 1);
-    v.r64.smin >= -half && v.r64.smax < half
 }
 
 fn byte_swap(v: Scalar, i: Insn, is64: bool) -> Scalar {

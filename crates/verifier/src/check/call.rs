@@ -39,7 +39,7 @@ impl Walk<'_> {
         if let (true, Some(why)) = (self.opts.offered_only, h.refused) {
             return Err(Reason::NotOffered { name: full_name(h), id, why });
         }
-        if self.state.lock.is_some() && id != SPIN_UNLOCK && id != SPIN_LOCK && id != KPTR_XCHG {
+        if self.state.lock.is_some() && id != SPIN_UNLOCK && id != SPIN_LOCK {
             return Err(Reason::CallUnderLock);
         }
         if id == TAIL_CALL {

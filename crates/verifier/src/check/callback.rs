@@ -127,7 +127,6 @@ impl Walk<'_> {
         state.later = true;
         let top = state.top_mut();
         top.func = self.cfg.func_of(to);
-        top.regs[1] = Reg::UNINIT;
         Self::show_element(top, map);
         self.fork(state, to);
     }

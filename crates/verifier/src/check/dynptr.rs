@@ -31,7 +31,7 @@ impl Walk<'_> {
         let first = self.state.slot(frame, off);
         let same = |n: i32| {
             let s = self.state.slot(frame, off + n * 8);
-            s.bytes == [Byte::Special; 8] && is(s.reg.kind) && s.reg.range == n as u32 && s.reg.id == first.reg.id
+            s.bytes == [Byte::Special; 8] && is(s.reg.kind) && s.reg.id == first.reg.id
         };
         (0..slots).all(same).then_some(first.reg)
     }
@@ -131,14 +131,12 @@ impl Walk<'_> {
         }
         self.state.refs.retain(|held| held.id != d.reference);
         self.state.invalidate(self.opts.strict, |x| x.reference == d.reference);
-        // All dynptrs of the record end, not only this one.
+        // All dynptrs of the record end, not only this one; nothing else is left that came with it.
         for frame in 0..self.state.frames.len() as u8 {
             let slots = self.state.frames.get(frame as usize).map_or(0, |f| f.stack.slots().len());
             for n in 0..slots as i32 {
                 let off = -8 * (n + 1);
-                let s = *self.state.slot(frame, off);
-                if s.bytes[0] == Byte::Special && s.reg.reference == d.reference && matches!(s.reg.kind, Kind::Dynptr(_)) {
-                    self.state.invalidate(self.opts.strict, |x| x.parent == s.reg.id && s.reg.id != 0);
+                if self.state.slot(frame, off).reg.reference == d.reference {
                     self.clear_object(frame, off, 1);
                 }
             }

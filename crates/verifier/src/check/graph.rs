@@ -74,7 +74,7 @@ impl Walk<'_> {
     pub(super) fn refcounted(&self, reg: u8, r: &Reg) -> Result<(), Reason> {
         let owned = r.reference != 0 || r.flags.has(Flags::NON_OWNING) || r.flags.has(Flags::RCU);
         let Kind::Local(ty) = r.kind else { return Err(Reason::NeitherOwning { arg: reg - 1 }) };
-        if r.nullable || !owned || r.flags.has(Flags::UNTRUSTED) {
+        if r.nullable || !owned {
             return Err(Reason::NeitherOwning { arg: reg - 1 });
         }
         if !self.object_fields(ty).iter().any(|f| f.kind == FieldKind::Refcount) {
@@ -146,13 +146,13 @@ impl Walk<'_> {
         }
         let mut callee = Frame::new(called.depth() as u8 + 1, self.cfg.func_of(to), at + 1);
         callee.held = Some(called.refs.iter().map(|r| r.id).collect());
+        callee.less = true;
         let mut arg = Reg::of(Kind::Local(ty));
         arg.off = node as i32;
         arg.flags = Flags::NON_OWNING;
         callee.regs[1] = arg;
         callee.regs[2] = arg;
         called.frames.push(callee);
-        called.loops += 1;
         self.fork(called, to);
         Ok(Some(at + 1))
     }

@@ -28,8 +28,6 @@ pub(super) struct Seen {
     pub object: Option<Reg>,
     /// What the list or tree holds: type and offset of the node.
     pub contains: Option<(TypeId, u32)>,
-    /// The map that was handed in.
-    pub map: Option<u32>,
     /// The function of the program that was handed in.
     pub callback: Option<u32>,
 }
@@ -60,7 +58,7 @@ impl Walk<'_> {
             if !self.prog.sleepable {
                 return Err(Reason::KfuncSleeps { name: k.name });
             }
-            if self.state.rcu > 0 || self.state.preempt > 0 || self.state.lock.is_some() {
+            if self.state.rcu > 0 || self.state.preempt > 0 {
                 return Err(Reason::SleepsInside { name: k.name });
             }
         }
@@ -193,22 +191,14 @@ impl Walk<'_> {
                 };
                 self.make_dynptr(reg, &r, kind, parent.map_or(0, |p| p.reference))
             }
-            KArg::Mem | KArg::MemWrite => {
-                if r.is_scalar() || r.nullable {
-                    Err(wrong("fp, pkt, map_value, mem"))
-                } else {
-                    Ok(())
-                }
-            }
+            // Checked with their sizes.
+            KArg::Mem | KArg::MemWrite => Ok(()),
             KArg::MemOrNull => {
                 self.flow.mark(r.node);
                 Ok(())
             }
             KArg::Size | KArg::ConstSize => self.kfunc_size(k, reg, &r, arg, seen),
             KArg::Fixed(size) => {
-                if r.nullable || r.is_scalar() {
-                    return Err(wrong("fp, map_value, mem"));
-                }
                 self.plain_memory(reg, &r, size, Access::Read)?;
                 self.plain_memory(reg, &r, size, Access::Write)
             }
@@ -247,6 +237,9 @@ impl Walk<'_> {
                 Ok(())
             }
             KArg::RbRoot => {
+                if self.state.compares_nodes() && k.name != "bpf_rbtree_first" {
+                    return Err(Reason::InComparison { what: "rbtree_add and rbtree_remove not allowed in" });
+                }
                 seen.contains = Some(self.graph_root(reg, &r, "bpf_rb_root")?);
                 Ok(())
             }
@@ -255,19 +248,16 @@ impl Walk<'_> {
                 seen.object = Some(r);
                 Ok(())
             }
-            KArg::RbNodeInside => {
-                self.graph_node(reg, &r, seen.contains, false)?;
-                seen.object = Some(r);
-                Ok(())
-            }
+            KArg::RbNodeInside => self.graph_node(reg, &r, seen.contains, false),
             KArg::Less => {
                 let Kind::Func(to) = r.kind else { return Err(wrong("func")) };
                 seen.callback = Some(to);
                 Ok(())
             }
             KArg::Map => {
-                let (Kind::Map(map), false) = (r.kind, r.nullable) else { return Err(wrong("map_ptr")) };
-                seen.map = Some(map);
+                if !matches!(r.kind, Kind::Map(_)) || r.nullable {
+                    return Err(wrong("map_ptr"));
+                }
                 Ok(())
             }
             KArg::Wq => {
@@ -279,7 +269,6 @@ impl Walk<'_> {
                 if let Some(Kind::Value(map)) = seen.object.map(|o| o.kind) {
                     self.call_later(to as usize, map);
                 }
-                seen.object = None;
                 Ok(())
             }
             _ => Err(Reason::Unsupported { what: "this kind of kernel function argument" }),
@@ -361,7 +350,6 @@ impl Walk<'_> {
                 r.flags = Flags::TRUSTED;
                 if matches!(k.ret, KRet::Object(_)) {
                     r.nullable = false;
-                    r.id = 0;
                 }
                 r
             }

@@ -43,11 +43,7 @@ impl Walk<'_> {
 
     /// Checks that an access to a map value touches no special field.
     pub(super) fn check_fields(&self, r: &Reg, map: u32, off: i32, size: u32, by_helper: bool) -> Result<(), Reason> {
-        let fields = self.fields_of(map);
-        if fields.is_empty() || size == 0 {
-            return Ok(());
-        }
-        check_field_access(&fields, r, off, size, by_helper)
+        check_field_access(&self.fields_of(map), r, off, size, by_helper)
     }
 
     /// Checks the pointer to a special field that a helper works on; the field's offset.
@@ -101,6 +97,9 @@ impl Walk<'_> {
             return Err(Reason::WrongType { reg, found: r.type_name(), expected: "map_value, ptr_" });
         }
         self.field_place(reg, r, "bpf_spin_lock")?;
+        if self.state.compares_nodes() {
+            return Err(Reason::InComparison { what: "can't spin_{lock,unlock} in" });
+        }
         let which = (r.kind, r.id);
         match (lock, self.state.lock) {
             (true, Some(_)) => Err(Reason::TwoLocks),

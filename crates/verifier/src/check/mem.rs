@@ -196,7 +196,6 @@ impl Walk<'_> {
             }
             Kind::Value(map) if at.size == 8 && !signed && self.kptr_at(&r, map, at.off).is_some() => {
                 self.check_value(at.reg, &r, map, at.off, at.size, Access::Read)?;
-                self.check_fields(&r, map, at.off, at.size, false)?;
                 match self.kptr_at(&r, map, at.off) {
                     Some(k) if !at.aligned => self.load_kptr(at.reg, &r, &k),
                     _ => Err(Reason::KptrAccess { what: "cannot be done by an atomic" }),
@@ -556,9 +555,7 @@ impl Walk<'_> {
                 // Give slot and register one id, so that a later test of one narrows both.
                 v.id = self.fresh_id();
                 let src = self.prog.insns.get(self.insn).filter(|i| i.code & 0xe7 == (op::STX | op::MEM)).map(|i| i.src());
-                if let Some(src) = src
-                    && *self.state.reg(src) == *value
-                {
+                if let Some(src) = src {
                     self.state.set(src, v);
                 }
             }
@@ -646,9 +643,6 @@ fn check_span(reg: u8, r: &Reg, off: i32, size: u32, region: u32, what: &'static
     let (smin, umax) = (r.val.r64.smin, r.val.r64.umax);
     let fits = |start: i64| start >= 0 && start.saturating_add(i64::from(size)) <= i64::from(region);
     if smin < 0 && (smin == i64::MIN || fixed.saturating_add(smin) < 0 || fixed + smin != i64::from((fixed + smin) as i32)) {
-        if r.val.as_const().is_some() {
-            return Err(Reason::OutOfBounds { what, size_name, region, off: fixed.saturating_add(smin), size });
-        }
         return Err(Reason::NegativeIndex { reg });
     }
     if r.val.as_const().is_some() {

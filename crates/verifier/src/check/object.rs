@@ -112,9 +112,10 @@ enum Found<'a> {
 impl Walk<'_> {
     /// A load through a pointer to a kernel object.
     pub(super) fn load_object(&mut self, reg: u8, r: &Reg, id: TypeId, off: i32, size: u32, signed: bool) -> Result<Reg, Reason> {
-        let Some(btf) = self.target() else { return Err(Reason::NotMemory { reg, kind: r.type_name() }) };
+        let opts = self.opts;
+        let Some(btf) = opts.target.as_deref() else { return Err(Reason::NotMemory { reg, kind: r.type_name() }) };
         let name = btf.name(id).to_owned();
-        if self.opts.strict {
+        if opts.strict {
             return Err(Reason::ForRoot { name });
         }
         if !self.prog.gpl {
@@ -131,13 +132,11 @@ impl Walk<'_> {
             return Err(Reason::ObjectOffset { reg, name, what: "invalid variable offset", off: start });
         }
         let found = walk(btf, id, start as u32, size).map_err(|what| Reason::ObjectOffset { reg, name, what, off: start })?;
+        // Whatever it yields, there may be nothing to load from.
+        self.info.object_loads.insert(self.insn);
         let Found::Pointer { to, tag, owner, field } = found else {
-            self.info.object_loads.insert(self.insn);
             return Ok(Reg::scalar(super::loaded(size, signed)));
         };
-        if signed {
-            return Err(Reason::NotMemory { reg, kind: r.type_name() });
-        }
         let safe = |table: &[(&str, &str)]| table.contains(&(owner, field));
         let mut out = Reg::of(Kind::Btf(to));
         let mut nullable = false;
@@ -171,7 +170,6 @@ impl Walk<'_> {
             out.nullable = true;
             out.id = self.fresh_id();
         }
-        self.info.object_loads.insert(self.insn);
         Ok(out)
     }
 
@@ -179,9 +177,7 @@ impl Walk<'_> {
     pub(super) fn load_map(&mut self, reg: u8, r: &Reg, off: i32, size: u32, signed: bool) -> Result<Reg, Reason> {
         let id = self.target_struct("bpf_map").filter(|_| !self.opts.offered_only && !r.nullable);
         let Some(id) = id else { return Err(Reason::NotMemory { reg, kind: r.type_name() }) };
-        let mut object = *r;
-        object.kind = Kind::Btf(id);
-        let mut out = self.load_object(reg, &object, id, off, size, signed)?;
+        let mut out = self.load_object(reg, r, id, off, size, signed)?;
         if matches!(out.kind, Kind::Btf(_)) {
             out.flags = Flags::UNTRUSTED;
         }
@@ -410,8 +406,9 @@ fn walk(btf: &Btf, mut id: TypeId, mut off: u32, size: u32) -> Result<Found<'_>,
         for m in s.members.iter().filter(|_| next.is_none()) {
             let at = m.bit_offset / 8;
             if m.bitfield != 0 {
+                // The whole field, or it is none.
                 let until = (m.bit_offset + u32::from(m.bitfield)).div_ceil(8);
-                if off < until && end > at {
+                if off <= at && until <= end {
                     return Ok(Found::Number);
                 }
                 continue;

@@ -63,7 +63,8 @@ pub fn types() -> &'static Types {
 }
 
 /// The types that stand for the kernel's: `target.bpf.o`.
-fn target() -> &'static Types {
+#[allow(dead_code, reason = "read by one of the tests that share this file")]
+pub fn target_types() -> &'static Types {
     static TARGET: OnceLock<Types> = OnceLock::new();
     TARGET.get_or_init(|| read_types("target.bpf.o"))
 }
@@ -139,7 +140,7 @@ fn parse(name: &str, text: &str) -> Case {
                 prog.subprogs = starts(&prog.insns).into_iter().map(|start| function(start, name(start))).collect();
             }
             ["target", rest @ ..] => {
-                kernel_types = Some(target().btf.clone());
+                kernel_types = Some(target_types().btf.clone());
                 prog.target = rest.first().map(|w| (*w).to_owned());
             }
             ["funcs", names @ ..] => {
@@ -190,7 +191,7 @@ fn with_type_ids(name: &str, asm: &str) -> String {
     let mut out = String::new();
     let mut rest = asm;
     while let Some((before, of)) = rest.split_once('@') {
-        let (btf, of) = of.strip_prefix('@').map_or((&types().btf, of), |of| (&target().btf, of));
+        let (btf, of) = of.strip_prefix('@').map_or((&types().btf, of), |of| (&target_types().btf, of));
         let end = of.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(of.len());
         let id = btf.find(&of[..end], |_| true).unwrap_or_else(|| panic!("{name}: no type `{}`", &of[..end]));
         out += &format!("{before}{id}");

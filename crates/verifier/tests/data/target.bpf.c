@@ -60,10 +60,11 @@ typedef void (*btf_trace_waking)(void *data, struct task_struct *t, int n);
 typedef void (*btf_trace_kfree_skb)(void *data, struct sk_buff *skb, void *where, struct sock *sk);
 
 struct masked { u64 n; struct cpumask mask; struct cpumask masks[2]; u64 m; };
+struct bits { u8 first; u32 : 0; u32 wide : 20, rest : 12; u64 last; };
 struct one { u32 len; u32 rest[1]; };
 struct two { u32 len; u32 rest[2]; };
 typedef void (*btf_trace_masking)(void *data, struct masked *m);
-int keep6(btf_trace_masking a, struct one *b, struct two *c) { return 0; }
+int keep6(btf_trace_masking a, struct one *b, struct two *c, struct bits *d) { return 0; }
 
 /* LLVM keeps what functions take. */
 int keep1(struct cgroup *a, struct kernfs_node *b, struct css_set *c, struct cgroup_subsys_state *d, struct inode *e) { return 0; }

@@ -32,6 +32,7 @@ struct item { u64 n; struct bpf_list_node l; struct bpf_rb_node r; struct bpf_re
 struct single { u64 n; struct bpf_rb_node r; };
 struct lists { struct bpf_spin_lock lock; u32 n; struct bpf_list_head head __contains(item, l); struct bpf_rb_root root __contains(single, r); };
 struct own { u64 n; struct single __tag(kptr) * one; struct plain __tag(kptr) * two; };
+struct locked_own { struct bpf_spin_lock lock; u32 n; struct single __tag(kptr) * one; };
 struct percpu_own { u64 n; struct plain __tag(percpu_kptr) * each; };
 
 /* Objects. */
@@ -44,6 +45,8 @@ struct inner { u32 n; struct bpf_timer timer; };
 struct outer { u64 n; struct inner in[2]; struct plain __tag(kptr) * p; u32 bits : 3; };
 struct eleven { struct plain __tag(kptr) * p[11]; };
 struct twelve { struct plain __tag(kptr) * p[12]; };
+/* As deep as fields are looked for, and one deeper. */
+struct nested { struct bpf_timer in[2][1][1][1][1][1][1][1]; struct bpf_timer deeper[2][1][1][1][1][1][1][1][1]; struct inner far[1][1][1][1][1][1][1][1]; };
 struct arrays { u32 n[4]; struct plain in[2]; };
 struct pointers { u64 *p[2]; };
 
@@ -91,3 +94,4 @@ int keep2(struct keeper *a, struct item *b, struct single *c, struct lists *d, s
 int keep3(struct percpu_own *a, struct guarded *b, struct huge *c, struct empty *d, struct pointing *e) { return 0; }
 int keep4(struct masks *a, struct task_struct *b, struct bpf_cpumask *c, struct outer *d, struct eleven *e) { return 0; }
 int keep5(struct twelve *a, struct arrays *b, struct pointers *c, struct brim *d, struct holder *e) { return 0; }
+int keep6(struct locked_own *a, struct nested *b) { return 0; }

@@ -1,0 +1,171 @@
+//! What a proof tells about its program: whoever compiles and shows it relies on that.
+
+#[allow(dead_code, reason = "cases are another test's")]
+mod case;
+
+use skep_isa::{AttachType, MapType, ProgramType, helper, kfunc, text};
+use skep_object::{Btf, Linked, LinkedMap, MapSpec, Subprog};
+use skep_verifier::{Info, Options, verify};
+use std::sync::Arc;
+
+fn prog(prog_type: ProgramType, asm: &str) -> Linked {
+    Linked::from_insns("p", prog_type, text::assemble(asm).unwrap_or_else(|e| panic!("{e}\n{asm}")))
+}
+
+fn info(prog: &Linked, options: &Options) -> Info {
+    verify(prog, options).unwrap_or_else(|r| panic!("{}: {}\n{}", r.insn, r.reason, r.log())).info().clone()
+}
+
+const CALLS: &str = "\
+stdw [%r10-8], 0
+ldxw %r6, [%r1+16]
+call get_prandom_u32
+mov %r1, 0
+call local f
+mov %r1, 9
+lddw %r2, func g
+mov %r3, 0
+mov %r4, 0
+call loop
+mov %r0, 0
+exit
+f: stdw [%r10-40], 0
+mov %r0, 0
+exit
+g: stw [%r10-100], 0
+mov %r0, 0
+exit
+";
+
+#[test]
+fn stack_calls_and_helpers_are_told() {
+    for named in [true, false] {
+        let mut prog = prog(ProgramType::Kprobe, CALLS);
+        if !named {
+            // Nobody need name the functions.
+            prog.subprogs.clear();
+        }
+        let told = info(&prog, &Options::default());
+        assert_eq!(told.subprogs, [(0, 8), (13, 40), (16, 100)]);
+        assert_eq!(told.calls.iter().copied().collect::<Vec<_>>(), [(0, 1), (0, 2)]);
+        assert_eq!(told.stack_depth, 16 + 112);
+        assert_eq!(told.helpers.iter().copied().collect::<Vec<_>>(), [7, 181]);
+        assert_eq!((told.max_ctx_read, told.ctx_write), (20, false));
+    }
+}
+
+#[test]
+fn states_are_counted() {
+    let mut options = Options::default();
+    options.prune = skep_verifier::Prune::Always;
+    let asm = "call get_prandom_u32\njeq %r0, 0, a\na: jeq %r0, 1, b\nb: mov %r0, 0\nexit\n";
+    let told = info(&prog(ProgramType::Kprobe, asm), &options);
+    // Stored at the jumps and at their targets: once each, and twice where two states arrive.
+    assert!(told.total_states >= 4 && told.peak_states >= 3 && told.peak_states <= told.total_states, "{told:?}");
+    assert!((1..=told.total_states).contains(&told.max_states_per_insn), "{told:?}");
+    assert_eq!(told.subprogs, [(0, 0)]);
+}
+
+#[test]
+fn objects_on_the_stack_need_stack() {
+    let asm = "\
+mov %r1, %r10
+add %r1, -24
+mov %r2, 0
+mov %r3, 4
+call bpf_iter_num_new
+mov %r1, %r10
+add %r1, -24
+call bpf_iter_num_destroy
+mov %r0, 0
+exit
+";
+    let told = info(&prog(ProgramType::Kprobe, asm), &Options::default());
+    assert_eq!(told.subprogs, [(0, 24)]);
+    let ids = ["bpf_iter_num_new", "bpf_iter_num_destroy"]
+        .map(|n| kfunc::by_name(n).map_or_else(|| helper::kfunc(n).map_or(0, |h| h.id), |k| k.0));
+    assert_eq!(told.helpers.iter().copied().collect::<Vec<_>>(), ids);
+    let asm = "\
+lddw %r1, value 0
+mov %r2, 8
+mov %r3, 0
+mov %r4, %r10
+add %r4, -48
+call dynptr_from_mem
+mov %r0, 0
+exit
+";
+    let mut prog = prog(ProgramType::Kprobe, asm);
+    prog.maps.push(LinkedMap { index: 0, spec: MapSpec::new("m", MapType::Array, 4, 8, 1) });
+    assert_eq!(info(&prog, &Options::default()).subprogs, [(0, 48)]);
+}
+
+#[test]
+fn a_timers_function_has_its_own_stack() {
+    let asm = "\
+lddw %r1, value 0
+add %r1, 8
+lddw %r2, func f
+call timer_set_callback
+mov %r0, 0
+exit
+f: stdw [%r10-64], 0
+mov %r0, 0
+exit
+";
+    let mut prog = prog(ProgramType::SchedCls, asm);
+    let mut spec = MapSpec::new("m", MapType::Array, 4, 24, 1);
+    spec.value_type_id = case::types().btf.find("timed", |_| true).expect("a type");
+    prog.maps.push(LinkedMap { index: 0, spec });
+    prog.btf = Some(case::types().btf.clone());
+    assert_eq!(info(&prog, &Options::default()).subprogs, [(0, 0), (8, 64)]);
+}
+
+#[test]
+fn accesses_of_the_context_are_told() {
+    let asm = "ldxw %r2, [%r1]\nldxw %r3, [%r1+4]\nldxw %r4, [%r1+8]\nldxw %r5, [%r1+12]\nmov %r0, 0\nexit\n";
+    let told = info(&prog(ProgramType::Xdp, asm), &Options::default());
+    assert_eq!(told.packet_loads.iter().copied().collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!((told.max_ctx_read, told.ctx_write), (16, false));
+    let stores = info(&prog(ProgramType::SchedCls, "stw [%r1+8], 0\nmov %r0, 0\nexit\n"), &Options::default());
+    assert_eq!((stores.max_ctx_read, stores.ctx_write), (12, true));
+    // Also by a helper, where it is memory.
+    for (call, writes) in [("mov %r2, 16\ncall get_current_comm", true), ("mov %r2, 16\nmov %r3, 0\ncall trace_printk", false)] {
+        let told = info(&prog(ProgramType::Syscall, &format!("{call}\nmov %r0, 0\nexit\n")), &Options::default());
+        assert_eq!((told.max_ctx_read, told.ctx_write), (16, writes), "{call}");
+    }
+}
+
+#[test]
+fn loads_from_objects_are_told() {
+    let asm = "ldxdw %r6, [%r1]\nldxw %r0, [%r6]\nldxdw %r7, [%r6+24]\nldxdw %r0, [%r6+48]\nmov %r0, 0\nexit\n";
+    let mut prog = prog(ProgramType::Tracing, asm);
+    prog.attach_type = Some(AttachType::TraceRawTp);
+    prog.target = Some("waking".to_owned());
+    let mut options = Options::default();
+    options.target = Some(case::target_types().btf.clone());
+    // The context has pointers that are there; a number, a pointer, a pointer of the user's.
+    assert_eq!(info(&prog, &options).object_loads.iter().copied().collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+/// Compilers do not make such a function; types of a file can say anything.
+#[test]
+fn a_global_function_has_at_most_five_arguments() {
+    for count in [5u32, 6] {
+        let (int, proto, func) = ([1, 1 << 24, 4, 32], [0, 13 << 24 | count, 1], [5, 12 << 24 | 1, 2]);
+        let params = (0..count).flat_map(|_| [1, 1]);
+        let words: Vec<u32> = int.into_iter().chain(proto).chain(params).chain(func).collect();
+        let (size, strings) = (words.len() as u32 * 4, b"\0u32\0f\0");
+        let head = [0x0001_eb9f, 24, 0, size, size, strings.len() as u32];
+        let bytes: Vec<u8> = head.into_iter().chain(words).flat_map(u32::to_le_bytes).chain(*strings).collect();
+        let mut p = prog(
+            ProgramType::Kprobe,
+            "mov %r1, 0\nmov %r2, 0\nmov %r3, 0\nmov %r4, 0\nmov %r5, 0\ncall local f\nexit\nf: mov %r0, 0\nexit\n",
+        );
+        p.btf = Some(Arc::new(Btf::parse(&bytes).expect("types")));
+        p.subprogs.push(Subprog { start: 7, name: "f".to_owned(), global: true, type_id: 3 });
+        let got = verify(&p, &Options::default()).map(|_| ()).map_err(|r| r.reason.to_string());
+        let want = if count == 5 { Ok(()) } else { Err("Global function f() with 6 > 5 args. Buggy compiler.".to_owned()) };
+        assert_eq!(got, want);
+    }
+}
