@@ -302,6 +302,16 @@ fn wide_operands_stay_inside() {
     }
 }
 
+/// What the machine makes of such an amount is not followed.
+#[test]
+fn shifts_by_the_width_are_unknown() {
+    let (five, by) = (Scalar::constant(5), Scalar::constant);
+    for op in [Op::Lsh, Op::Rsh, Op::Arsh] {
+        let (wide, narrow) = (|n| five.op64(op, by(n)).as_const(), |n| five.op32(op, by(n)).as_const());
+        assert!(wide(63).is_some() && wide(64).is_none() && narrow(31).is_some() && narrow(32).is_none(), "{op:?}");
+    }
+}
+
 #[test]
 fn comparisons_are_as_sharp_as_their_operands_allow() {
     let below = |n| Scalar::UNKNOWN.assume(Cmp::Lt, Scalar::constant(n), false).map(|(a, _)| a.r64.umax);
@@ -321,3 +331,164 @@ fn comparisons_are_as_sharp_as_their_operands_allow() {
     assert_eq!(Scalar::UNKNOWN.op64(Op::Mod, Scalar::constant(10)).r64.umax, 9);
     assert_eq!(word.op64(Op::Div, Scalar::constant(1 << 16)).r64.umax, 0xffff);
 }
+
+/// How far a description is from the tightest one of the same numbers, in bits over all its parts: 0 is the best there is.
+fn lost(got: &Scalar, best: &Scalar) -> u64 {
+    let wide = |n: u64| u64::from(u64::BITS - n.leading_zeros());
+    let (a, b) = (&got.r64, &best.r64);
+    let whole = [b.umin - a.umin, a.umax - b.umax, b.smin.wrapping_sub(a.smin) as u64, a.smax.wrapping_sub(b.smax) as u64];
+    let (a, b) = (&got.r32, &best.r32);
+    let low = [b.umin - a.umin, a.umax - b.umax, b.smin.wrapping_sub(a.smin) as u32, a.smax.wrapping_sub(b.smax) as u32];
+    let bits = u64::from((got.bits.mask & !best.bits.mask).count_ones());
+    bits + whole.iter().map(|n| wide(*n)).sum::<u64>() + low.iter().map(|n| wide(u64::from(*n))).sum::<u64>()
+}
+
+/// What is lost by each operation and comparison, on 64 bits and on 32, over all pairs.
+#[derive(Default)]
+struct Losses(std::collections::BTreeMap<String, [u64; 2]>);
+
+impl Losses {
+    fn note(&mut self, what: &str, is32: bool, got: &Scalar, members: &[u64]) {
+        if !members.is_empty() {
+            self.0.entry(what.to_owned()).or_default()[usize::from(is32)] += lost(got, &hull(members));
+        }
+    }
+
+    fn pair(&mut self, a: &Scalar, am: &[u64], b: &Scalar, bm: &[u64]) {
+        let pairs: Vec<(u64, u64)> = am.iter().flat_map(|x| bm.iter().map(|y| (*x, *y))).collect();
+        for is32 in [false, true] {
+            for op in OPS {
+                let i = insn(op, if is32 { op::ALU } else { op::ALU64 });
+                let made: Vec<u64> = pairs.iter().map(|(x, y)| arith::binary(i, *x, *y)).collect();
+                self.note(&format!("{op:?}"), is32, &if is32 { a.op32(op, *b) } else { a.op64(op, *b) }, &made);
+            }
+            for cmp in CMPS {
+                let (p, q): (Vec<u64>, Vec<u64>) = pairs.iter().filter(|(x, y)| holds(cmp, *x, *y, is32)).copied().unzip();
+                let name = format!("{cmp:?}");
+                match a.assume(cmp, *b, is32) {
+                    Some((l, r)) if !p.is_empty() => {
+                        self.note(&name, is32, &l, &p);
+                        self.note(&name, is32, &r, &q);
+                    }
+                    // A comparison that cannot hold, taken for possible.
+                    Some(_) => self.0.entry(name).or_default()[usize::from(is32)] += 100,
+                    None => {}
+                }
+            }
+        }
+        let both: Vec<u64> = am.iter().copied().filter(|x| bm.contains(x)).collect();
+        let low: Vec<u64> = am.iter().copied().filter(|x| bm.iter().any(|y| *y as u32 == *x as u32)).collect();
+        for (what, is32, got, members) in [("meet", false, a.meet(*b), both), ("meet", true, a.meet_low(*b), low)] {
+            match got {
+                Some(got) if members.is_empty() => self.0.entry(what.to_owned()).or_default()[usize::from(is32)] += 1 + lost(&got, &got),
+                Some(got) => self.note(what, is32, &got, &members),
+                None => {}
+            }
+        }
+    }
+
+    fn one(&mut self, a: &Scalar, am: &[u64]) {
+        for bits in [8, 16, 32] {
+            let sh = 64 - bits;
+            let cut: Vec<u64> = am.iter().map(|x| x << sh >> sh).collect();
+            let extended: Vec<u64> = am.iter().map(|x| (((x << sh) as i64) >> sh) as u64).collect();
+            self.note("truncate", bits == 32, &a.truncate(bits), &cut);
+            self.note("sign_extend", bits == 32, &a.sign_extend(bits), &extended);
+        }
+        // Parts that were forgotten are found again as far as the others tell.
+        for forget in 1..7u32 {
+            let keep = |n: u32| forget & (1 << n) == 0;
+            let part = Scalar {
+                bits: if keep(0) { a.bits } else { Tnum::UNKNOWN },
+                r64: if keep(1) { a.r64 } else { Range64::FULL },
+                r32: if keep(2) { a.r32 } else { Range32::FULL },
+            };
+            self.note("normalize", false, &part.normalize().unwrap_or(part), am);
+        }
+        for part in [
+            Range64 { smin: i64::MIN, smax: i64::MAX, ..a.r64 },
+            Range64 { umin: 0, umax: u64::MAX, ..a.r64 },
+            Range64 { umin: 0, smax: i64::MAX, ..a.r64 },
+            Range64 { umax: u64::MAX, smin: i64::MIN, ..a.r64 },
+        ] {
+            let part = Scalar { r64: part, ..Scalar::UNKNOWN };
+            self.note("normalize", false, &part.normalize().unwrap_or(part), am);
+        }
+        for part in [
+            Range32 { smin: i32::MIN, smax: i32::MAX, ..a.r32 },
+            Range32 { umin: 0, umax: u32::MAX, ..a.r32 },
+            Range32 { umin: 0, smax: i32::MAX, ..a.r32 },
+            Range32 { umax: u32::MAX, smin: i32::MIN, ..a.r32 },
+        ] {
+            let part = Scalar { r32: part, ..Scalar::UNKNOWN };
+            self.note("normalize", true, &part.normalize().unwrap_or(part), am);
+        }
+    }
+}
+
+/// What the domain forgets is known, in bits beside the tightest description, and no operation may forget more: a program that was
+/// accepted would be refused. Who makes one sharper lowers its number.
+#[test]
+fn no_operation_forgets_more_than_it_must() {
+    let mut losses = Losses::default();
+    let low = shapes(2, 0);
+    for place in places(2) {
+        let here = shapes(2, place);
+        for (of, with) in [(&here, &here), (&here, &low), (&low, &here)] {
+            for (a, am) in of.iter() {
+                losses.one(a, am);
+                for (b, bm) in with.iter() {
+                    losses.pair(a, am, b, bm);
+                }
+            }
+        }
+    }
+    let mut r = Random(0x5eed);
+    for _ in 0..2_000 {
+        let mut set = || {
+            let base = r.number();
+            let mut m: Vec<u64> = (0..r.next() % 4 + 1).map(|_| r.number()).collect();
+            if r.next() & 1 == 0 {
+                m = m.iter().map(|x| base.wrapping_add(x & 0xf)).collect();
+            }
+            (hull(&m), m)
+        };
+        let ((a, am), (b, bm)) = (set(), set());
+        losses.one(&a, &am);
+        losses.pair(&a, &am, &b, &bm);
+    }
+    let got: String = losses.0.iter().map(|(what, [wide, low])| format!("{what} {wide} {low}\n")).collect();
+    assert_eq!(got, LOSSES, "what operations and comparisons forget, on 64 and on 32 bits");
+}
+
+const LOSSES: &str = "\
+Add 73330 95845
+And 135371 72928
+Arsh 3070149 1290555
+Div 848792 397002
+Eq 16756 40838
+Ge 82827 91716
+Gt 189424 161075
+Le 77712 87078
+Lsh 3295839 1485286
+Lt 183984 156437
+Mod 892418 389421
+Mul 496661 317932
+Ne 54198 35554
+NotSet 172364 165858
+Or 516726 215091
+Rsh 3188357 1326797
+Sdiv 3659728 1824873
+Set 398621 327447
+Sge 91850 91403
+Sgt 193773 140965
+Sle 89629 94481
+Slt 191818 146608
+Smod 3646565 1819312
+Sub 115242 126401
+Xor 774772 409723
+meet 1371 10264
+normalize 1949920 2468739
+sign_extend 80794 0
+truncate 35428 0
+";
