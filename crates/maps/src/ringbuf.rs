@@ -65,6 +65,7 @@ impl MapOps for Ring {
         MapError::Unsupported { map_type: MapType::Ringbuf, operation, errno: ENOTSUPP }
     }
 
+    #[inline]
     fn ring(&self) -> Option<&Ring> {
         Some(self)
     }
@@ -76,6 +77,7 @@ impl Map {
     /// Safe on the event path. The sample must be given to [`Map::ringbuf_submit`] or [`Map::ringbuf_discard`] by the
     /// thread that reserved it; until then, later samples wait for it.
     #[doc(alias = "bpf_ringbuf_reserve")]
+    #[inline]
     #[must_use]
     pub fn ringbuf_reserve(&self, size: u64, flags: u64) -> *mut u8 {
         self.ops().ring().map_or(std::ptr::null_mut(), |r| r.memory.reserve(size, flags))
@@ -99,6 +101,7 @@ impl Map {
     /// # Safety
     /// `data` points to `size` readable bytes.
     #[doc(alias = "bpf_ringbuf_output")]
+    #[inline]
     pub unsafe fn ringbuf_output(&self, data: *const u8, size: u64, flags: u64) -> i64 {
         if flags > 3 {
             return -i64::from(EINVAL);
@@ -133,8 +136,13 @@ impl Map {
 #[derive(Debug)]
 pub struct Consumer {
     memory: Arc<RingMemory>,
+    /// As long as the longest so far.
     sample: Vec<u8>,
+    /// A position up to which there are records.
+    known: u64,
     looks: u32,
+    /// The last look found a record.
+    lively: bool,
     process: u64,
 }
 
@@ -148,7 +156,7 @@ impl Consumer {
                 return Err(MapError::Busy { what: "the ring buffer's consumer side" });
             }
             match memory.consuming().compare_exchange(holder, process, AcqRel, Acquire) {
-                Ok(_) => return Ok(Self { memory, sample: Vec::new(), looks: 0, process }),
+                Ok(_) => return Ok(Self { memory, sample: Vec::new(), known: 0, looks: 0, lively: false, process }),
                 Err(now) => holder = now,
             }
         }
@@ -162,11 +170,14 @@ impl Consumer {
     ///
     /// # Errors
     /// [`MapError::Damaged`] when the ring's memory makes no sense; everything in it is then skipped.
+    #[inline]
     pub fn next_record(&mut self) -> Result<Option<&[u8]>, MapError> {
         loop {
             // Looking for zombies costs a file; once in a while is enough.
             self.looks = self.looks.wrapping_add(1);
-            match self.memory.head(self.looks.is_multiple_of(64)) {
+            match self.memory.head_before(&mut self.known, self.looks.is_multiple_of(64)) {
+                // After a record there often is another one in a moment.
+                Head::Nothing if std::mem::take(&mut self.lively) => ring::pause(),
                 Head::Nothing => return Ok(None),
                 Head::Damaged => {
                     self.memory.consume_all();
@@ -174,14 +185,18 @@ impl Consumer {
                 }
                 Head::Record { next, kept: false, .. } => self.memory.consume(next),
                 Head::Record { next, len, kept: true } => {
-                    self.sample.resize(len as usize, 0);
-                    let whole = self.memory.read(&mut self.sample);
+                    (self.looks, self.lively) = (0, true);
+                    let len = len as usize;
+                    if self.sample.len() < len {
+                        self.sample.resize(len, 0);
+                    }
+                    let sample = self.sample.get_mut(..len).unwrap_or_default();
+                    let whole = self.memory.read(sample);
                     self.memory.consume(next);
                     if !whole {
                         return Err(MapError::Damaged { what: "a record of the ring buffer" });
                     }
-                    self.looks = 0;
-                    return Ok(Some(&self.sample));
+                    return Ok(Some(sample));
                 }
             }
         }

@@ -82,6 +82,30 @@ unsafe fn store8(p: *mut u8, w: u64) {
     unsafe { asm!("mov qword ptr [{p}], {w}", p = in(reg) p, w = in(reg) w, options(nostack, preserves_flags)) };
 }
 
+/// Stores the low `n` (below eight) bytes of a word at any address.
+///
+/// # Safety
+/// `p..p+n` is writable.
+#[inline(always)]
+unsafe fn store_tail(mut p: *mut u8, mut w: u64, n: usize) {
+    // SAFETY: the three parts are disjoint pieces of `p..p+n`, sizes 4, 2 and 1 by the bits of `n`.
+    unsafe {
+        if n & 4 != 0 {
+            asm!("mov dword ptr [{p}], {w:e}", p = in(reg) p, w = in(reg) w, options(nostack, preserves_flags));
+            p = p.add(4);
+            w >>= 32;
+        }
+        if n & 2 != 0 {
+            asm!("mov word ptr [{p}], {w:x}", p = in(reg) p, w = in(reg) w, options(nostack, preserves_flags));
+            p = p.add(2);
+            w >>= 16;
+        }
+        if n & 1 != 0 {
+            asm!("mov byte ptr [{p}], {w}", p = in(reg) p, w = in(reg_byte) w as u8, options(nostack, preserves_flags));
+        }
+    }
+}
+
 /// Up to here words are faster than `rep movsb`, which takes long to begin.
 const SHORT: usize = 128;
 
@@ -98,8 +122,8 @@ pub(crate) unsafe fn store_bytes(mut dst: *mut u8, mut src: *const u8, mut len: 
                 store8(dst, load8(src));
                 (dst, src, len) = (dst.add(8), src.add(8), len.wrapping_sub(8));
             }
-        }
-        if len > 0 {
+            store_tail(dst, load_tail(src, len), len);
+        } else {
             asm!("rep movsb", inout("rcx") len => _, inout("rdi") dst => _, inout("rsi") src => _, options(nostack, preserves_flags));
         }
     }
@@ -110,9 +134,19 @@ pub(crate) unsafe fn store_bytes(mut dst: *mut u8, mut src: *const u8, mut len: 
 /// # Safety
 /// `dst..dst+len` is writable.
 #[inline(always)]
-pub(crate) unsafe fn zero_bytes(dst: *mut u8, len: usize) {
+pub(crate) unsafe fn zero_bytes(mut dst: *mut u8, mut len: usize) {
     // SAFETY: as above.
-    unsafe { asm!("rep stosb", inout("rcx") len => _, inout("rdi") dst => _, in("al") 0u8, options(nostack, preserves_flags)) };
+    unsafe {
+        if len <= SHORT {
+            while len >= 8 {
+                store8(dst, 0);
+                (dst, len) = (dst.add(8), len.wrapping_sub(8));
+            }
+            store_tail(dst, 0, len);
+            return;
+        }
+        asm!("rep stosb", inout("rcx") len => _, inout("rdi") dst => _, in("al") 0u8, options(nostack, preserves_flags));
+    }
 }
 
 /// Zeroes `len` bytes of shared memory.

@@ -17,7 +17,9 @@ use super::{sys, tls};
 const OWNER: u64 = (1 << tls::TOKEN_BITS) - 1;
 const ONE_RELEASE: u64 = 1 << tls::TOKEN_BITS;
 
-const SPINS: u32 = 200;
+const SPINS: u32 = 40;
+/// Pauses of a look at the lock double up to two to the power of this: who lets it go and comes back soon finds it in his cache.
+const PAUSES: u32 = 4;
 const YIELDS: u32 = 50;
 /// Naps of 0.1 to 1 ms without any release by the holder after which a waiter gives up: about a second.
 const NAPS: u32 = 1_000;
@@ -119,7 +121,9 @@ fn wait(lock: &AtomicU64, patience: u32) -> Result<Held, NotHeld> {
             continue;
         }
         if tries < SPINS {
-            std::hint::spin_loop();
+            for _ in 0..1u32 << tries.min(PAUSES) {
+                std::hint::spin_loop();
+            }
         } else if naps == 0 {
             sys::sched_yield();
         } else if naps < patience && !known_stuck(word) {

@@ -13,10 +13,15 @@
 //! has many rings in one file, none of them mapped twice: their records are copied in and out, around the end if need be, and
 //! all rings share the wake-ups of the first. The first word of a record is the kernel's. The second is ours: the kernel keeps the distance to its own pages there; we keep
 //! who filled the record, so that a consumer can skip what a dead thread left unfinished.
+//!
+//! A producer pays for one locked instruction, to get the lock. It keeps off the consumer's position and off that of the first
+//! unfinished record while older values of them are good enough. And it looks whether the consumer sleeps without a barrier between
+//! that and its record: who is about to sleep makes all producers pass one (`membarrier(2)`), which their processes have signed up for.
 
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence,
+    AtomicBool, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
+    compiler_fence, fence,
 };
 
 use super::{ObjectFile, PAGE, Window, copy, lock, round8, sys, tls};
@@ -29,6 +34,12 @@ const LENGTH: u64 = DISCARD - 1;
 const HEADER: u64 = 8;
 /// Largest sample (kernel/bpf/ringbuf.c `RINGBUF_MAX_RECORD_SZ`).
 const MAX_SAMPLE: u64 = (u32::MAX / 4) as u64;
+/// Finished records that a producer passes over at a time, when half of the room or more may be unfinished.
+const PASSED: u32 = 64;
+/// Looks at an unfinished record before the kernel is asked about who fills it.
+const LOOKS: u32 = 4;
+/// Pauses between two looks at what another processor is about to write: fewer would take its cache line away too often.
+const PAUSES: u32 = 12;
 const NO_WAKEUP: u64 = 1;
 const FORCE_WAKEUP: u64 = 2;
 
@@ -50,14 +61,19 @@ pub(crate) struct RingMemory {
     /// Where its consumer page is, and the address of that.
     at: u64,
     base: *mut u8,
+    /// The consumer page of the first ring.
+    first: *mut u8,
+    writable: bool,
     size: u64,
     /// Takes a position to the place in the data, a multiple of eight.
     mask: u64,
     /// Bytes of data that are mapped in a row.
     room: u64,
+    /// A position that the consumer had; changed by who has the lock.
+    consumed: AtomicU64,
 }
 
-// SAFETY: `base` is part of the payload of `file`, reached through atomics and word-wise copies only.
+// SAFETY: `base` and `first` are part of the payload of `file`, reached through atomics and word-wise copies only.
 unsafe impl Send for RingMemory {}
 // SAFETY: as above.
 unsafe impl Sync for RingMemory {}
@@ -76,7 +92,10 @@ impl RingMemory {
     fn over(file: &Arc<ObjectFile>, at: u64, size: u64, room: u64) -> Option<Self> {
         let whole = size.is_power_of_two() && size >= PAGE && at.is_multiple_of(PAGE);
         let base = file.payload().at(at, DATA + room).filter(|_| whole)?;
-        Some(Self { file: Arc::clone(file), at, base, size, mask: (size - 1) & !7, room })
+        let first = file.payload().at(0, DATA)?;
+        sign_up();
+        let writable = file.payload().writable();
+        Some(Self { file: Arc::clone(file), at, base, first, writable, size, mask: (size - 1) & !7, room, consumed: AtomicU64::new(0) })
     }
 
     fn memory(&self) -> &Window {
@@ -102,10 +121,14 @@ impl RingMemory {
     }
 
     /// A word of the first ring of the file, whose wake-ups are those of all.
+    #[inline(always)]
     fn bell(&self, at: u64) -> &AtomicU32 {
-        self.memory().half(at).unwrap_or(&ZERO32)
+        debug_assert!(at & 3 == 0 && at < DATA);
+        // SAFETY: callers give constants inside the two pages, which `over` checked.
+        unsafe { AtomicU32::from_ptr(self.first.add(at as usize).cast()) }
     }
 
+    #[inline(always)]
     fn sleeping(&self) -> &AtomicU32 {
         self.bell(128)
     }
@@ -168,16 +191,21 @@ impl RingMemory {
     }
 
     /// Reserves room for a sample: its address, or null.
+    #[inline]
     pub(crate) fn reserve(&self, size: u64, flags: u64) -> *mut u8 {
-        let nothing = std::ptr::null_mut();
+        let room = if flags == 0 { self.room_for(size) } else { None };
+        room.map_or(std::ptr::null_mut(), |(_, sample)| sample)
+    }
+
+    /// Reserves room for a sample: the position of its record, and its address.
+    #[inline(always)]
+    fn room_for(&self, size: u64) -> Option<(u64, *mut u8)> {
         let len = round8(size.wrapping_add(HEADER));
-        if flags != 0 || size > MAX_SAMPLE || len > self.size || !self.memory().writable() {
-            return nothing;
+        if size > MAX_SAMPLE || len > self.size || !self.writable {
+            return None;
         }
-        match self.place(size, len) {
-            Some(position) => self.behind(position, len.wrapping_sub(HEADER)).unwrap_or(nothing),
-            None => nothing,
-        }
+        let position = self.place(size, len)?;
+        Some((position, self.behind(position, len.wrapping_sub(HEADER))?))
     }
 
     /// Makes an unfinished record and returns its position.
@@ -192,26 +220,20 @@ impl RingMemory {
 
     #[inline(always)]
     fn reserve_locked(&self, size: u64, len: u64, tid: u32) -> Option<u64> {
-        // Pairs with the Release in `consume`: its reads of a record end before we write over it.
-        let consumed = self.consumer().load(Acquire);
         let begin = self.producer().load(Relaxed);
-        let mut pending = self.pending().load(Relaxed);
-        let mut steps = self.size;
-        while pending != begin && steps > 0 {
-            let header = self.header(pending).load(Acquire);
-            if header & BUSY != 0 {
-                break;
-            }
-            let next = pending.wrapping_add(round8((header & LENGTH).wrapping_add(HEADER)));
-            // Positions out of order are damage; the records in doubt were given over long ago.
-            pending = if begin.wrapping_sub(next) > self.size { begin } else { next };
-            steps = steps.wrapping_sub(8);
-        }
-        self.pending().store(pending, Relaxed);
         let end = begin.wrapping_add(len);
         // As in the kernel: at most size - 1 bytes, so that full and empty differ, and never over an unfinished record,
         // whatever the consumer's page says.
-        if end.wrapping_sub(consumed) >= self.size || end.wrapping_sub(pending) >= self.size {
+        if end.wrapping_sub(self.consumed.load(Relaxed)) >= self.size {
+            // Pairs with the Release in `consume`: its reads of a record end before we write over it.
+            let consumed = self.consumer().load(Acquire);
+            self.consumed.store(consumed, Relaxed);
+            if end.wrapping_sub(consumed) >= self.size {
+                return None;
+            }
+        }
+        let pending = self.pending().load(Relaxed);
+        if end.wrapping_sub(pending) > self.size >> 1 && end.wrapping_sub(self.pass(pending, begin, end)) >= self.size {
             return None;
         }
         self.header(begin).store(u64::from(tid) << 32 | BUSY | size, Relaxed);
@@ -220,7 +242,30 @@ impl RingMemory {
         Some(begin)
     }
 
+    /// Passes over finished records from `pending` on, as many as is needed to have room up to `end`; returns the first that it left.
+    #[cold]
+    #[inline(never)]
+    fn pass(&self, mut pending: u64, begin: u64, end: u64) -> u64 {
+        let mut few = PASSED;
+        let mut steps = self.size;
+        while pending != begin && steps > 0 && (few > 0 || end.wrapping_sub(pending) >= self.size) {
+            // Pairs with the Release in `commit_at`: its sample is complete before another record begins there.
+            let header = self.header(pending).load(Acquire);
+            if header & BUSY != 0 {
+                break;
+            }
+            let next = pending.wrapping_add(round8((header & LENGTH).wrapping_add(HEADER)));
+            // Positions out of order are damage; the records in doubt were given over long ago.
+            pending = if begin.wrapping_sub(next) > self.size { begin } else { next };
+            steps = steps.wrapping_sub(8);
+            few = few.saturating_sub(1);
+        }
+        self.pending().store(pending, Relaxed);
+        pending
+    }
+
     /// Gives a reserved sample over, or back.
+    #[inline(always)]
     pub(crate) fn commit(&self, sample: u64, flags: u64, discard: bool) {
         let at = sample.wrapping_sub(self.base as u64).wrapping_sub(DATA).wrapping_sub(HEADER);
         if at < self.room && at & 7 == 0 {
@@ -234,33 +279,37 @@ impl RingMemory {
         let length = header.load(Relaxed) & LENGTH;
         let mark = if discard { DISCARD } else { 0 };
         // The sample is complete before its header says so (pairs with the Acquire in `head`), and the header says so
-        // before we look whether the consumer sleeps (pairs with `sleep`).
-        header.swap(length | mark, SeqCst);
-        let caught_up = (self.consumer().load(Acquire) ^ position) & self.mask == 0;
-        if (flags & FORCE_WAKEUP != 0 || (caught_up && flags & NO_WAKEUP == 0)) && self.sleeping().load(SeqCst) != 0 {
-            self.wake();
+        // before we look whether the consumer sleeps (pairs with `sleep_unless`).
+        header.store(length | mark, Release);
+        compiler_fence(SeqCst);
+        if !SIGNED_UP.load(Relaxed) {
+            fence(SeqCst);
+        }
+        if self.sleeping().load(Relaxed) != 0 {
+            self.wake(position, flags);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn wake(&self) {
-        self.wakeups().fetch_add(1, SeqCst);
-        sys::futex_wake(self.wakeups());
+    fn wake(&self, position: u64, flags: u64) {
+        let caught_up = (self.consumer().load(Acquire) ^ position) & self.mask == 0;
+        if flags & FORCE_WAKEUP != 0 || (caught_up && flags & NO_WAKEUP == 0) {
+            self.wakeups().fetch_add(1, SeqCst);
+            sys::futex_wake(self.wakeups());
+        }
     }
 
     /// Copies a sample in; `false` when there is no room.
     ///
     /// # Safety
     /// `data..data+size` is readable.
+    #[inline]
     pub(crate) unsafe fn output(&self, data: *const u8, size: u64, flags: u64) -> bool {
-        let sample = self.reserve(size, 0);
-        if sample.is_null() {
-            return false;
-        }
+        let Some((position, sample)) = self.room_for(size) else { return false };
         // SAFETY: the record has room for `size` rounded up; the source is the caller's duty.
         unsafe { copy::store(sample, data, size as usize) };
-        self.commit(sample as u64, flags, false);
+        self.commit_at(position, flags, false);
         true
     }
 
@@ -272,7 +321,7 @@ impl RingMemory {
         let [(_, a), (_, b)] = parts;
         let size = a.wrapping_add(b);
         let len = round8(size.wrapping_add(HEADER));
-        if a > MAX_SAMPLE || b > MAX_SAMPLE || size > MAX_SAMPLE || len >= self.size || !self.memory().writable() {
+        if a > MAX_SAMPLE || b > MAX_SAMPLE || size > MAX_SAMPLE || len >= self.size || !self.writable {
             return false;
         }
         let Some(position) = self.place(size, len) else { return false };
@@ -310,38 +359,69 @@ impl RingMemory {
 
     /// Looks at the consumer's position; `thorough` also finds records of zombies.
     pub(crate) fn head(&self, thorough: bool) -> Head {
+        self.head_before(&mut self.consumer().load(Relaxed), thorough)
+    }
+
+    /// As [`RingMemory::head`], by who knows that there are records up to position `known`, and learns of more only when it is reached.
+    #[inline(always)]
+    pub(crate) fn head_before(&self, known: &mut u64, thorough: bool) -> Head {
         let position = self.consumer().load(Relaxed);
-        let available = self.producer().load(Acquire).wrapping_sub(position);
-        if available == 0 {
-            return Head::Nothing;
+        let mut available = known.wrapping_sub(position);
+        if available == 0 || available > self.size {
+            *known = self.producer().load(Acquire);
+            available = known.wrapping_sub(position);
+            if available == 0 {
+                return Head::Nothing;
+            }
         }
-        let header = self.header(position);
-        let mut word = header.load(Acquire);
+        let mut word = self.header(position).load(Acquire);
         if available > self.size {
             return Head::Damaged;
         }
         if word & BUSY != 0 {
-            let tid = (word >> 32) as u32;
-            let unfinished_for_ever = tid == 0 || tid >> 22 != 0 || sys::gone(tid) || (thorough && sys::gone_or_zombie(tid));
-            if !unfinished_for_ever {
+            word = self.finished(position, thorough);
+            if word & BUSY != 0 {
                 return Head::Nothing;
             }
-            // It may have finished just before its end.
-            let skipped = (word & LENGTH) | DISCARD;
-            word = match header.compare_exchange(word, skipped, AcqRel, Acquire) {
-                Ok(_) => skipped,
-                Err(now) => now,
-            };
         }
         let len = word & LENGTH;
         let whole = round8(len + HEADER);
-        if word & BUSY != 0 || whole > available {
+        if whole > available {
             return Head::Damaged;
         }
         Head::Record { next: position.wrapping_add(whole), len, kept: word & DISCARD == 0 }
     }
 
+    /// Waits a moment for a record to be finished, discards it when that will never be, and returns its first word.
+    #[cold]
+    #[inline(never)]
+    fn finished(&self, position: u64, thorough: bool) -> u64 {
+        let header = self.header(position);
+        let mut word = header.load(Acquire);
+        for _ in 0..LOOKS {
+            if word & BUSY == 0 {
+                break;
+            }
+            pause();
+            word = header.load(Acquire);
+        }
+        if word & BUSY != 0 {
+            let tid = (word >> 32) as u32;
+            let unfinished_for_ever = tid == 0 || tid >> 22 != 0 || sys::gone(tid) || (thorough && sys::gone_or_zombie(tid));
+            if unfinished_for_ever {
+                // It may have finished just before its end.
+                let skipped = (word & LENGTH) | DISCARD;
+                return match header.compare_exchange(word, skipped, AcqRel, Acquire) {
+                    Ok(_) => skipped,
+                    Err(now) => now,
+                };
+            }
+        }
+        word
+    }
+
     /// Copies the sample at the consumer's position out.
+    #[inline(always)]
     pub(crate) fn read(&self, out: &mut [u8]) -> bool {
         let position = self.consumer().load(Relaxed);
         if let Some(from) = self.behind(position, round8(out.len() as u64)) {
@@ -349,6 +429,12 @@ impl RingMemory {
             unsafe { copy::load(out, from) };
             return true;
         }
+        self.read_around(position, out)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_around(&self, position: u64, out: &mut [u8]) -> bool {
         let at = position.wrapping_add(HEADER);
         // In two pieces when it goes around the end; both begin at a multiple of eight.
         let until_end = self.at.wrapping_add(DATA).wrapping_add(self.size).wrapping_sub(self.offset(at));
@@ -363,6 +449,7 @@ impl RingMemory {
     }
 
     /// Moves the consumer's position.
+    #[inline(always)]
     pub(crate) fn consume(&self, next: u64) {
         self.consumer().store(next, Release);
     }
@@ -380,17 +467,38 @@ impl RingMemory {
     /// Sleeps until a producer of any ring with the same wake-ups wakes us, but not when `something` is there.
     pub(crate) fn sleep_unless(&self, ns: u64, something: impl Fn() -> bool) {
         let seen = self.wakeups().load(SeqCst);
-        // Pairs with `commit`: either it sees that we sleep, or we see its record.
+        // Pairs with `commit_at`: either it sees that we sleep, or we see its record. It has a barrier of its own, or the kernel
+        // makes it pass one here; where the kernel would not, it may be that nobody wakes us.
         self.sleeping().swap(1, SeqCst);
-        fence(SeqCst);
+        let passed = sys::membarrier_expedited() || sys::membarrier_global();
         if !something() {
-            sys::futex_wait(self.wakeups(), seen, ns);
+            sys::futex_wait(self.wakeups(), seen, if passed { ns } else { ns.min(NAP) });
         }
         self.sleeping().store(0, Relaxed);
     }
 }
 
-static ZERO32: AtomicU32 = AtomicU32::new(0);
+/// Lets a moment pass.
+#[cold]
+#[inline(never)]
+pub(crate) fn pause() {
+    for _ in 0..PAUSES {
+        std::hint::spin_loop();
+    }
+}
+
+/// Whether the kernel makes producers of this process pass a barrier when a consumer is about to sleep.
+static SIGNED_UP: AtomicBool = AtomicBool::new(false);
+
+/// Longest sleep without that, in nanoseconds.
+const NAP: u64 = 1_000_000;
+
+/// Has the kernel do so. A forked child is signed up as its parent is.
+fn sign_up() {
+    if !SIGNED_UP.load(Relaxed) {
+        SIGNED_UP.store(sys::membarrier_sign_up(), Relaxed);
+    }
+}
 
 /// Rings of this process by the addresses of their samples: a program submits an address and nothing else.
 struct Known {

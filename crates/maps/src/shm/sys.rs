@@ -52,6 +52,18 @@ pub(crate) fn membarrier_global() -> bool {
     unsafe { syscall(324, [1, 0, 0, 0, 0, 0]) == 0 }
 }
 
+/// Makes every running thread of the processes that signed up pass a full memory barrier; `false` when the kernel offers no such thing.
+pub(crate) fn membarrier_expedited() -> bool {
+    // SAFETY: MEMBARRIER_CMD_GLOBAL_EXPEDITED (2) has no arguments.
+    unsafe { syscall(324, [2, 0, 0, 0, 0, 0]) == 0 }
+}
+
+/// Signs this process, and those it forks, up for [`membarrier_expedited`]; `false` when the kernel offers no such thing.
+pub(crate) fn membarrier_sign_up() -> bool {
+    // SAFETY: MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED (4) has no arguments.
+    unsafe { syscall(324, [4, 0, 0, 0, 0, 0]) == 0 }
+}
+
 /// Waits while the 32-bit word at `word` is `seen`, at most `ns` nanoseconds.
 pub(crate) fn futex_wait(word: &std::sync::atomic::AtomicU32, seen: u32, ns: u64) {
     let ts = [ns / 1_000_000_000, ns % 1_000_000_000];
