@@ -11,6 +11,7 @@
 //! share pages with no other thread's and pages of unused slots are never touched.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use skep_isa::map::update;
 use skep_isa::{MapShape, MapType, ShapeKind};
@@ -252,11 +253,21 @@ impl MapOps for Array {
         let Some(from) = self.memory().at(first.wrapping_mul(stride), stride.wrapping_mul(n as u64)) else {
             return Err(MapError::Damaged { what: "a value lies outside its file" });
         };
-        out.put(n, |i, key, value| {
-            key.copy_from_slice(&((first + i as u64) as u32).to_ne_bytes());
-            // SAFETY: `n` values with their padding are mapped there.
-            unsafe { self.format.load(value, from.wrapping_add(i.wrapping_mul(stride as usize))) };
-        });
+        let index = |i: usize| ((first + i as u64) as u32).to_ne_bytes();
+        if self.format.size == 8 && !self.format.has_lock() {
+            // SAFETY: `n` words are mapped there.
+            let word = |i: usize| unsafe { AtomicU64::from_ptr(from.wrapping_add(i.wrapping_mul(8)).cast()) }.load(Relaxed);
+            out.put(n, |i, key, value| {
+                key.copy_from_slice(&index(i));
+                value.copy_from_slice(&word(i).to_ne_bytes());
+            });
+        } else {
+            out.put(n, |i, key, value| {
+                key.copy_from_slice(&index(i));
+                // SAFETY: `n` values with their padding are mapped there.
+                unsafe { self.format.load(value, from.wrapping_add(i.wrapping_mul(stride as usize))) };
+            });
+        }
         at.major += n as u64;
         Ok(at.major < u64::from(self.entries))
     }

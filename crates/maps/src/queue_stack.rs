@@ -46,6 +46,8 @@ pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
         value_size: parts.def.value_size as usize,
         stride: round8(u64::from(parts.def.value_size)),
         max: u64::from(parts.def.max_entries),
+        reciprocal: reciprocal(u64::from(parts.def.max_entries)),
+        base: parts.file.payload().at(0, layout(&parts.def)?.payload_len).ok_or(MapError::Damaged { what: "the file is too short" })?,
         file: parts.file,
     }))
 }
@@ -57,56 +59,97 @@ struct QueueStack {
     value_size: usize,
     stride: u64,
     max: u64,
+    reciprocal: u64,
+    base: *mut u8,
     file: Arc<ObjectFile>,
 }
 
-static ZERO: AtomicU64 = AtomicU64::new(0);
+// SAFETY: `base` is the payload of `file`, reached through atomics and word-wise copies only.
+unsafe impl Send for QueueStack {}
+// SAFETY: as above.
+unsafe impl Sync for QueueStack {}
+
+/// One by `n`, times 2⁶⁴, rounded down.
+fn reciprocal(n: u64) -> u64 {
+    u64::MAX / n
+}
+
+/// Finds `a % n` without a division, which takes longer than all the rest: the quotient is at most one too small.
+#[inline(always)]
+fn modulo(a: u64, n: u64, reciprocal: u64) -> u64 {
+    let quotient = ((u128::from(a) * u128::from(reciprocal)) >> 64) as u64;
+    let rest = a.wrapping_sub(quotient.wrapping_mul(n));
+    if rest >= n { rest.wrapping_sub(n) } else { rest }
+}
 
 impl QueueStack {
+    #[inline(always)]
     fn word(&self, at: u64) -> &AtomicU64 {
-        // Constants inside a payload whose length was checked.
-        self.file.payload().word(at).unwrap_or(&ZERO)
+        debug_assert!(at & 7 == 0 && at < PAGE);
+        // SAFETY: callers give constants inside the first page of the payload, whose length was checked.
+        unsafe { AtomicU64::from_ptr(self.base.add(at as usize).cast()) }
     }
 
+    #[inline(always)]
     fn lock(&self) -> Option<Held> {
         let held = lock::acquire(self.word(0)).ok()?;
-        let changes = self.changes().load(Relaxed);
-        if held.recovered && changes & 1 != 0 {
-            // What the dead one wrote is not in the map yet.
-            self.changes().store(changes.wrapping_add(1), Release);
+        if held.recovered {
+            self.repair();
         }
         Some(held)
     }
 
+    #[cold]
+    #[inline(never)]
+    fn repair(&self) {
+        let changes = self.changes().load(Relaxed);
+        if changes & 1 != 0 {
+            // What the dead one wrote is not in the map yet.
+            self.changes().store(changes.wrapping_add(1), Release);
+        }
+    }
+
+    #[inline(always)]
     fn release(&self, held: Held) {
         lock::release(self.word(0), held);
     }
 
+    #[inline(always)]
     fn head(&self) -> &AtomicU64 {
         self.word(64)
     }
 
+    #[inline(always)]
     fn tail(&self) -> &AtomicU64 {
         self.word(128)
     }
 
+    #[inline(always)]
     fn changes(&self) -> &AtomicU64 {
         self.word(192)
     }
 
     /// Returns tail and head; garbage shows as an empty map.
+    #[inline(always)]
     fn ends(&self) -> (u64, u64) {
         let (tail, head) = (self.tail().load(Acquire), self.head().load(Acquire));
         if head.wrapping_sub(tail) > self.max { (head, head) } else { (tail, head) }
     }
 
+    /// Returns the address of the value at a position.
+    #[inline(always)]
     fn value(&self, position: u64) -> Option<*mut u8> {
-        let i = position.checked_rem(self.max)?;
-        self.file.payload().at(PAGE.wrapping_add(i.wrapping_mul(self.stride)), self.stride)
+        let i = modulo(position, self.max, self.reciprocal);
+        if i >= self.max {
+            return None;
+        }
+        // SAFETY: inside the payload, which has `max` values behind its first page.
+        Some(unsafe { self.base.add(PAGE.wrapping_add(i.wrapping_mul(self.stride)) as usize) })
     }
 
     /// # Safety
     /// `value` points to a value's size in readable bytes.
+    #[inline(always)]
     unsafe fn push(&self, value: *const u8, flags: u64) -> i64 {
         let replace = flags & update::EXIST != 0;
         if flags & update::NOEXIST != 0 || flags > update::EXIST {
@@ -121,7 +164,10 @@ impl QueueStack {
                 self.changes().store(changes.wrapping_add(1), Relaxed);
                 // Before anything else changes; pairs with the fence in `step`.
                 fence(Release);
-                self.tail().store(if full { tail.wrapping_add(1) } else { tail }, Release);
+                let tail = if full { tail.wrapping_add(1) } else { tail };
+                if self.tail().load(Relaxed) != tail {
+                    self.tail().store(tail, Release);
+                }
                 // SAFETY: the place has `stride` bytes; the source is the caller's duty.
                 unsafe { copy::store(to, value, self.value_size) };
                 self.head().store(head.wrapping_add(1), Release);
@@ -135,6 +181,7 @@ impl QueueStack {
     }
 
     /// Copies the next value out by `copy`, or shows it nothing; and takes it out.
+    #[inline(always)]
     fn next(&self, take: bool, copy: impl FnOnce(Option<*mut u8>)) -> i64 {
         let Some(held) = self.lock() else {
             copy(None);
@@ -299,5 +346,27 @@ impl MapOps for QueueStack {
     unsafe fn prog_peek(&self, value: *mut u8) -> i64 {
         // SAFETY: the caller's duty.
         unsafe { self.peek(value).unwrap_or_else(|| self.next_for_program(false, value)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_wrap_at_every_size() {
+        let mut x = 88_172_645_463_325_252u64;
+        for max in [1, 2, 3, 5, 7, 10, 64, 1000, 65_537, (1 << 24) - 3, u64::from(u32::MAX)] {
+            let edges = [0, 1, max - 1, max, max + 1, 2 * max - 1, 2 * max, u64::MAX, u64::MAX - max, u64::MAX / max * max];
+            for position in edges {
+                assert_eq!(modulo(position, max, reciprocal(max)), position % max, "{position} of {max}");
+            }
+            for _ in 0..10_000 {
+                x ^= x << 13;
+                x ^= x >> 7;
+                x ^= x << 17;
+                assert_eq!(modulo(x, max, reciprocal(max)), x % max, "{x} of {max}");
+            }
+        }
     }
 }

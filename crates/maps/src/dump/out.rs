@@ -55,7 +55,7 @@ impl<'a> Out<'a> {
     }
 
     /// The memory of the next element, `None` when there is no room.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn next(&mut self) -> Option<(&mut [u8], &mut [u8])> {
         if self.is_full() {
             return None;
@@ -65,7 +65,7 @@ impl<'a> Out<'a> {
     }
 
     /// The memory of an element.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn element(&mut self, at: usize) -> Option<(&mut [u8], &mut [u8])> {
         let (k, v) = (self.key_size, self.value_size);
         match &mut self.memory {
@@ -92,9 +92,18 @@ impl<'a> Out<'a> {
         let (k, v, used) = (self.key_size, self.value_size, self.used);
         match &mut self.memory {
             Memory::Rows { buf, stride, value_at } => {
-                for (i, row) in buf.chunks_exact_mut((*stride).max(1)).skip(used).take(n).enumerate() {
-                    let (key, rest) = row.split_at_mut(*value_at);
-                    write(i, &mut key[..k], &mut rest[..v]);
+                let rows = buf.get_mut(used * *stride..).unwrap_or_default();
+                // What most rows are: sizes that the compiler knows make of a copy a load and a store.
+                if (k, v, *value_at, *stride) == (4, 8, 4, 12) {
+                    for (i, row) in rows.as_chunks_mut::<12>().0.iter_mut().take(n).enumerate() {
+                        let (key, value) = row.split_at_mut(4);
+                        write(i, key, value);
+                    }
+                } else {
+                    for (i, row) in rows.chunks_exact_mut((*stride).max(1)).take(n).enumerate() {
+                        let (key, rest) = row.split_at_mut(*value_at);
+                        write(i, &mut key[..k], &mut rest[..v]);
+                    }
                 }
             }
             Memory::Columns { keys, values } => {

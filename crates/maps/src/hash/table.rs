@@ -34,7 +34,9 @@ const TRIES: u32 = 64;
 /// Walks of a reader that cannot take the lock because its memory is read-only.
 const TRIES_READ_ONLY: u32 = 100_000;
 /// Buckets a walk looks at together when there is room for many elements.
-const BLOCK: usize = 128;
+const BLOCK: usize = 64;
+/// Longest chain that it copies without looking for circles.
+const SHORT: u32 = 16;
 /// With room for fewer elements a walk goes bucket by bucket,
 const FEW: usize = 16;
 /// and looks so many buckets ahead.
@@ -67,6 +69,24 @@ pub(super) const fn reference(word: u64) -> u32 {
 /// The bucket word after one more change.
 const fn changed(head: u64, first: u32) -> u64 {
     ((head >> 32).wrapping_add(1) << 32) | first as u64
+}
+
+/// Buckets of a walk that are not empty, as they were when it came near: words, and numbers from `begin` on.
+struct Block {
+    begin: u64,
+    filled: usize,
+    heads: [u64; BLOCK],
+    numbers: [u8; BLOCK],
+}
+
+impl Block {
+    const fn empty() -> Self {
+        Self { begin: 0, filled: 0, heads: [0; BLOCK], numbers: [0; BLOCK] }
+    }
+
+    fn filled(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.heads.iter().zip(&self.numbers).take(self.filled).map(|(head, n)| (self.begin.wrapping_add(u64::from(*n)), *head))
+    }
 }
 
 /// Where a locked walk found a key.
@@ -437,40 +457,113 @@ impl Table {
     pub(crate) fn fill(&self, at: &mut Position, out: &mut Out<'_>, copy_value: impl Fn(u32, &mut [u8])) -> Result<bool, MapError> {
         let buckets = self.memory.geometry.buckets;
         while at.major < buckets {
-            // Elements lie anywhere, so each is a cache miss unless it was asked for early.
-            if out.left() < FEW {
-                self.memory.prefetch(reference(self.memory.bucket(at.major.wrapping_add(AHEAD)).load(Relaxed)));
-                if !self.fill_bucket(at, out, &copy_value)? {
+            if at.minor == 0 && out.left() >= FEW {
+                if !self.fill_blocks(at, out, &copy_value)? {
                     return Ok(true);
                 }
                 continue;
             }
-            // A block's are asked for together, the chains' second ones as well.
-            let block = BLOCK.min(usize::try_from(buckets - at.major).unwrap_or(BLOCK));
-            let (mut filled, mut n) = ([0u8; BLOCK], 0);
-            for i in 0..block {
-                let first = reference(self.memory.bucket(at.major.wrapping_add(i as u64)).load(Relaxed));
-                self.memory.prefetch(first);
-                filled[n] = i as u8;
-                n += usize::from(first != 0);
+            // Elements lie anywhere, so each is a cache miss unless it was asked for early.
+            self.memory.prefetch(reference(self.memory.bucket(at.major.wrapping_add(AHEAD)).load(Relaxed)));
+            if !self.fill_bucket(at, out, &copy_value)? {
+                return Ok(true);
             }
-            for i in &filled[..n] {
-                let first = self.memory.element(reference(self.memory.bucket(at.major.wrapping_add(u64::from(*i))).load(Relaxed)));
-                self.memory.prefetch(first.map_or(0, |e| reference(e.link().load(Relaxed))));
-            }
-            let begin = at.major;
-            for i in &filled[..n] {
-                let bucket = begin.wrapping_add(u64::from(*i));
-                if bucket != at.major {
-                    *at = Position { major: bucket, minor: 0 };
-                }
-                if !self.fill_bucket(at, out, &copy_value)? {
-                    return Ok(true);
-                }
-            }
-            *at = Position { major: begin.wrapping_add(block as u64), minor: 0 };
         }
         Ok(false)
+    }
+
+    /// Copies whole buckets from a position on, as long as there is much room; `false` when the room ended.
+    ///
+    /// While one block is copied, the first elements of the next but one are on their way into the cache, and the second ones of
+    /// the next.
+    #[inline(always)]
+    fn fill_blocks(&self, at: &mut Position, out: &mut Out<'_>, copy_value: &impl Fn(u32, &mut [u8])) -> Result<bool, MapError> {
+        let buckets = self.memory.geometry.buckets;
+        let (mut now, mut next, mut last) = (Block::empty(), Block::empty(), Block::empty());
+        self.look(&mut now, at.major);
+        self.look_behind(&now);
+        self.look(&mut next, at.major.wrapping_add(BLOCK as u64));
+        loop {
+            self.look(&mut last, next.begin.wrapping_add(BLOCK as u64));
+            self.look_behind(&next);
+            for (bucket, head) in now.filled() {
+                if self.copy_bucket(bucket, head, out, copy_value) {
+                    continue;
+                }
+                *at = Position { major: bucket, minor: 0 };
+                if !self.fill_changed(at, out, copy_value)? {
+                    return Ok(false);
+                }
+            }
+            *at = Position { major: next.begin.min(buckets), minor: 0 };
+            if at.major == buckets || out.left() < FEW {
+                return Ok(true);
+            }
+            (now, next, last) = (next, last, now);
+        }
+    }
+
+    /// Notes the buckets of a block that are not empty, and asks for their first elements.
+    #[inline(always)]
+    fn look(&self, block: &mut Block, begin: u64) {
+        let mut n = 0usize;
+        for i in 0..(BLOCK as u64).min(self.memory.geometry.buckets.saturating_sub(begin)) {
+            // Pairs with the Release stores that publish elements.
+            let head = self.memory.bucket(begin.wrapping_add(i)).load(Acquire);
+            // There are as many places as buckets in a block.
+            if let (Some(to), Some(number)) = (block.heads.get_mut(n), block.numbers.get_mut(n)) {
+                (*to, *number) = (head, i as u8);
+            }
+            n += usize::from(reference(head) != 0);
+        }
+        (block.begin, block.filled) = (begin, n);
+        for (_, head) in block.filled() {
+            self.memory.prefetch(reference(head));
+        }
+    }
+
+    /// Asks for the second elements of chains.
+    #[inline(always)]
+    fn look_behind(&self, block: &Block) {
+        for (_, head) in block.filled() {
+            let next = self.memory.element(reference(head)).map_or(0, |e| reference(e.link().load(Relaxed)));
+            if next != 0 {
+                self.memory.prefetch(next);
+            }
+        }
+    }
+
+    /// Copies a whole bucket that had this word; `false`, and nothing copied, when it changed, is long, or does not fit.
+    #[inline(always)]
+    fn copy_bucket(&self, bucket: u64, head: u64, out: &mut Out<'_>, copy_value: &impl Fn(u32, &mut [u8])) -> bool {
+        let before = out.used();
+        let mut r = reference(head);
+        let mut steps = SHORT;
+        while let Some(e) = self.memory.element(r) {
+            let Some((key, value)) = out.next().filter(|_| steps > 0) else {
+                out.rewind(before);
+                return false;
+            };
+            let link = e.link().load(Acquire);
+            e.read_key(key);
+            copy_value(r, value);
+            out.push();
+            r = reference(link);
+            steps = steps.wrapping_sub(1);
+        }
+        // What was copied was read before this load; pairs with the fence in `write_element`.
+        fence(Acquire);
+        if self.memory.bucket(bucket).load(Relaxed) != head {
+            out.rewind(before);
+            return false;
+        }
+        true
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn fill_changed(&self, at: &mut Position, out: &mut Out<'_>, copy_value: &impl Fn(u32, &mut [u8])) -> Result<bool, MapError> {
+        self.fill_bucket(at, out, copy_value)
     }
 
     /// Copies what is left of a bucket and moves to the next one; `false` when the room ended before.

@@ -171,6 +171,11 @@ pub(crate) unsafe fn zero(dst: *mut u8, len: usize) {
 pub(crate) unsafe fn load(dst: &mut [u8], src: *const u8) {
     // SAFETY: word `i` begins inside the source, and the source has whole words.
     let word = |i: usize| unsafe { AtomicU64::from_ptr(src.add(i * 8).cast_mut().cast()).load(Relaxed) };
+    // What most keys and values are.
+    if let Ok(dst) = <&mut [u8; 8]>::try_from(&mut *dst) {
+        *dst = word(0).to_ne_bytes();
+        return;
+    }
     let (whole, tail) = dst.as_chunks_mut::<8>();
     for (i, part) in whole.iter_mut().enumerate() {
         *part = word(i).to_ne_bytes();

@@ -300,6 +300,7 @@ impl<'a> Element<'a> {
     }
 
     /// Copies its key out; `out` is at most as long as keys are.
+    #[inline(always)]
     pub(crate) fn read_key(&self, out: &mut [u8]) {
         let n = out.len().min(self.memory.geometry.key_size as usize);
         // SAFETY: the element holds the key rounded up.
