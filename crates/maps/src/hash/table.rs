@@ -35,6 +35,8 @@ const TRIES: u32 = 64;
 const TRIES_READ_ONLY: u32 = 100_000;
 /// Buckets a walk looks at together when there is room for many elements.
 const BLOCK: usize = 64;
+/// Blocks whose elements are on their way into the cache, with the one that is copied.
+const UNDER_WAY: usize = 4;
 /// Longest chain that it copies without looking for circles.
 const SHORT: u32 = 16;
 /// With room for fewer elements a walk goes bucket by bucket,
@@ -479,14 +481,19 @@ impl Table {
     #[inline(always)]
     fn fill_blocks(&self, at: &mut Position, out: &mut Out<'_>, copy_value: &impl Fn(u32, &mut [u8])) -> Result<bool, MapError> {
         let buckets = self.memory.geometry.buckets;
-        let (mut now, mut next, mut last) = (Block::empty(), Block::empty(), Block::empty());
-        self.look(&mut now, at.major);
-        self.look_behind(&now);
-        self.look(&mut next, at.major.wrapping_add(BLOCK as u64));
-        loop {
-            self.look(&mut last, next.begin.wrapping_add(BLOCK as u64));
-            self.look_behind(&next);
-            for (bucket, head) in now.filled() {
+        let mut blocks = [const { Block::empty() }; UNDER_WAY];
+        let mut begin = at.major;
+        for block in &mut blocks[..UNDER_WAY - 1] {
+            self.look(block, begin);
+            begin = begin.wrapping_add(BLOCK as u64);
+        }
+        self.look_behind(&blocks[0]);
+        for now in 0usize.. {
+            self.look(&mut blocks[now.wrapping_add(UNDER_WAY - 1) % UNDER_WAY], begin);
+            begin = begin.wrapping_add(BLOCK as u64);
+            let next = &blocks[now.wrapping_add(1) % UNDER_WAY];
+            self.look_behind(next);
+            for (bucket, head) in blocks[now % UNDER_WAY].filled() {
                 if self.copy_bucket(bucket, head, out, copy_value) {
                     continue;
                 }
@@ -497,10 +504,10 @@ impl Table {
             }
             *at = Position { major: next.begin.min(buckets), minor: 0 };
             if at.major == buckets || out.left() < FEW {
-                return Ok(true);
+                break;
             }
-            (now, next, last) = (next, last, now);
         }
+        Ok(true)
     }
 
     /// Notes the buckets of a block that are not empty, and asks for their first elements.
@@ -517,6 +524,10 @@ impl Table {
             n += usize::from(reference(head) != 0);
         }
         (block.begin, block.filled) = (begin, n);
+        // The words of a later one.
+        for line in 0..BLOCK as u64 / 8 {
+            self.memory.prefetch_bucket(begin.wrapping_add((2 * BLOCK) as u64 + 8 * line));
+        }
         for (_, head) in block.filled() {
             self.memory.prefetch(reference(head));
         }

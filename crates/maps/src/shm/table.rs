@@ -206,7 +206,17 @@ impl TableMemory {
     #[inline(always)]
     pub(crate) fn prefetch(&self, reference: u32) {
         let i = u64::from(reference).wrapping_sub(1);
-        let at = self.geometry.elements_at.wrapping_add(i.wrapping_mul(self.geometry.stride));
+        self.prefetch_at(self.geometry.elements_at.wrapping_add(i.wrapping_mul(self.geometry.stride)));
+    }
+
+    /// Asks for the cache line of a bucket; any number will do.
+    #[inline(always)]
+    pub(crate) fn prefetch_bucket(&self, number: u64) {
+        self.prefetch_at(self.geometry.buckets_at.wrapping_add(number.wrapping_mul(8)));
+    }
+
+    #[inline(always)]
+    fn prefetch_at(&self, at: u64) {
         // SAFETY: prefetching has no effect but on the cache, whatever the address.
         unsafe {
             std::arch::asm!("prefetcht0 byte ptr [{}]", in(reg) self.base.wrapping_add(at as usize), options(nostack, readonly, preserves_flags))
