@@ -32,6 +32,7 @@ const TESTS: &[(&str, &str)] = &[
     ("skep_verifier", ""),
     ("joins", ""),
     ("fields", ""),
+    ("info", ""),
     ("cases", "loads_that_are_not_aligned_may_be_refused"),
     ("objects", ""),
     ("log", ""),

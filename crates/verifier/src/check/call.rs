@@ -6,7 +6,7 @@ use super::mem::{Access, pristine};
 use crate::reg::{Flags, Id, Kind, Reg};
 use crate::reject::Reason;
 use crate::scalar::Scalar;
-use crate::stack::DynptrKind;
+use crate::stack::{Byte, DynptrKind};
 use crate::state::Reference;
 use skep_isa::ProgramType as P;
 use skep_isa::map::Lookup;
@@ -20,6 +20,8 @@ const MAX_SIZE: u64 = 1 << 29;
 struct Call {
     map: Option<u32>,
     alloc: u32,
+    /// The key, when it is a known number: then the element of an array is there.
+    key: Option<u64>,
     kptr: Option<crate::fields::Kptr>,
     dynptr: Option<Reg>,
     /// Most bytes of the memory written.
@@ -138,7 +140,13 @@ impl Walk<'_> {
             }
             ArgType::MapKey => {
                 let size = self.call_spec(call).map_or(0, |m| m.key_size);
-                self.memory(h, reg, &r, size, Access::Read)
+                self.memory(h, reg, &r, size, Access::Read)?;
+                if h.id == MAP_LOOKUP_ELEM
+                    && self.call_spec(call).is_some_and(|m| matches!(m.map_type, MapType::Array | MapType::PercpuArray))
+                {
+                    call.key = self.constant_key(&r, size);
+                }
+                Ok(())
             }
             ArgType::MapValue if self.call_spec(call).is_some_and(|m| matches!(m.map_type, MapType::Sockmap | MapType::Sockhash)) => {
                 self.argument(h, reg, ArgType::SockCommon, call)
@@ -395,7 +403,18 @@ impl Walk<'_> {
     fn result(&mut self, h: &Helper, call: &Call) {
         let r0 = match h.ret {
             RetType::Void => Reg::UNINIT,
-            RetType::MapValueOrNull => self.looked_up(call.map.unwrap_or(u32::MAX)),
+            RetType::MapValueOrNull => {
+                let mut r = self.looked_up(call.map.unwrap_or(u32::MAX));
+                if let (Some(key), Some(spec)) = (call.key, self.call_spec(call))
+                    && key < u64::from(spec.max_entries)
+                {
+                    r.nullable = false;
+                    if !self.may_hold_lock(r.kind) {
+                        r.id = 0;
+                    }
+                }
+                r
+            }
             RetType::MapValue => Reg::of(Kind::Value(call.map.unwrap_or(u32::MAX))),
             RetType::SocketOrNull => self.made_from(Kind::Socket, h.id, call.reference),
             RetType::SockCommonOrNull => self.made_from(Kind::SockCommon, h.id, call.reference),
@@ -441,6 +460,27 @@ impl Walk<'_> {
         }
     }
 
+    /// The number that stands on the stack as a key, as far as Linux looks for it (`get_constant_map_key`). A program that will run here
+    /// asks a file that others may write how many elements there are: for it no element is there for certain.
+    fn constant_key(&mut self, r: &Reg, size: u32) -> Option<u64> {
+        let Kind::Stack(frame) = r.kind else { return None };
+        if self.opts.strict || self.opts.offered_only || r.val.as_const().is_none() {
+            return None;
+        }
+        let off = i32::try_from(r.offsets().0).ok()?;
+        let slot = *self.state.slot(frame, off);
+        let from = &slot.bytes[(off & 7) as usize..];
+        let of = |kind| from.iter().take_while(|b| **b == kind).count() as u32;
+        if of(Byte::Zero) >= size {
+            return Some(0);
+        }
+        if !slot.is_number() || of(Byte::Spill) != size {
+            return None;
+        }
+        self.flow.mark(slot.reg.node);
+        slot.reg.as_const()
+    }
+
     /// What a lookup in a map gives.
     fn looked_up(&mut self, map: u32) -> Reg {
         let Some(spec) = self.spec(map) else { return Reg::UNKNOWN };
@@ -478,6 +518,7 @@ impl Walk<'_> {
     }
 }
 
+const MAP_LOOKUP_ELEM: HelperId = 1;
 const TAIL_CALL: HelperId = 12;
 const SK_LOOKUP_TCP: HelperId = 84;
 const SK_LOOKUP_UDP: HelperId = 85;
