@@ -538,7 +538,7 @@ fn two_walks_outwait_a_program_that_takes_its_time() {
 fn a_killed_taker_leaves_no_hole() {
     let dir = Dir::new();
     let map = dir.make(&MapDef::new(MapType::Hash, 8, 8, 40));
-    for round in 0..rounds(15, 300) {
+    for round in 0..rounds(15, 1000) {
         (0..40).for_each(|i| map.update(&key(&map, i), &value(&map, 1), NOEXIST).unwrap_or_else(|e| panic!("round {round}, {i}: {e}")));
         let victim = forked(|| {
             loop {

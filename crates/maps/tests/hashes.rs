@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use skep_isa::map::update::{ANY, EXIST, NOEXIST};
-use skep_isa::{MapFlags, MapType};
+use skep_isa::{MapFlags, MapType, ShapeKind};
 use skep_maps::{Access, Cursor, Map, MapDef, MapError, SlotTable, slots};
-use support::{Dir, Random, forked, rounds, words};
+use support::{Dir, Random, forked, rounds, table, words};
 
 fn errno<T: std::fmt::Debug>(r: Result<T, MapError>) -> i32 {
     r.expect_err("refused").errno()
@@ -464,4 +464,60 @@ fn a_large_map_holds_exactly_what_it_promises() {
     // SAFETY: as above.
     assert!((0..n).all(|i| unsafe { map.prog_delete(key(i).as_ptr()) } == 0));
     assert!(map.next_key(None).is_err());
+}
+
+/// Compiled programs call a function made for keys of a size: it and the general one find the same, which is what was put in.
+#[test]
+fn the_lookup_made_for_a_key_size_finds_what_is_there() {
+    const MADE: [u32; 6] = [4, 8, 12, 16, 24, 32];
+    let dir = Dir::new();
+    let _table = table(&dir, 4);
+    for t in [MapType::Hash, MapType::PercpuHash, MapType::LruHash, MapType::LruPercpuHash] {
+        for size in [1u32, 3, 4, 5, 8, 12, 16, 20, 24, 32, 40, 64] {
+            let map = dir.make(&MapDef::new(t, size, 8, 512));
+            // Keys that differ in any one byte, and in all.
+            let key = |n: u32, byte: usize| {
+                let mut key = vec![0xa5u8; size as usize];
+                key[byte % size as usize] ^= n as u8;
+                if byte >= size as usize {
+                    key.iter_mut().for_each(|b| *b = b.wrapping_add(n as u8));
+                }
+                key
+            };
+            let (mut there, mut random) = (BTreeMap::new(), Random(u64::from(size)));
+            let entered = slots::enter();
+            for n in 1..=100u64 {
+                let key = key(n as u32, random.below(2 * u64::from(size)) as usize);
+                // SAFETY: key and value have the map's sizes; the thread has a slot.
+                assert_eq!(unsafe { map.prog_update(key.as_ptr(), n.to_ne_bytes().as_ptr(), 0) }, 0);
+                there.insert(key, n);
+            }
+            let shape = map.shape();
+            let ShapeKind::Direct { func, map: handle } = shape.kind else {
+                assert!(!MADE.contains(&size), "{t}, {size}");
+                slots::exit(entered);
+                continue;
+            };
+            assert!(MADE.contains(&size), "{t}, {size}");
+            // SAFETY: that is what such a shape holds.
+            let made = unsafe { std::mem::transmute::<usize, unsafe extern "C" fn(u64, u64) -> u64>(func as usize) };
+            let mut absent = 0;
+            for n in 0..=255 {
+                for byte in 0..2 * size as usize {
+                    // At an odd address, as keys may be.
+                    let key = [vec![0], key(n, byte)].concat();
+                    // SAFETY: the key has the map's size, and the map lives.
+                    let found = unsafe { made(handle, key[1..].as_ptr() as u64) } as *const u64;
+                    // SAFETY: as above.
+                    assert_eq!(found, unsafe { map.prog_lookup(key[1..].as_ptr()) }.cast_const().cast(), "{t}, {size}, {n}, {byte}");
+                    // SAFETY: values have eight bytes.
+                    let value = (!found.is_null()).then(|| unsafe { found.read() });
+                    assert_eq!(value, there.get(&key[1..]).copied(), "{t}, {size}, {n}, {byte}");
+                    absent += u32::from(value.is_none());
+                }
+            }
+            assert!(absent > 0);
+            slots::exit(entered);
+        }
+    }
 }

@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
 use skep_isa::MapType;
@@ -451,4 +451,131 @@ fn programs_drain_what_users_put_in() {
     });
     assert_eq!(child.join(), 0);
     assert!(map.user_ringbuf_drain().is_ok());
+}
+
+/// Maps of samples, each with one ring in use.
+const RINGS: [(MapType, u32, u32); 3] =
+    [(MapType::Ringbuf, 0, 1 << 13), (MapType::UserRingbuf, 0, 1 << 13), (MapType::PerfEventArray, 4, 1)];
+
+/// Puts a number in; `false` when there is no room.
+fn put(map: &Map, n: u64) -> bool {
+    let sample = n.to_ne_bytes();
+    match map.def().map_type {
+        // SAFETY: eight bytes are readable.
+        MapType::Ringbuf => unsafe { map.ringbuf_output(sample.as_ptr(), 8, 0) == 0 },
+        // SAFETY: as above; an empty part is none.
+        MapType::PerfEventArray => unsafe { map.perf_output(0, [(sample.as_ptr(), 8), (std::ptr::null(), 0)]) == 0 },
+        _ => map.user_ringbuf_output(&sample).is_ok(),
+    }
+}
+
+/// Gives what is in the map to `each`, until there is nothing or it has had `most`.
+fn get(map: &Map, most: u64, mut each: impl FnMut(u64)) {
+    let one = |sample: &[u8]| words(sample)[0];
+    match map.def().map_type {
+        MapType::Ringbuf => {
+            let mut consumer = map.consumer().expect("free");
+            (0..most).map_while(|_| consumer.next_record().expect("not damaged").map(one)).for_each(&mut each);
+        }
+        MapType::PerfEventArray => {
+            let mut reader = map.perf_reader().expect("free");
+            (0..most).map_while(|_| reader.next_record().expect("not damaged").map(|(_, sample)| one(sample))).for_each(&mut each);
+        }
+        _ => {
+            let mut drain = map.user_ringbuf_drain().expect("free");
+            for _ in 0..most {
+                match drain.next_sample() {
+                    // SAFETY: the sample lies there until the next call.
+                    Ok((p, len)) => each(one(unsafe { std::slice::from_raw_parts(p, len as usize) })),
+                    // Nothing, or not finished.
+                    Err(e) => return assert!([-61, -11].contains(&e), "{e}"),
+                }
+            }
+        }
+    }
+}
+
+/// A number that all processes see.
+fn shared(map: &Map) -> &AtomicU64 {
+    // SAFETY: value 0 of an array stays mapped as long as the map.
+    unsafe { AtomicU64::from_ptr(map.prog_lookup([0u8; 4].as_ptr()).cast()) }
+}
+
+#[test]
+fn what_a_killed_producer_had_put_in_comes_out() {
+    let dir = Dir::new();
+    let told = dir.make(&MapDef::new(MapType::Array, 4, 8, 1));
+    let told = shared(&told);
+    for (t, key, entries) in RINGS {
+        let map = dir.make(&MapDef::new(t, key, key, entries));
+        get(&map, 0, |_| {});
+        told.store(0, SeqCst);
+        let (mut next, mut random) = (0u64, Random(11));
+        for round in 0..rounds(25, 1000) {
+            let victim = forked(|| {
+                for n in told.load(SeqCst).. {
+                    while !put(&map, n) {
+                        std::hint::spin_loop();
+                    }
+                    told.store(n + 1, SeqCst);
+                }
+                0
+            });
+            let take = |n: u64, next: &mut u64| {
+                assert_eq!(n, *next, "{t}, round {round}");
+                *next += 1;
+            };
+            while told.load(SeqCst) == next {
+                std::thread::yield_now();
+            }
+            for _ in 0..random.below(30) {
+                get(&map, random.below(3000), |n| take(n, &mut next));
+            }
+            victim.kill();
+            assert_eq!(victim.join(), -9);
+            get(&map, u64::MAX, |n| take(n, &mut next));
+            // It may have died before it said so.
+            let said = told.load(SeqCst);
+            assert!(next == said || next == said + 1, "{t}, round {round}: {next} came, {said} were put in");
+            told.store(next, SeqCst);
+        }
+    }
+}
+
+#[test]
+fn what_a_killed_consumer_left_comes_out() {
+    let dir = Dir::new();
+    let seen = dir.make(&MapDef::new(MapType::Array, 4, 8, 1));
+    let seen = shared(&seen);
+    for (t, key, entries) in RINGS {
+        let map = dir.make(&MapDef::new(t, key, key, entries));
+        get(&map, 0, |_| {});
+        let (mut next, mut random) = (1u64, Random(12));
+        for round in 0..rounds(25, 1000) {
+            let first = next;
+            seen.store(first - 1, SeqCst);
+            let victim = forked(|| {
+                loop {
+                    get(&map, u64::MAX, |n| seen.store(n, SeqCst));
+                }
+            });
+            // Until it was at work.
+            let least = random.below(5000);
+            while seen.load(SeqCst) < first + least {
+                next += u64::from(put(&map, next));
+            }
+            victim.kill();
+            assert_eq!(victim.join(), -9);
+            let said = seen.load(SeqCst);
+            let mut expected = None;
+            get(&map, u64::MAX, |n| {
+                // A drained sample is there until the next is asked for; a record is copied and gone before it is seen.
+                let begins = said..=said + 2;
+                assert!(expected.map_or(begins.contains(&n), |e| n == e), "{t}, round {round}: {n} after {said}, {expected:?}");
+                expected = Some(n + 1);
+            });
+            // None is left when all but the one in hand were seen.
+            assert!(expected.map_or(said + 2 >= next, |e| e == next), "{t}, round {round}: {expected:?}, {next} would be next");
+        }
+    }
 }

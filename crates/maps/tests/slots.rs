@@ -120,7 +120,7 @@ fn a_holder_of_the_shared_slot_that_is_killed_is_replaced() {
     let table = SlotTable::with_slots(dir.path(), 1).expect("a table");
     let map = counter(&dir);
     let inside = dir.make(&MapDef::new(MapType::Array, 4, 8, 1));
-    for round in 1..=u64::from(support::rounds(20, 500)) {
+    for round in 1..=u64::from(support::rounds(20, 1000)) {
         let victim = forked(|| {
             table.install();
             let _inside = slots::enter();
@@ -142,7 +142,7 @@ fn a_holder_of_the_shared_slot_that_is_killed_is_replaced() {
         assert_eq!(heir.join(), 0);
         assert_eq!(victim.join(), -9);
     }
-    assert_eq!(values(&map)[0], u64::from(support::rounds(20, 500)));
+    assert_eq!(values(&map)[0], u64::from(support::rounds(20, 1000)));
 }
 
 #[test]
