@@ -123,6 +123,8 @@ pub(crate) const SECOND: u8 = 4;
 pub(crate) const FUNC: u8 = 8;
 /// It jumps, or leaves the function.
 pub(crate) const ENDS: u8 = 16;
+/// More than one jump lands here.
+pub(crate) const MEETS: u8 = 32;
 
 /// A function of the program, in slots.
 #[derive(Clone, Copy, Debug)]
@@ -133,7 +135,7 @@ pub(crate) struct Func {
 
 /// What a checked program looks like.
 pub(crate) struct Flow {
-    /// [`TARGET`], [`LOOP`], [`SECOND`], [`FUNC`] and [`ENDS`] of each slot.
+    /// [`TARGET`], [`LOOP`], [`SECOND`], [`FUNC`], [`ENDS`] and [`MEETS`] of each slot.
     pub marks: Vec<u8>,
     /// What each slot does with registers; calls nothing, since that depends on what they call.
     pub does: Vec<Does>,
@@ -143,7 +145,7 @@ pub(crate) struct Flow {
     pub callbacks: Vec<usize>,
     /// The functions, by number, that may leave the program by a tail call: they or one they call. Sorted.
     pub leavers: Vec<usize>,
-    /// Where jumps lead back to, and the slots after them, in the order of the jumps.
+    /// Where jumps lead back to, and the slots after them, in order.
     pub backs: Vec<(usize, usize)>,
     /// The helpers the program calls, in order of number.
     pub helpers: Vec<(HelperId, HelperImpl)>,
@@ -174,6 +176,7 @@ impl Flow {
             stray: false,
         };
         let starts = flow.scan(insns, env)?;
+        flow.backs.sort_unstable();
         for (n, &start) in starts.iter().enumerate() {
             flow.funcs.push(Func { start, end: starts.get(n + 1).copied().unwrap_or(insns.len()) });
             flow.marks[start] |= FUNC;
@@ -206,6 +209,12 @@ impl Flow {
         let from = self.looks.partition_point(|at| (*at as usize) < slots.start);
         let all = self.looks.get(from..).unwrap_or_default().iter().map(|at| *at as usize);
         all.take_while(move |at| *at < slots.end).filter_map(|at| Some((at, *insns.get(at)?)))
+    }
+
+    /// Returns the slot after the last jump back to a slot.
+    pub fn loop_end(&self, head: usize) -> Option<usize> {
+        let n = self.backs.partition_point(|(to, _)| *to <= head);
+        self.backs.get(n.checked_sub(1)?).filter(|(to, _)| *to == head).map(|(_, end)| *end)
     }
 
     pub fn mark(&self, at: usize) -> u8 {
@@ -335,7 +344,7 @@ impl Flow {
             return;
         };
         self.stray |= *mark & SECOND != 0;
-        *mark |= TARGET;
+        *mark |= if *mark & TARGET != 0 { MEETS } else { TARGET };
         if to <= at {
             *mark |= LOOP;
             self.backs.push((to, at + 1));

@@ -49,6 +49,8 @@ pub(super) struct Uses {
     pub named: Regs,
     /// Those it writes, calls left out as well.
     pub written: Regs,
+    /// Those it reads before it writes them.
+    pub needed: Regs,
 }
 
 /// What is known of a program.
@@ -77,7 +79,7 @@ impl Facts {
             let does = does.get(f.start..f.end).unwrap_or_default();
             let written = does.iter().fold(0, |all, d| all | d.writes);
             let named = does.iter().fold(written, |all, d| all | d.reads);
-            facts.uses.push(Uses { named, written });
+            facts.uses.push(Uses { named, written, needed: Regs::MAX });
         }
         for (at, i) in flow.looks(insns, 0..insns.len()).filter(|(_, i)| i.code == op::CALL) {
             if let Some(does) = does.get_mut(at) {
@@ -85,8 +87,11 @@ impl Facts {
             }
         }
         let mut work = Work { blocks: Vec::with_capacity(insns.len() / 4), before: Vec::new() };
-        for f in &flow.funcs {
-            facts.flow_back(insns, flow, *f, does.get(f.start..f.end).unwrap_or_default(), &mut work);
+        for (n, f) in flow.funcs.iter().enumerate() {
+            let whole = facts.flow_back(insns, flow, *f, does.get(f.start..f.end).unwrap_or_default(), &mut work);
+            if let (true, Some(uses), Some(first)) = (whole, facts.uses.get_mut(n), work.before.first()) {
+                uses.needed = *first;
+            }
         }
         facts
     }
@@ -115,28 +120,30 @@ impl Facts {
 
     /// Sums blocks of straight code up, goes backwards through the blocks, and then once through each block's instructions. Where a
     /// loop's head turns out to need more than its end was told, the loop is gone through again at once, so that inner loops are done
-    /// before outer ones see them.
-    fn flow_back(&mut self, insns: &[Insn], flow: &Flow, f: Func, does: &[Does], work: &mut Work) {
+    /// before outer ones see them. Returns `false` when that takes too long.
+    fn flow_back(&mut self, insns: &[Insn], flow: &Flow, f: Func, does: &[Does], work: &mut Work) -> bool {
         let range = f.start..f.end;
-        let (Some(insns), Some(marks)) = (insns.get(range.clone()), flow.marks.get(range.clone())) else { return };
+        let (Some(insns), Some(marks)) = (insns.get(range.clone()), flow.marks.get(range.clone())) else { return false };
         work.sum_up(insns, marks, does);
         let whole = work.settle(insns.len());
-        let Some(live) = self.live.get_mut(range) else { return };
+        let Some(live) = self.live.get_mut(range) else { return false };
         if !whole {
             // Loops within loops within loops, written to make this slow: everything is needed everywhere.
-            return live.fill(Regs::MAX);
+            live.fill(Regs::MAX);
+            return false;
         }
         let mut end = insns.len();
         for b in work.blocks.iter().rev() {
             let mut after = b.after(&work.before, end);
             let range = b.start as usize..end;
             end = range.start;
-            let (Some(live), Some(does)) = (live.get_mut(range.clone()), does.get(range)) else { return };
+            let (Some(live), Some(does)) = (live.get_mut(range.clone()), does.get(range)) else { return false };
             for (live, done) in live.iter_mut().zip(does).rev() {
                 *live = after;
                 after = after & !done.writes | done.reads;
             }
         }
+        true
     }
 
     /// Returns what a call reads, and what holds nothing of use after it.

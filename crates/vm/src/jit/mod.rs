@@ -4,6 +4,8 @@
 //! time to lose. What pays is small: rotates, address arithmetic, arithmetic on memory, array lookups without a call.
 
 mod live;
+#[cfg(target_arch = "x86_64")]
+mod narrow;
 
 cfg_select! {
     // The only machine there is a generator for; elsewhere compiling is an error and the interpreter runs programs.

@@ -314,7 +314,9 @@ impl Maker {
         let k = 1 + self.rng.below(bits - 1) as i32;
         let rest = if self.rng.below(8) == 0 { k } else { bits as i32 - k };
         let (l, r) = self.rng.pick(&[(op::LSH, op::RSH), (op::RSH, op::LSH)]);
-        match self.rng.below(13) {
+        match self.rng.below(15) {
+            13 => self.count(a, u, t),
+            14 => self.ask_twice(a, t),
             11 => self.bytes(u, t),
             12 if self.rng.below(2) == 0 => self.through_value(u, t),
             12 => self.wide_constant(u, t),
@@ -407,6 +409,45 @@ impl Maker {
                 self.push(jump | zero, a, 0, 1, 0);
                 self.alu_one();
             }
+        }
+    }
+
+    /// One more or not, by a comparison.
+    fn count(&mut self, a: u8, u: u8, t: u8) {
+        if self.rng.below(2) == 0 {
+            self.push(op::ALU | op::X | op::MOV, u, a, 0, 0);
+        }
+        let away = self.rng.pick(&[1, 1, 2]);
+        let o = self.rng.pick(&[op::JGE, op::JLT, op::JGT, op::JLE, op::JEQ, op::JNE, op::JSGT]);
+        self.ask(o, a, t, away);
+        let (class, by) = (self.rng.pick(&[op::ALU, op::ALU64]), self.rng.pick(&[1, 1, 1, 1, 2, -1]));
+        self.push(class | op::ADD, u, 0, 0, by);
+        if away == 2 {
+            self.push(op::JMP | op::JA, 0, 0, 0, 0);
+        }
+    }
+
+    /// The same question again after a few instructions, which sometimes change what is asked.
+    fn ask_twice(&mut self, a: u8, t: u8) {
+        let o = self.condition();
+        let between = 1 + self.rng.below(3) as i16;
+        self.ask(o, a, t, between);
+        let first = self.out.last().copied().unwrap_or_default();
+        for _ in 0..between {
+            self.alu();
+        }
+        self.push(first.code, first.dst(), first.src(), 1, first.imm);
+        self.alu_one();
+    }
+
+    fn ask(&mut self, o: u8, a: u8, t: u8, off: i16) {
+        let jump = self.rng.pick(&[op::JMP, op::JMP32]);
+        let imm = self.rng.pick(&[0, 0, 1, -1, i32::MAX, i32::MIN]);
+        let imm = if self.rng.below(2) == 0 { imm } else { self.rng.imm() };
+        if self.rng.below(2) == 0 {
+            self.push(jump | op::X | o, a, t, off, 0);
+        } else {
+            self.push(jump | o, a, 0, off, imm);
         }
     }
 

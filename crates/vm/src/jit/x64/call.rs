@@ -13,6 +13,7 @@ const VECTORS: u8 = 16;
 
 impl Gen<'_> {
     pub(super) fn call(&mut self, at: usize, i: Insn) -> bool {
+        self.known.zero_flag = None;
         if i.src() == op::PSEUDO_CALL {
             let Some(f) = self.flow.function_at((at as i64 + 1 + i64::from(i.imm)) as usize) else { return false };
             if self.flow.leaves(f) {

@@ -64,10 +64,9 @@ impl Gen<'_> {
     }
 
     /// Returns where jumps lead back to and the slots after them, in order.
-    fn loops(&self, f: Func) -> Vec<(usize, usize)> {
-        let mut loops: Vec<_> = self.flow.backs.iter().filter(|(head, _)| (f.start..f.end).contains(head)).copied().collect();
-        loops.sort_unstable();
-        loops
+    fn loops(&self, f: Func) -> &[(usize, usize)] {
+        let first = |slot: usize| self.flow.backs.partition_point(|(head, _)| *head < slot);
+        self.flow.backs.get(first(f.start)..first(f.end)).unwrap_or_default()
     }
 
     /// Returns the machine registers that a function has no use for: first those that need not be saved, when it calls nobody.

@@ -40,6 +40,8 @@ pub(super) mod cc {
 pub(super) mod group {
     pub const ADD: u8 = 0;
     pub const OR: u8 = 1;
+    pub const ADC: u8 = 2;
+    pub const SBB: u8 = 3;
     pub const AND: u8 = 4;
     pub const SUB: u8 = 5;
     pub const XOR: u8 = 6;

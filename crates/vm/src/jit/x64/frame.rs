@@ -8,6 +8,7 @@ use super::{Gen, machine};
 use crate::MAY_GOTO_ROUNDS;
 use crate::check::Func;
 use crate::env::HelperCall;
+use crate::jit::narrow;
 
 /// Machine registers that the C convention wants back as they were, rbp aside.
 const PRESERVED: [u8; 5] = [reg::RBX, reg::R12, reg::R13, reg::R14, reg::R15];
@@ -44,6 +45,7 @@ impl Gen<'_> {
         let Some(n) = self.flow.function_at(at) else { return };
         let Some(&f) = self.flow.funcs.get(n) else { return };
         self.constants = self.choose_constants(f, n);
+        self.narrow = narrow::always(self.insns.get(f.start..f.end).unwrap_or_default(), self.facts.uses(n).needed);
         let frame = self.plan(f, n);
         self.frame = frame;
         if at != 0 {

@@ -5,12 +5,19 @@ use skep_isa::{Insn, op};
 use super::enc::{Mem, cc, group, reg};
 use super::layout::Label;
 use super::{Gen, machine};
-use crate::check::{is_goto, jump};
+use crate::check::{ENDS, FUNC, LOOP, MEETS, TARGET, is_goto, jump};
+use crate::opcode::Regs;
+
+/// Most instructions between two branches that ask the same.
+const BETWEEN: usize = 4;
 
 impl Gen<'_> {
     pub(super) fn jump(&mut self, at: usize, i: &Insn) -> bool {
         let Some(distance) = jump(*i) else { return false };
-        let to = Label::Insn((at as i64 + 1 + distance) as usize);
+        if self.answered == Some(at) {
+            return true;
+        }
+        let mut to = Label::Insn((at as i64 + 1 + distance) as usize);
         if distance == 0 && i.code & 0xf0 != op::JCOND {
             return true;
         }
@@ -29,9 +36,30 @@ impl Gen<'_> {
             _ => {}
         }
         let Some(c) = condition(*i) else { return false };
+        if let Some((second, far)) = self.asks_again(at, i) {
+            self.answered = Some(second);
+            to = Label::Insn(far);
+        }
         self.compare(i);
         self.out.jump(Some(c), to);
         true
+    }
+
+    /// `if a op b goto l; …; l: if a op b goto far` with nothing between that changes the answer: how clang writes two choices by one
+    /// question. Returns the second branch, and where it jumps; who comes to it otherwise does not.
+    fn asks_again(&self, at: usize, i: &Insn) -> Option<(usize, usize)> {
+        let second = at + 1 + usize::try_from(i.off).ok().filter(|n| (1..=BETWEEN).contains(n))?;
+        let again = self.insn(second);
+        let meets = self.flow.mark(second) & (MEETS | FUNC | LOOP) != 0;
+        if meets || (again.code, again.regs, again.imm) != (i.code, i.regs, i.imm) {
+            return None;
+        }
+        let asked: Regs = 1 << i.dst() | if i.code & op::X != 0 { 1 << i.src() } else { 0 };
+        let straight = (at + 1..second).all(|n| {
+            let changes = self.flow.does.get(n).is_none_or(|d| d.writes & asked != 0);
+            self.flow.mark(n) & (TARGET | FUNC | ENDS) == 0 && !changes && self.insn(n).code != op::CALL
+        });
+        straight.then_some((second, (second as i64 + 1 + i64::from(again.off)) as usize))
     }
 
     /// Generates the jump of the conditional instruction in slot `at`, its flags being set, and returns how many slots

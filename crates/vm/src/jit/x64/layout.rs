@@ -9,6 +9,10 @@ use crate::fault::Site;
 /// Most passes over all jumps to make them short.
 const PASSES: usize = 16;
 
+/// Where loops start: those that fit into a line of what processors keep decoded are to lie in one, or they run at half the speed on some.
+const LOOP_ALIGN: usize = 16;
+const LINE: usize = 32;
+
 /// Something that code refers to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Label {
@@ -27,6 +31,8 @@ enum Item {
     Jump { cc: Option<u8>, to: Label, short: bool },
     Call { func: u64, near: bool },
     Align(usize),
+    /// Padding before a loop that ends before this slot; [`Draft::finish`] makes an `Align` of it.
+    Loop(usize),
 }
 
 /// A place between two bytes: how much straight code and how many items come before.
@@ -155,6 +161,11 @@ impl Draft {
         self.items.push((self.enc.len(), Item::Align(to)));
     }
 
+    /// Starts a loop that ends before slot `end`.
+    pub fn align_loop(&mut self, end: usize) {
+        self.items.push((self.enc.len(), Item::Loop(end)));
+    }
+
     /// `call` of another part of this code.
     pub fn call(&mut self, to: Label) {
         let raw = self.enc.call();
@@ -173,6 +184,7 @@ impl Draft {
             Item::Jump { .. } => 6,
             Item::Call { .. } => 13,
             Item::Align(n) => *n - 1,
+            Item::Loop(_) => LINE - 1,
         });
         let helper = self.items.iter().find_map(|(_, i)| if let Item::Call { func, .. } = i { Some(*func) } else { None });
         (self.enc.len() + most.sum::<usize>(), helper.unwrap_or(0))
@@ -180,9 +192,16 @@ impl Draft {
 
     /// Puts the code together for the address `base`. `reaches` tells which helpers a near call reaches.
     pub fn finish(mut self, base: u64, reaches: impl Fn(u64) -> bool) -> Done {
-        for (_, item) in &mut self.items {
-            if let Item::Call { func, near } = item {
-                *near = reaches(*func);
+        for (n, (raw, item)) in self.items.iter_mut().enumerate() {
+            match item {
+                Item::Call { func, near } => *near = reaches(*func),
+                Item::Loop(end) => {
+                    let end = self.insns.get(*end).copied().unwrap_or(Place::new(self.enc.len(), n));
+                    // Most items inside are short jumps.
+                    let size = (end.raw as usize).saturating_sub(*raw) + 2 * (end.items as usize).saturating_sub(n + 1);
+                    *item = Item::Align(if size <= LINE { LINE } else { LOOP_ALIGN });
+                }
+                _ => {}
             }
         }
         let to: Vec<Place> = self.items.iter().map(|(_, i)| if let Item::Jump { to, .. } = i { self.place(*to) } else { Place::default() }).collect();
@@ -297,6 +316,7 @@ impl Draft {
                 }
                 Item::Call { func, near: false } => out.call_far(func),
                 Item::Align(to) => out.pad(to),
+                Item::Loop(_) => {}
             }
         }
         out.copy(&self.enc, raw..self.enc.len());
@@ -317,6 +337,7 @@ impl Item {
             Self::Jump { cc: None, .. } | Self::Call { near: true, .. } => 5,
             Self::Call { near: false, .. } => 13,
             Self::Align(to) => at.wrapping_neg() & (to - 1),
+            Self::Loop(_) => 0,
         }
     }
 }

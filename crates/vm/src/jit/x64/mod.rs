@@ -49,11 +49,12 @@ use self::layout::{Draft, Label};
 use self::mem::{Probe, is_probe};
 use super::{CompileError, Made};
 use super::live::Facts;
+use super::narrow;
 use crate::check::{FUNC, Flow, LOOP, Malformed, SECOND, TARGET};
 use crate::env::Env;
 use crate::exec;
 use crate::fault::Sites;
-use crate::opcode::{LEADS, Regs, SOME_ABOVE, ZERO_ABOVE, opcode};
+use crate::opcode::{LEADS, Regs, opcode};
 
 /// The features of a machine that generated code may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -81,7 +82,6 @@ impl Cpu {
 
 /// Most bytes of machine code: far more than [`op::MAX_INSNS`] need, far less than a displacement reaches.
 const MOST: usize = 1 << 28;
-const LOOP_ALIGN: usize = 16;
 
 pub(super) fn compile(insns: &[Insn], env: &Env<'_>, flow: &Flow, cpu: Cpu) -> Result<Made, CompileError> {
     let facts = Facts::of(insns, env, flow);
@@ -94,7 +94,9 @@ pub(super) fn compile(insns: &[Insn], env: &Env<'_>, flow: &Flow, cpu: Cpu) -> R
         out: Draft::new(insns.len()),
         frame: Frame::default(),
         constants: Vec::new(),
+        narrow: 0,
         known: Known::default(),
+        answered: None,
         saves_vectors: false,
         shared: None,
         sites: if flow.looks(insns, 0..insns.len()).any(|(_, i)| is_probe(i)) { Sites::reserve() } else { None },
@@ -163,7 +165,11 @@ struct Gen<'a> {
     frame: Frame,
     /// Constants that the function keeps in registers.
     constants: Vec<Constant>,
+    /// Registers whose upper half is zero all through the function.
+    narrow: Regs,
     known: Known,
+    /// A branch that is never come to without knowing that it does not jump.
+    answered: Option<usize>,
     saves_vectors: bool,
     /// The kind of the main function's frame, when tail calls may find it made.
     shared: Option<u64>,
@@ -180,21 +186,20 @@ impl Gen<'_> {
             if mark & (FUNC | TARGET) != 0 {
                 self.arrive(at, mark);
             }
-            let bits = opcode(i).bits;
             self.out.insn(at);
-            let merged = if bits & LEADS != 0 { self.merged(at, i) } else { None };
+            let merged = if opcode(i).bits & LEADS != 0 { self.merged(at, i) } else { None };
             let took = match merged {
                 Some(n) => n,
                 None => self.one(at, i)?,
             };
-            self.note(at, i, bits);
+            self.note(at, i);
             at += 1;
             let end = at - 1 + took;
             while at < end
                 && let Some(i) = insns.get(at)
             {
                 self.out.insn(at);
-                self.note(at, i, opcode(i).bits);
+                self.note(at, i);
                 at += 1;
             }
         }
@@ -205,13 +210,13 @@ impl Gen<'_> {
 
     /// Starts a function, or a block that is jumped to.
     fn arrive(&mut self, at: usize, mark: u8) {
-        self.known = Known::default();
         if mark & FUNC != 0 {
             self.zeros();
             self.enter(at);
         }
+        self.known = Known { narrow: self.narrow, zero_flag: None };
         if mark & LOOP != 0 {
-            self.out.align(LOOP_ALIGN);
+            self.out.align_loop(self.flow.loop_end(at).unwrap_or(at));
         }
     }
 
@@ -283,45 +288,7 @@ impl Gen<'_> {
 
     /// Keeps track of which registers have a zero upper half.
     #[inline]
-    fn note(&mut self, at: usize, i: &Insn, bits: u8) {
-        match bits & SOME_ABOVE {
-            0 => {}
-            SOME_ABOVE => self.note_after_a_look(at, i),
-            above => {
-                let d = 1 << i.dst();
-                let narrow = self.known.narrow & !d;
-                self.known.narrow = if above == ZERO_ABOVE { narrow | d } else { narrow };
-            }
-        }
-    }
-
-    fn note_after_a_look(&mut self, at: usize, i: &Insn) {
-        let (d, s): (Regs, Regs) = (1 << i.dst(), 1 << i.src());
-        let narrow = &mut self.known.narrow;
-        let is = match i.class() {
-            op::ALU if i.code & 0xf0 == op::END => i.imm != 64,
-            op::ALU64 => match (i.code & 0xf0, i.code & op::X != 0) {
-                (op::MOV, false) => i.imm >= 0,
-                (op::MOV, true) => i.off == 0 && *narrow & s != 0,
-                (op::AND, false) => i.imm >= 0 || *narrow & d != 0,
-                (op::AND, true) => *narrow & (d | s) != 0,
-                (op::OR | op::XOR, true) => *narrow & d != 0 && *narrow & s != 0,
-                (op::RSH, false) => i.imm & 63 >= 32 || *narrow & d != 0,
-                (op::END, _) => i.imm != 64,
-                _ => false,
-            },
-            op::LD => i.src() == 0 && self.insns.get(at + 1).is_some_and(|upper| upper.imm == 0),
-            op::STX if i.code & 0xe0 == op::ATOMIC => {
-                *narrow &= !(s | d | 1);
-                return;
-            }
-            op::JMP if i.code == op::CALL => {
-                *narrow &= !0b11_1111;
-                self.known.zero_flag = None;
-                return;
-            }
-            _ => return,
-        };
-        if is { *narrow |= d } else { *narrow &= !d }
+    fn note(&mut self, at: usize, i: &Insn) {
+        self.known.narrow = narrow::after(i, self.insns.get(at + 1), self.known.narrow);
     }
 }

@@ -24,8 +24,11 @@ impl Gen<'_> {
     pub(super) fn merged(&mut self, at: usize, first: &Insn) -> Option<usize> {
         let t = first.dst();
         match first.class() {
-            op::LD => self.address(at),
-            op::JMP | op::JMP32 if first.off == 1 => self.inverted(at),
+            op::LD => self.constant_operand(at).or_else(|| self.address(at)),
+            op::JMP | op::JMP32 if self.answered != Some(at) => {
+                let inverted = if first.off == 1 { self.inverted(at) } else { None };
+                inverted.or_else(|| self.counted(at))
+            }
             // What follows most instructions has nothing to do with what they made.
             op::ALU | op::ALU64 => {
                 let copies = first.code & 0xf0 == op::MOV;
@@ -76,6 +79,66 @@ impl Gen<'_> {
         }
         self.compare(&branch);
         Some(self.branch(at, branch, c))
+    }
+
+    /// `if a < b goto l; c += 1; l:`, also with a `goto l` after the addition: the carry of the comparison is what is added.
+    fn counted(&mut self, at: usize) -> Option<usize> {
+        let [branch, add] = self.run::<2>(at)?;
+        let (wide, r) = (add.class() == op::ALU64, add.dst());
+        if add.code & !0x07 != op::ADD | op::K || !matches!(add.class(), op::ALU | op::ALU64) || add.imm != 1 {
+            return None;
+        }
+        let distance = jump(branch)?;
+        let after = self.insn(at + 2);
+        if distance != 1 && !(is_goto(after) && jump(after).is_some_and(|d| d + 2 == distance)) {
+            return None;
+        }
+        // Where nothing is added, the upper half stays as well.
+        if !wide && self.known.narrow & 1 << r == 0 {
+            return None;
+        }
+        let w = branch.class() == op::JMP;
+        let (a, b) = (machine(branch.dst()), machine(branch.src()));
+        let above = branch.imm.checked_add(1).filter(|_| branch.imm != -1);
+        let e = &mut self.out.enc;
+        // The carry tells that the first is below the second; it says to add, or not to.
+        let adds = match (branch.code & 0xf0, branch.code & op::X != 0) {
+            (o @ (op::JGE | op::JLT), x) => {
+                if x { e.group(w, group::CMP, a, b) } else { e.group_imm(w, group::CMP, a, branch.imm) }
+                o == op::JGE
+            }
+            (o @ (op::JGT | op::JLE), true) => {
+                e.group(w, group::CMP, b, a);
+                o == op::JLE
+            }
+            (o @ (op::JGT | op::JLE), false) => {
+                e.group_imm(w, group::CMP, a, above?);
+                o == op::JGT
+            }
+            (o @ (op::JEQ | op::JNE), false) if branch.imm == 0 => {
+                e.group_imm(w, group::CMP, a, 1);
+                o == op::JNE
+            }
+            _ => return None,
+        };
+        let (g, imm) = if adds { (group::ADC, 0) } else { (group::SBB, -1) };
+        e.group_imm(wide, g, machine(r), imm);
+        Some(2)
+    }
+
+    /// An operand that the function keeps in a register: `t = value; d op= t` with `t` not needed after.
+    fn constant_operand(&mut self, at: usize) -> Option<usize> {
+        let (first, alu) = (self.insn(at), self.insn(at + 2));
+        let (t, w) = (first.dst(), alu.class() == op::ALU64);
+        let operates = matches!(alu.class(), op::ALU | op::ALU64) && alu.code & op::X != 0 && alu.src() == t && alu.dst() != t;
+        if !operates || self.flow.mark(at + 2) & (TARGET | FUNC | SECOND) != 0 || !self.facts.dead_after(at + 2, t) {
+            return None;
+        }
+        let c = self.wide(at, first).and_then(|value| self.constant(value))?;
+        let d = machine(alu.dst());
+        self.out.enc.group(w, group_of(alu.code & 0xf0)?, d, c);
+        self.flags_of(d, w);
+        Some(3)
     }
 
     /// A rotate is two opposite shifts of copies of one value, joined:
