@@ -134,6 +134,25 @@ fn each_part_of_a_state_counts() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// References that correspond one to one, but not to what else has their numbers.
+#[test]
+fn references_correspond_with_locks_and_what_was_held() {
+    let (cfg, flow) = (cfg(), Flow::default());
+    let locked = |lock: u32, held: Option<Vec<u32>>| {
+        let mut s = State::entry();
+        s.refs = vec![Reference { id: 5, insn: 1 }, Reference { id: 6, insn: 2 }];
+        s.lock = Some((Kind::Local(1), lock));
+        s.top_mut().held = held;
+        s
+    };
+    for how in [How::Same, How::Within, How::Enough] {
+        let covers = |a: &State, b: &State| covers(a, b, 0, &cfg, &flow, how);
+        assert!(covers(&locked(5, None), &locked(5, None)) && !covers(&locked(5, None), &locked(6, None)), "the lock of another object");
+        let held = |id| locked(5, Some(vec![id]));
+        assert!(covers(&held(6), &held(6)) && !covers(&held(5), &held(6)) && !covers(&held(6), &held(5)), "another was held before");
+    }
+}
+
 /// The room for pairs is used again and again: nothing of an earlier comparison stays.
 #[test]
 fn comparisons_do_not_see_each_other() {

@@ -129,7 +129,10 @@ impl Walk<'_> {
         }
         let r = self.read(reg)?;
         match arg {
-            ArgType::Anything if h.id == GET_LOCAL_STORAGE && !r.is_zero() => Err(Reason::StorageFlags),
+            ArgType::Anything if h.id == GET_LOCAL_STORAGE => {
+                self.flow.mark(r.node);
+                if r.is_zero() { Ok(()) } else { Err(Reason::StorageFlags) }
+            }
             ArgType::Anything if self.opts.strict && !r.is_scalar() => Err(Reason::LeaksInto { what: "helper function".to_owned() }),
             ArgType::Anything => Ok(()),
             ArgType::ConstMapPtr => {
@@ -161,14 +164,13 @@ impl Walk<'_> {
             }
             ArgType::Scalar if r.is_scalar() => Ok(()),
             ArgType::Scalar => Err(wrong(reg, &r, "scalar")),
-            ArgType::CtxOrNull if r.is_zero() => Ok(()),
             ArgType::FixedMem(size) => self.memory(h, reg, &r, size, Access::Read),
             ArgType::FixedMemWrite(size) => {
                 aligned(&r, size)?;
                 self.memory(h, reg, &r, size, Access::Read)?;
                 self.memory(h, reg, &r, size, Access::Write)
             }
-            ArgType::MapValueOrNull if r.is_zero() => {
+            ArgType::MapValueOrNull | ArgType::CtxOrNull if r.is_zero() => {
                 self.flow.mark(r.node);
                 Ok(())
             }
@@ -230,7 +232,10 @@ impl Walk<'_> {
             }
             ArgType::DynptrRelease => self.release_dynptr(reg, &r),
             ArgType::Timer => self.field_place(reg, &r, "bpf_timer"),
-            ArgType::BtfIdOrNull(_) if r.is_zero() => Ok(()),
+            ArgType::BtfIdOrNull(_) if r.is_zero() => {
+                self.flow.mark(r.node);
+                Ok(())
+            }
             ArgType::BtfId(name) | ArgType::BtfIdOrNull(name) => self.kernel_object(reg, &r, name),
             // Checked with their sizes.
             ArgType::Mem | ArgType::MemWrite | ArgType::UninitMem => {

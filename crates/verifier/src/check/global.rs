@@ -237,6 +237,7 @@ impl Walk<'_> {
             Param::Dynptr => self.dynptr_argument(reg, r).is_ok(),
             Param::Object { type_id, nullable } => {
                 if r.is_zero() {
+                    self.flow.mark(r.node);
                     return Ok(*nullable);
                 }
                 let Kind::Btf(id) = r.kind else { return Ok(false) };

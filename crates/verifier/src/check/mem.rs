@@ -232,7 +232,10 @@ impl Walk<'_> {
                 self.check_value(at.reg, &r, map, at.off, at.size, Access::Write)?;
                 self.check_fields(&r, map, at.off, at.size, false)?;
                 match self.kptr_at(&r, map, at.off) {
-                    Some(k) => self.store_kptr(at.reg, value, &k),
+                    Some(k) => {
+                        self.flow.mark(value.node);
+                        self.store_kptr(at.reg, value, &k)
+                    }
                     None => Ok(()),
                 }
             }

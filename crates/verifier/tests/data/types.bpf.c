@@ -17,6 +17,7 @@ struct bpf_refcount { u32 opaque[1]; };
 struct bpf_dynptr { u64 opaque[2]; };
 struct task_struct { u32 pid; };
 struct bpf_cpumask { u32 usage; };
+struct bpf_crypto_ctx { u32 usage; };
 struct __sk_buff { u32 len; };
 struct xdp_md { u32 data; };
 
@@ -28,6 +29,7 @@ struct timed { u64 n; struct bpf_timer timer; };
 struct queued { u64 n; struct bpf_wq work; };
 struct keeper { u64 n; struct task_struct __tag(kptr) * task; struct task_struct __tag(kptr_untrusted) * loose; u64 x; };
 struct masks { struct bpf_cpumask __tag(kptr) * mask; u64 n; };
+struct sealed { u64 n; struct bpf_crypto_ctx __tag(kptr) * ctx; };
 struct item { u64 n; struct bpf_list_node l; struct bpf_rb_node r; struct bpf_refcount count; };
 struct single { u64 n; struct bpf_rb_node r; };
 struct lists { struct bpf_spin_lock lock; u32 n; struct bpf_list_head head __contains(item, l); struct bpf_rb_root root __contains(single, r); };
@@ -94,4 +96,4 @@ int keep2(struct keeper *a, struct item *b, struct single *c, struct lists *d, s
 int keep3(struct percpu_own *a, struct guarded *b, struct huge *c, struct empty *d, struct pointing *e) { return 0; }
 int keep4(struct masks *a, struct task_struct *b, struct bpf_cpumask *c, struct outer *d, struct eleven *e) { return 0; }
 int keep5(struct twelve *a, struct arrays *b, struct pointers *c, struct brim *d, struct holder *e) { return 0; }
-int keep6(struct locked_own *a, struct nested *b) { return 0; }
+int keep6(struct locked_own *a, struct nested *b, struct sealed *c) { return 0; }
