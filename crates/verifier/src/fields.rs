@@ -91,12 +91,11 @@ const MOST: usize = 12;
 /// Deepest nesting of structures looked into.
 const DEPTH: u32 = 8;
 
-/// Finds the fields of a type, in order of offset.
+/// Finds the fields of a type, in the order of its members.
 #[must_use]
 pub fn find(btf: &Btf, type_id: TypeId) -> Vec<Field> {
     let mut out = Vec::new();
     collect(btf, type_id, 0, DEPTH, &mut out);
-    out.sort_by_key(|f: &Field| f.off);
     // A type with more is one without, as in the kernel.
     if out.len() >= MOST { Vec::new() } else { out }
 }

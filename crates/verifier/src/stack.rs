@@ -193,6 +193,47 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_holds_one_thing() {
+        let (number, pointer) = (Reg::constant(7), Reg::of(crate::reg::Kind::Ctx));
+        let slot = |byte, reg| Slot { bytes: [byte; 8], reg };
+        let is = |s: Slot| (s.is_pointer(), s.is_number());
+        assert_eq!(is(slot(Byte::Spill, number)), (false, true));
+        assert_eq!(is(slot(Byte::Spill, pointer)), (true, false));
+        assert_eq!([is(slot(Byte::Special, number)), is(slot(Byte::Special, pointer)), is(Slot::UNINIT)], [(false, false); 3]);
+    }
+
+    /// A spilled register is whole or gone.
+    #[test]
+    fn a_register_that_was_written_over_is_forgotten() {
+        let spilled = || {
+            let mut s = Stack::default();
+            s.spill(-8, 8, Reg::constant(7));
+            s.fill(-16, 8, Byte::Zero);
+            s
+        };
+        let misc = [Byte::Misc; 8];
+        let after = |write: &dyn Fn(&mut Stack)| {
+            let mut s = spilled();
+            write(&mut s);
+            assert_eq!(s.slots()[1], Slot { bytes: [Byte::Zero; 8], reg: Reg::UNINIT });
+            s.slots()[0]
+        };
+        assert_eq!(after(&|s| s.fill(-5, 1, Byte::Misc)), Slot { bytes: misc, reg: Reg::UNINIT });
+        assert_eq!(after(&|s| s.smear(-5, 1, false)), Slot { bytes: misc, reg: Reg::UNINIT });
+        let half = after(&|s| s.spill(-8, 4, Reg::constant(9)));
+        assert_eq!((half.bytes, half.reg), ([[Byte::Spill; 4], [Byte::Misc; 4]].concat().try_into().expect("eight"), Reg::constant(9)));
+        let seven = |r: &Reg| r.as_const() == Some(7);
+        assert_eq!(after(&|s| s.forget_if(false, seven)), Slot { bytes: misc, reg: Reg::UNINIT });
+        assert_eq!(after(&|s| s.forget_if(true, seven)), Slot::UNINIT);
+        assert_eq!(after(&|s| s.forget_if(true, |r| !seven(r))), spilled().slots()[0]);
+        // What is no spilled register is not asked about.
+        let mut s = Stack::default();
+        *s.slot_mut(-8) = Slot { bytes: [Byte::Special; 8], reg: Reg::constant(7) };
+        s.forget_if(true, seven);
+        assert_eq!(s.byte(-8), Byte::Special);
+    }
+
+    #[test]
     fn a_store_to_one_of_several_places_initialises_none_of_them() {
         let mut s = Stack::default();
         s.fill(-2, 2, Byte::Zero);

@@ -164,8 +164,48 @@ fn a_global_function_has_at_most_five_arguments() {
         );
         p.btf = Some(Arc::new(Btf::parse(&bytes).expect("types")));
         p.subprogs.push(Subprog { start: 7, name: "f".to_owned(), global: true, type_id: 3 });
+        if count == 5 {
+            let told = info(&p, &Options::default());
+            assert_eq!((told.calls.into_iter().collect::<Vec<_>>(), told.subprogs), (vec![(0, 1)], vec![(0, 0), (7, 0)]));
+        }
         let got = verify(&p, &Options::default()).map(|_| ()).map_err(|r| r.reason.to_string());
         let want = if count == 5 { Ok(()) } else { Err("Global function f() with 6 > 5 args. Buggy compiler.".to_owned()) };
         assert_eq!(got, want);
     }
+}
+
+/// Linux puts aside as many.
+#[test]
+fn so_many_ways_may_be_open() {
+    for (ways, ok) in [(8192, true), (8193, false)] {
+        let jumps: String = (0..ways).map(|n| format!("jeq %r0, {}, out\n", n + 5)).collect();
+        let p = prog(ProgramType::Kprobe, &format!("call get_prandom_u32\n{jumps}out: mov %r0, 0\nexit\n"));
+        let mut options = Options::default();
+        options.log_level = 0;
+        let got = verify(&p, &options).map(|_| ()).map_err(|r| r.reason.to_string());
+        assert_eq!(got.is_ok(), ok, "{got:?}");
+        assert!(got.err().is_none_or(|why| why.starts_with("The sequence of 8193 jumps is too complex")));
+    }
+}
+
+/// The steps of a rejection are those of the way that was wrong, and no others; each with the registers it touches as they were.
+#[test]
+fn the_steps_of_a_rejection_are_its_way() {
+    let steps = |p: &Linked| {
+        let r = verify(p, &Options::default()).expect_err("refused");
+        (r.path().iter().map(|s| s.insn).collect::<Vec<_>>(), r.insn, r.reason.to_string())
+    };
+    // The way that falls through is walked first, and is right.
+    let p = prog(ProgramType::Kprobe, "call get_prandom_u32\njne %r0, 0, bad\nmov %r0, 0\nexit\nbad: mov %r0, %r5\nexit\n");
+    assert_eq!(steps(&p), (vec![0, 1, 4], 4, "R5 !read_ok".to_owned()));
+    // In a loop that forgets: the last turn's registers are those that were forgotten.
+    let p = prog(
+        ProgramType::Kprobe,
+        "mov %r6, 0\nnext: may_goto out\nadd %r6, 1\nja next\nout: mov %r1, %r10\nadd %r1, %r6\nldxdw %r0, [%r1]\nexit\n",
+    );
+    let r = verify(&p, &Options::default()).expect_err("refused");
+    let (first, last) = (r.path().first().map(|s| s.insn), r.path().last().map(|s| s.insn));
+    assert_eq!((first, last), (Some(0), Some(r.insn)));
+    let add = r.path().iter().rev().find(|s| s.insn == 5).expect("a step of the way");
+    assert!(add.regs.iter().any(|(reg, _)| *reg == 6), "{:?}", add.regs);
 }

@@ -1,7 +1,6 @@
 //! Dynptrs: two stack slots that describe memory whose bounds are checked at run time; and iterators: slots that walk something.
 
 use super::Walk;
-use super::mem::Access;
 use crate::reg::{Flags, Id, Kind, Reg};
 use crate::reject::Reason;
 use crate::stack::{Byte, DynptrKind, Slot};
@@ -166,9 +165,6 @@ impl Walk<'_> {
             if !free {
                 return Err(Reason::IterNotUninit { name, arg: reg - 1 });
             }
-            let mut place = *r;
-            place.nullable = false;
-            self.helper_stack(reg, &place, frame, slots as u32 * 8, Access::Write)?;
             return Ok((frame, off));
         }
         let found = self.object_at(frame, off, slots, |kind| matches!(kind, Kind::Iter { of, .. } if iter_name(of) == name));

@@ -18,8 +18,6 @@ pub(super) struct Seen {
     pub size: u32,
     /// The reference that is given back.
     pub release: Option<Id>,
-    /// The reference an argument rests on.
-    pub reference: Id,
     /// The dynptr that was handed in.
     pub dynptr: Option<Reg>,
     /// Where the iterator stands: frame and offset.
@@ -165,9 +163,6 @@ impl Walk<'_> {
             KArg::Iter => {
                 let new = k.flags.has(KFlags::ITER_NEW);
                 seen.iter = Some(self.iter_place(k, reg, &r, new)?);
-                if let Some((frame, off)) = seen.iter.filter(|_| !new) {
-                    seen.reference = self.state.slot(frame, off).reg.reference;
-                }
                 Ok(())
             }
             KArg::DynptrOrNull if r.is_zero() => {
@@ -351,12 +346,6 @@ impl Walk<'_> {
                 if matches!(k.ret, KRet::Object(_)) {
                     r.nullable = false;
                 }
-                r
-            }
-            KRet::MemOrNull(n) => {
-                let mut r = self.or_null(Kind::Mem(n));
-                r.flags = Flags::RDONLY;
-                r.reference = seen.reference;
                 r
             }
             KRet::SliceOrNull(write) => {

@@ -370,9 +370,6 @@ impl<'a> Walk<'a> {
             self.state.frames.pop();
             // A function without a result leaves r0 as it found it: unwritten.
             self.state.set(0, r0);
-            for r in 1..=5 {
-                self.state.set(r, Reg::UNINIT);
-            }
             // No pointer into the frame that ended may survive (it could only be in a register: stores were refused).
             self.state.invalidate(self.opts.strict, |r| r.kind == Kind::Stack(depth));
             return Ok(Some(ret));
