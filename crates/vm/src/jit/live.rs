@@ -101,9 +101,9 @@ impl Facts {
         self.uses.get(n).copied().unwrap_or_default()
     }
 
-    /// Tells whether nothing reads `reg` after slot `at`.
-    pub fn dead_after(&self, at: usize, reg: u8) -> bool {
-        self.live.get(at).is_some_and(|l| l & 1 << reg == 0)
+    /// Returns the registers whose value is read after each slot.
+    pub fn live(&self) -> &[Regs] {
+        &self.live
     }
 
     pub fn lookup(&self, at: usize) -> Option<&Lookup> {

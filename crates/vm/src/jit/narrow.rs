@@ -4,15 +4,16 @@ use skep_isa::{Insn, op};
 
 use crate::opcode::{ANY_ABOVE, Regs, SOME_ABOVE, ZERO_ABOVE, opcode};
 
-/// Returns the registers with a zero upper half after an instruction, from those that had one before it; `next` is the slot after it.
+/// Returns the registers with a zero upper half after the instruction in slot `at`, from those that had one before it.
 #[inline]
-pub(super) fn after(i: &Insn, next: Option<&Insn>, narrow: Regs) -> Regs {
-    let d: Regs = 1 << i.dst();
+pub(super) fn after(insns: &[Insn], at: usize, i: &Insn, narrow: Regs) -> Regs {
     match opcode(i).bits & SOME_ABOVE {
         0 => narrow,
-        ZERO_ABOVE => narrow | d,
-        ANY_ABOVE => narrow & !d,
-        _ => after_a_look(i, next, narrow),
+        SOME_ABOVE => after_a_look(i, insns.get(at + 1), narrow),
+        above => {
+            let d: Regs = 1 << i.dst();
+            if above == ZERO_ABOVE { narrow | d } else { narrow & !d }
+        }
     }
 }
 
@@ -39,29 +40,44 @@ fn after_a_look(i: &Insn, next: Option<&Insn>, narrow: Regs) -> Regs {
     if is { narrow | d } else { narrow & !d }
 }
 
-/// Finds the registers that have a zero upper half wherever a function reads them; `needed` are those it reads before it writes them.
-pub(super) fn always(insns: &[Insn], needed: Regs) -> Regs {
-    let mut narrow: Regs = !(needed | 1 << op::FP) & 0x7ff;
-    let mut unsure = Vec::new();
+/// Finds which of some registers have a zero upper half wherever a function reads them, having written them before.
+pub(super) fn always(insns: &[Insn], mut narrow: Regs) -> Regs {
+    // What each register is made of.
+    let mut made: [Regs; 16] = [0; 16];
     for (at, i) in insns.iter().enumerate() {
+        if narrow == 0 {
+            return 0;
+        }
         match opcode(i).bits & SOME_ABOVE {
             ANY_ABOVE => narrow &= !(1 << i.dst()),
-            SOME_ABOVE => unsure.push(at),
+            SOME_ABOVE if narrow & 1 << i.dst() != 0 || !is_wide_alu(i) => match (i.code, i.off) {
+                (MOV64 | OR64 | XOR64, 0) => made[usize::from(i.dst())] |= 1 << i.src(),
+                _ => narrow &= after_a_look(i, insns.get(at + 1), narrow),
+            },
             _ => {}
         }
     }
     loop {
         let known = narrow;
-        for at in &unsure {
-            if let Some(i) = insns.get(*at) {
-                narrow &= after_a_look(i, insns.get(at + 1), narrow);
+        for (r, of) in made.iter().enumerate() {
+            if of & !narrow != 0 {
+                narrow &= !(1 << r);
             }
         }
-        if narrow == known || narrow == 0 {
+        if narrow == known {
             return narrow;
         }
     }
 }
+
+/// Tells whether an instruction writes its destination and nothing else.
+fn is_wide_alu(i: &Insn) -> bool {
+    i.class() == op::ALU64
+}
+
+const MOV64: u8 = op::ALU64 | op::X | op::MOV;
+const OR64: u8 = op::ALU64 | op::X | op::OR;
+const XOR64: u8 = op::ALU64 | op::X | op::XOR;
 
 #[cfg(test)]
 mod tests {
@@ -69,7 +85,7 @@ mod tests {
     use skep_isa::text::assemble;
 
     fn narrow(text: &str, needed: Regs) -> Vec<u16> {
-        let all = always(&assemble(text).unwrap(), needed);
+        let all = always(&assemble(text).unwrap(), !needed & 0x3ff);
         (0..10).filter(|r| all & 1 << r != 0).collect()
     }
 

@@ -44,7 +44,7 @@ impl Gen<'_> {
             if at >= end {
                 continue;
             }
-            if self.facts.dead_after(at, i.dst()) {
+            if self.dead_after(at, i.dst()) {
                 continue;
             }
             let is_wide = |v: &u64| u32::try_from(*v).is_err() && i32::try_from(*v as i64).is_err();

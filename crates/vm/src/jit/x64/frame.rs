@@ -45,7 +45,8 @@ impl Gen<'_> {
         let Some(n) = self.flow.function_at(at) else { return };
         let Some(&f) = self.flow.funcs.get(n) else { return };
         self.constants = self.choose_constants(f, n);
-        self.narrow = narrow::always(self.insns.get(f.start..f.end).unwrap_or_default(), self.facts.uses(n).needed);
+        let uses = self.facts.uses(n);
+        self.narrow = narrow::always(self.insns.get(f.start..f.end).unwrap_or_default(), uses.written & !uses.needed);
         let frame = self.plan(f, n);
         self.frame = frame;
         if at != 0 {

@@ -134,7 +134,7 @@ impl Gen<'_> {
             let d = i.dst();
             let others = run.set & !(1 << d);
             let Some(word) = run.get(d).and_then(word) else { continue };
-            if (0..op::REGS as u8).all(|r| others & 1 << r == 0 || self.facts.dead_after(slot, r)) {
+            if (0..op::REGS as u8).all(|r| others & 1 << r == 0 || self.dead_after(slot, r)) {
                 best = Some((len, d, word));
             }
         }

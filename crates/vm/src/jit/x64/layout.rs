@@ -1,12 +1,12 @@
 //! From code with gaps to code: how long each jump is, and where everything lies.
 //!
 //! The generator writes straight code and notes *items* where something of variable length goes: jumps, calls of
-//! helpers, padding. Here jumps start long and become short where they can, then the bytes are put together.
+//! helpers, padding. Here jumps start short and become long where they must, then the bytes are put together.
 
 use super::enc::Enc;
 use crate::fault::Site;
 
-/// Most passes over all jumps to make them short.
+/// Most passes over all jumps that make only those long that do not reach.
 const PASSES: usize = 16;
 
 /// Where loops start: those that fit into a line of what processors keep decoded are to lie in one, or they run at half the speed on some.
@@ -26,14 +26,31 @@ pub(super) enum Label {
     SaveVectors,
 }
 
+/// Something of variable length.
 #[derive(Clone, Copy)]
-enum Item {
-    Jump { cc: Option<u8>, to: Label, short: bool },
-    Call { func: u64, near: bool },
+struct Item {
+    /// How much straight code comes before.
+    raw: u32,
+    /// Its length, unless it is padding.
+    len: u32,
+    what: What,
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    Jump(Option<u8>, Label),
+    Call(u64),
     Align(usize),
     /// Padding before a loop that ends before this slot; [`Draft::finish`] makes an `Align` of it.
     Loop(usize),
 }
+
+/// Bytes of a short jump, of `jmp` and `jcc` over any distance, of `call` where a displacement reaches, and where not.
+const SHORT: u32 = 2;
+const JMP: u32 = 5;
+const JCC: u32 = 6;
+const NEAR: u32 = 5;
+const FAR: u32 = 13;
 
 /// A place between two bytes: how much straight code and how many items come before.
 #[derive(Clone, Copy, Default)]
@@ -52,7 +69,7 @@ impl Place {
 /// Code with gaps.
 pub(super) struct Draft {
     pub enc: Enc,
-    items: Vec<(usize, Item)>,
+    items: Vec<Item>,
     insns: Vec<Place>,
     funcs: Vec<Place>,
     locals: Vec<Place>,
@@ -149,21 +166,25 @@ impl Draft {
         self.inner = Some(self.here());
     }
 
+    fn item(&mut self, len: u32, what: What) {
+        self.items.push(Item { raw: self.enc.len() as u32, len, what });
+    }
+
     pub fn jump(&mut self, cc: Option<u8>, to: Label) {
-        self.items.push((self.enc.len(), Item::Jump { cc, to, short: false }));
+        self.item(SHORT, What::Jump(cc, to));
     }
 
     pub fn call_helper(&mut self, func: u64) {
-        self.items.push((self.enc.len(), Item::Call { func, near: false }));
+        self.item(FAR, What::Call(func));
     }
 
     pub fn align(&mut self, to: usize) {
-        self.items.push((self.enc.len(), Item::Align(to)));
+        self.item(0, What::Align(to));
     }
 
     /// Starts a loop that ends before slot `end`.
     pub fn align_loop(&mut self, end: usize) {
-        self.items.push((self.enc.len(), Item::Loop(end)));
+        self.item(0, What::Loop(end));
     }
 
     /// `call` of another part of this code.
@@ -180,42 +201,37 @@ impl Draft {
 
     /// Returns the most bytes the code can take, and the first helper it calls.
     pub fn bound(&self) -> (usize, u64) {
-        let most = self.items.iter().map(|(_, i)| match i {
-            Item::Jump { .. } => 6,
-            Item::Call { .. } => 13,
-            Item::Align(n) => *n - 1,
-            Item::Loop(_) => LINE - 1,
+        let most = self.items.iter().map(|i| match i.what {
+            What::Align(n) => n - 1,
+            What::Loop(_) => LINE - 1,
+            What::Jump(cc, _) => long(cc) as usize,
+            What::Call(_) => FAR as usize,
         });
-        let helper = self.items.iter().find_map(|(_, i)| if let Item::Call { func, .. } = i { Some(*func) } else { None });
+        let helper = self.items.iter().find_map(|i| if let What::Call(func) = i.what { Some(func) } else { None });
         (self.enc.len() + most.sum::<usize>(), helper.unwrap_or(0))
     }
 
     /// Puts the code together for the address `base`. `reaches` tells which helpers a near call reaches.
     pub fn finish(mut self, base: u64, reaches: impl Fn(u64) -> bool) -> Done {
-        for (n, (raw, item)) in self.items.iter_mut().enumerate() {
-            match item {
-                Item::Call { func, near } => *near = reaches(*func),
-                Item::Loop(end) => {
-                    let end = self.insns.get(*end).copied().unwrap_or(Place::new(self.enc.len(), n));
+        for (n, item) in self.items.iter_mut().enumerate() {
+            match item.what {
+                What::Call(func) if reaches(func) => item.len = NEAR,
+                What::Loop(end) => {
+                    let end = self.insns.get(end).copied().unwrap_or(Place::new(self.enc.len(), n));
                     // Most items inside are short jumps.
-                    let size = (end.raw as usize).saturating_sub(*raw) + 2 * (end.items as usize).saturating_sub(n + 1);
-                    *item = Item::Align(if size <= LINE { LINE } else { LOOP_ALIGN });
+                    let size = end.raw.saturating_sub(item.raw) + SHORT * end.items.saturating_sub(n as u32 + 1);
+                    item.what = What::Align(if size as usize <= LINE { LINE } else { LOOP_ALIGN });
                 }
                 _ => {}
             }
         }
-        let to: Vec<Place> = self.items.iter().map(|(_, i)| if let Item::Jump { to, .. } = i { self.place(*to) } else { Place::default() }).collect();
+        let place = |i: &Item| if let What::Jump(_, to) = i.what { self.place(to) } else { Place::default() };
+        let to: Vec<Place> = self.items.iter().map(place).collect();
         let mut before = Vec::with_capacity(self.items.len() + 1);
         self.measure(&mut before);
-        // A program can be written so that each pass finds one more jump to shorten: what is left stays long.
+        // A program can be written so that each pass finds one more jump to lengthen: then all become long.
         let mut passes = 0;
-        while passes < PASSES && self.shorten(&to, &mut before) {
-            passes += 1;
-        }
-        // Padding may have grown between a jump and its target when code before it shrank.
-        passes = 0;
-        while self.lengthen(&to, &before, passes >= PASSES) {
-            self.measure(&mut before);
+        while self.lengthen(&to, &mut before, passes >= PASSES) {
             passes += 1;
         }
         let code = self.assemble(&to, &before, base);
@@ -231,9 +247,9 @@ impl Draft {
     fn measure(&self, before: &mut Vec<u32>) {
         let mut sum = 0;
         before.clear();
-        for (raw, item) in &self.items {
+        for item in &self.items {
             before.push(sum);
-            sum += item.size(*raw + sum as usize) as u32;
+            sum += item.len(sum);
         }
         before.push(sum);
     }
@@ -252,48 +268,33 @@ impl Draft {
         place.unwrap_or_default()
     }
 
-    /// Returns the distance from the end of item `n`, which starts after `raw` bytes of straight code, to `to`.
-    fn distance(&self, n: usize, raw: usize, to: Place, before: &[u32]) -> i64 {
-        let end = raw + before.get(n + 1).copied().unwrap_or(0) as usize;
-        self.offset(to, before) as i64 - end as i64
+    /// Returns the distance from the end of item `n` to `to`.
+    fn distance(&self, n: usize, raw: u32, to: Place, before: &[u32]) -> i64 {
+        let end = raw + before.get(n + 1).copied().unwrap_or(0);
+        self.offset(to, before) as i64 - i64::from(end)
     }
 
-    /// Makes jumps short that reach, and keeps the measure.
-    fn shorten(&mut self, to: &[Place], before: &mut [u32]) -> bool {
+    /// Makes jumps long that do not reach, or all of them, and keeps the measure.
+    fn lengthen(&mut self, to: &[Place], before: &mut [u32], all: bool) -> bool {
         let (mut changed, mut sum) = (false, 0u32);
-        for (n, ((raw, item), to)) in self.items.iter_mut().zip(to).enumerate() {
+        for (n, (item, to)) in self.items.iter_mut().zip(to).enumerate() {
             let was = before.get(n).copied().unwrap_or(0);
             if let Some(b) = before.get_mut(n) {
                 *b = sum;
             }
-            let at = *raw as i64;
-            if let Item::Jump { short: short @ false, cc, .. } = item {
+            if let Item { raw, len: SHORT, what: What::Jump(cc, _) } = *item {
                 // What is before this item is measured anew, what is behind it is not.
-                let there = i64::from(to.raw) + i64::from(before.get(to.items as usize).copied().unwrap_or(0));
-                let size = if cc.is_some() { 6 } else { 5 };
-                // A backward jump that becomes short gets nearer to its target by what it loses.
-                let d = if to.items as usize > n { there - (at + i64::from(was) + size) } else { there - (at + i64::from(sum) + 2) };
-                *short = i8::try_from(d).is_ok();
-                changed |= *short;
+                let there = to.raw + before.get(to.items as usize).copied().unwrap_or(0);
+                let end = raw + SHORT + if to.items as usize > n { was } else { sum };
+                if all || i8::try_from(there.wrapping_sub(end) as i32).is_err() {
+                    item.len = long(cc);
+                    changed = true;
+                }
             }
-            sum += item.size(*raw + sum as usize) as u32;
+            sum += item.len(sum);
         }
         if let Some(b) = before.last_mut() {
             *b = sum;
-        }
-        changed
-    }
-
-    /// Makes jumps long that do not reach, or all of them.
-    fn lengthen(&mut self, to: &[Place], before: &[u32], all: bool) -> bool {
-        let mut changed = false;
-        for n in 0..self.items.len() {
-            if let Some((raw, Item::Jump { cc, to: label, short: true })) = self.items.get(n).copied()
-                && (all || to.get(n).is_some_and(|to| i8::try_from(self.distance(n, raw, *to, before)).is_err()))
-            {
-                self.items[n].1 = Item::Jump { cc, to: label, short: false };
-                changed = true;
-            }
         }
         changed
     }
@@ -302,21 +303,22 @@ impl Draft {
         let total = self.enc.len() + before.last().map_or(0, |sum| *sum as usize);
         let mut out = Enc::new(total);
         let mut raw = 0;
-        for (n, ((at, item), to)) in self.items.iter().zip(to).enumerate() {
-            out.copy(&self.enc, raw..*at);
-            raw = *at;
-            match *item {
-                Item::Jump { cc, short, .. } => {
-                    let distance = self.distance(n, *at, *to, before);
-                    if short { out.jump_short(cc, distance as i8) } else { out.jump_long(cc, distance as i32) }
+        for (n, (item, to)) in self.items.iter().zip(to).enumerate() {
+            let at = item.raw as usize;
+            out.copy(&self.enc, raw..at);
+            raw = at;
+            match item.what {
+                What::Jump(cc, _) => {
+                    let distance = self.distance(n, item.raw, *to, before);
+                    if item.len == SHORT { out.jump_short(cc, distance as i8) } else { out.jump_long(cc, distance as i32) }
                 }
-                Item::Call { func, near: true } => {
-                    let end = base + out.len() as u64 + 5;
+                What::Call(func) if item.len == NEAR => {
+                    let end = base + out.len() as u64 + u64::from(NEAR);
                     out.call_near(func.wrapping_sub(end) as i32);
                 }
-                Item::Call { func, near: false } => out.call_far(func),
-                Item::Align(to) => out.pad(to),
-                Item::Loop(_) => {}
+                What::Call(func) => out.call_far(func),
+                What::Align(to) => out.pad(to),
+                What::Loop(_) => {}
             }
         }
         out.copy(&self.enc, raw..self.enc.len());
@@ -330,14 +332,12 @@ impl Draft {
 }
 
 impl Item {
-    fn size(self, at: usize) -> usize {
-        match self {
-            Self::Jump { short: true, .. } => 2,
-            Self::Jump { cc: Some(_), .. } => 6,
-            Self::Jump { cc: None, .. } | Self::Call { near: true, .. } => 5,
-            Self::Call { near: false, .. } => 13,
-            Self::Align(to) => at.wrapping_neg() & (to - 1),
-            Self::Loop(_) => 0,
-        }
+    /// Returns its length when all items before it take `sum` bytes.
+    fn len(&self, sum: u32) -> u32 {
+        if let What::Align(to) = self.what { (self.raw + sum).wrapping_neg() & (to as u32 - 1) } else { self.len }
     }
+}
+
+fn long(cc: Option<u8>) -> u32 {
+    if cc.is_some() { JCC } else { JMP }
 }

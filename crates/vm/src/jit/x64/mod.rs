@@ -90,6 +90,7 @@ pub(super) fn compile(insns: &[Insn], env: &Env<'_>, flow: &Flow, cpu: Cpu) -> R
         env,
         flow,
         facts: &facts,
+        live: facts.live(),
         cpu,
         out: Draft::new(insns.len()),
         frame: Frame::default(),
@@ -160,6 +161,8 @@ struct Gen<'a> {
     env: &'a Env<'a>,
     flow: &'a Flow,
     facts: &'a Facts,
+    /// Registers whose value is read after each slot.
+    live: &'a [Regs],
     cpu: Cpu,
     out: Draft,
     frame: Frame,
@@ -194,13 +197,12 @@ impl Gen<'_> {
             };
             self.note(at, i);
             at += 1;
-            let end = at - 1 + took;
-            while at < end
-                && let Some(i) = insns.get(at)
-            {
-                self.out.insn(at);
-                self.note(at, i);
-                at += 1;
+            if took > 1 {
+                for i in insns.get(at..at + took - 1).unwrap_or_default() {
+                    self.out.insn(at);
+                    self.note(at, i);
+                    at += 1;
+                }
             }
         }
         self.zeros();
@@ -224,9 +226,9 @@ impl Gen<'_> {
     fn one(&mut self, at: usize, i: &Insn) -> Result<usize, CompileError> {
         let known = match i.class() {
             // What only makes a value that nobody reads is left out.
-            op::ALU | op::ALU64 => self.facts.dead_after(at, i.dst()) || self.alu(i),
+            op::ALU | op::ALU64 => self.dead_after(at, i.dst()) || self.alu(i),
             op::LD => {
-                let known = self.facts.dead_after(at, i.dst()) || self.immediate(at, i);
+                let known = self.dead_after(at, i.dst()) || self.immediate(at, i);
                 return if known { Ok(2) } else { Err(unknown(at, i)) };
             }
             op::LDX => self.load(i),
@@ -239,6 +241,12 @@ impl Gen<'_> {
             _ => self.jump(at, i),
         };
         if known { Ok(1) } else { Err(unknown(at, i)) }
+    }
+
+    /// Tells whether nothing reads `reg` after slot `at`.
+    #[inline]
+    fn dead_after(&self, at: usize, reg: u8) -> bool {
+        self.live.get(at).is_some_and(|l| l & 1 << reg == 0)
     }
 
     fn insn(&self, at: usize) -> Insn {
@@ -289,6 +297,6 @@ impl Gen<'_> {
     /// Keeps track of which registers have a zero upper half.
     #[inline]
     fn note(&mut self, at: usize, i: &Insn) {
-        self.known.narrow = narrow::after(i, self.insns.get(at + 1), self.known.narrow);
+        self.known.narrow = narrow::after(self.insns, at, i, self.known.narrow);
     }
 }

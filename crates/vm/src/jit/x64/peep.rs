@@ -15,6 +15,7 @@ use crate::check::{FUNC, SECOND, TARGET, is_goto, jump};
 const MOV64: u8 = op::ALU64 | op::X | op::MOV;
 const ADD64: u8 = op::ALU64 | op::X | op::ADD;
 const ADD64_IMM: u8 = op::ALU64 | op::K | op::ADD;
+const ADD32_IMM: u8 = op::ALU | op::K | op::ADD;
 const LSH64_IMM: u8 = op::ALU64 | op::K | op::LSH;
 const RSH64_IMM: u8 = op::ALU64 | op::K | op::RSH;
 const ARSH64_IMM: u8 = op::ALU64 | op::K | op::ARSH;
@@ -83,11 +84,9 @@ impl Gen<'_> {
 
     /// `if a < b goto l; c += 1; l:`, also with a `goto l` after the addition: the carry of the comparison is what is added.
     fn counted(&mut self, at: usize) -> Option<usize> {
-        let [branch, add] = self.run::<2>(at)?;
+        let add = self.next(at).filter(|add| matches!(add.code, ADD32_IMM | ADD64_IMM) && add.imm == 1)?;
+        let branch = self.insn(at);
         let (wide, r) = (add.class() == op::ALU64, add.dst());
-        if add.code & !0x07 != op::ADD | op::K || !matches!(add.class(), op::ALU | op::ALU64) || add.imm != 1 {
-            return None;
-        }
         let distance = jump(branch)?;
         let after = self.insn(at + 2);
         if distance != 1 && !(is_goto(after) && jump(after).is_some_and(|d| d + 2 == distance)) {
@@ -131,7 +130,7 @@ impl Gen<'_> {
         let (first, alu) = (self.insn(at), self.insn(at + 2));
         let (t, w) = (first.dst(), alu.class() == op::ALU64);
         let operates = matches!(alu.class(), op::ALU | op::ALU64) && alu.code & op::X != 0 && alu.src() == t && alu.dst() != t;
-        if !operates || self.flow.mark(at + 2) & (TARGET | FUNC | SECOND) != 0 || !self.facts.dead_after(at + 2, t) {
+        if !operates || self.flow.mark(at + 2) & (TARGET | FUNC | SECOND) != 0 || !self.dead_after(at + 2, t) {
             return None;
         }
         let c = self.wide(at, first).and_then(|value| self.constant(value))?;
@@ -175,7 +174,7 @@ impl Gen<'_> {
             (d, s) if d == q && s == p => p,
             _ => return None,
         };
-        if !self.facts.dead_after(at + len - 1, other) || a == op::FP {
+        if !self.dead_after(at + len - 1, other) || a == op::FP {
             return None;
         }
         let left = if one.code & 0xf0 == op::LSH { one.imm } else { two.imm };
@@ -241,7 +240,7 @@ impl Gen<'_> {
             return None;
         }
         let mem = sum.mem(0)?;
-        if !self.facts.dead_after(at + len - 1, t) {
+        if !self.dead_after(at + len - 1, t) {
             self.out.enc.lea(true, machine(t), mem);
         }
         Some(len)
@@ -250,7 +249,7 @@ impl Gen<'_> {
     /// Returns the place that slot `at` reads or writes when it does so through `t` for the last time.
     fn access(&self, at: usize, t: u8, sum: Sum) -> Option<Mem> {
         let i = self.insn(at);
-        let last = self.facts.dead_after(at, t);
+        let last = self.dead_after(at, t);
         let through = match (i.class(), i.code & 0xe0) {
             (op::LDX, op::MEM | op::MEMSX) => i.src() == t && (last || i.dst() == t),
             (op::STX, op::MEM) => i.dst() == t && i.src() != t && last,
@@ -276,7 +275,7 @@ impl Gen<'_> {
         let t = load.dst();
         let place = (load.src(), load.off, load.code & op::DW);
         let same = store.class() == op::STX && store.code & 0xe0 == op::MEM && (store.dst(), store.off, store.code & op::DW) == place;
-        if !same || store.src() != t || load.src() == t || !self.facts.dead_after(at + 2, t) {
+        if !same || store.src() != t || load.src() == t || !self.dead_after(at + 2, t) {
             return None;
         }
         let wide = change.class() == op::ALU64 || (change.class() == op::ALU && load.code & op::DW != op::DW);
@@ -304,7 +303,7 @@ impl Gen<'_> {
             (op::W | op::DW, op::ALU) => false,
             _ => return None,
         };
-        if alu.code & op::X == 0 || alu.src() != t || alu.dst() == t || !self.facts.dead_after(at + 1, t) {
+        if alu.code & op::X == 0 || alu.src() != t || alu.dst() == t || !self.dead_after(at + 1, t) {
             return None;
         }
         let g = group_of(alu.code & 0xf0)?;
@@ -325,7 +324,7 @@ impl Gen<'_> {
             op::JMP32 => false,
             _ => return None,
         };
-        if branch.dst() != t || (x && branch.src() == t) || jump(branch) == Some(0) || !self.facts.dead_after(at + 1, t) {
+        if branch.dst() != t || (x && branch.src() == t) || jump(branch) == Some(0) || !self.dead_after(at + 1, t) {
             return None;
         }
         // What was loaded has zeros above, so a narrower comparison is the same only without sign.
