@@ -139,13 +139,15 @@ impl Walk<'_> {
         if i.imm == op::ATOMIC_STORE_REL {
             return self.store_to(&at, &value);
         }
+        let on_stack = matches!(self.read(i.dst())?.kind, Kind::Stack(_));
         let before = self.load_from(&at, false)?;
         if self.opts.strict && !before.is_scalar() {
             // What comes of it is not followed, and would tell the address.
             return Err(Reason::CorruptsPointer);
         }
         self.store_to(&at, &Reg::scalar(Scalar::UNKNOWN))?;
-        let old = Reg::scalar(Scalar::of_size(size));
+        // Nobody else writes to the stack.
+        let old = if on_stack { before } else { Reg::scalar(Scalar::of_size(size)) };
         if i.imm == op::ATOMIC_CMPXCHG {
             self.state.set(0, old);
         } else if i.imm & op::ATOMIC_FETCH != 0 {
@@ -523,9 +525,7 @@ impl Walk<'_> {
 
     fn store_stack(&mut self, at: &At, r: &Reg, frame: u8, value: &Reg) -> Result<(), Reason> {
         let (min, max) = self.stack_span(at.reg, r, frame, at.off, at.size, Access::Write)?;
-        if let Kind::Stack(of) = value.kind
-            && of > frame
-        {
+        if matches!(value.kind, Kind::Stack(_)) && usize::from(frame) != self.state.depth() {
             return Err(Reason::SpillToCaller);
         }
         self.overwrite_objects(frame, min, max + at.size as i32, false)?;
