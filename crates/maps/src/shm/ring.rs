@@ -249,7 +249,7 @@ impl RingMemory {
         let mut few = PASSED;
         let mut steps = self.size;
         while pending != begin && steps > 0 && (few > 0 || end.wrapping_sub(pending) >= self.size) {
-            // Pairs with the Release in `commit_at`: its sample is complete before another record begins there.
+            // Pairs with the Release in `finish`: its sample is complete before another record begins there.
             let header = self.header(pending).load(Acquire);
             if header & BUSY != 0 {
                 break;
@@ -275,12 +275,16 @@ impl RingMemory {
 
     #[inline(always)]
     fn commit_at(&self, position: u64, flags: u64, discard: bool) {
-        let header = self.header(position);
-        let length = header.load(Relaxed) & LENGTH;
+        self.finish(position, self.header(position).load(Relaxed) & LENGTH, flags, discard);
+    }
+
+    /// Gives the record at a position, of which the length is known, over or back.
+    #[inline(always)]
+    fn finish(&self, position: u64, length: u64, flags: u64, discard: bool) {
         let mark = if discard { DISCARD } else { 0 };
         // The sample is complete before its header says so (pairs with the Acquire in `head`), and the header says so
         // before we look whether the consumer sleeps (pairs with `sleep_unless`).
-        header.store(length | mark, Release);
+        self.header(position).store(length | mark, Release);
         compiler_fence(SeqCst);
         if !SIGNED_UP.load(Relaxed) {
             fence(SeqCst);
@@ -309,7 +313,7 @@ impl RingMemory {
         let Some((position, sample)) = self.room_for(size) else { return false };
         // SAFETY: the record has room for `size` rounded up; the source is the caller's duty.
         unsafe { copy::store(sample, data, size as usize) };
-        self.commit_at(position, flags, false);
+        self.finish(position, size, flags, false);
         true
     }
 
@@ -341,7 +345,7 @@ impl RingMemory {
                 left = left.wrapping_sub(n);
             }
         }
-        self.commit_at(position, 0, false);
+        self.finish(position, size, 0, false);
         true
     }
 
@@ -467,7 +471,7 @@ impl RingMemory {
     /// Sleeps until a producer of any ring with the same wake-ups wakes us, but not when `something` is there.
     pub(crate) fn sleep_unless(&self, ns: u64, something: impl Fn() -> bool) {
         let seen = self.wakeups().load(SeqCst);
-        // Pairs with `commit_at`: either it sees that we sleep, or we see its record. It has a barrier of its own, or the kernel
+        // Pairs with `finish`: either it sees that we sleep, or we see its record. It has a barrier of its own, or the kernel
         // makes it pass one here; where the kernel would not, it may be that nobody wakes us.
         self.sleeping().swap(1, SeqCst);
         let passed = sys::membarrier_expedited() || sys::membarrier_global();
