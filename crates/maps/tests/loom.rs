@@ -136,8 +136,7 @@ fn a_walk_through_a_queue_copies_whole_values() {
     });
 }
 
-/// `shm/ring.rs`: who sees a record sees its sample. (That a sleeper is woken rests on sequential consistency, which loom does not
-/// have; a test with processes is for that.)
+/// `shm/ring.rs`: who sees a record sees its sample.
 #[test]
 fn a_record_is_whole() {
     const BUSY: u64 = 1 << 31;
@@ -152,8 +151,8 @@ fn a_record_is_whole() {
                 header.store(BUSY | 8, Relaxed);
                 producer.store(16, Release);
                 sample.store(7, Relaxed);
-                // commit
-                header.swap(8, SeqCst);
+                // finish
+                header.store(8, Release);
             })
         };
         if producer.load(Acquire) != 0 {
@@ -162,6 +161,46 @@ fn a_record_is_whole() {
             assert!(word & BUSY != 0 || sample.load(Relaxed) == 7, "who sees the header sees the sample");
         }
         writer.join().expect("no panic");
+    });
+}
+
+/// `shm/ring.rs`: a consumer that goes to sleep sees the record, or its producer sees that it sleeps, though the producer has no barrier
+/// between its store and its load: the kernel makes it pass one somewhere, and the consumer waits for that.
+#[test]
+fn a_sleeper_sees_the_record_or_is_woken() {
+    loom::model(|| {
+        let words = Arc::new([const { 0 }; 4].map(AtomicU64::new));
+        let producer = {
+            let words = words.clone();
+            thread::spawn(move || {
+                let [header, sleeping, asked, passed] = &*words;
+                // What membarrier(2) makes a running thread do, if it comes now.
+                let interrupted = || {
+                    if asked.load(Acquire) != 0 {
+                        fence(SeqCst);
+                        passed.store(1, Release);
+                    }
+                };
+                interrupted();
+                header.store(8, Release);
+                interrupted();
+                let wakes = sleeping.load(Relaxed) != 0;
+                // After this the thread does other things, which a barrier comes between sooner or later.
+                while passed.load(Relaxed) == 0 {
+                    interrupted();
+                    thread::yield_now();
+                }
+                wakes
+            })
+        };
+        let [header, sleeping, asked, passed] = &*words;
+        sleeping.store(1, SeqCst);
+        asked.store(1, Release);
+        while passed.load(Acquire) == 0 {
+            thread::yield_now();
+        }
+        let seen = header.load(Acquire) != 0;
+        assert!(producer.join().expect("no panic") || seen, "asleep for ever");
     });
 }
 

@@ -4,11 +4,13 @@
 //! processes, contestants taking turns. We run the function behind the helper in a loop compiled by rustc, the kernel a BPF program in a
 //! loop, by `BPF_PROG_TEST_RUN` (root), where some helpers are inlined by its verifier. Rows that end in "two threads" share
 //! one map between two threads, each with half of the keys; the figure is the time an operation of either takes, so half of it
-//! would be perfect.
+//! would be perfect. Rows of a user's operations have the library beside system calls. Rows about memory have bytes for each entry of a
+//! full map: of the file, beside what the kernel says of its map (`memlock`). What has no rival wants events, pages
+//! of user space or a packet's device in the kernel.
 
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use skep_testkit::kernel;
 
 use super::row::Row;
@@ -24,28 +26,49 @@ pub fn run() -> Result<Vec<Row>> {
     check(cargo().args(["build", "--quiet", "--release", "-p", "skep-maps", "--example", "operations"]))?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
     let program = target.join("release/examples/operations");
-    let cases = output(Command::new(&program).arg("list"))?;
-    let cases: Vec<&str> = cases.lines().collect();
-    let sides: &[&str] = if kernel::may_load() { &["skep", "kernel"] } else { &["skep"] };
-    let mut wanted: Vec<(String, Vec<&str>)> = cases.iter().map(|c| ((*c).to_owned(), vec![*c, "1"])).collect();
-    let shared = |c: &&&str| SHARED.iter().any(|s| c.starts_with(s)) && !c.contains("256K");
-    wanted.extend(cases.iter().filter(shared).map(|c| (format!("{c}, two threads"), vec![*c, "2"])));
-    let command = |side: &str, args: &[&str]| {
+    let list = |of: &[&str]| output(Command::new(&program).arg("list").args(of));
+    let (cases, rivals, filled) = (list(&[])?, list(&["kernel"])?, list(&["memory"])?);
+    let rivals: Vec<&str> = if kernel::may_load() { rivals.lines().collect() } else { vec![] };
+    let shared = |c: &&str| SHARED.iter().any(|s| c.starts_with(s)) && !c.contains("256K") && !c.contains("user");
+    let mut wanted: Vec<Wanted<'_>> = cases.lines().map(|c| Wanted { name: c.to_owned(), case: c, what: What::Time("1") }).collect();
+    let two = |c| Wanted { name: format!("{c}, two threads"), case: c, what: What::Time("2") };
+    wanted.extend(cases.lines().filter(shared).map(two));
+    wanted.extend(filled.lines().map(|c| Wanted { name: format!("{c}: memory, bytes"), case: c, what: What::Memory }));
+    let contestant = |wanted: &Wanted<'_>, side: &'static str| {
         let mut command = Command::new(&program);
-        command.arg(side).args(args);
+        match wanted.what {
+            What::Time(threads) => command.args([side, wanted.case, threads]),
+            What::Memory => command.args(["memory", side, wanted.case]),
+        };
         command
     };
+    let sides = |w: &Wanted<'_>| if rivals.contains(&w.case) { &["skep", "kernel"][..] } else { &["skep"] };
     let contestants: Vec<Contestant<'_>> = wanted
         .iter()
-        .flat_map(|(name, args)| sides.iter().map(move |side| Contestant::new(name, move || measured(&mut command(side, args)))))
+        .flat_map(|w| sides(w).iter().map(move |side| Contestant::new(&w.name, move || measured(&mut contestant(w, side)))))
         .collect();
-    let values = take_turns(TURNS, &contestants)?;
-    let rows = wanted.iter().zip(values.chunks_exact(sides.len()));
-    Ok(rows
-        .map(|((name, _), values)| Row {
-            case: name.clone(),
-            ours: Sample::of(values[0].clone()),
-            rival: values.get(1).map(|v| ("kernel, test run".to_owned(), Sample::of(v.clone()))),
-        })
-        .collect())
+    let mut values = take_turns(TURNS, &contestants)?.into_iter().map(Sample::of);
+    let rows = wanted.iter().map(|w| {
+        let (ours, rival) = (values.next(), if sides(w).len() > 1 { values.next() } else { None });
+        let name = match w.what {
+            What::Memory => "kernel, memlock",
+            What::Time(_) if w.name.contains("user's") => "kernel, system call",
+            What::Time(_) => "kernel, test run",
+        };
+        Some(Row { case: w.name.clone(), ours: ours?, rival: rival.map(|r| (name.to_owned(), r)) })
+    });
+    rows.collect::<Option<Vec<_>>>().context("a value for each contestant")
+}
+
+/// A row.
+struct Wanted<'a> {
+    name: String,
+    case: &'a str,
+    what: What,
+}
+
+enum What {
+    /// With so many threads.
+    Time(&'static str),
+    Memory,
 }

@@ -21,18 +21,24 @@ pub struct Row {
 }
 
 impl Row {
+    /// What the numbers are: nanoseconds, or bytes where the case says so.
+    fn unit(&self) -> &'static str {
+        if self.case.ends_with(", bytes") { "bytes" } else { "ns" }
+    }
+
     fn ratio(&self) -> Option<f64> {
         self.rival.as_ref().map(|(_, rival)| rival.median / self.ours.median)
     }
 
     fn json(&self) -> Value {
+        let unit = self.unit();
         json!({
             "case": self.case,
-            "ours_ns": round(self.ours.median),
-            "ours_spread_ns": [round(self.ours.low), round(self.ours.high)],
+            format!("ours_{unit}"): round(self.ours.median),
+            format!("ours_spread_{unit}"): [round(self.ours.low), round(self.ours.high)],
             "rival": self.rival.as_ref().map(|(name, _)| name),
-            "rival_ns": self.rival.as_ref().map(|(_, rival)| round(rival.median)),
-            "rival_spread_ns": self.rival.as_ref().map(|(_, rival)| [round(rival.low), round(rival.high)]),
+            format!("rival_{unit}"): self.rival.as_ref().map(|(_, rival)| round(rival.median)),
+            format!("rival_spread_{unit}"): self.rival.as_ref().map(|(_, rival)| [round(rival.low), round(rival.high)]),
             "ratio": self.ratio().map(round),
         })
     }
@@ -53,6 +59,7 @@ pub fn json(rows: &[Row]) -> String {
 pub fn table(rows: &[Row]) -> String {
     let mut text = format!("{:<52} {:>12} {:>23}  {:<28} {:>12} {:>7}\n", "case", "ours", "low..high", "rival", "rival", "ratio");
     for row in rows {
+        let time = |value: f64| if row.unit() == "ns" { time(value) } else { format!("{value:.1} B") };
         let (name, rival) = match &row.rival {
             Some((name, rival)) => (name.as_str(), time(rival.median)),
             None => ("-", "-".to_owned()),
@@ -124,6 +131,9 @@ mod tests {
         assert_eq!((&value["ours_ns"], &value["rival_ns"], &value["ratio"]), (&json!(5.0), &json!(80.0), &json!(16.0)));
         let alone = Row { case: "c".into(), ours: sample(5.0), rival: None };
         assert_eq!((&alone.json()["rival"], &alone.json()["ratio"]), (&Value::Null, &Value::Null));
-        assert!(table(&[row, alone]).contains("16.00"));
+        let memory = Row { case: "m: memory, bytes".into(), ours: sample(24.0), rival: None };
+        assert_eq!((&memory.json()["ours_bytes"], &memory.json()["ours_ns"]), (&json!(24.0), &Value::Null));
+        let text = table(&[row, alone, memory]);
+        assert!(text.contains("16.00") && text.contains("24.0 B"), "{text}");
     }
 }

@@ -19,6 +19,10 @@ const RESERVED: &str = "jeq %r0, 0, skip
 /// A map with its keys, in maps of the kernel.
 pub struct Kernel {
     map: Map,
+    /// What a user stores: for maps of maps, the descriptor of `inner`.
+    stored: Vec<u8>,
+    _inner: Option<Map>,
+    key: usize,
     keys: Map,
     others: Map,
     stride: usize,
@@ -36,16 +40,22 @@ fn array(value_size: usize, value: &[u8]) -> Result<Map> {
 impl Kernel {
     /// Makes the case's map.
     pub fn new(case: &Case) -> Result<Self> {
-        let map = Map::create(MapSpec {
+        let spec = MapSpec {
             map_type: case.map_type as u32,
             key_size: case.key,
             value_size: if case.map_type == MapType::Ringbuf { 0 } else { case.value },
             max_entries: case.entries(),
             flags: case.flags(),
-        })?;
+        };
+        let inner = if case.outer() { Some(array(8, &[0; 8])?) } else { None };
+        let map = inner.as_ref().map_or_else(|| Map::create(spec), |inner| Map::create_outer(spec, inner))?;
+        let stored = inner.as_ref().map_or_else(|| case.value(), |inner| inner.fd().to_ne_bytes().to_vec());
         let (keys, others) = (case.all_keys(false), case.all_keys(true));
         Ok(Self {
             map,
+            stored,
+            _inner: inner,
+            key: case.key as usize,
             keys: array(keys.len(), &keys)?,
             others: array(others.len(), &others)?,
             stride: case.stride(),
@@ -67,6 +77,7 @@ impl Kernel {
             Op::Peek => (89, "", "jne %r0, 0, skip"),
             Op::Reserve => (131, "ldxdw %r3, [%r2]\nstxdw [%r10-8], %r3\nmov %r2, 8\nmov %r3, 0", RESERVED),
             Op::Output => (130, if self.value == 8 { "mov %r3, 8\nmov %r4, 0" } else { "mov %r3, 64\nmov %r4, 0" }, "jne %r0, 0, skip"),
+            Op::StackId | Op::Read | Op::Store | Op::Remove => return Err("not a program's".into()),
             Op::Consume | Op::Through => return Err("done by a consumer".into()),
         };
         let zero: String = (0..self.value.div_ceil(8)).map(|i| format!("stdw [%r10-{}], 1\n", 128 - 8 * i)).collect();
@@ -117,10 +128,30 @@ impl Kernel {
     }
 }
 
+impl Kernel {
+    /// A user's operations on the keys of a part.
+    fn as_user(&self, op: Op, part: usize, threads: usize) -> Result<Part<'_>> {
+        let keys = self.keys.lookup(&[0; 4])?;
+        let each = keys.len() / threads;
+        Ok(Box::new(move || {
+            for key in keys[each * part..each * (part + 1)].chunks_exact(self.stride) {
+                let key = &key[..self.key];
+                let done = match op {
+                    Op::Read => self.map.lookup(key).map(drop),
+                    Op::Store => self.map.update(key, &self.stored, 0),
+                    _ => self.map.delete(key),
+                };
+                done.map_err(|e| e.to_string())?;
+            }
+            Ok(())
+        }))
+    }
+}
+
 /// What the kernel says a full map takes.
 pub fn memory(case: &Case) -> Result<u64> {
     let side = Kernel::new(case)?;
-    side.part(Op::Insert, 0, 1)?()?;
+    side.part(case.filling().ok_or("no case for memory")?, 0, 1)?()?;
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", side.map.fd()))?;
     let line = text.lines().find_map(|l| l.strip_prefix("memlock:")).ok_or("no line `memlock`")?;
     Ok(line.trim().parse()?)
@@ -129,6 +160,9 @@ pub fn memory(case: &Case) -> Result<u64> {
 impl Side for Kernel {
     fn part(&self, op: Op, part: u32, threads: u32) -> Result<Part<'_>> {
         let mine = self.count / threads;
+        if matches!(op, Op::Read | Op::Store | Op::Remove) {
+            return self.as_user(op, part as usize, threads as usize);
+        }
         let state = array(16, &[u64::from(mine * part).to_ne_bytes(), [0; 8]].concat())?;
         let program = self.program(op, &state)?;
         Ok(Box::new(move || {

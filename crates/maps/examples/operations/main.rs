@@ -2,15 +2,16 @@
 //!
 //! ```text
 //! operations SIDE CASE THREADS      skep or kernel; the cases are those of `CASES`
-//! operations memory SIDE CASE       bytes that a full map of the case takes
-//! operations list                   the cases
+//! operations memory SIDE CASE       bytes for each entry of a full map of the case
+//! operations list [kernel|memory]   the cases, those that the kernel can do here, those with a figure for memory
 //! ```
 //!
 //! Output: `measured NANOSECONDS` an operation, of the fastest of several passes over all keys. The kernel runs a BPF program that
 //! loops over the keys, by `BPF_PROG_TEST_RUN`; we run the same loop compiled by rustc, with the function that the helper calls.
 //! Both read keys from an array, in the same random order, so the figures have picking the key in them (about a nanosecond). With
 //! two threads, each has half of the keys. Rings are emptied between the passes, but for the case with a consumer at work: there the
-//! figure is the time from the first record's beginning until the last one was read.
+//! figure is the time from the first record's beginning until the last one was read. A user's operations are the library's functions
+//! beside the kernel's system calls.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the result")]
 
 mod kernel;
@@ -46,6 +47,12 @@ enum Op {
     Consume,
     /// Copies records in while another thread reads them.
     Through,
+    /// Finds the number of a call stack of eight addresses that is there.
+    StackId,
+    /// As a user: reads values, stores them, takes keys out.
+    Read,
+    Store,
+    Remove,
 }
 
 /// One case.
@@ -63,10 +70,13 @@ const fn case(name: &'static str, map_type: MapType, key: u32, value: u32, keys:
     Case { name, map_type, key, value, keys, op }
 }
 
+/// The kernel waits for all programs, milliseconds, whenever a map of maps changes.
+const FEW: u32 = 1 << 8;
+const S: u32 = 1 << 10;
 const K: u32 = 1 << 14;
 const M: u32 = 1 << 18;
 use MapType as T;
-use Op::{Consume, Delete, Insert, Lookup, Output, Overwrite, Peek, Pop, Push, Reserve, Through};
+use Op::{Consume, Delete, Insert, Lookup, Output, Overwrite, Peek, Pop, Push, Read, Remove, Reserve, StackId, Store, Through};
 
 #[rustfmt::skip]
 const CASES: &[Case] = &[
@@ -124,6 +134,28 @@ const CASES: &[Case] = &[
     case("ringbuf output, 64 bytes", T::Ringbuf, 0, 64, K, Output),
     case("ringbuf consume, 8 bytes", T::Ringbuf, 0, 8, K, Consume),
     case("ringbuf output to a consumer at work, 8 bytes", T::Ringbuf, 0, 8, K, Through),
+    case("array_of_maps lookup, 256", T::ArrayOfMaps, 4, 4, FEW, Lookup(true)),
+    case("hash_of_maps lookup hit, 256", T::HashOfMaps, 8, 4, FEW, Lookup(true)),
+    case("hash_of_maps lookup miss, 256", T::HashOfMaps, 8, 4, FEW, Lookup(false)),
+    case("devmap lookup, 1K", T::Devmap, 4, 4, S, Lookup(true)),
+    case("devmap_hash lookup, 1K", T::DevmapHash, 4, 4, S, Lookup(true)),
+    case("xskmap lookup of empty rows, 1K", T::Xskmap, 4, 4, S, Lookup(false)),
+    case("stack_trace, the number of a stack of 8 that is there, 1K", T::StackTrace, 4, 64, S, StackId),
+    case("perf_event_array output, 8 bytes", T::PerfEventArray, 4, 8, S, Output),
+    case("perf_event_array consume, 8 bytes", T::PerfEventArray, 4, 8, S, Consume),
+    case("user_ringbuf output, 8 bytes", T::UserRingbuf, 0, 8, K, Output),
+    case("user_ringbuf drain, 8 bytes", T::UserRingbuf, 0, 8, K, Consume),
+    case("array, a user's lookup", T::Array, 4, 8, K, Read),
+    case("array, a user's update", T::Array, 4, 8, K, Store),
+    case("hash, a user's lookup, 8-byte keys, 16K", T::Hash, 8, 8, K, Read),
+    case("hash, a user's update, 8-byte keys, 16K", T::Hash, 8, 8, K, Store),
+    case("hash, a user's delete, 8-byte keys, 16K", T::Hash, 8, 8, K, Remove),
+    case("percpu_hash, a user's lookup, 16K", T::PercpuHash, 8, 8, K, Read),
+    case("lru_hash, a user's update, 16K", T::LruHash, 8, 8, K, Store),
+    case("lpm_trie, a user's lookup, 16K IPv4 prefixes", T::LpmTrie, 8, 8, K, Read),
+    case("array_of_maps, a user's update", T::ArrayOfMaps, 4, 4, 16, Store),
+    case("hash_of_maps, a user's update", T::HashOfMaps, 8, 4, 16, Store),
+    case("devmap, a user's update, 1K", T::Devmap, 4, 4, S, Store),
 ];
 
 impl Case {
@@ -139,11 +171,44 @@ impl Case {
     /// Room in the map: an LRU map is full from the beginning, a ring takes all records of a pass.
     fn entries(&self) -> u32 {
         match self.op {
-            _ if self.map_type == T::Ringbuf => (2 * self.keys * (8 + self.value)).next_power_of_two(),
+            _ if self.map_type == T::PerfEventArray => 1,
+            _ if matches!(self.map_type, T::Ringbuf | T::UserRingbuf) => (2 * self.keys * (8 + self.value)).next_power_of_two(),
             Insert if self.lru() => self.keys / 2,
             // The kernel's throws elements out long before it is full.
             _ if self.lru() => self.keys * 2,
             _ => self.keys,
+        }
+    }
+
+    /// Whether values are maps.
+    fn outer(&self) -> bool {
+        matches!(self.map_type, T::ArrayOfMaps | T::HashOfMaps)
+    }
+
+    /// What a user stores under each key: a number, or for a table of devices the first one.
+    fn value(&self) -> Vec<u8> {
+        match self.map_type {
+            T::Devmap | T::DevmapHash => 1u32.to_ne_bytes().to_vec(),
+            _ => vec![1; self.value as usize],
+        }
+    }
+
+    /// Whether the kernel does the same: some maps want events or pages of user space there, and only XDP programs look into tables of
+    /// devices, whose test runs begin with milliseconds of something else.
+    fn in_kernel(&self) -> bool {
+        match self.map_type {
+            T::StackTrace | T::PerfEventArray | T::UserRingbuf => false,
+            T::Devmap | T::DevmapHash | T::Xskmap => self.op == Store,
+            _ => true,
+        }
+    }
+
+    /// What fills the map; `None` for cases that would tell nothing new about memory.
+    fn filling(&self) -> Option<Op> {
+        match self.op {
+            Insert | Push if self.keys == K => Some(self.op),
+            Overwrite if matches!(self.map_type, T::Array | T::PercpuArray) => Some(Overwrite),
+            _ => None,
         }
     }
 
@@ -229,14 +294,16 @@ fn measure(side: &dyn Side, case: &Case, threads: u32) -> Result<f64> {
         Consume => drop(pass(side, case, Output, 1)?),
         Pop | Peek => drop(pass(side, case, Push, 1)?),
         Overwrite if matches!(case.map_type, T::Array | T::PercpuArray) => {}
-        Lookup(_) if matches!(case.map_type, T::Array | T::PercpuArray) => {}
+        Lookup(_) | Read | Store if matches!(case.map_type, T::Array | T::PercpuArray | T::Xskmap) => {}
+        Lookup(_) | Store if case.outer() || matches!(case.map_type, T::Devmap | T::DevmapHash) => drop(pass(side, case, Store, 1)?),
+        StackId => drop(pass(side, case, StackId, 1)?),
         _ => drop(pass(side, case, Insert, 1)?),
     }
     for _ in 0..passes {
         best = best.min(pass(side, case, case.op, threads)?);
         match case.op {
             Insert if !case.lru() => drop(pass(side, case, Delete, 1)?),
-            Delete => drop(pass(side, case, Insert, 1)?),
+            Delete | Remove => drop(pass(side, case, Insert, 1)?),
             Push if case.map_type != T::BloomFilter => drop(pass(side, case, Pop, 1)?),
             Pop => drop(pass(side, case, Push, 1)?),
             Reserve | Output => drop(pass(side, case, Consume, 1)?),
@@ -255,14 +322,19 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let done: Result<()> = (|| match args.as_slice() {
-        ["list"] => {
-            CASES.iter().for_each(|c| println!("{}", c.name));
+        ["list", of @ ..] => {
+            let listed = |c: &&Case| match of {
+                ["kernel"] => c.in_kernel(),
+                ["memory"] => c.filling().is_some(),
+                _ => true,
+            };
+            CASES.iter().filter(listed).for_each(|c| println!("{}", c.name));
             Ok(())
         }
         ["memory", side, name] => {
             let case = find(name)?;
             let bytes = if *side == "kernel" { kernel::memory(case)? } else { ours::memory(case)? };
-            println!("measured {bytes}");
+            println!("measured {}", bytes as f64 / f64::from(case.entries()));
             Ok(())
         }
         [side, name, threads] => {
@@ -275,7 +347,7 @@ fn main() -> ExitCode {
             println!("measured {ns}");
             Ok(())
         }
-        _ => Err("usage: operations skep|kernel CASE THREADS | memory SIDE CASE | list".into()),
+        _ => Err("usage: operations skep|kernel CASE THREADS | memory SIDE CASE | list [kernel|memory]".into()),
     })();
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -11,6 +11,8 @@ use crate::{Case, Op, Part, Result, Side};
 /// A map with its keys.
 struct Ours {
     map: Map,
+    /// What a user stores: for maps of maps, the number of one.
+    stored: Vec<u8>,
     keys: Vec<u8>,
     others: Vec<u8>,
     stride: usize,
@@ -19,20 +21,34 @@ struct Ours {
 
 /// Makes the case's map in a directory of its own and hands it to `f`.
 pub fn with<T>(case: &Case, f: impl FnOnce(&dyn Side) -> Result<T>) -> Result<T> {
-    in_dir(case, |map| {
+    in_dir(case, |map, stored| {
         let others = if case.op == Op::Lookup(false) { case.all_keys(true) } else { vec![] };
-        f(&Ours { map, keys: case.all_keys(false), others, stride: case.stride(), value: vec![1; case.value as usize] })
+        let value = vec![1; case.value as usize];
+        f(&Ours { map, stored, keys: case.all_keys(false), others, stride: case.stride(), value })
     })
 }
 
-fn in_dir<T>(case: &Case, f: impl FnOnce(Map) -> Result<T>) -> Result<T> {
+fn in_dir<T>(case: &Case, f: impl FnOnce(Map, Vec<u8>) -> Result<T>) -> Result<T> {
     let dir = std::path::PathBuf::from(format!("/dev/shm/skep-operations-{}", std::process::id()));
     std::fs::create_dir_all(dir.join("maps"))?;
     let made = (|| {
         SlotTable::open_or_create(&dir)?.install();
-        let value = if case.map_type == MapType::Ringbuf { 0 } else { case.value };
+        let value = match case.map_type {
+            MapType::Ringbuf | MapType::UserRingbuf => 0,
+            MapType::PerfEventArray => 4,
+            _ => case.value,
+        };
         let def = MapDef::new(case.map_type, case.key, value, case.entries()).flags(case.flags());
-        f(Map::create(&dir.join("maps"), 1, &def)?)
+        if !case.outer() {
+            let map = Map::create(&dir.join("maps"), 1, &def)?;
+            if case.map_type == MapType::PerfEventArray {
+                map.update(&[0; 4], &[0; 4], 0)?;
+            }
+            return f(map, case.value());
+        }
+        let inner = MapDef::new(MapType::Array, 4, 8, 1);
+        let stored = Map::create(&dir.join("maps"), 2, &inner)?;
+        f(Map::create(&dir.join("maps"), 1, &def.inner(&inner))?, stored.id().to_ne_bytes().to_vec())
     })();
     std::fs::remove_dir_all(&dir)?;
     made
@@ -40,11 +56,12 @@ fn in_dir<T>(case: &Case, f: impl FnOnce(Map) -> Result<T>) -> Result<T> {
 
 /// Bytes of a full map's file that are there.
 pub fn memory(case: &Case) -> Result<u64> {
-    in_dir(case, |map| {
+    let filling = case.filling().ok_or("no case for memory")?;
+    in_dir(case, |map, stored| {
         let path = map.file().path().to_owned();
-        let others = vec![];
-        let side = Ours { map, keys: case.all_keys(false), others, stride: case.stride(), value: vec![1; case.value as usize] };
-        side.part(Op::Insert, 0, 1)?()?;
+        let (others, value) = (vec![], vec![1; case.value as usize]);
+        let side = Ours { map, stored, keys: case.all_keys(false), others, stride: case.stride(), value };
+        side.part(filling, 0, 1)?()?;
         Ok(std::fs::metadata(&path)?.blocks() * 512)
     })
 }
@@ -64,6 +81,11 @@ impl Side for Ours {
     }
 
     fn consumer(&self, records: u32) -> Result<Part<'_>> {
+        match self.map.def().map_type {
+            MapType::PerfEventArray => return self.perf_reader(records),
+            MapType::UserRingbuf => return Ok(Box::new(move || self.drain(records))),
+            _ => {}
+        }
         let mut consumer = self.map.consumer()?;
         Ok(Box::new(move || {
             let mut left = records;
@@ -82,6 +104,24 @@ impl Side for Ours {
 }
 
 impl Ours {
+    fn perf_reader(&self, records: u32) -> Result<Part<'_>> {
+        let mut reader = self.map.perf_reader()?;
+        Ok(Box::new(move || {
+            for _ in 0..records {
+                black_box(reader.next_record().map_err(|e| e.to_string())?.ok_or("a record is missing")?);
+            }
+            Ok(())
+        }))
+    }
+
+    fn drain(&self, records: u32) -> std::result::Result<(), String> {
+        let mut drain = self.map.user_ringbuf_drain().map_err(|e| format!("errno {e}"))?;
+        for _ in 0..records {
+            black_box(drain.next_sample().map_err(|e| format!("errno {e}"))?);
+        }
+        Ok(())
+    }
+
     /// Goes through the keys; how often the result was as wanted.
     fn run(&self, op: Op, keys: &[u8]) -> u64 {
         let (mut count, mut out) = (0u64, vec![0u8; self.value.len()]);
@@ -109,9 +149,33 @@ impl Ours {
                 }
                 !p.is_null()
             }),
+            Op::Output if self.map.def().map_type == MapType::PerfEventArray => {
+                each!(k => self.map.perf_output(0, [(k, self.value.len() as u64), (std::ptr::null(), 0)]) == 0);
+            }
+            Op::Output if self.map.def().map_type == MapType::UserRingbuf => {
+                each!(k => self.map.user_ringbuf_output(std::slice::from_raw_parts(k, self.value.len())).is_ok());
+            }
+            Op::StackId => each!(k => {
+                let stack: [u64; 8] = std::array::from_fn(|n| u64::from(k.cast::<u32>().read_unaligned()) + n as u64);
+                self.map.stack_id(stack.as_ptr(), 8, 1 << 9 | 1 << 10) >= 0
+            }),
+            Op::Read | Op::Store | Op::Remove => self.as_user(op, keys, &mut count),
             Op::Output => each!(k => self.map.ringbuf_output(k, self.value.len() as u64, 0) == 0),
             Op::Consume | Op::Through => unreachable!("done by a consumer"),
         }
         count
+    }
+
+    fn as_user(&self, op: Op, keys: &[u8], count: &mut u64) {
+        let mut out = vec![0; self.map.user_value_size()];
+        for key in keys.chunks_exact(self.stride) {
+            let key = black_box(&key[..self.map.def().key_size as usize]);
+            let done = match op {
+                Op::Read => self.map.lookup_into(key, &mut out, 0),
+                Op::Store => self.map.update(key, &self.stored, 0),
+                _ => self.map.delete(key),
+            };
+            *count += u64::from(done.is_ok());
+        }
     }
 }
