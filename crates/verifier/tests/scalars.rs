@@ -136,8 +136,21 @@ fn check_one(a: &Scalar, am: &[u64]) {
             assert!(s.contains(want), "{x:#x} sign-extended from {bits} bits is not in {s:?}, from {a:?}");
         }
     }
+    moves_that_look_idle_are(a, am);
     let n = a.normalize();
     assert!(am.iter().all(|x| n.is_some_and(|n| n.contains(*x))), "{a:?} normalized loses values: {n:?}");
+}
+
+/// Where a move's outcome is described as its source, the walk takes them for the same number.
+fn moves_that_look_idle_are(a: &Scalar, am: &[u64]) {
+    for (bits, word) in [(32, 32), (8, 32), (16, 32), (8, 64), (16, 64), (32, 64)] {
+        let sh = 64 - bits;
+        let moved = if bits == word { a.truncate(32) } else { a.sign_extend(bits).truncate(word) };
+        for &x in am.iter().filter(|_| moved == *a) {
+            let extended = if bits == word { x } else { (((x << sh) as i64) >> sh) as u64 };
+            assert_eq!(extended << (64 - word) >> (64 - word), x, "{bits} bits of {word}, {a:?}");
+        }
+    }
 }
 
 /// All intervals and bit patterns of `bits` bits that stand at `place` in the word, with the numbers they describe: signed
@@ -303,6 +316,29 @@ fn wide_operands_stay_inside() {
 }
 
 /// What the machine makes of such an amount is not followed.
+#[test]
+fn moves_of_what_loads_and_moves_yield_are_followed() {
+    let numbers: Vec<u64> =
+        [0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0x8000, 0xffff, 0x7fff_ffff, 0x8000_0000, 0xffff_ff80, 0xffff_8000, 0xffff_ffff]
+            .into_iter()
+            .flat_map(|n: u64| [n, !n, n << 32, (n as i32) as u64])
+            .collect();
+    let mut found = vec![Scalar::UNKNOWN];
+    for size in [1, 2, 4, 8] {
+        found.push(Scalar::of_size(size));
+    }
+    for a in found.clone() {
+        for (from, to) in [(8, 32), (16, 32), (32, 32), (8, 64), (16, 64), (32, 64)] {
+            found.extend([a.truncate(from).truncate(to), a.sign_extend(from).truncate(to)]);
+        }
+    }
+    for a in &found {
+        let members: Vec<u64> = numbers.iter().copied().filter(|n| a.contains(*n)).collect();
+        assert!(members.len() > 3);
+        check_one(a, &members);
+    }
+}
+
 #[test]
 fn shifts_by_the_width_are_unknown() {
     let (five, by) = (Scalar::constant(5), Scalar::constant);
