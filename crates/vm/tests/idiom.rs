@@ -149,6 +149,45 @@ fn operands_are_taken_from_kept_constants() {
     }
 }
 
+/// A table that a loop keeps the address of, by an index that is shifted first: read and written through, or its address made, while the
+/// shifted index is not needed, is the value itself, or goes on to be.
+#[test]
+fn tables_are_indexed_by_what_is_shifted() {
+    let shapes = [
+        "ldxSIZE r2, [r3+4]\nadd r0, r2",
+        "ldxSIZE r5, [r3]\nadd r0, r5",
+        "ldxSIZE r3, [r3]\nadd r0, r3",
+        "ldxSIZE r5, [r3]\nadd r0, r5\nadd r0, r2",
+        "stxSIZE [r3+8], r2\nldxdw r5, [r3+8]\nadd r0, r5",
+        "stxSIZE [r3+8], r0\nadd r0, 3",
+        "stxSIZE [r3+8], r0\nadd r0, r2",
+        "stSIZE [r3], 77\nadd r0, 1",
+        "mov r5, r2\nldxSIZE r2, [r3]\nadd r0, r2\nadd r0, r5",
+        "rsh r0, 1\nldxSIZE r2, [r3]\nadd r0, r2",
+        "mov r5, r3\nlddw r3, TABLE\nsub r5, r3\nadd r0, r5",
+    ];
+    let fresh: [u64; 16] = std::array::from_fn(|n| 0x0123_4567_89ab_cdef_u64.rotate_left(n as u32 * 5));
+    let mut table = fresh;
+    let address = format!("{:#x}", table.as_mut_ptr() as u64);
+    for (shape, size) in shapes.iter().flat_map(|s| ["b", "h", "w", "dw"].map(|size| (*s, size))) {
+        for shift in 0..5 {
+            let asm = format!(
+                "mov r0, r1\nmov r4, 8\nl: mov r2, r4\nand r2, 7\nlsh r2, {shift}\nlddw r3, TABLE\nadd r3, r2\n{shape}\nsub r4, 1\n\
+                 jne r4, 0, l\nexit"
+            );
+            let insns = text::assemble(&asm.replace("SIZE", size).replace("TABLE", &address)).unwrap();
+            let mut first = None;
+            for engine in suite::ENGINES {
+                table = fresh;
+                let r0 = suite::run_in(engine, &insns, &Env::empty(), [0x1234_5678, 0, 0, 0, 0]);
+                let got = (r0, std::hint::black_box(&table).to_vec());
+                let want = first.get_or_insert_with(|| got.clone());
+                assert!(got.0.is_ok() && got == *want, "{engine}: {got:x?} {want:x?}\n{asm}");
+            }
+        }
+    }
+}
+
 /// Writes random programs in which some registers only ever get values without upper half, or nearly: now and then one wide value.
 struct Narrow {
     rng: Rng,

@@ -37,6 +37,9 @@ impl Gen<'_> {
                     return None;
                 }
                 let next = self.next(at)?;
+                if next.is_ld_imm64() && first.code == LSH64_IMM {
+                    return self.scaled(at);
+                }
                 if next.dst() != t && !(next.src() == t && next.class() == op::LDX) {
                     return None;
                 }
@@ -244,6 +247,31 @@ impl Gen<'_> {
             self.out.enc.lea(true, machine(t), mem);
         }
         Some(len)
+    }
+
+    /// An index into a table whose address the function keeps: `d <<= 2; t = table; t += d`, and the access through `t` when there is one;
+    /// `d` not needed after.
+    fn scaled(&mut self, at: usize) -> Option<usize> {
+        let (shift, table, add, then) = (self.insn(at), self.insn(at + 1), self.insn(at + 3), self.insn(at + 4));
+        let (d, t) = (shift.dst(), table.dst());
+        let plain = |at: usize| self.flow.mark(at) & (TARGET | FUNC | SECOND) == 0;
+        if !matches!(shift.imm, 1..=3) || !plain(at + 3) || add.code != ADD64 || (add.dst(), add.src()) != (t, d) || t == d {
+            return None;
+        }
+        let base = self.wide(at + 1, table).and_then(|value| self.constant(value))?;
+        let sum = Sum { base: Some(base), index: Some((machine(d), shift.imm as u8)), disp: 0 };
+        let access = if plain(at + 4) { self.access(at + 4, t, sum) } else { None };
+        let loads = then.class() == op::LDX;
+        let last = self.dead_after(at + 4, d) && (loads || then.class() == op::ST || then.src() != d);
+        if let Some(mem) = access.filter(|_| last || loads && then.dst() == d) {
+            self.through(then, mem);
+            return Some(5);
+        }
+        if !self.dead_after(at + 3, d) {
+            return None;
+        }
+        self.out.enc.lea(true, machine(t), sum.mem(0)?);
+        Some(4)
     }
 
     /// Returns the place that slot `at` reads or writes when it does so through `t` for the last time.
