@@ -198,14 +198,40 @@ fn the_steps_of_a_rejection_are_its_way() {
     // The way that falls through is walked first, and is right.
     let p = prog(ProgramType::Kprobe, "call get_prandom_u32\njne %r0, 0, bad\nmov %r0, 0\nexit\nbad: mov %r0, %r5\nexit\n");
     assert_eq!(steps(&p), (vec![0, 1, 4], 4, "R5 !read_ok".to_owned()));
-    // In a loop that forgets: the last turn's registers are those that were forgotten.
-    let p = prog(
-        ProgramType::Kprobe,
-        "mov %r6, 0\nnext: may_goto out\nadd %r6, 1\nja next\nout: mov %r1, %r10\nadd %r1, %r6\nldxdw %r0, [%r1]\nexit\n",
-    );
+    // In a loop that forgets what its turns counted.
+    let asm = "mov %r6, 0\nnext: may_goto out\nadd %r6, 1\nja next\nout: jgt %r6, 200, bad\nmov %r0, 0\nexit\n\
+        bad: mov %r1, %r10\nadd %r1, %r6\nldxdw %r0, [%r1]\nexit\n";
+    let p = prog(ProgramType::Kprobe, asm);
     let r = verify(&p, &Options::default()).expect_err("refused");
-    let (first, last) = (r.path().first().map(|s| s.insn), r.path().last().map(|s| s.insn));
-    assert_eq!((first, last), (Some(0), Some(r.insn)));
-    let add = r.path().iter().rev().find(|s| s.insn == 5).expect("a step of the way");
-    assert!(add.regs.iter().any(|(reg, _)| *reg == 6), "{:?}", add.regs);
+    let touched = |r: &skep_verifier::Rejection| r.path().iter().map(|s| (s.insn, s.regs.clone())).collect::<Vec<_>>();
+    let seen = touched(&r);
+    assert_eq!(seen.iter().filter(|(insn, _)| *insn == 2).count(), 16, "turns on the way: {seen:?}");
+    let (first, last) = (&seen[..3], &seen[seen.len() - 4..]);
+    assert_eq!(first, [(0, vec![]), (1, vec![]), (2, vec![(6, "0".to_owned())])]);
+    let (forgotten, above) = ("scalar(smin=0,smax=umax=0xffffffff", "scalar(smin=umin=umin32=201,smax=umax=0xffffffff");
+    let wanted = [(4, vec![(6, forgotten)]), (7, vec![]), (8, vec![(1, "fp0"), (6, above)]), (9, vec![(1, "fp(smin=umin=umin32=201")])];
+    for ((insn, regs), (at, want)) in last.iter().zip(&wanted) {
+        let same = regs.len() == want.len() && regs.iter().zip(want).all(|(r, w)| r.0 == w.0 && r.1.starts_with(w.1));
+        assert!(insn == at && same, "{insn}: {regs:?}, wanted {at}: {want:?}");
+    }
+    // In a function that is proved alone: nothing of the program before it.
+    let asm = "mov %r6, 0\nnext: may_goto out\nadd %r6, 1\nja next\nout: mov %r1, 1\nmov %r2, 2\ncall local f\nmov %r0, 0\nexit\n\
+        f: mov %r6, %r1\nmov %r7, 8\nmov %r8, 9\nadd %r7, %r8\nadd %r8, %r7\nadd %r8, %r7\nldxdw %r0, [%r8]\nexit\n";
+    let mut p = prog(ProgramType::SchedCls, asm);
+    let types = &case::types().btf;
+    let type_id = types.find("g_number", |_| true).expect("a function");
+    p.subprogs.push(Subprog { start: 9, name: "g_number".to_owned(), global: true, type_id });
+    p.btf = Some(types.clone());
+    let r = verify(&p, &Options::default()).expect_err("refused");
+    let regs = |of: &[(u8, &str)]| of.iter().map(|(r, t)| (*r, (*t).to_owned())).collect::<Vec<_>>();
+    let wanted = [
+        (9, regs(&[(1, "scalar()")])),
+        (10, vec![]),
+        (11, vec![]),
+        (12, regs(&[(7, "8"), (8, "9")])),
+        (13, regs(&[(7, "17"), (8, "9")])),
+        (14, regs(&[(7, "17"), (8, "26")])),
+        (15, regs(&[(8, "43")])),
+    ];
+    assert_eq!(touched(&r), wanted);
 }

@@ -173,3 +173,33 @@ fn iterators_on_the_stack_have_their_names() {
         assert!(log.contains(wanted), "{log}");
     }
 }
+
+/// Ways and functions in the order of the walk: what is put aside goes on where it was left.
+#[test]
+fn ways_and_functions_are_told() {
+    let asm = "call get_prandom_u32\njeq %r0, 0, a\nmov %r0, 1\na: mov %r1, %r0\nmov %r2, 0\ncall local f\nmov %r0, 0\nexit\nf: mov %r0, %r1\nexit\n";
+    let mut prog = Linked::from_insns("p", ProgramType::SchedCls, skep_isa::text::assemble(asm).expect("the test's own text"));
+    let types = &case::types().btf;
+    let type_id = types.find("g_number", |_| true).expect("a function");
+    prog.subprogs.push(skep_object::Subprog { start: 8, name: "g_number".to_owned(), global: true, type_id });
+    prog.btf = Some(types.clone());
+    let mut options = options();
+    options.prune = skep_verifier::Prune::Always;
+    let mut log = String::new();
+    verify_logged(&prog, &options, &mut log).expect("accepted");
+    let wanted = "\
+5: (85) call pc+2
+Func#1 ('g_number') is global and assumed valid.
+6: R0=scalar()
+6: (b7) r0 = 0                        ; R0=0
+7: (95) exit
+
+from 1 to 3: safe
+Validating g_number() func#1...
+8: R1=scalar() R2=scalar() R10=fp0
+8: (bf) r0 = r1                       ; R0=scalar(id=1) R1=scalar(id=1)
+9: (95) exit
+Func#1 ('g_number') is safe for any args that match its prototype
+processed 11 insns ";
+    assert!(log.contains(wanted), "{log}");
+}

@@ -7,7 +7,8 @@
 //!
 //! A mutant that no test notices is a survivor: it needs a test, or a line with a reason in `xtask/mutants.txt`
 //! (`FILE | KIND | LINE OF SOURCE | WHY NOTHING CHANGES`). What came out is written down at once, so that `--again` tries
-//! those that are not known to be killed: the survivors, and what an earlier run did not come to.
+//! those that are not known to be killed: the survivors, and what an earlier run did not come to. It takes the word of
+//! `mutants.txt` for the others.
 
 mod sites;
 
@@ -171,6 +172,7 @@ pub fn run(args: &[&str]) -> Result<()> {
     let sites = plant(&src, &place)?;
     let kept = place.join("results.txt");
     let mut known = if again { results(&kept)? } else { BTreeMap::new() };
+    let excused = excused()?;
     let mut chosen: Vec<&Site> = sites
         .iter()
         .filter(|s| words.is_empty() || words.iter().any(|w| s.file.contains(w) || s.line.contains(w)))
@@ -192,7 +194,6 @@ pub fn run(args: &[&str]) -> Result<()> {
     for name in known.keys() {
         writeln!(file, "killed | {name}")?;
     }
-    let excused = excused()?;
     let (next, out) = (AtomicUsize::new(0), Mutex::new((BTreeMap::<&str, usize>::new(), Vec::<&Site>::new(), file)));
     let start = Instant::now();
     let worker = || -> Result<()> {
@@ -201,7 +202,7 @@ pub fn run(args: &[&str]) -> Result<()> {
             let Some(site) = chosen.get(n) else { return Ok(()) };
             let mut by = by_cases.contains(&site.number).then_some("cases");
             for test in tests.iter().filter(|t| t.reaches.contains(&site.number)) {
-                if by.is_some() {
+                if by.is_some() || again && excused.contains(&site.key()) {
                     break;
                 }
                 by = (!test.passes(site.number, &tree)?).then_some(test.name);

@@ -479,7 +479,7 @@ impl Walk<'_> {
         if of(Byte::Zero) >= size {
             return Some(0);
         }
-        if !slot.is_number() || of(Byte::Spill) != size {
+        if of(Byte::Spill) != size {
             return None;
         }
         self.flow.mark(slot.reg.node);

@@ -115,6 +115,10 @@ fn parse(name: &str, text: &str) -> Case {
                     ["rdonly"] => spec.flags = MapFlags(MapFlags::RDONLY_PROG),
                     ["wronly"] => spec.flags = MapFlags(MapFlags::WRONLY_PROG),
                     ["of", name] => spec.value_type_id = find_struct(name),
+                    ["wronly", "of", name] => {
+                        spec.flags = MapFlags(MapFlags::WRONLY_PROG);
+                        spec.value_type_id = find_struct(name);
+                    }
                     ["inner", kind, rest @ ..] => {
                         let kind = MapType::from_name(kind).unwrap_or_else(|| panic!("{name}: {kind}"));
                         let [key, value, entries, of @ ..] = rest else { panic!("{name}: {line}") };

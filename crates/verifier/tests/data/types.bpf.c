@@ -33,6 +33,7 @@ struct sealed { u64 n; struct bpf_crypto_ctx __tag(kptr) * ctx; };
 struct item { u64 n; struct bpf_list_node l; struct bpf_rb_node r; struct bpf_refcount count; };
 struct single { u64 n; struct bpf_rb_node r; };
 struct lists { struct bpf_spin_lock lock; u32 n; struct bpf_list_head head __contains(item, l); struct bpf_rb_root root __contains(single, r); };
+struct trees { struct bpf_spin_lock lock; u32 n; struct bpf_rb_root root __contains(item, r); };
 struct own { u64 n; struct single __tag(kptr) * one; struct plain __tag(kptr) * two; };
 struct locked_own { struct bpf_spin_lock lock; u32 n; struct single __tag(kptr) * one; };
 struct percpu_own { u64 n; struct plain __tag(percpu_kptr) * each; };
@@ -96,4 +97,4 @@ int keep2(struct keeper *a, struct item *b, struct single *c, struct lists *d, s
 int keep3(struct percpu_own *a, struct guarded *b, struct huge *c, struct empty *d, struct pointing *e) { return 0; }
 int keep4(struct masks *a, struct task_struct *b, struct bpf_cpumask *c, struct outer *d, struct eleven *e) { return 0; }
 int keep5(struct twelve *a, struct arrays *b, struct pointers *c, struct brim *d, struct holder *e) { return 0; }
-int keep6(struct locked_own *a, struct nested *b, struct sealed *c) { return 0; }
+int keep6(struct locked_own *a, struct nested *b, struct sealed *c, struct trees *d) { return 0; }
