@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use skep_isa::map::update::{ANY, NOEXIST};
 use skep_isa::{MapFlags, MapType};
 use skep_maps::{Cursor, Map, MapDef, MapError, Take, Verdict, map_types};
-use support::{Dir, Random, forked, rounds};
+use support::{Dir, Random, forked, rounds, table};
 
 /// A map of a type with room for `entries`, in the first shape the type accepts; `None` for types that need more than that.
 fn map_of(dir: &Dir, t: MapType, entries: u32) -> Option<Map> {
@@ -465,7 +465,7 @@ fn counters_taken_exactly_lose_no_increment() {
         let children: Vec<_> = (0..2u32)
             .map(|c| {
                 forked(|| {
-                    support::table(&dir, 256);
+                    table(&dir, 256);
                     let gone = storm(&map, u64::from(c) * 100);
                     missed.update(&c.to_ne_bytes(), &gone.to_ne_bytes(), ANY).expect("in range");
                     0
@@ -504,7 +504,7 @@ fn two_walks_outwait_a_program_that_takes_its_time() {
     let map = Arc::new(dir.make(&MapDef::new(MapType::Hash, 8, 8, 8)));
     (0..2u64).for_each(|k| map.update(&k.to_ne_bytes(), &1u64.to_ne_bytes(), NOEXIST).expect("room"));
     let child = forked(|| {
-        support::table(&dir, 256);
+        table(&dir, 256);
         let entered = skep_maps::slots::enter();
         assert!(!entered.is_refused());
         // SAFETY: the key has eight bytes; the value is an atomic of all who know it.
@@ -561,4 +561,41 @@ fn what_cannot_be_taken_exactly_is_refused() {
     let dir = Dir::new();
     let map = dir.make(&MapDef::new(MapType::Array, 4, 8, 4));
     assert_eq!(map.walk().taking(Take::Exact).rows(&mut [0; 64]).map_err(|e| e.errno()), Err(524));
+}
+
+/// A walk that stands inside a bucket remembers how new the element before it is: what is put into the bucket later has to be newer,
+/// also when the newest elements, or all, are gone.
+#[test]
+fn what_was_put_in_again_behind_a_walk_does_not_come_twice() {
+    let dir = Dir::new();
+    let _table = table(&dir, 4);
+    for t in [MapType::Hash, MapType::PercpuHash, MapType::LruHash, MapType::LruPercpuHash] {
+        // Few buckets, so that of eight keys some share one.
+        let map = dir.make(&MapDef::new(t, 4, 8, 3));
+        let value = vec![1; map.user_value_size()];
+        let put = |key: u32| map.update(&key.to_ne_bytes(), &value, 0).expect("room");
+        let delete = |key: u32| map.delete(&key.to_ne_bytes()).expect("there");
+        for n in 0..512u32 {
+            let keys = [n & 7, n >> 3 & 7, n >> 6];
+            if BTreeSet::from(keys).len() < 3 {
+                continue;
+            }
+            for other in 0..2 {
+                keys.iter().for_each(|key| put(*key));
+                let mut walk = map.walk();
+                let mut row = vec![0; walk.element_size()];
+                let mut next = || (walk.rows(&mut row).expect("walks") == 1).then(|| index(&map, &row[..4]));
+                let first = next().expect("three are there");
+                let others: Vec<u32> = keys.into_iter().filter(|key| *key != first).collect();
+                let (gone, stays) = (others[other], others[1 - other]);
+                delete(first);
+                delete(gone);
+                put(first);
+                let rest: Vec<u32> = std::iter::from_fn(next).collect();
+                assert_eq!(rest, [stays], "{t}: {first} came before, {gone} was deleted");
+                delete(first);
+                delete(stays);
+            }
+        }
+    }
 }

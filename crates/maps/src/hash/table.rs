@@ -364,15 +364,43 @@ impl Table {
         }
         let Some(e) = memory.element(new) else { return Err(()) };
         let first = reference(head);
-        // Sequences fall along a chain. They are not taken from the bucket's version: that comes round after 2^32 changes, and
-        // an element that stayed meanwhile would seem to be newer than the others.
-        let newest = memory.element(first).map_or(0, |newest| self.sequence(&newest)).wrapping_add(1);
+        let newest = self.next_sequence(head);
         let sequence = if self.lru { u64::from(stamp) << 32 | newest & 0xffff_ffff } else { newest };
         // SAFETY: the caller's duty; the element is in no list.
         unsafe { self.write_element(e, h, key, first, sequence) };
         values.fill(memory, new);
         bucket.store(changed(head, new), Release);
         Ok(0)
+    }
+
+    /// Finds the sequence of an element that becomes the first of a bucket. Sequences fall along a chain; and each is above all that
+    /// the bucket ever had, so that a walk does not meet again what was deleted and put in behind it: every insertion makes the
+    /// bucket's version greater, too. That comes round after 2^32 changes, and the first element may then have more.
+    #[inline(always)]
+    fn next_sequence(&self, head: u64) -> u64 {
+        let version = head >> 32;
+        let Some(first) = self.memory.element(reference(head)) else { return version.wrapping_add(1) };
+        let newest = self.sequence(&first);
+        let above = if self.lru { self.later(version, newest, first) } else { version.max(newest) };
+        above.wrapping_add(1)
+    }
+
+    /// Of a bucket's version and its newest sequence, the later one, where both come round: but no element of the chain may be left
+    /// half the circle behind.
+    fn later(&self, version: u64, newest: u64, first: Element<'_>) -> u64 {
+        const FAR: u32 = 1 << 30;
+        let behind = |sequence: u64| (version as u32).wrapping_sub(sequence as u32);
+        let mut element = first;
+        for _ in 0..SHORT {
+            if behind(self.sequence(&element)) >= FAR {
+                return newest;
+            }
+            match self.memory.element(reference(element.link().load(Relaxed))) {
+                Some(next) => element = next,
+                None => return version,
+            }
+        }
+        newest
     }
 
     fn take_spare(&self, stripe: &Stripe<'_>) -> u32 {
