@@ -558,12 +558,14 @@ mod tests {
             let nodes = [cur.reg(6).node, cur.slot(0, -8).reg.node, cur.reg(1).node, cur.slot(0, -16).reg.node];
             assert_eq!(nodes.map(|n| s.flow.is_precise(n)), [decides, decides, false, false]);
         }
-        // A number that stands where a pointer was, or the other way round.
+        // A number that stands where a pointer was, and the other way round.
         let (mut old, mut cur) = (make(&mut s.flow, true), make(&mut s.flow, false));
-        for (st, off) in [(&mut old, -8), (&mut cur, -16)] {
-            let reg = Reg { node: st.slot(0, off).reg.node, ..Reg::of(Kind::Ctx) };
-            spill(st, off, reg);
-        }
+        let pointer = |st: &State, off| Reg { node: st.slot(0, off).reg.node, ..Reg::of(Kind::Ctx) };
+        let (decides, other) = (old.slot(0, -8).reg, pointer(&cur, -16));
+        spill(&mut old, -16, decides);
+        spill(&mut cur, -16, other);
+        let other = pointer(&old, -8);
+        spill(&mut old, -8, other);
         let p = s.all.store(0, &old, None, &s.cfg).expect("room");
         s.all.inherit_precision(p, &cur, &mut s.flow);
         assert_eq!([-8, -16].map(|off| s.flow.is_precise(cur.slot(0, off).reg.node)), [false, false]);

@@ -71,7 +71,7 @@ macro_rules! range {
             #[must_use]
             pub fn deduce(mut self) -> Self {
                 // Unsigned numbers of one sign half are in the same order as signed ones.
-                if (self.umin as $i) <= (self.umax as $i) && (self.umin as $i >= 0) == (self.umax as $i >= 0) {
+                if (self.umin as $i) <= (self.umax as $i) {
                     self.smin = self.smin.max(self.umin as $i);
                     self.smax = self.smax.min(self.umax as $i);
                 }

@@ -214,6 +214,13 @@ fn the_steps_of_a_rejection_are_its_way() {
         let same = regs.len() == want.len() && regs.iter().zip(want).all(|(r, w)| r.0 == w.0 && r.1.starts_with(w.1));
         assert!(insn == at && same, "{insn}: {regs:?}, wanted {at}: {want:?}");
     }
+    // Behind a way with such a loop: nothing of it.
+    let asm = "call get_prandom_u32\njne %r0, 0, bad\nmov %r6, 0\nnext: may_goto out\nadd %r6, 1\nja next\nout: mov %r0, 0\nexit\n\
+        bad: mov %r7, 8\nmov %r8, 9\nadd %r7, %r8\nadd %r8, %r7\nadd %r8, %r7\nadd %r8, %r7\nldxdw %r0, [%r8]\nexit\n";
+    let r = verify(&prog(ProgramType::Kprobe, asm), &Options::default()).expect_err("refused");
+    let numbers: Vec<_> = r.path().iter().flat_map(|s| s.regs.iter().map(move |(_, text)| (s.insn, text.as_str()))).collect();
+    let wanted = [(10, "8"), (10, "9"), (11, "17"), (11, "9"), (12, "17"), (12, "26"), (13, "17"), (13, "43"), (14, "60")];
+    assert_eq!(numbers[numbers.len() - wanted.len()..], wanted);
     // In a function that is proved alone: nothing of the program before it.
     let asm = "mov %r6, 0\nnext: may_goto out\nadd %r6, 1\nja next\nout: mov %r1, 1\nmov %r2, 2\ncall local f\nmov %r0, 0\nexit\n\
         f: mov %r6, %r1\nmov %r7, 8\nmov %r8, 9\nadd %r7, %r8\nadd %r8, %r7\nadd %r8, %r7\nldxdw %r0, [%r8]\nexit\n";

@@ -164,6 +164,7 @@ fn comparisons_do_not_see_each_other() {
         let place = Where::Reg(0, 4);
         assert!(!differs_at(place, &old, &new, &flow, How::Within, &mut ids), "round {n}");
         (reg(&mut new, 4).id, reg(&mut new, 6).id, reg(&mut new, 7).id) = (60 + n, 80 + n, 80 + n);
+        assert!(!differs_at(place, &old, &new, &flow, How::Within, &mut ids), "round {n}");
     }
     reg(&mut new, 4).range = 0;
     assert_eq!(difference(&old, &new, 0, &cfg, &flow, How::Within, &mut ids), Some(Where::Reg(0, 4)));

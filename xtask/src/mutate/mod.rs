@@ -35,6 +35,7 @@ const TESTS: &[(&str, &str)] = &[
     ("fields", ""),
     ("info", ""),
     ("cases", "loads_that_are_not_aligned_may_be_refused"),
+    ("scalars", "no_operation_forgets_more_than_it_must"),
     ("objects", ""),
     ("log", ""),
     ("garbage", ""),
@@ -178,7 +179,9 @@ pub fn run(args: &[&str]) -> Result<()> {
         .filter(|s| words.is_empty() || words.iter().any(|w| s.file.contains(w) || s.line.contains(w)))
         .filter(|s| known.get(&s.name()) != Some(&true))
         .collect();
-    println!("{} mutants, {} of them chosen", sites.len(), chosen.len());
+    let all = chosen.len();
+    chosen.retain(|s| !(again && excused.contains(&s.key())));
+    println!("{} mutants, {all} of them chosen, of which {} are excused", sites.len(), all - chosen.len());
     let mut built = build(&tree, &place)?;
     let (_, _, path) = built.remove(0);
     let numbers: Vec<u32> = chosen.iter().map(|s| s.number).collect();
@@ -202,7 +205,7 @@ pub fn run(args: &[&str]) -> Result<()> {
             let Some(site) = chosen.get(n) else { return Ok(()) };
             let mut by = by_cases.contains(&site.number).then_some("cases");
             for test in tests.iter().filter(|t| t.reaches.contains(&site.number)) {
-                if by.is_some() || again && excused.contains(&site.key()) {
+                if by.is_some() {
                     break;
                 }
                 by = (!test.passes(site.number, &tree)?).then_some(test.name);
