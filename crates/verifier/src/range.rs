@@ -85,7 +85,7 @@ macro_rules! range {
                     self.smax = self.smax.min(-1).min(self.umax as $i);
                 } else if self.umax < self.smin as $u {
                     self.umax = self.umax.min(self.smax as $u);
-                    self.smin = self.smin.max(0);
+                    self.smin = self.smin.max(self.umin as $i);
                     self.smax = self.smax.min(self.umax as $i);
                 }
                 self

@@ -315,6 +315,35 @@ fn wide_operands_stay_inside() {
     }
 }
 
+/// Each view of an interval teaches the other all it can, at once: around zero, where they differ.
+#[test]
+fn both_views_of_an_interval_teach_each_other() {
+    let near: Vec<i64> = (-6..6).collect();
+    let mut crossed = 0;
+    for (&smin, &smax) in near.iter().flat_map(|a| near.iter().map(move |b| (a, b))).filter(|(a, b)| a <= b) {
+        for (&umin, &umax) in near.iter().flat_map(|a| near.iter().map(move |b| (a, b))).filter(|(a, b)| **a as u64 <= **b as u64) {
+            let r = Range64 { umin: umin as u64, umax: umax as u64, smin, smax };
+            let members: Vec<u64> = near.iter().map(|n| *n as u64).filter(|n| r.contains(*n)).collect();
+            if members.is_empty() {
+                continue;
+            }
+            // Both signs are left, and no interval of one view says so in the other.
+            let split = members.contains(&0) && members.contains(&u64::MAX);
+            crossed += u32::from(split);
+            let best = hull(&members).r64;
+            assert!(r.deduce().covers(&best), "{r:?} loses numbers");
+            assert!(split || r.deduce().deduce() == best, "{r:?} becomes {:?}, not {best:?}", r.deduce());
+            if !split && smin < 0 && smax >= 0 {
+                assert_eq!(r.deduce(), best, "{r:?}");
+            }
+        }
+    }
+    assert!(crossed > 0);
+    // Of two negative numbers, what both have is below both.
+    let and = Range64::signed(-9, -3).and(Range64::signed(-5, -2));
+    assert!((-9..=-3).flat_map(|x| (-5..=-2).map(move |y: i64| x & y)).all(|n| n <= and.smax && and.smin <= n) && and.smax == -3);
+}
+
 /// What the machine makes of such an amount is not followed.
 #[test]
 fn moves_of_what_loads_and_moves_yield_are_followed() {
