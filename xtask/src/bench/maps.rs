@@ -19,7 +19,7 @@ use crate::{cargo, check, output, root};
 
 const TURNS: usize = 3;
 /// Beginnings of the cases that are tried with two threads too.
-const SHARED: [&str; 5] = ["hash", "lpm_trie lookup, 16K IPv4", "lpm_trie overwrite", "ringbuf reserve", "ringbuf output, "];
+const SHARED: [&str; 5] = ["hash ", "lpm_trie lookup, 16K IPv4", "lpm_trie overwrite", "ringbuf reserve", "ringbuf output, "];
 
 /// The rows of all cases.
 pub fn run() -> Result<Vec<Row>> {
