@@ -371,6 +371,11 @@ fn moves_of_what_loads_and_moves_yield_are_followed() {
 #[test]
 fn shifts_by_the_width_are_unknown() {
     let (five, by) = (Scalar::constant(5), Scalar::constant);
+    // Half of clang's sign extension: what the low half says, in the high one.
+    let low = Scalar { r32: Range32::signed(-5, 7), ..Scalar::UNKNOWN }.op64(Op::Lsh, by(32));
+    assert_eq!((low.r64.smin, low.r64.smax), (-5 << 32, 7 << 32));
+    // A whole word has no sign above it.
+    assert_eq!([32, 64].map(|bits| Scalar::between(3, 9).sign_extend(bits)), [Scalar::between(3, 9); 2]);
     for op in [Op::Lsh, Op::Rsh, Op::Arsh] {
         let (wide, narrow) = (|n| five.op64(op, by(n)).as_const(), |n| five.op32(op, by(n)).as_const());
         assert!(wide(63).is_some() && wide(64).is_none() && narrow(31).is_some() && narrow(32).is_none(), "{op:?}");
