@@ -367,6 +367,40 @@ fn programs_of_many_processes_count_exactly_by_key() {
     }
 }
 
+/// There is an element for each key, and all want the last ones at the same time: who comes late finds the key there, not a full map.
+#[test]
+fn a_map_with_room_for_every_key_is_never_full() {
+    const KEYS: u64 = 6;
+    let dir = Dir::new();
+    let _table = table(&dir, 64);
+    for t in [MapType::Hash, MapType::PercpuHash] {
+        let map = dir.make(&MapDef::new(t, 8, 8, KEYS as u32));
+        let value = vec![0; map.user_value_size()];
+        let (together, refused) = (std::sync::Barrier::new(3), std::sync::Mutex::new(Vec::new()));
+        std::thread::scope(|s| {
+            for thread in 0..3u64 {
+                let (map, value, together, refused) = (&map, &value, &together, &refused);
+                s.spawn(move || {
+                    for n in 0..u64::from(rounds(5_000, 200_000)) {
+                        // New keys each time, so that other stripes want the elements.
+                        let key = |k: u64| (n << 8 | k).to_ne_bytes();
+                        together.wait();
+                        for k in 0..KEYS {
+                            let r = map.update(&key((k + thread) % KEYS), value, NOEXIST).map_err(|e| e.errno());
+                            if !matches!(r, Ok(()) | Err(17)) {
+                                refused.lock().unwrap().push((n, k, r));
+                            }
+                        }
+                        together.wait();
+                        (0..KEYS).filter(|k| k % 3 == thread).for_each(|k| _ = map.delete(&key(k)));
+                    }
+                });
+            }
+        });
+        assert_eq!(refused.into_inner().unwrap(), [], "round, key, errno");
+    }
+}
+
 /// The usual beginning of a counting program: look up, else put zero in and look up again.
 unsafe fn count(map: &Map, key: &[u8; 8], add: impl FnOnce(*mut u64)) {
     // SAFETY: the caller's.

@@ -15,7 +15,7 @@ use crate::shm::lock::{self, Held};
 use crate::shm::table::{NO_SPARE, Stripe};
 
 /// Times to look again for an element after others were busy while we looked.
-const ROUNDS: u32 = 16;
+const ROUNDS: u32 = 64;
 
 impl Table {
     /// Takes an element out of a stripe's pool. The stripe's lock is held.
@@ -78,7 +78,9 @@ impl Table {
                 return self.sweep();
             }
             rounds = rounds.wrapping_add(1);
-            if rounds > ROUNDS || !self.meet() {
+            let met = self.meet();
+            // What one pool got from another while we looked, we looked for in neither.
+            if rounds > ROUNDS || !(met || self.filled() != 0) {
                 return false;
             }
         }

@@ -291,17 +291,19 @@ impl Table {
         // SAFETY: the caller's duty.
         let h = unsafe { self.hash(key) };
         let stripe = self.memory.stripe(h);
-        let mut tries = 0u32;
+        let (mut tries, mut full) = (0u32, false);
         loop {
             let Some(held) = self.lock(&stripe) else { return -i64::from(EBUSY) };
             // SAFETY: the caller's duty; the lock is held.
             let done = unsafe { self.update_locked(&stripe, h, key, flags, values) };
             lock::release(stripe.lock, held);
+            tries = tries.wrapping_add(1);
             match done {
                 Ok(result) => return result,
                 // The pool of this stripe is empty.
-                Err(()) if tries < MOVES && (self.refill(&stripe) || self.lru) => tries = tries.wrapping_add(1),
-                Err(()) => return -i64::from(E2BIG),
+                Err(()) if full => return -i64::from(E2BIG),
+                // Or no pool has any: perhaps as another has put this very key in meanwhile.
+                Err(()) => full = tries >= MOVES || !(self.refill(&stripe) || self.lru),
             }
         }
     }
