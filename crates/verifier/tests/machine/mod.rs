@@ -337,7 +337,9 @@ impl<'a> Machine<'a> {
         if i.imm == op::ATOMIC_STORE_REL {
             return Ok(self.memory.store(to, off, size, n)?);
         }
-        let old = self.memory.load(to, off, size, self.r)?.bits;
+        // The stack gives back pointers too.
+        let found = self.memory.load(to, off, size, self.r)?;
+        let old = found.bits;
         let mask = if size == 8 { u64::MAX } else { u64::from(u32::MAX) };
         let new = if i.imm == op::ATOMIC_CMPXCHG {
             let expected = self.get(0)?.bits & mask;
@@ -347,9 +349,9 @@ impl<'a> Machine<'a> {
         };
         self.memory.store(to, off, size, Value::number(new))?;
         if i.imm == op::ATOMIC_CMPXCHG {
-            self.set(0, Value::number(old));
+            self.set(0, found);
         } else if i.imm & op::ATOMIC_FETCH != 0 {
-            self.set(i.src(), Value::number(old));
+            self.set(i.src(), found);
         }
         Ok(())
     }
