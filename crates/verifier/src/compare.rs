@@ -1,7 +1,7 @@
 //! When one state stands for another: what is equal, what is wide enough, what does not matter.
 
 use crate::cfg::{Cfg, RegSet};
-use crate::flow::Flow;
+use crate::flow::{Flow, Node};
 use crate::reg::{Id, Kind, Reg};
 use crate::scalar::Scalar;
 use crate::stack::{Byte, Slot};
@@ -271,5 +271,7 @@ fn widen_number(old: &Reg, cur: &mut Reg) {
     }
     let word = u64::from(u32::MAX);
     let val = if old.val.r64.umax <= word && cur.val.r64.umax <= word { Scalar::of_size(4) } else { Scalar::UNKNOWN };
-    *cur = Reg::scalar(val);
+    // That it is a word still depends on what it was computed from.
+    let node = if val.is_unknown() { Node::NONE } else { cur.node };
+    *cur = Reg { node, ..Reg::scalar(val) };
 }
