@@ -212,18 +212,26 @@ impl Explored {
     /// Compares `cur` with the states stored at a loop head, also unfinished ones: all that follows them will be walked. Of
     /// those on this very path only a state of an earlier iteration ends it; to be back without one is to go round in
     /// circles (`may_goto` that jumps backwards, a jump back to a call of a helper that calls nothing).
-    /// As it is not known yet which numbers will decide something there, all must agree.
+    /// As long as it is not known which numbers will decide something there, all must agree.
     pub fn find_head(&self, insn: usize, cur: &State, cfg: &Cfg, flow: &Flow) -> Found {
         for e in self.at.get(insn).map_or(&[][..], |l| l) {
             let Some(cp) = self.points.get(e.point as usize) else { continue };
             let Some(old) = cp.state.as_deref().filter(|old| same_place(old, cur)) else { continue };
-            let progress = cp.branches == 0 || old.loops != cur.loops;
-            let how = if progress { How::Within } else { How::Same };
+            let how = match cp.branches == 0 {
+                true => How::Enough,
+                false if old.loops != cur.loops => How::Within,
+                false => How::Same,
+            };
             if covers(old, cur, insn, cfg, flow, how) {
-                return if progress { Found::Covered(e.point as usize) } else { Found::Loop };
+                return if how == How::Same { Found::Loop } else { Found::Covered(e.point as usize) };
             }
         }
         Found::New { looping: false }
+    }
+
+    /// Tells whether everything behind a stored state is proved safe.
+    pub fn is_done(&self, p: Point) -> bool {
+        self.points.get(p).is_some_and(|cp| cp.branches == 0)
     }
 
     /// The state in which this path was at a loop head last.
@@ -527,6 +535,34 @@ mod tests {
         );
         s.all.end(Some(p));
         assert_eq!([find(&s, &state(0, 9)), find(&s, &state(5, 5)), s.all.visits(0, &state(1, 1)) as i64], [p as i64, p as i64, 1]);
+    }
+
+    /// At the head of a loop, too, numbers may differ that decided nothing; but only when all behind it was walked.
+    #[test]
+    fn at_a_loop_head_numbers_that_decide_nothing_may_differ_once_all_is_walked() {
+        let mut s = Stored::new();
+        let with = |n, node, loops| {
+            let mut st = State { loops, ..state(0, 0) };
+            st.set(6, Reg { node, ..Reg::constant(n) });
+            st
+        };
+        for decides in [false, true] {
+            let node = s.flow.renew(Node::NONE);
+            if decides {
+                s.flow.mark(node);
+            }
+            let at = if decides { 100 } else { 0 };
+            let p = s.all.store(0, &with(at, node, 0), None, &s.cfg).expect("room");
+            let covered = |s: &Stored, loops| match s.all.find_head(0, &with(at + 1, node, loops), &s.cfg, &s.flow) {
+                Found::Covered(by) => by == p,
+                _ => false,
+            };
+            assert!(!s.all.is_done(p) && !covered(&s, 0) && !covered(&s, 1));
+            s.all.end(Some(p));
+            assert!(s.all.is_done(p));
+            assert_eq!([covered(&s, 0), covered(&s, 1)], [!decides; 2]);
+            s.all.points[p].state = None;
+        }
     }
 
     /// Numbers that decided something behind a stored state do so for whoever it covers; pointers, and what was not marked, do not.

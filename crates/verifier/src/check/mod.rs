@@ -233,6 +233,10 @@ impl<'a> Walk<'a> {
     /// that stands for all.
     fn visit_head(&mut self, insn: usize) -> Result<bool, Reason> {
         match self.explored.find_head(insn, &self.state, &self.cfg, &self.flow) {
+            Found::Covered(p) if self.explored.is_done(p) => {
+                self.explored.inherit_precision(p, &self.state, &mut self.flow);
+                return Ok(false);
+            }
             Found::Covered(_) => {
                 // What will decide something in the next iteration is not known before it was walked.
                 let flow = &mut self.flow;
