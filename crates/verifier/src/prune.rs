@@ -212,13 +212,14 @@ impl Explored {
     /// Compares `cur` with the states stored at a loop head, also unfinished ones: all that follows them will be walked. Of
     /// those on this very path only a state of an earlier iteration ends it; to be back without one is to go round in
     /// circles (`may_goto` that jumps backwards, a jump back to a call of a helper that calls nothing).
-    /// As long as it is not known which numbers will decide something there, all must agree.
-    pub fn find_head(&self, insn: usize, cur: &State, cfg: &Cfg, flow: &Flow) -> Found {
+    /// As long as it is not known which numbers will decide something there, all must agree; once everything is walked, `done` is
+    /// enough.
+    pub fn find_head(&self, insn: usize, cur: &State, cfg: &Cfg, flow: &Flow, done: How) -> Found {
         for e in self.at.get(insn).map_or(&[][..], |l| l) {
             let Some(cp) = self.points.get(e.point as usize) else { continue };
             let Some(old) = cp.state.as_deref().filter(|old| same_place(old, cur)) else { continue };
             let how = match cp.branches == 0 {
-                true => How::Enough,
+                true => done,
                 false if old.loops != cur.loops => How::Within,
                 false => How::Same,
             };
@@ -516,7 +517,7 @@ mod tests {
     fn at_a_loop_head_only_an_earlier_turn_ends_a_path() {
         let mut s = Stored::new();
         let p = s.put(0, 9, false);
-        let find = |s: &Stored, cur: &State| match s.all.find_head(0, cur, &s.cfg, &s.flow) {
+        let find = |s: &Stored, cur: &State| match s.all.find_head(0, cur, &s.cfg, &s.flow, How::Enough) {
             Found::Covered(p) => p as i64,
             Found::Loop => -1,
             Found::New { .. } => -2,
@@ -553,14 +554,15 @@ mod tests {
             }
             let at = if decides { 100 } else { 0 };
             let p = s.all.store(0, &with(at, node, 0), None, &s.cfg).expect("room");
-            let covered = |s: &Stored, loops| match s.all.find_head(0, &with(at + 1, node, loops), &s.cfg, &s.flow) {
+            let covered = |s: &Stored, loops, how| match s.all.find_head(0, &with(at + 1, node, loops), &s.cfg, &s.flow, how) {
                 Found::Covered(by) => by == p,
                 _ => false,
             };
-            assert!(!s.all.is_done(p) && !covered(&s, 0) && !covered(&s, 1));
+            assert!(!s.all.is_done(p) && !covered(&s, 0, How::Enough) && !covered(&s, 1, How::Enough));
             s.all.end(Some(p));
             assert!(s.all.is_done(p));
-            assert_eq!([covered(&s, 0), covered(&s, 1)], [!decides; 2]);
+            assert_eq!([covered(&s, 0, How::Enough), covered(&s, 1, How::Enough)], [!decides; 2]);
+            assert_eq!([covered(&s, 0, How::Within), covered(&s, 1, How::Within)], [false; 2]);
             s.all.points[p].state = None;
         }
     }

@@ -13,6 +13,7 @@ mod mem;
 mod object;
 
 use crate::cfg::Cfg;
+use crate::compare::How;
 use crate::fields::Field;
 use crate::flow::Flow;
 use crate::prune::{Explored, Found, Point};
@@ -232,7 +233,8 @@ impl<'a> Walk<'a> {
     /// At the head of a loop that ends by itself: whatever its iterations do, after a few of them there is a state
     /// that stands for all.
     fn visit_head(&mut self, insn: usize) -> Result<bool, Reason> {
-        match self.explored.find_head(insn, &self.state, &self.cfg, &self.flow) {
+        let done = if self.opts.prune == Prune::Never { How::Within } else { How::Enough };
+        match self.explored.find_head(insn, &self.state, &self.cfg, &self.flow, done) {
             Found::Covered(p) if self.explored.is_done(p) => {
                 self.explored.inherit_precision(p, &self.state, &mut self.flow);
                 return Ok(false);
