@@ -335,12 +335,6 @@ impl Walk<'_> {
         if range.umax >= MAX_SIZE {
             return Err(Reason::UnboundedSize { reg });
         }
-        let arg = h.args.get(of as usize - 1).copied().unwrap_or(ArgType::None);
-        if matches!(arg, ArgType::MemOrNull | ArgType::UninitMemOrNull) && mem.is_zero() {
-            return if range.umax == 0 { Ok(()) } else { Err(wrong(of, &mem, MEMORY)) };
-        }
-        call.size = Some(range.umax as u32);
-        let access = if matches!(arg, ArgType::UninitMem | ArgType::UninitMemOrNull) { Access::Write } else { Access::Read };
         if let Some((text, data)) = call.format.take() {
             // snprintf: the format is known, so is the number of words it reads.
             let words = self.format_words(&text, data)?;
@@ -348,6 +342,12 @@ impl Walk<'_> {
                 return Err(Reason::BadFormat { what: "the number of arguments differs from that of the conversions" });
             }
         }
+        let arg = h.args.get(of as usize - 1).copied().unwrap_or(ArgType::None);
+        if matches!(arg, ArgType::MemOrNull | ArgType::UninitMemOrNull) && mem.is_zero() {
+            return if range.umax == 0 { Ok(()) } else { Err(wrong(of, &mem, MEMORY)) };
+        }
+        call.size = Some(range.umax as u32);
+        let access = if matches!(arg, ArgType::UninitMem | ArgType::UninitMemOrNull) { Access::Write } else { Access::Read };
         self.memory(h, of, &mem, range.umax as u32, access)?;
         if arg == ArgType::MemWrite { self.memory(h, of, &mem, range.umax as u32, Access::Write) } else { Ok(()) }
     }
