@@ -102,7 +102,7 @@ fn random_programs_that_only_linux_refuses_are_harmless() {
                 skipped += 1;
                 continue;
             }
-            match (&ours, kernel_bpf::ask(&prog, None)) {
+            match (&ours, kernel_bpf::ask(&prog, Some(&random::types::bytes()))) {
                 (_, Verdict::Skip(why)) if why == NOT_PERMITTED => {
                     println!("skipped: {why}");
                     return;

@@ -139,8 +139,8 @@ fn check(c: &Reg, v: Option<Value>, m: &Machine<'_>, frames: &[Real], sets: &mut
             let fits = object(o).alive && object(o).size() >= n.into();
             if fits { inside(object(o).base) } else { wrong() }
         }
-        // Given to a function that knows nothing of where it lies.
-        (Kind::Mem(n), Tag::Memory(o)) if frames.len() < m.frames.len() => {
+        // Memory of a dynptr, or given to a function that knows nothing of where it lies.
+        (Kind::Mem(n), Tag::Memory(o)) => {
             let room = (object(o).base + object(o).size()).wrapping_sub(start.wrapping_sub(c.val.r64.umax));
             if object(o).alive && room >= n.into() { Ok(()) } else { wrong() }
         }

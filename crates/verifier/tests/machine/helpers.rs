@@ -4,11 +4,16 @@
 use super::memory::{Kind, Tag, Value};
 use super::{Machine, Return, Stop};
 use skep_isa::{ArgType, MapFlags, MapType, RetType, helper};
-use skep_object::MapSpec;
+use skep_object::btf::Kind as Type;
+use skep_object::{Btf, MapSpec};
 
 const TAIL_CALL: u32 = 12;
 const LOOP: u32 = 181;
 const FOR_EACH: u32 = 164;
+const LOCAL_STORAGE: u32 = 81;
+const LOCK: u32 = 93;
+const UNLOCK: u32 = 94;
+const SNPRINTF: u32 = 165;
 
 impl Machine<'_> {
     /// The description of the map behind a tag.
@@ -28,6 +33,7 @@ impl Machine<'_> {
         let Some(spec) = self.spec(map) else { return Err(Stop::trap("no such map")) };
         let constant = spec.frozen && spec.flags.has(MapFlags::RDONLY_PROG);
         let (size, data) = (u64::from(spec.value_size), spec.data.clone().filter(|_| constant));
+        let lock = self.prog.btf.as_deref().filter(|_| spec.value_type_id != 0).and_then(|btf| lock_in(btf, spec.value_type_id, 6));
         let readable = !spec.flags.has(MapFlags::WRONLY_PROG);
         let writable = !spec.frozen && !spec.flags.has(MapFlags::RDONLY_PROG);
         let o = match data {
@@ -36,6 +42,7 @@ impl Machine<'_> {
         };
         let object = &mut self.memory.objects[o];
         (object.readable, object.writable, object.shared) = (readable, writable, !constant);
+        object.lock = lock;
         self.elements.insert((map, key), o);
         Ok(o)
     }
@@ -62,7 +69,8 @@ impl Machine<'_> {
                 | MapType::PercpuArray
                 | MapType::LruHash
                 | MapType::LruPercpuHash
-                | MapType::LpmTrie,
+                | MapType::LpmTrie
+                | MapType::TaskStorage,
                 _,
             ) => {
                 let o = self.element(map, key.to_vec())?;
@@ -75,6 +83,9 @@ impl Machine<'_> {
     /// Calls a helper; the next instruction.
     pub fn call(&mut self, pc: usize, id: u32) -> Result<usize, Stop> {
         let Some(h) = helper::by_id(id) else { return Err(Stop::trap(format!("there is no helper {id}"))) };
+        if self.lock.is_some() && id != UNLOCK {
+            return Err(Stop::trap("a helper is called under a lock"));
+        }
         if id == TAIL_CALL {
             // Either it fails, or nothing of this program goes on.
             if self.r.chance(50) {
@@ -91,7 +102,16 @@ impl Machine<'_> {
             let v = self.get(n as u8 + 1)?;
             let value_size = |m: &Self| map.and_then(|t| m.spec(t)).map_or(0, |s| u64::from(s.value_size));
             match arg {
+                ArgType::Anything if id == LOCAL_STORAGE && v != Value::number(0) => {
+                    return Err(Stop::trap(format!("flags of {:#x}, which must be 0", v.bits)));
+                }
                 ArgType::Anything => {}
+                ArgType::SpinLock => self.spin_lock(v, id == LOCK)?,
+                ArgType::UninitDynptr(_) => self.room_for_dynptr(v)?,
+                ArgType::Dynptr | ArgType::DynptrRelease => drop(self.dynptr_at(v)?),
+                // There are no objects of the kernel here.
+                ArgType::BtfIdOrNull(_) if v == Value::number(0) => {}
+                ArgType::BtfIdOrNull(_) => return Err(Stop::trap(format!("{v:x?} in place of an object"))),
                 ArgType::Scalar if v.tag == Tag::Number => {}
                 ArgType::Scalar => return Err(Stop::trap("a pointer where a number belongs")),
                 ArgType::FixedMem(len) => drop(self.memory.read(v, len.into())?),
@@ -131,6 +151,10 @@ impl Machine<'_> {
                     let fills = matches!(arg, ArgType::UninitMem | ArgType::UninitMemOrNull);
                     if len.bits == 0 && h.args.get(n + 1) == Some(&ArgType::Size) {
                         return Err(Stop::trap("a size of 0"));
+                    } else if !null && !matches!(v.tag, Tag::Memory(_)) {
+                        return Err(Stop::trap(format!("{v:x?} in place of memory")));
+                    } else if id == SNPRINTF && n == 3 && len.bits != self.format_words {
+                        return Err(Stop::trap(format!("{} bytes for a format of {}", len.bits, self.format_words)));
                     } else if null && len.bits > 0 {
                         return Err(Stop::trap("NULL with a size"));
                     } else if fills && !null {
@@ -161,9 +185,12 @@ impl Machine<'_> {
                     let Tag::Memory(o) = v.tag else { return Err(Stop::trap("a string that is no memory")) };
                     let at = v.bits.wrapping_sub(self.memory.objects[o].base);
                     let all = (at..self.memory.objects[o].size()).map(|k| self.memory.peek(o, k));
-                    if self.memory.objects[o].shared || !all.into_iter().any(|b| b == Some(0)) {
+                    let text: Vec<u8> = all.take_while(|b| *b != Some(0)).flatten().collect();
+                    let ended = at + (text.len() as u64) < self.memory.objects[o].size();
+                    if self.memory.objects[o].shared || !ended {
                         return Err(Stop::trap("a string that may have no end"));
                     }
+                    self.format_words = 8 * text.iter().filter(|c| **c == b'%').count() as u64;
                 }
                 ArgType::Func if matches!(v.tag, Tag::Func(_)) => {}
                 ArgType::StackOrNull if v == Value::number(0) => {}
@@ -175,7 +202,19 @@ impl Machine<'_> {
         if matches!(id, LOOP | FOR_EACH) {
             return self.call_back(pc, id, map);
         }
+        if (197..=203).contains(&id) {
+            let r0 = self.dynptr_helper(id, alloc)?;
+            self.clobber(r0);
+            return Ok(pc + 1);
+        }
         let r0 = match h.ret {
+            RetType::MapValue => match map {
+                Some(map) => {
+                    let o = self.element(map, Vec::new())?;
+                    Some(self.memory.pointer(o, 0))
+                }
+                None => return Err(Stop::Unmodelled("a result of that kind")),
+            },
             RetType::Void => None,
             RetType::Integer => Some(Value::number(self.integer(id, size))),
             RetType::MapValueOrNull => match map {
@@ -211,6 +250,20 @@ impl Machine<'_> {
             8 => self.r.below(4),
             _ => self.r.number(),
         }
+    }
+
+    fn spin_lock(&mut self, v: Value, lock: bool) -> Result<(), Stop> {
+        let Tag::Memory(o) = v.tag else { return Err(Stop::trap("a lock that is no memory")) };
+        let object = &self.memory.objects[o];
+        if object.lock != Some(v.bits.wrapping_sub(object.base)) {
+            return Err(Stop::trap("no lock at that place"));
+        }
+        let held = self.lock;
+        if held != if lock { None } else { Some(o) } {
+            return Err(Stop::trap(format!("lock: {lock}, of {o}, while {held:?} is held")));
+        }
+        self.lock = lock.then_some(o);
+        Ok(())
     }
 
     fn release(&mut self, v: Value) -> Result<(), Stop> {
@@ -265,5 +318,17 @@ impl Machine<'_> {
                 (Some(Value { bits: 0x6000_0000_0000, tag: map }), pointer(at), pointer(value), Some(ctx));
         }
         self.enter(func, args, Return::Lap { call: pc, id, func, ctx, map, done: done + 1, n })
+    }
+}
+
+/// Where the lock of a type is, if it has one.
+fn lock_in(btf: &Btf, of: u32, depth: u32) -> Option<u64> {
+    let (id, ty) = btf.resolve(of).ok().filter(|_| depth > 0)?;
+    match &ty.kind {
+        Type::Struct(_) if btf.name(id) == "bpf_spin_lock" => Some(0),
+        Type::Struct(s) => s.members.iter().find_map(|m| Some(u64::from(m.bit_offset / 8) + lock_in(btf, m.type_id, depth - 1)?)),
+        Type::DataSec(s) => s.vars.iter().find_map(|v| Some(u64::from(v.offset) + lock_in(btf, v.type_id, depth - 1)?)),
+        Type::Var(v) => lock_in(btf, v.type_id, depth - 1),
+        _ => None,
     }
 }

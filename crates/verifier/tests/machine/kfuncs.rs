@@ -30,6 +30,9 @@ impl Machine<'_> {
     /// Calls a kernel function; the next instruction.
     pub fn call_kernel(&mut self, pc: usize, id: u32) -> Result<usize, Stop> {
         let Some(k) = kfunc::by_id(id) else { return Err(Stop::trap(format!("there is no function {id}"))) };
+        if self.lock.is_some() && !k.name.starts_with("bpf_iter_num_") {
+            return Err(Stop::trap("a kernel function is called under a lock"));
+        }
         let r0 = match k.name {
             "bpf_rcu_read_lock" | "bpf_preempt_disable" => {
                 self.sections += 1;
@@ -39,6 +42,7 @@ impl Machine<'_> {
                 self.sections = self.sections.checked_sub(1).ok_or_else(|| Stop::trap("a section ends that never began"))?;
                 None
             }
+            name if name.starts_with("bpf_dynptr_") => self.call_dynptr(name)?,
             name => {
                 let Some((kind, size, what)) = parts(name) else { return Err(Stop::Unmodelled("that kernel function")) };
                 self.iterate(kind, size, what)?

@@ -64,6 +64,8 @@ pub struct Object {
     pub writable: bool,
     /// Other processes write to it too.
     pub shared: bool,
+    /// A lock: bytes that nobody else may touch.
+    pub lock: Option<u64>,
     bytes: Vec<Byte>,
     /// Lowest byte ever touched: how deep a stack was used.
     pub lowest: u64,
@@ -92,7 +94,17 @@ impl Memory {
         // Far enough apart that no offset the verifier allows leads from one into another.
         let base = 0x1000_0000_0000 + ((n as u64) << 34);
         let bytes = (0..size as usize).map(byte).collect();
-        self.objects.push(Object { kind, base, alive: true, readable: true, writable: true, shared: false, bytes, lowest: size });
+        self.objects.push(Object {
+            kind,
+            base,
+            alive: true,
+            readable: true,
+            writable: true,
+            shared: false,
+            lock: None,
+            bytes,
+            lowest: size,
+        });
         n
     }
 
@@ -120,6 +132,9 @@ impl Memory {
         let len = o.bytes.len() as u64;
         if at > len || size > len - at {
             return Err(format!("{size} bytes at {} of {len} of the {:?}", at as i64, o.kind));
+        }
+        if o.lock.is_some_and(|lock| at < lock + 4 && lock < at + size) {
+            return Err(format!("a lock is {}", if write { "written" } else { "read" }));
         }
         o.lowest = o.lowest.min(at);
         Ok((n, at as usize))

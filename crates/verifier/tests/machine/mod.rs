@@ -5,6 +5,7 @@
 //! [`Machine::run`] does it; [`memory`] has the objects, [`helpers`] and [`kfuncs`] the calls, [`arith`] the numbers.
 
 pub mod arith;
+mod dynptrs;
 mod helpers;
 mod kfuncs;
 pub mod memory;
@@ -91,6 +92,12 @@ pub struct Machine<'a> {
     iters: HashMap<(usize, u64), kfuncs::Iter>,
     /// Sections that were begun.
     sections: u32,
+    /// The dynptrs, by object and offset.
+    dynptrs: HashMap<(usize, u64), dynptrs::Dynptr>,
+    /// The value whose lock is held.
+    lock: Option<usize>,
+    /// Bytes of words that the format read last asks for.
+    format_words: u64,
 }
 
 /// Bytes by instruction.
@@ -125,6 +132,9 @@ impl<'a> Machine<'a> {
             laps: 0,
             iters: HashMap::new(),
             sections: 0,
+            dynptrs: HashMap::new(),
+            lock: None,
+            format_words: 0,
         };
         m.move_packet();
         let mut regs = [None; 11];
@@ -215,6 +225,9 @@ impl<'a> Machine<'a> {
     }
 
     fn check_released(&self) -> Result<(), Stop> {
+        if self.lock.is_some() {
+            return Err(Stop::trap("a lock is held at the end"));
+        }
         match (self.records(), self.iters.len(), self.sections) {
             (0, 0, 0) => Ok(()),
             (0, 0, _) => Err(Stop::trap("a section never ends")),
@@ -393,6 +406,9 @@ impl<'a> Machine<'a> {
             op::EXIT => return self.exit(),
             op::CALL if i.src() == op::PSEUDO_CALL => {
                 let (args, to) = (self.top().regs, (pc as i64 + 1 + i64::from(i.imm)) as usize);
+                if self.lock.is_some() && self.prog.subprog(to).is_some_and(|s| s.global) {
+                    return Err(Stop::trap("a global function is called under a lock"));
+                }
                 self.clobber(None);
                 return self.enter(to, args, Return::Call(pc + 1)).map(Some);
             }
@@ -444,6 +460,9 @@ impl<'a> Machine<'a> {
 
 /// What a program may return at most.
 fn allowed(prog: P, attach: Option<A>) -> Option<i32> {
+    if prog == P::CgroupSkb && attach.is_none() {
+        return Some(1);
+    }
     match (prog, attach?) {
         (P::Tracing, A::TraceFentry | A::TraceFexit | A::TraceFentryMulti | A::TraceFexitMulti | A::TraceRawTp) => Some(0),
         (P::Tracing, A::TraceFsession | A::TraceFsessionMulti) => Some(1),

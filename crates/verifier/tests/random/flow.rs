@@ -1,13 +1,15 @@
 //! Pieces with a way of their own: loops, functions, callbacks; and which piece comes next.
 
-use super::maker::{Callee, Guess, Known, Maker, WORDS};
+use super::maker::{CALLEES, Callee, Guess, Known, Maker, WORDS};
 use super::{VALUE, map};
 use skep_isa::{Insn, ProgramType, kfunc, op};
 use std::ops::Range;
 
 impl Maker<'_> {
     pub fn piece(&mut self) {
-        match self.r.below(100) {
+        match self.r.below(112) {
+            100..=108 => self.joined(),
+            109..=111 => self.object(),
             0..=6 => {
                 let d = self.free();
                 self.constant(d);
@@ -85,7 +87,7 @@ impl Maker<'_> {
     }
 
     /// A loop that `may_goto` ends.
-    fn may_goto(&mut self) {
+    pub fn may_goto(&mut self) {
         let before = self.known;
         let top = self.out.len();
         self.emit(Insn::new(op::JMP | op::JCOND, 0, 0, 0, 0));
@@ -210,6 +212,7 @@ impl Maker<'_> {
                 self.out.extend(Insn::ld_imm64(1, op::PSEUDO_MAP_IDX, m as u64));
                 self.emit(Insn::call(164));
             }
+            Callee::Same | Callee::Never | Callee::Answer => unreachable!("called by other pieces"),
         }
         self.clobber(Guess::Number);
         for w in &mut self.known.stack[1..5] {
@@ -248,7 +251,7 @@ impl Maker<'_> {
     }
 
     /// Pointers into the packet are void, unless somebody forgets.
-    fn lose_packet(&mut self) {
+    pub fn lose_packet(&mut self) {
         if self.slips() {
             return;
         }
@@ -278,13 +281,20 @@ impl Maker<'_> {
     /// The function and the callbacks, when they are called.
     pub fn functions(&mut self) {
         let calls = std::mem::take(&mut self.calls);
-        for callee in [Callee::Function, Callee::Global, Callee::Lap, Callee::Each(map::HASH), Callee::Each(map::ARRAY)] {
+        for callee in CALLEES {
             if !calls.iter().any(|(_, c)| *c == callee) {
                 continue;
             }
             let start = self.out.len();
+            self.starts.push(start);
             self.known = Known::nothing();
             (self.main, self.kept) = (false, 1 << 9);
+            if matches!(callee, Callee::Same | Callee::Never | Callee::Answer) {
+                self.way_function(callee);
+                self.emit(Insn::exit());
+                self.aim_calls(&calls, callee, start);
+                continue;
+            }
             let regs = &mut self.known.regs;
             let words = match callee {
                 Callee::Function => {
@@ -308,6 +318,7 @@ impl Maker<'_> {
                     (regs[2], regs[3], regs[4]) = (Guess::Key, Guess::Value(m, VALUE[m]), Guess::Words);
                     4
                 }
+                Callee::Same | Callee::Never | Callee::Answer => unreachable!("made above"),
             };
             if self.r.chance(70) {
                 self.emit(Insn::mov64_reg(8, words));
@@ -343,11 +354,13 @@ impl Maker<'_> {
                 self.emit(Insn::mov64_reg(0, n));
             }
             self.emit(Insn::exit());
-            for (at, c) in &calls {
-                if *c == callee {
-                    self.out[*at].imm = (start - at - 1) as i32;
-                }
-            }
+            self.aim_calls(&calls, callee, start);
+        }
+    }
+
+    fn aim_calls(&mut self, calls: &[(usize, Callee)], callee: Callee, start: usize) {
+        for (at, _) in calls.iter().filter(|(_, c)| *c == callee) {
+            self.out[*at].imm = (start - at - 1) as i32;
         }
     }
 }

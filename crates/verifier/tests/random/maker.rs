@@ -34,7 +34,25 @@ pub enum Callee {
     Lap,
     /// Called by `bpf_for_each_map_elem`, for each element of that map.
     Each(usize),
+    /// Gives back what it is given.
+    Same,
+    /// A callback that must never be called.
+    Never,
+    /// A callback whose ways give different answers.
+    Answer,
 }
+
+/// All of them.
+pub const CALLEES: [Callee; 8] = [
+    Callee::Function,
+    Callee::Global,
+    Callee::Lap,
+    Callee::Each(super::map::HASH),
+    Callee::Each(super::map::ARRAY),
+    Callee::Same,
+    Callee::Never,
+    Callee::Answer,
+];
 
 impl Guess {
     pub fn is_number(self) -> bool {
@@ -76,7 +94,7 @@ impl Known {
         Self { regs: [Guess::Nothing; 11], stack: [Word { written: 0, holds: Guess::Nothing }; WORDS] }
     }
 
-    fn meet(&mut self, o: &Self) {
+    pub fn meet(&mut self, o: &Self) {
         for (a, b) in self.regs.iter_mut().zip(&o.regs) {
             *a = a.meet(*b);
         }
@@ -103,6 +121,10 @@ pub struct Maker<'a> {
     pub calls: Vec<(usize, Callee)>,
     /// First instruction of the global function, when there is one.
     pub global: Option<usize>,
+    /// First instructions of all functions but the main one.
+    pub starts: Vec<usize>,
+    /// It may call what only the kernel has.
+    pub kernel: bool,
     /// How deep pieces stand in each other.
     depth: u32,
     /// Chance of ignoring a guess, in percent.
@@ -124,6 +146,8 @@ impl<'a> Maker<'a> {
             kept: 1 << 9,
             calls: Vec::new(),
             global: None,
+            starts: Vec::new(),
+            kernel: kind == ProgramType::CgroupSkb || r.chance(15),
             depth: 0,
             sloppy,
         }
@@ -154,6 +178,21 @@ impl<'a> Maker<'a> {
         for _ in 0..self.r.below(most) + 1 {
             self.piece();
         }
+        self.land_all();
+        self.open = outer;
+        self.depth -= 1;
+    }
+
+    /// Tells whether pieces should not stand in each other any more.
+    pub fn is_deep(&self) -> bool {
+        self.depth >= 2
+    }
+
+    /// As [`nested`](Self::nested): what a jump leaves lands behind it.
+    pub fn apart(&mut self, part: impl FnOnce(&mut Self)) {
+        self.depth += 1;
+        let outer = std::mem::take(&mut self.open);
+        part(self);
         self.land_all();
         self.open = outer;
         self.depth -= 1;

@@ -1,13 +1,16 @@
 //! Random programs that have a fair chance to be accepted: a guess of what each register holds picks the next piece, and
 //! now and then the guess is ignored.
 //!
-//! [`program`] makes one; [`maker`] keeps the guesses, `numbers`, `memory` and `flow` have the pieces.
+//! [`program`] makes one; [`maker`] keeps the guesses, `numbers`, `memory`, `flow` and `objects` have the pieces. Those of `ways` are
+//! about what was proved of one way and must not count for another that it meets.
 
 mod flow;
 mod maker;
 mod memory;
 mod numbers;
-mod types;
+mod objects;
+pub mod types;
+mod ways;
 
 use maker::{Guess, Maker};
 use skep_isa::{AttachType, Insn, MapFlags, MapType, ProgramType};
@@ -77,20 +80,60 @@ pub mod map {
     pub const OUTER: usize = 6;
     /// A per-CPU array.
     pub const PERCPU: usize = 7;
+    /// First in, first out.
+    pub const QUEUE: usize = 8;
+    /// Last in, first out.
+    pub const STACK: usize = 9;
+    /// A bloom filter.
+    pub const BLOOM: usize = 10;
+    /// A hash whose values have a lock, for programs that may use one.
+    pub const LOCKED: usize = 11;
+    /// Memory of a control group: for programs that only the kernel runs.
+    pub const STORAGE: usize = 12;
+    /// The same of a task.
+    pub const TASKS: usize = 13;
 }
 
 /// Bytes of a value, by map.
-pub const VALUE: [u32; 8] = [64, 24, 48, 40, 0, 4, 4, 32];
+pub const VALUE: [u32; 14] = [64, 24, 48, 40, 0, 4, 4, 32, 16, 8, 8, 24, 32, 32];
 /// Entries, by map.
-pub const ENTRIES: [u32; 8] = [1, 16, 8, 1, 4096, 8, 4, 2];
+pub const ENTRIES: [u32; 14] = [1, 16, 8, 1, 4096, 8, 4, 2, 8, 8, 8, 8, 0, 0];
+/// Where the lock of a value of [`map::LOCKED`] lies; it takes four bytes.
+pub const LOCK: u32 = 8;
 
-fn maps(r: &Random) -> Vec<LinkedMap> {
+fn maps(r: &Random, locks: bool) -> Vec<LinkedMap> {
     use MapType as T;
-    let types = [T::Array, T::Hash, T::Array, T::Array, T::Ringbuf, T::ProgArray, T::ArrayOfMaps, T::PercpuArray];
+    let types = [
+        T::Array,
+        T::Hash,
+        T::Array,
+        T::Array,
+        T::Ringbuf,
+        T::ProgArray,
+        T::ArrayOfMaps,
+        T::PercpuArray,
+        T::Queue,
+        T::Stack,
+        T::BloomFilter,
+        T::Hash,
+        T::CgroupStorage,
+        T::TaskStorage,
+    ];
     let mut maps = Vec::new();
     for (index, (kind, entries)) in types.into_iter().zip(ENTRIES).enumerate() {
-        let (key, value) = if kind == MapType::Ringbuf { (0, 0) } else { (4, VALUE[index]) };
-        let mut spec = MapSpec::new("m", kind, key, value, entries);
+        let key = match kind {
+            T::Ringbuf | T::Queue | T::Stack | T::BloomFilter => 0,
+            T::CgroupStorage => 8,
+            _ => 4,
+        };
+        let mut spec = MapSpec::new("m", kind, key, VALUE[index], entries);
+        if locks && index == map::LOCKED {
+            spec.value_type_id = types::LOCKED;
+        }
+        if kind == T::TaskStorage {
+            spec.flags = MapFlags(MapFlags::NO_PREALLOC);
+            spec.value_type_id = types::WORDS;
+        }
         if index == map::CONST {
             // Small words first, then a string.
             let mut data: Vec<u8> = (0..3).flat_map(|_| (r.below(60) as u32).to_le_bytes()).collect();
@@ -109,6 +152,11 @@ fn maps(r: &Random) -> Vec<LinkedMap> {
     maps
 }
 
+/// Tells whether programs of this type may have maps with locks (kernel/bpf/verifier.c `check_map_prog_compatibility`).
+pub fn may_lock(kind: ProgramType) -> bool {
+    !matches!(kind, ProgramType::Kprobe | ProgramType::SocketFilter)
+}
+
 /// Makes a program.
 pub fn program(r: &Random) -> Linked {
     let (kind, attach) = r.pick(&[
@@ -117,31 +165,45 @@ pub fn program(r: &Random) -> Linked {
         (ProgramType::Xdp, Some(AttachType::Xdp)),
         (ProgramType::Xdp, Some(AttachType::Xdp)),
         (ProgramType::Tracing, Some(AttachType::TraceFexit)),
+        (ProgramType::Tracing, Some(AttachType::TraceFsession)),
         (ProgramType::Syscall, None),
         (ProgramType::SchedCls, None),
+        (ProgramType::SchedCls, None),
         (ProgramType::SocketFilter, None),
+        (ProgramType::CgroupSkb, None),
     ]);
     let mut m = Maker::new(r, kind);
     m.emit(Insn::mov64_reg(9, 1));
     m.known.regs[9] = Guess::Ctx;
-    m.body(26);
-    if kind == ProgramType::Tracing || r.chance(80) {
-        m.emit(Insn::mov64_imm(0, 0));
-    } else {
-        let n = m.number();
-        m.emit(Insn::mov64_reg(0, n));
-    }
+    m.body(22);
+    m.result(attach);
     m.emit(Insn::exit());
     m.functions();
-    let global = m.global;
-    let mut prog = Linked::from_insns("random", kind, m.out);
-    if let Some(start) = global {
-        let (name, type_id) = ("global".to_owned(), types::FUNCTION);
-        prog.subprogs.push(Subprog { start, name, global: true, type_id });
-        prog.btf = Some(types::btf());
+    let (global, functions, kernel) = (m.global, std::mem::take(&mut m.starts), m.kernel);
+    let mut prog = Linked::from_insns(if kernel { KERNEL } else { "random" }, kind, m.out);
+    prog.btf = Some(types::btf());
+    if global.is_some() {
+        let function = |start: usize| {
+            let global = global == Some(start);
+            let (name, type_id) = match start {
+                0 => ("main", types::MAIN),
+                _ if global => ("global", types::GLOBAL),
+                _ => ("part", types::STATIC),
+            };
+            Subprog { start, name: name.to_owned(), global, type_id }
+        };
+        prog.subprogs = [0].into_iter().chain(functions).map(function).collect();
     }
     prog.attach_type = attach;
     prog.sleepable = kind == ProgramType::Syscall;
-    prog.maps = maps(r);
+    prog.maps = maps(r, may_lock(kind));
     prog
+}
+
+const KERNEL: &str = "kernel";
+
+/// Tells whether a program calls what only the kernel has.
+#[allow(dead_code, reason = "read by one of the tests that share this file")]
+pub fn needs_kernel(prog: &Linked) -> bool {
+    prog.name == KERNEL
 }

@@ -96,7 +96,9 @@ impl Maker<'_> {
             let (size, off) = match self.kind {
                 ProgramType::Xdp => (op::W, self.r.pick(&[12, 16, 20])),
                 ProgramType::SchedCls | ProgramType::SocketFilter if self.r.chance(20) => (op::B, 48 + self.r.below(20) as i16),
-                ProgramType::SchedCls | ProgramType::SocketFilter => (op::W, self.r.pick(&[0, 4, 8, 16, 40, 48, 52])),
+                ProgramType::SchedCls | ProgramType::SocketFilter | ProgramType::CgroupSkb => {
+                    (op::W, self.r.pick(&[0, 4, 8, 16, 40, 48, 52]))
+                }
                 ProgramType::Tracing => (op::DW, self.r.below(13) as i16 * 8),
                 _ => (self.r.pick(&[op::B, op::H, op::W, op::DW]), self.r.below(20) as i16 * 8),
             };

@@ -1,0 +1,305 @@
+//! Pieces with locks, dynptrs, and maps without keys.
+
+use super::maker::{Guess, Maker};
+use super::{LOCK, VALUE, map};
+use skep_isa::{Insn, ProgramType, op};
+
+const K64: u8 = op::ALU64 | op::K;
+
+/// Where dynptrs lie; each takes two words.
+const DYNPTRS: [i32; 2] = [-8 * 32, -8 * 34];
+
+impl Maker<'_> {
+    pub fn object(&mut self) {
+        if self.kept & 0x3f != 0 || self.is_deep() {
+            return self.alu();
+        }
+        match self.r.below(8) {
+            0 | 1 => self.keyless(),
+            2 | 3 => self.apart(Self::locked),
+            4 | 5 => self.apart(|m| m.dynptr(false)),
+            6 => self.apart(|m| m.dynptr(true)),
+            _ => self.apart(Self::packet_dynptr),
+        }
+    }
+
+    /// Queues, stacks and bloom filters.
+    fn keyless(&mut self) {
+        let m = self.r.pick(&[map::QUEUE, map::STACK, map::BLOOM]);
+        let words = VALUE[m] as usize / 8;
+        let helper = self.r.pick(&[87, 88, 89]);
+        let helper = if m == map::BLOOM && helper == 88 && !self.slips() { 89 } else { helper };
+        if helper == 87 || m == map::BLOOM {
+            self.initialise(1..1 + words);
+        }
+        self.stack_address(2, -8 * (words as i32 + 1));
+        self.out.extend(Insn::ld_imm64(1, op::PSEUDO_MAP_IDX, m as u64));
+        if helper == 87 {
+            self.emit(Insn::mov64_imm(3, 0));
+        }
+        self.emit(Insn::call(helper));
+        self.clobber(Guess::Number);
+        if helper != 87 && m != map::BLOOM {
+            for w in &mut self.known.stack[1..1 + words] {
+                (w.written, w.holds) = (0xff, Guess::Nothing);
+            }
+        }
+    }
+
+    fn stack_address(&mut self, d: u8, off: i32) {
+        self.emit(Insn::mov64_reg(d, 10));
+        self.emit(Insn::new(K64 | op::ADD, d, 0, 0, off));
+    }
+
+    /// A value with a lock, or the end of the piece.
+    pub fn locked_value(&mut self, keep: u8) {
+        self.emit(Insn::new(op::ST | op::MEM | op::W, 10, 0, -4, self.r.below(9) as i32));
+        let w = &mut self.known.stack[0];
+        (w.written, w.holds) = (w.written | 0xf0, Guess::Nothing);
+        self.stack_address(2, -4);
+        self.out.extend(Insn::ld_imm64(1, op::PSEUDO_MAP_IDX, map::LOCKED as u64));
+        self.emit(Insn::call(1));
+        self.clobber(Guess::Nothing);
+        self.set(keep, Guess::Nothing);
+        self.leave(Insn::new(op::JMP | op::JEQ, 0, 0, 0, 0));
+        self.emit(Insn::mov64_reg(keep, 0));
+    }
+
+    /// A change of a value under its lock.
+    fn locked(&mut self) {
+        let Some(keep) = self.saved().filter(|_| super::may_lock(self.kind)) else { return };
+        self.locked_value(keep);
+        self.kept |= 1 << keep;
+        let other = self.saved().filter(|_| self.r.chance(20));
+        if let Some(other) = other {
+            self.locked_value(other);
+        }
+        self.at_lock(keep, 93);
+        for _ in 0..self.r.below(4) {
+            let s = self.r.below(6) as u8;
+            let (code, off) = if self.r.chance(50) { (op::STX, 0) } else { (op::LDX, 16) };
+            self.emit(Insn::mov64_imm(s, 1));
+            self.set(s, Guess::Number);
+            let [d, s] = if code == op::STX { [keep, s] } else { [s, keep] };
+            let off = if self.slips() { LOCK as i16 - 4 } else { off };
+            self.emit(Insn::new(code | op::MEM | op::DW, d, s, off, 0));
+        }
+        if self.slips() {
+            self.emit(Insn::call(self.r.pick(&[5, 7])));
+            self.clobber(Guess::Number);
+        }
+        if !self.slips() {
+            self.at_lock(if self.r.chance(50) { other.unwrap_or(keep) } else { keep }, 94);
+        }
+        self.kept &= !(1 << keep);
+        self.set(keep, Guess::Nothing);
+    }
+
+    fn at_lock(&mut self, value: u8, helper: u32) {
+        self.emit(Insn::mov64_reg(1, value));
+        let off = LOCK as i32 + if self.slips() { 4 } else { 0 };
+        self.emit(Insn::new(K64 | op::ADD, 1, 0, 0, off));
+        self.emit(Insn::call(helper));
+        self.clobber(Guess::Nothing);
+    }
+
+    /// Makes a dynptr of global data, or of a record.
+    pub fn new_dynptr(&mut self, ring: bool) -> i32 {
+        let off = self.r.pick(&DYNPTRS);
+        if ring {
+            self.out.extend(Insn::ld_imm64(1, op::PSEUDO_MAP_IDX, map::RING as u64));
+            self.emit(Insn::mov64_imm(2, self.r.pick(&[8, 16, 40])));
+            self.emit(Insn::mov64_imm(3, 0));
+            self.stack_address(4, off);
+            self.emit(Insn::call(198));
+        } else {
+            let at = self.r.below(5) * 8;
+            self.out.extend(Insn::ld_imm64(1, op::PSEUDO_MAP_IDX_VALUE, at << 32 | map::DATA as u64));
+            self.emit(Insn::mov64_imm(2, self.r.pick(&[8, 16, 24])));
+            self.emit(Insn::mov64_imm(3, 0));
+            self.stack_address(4, off);
+            self.emit(Insn::call(197));
+        }
+        self.clobber(Guess::Nothing);
+        off
+    }
+
+    pub fn give_dynptr(&mut self, off: i32) {
+        self.stack_address(1, off);
+        self.emit(Insn::mov64_imm(2, 0));
+        self.emit(Insn::call(self.r.pick(&[199, 200])));
+        self.clobber(Guess::Nothing);
+    }
+
+    fn dynptr(&mut self, ring: bool) {
+        let off = self.new_dynptr(ring);
+        for _ in 0..self.r.below(3) + 1 {
+            self.use_dynptr(off, 7);
+        }
+        if ring && !self.slips() {
+            self.give_dynptr(off);
+        }
+    }
+
+    /// A dynptr of the packet.
+    fn packet_dynptr(&mut self) {
+        let name = match self.kind {
+            ProgramType::Xdp => "bpf_dynptr_from_xdp",
+            ProgramType::SchedCls | ProgramType::SocketFilter | ProgramType::CgroupSkb => "bpf_dynptr_from_skb",
+            _ => return self.dynptr(false),
+        };
+        if !self.main {
+            return;
+        }
+        let off = self.r.pick(&DYNPTRS);
+        self.emit(Insn::mov64_reg(1, 9));
+        self.emit(Insn::mov64_imm(2, 0));
+        self.stack_address(3, off);
+        self.kernel_function(name);
+        for _ in 0..self.r.below(3) + 1 {
+            self.use_dynptr(off, 7);
+        }
+    }
+
+    fn use_dynptr(&mut self, off: i32, kinds: u64) {
+        let at = self.r.below(20) as i32;
+        match self.r.below(kinds) {
+            0 => {
+                self.stack_address(1, -40);
+                self.emit(Insn::mov64_imm(2, 8 * (self.r.below(4) as i32 + 1)));
+                self.stack_address(3, off);
+                self.emit(Insn::mov64_imm(4, at));
+                self.emit(Insn::mov64_imm(5, 0));
+                self.emit(Insn::call(201));
+                for w in &mut self.known.stack[1..5] {
+                    w.holds = Guess::Nothing;
+                }
+                self.clobber(Guess::Number);
+            }
+            1 => {
+                self.initialise(1..5);
+                self.stack_address(1, off);
+                self.emit(Insn::mov64_imm(2, at));
+                self.stack_address(3, -40);
+                self.emit(Insn::mov64_imm(4, self.r.below(33) as i32));
+                self.emit(Insn::mov64_imm(5, 0));
+                self.emit(Insn::call(202));
+                self.lose_packet();
+                self.clobber(Guess::Number);
+            }
+            2 | 3 => {
+                let Some(keep) = self.saved() else { return };
+                let size = self.slice(off, keep, at);
+                self.kept |= 1 << keep;
+                if self.r.chance(40) {
+                    self.nested(2);
+                }
+                self.kept &= !(1 << keep);
+                let d = self.free();
+                let reach = if self.slips() { 8 } else { 0 };
+                let write = self.slips();
+                let (code, a, b) = if write { (op::STX, keep, d) } else { (op::LDX, d, keep) };
+                if write {
+                    self.emit(Insn::mov64_imm(d, 1));
+                }
+                self.emit(Insn::new(code | op::MEM | op::DW, a, b, size as i16 - 8 + reach, 0));
+                self.set(d, if d == keep { Guess::Nothing } else { Guess::Number });
+                self.set(keep, Guess::Nothing);
+            }
+            4 => {
+                self.stack_address(1, off);
+                self.kernel_function(self.r.pick(&["bpf_dynptr_size", "bpf_dynptr_is_null", "bpf_dynptr_is_rdonly"]));
+                self.set(0, Guess::Number);
+            }
+            5 => {
+                self.stack_address(1, off);
+                self.emit(Insn::mov64_imm(2, self.r.below(9) as i32));
+                self.emit(Insn::mov64_imm(3, 8 + self.r.below(17) as i32));
+                self.kernel_function("bpf_dynptr_adjust");
+                self.set(0, Guess::Number);
+            }
+            _ if self.slips() => self.emit(Insn::new(op::ST | op::MEM | op::DW, 10, 0, (off + 8 * self.r.below(2) as i32) as i16, 0)),
+            _ => {
+                let other = if off == DYNPTRS[0] { DYNPTRS[1] } else { DYNPTRS[0] };
+                self.stack_address(1, off);
+                self.stack_address(2, other);
+                self.kernel_function("bpf_dynptr_clone");
+                self.use_dynptr(other, 6);
+            }
+        }
+    }
+
+    /// Memory of a dynptr in `keep`, or the end of the piece; how much.
+    fn slice(&mut self, off: i32, keep: u8, at: i32) -> i32 {
+        let size = self.r.pick(&[8, 8, 16]);
+        self.stack_address(1, off);
+        self.emit(Insn::mov64_imm(2, at));
+        match self.r.below(4) {
+            0 | 1 => {
+                self.emit(Insn::mov64_imm(3, size));
+                self.emit(Insn::call(203));
+                self.clobber(Guess::Nothing);
+            }
+            n => {
+                if self.r.chance(50) {
+                    self.initialise(1..5);
+                    self.stack_address(1, off);
+                    self.stack_address(3, -40);
+                    for w in &mut self.known.stack[1..5] {
+                        w.holds = Guess::Nothing;
+                    }
+                } else {
+                    self.emit(Insn::mov64_imm(3, 0));
+                }
+                self.emit(Insn::mov64_imm(2, at));
+                self.emit(Insn::mov64_imm(4, size));
+                self.kernel_function(if n == 2 { "bpf_dynptr_slice" } else { "bpf_dynptr_slice_rdwr" });
+            }
+        }
+        self.set(keep, Guess::Nothing);
+        self.emit(Insn::mov64_reg(keep, 0));
+        let null = Insn::new(op::JMP | op::JEQ, keep, 0, 0, 0);
+        if !self.slips() {
+            self.leave(null);
+        }
+        size
+    }
+
+    /// Memory of a dynptr, and ways that end what it rests on.
+    pub fn joined_slice(&mut self, p: u8) {
+        let Some(q) = self.saved() else { return };
+        self.kept |= 1 << q;
+        // With a record nothing may leave before it is given back.
+        let off = self.new_dynptr(true);
+        self.stack_address(1, off);
+        self.emit(Insn::mov64_imm(2, 0));
+        self.emit(Insn::mov64_imm(3, 8));
+        self.emit(Insn::call(203));
+        self.clobber(Guess::Nothing);
+        self.emit(Insn::mov64_reg(q, 0));
+        self.odd(|m, odd| {
+            let gives = m.r.chance(50);
+            if gives {
+                m.give_dynptr(off);
+                m.emit(Insn::mov64_imm(q, 0));
+                if odd {
+                    m.out.pop();
+                }
+            }
+            let says = i32::from(gives != (odd && m.r.chance(50)));
+            m.emit(Insn::mov64_imm(p, says));
+            m.set(p, Guess::Number);
+        });
+        self.carry(p, true);
+        self.emit(Insn::new(op::JMP | op::JEQ, q, 0, 1, 0));
+        self.emit(Insn::new(op::ST | op::MEM | op::DW, q, 0, 0, 1));
+        let over = self.out.len();
+        self.emit(Insn::new(op::JMP | op::JNE, p, 0, 0, 0));
+        self.give_dynptr(off);
+        self.clobber(Guess::Nothing);
+        self.out[over].off = (self.out.len() - over - 1) as i16;
+        self.emit(Insn::mov64_imm(q, 0));
+        self.set(q, Guess::Number);
+        self.kept &= !(1 << q);
+    }
+}
