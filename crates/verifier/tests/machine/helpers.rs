@@ -207,6 +207,7 @@ impl Machine<'_> {
             self.clobber(r0);
             return Ok(pc + 1);
         }
+        let room = map.and_then(|m| self.spec(m)).map_or(0, |s| u64::from(s.max_entries));
         let r0 = match h.ret {
             RetType::MapValue => match map {
                 Some(map) => {
@@ -221,7 +222,8 @@ impl Machine<'_> {
                 Some(map) => Some(self.lookup(map, &key)?),
                 None => return Err(Stop::Unmodelled("a result of that kind")),
             },
-            RetType::AllocMemOrNull if self.r.chance(25) => Some(Value::number(0)),
+            // More than the ring can hold is never given out.
+            RetType::AllocMemOrNull if alloc > room || self.r.chance(25) => Some(Value::number(0)),
             RetType::AllocMemOrNull => {
                 let o = self.memory.make_random(Kind::Record, alloc, self.r);
                 Some(self.memory.pointer(o, 0))
