@@ -128,7 +128,7 @@ pub enum ProgCommand {
         /// Object files
         #[arg(required = true, value_name = "OBJECT")]
         objects: Vec<PathBuf>,
-        /// Print every step of the verifier, as the kernel's log does at level 2, and the path to what is wrong
+        /// Print every step of the verifier, as the kernel's log does at level 2
         #[arg(long)]
         log: bool,
         /// Refuse stack that was never written, and whatever tells addresses, as Linux does for users without privileges

@@ -15,6 +15,8 @@ pub struct Failure {
     pub status: u8,
     /// One line without a full stop.
     pub message: String,
+    /// Lines that show what the message is about.
+    pub details: Vec<String>,
     /// From the nearest to the deepest.
     pub causes: Vec<String>,
     /// What to do about it.
@@ -27,7 +29,7 @@ pub type Result<T = (), E = Failure> = std::result::Result<T, E>;
 impl Failure {
     /// The asked-for thing failed or was not found.
     pub fn failed(message: impl Into<String>) -> Self {
-        Self { status: FAILED, message: message.into(), causes: Vec::new(), hint: None }
+        Self { status: FAILED, message: message.into(), details: Vec::new(), causes: Vec::new(), hint: None }
     }
 
     /// The command was called wrongly, or the machine does not allow it.
@@ -64,7 +66,7 @@ fn chain(error: &dyn Error) -> Vec<String> {
 impl<E: Error> From<E> for Failure {
     fn from(error: E) -> Self {
         let mut chain = chain(&error).into_iter();
-        Self { status: ENVIRONMENT, message: chain.next().unwrap_or_default(), causes: chain.collect(), hint: None }
+        Self { status: ENVIRONMENT, message: chain.next().unwrap_or_default(), details: Vec::new(), causes: chain.collect(), hint: None }
     }
 }
 

@@ -16,6 +16,7 @@ mod map;
 mod objects;
 mod printer;
 mod prog;
+mod rejection;
 mod report;
 mod run;
 mod session;

@@ -100,6 +100,9 @@ impl Printer {
     /// Says why the command failed.
     pub fn failure(self, failure: &Failure) {
         let mut text = format!("{}: {}", self.paint("31", "error"), failure.message);
+        for line in &failure.details {
+            text += &format!("\n  {line}");
+        }
         for cause in &failure.causes {
             text += &format!("\n  caused by: {cause}");
         }

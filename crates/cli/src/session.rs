@@ -47,8 +47,9 @@ pub fn object(path: &Path) -> Result<Object> {
 pub fn load_failure(error: LoadError, object: &str) -> Failure {
     match error {
         LoadError::Rejected(rejection) => {
-            let failure = Failure::failed(rejection.to_string());
-            let show = format!("`skep prog verify --log {object}` shows the path");
+            let mut failure = Failure::failed(rejection.to_string());
+            failure.details = crate::rejection::path(&rejection);
+            let show = format!("`skep prog verify --log {object}` shows every step");
             match &rejection.hint {
                 Some(hint) => failure.hint(format!("{hint}; {show}")),
                 None => failure.hint(show),

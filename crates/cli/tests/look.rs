@@ -22,6 +22,19 @@ fn verdicts_are_one_line_each_and_the_status_tells_of_rejections() {
              "error": "program `count_opens` was rejected: R0 invalid mem access 'map_value_or_null' at insn 7 (bad.bpf.c:17)", "insns": 12},
         ])
     );
+    // The way to the fault: what made the value, and what was done to it, with source lines; then what to do about it.
+    let out = text(&skep.run(["prog", "verify", &bad]).stdout);
+    let lines: Vec<&str> = out.lines().map(str::trim_start).collect();
+    let starts = [
+        "reject  ",
+        "program `count_opens` was rejected: R0 invalid mem access 'map_value_or_null' at insn 7 (bad.bpf.c:17)",
+        "; bad.bpf.c:15: __u64 *n = bpf_map_lookup_elem(&opens, &key);",
+        "6: call bpf_map_lookup_elem#1 ",
+        "; bad.bpf.c:17: ++*n;",
+        "7: r1 = *(u64 *)(r0 +0) ",
+        "hint: test the pointer against NULL",
+    ];
+    assert!(lines.len() == starts.len() && lines.iter().zip(starts).all(|(l, s)| l.starts_with(s)), "{out}");
     let ended = skep.run(["prog", "verify", "--log", &bad]);
     let out = text(&ended.stdout);
     assert!(out.contains("; bad.bpf.c:17: ++*n;") && out.contains("R0=map_value_or_null") && out.contains("processed "), "{out}");

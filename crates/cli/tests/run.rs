@@ -81,7 +81,7 @@ fn objects_that_cannot_be_used_are_refused_before_the_command_runs() {
         (
             &[bad.as_str()][..],
             1,
-            "error: program `count_opens` was rejected: R0 invalid mem access 'map_value_or_null' at insn 7 (bad.bpf.c:17)\n\nhint: ",
+            "error: program `count_opens` was rejected: R0 invalid mem access 'map_value_or_null' at insn 7 (bad.bpf.c:17)\n  ; bad.bpf.c:15: ",
         ),
         (&[&text_file], 2, "not an ELF file"),
         (&[target()], 2, "ELF machine is x86-64, not eBPF"),

@@ -28,6 +28,7 @@ pub mod reg;
 mod reject;
 pub mod scalar;
 mod show;
+mod slice;
 pub mod stack;
 pub mod state;
 pub mod tnum;
@@ -44,7 +45,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// 0: only the reason; 1 or more: [`Rejection::log`] and [`Verified::log`] hold the path and the statistics.
+    /// 0: only the reason; 1 or more: [`Rejection::path`] is the shortest one and tells what registers held, [`Rejection::log`] and
+    /// [`Verified::log`] hold the path and the statistics.
     pub log_level: u32,
     /// Most instructions looked at, over all paths.
     pub limit: u32,
@@ -256,13 +258,14 @@ fn judge(prog: &Linked, opts: &Options, watch: &mut dyn trace::Watch) -> Result<
             Ok(Verified { prog: prog.clone(), info, log: text })
         }
         Err(reason) => {
-            let mut steps = log::steps(prog, walk.trail());
-            if let Ok(cfg) = cfg::Cfg::new(prog) {
-                let names = show::Names { prog, target: opts.target.as_deref() };
-                log::add_registers(&mut steps, names, &walk, check::Walk::new(prog, opts, cfg));
+            let again = || cfg::Cfg::new(prog).ok().map(|cfg| check::Walk::new(prog, opts, cfg)).filter(|_| opts.log_level > 0);
+            let route = again().and_then(|mut w| w.shortest(&walk, &reason)).unwrap_or_else(|| walk.route());
+            let mut steps = log::steps(prog, &route.trail);
+            if let Some(again) = again() {
+                log::add_registers(&mut steps, show::Names { prog, target: opts.target.as_deref() }, &route, again);
+                slice::mark(&mut steps, &reason);
             }
-            let insn = walk.insn();
-            Err(rejection(prog, opts, insn, reason, steps, walk.info()))
+            Err(rejection(prog, opts, walk.insn(), reason, steps, walk.info()))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The short log: the path to a fault with its states, laid out like the kernel's; the whole one is in [`trace`](crate::trace).
 
 use crate::Info;
-use crate::check::Walk;
+use crate::check::{Route, Walk};
 use crate::reg::Kind;
 use crate::reject::{Reason, Step};
 use crate::show::{Names, Shown};
@@ -24,20 +24,22 @@ pub(crate) fn steps(prog: &Linked, trail: &[u32]) -> Vec<Step> {
         if let Some(l) = prog.line(insn) {
             last_line = Some((&l.file, l.line));
         }
-        steps.push(Step { insn, code, line, regs: Vec::new() });
+        let next = prog.insns.get(insn + 1).copied();
+        steps.push(Step { insn, code, next, line, regs: Vec::new(), depth: 0, matters: false });
     }
     steps
 }
 
 /// Adds to the steps what the registers they read held, by walking the path once more.
-pub(crate) fn add_registers(steps: &mut [Step], names: Names<'_>, walked: &Walk<'_>, mut again: Walk<'_>) {
-    let skipped = walked.trail().len().saturating_sub(steps.len());
+pub(crate) fn add_registers(steps: &mut [Step], names: Names<'_>, route: &Route, mut again: Walk<'_>) {
+    let skipped = route.trail.len().saturating_sub(steps.len());
     let mut n = 0;
-    again.retrace(walked, &mut |insn, state| {
+    again.retrace(route, &mut |insn, state| {
         if let Some(step) = n.max(skipped).checked_sub(skipped).filter(|_| n >= skipped).and_then(|i| steps.get_mut(i))
             && step.insn == insn
         {
             let (read, _) = crate::cfg::uses(step.code);
+            step.depth = state.depth();
             step.regs = state
                 .top()
                 .regs

@@ -354,10 +354,16 @@ pub struct Step {
     pub insn: usize,
     /// The instruction.
     pub code: Insn,
+    /// What stands behind it in the program: the second half of a 64-bit load.
+    pub next: Option<Insn>,
     /// The source line, where it differs from the step before.
     pub line: Option<Line>,
     /// The registers the instruction touches, as they were before it: number and what they held.
     pub regs: Vec<(u8, String)>,
+    /// How many calls deep it runs.
+    pub depth: usize,
+    /// It made or tested what the fault is about.
+    pub matters: bool,
 }
 
 /// A refused program. `Display` is one line; [`path`](Self::path) shows how to get there and [`log`](Self::log) is
@@ -381,7 +387,7 @@ pub struct Rejection {
 }
 
 impl Rejection {
-    /// Returns the last instructions before the fault, oldest first, the one at fault last.
+    /// Returns the shortest way to the fault that was found, or its last 400 instructions: oldest first, the one at fault last.
     #[must_use]
     pub fn path(&self) -> &[Step] {
         &self.steps

@@ -242,3 +242,24 @@ fn the_steps_of_a_rejection_are_its_way() {
     ];
     assert_eq!(touched(&r), wanted);
 }
+
+/// The walk goes deep first and finds this fault behind three tests and a loop; the way that a person is shown is the shortest there is.
+#[test]
+fn the_way_shown_is_the_shortest() {
+    let asm = "call get_prandom_u32\nmov %r6, 0\njeq %r0, 1, bad\nmov %r7, 7\njeq %r0, 2, bad\nloop: add %r6, 1\njlt %r6, 9, loop\n\
+        mov %r8, 8\nbad: ldxdw %r0, [%r6]\nexit\n";
+    let p = prog(ProgramType::Kprobe, asm);
+    let r = verify(&p, &Options::default()).expect_err("refused");
+    assert_eq!((r.insn, r.reason.to_string()), (8, "R6 invalid mem access 'scalar'".to_owned()));
+    assert_eq!(r.path().iter().map(|s| s.insn).collect::<Vec<_>>(), [0, 1, 2, 8]);
+    assert_eq!(r.path().iter().filter(|s| s.matters).map(|s| s.insn).collect::<Vec<_>>(), [1, 8]);
+    // Who wants the reason alone does not wait for it.
+    let mut options = Options::default();
+    options.log_level = 0;
+    let r = verify(&p, &options).expect_err("refused");
+    assert!(r.path().len() > 20 && r.path().iter().all(|s| s.regs.is_empty() && !s.matters), "{:?}", r.path());
+    // Nor is another fault, which is nearer, shown for it: the walk came by this one first.
+    let asm = "call get_prandom_u32\njeq %r0, 1, other\nmov %r6, 0\nldxdw %r0, [%r6]\nother: ldxdw %r0, [%r5]\nexit\n";
+    let r = verify(&prog(ProgramType::Kprobe, asm), &Options::default()).expect_err("refused");
+    assert_eq!((r.insn, r.path().iter().map(|s| s.insn).collect::<Vec<_>>()), (3, vec![0, 1, 2, 3]));
+}

@@ -5,9 +5,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
-use skep::isa::{Insn, text};
 use skep::object::{LinkOptions, Object};
-use skep::verifier::{Options, Rejection, verify, verify_logged};
+use skep::verifier::{Options, verify, verify_logged};
 
 use crate::args::ObjectArgs;
 use crate::failure::{FAILED, Result};
@@ -24,7 +23,7 @@ struct Verdict {
     /// Why it was refused.
     error: Option<String>,
     hint: Option<String>,
-    /// The way to the fault.
+    /// The way to the fault, as far as it matters.
     path: Vec<String>,
 }
 
@@ -63,7 +62,7 @@ pub fn run(paths: &[PathBuf], reading: &ObjectArgs, asked: Asked, as_json: bool,
                 let verdict = verdict(path, object, &how, index, asked, asked.log.then_some(&mut log));
                 log.failed.map_or(Ok(()), Err)?;
                 rejected |= verdict.error.is_some();
-                verdict.write(out, asked.log)?;
+                verdict.write(out)?;
             }
             Ok(())
         })?;
@@ -134,7 +133,6 @@ fn verdict(
             verdict.insns = linked.insns.len();
             verdict.kind = Some(linked.prog_type.name());
             let mut options = Options::default();
-            options.log_level = 0;
             options.strict = asked.strict;
             options.allow_uninit_stack = !asked.strict;
             options.target = how.target.map(|t| t.btf().clone());
@@ -145,26 +143,11 @@ fn verdict(
             if let Err(rejection) = judged {
                 verdict.error = Some(rejection.to_string());
                 verdict.hint.clone_from(&rejection.hint);
-                verdict.path = steps(&rejection, &linked.insns);
+                verdict.path = crate::rejection::path(&rejection);
             }
         }
     }
     verdict
-}
-
-/// The last instructions before the fault, with source lines and registers.
-fn steps(rejection: &Rejection, insns: &[Insn]) -> Vec<String> {
-    let mut out = Vec::new();
-    for step in rejection.path() {
-        if let Some(line) = &step.line {
-            let file = crate::report::file_name(&line.file);
-            out.push(format!("; {file}:{}: {}", line.line, line.text.trim()));
-        }
-        let regs: Vec<String> = step.regs.iter().map(|(n, what)| format!("R{n}={what}")).collect();
-        let line = text::Line { insn: step.code, next: insns.get(step.insn + 1).copied() };
-        out.push(format!("{:>4}: {:40} {}", step.insn, line.to_string(), regs.join(" ")).trim_end().to_owned());
-    }
-    out
 }
 
 impl Verdict {
@@ -180,19 +163,17 @@ impl Verdict {
         out
     }
 
-    fn write(&self, out: &mut dyn Write, log: bool) -> io::Result<()> {
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let word = if self.error.is_some() { "reject" } else { "accept" };
         writeln!(out, "{word}  {}: {} ({}, {} insns)", self.object, self.program, self.section, self.insns)?;
         if let Some(error) = &self.error {
             writeln!(out, "        {error}")?;
         }
+        for step in &self.path {
+            writeln!(out, "        {step}")?;
+        }
         if let Some(hint) = &self.hint {
             writeln!(out, "        hint: {hint}")?;
-        }
-        if log {
-            for step in &self.path {
-                writeln!(out, "    {step}")?;
-            }
         }
         Ok(())
     }

@@ -11,6 +11,9 @@ mod kfunc;
 mod lock;
 mod mem;
 mod object;
+mod shortest;
+
+pub use shortest::Route;
 
 use crate::cfg::Cfg;
 use crate::compare::How;
@@ -179,32 +182,6 @@ impl<'a> Walk<'a> {
             };
         }
         Ok(())
-    }
-
-    /// Walks the path of `other` again and shows every step; ends at its end or at a fault.
-    pub fn retrace(&mut self, other: &Walk<'_>, observer: &mut crate::Observer<'_>) {
-        self.state = other.start.clone();
-        for (n, &insn) in other.trail.iter().enumerate() {
-            self.insn = insn as usize;
-            if let Some((_, state)) = other.widened.iter().find(|(at, _)| *at == n + 1) {
-                self.state = state.clone();
-            }
-            observer(self.insn, &self.state);
-            let Ok(next) = self.step(self.insn) else { return };
-            let wanted = other.trail.get(n + 1).map(|i| *i as usize);
-            if next != wanted {
-                match self.pending.pop() {
-                    Some(p) if Some(p.insn) == wanted => self.state = p.state,
-                    _ => return,
-                }
-            }
-            self.pending.clear();
-        }
-    }
-
-    /// The instructions of the present path, the one at fault last.
-    pub fn trail(&self) -> &[u32] {
-        &self.trail
     }
 
     /// The instruction looked at last.
