@@ -83,9 +83,9 @@ pub(crate) const TYPES: &[TypeRow] = &[
     ty(MapType::Stack, queue_stack::layout, queue_stack::open),
     ty(MapType::BloomFilter, bloom_filter::layout, bloom_filter::open),
     ty(MapType::StackTrace, stack_trace::layout, stack_trace::open),
-    ty(MapType::PerfEventArray, perf_event_array::layout, perf_event_array::open),
-    ty(MapType::Ringbuf, ringbuf::layout, ringbuf::open),
-    ty(MapType::UserRingbuf, user_ringbuf::layout, user_ringbuf::open),
+    ty(MapType::PerfEventArray, perf_event_array::layout, perf_event_array::open).since(3),
+    ty(MapType::Ringbuf, ringbuf::layout, ringbuf::open).since(3),
+    ty(MapType::UserRingbuf, user_ringbuf::layout, user_ringbuf::open).since(3),
 ];
 
 /// Lists the map types this crate makes, in the kernel's order.

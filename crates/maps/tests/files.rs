@@ -6,7 +6,7 @@ mod support;
 
 use skep_isa::MapType;
 use skep_isa::map::Lookup;
-use skep_maps::{Access, Map, MapDef, ProgWalk, map_types};
+use skep_maps::{Access, Map, MapDef, ProgWalk, VERSION, map_types};
 use support::{Dir, fill, small, small_key};
 
 fn errno<T: std::fmt::Debug>(r: Result<T, skep_maps::MapError>) -> i32 {
@@ -147,10 +147,10 @@ fn files_of_other_lengths_kinds_and_versions_are_refused() {
     // A later version says so before its checksum, which may be another one.
     let mut later = bytes.clone();
     let head = later.len() - 4096;
-    later[head + 8] = 3;
+    later[head + 8] = VERSION as u8 + 1;
     std::fs::write(&bad, &later).expect("room");
     let e = Map::open(&bad, Access::ReadOnly).expect_err("a later version");
-    assert!(e.to_string().ends_with("has format version 3, this skep reads 2"), "{e}");
+    assert!(e.to_string().ends_with(&format!("has format version {}, this skep reads {VERSION}", VERSION + 1)), "{e}");
 }
 
 #[test]

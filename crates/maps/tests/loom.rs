@@ -164,6 +164,38 @@ fn a_record_is_whole() {
     });
 }
 
+/// `shm/ring.rs`: two producers copy samples in under the lock, one after the other, and none of their records is seen unfinished.
+#[test]
+fn a_record_made_under_the_lock_is_never_seen_unfinished() {
+    loom::model(|| {
+        let words = Arc::new([const { 0 }; 6].map(AtomicU64::new));
+        let make = |words: &[AtomicU64; 6], owner: u64| {
+            let [lock, position, headers @ ..] = words;
+            let word = lock.load(Relaxed);
+            if word & 0xff != 0 || lock.compare_exchange(word, word | owner, Acquire, Relaxed).is_err() {
+                return;
+            }
+            let begin = position.load(Relaxed) as usize;
+            headers[begin + 1].store(7, Relaxed);
+            headers[begin].store(8, Relaxed);
+            position.store(begin as u64 + 2, Release);
+            lock.store((word & !0xff) + 0x100, Release);
+        };
+        let producers = [1, 2].map(|owner| {
+            let words = words.clone();
+            thread::spawn(move || make(&words, owner))
+        });
+        let [_, position, data @ ..] = &*words;
+        let known = position.load(Acquire) as usize;
+        for record in data[..known].chunks(2) {
+            assert_eq!([record[0].load(Acquire), record[1].load(Relaxed)], [8, 7]);
+        }
+        for p in producers {
+            p.join().expect("no panic");
+        }
+    });
+}
+
 /// `shm/ring.rs`: a consumer that goes to sleep sees the record, or its producer sees that it sleeps, though the producer has no barrier
 /// between its store and its load: the kernel makes it pass one somewhere, and the consumer waits for that.
 #[test]

@@ -177,6 +177,35 @@ fn many_producers_in_many_processes_lose_nothing_and_keep_their_order() {
 }
 
 #[test]
+fn a_short_sample_is_there_as_a_whole_or_not_at_all() {
+    // Who copies a short sample in may die anywhere: what is left is whole records, and not one that is to be skipped.
+    let dir = Dir::new();
+    let map = ring(&dir, 1 << 14);
+    let mut consumer = map.consumer().expect("none yet");
+    let mut random = Random(11);
+    for round in 0..u64::from(rounds(200, 3000)) {
+        let victim = forked(|| {
+            loop {
+                output(&map, &[7; 160]);
+            }
+        });
+        for _ in 0..random.below(300) {
+            while let Some(r) = consumer.next_record().expect("whole") {
+                assert_eq!(r, [7; 160]);
+            }
+        }
+        victim.kill();
+        assert_eq!(victim.join(), -9);
+        assert!(map.ringbuf_query(0).is_multiple_of(168));
+        let left = map.ringbuf_query(0) / 168;
+        assert_eq!(drain(&mut consumer), vec![vec![7; 160]; left as usize], "round {round}");
+        // The lock that it may have held is free again.
+        assert_eq!(output(&map, b"after"), 0);
+        assert_eq!(drain(&mut consumer), [b"after"]);
+    }
+}
+
+#[test]
 fn a_producer_killed_anywhere_holds_nobody_up() {
     let dir = Dir::new();
     let map = ring(&dir, 1 << 14);

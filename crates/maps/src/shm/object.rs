@@ -31,7 +31,7 @@ use super::{Access, PAGE, Window, page_up, tls};
 
 const MAGIC: [u8; 8] = *b"skepobj\0";
 /// The format version this crate writes. It reads those before it too, but for types whose payload has changed since.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 const OLDEST: u32 = 1;
 const META: usize = 64;
 const STATE: usize = 2048;
