@@ -3,9 +3,10 @@
 //! Each number is a process of its own (`crates/maps/examples/operations`), the best of its passes; a row has the median of all
 //! processes, contestants taking turns. We run the function behind the helper in a loop compiled by rustc, the kernel a BPF program in a
 //! loop, by `BPF_PROG_TEST_RUN` (root), where some helpers are inlined by its verifier. Rows that end in "two threads" share
-//! one map between two threads, each with half of the keys; the figure is the time an operation of either takes, so half of it
-//! would be perfect. Rows of a user's operations have the library beside system calls. Rows about memory have bytes for each entry of a
-//! full map: of the file, beside what the kernel says of its map (`memlock`). What has no rival wants events, pages
+//! one map between two threads, each with half of the keys and a processor of its own; the figure is the time an operation of either
+//! takes, so half of it would be perfect. Rows of a user's operations have the library beside system calls. Rows about memory have bytes for each entry of a
+//! full map: of the file, beside what the kernel says of its map (`memlock`), and beside what it really takes for one, seen in its
+//! counts of slab, per-CPU and `vmalloc` pages. (Of per-CPU maps the file has the values of slots that were used: here one.) What has no rival wants events, pages
 //! of user space or a packet's device in the kernel.
 
 use std::process::Command;
@@ -33,25 +34,32 @@ pub fn run() -> Result<Vec<Row>> {
     let mut wanted: Vec<Wanted<'_>> = cases.lines().map(|c| Wanted { name: c.to_owned(), case: c, what: What::Time("1") }).collect();
     let two = |c| Wanted { name: format!("{c}, two threads"), case: c, what: What::Time("2") };
     wanted.extend(cases.lines().filter(shared).map(two));
-    wanted.extend(filled.lines().map(|c| Wanted { name: format!("{c}: memory, bytes"), case: c, what: What::Memory }));
+    for rival in ["kernel", "taken"] {
+        wanted.extend(filled.lines().map(|c| Wanted { name: format!("{c}: memory, bytes"), case: c, what: What::Memory(rival) }));
+    }
     let contestant = |wanted: &Wanted<'_>, side: &'static str| {
         let mut command = Command::new(&program);
         match wanted.what {
             What::Time(threads) => command.args([side, wanted.case, threads]),
-            What::Memory => command.args(["memory", side, wanted.case]),
+            What::Memory(_) => command.args(["memory", side, wanted.case]),
         };
         command
     };
-    let sides = |w: &Wanted<'_>| if rivals.contains(&w.case) { &["skep", "kernel"][..] } else { &["skep"] };
+    let sides = |w: &Wanted<'_>| match w.what {
+        _ if !rivals.contains(&w.case) => vec!["skep"],
+        What::Time(_) => vec!["skep", "kernel"],
+        What::Memory(rival) => vec!["skep", rival],
+    };
     let contestants: Vec<Contestant<'_>> = wanted
         .iter()
-        .flat_map(|w| sides(w).iter().map(move |side| Contestant::new(&w.name, move || measured(&mut contestant(w, side)))))
+        .flat_map(|w| sides(w).into_iter().map(move |side| Contestant::new(&w.name, move || measured(&mut contestant(w, side)))))
         .collect();
     let mut values = take_turns(TURNS, &contestants)?.into_iter().map(Sample::of);
     let rows = wanted.iter().map(|w| {
         let (ours, rival) = (values.next(), if sides(w).len() > 1 { values.next() } else { None });
         let name = match w.what {
-            What::Memory => "kernel, memlock",
+            What::Memory("kernel") => "kernel, memlock",
+            What::Memory(_) => "kernel, pages taken",
             What::Time(_) if w.name.contains("user's") => "kernel, system call",
             What::Time(_) => "kernel, test run",
         };
@@ -70,5 +78,6 @@ struct Wanted<'a> {
 enum What {
     /// With so many threads.
     Time(&'static str),
-    Memory,
+    /// Beside one of the kernel's two figures.
+    Memory(&'static str),
 }

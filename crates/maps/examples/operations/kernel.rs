@@ -157,6 +157,51 @@ pub fn memory(case: &Case) -> Result<u64> {
     Ok(line.trim().parse()?)
 }
 
+/// Maps that are filled to see what one takes: some megabytes, beside which what others allocate meanwhile is little.
+const MAPS: u64 = 16;
+
+/// What a full map really takes in the kernel: how much more slab, per-CPU and `vmalloc` pages there are when `MAPS` of them are
+/// full, divided by that. `memlock` is computed from sizes instead, and leaves out what an element is rounded up to, what the
+/// allocator keeps in store, and the inner nodes of tries.
+pub fn taken(case: &Case) -> Result<u64> {
+    let filling = case.filling().ok_or("no case for memory")?;
+    // Also makes what there is once for all.
+    Kernel::new(case)?.part(filling, 0, 1)?()?;
+    let before = settled()?;
+    let mut maps = Vec::new();
+    for _ in 0..MAPS {
+        let side = Kernel::new(case)?;
+        side.part(filling, 0, 1)?()?;
+        // Its keys are maps too.
+        maps.push(side.map);
+    }
+    Ok(settled()?.saturating_sub(before) / MAPS)
+}
+
+/// Bytes of the kernel's pages of those kinds, when they do not change any more: maps are freed some time after their last user went.
+fn settled() -> Result<u64> {
+    let mut last = u64::MAX;
+    loop {
+        let now = pages()? * 4096;
+        if now.abs_diff(last) < 64 << 10 {
+            return Ok(now);
+        }
+        last = now;
+        std::thread::sleep(std::time::Duration::from_millis(300));
+    }
+}
+
+fn pages() -> Result<u64> {
+    // Each processor keeps a part of the counts to itself until asked.
+    std::fs::read("/proc/sys/vm/stat_refresh").ok();
+    let number = |text: &str, name: &str| -> Result<u64> {
+        let line = text.lines().find_map(|l| l.strip_prefix(name)).ok_or_else(|| format!("no line `{name}`"))?;
+        Ok(line.trim_start_matches(':').trim().trim_end_matches(" kB").parse()?)
+    };
+    let (stat, info) = (std::fs::read_to_string("/proc/vmstat")?, std::fs::read_to_string("/proc/meminfo")?);
+    Ok(number(&stat, "nr_slab_unreclaimable ")? + (number(&info, "Percpu")? + number(&info, "VmallocUsed")?) / 4)
+}
+
 impl Side for Kernel {
     fn part(&self, op: Op, part: u32, threads: u32) -> Result<Part<'_>> {
         let mine = self.count / threads;
