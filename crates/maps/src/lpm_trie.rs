@@ -242,6 +242,18 @@ impl LpmTrie {
         Some((node, (found >> 32) as u32))
     }
 
+    /// Finds where the value of the longest prefix of a key lies, or null.
+    #[inline(always)]
+    fn value_of(&self, key: &Key) -> *mut u8 {
+        self.longest_node(key).map_or(std::ptr::null_mut(), |(node, state)| node.value(state))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn value_again(&self, key: &Key) -> *mut u8 {
+        self.read_again(|| self.value_of(key)).unwrap_or(std::ptr::null_mut())
+    }
+
     fn lock(&self) -> Option<Held> {
         let held = lock::acquire(self.memory.lock()).ok()?;
         if held.recovered {
@@ -625,8 +637,11 @@ impl MapOps for LpmTrie {
     unsafe fn prog_lookup(&self, key: *const u8) -> *mut u8 {
         // SAFETY: the caller's duty.
         let key = unsafe { self.key(key) };
-        let find = || self.longest_node(&key).map_or(std::ptr::null_mut(), |(node, state)| node.value(state));
-        self.read(find).unwrap_or(std::ptr::null_mut())
+        // As `read`, which would keep the walk in a function of its own, with the key in memory.
+        let version = self.memory.version().load(Acquire);
+        let value = self.value_of(&key);
+        fence(Acquire);
+        if self.memory.version().load(Relaxed) == version { value } else { self.value_again(&key) }
     }
 
     unsafe fn prog_update(&self, key: *const u8, value: *const u8, flags: u64) -> i64 {
