@@ -16,6 +16,19 @@ const PLAIN: &[&str] = &[
     "skep::run::modify_return",
     "skep::run::registers",
     "skep::helpers::map::lookup_elem",
+    "skep::helpers::map::update_elem",
+    "skep::helpers::map::delete_elem",
+    "skep::helpers::map::push_elem",
+    "skep::helpers::map::pop_elem",
+    "skep::helpers::map::peek_elem",
+    "skep::helpers::map::lookup_percpu_elem",
+    "skep::helpers::map::spin_lock",
+    "skep::helpers::map::spin_unlock",
+    "skep::helpers::ringbuf::output",
+    "skep::helpers::ringbuf::reserve",
+    "skep::helpers::ringbuf::submit",
+    "skep::helpers::ringbuf::discard",
+    "skep::helpers::ringbuf::query",
     "skep::helpers::time::ktime_get_ns",
     "skep::helpers::time::get_cpu_time_counter",
     "skep::helpers::time::cpu_time_counter_to_ns",
@@ -32,6 +45,19 @@ const PLAIN: &[&str] = &[
     "skep::helpers::number::strtoul",
     "skep::helpers::tracing::get_func_arg",
     "skep::helpers::tracing::get_func_ret",
+];
+
+/// What these call through the map's table, by the ends of names.
+const BY_TABLE: &[&str] = &[
+    "::prog_lookup",
+    "::lookup_sized",
+    "::prog_lookup_cpu",
+    "::prog_update",
+    "::prog_delete",
+    "::prog_push",
+    "::prog_pop",
+    "::prog_peek",
+    " as skep_maps::types::MapOps>::ring",
 ];
 
 /// Functions of the helpers' module that no program calls. All others are called with xmm0 to xmm15 saved at least.
@@ -130,18 +156,22 @@ fn events_use_no_vector_registers_and_no_libc() {
         found
     };
     let mut plain = named(PLAIN);
-    // What `lookup_elem` calls through the map's table.
-    plain.extend(all.iter().filter(|(_, f)| ["::prog_lookup", "::lookup_sized"].iter().any(|n| f.name.ends_with(n))).map(|(at, _)| *at));
+    for end in BY_TABLE {
+        let found: Vec<u64> = all.iter().filter(|(_, f)| without_hash(&f.name).ends_with(end)).map(|(at, _)| *at).collect();
+        assert!(!found.is_empty(), "nothing in {} ends with `{end}`", library.display());
+        plain.extend(found);
+    }
     let (count, wrong) = follow(&all, &table, &plain, false);
     assert!(wrong.is_empty(), "of {count} functions:\n{}", wrong.join("\n"));
-    let called = |n: &str| {
-        let helper = n.starts_with("skep::helpers::") && !NO_HELPERS.iter().any(|h| is(n, h));
-        // Through the map's table.
-        helper || ["::prog_update", "::prog_delete"].iter().any(|s| n.ends_with(s))
-    };
+    let called = |n: &str| n.starts_with("skep::helpers::") && !NO_HELPERS.iter().any(|h| is(n, h));
     let saved: BTreeSet<u64> = all.iter().filter(|(_, f)| called(&f.name)).map(|(at, _)| *at).collect();
     let (count, wrong) = follow(&all, &table, &saved, true);
     assert!(wrong.is_empty(), "of {count} functions:\n{}", wrong.join("\n"));
+}
+
+/// A demangled name without a hash behind it.
+fn without_hash(name: &str) -> &str {
+    name.rsplit_once("::h").filter(|(_, hash)| hash.len() == 16).map_or(name, |(name, _)| name)
 }
 
 /// Tells whether a demangled name, with or without a hash behind it, is this one.

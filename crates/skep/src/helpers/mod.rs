@@ -111,8 +111,8 @@ const PACKETS: &[P] = &[P::Xdp, P::SchedCls, P::SchedAct, P::SocketFilter, P::Cg
 /// Every helper that can be called here, in order of number. What is for packet programs only, targets do without.
 static TABLE: &[Row] = &[
     row(1, map::lookup_elem, MapLookup),
-    row(2, map::update_elem, SaveVectors),
-    row(3, map::delete_elem, SaveVectors),
+    row(2, map::update_elem, Plain),
+    row(3, map::delete_elem, Plain),
     row(4, probe::read, SaveVectors),
     row(5, time::ktime_get_ns, Plain),
     row(6, print::trace_printk, SaveVectors),
@@ -187,11 +187,11 @@ static TABLE: &[Row] = &[
     #[cfg(feature = "loader")]
     row(69, net::fib_lookup, SaveVectors),
     row(80, cgroup::get_current_cgroup_id, SaveVectors),
-    row(87, map::push_elem, SaveVectors),
-    row(88, map::pop_elem, SaveVectors),
-    row(89, map::peek_elem, SaveVectors),
-    row(93, map::spin_lock, SaveVectors),
-    row(94, map::spin_unlock, SaveVectors),
+    row(87, map::push_elem, Plain),
+    row(88, map::pop_elem, Plain),
+    row(89, map::peek_elem, Plain),
+    row(93, map::spin_lock, Plain),
+    row(94, map::spin_unlock, Plain),
     #[cfg(feature = "loader")]
     row(97, skb::ecn_set_ce, SaveVectors),
     row(105, number::strtol, Plain),
@@ -204,11 +204,11 @@ static TABLE: &[Row] = &[
     row(120, task::get_ns_current_pid_tgid, SaveVectors),
     row(123, cgroup::get_current_ancestor_cgroup_id, SaveVectors),
     row(125, time::ktime_get_boot_ns, SaveVectors),
-    row(130, ringbuf::output, SaveVectors),
-    row(131, ringbuf::reserve, SaveVectors),
-    row(132, ringbuf::submit, SaveVectors),
-    row(133, ringbuf::discard, SaveVectors),
-    row(134, ringbuf::query, SaveVectors),
+    row(130, ringbuf::output, Plain),
+    row(131, ringbuf::reserve, Plain),
+    row(132, ringbuf::submit, Plain),
+    row(133, ringbuf::discard, Plain),
+    row(134, ringbuf::query, Plain),
     #[cfg(feature = "loader")]
     row(135, skb::csum_level, SaveVectors),
     row(148, probe::read, SaveVectors),
@@ -235,7 +235,7 @@ static TABLE: &[Row] = &[
     when(XDP, 190, xdp::store_bytes),
     #[cfg(feature = "loader")]
     row(192, skb::set_tstamp, SaveVectors),
-    row(195, map::lookup_percpu_elem, SaveVectors),
+    row(195, map::lookup_percpu_elem, Plain),
     row(197, dynptr::from_mem, SaveVectors),
     row(198, dynptr::ringbuf_reserve, SaveVectors),
     row(199, dynptr::ringbuf_submit, SaveVectors),
