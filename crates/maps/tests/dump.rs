@@ -344,7 +344,7 @@ fn what_is_taken_is_taken_once_and_nothing_is_lost() {
                 std::thread::spawn(move || fill(&map, part))
             })
             .collect();
-        let takers: Vec<_> = [1, 50]
+        let takers: Vec<_> = [1, 50, 1000]
             .map(|room| {
                 let (map, seen, busy) = (Arc::clone(&map), Arc::clone(&seen), Arc::clone(&busy));
                 std::thread::spawn(move || {

@@ -38,6 +38,30 @@ impl<'a> Out<'a> {
         self
     }
 
+    /// Runs `f` as if there were room for no more than `count` elements more.
+    pub(super) fn with_room_for<T>(&mut self, count: usize, f: impl FnOnce(&mut Self) -> T) -> T {
+        let room = self.room;
+        self.room = room.min(self.used.saturating_add(count));
+        let result = f(self);
+        self.room = room;
+        result
+    }
+
+    /// Copies the key of a later element to where [`Out::next`] has one.
+    pub(super) fn bring_key(&mut self, from: usize) {
+        if from == self.used {
+            return;
+        }
+        let (buf, stride) = match &mut self.memory {
+            Memory::Rows { buf, stride, .. } => (buf, *stride),
+            Memory::Columns { keys, .. } => (keys, self.key_size),
+        };
+        let (from, to) = (from * stride, self.used * stride);
+        if from + self.key_size <= buf.len() {
+            buf.copy_within(from..from + self.key_size, to);
+        }
+    }
+
     /// Elements put in.
     #[inline]
     pub(crate) fn used(&self) -> usize {
@@ -165,5 +189,28 @@ mod tests {
         assert_eq!(put(&mut Out::columns(&mut [], &mut [0; 16], 0, 8)), 2, "queues have no keys");
         assert_eq!(put(&mut Out::columns(&mut [0; 8], &mut [0; 8], 0, 0)), 0);
         assert_eq!(put(&mut Out::rows(&mut [0; 64], 4, 4, false).limit(3)), 3);
+    }
+
+    #[test]
+    fn there_is_less_room_for_a_while_and_keys_move_up() {
+        let (mut rows, mut keys, mut values) = ([0; 32], [0; 16], [0; 16]);
+        for mut out in [Out::rows(&mut rows, 4, 4, false), Out::columns(&mut keys, &mut values, 4, 4)] {
+            let used = out.with_room_for(3, |out| {
+                while out.next().is_some() {
+                    out.push();
+                }
+                out.used()
+            });
+            assert_eq!((used, out.room(), out.left()), (3, 4, 1));
+            for (at, n) in [(0, 1), (1, 2), (2, 3)] {
+                out.element(at).expect("there").0.fill(n);
+            }
+            out.rewind(1);
+            out.bring_key(2);
+            out.push();
+            assert_eq!([0, 1, 2].map(|at| out.element(at).expect("there").0.to_vec()), [[1; 4], [3; 4], [3; 4]]);
+            out.bring_key(2);
+            assert_eq!(out.next().expect("room").0, [3; 4]);
+        }
     }
 }

@@ -31,6 +31,11 @@ pub enum Verdict {
     Stop,
 }
 
+/// Elements that are copied before they are taken.
+const MANY: usize = 256;
+/// With room for fewer, one is taken after the other.
+const FEW: usize = 8;
+
 type Filter<'f> = &'f mut dyn FnMut(&[u8], &[u8]) -> Verdict;
 
 /// A walk through a map, from its beginning or from a cursor.
@@ -235,6 +240,7 @@ impl<'m> Walk<'m> {
         let done = match (self.take, filter) {
             (None, None) if !self.locked => self.cursor.fill(self.map, out).inspect(|_| self.visited += (out.used() - before) as u64),
             (None, filter) => self.select(out, filter.unwrap_or(&mut |_, _| Verdict::Keep)),
+            (Some(Take::Fast), None) if !self.locked && out.left() >= FEW && self.map.ops().limbo().is_some() => self.take_many(out),
             (Some(Take::Fast), filter) => self.take_each(out, filter.unwrap_or(&mut |_, _| Verdict::Keep)),
             (Some(Take::Exact), filter) => self.take_exactly(out, filter.unwrap_or(&mut |_, _| Verdict::Keep)),
         };
@@ -286,6 +292,40 @@ impl<'m> Walk<'m> {
                 }
                 Some(Verdict::Skip) => {}
                 Some(Verdict::Stop) | None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// As [`Walk::take_each`] without a filter, for hashes: many elements are copied first, while those behind them are on their way into
+    /// the cache, and then taken, each with the value that it has by then.
+    fn take_many(&mut self, out: &mut Out<'_>) -> Result<bool, MapError> {
+        while !out.is_full() {
+            let (cursor, before) = (self.cursor.clone(), out.used());
+            let filled = out.with_room_for(MANY, |out| self.cursor.fill(self.map, out));
+            let copied = out.used() - before;
+            out.rewind(before);
+            let Ok(more) = filled else {
+                // As far as it goes.
+                self.cursor = cursor;
+                return self.take_each(out, &mut |_, _| Verdict::Keep);
+            };
+            for at in before..before + copied {
+                out.bring_key(at);
+                let Some((key, value)) = out.next() else { break };
+                match take(self.map, key, value, false) {
+                    Ok(true) => out.push(),
+                    Ok(false) => {}
+                    Err(e) => {
+                        // The next call comes by here again; what was taken is not there any more.
+                        self.cursor = cursor;
+                        return Err(e);
+                    }
+                }
+            }
+            self.visited += copied as u64;
+            if !more {
+                return Ok(false);
             }
         }
         Ok(true)
