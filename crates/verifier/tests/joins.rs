@@ -242,3 +242,17 @@ fn a_loop_forgets_what_changes_and_nothing_else() {
         }
     }
 }
+
+/// What one comparison of whole states paired is nothing to the next.
+#[test]
+fn comparisons_of_states_know_nothing_of_each_other() {
+    let mut flow = Flow::default();
+    let old = base(&mut flow);
+    let mut ids = Ids::default();
+    for other in [7, 77, 78] {
+        let mut cur = old.clone();
+        cur.refs[0].id = other;
+        reg(&mut cur, 5).reference = other;
+        assert_eq!(difference(&old, &cur, 0, &cfg(), &flow, How::Within, &mut ids), None, "reference {other}");
+    }
+}

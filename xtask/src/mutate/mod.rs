@@ -26,7 +26,7 @@ use sites::Site;
 use crate::{files_below, relative, root};
 
 /// Files whose mutants change words, not verdicts.
-const LEFT_OUT: &[&str] = &["lib.rs", "log.rs", "reject.rs", "show.rs", "trace.rs"];
+const LEFT_OUT: &[&str] = &["check/shortest.rs", "lib.rs", "log.rs", "reject.rs", "show.rs", "slice.rs", "trace.rs"];
 
 /// Test programs in the order they are asked, quick ones first, and which of their tests.
 const TESTS: &[(&str, &str)] = &[
