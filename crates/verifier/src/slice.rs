@@ -91,11 +91,11 @@ fn backwards(steps: &mut [Step], end: usize, reason: &Reason) {
     }
 }
 
-/// The register that the message begins with.
+/// The first register that the message names.
 fn named(reason: &Reason) -> Option<u8> {
     let text = reason.to_string();
-    let number = text.strip_prefix('R')?.split(|c: char| !c.is_ascii_digit()).next()?;
-    number.parse().ok().filter(|r| *r < op::FP)
+    let number = |word: &str| word.strip_prefix('R')?.parse().ok().filter(|r| *r < op::FP);
+    text.split(|c: char| !c.is_ascii_alphanumeric()).find_map(number)
 }
 
 /// The slot that a load or store by the frame pointer begins in.
@@ -146,6 +146,8 @@ mod tests {
         assert_eq!(marked(&way, &unbounded(2)), [0, 1, 2, 5, 6, 7, 8, 9]);
         // Another register than the one that the instruction reads: the message knows better.
         assert_eq!(marked(&way, &unbounded(6)), [4, 9]);
+        assert_eq!(marked(&way, &Reason::NoDynptr { reg: 7 }), [1, 5, 9]);
+        assert_eq!(marked(&way, &Reason::VariableObject { what: "R10" }), [0, 1, 2, 5, 6, 7, 8, 9]);
     }
 
     #[test]
