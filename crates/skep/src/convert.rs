@@ -32,7 +32,15 @@ pub(crate) fn convert(proof: &Verified) -> Vec<Insn> {
     }
     // What may not be there gives 0; where it is not known, the load would end the process.
     for at in &info.object_loads {
-        let Some(insn) = insns.get_mut(*at).filter(|i| i.class() == op::LDX) else { continue };
+        let Some(insn) = insns.get_mut(*at) else { continue };
+        if insn.class() == op::STX && insn.code & 0xe0 == op::ATOMIC && insn.imm == op::ATOMIC_LOAD_ACQ {
+            // What is not there orders nothing, and on this processor every load acquires.
+            *insn = Insn { code: op::LDX | op::PROBE_MEM | insn.code & op::DW, imm: 0, ..*insn };
+            continue;
+        }
+        if insn.class() != op::LDX {
+            continue;
+        }
         insn.code = match insn.code & 0xe0 {
             op::MEM => insn.code & !0xe0 | op::PROBE_MEM,
             op::MEMSX => insn.code & !0xe0 | op::PROBE_MEMSX,
@@ -155,6 +163,17 @@ mod tests {
         assert_eq!(lines[..4], ["r2 = *(u64 *)(r1 -8)", "r3 = *(u64 *)(r1 -16)", "r4 = *(u64 *)(r1 -24)", "r5 = *(u32 *)(r1 +12)"]);
         let lines = converted(ProgramType::SchedCls, None, "ldxw r2, [r1+76]\nldxw r3, [r1+80]\nldxw r4, [r1+140]\nmov r0, 0\nexit");
         assert_eq!(lines[..3], ["r2 = *(u64 *)(r1 -8)", "r3 = *(u64 *)(r1 -16)", "r4 = *(u64 *)(r1 -24)"]);
+    }
+
+    /// A number that a program calls an address leads nowhere, or somewhere.
+    #[test]
+    fn loads_from_anywhere_may_find_nothing() {
+        let source = "stdw [r10-8], 0\nmov r1, 8\nmov r2, 0\ncall bpf_rdonly_cast\nldxdw r1, [r0+8]\nldxsb r1, [r0]\nldacqw r1, [r0+4]\nldxdw r2, [r10-8]\nmov r0, 0\nexit";
+        let linked = Linked::from_insns("test", ProgramType::SchedCls, text::assemble(source).expect("the test's own text"));
+        let proof = skep_verifier::verify(&linked, &skep_verifier::Options::default()).expect("the test's program is safe");
+        let loads = [(op::PROBE_MEM | op::DW, 8), (op::PROBE_MEMSX | op::B, 0), (op::PROBE_MEM | op::W, 4), (op::MEM | op::DW, -8)];
+        let of = |i: &Insn| (i.code & !7, i.off, i.class(), i.imm);
+        assert_eq!(convert(&proof)[4..8].iter().map(of).collect::<Vec<_>>(), loads.map(|(code, off)| (code, off, op::LDX, 0)));
     }
 
     #[test]

@@ -105,6 +105,7 @@ fn try_program(prog: &Linked, prune: Prune, offered: bool, runs: usize, r: &Rand
         tally.runs += 1;
         let mut machine = Machine::new(prog, r);
         machine.reach = reach.clone();
+        machine.probes = proof.info().object_loads.clone();
         let result = machine.run(|pc, m| {
             tally.steps += 1;
             if room {

@@ -363,6 +363,8 @@ impl Walk<'_> {
             Kind::Packet | Kind::PacketMeta if !h.packet || !self.may_read_packet() => Err(Reason::PacketToHelper),
             Kind::Packet | Kind::PacketMeta if access.writes() && !self.may_write_packet() => Err(Reason::PacketWrite),
             Kind::Key(_) if access.writes() => Err(Reason::ReadOnlyPointer { reg, kind: r.type_name() }),
+            // Helpers do not expect that there is nothing.
+            Kind::Mem(_) if r.flags.has(Flags::UNTRUSTED) => Err(wrong(reg, r, MEMORY)),
             Kind::Mem(_) | Kind::Record(_) if access.writes() && r.flags.has(Flags::RDONLY) => {
                 Err(Reason::ReadOnlyPointer { reg, kind: r.type_name() })
             }

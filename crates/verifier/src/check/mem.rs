@@ -210,6 +210,10 @@ impl Walk<'_> {
             }
             _ => {
                 self.check_region(at.reg, &r, at.off, at.size)?;
+                if r.flags.has(Flags::UNTRUSTED) {
+                    // A number that the program calls an address: there may be nothing.
+                    self.info.object_loads.insert(self.insn);
+                }
                 Ok(Reg::scalar(loaded(at.size, signed)))
             }
         }

@@ -6,7 +6,7 @@ use crate::machine::{Frame as Real, Machine, Reach, Return};
 use skep_isa::{ArgType, Insn, helper};
 use skep_verifier::cfg::Cfg;
 use skep_verifier::compare::live_regs;
-use skep_verifier::reg::{Kind, Reg};
+use skep_verifier::reg::{Flags, Kind, Reg};
 use skep_verifier::stack::{Byte, Slot};
 use skep_verifier::state::State;
 
@@ -139,6 +139,7 @@ fn check(c: &Reg, v: Option<Value>, m: &Machine<'_>, frames: &[Real], sets: &mut
             let fits = object(o).alive && object(o).size() >= n.into();
             if fits { inside(object(o).base) } else { wrong() }
         }
+        (Kind::Mem(_), Tag::Wild) if c.flags.has(Flags::UNTRUSTED) => Ok(()),
         // Memory of a dynptr, or given to a function that knows nothing of where it lies.
         (Kind::Mem(n), Tag::Memory(o)) => {
             let room = (object(o).base + object(o).size()).wrapping_sub(start.wrapping_sub(c.val.r64.umax));

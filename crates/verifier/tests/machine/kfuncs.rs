@@ -42,6 +42,11 @@ impl Machine<'_> {
                 self.sections = self.sections.checked_sub(1).ok_or_else(|| Stop::trap("a section ends that never began"))?;
                 None
             }
+            // Bytes anywhere.
+            "bpf_rdonly_cast" if self.get(2)? == Value::number(0) => {
+                let bits = self.top().regs[1].map_or(0, |v| v.bits);
+                Some(Value { bits, tag: Tag::Wild })
+            }
             name if name.starts_with("bpf_dynptr_") => self.call_dynptr(name)?,
             name => {
                 let Some((kind, size, what)) = parts(name) else { return Err(Stop::Unmodelled("that kernel function")) };

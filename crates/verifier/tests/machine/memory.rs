@@ -17,6 +17,8 @@ pub enum Tag {
     Inner(u32),
     /// A function, by first instruction.
     Func(usize),
+    /// What a program calls an address: there may be something.
+    Wild,
 }
 
 /// A register's contents.

@@ -14,7 +14,7 @@ use crate::random::Random;
 use memory::{Kind, Memory, Tag, Value};
 use skep_isa::{AttachType as A, Insn, ProgramType as P, ctx, kfunc, op};
 use skep_object::Linked;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// Why a run ended before its time.
 #[derive(Debug)]
@@ -96,6 +96,8 @@ pub struct Machine<'a> {
     dynptrs: HashMap<(usize, u64), dynptrs::Dynptr>,
     /// The value whose lock is held.
     lock: Option<usize>,
+    /// Loads that are known to find nothing at times.
+    pub probes: BTreeSet<usize>,
     /// Bytes of words that the format read last asks for.
     format_words: u64,
 }
@@ -134,6 +136,7 @@ impl<'a> Machine<'a> {
             sections: 0,
             dynptrs: HashMap::new(),
             lock: None,
+            probes: BTreeSet::new(),
             format_words: 0,
         };
         m.move_packet();
@@ -262,11 +265,11 @@ impl<'a> Machine<'a> {
             }
             op::LDX => {
                 let p = self.get(s)?;
-                let v = self.load(p, off, size, i.code & 0xe0 == op::MEMSX)?;
+                let v = if p.tag == Tag::Wild { self.probe(pc, size)? } else { self.load(p, off, size, i.code & 0xe0 == op::MEMSX)? };
                 self.set(d, v);
             }
             op::ST => self.store(i, Value::number(i.imm as i64 as u64), size)?,
-            op::STX if i.code & 0xe0 == op::ATOMIC => self.atomic(i, size)?,
+            op::STX if i.code & 0xe0 == op::ATOMIC => self.atomic(pc, i, size)?,
             op::STX => {
                 let v = self.get(s)?;
                 self.store(i, v, size)?;
@@ -286,6 +289,16 @@ impl<'a> Machine<'a> {
         let v = self.memory.load(p, off, size, self.r)?;
         let sh = 64 - 8 * size as u32;
         Ok(if signed { Value::number((((v.bits << sh) as i64) >> sh) as u64) } else { v })
+    }
+
+    /// A load from where there may be nothing.
+    fn probe(&self, pc: usize, size: u64) -> Result<Value, Stop> {
+        if !self.probes.contains(&pc) {
+            return Err(Stop::trap("a load that may find nothing, and is not known to"));
+        }
+        let signed = self.prog.insns[pc].code & 0xe0 == op::MEMSX;
+        let n = self.r.number() << (64 - 8 * size);
+        Ok(Value::number(if signed { (n as i64 >> (64 - 8 * size)) as u64 } else { n >> (64 - 8 * size) }))
     }
 
     /// `LD_ABS` and `LD_IND`: bytes of the packet, or the end.
@@ -332,9 +345,14 @@ impl<'a> Machine<'a> {
         Ok(self.memory.store(p, i.off.into(), size, v)?)
     }
 
-    fn atomic(&mut self, i: Insn, size: u64) -> Result<(), Stop> {
+    fn atomic(&mut self, pc: usize, i: Insn, size: u64) -> Result<(), Stop> {
         let off = i64::from(i.off);
         let to = if i.imm == op::ATOMIC_LOAD_ACQ { self.get(i.src())? } else { self.get(i.dst())? };
+        if to.tag == Tag::Wild && i.imm == op::ATOMIC_LOAD_ACQ {
+            let v = self.probe(pc, size)?;
+            self.set(i.dst(), v);
+            return Ok(());
+        }
         if to.bits.wrapping_add(off as u64) % size != 0 {
             return Err(Stop::trap("a misaligned atomic"));
         }

@@ -14,7 +14,8 @@ impl Maker<'_> {
         if self.kept & 0x3f != 0 || self.is_deep() {
             return self.alu();
         }
-        match self.r.below(8) {
+        match self.r.below(9) {
+            8 => self.cast(),
             0 | 1 => self.keyless(),
             2 | 3 => self.apart(Self::locked),
             4 | 5 => self.apart(|m| m.dynptr(false)),
@@ -44,6 +45,34 @@ impl Maker<'_> {
                 (w.written, w.holds) = (0xff, Guess::Nothing);
             }
         }
+    }
+
+    /// A number that is called an address.
+    fn cast(&mut self) {
+        let n = self.number();
+        self.emit(Insn::mov64_reg(1, n));
+        self.emit(Insn::mov64_imm(2, 0));
+        self.kernel_function("bpf_rdonly_cast");
+        if self.slips() {
+            self.emit(Insn::mov64_imm(2, 8));
+            self.emit(Insn::mov64_reg(1, 0));
+            self.emit(Insn::mov64_imm(3, 10));
+            self.stack_address(4, -8);
+            self.emit(Insn::call(105));
+        } else {
+            let d = self.free();
+            let off = self.r.below(64) as i16;
+            if self.r.chance(20) {
+                self.emit(Insn::new(op::STX | op::ATOMIC | op::W, d, 0, off & !3, op::ATOMIC_LOAD_ACQ));
+            } else {
+                self.load(d, 0, off);
+            }
+            self.set(d, Guess::Number);
+            if d == 0 {
+                return;
+            }
+        }
+        self.clobber(Guess::Nothing);
     }
 
     fn stack_address(&mut self, d: u8, off: i32) {
@@ -267,6 +296,9 @@ impl Maker<'_> {
 
     /// Memory of a dynptr, and ways that end what it rests on.
     pub fn joined_slice(&mut self, p: u8) {
+        if self.r.chance(40) {
+            return self.joined_slice_size(p);
+        }
         let Some(q) = self.saved() else { return };
         self.kept |= 1 << q;
         // With a record nothing may leave before it is given back.
@@ -301,5 +333,32 @@ impl Maker<'_> {
         self.emit(Insn::mov64_imm(q, 0));
         self.set(q, Guess::Number);
         self.kept &= !(1 << q);
+    }
+
+    /// How much of a dynptr's memory is asked for.
+    fn joined_slice_size(&mut self, p: u8) {
+        let off = self.new_dynptr(false);
+        let good = [16, 24];
+        self.odd(|m, odd| {
+            let n = if odd { m.r.pick(&[8, 4, 1]) } else { m.r.pick(&good) };
+            m.emit(Insn::mov64_imm(p, n));
+            m.set(p, Guess::Number);
+        });
+        self.carry(p, true);
+        self.stack_address(1, off);
+        self.emit(Insn::mov64_imm(2, 0));
+        if self.r.chance(40) {
+            self.emit(Insn::mov64_reg(3, p));
+            self.emit(Insn::call(203));
+            self.clobber(Guess::Nothing);
+        } else {
+            self.emit(Insn::mov64_imm(3, 0));
+            self.emit(Insn::mov64_reg(4, p));
+            self.kernel_function("bpf_dynptr_slice");
+        }
+        self.emit(Insn::new(op::JMP | op::JEQ, 0, 0, 1, 0));
+        self.emit(Insn::new(op::LDX | op::MEM | op::DW, 0, 0, 8, 0));
+        self.emit(Insn::mov64_imm(0, 0));
+        self.set(0, Guess::Number);
     }
 }

@@ -412,16 +412,32 @@ impl Maker<'_> {
         self.emit(wrong);
     }
 
-    /// How often a callback is called that must never be.
+    /// How often a callback is called that must never be, or what it is given.
     fn joined_turns(&mut self, p: u8) {
         if !self.main {
             return self.joined_branch(p);
         }
-        self.brought(p, Numbers { good: &[0], bad: &[1, 3], ranges: false });
-        self.emit(Insn::mov64_reg(1, p));
-        self.calls.push((self.out.len(), Callee::Never));
+        let context = self.r.chance(40);
+        if context {
+            self.odd(|m, odd| {
+                if odd {
+                    m.emit(Insn::mov64_imm(p, m.r.pick(&[1, 8, -1])));
+                } else if m.r.chance(50) {
+                    m.emit(Insn::mov64_imm(p, 0));
+                } else {
+                    m.words_at(p, 4);
+                }
+                m.set(p, Guess::Nothing);
+            });
+            self.through_stack(p);
+            self.emit(Insn::mov64_imm(1, self.r.below(3) as i32));
+        } else {
+            self.brought(p, Numbers { good: &[0], bad: &[1, 3], ranges: false });
+            self.emit(Insn::mov64_reg(1, p));
+        }
+        self.calls.push((self.out.len(), if context { Callee::Answer } else { Callee::Never }));
         self.out.extend(Insn::ld_imm64(2, op::PSEUDO_FUNC, 0));
-        self.emit(Insn::mov64_imm(3, 0));
+        self.emit(if context { Insn::mov64_reg(3, p) } else { Insn::mov64_imm(3, 0) });
         self.emit(Insn::mov64_imm(4, 0));
         self.helper(181);
     }
