@@ -24,6 +24,7 @@ const PLAIN: &[&str] = &[
     "skep::helpers::map::lookup_percpu_elem",
     "skep::helpers::map::spin_lock",
     "skep::helpers::map::spin_unlock",
+    "skep::helpers::perf::output",
     "skep::helpers::ringbuf::output",
     "skep::helpers::ringbuf::reserve",
     "skep::helpers::ringbuf::submit",
@@ -58,6 +59,7 @@ const BY_TABLE: &[&str] = &[
     "::prog_pop",
     "::prog_peek",
     " as skep_maps::types::MapOps>::ring",
+    " as skep_maps::types::MapOps>::perf_events",
 ];
 
 /// Functions of the helpers' module that no program calls. All others are called with xmm0 to xmm15 saved at least.

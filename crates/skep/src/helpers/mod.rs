@@ -138,7 +138,7 @@ static TABLE: &[Row] = &[
     row(23, skb::redirect, SaveVectors),
     #[cfg(feature = "loader")]
     when(PACKETS, 25, perf::output_packet),
-    row(25, perf::output, SaveVectors),
+    row(25, perf::output, Plain),
     #[cfg(feature = "loader")]
     row(26, skb::load_bytes, SaveVectors),
     when(&[P::Tracing], 27, stack::id_of_frame),

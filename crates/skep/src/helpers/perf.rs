@@ -16,12 +16,15 @@ fn ring(flags: u64) -> u32 {
     }
 }
 
+#[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn output(_: u64, handle: u64, flags: u64, data: u64, size: u64) -> u64 {
     if flags & !INDEX != 0 {
         return fail(errno::EINVAL);
     }
+    // An empty second part with an address: a null one would be made with a vector register, and those belong to the target.
+    let data = data as *const u8;
     // SAFETY: the verifier proved argument 2 a map and argument 4 readable for `size` bytes.
-    unsafe { map(handle).perf_output(ring(flags), [(data as *const u8, size), (std::ptr::null(), 0)]) as u64 }
+    unsafe { map(handle).perf_output(ring(flags), [(data, size), (data, 0)]) as u64 }
 }
 
 /// For packet programs: bits 32 to 51 of `flags` tell how much of the packet follows the data.
