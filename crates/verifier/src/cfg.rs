@@ -25,6 +25,8 @@ pub struct Cfg {
     pub live: Vec<RegSet>,
     /// Functions that may move the packet, themselves or by what they call.
     pub moves_packet: Vec<bool>,
+    /// By function: whether it may sleep, or calls one that may.
+    pub sleeps: Vec<bool>,
 }
 
 impl Cfg {
@@ -45,11 +47,12 @@ impl Cfg {
             heads: vec![false; insns.len()],
             live: vec![0; insns.len()],
             moves_packet: Vec::new(),
+            sleeps: Vec::new(),
         };
         cfg.check_jumps(insns, &second)?;
         cfg.check_reach(insns, &second)?;
         cfg.find_live(insns);
-        cfg.find_packet_moves(insns);
+        cfg.find_effects(insns);
         Ok(cfg)
     }
 
@@ -114,20 +117,31 @@ impl Cfg {
         }
     }
 
-    fn find_packet_moves(&mut self, insns: &[Insn]) {
-        let moves = |i: &Insn| i.is_helper_call() && helper::by_id(i.imm as u32).is_some_and(|h| h.moves_packet);
-        self.moves_packet = vec![false; self.funcs.len()];
-        for (at, _) in insns.iter().enumerate().filter(|(_, i)| moves(i)) {
-            let f = self.func_of(at);
-            self.moves_packet[f] = true;
-        }
+    /// Functions that do something which their callers must know of, themselves or by what they call.
+    fn find_effects(&mut self, insns: &[Insn]) {
+        let helper = |i: &Insn| helper::by_id(i.imm as u32).filter(|_| i.is_helper_call());
+        let sleeps = |i: &Insn| {
+            let kernel = kfunc::by_id(i.imm as u32).filter(|_| is_kfunc(*i));
+            helper(i).is_some_and(|h| h.sleeps) || kernel.is_some_and(|k| k.flags.has(kfunc::KFlags::SLEEPABLE))
+        };
         let edges = call_edges(insns, self);
+        self.moves_packet = self.with_callers(insns, &edges, |i| helper(i).is_some_and(|h| h.moves_packet));
+        self.sleeps = self.with_callers(insns, &edges, sleeps);
+    }
+
+    /// The functions in which such an instruction stands, and those that call them.
+    fn with_callers(&self, insns: &[Insn], edges: &[(usize, usize)], which: impl Fn(&Insn) -> bool) -> Vec<bool> {
+        let mut found = vec![false; self.funcs.len()];
+        for (at, _) in insns.iter().enumerate().filter(|(_, i)| which(i)) {
+            found[self.func_of(at)] = true;
+        }
         // At most as many rounds as there are functions in a chain.
         for _ in 0..=op::MAX_CALL_FRAMES {
-            for (from, to) in &edges {
-                self.moves_packet[*from] |= self.moves_packet[*to];
+            for (from, to) in edges {
+                found[*from] |= found[*to];
             }
         }
+        found
     }
 
     /// Backwards data flow to a fixed point.

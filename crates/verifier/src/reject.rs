@@ -154,8 +154,8 @@ pub enum Reason {
     BadSockAccess { reg: u8, kind: String, off: i64, size: u32 },
     #[error("R{reg} offset is outside of the packet")]
     OutsidePacket { reg: u8 },
-    #[error("BPF_ATOMIC stores into R{reg} {kind} is not allowed")]
-    AtomicOn { reg: u8, kind: String },
+    #[error("BPF_ATOMIC {what} R{reg} {kind} is not allowed")]
+    AtomicOn { reg: u8, what: &'static str, kind: String },
 
     // Stack.
     #[error("invalid {what} stack R{reg} off={off} size={size}")]
@@ -234,6 +234,8 @@ pub enum Reason {
     GlobalArguments { func: usize, name: String },
     #[error("global function calls are not allowed while holding a lock, use static function instead")]
     GlobalUnderLock,
+    #[error("global functions that may sleep are not allowed in non-sleepable context")]
+    GlobalSleeps,
     #[error("At subprogram exit the register R0 is not a scalar value ({found})")]
     GlobalReturn { found: String },
 

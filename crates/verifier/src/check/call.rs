@@ -159,8 +159,10 @@ impl Walk<'_> {
                 self.memory(h, reg, &r, size, Access::Read)
             }
             ArgType::UninitMapValue => {
-                let size = self.call_spec(call).map_or(0, |m| m.value_size);
-                self.memory(h, reg, &r, size, Access::Write)
+                let (size, kind) = self.call_spec(call).map_or((0, None), |m| (m.value_size, Some(m.map_type)));
+                // A filter is shown a value, and says whether it may have seen it.
+                let access = if kind == Some(MapType::BloomFilter) { Access::Read } else { Access::Write };
+                self.memory(h, reg, &r, size, access)
             }
             ArgType::Scalar if r.is_scalar() => Ok(()),
             ArgType::Scalar => Err(wrong(reg, &r, "scalar")),

@@ -82,7 +82,7 @@ impl Walk<'_> {
                 self.flow.mark(first.node);
             }
             (FOR_EACH, Kind::Map(map)) => {
-                Self::show_element(&mut callee, map);
+                self.show_element(&mut callee, map);
                 callee.regs[4] = *called.reg(3);
             }
             (FIND_VMA, _) => {
@@ -115,9 +115,13 @@ impl Walk<'_> {
     }
 
     /// What a function sees of an element of a map.
-    fn show_element(callee: &mut Frame, map: u32) {
+    fn show_element(&mut self, callee: &mut Frame, map: u32) {
         for (reg, kind) in [(1, Kind::Map(map)), (2, Kind::Key(map)), (3, Kind::Value(map))] {
             callee.regs[reg] = Reg::of(kind);
+        }
+        if self.may_hold_lock(Kind::Value(map)) {
+            // Each turn another one.
+            callee.regs[3].id = self.fresh_id();
         }
     }
 
@@ -127,7 +131,7 @@ impl Walk<'_> {
         state.later = true;
         let top = state.top_mut();
         top.func = self.cfg.func_of(to);
-        Self::show_element(top, map);
+        self.show_element(top, map);
         self.fork(state, to);
     }
 }

@@ -198,6 +198,9 @@ impl Walk<'_> {
         if self.state.lock.is_some() {
             return Err(Reason::GlobalUnderLock);
         }
+        if (self.state.rcu > 0 || self.state.preempt > 0) && self.cfg.sleeps.get(func) == Some(&true) {
+            return Err(Reason::GlobalSleeps);
+        }
         for (n, p) in params.iter().enumerate() {
             let reg = n as u8 + 1;
             let Ok(r) = self.read(reg) else { return Err(Reason::Unreadable { reg }) };

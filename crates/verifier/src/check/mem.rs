@@ -122,7 +122,7 @@ impl Walk<'_> {
         let off = i.off.into();
         if i.imm == op::ATOMIC_LOAD_ACQ {
             let at = At { reg: i.src(), off, size, aligned: true };
-            self.atomic_target(i.src())?;
+            self.atomic_target(i.src(), "loads from")?;
             let value = self.load_from(&at, false)?;
             self.state.set(i.dst(), value);
             return Ok(());
@@ -135,7 +135,7 @@ impl Walk<'_> {
         if i.imm == op::ATOMIC_CMPXCHG && !self.read(0)?.is_scalar() && self.opts.strict {
             return Err(Reason::LeaksInto { what: "mem".to_owned() });
         }
-        self.atomic_target(i.dst())?;
+        self.atomic_target(i.dst(), "stores into")?;
         if i.imm == op::ATOMIC_STORE_REL {
             return self.store_to(&at, &value);
         }
@@ -156,10 +156,12 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn atomic_target(&self, reg: u8) -> Result<(), Reason> {
+    fn atomic_target(&self, reg: u8, what: &'static str) -> Result<(), Reason> {
         let r = self.read(reg)?;
-        if r.kind == Kind::Ctx || r.kind.is_packet() {
-            return Err(Reason::AtomicOn { reg, kind: r.type_name() });
+        // Not what is compiled for the field that is meant.
+        let fields = matches!(r.kind, Kind::Ctx | Kind::SockCommon | Kind::Socket | Kind::TcpSock | Kind::XdpSock | Kind::FlowKeys);
+        if fields || r.kind.is_packet() {
+            return Err(Reason::AtomicOn { reg, what, kind: r.type_name() });
         }
         Ok(())
     }

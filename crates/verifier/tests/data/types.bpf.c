@@ -70,6 +70,7 @@ int g_enum(enum number n) { return n; }
 int g_five(u64 a, u64 b, u64 c, u64 d, u64 e) { return a + b + c + d + e; }
 int g_skb(struct __sk_buff *ctx) { return 0; }
 int g_xdp(struct xdp_md *ctx) { return 0; }
+int g_xdp_plain(struct xdp_md *ctx, struct plain *p __arg(nonnull)) { return 0; }
 int g_regs(struct pt_regs *ctx) { return 0; }
 int g_tagged(void *ctx __arg(ctx)) { return 0; }
 int g_tagged_twice(void *ctx __arg(ctx) __arg(nonnull)) { return 0; }
