@@ -196,7 +196,7 @@ fn excused(prog: &Linked, why: &str) -> bool {
         return true;
     }
     prog.insns.iter().any(|i| match i.class() {
-        op::ALU | op::ALU64 => matches!(i.code & 0xf0, op::DIV | op::MOD) && about_numbers(why),
+        op::ALU | op::ALU64 => matches!(i.code & 0xf0, op::DIV | op::MOD),
         op::JMP | op::JMP32 => i.code & op::X != 0 && i.dst() == i.src(),
         _ => false,
     })

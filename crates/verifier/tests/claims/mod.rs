@@ -140,6 +140,9 @@ fn check(c: &Reg, v: Option<Value>, m: &Machine<'_>, frames: &[Real], sets: &mut
             if fits { inside(object(o).base) } else { wrong() }
         }
         (Kind::Mem(_), Tag::Wild) if c.flags.has(Flags::UNTRUSTED) => Ok(()),
+        (Kind::Mem(n), Tag::Memory(_)) if c.parent != 0 && c.val.as_const() == Some(0) && !m.slices.contains(&(start, n.into())) => {
+            Err(format!("no memory of {n} bytes begins there"))
+        }
         // Memory of a dynptr, or given to a function that knows nothing of where it lies.
         (Kind::Mem(n), Tag::Memory(o)) => {
             let room = (object(o).base + object(o).size()).wrapping_sub(start.wrapping_sub(c.val.r64.umax));

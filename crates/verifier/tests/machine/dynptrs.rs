@@ -114,7 +114,9 @@ impl Machine<'_> {
             203 => {
                 let (v, off) = (self.get(1)?, self.get(2)?.bits);
                 let d = self.dynptr_at(v)?;
-                Ok(Some(if matches!(d.to, To::Packet(_)) { Value::number(0) } else { self.slice(&d, off & u64::from(u32::MAX), alloc) }))
+                let there = if matches!(d.to, To::Packet(_)) { Value::number(0) } else { self.slice(&d, off & u64::from(u32::MAX), alloc) };
+                self.slices.push((there.bits, alloc));
+                Ok(Some(there))
             }
             _ => Ok(status(self.r.chance(50))),
         }
@@ -139,8 +141,12 @@ impl Machine<'_> {
                 let (off, buffer, len) = (self.get(2)?.bits as u32, self.get(3)?, self.get(4)?.bits);
                 let d = self.dynptr_at(first)?;
                 let there = self.slice(&d, off.into(), len);
+                self.slices.extend([(there.bits, len), (buffer.bits, len)]);
                 if buffer == Value::number(0) {
                     return Ok(Some(there));
+                }
+                if len == 0 && !matches!(buffer.tag, Tag::Memory(_)) {
+                    return Err(Stop::trap("a buffer that is no memory"));
                 }
                 self.memory.read(buffer, len)?;
                 self.memory.fill(buffer, len, 0, self.r)?;

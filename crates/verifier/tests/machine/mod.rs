@@ -94,6 +94,8 @@ pub struct Machine<'a> {
     sections: u32,
     /// The dynptrs, by object and offset.
     dynptrs: HashMap<(usize, u64), dynptrs::Dynptr>,
+    /// Memory of dynptrs that was given out: where it begins, and how much.
+    pub slices: Vec<(u64, u64)>,
     /// The value whose lock is held.
     lock: Option<usize>,
     /// Loads that are known to find nothing at times.
@@ -135,6 +137,7 @@ impl<'a> Machine<'a> {
             iters: HashMap::new(),
             sections: 0,
             dynptrs: HashMap::new(),
+            slices: Vec::new(),
             lock: None,
             probes: BTreeSet::new(),
             format_words: 0,

@@ -338,6 +338,9 @@ impl Maker<'_> {
     /// How much of a dynptr's memory is asked for.
     fn joined_slice_size(&mut self, p: u8) {
         let off = self.new_dynptr(false);
+        if self.r.chance(30) {
+            return self.joined_buffer(p, off);
+        }
         let good = [16, 24];
         self.odd(|m, odd| {
             let n = if odd { m.r.pick(&[8, 4, 1]) } else { m.r.pick(&good) };
@@ -358,6 +361,30 @@ impl Maker<'_> {
         }
         self.emit(Insn::new(op::JMP | op::JEQ, 0, 0, 1, 0));
         self.emit(Insn::new(op::LDX | op::MEM | op::DW, 0, 0, 8, 0));
+        self.emit(Insn::mov64_imm(0, 0));
+        self.set(0, Guess::Number);
+    }
+
+    /// A buffer that may be missing.
+    fn joined_buffer(&mut self, p: u8, off: i32) {
+        self.initialise(1..5);
+        self.odd(|m, odd| {
+            match m.r.below(2) {
+                _ if odd => m.emit(Insn::mov64_imm(p, m.r.pick(&[1, 8, -1]))),
+                0 => m.emit(Insn::mov64_imm(p, 0)),
+                _ => m.stack_address(p, -40),
+            }
+            m.set(p, Guess::Nothing);
+        });
+        self.through_stack(p);
+        self.stack_address(1, off);
+        self.emit(Insn::mov64_imm(2, 0));
+        self.emit(Insn::mov64_reg(3, p));
+        self.emit(Insn::mov64_imm(4, 16));
+        self.kernel_function("bpf_dynptr_slice");
+        for w in &mut self.known.stack[1..5] {
+            w.holds = Guess::Nothing;
+        }
         self.emit(Insn::mov64_imm(0, 0));
         self.set(0, Guess::Number);
     }

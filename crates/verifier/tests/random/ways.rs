@@ -127,7 +127,7 @@ impl Maker<'_> {
         self.carry(place, small);
     }
 
-    fn bring(&mut self, d: u8, n: i64, ranges: bool, odd: bool) {
+    pub fn bring(&mut self, d: u8, n: i64, ranges: bool, odd: bool) {
         if ranges && (1..1 << 20).contains(&n) && self.r.chance(35) {
             // Some number up to there, or a little further.
             let over = (n as u64 + 1).next_power_of_two();
@@ -185,7 +185,20 @@ impl Maker<'_> {
     fn carry_once(&mut self, p: u8, small: bool) {
         let (slot, n) = (self.hidden(), self.r.below(30) as i32 + 1);
         let alu = |code: u8, imm| Insn::new(K64 | code, p, 0, 0, imm);
-        match self.r.below(16) {
+        match self.r.below(18) {
+            16 | 17 if small => {
+                // With more in the upper half, which a narrow store leaves behind.
+                let d = self.free();
+                self.out.extend(Insn::ld_imm64(d, 0, 1 << (32 + self.r.below(20))));
+                self.set(d, Guess::Number);
+                self.emit(Insn::new(X64 | op::OR, p, d, 0, 0));
+                let size = self.r.pick(&[op::W, op::H, op::B]);
+                self.emit(Insn::new(STX | size, 10, p, slot, 0));
+                if self.r.chance(50) {
+                    self.pad();
+                }
+                self.emit(Insn::new(LDX | size, p, 10, slot, 0));
+            }
             0..=3 => {
                 let sizes = if small { &[op::DW, op::W, op::H, op::B][..] } else { &[op::DW] };
                 let size = self.r.pick(sizes);
@@ -549,7 +562,7 @@ impl Maker<'_> {
     }
 
     /// Spills and fills whatever `p` has.
-    fn through_stack(&mut self, p: u8) {
+    pub fn through_stack(&mut self, p: u8) {
         let slot = self.hidden();
         if self.r.chance(50) {
             self.emit(Insn::new(STX | op::DW, 10, p, slot, 0));
@@ -623,6 +636,18 @@ impl Maker<'_> {
                 }
             }
         });
+        if self.r.chance(40) {
+            // One more, to a place that is not known.
+            let d = self.free();
+            self.emit(Insn::new(ST | op::DW, 10, 0, slot - 8, 0));
+            self.odd(|m, odd| m.bring(p, if odd { 8 } else { 0 }, false, odd));
+            self.any(d);
+            self.emit(Insn::new(K64 | op::AND, d, 0, 0, 8));
+            self.emit(Insn::new(X64 | op::ADD, d, 10, 0, 0));
+            self.emit(Insn::new(K64 | op::ADD, d, 0, 0, i32::from(slot) - 8));
+            self.emit(Insn::new(STX | op::DW, d, p, 0, 0));
+            self.set(d, Guess::Nothing);
+        }
         if self.r.chance(60) {
             self.pad();
         }
