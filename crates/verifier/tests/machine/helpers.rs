@@ -139,7 +139,13 @@ impl Machine<'_> {
                 }
                 ArgType::UninitMapValue => {
                     let len = value_size(self);
-                    self.memory.fill(v, len, 0, self.r)?;
+                    let filter = map.and_then(|t| self.spec(t)).is_some_and(|s| s.map_type == MapType::BloomFilter);
+                    if filter {
+                        // It is shown a value, and says whether it may have seen it.
+                        self.memory.read(v, len)?;
+                    } else {
+                        self.memory.fill(v, len, 0, self.r)?;
+                    }
                 }
                 ArgType::Mem | ArgType::MemOrNull | ArgType::MemWrite | ArgType::UninitMem | ArgType::UninitMemOrNull => {
                     let len = self.get(n as u8 + 2)?;
