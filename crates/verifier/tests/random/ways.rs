@@ -40,7 +40,8 @@ impl Maker<'_> {
         if self.kernel && self.r.chance(if self.kind == ProgramType::CgroupSkb { 50 } else { 25 }) {
             return self.joined_kernel(p);
         }
-        match self.r.below(26) {
+        match self.r.below(28) {
+            26 | 27 => self.joined_identity(p),
             0..=2 => self.joined_size(p),
             3..=5 => self.joined_offset(p),
             6 => self.joined_stack_offset(p),
@@ -640,7 +641,7 @@ impl Maker<'_> {
             // One more, to a place that is not known.
             let d = self.free();
             self.emit(Insn::new(ST | op::DW, 10, 0, slot - 8, 0));
-            self.odd(|m, odd| m.bring(p, if odd { 8 } else { 0 }, false, odd));
+            self.odd(|m, odd| m.bring(p, if odd { 0x0808_0808_0808_0808 } else { 0 }, false, odd));
             self.any(d);
             self.emit(Insn::new(K64 | op::AND, d, 0, 0, 8));
             self.emit(Insn::new(X64 | op::ADD, d, 10, 0, 0));
@@ -906,6 +907,119 @@ impl Maker<'_> {
         self.emit(Insn::mov64_imm(q, 0));
         self.set(q, Guess::Number);
         self.kept &= !(1 << q);
+    }
+
+    /// Two registers with one thing, or with two of a kind: what is learnt of one, or done to it, does not go for the other.
+    fn joined_identity(&mut self, p: u8) {
+        let Some(q) = self.saved() else { return };
+        self.kept |= 1 << q;
+        match self.r.below(3) {
+            0 => self.joined_test(p, q),
+            1 if super::may_lock(self.kind) => self.joined_lock(p, q),
+            _ => self.joined_packet_pointer(p, q),
+        }
+        self.kept &= !(1 << q);
+        self.set(q, Guess::Nothing);
+    }
+
+    fn found(&mut self, d: u8, m: usize) {
+        self.emit(Insn::new(ST | op::W, 10, 0, -4, self.r.below(9) as i32));
+        self.known.stack[0].written |= 0xf0;
+        self.known.stack[0].holds = Guess::Nothing;
+        self.emit(Insn::mov64_reg(2, 10));
+        self.emit(Insn::new(K64 | op::ADD, 2, 0, 0, -4));
+        self.out.extend(Insn::ld_imm64(1, op::PSEUDO_MAP_IDX, m as u64));
+        self.helper(1);
+        self.clobber(Guess::Nothing);
+        self.emit(Insn::mov64_reg(d, 0));
+        self.set(d, Guess::Nothing);
+    }
+
+    /// A test for NULL, of the value itself or of a copy; on some ways of another, or of none.
+    fn joined_test(&mut self, p: u8, q: u8) {
+        self.found(p, map::HASH);
+        let early = self.r.chance(40);
+        self.odd(|m, odd| {
+            if odd && (m.r.chance(50) || early) {
+                if m.r.chance(50) {
+                    m.found(q, map::HASH);
+                } else {
+                    m.emit(Insn::mov64_imm(q, 8));
+                }
+            } else {
+                m.emit(Insn::mov64_reg(q, p));
+                m.set(q, Guess::Nothing);
+                if early {
+                    m.leave(Insn::new(op::JMP | op::JEQ, m.r.pick(&[p, q]), 0, 0, 0));
+                } else if odd {
+                    m.found(p, map::HASH);
+                }
+            }
+        });
+        self.through_stack(q);
+        if !early {
+            self.leave(Insn::new(op::JMP | op::JEQ, q, 0, 0, 0));
+        }
+        let d = self.free();
+        self.emit(Insn::new(LDX | op::DW, d, p, 8, 0));
+        self.set(d, Guess::Number);
+    }
+
+    /// The lock of one value is taken, and that of the same given back, or of another.
+    fn joined_lock(&mut self, p: u8, q: u8) {
+        self.locked_value(p);
+        self.odd(|m, odd| {
+            if odd {
+                m.locked_value(q);
+            } else {
+                m.emit(Insn::mov64_reg(q, p));
+            }
+            m.set(q, Guess::Nothing);
+        });
+        self.through_stack(q);
+        for (value, helper) in [(p, 93), (q, 94)] {
+            self.emit(Insn::mov64_reg(1, value));
+            self.emit(Insn::new(K64 | op::ADD, 1, 0, 0, super::LOCK as i32));
+            self.helper(helper);
+        }
+    }
+
+    /// Two pointers into the packet that are equally far from its start, and two that are not.
+    fn joined_packet_pointer(&mut self, p: u8, q: u8) {
+        let fields = match self.kind {
+            ProgramType::Xdp if self.main => [0, 4],
+            ProgramType::SchedCls if self.main => [76, 80],
+            _ => return self.joined_test(p, q),
+        };
+        self.odd(|m, odd| {
+            for to in [p, q] {
+                m.emit(Insn::new(LDX | op::W, to, 9, fields[0], 0));
+            }
+            let d = m.free();
+            m.any(d);
+            m.emit(Insn::new(K64 | op::AND, d, 0, 0, 31));
+            m.emit(Insn::new(X64 | op::ADD, p, d, 0, 0));
+            if odd {
+                m.emit(Insn::new(op::JMP | op::JA, 0, 0, 0, 0));
+                m.any(d);
+                m.emit(Insn::new(K64 | op::AND, d, 0, 0, 31));
+                m.emit(Insn::new(X64 | op::ADD, q, d, 0, 0));
+            } else {
+                m.emit(Insn::mov64_reg(q, p));
+            }
+            m.set(p, Guess::Nothing);
+            m.set(q, Guess::Nothing);
+        });
+        self.through_stack(q);
+        let [a, b] = self.r.pick(&[[1, 2], [4, 0]]);
+        self.emit(Insn::mov64_reg(a, p));
+        self.emit(Insn::new(K64 | op::ADD, a, 0, 0, 8));
+        self.emit(Insn::new(LDX | op::W, b, 9, fields[1], 0));
+        self.set(a, Guess::Nothing);
+        self.set(b, Guess::Nothing);
+        self.leave(Insn::new(op::JMP | op::X | op::JGT, a, b, 0, 0));
+        self.emit(Insn::new(LDX | op::DW, a, q, 0, 0));
+        self.set(a, Guess::Number);
     }
 
     fn iter_at(&mut self, off: i32) {
