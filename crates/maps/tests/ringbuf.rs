@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -127,6 +128,40 @@ fn a_sample_not_yet_submitted_holds_up_those_behind_it() {
     assert_eq!(drain(&mut consumer), [&1u64.to_ne_bytes()[..], b"second"]);
     Map::ringbuf_submit(std::ptr::null_mut(), 0);
     Map::ringbuf_discard(8 as *mut u8, 0);
+}
+
+#[test]
+fn no_record_is_written_over_one_that_is_not_finished_whatever_the_consumer_says() {
+    let dir = Dir::new();
+    let map = ring(&dir, 4096);
+    let file = std::fs::OpenOptions::new().write(true).open(map.file().path()).expect("writable");
+    // The consumer's position is the first word of the file.
+    let says = |position: u64| file.write_all_at(&position.to_ne_bytes(), 0).expect("there");
+    let mut begin = 0;
+    for round in 0..200u64 {
+        // Some rounds begin behind records that were finished at once, some behind none.
+        for _ in 0..round % 5 {
+            assert_eq!(output(&map, &[1; 40]), 0);
+            begin += 48;
+        }
+        says(begin);
+        let unfinished = map.ringbuf_reserve(8, 0);
+        assert!(!unfinished.is_null());
+        let mut put = 0;
+        while put < 100 && output(&map, &[2; 64]) == 0 {
+            put += 1;
+            says(map.ringbuf_query(3));
+        }
+        assert_eq!(put, (4095 - 16) / 72, "round {round}");
+        // SAFETY: eight bytes were reserved.
+        unsafe { unfinished.cast::<u64>().write_volatile(round) };
+        Map::ringbuf_submit(unfinished, 0);
+        says(begin);
+        let all = drain(&mut map.consumer().expect("none"));
+        assert_eq!((all[0].as_slice(), all.len()), (&round.to_ne_bytes()[..], 1 + put));
+        assert!(all[1..].iter().all(|r| r == &[2; 64]));
+        begin += 16 + 72 * put as u64;
+    }
 }
 
 #[test]
