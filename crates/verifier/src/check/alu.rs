@@ -5,6 +5,7 @@ use crate::flow::Node;
 use crate::reg::{Kind, Reg};
 use crate::reject::Reason;
 use crate::scalar::{Op, Scalar};
+use crate::tnum::Tnum;
 use skep_isa::{Insn, op};
 
 /// Offsets beyond this are not followed (include/linux/bpf_verifier.h `BPF_MAX_VAR_OFF`).
@@ -244,10 +245,10 @@ fn byte_swap(v: Scalar, i: Insn, is64: bool) -> Scalar {
     if !swap {
         return v.truncate(bits);
     }
-    match v.as_const() {
-        Some(n) => Scalar::constant(n.swap_bytes() >> (64 - bits)),
-        None => Scalar::of_size(bits / 8),
-    }
+    // What is known of each bit goes where it goes.
+    let of = |n: u64| n.swap_bytes() >> (64 - bits);
+    let swapped = Tnum { value: of(v.bits.value), mask: of(v.bits.mask) };
+    Scalar { bits: swapped, ..Scalar::UNKNOWN }.normalize().unwrap_or(Scalar::of_size(bits / 8))
 }
 
 fn operation(i: Insn) -> Op {
