@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 /// Names the agent's library when it is not where `skep` looks for it.
 pub const ENV_PRELOAD: &str = "SKEP_PRELOAD";
@@ -434,24 +434,37 @@ pub enum TakeHow {
 
 /// Arguments of `skep map create`.
 #[derive(Args, Debug)]
+#[command(group = ArgGroup::new("types").args(["key_type", "value_type"]).multiple(true))]
 pub struct CreateArgs {
     /// Its name, and its pin's
     pub name: String,
     /// Its type, as the kernel calls it: hash, array, percpu_hash, …
-    #[arg(long = "type", value_name = "TYPE")]
-    pub map_type: String,
+    #[arg(long = "type", value_name = "TYPE", required_unless_present = "from")]
+    pub map_type: Option<String>,
     /// Bytes of a key
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
-    pub key: u32,
+    #[arg(long, value_name = "BYTES")]
+    pub key: Option<u32>,
     /// Bytes of a value
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
-    pub value: u32,
+    #[arg(long, value_name = "BYTES")]
+    pub value: Option<u32>,
     /// Most elements; for a ring buffer, bytes
-    #[arg(long, value_name = "N")]
-    pub entries: u32,
+    #[arg(long, value_name = "N", required_unless_present = "from")]
+    pub entries: Option<u32>,
     /// Flags by name (no_prealloc, mmapable, …) or as a number
     #[arg(long, value_name = "FLAG", value_delimiter = ',')]
     pub flags: Vec<String>,
+    /// Where types are: BTF, or an ELF file with BTF
+    #[arg(long, value_name = "FILE", requires = "types")]
+    pub btf: Option<PathBuf>,
+    /// The key's type, which tells its size
+    #[arg(long, value_name = "NAME", requires = "btf")]
+    pub key_type: Option<String>,
+    /// The value's type, which tells its size
+    #[arg(long, value_name = "NAME", requires = "btf")]
+    pub value_type: Option<String>,
+    /// Make it as an object defines it; which map, where there are several
+    #[arg(long, value_name = "OBJECT[:MAP]", conflicts_with_all = ["map_type", "key", "value", "flags", "btf", "key_type", "value_type"])]
+    pub from: Option<String>,
     /// How the result looks
     #[command(flatten)]
     pub format: JsonArgs,
@@ -481,8 +494,13 @@ Examples:
   skep map dump 12 --kernel --json";
 
 const CREATE_HELP: &str = "\
-Example:
-  skep map create seen --type hash --key 8 --value 8 --entries 10000";
+With types, `map dump`, `lookup` and `update` read and print values by them.
+
+Examples:
+  skep map create seen --type hash --key 8 --value 8 --entries 10000
+  skep map create flows --type hash --entries 1000 --btf flows.bpf.o \\
+      --key-type 'struct flow' --value-type __u64
+  skep map create flows --from flows.bpf.o:flows --entries 1000";
 
 /// What to ask about mappings.
 #[derive(Subcommand, Debug)]

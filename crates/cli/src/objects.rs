@@ -63,7 +63,8 @@ fn set(objects: &mut [Object], name: &str, value: &str) -> Result {
     }
 }
 
-fn types(path: &Path) -> Result<CoreTarget> {
+/// Reads the types in a file.
+pub fn types(path: &Path) -> Result<CoreTarget> {
     let name = path.display();
     let bytes = std::fs::read(path).map_err(|e| Failure::environment(format!("cannot read `{name}`: {e}")))?;
     CoreTarget::parse(&bytes).map_err(|e| {

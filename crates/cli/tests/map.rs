@@ -126,6 +126,58 @@ fn skep_cpus() -> usize {
 }
 
 #[test]
+fn maps_made_by_hand_have_types_from_a_file_or_all_from_an_object() {
+    let skep = Skep::new();
+    let object = data("typed.bpf.o");
+    fn create<'a>(name: &'a str, args: &[&'a str]) -> Vec<&'a str> {
+        [&["map", "create", name], args].concat()
+    }
+    let typed = ["--type", "hash", "--entries", "4", "--btf", &object, "--key-type", "struct key", "--value-type", "value"];
+    out(&skep, &create("typed", &typed));
+    out(&skep, &create("whole", &["--from", &object]));
+    out(&skep, &create("named", &["--from", &format!("{object}:shapes"), "--entries", "2"]));
+    let (key, value) = (r#"{"n": 1, "word": "ab"}"#, r#"{"calls": 3, "minus": -4, "kind": "KIND_ODD"}"#);
+    for (map, entries) in [("typed", 4), ("whole", 16), ("named", 2)] {
+        out(&skep, &["map", "update", map, key, value]);
+        let want = "{ .n = 1, .word = \"ab\" }: { .calls = 3, .minus = -4, .kind = KIND_ODD }\n";
+        assert_eq!((out(&skep, &["map", "dump", map]), out(&skep, &["map", "lookup", map, key])), (want.to_owned(), want.to_owned()));
+        assert_eq!(out(&skep, &["map", "dump", map, "--csv"]).lines().next(), Some("key.n,key.word,value.calls,value.minus,value.kind"));
+        let shown = json(out(&skep, &["map", "show", map, "--json"]).as_bytes());
+        assert_eq!((&shown["type"], &shown["max_entries"]), (&json!("hash"), &json!(entries)));
+        assert_eq!((&shown["key_size"], &shown["value_size"]), (&json!(8), &json!(24)));
+        fails(&skep, &["map", "update", map, r#"{"m": 1}"#, value], 2, "`struct key` has no member `m`");
+    }
+    // One of the two, with the other's size by number.
+    let half = ["--type", "array", "--key", "4", "--entries", "1", "--btf", &object, "--value-type", "__s64"];
+    out(&skep, &create("half", &half));
+    out(&skep, &["map", "update", "half", "0", "-5"]);
+    assert_eq!(out(&skep, &["map", "dump", "half"]), "0: -5\n");
+
+    let by = |key: &'static str, value: &'static str| {
+        ["--type", "hash", "--entries", "4", "--btf", "", "--key-type", key, "--value-type", value]
+    };
+    for (key, value, words) in [
+        ("struct kex", "value", "did you mean `key`?"),
+        ("enum key", "value", "there is no type `enum key` in"),
+        ("key", "lek", "there is no type `lek` in"),
+    ] {
+        let mut args = by(key, value);
+        args[5] = &object;
+        fails(&skep, &create("bad", &args), 2, words);
+    }
+    fails(&skep, &create("bad", &[&typed[..], &["--key", "9"]].concat()), 2, "`struct key` has 8 bytes, and `--key` says 9");
+    fails(&skep, &create("bad", &["--type", "hash", "--entries", "4", "--key-type", "key"]), 2, "--btf <FILE>");
+    fails(&skep, &create("bad", &["--type", "hash", "--entries", "4", "--btf", &object]), 2, "required arguments were not provided");
+    fails(&skep, &create("bad", &["--from", &format!("{object}:shape")]), 2, "did you mean `shapes`?");
+    fails(&skep, &create("bad", &["--from", &object, "--type", "hash"]), 2, "cannot be used with");
+    fails(&skep, &create("bad", &["--from", "/nowhere.bpf.o"]), 2, "cannot read `/nowhere.bpf.o`");
+    fails(&skep, &create("bad", &[&typed[..5], &["/etc/hostname"], &typed[6..]].concat()), 2, "gives no types");
+    fails(&skep, &create("bad", &["--entries", "4"]), 2, "--type <TYPE>");
+    // What was refused left nothing behind.
+    assert_eq!(out(&skep, &["map", "list"]).lines().count(), 1 + 4);
+}
+
+#[test]
 fn typed_maps_are_dumped_looked_up_and_changed_by_their_types() {
     let skep = Skep::new();
     let ended = skep.run(["-q", "run", &data("typed.bpf.o"), "--", target()]);

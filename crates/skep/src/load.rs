@@ -303,8 +303,9 @@ fn entries(map_type: MapType, asked: u32) -> u32 {
     }
 }
 
-/// Says what kind of map an object wants.
-fn definition(spec: &MapSpec, btf: Option<&Btf>, btf_id: u32) -> MapDef {
+/// Says what kind of map an object wants; `btf` are the object's types, `btf_id` where they are kept.
+#[must_use]
+pub fn definition(spec: &MapSpec, btf: Option<&Btf>, btf_id: u32) -> MapDef {
     let fields =
         btf.filter(|_| spec.value_type_id != 0).map(|btf| skep_verifier::fields::find(btf, spec.value_type_id)).unwrap_or_default();
     MapDef {

@@ -1,19 +1,16 @@
-//! The commands that change maps: elements, pins, and maps themselves.
+//! The commands that change maps: elements and pins.
 
 use std::path::{Component, Path, PathBuf};
 
 use serde_json::json;
 use skep::Dir;
-use skep::dir::Kind;
 use skep::isa::MapType;
 use skep::isa::map::update;
-use skep::maps::{Access, Map, MapDef, MapError};
+use skep::maps::{Access, Map, MapError};
 use skep::object::Btf;
 
 use super::find::find;
 use super::input::{self, Role};
-use super::show::FLAGS;
-use crate::args::CreateArgs;
 use crate::entries::{Entries, Shape, to_json};
 use crate::failure::{Failure, Result};
 use crate::printer::{Output, Printer};
@@ -103,34 +100,6 @@ fn queue_only(map: &Map, text: &str, what: &str) -> Result {
     }
 }
 
-/// Makes a map and pins it.
-pub fn create(args: &CreateArgs, printer: Printer) -> Result {
-    let unknown = |what: &str, name: &str| Failure::environment(format!("there is no {what} `{name}`"));
-    let map_type = MapType::from_name(&args.map_type).ok_or_else(|| unknown("map type", &args.map_type))?;
-    let mut flags = 0;
-    for name in &args.flags {
-        let known = FLAGS.iter().find(|(_, n)| n == name).map(|(bit, _)| *bit);
-        let number = || name.strip_prefix("0x").map_or_else(|| name.parse().ok(), |hex| u32::from_str_radix(hex, 16).ok());
-        flags |= known.or_else(number).ok_or_else(|| unknown("flag", name))?;
-    }
-    let dir = session::directory()?;
-    let pin = pin_path(&dir, &args.name)?;
-    if pin.exists() {
-        return Err(Failure::failed(format!("there is a pin `{}` already", args.name)));
-    }
-    let def = MapDef::new(map_type, args.key, args.value, args.entries).named(&args.name).flags(flags);
-    let id = dir.next_id(Kind::Map)?;
-    let map = Map::create(&dir.kind(Kind::Map), id, &def).map_err(|e| {
-        let status = if matches!(e, MapError::Object(_)) { crate::failure::ENVIRONMENT } else { crate::failure::FAILED };
-        Failure { status, ..failed(format!("cannot create map `{}`", args.name), &e) }
-    })?;
-    link(map.file().path(), &pin, &args.name)?;
-    if args.format.json {
-        return printer.json(Output::Stdout, &json!({"id": id, "name": args.name, "pin": pin.to_string_lossy()}));
-    }
-    printer.data(Output::Stdout, |out| writeln!(out, "{id}"))
-}
-
 /// Returns where a pin lies. A name may have folders in it, but leads nowhere else.
 pub fn pin_path(dir: &Dir, name: &str) -> Result<PathBuf> {
     let path = Path::new(name);
@@ -138,7 +107,8 @@ pub fn pin_path(dir: &Dir, name: &str) -> Result<PathBuf> {
     if inside { Ok(dir.path().join("pins").join(path)) } else { Err(Failure::environment(format!("`{name}` cannot be the name of a pin"))) }
 }
 
-fn link(file: &Path, pin: &Path, name: &str) -> Result {
+/// Makes a pin of a map's file.
+pub fn link(file: &Path, pin: &Path, name: &str) -> Result {
     let failed = |e: std::io::Error| match e.kind() {
         std::io::ErrorKind::AlreadyExists => Failure::failed(format!("there is a pin `{name}` already")),
         _ => Failure::environment(format!("cannot create the pin `{}`: {e}", pin.display())),

@@ -1,8 +1,9 @@
 //! `skep map`: maps as files, read while a target runs and after it is gone, and the running kernel's.
 //!
-//! [`find`] knows where maps are, [`dump`] prints all of one, [`change`] has what writes, [`input`] reads what is typed.
+//! [`find`] knows where maps are, [`dump`] prints all of one, [`change`] has what writes and [`create`] what makes, [`input`] reads what is typed.
 
 mod change;
+mod create;
 mod csv;
 mod dump;
 mod filter;
@@ -34,7 +35,7 @@ pub fn run(command: &MapCommand, printer: Printer) -> Result<u8> {
         MapCommand::Delete { map, key, raw } => change::delete(map, key, *raw, printer)?,
         MapCommand::Push { map, value, exist, raw } => change::push(map, value, change::flags(false, *exist), *raw, printer)?,
         MapCommand::Pop { map, raw, format } => change::pop(map, *raw, format.json, printer)?,
-        MapCommand::Create(args) => change::create(args, printer)?,
+        MapCommand::Create(args) => create::create(args, printer)?,
         MapCommand::Pin { map, name } => change::pin(map, name, printer)?,
         MapCommand::Unpin { name } => change::unpin(name)?,
         MapCommand::Freeze { map } => change::freeze(map, printer)?,

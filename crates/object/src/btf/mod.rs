@@ -3,12 +3,12 @@
 //! [`Btf::parse`] checks bytes from anywhere; after it every type id that a type refers to exists, but types may still
 //! refer to themselves, so whatever follows references has a depth limit (the kernel's, 32).
 
-#[cfg(feature = "dwarf")]
 mod build;
 mod decode;
 mod encode;
 mod ext;
 mod kind;
+mod only;
 mod parse;
 mod text;
 mod value;

@@ -1,0 +1,218 @@
+//! `skep map create`: a map by hand, with types out of a file or all of it as an object defines it.
+
+use std::path::Path;
+
+use serde_json::json;
+use skep::Dir;
+use skep::dir::Kind;
+use skep::isa::MapType;
+use skep::maps::{Map, MapDef, MapError};
+use skep::object::btf::{Kind as BtfKind, TypeId};
+use skep::object::{Btf, MapSpec};
+use skep::verifier::fields;
+
+use super::change::{link, pin_path};
+use super::show::FLAGS;
+use crate::args::CreateArgs;
+use crate::failure::{self, Failure, Result};
+use crate::printer::{Output, Printer};
+use crate::{objects, session};
+
+/// Names offered in place of an unknown one.
+const OFFERED: usize = 3;
+
+/// Makes a map and pins it.
+pub fn create(args: &CreateArgs, printer: Printer) -> Result {
+    let (mut def, btf) = match &args.from {
+        Some(from) => from_object(from)?,
+        None => by_hand(args)?,
+    };
+    if let Some(entries) = args.entries {
+        def.max_entries = entries;
+    }
+    let dir = session::directory()?;
+    let pin = pin_path(&dir, &args.name)?;
+    if pin.exists() {
+        return Err(Failure::failed(format!("there is a pin `{}` already", args.name)));
+    }
+    let map = make(&dir, args, def, btf.as_ref())?;
+    link(map.file().path(), &pin, &args.name)?;
+    if args.format.json {
+        return printer.json(Output::Stdout, &json!({"id": map.id(), "name": args.name, "pin": pin.to_string_lossy()}));
+    }
+    printer.data(Output::Stdout, |out| writeln!(out, "{}", map.id()))
+}
+
+fn make(dir: &Dir, args: &CreateArgs, def: MapDef, btf: Option<&Btf>) -> Result<Map> {
+    let stored = btf.map(|btf| skep::types::store(dir, btf)).transpose();
+    let mut def = def.named(&args.name);
+    def.btf_id = stored.map_err(|e| Failure::environment("cannot store the map's types").because(&e))?.unwrap_or(0);
+    let id = dir.next_id(Kind::Map)?;
+    Map::create(&dir.kind(Kind::Map), id, &def).map_err(|e| {
+        let status = if matches!(e, MapError::Object(_)) { failure::ENVIRONMENT } else { failure::FAILED };
+        if def.btf_id != 0 {
+            drop(std::fs::remove_file(dir.object(Kind::Btf, def.btf_id)));
+        }
+        Failure { status, ..Failure::failed(format!("cannot create map `{}`", args.name)).because(&e) }
+    })
+}
+
+/// The definition by options, and the types it names.
+fn by_hand(args: &CreateArgs) -> Result<(MapDef, Option<Btf>)> {
+    let unknown = |what: &str, name: &str| Failure::environment(format!("there is no {what} `{name}`"));
+    let name = args.map_type.as_deref().unwrap_or_default();
+    let map_type = MapType::from_name(name).ok_or_else(|| unknown("map type", name))?;
+    let mut flags = 0;
+    for name in &args.flags {
+        let known = FLAGS.iter().find(|(_, n)| n == name).map(|(bit, _)| *bit);
+        let number = || name.strip_prefix("0x").map_or_else(|| name.parse().ok(), |hex| u32::from_str_radix(hex, 16).ok());
+        flags |= known.or_else(number).ok_or_else(|| unknown("flag", name))?;
+    }
+    let mut def = MapDef::new(map_type, args.key.unwrap_or(0), args.value.unwrap_or(0), args.entries.unwrap_or(0)).flags(flags);
+    let Some(file) = &args.btf else { return Ok((def, None)) };
+    let all = objects::types(file)?;
+    let all = all.btf();
+    let typed = |name: &Option<String>, size: Option<u32>, option: &str| match name {
+        Some(name) => find(all, file, name, size, option).map(Some),
+        None => Ok(None),
+    };
+    let key = typed(&args.key_type, args.key, "--key")?;
+    let value = typed(&args.value_type, args.value, "--value")?;
+    if let Some((id, size)) = value {
+        def.value_size = size;
+        let locks = fields::find(all, id).into_iter().filter(|f| f.kind == fields::FieldKind::SpinLock).map(|f| f.off);
+        def.spin_lock = locks.min();
+    }
+    if let Some((_, size)) = key {
+        def.key_size = size;
+    }
+    let roots: Vec<TypeId> = [key, value].into_iter().flatten().map(|(id, _)| id).collect();
+    let bad = |e| Failure::environment(format!("the types in `{}` cannot be taken over", file.display())).because(&e);
+    let (few, ids) = all.only(&roots).map_err(bad)?;
+    let mut ids = ids.into_iter();
+    def.key_type_id = key.and_then(|_| ids.next()).unwrap_or(0);
+    def.value_type_id = value.and_then(|_| ids.next()).unwrap_or(0);
+    Ok((def, Some(few)))
+}
+
+/// Finds a type by name, with or without `struct`, `union` or `enum`: id and size.
+fn find(btf: &Btf, file: &Path, name: &str, size: Option<u32>, option: &str) -> Result<(TypeId, u32)> {
+    let (word, bare) = match name.split_once(' ') {
+        Some((word @ ("struct" | "union" | "enum"), rest)) => (word, rest.trim()),
+        _ => ("", name.trim()),
+    };
+    let fits = |kind: &BtfKind| match kind {
+        BtfKind::Struct(_) => matches!(word, "" | "struct"),
+        BtfKind::Union(_) => matches!(word, "" | "union"),
+        BtfKind::Enum(_) | BtfKind::Enum64(_) => matches!(word, "" | "enum"),
+        BtfKind::Int(_) | BtfKind::Float(_) | BtfKind::Typedef(_) => word.is_empty(),
+        _ => false,
+    };
+    let Some(id) = btf.find(bare, fits) else {
+        let failure = Failure::environment(format!("there is no type `{name}` in `{}`", file.display()));
+        let names = btf.types().filter(|(_, t)| fits(&t.kind)).map(|(id, _)| btf.name(id));
+        return Err(match offer(bare, names) {
+            Some(offer) => failure.hint(offer),
+            None => failure,
+        });
+    };
+    let no_size = |e| Failure::environment(format!("`{name}` cannot be the type of a key or value")).because(&e);
+    let is = btf.size_of(id).map_err(no_size)?;
+    let is = u32::try_from(is).map_err(|_| Failure::environment(format!("`{name}` is too large: {is} bytes")))?;
+    match size {
+        Some(size) if size != is => {
+            let message = format!("`{name}` has {is} bytes, and `{option}` says {size}");
+            Err(Failure::environment(message).hint(format!("leave `{option}` out: the type tells")))
+        }
+        _ => Ok((id, is)),
+    }
+}
+
+/// A map as an object defines it: `OBJECT`, or `OBJECT:MAP` where there are several.
+fn from_object(from: &str) -> Result<(MapDef, Option<Btf>)> {
+    let (path, map) = match from.rsplit_once(':') {
+        Some((path, map)) if !Path::new(from).exists() => (path, Some(map)),
+        _ => (from, None),
+    };
+    let object = session::object(Path::new(path))?;
+    let defined: Vec<&MapSpec> = object.maps.iter().filter(|m| !m.is_global_data()).collect();
+    let names = || defined.iter().map(|m| m.name.as_str());
+    let spec = match map {
+        Some(name) => defined.iter().find(|m| m.name == name).ok_or_else(|| {
+            let failure = Failure::environment(format!("`{path}` defines no map `{name}`"));
+            match offer(name, names()) {
+                Some(offer) => failure.hint(offer),
+                None => failure,
+            }
+        })?,
+        None => match defined.as_slice() {
+            [one] => one,
+            [] => return Err(Failure::environment(format!("`{path}` defines no maps"))),
+            _ => {
+                let all: Vec<&str> = names().collect();
+                let failure = Failure::environment(format!("`{path}` defines several maps: {}", all.join(", ")));
+                return Err(failure.hint(format!("name one: `--from {path}:{}`", all.first().unwrap_or(&""))));
+            }
+        },
+    };
+    let btf = object.btf.as_deref().filter(|_| spec.key_type_id != 0 || spec.value_type_id != 0);
+    Ok((skep::load::definition(spec, object.btf.as_deref(), 0), btf.cloned()))
+}
+
+/// Says which names may have been meant.
+fn offer<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
+    let limit = 1 + name.len() / 4;
+    let mut near: Vec<(usize, &str)> = names.filter(|n| !n.is_empty()).filter_map(|n| Some((distance(name, n, limit)?, n))).collect();
+    near.sort_unstable();
+    near.dedup();
+    let near: Vec<String> = near.iter().take(OFFERED).map(|(_, n)| format!("`{n}`")).collect();
+    if near.is_empty() { None } else { Some(format!("did you mean {}?", near.join(" or "))) }
+}
+
+/// Counts the characters to change, add or leave out; `None` above a limit. Upper and lower case are the same; a name that has
+/// the other one in it, as `flow` is in `flow_key`, is as far as the limit.
+fn distance(a: &str, b: &str, limit: usize) -> Option<usize> {
+    let (a, b): (Vec<u8>, Vec<u8>) = (a.to_ascii_lowercase().into(), b.to_ascii_lowercase().into());
+    let holds = a.len() > 2 && (b.starts_with(&a) || b.ends_with(&a));
+    if a.len().abs_diff(b.len()) > limit {
+        return holds.then_some(limit);
+    }
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut diagonal = i;
+        let mut left = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let above = row.get(j + 1).copied().unwrap_or(usize::MAX - 1);
+            let cost = (diagonal + usize::from(x != y)).min(above + 1).min(left + 1);
+            diagonal = above;
+            if let Some(cell) = row.get_mut(j) {
+                *cell = left;
+            }
+            left = cost;
+        }
+        if let Some(cell) = row.last_mut() {
+            *cell = left;
+        }
+    }
+    row.last().copied().filter(|d| *d <= limit).or(holds.then_some(limit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_near_are_offered() {
+        for (name, want) in [
+            ("strct", Some("did you mean `struct`?")),
+            ("flow", Some("did you mean `flow_key`?")),
+            ("zzz", None),
+            ("Int", Some("did you mean `int`?")),
+        ] {
+            assert_eq!(offer(name, ["int", "struct", "", "flow_key", "int"].into_iter()).as_deref(), want, "{name}");
+        }
+        for (a, b, want) in [("kitten", "sitting", 3), ("", "abc", 3), ("abc", "abc", 0), ("ab", "ba", 2)] {
+            assert_eq!((distance(a, b, 9), distance(b, a, 9)), (Some(want), Some(want)), "{a} {b}");
+        }
+    }
+}
