@@ -412,6 +412,9 @@ pub struct DumpArgs {
     /// Remove what is printed; `exact` waits for running programs, so that nothing they add is lost
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "fast", conflicts_with = "kernel")]
     pub take: Option<TakeHow>,
+    /// Print only what is in the map when the dump begins, however much others put in meanwhile
+    #[arg(long, conflicts_with_all = ["take", "kernel"])]
+    pub strict: bool,
     /// Print only the elements that a program of type `syscall` returns other than 0 for
     #[arg(long, value_name = "OBJECT[:PROGRAM]")]
     pub filter: Option<String>,
@@ -489,6 +492,7 @@ of eight bytes. It returns 0 to leave an element out, 2 to end the dump.
 Examples:
   skep map dump counts
   skep map dump counts --json --take=exact
+  skep map dump counts --strict
   skep map dump flows --csv > flows.csv
   skep map dump flows --filter busy.bpf.o --take
   skep map dump 12 --kernel --json";

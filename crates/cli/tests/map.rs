@@ -126,6 +126,21 @@ fn skep_cpus() -> usize {
 }
 
 #[test]
+fn a_strict_dump_shows_what_there_is_and_takes_nothing() {
+    let skep = Skep::new();
+    for t in ["hash", "array", "stack"] {
+        let key = if t == "stack" { "0" } else { "4" };
+        out(&skep, &["map", "create", t, "--type", t, "--key", key, "--value", "8", "--entries", "3"]);
+        for i in ["0", "1", "2"] {
+            out(&skep, &if t == "stack" { vec!["map", "push", t, i] } else { vec!["map", "update", t, i, i] });
+        }
+        assert_eq!(out(&skep, &["map", "dump", t, "--strict"]), out(&skep, &["map", "dump", t]));
+    }
+    fails(&skep, &["map", "dump", "hash", "--strict", "--take"], 2, "cannot be used with");
+    fails(&skep, &["map", "dump", "hash", "--strict", "--kernel"], 2, "cannot be used with");
+}
+
+#[test]
 fn maps_made_by_hand_have_types_from_a_file_or_all_from_an_object() {
     let skep = Skep::new();
     let object = data("typed.bpf.o");

@@ -31,12 +31,12 @@ const MAX_VALUE: u32 = 1 << 30;
 const MAX_BYTES: u64 = 1 << 35;
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
-    Ok(Layout { payload_len: bytes(def)?, mirror: None })
+    Ok(Layout::plain(bytes(def)?))
 }
 
 pub(crate) fn percpu_layout(def: &MapDef) -> Result<Layout, MapError> {
     match slot_stride(def)?.checked_mul(u64::from(MAX_SLOTS)) {
-        Some(payload_len) if payload_len <= MAX_PAYLOAD => Ok(Layout { payload_len, mirror: None }),
+        Some(payload_len) if payload_len <= MAX_PAYLOAD => Ok(Layout::plain(payload_len)),
         _ => Err(def.refused("too large", ENOMEM)),
     }
 }
@@ -273,7 +273,7 @@ impl MapOps for Array {
     }
 
     fn seek(&self, key: &[u8]) -> Result<Option<Position>, MapError> {
-        Ok(Some(Position { major: u64::from(index(key)) + 1, minor: 0 }))
+        Ok(Some(Position { major: u64::from(index(key)) + 1, ..Position::default() }))
     }
 
     fn ordered(&self) -> bool {

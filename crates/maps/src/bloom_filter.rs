@@ -38,7 +38,7 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     if def.map_extra > 0xf {
         return Err(def.invalid("there are at most 15 hash functions"));
     }
-    Ok(Layout { payload_len: bits(def) / 8, mirror: None })
+    Ok(Layout::plain(bits(def) / 8))
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {

@@ -19,7 +19,7 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
-    Ok(Box::new(IdTable::new(&parts.def, parts.file, Cpumap)))
+    Ok(Box::new(IdTable::new(parts, Cpumap)))
 }
 
 struct Cpumap;

@@ -15,7 +15,7 @@ use crate::id_table::{IdTable, Rows, number};
 use crate::types::{Layout, MapOps, Parts};
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
-    Ok(Box::new(IdTable::new(&parts.def, parts.file, Devmap)))
+    Ok(Box::new(IdTable::new(parts, Devmap)))
 }
 
 struct Devmap;

@@ -17,8 +17,9 @@ use crate::array::{index, next_index};
 use crate::def::MapDef;
 use crate::dump::Position;
 use crate::error::{E2BIG, EINVAL, ENOMEM, MapError};
+use crate::shm::births::Births;
 use crate::shm::{ObjectFile, copy};
-use crate::types::{Layout, MapOps};
+use crate::types::{Layout, MapOps, Parts};
 
 /// Most bytes of all rows.
 const MAX_BYTES: u64 = 1 << 35;
@@ -40,7 +41,7 @@ pub(crate) trait Rows: Send + Sync {
 
     /// Runs around the store of a word: what it names must be there as long as it is in the row.
     fn change(&self, table: &Table, index: u32, word: u64) -> Result<u64, MapError> {
-        Ok(table.set(index, word))
+        table.set(index, word)
     }
 
     /// What deleting a row out of range answers.
@@ -62,6 +63,7 @@ pub(crate) trait Rows: Send + Sync {
 pub(crate) struct Table {
     pub(crate) file: Arc<ObjectFile>,
     pub(crate) entries: u32,
+    births: Births,
 }
 
 impl Table {
@@ -74,8 +76,26 @@ impl Table {
         self.word(index).map_or(0, |w| w.load(Acquire))
     }
 
-    pub(crate) fn set(&self, index: u32, word: u64) -> u64 {
-        self.word(index).map_or(0, |w| w.swap(word, AcqRel))
+    /// Stores a word, 0 to empty the row; returns the one before.
+    ///
+    /// # Errors
+    /// `EBUSY` when somebody else changes rows and does not get on.
+    pub(crate) fn set(&self, index: u32, word: u64) -> Result<u64, MapError> {
+        let Some(row) = self.word(index) else { return Ok(0) };
+        // A walk that begins from now on begins after the caller.
+        if self.births.are_kept() { self.set_with_birth(row, index, word) } else { Ok(row.swap(word, AcqRel)) }
+    }
+
+    /// What fills an empty row is new, what replaces a word is not: nobody else may come between the look and the store.
+    #[cold]
+    fn set_with_birth(&self, row: &AtomicU64, index: u32, word: u64) -> Result<u64, MapError> {
+        let held = self.births.lock().ok_or(MapError::Busy { what: "a row of the map" })?;
+        if word != 0 && row.load(Acquire) == 0 {
+            self.births.stamp(index.into());
+        }
+        let before = row.swap(word, AcqRel);
+        self.births.release(held);
+        Ok(before)
     }
 
     /// Tells whether any row has a word.
@@ -93,7 +113,7 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     if payload_len > MAX_BYTES {
         return Err(def.refused("too large", ENOMEM));
     }
-    Ok(Layout { payload_len, mirror: None })
+    Ok(Layout::with_births(payload_len, def.max_entries.into()))
 }
 
 pub(crate) struct IdTable<R> {
@@ -104,16 +124,16 @@ pub(crate) struct IdTable<R> {
 }
 
 impl<R: Rows> IdTable<R> {
-    pub(crate) fn new(def: &MapDef, file: Arc<ObjectFile>, rows: R) -> Self {
-        Self { map_type: def.map_type, value_size: def.value_size as usize, table: Table { file, entries: def.max_entries }, rows }
+    pub(crate) fn new(parts: Parts, rows: R) -> Self {
+        let Parts { def, file, births, .. } = parts;
+        Self { map_type: def.map_type, value_size: def.value_size as usize, table: Table { file, entries: def.max_entries, births }, rows }
     }
 
     fn read(&self, index: u32, out: &mut [u8]) -> Result<(), MapError> {
         match self.table.get(index) {
             0 => Err(MapError::NoElement),
             word => {
-                let n = out.len().min(8);
-                out[..n].copy_from_slice(&word.to_ne_bytes()[..n]);
+                show(word, out);
                 Ok(())
             }
         }
@@ -169,17 +189,23 @@ impl<R: Rows> MapOps for IdTable<R> {
     }
 
     fn step(&self, at: &mut Position, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
-        while at.major < u64::from(self.table.entries) && self.table.get(at.major as u32) == 0 {
+        while at.major < u64::from(self.table.entries) {
+            let i = at.major as u32;
             at.major += 1;
-        }
-        match at.index(self.table.entries, key, |i| self.read(i, value)) {
-            // Emptied between the two looks.
-            Err(MapError::NoElement) => {
-                at.major += 1;
-                self.step(at, key, value)
+            // A row keeps its birth until it is empty, and gets the next one before the next word.
+            let word = self.table.get(i);
+            if word == 0 {
+                continue;
             }
-            done => done,
+            if self.table.births.is_newer(i.into(), at.strict.number) {
+                at.strict.newer += 1;
+                continue;
+            }
+            key.copy_from_slice(&i.to_ne_bytes());
+            show(word, value);
+            return Ok(true);
         }
+        Ok(false)
     }
 
     unsafe fn prog_lookup(&self, key: *const u8) -> *mut u8 {
@@ -191,6 +217,12 @@ impl<R: Rows> MapOps for IdTable<R> {
             _ => std::ptr::null_mut(),
         }
     }
+}
+
+/// Copies a word out as a user's value.
+fn show(word: u64, out: &mut [u8]) {
+    let n = out.len().min(8);
+    out[..n].copy_from_slice(&word.to_ne_bytes()[..n]);
 }
 
 /// Reads the first or second number of a value.

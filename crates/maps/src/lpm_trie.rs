@@ -24,7 +24,9 @@ use skep_isa::MapFlags;
 use skep_isa::map::update;
 
 use crate::def::MapDef;
+use crate::dump::Strict;
 use crate::error::{E2BIG, EBUSY, EEXIST, EINVAL, ENOENT, ENOSPC, MapError};
+use crate::shm::births::Births;
 use crate::shm::copy;
 use crate::shm::lock::{self, Held};
 use crate::shm::trie::{Geometry, NO_VALUE, Node, SECOND, TrieMemory};
@@ -47,17 +49,19 @@ fn geometry(def: &MapDef) -> Result<Geometry, MapError> {
 }
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
-    Ok(Layout { payload_len: geometry(def)?.payload_len, mirror: None })
+    geometry(def).map(|g| Layout::with_births(g.payload_len, g.nodes))
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
     let memory = TrieMemory::new(parts.file, geometry(&parts.def)?).ok_or(MapError::Damaged { what: "the file is too short" })?;
-    Ok(Box::new(LpmTrie { memory, max_entries: parts.def.max_entries }))
+    Ok(Box::new(LpmTrie { memory, births: parts.births, max_entries: parts.def.max_entries }))
 }
 
 #[derive(Debug)]
 struct LpmTrie {
     memory: TrieMemory,
+    /// When elements were put in, by the number of their node.
+    births: Births,
     max_entries: u32,
 }
 
@@ -397,6 +401,7 @@ impl LpmTrie {
         // SAFETY: as above.
         let state = unsafe { new.set_value(key.length, value) };
         new.state().store(state, Relaxed);
+        self.births.stamp(row(&new));
         let leaf = self.memory.slot(&new, key.length);
         let published = match node {
             None => leaf,
@@ -459,6 +464,9 @@ impl LpmTrie {
             node.set_data(key.data);
             node.set_value(state & SECOND | key.length, value)
         };
+        if new {
+            self.births.stamp(row(node));
+        }
         node.state().store(after, Release);
         if self.memory.geometry.two_places() {
             // The one that is free now may be filled by the next change: who reads there must notice.
@@ -586,6 +594,11 @@ impl LpmTrie {
 
 const BUSY: MapError = MapError::Busy { what: "the trie" };
 
+/// The row of [`Births`] that belongs to a node.
+fn row(node: &Node<'_>) -> u64 {
+    u64::from(node.reference).wrapping_sub(1)
+}
+
 impl MapOps for LpmTrie {
     fn user_value_size(&self) -> usize {
         self.memory.geometry.value_size
@@ -656,20 +669,30 @@ impl MapOps for LpmTrie {
 }
 
 impl KeyWalk for LpmTrie {
-    fn step_behind(&self, last: &[u8], key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
+    fn step_behind(&self, last: &[u8], strict: &mut Strict, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
         // SAFETY: the front end checked the length of the key. As the kernel: behind a prefix longer than any, all begins anew.
         let last = (!last.is_empty()).then(|| unsafe { self.key(last.as_ptr()) }).filter(|k| k.length <= self.memory.geometry.bits());
+        let mut newer = 0;
         let found = self.read(|| {
-            let next = match &last {
+            newer = 0;
+            let mut next = match &last {
                 Some(last) => self.after(last),
                 None => self.first(self.memory.root().load(Acquire)),
             };
+            // No more than there is room for: who puts in more must take out some, and then all of this is done again.
+            while let Some(node) = next.filter(|node| self.births.is_newer(row(node), strict.number) && newer <= self.max_entries.into()) {
+                newer += 1;
+                Self::read_key(&node, key);
+                // SAFETY: `key` has the length of keys.
+                next = self.after(&unsafe { self.key(key.as_ptr()) });
+            }
             next.map(|node| {
                 Self::read_key(&node, key);
                 // SAFETY: a place has room for a value rounded up.
                 unsafe { copy::load(value, node.value(node.state().load(Acquire))) };
             })
         });
+        strict.newer += newer;
         Ok(found.ok_or(BUSY)?.is_some())
     }
 

@@ -9,7 +9,8 @@ use skep_isa::{MapFlags, MapShape};
 
 use crate::def::MapDef;
 use crate::dump::Position;
-use crate::error::{ENOTSUPP, EPERM, MapError};
+use crate::error::{E2BIG, ENOTSUPP, EPERM, MapError};
+use crate::shm::births::{self, Births};
 use crate::shm::{Access, NewObject, ObjectError, ObjectFile, ObjectKind};
 use crate::slots::{MAX_SLOTS, SlotTable};
 use crate::types::{self, MapOps, Parts};
@@ -26,6 +27,9 @@ pub struct Map {
     file: Arc<ObjectFile>,
     ops: Box<dyn MapOps>,
     per_cpu: bool,
+    births: Births,
+    /// Elements of the type come and go, whether the file tells when or not.
+    has_births: bool,
 }
 
 /// A program's walk through a map; the keys of arrays lie in it.
@@ -65,7 +69,8 @@ impl Map {
             })?;
         }
         let meta = def.to_meta(u64::from_le_bytes(seed));
-        let new = NewObject { kind: ObjectKind::Map, id, payload_len: layout.payload_len, meta: &meta, initial: &[] };
+        let (_, payload_len) = births::area(layout.payload_len, layout.births).ok_or_else(|| def.refused("too large", E2BIG))?;
+        let new = NewObject { kind: ObjectKind::Map, id, payload_len, meta: &meta, initial: &[] };
         let name = id.to_string();
         let file = ObjectFile::create(dir, &name, &new)?;
         match layout.mirror {
@@ -91,15 +96,21 @@ impl Map {
         let (def, seed) = MapDef::from_meta(file.meta()).map_err(damaged)?;
         let row = types::row(&def)?;
         file.check_version(row.since)?;
-        if (row.layout)(&def)?.payload_len != file.payload_len() {
-            return Err(damaged("its length does not fit its definition").into());
-        }
+        let layout = (row.layout)(&def)?;
+        let (births_at, with_births) = births::area(layout.payload_len, layout.births).ok_or_else(|| damaged("it is too large"))?;
+        let rows = match file.payload_len() {
+            len if len == with_births => layout.births,
+            // As older versions made it.
+            len if len == layout.payload_len => 0,
+            _ => return Err(damaged("its length does not fit its definition").into()),
+        };
         let access = if file.writable() { Access::ReadWrite } else { Access::ReadOnly };
         let per_cpu = def.map_type.row().per_cpu;
         let slots = if per_cpu { Some(SlotTable::of_object(&file, access)?) } else { None };
         let file = Arc::new(file);
-        let ops = (row.open)(Parts { def: def.clone(), seed, file: Arc::clone(&file), slots })?;
-        Ok(Self { def, file, ops, per_cpu })
+        let births = Births::new(Arc::clone(&file), births_at, rows).ok_or(MapError::Damaged { what: "the file is too short" })?;
+        let ops = (row.open)(Parts { def: def.clone(), seed, file: Arc::clone(&file), slots, births: births.clone() })?;
+        Ok(Self { def, file, ops, per_cpu, births, has_births: layout.births != 0 })
     }
 
     /// Returns the definition the map was made with.
@@ -152,6 +163,31 @@ impl Map {
 
     pub(crate) fn ops(&self) -> &dyn MapOps {
         &*self.ops
+    }
+
+    /// Tells whether elements of the type come and go.
+    pub(crate) fn has_births(&self) -> bool {
+        self.has_births
+    }
+
+    /// Begins a strict walk: its number, 0 for types in which everything is there from the beginning.
+    ///
+    /// # Errors
+    /// `EPERM` where the map cannot be written, or its file was made by an older version.
+    pub(crate) fn begin_strict_walk(&self) -> Result<u32, MapError> {
+        if !self.has_births {
+            return Ok(0);
+        }
+        let why = if self.births.is_empty() {
+            "the map's file was made by an older version, which does not note when elements were put in"
+        } else if !self.file.writable() {
+            "a strict walk notes its beginning in the map, which was opened for reading"
+        } else if let Some(number) = self.births.begin() {
+            return Ok(number);
+        } else {
+            "the map has had as many strict walks as can be counted"
+        };
+        Err(MapError::Denied { why })
     }
 
     pub(crate) fn check_readable(&self) -> Result<(), MapError> {

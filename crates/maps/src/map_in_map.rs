@@ -183,7 +183,7 @@ fn like(want: &MapDef, is: &MapDef) -> bool {
 pub(crate) fn open_array(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
     let maps = InnerMaps::new(&parts)?;
     let references = References::of(&parts.file, Referent::Map);
-    let outer = IdTable::new(&parts.def, parts.file, ArrayOfMaps { maps, references });
+    let outer = IdTable::new(parts, ArrayOfMaps { maps, references });
     (0..outer.table.entries).map(|i| outer.table.get(i) as u32).filter(|id| *id != 0).for_each(|id| outer.rows.maps.open(id));
     Ok(Box::new(outer))
 }
@@ -208,7 +208,9 @@ impl Rows for ArrayOfMaps {
     }
 
     fn change(&self, table: &Table, index: u32, word: u64) -> Result<u64, MapError> {
-        self.references.change(word as u32, true, || Ok(table.set(index, word) as u32), |id| table.has(u64::from(id))).map(u64::from)
+        self.references
+            .change(word as u32, true, || table.set(index, word).map(|old| old as u32), |id| table.has(u64::from(id)))
+            .map(u64::from)
     }
 
     unsafe fn seen_by_program(&self, word: *mut u8) -> *mut u8 {

@@ -33,7 +33,7 @@ fn rings(def: &MapDef) -> u64 {
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     crate::id_table::layout(def)?;
-    Ok(Layout { payload_len: rings(def) * (DATA + RING), mirror: None })
+    Ok(Layout::plain(rings(def) * (DATA + RING)))
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {

@@ -18,7 +18,7 @@ use crate::types::{MapOps, Parts};
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
     let references = References::of(&parts.file, Referent::Program);
-    Ok(Box::new(IdTable::new(&parts.def, parts.file, ProgArray { references })))
+    Ok(Box::new(IdTable::new(parts, ProgArray { references })))
 }
 
 struct ProgArray {
@@ -43,6 +43,8 @@ impl Rows for ProgArray {
 
     fn change(&self, table: &Table, index: u32, word: u64) -> Result<u64, MapError> {
         // A program that has no file is known to this process only, and kept by whoever compiled it.
-        self.references.change(word as u32, false, || Ok(table.set(index, word) as u32), |id| table.has(u64::from(id))).map(u64::from)
+        self.references
+            .change(word as u32, false, || table.set(index, word).map(|old| old as u32), |id| table.has(u64::from(id)))
+            .map(u64::from)
     }
 }

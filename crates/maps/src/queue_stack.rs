@@ -17,6 +17,7 @@ use skep_isa::map::update;
 use crate::def::MapDef;
 use crate::dump::Position;
 use crate::error::{E2BIG, EBUSY, EINVAL, ENOENT, MapError};
+use crate::shm::births::Births;
 use crate::shm::lock::{self, Held};
 use crate::shm::{ObjectFile, PAGE, copy, round8};
 use crate::types::{Layout, MapOps, Parts};
@@ -36,7 +37,9 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     if def.value_size > MAX_VALUE || bytes > MAX_BYTES {
         return Err(def.refused("too large", E2BIG));
     }
-    Ok(Layout { payload_len: PAGE + bytes, mirror: None })
+    // Positions of a queue only grow, so they tell what came later; those of a stack are used again.
+    let births = if def.map_type == MapType::Stack { def.max_entries.into() } else { 0 };
+    Ok(Layout::with_births(PAGE + bytes, births))
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
@@ -48,6 +51,7 @@ pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
         max: u64::from(parts.def.max_entries),
         reciprocal: reciprocal(u64::from(parts.def.max_entries)),
         base: parts.file.payload().at(0, layout(&parts.def)?.payload_len).ok_or(MapError::Damaged { what: "the file is too short" })?,
+        births: parts.births,
         file: parts.file,
     }))
 }
@@ -61,6 +65,8 @@ struct QueueStack {
     max: u64,
     reciprocal: u64,
     base: *mut u8,
+    /// When the values of a stack were pushed, by their place; a queue has none.
+    births: Births,
     file: Arc<ObjectFile>,
 }
 
@@ -170,6 +176,9 @@ impl QueueStack {
                 }
                 // SAFETY: the place has `stride` bytes; the source is the caller's duty.
                 unsafe { copy::store(to, value, self.value_size) };
+                if self.stack {
+                    self.births.stamp(modulo(head, self.max, self.reciprocal));
+                }
                 self.head().store(head.wrapping_add(1), Release);
                 self.changes().store(changes.wrapping_add(2), Release);
                 0
@@ -232,24 +241,30 @@ impl QueueStack {
     }
 
     /// Copies the value that a walk has next, in the order of pops, and returns the place behind it.
-    fn copy_next(&self, at: &Position, value: &mut [u8]) -> Result<Option<Position>, MapError> {
+    fn copy_next(&self, at: &Position, value: &mut [u8]) -> Result<(Position, bool), MapError> {
         let (tail, head) = self.ends();
         let begun = at.minor != 0;
         let last = if begun { at.minor.wrapping_sub(1) } else { head };
+        let mut strict = at.strict;
         let (position, after) = if self.stack {
-            let top = if begun { at.major.min(head) } else { head };
+            let mut top = if begun { at.major.min(head) } else { head };
+            // No further than the values there are, at most `max`.
+            while top > tail && self.births.is_newer(modulo(top.wrapping_sub(1), self.max, self.reciprocal), strict.number) {
+                top -= 1;
+                strict.newer += 1;
+            }
             (top.wrapping_sub(1), top.wrapping_sub(1))
         } else {
             let first = if begun { at.major.max(tail) } else { tail };
             (first, first.wrapping_add(1))
         };
         if position < tail || position >= head.min(last) || tail == head {
-            return Ok(None);
+            return Ok((Position { strict, ..*at }, false));
         }
         let from = self.value(position).ok_or(MapError::Damaged { what: "a value lies outside its file" })?;
         // SAFETY: a value has `stride` bytes.
         unsafe { copy::load(value, from) };
-        Ok(Some(Position { major: after, minor: last.wrapping_add(1) }))
+        Ok((Position { major: after, minor: last.wrapping_add(1), strict }, true))
     }
 
     fn next_for_user(&self, take: bool, out: &mut [u8]) -> Result<(), MapError> {
@@ -322,7 +337,8 @@ impl MapOps for QueueStack {
             // Pairs with the fence in `push`.
             fence(Acquire);
             if changes & 1 == 0 && self.changes().load(Relaxed) == changes {
-                return Ok(place.map(|place| *at = place).is_some());
+                *at = place.0;
+                return Ok(place.1);
             }
             std::hint::spin_loop();
         }
@@ -330,7 +346,9 @@ impl MapOps for QueueStack {
         let held = if self.file.writable() { self.lock().ok_or(busy)? } else { return Err(busy) };
         let place = self.copy_next(at, value);
         self.release(held);
-        Ok(place?.map(|place| *at = place).is_some())
+        let more;
+        (*at, more) = place?;
+        Ok(more)
     }
 
     unsafe fn prog_push(&self, value: *const u8, flags: u64) -> i64 {

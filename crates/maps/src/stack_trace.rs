@@ -19,6 +19,7 @@ use crate::def::MapDef;
 use crate::dump::Position;
 use crate::error::{E2BIG, EBUSY, EEXIST, EFAULT, EINVAL, ENOTSUPP, MapError};
 use crate::map::Map;
+use crate::shm::births::Births;
 use crate::shm::lock;
 use crate::shm::table::hash;
 use crate::shm::{ObjectFile, copy};
@@ -50,13 +51,18 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
         return Err(def.refused("stacks by build id are not offered; take addresses and symbolise them", ENOTSUPP));
     }
     match buckets(def) * (HEAD + u64::from(def.value_size)) {
-        payload_len if def.max_entries <= 1 << 31 && payload_len <= MAX_BYTES => Ok(Layout { payload_len, mirror: None }),
+        payload_len if def.max_entries <= 1 << 31 && payload_len <= MAX_BYTES => Ok(Layout::with_births(payload_len, buckets(def))),
         _ => Err(def.refused("too large", E2BIG)),
     }
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
-    Ok(Box::new(StackTrace { buckets: buckets(&parts.def), depth: u64::from(parts.def.value_size / 8), file: parts.file }))
+    Ok(Box::new(StackTrace {
+        buckets: buckets(&parts.def),
+        depth: u64::from(parts.def.value_size / 8),
+        births: parts.births,
+        file: parts.file,
+    }))
 }
 
 /// An open map of stacks.
@@ -65,6 +71,7 @@ pub(crate) struct StackTrace {
     file: Arc<ObjectFile>,
     buckets: u64,
     depth: u64,
+    births: Births,
 }
 
 /// The parts of one bucket.
@@ -138,6 +145,8 @@ impl StackTrace {
             bucket.hash.store(h, Relaxed);
             // SAFETY: as above.
             unsafe { copy::store(bucket.addresses, addresses.cast(), bytes) };
+            self.births.stamp(id);
+
             bucket.state.store(version.wrapping_add(2) << 32 | n, Release);
             id as i64
         };
@@ -146,6 +155,11 @@ impl StackTrace {
     }
 
     fn read(&self, i: u64, out: &mut [u8]) -> Result<(), MapError> {
+        self.read_older(i, out, 0).map(drop)
+    }
+
+    /// Copies a stack out; `false` when it was put in after the strict walk with a number began.
+    fn read_older(&self, i: u64, out: &mut [u8], walk: u32) -> Result<bool, MapError> {
         let bucket = self.bucket(i).ok_or(MapError::NoElement)?;
         for _ in 0..TRIES {
             let state = bucket.state.load(Acquire);
@@ -157,9 +171,10 @@ impl StackTrace {
             // SAFETY: the bucket has room for `depth` words.
             unsafe { copy::load(stack, bucket.addresses) };
             rest.fill(0);
+            let newer = self.births.is_newer(i, walk);
             fence(Acquire);
             if bucket.state.load(Relaxed) == state {
-                return Ok(());
+                return Ok(!newer);
             }
         }
         Err(MapError::Busy { what: "a stack of the map" })
@@ -229,10 +244,14 @@ impl MapOps for StackTrace {
     fn step(&self, at: &mut Position, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
         while at.major < self.buckets {
             let i = at.major;
-            match self.read(i, value) {
+            match self.read_older(i, value, at.strict.number) {
                 Err(MapError::NoElement) => at.major += 1,
                 Err(e) => return Err(e),
-                Ok(()) => {
+                Ok(false) => {
+                    at.strict.newer += 1;
+                    at.major += 1;
+                }
+                Ok(true) => {
                     key.copy_from_slice(&(i as u32).to_ne_bytes());
                     at.major += 1;
                     return Ok(true);

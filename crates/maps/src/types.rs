@@ -8,9 +8,10 @@ use skep_isa::map::Offer;
 use skep_isa::{MapShape, MapType, ShapeKind};
 
 use crate::def::MapDef;
-use crate::dump::{Out, Position};
+use crate::dump::{Out, Position, Strict};
 use crate::error::{EINVAL, EOPNOTSUPP, MapError};
 use crate::shm::ObjectFile;
+use crate::shm::births::Births;
 use crate::shm::lock::Held;
 use crate::slots::SlotTable;
 use crate::{
@@ -25,6 +26,20 @@ pub(crate) struct Layout {
     pub(crate) payload_len: u64,
     /// From here on the payload is mapped a second time behind itself.
     pub(crate) mirror: Option<u64>,
+    /// Rows that elements come into and go out of, of which is noted when they were filled.
+    pub(crate) births: u64,
+}
+
+impl Layout {
+    /// A payload in which nothing is put after the map was made, or whose places tell the order in which it was.
+    pub(crate) const fn plain(payload_len: u64) -> Self {
+        Self { payload_len, mirror: None, births: 0 }
+    }
+
+    /// A payload with so many rows that elements come into.
+    pub(crate) const fn with_births(payload_len: u64, rows: u64) -> Self {
+        Self { payload_len, mirror: None, births: rows }
+    }
 }
 
 /// What a map type is given when its file is mapped.
@@ -35,6 +50,7 @@ pub(crate) struct Parts {
     pub(crate) file: Arc<ObjectFile>,
     /// The directory's slots, for types that say so in their row.
     pub(crate) slots: Option<Arc<SlotTable>>,
+    pub(crate) births: Births,
 }
 
 /// One map type. What its keys, values and flags may be stands in [`skep_isa::MAP_TYPES`].
@@ -128,8 +144,9 @@ pub(crate) trait Limbo {
 
 /// Walks by keys, for types whose keys have an order of their own: the place of a walk is the last key, and the walk keeps it.
 pub(crate) trait KeyWalk {
-    /// Copies the element behind a key out, whether that key is there or not; the first one behind no bytes. `false` at the end.
-    fn step_behind(&self, last: &[u8], key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError>;
+    /// Copies the element behind a key out, whether that key is there or not; the first one behind no bytes, and none that `strict`
+    /// passes over. `false` at the end.
+    fn step_behind(&self, last: &[u8], strict: &mut Strict, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError>;
     /// Removes an element and copies its last value out.
     fn take(&self, key: &[u8], value: &mut [u8]) -> Result<(), MapError>;
 }

@@ -7,7 +7,7 @@ use crate::id_table::{IdTable, Rows, number};
 use crate::types::{MapOps, Parts};
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
-    Ok(Box::new(IdTable::new(&parts.def, parts.file, Xskmap)))
+    Ok(Box::new(IdTable::new(parts, Xskmap)))
 }
 
 struct Xskmap;

@@ -1,5 +1,6 @@
 //! Files that were written stay readable: `tests/data/v1` holds one of each type by format version 1, as lines of offset and bytes,
-//! and `v2` and `v3` those of types that changed with these versions.
+//! `v2` and `v3` those of types that changed with these versions, and `v4` one of each again, since when most tell when elements were
+//! put in.
 //!
 //! `SKEP_BLESS=1` writes those that are missing, for new types.
 
@@ -17,10 +18,15 @@ use support::{Dir, fill, small, small_key};
 const CHANGED: [(MapType, u32); 4] =
     [(MapType::LpmTrie, 2), (MapType::Ringbuf, 3), (MapType::UserRingbuf, 3), (MapType::PerfEventArray, 3)];
 
-fn data(name: &str) -> PathBuf {
-    let since = CHANGED.iter().find(|(t, _)| t.name() == name).map_or(1, |(_, since)| *since);
-    let version = format!("v{since}");
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(version).join(name)
+fn data(version: u32, name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(format!("v{version}")).join(name)
+}
+
+/// The files of a type that have what [`small`] makes, and are read today.
+fn files(t: MapType) -> Vec<PathBuf> {
+    let since = CHANGED.iter().find(|(changed, _)| *changed == t).map_or(1, |(_, since)| *since);
+    let first = if FIRST.contains(&t) { None } else { Some(since) };
+    first.into_iter().chain([4]).map(|version| data(version, t.name())).collect()
 }
 
 /// Turns a file into its length and its lines of 32 bytes that are not zero.
@@ -52,11 +58,12 @@ fn from_text(text: &str, path: &Path) {
 const FIRST: [MapType; 4] = [MapType::Array, MapType::PercpuArray, MapType::Hash, MapType::PercpuHash];
 
 fn def(t: MapType) -> MapDef {
-    if !FIRST.contains(&t) {
-        let mut def = small(t).named("v1.sample");
-        (def.btf_id, def.key_type_id, def.value_type_id) = (9, 8, 7);
-        return def;
-    }
+    let mut def = small(t).named("v1.sample");
+    (def.btf_id, def.key_type_id, def.value_type_id) = (9, 8, 7);
+    def
+}
+
+fn first_def(t: MapType) -> MapDef {
     let (key, value, entries) = match t {
         MapType::Array | MapType::PercpuArray => (4, 12, 5),
         _ => (6, 12, 5),
@@ -77,10 +84,10 @@ fn make(dir: &Dir, t: MapType) -> Map {
 
 /// Writes the files of types that have none yet.
 fn bless() {
-    for t in map_types().into_iter().filter(|t| !data(t.name()).exists()) {
+    for t in map_types().into_iter().filter(|t| !data(4, t.name()).exists()) {
         let dir = Dir::new();
         let path = { make(&dir, t).file().path().to_owned() };
-        std::fs::write(data(t.name()), to_text(&path)).expect("writable");
+        std::fs::write(data(4, t.name()), to_text(&path)).expect("writable");
     }
 }
 
@@ -120,36 +127,40 @@ fn files_of_every_type_show_what_they_showed() {
     if std::env::var_os("SKEP_BLESS").is_some() {
         bless();
     }
-    for t in map_types().into_iter().filter(|t| !FIRST.contains(t)) {
+    for (t, file) in map_types().into_iter().flat_map(|t| files(t).into_iter().map(move |file| (t, file))) {
         let dir = Dir::new();
         let now = make(&dir, t);
         let path = dir.maps().join("77");
-        from_text(&std::fs::read_to_string(data(t.name())).expect("committed"), &path);
+        from_text(&std::fs::read_to_string(&file).expect("committed"), &path);
         if t.row().per_cpu {
             std::fs::remove_file(dir.path().join("slots")).expect("made with the map");
-            from_text(&std::fs::read_to_string(data("slots")).expect("committed"), &dir.path().join("slots"));
+            from_text(&std::fs::read_to_string(data(1, "slots")).expect("committed"), &dir.path().join("slots"));
         }
         let map = Map::open(&path, Access::ReadOnly).expect("opens");
         assert_eq!(map.def(), now.def());
-        assert_eq!(shown(&map), shown(&now), "{t}");
+        assert_eq!(shown(&map), shown(&now), "{}", file.display());
     }
 }
 
 #[test]
 fn files_of_version_1_are_read() {
     let dir = Dir::new();
-    from_text(&std::fs::read_to_string(data("slots")).expect("committed"), &dir.path().join("slots"));
+    from_text(&std::fs::read_to_string(data(1, "slots")).expect("committed"), &dir.path().join("slots"));
     for (id, t) in FIRST.into_iter().enumerate() {
         let path = dir.maps().join(t.name());
-        from_text(&std::fs::read_to_string(data(t.name())).expect("committed"), &path);
+        from_text(&std::fs::read_to_string(data(1, t.name())).expect("committed"), &path);
         // Read-only: they were written in another pid namespace than the test may run in.
         let map = Map::open(&path, Access::ReadOnly).expect("opens");
-        assert_eq!((map.def(), map.id() as usize), (&def(t), id + 1));
+        assert_eq!((map.def(), map.id() as usize), (&first_def(t), id + 1));
         for i in 0..3 {
             assert_eq!(map.lookup(&key(t, i)).expect("there"), value(&map, i), "{t} {i}");
         }
         let want = if matches!(t, MapType::Array | MapType::PercpuArray) { 5 } else { 3 };
         assert_eq!(map.iter().filter(Result::is_ok).count(), want);
+        // Only what does not come and go can be walked strictly without being told when it came.
+        let mut buf = vec![0; 8 * map.walk().element_size()];
+        let strict = map.walk().strict().rows(&mut buf).map_err(|e| e.to_string().contains("older version"));
+        assert_eq!(strict, if want == 5 { Ok(5) } else { Err(true) }, "{t}");
     }
     assert!(SlotTable::open_or_create(dir.path()).map_or_else(|e| e.errno() == 18, |t| t.slots() == 256));
 }
@@ -159,7 +170,7 @@ fn payloads_of_an_older_version_are_refused() {
     let dir = Dir::new();
     for (id, (t, _)) in CHANGED.into_iter().enumerate() {
         let path = dir.maps().join(id.to_string());
-        let old = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/v1").join(t.name());
+        let old = data(1, t.name());
         from_text(&std::fs::read_to_string(old).expect("committed"), &path);
         let error = Map::open(&path, Access::ReadOnly).expect_err("too old");
         assert_eq!((error.errno(), error.to_string().contains("has format version 1")), (117, true), "{error}");

@@ -24,7 +24,8 @@ const BATCH_TAKEN: usize = 1024;
 
 /// Prints all elements.
 pub fn run(args: &DumpArgs, printer: Printer) -> Result<u8> {
-    let access = if args.take.is_some() { Access::ReadWrite } else { Access::ReadOnly };
+    // A strict walk notes its beginning in the map.
+    let access = if args.take.is_some() || args.strict { Access::ReadWrite } else { Access::ReadOnly };
     let source = Source::find(&args.map, access, printer)?;
     let (shape, types) = (source.shape()?, source.btf());
     let entries = Entries::of(shape, types.as_ref(), args.raw);
@@ -57,7 +58,7 @@ pub fn run(args: &DumpArgs, printer: Printer) -> Result<u8> {
         dump.head(&entries);
         out.write_all(&dump.text)?;
         let done = match &source {
-            Source::Ours(map, _) => dump.ours(map, args.take, out),
+            Source::Ours(map, _) => dump.ours(map, args, out),
             Source::Kernel(map) => {
                 let mut written = Ok(());
                 let done = map.walk(|keys, values, n| {
@@ -156,8 +157,9 @@ impl Dump<'_> {
     }
 
     /// Prints a map of ours. Fails when it cannot be written; returns what went wrong with the map.
-    fn ours(&mut self, map: &Map, take: Option<TakeHow>, out: &mut dyn Write) -> io::Result<Option<Failure>> {
-        let mut walk = map.walk();
+    fn ours(&mut self, map: &Map, args: &DumpArgs, out: &mut dyn Write) -> io::Result<Option<Failure>> {
+        let take = args.take;
+        let mut walk = if args.strict { map.walk().strict() } else { map.walk() };
         if let Some(how) = take {
             walk = walk.taking(if how == TakeHow::Exact { Take::Exact } else { Take::Fast });
         }

@@ -199,7 +199,7 @@ fn number(map: &Map, at: Position) -> u32 {
 
 fn place(map: &Map, number: u32) -> Result<Position, MapError> {
     if number & NAMED == 0 {
-        return Ok(Position { major: number.into(), minor: 0 });
+        return Ok(Position { major: number.into(), ..Position::default() });
     }
     let places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
     let named = places.iter().rev().find(|(generation, name, _)| *generation == map.generation() && *name == number & !NAMED);

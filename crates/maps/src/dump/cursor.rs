@@ -9,9 +9,25 @@ use crate::map::Map;
 pub(crate) struct Position {
     pub(crate) major: u64,
     pub(crate) minor: u64,
+    pub(crate) strict: Strict,
+}
+
+/// What a walk passes over because it is too new.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Strict {
+    /// The number of a strict walk (see `shm::births`), 0 for a walk that returns all it meets.
+    pub(crate) number: u32,
+    /// Elements passed over.
+    pub(crate) newer: u64,
 }
 
 impl Position {
+    /// Goes to another place in the same walk.
+    #[inline(always)]
+    pub(crate) fn go(&mut self, major: u64, minor: u64) {
+        (self.major, self.minor) = (major, minor);
+    }
+
     /// Steps through an array: `major` is the next index.
     pub(crate) fn index(&mut self, entries: u32, key: &mut [u8], read: impl FnOnce(u32) -> Result<(), MapError>) -> Result<bool, MapError> {
         let Some(i) = u32::try_from(self.major).ok().filter(|i| *i < entries) else { return Ok(false) };
@@ -43,6 +59,9 @@ pub struct Cursor {
 pub const CURSOR_LEN: usize = 32;
 /// Version above kind.
 const CURSOR_MAGIC: u16 = 0x0363;
+/// The same, with the number of a strict walk in [`STRICT`] bytes behind all else.
+const STRICT_MAGIC: u16 = 0x0463;
+const STRICT: usize = 8;
 /// Behind magic, prefix length, map and generation: the two numbers, or the address of a key.
 const PLACE: usize = 16;
 /// A key begins with the length of its prefix.
@@ -55,6 +74,12 @@ impl Cursor {
         if map.ops().by_key().is_some() { Self::key_len(map.def().key_size as usize) } else { CURSOR_LEN }
     }
 
+    /// Tells how many bytes the cursor of a strict walk has: eight more, where elements come and go.
+    #[must_use]
+    pub fn strict_len_in(map: &Map) -> usize {
+        Self::len_in(map) + if map.has_births() { STRICT } else { 0 }
+    }
+
     fn key_len(key_size: usize) -> usize {
         (PLACE + key_size.saturating_sub(PREFIX)).max(CURSOR_LEN)
     }
@@ -63,7 +88,8 @@ impl Cursor {
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = vec![0; Self::key_len(self.key.len())];
-        out[..2].copy_from_slice(&CURSOR_MAGIC.to_le_bytes());
+        let magic = if self.at.strict.number == 0 { CURSOR_MAGIC } else { STRICT_MAGIC };
+        out[..2].copy_from_slice(&magic.to_le_bytes());
         out[4..8].copy_from_slice(&self.map_id.to_le_bytes());
         out[8..PLACE].copy_from_slice(&self.generation.to_le_bytes());
         match self.key.split_first_chunk::<PREFIX>() {
@@ -77,6 +103,9 @@ impl Cursor {
                 out[24..].copy_from_slice(&self.at.minor.to_le_bytes());
             }
         }
+        if magic == STRICT_MAGIC {
+            out.extend_from_slice(&u64::from(self.at.strict.number).to_le_bytes());
+        }
         out
     }
 
@@ -88,12 +117,20 @@ impl Cursor {
         }
         let word = |at: usize| bytes[at..].iter().take(8).rev().fold(0u64, |v, b| v << 8 | u64::from(*b));
         let first = word(0);
-        if first as u16 != CURSOR_MAGIC {
-            return None;
-        }
-        let tied = Self { map_id: (first >> 32) as u32, generation: word(8), ..Self::default() };
+        let mut number = 0;
+        let bytes = match first as u16 {
+            CURSOR_MAGIC => bytes,
+            STRICT_MAGIC => {
+                let (bytes, strict) = bytes.split_last_chunk::<STRICT>().filter(|(rest, _)| rest.len() >= CURSOR_LEN)?;
+                number = u32::try_from(u64::from_le_bytes(*strict)).ok().filter(|n| *n != 0)?;
+                bytes
+            }
+            _ => return None,
+        };
+        let at = Position { strict: Strict { number, newer: 0 }, ..Position::default() };
+        let tied = Self { map_id: (first >> 32) as u32, generation: word(8), at, ..Self::default() };
         match (first >> 16) as u16 {
-            0 if bytes.len() == CURSOR_LEN => Some(Self { at: Position { major: word(PLACE), minor: word(24) }, ..tied }),
+            0 if bytes.len() == CURSOR_LEN => Some(Self { at: Position { major: word(PLACE), minor: word(24), ..at }, ..tied }),
             0 => None,
             length => Some(Self { key: [&u32::from(length - 1).to_ne_bytes(), &bytes[PLACE..]].concat(), ..tied }),
         }
@@ -128,7 +165,7 @@ impl Cursor {
     /// Copies the next element out and moves behind it; `false` at the end.
     pub(super) fn step(&mut self, map: &Map, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
         let Some(keys) = map.ops().by_key() else { return map.ops().step(&mut self.at, key, value) };
-        let more = keys.step_behind(&self.key, key, value)?;
+        let more = keys.step_behind(&self.key, &mut self.at.strict, key, value)?;
         if more {
             self.key.clear();
             self.key.extend_from_slice(key);

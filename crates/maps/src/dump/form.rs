@@ -21,7 +21,10 @@ pub const F_RESTART: u64 = 1 << 35;
 /// Put each value at the next multiple of eight bytes.
 pub const F_ALIGN: u64 = 1 << 36;
 
-const KNOWN: u64 = F_LOCK | F_CURSOR | F_DELETE | F_EXACT | F_RESTART | F_ALIGN;
+/// With [`F_CURSOR`], of [`Cursor::strict_len_in`] bytes: return only what was put in before the first call ([`Walk::strict`]).
+pub const F_STRICT: u64 = 1 << 37;
+
+const KNOWN: u64 = F_LOCK | F_CURSOR | F_DELETE | F_EXACT | F_RESTART | F_ALIGN | F_STRICT;
 
 /// Fills `buf` with elements behind `prev_key`, or from the beginning; sets `buf_len` to the bytes used and moves a
 /// `prev_key` that was given to the last element.
@@ -51,7 +54,8 @@ const KNOWN: u64 = F_LOCK | F_CURSOR | F_DELETE | F_EXACT | F_RESTART | F_ALIGN;
 /// gone and its type keeps no place for it; `ESTALE` for the cursor of another map; else as [`Walk::rows`].
 #[doc(alias = "BPF_MAP_DUMP")]
 pub fn dump(map: &Map, prev_key: Option<&mut [u8]>, buf: &mut [u8], buf_len: &mut u32, flags: u64) -> Result<(), MapError> {
-    if flags & !KNOWN != 0 || flags & (F_EXACT | F_DELETE) == F_EXACT {
+    let without = |flag: u64, needs: u64| flags & (flag | needs) == flag;
+    if flags & !KNOWN != 0 || without(F_EXACT, F_DELETE) || without(F_STRICT, F_CURSOR) {
         return Err(MapError::Flags { flags });
     }
     map.check_readable()?;
@@ -64,6 +68,9 @@ pub fn dump(map: &Map, prev_key: Option<&mut [u8]>, buf: &mut [u8], buf_len: &mu
     }
     if flags & F_DELETE != 0 {
         walk = walk.taking(if flags & F_EXACT != 0 { Take::Exact } else { Take::Fast });
+    }
+    if flags & F_STRICT != 0 {
+        walk = walk.strict();
     }
     let size = walk.element_size();
     let room = buf.len().min(*buf_len as usize);
@@ -90,7 +97,11 @@ pub fn dump(map: &Map, prev_key: Option<&mut [u8]>, buf: &mut [u8], buf_len: &mu
 
 /// Puts the walk behind `prev`.
 fn start<'m>(map: &'m Map, walk: Walk<'m>, prev: &[u8], flags: u64) -> Result<Walk<'m>, MapError> {
-    let want = if flags & F_CURSOR != 0 { Cursor::len_in(map) } else { map.def().key_size as usize };
+    let want = match (flags & F_CURSOR, flags & F_STRICT) {
+        (0, _) => map.def().key_size as usize,
+        (_, 0) => Cursor::len_in(map),
+        _ => Cursor::strict_len_in(map),
+    };
     if prev.len() != want {
         return Err(MapError::Length { what: "previous key", given: prev.len(), want });
     }

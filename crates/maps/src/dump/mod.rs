@@ -2,7 +2,8 @@
 //!
 //! * No skip: an element that is in the map during the whole walk is returned.
 //! * At most once: an element is not returned twice; one that was deleted and put in again may be.
-//! * Ends: what is put in behind the cursor's place is not returned, and there are finitely many places.
+//! * Ends: what is put in behind the cursor's place is not returned, and there are finitely many places. A strict walk returns nothing
+//!   that was put in after it began.
 //! * Progress: any room for one element moves the cursor on.
 //! * Order: tries and arrays come in the order of their keys.
 //!
@@ -18,7 +19,7 @@ pub mod form;
 mod out;
 mod walk;
 
-pub(crate) use cursor::Position;
 pub use cursor::{CURSOR_LEN, Cursor};
+pub(crate) use cursor::{Position, Strict};
 pub(crate) use out::Out;
 pub use walk::{Iter, Take, Verdict, Walk};

@@ -66,6 +66,7 @@ pub struct Walk<'m> {
     aligned: bool,
     locked: bool,
     take: Option<Take>,
+    strict: bool,
     ended: bool,
     visited: u64,
     /// What went wrong while values became final, told by the next call.
@@ -84,6 +85,7 @@ impl Map {
             aligned: false,
             locked: false,
             take: None,
+            strict: false,
             ended: false,
             visited: 0,
             waited: None,
@@ -129,6 +131,15 @@ impl<'m> Walk<'m> {
         Self { take: Some(how), ..self }
     }
 
+    /// Returns only what was put in before its first call: what comes meanwhile neither is seen nor makes the walk longer.
+    ///
+    /// The beginning is noted in the map, and [`Walk::cursor`] remembers it: who goes on from there goes on strictly. What is put in
+    /// while the first call begins may be returned or not.
+    #[must_use]
+    pub fn strict(self) -> Self {
+        Self { strict: true, ..self }
+    }
+
     /// Copies each value under its spin lock (`BPF_F_LOCK`); refused with `EINVAL` where values have none.
     #[must_use]
     pub fn locked(self) -> Self {
@@ -158,6 +169,12 @@ impl<'m> Walk<'m> {
         self.visited
     }
 
+    /// Returns how many elements a strict walk passed over because they came after its beginning.
+    #[must_use]
+    pub fn skipped_new(&self) -> u64 {
+        self.cursor.at.strict.newer
+    }
+
     /// Returns the bytes from one element to the next.
     #[must_use]
     pub fn element_size(&self) -> usize {
@@ -178,7 +195,7 @@ impl<'m> Walk<'m> {
     ///
     /// # Errors
     /// `EINVAL` for a buffer smaller than one element, `ESTALE` for another map's cursor, `EPERM` for a map that may not be
-    /// read, or written when it is taken from; what the map type does not offer. What was put into `buf` is returned before
+    /// read, or written when it is taken from or walked strictly; what the map type does not offer. What was put into `buf` is returned before
     /// an error is.
     pub fn rows(&mut self, buf: &mut [u8]) -> Result<usize, MapError> {
         self.rows_filtered(buf, None)
@@ -231,6 +248,9 @@ impl<'m> Walk<'m> {
         if self.ended {
             return Ok(0);
         }
+        if self.strict || self.cursor.at.strict.number != 0 {
+            self.begin_strictly()?;
+        }
         if self.key_size == 0 && self.take.is_some() && filter.is_some() {
             // Only what comes next can be taken out of a queue.
             let map_type = self.map.def().map_type;
@@ -251,6 +271,20 @@ impl<'m> Walk<'m> {
             Err(_) => {}
         }
         Ok(out.used() - before)
+    }
+
+    fn begin_strictly(&mut self) -> Result<(), MapError> {
+        if self.take.is_some() {
+            // Between the look at an element and the grasp at its key, a new one may have come under it.
+            let map_type = self.map.def().map_type;
+            return Err(MapError::Unsupported { map_type, operation: "strict walk that takes elements", errno: ENOTSUPP });
+        }
+        if self.strict && self.cursor.at.strict.number == 0 {
+            self.cursor.at.strict.number = self.map.begin_strict_walk()?;
+        }
+        // Where nothing comes later there is nothing to remember.
+        self.strict = false;
+        Ok(())
     }
 
     /// Copies the next element to where the next one goes; what `filter` says of it, `None` at the end.

@@ -47,7 +47,7 @@ fn is_lru(map_type: MapType) -> bool {
 /// Makes a table with the values a kind keeps in it.
 fn make<K: Kind>(kind: K, geometry: Geometry, parts: Parts) -> Result<Hash<K>, MapError> {
     let lru = is_lru(parts.def.map_type);
-    let table = Table::new(parts.file, geometry, parts.seed, lru)?;
+    let table = Table::new(parts.file, geometry, parts.seed, parts.births, lru)?;
     Ok(Hash { table, kind, lru, max_entries: parts.def.max_entries })
 }
 

@@ -23,7 +23,7 @@ fn geometry(def: &MapDef) -> Result<Geometry, MapError> {
 }
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
-    Ok(Layout { payload_len: geometry(def)?.payload_len, mirror: None })
+    geometry(def).map(|g| Layout::with_births(g.payload_len, g.elements))
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {

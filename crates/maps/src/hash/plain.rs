@@ -15,7 +15,7 @@ use crate::shm::value::Format;
 use crate::types::{Layout, MapOps, Parts};
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
-    Ok(Layout { payload_len: super::geometry(def, 0)?.payload_len, mirror: None })
+    super::geometry(def, 0).map(|g| Layout::with_births(g.payload_len, g.elements))
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {

@@ -26,6 +26,7 @@ use skep_isa::map::update;
 use crate::dump::{Out, Position};
 use crate::error::{E2BIG, EBUSY, EEXIST, EINVAL, ENOENT, MapError};
 use crate::shm::ObjectFile;
+use crate::shm::births::Births;
 use crate::shm::lock::{self, Held};
 use crate::shm::table::{Element, Geometry, NO_SPARE, Stripe, TableMemory, hash};
 
@@ -60,12 +61,19 @@ pub(crate) trait Values {
 pub(crate) struct Table {
     pub(crate) memory: TableMemory,
     seed: u64,
+    /// When elements were put in, by their number.
+    births: Births,
     /// A full map makes room by itself (see [`super::lru`]).
     pub(super) lru: bool,
 }
 
 pub(super) const fn reference(word: u64) -> u32 {
     word as u32
+}
+
+/// The row of [`Births`] that belongs to an element.
+const fn row(reference: u32) -> u64 {
+    (reference as u64).wrapping_sub(1)
 }
 
 /// The bucket word after one more change.
@@ -99,9 +107,9 @@ pub(super) struct Place<'a> {
 }
 
 impl Table {
-    pub(crate) fn new(file: Arc<ObjectFile>, geometry: Geometry, seed: u64, lru: bool) -> Result<Self, MapError> {
+    pub(crate) fn new(file: Arc<ObjectFile>, geometry: Geometry, seed: u64, births: Births, lru: bool) -> Result<Self, MapError> {
         let memory = TableMemory::new(file, geometry).ok_or(MapError::Damaged { what: "the file is too short" })?;
-        Ok(Self { memory, seed, lru })
+        Ok(Self { memory, seed, births, lru })
     }
 
     /// # Safety
@@ -335,6 +343,7 @@ impl Table {
             let next = reference(place.element.link().load(Relaxed));
             // SAFETY: the caller's duty; the spare is in no list.
             unsafe { self.write_element(e, h, key, next, place.element.sequence().load(Relaxed)) };
+            self.births.inherit(row(spare), row(place.found));
             values.fill(memory, spare);
             self.relink(bucket, place.before, spare);
             if self.lru {
@@ -370,6 +379,7 @@ impl Table {
         let sequence = if self.lru { u64::from(stamp) << 32 | newest & 0xffff_ffff } else { newest };
         // SAFETY: the caller's duty; the element is in no list.
         unsafe { self.write_element(e, h, key, first, sequence) };
+        self.births.stamp(row(new));
         values.fill(memory, new);
         bucket.store(changed(head, new), Release);
         Ok(0)
@@ -489,7 +499,7 @@ impl Table {
     pub(crate) fn fill(&self, at: &mut Position, out: &mut Out<'_>, copy_value: impl Fn(u32, &mut [u8])) -> Result<bool, MapError> {
         let buckets = self.memory.geometry.buckets;
         while at.major < buckets {
-            if at.minor == 0 && out.left() >= FEW {
+            if at.minor == 0 && out.left() >= FEW && at.strict.number == 0 {
                 if !self.fill_blocks(at, out, &copy_value)? {
                     return Ok(true);
                 }
@@ -527,12 +537,12 @@ impl Table {
                 if self.copy_bucket(bucket, head, out, copy_value) {
                     continue;
                 }
-                *at = Position { major: bucket, minor: 0 };
+                at.go(bucket, 0);
                 if !self.fill_changed(at, out, copy_value)? {
                     return Ok(false);
                 }
             }
-            *at = Position { major: next.begin.min(buckets), minor: 0 };
+            at.go(next.begin.min(buckets), 0);
             if at.major == buckets || out.left() < FEW {
                 break;
             }
@@ -612,15 +622,20 @@ impl Table {
     fn fill_bucket(&self, at: &mut Position, out: &mut Out<'_>, copy_value: &impl Fn(u32, &mut [u8])) -> Result<bool, MapError> {
         let before = out.used();
         let last = (at.minor & TAKEN != 0).then_some(at.minor & !TAKEN);
+        let number = at.strict.number;
+        let mut newer = 0u64;
         let seen = self.read(at.major, |head| {
             out.rewind(before);
+            newer = 0;
             let mut copied = None;
             let mut r = reference(head);
             let mut steps = self.memory.geometry.elements;
             while let Some(e) = self.memory.element(r) {
                 let link = e.link().load(Acquire);
                 let sequence = self.sequence(&e);
-                if copied.or(last).is_none_or(|l| self.precedes(sequence, l)) {
+                if self.births.is_newer(row(r), number) {
+                    newer = newer.wrapping_add(last.is_none_or(|l| self.precedes(sequence, l)).into());
+                } else if copied.or(last).is_none_or(|l| self.precedes(sequence, l)) {
                     let Some((key, value)) = out.next() else { return (copied, true) };
                     e.read_key(key);
                     copy_value(r, value);
@@ -635,8 +650,11 @@ impl Table {
             }
             (copied, false)
         });
+        if !matches!(seen, Some((None, true))) {
+            at.strict.newer = at.strict.newer.wrapping_add(newer);
+        }
         match seen {
-            Some((_, false)) => *at = Position { major: at.major.wrapping_add(1), minor: 0 },
+            Some((_, false)) => at.go(at.major.wrapping_add(1), 0),
             Some((Some(sequence), true)) => at.minor = TAKEN | sequence,
             Some((None, true)) => {}
             None => {
@@ -653,15 +671,21 @@ impl Table {
         while at.major < self.memory.geometry.buckets {
             self.memory.prefetch(reference(self.memory.bucket(at.major.wrapping_add(AHEAD)).load(Relaxed)));
             let last = (at.minor & TAKEN != 0).then_some(at.minor & !TAKEN);
+            let number = at.strict.number;
+            let mut newer = 0u64;
             let next = self.read(at.major, |head| {
+                newer = 0;
                 let mut r = reference(head);
                 let mut steps = self.memory.geometry.elements;
                 while let Some(e) = self.memory.element(r) {
                     let link = e.link().load(Acquire);
                     let sequence = self.sequence(&e);
                     if last.is_none_or(|l| self.precedes(sequence, l)) {
-                        copy(&e, r);
-                        return Some(sequence);
+                        if !self.births.is_newer(row(r), number) {
+                            copy(&e, r);
+                            return Some(sequence);
+                        }
+                        newer = newer.wrapping_add(1);
                     }
                     r = reference(link);
                     steps = steps.wrapping_sub(1);
@@ -671,12 +695,13 @@ impl Table {
                 }
                 None
             });
+            at.strict.newer = at.strict.newer.wrapping_add(newer);
             match next.ok_or(BUSY)? {
                 Some(sequence) => {
                     at.minor = TAKEN | sequence;
                     return Ok(true);
                 }
-                None => *at = Position { major: at.major.wrapping_add(1), minor: 0 },
+                None => at.go(at.major.wrapping_add(1), 0),
             }
         }
         Ok(false)
@@ -702,7 +727,7 @@ impl Table {
         // SAFETY: as above.
         let found = self.read(h, |head| unsafe { self.walk(head, h, key.as_ptr()) }.map(|p| self.sequence(&p.element)));
         let major = h & self.memory.geometry.buckets.wrapping_sub(1);
-        Ok(found.ok_or(BUSY)?.map(|sequence| Position { major, minor: TAKEN | sequence }))
+        Ok(found.ok_or(BUSY)?.map(|sequence| Position { major, minor: TAKEN | sequence, ..Position::default() }))
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! header page
 //!    0  8  magic "skepobj\0"          32  4  id
-//!    8  4  format version (2)         36  4  length of meta
+//!    8  4  format version (4)         36  4  length of meta
 //!   12  4  kind                       40  8  generation (random: two files never share it)
 //!   16  8  payload_len                48  8  inode of the pid namespace tokens belong to, 0 unknown
 //!   24  8  file length                56  8  checksum of bytes 0..2048, this field taken as zero
@@ -31,7 +31,7 @@ use super::{Access, PAGE, Window, page_up, tls};
 
 const MAGIC: [u8; 8] = *b"skepobj\0";
 /// The format version this crate writes. It reads those before it too, but for types whose payload has changed since.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 const OLDEST: u32 = 1;
 const META: usize = 64;
 const STATE: usize = 2048;
