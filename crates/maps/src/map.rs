@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use skep_isa::map::update;
-use skep_isa::{MapFlags, MapShape};
+use skep_isa::{MapFlags, MapShape, MapType};
 
 use crate::def::MapDef;
 use crate::dump::Position;
@@ -153,6 +153,13 @@ impl Map {
     #[must_use]
     pub fn user_value_size(&self) -> usize {
         self.ops.user_value_size()
+    }
+
+    /// Tells whether somebody may wait for programs that have found something in the map, as [`Take::Exact`](crate::Take::Exact) does:
+    /// then each of their runs begins with [`slots::enter`](crate::slots::enter). Maps that lead to such maps are among them.
+    #[must_use]
+    pub fn is_waited_for(&self) -> bool {
+        self.ops.limbo().is_some() || matches!(self.def.map_type, MapType::ArrayOfMaps | MapType::HashOfMaps | MapType::ProgArray)
     }
 
     /// Tells whether the map keeps a value for each slot.

@@ -408,7 +408,8 @@ impl Enter {
     }
 }
 
-/// Tells whether the calling thread owns a slot already, so that [`enter`] and [`exit`] have nothing to do: three loads.
+/// Tells whether the calling thread owns a slot already: three loads. A program that runs without [`enter`] then has its slot, but
+/// [`SlotTable::wait_for_runs`] does not wait for it: see [`Map::is_waited_for`](crate::Map::is_waited_for).
 #[inline(always)]
 #[must_use]
 pub fn is_entered() -> bool {
@@ -421,7 +422,12 @@ pub fn is_entered() -> bool {
 /// Safe on the event path. Every call is followed by [`exit`] with what it returned, also when refused.
 #[inline(always)]
 pub fn enter() -> Enter {
-    if is_entered() { OWNED } else { enter_anew() }
+    if !is_entered() {
+        return enter_anew();
+    }
+    // SAFETY: `enter_anew` set the address when the thread got its slot.
+    unsafe { tls::add_to_state(BEGIN_RUN) };
+    OWNED
 }
 
 #[cold]

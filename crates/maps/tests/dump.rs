@@ -533,6 +533,50 @@ fn two_walks_outwait_a_program_that_takes_its_time() {
     assert_eq!(child.join(), 0);
 }
 
+/// Whose elements can be taken exactly, and what leads to such maps: programs that use them say when they run.
+#[test]
+fn maps_that_are_taken_from_exactly_are_those_that_programs_are_waited_for() {
+    let dir = Dir::new();
+    for t in map_types() {
+        let map = dir.make(&support::small(t));
+        let mut buf = vec![0; map.walk().element_size().max(1)];
+        let exact = map.walk().taking(Take::Exact).rows(&mut buf).is_ok();
+        let leads = matches!(t, MapType::ArrayOfMaps | MapType::HashOfMaps | MapType::ProgArray);
+        assert_eq!(map.is_waited_for(), exact || leads, "{t}");
+    }
+}
+
+/// A thread's later runs are waited for as its first one is.
+#[test]
+fn a_walk_waits_for_each_run_of_a_thread_not_only_its_first() {
+    let dir = Dir::new();
+    let map = Arc::new(dir.make(&MapDef::new(MapType::Hash, 8, 8, 8)));
+    let child = forked(|| {
+        table(&dir, 256);
+        for round in 0..40u64 {
+            map.update(&round.to_ne_bytes(), &1u64.to_ne_bytes(), NOEXIST).expect("room");
+            let entered = skep_maps::slots::enter();
+            assert!(!entered.is_refused());
+            // SAFETY: the key has eight bytes; the value is an atomic of all who know it.
+            let count = unsafe { &*map.prog_lookup(round.to_ne_bytes().as_ptr()).cast::<std::sync::atomic::AtomicU64>() };
+            let taker = {
+                let map = Arc::clone(&map);
+                std::thread::spawn(move || take_exactly(&map, 1))
+            };
+            while map.lookup(&round.to_ne_bytes()).is_ok() {
+                std::thread::yield_now();
+            }
+            // Time enough for one that does not wait.
+            (0..20).for_each(|_| std::thread::yield_now());
+            count.fetch_add(10, Relaxed);
+            skep_maps::slots::exit(entered);
+            assert_eq!(taker.join().expect("no panic"), 11, "run {round}");
+        }
+        0
+    });
+    assert_eq!(child.join(), 0);
+}
+
 /// A walk that is killed while it waits leaves elements in nobody's hands: the next one gives their memory back.
 #[test]
 fn a_killed_taker_leaves_no_hole() {

@@ -25,6 +25,8 @@ pub struct Running {
     code: Code,
     missed: *const AtomicU64,
     wants_args: u8,
+    /// Who takes elements out of its maps waits for its runs.
+    waited_for: bool,
     left: AtomicBool,
     /// The code has the addresses of these in it.
     _calls: Option<Box<TailCalls>>,
@@ -103,6 +105,7 @@ impl Running {
             state,
             missed,
             wants_args,
+            waited_for: maps.iter().any(|map| map.is_waited_for()),
             left: AtomicBool::new(false),
             code,
             _calls: calls,
@@ -156,6 +159,10 @@ impl Running {
         if unsafe { (*self.state).load(Relaxed) } != control::ON {
             return self.leave(otherwise);
         }
+        if self.waited_for {
+            // SAFETY: the caller's promise.
+            return unsafe { self.run_waited_for(ctx, otherwise) };
+        }
         if !slots::is_entered() {
             // SAFETY: the caller's promise.
             return unsafe { self.run_with_slot(ctx, otherwise) };
@@ -168,6 +175,13 @@ impl Running {
     #[cold]
     #[inline(never)]
     unsafe extern "C" fn run_with_slot(&self, ctx: *mut u8, otherwise: u64) -> u64 {
+        // SAFETY: the caller's promise.
+        unsafe { self.run_waited_for(ctx, otherwise) }
+    }
+
+    /// Runs the program and tells its beginning and end to whoever waits for them.
+    #[inline(never)]
+    unsafe extern "C" fn run_waited_for(&self, ctx: *mut u8, otherwise: u64) -> u64 {
         let entered = slots::enter();
         if entered.is_refused() {
             // SAFETY: the word lives as long as `_control`.
