@@ -433,6 +433,22 @@ impl Map {
         unsafe { bpf(3, &mut attr) }.map(drop)
     }
 
+    /// Removes an element (of a queue or stack, the next one) and returns its value.
+    ///
+    /// # Errors
+    /// The kernel's errno.
+    pub fn lookup_and_delete(&self, key: &[u8]) -> Result<Vec<u8>> {
+        let mut value = vec![0u8; self.user_value_size().max(8)];
+        let mut attr = self.elem(key, value.as_mut_ptr() as u64, 0);
+        if key.is_empty() {
+            attr.key = 0;
+        }
+        // SAFETY: the key is whole, and the value has room for what the kernel writes.
+        unsafe { bpf(21, &mut attr) }?;
+        value.truncate(self.user_value_size());
+        Ok(value)
+    }
+
     /// Returns the key after `key`, or the first.
     ///
     /// # Errors
@@ -558,6 +574,120 @@ impl Drop for RingReader {
         unsafe {
             munmap(self.consumer, PAGE);
             munmap(self.producer, PAGE + 2 * self.size);
+        }
+    }
+}
+
+/// Rings of one processor each, which programs write samples to through a perf event array; mapped as libbpf does.
+#[derive(Debug)]
+pub struct PerfReader {
+    rings: Vec<(OwnedFd, *mut u8)>,
+    size: usize,
+}
+
+const PERF_EVENT_OPEN: i64 = 298;
+/// `PERF_EVENT_IOC_ENABLE`.
+const ENABLE: u64 = 0x2400;
+/// `PERF_RECORD_SAMPLE`.
+const SAMPLE: u32 = 9;
+/// Where a ring's first page has the positions.
+const DATA_HEAD: usize = 1024;
+const DATA_TAIL: usize = 1032;
+
+/// The first version of `struct perf_event_attr`.
+#[repr(C)]
+#[derive(Default)]
+struct PerfAttr {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    bp_type: u32,
+    config1: u64,
+}
+
+impl PerfReader {
+    /// Opens a ring of `size` bytes, a power of two, for each row of a perf event array.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn new(map: &Map, size: usize) -> Result<Self> {
+        unsafe extern "C" {
+            fn ioctl(fd: i32, request: u64, ...) -> i32;
+        }
+        let mut reader = Self { rings: Vec::new(), size };
+        for cpu in 0..map.spec.max_entries {
+            // PERF_COUNT_SW_BPF_OUTPUT, PERF_SAMPLE_RAW; nobody is woken up.
+            let attr = PerfAttr {
+                kind: 1,
+                size: size_of::<PerfAttr>() as u32,
+                config: 10,
+                sample_period: 1,
+                sample_type: 1 << 10,
+                // A signed number to the kernel.
+                wakeup_events: i32::MAX as u32,
+                ..PerfAttr::default()
+            };
+            // SAFETY: the attribute has the size it says; the rest are numbers.
+            let fd = unsafe { syscall(PERF_EVENT_OPEN, std::ptr::from_ref(&attr), -1i64, i64::from(cpu), -1i64, 8i64) };
+            if fd < 0 {
+                return Err(Error::last_os_error());
+            }
+            // SAFETY: a new descriptor, and nobody else's.
+            let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+            // SAFETY: a new mapping, shared (1), wherever the kernel likes.
+            let at = unsafe { mmap(std::ptr::null_mut(), PAGE + size, 3, 1, fd.as_raw_fd(), 0) };
+            // SAFETY: switches the event on.
+            if at as isize == -1 || unsafe { ioctl(fd.as_raw_fd(), ENABLE, 0) } < 0 {
+                return Err(Error::last_os_error());
+            }
+            map.update(&cpu.to_ne_bytes(), &fd.as_raw_fd().to_ne_bytes(), 0)?;
+            reader.rings.push((fd, at));
+        }
+        Ok(reader)
+    }
+
+    /// Hands every sample to `f`, in as many pieces as it lies in (one, or two around the end of a ring); their number.
+    pub fn drain(&mut self, mut f: impl FnMut(&[u8], &[u8])) -> u64 {
+        let mut count = 0;
+        for (_, ring) in &self.rings {
+            // SAFETY: the positions lie in the ring's first page, records in the data behind it, which the kernel leaves alone up to
+            // the head until the tail has passed them.
+            unsafe {
+                let (head, tail) = (AtomicU64::from_ptr(ring.add(DATA_HEAD).cast()), AtomicU64::from_ptr(ring.add(DATA_TAIL).cast()));
+                let (end, mut at) = (head.load(Ordering::Acquire), tail.load(Ordering::Relaxed));
+                while at < end {
+                    let record = ring.add(PAGE + (at as usize & (self.size - 1)));
+                    // Records begin at multiples of eight, so the header is whole.
+                    let header = record.cast::<u64>().read();
+                    let len = (header >> 48) as usize;
+                    if header as u32 == SAMPLE {
+                        let behind = (at as usize & (self.size - 1)) + 8;
+                        let first = (len - 8).min(self.size - behind);
+                        f(std::slice::from_raw_parts(record.add(8), first), std::slice::from_raw_parts(ring.add(PAGE), len - 8 - first));
+                        count += 1;
+                    }
+                    at += len as u64;
+                }
+                tail.store(at, Ordering::Release);
+            }
+        }
+        count
+    }
+}
+
+// SAFETY: the mappings are this value's own, and reading takes it alone.
+unsafe impl Send for PerfReader {}
+
+impl Drop for PerfReader {
+    fn drop(&mut self) {
+        for (_, ring) in &self.rings {
+            // SAFETY: mapped by `new` with this size.
+            unsafe { munmap(*ring, PAGE + self.size) };
         }
     }
 }

@@ -4,10 +4,10 @@
 //! processes, contestants taking turns. We run the function behind the helper in a loop compiled by rustc, the kernel a BPF program in a
 //! loop, by `BPF_PROG_TEST_RUN` (root), where some helpers are inlined by its verifier. Rows that end in "two threads" share
 //! one map between two threads, each with half of the keys and a processor of its own; the figure is the time an operation of either
-//! takes, so half of it would be perfect. Rows of a user's operations have the library beside system calls. Rows about memory have bytes for each entry of a
-//! full map: of the file, beside what the kernel says of its map (`memlock`), and beside what it really takes for one, seen in its
-//! counts of slab, per-CPU and `vmalloc` pages. (Of per-CPU maps the file has the values of slots that were used: here one.) What has no rival wants events, pages
-//! of user space or a packet's device in the kernel.
+//! takes, so half of it would be perfect. Rows of a user's operations have the library beside system calls. Rows about memory have
+//! bytes for each entry of a full map: of the file, beside what the kernel says of its map (`memlock`), and beside what it really takes
+//! for one, seen in its counts of slab, per-CPU and `vmalloc` pages. (Of per-CPU maps the file has the values of slots that were used:
+//! here one.) Why some have no rival stands in the example, at `in_kernel`.
 
 use std::process::Command;
 

@@ -1,10 +1,17 @@
 //! The same loop as a BPF program in the kernel.
 
+use std::os::fd::AsRawFd;
+use std::sync::Mutex;
+use std::time::Duration;
+
 use skep_isa::{MapType, text};
-use skep_testkit::kernel::{Load, Map, MapSpec, Program, RingReader, TestRun, with_maps};
+use skep_testkit::kernel::{Load, Map, MapSpec, PerfReader, Program, RingReader, TestRun, possible_cpus, with_maps};
 
 use crate::{Case, Op, Part, Result, Side};
 
+const SOCKET_FILTER: u32 = 1;
+const SCHED_CLS: u32 = 3;
+const XDP: u32 = 6;
 /// Keys a run of the program goes through: the kernel's verifier walks the loop.
 const ROUNDS: u32 = 256;
 
@@ -16,12 +23,32 @@ const RESERVED: &str = "jeq %r0, 0, skip
     mov %r2, 0
     call 132";
 
+/// What a map holds descriptors of.
+enum Named {
+    Nothing,
+    Map(Map),
+    Program(Program),
+    ControlGroup(std::fs::File),
+}
+
+/// Bytes of a perf event's ring: all samples of a pass.
+const PERF_RING: usize = 1 << 18;
+
+/// Finds a control group of version 2.
+pub fn control_group() -> Option<std::path::PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
+    let mut fields = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
+    fields.find(|f| f.get(2) == Some(&"cgroup2")).and_then(|f| f.get(1).map(Into::into))
+}
+
 /// A map with its keys, in maps of the kernel.
 pub struct Kernel {
     map: Map,
-    /// What a user stores: for maps of maps, the descriptor of `inner`.
+    map_type: MapType,
+    /// What a user stores: for maps of maps and the like, a descriptor.
     stored: Vec<u8>,
-    _inner: Option<Map>,
+    _named: Named,
+    perf: Option<Mutex<PerfReader>>,
     key: usize,
     keys: Map,
     others: Map,
@@ -43,18 +70,38 @@ impl Kernel {
         let spec = MapSpec {
             map_type: case.map_type as u32,
             key_size: case.key,
-            value_size: if case.map_type == MapType::Ringbuf { 0 } else { case.value },
-            max_entries: case.entries(),
+            value_size: match case.map_type {
+                MapType::Ringbuf => 0,
+                MapType::PerfEventArray => 4,
+                _ => case.value,
+            },
+            max_entries: if case.map_type == MapType::PerfEventArray { possible_cpus() as u32 } else { case.entries() },
             flags: case.flags(),
         };
-        let inner = if case.outer() { Some(array(8, &[0; 8])?) } else { None };
-        let map = inner.as_ref().map_or_else(|| Map::create(spec), |inner| Map::create_outer(spec, inner))?;
-        let stored = inner.as_ref().map_or_else(|| case.value(), |inner| inner.fd().to_ne_bytes().to_vec());
+        let named = match case.map_type {
+            _ if case.outer() => Named::Map(array(8, &[0; 8])?),
+            MapType::ProgArray => {
+                let bytes: Vec<u8> = text::assemble("mov %r0, 0\nexit")?.iter().flat_map(|i| i.to_bytes()).collect();
+                Named::Program(Program::load(&Load::new(1, &bytes))?)
+            }
+            MapType::CgroupArray => Named::ControlGroup(std::fs::File::open(control_group().ok_or("no control groups of version 2")?)?),
+            _ => Named::Nothing,
+        };
+        let map = if let Named::Map(inner) = &named { Map::create_outer(spec, inner) } else { Map::create(spec) }?;
+        let stored = match &named {
+            Named::Nothing => vec![case.value(); map.user_value_size() / case.value().len().max(1)].concat(),
+            Named::Map(map) => map.fd().to_ne_bytes().to_vec(),
+            Named::Program(program) => program.fd().to_ne_bytes().to_vec(),
+            Named::ControlGroup(file) => file.as_raw_fd().to_ne_bytes().to_vec(),
+        };
+        let perf = if case.map_type == MapType::PerfEventArray { Some(Mutex::new(PerfReader::new(&map, PERF_RING)?)) } else { None };
         let (keys, others) = (case.all_keys(false), case.all_keys(true));
         Ok(Self {
             map,
+            map_type: case.map_type,
             stored,
-            _inner: inner,
+            _named: named,
+            perf,
             key: case.key as usize,
             keys: array(keys.len(), &keys)?,
             others: array(others.len(), &others)?,
@@ -76,14 +123,20 @@ impl Kernel {
             Op::Pop => (88, "mov %r2, %r10\nadd %r2, -128", "jne %r0, 0, skip"),
             Op::Peek => (89, "", "jne %r0, 0, skip"),
             Op::Reserve => (131, "ldxdw %r3, [%r2]\nstxdw [%r10-8], %r3\nmov %r2, 8\nmov %r3, 0", RESERVED),
+            Op::Output if self.map_type == MapType::PerfEventArray => (25, "mov %r4, %r2\nmov %r5, 8\nmov32 %r3, -1", "jne %r0, 0, skip"),
             Op::Output => (130, if self.value == 8 { "mov %r3, 8\nmov %r4, 0" } else { "mov %r3, 64\nmov %r4, 0" }, "jne %r0, 0, skip"),
-            Op::StackId | Op::Read | Op::Store | Op::Remove => return Err("not a program's".into()),
+            Op::StackId | Op::Read | Op::Store | Op::Remove | Op::Append | Op::Take => return Err("not a program's".into()),
             Op::Consume | Op::Through => return Err("done by a consumer".into()),
         };
         let zero: String = (0..self.value.div_ceil(8)).map(|i| format!("stdw [%r10-{}], 1\n", 128 - 8 * i)).collect();
         let (shift, mask) = (self.stride.trailing_zeros(), self.count - 1);
+        let invoke = match call {
+            25 => "lddw %r2, map 0\nldxdw %r1, [%r10-16]\ncall 25".to_owned(),
+            _ => format!("lddw %r1, map 0\ncall {call}"),
+        };
         let source = format!(
-            "stw [%r10-4], 0
+            "stxdw [%r10-16], %r1
+             stw [%r10-4], 0
              {zero}
              mov %r2, %r10
              add %r2, -4
@@ -105,8 +158,7 @@ impl Kernel {
              lsh %r2, {shift}
              add %r2, %r6
              {prepare}
-             lddw %r1, map 0
-             call {call}
+             {invoke}
              {good}
              ldxdw %r1, [%r7+8]
              add %r1, 1
@@ -124,11 +176,20 @@ impl Kernel {
         let bytes: Vec<u8> = insns.iter().flat_map(|i| i.to_bytes()).collect();
         let keys = if op == Op::Lookup(false) { &self.others } else { &self.keys };
         let bytes = with_maps(&bytes, &[&self.map, keys, state]);
-        Ok(Program::load(&Load { log: true, ..Load::new(1, &bytes) })?)
+        Ok(Program::load(&Load { log: true, gpl: true, ..Load::new(self.program_type(), &bytes) })?)
     }
 }
 
 impl Kernel {
+    /// Socket filters, but only XDP programs look into tables of devices, and only others than both have events.
+    fn program_type(&self) -> u32 {
+        match self.map_type {
+            MapType::Devmap | MapType::DevmapHash | MapType::Xskmap => XDP,
+            MapType::PerfEventArray => SCHED_CLS,
+            _ => SOCKET_FILTER,
+        }
+    }
+
     /// A user's operations on the keys of a part.
     fn as_user(&self, op: Op, part: usize, threads: usize) -> Result<Part<'_>> {
         let keys = self.keys.lookup(&[0; 4])?;
@@ -139,11 +200,13 @@ impl Kernel {
                 let done = match op {
                     Op::Read => self.map.lookup(key).map(drop),
                     Op::Store => self.map.update(key, &self.stored, 0),
+                    Op::Append => self.map.update(key, &self.stored, 0),
+                    Op::Take => self.map.lookup_and_delete(key).map(drop),
                     _ => self.map.delete(key),
                 };
                 done.map_err(|e| e.to_string())?;
             }
-            Ok(())
+            Ok(None)
         }))
     }
 }
@@ -187,7 +250,7 @@ fn settled() -> Result<u64> {
             return Ok(now);
         }
         last = now;
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        std::thread::sleep(Duration::from_millis(300));
     }
 }
 
@@ -205,20 +268,33 @@ fn pages() -> Result<u64> {
 impl Side for Kernel {
     fn part(&self, op: Op, part: u32, threads: u32) -> Result<Part<'_>> {
         let mine = self.count / threads;
-        if matches!(op, Op::Read | Op::Store | Op::Remove) {
+        if matches!(op, Op::Read | Op::Store | Op::Remove | Op::Append | Op::Take) {
             return self.as_user(op, part as usize, threads as usize);
         }
         let state = array(16, &[u64::from(mine * part).to_ne_bytes(), [0; 8]].concat())?;
         let program = self.program(op, &state)?;
         Ok(Box::new(move || {
             let run = TestRun { data_in: &[0; 64], repeat: mine / ROUNDS, ..TestRun::default() };
-            let after = program.test_run(&run).and_then(|_| state.lookup(&[0; 4])).map_err(|e| e.to_string())?;
+            let ran = program.test_run(&run).map_err(|e| e.to_string())?;
+            let after = state.lookup(&[0; 4]).map_err(|e| e.to_string())?;
+            // The test runs of programs that see packets begin with milliseconds of something else.
+            let took = Duration::from_nanos(u64::from(ran.duration) * u64::from(run.repeat));
+            let took = (self.program_type() != SOCKET_FILTER).then_some(took);
             let count = after[8..].iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b));
-            if count == u64::from(mine) { Ok(()) } else { Err(format!("{op:?}: only {count} of {mine} did what they should")) }
+            if count == u64::from(mine) { Ok(took) } else { Err(format!("{op:?}: only {count} of {mine} did what they should")) }
         }))
     }
 
     fn consumer(&self, records: u32) -> Result<Part<'_>> {
+        if let Some(perf) = &self.perf {
+            return Ok(Box::new(move || {
+                let mut perf = perf.lock().map_err(|e| e.to_string())?;
+                let count = perf.drain(|sample, rest| {
+                    std::hint::black_box((sample, rest));
+                });
+                if count == u64::from(records) { Ok(None) } else { Err(format!("{count} samples of {records}")) }
+            }));
+        }
         let mut reader = RingReader::new(&self.map, self.entries)?;
         Ok(Box::new(move || {
             let mut left = u64::from(records);
@@ -227,7 +303,7 @@ impl Side for Kernel {
                     std::hint::black_box(record);
                 });
             }
-            Ok(())
+            Ok(None)
         }))
     }
 }

@@ -56,6 +56,9 @@ enum Op {
     Read,
     Store,
     Remove,
+    /// As a user: puts values into a queue or stack, takes them out.
+    Append,
+    Take,
 }
 
 /// One case.
@@ -79,7 +82,9 @@ const S: u32 = 1 << 10;
 const K: u32 = 1 << 14;
 const M: u32 = 1 << 18;
 use MapType as T;
-use Op::{Consume, Delete, Insert, Lookup, Output, Overwrite, Peek, Pop, Push, Read, Remove, Reserve, StackId, Store, Through};
+use Op::{
+    Append, Consume, Delete, Insert, Lookup, Output, Overwrite, Peek, Pop, Push, Read, Remove, Reserve, StackId, Store, Take, Through,
+};
 
 #[rustfmt::skip]
 const CASES: &[Case] = &[
@@ -158,7 +163,38 @@ const CASES: &[Case] = &[
     case("lpm_trie, a user's lookup, 16K IPv4 prefixes", T::LpmTrie, 8, 8, K, Read),
     case("array_of_maps, a user's update", T::ArrayOfMaps, 4, 4, 16, Store),
     case("hash_of_maps, a user's update", T::HashOfMaps, 8, 4, 16, Store),
+    case("percpu_array, a user's lookup", T::PercpuArray, 4, 8, K, Read),
+    case("percpu_array, a user's update", T::PercpuArray, 4, 8, K, Store),
+    case("percpu_hash, a user's update, 16K", T::PercpuHash, 8, 8, K, Store),
+    case("percpu_hash, a user's delete, 16K", T::PercpuHash, 8, 8, K, Remove),
+    case("lru_hash, a user's lookup, 16K", T::LruHash, 8, 8, K, Read),
+    case("lru_hash, a user's delete, 16K", T::LruHash, 8, 8, K, Remove),
+    case("lru_percpu_hash, a user's lookup, 16K", T::LruPercpuHash, 8, 8, K, Read),
+    case("lru_percpu_hash, a user's update, 16K", T::LruPercpuHash, 8, 8, K, Store),
+    case("lru_percpu_hash, a user's delete, 16K", T::LruPercpuHash, 8, 8, K, Remove),
+    case("lpm_trie, a user's update, 16K IPv4 prefixes", T::LpmTrie, 8, 8, K, Store),
+    case("lpm_trie, a user's delete, 16K IPv4 prefixes", T::LpmTrie, 8, 8, K, Remove),
+    case("queue, a user's push", T::Queue, 0, 8, K, Append),
+    case("queue, a user's pop", T::Queue, 0, 8, K, Take),
+    case("stack, a user's push", T::Stack, 0, 8, K, Append),
+    case("stack, a user's pop", T::Stack, 0, 8, K, Take),
+    case("array_of_maps, a user's lookup", T::ArrayOfMaps, 4, 4, 16, Read),
+    case("array_of_maps, a user's delete", T::ArrayOfMaps, 4, 4, 16, Remove),
+    case("hash_of_maps, a user's lookup", T::HashOfMaps, 8, 4, 16, Read),
+    case("hash_of_maps, a user's delete", T::HashOfMaps, 8, 4, 16, Remove),
     case("devmap, a user's update, 1K", T::Devmap, 4, 4, S, Store),
+    case("devmap, a user's lookup, 1K", T::Devmap, 4, 4, S, Read),
+    case("devmap, a user's delete, 1K", T::Devmap, 4, 4, S, Remove),
+    case("devmap_hash, a user's update, 1K", T::DevmapHash, 4, 4, S, Store),
+    case("devmap_hash, a user's lookup, 1K", T::DevmapHash, 4, 4, S, Read),
+    case("devmap_hash, a user's delete, 1K", T::DevmapHash, 4, 4, S, Remove),
+    case("prog_array, a user's update, 256", T::ProgArray, 4, 4, FEW, Store),
+    case("prog_array, a user's lookup, 256", T::ProgArray, 4, 4, FEW, Read),
+    case("prog_array, a user's delete, 256", T::ProgArray, 4, 4, FEW, Remove),
+    case("cpumap, a user's update of one row", T::Cpumap, 4, 4, 16, Store),
+    case("cpumap, a user's lookup of one row", T::Cpumap, 4, 4, S, Read),
+    case("cgroup_array, a user's update, 256", T::CgroupArray, 4, 4, FEW, Store),
+    case("cgroup_array, a user's delete, 256", T::CgroupArray, 4, 4, FEW, Remove),
 ];
 
 impl Case {
@@ -174,7 +210,7 @@ impl Case {
     /// Room in the map: an LRU map is full from the beginning, a ring takes all records of a pass.
     fn entries(&self) -> u32 {
         match self.op {
-            _ if self.map_type == T::PerfEventArray => 1,
+            _ if matches!(self.map_type, T::PerfEventArray | T::Cpumap) => 1,
             _ if matches!(self.map_type, T::Ringbuf | T::UserRingbuf) => (2 * self.keys * (8 + self.value)).next_power_of_two(),
             Insert if self.lru() => self.keys / 2,
             // The kernel's throws elements out long before it is full.
@@ -191,17 +227,22 @@ impl Case {
     /// What a user stores under each key: a number, or for a table of devices the first one.
     fn value(&self) -> Vec<u8> {
         match self.map_type {
-            T::Devmap | T::DevmapHash => 1u32.to_ne_bytes().to_vec(),
+            T::Devmap | T::DevmapHash | T::ProgArray | T::CgroupArray | T::Cpumap => 1u32.to_ne_bytes().to_vec(),
             _ => vec![1; self.value as usize],
         }
     }
 
-    /// Whether the kernel does the same: some maps want events or pages of user space there, and only XDP programs look into tables of
-    /// devices, whose test runs begin with milliseconds of something else.
+    /// Whether only a user can fill the map.
+    fn by_user(&self) -> bool {
+        matches!(self.map_type, T::Devmap | T::DevmapHash | T::ProgArray | T::CgroupArray | T::Cpumap) || self.outer()
+    }
+
+    /// Whether the kernel does the same, here: it takes control groups of version 2 only; it walks the stack itself whose number a program
+    /// asks for, where ours is given one; and what drains a ring of users is a callback, which the programs here have none of.
     fn in_kernel(&self) -> bool {
         match self.map_type {
-            T::StackTrace | T::PerfEventArray | T::UserRingbuf => false,
-            T::Devmap | T::DevmapHash | T::Xskmap => self.op == Store,
+            T::StackTrace | T::UserRingbuf => false,
+            T::CgroupArray => kernel::control_group().is_some(),
             _ => true,
         }
     }
@@ -233,6 +274,8 @@ impl Case {
         for (n, to) in order.into_iter().zip(out.chunks_exact_mut(self.stride())) {
             let n = u64::from(n) | u64::from(other) << 32;
             match (self.map_type, self.key) {
+                // There may be but one processor.
+                (T::Cpumap, _) => {}
                 (_, 4) => to[..4].copy_from_slice(&(n as u32).to_ne_bytes()),
                 (T::LpmTrie, _) => {
                     // Half whole addresses, half networks above them.
@@ -254,8 +297,8 @@ impl Case {
     }
 }
 
-/// What a thread does, when all are ready.
-type Part<'a> = Box<dyn FnOnce() -> std::result::Result<(), String> + Send + 'a>;
+/// What a thread does, when all are ready; what it took, if it knows better than who waits for it.
+type Part<'a> = Box<dyn FnOnce() -> std::result::Result<Option<Duration>, String> + Send + 'a>;
 
 /// A map that can be filled, emptied and measured.
 trait Side {
@@ -285,7 +328,7 @@ fn pass(side: &dyn Side, case: &Case, op: Op, threads: u32) -> Result<f64> {
                 std::thread::yield_now();
             }
             let began = Instant::now();
-            part().map(|()| (began, Instant::now()))
+            part().map(|took| (began, took.map_or_else(Instant::now, |took| began + took)))
         };
         let running: Vec<_> = parts.into_iter().enumerate().map(|(n, part)| s.spawn(move || timed(n, part))).collect();
         running.into_iter().map(|t| t.join().unwrap_or_else(|_| Err("a panic".into()))).collect::<std::result::Result<Vec<_>, _>>()
@@ -313,7 +356,9 @@ fn measure(side: &dyn Side, case: &Case, threads: u32) -> Result<f64> {
         Pop | Peek => drop(pass(side, case, Push, 1)?),
         Overwrite if matches!(case.map_type, T::Array | T::PercpuArray) => {}
         Lookup(_) | Read | Store if matches!(case.map_type, T::Array | T::PercpuArray | T::Xskmap) => {}
-        Lookup(_) | Store if case.outer() || matches!(case.map_type, T::Devmap | T::DevmapHash) => drop(pass(side, case, Store, 1)?),
+        Lookup(_) | Read | Store | Remove if case.by_user() => drop(pass(side, case, Store, 1)?),
+        Append => {}
+        Take => drop(pass(side, case, Append, 1)?),
         StackId => drop(pass(side, case, StackId, 1)?),
         _ => drop(pass(side, case, Insert, 1)?),
     }
@@ -321,7 +366,10 @@ fn measure(side: &dyn Side, case: &Case, threads: u32) -> Result<f64> {
         times.push(pass(side, case, case.op, threads)?);
         match case.op {
             Insert if !case.lru() => drop(pass(side, case, Delete, 1)?),
+            Remove if case.by_user() => drop(pass(side, case, Store, 1)?),
             Delete | Remove => drop(pass(side, case, Insert, 1)?),
+            Append => drop(pass(side, case, Take, 1)?),
+            Take => drop(pass(side, case, Append, 1)?),
             Push if case.map_type != T::BloomFilter => drop(pass(side, case, Pop, 1)?),
             Pop => drop(pass(side, case, Push, 1)?),
             Reserve | Output => drop(pass(side, case, Consume, 1)?),

@@ -76,14 +76,14 @@ impl Side for Ours {
             let count = self.run(op, mine);
             slots::exit(entered);
             let all = (mine.len() / self.stride) as u64;
-            if count == all { Ok(()) } else { Err(format!("{op:?}: only {count} of {all} did what they should")) }
+            if count == all { Ok(None) } else { Err(format!("{op:?}: only {count} of {all} did what they should")) }
         }))
     }
 
     fn consumer(&self, records: u32) -> Result<Part<'_>> {
         match self.map.def().map_type {
             MapType::PerfEventArray => return self.perf_reader(records),
-            MapType::UserRingbuf => return Ok(Box::new(move || self.drain(records))),
+            MapType::UserRingbuf => return Ok(Box::new(move || self.drain(records).map(|()| None))),
             _ => {}
         }
         let mut consumer = self.map.consumer()?;
@@ -98,7 +98,7 @@ impl Side for Ours {
                     None => std::hint::spin_loop(),
                 }
             }
-            Ok(())
+            Ok(None)
         }))
     }
 }
@@ -110,7 +110,7 @@ impl Ours {
             for _ in 0..records {
                 black_box(reader.next_record().map_err(|e| e.to_string())?.ok_or("a record is missing")?);
             }
-            Ok(())
+            Ok(None)
         }))
     }
 
@@ -159,7 +159,7 @@ impl Ours {
                 let stack: [u64; 8] = std::array::from_fn(|n| u64::from(k.cast::<u32>().read_unaligned()) + n as u64);
                 self.map.stack_id(stack.as_ptr(), 8, 1 << 9 | 1 << 10) >= 0
             }),
-            Op::Read | Op::Store | Op::Remove => self.as_user(op, keys, &mut count),
+            Op::Read | Op::Store | Op::Remove | Op::Append | Op::Take => self.as_user(op, keys, &mut count),
             Op::Output => each!(k => self.map.ringbuf_output(k, self.value.len() as u64, 0) == 0),
             Op::Consume | Op::Through => unreachable!("done by a consumer"),
         }
@@ -172,7 +172,10 @@ impl Ours {
             let key = black_box(&key[..self.map.def().key_size as usize]);
             let done = match op {
                 Op::Read => self.map.lookup_into(key, &mut out, 0),
-                Op::Store => self.map.update(key, &self.stored, 0),
+                Op::Store if !self.map.is_per_cpu() => self.map.update(key, &self.stored, 0),
+                Op::Store => self.map.update(key, &out, 0),
+                Op::Append => self.map.update(&[], &self.stored, 0),
+                Op::Take => self.map.lookup_and_delete(&[], &mut out, 0),
                 _ => self.map.delete(key),
             };
             *count += u64::from(done.is_ok());
