@@ -23,6 +23,8 @@ pub struct Cfg {
     pub heads: Vec<bool>,
     /// Registers read before written, from each instruction on.
     pub live: Vec<RegSet>,
+    /// Stack that was never written may be read: it holds what is not known, as other stack does.
+    pub lax: bool,
     /// Functions that may move the packet, themselves or by what they call.
     pub moves_packet: Vec<bool>,
     /// By function: whether it may sleep, or calls one that may.
@@ -46,6 +48,7 @@ impl Cfg {
             prune: vec![false; insns.len()],
             heads: vec![false; insns.len()],
             live: vec![0; insns.len()],
+            lax: false,
             moves_packet: Vec::new(),
             sleeps: Vec::new(),
         };

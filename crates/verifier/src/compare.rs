@@ -109,7 +109,7 @@ pub fn covers(old: &State, cur: &State, insn: usize, cfg: &Cfg, flow: &Flow, how
 
 /// Tells whether `old` does not stand for `cur` already for what is at one place. What `covers` says of all places together is no
 /// milder.
-pub fn differs_at(place: Where, old: &State, cur: &State, flow: &Flow, how: How, ids: &mut Ids) -> bool {
+pub fn differs_at(place: Where, old: &State, cur: &State, cfg: &Cfg, flow: &Flow, how: How, ids: &mut Ids) -> bool {
     ids.clear();
     let frames = |f: u8| old.frames.get(usize::from(f)).zip(cur.frames.get(usize::from(f)));
     match place {
@@ -120,7 +120,7 @@ pub fn differs_at(place: Where, old: &State, cur: &State, flow: &Flow, how: How,
             .and_then(|(fo, fc)| {
                 Some((fo.stack.slots().get(usize::from(s))?, fc.stack.slots().get(usize::from(s)).unwrap_or(&Slot::UNINIT)))
             })
-            .is_some_and(|(o, c)| !slot_covers(o, c, ids, flow, how)),
+            .is_some_and(|(o, c)| !slot_covers(o, c, cfg.lax, ids, flow, how)),
         Where::Other => false,
     }
 }
@@ -162,7 +162,7 @@ pub fn difference(old: &State, cur: &State, insn: usize, cfg: &Cfg, flow: &Flow,
         }
         let missing = std::iter::repeat(&Slot::UNINIT);
         for (n, (o, c)) in fo.stack.slots().iter().zip(fc.stack.slots().iter().chain(missing)).enumerate() {
-            if !slot_covers(o, c, ids, flow, how) {
+            if !slot_covers(o, c, cfg.lax, ids, flow, how) {
                 return Some(Where::Slot(i as u8, n as u8));
             }
         }
@@ -195,7 +195,7 @@ fn reg_covers(old: &Reg, cur: &Reg, ids: &mut Ids, flow: &Flow, how: How) -> boo
         && (!id_matters || ids.same(old.id, cur.id))
 }
 
-fn slot_covers(old: &Slot, cur: &Slot, ids: &mut Ids, flow: &Flow, how: How) -> bool {
+fn slot_covers(old: &Slot, cur: &Slot, lax: bool, ids: &mut Ids, flow: &Flow, how: How) -> bool {
     if how == How::Same {
         if old.bytes[0] == Byte::Special {
             return cur.bytes[0] == Byte::Special && same_object(&old.reg, &cur.reg, ids);
@@ -203,12 +203,13 @@ fn slot_covers(old: &Slot, cur: &Slot, ids: &mut Ids, flow: &Flow, how: How) -> 
         return old.bytes == cur.bytes && (old.bytes[0] != Byte::Spill || reg_covers(&old.reg, &cur.reg, ids, flow, how));
     }
     for (o, c) in old.bytes.iter().zip(&cur.bytes) {
+        let unknown = matches!(c, Byte::Misc | Byte::Zero) || (lax && *c == Byte::Uninit);
         let ok = match o {
             Byte::Uninit => true,
-            Byte::Misc => matches!(c, Byte::Misc | Byte::Zero) || (*c == Byte::Spill && cur.reg.is_scalar()),
+            Byte::Misc => unknown || (*c == Byte::Spill && cur.reg.is_scalar()),
             Byte::Zero => *c == Byte::Zero,
             Byte::Special => *c == Byte::Special,
-            Byte::Spill => *c == Byte::Spill || (old.reg.is_scalar() && matches!(c, Byte::Misc | Byte::Zero)),
+            Byte::Spill => *c == Byte::Spill || (old.reg.is_scalar() && unknown),
         };
         if !ok {
             return false;

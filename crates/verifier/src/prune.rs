@@ -114,7 +114,7 @@ impl Entry {
             return Some(Where::Other);
         }
         if let Apart::At(place) = self.apart
-            && differs_at(place, old, cur, flow, how, ids)
+            && differs_at(place, old, cur, cfg, flow, how, ids)
         {
             return Some(place);
         }

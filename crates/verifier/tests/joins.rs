@@ -162,14 +162,14 @@ fn comparisons_do_not_see_each_other() {
     for n in 0..3 {
         assert_eq!(difference(&old, &new, 0, &cfg, &flow, How::Within, &mut ids), None, "round {n}");
         let place = Where::Reg(0, 4);
-        assert!(!differs_at(place, &old, &new, &flow, How::Within, &mut ids), "round {n}");
+        assert!(!differs_at(place, &old, &new, &cfg, &flow, How::Within, &mut ids), "round {n}");
         (reg(&mut new, 4).id, reg(&mut new, 6).id, reg(&mut new, 7).id) = (60 + n, 80 + n, 80 + n);
-        assert!(!differs_at(place, &old, &new, &flow, How::Within, &mut ids), "round {n}");
+        assert!(!differs_at(place, &old, &new, &cfg, &flow, How::Within, &mut ids), "round {n}");
     }
     reg(&mut new, 4).range = 0;
     assert_eq!(difference(&old, &new, 0, &cfg, &flow, How::Within, &mut ids), Some(Where::Reg(0, 4)));
-    assert!(differs_at(Where::Reg(0, 4), &old, &new, &flow, How::Within, &mut ids));
-    assert!(!differs_at(Where::Reg(0, 3), &old, &new, &flow, How::Within, &mut ids));
+    assert!(differs_at(Where::Reg(0, 4), &old, &new, &cfg, &flow, How::Within, &mut ids));
+    assert!(!differs_at(Where::Reg(0, 3), &old, &new, &cfg, &flow, How::Within, &mut ids));
 }
 
 #[test]
@@ -254,5 +254,29 @@ fn comparisons_of_states_know_nothing_of_each_other() {
         cur.refs[0].id = other;
         reg(&mut cur, 5).reference = other;
         assert_eq!(difference(&old, &cur, 0, &cfg(), &flow, How::Within, &mut ids), None, "reference {other}");
+    }
+}
+
+/// Where stack may be read that was never written, it is like stack that is not known.
+#[test]
+fn stack_that_was_never_written_may_be_unknown() {
+    let mut cfg = cfg();
+    let mut flow = Flow::default();
+    let mut old = base(&mut flow);
+    *old.top_mut().stack.slot_mut(-8) = slot([Byte::Misc; 8], Reg::UNINIT);
+    *old.top_mut().stack.slot_mut(-40) = slot(SPILL, Reg::UNKNOWN);
+    let mut new = old.clone();
+    for off in [-8, -40] {
+        *new.top_mut().stack.slot_mut(off) = Slot::UNINIT;
+    }
+    for lax in [false, true] {
+        cfg.lax = lax;
+        assert_eq!(covers(&old, &new, 0, &cfg, &flow, How::Within), lax);
+        assert!(!covers(&old, &new, 0, &cfg, &flow, How::Same));
+    }
+    // A number that must be small, or zeroes, are more than that.
+    for known in [slot(SPILL, Reg::scalar(Scalar::between(0, 9))), slot([Byte::Zero; 8], Reg::UNINIT)] {
+        *old.top_mut().stack.slot_mut(-40) = known;
+        assert!(!covers(&old, &new, 0, &cfg, &flow, How::Within));
     }
 }

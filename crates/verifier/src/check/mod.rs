@@ -95,7 +95,8 @@ type Next = Option<usize>;
 
 impl<'a> Walk<'a> {
     /// Prepares the walk.
-    pub fn new(prog: &'a Linked, opts: &'a Options, cfg: Cfg) -> Self {
+    pub fn new(prog: &'a Linked, opts: &'a Options, mut cfg: Cfg) -> Self {
+        cfg.lax = opts.allow_uninit_stack && !opts.strict;
         let layout = skep_isa::ctx::layout(prog.prog_type, prog.attach_type).or_else(|| iterator_context(prog, opts)).unwrap_or(NO_CONTEXT);
         let depths = vec![0; cfg.funcs.len()];
         Self {
