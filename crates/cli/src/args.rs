@@ -476,7 +476,7 @@ pub struct CreateArgs {
 const KEY_HELP: &str = "\
 A KEY is read by the map's type of key: a number, a text, or JSON for structures.
 A VALUE likewise. Without types, numbers are as wide as the key or the value;
-`--raw` takes bytes in hex, with or without spaces.
+`--raw`, or `hex` in front as for bpftool, takes bytes in hex, with or without spaces.
 
 Examples:
   skep map lookup counts 42

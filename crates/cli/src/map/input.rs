@@ -27,6 +27,10 @@ pub fn bytes(shape: &Shape, btf: Option<&Btf>, role: Role, text: &str, raw: bool
     let (size, type_id) = if role == Role::Key { (shape.key_size, shape.key_type_id) } else { (shape.value_size, shape.value_type_id) };
     let name = role.name();
     let wrong = |why: String| Failure::environment(format!("`{text}` is no {name} of map `{}`: {why}", shape.name));
+    // As bpftool takes them; a text that begins so is not likely to be as long.
+    if let Some(bytes) = text.strip_prefix("hex ").and_then(hex).filter(|b| b.len() == size) {
+        return Ok(bytes);
+    }
     if raw {
         return match hex(text) {
             Some(bytes) if bytes.len() == size => Ok(bytes),
@@ -133,6 +137,8 @@ mod tests {
         assert_eq!((key("0a0b0c0d", true), key("0a 0b 0c 0d", true)), (Ok(vec![10, 11, 12, 13]), Ok(vec![10, 11, 12, 13])));
         assert_eq!(key("0a", true), Err("`0a` is no key of map `m`: it has 1 bytes, a key has 4".to_owned()));
         assert_eq!(key("0a0b0c0", true), Err("`0a0b0c0` is no key of map `m`: it is not hexadecimal".to_owned()));
+        assert_eq!((key("hex 0a 0b 0c 0d", false), key("hex 0a 0b 0c 0d", true)), (Ok(vec![10, 11, 12, 13]), Ok(vec![10, 11, 12, 13])));
+        assert!(key("hex 0a 0b 0c", false).is_err() && key("hexes", false).is_err());
         assert!(key("cat", false).is_err_and(|m| m.contains("give its 4 bytes in hex")));
     }
 
