@@ -190,8 +190,11 @@ impl Memory {
         }
         let (n, at) = self.place(p, 0, reach, true)?;
         for (k, b) in self.objects[n].bytes[at..at + reach as usize].iter_mut().enumerate() {
-            let value = if (k as u64) < size { r.next() as u8 } else { b.value };
-            *b = Byte { value, written: true, of: None };
+            if (k as u64) < size {
+                *b = Byte { value: r.next() as u8, written: true, of: None };
+            }
+            // Behind it all stays as it was: another state may know of a pointer there.
+            b.written = true;
         }
         Ok(())
     }
