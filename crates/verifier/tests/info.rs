@@ -263,3 +263,17 @@ fn the_way_shown_is_the_shortest() {
     let r = verify(&prog(ProgramType::Kprobe, asm), &Options::default()).expect_err("refused");
     assert_eq!((r.insn, r.path().iter().map(|s| s.insn).collect::<Vec<_>>()), (3, vec![0, 1, 2, 3]));
 }
+
+/// Where stack may be read that was never written, it matters no more than stack that holds something unknown: one way stands for both.
+#[test]
+fn unwritten_stack_need_not_be_told_from_unknown_stack() {
+    let asm = "call get_prandom_u32\nmov %r6, %r0\njeq %r6, 0, on\nstxdw [%r10-8], %r6\non: mov %r0, 0\nmov %r6, 0\nmov %r7, 0\nexit\n";
+    let mut options = Options::default();
+    options.prune = skep_verifier::Prune::Always;
+    let mut walked = |allow, strict| {
+        (options.allow_uninit_stack, options.strict) = (allow, strict);
+        info(&prog(ProgramType::Kprobe, asm), &options).processed
+    };
+    // The second way ends at the instruction where they meet, or is walked to its end.
+    assert_eq!([walked(true, false), walked(false, false), walked(true, true)], [9, 12, 12]);
+}
