@@ -433,17 +433,7 @@ impl Maker<'_> {
         }
         let context = self.r.chance(40);
         if context {
-            self.odd(|m, odd| {
-                if odd {
-                    m.emit(Insn::mov64_imm(p, m.r.pick(&[1, 8, -1])));
-                } else if m.r.chance(50) {
-                    m.emit(Insn::mov64_imm(p, 0));
-                } else {
-                    m.words_at(p, 4);
-                }
-                m.set(p, Guess::Nothing);
-            });
-            self.through_stack(p);
+            self.words_or_null(p, &[1, 8, -1]);
             self.emit(Insn::mov64_imm(1, self.r.below(3) as i32));
         } else {
             self.brought(p, Numbers { good: &[0], bad: &[1, 3], ranges: false });
@@ -574,15 +564,11 @@ impl Maker<'_> {
         }
     }
 
-    /// An argument that may be NULL.
-    fn joined_global(&mut self, p: u8) {
-        if !self.main {
-            return self.joined_pointer(p);
-        }
-        self.initialise(1..5);
+    /// Puts words of the stack or NULL into `p`, on odd ways a number that is neither.
+    fn words_or_null(&mut self, p: u8, neither: &[i32]) {
         self.odd(|m, odd| {
             if odd {
-                m.emit(Insn::mov64_imm(p, m.r.pick(&[1, -1, 4096])));
+                m.emit(Insn::mov64_imm(p, m.r.pick(neither)));
             } else if m.r.chance(50) {
                 m.emit(Insn::mov64_imm(p, 0));
             } else {
@@ -591,6 +577,15 @@ impl Maker<'_> {
             m.set(p, Guess::Nothing);
         });
         self.through_stack(p);
+    }
+
+    /// An argument that may be NULL.
+    fn joined_global(&mut self, p: u8) {
+        if !self.main {
+            return self.joined_pointer(p);
+        }
+        self.initialise(1..5);
+        self.words_or_null(p, &[1, -1, 4096]);
         self.emit(Insn::mov64_imm(1, 3));
         self.emit(Insn::mov64_reg(2, p));
         self.calls.push((self.out.len(), Callee::Global));
