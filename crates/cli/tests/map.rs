@@ -188,6 +188,9 @@ fn maps_made_by_hand_have_types_from_a_file_or_all_from_an_object() {
     fails(&skep, &create("bad", &["--from", "/nowhere.bpf.o"]), 2, "cannot read `/nowhere.bpf.o`");
     fails(&skep, &create("bad", &[&typed[..5], &["/etc/hostname"], &typed[6..]].concat()), 2, "gives no types");
     fails(&skep, &create("bad", &["--entries", "4"]), 2, "--type <TYPE>");
+    let sized = ["--key", "4", "--value", "4", "--entries", "4"];
+    fails(&skep, &create("bad", &[&["--type", "hsh"], &sized[..]].concat()), 2, "there is no map type `hsh`\n\nhint: did you mean `hash`?");
+    fails(&skep, &create("bad", &[&["--type", "hash", "--flags", "17x"], &sized[..]].concat()), 2, "hint: there are no_prealloc, ");
     // What was refused left nothing behind.
     assert_eq!(out(&skep, &["map", "list"]).lines().count(), 1 + 4);
 }

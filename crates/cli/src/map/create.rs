@@ -59,14 +59,18 @@ fn make(dir: &Dir, args: &CreateArgs, def: MapDef, btf: Option<&Btf>) -> Result<
 
 /// The definition by options, and the types it names.
 fn by_hand(args: &CreateArgs) -> Result<(MapDef, Option<Btf>)> {
-    let unknown = |what: &str, name: &str| Failure::environment(format!("there is no {what} `{name}`"));
+    let unknown = |what: &str, name: &str, all: Vec<&str>| {
+        let hint = offer(name, all.iter().copied()).unwrap_or_else(|| format!("there are {}", all.join(", ")));
+        Failure::environment(format!("there is no {what} `{name}`")).hint(hint)
+    };
     let name = args.map_type.as_deref().unwrap_or_default();
-    let map_type = MapType::from_name(name).ok_or_else(|| unknown("map type", name))?;
+    let map_type =
+        MapType::from_name(name).ok_or_else(|| unknown("map type", name, skep::maps::map_types().iter().map(|t| t.name()).collect()))?;
     let mut flags = 0;
     for name in &args.flags {
         let known = FLAGS.iter().find(|(_, n)| n == name).map(|(bit, _)| *bit);
         let number = || name.strip_prefix("0x").map_or_else(|| name.parse().ok(), |hex| u32::from_str_radix(hex, 16).ok());
-        flags |= known.or_else(number).ok_or_else(|| unknown("flag", name))?;
+        flags |= known.or_else(number).ok_or_else(|| unknown("flag", name, FLAGS.iter().map(|(_, n)| *n).collect()))?;
     }
     let mut def = MapDef::new(map_type, args.key.unwrap_or(0), args.value.unwrap_or(0), args.entries.unwrap_or(0)).flags(flags);
     let Some(file) = &args.btf else { return Ok((def, None)) };
@@ -169,32 +173,12 @@ fn offer<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<String>
     if near.is_empty() { None } else { Some(format!("did you mean {}?", near.join(" or "))) }
 }
 
-/// Counts the characters to change, add or leave out; `None` above a limit. Upper and lower case are the same; a name that has
-/// the other one in it, as `flow` is in `flow_key`, is as far as the limit.
-fn distance(a: &str, b: &str, limit: usize) -> Option<usize> {
-    let (a, b): (Vec<u8>, Vec<u8>) = (a.to_ascii_lowercase().into(), b.to_ascii_lowercase().into());
-    let holds = a.len() > 2 && (b.starts_with(&a) || b.ends_with(&a));
-    if a.len().abs_diff(b.len()) > limit {
-        return holds.then_some(limit);
-    }
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let above = row.get(j + 1).copied().unwrap_or(usize::MAX - 1);
-            let cost = (diagonal + usize::from(x != y)).min(above + 1).min(left + 1);
-            diagonal = above;
-            if let Some(cell) = row.get_mut(j) {
-                *cell = left;
-            }
-            left = cost;
-        }
-        if let Some(cell) = row.last_mut() {
-            *cell = left;
-        }
-    }
-    row.last().copied().filter(|d| *d <= limit).or(holds.then_some(limit))
+/// Tells how far a name is from another one; `None` beyond a limit. Upper and lower case are the same; a name that begins or ends with the
+/// other one, as `flow_key` does with `flow`, is no farther than the limit.
+fn distance(name: &str, from: &str, limit: usize) -> Option<usize> {
+    let (name, from) = (name.to_ascii_lowercase(), from.to_ascii_lowercase());
+    let holds = name.len() > 2 && (from.starts_with(&name) || from.ends_with(&name));
+    Some(strsim::levenshtein(&name, &from)).filter(|d| *d <= limit).or(holds.then_some(limit))
 }
 
 #[cfg(test)]
@@ -211,8 +195,9 @@ mod tests {
         ] {
             assert_eq!(offer(name, ["int", "struct", "", "flow_key", "int"].into_iter()).as_deref(), want, "{name}");
         }
-        for (a, b, want) in [("kitten", "sitting", 3), ("", "abc", 3), ("abc", "abc", 0), ("ab", "ba", 2)] {
-            assert_eq!((distance(a, b, 9), distance(b, a, 9)), (Some(want), Some(want)), "{a} {b}");
+        for (a, b, want) in [("kitten", "sitting", Some(3)), ("", "abc", Some(3)), ("abc", "ABC", Some(0)), ("kitten", "mittens on", None)]
+        {
+            assert_eq!((distance(a, b, 3), distance(b, a, 3)), (want, want), "{a} {b}");
         }
     }
 }
