@@ -61,6 +61,7 @@ const CRATES: &[(&str, Policy)] = &[
             "live.rs",
             "patch.rs",
             "plans.rs",
+            "process.rs",
             "signals.rs",
             "spot.rs",
             "stack.rs",

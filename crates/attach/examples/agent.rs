@@ -5,7 +5,7 @@
 //! `report`: print one line at the end. `skips`: print every function that was skipped, and why.
 
 use skep_attach::sites::{self, Function};
-use skep_attach::{Engine, Hook, Position, mute};
+use skep_attach::{Engine, Hook, Missed, Position, mute};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::fd::FromRawFd;
@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 #[repr(C, align(64))]
 struct Counter {
     runs: AtomicU64,
-    missed: AtomicU64,
+    missed: [AtomicU64; Missed::REASONS],
 }
 
-static COUNTERS: [Counter; 4] = [const { Counter { runs: AtomicU64::new(0), missed: AtomicU64::new(0) } }; 4];
+static COUNTERS: [Counter; 4] = [const { Counter { runs: AtomicU64::new(0), missed: [const { AtomicU64::new(0) }; Missed::REASONS] } }; 4];
 static ATTACHED: AtomicUsize = AtomicUsize::new(0);
 static OUT: AtomicI32 = AtomicI32::new(2);
 static SKIPPED: AtomicUsize = AtomicUsize::new(0);
@@ -80,8 +80,14 @@ extern "C" fn start() {
         if !words.contains(&name) {
             continue;
         }
-        let hook =
-            Hook { position, run: count, data: ptr::from_ref(&counter.runs).cast(), missed: &raw const counter.missed, wants_args: 6 };
+        let hook = Hook {
+            position,
+            run: count,
+            data: ptr::from_ref(&counter.runs).cast(),
+            missed: counter.missed.as_ptr(),
+            without_return: 0,
+            wants_args: 6,
+        };
         let targets: Vec<(&Function, u64)> = functions.iter().map(|f| (f, f.addr)).collect();
         let begin = Instant::now();
         let done = engine.attach(&targets, &[hook]);
@@ -123,7 +129,7 @@ extern "C" fn report() {
     let n = |c: &AtomicU64| c.load(Ordering::Relaxed);
     let mut line = format!("agent: attached {} skipped {}", ATTACHED.load(Ordering::Relaxed), SKIPPED.load(Ordering::Relaxed));
     for (name, c) in ["entry", "exit", "session", "modify"].iter().zip(&COUNTERS) {
-        line += &format!(" {name} {} missed {}", n(&c.runs), n(&c.missed));
+        line += &format!(" {name} {} missed {}", n(&c.runs), c.missed.iter().map(n).sum::<u64>());
     }
     line.push('\n');
     // SAFETY: the descriptor was made for this and is not closed here.

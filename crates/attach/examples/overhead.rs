@@ -117,8 +117,14 @@ fn main() {
             ("session", &[Position::Session]),
             ("modify return", &[Position::ModifyReturn]),
         ] {
-            let hook =
-                |p: &Position| Hook { position: *p, run: count, data: ptr::from_ref(&COUNT).cast(), missed: ptr::null(), wants_args: 6 };
+            let hook = |p: &Position| Hook {
+                position: *p,
+                run: count,
+                data: ptr::from_ref(&COUNT).cast(),
+                missed: ptr::null(),
+                without_return: 0,
+                wants_args: 6,
+            };
             let hooks: Vec<Hook> = positions.iter().map(hook).collect();
             let begin = Instant::now();
             let done = engine.attach(&targets, &hooks);

@@ -1,38 +1,30 @@
-//! How far down a thread's stack goes.
-//!
-//! An exit trampoline keeps a frame of some 400 bytes while the function runs. A program that recurses deeply in small frames
-//! would run out of stack that it would not have needed; so once a quarter of a thread's stack is in use, calls pass without
-//! exit hooks, and are counted as missed. That leaves three quarters to the program itself.
+//! Where a thread's own stack is.
 //!
 //! Part of the event path (a thread's first event comes here): raw system calls, no vector registers.
 
 use crate::sys;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Where on a stack exit trampolines make no frames: lowest address and length; 0, 0 when the stack is not known.
-pub(crate) type Deep = (u64, u64);
-
-/// Finds the stack that the calling thread is on.
+/// Finds the stack that the calling thread was given: lowest address and end; (0, 0) when it is not known, or when `rsp` is not on
+/// it.
 #[inline(always)]
-pub(crate) fn deep(rsp: u64) -> Deep {
+pub(crate) fn stack(rsp: u64) -> (u64, u64) {
     let Some((start, end)) = mapping(rsp) else { return (0, 0) };
     let thread = thread_pointer();
-    let (low, top) = if thread > rsp && thread < end {
+    if thread > rsp && thread < end {
         // glibc and musl put a thread's control block at the top of its stack.
-        (start, thread)
-    } else if sys::gettid() == sys::getpid() {
-        // The first thread's stack grows down as far as the limit says.
-        let limit = stack_limit();
-        if limit > 1 << 34 || limit < end.wrapping_sub(start) {
-            return (0, 0);
-        }
-        (end.wrapping_sub(limit), end)
-    } else {
+        return (start, thread & !15);
+    }
+    if sys::gettid() != sys::getpid() {
         return (0, 0);
-    };
-    let size = top.wrapping_sub(low);
-    (low, size.wrapping_sub(size >> 2))
+    }
+    // The first thread's stack grows down as far as the limit says.
+    let limit = stack_limit();
+    if limit > 1 << 34 || limit < end.wrapping_sub(start) {
+        return (0, 0);
+    }
+    (end.wrapping_sub(limit) & !15, end)
 }
 
 #[inline(always)]
@@ -58,10 +50,20 @@ fn stack_limit() -> u64 {
     }
 }
 
-/// The mapping around an address: by the ioctl of Linux 6.11, else not at all. Reading the text would cost a thread of a program
-/// with many mappings more than the protection is worth.
+/// The mapping around an address: by the ioctl of Linux 6.11, else by reading the text.
 #[inline(always)]
 fn mapping(address: u64) -> Option<(u64, u64)> {
+    let fd = sys::open_maps();
+    if fd < 0 {
+        return None;
+    }
+    let found = query(fd, address).or_else(|| search(fd, address));
+    sys::close(fd);
+    found
+}
+
+#[inline(always)]
+fn query(fd: i64, address: u64) -> Option<(u64, u64)> {
     /// `_IOWR('f', 17, struct procmap_query)`.
     const PROCMAP_QUERY: u64 = 0xc068_6611;
     const IOCTL: u64 = 16;
@@ -78,34 +80,57 @@ fn mapping(address: u64) -> Option<(u64, u64)> {
     }
     word(0).store((WORDS * 8) as u64, Ordering::Relaxed);
     word(2).store(address, Ordering::Relaxed);
-    let fd = sys::open_maps();
-    if fd < 0 {
-        return None;
-    }
     // SAFETY: the kernel writes into `query`, whose size it was told.
     let got = unsafe { sys::call(IOCTL, [fd as u64, PROCMAP_QUERY, at, 0, 0, 0]) };
-    sys::close(fd);
-    if got != 0 {
-        return None;
+    (got == 0).then(|| (word(3).load(Ordering::Relaxed), word(4).load(Ordering::Relaxed)))
+}
+
+/// Reads lines `START-END …` until the one around the address.
+#[inline(never)]
+#[unsafe(link_section = ".text.skep_event")]
+fn search(fd: i64, address: u64) -> Option<(u64, u64)> {
+    const READ: u64 = 0;
+    const SIZE: u64 = 512;
+    let buffer: MaybeUninit<[AtomicU8; SIZE as usize]> = MaybeUninit::uninit();
+    let at = buffer.as_ptr() as u64;
+    // In a line: the number being read, the one before the dash, and whether the rest is skipped.
+    let (mut number, mut start, mut skip) = (0u64, 0u64, false);
+    loop {
+        // SAFETY: the kernel writes into `buffer`, whose size it is told.
+        let got = unsafe { sys::call(READ, [fd as u64, at, SIZE, 0, 0, 0]) };
+        if got <= 0 {
+            return None;
+        }
+        let mut n = 0;
+        while n < got as u64 {
+            // SAFETY: one of the bytes that were just read.
+            let byte = unsafe { (*(at.wrapping_add(n) as *const AtomicU8)).load(Ordering::Relaxed) };
+            n = n.wrapping_add(1);
+            match byte {
+                b'\n' => (number, skip) = (0, false),
+                _ if skip => {}
+                b'-' => (start, number) = (number, 0),
+                b' ' if start <= address && address < number => return Some((start, number)),
+                b' ' => skip = true,
+                _ => {
+                    let digit = if byte > b'9' { byte.wrapping_sub(b'a').wrapping_add(10) } else { byte.wrapping_sub(b'0') };
+                    number = number << 4 | u64::from(digit & 15);
+                }
+            }
+        }
     }
-    Some((word(3).load(Ordering::Relaxed), word(4).load(Ordering::Relaxed)))
 }
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::print_stdout, reason = "a skipped test says so")]
     use super::*;
 
-    /// The bounds are those of the mappings that the kernel shows as text, for a thread and for the first thread.
+    /// The bounds are those of the mappings that the kernel shows as text, and both ways of asking say the same.
     #[test]
     fn bounds_of_a_thread() {
         let here = 0u8;
         let rsp = &raw const here as u64;
-        let (low, len) = deep(rsp);
-        if len == 0 {
-            println!("skipped: needs PROCMAP_QUERY");
-            return;
-        }
+        let (low, top) = stack(rsp);
         let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
         let mut ranges = maps.lines().filter_map(|l| {
             let (start, end) = l.split_once(' ')?.0.split_once('-')?;
@@ -113,7 +138,12 @@ mod tests {
         });
         let own = ranges.find(|r| r.contains(&rsp)).expect("the stack is mapped");
         assert_eq!(low, own.start);
-        assert!(low + len < rsp && rsp < own.end);
-        assert!(len * 4 / 3 <= own.end - own.start);
+        assert!(own.contains(&top) && rsp < top && top - rsp < 1 << 16);
+        let fd = sys::open_maps();
+        assert_eq!(search(fd, rsp), Some((own.start, own.end)));
+        sys::close(fd);
+        let fd = sys::open_maps();
+        assert_eq!(search(fd, 8), None);
+        sys::close(fd);
     }
 }

@@ -4,10 +4,12 @@ use crate::deny;
 use crate::frame::{MAX_SESSIONS, UNTYPED_ARGS};
 use crate::guard;
 use crate::hook::{Hook, Position};
-use crate::island::Builder;
+use crate::island::{self, Builder};
 use crate::live;
 use crate::patch::{self, Change, Detour};
 use crate::plans::{Plans, Words};
+use crate::process;
+use crate::signals;
 use crate::sites::{Function, Module};
 use crate::skip::{AttachError, Skip};
 use crate::spot::{PATCH, Shape, Spot, jump};
@@ -40,6 +42,9 @@ pub struct Attachment {
 pub struct Detached {
     /// Functions whose original first instructions are back in place.
     pub restored: usize,
+    /// Functions that still begin with a jump, which now leads past the tracer: five bytes that do not lie in one aligned word
+    /// cannot be changed safely while other threads run.
+    pub bypassed: usize,
     /// Whether no thread can be inside a hook of the attachment any more. If not, what its [`Hook`]s point at must stay.
     pub drained: bool,
 }
@@ -57,6 +62,14 @@ struct State {
     /// Taken out of use, perhaps still being read.
     tables: Vec<Old<Table>>,
     left: live::Leftovers,
+}
+
+/// The engine's state, for as long as it is locked.
+#[derive(Debug)]
+struct Locked<'a> {
+    state: MutexGuard<'a, State>,
+    // Dropped last.
+    _signals: signals::Blocked,
 }
 
 /// A pointer that waits for its readers to leave.
@@ -83,7 +96,12 @@ struct Site {
     entry: u64,
     /// Where they lead for exit hooks; 0: not made yet.
     exit: u64,
+    /// The chunks that `entry` and `exit` are in.
+    islands: Range<u64>,
+    exit_islands: Range<u64>,
     form: Form,
+    /// What calls get: another form than that of the bytes while the island they lead to is redirected.
+    aim: Form,
     entries: Vec<Entry>,
     cookies: Words,
     twins: [u64; PATCH],
@@ -129,6 +147,32 @@ impl Site {
         let inner = if self.form == Form::Plain { self.twins } else { [0; PATCH] };
         Ok(Change { at: self.spot.at, old, new, text: self.text.clone(), head, inner })
     }
+
+    /// The island that the bytes lead to; `None` when they lead to none, or to one that is not the function's own.
+    fn island(&self) -> Option<u64> {
+        match self.form {
+            Form::Plain => None,
+            Form::Entry => (self.spot.shape == Shape::Inline).then_some(self.entry),
+            Form::Exit => Some(self.exit),
+        }
+    }
+
+    /// Leads the function's island elsewhere, for bytes that cannot be changed while threads run: an island lies in one word.
+    fn redirect(&self, to: Form) -> Result<Change, Skip> {
+        let at = self.island().ok_or(Skip::Busy { tid: 0 })?;
+        let chunk = if self.form == Form::Exit { &self.exit_islands } else { &self.islands };
+        let target = match to {
+            Form::Plain => self.meta.body.load(Ordering::Relaxed),
+            Form::Entry if self.spot.shape == Shape::Inline => self.entry,
+            Form::Exit if self.exit != 0 => self.exit,
+            _ => return Err(Skip::Busy { tid: 0 }),
+        };
+        let new = match to == self.form {
+            true => island::head(self.form == Form::Exit, at, chunk),
+            false => jump(0xe9, at, target).ok_or(Skip::NoRoom)?,
+        };
+        Ok(Change { at, old: patch::current(at), new, text: chunk.clone(), head: Detour::Jump(target), inner: [0; PATCH] })
+    }
 }
 
 impl Engine {
@@ -143,21 +187,30 @@ impl Engine {
         Ok(ENGINE.get_or_init(|| {
             // SAFETY: the functions stay for as long as the process, as everything here does.
             unsafe { pthread_atfork(before_fork, after_fork_parent, after_fork_child) };
+            process::claim();
             Self { state: Mutex::default() }
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Signals wait meanwhile: their handlers may fork, and the lock is taken for that.
+    fn lock(&self) -> Locked<'_> {
+        let signals = signals::Blocked::new();
+        Locked { state: self.state.lock().unwrap_or_else(PoisonError::into_inner), _signals: signals }
     }
 
     /// Attaches all `hooks` to all `targets`, each a function and the cookie its hooks see.
     ///
     /// Functions that cannot be hooked are skipped and reported; the others are attached when this returns. Within a function,
     /// hooks of one kind run in the order of attaching.
+    ///
+    /// In a child that shares its parent's memory (`vfork`) nothing is attached.
     pub fn attach(&self, targets: &[(&Function, u64)], hooks: &[Hook]) -> Attachment {
         let _muted = guard::mute();
-        let mut state = self.lock();
+        if !process::is_own() {
+            return Attachment { id: 0, results: vec![Err(Skip::SharedMemory); targets.len()] };
+        }
+        let mut locked = self.lock();
+        let state = &mut *locked.state;
         state.last += 1;
         let id = state.last;
         let results = state.attach(id, targets, hooks);
@@ -170,16 +223,20 @@ impl Engine {
     /// Takes an attachment away: no new run of its hooks begins after this returns.
     ///
     /// Functions without any other attachment get their original bytes back. Calls that are in progress return as usual, without
-    /// running its exit hooks.
+    /// running its exit hooks. From inside a hook nothing is freed: the answer is that the attachment is not drained.
     ///
     /// # Errors
     ///
-    /// [`AttachError::NoAttachment`] when the id is not attached.
+    /// [`AttachError::NoAttachment`] when the id is not attached; [`AttachError::SharedMemory`] in a child of `vfork`.
     pub fn detach(&self, id: u64) -> Result<Detached, AttachError> {
         let _muted = guard::mute();
-        let mut state = self.lock();
-        let restored = state.detach(id)?;
-        Ok(Detached { restored, drained: state.collect() })
+        if !process::is_own() {
+            return Err(AttachError::SharedMemory);
+        }
+        let mut locked = self.lock();
+        let state = &mut *locked.state;
+        let (restored, bypassed) = state.detach(id)?;
+        Ok(Detached { restored, bypassed, drained: state.collect() })
     }
 }
 
@@ -189,7 +246,11 @@ impl Engine {
     /// `modules` are those of now ([`crate::sites::scan`]). Nothing is written to the old places.
     pub fn forget(&self, modules: &[Arc<Module>]) {
         let _muted = guard::mute();
-        let mut state = self.lock();
+        if !process::is_own() {
+            return;
+        }
+        let mut locked = self.lock();
+        let state = &mut *locked.state;
         let lives = |a: u64| modules.iter().any(|m| m.text.iter().any(|t| t.contains(&a)));
         let gone: Vec<u64> = state.sites.keys().copied().filter(|a| !lives(*a)).collect();
         for addr in &gone {
@@ -216,7 +277,7 @@ unsafe extern "C" {
 /// The engine's lock, held by the thread that forks so that the child finds everything in order.
 static FORKING: ForkGuard = ForkGuard(UnsafeCell::new(None));
 
-struct ForkGuard(UnsafeCell<Option<MutexGuard<'static, State>>>);
+struct ForkGuard(UnsafeCell<Option<Locked<'static>>>);
 
 // SAFETY: only touched by the thread that holds the engine's lock.
 unsafe impl Sync for ForkGuard {}
@@ -238,6 +299,8 @@ extern "C" fn after_fork_parent() {
 
 extern "C" fn after_fork_child() {
     guard::after_fork();
+    // The child takes possession of its copy.
+    process::is_own();
     after_fork_parent();
 }
 
@@ -381,6 +444,7 @@ impl State {
         let Some(spot) = item.spot else {
             if let (Some(site), Some(exit)) = (self.sites.get_mut(&f.addr), item.exit) {
                 site.exit = builder.exit(site.meta, exit);
+                site.exit_islands = builder.range();
             }
             return Ok(false);
         };
@@ -415,7 +479,20 @@ impl State {
         meta.body.store(body, Ordering::Release);
         self.sites.insert(
             f.addr,
-            Site { text, spot, meta, entry, exit, form: Form::Plain, entries: Vec::new(), cookies: Words::default(), twins },
+            Site {
+                text,
+                spot,
+                meta,
+                entry,
+                exit,
+                islands: builder.range(),
+                exit_islands: builder.range(),
+                form: Form::Plain,
+                aim: Form::Plain,
+                entries: Vec::new(),
+                cookies: Words::default(),
+                twins,
+            },
         );
         Ok(true)
     }
@@ -451,46 +528,70 @@ impl State {
         }
     }
 
-    /// Changes the first bytes of functions to what their hooks need. Returns those where that failed.
+    /// Makes calls of functions go where their hooks need them: by changing the first bytes, or the island that they lead to.
+    /// Returns those where that failed.
     fn reform(&mut self, addrs: &[u64]) -> Vec<(u64, Skip)> {
         let mut failed = Vec::new();
-        let mut work: Vec<(Change, u64, Form)> = Vec::with_capacity(addrs.len());
+        let mut work: Vec<(Change, u64, Option<Form>)> = Vec::with_capacity(addrs.len());
+        let alone = patch::is_alone();
         for addr in addrs {
-            let Some(site) = self.sites.get(addr) else { continue };
-            let form = site.wanted();
-            if form == site.form {
+            let Some(site) = self.sites.get_mut(addr) else { continue };
+            let to = site.wanted();
+            if to == site.aim {
                 continue;
             }
-            match site.change(form) {
-                Ok(c) => work.push((c, *addr, form)),
-                Err(skip) => failed.push((*addr, skip)),
+            let direct = alone || site.form == Form::Plain || patch::in_one_word(site.spot.at);
+            let (island, bytes) = match site.island() {
+                Some(_) if to == site.form => (Some(to), None),
+                Some(_) if !direct => (Some(to), None),
+                Some(_) if site.aim != site.form => (Some(site.form), Some(to)),
+                None if !direct && to == Form::Plain => {
+                    // The call stays and finds nothing to run.
+                    site.aim = to;
+                    continue;
+                }
+                None if to == site.form => {
+                    site.aim = to;
+                    continue;
+                }
+                _ => (None, Some(to)),
+            };
+            let island = island.map(|to| site.redirect(to).map(|c| (c, *addr, None)));
+            let bytes = bytes.map(|to| site.change(to).map(|c| (c, *addr, Some(to))));
+            for change in [island, bytes].into_iter().flatten() {
+                match change {
+                    Ok(change) => work.push(change),
+                    Err(skip) => failed.push((*addr, skip)),
+                }
             }
         }
         work.sort_by_key(|w| w.0.at);
-        let (changes, rest): (Vec<Change>, Vec<(u64, Form)>) = work.into_iter().map(|(c, a, f)| (c, (a, f))).unzip();
+        let (changes, rest): (Vec<Change>, Vec<(u64, Option<Form>)>) = work.into_iter().map(|(c, a, f)| (c, (a, f))).unzip();
         for (result, (addr, form)) in patch::apply(&changes, &mut self.left).into_iter().zip(rest) {
             let Some(site) = self.sites.get_mut(&addr) else { continue };
-            match result {
-                Ok(()) => {
+            match (result, form) {
+                (Ok(()), Some(form)) => {
                     let called = |f: Form| usize::from(site.spot.shape == Shape::Nop && f == Form::Entry);
                     self.called = self.called + called(form) - called(site.form);
-                    site.form = form;
+                    (site.form, site.aim) = (form, form);
                 }
-                Err(skip) => failed.push((addr, skip)),
+                (Ok(()), None) => site.aim = site.wanted(),
+                (Err(skip), _) => failed.push((addr, skip)),
             }
         }
         failed
     }
 
-    fn detach(&mut self, id: u64) -> Result<usize, AttachError> {
+    /// Counts functions that are as they were, and those whose first bytes are not.
+    fn detach(&mut self, id: u64) -> Result<(usize, usize), AttachError> {
         let addrs = self.attachments.remove(&id).ok_or(AttachError::NoAttachment { id })?;
         self.forget(addrs.iter().copied());
         // The address may be another function's by now, which never had these hooks.
         let addrs: Vec<u64> = addrs.into_iter().filter(|addr| self.sites.get_mut(addr).is_some_and(|s| s.remove(id))).collect();
         self.publish(&addrs);
         self.reform(&addrs);
-        let plain = |a: &&u64| self.sites.get(a).is_some_and(|s| s.form == Form::Plain);
-        Ok(addrs.iter().filter(plain).count())
+        let count = |f: fn(&Site) -> bool| addrs.iter().filter(|a| self.sites.get(a).is_some_and(f)).count();
+        Ok((count(|s| s.form == Form::Plain), count(|s| s.form != Form::Plain && s.aim == Form::Plain)))
     }
 
     /// Frees what nobody can be reading any more. False when some thread did not leave its hook in time.

@@ -1,15 +1,16 @@
 //! Who is inside a hook: one block a thread, found through one word of thread-local storage.
 //!
 //! A block's first word is 0 outside of hooks, [`MUTED`] while the thread does the tracer's own work, and otherwise the stack
-//! pointer of the trampoline that runs hooks. The trampolines test it and call the `slow_…` functions when it is not 0 or the
-//! thread has no block yet.
+//! pointer of the trampoline that runs hooks. The trampolines test it and call the `slow_…` functions when it is not 0, and
+//! `new_thread` when the thread has no block yet.
 //!
 //! Blocks live in memory of their own that is never unmapped, so a detacher may look at the block of a thread that has died;
 //! such blocks are found by their thread id and given to new threads.
 
+use crate::hook::Missed;
 use crate::table::Table;
 use crate::tramp::{Meta, Plan, Slot};
-use crate::{bounds, sys};
+use crate::{bounds, elsewhere, process, sys};
 use std::arch::asm;
 use std::marker::PhantomData;
 use std::mem::{MaybeUninit, size_of};
@@ -19,19 +20,28 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 /// The first word of a muted thread's block. No stack pointer is that small.
 const MUTED: u64 = 1;
 
-/// What the engine keeps for a thread. All but `tid` is known to `tramp/x64.s`.
+/// What the engine keeps for a thread. `tramp/x64.s` knows the first half.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub(crate) struct Block {
-    inside: AtomicU64,
-    /// The last page above the stack pointer that was found readable.
+    pub(crate) inside: AtomicU64,
+    /// A page of the thread's own stack that was found readable.
     pub(crate) page: AtomicU64,
     /// The last exit trampoline reached by a tail call from a hooked function: its stack pointer, and how many there are in a row.
     pub(crate) tail: AtomicU64,
     pub(crate) tails: AtomicU64,
-    /// The lower part of the thread's stack, where exit trampolines make no frames ([`crate::bounds`]).
-    pub(crate) deep: AtomicU64,
-    pub(crate) deep_len: AtomicU64,
+    /// The part of the thread's own stack where trampolines make frames: its start, and its length in units of 16 bytes. All memory
+    /// when the stack is not known.
+    pub(crate) zone: AtomicU64,
+    pub(crate) zone_len: AtomicU64,
+    /// The thread's own stack ([`crate::bounds`]); 0, 0: not known.
+    pub(crate) low: AtomicU64,
+    pub(crate) top: AtomicU64,
+    /// What [`crate::elsewhere`] has for the thread: the end of a stack, a list of free sides, all chunks of sides, their number.
+    pub(crate) side_stack: AtomicU64,
+    pub(crate) free_sides: AtomicPtr<()>,
+    pub(crate) sides: AtomicPtr<()>,
+    pub(crate) side_chunks: AtomicU64,
     /// Not 0 while a hook does the tracer's own work: nobody counts the calls it makes.
     silent: AtomicU64,
     /// The thread, 0: nobody's.
@@ -53,7 +63,7 @@ static CHUNKS: AtomicPtr<Chunk> = AtomicPtr::new(ptr::null_mut());
 
 /// The thread's block, or null.
 #[inline(always)]
-fn own() -> *mut Block {
+pub(crate) fn own() -> *mut Block {
     let block: *mut Block;
     // SAFETY: reads the thread-local word defined in x64.s by the initial-exec model.
     unsafe {
@@ -79,6 +89,11 @@ fn set_own(block: *mut Block) {
 #[unsafe(link_section = ".text.skep_event")]
 #[inline(never)]
 extern "C" fn register() -> *mut Block {
+    // A child that shares its parent's memory shares the thread-local word too: a block under the child's id would be taken for
+    // a dead thread's when the child is gone, while the parent uses it.
+    if !process::is_own() {
+        return ptr::null_mut();
+    }
     let tid = sys::gettid();
     // A signal may arrive anywhere in here and register the same thread; so a block that already has our id wins, which also
     // finds the block of a dead thread with the same id.
@@ -140,9 +155,12 @@ fn adopt(block: *mut Block) -> *mut Block {
         (*block).tail.store(0, Ordering::Relaxed);
         let here: u64;
         asm!("mov {}, rsp", out(reg) here, options(nomem, nostack, preserves_flags));
-        let (deep, len) = bounds::deep(here);
-        (*block).deep.store(deep, Ordering::Relaxed);
-        (*block).deep_len.store(len, Ordering::Relaxed);
+        let (low, top) = bounds::stack(here);
+        (*block).low.store(low, Ordering::Relaxed);
+        (*block).top.store(top, Ordering::Relaxed);
+        let frames = top.wrapping_sub(low) >> 2 & !15;
+        (*block).zone.store(if top == 0 { 0 } else { top.wrapping_sub(frames) }, Ordering::Relaxed);
+        (*block).zone_len.store(if top == 0 { u64::MAX >> 4 } else { frames >> 4 }, Ordering::Relaxed);
     }
     set_own(block);
     block
@@ -174,25 +192,47 @@ fn recycle(tid: u32) -> Option<*mut Block> {
     None
 }
 
-/// Decides what a trampoline does that found its thread without a block or inside something: the block to go on with, or null
-/// to leave the hooks out. `frame` is the trampoline's stack pointer.
+/// Gives a thread its block, for trampolines that found none. 0 when that cannot be done: the call is counted as missed. `meta` is
+/// null for compiled-in sites, which are known by `ret`.
+#[unsafe(link_section = ".text.skep_event")]
+pub(crate) unsafe extern "C" fn new_thread(ret: u64, meta: *const Meta) -> u32 {
+    if !register().is_null() {
+        return 1;
+    }
+    let meta = if meta.is_null() { Table::find(ret) } else { meta };
+    if !meta.is_null() {
+        ANONYMOUS.fetch_add(1, Ordering::SeqCst);
+        missed(meta, false, Missed::Thread);
+        ANONYMOUS.fetch_sub(1, Ordering::SeqCst);
+    }
+    0
+}
+
+/// Threads without a block that are reading a plan.
+static ANONYMOUS: AtomicU64 = AtomicU64::new(0);
+
+/// Tells whether the thread may run hooks with a trampoline's frame at `frame`: it is outside of any, or the one that it was in was
+/// left without an end.
 #[inline(always)]
-fn decide(block: *mut Block, frame: u64) -> (*mut Block, bool) {
-    let block = if block.is_null() { register() } else { block };
-    if block.is_null() {
-        return (block, false);
+pub(crate) fn may_enter(block: &Block, frame: u64) -> bool {
+    let inside = block.inside.load(Ordering::Relaxed);
+    if inside == 0 || inside == MUTED {
+        return inside == 0;
     }
-    // SAFETY: blocks are never unmapped; this one is the calling thread's.
-    let inside = unsafe { (*block).inside.load(Ordering::Relaxed) };
-    match inside {
-        0 => (block, false),
-        MUTED => (ptr::null_mut(), false),
-        // Stacks grow down: what runs inside a hook has a smaller stack pointer. A greater one means that the hook was left by
-        // siglongjmp out of a signal handler, or that a handler runs on its own stack.
-        _ if frame >= inside && !on_signal_stack(inside) => (block, false),
-        // SAFETY: as above.
-        _ => (ptr::null_mut(), unsafe { (*block).silent.load(Ordering::Relaxed) } == 0),
-    }
+    let side = |address: u64| {
+        let top = block.side_stack.load(Ordering::Relaxed);
+        top != 0 && address <= top && top.wrapping_sub(address) <= elsewhere::STACK
+    };
+    // A handler left the hook by siglongjmp if this is another stack than the hook's, and none for signals. Stacks grow down: what
+    // runs inside a hook on the same stack has a smaller stack pointer.
+    let left = if side(inside) { !side(frame) } else { !side(frame) && frame >= inside };
+    left && !on_signal_stack(inside)
+}
+
+/// Tells whether calls that run no hooks now are counted as missed.
+#[inline(always)]
+fn is_counted(block: &Block) -> bool {
+    block.inside.load(Ordering::Relaxed) != MUTED && block.silent.load(Ordering::Relaxed) == 0
 }
 
 /// Tells whether the thread runs on its alternate signal stack and `address` is not on it.
@@ -210,70 +250,89 @@ fn on_signal_stack(address: u64) -> bool {
     on && offset >= size.load(Ordering::Relaxed)
 }
 
-/// Adds one to `missed` of the slots in a range of addresses.
+/// Adds one to the counter of a hook.
+///
+/// # Safety
+///
+/// The slot is one of a plan that lives.
 #[inline(always)]
-fn count_missed(mut slot: u64, end: u64) {
-    while slot < end {
-        // SAFETY: the range is part of a plan that the thread's own block keeps alive; `missed` is null or the attacher's.
-        unsafe {
-            let missed = (*(slot as *const Slot)).missed as *const AtomicU64;
-            if !missed.is_null() {
-                (*missed).fetch_add(1, Ordering::Relaxed);
-            }
+pub(crate) unsafe fn count(slot: *const Slot, why: Missed) {
+    // SAFETY: the caller's promise; `missed` is null or the attacher's array.
+    unsafe {
+        let missed = (*slot).missed as *const AtomicU64;
+        if !missed.is_null() {
+            (*missed.wrapping_add(why as usize)).fetch_add(1, Ordering::Relaxed);
         }
-        slot = slot.wrapping_add(size_of::<Slot>() as u64);
     }
 }
 
-/// The trampolines' way out at a function's entry. `meta` is null for compiled-in sites, which are known by `ret`.
+/// Counts a call without hooks, once for each of the function's hooks; `at_return`: for those that would have run then only.
+#[inline(always)]
+pub(crate) fn missed(meta: *const Meta, at_return: bool, why: Missed) {
+    let block = own();
+    // SAFETY: blocks live for ever; metadata too, and the plan as long as this thread is inside a hook.
+    unsafe {
+        if !block.is_null() && !is_counted(&*block) {
+            return;
+        }
+        let plan = (*meta).plan.load(Ordering::Acquire);
+        let mod_end = (*plan).mod_end;
+        let mut slot = if at_return { mod_end } else { (plan as u64).wrapping_add(size_of::<Plan>() as u64) };
+        while slot < (*plan).exit_end {
+            let s = slot as *const Slot;
+            // A session has a slot on both sides, and is one hook.
+            if at_return || slot < mod_end || (*s).session < 0 {
+                count(s, why);
+            }
+            slot = slot.wrapping_add(size_of::<Slot>() as u64);
+        }
+    }
+}
+
+/// The trampolines' way out at a function's entry, for a thread that is inside something: the block to go on with, or null to leave
+/// the hooks out. `meta` is null for compiled-in sites, which are known by `ret`.
 #[unsafe(link_section = ".text.skep_event")]
 pub(crate) unsafe extern "C" fn slow_entry(block: *mut Block, frame: u64, ret: u64, meta: *const Meta) -> *mut Block {
-    let (block, missed) = decide(block, frame);
-    if missed {
-        let meta = if meta.is_null() { Table::find(ret) } else { meta };
-        if !meta.is_null() {
-            // SAFETY: metadata lives for ever, and the plan as long as this thread is inside a hook, which it is.
-            unsafe {
-                let plan = (*meta).plan.load(Ordering::Acquire);
-                count_missed((plan as u64).wrapping_add(size_of::<Plan>() as u64), (*plan).exit_end);
-            }
-        }
+    // SAFETY: blocks are never unmapped; this one is the calling thread's.
+    if may_enter(unsafe { &*block }, frame) {
+        return block;
     }
-    block
+    let meta = if meta.is_null() { Table::find(ret) } else { meta };
+    if !meta.is_null() {
+        missed(meta, false, Missed::Inside);
+    }
+    ptr::null_mut()
 }
 
-/// The exit trampolines' way out after the function.
+/// The exit trampolines' way out after the function; `block` may be null.
 #[unsafe(link_section = ".text.skep_event")]
 pub(crate) unsafe extern "C" fn slow_exit(block: *mut Block, frame: u64, meta: *const Meta) -> *mut Block {
-    let (block, missed) = decide(block, frame);
-    if missed {
-        // SAFETY: as in `slow_entry`.
-        unsafe {
-            let plan = (*meta).plan.load(Ordering::Acquire);
-            count_missed((*plan).mod_end, (*plan).exit_end);
-        }
+    let block = if block.is_null() { register() } else { block };
+    // SAFETY: blocks are never unmapped; this one is the calling thread's.
+    if !block.is_null() && may_enter(unsafe { &*block }, frame) {
+        return block;
     }
-    block
+    missed(meta, true, Missed::Inside);
+    ptr::null_mut()
 }
 
-/// Counts a call that runs no hooks because too many tail calls came before it, or because too much of the stack is in use. The thread is marked as inside.
+/// Counts a call that runs no hooks because too many tail calls came before it. The thread is marked as inside.
 #[unsafe(link_section = ".text.skep_event")]
 pub(crate) unsafe extern "C" fn too_deep(meta: *const Meta) {
-    // SAFETY: as in `slow_entry`.
-    unsafe {
-        let plan = (*meta).plan.load(Ordering::Acquire);
-        count_missed((plan as u64).wrapping_add(size_of::<Plan>() as u64), (*plan).exit_end);
-    }
+    missed(meta, false, Missed::Stack);
 }
 
 /// Waits until no thread is inside hooks that it can have found before the call, at most `rounds` looks a thread.
 pub(crate) fn drain(rounds: u32) -> bool {
+    if !process::is_own() {
+        return false;
+    }
     // After this barrier a thread that enters hooks finds what was published before the call, and one that found something
     // older shows it in its block. Without membarrier there is nothing to conclude from the blocks.
     if sys::membarrier(sys::Barrier::Memory).is_err() {
         return false;
     }
-    let mut all = true;
+    let mut all = ANONYMOUS.load(Ordering::SeqCst) == 0;
     let mut chunk = CHUNKS.load(Ordering::Acquire);
     while !chunk.is_null() {
         // SAFETY: chunks are never unmapped, and all fields are atomic.
@@ -288,8 +347,12 @@ pub(crate) fn drain(rounds: u32) -> bool {
 
 fn outside(block: &Block, rounds: u32) -> bool {
     let first = block.inside.load(Ordering::Acquire);
-    if first == 0 || first == MUTED || ptr::eq(block, own()) {
+    if first == 0 || first == MUTED {
         return true;
+    }
+    // Called from inside a hook: what the trampoline below is walking stays, and waiting for itself would not help.
+    if ptr::eq(block, own()) {
+        return false;
     }
     for round in 0..rounds {
         let now = block.inside.load(Ordering::Acquire);

@@ -36,6 +36,22 @@ impl Position {
     }
 }
 
+/// Why a hook did not run in a call. The number is the index of its counter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Missed {
+    /// The thread was inside a hook: a signal handler that interrupted it made the call, or the hook itself.
+    Inside = 0,
+    /// There was no room on the stack for the frame that waits for the return, or too many calls in a row ended in calls.
+    Stack = 1,
+    /// The thread could not be registered: no memory, or a child of `vfork` whose parent was never traced.
+    Thread = 2,
+}
+
+impl Missed {
+    /// How many reasons there are.
+    pub const REASONS: usize = 3;
+}
+
 /// One hook: when it runs, what runs, and where it counts.
 ///
 /// The pointers are the attacher's: they stay valid until [`Engine::detach`](crate::Engine::detach) said that the attachment is
@@ -48,8 +64,11 @@ pub struct Hook {
     pub run: RunFn,
     /// Handed to the code as its second argument.
     pub data: *const (),
-    /// Counts the runs left out because the thread was already inside a hook; null: nobody counts.
+    /// Counts the calls without a run of the hook, by [`Missed`]: an array of [`Missed::REASONS`] words; null: nobody counts.
     pub missed: *const AtomicU64,
+    /// For a session hook that can do with the run before the function alone: what its cookie is or-ed with in calls whose return
+    /// it will not see, because the stack has no room for a frame. 0: it is not run in such calls, and counts them as missed.
+    pub without_return: u64,
     /// Argument words the hook reads, 0..=12. More than 6 makes the trampoline copy words from the caller's stack.
     pub wants_args: u8,
 }

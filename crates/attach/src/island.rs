@@ -9,10 +9,12 @@
 //!         +8   push [Meta]; jmp [exit trampoline]      a site with exit hooks jumps here
 //! ```
 //!
-//! A chunk is written while it is plain data and made executable, and no longer writable, before anything jumps there. Islands
-//! are never freed: a thread may sleep in a system call whose instruction was moved.
+//! A chunk is written while it is plain data and made executable, and no longer writable, before anything jumps there. Later only
+//! the five bytes that sites jump to are changed, by one store: they lie in an aligned word, and lead elsewhere where a site's own
+//! bytes cannot be changed. Islands are never freed: a thread may sleep in a system call whose instruction was moved.
 
 use crate::skip::Skip;
+use crate::spot::PATCH;
 use crate::sys;
 use crate::tramp::{self, Meta};
 use std::ops::Range;
@@ -69,7 +71,7 @@ impl Builder {
     /// Returns where sites with entry hooks jump, and where the moved instructions begin.
     pub(crate) fn entry(&mut self, meta: &'static Meta, code: &[u8]) -> (u64, u64) {
         let (start, mut bytes) = self.island(meta);
-        self.through(&mut bytes, start, [0xff, 0x15], tramp::ENTRY_ISLAND);
+        self.through(&mut bytes, start, CALL, tramp::ENTRY_ISLAND);
         bytes.extend_from_slice(code);
         self.push(&bytes);
         (start + 8, start + 14)
@@ -78,11 +80,15 @@ impl Builder {
     /// Adds a way to an exit trampoline, an index in [`tramp::TRAMPOLINES`], and returns its address.
     pub(crate) fn exit(&mut self, meta: &'static Meta, trampoline: usize) -> u64 {
         let (start, mut bytes) = self.island(meta);
-        // push [rip - 14]: the address of Meta.
-        bytes.extend_from_slice(&[0xff, 0x35, 0xf2, 0xff, 0xff, 0xff]);
+        bytes.extend_from_slice(&PUSH_META);
         self.through(&mut bytes, start, [0xff, 0x25], trampoline);
         self.push(&bytes);
         start + 8
+    }
+
+    /// The memory that the islands are in.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.base..self.base + self.size
     }
 
     fn island(&self, meta: &'static Meta) -> (u64, Vec<u8>) {
@@ -98,10 +104,7 @@ impl Builder {
 
     /// Appends an instruction that goes through the address of a trampoline at the chunk's start.
     fn through(&self, bytes: &mut Vec<u8>, start: u64, opcode: [u8; 2], n: usize) {
-        let from = start + bytes.len() as u64 + 6;
-        let to = self.base + 8 * n as u64;
-        bytes.extend_from_slice(&opcode);
-        bytes.extend_from_slice(&(to.wrapping_sub(from) as i32).to_le_bytes());
+        bytes.extend_from_slice(&through(self.base, start + bytes.len() as u64, opcode, n));
     }
 
     fn write(&mut self, at: u64, bytes: &[u8]) {
@@ -122,6 +125,24 @@ impl Builder {
         }
         Ok(())
     }
+}
+
+/// An instruction at `at` that goes through the address of a trampoline at the start of the chunk at `base`.
+fn through(base: u64, at: u64, opcode: [u8; 2], n: usize) -> [u8; 6] {
+    let to = base + 8 * n as u64;
+    let [a, b, c, d] = (to.wrapping_sub(at + 6) as i32).to_le_bytes();
+    let [x, y] = opcode;
+    [x, y, a, b, c, d]
+}
+
+/// `push [rip - 14]`: the address of Meta, in front of an exit island.
+const PUSH_META: [u8; 6] = [0xff, 0x35, 0xf2, 0xff, 0xff, 0xff];
+const CALL: [u8; 2] = [0xff, 0x15];
+
+/// The first five bytes of the island that sites jump to at `at`, in `chunk`, as they were made.
+pub(crate) fn head(exit: bool, at: u64, chunk: &Range<u64>) -> [u8; PATCH] {
+    let [a, b, c, d, e, _] = if exit { PUSH_META } else { through(chunk.start, at, CALL, tramp::ENTRY_ISLAND) };
+    [a, b, c, d, e]
 }
 
 /// Most bytes of a function's two islands: address, call, moved instructions (at most 4 + 15 bytes, each branch grown by 10, or a

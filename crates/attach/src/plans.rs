@@ -165,7 +165,8 @@ mod tests {
     }
 
     fn entry(seq: u64, cookie: u64) -> Entry {
-        let hook = Hook { position: Position::Entry, run: nothing, data: ptr::null(), missed: ptr::null(), wants_args: 0 };
+        let hook =
+            Hook { position: Position::Entry, run: nothing, data: ptr::null(), missed: ptr::null(), without_return: 0, wants_args: 0 };
         Entry { hook, cookie, seq }
     }
 

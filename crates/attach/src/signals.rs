@@ -143,6 +143,32 @@ impl Owned {
     }
 }
 
+/// Keeps the thread's signals, but for those of faults, waiting until it is dropped.
+#[derive(Debug)]
+pub struct Blocked {
+    before: u64,
+}
+
+impl Blocked {
+    /// Blocks them.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { before: sys::block_signals() }
+    }
+}
+
+impl Default for Blocked {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        sys::set_signal_mask(self.before);
+    }
+}
+
 fn owned(signal: i32) -> Option<&'static Owned> {
     [&TRAP, &NUDGE, &BUS, &SEGV].into_iter().find(|o| o.installed.load(Ordering::Acquire) && o.signal.load(Ordering::Acquire) == signal)
 }

@@ -92,6 +92,9 @@ pub enum Skip {
         /// The error number of the last attempt.
         errno: i32,
     },
+    /// The caller is a child that shares its parent's memory.
+    #[error("this process runs in its parent's memory until it executes a program")]
+    SharedMemory,
     /// The bytes were changed by somebody else.
     #[error("the first bytes were changed by somebody else")]
     Foreign,
@@ -123,6 +126,9 @@ pub enum AttachError {
         /// What went wrong.
         what: String,
     },
+    /// The caller is a child that shares its parent's memory.
+    #[error("this process runs in its parent's memory until it executes a program")]
+    SharedMemory,
     /// There is no such attachment.
     #[error("no attachment {id}")]
     NoAttachment {

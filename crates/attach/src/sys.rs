@@ -14,6 +14,7 @@ pub(crate) const MUNMAP: u64 = 11;
 pub(crate) const RT_SIGACTION: u64 = 13;
 pub(crate) const RT_SIGPROCMASK: u64 = 14;
 pub(crate) const PWRITE64: u64 = 18;
+const MADVISE: u64 = 28;
 pub(crate) const SCHED_YIELD: u64 = 24;
 pub(crate) const GETPID: u64 = 39;
 pub(crate) const SIGALTSTACK: u64 = 131;
@@ -37,6 +38,7 @@ const MAP_PRIVATE: u64 = 2;
 const MAP_ANONYMOUS: u64 = 0x20;
 const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
 
+pub(crate) const EFAULT: i64 = 14;
 pub(crate) const EINVAL: i64 = 22;
 pub(crate) const EPERM: i64 = 1;
 pub(crate) const ESRCH: i64 = 3;
@@ -99,6 +101,22 @@ pub(crate) fn map(at: u64, len: u64, prot: u64) -> Result<u64, i64> {
         return Err(17);
     }
     Ok(got as u64)
+}
+
+/// Maps a page that the kernel empties in forked children.
+pub(crate) fn map_wiped_on_fork() -> Result<u64, i64> {
+    const PAGE: u64 = 4096;
+    const MADV_WIPEONFORK: u64 = 18;
+    let page = map(0, PAGE, PROT_READ | PROT_WRITE)?;
+    // SAFETY: changes what becomes of the new page in children.
+    match unsafe { call(MADVISE, [page, PAGE, MADV_WIPEONFORK, 0, 0, 0]) } {
+        0 => Ok(page),
+        e => {
+            // SAFETY: nobody knows the page yet.
+            unsafe { unmap(page, PAGE) };
+            Err(-e)
+        }
+    }
 }
 
 /// Unmaps memory.
@@ -164,17 +182,20 @@ pub(crate) unsafe fn sigaction(signal: i32, new: Option<&KernelAction>) -> Resul
     }
 }
 
+#[inline(always)]
 fn sigprocmask(how: u64, set: u64) -> u64 {
-    let (set, mut old) = ([set], [0u64]);
+    let mut old = 0u64;
     // SAFETY: both sets are eight bytes; masks are the thread's own.
-    unsafe { call(RT_SIGPROCMASK, [how, set.as_ptr() as u64, old.as_mut_ptr() as u64, 8, 0, 0]) };
-    old[0]
+    unsafe { call(RT_SIGPROCMASK, [how, &raw const set as u64, &raw mut old as u64, 8, 0, 0]) };
+    old
 }
 
 /// Blocks the thread's signals, except those that faults raise, and returns the mask before.
+#[inline(always)]
 pub(crate) fn block_signals() -> u64 {
-    const FAULTS: [u64; 6] = [4, 5, 6, 7, 8, 11];
-    sigprocmask(0, !FAULTS.iter().fold(0, |mask, signal| mask | 1 << (signal - 1)))
+    // ILL, TRAP, ABRT, BUS, FPE, SEGV.
+    const FAULTS: u64 = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 10;
+    sigprocmask(0, !FAULTS)
 }
 
 /// Lets a signal through.
@@ -183,6 +204,7 @@ pub(crate) fn unblock_signal(signal: i32) {
 }
 
 /// Sets the thread's mask.
+#[inline(always)]
 pub(crate) fn set_signal_mask(mask: u64) {
     sigprocmask(2, mask);
 }
@@ -271,6 +293,19 @@ pub(crate) fn copy_in(into: &mut [u64], from: &[[u64; 2]]) -> i64 {
     let (count, pid) = (from.len() as u64, u64::from(getpid()));
     // SAFETY: writes into `into` only; the kernel checks the ranges.
     unsafe { call(PROCESS_VM_READV, [pid, local.as_ptr() as u64, 1, from.as_ptr() as u64, count, 0]) }
+}
+
+/// Copies words of the own memory, as far as they are there: `[address, length]` both. For the event path; the number of bytes, or
+/// negative.
+///
+/// # Safety
+///
+/// `to` is writable memory of the caller's.
+#[inline(always)]
+pub(crate) unsafe fn copy_words(to: &[u64; 2], from: &[u64; 2]) -> i64 {
+    let pid = u64::from(getpid());
+    // SAFETY: the kernel checks `from`; the rest is the caller's promise.
+    unsafe { call(PROCESS_VM_READV, [pid, to.as_ptr() as u64, 1, from.as_ptr() as u64, 1, 0]) }
 }
 
 /// Writes a word of the own memory if it is there.

@@ -7,6 +7,7 @@
 //! Functions with the same hooks share a plan: ten thousand of them cost one, which stays in the nearest cache. What differs is
 //! the attach cookie, so that stands in a word of the `Meta`, and the slot says in which.
 
+use crate::elsewhere;
 use crate::frame::{Frame, MAX_SESSIONS};
 use crate::guard;
 use crate::hook::{Hook, Position};
@@ -39,17 +40,19 @@ pub(crate) const COOKIES: usize = 3;
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Slot {
-    run: u64,
-    data: u64,
+    pub(crate) run: u64,
+    pub(crate) data: u64,
     /// Where the attach cookie is, counted from the `Meta` (and around the end of the address space when it is `own_cookie`).
-    cookie_at: u64,
+    pub(crate) cookie_at: u64,
     /// Index of the session word, or -1.
-    session: i64,
+    pub(crate) session: i64,
     /// Number of the attachment.
     pub(crate) seq: u64,
     pub(crate) missed: u64,
     /// The cookie, in a plan that belongs to one function.
     own_cookie: u64,
+    /// [`Hook::without_return`].
+    pub(crate) without_return: u64,
 }
 
 /// What runs on a function: entry slots, modify-return slots, exit slots, right behind this head.
@@ -60,9 +63,9 @@ pub(crate) struct Plan {
     pub(crate) mod_end: u64,
     pub(crate) exit_end: u64,
     /// Number of the newest attachment in it.
-    seq: u64,
+    pub(crate) seq: u64,
     /// How many exit hooks want to run whatever happened at entry: all but those of sessions.
-    exits: u64,
+    pub(crate) exits: u64,
     /// How many functions have it. Only the engine looks here, under its lock.
     pub(crate) users: u64,
 }
@@ -126,6 +129,7 @@ impl Plan {
                         seq: e.seq,
                         missed: e.hook.missed as u64,
                         own_cookie: e.cookie,
+                        without_return: e.hook.without_return,
                     });
                 };
                 match e.hook.position {
@@ -161,30 +165,34 @@ impl Plan {
 pub(crate) const SESSIONS: usize = MAX_SESSIONS;
 
 const _: () = {
-    assert!(size_of::<Plan>() == 48 && size_of::<Slot>() == 56 && size_of::<Meta>() == 64);
+    assert!(size_of::<Plan>() == 48 && size_of::<Slot>() == 64 && size_of::<Meta>() == 64);
     assert!(offset_of!(Slot, run) == 0 && offset_of!(Meta, plan) == 0 && offset_of!(Plan, entry_end) == 0);
     assert!(offset_of!(Frame, args) == 40 && offset_of!(Frame, rax) == 144 && offset_of!(Frame, rsp) == 216);
     assert!(size_of::<Frame>() == 272);
+    // A body finds its stack as far from a boundary of 64 bytes as its caller left it: metadata and frame lie in between.
+    assert!((XFRAME + 16) % 64 == 0);
 };
 
 /// Bytes of the frame an entry trampoline makes: up to and with `rsp`.
 const FRAME: usize = offset_of!(Frame, rsp) + 8;
 /// Bytes of the frame an exit trampoline makes.
-const XFRAME: usize = 384;
+const XFRAME: usize = X_SIZE + size_of::<Frame>();
+/// Bytes of our own words in it.
+const X_SIZE: usize = 32 + 16 * SESSIONS;
 /// Frames that a chain of tail calls may leave on the stack; what comes after them runs without hooks, and is counted.
-const MAX_TAILS: usize = 32;
+pub(crate) const MAX_TAILS: usize = 32;
 
 std::arch::global_asm!(
     include_str!("tramp/x64.s"),
     FRAME = const FRAME,
     XFRAME = const XFRAME,
-    X_SEQ = const 272,
-    X_SESSIONS = const 280,
-    X_IDS = const 288,
-    X_WORDS = const 288 + 8 * SESSIONS,
-    X_BODY = const 288 + 16 * SESSIONS,
-    X_TAIL = const 296 + 16 * SESSIONS,
-    X_TAILS = const 304 + 16 * SESSIONS,
+    X_SIZE = const X_SIZE,
+    X_SEQ = const 0,
+    X_SESSIONS = const 8,
+    X_IDS = const 16,
+    X_WORDS = const 16 + 8 * SESSIONS,
+    X_TAIL = const 16 + 16 * SESSIONS,
+    X_TAILS = const 24 + 16 * SESSIONS,
     MAX_TAILS = const MAX_TAILS,
     MD_PLAN = const offset_of!(Meta, plan),
     MD_IP = const offset_of!(Meta, ip),
@@ -206,11 +214,17 @@ std::arch::global_asm!(
     BLOCK_PAGE = const offset_of!(guard::Block, page),
     BLOCK_TAIL = const offset_of!(guard::Block, tail),
     BLOCK_TAILS = const offset_of!(guard::Block, tails),
-    BLOCK_DEEP = const offset_of!(guard::Block, deep),
-    BLOCK_DEEP_LEN = const offset_of!(guard::Block, deep_len),
+    BLOCK_ZONE = const offset_of!(guard::Block, zone),
+    BLOCK_ZONE_LEN = const offset_of!(guard::Block, zone_len),
+    BLOCK_LOW = const offset_of!(guard::Block, low),
+    BLOCK_TOP = const offset_of!(guard::Block, top),
     too_deep = sym guard::too_deep,
     slow_entry = sym guard::slow_entry,
     slow_exit = sym guard::slow_exit,
+    new_thread = sym guard::new_thread,
+    elsewhere_entry = sym elsewhere::entry,
+    elsewhere_call = sym elsewhere::call,
+    elsewhere_return = sym elsewhere::returned,
 );
 
 unsafe extern "C" {
@@ -221,7 +235,26 @@ unsafe extern "C" {
     fn skep_attach_exit_32();
     fn skep_attach_exit_128();
     fn skep_attach_exit_512();
+    fn skep_attach_event_end();
+    fn skep_attach_switch(top: u64, f: unsafe extern "C" fn(u64, u64, u64) -> u64, a: u64, b: u64, c: u64) -> u64;
     static skep_attach_table: AtomicPtr<Table>;
+}
+
+/// Calls `f(a, b, c)` on the stack that ends at `top`.
+///
+/// # Safety
+///
+/// `top` is aligned to 16 bytes, nobody uses that stack, and it is large enough; `f` may be called with these arguments.
+#[inline(always)]
+pub(crate) unsafe fn switch(top: u64, f: unsafe extern "C" fn(u64, u64, u64) -> u64, a: u64, b: u64, c: u64) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { skep_attach_switch(top, f, a, b, c) }
+}
+
+/// Tells whether an address is in an exit trampoline: whoever returns there was called by one.
+#[inline(always)]
+pub(crate) fn is_exit(address: u64) -> bool {
+    address >= skep_attach_exit_0 as *const () as u64 && address < skep_attach_event_end as *const () as u64
 }
 
 /// The table that the site trampoline uses.

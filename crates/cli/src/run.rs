@@ -89,12 +89,10 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
     for (name, section, link) in links() {
         let sites = Sites::new(&link.read()?);
         sites.note(printer, &format!("{name}: "), args.report.verbose);
-        if link.missed() > 0 {
-            printer.note(&format!("{name}: {} events came while a program ran on the same thread, and were missed", link.missed()));
-        }
+        session::note_missed(printer, &format!("{name}: "), link.missed());
         failure = failure.or(sites.failure(&program, &outcome));
         programs.push(json!({
-            "name": name, "section": section, "patterns": sites.patterns(), "sites": sites.json(), "missed": link.missed(),
+            "name": name, "section": section, "patterns": sites.patterns(), "sites": sites.json(), "missed": link.missed().total(), "missed_by": session::missed_json(link.missed()),
             "start_ns": sites.start_ns(), "attach_ns": sites.attach_ns(), "processes": sites.processes_json(),
         }));
     }

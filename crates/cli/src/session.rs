@@ -4,11 +4,12 @@ use std::path::Path;
 
 use skep::Dir;
 use skep::dir::{DirError, Scratch};
-use skep::link::AttachError;
+use skep::link::{AttachError, Missed};
 use skep::load::LoadError;
 use skep::object::Object;
 
 use crate::failure::{Failure, Result};
+use crate::printer::Printer;
 
 /// Opens the skep directory and removes what earlier runs left behind.
 pub fn directory() -> Result<Dir> {
@@ -31,6 +32,24 @@ fn elsewhere(error: DirError) -> Failure {
 pub fn existing_directory() -> Result<Dir> {
     let path = Dir::default_path();
     Dir::open(&path).map_err(|e| Failure::from(e).hint(format!("{} names the directory to look into", skep::dir::ENV_DIR)))
+}
+
+/// Says in how many calls a link's program did not run, by reason; nothing when there are none.
+pub fn note_missed(printer: Printer, prefix: &str, missed: Missed) {
+    let reasons = [
+        (missed.inside, "made by a signal handler that interrupted the tracer, or from inside it"),
+        (missed.stack, "too deep on their stack to wait for their return"),
+        (missed.thread, "made on threads that could not be registered"),
+        (missed.slots, "made on threads without a slot, whose shared one was held by a stopped thread"),
+    ];
+    for (calls, why) in reasons.into_iter().filter(|(calls, _)| *calls > 0) {
+        printer.note(&format!("{prefix}{calls} calls are not counted: {why}"));
+    }
+}
+
+/// The same for `--json`.
+pub fn missed_json(missed: Missed) -> serde_json::Value {
+    serde_json::json!({ "inside": missed.inside, "stack": missed.stack, "thread": missed.thread, "slots": missed.slots })
 }
 
 /// Reads and parses an object file.

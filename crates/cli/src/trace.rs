@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 use serde_json::Value as Json;
-use skep::link::{Cookie, Link, LinkSpec, LinkState, Pattern};
+use skep::link::{Cookie, Link, LinkSpec, LinkState, Missed, Pattern};
 use skep::load::{LoadError, Loaded, Loader};
 use skep::maps::Map;
 use skep::object::Object;
@@ -28,6 +28,7 @@ struct Document<'a> {
     sites: Json,
     functions: Vec<Function<'a>>,
     missed: u64,
+    missed_by: Json,
     lost: u64,
     start_ns: u64,
     attach_ns: u64,
@@ -99,7 +100,8 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
             wall_ns: nanos(&outcome),
             sites: sites.json(),
             functions: rows.iter().take(limit).map(Function::from).collect(),
-            missed: link.missed(),
+            missed: link.missed().total(),
+            missed_by: session::missed_json(link.missed()),
             lost,
             start_ns: sites.start_ns(),
             attach_ns: sites.attach_ns(),
@@ -165,11 +167,8 @@ fn lost(threads: &Map) -> u64 {
     value.chunks_exact(stride).map(word).fold(0, u64::saturating_add)
 }
 
-fn note_losses(printer: Printer, missed: u64, lost: u64) {
-    if missed > 0 {
-        printer
-            .note(&format!("{missed} calls were made from inside the tracer or a signal handler that interrupted it, and are not counted"));
-    }
+fn note_losses(printer: Printer, missed: Missed, lost: u64) {
+    session::note_missed(printer, "", missed);
     if lost > 0 {
         printer.note(&format!(
             "{lost} calls were deeper than the tracer's stack of 1023 or returned on another thread: counted, but not timed"

@@ -18,6 +18,8 @@ static START: extern "C" fn() = start;
 extern "C" fn start() {
     // A panic is our bug, never the program's business: it runs on, untraced.
     drop(std::panic::catch_unwind(|| {
+        // SAFETY: first of all that happens at a fork, as whoever comes later may hold other locks and want memory.
+        unsafe { dlmalloc::enable_alloc_after_fork() };
         std::panic::set_hook(Box::new(|_| {}));
         skep::agent::start();
         drop(std::panic::take_hook());

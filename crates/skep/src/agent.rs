@@ -8,9 +8,10 @@
 //! notices takes the hooks out.
 
 use std::borrow::Cow;
+use std::cell::UnsafeCell;
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
 use skep_attach::sites::{self, Function, Module};
@@ -58,6 +59,12 @@ pub fn start() {
         return;
     }
     let modules = sites::scan();
+    // Its handlers for fork come first, so that they run inside ours.
+    if Engine::get().is_ok() {
+        // SAFETY: the functions stay for as long as the process.
+        unsafe { pthread_atfork(before_fork, after_fork, after_fork) };
+    }
+    let _signals = signals::Blocked::new();
     let mut links = LINKS.lock().unwrap_or_else(PoisonError::into_inner);
     for id in ids {
         let Ok(file) = LinkFile::open(&dir, id) else { continue };
@@ -99,6 +106,33 @@ pub fn start() {
     }
 }
 
+unsafe extern "C" {
+    fn pthread_atfork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> i32;
+}
+
+type Links = MutexGuard<'static, Vec<Active>>;
+
+/// The links' lock, held by the thread that forks so that the child finds it free. Another thread's hold would last for ever there.
+static FORKING: ForkGuard = ForkGuard(UnsafeCell::new(None));
+
+struct ForkGuard(UnsafeCell<Option<Links>>);
+
+// SAFETY: only touched by the thread that holds the links' lock.
+unsafe impl Sync for ForkGuard {}
+
+extern "C" fn before_fork() {
+    let _muted = skep_attach::mute();
+    let links = LINKS.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: this thread has the lock.
+    unsafe { *FORKING.0.get() = Some(links) };
+}
+
+extern "C" fn after_fork() {
+    let _muted = skep_attach::mute();
+    // SAFETY: `before_fork` took the lock on this thread.
+    drop(unsafe { (*FORKING.0.get()).take() });
+}
+
 fn nanos(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
@@ -108,7 +142,14 @@ fn watch_loader(modules: &[Arc<Module>]) {
     let find = |m: &Arc<Module>| m.function_named(LOADER_EVENT).ok()?;
     let loader = modules.iter().filter(|m| m.path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"ld")));
     let Some(function) = loader.filter_map(find).next() else { return };
-    let hook = Hook { position: Position::Entry, run: on_loader_event, data: std::ptr::null(), missed: std::ptr::null(), wants_args: 0 };
+    let hook = Hook {
+        position: Position::Entry,
+        run: on_loader_event,
+        data: std::ptr::null(),
+        missed: std::ptr::null(),
+        without_return: 0,
+        wants_args: 0,
+    };
     if let Ok(engine) = Engine::get() {
         engine.attach(&[(&function, 0)], &[hook]);
     }
@@ -119,6 +160,7 @@ fn watch_loader(modules: &[Arc<Module>]) {
 unsafe extern "C" fn on_loader_event(_: *mut u64, _: *const ()) -> u64 {
     let _muted = skep_attach::mute();
     drop(std::panic::catch_unwind(|| {
+        let _signals = signals::Blocked::new();
         // Busy: another thread is at it, or the agent itself caused the event.
         let (Ok(mut links), Ok(modules)) = (LINKS.try_lock(), sites::scan()) else { return };
         if let Ok(engine) = Engine::get() {
@@ -137,10 +179,15 @@ unsafe extern "C" fn on_loader_event(_: *mut u64, _: *const ()) -> u64 {
 pub(crate) unsafe extern "C" fn leave(running: *const Running) {
     let _muted = skep_attach::mute();
     drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _signals = signals::Blocked::new();
         let mut links = match LINKS.try_lock() {
             Ok(links) => links,
             Err(TryLockError::Poisoned(links)) => links.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
+            Err(TryLockError::WouldBlock) => {
+                // SAFETY: links are never freed.
+                unsafe { (*running).leave_later() };
+                return;
+            }
         };
         let Ok(engine) = Engine::get() else { return };
         for link in links.iter_mut().filter(|l| std::ptr::eq(l.running, running)) {
@@ -175,6 +222,7 @@ impl Active {
             },
             data: std::ptr::from_ref(self.running).cast(),
             missed: self.running.missed(),
+            without_return: 0,
             wants_args: self.running.wants_args(),
         }
     }

@@ -114,7 +114,7 @@ impl Running {
         })
     }
 
-    /// Returns the link's [`control::MISSED`] word.
+    /// Returns the link's [`control::MISSED`] words.
     pub(crate) fn missed(&self) -> *const AtomicU64 {
         self.missed
     }
@@ -122,6 +122,11 @@ impl Running {
     /// Returns how many argument words the program reads at most.
     pub(crate) fn wants_args(&self) -> u8 {
         self.wants_args
+    }
+
+    /// Lets another event try what [`leave`](Self::leave) could not do now.
+    pub(crate) fn leave_later(&self) {
+        self.left.store(false, Relaxed);
     }
 
     /// Returns the compiled program.
@@ -140,7 +145,8 @@ impl Running {
     #[cold]
     #[inline(never)]
     extern "C" fn leave(&self, otherwise: u64) -> u64 {
-        if !self.left.swap(true, Relaxed) {
+        // A child of `vfork` runs in its parent's memory: the parent's own threads take the hooks out.
+        if skep_attach::owns_memory() && !self.left.swap(true, Relaxed) {
             // SAFETY: saves what the traced function has in its vector registers around code that may use them.
             unsafe { keep_vectors(crate::agent::leave, std::ptr::from_ref(self)) };
         }
@@ -171,6 +177,13 @@ impl Running {
         unsafe { (self.entry)(ctx) }
     }
 
+    /// Counts a call without a run; `why` is the number of the counter.
+    #[inline(always)]
+    fn miss(&self, why: usize) {
+        // SAFETY: the words live as long as `_control`, which has `control::REASONS` of them.
+        unsafe { (*self.missed.wrapping_add(why)).fetch_add(1, Relaxed) };
+    }
+
     /// Runs the program on a thread that has no slot of its own.
     #[cold]
     #[inline(never)]
@@ -182,10 +195,15 @@ impl Running {
     /// Runs the program and tells its beginning and end to whoever waits for them.
     #[inline(never)]
     unsafe extern "C" fn run_waited_for(&self, ctx: *mut u8, otherwise: u64) -> u64 {
+        // A child of `vfork` shares the thread-local word that keeps the slot: one taken in its name would look like a dead thread's
+        // when it is gone, while its parent runs on it.
+        if !slots::is_entered() && !skep_attach::owns_memory() {
+            self.miss(skep_attach::Missed::Thread as usize);
+            return otherwise;
+        }
         let entered = slots::enter();
         if entered.is_refused() {
-            // SAFETY: the word lives as long as `_control`.
-            unsafe { (*self.missed).fetch_add(1, Relaxed) };
+            self.miss(skep_attach::Missed::REASONS);
             slots::exit(entered);
             return otherwise;
         }

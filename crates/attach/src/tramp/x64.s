@@ -8,12 +8,27 @@
 #   CFA      ->  arguments on the stack                 CFA      ->  arguments on the stack
 #   CFA-8        return address of the function         CFA-8        return address of the function
 #   CFA-16       where to go on in the function         CFA-16       metadata of the function
-#   ...          Frame, up to `rsp`, FRAME bytes        ...          our own words, Frame with `at_return`, XFRAME bytes
-#   rsp      ->                                         ...          N words, copies of the arguments on the stack
+#   ...          Frame, up to `rsp`, FRAME bytes        ...          Frame with `at_return`, at rsp+F
+#   rsp      ->                                         ...          our own words X_...
+#                                                       ...          N words, copies of the arguments on the stack
 #                                                       rsp      ->
 #
-# The Frame lies at rsp+F, F = 8*N. Within the walks: rbx the slot, r13 the end of the slots, rbp the metadata, r12 the thread's
-# block, r15 the plan. Whoever changes a frame changes frame.rs and the constants in tramp.rs too.
+# F = 8*N + X_SIZE. From CFA-8 to rsp is a multiple of 64 in exit trampolines: a body finds its stack as far from a boundary of 64
+# bytes as its caller left it (gcc's -mpreferred-stack-boundary relies on that). A function with exit hooks always has the frame,
+# also for a call after which nothing runs: programs compare the addresses of locals from call to call.
+#
+# All this is for a thread on the comfortable part of its own stack (BLOCK_ZONE), aligned to 16 bytes. What comes from anywhere
+# else goes to elsewhere.rs, having touched nothing below the red zone. There an exit hook leaves this instead:
+#
+#   CFA-16       metadata of the function
+#   CFA-24       the Side with everything else (elsewhere.rs)
+#   CFA-32       the function's body
+#   ...          up to CFA-64: not used
+#   ...          N words, copies of the arguments on the stack
+#   rsp      ->
+#
+# Within the walks: rbx the slot, r13 the end of the slots, rbp the metadata, r12 the thread's block, r15 the plan. Whoever changes
+# a frame changes frame.rs and the constants in tramp.rs too.
 
     .section .tbss.skep_attach_block,"awT",@nobits
     .p2align 3
@@ -26,6 +41,7 @@ skep_attach_block:
 
     .section .text.skep_event,"ax",@progbits
 
+# The words of the Frame that SKEP_ENTER has not saved.
 .macro SKEP_SAVE f, cfa
     mov [rsp+\f+40], rdi
     mov [rsp+\f+48], rsi
@@ -33,15 +49,12 @@ skep_attach_block:
     mov [rsp+\f+64], rcx
     mov [rsp+\f+72], r8
     mov [rsp+\f+80], r9
-    mov [rsp+\f+144], rax
     mov [rsp+\f+152], r10
     mov [rsp+\f+160], r11
     mov [rsp+\f+168], rbx
     .cfi_offset rbx, \f+168-(\cfa)
     mov [rsp+\f+176], rbp
     .cfi_offset rbp, \f+176-(\cfa)
-    mov [rsp+\f+184], r12
-    .cfi_offset r12, \f+184-(\cfa)
     mov [rsp+\f+192], r13
     .cfi_offset r13, \f+192-(\cfa)
     mov [rsp+\f+200], r14
@@ -69,7 +82,31 @@ skep_attach_block:
     mov r15, [rsp+\f+208]
 .endm
 
-# r12 = this thread's block; to \slow when there is none yet or the thread is inside a hook or muted.
+# The first thing: r12 = this thread's block, rax and r12 saved in the Frame to be, \f bytes below rsp, in the red zone. To \new when
+# there is no block, to \far from where no frame may be made. An address that is not aligned is rotated out of the zone.
+.macro SKEP_ENTER f, new, far
+    mov [rsp+184-(\f)], r12
+    .cfi_offset r12, 184-(\f)-16
+    mov [rsp+144-(\f)], rax
+    mov r12, qword ptr [rip + skep_attach_block@GOTTPOFF]
+    mov r12, qword ptr fs:[r12]
+    test r12, r12
+    jz \new
+    mov rax, rsp
+    sub rax, [r12+{BLOCK_ZONE}]
+    ror rax, 4
+    cmp rax, [r12+{BLOCK_ZONE_LEN}]
+    jae \far
+.endm
+
+# Takes back SKEP_ENTER.
+.macro SKEP_REENTER f
+    mov rax, [rsp+144-(\f)]
+    mov r12, [rsp+184-(\f)]
+    .cfi_same_value r12
+.endm
+
+# r12 = this thread's block; to \slow when there is none or the thread is inside a hook or muted.
 .macro SKEP_GUARD slow
     mov r12, qword ptr [rip + skep_attach_block@GOTTPOFF]
     mov r12, qword ptr fs:[r12]
@@ -77,6 +114,70 @@ skep_attach_block:
     jz \slow
     cmp qword ptr [r12], 0
     jne \slow
+.endm
+
+# All registers, as elsewhere.rs has them, in 128 bytes below rsp, which is \at below the CFA.
+.macro SKEP_SAVE_ALL at
+    sub rsp, 128
+    .cfi_def_cfa_offset \at+128
+    mov [rsp], rdi
+    mov [rsp+8], rsi
+    mov [rsp+16], rdx
+    mov [rsp+24], rcx
+    mov [rsp+32], r8
+    mov [rsp+40], r9
+    mov [rsp+48], rax
+    mov [rsp+56], r10
+    mov [rsp+64], r11
+    mov [rsp+72], rbx
+    .cfi_offset rbx, 72-(\at)-128
+    mov [rsp+80], rbp
+    .cfi_offset rbp, 80-(\at)-128
+    mov [rsp+88], r12
+    .cfi_offset r12, 88-(\at)-128
+    mov [rsp+96], r13
+    .cfi_offset r13, 96-(\at)-128
+    mov [rsp+104], r14
+    .cfi_offset r14, 104-(\at)-128
+    mov [rsp+112], r15
+    .cfi_offset r15, 112-(\at)-128
+.endm
+
+.macro SKEP_RESTORE_ALL at
+    mov rdi, [rsp]
+    mov rsi, [rsp+8]
+    mov rdx, [rsp+16]
+    mov rcx, [rsp+24]
+    mov r8, [rsp+32]
+    mov r9, [rsp+40]
+    mov rax, [rsp+48]
+    mov r10, [rsp+56]
+    mov r11, [rsp+64]
+    mov rbx, [rsp+72]
+    mov rbp, [rsp+80]
+    mov r12, [rsp+88]
+    mov r13, [rsp+96]
+    mov r14, [rsp+104]
+    mov r15, [rsp+112]
+    # The flags stay.
+    lea rsp, [rsp+128]
+    .cfi_def_cfa_offset \at
+    .cfi_same_value rbx
+    .cfi_same_value rbp
+    .cfi_same_value r12
+    .cfi_same_value r13
+    .cfi_same_value r14
+    .cfi_same_value r15
+.endm
+
+# Calls Rust code, which wants an aligned stack, from a stack that may not be. rsp is \at below the CFA.
+.macro SKEP_CALL_ALIGNED to, at
+    mov rbx, rsp
+    .cfi_def_cfa rbx, \at
+    and rsp, -16
+    call \to
+    mov rsp, rbx
+    .cfi_def_cfa rsp, \at
 .endm
 
 # The words of the frame that are the same for all hooks of a call.
@@ -107,23 +208,27 @@ skep_attach_block:
 .endm
 
 # Copies rcx words (1..=512) from rsi to rdi, but only as far as the source is mapped: the words above a function's return
-# address may be the last of its stack. r12: the thread's block. Changes rax rcx rdx rsi rdi r8 r11.
+# address may be beyond the last of its stack. The byte below rsi is mapped. Changes rax rcx rdx rsi rdi r8 r11.
     .p2align 4
     .type skep_attach_copy,@function
 skep_attach_copy:
     .cfi_startproc
-    lea rax, [rsi+rcx*8-1]
-    mov rdx, rax
-    xor rax, rsi
+    lea rdx, [rsi+rcx*8-1]
+    lea rax, [rsi-1]
+    xor rax, rdx
     cmp rax, 4096
     jae 2f
 1:  rep movsq
     ret
 2:  and rdx, -4096
-    cmp rdx, [r12+{BLOCK_PAGE}]
+    mov rax, qword ptr [rip + skep_attach_block@GOTTPOFF]
+    mov rax, qword ptr fs:[rax]
+    test rax, rax
+    jz 4f
+    cmp rdx, [rax+{BLOCK_PAGE}]
     je 1b
-    # rt_sigprocmask with an impossible `how` reads the set and changes nothing: EFAULT tells that the page is not readable.
-    mov r8, rcx
+    # prlimit of a resource that does not exist reads the new limit and changes nothing: EINVAL tells that the page is readable.
+4:  mov r8, rcx
     push rdi
     .cfi_adjust_cfa_offset 8
     push rsi
@@ -132,11 +237,10 @@ skep_attach_copy:
     .cfi_adjust_cfa_offset 8
     push r10
     .cfi_adjust_cfa_offset 8
-    mov edi, -1
-    mov rsi, rdx
-    xor edx, edx
-    mov r10d, 8
-    mov eax, 14
+    xor edi, edi
+    mov esi, 0x7fffffff
+    xor r10d, r10d
+    mov eax, 302
     syscall
     pop r10
     .cfi_adjust_cfa_offset -8
@@ -147,9 +251,19 @@ skep_attach_copy:
     pop rdi
     .cfi_adjust_cfa_offset -8
     mov rcx, r8
-    cmp rax, -14
-    je 3f
-    mov [r12+{BLOCK_PAGE}], rdx
+    cmp rax, -22
+    jne 3f
+    # Remembered only within the thread's own stack: that stays.
+    mov rax, qword ptr [rip + skep_attach_block@GOTTPOFF]
+    mov rax, qword ptr fs:[rax]
+    test rax, rax
+    jz 1b
+    mov r11, [rax+{BLOCK_TOP}]
+    cmp rdx, r11
+    jae 1b
+    cmp rdx, [rax+{BLOCK_LOW}]
+    jb 1b
+    mov [rax+{BLOCK_PAGE}], rdx
     jmp 1b
 3:  mov rcx, rdx
     sub rcx, rsi
@@ -157,6 +271,31 @@ skep_attach_copy:
     jmp 1b
     .cfi_endproc
     .size skep_attach_copy, . - skep_attach_copy
+
+# Calls rsi(rdx, rcx, r8) on the stack that ends at rdi.
+    .p2align 4
+    .globl skep_attach_switch
+    .hidden skep_attach_switch
+    .type skep_attach_switch,@function
+skep_attach_switch:
+    .cfi_startproc
+    push rbp
+    .cfi_def_cfa_offset 16
+    .cfi_offset rbp, -16
+    mov rbp, rsp
+    .cfi_def_cfa_register rbp
+    mov rsp, rdi
+    mov rax, rsi
+    mov rdi, rdx
+    mov rsi, rcx
+    mov rdx, r8
+    call rax
+    mov rsp, rbp
+    pop rbp
+    .cfi_def_cfa rsp, 8
+    ret
+    .cfi_endproc
+    .size skep_attach_switch, . - skep_attach_switch
 
 .macro SKEP_ENTRY name, site
     .p2align 6
@@ -167,6 +306,7 @@ skep_attach_copy:
     .cfi_startproc
     .cfi_def_cfa rsp, 16
     endbr64
+0:  SKEP_ENTER {FRAME}, 11f, 12f
     sub rsp, {FRAME}
     .cfi_def_cfa_offset {FRAME}+16
     SKEP_SAVE 0, {FRAME}+16
@@ -174,7 +314,8 @@ skep_attach_copy:
     .if \site == 0
     mov rbp, [rsi-14]
     .endif
-    SKEP_GUARD 8f
+    cmp qword ptr [r12], 0
+    jne 8f
 1:  mov [r12], rsp
     .if \site
     # Open addressing: the key is the return address, an empty slot ends the search.
@@ -237,6 +378,39 @@ skep_attach_copy:
     mov r12, rax
     mov rsi, [rsp+{FRAME}]
     jmp 1b
+    # A thread without a block gets one and begins anew.
+11: .cfi_def_cfa rsp, 16
+    .cfi_same_value rbx
+    .cfi_same_value rbp
+    .cfi_same_value r13
+    .cfi_same_value r14
+    .cfi_same_value r15
+    SKEP_REENTER {FRAME}
+    SKEP_SAVE_ALL 16
+    mov rdi, [rsp+128]
+    .if \site
+    xor esi, esi
+    .else
+    mov rsi, [rdi-14]
+    .endif
+    SKEP_CALL_ALIGNED {new_thread}, 144
+    test eax, eax
+    SKEP_RESTORE_ALL 16
+    jnz 0b
+    ret
+12: SKEP_REENTER {FRAME}
+    SKEP_SAVE_ALL 16
+    mov rdi, rsp
+    lea rsi, [rsp+144]
+    mov rdx, [rsp+128]
+    .if \site
+    xor ecx, ecx
+    .else
+    mov rcx, [rdx-14]
+    .endif
+    SKEP_CALL_ALIGNED {elsewhere_entry}, 144
+    SKEP_RESTORE_ALL 16
+    ret
     .cfi_endproc
     .size \name, . - \name
 .endm
@@ -253,19 +427,17 @@ SKEP_ENTRY skep_attach_entry_site, 1
     .cfi_startproc
     .cfi_def_cfa rsp, 16
     endbr64
+0:  SKEP_ENTER 272, 18f, 19f
     sub rsp, {XFRAME}+8*\n
     .cfi_def_cfa_offset {XFRAME}+8*\n+16
-    SKEP_SAVE 8*\n, {XFRAME}+8*\n+16
+    SKEP_SAVE 8*\n+{X_SIZE}, {XFRAME}+8*\n+16
     mov rbp, [rsp+8*\n+{XFRAME}]
-    SKEP_GUARD 20f
+    cmp qword ptr [r12], 0
+    jne 20f
 1:  mov [r12], rsp
     mov r15, [rbp+{MD_PLAN}]
-    SKEP_HEAD 8*\n
+    SKEP_HEAD 8*\n+{X_SIZE}
     mov qword ptr [rsp+8*\n+{X_SESSIONS}], 0
-    mov rax, rsp
-    sub rax, [r12+{BLOCK_DEEP}]
-    cmp rax, [r12+{BLOCK_DEEP_LEN}]
-    jb 36f
     # Does the function return to an exit trampoline? Then a hooked function ended in a jump to this one.
     mov rcx, [rsp+8*\n+{XFRAME}+8]
     lea rdx, [rip + skep_attach_exit_0]
@@ -284,8 +456,8 @@ SKEP_ENTRY skep_attach_entry_site, 1
     # A session hook at entry: its word is zeroed, and whether it wants the return is kept with the attachment's number.
     lea rcx, [rsp+8*\n+rax*8+{X_WORDS}]
     mov qword ptr [rcx], 0
-    mov [rsp+8*\n], rcx
-    SKEP_RUN 8*\n
+    mov [rsp+8*\n+{X_SIZE}], rcx
+    SKEP_RUN 8*\n+{X_SIZE}
     cmp rax, 1
     jne 25f
 4:  add rbx, {SLOT_SIZE}
@@ -297,17 +469,21 @@ SKEP_ENTRY skep_attach_entry_site, 1
 6:  mov rax, [rsp+8*\n+{X_SESSIONS}]
     mov rdx, [r15+{PLAN_SEQ}]
     or rax, [r15+{PLAN_EXITS}]
+    cmp r13, [r15+{PLAN_EXIT_END}]
     # From here on the plan may be freed.
     mov qword ptr [r12], 0
-    # Nothing will run at return: leave no frame behind.
-    jz 21f
+    # No hook ever runs at this function's return: leave no frame behind.
+    je 35f
     mov rcx, [rbp+{MD_BODY}]
     mov [rsp+8*\n+{X_SEQ}], rdx
-    mov [rsp+8*\n+{X_BODY}], rcx
+    # Words of the Frame that are written before each run: whether anything wants this return, and the body.
+    mov [rsp+8*\n+{X_SIZE}+16], rax
+    mov [rsp+8*\n+{X_SIZE}], rcx
     .if \n == 8
-    lea rax, [rsp+8*\n+{XFRAME}+16]
+    # The byte below the words is mapped: are they in its page?
+    lea rax, [rsp+8*\n+{XFRAME}+15]
     and eax, 4095
-    cmp eax, 4096-64
+    cmp eax, 4095-64
     ja 7f
     .set SKEP_I, 0
     .rept 8
@@ -323,31 +499,33 @@ SKEP_ENTRY skep_attach_entry_site, 1
     mov ecx, \n
     call skep_attach_copy
     .endif
-8:  SKEP_RESTORE 8*\n
-    call qword ptr [rsp+8*\n+{X_BODY}]
-9:  mov [rsp+8*\n+144], rax
-    mov [rsp+8*\n+152], r10
-    mov [rsp+8*\n+160], r11
-    mov [rsp+8*\n+224], rdi
-    mov [rsp+8*\n+232], rsi
-    mov [rsp+8*\n+240], rdx
-    mov [rsp+8*\n+248], rcx
-    mov [rsp+8*\n+256], r8
-    mov [rsp+8*\n+264], r9
+8:  SKEP_RESTORE 8*\n+{X_SIZE}
+    call qword ptr [rsp+8*\n+{X_SIZE}]
+    cmp qword ptr [rsp+8*\n+{X_SIZE}+16], 0
+    je 17f
+9:  mov [rsp+8*\n+{X_SIZE}+144], rax
+    mov [rsp+8*\n+{X_SIZE}+152], r10
+    mov [rsp+8*\n+{X_SIZE}+160], r11
+    mov [rsp+8*\n+{X_SIZE}+224], rdi
+    mov [rsp+8*\n+{X_SIZE}+232], rsi
+    mov [rsp+8*\n+{X_SIZE}+240], rdx
+    mov [rsp+8*\n+{X_SIZE}+248], rcx
+    mov [rsp+8*\n+{X_SIZE}+256], r8
+    mov [rsp+8*\n+{X_SIZE}+264], r9
     # Hand-written code calls parts of itself that give results in registers which compilers expect to be kept.
-    mov [rsp+8*\n+168], rbx
-    mov [rsp+8*\n+176], rbp
-    mov [rsp+8*\n+184], r12
-    mov [rsp+8*\n+192], r13
-    mov [rsp+8*\n+208], r15
+    mov [rsp+8*\n+{X_SIZE}+168], rbx
+    mov [rsp+8*\n+{X_SIZE}+176], rbp
+    mov [rsp+8*\n+{X_SIZE}+184], r12
+    mov [rsp+8*\n+{X_SIZE}+192], r13
+    mov [rsp+8*\n+{X_SIZE}+208], r15
     mov rbp, [rsp+8*\n+{XFRAME}]
     SKEP_GUARD 28f
 10: mov [r12], rsp
     mov r15, [rbp+{MD_PLAN}]
-    mov rcx, [rsp+8*\n+32]
-    mov qword ptr [rsp+8*\n], 0
-    mov qword ptr [rsp+8*\n+8], 1
-    mov [rsp+8*\n+rcx*8+40], rax
+    mov rcx, [rsp+8*\n+{X_SIZE}+32]
+    mov qword ptr [rsp+8*\n+{X_SIZE}], 0
+    mov qword ptr [rsp+8*\n+{X_SIZE}+8], 1
+    mov [rsp+8*\n+{X_SIZE}+rcx*8+40], rax
     mov rbx, [r15+{PLAN_MOD_END}]
     mov r13, [r15+{PLAN_EXIT_END}]
     cmp rbx, r13
@@ -359,28 +537,33 @@ SKEP_ENTRY skep_attach_entry_site, 1
     mov rax, [rbx+{SLOT_SEQ}]
     cmp rax, [rsp+8*\n+{X_SEQ}]
     ja 12f
-    SKEP_RUN 8*\n
+    SKEP_RUN 8*\n+{X_SIZE}
 12: add rbx, {SLOT_SIZE}
     cmp rbx, r13
     jne 11b
 13: cmp dword ptr [rsp+8*\n+{X_SESSIONS}+4], 0
     jne 38f
 16: mov qword ptr [r12], 0
-14: mov rax, [rsp+8*\n+144]
-    mov r10, [rsp+8*\n+152]
-    mov r11, [rsp+8*\n+160]
-    mov rbx, [rsp+8*\n+168]
-    mov rbp, [rsp+8*\n+176]
-    mov r12, [rsp+8*\n+184]
-    mov r13, [rsp+8*\n+192]
-    mov r15, [rsp+8*\n+208]
-    mov rdi, [rsp+8*\n+224]
-    mov rsi, [rsp+8*\n+232]
-    mov rdx, [rsp+8*\n+240]
-    mov rcx, [rsp+8*\n+248]
-    mov r8, [rsp+8*\n+256]
-    mov r9, [rsp+8*\n+264]
+14: mov rax, [rsp+8*\n+{X_SIZE}+144]
+    mov r10, [rsp+8*\n+{X_SIZE}+152]
+    mov r11, [rsp+8*\n+{X_SIZE}+160]
+    mov rbx, [rsp+8*\n+{X_SIZE}+168]
+    mov rbp, [rsp+8*\n+{X_SIZE}+176]
+    mov r12, [rsp+8*\n+{X_SIZE}+184]
+    mov r13, [rsp+8*\n+{X_SIZE}+192]
+    mov r15, [rsp+8*\n+{X_SIZE}+208]
+    mov rdi, [rsp+8*\n+{X_SIZE}+224]
+    mov rsi, [rsp+8*\n+{X_SIZE}+232]
+    mov rdx, [rsp+8*\n+{X_SIZE}+240]
+    mov rcx, [rsp+8*\n+{X_SIZE}+248]
+    mov r8, [rsp+8*\n+{X_SIZE}+256]
+    mov r9, [rsp+8*\n+{X_SIZE}+264]
     add rsp, {XFRAME}+8*\n+8
+    .cfi_remember_state
+    .cfi_def_cfa_offset 8
+    ret
+    .cfi_restore_state
+17: add rsp, {XFRAME}+8*\n+8
     .cfi_remember_state
     .cfi_def_cfa_offset 8
     ret
@@ -397,16 +580,16 @@ SKEP_ENTRY skep_attach_entry_site, 1
     jmp 1b
 21: mov rax, [rbp+{MD_BODY}]
     mov [rsp+8*\n+{XFRAME}], rax
-    SKEP_RESTORE 8*\n
+    SKEP_RESTORE 8*\n+{X_SIZE}
     add rsp, {XFRAME}+8*\n+8
     .cfi_remember_state
     .cfi_def_cfa_offset 8
     jmp qword ptr [rsp-8]
     .cfi_restore_state
-22: SKEP_STACK_ARGS 8*\n, 8*\n+{XFRAME}+16
+22: SKEP_STACK_ARGS 8*\n+{X_SIZE}, 8*\n+{XFRAME}+16
     jmp 2b
-24: mov qword ptr [rsp+8*\n], 0
-    SKEP_RUN 8*\n
+24: mov qword ptr [rsp+8*\n+{X_SIZE}], 0
+    SKEP_RUN 8*\n+{X_SIZE}
     jmp 4b
 25: mov rcx, [rbx+{SLOT_SESSION}]
     mov rdx, [rbx+{SLOT_SEQ}]
@@ -417,10 +600,10 @@ SKEP_ENTRY skep_attach_entry_site, 1
     mov [rsp+8*\n+{X_SESSIONS}], rdx
     jmp 4b
     # Hooks that may replace the function; the return value starts as 0.
-26: mov rcx, [rsp+8*\n+32]
-    mov qword ptr [rsp+8*\n], 0
-    mov qword ptr [rsp+8*\n+rcx*8+40], 0
-27: SKEP_RUN 8*\n
+26: mov rcx, [rsp+8*\n+{X_SIZE}+32]
+    mov qword ptr [rsp+8*\n+{X_SIZE}], 0
+    mov qword ptr [rsp+8*\n+{X_SIZE}+rcx*8+40], 0
+27: SKEP_RUN 8*\n+{X_SIZE}
     test rax, rax
     jnz 32f
     add rbx, {SLOT_SIZE}
@@ -434,7 +617,7 @@ SKEP_ENTRY skep_attach_entry_site, 1
     test rax, rax
     jz 14b
     mov r12, rax
-    mov rax, [rsp+8*\n+144]
+    mov rax, [rsp+8*\n+{X_SIZE}+144]
     jmp 10b
     # A session hook at return: only if its entry ran in this very call.
 30: mov rcx, [rsp+8*\n+{X_SESSIONS}]
@@ -444,9 +627,9 @@ SKEP_ENTRY skep_attach_entry_site, 1
     cmp rcx, [rsp+8*\n+rax*8+{X_IDS}]
     jne 12b
     lea rcx, [rsp+8*\n+rax*8+{X_WORDS}]
-    mov [rsp+8*\n], rcx
-    SKEP_RUN 8*\n
-    mov qword ptr [rsp+8*\n], 0
+    mov [rsp+8*\n+{X_SIZE}], rcx
+    SKEP_RUN 8*\n+{X_SIZE}
+    mov qword ptr [rsp+8*\n+{X_SIZE}], 0
     jmp 12b
     # A tail call. Each leaves a frame behind, so a long chain of them would fill the stack: the thread's block keeps how many
     # there are, and where the next one's CFA would be.
@@ -468,6 +651,13 @@ SKEP_ENTRY skep_attach_entry_site, 1
     mov [r12+{BLOCK_TAILS}], rdx
     mov byte ptr [rsp+8*\n+{X_SESSIONS}+7], 128
     jmp 15b
+35: cmp dword ptr [rsp+8*\n+{X_SESSIONS}+4], 0
+    je 21b
+    mov rcx, [rsp+8*\n+{X_TAIL}]
+    mov rdx, [rsp+8*\n+{X_TAILS}]
+    mov [r12+{BLOCK_TAIL}], rcx
+    mov [r12+{BLOCK_TAILS}], rdx
+    jmp 21b
 36: mov rdi, rbp
     call {too_deep}
     mov qword ptr [r12], 0
@@ -481,10 +671,96 @@ SKEP_ENTRY skep_attach_entry_site, 1
 32: mov rcx, [r15+{PLAN_SEQ}]
     mov [rsp+8*\n+{X_SEQ}], rcx
     mov qword ptr [r12], 0
-    mov [rsp+8*\n+144], rax
-    SKEP_RESTORE 8*\n
+    mov [rsp+8*\n+{X_SIZE}+144], rax
+    SKEP_RESTORE 8*\n+{X_SIZE}
     xor edx, edx
     jmp 9b
+    # A thread without a block gets one and begins anew.
+18: .cfi_def_cfa rsp, 16
+    .cfi_same_value rbx
+    .cfi_same_value rbp
+    .cfi_same_value r13
+    .cfi_same_value r14
+    .cfi_same_value r15
+    SKEP_REENTER 272
+    SKEP_SAVE_ALL 16
+    xor edi, edi
+    mov rsi, [rsp+128]
+    SKEP_CALL_ALIGNED {new_thread}, 144
+    test eax, eax
+    SKEP_RESTORE_ALL 16
+    jnz 0b
+23: # The word at CFA-16 becomes the body's address; from below the return address it is in the red zone.
+    push rax
+    .cfi_adjust_cfa_offset 8
+    mov rax, [rsp+8]
+    mov rax, [rax+{MD_BODY}]
+    mov [rsp+8], rax
+    pop rax
+    .cfi_adjust_cfa_offset -8
+    add rsp, 8
+    .cfi_adjust_cfa_offset -8
+    jmp qword ptr [rsp-8]
+    .cfi_adjust_cfa_offset 8
+19: SKEP_REENTER 272
+    SKEP_SAVE_ALL 16
+    mov rdi, rsp
+    lea rsi, [rsp+144]
+    mov rdx, [rsp+128]
+    SKEP_CALL_ALIGNED {elsewhere_call}, 144
+    cmp rax, 1
+    ja 29f
+    SKEP_RESTORE_ALL 16
+    jb 23b
+    # Left out: the registers are those of the return.
+    add rsp, 8
+    .cfi_adjust_cfa_offset -8
+    ret
+    .cfi_adjust_cfa_offset 8
+29: mov rbp, [rsp+128]
+    mov rbx, rax
+    mov [rsp+120], rax
+    mov rdx, [rbp+{MD_BODY}]
+    mov [rsp+112], rdx
+    lea rsp, [rsp+80-8*\n]
+    .cfi_def_cfa_offset 64+8*\n
+    .if \n
+    mov rdi, rsp
+    lea rsi, [rsp+64+8*\n]
+    mov ecx, \n
+    call skep_attach_copy
+    .endif
+    mov rdi, [rbx+40]
+    mov rsi, [rbx+48]
+    mov rdx, [rbx+56]
+    mov rcx, [rbx+64]
+    mov r8, [rbx+72]
+    mov r9, [rbx+80]
+    mov rax, [rbx+144]
+    mov r10, [rbx+152]
+    mov r11, [rbx+160]
+    mov rbp, [rbx+176]
+    mov r12, [rbx+184]
+    mov r13, [rbx+192]
+    mov r14, [rbx+200]
+    mov r15, [rbx+208]
+    mov rbx, [rbx+168]
+    .cfi_same_value rbx
+    .cfi_same_value rbp
+    .cfi_same_value r12
+    .cfi_same_value r13
+    .cfi_same_value r14
+    .cfi_same_value r15
+    call qword ptr [rsp+8*\n+32]
+    SKEP_SAVE_ALL 64+8*\n
+    mov rdi, rsp
+    mov rsi, [rsp+128+8*\n+40]
+    mov rdx, [rsp+128+8*\n+48]
+    SKEP_CALL_ALIGNED {elsewhere_return}, 192+8*\n
+    SKEP_RESTORE_ALL 64+8*\n
+    lea rsp, [rsp+56+8*\n]
+    .cfi_def_cfa_offset 8
+    ret
     .cfi_endproc
     .size \name, . - \name
 .endm

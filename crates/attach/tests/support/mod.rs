@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "every test file uses a part")]
 
 use skep_attach::sites::{self, Function, Module};
-use skep_attach::{Hook, Position, RunFn};
+use skep_attach::{Hook, Missed, Position, RunFn};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -108,7 +108,7 @@ pub fn own_function(address: usize) -> Function {
 #[repr(C)]
 pub struct Seen {
     pub runs: AtomicU64,
-    pub missed: AtomicU64,
+    pub missed: [AtomicU64; Missed::REASONS],
     pub give: AtomicU64,
     pub words: [AtomicU64; 24],
 }
@@ -122,13 +122,17 @@ impl Seen {
         self.runs.load(Ordering::SeqCst)
     }
 
+    pub fn missed(&self) -> u64 {
+        self.missed.iter().map(|m| m.load(Ordering::SeqCst)).sum()
+    }
+
     /// ctx[n], n from -5 to 18.
     pub fn word(&self, n: i32) -> u64 {
         self.words[(n + 5) as usize].load(Ordering::SeqCst)
     }
 
     pub fn hook(&'static self, position: Position) -> Hook {
-        Hook { position, run: record, data: ptr::from_ref(self).cast(), missed: &raw const self.missed, wants_args: 12 }
+        Hook { position, run: record, data: ptr::from_ref(self).cast(), missed: self.missed.as_ptr(), without_return: 0, wants_args: 12 }
     }
 }
 
@@ -139,9 +143,9 @@ std::arch::global_asm!(
     ".type skep_test_record,@function",
     "skep_test_record:",
     "lock inc qword ptr [rsi]",
-    "mov rax, [rsi+16]",
+    "mov rax, [rsi+32]",
     "lea r8, [rdi-40]",
-    "lea r9, [rsi+24]",
+    "lea r9, [rsi+40]",
     "mov ecx, 24",
     "2: mov r10, [r8]",
     "mov [r9], r10",
@@ -177,5 +181,5 @@ unsafe extern "C" {
 pub fn counter(position: Position) -> (Hook, &'static Seen) {
     let seen = Seen::leaked();
     let run: RunFn = count;
-    (Hook { position, run, data: ptr::from_ref(seen).cast(), missed: &raw const seen.missed, wants_args: 6 }, seen)
+    (Hook { position, run, data: ptr::from_ref(seen).cast(), missed: seen.missed.as_ptr(), without_return: 0, wants_args: 6 }, seen)
 }

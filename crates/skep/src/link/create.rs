@@ -136,6 +136,28 @@ impl LinkSpec {
     }
 }
 
+/// Calls in which a link's program did not run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Missed {
+    /// The thread was already running a program: made by a signal handler that interrupted it, or by the program's own helpers.
+    pub inside: u64,
+    /// The stack had no room for a frame that waits for the return.
+    pub stack: u64,
+    /// The thread could not be registered: no memory, or a child of `vfork` whose parent was never traced.
+    pub thread: u64,
+    /// More threads than slots, and the holder of the shared slot was stopped.
+    pub slots: u64,
+}
+
+impl Missed {
+    /// Adds all reasons up.
+    #[must_use]
+    pub const fn total(self) -> u64 {
+        self.inside.saturating_add(self.stack).saturating_add(self.thread).saturating_add(self.slots)
+    }
+}
+
 impl Link {
     /// Makes the link and turns it on: targets started from now on attach it.
     ///
@@ -161,10 +183,11 @@ impl Link {
         control_word(&self.control, control::STATE).store(control::OFF, Relaxed);
     }
 
-    /// Returns how many events were skipped because the thread was already running a program.
+    /// Returns in how many calls the program did not run, by reason.
     #[must_use]
-    pub fn missed(&self) -> u64 {
-        control_word(&self.control, control::MISSED).load(Relaxed)
+    pub fn missed(&self) -> Missed {
+        let count = |n: u32| control_word(&self.control, control::MISSED + n).load(Relaxed);
+        Missed { inside: count(0), stack: count(1), thread: count(2), slots: count(3) }
     }
 
     /// Returns how many pages of maps the file system had no room for; what was counted there is lost.

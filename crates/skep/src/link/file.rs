@@ -78,16 +78,19 @@ pub struct LinkSpec {
 pub mod control {
     /// [`ON`] or [`OFF`].
     pub const STATE: u32 = 0;
-    /// Events skipped because the thread already ran a program.
-    pub const MISSED: u32 = 1;
     /// Nanoseconds a tick of the time-stamp counter, times 2^32; 0: use the system call.
     pub const RATE: u32 = 2;
     /// Id of the ring buffer that `bpf_trace_printk` writes to; 0: nowhere.
     pub const LOG: u32 = 3;
     /// Pages of maps that the file system had no room for, in any process: what was counted there is lost.
     pub const LOST_PAGES: u32 = 4;
+    /// The first of [`REASONS`] counters of calls in which the program did not run: [`skep_attach::Missed`], then those on threads
+    /// that got no slot.
+    pub const MISSED: u32 = 8;
+    /// How many reasons there are.
+    pub const REASONS: u32 = skep_attach::Missed::REASONS as u32 + 1;
     /// Words in the map.
-    pub const WORDS: u32 = 8;
+    pub const WORDS: u32 = 16;
     /// The program runs.
     pub const ON: u64 = 1;
     /// The program does not run any more; targets take their hooks out at the next event.

@@ -6,6 +6,6 @@ pub mod file;
 pub mod pattern;
 
 #[cfg(feature = "loader")]
-pub use create::{AttachError, Link, create_log};
+pub use create::{AttachError, Link, Missed, create_log};
 pub use file::{AgentRecord, Context, Cookie, Found, FunctionRecord, LinkFile, LinkSpec, LinkState, When, control};
 pub use pattern::{Pattern, PatternError};

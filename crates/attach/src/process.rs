@@ -1,0 +1,49 @@
+//! Whose memory the calling thread runs in.
+//!
+//! A child of `vfork`, `posix_spawn` or `clone(CLONE_VM)` runs in its parent's memory under a process id of its own. It may run
+//! hooks, on the block of the thread that made it. It must not take hooks out, free what others walk, or judge whether threads
+//! live: it is in no task list, and the threads in its parent's are not its own.
+//!
+//! A child of `fork` has a copy, which is its own from then on. A page that the kernel empties on fork tells the two apart, also
+//! when the child was made without the C library.
+
+use crate::{guard, sys};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+/// The page's first word: the process that the memory belongs to; 0 in a forked child that has not asked yet.
+static OWNER: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Takes possession of the memory. Called when the engine is made.
+pub(crate) fn claim() {
+    if OWNER.load(Ordering::Acquire).is_null()
+        && let Ok(page) = sys::map_wiped_on_fork()
+    {
+        // SAFETY: the page was just mapped, is writable, and stays.
+        unsafe { (*(page as *const AtomicU32)).store(sys::getpid(), Ordering::Relaxed) };
+        // Two first calls at once lose a page.
+        OWNER.store(page as *mut AtomicU32, Ordering::Release);
+    }
+}
+
+/// Tells whether the calling thread's process owns the memory it runs in: everywhere but in children of `vfork`, `posix_spawn` and
+/// `clone(CLONE_VM)` that have not executed a program. For the event path too.
+#[inline(always)]
+pub fn is_own() -> bool {
+    let owner = OWNER.load(Ordering::Acquire);
+    if owner.is_null() {
+        return true;
+    }
+    let pid = sys::getpid();
+    // SAFETY: a page that is mapped for ever.
+    let owner = unsafe { &*owner };
+    match owner.load(Ordering::Acquire) {
+        0 => {
+            // The first thread of a forked child to ask: it is the only one, or was made by one that never had a block.
+            if owner.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                guard::after_fork();
+            }
+            owner.load(Ordering::Acquire) == pid
+        }
+        known => known == pid,
+    }
+}
