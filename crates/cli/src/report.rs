@@ -140,6 +140,8 @@ pub struct Row<'a> {
     pub symbol: &'a str,
     /// The module's path.
     pub path: &'a str,
+    /// Why calls were counted without times, where they were.
+    pub entry_only: Option<&'a str>,
     /// What was measured.
     pub stat: Figures,
 }
@@ -148,9 +150,15 @@ impl Row<'_> {
     fn module(&self) -> &str {
         file_name(self.path)
     }
+
+    /// A time that was measured; `None` where calls were only counted, which is not the same as 0 ns. In one process of several the
+    /// function may have been timed.
+    fn time(&self, ns: u64) -> Option<u64> {
+        (self.entry_only.is_none() || self.stat.total_ns > 0).then_some(ns)
+    }
 }
 
-/// A function that matched and was not attached.
+/// A function that matched and was not attached, or at its entry only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
     /// Demangled name.
@@ -192,11 +200,14 @@ pub struct Function<'a> {
     name: &'a str,
     module: &'a str,
     calls: u64,
-    total_ns: u64,
-    self_ns: u64,
+    total_ns: Option<u64>,
+    self_ns: Option<u64>,
     p50_ns: Option<u64>,
     p99_ns: Option<u64>,
     sampled: bool,
+    /// Why there are no times.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entry_only: Option<&'a str>,
     path: &'a str,
     /// Where it differs from the name.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -209,11 +220,12 @@ impl<'a> From<&'a Row<'_>> for Function<'a> {
             name: &row.name,
             module: row.module(),
             calls: row.stat.calls,
-            total_ns: row.stat.total_ns,
-            self_ns: row.stat.self_ns,
+            total_ns: row.time(row.stat.total_ns),
+            self_ns: row.time(row.stat.self_ns),
             p50_ns: row.stat.p50_ns,
             p99_ns: row.stat.p99_ns,
             sampled: row.stat.sampled,
+            entry_only: row.entry_only,
             path: row.path,
             symbol: (row.symbol != row.name).then_some(row.symbol),
         }
@@ -225,7 +237,7 @@ const NAME_COLUMN: usize = 48;
 
 /// Writes the table. `width` cuts names so that lines fit on a screen.
 pub fn table(out: &mut dyn Write, rows: &[Row<'_>], width: Option<usize>) -> io::Result<()> {
-    let percentile = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), units::time);
+    let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), units::time);
     let module_width = rows.iter().map(|r| r.module().chars().count()).max().unwrap_or(0).max("module".len());
     let room = width.map(|w| w.saturating_sub(10 + 4 * 9 + 2 + 2 + module_width).max(16));
     let names: Vec<String> = rows.iter().map(|r| cut(&r.name, room)).collect();
@@ -237,10 +249,10 @@ pub fn table(out: &mut dyn Write, rows: &[Row<'_>], width: Option<usize>) -> io:
             out,
             "{:>10}{:>9}{:>9}{:>9}{:>9}  {name:name_width$}  {}",
             stat.calls,
-            units::time(stat.total_ns),
-            units::time(stat.self_ns),
-            percentile(stat.p50_ns),
-            percentile(stat.p99_ns),
+            time(row.time(stat.total_ns)),
+            time(row.time(stat.self_ns)),
+            time(stat.p50_ns),
+            time(stat.p99_ns),
             row.module(),
         )?;
     }
@@ -330,7 +342,7 @@ mod tests {
     }
 
     fn row<'a>(name: &'a str, value: &[u8]) -> Row<'a> {
-        Row { name: name.into(), symbol: name, path: "/lib/libx.so.1", stat: Stat::sum(value, 1.0).into() }
+        Row { name: name.into(), symbol: name, path: "/lib/libx.so.1", entry_only: None, stat: Stat::sum(value, 1.0).into() }
     }
 
     #[test]
@@ -414,6 +426,11 @@ mod tests {
              12   1.50ms    999ns     96ns    127ns  short                              libx.so.1\n         \
              1      0ns      0ns        -        -  ns::a_long_name(int, char const*)  libx.so.1\n"
         );
+        let mut counted = row("counted", &bytes(3, 0, 0, &[]));
+        counted.entry_only = Some("returns twice");
+        let mut out = Vec::new();
+        table(&mut out, &[counted], None).unwrap();
+        assert!(String::from_utf8(out).unwrap().ends_with("         3        -        -        -        -  counted   libx.so.1\n"));
         let narrow = text(Some(80));
         assert!(narrow.lines().all(|l| l.chars().count() <= 80) && narrow.contains("ns::a_long_name(int,…"), "{narrow}");
     }
@@ -424,6 +441,16 @@ mod tests {
         assert_eq!(
             serde_json::to_string(&Function::from(&row)).unwrap(),
             r#"{"name":"f","module":"libx.so.1","calls":2,"total_ns":300,"self_ns":200,"p50_ns":192,"p99_ns":254,"sampled":false,"path":"/lib/libx.so.1"}"#
+        );
+    }
+
+    #[test]
+    fn no_times_are_not_zero_times() {
+        let mut row = row("f", &bytes(2, 0, 0, &[]));
+        row.entry_only = Some("returns twice");
+        assert_eq!(
+            serde_json::to_string(&Function::from(&row)).unwrap(),
+            r#"{"name":"f","module":"libx.so.1","calls":2,"total_ns":null,"self_ns":null,"p50_ns":null,"p99_ns":null,"sampled":false,"entry_only":"returns twice","path":"/lib/libx.so.1"}"#
         );
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use serde_json::{Value, json};
-use skep::link::{AgentRecord, LinkState};
+use skep::link::{AgentRecord, FunctionRecord, LinkState};
 use skep_proc::demangle::demangle;
 
 use crate::failure::{Failure, Result};
@@ -18,6 +18,8 @@ pub struct Sites {
     pub matched: usize,
     /// Those that were not attached.
     pub skipped: Vec<Skipped>,
+    /// Those that were attached at their entry only.
+    pub entry_only: Vec<Skipped>,
     /// Processes that took part.
     pub agents: Vec<AgentRecord>,
     /// The link's patterns.
@@ -27,13 +29,17 @@ pub struct Sites {
 impl Sites {
     /// Reads a link's state.
     pub fn new(state: &LinkState) -> Self {
-        let skipped = state.functions.iter().filter_map(|f| {
-            let reason = f.skipped.clone()?;
-            Some(Skipped { function: demangle(&f.name).into_owned(), path: module_path(state, f.module).to_owned(), reason })
-        });
+        let with = |reason: fn(&FunctionRecord) -> &Option<String>| {
+            let functions = state.functions.iter().filter_map(move |f| {
+                let reason = reason(f).clone()?;
+                Some(Skipped { function: demangle(&f.name).into_owned(), path: module_path(state, f.module).to_owned(), reason })
+            });
+            functions.collect()
+        };
         Self {
             matched: state.functions.len(),
-            skipped: skipped.collect(),
+            skipped: with(|f| &f.skipped),
+            entry_only: with(|f| if f.skipped.is_some() { &None } else { &f.entry_only }),
             agents: state.agents.clone(),
             patterns: state.spec.include.clone(),
         }
@@ -65,6 +71,7 @@ impl Sites {
             "matched": self.matched,
             "attached": self.attached(),
             "skipped": self.skipped.iter().map(Skipped::json).collect::<Vec<_>>(),
+            "entry_only": self.entry_only.iter().map(Skipped::json).collect::<Vec<_>>(),
         })
     }
 
@@ -85,6 +92,13 @@ impl Sites {
             printer.note(&format!("{what}{} of {} matching functions attached{of}", self.attached(), self.matched));
             for line in skipped_lines(&self.skipped, verbose) {
                 printer.note(&line);
+            }
+            if !self.entry_only.is_empty() {
+                let names = if verbose { "" } else { " (--verbose names them)" };
+                printer.note(&format!("{what}{} of them are counted without times{names}", self.entry_only.len()));
+                for line in skipped_lines(&self.entry_only, verbose) {
+                    printer.note(&line);
+                }
             }
         }
         let mut told = HashSet::new();
@@ -159,6 +173,7 @@ mod tests {
             when: When::Session,
             context: Context::Tracing,
             cookie: Cookie::Index,
+            entry_only: false,
             max_functions: 9,
             include: vec!["nosuch".to_owned()],
             exclude: Vec::new(),
@@ -171,7 +186,14 @@ mod tests {
     }
 
     fn function(skipped: Option<&str>) -> FunctionRecord {
-        FunctionRecord { module: 0, name: "_ZN2ns1fEi".to_owned(), vaddr: 16, size: 4, skipped: skipped.map(str::to_owned) }
+        FunctionRecord {
+            module: 0,
+            name: "_ZN2ns1fEi".to_owned(),
+            vaddr: 16,
+            size: 4,
+            skipped: skipped.map(str::to_owned),
+            entry_only: None,
+        }
     }
 
     fn failure(state: &LinkState) -> Option<String> {
@@ -194,10 +216,11 @@ mod tests {
 
     #[test]
     fn the_json_has_the_promised_keys() {
-        let sites = Sites::new(&state(vec![function(None), function(Some("denied: why"))], vec![agent(None)]));
+        let counted = FunctionRecord { entry_only: Some("returns twice".to_owned()), ..function(None) };
+        let sites = Sites::new(&state(vec![function(None), function(Some("denied: why")), counted], vec![agent(None)]));
         assert_eq!(
             sites.json().to_string(),
-            r#"{"matched":2,"attached":1,"skipped":[{"function":"ns::f(int)","module":"libx.so.1","reason":"denied: why"}]}"#
+            r#"{"matched":3,"attached":2,"skipped":[{"function":"ns::f(int)","module":"libx.so.1","reason":"denied: why"}],"entry_only":[{"function":"ns::f(int)","module":"libx.so.1","reason":"returns twice"}]}"#
         );
     }
 }

@@ -59,6 +59,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let [traced] = loaded.programs.as_slice() else { return Err(Failure::environment(format!("`{OBJECT_NAME}` is damaged"))) };
     let spec = LinkSpec {
         cookie: Cookie::Index,
+        entry_only: true,
         max_functions: args.max_functions,
         exclude: args.exclude.clone(),
         ..LinkSpec::of(traced, &args.patterns).map_err(|e| session::attach_failure(e, OBJECT_NAME))?
@@ -149,7 +150,8 @@ fn rows<'a>(state: &'a LinkState, stats: &Map, tick: f64) -> Result<Vec<Row<'a>>
         let stat = Stat::sum(value, tick);
         if stat.calls > 0 {
             let path = module_path(state, function.module);
-            rows.push(Row { name: demangle(&function.name), symbol: &function.name, path, stat: stat.into() });
+            let entry_only = function.entry_only.as_deref();
+            rows.push(Row { name: demangle(&function.name), symbol: &function.name, path, entry_only, stat: stat.into() });
         }
     })
     .context("cannot read the statistics")?;

@@ -214,6 +214,60 @@ fn a_reader_that_leaves_is_no_error() {
     assert_eq!(err, "");
 }
 
+/// Functions that return twice, never, or to another stack used to be skipped. They are counted, and the report does not claim that
+/// they took no time.
+#[test]
+fn functions_without_a_usable_return_are_counted_without_times() {
+    const SOURCE: &str = r#"
+        #include <setjmp.h>
+        #include <sys/wait.h>
+        #include <unistd.h>
+        static jmp_buf back;
+        __attribute__((noinline)) static void jump(void) { longjmp(back, 1); }
+        int main(void)
+        {
+            volatile int rounds = 0;
+            while (rounds < 300)
+                if (!_setjmp(back)) {
+                    rounds++;
+                    jump();
+                }
+            for (int i = 0; i < 3; i++) {
+                if (!vfork())
+                    _exit(0);
+                wait(0);
+            }
+            return 3;
+        }"#;
+    let skep = Skep::new();
+    let (source, program) = (skep.path("source.c"), skep.path("returns"));
+    std::fs::write(&source, SOURCE).unwrap();
+    let program = skep_testkit::cc::Cc::c().compile(&[&source], &program);
+    let program = program.to_str().unwrap();
+    let patterns = ["_setjmp", "longjmp", "vfork", "wait4"];
+    let ended = skep.run(["trace", "--verbose"].into_iter().chain(patterns).chain(["--json", "--", program]));
+    assert_eq!(ended.shell_status(), 3, "{}", ended.transcript());
+    let report = json(&ended.stdout);
+    for (name, count, reason) in
+        [("_setjmp", 300, "returns twice"), ("longjmp", 300, "never returns"), ("vfork", 3, "returns twice, in the same memory")]
+    {
+        let row = report["functions"].as_array().unwrap().iter().find(|f| f["name"] == name).unwrap_or_else(|| panic!("{name}: {report}"));
+        // The C library itself may call `_setjmp` before `main`.
+        let calls = row["calls"].as_u64().unwrap();
+        assert!(calls == count || (name == "_setjmp" && calls == count + 1), "{row}");
+        assert_eq!(row["entry_only"], reason);
+        assert!(["total_ns", "self_ns", "p50_ns", "p99_ns"].iter().all(|key| row[key].is_null()), "{row}");
+        let site = report["sites"]["entry_only"].as_array().unwrap().iter().find(|s| s["function"] == name);
+        assert_eq!(site.unwrap_or_else(|| panic!("{report}"))["reason"], reason);
+    }
+    let waited = report["functions"].as_array().unwrap().iter().find(|f| f["name"] == "wait4").unwrap();
+    assert!(waited["total_ns"].as_u64().unwrap() > 0 && waited.get("entry_only").is_none(), "{waited}");
+    let err = text(&ended.stderr);
+    assert!(err.contains("of them are counted without times") && err.contains("longjmp: never returns"), "{err}");
+    let table = text(&skep.run(["trace", "vfork", "--", program]).stdout);
+    assert_eq!(table.lines().last().unwrap().split_whitespace().take(6).collect::<Vec<_>>(), ["3", "-", "-", "-", "-", "vfork"], "{table}");
+}
+
 /// Starts the target traced, waits until it is in the middle, and sends a signal; returns the status and both outputs.
 fn interrupted(skep: &Skep, command: &[&str], signal: &str, whole_group: bool) -> (Option<i32>, String, String) {
     let args = ["trace", "leaf", "read", "--json", "--"].into_iter().chain(command.iter().copied());

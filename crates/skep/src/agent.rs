@@ -15,12 +15,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
 use skep_attach::sites::{self, Function, Module};
-use skep_attach::{Engine, Hook, Position, RunFn};
+use skep_attach::{Engine, Hook, Position, RunFn, Skip};
 use skep_maps::{Access, Map, slots::SlotTable};
 
 use crate::clock;
 use crate::dir::{Dir, ENV_DIR, ENV_LINKS, Kind};
-use crate::link::{AgentRecord, Context, Cookie, Found, LinkFile, LinkSpec, Pattern, When, control};
+use crate::link::{AgentRecord, Context, Cookie, ENTRY_ONLY, Found, LinkFile, LinkSpec, Pattern, When, control};
 use crate::memory;
 use crate::prog::ProgramFile;
 use crate::run::{self, Running};
@@ -222,7 +222,7 @@ impl Active {
             },
             data: std::ptr::from_ref(self.running).cast(),
             missed: self.running.missed(),
-            without_return: 0,
+            without_return: if self.runs_at_entry_only() { ENTRY_ONLY } else { 0 },
             wants_args: self.running.wants_args(),
         }
     }
@@ -252,18 +252,50 @@ impl Active {
         }
         let began = Instant::now();
         let attachment = Engine::get()?.attach(&targets, &[self.hook()]);
-        self.attach_ns += nanos(began);
         self.attachments.push(attachment.id);
-        for (index, result) in which.iter().zip(&attachment.results) {
+        let mut entry_only = Vec::new();
+        for ((index, target), result) in which.iter().zip(&targets).zip(attachment.results) {
             match result {
                 Ok(()) => self.attached += 1,
+                Err(Skip::NoExit { why }) if self.runs_at_entry_only() => entry_only.push((*index, *target, why)),
                 Err(why) => skipped.push((*index, why.to_string())),
             }
         }
-        if !skipped.is_empty() {
-            self.file.skip(&skipped)?;
+        let reasons = self.attach_entries(&entry_only, &mut skipped)?;
+        self.attach_ns += nanos(began);
+        self.file.entry_only(&reasons)?;
+        Ok(self.file.skip(&skipped)?)
+    }
+
+    /// Tells whether the link takes functions that cannot be hooked at their return.
+    fn runs_at_entry_only(&self) -> bool {
+        self.spec.entry_only && self.spec.when == When::Session && self.spec.context == Context::Tracing
+    }
+
+    /// Attaches a session program to the entry of functions that cannot be hooked at their return; returns those, and why it is so.
+    fn attach_entries(
+        &mut self,
+        functions: &[(u32, (&Function, u64), &'static str)],
+        skipped: &mut Vec<(u32, String)>,
+    ) -> Result<Vec<(u32, String)>, AgentError> {
+        if functions.is_empty() {
+            return Ok(Vec::new());
         }
-        Ok(())
+        let hook = Hook { position: Position::Entry, run: run::session_at_entry, ..self.hook() };
+        let targets: Vec<_> = functions.iter().map(|(_, (function, cookie), _)| (*function, cookie | ENTRY_ONLY)).collect();
+        let attachment = Engine::get()?.attach(&targets, &[hook]);
+        self.attachments.push(attachment.id);
+        let mut reasons = Vec::with_capacity(functions.len());
+        for ((index, _, why), result) in functions.iter().zip(attachment.results) {
+            match result {
+                Ok(()) => {
+                    self.attached += 1;
+                    reasons.push((*index, (*why).to_owned()));
+                }
+                Err(why) => skipped.push((*index, why.to_string())),
+            }
+        }
+        Ok(reasons)
     }
 }
 

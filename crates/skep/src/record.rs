@@ -22,7 +22,7 @@ use crate::wire::Writer;
 
 const MAGIC: &[u8; 8] = b"SKEPREC1";
 /// Version of the payload encodings of this release.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 const HEAD: usize = 16;
 /// Largest file a reader takes: far above 262,144 functions with long names.
 const MAX_FILE: u64 = 1 << 30;

@@ -263,6 +263,22 @@ pub(crate) unsafe extern "C" fn tracing(ctx: *mut u64, data: *const ()) -> u64 {
     unsafe { (*data.cast::<Running>()).run(ctx.cast(), NO_RETURN) }
 }
 
+/// Runs a session program at the entry of a function that has no run at its return. The frame of an entry hook has no session word;
+/// the program gets one that lasts as long as this run.
+#[unsafe(link_section = ".text.skep_event")]
+pub(crate) unsafe extern "C" fn session_at_entry(ctx: *mut u64, data: *const ()) -> u64 {
+    let mut word = 0_u64;
+    // SAFETY: the word with the session word's address lies in the frame that `ctx` points into, and nobody else uses it while a hook
+    // runs; the next hook of the frame finds 0 there again. `data` as in `tracing`.
+    unsafe {
+        let session = ctx.byte_offset(frame::SESSION as isize);
+        session.write(&raw mut word as u64);
+        let r = (*data.cast::<Running>()).run(ctx.cast(), NO_RETURN);
+        session.write(0);
+        r
+    }
+}
+
 /// Runs a `fmod_ret` program.
 #[unsafe(link_section = ".text.skep_event")]
 pub(crate) unsafe extern "C" fn modify_return(ctx: *mut u64, data: *const ()) -> u64 {

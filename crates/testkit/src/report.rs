@@ -43,7 +43,7 @@ pub struct Function {
     pub module: String,
     /// Calls.
     pub calls: u64,
-    /// Time from entry to exit, callees included.
+    /// Time from entry to exit, callees included; 0 where calls are counted without times.
     pub total_ns: u64,
     /// The same without traced callees.
     pub self_ns: u64,
@@ -71,8 +71,8 @@ impl Report {
                     name: string(&row["name"], "functions[].name")?,
                     module: string(&row["module"], "functions[].module")?,
                     calls: number(&row["calls"], "functions[].calls")?,
-                    total_ns: number(&row["total_ns"], "functions[].total_ns")?,
-                    self_ns: number(&row["self_ns"], "functions[].self_ns")?,
+                    total_ns: time(&row["total_ns"], "functions[].total_ns")?,
+                    self_ns: time(&row["self_ns"], "functions[].self_ns")?,
                 })
             })
             .collect::<Result<_, String>>()?;
@@ -125,6 +125,11 @@ fn string(value: &Value, key: &str) -> Result<String, String> {
 
 fn number(value: &Value, key: &str) -> Result<u64, String> {
     value.as_u64().ok_or_else(|| format!("`{key}` is not a natural number"))
+}
+
+/// A time; `null` is that of a function whose calls are only counted.
+fn time(value: &Value, key: &str) -> Result<u64, String> {
+    if value.is_null() { Ok(0) } else { number(value, key) }
 }
 
 #[cfg(test)]

@@ -129,6 +129,7 @@ impl LinkSpec {
             when,
             context,
             cookie: Cookie::Zero,
+            entry_only: false,
             max_functions: 1 << 20,
             include: if patterns.is_empty() { targets(program)? } else { patterns.to_vec() },
             exclude: Vec::new(),

@@ -18,6 +18,10 @@ const TAG_MODULE: u32 = 2;
 const TAG_FUNCTION: u32 = 3;
 const TAG_AGENT: u32 = 4;
 const TAG_SKIPPED: u32 = 5;
+const TAG_ENTRY_ONLY: u32 = 6;
+
+/// Set in the attach cookie of a function whose session program runs at entry only ([`LinkSpec::entry_only`]).
+pub const ENTRY_ONLY: u64 = 1 << 63;
 
 /// Names when a program runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,6 +70,9 @@ pub struct LinkSpec {
     pub context: Context,
     /// Which cookie each function has.
     pub cookie: Cookie,
+    /// Session programs only: a function that cannot be hooked at its return is not skipped, the program runs at its entry alone. It
+    /// must not count on a return there: it knows such a call by [`ENTRY_ONLY`] in the attach cookie.
+    pub entry_only: bool,
     /// Functions beyond this many are skipped.
     pub max_functions: u32,
     /// Patterns a function must match one of.
@@ -110,6 +117,8 @@ pub struct FunctionRecord {
     pub size: u64,
     /// `None`: attached. Otherwise the reason why not.
     pub skipped: Option<String>,
+    /// The reason why the program runs at entry only, where it does ([`LinkSpec::entry_only`]).
+    pub entry_only: Option<String>,
 }
 
 /// What a target says of itself.
@@ -175,7 +184,7 @@ impl LinkSpec {
     fn encode(&self) -> Record {
         let mut w = Writer::default();
         w.u32(self.program).u32(self.control).u32(self.when as u32).u32(self.context as u32).u32(self.cookie as u32);
-        w.u32(self.max_functions);
+        w.u32(u32::from(self.entry_only)).u32(self.max_functions);
         strings(&mut w, &self.include);
         strings(&mut w, &self.exclude);
         (TAG_SPEC, w.finish())
@@ -202,10 +211,11 @@ impl LinkSpec {
             1 => Cookie::Index,
             _ => return Err(unknown("a known cookie")),
         };
+        let entry_only = r.u32("entry only")? != 0;
         let max_functions = r.u32("function limit")?;
         let include = read_strings(&mut r, "patterns")?;
         let exclude = read_strings(&mut r, "excluding patterns")?;
-        Ok(Self { program, control, when, context, cookie, max_functions, include, exclude })
+        Ok(Self { program, control, when, context, cookie, entry_only, max_functions, include, exclude })
     }
 }
 
@@ -265,9 +275,10 @@ fn decode_all(file: &RecordFile, records: &Records) -> Result<LinkState, RecordE
             TAG_MODULE => Reader::new(payload).str("module path").map(|s| modules.push(s.to_owned())),
             TAG_FUNCTION => RawFunction::decode(payload).map(|f| functions.push(FunctionRecord::from(f))),
             TAG_AGENT => AgentRecord::decode(payload).map(|a| agents.push(a)),
-            TAG_SKIPPED => decode_skipped(payload).map(|(index, reason)| {
+            TAG_SKIPPED | TAG_ENTRY_ONLY => decode_reason(payload).map(|(index, reason)| {
                 if let Some(f) = functions.get_mut(index as usize) {
-                    f.skipped = Some(reason.to_owned());
+                    let field = if tag == TAG_SKIPPED { &mut f.skipped } else { &mut f.entry_only };
+                    *field = Some(reason.to_owned());
                 }
             }),
             _ => Err(WireError { at: 0, what: "a known record" }),
@@ -280,11 +291,12 @@ fn decode_all(file: &RecordFile, records: &Records) -> Result<LinkState, RecordE
 
 impl From<RawFunction<'_>> for FunctionRecord {
     fn from(f: RawFunction<'_>) -> Self {
-        Self { module: f.module, name: f.name.to_owned(), vaddr: f.vaddr, size: f.size, skipped: f.skipped.map(str::to_owned) }
+        let skipped = f.skipped.map(str::to_owned);
+        Self { module: f.module, name: f.name.to_owned(), vaddr: f.vaddr, size: f.size, skipped, entry_only: None }
     }
 }
 
-fn decode_skipped(payload: &[u8]) -> Result<(u32, &str), WireError> {
+fn decode_reason(payload: &[u8]) -> Result<(u32, &str), WireError> {
     let mut r = Reader::new(payload);
     Ok((r.u32("function index")?, r.str("reason")?))
 }
@@ -436,9 +448,24 @@ impl LinkFile {
     /// # Errors
     /// When the file cannot be locked or written.
     pub fn skip(&self, skipped: &[(u32, String)]) -> Result<(), RecordError> {
+        self.reasons(TAG_SKIPPED, skipped)
+    }
+
+    /// Adds the functions that were attached at their entry only, by index, and why.
+    ///
+    /// # Errors
+    /// When the file cannot be locked or written.
+    pub fn entry_only(&self, functions: &[(u32, String)]) -> Result<(), RecordError> {
+        self.reasons(TAG_ENTRY_ONLY, functions)
+    }
+
+    fn reasons(&self, tag: u32, functions: &[(u32, String)]) -> Result<(), RecordError> {
+        if functions.is_empty() {
+            return Ok(());
+        }
         let mut batch = Batch::default();
-        for (index, reason) in skipped {
-            batch.push(TAG_SKIPPED, |w| w.u32(*index).str(reason));
+        for (index, reason) in functions {
+            batch.push(tag, |w| w.u32(*index).str(reason));
         }
         self.file.append(&batch)
     }
@@ -465,6 +492,7 @@ mod tests {
             when: When::Session,
             context: Context::Tracing,
             cookie: Cookie::Index,
+            entry_only: true,
             max_functions: 100,
             include: vec!["libc.so.6:*".to_owned()],
             exclude: vec!["mem*".to_owned()],
@@ -487,12 +515,15 @@ mod tests {
         let agent = AgentRecord { pid: 7, exe: "/a".to_owned(), start_ns: 1, attach_ns: 2, attached: 3, error: None };
         two.report(&agent)?;
         two.skip(&[(2, "denied".to_owned()), (99, "no such function".to_owned())])?;
+        two.entry_only(&[(3, "returns twice".to_owned())])?;
         let state = one.read()?;
         assert_eq!(state.spec, spec());
         assert_eq!(state.modules, ["/a", "/b", "/c"]);
         assert_eq!(state.functions.iter().map(|f| (f.module, f.vaddr)).collect::<Vec<_>>(), [(0, 16), (1, 16), (2, 8), (0, 32)]);
         assert_eq!(state.functions[1].skipped.as_deref(), Some("too short"));
         assert_eq!(state.functions[2].skipped.as_deref(), Some("denied"));
+        let entry_only: Vec<_> = state.functions.iter().map(|f| f.entry_only.as_deref()).collect();
+        assert_eq!(entry_only, [None, None, None, Some("returns twice")]);
         assert_eq!(state.agents, [agent]);
         std::fs::remove_dir_all(&path)?;
         Ok(())

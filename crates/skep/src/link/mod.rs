@@ -7,5 +7,5 @@ pub mod pattern;
 
 #[cfg(feature = "loader")]
 pub use create::{AttachError, Link, Missed, create_log};
-pub use file::{AgentRecord, Context, Cookie, Found, FunctionRecord, LinkFile, LinkSpec, LinkState, When, control};
+pub use file::{AgentRecord, Context, Cookie, ENTRY_ONLY, Found, FunctionRecord, LinkFile, LinkSpec, LinkState, When, control};
 pub use pattern::{Pattern, PatternError};
