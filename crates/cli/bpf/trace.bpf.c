@@ -15,6 +15,9 @@
  */
 #include "skep.bpf.h"
 
+/* The stack pointer when the function was called: the same at entry and at return. Not a function of the kernel. */
+extern __u64 skep_get_func_sp(void *ctx) __ksym __weak;
+
 #define MAX_DEPTH 1023 /* with the head of `struct thread`, as large as a frame, a power of two: 32 KiB, a per-CPU value's limit */
 
 /* Stacks of two threads are further apart, and frames of one are nearly always closer. */
@@ -23,7 +26,7 @@
 struct frame {
 	__u64 start;
 	__u64 done;
-	__u64 sp; /* address of the context: grows downwards with the call depth */
+	__u64 sp; /* where the call's return address is: grows downwards with the call depth */
 	__u32 function;
 	__u32 pad;
 };
@@ -155,7 +158,7 @@ static __attribute__((noinline)) int timed(__u64 *ctx, struct thread *t, struct 
 {
 	__u64 cookie = bpf_get_attach_cookie(ctx);
 	__u32 id = cookie;
-	__u64 sp = (__u64)ctx, above, call, outer;
+	__u64 sp = skep_get_func_sp(ctx), above, call, outer;
 	struct frame *f;
 
 	if (!t || !s || cookie & ENTRY_ONLY)
@@ -165,6 +168,8 @@ static __attribute__((noinline)) int timed(__u64 *ctx, struct thread *t, struct 
 		f = frame_of(t, above);
 		if (f->sp <= sp || f->sp > sp + STACK_GAP)
 			above = settle(t, sp);
+	} else {
+		t->tid = bpf_get_current_pid_tgid();
 	}
 	if (above >= LAST) {
 		t->lost++;
@@ -198,7 +203,7 @@ static __attribute__((noinline)) int returned(__u64 *ctx, struct thread *t)
 	if (!t)
 		return 0;
 	f = frame_of(t, call);
-	if (f->sp != (__u64)ctx) {
+	if (f->sp != skep_get_func_sp(ctx)) {
 		t->lost++;
 		return 0;
 	}

@@ -75,6 +75,8 @@ pub mod tracing {
     pub const IS_RETURN: i32 = -32;
     /// Address of the running program's session cookie, eight bytes kept from entry to return, `bpf_session_cookie`.
     pub const SESSION: i32 = -40;
+    /// The stack pointer when the function was called, `skep_get_func_sp`.
+    pub const SP: i32 = 176;
 }
 
 /// `struct pt_regs` of x86-64 (arch/x86/include/asm/ptrace.h), the context of uprobe-style programs.

@@ -355,6 +355,7 @@ mod tests {
         assert_eq!(theirs::COOKIE, frame::COOKIE);
         assert_eq!(theirs::IS_RETURN, frame::IS_RETURN);
         assert_eq!(theirs::SESSION, frame::SESSION);
+        assert_eq!(theirs::SP, frame::SP);
         assert_eq!(theirs::MAX_ARGS, frame::MAX_ARGS);
         assert_eq!(theirs::UNTYPED_ARGS, frame::UNTYPED_ARGS);
     }

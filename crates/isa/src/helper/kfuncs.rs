@@ -13,4 +13,6 @@ pub(super) const KFUNCS: &[Helper] = &[
     row(KFUNC_BASE + 1, "bpf_session_cookie", &[Ctx], Mem(8), Only(SESSION)),
     row(KFUNC_BASE + 2, "bpf_get_cpu_time_counter", &[], Integer, All),
     row(KFUNC_BASE + 3, "bpf_cpu_time_counter_to_ns", &[Anything], Integer, All),
+    // Not the kernel's.
+    row(KFUNC_BASE + 4, "skep_get_func_sp", &[Ctx], Integer, Only(&[P::Tracing])),
 ];

@@ -249,6 +249,7 @@ static TABLE: &[Row] = &[
     row(KFUNC_BASE + 1, tracing::session_cookie, LoadCtx(frame::SESSION)),
     row(KFUNC_BASE + 2, time::get_cpu_time_counter, Plain),
     row(KFUNC_BASE + 3, time::cpu_time_counter_to_ns, Plain),
+    row(KFUNC_BASE + 4, tracing::get_func_sp, LoadCtx(frame::SP)),
     row(kfunc::id("bpf_rdonly_cast"), first, Plain),
     row(kfunc::id("bpf_rcu_read_lock"), nothing, Plain),
     row(kfunc::id("bpf_rcu_read_unlock"), nothing, Plain),

@@ -32,6 +32,7 @@ frame_words! {
     get_func_arg_cnt => frame::NR_ARGS;
     session_is_return => frame::IS_RETURN;
     session_cookie => frame::SESSION;
+    get_func_sp => frame::SP;
 }
 
 /// Stores argument `n`; `-EINVAL` when there are fewer.

@@ -96,7 +96,7 @@ impl Walk<'_> {
         let allowed = match h.name {
             // The words these read are only there in the right kind of trampoline.
             "bpf_session_is_return" | "bpf_session_cookie" => session,
-            "get_func_arg" | "get_func_arg_cnt" => trampoline,
+            "get_func_arg" | "get_func_arg_cnt" | "skep_get_func_sp" => trampoline,
             "get_func_ret" => trampoline && !entry_only,
             "get_func_ip" | "get_attach_cookie" => !tracing || trampoline,
             // Only where no lock is held that it takes (kernel/trace/bpf_trace.c `btf_allowlist_d_path`).
