@@ -10,9 +10,11 @@
 //!    place goes on at that instruction's copy; so does one whose signal handler would return there.
 //! 4. All bytes but the first are written; cores notice; then the first; cores notice. The halted threads go on.
 //!
-//! A thread that runs, and cannot be halted in time, because it blocks the signal, makes the places impossible. (A thread that
-//! sleeps with `SIGTRAP` blocked and wakes up into one of the places within these microseconds is killed by the kernel; nothing
-//! in user space can prevent that.)
+//! A thread that runs, and cannot be halted in time, because it blocks the signal, makes the places impossible. So does one that
+//! waits for a child in its own memory (`vfork`, `posix_spawn`): nobody sees the child, which may have no handler for breakpoints.
+//! A thread that sleeps with `SIGTRAP` blocked is given some time to let it through; one that does not, as a thread that sleeps in
+//! `sigwait`, would have to wake up into one of the places within these microseconds to be killed by the kernel. So that they are
+//! microseconds, few places are changed at once ([`AT_ONCE`]). Hooks are taken out in another way ([`crate::patch`]).
 
 use crate::patch::{Change, Detour, Window};
 use crate::skip::Skip;
@@ -25,6 +27,10 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize
 const BREAKPOINT: u8 = 0xcc;
 /// How often a thread is looked at, with a tenth of a millisecond in between, before it counts as out of reach.
 const PATIENCE: u32 = 3000;
+/// How often, while it sleeps with `SIGTRAP` blocked.
+const PATIENCE_WITH_BLOCKED: u32 = 100;
+/// Most places that have breakpoints at the same time.
+pub(crate) const AT_ONCE: usize = 256;
 
 /// What a thread that hits a breakpoint does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -184,7 +190,7 @@ impl Halt {
         let me = sys::gettid();
         let nothing = AtomicU32::new(0);
         self.slots.iter().for_each(|s| s.searched.store(0, Ordering::Relaxed));
-        for _ in 0..PATIENCE {
+        for round in 0..PATIENCE {
             let mut missing = None;
             tasks.each(|tid| {
                 if tid == me {
@@ -197,6 +203,9 @@ impl Halt {
                 }
                 match threads::state(tid) {
                     threads::State::Gone => return,
+                    threads::State::Asleep { .. } if round < PATIENCE_WITH_BLOCKED && threads::blocks_traps(tid) => {
+                        return missing = Some(tid);
+                    }
                     threads::State::Asleep { stack, rip } if twin(rip).is_none() => {
                         slot.stack.store(stack, Ordering::Release);
                         return slot.search(copy);

@@ -71,22 +71,7 @@ fn number(text: &[u8], base: u32) -> Option<u64> {
 
 /// Asks what a thread is doing.
 pub(crate) fn state(tid: u32) -> State {
-    let mut path = *b"/proc/self/task/\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
-    let mut digits = [0u8; 10];
-    let mut n = 0;
-    let mut rest = tid;
-    while let Some(d) = digits.get_mut(n) {
-        *d = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        n += 1;
-        if rest == 0 {
-            break;
-        }
-    }
-    let number = digits.iter().take(n).rev();
-    for (p, b) in path.iter_mut().skip(16).zip(number.chain(b"/syscall")) {
-        *p = *b;
-    }
+    let path = path(tid, b"/syscall");
     let mut text = [0u8; 256];
     let got = match Fd::open(&path) {
         Ok(fd) => fd.read(&mut text),
@@ -96,6 +81,27 @@ pub(crate) fn state(tid: u32) -> State {
     parse(text.get(..got).unwrap_or_default())
 }
 
+/// `/proc/self/task/TID` and what follows.
+fn path(tid: u32, rest: &[u8]) -> [u8; 35] {
+    let mut path = *b"/proc/self/task/\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    let mut digits = [0u8; 10];
+    let mut n = 0;
+    let mut left = tid;
+    while let Some(d) = digits.get_mut(n) {
+        *d = b'0' + (left % 10) as u8;
+        left /= 10;
+        n += 1;
+        if left == 0 {
+            break;
+        }
+    }
+    let number = digits.iter().take(n).rev();
+    for (p, b) in path.iter_mut().skip(16).zip(number.chain(rest)) {
+        *p = *b;
+    }
+    path
+}
+
 /// `running`, or `NR ARGS… SP PC`, or `-1 SP PC` when it was stopped elsewhere than in a system call.
 fn parse(text: &[u8]) -> State {
     if text.first().is_none_or(|b| !b.is_ascii_digit()) {
@@ -103,10 +109,23 @@ fn parse(text: &[u8]) -> State {
     }
     let mut words = text.split(|b| *b == b' ' || *b == b'\n').filter(|w| !w.is_empty()).rev();
     let hex = |w: Option<&[u8]>| w.and_then(|w| number(w.strip_prefix(b"0x")?, 16));
-    match (hex(words.next()), hex(words.next())) {
-        (Some(rip), Some(stack)) => State::Asleep { stack, rip },
+    // Of these, the parent of a child that shares its memory waits for it in one: no list of threads has the child.
+    const MAKES_CHILDREN: [u64; 3] = [56, 58, 435];
+    match (hex(words.next()), hex(words.next()), number(text, 10)) {
+        (_, _, Some(call)) if MAKES_CHILDREN.contains(&call) => State::Running,
+        (Some(rip), Some(stack), _) => State::Asleep { stack, rip },
         _ => State::Running,
     }
+}
+
+/// Tells whether a thread blocks `SIGTRAP`: a breakpoint would end the process.
+pub(crate) fn blocks_traps(tid: u32) -> bool {
+    // The line stands behind the names, ids and sizes of the process.
+    let mut text = [0u8; 4096];
+    let got = Fd::open(&path(tid, b"/status")).map_or(0, |fd| fd.read(&mut text));
+    let text = text.get(..usize::try_from(got).unwrap_or(0)).unwrap_or_default();
+    let line = text.split(|b| *b == b'\n').find_map(|l| l.strip_prefix(b"SigBlk:\t"));
+    line.and_then(|l| number(l, 16)).is_some_and(|mask| mask & 1 << 4 != 0)
 }
 
 /// How far up a stack saved contexts are looked for, in pages.
@@ -199,6 +218,7 @@ mod tests {
         assert_eq!(parse(b"-1 0x7ffd0 0x401000\n"), State::Running);
         let text = b"202 0x1 0x80 0x0 0x0 0x0 0x0 0x7f0012345678 0x7f0087654321\n";
         assert_eq!(parse(text), State::Asleep { stack: 0x7f00_1234_5678, rip: 0x7f00_8765_4321 });
+        assert_eq!(parse(b"58 0x1 0x80 0x0 0x0 0x0 0x0 0x7f0012345678 0x7f0087654321\n"), State::Running);
         assert_eq!(parse(b""), State::Running);
         assert_eq!(parse(b"7\n"), State::Running);
     }
@@ -218,6 +238,13 @@ mod tests {
         let mut all = Vec::new();
         Tasks::open().expect("task list").each(|t| all.push(t));
         assert!(all.contains(&tid) && all.contains(&crate::sys::gettid()));
+        assert!(!blocks_traps(tid));
+        let me = crate::sys::gettid();
+        let mask = crate::sys::block_signals();
+        assert!(!blocks_traps(me), "signals of faults are not blocked");
+        crate::sys::set_signal_mask(u64::MAX);
+        assert!(blocks_traps(me));
+        crate::sys::set_signal_mask(mask);
         drop(wake);
         sleeper.join().expect("sleeper");
     }

@@ -156,6 +156,11 @@ impl Plan {
         // SAFETY: the caller owns it.
         let end = unsafe { (*plan).exit_end };
         let words = (end as usize - plan as usize) / 8;
+        if cfg!(debug_assertions) {
+            // Whoever still walks it runs into an address that is none.
+            // SAFETY: the caller owns it.
+            unsafe { std::ptr::write_bytes(plan.cast::<u8>(), 0xdb, words * 8) };
+        }
         // SAFETY: the same pointer and length that `build` made the box of.
         drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(plan.cast::<u64>(), words)) });
     }
