@@ -57,7 +57,7 @@ fn mapping(address: u64) -> Option<(u64, u64)> {
     if fd < 0 {
         return None;
     }
-    let found = query(fd, address).or_else(|| search(fd, address));
+    let found = query(fd, address).or_else(|| text(fd, address));
     sys::close(fd);
     found
 }
@@ -85,10 +85,18 @@ fn query(fd: i64, address: u64) -> Option<(u64, u64)> {
     (got == 0).then(|| (word(3).load(Ordering::Relaxed), word(4).load(Ordering::Relaxed)))
 }
 
-/// Reads lines `START-END …` until the one around the address.
+#[inline(always)]
+fn text(fd: i64, address: u64) -> Option<(u64, u64)> {
+    let mut end = 0;
+    let start = search(fd, address, &mut end);
+    (end != 0).then_some((start, end))
+}
+
+/// Reads lines `START-END …` until the one around the address. `extern "C"`, as a function that might unwind would make its callers
+/// call the panic handler.
 #[inline(never)]
 #[unsafe(link_section = ".text.skep_event")]
-fn search(fd: i64, address: u64) -> Option<(u64, u64)> {
+extern "C" fn search(fd: i64, address: u64, end: &mut u64) -> u64 {
     const READ: u64 = 0;
     const SIZE: u64 = 512;
     let buffer: MaybeUninit<[AtomicU8; SIZE as usize]> = MaybeUninit::uninit();
@@ -99,7 +107,7 @@ fn search(fd: i64, address: u64) -> Option<(u64, u64)> {
         // SAFETY: the kernel writes into `buffer`, whose size it is told.
         let got = unsafe { sys::call(READ, [fd as u64, at, SIZE, 0, 0, 0]) };
         if got <= 0 {
-            return None;
+            return 0;
         }
         let mut n = 0;
         while n < got as u64 {
@@ -110,7 +118,10 @@ fn search(fd: i64, address: u64) -> Option<(u64, u64)> {
                 b'\n' => (number, skip) = (0, false),
                 _ if skip => {}
                 b'-' => (start, number) = (number, 0),
-                b' ' if start <= address && address < number => return Some((start, number)),
+                b' ' if start <= address && address < number => {
+                    *end = number;
+                    return start;
+                }
                 b' ' => skip = true,
                 _ => {
                     let digit = if byte > b'9' { byte.wrapping_sub(b'a').wrapping_add(10) } else { byte.wrapping_sub(b'0') };
@@ -140,10 +151,10 @@ mod tests {
         assert_eq!(low, own.start);
         assert!(own.contains(&top) && rsp < top && top - rsp < 1 << 16);
         let fd = sys::open_maps();
-        assert_eq!(search(fd, rsp), Some((own.start, own.end)));
+        assert_eq!(text(fd, rsp), Some((own.start, own.end)));
         sys::close(fd);
         let fd = sys::open_maps();
-        assert_eq!(search(fd, 8), None);
+        assert_eq!(text(fd, 8), None);
         sys::close(fd);
     }
 }

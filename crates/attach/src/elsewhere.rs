@@ -28,7 +28,7 @@ use std::mem::{offset_of, size_of};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-/// The registers that the trampolines save: those of the call, or of the return.
+/// The registers that the trampolines save: those of the call, or of the return. Only offsets count, as the stack may not be aligned.
 #[repr(C)]
 pub(crate) struct Saved {
     rdi: u64,
@@ -88,6 +88,22 @@ const GUARD: u64 = 4096;
 /// What the trampoline is told after a call.
 const NO_FRAME: u64 = 0;
 const LEFT_OUT: u64 = 1;
+
+/// A word on the program's stack, which may not be aligned. Volatile, as neighbors would be read with vector registers.
+#[repr(C, packed)]
+struct Word(u64);
+
+#[inline(always)]
+unsafe fn load(at: u64) -> u64 {
+    // SAFETY: the caller's: the word is there.
+    unsafe { (at as *const Word).read_volatile().0 }
+}
+
+#[inline(always)]
+unsafe fn store(at: u64, value: u64) {
+    // SAFETY: the caller's: the word is there and may be written.
+    unsafe { (at as *mut Word).write_volatile(Word(value)) }
+}
 
 /// Where on the program's stack an event happens.
 #[derive(Clone, Copy)]
@@ -184,9 +200,8 @@ unsafe fn around(block: &Block, saved: *const Saved, cfa: u64, meta: *const Meta
         match outcome {
             NO_FRAME => give(block, side),
             LEFT_OUT => {
-                let saved = saved.cast_mut();
-                (&raw mut (*saved).rax).write_volatile((*side).frame.rax);
-                (&raw mut (*saved).rdx).write_volatile(0);
+                store(sp.wrapping_add(offset_of!(Saved, rax) as u64), (&raw const (*side).frame.rax).read_volatile());
+                store(sp.wrapping_add(offset_of!(Saved, rdx) as u64), 0);
                 give(block, side);
             }
             _ => {
@@ -206,7 +221,7 @@ unsafe fn around(block: &Block, saved: *const Saved, cfa: u64, meta: *const Meta
 #[inline(always)]
 unsafe fn tail(block: &Block, cfa: u64, place: &mut Place) -> bool {
     // SAFETY: the return address of the function that was called.
-    let ret = unsafe { (cfa.wrapping_sub(8) as *const u64).read_volatile() };
+    let ret = unsafe { load(cfa.wrapping_sub(8)) };
     if !tramp::is_exit(ret) {
         block.tails.store(0, Ordering::Relaxed);
         return true;
@@ -227,7 +242,7 @@ unsafe fn fill(side: *mut Side, saved: *const Saved, cfa: u64, meta: *const Meta
     unsafe {
         let frame = &raw mut (*side).frame;
         let word = |offset: usize, value: u64| frame.cast::<u64>().byte_add(offset).write_volatile(value);
-        let of = |offset: usize| saved.cast::<u64>().byte_add(offset).read_volatile();
+        let of = |offset: usize| load((saved as u64).wrapping_add(offset as u64));
         word(offset_of!(Frame, session), 0);
         word(offset_of!(Frame, is_return), 0);
         word(offset_of!(Frame, ip), (*meta).ip);
@@ -260,7 +275,7 @@ unsafe fn rest(side: *mut Side, saved: *const Saved) {
     unsafe {
         let frame = &raw mut (*side).frame;
         let word = |offset: usize, from: usize| {
-            frame.cast::<u64>().byte_add(offset).write_volatile(saved.cast::<u64>().byte_add(from).read_volatile());
+            frame.cast::<u64>().byte_add(offset).write_volatile(load((saved as u64).wrapping_add(from as u64)));
         };
         word(offset_of!(Frame, r10), offset_of!(Saved, r10));
         word(offset_of!(Frame, r11), offset_of!(Saved, r11));
@@ -457,10 +472,10 @@ unsafe fn back(side: *mut Side, saved: *const Saved) {
     // SAFETY: as in `fill`.
     unsafe {
         let frame = (&raw mut (*side).frame).cast::<u64>();
-        frame.byte_add(offset_of!(Frame, rax)).write_volatile((&raw const (*saved).rax).read_volatile());
+        frame.byte_add(offset_of!(Frame, rax)).write_volatile(load((saved as u64).wrapping_add(offset_of!(Saved, rax) as u64)));
         let mut n = 0;
         while n < 6 {
-            frame.byte_add(AT_RETURN).wrapping_add(n).write_volatile(saved.cast::<u64>().wrapping_add(n).read_volatile());
+            frame.byte_add(AT_RETURN).wrapping_add(n).write_volatile(load((saved as u64).wrapping_add((n as u64).wrapping_mul(8))));
             n = n.wrapping_add(1);
         }
         rest(side, saved);

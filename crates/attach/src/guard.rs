@@ -372,19 +372,25 @@ fn outside(block: &Block, rounds: u32) -> bool {
 }
 
 /// Makes the blocks right in a forked child: the calling thread is the only one, under another id.
-pub(crate) fn after_fork() {
+#[unsafe(link_section = ".text.skep_event")]
+#[inline(never)]
+pub(crate) extern "C" fn after_fork() {
     let me = own();
     let mut chunk = CHUNKS.load(Ordering::Acquire);
     while !chunk.is_null() {
         // SAFETY: chunks are never unmapped, and all fields are atomic.
-        let (blocks, next) = unsafe { (&(*chunk).blocks, (*chunk).next.load(Ordering::Acquire)) };
-        for block in blocks {
+        let (blocks, next) = unsafe { ((&raw const (*chunk).blocks).cast::<Block>(), (*chunk).next.load(Ordering::Acquire)) };
+        let mut i = 0;
+        while i < BLOCKS {
+            // SAFETY: `i` is in range.
+            let block = unsafe { &*blocks.wrapping_add(i) };
             if ptr::eq(block, me) {
                 block.tid.store(sys::gettid(), Ordering::Release);
             } else {
                 block.inside.store(0, Ordering::Relaxed);
                 block.tid.store(0, Ordering::Release);
             }
+            i = i.wrapping_add(1);
         }
         chunk = next;
     }
