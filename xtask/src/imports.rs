@@ -33,6 +33,7 @@ const AGENT_TREE: &[&str] = &[
     "cfg-if",       // of cpp_demangle
     "cpp_demangle", // patterns match demangled names
     "dlmalloc",     // a heap apart from the program's
+    "gimli",        // unwind tables say what is a function
     "iced-x86",
     "lazy_static", // of iced-x86
     "libc",        // of errno, where rustix is told to use libc

@@ -221,6 +221,53 @@ fn cold_parts_are_no_functions() {
     assert_eq!(fde(hot.vaddr).end, hot.vaddr + hot.size);
 }
 
+/// Code as glibc's `clone3` and the virtual machines of interpreters have it: with unwind information, and no function.
+const ODD: &str = r#"
+__asm__(
+    ".text\n.p2align 4\n"
+    // A function, and in its middle the place where a new thread begins.
+    ".type whole,@function\nwhole:\n.cfi_startproc\nnop\nret\n.cfi_endproc\n"
+    "thread:\n.cfi_startproc\n.cfi_undefined rip\nxorl %ebp,%ebp\nhlt\n.cfi_endproc\n.size whole,.-whole\n"
+    // Reached by a jump, with a frame of 80 bytes.
+    ".type handler,@function\nhandler:\n.cfi_startproc\n.cfi_def_cfa_offset 80\nnop\nnop\njmp *%rbx\n.cfi_endproc\n.size handler,.-handler\n"
+    // The way back from a signal handler.
+    ".type restorer,@function\nrestorer:\n.cfi_startproc\n.cfi_signal_frame\nmov $15,%eax\nsyscall\n.cfi_endproc\n.size restorer,.-restorer\n"
+    // A part of a function: a register is saved already.
+    "part:\n.cfi_startproc\n.cfi_offset rbx,-16\nnop\njmp whole\n.cfi_endproc\n"
+    // The return address is elsewhere, and in a register.
+    "moved:\n.cfi_startproc\n.cfi_offset rip,-16\nnop\nret\n.cfi_endproc\n"
+    "kept:\n.cfi_startproc\n.cfi_register rip,rdx\nnop\njmp *%rdx\n.cfi_endproc\n"
+    // The frame pointer holds the CFA.
+    "framed:\n.cfi_startproc\n.cfi_def_cfa rbp,8\nnop\nret\n.cfi_endproc\n"
+    // Only a table's rule in words of its own; what it says is not looked at.
+    "worded:\n.cfi_startproc\n.cfi_escape 0x0f,0x03,0x77,0x08,0x06\nnop\nret\n.cfi_endproc\n"
+    ".data\nplaces: .quad whole,thread,handler,restorer,part,moved,kept,framed,worded\n.text\n");
+int main(void) { return 0; }
+"#;
+
+/// A place in glibc's `clone3` that no return leads out of was taken for a function and hooked, where no symbol said otherwise.
+#[test]
+fn a_piece_without_a_return_address_on_top_is_no_function() {
+    let dir = Dir::new("odd");
+    let file = dir.cc(ODD, "odd", &["-O1"]);
+    let Some(text) = run("nm", &[], &file) else { return skip("nm") };
+    let at = |name: &str| {
+        let line = text.lines().find(|l| l.split_whitespace().nth(2) == Some(name)).unwrap_or_else(|| panic!("{name}: {text}"));
+        u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap()
+    };
+    let fdes = Elf::open(&file).unwrap().fdes().unwrap();
+    let entry = |name: &str| fdes.iter().find(|f| f.start == at(name)).unwrap_or_else(|| panic!("{name}")).function_entry;
+    assert!(entry("whole") && entry("main"));
+    let others = ["thread", "handler", "restorer", "part", "moved", "kept", "framed", "worded"];
+    assert_eq!(others.map(entry), [false; 8]);
+    if run("strip", &[], &file).is_none() {
+        return skip("strip");
+    }
+    let functions = Elf::open(&file).unwrap().functions().unwrap();
+    assert!(functions.at(at("whole")).is_some() && functions.at(at("main")).is_some());
+    assert_eq!(others.map(|name| functions.at(at(name)).map(|f| f.name_lossy().into_owned())), [const { None }; 8]);
+}
+
 #[test]
 fn unwind_ranges_are_those_of_readelf() {
     let dir = Dir::new("fde");

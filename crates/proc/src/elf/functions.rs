@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::{ET_DYN, ET_EXEC, Elf, ElfError, SHT_DYNSYM, SHT_SYMTAB, Section, u16_at, u32_at, u64_at};
+use super::{ET_DYN, ET_EXEC, Elf, ElfError, Fde, SHT_DYNSYM, SHT_SYMTAB, Section, u16_at, u32_at, u64_at};
 
 /// What a function symbol is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -145,6 +145,8 @@ pub struct Functions {
     strings: Vec<u8>,
     symbols: Vec<RawSymbol>,
     entries: Vec<Entry>,
+    /// Symbols in the code that are no functions.
+    labels: Vec<RawSymbol>,
     source: SymbolSource,
 }
 
@@ -154,7 +156,8 @@ impl Functions {
             // Symbols of `.o` files count from their section's start, and nothing of them is loaded.
             return Err(ElfError::Unsupported { what: "functions of a file that is neither program nor library" });
         }
-        let mut out = Self { strings: Vec::new(), symbols: Vec::new(), entries: Vec::new(), source: SymbolSource::None };
+        let (strings, symbols, entries, labels) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut out = Self { strings, symbols, entries, labels, source: SymbolSource::None };
         let table = |from: &'_ Elf, kind| from.sections.iter().position(|s| s.kind == kind && s.size >= 24);
         if let Some(at) = table(elf, SHT_SYMTAB) {
             out.source = SymbolSource::Symtab;
@@ -185,9 +188,11 @@ impl Functions {
         let inside = |ranges, at| super::range_of(ranges, at).is_some();
         for sym in data.chunks_exact(24) {
             let info = sym.get(4).copied().unwrap_or(0);
-            let kind = match info & 15 {
-                2 => Kind::Func,
-                10 => Kind::Ifunc,
+            let (kind, label) = match info & 15 {
+                2 => (Kind::Func, false),
+                10 => (Kind::Ifunc, false),
+                // NOTYPE and OBJECT
+                0 | 1 => (Kind::Func, true),
                 _ => continue,
             };
             let (shndx, vaddr) = (u16_at(sym, 6), u64_at(sym, 8));
@@ -203,7 +208,8 @@ impl Functions {
             if len == 0 {
                 continue;
             }
-            self.symbols.push(RawSymbol {
+            let list = if label { &mut self.labels } else { &mut self.symbols };
+            list.push(RawSymbol {
                 vaddr,
                 size: u64_at(sym, 16),
                 name,
@@ -236,7 +242,9 @@ impl Functions {
             let before = known.partition_point(|k| k.0 <= at).checked_sub(1);
             before.and_then(|i| known.get(i)).is_some_and(|k| at < k.1)
         };
-        for fde in fdes.iter().filter(|f| f.function_entry && !named(f.start) && super::range_of(&not, f.start).is_none()) {
+        // Nothing calls the start of a program, and its unwind table says so.
+        let starts = |f: &&Fde| f.function_entry || elf.entry() == Some(f.start);
+        for fde in fdes.iter().filter(|f| starts(f) && !named(f.start) && super::range_of(&not, f.start).is_none()) {
             let name = if elf.entry() == Some(fde.start) { "_start".to_owned() } else { format!("sub_{:x}", fde.start) };
             let Ok(at) = u32::try_from(self.strings.len()) else { return };
             self.strings.extend(name.as_bytes());
@@ -326,6 +334,12 @@ impl Functions {
     /// Where the names come from.
     pub fn source(&self) -> &SymbolSource {
         &self.source
+    }
+
+    /// Symbols that lie in the code and are no functions, with their addresses, in no order: where compilers say that their code begins
+    /// and ends, data in the code.
+    pub fn labels(&self) -> impl Iterator<Item = (&[u8], u64)> {
+        self.labels.iter().map(|raw| (name_of(&self.strings, raw), raw.vaddr))
     }
 
     /// How many functions there are.
