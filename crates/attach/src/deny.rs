@@ -3,7 +3,8 @@
 //! Most functions that care where they return to are found by following their code ([`crate::stack`]); the table is for those
 //! where that is not enough.
 
-use crate::sites::Function;
+use crate::runtime::Convention;
+use crate::sites::{Function, Kind};
 use crate::skip::Skip;
 use skep_proc::module::Role;
 
@@ -109,15 +110,22 @@ pub(crate) fn entry(f: &Function) -> Result<(), Skip> {
         Role::Interpreter => Some("the dynamic loader: runs before there is thread-local storage"),
         Role::Vdso => Some("the kernel's own page"),
         _ if f.module.is_own() && !f.module.is_main() => Some("part of the tracer"),
-        _ if f.module.is_go() => Some("Go moves its small stacks and looks at every return address"),
-        _ => find(f, NEVER, NEVER_PREFIX),
+        _ => find(f, NEVER, NEVER_PREFIX).or(match f.convention {
+            // Cold parts and stubs have reasons of their own.
+            Convention::NoHook(why) if f.kind == Kind::Func => Some(why),
+            _ => None,
+        }),
     };
     why.map_or(Ok(()), |why| Err(Skip::Denied { why }))
 }
 
 /// Refuses functions that are not hooked at their return.
 pub(crate) fn exit(f: &Function) -> Result<(), Skip> {
-    find(f, NO_EXIT, NO_EXIT_PREFIX).map_or(Ok(()), |why| Err(Skip::NoExit { why }))
+    let convention = match f.convention {
+        Convention::EntryOnly(why) | Convention::BehindStackCheck { why, .. } => Some(why),
+        Convention::C | Convention::NoHook(_) => None,
+    };
+    find(f, NO_EXIT, NO_EXIT_PREFIX).or(convention).map_or(Ok(()), |why| Err(Skip::NoExit { why }))
 }
 
 fn find(f: &Function, exact: &[(&str, &'static str)], prefix: &[(&str, &'static str)]) -> Option<&'static str> {

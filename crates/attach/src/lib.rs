@@ -48,6 +48,7 @@ mod live;
 mod patch;
 mod plans;
 mod process;
+mod runtime;
 pub mod signals;
 pub mod sites;
 mod skip;

@@ -1,6 +1,8 @@
 //! What can be hooked: the modules of the own process and their functions.
 
 use crate::code::Code;
+pub use crate::runtime::Convention;
+use crate::runtime::{Conventions, Evidence};
 use crate::skip::AttachError;
 use skep_proc::elf;
 use skep_proc::module::{self, Role};
@@ -39,6 +41,8 @@ pub struct Function {
     pub size: u64,
     /// What it is.
     pub kind: Kind,
+    /// How it is called.
+    pub convention: Convention,
     /// Number of argument words, when the prototype is known; else hooks see 6.
     pub nr_args: Option<u8>,
 }
@@ -63,7 +67,6 @@ pub(crate) struct List {
     entries: Vec<Entry>,
     /// Where sections of code begin and end: `.fini` may follow a function without a gap.
     edges: Vec<u64>,
-    go: bool,
 }
 
 #[derive(Debug)]
@@ -71,6 +74,7 @@ struct Entry {
     addr: u64,
     size: u64,
     kind: Kind,
+    convention: Convention,
     names: Vec<String>,
 }
 
@@ -123,11 +127,6 @@ impl Module {
         self.text.iter().any(|r| r.contains(&here))
     }
 
-    /// Tells whether it holds a Go runtime.
-    pub(crate) fn is_go(&self) -> bool {
-        self.list().is_ok_and(|l| l.go)
-    }
-
     /// What the file's mappings say.
     #[must_use]
     pub fn file(&self) -> &module::Module {
@@ -153,6 +152,7 @@ impl Module {
             addr: e.addr,
             size: e.size,
             kind: e.kind,
+            convention: e.convention,
             nr_args: None,
         }
     }
@@ -191,42 +191,62 @@ impl List {
         let symbols = elf.functions_at(&file.path, "/".as_ref())?;
         let fdes = elf.fdes().unwrap_or_default();
         let stubs = elf.not_functions();
-        let kind_at = |vaddr: u64, name: &str| {
-            let fde = fdes.binary_search_by_key(&vaddr, |f| f.start).ok().and_then(|i| fdes.get(i));
-            if stubs.iter().any(|r| r.contains(&vaddr)) {
-                Kind::Stub
-            } else if fde.is_some_and(|f| !f.function_entry) || is_cold(name) {
-                Kind::Cold
-            } else {
-                Kind::Func
-            }
+        let conventions = Conventions::of(&elf, &symbols);
+        let around = |vaddr: u64| {
+            let before = fdes.partition_point(|fde| fde.start <= vaddr).checked_sub(1).and_then(|i| fdes.get(i));
+            before.filter(|fde| vaddr < fde.end)
         };
+        let inside: Vec<u64> = symbols.iter().map(|f| f.vaddr).filter(|at| around(*at).is_some_and(|fde| fde.start != *at)).collect();
+        let entered = elf.entered_at(&inside).unwrap_or_default();
         let mut entries: Vec<Entry> = Vec::with_capacity(symbols.len());
         for f in symbols.iter() {
             let name = f.name_lossy().into_owned();
-            let kind = if f.kind == elf::Kind::Ifunc { Kind::Resolver } else { kind_at(f.vaddr, &name) };
+            let fde = around(f.vaddr);
+            let evidence = match fde {
+                Some(fde) if fde.start != f.vaddr => {
+                    let entry = inside.binary_search(&f.vaddr).is_ok_and(|i| entered.get(i) == Some(&true));
+                    if entry && !f.size_guessed { Evidence::Unwind } else { Evidence::Inside }
+                }
+                Some(fde) if fde.function_entry => Evidence::Unwind,
+                Some(_) => Evidence::OtherUnwind,
+                None if f.size_guessed => Evidence::Label,
+                None => Evidence::Sized,
+            };
+            let kind = match f.kind {
+                elf::Kind::Ifunc => Kind::Resolver,
+                _ if stubs.iter().any(|r| r.contains(&f.vaddr)) => Kind::Stub,
+                _ if is_cold(&name) => Kind::Cold,
+                _ => Kind::Func,
+            };
+            let size = match (fde, evidence) {
+                (Some(fde), Evidence::Unwind | Evidence::OtherUnwind) if f.size_guessed => fde.end - f.vaddr,
+                _ => f.size,
+            };
+            let convention = conventions.tell(f.vaddr, &name, evidence);
             let aliases = f.aliases().map(|a| String::from_utf8_lossy(a.name).into_owned());
             let names = std::iter::once(name).chain(aliases).collect();
-            entries.push(Entry { addr: file.addr(f.vaddr), size: f.size, kind, names });
+            entries.push(Entry { addr: file.addr(f.vaddr), size, kind, convention, names });
         }
         let named = entries.len();
         for fde in &fdes {
             let addr = file.addr(fde.start);
             let known = entries.get(..named).unwrap_or_default();
             let after = known.partition_point(|e| e.addr <= addr);
-            let inside = after.checked_sub(1).and_then(|i| known.get(i)).is_some_and(|e| e.addr == addr || addr - e.addr < e.size);
+            // What follows a label without a size need not belong to it.
+            let covers = |e: &Entry| e.addr == addr || (e.convention != Evidence::Label.convention() && addr - e.addr < e.size);
+            let inside = after.checked_sub(1).and_then(|i| known.get(i)).is_some_and(covers);
             if !inside && fde.function_entry && !stubs.iter().any(|r| r.contains(&fde.start)) {
                 let name = format!("sub_{:x}", fde.start);
-                entries.push(Entry { addr, size: fde.end - fde.start, kind: Kind::Func, names: vec![name] });
+                let convention = conventions.tell(fde.start, &name, Evidence::Unwind);
+                entries.push(Entry { addr, size: fde.end - fde.start, kind: Kind::Func, convention, names: vec![name] });
             }
         }
         entries.sort_by_key(|e| e.addr);
         entries.dedup_by_key(|e| e.addr);
-        let go = entries.iter().any(|e| e.names.iter().any(|n| n == "runtime.morestack" || n == "runtime.morestack_noctxt"));
         const SHF_EXECINSTR: u64 = 4;
         let code = elf.sections().iter().filter(|s| s.flags & SHF_EXECINSTR != 0);
         let edges = code.flat_map(|s| [file.addr(s.vaddr), file.addr(s.vaddr.wrapping_add(s.size))]).collect();
-        Ok(Self { entries, edges, go })
+        Ok(Self { entries, edges })
     }
 }
 

@@ -1,9 +1,11 @@
 //! Where a function is changed, and its first instructions somewhere else.
 
 use crate::code::{self, Code};
+use crate::runtime::Convention;
 use crate::sites::{Function, Kind};
 use crate::skip::Skip;
 use iced_x86::{Code as Op, Decoder, DecoderOptions, Encoder, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use std::ops::Range;
 
 /// Bytes of a jump or call with a 32-bit distance.
 pub(crate) const PATCH: usize = 5;
@@ -20,7 +22,7 @@ pub(crate) enum Shape {
 /// A place that can be changed.
 #[derive(Clone, Debug)]
 pub(crate) struct Spot {
-    /// Address of the five bytes: the function's start, or behind its `endbr64`.
+    /// Address of the five bytes: the function's start, or behind its `endbr64`, or behind the check of the stack.
     pub(crate) at: u64,
     pub(crate) shape: Shape,
     /// Instructions that begin among the five bytes.
@@ -56,9 +58,20 @@ impl Spot {
         let bytes = unsafe { code::bytes(&window) };
         let mut decoder = Decoder::with_ip(64, bytes, addr, DecoderOptions::NONE);
         let mut at = addr;
+        let mut checked = false;
+        if let Convention::BehindStackCheck { leaves, .. } = function.convention {
+            let own = addr..(addr + function.size.max(1)).min(next);
+            match behind_stack_check(&own) {
+                Some(behind) => (at, checked) = (behind, true),
+                None if leaves && calls_nothing(&own) => {}
+                None => return Err(Skip::NoStackCheck),
+            }
+            decoder.set_position((at - addr) as usize).map_err(|_| Skip::NotCode { addr })?;
+            decoder.set_ip(at);
+        }
         let mut moved: Vec<Instruction> = Vec::with_capacity(5);
         let mut ended = false;
-        let mut end = addr;
+        let mut end = at;
         while end < at + PATCH as u64 && !ended {
             if !decoder.can_decode() || end >= next {
                 return Err(Skip::TooShort { room: end.min(next) - at });
@@ -91,19 +104,23 @@ impl Spot {
         let nop = !ended && moved.iter().all(|i| i.mnemonic() == Mnemonic::Nop) && end == at + PATCH as u64;
         let shape = if nop { Shape::Nop } else { Shape::Inline };
         let spot = Self { at, shape, moved, bytes: slice(at, end.max(at + PATCH as u64)).to_vec() };
-        spot.check_branches(function, code)?;
+        spot.check_branches(function, code, checked)?;
         spot.check_moved(addr)?;
         Ok(spot)
     }
 
     /// Refuses when code elsewhere jumps among the bytes to change, or the function loops to its own start.
-    fn check_branches(&self, function: &Function, code: &Code) -> Result<(), Skip> {
+    /// `checked`: the place is behind a check of the stack, from whose failure the function begins again.
+    fn check_branches(&self, function: &Function, code: &Code, checked: bool) -> Result<(), Skip> {
         let addr = function.addr;
         let own = addr..(addr + function.size.max(1)).min(code.next_start(addr));
         let cut = self.at + 1..self.at + PATCH as u64;
         for &(target, from) in code.branches_into(addr..cut.end) {
             if cut.contains(&target) {
                 return Err(Skip::JumpInto { from, offset: target - addr });
+            }
+            if checked && target < self.at {
+                continue;
             }
             let call = function_call(from);
             if own.contains(&from) && !call && self.shape == Shape::Inline {
@@ -112,7 +129,7 @@ impl Spot {
         }
         // SAFETY: within a mapped executable range of the module.
         let bytes = unsafe { code::bytes(&own) };
-        match code.table_into(&own, bytes, &(addr..cut.end)) {
+        match code.table_into(&own, bytes, &(if checked { self.at } else { addr }..cut.end)) {
             Some(from) => Err(Skip::JumpInto { from, offset: self.at - addr }),
             None => Ok(()),
         }
@@ -207,6 +224,79 @@ impl Spot {
         }
         Ok(out)
     }
+}
+
+/// Finds the end of the check of the stack that a function begins with: a comparison, and a branch to a call that makes room and
+/// then begins the function again.
+///
+/// What comes before the branch must not touch the stack, and the way back must lead to the function's first instruction.
+fn behind_stack_check(own: &Range<u64>) -> Option<u64> {
+    /// Instructions of the check, and of the way that makes room: it saves up to 24 registers, and loads them again.
+    const CHECK: usize = 8;
+    const WAY: usize = 64;
+    // SAFETY: within a mapped executable range of the module.
+    let bytes = unsafe { code::bytes(own) };
+    let mut compared = false;
+    let mut makes_room = None;
+    let mut behind = None;
+    for i in Decoder::with_ip(64, bytes, own.start, DecoderOptions::NONE).into_iter().take(CHECK) {
+        match i.flow_control() {
+            FlowControl::ConditionalBranch => {
+                // Of two branches, for the largest frames, both lead to the same place.
+                let target = i.near_branch_target();
+                if !own.contains(&target) || target <= i.ip() || makes_room.is_some_and(|other| other != target) {
+                    return None;
+                }
+                makes_room = Some(target);
+                if compared {
+                    behind = Some(i.next_ip());
+                    break;
+                }
+            }
+            FlowControl::Next => {
+                let pushes = i.stack_pointer_increment() != 0 || (i.op0_kind() == OpKind::Register && i.op0_register() == Register::RSP);
+                let looks = matches!(i.mnemonic(), Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Nop);
+                if (pushes && !looks) || (i.op0_kind() == OpKind::Memory && !looks) {
+                    return None;
+                }
+                compared |= i.mnemonic() == Mnemonic::Cmp && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
+            }
+            _ => return None,
+        }
+    }
+    let (behind, start) = (behind?, makes_room?);
+    let way = bytes.get((start - own.start) as usize..)?;
+    let mut called = false;
+    for i in Decoder::with_ip(64, way, start, DecoderOptions::NONE).into_iter().take(WAY) {
+        match i.flow_control() {
+            FlowControl::Next => {}
+            FlowControl::Call if !called => called = true,
+            FlowControl::UnconditionalBranch => return (called && i.near_branch_target() == own.start).then_some(behind),
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// Tells whether a function neither calls nor ends in another one, and uses hardly any stack.
+fn calls_nothing(own: &Range<u64>) -> bool {
+    /// A red zone's worth of pushes and locals.
+    const FRAME: i64 = 128;
+    // SAFETY: within a mapped executable range of the module.
+    let bytes = unsafe { code::bytes(own) };
+    let mut used = 0;
+    Decoder::with_ip(64, bytes, own.start, DecoderOptions::NONE).into_iter().all(|i| {
+        let to_rsp = i.op0_kind() == OpKind::Register && i.op0_register() == Register::RSP;
+        match i.flow_control() {
+            FlowControl::Next if to_rsp && i.mnemonic() == Mnemonic::Sub => used += i.immediate(1) as i64,
+            FlowControl::Next if to_rsp && i.mnemonic() != Mnemonic::Cmp => used += if i.mnemonic() == Mnemonic::Add { 0 } else { FRAME },
+            FlowControl::Next => used -= i64::from(i.stack_pointer_increment().min(0)),
+            FlowControl::Return | FlowControl::Exception => {}
+            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => return own.contains(&i.near_branch_target()),
+            _ => return false,
+        }
+        used <= FRAME
+    })
 }
 
 /// A call that pushes the return address it would have pushed in its old place: the callee returns into the function itself,

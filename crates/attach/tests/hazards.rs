@@ -14,8 +14,10 @@ const ASM: &str = r#"
     .hidden \name
     .type \name,@function
 \name:
+    .cfi_startproc
     .endm
     .macro E name
+    .cfi_endproc
     .size \name, . - \name
     .endm
     .text
@@ -53,7 +55,8 @@ E short_nops
     .globl crowded
     .hidden crowded
     .type crowded,@function
-crowded:             # shorter than a jump, and the next function follows at once
+crowded:
+    .cfi_startproc   # shorter than a jump, and the next function follows at once
     mov eax, edi
     ret
 E crowded
@@ -61,6 +64,7 @@ E crowded
     .hidden crowding
     .type crowding,@function
 crowding:
+    .cfi_startproc
     lea eax, [rdi+9]
     ret
 E crowding

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, CommonInformationEntry, DwEhPe, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, Pointer,
-    RegisterRule, UnwindContext, UnwindSection, X86_64,
+    RegisterRule, UnwindContext, UnwindSection, UnwindTableRow, X86_64,
 };
 
 use super::{EM_X86_64, Elf, ElfError};
@@ -55,13 +55,39 @@ impl Elf {
         Ok(self.fdes.get_or_init(|| fdes))
     }
 
+    /// Tells for each place whether the stack is there as it is at a function's start: for a second entry into a function, in the
+    /// middle of a piece. Reads all tables again: ask for many at once.
+    pub fn entered_at(&self, places: &[u64]) -> Result<Vec<bool>, ElfError> {
+        let mut out = vec![false; places.len()];
+        if places.is_empty() {
+            return Ok(out);
+        }
+        let mut order: Vec<(u64, usize)> = places.iter().copied().zip(0..).collect();
+        order.sort_unstable();
+        for (vaddr, data) in self.frame_data()? {
+            each_frame(vaddr, &data, |fde, rows| {
+                let first = order.partition_point(|o| o.0 < fde.start);
+                let last = order.partition_point(|o| o.0 < fde.end);
+                for (place, index) in order.get(first..last).unwrap_or_default() {
+                    if let Some(entered) = out.get_mut(*index) {
+                        *entered |= rows(*place);
+                    }
+                }
+            });
+        }
+        Ok(out)
+    }
+
     fn read_frames(&self) -> Result<Vec<Fde>, ElfError> {
         if self.machine != EM_X86_64 {
             return Err(ElfError::Unsupported { what: "unwind tables of another machine" });
         }
         let mut out = Vec::new();
         for (vaddr, data) in self.frame_data()? {
-            read_section(vaddr, &data, &mut out);
+            each_frame(vaddr, &data, |mut fde, entered_at| {
+                fde.function_entry = entered_at(fde.start);
+                out.push(fde);
+            });
         }
         let text = self.text();
         out.retain(|f: &Fde| f.start < f.end && super::range_of(&text, f.start).is_some_and(|t| f.end <= t.end));
@@ -102,8 +128,9 @@ fn frame_pointer(vaddr: u64, head: &[u8]) -> Option<u64> {
     }
 }
 
-/// Reads the records of one section, as far as they make sense.
-fn read_section(vaddr: u64, data: &[u8], out: &mut Vec<Fde>) {
+/// Reads the records of one section, as far as they make sense. `each` gets a piece of code and can ask whether the stack is at a
+/// place in it as at a function's start.
+fn each_frame(vaddr: u64, data: &[u8], mut each: impl FnMut(Fde, &mut dyn FnMut(u64) -> bool)) {
     let section = EhFrame::new(data, LittleEndian);
     let bases = BaseAddresses::default().set_eh_frame(vaddr);
     let mut context = UnwindContext::new();
@@ -123,19 +150,25 @@ fn read_section(vaddr: u64, data: &[u8], out: &mut Vec<Fde>) {
         let Ok(fde) = fde else { return };
         let start = fde.initial_address();
         let Some(end) = start.checked_add(fde.len()) else { return };
-        let first = fde.rows(&section, &bases, &mut context).and_then(|mut rows| {
-            let row = rows.next_row()?;
-            Ok(row.is_some_and(|row| {
-                let on_top = matches!(row.cfa(), CfaRule::RegisterAndOffset { register: X86_64::RSP, offset: 8 });
-                let mut rules = row.registers();
-                // A rule that is not there says that the return address is in a register, which this machine does not have.
-                let returns = rules.clone().any(|r| *r == (X86_64::RA, RegisterRule::Offset(-8)));
-                on_top && returns && rules.all(|(register, rule)| *register == X86_64::RA || is_kept(rule))
-            }))
+        each(Fde { start, end, function_entry: false }, &mut |place| {
+            let Ok(mut rows) = fde.rows(&section, &bases, &mut context) else { return false };
+            while let Ok(Some(row)) = rows.next_row() {
+                if row.contains(place) {
+                    return !fde.is_signal_trampoline() && is_entry(row);
+                }
+            }
+            false
         });
-        let function_entry = !fde.is_signal_trampoline() && first.unwrap_or(false);
-        out.push(Fde { start, end, function_entry });
     }
+}
+
+/// Tells whether a row is that of a function just called: nothing on the stack but the return address.
+fn is_entry(row: &UnwindTableRow<usize>) -> bool {
+    let on_top = matches!(row.cfa(), CfaRule::RegisterAndOffset { register: X86_64::RSP, offset: 8 });
+    let mut rules = row.registers();
+    // A rule that is not there says that the return address is in a register, which this machine does not have.
+    let returns = rules.clone().any(|r| *r == (X86_64::RA, RegisterRule::Offset(-8)));
+    on_top && returns && rules.all(|(register, rule)| *register == X86_64::RA || is_kept(rule))
 }
 
 /// Tells whether a register is where the caller left it, or nowhere.

@@ -196,7 +196,9 @@ impl Functions {
                 _ => continue,
             };
             let (shndx, vaddr) = (u16_at(sym, 6), u64_at(sym, 8));
-            if shndx == 0 || !inside(&text, vaddr) || inside(&not, vaddr) {
+            // A label may mark the end of the code.
+            let in_text = inside(&text, vaddr) || (label && inside(&text, vaddr.wrapping_sub(1)));
+            if shndx == 0 || !in_text || inside(&not, vaddr) {
                 continue;
             }
             let name = u32_at(sym, 0);

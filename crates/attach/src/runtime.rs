@@ -1,0 +1,230 @@
+//! What is known about how functions are called: as C functions are, or in a way of a runtime's own.
+//!
+//! An exit hook puts a frame between a function and its caller. That is right for code that keeps to the C ABI. Where a collector
+//! looks return addresses up in tables of its own, where stacks are moved, or where code is jumped to instead of called, the
+//! program dies of such a frame. So a frame needs evidence: unwind information that says how the function is entered, which all
+//! compilers of C, C++, Rust and their like write. Runtimes that write it as well and still have conventions of their own are in
+//! [`RUNTIMES`], one row each.
+//!
+//! An entry hook keeps all registers and leaves nothing on the stack. It is harmless to most code that has none of the above, and
+//! a symbol with a size is evidence enough for it.
+
+use skep_proc::elf::{Elf, Functions};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Tells which hooks the way in which a function is called allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Convention {
+    /// Called as C functions are: all hooks.
+    C,
+    /// Called in another way, or nobody knows how: entry hooks.
+    EntryOnly(&'static str),
+    /// As [`EntryOnly`](Self::EntryOnly), and the hook has to stand behind the check of the stack that the function begins with: only
+    /// there is room on the stack, and only there a call passes once.
+    BehindStackCheck {
+        /// Why there is no more.
+        why: &'static str,
+        /// A function that calls nothing needs no check: those who call it leave room enough.
+        leaves: bool,
+    },
+    /// No hooks: they do harm, or nothing says that it is a function.
+    NoHook(&'static str),
+}
+
+use Convention::{BehindStackCheck, EntryOnly, NoHook};
+
+/// Beginnings of names in Go's own core, where functions without a check of the stack call each other until it is used up, and run
+/// on stacks of other kinds. All other functions without a check are called by functions with one, which leaves 800 bytes at least
+/// (`stackLimit` in Go's runtime/stack.go, and its linker adds up all calls below).
+const GO_CORE: &[&str] = &["runtime.", "runtime/", "internal/", "sync/atomic.", "syscall.", "reflect.", "type:", "go:"];
+/// Go's name for the convention of functions in assembly.
+const GO_ASSEMBLY: &str = ".abi0";
+
+/// What a file's tables say of the place where a function is said to begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Evidence {
+    /// Unwind information says that the stack is here as at the start of a called function. It begins here, or there is a symbol with
+    /// a size: a second entry.
+    Unwind,
+    /// Unwind information begins here, and tells of something else than a call.
+    OtherUnwind,
+    /// It is in the middle of a piece of code that has unwind information, and of a frame.
+    Inside,
+    /// A symbol with a size, without unwind information.
+    Sized,
+    /// A symbol without a size, without unwind information.
+    Label,
+}
+
+impl Evidence {
+    /// The rule for all code that no runtime claims.
+    pub(crate) fn convention(self) -> Convention {
+        match self {
+            Self::Unwind => Convention::C,
+            Self::OtherUnwind => NoHook("its unwind information says that it is not entered by a call"),
+            Self::Inside => NoHook("a place inside of another function"),
+            Self::Sized => EntryOnly("no unwind information says that it is called as C functions are"),
+            Self::Label => NoHook("neither a size nor unwind information says that it is a function"),
+        }
+    }
+}
+
+/// How a module is recognized.
+enum Mark {
+    /// A symbol in its code.
+    Symbol(&'static str),
+    /// A symbol in its code that begins and ends so.
+    Around(&'static str, &'static str),
+    /// A section.
+    Section(&'static str),
+}
+
+/// Which of its functions are the runtime's own, and not C functions next to them.
+enum Code {
+    /// Those without unwind information.
+    WithoutUnwind,
+    /// Those whose name begins so.
+    Named(&'static str),
+    /// Those without unwind information whose name ends so.
+    Suffixed(&'static str),
+    /// Those between two labels of a unit: the name of one ends in the first word, that of the other in the second.
+    Between(&'static str, &'static str),
+    /// Those in a section.
+    Section(&'static str),
+    /// All.
+    Module,
+}
+
+/// A runtime, a compiler or a virtual machine with conventions of its own.
+struct Runtime {
+    /// All of these are there.
+    marks: &'static [Mark],
+    code: Code,
+    hooks: Convention,
+}
+
+const GO: Convention = BehindStackCheck { why: "Go moves its stacks and looks at every return address", leaves: true };
+const HASKELL: Convention = NoHook("Haskell code is jumped to, and entered again after a collection");
+
+/// The first row that claims a function counts.
+const RUNTIMES: &[Runtime] = &[
+    // Go, linked by the system's linker (cgo). Stacks begin with 2 KiB, are moved when they grow, and all return addresses on them
+    // are looked up. Functions that begin with no check of the stack may run at its very end.
+    Runtime { marks: &[Mark::Section(".go.buildinfo")], code: Code::WithoutUnwind, hooks: GO },
+    Runtime { marks: &[Mark::Symbol("runtime.text")], code: Code::WithoutUnwind, hooks: GO },
+    // V8 (node, Chromium): built-in functions of one blob, which may be copied to where calls are shorter. Distances in it must stay
+    // as they are, and frames are found by the frame pointer and told apart by return addresses.
+    Runtime {
+        marks: &[Mark::Around("Builtins_", "Handler")],
+        code: Code::Named("Builtins_"),
+        hooks: NoHook("V8 copies its built-in functions and looks at every return address"),
+    },
+    // OCaml 5: stacks of a few hundred bytes that are moved when they grow.
+    Runtime {
+        marks: &[Mark::Around("caml", "code_begin"), Mark::Symbol("caml_runstack")],
+        code: Code::Between("code_begin", "code_end"),
+        hooks: NoHook("OCaml 5 code runs on small stacks which are moved"),
+    },
+    // OCaml up to 4.14: the thread's own stack; the collector looks return addresses up in `caml_frametable`.
+    Runtime {
+        marks: &[Mark::Around("caml", "code_begin"), Mark::Symbol("caml_call_gc")],
+        code: Code::Between("code_begin", "code_end"),
+        hooks: EntryOnly("OCaml's collector looks at every return address"),
+    },
+    // Plug-ins of OCaml programs do not tell which version they are for.
+    Runtime {
+        marks: &[Mark::Around("caml", "code_begin")],
+        code: Code::Between("code_begin", "code_end"),
+        hooks: NoHook("OCaml's collector looks at every return address"),
+    },
+    // Haskell (GHC): code reached by jumps, with a stack of its own, and a table right before each entry. A function that needs
+    // memory is entered again when it has it.
+    Runtime { marks: &[Mark::Around("stg_ap_", "_fast")], code: Code::WithoutUnwind, hooks: HASKELL },
+    // A Haskell library has the run-time system in another one.
+    Runtime { marks: &[Mark::Around("", "_info")], code: Code::Suffixed("_info"), hooks: HASKELL },
+    // Images that mono has compiled ahead of time.
+    Runtime {
+        marks: &[Mark::Symbol("jit_code_start"), Mark::Symbol("jit_code_end")],
+        code: Code::Module,
+        hooks: NoHook("mono finds its code by addresses and patches it"),
+    },
+    // .NET, compiled ahead of time.
+    Runtime {
+        marks: &[Mark::Section("__managedcode")],
+        code: Code::Section("__managedcode"),
+        hooks: NoHook(".NET's collector looks at every return address and changes them"),
+    },
+    // Java, compiled ahead of time by GraalVM.
+    Runtime {
+        marks: &[Mark::Symbol("__svm_code_section")],
+        code: Code::WithoutUnwind,
+        hooks: NoHook("GraalVM's collector looks at every return address"),
+    },
+    // Dart, compiled ahead of time.
+    Runtime {
+        marks: &[Mark::Symbol("_kDartIsolateSnapshotInstructions")],
+        code: Code::Module,
+        hooks: NoHook("Dart's collector looks at every return address"),
+    },
+];
+
+impl Mark {
+    fn is_in(&self, elf: &Elf, names: &[&[u8]]) -> bool {
+        match *self {
+            Self::Symbol(name) => names.contains(&name.as_bytes()),
+            Self::Around(head, tail) => names.iter().any(|n| n.starts_with(head.as_bytes()) && n.ends_with(tail.as_bytes())),
+            Self::Section(name) => elf.section(name).is_some(),
+        }
+    }
+}
+
+/// The runtimes that have code in a file.
+pub(crate) struct Conventions(Vec<(&'static Runtime, Vec<Range<u64>>)>);
+
+impl Conventions {
+    /// Looks for the marks. A stripped file may have none; then it has no symbols for code without unwind information either.
+    pub(crate) fn of(elf: &Elf, symbols: &Functions) -> Self {
+        let places: Vec<(&[u8], u64)> =
+            symbols.iter().flat_map(|f| f.symbols().map(move |s| (s.name, f.vaddr))).chain(symbols.labels()).collect();
+        let names: Vec<&[u8]> = places.iter().map(|(name, _)| *name).collect();
+        let there = RUNTIMES.iter().filter(|r| r.marks.iter().all(|m| m.is_in(elf, &names)));
+        Self(there.map(|r| (r, r.code.ranges(elf, &places))).collect())
+    }
+
+    /// Tells how the function at `vaddr` is called.
+    pub(crate) fn tell(&self, vaddr: u64, name: &str, evidence: Evidence) -> Convention {
+        let claims = |(runtime, ranges): &&(&Runtime, Vec<Range<u64>>)| match runtime.code {
+            Code::WithoutUnwind => evidence != Evidence::Unwind,
+            Code::Named(head) => name.starts_with(head),
+            Code::Suffixed(tail) => evidence != Evidence::Unwind && name.ends_with(tail),
+            Code::Module => true,
+            Code::Between(..) | Code::Section(_) => ranges.iter().any(|r| r.contains(&vaddr)),
+        };
+        let rule = evidence.convention();
+        match (self.0.iter().find(claims), rule) {
+            // A place that is no function stays one.
+            (_, NoHook(_)) | (None, _) => rule,
+            (Some((Runtime { hooks: BehindStackCheck { why, .. }, .. }, _)), _) => {
+                let core = GO_CORE.iter().any(|head| name.starts_with(head)) || name.ends_with(GO_ASSEMBLY);
+                BehindStackCheck { why, leaves: !core && name.contains('.') }
+            }
+            (Some((runtime, _)), _) => runtime.hooks,
+        }
+    }
+}
+
+impl Code {
+    fn ranges(&self, elf: &Elf, places: &[(&[u8], u64)]) -> Vec<Range<u64>> {
+        match *self {
+            Self::Section(name) => elf.sections().iter().filter(|s| s.name == name.as_bytes()).map(|s| s.vaddr..s.vaddr + s.size).collect(),
+            Self::Between(begin, end) => {
+                let with = |tail: &'static str| places.iter().filter_map(move |(n, at)| Some((n.strip_suffix(tail.as_bytes())?, *at)));
+                let ends: HashMap<&[u8], u64> = with(end).collect();
+                with(begin).filter_map(|(unit, at)| Some(at..*ends.get(unit)?)).collect()
+            }
+            Self::WithoutUnwind | Self::Named(_) | Self::Suffixed(_) | Self::Module => Vec::new(),
+        }
+    }
+}
