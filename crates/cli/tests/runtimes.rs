@@ -1,0 +1,279 @@
+//! Programs of runtimes with conventions of their own live under `'*'`, and do what they do alone.
+//!
+//! All of these died of it, every time: their code is not called as C functions are, and their collectors look return addresses up.
+//! What is not installed is skipped and named.
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use common::{Skep, calls, json, text};
+use serde_json::Value as Json;
+use skep_testkit::run::run;
+use skep_testkit::skip::{has_command, skip};
+
+/// Builds with a compiler; false when there is none, which is said. What a compiler that is there cannot build is a failure.
+fn build(skep: &Skep, source: (&str, &str), command: &[&str]) -> bool {
+    let [compiler, args @ ..] = command else { return false };
+    std::fs::write(skep.path(source.0), source.1).unwrap();
+    let mut command = Command::new(compiler);
+    command.args(args).current_dir(skep.path("."));
+    command.env("HOME", skep.path(".")).env("GOCACHE", skep.path("cache")).env("GOFLAGS", "-mod=mod").env("CGO_ENABLED", "1");
+    match command.output() {
+        Err(_) => {
+            skip(compiler);
+            false
+        }
+        Ok(done) => {
+            assert!(done.status.success(), "{compiler}: {}", text(&done.stderr));
+            true
+        }
+    }
+}
+
+/// Runs a command alone and three times traced; returns the last report. `status`: of the command alone.
+fn same_as_alone(skep: &Skep, command: &[&str], status: i32) -> Json {
+    let [program, args @ ..] = command else { panic!("a command has a name") };
+    let alone = run(Command::new(program).args(args).current_dir(skep.path(".")), b"", Duration::from_secs(60));
+    assert_eq!(alone.shell_status(), status, "{}", alone.transcript());
+    let report = skep.path("report.json");
+    for _ in 0..3 {
+        let mut traced = skep.command(["trace", "-q", "*", "--json", "-o"]);
+        traced.arg(&report).arg("--").args(command).current_dir(skep.path("."));
+        let traced = run(&mut traced, b"", Duration::from_secs(120));
+        assert_eq!(traced.shell_status(), status, "{}", traced.transcript());
+        assert_eq!(text(&traced.stdout), text(&alone.stdout));
+        assert_eq!(text(&traced.stderr), text(&alone.stderr));
+    }
+    json(&std::fs::read(report).unwrap())
+}
+
+fn path(skep: &Skep, name: &str) -> String {
+    skep.path(name).to_str().unwrap().to_owned()
+}
+
+/// How often a function was called with times, and without.
+fn timed(report: &Json, name: &str) -> Option<bool> {
+    let row = report["functions"].as_array().unwrap().iter().find(|f| f["name"] == name)?;
+    Some(!row["total_ns"].is_null())
+}
+
+/// The reason why a function has no hooks, or entry hooks only.
+fn reason<'a>(report: &'a Json, list: &str, name: &str) -> &'a str {
+    let site = report["sites"][list].as_array().unwrap().iter().find(|s| s["function"] == name);
+    site.unwrap_or_else(|| panic!("`{name}` is not in {list}"))["reason"].as_str().unwrap()
+}
+
+/// Goroutines begin with 2 KiB; `deep` makes each of them move several times.
+const GO: &str = r#"package main
+
+// static int add(int a, int b) { return a + b; }
+import "C"
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+)
+
+//go:noinline
+func leaf(n int) int { return n*3 + 1 }
+
+//go:noinline
+func deep(n int) int {
+	var pad [32]int
+	pad[n%32] = n
+	if n == 0 {
+		return leaf(pad[0])
+	}
+	return deep(n-1) + pad[n%32] - n + 1
+}
+
+//go:noinline
+func caught(n int) (r int) {
+	defer func() { r = recover().(int) }()
+	panic(n)
+}
+
+type node struct{ l, r *node }
+
+//go:noinline
+func tree(d int) *node {
+	if d == 0 {
+		return nil
+	}
+	return &node{tree(d - 1), tree(d - 1)}
+}
+
+func main() {
+	var wg sync.WaitGroup
+	sums := make([]int, 32)
+	for g := range sums {
+		wg.Add(1)
+		go func(g int) {
+			defer wg.Done()
+			for i := 0; i < 100; i++ {
+				sums[g] += leaf(i) + caught(i)
+			}
+			sums[g] += deep(500) + int(C.add(1, 2))
+			tree(8)
+			if g%8 == 0 {
+				runtime.GC()
+			}
+		}(g)
+	}
+	wg.Wait()
+	all := 0
+	for _, s := range sums {
+		all += s
+	}
+	fmt.Println(all)
+	os.Exit(4)
+}
+"#;
+
+#[test]
+fn go_with_c() {
+    let skep = Skep::new();
+    std::fs::write(skep.path("go.mod"), "module program\n\ngo 1.18\n").unwrap();
+    let program = path(&skep, "program");
+    for flags in [&["-ldflags=-linkmode=external"][..], &["-buildmode=pie", "-ldflags=-linkmode=external"]] {
+        let command: Vec<&str> = ["go", "build", "-o", &program].into_iter().chain(flags.iter().copied()).chain(["."]).collect();
+        if !build(&skep, ("main.go", GO), &command) {
+            return;
+        }
+        let report = same_as_alone(&skep, &[&program], 4);
+        let count = |name: &str| calls(&report, name);
+        // What the program's own calls hold while a signal's handler interrupts them is missed, and said to be.
+        let missed = report["missed"].as_u64().unwrap();
+        for (name, expected) in [("main.deep", 32 * 501), ("main.caught", 3200), ("main.tree", 32 * 511), ("main.leaf", 32 * 101)] {
+            let counted = count(name).unwrap_or(0);
+            assert!(counted <= expected && counted + missed >= expected, "{name}: {counted} of {expected}, {missed} missed");
+            assert_eq!(timed(&report, name), Some(false), "{name}");
+        }
+        assert!(reason(&report, "entry_only", "main.deep").starts_with("Go moves its stacks"));
+        let skipped = report["sites"]["skipped"].as_array().unwrap();
+        let unchecked = skipped.iter().filter(|s| s["reason"].as_str().unwrap().contains("without a check of the stack"));
+        assert!(unchecked.filter(|s| s["function"].as_str().unwrap().starts_with("runtime.")).count() > 10);
+        assert_eq!(timed(&report, "x_cgo_init"), Some(true), "C functions of the same file have times");
+    }
+}
+
+#[test]
+fn ocaml() {
+    const SOURCE: &str = r#"
+exception Bottom of int
+let rec deep n = if n = 0 then raise (Bottom 7) else 1 + deep (n - 1)
+let rec list n = if n = 0 then [] else string_of_int n :: list (n - 1)
+let () =
+  for _ = 1 to 50 do
+    ignore (list 1000);
+    try ignore (deep 500) with Bottom _ -> ()
+  done;
+  let h = Hashtbl.create 10 in
+  for i = 1 to 20000 do
+    Hashtbl.replace h (i mod 777) (Printf.sprintf "%d-%s" i (String.make 10 'x'))
+  done;
+  Gc.full_major ();
+  print_endline (string_of_int (Hashtbl.length h));
+  exit 5
+"#;
+    let skep = Skep::new();
+    let program = path(&skep, "program");
+    if !build(&skep, ("unit.ml", SOURCE), &["ocamlopt", "unit.ml", "-o", &program]) {
+        return;
+    }
+    let report = same_as_alone(&skep, &[&program], 5);
+    let functions = report["functions"].as_array().unwrap();
+    let own = |f: &&Json| f["name"].as_str().unwrap().starts_with("camlUnit");
+    for f in functions.iter().filter(own) {
+        assert!(f["total_ns"].is_null(), "{f}");
+    }
+    // Of version 4, functions are counted.
+    if functions.iter().any(|f| own(&f)) {
+        let deep = functions.iter().find(|f| f["name"].as_str().unwrap().starts_with("camlUnit__deep"));
+        assert_eq!(deep.unwrap_or_else(|| panic!("{report}"))["calls"], 50 * 501);
+    }
+    assert_eq!(timed(&report, "caml_main"), Some(true), "the runtime's C functions have times");
+}
+
+#[test]
+fn haskell() {
+    const SOURCE: &str = r#"
+import Control.Concurrent
+import Control.Exception
+import System.Exit
+main :: IO ()
+main = do
+  done <- newEmptyMVar
+  _ <- forkIO (putMVar done (sum [1 .. 50000 :: Integer]))
+  takeMVar done >>= print
+  r <- try (evaluate (1 `div` (0 :: Int))) :: IO (Either ArithException Int)
+  print r
+  exitWith (ExitFailure 6)
+"#;
+    let skep = Skep::new();
+    let program = path(&skep, "program");
+    if !build(&skep, ("program.hs", SOURCE), &["ghc", "-v0", "-threaded", "program.hs", "-o", &program]) {
+        return;
+    }
+    let report = same_as_alone(&skep, &[&program], 6);
+    assert!(reason(&report, "skipped", "Main_main_info").contains("Haskell"));
+    assert_eq!(timed(&report, "hs_init_ghc"), Some(true), "the run-time system's C functions have times");
+}
+
+#[test]
+fn mono() {
+    const SOURCE: &str = r#"
+using System; using System.Collections.Generic; using System.Threading;
+class Program {
+    static int Deep(int n) { if (n == 0) throw new Exception("bottom"); return Deep(n - 1) + 1; }
+    static int Main() {
+        for (int i = 0; i < 50; i++) try { Deep(20); } catch (Exception) { }
+        var d = new Dictionary<string, int>();
+        for (int i = 0; i < 20000; i++) d["k" + (i % 500)] = i;
+        var t = new Thread(() => { GC.Collect(); Console.WriteLine(d.Count); });
+        t.Start(); t.Join();
+        return 7;
+    }
+}
+"#;
+    let skep = Skep::new();
+    if !has_command("mono") {
+        return skip("mono");
+    }
+    let program = path(&skep, "program.exe");
+    if build(&skep, ("program.cs", SOURCE), &["mcs", "program.cs", &format!("-out:{program}")]) {
+        same_as_alone(&skep, &["mono", &program], 7);
+    }
+}
+
+#[test]
+fn node() {
+    const SOURCE: &str = r#"
+const {Worker, isMainThread, parentPort} = require('worker_threads');
+if (isMainThread) {
+  let s = 0;
+  for (let i = 0; i < 1e6; i++) s = (s * 31 + i) >>> 0;
+  console.log(s, JSON.stringify([3, 1, 2].sort()), 'abc'.replace(/b/g, 'x'));
+  new Worker(__filename).on('message', m => { console.log(m); process.exitCode = 6; });
+} else {
+  parentPort.postMessage([...Array(1000).keys()].map(Math.sin).filter(x => x > 0).length);
+}
+"#;
+    let skep = Skep::new();
+    if !has_command("node") {
+        return skip("node");
+    }
+    std::fs::write(skep.path("program.js"), SOURCE).unwrap();
+    let report = same_as_alone(&skep, &["node", Path::new("program.js").to_str().unwrap()], 6);
+    // Distributions that put V8 into a library strip it.
+    let skipped = report["sites"]["skipped"].as_array().unwrap();
+    for site in skipped.iter().filter(|s| s["function"].as_str().unwrap().starts_with("Builtins_")) {
+        assert!(site["reason"].as_str().unwrap().contains("V8"), "{site}");
+    }
+    let functions = report["functions"].as_array().unwrap();
+    assert!(functions.iter().all(|f| !f["name"].as_str().unwrap().starts_with("Builtins_")), "{report}");
+}
