@@ -21,7 +21,6 @@ const NEVER: &[(&str, &str)] = &[
     ("__fentry__", "called before a function has a frame"),
     ("mcount", "called before a function has its arguments"),
     ("_mcount", "called before a function has its arguments"),
-    ("__morestack", "switches stacks"),
     ("__rust_probestack", "called while the stack is being made"),
     ("__chkstk", "called while the stack is being made"),
     ("__start_context", "entered without a return address"),
@@ -36,6 +35,8 @@ const NEVER_PREFIX: &[(&str, &str)] = &[
     ("_dl_runtime_", "called with a convention of its own"),
     ("_dl_tlsdesc_", "called with a convention of its own"),
     ("skep_attach_", "part of the tracer"),
+    // And what it calls while one stack is left and the other not yet entered.
+    ("__morestack", "switches stacks"),
 ];
 
 /// Names that are not hooked at their return.

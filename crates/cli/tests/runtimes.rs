@@ -224,6 +224,41 @@ main = do
     assert_eq!(timed(&report, "hs_init_ghc"), Some(true), "the run-time system's C functions have times");
 }
 
+/// Stacks of pieces: a function that finds too little room is called again on another piece, by code that is on neither.
+#[test]
+fn split_stacks() {
+    const SOURCE: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+__attribute__((noinline)) int deep(int n)
+{
+	volatile char room[200];
+	room[n % 200] = n;
+	return n ? deep(n - 1) + 1 : room[0];
+}
+static void *thread(void *arg) { printf("%d\n", deep(10000)); return arg; }
+int main(void)
+{
+	pthread_t t;
+	for (int i = 0; i < 5; i++) {
+		pthread_create(&t, 0, thread, 0);
+		pthread_join(t, 0);
+	}
+	printf("%d\n", deep(20000));
+	return 3;
+}
+"#;
+    let skep = Skep::new();
+    let program = path(&skep, "program");
+    if !build(&skep, ("split.c", SOURCE), &["gcc", "-O1", "-fsplit-stack", "-pthread", "split.c", "-o", &program]) {
+        return;
+    }
+    let report = same_as_alone(&skep, &[&program], 3);
+    assert!(reason(&report, "skipped", "__morestack_unblock_signals").contains("switches stacks"));
+    let (counted, missed) = (calls(&report, "deep").unwrap(), report["missed"].as_u64().unwrap());
+    assert!(counted <= 70_006 && counted + missed >= 70_006, "{counted}, {missed} missed");
+}
+
 #[test]
 fn mono() {
     const SOURCE: &str = r#"
