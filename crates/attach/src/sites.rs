@@ -65,7 +65,7 @@ pub enum Kind {
 #[derive(Debug)]
 pub(crate) struct List {
     entries: Vec<Entry>,
-    /// Where sections of code begin and end: `.fini` may follow a function without a gap.
+    /// Where else code begins or ends: sections, as `.fini` may follow a function without a gap, and parts of functions without a name.
     edges: Vec<u64>,
 }
 
@@ -228,6 +228,9 @@ impl List {
             entries.push(Entry { addr: file.addr(f.vaddr), size, kind, convention, names });
         }
         let named = entries.len();
+        const SHF_EXECINSTR: u64 = 4;
+        let code = elf.sections().iter().filter(|s| s.flags & SHF_EXECINSTR != 0);
+        let mut edges: Vec<u64> = code.flat_map(|s| [file.addr(s.vaddr), file.addr(s.vaddr.wrapping_add(s.size))]).collect();
         for fde in &fdes {
             let addr = file.addr(fde.start);
             let known = entries.get(..named).unwrap_or_default();
@@ -235,7 +238,10 @@ impl List {
             // What follows a label without a size need not belong to it.
             let covers = |e: &Entry| e.addr == addr || (e.convention != Evidence::Label.convention() && addr - e.addr < e.size);
             let inside = after.checked_sub(1).and_then(|i| known.get(i)).is_some_and(covers);
-            if !inside && fde.function_entry && !stubs.iter().any(|r| r.contains(&fde.start)) {
+            if !inside && !fde.function_entry {
+                // A part of a function that has no name in a stripped file. What comes before it ends here.
+                edges.push(addr);
+            } else if !inside && !stubs.iter().any(|r| r.contains(&fde.start)) {
                 let name = format!("sub_{:x}", fde.start);
                 let convention = conventions.tell(fde.start, &name, Evidence::Unwind);
                 entries.push(Entry { addr, size: fde.end - fde.start, kind: Kind::Func, convention, names: vec![name] });
@@ -243,9 +249,6 @@ impl List {
         }
         entries.sort_by_key(|e| e.addr);
         entries.dedup_by_key(|e| e.addr);
-        const SHF_EXECINSTR: u64 = 4;
-        let code = elf.sections().iter().filter(|s| s.flags & SHF_EXECINSTR != 0);
-        let edges = code.flat_map(|s| [file.addr(s.vaddr), file.addr(s.vaddr.wrapping_add(s.size))]).collect();
         Ok(Self { entries, edges })
     }
 }

@@ -295,10 +295,13 @@ fn variadic(start: u64, bytes: &[u8]) -> bool {
         .any(|i| i.code() == Op::Test_rm8_r8 && i.op0_register() == Register::AL && i.op1_register() == Register::AL)
 }
 
-/// A part that is only jumped to: one state for all of it, as far as it goes straight on.
+/// A part that is only jumped to. Other places in it that the hot part jumps to are looked at with the state that they are reached
+/// in, from there. What nothing visible leads to, a landing pad usually, is taken to be in the state of the first place: that is a
+/// guess, and what it seems to do to the return address does not count.
 fn cold_part(range: &Range<u64>, bytes: &[u8], at: At, budget: &mut u32) -> Use {
     let mut out = Use::default();
-    let mut now = at;
+    let mut ahead: HashMap<u64, At> = HashMap::new();
+    let (mut now, mut guessed) = (at, false);
     let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
     while decoder.can_decode() {
         let i = decoder.decode();
@@ -310,11 +313,28 @@ fn cold_part(range: &Range<u64>, bytes: &[u8], at: At, budget: &mut u32) -> Use 
             break;
         };
         *budget = rest;
-        memory(&i, now, &mut out);
-        now = match i.flow_control() {
-            FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Exception => at,
-            _ => step(&i, now, &mut out),
+        if let Some(other) = ahead.remove(&i.ip()) {
+            now = if guessed { other } else { At { rsp: same(now.rsp, other.rsp), rbp: same(now.rbp, other.rbp) } };
+            guessed = false;
+        }
+        let mut one = Use::default();
+        let guess = guessed;
+        memory(&i, now, &mut one);
+        let flow = i.flow_control();
+        let branches = matches!(flow, FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch);
+        if branches && !guessed && matches!(i.op0_kind(), OpKind::NearBranch64) {
+            let target = i.near_branch_target();
+            if range.contains(&target) && target > i.ip() {
+                let merged = ahead.get(&target).map_or(now, |old| At { rsp: same(old.rsp, now.rsp), rbp: same(old.rbp, now.rbp) });
+                ahead.insert(target, merged);
+            }
+        }
+        (now, guessed) = match flow {
+            FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Exception => (at, true),
+            _ => (step(&i, now, &mut one), guessed),
         };
+        out.words = out.words.max(one.words);
+        out.return_address |= one.return_address && !guess;
     }
     out
 }

@@ -140,6 +140,67 @@ fn a_frame_needs_unwind_information_and_a_hook_a_size() {
     }
 }
 
+/// Parts that the compiler moved away have no names in a stripped file. One was taken to reach to the next function, and what the
+/// parts of other functions do to their frames, for use of the return address.
+#[test]
+fn nameless_parts_of_functions_end_where_the_next_begins() {
+    let lib = library(
+        "parts",
+        "
+    F shallow
+        .cfi_startproc
+        push rbx
+        .cfi_def_cfa_offset 16
+        test rdi, rdi
+        js .Lshallow
+        lea rax, [rdi+1]
+.Lback: pop rbx
+        .cfi_def_cfa_offset 8
+        ret
+        .cfi_endproc
+    E shallow
+    F deep
+        .cfi_startproc
+        sub rsp, 56
+        .cfi_def_cfa_offset 64
+        test rdi, rdi
+        js .Ldeep
+        cmp rdi, 5
+        je .Ldeep2
+        lea rax, [rdi+1]
+        add rsp, 56
+        .cfi_def_cfa_offset 8
+        ret
+        .cfi_endproc
+    E deep
+        .p2align 4, 0xcc
+.Lshallow:
+        .cfi_startproc
+        .cfi_def_cfa_offset 16
+        .cfi_offset rbx, -16
+        xor eax, eax
+        jmp .Lback
+        .cfi_endproc
+.Ldeep: .cfi_startproc
+        .cfi_def_cfa_offset 64
+        pop rcx
+        pop rcx
+        add rsp, 40
+        .cfi_def_cfa_offset 8
+        ret
+        .cfi_def_cfa_offset 64
+.Ldeep2:
+        mov rax, [rsp+56]   # the return address indeed
+        add rsp, 56
+        .cfi_def_cfa_offset 8
+        ret
+        .cfi_endproc
+        C after",
+    );
+    all(&lib, "shallow");
+    entry_only(&lib, "deep", "uses its own return address");
+}
+
 #[test]
 fn runtimes_are_known_by_their_marks_and_their_c_code_is_not_theirs() {
     let ocaml = |version: &str| {
