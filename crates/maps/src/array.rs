@@ -6,6 +6,8 @@
 //! value (slot, i) at slot * slot_stride + i * stride
 //! ```
 //!
+//! A large per-CPU array is mapped one slot at a time (`shm/columns.rs`).
+//!
 //! All elements exist always. A value is stored word by word: a reader, or a writer's death, may fall between two words
 //! of one value, as with the kernel's array. Per-CPU values (see [`crate::slots`]) lie slot by slot, so that a slot's values
 //! share pages with no other thread's and pages of unused slots are never touched.
@@ -19,7 +21,8 @@ use skep_isa::{MapShape, MapType, ShapeKind};
 use crate::def::MapDef;
 use crate::dump::{Out, Position};
 use crate::error::{E2BIG, EEXIST, EINVAL, ENOMEM, MapError};
-use crate::shm::object::MAX_PAYLOAD;
+use crate::shm::columns;
+use crate::shm::object::{MAX_PAYLOAD, View};
 use crate::shm::value::Format;
 use crate::shm::{ObjectFile, PAGE, Window, copy, page_up, round8};
 use crate::slots::{self, MAX_PERCPU_VALUE, MAX_SLOTS, SlotTable};
@@ -64,13 +67,26 @@ fn slot_stride(def: &MapDef) -> Result<u64, MapError> {
     Ok(page_up(bytes).unwrap_or(PAGE))
 }
 
+/// Tells how a per-CPU array is mapped of which the first `entries` elements are used.
+pub(crate) fn view(def: &MapDef, entries: u32) -> View {
+    let Ok(stride) = slot_stride(def) else { return View::Whole };
+    let used = round8(u64::from(def.value_size)).wrapping_mul(u64::from(entries.clamp(1, def.max_entries)));
+    match page_up(used) {
+        Some(used) if columns::pays(stride) => View::Columns { stride, used },
+        _ => View::Whole,
+    }
+}
+
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
+    if let (Some(columns), Some(slots)) = (parts.file.columns(), &parts.slots) {
+        slots.map_own(columns)?;
+    }
     Ok(Box::new(Array {
         map_type: parts.def.map_type,
         stride: round8(u64::from(parts.def.value_size)),
         slot_stride: if parts.slots.is_some() { slot_stride(&parts.def)? } else { 0 },
         format: Format::of(&parts.def),
-        entries: parts.def.max_entries,
+        entries: if parts.file.columns().is_some() { parts.def.max_entries.min(parts.entries.max(1)) } else { parts.def.max_entries },
         file: parts.file,
         slots: parts.slots,
     }))
@@ -115,6 +131,9 @@ impl Array {
     #[inline(always)]
     fn value(&self, slot: u32, index: u32) -> Option<*mut u8> {
         let at = u64::from(slot).wrapping_mul(self.slot_stride).wrapping_add(u64::from(index).wrapping_mul(self.stride));
+        if self.file.columns().is_some_and(|columns| !columns.ensure(slot)) {
+            return None;
+        }
         self.memory().at(at, self.stride)
     }
 

@@ -7,10 +7,12 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use skep_isa::map::update;
 use skep_isa::{MapFlags, MapShape, MapType};
 
+use crate::array;
 use crate::def::MapDef;
 use crate::dump::Position;
 use crate::error::{E2BIG, ENOTSUPP, EPERM, MapError};
 use crate::shm::births::{self, Births};
+use crate::shm::object::View;
 use crate::shm::{Access, NewObject, ObjectError, ObjectFile, ObjectKind};
 use crate::slots::{MAX_SLOTS, SlotTable};
 use crate::types::{self, MapOps, Parts};
@@ -30,6 +32,11 @@ pub struct Map {
     births: Births,
     /// Elements of the type come and go, whether the file tells when or not.
     has_births: bool,
+}
+
+/// How the file of a map without a mirror is mapped, of which the first `entries` elements are used.
+fn columns(def: &MapDef, entries: u32) -> View {
+    if def.map_type == MapType::PercpuArray { array::view(def, entries) } else { View::Whole }
 }
 
 /// A program's walk through a map; the keys of arrays lie in it.
@@ -72,9 +79,9 @@ impl Map {
         let (_, payload_len) = births::area(layout.payload_len, layout.births).ok_or_else(|| def.refused("too large", E2BIG))?;
         let new = NewObject { kind: ObjectKind::Map, id, payload_len, meta: &meta, initial: &[] };
         let name = id.to_string();
-        let file = ObjectFile::create(dir, &name, &new)?;
+        let file = ObjectFile::create_viewed(dir, &name, &new, columns(def, u32::MAX))?;
         match layout.mirror {
-            None => Self::with(file),
+            None => Self::with(file, u32::MAX),
             // Mapped anew with its mirror; `file` keeps the lock meanwhile.
             Some(_) => Self::open(&dir.join(name), Access::ReadWrite),
         }
@@ -85,13 +92,27 @@ impl Map {
     /// # Errors
     /// A file that is no map, is damaged, or was made by another version; see [`ObjectError`].
     pub fn open(path: &Path, access: Access) -> Result<Self, MapError> {
-        Self::with(ObjectFile::open_mirrored(path, ObjectKind::Map, access, |meta| {
-            let (def, _) = MapDef::from_meta(meta).ok()?;
-            (types::row(&def).ok()?.layout)(&def).ok()?.mirror
-        })?)
+        Self::open_first(path, access, u32::MAX)
     }
 
-    fn with(file: ObjectFile) -> Result<Self, MapError> {
+    /// As [`Map::open`], for a process that will use only the first `entries` elements of a large per-CPU array: programs find no
+    /// others, and they take no address space. No other type minds.
+    ///
+    /// # Errors
+    /// As [`Map::open`].
+    pub fn open_first(path: &Path, access: Access, entries: u32) -> Result<Self, MapError> {
+        let file = ObjectFile::open_viewed(path, ObjectKind::Map, access, |meta| {
+            let Ok((def, _)) = MapDef::from_meta(meta) else { return View::Whole };
+            match types::row(&def).and_then(|row| (row.layout)(&def)) {
+                Ok(layout) => layout.mirror.map_or_else(|| columns(&def, entries), View::Mirrored),
+                Err(_) => View::Whole,
+            }
+        })?;
+        Self::with(file, entries)
+    }
+
+    /// `entries`: how many were asked for.
+    fn with(file: ObjectFile, entries: u32) -> Result<Self, MapError> {
         let damaged = |what| ObjectError::Damaged { path: file.path().to_owned(), what };
         let (def, seed) = MapDef::from_meta(file.meta()).map_err(damaged)?;
         let row = types::row(&def)?;
@@ -109,7 +130,7 @@ impl Map {
         let slots = if per_cpu { Some(SlotTable::of_object(&file, access)?) } else { None };
         let file = Arc::new(file);
         let births = Births::new(Arc::clone(&file), births_at, rows).ok_or(MapError::Damaged { what: "the file is too short" })?;
-        let ops = (row.open)(Parts { def: def.clone(), seed, file: Arc::clone(&file), slots, births: births.clone() })?;
+        let ops = (row.open)(Parts { def: def.clone(), seed, file: Arc::clone(&file), slots, births: births.clone(), entries })?;
         Ok(Self { def, file, ops, per_cpu, births, has_births: layout.births != 0 })
     }
 

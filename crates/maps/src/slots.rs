@@ -19,10 +19,11 @@
 //! The slot number is a 64-bit word at `fs:[`[`tls_offset`]`]`, so that compiled programs read it with one load.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use crate::error::MapError;
+use crate::shm::columns::{self, Columns};
 use crate::shm::lock::{self, NotHeld};
 use crate::shm::object::remove_if_unused;
 use crate::shm::sys;
@@ -156,6 +157,22 @@ impl SlotTable {
         self.owner_word(slot).map(|w| w.load(Relaxed)).filter(|t| *t != 0).map(tls::token_parts)
     }
 
+    /// Maps the columns of the slots that threads of this process have; those who claim later do it themselves.
+    pub(crate) fn map_own(&self, columns: &Columns) -> Result<(), MapError> {
+        let here = sys::getpid();
+        // Pairs with the fence in `columns::ensure`: either the claim is seen here, or the columns by who claims.
+        std::sync::atomic::fence(SeqCst);
+        let own = (0..self.highest()).filter(|slot| self.owner(*slot).is_some_and(|(pid, _)| pid == here));
+        // Somebody may be in the shared slot, which has no owner.
+        let shared = (self.highest() == self.slots).then(|| self.slots.saturating_sub(1));
+        for slot in own.chain(shared) {
+            if !columns.ensure(slot) {
+                return Err(ObjectError::Map { call: "mremap", errno: crate::error::ENOMEM }.into());
+            }
+        }
+        Ok(())
+    }
+
     fn owner_word(&self, slot: u32) -> Option<&AtomicU64> {
         if slot >= self.slots {
             return None;
@@ -255,6 +272,9 @@ impl SlotTable {
     fn share(&self) -> Enter {
         let Some(word) = self.file.payload().word(SHARED_LOCK) else { return REFUSED };
         let slot = u64::from(self.slots.wrapping_sub(1));
+        if !columns::ensure(slot as u32) {
+            return REFUSED;
+        }
         match lock::acquire(word) {
             Ok(held) => {
                 tls::set(Word::Slot, slot);
@@ -444,6 +464,7 @@ fn enter_anew() -> Enter {
         return REFUSED;
     }
     match table.claim(tls::token()) {
+        Some(slot) if !columns::ensure(slot) => REFUSED,
         Some(slot) => {
             tls::set(Word::Slot, u64::from(slot));
             // Without a word in the table, one that nobody looks at.

@@ -51,6 +51,8 @@ pub(crate) struct Parts {
     /// The directory's slots, for types that say so in their row.
     pub(crate) slots: Option<Arc<SlotTable>>,
     pub(crate) births: Births,
+    /// For types that can do with a part of themselves: how many elements this process will use.
+    pub(crate) entries: u32,
 }
 
 /// One map type. What its keys, values and flags may be stands in [`skep_isa::MAP_TYPES`].

@@ -14,6 +14,7 @@
 //! The file format is described byte by byte in `docs/shm-format.md`.
 
 pub(crate) mod births;
+pub(crate) mod columns;
 pub(crate) mod copy;
 mod hold;
 pub(crate) mod lock;

@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use rustix::fs::{self, AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::columns::Columns;
 use super::hold::Identity;
 use super::mapping::Mapping;
 use super::{Access, PAGE, Window, page_up, tls};
@@ -185,8 +186,25 @@ pub struct ObjectFile {
     // The windows show the mappings and must stay with them.
     payload: Window,
     head: Window,
-    _payload: Mapping,
+    mapped: Payload,
     _head: Mapping,
+}
+
+/// How a payload is mapped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum View {
+    /// From end to end.
+    Whole,
+    /// From some offset on twice in a row.
+    Mirrored(u64),
+    /// So many bytes of each so many, a slot at a time.
+    Columns { stride: u64, used: u64 },
+}
+
+#[derive(Debug)]
+enum Payload {
+    Whole(Mapping),
+    Columns(Columns),
 }
 
 fn os<'a>(call: &'static str, path: &'a Path) -> impl Fn(Errno) -> ObjectError + 'a {
@@ -227,6 +245,11 @@ impl ObjectFile {
     /// # Errors
     /// `EEXIST` when there is such a file; a full or read-only file system.
     pub fn create(dir: &Path, name: &str, new: &NewObject<'_>) -> Result<Self, ObjectError> {
+        Self::create_viewed(dir, name, new, View::Whole)
+    }
+
+    /// As [`ObjectFile::create`], mapped as `view` says.
+    pub(crate) fn create_viewed(dir: &Path, name: &str, new: &NewObject<'_>, view: View) -> Result<Self, ObjectError> {
         let path = dir.join(name);
         let too_large = ObjectError::TooLarge { payload_len: new.payload_len, meta_len: new.meta.len() };
         if new.meta.len() > MAX_META || new.payload_len > MAX_PAYLOAD {
@@ -264,7 +287,7 @@ impl ObjectFile {
             let _ = fs::unlink(&temporary);
         }
         made?;
-        Self::map(&fd, path, &page, Access::ReadWrite, None)
+        Self::map(&fd, path, &page, Access::ReadWrite, view)
     }
 
     /// Opens an object file of a kind.
@@ -272,16 +295,15 @@ impl ObjectFile {
     /// # Errors
     /// See [`ObjectError`]; `ENOENT` also when the file is just being removed.
     pub fn open(path: &Path, kind: ObjectKind, access: Access) -> Result<Self, ObjectError> {
-        Self::open_mirrored(path, kind, access, |_| None)
+        Self::open_viewed(path, kind, access, |_| View::Whole)
     }
 
-    /// Opens an object file whose payload from some offset on shall be mapped twice in a row; `mirror` is asked with the
-    /// checked meta.
-    pub(crate) fn open_mirrored(
+    /// Opens an object file whose payload shall be mapped as `view` says, which is asked with the checked meta.
+    pub(crate) fn open_viewed(
         path: &Path,
         kind: ObjectKind,
         access: Access,
-        mirror: impl FnOnce(&[u8]) -> Option<u64>,
+        view: impl FnOnce(&[u8]) -> View,
     ) -> Result<Self, ObjectError> {
         let flags = match access {
             Access::ReadOnly => OFlags::RDONLY,
@@ -336,22 +358,42 @@ impl ObjectFile {
             return Err(ObjectError::Namespace { path: path.to_owned() });
         }
         let meta = meta_of(&page).ok_or_else(|| damaged("its description is too long"))?;
-        let mirror = mirror(&meta);
-        if mirror.is_some_and(|m| m >= payload_len || !m.is_multiple_of(PAGE) || !payload_len.is_multiple_of(PAGE)) {
+        let view = view(&meta);
+        if let View::Mirrored(m) = view
+            && (m >= payload_len || !m.is_multiple_of(PAGE) || !payload_len.is_multiple_of(PAGE))
+        {
             return Err(damaged("its payload cannot be mapped twice"));
         }
-        Self::map(&fd, path.to_owned(), &page, access, mirror)
+        Self::map(&fd, path.to_owned(), &page, access, view)
     }
 
     /// Maps a file whose header was checked or just written.
-    fn map(fd: &OwnedFd, path: PathBuf, page: &[u8], access: Access, mirror: Option<u64>) -> Result<Self, ObjectError> {
+    fn map(fd: &OwnedFd, path: PathBuf, page: &[u8], access: Access, view: View) -> Result<Self, ObjectError> {
         tls::prepare()?;
         let damaged = |what| ObjectError::Damaged { path: path.clone(), what };
         let kind = ObjectKind::from_raw(u32::from_le_bytes(field(page, 12))).ok_or_else(|| damaged("unknown kind"))?;
         let payload_len = u64::from_le_bytes(field(page, 16));
         let head_at = page_up(payload_len).ok_or_else(|| damaged("too large"))?;
         let meta = meta_of(page).ok_or_else(|| damaged("its description is too long"))?;
-        let payload = Mapping::file(fd.as_fd(), 0, head_at as usize, mirror.map(|m| m as usize), access)?;
+        let columns = match view {
+            View::Columns { stride, used } => Columns::map(fd.as_fd(), stride, used, access),
+            View::Whole | View::Mirrored(_) => None,
+        };
+        let payload = match columns {
+            Some(columns) => Payload::Columns(columns),
+            None => {
+                let mirror = if let View::Mirrored(from) = view { Some(from as usize) } else { None };
+                Payload::Whole(Mapping::file(fd.as_fd(), 0, head_at as usize, mirror, access)?)
+            }
+        };
+        let shown = match &payload {
+            Payload::Whole(mapping) => mapping.window(),
+            // SAFETY: only parts of the range are mapped: whoever uses the window of such an object asks `columns` before.
+            Payload::Columns(columns) => unsafe {
+                let base = std::ptr::NonNull::new(columns.base() as *mut u8).ok_or_else(|| damaged("too large"))?;
+                Window::new(base, head_at as usize, access == Access::ReadWrite)
+            },
+        };
         let head = Mapping::file(fd.as_fd(), head_at, PAGE as usize, None, access)?;
         let identity = Identity::of(fd).map_err(os("fstat", &path))?;
         Ok(Self {
@@ -361,9 +403,9 @@ impl ObjectFile {
             payload_len,
             generation: u64::from_le_bytes(field(page, 40)),
             meta,
-            payload: payload.window(),
+            payload: shown,
             head: head.window(),
-            _payload: payload,
+            mapped: payload,
             _head: head,
             identity,
             path,
@@ -420,6 +462,14 @@ impl ObjectFile {
     #[must_use]
     pub fn payload(&self) -> &Window {
         &self.payload
+    }
+
+    /// Returns the columns of a payload that is mapped a slot at a time: only what they have may be used.
+    pub(crate) fn columns(&self) -> Option<&Columns> {
+        match &self.mapped {
+            Payload::Whole(_) => None,
+            Payload::Columns(columns) => Some(columns),
+        }
     }
 
     /// Returns the exact size of the payload.

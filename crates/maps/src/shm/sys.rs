@@ -77,6 +77,39 @@ pub(crate) fn futex_wake(word: &std::sync::atomic::AtomicU32) {
     unsafe { syscall(202, [word.as_ptr() as u64, 1, i32::MAX as u64, 0, 0, 0]) };
 }
 
+/// Takes address space at exactly this place, without memory and without rights; `false` when something lies there.
+pub(crate) fn reserve(at: u64, len: u64) -> bool {
+    const PRIVATE_ANONYMOUS_NORESERVE_NOREPLACE: u64 = 0x2 | 0x20 | 0x4000 | 0x10_0000;
+    // SAFETY: replaces no mapping.
+    let got = unsafe { syscall(9, [at, len, 0, PRIVATE_ANONYMOUS_NORESERVE_NOREPLACE, u64::MAX, 0]) };
+    if got >= 0 && got as u64 != at {
+        // Kernels before 4.17 take the address as a hint.
+        unmap(got as u64, len);
+    }
+    got as u64 == at
+}
+
+/// Ends a mapping that nobody uses.
+pub(crate) fn unmap(at: u64, len: u64) {
+    // SAFETY: a mapping that the caller made and nobody knows any more.
+    unsafe { syscall(11, [at, len, 0, 0, 0, 0]) };
+}
+
+/// Maps the file of a shared mapping once more, from the page at `from` on, `len` bytes; `None` when that is impossible.
+pub(crate) fn map_again(from: u64, len: u64) -> Option<u64> {
+    const MAYMOVE: u64 = 1;
+    // SAFETY: an old size of 0 leaves the old mapping as it is.
+    let got = unsafe { syscall(25, [from, 0, len, MAYMOVE, 0, 0]) };
+    if (-4095..0).contains(&got) { None } else { Some(got as u64) }
+}
+
+/// Moves a mapping to `to`, where the caller has reserved `new` bytes, and makes it longer; tells whether that was possible.
+pub(crate) fn move_mapping(from: u64, old: u64, new: u64, to: u64) -> bool {
+    const MAYMOVE_FIXED: u64 = 1 | 2;
+    // SAFETY: both ranges are the caller's own.
+    unsafe { syscall(25, [from, old, new, MAYMOVE_FIXED, to, 0]) as u64 == to }
+}
+
 /// Tells whether no thread `tid` exists any more. A zombie still counts as existing; see [`gone_or_zombie`].
 pub(crate) fn gone(tid: u32) -> bool {
     // SAFETY: signal 0 only checks.
