@@ -157,15 +157,14 @@ impl SlotTable {
         self.owner_word(slot).map(|w| w.load(Relaxed)).filter(|t| *t != 0).map(tls::token_parts)
     }
 
-    /// Maps the columns of the slots that threads of this process have; those who claim later do it themselves.
+    /// Maps the columns of the slots that threads of this process have; those who claim later do it themselves, and so
+    /// does every run in the shared slot.
     pub(crate) fn map_own(&self, columns: &Columns) -> Result<(), MapError> {
         let here = sys::getpid();
         // Pairs with the fence in `columns::ensure`: either the claim is seen here, or the columns by who claims.
         std::sync::atomic::fence(SeqCst);
         let own = (0..self.highest()).filter(|slot| self.owner(*slot).is_some_and(|(pid, _)| pid == here));
-        // Somebody may be in the shared slot, which has no owner.
-        let shared = (self.highest() == self.slots).then(|| self.slots.saturating_sub(1));
-        for slot in own.chain(shared) {
+        for slot in own {
             if !columns.ensure(slot) {
                 return Err(ObjectError::Map { call: "mremap", errno: crate::error::ENOMEM }.into());
             }

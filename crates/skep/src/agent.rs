@@ -37,10 +37,14 @@ const LOADER_EVENT: &str = "_dl_debug_state";
 
 /// A link as this process holds it, for as long as it lives: the locks on its files stay.
 struct Active {
+    dir: Dir,
     file: LinkFile,
     spec: LinkSpec,
     selection: Selection,
-    running: &'static Running,
+    /// Its program, as often as it was loaded; the last one is for functions found from now on.
+    running: Vec<&'static Running>,
+    /// Functions of the link that the last one has room for: their number is what its maps take of the address space.
+    room: u32,
     /// Ids the engine gave.
     attachments: Vec<u64>,
     /// Modules that were looked at.
@@ -166,7 +170,7 @@ unsafe extern "C" fn on_loader_event(_: *mut u64, _: *const ()) -> u64 {
         if let Ok(engine) = Engine::get() {
             engine.forget(&modules);
         }
-        for link in links.iter_mut().filter(|l| l.running.is_on()) {
+        for link in links.iter_mut().filter(|l| l.running.last().is_none_or(|r| r.is_on())) {
             // What goes wrong here leaves the library untraced; the functions that were skipped are in the link file.
             drop(link.attach(&modules));
         }
@@ -190,7 +194,7 @@ pub(crate) unsafe extern "C" fn leave(running: *const Running) {
             }
         };
         let Ok(engine) = Engine::get() else { return };
-        for link in links.iter_mut().filter(|l| std::ptr::eq(l.running, running)) {
+        for link in links.iter_mut().filter(|l| l.running.iter().any(|r| std::ptr::eq(*r, running))) {
             for id in link.attachments.drain(..) {
                 drop(engine.detach(id));
             }
@@ -199,15 +203,32 @@ pub(crate) unsafe extern "C" fn leave(running: *const Running) {
 }
 
 impl Active {
-    /// Opens and compiles what a link runs.
+    /// Reads what a link attaches.
     fn open(dir: &Dir, file: LinkFile) -> Result<Self, AgentError> {
-        let spec = file.read()?.spec;
-        let running = Box::leak(Box::new(load(dir, &spec)?));
+        let (spec, dir) = (file.read()?.spec, dir.clone());
         let selection = Selection::new(&spec)?;
-        Ok(Self { file, spec, selection, running, attachments: Vec::new(), seen: HashSet::new(), attached: 0, attach_ns: 0 })
+        let (running, attachments, seen) = (Vec::new(), Vec::new(), HashSet::new());
+        Ok(Self { dir, file, spec, selection, running, room: 0, attachments, seen, attached: 0, attach_ns: 0 })
     }
 
-    fn hook(&self) -> Hook {
+    /// Gives the program for functions with indexes below `count`; opens and compiles what the link runs when it has no room for so many.
+    /// Functions that are hooked already keep the one they have: the maps are the same.
+    fn running(&mut self, count: u32) -> Result<&'static Running, AgentError> {
+        match self.running.last() {
+            Some(running) if count <= self.room => Ok(running),
+            _ => {
+                // More for libraries that are opened later; the second time, for a program that opens many.
+                let room =
+                    count.saturating_add(count / 4).saturating_add(1024).max(self.room.saturating_mul(2)).min(self.spec.max_functions);
+                let running: &'static Running = Box::leak(Box::new(load(&self.dir, &self.spec, room)?));
+                self.running.push(running);
+                self.room = room;
+                Ok(running)
+            }
+        }
+    }
+
+    fn hook(&self, running: &'static Running) -> Hook {
         Hook {
             position: match self.spec.when {
                 When::Entry => Position::Entry,
@@ -220,10 +241,10 @@ impl Active {
                 (Context::Tracing, When::ModifyReturn) => run::modify_return,
                 (Context::Tracing, _) => run::tracing,
             },
-            data: std::ptr::from_ref(self.running).cast(),
-            missed: self.running.missed(),
+            data: std::ptr::from_ref(running).cast(),
+            missed: running.missed(),
             without_return: if self.runs_at_entry_only() { ENTRY_ONLY } else { 0 },
-            wants_args: self.running.wants_args(),
+            wants_args: running.wants_args(),
         }
     }
 
@@ -250,8 +271,10 @@ impl Active {
                 which.push(index);
             }
         }
+        let count = which.iter().max().map_or(0, |last| last.saturating_add(1));
+        let running = self.running(count)?;
         let began = Instant::now();
-        let attachment = Engine::get()?.attach(&targets, &[self.hook()]);
+        let attachment = Engine::get()?.attach(&targets, &[self.hook(running)]);
         self.attachments.push(attachment.id);
         let mut entry_only = Vec::new();
         for ((index, target), result) in which.iter().zip(&targets).zip(attachment.results) {
@@ -261,7 +284,7 @@ impl Active {
                 Err(why) => skipped.push((*index, why.to_string())),
             }
         }
-        let reasons = self.attach_entries(&entry_only, &mut skipped)?;
+        let reasons = self.attach_entries(running, &entry_only, &mut skipped)?;
         self.attach_ns += nanos(began);
         self.file.entry_only(&reasons)?;
         Ok(self.file.skip(&skipped)?)
@@ -275,13 +298,14 @@ impl Active {
     /// Attaches a session program to the entry of functions that cannot be hooked at their return; returns those, and why it is so.
     fn attach_entries(
         &mut self,
+        running: &'static Running,
         functions: &[(u32, (&Function, u64), &'static str)],
         skipped: &mut Vec<(u32, String)>,
     ) -> Result<Vec<(u32, String)>, AgentError> {
         if functions.is_empty() {
             return Ok(Vec::new());
         }
-        let hook = Hook { position: Position::Entry, run: run::session_at_entry, ..self.hook() };
+        let hook = Hook { position: Position::Entry, run: run::session_at_entry, ..self.hook(running) };
         let targets: Vec<_> = functions.iter().map(|(_, (function, cookie), _)| (*function, cookie | ENTRY_ONLY)).collect();
         let attachment = Engine::get()?.attach(&targets, &[hook]);
         self.attachments.push(attachment.id);
@@ -299,11 +323,17 @@ impl Active {
     }
 }
 
-/// Opens and compiles what a link runs.
-fn load(dir: &Dir, spec: &LinkSpec) -> Result<Running, AgentError> {
+/// Opens and compiles what a link runs, for functions with indexes below `room`.
+fn load(dir: &Dir, spec: &LinkSpec, room: u32) -> Result<Running, AgentError> {
     SlotTable::open_or_create(dir.path())?.install();
     let open = |id: u32| -> Result<Arc<Map>, AgentError> {
-        let map = Arc::new(Map::open(&dir.object(Kind::Map, id), Access::ReadWrite)?);
+        let path = dir.object(Kind::Map, id);
+        let mut map = None;
+        if spec.cookie == Cookie::Index {
+            // Those with an element for each function of the link need no more elements than there are functions.
+            map = Some(Map::open_first(&path, Access::ReadWrite, room)?).filter(|m| m.def().max_entries == spec.max_functions);
+        }
+        let map = Arc::new(map.map_or_else(|| Map::open(&path, Access::ReadWrite), Ok)?);
         memory::guard(&map);
         Ok(map)
     };

@@ -65,6 +65,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "fork", source: "fork.c", what: "children and a grandchild", ..PLAIN },
     Target { name: "exec", source: "exec.c", what: "replaces itself four times", ..PLAIN },
     Target { name: "spawn", source: "spawn.c", what: "vfork, posix_spawn, system, popen", ..PLAIN },
+    Target { name: "limits", source: "limits.c", what: "little address space, then threads", ..PLAIN },
     Target { name: "longjmp", source: "longjmp.c", what: "frames that never return", ..PLAIN },
     Target {
         name: "sigprof",

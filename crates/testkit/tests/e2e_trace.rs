@@ -49,6 +49,6 @@ macro_rules! targets {
 }
 
 targets! {
-    threads churn fork exec spawn longjmp sigprof args floats structs variadic exceptions classes recursion tailring crash handlers
+    threads churn fork exec spawn limits longjmp sigprof args floats structs variadic exceptions classes recursion tailring crash handlers
     dlopen cancel coroutines alloca prologues closefds clearenv exit_now status echo
 }

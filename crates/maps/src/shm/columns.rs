@@ -16,8 +16,8 @@
 //! not touched; such a slot cannot be had, and its runs count as missed.
 //!
 //! A claim happens on the event path, where no descriptor is at hand, and the file's name may lead nowhere any more (`chroot`,
-//! another user id). So a new column is made out of one that is mapped: `mremap` with an old size of 0 maps the same file once more,
-//! and further than before.
+//! another user id). So the first columns begin with one page each, which `mremap` makes longer; any other is made out of one that is
+//! mapped: with an old size of 0, `mremap` maps the same file once more, and further than before.
 
 use std::os::fd::BorrowedFd;
 use std::ptr;
@@ -36,6 +36,8 @@ const SPREAD: u64 = 1 << 42;
 const REGION_END: u64 = 0x5000_0000_0000;
 /// Between two maps.
 const GAP: u64 = 1 << 20;
+/// Columns that have their first page from the beginning.
+const ANCHORED: u32 = 16;
 /// Slots: four words of bits.
 const SLOTS: u32 = crate::slots::MAX_SLOTS;
 
@@ -51,6 +53,8 @@ struct Node {
     base: u64,
     stride: u64,
     used: u64,
+    /// A bit a slot: its first page is mapped.
+    anchored: AtomicU64,
     /// A bit a slot: mapped; and somebody is about to map it.
     mapped: [AtomicU64; 4],
     begun: [AtomicU64; 4],
@@ -82,7 +86,17 @@ impl Columns {
                 return None;
             }
             let zero = || [const { AtomicU64::new(0) }; 4];
-            let node = Node { next: AtomicPtr::default(), live: AtomicBool::new(true), base, stride, used, mapped: zero(), begun: zero() };
+            let (next, live, anchored) = (AtomicPtr::default(), AtomicBool::new(true), AtomicU64::new(0));
+            let node = Node { next, live, base, stride, used, anchored, mapped: zero(), begun: zero() };
+            for slot in 1..ANCHORED {
+                let (at, offset) = (node.at(slot), stride * u64::from(slot));
+                // SAFETY: as above.
+                match unsafe { mmap(at as *mut _, PAGE as usize, prot, flags, fd, offset) } {
+                    Ok(got) if got as u64 == at => drop(node.anchored.fetch_or(1 << slot, Relaxed)),
+                    Ok(got) => sys::unmap(got as u64, PAGE),
+                    Err(_) => {}
+                }
+            }
             node.mapped[0].store(1, Relaxed);
             node.begun[0].store(1, Relaxed);
             let node: &'static Node = Box::leak(Box::new(node));
@@ -114,8 +128,8 @@ impl Columns {
 impl Drop for Columns {
     fn drop(&mut self) {
         self.0.live.store(false, SeqCst);
-        for slot in (0..SLOTS).filter(|slot| self.0.has(*slot)) {
-            sys::unmap(self.0.at(slot), self.0.used);
+        for slot in (0..SLOTS).filter(|slot| self.0.has(*slot) || self.0.is_anchored(*slot)) {
+            sys::unmap(self.0.at(slot), if self.0.has(slot) { self.0.used } else { PAGE });
         }
     }
 }
@@ -166,6 +180,10 @@ impl Node {
         slot < SLOTS && self.mapped.get(word).is_some_and(|w| w.load(Acquire) & bit != 0)
     }
 
+    fn is_anchored(&self, slot: u32) -> bool {
+        slot < ANCHORED && self.anchored.load(Relaxed) >> slot & 1 != 0
+    }
+
     #[cold]
     #[inline(never)]
     fn ensure(&self, slot: u32) -> bool {
@@ -182,6 +200,14 @@ impl Node {
                 patience = patience.wrapping_add(1);
             }
             return self.has(slot);
+        }
+        if self.is_anchored(slot) {
+            if sys::lengthen(self.at(slot), PAGE, self.used) {
+                mapped.fetch_or(bit, AcqRel);
+                return true;
+            }
+            begun.fetch_and(!bit, AcqRel);
+            return false;
         }
         // The nearest first: less address space for a moment.
         let mut from = slot;
@@ -272,11 +298,11 @@ mod tests {
     /// Only what is used takes address space, and it is given back.
     #[test]
     fn address_space_follows_the_columns() {
-        let (stride, used) = (100 << 20, PAGE);
+        let (stride, used) = (100 << 20, 2 * PAGE);
         let file = file("space");
         file.set_len(stride * u64::from(SLOTS)).expect("sparse");
         let columns = Columns::map(file.as_fd(), stride, used, Access::ReadWrite).expect("there is room");
-        assert!(columns.ensure(1) && columns.ensure(7));
+        assert!(columns.ensure(1) && columns.ensure(7) && columns.ensure(70));
         let (first, last) = (columns.base(), columns.base() + stride * u64::from(SLOTS));
         let mapped = || -> u64 {
             let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
@@ -284,7 +310,7 @@ mod tests {
             let hex = |s| u64::from_str_radix(s, 16).unwrap_or(0);
             ranges.map(|(a, b)| (hex(a), hex(b))).filter(|(a, _)| (first..last).contains(a)).map(|(a, b)| b - a).sum()
         };
-        assert_eq!(mapped(), 3 * used);
+        assert_eq!(mapped(), 4 * used + (u64::from(ANCHORED) - 3) * PAGE);
         drop(columns);
         assert_eq!(mapped(), 0);
     }
@@ -292,15 +318,17 @@ mod tests {
     /// Something of the program's in a column's place stays, and the slot cannot be had.
     #[test]
     fn a_taken_place_is_left_alone() {
-        let (stride, used) = (1 << 20, PAGE);
+        let (stride, used) = (1 << 20, 2 * PAGE);
         let file = file("taken");
         file.set_len(stride * u64::from(SLOTS)).expect("sparse");
         let columns = Columns::map(file.as_fd(), stride, used, Access::ReadWrite).expect("there is room");
-        let other = columns.base() + 2 * stride;
-        assert!(sys::reserve(other, used));
-        assert!(!columns.ensure(2) && !columns.ensure(2));
-        assert!(columns.ensure(3));
-        sys::unmap(other, used);
-        assert!(columns.ensure(2));
+        for slot in [2, 40] {
+            let other = columns.base() + u64::from(slot) * stride + PAGE;
+            assert!(sys::reserve(other, PAGE));
+            assert!(!columns.ensure(slot) && !columns.ensure(slot));
+            assert!(columns.ensure(slot + 1));
+            sys::unmap(other, PAGE);
+            assert!(columns.ensure(slot));
+        }
     }
 }

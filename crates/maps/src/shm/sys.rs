@@ -103,6 +103,12 @@ pub(crate) fn map_again(from: u64, len: u64) -> Option<u64> {
     if (-4095..0).contains(&got) { None } else { Some(got as u64) }
 }
 
+/// Makes a mapping longer where it is; tells whether there was room.
+pub(crate) fn lengthen(at: u64, old: u64, new: u64) -> bool {
+    // SAFETY: without flags nothing moves and nothing is replaced.
+    old == new || unsafe { syscall(25, [at, old, new, 0, 0, 0]) as u64 == at }
+}
+
 /// Moves a mapping to `to`, where the caller has reserved `new` bytes, and makes it longer; tells whether that was possible.
 pub(crate) fn move_mapping(from: u64, old: u64, new: u64, to: u64) -> bool {
     const MAYMOVE_FIXED: u64 = 1 | 2;
