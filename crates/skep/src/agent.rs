@@ -325,6 +325,7 @@ impl Active {
 
 /// Opens and compiles what a link runs, for functions with indexes below `room`.
 fn load(dir: &Dir, spec: &LinkSpec, room: u32) -> Result<Running, AgentError> {
+    memory::guard();
     SlotTable::open_or_create(dir.path())?.install();
     let open = |id: u32| -> Result<Arc<Map>, AgentError> {
         let path = dir.object(Kind::Map, id);
@@ -334,7 +335,6 @@ fn load(dir: &Dir, spec: &LinkSpec, room: u32) -> Result<Running, AgentError> {
             map = Some(Map::open_first(&path, Access::ReadWrite, room)?).filter(|m| m.def().max_entries == spec.max_functions);
         }
         let map = Arc::new(map.map_or_else(|| Map::open(&path, Access::ReadWrite), Ok)?);
-        memory::guard(&map);
         Ok(map)
     };
     let control_map = open(spec.control)?;

@@ -250,7 +250,7 @@ impl<'a> Loader<'a> {
         let id = self.dir.next_id(Kind::Map)?;
         let map = Map::create(&self.dir.kind(Kind::Map), id, &def).map_err(err)?;
         make_room(&map).map_err(err)?;
-        crate::memory::guard(&map);
+        crate::memory::guard();
         if let Some(data) = &spec.data {
             let mut value = data.clone();
             value.resize(spec.value_size as usize, 0);

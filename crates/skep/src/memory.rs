@@ -1,41 +1,30 @@
-//! When the file system under a map is full: the traced program must not die of it.
+//! When the memory of a mapped file is gone: the traced program must not die of it.
 //!
-//! Maps are sparse files, so the first touch of a page can fail, and the kernel says so with `SIGBUS`. The handler puts
-//! ordinary memory in place of the page. What is counted there is lost to readers; that it happened is in the link's control
-//! map ([`control::LOST_PAGES`]).
+//! Maps are sparse files, so on a full file system the first touch of a page can fail; and a file can be cut off while it is mapped.
+//! The kernel says so with `SIGBUS`. The handler puts ordinary memory in place of the page, wherever it is in an object: among
+//! values, in a header, in the slot table. What is counted there is lost to readers; that it happened is in the link's control map
+//! ([`control::LOST_PAGES`]).
+//!
+//! A thread that blocks `SIGBUS` is killed by the kernel before any handler: there, memory that was set aside when the map was made
+//! is all that helps.
 
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use skep_maps::Map;
 
 use crate::link::control;
 use crate::run::control_word;
-use crate::syscall::{MMAP, call6};
+use crate::syscall::{GETPID, MMAP, PROCESS_VM_READV, call6};
 
 const PAGE: u64 = 4096;
-const MAX_MAPS: usize = 256;
 
-struct Range {
-    start: AtomicU64,
-    end: AtomicU64,
-}
-
-static RANGES: [Range; MAX_MAPS] = [const { Range { start: AtomicU64::new(0), end: AtomicU64::new(0) } }; MAX_MAPS];
-static USED: AtomicUsize = AtomicUsize::new(0);
 /// Where to count; of the last link.
 static LOST: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Guards a map's memory from now on, in a target or a reader (who touches holes too). More than 256 maps in one process: the rest
-/// are not guarded. The map may be closed: what comes to lie there later is guarded with it.
-pub fn guard(map: &Map) {
-    // Refused: a full file system ends the program as it would without this.
+/// Guards the memory of all objects that this process has open, or opens later, in a target or a reader (who touches holes too).
+pub fn guard() {
+    // Refused: the missing page ends the program as it would without this.
     let _ = skep_attach::signals::on_memory_full(repair);
-    let window = map.file().payload();
-    if let Some(range) = RANGES.get(USED.load(Relaxed)) {
-        range.start.store(window.base(), Relaxed);
-        range.end.store(window.base() + window.len(), Relaxed);
-        USED.fetch_add(1, Release);
-    }
 }
 
 /// Counts pages without memory in a link's control map, which lives as long as the process.
@@ -43,23 +32,32 @@ pub(crate) fn count_in(control_map: &'static Map) {
     LOST.store(std::ptr::from_ref(control_word(control_map, control::LOST_PAGES)).cast_mut(), Release);
 }
 
-/// Puts memory where a map has none. Runs in a signal handler.
+/// Puts memory where an object has none. Runs in a signal handler.
 fn repair(addr: u64) -> bool {
     const READ_WRITE: u64 = 3;
     const PRIVATE_FIXED_ANONYMOUS: u64 = 0x2 | 0x10 | 0x20;
-    let known = RANGES.iter().take(USED.load(Acquire)).any(|r| (r.start.load(Relaxed)..r.end.load(Relaxed)).contains(&addr));
-    if !known {
+    if !skep_maps::is_mapped(addr) {
         return false;
     }
     let page = addr & !(PAGE - 1);
-    // SAFETY: replaces one page of a map's mapping, which cannot be touched otherwise, by an empty one.
+    // SAFETY: replaces one page of an object's mapping, which cannot be touched otherwise, by an empty one.
     let got = unsafe { call6(MMAP, page, PAGE, READ_WRITE, PRIVATE_FIXED_ANONYMOUS, u64::MAX, 0) };
     if got != page {
         return false;
     }
-    // SAFETY: null, or a word of a map that lives as long as the process.
-    if let Some(lost) = unsafe { LOST.load(Acquire).as_ref() } {
-        lost.fetch_add(1, Relaxed);
+    let lost = LOST.load(Acquire);
+    // Its page may be gone as well, and a fault in here would be the end.
+    if is_readable(lost as u64) {
+        // SAFETY: a word of a map that lives as long as the process.
+        unsafe { (*lost).fetch_add(1, Relaxed) };
     }
     true
+}
+
+/// Tells whether there is a word at `addr`, as the kernel sees it.
+fn is_readable(addr: u64) -> bool {
+    let mut word = 0_u64;
+    let (local, remote) = ([&raw mut word as u64, 8], [addr, 8]);
+    // SAFETY: writes to `word` at most; the kernel checks `addr`.
+    unsafe { call6(PROCESS_VM_READV, call6(GETPID, 0, 0, 0, 0, 0, 0), local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0) == 8 }
 }

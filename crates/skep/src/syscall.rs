@@ -7,6 +7,7 @@ pub(crate) const CLOSE: u64 = 3;
 pub(crate) const MMAP: u64 = 9;
 #[cfg(feature = "loader")]
 pub(crate) const IOCTL: u64 = 16;
+pub(crate) const GETPID: u64 = 39;
 #[cfg(feature = "loader")]
 pub(crate) const SOCKET: u64 = 41;
 pub(crate) const PRCTL: u64 = 157;

@@ -182,7 +182,6 @@ impl TailCalls {
             return Some(Arc::clone(map));
         }
         let map = Map::open(&self.root.join("maps").join(id.to_string()), Access::ReadWrite).ok()?;
-        crate::memory::guard(&map);
         let map = Arc::new(map);
         state.maps.push(Arc::clone(&map));
         Some(map)

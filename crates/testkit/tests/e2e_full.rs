@@ -1,12 +1,13 @@
-//! A skep directory on a file system that runs full: the program must not notice, and the report must say so.
+//! A skep directory on a file system that runs full, or whose files are cut off: the program must not notice, and the report must
+//! say so.
 
 use std::process::Command;
 use std::time::Duration;
 
-use skep_testkit::cc::Build;
+use skep_testkit::cc::{Build, Cc};
 use skep_testkit::skip::{self, is_root};
 use skep_testkit::trace::skep_bin;
-use skep_testkit::{TempDir, many, run};
+use skep_testkit::{TempDir, many, run, target};
 
 #[test]
 fn a_full_file_system_costs_statistics_and_nothing_else() {
@@ -32,4 +33,24 @@ fn a_full_file_system_costs_statistics_and_nothing_else() {
     assert!(out.starts_with(&many::expected(10_000).to_string()), "{}", ended.transcript());
     let told = String::from_utf8_lossy(&ended.stderr);
     assert!(told.contains("is full") && told.contains("pages of statistics are lost"), "{}", ended.transcript());
+}
+
+/// Every file of the directory is cut off to nothing, by the traced program itself, while its threads and children call traced
+/// functions: values, headers, slots, links are all gone at once.
+#[test]
+fn files_that_are_cut_off_cost_statistics_and_nothing_else() {
+    let dir = TempDir::in_memory();
+    let program = Cc::c().build(Build::O2).compile(&[&target::sources().join("cutoff.c")], &dir.join("cutoff"));
+    let alone = run::run(Command::new(&program).env_remove("SKEP_DIR"), b"", Duration::from_secs(60));
+    assert_eq!(alone.shell_status(), 0, "{}", alone.transcript());
+    for pattern in ["cutoff:*", "*"] {
+        for extra in [&[][..], &["--exact"]] {
+            let mut command = Command::new(skep_bin());
+            command.args(["trace", pattern]).args(extra).arg("--").arg(&program).env("SKEP_DIR", dir.join("skep"));
+            let ended = run::run(&mut command, b"", Duration::from_secs(60));
+            assert!(ended.stdout.starts_with(&alone.stdout), "{pattern}: {}", ended.transcript());
+            assert!(ended.shell_status() < 128, "skep died: {}", ended.transcript());
+            std::fs::remove_dir_all(dir.join("skep")).expect("skep made it");
+        }
+    }
 }

@@ -97,7 +97,7 @@ pub fn all(dir: &Dir, printer: Printer) -> Result<Vec<Map>> {
 /// Opens a map. Where the file system is full, what it has no memory for reads as zero.
 fn open(path: &Path, access: Access) -> Result<Map, MapError> {
     let map = Map::open(path, access)?;
-    skep::memory::guard(&map);
+    skep::memory::guard();
     Ok(map)
 }
 

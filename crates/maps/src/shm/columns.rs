@@ -152,6 +152,23 @@ pub(crate) fn ensure(slot: u32) -> bool {
     all
 }
 
+/// Tells whether an address lies in a mapped column. May be called in a signal handler.
+pub(super) fn is_mapped(addr: u64) -> bool {
+    let mut node = ALL.load(Acquire);
+    while !node.is_null() {
+        // SAFETY: nodes are never freed.
+        let this = unsafe { &*node };
+        let offset = addr.wrapping_sub(this.base);
+        let (slot, offset) = ((offset / this.stride) as u32, offset % this.stride);
+        if addr >= this.base && this.live.load(Acquire) && (this.has(slot) && offset < this.used || this.is_anchored(slot) && offset < PAGE)
+        {
+            return true;
+        }
+        node = this.next.load(Acquire);
+    }
+    false
+}
+
 /// Chooses a place for `span` bytes of which it is not known what lies there.
 fn place(span: u64) -> Option<u64> {
     if NEXT.load(Relaxed) == 0 {
@@ -310,6 +327,9 @@ mod tests {
             let hex = |s| u64::from_str_radix(s, 16).unwrap_or(0);
             ranges.map(|(a, b)| (hex(a), hex(b))).filter(|(a, _)| (first..last).contains(a)).map(|(a, b)| b - a).sum()
         };
+        let at = |slot: u64| columns.base() + slot * stride;
+        assert!(is_mapped(at(7) + used - 1) && is_mapped(at(70)) && is_mapped(at(2)));
+        assert!(!is_mapped(at(7) + used) && !is_mapped(at(71)) && !is_mapped(at(2) + PAGE) && !is_mapped(first - 1));
         assert_eq!(mapped(), 4 * used + (u64::from(ANCHORED) - 3) * PAGE);
         drop(columns);
         assert_eq!(mapped(), 0);

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use super::{ObjectError, PAGE, Window};
+use super::{ObjectError, PAGE, Window, ranges};
 
 /// Tells what the user of an object may do with its memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,12 +47,14 @@ impl Mapping {
         let Some(from) = mirror else {
             // SAFETY: a new mapping at an address of the kernel's choice.
             let p = unsafe { mmap(ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset) }.map_err(os("mmap"))?;
+            ranges::add(p as u64, len as u64);
             return Ok(Self { base: nonnull(p)?, len, access });
         };
         let again = len.saturating_sub(from);
         // SAFETY: reserves address space without memory.
         let p = unsafe { mmap_anonymous(ptr::null_mut(), len + again, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE) }
             .map_err(os("mmap"))?;
+        ranges::add(p as u64, (len + again) as u64);
         let this = Self { base: nonnull(p)?, len: len + again, access };
         // SAFETY: both fixed mappings lie inside the range just reserved, which nobody else knows of.
         unsafe {
@@ -77,6 +79,7 @@ fn nonnull(p: *mut core::ffi::c_void) -> Result<NonNull<u8>, ObjectError> {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.len > 0 {
+            ranges::remove(self.base.as_ptr() as u64);
             // SAFETY: the range came from mmap and is dropped once.
             let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
         }

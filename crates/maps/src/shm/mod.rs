@@ -20,6 +20,7 @@ mod hold;
 pub(crate) mod lock;
 mod mapping;
 pub mod object;
+pub(crate) mod ranges;
 pub(crate) mod ring;
 pub mod spin;
 pub(crate) mod sys;
