@@ -76,6 +76,7 @@ const CRATES: &[(&str, Policy)] = &[
         Policy::Leaves(&[
             "agent.rs",
             "clock.rs",
+            "exec/",
             "helpers/",
             "memory.rs",
             "packet.rs",

@@ -49,6 +49,7 @@ mod patch;
 mod plans;
 mod process;
 mod runtime;
+pub mod sandbox;
 pub mod signals;
 pub mod sites;
 mod skip;

@@ -10,6 +10,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+mod excerpt;
+
 /// One ELF file mapped into the process.
 #[derive(Debug)]
 pub struct Module {

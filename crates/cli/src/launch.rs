@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, kill_process};
 use skep::Dir;
 use skep::dir::{ENV_DIR, ENV_LINKS};
+use skep::link::{LinkFile, Untraced};
 use skep_proc::launch::{self, LaunchError, Obstacle};
 
 use crate::args::ENV_PRELOAD;
@@ -89,6 +90,29 @@ pub fn resolve(command: &[OsString]) -> Result<Program> {
     }
 }
 
+/// Why a command will not be traced.
+struct Bar {
+    untraced: Untraced,
+    /// It would not even run with the agent in its environment.
+    breaks: bool,
+}
+
+/// Looks at a command as [`resolve`] does; `None` when nothing keeps the agent out of it, or it is not known.
+fn bar(command: &[OsString]) -> Option<Bar> {
+    let path = launch::find(command.first()?, std::env::var_os("PATH").as_deref()).ok()?;
+    let found = launch::inspect(&path).ok()?;
+    let obstacle = found.preload_obstacle().filter(|o| !preloaded(o))?;
+    // The agent does no harm where nobody loads it, and the program's own children may want it.
+    let breaks = !matches!(obstacle, Obstacle::Static | Obstacle::Secure(_));
+    let text = obstacle.to_string();
+    let reason = match text.strip_prefix("it ") {
+        Some(predicate) => predicate.to_owned(),
+        None => format!("is not run with the agent: {text}"),
+    };
+    let path = found.program.canonicalize().unwrap_or(found.program);
+    Some(Bar { untraced: Untraced { path: path.display().to_string(), reason }, breaks })
+}
+
 /// Tells whether the user has put the library in front that insists on it.
 fn preloaded(obstacle: &Obstacle) -> bool {
     let Obstacle::First { library } = obstacle else { return false };
@@ -151,12 +175,22 @@ impl Launch<'_> {
     }
 
     fn spawn(&self) -> Result<Child> {
+        let bar = bar(self.command);
+        for id in self.links.iter().filter(|_| bar.is_some()) {
+            if let (Some(bar), Ok(link)) = (&bar, LinkFile::open(self.dir, *id)) {
+                // What cannot be noted is missing in the report.
+                drop(link.not_traced(&bar.untraced));
+            }
+        }
         let [program, arguments @ ..] = self.command else { return Err(Failure::environment("there is no command")) };
         let blocked = Blocked::new().context("cannot block signals")?;
         let mask = blocked.old();
         let (preload, links) = self.environment();
         let mut command = Command::new(program);
-        command.args(arguments).env("LD_PRELOAD", preload).env(ENV_DIR, self.dir.path()).env(ENV_LINKS, links);
+        command.args(arguments);
+        if bar.is_none_or(|bar| !bar.breaks) {
+            command.env("LD_PRELOAD", preload).env(ENV_DIR, self.dir.path()).env(ENV_LINKS, links);
+        }
         // SAFETY: the closure makes system calls only; it takes no lock and allocates nothing.
         unsafe {
             command.pre_exec(move || {

@@ -94,6 +94,7 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
         programs.push(json!({
             "name": name, "section": section, "patterns": sites.patterns(), "sites": sites.json(), "missed": link.missed().total(), "missed_by": session::missed_json(link.missed()),
             "start_ns": sites.start_ns(), "attach_ns": sites.attach_ns(), "processes": sites.processes_json(),
+            "not_traced": sites.not_traced_json(),
         }));
     }
     for r in &records {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use serde_json::{Value, json};
-use skep::link::{AgentRecord, FunctionRecord, LinkState};
+use skep::link::{AgentRecord, FunctionRecord, LinkState, Untraced};
 use skep_proc::demangle::demangle;
 
 use crate::failure::{Failure, Result};
@@ -22,6 +22,8 @@ pub struct Sites {
     pub entry_only: Vec<Skipped>,
     /// Processes that took part.
     pub agents: Vec<AgentRecord>,
+    /// Programs that ran without the agent.
+    untraced: Vec<Untraced>,
     /// The link's patterns.
     patterns: Vec<String>,
 }
@@ -41,6 +43,7 @@ impl Sites {
             skipped: with(|f| &f.skipped),
             entry_only: with(|f| if f.skipped.is_some() { &None } else { &f.entry_only }),
             agents: state.agents.clone(),
+            untraced: state.untraced.clone(),
             patterns: state.spec.include.clone(),
         }
     }
@@ -81,6 +84,11 @@ impl Sites {
         self.agents.iter().map(one).collect()
     }
 
+    /// The `not_traced` list of reports.
+    pub fn not_traced_json(&self) -> Value {
+        self.untraced.iter().map(|u| json!({"path": u.path, "reason": u.reason})).collect()
+    }
+
     /// Says how many functions were found and attached. `what` goes in front when there are several links.
     pub fn note(&self, printer: Printer, what: &str, verbose: bool) {
         if self.matched > 0 {
@@ -100,6 +108,9 @@ impl Sites {
                     printer.note(&line);
                 }
             }
+        }
+        for program in &self.untraced {
+            printer.note(&format!("{what}not traced: `{}` {}", program.path, program.reason));
         }
         let mut told = HashSet::new();
         for agent in &self.agents {
@@ -178,7 +189,7 @@ mod tests {
             include: vec!["nosuch".to_owned()],
             exclude: Vec::new(),
         };
-        LinkState { spec, modules: vec!["/usr/lib/libx.so.1".to_owned()], functions, agents }
+        LinkState { spec, modules: vec!["/usr/lib/libx.so.1".to_owned()], functions, agents, untraced: Vec::new() }
     }
 
     fn agent(error: Option<&str>) -> AgentRecord {
@@ -212,6 +223,13 @@ mod tests {
             "none of the 1 functions that match `nosuch` could be attached"
         );
         assert_eq!(failure(&state(vec![function(None)], vec![agent(None)])), None);
+    }
+
+    #[test]
+    fn programs_without_the_agent_are_named() {
+        let untraced = vec![Untraced { path: "/bin/busybox".to_owned(), reason: "is statically linked".to_owned() }];
+        let sites = Sites::new(&LinkState { untraced, ..state(vec![], vec![]) });
+        assert_eq!(sites.not_traced_json().to_string(), r#"[{"path":"/bin/busybox","reason":"is statically linked"}]"#);
     }
 
     #[test]

@@ -33,6 +33,7 @@ struct Document<'a> {
     start_ns: u64,
     attach_ns: u64,
     processes: Json,
+    not_traced: Json,
 }
 
 /// The compiled `bpf/trace.bpf.c`.
@@ -107,6 +108,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
             start_ns: sites.start_ns(),
             attach_ns: sites.attach_ns(),
             processes: sites.processes_json(),
+            not_traced: sites.not_traced_json(),
         };
         printer.json(output, &document)?;
     } else if sites.attached() > 0 {

@@ -181,8 +181,7 @@ impl Launch {
             Linkage::Static => return Some(Obstacle::Static),
             Linkage::Foreign { machine, bits } => return Some(Obstacle::Foreign { machine: *machine, bits: *bits }),
             Linkage::Dynamic { linker, first } => {
-                let name = linker.file_name().unwrap_or_default().as_bytes();
-                if !name.starts_with(b"ld-linux") && !name.starts_with(b"ld-2") && name != b"ld.so.1" && name != b"ld.so" {
+                if !is_glibc(linker) {
                     return Some(Obstacle::OtherLibc { linker: linker.clone() });
                 }
                 if let (None, Some(library)) = (self.secure, first) {
@@ -247,7 +246,7 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<Launch, LaunchError> {
         let head = read_head(&fd).map_err(|errno| LaunchError::Os { path: program.clone(), call: "read", errno })?;
         if head.starts_with(b"\x7fELF") {
             let secure = secure(&program);
-            let linkage = linkage(fd, &head).map_err(|error| LaunchError::Damaged { path: program.clone(), error })?;
+            let linkage = linkage(&program, fd, &head).map_err(|error| LaunchError::Damaged { path: program.clone(), error })?;
             return Ok(Launch { path: path.to_owned(), scripts, program, linkage, secure });
         }
         if scripts.len() == MAX_DEPTH {
@@ -312,7 +311,13 @@ fn first_line(path: &Path, head: &[u8]) -> Option<Script> {
     })
 }
 
-fn linkage(fd: OwnedFd, head: &[u8]) -> Result<Linkage, ElfError> {
+/// Tells whether a dynamic linker of this name is glibc's.
+fn is_glibc(linker: &Path) -> bool {
+    let name = linker.file_name().unwrap_or_default().as_bytes();
+    name.starts_with(b"ld-linux") || name.starts_with(b"ld-2") || name == b"ld.so.1" || name == b"ld.so"
+}
+
+fn linkage(path: &Path, fd: OwnedFd, head: &[u8]) -> Result<Linkage, ElfError> {
     let machine = elf::u16_at(head, 18);
     if head.get(4) != Some(&2) || head.get(5) != Some(&1) || machine != elf::EM_X86_64 {
         let big = head.get(5) == Some(&2);
@@ -320,7 +325,12 @@ fn linkage(fd: OwnedFd, head: &[u8]) -> Result<Linkage, ElfError> {
         return Ok(Linkage::Foreign { machine, bits: if head.get(4) == Some(&1) { 32 } else { 64 } });
     }
     let elf = Elf::from_file(fd)?;
-    let Some(interp) = elf.segments().iter().find(|s| s.kind == elf::PT_INTERP) else { return Ok(Linkage::Static) };
+    let Some(interp) = elf.segments().iter().find(|s| s.kind == elf::PT_INTERP) else {
+        // A dynamic linker that is run by its name loads another program.
+        let musl = path.file_name().is_some_and(|n| n.as_bytes().starts_with(b"ld-musl"));
+        let is_linker = elf.kind() == elf::ET_DYN && (is_glibc(path) || musl);
+        return Ok(if is_linker { Linkage::Dynamic { linker: path.to_owned(), first: None } } else { Linkage::Static });
+    };
     let name = elf.read("interpreter", interp.offset, interp.file_size.min(4096))?;
     let name = name.split(|&b| b == 0).next().unwrap_or_default();
     let first = elf.needed()?.into_iter().find(|n| n.starts_with(b"libasan.so") || n.starts_with(b"libclang_rt.asan"));

@@ -20,7 +20,8 @@ use skep_maps::{Access, Map, slots::SlotTable};
 
 use crate::clock;
 use crate::dir::{Dir, ENV_DIR, ENV_LINKS, Kind};
-use crate::link::{AgentRecord, Context, Cookie, ENTRY_ONLY, Found, LinkFile, LinkSpec, Pattern, When, control};
+use crate::exec;
+use crate::link::{AgentRecord, Context, Cookie, ENTRY_ONLY, Found, LinkFile, LinkSpec, Pattern, Untraced, When, control};
 use crate::memory;
 use crate::prog::ProgramFile;
 use crate::run::{self, Running};
@@ -62,6 +63,9 @@ pub fn start() {
     if ids.is_empty() {
         return;
     }
+    if exec::is_under_valgrind() {
+        return stay_out(&dir, &ids, exec::VALGRIND);
+    }
     let modules = sites::scan();
     // Its handlers for fork come first, so that they run inside ours.
     if Engine::get().is_ok() {
@@ -73,14 +77,7 @@ pub fn start() {
     for id in ids {
         let Ok(file) = LinkFile::open(&dir, id) else { continue };
         let began = Instant::now();
-        let mut agent = AgentRecord {
-            pid: std::process::id(),
-            exe: std::fs::read_link("/proc/self/exe").map(|p| p.to_string_lossy().into_owned()).unwrap_or_default(),
-            start_ns: 0,
-            attach_ns: 0,
-            attached: 0,
-            error: None,
-        };
+        let mut agent = AgentRecord { pid: std::process::id(), exe: executable(), start_ns: 0, attach_ns: 0, attached: 0, error: None };
         let done = Active::open(&dir, file).map(|mut link| {
             let error = match &modules {
                 Ok(modules) => link.attach(modules).err().map(|e| e.to_string()),
@@ -104,9 +101,11 @@ pub fn start() {
             }
         }
     }
+    let files: Vec<PathBuf> = links.iter().map(|l| dir.object(Kind::Link, l.file.id)).collect();
     drop(links);
     if let Ok(modules) = modules {
         watch_loader(&modules);
+        exec::watch(&modules, files.iter().map(PathBuf::as_path));
     }
 }
 
@@ -135,6 +134,20 @@ extern "C" fn after_fork() {
     let _muted = skep_attach::mute();
     // SAFETY: `before_fork` took the lock on this thread.
     drop(unsafe { (*FORKING.0.get()).take() });
+}
+
+/// Leaves this process as it is, and says so in its links.
+fn stay_out(dir: &Dir, ids: &[u32], reason: &str) {
+    for id in ids {
+        if let Ok(file) = LinkFile::open(dir, *id) {
+            // Nobody can be told otherwise.
+            drop(file.not_traced(&Untraced { path: executable(), reason: reason.to_owned() }));
+        }
+    }
+}
+
+fn executable() -> String {
+    std::fs::read_link("/proc/self/exe").map(|p| p.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 fn nanos(since: Instant) -> u64 {

@@ -12,6 +12,7 @@ mod clock;
 mod convert;
 pub mod dir;
 mod error;
+mod exec;
 pub mod helpers;
 #[cfg(feature = "loader")]
 pub mod kconfig;

@@ -74,11 +74,13 @@ pub struct FileKind {
 pub type Record = (u32, Vec<u8>);
 
 /// Bytes before a record's payload.
-const RECORD_HEAD: usize = 12;
+const RECORD_HEAD: usize = HEAD_LEN;
+/// The same for who writes a record by hand: length, check, tag.
+pub(crate) const HEAD_LEN: usize = 12;
 
 /// Checks contents against damage (not against malice: the directory's permissions do that). Takes eight bytes a step;
 /// steps lose nothing, so that a change within eight bytes is still there at the end.
-fn check(tag: u32, payload: &[u8]) -> u32 {
+pub(crate) fn check(tag: u32, payload: &[u8]) -> u32 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let step = |h: u64, word: u64| (h.rotate_left(23) ^ word).wrapping_mul(FACTOR);
     let (words, rest) = payload.as_chunks::<8>();

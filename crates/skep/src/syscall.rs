@@ -3,17 +3,28 @@
 use std::arch::asm;
 
 pub(crate) const READ: u64 = 0;
+pub(crate) const WRITE: u64 = 1;
 pub(crate) const CLOSE: u64 = 3;
+pub(crate) const FSTAT: u64 = 5;
 pub(crate) const MMAP: u64 = 9;
+pub(crate) const MUNMAP: u64 = 11;
+pub(crate) const PREAD64: u64 = 17;
+pub(crate) const SCHED_YIELD: u64 = 24;
 #[cfg(feature = "loader")]
 pub(crate) const IOCTL: u64 = 16;
 pub(crate) const GETPID: u64 = 39;
 #[cfg(feature = "loader")]
 pub(crate) const SOCKET: u64 = 41;
+pub(crate) const FLOCK: u64 = 73;
+pub(crate) const READLINK: u64 = 89;
+pub(crate) const GETUID: u64 = 102;
+pub(crate) const GETGID: u64 = 104;
 pub(crate) const PRCTL: u64 = 157;
+pub(crate) const FGETXATTR: u64 = 193;
 pub(crate) const CLOCK_GETTIME: u64 = 228;
 pub(crate) const OPENAT: u64 = 257;
 pub(crate) const FSTATAT: u64 = 262;
+pub(crate) const FACCESSAT: u64 = 269;
 pub(crate) const PROCESS_VM_READV: u64 = 310;
 pub(crate) const PROCESS_VM_WRITEV: u64 = 311;
 

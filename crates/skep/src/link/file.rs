@@ -4,7 +4,7 @@
 //! index, the same in all processes: a target that maps a module another one registered takes over its indexes.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::dir::{Dir, Kind};
@@ -22,6 +22,8 @@ const TAG_ENTRY_ONLY: u32 = 6;
 
 /// Set in the attach cookie of a function whose session program runs at entry only ([`LinkSpec::entry_only`]).
 pub const ENTRY_ONLY: u64 = 1 << 63;
+/// Appended by [`crate::exec`] too.
+pub(crate) const TAG_UNTRACED: u32 = 7;
 
 /// Names when a program runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,6 +140,15 @@ pub struct AgentRecord {
     pub error: Option<String>,
 }
 
+/// A program in the tree of processes that runs without the agent.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Untraced {
+    /// Its path, as it was executed.
+    pub path: String,
+    /// Why, as a predicate: "is statically linked".
+    pub reason: String,
+}
+
 /// Everything in a link file.
 #[derive(Clone, Debug)]
 pub struct LinkState {
@@ -149,6 +160,8 @@ pub struct LinkState {
     pub functions: Vec<FunctionRecord>,
     /// Processes that took part.
     pub agents: Vec<AgentRecord>,
+    /// Programs that did not, each once.
+    pub untraced: Vec<Untraced>,
 }
 
 /// A link file held open.
@@ -238,6 +251,17 @@ impl AgentRecord {
     }
 }
 
+impl Untraced {
+    fn encode<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
+        w.str(&self.path).str(&self.reason)
+    }
+
+    fn decode(payload: &[u8]) -> Result<Self, WireError> {
+        let mut r = Reader::new(payload);
+        Ok(Self { path: r.str("path")?.to_owned(), reason: r.str("reason")?.to_owned() })
+    }
+}
+
 /// A function as it stands in the file.
 #[derive(Clone, Copy)]
 struct RawFunction<'a> {
@@ -269,6 +293,7 @@ impl<'a> RawFunction<'a> {
 fn decode_all(file: &RecordFile, records: &Records) -> Result<LinkState, RecordError> {
     let mut spec = None;
     let (mut modules, mut functions, mut agents) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut untraced, mut known) = (Vec::new(), HashSet::new());
     for (tag, payload) in records.iter() {
         let done = match tag {
             TAG_SPEC => LinkSpec::decode(payload).map(|s| spec = Some(s)),
@@ -281,12 +306,17 @@ fn decode_all(file: &RecordFile, records: &Records) -> Result<LinkState, RecordE
                     *field = Some(reason.to_owned());
                 }
             }),
+            TAG_UNTRACED => Untraced::decode(payload).map(|u| {
+                if known.insert(u.clone()) {
+                    untraced.push(u);
+                }
+            }),
             _ => Err(WireError { at: 0, what: "a known record" }),
         };
         done.map_err(|e| file.damaged(e))?;
     }
     let spec = spec.ok_or_else(|| file.damaged(WireError { at: 0, what: "what the link attaches" }))?;
-    Ok(LinkState { spec, modules, functions, agents })
+    Ok(LinkState { spec, modules, functions, agents, untraced })
 }
 
 impl From<RawFunction<'_>> for FunctionRecord {
@@ -467,6 +497,16 @@ impl LinkFile {
         for (index, reason) in functions {
             batch.push(tag, |w| w.u32(*index).str(reason));
         }
+        self.file.append(&batch)
+    }
+
+    /// Names a program that runs without the agent.
+    ///
+    /// # Errors
+    /// When the file cannot be locked or written.
+    pub fn not_traced(&self, program: &Untraced) -> Result<(), RecordError> {
+        let mut batch = Batch::default();
+        batch.push(TAG_UNTRACED, |w| program.encode(w));
         self.file.append(&batch)
     }
 

@@ -7,5 +7,6 @@ pub mod pattern;
 
 #[cfg(feature = "loader")]
 pub use create::{AttachError, Link, Missed, create_log};
-pub use file::{AgentRecord, Context, Cookie, ENTRY_ONLY, Found, FunctionRecord, LinkFile, LinkSpec, LinkState, When, control};
+pub(crate) use file::TAG_UNTRACED;
+pub use file::{AgentRecord, Context, Cookie, ENTRY_ONLY, Found, FunctionRecord, LinkFile, LinkSpec, LinkState, Untraced, When, control};
 pub use pattern::{Pattern, PatternError};

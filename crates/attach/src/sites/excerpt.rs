@@ -1,0 +1,30 @@
+//! One function of a module, without reading the rest.
+//!
+//! Hooking a function asks who jumps into its first bytes, and for that all code of its module is decoded, and its symbols read. For the
+//! C library that is ten milliseconds in every process. Of some functions the answer is known: nothing jumps into the C library's
+//! wrappers of system calls.
+
+use std::sync::{Arc, OnceLock};
+
+use super::{Convention, Entry, Function, Kind, List, Module};
+
+impl Module {
+    /// Gives a function by what the dynamic linker knows of it. The caller answers for that no other code jumps into its first 24
+    /// bytes. `None` when it does not lie in the module's code.
+    #[must_use]
+    pub fn excerpt(&self, name: &str, addr: u64, size: u64) -> Option<Function> {
+        let end = addr.checked_add(size)?;
+        let text = self.text.iter().find(|t| t.contains(&addr) && end <= t.end && size > 0)?;
+        let (kind, names) = (Kind::Func, vec![name.to_owned()]);
+        let part = Self {
+            path: self.path.clone(),
+            bias: self.bias,
+            text: vec![addr..end.min(text.end)],
+            role: self.role,
+            file: self.file.clone(),
+            list: OnceLock::from(List { entries: vec![Entry { addr, size, kind, convention: Convention::C, names }], edges: Vec::new() }),
+            code: OnceLock::new(),
+        };
+        Arc::new(part).function_named(name).ok()?
+    }
+}

@@ -1,0 +1,61 @@
+//! Functions of the C library, found through the dynamic linker: without reading symbols from files.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use skep_attach::sites::{Function, Module};
+
+unsafe extern "C" {
+    fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
+    fn dladdr1(addr: *const c_void, info: *mut [usize; 4], extra: *mut *const Symbol, flags: c_int) -> c_int;
+}
+
+/// `Elf64_Sym`.
+#[repr(C)]
+struct Symbol {
+    name: u32,
+    info: u8,
+    other: u8,
+    section: u16,
+    value: u64,
+    size: u64,
+}
+
+/// The C library of this process.
+pub(super) struct Libc<'a> {
+    module: &'a Module,
+    handle: *mut c_void,
+}
+
+impl<'a> Libc<'a> {
+    /// Finds it among the modules.
+    pub(super) fn find(modules: &'a [Arc<Module>]) -> Option<Self> {
+        const NOLOAD_LAZY: c_int = 4 | 1;
+        let named = |m: &&Arc<Module>| {
+            let name = m.path.file_name().unwrap_or_default().as_bytes();
+            name.starts_with(b"libc.so") || name.starts_with(b"libc-2")
+        };
+        let module = modules.iter().find(named)?;
+        // SAFETY: only finds what is there.
+        let handle = unsafe { dlopen(c"libc.so.6".as_ptr(), NOLOAD_LAZY) };
+        (!handle.is_null()).then_some(Self { module, handle })
+    }
+
+    /// Finds a wrapper of a system call: nothing jumps into those.
+    pub(super) fn wrapper(&self, name: &CStr) -> Option<Function> {
+        const SYMENT: c_int = 1;
+        let (mut info, mut symbol) = (MaybeUninit::uninit(), std::ptr::null::<Symbol>());
+        // SAFETY: the handle is open; the results are written where they fit, and a symbol lives as long as its library.
+        let (at, size) = unsafe {
+            let at = dlsym(self.handle, name.as_ptr());
+            if at.is_null() || dladdr1(at, info.as_mut_ptr(), &raw mut symbol, SYMENT) == 0 || symbol.is_null() {
+                return None;
+            }
+            (at as u64, (*symbol).size)
+        };
+        self.module.excerpt(name.to_str().ok()?, at, size)
+    }
+}
