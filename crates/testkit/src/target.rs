@@ -65,7 +65,6 @@ pub const TARGETS: &[Target] = &[
     Target { name: "fork", source: "fork.c", what: "children and a grandchild", ..PLAIN },
     Target { name: "exec", source: "exec.c", what: "replaces itself four times", ..PLAIN },
     Target { name: "spawn", source: "spawn.c", what: "vfork, posix_spawn, system, popen", ..PLAIN },
-    Target { name: "limits", source: "limits.c", what: "little address space, then threads", ..PLAIN },
     Target { name: "longjmp", source: "longjmp.c", what: "frames that never return", ..PLAIN },
     Target {
         name: "sigprof",
@@ -109,6 +108,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "exit_now", source: "exit_now.c", what: "_exit inside a call", status: 7, ..PLAIN },
     Target { name: "status", source: "status.c", what: "returns 42", args: &["42"], status: 42, ..PLAIN },
     Target { name: "echo", source: "echo.c", what: "stdin to stdout", input: b"line one\nline two\0\xff and the rest", ..PLAIN },
+    Target { name: "limits", source: "limits.c", what: "little address space, then threads", ..PLAIN },
 ];
 
 /// The row with this name.
