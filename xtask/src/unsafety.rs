@@ -81,6 +81,7 @@ const CRATES: &[(&str, Policy)] = &[
             "memory.rs",
             "packet.rs",
             "run.rs",
+            "seccomp/mod.rs",
             "syscall.rs",
             "tail.rs",
             "test_run/flow.rs",

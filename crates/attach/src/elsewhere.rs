@@ -21,9 +21,9 @@
 use crate::frame::Frame;
 use crate::guard::{self, Block};
 use crate::hook::Missed;
-use crate::sys;
 use crate::table::Table;
 use crate::tramp::{self, MAX_TAILS, Meta, Plan, Slot};
+use crate::{sandbox, sys};
 use std::mem::{offset_of, size_of};
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -122,11 +122,12 @@ fn place(block: &Block, sp: u64) -> Place {
         return Place { switch: false, frame: true };
     }
     if sp < low || sp >= top {
-        return Place { switch: true, frame: true };
+        // In a sandbox signals cannot be held back.
+        return Place { switch: sandbox::may_call_system(), frame: true };
     }
     let (left, size) = (sp.wrapping_sub(low), top.wrapping_sub(low));
     let least = if size >> 3 < NEARLY { size >> 3 } else { NEARLY };
-    Place { switch: left < least, frame: left >= size >> 1 }
+    Place { switch: left < least && sandbox::may_call_system(), frame: left >= size >> 1 }
 }
 
 /// A stack with less room is nearly used up.
@@ -263,7 +264,9 @@ unsafe fn fill(side: *mut Side, saved: *const Saved, cfa: u64, meta: *const Meta
             let local = [to.wrapping_add(args as u64).wrapping_add(48), WORDS.wrapping_mul(8)];
             let remote = [cfa, WORDS.wrapping_mul(8)];
             // The words may be beyond the end of the stack: the kernel copies what is there.
-            sys::copy_words(&local, &remote);
+            if sandbox::may_call_system() {
+                sys::copy_words(&local, &remote);
+            }
         }
     }
 }
@@ -540,6 +543,9 @@ unsafe fn give(block: &Block, side: *mut Side) {
 #[unsafe(link_section = ".text.skep_event")]
 #[inline(never)]
 unsafe extern "C" fn refill(block: &Block, sp: u64) -> *mut Side {
+    if !sandbox::may_call_system() {
+        return ptr::null_mut();
+    }
     let chunks = block.side_chunks.load(Ordering::Relaxed);
     // SAFETY: chunks are never unmapped; the caller's promise covers the list.
     unsafe {

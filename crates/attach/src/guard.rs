@@ -10,7 +10,7 @@
 use crate::hook::Missed;
 use crate::table::Table;
 use crate::tramp::{Meta, Plan, Slot};
-use crate::{bounds, elsewhere, process, sys};
+use crate::{bounds, elsewhere, process, sandbox, sys};
 use std::arch::asm;
 use std::marker::PhantomData;
 use std::mem::{MaybeUninit, size_of};
@@ -25,8 +25,6 @@ const MUTED: u64 = 1;
 #[derive(Debug)]
 pub(crate) struct Block {
     pub(crate) inside: AtomicU64,
-    /// A page of the thread's own stack that was found readable.
-    pub(crate) page: AtomicU64,
     /// The last exit trampoline reached by a tail call from a hooked function: its stack pointer, and how many there are in a row.
     pub(crate) tail: AtomicU64,
     pub(crate) tails: AtomicU64,
@@ -91,7 +89,7 @@ fn set_own(block: *mut Block) {
 extern "C" fn register() -> *mut Block {
     // A child that shares its parent's memory shares the thread-local word too: a block under the child's id would be taken for
     // a dead thread's when the child is gone, while the parent uses it.
-    if !process::is_own() {
+    if !sandbox::may_call_system() || !process::is_own() {
         return ptr::null_mut();
     }
     let tid = sys::gettid();
@@ -151,7 +149,6 @@ fn adopt(block: *mut Block) -> *mut Block {
     unsafe {
         (*block).inside.store(0, Ordering::Relaxed);
         (*block).silent.store(0, Ordering::Relaxed);
-        (*block).page.store(0, Ordering::Relaxed);
         (*block).tail.store(0, Ordering::Relaxed);
         let here: u64;
         asm!("mov {}, rsp", out(reg) here, options(nomem, nostack, preserves_flags));
@@ -238,6 +235,9 @@ fn is_counted(block: &Block) -> bool {
 /// Tells whether the thread runs on its alternate signal stack and `address` is not on it.
 #[inline(always)]
 fn on_signal_stack(address: u64) -> bool {
+    if !sandbox::may_call_system() {
+        return true;
+    }
     let stack: MaybeUninit<[AtomicU64; 3]> = MaybeUninit::uninit();
     // SAFETY: `stack_t` is three words: address, flags, size.
     if unsafe { sys::call(sys::SIGALTSTACK, [0, stack.as_ptr() as u64, 0, 0, 0, 0]) } != 0 {
@@ -385,7 +385,10 @@ pub(crate) extern "C" fn after_fork() {
             // SAFETY: `i` is in range.
             let block = unsafe { &*blocks.wrapping_add(i) };
             if ptr::eq(block, me) {
-                block.tid.store(sys::gettid(), Ordering::Release);
+                // In a sandbox no other thread asks whose block it is.
+                if sandbox::may_call_system() {
+                    block.tid.store(sys::gettid(), Ordering::Release);
+                }
             } else {
                 block.inside.store(0, Ordering::Relaxed);
                 block.tid.store(0, Ordering::Release);

@@ -10,7 +10,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-static CLOSED: AtomicBool = AtomicBool::new(false);
+/// Known to `tramp/x64.s`.
+pub(crate) static CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Tells whether system calls are still free to be made: one load.
 #[inline(always)]

@@ -11,6 +11,7 @@ use crate::elsewhere;
 use crate::frame::{Frame, MAX_SESSIONS};
 use crate::guard;
 use crate::hook::{Hook, Position};
+use crate::sandbox;
 use crate::table::Table;
 use std::mem::{offset_of, size_of};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -216,7 +217,6 @@ std::arch::global_asm!(
     SLOT_SEQ = const offset_of!(Slot, seq),
     SLOT_SESSION = const offset_of!(Slot, session),
     SLOT_SIZE = const size_of::<Slot>(),
-    BLOCK_PAGE = const offset_of!(guard::Block, page),
     BLOCK_TAIL = const offset_of!(guard::Block, tail),
     BLOCK_TAILS = const offset_of!(guard::Block, tails),
     BLOCK_ZONE = const offset_of!(guard::Block, zone),
@@ -226,6 +226,7 @@ std::arch::global_asm!(
     too_deep = sym guard::too_deep,
     slow_entry = sym guard::slow_entry,
     slow_exit = sym guard::slow_exit,
+    sandboxed = sym sandbox::CLOSED,
     new_thread = sym guard::new_thread,
     elsewhere_entry = sym elsewhere::entry,
     elsewhere_call = sym elsewhere::call,

@@ -19,7 +19,9 @@
 //! The slot number is a 64-bit word at `fs:[`[`tls_offset`]`]`, so that compiled programs read it with one load.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
+};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use crate::error::MapError;
@@ -361,6 +363,14 @@ fn remember(table: SlotTable) -> Arc<SlotTable> {
 
 static OVERFLOWS: AtomicU32 = AtomicU32::new(0);
 
+static CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Ends the claiming of slots in this process and the children it forks: it takes system calls, which a sandbox may punish. Threads
+/// that have a slot keep it; runs of others are refused.
+pub fn close() {
+    CLOSED.store(true, Relaxed);
+}
+
 /// The table that `enter` claims in; points into an `Arc` that is never given back.
 static INSTALLED: AtomicPtr<SlotTable> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -453,7 +463,7 @@ pub fn enter() -> Enter {
 #[inline(never)]
 fn enter_anew() -> Enter {
     let table = INSTALLED.load(Acquire);
-    if table.is_null() {
+    if table.is_null() || CLOSED.load(Relaxed) {
         return REFUSED;
     }
     // SAFETY: came from `Arc::into_raw` in `install`, and that reference is never given back.

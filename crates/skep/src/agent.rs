@@ -15,16 +15,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
 use skep_attach::sites::{self, Function, Module};
-use skep_attach::{Engine, Hook, Position, RunFn, Skip};
+use skep_attach::{Engine, Hook, Position, RunFn, Skip, sandbox};
 use skep_maps::{Access, Map, slots::SlotTable};
 
 use crate::clock;
 use crate::dir::{Dir, ENV_DIR, ENV_LINKS, Kind};
-use crate::exec;
+use crate::exec::{self, libc::Libc};
 use crate::link::{AgentRecord, Context, Cookie, ENTRY_ONLY, Found, LinkFile, LinkSpec, Pattern, Untraced, When, control};
 use crate::memory;
 use crate::prog::ProgramFile;
 use crate::run::{self, Running};
+use crate::seccomp;
 
 pub use skep_attach::signals;
 
@@ -105,7 +106,10 @@ pub fn start() {
     drop(links);
     if let Ok(modules) = modules {
         watch_loader(&modules);
-        exec::watch(&modules, files.iter().map(PathBuf::as_path));
+        if let Some(libc) = Libc::find(&modules) {
+            exec::watch(&libc, files.iter().map(PathBuf::as_path));
+            seccomp::watch(&libc);
+        }
     }
 }
 
@@ -175,6 +179,9 @@ fn watch_loader(modules: &[Arc<Module>]) {
 /// Runs inside the dynamic loader, which holds its own lock: nothing here may open a library or resolve a symbol lazily.
 /// Unlike other hooks this one may use vector registers: the loader calls an empty C function here and keeps nothing in them.
 unsafe extern "C" fn on_loader_event(_: *mut u64, _: *const ()) -> u64 {
+    if !sandbox::may_call_system() {
+        return 0;
+    }
     let _muted = skep_attach::mute();
     drop(std::panic::catch_unwind(|| {
         let _signals = signals::Blocked::new();
@@ -191,9 +198,38 @@ unsafe extern "C" fn on_loader_event(_: *mut u64, _: *const ()) -> u64 {
     0
 }
 
+/// Names this process in its links, while it may still write to them.
+pub(crate) fn name_this_process(reason: &str) {
+    let _muted = skep_attach::mute();
+    drop(std::panic::catch_unwind(|| {
+        if let Ok(links) = LINKS.try_lock() {
+            for link in links.iter() {
+                // Nobody can be told otherwise.
+                drop(link.file.not_traced(&Untraced { path: executable(), reason: reason.to_owned() }));
+            }
+        }
+    }));
+}
+
+/// Takes out all hooks of this process, and says why in its links.
+pub(crate) fn take_out(reason: &str) {
+    name_this_process(reason);
+    let _muted = skep_attach::mute();
+    drop(std::panic::catch_unwind(|| {
+        let (Ok(mut links), Ok(engine)) = (LINKS.try_lock(), Engine::get()) else { return };
+        for id in links.iter_mut().flat_map(|l| l.attachments.drain(..)) {
+            drop(engine.detach(id));
+        }
+    }));
+}
+
 /// Takes out the hooks of a link that was turned off. Called by the first event that notices.
 #[cold]
 pub(crate) unsafe extern "C" fn leave(running: *const Running) {
+    if !sandbox::may_call_system() {
+        // They stay, and each finds its link turned off.
+        return;
+    }
     let _muted = skep_attach::mute();
     drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let _signals = signals::Blocked::new();

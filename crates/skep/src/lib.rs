@@ -26,6 +26,7 @@ pub mod profile;
 pub mod prog;
 mod record;
 pub mod run;
+mod seccomp;
 mod syscall;
 mod tail;
 #[cfg(feature = "loader")]

@@ -1,4 +1,6 @@
 //! System calls by number, for the event path: libc's own functions may be hooked, and would touch `errno`.
+//!
+//! In a program that has put itself into a sandbox where a call could be its end, all of them fail with `EPERM`.
 
 use std::arch::asm;
 
@@ -44,6 +46,10 @@ pub(crate) unsafe fn call4(nr: u64, a: u64, b: u64, c: u64, d: u64) -> u64 {
 /// The arguments must be what the call asks for.
 #[inline(always)]
 pub(crate) unsafe fn call6(nr: u64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> u64 {
+    const EPERM: u64 = -1_i64 as u64;
+    if !skep_attach::sandbox::may_call_system() {
+        return EPERM;
+    }
     let r;
     // SAFETY: the kernel changes rax, rcx and r11 only, and memory as the caller promised.
     unsafe {

@@ -225,10 +225,15 @@ skep_attach_copy:
     mov rax, qword ptr fs:[rax]
     test rax, rax
     jz 4f
-    cmp rdx, [rax+{BLOCK_PAGE}]
-    je 1b
+    # The thread's own stack is mapped.
+    cmp rdx, [rax+{BLOCK_TOP}]
+    jae 4f
+    cmp rdx, [rax+{BLOCK_LOW}]
+    jae 1b
+4:  cmp byte ptr [rip + {sandboxed}], 0
+    jne 3f
     # prlimit of a resource that does not exist reads the new limit and changes nothing: EINVAL tells that the page is readable.
-4:  mov r8, rcx
+    mov r8, rcx
     push rdi
     .cfi_adjust_cfa_offset 8
     push rsi
@@ -252,19 +257,7 @@ skep_attach_copy:
     .cfi_adjust_cfa_offset -8
     mov rcx, r8
     cmp rax, -22
-    jne 3f
-    # Remembered only within the thread's own stack: that stays.
-    mov rax, qword ptr [rip + skep_attach_block@GOTTPOFF]
-    mov rax, qword ptr fs:[rax]
-    test rax, rax
-    jz 1b
-    mov r11, [rax+{BLOCK_TOP}]
-    cmp rdx, r11
-    jae 1b
-    cmp rdx, [rax+{BLOCK_LOW}]
-    jb 1b
-    mov [rax+{BLOCK_PAGE}], rdx
-    jmp 1b
+    je 1b
 3:  mov rcx, rdx
     sub rcx, rsi
     shr rcx, 3

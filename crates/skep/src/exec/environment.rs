@@ -3,6 +3,8 @@
 use std::arch::asm;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use skep_attach::sandbox;
+
 use super::contains;
 use crate::dir::{ENV_DIR, ENV_LINKS};
 use crate::syscall::{MMAP, MUNMAP, call6};
@@ -129,6 +131,28 @@ struct Owned {
 const THREADS: usize = 64;
 static OWNED: [Owned; THREADS] = [const { Owned { thread: AtomicU64::new(0), at: AtomicU64::new(0), len: AtomicU64::new(0) } }; THREADS];
 
+/// Memory for when none can be had any more.
+static RESERVED: AtomicU64 = AtomicU64::new(0);
+const RESERVED_LEN: u64 = 256 << 10;
+
+/// Sets memory aside for programs that are executed when system calls are over. All threads share it: two that execute programs in
+/// the same moment, both in children of `vfork`, would get in each other's way.
+pub(super) fn reserve() {
+    if RESERVED.load(Relaxed) == 0
+        && let Some(at) = map(RESERVED_LEN)
+    {
+        RESERVED.store(at, Relaxed);
+    }
+}
+
+fn map(len: u64) -> Option<u64> {
+    const READ_WRITE: u64 = 3;
+    const PRIVATE_ANONYMOUS: u64 = 0x22;
+    // SAFETY: new memory.
+    let at = unsafe { call6(MMAP, 0, len, READ_WRITE, PRIVATE_ANONYMOUS, u64::MAX, 0) };
+    (at < u64::MAX - 4096).then_some(at)
+}
+
 /// Gives this thread's memory, which a child of `vfork` shares with the thread that waits for it. With more than 64 threads that
 /// execute what cannot be traced, the others' memory is not used again.
 fn memory(len: usize) -> Option<u64> {
@@ -136,6 +160,9 @@ fn memory(len: usize) -> Option<u64> {
     // SAFETY: the first word of the thread control block is its own address.
     unsafe { asm!("mov {}, qword ptr fs:[0]", out(reg) thread, options(nostack, readonly, preserves_flags)) };
     let len = (len as u64).next_multiple_of(4096);
+    if !sandbox::may_call_system() {
+        return Some(RESERVED.load(Relaxed)).filter(|at| *at != 0 && len <= RESERVED_LEN);
+    }
     let mine = |o: &&Owned| o.thread.load(Relaxed) == thread || o.thread.compare_exchange(0, thread, Relaxed, Relaxed).is_ok();
     let owned = OWNED.iter().find(mine);
     if let Some(owned) = owned
@@ -143,24 +170,17 @@ fn memory(len: usize) -> Option<u64> {
     {
         return Some(owned.at.load(Relaxed));
     }
-    const READ_WRITE: u64 = 3;
-    const PRIVATE_ANONYMOUS: u64 = 0x22;
-    // SAFETY: new memory; the old one is this thread's own, and its last use is over.
-    unsafe {
-        let at = call6(MMAP, 0, len, READ_WRITE, PRIVATE_ANONYMOUS, u64::MAX, 0);
-        if at > u64::MAX - 4096 {
-            return None;
+    let at = map(len)?;
+    if let Some(owned) = owned {
+        let old = owned.at.load(Relaxed);
+        if old != 0 {
+            // SAFETY: this thread's own, and its last use is over.
+            unsafe { call6(MUNMAP, old, owned.len.load(Relaxed), 0, 0, 0, 0) };
         }
-        if let Some(owned) = owned {
-            let old = owned.at.load(Relaxed);
-            if old != 0 {
-                call6(MUNMAP, old, owned.len.load(Relaxed), 0, 0, 0, 0);
-            }
-            owned.at.store(at, Relaxed);
-            owned.len.store(len, Relaxed);
-        }
-        Some(at)
+        owned.at.store(at, Relaxed);
+        owned.len.store(len, Relaxed);
     }
+    Some(at)
 }
 
 #[cfg(test)]

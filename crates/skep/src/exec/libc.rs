@@ -25,14 +25,14 @@ struct Symbol {
 }
 
 /// The C library of this process.
-pub(super) struct Libc<'a> {
+pub(crate) struct Libc<'a> {
     module: &'a Module,
     handle: *mut c_void,
 }
 
 impl<'a> Libc<'a> {
     /// Finds it among the modules.
-    pub(super) fn find(modules: &'a [Arc<Module>]) -> Option<Self> {
+    pub(crate) fn find(modules: &'a [Arc<Module>]) -> Option<Self> {
         const NOLOAD_LAZY: c_int = 4 | 1;
         let named = |m: &&Arc<Module>| {
             let name = m.path.file_name().unwrap_or_default().as_bytes();
@@ -45,7 +45,7 @@ impl<'a> Libc<'a> {
     }
 
     /// Finds a wrapper of a system call: nothing jumps into those.
-    pub(super) fn wrapper(&self, name: &CStr) -> Option<Function> {
+    pub(crate) fn wrapper(&self, name: &CStr) -> Option<Function> {
         const SYMENT: c_int = 1;
         let (mut info, mut symbol) = (MaybeUninit::uninit(), std::ptr::null::<Symbol>());
         // SAFETY: the handle is open; the results are written where they fit, and a symbol lives as long as its library.

@@ -16,20 +16,19 @@
 
 mod environment;
 mod inspect;
-mod libc;
+pub(crate) mod libc;
 mod note;
 
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 
-use skep_attach::sites::Module;
 use skep_attach::{Engine, Hook, Position, sandbox};
 
 use crate::syscall::{FACCESSAT, call4};
 use inspect::{Kind, Program};
+use libc::Libc;
 
 /// How an untraced program came to be so, as a predicate: "`/bin/busybox` is statically linked".
 const NO_AGENT: &str = "was started without the agent in `LD_PRELOAD`";
@@ -50,7 +49,7 @@ static WATCH: AtomicPtr<Watch> = AtomicPtr::new(std::ptr::null_mut());
 const AT_FDCWD: i32 = -100;
 
 /// Hooks what executes programs. `links`: the link files that name what is not traced.
-pub(crate) fn watch<'a>(modules: &[Arc<Module>], links: impl Iterator<Item = &'a Path>) {
+pub(crate) fn watch<'a>(libc: &Libc<'_>, links: impl Iterator<Item = &'a Path>) {
     let Some(library) = std::env::var_os("LD_PRELOAD").and_then(|value| {
         let entry = environment::entries(value.as_bytes()).find(|e| environment::is_agent(e))?;
         CString::new(entry).ok()
@@ -59,7 +58,6 @@ pub(crate) fn watch<'a>(modules: &[Arc<Module>], links: impl Iterator<Item = &'a
     };
     let links = links.filter_map(note::Link::new).collect();
     WATCH.store(Box::into_raw(Box::new(Watch { library, links })), Release);
-    let Some(libc) = libc::Libc::find(modules) else { return };
     let Ok(engine) = Engine::get() else { return };
     for (name, run) in [(c"execve", on_execve as skep_attach::RunFn), (c"execveat", on_execveat), (c"fexecve", on_fexecve)] {
         let Some(function) = libc.wrapper(name) else { continue };
@@ -68,6 +66,11 @@ pub(crate) fn watch<'a>(modules: &[Arc<Module>], links: impl Iterator<Item = &'a
         // Refused: then children get the agent as it is.
         engine.attach(&[(&function, 0)], &[hook]);
     }
+}
+
+/// Gets ready for programs that are executed when system calls are over.
+pub(crate) fn prepare_for_sandbox() {
+    environment::reserve();
 }
 
 /// `int execve(const char *path, char *const argv[], char *const envp[])`. What is stored in the frame is what the function gets.
@@ -98,9 +101,13 @@ unsafe extern "C" fn on_fexecve(ctx: *mut u64, _: *const ()) -> u64 {
 unsafe fn consider(fd: i32, path: u64, envp: u64) -> u64 {
     // SAFETY: null, or what `watch` stored, which is never freed.
     let Some(watch) = (unsafe { WATCH.load(Acquire).as_ref() }) else { return envp };
-    // Where a sandbox may punish a system call the program made none of, nothing is looked at.
-    if path == 0 || envp == 0 || !sandbox::may_call_system() {
+    if path == 0 || envp == 0 {
         return envp;
+    }
+    if !sandbox::may_call_system() {
+        // The program will be in the sandbox that is against our system calls, and the agent begins with many.
+        // SAFETY: the caller's promise.
+        return unsafe { environment::without_agent(envp as *const *const u8) }.map_or(envp, |new| new as u64);
     }
     // SAFETY: `path` is a string, or the call itself would end with EFAULT.
     if unsafe { !is_executable(fd, path) } {

@@ -1,0 +1,224 @@
+//! When the traced program puts itself into a sandbox: it must not die of a system call that it never made.
+//!
+//! The C library's `prctl` and `syscall` are hooked inside it. Before strict mode or a filter takes effect, this is what happens:
+//!
+//! | the program is about to | then |
+//! |---|---|
+//! | enter strict mode, or forbid itself the time-stamp counter | all hooks are taken out: programs read the counter |
+//! | set a filter that punishes what events of known threads do | the same |
+//! | set a filter that punishes what a thread's first event does, or our other work | the thread gets all it will need, then system calls are over ([`sandbox::close`]): new threads and children run without hooks |
+//! | set another filter | nothing: what fails with an error number is coped with |
+//!
+//! In all but the last case the links name the process, with the reason. A filter is asked what it would do, with [`filter::run`].
+//!
+//! Not seen: programs that make the system call themselves, and filters that were there before the program was executed; the
+//! agent's own start has tried those.
+
+mod filter;
+
+use skep_attach::sandbox;
+use skep_attach::{Engine, Hook, Position, RunFn};
+use skep_maps::slots;
+
+use crate::agent;
+use crate::clock;
+use crate::exec::{self, libc::Libc};
+use crate::syscall::{self, GETPID, PROCESS_VM_READV, call6};
+use filter::{Action, Insn};
+
+const STRICT: &str = "has entered seccomp's strict mode and is not traced from there";
+const NO_COUNTER: &str = "has forbidden itself to read the time-stamp counter and is not traced from there";
+const NO_EVENTS: &str = "has set a seccomp filter that is against tracing and is not traced from there";
+const NO_THREADS: &str = "has set a seccomp filter: threads and children that it starts from then on are not traced";
+
+const PR_SET_SECCOMP: u32 = 22;
+const PR_SET_TSC: u32 = 26;
+const PR_TSC_SIGSEGV: u64 = 2;
+const MODE_STRICT: u64 = 1;
+const MODE_FILTER: u64 = 2;
+const SYS_PRCTL: u64 = 157;
+const SYS_SECCOMP: u64 = 317;
+const SET_MODE_STRICT: u64 = 0;
+const SET_MODE_FILTER: u64 = 1;
+
+/// Hooks what puts a process into a sandbox.
+pub(crate) fn watch(libc: &Libc<'_>) {
+    let Ok(engine) = Engine::get() else { return };
+    for (name, run) in [(c"prctl", on_prctl as RunFn), (c"syscall", on_syscall)] {
+        let Some(function) = libc.wrapper(name) else { continue };
+        let hook =
+            Hook { position: Position::Entry, run, data: std::ptr::null(), missed: std::ptr::null(), without_return: 0, wants_args: 4 };
+        engine.attach(&[(&function, 0)], &[hook]);
+    }
+}
+
+/// `int prctl(int option, …)`
+unsafe extern "C" fn on_prctl(ctx: *mut u64, _: *const ()) -> u64 {
+    // SAFETY: the frame has twelve argument words.
+    let (option, args) = unsafe { (*ctx as u32, [*ctx.add(1), *ctx.add(2)]) };
+    if matches!(option, PR_SET_SECCOMP | PR_SET_TSC) {
+        prctl(option, args);
+    }
+    0
+}
+
+/// `long syscall(long number, …)`
+unsafe extern "C" fn on_syscall(ctx: *mut u64, _: *const ()) -> u64 {
+    // SAFETY: as above.
+    let (number, args) = unsafe { (*ctx, [*ctx.add(1), *ctx.add(2), *ctx.add(3)]) };
+    if number == SYS_SECCOMP {
+        seccomp(args);
+    } else if number == SYS_PRCTL && matches!(args[0] as u32, PR_SET_SECCOMP | PR_SET_TSC) {
+        prctl(args[0] as u32, [args[1], args[2]]);
+    }
+    0
+}
+
+#[cold]
+#[inline(never)]
+fn prctl(option: u32, args: [u64; 2]) {
+    match (option, args[0]) {
+        (PR_SET_TSC, PR_TSC_SIGSEGV) => take_out(NO_COUNTER),
+        (PR_SET_SECCOMP, MODE_STRICT) => take_out(STRICT),
+        (PR_SET_SECCOMP, MODE_FILTER) => consider(args[1]),
+        _ => {}
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn seccomp([operation, flags, filter]: [u64; 3]) {
+    match operation {
+        // Others are for finding out what the kernel can do: it refuses them.
+        SET_MODE_STRICT if flags == 0 && filter == 0 => take_out(STRICT),
+        SET_MODE_FILTER => consider(filter),
+        _ => {}
+    }
+}
+
+/// Takes all hooks out, while that is possible.
+fn take_out(reason: &str) {
+    if sandbox::may_call_system() {
+        agent::take_out(reason);
+        close();
+    }
+}
+
+/// Ends all system calls of ours.
+fn close() {
+    exec::prepare_for_sandbox();
+    sandbox::close();
+    slots::close();
+}
+
+/// Looks at a filter, `struct sock_fprog`, that the program is about to set.
+fn consider(at: u64) {
+    if !sandbox::may_call_system() {
+        return;
+    }
+    let _muted = skep_attach::mute();
+    let judged = std::panic::catch_unwind(|| {
+        let Some(filter) = read(at) else { return Effect::None };
+        let punished = |calls: &[Call], worst: Action| {
+            calls.iter().any(|(nr, args)| match filter::run(&filter, *nr as u32, *args) {
+                Action::Made => false,
+                Action::Refused => worst == Action::Refused,
+                Action::Punished => true,
+            })
+        };
+        if punished(EVERY_EVENT, Action::Punished) || (clock::is_a_system_call() && punished(TIME, Action::Punished)) {
+            Effect::NoEvents
+        } else if punished(IDENTITY, Action::Refused) || punished(OTHERS, Action::Punished) {
+            Effect::NoThreads
+        } else {
+            Effect::None
+        }
+    });
+    match judged.unwrap_or(Effect::NoEvents) {
+        Effect::None => {}
+        Effect::NoEvents => take_out(NO_EVENTS),
+        Effect::NoThreads => {
+            // What this thread's next event would do for the first time.
+            slots::exit(slots::enter());
+            agent::name_this_process(NO_THREADS);
+            close();
+        }
+    }
+}
+
+enum Effect {
+    None,
+    NoThreads,
+    NoEvents,
+}
+
+/// Reads a filter; `None` for one that the kernel will not take.
+fn read(at: u64) -> Option<Vec<Insn>> {
+    let mut program = [0_u8; 16];
+    copy(at, &mut program)?;
+    let (len, list) = (u16::from_le_bytes([program[0], program[1]]), u64::from_le_bytes(*program.last_chunk()?));
+    let count = Some(usize::from(len)).filter(|n| (1..=filter::MAX_INSNS).contains(n))?;
+    let mut bytes = vec![0; count * 8];
+    copy(list, &mut bytes)?;
+    Some(bytes.as_chunks().0.iter().map(|b| Insn::new(*b)).collect())
+}
+
+/// Copies from an address that may be bad.
+fn copy(from: u64, to: &mut [u8]) -> Option<()> {
+    let (local, remote) = ([to.as_mut_ptr() as u64, to.len() as u64], [from, to.len() as u64]);
+    // SAFETY: writes to `to` only; the kernel checks the address.
+    let got = unsafe {
+        let pid = call6(GETPID, 0, 0, 0, 0, 0, 0);
+        call6(PROCESS_VM_READV, pid, local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0)
+    };
+    (got == to.len() as u64).then_some(())
+}
+
+type Call = (u64, [u64; 6]);
+
+/// Some address; filters see no more of pointers.
+const AT: u64 = 0x7f00_0000_1000;
+const AT_FDCWD: u64 = -100_i64 as u64;
+
+/// What events of threads that had one before may do: look whether memory is there, and on which stack a handler runs.
+const EVERY_EVENT: &[Call] = &[(14, [u32::MAX as u64, AT, 0, 8, 0, 0]), (131, [0, AT, 0, 0, 0, 0])];
+
+/// The same where time comes from the kernel.
+const TIME: &[Call] = &[(syscall::CLOCK_GETTIME, [1, AT, 0, 0, 0, 0])];
+
+/// Who we are: a wrong answer is worse than none.
+const IDENTITY: &[Call] = &[(GETPID, [0; 6]), (186, [0; 6])];
+
+/// Everything else: a thread's first event, libraries that come and go, turning off, executing, helpers.
+const OTHERS: &[Call] = &[
+    (syscall::READ, [3, AT, 96, 0, 0, 0]),
+    (syscall::WRITE, [3, AT, 96, 0, 0, 0]),
+    (syscall::CLOSE, [3, 0, 0, 0, 0, 0]),
+    (syscall::FSTAT, [3, AT, 0, 0, 0, 0]),
+    (8, [3, 0, 0, 0, 0, 0]),
+    (syscall::MMAP, [0, 4096, 3, 0x22, u64::MAX, 0]),
+    (10, [AT, 4096, 5, 0, 0, 0]),
+    (syscall::MUNMAP, [AT, 4096, 0, 0, 0, 0]),
+    (13, [5, AT, AT, 8, 0, 0]),
+    (14, [2, AT, AT, 8, 0, 0]),
+    (16, [3, 0xc068_6611, AT, 0, 0, 0]),
+    (syscall::PREAD64, [3, AT, 96, 0, 0, 0]),
+    (syscall::SCHED_YIELD, [0; 6]),
+    (25, [AT, 4096, 8192, 0, 0, 0]),
+    (syscall::FLOCK, [3, 2, 0, 0, 0, 0]),
+    (syscall::READLINK, [AT, AT, 96, 0, 0, 0]),
+    (syscall::GETUID, [0; 6]),
+    (syscall::GETGID, [0; 6]),
+    (syscall::PRCTL, [16, AT, 0, 0, 0, 0]),
+    (200, [2, 0, 0, 0, 0, 0]),
+    (202, [AT, 128, 0, AT, 0, 0]),
+    (217, [3, AT, 4096, 0, 0, 0]),
+    (234, [1, 2, 0, 0, 0, 0]),
+    (syscall::OPENAT, [AT_FDCWD, AT, 0o2_000_000, 0, 0, 0]),
+    (syscall::FSTATAT, [AT_FDCWD, AT, AT, 0, 0, 0]),
+    (syscall::FACCESSAT, [AT_FDCWD, AT, 4, 0, 0, 0]),
+    (302, [0, 3, 0, AT, 0, 0]),
+    (PROCESS_VM_READV, [1, AT, 1, AT, 1, 0]),
+    (syscall::PROCESS_VM_WRITEV, [1, AT, 1, AT, 1, 0]),
+    (324, [8, 0, 0, 0, 0, 0]),
+];

@@ -1,0 +1,119 @@
+//! Programs that put themselves into a sandbox: nothing of ours may make a system call that ends them, and the report says from where
+//! on they are not traced.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use skep_testkit::cc::Build;
+use skep_testkit::report::Report;
+use skep_testkit::run::{self, Ended};
+use skep_testkit::trace::skep_bin;
+use skep_testkit::{TempDir, cc, target};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+const STRICT: &str = "has entered seccomp's strict mode and is not traced from there";
+const NO_COUNTER: &str = "has forbidden itself to read the time-stamp counter and is not traced from there";
+const NO_EVENTS: &str = "has set a seccomp filter that is against tracing and is not traced from there";
+const NO_THREADS: &str = "has set a seccomp filter: threads and children that it starts from then on are not traced";
+
+struct Sandbox {
+    dir: TempDir,
+    program: std::path::PathBuf,
+}
+
+impl Sandbox {
+    fn new() -> Self {
+        let dir = TempDir::in_memory();
+        let program = cc::Cc::c().build(Build::O2).compile(&[&target::sources().join("sandbox.c")], &dir.join("sandbox"));
+        Self { dir, program }
+    }
+
+    fn alone(&self, args: &[&str]) -> Ended {
+        run::run(Command::new(&self.program).args(args), b"", LIMIT)
+    }
+
+    fn traced(&self, pattern: &str, args: &[&str]) -> (Ended, Report) {
+        let out = self.dir.join("report.json");
+        let mut skep = Command::new(skep_bin());
+        skep.args(["trace", pattern, "--json", "-o"]).arg(&out).arg("--").arg(&self.program).args(args);
+        let ended = run::run(skep.env("SKEP_DIR", self.dir.join("skep")), b"", LIMIT);
+        let text = std::fs::read_to_string(&out).unwrap_or_else(|e| panic!("no report: {e}\n{}", ended.transcript()));
+        (ended, Report::parse(&text).expect("a whole report"))
+    }
+}
+
+fn calls(report: &Report, name: &str) -> u64 {
+    report.calls("sandbox", name).unwrap_or(0)
+}
+
+/// Compares with a run without skep; returns what the report says of the program, and how often `step` was called.
+fn lives(args: &[&str], reason: Option<&str>, check: impl Fn(&Report, &str)) {
+    let sandbox = Sandbox::new();
+    let alone = sandbox.alone(args);
+    if alone.shell_status() != 0 {
+        return skep_testkit::skip("seccomp, and a C library with the system calls of glibc 2.31 to 2.41");
+    }
+    for pattern in ["sandbox:*", "*"] {
+        let (ended, report) = sandbox.traced(pattern, args);
+        let what = format!("{args:?} {pattern}: {}", ended.transcript());
+        assert_eq!(String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&alone.stdout), "{what}");
+        assert_eq!((ended.shell_status(), report.status), (0, 0), "{what}");
+        let named: Vec<_> = report.json["not_traced"].as_array().expect("a list").iter().filter_map(|u| u["reason"].as_str()).collect();
+        assert_eq!(named, reason.as_slice(), "{what}");
+        check(&report, &what);
+    }
+}
+
+/// System calls of the strict mode are four, and the processor's counter may not be read: hooks are taken out before.
+#[test]
+fn strict_mode() {
+    lives(&["strict"], Some(STRICT), |report, what| assert_eq!((calls(report, "step"), calls(report, "fresh")), (101, 0), "{what}"));
+}
+
+#[test]
+fn without_the_time_stamp_counter() {
+    lives(&["tsc"], Some(NO_COUNTER), |report, what| assert_eq!((calls(report, "step"), calls(report, "fresh")), (101, 0), "{what}"));
+}
+
+/// Filters that allow what the program needs and punish all else: who had an event before is traced on, in all its calls.
+#[test]
+fn filters_that_kill() {
+    // The early thread and the first: 101 before, 101 + 11 inside.
+    let both = 2 * (101 + 101 + 11);
+    for how in ["kill", "kill syscall", "trap", "trap syscall"] {
+        lives(&[how], Some(NO_THREADS), |report, what| assert_eq!((calls(report, "step"), calls(report, "fresh")), (both, 2), "{what}"));
+    }
+}
+
+/// A filter that lets nothing but reading and writing through.
+#[test]
+fn filters_that_leave_nothing() {
+    for how in ["tiny kill", "tiny trap"] {
+        lives(&[how], Some(NO_EVENTS), |report, what| assert_eq!(calls(report, "fresh"), 0, "{what}"));
+    }
+}
+
+/// Where a call fails with an error number, nobody dies; but without ids no thread can be told from another.
+#[test]
+fn filters_that_refuse() {
+    lives(&["errno"], Some(NO_THREADS), |report, what| assert_eq!(calls(report, "fresh"), 2, "{what}"));
+    // All threads and children: with ids, what is refused is coped with.
+    let all = 2 * (101 + 101 + 11) + 7 * (101 + 11);
+    lives(&["errno long"], None, |report, what| assert_eq!((calls(report, "step"), calls(report, "fresh")), (all, 9), "{what}"));
+}
+
+/// Finding out what the kernel can do is no sandbox.
+#[test]
+fn probes_change_nothing() {
+    let all = 2 * (101 + 101 + 11) + 7 * (101 + 11);
+    lives(&["probe"], None, |report, what| assert_eq!((calls(report, "step"), calls(report, "fresh")), (all, 9), "{what}"));
+}
+
+/// What is executed in the sandbox would begin with the agent's own system calls: it gets none.
+#[test]
+fn programs_that_are_executed_in_the_sandbox() {
+    let echo = ["/bin/echo", "/usr/bin/echo"].into_iter().find(|p| Path::new(p).exists()).unwrap_or("/bin/echo");
+    lives(&["kill long", echo, "hello"], Some(NO_THREADS), |_, _| {});
+}
