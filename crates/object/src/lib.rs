@@ -25,11 +25,12 @@ mod linked;
 mod map;
 mod object;
 mod program;
+mod proto;
 
 pub use btf::Btf;
 pub use core::{CoreTarget, POISON_CORE};
 #[cfg(feature = "dwarf")]
-pub use dwarf::DwarfError;
+pub use dwarf::{DwarfError, DwarfFunctions, Shared};
 pub use error::{LinkError, ObjectError};
 pub use global::{Global, GlobalError};
 pub use inspect::Relocation;
@@ -39,3 +40,4 @@ pub use linked::{Line, Linked, LinkedMap, Missing, Subprog};
 pub use map::{InnerValue, MapSpec};
 pub use object::Object;
 pub use program::Program;
+pub use proto::{Access, MAX_WORDS, Misfit, Place, Prototype, Value, ValueKind, Word};

@@ -58,6 +58,11 @@ impl Cc {
         Self::first("CXX", &["g++", "c++"])
     }
 
+    /// This compiler.
+    pub fn named(program: &str) -> Self {
+        Self { program: program.to_owned(), args: Vec::new() }
+    }
+
     /// The compiler for this file name's ending: C++ for `.cc`, C for `.c` and `.S`.
     pub fn of(source: &Path) -> Self {
         if source.extension().is_some_and(|ending| ending == "cc") { Self::cxx() } else { Self::c() }

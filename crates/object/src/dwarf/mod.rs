@@ -4,12 +4,19 @@
 //! every compilation unit says again and makes [`Btf`] of it, against which CO-RE relocations are resolved as against a
 //! kernel's. Layouts are what counts; functions, variables and everything about code are left out.
 //!
+//! Functions are read apart from that, and only those that are asked for: [`DwarfFunctions`].
+//!
 //! * C++: classes and structures by their plain names, and by `space__name` where they are in a namespace or a class. A
 //!   base class is a member without a name, so that its members are found, and a second time one with the class's name.
 //! * Rust: structures and enumerations without fields; variants with fields are left out.
 
+mod file;
+mod functions;
 mod merge;
 mod read;
+mod types;
+
+pub use functions::{DwarfFunctions, Shared};
 
 use crate::btf::BtfError;
 use crate::{Btf, CoreTarget};
@@ -89,32 +96,12 @@ impl Btf {
     /// When the file has none, has it elsewhere, or it is damaged.
     pub fn from_dwarf(elf: &[u8]) -> Result<Self, DwarfError> {
         let file = object::File::parse(elf).map_err(|e| DwarfError::Elf { what: e.to_string() })?;
-        if !file.is_64() {
-            return Err(DwarfError::Machine { what: "for 32 bits" });
-        }
-        if !file.is_little_endian() {
-            return Err(DwarfError::Machine { what: "big-endian" });
-        }
-        if file.kind() == object::ObjectKind::Relocatable {
-            return Err(DwarfError::Elf { what: "it is not linked yet".to_owned() });
-        }
-        if file.section_by_name(".debug_info").is_none_or(|s| s.size() == 0) {
-            return Err(stripped(&file));
-        }
+        file::check(&file)?;
         if let Some(section) = file.section_by_name(".gnu_debugaltlink") {
             let name = section.data().unwrap_or(&[]).split(|b| *b == 0).next().unwrap_or(&[]);
             return Err(DwarfError::Split { what: format!("`{}`, shared with other programs (dwz)", name.escape_ascii()) });
         }
-        let load = |id: gimli::SectionId| -> Result<Cow<'_, [u8]>, DwarfError> {
-            let Some(section) = file.section_by_name(id.name()) else { return Ok(Cow::Borrowed(&[])) };
-            let damaged = |e: object::Error| DwarfError::Elf { what: format!("section `{}`: {e}", id.name()) };
-            let data = section.compressed_data().map_err(damaged)?;
-            // A short section may claim to be any size when it is taken out: deflate gives a thousandfold at most.
-            if data.uncompressed_size > MAX_SECTION || data.uncompressed_size / 1100 > data.data.len() as u64 {
-                return Err(DwarfError::Elf { what: format!("section `{}` claims {} bytes", id.name(), data.uncompressed_size) });
-            }
-            data.decompress().map_err(damaged)
-        };
+        let load = |id: gimli::SectionId| -> Result<Cow<'_, [u8]>, DwarfError> { file::section(&file, id.name()) };
         let sections = gimli::DwarfSections::load(load)?;
         let dwarf = sections.borrow(|s| gimli::EndianSlice::new(s, gimli::LittleEndian));
         let nodes = read::read(&dwarf)?;
@@ -132,13 +119,5 @@ impl CoreTarget {
     /// As [`Btf::from_dwarf`].
     pub fn from_dwarf(elf: &[u8]) -> Result<Self, DwarfError> {
         Ok(Self::new(Arc::new(Btf::from_dwarf(elf)?)))
-    }
-}
-
-fn stripped(file: &object::File<'_>) -> DwarfError {
-    let link = file.gnu_debuglink().ok().flatten();
-    DwarfError::Stripped {
-        file: link.map(|(name, _)| String::from_utf8_lossy(name).into_owned()),
-        build_id: file.build_id().ok().flatten().unwrap_or(&[]).to_vec(),
     }
 }

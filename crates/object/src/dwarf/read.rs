@@ -198,7 +198,7 @@ fn read_unit<'a>(unit: &UnitRef<'_, Slice<'a>>, nodes: &mut Nodes<'a>) -> Result
 }
 
 /// Refuses units whose types are in other files.
-fn check_split<'a>(unit: &UnitRef<'_, Slice<'a>>, entry: &Entry<'a>) -> Result<(), DwarfError> {
+pub(super) fn check_split<'a>(unit: &UnitRef<'_, Slice<'a>>, entry: &Entry<'a>) -> Result<(), DwarfError> {
     let dwo = entry.attr_value(dw::DW_AT_dwo_name).or_else(|| entry.attr_value(dw::DW_AT_GNU_dwo_name));
     match dwo {
         Some(value) if !entry.has_children() => {
@@ -229,11 +229,11 @@ fn link<'a>(unit: &UnitRef<'_, Slice<'a>>, entry: &Entry<'a>, attr: gimli::DwAt)
     }
 }
 
-fn number(entry: &Entry<'_>, attr: gimli::DwAt) -> Option<u64> {
+pub(super) fn number(entry: &Entry<'_>, attr: gimli::DwAt) -> Option<u64> {
     entry.attr_value(attr).and_then(|v| v.udata_value())
 }
 
-fn flag(entry: &Entry<'_>, attr: gimli::DwAt) -> bool {
+pub(super) fn flag(entry: &Entry<'_>, attr: gimli::DwAt) -> bool {
     matches!(entry.attr_value(attr), Some(Value::Flag(true)))
 }
 
@@ -305,7 +305,7 @@ fn constant(entry: &Entry<'_>) -> Option<Number> {
 }
 
 /// Reads the number of elements; 0 when it is open or known only at run time.
-fn length(entry: &Entry<'_>) -> u32 {
+pub(super) fn length(entry: &Entry<'_>) -> u32 {
     if let Some(n) = number(entry, dw::DW_AT_count) {
         return u32::try_from(n).unwrap_or(0);
     }
@@ -317,7 +317,7 @@ fn length(entry: &Entry<'_>) -> u32 {
 }
 
 /// Reads a member or a base class; `None` for static members and virtual bases, which have no fixed place.
-fn member<'a>(unit: &UnitRef<'_, Slice<'a>>, entry: &Entry<'a>) -> Option<Member<'a>> {
+pub(super) fn member<'a>(unit: &UnitRef<'_, Slice<'a>>, entry: &Entry<'a>) -> Option<Member<'a>> {
     if flag(entry, dw::DW_AT_external) || flag(entry, dw::DW_AT_declaration) || entry.has_attr(dw::DW_AT_const_value) {
         return None;
     }

@@ -1,0 +1,263 @@
+//! Prototypes out of debug information: what functions take and return, by address.
+//!
+//! A big program has more functions than anybody asks for, so units without one that is asked for are not looked into, types are
+//! read when a function needs them, and each once.
+
+use super::DwarfError;
+use super::file::{Sections, check, sections};
+use super::types::{Params, Types};
+use crate::proto::{Prototype, Type, ValueKind};
+use gimli::{AttributeValue as Value, UnitRef, constants as dw};
+use object::Object as _;
+use std::io::{Read, Seek};
+use std::rc::Rc;
+
+pub(super) type Slice<'a> = gimli::EndianSlice<'a, gimli::LittleEndian>;
+pub(super) type Entry<'a> = gimli::DebuggingInformationEntry<Slice<'a>>;
+pub(super) type Unit<'a> = gimli::Unit<Slice<'a>>;
+
+/// Deepest nesting of namespaces that is looked into.
+const MAX_DEPTH: u32 = 64;
+
+/// The file that a debug file shares types with (dwz), as its `.gnu_debugaltlink` says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Shared {
+    /// Its path, relative to the debug file where it is not absolute.
+    pub path: String,
+    /// Its build id.
+    pub build_id: Vec<u8>,
+}
+
+/// The functions in a program's debug information.
+#[derive(Debug)]
+pub struct DwarfFunctions {
+    own: Sections,
+    shared: Option<Sections>,
+}
+
+impl DwarfFunctions {
+    /// Reads what is needed of a file: a tenth or so of a big one. `shared` opens the file that it shares types with.
+    ///
+    /// # Errors
+    /// When the file is no ELF file of this machine's kind, has no debug information, or it is damaged.
+    pub fn read<R: Read + Seek>(file: R, shared: impl FnOnce(&Shared) -> Option<R>) -> Result<Self, DwarfError> {
+        let cache = object::ReadCache::new(file);
+        let elf = object::File::parse(&cache).map_err(|e| DwarfError::Elf { what: e.to_string() })?;
+        check(&elf)?;
+        let mut other = None;
+        if let Some((path, build_id)) = elf.gnu_debugaltlink().ok().flatten() {
+            let link = Shared { path: String::from_utf8_lossy(path).into_owned(), build_id: build_id.to_vec() };
+            let missing = || DwarfError::Split { what: format!("`{}`, shared with other programs (dwz)", link.path) };
+            let cache = object::ReadCache::new(shared(&link).ok_or_else(missing)?);
+            let elf = object::File::parse(&cache).map_err(|e| DwarfError::Elf { what: e.to_string() })?;
+            if elf.build_id().ok().flatten() != Some(link.build_id.as_slice()) {
+                return Err(missing());
+            }
+            other = Some(sections(&elf)?);
+        }
+        Ok(Self { own: sections(&elf)?, shared: other })
+    }
+
+    /// Calls `found` for every function that begins at one of the addresses, which are sorted: with its prototype, or with the reason
+    /// why it cannot be relied on. Functions that are not in the debug information are left out.
+    ///
+    /// # Errors
+    /// When the debug information is damaged.
+    pub fn at(&self, addresses: &[u64], mut found: impl FnMut(u64, Result<Prototype, &'static str>)) -> Result<(), DwarfError> {
+        let slice = |bytes| gimli::EndianSlice::new(bytes, gimli::LittleEndian);
+        let own = self.own.borrow_with_sup(self.shared.as_ref(), |s| slice(s));
+        let mut search = Search { own: &own, addresses, types: Types::new(&own)?, found: &mut found };
+        let mut split = None;
+        for n in 0.. {
+            let Some(unit) = search.types.own_unit(n) else { break };
+            match search.unit(&unit?) {
+                Ok(()) => {}
+                // Other units may be whole.
+                Err(e @ DwarfError::Split { .. }) => split = split.or(Some(e)),
+                Err(e) => return Err(e),
+            }
+        }
+        split.map_or(Ok(()), Err)
+    }
+
+    /// Looks a function up by the name that it has for the linker, or by its plain name; `None` when there is none, or when there are
+    /// several that differ.
+    ///
+    /// # Errors
+    /// When the debug information is damaged.
+    pub fn named(&self, name: &str) -> Result<Option<Prototype>, DwarfError> {
+        let slice = |bytes| gimli::EndianSlice::new(bytes, gimli::LittleEndian);
+        let own = self.own.borrow_with_sup(self.shared.as_ref(), |s| slice(s));
+        let mut all = Vec::new();
+        let mut found = |_, p: Result<Prototype, &'static str>| all.push(p);
+        let mut search = Search { own: &own, addresses: &[], types: Types::new(&own)?, found: &mut found };
+        for n in 0.. {
+            let Some(unit) = search.types.own_unit(n) else { break };
+            search.scan(&unit?, Some(name))?;
+        }
+        let mut all = all.into_iter();
+        let Some(Ok(first)) = all.next() else { return Ok(None) };
+        Ok(all.all(|other| other.is_ok_and(|o| o.same_words(&first))).then_some(first))
+    }
+}
+
+/// What languages say of how arguments are passed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Language {
+    /// As the ABI of C says, also structures.
+    C,
+    Cpp,
+    /// Numbers and pointers as in C; nobody promises anything for structures.
+    Rust,
+    Other,
+}
+
+fn language(root: &Entry<'_>) -> Language {
+    match root.attr_value(dw::DW_AT_language) {
+        Some(Value::Language(l)) => match l {
+            dw::DW_LANG_C | dw::DW_LANG_C89 | dw::DW_LANG_C99 | dw::DW_LANG_C11 | dw::DW_LANG_C17 | dw::DW_LANG_ObjC => Language::C,
+            dw::DW_LANG_C_plus_plus
+            | dw::DW_LANG_C_plus_plus_03
+            | dw::DW_LANG_C_plus_plus_11
+            | dw::DW_LANG_C_plus_plus_14
+            | dw::DW_LANG_C_plus_plus_17
+            | dw::DW_LANG_C_plus_plus_20
+            | dw::DW_LANG_ObjC_plus_plus => Language::Cpp,
+            dw::DW_LANG_Rust => Language::Rust,
+            _ => Language::Other,
+        },
+        _ => Language::Other,
+    }
+}
+
+struct Search<'s, 'a> {
+    own: &'s gimli::Dwarf<Slice<'a>>,
+    addresses: &'s [u64],
+    types: Types<'s, 'a>,
+    found: &'s mut dyn FnMut(u64, Result<Prototype, &'static str>),
+}
+
+type Node<'b, 't, 'a> = gimli::EntriesTreeNode<'b, 't, Slice<'a>>;
+
+impl<'a> Search<'_, 'a> {
+    fn wants(&self, range: gimli::Range) -> bool {
+        let first = self.addresses.partition_point(|a| *a < range.begin);
+        self.addresses.get(first).is_some_and(|a| *a < range.end)
+    }
+
+    fn unit(&mut self, unit: &Rc<Unit<'a>>) -> Result<(), DwarfError> {
+        let mut ranges = self.own.unit_ranges(unit)?;
+        while let Some(range) = ranges.next()? {
+            if self.wants(range) {
+                return self.scan(unit, None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at all functions of a unit: those at the addresses, or those of a name.
+    fn scan(&mut self, unit: &Rc<Unit<'a>>, name: Option<&str>) -> Result<(), DwarfError> {
+        let mut tree = unit.entries_tree(None)?;
+        let root = tree.root()?;
+        super::read::check_split(&unit.unit_ref(self.own), root.entry())?;
+        let language = language(root.entry());
+        self.types.enter(language);
+        self.children(unit, root, language, name, 0)
+    }
+
+    fn children(
+        &mut self,
+        unit: &Rc<Unit<'a>>,
+        node: Node<'_, '_, 'a>,
+        language: Language,
+        name: Option<&str>,
+        depth: u32,
+    ) -> Result<(), DwarfError> {
+        let mut children = node.children();
+        while let Some(child) = children.next()? {
+            match child.entry().tag() {
+                dw::DW_TAG_subprogram => self.function(unit, child.entry(), language, name)?,
+                dw::DW_TAG_namespace | dw::DW_TAG_module if depth < MAX_DEPTH => self.children(unit, child, language, name, depth + 1)?,
+                // rustc puts methods where their types are.
+                dw::DW_TAG_structure_type | dw::DW_TAG_enumeration_type if language == Language::Rust && depth < MAX_DEPTH => {
+                    self.children(unit, child, language, name, depth + 1)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn function(&mut self, unit: &Rc<Unit<'a>>, entry: &Entry<'a>, language: Language, name: Option<&str>) -> Result<(), DwarfError> {
+        let Some(address) = entry_address(&unit.unit_ref(self.own), entry)? else { return Ok(()) };
+        let wanted = match name {
+            None => self.addresses.binary_search(&address).is_ok(),
+            Some(name) => {
+                let chain = self.types.chain(self.types.found(unit, entry));
+                let is_it = |e: &super::types::Found<'_, 'a>| {
+                    [dw::DW_AT_linkage_name, dw::DW_AT_MIPS_linkage_name, dw::DW_AT_name].iter().any(|a| e.text(*a) == Some(name))
+                };
+                chain.iter().any(is_it)
+            }
+        };
+        if wanted {
+            let prototype = self.prototype(unit, entry, language);
+            (self.found)(address, prototype);
+        }
+        Ok(())
+    }
+
+    /// Reads a function's prototype; it is said why when it cannot be relied on.
+    fn prototype(&mut self, unit: &Rc<Unit<'a>>, entry: &Entry<'a>, language: Language) -> Result<Prototype, &'static str> {
+        if language == Language::Other {
+            return Err("it is written in a language with a calling convention of its own");
+        }
+        let chain = self.types.chain(self.types.found(unit, entry));
+        let convention = chain.iter().find_map(|e| e.entry.attr_value(dw::DW_AT_calling_convention));
+        if !matches!(convention, None | Some(Value::CallingConvention(dw::DW_CC_normal | dw::DW_CC_program))) {
+            return Err("the compiler changed how it is called");
+        }
+        let name = chain.iter().find_map(|e| e.text(dw::DW_AT_name)).unwrap_or_default().to_owned();
+        let lists: Vec<Params<'_, 'a>> =
+            chain.iter().map(|e| e.params()).collect::<Option<_>>().ok_or("its debug information is damaged")?;
+        // The instance that was compiled may lack what was optimized out of it; what it came from is whole.
+        let Some(best) = lists.iter().max_by_key(|l| l.list.len()) else { return Err("its debug information is damaged") };
+        let mut params = Vec::new();
+        for p in &best.list {
+            let chain = self.types.chain(p.clone());
+            let name = chain.iter().find_map(|e| e.text(dw::DW_AT_name)).unwrap_or_default();
+            // Constructors of classes with virtual bases have several forms, with and without these.
+            if matches!(name, "__in_chrg" | "__vtt_parm" | "vtt") {
+                return Err("it is a constructor with hidden arguments");
+            }
+            let t = chain.iter().find_map(|e| self.types.of(e)).ok_or("the type of an argument is not known")?;
+            params.push((name.to_owned(), t));
+        }
+        let ret = match chain.iter().find_map(|e| e.entry.has_attr(dw::DW_AT_type).then(|| self.types.of(e))) {
+            Some(t) => t.ok_or("the type of its result is not known")?,
+            None => Type::void(),
+        };
+        let composite = |t: &Type| matches!(t.kind, ValueKind::Struct | ValueKind::Union);
+        if language == Language::Rust && (composite(&ret) || params.iter().any(|(_, t)| composite(t) || t.size > 8)) {
+            return Err("Rust does not promise how structures are passed");
+        }
+        let variadic = lists.iter().any(|l| l.variadic);
+        Prototype::new(&name, params, ret, variadic).ok_or("an argument's place depends on how it was compiled")
+    }
+}
+
+/// Where a function is entered.
+fn entry_address<'a>(unit: &UnitRef<'_, Slice<'a>>, entry: &Entry<'a>) -> Result<Option<u64>, DwarfError> {
+    for attr in [dw::DW_AT_low_pc, dw::DW_AT_entry_pc] {
+        if let Some(value) = entry.attr_value(attr)
+            && let Some(address) = unit.attr_address(value)?
+        {
+            return Ok(Some(address));
+        }
+    }
+    if !entry.has_attr(dw::DW_AT_ranges) {
+        return Ok(None);
+    }
+    // The first range is the one that is entered, the others were moved away.
+    Ok(unit.die_ranges(entry)?.next()?.map(|r| r.begin))
+}

@@ -1,0 +1,521 @@
+//! Types of arguments and results, read from debug information when they are asked for, each once.
+
+use super::DwarfError;
+use super::functions::{Entry, Language, Slice, Unit};
+use super::read::{flag, length, member, number};
+use crate::proto::{Class, Leaf, Type, ValueKind};
+use gimli::{AttributeValue as Value, UnitRef, UnitType, constants as dw};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// Deepest chain of types behind types.
+const MAX_DEPTH: u32 = 64;
+/// Most parts of a type that are looked at; 16 bytes have no more than 128.
+const MAX_LEAVES: usize = 256;
+/// Most parameters of a function; more are no function of a program.
+const MAX_PARAMS: usize = 1024;
+/// Largest structure whose parts matter.
+const MAX_IN_REGISTERS: u64 = 16;
+
+type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
+type Header<'a> = gimli::UnitHeader<Slice<'a>>;
+
+/// Where an entry is: of which file, and at which offset of its sections; those of `.debug_types` have the highest bit set.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Pos {
+    shared: bool,
+    at: u64,
+}
+
+const IN_TYPES: u64 = 1 << 63;
+
+/// An entry and the unit that it is in.
+#[derive(Clone)]
+pub(super) struct Found<'s, 'a> {
+    dwarf: &'s Dwarf<'a>,
+    unit: Rc<Unit<'a>>,
+    shared: bool,
+    pub entry: Entry<'a>,
+}
+
+/// A function's parameters.
+pub(super) struct Params<'s, 'a> {
+    pub list: Vec<Found<'s, 'a>>,
+    pub variadic: bool,
+}
+
+/// The units of one file in order of their offsets.
+type Headers<'a> = Vec<(u64, Header<'a>)>;
+
+/// The types of a program.
+pub(super) struct Types<'s, 'a> {
+    own: &'s Dwarf<'a>,
+    headers: [Headers<'a>; 2],
+    /// Type units by signature.
+    signatures: HashMap<u64, Pos>,
+    units: HashMap<Pos, Rc<Unit<'a>>>,
+    known: HashMap<Pos, Option<Type>>,
+    language: Language,
+}
+
+impl<'s, 'a> Found<'s, 'a> {
+    fn unit(&self) -> UnitRef<'_, Slice<'a>> {
+        self.unit.unit_ref(self.dwarf)
+    }
+
+    /// Reads a text.
+    pub fn text(&self, attr: gimli::DwAt) -> Option<&'a str> {
+        let s = self.unit().attr_string(self.entry.attr_value(attr)?).ok()?;
+        str::from_utf8(s.slice()).ok()
+    }
+
+    /// Lists a function's parameters; `None` when they cannot be read.
+    pub fn params(&self) -> Option<Params<'s, 'a>> {
+        let mut out = Params { list: Vec::new(), variadic: false };
+        if self.entry.has_children() {
+            let unit = self.unit();
+            let mut tree = unit.entries_tree(Some(self.entry.offset())).ok()?;
+            self.add(tree.root().ok()?, &mut out, 0)?;
+        }
+        Some(out)
+    }
+
+    fn add(&self, node: gimli::EntriesTreeNode<'_, '_, Slice<'a>>, out: &mut Params<'s, 'a>, depth: u32) -> Option<()> {
+        let mut children = node.children();
+        while let Some(child) = children.next().ok()? {
+            match child.entry().tag() {
+                dw::DW_TAG_formal_parameter if out.list.len() >= MAX_PARAMS => return None,
+                dw::DW_TAG_formal_parameter => out.list.push(self.beside(child.entry().clone())),
+                dw::DW_TAG_unspecified_parameters => out.variadic = true,
+                dw::DW_TAG_GNU_formal_parameter_pack if depth == 0 => self.add(child, out, 1)?,
+                // Parameters come first.
+                dw::DW_TAG_lexical_block | dw::DW_TAG_inlined_subroutine | dw::DW_TAG_variable | dw::DW_TAG_call_site => break,
+                _ => {}
+            }
+        }
+        Some(())
+    }
+
+    fn beside(&self, entry: Entry<'a>) -> Self {
+        Self { dwarf: self.dwarf, unit: Rc::clone(&self.unit), shared: self.shared, entry }
+    }
+}
+
+fn headers<'a>(dwarf: &Dwarf<'a>, shared: bool, signatures: &mut HashMap<u64, Pos>) -> Result<Headers<'a>, DwarfError> {
+    let mut out = Vec::new();
+    let mut add = |header: Header<'a>, types: u64| {
+        let start = header.offset().0 as u64 | types;
+        if let UnitType::Type { type_signature, type_offset } = header.type_() {
+            signatures.insert(type_signature.0, Pos { shared, at: start + type_offset.0 as u64 });
+        }
+        out.push((start, header));
+    };
+    let mut units = dwarf.units();
+    while let Some(header) = units.next()? {
+        add(header, 0);
+    }
+    let mut units = dwarf.type_units();
+    while let Some(header) = units.next()? {
+        add(header, IN_TYPES);
+    }
+    Ok(out)
+}
+
+impl<'s, 'a> Types<'s, 'a> {
+    /// Finds where units begin.
+    pub fn new(own: &'s Dwarf<'a>) -> Result<Self, DwarfError> {
+        let mut signatures = HashMap::new();
+        let shared = own.sup().map_or_else(|| Ok(Vec::new()), |sup| headers(sup, true, &mut signatures))?;
+        let headers = [headers(own, false, &mut signatures)?, shared];
+        Ok(Self { own, headers, signatures, units: HashMap::new(), known: HashMap::new(), language: Language::Other })
+    }
+
+    /// Begins with the functions of another unit.
+    pub fn enter(&mut self, language: Language) {
+        if language != self.language {
+            self.known.clear();
+        }
+        self.language = language;
+    }
+
+    /// The units of the program itself, by number.
+    pub fn own_unit(&mut self, n: usize) -> Option<Result<Rc<Unit<'a>>, DwarfError>> {
+        let (start, header) = self.headers[0].get(n)?.clone();
+        if start & IN_TYPES != 0 {
+            return None;
+        }
+        let pos = Pos { shared: false, at: start };
+        if let Some(unit) = self.units.get(&pos) {
+            return Some(Ok(Rc::clone(unit)));
+        }
+        // Not kept: most are never referred to.
+        Some(self.own.unit(header).map(Rc::new).map_err(DwarfError::from))
+    }
+
+    /// An entry of a unit of the program itself.
+    pub fn found(&self, unit: &Rc<Unit<'a>>, entry: &Entry<'a>) -> Found<'s, 'a> {
+        Found { dwarf: self.own, unit: Rc::clone(unit), shared: false, entry: entry.clone() }
+    }
+
+    fn entry(&mut self, pos: Pos) -> Option<Found<'s, 'a>> {
+        let dwarf = if pos.shared { self.own.sup()? } else { self.own };
+        let headers = self.headers.get(usize::from(pos.shared))?;
+        let (start, header) = headers.get(headers.partition_point(|(start, _)| *start <= pos.at).checked_sub(1)?)?;
+        let offset = gimli::UnitOffset(usize::try_from(pos.at - start).ok()?);
+        let key = Pos { shared: pos.shared, at: *start };
+        let unit = match self.units.get(&key) {
+            Some(unit) => Rc::clone(unit),
+            None => {
+                let unit = Rc::new(dwarf.unit(header.clone()).ok()?);
+                self.units.insert(key, Rc::clone(&unit));
+                unit
+            }
+        };
+        let entry = unit.entry(offset).ok()?;
+        Some(Found { dwarf, unit, shared: pos.shared, entry })
+    }
+
+    fn link(&self, from: &Found<'s, 'a>, attr: gimli::DwAt) -> Option<Pos> {
+        let types = if from.unit.header.section() == gimli::SectionId::DebugTypes { IN_TYPES } else { 0 };
+        let start = from.unit.header.offset().0 as u64;
+        match from.entry.attr_value(attr)? {
+            Value::UnitRef(offset) => Some(Pos { shared: from.shared, at: start.wrapping_add(offset.0 as u64) | types }),
+            Value::DebugInfoRef(offset) => Some(Pos { shared: from.shared, at: offset.0 as u64 }),
+            Value::DebugInfoRefSup(offset) => Some(Pos { shared: true, at: offset.0 as u64 }),
+            Value::DebugTypesRef(signature) => self.signatures.get(&signature.0).copied(),
+            _ => None,
+        }
+    }
+
+    /// An entry, and what it is an instance of or completes: nearest first.
+    pub fn chain(&mut self, first: Found<'s, 'a>) -> Vec<Found<'s, 'a>> {
+        let mut out = vec![first];
+        while let Some(last) = out.last().filter(|_| out.len() < 8) {
+            let next = self.link(last, dw::DW_AT_abstract_origin).or_else(|| self.link(last, dw::DW_AT_specification));
+            let Some(next) = next.and_then(|pos| self.entry(pos)) else { break };
+            out.push(next);
+        }
+        out
+    }
+
+    /// The type that an entry names; `None` when it names none, or one that is not known.
+    pub fn of(&mut self, from: &Found<'s, 'a>) -> Option<Type> {
+        if !from.entry.has_attr(dw::DW_AT_type) {
+            return None;
+        }
+        let pos = self.link(from, dw::DW_AT_type)?;
+        self.at(pos, 0)
+    }
+
+    fn behind(&mut self, from: &Found<'s, 'a>, depth: u32) -> Option<Type> {
+        if !from.entry.has_attr(dw::DW_AT_type) {
+            return Some(Type::void());
+        }
+        let pos = self.link(from, dw::DW_AT_type)?;
+        self.at(pos, depth + 1)
+    }
+
+    fn at(&mut self, pos: Pos, depth: u32) -> Option<Type> {
+        if depth > MAX_DEPTH {
+            return None;
+        }
+        if let Some(known) = self.known.get(&pos) {
+            return known.clone();
+        }
+        let entry = self.entry(pos)?;
+        let t = self.make(&entry, depth);
+        self.known.insert(pos, t.clone());
+        t
+    }
+
+    fn make(&mut self, e: &Found<'s, 'a>, depth: u32) -> Option<Type> {
+        if let Some(Value::DebugTypesRef(signature)) = e.entry.attr_value(dw::DW_AT_signature) {
+            return self.at(*self.signatures.get(&signature.0)?, depth + 1);
+        }
+        let text = e.text(dw::DW_AT_name).unwrap_or_default();
+        let size = number(&e.entry, dw::DW_AT_byte_size);
+        match e.entry.tag() {
+            dw::DW_TAG_base_type => base(text, size?, &e.entry),
+            dw::DW_TAG_pointer_type | dw::DW_TAG_reference_type | dw::DW_TAG_rvalue_reference_type => {
+                let (to, named) = self.pointee(e, depth)?;
+                let star = match e.entry.tag() {
+                    dw::DW_TAG_pointer_type => "*",
+                    dw::DW_TAG_reference_type => "&",
+                    _ => "&&",
+                };
+                let space = if to.ends_with('*') { "" } else { " " };
+                Some(Type::scalar(&format!("{to}{space}{star}"), ValueKind::Pointer(named), 8, Class::Integer))
+            }
+            dw::DW_TAG_const_type
+            | dw::DW_TAG_volatile_type
+            | dw::DW_TAG_restrict_type
+            | dw::DW_TAG_atomic_type
+            | dw::DW_TAG_immutable_type
+            | dw::DW_TAG_shared_type
+            | dw::DW_TAG_packed_type
+            | dw::DW_TAG_typedef
+            | dw::DW_TAG_template_alias => self.behind(e, depth),
+            dw::DW_TAG_enumeration_type => {
+                let size = match size {
+                    Some(size) => size,
+                    None if e.entry.has_attr(dw::DW_AT_type) => self.behind(e, depth)?.size,
+                    None => return None,
+                };
+                Some(Type::scalar(&tagged("enum", text), ValueKind::Enum, size, Class::Integer))
+            }
+            dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type => {
+                if flag(&e.entry, dw::DW_AT_declaration) {
+                    return None;
+                }
+                let union = e.entry.tag() == dw::DW_TAG_union_type;
+                let (kind, word) = if union { (ValueKind::Union, "union") } else { (ValueKind::Struct, "struct") };
+                let size = size?;
+                let mut parts = Parts { whole: size, leaves: Vec::new(), by_reference: false };
+                let align = self.flatten(e, 0, depth, &mut parts)?;
+                Some(Type { text: tagged(word, text), kind, size, align, leaves: parts.leaves, by_reference: parts.by_reference })
+            }
+            // Others are no arguments; a vector is.
+            dw::DW_TAG_array_type if flag(&e.entry, dw::DW_AT_GNU_vector) => {
+                let elem = self.behind(e, depth)?;
+                let size = size.or_else(|| elem.size.checked_mul(count(e)?))?;
+                Some(Type::scalar(&format!("{} vector", elem.text), ValueKind::Float, size, Class::Sse))
+            }
+            // `decltype(nullptr)`; `auto` is one as well where it was not found out.
+            dw::DW_TAG_unspecified_type if text.contains("nullptr") => {
+                Some(Type::scalar(text, ValueKind::Pointer(None), 8, Class::Integer))
+            }
+            dw::DW_TAG_ptr_to_member_type => {
+                let pos = self.link(e, dw::DW_AT_type)?;
+                let function = self.entry(pos)?.entry.tag() == dw::DW_TAG_subroutine_type;
+                let one = Type::scalar("pointer to member", ValueKind::Pointer(None), 8, Class::Integer);
+                if !function {
+                    return Some(one);
+                }
+                let leaves = [0, 64].map(|bit_offset| Leaf { bit_offset, bits: 64, class: Class::Integer, align: 8 }).to_vec();
+                Some(Type { kind: ValueKind::Struct, size: 16, align: 8, leaves, ..one })
+            }
+            _ => None,
+        }
+    }
+
+    /// The name of what a pointer leads to, and the same when it is a structure that has a name.
+    fn pointee(&mut self, e: &Found<'s, 'a>, depth: u32) -> Option<(String, Option<String>)> {
+        let mut at = e.clone();
+        let mut stars = String::new();
+        for _ in depth..MAX_DEPTH {
+            if !at.entry.has_attr(dw::DW_AT_type) {
+                return Some((if stars.is_empty() { "void".to_owned() } else { format!("void {stars}") }, None));
+            }
+            let pos = self.link(&at, dw::DW_AT_type)?;
+            let mut next = self.entry(pos)?;
+            if let Some(Value::DebugTypesRef(signature)) = next.entry.attr_value(dw::DW_AT_signature) {
+                next = self.entry(*self.signatures.get(&signature.0)?)?;
+            }
+            let text = next.text(dw::DW_AT_name).unwrap_or_default();
+            let word = match next.entry.tag() {
+                dw::DW_TAG_pointer_type | dw::DW_TAG_reference_type | dw::DW_TAG_rvalue_reference_type => {
+                    stars.push('*');
+                    ""
+                }
+                dw::DW_TAG_structure_type | dw::DW_TAG_class_type => "struct",
+                dw::DW_TAG_union_type => "union",
+                dw::DW_TAG_enumeration_type => "enum",
+                dw::DW_TAG_subroutine_type => "function",
+                dw::DW_TAG_base_type | dw::DW_TAG_unspecified_type => {
+                    return Some((if stars.is_empty() { text.to_owned() } else { format!("{text} {stars}") }, None));
+                }
+                _ => "",
+            };
+            if !word.is_empty() {
+                let all = if word == "function" { word.to_owned() } else { tagged(word, text) };
+                let named = (stars.is_empty() && matches!(word, "struct" | "union") && !text.is_empty()).then(|| text.to_owned());
+                return Some((if stars.is_empty() { all } else { format!("{all} {stars}") }, named));
+            }
+            at = next;
+        }
+        None
+    }
+
+    /// Adds the parts of a structure that begins at a bit of the whole, and returns its alignment.
+    fn flatten(&mut self, e: &Found<'s, 'a>, at: u64, depth: u32, out: &mut Parts) -> Option<u64> {
+        if depth > MAX_DEPTH || out.leaves.len() > MAX_LEAVES {
+            return None;
+        }
+        let convention = e.entry.attr_value(dw::DW_AT_calling_convention);
+        let said = matches!(convention, Some(Value::CallingConvention(dw::DW_CC_pass_by_value | dw::DW_CC_pass_by_reference)));
+        out.by_reference |= matches!(convention, Some(Value::CallingConvention(dw::DW_CC_pass_by_reference)));
+        let own = e.text(dw::DW_AT_name).unwrap_or_default();
+        let mut align = number(&e.entry, dw::DW_AT_alignment).unwrap_or(1).clamp(1, 1 << 16);
+        let mut members = Vec::new();
+        {
+            let unit = e.unit();
+            let mut tree = unit.entries_tree(Some(e.entry.offset())).ok()?;
+            let mut children = tree.root().ok()?.children();
+            while let Some(child) = children.next().ok()? {
+                match child.entry().tag() {
+                    dw::DW_TAG_member | dw::DW_TAG_inheritance => members.push(e.beside(child.entry().clone())),
+                    dw::DW_TAG_subprogram if !said && self.language == Language::Cpp => {
+                        out.by_reference |= self.is_special(&e.beside(child.entry().clone()), own);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        for m in members {
+            let unit = m.unit();
+            if m.entry.tag() == dw::DW_TAG_inheritance && m.entry.has_attr(dw::DW_AT_virtuality) && !said {
+                out.by_reference = true;
+            }
+            let Some(place) = member(&unit, &m.entry) else { continue };
+            let bit = at.checked_add(place.bit_offset)?;
+            if place.name.starts_with("_vptr") && !said {
+                out.by_reference = true;
+            }
+            if place.bits != 0 {
+                if out.whole <= MAX_IN_REGISTERS {
+                    out.leaves.push(Leaf { bit_offset: bit, bits: place.bits, class: Class::Integer, align: 1 });
+                }
+                continue;
+            }
+            let pos = self.link(&m, dw::DW_AT_type)?;
+            let part = match self.part(pos, bit, depth + 1, out) {
+                // A nested class that is defined apart from its declaration. In memory, only the alignment would matter.
+                None if out.whole > MAX_IN_REGISTERS => 8,
+                part => part?,
+            };
+            align = part.max(align);
+        }
+        Some(align)
+    }
+
+    /// Adds the parts of a member.
+    fn part(&mut self, pos: Pos, at: u64, depth: u32, out: &mut Parts) -> Option<u64> {
+        if depth > MAX_DEPTH || out.leaves.len() > MAX_LEAVES {
+            return None;
+        }
+        let e = self.entry(pos)?;
+        match e.entry.tag() {
+            dw::DW_TAG_array_type if !flag(&e.entry, dw::DW_AT_GNU_vector) => {
+                let elem = self.link(&e, dw::DW_AT_type)?;
+                let n = count(&e).unwrap_or(0);
+                let size = self.size(elem, depth)?;
+                // One says what all are like, where places do not matter.
+                let shown = if out.whole > MAX_IN_REGISTERS { 1 } else { n.min(MAX_LEAVES as u64) };
+                let mut align = 1;
+                for i in 0..shown.max(1) {
+                    let mut none = Parts { whole: out.whole, leaves: Vec::new(), by_reference: false };
+                    let to = if n == 0 { &mut none } else { &mut *out };
+                    align = self.part(elem, at.checked_add(i.checked_mul(size)?.checked_mul(8)?)?, depth + 1, to)?;
+                }
+                Some(align)
+            }
+            dw::DW_TAG_const_type | dw::DW_TAG_volatile_type | dw::DW_TAG_atomic_type | dw::DW_TAG_typedef | dw::DW_TAG_restrict_type => {
+                let behind = self.link(&e, dw::DW_AT_type)?;
+                self.part(behind, at, depth + 1, out)
+            }
+            dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type if !e.entry.has_attr(dw::DW_AT_signature) => {
+                if flag(&e.entry, dw::DW_AT_declaration) {
+                    return None;
+                }
+                self.flatten(&e, at, depth, out)
+            }
+            _ => {
+                let t = self.at(pos, depth)?;
+                out.by_reference |= t.by_reference;
+                if out.whole <= MAX_IN_REGISTERS {
+                    out.leaves.extend(t.leaves.iter().map(|l| Leaf { bit_offset: at.saturating_add(l.bit_offset), ..*l }));
+                }
+                Some(t.align)
+            }
+        }
+    }
+
+    /// Bytes of an element.
+    fn size(&mut self, pos: Pos, depth: u32) -> Option<u64> {
+        let e = self.entry(pos)?;
+        if depth > MAX_DEPTH {
+            return None;
+        }
+        match e.entry.tag() {
+            dw::DW_TAG_array_type => {
+                let elem = self.link(&e, dw::DW_AT_type)?;
+                self.size(elem, depth + 1)?.checked_mul(count(&e).unwrap_or(0))
+            }
+            _ => Some(self.at(pos, depth)?.size),
+        }
+    }
+
+    /// Tells whether this is a destructor, a copying constructor or a virtual function that a class was given: objects of such a
+    /// class are not passed in registers. For compilers that do not say so themselves.
+    fn is_special(&self, method: &Found<'s, 'a>, class: &str) -> bool {
+        let e = &method.entry;
+        if flag(e, dw::DW_AT_artificial) || e.has_attr(dw::DW_AT_defaulted) || e.has_attr(dw::DW_AT_deleted) {
+            return false;
+        }
+        if e.has_attr(dw::DW_AT_virtuality) {
+            return true;
+        }
+        let called = method.text(dw::DW_AT_name).unwrap_or_default();
+        if called.starts_with('~') {
+            return true;
+        }
+        if called != class {
+            return false;
+        }
+        // X(const X &) and X(X &&): `this` and one reference.
+        let params = method.params().map(|p| p.list).unwrap_or_default();
+        let is_reference = |p: &Found<'s, 'a>| {
+            let pos = self.link(p, dw::DW_AT_type)?;
+            let headers = self.headers.get(usize::from(pos.shared))?;
+            let (start, header) = headers.get(headers.partition_point(|(start, _)| *start <= pos.at).checked_sub(1)?)?;
+            let dwarf = if pos.shared { self.own.sup()? } else { self.own };
+            let unit = dwarf.unit(header.clone()).ok()?;
+            let entry = unit.entry(gimli::UnitOffset(usize::try_from(pos.at - start).ok()?)).ok()?;
+            Some(matches!(entry.tag(), dw::DW_TAG_reference_type | dw::DW_TAG_rvalue_reference_type))
+        };
+        params.len() == 2 && params.get(1).and_then(is_reference).unwrap_or(false)
+    }
+}
+
+/// What a structure consists of.
+struct Parts {
+    /// Bytes of the whole.
+    whole: u64,
+    leaves: Vec<Leaf>,
+    by_reference: bool,
+}
+
+fn tagged(word: &str, name: &str) -> String {
+    if name.is_empty() { format!("{word} (anonymous)") } else { format!("{word} {name}") }
+}
+
+/// Number of elements of an array, all dimensions multiplied.
+fn count(e: &Found<'_, '_>) -> Option<u64> {
+    let unit = e.unit();
+    let mut tree = unit.entries_tree(Some(e.entry.offset())).ok()?;
+    let mut children = tree.root().ok()?.children();
+    let mut out: u64 = 1;
+    while let Some(child) = children.next().ok()? {
+        if child.entry().tag() == dw::DW_TAG_subrange_type {
+            out = out.checked_mul(length(child.entry()).into())?;
+        }
+    }
+    Some(out)
+}
+
+fn base(text: &str, size: u64, entry: &Entry<'_>) -> Option<Type> {
+    let Some(Value::Encoding(encoding)) = entry.attr_value(dw::DW_AT_encoding) else { return None };
+    let float = |class| Type::scalar(text, ValueKind::Float, size, class);
+    Some(match encoding {
+        // `long double` is the x87 type, `_Float128` is not.
+        dw::DW_ATE_float | dw::DW_ATE_imaginary_float => float(if size > 8 && !text.contains("128") { Class::X87 } else { Class::Sse }),
+        dw::DW_ATE_decimal_float => float(Class::Sse),
+        dw::DW_ATE_complex_float => {
+            let part = size / 2;
+            let class = if part > 8 { Class::X87 } else { Class::Sse };
+            let leaf = |n: u64| Leaf { bit_offset: n * part * 8, bits: part * 8, class, align: part.max(1) };
+            Type { align: part.clamp(1, 16), leaves: vec![leaf(0), leaf(1)], ..float(class) }
+        }
+        _ => Type::scalar(text, ValueKind::Int, size, Class::Integer),
+    })
+}

@@ -1,0 +1,258 @@
+//! Where arguments and results are, by the System V ABI for x86-64 (section 3.2.3, "Parameter Passing").
+
+use super::{MAX_WORDS, ValueKind, Word};
+
+/// Integer registers for arguments.
+pub(super) const REGISTERS: usize = 6;
+/// Vector registers for arguments.
+const VECTORS: usize = 8;
+/// Largest structure that is not passed in memory, and the largest that a context shows.
+const MAX_IN_REGISTERS: u64 = 16;
+
+/// Where a word is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// In this integer register: of arguments rdi, rsi, rdx, rcx, r8, r9; of results rax, rdx.
+    Register(u8),
+    /// On the caller's stack, this many words behind the return address.
+    Stack(u8),
+    /// In no integer register, and so not in a context.
+    Vector,
+}
+
+/// Classes of the ABI, as far as they matter here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Class {
+    Integer,
+    Sse,
+    X87,
+}
+
+/// A part of a type that has no parts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Leaf {
+    /// From the start of the whole.
+    pub bit_offset: u64,
+    pub bits: u64,
+    pub class: Class,
+    /// Bytes; 1 for bit fields.
+    pub align: u64,
+}
+
+/// A type as the ABI sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Type {
+    pub text: String,
+    pub kind: ValueKind,
+    pub size: u64,
+    pub align: u64,
+    /// Empty for `void`, for types without members, and for those of more than 16 bytes.
+    pub leaves: Vec<Leaf>,
+    /// C++ passes a pointer to a copy: the type has a copy constructor or a destructor of its own.
+    pub by_reference: bool,
+}
+
+impl Type {
+    /// A type without parts.
+    pub fn scalar(text: &str, kind: ValueKind, size: u64, class: Class) -> Self {
+        let leaf = Leaf { bit_offset: 0, bits: size.saturating_mul(8), class, align: size.max(1) };
+        let leaves = if size == 0 { Vec::new() } else { vec![leaf] };
+        Self { text: text.to_owned(), kind, size, align: size.clamp(1, 16), leaves, by_reference: false }
+    }
+
+    /// No type.
+    pub fn void() -> Self {
+        Self { align: 1, ..Self::scalar("void", ValueKind::Void, 0, Class::Integer) }
+    }
+
+    fn is_composite(&self) -> bool {
+        matches!(self.kind, ValueKind::Struct | ValueKind::Union)
+    }
+
+    /// Words that a context has for it.
+    fn slots(&self) -> usize {
+        match self.kind {
+            ValueKind::Void | ValueKind::Float => 0,
+            _ if self.is_composite() && (self.size > MAX_IN_REGISTERS || self.leaves.is_empty()) => 0,
+            _ if self.leaves.iter().any(|l| l.class == Class::X87) => 0,
+            _ => self.size.div_ceil(8) as usize,
+        }
+    }
+
+    /// Classes of its eight bytes, which are none for padding; `None` when it is passed in memory.
+    fn classes(&self) -> Option<Vec<Option<Class>>> {
+        if self.size > MAX_IN_REGISTERS && self.kind != ValueKind::Float {
+            return None;
+        }
+        let parts = self.size.div_ceil(8).min(2) as usize;
+        let mut out: Vec<Option<Class>> = vec![None; parts];
+        for leaf in &self.leaves {
+            if leaf.align > 1 && !leaf.bit_offset.is_multiple_of(leaf.align.saturating_mul(8)) {
+                return None;
+            }
+            if leaf.class == Class::X87 {
+                return None;
+            }
+            let (first, last) = (leaf.bit_offset / 64, leaf.bit_offset.saturating_add(leaf.bits.max(1) - 1) / 64);
+            for part in first..=last.min(1) {
+                if let Some(c) = out.get_mut(part as usize) {
+                    *c = Some(if leaf.class == Class::Integer || *c == Some(Class::Integer) { Class::Integer } else { Class::Sse });
+                }
+            }
+        }
+        Some(out)
+    }
+}
+
+/// The words of a function.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Layout {
+    pub words: Vec<Word>,
+    pub ret: Vec<Place>,
+}
+
+/// Works out where the words of a function are; `None` for types whose place depends on more than is known.
+pub(super) fn layout<'t>(params: impl Iterator<Item = &'t Type>, ret: &Type) -> Option<Layout> {
+    let mut out = Layout::default();
+    let (mut integers, mut vectors, mut stack) = (0, 0, 0u64);
+    out.ret = result(ret)?;
+    if returned_in_memory(ret) {
+        integers = 1;
+    }
+    for (param, t) in params.enumerate() {
+        let pointer;
+        let t = if t.by_reference {
+            pointer = Type::scalar(&t.text, ValueKind::Pointer(None), 8, Class::Integer);
+            &pointer
+        } else {
+            t
+        };
+        if t.kind == ValueKind::Void {
+            return None;
+        }
+        if t.leaves.is_empty() && t.size <= MAX_IN_REGISTERS {
+            continue;
+        }
+        // A vector register of 32 or 64 bytes: whether it is one depends on how the function was compiled.
+        if t.kind == ValueKind::Float && t.size > MAX_IN_REGISTERS {
+            return None;
+        }
+        // A vector or a number of 16 bytes fills one register.
+        let one = t.kind == ValueKind::Float && t.leaves.len() == 1;
+        let classes = t.classes().map(|c| if one { c.into_iter().take(1).collect::<Vec<_>>() } else { c });
+        let count = |c: &[Option<Class>], class| c.iter().filter(|x| **x == Some(class)).count();
+        let in_registers =
+            classes.as_deref().filter(|c| integers + count(c, Class::Integer) <= REGISTERS && vectors + count(c, Class::Sse) <= VECTORS);
+        let place: Vec<Place> = if let Some(classes) = in_registers {
+            let each = classes.iter().map(|c| match c {
+                Some(Class::Integer) => {
+                    integers += 1;
+                    Place::Register(integers as u8 - 1)
+                }
+                c => {
+                    vectors += usize::from(c.is_some());
+                    Place::Vector
+                }
+            });
+            each.collect()
+        } else {
+            stack = stack.next_multiple_of(t.align.clamp(8, 1 << 16).next_power_of_two());
+            let first = stack / 8;
+            stack = stack.checked_add(t.size.next_multiple_of(8))?;
+            let at = |part: u64| u8::try_from(first + part).map_or(Place::Vector, Place::Stack);
+            let integer = |part: u64| classes.as_deref().is_none_or(|c| c.get(part as usize) == Some(&Some(Class::Integer)));
+            (0..t.size.div_ceil(8).min(2)).map(|part| if integer(part) { at(part) } else { Place::Vector }).collect()
+        };
+        let slots = t.slots();
+        let words = place.into_iter().take(slots).zip(0..).map(|(place, part)| Word { param, at: part * 8, place });
+        out.words.extend(words);
+    }
+    out.words.truncate(MAX_WORDS);
+    Some(out)
+}
+
+fn returned_in_memory(t: &Type) -> bool {
+    t.by_reference || (t.is_composite() && t.size > 0 && (t.size > MAX_IN_REGISTERS || (t.classes().is_none() && !only_x87(t))))
+}
+
+/// A structure with nothing in it but one `long double` is returned on the x87 stack.
+fn only_x87(t: &Type) -> bool {
+    t.leaves.len() == 1 && t.leaves.iter().all(|l| l.class == Class::X87)
+}
+
+/// Where the words of a result are.
+fn result(t: &Type) -> Option<Vec<Place>> {
+    if t.kind == ValueKind::Float || t.slots() == 0 || returned_in_memory(t) {
+        return Some(Vec::new());
+    }
+    let mut integers = 0;
+    let place = |c| match c {
+        Some(Class::Integer) => {
+            integers += 1;
+            Place::Register(integers - 1)
+        }
+        _ => Place::Vector,
+    };
+    Some(t.classes()?.into_iter().map(place).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Class::{Integer, Sse, X87};
+    use Place::{Register, Stack, Vector};
+
+    fn int(size: u64) -> Type {
+        Type::scalar("int", ValueKind::Int, size, Integer)
+    }
+
+    fn double() -> Type {
+        Type::scalar("double", ValueKind::Float, 8, Sse)
+    }
+
+    fn composite(size: u64, align: u64, parts: &[(u64, u64, Class)]) -> Type {
+        let leaf = |&(at, size, class): &(u64, u64, Class)| Leaf { bit_offset: at * 8, bits: size * 8, class, align: size };
+        Type { size, align, leaves: parts.iter().map(leaf).collect(), ..Type::scalar("struct s", ValueKind::Struct, 0, Integer) }
+    }
+
+    fn places(params: &[Type], ret: &Type) -> (Vec<Place>, Vec<Place>) {
+        let l = layout(params.iter(), ret).unwrap();
+        (l.words.iter().map(|w| w.place).collect(), l.ret)
+    }
+
+    #[test]
+    fn words_are_where_the_abi_puts_them() {
+        let pair = composite(16, 8, &[(0, 8, Integer), (8, 8, Integer)]);
+        let mixed = composite(16, 8, &[(0, 8, Sse), (8, 4, Integer)]);
+        let big = composite(24, 8, &[]);
+        let packed = composite(9, 1, &[(0, 1, Integer), (1, 8, Integer)]);
+        let long_double = Type::scalar("long double", ValueKind::Float, 16, X87);
+        let r = |n: u8| (0..n).map(Register).collect::<Vec<_>>();
+        let rax = vec![Register(0)];
+        assert_eq!(places(&[int(4), int(8)], &int(4)), (r(2), rax.clone()));
+        assert_eq!(places(&[int(4), double(), int(4)], &double()), (r(2), vec![]), "floats take no word");
+        assert_eq!(places(&[pair.clone(), int(4)], &pair), (r(3), vec![Register(0), Register(1)]));
+        assert_eq!(places(&[mixed.clone()], &mixed), (vec![Vector, Register(0)], vec![Vector, Register(0)]));
+        assert_eq!(places(&[int(8)], &big), (vec![Register(1)], vec![]), "rdi says where the result goes");
+        assert_eq!(places(&[big, int(8)], &Type::void()), (r(1), vec![]));
+        let mut many = vec![int(8); 9];
+        let mut want = r(6);
+        want.extend([Stack(0), Stack(1), Stack(2)]);
+        assert_eq!(places(&many, &int(1)), (want, rax));
+        // What does not fit into the registers that are left goes to the stack whole; what comes later may still fit.
+        many.truncate(5);
+        many.extend([pair, int(4)]);
+        let mut want = r(5);
+        want.extend([Stack(0), Stack(1), Register(5)]);
+        assert_eq!(places(&many, &Type::void()).0, want);
+        assert_eq!(places(&[packed, int(4)], &Type::void()).0, [Stack(0), Stack(1), Register(0)]);
+        assert_eq!(places(&[long_double.clone(), int(4)], &long_double), (r(1), vec![]));
+        // Sixteen bytes are aligned to sixteen on the stack.
+        let mut many = vec![int(8); 7];
+        many.push(Type::scalar("__int128", ValueKind::Int, 16, Integer));
+        let mut want = r(6);
+        want.extend([Stack(0), Stack(2), Stack(3)]);
+        assert_eq!(places(&many, &Type::void()).0, want);
+        assert_eq!(places(&vec![int(8); 20], &Type::void()).0.len(), MAX_WORDS);
+    }
+}

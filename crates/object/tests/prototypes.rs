@@ -1,0 +1,154 @@
+//! Prototypes of functions out of debug information, beside what the ABI says of them.
+
+#![cfg(feature = "dwarf")]
+
+use object::{Object as _, ObjectSymbol as _};
+use skep_object::{DwarfFunctions, Place, Prototype};
+use skep_testkit::TempDir;
+use skep_testkit::cc::Cc;
+use std::collections::HashMap;
+use std::path::Path;
+
+/// Each function's prototype, or why it cannot be relied on, by the names of the symbol table.
+fn read(program: &Path) -> HashMap<String, Result<Prototype, &'static str>> {
+    let bytes = std::fs::read(program).unwrap();
+    let elf = object::File::parse(&*bytes).unwrap();
+    let mut names: HashMap<u64, Vec<String>> = HashMap::new();
+    for s in elf.symbols().filter(|s| s.kind() == object::SymbolKind::Text && s.size() > 0) {
+        names.entry(s.address()).or_default().push(s.name().unwrap().to_owned());
+    }
+    let mut addresses: Vec<u64> = names.keys().copied().collect();
+    addresses.sort_unstable();
+    let functions = DwarfFunctions::read(std::fs::File::open(program).unwrap(), |_| None).unwrap();
+    let mut out = HashMap::new();
+    let found = |address, p: Result<Prototype, &'static str>| {
+        for name in &names[&address] {
+            out.insert(name.clone(), p.clone());
+        }
+    };
+    functions.at(&addresses, found).unwrap();
+    out
+}
+
+/// `0 1 s0 - > 0`: registers, words of the stack and parts in vector registers, and behind `>` those of the result.
+fn words(p: &Prototype) -> String {
+    let place = |p: &Place| match p {
+        Place::Register(n) => format!("{n} "),
+        Place::Stack(n) => format!("s{n} "),
+        Place::Vector => "- ".to_owned(),
+    };
+    let args: String = p.words().iter().map(|w| place(&w.place)).collect();
+    let ret: String = p.ret_words().iter().map(place).collect();
+    format!("{args}> {ret}").trim_end().to_owned()
+}
+
+fn types(p: &Prototype) -> String {
+    let one = |v: &skep_object::Value| format!("{} {}", v.text, v.name).trim_end().to_owned();
+    let rest = if p.variadic { ", ..." } else { "" };
+    format!("{} ({}{rest})", one(&p.ret), p.params.iter().map(one).collect::<Vec<_>>().join(", "))
+}
+
+const C: &[(&str, &str, &str)] = &[
+    ("two", "0 1 > 0", "int (int a, long int b)"),
+    ("nothing", "0 >", "void (int a)"),
+    ("none", "> 0", "int ()"),
+    ("nine", "0 1 2 3 4 5 s0 s1 s2 > 0", ""),
+    ("narrow", "0 1 2 3 > 0", "int (_Bool a, char b, short int c, unsigned char d)"),
+    ("scale", "0 >", "double (double x, int n, float y)"),
+    ("swap", "0 1 2 > 0 1", "struct pair (struct pair p, int k)"),
+    ("take_small", "0 1 > 0", ""),
+    ("mix", "- 0 1 > - 0", ""),
+    ("both", "- - 0 > - -", ""),
+    ("make", "1 >", "struct big (int a, struct big b)"),
+    ("spill", "0 1 2 3 4 s0 s1 5 > 0", ""),
+    ("take_bits", "0 1 2 > 0", ""),
+    ("take_nested", "0 1 2 > 0", ""),
+    ("take_array", "0 1 2 > 0", ""),
+    ("take_packed", "s0 s1 0 > 0", ""),
+    ("take_empty", "0 > 0", ""),
+    ("take_union", "0 1 > 0", ""),
+    ("paint", "0 1 > 0", "enum color (enum color c, char * name)"),
+    ("opaque", "0 1 2 3 > 0", "struct unknown * (struct unknown * u, void * v, function * f, struct pair ** p)"),
+    ("x87", "0 >", ""),
+    ("take_wide", "0 > 0", ""),
+    ("vector", "0 >", ""),
+    ("huge", "0 1 2 > 0 1", ""),
+    ("turn", "0 >", ""),
+    ("variadic", "0 > 0", "int (int n, ...)"),
+    ("old", "0 > 0", ""),
+    ("main", "0 1 > 0", "int (int argc, char ** argv)"),
+];
+
+const CPP: &[(&str, &str)] = &[
+    ("_ZNK3geo5Point3sumEi", "0 1 > 0"),
+    ("_ZN3geo5Point4zeroEi", "0 > 0"),
+    ("_ZN3geo7Virtual4areaEs", "0 1 > 0"),
+    ("_ZN3geo8by_valueENS_5PointEi", "0 1 > 0"),
+    ("_ZN3geo7by_copyENS_6CopiedEi", "0 1 > 0"),
+    ("_ZN3geo4copyEi", "1 >"),
+    ("_ZN3geo9referenceERKNS_5PointEOS0_NS_4KindE", "0 1 2 > 0"),
+    ("_ZN3geo5emptyENS_5EmptyEi", "0 > 0"),
+    ("_ZN3geo4packIJlcEEEiiDpT_", "0 1 2 > 0"),
+    ("_ZN3geo6memberEMNS_5PointEiRKS0_", "0 1 > 0"),
+    ("_ZN3geo6methodEMNS_5PointEKFiiERKS0_", "0 1 2 > 0"),
+    ("_ZN3geo7deducedEs", "0 > 0"),
+    ("_ZN3geo6CopiedC1ERKS0_", "0 1 >"),
+];
+
+fn data(name: &str) -> String {
+    format!("{}/tests/data/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn compilers(c: &str, cxx: &str) -> Vec<(Cc, Cc)> {
+    let mut all = vec![(Cc::c(), Cc::cxx())];
+    if skep_testkit::skip::has_command(c) && skep_testkit::skip::has_command(cxx) {
+        all.push((Cc::named(c), Cc::named(cxx)));
+    } else {
+        skep_testkit::skip(&format!("needs {c} and {cxx}"));
+    }
+    all
+}
+
+#[test]
+fn c_functions_take_their_words_from_where_the_abi_says() {
+    for (cc, _) in compilers("clang-19", "clang++-19") {
+        for flags in [&["-g", "-O0"][..], &["-gdwarf-4", "-O2"], &["-g", "-O2"], &["-gdwarf-4", "-O1", "-fdebug-types-section"]] {
+            let dir = TempDir::new();
+            let program = cc.clone().args(&["-w", "-std=gnu11"]).args(flags).compile(&[data("shapes.c").as_ref()], &dir.join("shapes"));
+            let all = read(&program);
+            for (name, want, text) in C {
+                let p = all.get(*name).unwrap_or_else(|| panic!("{cc:?} {flags:?}: `{name}` was not found"));
+                let p = p.as_ref().unwrap_or_else(|e| panic!("{cc:?} {flags:?}: `{name}`: {e}"));
+                assert_eq!(words(p), *want, "{cc:?} {flags:?}: `{name}`, {}", types(p));
+                let text = if format!("{cc:?}").contains("clang") {
+                    text.replace("long int", "long").replace("short int", "short")
+                } else {
+                    (*text).to_owned()
+                };
+                assert!(text.is_empty() || types(p) == text, "{cc:?} {flags:?}: {name}: {}", types(p));
+            }
+            // What the compiler made another function of goes by another name, or is marked.
+            if let Some(Ok(p)) = all.get("partial") {
+                assert_eq!(words(p), "0 1 2 > 0", "{cc:?} {flags:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn cpp_methods_have_this_and_objects_with_copy_constructors_are_passed_by_reference() {
+    for (_, cxx) in compilers("clang-19", "clang++-19") {
+        for flags in [&["-g", "-O0"][..], &["-gdwarf-4", "-O2"], &["-g", "-O2"]] {
+            let dir = TempDir::new();
+            let program = cxx.clone().args(&["-w", "-std=c++17"]).args(flags).compile(&[data("shapes.cc").as_ref()], &dir.join("shapes"));
+            let all = read(&program);
+            for (name, want) in CPP.iter().filter(|(_, w)| !w.is_empty()) {
+                let p = all.get(*name).unwrap_or_else(|| panic!("{cxx:?} {flags:?}: `{name}` was not found"));
+                let p = p.as_ref().unwrap_or_else(|e| panic!("{cxx:?} {flags:?}: `{name}`: {e}"));
+                assert_eq!(words(p), *want, "{cxx:?} {flags:?}: `{name}`, {}", types(p));
+            }
+            let text = all.iter().find(|(n, _)| n.starts_with("_ZN3geo4textE")).unwrap().1.as_ref().unwrap();
+            assert_eq!(words(text), "1 2 >", "{cxx:?} {flags:?}: a string is passed and returned through memory");
+        }
+    }
+}
