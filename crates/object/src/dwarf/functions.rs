@@ -9,6 +9,7 @@ use super::types::{Params, Types};
 use crate::proto::{Prototype, Type, ValueKind};
 use gimli::{AttributeValue as Value, UnitRef, constants as dw};
 use object::Object as _;
+use std::collections::HashSet;
 use std::io::{Read, Seek};
 use std::rc::Rc;
 
@@ -80,25 +81,34 @@ impl DwarfFunctions {
         split.map_or(Ok(()), Err)
     }
 
-    /// Looks a function up by the name that it has for the linker, or by its plain name; `None` when there is none, or when there are
-    /// several that differ.
+    /// Calls `found` for every function with one of these names: those that it has for the linker, or its plain one.
     ///
     /// # Errors
     /// When the debug information is damaged.
-    pub fn named(&self, name: &str) -> Result<Option<Prototype>, DwarfError> {
+    pub fn named<'n>(
+        &self,
+        names: &HashSet<&'n str>,
+        mut found: impl FnMut(&'n str, Result<Prototype, &'static str>),
+    ) -> Result<(), DwarfError> {
         let slice = |bytes| gimli::EndianSlice::new(bytes, gimli::LittleEndian);
         let own = self.own.borrow_with_sup(self.shared.as_ref(), |s| slice(s));
-        let mut all = Vec::new();
-        let mut found = |_, p: Result<Prototype, &'static str>| all.push(p);
-        let mut search = Search { own: &own, addresses: &[], types: Types::new(&own)?, found: &mut found };
+        let mut at = Vec::new();
+        let mut add = |_, p: Result<Prototype, &'static str>| at.push(p);
+        let mut search = Search { own: &own, addresses: &[], types: Types::new(&own)?, found: &mut add };
+        let mut which = Vec::new();
         for n in 0.. {
             let Some(unit) = search.types.own_unit(n) else { break };
-            search.scan(&unit?, Some(name))?;
+            search.scan(&unit?, Some(&mut Names { wanted: names, found: &mut which }))?;
         }
-        let mut all = all.into_iter();
-        let Some(Ok(first)) = all.next() else { return Ok(None) };
-        Ok(all.all(|other| other.is_ok_and(|o| o.same_words(&first))).then_some(first))
+        which.into_iter().zip(at).for_each(|(name, p)| found(name, p));
+        Ok(())
     }
+}
+
+/// Names that are looked for.
+struct Names<'s, 'n> {
+    wanted: &'s HashSet<&'n str>,
+    found: &'s mut Vec<&'n str>,
 }
 
 /// What languages say of how arguments are passed.
@@ -156,13 +166,13 @@ impl<'a> Search<'_, 'a> {
     }
 
     /// Looks at all functions of a unit: those at the addresses, or those of a name.
-    fn scan(&mut self, unit: &Rc<Unit<'a>>, name: Option<&str>) -> Result<(), DwarfError> {
+    fn scan(&mut self, unit: &Rc<Unit<'a>>, names: Option<&mut Names<'_, '_>>) -> Result<(), DwarfError> {
         let mut tree = unit.entries_tree(None)?;
         let root = tree.root()?;
         super::read::check_split(&unit.unit_ref(self.own), root.entry())?;
         let language = language(root.entry());
         self.types.enter(language);
-        self.children(unit, root, language, name, 0)
+        self.children(unit, root, language, names, 0)
     }
 
     fn children(
@@ -170,17 +180,19 @@ impl<'a> Search<'_, 'a> {
         unit: &Rc<Unit<'a>>,
         node: Node<'_, '_, 'a>,
         language: Language,
-        name: Option<&str>,
+        mut names: Option<&mut Names<'_, '_>>,
         depth: u32,
     ) -> Result<(), DwarfError> {
         let mut children = node.children();
         while let Some(child) = children.next()? {
             match child.entry().tag() {
-                dw::DW_TAG_subprogram => self.function(unit, child.entry(), language, name)?,
-                dw::DW_TAG_namespace | dw::DW_TAG_module if depth < MAX_DEPTH => self.children(unit, child, language, name, depth + 1)?,
+                dw::DW_TAG_subprogram => self.function(unit, child.entry(), language, names.as_deref_mut())?,
+                dw::DW_TAG_namespace | dw::DW_TAG_module if depth < MAX_DEPTH => {
+                    self.children(unit, child, language, names.as_deref_mut(), depth + 1)?
+                }
                 // rustc puts methods where their types are.
                 dw::DW_TAG_structure_type | dw::DW_TAG_enumeration_type if language == Language::Rust && depth < MAX_DEPTH => {
-                    self.children(unit, child, language, name, depth + 1)?;
+                    self.children(unit, child, language, names.as_deref_mut(), depth + 1)?;
                 }
                 _ => {}
             }
@@ -188,16 +200,23 @@ impl<'a> Search<'_, 'a> {
         Ok(())
     }
 
-    fn function(&mut self, unit: &Rc<Unit<'a>>, entry: &Entry<'a>, language: Language, name: Option<&str>) -> Result<(), DwarfError> {
+    fn function(
+        &mut self,
+        unit: &Rc<Unit<'a>>,
+        entry: &Entry<'a>,
+        language: Language,
+        names: Option<&mut Names<'_, '_>>,
+    ) -> Result<(), DwarfError> {
         let Some(address) = entry_address(&unit.unit_ref(self.own), entry)? else { return Ok(()) };
-        let wanted = match name {
+        let wanted = match names {
             None => self.addresses.binary_search(&address).is_ok(),
-            Some(name) => {
+            Some(names) => {
                 let chain = self.types.chain(self.types.found(unit, entry));
-                let is_it = |e: &super::types::Found<'_, 'a>| {
-                    [dw::DW_AT_linkage_name, dw::DW_AT_MIPS_linkage_name, dw::DW_AT_name].iter().any(|a| e.text(*a) == Some(name))
-                };
-                chain.iter().any(is_it)
+                let attrs = [dw::DW_AT_linkage_name, dw::DW_AT_MIPS_linkage_name, dw::DW_AT_name];
+                let mut texts = attrs.iter().flat_map(|a| chain.iter().filter_map(|e| e.text(*a)));
+                let name = texts.find_map(|t| names.wanted.get(t).copied());
+                names.found.extend(name);
+                name.is_some()
             }
         };
         if wanted {

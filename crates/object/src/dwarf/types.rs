@@ -10,8 +10,10 @@ use std::rc::Rc;
 
 /// Deepest chain of types behind types.
 const MAX_DEPTH: u32 = 64;
-/// Most parts of a type that are looked at; 16 bytes have no more than 128.
-const MAX_LEAVES: usize = 256;
+/// Most members of a structure and of what is in it that are looked at.
+const MAX_PARTS: u32 = 1 << 14;
+/// Most elements of an array that are looked at; 16 bytes have no more.
+const MAX_ELEMENTS: u64 = 16;
 /// Most parameters of a function; more are no function of a program.
 const MAX_PARAMS: usize = 1024;
 /// Largest structure whose parts matter.
@@ -89,7 +91,7 @@ impl<'s, 'a> Found<'s, 'a> {
                 dw::DW_TAG_unspecified_parameters => out.variadic = true,
                 dw::DW_TAG_GNU_formal_parameter_pack if depth == 0 => self.add(child, out, 1)?,
                 // Parameters come first.
-                dw::DW_TAG_lexical_block | dw::DW_TAG_inlined_subroutine | dw::DW_TAG_variable | dw::DW_TAG_call_site => break,
+                dw::DW_TAG_lexical_block | dw::DW_TAG_inlined_subroutine | dw::DW_TAG_call_site => break,
                 _ => {}
             }
         }
@@ -270,7 +272,7 @@ impl<'s, 'a> Types<'s, 'a> {
                 let union = e.entry.tag() == dw::DW_TAG_union_type;
                 let (kind, word) = if union { (ValueKind::Union, "union") } else { (ValueKind::Struct, "struct") };
                 let size = size?;
-                let mut parts = Parts { whole: size, leaves: Vec::new(), by_reference: false };
+                let mut parts = Parts { whole: size, leaves: Vec::new(), by_reference: false, left: MAX_PARTS };
                 let align = self.flatten(e, 0, depth, &mut parts)?;
                 Some(Type { text: tagged(word, text), kind, size, align, leaves: parts.leaves, by_reference: parts.by_reference })
             }
@@ -338,7 +340,7 @@ impl<'s, 'a> Types<'s, 'a> {
 
     /// Adds the parts of a structure that begins at a bit of the whole, and returns its alignment.
     fn flatten(&mut self, e: &Found<'s, 'a>, at: u64, depth: u32, out: &mut Parts) -> Option<u64> {
-        if depth > MAX_DEPTH || out.leaves.len() > MAX_LEAVES {
+        if depth > MAX_DEPTH {
             return None;
         }
         let convention = e.entry.attr_value(dw::DW_AT_calling_convention);
@@ -390,9 +392,7 @@ impl<'s, 'a> Types<'s, 'a> {
 
     /// Adds the parts of a member.
     fn part(&mut self, pos: Pos, at: u64, depth: u32, out: &mut Parts) -> Option<u64> {
-        if depth > MAX_DEPTH || out.leaves.len() > MAX_LEAVES {
-            return None;
-        }
+        out.left = out.left.checked_sub(1).filter(|_| depth <= MAX_DEPTH)?;
         let e = self.entry(pos)?;
         match e.entry.tag() {
             dw::DW_TAG_array_type if !flag(&e.entry, dw::DW_AT_GNU_vector) => {
@@ -400,12 +400,14 @@ impl<'s, 'a> Types<'s, 'a> {
                 let n = count(&e).unwrap_or(0);
                 let size = self.size(elem, depth)?;
                 // One says what all are like, where places do not matter.
-                let shown = if out.whole > MAX_IN_REGISTERS { 1 } else { n.min(MAX_LEAVES as u64) };
-                let mut align = 1;
+                let shown = if out.whole > MAX_IN_REGISTERS { 1 } else { n.min(MAX_ELEMENTS) };
+                let (mut align, before) = (1, out.leaves.len());
                 for i in 0..shown.max(1) {
-                    let mut none = Parts { whole: out.whole, leaves: Vec::new(), by_reference: false };
-                    let to = if n == 0 { &mut none } else { &mut *out };
-                    align = self.part(elem, at.checked_add(i.checked_mul(size)?.checked_mul(8)?)?, depth + 1, to)?;
+                    align = self.part(elem, at.checked_add(i.checked_mul(size)?.checked_mul(8)?)?, depth + 1, out)?;
+                }
+                // An array without elements has an alignment and no parts.
+                if n == 0 {
+                    out.leaves.truncate(before);
                 }
                 Some(align)
             }
@@ -483,6 +485,8 @@ struct Parts {
     whole: u64,
     leaves: Vec<Leaf>,
     by_reference: bool,
+    /// Members that may still be looked at.
+    left: u32,
 }
 
 fn tagged(word: &str, name: &str) -> String {

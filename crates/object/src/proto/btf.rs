@@ -6,8 +6,10 @@ use crate::btf::{Kind, TypeId};
 
 /// Deepest nesting of structures that is followed.
 const MAX_DEPTH: u32 = 32;
-/// Most parts of a type that are looked at; 16 bytes have no more than 128.
-const MAX_LEAVES: usize = 256;
+/// Most members of a structure and of what is in it that are looked at.
+const MAX_PARTS: u32 = 1 << 14;
+/// Most elements of an array that are looked at; 16 bytes have no more.
+const MAX_ELEMENTS: u64 = 16;
 
 impl Prototype {
     /// Finds a function by name; `None` when the types do not have it, or have it more than once with different prototypes.
@@ -56,11 +58,11 @@ fn of_type(btf: &Btf, id: TypeId) -> Option<Type> {
         }
         Kind::Float(n) => float(&text, u64::from(*n)),
         Kind::Struct(_) | Kind::Union(_) => {
-            let mut leaves = Vec::new();
             let size = size()?;
-            let align = flatten(btf, id, 0, size, 0, &mut leaves)?;
+            let mut parts = Parts { whole: size, leaves: Vec::new(), left: MAX_PARTS };
+            let align = flatten(btf, id, 0, 0, &mut parts)?;
             let kind = if matches!(t.kind, Kind::Struct(_)) { ValueKind::Struct } else { ValueKind::Union };
-            Type { text, kind, size, align, leaves, by_reference: false }
+            Type { text, kind, size, align, leaves: parts.leaves, by_reference: false }
         }
         _ => return None,
     })
@@ -71,41 +73,49 @@ fn float(text: &str, size: u64) -> Type {
     Type::scalar(text, ValueKind::Float, size, class)
 }
 
-/// Adds the parts of a type of a structure of `whole` bytes, and returns the type's alignment.
-fn flatten(btf: &Btf, id: TypeId, at: u64, whole: u64, depth: u32, out: &mut Vec<Leaf>) -> Option<u64> {
+/// What a structure consists of.
+struct Parts {
+    /// Bytes of the whole.
+    whole: u64,
+    leaves: Vec<Leaf>,
+    /// Members that may still be looked at.
+    left: u32,
+}
+
+/// Adds the parts of a type that begins at a bit of the whole, and returns its alignment.
+fn flatten(btf: &Btf, id: TypeId, at: u64, depth: u32, out: &mut Parts) -> Option<u64> {
     let (id, t) = btf.resolve(id).ok()?;
-    if depth > MAX_DEPTH || out.len() > MAX_LEAVES {
-        return None;
-    }
+    out.left = out.left.checked_sub(1).filter(|_| depth <= MAX_DEPTH)?;
     match &t.kind {
         Kind::Struct(c) | Kind::Union(c) => {
             let mut align = 1;
             for m in &c.members {
-                let offset = at.checked_add(m.bit_offset.into())?;
-                if m.bitfield != 0 {
-                    if whole <= 16 {
-                        out.push(Leaf { bit_offset: offset, bits: m.bitfield.into(), class: Class::Integer, align: 1 });
-                    }
-                } else {
-                    align = flatten(btf, m.type_id, offset, whole, depth + 1, out)?.max(align);
+                let bit_offset = at.checked_add(m.bit_offset.into())?;
+                if m.bitfield == 0 {
+                    align = flatten(btf, m.type_id, bit_offset, depth + 1, out)?.max(align);
+                } else if out.whole <= 16 {
+                    out.leaves.push(Leaf { bit_offset, bits: m.bitfield.into(), class: Class::Integer, align: 1 });
                 }
             }
             Some(align)
         }
         Kind::Array(a) => {
             let size = btf.size_of(a.elem).ok()?;
-            let shown = if whole > 16 { 1 } else { u64::from(a.len) };
-            let (mut align, mut none) = (1, Vec::new());
-            for i in 0..shown.min(MAX_LEAVES as u64) {
-                let out = if a.len == 0 { &mut none } else { &mut *out };
-                align = flatten(btf, a.elem, at.checked_add(i.checked_mul(size)?.checked_mul(8)?)?, whole, depth + 1, out)?;
+            let shown = if out.whole > 16 { 1 } else { u64::from(a.len).min(MAX_ELEMENTS) };
+            let (mut align, before) = (1, out.leaves.len());
+            for i in 0..shown.max(1) {
+                align = flatten(btf, a.elem, at.checked_add(i.checked_mul(size)?.checked_mul(8)?)?, depth + 1, out)?;
+            }
+            // An array without elements has an alignment and no parts.
+            if a.len == 0 {
+                out.leaves.truncate(before);
             }
             Some(align)
         }
         _ => {
             let part = of_type(btf, id)?;
-            if whole <= 16 {
-                out.extend(part.leaves.iter().map(|l| Leaf { bit_offset: at + l.bit_offset, ..*l }));
+            if out.whole <= 16 {
+                out.leaves.extend(part.leaves.iter().map(|l| Leaf { bit_offset: at.saturating_add(l.bit_offset), ..*l }));
             }
             Some(part.align)
         }

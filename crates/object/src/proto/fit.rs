@@ -34,8 +34,8 @@ pub enum Misfit {
     Padding { what: String, size: u64, byte: u64 },
     #[error("has {what} at ctx[{word}], where `{first}` has {other}")]
     Other { word: usize, what: String, first: String, other: String },
-    #[error("is not known by its types")]
-    Untyped,
+    #[error("is not known by its types, and without them ctx[{word}] is no argument and no result")]
+    Untyped { word: usize },
 }
 
 fn has(arguments: usize, ret: Option<usize>) -> String {
@@ -51,7 +51,7 @@ impl Misfit {
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::Untyped => {
+            Self::Untyped { .. } => {
                 "read arguments with `bpf_get_func_arg(ctx, n, &v)` and the result with `bpf_get_func_ret(ctx, &v)`, or give types: \
                  compile the traced program with `-g`, or name a file that has them with `--btf-from`"
             }
@@ -64,6 +64,23 @@ impl Misfit {
                  `bpf_get_func_arg(ctx, n, &v)` and `bpf_get_func_ret(ctx, &v)` fit any function"
             }
         }
+    }
+}
+
+impl Access {
+    /// Checks an access to the context of a function whose types are not known: only the six words of registers are there.
+    ///
+    /// # Errors
+    /// When it goes beyond them.
+    pub fn check_untyped(self) -> Result<(), Misfit> {
+        let last = self.off.saturating_add(self.size.max(1) - 1) / 8;
+        if (last as usize) < super::UNTYPED_WORDS { Ok(()) } else { Err(Misfit::Untyped { word: last as usize }) }
+    }
+
+    /// The words that it touches.
+    pub fn words(self) -> impl Iterator<Item = usize> {
+        let last = self.off.saturating_add(self.size.max(1) - 1) / 8;
+        (self.off / 8..=last).map(|w| w as usize)
     }
 }
 
@@ -96,10 +113,9 @@ impl Prototype {
     /// # Errors
     /// What the function does not have.
     pub fn check(&self, access: Access, returns: bool) -> Result<(), Misfit> {
-        let last = access.off.saturating_add(access.size.max(1) - 1) / 8;
-        (access.off / 8..=last).try_for_each(|word| {
-            let first = if word == access.off / 8 { access.off % 8 } else { 0 };
-            self.check_word(word as usize, first.into(), returns)
+        access.words().try_for_each(|word| {
+            let first = if word as u32 == access.off / 8 { access.off % 8 } else { 0 };
+            self.check_word(word, first.into(), returns)
         })
     }
 
@@ -149,8 +165,7 @@ impl Prototype {
     /// # Errors
     /// The first word that is something else.
     pub fn check_like(&self, first: &Self, access: Access, strictly: bool) -> Result<(), Misfit> {
-        let last = access.off.saturating_add(access.size.max(1) - 1) / 8;
-        for word in (access.off / 8..=last).map(|w| w as usize) {
+        for word in access.words() {
             let same = match (first.role(word), self.role(word)) {
                 (Some(Role::Argument(a, x)), Some(Role::Argument(b, y))) => a.at == b.at && alike(x, y, strictly),
                 (Some(Role::Result(n)), Some(Role::Result(m))) => n == m && alike(&first.ret, &self.ret, strictly),

@@ -25,7 +25,9 @@ pub(crate) use sysv::{Class, Leaf, Type};
 use sysv::Layout;
 
 /// Words of arguments in a context.
-pub const MAX_WORDS: usize = 12;
+pub const MAX_WORDS: usize = skep_isa::ctx::tracing::MAX_ARGS;
+/// Words of a context that are there for functions whose types are not known: the registers.
+const UNTYPED_WORDS: usize = skep_isa::ctx::tracing::UNTYPED_ARGS;
 
 /// What kind of value an argument or a result is, as far as two prototypes are compared.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -115,7 +117,7 @@ impl Prototype {
     /// others on the stack, the result in rax.
     #[must_use]
     pub fn is_plain(&self) -> bool {
-        let at = |i: usize| if i < sysv::REGISTERS { Place::Register(i as u8) } else { Place::Stack((i - sysv::REGISTERS) as u8) };
+        let at = |i: usize| if i < UNTYPED_WORDS { Place::Register(i as u8) } else { Place::Stack((i - UNTYPED_WORDS) as u8) };
         self.words().iter().enumerate().all(|(i, w)| w.place == at(i)) && self.ret_words().iter().all(|p| *p == Place::Register(0))
     }
 

@@ -1,9 +1,7 @@
 //! Where arguments and results are, by the System V ABI for x86-64 (section 3.2.3, "Parameter Passing").
 
-use super::{MAX_WORDS, ValueKind, Word};
+use super::{MAX_WORDS, UNTYPED_WORDS as REGISTERS, ValueKind, Word};
 
-/// Integer registers for arguments.
-pub(super) const REGISTERS: usize = 6;
 /// Vector registers for arguments.
 const VECTORS: usize = 8;
 /// Largest structure that is not passed in memory, and the largest that a context shows.
