@@ -37,7 +37,7 @@ mod trace;
 pub use reject::{Reason, Rejection, Step};
 
 use skep_isa::{AttachType, HelperId, Insn, ProgramType};
-use skep_object::{Btf, Linked};
+use skep_object::{Access, Btf, Linked, Prototype};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -64,6 +64,43 @@ pub struct Options {
     pub offered_only: bool,
     /// Types of the kernel or program that tracing programs look into; without them its objects are numbers.
     pub target: Option<Arc<Btf>>,
+    /// What is known of the function that a tracing program is attached to.
+    pub attached: Attached,
+}
+
+/// What is known of the function that a tracing program is attached to, and so of the words in its context.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Attached {
+    /// It is not judged what the words are: any of the context may be read.
+    #[default]
+    Anything,
+    /// Nothing: only the words of the registers may be read.
+    Untyped {
+        /// Its name.
+        function: String,
+    },
+    /// Its prototype: what it does not have may not be read.
+    Typed {
+        /// The prototype.
+        prototype: Arc<Prototype>,
+        /// The first of several functions, to which the words that are read must be the same.
+        first: Option<Arc<Prototype>>,
+    },
+}
+
+impl Attached {
+    fn check(&self, access: Access, returns: bool) -> Result<(), Reason> {
+        let (function, why) = match self {
+            Self::Anything => return Ok(()),
+            Self::Untyped { function } => (function, access.check_untyped()),
+            Self::Typed { prototype, first } => {
+                let like = || first.as_ref().map_or(Ok(()), |first| prototype.check_like(first, access, true));
+                (&prototype.name, prototype.check(access, returns).and_then(|()| like()))
+            }
+        };
+        why.map_err(|why| Reason::Function { function: function.clone(), why })
+    }
 }
 
 /// Tells how eagerly paths are ended at states that were walked before.
@@ -91,6 +128,7 @@ impl Default for Options {
             prune: Prune::Usual,
             offered_only: false,
             target: None,
+            attached: Attached::Anything,
         }
     }
 }
@@ -105,6 +143,8 @@ pub struct Info {
     pub stack_depth: u32,
     /// Highest context byte touched, plus one.
     pub max_ctx_read: u32,
+    /// What a tracing program reads of its context.
+    pub ctx_reads: BTreeSet<Access>,
     /// The program stores to the context.
     pub ctx_write: bool,
     /// Helpers called.

@@ -1,7 +1,7 @@
 //! Why a program was refused: one reason in the kernel's words, where in the program, and how the walk got there.
 
 use skep_isa::{HelperId, Insn};
-use skep_object::{Line, Missing};
+use skep_object::{Line, Misfit, Missing};
 
 /// What is wrong with a program. Messages are the kernel's (kernel/bpf/verifier.c) where the kernel has one.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -137,6 +137,8 @@ pub enum Reason {
     WriteOnlyMap { size: u32, off: i64, access: u32 },
     #[error("invalid bpf_context access off={off} size={size}")]
     BadContext { off: i64, size: u32 },
+    #[error("func '{function}' {why}")]
+    Function { function: String, why: Misfit },
     #[error("dereference of modified {kind} ptr R{reg} off={off} disallowed")]
     ModifiedPointer { kind: &'static str, reg: u8, off: i64 },
     #[error("negative offset {kind} ptr R{reg} off={off} disallowed")]
@@ -464,6 +466,7 @@ pub(crate) fn hint(reason: &Reason) -> Option<String> {
             "interrupts are the processor's, a process cannot turn them off; use atomics or `bpf_spin_lock`"
         }
         Reason::BadReturn { .. } => "return a value of that range on every path",
+        Reason::Function { why, .. } => why.hint(),
         _ => return None,
     };
     Some(text.to_owned())

@@ -6,7 +6,8 @@ use crate::reg::{Flags, Kind, Reg};
 use crate::reject::Reason;
 use crate::scalar::Scalar;
 use crate::stack::Byte;
-use skep_isa::{Insn, MapFlags, ProgramType as P, ctx, ctx::FieldKind, op};
+use skep_isa::{AttachType as A, Insn, MapFlags, ProgramType as P, ctx, ctx::FieldKind, op};
+use skep_object::Access as Words;
 use skep_object::MapSpec;
 
 /// Offsets beyond this are never inside anything (include/linux/bpf_verifier.h `BPF_MAX_VAR_OFF`).
@@ -174,6 +175,7 @@ impl Walk<'_> {
             Kind::Stack(frame) => self.load_stack(at, &r, frame, signed),
             Kind::Ctx => {
                 let kind = self.check_ctx(at, &r, Access::Read)?;
+                self.read_words(at.off as u32, at.size)?;
                 if let Some(typed) = u32::try_from(at.off).ok().and_then(|off| self.typed_argument(off, at.size)) {
                     return typed.and_then(|r| if signed { Err(Reason::BadContext { off: at.off.into(), size: at.size }) } else { Ok(r) });
                 }
@@ -337,6 +339,17 @@ impl Walk<'_> {
         Ok(kind)
     }
 
+    /// Checks words of a tracing program's context against the function, as far as that is known.
+    fn read_words(&mut self, off: u32, size: u32) -> Result<(), Reason> {
+        if self.prog.prog_type == P::Tracing {
+            let access = Words { off, size };
+            let entry_only = matches!(self.prog.attach_type, Some(A::TraceFentry | A::TraceFentryMulti));
+            self.opts.attached.check(access, !entry_only)?;
+            self.info.ctx_reads.insert(access);
+        }
+        Ok(())
+    }
+
     /// Tells whether programs of this type may write to packets (kernel/bpf/verifier.c `may_access_direct_pkt_data`).
     pub(super) fn may_write_packet(&self) -> bool {
         matches!(self.prog.prog_type, P::Xdp | P::SchedCls | P::SchedAct | P::LwtXmit | P::SkSkb | P::SkMsg)
@@ -366,6 +379,7 @@ impl Walk<'_> {
         let last = i32::try_from(size - 1).map_err(|_| Reason::UnboundedSize { reg })?;
         let at = At { reg, off: last, size: 1, aligned: false };
         self.check_ctx(&at, r, access)?;
+        self.read_words(0, size)?;
         self.info.ctx_write |= access.writes();
         Ok(())
     }
