@@ -18,7 +18,7 @@
 //!
 //! Part of the event path: no allocation, no locks, no libc, no vector registers.
 
-use crate::frame::Frame;
+use crate::frame::{Frame, UNTYPED_ARGS};
 use crate::guard::{self, Block};
 use crate::hook::Missed;
 use crate::table::Table;
@@ -346,8 +346,11 @@ unsafe extern "C" fn walk(side: u64, meta: u64, flags: u64) -> u64 {
         }
         (&raw mut (*side).sessions).write_volatile(sessions);
         if slot < mod_end {
-            let result = (&raw mut (*side).frame.args).cast::<u64>().wrapping_add((*side).frame.nr_args as usize);
-            result.write_volatile(0);
+            let args = (*side).frame.nr_args;
+            // Below that a register of the call is still kept there.
+            if args >= UNTYPED_ARGS as u64 {
+                (&raw mut (*side).frame.args).cast::<u64>().wrapping_add(args as usize).write_volatile(0);
+            }
             while slot < mod_end {
                 let r = run(side, meta, slot as *const Slot, 0, 0);
                 if r != 0 {

@@ -1,7 +1,7 @@
 //! The engine: one for the process, owner of everything that is hooked.
 
 use crate::deny;
-use crate::frame::{MAX_SESSIONS, UNTYPED_ARGS};
+use crate::frame::{MAX_ARGS, MAX_SESSIONS, UNTYPED_ARGS};
 use crate::guard;
 use crate::hook::{Hook, Position};
 use crate::island::{self, Builder};
@@ -92,6 +92,8 @@ struct Site {
     text: Range<u64>,
     spot: Spot,
     meta: &'static Meta,
+    /// Argument words, when one of the attachments knows them.
+    nr_args: Option<u8>,
     /// Where the five bytes lead for entry hooks: called at compiled-in sites, else jumped to.
     entry: u64,
     /// Where they lead for exit hooks; 0: not made yet.
@@ -330,6 +332,11 @@ impl State {
             if result.is_ok()
                 && let Some(site) = self.sites.get_mut(&f.addr)
             {
+                if let Some(n) = f.nr_args.filter(|_| f.nr_args != site.nr_args) {
+                    // Calls on their way keep the number that is in their frames.
+                    site.nr_args = Some(n);
+                    site.meta.nr_args.store(u64::from(n.min(MAX_ARGS as u8)), Ordering::Relaxed);
+                }
                 site.entries.extend(hooks.iter().map(|hook| Entry { hook: *hook, cookie: *cookie, seq: id }));
                 chosen.push(f.addr);
             }
@@ -381,6 +388,10 @@ impl State {
         let site = self.sites.get(&f.addr);
         let sessions = |s: &Site| s.entries.iter().filter(|e| e.hook.position == Position::Session).count();
         let new = hooks.iter().filter(|h| h.position == Position::Session).count();
+        let others = site.filter(|s| !s.entries.is_empty()).and_then(|s| s.nr_args);
+        if f.nr_args.is_some_and(|n| others.is_some_and(|o| o != n)) {
+            return Err(Skip::Arguments);
+        }
         if new > 0 && new + site.map_or(0, sessions) > MAX_SESSIONS {
             return Err(Skip::Sessions { max: MAX_SESSIONS });
         }
@@ -452,7 +463,7 @@ impl State {
         let text = f.module.code().text_of(f.addr).ok_or(Skip::NotCode { addr: f.addr })?;
         let mut twins = [0; PATCH];
         let (entry, body, meta);
-        let new_meta = || Meta::new(f.addr, u64::from(f.nr_args.map_or(UNTYPED_ARGS as u8, |n| n.min(12))));
+        let new_meta = || Meta::new(f.addr, UNTYPED_ARGS as u64);
         match spot.shape {
             Shape::Nop => {
                 for (t, b) in twins.iter_mut().zip(spot.boundaries()).skip(1) {
@@ -483,6 +494,7 @@ impl State {
                 text,
                 spot,
                 meta,
+                nr_args: None,
                 entry,
                 exit,
                 islands: builder.range(),

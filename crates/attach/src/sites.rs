@@ -45,7 +45,7 @@ pub struct Function {
     pub kind: Kind,
     /// How it is called.
     pub convention: Convention,
-    /// Number of argument words, when the prototype is known; else hooks see 6.
+    /// Number of argument words, when the attacher knows the prototype; else hooks see 6. The return value is stored behind them.
     pub nr_args: Option<u8>,
 }
 

@@ -101,6 +101,9 @@ pub enum Skip {
     /// The bytes were changed by somebody else.
     #[error("the first bytes were changed by somebody else")]
     Foreign,
+    /// Programs of another link were told of another number of arguments.
+    #[error("another program is attached with other types")]
+    Arguments,
 }
 
 /// A whole operation failed.

@@ -592,9 +592,11 @@ SKEP_ENTRY skep_attach_entry_site, 1
     bts rdx, rcx
     mov [rsp+8*\n+{X_SESSIONS}], rdx
     jmp 4b
-    # Hooks that may replace the function; the return value starts as 0.
+    # Hooks that may replace the function; the return value starts as 0, unless a register is still kept in its place.
 26: mov rcx, [rsp+8*\n+{X_SIZE}+32]
     mov qword ptr [rsp+8*\n+{X_SIZE}], 0
+    cmp rcx, 6
+    jb 27f
     mov qword ptr [rsp+8*\n+{X_SIZE}+rcx*8+40], 0
 27: SKEP_RUN 8*\n+{X_SIZE}
     test rax, rax
