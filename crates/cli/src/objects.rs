@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use skep::object::{CoreTarget, DwarfError, GlobalError, LinkError, LinkOptions, Object};
+use skep::prototypes::{Catalog, Given};
 
 use crate::args::ObjectArgs;
 use crate::entries::hex;
@@ -39,6 +40,16 @@ impl Objects {
             (None, None) => None,
         };
         Ok(Self { all, target })
+    }
+
+    /// Describes what a command will be made of, with the types that the user named.
+    pub fn catalog(&self, command: &std::ffi::OsStr, args: &ObjectArgs) -> Catalog {
+        let given = match (&args.btf, &args.btf_from, &self.target) {
+            (Some(_), _, Some(target)) => Some(Given::Btf(target.btf().clone())),
+            (None, Some(path), _) => Some(Given::Program(path.clone())),
+            _ => None,
+        };
+        Catalog::of_command(command, given)
     }
 
     /// Returns how programs are to be linked.

@@ -1,5 +1,6 @@
 //! `skep run`: the programs of object files on a command's functions, and their maps at the end.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
@@ -7,6 +8,7 @@ use skep::Dir;
 use skep::link::{Link, LinkSpec, Pattern, create_log};
 use skep::load::{LoadedMap, Loader};
 use skep::object::{LinkOptions, Object};
+use skep::prototypes::Catalog;
 
 use crate::args::RunArgs;
 use crate::entries::{Entries, Entry};
@@ -60,8 +62,11 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
     } else {
         None
     };
-    let loaded =
-        objects.into_iter().map(|(path, object)| load(&dir, path, object, &reading, log.as_ref(), args)).collect::<Result<Vec<_>>>()?;
+    let catalog = reading.catalog(args.command.first().map(OsString::as_os_str).unwrap_or_default(), &args.reading);
+    let loaded = objects
+        .into_iter()
+        .map(|(path, object)| load(&dir, path, object, &reading, &catalog, log.as_ref(), args, printer))
+        .collect::<Result<Vec<_>>>()?;
 
     let keep = match args.limit {
         Some(0) => usize::MAX,
@@ -143,9 +148,21 @@ fn prints(object: &Object, how: &LinkOptions<'_>) -> bool {
     (0..object.programs.len()).any(|i| object.link_with(i, how).is_ok_and(calls))
 }
 
-fn load(dir: &Dir, path: &Path, object: Object, reading: &Objects, log: Option<&skep::maps::Map>, args: &RunArgs) -> Result<Loaded> {
+#[allow(clippy::too_many_arguments, reason = "each is a part of one command line")]
+fn load(
+    dir: &Dir,
+    path: &Path,
+    object: Object,
+    reading: &Objects,
+    catalog: &Catalog,
+    log: Option<&skep::maps::Map>,
+    args: &RunArgs,
+    printer: Printer,
+) -> Result<Loaded> {
     let file = path.display().to_string();
-    let loaded = Loader::new(dir).fit(reading.target.as_ref()).load(&object).map_err(|e| session::load_failure(e, &file))?;
+    let loader = Loader::new(dir).fit(reading.target.as_ref()).functions(catalog).exclude(&args.exclude);
+    let loader = args.attach.iter().fold(loader, |loader, (program, pattern)| loader.attach(program, pattern));
+    let loaded = loader.load(&object).map_err(|e| session::load_failure(e, &file))?;
     let mut links = Vec::new();
     for program in &loaded.programs {
         let p = &program.file.program;
@@ -158,6 +175,11 @@ fn load(dir: &Dir, path: &Path, object: Object, reading: &Objects, log: Option<&
                 .map_err(|e| Failure::from(e).hint(format!("see section `{}` of `{}`", p.section, file_name(&file))))?;
         }
         let link = Link::create(dir, spec, log).map_err(|e| session::load_failure(e, &file))?;
+        link.tell(&program.functions.types)?;
+        if let Some((note, hint)) = &program.functions.note {
+            printer.warning(&format!("{}: {note}", p.name));
+            printer.note(&format!("hint: {hint}"));
+        }
         links.push((p.name.clone(), p.section.clone(), link));
     }
     Ok(Loaded { object, maps: loaded.maps, links })

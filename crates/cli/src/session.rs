@@ -79,6 +79,10 @@ pub fn load_failure(error: LoadError, object: &str) -> Failure {
             let inner = Failure::from(e);
             Failure { message: format!("`{object}`: {}", inner.message), status: crate::failure::FAILED, hint, ..inner }
         }
+        LoadError::Misfit { ref why, .. } => {
+            let hint = why.hint();
+            Failure { status: crate::failure::FAILED, ..Failure::from(error) }.hint(hint)
+        }
         e @ (LoadError::Helper { .. } | LoadError::NoPrograms) => {
             let inner = Failure::from(e);
             Failure { message: format!("`{object}`: {}", inner.message), status: crate::failure::FAILED, ..inner }

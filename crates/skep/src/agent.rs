@@ -7,9 +7,8 @@
 //! The agent makes no thread. When a link is turned off its program stops at once ([`Running`]); the first event that
 //! notices takes the hooks out.
 
-use std::borrow::Cow;
 use std::cell::UnsafeCell;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
@@ -18,13 +17,16 @@ use skep_attach::sites::{self, Function, Module};
 use skep_attach::{Engine, Hook, Position, RunFn, Skip, sandbox};
 use skep_maps::{Access, Map, slots::SlotTable};
 
+use skep_isa::ctx::tracing as isa;
+
 use crate::clock;
 use crate::dir::{Dir, ENV_DIR, ENV_LINKS, Kind};
 use crate::exec::{self, libc::Libc};
-use crate::link::{AgentRecord, Context, Cookie, ENTRY_ONLY, Found, LinkFile, LinkSpec, Pattern, Untraced, When, control};
+use crate::link::types::{Known, ModuleTypes};
+use crate::link::{AgentRecord, Context, Cookie, ENTRY_ONLY, Found, LinkFile, LinkSpec, Selection, Types, Untraced, When, control};
 use crate::memory;
 use crate::prog::ProgramFile;
-use crate::run::{self, Running};
+use crate::run::{self, Running, Shown};
 use crate::seccomp;
 
 pub use skep_attach::signals;
@@ -43,6 +45,10 @@ struct Active {
     file: LinkFile,
     spec: LinkSpec,
     selection: Selection,
+    /// What the loader knows of functions.
+    types: Types,
+    /// By layout and the address of the program, what runs the program on functions whose context is made for them.
+    shown: HashMap<(u32, usize), &'static Shown>,
     /// Its program, as often as it was loaded; the last one is for functions found from now on.
     running: Vec<&'static Running>,
     /// Functions of the link that the last one has room for: their number is what its maps take of the address space.
@@ -255,9 +261,59 @@ impl Active {
     /// Reads what a link attaches.
     fn open(dir: &Dir, file: LinkFile) -> Result<Self, AgentError> {
         let (spec, dir) = (file.read()?.spec, dir.clone());
+        let types = file.types()?;
         let selection = Selection::new(&spec)?;
-        let (running, attachments, seen) = (Vec::new(), Vec::new(), HashSet::new());
-        Ok(Self { dir, file, spec, selection, running, room: 0, attachments, seen, attached: 0, attach_ns: 0 })
+        let (running, attachments, seen, shown) = (Vec::new(), Vec::new(), HashSet::new(), HashMap::new());
+        Ok(Self { dir, file, spec, selection, types, shown, running, room: 0, attachments, seen, attached: 0, attach_ns: 0 })
+    }
+
+    /// Finds what is known of functions; those of a module come together.
+    fn known(&self, functions: &[Function]) -> Vec<Option<Known>> {
+        if self.types.is_empty() {
+            return vec![None; functions.len()];
+        }
+        let mut last: Option<(&Arc<Module>, Option<&ModuleTypes>)> = None;
+        let find = |f: &'_ Function| -> Option<&ModuleTypes> {
+            let id = f.module.file().build_id.as_ref().map_or(&[][..], |id| &id.0);
+            self.types.module(&f.module.path.to_string_lossy(), id)
+        };
+        let mut out = Vec::with_capacity(functions.len());
+        for f in functions {
+            let types = match last {
+                Some((module, types)) if Arc::ptr_eq(module, &f.module) => types,
+                _ => find(f),
+            };
+            last = Some((&f.module, types));
+            out.push(types.and_then(|t| t.function(f.addr.wrapping_sub(f.module.bias))));
+        }
+        out
+    }
+
+    /// How many argument words the trampoline shows: those of the prototype, or all where they are put in order afterwards.
+    fn nr_args(&self, known: Known) -> Option<u8> {
+        let Known::Layout(layout) = known else { return None };
+        let words = &self.types.layouts.get(layout as usize)?.words;
+        let plain = words.iter().zip(0..).all(|(w, at)| *w == at);
+        Some(if plain { words.len().min(isa::MAX_ARGS) as u8 } else { isa::MAX_ARGS as u8 })
+    }
+
+    /// The hook for functions of a layout; without, for those whose types are not known.
+    fn hook_for(&mut self, running: &'static Running, layout: Option<u32>) -> Hook {
+        let mut hook = self.hook(running);
+        let Some((index, known)) = layout.and_then(|i| Some((i, self.types.layouts.get(i as usize)?))) else { return hook };
+        if known.wants_stack() {
+            hook.wants_args = isa::MAX_ARGS as u8;
+        }
+        if known.direct {
+            return hook;
+        }
+        let shown: &'static Shown = self
+            .shown
+            .entry((index, std::ptr::from_ref(running).addr()))
+            .or_insert_with(|| Box::leak(Box::new(Shown::new(running, known))));
+        hook.data = std::ptr::from_ref(shown).cast();
+        hook.run = if self.spec.when == When::ModifyReturn { run::shown_modify_return } else { run::shown as RunFn };
+        hook
     }
 
     /// Gives the program for functions with indexes below `count`; opens and compiles what the link runs when it has no room for so many.
@@ -302,35 +358,54 @@ impl Active {
         // A library that was closed may come back.
         self.seen.retain(|(path, bias)| modules.iter().any(|m| m.path == *path && m.bias == *bias));
         let new: Vec<&Arc<Module>> = modules.iter().filter(|m| self.seen.insert((m.path.clone(), m.bias))).collect();
-        let functions = self.selection.functions(&new);
+        let mut functions = select(&self.selection, &new);
         if functions.is_empty() {
             return Ok(());
         }
         let found: Vec<Found<'_>> = functions.iter().map(found).collect();
         let indexes = self.file.register(&found)?;
-        let mut targets = Vec::with_capacity(functions.len());
-        let mut which = Vec::with_capacity(functions.len());
+        let mut groups: BTreeMap<Option<u32>, (Vec<(&Function, u64)>, Vec<u32>)> = BTreeMap::new();
         let mut skipped = Vec::new();
-        for (function, &index) in functions.iter().zip(&indexes) {
-            if index >= self.spec.max_functions {
-                skipped.push((index, format!("more than {} functions in one link", self.spec.max_functions)));
-            } else {
-                let cookie = if self.spec.cookie == Cookie::Index { u64::from(index) } else { 0 };
-                targets.push((function, cookie));
-                which.push(index);
-            }
+        let known = self.known(&functions);
+        for (function, known) in functions.iter_mut().zip(&known) {
+            function.nr_args = known.and_then(|k| self.nr_args(k));
         }
-        let count = which.iter().max().map_or(0, |last| last.saturating_add(1));
+        for ((function, &index), known) in functions.iter().zip(&indexes).zip(&known) {
+            let layout = match (known, &self.types.unknown) {
+                _ if index >= self.spec.max_functions => {
+                    skipped.push((index, format!("more than {} functions in one link", self.spec.max_functions)));
+                    continue;
+                }
+                (Some(Known::Misfit(why)), _) => {
+                    skipped.push((index, self.types.reasons.get(*why as usize).cloned().unwrap_or_default()));
+                    continue;
+                }
+                (None, Some(why)) => {
+                    skipped.push((index, why.clone()));
+                    continue;
+                }
+                (Some(Known::Layout(layout)), _) => Some(*layout),
+                (None, None) => None,
+            };
+            let cookie = if self.spec.cookie == Cookie::Index { u64::from(index) } else { 0 };
+            let (targets, which) = groups.entry(layout).or_default();
+            targets.push((function, cookie));
+            which.push(index);
+        }
+        let count = groups.values().flat_map(|(_, which)| which).max().map_or(0, |last| last.saturating_add(1));
         let running = self.running(count)?;
         let began = Instant::now();
-        let attachment = Engine::get()?.attach(&targets, &[self.hook(running)]);
-        self.attachments.push(attachment.id);
+        let engine = Engine::get()?;
         let mut entry_only = Vec::new();
-        for ((index, target), result) in which.iter().zip(&targets).zip(attachment.results) {
-            match result {
-                Ok(()) => self.attached += 1,
-                Err(Skip::NoExit { why }) if self.runs_at_entry_only() => entry_only.push((*index, *target, why)),
-                Err(why) => skipped.push((*index, why.to_string())),
+        for (layout, (targets, which)) in &groups {
+            let attachment = engine.attach(targets, &[self.hook_for(running, *layout)]);
+            self.attachments.push(attachment.id);
+            for ((index, target), result) in which.iter().zip(targets).zip(attachment.results) {
+                match result {
+                    Ok(()) => self.attached += 1,
+                    Err(Skip::NoExit { why }) if self.runs_at_entry_only() => entry_only.push((*index, *target, why)),
+                    Err(why) => skipped.push((*index, why.to_string())),
+                }
             }
         }
         let reasons = self.attach_entries(running, &entry_only, &mut skipped)?;
@@ -410,54 +485,19 @@ fn found(function: &Function) -> Found<'_> {
     }
 }
 
-/// The patterns of a link, read.
-struct Selection {
-    include: Vec<Pattern>,
-    exclude: Vec<Pattern>,
-}
-
-impl Selection {
-    fn new(spec: &LinkSpec) -> Result<Self, AgentError> {
-        let read = |list: &[String]| list.iter().map(|p| p.parse()).collect::<Result<Vec<Pattern>, _>>();
-        Ok(Self { include: read(&spec.include)?, exclude: read(&spec.exclude)? })
+/// Lists the functions of modules that a link means; a module whose symbols cannot be read has none.
+fn select(selection: &Selection, modules: &[&Arc<Module>]) -> Vec<Function> {
+    let mut all = Vec::new();
+    for module in modules {
+        let Some(patterns) = selection.module(&module.path.to_string_lossy(), module.is_main(), is_own(module)) else { continue };
+        let Ok(functions) = module.functions() else { continue };
+        all.extend(functions.into_iter().filter(|f| patterns.function(&f.name, f.aliases.iter().map(String::as_str)).is_some()));
     }
-
-    /// Lists the functions that match; a module whose symbols cannot be read has none.
-    fn functions(&self, modules: &[&Arc<Module>]) -> Vec<Function> {
-        let mut all = Vec::new();
-        for module in modules {
-            let include: Vec<&Pattern> = self.include.iter().filter(|p| in_module(p, module)).collect();
-            if include.is_empty() {
-                continue;
-            }
-            let exclude: Vec<&Pattern> = self.exclude.iter().filter(|p| in_module(p, module)).collect();
-            let Ok(functions) = module.functions() else { continue };
-            all.extend(functions.into_iter().filter(|f| matches(&include, f) && !matches(&exclude, f)));
-        }
-        all
-    }
+    all
 }
 
 /// Tells whether a module is the library this code is in: not worth a word, unless it is asked for by name.
 fn is_own(module: &Module) -> bool {
     let here = is_own as *const () as u64;
     module.text.iter().any(|t| t.contains(&here))
-}
-
-fn in_module(pattern: &Pattern, module: &Module) -> bool {
-    if pattern.module.is_none() && is_own(module) {
-        return false;
-    }
-    pattern.matches_module(&module.path.to_string_lossy()) || (module.is_main() && pattern.module.as_deref() == Some("/proc/self/exe"))
-}
-
-fn matches(patterns: &[&Pattern], function: &Function) -> bool {
-    let plain = |p: &&Pattern| p.matches_function(&function.name) || function.aliases.iter().any(|a| p.matches_function(a));
-    if patterns.iter().any(plain) {
-        return true;
-    }
-    let Cow::Owned(name) = skep_proc::demangle::demangle(&function.name) else { return false };
-    // `ns::f` means `ns::f(int)` as well.
-    let bare = name.split('(').next().unwrap_or(&name);
-    patterns.iter().any(|p| p.matches_function(&name) || p.matches_function(bare))
 }

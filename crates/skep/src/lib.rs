@@ -24,6 +24,8 @@ pub mod memory;
 mod packet;
 pub mod profile;
 pub mod prog;
+#[cfg(feature = "loader")]
+pub mod prototypes;
 mod record;
 pub mod run;
 mod seccomp;

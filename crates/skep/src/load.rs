@@ -1,19 +1,20 @@
 //! The loader's side: an object becomes maps, verified programs and links, each a file.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use skep_isa::map::Offer;
 use skep_isa::{AttachType, MapFlags, MapType, ProgramType, helper, kfunc};
 use skep_maps::slots::FILE_NAME as SLOTS;
 use skep_maps::{Map, MapDef, MapError};
-use skep_object::{Btf, CoreTarget, InnerValue, LinkError, LinkOptions, MapSpec, Object};
-use skep_verifier::Rejection;
+use skep_object::{Access, Btf, CoreTarget, InnerValue, LinkError, LinkOptions, Linked, MapSpec, Misfit, Object};
 use skep_verifier::fields::FieldKind;
+use skep_verifier::{Options, Rejection, Verified};
 
 use crate::Error;
 use crate::dir::{Dir, Kind};
 use crate::prog::{Program, ProgramFile, Source};
+use crate::prototypes::{Ask, Catalog, Resolved};
 
 /// Tells why an object could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +44,16 @@ pub enum LoadError {
         program: String,
         /// Number and name.
         helper: String,
+    },
+    /// A program does not fit the function that it is going to be attached to.
+    #[error("program `{program}` does not fit `{function}`: func '{function}' {why}")]
+    Misfit {
+        /// The program.
+        program: String,
+        /// The function.
+        function: String,
+        /// Why.
+        why: Misfit,
     },
     /// The object holds nothing to load.
     #[error("the object has no programs")]
@@ -79,6 +90,8 @@ pub struct LoadedProgram {
     pub file: ProgramFile,
     /// What its section names after the slash.
     pub target: Option<String>,
+    /// What is known of the functions that it is going to be attached to.
+    pub functions: Resolved,
 }
 
 /// Everything one object became.
@@ -118,13 +131,19 @@ pub struct Loader<'a> {
     entries: HashMap<String, u32>,
     only: Option<Vec<String>>,
     target: Option<&'a CoreTarget>,
+    catalog: Option<&'a Catalog>,
+    patterns: Vec<(String, String)>,
+    exclude: Vec<String>,
 }
+
+/// A program that was proved safe, by its place in the object.
+type Proved<'o> = (usize, &'o skep_object::Program, Linked, Verified);
 
 impl<'a> Loader<'a> {
     /// Makes a loader for this directory.
     #[must_use]
     pub fn new(dir: &'a Dir) -> Self {
-        Self { dir, entries: HashMap::new(), only: None, target: None }
+        Self { dir, entries: HashMap::new(), only: None, target: None, catalog: None, patterns: Vec::new(), exclude: Vec::new() }
     }
 
     /// Loads this program, whether the object asks for it or not, and no others but those given here too and those that tail
@@ -149,6 +168,65 @@ impl<'a> Loader<'a> {
         self
     }
 
+    /// Looks types up of the functions that programs are going to be attached to. Without, only the words of registers are there for
+    /// programs that read arguments from their context.
+    #[must_use]
+    pub fn functions(mut self, catalog: &'a Catalog) -> Self {
+        self.catalog = Some(catalog);
+        self
+    }
+
+    /// Says where a program is going to be attached, if not where its section says.
+    #[must_use]
+    pub fn attach(mut self, program: &str, pattern: &str) -> Self {
+        self.patterns.push((program.to_owned(), pattern.to_owned()));
+        self
+    }
+
+    /// Says which functions are left out.
+    #[must_use]
+    pub fn exclude(mut self, patterns: &[String]) -> Self {
+        self.exclude.extend_from_slice(patterns);
+        self
+    }
+
+    /// Compares a program with the functions that it is going to be attached to.
+    fn resolve(&self, of: &Proved<'_>, all: &[Proved<'_>], options: &Options) -> Result<Resolved, LoadError> {
+        let (_, program, linked, _) = of;
+        let family = family(of, all);
+        let reads: BTreeSet<Access> = family.iter().flat_map(|(.., proof)| proof.info().ctx_reads.iter().copied()).collect();
+        let asks = |id: &u32| matches!(helper::by_id(*id).map(|h| h.name), Some("get_func_arg" | "get_func_arg_cnt"));
+        let counts = family.iter().any(|(.., proof)| proof.info().helpers.iter().any(asks));
+        let Some(attach) = on_functions_of(linked.prog_type, linked.attach_type).filter(|_| counts || !reads.is_empty()) else {
+            return Ok(Resolved::default());
+        };
+        let reads: Vec<Access> = reads.into_iter().collect();
+        let mut include: Vec<String> = self.patterns.iter().filter(|(p, _)| *p == program.name).map(|(_, p)| p.clone()).collect();
+        if include.is_empty() {
+            include = crate::link::listed(program.target.as_deref());
+        }
+        let nothing = Catalog::default();
+        let ask = Ask { reads: &reads, attach, include: &include, exclude: &self.exclude };
+        // Patterns that cannot be read are told where links are made.
+        let refusal = match self.catalog.unwrap_or(&nothing).resolve(&ask) {
+            Err(_) => return Ok(Resolved::default()),
+            Ok(Ok(resolved)) => return Ok(resolved),
+            Ok(Err(refusal)) => refusal,
+        };
+        let mut options = options.clone();
+        options.attached = refusal.attached;
+        let rejected = family.iter().find_map(|(_, _, linked, proof)| {
+            let mut linked = linked.clone();
+            // It is judged as what leads to it.
+            linked.attach_type = Some(attach).filter(|_| proof.prog_type() == ProgramType::Tracing);
+            skep_verifier::verify(&linked, &options).err()
+        });
+        Err(match rejected {
+            Some(r) => LoadError::Rejected(Box::new(r)),
+            None => LoadError::Misfit { program: program.name.clone(), function: refusal.function, why: refusal.why },
+        })
+    }
+
     /// Creates the object's maps, links and verifies its programs, and writes both as files.
     ///
     /// # Errors
@@ -156,8 +234,8 @@ impl<'a> Loader<'a> {
     /// written before is garbage then, and the next [`Dir::collect`] removes it.
     pub fn load(&self, object: &Object) -> Result<Loaded, LoadError> {
         // Verify first: a rejected object leaves nothing behind.
-        let mut verified = Vec::new();
-        let mut options = skep_verifier::Options::default();
+        let mut verified: Vec<Proved<'_>> = Vec::new();
+        let mut options = Options::default();
         options.offered_only = true;
         let mut wanted = self.wanted(object)?;
         let mut done = 0;
@@ -197,6 +275,7 @@ impl<'a> Loader<'a> {
         if verified.is_empty() {
             return Err(LoadError::NoPrograms);
         }
+        let mut functions = verified.iter().map(|v| self.resolve(v, &verified, &options)).collect::<Result<Vec<_>, _>>()?.into_iter();
         let btf_id = match &object.btf {
             Some(btf) => crate::types::store(self.dir, btf)?,
             None => 0,
@@ -223,7 +302,7 @@ impl<'a> Loader<'a> {
                 source,
             }
             .store(self.dir)?;
-            programs.push(LoadedProgram { file, target: program.target.clone() });
+            programs.push(LoadedProgram { file, target: program.target.clone(), functions: functions.next().unwrap_or_default() });
         }
         initialise(object, &maps, &programs)?;
         Ok(Loaded { programs, maps: maps.into_iter().flatten().collect() })
@@ -261,6 +340,26 @@ impl<'a> Loader<'a> {
         }
         Ok(LoadedMap { name: spec.name.clone(), spec: spec.clone(), map: Arc::new(map) })
     }
+}
+
+/// A program, and those that its tail calls lead to from the beginning: they all run on its context.
+fn family<'v, 'o>(of: &'v Proved<'o>, all: &'v [Proved<'o>]) -> Vec<&'v Proved<'o>> {
+    let mut family = vec![of];
+    let mut done = 0;
+    while let Some((_, _, linked, _)) = family.get(done).copied() {
+        done += 1;
+        for (_, value) in linked.maps.iter().flat_map(|m| &m.spec.values) {
+            let InnerValue::Program(name) = value else { continue };
+            let next = all.iter().find(|(_, p, ..)| p.name == *name);
+            family.extend(next.filter(|n| !family.iter().any(|f| f.0 == n.0)));
+        }
+    }
+    family
+}
+
+/// The attach type of a tracing program that hangs on functions.
+fn on_functions_of(prog_type: ProgramType, attach: Option<AttachType>) -> Option<AttachType> {
+    attach.filter(|a| prog_type == ProgramType::Tracing && !matches!(a, AttachType::TraceRawTp | AttachType::TraceIter))
 }
 
 /// Numbers of the programs that program arrays begin with.
@@ -376,7 +475,7 @@ fn make_room(map: &Map) -> Result<(), MapError> {
 /// Tells whether a program hangs on functions of a process.
 pub(crate) fn on_functions(program: &Program) -> bool {
     match (program.prog_type, program.attach_type) {
-        (ProgramType::Tracing, Some(a)) => !matches!(a, AttachType::TraceRawTp | AttachType::TraceIter),
+        (ProgramType::Tracing, attach) => on_functions_of(ProgramType::Tracing, attach).is_some(),
         (ProgramType::Kprobe, _) => program.section.starts_with('u'),
         _ => false,
     }

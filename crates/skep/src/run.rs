@@ -12,7 +12,7 @@ use skep_maps::{Map, slots};
 use skep_vm::interp;
 use skep_vm::{Code, CompileError, Env, MapRef};
 
-use crate::link::control;
+use crate::link::{control, types::Layout};
 use crate::prog::Program;
 use crate::tail::{Form, TailCalls};
 
@@ -286,7 +286,97 @@ pub(crate) unsafe extern "C" fn modify_return(ctx: *mut u64, data: *const ()) ->
     unsafe { (*data.cast::<Running>()).run(ctx.cast(), RUN_THE_FUNCTION) }
 }
 
+/// A program on functions whose context is made for them: their words are not where the frame has them, or the program reads a result
+/// before there is one.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    running: &'static Running,
+    /// How many of `words` are arguments.
+    nr_args: u64,
+    /// Which word of the frame each word is; the words of the result follow those of the arguments.
+    words: [u8; frame::MAX_ARGS + 1],
+    len: usize,
+}
+
+/// In [`Shown::words`]: a word of no general register.
+const NOTHING: u8 = 0xff;
+/// In [`Shown::words`]: rax at return, and 0 before.
+const RAX: u8 = 0xf0;
+/// In [`Shown::words`]: rdx at return, and 0 before.
+const RDX: u8 = 0xf1;
+
+impl Shown {
+    /// Prepares what a layout says.
+    pub(crate) fn new(running: &'static Running, layout: &Layout) -> Self {
+        let ret = layout.ret.iter().map(|w| match w {
+            0 => RAX,
+            1 => RDX,
+            _ => NOTHING,
+        });
+        let mut words = [NOTHING; frame::MAX_ARGS + 1];
+        let given: Vec<u8> = layout.words.iter().copied().chain(ret).take(words.len()).collect();
+        words.iter_mut().zip(&given).for_each(|(to, from)| *to = *from);
+        Self { running, nr_args: layout.words.len().min(frame::MAX_ARGS) as u64, words, len: given.len() }
+    }
+}
+
+/// Runs a tracing program on a copy of the frame in which the words stand as the function's prototype has them.
+#[unsafe(link_section = ".text.skep_event")]
+pub(crate) unsafe extern "C" fn shown(ctx: *mut u64, data: *const ()) -> u64 {
+    // SAFETY: `data` is the `Shown` that the hook was attached with, and `ctx` the frame of the call.
+    unsafe { show(ctx, data, NO_RETURN) }
+}
+
+/// As [`shown`], for a `fmod_ret` program.
+#[unsafe(link_section = ".text.skep_event")]
+pub(crate) unsafe extern "C" fn shown_modify_return(ctx: *mut u64, data: *const ()) -> u64 {
+    // SAFETY: as above.
+    unsafe { show(ctx, data, RUN_THE_FUNCTION) }
+}
+
+/// # Safety
+/// As of a hook's code.
+#[inline(always)]
+unsafe fn show(ctx: *mut u64, data: *const (), otherwise: u64) -> u64 {
+    const FRAME: usize = size_of::<Frame>() / 8;
+    let mut copy = [const { std::mem::MaybeUninit::<u64>::uninit() }; FRAME];
+    let base = copy.as_mut_ptr().cast::<u64>();
+    // SAFETY: the frame is alive for this call, up to `at_return` at entry and with it at return, and `copy` has room for all of it.
+    // Indexes of arguments are below MAX_ARGS + 1 (`new`), those of frame words below MAX_ARGS (`Layout` is checked when it is read).
+    // Volatile, so that no call to memcpy comes of it. `data` is the hook's `Shown`.
+    unsafe {
+        let this = &*data.cast::<Shown>();
+        let f = Frame::of(ctx);
+        let from = std::ptr::from_ref(f).cast::<u64>();
+        let regs = f.at_return();
+        let there = if regs.is_some() { FRAME } else { FRAME - AT_RETURN };
+        let mut i = 0;
+        while i < there {
+            base.add(i).write_volatile(from.add(i).read_volatile());
+            i += 1;
+        }
+        let args = base.byte_add(skep_attach::frame::CTX);
+        // What `bpf_get_func_ret` reads, also of functions that are said to return nothing.
+        args.add(this.nr_args as usize).write_volatile(if regs.is_some() { f.rax } else { 0 });
+        let mut i = 0;
+        while i < this.len {
+            let word = match (*this.words.as_ptr().add(i), regs) {
+                (NOTHING, _) | (RAX | RDX, None) => 0,
+                (RAX, Some(_)) => f.rax,
+                (RDX, Some(regs)) => regs[2],
+                (n, _) => *f.args.as_ptr().add(n as usize),
+            };
+            args.add(i).write_volatile(word);
+            i += 1;
+        }
+        args.byte_offset(frame::NR_ARGS as isize).write_volatile(this.nr_args);
+        this.running.run(args.cast(), otherwise)
+    }
+}
+
 const HIDDEN: usize = 5;
+/// Words of registers at the end of a frame that are only there at return.
+const AT_RETURN: usize = 6;
 const WORDS: usize = HIDDEN + pt_regs::SIZE as usize / 8;
 
 /// Runs a uprobe-style program: builds `struct pt_regs` from the frame, with the same hidden words below it.

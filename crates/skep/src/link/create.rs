@@ -7,6 +7,7 @@ use skep_isa::{AttachType, MapType, ProgramType};
 use skep_maps::Map;
 
 use super::file::{Context, Cookie, LinkFile, LinkSpec, LinkState, When, control};
+use super::types::Types;
 use crate::dir::Dir;
 use crate::load::{LoadError, LoadedProgram, on_functions, own_map};
 use crate::run::control_word;
@@ -90,11 +91,15 @@ fn probe_moment(program: &crate::prog::Program) -> Option<(When, Context)> {
     Some((when, Context::PtRegs))
 }
 
+/// Parts what a section says after its slash.
+pub(crate) fn listed(target: Option<&str>) -> Vec<String> {
+    target.unwrap_or_default().split(',').map(|t| t.trim().to_owned()).filter(|t| !t.is_empty()).collect()
+}
+
 /// Reads the functions a section names: patterns, parted by commas.
 fn targets(program: &LoadedProgram) -> Result<Vec<String>, AttachError> {
     let p = &program.file.program;
-    let text = program.target.as_deref().unwrap_or_default();
-    let list: Vec<String> = text.split(',').map(|t| t.trim().to_owned()).filter(|t| !t.is_empty()).collect();
+    let list = listed(program.target.as_deref());
     if list.is_empty() {
         return Err(AttachError::NoTarget { program: p.name.clone(), section: p.section.clone() });
     }
@@ -171,6 +176,14 @@ impl Link {
         control_word(&control, control::STATE).store(control::ON, Relaxed);
         let file = LinkFile::create(dir, &LinkSpec { control: control.id(), ..spec })?;
         Ok(Self { file, control })
+    }
+
+    /// Tells targets what is known of functions: to be called before the first of them starts.
+    ///
+    /// # Errors
+    /// When the link's file cannot be written.
+    pub fn tell(&self, types: &Types) -> Result<(), crate::RecordError> {
+        if types.is_empty() { Ok(()) } else { self.file.tell(types) }
     }
 
     /// Returns the link's id.

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
+use super::types::Types;
 use crate::dir::{Dir, Kind};
 use crate::record::{Batch, FileKind, Record, RecordError, RecordFile, Records};
 use crate::wire::{Reader, WireError, Writer};
@@ -24,6 +25,7 @@ const TAG_ENTRY_ONLY: u32 = 6;
 pub const ENTRY_ONLY: u64 = 1 << 63;
 /// Appended by [`crate::exec`] too.
 pub(crate) const TAG_UNTRACED: u32 = 7;
+const TAG_TYPES: u32 = 8;
 
 /// Names when a program runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -311,6 +313,8 @@ fn decode_all(file: &RecordFile, records: &Records) -> Result<LinkState, RecordE
                     untraced.push(u);
                 }
             }),
+            // For targets only; see `types`.
+            TAG_TYPES => Ok(()),
             _ => Err(WireError { at: 0, what: "a known record" }),
         };
         done.map_err(|e| file.damaged(e))?;
@@ -471,6 +475,26 @@ impl LinkFile {
             }
             Ok(indexes)
         })
+    }
+
+    /// Adds what the loader learned of functions, before the first target looks.
+    ///
+    /// # Errors
+    /// When the file cannot be locked or written.
+    pub fn tell(&self, types: &Types) -> Result<(), RecordError> {
+        let mut batch = Batch::default();
+        batch.push(TAG_TYPES, |w| types.encode(w));
+        self.file.append(&batch)
+    }
+
+    /// Reads what the loader learned of functions; nothing when it did not look.
+    ///
+    /// # Errors
+    /// When the file cannot be read or decoded.
+    pub fn types(&self) -> Result<Types, RecordError> {
+        let records = self.file.read()?;
+        let found = records.iter().find(|(tag, _)| *tag == TAG_TYPES);
+        found.map_or_else(|| Ok(Types::default()), |(_, payload)| Types::decode(payload).map_err(|e| self.file.damaged(e)))
     }
 
     /// Adds the functions that could not be attached after all, by index.

@@ -1,0 +1,68 @@
+//! The types of the functions that programs are going to be attached to: found before the command starts, so that a program that does
+//! not fit is refused, and targets need to read no debug information.
+//!
+//! A [`Catalog`] knows the files that a command will be made of: the program and the libraries it is linked with. Only files with
+//! functions that are asked for are looked into, and nothing is when no program reads arguments. `resolve` compares what a program
+//! reads with each function that its patterns mean, and says which of them it fits, and where their words are
+//! ([`Types`](crate::link::Types)).
+
+mod command;
+mod module;
+mod resolve;
+
+pub(crate) use resolve::Ask;
+pub use resolve::Resolved;
+
+use std::cell::OnceCell;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use skep_object::Btf;
+
+use module::ModuleFile;
+
+/// Types that the user names.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Given {
+    /// A program, a library, or the debug file of one.
+    Program(PathBuf),
+    /// BTF of the program.
+    Btf(Arc<Btf>),
+}
+
+/// The files that a command will be made of.
+#[derive(Debug, Default)]
+pub struct Catalog {
+    program: Option<PathBuf>,
+    given: Option<Given>,
+    modules: OnceCell<Vec<ModuleFile>>,
+}
+
+impl Catalog {
+    /// Describes a command that is called by this name: the program that the kernel will run for it, which is the interpreter of a
+    /// script. Nothing is read yet.
+    #[must_use]
+    pub fn of_command(name: &OsStr, given: Option<Given>) -> Self {
+        let found = skep_proc::launch::find(name, std::env::var_os("PATH").as_deref()).and_then(skep_proc::launch::inspect);
+        Self { program: found.ok().map(|l| l.program), given, modules: OnceCell::new() }
+    }
+
+    /// Describes one file without what it is linked with.
+    #[must_use]
+    pub fn of_file(path: &Path) -> Self {
+        let modules = OnceCell::new();
+        drop(modules.set(vec![ModuleFile::new(path, true, None)]));
+        Self { program: Some(path.to_owned()), given: None, modules }
+    }
+
+    /// The program, and then its libraries.
+    fn modules(&self) -> &[ModuleFile] {
+        self.modules.get_or_init(|| {
+            let Some(program) = &self.program else { return Vec::new() };
+            let files = std::iter::once((program.clone(), true)).chain(command::libraries(program).into_iter().map(|l| (l, false)));
+            files.map(|(path, main)| ModuleFile::new(&path, main, self.given.as_ref())).collect()
+        })
+    }
+}
