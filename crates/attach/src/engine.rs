@@ -332,10 +332,12 @@ impl State {
             if result.is_ok()
                 && let Some(site) = self.sites.get_mut(&f.addr)
             {
-                if let Some(n) = f.nr_args.filter(|_| f.nr_args != site.nr_args) {
+                let known = f.nr_args.or(site.nr_args.filter(|_| !site.entries.is_empty()));
+                if known != site.nr_args {
                     // Calls on their way keep the number that is in their frames.
-                    site.nr_args = Some(n);
-                    site.meta.nr_args.store(u64::from(n.min(MAX_ARGS as u8)), Ordering::Relaxed);
+                    site.nr_args = known;
+                    let n = known.map_or(UNTYPED_ARGS, |n| usize::from(n).min(MAX_ARGS));
+                    site.meta.nr_args.store(n as u64, Ordering::Relaxed);
                 }
                 site.entries.extend(hooks.iter().map(|hook| Entry { hook: *hook, cookie: *cookie, seq: id }));
                 chosen.push(f.addr);

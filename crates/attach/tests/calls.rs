@@ -94,3 +94,44 @@ fn modify_return_skips_the_body() {
     assert_eq!(exit.word(6), 5);
     engine.detach(done.id).expect("attached");
 }
+
+/// A function may be known by its types only after something else was attached to it; what is in registers stays what it was, also
+/// where the slot of the result lies over one of them.
+#[test]
+fn the_result_stands_behind_the_arguments_that_are_known() {
+    const THIRD: &str = r#"
+    long add(long a, long b) { return a * 3 + b; }
+    __attribute__((naked)) long third(long a, long b) { __asm__("mov %rdx, %rax\n nop\n nop\n nop\n ret"); }
+    "#;
+    let lib = Library::new("known", THIRD, "c", &["-O2"]);
+    // SAFETY: the types are those of the C source; the other reads a register that it is given as well.
+    let (add, third): (Add, extern "C" fn(i64, i64, i64) -> i64) = unsafe { (lib.get("add"), lib.get("third")) };
+    let engine = Engine::get().expect("engine");
+    for position in [Position::Exit, Position::Session, Position::ModifyReturn] {
+        for name in ["add", "third"] {
+            let unknown = lib.function(name);
+            let known = |n| skep_attach::sites::Function { nr_args: Some(n), ..unknown.clone() };
+            let (before, seen, after) = (Seen::leaked(), Seen::leaked(), Seen::leaked());
+            let first = engine.attach(&[(&unknown, 0)], &[before.hook(position)]);
+            let second = engine.attach(&[(&known(2), 0)], &[seen.hook(position)]);
+            assert_eq!((&first.results[..], &second.results[..]), (&[Ok(())][..], &[Ok(())][..]));
+            let third_one = engine.attach(&[(&known(3), 0)], &[after.hook(position)]);
+            assert_eq!(third_one.results, [Err(skep_attach::Skip::Arguments)], "who is attached was told of two");
+            let result = if name == "add" { add(5, 7) } else { third(5, 7, 77) };
+            assert_eq!(result, if name == "add" { 22 } else { 77 }, "{position:?} {name}");
+            for s in [before, seen] {
+                assert_eq!((s.word(-1), s.word(0), s.word(1)), (2, 5, 7), "{position:?} {name}");
+                let returned = position != Position::ModifyReturn;
+                assert!(!returned || s.word(2) == result as u64, "{position:?} {name}: {}", s.word(2));
+            }
+            for id in [first.id, second.id] {
+                engine.detach(id).expect("attached");
+            }
+            // Nobody is left to whom it matters.
+            let again = engine.attach(&[(&known(3), 0)], &[after.hook(Position::Exit)]);
+            assert_eq!(again.results, [Ok(())]);
+            assert_eq!((if name == "add" { add(1, 2) } else { third(1, 2, 3) }, after.word(-1)), (if name == "add" { 5 } else { 3 }, 3));
+            engine.detach(again.id).expect("attached");
+        }
+    }
+}

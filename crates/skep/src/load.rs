@@ -358,7 +358,7 @@ fn family<'v, 'o>(of: &'v Proved<'o>, all: &'v [Proved<'o>]) -> Vec<&'v Proved<'
 }
 
 /// The attach type of a tracing program that hangs on functions.
-fn on_functions_of(prog_type: ProgramType, attach: Option<AttachType>) -> Option<AttachType> {
+pub(crate) fn on_functions_of(prog_type: ProgramType, attach: Option<AttachType>) -> Option<AttachType> {
     attach.filter(|a| prog_type == ProgramType::Tracing && !matches!(a, AttachType::TraceRawTp | AttachType::TraceIter))
 }
 

@@ -15,6 +15,8 @@ const PLAIN: &[&str] = &[
     "skep::run::tracing",
     "skep::run::modify_return",
     "skep::run::registers",
+    "skep::run::shown",
+    "skep::run::shown_modify_return",
     "skep::helpers::map::lookup_elem",
     "skep::helpers::map::update_elem",
     "skep::helpers::map::delete_elem",

@@ -23,7 +23,7 @@ use crate::session;
 pub fn run(command: &ProgCommand, printer: Printer) -> Result<u8> {
     match command {
         ProgCommand::Verify { objects, log, strict, reading, format } => {
-            verify::run(objects, reading, verify::Asked { log: *log, strict: *strict }, format.json, printer)
+            verify::run(objects, reading, verify::Asked { log: *log, strict: *strict, functions: None }, format.json, printer)
         }
         ProgCommand::Run(args) => run::run(args, printer),
         ProgCommand::Show { program, reading, format } => show::run(program.as_deref(), reading, format.json, printer),

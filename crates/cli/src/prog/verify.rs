@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 use skep::object::{LinkOptions, Object};
+use skep::prototypes::Catalog;
 use skep::verifier::{Options, verify, verify_logged};
 
 use crate::args::ObjectArgs;
@@ -29,19 +30,23 @@ struct Verdict {
 
 /// What the user asked for.
 #[derive(Clone, Copy)]
-pub struct Asked {
+pub struct Asked<'a> {
     /// Print every step of the verifier, as the kernel's log at level 2 does.
     pub log: bool,
     /// Refuse what Linux refuses users without privileges.
     pub strict: bool,
+    /// The functions that programs are to be attached to.
+    pub functions: Option<&'a Catalog>,
 }
 
 /// Most bytes of a log in a JSON document: its end, as the kernel keeps it when its buffer is too small.
 const LOG_KEPT: usize = 16 << 20;
 
 /// Prints a verdict for each program.
-pub fn run(paths: &[PathBuf], reading: &ObjectArgs, asked: Asked, as_json: bool, printer: Printer) -> Result<u8> {
+pub fn run(paths: &[PathBuf], reading: &ObjectArgs, asked: Asked<'_>, as_json: bool, printer: Printer) -> Result<u8> {
     let objects = Objects::read(paths, reading)?;
+    let catalog = reading.btf_from.as_deref().map(Catalog::of_file);
+    let asked = Asked { functions: catalog.as_ref(), ..asked };
     let how = objects.link_options();
     let all =
         paths.iter().zip(&objects.all).flat_map(|(path, object)| (0..object.programs.len()).map(move |i| (path.as_path(), object, i)));
@@ -108,7 +113,7 @@ fn verdict(
     object: &Object,
     how: &LinkOptions<'_>,
     index: usize,
-    asked: Asked,
+    asked: Asked<'_>,
     log: Option<&mut dyn std::fmt::Write>,
 ) -> Verdict {
     let mut verdict = Verdict {
@@ -140,7 +145,8 @@ fn verdict(
                 Some(log) => verify_logged(&linked, &options, log),
                 None => verify(&linked, &options),
             };
-            if let Err(rejection) = judged {
+            let fits = |proof| asked.functions.map_or(Ok(()), |f| f.judge(&proof, &options));
+            if let Err(rejection) = judged.and_then(fits) {
                 verdict.error = Some(rejection.to_string());
                 verdict.hint.clone_from(&rejection.hint);
                 verdict.path = crate::rejection::path(&rejection);

@@ -19,6 +19,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use skep_object::Btf;
+use skep_verifier::{Options, Rejection, Verified};
+
+use crate::link::Pattern;
 
 use module::ModuleFile;
 
@@ -55,6 +58,25 @@ impl Catalog {
         let modules = OnceCell::new();
         drop(modules.set(vec![ModuleFile::new(path, true, None)]));
         Self { program: Some(path.to_owned()), given: None, modules }
+    }
+
+    /// Judges a proved program beside the functions that its section names, whatever modules it names: for those who do not load it.
+    ///
+    /// # Errors
+    /// When the program does not fit.
+    #[allow(clippy::result_large_err, reason = "as for `skep_verifier::verify`")]
+    pub fn judge(&self, proof: &Verified, options: &Options) -> Result<(), Rejection> {
+        let linked = proof.linked();
+        let reads: Vec<_> = proof.info().ctx_reads.iter().copied().collect();
+        let attach = crate::load::on_functions_of(linked.prog_type, linked.attach_type).filter(|_| !reads.is_empty());
+        let Some(attach) = attach else { return Ok(()) };
+        let names = crate::link::listed(linked.target.as_deref());
+        let include: Vec<String> = names.iter().filter_map(|n| n.parse::<Pattern>().ok()).map(|p| p.function).collect();
+        let ask = Ask { reads: &reads, attach, include: &include, exclude: &[] };
+        let Ok(Err(refusal)) = self.resolve(&ask) else { return Ok(()) };
+        let mut options = options.clone();
+        options.attached = refusal.attached;
+        skep_verifier::verify(linked, &options).map(drop)
     }
 
     /// The program, and then its libraries.
