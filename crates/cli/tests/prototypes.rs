@@ -218,3 +218,82 @@ fn without_types_only_registers_are_there() {
     assert!(done.success() && Path::new(&copy).exists());
     refused(&reads(&skep, &copy, 6, &["two.isra.0"], false), &["func 'two.isra.0' is not known by its types"]);
 }
+
+/// A program, a library that it is linked with, and one that it opens.
+fn methods(dir: &TempDir, cxx: &Cc, flags: &[&str]) -> (String, String) {
+    let source = data("methods.cc");
+    let of = |what: &str| cxx.clone().args(&["-w"]).args(flags).args(&["-shared", "-fPIC"]).arg(format!("-DLIBRARY_FUNCTION={what}_add"));
+    let library = of("library").arg("-DLIBRARY").compile(&[source.as_ref()], &dir.join("libmethods.so.1"));
+    let plugin = of("plugin").arg("-DPLUGIN").compile(&[source.as_ref()], &dir.join("plugin.so"));
+    let linked = format!("-Wl,-rpath,{}", dir.path().display());
+    let program = cxx.clone().args(&["-w"]).args(flags).arg(linked);
+    let program = program.compile(&[source.as_ref(), &library], &dir.join("methods"));
+    (program.display().to_string(), plugin.display().to_string())
+}
+
+#[test]
+fn methods_and_functions_of_libraries_have_their_arguments_too() {
+    let mut compilers = vec![Cc::cxx()];
+    if skip::has_command("clang++-19") {
+        compilers.push(Cc::named("clang++-19").arg("-Dnoclone=used"));
+    } else {
+        skip("needs clang++-19");
+    }
+    for cxx in compilers {
+        for flags in [&["-g", "-O0"][..], &["-gdwarf-4", "-O0"], &["-g", "-O1"]] {
+            let (skep, dir) = (Skep::new(), TempDir::new());
+            let (program, _) = methods(&dir, &cxx, flags);
+            let ended = skep.run(["run", "--json", &data("methods.bpf.o"), "--", &program]);
+            assert_eq!(ended.shell_status(), 0, "{cxx:?} {flags:?}: {}", ended.transcript());
+            let (own, report) = parts(&ended);
+            for (name, found) in variables(&report) {
+                assert_eq!(own.get(&name), Some(&found), "{cxx:?} {flags:?}: {name}: {}", ended.transcript());
+            }
+        }
+    }
+}
+
+#[test]
+fn what_comes_later_has_no_types() {
+    let (skep, dir) = (Skep::new(), TempDir::new());
+    let (program, plugin) = methods(&dir, &Cc::cxx(), &["-g", "-O0"]);
+    let run = |word: &str, attach: &[&str], command: &[&str]| {
+        let object = data("reads.bpf.o");
+        let set = format!("word={word}");
+        let attach: Vec<String> = attach.iter().map(|a| format!("--attach=reads={a}")).collect();
+        let head = ["run", "--json", &object, "--set", &set];
+        skep.run(head.into_iter().chain(attach.iter().map(String::as_str)).chain(["--"]).chain(command.iter().copied()))
+    };
+    // Its result is ctx[2] where types are known: what is opened later cannot be taken for the same.
+    let ended = run("2", &["library_add", "plugin_add"], &[&program, &plugin]);
+    let report = parts(&ended).1;
+    assert_eq!((ended.shell_status(), variables(&report)["calls"]), (0, 1), "{}", ended.transcript());
+    let skipped = &report["programs"][0]["sites"]["skipped"][0];
+    assert_eq!(skipped["function"], "plugin_add");
+    assert!(skipped["reason"].as_str().unwrap().contains("is not known by its types"), "{skipped}");
+    // Alone, it is a register; the user is told.
+    let ended = run("0", &["plugin_add"], &[&program, &plugin]);
+    assert!(text(&ended.stderr).contains("the types of `plugin_add` are not known before it is loaded"), "{}", ended.transcript());
+    assert_eq!((ended.shell_status(), variables(&parts(&ended).1)["calls"]), (0, 1), "{}", ended.transcript());
+    // A shell's child is another program than the shell.
+    let shell = format!("{program}; true");
+    refused(&run("6", &["Counter::add"], &["sh", "-c", &shell]), &["func 'Counter::add' is not known by its types", "bpf_get_func_ret"]);
+}
+
+#[test]
+fn verification_takes_types_from_a_file_that_is_named() {
+    let (skep, dir) = (Skep::new(), TempDir::new());
+    let program = build(&dir, &Cc::c(), &["-g", "-O2"]);
+    let (good, bad) = (data("proto.bpf.o"), data("methods.bpf.o"));
+    let ended = skep.run(["prog", "verify", "--btf-from", &program, &good]);
+    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    // `swap` of a program in which it takes two numbers is another function.
+    let source = dir.join("other.c");
+    std::fs::write(&source, "long two(long a) { return a; }\nint main(void) { return (int)two(0); }\n").unwrap();
+    let other = Cc::c().args(&["-g", "-O0"]).compile(&[&source], &dir.join("other")).display().to_string();
+    let ended = skep.run(["prog", "verify", "--btf-from", &other, &good]);
+    assert_eq!(ended.shell_status(), 1, "{}", ended.transcript());
+    let out = text(&ended.stdout);
+    assert!(out.contains("func 'two' doesn't have 3-th argument: its arguments are 1 word, and its result is ctx[1]"), "{out}");
+    assert!(skep.run(["prog", "verify", &good, &bad]).shell_status() == 0, "without types nobody judges that");
+}

@@ -25,6 +25,8 @@ pub(super) struct Function {
     pub vaddr: u64,
     pub name: String,
     pub aliases: Vec<String>,
+    /// It only says which function is meant (an indirect function).
+    pub resolver: bool,
 }
 
 /// One file of a command.
@@ -89,8 +91,9 @@ impl ModuleFile {
                 vaddr: f.vaddr,
                 name: text(f.name),
                 aliases: f.aliases().map(|a| text(a.name)).collect(),
+                resolver: f.kind == Kind::Ifunc,
             };
-            all.iter().flat_map(Functions::iter).filter(|f| f.kind != Kind::Ifunc && !f.is_cold()).map(function).collect()
+            all.iter().flat_map(Functions::iter).filter(|f| !f.is_cold()).map(function).collect()
         })
     }
 

@@ -51,6 +51,19 @@ struct Candidate<'c> {
     answer: Option<Answer>,
 }
 
+impl Candidate<'_> {
+    /// Its prototype, by the name that the patterns mean rather than that in the source.
+    fn named(&self, p: &Arc<Prototype>) -> Arc<Prototype> {
+        let name = skep_proc::demangle::demangle(self.name);
+        if p.name == name {
+            return Arc::clone(p);
+        }
+        let mut p = Prototype::clone(p);
+        p.name = name.into_owned();
+        Arc::new(p)
+    }
+}
+
 /// Tells whether a pattern names one function.
 fn is_exact(pattern: &Pattern) -> bool {
     !pattern.function.contains(['*', '?', '[', '\\'])
@@ -82,16 +95,18 @@ enum Fit {
 }
 
 impl<'r> Resolver<'r> {
-    /// The functions in the order in which the patterns name them; the program's own first.
-    fn candidates(&self, selection: &Selection) -> Vec<Candidate<'r>> {
-        let mut all = Vec::new();
+    /// The functions in the order in which the patterns name them, the program's own first; and whether there are others that are never
+    /// attached to.
+    fn candidates(&self, selection: &Selection) -> (Vec<Candidate<'r>>, bool) {
+        let (mut all, mut others) = (Vec::new(), false);
         for (index, module) in self.modules.iter().enumerate() {
             let Some(patterns) = selection.module(&module.path.to_string_lossy(), module.main, false) else { continue };
             let meant = module.functions().iter().filter_map(|f| {
                 let pattern = patterns.function(&f.name, f.aliases.iter().map(String::as_str))?;
                 Some((pattern, f))
             });
-            let meant: Vec<_> = meant.collect();
+            let (resolvers, meant): (Vec<_>, Vec<_>) = meant.partition(|(_, f)| f.resolver);
+            others |= !resolvers.is_empty();
             if meant.is_empty() {
                 continue;
             }
@@ -106,7 +121,7 @@ impl<'r> Resolver<'r> {
             }));
         }
         all.sort_by_key(|c| (c.pattern, c.module, c.vaddr));
-        all
+        (all, others)
     }
 
     /// The program runs when functions return, too.
@@ -150,8 +165,8 @@ impl<'r> Resolver<'r> {
     }
 
     fn resolve(&self, selection: &Selection) -> Result<Resolved, Refusal> {
-        let candidates = self.candidates(selection);
-        let proto = |c: &Candidate<'_>| c.answer.as_ref().and_then(|a| a.as_ref().ok()).cloned();
+        let (candidates, others) = self.candidates(selection);
+        let proto = |c: &Candidate<'_>| c.answer.as_ref().and_then(|a| a.as_ref().ok()).map(|p| c.named(p));
         let first = candidates.iter().filter_map(proto).find(|p| self.has_words(p).is_ok());
         let fits: Vec<Fit> = candidates.iter().map(|c| self.fit(c, first.as_ref())).collect();
         if let Some(refusal) = self.refusal(&candidates, &fits, first.as_ref()) {
@@ -169,7 +184,7 @@ impl<'r> Resolver<'r> {
         }
         let unknown = self.untyped(first.as_ref()).err().map(|why| format!("does not fit the program: it {why}"));
         let types = out.finish(self.modules, unknown);
-        Ok(Resolved { types, note: self.note(&candidates, &fits) })
+        Ok(Resolved { types, note: if others && candidates.is_empty() { None } else { self.note(&candidates, &fits) } })
     }
 
     /// Finds what makes it pointless to start: a function that was named and does not fit, or not one that fits.
@@ -182,7 +197,7 @@ impl<'r> Resolver<'r> {
             }
             none.map(|(c, why)| {
                 let attached = match &c.answer {
-                    Some(Ok(p)) => Attached::Typed { prototype: Arc::clone(p), first: first.cloned() },
+                    Some(Ok(p)) => Attached::Typed { prototype: c.named(p), first: first.cloned() },
                     _ => Attached::Untyped { function: c.name.to_owned() },
                 };
                 Refusal { attached, function: c.name.to_owned(), why: why.clone() }
