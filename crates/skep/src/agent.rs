@@ -61,6 +61,15 @@ struct Active {
     attach_ns: u64,
 }
 
+/// Functions that get the same hook.
+#[derive(Default)]
+struct Group<'f> {
+    /// With their cookies.
+    targets: Vec<(&'f Function, u64)>,
+    /// Their indexes in the link.
+    indexes: Vec<u32>,
+}
+
 /// Attaches every link the environment names. Does nothing when it names none.
 pub fn start() {
     let _muted = skep_attach::mute();
@@ -364,7 +373,7 @@ impl Active {
         }
         let found: Vec<Found<'_>> = functions.iter().map(found).collect();
         let indexes = self.file.register(&found)?;
-        let mut groups: BTreeMap<Option<u32>, (Vec<(&Function, u64)>, Vec<u32>)> = BTreeMap::new();
+        let mut groups: BTreeMap<Option<u32>, Group<'_>> = BTreeMap::new();
         let mut skipped = Vec::new();
         let known = self.known(&functions);
         for (function, known) in functions.iter_mut().zip(&known) {
@@ -388,19 +397,19 @@ impl Active {
                 (None, None) => None,
             };
             let cookie = if self.spec.cookie == Cookie::Index { u64::from(index) } else { 0 };
-            let (targets, which) = groups.entry(layout).or_default();
-            targets.push((function, cookie));
-            which.push(index);
+            let group = groups.entry(layout).or_default();
+            group.targets.push((function, cookie));
+            group.indexes.push(index);
         }
-        let count = groups.values().flat_map(|(_, which)| which).max().map_or(0, |last| last.saturating_add(1));
+        let count = groups.values().flat_map(|group| &group.indexes).max().map_or(0, |last| last.saturating_add(1));
         let running = self.running(count)?;
         let began = Instant::now();
         let engine = Engine::get()?;
         let mut entry_only = Vec::new();
-        for (layout, (targets, which)) in &groups {
-            let attachment = engine.attach(targets, &[self.hook_for(running, *layout)]);
+        for (layout, group) in &groups {
+            let attachment = engine.attach(&group.targets, &[self.hook_for(running, *layout)]);
             self.attachments.push(attachment.id);
-            for ((index, target), result) in which.iter().zip(targets).zip(attachment.results) {
+            for ((index, target), result) in group.indexes.iter().zip(&group.targets).zip(attachment.results) {
                 match result {
                     Ok(()) => self.attached += 1,
                     Err(Skip::NoExit { why }) if self.runs_at_entry_only() => entry_only.push((*index, *target, why)),

@@ -1,20 +1,20 @@
 //! The loader's side: an object becomes maps, verified programs and links, each a file.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use skep_isa::map::Offer;
 use skep_isa::{AttachType, MapFlags, MapType, ProgramType, helper, kfunc};
 use skep_maps::slots::FILE_NAME as SLOTS;
 use skep_maps::{Map, MapDef, MapError};
-use skep_object::{Access, Btf, CoreTarget, InnerValue, LinkError, LinkOptions, Linked, MapSpec, Misfit, Object};
+use skep_object::{Btf, CoreTarget, InnerValue, LinkError, LinkOptions, MapSpec, Misfit, Object};
 use skep_verifier::fields::FieldKind;
-use skep_verifier::{Options, Rejection, Verified};
+use skep_verifier::{Options, Rejection};
 
 use crate::Error;
 use crate::dir::{Dir, Kind};
 use crate::prog::{Program, ProgramFile, Source};
-use crate::prototypes::{Ask, Catalog, Resolved};
+use crate::prototypes::{Asked, Catalog, Proved, Resolved};
 
 /// Tells why an object could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +53,7 @@ pub enum LoadError {
         /// The function.
         function: String,
         /// Why.
-        why: Misfit,
+        why: Box<Misfit>,
     },
     /// The object holds nothing to load.
     #[error("the object has no programs")]
@@ -136,9 +136,6 @@ pub struct Loader<'a> {
     exclude: Vec<String>,
 }
 
-/// A program that was proved safe, by its place in the object.
-type Proved<'o> = (usize, &'o skep_object::Program, Linked, Verified);
-
 impl<'a> Loader<'a> {
     /// Makes a loader for this directory.
     #[must_use]
@@ -190,43 +187,6 @@ impl<'a> Loader<'a> {
         self
     }
 
-    /// Compares a program with the functions that it is going to be attached to.
-    fn resolve(&self, of: &Proved<'_>, all: &[Proved<'_>], options: &Options) -> Result<Resolved, LoadError> {
-        let (_, program, linked, _) = of;
-        let family = family(of, all);
-        let reads: BTreeSet<Access> = family.iter().flat_map(|(.., proof)| proof.info().ctx_reads.iter().copied()).collect();
-        let asks = |id: &u32| matches!(helper::by_id(*id).map(|h| h.name), Some("get_func_arg" | "get_func_arg_cnt"));
-        let counts = family.iter().any(|(.., proof)| proof.info().helpers.iter().any(asks));
-        let Some(attach) = on_functions_of(linked.prog_type, linked.attach_type).filter(|_| counts || !reads.is_empty()) else {
-            return Ok(Resolved::default());
-        };
-        let reads: Vec<Access> = reads.into_iter().collect();
-        let mut include: Vec<String> = self.patterns.iter().filter(|(p, _)| *p == program.name).map(|(_, p)| p.clone()).collect();
-        if include.is_empty() {
-            include = crate::link::listed(program.target.as_deref());
-        }
-        let nothing = Catalog::default();
-        let ask = Ask { reads: &reads, attach, include: &include, exclude: &self.exclude };
-        // Patterns that cannot be read are told where links are made.
-        let refusal = match self.catalog.unwrap_or(&nothing).resolve(&ask) {
-            Err(_) => return Ok(Resolved::default()),
-            Ok(Ok(resolved)) => return Ok(resolved),
-            Ok(Err(refusal)) => refusal,
-        };
-        let mut options = options.clone();
-        options.attached = refusal.attached;
-        let rejected = family.iter().find_map(|(_, _, linked, proof)| {
-            let mut linked = linked.clone();
-            // It is judged as what leads to it.
-            linked.attach_type = Some(attach).filter(|_| proof.prog_type() == ProgramType::Tracing);
-            skep_verifier::verify(&linked, &options).err()
-        });
-        Err(match rejected {
-            Some(r) => LoadError::Rejected(Box::new(r)),
-            None => LoadError::Misfit { program: program.name.clone(), function: refusal.function, why: refusal.why },
-        })
-    }
-
     /// Creates the object's maps, links and verifies its programs, and writes both as files.
     ///
     /// # Errors
@@ -275,7 +235,8 @@ impl<'a> Loader<'a> {
         if verified.is_empty() {
             return Err(LoadError::NoPrograms);
         }
-        let mut functions = verified.iter().map(|v| self.resolve(v, &verified, &options)).collect::<Result<Vec<_>, _>>()?.into_iter();
+        let asked = Asked { catalog: self.catalog, patterns: &self.patterns, exclude: &self.exclude };
+        let functions = verified.iter().map(|v| asked.resolve(v, &verified, &options)).collect::<Result<Vec<_>, _>>()?;
         let btf_id = match &object.btf {
             Some(btf) => crate::types::store(self.dir, btf)?,
             None => 0,
@@ -289,7 +250,7 @@ impl<'a> Loader<'a> {
             maps.push(if dispensable { None } else { Some(self.create(spec, object.btf.as_deref(), btf_id)?) });
         }
         let mut programs = Vec::new();
-        for (_, program, linked, proof) in verified {
+        for ((_, program, linked, proof), functions) in verified.into_iter().zip(functions) {
             let (insns, source) = crate::convert::expand(crate::convert::convert(&proof), Source::of(&linked));
             let file = Program {
                 name: program.name.clone(),
@@ -302,7 +263,7 @@ impl<'a> Loader<'a> {
                 source,
             }
             .store(self.dir)?;
-            programs.push(LoadedProgram { file, target: program.target.clone(), functions: functions.next().unwrap_or_default() });
+            programs.push(LoadedProgram { file, target: program.target.clone(), functions });
         }
         initialise(object, &maps, &programs)?;
         Ok(Loaded { programs, maps: maps.into_iter().flatten().collect() })
@@ -340,21 +301,6 @@ impl<'a> Loader<'a> {
         }
         Ok(LoadedMap { name: spec.name.clone(), spec: spec.clone(), map: Arc::new(map) })
     }
-}
-
-/// A program, and those that its tail calls lead to from the beginning: they all run on its context.
-fn family<'v, 'o>(of: &'v Proved<'o>, all: &'v [Proved<'o>]) -> Vec<&'v Proved<'o>> {
-    let mut family = vec![of];
-    let mut done = 0;
-    while let Some((_, _, linked, _)) = family.get(done).copied() {
-        done += 1;
-        for (_, value) in linked.maps.iter().flat_map(|m| &m.spec.values) {
-            let InnerValue::Program(name) = value else { continue };
-            let next = all.iter().find(|(_, p, ..)| p.name == *name);
-            family.extend(next.filter(|n| !family.iter().any(|f| f.0 == n.0)));
-        }
-    }
-    family
 }
 
 /// The attach type of a tracing program that hangs on functions.

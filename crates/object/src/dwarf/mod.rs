@@ -10,6 +10,7 @@
 //!   base class is a member without a name, so that its members are found, and a second time one with the class's name.
 //! * Rust: structures and enumerations without fields; variants with fields are left out.
 
+mod composite;
 mod file;
 mod functions;
 mod merge;

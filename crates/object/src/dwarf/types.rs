@@ -1,23 +1,18 @@
 //! Types of arguments and results, read from debug information when they are asked for, each once.
 
 use super::DwarfError;
+use super::composite::{Parts, count};
 use super::functions::{Entry, Language, Slice, Unit};
-use super::read::{flag, length, member, number};
+use super::read::{flag, number};
 use crate::proto::{Class, Leaf, Type, ValueKind};
 use gimli::{AttributeValue as Value, UnitRef, UnitType, constants as dw};
 use std::collections::HashMap;
 use std::rc::Rc;
 
 /// Deepest chain of types behind types.
-const MAX_DEPTH: u32 = 64;
-/// Most members of a structure and of what is in it that are looked at.
-const MAX_PARTS: u32 = 1 << 14;
-/// Most elements of an array that are looked at; 16 bytes have no more.
-const MAX_ELEMENTS: u64 = 16;
+pub(super) const MAX_DEPTH: u32 = 64;
 /// Most parameters of a function; more are no function of a program.
 const MAX_PARAMS: usize = 1024;
-/// Largest structure whose parts matter.
-const MAX_IN_REGISTERS: u64 = 16;
 
 type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
 type Header<'a> = gimli::UnitHeader<Slice<'a>>;
@@ -25,8 +20,8 @@ type Header<'a> = gimli::UnitHeader<Slice<'a>>;
 /// Where an entry is: of which file, and at which offset of its sections; those of `.debug_types` have the highest bit set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Pos {
-    shared: bool,
-    at: u64,
+    pub shared: bool,
+    pub at: u64,
 }
 
 const IN_TYPES: u64 = 1 << 63;
@@ -51,17 +46,17 @@ type Headers<'a> = Vec<(u64, Header<'a>)>;
 
 /// The types of a program.
 pub(super) struct Types<'s, 'a> {
-    own: &'s Dwarf<'a>,
-    headers: [Headers<'a>; 2],
+    pub(super) own: &'s Dwarf<'a>,
+    pub(super) headers: [Headers<'a>; 2],
     /// Type units by signature.
     signatures: HashMap<u64, Pos>,
     units: HashMap<Pos, Rc<Unit<'a>>>,
     known: HashMap<Pos, Option<Type>>,
-    language: Language,
+    pub(super) language: Language,
 }
 
 impl<'s, 'a> Found<'s, 'a> {
-    fn unit(&self) -> UnitRef<'_, Slice<'a>> {
+    pub fn unit(&self) -> UnitRef<'_, Slice<'a>> {
         self.unit.unit_ref(self.dwarf)
     }
 
@@ -98,7 +93,7 @@ impl<'s, 'a> Found<'s, 'a> {
         Some(())
     }
 
-    fn beside(&self, entry: Entry<'a>) -> Self {
+    pub fn beside(&self, entry: Entry<'a>) -> Self {
         Self { dwarf: self.dwarf, unit: Rc::clone(&self.unit), shared: self.shared, entry }
     }
 }
@@ -142,7 +137,7 @@ impl<'s, 'a> Types<'s, 'a> {
 
     /// The units of the program itself, by number.
     pub fn own_unit(&mut self, n: usize) -> Option<Result<Rc<Unit<'a>>, DwarfError>> {
-        let (start, header) = self.headers[0].get(n)?.clone();
+        let (start, header) = *self.headers[0].get(n)?;
         if start & IN_TYPES != 0 {
             return None;
         }
@@ -159,7 +154,7 @@ impl<'s, 'a> Types<'s, 'a> {
         Found { dwarf: self.own, unit: Rc::clone(unit), shared: false, entry: entry.clone() }
     }
 
-    fn entry(&mut self, pos: Pos) -> Option<Found<'s, 'a>> {
+    pub fn entry(&mut self, pos: Pos) -> Option<Found<'s, 'a>> {
         let dwarf = if pos.shared { self.own.sup()? } else { self.own };
         let headers = self.headers.get(usize::from(pos.shared))?;
         let (start, header) = headers.get(headers.partition_point(|(start, _)| *start <= pos.at).checked_sub(1)?)?;
@@ -168,7 +163,7 @@ impl<'s, 'a> Types<'s, 'a> {
         let unit = match self.units.get(&key) {
             Some(unit) => Rc::clone(unit),
             None => {
-                let unit = Rc::new(dwarf.unit(header.clone()).ok()?);
+                let unit = Rc::new(dwarf.unit(*header).ok()?);
                 self.units.insert(key, Rc::clone(&unit));
                 unit
             }
@@ -177,7 +172,7 @@ impl<'s, 'a> Types<'s, 'a> {
         Some(Found { dwarf, unit, shared: pos.shared, entry })
     }
 
-    fn link(&self, from: &Found<'s, 'a>, attr: gimli::DwAt) -> Option<Pos> {
+    pub fn link(&self, from: &Found<'s, 'a>, attr: gimli::DwAt) -> Option<Pos> {
         let types = if from.unit.header.section() == gimli::SectionId::DebugTypes { IN_TYPES } else { 0 };
         let start = from.unit.header.offset().0 as u64;
         match from.entry.attr_value(attr)? {
@@ -217,7 +212,7 @@ impl<'s, 'a> Types<'s, 'a> {
         self.at(pos, depth + 1)
     }
 
-    fn at(&mut self, pos: Pos, depth: u32) -> Option<Type> {
+    pub fn at(&mut self, pos: Pos, depth: u32) -> Option<Type> {
         if depth > MAX_DEPTH {
             return None;
         }
@@ -272,7 +267,7 @@ impl<'s, 'a> Types<'s, 'a> {
                 let union = e.entry.tag() == dw::DW_TAG_union_type;
                 let (kind, word) = if union { (ValueKind::Union, "union") } else { (ValueKind::Struct, "struct") };
                 let size = size?;
-                let mut parts = Parts { whole: size, leaves: Vec::new(), by_reference: false, left: MAX_PARTS };
+                let mut parts = Parts::new(size);
                 let align = self.flatten(e, 0, depth, &mut parts)?;
                 Some(Type { text: tagged(word, text), kind, size, align, leaves: parts.leaves, by_reference: parts.by_reference })
             }
@@ -337,174 +332,10 @@ impl<'s, 'a> Types<'s, 'a> {
         }
         None
     }
-
-    /// Adds the parts of a structure that begins at a bit of the whole, and returns its alignment.
-    fn flatten(&mut self, e: &Found<'s, 'a>, at: u64, depth: u32, out: &mut Parts) -> Option<u64> {
-        if depth > MAX_DEPTH {
-            return None;
-        }
-        let convention = e.entry.attr_value(dw::DW_AT_calling_convention);
-        let said = matches!(convention, Some(Value::CallingConvention(dw::DW_CC_pass_by_value | dw::DW_CC_pass_by_reference)));
-        out.by_reference |= matches!(convention, Some(Value::CallingConvention(dw::DW_CC_pass_by_reference)));
-        let own = e.text(dw::DW_AT_name).unwrap_or_default();
-        let mut align = number(&e.entry, dw::DW_AT_alignment).unwrap_or(1).clamp(1, 1 << 16);
-        let mut members = Vec::new();
-        {
-            let unit = e.unit();
-            let mut tree = unit.entries_tree(Some(e.entry.offset())).ok()?;
-            let mut children = tree.root().ok()?.children();
-            while let Some(child) = children.next().ok()? {
-                match child.entry().tag() {
-                    dw::DW_TAG_member | dw::DW_TAG_inheritance => members.push(e.beside(child.entry().clone())),
-                    dw::DW_TAG_subprogram if !said && self.language == Language::Cpp => {
-                        out.by_reference |= self.is_special(&e.beside(child.entry().clone()), own);
-                    }
-                    _ => {}
-                }
-            }
-        }
-        for m in members {
-            let unit = m.unit();
-            if m.entry.tag() == dw::DW_TAG_inheritance && m.entry.has_attr(dw::DW_AT_virtuality) && !said {
-                out.by_reference = true;
-            }
-            let Some(place) = member(&unit, &m.entry) else { continue };
-            let bit = at.checked_add(place.bit_offset)?;
-            if place.name.starts_with("_vptr") && !said {
-                out.by_reference = true;
-            }
-            if place.bits != 0 {
-                if out.whole <= MAX_IN_REGISTERS {
-                    out.leaves.push(Leaf { bit_offset: bit, bits: place.bits, class: Class::Integer, align: 1 });
-                }
-                continue;
-            }
-            let pos = self.link(&m, dw::DW_AT_type)?;
-            let part = match self.part(pos, bit, depth + 1, out) {
-                // A nested class that is defined apart from its declaration. In memory, only the alignment would matter.
-                None if out.whole > MAX_IN_REGISTERS => 8,
-                part => part?,
-            };
-            align = part.max(align);
-        }
-        Some(align)
-    }
-
-    /// Adds the parts of a member.
-    fn part(&mut self, pos: Pos, at: u64, depth: u32, out: &mut Parts) -> Option<u64> {
-        out.left = out.left.checked_sub(1).filter(|_| depth <= MAX_DEPTH)?;
-        let e = self.entry(pos)?;
-        match e.entry.tag() {
-            dw::DW_TAG_array_type if !flag(&e.entry, dw::DW_AT_GNU_vector) => {
-                let elem = self.link(&e, dw::DW_AT_type)?;
-                let n = count(&e).unwrap_or(0);
-                let size = self.size(elem, depth)?;
-                // One says what all are like, where places do not matter.
-                let shown = if out.whole > MAX_IN_REGISTERS { 1 } else { n.min(MAX_ELEMENTS) };
-                let (mut align, before) = (1, out.leaves.len());
-                for i in 0..shown.max(1) {
-                    align = self.part(elem, at.checked_add(i.checked_mul(size)?.checked_mul(8)?)?, depth + 1, out)?;
-                }
-                // An array without elements has an alignment and no parts.
-                if n == 0 {
-                    out.leaves.truncate(before);
-                }
-                Some(align)
-            }
-            dw::DW_TAG_const_type | dw::DW_TAG_volatile_type | dw::DW_TAG_atomic_type | dw::DW_TAG_typedef | dw::DW_TAG_restrict_type => {
-                let behind = self.link(&e, dw::DW_AT_type)?;
-                self.part(behind, at, depth + 1, out)
-            }
-            dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type if !e.entry.has_attr(dw::DW_AT_signature) => {
-                if flag(&e.entry, dw::DW_AT_declaration) {
-                    return None;
-                }
-                self.flatten(&e, at, depth, out)
-            }
-            _ => {
-                let t = self.at(pos, depth)?;
-                out.by_reference |= t.by_reference;
-                if out.whole <= MAX_IN_REGISTERS {
-                    out.leaves.extend(t.leaves.iter().map(|l| Leaf { bit_offset: at.saturating_add(l.bit_offset), ..*l }));
-                }
-                Some(t.align)
-            }
-        }
-    }
-
-    /// Bytes of an element.
-    fn size(&mut self, pos: Pos, depth: u32) -> Option<u64> {
-        let e = self.entry(pos)?;
-        if depth > MAX_DEPTH {
-            return None;
-        }
-        match e.entry.tag() {
-            dw::DW_TAG_array_type => {
-                let elem = self.link(&e, dw::DW_AT_type)?;
-                self.size(elem, depth + 1)?.checked_mul(count(&e).unwrap_or(0))
-            }
-            _ => Some(self.at(pos, depth)?.size),
-        }
-    }
-
-    /// Tells whether this is a destructor, a copying constructor or a virtual function that a class was given: objects of such a
-    /// class are not passed in registers. For compilers that do not say so themselves.
-    fn is_special(&self, method: &Found<'s, 'a>, class: &str) -> bool {
-        let e = &method.entry;
-        if flag(e, dw::DW_AT_artificial) || e.has_attr(dw::DW_AT_defaulted) || e.has_attr(dw::DW_AT_deleted) {
-            return false;
-        }
-        if e.has_attr(dw::DW_AT_virtuality) {
-            return true;
-        }
-        let called = method.text(dw::DW_AT_name).unwrap_or_default();
-        if called.starts_with('~') {
-            return true;
-        }
-        if called != class {
-            return false;
-        }
-        // X(const X &) and X(X &&): `this` and one reference.
-        let params = method.params().map(|p| p.list).unwrap_or_default();
-        let is_reference = |p: &Found<'s, 'a>| {
-            let pos = self.link(p, dw::DW_AT_type)?;
-            let headers = self.headers.get(usize::from(pos.shared))?;
-            let (start, header) = headers.get(headers.partition_point(|(start, _)| *start <= pos.at).checked_sub(1)?)?;
-            let dwarf = if pos.shared { self.own.sup()? } else { self.own };
-            let unit = dwarf.unit(header.clone()).ok()?;
-            let entry = unit.entry(gimli::UnitOffset(usize::try_from(pos.at - start).ok()?)).ok()?;
-            Some(matches!(entry.tag(), dw::DW_TAG_reference_type | dw::DW_TAG_rvalue_reference_type))
-        };
-        params.len() == 2 && params.get(1).and_then(is_reference).unwrap_or(false)
-    }
-}
-
-/// What a structure consists of.
-struct Parts {
-    /// Bytes of the whole.
-    whole: u64,
-    leaves: Vec<Leaf>,
-    by_reference: bool,
-    /// Members that may still be looked at.
-    left: u32,
 }
 
 fn tagged(word: &str, name: &str) -> String {
     if name.is_empty() { format!("{word} (anonymous)") } else { format!("{word} {name}") }
-}
-
-/// Number of elements of an array, all dimensions multiplied.
-fn count(e: &Found<'_, '_>) -> Option<u64> {
-    let unit = e.unit();
-    let mut tree = unit.entries_tree(Some(e.entry.offset())).ok()?;
-    let mut children = tree.root().ok()?.children();
-    let mut out: u64 = 1;
-    while let Some(child) = children.next().ok()? {
-        if child.entry().tag() == dw::DW_TAG_subrange_type {
-            out = out.checked_mul(length(child.entry()).into())?;
-        }
-    }
-    Some(out)
 }
 
 fn base(text: &str, size: u64, entry: &Entry<'_>) -> Option<Type> {

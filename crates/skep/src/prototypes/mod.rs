@@ -8,9 +8,11 @@
 
 mod command;
 mod module;
+mod program;
 mod resolve;
 
-pub(crate) use resolve::Ask;
+pub(crate) use program::{Asked, Proved};
+use resolve::Ask;
 pub use resolve::Resolved;
 
 use std::cell::OnceCell;

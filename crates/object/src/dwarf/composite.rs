@@ -1,0 +1,187 @@
+//! What structures and classes consist of, as far as it decides where they are passed.
+
+use super::functions::Language;
+use super::read::{flag, length, member, number};
+use super::types::{Found, MAX_DEPTH, Pos, Types};
+use crate::proto::{Class, Leaf};
+use gimli::{AttributeValue as Value, constants as dw};
+
+/// Most members of a structure and of what is in it that are looked at.
+const MAX_PARTS: u32 = 1 << 14;
+/// Most elements of an array that are looked at; 16 bytes have no more.
+const MAX_ELEMENTS: u64 = 16;
+/// Largest structure whose parts matter.
+const MAX_IN_REGISTERS: u64 = 16;
+
+/// What a structure consists of.
+pub(super) struct Parts {
+    /// Bytes of the whole.
+    whole: u64,
+    pub leaves: Vec<Leaf>,
+    pub by_reference: bool,
+    /// Members that may still be looked at.
+    left: u32,
+}
+
+impl Parts {
+    /// Of a structure of this many bytes.
+    pub fn new(whole: u64) -> Self {
+        Self { whole, leaves: Vec::new(), by_reference: false, left: MAX_PARTS }
+    }
+}
+
+impl<'s, 'a> Types<'s, 'a> {
+    /// Adds the parts of a structure that begins at a bit of the whole, and returns its alignment.
+    pub(super) fn flatten(&mut self, e: &Found<'s, 'a>, at: u64, depth: u32, out: &mut Parts) -> Option<u64> {
+        if depth > MAX_DEPTH {
+            return None;
+        }
+        let convention = e.entry.attr_value(dw::DW_AT_calling_convention);
+        let said = matches!(convention, Some(Value::CallingConvention(dw::DW_CC_pass_by_value | dw::DW_CC_pass_by_reference)));
+        out.by_reference |= matches!(convention, Some(Value::CallingConvention(dw::DW_CC_pass_by_reference)));
+        let own = e.text(dw::DW_AT_name).unwrap_or_default();
+        let mut align = number(&e.entry, dw::DW_AT_alignment).unwrap_or(1).clamp(1, 1 << 16);
+        let mut members = Vec::new();
+        {
+            let unit = e.unit();
+            let mut tree = unit.entries_tree(Some(e.entry.offset())).ok()?;
+            let mut children = tree.root().ok()?.children();
+            while let Some(child) = children.next().ok()? {
+                match child.entry().tag() {
+                    dw::DW_TAG_member | dw::DW_TAG_inheritance => members.push(e.beside(child.entry().clone())),
+                    dw::DW_TAG_subprogram if !said && self.language == Language::Cpp => {
+                        out.by_reference |= self.is_special(&e.beside(child.entry().clone()), own);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        for m in members {
+            let unit = m.unit();
+            if m.entry.tag() == dw::DW_TAG_inheritance && m.entry.has_attr(dw::DW_AT_virtuality) && !said {
+                out.by_reference = true;
+            }
+            let Some(place) = member(&unit, &m.entry) else { continue };
+            let bit = at.checked_add(place.bit_offset)?;
+            if place.name.starts_with("_vptr") && !said {
+                out.by_reference = true;
+            }
+            if place.bits != 0 {
+                if out.whole <= MAX_IN_REGISTERS {
+                    out.leaves.push(Leaf { bit_offset: bit, bits: place.bits, class: Class::Integer, align: 1 });
+                }
+                continue;
+            }
+            let pos = self.link(&m, dw::DW_AT_type)?;
+            let part = match self.part(pos, bit, depth + 1, out) {
+                // A nested class that is defined apart from its declaration. In memory, only the alignment would matter.
+                None if out.whole > MAX_IN_REGISTERS => 8,
+                part => part?,
+            };
+            align = part.max(align);
+        }
+        Some(align)
+    }
+
+    /// Adds the parts of a member.
+    fn part(&mut self, pos: Pos, at: u64, depth: u32, out: &mut Parts) -> Option<u64> {
+        out.left = out.left.checked_sub(1).filter(|_| depth <= MAX_DEPTH)?;
+        let e = self.entry(pos)?;
+        match e.entry.tag() {
+            dw::DW_TAG_array_type if !flag(&e.entry, dw::DW_AT_GNU_vector) => {
+                let elem = self.link(&e, dw::DW_AT_type)?;
+                let n = count(&e).unwrap_or(0);
+                let size = self.size(elem, depth)?;
+                // One says what all are like, where places do not matter.
+                let shown = if out.whole > MAX_IN_REGISTERS { 1 } else { n.min(MAX_ELEMENTS) };
+                let (mut align, before) = (1, out.leaves.len());
+                for i in 0..shown.max(1) {
+                    align = self.part(elem, at.checked_add(i.checked_mul(size)?.checked_mul(8)?)?, depth + 1, out)?;
+                }
+                // An array without elements has an alignment and no parts.
+                if n == 0 {
+                    out.leaves.truncate(before);
+                }
+                Some(align)
+            }
+            dw::DW_TAG_const_type | dw::DW_TAG_volatile_type | dw::DW_TAG_atomic_type | dw::DW_TAG_typedef | dw::DW_TAG_restrict_type => {
+                let behind = self.link(&e, dw::DW_AT_type)?;
+                self.part(behind, at, depth + 1, out)
+            }
+            dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type if !e.entry.has_attr(dw::DW_AT_signature) => {
+                if flag(&e.entry, dw::DW_AT_declaration) {
+                    return None;
+                }
+                self.flatten(&e, at, depth, out)
+            }
+            _ => {
+                let t = self.at(pos, depth)?;
+                out.by_reference |= t.by_reference;
+                if out.whole <= MAX_IN_REGISTERS {
+                    out.leaves.extend(t.leaves.iter().map(|l| Leaf { bit_offset: at.saturating_add(l.bit_offset), ..*l }));
+                }
+                Some(t.align)
+            }
+        }
+    }
+
+    /// Bytes of an element.
+    fn size(&mut self, pos: Pos, depth: u32) -> Option<u64> {
+        let e = self.entry(pos)?;
+        if depth > MAX_DEPTH {
+            return None;
+        }
+        match e.entry.tag() {
+            dw::DW_TAG_array_type => {
+                let elem = self.link(&e, dw::DW_AT_type)?;
+                self.size(elem, depth + 1)?.checked_mul(count(&e).unwrap_or(0))
+            }
+            _ => Some(self.at(pos, depth)?.size),
+        }
+    }
+
+    /// Tells whether this is a destructor, a copying constructor or a virtual function that a class was given: objects of such a
+    /// class are not passed in registers. For compilers that do not say so themselves.
+    fn is_special(&self, method: &Found<'s, 'a>, class: &str) -> bool {
+        let e = &method.entry;
+        if flag(e, dw::DW_AT_artificial) || e.has_attr(dw::DW_AT_defaulted) || e.has_attr(dw::DW_AT_deleted) {
+            return false;
+        }
+        if e.has_attr(dw::DW_AT_virtuality) {
+            return true;
+        }
+        let called = method.text(dw::DW_AT_name).unwrap_or_default();
+        if called.starts_with('~') {
+            return true;
+        }
+        if called != class {
+            return false;
+        }
+        // X(const X &) and X(X &&): `this` and one reference.
+        let params = method.params().map(|p| p.list).unwrap_or_default();
+        let is_reference = |p: &Found<'s, 'a>| {
+            let pos = self.link(p, dw::DW_AT_type)?;
+            let headers = self.headers.get(usize::from(pos.shared))?;
+            let (start, header) = headers.get(headers.partition_point(|(start, _)| *start <= pos.at).checked_sub(1)?)?;
+            let dwarf = if pos.shared { self.own.sup()? } else { self.own };
+            let unit = dwarf.unit(*header).ok()?;
+            let entry = unit.entry(gimli::UnitOffset(usize::try_from(pos.at - start).ok()?)).ok()?;
+            Some(matches!(entry.tag(), dw::DW_TAG_reference_type | dw::DW_TAG_rvalue_reference_type))
+        };
+        params.len() == 2 && params.get(1).and_then(is_reference).unwrap_or(false)
+    }
+}
+
+/// Number of elements of an array, all dimensions multiplied.
+pub(super) fn count(e: &Found<'_, '_>) -> Option<u64> {
+    let unit = e.unit();
+    let mut tree = unit.entries_tree(Some(e.entry.offset())).ok()?;
+    let mut children = tree.root().ok()?.children();
+    let mut out: u64 = 1;
+    while let Some(child) = children.next().ok()? {
+        if child.entry().tag() == dw::DW_TAG_subrange_type {
+            out = out.checked_mul(length(child.entry()).into())?;
+        }
+    }
+    Some(out)
+}
