@@ -10,8 +10,20 @@
  * exception, exit) adds nothing: its time stays with its caller.
  *
  * Every call is counted. Reading the time costs ten times what counting does, so of functions that are called often and
- * return soon only one call in `period` is timed, picked by a hash of the call's number; an untimed call adds to `done` what the
- * timed ones took on average, so that its caller's self time stays right. The reader scales up.
+ * return soon a random sample is timed, as long as the estimate of the total time stays within 5 % with 95 % confidence:
+ *
+ * - Timed calls are looked at in blocks. In a block of REVIEW calls all are timed; in a block of SAMPLE timed calls, each is
+ *   followed by a random number of untimed ones. Every block of the second kind is a stratum with its own mean and variance,
+ *   so a function that changes its behavior between blocks costs no accuracy, and inside one shows as variance.
+ * - The next block may be sampled only if the variance of all estimates so far, and of one more, is within the limit; the
+ *   largest variance of recent blocks counts (`spread`), which remembers rare long calls.
+ * - A timed call that is much longer than its block's mean ends the block, and all calls are timed again. The untimed calls can
+ *   have had no more of such time than passed between the timed ones.
+ * - A pause between two timed calls that is longer than any before may have been one long untimed call. Then all calls are timed
+ *   until a call or a pause of that size is seen, which tells what it was.
+ *
+ * An untimed call adds what timed ones took on average to `done`, so that its caller's self time stays right.
+ * docs/estimates.md has the formulas.
  */
 #include "skep.bpf.h"
 
@@ -42,19 +54,49 @@ struct thread {
 
 #define LAST (MAX_DEPTH * sizeof(struct frame))
 
+#define BUCKETS 40
+
 struct stat {
+	/* What an untimed call touches lies in one line. `next` is not where `done` is in `struct thread`: a load waits for a store
+	 * before it when the two differ by a multiple of 4096, as they would for the first function.
+	 */
 	__u64 calls;
 	__u64 outer; /* the outermost running timed call */
-	__u64 untimed; /* outermost calls that were not timed */
-	__u64 mean_self; /* of timed calls, as last worked out */
-	__u32 mask; /* a call is timed when the hash of its number has none of these bits */
-	__u32 recursive; /* seen to recurse: all calls are timed, or nobody could tell which is outermost */
-	__u64 timed; /* calls timed */
+	__u64 next; /* calls with lower numbers are not timed; 0: all calls are timed */
+	__u64 mean_self; /* of timed calls, in the block before */
+	__u64 entered; /* calls that were to be timed: all but the untimed ones */
+	__u32 seed; /* of the random number generator; 0: not yet */
+	__u32 always; /* all calls are timed for good: it recurses, and nobody could tell which untimed call is outermost */
+	__u64 timed; /* timed calls that returned */
 	__u64 outermost; /* those of them that were outermost */
-	__u64 total; /* time of outermost calls */
-	__u64 self;
-	__u32 hist[64]; /* calls that took [2^i, 2^(i+1)) */
-} __attribute__((aligned(64))); /* what an untimed call touches lies in one line */
+
+	__u64 total; /* time of timed outermost calls */
+	__u64 self; /* of timed calls; below 0 for a while, when untimed callees took less than on average */
+	__u64 last; /* when the last timed call returned */
+	__u64 limit; /* a longer time between two timed calls is a pause */
+	__u64 large; /* a longer call is an outlier */
+	/* The current block: */
+	__u64 began;
+	__u64 sum; /* time of timed calls that are no outliers */
+	__u64 self_sum;
+
+	__u64 squares; /* of the differences between `mean` and their times */
+	__u32 n; /* how many these are */
+	__u32 outliers;
+	__u64 outlier_sum;
+	__u64 mean; /* of the block before */
+	__u64 spread; /* the largest variance of a block, fading */
+	__u64 pause; /* the longest time between two calls while all were timed */
+	__u64 pending; /* a longer pause among untimed calls: nobody knows yet whether it was one of them */
+	__u64 probe; /* up to this call all calls are timed, to find that out */
+
+	/* Untimed calls of finished blocks, without the overhead that timed ones have: */
+	__u64 guessed; /* how many */
+	__u64 guessed_total;
+	__u64 guessed_self;
+	__u64 variance; /* of `guessed_total`, in units of 2^VARIANCE_SHIFT */
+	__u32 hist[BUCKETS]; /* calls that took [2^i, 2^(i+1)), estimated; the last one has all longer ones, too */
+} __attribute__((aligned(64)));
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -70,18 +112,40 @@ struct {
 	__type(value, struct stat);
 } stats SEC(".maps");
 
-/* Calls that go by before the next is timed, less one: 2^n - 1, at most 31. 0 times all. */
+struct settings {
+	__u32 mask; /* up to so many calls go by before the next is timed, in a sampled block: 2^n - 1, at most 63; 0 times all */
+	__u32 overhead; /* what a timed call that does nothing takes */
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u32);
-} period SEC(".maps");
+	__type(value, struct settings);
+} settings SEC(".maps");
 
-/* Every so many timed calls it is worked out whether to time them all. */
+/* Timed calls in a block in which all are timed, and in a sampled one. */
 #define REVIEW 512
+#define SAMPLE 64
+/* The first calls find cold caches: they are timed, and tell nothing of others. */
+#define WARM_UP 32
+/* After a pause that nobody can explain, all calls are timed for so many times as long as it took to come up. Were it one of the calls,
+ * as rare as it seems, another one would be seen in 16 of 17 cases.
+ */
+#define PROBE 16
+/* So many calls are timed before any is not. */
+#define FIRST (8 * REVIEW)
 /* Calls that take less on average are short: a microsecond or so. */
 #define SHORT 4096
+/* A sampled block has SAMPLE * (MASK / 2 + 1) calls, and the variance of its estimate is 2^VARIANCE_SHIFT times that of one call. */
+#define VARIANCE_SHIFT 16
+/* The 20th part of a time (5 %), in the unit whose square is that of variances. */
+#define ALLOWED(time) ((time) / (20 << (VARIANCE_SHIFT / 2)))
+/* Differences are cut to this before they are squared, so that the squares of a block fit into 64 bits. */
+#define MAX_DIFFERENCE (1ULL << 27)
+#define NEVER (~0ULL)
+/* Calls that a timed one stands for in the histogram, in a sampled block. */
+#define WEIGHT 32
 
 /* The frame of a call. The mask keeps it inside whatever a map value says. */
 static __always_inline struct frame *frame_of(struct thread *t, __u64 call)
@@ -100,20 +164,23 @@ static const __u8 log2_table[256] = {
 	0, 0, R2(1), R4(2), R4(3), R4(3), R16(4), R16(5), R16(5), R64(6), R64(7), R64(7),
 };
 
+/* 1 if `v` has more than so many bits, else 0; without a branch, which times that lie around a power of two would mispredict. */
+static __always_inline __u64 beyond(__u64 v, __u32 bits)
+{
+	return ((1ULL << bits) - 1 - v) >> 63;
+}
+
 static __always_inline __u32 log2_of(__u64 v)
 {
-	__u32 base = 0;
+	__u32 base, shift;
 
-	if (v > 0xffff) {
-		for (int i = 0; i < 6 && v > 0xffff; i++) {
-			v >>= 8;
-			base += 8;
-		}
-	}
-	if (v > 0xff) {
-		v >>= 8;
-		base += 8;
-	}
+	v &= NEVER >> 1;
+	base = shift = beyond(v, 32) << 5;
+	v >>= shift;
+	base += shift = beyond(v, 16) << 4;
+	v >>= shift;
+	base += shift = beyond(v, 8) << 3;
+	v >>= shift;
 	return base + log2_table[v & 0xff];
 }
 
@@ -139,14 +206,238 @@ static __attribute__((noinline)) __u64 settle(struct thread *t, __u64 sp)
 	return call;
 }
 
+static __always_inline __u64 square(__u64 difference)
+{
+	if ((__s64)difference < 0)
+		difference = -difference;
+	if (difference > MAX_DIFFERENCE)
+		difference = MAX_DIFFERENCE;
+	return difference * difference;
+}
+
+static __always_inline __u64 min(__u64 a, __u64 b)
+{
+	return a < b ? a : b;
+}
+
+/* Draws the number of the next call that is timed. */
+static __always_inline void draw(struct stat *s, __u32 mask)
+{
+	__u32 x = s->seed;
+
+	if (!x)
+		x = bpf_get_prandom_u32() | 1;
+	x ^= x << 13;
+	x ^= x >> 17;
+	x ^= x << 5;
+	s->seed = x;
+	s->next = s->calls + 1 + (x >> 7 & mask & 63);
+}
+
+/* Variance of the estimate for `untimed` calls from `n` timed ones with variance `s2`, all of one block. */
+static __always_inline __u64 variance_of(__u64 untimed, __u64 n, __u64 s2)
+{
+	__u64 k = untimed * (untimed + n) / n;
+
+	s2 = min(s2, 1ULL << 44);
+	if (k > 1 << 19)
+		k = 1 << 19;
+	return s2 < 1ULL << 40 ? k * s2 >> VARIANCE_SHIFT : k * (s2 >> VARIANCE_SHIFT);
+}
+
+/* Estimates the untimed calls of the block that ends. Returns the variance of its timed calls. */
+static __attribute__((noinline)) __u64 estimate(struct stat *s, __u64 mean, __u64 overhead, __u64 self, __u64 s2)
+{
+	__u64 untimed, n, room, guess, guess_self, more = 0;
+
+	if (!s)
+		return 0;
+	n = s->n + s->outliers;
+	if (!n)
+		return s2;
+	if (s->n < SAMPLE / 4 && s2 < s->spread)
+		s2 = s->spread;
+	untimed = s->calls - s->entered - s->guessed;
+	/* Means are rounded, which is too much of what takes a nanosecond. */
+	guess = untimed * mean;
+	guess_self = untimed * self;
+	if (s->n) {
+		guess = s->sum * untimed / s->n;
+		guess_self = (__s64)s->self_sum > 0 ? s->self_sum * untimed / s->n : 0;
+		guess_self = guess_self > untimed * overhead ? guess_self - untimed * overhead : 0;
+	}
+	guess = guess > untimed * overhead ? guess - untimed * overhead : 0;
+	if (s->outliers) {
+		/* The untimed calls were all between timed ones. */
+		room = s->last - s->began - s->sum - s->outlier_sum;
+		room = (__s64)room > (__s64)guess ? room - guess : 0;
+		more = min(s->outlier_sum / n * untimed, room);
+	}
+	s->guessed += untimed;
+	s->guessed_total += guess + more;
+	s->guessed_self += guess_self + (guess_self * 2 > guess ? more : 0);
+	s->variance += variance_of(untimed, n, s2) + square(more >> VARIANCE_SHIFT / 2);
+	return s->outliers ? s2 + square(s->outlier_sum) / n : s2;
+}
+
+/* Ends a block and decides whether all calls of the next one are timed. */
 static __attribute__((noinline)) int review(struct stat *s)
 {
-	__u32 zero = 0, *mask = bpf_map_lookup_elem(&period, &zero);
+	__u32 zero = 0;
+	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
+	__u64 mean, self, s2, total, allowed, used, each, sampled;
 
-	if (!s || !mask || !s->timed)
+	if (!s || !set)
 		return 0;
-	s->mean_self = s->self / s->timed;
-	s->mask = !s->recursive && s->outermost && s->total / s->outermost < SHORT ? *mask & 31 : 0;
+	s->always = !set->mask;
+	mean = s->mean;
+	self = s->mean_self;
+	s2 = s->spread;
+	sampled = s->next;
+	if (s->n) {
+		__u64 n = s->n, off;
+
+		s2 = s->squares / n;
+		mean = s->sum / n;
+		self = (__s64)s->self_sum > 0 ? (s->self_sum + n / 2) / n : 0;
+		self = self > set->overhead ? self - set->overhead : 0;
+		off = square(mean - s->mean);
+		s2 = s2 > off ? s2 - off : 0;
+	}
+	each = s->spread >> (sampled ? 4 : 6);
+	s->spread -= each;
+	if (sampled)
+		s2 = estimate(s, mean, set->overhead, self, s2);
+	if (s2 > s->spread)
+		s->spread = s2;
+	total = s->total + s->guessed_total;
+	allowed = min(ALLOWED(total), 1ULL << 31);
+	used = s->variance + s->spread;
+
+	/* 95 % are within twice the standard deviation. */
+	sampled = set->mask && mean < SHORT && used < 1ULL << 60 && 4 * used <= allowed * allowed;
+	if (s->next) {
+		__u64 change = mean > s->mean ? mean - s->mean : s->mean - mean;
+
+		if (s->outliers || change > s->mean / 4 + 16)
+			sampled = 0;
+	} else if (s->entered < FIRST || s->spread > allowed * ALLOWED(mean * (SAMPLE * 32))) {
+		/* As it is, the error would not stay within the limit for long. */
+		sampled = 0;
+	}
+	if (s->calls < s->probe && s->pending > total / 64) {
+		sampled = 0;
+	} else if (s->pending) {
+		if (s->pause < s->pending)
+			s->pause = s->pending;
+		s->pending = 0;
+	}
+	each = (s->last - s->began) / (s->n + s->outliers + (s->next ? s->n * 32 : 0) + 1);
+	if (sampled) {
+		s->limit = 256 * each + 2 * s->pause + SHORT;
+		s->large = 8 * mean + SHORT / 4;
+		draw(s, set->mask);
+	} else {
+		s->limit = s->pause;
+		s->large = s->pending ? s->pending / 4 : NEVER;
+		s->next = 0;
+	}
+	s->mean = mean;
+	s->mean_self = self;
+	s->began = s->last;
+	s->sum = 0;
+	s->self_sum = 0;
+	s->squares = 0;
+	s->n = 0;
+	s->outliers = 0;
+	s->outlier_sum = 0;
+	return 0;
+}
+
+/* A pause before a timed call. Returns whether the block has to end. */
+static __attribute__((noinline)) int paused(struct stat *s, __u64 gap)
+{
+	if (!s || !s->last)
+		return 0;
+	if (s->next) {
+		/* What matters little is only counted as an error. */
+		if (gap < (s->total + s->guessed_total) / 64) {
+			s->variance += square(gap >> (VARIANCE_SHIFT / 2 + 1));
+			return 0;
+		}
+		s->pending = gap;
+		s->probe = (1 + PROBE) * s->calls;
+		return 1;
+	}
+	s->pause = gap;
+	s->limit = gap;
+	if (s->pending && gap >= s->pending / 4) {
+		s->pending = 0;
+		s->probe = 0;
+		s->large = NEVER;
+	}
+	return 0;
+}
+
+/* A long call. Returns whether the block has to end, without counting it among the others. */
+static __attribute__((noinline)) int outlier(struct stat *s, __u64 took)
+{
+	if (!s)
+		return 0;
+	if (s->next) {
+		s->outliers++;
+		s->outlier_sum += took;
+		return 1;
+	}
+	/* So the pause was such a call, too. */
+	s->guessed_total += s->pending;
+	s->guessed_self += s->pending;
+	s->variance += square(s->pending >> (VARIANCE_SHIFT / 2 + 2));
+	s->pending = 0;
+	s->probe = 0;
+	s->large = NEVER;
+	return 0;
+}
+
+/* Counts a timed call in its block. */
+static __attribute__((noinline)) int learn(struct stat *s, __u64 start, __u64 now, __u64 took, __u64 self)
+{
+	int end = 0;
+
+	if (!s)
+		return 0;
+	if (start - s->last > s->limit)
+		end = paused(s, start - s->last);
+	s->last = now;
+	if (s->timed <= WARM_UP)
+		return 0;
+	if (took > s->large && outlier(s, took)) {
+		end = 1;
+	} else {
+		s->sum += took;
+		s->self_sum += self;
+		s->squares += square(took - s->mean);
+		s->n++;
+	}
+	if (end || s->n >= (s->next ? SAMPLE : REVIEW)) {
+		review(s);
+	} else if (s->next) {
+		__u32 zero = 0;
+		struct settings *set = bpf_map_lookup_elem(&settings, &zero);
+
+		if (set)
+			draw(s, set->mask);
+	}
+	return 0;
+}
+
+/* Before a bucket overflows all are halved: they tell proportions. */
+static __attribute__((noinline)) int halve(struct stat *s)
+{
+	if (!s)
+		return 0;
+	for (int i = 0; i < BUCKETS; i++)
+		s->hist[i] >>= 1;
 	return 0;
 }
 
@@ -163,12 +454,14 @@ static __attribute__((noinline)) int timed(__u64 *ctx, struct thread *t, struct 
 
 	if (!t || !s || cookie & ENTRY_ONLY)
 		return 1;
+	s->entered++;
 	above = t->top;
 	if (above) {
 		f = frame_of(t, above);
 		if (f->sp <= sp || f->sp > sp + STACK_GAP)
 			above = settle(t, sp);
 	} else {
+		/* Whoever reads the stack when all is over wants to know whose it was. */
 		t->tid = bpf_get_current_pid_tgid();
 	}
 	if (above >= LAST) {
@@ -183,9 +476,9 @@ static __attribute__((noinline)) int timed(__u64 *ctx, struct thread *t, struct 
 	outer = s->outer;
 	if (!outer || outer >= call || frame_of(t, outer)->function != id) {
 		s->outer = call;
-	} else if (!s->recursive) {
-		s->recursive = 1;
-		s->mask = 0;
+	} else {
+		s->always = 1;
+		s->next = 0;
 	}
 	t->top = call;
 	*bpf_session_cookie(ctx) = call;
@@ -196,7 +489,8 @@ static __attribute__((noinline)) int timed(__u64 *ctx, struct thread *t, struct 
 static __attribute__((noinline)) int returned(__u64 *ctx, struct thread *t)
 {
 	__u64 now = bpf_get_cpu_time_counter();
-	__u64 call = *bpf_session_cookie(ctx), took, done;
+	__u64 call = *bpf_session_cookie(ctx), took, self;
+	__u32 bucket;
 	struct frame *f;
 	struct stat *s;
 
@@ -211,18 +505,24 @@ static __attribute__((noinline)) int returned(__u64 *ctx, struct thread *t)
 	if (!s)
 		return 0;
 	took = now - f->start;
-	done = f->done;
-	s->self += took - (t->done - done);
-	t->done = done + took;
+	self = took - (t->done - f->done);
+	t->done = f->done + took;
 	t->top = call - sizeof(struct frame);
-	s->hist[log2_of(took) & 63]++;
+	s->self += self;
+	s->timed++;
+	bucket = log2_of(took);
+	if (bucket >= BUCKETS)
+		bucket = BUCKETS - 1;
+	s->hist[bucket] += s->next ? WEIGHT : 1;
+	if (s->hist[bucket] > 1U << 31)
+		halve(s);
 	if (s->outer == call) {
 		s->outer = 0;
 		s->outermost++;
 		s->total += took;
 	}
-	if (++s->timed % REVIEW == 0)
-		review(s);
+	if (!s->always)
+		learn(s, f->start, now, took, self);
 	return 0;
 }
 
@@ -241,9 +541,7 @@ int trace(__u64 *ctx)
 	s = bpf_map_lookup_elem(&stats, &id);
 	if (!s)
 		return 1;
-	s->calls++;
-	if (s->mask && ((__u32)s->calls * 0x9E3779B1u >> 27) & s->mask) {
-		s->untimed++;
+	if (++s->calls < s->next) {
 		t->done += s->mean_self;
 		return 1;
 	}

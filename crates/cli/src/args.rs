@@ -17,18 +17,23 @@ Environment:
                 [default: libskep_preload.so beside this program or in ../lib]
   NO_COLOR      no colours in messages
 
-Exit status: that of the command for `trace` and `run`; 1 when the asked-for
-thing failed or was not found; 2 for wrong usage or environment.";
+Exit status: that of the command for `trace` and `run`, whatever else goes wrong
+once it runs; where that is 0, and otherwise: 1 when the asked-for thing failed
+or was not found; 2 for wrong usage or environment.";
 
 const TRACE_EXAMPLES: &str = "\
 A PATTERN is FUNCTION or MODULE:FUNCTION. Both are shell globs (* ? [a-z]); a
 module goes by its file name (libc.so.6), by the part before .so (libc), or by
 its whole path. C++ and Rust functions go by symbol or by demangled name.
+Several may be parted by commas: libc:malloc,free are both of libc.
 
 Examples:
   skep trace 'libc:*' -- sort /etc/services
   skep trace 'sqlite3_*' --exclude '*mutex*' --sort calls -- ./app
-  skep trace '*' --json -o profile.json -- ./app --with arguments";
+  skep trace '*' --json -o profile.json -- ./app --with arguments
+  skep trace --report      after `skep` was killed: what it had counted
+
+In the table, `~` marks estimated times, and `+` those of functions that had not returned.";
 
 const RUN_EXAMPLES: &str = "\
 Programs attach where their section says:
@@ -557,8 +562,8 @@ pub struct ReportArgs {
 /// Arguments of `skep trace`.
 #[derive(Args, Debug)]
 pub struct TraceArgs {
-    /// Functions to trace: FUNCTION or MODULE:FUNCTION, with globs
-    #[arg(required = true, value_name = "PATTERN")]
+    /// Functions to trace: FUNCTION or MODULE:FUNCTION, with globs; several may be parted by commas
+    #[arg(required_unless_present = "report_left", value_name = "PATTERN")]
     pub patterns: Vec<String>,
     /// Leave out functions that match this pattern; may be given several times
     #[arg(long, value_name = "PATTERN")]
@@ -572,6 +577,13 @@ pub struct TraceArgs {
     /// Time every call, also of functions that are called often and return soon
     #[arg(long)]
     pub exact: bool,
+    /// Run the command also when a pattern without wildcards matches nothing in it and the libraries it is linked with
+    #[arg(long)]
+    pub allow_unmatched: bool,
+    /// Run nothing: print the report of a trace whose `skep` was killed [default: the newest]
+    #[arg(long = "report", value_name = "ID", num_args = 0..=1, require_equals = false, conflicts_with_all = ["patterns", "command", "exclude", "exact", "allow_unmatched"])]
+    #[expect(clippy::option_option, reason = "clap's form of an option whose value may be left out")]
+    pub report_left: Option<Option<u32>>,
     /// Attach at most this many functions
     #[arg(long, value_name = "N", default_value_t = 1 << 18, value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
     pub max_functions: u32,
@@ -579,7 +591,7 @@ pub struct TraceArgs {
     #[command(flatten)]
     pub report: ReportArgs,
     /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, required_unless_present = "report_left", value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 
@@ -598,9 +610,12 @@ pub struct RunArgs {
     /// Print this many entries and events of each map; 0 prints all [default: 30, with --json all]
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
-    /// Print keys and values as bytes in hex
+    /// Print keys, values and records as bytes in hex
     #[arg(long)]
     pub raw: bool,
+    /// Run the command also when a pattern without wildcards matches nothing in it and the libraries it is linked with
+    #[arg(long)]
+    pub allow_unmatched: bool,
     /// How the objects are read
     #[command(flatten)]
     pub reading: ObjectArgs,

@@ -6,7 +6,9 @@ use serde_json::{Map as Object, Value as Json, json};
 use skep::isa::MapType;
 use skep::maps::{Map, MapError};
 use skep::object::Btf;
-use skep::object::btf::{Kind, Value};
+use skep::object::btf::{Kind, Value, ValueMember};
+
+use crate::events::is_marker;
 
 /// What one must know of a map to read its bytes.
 #[derive(Clone, Debug)]
@@ -157,10 +159,17 @@ impl<'a> Entries<'a> {
     /// Writes entries under a heading; `more` are those that were left out.
     pub fn write(&self, out: &mut dyn Write, entries: &[Entry], more: usize) -> io::Result<()> {
         if self.is_global_data() {
+            let shown = |v: &&ValueMember| !(is_marker(&v.name) && matches!(v.value, Value::Pointer(0)));
+            let hidden = |v: &Value| matches!(v, Value::Struct(all) if !all.is_empty() && !all.iter().any(|v| shown(&v)));
+            if entries.iter().flat_map(|e| &e.values).all(hidden) {
+                return Ok(());
+            }
             writeln!(out, "{}:", self.shape.name)?;
             for value in entries.iter().flat_map(|e| &e.values) {
                 match value {
-                    Value::Struct(variables) => variables.iter().try_for_each(|v| writeln!(out, "  {} = {}", v.name, v.value))?,
+                    Value::Struct(variables) => {
+                        variables.iter().filter(shown).try_for_each(|v| writeln!(out, "  {} = {}", v.name, v.value))?
+                    }
                     other => writeln!(out, "  {other}")?,
                 }
             }
@@ -284,7 +293,6 @@ fn flatten(value: &Value, object: &mut Object<String, Json>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep::object::btf::ValueMember;
 
     fn member(name: &str, value: Value) -> ValueMember {
         ValueMember { name: name.to_owned(), value }

@@ -10,20 +10,71 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 use skep::isa::MapType;
 use skep::maps::{Consumer, Map, MapError, PerfReader};
+use skep::object::btf::{Kind, Type, TypeId, Value};
+use skep::object::{Btf, MapSpec, Object};
 
-use crate::entries::hex;
+use crate::entries::{hex, to_json};
 use crate::failure::{Context, Failure, Result};
 
 /// How long a thread sleeps before it looks whether the command has ended; records wake it at once.
 const NAP: Duration = Duration::from_millis(10);
 
 /// What a record is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub enum Form {
     /// Bytes only its program knows.
     Bytes,
+    /// A structure; a record of another size is bytes.
+    Typed(RecordTypes),
     /// A line of `bpf_trace_printk`.
     Line,
+}
+
+/// The types that the records of a map may have, as far as the object tells.
+///
+/// No field of a ring buffer's definition says what is in it. Two conventions do: a definition with `__type(value, struct event)`
+/// (which the kernel refuses for its own rings), and, as for bpf2go, a global variable that keeps the type in the
+/// object: `const struct event *unused __attribute__((unused))`. Its name must have `unused` in it.
+#[derive(Debug)]
+pub struct RecordTypes {
+    btf: Arc<Btf>,
+    /// Types and their sizes; a record has that of its size, if it is the only one.
+    known: Vec<(TypeId, u64)>,
+}
+
+impl RecordTypes {
+    /// Finds what an object tells of the records in one of its maps.
+    pub fn of(object: &Object, map: &MapSpec) -> Option<Self> {
+        let btf = Arc::clone(object.btf.as_ref()?);
+        let sized = |id: TypeId| Some((id, btf.size_of(id).ok().filter(|size| *size > 0)?));
+        let known: Vec<_> = if map.map_type == MapType::Ringbuf && map.value_type_id != 0 {
+            sized(map.value_type_id).into_iter().collect()
+        } else {
+            btf.types().filter_map(|(_, t)| marked_type(&btf, t)).filter_map(sized).collect()
+        };
+        (!known.is_empty()).then_some(Self { btf, known })
+    }
+
+    fn decode(&self, record: &[u8]) -> Option<Value> {
+        let mut fitting = self.known.iter().filter(|(_, size)| *size == record.len() as u64);
+        match (fitting.next(), fitting.next()) {
+            (Some((id, _)), None) => self.btf.decode(*id, record).ok(),
+            _ => None,
+        }
+    }
+}
+
+/// The structure that a variable is there for.
+fn marked_type(btf: &Btf, t: &Type) -> Option<TypeId> {
+    let Kind::Var(var) = &t.kind else { return None };
+    let Kind::Ptr(to) = btf.resolve(var.type_id).ok()?.1.kind else { return None };
+    let (id, to) = btf.resolve(to).ok()?;
+    (is_marker(btf.string(t.name_off)) && matches!(to.kind, Kind::Struct(_) | Kind::Union(_))).then_some(id)
+}
+
+/// Tells whether a variable is there only for its type.
+pub fn is_marker(variable: &str) -> bool {
+    variable.contains("unused")
 }
 
 /// The records of one buffer: the last ones, and how many there were.
@@ -63,13 +114,19 @@ impl Records {
     }
 
     fn text(&self, record: &[u8]) -> String {
-        match self.form {
+        match &self.form {
             Form::Bytes => hex(record),
+            Form::Typed(types) => types.decode(record).map_or_else(|| hex(record), |v| v.to_string()),
             Form::Line => {
                 let text = record.split(|b| *b == 0).next().unwrap_or_default();
                 String::from_utf8_lossy(text).trim_end_matches('\n').to_owned()
             }
         }
+    }
+
+    fn value(&self, record: &[u8]) -> Json {
+        let typed = if let Form::Typed(types) = &self.form { types.decode(record) } else { None };
+        typed.map_or_else(|| self.text(record).into(), |v| to_json(&v))
     }
 
     /// Tells what was wrong with the buffer's memory, if anything.
@@ -80,7 +137,7 @@ impl Records {
     /// Writes the records under a heading.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let shown = self.last.len() as u64;
-        let kind = if self.form == Form::Line { "printed" } else { self.map["type"].as_str().unwrap_or("ringbuf") };
+        let kind = if matches!(self.form, Form::Line) { "printed" } else { self.map["type"].as_str().unwrap_or("ringbuf") };
         let lost = if self.lost > 0 { format!(", {} lost", self.lost) } else { String::new() };
         let what = match (self.total, shown < self.total) {
             (1, _) => "1 record".to_owned(),
@@ -93,7 +150,7 @@ impl Records {
 
     /// The JSON form.
     pub fn json(&self) -> Json {
-        json!({"map": self.map, "total": self.total, "lost": self.lost, "records": self.last.iter().map(|r| self.text(r)).collect::<Vec<_>>()})
+        json!({"map": self.map, "total": self.total, "lost": self.lost, "records": self.last.iter().map(|r| self.value(r)).collect::<Json>()})
     }
 }
 

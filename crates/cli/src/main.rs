@@ -5,13 +5,16 @@
 //! [`failure::Failure`] with its exit status.
 
 mod args;
+mod calibrate;
 mod doctor;
 mod entries;
+mod estimate;
 mod events;
 mod failure;
 mod inherited;
 mod kernel;
 mod launch;
+mod left;
 mod map;
 mod objects;
 mod printer;
@@ -19,12 +22,14 @@ mod prog;
 mod rejection;
 mod report;
 mod run;
+mod running;
 mod session;
 mod signals;
 mod sites;
 mod stats;
 mod trace;
 mod units;
+mod unmatched;
 mod vma;
 
 use std::process::ExitCode;
@@ -35,6 +40,9 @@ use args::{Cli, Command};
 use printer::Printer;
 
 fn main() -> ExitCode {
+    if calibrate::is_child() {
+        return ExitCode::SUCCESS;
+    }
     let mut cli = Cli::parse();
     if let Command::Map(args) = &mut cli.command {
         args.settle();

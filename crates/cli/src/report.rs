@@ -8,104 +8,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::args::SortBy;
+use crate::estimate::Stat;
 use crate::units;
-
-/// Buckets of the histogram.
-const BUCKETS: usize = 64;
-/// Bytes of one thread's `struct stat` before the histogram (`bpf/trace.bpf.c`).
-const HEAD_SIZE: usize = 72;
-/// Bytes of one thread's `struct stat`: with the histogram, and up to whole cache lines.
-pub const STAT_SIZE: usize = (HEAD_SIZE + 4 * BUCKETS).next_multiple_of(64);
-
-/// The statistics of one function over all threads.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Stat {
-    /// How often it was entered.
-    pub calls: u64,
-    /// Time between entry and return; of outermost calls only, where it recurses.
-    pub total_ns: u64,
-    /// The same without the time in other traced functions.
-    pub self_ns: u64,
-    /// Not all calls were timed: times are scaled up from those that were.
-    pub sampled: bool,
-    /// `hist[i]`: calls that took 2^i up to 2^(i+1) ticks, the first from 0.
-    hist: [u64; BUCKETS],
-    /// Nanoseconds in a tick.
-    tick: f64,
-}
-
-/// What one thread wrote.
-struct Thread<'a> {
-    calls: u64,
-    untimed: u64,
-    timed: u64,
-    outermost: u64,
-    total: u64,
-    own: i64,
-    hist: &'a [u8],
-}
-
-impl<'a> Thread<'a> {
-    fn new(value: &'a [u8]) -> Self {
-        let (head, rest) = value.split_at(HEAD_SIZE);
-        let hist = rest.get(..4 * BUCKETS).unwrap_or_default();
-        let word = |i: usize| head.chunks_exact(8).nth(i).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
-        // An untimed call's share of its caller may be more than it took: sums of self times may be below zero for a while.
-        let own = word(8).cast_signed();
-        Self { calls: word(0), untimed: word(2), timed: word(5), outermost: word(6), total: word(7), own, hist }
-    }
-
-    /// How much more than was timed there was, of `timed` calls.
-    fn scale(&self, timed: u64) -> f64 {
-        if timed == 0 || self.untimed == 0 { 1.0 } else { 1.0 + self.untimed as f64 / timed as f64 }
-    }
-}
-
-impl Stat {
-    /// Adds up a per-CPU value: one `struct stat` after the other. An incomplete one at the end is left out. `tick`: nanoseconds in
-    /// a unit of the times.
-    pub fn sum(value: &[u8], tick: f64) -> Self {
-        let (mut total, mut own) = (0.0, 0.0);
-        let mut sum = Self { calls: 0, total_ns: 0, self_ns: 0, sampled: false, hist: [0; BUCKETS], tick };
-        for thread in value.chunks_exact(STAT_SIZE).map(Thread::new).filter(|t| t.calls > 0) {
-            // Counters come from memory that the traced process can write: no sum of theirs may fail.
-            sum.calls = sum.calls.saturating_add(thread.calls);
-            sum.sampled |= thread.untimed > 0;
-            total += thread.total as f64 * thread.scale(thread.outermost);
-            own += thread.own as f64 * thread.scale(thread.timed);
-            let scale = thread.scale(thread.timed);
-            for (to, from) in sum.hist.iter_mut().zip(thread.hist.chunks_exact(4)) {
-                let n = from.try_into().map_or(0, u32::from_le_bytes);
-                *to = to.saturating_add((f64::from(n) * scale) as u64);
-            }
-        }
-        sum.total_ns = (total * tick) as u64;
-        // Estimates of callees may make a function's own time a little more than its whole time, or less than nothing.
-        sum.self_ns = ((own * tick) as u64).min(if sum.total_ns > 0 { sum.total_ns.max(1) } else { u64::MAX });
-        sum
-    }
-
-    /// Tells below which time the `percent` fastest calls stayed; `None` when no call has returned.
-    ///
-    /// The histogram knows the bucket; inside it calls are taken to be spread evenly. No call took longer than all
-    /// outermost ones together.
-    pub fn percentile(&self, percent: f64) -> Option<u64> {
-        let count: u64 = self.hist.iter().sum();
-        let rank = percent / 100.0 * count as f64;
-        let mut before = 0.0;
-        for (i, n) in self.hist.iter().enumerate().filter(|(_, n)| **n > 0) {
-            let n = *n as f64;
-            if before + n >= rank {
-                let low = if i == 0 { 0.0 } else { (i as f64).exp2() } * self.tick;
-                let high = (i as f64 + 1.0).exp2() * self.tick;
-                let value = (low + (high - low) * ((rank - before) / n).clamp(0.0, 1.0)) as u64;
-                return Some(value.min(self.total_ns.max(low as u64)));
-            }
-            before += n;
-        }
-        None
-    }
-}
 
 /// What a report says of a function's calls.
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +21,11 @@ pub struct Figures {
     /// As in [`Stat`].
     pub self_ns: u64,
     /// As in [`Stat`].
-    pub sampled: bool,
+    pub error_ns: Option<u64>,
+    /// The same for the self time; [`carry`] adds the errors of callees.
+    pub self_error_ns: Option<u64>,
+    /// As in [`Stat`].
+    pub running: u64,
     /// The median; `None` when no call has returned.
     pub p50_ns: Option<u64>,
     /// What one call in a hundred took longer than.
@@ -127,7 +35,26 @@ pub struct Figures {
 impl From<Stat> for Figures {
     fn from(stat: Stat) -> Self {
         let (p50_ns, p99_ns) = (stat.percentile(50.0), stat.percentile(99.0));
-        Self { calls: stat.calls, total_ns: stat.total_ns, self_ns: stat.self_ns, sampled: stat.sampled, p50_ns, p99_ns }
+        let Stat { calls, total_ns, self_ns, error_ns, running, .. } = stat;
+        Self { calls, total_ns, self_ns, error_ns, self_error_ns: error_ns, running, p50_ns, p99_ns }
+    }
+}
+
+/// Carries the errors of estimated times into the self times of callers: what untimed callees took is subtracted from those.
+///
+/// Nobody wrote down whose callees were estimated, so the time in callees counts with the error of all estimated times together.
+pub fn carry(rows: &mut [Row<'_>]) {
+    let estimated = || rows.iter().filter_map(|r| Some((r.stat.error_ns? as f64, r.stat.total_ns as f64)));
+    let (error, total) = estimated().fold((0.0, 0.0), |(e, t), (error, total)| (e + error, t + total));
+    if total <= 0.0 {
+        return;
+    }
+    let share = (error / total).min(1.0);
+    for row in rows {
+        let callees = row.stat.total_ns.saturating_sub(row.stat.self_ns) as f64 * share;
+        if callees >= 1.0 {
+            row.stat.self_error_ns = Some(callees.hypot(row.stat.error_ns.unwrap_or(0) as f64) as u64);
+        }
     }
 }
 
@@ -204,10 +131,17 @@ pub struct Function<'a> {
     self_ns: Option<u64>,
     p50_ns: Option<u64>,
     p99_ns: Option<u64>,
-    sampled: bool,
     /// Why there are no times.
     #[serde(skip_serializing_if = "Option::is_none")]
     entry_only: Option<&'a str>,
+    /// Not all calls were timed.
+    estimated: bool,
+    /// With 95 % confidence the total is not further off than this.
+    error_ns: u64,
+    /// The same for the self time.
+    self_error_ns: u64,
+    /// Calls that had not returned at the end.
+    running: u64,
     path: &'a str,
     /// Where it differs from the name.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -224,8 +158,11 @@ impl<'a> From<&'a Row<'_>> for Function<'a> {
             self_ns: row.time(row.stat.self_ns),
             p50_ns: row.stat.p50_ns,
             p99_ns: row.stat.p99_ns,
-            sampled: row.stat.sampled,
             entry_only: row.entry_only,
+            estimated: row.stat.error_ns.is_some(),
+            error_ns: row.stat.error_ns.unwrap_or(0),
+            self_error_ns: row.stat.self_error_ns.unwrap_or(0),
+            running: row.stat.running,
             path: row.path,
             symbol: (row.symbol != row.name).then_some(row.symbol),
         }
@@ -237,26 +174,32 @@ const NAME_COLUMN: usize = 48;
 
 /// Writes the table. `width` cuts names so that lines fit on a screen.
 pub fn table(out: &mut dyn Write, rows: &[Row<'_>], width: Option<usize>) -> io::Result<()> {
-    let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), units::time);
+    let none = || "-".to_owned();
+    let percentile = |ns: Option<u64>| ns.map_or_else(none, units::time);
     let module_width = rows.iter().map(|r| r.module().chars().count()).max().unwrap_or(0).max("module".len());
-    let room = width.map(|w| w.saturating_sub(10 + 4 * 9 + 2 + 2 + module_width).max(16));
+    let room = width.map(|w| w.saturating_sub(10 + 2 * 10 + 2 * 9 + 2 + 2 + module_width).max(16));
     let names: Vec<String> = rows.iter().map(|r| cut(&r.name, room)).collect();
     let name_width = names.iter().map(|n| n.chars().count()).max().unwrap_or(0).clamp("function".len(), room.unwrap_or(NAME_COLUMN));
-    writeln!(out, "{:>10}{:>9}{:>9}{:>9}{:>9}  {:name_width$}  module", "calls", "total", "self", "p50", "p99", "function")?;
+    writeln!(out, "{:>10}{:>10}{:>10}{:>9}{:>9}  {:name_width$}  module", "calls", "total", "self", "p50", "p99", "function")?;
     for (row, name) in rows.iter().zip(&names) {
         let stat = &row.stat;
         writeln!(
             out,
-            "{:>10}{:>9}{:>9}{:>9}{:>9}  {name:name_width$}  {}",
+            "{:>10}{:>10}{:>10}{:>9}{:>9}  {name:name_width$}  {}",
             stat.calls,
-            time(row.time(stat.total_ns)),
-            time(row.time(stat.self_ns)),
-            time(stat.p50_ns),
-            time(stat.p99_ns),
+            row.time(stat.total_ns).map_or_else(none, |ns| marked(ns, stat.error_ns, stat.running)),
+            row.time(stat.self_ns).map_or_else(none, |ns| marked(ns, stat.self_error_ns, stat.running)),
+            percentile(stat.p50_ns),
+            percentile(stat.p99_ns),
             row.module(),
         )?;
     }
     Ok(())
+}
+
+/// Marks a time: `~` in front of an estimate, `+` behind one to which calls that still ran at the end add what they took until then.
+fn marked(ns: u64, error_ns: Option<u64>, running: u64) -> String {
+    format!("{}{}{}", if error_ns.is_some() { "~" } else { "" }, units::time(ns), if running > 0 { "+" } else { "" })
 }
 
 fn cut(name: &str, room: Option<usize>) -> String {
@@ -323,81 +266,17 @@ fn without_numbers(reason: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A `struct stat` as the program writes it.
-    fn bytes(calls: u64, total: u64, own: u64, hist: &[(usize, u32)]) -> Vec<u8> {
-        sampled(calls, 0, calls, total, own, hist)
-    }
-
-    fn sampled(calls: u64, untimed: u64, timed: u64, total: u64, own: u64, hist: &[(usize, u32)]) -> Vec<u8> {
-        let words = [calls, 7, untimed, 8, 9, timed, timed, total, own];
-        let mut out: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-        let mut buckets = [0_u32; BUCKETS];
-        for (i, n) in hist {
-            buckets[*i] = *n;
-        }
-        out.extend(buckets.iter().flat_map(|n| n.to_le_bytes()));
-        out.resize(STAT_SIZE, 0);
-        out
-    }
+    use crate::estimate::Running;
+    use crate::estimate::tests::{CLOCK, bytes};
 
     fn row<'a>(name: &'a str, value: &[u8]) -> Row<'a> {
-        Row { name: name.into(), symbol: name, path: "/lib/libx.so.1", entry_only: None, stat: Stat::sum(value, 1.0).into() }
-    }
-
-    #[test]
-    fn threads_are_added_up() {
-        let value = [bytes(2, 10, 6, &[(2, 2)]), bytes(0, 0, 0, &[]), bytes(3, 50, 40, &[(2, 1), (4, 2)])].concat();
-        let stat = Stat::sum(&value, 1.0);
-        assert_eq!((stat.calls, stat.total_ns, stat.self_ns), (5, 60, 46));
-        assert_eq!((stat.hist[2], stat.hist[4], stat.hist.iter().sum::<u64>()), (3, 2, 5));
-        assert_eq!(Stat::sum(&value[..STAT_SIZE + 3], 1.0).calls, 2, "half a value is none");
-        assert_eq!(Stat::sum(&[bytes(u64::MAX, 0, 0, &[]), bytes(u64::MAX, 0, 0, &[])].concat(), 1.0).calls, u64::MAX);
-    }
-
-    #[test]
-    fn what_was_not_timed_is_scaled_up_for_each_thread_on_its_own() {
-        let value = [sampled(100, 75, 25, 1000, 500, &[(5, 25)]), sampled(10, 0, 10, 900, 800, &[(6, 10)])].concat();
-        let stat = Stat::sum(&value, 0.5);
-        assert_eq!((stat.calls, stat.total_ns, stat.self_ns), (110, (4000 + 900) / 2, (2000 + 800) / 2));
-        assert!(stat.sampled);
-        assert_eq!((stat.hist[5], stat.hist[6]), (100, 10));
-        assert_eq!(stat.percentile(100.0), Some(64), "ticks are half nanoseconds");
-        let odd = Stat::sum(&sampled(9, 1, 0, 0, u64::MAX, &[]), 1.0);
-        assert_eq!((odd.total_ns, odd.self_ns), (0, 0), "nothing was timed, and less than nothing is nothing");
-    }
-
-    #[test]
-    fn percentiles_stay_within_a_factor_of_two_of_the_sorted_times() {
-        // An odd linear congruential generator is as good as any here.
-        let mut seed = 12345_u64;
-        let mut times: Vec<u64> = (0..5000)
-            .map(|_| {
-                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                (seed >> 33) % (1 << (seed >> 61 << 1).max(1))
-            })
-            .collect();
-        let mut hist = [0_u32; BUCKETS];
-        for t in &times {
-            hist[t.max(&1).ilog2() as usize] += 1;
+        Row {
+            name: name.into(),
+            symbol: name,
+            path: "/lib/libx.so.1",
+            entry_only: None,
+            stat: Stat::sum(value, CLOCK, Running::default()).into(),
         }
-        let pairs: Vec<_> = hist.iter().copied().enumerate().collect();
-        let stat = Stat::sum(&bytes(5000, times.iter().sum(), 0, &pairs), 1.0);
-        times.sort_unstable();
-        for percent in [1.0, 10.0, 25.0, 50.0, 75.0, 90.0, 99.0, 99.9] {
-            let exact = times[((percent / 100.0 * 5000.0) as usize).clamp(1, 5000) - 1].max(1) as f64;
-            let ours = stat.percentile(percent).unwrap().max(1) as f64;
-            assert!(ours / exact <= 2.001 && exact / ours <= 2.001, "p{percent}: {ours} for {exact}");
-        }
-    }
-
-    #[test]
-    fn a_percentile_never_exceeds_the_total_and_needs_a_finished_call() {
-        assert_eq!(Stat::sum(&bytes(1, 1100, 1100, &[(10, 1)]), 1.0).percentile(99.0), Some(1100));
-        assert_eq!(Stat::sum(&bytes(1, 0, 0, &[(10, 1)]), 1.0).percentile(99.0), Some(1024), "a call inside one that still runs");
-        assert_eq!(Stat::sum(&bytes(1, 0, 0, &[]), 1.0).percentile(50.0), None);
-        let edge = Stat::sum(&bytes(1, u64::MAX, 0, &[(63, 1)]), 1.0).percentile(100.0).unwrap();
-        assert!(edge >= 1 << 63);
     }
 
     #[test]
@@ -422,17 +301,33 @@ mod tests {
         };
         assert_eq!(
             text(None),
-            "     calls    total     self      p50      p99  function                           module\n        \
-             12   1.50ms    999ns     96ns    127ns  short                              libx.so.1\n         \
-             1      0ns      0ns        -        -  ns::a_long_name(int, char const*)  libx.so.1\n"
+            "     calls     total      self      p50      p99  function                           module\n        \
+             12    1.50ms     999ns     96ns    127ns  short                              libx.so.1\n         \
+             1       0ns       0ns        -        -  ns::a_long_name(int, char const*)  libx.so.1\n"
         );
         let mut counted = row("counted", &bytes(3, 0, 0, &[]));
         counted.entry_only = Some("returns twice");
         let mut out = Vec::new();
         table(&mut out, &[counted], None).unwrap();
-        assert!(String::from_utf8(out).unwrap().ends_with("         3        -        -        -        -  counted   libx.so.1\n"));
+        assert!(String::from_utf8(out).unwrap().ends_with("         3         -         -        -        -  counted   libx.so.1\n"));
         let narrow = text(Some(80));
-        assert!(narrow.lines().all(|l| l.chars().count() <= 80) && narrow.contains("ns::a_long_name(int,…"), "{narrow}");
+        assert!(narrow.lines().all(|l| l.chars().count() <= 80) && narrow.contains("ns::a_long_name(in…"), "{narrow}");
+    }
+
+    #[test]
+    fn estimates_and_running_calls_are_marked() {
+        let mut all = [row("f", &bytes(2, 300, 200, &[(7, 2)])), row("g", &bytes(2, 1000, 100, &[(7, 2)]))];
+        all[0].stat.error_ns = Some(30);
+        all[0].stat.self_error_ns = Some(30);
+        all[1].stat.running = 1;
+        carry(&mut all);
+        let mut out = Vec::new();
+        table(&mut out, &all, None).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let times: Vec<Vec<&str>> = text.lines().skip(1).map(|l| l.split_whitespace().skip(1).take(2).collect()).collect();
+        assert_eq!(times, [["~300ns", "~200ns"], ["1.00µs+", "~100ns+"]]);
+        // A tenth of its callees' 100 ns beside its own 30; a tenth of 900.
+        assert_eq!(all.map(|r| r.stat.self_error_ns), [Some(31), Some(90)]);
     }
 
     #[test]
@@ -440,7 +335,7 @@ mod tests {
         let row = row("f", &bytes(2, 300, 200, &[(7, 2)]));
         assert_eq!(
             serde_json::to_string(&Function::from(&row)).unwrap(),
-            r#"{"name":"f","module":"libx.so.1","calls":2,"total_ns":300,"self_ns":200,"p50_ns":192,"p99_ns":254,"sampled":false,"path":"/lib/libx.so.1"}"#
+            r#"{"name":"f","module":"libx.so.1","calls":2,"total_ns":300,"self_ns":200,"p50_ns":192,"p99_ns":254,"estimated":false,"error_ns":0,"self_error_ns":0,"running":0,"path":"/lib/libx.so.1"}"#
         );
     }
 

@@ -5,22 +5,23 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 use skep::Dir;
-use skep::link::{Link, LinkSpec, Pattern, create_log};
+use skep::link::{Link, LinkSpec, create_log};
 use skep::load::{LoadedMap, Loader};
 use skep::object::{LinkOptions, Object};
 use skep::prototypes::Catalog;
 
 use crate::args::RunArgs;
 use crate::entries::{Entries, Entry};
-use crate::events::{self, Collector, Form, Records};
+use crate::events::{self, Collector, Form, RecordTypes, Records};
 use crate::failure::{Context, Failure, Result};
-use crate::launch::{self, Launch};
+use crate::launch::{self, Launch, Outcome, Program};
 use crate::objects::Objects;
 use crate::printer::{Output, Printer};
 use crate::report::file_name;
 use crate::session;
 use crate::sites::{self, Sites};
 use crate::trace::nanos;
+use crate::unmatched;
 
 /// Entries of a map that are printed when nothing else is asked for.
 const ENTRIES: usize = 30;
@@ -38,11 +39,20 @@ struct Loaded {
     links: Vec<(String, String, Link)>,
 }
 
+/// What the command line says of attaching.
+struct How<'a> {
+    /// Programs and where they attach.
+    attach: Vec<(&'a str, String)>,
+    exclude: Vec<String>,
+}
+
 /// Runs the command and prints the maps; the exit status is the command's.
 pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
-    for pattern in args.attach.iter().map(|(_, p)| p).chain(&args.exclude) {
-        pattern.parse::<Pattern>()?;
+    let mut attach = Vec::new();
+    for (program, list) in &args.attach {
+        attach.extend(unmatched::patterns(std::slice::from_ref(list))?.into_iter().map(|pattern| (program.as_str(), pattern)));
     }
+    let how = How { attach, exclude: unmatched::patterns(&args.exclude)? };
     let mut reading = Objects::read(&args.objects, &args.reading)?;
     let objects: Vec<(&PathBuf, Object)> = args.objects.iter().zip(std::mem::take(&mut reading.all)).collect();
     for (name, _) in &args.attach {
@@ -63,18 +73,25 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
         None
     };
     let catalog = reading.catalog(args.command.first().map(OsString::as_os_str).unwrap_or_default(), &args.reading);
-    let loaded = objects
-        .into_iter()
-        .map(|(path, object)| load(&dir, path, object, &reading, &catalog, log.as_ref(), args, printer))
-        .collect::<Result<Vec<_>>>()?;
+    let load = |(path, object): (&PathBuf, Object)| load(&dir, path, object, &reading, &catalog, log.as_ref(), &how, printer);
+    let loaded = objects.into_iter().map(load).collect::<Result<Vec<_>>>()?;
+    if !args.allow_unmatched {
+        for (.., link) in loaded.iter().flat_map(|l| &l.links) {
+            unmatched::check(&args.command, &link.read()?.spec.include)?;
+        }
+    }
 
     let keep = match args.limit {
         Some(0) => usize::MAX,
         None if args.report.json => usize::MAX,
         limit => limit.unwrap_or(ENTRIES),
     };
-    let rings = loaded.iter().flat_map(|l| &l.maps).filter(|m| events::is_stream(&m.map));
-    let mut collectors = rings.map(|m| Collector::start(&m.name, &m.map, Form::Bytes, keep)).collect::<Result<Vec<_>>>()?;
+    let rings = loaded.iter().flat_map(|l| l.maps.iter().map(move |m| (l, m))).filter(|(_, m)| events::is_stream(&m.map));
+    let form = |object: &Object, m: &LoadedMap| match RecordTypes::of(object, &m.spec).filter(|_| !args.raw) {
+        Some(types) => Form::Typed(types),
+        None => Form::Bytes,
+    };
+    let mut collectors = rings.map(|(l, m)| Collector::start(&m.name, &m.map, form(&l.object, m), keep)).collect::<Result<Vec<_>>>()?;
     if let Some(log) = &log {
         collectors.push(Collector::start("log", log, Form::Line, keep)?);
     }
@@ -84,6 +101,20 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
     let outcome = launch.run(turn_off)?;
     // Processes that the command left behind go on without the programs.
     turn_off();
+    let done = report(&loaded, collectors, &program, &outcome, output, args, printer);
+    sites::end(done, &outcome, printer)
+}
+
+/// Prints what the programs found. Returns why nothing was attached, if so.
+fn report(
+    loaded: &[Loaded],
+    collectors: Vec<Collector>,
+    program: &Program,
+    outcome: &Outcome,
+    output: Output,
+    args: &RunArgs,
+    printer: Printer,
+) -> Result<Option<Failure>> {
     let records = collectors.into_iter().map(Collector::finish).collect::<Result<Vec<Records>>>()?;
 
     if outcome.status.is_none() {
@@ -91,11 +122,11 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
     }
     let mut failure = None;
     let mut programs = Vec::new();
-    for (name, section, link) in links() {
+    for (name, section, link) in loaded.iter().flat_map(|l| &l.links) {
         let sites = Sites::new(&link.read()?);
         sites.note(printer, &format!("{name}: "), args.report.verbose);
         session::note_missed(printer, &format!("{name}: "), link.missed());
-        failure = failure.or(sites.failure(&program, &outcome));
+        failure = failure.or(sites.failure(program, outcome));
         programs.push(json!({
             "name": name, "section": section, "patterns": sites.patterns(), "sites": sites.json(), "missed": link.missed().total(), "missed_by": session::missed_json(link.missed()),
             "start_ns": sites.start_ns(), "attach_ns": sites.attach_ns(), "processes": sites.processes_json(),
@@ -109,7 +140,7 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
     }
     if args.report.json {
         let mut maps = Vec::new();
-        for object in &loaded {
+        for object in loaded {
             each_map(object, args.raw, |entries| {
                 let (all, _) = collect(entries, args.limit.filter(|n| *n > 0))?;
                 maps.push(json!({"map": entries.map_json(), "entries": all.iter().map(|e| e.json_of(entries)).collect::<Json>()}));
@@ -119,7 +150,7 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
         let document = json!({
             "command": args.command.iter().map(|a| a.to_string_lossy()).collect::<Vec<_>>(),
             "status": outcome.status_number(),
-            "wall_ns": nanos(&outcome),
+            "wall_ns": nanos(outcome),
             "programs": programs,
             "maps": maps,
             "events": records.iter().map(Records::json).collect::<Json>(),
@@ -131,7 +162,7 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
         for r in &records {
             r.write(&mut text)?;
         }
-        for object in &loaded {
+        for object in loaded {
             each_map(object, args.raw, |entries| {
                 let (shown, more) = collect(entries, limit)?;
                 Ok(entries.write(&mut text, &shown, more)?)
@@ -139,7 +170,7 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
         }
         printer.data(output, |out| out.write_all(&text))?;
     }
-    sites::end(failure, &outcome, printer)
+    Ok(failure)
 }
 
 /// Tells whether a program of the object can print lines.
@@ -156,24 +187,22 @@ fn load(
     reading: &Objects,
     catalog: &Catalog,
     log: Option<&skep::maps::Map>,
-    args: &RunArgs,
+    how: &How<'_>,
     printer: Printer,
 ) -> Result<Loaded> {
     let file = path.display().to_string();
-    let loader = Loader::new(dir).fit(reading.target.as_ref()).functions(catalog).exclude(&args.exclude);
-    let loader = args.attach.iter().fold(loader, |loader, (program, pattern)| loader.attach(program, pattern));
+    let loader = Loader::new(dir).fit(reading.target.as_ref()).functions(catalog).exclude(&how.exclude);
+    let loader = how.attach.iter().fold(loader, |loader, (program, pattern)| loader.attach(program, pattern));
     let loaded = loader.load(&object).map_err(|e| session::load_failure(e, &file))?;
     let mut links = Vec::new();
     for program in &loaded.programs {
         let p = &program.file.program;
-        let patterns: Vec<String> = args.attach.iter().filter(|(name, _)| *name == p.name).map(|(_, pattern)| pattern.clone()).collect();
+        let patterns: Vec<String> = how.attach.iter().filter(|(name, _)| *name == p.name).map(|(_, pattern)| pattern.clone()).collect();
         let spec = LinkSpec::of(program, &patterns).map_err(|e| session::attach_failure(e, &file))?;
-        let spec = LinkSpec { exclude: args.exclude.clone(), ..spec };
-        for pattern in &spec.include {
-            pattern
-                .parse::<Pattern>()
-                .map_err(|e| Failure::from(e).hint(format!("see section `{}` of `{}`", p.section, file_name(&file))))?;
-        }
+        let spec = LinkSpec { exclude: how.exclude.clone(), ..spec };
+        let include = unmatched::patterns(&spec.include);
+        let section = || format!("see section `{}` of `{}`", p.section, file_name(&file));
+        let spec = LinkSpec { include: include.map_err(|e| e.hint(section()))?, ..spec };
         let link = Link::create(dir, spec, log).map_err(|e| session::load_failure(e, &file))?;
         link.tell(&program.functions.types)?;
         if let Some((note, hint)) = &program.functions.note {

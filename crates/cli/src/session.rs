@@ -15,6 +15,7 @@ use crate::printer::Printer;
 pub fn directory() -> Result<Dir> {
     let path = Dir::default_path();
     let dir = Dir::create(&path).map_err(elsewhere)?;
+    crate::left::sweep(&dir);
     dir.collect()?;
     Ok(dir)
 }

@@ -153,11 +153,13 @@ impl Sites {
     }
 }
 
-/// Ends a command: with what went wrong, or with its status. One that was stopped early has no time to match anything, and
-/// its status says that it was stopped.
-pub fn end(failure: Option<Failure>, outcome: &Outcome, printer: Printer) -> Result<u8> {
-    match failure {
-        Some(failure) if outcome.interrupted.is_none() => Err(failure),
+/// Ends a command that was started: `done` is what kept its report from being as it was asked for, if anything.
+///
+/// The status of the command is never lost: only where it is 0 the status tells that something else failed. One that was
+/// stopped early has no time to match anything, and its status says that it was stopped.
+pub fn end(done: Result<Option<Failure>>, outcome: &Outcome, printer: Printer) -> Result<u8> {
+    match done.unwrap_or_else(Some) {
+        Some(failure) if outcome.code() == 0 => Err(failure),
         Some(failure) => {
             printer.failure(&failure);
             Ok(outcome.code())

@@ -178,3 +178,57 @@ fn several_objects_are_attached_at_once() {
     assert_eq!(bss["entries"][0]["value"]["total"], LEAVES);
     assert_eq!(calls["entries"][0]["value"].as_array().unwrap().iter().filter_map(serde_json::Value::as_u64).sum::<u64>(), LEAVES);
 }
+
+#[test]
+fn records_of_rings_are_typed_where_the_object_tells() {
+    let skep = Skep::new();
+    let trace = |object: &str, args: &[&str]| {
+        let ended = skep.run(["-q", "run", object].iter().chain(args).chain(&["--", target(), "wait"]));
+        assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+        text(&ended.stdout)
+    };
+    // By the variable that keeps the type in the object.
+    let args = object("args.bpf.o");
+    let out = trace(&args, &[]);
+    assert!(out.contains("{ .time_ns = ") && out.contains(", .size = ") && !out.contains("unused"), "{out}");
+    let report = trace(&args, &["--json"]);
+    let report = json(report.trim_start_matches("ready\n").as_bytes());
+    for record in report["events"][0]["records"].as_array().unwrap() {
+        let at = |key: &str| record[key].as_u64().unwrap_or_else(|| panic!("{record}"));
+        // The caller is in another place than the function itself is.
+        assert!(at("size") >= 4096 && at("caller") > 0x1000 && at("pid") > 0, "{record}");
+    }
+    assert!(trace(&args, &["--raw"]).lines().any(|l| l.starts_with("  ") && l.len() == 2 + 2 * 32 && !l.contains('.')), "{out}");
+    // By the definition of the ring; a record of another size is bytes.
+    let rings = data("rings.bpf.o");
+    let out = trace(&rings, &["--allow-unmatched"]);
+    let records = |ring: &str| out.lines().skip_while(|l| !l.starts_with(ring)).skip(1).take(2).collect::<Vec<_>>();
+    assert_eq!(records("defined"), ["  { .n = 0, .even = true }", "  { .n = 1, .even = false }"], "{out}");
+    assert_eq!(records("several"), ["  { .twice = 0 }", "  0100000000000000ff"], "{out}");
+}
+
+#[test]
+fn a_typo_is_answered_before_the_command_starts() {
+    let skep = Skep::new();
+    let run = |args: &[&str]| skep.run(["run", &object("count.bpf.o")].iter().chain(args).chain(&["--", target(), "wait"]));
+    let ended = run(&["--attach", "count=leef"]);
+    assert_eq!((ended.shell_status(), ended.stdout.len()), (2, 0), "{}", ended.transcript());
+    assert!(text(&ended.stderr).contains("near names: `leaf`"), "{}", ended.transcript());
+    let ended = run(&["--attach", "count=leef", "--allow-unmatched"]);
+    assert_eq!(ended.shell_status(), 1, "{}", ended.transcript());
+    assert!(text(&ended.stdout).starts_with("ready\n"));
+    assert_eq!(run(&["--attach", "count=target:leaf,twice"]).shell_status(), 0);
+    // What a section names.
+    let ended = skep.run(["run", &data("typed.bpf.o"), "--", "true"]);
+    assert_eq!(ended.shell_status(), 2, "{}", ended.transcript());
+    assert!(text(&ended.stderr).contains("`true` is not linked with `target`"), "{}", ended.transcript());
+}
+
+#[test]
+fn the_status_of_the_command_is_not_lost_when_the_report_is() {
+    let skep = Skep::new();
+    for (status, want) in [("7", 7), ("0", 2)] {
+        let ended = skep.run(["run", &object("count.bpf.o"), "--attach", "count=leaf", "-o", "/dev/full", "--", target(), status]);
+        assert_eq!(ended.shell_status(), want, "{}", ended.transcript());
+    }
+}

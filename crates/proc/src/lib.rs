@@ -16,6 +16,7 @@ pub mod elf;
 pub mod file;
 mod ioctl;
 pub mod launch;
+pub mod libraries;
 pub mod maps;
 pub mod module;
 pub mod symbolise;

@@ -101,7 +101,13 @@ pub(crate) fn now() -> u64 {
 /// Reads the time in the counter's own unit: cheaper than nanoseconds, and good for differences.
 #[inline(always)]
 pub(crate) fn counter() -> u64 {
-    if RATE.load(Relaxed) == 0 { monotonic(ClockId::Monotonic) } else { ticks() }
+    counter_at(RATE.load(Relaxed))
+}
+
+/// The same in a process that has not started its clock, with the rate of the one that has.
+#[inline(always)]
+pub(crate) fn counter_at(rate: u64) -> u64 {
+    if rate == 0 { monotonic(ClockId::Monotonic) } else { ticks() }
 }
 
 /// Converts a difference of counters to nanoseconds.

@@ -356,7 +356,8 @@ pub fn definition(spec: &MapSpec, btf: Option<&Btf>, btf_id: u32) -> MapDef {
     MapDef {
         map_type: spec.map_type,
         key_size: spec.key_size,
-        value_size: spec.value_size,
+        // The type of a ring's records may stand where others have that of their values.
+        value_size: if spec.map_type == MapType::Ringbuf && spec.value_type_id != 0 { 0 } else { spec.value_size },
         max_entries: entries(spec.map_type, spec.max_entries),
         flags: spec.flags,
         map_extra: spec.map_extra,

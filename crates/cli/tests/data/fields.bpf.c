@@ -1,8 +1,6 @@
 /* Reads structures of the traced program by name; none of the layouts here is that of a build. */
 #include "../../bpf/skep.bpf.h"
 
-static long (*const bpf_probe_read_user)(void *dst, __u32 size, const void *src) = (void *)112;
-
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 struct person {
 	int age;

@@ -1,4 +1,5 @@
 /* What the tests trace: known numbers of calls, then whatever the arguments say. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +39,8 @@ int main(int argc, char **argv)
 				return 0;
 		} else if (!strcmp(argv[i], "crash")) {
 			*(volatile int *)0 = sum;
+		} else if (!strcmp(argv[i], "killed")) {
+			kill(getpid(), SIGKILL);
 		} else if (!strcmp(argv[i], "abort")) {
 			abort();
 		} else {

@@ -4,11 +4,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use skep_isa::{AttachType, MapType, ProgramType};
-use skep_maps::Map;
+use skep_maps::{Access, Map};
 
 use super::file::{Context, Cookie, LinkFile, LinkSpec, LinkState, When, control};
+use super::pattern::Pattern;
 use super::types::Types;
-use crate::dir::Dir;
+use crate::dir::{Dir, Kind};
 use crate::load::{LoadError, LoadedProgram, on_functions, own_map};
 use crate::run::control_word;
 
@@ -93,7 +94,7 @@ fn probe_moment(program: &crate::prog::Program) -> Option<(When, Context)> {
 
 /// Parts what a section says after its slash.
 pub(crate) fn listed(target: Option<&str>) -> Vec<String> {
-    target.unwrap_or_default().split(',').map(|t| t.trim().to_owned()).filter(|t| !t.is_empty()).collect()
+    Pattern::list(target.unwrap_or_default())
 }
 
 /// Reads the functions a section names: patterns, parted by commas.
@@ -186,6 +187,22 @@ impl Link {
         if types.is_empty() { Ok(()) } else { self.file.tell(types) }
     }
 
+    /// Opens a link that another process made, to read what is in it.
+    ///
+    /// # Errors
+    /// When there is none, or its files are damaged.
+    pub fn open(dir: &Dir, id: u32) -> Result<Self, LoadError> {
+        let file = LinkFile::open(dir, id).map_err(crate::Error::from)?;
+        let control = file.read().map_err(crate::Error::from)?.spec.control;
+        let err = |source| LoadError::Map { name: "skep.link".to_owned(), source };
+        let control = Map::open(&dir.object(Kind::Map, control), Access::ReadWrite).map_err(err)?;
+        let shape = control.shape();
+        if shape.entries < control::WORDS || shape.stride != 8 {
+            return Err(err(skep_maps::MapError::Damaged { what: "the control map of a link has other elements" }));
+        }
+        Ok(Self { file, control })
+    }
+
     /// Returns the link's id.
     #[must_use]
     pub fn id(&self) -> u32 {
@@ -208,6 +225,12 @@ impl Link {
     #[must_use]
     pub fn lost_pages(&self) -> u64 {
         control_word(&self.control, control::LOST_PAGES).load(Relaxed)
+    }
+
+    /// Reads the clock as `bpf_get_cpu_time_counter` does in the link's programs.
+    #[must_use]
+    pub fn counter(&self) -> u64 {
+        crate::clock::counter_at(control_word(&self.control, control::RATE).load(Relaxed))
     }
 
     /// Converts a difference of `bpf_get_cpu_time_counter` values to nanoseconds.

@@ -130,6 +130,45 @@ impl fmt::Display for Pattern {
 }
 
 impl Pattern {
+    /// Takes a list apart at its commas, but not at those inside of C++ names (`f(int, char)`, `pair<int, int>`). What names no module
+    /// is of the module named before it: `libc:malloc,free` are both of libc.
+    ///
+    /// ```
+    /// use skep::link::Pattern;
+    /// assert_eq!(Pattern::list("f, libc:malloc,free"), ["f", "libc:malloc", "libc:free"]);
+    /// ```
+    #[must_use]
+    pub fn list(text: &str) -> Vec<String> {
+        let mut depth = 0_usize;
+        let comma = |c: char| {
+            match c {
+                '(' | '<' | '[' => depth += 1,
+                ')' | '>' | ']' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            c == ',' && depth == 0
+        };
+        let mut module: Option<String> = None;
+        let mut list = Vec::new();
+        for part in text.split(comma).map(str::trim).filter(|t| !t.is_empty()) {
+            match (part.parse::<Self>(), &module) {
+                (Ok(Self { module: Some(m), .. }), _) => {
+                    module = Some(m);
+                    list.push(part.to_owned());
+                }
+                (Ok(_), Some(m)) => list.push(format!("{m}:{part}")),
+                _ => list.push(part.to_owned()),
+            }
+        }
+        list
+    }
+
+    /// Tells whether neither part has a wildcard, so that one function is meant.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        !self.module.iter().chain([&self.function]).any(|part| part.contains(['*', '?', '[', '\\']))
+    }
+
     /// Tells whether the module part matches a module with this path.
     ///
     /// `libc` and `libc.so.6` both mean `/usr/lib/x86_64-linux-gnu/libc.so.6`.
@@ -191,6 +230,18 @@ mod tests {
         assert_eq!((p.module.as_deref(), p.function.as_str()), (Some("libx.so"), "ns::f"));
         assert!("".parse::<Pattern>().is_err() && ":f".parse::<Pattern>().is_err() && "lib:".parse::<Pattern>().is_err());
         Ok(())
+    }
+
+    #[test]
+    fn lists_are_parted_at_commas_outside_of_names() {
+        let list = |text: &str| Pattern::list(text).join(" | ");
+        assert_eq!(list("libc:malloc,free"), "libc:malloc | libc:free");
+        assert_eq!(list("a,b , c"), "a | b | c");
+        assert_eq!(list("liba:x,libb:y,z"), "liba:x | libb:y | libb:z");
+        assert_eq!(list("ns::f(int, char),g<a, b>::h"), "ns::f(int, char) | g<a, b>::h");
+        assert_eq!(list("[a,b]x,y"), "[a,b]x | y");
+        assert_eq!((list(","), list("")), (String::new(), String::new()));
+        assert!("a:b".parse::<Pattern>().is_ok_and(|p| p.is_plain()) && "a*:b".parse::<Pattern>().is_ok_and(|p| !p.is_plain()));
     }
 
     #[test]

@@ -1,0 +1,159 @@
+//! What a trace leaves behind when `skep` itself is killed, kept until there was a report of it.
+//!
+//! Objects that nobody uses and nobody pinned are garbage, and the next loader removes them. So a trace pins its own: hard links to its
+//! link, its program and its maps lie in `traces/ID` of the skep directory while it runs, with a lock that falls with the process,
+//! and go when the report is made. What lies there without its owner was left behind. `skep trace --report` reads it and marks it as
+//! reported; [`sweep`] then lets it go. Of those that nobody asked about the last few stay: somebody may want them, and memory
+//! is not for ever.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use skep::Dir;
+use skep::dir::Kind;
+use skep::link::Link;
+
+use crate::failure::{Context, FAILED, Failure, Result};
+
+/// How many traces stay that nobody made a report of.
+const KEPT: usize = 3;
+/// File names in a trace's folder.
+const LOCK: &str = "lock";
+const FACTS: &str = "trace.json";
+const REPORTED: &str = "reported";
+
+/// What the objects of a trace do not tell.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct Facts {
+    /// The command and its arguments.
+    pub command: Vec<String>,
+    /// When it was started, in ticks of its clock.
+    pub start: u64,
+}
+
+/// The pins of a running trace. Dropped, they are gone.
+#[derive(Debug)]
+pub struct Kept {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.path));
+    }
+}
+
+fn folder(dir: &Dir) -> PathBuf {
+    dir.path().join("traces")
+}
+
+fn lock(path: &Path) -> std::io::Result<File> {
+    File::options().write(true).create(true).truncate(false).open(path.join(LOCK))
+}
+
+/// Keeps the objects of a trace. Where the file system has no hard links, they go with this process.
+pub fn keep(dir: &Dir, link: &Link, objects: &[(Kind, u32)], facts: &Facts) -> Option<Kept> {
+    let path = folder(dir).join(link.id().to_string());
+    std::fs::create_dir_all(&path).ok()?;
+    let lock = lock(&path).ok()?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
+    let kept = Kept { path, _lock: lock };
+    std::fs::write(kept.path.join(FACTS), serde_json::to_vec(facts).ok()?).ok()?;
+    for (kind, id) in [(Kind::Link, link.id())].iter().chain(objects) {
+        std::fs::hard_link(dir.object(*kind, *id), kept.path.join(format!("{}-{id}", kind.dir()))).ok()?;
+    }
+    Some(kept)
+}
+
+/// A trace in the directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// Its link.
+    pub id: u32,
+    /// Its `skep` still runs.
+    pub runs: bool,
+}
+
+/// Lists the traces there are, by id.
+pub fn list(dir: &Dir) -> Vec<Trace> {
+    let entries = std::fs::read_dir(folder(dir)).into_iter().flatten().flatten();
+    let ids = entries.filter_map(|e| e.file_name().to_str()?.parse().ok());
+    let runs = |id: u32| {
+        let lock = File::open(folder(dir).join(id.to_string()).join(LOCK));
+        lock.is_ok_and(|f| flock(&f, FlockOperation::NonBlockingLockShared).is_err())
+    };
+    let mut all: Vec<Trace> = ids.map(|id| Trace { id, runs: runs(id) }).collect();
+    all.sort_by_key(|t| t.id);
+    all
+}
+
+/// Lets go what was left behind and reported, and all but the last few that were not.
+pub fn sweep(dir: &Dir) {
+    let (reported, others): (Vec<_>, Vec<_>) =
+        list(dir).into_iter().filter(|t| !t.runs).partition(|t| folder(dir).join(t.id.to_string()).join(REPORTED).exists());
+    for trace in reported.iter().chain(others.iter().rev().skip(KEPT)) {
+        drop(std::fs::remove_dir_all(folder(dir).join(trace.id.to_string())));
+    }
+}
+
+/// Finds the trace to report: the one asked for, else the newest that was left behind.
+pub fn find(dir: &Dir, id: Option<u32>) -> Result<Trace> {
+    let all = list(dir);
+    let found = match id {
+        Some(id) => all.iter().find(|t| t.id == id),
+        None => all.iter().rev().find(|t| !t.runs).or(all.last()),
+    };
+    found.copied().ok_or_else(|| {
+        let message = match id {
+            Some(id) => format!("no trace {id} was left behind"),
+            None => "no trace was left behind".to_owned(),
+        };
+        let there: Vec<String> = all.iter().map(|t| format!("{}{}", t.id, if t.runs { " (still runs)" } else { "" })).collect();
+        let hint = if there.is_empty() {
+            format!("`{}` has none: a trace stays there only when `skep` was killed before its report", dir.path().display())
+        } else {
+            format!("there is {}", there.join(", "))
+        };
+        Failure { status: FAILED, ..Failure::failed(message) }.hint(hint)
+    })
+}
+
+/// Reads what is known of a trace beside its objects.
+pub fn facts(dir: &Dir, trace: Trace) -> Result<Facts> {
+    let path = folder(dir).join(trace.id.to_string()).join(FACTS);
+    let bytes = std::fs::read(&path).context(format!("cannot read `{}`", path.display()))?;
+    serde_json::from_slice(&bytes).context(format!("`{}` is damaged", path.display()))
+}
+
+/// Notes that there was a report.
+pub fn reported(dir: &Dir, trace: Trace) {
+    if !trace.runs {
+        drop(File::create(folder(dir).join(trace.id.to_string()).join(REPORTED)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_testkit::temp::TempDir;
+
+    #[test]
+    fn what_was_reported_goes_and_of_the_others_the_last_stay() {
+        let temp = TempDir::new();
+        let dir = Dir::create(&temp.join("skep")).unwrap();
+        for id in 1..=6 {
+            std::fs::create_dir_all(folder(&dir).join(id.to_string())).unwrap();
+        }
+        let running = lock(&folder(&dir).join("1")).unwrap();
+        flock(&running, FlockOperation::LockExclusive).unwrap();
+        reported(&dir, Trace { id: 6, runs: false });
+        sweep(&dir);
+        let ids = |dir: &Dir| list(dir).iter().map(|t| (t.id, t.runs)).collect::<Vec<_>>();
+        assert_eq!(ids(&dir), [(1, true), (3, false), (4, false), (5, false)]);
+        assert_eq!(find(&dir, None).unwrap().id, 5);
+        assert_eq!(find(&dir, Some(9)).unwrap_err().hint.unwrap(), "there is 1 (still runs), 3, 4, 5");
+    }
+}

@@ -1,0 +1,215 @@
+//! Patterns that mean one function and match none: said before the command starts, with the names that are like it.
+//!
+//! Looks where the agent will look when the program starts: in the program and the libraries it is linked with. What is opened later, or
+//! executed by the command, is not known, so `--allow-unmatched` runs all the same.
+
+use std::borrow::Cow;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use skep::link::Pattern;
+use skep_proc::demangle::demangle;
+use skep_proc::elf::{Elf, Functions};
+use skep_proc::launch::{self, Linkage};
+use skep_proc::libraries::{self, Environment};
+
+use crate::failure::{ENVIRONMENT, Failure, Result};
+use crate::report::file_name;
+
+/// Most names that are offered.
+const NEAR: usize = 4;
+
+/// Takes lists of patterns apart and reads each. A module given as a path goes by the file it leads to.
+pub fn patterns(lists: &[String]) -> Result<Vec<String>> {
+    let mut all = Vec::new();
+    for list in lists {
+        let parts = Pattern::list(list);
+        if parts.is_empty() {
+            list.parse::<Pattern>()?;
+        }
+        for part in parts {
+            let mut pattern: Pattern = part.parse()?;
+            if let Some(module) = pattern.module.as_mut().filter(|m| m.contains('/') && *m != "/proc/self/exe")
+                && let Some(real) = std::fs::canonicalize(&*module).ok().and_then(|p| p.into_os_string().into_string().ok())
+                && !real.contains(['*', '?', '[', '\\', ':'])
+            {
+                *module = real;
+            }
+            all.push(pattern.to_string());
+        }
+    }
+    Ok(all)
+}
+
+/// A module of the program, and its functions when they were asked for.
+struct Module {
+    path: String,
+    main: bool,
+    functions: Option<Functions>,
+}
+
+impl Module {
+    fn functions(&mut self) -> Option<&Functions> {
+        if self.functions.is_none() {
+            let path = Path::new(&self.path);
+            self.functions = Elf::open(path).and_then(|e| e.functions_at(path, Path::new("/"))).ok();
+        }
+        self.functions.as_ref()
+    }
+
+    fn is_meant(&self, pattern: &Pattern) -> bool {
+        pattern.matches_module(&self.path) || self.main && pattern.module.as_deref() == Some("/proc/self/exe")
+    }
+}
+
+/// Fails with the first pattern that means one function and matches none of those that the command will have when it starts.
+///
+/// Says nothing where that cannot be known: of a program that cannot be traced or read, or whose libraries are not all found.
+pub fn check(command: &[OsString], patterns: &[String]) -> Result {
+    let plain: Vec<Pattern> = patterns.iter().filter_map(|p| p.parse().ok()).filter(Pattern::is_plain).collect();
+    let Some(name) = command.first().filter(|_| !plain.is_empty()) else { return Ok(()) };
+    let Some(paths) = modules(name) else { return Ok(()) };
+    let mut modules: Vec<Module> = paths
+        .into_iter()
+        .enumerate()
+        .map(|(i, p)| Module { path: p.to_string_lossy().into_owned(), main: i == 0, functions: None })
+        .collect();
+    for pattern in &plain {
+        // The kernel's and our own module have no place in the tables.
+        if pattern.module.as_deref().is_some_and(|m| m.starts_with('[') || m.contains("libskep_preload")) {
+            continue;
+        }
+        let meant = |m: &&mut Module| m.is_meant(pattern);
+        if !modules.iter().any(|m| m.is_meant(pattern)) {
+            return Err(no_module(pattern, &modules, &name.to_string_lossy()));
+        }
+        // Most names are symbols. Small files first: what is asked for is seldom in the largest library.
+        let mut files: Vec<&str> = modules.iter().filter(|m| m.is_meant(pattern)).map(|m| m.path.as_str()).collect();
+        files.sort_by_key(|path| std::fs::metadata(path).map_or(0, |m| m.len()));
+        let quick = |path: &&str| Elf::open(path).and_then(|e| e.has_function_symbol(pattern.function.as_bytes())) == Ok(true);
+        if files.iter().any(quick) {
+            continue;
+        }
+        let mut unread = false;
+        let found = modules.iter_mut().filter(meant).any(|m| match m.functions() {
+            Some(functions) => has(functions, pattern),
+            None => {
+                unread = true;
+                false
+            }
+        });
+        if !found && !unread {
+            return Err(no_function(pattern, &mut modules, &name.to_string_lossy()));
+        }
+    }
+    Ok(())
+}
+
+/// Finds the files that the command maps when it starts, the program first.
+fn modules(name: &OsString) -> Option<Vec<PathBuf>> {
+    let path = launch::find(name, std::env::var_os("PATH").as_deref()).ok()?;
+    let found = launch::inspect(path).ok()?;
+    let Linkage::Dynamic { linker, .. } = &found.linkage else { return None };
+    if found.preload_obstacle().is_some() {
+        return None;
+    }
+    let all = libraries::of(&found.program, linker, &Environment::own());
+    // `ld.so PROGRAM` runs another program than the one that is seen here.
+    let is_linker = std::fs::canonicalize(linker).is_ok_and(|l| all.paths.first() == Some(&l));
+    (all.missing.is_empty() && !is_linker).then_some(all.paths)
+}
+
+fn names(functions: &Functions) -> impl Iterator<Item = Cow<'_, str>> {
+    functions.iter().flat_map(|f| f.symbols().map(|s| String::from_utf8_lossy(s.name)).collect::<Vec<_>>())
+}
+
+/// Tells whether one of the functions is meant, in the way of the agent: by symbol, alias, demangled name, or that without arguments.
+fn has(functions: &Functions, pattern: &Pattern) -> bool {
+    // Most names are symbols: those are looked at before anything is demangled.
+    names(functions).any(|name| pattern.matches_function(&name))
+        || functions.iter().any(|f| {
+            let symbol = f.name_lossy();
+            let Cow::Owned(name) = demangle(&symbol) else { return false };
+            pattern.matches_function(&name) || pattern.matches_function(bare(&name))
+        })
+}
+
+/// `ns::f` of `ns::f(int)`.
+fn bare(demangled: &str) -> &str {
+    demangled.split('(').next().unwrap_or(demangled)
+}
+
+/// How unlike two names are; `None`: too much to be a typo.
+fn distance(wanted: &str, name: &str) -> Option<usize> {
+    let longest = wanted.chars().count().max(3) / 3;
+    if wanted.len().abs_diff(name.len()) > longest {
+        return None;
+    }
+    let apart = strsim::osa_distance(wanted, name);
+    let same_letters = wanted.to_lowercase() == name.to_lowercase();
+    if same_letters { Some(0) } else { (apart <= longest).then_some(apart) }
+}
+
+/// The names that are most like the one wanted.
+fn near<'a>(wanted: &str, all: impl Iterator<Item = Cow<'a, str>>) -> Vec<String> {
+    let mut near: Vec<(usize, String)> = all.filter_map(|n| Some((distance(wanted, &n)?, n.into_owned()))).collect();
+    near.sort();
+    near.dedup();
+    near.into_iter().take(NEAR).map(|(_, n)| n).collect()
+}
+
+fn unmatched(message: String, near: &[String], program: &str) -> Failure {
+    let quoted: Vec<String> = near.iter().map(|n| format!("`{n}`")).collect();
+    let meant = if near.is_empty() { String::new() } else { format!("near names: {}; ", quoted.join(", ")) };
+    Failure { status: ENVIRONMENT, ..Failure::failed(message) }
+        .hint(format!("{meant}`--allow-unmatched` runs it all the same, for what `{program}` opens or executes later"))
+}
+
+fn no_module(pattern: &Pattern, modules: &[Module], program: &str) -> Failure {
+    let wanted = pattern.module.as_deref().unwrap_or_default();
+    let stem = |path: &str| {
+        let file = file_name(path);
+        file.split_once(".so").map_or(file, |(stem, _)| stem).to_owned()
+    };
+    let both = modules.iter().flat_map(|m| [Cow::Owned(stem(&m.path)), Cow::Borrowed(file_name(&m.path))]);
+    let near = near(file_name(wanted), both);
+    unmatched(format!("pattern `{pattern}`: `{program}` is not linked with `{wanted}`"), &near, program)
+}
+
+fn no_function(pattern: &Pattern, modules: &mut [Module], program: &str) -> Failure {
+    let meant = modules.iter_mut().filter(|m| m.is_meant(pattern));
+    let wanted = bare(&pattern.function);
+    let mut all: Vec<String> = Vec::new();
+    for module in meant {
+        if let Some(functions) = module.functions() {
+            all.extend(near(wanted, names(functions)));
+            let demangled = functions.iter().filter_map(|f| match demangle(&f.name_lossy()) {
+                Cow::Owned(name) => Some(Cow::Owned(bare(&name).to_owned())),
+                Cow::Borrowed(_) => None,
+            });
+            all.extend(near(wanted, demangled));
+        }
+    }
+    let near = near(wanted, all.into_iter().map(Cow::Owned));
+    let place = match &pattern.module {
+        Some(module) => format!("`{module}` has no such function"),
+        None => format!("neither `{program}` nor a library it is linked with has such a function"),
+    };
+    unmatched(format!("pattern `{pattern}` matches nothing: {place}"), &near, program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_names_are_typos_and_other_letter_cases() {
+        let all = ["malloc", "calloc", "mallopt", "free", "MALLOC", "pvalloc", "sqlite3_step"];
+        let near = |wanted| near(wanted, all.iter().map(|n| Cow::Borrowed(*n)));
+        assert_eq!(near("maloc"), ["malloc"]);
+        assert_eq!(near("malloc_"), ["malloc", "calloc", "mallopt"]);
+        assert_eq!(near("Malloc")[..2], ["MALLOC", "malloc"]);
+        assert_eq!(near("sqlite_step"), ["sqlite3_step"]);
+        assert!(near("nothing_like_it").is_empty());
+    }
+}
