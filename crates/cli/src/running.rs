@@ -95,9 +95,10 @@ impl Stack {
         self.frames.last().map(|f| f.function)
     }
 
-    /// When the innermost call began: until then the thread ran for sure.
+    /// Until when the thread ran for sure: the innermost call began, and what it called since has taken its time.
     pub fn seen(&self) -> u64 {
-        self.frames.last().map_or(0, |f| f.start)
+        let since = |f: &Frame| i64::try_from(self.done.wrapping_sub(f.done)).map_or(0, i64::cast_unsigned);
+        self.frames.last().map_or(0, |f| f.start.saturating_add(since(f)))
     }
 
     /// Adds the time of all calls until `end`, by function.
@@ -134,7 +135,7 @@ mod tests {
         let stack = Stack::new(&thread(135, &[[1000, 100, 0x9000, 1], [1010, 100, 0x8000, 2], [1050, 130, 0x7000, 2]]));
         let mut all = HashMap::new();
         stack.add(1100, &mut all);
-        assert_eq!((stack.pid, stack.innermost(), stack.seen()), (5, Some(2), 1050));
+        assert_eq!((stack.pid, stack.innermost(), stack.seen()), (5, Some(2), 1055));
         assert_eq!(all[&1], Running { calls: 1, total: 100, own: 10 });
         assert_eq!(all[&2], Running { calls: 2, total: 90, own: 90 - 30 - 5 });
     }
