@@ -110,7 +110,17 @@ mod tests {
         drop(std::fs::remove_dir_all(&path));
         let dir = Dir::create(&path)?;
         let (when, context, cookie) = (When::Entry, Context::Tracing, Cookie::Zero);
-        let spec = LinkSpec { program: 1, control: 1, when, context, cookie, max_functions: 1, include: vec![], exclude: vec![] };
+        let spec = LinkSpec {
+            program: 1,
+            control: 1,
+            when,
+            context,
+            cookie,
+            entry_only: false,
+            max_functions: 1,
+            include: vec![],
+            exclude: vec![],
+        };
         let file = LinkFile::create(&dir, &spec)?;
         let link = Link::new(&dir.object(Kind::Link, file.id)).ok_or("no path")?;
         link.note(b"/bin/busybox", "is statically linked");
