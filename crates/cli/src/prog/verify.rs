@@ -145,8 +145,11 @@ fn verdict(
                 Some(log) => verify_logged(&linked, &options, log),
                 None => verify(&linked, &options),
             };
-            let fits = |proof| asked.functions.map_or(Ok(()), |f| f.judge(&proof, &options));
-            if let Err(rejection) = judged.and_then(fits) {
+            let rejection = match (judged, asked.functions) {
+                (Ok(proof), Some(functions)) => functions.judge(&proof, &options).err(),
+                (judged, _) => judged.err(),
+            };
+            if let Some(rejection) = rejection {
                 verdict.error = Some(rejection.to_string());
                 verdict.hint.clone_from(&rejection.hint);
                 verdict.path = crate::rejection::path(&rejection);

@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(places(&[int(4), int(8)], &int(4)), (r(2), rax.clone()));
         assert_eq!(places(&[int(4), double(), int(4)], &double()), (r(2), vec![]), "floats take no word");
         assert_eq!(places(&[pair.clone(), int(4)], &pair), (r(3), vec![Register(0), Register(1)]));
-        assert_eq!(places(&[mixed.clone()], &mixed), (vec![Vector, Register(0)], vec![Vector, Register(0)]));
+        assert_eq!(places(std::slice::from_ref(&mixed), &mixed), (vec![Vector, Register(0)], vec![Vector, Register(0)]));
         assert_eq!(places(&[int(8)], &big), (vec![Register(1)], vec![]), "rdi says where the result goes");
         assert_eq!(places(&[big, int(8)], &Type::void()), (r(1), vec![]));
         let mut many = vec![int(8); 9];

@@ -74,7 +74,7 @@ impl Catalog {
     ///
     /// # Errors
     /// When a pattern cannot be read.
-    pub(crate) fn resolve(&self, ask: &Ask<'_>) -> Result<Result<Resolved, Refusal>, PatternError> {
+    pub(crate) fn resolve(&self, ask: &Ask<'_>) -> Result<Result<Resolved, Box<Refusal>>, PatternError> {
         let selection = Selection::of(ask.include, ask.exclude)?;
         Ok(Resolver { ask, modules: self.modules(), patterns: selection.patterns() }.resolve(&selection))
     }
@@ -164,13 +164,13 @@ impl<'r> Resolver<'r> {
         }
     }
 
-    fn resolve(&self, selection: &Selection) -> Result<Resolved, Refusal> {
+    fn resolve(&self, selection: &Selection) -> Result<Resolved, Box<Refusal>> {
         let (candidates, others) = self.candidates(selection);
         let proto = |c: &Candidate<'_>| c.answer.as_ref().and_then(|a| a.as_ref().ok()).map(|p| c.named(p));
         let first = candidates.iter().filter_map(proto).find(|p| self.has_words(p).is_ok());
         let fits: Vec<Fit> = candidates.iter().map(|c| self.fit(c, first.as_ref())).collect();
         if let Some(refusal) = self.refusal(&candidates, &fits, first.as_ref()) {
-            return Err(refusal);
+            return Err(Box::new(refusal));
         }
         let mut out = Table::default();
         for (c, fit) in candidates.iter().zip(&fits) {
