@@ -2,8 +2,9 @@
 #![cfg(feature = "dwarf")]
 
 use skep_object::btf::{Kind, TypeId};
-use skep_object::{Btf, CoreTarget, DwarfError};
+use skep_object::{Btf, CoreTarget, DwarfError, DwarfFunctions};
 use skep_testkit::{TempDir, skip, skip::has_command};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -154,6 +155,13 @@ fn damaged_debug_information_gives_errors_not_panics() {
         let file = object::File::parse(&*bytes).expect("an ELF file");
         file.sections().filter(|s| s.name().is_ok_and(|n| n.starts_with(".debug_"))).filter_map(|s| s.file_range()).collect()
     };
+    let addresses: Vec<u64> = {
+        use object::{Object as _, ObjectSymbol as _};
+        let file = object::File::parse(&*bytes).expect("an ELF file");
+        let mut all: Vec<u64> = file.symbols().filter(|s| s.kind() == object::SymbolKind::Text).map(|s| s.address()).collect();
+        all.sort_unstable();
+        all
+    };
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut random = |n: u64| {
         state ^= state << 13;
@@ -169,5 +177,9 @@ fn damaged_debug_information_gives_errors_not_panics() {
             mutant[at] = if random(2) == 0 { random(256) as u8 } else { mutant[at] ^ 1 << random(8) };
         }
         let _ = Btf::from_dwarf(&mutant);
+        if let Ok(functions) = DwarfFunctions::read(std::io::Cursor::new(&mutant), |_| None) {
+            let _ = functions.at(&addresses, |_, p| drop(p));
+            let _ = functions.named(&HashSet::from(["main", "fill"]), |_, p| drop(p));
+        }
     }
 }

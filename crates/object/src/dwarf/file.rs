@@ -2,6 +2,8 @@
 
 use super::{DwarfError, MAX_SECTION};
 use object::{Object as _, ObjectSection as _, ReadRef};
+use std::collections::HashMap;
+use std::io::{Read, Seek, SeekFrom};
 
 /// Sections that were read.
 pub(super) type Sections = gimli::DwarfSections<Vec<u8>>;
@@ -35,15 +37,63 @@ pub(super) fn section<'d, R: ReadRef<'d>>(file: &object::File<'d, R>, name: &str
     data.decompress().map_err(damaged)
 }
 
-/// Reads the sections that say what functions take: not those about variables and unwinding.
-pub(super) fn sections<'d, R: ReadRef<'d>>(file: &object::File<'d, R>) -> Result<Sections, DwarfError> {
+/// Where sections are that say what functions take: not those about variables and unwinding.
+pub(super) struct Places(HashMap<&'static str, Place>);
+
+enum Place {
+    /// As it is, at an offset of the file, so many bytes: big ones are read once and not kept twice.
+    File(u64, u64),
+    /// It was compressed.
+    Bytes(Vec<u8>),
+}
+
+/// Finds the sections.
+pub(super) fn places<'d, R: ReadRef<'d>>(file: &object::File<'d, R>) -> Result<Places, DwarfError> {
     use gimli::SectionId as S;
-    let load = |id: S| match id {
-        S::DebugLoc | S::DebugLocLists | S::DebugFrame | S::EhFrame | S::EhFrameHdr | S::DebugMacro | S::DebugMacinfo => Ok(Vec::new()),
-        S::DebugNames | S::DebugPubNames | S::DebugPubTypes | S::DebugGnuPubNames | S::DebugGnuPubTypes => Ok(Vec::new()),
-        id => section(file, id.name()).map(std::borrow::Cow::into_owned),
-    };
-    Sections::load(load)
+    let ids = [
+        S::DebugInfo,
+        S::DebugAbbrev,
+        S::DebugStr,
+        S::DebugLineStr,
+        S::DebugStrOffsets,
+        S::DebugAddr,
+        S::DebugRanges,
+        S::DebugRngLists,
+        S::DebugTypes,
+        S::DebugLine,
+    ];
+    let mut out = HashMap::new();
+    for name in ids.map(|id| id.name()) {
+        let Some(found) = file.section_by_name(name) else { continue };
+        let plain = found.compressed_file_range().is_ok_and(|r| r.format == object::CompressionFormat::None);
+        let place = match found.file_range().filter(|_| plain) {
+            Some((at, size)) => Place::File(at, size),
+            None => Place::Bytes(section(file, name)?.into_owned()),
+        };
+        out.insert(name, place);
+    }
+    Ok(Places(out))
+}
+
+impl Places {
+    /// Reads the sections.
+    pub fn read<R: Read + Seek>(mut self, mut file: R) -> Result<Sections, DwarfError> {
+        let damaged = |what: std::io::Error| DwarfError::Elf { what: what.to_string() };
+        let len = file.seek(SeekFrom::End(0)).map_err(damaged)?;
+        Sections::load(|id| match self.0.remove(id.name()) {
+            None => Ok(Vec::new()),
+            Some(Place::Bytes(bytes)) => Ok(bytes),
+            Some(Place::File(at, size)) => {
+                if at.checked_add(size).is_none_or(|end| end > len) {
+                    return Err(DwarfError::Elf { what: format!("section `{}` lies outside of the file", id.name()) });
+                }
+                let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
+                file.seek(SeekFrom::Start(at)).map_err(damaged)?;
+                file.by_ref().take(size).read_to_end(&mut bytes).map_err(damaged)?;
+                Ok(bytes)
+            }
+        })
+    }
 }
 
 fn stripped<'d, R: ReadRef<'d>>(file: &object::File<'d, R>) -> DwarfError {

@@ -4,7 +4,7 @@
 //! read when a function needs them, and each once.
 
 use super::DwarfError;
-use super::file::{Sections, check, sections};
+use super::file::{Sections, check, places};
 use super::types::{Params, Types};
 use crate::proto::{Prototype, Type, ValueKind};
 use gimli::{AttributeValue as Value, UnitRef, constants as dw};
@@ -45,18 +45,25 @@ impl DwarfFunctions {
         let cache = object::ReadCache::new(file);
         let elf = object::File::parse(&cache).map_err(|e| DwarfError::Elf { what: e.to_string() })?;
         check(&elf)?;
-        let mut other = None;
-        if let Some((path, build_id)) = elf.gnu_debugaltlink().ok().flatten() {
-            let link = Shared { path: String::from_utf8_lossy(path).into_owned(), build_id: build_id.to_vec() };
-            let missing = || DwarfError::Split { what: format!("`{}`, shared with other programs (dwz)", link.path) };
-            let cache = object::ReadCache::new(shared(&link).ok_or_else(missing)?);
-            let elf = object::File::parse(&cache).map_err(|e| DwarfError::Elf { what: e.to_string() })?;
-            if elf.build_id().ok().flatten() != Some(link.build_id.as_slice()) {
-                return Err(missing());
-            }
-            other = Some(sections(&elf)?);
+        let link = elf.gnu_debugaltlink().ok().flatten();
+        let link = link.map(|(path, id)| Shared { path: String::from_utf8_lossy(path).into_owned(), build_id: id.to_vec() });
+        let own = places(&elf)?;
+        let other = match link {
+            Some(link) => Some(Self::shared(&link, shared)?),
+            None => None,
+        };
+        Ok(Self { own: own.read(cache.into_inner())?, shared: other })
+    }
+
+    fn shared<R: Read + Seek>(link: &Shared, open: impl FnOnce(&Shared) -> Option<R>) -> Result<Sections, DwarfError> {
+        let missing = || DwarfError::Split { what: format!("`{}`, shared with other programs (dwz)", link.path) };
+        let cache = object::ReadCache::new(open(link).ok_or_else(missing)?);
+        let elf = object::File::parse(&cache).map_err(|e| DwarfError::Elf { what: e.to_string() })?;
+        if elf.build_id().ok().flatten() != Some(link.build_id.as_slice()) {
+            return Err(missing());
         }
-        Ok(Self { own: sections(&elf)?, shared: other })
+        let found = places(&elf)?;
+        found.read(cache.into_inner())
     }
 
     /// Calls `found` for every function that begins at one of the addresses, which are sorted: with its prototype, or with the reason
