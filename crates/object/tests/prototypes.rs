@@ -152,3 +152,42 @@ fn cpp_methods_have_this_and_objects_with_copy_constructors_are_passed_by_refere
         }
     }
 }
+
+#[test]
+fn damaged_debug_information_gives_errors_not_panics() {
+    use object::ObjectSection as _;
+    let rounds = if std::env::var_os("SKEP_STRESS").is_some() { 20_000 } else { 300 };
+    let dir = TempDir::new();
+    for (cc, source, flags) in [(Cc::c(), "shapes.c", "-gdwarf-5"), (Cc::cxx().arg("-fdebug-types-section"), "shapes.cc", "-gdwarf-4")] {
+        let program = cc.args(&["-w", flags]).compile(&[data(source).as_ref()], &dir.join("shapes"));
+        let bytes = std::fs::read(program).unwrap();
+        let file = object::File::parse(&*bytes).unwrap();
+        let hot: Vec<(u64, u64)> = file
+            .sections()
+            .filter(|s| [".debug_info", ".debug_abbrev", ".debug_types", ".debug_rnglists", ".debug_ranges"].contains(&s.name().unwrap()))
+            .filter_map(|s| s.file_range())
+            .collect();
+        let mut addresses: Vec<u64> = file.symbols().filter(|s| s.kind() == object::SymbolKind::Text).map(|s| s.address()).collect();
+        addresses.sort_unstable();
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = |n: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % n.max(1)
+        };
+        let mut found = 0;
+        for _ in 0..rounds {
+            let mut mutant = bytes.clone();
+            for _ in 0..1 + random(6) {
+                let (at, len) = hot[random(hot.len() as u64) as usize];
+                mutant[(at + random(len)) as usize] = random(256) as u8;
+            }
+            if let Ok(functions) = DwarfFunctions::read(std::io::Cursor::new(&mutant), |_| None) {
+                drop(functions.at(&addresses, |_, p| found += usize::from(p.is_ok())));
+                drop(functions.named(&["two", "main", "sum"].into(), |_, p| found += usize::from(p.is_ok())));
+            }
+        }
+        assert!(found > rounds, "most of it is still whole");
+    }
+}
