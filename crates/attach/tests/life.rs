@@ -246,6 +246,7 @@ fn other_traps_go_to_the_program() {
     // Another thread lives, so attaching installs the engine's handlers. The program's stays behind them.
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _stop = skep_testkit::run::SetOnDrop(&stop);
         scope.spawn(|| {
             while !stop.load(Ordering::SeqCst) {
                 std::thread::yield_now()
@@ -262,7 +263,6 @@ fn other_traps_go_to_the_program() {
             raise(5);
         }
         Engine::get().expect("engine").detach(done.id).expect("attached");
-        stop.store(true, Ordering::SeqCst);
     });
     assert_eq!((TRAPS.load(Ordering::SeqCst), INFO.load(Ordering::SeqCst)), (3, 1));
     assert_eq!(program_action(5, Some(&before)).expect("reset").handler, mine.handler);

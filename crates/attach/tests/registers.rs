@@ -149,8 +149,7 @@ fn compare(hooked: &[State; 3], plain: &[State; 3], what: &str) {
 #[test]
 fn every_register_survives_every_hook() {
     if !std::arch::is_x86_feature_detected!("avx") {
-        println!("skipped: needs AVX");
-        return;
+        return skep_testkit::skip("AVX");
     }
     let engine = Engine::get().expect("engine");
     let f = own_function(skep_test_target as *const () as usize);

@@ -85,6 +85,7 @@ fn storm(name: &str, flags: &[&str], seconds: f64) {
     let mut attached = 0u64;
     let (mut times, mut rounds) = ((Duration::ZERO, Duration::ZERO), 0);
     std::thread::scope(|scope| {
+        let _stop = skep_testkit::run::SetOnDrop(&stop);
         for t in 0..3 {
             let (stop, calls, expected) = (&stop, &calls, &expected);
             scope.spawn(move || {

@@ -5,8 +5,9 @@ mod common;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
-use common::{Guard, Skep, data, json, target, text};
+use common::{Skep, data, json, target, text};
 use serde_json::{Value as Json, json};
+use skep_testkit::run::{Signal, signal};
 use skep_testkit::skip;
 
 /// Runs the command; its output when it succeeds.
@@ -121,8 +122,10 @@ fn per_cpu_values_are_typed_as_a_list_and_shown_with_their_sum() {
 }
 
 fn skep_cpus() -> usize {
-    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_else(|_| "0".to_owned());
-    list.trim().rsplit([',', '-']).next().and_then(|n| n.parse::<usize>().ok()).map_or(1, |n| n + 1)
+    match std::fs::read_to_string("/sys/devices/system/cpu/possible") {
+        Ok(list) => list.trim().rsplit([',', '-']).next().and_then(|n| n.parse::<usize>().ok()).map_or(1, |n| n + 1),
+        Err(_) => std::thread::available_parallelism().map_or(1, usize::from),
+    }
 }
 
 #[test]
@@ -234,20 +237,20 @@ fn filled(skep: &Skep, n: u32) {
 fn a_reader_that_goes_away_is_no_error_and_ctrl_c_ends_the_document() {
     let skep = Skep::new();
     filled(&skep, 5_000_000);
-    let mut child = Guard(skep.start(["map", "dump", "big"]));
-    let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
+    let mut child = skep.start(["map", "dump", "big"]);
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "0: 0x0000000000000000");
     drop(lines);
-    assert_eq!(child.0.wait().unwrap().code(), Some(0));
+    assert_eq!(child.wait().unwrap().code(), Some(0));
 
-    let mut child = Guard(skep.start(["map", "dump", "big", "--json"]));
-    let mut stdout = child.0.stdout.take().unwrap();
+    let mut child = skep.start(["map", "dump", "big", "--json"]);
+    let mut stdout = child.stdout.take().unwrap();
     let mut all = vec![0; 100];
     stdout.read_exact(&mut all).unwrap();
     // It now waits for us to read on, or soon does.
-    assert!(Command::new("kill").args(["-INT", &child.0.id().to_string()]).status().unwrap().success());
+    signal(child.id(), Signal::INT);
     stdout.read_to_end(&mut all).unwrap();
-    assert_eq!(child.0.wait().unwrap().code(), Some(130));
+    assert_eq!(child.wait().unwrap().code(), Some(130));
     let document = json(&all);
     assert_eq!(document["interrupted"], true);
     assert!(document["entries"].as_array().unwrap().len() < 5_000_000);
@@ -258,13 +261,13 @@ fn a_dump_takes_little_memory() {
     let skep = Skep::new();
     let n = if std::env::var_os("SKEP_STRESS").is_some() { 10_000_000 } else { 300_000 };
     filled(&skep, n);
-    let mut child = Guard(skep.start(["map", "dump", "big"]));
-    let mut stdout = BufReader::with_capacity(1 << 20, child.0.stdout.take().unwrap());
+    let mut child = skep.start(["map", "dump", "big"]);
+    let mut stdout = BufReader::with_capacity(1 << 20, child.stdout.take().unwrap());
     let (mut line, mut count, mut peak) = (String::new(), 0, 0);
     while stdout.read_line(&mut line).unwrap() > 0 {
         count += 1;
         if count % (n / 10) == 0 {
-            let status = std::fs::read_to_string(format!("/proc/{}/status", child.0.id())).unwrap_or_default();
+            let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
             let own = status.lines().find_map(|l| l.strip_prefix("RssAnon:")?.trim().trim_end_matches(" kB").parse::<u64>().ok());
             peak = peak.max(own.unwrap_or(0));
         }
@@ -274,7 +277,7 @@ fn a_dump_takes_little_memory() {
     }
     assert_eq!((count, line.as_str()), (n, format!("{}: 0x0700000000000000\n", n - 1).as_str()));
     assert!(peak < 16 << 10, "{peak} KiB of its own");
-    assert!(child.0.wait().unwrap().success());
+    assert!(child.wait().unwrap().success());
 }
 
 /// A map of the kernel, as long as the process that made it lives.

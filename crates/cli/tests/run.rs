@@ -3,10 +3,10 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::Command;
 
-use common::{Guard, LEAVES, Skep, data, json, object, target, text};
+use common::{LEAVES, Skep, data, json, object, target, text};
 use serde_json::json;
+use skep_testkit::run::{Signal, children, signal};
 
 #[test]
 fn maps_are_printed_with_their_types() {
@@ -104,7 +104,6 @@ fn maps_are_read_while_the_target_runs_and_after_it_was_killed() {
     let skep = Skep::new();
     let mut child = skep.start(["-q", "run", &data("typed.bpf.o"), "--", target(), "wait"]);
     let mut out = BufReader::new(child.stdout.take().unwrap());
-    let mut child = Guard(child);
     let mut line = String::new();
     out.read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
@@ -135,8 +134,8 @@ fn maps_are_read_while_the_target_runs_and_after_it_was_killed() {
     assert_eq!(wrong.shell_status(), 2, "{}", wrong.transcript());
 
     // The target dies without a chance to clean up; skep reports it.
-    assert!(Command::new("pkill").args(["-KILL", "-P", &child.0.id().to_string()]).status().unwrap().success());
-    assert_eq!(child.0.wait().unwrap().code(), Some(137));
+    children(child.id()).into_iter().for_each(|target| signal(target, Signal::KILL));
+    assert_eq!(child.wait().unwrap().code(), Some(137));
     let mut rest = String::new();
     out.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("total = 2000"), "{rest}");
@@ -149,11 +148,10 @@ fn maps_outlive_a_killed_loader() {
     let mut child = skep.start(["-q", "run", &object("count.bpf.o"), "--attach", "count=leaf", "--", target(), "wait"]);
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut stdin = child.stdin.take().unwrap();
-    let mut child = Guard(child);
     let mut line = String::new();
     out.read_line(&mut line).unwrap();
-    child.0.kill().unwrap();
-    child.0.wait().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
     let dump = || json(&skep.run(["map", "dump", "calls", "--json"]).stdout)["entries"][0]["value"][0].as_u64();
     assert_eq!(dump(), Some(LEAVES), "the target still runs");
     stdin.write_all(b"go\n").unwrap();

@@ -3,9 +3,10 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use common::{Guard, LEAVES, Skep, calls, json, static_target, target, text};
+use common::{LEAVES, Skep, calls, json, static_target, target, text};
+use skep_testkit::run::{Signal, signal, signal_group};
 
 #[test]
 fn streams_and_status_of_the_command_pass_through() {
@@ -333,15 +334,14 @@ fn a_reader_that_leaves_is_no_error() {
     let mut child = skep.start(["-q", "trace", "*", "--limit", "0", "--", target(), "wait", "4"]);
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut stdin = child.stdin.take().unwrap();
-    let mut child = Guard(child);
     let mut line = String::new();
     out.read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
     drop(out);
     stdin.write_all(b"go\n").unwrap();
-    assert_eq!(child.0.wait().unwrap().code(), Some(4));
+    assert_eq!(child.wait().unwrap().code(), Some(4));
     let mut err = String::new();
-    child.0.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+    child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
     assert_eq!(err, "");
 }
 
@@ -400,24 +400,26 @@ fn functions_without_a_usable_return_are_counted_without_times() {
 }
 
 /// Starts the target traced, waits until it is in the middle, and sends a signal; returns the status and both outputs.
-fn interrupted(skep: &Skep, command: &[&str], signal: &str, whole_group: bool) -> (Option<i32>, String, String) {
+fn interrupted(skep: &Skep, command: &[&str], with: Signal, whole_group: bool) -> (Option<i32>, String, String) {
     let args = ["trace", "leaf", "read", "--allow-unmatched", "--json", "--"].into_iter().chain(command.iter().copied());
     let mut child = skep.start(args);
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let _stdin = child.stdin.take().unwrap();
-    let mut child = Guard(child);
     let mut line = String::new();
     out.read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
-    let to = format!("{}{}", if whole_group { "-" } else { "" }, child.0.id());
-    assert!(Command::new("kill").args([signal, "--", &to]).stderr(Stdio::inherit()).status().unwrap().success());
+    if whole_group {
+        signal_group(&child, with)
+    } else {
+        signal(child.id(), with)
+    }
     let mut rest = String::new();
     // A command that goes on has stdout open: one line is the report.
     out.read_line(&mut rest).unwrap();
-    let code = child.0.wait().unwrap().code();
+    let code = child.wait().unwrap().code();
     let mut err = Vec::new();
     if command.iter().all(|c| !c.contains("trap")) {
-        child.0.stderr.take().unwrap().read_to_end(&mut err).unwrap();
+        child.stderr.take().unwrap().read_to_end(&mut err).unwrap();
     }
     (code, rest, text(&err))
 }
@@ -425,7 +427,7 @@ fn interrupted(skep: &Skep, command: &[&str], signal: &str, whole_group: bool) -
 #[test]
 fn ctrl_c_ends_the_command_and_prints_what_there_is() {
     let skep = Skep::new();
-    let (code, out, err) = interrupted(&skep, &[target(), "wait"], "-INT", true);
+    let (code, out, err) = interrupted(&skep, &[target(), "wait"], Signal::INT, true);
     assert_eq!(code, Some(130), "{err}");
     let report = json(out.as_bytes());
     assert_eq!((calls(&report, "leaf"), report["status"].as_i64()), (Some(LEAVES), Some(130)), "{out}");
@@ -434,10 +436,10 @@ fn ctrl_c_ends_the_command_and_prints_what_there_is() {
 #[test]
 fn a_signal_sent_to_skep_alone_reaches_the_command() {
     let skep = Skep::new();
-    for (signal, number) in [("-TERM", 15), ("-HUP", 1), ("-INT", 2)] {
+    for (signal, number) in [(Signal::TERM, 15), (Signal::HUP, 1), (Signal::INT, 2)] {
         let (code, out, err) = interrupted(&skep, &[target(), "wait"], signal, false);
         assert_eq!(code, Some(128 + number), "{err}");
-        assert_eq!(json(out.as_bytes())["status"].as_i64(), Some(i64::from(128 + number)), "{signal}");
+        assert_eq!(json(out.as_bytes())["status"].as_i64(), Some(i64::from(128 + number)), "{signal:?}");
     }
 }
 
@@ -445,7 +447,7 @@ fn a_signal_sent_to_skep_alone_reaches_the_command() {
 fn a_command_that_ignores_ctrl_c_is_left_alone() {
     let skep = Skep::new();
     let script = format!("trap '' INT; {} wait", target());
-    let (code, out, _) = interrupted(&skep, &["sh", "-c", &script], "-INT", true);
+    let (code, out, _) = interrupted(&skep, &["sh", "-c", &script], Signal::INT, true);
     assert_eq!(code, Some(130));
     let report = json(out.as_bytes());
     assert_eq!((calls(&report, "leaf"), report["status"].is_null()), (Some(LEAVES), true), "{out}");

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use skep_proc::elf::{Elf, Kind, SymbolSource};
+use skep_testkit::skip;
 
 /// A directory that goes away with the test.
 struct Dir(PathBuf);
@@ -31,11 +32,6 @@ impl Drop for Dir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
-}
-
-#[allow(clippy::print_stderr, reason = "this is how a test says that it was skipped")]
-fn skip(need: &str) {
-    eprintln!("skipped: needs {need}");
 }
 
 fn run(tool: &str, args: &[&str], file: &Path) -> Option<String> {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use skep_proc::launch::{LaunchError, Linkage, Obstacle, Secure, find, inspect};
+use skep_testkit::skip;
 
 struct Dir(PathBuf);
 
@@ -139,11 +140,6 @@ fn set_id_programs_are_not_reached() {
     assert_eq!(inspect(&program).unwrap().preload_obstacle(), Some(Obstacle::Secure(Secure::SetGid)));
     set(own.uid(), 65534, 0o2745).unwrap(); // no execute bit for the group
     assert_eq!(inspect(&program).unwrap().preload_obstacle(), None);
-}
-
-#[allow(clippy::print_stderr, reason = "this is how a test says that it was skipped")]
-fn skip(need: &str) {
-    eprintln!("skipped: needs {need}");
 }
 
 #[test]

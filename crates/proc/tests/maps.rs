@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use skep_proc::maps::{Filter, Identity, Live, MapSource, MapsError, Perms, Snapshot, Vma, Want};
+use skep_testkit::skip;
 
 /// A quiet process with odd mappings, and its directory; both end with the value.
 struct Fixture {
@@ -50,11 +51,6 @@ impl Drop for Fixture {
         let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.dir);
     }
-}
-
-#[allow(clippy::print_stderr, reason = "this is how a test says that it was skipped")]
-fn skip(need: &str) {
-    eprintln!("skipped: needs {need}");
 }
 
 /// What all sources must agree on: page sizes are the ioctl's alone, the text escapes newlines.
@@ -257,6 +253,7 @@ fn walks_under_churn_go_forward_only() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let stop = AtomicBool::new(false);
     std::thread::scope(|s| {
+        let _stop = skep_testkit::run::SetOnDrop(&stop);
         s.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 drop(std::hint::black_box(vec![1u8; 4 << 20]));
@@ -271,6 +268,5 @@ fn walks_under_churn_go_forward_only() {
                 assert!(vmas.windows(2).all(|w| w[0].end <= w[1].start));
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }

@@ -3,14 +3,14 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use serde_json::Value as Json;
 use skep_testkit::TempDir;
 use skep_testkit::cc::{Build, Cc};
-use skep_testkit::run::{Ended, run};
+use skep_testkit::run::{Ended, Running, run, start};
 use skep_testkit::trace::skep_bin;
 
 /// Longest any command of these tests may take.
@@ -51,23 +51,9 @@ impl Skep {
         run(&mut self.command(args), input, LIMIT)
     }
 
-    /// Starts it in a process group of its own, with pipes.
-    pub fn start<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Child {
-        use std::os::unix::process::CommandExt;
-        let mut command = self.command(args);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        command.spawn().expect("the command was built")
-    }
-}
-
-/// Ends the process that is waited for when a test fails or takes too long.
-pub struct Guard(pub Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let group = format!("-{}", self.0.id());
-        drop(Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status());
-        drop(self.0.wait());
+    /// Starts it in a process group of its own, with pipes; it is killed when the value is dropped, or has run for too long.
+    pub fn start<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Running {
+        start(&self.command(args), LIMIT)
     }
 }
 

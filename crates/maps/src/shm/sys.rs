@@ -274,6 +274,7 @@ mod tests {
         use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
         let (tid, over) = (AtomicU32::new(0), AtomicBool::new(false));
         std::thread::scope(|s| {
+            let _over = skep_testkit::run::SetOnDrop(&over);
             s.spawn(|| {
                 tid.store(gettid(), Relaxed);
                 while !over.load(Relaxed) {
@@ -290,7 +291,6 @@ mod tests {
                 std::thread::yield_now();
             }
             assert!(ran(tid).expect("readable") - began >= Patience::RUN_NS);
-            over.store(true, Relaxed);
         });
         let mut sleeper = std::process::Command::new("sleep").arg("100").spawn().expect("spawns");
         while state(sleeper.id()) != b'S' {

@@ -60,6 +60,8 @@ pub fn forked(f: impl FnOnce() -> i32) -> Child {
     let pid = unsafe { fork() };
     assert!(pid >= 0, "fork");
     if pid == 0 {
+        // Whatever it waits for: it does not outlive the test.
+        let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
         let status = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).unwrap_or(101);
         // SAFETY: ends the child only.
         unsafe { _exit(status) }
@@ -73,9 +75,10 @@ impl Child {
     }
 
     pub fn join(self) -> i32 {
+        let pid = std::mem::ManuallyDrop::new(self).0;
         let mut status = 0;
         // SAFETY: waits for our own child.
-        assert_eq!(unsafe { waitpid(self.0, &raw mut status, 0) }, self.0);
+        assert_eq!(unsafe { waitpid(pid, &raw mut status, 0) }, pid);
         if status & 0x7f == 0 { status >> 8 & 0xff } else { -(status & 0x7f) }
     }
 
@@ -83,6 +86,15 @@ impl Child {
     pub fn kill(&self) {
         // SAFETY: signals our own child.
         unsafe { kill(self.0, 9) };
+    }
+}
+
+/// A test that fails leaves no child behind.
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.kill();
+        // SAFETY: waits for our own child, which has been killed.
+        unsafe { waitpid(self.0, std::ptr::null_mut(), 0) };
     }
 }
 
