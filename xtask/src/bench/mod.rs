@@ -3,6 +3,7 @@
 mod attach;
 mod dump;
 mod jit;
+pub mod machine;
 mod maps;
 mod micro;
 mod row;
@@ -48,6 +49,10 @@ pub fn run(args: &[&str]) -> Result<()> {
     let Some(bench) = BENCHES.iter().find(|bench| bench.name == name) else {
         bail!("no bench named `{name}`; there are: {}", BENCHES.iter().map(|b| b.name).collect::<Vec<_>>().join(" "));
     };
+    if record {
+        // Before the bench, which takes minutes.
+        machine::refuse_dirty_tree()?;
+    }
     let rows = (bench.run)()?;
     if json {
         println!("{}", row::json(&rows));

@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use super::machine;
 use super::sample::Sample;
 use crate::{output, root};
 
@@ -90,12 +91,9 @@ pub fn record(name: &str, rows: &[Row]) -> Result<PathBuf> {
     let document = json!({
         "bench": name,
         "date": date.trim(),
-        // A command from elsewhere was built from who knows what.
-        "commit": match std::env::var_os("SKEP_BIN") {
-            None => said(Command::new("git").args(["describe", "--always", "--dirty"]).current_dir(root())),
-            Some(_) => None,
-        },
-        "cpu": cpu(),
+        "commit": machine::commit()?,
+        "cpu": machine::cpu(),
+        "mitigations": machine::mitigations(),
         "load": std::fs::read_to_string("/proc/loadavg").ok().map(|text| text.trim().to_owned()),
         "kernel": said(Command::new("uname").arg("-r")),
         "rustc": said(Command::new("rustc").arg("--version")),
@@ -110,13 +108,6 @@ pub fn record(name: &str, rows: &[Row]) -> Result<PathBuf> {
 /// The first line a command prints; nothing when it cannot.
 fn said(command: &mut Command) -> Option<String> {
     output(command).ok().and_then(|text| text.lines().next().map(str::to_owned))
-}
-
-fn cpu() -> Option<String> {
-    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "))?.1.to_owned();
-    let count = text.lines().filter(|line| line.starts_with("processor")).count();
-    Some(format!("{count} x {model}"))
 }
 
 #[cfg(test)]
