@@ -1,12 +1,12 @@
 //! `cargo xtask ci`: everything that must hold before a change is handed over, one part a row.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::Stdio;
-use std::time::Instant;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
-use crate::{cargo, check, imports, objects, root, unsafety};
+use crate::transcript::{self, Transcript};
+use crate::{cargo, check, imports, objects, readme, room, root, unsafety};
 
 /// One check that can be run alone.
 pub struct Part {
@@ -26,6 +26,7 @@ pub const PARTS: &[Part] = &[
     Part { name: "clippy", what: "cargo clippy on every target, warnings are errors", run: clippy },
     Part { name: "test", what: "the README's test command, counting skips", run: test },
     Part { name: "docs", what: "cargo doc, warnings are errors", run: docs },
+    Part { name: "clean-room", what: "the README's commands on a Debian with nothing on it (needs debootstrap)", run: room::check_all },
 ];
 
 /// Runs the named parts, or all of them; every part runs even when an earlier one failed.
@@ -61,61 +62,49 @@ fn docs() -> Result<()> {
     check(cargo().args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
+/// Longest the tests may take, builds included: a slow machine needs half of it.
+const TEST_LIMIT: Duration = Duration::from_secs(60 * 60);
+
 /// Runs the one test command there is (the README's) and says how many tests were skipped for want of something.
 fn test() -> Result<()> {
-    let readme = std::fs::read_to_string(root().join("README.md")).context("cannot read `README.md`")?;
-    let line = test_command(&readme)?;
+    let line = readme::test_command()?;
     println!("$ {line}");
-    // Tests print their skips on stderr, cargo prints its progress there: pass everything on, count on the way.
-    let mut child = std::process::Command::new("bash")
-        .args(["-euo", "pipefail", "-c", &line])
-        .current_dir(root())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("cannot run `bash`")?;
-    let mut skipped = 0;
-    for text in BufReader::new(child.stderr.take().expect("stderr was asked for as a pipe")).split(b'\n') {
-        let text = text?;
-        skipped += usize::from(String::from_utf8_lossy(&text).contains("skipped: needs "));
-        let mut stderr = std::io::stderr().lock();
-        stderr.write_all(&text)?;
-        stderr.write_all(b"\n")?;
-    }
-    let status = child.wait()?;
-    println!("skips: {skipped}");
+    let mut command = Command::new("bash");
+    let Transcript { status, skips } = transcript::run(command.args(["-euo", "pipefail", "-c", &line]).current_dir(root()), TEST_LIMIT)?;
+    println!("skips: {}", skips.len());
     if !status.success() {
         bail!("`{line}` failed: {status}");
     }
     Ok(())
 }
 
-/// The command in the code block after the `ci:test` mark, the same one `.ci/run` takes.
-fn test_command(readme: &str) -> Result<String> {
-    let (_, after) = readme.split_once("<!-- ci:test -->").context("README.md has no `ci:test` mark")?;
-    let mut blocks = after.split("```");
-    let block = blocks.nth(1).context("README.md has no code block after the `ci:test` mark")?;
-    let command = block.split_once('\n').map_or("", |(_, command)| command).trim();
-    if command.is_empty() {
-        bail!("the code block after the `ci:test` mark in README.md is empty");
-    }
-    Ok(command.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
-    use super::test_command;
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
+    use std::time::Duration;
 
-    #[test]
-    fn the_test_command_is_the_block_after_the_mark() {
-        let readme = "# x\n```sh\nother\n```\n<!-- ci:test -->\n```sh\ncargo test --workspace\n```\n";
-        assert_eq!(test_command(readme).unwrap(), "cargo test --workspace");
-        assert!(test_command("# x\n").unwrap_err().to_string().contains("no `ci:test` mark"));
-        assert!(test_command("<!-- ci:test -->\n```sh\n\n```\n").unwrap_err().to_string().contains("is empty"));
-    }
+    use skep_testkit::TempDir;
+    use skep_testkit::run::run;
 
+    /// Cargo's runner, given a program in a folder of test programs and one elsewhere.
     #[test]
-    fn the_readme_has_one() {
-        let readme = std::fs::read_to_string(crate::root().join("README.md")).unwrap();
-        assert!(test_command(&readme).unwrap().starts_with("cargo test"));
+    fn a_test_program_that_hangs_is_ended_and_other_programs_are_not() {
+        if !skep_testkit::skip::has_command("timeout") {
+            return skep_testkit::skip("timeout");
+        }
+        let dir = TempDir::new();
+        for (folder, status, said) in [("deps", Some(124), "did not end within 0.1 s"), ("examples", Some(3), "")] {
+            std::fs::create_dir(dir.join(folder)).unwrap();
+            let program = dir.join(folder).join("program");
+            let text = if folder == "deps" { "sleep 1000" } else { "sleep 0.3; exit 3" };
+            std::fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
+            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+            let mut runner = Command::new(crate::root().join(".cargo/run-test"));
+            let runner = runner.arg(&program).env("SKEP_TEST_LIMIT", "0.1").env_remove("SKEP_STRESS");
+            let ended = run(runner, b"", Duration::from_secs(60));
+            assert_eq!(ended.status.code(), status, "{}", ended.transcript());
+            assert!(String::from_utf8_lossy(&ended.stderr).contains(said), "{}", ended.transcript());
+        }
     }
 }

@@ -11,6 +11,9 @@ mod ci;
 mod imports;
 mod mutate;
 mod objects;
+mod readme;
+mod room;
+mod transcript;
 mod unsafety;
 
 use std::path::{Path, PathBuf};
@@ -25,6 +28,8 @@ fn main() -> ExitCode {
         ["ci", parts @ ..] => ci::run(parts),
         ["objects", rest @ ..] => objects::run(rest),
         ["bench", rest @ ..] => bench::run(rest),
+        ["clean-room", rest @ ..] => room::run(rest),
+        ["clean-room-inside", rest @ ..] => room::run_inside(rest),
         ["mutate", words @ ..] => mutate::run(words),
         _ => {
             eprint!("{}", usage());
@@ -50,6 +55,7 @@ fn usage() -> String {
     for bench in bench::BENCHES {
         text.push_str(&format!("      {:<10} {}\n", bench.name, bench.what));
     }
+    text.push_str("  clean-room [--keep] [--limit MINUTES] [SUITE...] [-- COMMAND...]\n                          the README's commands on a Debian with nothing on it (debootstrap)\n");
     text.push_str("  mutate [--again] [WORD...]\n                          take each check out of the verifier (with WORD in file or line): does a test notice?\n");
     text
 }
