@@ -15,6 +15,7 @@ mod readme;
 mod room;
 mod transcript;
 mod unsafety;
+mod world;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         ["bench", rest @ ..] => bench::run(rest),
         ["clean-room", rest @ ..] => room::run(rest),
         ["clean-room-inside", rest @ ..] => room::run_inside(rest),
+        ["world", rest @ ..] => world::run(rest),
         ["mutate", words @ ..] => mutate::run(words),
         _ => {
             eprint!("{}", usage());
@@ -56,6 +58,7 @@ fn usage() -> String {
         text.push_str(&format!("      {:<10} {}\n", bench.name, bench.what));
     }
     text.push_str("  clean-room [--keep] [--limit MINUTES] [SUITE...] [-- COMMAND...]\n                          the README's commands on a Debian with nothing on it (debootstrap)\n");
+    text.push_str("  world [--runs N] [--json] [NAME...]\n                          real programs, alone and under `skep trace '*'`: docs/works-with.md\n");
     text.push_str("  mutate [--again] [WORD...]\n                          take each check out of the verifier (with WORD in file or line): does a test notice?\n");
     text
 }

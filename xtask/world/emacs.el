@@ -1,0 +1,15 @@
+;; Buffers, regular expressions, conditions, garbage, a child.
+(defun fib (n) (if (< n 2) n (+ (fib (- n 1)) (fib (- n 2)))))
+(princ (format "%d\n" (fib 18)))
+(with-temp-buffer
+  (dotimes (i 2000) (insert (format "%d line\n" (mod (* i 7919) 2003))))
+  (sort-numeric-fields 1 (point-min) (point-max))
+  (goto-char (point-min))
+  (while (re-search-forward "\\([0-9]+\\) line" nil t) (replace-match "line \\1"))
+  (princ (format "%s %d\n" (md5 (current-buffer)) (line-number-at-pos))))
+(princ (format "%s\n" (let ((n 0)) (dotimes (_ 100) (condition-case e (signal 'wrong-type-argument '(x)) (error (setq n (1+ n))))) n)))
+(dotimes (i 20000) (list i (number-to-string i))) (garbage-collect)
+(princ (shell-command-to-string "echo from a child"))
+(princ (format "%S\n" (read (prin1-to-string '(a "b" [1 2 3] (:k . 4.5))))))
+(message "to stderr")
+(kill-emacs 4)

@@ -1,0 +1,12 @@
+;; Continuations, exceptions, threads, garbage, big numbers, regular expressions, a child.
+(use-modules (ice-9 threads) (ice-9 regex) (ice-9 popen) (ice-9 rdelim) (srfi srfi-1))
+(define (fib n) (if (< n 2) n (+ (fib (- n 1)) (fib (- n 2))))) (display (fib 20)) (newline)
+(define (deep n) (if (= n 0) (throw 'bottom 7) (+ 1 (deep (- n 1)))))
+(display (fold (lambda (i s) (+ s (catch 'bottom (lambda () (deep 100)) (lambda (k v) v)))) 0 (iota 100))) (newline)
+(display (call/cc (lambda (k) (for-each (lambda (i) (if (> (* i i) 500) (k i))) (iota 100)) 'none))) (newline)
+(display (apply + (map join-thread (map (lambda (n) (call-with-new-thread (lambda () (fold + 0 (iota (* n 100)))))) (iota 8))))) (newline)
+(do ((i 0 (+ i 1))) ((= i 20000)) (list i (number->string i))) (gc)
+(display (string-length (number->string (fold * 1 (iota 300 1))))) (newline)
+(display (regexp-substitute/global #f "([a-z])([a-z]*)" "the quick brown" 'pre 2 1 'post)) (newline)
+(let ((p (open-input-pipe "echo from a child"))) (display (read-line p)) (newline) (close-pipe p))
+(display "to stderr\n" (current-error-port)) (exit 5)
