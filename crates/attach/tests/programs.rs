@@ -18,7 +18,7 @@ fn agent() -> PathBuf {
 
 fn run(program: &Path, what: Option<&str>) -> Output {
     let mut command = Command::new("timeout");
-    command.arg("60");
+    command.arg("300");
     if let Some(what) = what {
         command.arg("env").arg(format!("LD_PRELOAD={}", agent().display())).arg(format!("SKEP_AGENT={what}"));
     }

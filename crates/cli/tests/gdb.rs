@@ -22,7 +22,7 @@ fn gdb(skep: &Skep, object: &str, wanted: &str, script: &str) -> Option<String> 
     command.args(["-nx", "-batch", "-iex", "set debuginfod enabled off", "-x"]).arg(&file).arg("--args").arg(skep_bin());
     command.args(["-q", "run", &data(object), "--", target(), "3"]);
     command.env("SKEP_DIR", skep.path("skep")).env("SKEP_PERF", wanted).env("LC_ALL", "C").env_remove("LD_PRELOAD");
-    let ended = run(&mut command, b"", Duration::from_secs(60));
+    let ended = run(&mut command, b"", Duration::from_secs(300));
     let out = format!("{}\n{}", text(&ended.stderr), text(&ended.stdout));
     let forbidden = ["ptrace: ", "Couldn't get CS register", "Cannot PTRACE", "Operation not permitted"];
     (!forbidden.iter().any(|f| out.contains(f))).then_some(out)

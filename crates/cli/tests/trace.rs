@@ -287,7 +287,7 @@ fn a_directory_that_cannot_be_used_is_refused() {
         [("/proc/skep", "cannot create"), (open.to_str().unwrap(), "is open to others"), (file.to_str().unwrap(), "Not a directory")]
     {
         let mut command = skep.command(["trace", "*", "--", "echo", "ran"]);
-        let ended = skep_testkit::run::run(command.env("SKEP_DIR", dir), b"", std::time::Duration::from_secs(60));
+        let ended = skep_testkit::run::run(command.env("SKEP_DIR", dir), b"", std::time::Duration::from_secs(300));
         assert_eq!(ended.shell_status(), 2, "{dir}: {}", ended.transcript());
         assert!(text(&ended.stderr).to_lowercase().contains(&want.to_lowercase()), "{dir}: {}", ended.transcript());
         assert!(ended.stdout.is_empty(), "the command does not run");
@@ -301,7 +301,7 @@ fn an_agent_that_cannot_be_preloaded_is_refused() {
     std::fs::write(&spaced, "").unwrap();
     for (path, want) in [("/no/such.so", "which is not a file"), (spaced.to_str().unwrap(), "splits paths at spaces and colons")] {
         let mut command = skep.command(["trace", "x", "--", "true"]);
-        let ended = skep_testkit::run::run(command.env("SKEP_PRELOAD", path), b"", std::time::Duration::from_secs(60));
+        let ended = skep_testkit::run::run(command.env("SKEP_PRELOAD", path), b"", std::time::Duration::from_secs(300));
         assert_eq!(ended.shell_status(), 2);
         assert!(text(&ended.stderr).contains(want), "{}", ended.transcript());
     }

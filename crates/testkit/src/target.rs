@@ -161,7 +161,7 @@ impl Program {
         let line = self.command_line();
         let mut command = Command::new(&line[0]);
         command.args(&line[1..]);
-        self.run_counted(&mut command, Duration::from_secs(60))
+        self.run_counted(&mut command, Duration::from_secs(300))
     }
 
     /// Runs a command that runs it in the end, with a fresh file for its counts.

@@ -66,7 +66,7 @@ pub fn run(program: &Program, patterns: &[String]) -> Traced {
     let mut command = Command::new(skep_bin());
     command.args(["--quiet", "trace"]).args(patterns).arg("--json").arg("-o").arg(&out).arg("--").args(program.command_line());
     command.env("SKEP_DIR", dir.join("skep"));
-    let (ended, own) = program.run_counted(&mut command, Duration::from_secs(120));
+    let (ended, own) = program.run_counted(&mut command, Duration::from_secs(300));
     let text = std::fs::read_to_string(&out).unwrap_or_else(|error| panic!("{command:?} left no report: {error}\n{}", ended.transcript()));
     let report = Report::parse(&text).unwrap_or_else(|error| panic!("{command:?}: bad report: {error}\n{text}"));
     Traced { ended, own, report }

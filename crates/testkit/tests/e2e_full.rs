@@ -23,7 +23,7 @@ fn a_full_file_system_costs_statistics_and_nothing_else() {
     let script = r#"mount -t tmpfs -o size=1m,mode=0700 none "$1" && SKEP_DIR="$1/skep" exec "$2" trace 'many:*' --limit 1 -- "$3""#;
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-c", script, "sh"]).arg(&place).arg(skep_bin()).arg(&program);
-    let ended = run::run(&mut command, b"", Duration::from_secs(120));
+    let ended = run::run(&mut command, b"", Duration::from_secs(300));
     if ended.shell_status() == 1 && ended.transcript().contains("unshare failed") {
         skep_testkit::skip("a mount namespace");
         return;

@@ -8,7 +8,7 @@ use skep_testkit::report::Report;
 use skep_testkit::trace::{self, skep_bin};
 use skep_testkit::{TempDir, many, run, target};
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// A static program has no loader to preload an agent: skep says so and does not pretend to have traced it.
 #[test]
