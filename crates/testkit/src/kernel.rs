@@ -695,6 +695,9 @@ impl Drop for PerfReader {
 /// Returns the number of values that per-CPU maps have.
 #[must_use]
 pub fn possible_cpus() -> usize {
+    if !std::path::Path::new("/sys/devices/system/cpu/possible").exists() {
+        return std::thread::available_parallelism().map_or(1, usize::from);
+    }
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
     text.trim().rsplit(['-', ',']).next().and_then(|n| n.parse::<usize>().ok()).map_or(1, |n| n + 1)
 }
