@@ -114,12 +114,12 @@ const RUNTIMES: &[Runtime] = &[
     // are looked up. Functions that begin with no check of the stack may run at its very end.
     Runtime { marks: &[Mark::Section(".go.buildinfo")], code: Code::WithoutUnwind, hooks: GO },
     Runtime { marks: &[Mark::Symbol("runtime.text")], code: Code::WithoutUnwind, hooks: GO },
-    // V8 (node, Chromium): built-in functions of one blob, which may be copied to where calls are shorter. Distances in it must stay
-    // as they are, and frames are found by the frame pointer and told apart by return addresses.
+    // V8 (node, Chromium): built-in functions of one blob, which each isolate may copy to where calls are shorter: a jump out of the
+    // blob would lead elsewhere from a copy. Frames are found by the frame pointer and told apart by return addresses.
     Runtime {
         marks: &[Mark::Around("Builtins_", "Handler")],
         code: Code::Named("Builtins_"),
-        hooks: NoHook("V8 copies its built-in functions and looks at every return address"),
+        hooks: NoHook("V8 may copy its built-in functions, and looks at every return address"),
     },
     // OCaml 5: stacks of a few hundred bytes that are moved when they grow.
     Runtime {
@@ -144,11 +144,11 @@ const RUNTIMES: &[Runtime] = &[
     Runtime { marks: &[Mark::Around("stg_ap_", "_fast")], code: Code::WithoutUnwind, hooks: HASKELL },
     // A Haskell library has the run-time system in another one.
     Runtime { marks: &[Mark::Around("", "_info")], code: Code::Suffixed("_info"), hooks: HASKELL },
-    // Images that mono has compiled ahead of time.
+    // Images that mono has compiled ahead of time. It decodes the stubs in them that it patches, and has unwind tables of its own.
     Runtime {
         marks: &[Mark::Symbol("jit_code_start"), Mark::Symbol("jit_code_end")],
         code: Code::Module,
-        hooks: NoHook("mono finds its code by addresses and patches it"),
+        hooks: NoHook("mono reads and patches the code of its images"),
     },
     // .NET, compiled ahead of time.
     Runtime {
