@@ -256,7 +256,7 @@ fn behind_stack_check(own: &Range<u64>) -> Option<u64> {
             FlowControl::Next => {
                 let pushes = i.stack_pointer_increment() != 0 || (i.op0_kind() == OpKind::Register && i.op0_register() == Register::RSP);
                 let looks = matches!(i.mnemonic(), Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Nop);
-                if (pushes && !looks) || (i.op0_kind() == OpKind::Memory && !looks) {
+                if !looks && (pushes || i.op0_kind() == OpKind::Memory) {
                     return None;
                 }
                 compared |= i.mnemonic() == Mnemonic::Cmp && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);

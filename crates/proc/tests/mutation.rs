@@ -40,6 +40,7 @@ fn use_all(bytes: Vec<u8>) {
         assert!(fde.start < fde.end);
     }
     let _ = (elf.patchable_entries(), elf.mcount_locations(), elf.xray_sleds(), elf.build_id(), elf.span(), elf.entry());
+    let _ = elf.entered_at(&[0, 1, 0x1000, 0x1139, u64::MAX]);
     let _ = elf.read_vaddr(u64::MAX, 2);
     let _ = elf.debug_file("/no/such/dir/file".as_ref(), "/".as_ref());
     for s in elf.sections() {
