@@ -9,7 +9,7 @@
 //! An entry hook keeps all registers and leaves nothing on the stack. It is harmless to most code that has none of the above, and
 //! a symbol with a size is evidence enough for it.
 
-use skep_proc::elf::{Elf, Functions};
+use skep_proc::elf::{Elf, Functions, SymbolSource};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -77,9 +77,16 @@ enum Mark {
     Symbol(&'static str),
     /// A symbol in its code that begins and ends so.
     Around(&'static str, &'static str),
+    /// No such symbol.
+    NoneAround(&'static str, &'static str),
     /// A section.
     Section(&'static str),
+    /// A text among the constants of a program without symbols: the last resort, as it takes a search.
+    Text(&'static str),
 }
+
+/// Constants that are searched for a text.
+const CONSTANTS: u64 = 16 << 20;
 
 /// Which of its functions are the runtime's own, and not C functions next to them.
 enum Code {
@@ -139,6 +146,12 @@ const RUNTIMES: &[Runtime] = &[
         code: Code::Between("code_begin", "code_end"),
         hooks: NoHook("OCaml's collector looks at every return address"),
     },
+    // Stripped, and linked without `--export-dynamic`, which is not how OCaml links.
+    Runtime {
+        marks: &[Mark::NoneAround("caml", "code_begin"), Mark::Text("OCAMLRUNPARAM")],
+        code: Code::Module,
+        hooks: NoHook("a stripped OCaml program does not tell its own functions from C functions"),
+    },
     // Haskell (GHC): code reached by jumps, with a stack of its own, and a table right before each entry. A function that needs
     // memory is entered again when it has it.
     Runtime { marks: &[Mark::Around("stg_ap_", "_fast")], code: Code::WithoutUnwind, hooks: HASKELL },
@@ -171,11 +184,18 @@ const RUNTIMES: &[Runtime] = &[
 ];
 
 impl Mark {
-    fn is_in(&self, elf: &Elf, names: &[&[u8]]) -> bool {
+    fn is_in(&self, elf: &Elf, symbols: &Functions, names: &[&[u8]]) -> bool {
         match *self {
             Self::Symbol(name) => names.contains(&name.as_bytes()),
             Self::Around(head, tail) => names.iter().any(|n| n.starts_with(head.as_bytes()) && n.ends_with(tail.as_bytes())),
+            Self::NoneAround(head, tail) => !Self::Around(head, tail).is_in(elf, symbols, names),
             Self::Section(name) => elf.section(name).is_some(),
+            Self::Text(text) => {
+                let stripped = matches!(symbols.source(), SymbolSource::Dynsym | SymbolSource::None);
+                let constants = elf.section(".rodata").filter(|s| stripped && elf.entry().is_some() && s.size <= CONSTANTS);
+                let bytes = constants.and_then(|s| elf.section_data(s).ok()).unwrap_or_default();
+                bytes.windows(text.len()).any(|w| w == text.as_bytes())
+            }
         }
     }
 }
@@ -189,7 +209,7 @@ impl Conventions {
         let places: Vec<(&[u8], u64)> =
             symbols.iter().flat_map(|f| f.symbols().map(move |s| (s.name, f.vaddr))).chain(symbols.labels()).collect();
         let names: Vec<&[u8]> = places.iter().map(|(name, _)| *name).collect();
-        let there = RUNTIMES.iter().filter(|r| r.marks.iter().all(|m| m.is_in(elf, &names)));
+        let there = RUNTIMES.iter().filter(|r| r.marks.iter().all(|m| m.is_in(elf, symbols, &names)));
         Self(there.map(|r| (r, r.code.ranges(elf, &places))).collect())
     }
 

@@ -197,6 +197,11 @@ let () =
         assert_eq!(deep.unwrap_or_else(|| panic!("{report}"))["calls"], 50 * 501);
     }
     assert_eq!(timed(&report, "caml_main"), Some(true), "the runtime's C functions have times");
+    // A stripped program exports what marks its code; one that exports nothing is left alone.
+    let command = ["ocamlopt", "-ccopt", "-Wl,--no-export-dynamic", "-ccopt", "-s", "unit.ml", "-o", &program];
+    if build(&skep, ("unit.ml", SOURCE), &command) {
+        same_as_alone(&skep, &[&program], 5);
+    }
 }
 
 #[test]
