@@ -198,6 +198,9 @@ unsafe fn around(block: &Block, saved: *const Saved, cfa: u64, meta: *const Meta
         } else {
             outcome = walk(side as u64, meta as u64, flags);
         }
+        if outcome != LEFT_OUT {
+            arguments(side, saved.cast_mut());
+        }
         match outcome {
             NO_FRAME => give(block, side),
             LEFT_OUT => {
@@ -268,6 +271,21 @@ unsafe fn fill(side: *mut Side, saved: *const Saved, cfa: u64, meta: *const Meta
                 sys::copy_words(&local, &remote);
             }
         }
+    }
+}
+
+/// Gives the function the arguments that are in the frame now: the agent's own hooks may have changed them.
+#[inline(always)]
+unsafe fn arguments(side: *const Side, saved: *mut Saved) {
+    // SAFETY: as in `fill`.
+    unsafe {
+        let args = (&raw const (*side).frame.args).cast::<u64>();
+        (&raw mut (*saved).rdi).write_volatile(args.read_volatile());
+        (&raw mut (*saved).rsi).write_volatile(args.wrapping_add(1).read_volatile());
+        (&raw mut (*saved).rdx).write_volatile(args.wrapping_add(2).read_volatile());
+        (&raw mut (*saved).rcx).write_volatile(args.wrapping_add(3).read_volatile());
+        (&raw mut (*saved).r8).write_volatile(args.wrapping_add(4).read_volatile());
+        (&raw mut (*saved).r9).write_volatile(args.wrapping_add(5).read_volatile());
     }
 }
 

@@ -6,7 +6,8 @@
 //! before: their events need no system call.
 //!
 //! Who finds out that the program is about to do so calls [`close`]. Whoever is about to make a system call in the traced process asks
-//! [`may_call_system`] before; it is safe on the event path.
+//! [`may_call_system`] before; it is safe on the event path. `sys::call` does so for all of this crate's but those that no signal handler
+//! can do without: `rt_sigprocmask`, `sigaltstack` and `rt_sigaction`.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

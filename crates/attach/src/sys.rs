@@ -5,6 +5,8 @@
 
 use std::arch::asm;
 
+use crate::sandbox;
+
 const READ: u64 = 0;
 const CLOSE: u64 = 3;
 const LSEEK: u64 = 8;
@@ -43,13 +45,16 @@ pub(crate) const EINVAL: i64 = 22;
 pub(crate) const EPERM: i64 = 1;
 pub(crate) const ESRCH: i64 = 3;
 
-/// Makes a system call.
+/// Makes a system call; `EPERM` where a sandbox may punish it.
 ///
 /// # Safety
 ///
 /// The call and its arguments do what the caller may do.
 #[inline(always)]
 pub(crate) unsafe fn call(nr: u64, a: [u64; 6]) -> i64 {
+    if !matches!(nr, RT_SIGPROCMASK | SIGALTSTACK | RT_SIGACTION) && !sandbox::may_call_system() {
+        return -EPERM;
+    }
     let ret: i64;
     // SAFETY: the kernel's calling convention; it changes rax, rcx and r11 and the memory the caller answers for.
     unsafe {

@@ -14,12 +14,12 @@ impl Module {
     #[must_use]
     pub fn excerpt(&self, name: &str, addr: u64, size: u64) -> Option<Function> {
         let end = addr.checked_add(size)?;
-        let text = self.text.iter().find(|t| t.contains(&addr) && end <= t.end && size > 0)?;
+        self.text.iter().find(|t| t.contains(&addr) && end <= t.end && size > 0)?;
         let (kind, names) = (Kind::Func, vec![name.to_owned()]);
         let part = Self {
             path: self.path.clone(),
             bias: self.bias,
-            text: vec![addr..end.min(text.end)],
+            text: std::iter::once(addr..end).collect(),
             role: self.role,
             file: self.file.clone(),
             list: OnceLock::from(List { entries: vec![Entry { addr, size, kind, convention: Convention::C, names }], edges: Vec::new() }),
