@@ -25,9 +25,14 @@ struct Chunk {
     entries: [Entry; ENTRIES],
 }
 
-const FREE: Entry = Entry { start: AtomicU64::new(0), end: AtomicU64::new(0) };
+impl Chunk {
+    const fn new() -> Self {
+        let entries = [const { Entry { start: AtomicU64::new(0), end: AtomicU64::new(0) } }; ENTRIES];
+        Self { next: AtomicPtr::new(std::ptr::null_mut()), entries }
+    }
+}
 
-static FIRST: Chunk = Chunk { next: AtomicPtr::new(std::ptr::null_mut()), entries: [FREE; ENTRIES] };
+static FIRST: Chunk = Chunk::new();
 
 fn chunks() -> impl Iterator<Item = &'static Chunk> {
     std::iter::successors(Some(&FIRST), |chunk| {
@@ -51,7 +56,7 @@ pub(crate) fn add(start: u64, len: u64) {
             }
             last = chunk;
         }
-        let chunk = Box::into_raw(Box::new(Chunk { next: AtomicPtr::default(), entries: [FREE; ENTRIES] }));
+        let chunk = Box::into_raw(Box::new(Chunk::new()));
         if last.next.compare_exchange(std::ptr::null_mut(), chunk, AcqRel, Relaxed).is_err() {
             // Another thread has added one.
             // SAFETY: made above, and nobody knows it.
