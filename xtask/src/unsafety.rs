@@ -81,6 +81,7 @@ const CRATES: &[(&str, Policy)] = &[
             "memory.rs",
             "packet.rs",
             "run.rs",
+            "seccomp/inherited.rs",
             "seccomp/mod.rs",
             "syscall.rs",
             "tail.rs",

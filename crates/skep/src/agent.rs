@@ -36,6 +36,14 @@ type AgentError = Box<dyn std::error::Error>;
 /// The links of this process. Never locked on the event path, except by the one event that ends a link.
 static LINKS: Mutex<Vec<Active>> = Mutex::new(Vec::new());
 
+/// Hooks of our own that are taken out with the links'.
+static OWN: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+
+/// Remembers a hook of our own.
+pub(crate) fn own_attachment(id: u64) {
+    OWN.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+}
+
 /// The function the dynamic loader calls after every change to the list of libraries (glibc elf/dl-debug.c).
 const LOADER_EVENT: &str = "_dl_debug_state";
 
@@ -72,13 +80,19 @@ struct Group<'f> {
 
 /// Attaches every link the environment names. Does nothing when it names none.
 pub fn start() {
-    let _muted = skep_attach::mute();
     let Some(list) = std::env::var_os(ENV_LINKS) else { return };
-    let Ok(dir) = Dir::open(&std::env::var_os(ENV_DIR).map_or_else(Dir::default_path, PathBuf::from)) else { return };
     let ids: Vec<u32> = list.to_string_lossy().split(',').filter_map(|s| s.trim().parse().ok()).collect();
     if ids.is_empty() {
         return;
     }
+    let dir = || Dir::open(&std::env::var_os(ENV_DIR).map_or_else(Dir::default_path, PathBuf::from));
+    if let Some(reason) = seccomp::inherited::obstacle() {
+        // What notes it may be punished as well.
+        seccomp::inherited::lives(|| drop(dir().map(|dir| stay_out(&dir, &ids, reason))));
+        return;
+    }
+    let _muted = skep_attach::mute();
+    let Ok(dir) = dir() else { return };
     if exec::is_under_valgrind() {
         return stay_out(&dir, &ids, exec::VALGRIND);
     }
@@ -187,7 +201,7 @@ fn watch_loader(modules: &[Arc<Module>]) {
         wants_args: 0,
     };
     if let Ok(engine) = Engine::get() {
-        engine.attach(&[(&function, 0)], &[hook]);
+        own_attachment(engine.attach(&[(&function, 0)], &[hook]).id);
     }
 }
 
@@ -217,6 +231,7 @@ unsafe extern "C" fn on_loader_event(_: *mut u64, _: *const ()) -> u64 {
 pub(crate) fn name_this_process(reason: &str) {
     let _muted = skep_attach::mute();
     drop(std::panic::catch_unwind(|| {
+        let _signals = signals::Blocked::new();
         if let Ok(links) = LINKS.try_lock() {
             for link in links.iter() {
                 // Nobody can be told otherwise.
@@ -231,8 +246,11 @@ pub(crate) fn take_out(reason: &str) {
     name_this_process(reason);
     let _muted = skep_attach::mute();
     drop(std::panic::catch_unwind(|| {
+        let _signals = signals::Blocked::new();
         let (Ok(mut links), Ok(engine)) = (LINKS.try_lock(), Engine::get()) else { return };
-        for id in links.iter_mut().flat_map(|l| l.attachments.drain(..)) {
+        // What keeps the agent out of programs that are executed stays.
+        let own = OWN.try_lock().map(|mut own| std::mem::take(&mut *own)).unwrap_or_default();
+        for id in links.iter_mut().flat_map(|l| l.attachments.drain(..)).chain(own) {
             drop(engine.detach(id));
         }
     }));

@@ -72,7 +72,12 @@ static void set_filter(unsigned action, int count, int by_syscall)
 	code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, action);
 	struct sock_fprog program = {(unsigned short)n, code};
 	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-	if (by_syscall)
+	if (by_syscall == 2) {
+		long result = 317;
+		register long flags __asm__("rdx") = (long)&program;
+		__asm__ volatile("syscall" : "+a"(result) : "D"(1L), "S"(0L), "r"(flags) : "rcx", "r11", "memory");
+		CHECK(result == 0);
+	} else if (by_syscall)
 		CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0);
 	else
 		CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
@@ -109,10 +114,17 @@ int main(int argc, char **argv)
 		say("strict", fresh(steps(1, 101)));
 		syscall(SYS_exit, 0);
 	}
+	if (strstr(how, "unseen")) {
+		set_filter(strstr(how, "kill") ? SECCOMP_RET_KILL_PROCESS : SECCOMP_RET_TRAP, LAST_OF_LONG_LIST, 2);
+		execv(argv[2], argv + 2);
+		_exit(90);
+	}
 	if (!strcmp(how, "tsc")) {
 		say("before", steps(1, 101));
 		CHECK(prctl(PR_SET_TSC, PR_TSC_SIGSEGV) == 0);
 		say("no counter", fresh(steps(1, 101)));
+		if (argc > 2)
+			execv(argv[2], argv + 2);
 		return 0;
 	}
 	struct sigaction action = {.sa_sigaction = on_sys, .sa_flags = SA_SIGINFO};

@@ -117,3 +117,28 @@ fn programs_that_are_executed_in_the_sandbox() {
     let echo = ["/bin/echo", "/usr/bin/echo"].into_iter().find(|p| Path::new(p).exists()).unwrap_or("/bin/echo");
     lives(&["kill long", echo, "hello"], Some(NO_THREADS), |_, _| {});
 }
+
+/// A filter that the program found when it was executed: here by a system call that nobody could see. Its own calls are allowed, the
+/// agent's are not.
+#[test]
+fn filters_that_were_there_before() {
+    let echo = ["/bin/echo", "/usr/bin/echo"].into_iter().find(|p| Path::new(p).exists()).unwrap_or("/bin/echo");
+    for how in ["unseen kill long", "unseen trap long"] {
+        let sandbox = Sandbox::new();
+        let args = [how, echo, "hello"];
+        let alone = sandbox.alone(&args);
+        if alone.shell_status() != 0 {
+            return skep_testkit::skip("seccomp, and a C library with the system calls of glibc 2.31 to 2.41");
+        }
+        let (ended, report) = sandbox.traced("echo:*", &args);
+        assert_eq!(String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&alone.stdout), "{}", ended.transcript());
+        assert_eq!(report.status, 0, "{}", ended.transcript());
+    }
+}
+
+/// Whoever may not read the time-stamp counter when it is executed.
+#[test]
+fn programs_that_are_executed_without_the_counter() {
+    let echo = ["/bin/echo", "/usr/bin/echo"].into_iter().find(|p| Path::new(p).exists()).unwrap_or("/bin/echo");
+    lives(&["tsc", echo, "hello"], Some(NO_COUNTER), |_, _| {});
+}

@@ -73,7 +73,7 @@ fn is_left_alone(name: &str, compiler: &str, flags: &[&str], reason: &str) {
     let alone = run::run(alone.arg(&program).env("OWN", "own").env_remove("LD_PRELOAD"), b"", LIMIT);
     assert_eq!(alone.shell_status(), 0, "{}", alone.transcript());
     // Also where programs hang on the very functions.
-    for patterns in [&["runs:*"][..], &["runs:*", "libc.so.6:*exec*"]] {
+    for patterns in [&["runs:*"][..], &["runs:*", "libc.so.6:*exec*"], &["*"]] {
         let (ended, report) = place.trace(patterns, &[&place.runs, &program]);
         assert_eq!(String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&alone.stdout), "{}", ended.transcript());
         assert_eq!(report.calls("runs", "ended"), Some(16), "{}", ended.transcript());

@@ -24,7 +24,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 
-use skep_attach::{Engine, Hook, Position, sandbox};
+use skep_attach::{Engine, Hook, Position, RunFn, sandbox};
 
 use crate::syscall::{FACCESSAT, call4};
 use inspect::{Kind, Program};
@@ -59,10 +59,18 @@ pub(crate) fn watch<'a>(libc: &Libc<'_>, links: impl Iterator<Item = &'a Path>) 
     let links = links.filter_map(note::Link::new).collect();
     WATCH.store(Box::into_raw(Box::new(Watch { library, links })), Release);
     let Ok(engine) = Engine::get() else { return };
-    for (name, run) in [(c"execve", on_execve as skep_attach::RunFn), (c"execveat", on_execveat), (c"fexecve", on_fexecve)] {
+    let hooks: [(&CStr, RunFn); 5] = [
+        (c"execve", on_execve),
+        (c"execveat", on_execveat),
+        (c"fexecve", on_fexecve),
+        // Their child executes in this process's memory, where no thread can have its first event.
+        (c"posix_spawn", nothing),
+        (c"posix_spawnp", nothing),
+    ];
+    for (name, run) in hooks {
         let Some(function) = libc.wrapper(name) else { continue };
-        let hook =
-            Hook { position: Position::Entry, run, data: std::ptr::null(), missed: std::ptr::null(), without_return: 0, wants_args: 4 };
+        let (data, missed) = (std::ptr::null(), std::ptr::null());
+        let hook = Hook { position: Position::Entry, run, data, missed, without_return: 0, wants_args: 4 };
         // Refused: then children get the agent as it is.
         engine.attach(&[(&function, 0)], &[hook]);
     }
@@ -71,6 +79,11 @@ pub(crate) fn watch<'a>(libc: &Libc<'_>, links: impl Iterator<Item = &'a Path>) 
 /// Gets ready for programs that are executed when system calls are over.
 pub(crate) fn prepare_for_sandbox() {
     environment::reserve();
+}
+
+/// For the engine to get to know the thread.
+unsafe extern "C" fn nothing(_: *mut u64, _: *const ()) -> u64 {
+    0
 }
 
 /// `int execve(const char *path, char *const argv[], char *const envp[])`. What is stored in the frame is what the function gets.
@@ -108,6 +121,10 @@ unsafe fn consider(fd: i32, path: u64, envp: u64) -> u64 {
         // The program will be in the sandbox that is against our system calls, and the agent begins with many.
         // SAFETY: the caller's promise.
         return unsafe { environment::without_agent(envp as *const *const u8) }.map_or(envp, |new| new as u64);
+    }
+    if crate::seccomp::inherited::has_unseen_filter() {
+        // The agent that the program gets finds out by itself.
+        return envp;
     }
     // SAFETY: `path` is a string, or the call itself would end with EFAULT.
     if unsafe { !is_executable(fd, path) } {

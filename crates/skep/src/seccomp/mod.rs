@@ -11,10 +11,11 @@
 //!
 //! In all but the last case the links name the process, with the reason. A filter is asked what it would do, with [`filter::run`].
 //!
-//! Not seen: programs that make the system call themselves, and filters that were there before the program was executed; the
-//! agent's own start has tried those.
+//! Filters that were there before the program was executed are tried out at the agent's start ([`inherited`]). Not seen: programs
+//! that make the system call themselves.
 
 mod filter;
+pub(crate) mod inherited;
 
 use skep_attach::sandbox;
 use skep_attach::{Engine, Hook, Position, RunFn};
@@ -46,9 +47,9 @@ pub(crate) fn watch(libc: &Libc<'_>) {
     let Ok(engine) = Engine::get() else { return };
     for (name, run) in [(c"prctl", on_prctl as RunFn), (c"syscall", on_syscall)] {
         let Some(function) = libc.wrapper(name) else { continue };
-        let hook =
-            Hook { position: Position::Entry, run, data: std::ptr::null(), missed: std::ptr::null(), without_return: 0, wants_args: 4 };
-        engine.attach(&[(&function, 0)], &[hook]);
+        let (data, missed) = (std::ptr::null(), std::ptr::null());
+        let hook = Hook { position: Position::Entry, run, data, missed, without_return: 0, wants_args: 4 };
+        agent::own_attachment(engine.attach(&[(&function, 0)], &[hook]).id);
     }
 }
 
@@ -180,8 +181,9 @@ type Call = (u64, [u64; 6]);
 const AT: u64 = 0x7f00_0000_1000;
 const AT_FDCWD: u64 = -100_i64 as u64;
 
-/// What events of threads that had one before may do: look whether memory is there, and on which stack a handler runs.
-const EVERY_EVENT: &[Call] = &[(14, [u32::MAX as u64, AT, 0, 8, 0, 0]), (131, [0, AT, 0, 0, 0, 0])];
+/// What events of threads that had one before may do: block signals while they are on another stack, and look which stack a handler
+/// runs on.
+const EVERY_EVENT: &[Call] = &[(14, [0, AT, AT, 8, 0, 0]), (14, [2, AT, AT, 8, 0, 0]), (131, [0, AT, 0, 0, 0, 0])];
 
 /// The same where time comes from the kernel.
 const TIME: &[Call] = &[(syscall::CLOCK_GETTIME, [1, AT, 0, 0, 0, 0])];
@@ -200,7 +202,6 @@ const OTHERS: &[Call] = &[
     (10, [AT, 4096, 5, 0, 0, 0]),
     (syscall::MUNMAP, [AT, 4096, 0, 0, 0, 0]),
     (13, [5, AT, AT, 8, 0, 0]),
-    (14, [2, AT, AT, 8, 0, 0]),
     (16, [3, 0xc068_6611, AT, 0, 0, 0]),
     (syscall::PREAD64, [3, AT, 96, 0, 0, 0]),
     (syscall::SCHED_YIELD, [0; 6]),
@@ -218,6 +219,7 @@ const OTHERS: &[Call] = &[
     (syscall::FSTATAT, [AT_FDCWD, AT, AT, 0, 0, 0]),
     (syscall::FACCESSAT, [AT_FDCWD, AT, 4, 0, 0, 0]),
     (302, [0, 3, 0, AT, 0, 0]),
+    (302, [0, 0x7fff_ffff, AT, 0, 0, 0]),
     (PROCESS_VM_READV, [1, AT, 1, AT, 1, 0]),
     (syscall::PROCESS_VM_WRITEV, [1, AT, 1, AT, 1, 0]),
     (324, [8, 0, 0, 0, 0, 0]),
