@@ -199,7 +199,7 @@ unsafe fn around(block: &Block, saved: *const Saved, cfa: u64, meta: *const Meta
             outcome = walk(side as u64, meta as u64, flags);
         }
         if outcome != LEFT_OUT {
-            arguments(side, saved.cast_mut());
+            arguments(side, sp);
         }
         match outcome {
             NO_FRAME => give(block, side),
@@ -276,16 +276,17 @@ unsafe fn fill(side: *mut Side, saved: *const Saved, cfa: u64, meta: *const Meta
 
 /// Gives the function the arguments that are in the frame now: the agent's own hooks may have changed them.
 #[inline(always)]
-unsafe fn arguments(side: *const Side, saved: *mut Saved) {
+unsafe fn arguments(side: *const Side, saved: u64) {
     // SAFETY: as in `fill`.
     unsafe {
         let args = (&raw const (*side).frame.args).cast::<u64>();
-        (&raw mut (*saved).rdi).write_volatile(args.read_volatile());
-        (&raw mut (*saved).rsi).write_volatile(args.wrapping_add(1).read_volatile());
-        (&raw mut (*saved).rdx).write_volatile(args.wrapping_add(2).read_volatile());
-        (&raw mut (*saved).rcx).write_volatile(args.wrapping_add(3).read_volatile());
-        (&raw mut (*saved).r8).write_volatile(args.wrapping_add(4).read_volatile());
-        (&raw mut (*saved).r9).write_volatile(args.wrapping_add(5).read_volatile());
+        let put = |offset: usize, n: usize| store(saved.wrapping_add(offset as u64), args.wrapping_add(n).read_volatile());
+        put(offset_of!(Saved, rdi), 0);
+        put(offset_of!(Saved, rsi), 1);
+        put(offset_of!(Saved, rdx), 2);
+        put(offset_of!(Saved, rcx), 3);
+        put(offset_of!(Saved, r8), 4);
+        put(offset_of!(Saved, r9), 5);
     }
 }
 
