@@ -230,8 +230,9 @@ skep_attach_copy:
     jae 4f
     cmp rdx, [rax+{BLOCK_LOW}]
     jae 1b
+    # In a sandbox (sandbox.rs) nobody can ask.
 4:  cmp byte ptr [rip + {sandboxed}], 0
-    jne 5f
+    jne 3f
     # prlimit of a resource that does not exist reads the new limit and changes nothing: EINVAL tells that the page is readable.
     mov r8, rcx
     push rdi
@@ -262,14 +263,6 @@ skep_attach_copy:
     sub rcx, rsi
     shr rcx, 3
     jmp 1b
-    # No system calls any more (sandbox.rs): the thread's own stack is mapped, of the rest nothing is known.
-5:  test rax, rax
-    jz 3b
-    cmp rdx, [rax+{BLOCK_TOP}]
-    jae 3b
-    cmp rdx, [rax+{BLOCK_LOW}]
-    jae 1b
-    jmp 3b
     .cfi_endproc
     .size skep_attach_copy, . - skep_attach_copy
 
