@@ -248,7 +248,7 @@ impl Slot {
     }
 }
 
-/// Makes all changes while other threads run.
+/// Makes all changes while other threads run, [`AT_ONCE`] at a time.
 pub(crate) fn apply(window: &Window, changes: &[Change], left: &mut Leftovers) -> Vec<Result<(), Skip>> {
     left.collect();
     let fail = |skip: Skip| vec![Err(skip); changes.len()];
@@ -257,14 +257,49 @@ pub(crate) fn apply(window: &Window, changes: &[Change], left: &mut Leftovers) -
         Err(errno) => return fail(Skip::Protected { errno }),
     };
     let Ok(tasks) = threads::Tasks::open() else { return fail(Skip::Protected { errno: 2 }) };
+    let mut copy = threads::Copy::new();
+    let old = TRAPS.swap(Box::into_raw(Box::new(merge(changes))), Ordering::SeqCst);
+    let mut results: Vec<Result<(), Skip>> = Vec::with_capacity(changes.len());
+    for some in changes.chunks(AT_ONCE) {
+        activate(some, true);
+        let done = results.len();
+        with_halted(&tasks, signal, &mut copy, left, |gather| change(window, some, gather, &mut results));
+        // Nothing was done when some thread could not be halted.
+        for _ in results.len()..done + some.len() {
+            results.push(Err(Skip::Busy { tid: 0 }));
+        }
+        activate(some, false);
+    }
+    if !old.is_null() {
+        left.traps.push(Garbage(old));
+    }
+    results
+}
+
+/// Says whether the breakpoints of changes are ours now.
+fn activate(changes: &[Change], active: bool) {
+    for c in changes {
+        if let Some(t) = find(c.at) {
+            t.active.store(active, Ordering::Release);
+        }
+    }
+}
+
+/// Calls `f` while all other threads are halted or asleep; not at all when one could not be halted. `f` gets what halts those that
+/// woke up since.
+fn with_halted(
+    tasks: &threads::Tasks,
+    signal: i32,
+    copy: &mut threads::Copy,
+    left: &mut Leftovers,
+    f: impl FnOnce(&mut dyn FnMut() -> Result<(), u32>),
+) {
+    left.collect();
     let mut count = 0;
     tasks.each(|_| count += 1);
     let slot = || Slot { tid: AtomicU32::new(0), state: AtomicU32::new(0), stack: AtomicU64::new(0), searched: AtomicU64::new(0) };
-    let mut copy = threads::Copy::new();
     let slots = std::iter::repeat_with(slot).take(count + 1024).collect();
     let halt = Box::into_raw(Box::new(Halt { slots, used: AtomicUsize::new(0), go_on: AtomicU32::new(0) }));
-    let old = TRAPS.swap(Box::into_raw(Box::new(merge(changes))), Ordering::SeqCst);
-    let mut results: Vec<Result<(), Skip>> = Vec::with_capacity(changes.len());
     // SAFETY: the box lives until `collect` finds it unread.
     let gathering = unsafe { &*halt };
     HALT.store(halt, Ordering::SeqCst);
@@ -273,29 +308,15 @@ pub(crate) fn apply(window: &Window, changes: &[Change], left: &mut Leftovers) -
     // one. Faults must still find their handlers.
     {
         let mask = sys::block_signals();
-        match gathering.gather(&tasks, signal, &mut copy) {
-            Ok(()) => {
-                let gather = &mut || gathering.gather(&tasks, signal, &mut copy);
-                change(window, changes, gather, &mut results);
-            }
-            Err(tid) => results.extend(changes.iter().map(|_| Err(Skip::Busy { tid: tid as i32 }))),
+        if gathering.gather(tasks, signal, copy).is_ok() {
+            f(&mut || gathering.gather(tasks, signal, copy));
         }
         HALT.store(ptr::null_mut(), Ordering::SeqCst);
         gathering.go_on.store(1, Ordering::SeqCst);
         sys::wake(&gathering.go_on);
         sys::set_signal_mask(mask);
     }
-
-    for c in changes {
-        if let Some(t) = find(c.at) {
-            t.active.store(false, Ordering::Release);
-        }
-    }
-    if !old.is_null() {
-        left.traps.push(Garbage(old));
-    }
     left.halts.push(Garbage(halt));
-    results
 }
 
 /// The table with the breakpoints of `changes` added to those there were.
@@ -308,9 +329,9 @@ fn merge(changes: &[Change]) -> Traps {
             Detour::Jump(to) => (to, false),
             Detour::Call(to) => (to, true),
         };
-        all.push(Trap { at: c.at, to, call, inner: false, active: AtomicBool::new(true) });
+        all.push(Trap { at: c.at, to, call, inner: false, active: AtomicBool::new(false) });
         let inner = c.inner.iter().enumerate().filter(|(_, to)| **to != 0);
-        all.extend(inner.map(|(n, to)| Trap { at: c.at + n as u64, to: *to, call: false, inner: true, active: AtomicBool::new(true) }));
+        all.extend(inner.map(|(n, to)| Trap { at: c.at + n as u64, to: *to, call: false, inner: true, active: AtomicBool::new(false) }));
     }
     // Stable sort and de-duplication: what is new stands before what was there.
     for t in old.into_iter().flat_map(|t| &t.0) {

@@ -184,8 +184,7 @@ pub(crate) fn apply(changes: &[Change], left: &mut live::Leftovers) -> Vec<Resul
     let rest: Vec<Change> = changes.iter().filter(|c| !c.is_one_store()).cloned().collect();
     if !rest.is_empty() {
         let of_rest = results.iter_mut().zip(changes).filter(|(_, c)| !c.is_one_store());
-        let done = rest.chunks(live::AT_ONCE).flat_map(|some| live::apply(&window, some, left)).collect::<Vec<_>>();
-        for ((result, _), done) in of_rest.zip(done) {
+        for ((result, _), done) in of_rest.zip(live::apply(&window, &rest, left)) {
             *result = done;
         }
     }
