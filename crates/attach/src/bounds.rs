@@ -98,7 +98,8 @@ fn text(fd: i64, address: u64) -> Option<(u64, u64)> {
 #[unsafe(link_section = ".text.skep_event")]
 extern "C" fn search(fd: i64, address: u64, end: &mut u64) -> u64 {
     const READ: u64 = 0;
-    const SIZE: u64 = 512;
+    // Small: the stack may be a goroutine's.
+    const SIZE: u64 = 128;
     let buffer: MaybeUninit<[AtomicU8; SIZE as usize]> = MaybeUninit::uninit();
     let at = buffer.as_ptr() as u64;
     // In a line: the number being read, the one before the dash, and whether the rest is skipped.

@@ -96,7 +96,8 @@ impl<'a> Follower<'a> {
             let mut landed = false;
             if let Some(at) = ahead.remove(&i.ip()) {
                 landed = true;
-                now = Some(match now {
+                // What was guessed of the padding before it says nothing.
+                now = Some(match now.filter(|_| !guessed) {
                     Some(n) => At { rsp: same(n.rsp, at.rsp), rbp: same(n.rbp, at.rbp) },
                     None => at,
                 });

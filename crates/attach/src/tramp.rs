@@ -176,7 +176,7 @@ const _: () = {
     assert!(offset_of!(Frame, args) == 40 && offset_of!(Frame, rax) == 144 && offset_of!(Frame, rsp) == 216);
     assert!(size_of::<Frame>() == 272);
     // A body finds its stack as far from a boundary of 64 bytes as its caller left it: metadata and frame lie in between.
-    assert!((XFRAME + 16) % 64 == 0);
+    assert!((XFRAME + 16).is_multiple_of(64));
 };
 
 /// Bytes of the frame an entry trampoline makes: up to and with `rsp`.

@@ -203,7 +203,7 @@ fn a_function_finds_its_locals_where_they_were() {
     static CALLS: AtomicU64 = AtomicU64::new(0);
     /// Declines its return in three of four calls.
     unsafe extern "C" fn sometimes(_: *mut u64, _: *const ()) -> u64 {
-        u64::from(CALLS.fetch_add(1, Ordering::Relaxed) % 4 != 0)
+        u64::from(!CALLS.fetch_add(1, Ordering::Relaxed).is_multiple_of(4))
     }
     let engine = Engine::get().expect("engine");
     let (hook, _) = counter(Position::Session);
@@ -273,6 +273,51 @@ fn deep_recursion() {
             }
             engine.detach(done.id).expect("attached");
         }
+    }
+}
+
+/// Parts of one large function in assembly that call each other read the frame they share: padding between the code told nothing of
+/// the stack, and that was believed. (libcrypto's `bn_mulx4x` computed nonsense.)
+#[test]
+fn a_shared_frame_is_read_behind_padding() {
+    const ASM: &str = r"
+    .text
+    .globl shares, part
+    .type part,@function
+part: .cfi_startproc
+    mov ecx, 3
+    jmp 1f
+    .p2align 6
+1:  add rax, [rsp+0x88]
+    dec ecx
+    jne 1b
+    ret
+    .cfi_endproc
+    .size part, . - part
+    .type shares,@function
+shares: .cfi_startproc
+    sub rsp, 0x108
+    .cfi_adjust_cfa_offset 0x108
+    mov [rsp+0x80], rdi
+    xor eax, eax
+    call part
+    add rsp, 0x108
+    .cfi_adjust_cfa_offset -0x108
+    ret
+    .cfi_endproc
+    .size shares, . - shares
+";
+    let _alone = ALONE.lock();
+    let source = format!(".intel_syntax noprefix\n{ASM}\n.section .note.GNU-stack,\"\",@progbits\n");
+    let lib = Library::new("shares", &source, "S", &["-nostdlib"]);
+    // SAFETY: takes and gives a number.
+    let shares: F = unsafe { lib.get("shares") };
+    let engine = Engine::get().expect("engine");
+    for position in [Position::Entry, Position::ModifyReturn, Position::Exit, Position::Session] {
+        let (hook, seen) = counter(position);
+        let done = engine.attach(&[(&lib.function("part"), 0)], &[hook]);
+        assert_eq!((&done.results[..], shares(14), seen.runs()), (&[Ok(())][..], 42, runs(position)));
+        engine.detach(done.id).expect("attached");
     }
 }
 

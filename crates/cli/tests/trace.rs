@@ -178,7 +178,6 @@ fn what_a_killed_skep_left_behind_is_reported_once_asked_for() {
     let mut child = skep.start(["-q", "trace", "leaf,main", "--", target(), "wait"]);
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let stdin = child.stdin.take().unwrap();
-    let mut child = Guard(child);
     let mut line = String::new();
     out.read_line(&mut line).unwrap();
     let still = skep.run(["trace", "--report", "777"]);
@@ -186,8 +185,8 @@ fn what_a_killed_skep_left_behind_is_reported_once_asked_for() {
     let err = text(&still.stderr);
     let id = err.split("hint: there is ").nth(1).and_then(|rest| rest.strip_suffix(" (still runs)\n"));
     let id = id.unwrap_or_else(|| panic!("{}", still.transcript()));
-    child.0.kill().unwrap();
-    child.0.wait().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
     let report = |args: &[&str]| {
         let ended = skep.run(["trace", "--report"].iter().chain(args));
         assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
@@ -211,11 +210,10 @@ fn what_nobody_asked_about_outlives_other_traces() {
     let mut child = skep.start(["-q", "trace", "leaf", "--", target(), "wait"]);
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let stdin = child.stdin.take().unwrap();
-    let mut child = Guard(child);
     let mut line = String::new();
     out.read_line(&mut line).unwrap();
-    child.0.kill().unwrap();
-    child.0.wait().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
     drop(stdin);
     while out.read_line(&mut line).unwrap() > 0 {}
     for _ in 0..3 {
