@@ -33,6 +33,7 @@ const CRATES: &[(&str, Policy)] = &[
             "lpm_trie.rs",
             "map.rs",
             "map_in_map.rs",
+            "percpu.rs",
             "perf_event_array.rs",
             "queue_stack.rs",
             "ringbuf.rs",

@@ -74,7 +74,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let output = Output::open(args.report.output.as_deref())?;
     let dir = session::directory()?;
     let object = Object::parse(OBJECT).context(format!("`{OBJECT_NAME}` is damaged"))?;
-    let loaded = Loader::new(&dir).resize("stats", args.max_functions).load(&object).map_err(own_failure)?;
+    let loaded = Loader::new(&dir).resize("stats", args.max_functions).sparse("stats").load(&object).map_err(own_failure)?;
     let find = |name: &str| loaded.map(name).cloned().ok_or_else(|| Failure::environment(format!("`{OBJECT_NAME}` has no map `{name}`")));
     let [traced] = loaded.programs.as_slice() else { return Err(Failure::environment(format!("`{OBJECT_NAME}` is damaged"))) };
     let spec = LinkSpec {

@@ -21,12 +21,13 @@ use skep_isa::{MapShape, MapType, ShapeKind};
 use crate::def::MapDef;
 use crate::dump::{Out, Position};
 use crate::error::{E2BIG, EEXIST, EINVAL, ENOMEM, MapError};
+use crate::percpu::{PercpuRoom, Registered};
 use crate::shm::columns;
 use crate::shm::object::{MAX_PAYLOAD, View};
 use crate::shm::value::Format;
 use crate::shm::{ObjectFile, PAGE, Window, copy, page_up, round8};
 use crate::slots::{self, MAX_PERCPU_VALUE, MAX_SLOTS, SlotTable};
-use crate::types::{Element, Layout, MapOps, Parts};
+use crate::types::{Areas, Element, Layout, MapOps, Parts, PercpuLayout};
 
 /// Largest value (the kernel: `INT_MAX`, less what an allocation can have).
 const MAX_VALUE: u32 = 1 << 30;
@@ -39,7 +40,10 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
 
 pub(crate) fn percpu_layout(def: &MapDef) -> Result<Layout, MapError> {
     match slot_stride(def)?.checked_mul(u64::from(MAX_SLOTS)) {
-        Some(payload_len) if payload_len <= MAX_PAYLOAD => Ok(Layout::plain(payload_len)),
+        Some(payload_len) if payload_len <= MAX_PAYLOAD => {
+            let areas = PercpuLayout { at: 0, stride: slot_stride(def)?, on_demand: false };
+            Ok(Layout::plain(payload_len).with_room(0, Areas::Slots(areas)))
+        }
         _ => Err(def.refused("too large", ENOMEM)),
     }
 }
@@ -81,7 +85,15 @@ pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
     if let (Some(columns), Some(slots)) = (parts.file.columns(), &parts.slots) {
         slots.map_own(columns)?;
     }
+    let areas = match &parts.slots {
+        None => None,
+        Some(slots) => match percpu_layout(&parts.def)?.percpu() {
+            Some(layout) => Some(PercpuRoom::open(Arc::clone(&parts.file), layout, Arc::clone(slots), None)?),
+            None => None,
+        },
+    };
     Ok(Box::new(Array {
+        areas,
         map_type: parts.def.map_type,
         stride: round8(u64::from(parts.def.value_size)),
         slot_stride: if parts.slots.is_some() { slot_stride(&parts.def)? } else { 0 },
@@ -116,6 +128,7 @@ struct Array {
     file: Arc<ObjectFile>,
     /// For per-CPU arrays.
     slots: Option<Arc<SlotTable>>,
+    areas: Option<Registered>,
     stride: u64,
     slot_stride: u64,
     format: Format,
@@ -159,6 +172,10 @@ impl Array {
             return Err(MapError::NoElement);
         }
         for (slot, part) in (0..MAX_SLOTS).zip(out.chunks_mut(self.stride as usize)) {
+            if self.areas.as_ref().is_some_and(|areas| !areas.has(slot)) {
+                part.fill(0);
+                continue;
+            }
             let from = self.value(slot, index).ok_or(MapError::Damaged { what: "a value lies outside its file" })?;
             // SAFETY: a value has `stride` bytes; who asks for the lock has checked that the memory is writable.
             unsafe { if locked { self.format.load_locked(part, from) } else { self.format.load(part, from) } }
@@ -232,10 +249,18 @@ impl MapOps for Array {
             unsafe { self.write(to, value.as_ptr(), flags) };
             return Ok(());
         };
+        if let Some(areas) = &self.areas {
+            areas.ensure_for(value, self.stride)?;
+        }
         let mut parts = value.chunks_exact(self.stride as usize);
         for slot in 0..slots.shown().max((value.len() / self.stride as usize) as u32) {
+            let part = parts.next();
+            // Nothing is to be stored but zeros, which are there; a column need not be mapped for them.
+            if self.areas.as_ref().is_some_and(|areas| !areas.has(slot)) {
+                continue;
+            }
             let to = self.value(slot, i).ok_or_else(outside)?;
-            match parts.next() {
+            match part {
                 // SAFETY: the part has `stride` bytes.
                 Some(part) => unsafe { self.write(to, part.as_ptr(), 0) },
                 // SAFETY: a value has `stride` bytes.
@@ -308,7 +333,9 @@ impl MapOps for Array {
     unsafe fn prog_lookup_cpu(&self, key: *const u8, cpu: u32) -> *mut u8 {
         match &self.slots {
             // SAFETY: the caller's duty.
-            Some(slots) if cpu < slots.shown() => unsafe { self.prog_value(cpu, key) },
+            Some(slots) if cpu < slots.shown() && self.areas.as_ref().is_none_or(|areas| areas.ensure(cpu)) => unsafe {
+                self.prog_value(cpu, key)
+            },
             _ => std::ptr::null_mut(),
         }
     }

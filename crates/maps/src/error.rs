@@ -118,6 +118,22 @@ pub enum MapError {
     /// The key a walk should go on from is gone, and its type keeps no place for missing keys.
     #[error("the previous key is gone: begin again, or walk with a cursor")]
     KeyGone,
+    /// The file system of the map has no memory left for what should be stored.
+    #[error("no memory is left in the map's file system for {what}")]
+    NoMemory {
+        /// What needs it.
+        what: &'static str,
+    },
+    /// A map's memory could not be had when it was made.
+    #[error("cannot make a map of type {map_type}: {source}{}", fits_text(*fits))]
+    NoRoom {
+        /// The type asked for.
+        map_type: MapType,
+        /// What it needs and what there is.
+        source: Box<ObjectError>,
+        /// How many entries there is room for, where fewer would do.
+        fits: Option<u32>,
+    },
     /// The cursor belongs to another map.
     #[error("the cursor belongs to another map")]
     StaleCursor,
@@ -130,6 +146,10 @@ pub enum MapError {
     /// The file could not be made, opened or mapped.
     #[error(transparent)]
     Object(#[from] ObjectError),
+}
+
+fn fits_text(fits: Option<u32>) -> String {
+    fits.map_or(String::new(), |n| format!(", enough for {n} entries"))
 }
 
 impl MapError {
@@ -148,6 +168,8 @@ impl MapError {
             Self::KeyGone => EAGAIN,
             Self::StaleCursor => ESTALE,
             Self::Damaged { .. } => EUCLEAN,
+            Self::NoMemory { .. } => ENOMEM,
+            Self::NoRoom { source, .. } => source.errno(),
             Self::Object(e) => e.errno(),
         }
     }

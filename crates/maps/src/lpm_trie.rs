@@ -25,12 +25,12 @@ use skep_isa::map::update;
 
 use crate::def::MapDef;
 use crate::dump::Strict;
-use crate::error::{E2BIG, EBUSY, EEXIST, EINVAL, ENOENT, ENOSPC, MapError};
+use crate::error::{E2BIG, EBUSY, EEXIST, EINVAL, ENOENT, ENOMEM, ENOSPC, MapError};
 use crate::shm::births::Births;
-use crate::shm::copy;
 use crate::shm::lock::{self, Held};
 use crate::shm::trie::{Geometry, NO_VALUE, Node, SECOND, TrieMemory};
-use crate::types::{KeyWalk, Layout, MapOps, Parts};
+use crate::shm::{PAGE, copy};
+use crate::types::{Areas, KeyWalk, Layout, MapOps, Parts};
 
 /// Walks without the lock before a reader takes it.
 const TRIES: u32 = 64;
@@ -49,7 +49,8 @@ fn geometry(def: &MapDef) -> Result<Geometry, MapError> {
 }
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
-    geometry(def).map(|g| Layout::with_births(g.payload_len, g.nodes))
+    let none = Areas::Number { count: 0, stride: 0, len: 0 };
+    geometry(def).map(|g| Layout::with_births(g.payload_len, g.nodes).with_room(PAGE, none))
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
@@ -328,9 +329,23 @@ impl LpmTrie {
         }
         let taken = self.memory.taken().load(Relaxed);
         let node = self.memory.node(taken.wrapping_add(1) as u32)?;
+        if taken >= self.memory.backed().load(Relaxed) && !self.acquire(taken) {
+            return None;
+        }
         self.memory.taken().store(taken.wrapping_add(1), Relaxed);
         fence(Release);
         Some(node)
+    }
+
+    /// Gives the next nodes memory, before anybody is told that his element is there. The lock is held.
+    #[cold]
+    #[inline(never)]
+    fn acquire(&self, taken: u64) -> bool {
+        let backed = self.memory.acquire(taken);
+        if backed > taken {
+            self.memory.backed().store(backed, Relaxed);
+        }
+        backed > taken
     }
 
     /// Gives a node back that is out of the tree, after [`LpmTrie::renew`]. The lock is held.
@@ -395,7 +410,8 @@ impl LpmTrie {
         if self.memory.count().load(Relaxed) >= self.memory.geometry.max_entries {
             return -i64::from(ENOSPC);
         }
-        let Some(new) = self.take() else { return -i64::from(ENOSPC) };
+        // There are twice as many nodes as elements, so there is one, if there is memory for it.
+        let Some(new) = self.take() else { return -i64::from(ENOMEM) };
         // SAFETY: the caller's duty; nobody sees the node yet.
         unsafe { self.fill(&new, key, key.length) };
         // SAFETY: as above.
@@ -414,7 +430,7 @@ impl LpmTrie {
             Some(_) => {
                 let Some(fork) = self.take() else {
                     self.put(&new);
-                    return -i64::from(ENOSPC);
+                    return -i64::from(ENOMEM);
                 };
                 // SAFETY: as above.
                 unsafe { self.fill(&fork, key, common) };
@@ -580,6 +596,7 @@ impl LpmTrie {
             EEXIST => Err(MapError::Exists),
             ENOSPC => Err(MapError::NoSpace { max_entries: self.max_entries }),
             EINVAL => Err(MapError::Flags { flags }),
+            ENOMEM => Err(MapError::NoMemory { what: "another element" }),
             _ => Err(BUSY),
         }
     }

@@ -11,10 +11,11 @@ use crate::array;
 use crate::def::MapDef;
 use crate::dump::Position;
 use crate::error::{E2BIG, ENOTSUPP, EPERM, MapError};
+use crate::percpu;
 use crate::shm::births::{self, Births};
 use crate::shm::object::View;
-use crate::shm::{Access, NewObject, ObjectError, ObjectFile, ObjectKind};
-use crate::slots::{MAX_SLOTS, SlotTable};
+use crate::shm::{Access, Limit, NewObject, ObjectError, ObjectFile, ObjectKind, PAGE};
+use crate::slots::{MAX_SLOTS, SlotTable, possible_cpus};
 use crate::types::{self, MapOps, Parts};
 
 /// Mutable word 0 of the header: not zero when users may no longer write.
@@ -46,6 +47,24 @@ pub struct ProgWalk {
     index: u32,
 }
 
+/// Finds how many entries a map like one may have when there are so many bytes for it; `None` when not even one fits, or the number is
+/// something else.
+fn fitting(row: &types::TypeRow, def: &MapDef, slots: u32, room: u64) -> Option<u32> {
+    if matches!(def.map_type, MapType::Ringbuf | MapType::UserRingbuf | MapType::BloomFilter) {
+        return None;
+    }
+    let fits = |max_entries: u32| {
+        let smaller = MapDef { max_entries, ..def.clone() };
+        (row.layout)(&smaller).is_ok_and(|l| l.reserved(slots).iter().map(|(_, len)| len + PAGE).sum::<u64>() + PAGE <= room)
+    };
+    let (mut least, mut most) = (0, def.max_entries);
+    while most - least > 1 {
+        let middle = least + (most - least) / 2;
+        if fits(middle) { least = middle } else { most = middle }
+    }
+    (least > 0).then_some(least)
+}
+
 impl std::fmt::Debug for Map {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Map").field("id", &self.id()).field("def", &self.def).finish_non_exhaustive()
@@ -58,6 +77,19 @@ impl Map {
     /// # Errors
     /// [`MapError::Definition`] with the kernel's errno; `EEXIST` when the id is taken; what the file system says.
     pub fn create(dir: &Path, id: u32, def: &MapDef) -> Result<Self, MapError> {
+        Self::create_with(dir, id, def, false)
+    }
+
+    /// As [`Map::create`], for a per-CPU array of which few elements are used: it gets memory where a program first stores something,
+    /// and when there is none left then, the store is lost and the process gets `SIGBUS`, which it must be prepared for.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_sparse(dir: &Path, id: u32, def: &MapDef) -> Result<Self, MapError> {
+        Self::create_with(dir, id, def, def.map_type == MapType::PercpuArray)
+    }
+
+    fn create_with(dir: &Path, id: u32, def: &MapDef, sparse: bool) -> Result<Self, MapError> {
         let row = types::row(def)?;
         if def.flags.0 & !def.map_type.row().flags != 0 {
             return Err(def.invalid("it does not take these flags"));
@@ -79,7 +111,18 @@ impl Map {
         let (_, payload_len) = births::area(layout.payload_len, layout.births).ok_or_else(|| def.refused("too large", E2BIG))?;
         let new = NewObject { kind: ObjectKind::Map, id, payload_len, meta: &meta, initial: &[] };
         let name = id.to_string();
-        let file = ObjectFile::create_viewed(dir, &name, &new, columns(def, u32::MAX))?;
+        let slots = possible_cpus();
+        let reserved = if sparse { Vec::new() } else { layout.reserved(slots) };
+        let file = ObjectFile::create_with(dir, &name, &new, &reserved, columns(def, u32::MAX)).map_err(|source| match source {
+            ObjectError::NoRoom { room, limit, .. } => {
+                let fits = if limit == Limit::FileSize { None } else { fitting(row, def, slots, room) };
+                MapError::NoRoom { map_type: def.map_type, source: Box::new(source), fits }
+            }
+            e => e.into(),
+        })?;
+        if layout.percpu().is_some() {
+            percpu::begin(&file, slots, sparse);
+        }
         match layout.mirror {
             None => Self::with(file, u32::MAX),
             // Mapped anew with its mirror; `file` keeps the lock meanwhile.
@@ -210,6 +253,8 @@ impl Map {
             "the map's file was made by an older version, which does not note when elements were put in"
         } else if !self.file.writable() {
             "a strict walk notes its beginning in the map, which was opened for reading"
+        } else if !self.births.are_kept() && !self.births.get_memory() {
+            return Err(MapError::NoMemory { what: "the times at which elements were put in" });
         } else if let Some(number) = self.births.begin() {
             return Ok(number);
         } else {

@@ -22,7 +22,7 @@ use crate::map::Map;
 use crate::ringbuf::{Consumer, LOOK};
 use crate::shm::ring::{DATA, Head, RingMemory};
 use crate::slots::MAX_SLOTS;
-use crate::types::{Layout, MapOps, Parts};
+use crate::types::{Areas, Layout, MapOps, Parts};
 
 /// Bytes of data in a ring: what perf buffers have by default.
 const RING: u64 = 256 << 10;
@@ -33,7 +33,8 @@ fn rings(def: &MapDef) -> u64 {
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     crate::id_table::layout(def)?;
-    Ok(Layout::plain(rings(def) * (DATA + RING)))
+    let pages = Areas::Number { count: rings(def), stride: DATA + RING, len: DATA };
+    Ok(Layout::plain(rings(def) * (DATA + RING)).with_room(0, pages))
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
@@ -109,6 +110,11 @@ impl Map {
         let Some(ring) = events.rings.get(index as usize).filter(|r| r.wanted().load(Acquire) != 0) else { return -i64::from(ENOENT) };
         if !self.file().writable() {
             return -i64::from(ENOENT);
+        }
+        // A ring gets its memory with its first sample: there may be many, of which few are used.
+        if !ring.has_memory() {
+            ring.lost().fetch_add(1, Relaxed);
+            return -i64::from(ENOSPC);
         }
         // SAFETY: the caller's duty.
         if unsafe { ring.output_parts(parts) } {

@@ -31,7 +31,7 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     if def.max_entries > MAX_BYTES {
         return Err(MapError::Definition { map_type: def.map_type, what: "too large", errno: E2BIG });
     }
-    Ok(Layout { payload_len: DATA + u64::from(def.max_entries), mirror: Some(DATA), births: 0 })
+    Ok(Layout { mirror: Some(DATA), ..Layout::plain(DATA + u64::from(def.max_entries)) })
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {

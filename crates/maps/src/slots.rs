@@ -25,6 +25,7 @@ use std::sync::atomic::{
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use crate::error::MapError;
+use crate::percpu;
 use crate::shm::columns::{self, Columns};
 use crate::shm::lock::{self, NotHeld};
 use crate::shm::object::remove_if_unused;
@@ -162,16 +163,25 @@ impl SlotTable {
     /// Maps the columns of the slots that threads of this process have; those who claim later do it themselves, and so
     /// does every run in the shared slot.
     pub(crate) fn map_own(&self, columns: &Columns) -> Result<(), MapError> {
-        let here = sys::getpid();
         // Pairs with the fence in `columns::ensure`: either the claim is seen here, or the columns by who claims.
         std::sync::atomic::fence(SeqCst);
-        let own = (0..self.highest()).filter(|slot| self.owner(*slot).is_some_and(|(pid, _)| pid == here));
+        let own = (0..self.highest()).filter(|slot| self.is_mine(*slot));
         for slot in own {
             if !columns.ensure(slot) {
                 return Err(ObjectError::Map { call: "mremap", errno: crate::error::ENOMEM }.into());
             }
         }
         Ok(())
+    }
+
+    /// Returns a number that no other table has.
+    pub(crate) fn generation(&self) -> u64 {
+        self.file.generation()
+    }
+
+    /// Tells whether a thread of this process owns a slot.
+    pub(crate) fn is_mine(&self, slot: u32) -> bool {
+        self.owner(slot).is_some_and(|(pid, _)| pid == sys::getpid())
     }
 
     fn owner_word(&self, slot: u32) -> Option<&AtomicU64> {
@@ -278,6 +288,10 @@ impl SlotTable {
         }
         match lock::acquire(word) {
             Ok(held) => {
+                if !percpu::ensure_all(self.generation(), slot as u32) {
+                    lock::release(word, held);
+                    return REFUSED;
+                }
                 tls::set(Word::Slot, slot);
                 if let Some(w) = self.file.payload().word(HIGHEST) {
                     w.fetch_max(slot.wrapping_add(1), Relaxed);
@@ -286,6 +300,12 @@ impl SlotTable {
             }
             Err(NotHeld::Mine) => NESTED,
             Err(NotHeld::Stuck) => REFUSED,
+        }
+    }
+
+    fn give_back(&self, slot: u32, token: u64) {
+        if let Some(word) = self.owner_word(slot) {
+            let _ = word.compare_exchange(token, 0, AcqRel, Relaxed);
         }
     }
 
@@ -474,6 +494,11 @@ fn enter_anew() -> Enter {
     }
     match table.claim(tls::token()) {
         Some(slot) if !columns::ensure(slot) => REFUSED,
+        // Without memory for its values in some map, the thread's programs must not run.
+        Some(slot) if !percpu::ensure_all(table.generation(), slot) => {
+            table.give_back(slot, tls::token());
+            REFUSED
+        }
         Some(slot) => {
             tls::set(Word::Slot, u64::from(slot));
             // Without a word in the table, one that nobody looks at.

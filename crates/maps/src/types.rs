@@ -28,17 +28,65 @@ pub(crate) struct Layout {
     pub(crate) mirror: Option<u64>,
     /// Rows that elements come into and go out of, of which is noted when they were filled.
     pub(crate) births: u64,
+    /// What of the payload has memory from the beginning; the rest gets it before it is used.
+    pub(crate) room: Room,
+}
+
+/// What of a payload has memory when the map is made: its first bytes, and the first bytes of each of some areas.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    pub(crate) prefix: u64,
+    pub(crate) areas: Areas,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Areas {
+    /// As many as are told, of which the first begins where the payload does.
+    Number { count: u64, stride: u64, len: u64 },
+    /// One for each slot.
+    Slots(PercpuLayout),
+}
+
+/// Where the values of the slots lie, one area for each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PercpuLayout {
+    pub(crate) at: u64,
+    pub(crate) stride: u64,
+    /// Elements get memory when they are first used, and then in all areas.
+    pub(crate) on_demand: bool,
 }
 
 impl Layout {
     /// A payload in which nothing is put after the map was made, or whose places tell the order in which it was.
     pub(crate) const fn plain(payload_len: u64) -> Self {
-        Self { payload_len, mirror: None, births: 0 }
+        Self::with_births(payload_len, 0)
     }
 
     /// A payload with so many rows that elements come into.
     pub(crate) const fn with_births(payload_len: u64, rows: u64) -> Self {
-        Self { payload_len, mirror: None, births: rows }
+        let room = Room { prefix: payload_len, areas: Areas::Number { count: 0, stride: 0, len: 0 } };
+        Self { payload_len, mirror: None, births: rows, room }
+    }
+
+    /// As before, with memory for the first bytes only, and for some areas.
+    pub(crate) const fn with_room(self, prefix: u64, areas: Areas) -> Self {
+        Self { room: Room { prefix, areas }, ..self }
+    }
+
+    /// Lists the ranges that have memory in a map for so many slots.
+    pub(crate) fn reserved(&self, slots: u32) -> Vec<(u64, u64)> {
+        let mut ranges = vec![(0, self.room.prefix)];
+        match self.room.areas {
+            Areas::Number { count, stride, len } => ranges.extend((0..count).map(|i| (i * stride, len))),
+            Areas::Slots(area) if area.on_demand => {}
+            Areas::Slots(area) => ranges.push((area.at, u64::from(slots) * area.stride)),
+        }
+        ranges
+    }
+
+    /// Returns where the values of slots lie, for per-CPU types.
+    pub(crate) fn percpu(&self) -> Option<PercpuLayout> {
+        if let Areas::Slots(area) = self.room.areas { Some(area) } else { None }
     }
 }
 

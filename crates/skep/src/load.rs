@@ -129,6 +129,8 @@ impl Loaded {
 pub struct Loader<'a> {
     dir: &'a Dir,
     entries: HashMap<String, u32>,
+    /// Per-CPU arrays that get memory where something is stored.
+    sparse: Vec<String>,
     only: Option<Vec<String>>,
     target: Option<&'a CoreTarget>,
     catalog: Option<&'a Catalog>,
@@ -140,7 +142,16 @@ impl<'a> Loader<'a> {
     /// Makes a loader for this directory.
     #[must_use]
     pub fn new(dir: &'a Dir) -> Self {
-        Self { dir, entries: HashMap::new(), only: None, target: None, catalog: None, patterns: Vec::new(), exclude: Vec::new() }
+        Self {
+            dir,
+            entries: HashMap::new(),
+            sparse: Vec::new(),
+            only: None,
+            target: None,
+            catalog: None,
+            patterns: Vec::new(),
+            exclude: Vec::new(),
+        }
     }
 
     /// Loads this program, whether the object asks for it or not, and no others but those given here too and those that tail
@@ -155,6 +166,14 @@ impl<'a> Loader<'a> {
     #[must_use]
     pub fn resize(mut self, map: &str, entries: u32) -> Self {
         self.entries.insert(map.to_owned(), entries);
+        self
+    }
+
+    /// Makes a per-CPU array without memory, which it gets where something is stored first: for one that has a row for whatever there
+    /// may be, of which most is never touched. A store for which there is none then is lost, and counted in the link.
+    #[must_use]
+    pub fn sparse(mut self, map: &str) -> Self {
+        self.sparse.push(map.to_owned());
         self
     }
 
@@ -288,8 +307,9 @@ impl<'a> Loader<'a> {
             def.max_entries = self::entries(def.map_type, *entries);
         }
         let id = self.dir.next_id(Kind::Map)?;
-        let map = Map::create(&self.dir.kind(Kind::Map), id, &def).map_err(err)?;
-        make_room(&map).map_err(err)?;
+        let dir = self.dir.kind(Kind::Map);
+        let sparse = self.sparse.contains(&spec.name);
+        let map = if sparse { Map::create_sparse(&dir, id, &def) } else { Map::create(&dir, id, &def) }.map_err(err)?;
         crate::memory::guard();
         if let Some(data) = &spec.data {
             let mut value = data.clone();
@@ -388,9 +408,7 @@ pub(crate) fn own_map(dir: &Dir, name: &str, map_type: MapType, entries: u32, va
     };
     let id = dir.next_id(Kind::Map)?;
     let err = |source| LoadError::Map { name: name.to_owned(), source };
-    let map = Map::create(&dir.kind(Kind::Map), id, &def).map_err(err)?;
-    make_room(&map).map_err(err)?;
-    Ok(map)
+    Map::create(&dir.kind(Kind::Map), id, &def).map_err(err)
 }
 
 /// Makes the slot table, with its memory.
@@ -402,21 +420,6 @@ fn slot_table(dir: &Dir) -> Result<(), LoadError> {
     let file = std::fs::File::options().write(true).open(&path).map_err(|e| os("open", e.raw_os_error().unwrap_or(0)))?;
     let len = file.metadata().map_or(0, |m| m.len());
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len).map_err(|e| os("fallocate", e.raw_os_error()))
-}
-
-/// Largest map whose memory is set aside when it is made.
-const SMALL: u64 = 256 << 10;
-
-/// Sets a small map's memory aside, so that a full file system is an error here and not a signal at the first store.
-fn make_room(map: &Map) -> Result<(), MapError> {
-    let len = map.file().payload_len();
-    if len > SMALL {
-        return Ok(());
-    }
-    rustix::fs::fallocate(map.file().reopen()?, rustix::fs::FallocateFlags::empty(), 0, len).map_err(|e| {
-        let path = map.file().path().to_owned();
-        skep_maps::ObjectError::Os { call: "fallocate", path, errno: e.raw_os_error() }.into()
-    })
 }
 
 /// Tells whether a program hangs on functions of a process.

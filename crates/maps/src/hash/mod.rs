@@ -18,8 +18,8 @@ use crate::def::MapDef;
 use crate::dump::{Out, Position};
 use crate::error::{E2BIG, EINVAL, ENOTSUPP, MapError};
 use crate::shm::lock::Held;
-use crate::shm::table::{Geometry, TableMemory};
-use crate::types::{Element, Limbo, MapOps, Parts};
+use crate::shm::table::Geometry;
+use crate::types::{Areas, Element, Layout, Limbo, MapOps, Parts, PercpuLayout};
 use table::{Table, Values, user_result};
 
 /// Largest key and value together (the kernel: what one allocation can have).
@@ -40,35 +40,49 @@ fn geometry(def: &MapDef, slots: u32) -> Result<Geometry, MapError> {
     Geometry::new(def.max_entries, def.key_size, def.value_size, slots).filter(|g| g.payload_len <= 1 << 42).ok_or(too_large)
 }
 
+/// What of a table has memory from the beginning.
+fn layout(def: &MapDef, g: &Geometry) -> Layout {
+    let on_demand = def.flags.has(MapFlags::NO_PREALLOC);
+    let (at, stride) = g.slots();
+    let none = Areas::Number { count: 0, stride: 0, len: 0 };
+    let areas = if stride == 0 { none } else { Areas::Slots(PercpuLayout { at, stride, on_demand }) };
+    let prefix = match (on_demand, stride) {
+        (true, _) => g.elements_at(),
+        (false, 0) => g.payload_len,
+        (false, _) => at,
+    };
+    Layout::with_births(g.payload_len, g.elements).with_room(prefix, areas)
+}
+
 fn is_lru(map_type: MapType) -> bool {
     matches!(map_type, MapType::LruHash | MapType::LruPercpuHash)
 }
 
 /// Makes a table with the values a kind keeps in it.
 fn make<K: Kind>(kind: K, geometry: Geometry, parts: Parts) -> Result<Hash<K>, MapError> {
-    let lru = is_lru(parts.def.map_type);
-    let table = Table::new(parts.file, geometry, parts.seed, parts.births, lru)?;
-    Ok(Hash { table, kind, lru, max_entries: parts.def.max_entries })
+    let max_entries = parts.def.max_entries;
+    let table = Table::new(parts, geometry)?;
+    Ok(Hash { lru: table.lru, table, kind, max_entries })
 }
 
 /// How a kind of hash keeps its values.
 pub(crate) trait Kind: Send + Sync {
     /// Bytes of a value as users see it now.
-    fn user_size(&self, memory: &TableMemory) -> usize;
+    fn user_size(&self, table: &Table) -> usize;
     /// A user's value for storing.
     fn of_user<'a>(&'a self, value: &'a [u8], flags: u64) -> impl Values + 'a;
     /// A program's value for storing: readable for the size of a value.
     fn of_program(&self, value: *const u8, flags: u64) -> impl Values + '_;
     /// Copies a value out; `flags` as for a lookup.
-    fn load(&self, memory: &TableMemory, reference: u32, out: &mut [u8], flags: u64);
+    fn load(&self, table: &Table, reference: u32, out: &mut [u8], flags: u64);
     /// Tells whether values hold a spin lock.
     fn has_lock(&self) -> bool {
         false
     }
     /// The slot a running program uses.
     fn slot(&self) -> u32;
-    /// The slot that belongs to a CPU.
-    fn slot_of(&self, cpu: u32) -> Option<u32>;
+    /// The slot that belongs to a CPU, if its values have memory.
+    fn slot_of(&self, table: &Table, cpu: u32) -> Option<u32>;
 }
 
 impl<K: Kind> Limbo for Hash<K> {
@@ -85,7 +99,7 @@ impl<K: Kind> Limbo for Hash<K> {
     }
 
     fn load(&self, reference: u32, value: &mut [u8]) {
-        self.kind.load(&self.table.memory, reference, value, 0);
+        self.kind.load(&self.table, reference, value, 0);
     }
 
     fn end(&self, mut count: usize, held: Held) {
@@ -156,15 +170,19 @@ impl<K: Kind> MapOps for Hash<K> {
     }
 
     fn user_value_size(&self) -> usize {
-        self.kind.user_size(&self.table.memory)
+        self.kind.user_size(&self.table)
     }
 
     fn lookup(&self, key: &[u8], out: &mut [u8], flags: u64) -> Result<(), MapError> {
-        self.table.lookup(key, |r| self.kind.load(&self.table.memory, r, out, flags))
+        let load = |r| self.kind.load(&self.table, r, out, flags);
+        if flags & update::LOCK == 0 { self.table.lookup(key, load) } else { self.table.lookup_locked(key, load) }
     }
 
     fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {
         let new = self.kind.of_user(value, flags);
+        if let Some(areas) = &self.table.areas {
+            areas.ensure_for(value, self.table.memory.geometry.value_stride)?;
+        }
         // SAFETY: the front end checked the length of the key.
         user_result(unsafe { self.table.update(key.as_ptr(), flags, &new) }, flags, self.max_entries)
     }
@@ -176,7 +194,7 @@ impl<K: Kind> MapOps for Hash<K> {
 
     fn take(&self, key: &[u8], out: &mut [u8], flags: u64) -> Option<Result<(), MapError>> {
         // SAFETY: the front end checked the length of the key.
-        let r = unsafe { self.table.delete(key.as_ptr(), |r| self.kind.load(&self.table.memory, r, out, flags)) };
+        let r = unsafe { self.table.delete(key.as_ptr(), |r| self.kind.load(&self.table, r, out, flags)) };
         Some(user_result(r, flags, self.max_entries))
     }
 
@@ -187,12 +205,12 @@ impl<K: Kind> MapOps for Hash<K> {
     fn step(&self, at: &mut Position, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
         self.table.step(at, |e, r| {
             e.read_key(key);
-            self.kind.load(&self.table.memory, r, value, 0);
+            self.kind.load(&self.table, r, value, 0);
         })
     }
 
     fn fill(&self, at: &mut Position, out: &mut Out<'_>) -> Result<bool, MapError> {
-        self.table.fill(at, out, |r, value| self.kind.load(&self.table.memory, r, value, 0))
+        self.table.fill(at, out, |r, value| self.kind.load(&self.table, r, value, 0))
     }
 
     fn seek(&self, key: &[u8]) -> Result<Option<Position>, MapError> {
@@ -209,7 +227,7 @@ impl<K: Kind> MapOps for Hash<K> {
     }
 
     unsafe fn prog_lookup_cpu(&self, key: *const u8, cpu: u32) -> *mut u8 {
-        match self.kind.slot_of(cpu) {
+        match self.kind.slot_of(&self.table, cpu) {
             // SAFETY: the caller's duty.
             Some(slot) => unsafe { self.prog_find(key, slot) },
             None => std::ptr::null_mut(),

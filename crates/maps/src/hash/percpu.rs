@@ -1,16 +1,17 @@
 //! One value for each slot (see [`crate::slots`]), beside the elements and slot-major: `BPF_MAP_TYPE_PERCPU_HASH` and
 //! `BPF_MAP_TYPE_LRU_PERCPU_HASH`.
 //!
-//! A program stores and finds the value of its own slot, in place. A new element has zero in the other slots.
+//! A program stores and finds the value of its own slot, in place and word by word, as in the kernel. A new element has zero in the
+//! other slots. A user stores the values of all slots, and readers see all old ones or all new ones.
 
 use std::sync::Arc;
 
 use super::Kind;
-use super::table::Values;
+use super::table::{Table, Values};
 use crate::def::MapDef;
 use crate::error::{E2BIG, MapError};
 use crate::shm::copy;
-use crate::shm::table::{Geometry, TableMemory};
+use crate::shm::table::Geometry;
 use crate::slots::{self, MAX_PERCPU_VALUE, MAX_SLOTS, SlotTable};
 use crate::types::{Layout, MapOps, Parts};
 
@@ -23,7 +24,7 @@ fn geometry(def: &MapDef) -> Result<Geometry, MapError> {
 }
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
-    geometry(def).map(|g| Layout::with_births(g.payload_len, g.elements))
+    geometry(def).map(|g| super::layout(def, &g))
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
@@ -46,17 +47,17 @@ struct Own<'a> {
 }
 
 impl Values for Own<'_> {
-    fn overwrite(&self, memory: &TableMemory, reference: u32) -> bool {
-        if let Some(to) = memory.value(reference, slots::current()) {
+    fn overwrite(&self, table: &Table, reference: u32) -> bool {
+        if let Some(to) = table.memory.value(reference, slots::current()) {
             // SAFETY: `to` has room for the value rounded up; `from` is as long as the maker said.
             unsafe { copy::store(to, self.from, self.len) }
         }
         true
     }
 
-    fn fill(&self, memory: &TableMemory, reference: u32) {
-        zero(memory, reference, 0, self.slots.shown());
-        self.overwrite(memory, reference);
+    fn fill(&self, table: &Table, reference: u32) {
+        zero(table, reference, 0, self.slots.shown());
+        self.overwrite(table, reference);
     }
 }
 
@@ -68,37 +69,41 @@ struct All<'a> {
 }
 
 impl Values for All<'_> {
-    fn overwrite(&self, memory: &TableMemory, reference: u32) -> bool {
-        self.fill(memory, reference);
-        true
+    /// All values change together, so in another element: in place a reader would see some of the old ones and some of the new.
+    fn overwrite(&self, _table: &Table, _reference: u32) -> bool {
+        false
     }
 
-    fn fill(&self, memory: &TableMemory, reference: u32) {
+    fn fill(&self, table: &Table, reference: u32) {
         let mut given = 0;
-        for part in self.value.chunks_exact(memory.geometry.value_stride as usize) {
-            if let Some(to) = memory.value(reference, given) {
+        for part in self.value.chunks_exact(table.memory.geometry.value_stride as usize) {
+            if table.has_memory(given)
+                && let Some(to) = table.memory.value(reference, given)
+            {
                 // SAFETY: `to` has room for the value rounded up, and the part is that long.
                 unsafe { copy::store(to, part.as_ptr(), self.value_size) }
             }
             given += 1;
         }
-        zero(memory, reference, given, self.slots.shown());
+        zero(table, reference, given, self.slots.shown());
     }
 }
 
-fn zero(memory: &TableMemory, reference: u32, mut slot: u32, end: u32) {
+fn zero(table: &Table, reference: u32, mut slot: u32, end: u32) {
     while slot < end {
-        if let Some(to) = memory.value(reference, slot) {
+        if table.has_memory(slot)
+            && let Some(to) = table.memory.value(reference, slot)
+        {
             // SAFETY: a value has `value_stride` bytes.
-            unsafe { copy::zero(to, memory.geometry.value_stride as usize) }
+            unsafe { copy::zero(to, table.memory.geometry.value_stride as usize) }
         }
         slot = slot.wrapping_add(1);
     }
 }
 
 impl Kind for Percpu {
-    fn user_size(&self, memory: &TableMemory) -> usize {
-        memory.geometry.value_stride as usize * self.slots.shown() as usize
+    fn user_size(&self, table: &Table) -> usize {
+        table.memory.geometry.value_stride as usize * self.slots.shown() as usize
     }
 
     fn of_user<'a>(&'a self, value: &'a [u8], _flags: u64) -> impl Values + 'a {
@@ -109,12 +114,13 @@ impl Kind for Percpu {
         Own { from: value, len: self.value_size, slots: &self.slots }
     }
 
-    fn load(&self, memory: &TableMemory, reference: u32, out: &mut [u8], _flags: u64) {
-        let stride = memory.geometry.value_stride as usize;
+    fn load(&self, table: &Table, reference: u32, out: &mut [u8], _flags: u64) {
+        let stride = table.memory.geometry.value_stride as usize;
         for (slot, part) in (0..MAX_SLOTS).zip(out.chunks_exact_mut(stride)) {
-            if let Some(from) = memory.value(reference, slot) {
+            match table.memory.value(reference, slot).filter(|_| table.has_memory(slot)) {
                 // SAFETY: a value has `value_stride` bytes.
-                unsafe { copy::load(part, from) }
+                Some(from) => unsafe { copy::load(part, from) },
+                None => part.fill(0),
             }
         }
     }
@@ -124,7 +130,7 @@ impl Kind for Percpu {
         slots::current()
     }
 
-    fn slot_of(&self, cpu: u32) -> Option<u32> {
-        (cpu < self.slots.shown()).then_some(cpu)
+    fn slot_of(&self, table: &Table, cpu: u32) -> Option<u32> {
+        (cpu < self.slots.shown() && table.areas.as_ref().is_none_or(|areas| areas.ensure(cpu))).then_some(cpu)
     }
 }

@@ -6,16 +6,15 @@
 
 use skep_isa::map::update;
 
-use super::table::Values;
+use super::table::{Table, Values};
 use super::{Hash, Kind};
 use crate::def::MapDef;
 use crate::error::MapError;
-use crate::shm::table::TableMemory;
 use crate::shm::value::Format;
 use crate::types::{Layout, MapOps, Parts};
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
-    super::geometry(def, 0).map(|g| Layout::with_births(g.payload_len, g.elements))
+    super::geometry(def, 0).map(|g| super::layout(def, &g))
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
@@ -41,20 +40,24 @@ struct New<'a> {
 
 impl Values for New<'_> {
     #[inline(always)]
-    fn overwrite(&self, memory: &TableMemory, reference: u32) -> bool {
+    fn overwrite(&self, table: &Table, reference: u32) -> bool {
         if self.format.size > 8 && !self.locked {
             return false;
         }
-        if let Some(to) = memory.value(reference, 0) {
+        if let Some(to) = table.memory.value(reference, 0) {
             // SAFETY: `to` has room for the value rounded up; `from` is as long as the maker said.
             unsafe { if self.locked { self.format.store_locked(to, self.from) } else { self.format.store(to, self.from) } }
         }
         true
     }
 
+    fn is_locked(&self) -> bool {
+        self.locked
+    }
+
     #[inline(always)]
-    fn fill(&self, memory: &TableMemory, reference: u32) {
-        if let Some(to) = memory.value(reference, 0) {
+    fn fill(&self, table: &Table, reference: u32) {
+        if let Some(to) = table.memory.value(reference, 0) {
             // SAFETY: as above.
             unsafe { self.format.store_new(to, self.from) }
         }
@@ -62,7 +65,7 @@ impl Values for New<'_> {
 }
 
 impl Kind for Plain {
-    fn user_size(&self, _memory: &TableMemory) -> usize {
+    fn user_size(&self, _table: &Table) -> usize {
         self.format.size
     }
 
@@ -77,8 +80,8 @@ impl Kind for Plain {
     }
 
     #[inline(always)]
-    fn load(&self, memory: &TableMemory, reference: u32, out: &mut [u8], flags: u64) {
-        if let Some(from) = memory.value(reference, 0) {
+    fn load(&self, table: &Table, reference: u32, out: &mut [u8], flags: u64) {
+        if let Some(from) = table.memory.value(reference, 0) {
             // SAFETY: a value has its size rounded up; who asks for the lock has checked that the memory is writable.
             unsafe { if flags & update::LOCK == 0 { self.format.load(out, from) } else { self.format.load_locked(out, from) } }
         }
@@ -93,7 +96,7 @@ impl Kind for Plain {
         0
     }
 
-    fn slot_of(&self, _cpu: u32) -> Option<u32> {
+    fn slot_of(&self, _table: &Table, _cpu: u32) -> Option<u32> {
         None
     }
 }

@@ -8,33 +8,76 @@
 //! A death can leave an element in no list. When the pools are empty and somebody died, [`Table::sweep`] takes all
 //! locks, marks what can be reached, and gives the rest back.
 
-use std::sync::atomic::{Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
+use std::sync::atomic::{Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};
 
-use super::table::Table;
+use super::table::{Dry, Table};
 use crate::shm::lock::{self, Held};
+use crate::shm::room::acquire_some;
 use crate::shm::table::{NO_SPARE, Stripe};
+use crate::slots::MAX_SLOTS;
 
 /// Times to look again for an element after others were busy while we looked.
 const ROUNDS: u32 = 64;
 
 impl Table {
     /// Takes an element out of a stripe's pool. The stripe's lock is held.
-    pub(super) fn take(&self, stripe: &Stripe<'_>) -> Option<u32> {
+    pub(super) fn take(&self, stripe: &Stripe<'_>) -> Result<u32, Dry> {
         let free = stripe.free.load(Relaxed) as u32;
         if let Some(e) = self.memory.element(free) {
             stripe.free.store(e.link().load(Relaxed) & 0xffff_ffff, Relaxed);
             fence(Release);
-            return Some(free);
+            return Ok(free);
         }
         let used = stripe.fresh_used.load(Relaxed);
-        let (first, end) = self.range(stripe.index);
+        let (first, end) = self.memory.geometry.range(stripe.index);
         if used < end.wrapping_sub(first) {
+            if self.on_demand && used >= stripe.backed.load(Relaxed) && !self.acquire_fresh(stripe, used) {
+                return Err(Dry::NoMemory);
+            }
             stripe.fresh_used.store(used.wrapping_add(1), Relaxed);
             fence(Release);
-            return Some(first.wrapping_add(used).wrapping_add(1) as u32);
+            return Ok(first.wrapping_add(used).wrapping_add(1) as u32);
         }
         self.memory.empty_bits().fetch_or(1 << (stripe.index & 63), AcqRel);
-        None
+        Err(Dry::Empty)
+    }
+
+    /// Gives the next elements of a stripe's range memory, before anybody is told that he has one. The stripe's lock is held.
+    #[cold]
+    #[inline(never)]
+    fn acquire_fresh(&self, stripe: &Stripe<'_>, used: u64) -> bool {
+        let (first, end) = self.memory.geometry.range(stripe.index);
+        let from = first.wrapping_add(used);
+        // Most slots have none.
+        let size = self.memory.geometry.whole(8);
+        let last = acquire_some(from, end, size, |from, last| self.memory.acquire_elements(from, last) && self.acquire_values(from, last));
+        stripe.backed.store(last.wrapping_sub(first), SeqCst);
+        // A slot that gets memory from here on gets it for these, too; one that began to before, and did not see them, is seen here.
+        if last > from && self.acquire_values(from, last) {
+            return true;
+        }
+        stripe.backed.store(used, SeqCst);
+        false
+    }
+
+    /// Gives a spare that was never used memory. The stripe's lock is held.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn acquire_spare(&self, reference: u32) -> bool {
+        let i = u64::from(reference).wrapping_sub(1);
+        self.memory.acquire_elements(i, i.wrapping_add(1)) && self.acquire_values(i, i.wrapping_add(1))
+    }
+
+    fn acquire_values(&self, from: u64, last: u64) -> bool {
+        let Some(areas) = &self.areas else { return true };
+        let mut slot = 0u32;
+        while slot < MAX_SLOTS {
+            if areas.wants(slot) && !self.memory.acquire_values(slot, from, last) {
+                return false;
+            }
+            slot = slot.wrapping_add(1);
+        }
+        true
     }
 
     /// Gives an element back to a stripe's pool. The stripe's lock is held.
@@ -53,35 +96,33 @@ impl Table {
         stripe.free.store(u64::from(reference), Release);
     }
 
-    /// The elements a stripe began with, as indices.
-    fn range(&self, stripe: u64) -> (u64, u64) {
-        let g = &self.memory.geometry;
-        let shift = g.stripes.trailing_zeros();
-        (stripe.wrapping_mul(g.max_entries) >> shift, stripe.wrapping_add(1).wrapping_mul(g.max_entries) >> shift)
-    }
-
-    /// Brings an element into a stripe's pool from another; `false` when there is none. No lock is held.
+    /// Brings an element into a stripe's pool from another, or finds what the dead left; or tells why there is none. No lock is held.
     #[cold]
     #[inline(never)]
-    pub(super) fn refill(&self, stripe: &Stripe<'_>) -> bool {
+    pub(super) fn refill(&self, stripe: &Stripe<'_>) -> Result<(), Dry> {
         let mut rounds = 0u32;
         loop {
+            let mut starved = false;
             let mut left = self.filled();
             while left != 0 {
                 let other = self.memory.stripe(u64::from(left.trailing_zeros()));
                 left &= left.wrapping_sub(1);
-                if self.bring(&other, stripe) {
-                    return true;
+                match self.bring(&other, stripe, starved) {
+                    Ok(()) => return Ok(()),
+                    Err(dry) => starved |= dry == Dry::NoMemory,
                 }
             }
             if self.memory.leaks().load(Acquire) != 0 {
-                return self.sweep();
+                return if self.sweep() { Ok(()) } else { Err(Dry::Empty) };
+            }
+            if starved {
+                return Err(Dry::NoMemory);
             }
             rounds = rounds.wrapping_add(1);
             let met = self.meet();
             // What one pool got from another while we looked, we looked for in neither.
             if rounds > ROUNDS || !(met || self.filled() != 0) {
-                return false;
+                return Err(Dry::Empty);
             }
         }
     }
@@ -104,31 +145,39 @@ impl Table {
         any
     }
 
-    /// Moves an element from one stripe's pool to another's.
-    fn bring(&self, from: &Stripe<'_>, to: &Stripe<'_>) -> bool {
+    /// Moves an element from one stripe's pool to another's; when it is known that there is no memory, only one that has some.
+    fn bring(&self, from: &Stripe<'_>, to: &Stripe<'_>, starved: bool) -> Result<(), Dry> {
         if from.index == to.index {
             // Someone gave one back since we looked, or the bit is stale.
-            let Some(held) = self.lock(from) else { return false };
-            let taken = self.take(from);
-            if let Some(r) = taken {
+            let held = self.lock(from).ok_or(Dry::Empty)?;
+            let taken = self.take_unless(from, starved);
+            if let Ok(r) = taken {
                 self.put(from, r);
             }
             lock::release(from.lock, held);
-            return taken.is_some();
+            return taken.map(drop);
         }
         let (low, high) = if from.index < to.index { (from, to) } else { (to, from) };
-        let Some(low_held) = self.lock(low) else { return false };
+        let low_held = self.lock(low).ok_or(Dry::Empty)?;
         let Some(high_held) = self.lock(high) else {
             lock::release(low.lock, low_held);
-            return false;
+            return Err(Dry::Empty);
         };
-        let taken = self.take(from);
-        if let Some(r) = taken {
+        let taken = self.take_unless(from, starved);
+        if let Ok(r) = taken {
             self.put(to, r);
         }
         lock::release(high.lock, high_held);
         lock::release(low.lock, low_held);
-        taken.is_some()
+        taken.map(drop)
+    }
+
+    fn take_unless(&self, stripe: &Stripe<'_>, starved: bool) -> Result<u32, Dry> {
+        let fresh = self.memory.element(stripe.free.load(Relaxed) as u32).is_none();
+        if starved && fresh && self.on_demand && stripe.fresh_used.load(Relaxed) >= stripe.backed.load(Relaxed) {
+            return Err(Dry::NoMemory);
+        }
+        self.take(stripe)
     }
 
     /// Finds the elements that are in no list and gives them back; tells whether there were any.
@@ -192,7 +241,7 @@ impl Table {
                 0 => self.mark_one(g.max_entries.wrapping_add(i).wrapping_add(1)),
                 spare => self.mark_one(spare),
             }
-            let (first, end) = self.range(i);
+            let (first, end) = g.range(i);
             let mut fresh = first.wrapping_add(stripe.fresh_used.load(Relaxed));
             while fresh < end {
                 self.mark_one(fresh.wrapping_add(1));
@@ -212,6 +261,7 @@ impl Table {
         while r <= g.elements {
             if let Some((word, bit)) = self.memory.mark(r as u32)
                 && word.load(Relaxed) & bit == 0
+                && (!self.on_demand || r <= g.max_entries || self.acquire_spare(r as u32))
             {
                 while wanting < g.stripes && self.memory.stripe(wanting).spare.load(Relaxed) != NO_SPARE {
                     wanting = wanting.wrapping_add(1);

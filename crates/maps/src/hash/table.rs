@@ -19,16 +19,20 @@
 //! into another, so a death leaks it and never puts it in two; [`super::pool`] finds leaked ones when the map runs dry.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};
 
+use skep_isa::MapFlags;
 use skep_isa::map::update;
 
+use super::is_lru;
 use crate::dump::{Out, Position};
-use crate::error::{E2BIG, EBUSY, EEXIST, EINVAL, ENOENT, MapError};
-use crate::shm::ObjectFile;
+use crate::error::{E2BIG, EBUSY, EEXIST, EINVAL, ENOENT, ENOMEM, MapError};
+use crate::percpu::{PercpuRoom, Registered};
 use crate::shm::births::Births;
 use crate::shm::lock::{self, Held};
 use crate::shm::table::{Element, Geometry, NO_SPARE, Stripe, TableMemory, hash};
+use crate::shm::value::Format;
+use crate::types::{Parts, PercpuLayout};
 
 /// Walks without the lock before a reader takes it.
 const TRIES: u32 = 64;
@@ -52,9 +56,13 @@ const TAKEN: u64 = 1 << 63;
 /// What a value is and where it lies: the difference between the kinds of hash.
 pub(crate) trait Values {
     /// Overwrites the value of an element that is in the map; `false` when the element must be replaced for that.
-    fn overwrite(&self, memory: &TableMemory, reference: u32) -> bool;
+    fn overwrite(&self, table: &Table, reference: u32) -> bool;
+    /// Tells whether that is done in several steps under the value's own lock.
+    fn is_locked(&self) -> bool {
+        false
+    }
     /// Fills the value of an element that nobody sees yet.
-    fn fill(&self, memory: &TableMemory, reference: u32);
+    fn fill(&self, table: &Table, reference: u32);
 }
 
 #[derive(Debug)]
@@ -65,6 +73,23 @@ pub(crate) struct Table {
     births: Births,
     /// A full map makes room by itself (see [`super::lru`]).
     pub(super) lru: bool,
+    /// Elements get memory when they are first used (`BPF_F_NO_PREALLOC`).
+    pub(super) on_demand: bool,
+    /// Where the values of slots lie, for per-CPU kinds.
+    pub(super) areas: Option<Registered>,
+    /// What a value is made of, where it is inside its element.
+    format: Format,
+}
+
+/// Why there is no element to put in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Dry {
+    /// There is none in the pool.
+    Empty,
+    /// There is no memory for those that were never used.
+    NoMemory,
+    /// None can take the place of another.
+    NoSpare,
 }
 
 pub(super) const fn reference(word: u64) -> u32 {
@@ -107,9 +132,26 @@ pub(super) struct Place<'a> {
 }
 
 impl Table {
-    pub(crate) fn new(file: Arc<ObjectFile>, geometry: Geometry, seed: u64, births: Births, lru: bool) -> Result<Self, MapError> {
-        let memory = TableMemory::new(file, geometry).ok_or(MapError::Damaged { what: "the file is too short" })?;
-        Ok(Self { memory, seed, births, lru })
+    pub(crate) fn new(parts: Parts, geometry: Geometry) -> Result<Self, MapError> {
+        let short = || MapError::Damaged { what: "the file is too short" };
+        let Parts { def, seed, file, slots, births, .. } = parts;
+        let memory = TableMemory::new(Arc::clone(&file), geometry).ok_or_else(short)?;
+        let on_demand = def.flags.has(MapFlags::NO_PREALLOC);
+        let areas = match slots {
+            None => None,
+            Some(slots) => {
+                let (at, stride) = geometry.slots();
+                let used = if on_demand { Some(Arc::new(TableMemory::new(Arc::clone(&file), geometry).ok_or_else(short)?)) } else { None };
+                Some(PercpuRoom::open(file, PercpuLayout { at, stride, on_demand }, slots, used)?)
+            }
+        };
+        Ok(Self { memory, seed, births, lru: is_lru(def.map_type), on_demand, areas, format: Format::of(&def) })
+    }
+
+    /// Tells whether the values of a slot have memory; where not, they are zero.
+    #[inline(always)]
+    pub(super) fn has_memory(&self, slot: u32) -> bool {
+        self.areas.as_ref().is_none_or(|areas| areas.has(slot))
     }
 
     /// # Safety
@@ -245,12 +287,20 @@ impl Table {
         if last >= self.memory.geometry.buckets {
             (first, last) = (stripe.index, self.memory.geometry.buckets.wrapping_sub(1));
         }
+        let unfinished = stripe.redo.load(Relaxed) != 0;
+        if unfinished {
+            self.redo(stripe);
+        }
         // A link may have changed without its bucket: readers in mid-walk must notice before its element is used again.
         while first <= last {
             let bucket = self.memory.bucket(first);
             let head = bucket.load(Relaxed);
             bucket.store(changed(head, reference(head)), Release);
             first = first.wrapping_add(self.memory.geometry.stripes);
+        }
+        if unfinished {
+            // Last: who copied half a value, and finds nothing to be finished, finds that the bucket changed.
+            stripe.redo.store(0, Release);
         }
     }
 
@@ -299,7 +349,7 @@ impl Table {
         // SAFETY: the caller's duty.
         let h = unsafe { self.hash(key) };
         let stripe = self.memory.stripe(h);
-        let (mut tries, mut full) = (0u32, false);
+        let (mut tries, mut last) = (0u32, None);
         loop {
             let Some(held) = self.lock(&stripe) else { return -i64::from(EBUSY) };
             // SAFETY: the caller's duty; the lock is held.
@@ -309,16 +359,21 @@ impl Table {
             match done {
                 Ok(result) => return result,
                 // The pool of this stripe is empty.
-                Err(()) if full => return -i64::from(E2BIG),
+                Err(_) if last == Some(Dry::Empty) => return -i64::from(E2BIG),
+                Err(_) if last.is_some() => return -i64::from(ENOMEM),
                 // Or no pool has any: perhaps as another has put this very key in meanwhile.
-                Err(()) => full = tries >= MOVES || !(self.refill(&stripe) || self.lru),
+                Err(dry) => {
+                    let why = self.refill(&stripe).err().filter(|_| !self.lru || dry == Dry::NoSpare);
+                    let why = if tries >= MOVES { Some(why.unwrap_or(dry)) } else { why };
+                    last = why.map(|why| if dry == Dry::NoSpare { dry } else { why });
+                }
             }
         }
     }
 
     /// # Safety
     /// As [`Table::find`], with the stripe's lock held.
-    unsafe fn update_locked(&self, stripe: &Stripe<'_>, h: u64, key: *const u8, flags: u64, values: &impl Values) -> Result<i64, ()> {
+    unsafe fn update_locked(&self, stripe: &Stripe<'_>, h: u64, key: *const u8, flags: u64, values: &impl Values) -> Result<i64, Dry> {
         let memory = &self.memory;
         let bucket = memory.bucket(h);
         let head = bucket.load(Relaxed);
@@ -328,23 +383,21 @@ impl Table {
             if flags == update::NOEXIST {
                 return Ok(-i64::from(EEXIST));
             }
-            if values.overwrite(memory, place.found) {
+            if values.is_locked() {
+                self.overwrite_locked(stripe, place.found, values)?;
+            } else if values.overwrite(self, place.found) {
                 if self.lru {
                     self.touch(place.found);
                 }
                 return Ok(0);
             }
-            let spare = self.take_spare(stripe);
-            let Some(e) = memory.element(spare) else {
-                // Its owner died with it in hand, and nothing was leaked that could be found: write over the old value.
-                values.fill(memory, place.found);
-                return Ok(0);
-            };
+            let spare = self.take_spare(stripe)?;
+            let e = memory.element(spare).ok_or(Dry::NoSpare)?;
             let next = reference(place.element.link().load(Relaxed));
             // SAFETY: the caller's duty; the spare is in no list.
             unsafe { self.write_element(e, h, key, next, place.element.sequence().load(Relaxed)) };
             self.births.inherit(row(spare), row(place.found));
-            values.fill(memory, spare);
+            values.fill(self, spare);
             self.relink(bucket, place.before, spare);
             if self.lru {
                 self.touch(spare);
@@ -359,28 +412,28 @@ impl Table {
         let mut head = head;
         let mut stamp = 0;
         let new = match self.take(stripe) {
-            Some(new) => new,
+            Ok(new) => new,
             // What the dead left is found first.
-            None if self.lru && self.filled() == 0 && memory.leaks().load(Relaxed) == 0 => {
-                let new = self.evict(stripe).ok_or(())?;
+            Err(_) if self.lru && self.filled() == 0 && memory.leaks().load(Relaxed) == 0 => {
+                let new = self.evict(stripe).ok_or(Dry::Empty)?;
                 // It may have come out of this very bucket.
                 self.note(stripe, h);
                 head = bucket.load(Relaxed);
                 new
             }
-            None => return Err(()),
+            Err(dry) => return Err(dry),
         };
         if self.lru {
             stamp = self.tick();
         }
-        let Some(e) = memory.element(new) else { return Err(()) };
+        let e = memory.element(new).ok_or(Dry::Empty)?;
         let first = reference(head);
         let newest = self.next_sequence(head);
         let sequence = if self.lru { u64::from(stamp) << 32 | newest & 0xffff_ffff } else { newest };
         // SAFETY: the caller's duty; the element is in no list.
         unsafe { self.write_element(e, h, key, first, sequence) };
         self.births.stamp(row(new));
-        values.fill(memory, new);
+        values.fill(self, new);
         bucket.store(changed(head, new), Release);
         Ok(0)
     }
@@ -415,16 +468,63 @@ impl Table {
         newest
     }
 
-    fn take_spare(&self, stripe: &Stripe<'_>) -> u32 {
+    /// Writes over a value in place, which takes several steps. The whole new value lies in the spare meanwhile, so that whoever takes the
+    /// lock over from a dead writer can finish ([`Table::repair`]).
+    #[cold]
+    fn overwrite_locked(&self, stripe: &Stripe<'_>, found: u32, values: &impl Values) -> Result<(), Dry> {
+        let spare = self.take_spare(stripe)?;
+        values.fill(self, spare);
+        stripe.spare.store(u64::from(spare), Relaxed);
+        stripe.redo.store(u64::from(found), Release);
+        // Nothing of the value changes before; pairs with the Acquire in `lookup_locked`.
+        fence(Release);
+        values.overwrite(self, found);
+        stripe.redo.store(0, Release);
+        Ok(())
+    }
+
+    /// Finishes what a dead writer began to write over in place. The stripe's lock is held.
+    fn redo(&self, stripe: &Stripe<'_>) {
+        let found = stripe.redo.load(Acquire) as u32;
         let spare = stripe.spare.load(Relaxed);
+        if let (Some(to), Some(from)) = (self.memory.value(found, 0), self.memory.value(spare as u32, 0)) {
+            // SAFETY: both are values of the map, rounded up to eight bytes, and the memory is writable for who has the lock.
+            unsafe { self.format.store_locked(to, from) };
+        }
+    }
+
+    /// Takes the element that will replace another out of its place; what it replaces comes there.
+    fn take_spare(&self, stripe: &Stripe<'_>) -> Result<u32, Dry> {
+        let first = self.memory.geometry.max_entries.wrapping_add(stripe.index).wrapping_add(1) as u32;
+        let spare = match stripe.spare.load(Relaxed) {
+            0 if self.on_demand => {
+                // First, so that a slot that gets memory at this moment sees that the spare is in use.
+                stripe.spare.store(NO_SPARE, SeqCst);
+                if !self.acquire_spare(first) {
+                    stripe.spare.store(0, Relaxed);
+                    return Err(Dry::NoSpare);
+                }
+                first
+            }
+            0 => first,
+            NO_SPARE => return self.instead_of_spare(stripe),
+            other => other as u32,
+        };
         stripe.spare.store(NO_SPARE, Relaxed);
         // Out of its place before it is used.
         fence(Release);
-        match spare {
-            0 => self.memory.geometry.max_entries.wrapping_add(stripe.index).wrapping_add(1) as u32,
-            NO_SPARE => 0,
-            other => other as u32,
-        }
+        Ok(spare)
+    }
+
+    /// Takes another element, as somebody died with the spare in hand. To write over the old value instead would show readers a mix.
+    #[cold]
+    #[inline(never)]
+    fn instead_of_spare(&self, stripe: &Stripe<'_>) -> Result<u32, Dry> {
+        self.take(stripe).map_err(|_| {
+            // Then a sweep finds the lost one.
+            self.memory.leaks().fetch_max(1, Relaxed);
+            Dry::NoSpare
+        })
     }
 
     /// Removes a key; 0 or a negative errno. `last` is shown the element while nobody can change it but in place.
@@ -459,6 +559,28 @@ impl Table {
         // SAFETY: as above.
         let found = self.read(h, |head| unsafe { self.walk(head, h, key.as_ptr()) }.map(|p| copy_value(p.found)));
         found.ok_or(BUSY)?.ok_or(MapError::NoElement)
+    }
+
+    /// As [`Table::lookup`], when the value is copied under its own lock: what a writer left half written is finished first.
+    pub(crate) fn lookup_locked(&self, key: &[u8], mut copy_value: impl FnMut(u32)) -> Result<(), MapError> {
+        // SAFETY: the caller checked the length of the key.
+        let h = unsafe { self.hash(key.as_ptr()) };
+        let stripe = self.memory.stripe(h);
+        for _ in 0..TRIES {
+            let mut unfinished = false;
+            self.lookup(key, |found| {
+                copy_value(found);
+                // After the copy and before the look at the bucket; pairs with the Release stores of writers.
+                fence(Acquire);
+                unfinished = stripe.redo.load(Acquire) == u64::from(found);
+            })?;
+            if !unfinished {
+                return Ok(());
+            }
+            let held = self.lock(&stripe).ok_or(BUSY)?;
+            lock::release(stripe.lock, held);
+        }
+        Err(BUSY)
     }
 
     /// Finds the key after `key`, or the first one.
@@ -740,6 +862,7 @@ pub(crate) fn user_result(result: i64, flags: u64, max_entries: u32) -> Result<(
         ENOENT => Err(MapError::NoElement),
         EEXIST => Err(MapError::Exists),
         E2BIG => Err(MapError::Full { max_entries }),
+        ENOMEM => Err(MapError::NoMemory { what: "another element" }),
         EINVAL => Err(MapError::Flags { flags }),
         _ => Err(BUSY),
     }

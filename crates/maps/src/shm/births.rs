@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst};
 
 use super::lock::{self, Held};
-use super::{ObjectFile, page_up};
+use super::{ObjectFile, page_up, room};
 
 /// Mutable words of the header.
 const WALKS: usize = 1;
@@ -61,6 +61,14 @@ impl Births {
     fn walks(&self) -> &AtomicU64 {
         // SAFETY: a word of the header that `file` keeps mapped.
         unsafe { AtomicU64::from_ptr(self.walks) }
+    }
+
+    /// Gives all births memory; `false` when there is none. The file is writable.
+    pub(crate) fn get_memory(&self) -> bool {
+        let at = (self.base as u64).wrapping_sub(self.file.payload().base());
+        let Some(base) = self.file.payload().at(0, at) else { return false };
+        // SAFETY: they lie inside the payload, as `new` checked.
+        unsafe { room::acquire(base, at, self.rows.saturating_mul(4)) }
     }
 
     /// Begins a strict walk: its number, from 1; `None` after the last one that there is. The file is writable.

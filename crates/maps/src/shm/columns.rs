@@ -123,6 +123,24 @@ impl Columns {
     pub(crate) fn ensure(&self, slot: u32) -> bool {
         self.0.has(slot) || self.0.ensure(slot)
     }
+
+    /// Maps the column of a slot and gives all of it memory, also where this process leaves elements out; `false` when that is
+    /// impossible. The payload is mapped writable. Safe on the event path.
+    pub(crate) fn acquire(&self, slot: u32) -> bool {
+        let node = self.0;
+        if !self.ensure(slot) || !sys::populate(node.at(slot) as *mut u8, node.used as usize) {
+            return false;
+        }
+        let rest = node.stride.saturating_sub(node.used);
+        if rest == 0 {
+            return true;
+        }
+        // What is not mapped here is, elsewhere and for a moment.
+        let Some(whole) = sys::map_again(node.at(slot), node.stride) else { return false };
+        let done = sys::populate(whole.wrapping_add(node.used) as *mut u8, rest as usize);
+        sys::unmap(whole, node.stride);
+        done
+    }
 }
 
 impl Drop for Columns {

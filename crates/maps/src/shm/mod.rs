@@ -22,6 +22,7 @@ mod mapping;
 pub mod object;
 pub(crate) mod ranges;
 pub(crate) mod ring;
+pub(crate) mod room;
 pub mod spin;
 pub(crate) mod sys;
 pub(crate) mod table;
@@ -33,6 +34,7 @@ mod window;
 pub use hold::Hold;
 pub use mapping::Access;
 pub use object::{NewObject, ObjectError, ObjectFile, ObjectKind};
+pub use room::Limit;
 pub use window::Window;
 
 /// The unit of file sizes and mappings.

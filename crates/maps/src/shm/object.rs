@@ -6,7 +6,7 @@
 //!
 //! header page
 //!    0  8  magic "skepobj\0"          32  4  id
-//!    8  4  format version (4)         36  4  length of meta
+//!    8  4  format version (5)         36  4  length of meta
 //!   12  4  kind                       40  8  generation (random: two files never share it)
 //!   16  8  payload_len                48  8  inode of the pid namespace tokens belong to, 0 unknown
 //!   24  8  file length                56  8  checksum of bytes 0..2048, this field taken as zero
@@ -28,11 +28,12 @@ use rustix::io::Errno;
 use super::columns::Columns;
 use super::hold::Identity;
 use super::mapping::Mapping;
+use super::room::{self, Limit, Size};
 use super::{Access, PAGE, Window, page_up, tls};
 
 const MAGIC: [u8; 8] = *b"skepobj\0";
 /// The format version this crate writes. It reads those before it too, but for types whose payload has changed since.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 const OLDEST: u32 = 1;
 const META: usize = 64;
 const STATE: usize = 2048;
@@ -128,6 +129,18 @@ pub enum ObjectError {
         /// The file.
         path: PathBuf,
     },
+    /// There is no memory for what the object promises to hold.
+    #[error("`{}` needs {}, and there are {} {limit}", path.display(), Size(*need), Size(*room))]
+    NoRoom {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that it needs.
+        need: u64,
+        /// Bytes that there are.
+        room: u64,
+        /// What limits them.
+        limit: Limit,
+    },
     /// The object is larger than any this crate makes.
     #[error("an object of {payload_len} bytes with {meta_len} bytes of description is too large")]
     TooLarge {
@@ -149,6 +162,8 @@ impl ObjectError {
             Self::Owner { .. } => Errno::PERM,
             Self::Namespace { .. } => Errno::XDEV,
             Self::TooLarge { .. } => Errno::TOOBIG,
+            // What the kernel says when a map's memory cannot be had.
+            Self::NoRoom { .. } => Errno::NOMEM,
         };
         e.raw_os_error()
     }
@@ -240,22 +255,29 @@ fn lock_shared(fd: BorrowedFd<'_>, path: &Path) -> Result<(), ObjectError> {
 }
 
 impl ObjectFile {
-    /// Makes the object file `dir/name` and opens it for reading and writing.
+    /// Makes the object file `dir/name`, with memory for all of it, and opens it for reading and writing.
     ///
     /// # Errors
     /// `EEXIST` when there is such a file; a full or read-only file system.
     pub fn create(dir: &Path, name: &str, new: &NewObject<'_>) -> Result<Self, ObjectError> {
-        Self::create_viewed(dir, name, new, View::Whole)
+        Self::create_with(dir, name, new, &[(0, new.payload_len)], View::Whole)
     }
 
-    /// As [`ObjectFile::create`], mapped as `view` says.
-    pub(crate) fn create_viewed(dir: &Path, name: &str, new: &NewObject<'_>, view: View) -> Result<Self, ObjectError> {
+    /// As [`ObjectFile::create`], with memory for some ranges of the payload only, and mapped as `view` says.
+    pub(crate) fn create_with(
+        dir: &Path,
+        name: &str,
+        new: &NewObject<'_>,
+        reserved: &[(u64, u64)],
+        view: View,
+    ) -> Result<Self, ObjectError> {
         let path = dir.join(name);
         let too_large = ObjectError::TooLarge { payload_len: new.payload_len, meta_len: new.meta.len() };
         if new.meta.len() > MAX_META || new.payload_len > MAX_PAYLOAD {
             return Err(too_large);
         }
         let head_at = page_up(new.payload_len).ok_or(too_large)?;
+        room::check_length(&path, head_at + PAGE)?;
         let mut generation = [0; 8];
         rustix::rand::getrandom(&mut generation, rustix::rand::GetRandomFlags::empty()).map_err(os("getrandom", &path))?;
         let mut page = vec![0u8; PAGE as usize];
@@ -276,6 +298,8 @@ impl ObjectFile {
         let (fd, temporary) = unnamed(dir)?;
         let made = (|| {
             fs::ftruncate(&fd, head_at + PAGE).map_err(os("ftruncate", &path))?;
+            let ranges: Vec<_> = reserved.iter().copied().chain([(head_at, PAGE)]).collect();
+            room::reserve(fd.as_fd(), &path, &ranges)?;
             for (at, bytes) in new.initial {
                 write_all(&fd, *at, bytes).map_err(os("write", &path))?;
             }
@@ -421,6 +445,11 @@ impl ObjectFile {
     /// Refuses a file that is older than the format version in which its payload came to be what it is.
     pub(crate) fn check_version(&self, since: u32) -> Result<(), ObjectError> {
         if self.version < since { Err(ObjectError::Version { path: self.path.clone(), found: self.version }) } else { Ok(()) }
+    }
+
+    /// Tells whether whoever made the file saw to its memory, and whoever uses more of it does.
+    pub(crate) fn has_room(&self) -> bool {
+        self.version >= 5
     }
 
     /// Returns the object's number.

@@ -28,7 +28,7 @@ use std::sync::atomic::{
     compiler_fence, fence,
 };
 
-use super::{ObjectFile, PAGE, Window, copy, lock, round8, sys, tls};
+use super::{ObjectFile, PAGE, Window, copy, lock, room, round8, sys, tls};
 
 /// Where the data begins.
 pub(crate) const DATA: u64 = 2 * PAGE;
@@ -161,6 +161,23 @@ impl RingMemory {
     /// Not zero when samples are wanted; only rings of a perf event array ask.
     pub(crate) fn wanted(&self) -> &AtomicU64 {
         self.word(192)
+    }
+
+    /// Tells whether the data has memory, and gives it some if not: for rings of which many are in a file. Safe on the event path.
+    #[inline(always)]
+    pub(crate) fn has_memory(&self) -> bool {
+        self.word(200).load(Relaxed) != 0 || self.get_memory()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn get_memory(&self) -> bool {
+        // SAFETY: the data lies inside the payload, as `over` checked, which is mapped writable if so said.
+        let done = self.writable && unsafe { room::acquire(self.base, DATA, self.size) };
+        if done {
+            self.word(200).store(1, Relaxed);
+        }
+        done
     }
 
     /// Counts samples for which there was no room.

@@ -116,6 +116,42 @@ pub(crate) fn move_mapping(from: u64, old: u64, new: u64, to: u64) -> bool {
     unsafe { syscall(25, [from, old, new, MAYMOVE_FIXED, to, 0]) as u64 == to }
 }
 
+/// Gives every page of a shared mapping memory without changing what is in it; `false` where there is none. The range is mapped
+/// writable and begins at a page.
+pub(crate) fn populate(base: *mut u8, len: usize) -> bool {
+    const MADVISE: u64 = 28;
+    const POPULATE_WRITE: u64 = 23;
+    let mut tries = 0u32;
+    loop {
+        // SAFETY: MADV_POPULATE_WRITE faults pages in and changes none.
+        match unsafe { syscall(MADVISE, [base as u64, len as u64, POPULATE_WRITE, 0, 0, 0]) } {
+            0 => return true,
+            // Interrupted, or the mapping changes at this moment.
+            -4 | -11 | -16 if tries < 16 => tries = tries.wrapping_add(1),
+            // Before Linux 5.14, or forbidden here.
+            -22 | -1 | -38 => return populate_by_page(base, len),
+            _ => return false,
+        }
+    }
+}
+
+/// As [`populate`], by an addition of zero that the kernel does: where a store would end in a signal, it fails.
+fn populate_by_page(base: *mut u8, len: usize) -> bool {
+    const FUTEX: u64 = 202;
+    const WAKE_OP_PRIVATE: u64 = 5 | 128;
+    const ADD: u64 = 1 << 28;
+    let mut at = 0usize;
+    while at < len {
+        let word = base.wrapping_add(at) as u64;
+        // SAFETY: FUTEX_WAKE_OP adds zero, atomically, to a word of the caller's range, and wakes nobody.
+        if unsafe { syscall(FUTEX, [word, WAKE_OP_PRIVATE, 0, 0, word, ADD]) } < 0 {
+            return false;
+        }
+        at = at.wrapping_add(super::PAGE as usize);
+    }
+    true
+}
+
 /// Tells whether no thread `tid` exists any more. A zombie still counts as existing; see [`gone_or_zombie`].
 pub(crate) fn gone(tid: u32) -> bool {
     // SAFETY: signal 0 only checks.
@@ -267,6 +303,32 @@ mod tests {
         assert!(!gone(child.id()), "not yet waited for");
         child.wait().expect("waits");
         assert!(gone(child.id()));
+    }
+
+    #[test]
+    fn pages_get_memory_and_keep_what_is_in_them() {
+        let file =
+            std::fs::File::options().read(true).write(true).create(true).truncate(true).open("/dev/shm/skep-sys-populate").expect("tmpfs");
+        std::fs::remove_file("/dev/shm/skep-sys-populate").expect("ours");
+        file.set_len(8 * 4096).expect("room");
+        for (name, give) in [("madvise", populate as fn(*mut u8, usize) -> bool), ("futex", populate_by_page)] {
+            let blocks = || rustix::fs::fstat(&file).expect("open").st_blocks;
+            rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE, 0, 8 * 4096)
+                .expect("tmpfs has holes");
+            let memory =
+                super::super::mapping::Mapping::file(std::os::fd::AsFd::as_fd(&file), 0, 8 * 4096, None, crate::shm::Access::ReadWrite)
+                    .expect("maps");
+            let window = memory.window();
+            let word = window.word(4096).expect("inside");
+            word.store(77, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(blocks(), 8, "{name}: one page");
+            assert!(give(window.at(4096, 0).expect("inside"), 3 * 4096), "{name}");
+            assert_eq!((blocks(), word.load(std::sync::atomic::Ordering::Relaxed)), (24, 77), "{name}");
+            // Past the end of the file a store is a signal.
+            file.set_len(4 * 4096).expect("cuts");
+            assert!(!give(window.at(0, 0).expect("inside"), 8 * 4096), "{name}");
+            file.set_len(8 * 4096).expect("room");
+        }
     }
 
     #[test]

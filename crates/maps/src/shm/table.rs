@@ -7,6 +7,7 @@
 //! common    0 leaks   8 insertions and 16 hand (LRU)   64 one bit a stripe: nothing to allocate there
 //!           72 lock of who takes exactly   80 first element taken out and not yet given back
 //! stripe    0 lock    8 free          16 spare         24 fresh used    32 bucket last changed + 1
+//!          40 fresh with memory (BPF_F_NO_PREALLOC)   48 element written in place, its new value in the spare
 //! bucket    version (high half), first element (low half)
 //! element   0 hash (high half), next element (low half)   8 sequence   12 stamp (LRU)   16 key   … value (unless per-CPU)
 //! ```
@@ -14,9 +15,9 @@
 //! Elements are named by references: index + 1, zero for none. Keys and values are rounded up to eight bytes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
-use super::{ObjectFile, PAGE, copy, page_up, round8};
+use super::{ObjectFile, PAGE, copy, page_up, room, round8};
 
 /// Most stripes (locks with a pool of elements each): one word has a bit for each. More would make it slow to be sure
 /// that the map is full, for which all locks are looked at.
@@ -84,6 +85,29 @@ impl Geometry {
     }
 }
 
+impl Geometry {
+    /// The elements a stripe began with, as indices.
+    pub(crate) fn range(&self, stripe: u64) -> (u64, u64) {
+        let shift = self.stripes.trailing_zeros();
+        (stripe.wrapping_mul(self.max_entries) >> shift, stripe.wrapping_add(1).wrapping_mul(self.max_entries) >> shift)
+    }
+
+    /// Where elements begin: all before is there from the beginning.
+    pub(crate) fn elements_at(&self) -> u64 {
+        self.elements_at
+    }
+
+    /// Where elements without values end, and how far it is from one slot's values to the next one's.
+    pub(crate) fn slots(&self) -> (u64, u64) {
+        (self.values_at, self.slot_stride)
+    }
+
+    /// Bytes of an element, with its values in so many slots.
+    pub(crate) fn whole(&self, slots: u64) -> u64 {
+        self.stride.wrapping_add(if self.slot_stride == 0 { 0 } else { self.value_stride.wrapping_mul(slots) })
+    }
+}
+
 /// A mapped table.
 #[derive(Debug)]
 pub(crate) struct TableMemory {
@@ -134,7 +158,45 @@ impl TableMemory {
             spare: self.word(at.wrapping_add(16)),
             fresh_used: self.word(at.wrapping_add(24)),
             touched: self.word(at.wrapping_add(32)),
+            backed: self.word(at.wrapping_add(40)),
+            redo: self.word(at.wrapping_add(48)),
         }
+    }
+
+    /// Gives elements, by their indices, memory, but not their values of slots; `false` when there is none.
+    pub(crate) fn acquire_elements(&self, first: u64, end: u64) -> bool {
+        let g = &self.geometry;
+        let at = g.elements_at.wrapping_add(first.wrapping_mul(g.stride));
+        // SAFETY: elements lie inside the payload; who calls this has it mapped writable.
+        unsafe { room::acquire(self.base, at, end.wrapping_sub(first).wrapping_mul(g.stride)) }
+    }
+
+    /// Gives the values of elements in a slot's area memory.
+    pub(crate) fn acquire_values(&self, slot: u32, first: u64, end: u64) -> bool {
+        let g = &self.geometry;
+        let at = g.values_at.wrapping_add(u64::from(slot).wrapping_mul(g.slot_stride)).wrapping_add(first.wrapping_mul(g.value_stride));
+        let len = end.wrapping_sub(first).wrapping_mul(g.value_stride);
+        if g.slot_stride == 0 || at.wrapping_add(len) > g.payload_len {
+            return g.slot_stride == 0;
+        }
+        // SAFETY: inside the payload, as just checked; who calls this has it mapped writable.
+        unsafe { room::acquire(self.base, at, len) }
+    }
+
+    /// Shows ranges of indices, with all elements that ever had memory when they get it on demand, until `f` has enough.
+    pub(crate) fn each_in_use(&self, f: impl Fn(u64, u64) -> bool) -> bool {
+        let g = &self.geometry;
+        let mut all = true;
+        let mut i = 0u64;
+        while i < g.stripes {
+            let stripe = self.stripe(i);
+            let (first, end) = g.range(i);
+            let last = first.wrapping_add(stripe.backed.load(SeqCst)).min(end);
+            let spare = g.max_entries.wrapping_add(i);
+            all = all && (last <= first || f(first, last)) && (stripe.spare.load(SeqCst) == 0 || f(spare, spare.wrapping_add(1)));
+            i = i.wrapping_add(1);
+        }
+        all
     }
 
     pub(crate) fn leaks(&self) -> &AtomicU64 {
@@ -250,6 +312,10 @@ pub(crate) struct Stripe<'a> {
     pub(crate) fresh_used: &'a AtomicU64,
     /// One more than the bucket its last holder changed.
     pub(crate) touched: &'a AtomicU64,
+    /// How many elements of its range have memory, where they get it on demand.
+    pub(crate) backed: &'a AtomicU64,
+    /// The element whose value is being written over in place: the whole new value lies in the spare. 0 none.
+    pub(crate) redo: &'a AtomicU64,
 }
 
 /// The spare was taken out and not put back.

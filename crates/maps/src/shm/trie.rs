@@ -4,7 +4,7 @@
 //! 0                                    4096
 //! | lock, version, root, count, pool    | nodes × stride
 //!
-//! common    0 lock   64 version   128 root (32 bits)   192 elements   200 first free node   208 nodes ever taken
+//! common    0 lock   64 version   128 root (32 bits)   192 elements   200 first free node   208 nodes ever taken   216 with memory
 //! node      0 child for a next bit of 0   4 child for 1 (32 bits each)   8 prefix length | NO_VALUE | SECOND (32 bits)
 //!          12 address, up to a multiple of eight   … value   … the second place of values above eight bytes
 //! ```
@@ -18,7 +18,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use super::{ObjectFile, PAGE, copy, round8};
+use super::room::acquire_some;
+use super::{ObjectFile, PAGE, copy, room, round8};
 
 /// Nodes without an element: where two prefixes part.
 pub(crate) const NO_VALUE: u32 = 1 << 31;
@@ -172,6 +173,21 @@ impl TrieMemory {
 
     pub(crate) fn taken(&self) -> &AtomicU64 {
         self.word(208)
+    }
+
+    /// How many nodes have memory.
+    pub(crate) fn backed(&self) -> &AtomicU64 {
+        self.word(216)
+    }
+
+    /// Gives nodes, by their indices, memory; returns how many have some then.
+    pub(crate) fn acquire(&self, first: u64) -> u64 {
+        let stride = self.geometry.stride;
+        acquire_some(first, self.geometry.nodes, stride, |first, end| {
+            let at = PAGE.wrapping_add(first.wrapping_mul(stride));
+            // SAFETY: nodes lie inside the payload; who calls this has it mapped writable.
+            unsafe { room::acquire(self.base, at, end.wrapping_sub(first).wrapping_mul(stride)) }
+        })
     }
 
     /// Returns the node that a slot names, or `None` for zero and for garbage.

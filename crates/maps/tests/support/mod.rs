@@ -49,6 +49,8 @@ unsafe extern "C" {
     fn _exit(status: i32) -> !;
     fn waitpid(pid: i32, status: *mut i32, options: i32) -> i32;
     fn kill(pid: i32, signal: i32) -> i32;
+    fn unshare(flags: i32) -> i32;
+    fn mount(source: *const u8, target: *const u8, kind: *const u8, flags: u64, data: *const u8) -> i32;
 }
 
 /// A forked child; waited for by `join` or killed by `kill`.
@@ -96,6 +98,53 @@ impl Drop for Child {
         // SAFETY: waits for our own child, which has been killed.
         unsafe { waitpid(self.0, std::ptr::null_mut(), 0) };
     }
+}
+
+/// Runs `f` in a forked child that has a tmpfs of `size` (as for mount(8)) to itself, in which there is the directory of a [`Dir`];
+/// `false`, and nothing run, where that is not allowed.
+pub fn on_small_tmpfs(size: &str, f: impl FnOnce(&Dir)) -> bool {
+    const NO: i32 = 77;
+    const USER_AND_MOUNTS: i32 = 0x1000_0000 | 0x0002_0000;
+    let below = Dir::new();
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let mounted = |at: &Path| {
+        let write = |file: &str, text: String| std::fs::write(format!("/proc/self/{file}"), text).is_ok();
+        let at = format!("{}\0", at.display());
+        let options = format!("size={size}\0");
+        // SAFETY: this process has one thread, so it may go into namespaces of its own; all strings end with a zero.
+        unsafe {
+            unshare(USER_AND_MOUNTS) == 0
+                && write("setgroups", "deny".to_owned())
+                && write("uid_map", format!("0 {uid} 1"))
+                && write("gid_map", format!("0 {gid} 1"))
+                && mount(c"none".as_ptr().cast(), at.as_ptr(), c"tmpfs".as_ptr().cast(), 0, options.as_ptr()) == 0
+        }
+    };
+    let child = forked(|| {
+        if !mounted(below.path()) {
+            return NO;
+        }
+        let dir = Dir { path: below.path.clone(), ids: AtomicU32::new(1) };
+        std::fs::create_dir(dir.maps()).expect("room");
+        f(&dir);
+        0
+    });
+    match child.join() {
+        NO => false,
+        status => {
+            assert_eq!(status, 0, "in the child");
+            true
+        }
+    }
+}
+
+/// Takes all that is left in a file system until it is removed.
+pub fn fill_up(dir: &Dir) -> PathBuf {
+    use std::io::Write;
+    let path = dir.path().join("filler");
+    let mut file = std::fs::File::create(&path).expect("a name");
+    while file.write_all(&[7; 4096]).is_ok() {}
+    path
 }
 
 /// SplitMix64.

@@ -1,0 +1,165 @@
+//! Memory for a file before anything is stored in it, so that a full file system is an error and no signal.
+//!
+//! A file is made as long as it ever gets, with holes. What a map promises to hold is given memory when it is made ([`reserve`]). What
+//! comes on demand is given it piece by piece, by whoever is about to use it first ([`acquire_some`]), in user calls and in running programs.
+
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use rustix::fs::{self, FallocateFlags};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
+use super::{ObjectError, PAGE, sys};
+
+/// What limits the room for a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Limit {
+    /// The space of the file system.
+    FileSystem,
+    /// The space of a user or group in the file system.
+    Quota,
+    /// The memory of the machine, where the file system keeps files in it.
+    Memory,
+    /// The largest file that this process may write (`RLIMIT_FSIZE`).
+    FileSize,
+}
+
+impl std::fmt::Display for Limit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::FileSystem => "left in its file system",
+            Self::Quota => "left in the quota of its file system",
+            Self::Memory => "of memory left",
+            Self::FileSize => "allowed for a file (`ulimit -f`)",
+        })
+    }
+}
+
+/// Bytes for people.
+pub(super) struct Size(pub(super) u64);
+
+impl std::fmt::Display for Size {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+        if self.0 < 1024 {
+            return write!(f, "{} bytes", self.0);
+        }
+        let power = (self.0.ilog2() / 10).min(5);
+        write!(f, "{:.1} {}", self.0 as f64 / (1u64 << (10 * power)) as f64, UNITS[power as usize - 1])
+    }
+}
+
+/// Checks that a file may be as long as `len`: a longer one would end the process by `SIGXFSZ`.
+pub(super) fn check_length(path: &Path, len: u64) -> Result<(), ObjectError> {
+    match getrlimit(Resource::Fsize).current {
+        Some(most) if len > most => Err(ObjectError::NoRoom { path: path.to_owned(), need: len, room: most, limit: Limit::FileSize }),
+        _ => Ok(()),
+    }
+}
+
+/// Gives ranges of a new file memory, all or none: who fails removes the file.
+pub(super) fn reserve(fd: BorrowedFd<'_>, path: &Path, ranges: &[(u64, u64)]) -> Result<(), ObjectError> {
+    let need = ranges.iter().fold(0u64, |sum, (_, len)| sum.saturating_add(*len));
+    let no = |room, limit| ObjectError::NoRoom { path: path.to_owned(), need, room, limit };
+    let space = space(fd);
+    // Before anything is taken from others: a file system would give what it has, and take it back in the end.
+    if let Some((room, limit)) = space.filter(|(room, _)| need > *room) {
+        return Err(no(room, limit));
+    }
+    for (at, len) in ranges.iter().filter(|(_, len)| *len > 0) {
+        let room = || space.map_or(0, |(room, _)| room);
+        match allocate(fd, *at, *len) {
+            Ok(()) => {}
+            Err(Errno::NOSPC) => return Err(no(room().min(need - 1), Limit::FileSystem)),
+            Err(Errno::DQUOT) => return Err(no(room().min(need - 1), Limit::Quota)),
+            Err(Errno::NOMEM) => return Err(no(room().min(need - 1), Limit::Memory)),
+            Err(e) => return Err(ObjectError::Os { call: "fallocate", path: path.to_owned(), errno: e.raw_os_error() }),
+        }
+    }
+    Ok(())
+}
+
+/// Finds how many bytes a file can get now; `None` where that is not told.
+fn space(fd: BorrowedFd<'_>) -> Option<(u64, Limit)> {
+    const TMPFS: u64 = 0x0102_1994;
+    let system = fs::fstatvfs(fd).ok()?;
+    let kind = fs::fstatfs(fd).ok()?.f_type as u64;
+    // A tmpfs without a limit says that it has no blocks at all.
+    let room = (system.f_blocks > 0).then(|| (system.f_bavail.saturating_mul(system.f_frsize), Limit::FileSystem));
+    let memory = (kind == TMPFS).then(|| available_memory().map(|n| (n, Limit::Memory))).flatten();
+    [room, memory].into_iter().flatten().min_by_key(|(room, _)| *room)
+}
+
+/// What the kernel could give without ending a process.
+fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let kib = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()
+    };
+    Some(kib("MemAvailable:")?.saturating_add(kib("SwapFree:").unwrap_or(0)).saturating_mul(1024))
+}
+
+/// Gives a range of a new file memory; by writing where the file system has no other way.
+fn allocate(fd: BorrowedFd<'_>, at: u64, len: u64) -> Result<(), Errno> {
+    loop {
+        match fs::fallocate(fd, FallocateFlags::empty(), at, len) {
+            Err(Errno::INTR) => {}
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return write_zeros(fd, at, len),
+            done => return done,
+        }
+    }
+}
+
+fn write_zeros(fd: BorrowedFd<'_>, mut at: u64, len: u64) -> Result<(), Errno> {
+    static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+    let end = at + len;
+    while at < end {
+        match rustix::io::pwrite(fd, &ZEROS[..ZEROS.len().min((end - at) as usize)], at) {
+            Ok(0) => return Err(Errno::NOSPC),
+            Ok(n) => at += n as u64,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Gives `len` bytes from `at` on, anywhere in a mapping, memory; `false` where there is none. Safe on the event path.
+///
+/// # Safety
+/// The pages with these bytes are mapped writable.
+pub(crate) unsafe fn acquire(base: *mut u8, at: u64, len: u64) -> bool {
+    let first = at & !(PAGE - 1);
+    let end = at.wrapping_add(len).wrapping_add(PAGE - 1) & !(PAGE - 1);
+    len == 0 || sys::populate(base.wrapping_add(first as usize), end.wrapping_sub(first) as usize)
+}
+
+/// What is given memory at a time, if there is as much.
+const PIECE: u64 = 64 << 10;
+
+/// Gives thing `first` of a row memory, and as many behind it before `end` as come along; returns the number of the first that has
+/// none, which is `first` when there is no memory. A thing has `size` bytes in all, and `acquire` sees to those of a range of them.
+pub(crate) fn acquire_some(first: u64, end: u64, size: u64, acquire: impl Fn(u64, u64) -> bool) -> u64 {
+    let many = first.wrapping_add((PIECE / size.max(1)).max(1)).min(end);
+    for last in [many, first.wrapping_add(1).min(end)] {
+        if acquire(first, last) {
+            return last;
+        }
+    }
+    first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_for_people() {
+        for (n, text) in [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (3 << 20, "3.0 MiB"), (u64::MAX, "16384.0 PiB")] {
+            assert_eq!(Size(n).to_string(), text);
+        }
+    }
+}
