@@ -27,6 +27,9 @@ pub(crate) const EOPNOTSUPP: i32 = 95;
 const ESTALE: i32 = 116;
 const EUCLEAN: i32 = 117;
 
+/// Why a process that was forked into another pid namespace may not do what takes a lock.
+pub(crate) const STRANGER: &str = "this process is in another pid namespace than those that use the map";
+
 /// Says why an operation on a map failed.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]

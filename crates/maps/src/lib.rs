@@ -33,6 +33,16 @@ mod types;
 mod user_ringbuf;
 mod xskmap;
 
+/// Tells whether this process is in another pid namespace than the one in which it, or a process it was forked from, began to use
+/// maps; or in one that cannot be told. Then it has no token that names its threads to others, so it takes no locks: users' changes are
+/// refused, programs that need a slot do not run ([`slots::enter`]), others get a negative errno from changes. Reading goes on.
+///
+/// Safe on the event path; a process looks once.
+#[must_use]
+pub fn stays_out() -> bool {
+    shm::tls::is_stranger()
+}
+
 pub use def::MapDef;
 pub use dump::{CURSOR_LEN, Cursor, Iter, Take, Verdict};
 pub use error::{ENOTSUPP, MapError};

@@ -10,7 +10,7 @@ use skep_isa::{MapFlags, MapShape, MapType};
 use crate::array;
 use crate::def::MapDef;
 use crate::dump::Position;
-use crate::error::{E2BIG, ENOTSUPP, EPERM, MapError};
+use crate::error::{E2BIG, ENOTSUPP, EPERM, MapError, STRANGER};
 use crate::percpu;
 use crate::shm::births::{self, Births};
 use crate::shm::object::View;
@@ -274,6 +274,8 @@ impl Map {
             "the map is read-only"
         } else if self.is_frozen() {
             "the map is frozen"
+        } else if crate::stays_out() {
+            STRANGER
         } else {
             return Ok(());
         };

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use skep_isa::MapType;
 
 use crate::def::MapDef;
-use crate::error::{E2BIG, EAGAIN, EINVAL, ENOTSUPP, MapError};
+use crate::error::{E2BIG, EAGAIN, EINVAL, ENOTSUPP, MapError, STRANGER};
 use crate::map::Map;
 use crate::shm::ring::{self, DATA, Head, RingMemory};
 use crate::shm::{PAGE, tls};
@@ -149,6 +149,9 @@ pub struct Consumer {
 impl Consumer {
     /// Takes the reading side of a ring.
     pub(crate) fn of(memory: Arc<RingMemory>) -> Result<Self, MapError> {
+        if tls::is_stranger() {
+            return Err(MapError::Denied { why: STRANGER });
+        }
         let process = tls::process_token();
         let mut holder = memory.consuming().load(Acquire);
         loop {
@@ -219,7 +222,7 @@ impl Consumer {
 impl Drop for Consumer {
     fn drop(&mut self) {
         // A forked child that drops its copy must not end the parent's.
-        if self.process == tls::process_token() {
+        if self.process == tls::process_token() && !tls::is_stranger() {
             let _ = self.memory.consuming().compare_exchange(self.process, 0, Release, Relaxed);
         }
     }

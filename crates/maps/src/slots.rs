@@ -41,6 +41,8 @@ pub(crate) const MAX_PERCPU_VALUE: u32 = 32 << 10;
 pub const FILE_NAME: &str = "slots";
 
 const HIGHEST: u64 = 0;
+/// Processes that stay out.
+const STRANGERS: u64 = 8;
 const SHARED_LOCK: u64 = 64;
 const OWNERS: u64 = 128;
 /// One line a slot, so that owners do not get in each other's way: runs begun and not ended in the low [`DEPTH`] bits, ended
@@ -140,6 +142,13 @@ impl SlotTable {
     pub fn highest(&self) -> u32 {
         let n = self.file.payload().word(HIGHEST).map_or(0, |w| w.load(Relaxed));
         n.min(u64::from(self.slots)) as u32
+    }
+
+    /// Returns how many processes of this directory would have run programs but [stay out](crate::stays_out), as they were forked into
+    /// another pid namespace.
+    #[must_use]
+    pub fn strangers(&self) -> u64 {
+        self.file.payload().word(STRANGERS).map_or(0, |w| w.load(Relaxed))
     }
 
     /// Returns how many values a reader of a per-CPU map sees: the possible CPUs, or more when higher slots were used.
@@ -299,7 +308,7 @@ impl SlotTable {
                 Enter(held.word)
             }
             Err(NotHeld::Mine) => NESTED,
-            Err(NotHeld::Stuck) => REFUSED,
+            Err(NotHeld::Stuck | NotHeld::Stranger) => REFUSED,
         }
     }
 
@@ -490,6 +499,14 @@ fn enter_anew() -> Enter {
     let table = unsafe { &*table };
     let generation = tls::renew();
     if generation == 0 {
+        return REFUSED;
+    }
+    if tls::is_stranger() {
+        if tls::begin_to_stay_out()
+            && let Some(count) = table.file.payload().word(STRANGERS)
+        {
+            count.fetch_add(1, Relaxed);
+        }
         return REFUSED;
     }
     match table.claim(tls::token()) {

@@ -41,6 +41,8 @@ pub(crate) enum NotHeld {
     Mine,
     /// Another thread holds it and did not let go in time.
     Stuck,
+    /// This process is in another pid namespace, where nobody could tell whether it still holds what it holds.
+    Stranger,
 }
 
 /// Takes the lock if it is free.
@@ -50,7 +52,11 @@ pub(crate) fn try_acquire(lock: &AtomicU64) -> Option<Held> {
     if word & OWNER != 0 {
         return None;
     }
-    let mine = word | tls::token();
+    let token = tls::token();
+    if token == 0 {
+        return None;
+    }
+    let mine = word | token;
     // Pairs with the Release in `release`.
     lock.compare_exchange(word, mine, Acquire, Relaxed).ok().map(|_| Held { word: mine, recovered: false })
 }
@@ -90,6 +96,9 @@ fn known_stuck(word: u64) -> bool {
 #[inline(never)]
 fn wait(lock: &AtomicU64, patience: u32) -> Result<Held, NotHeld> {
     let token = tls::token();
+    if token == 0 {
+        return Err(NotHeld::Stranger);
+    }
     let mut holder = sys::Patience::default();
     let mut seen = lock.load(Relaxed);
     let mut tries = 0u32;

@@ -29,7 +29,7 @@ use super::columns::Columns;
 use super::hold::Identity;
 use super::mapping::Mapping;
 use super::room::{self, Limit, Size};
-use super::{Access, PAGE, Window, page_up, tls};
+use super::{Access, PAGE, Window, page_up, sys, tls};
 
 const MAGIC: [u8; 8] = *b"skepobj\0";
 /// The format version this crate writes. It reads those before it too, but for types whose payload has changed since.
@@ -123,11 +123,13 @@ pub enum ObjectError {
         /// Its owner.
         owner: u32,
     },
-    /// The file was made in another pid namespace, where thread ids mean other threads.
-    #[error("`{}` was made in another pid namespace and can only be opened for reading", path.display())]
+    /// The file was made in another pid namespace, where thread ids mean other threads, or this process does not know its own.
+    #[error("`{}` can only be opened for reading: {what}", path.display())]
     Namespace {
         /// The file.
         path: PathBuf,
+        /// Where this process is.
+        what: &'static str,
     },
     /// There is no memory for what the object promises to hold.
     #[error("`{}` needs {}, and there are {} {limit}", path.display(), Size(*need), Size(*room))]
@@ -242,8 +244,13 @@ fn checksum(immutable: &[u8]) -> u64 {
     })
 }
 
-fn pid_namespace() -> u64 {
-    fs::stat("/proc/self/ns/pid").map_or(0, |s| s.st_ino)
+/// Says why a process may not write here.
+fn where_we_are(namespace: u64) -> &'static str {
+    match namespace {
+        0 => "this process cannot tell its pid namespace, as /proc is not mounted",
+        _ if tls::is_stranger() => "this process was forked into another pid namespace than its parent used maps in",
+        _ => "it was made in another pid namespace",
+    }
 }
 
 fn lock_shared(fd: BorrowedFd<'_>, path: &Path) -> Result<(), ObjectError> {
@@ -278,6 +285,10 @@ impl ObjectFile {
         }
         let head_at = page_up(new.payload_len).ok_or(too_large)?;
         room::check_length(&path, head_at + PAGE)?;
+        let namespace = sys::pid_namespace();
+        if namespace == 0 || tls::is_stranger() {
+            return Err(ObjectError::Namespace { path, what: where_we_are(namespace) });
+        }
         let mut generation = [0; 8];
         rustix::rand::getrandom(&mut generation, rustix::rand::GetRandomFlags::empty()).map_err(os("getrandom", &path))?;
         let mut page = vec![0u8; PAGE as usize];
@@ -290,7 +301,7 @@ impl ObjectFile {
         put(32, &new.id.to_le_bytes());
         put(36, &(new.meta.len() as u32).to_le_bytes());
         put(40, &generation);
-        put(48, &pid_namespace().to_le_bytes());
+        put(48, &namespace.to_le_bytes());
         put(META, new.meta);
         let sum = checksum(&page[..STATE]);
         page[56..64].copy_from_slice(&sum.to_le_bytes());
@@ -377,9 +388,9 @@ impl ObjectFile {
             return Err(damaged("its length does not match its header"));
         }
         let namespace = u64::from_le_bytes(field(&page, 48));
-        let here = pid_namespace();
-        if access == Access::ReadWrite && namespace != 0 && here != 0 && namespace != here {
-            return Err(ObjectError::Namespace { path: path.to_owned() });
+        let here = if access == Access::ReadWrite { sys::pid_namespace() } else { namespace };
+        if here != namespace || (access == Access::ReadWrite && (here == 0 || tls::is_stranger())) {
+            return Err(ObjectError::Namespace { path: path.to_owned(), what: where_we_are(here) });
         }
         let meta = meta_of(&page).ok_or_else(|| damaged("its description is too long"))?;
         let view = view(&meta);

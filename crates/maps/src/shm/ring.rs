@@ -491,7 +491,7 @@ impl RingMemory {
         }
         if word & BUSY != 0 {
             let tid = (word >> 32) as u32;
-            let unfinished_for_ever = tid == 0 || tid >> 22 != 0 || sys::gone(tid) || (thorough && sys::gone_or_zombie(tid));
+            let unfinished_for_ever = tid == 0 || tid >> 22 != 0 || tls::thread_is_dead(tid, thorough);
             if unfinished_for_ever {
                 // It may have finished just before its end.
                 let skipped = (word & LENGTH) | DISCARD;

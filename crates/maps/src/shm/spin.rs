@@ -15,6 +15,8 @@ use super::{sys, tls};
 
 const OWNER: u32 = (1 << 22) - 1;
 const ONE_RELEASE: u32 = 1 << 22;
+/// Who has no token: nobody can tell whether such a holder is still there. No thread has this id, as it is the limit of ids.
+const STRANGER: u32 = OWNER;
 const SPINS: u32 = 200;
 const YIELDS: u32 = 50;
 /// Naps of a millisecond without any release after which the lock is taken over.
@@ -45,7 +47,7 @@ pub unsafe fn unlock(lock: *mut u32) {
 #[inline(always)]
 pub(crate) fn acquire(lock: &AtomicU32) {
     let word = lock.load(Relaxed);
-    let mine = (word & !OWNER) | (tls::token() as u32 & OWNER);
+    let mine = (word & !OWNER) | me();
     // Pairs with the Release in `release`.
     if word & OWNER != 0 || lock.compare_exchange(word, mine, Acquire, Relaxed).is_err() {
         wait(lock);
@@ -58,10 +60,19 @@ pub(crate) fn release(lock: &AtomicU32) {
     lock.store((word & !OWNER).wrapping_add(ONE_RELEASE), Release);
 }
 
+/// The calling thread as a holder.
+#[inline(always)]
+fn me() -> u32 {
+    match tls::token() as u32 & OWNER {
+        0 => STRANGER,
+        tid => tid,
+    }
+}
+
 #[cold]
 #[inline(never)]
 fn wait(lock: &AtomicU32) {
-    let me = tls::token() as u32 & OWNER;
+    let me = me();
     let mut seen = lock.load(Relaxed);
     let mut tries = 0u32;
     let mut holder = sys::Patience::default();
@@ -76,9 +87,9 @@ fn wait(lock: &AtomicU32) {
         let naps = tries.saturating_sub(SPINS + YIELDS);
         // Our own id in it: an interrupted run of this very thread, which cannot go on before we do.
         let free = owner == 0
-            || owner == me
-            || (tries >= SPINS && tries.is_multiple_of(16) && (sys::gone(owner) || (naps > 0 && sys::gone_or_zombie(owner))))
-            || (naps >= NAPS && !holder.is_due(owner));
+            || (owner == me && me != STRANGER)
+            || (tries >= SPINS && tries.is_multiple_of(16) && owner != STRANGER && tls::thread_is_dead(owner, naps > 0))
+            || (naps >= NAPS && (me == STRANGER || !holder.is_due(owner)));
         if free {
             if lock.compare_exchange(word, (word & !OWNER) | me, Acquire, Relaxed).is_ok() {
                 return;

@@ -33,6 +33,53 @@ pub(crate) fn gettid() -> u32 {
     unsafe { syscall(186, [0; 6]) as u32 }
 }
 
+/// Returns the process that made this one: 0 when that is in a pid namespace further out.
+pub(crate) fn getppid() -> u32 {
+    // SAFETY: getppid has no arguments and no effects.
+    unsafe { syscall(110, [0; 6]) as u32 }
+}
+
+/// Finds this process's pid namespace, 0 where that cannot be told: without /proc, before Linux 6.11.
+pub(crate) fn pid_namespace() -> u64 {
+    match inode(|stat| {
+        // SAFETY: stat(2) reads the terminated path and writes a `struct stat`.
+        unsafe { syscall(4, [c"/proc/self/ns/pid".as_ptr() as u64, stat, 0, 0, 0, 0]) }
+    }) {
+        0 => pid_namespace_by_pidfd(),
+        inode => inode,
+    }
+}
+
+fn pid_namespace_by_pidfd() -> u64 {
+    const PIDFD_GET_PID_NAMESPACE: u64 = 0xff05;
+    // SAFETY: pidfd_open and ioctl make descriptors, which are closed here; fstat writes a `struct stat`.
+    unsafe {
+        let process = syscall(434, [u64::from(getpid()), 0, 0, 0, 0, 0]);
+        if process < 0 {
+            return 0;
+        }
+        let namespace = syscall(16, [process as u64, PIDFD_GET_PID_NAMESPACE, 0, 0, 0, 0]);
+        syscall(3, [process as u64, 0, 0, 0, 0, 0]);
+        if namespace < 0 {
+            return 0;
+        }
+        let found = inode(|stat| syscall(5, [namespace as u64, stat, 0, 0, 0, 0]));
+        syscall(3, [namespace as u64, 0, 0, 0, 0, 0]);
+        found
+    }
+}
+
+/// Returns the inode that a call writes into a `struct stat` at an address; 0 when it fails.
+fn inode(call: impl FnOnce(u64) -> i64) -> u64 {
+    // 144 bytes on x86-64; the inode is the second word. Not cleared: the compiler would do that with vector registers.
+    let mut stat = MaybeUninit::<[u64; 18]>::uninit();
+    if call(stat.as_mut_ptr() as u64) != 0 {
+        return 0;
+    }
+    // SAFETY: the kernel wrote all of it.
+    unsafe { stat.as_ptr().cast::<u64>().add(1).read() }
+}
+
 /// Lets others run.
 pub(crate) fn sched_yield() {
     // SAFETY: sched_yield has no arguments.

@@ -5,6 +5,10 @@
 //!
 //! A forked child inherits its parent's words but not its rights to them. Every word therefore counts only together with
 //! the *generation* it was written under: a number in a page the kernel empties in the child (`MADV_WIPEONFORK`).
+//!
+//! A token means something in one pid namespace only. A child that was forked into another one (`unshare`, `clone`) would take all
+//! holders of locks for dead and be taken for dead, or for another thread, itself. It has no token ([`is_stranger`]), gets no lock, and
+//! runs no program that needs either. The word beside the generation tells, so every child looks for itself.
 
 use std::arch::{asm, global_asm};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
@@ -101,12 +105,78 @@ pub(crate) fn generation() -> u64 {
     unsafe { (*GENERATION.load(Relaxed)).load(Relaxed) }
 }
 
+/// In the second word of the page that a fork empties: not looked yet, as the process that first mapped an object, in another pid
+/// namespace or in one that cannot be told.
+const HOME: u64 = 1;
+const STRANGER: u64 = 2;
+/// And in the third word, once the process was counted as one that stays out.
+const COUNTED: u64 = 1;
+
+/// The pid namespace in which this process, or the one it was forked from, first mapped an object.
+static NAMESPACE: AtomicU64 = AtomicU64::new(0);
+/// The process that last knew that it is in there.
+static LAST_HOME: AtomicU64 = AtomicU64::new(0);
+
+/// Tells whether this process is in another pid namespace than the one whose threads its tokens would name. Safe on the event path.
+#[inline(always)]
+pub(crate) fn is_stranger() -> bool {
+    match page(1) {
+        None => false,
+        Some(word) => match word.load(Relaxed) {
+            HOME => false,
+            STRANGER => true,
+            _ => look_around(),
+        },
+    }
+}
+
+/// Returns a word of the page that a fork empties.
+#[inline(always)]
+fn page(word: usize) -> Option<&'static AtomicU64> {
+    let page = GENERATION.load(Relaxed);
+    // SAFETY: the page made by `prepare`, which is never unmapped.
+    (page.cast_const() != &raw const NO_GENERATION).then(|| unsafe { &*page.add(word) })
+}
+
+#[cold]
+#[inline(never)]
+fn look_around() -> bool {
+    let home = is_home(NAMESPACE.load(Relaxed), sys::pid_namespace(), LAST_HOME.load(Relaxed), sys::getppid().into());
+    if home {
+        LAST_HOME.store(sys::getpid().into(), Relaxed);
+    }
+    if let Some(word) = page(1) {
+        word.store(if home { HOME } else { STRANGER }, Relaxed);
+    }
+    !home
+}
+
+/// Tells whether a forked process is in the namespace `namespace`, when it finds itself in `here` (0: it cannot tell), was made by
+/// `parent` (0: somebody further out), and `last` was the nearest of its forefathers that was known to be in there.
+fn is_home(namespace: u64, here: u64, last: u64, parent: u64) -> bool {
+    match here {
+        // The first process of any namespace is number 1, so that number says nothing.
+        0 => parent != 0 && parent == last && last != 1,
+        here => here == namespace,
+    }
+}
+
+/// Tells, once a process, that it is to be counted as one that stays out.
+pub(crate) fn begin_to_stay_out() -> bool {
+    page(2).is_some_and(|word| word.swap(COUNTED, Relaxed) != COUNTED)
+}
+
 /// Makes the page that a fork empties. Called whenever a map or slot table is mapped; later calls do nothing.
 pub(crate) fn prepare() -> Result<(), ObjectError> {
     if GENERATION.load(Relaxed).cast_const() != &raw const NO_GENERATION {
         return Ok(());
     }
     let page = super::mapping::wiped_on_fork()?;
+    let namespace = sys::pid_namespace();
+    // SAFETY: the second word of a page that nobody else knows of.
+    unsafe { &*page.add(1) }.store(HOME, Relaxed);
+    let _ = NAMESPACE.compare_exchange(0, namespace, Relaxed, Relaxed);
+    LAST_HOME.store(sys::getpid().into(), Relaxed);
     // The page itself stays for ever; a thread that loses the race leaves its page unused.
     let _ = GENERATION.compare_exchange((&raw const NO_GENERATION).cast_mut(), page, Relaxed, Relaxed);
     renew();
@@ -152,7 +222,8 @@ pub(crate) const fn token_parts(token: u64) -> (u32, u32) {
     (((token >> 22) & 0x3f_ffff) as u32, (token & 0x3f_ffff) as u32)
 }
 
-/// Returns this thread's token: never zero, unique among living threads of the pid namespace.
+/// Returns this thread's token: unique among living threads of the pid namespace; zero, and then it can have no lock, if it
+/// [is in another one](is_stranger).
 #[inline(always)]
 pub(crate) fn token() -> u64 {
     let generation = generation();
@@ -166,6 +237,9 @@ pub(crate) fn token() -> u64 {
 #[inline(never)]
 fn token_anew() -> u64 {
     let generation = renew();
+    if is_stranger() {
+        return 0;
+    }
     let token = u64::from(sys::getpid()) << 22 | u64::from(sys::gettid());
     set(Word::Token, token);
     set(Word::TokenGeneration, generation);
@@ -178,8 +252,35 @@ pub(crate) fn process_token() -> u64 {
     pid << 22 | pid
 }
 
-/// Tells whether the thread of a token is gone. `thorough` also finds zombies, at the price of reading /proc.
+/// Tells whether the thread of a token is gone. `thorough` also finds zombies, at the price of reading /proc. Who cannot tell says no.
 pub(crate) fn dead(token: u64, thorough: bool) -> bool {
     let (pid, tid) = token_parts(token);
-    pid == 0 || tid == 0 || sys::gone_from(pid, tid) || (thorough && sys::gone_or_zombie(tid))
+    !is_stranger() && (pid == 0 || tid == 0 || sys::gone_from(pid, tid) || (thorough && sys::gone_or_zombie(tid)))
+}
+
+/// As [`dead`], for a thread of which the process is not known.
+pub(crate) fn thread_is_dead(tid: u32, thorough: bool) -> bool {
+    !is_stranger() && (sys::gone(tid) || (thorough && sys::gone_or_zombie(tid)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_cannot_tell_where_he_is_stays_out() {
+        let cases = [
+            ("the inode says it", (70, 70, 5, 1), true),
+            ("another one", (70, 71, 5, 5), false),
+            ("no /proc, forked by one who was at home", (70, 0, 5, 5), true),
+            ("no /proc, forked from outside", (70, 0, 5, 0), false),
+            ("no /proc, forked by another one", (70, 0, 5, 6), false),
+            ("no /proc, forked by the first of some namespace", (70, 0, 1, 1), false),
+        ];
+        for (name, (namespace, here, last, parent), home) in cases {
+            assert_eq!(is_home(namespace, here, last, parent), home, "{name}");
+        }
+        assert!(!is_stranger());
+        assert!(sys::pid_namespace() != 0, "/proc is mounted");
+    }
 }

@@ -100,34 +100,53 @@ impl Drop for Child {
     }
 }
 
-/// Runs `f` in a forked child that has a tmpfs of `size` (as for mount(8)) to itself, in which there is the directory of a [`Dir`];
-/// `false`, and nothing run, where that is not allowed.
-pub fn on_small_tmpfs(size: &str, f: impl FnOnce(&Dir)) -> bool {
+/// What a forked child has to itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Own<'a> {
+    /// A tmpfs of a size (as for mount(8)) over a directory.
+    Tmpfs(&'a str, &'a Path),
+    /// A pid namespace: `f` runs in its first process.
+    Pids,
+    /// The same, and nothing under /proc.
+    PidsWithoutProc,
+    /// Nothing under /proc.
+    NoProc,
+}
+
+/// Runs `f` in a forked child that has something to itself; `false`, and nothing run, where that is not allowed.
+pub fn apart(own: Own<'_>, f: impl FnOnce()) -> bool {
     const NO: i32 = 77;
-    const USER_AND_MOUNTS: i32 = 0x1000_0000 | 0x0002_0000;
-    let below = Dir::new();
+    const MOUNTS: i32 = 0x0002_0000;
+    const USER: i32 = 0x1000_0000;
+    const PIDS: i32 = 0x2000_0000;
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    let mounted = |at: &Path| {
+    let begin = || {
         let write = |file: &str, text: String| std::fs::write(format!("/proc/self/{file}"), text).is_ok();
-        let at = format!("{}\0", at.display());
-        let options = format!("size={size}\0");
+        let pids = if matches!(own, Own::Pids | Own::PidsWithoutProc) { PIDS } else { 0 };
+        let (at, size) = match own {
+            Own::Tmpfs(size, at) => (at, size),
+            _ => (Path::new("/proc"), "16k"),
+        };
+        let (at, options) = (format!("{}\0", at.display()), format!("size={size}\0"));
         // SAFETY: this process has one thread, so it may go into namespaces of its own; all strings end with a zero.
         unsafe {
-            unshare(USER_AND_MOUNTS) == 0
+            unshare(USER | MOUNTS | pids) == 0
                 && write("setgroups", "deny".to_owned())
                 && write("uid_map", format!("0 {uid} 1"))
                 && write("gid_map", format!("0 {gid} 1"))
-                && mount(c"none".as_ptr().cast(), at.as_ptr(), c"tmpfs".as_ptr().cast(), 0, options.as_ptr()) == 0
+                && (own == Own::Pids || mount(c"none".as_ptr().cast(), at.as_ptr(), c"tmpfs".as_ptr().cast(), 0, options.as_ptr()) == 0)
         }
     };
     let child = forked(|| {
-        if !mounted(below.path()) {
+        if !begin() {
             return NO;
         }
-        let dir = Dir { path: below.path.clone(), ids: AtomicU32::new(1) };
-        std::fs::create_dir(dir.maps()).expect("room");
-        f(&dir);
-        0
+        // A pid namespace begins with the next child.
+        forked(|| {
+            f();
+            0
+        })
+        .join()
     });
     match child.join() {
         NO => false,
@@ -136,6 +155,16 @@ pub fn on_small_tmpfs(size: &str, f: impl FnOnce(&Dir)) -> bool {
             true
         }
     }
+}
+
+/// As [`apart`], in a directory with a tmpfs of its own.
+pub fn on_small_tmpfs(size: &str, f: impl FnOnce(&Dir)) -> bool {
+    let below = Dir::new();
+    apart(Own::Tmpfs(size, below.path()), || {
+        let dir = Dir { path: below.path.clone(), ids: AtomicU32::new(1) };
+        std::fs::create_dir(dir.maps()).expect("room");
+        f(&dir);
+    })
 }
 
 /// Takes all that is left in a file system until it is removed.

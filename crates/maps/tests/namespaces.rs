@@ -1,0 +1,162 @@
+//! Children that are forked into another pid namespace, as browsers and sandboxes do: thread ids mean other threads there, so they must
+//! not take part in locks.
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use skep_isa::{MapFlags, MapType};
+use skep_maps::{Access, Map, MapDef, SlotTable, slots, stays_out};
+use skep_testkit::skip;
+use support::{Dir, Own, Random, apart, forked, rounds, table};
+
+const NEEDS: &str = "user and pid namespaces of its own";
+
+/// Maps whose changes take a lock, small, so that everybody meets everybody.
+fn contested(dir: &Dir) -> Vec<Map> {
+    vec![
+        dir.make(&MapDef::new(MapType::Hash, 8, 64, 40)),
+        dir.make(&MapDef::new(MapType::LruHash, 8, 8, 40)),
+        dir.make(&MapDef::new(MapType::LpmTrie, 8, 8, 40).flags(MapFlags::NO_PREALLOC)),
+        dir.make(&MapDef::new(MapType::Queue, 0, 64, 8)),
+    ]
+}
+
+fn key(map: &Map, i: u64) -> Vec<u8> {
+    match map.def().map_type {
+        MapType::Queue => vec![],
+        MapType::LpmTrie => [32u32.to_ne_bytes(), (i as u32).to_be_bytes()].concat(),
+        _ => i.to_ne_bytes().to_vec(),
+    }
+}
+
+/// Changes maps as a program does; returns how many changes were made.
+fn churn(maps: &[Map], seed: u64, n: u32) -> u32 {
+    let mut random = Random(seed);
+    let mut done = 0;
+    for _ in 0..n {
+        let x = random.next();
+        for map in maps {
+            let (key, value) = (key(map, x % 30), [x as u8; 64]);
+            // SAFETY: a key and a value of the map.
+            let result = unsafe {
+                match map.def().map_type {
+                    MapType::Queue => map.prog_push(value.as_ptr(), 2),
+                    _ if x >> 40 & 3 == 0 => map.prog_delete(key.as_ptr()),
+                    _ => map.prog_update(key.as_ptr(), value.as_ptr(), 0),
+                }
+            };
+            done += u32::from(result == 0);
+        }
+    }
+    done
+}
+
+fn check(maps: &[Map]) {
+    for map in maps.iter().filter(|m| m.def().map_type != MapType::Queue) {
+        let mut seen = BTreeSet::new();
+        for e in map.iter() {
+            let (key, value) = e.expect("whole");
+            assert!(seen.insert(key), "a key is there once");
+            assert!(value.iter().all(|b| *b == value[0]), "a value is whole");
+        }
+        assert!(seen.len() <= 30);
+    }
+}
+
+/// Children in other namespaces change nothing while others do, and know why; all maps stay whole.
+#[test]
+fn a_child_in_another_pid_namespace_stays_out() {
+    let mut ran = true;
+    for own in [Own::Pids, Own::PidsWithoutProc] {
+        let dir = Dir::new();
+        let table = table(&dir, 256);
+        let maps = contested(&dir);
+        let n = rounds(3_000, 300_000);
+        let over = forked(|| i32::from(churn(&maps, 1, n) == 0));
+        ran &= apart(own, || {
+            // The first process of the namespace, and one that is forked before it has found out where it is.
+            let grandchild = forked(|| outside(&maps, &dir, 3));
+            assert_eq!((outside(&maps, &dir, 2), grandchild.join()), (0, 0));
+            assert_eq!(forked(|| outside(&maps, &dir, 4)).join(), 0);
+        });
+        assert!(!stays_out() && churn(&maps, 4, n) > 0, "the parent goes on");
+        assert_eq!(over.join(), 0, "and so does a child beside it");
+        check(&maps);
+        assert!(!ran || table.strangers() == 3, "{}", table.strangers());
+    }
+    if !ran {
+        skip(NEEDS);
+    }
+}
+
+/// What works and what does not in another namespace.
+fn outside(maps: &[Map], dir: &Dir, seed: u64) -> i32 {
+    assert!(stays_out());
+    assert_eq!(churn(maps, seed, 300), 0, "nothing is changed");
+    for map in maps {
+        let value = vec![7; map.user_value_size()];
+        let error = map.update(&key(map, 1), &value, if map.def().map_type == MapType::Queue { 2 } else { 0 }).expect_err("refused");
+        assert!(error.errno() == 1 && error.to_string().contains("pid namespace"), "{error}");
+        assert!(map.iter().take(100).all(|e| e.is_ok()), "reading goes on");
+        let error = Map::open(map.file().path(), Access::ReadWrite).expect_err("refused");
+        assert!(error.errno() == 18 && error.to_string().contains("pid namespace"), "{error}");
+        Map::open(map.file().path(), Access::ReadOnly).expect("reading is allowed");
+    }
+    let error = Map::create(&dir.maps(), 1_000, &MapDef::new(MapType::Array, 4, 4, 1)).expect_err("refused");
+    assert_eq!(error.errno(), 18, "{error}");
+    for _ in 0..3 {
+        let entered = slots::enter();
+        assert!(entered.is_refused(), "its slots would be taken for another thread's");
+        slots::exit(entered);
+    }
+    0
+}
+
+/// A lock that a thread in the namespace of the map holds is not taken over from outside, though no such thread is seen there.
+#[test]
+fn a_lock_is_not_taken_over_from_another_namespace() {
+    let dir = Dir::new();
+    let map = dir.make(&MapDef::new(MapType::Hash, 8, 8, 1));
+    map.update(&[1; 8], &[1; 8], 0).expect("room");
+    // As if this thread, which lives, were in the middle of a change.
+    let lock = map.file().payload().word(128).expect("the lock of the first stripe");
+    let token = u64::from(std::process::id()) << 22 | rustix::thread::gettid().as_raw_nonzero().get() as u64;
+    let stripes: Vec<_> = (0..2).map(|s| map.file().payload().word(128 + 64 * s).expect("a stripe")).collect();
+    stripes.iter().for_each(|word| word.store(token, std::sync::atomic::Ordering::SeqCst));
+    let done = apart(Own::Pids, || {
+        // SAFETY: a key and a value of the map.
+        assert!(unsafe { map.prog_update([1u8; 8].as_ptr(), [2u8; 8].as_ptr(), 0) } < 0);
+        assert_eq!(map.lookup(&[1; 8]).expect("reads"), [1; 8]);
+    });
+    assert_eq!(lock.load(std::sync::atomic::Ordering::SeqCst), token);
+    if !done {
+        skip(NEEDS);
+    }
+}
+
+/// A child in the same namespace takes part, with /proc and without.
+#[test]
+fn a_child_in_the_same_namespace_takes_part() {
+    let dir = Dir::new();
+    table(&dir, 256);
+    let maps = contested(&dir);
+    let count = dir.make(&MapDef::new(MapType::PercpuArray, 4, 8, 1));
+    let child = || {
+        assert!(!stays_out());
+        assert!(churn(&maps, 9, 500) > 0);
+        let entered = slots::enter();
+        assert!(!entered.is_refused());
+        // SAFETY: a key; this thread has a slot.
+        assert!(!unsafe { count.prog_lookup([0u8; 4].as_ptr()) }.is_null());
+        slots::exit(entered);
+        0
+    };
+    assert_eq!(forked(child).join(), 0);
+    // Linux 6.11 tells the namespace without /proc, and before that the parent's number does, of the parent's own children.
+    if !apart(Own::NoProc, || assert_eq!(forked(child).join(), 0)) {
+        skip(NEEDS);
+    }
+    check(&maps);
+    assert_eq!(SlotTable::open_or_create(dir.path()).expect("there").strangers(), 0);
+}
