@@ -118,6 +118,16 @@ pub enum MapError {
         /// What is held.
         what: &'static str,
     },
+    /// As [`MapError::Busy`], when it is known who holds it: a thread that is stopped, frozen or gets no processor.
+    #[error("{what} is busy: thread {tid} of process {pid} holds it and does not get on")]
+    Held {
+        /// What is held.
+        what: &'static str,
+        /// The process.
+        pid: u32,
+        /// Its thread.
+        tid: u32,
+    },
     /// The key a walk should go on from is gone, and its type keeps no place for missing keys.
     #[error("the previous key is gone: begin again, or walk with a cursor")]
     KeyGone,
@@ -156,6 +166,14 @@ fn fits_text(fits: Option<u32>) -> String {
 }
 
 impl MapError {
+    /// Names who holds what is busy, if that was just found out.
+    pub(crate) fn with_holder(self) -> Self {
+        match (self, crate::shm::lock::last_given_up()) {
+            (Self::Busy { what }, Some((pid, tid))) => Self::Held { what, pid, tid },
+            (e, _) => e,
+        }
+    }
+
     /// Returns the error number the kernel's bpf() gives in this case.
     #[must_use]
     pub fn errno(&self) -> i32 {
@@ -167,7 +185,7 @@ impl MapError {
             Self::NoSpace { .. } => ENOSPC,
             Self::Flags { .. } | Self::Length { .. } => EINVAL,
             Self::Denied { .. } => EPERM,
-            Self::Busy { .. } => EBUSY,
+            Self::Busy { .. } | Self::Held { .. } => EBUSY,
             Self::KeyGone => EAGAIN,
             Self::StaleCursor => ESTALE,
             Self::Damaged { .. } => EUCLEAN,

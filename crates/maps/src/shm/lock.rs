@@ -7,8 +7,10 @@
 //!
 //! The holder's token is in the word, so a waiter can see that it is gone and take the lock over; the taker learns that
 //! it did ([`Held::recovered`]) and repairs what the lock protects. The count changes with every release, so a waiter can
-//! tell a busy lock from a stuck one, and gives up on the latter. Who holds one long says that all is well ([`beat`]), and who is
-//! ready to run but gets no processor is waited for.
+//! tell a busy lock from a stuck one, and gives up on the latter: at once when its holder is stopped, in some milliseconds when it is
+//! frozen, and after a second when it is not seen what it does. Who holds one long says that all is well ([`beat`]), and who is ready
+//! to run but gets no processor is waited for. To go on without a holder that is stopped is not possible: it would go on itself one
+//! day, with stores that nobody can take back.
 
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -85,8 +87,14 @@ pub(crate) fn beat(lock: &AtomicU64, held: &mut Held) {
 }
 
 /// The word of the lock somebody in this process gave up last. While its holder stands still (a stopped process), others
-/// need not find that out anew, a second for each.
+/// need not find that out anew.
 static STUCK: AtomicU64 = AtomicU64::new(0);
+
+/// Names process and thread that held the lock which somebody in this process gave up last.
+pub(crate) fn last_given_up() -> Option<(u32, u32)> {
+    let owner = STUCK.load(Relaxed) & OWNER;
+    (owner != 0).then(|| tls::token_parts(owner))
+}
 
 fn known_stuck(word: u64) -> bool {
     STUCK.load(Relaxed) == word
@@ -121,6 +129,10 @@ fn wait(lock: &AtomicU64, patience: u32) -> Result<Held, NotHeld> {
             holder = sys::Patience::default();
         }
         let naps = tries.saturating_sub(SPINS + YIELDS);
+        let (_, tid) = tls::token_parts(owner);
+        if tries == SPINS && known_stuck(word) && !tls::dead(owner, true) && !sys::is_ready(tid) {
+            return Err(NotHeld::Stuck);
+        }
         // Ask the kernel when spinning did not help, then ever more rarely; zombies need a look into /proc.
         if tries >= SPINS && tries.is_multiple_of(16) && tls::dead(owner, naps > 0) {
             let mine = (word & !OWNER) | token;
@@ -135,9 +147,12 @@ fn wait(lock: &AtomicU64, patience: u32) -> Result<Held, NotHeld> {
             }
         } else if naps == 0 {
             sys::sched_yield();
-        } else if naps < patience && !known_stuck(word) {
+        } else if patience == NAPS && holder.stands(tid) {
+            STUCK.store(word, Relaxed);
+            return Err(NotHeld::Stuck);
+        } else if naps < patience {
             sys::sleep_ns(100_000 + 900 * u64::from(naps.min(NAPS)));
-        } else if holder.is_due(tls::token_parts(owner).1) {
+        } else if holder.is_due(tid) {
             tries = SPINS + YIELDS;
         } else {
             STUCK.store(word, Relaxed);
@@ -175,6 +190,36 @@ pub(crate) fn release(lock: &AtomicU64, held: Held) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A stopped holder, a frozen one (that sleeps and never wakes looks the same) and one that died stopped.
+    #[test]
+    fn a_holder_that_stands_is_given_up_at_once() {
+        let sleeps = || sys::tests::SLEEPS.with(std::cell::Cell::get);
+        let signal = |pid: u32, name: &str| {
+            let done = std::process::Command::new("kill").args([name, &pid.to_string()]).status().expect("runs");
+            assert!(done.success());
+        };
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("spawns");
+        let pid = child.id();
+        let lock = AtomicU64::new(u64::from(pid) << 22 | u64::from(pid));
+        sys::tests::wait_for_state(pid, b'S');
+        let before = sleeps();
+        assert_eq!(acquire(&lock).err(), Some(NotHeld::Stuck));
+        let frozen = sleeps() - before;
+        assert!((1..NAPS / 2).contains(&frozen), "{frozen}");
+        assert_eq!((acquire(&lock).err(), sleeps() - before), (Some(NotHeld::Stuck), frozen), "it is known now");
+        lock.store(lock.load(Relaxed) + ONE_RELEASE, Relaxed);
+        signal(pid, "-STOP");
+        sys::tests::wait_for_state(pid, b'T');
+        let before = sleeps();
+        for _ in 0..100 {
+            assert_eq!(acquire(&lock).err(), Some(NotHeld::Stuck));
+        }
+        assert_eq!((sleeps(), last_given_up()), (before, Some((pid, pid))), "no sleep at all");
+        child.kill().expect("ours");
+        child.wait().expect("waits");
+        assert!(acquire(&lock).expect("its holder is dead").recovered);
+    }
 
     /// Three times as many beats as a waiter takes naps.
     #[test]

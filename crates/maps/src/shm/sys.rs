@@ -88,6 +88,8 @@ pub(crate) fn sched_yield() {
 
 /// Sleeps for about `ns` nanoseconds (below one second).
 pub(crate) fn sleep_ns(ns: u64) {
+    #[cfg(test)]
+    tests::SLEEPS.with(|n| n.set(n.get() + 1));
     let ts = [0u64, ns];
     // SAFETY: nanosleep reads the timespec, which lives until it returns.
     unsafe { syscall(35, [ts.as_ptr() as u64, 0, 0, 0, 0, 0]) };
@@ -312,16 +314,24 @@ fn ran(tid: u32) -> Option<u64> {
     if i > 0 { Some(ran) } else { None }
 }
 
-/// How long others wait for a thread that they would give up: as long as it could run and gets no processor.
+/// Whether a thread that others wait for gets on.
 #[derive(Default)]
 pub(crate) struct Patience {
     /// How long the thread had run when it was first looked at.
     began: Option<u64>,
+    /// How long it had run at the last look, and looks since at which that was so and it slept.
+    last: u64,
+    still: u32,
 }
 
 impl Patience {
     /// What a thread may run while others wait: far longer than anybody holds a lock.
     const RUN_NS: u64 = 1_000_000_000;
+    /// Looks, a tenth of a millisecond or more apart, at a thread that sleeps all the time: who waits for another lock wakes once in a
+    /// millisecond, who is frozen never does.
+    const STILL: u32 = 64;
+    /// As [`Patience::STILL`], when it may wait for a page.
+    const STILL_FOR_PAGE: u32 = 1_000;
 
     /// Tells whether a thread is ready to run, or in a page fault, and has run too little to say that it does not get on.
     pub(crate) fn is_due(&mut self, tid: u32) -> bool {
@@ -332,11 +342,43 @@ impl Patience {
         let began = *self.began.get_or_insert(ran);
         ran.wrapping_sub(began) < Self::RUN_NS
     }
+
+    /// Tells, of a thread looked at again and again, whether it stands: stopped, traced or frozen.
+    pub(crate) fn stands(&mut self, tid: u32) -> bool {
+        let limit = match state(tid) {
+            b'T' | b't' => return true,
+            b'S' => Self::STILL,
+            b'D' => Self::STILL_FOR_PAGE,
+            _ => u32::MAX,
+        };
+        match ran(tid) {
+            Some(ran) if ran == self.last && limit < u32::MAX => self.still = self.still.wrapping_add(1),
+            ran => (self.last, self.still) = (ran.unwrap_or(u64::MAX), 0),
+        }
+        self.still >= limit
+    }
+}
+
+/// Tells whether a thread is about to get on: it has a processor, or waits for one.
+pub(crate) fn is_ready(tid: u32) -> bool {
+    state(tid) == b'R'
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    thread_local! {
+        /// Sleeps of this thread.
+        pub(in super::super) static SLEEPS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    }
+
+    /// Waits until a process is in a state.
+    pub(in super::super) fn wait_for_state(pid: u32, letter: u8) {
+        while state(pid) != letter {
+            std::thread::yield_now();
+        }
+    }
 
     #[test]
     fn the_living_the_dead_and_the_unburied_are_told_apart() {
