@@ -167,6 +167,7 @@ fn fits_text(fits: Option<u32>) -> String {
 
 impl MapError {
     /// Names who holds what is busy, if that was just found out.
+    #[cold]
     pub(crate) fn with_holder(self) -> Self {
         match (self, crate::shm::lock::last_given_up()) {
             (Self::Busy { what }, Some((pid, tid))) => Self::Held { what, pid, tid },

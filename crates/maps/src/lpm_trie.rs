@@ -597,7 +597,7 @@ impl LpmTrie {
             ENOSPC => Err(MapError::NoSpace { max_entries: self.max_entries }),
             EINVAL => Err(MapError::Flags { flags }),
             ENOMEM => Err(MapError::NoMemory { what: "another element" }),
-            _ => Err(BUSY),
+            _ => Err(BUSY.with_holder()),
         }
     }
 

@@ -307,7 +307,7 @@ impl Map {
         self.check_lock_flag(flags, flags)?;
         self.check_key(key)?;
         self.check_value(out.len())?;
-        self.ops.lookup(key, out, flags).map_err(MapError::with_holder)
+        self.ops.lookup(key, out, flags)
     }
 
     /// Removes the element with a key (from queues and stacks, the next one) and copies its last value out.
@@ -322,7 +322,7 @@ impl Map {
         self.check_key(key)?;
         self.check_value(out.len())?;
         let none = MapError::Unsupported { map_type: self.def.map_type, operation: "lookup and delete", errno: ENOTSUPP };
-        self.ops.take(key, out, flags).unwrap_or(Err(none)).map_err(MapError::with_holder)
+        self.ops.take(key, out, flags).unwrap_or(Err(none))
     }
 
     /// Refuses flags of which some of `all` are unknown, and a lock where there is none.
@@ -352,7 +352,7 @@ impl Map {
         self.check_lock_flag(flags, 0)?;
         self.check_key(key)?;
         self.check_value(value.len())?;
-        self.ops.update(key, value, flags).map_err(MapError::with_holder)
+        self.ops.update(key, value, flags)
     }
 
     /// Removes the element with a key.
@@ -362,7 +362,7 @@ impl Map {
     pub fn delete(&self, key: &[u8]) -> Result<(), MapError> {
         self.check_writable()?;
         self.check_key(key)?;
-        self.ops.delete(key).map_err(MapError::with_holder)
+        self.ops.delete(key)
     }
 
     /// Returns the key after `key`, or the first one for `None` and for a key that is not there.

@@ -43,9 +43,16 @@ pub(crate) struct PercpuRoom {
     slots: Arc<SlotTable>,
     /// Nobody keeps account: all of a sparse map, and of one made by an older version, counts as having memory.
     untold: bool,
+    /// The words [`HAVE`] and, behind them, [`GETTING`], in the header, as long as the file is open.
+    bits: *mut u64,
     /// The elements whose values have memory, when they get it on demand.
     table: Option<Arc<TableMemory>>,
 }
+
+// SAFETY: `bits` leads into the mapping of `file`, and is used as atomics only.
+unsafe impl Send for PercpuRoom {}
+// SAFETY: as above.
+unsafe impl Sync for PercpuRoom {}
 
 impl PercpuRoom {
     /// Takes the areas of a map, and sees to memory for the slots of this process's threads from now on.
@@ -58,7 +65,10 @@ impl PercpuRoom {
         let sparse = file.state(SPARSE).is_none_or(|word| word.load(SeqCst) != 0);
         let untold = sparse || !file.has_room();
         let keeps = !untold && file.writable();
-        let room = Arc::new(Self { file, layout, slots, untold, table });
+        let words = (file.state(HAVE), file.state(GETTING + MAX_SLOTS as usize / 64 - 1));
+        let (Some(first), Some(_)) = words else { return Err(MapError::Damaged { what: "the file is too short" }) };
+        let bits = first.as_ptr();
+        let room = Arc::new(Self { file, layout, slots, untold, bits, table });
         if !keeps {
             return Ok(Registered { room, node: None });
         }
@@ -78,7 +88,9 @@ impl PercpuRoom {
         if slot >= MAX_SLOTS {
             return None;
         }
-        Some((self.file.state(words.wrapping_add(slot as usize / 64))?, 1 << (slot & 63)))
+        // SAFETY: one of the eight words of the header that `open` found, which `file` keeps mapped.
+        let word = unsafe { AtomicU64::from_ptr(self.bits.add(words.wrapping_sub(HAVE).wrapping_add(slot as usize / 64))) };
+        Some((word, 1 << (slot & 63)))
     }
 
     /// Tells whether the values of a slot have memory; where not, they are zero.

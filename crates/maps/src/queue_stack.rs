@@ -297,7 +297,7 @@ impl QueueStack {
             ENOENT => Err(MapError::NoElement),
             E2BIG => Err(MapError::Full { max_entries: self.max as u32 }),
             EINVAL => Err(MapError::Flags { flags }),
-            _ => Err(MapError::Busy { what: "the lock of the map" }),
+            _ => Err(MapError::Busy { what: "the lock of the map" }.with_holder()),
         }
     }
 }

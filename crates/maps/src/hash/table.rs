@@ -562,6 +562,7 @@ impl Table {
     }
 
     /// As [`Table::lookup`], when the value is copied under its own lock: what a writer left half written is finished first.
+    #[inline(never)]
     pub(crate) fn lookup_locked(&self, key: &[u8], mut copy_value: impl FnMut(u32)) -> Result<(), MapError> {
         // SAFETY: the caller checked the length of the key.
         let h = unsafe { self.hash(key.as_ptr()) };
@@ -864,6 +865,6 @@ pub(crate) fn user_result(result: i64, flags: u64, max_entries: u32) -> Result<(
         E2BIG => Err(MapError::Full { max_entries }),
         ENOMEM => Err(MapError::NoMemory { what: "another element" }),
         EINVAL => Err(MapError::Flags { flags }),
-        _ => Err(BUSY),
+        _ => Err(BUSY.with_holder()),
     }
 }
