@@ -10,7 +10,7 @@
 //! nobody touches it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::SeqCst, fence};
 
 use crate::error::MapError;
 use crate::shm::table::TableMemory;
@@ -130,6 +130,7 @@ impl PercpuRoom {
         let at = self.layout.at.wrapping_add(u64::from(slot).wrapping_mul(self.layout.stride));
         // Whoever takes a new element from here on sees to its value in this area; pairs with the loads in `wants`.
         getting.fetch_or(bit, SeqCst);
+        fence(SeqCst);
         let done = match &self.table {
             None => self.area(slot, at),
             Some(table) => table.each_in_use(|first, end| {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use skep_isa::{MapFlags, MapType};
 use skep_maps::{Access, Map, MapDef, MapError, SlotTable, map_types, slots};
 use skep_testkit::skip;
-use support::{Dir, Random, fill, fill_up, forked, on_small_tmpfs, small, small_key, table};
+use support::{Dir, Own, Random, fill, fill_up, forked, in_own, on_small_tmpfs, small, small_key, table};
 
 const NEEDS: &str = "user and mount namespaces of its own";
 
@@ -297,6 +297,27 @@ fn a_slot_gets_memory_for_elements_that_its_process_leaves_out() {
             whole.update(&key.to_ne_bytes(), &bytes, 0).expect("has memory");
             assert_eq!(whole.lookup(&key.to_ne_bytes()).expect("there"), bytes);
         }
+    });
+    if !done {
+        skip(NEEDS);
+    }
+}
+
+/// A file system without fallocate(2): memory is had by writing, and everything works.
+#[test]
+fn where_nothing_can_be_reserved_zeros_are_written() {
+    let below = Dir::new();
+    let done = in_own(&below, Own::Ramfs(below.path()), |dir| {
+        table(dir, 256);
+        for t in map_types() {
+            let map = dir.make(&small(t));
+            fill(dir, &map, 15);
+            drop(Map::open(map.file().path(), Access::ReadWrite).expect("opens"));
+        }
+        let map = dir.make(&MapDef::new(MapType::Array, 4, 8, 30_000));
+        let blocks = rustix::fs::stat(map.file().path()).expect("there").st_blocks;
+        assert!(blocks * 512 >= 240_000, "{blocks}");
+        assert!(map.iter().all(|e| e.is_ok_and(|(_, v)| v == [0; 8])));
     });
     if !done {
         skip(NEEDS);

@@ -262,3 +262,67 @@ fn a_lock_is_held_by_one_at_a_time() {
         assert_eq!(count.load(Acquire), all);
     });
 }
+
+/// `percpu.rs`, `acquire`, and `hash/pool.rs`, `acquire_fresh`: a slot and an element get memory at the same time. Whoever of them is
+/// later sees the other, so the element's value in the slot has memory when both are said to have some.
+#[test]
+fn a_slot_and_an_element_that_get_memory_do_not_miss_each_other() {
+    loom::model(|| {
+        let (getting, have) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (backed, memory) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let slot = {
+            let (getting, have, backed, memory) = (getting.clone(), have.clone(), backed.clone(), memory.clone());
+            thread::spawn(move || {
+                getting.fetch_or(1, SeqCst);
+                fence(SeqCst);
+                // `each_in_use`
+                if backed.load(SeqCst) != 0 {
+                    memory.store(1, SeqCst);
+                }
+                have.fetch_or(1, SeqCst);
+            })
+        };
+        let wants = || have.load(SeqCst) != 0 || getting.load(SeqCst) != 0;
+        // Before the count is raised, and once more after.
+        for count in [1, 1] {
+            if wants() {
+                memory.store(1, SeqCst);
+            }
+            backed.store(count, SeqCst);
+            fence(SeqCst);
+        }
+        if wants() {
+            memory.store(1, SeqCst);
+        }
+        slot.join().expect("no panic");
+        assert_eq!(memory.load(SeqCst), 1);
+    });
+}
+
+/// `hash/table.rs`, `lookup_locked` and `repair`: a writer died with half a value written in place, and somebody finishes it while a
+/// reader copies. The lock of the value is not in the model, as the reader has taken it over from the dead one.
+#[test]
+fn a_reader_of_a_value_that_is_finished_sees_no_half_of_it() {
+    loom::model(|| {
+        let words = Arc::new([AtomicU64::new(2), AtomicU64::new(1)]);
+        let (bucket, redo) = (Arc::new(AtomicU64::new(1 << 32 | 1)), Arc::new(AtomicU64::new(1)));
+        let repair = {
+            let (words, bucket, redo) = (words.clone(), bucket.clone(), redo.clone());
+            thread::spawn(move || {
+                words[0].store(2, Relaxed);
+                words[1].store(2, Relaxed);
+                bucket.store(2 << 32 | 1, Release);
+                redo.store(0, Release);
+            })
+        };
+        let head = bucket.load(Acquire);
+        let seen = [words[0].load(Relaxed), words[1].load(Relaxed)];
+        fence(Acquire);
+        let unfinished = redo.load(Acquire) != 0;
+        fence(Acquire);
+        if !unfinished && bucket.load(Relaxed) == head {
+            assert_eq!(seen, [2, 2]);
+        }
+        repair.join().expect("no panic");
+    });
+}

@@ -52,6 +52,7 @@ impl Table {
         let size = self.memory.geometry.whole(8);
         let last = acquire_some(from, end, size, |from, last| self.memory.acquire_elements(from, last) && self.acquire_values(from, last));
         stripe.backed.store(last.wrapping_sub(first), SeqCst);
+        fence(SeqCst);
         // A slot that gets memory from here on gets it for these, too; one that began to before, and did not see them, is seen here.
         if last > from && self.acquire_values(from, last) {
             return true;

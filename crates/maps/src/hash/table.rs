@@ -500,6 +500,7 @@ impl Table {
             0 if self.on_demand => {
                 // First, so that a slot that gets memory at this moment sees that the spare is in use.
                 stripe.spare.store(NO_SPARE, SeqCst);
+                fence(SeqCst);
                 if !self.acquire_spare(first) {
                     stripe.spare.store(0, Relaxed);
                     return Err(Dry::NoSpare);

@@ -105,6 +105,8 @@ impl Drop for Child {
 pub enum Own<'a> {
     /// A tmpfs of a size (as for mount(8)) over a directory.
     Tmpfs(&'a str, &'a Path),
+    /// A ramfs, which has no fallocate(2), over a directory.
+    Ramfs(&'a Path),
     /// A pid namespace: `f` runs in its first process.
     Pids,
     /// The same, and nothing under /proc.
@@ -125,8 +127,10 @@ pub fn apart(own: Own<'_>, f: impl FnOnce()) -> bool {
         let pids = if matches!(own, Own::Pids | Own::PidsWithoutProc) { PIDS } else { 0 };
         let (at, size) = match own {
             Own::Tmpfs(size, at) => (at, size),
+            Own::Ramfs(at) => (at, "0"),
             _ => (Path::new("/proc"), "16k"),
         };
+        let kind = if matches!(own, Own::Ramfs(_)) { c"ramfs" } else { c"tmpfs" };
         let (at, options) = (format!("{}\0", at.display()), format!("size={size}\0"));
         // SAFETY: this process has one thread, so it may go into namespaces of its own; all strings end with a zero.
         unsafe {
@@ -134,7 +138,7 @@ pub fn apart(own: Own<'_>, f: impl FnOnce()) -> bool {
                 && write("setgroups", "deny".to_owned())
                 && write("uid_map", format!("0 {uid} 1"))
                 && write("gid_map", format!("0 {gid} 1"))
-                && (own == Own::Pids || mount(c"none".as_ptr().cast(), at.as_ptr(), c"tmpfs".as_ptr().cast(), 0, options.as_ptr()) == 0)
+                && (own == Own::Pids || mount(c"none".as_ptr().cast(), at.as_ptr(), kind.as_ptr().cast(), 0, options.as_ptr()) == 0)
         }
     };
     let child = forked(|| {
@@ -160,7 +164,12 @@ pub fn apart(own: Own<'_>, f: impl FnOnce()) -> bool {
 /// As [`apart`], in a directory with a tmpfs of its own.
 pub fn on_small_tmpfs(size: &str, f: impl FnOnce(&Dir)) -> bool {
     let below = Dir::new();
-    apart(Own::Tmpfs(size, below.path()), || {
+    in_own(&below, Own::Tmpfs(size, below.path()), f)
+}
+
+/// As [`apart`], in a directory that is a file system of its own.
+pub fn in_own(below: &Dir, own: Own<'_>, f: impl FnOnce(&Dir)) -> bool {
+    apart(own, || {
         let dir = Dir { path: below.path.clone(), ids: AtomicU32::new(1) };
         std::fs::create_dir(dir.maps()).expect("room");
         f(&dir);
