@@ -218,9 +218,12 @@ pub struct ProgRunArgs {
     /// What executes the instructions
     #[arg(long, value_enum, default_value_t = EngineName::Jit)]
     pub engine: EngineName,
-    /// Print what is in the maps after the last run
+    /// Print what is in the maps, in global variables and in ring buffers after the last run
     #[arg(long)]
     pub maps: bool,
+    /// Print keys and values of maps as bytes in hex
+    #[arg(long, requires = "maps")]
+    pub raw: bool,
     /// How the object is read
     #[command(flatten)]
     pub reading: ObjectArgs,
@@ -268,7 +271,7 @@ impl MapsArgs {
 /// Which map.
 #[derive(Args, Debug)]
 pub struct MapArgs {
-    /// The map: its number, its name if no other map has it, or a pin
+    /// The map: its number, its name if no other map has it, a pin, or a path as /sys/fs/bpf/counts
     #[arg(value_name = "MAP")]
     pub map: String,
     /// Look among the running kernel's maps (root)
@@ -352,6 +355,7 @@ pub enum MapCommand {
         raw: bool,
     },
     /// Put a value into a queue or a stack
+    #[command(visible_alias = "enqueue")]
     Push {
         /// Which map
         #[arg(value_name = "MAP")]
@@ -366,7 +370,36 @@ pub enum MapCommand {
         #[arg(long)]
         raw: bool,
     },
+    /// Print the next value of a queue or a stack, which stays there
+    Peek {
+        /// Which map
+        #[command(flatten)]
+        map: MapArgs,
+        /// Print the value as bytes in hex
+        #[arg(long)]
+        raw: bool,
+        /// How the result looks
+        #[command(flatten)]
+        format: JsonArgs,
+    },
+    /// Print the key that follows another one, or the first key
+    #[command(after_help = KEY_HELP)]
+    Getnext {
+        /// Which map
+        #[command(flatten)]
+        map: MapArgs,
+        /// The key before; without, the first key is printed
+        #[arg(value_name = "KEY", allow_hyphen_values = true)]
+        key: Option<String>,
+        /// Read the key as bytes in hex, and print the next one so
+        #[arg(long)]
+        raw: bool,
+        /// How the result looks
+        #[command(flatten)]
+        format: JsonArgs,
+    },
     /// Take the next value out of a queue or a stack
+    #[command(visible_alias = "dequeue")]
     Pop {
         /// Which map
         #[arg(value_name = "MAP")]

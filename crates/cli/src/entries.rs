@@ -93,10 +93,9 @@ impl<'a> Entries<'a> {
         self.btf
     }
 
-    /// The key as a number, where an array has no type for it.
-    pub fn index(&self, key: &[u8]) -> Option<u64> {
-        let index: [u8; 4] = key.try_into().ok().filter(|_| self.is_array() && !self.raw)?;
-        Some(u32::from_le_bytes(index).into())
+    /// Tells whether a key or value of a size is a number where there is no type for it: as it is when it is typed.
+    pub fn is_number(&self, size: usize) -> bool {
+        !self.raw && matches!(size, 1 | 2 | 4 | 8)
     }
 
     /// Tells whether elements can be walked: all maps but those that are streams of records, and those that do not keep what they take.
@@ -142,14 +141,20 @@ impl<'a> Entries<'a> {
 
     /// Decodes a key.
     pub fn key(&self, bytes: &[u8]) -> Value {
-        let typed = self.typed(self.shape.key_type_id, bytes);
-        let untyped = || self.index(bytes).map_or_else(|| Value::Bytes(bytes.to_vec()), |n| Value::Uint(n.into()));
-        typed.unwrap_or_else(untyped)
+        self.typed(self.shape.key_type_id, bytes).unwrap_or_else(|| self.untyped(bytes))
     }
 
     /// Decodes one value.
     pub fn value(&self, bytes: &[u8]) -> Value {
-        self.typed(self.shape.value_type_id, bytes).unwrap_or_else(|| Value::Bytes(bytes.to_vec()))
+        self.typed(self.shape.value_type_id, bytes).unwrap_or_else(|| self.untyped(bytes))
+    }
+
+    fn untyped(&self, bytes: &[u8]) -> Value {
+        if self.is_number(bytes.len()) {
+            Value::Uint(bytes.iter().rev().fold(0, |n, b| n << 8 | u128::from(*b)))
+        } else {
+            Value::Bytes(bytes.to_vec())
+        }
     }
 
     fn typed(&self, id: u32, bytes: &[u8]) -> Option<Value> {

@@ -90,7 +90,7 @@ mod tests {
         SlotTable::open_or_create(dir.path())?;
         let (entries, size) = (3000_u32, 100_u32);
         let def = MapDef::new(MapType::PercpuArray, 4, size, entries);
-        let map = Map::create(dir.path(), 1, &def)?;
+        let map = Map::create_sparse(dir.path(), 1, &def)?;
         let mut seen = 0;
         each(&map, entries, |_, _| seen += 1)?;
         assert_eq!(seen, 0, "nothing was written");

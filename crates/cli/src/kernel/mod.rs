@@ -2,7 +2,11 @@
 
 mod sys;
 
+use std::ffi::CString;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use skep::isa::{MapFlags, MapType};
 use skep::object::Btf;
@@ -121,10 +125,30 @@ impl KernelMap {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
             done => done.map_err(|e| refused(&what, &e))?,
         };
-        let info = Info::parse(&sys::info(&fd).map_err(|e| refused(&what, &e))?);
+        Self::of(fd, &what).map(Some)
+    }
+
+    /// Opens what is pinned under a path in a bpf file system; `None` when there is nothing.
+    pub fn pinned(path: &Path) -> Result<Option<Self>> {
+        let what = format!("open the pin `{}`", path.display());
+        let refused = |e: io::Error| refused(&what, &e);
+        let fd = match sys::pinned(&CString::new(path.as_os_str().as_bytes()).map_err(|e| refused(e.into()))?) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+            done => done.map_err(refused)?,
+        };
+        // Programs and links are pinned as well.
+        let kind = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
+        if kind != Path::new("anon_inode:bpf-map") {
+            return Err(Failure::failed(format!("`{}` is no map", path.display())));
+        }
+        Self::of(fd, &what).map(Some)
+    }
+
+    fn of(fd: OwnedFd, what: &str) -> Result<Self> {
+        let info = Info::parse(&sys::info(&fd).map_err(|e| refused(what, &e))?);
         let value_size = info.user_value_size();
         let value_size = value_size.ok_or_else(|| Failure::environment("cannot tell how many CPUs there are: /sys is not readable"))?;
-        Ok(Some(Self { raw: RawMap::new(fd, info.key_size as usize, value_size), info }))
+        Ok(Self { raw: RawMap::new(fd, info.key_size as usize, value_size), info })
     }
 
     /// Opens every map; those that vanish meanwhile are left out.
@@ -155,12 +179,23 @@ impl KernelMap {
         }
     }
 
+    /// Finds the key after another one, the first one after none; `None` at the end.
+    pub fn next_key(&self, key: Option<&[u8]>) -> Result<Option<Vec<u8>>> {
+        let mut next = vec![0; self.raw.key_size()];
+        match self.raw.next_key(key, &mut next) {
+            Ok(()) => Ok(Some(next)),
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+            Err(e) => Err(refused(&format!("walk over the keys of map {} of the kernel", self.info.id), &e)),
+        }
+    }
+
     /// Gives every element to `each`, many at a time: keys, values, how many. Stops when it says `false`.
     pub fn walk(&self, mut each: impl FnMut(&[u8], &[u8], usize) -> bool) -> Result {
         let (k, v) = (self.raw.key_size(), self.raw.value_size());
         let what = format!("dump map {} of the kernel", self.info.id);
         if k == 0 {
-            return Err(Failure::failed(format!("map {} of the kernel has no keys to walk over", self.info.id)));
+            let what = format!("map {} of the kernel has no keys, and the kernel shows no more than its next value", self.info.id);
+            return Err(Failure::failed(what).hint("`skep map peek --kernel` prints that"));
         }
         // Enough that the calls cost nothing; a bucket that does not fit makes it grow.
         let mut room = (1 << 18 >> (k + v).max(1).ilog2()).clamp(16, 1 << 14);

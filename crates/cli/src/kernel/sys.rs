@@ -3,6 +3,7 @@
 //! Buffers are slices whose lengths are checked against the sizes that the kernel itself told of the map, so it writes
 //! nothing beyond them.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -11,6 +12,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 enum Command {
     MapLookup = 1,
     MapGetNextKey = 4,
+    ObjGet = 7,
     MapGetNextId = 12,
     MapGetFdById = 14,
     ObjGetInfoByFd = 15,
@@ -70,6 +72,13 @@ pub(super) fn map_fd(id: u32) -> io::Result<OwnedFd> {
     const RDONLY: u32 = 1 << 3;
     // SAFETY: no addresses.
     unsafe { bpf_fd(Command::MapGetFdById, &mut Attr::new().u32(0, id).u32(8, RDONLY)) }
+}
+
+/// Opens what is pinned in a bpf file system, for reading.
+pub(super) fn pinned(path: &CStr) -> io::Result<OwnedFd> {
+    const RDONLY: u32 = 1 << 3;
+    // SAFETY: the path ends with a zero.
+    unsafe { bpf_fd(Command::ObjGet, &mut Attr::new().u64(0, path.as_ptr() as u64).u32(12, RDONLY)) }
 }
 
 /// Opens type information.
@@ -137,7 +146,9 @@ impl RawMap {
     /// Copies the value of a key out.
     pub(super) fn lookup(&self, key: &[u8], value: &mut [u8]) -> io::Result<()> {
         self.check(key.len(), value.len())?;
-        let mut attr = Attr::new().u32(0, self.fd.as_raw_fd() as u32).u64(8, key.as_ptr() as u64).u64(16, value.as_mut_ptr() as u64);
+        // A queue has no keys, and wants no address of one.
+        let from = if key.is_empty() { 0 } else { key.as_ptr() as u64 };
+        let mut attr = Attr::new().u32(0, self.fd.as_raw_fd() as u32).u64(8, from).u64(16, value.as_mut_ptr() as u64);
         // SAFETY: the key is as long as the map's, and the value at least.
         unsafe { bpf(Command::MapLookup, &mut attr) }.map(drop)
     }

@@ -37,14 +37,18 @@ impl<'a> Csv<'a> {
     pub fn write(&self, out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
         let per_cpu = self.entries.shape().per_cpu;
         if self.entries.btf().is_none() && !per_cpu {
-            match self.entries.index(key) {
-                Some(index) => decimal(out, index),
-                None => hex_to(out, key),
-            }
+            let part = |out: &mut Vec<u8>, bytes: &[u8]| {
+                if self.entries.is_number(bytes.len()) {
+                    decimal(out, bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)));
+                } else {
+                    hex_to(out, bytes);
+                }
+            };
+            part(out, key);
             if !key.is_empty() {
                 out.push(b',');
             }
-            hex_to(out, value);
+            part(out, value);
             out.extend_from_slice(b"\r\n");
             return;
         }
@@ -118,7 +122,7 @@ mod tests {
             key_type_id: 0,
             value_type_id: 0,
         };
-        for (map_type, want) in [(MapType::Array, "key,value\r\n258,0aff\r\n"), (MapType::Hash, "key,value\r\n02010000,0aff\r\n")] {
+        for (map_type, want) in [(MapType::Array, "key,value\r\n258,65290\r\n"), (MapType::Hash, "key,value\r\n258,65290\r\n")] {
             let entries = Entries::of(shape(map_type), None, false);
             let (csv, mut out) = (Csv::new(&entries), Vec::new());
             csv.head(&mut out);

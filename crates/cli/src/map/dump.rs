@@ -30,7 +30,7 @@ pub fn run(args: &DumpArgs, printer: Printer) -> Result<u8> {
     let (shape, types) = (source.shape()?, source.btf());
     let entries = Entries::of(shape, types.as_ref(), args.raw);
     if !entries.has_elements() {
-        return Err(no_elements(&args.map.map));
+        return Err(no_elements(&args.map.map, entries.shape().map_type));
     }
     let style = if args.json { Style::Json } else { Style::Text };
     let format = if args.csv { Format::Csv(Csv::new(&entries)) } else { Format::Layout(Layout::new(&entries, style)) };
@@ -42,7 +42,9 @@ pub fn run(args: &DumpArgs, printer: Printer) -> Result<u8> {
     let filter = args.filter.as_ref().map(load).transpose()?;
     let mut signals = Signals::install()?;
     let mut dump = Dump {
+        entries: &entries,
         format,
+        begun: false,
         filter,
         json: args.json,
         left: if args.limit == 0 { u64::MAX } else { args.limit },
@@ -55,8 +57,6 @@ pub fn run(args: &DumpArgs, printer: Printer) -> Result<u8> {
     // What goes wrong on the way is told after the document has its end.
     let mut failure = None;
     printer.data(Output::Stdout, |out| {
-        dump.head(&entries);
-        out.write_all(&dump.text)?;
         let done = match &source {
             Source::Ours(map, _) => dump.ours(map, args, out),
             Source::Kernel(map) => {
@@ -79,6 +79,13 @@ pub fn run(args: &DumpArgs, printer: Printer) -> Result<u8> {
         };
         failure = done?;
         dump.progress.clear();
+        if !dump.begun {
+            // A map that cannot be read at all is no document.
+            if failure.is_some() {
+                return Ok(());
+            }
+            dump.head(out)?;
+        }
         dump.tail();
         out.write_all(&dump.text)
     })?;
@@ -98,7 +105,10 @@ enum Format<'a> {
 }
 
 struct Dump<'a> {
+    entries: &'a Entries<'a>,
     format: Format<'a>,
+    /// The head is printed.
+    begun: bool,
     filter: Option<Filter>,
     json: bool,
     /// Elements that may still be printed.
@@ -111,12 +121,15 @@ struct Dump<'a> {
 }
 
 impl Dump<'_> {
-    fn head(&mut self, entries: &Entries<'_>) {
+    fn head(&mut self, out: &mut dyn Write) -> io::Result<()> {
+        self.begun = true;
+        self.text.clear();
         match &self.format {
             Format::Csv(csv) => csv.head(&mut self.text),
-            Format::Layout(_) if self.json => drop(write!(self.text, "{{\"map\":{},\"entries\":[", entries.map_json())),
+            Format::Layout(_) if self.json => drop(write!(self.text, "{{\"map\":{},\"entries\":[", self.entries.map_json())),
             Format::Layout(_) => {}
         }
+        out.write_all(&self.text)
     }
 
     fn tail(&mut self) {
@@ -128,6 +141,9 @@ impl Dump<'_> {
 
     /// Prints elements that were read together, as many as may be printed.
     fn batch<'e>(&mut self, out: &mut dyn Write, elements: impl Iterator<Item = (&'e [u8], &'e [u8])>) -> io::Result<()> {
+        if !self.begun {
+            self.head(out)?;
+        }
         self.text.clear();
         for (key, value) in elements {
             if self.left == 0 {

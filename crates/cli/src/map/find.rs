@@ -27,7 +27,7 @@ pub enum Source {
 impl Source {
     /// Finds the map that was asked for.
     pub fn find(args: &MapArgs, access: Access, printer: Printer) -> Result<Self> {
-        if args.kernel {
+        if args.kernel || in_bpf_fs(Path::new(&args.map)) {
             return in_kernel(&args.map).map(|map| Self::Kernel(Box::new(map)));
         }
         let dir = session::existing_directory()?;
@@ -66,6 +66,18 @@ impl Source {
         }
     }
 
+    /// Finds the key after another one, the first one after none; `None` at the end.
+    pub fn next_key(&self, key: Option<&[u8]>) -> Result<Option<Vec<u8>>> {
+        match self {
+            Self::Kernel(map) => map.next_key(key),
+            Self::Ours(map, _) => match map.next_key(key) {
+                Ok(next) => Ok(Some(next)),
+                Err(MapError::NoElement) => Ok(None),
+                Err(e) => Err(Failure::failed(format!("cannot walk over the keys of map `{}`", map.def().name)).because(&e)),
+            },
+        }
+    }
+
     /// Copies the value of a key out; `None` when there is none.
     pub fn lookup(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         match self {
@@ -94,6 +106,12 @@ pub fn all(dir: &Dir, printer: Printer) -> Result<Vec<Map>> {
     Ok(maps)
 }
 
+/// Tells whether a path leads to something that is pinned in the kernel.
+fn in_bpf_fs(path: &Path) -> bool {
+    const BPF_FS: u64 = 0xcafe_4a11;
+    path.is_absolute() && rustix::fs::statfs(path).is_ok_and(|s| s.f_type as u64 == BPF_FS)
+}
+
 /// Opens a map. Where the file system is full, what it has no memory for reads as zero.
 fn open(path: &Path, access: Access) -> Result<Map, MapError> {
     let map = Map::open(path, access)?;
@@ -101,9 +119,16 @@ fn open(path: &Path, access: Access) -> Result<Map, MapError> {
     Ok(map)
 }
 
-/// Finds a map by id, by a name that only one map has, or by a pin.
+/// Finds a map by id, by a name that only one map has, by a pin, or by the path of its file or of a pin.
 pub fn find(dir: &Dir, text: &str, access: Access, printer: Printer) -> Result<Map> {
     let unusable = |e: MapError| Failure::environment(format!("map `{text}` cannot be opened")).because(&e);
+    let path = Path::new(text);
+    if in_bpf_fs(path) {
+        return Err(Failure::failed(format!("`{text}` is a map of the kernel, of which skep changes none")));
+    }
+    if path.is_absolute() {
+        return if path.exists() { open(path, access).map_err(unusable) } else { Err(missing(text)) };
+    }
     if let Ok(id) = text.parse::<u32>() {
         let path = dir.object(Kind::Map, id);
         return match open(&path, access) {
@@ -139,6 +164,9 @@ fn in_kernel(text: &str) -> Result<KernelMap> {
     let missing = || Failure::failed(format!("the kernel has no map `{text}`")).hint("`skep map list --kernel` shows all");
     if let Ok(id) = text.parse::<u32>() {
         return KernelMap::open(id)?.ok_or_else(missing);
+    }
+    if text.starts_with('/') {
+        return KernelMap::pinned(Path::new(text))?.ok_or_else(missing);
     }
     let mut named: Vec<KernelMap> = KernelMap::all()?.into_iter().filter(|m| m.info.name == short(text)).collect();
     match (named.len(), named.pop()) {

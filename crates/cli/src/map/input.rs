@@ -50,6 +50,8 @@ pub fn bytes(shape: &Shape, btf: Option<&Btf>, role: Role, text: &str, raw: bool
             let fits = if n < 0 { n >= -(1_i128 << (bits - 1)) } else { n < 1_i128 << bits };
             if fits { Ok(n.to_le_bytes()[..size].to_vec()) } else { Err(wrong(format!("it does not fit {size} bytes"))) }
         }
+        // As it is printed.
+        _ if !matches!(size, 1 | 2 | 4 | 8) && hex(text).is_some_and(|bytes| bytes.len() == size) => Ok(hex(text).unwrap_or_default()),
         _ => Err(wrong(format!("the map has no types; give its {size} bytes in hex with `--raw`"))),
     }
 }
@@ -140,6 +142,31 @@ mod tests {
         assert_eq!((key("hex 0a 0b 0c 0d", false), key("hex 0a 0b 0c 0d", true)), (Ok(vec![10, 11, 12, 13]), Ok(vec![10, 11, 12, 13])));
         assert!(key("hex 0a 0b 0c", false).is_err() && key("hexes", false).is_err());
         assert!(key("cat", false).is_err_and(|m| m.contains("give its 4 bytes in hex")));
+    }
+
+    /// Without types: the text of every key and value, in all forms, leads back to its bytes.
+    #[test]
+    fn what_is_printed_can_be_typed() {
+        let mut seed = 3_u64;
+        for size in [1, 2, 3, 4, 5, 8, 12, 16] {
+            for raw in [false, true] {
+                let shape = Shape { key_size: size, ..shape(size, false) };
+                let entries = crate::entries::Entries::of(shape.clone(), None, raw);
+                for _ in 0..50 {
+                    let data: Vec<u8> = (0..size)
+                        .map(|_| {
+                            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                            (seed >> 56) as u8 & if seed >> 48 & 1 == 0 { 0 } else { 0xff }
+                        })
+                        .collect();
+                    let json = to_json(&entries.key(&data)).to_string();
+                    for text in [entries.key(&data).to_string(), json.trim_matches('"').to_owned()] {
+                        assert_eq!(bytes(&shape, None, Role::Key, &text, raw).map_err(|f| f.message), Ok(data.clone()), "{text}");
+                        assert_eq!(bytes(&shape, None, Role::Value, &text, raw).map_err(|f| f.message), Ok(data.clone()), "{text}");
+                    }
+                }
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Elements straight to text, for maps with millions of them: what a type looks like is found out once, not for each value.
 //!
-//! Numbers, pointers and structures of them are written from their bytes. Anything else goes the way of
+//! Numbers, pointers and structures of them, and numbers without a type, are written from their bytes. Anything else goes the way of
 //! [`Entries::entry`], and both ways print the same.
 
 use std::io::Write;
@@ -47,7 +47,10 @@ impl<'a> Layout<'a> {
     /// Looks at the types of a map.
     pub fn new(entries: &'a Entries<'a>, style: Style) -> Self {
         let shape = entries.shape();
-        let node = |id, size| entries.btf().filter(|_| id != 0).and_then(|btf| node(btf, id, size, 0));
+        let node = |id, size| match entries.btf().filter(|_| id != 0) {
+            Some(btf) => node(btf, id, size, 0),
+            None => Some(Node::Uint(size)).filter(|_| entries.is_number(size)),
+        };
         let key = node(shape.key_type_id, shape.key_size);
         let value = node(shape.value_type_id, shape.value_size).filter(|_| style == Style::Json || !shape.per_cpu);
         Self { entries, style, plain: entries.btf().is_none(), key, value }
@@ -69,15 +72,16 @@ impl<'a> Layout<'a> {
         }
         let (Some(k), Some(v)) = (&self.key, &self.value) else {
             if self.plain && !self.entries.shape().per_cpu {
-                match self.entries.index(key) {
-                    Some(index) => decimal(out, index),
+                let part = |out: &mut Vec<u8>, node: &Option<Node>, bytes: &[u8]| match node {
+                    Some(node) => node.text(out, bytes),
                     None => {
                         out.extend_from_slice(b"0x");
-                        hex(out, key);
+                        hex(out, bytes);
                     }
-                }
-                out.extend_from_slice(b": 0x");
-                hex(out, value);
+                };
+                part(out, &self.key, key);
+                out.extend_from_slice(b": ");
+                part(out, &self.value, value);
                 out.push(b'\n');
             } else {
                 out.extend_from_slice(self.entries.entry(key, value).text().as_bytes());
@@ -96,7 +100,7 @@ impl<'a> Layout<'a> {
         match &self.key {
             None if key.is_empty() => out.extend_from_slice(b"null"),
             Some(k) => k.json(out, key),
-            None if self.plain && self.entries.index(key).is_none() => quoted(out, key),
+            None if self.plain => quoted(out, key),
             None => any(out, &to_json(&self.entries.key(key))),
         }
         out.extend_from_slice(b",\"value\":");

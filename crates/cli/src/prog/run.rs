@@ -5,12 +5,15 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map as Object, Value as Json, json};
+use skep::isa::MapType;
 use skep::load::{Loaded, LoadedMap, Loader};
 use skep::maps::MapError;
+use skep::object::Btf;
+use skep::object::btf::Value;
 use skep::test_run::{Engine, Errno, Input, Outcome, Printed, Runner};
 
 use crate::args::{EngineName, ProgRunArgs};
-use crate::entries::hex;
+use crate::entries::{Entries, Entry, hex, to_json};
 use crate::failure::{Context, FAILED, Failure, Result};
 use crate::objects::Objects;
 use crate::printer::{Output, Printer};
@@ -48,17 +51,19 @@ pub fn run(args: &ProgRunArgs, printer: Printer) -> Result<u8> {
         ended.push(runner.test_run(&Input { data: data.as_deref(), ctx: ctx.as_deref(), repeat: args.repeat }));
         lines.extend(printed.take()?);
     }
+    let btf = object.btf.as_deref();
     if args.format.json {
         let mut out = json!({"runs": ended.iter().map(run_json).collect::<Json>()});
         if !lines.is_empty() {
             out["printed"] = json!(lines);
         }
         if args.maps {
-            out["maps"] = Json::Object(maps_json(&loaded)?);
+            let maps = contents(&loaded, btf, args.raw)?;
+            out["maps"] = Json::Object(maps.iter().map(|c| (c.entries.shape().name.clone(), c.json())).collect::<Object<_, _>>());
         }
         printer.json(Output::Stdout, &out)?;
     } else {
-        let maps = if args.maps { Some(contents(&loaded)?) } else { None };
+        let maps = if args.maps { Some(contents(&loaded, btf, args.raw)?) } else { None };
         printer.data(Output::Stdout, |out| write(out, &ended, &lines, maps.as_deref()))?;
     }
     Ok(if ended.iter().all(Result::is_ok) { 0 } else { FAILED })
@@ -113,47 +118,90 @@ fn run_json(ended: &Result<Outcome, Errno>) -> Json {
     }
 }
 
-/// One map with its elements as bytes; per-CPU types have several values.
+/// The number of its ring, where there are several, and its bytes.
+type Record = (Option<u32>, Vec<u8>);
+
+/// One map with what is in it.
 struct Contents<'a> {
-    map: &'a LoadedMap,
-    elements: Vec<(Vec<u8>, Vec<Vec<u8>>)>,
+    entries: Entries<'a>,
+    elements: Vec<Entry>,
+    /// Those of rings.
+    records: Vec<Record>,
 }
 
-/// Reads all maps but those behind global variables.
-fn contents(loaded: &Loaded) -> Result<Vec<Contents<'_>>> {
+impl Contents<'_> {
+    fn json(&self) -> Json {
+        if self.entries.is_global_data() {
+            return self.elements.iter().flat_map(|e| &e.values).map(to_json).next().unwrap_or_default();
+        }
+        let record = |(ring, bytes): &Record| match ring {
+            Some(ring) => json!({"ring": ring, "record": hex(bytes)}),
+            None => json!({"record": hex(bytes)}),
+        };
+        self.elements.iter().map(|e| e.json_of(&self.entries)).chain(self.records.iter().map(record)).collect()
+    }
+
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let shape = self.entries.shape();
+        if self.entries.is_global_data() {
+            writeln!(out, "map {}  variables", shape.name)?;
+            for value in self.elements.iter().flat_map(|e| &e.values) {
+                match value {
+                    Value::Struct(variables) => variables.iter().try_for_each(|v| writeln!(out, "    {} = {}", v.name, v.value))?,
+                    other => writeln!(out, "    {other}")?,
+                }
+            }
+            return Ok(());
+        }
+        let (n, what) = if self.entries.has_elements() { (self.elements.len(), "elements") } else { (self.records.len(), "records") };
+        writeln!(out, "map {}  {}  {n} {what}", shape.name, shape.map_type)?;
+        self.elements.iter().try_for_each(|e| writeln!(out, "    {}", e.text()))?;
+        for (ring, bytes) in &self.records {
+            let ring = ring.map_or(String::new(), |ring| format!("ring {ring}: "));
+            writeln!(out, "    {ring}0x{}", hex(bytes))?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads all maps but constants, by the types of the object; `raw` wants bytes.
+fn contents<'a>(loaded: &'a Loaded, btf: Option<&'a Btf>, raw: bool) -> Result<Vec<Contents<'a>>> {
     let mut out = Vec::new();
-    for map in loaded.maps.iter().filter(|m| !m.spec.is_global_data()) {
-        let size = map.map.def().value_size as usize;
-        let each = size.next_multiple_of(8).max(1);
+    for map in loaded.maps.iter().filter(|m| !(m.spec.is_global_data() && m.spec.frozen)) {
+        let entries = Entries::new(&map.map, &map.name, btf, raw);
+        let failed = |e: MapError| Failure::failed(format!("map `{}` cannot be read", map.name)).because(&e);
         let mut elements = Vec::new();
-        for element in map.map.iter() {
-            let (key, value) = match element {
+        for element in entries.iter() {
+            match element {
                 // Streams, and types that only programs read.
                 Err(MapError::Unsupported { .. }) => break,
-                other => other.context(format!("map `{}` cannot be read", map.name))?,
-            };
-            let values = if map.map.is_per_cpu() {
-                value.chunks(each).map(|one| one.get(..size).unwrap_or(one).to_vec()).collect()
-            } else {
-                vec![value]
-            };
-            elements.push((key, values));
+                other => elements.push(other.map_err(failed)?),
+            }
         }
-        out.push(Contents { map, elements });
+        out.push(Contents { entries, elements, records: records(map).map_err(failed)? });
     }
     Ok(out)
 }
 
-fn maps_json(loaded: &Loaded) -> Result<Object<String, Json>> {
-    let one = |map: &LoadedMap, (key, values): &(Vec<u8>, Vec<Vec<u8>>)| {
-        let value = match &**values {
-            [value] if !map.map.is_per_cpu() => json!(hex(value)),
-            many => many.iter().map(|v| hex(v)).collect::<Json>(),
-        };
-        json!({"key": hex(key), "value": value})
-    };
-    let maps = contents(loaded)?;
-    Ok(maps.iter().map(|c| (c.map.name.clone(), c.elements.iter().map(|e| one(c.map, e)).collect::<Json>())).collect())
+/// Takes the records out of a ring; other types have none.
+fn records(map: &LoadedMap) -> Result<Vec<Record>, MapError> {
+    let mut all = Vec::new();
+    match map.map.def().map_type {
+        MapType::Ringbuf => {
+            let mut ring = map.map.consumer()?;
+            while let Some(record) = ring.next_record()? {
+                all.push((None, record.to_vec()));
+            }
+        }
+        MapType::PerfEventArray => {
+            let mut rings = map.map.perf_reader()?;
+            while let Some((ring, record)) = rings.next_record()? {
+                all.push((Some(ring), record.to_vec()));
+            }
+        }
+        _ => {}
+    }
+    Ok(all)
 }
 
 fn write(out: &mut dyn Write, ended: &[Result<Outcome, Errno>], lines: &[String], maps: Option<&[Contents<'_>]>) -> io::Result<()> {
@@ -173,14 +221,7 @@ fn write(out: &mut dyn Write, ended: &[Result<Outcome, Errno>], lines: &[String]
         }
     }
     lines.iter().try_for_each(|line| writeln!(out, "printed  {line}"))?;
-    for c in maps.unwrap_or_default() {
-        writeln!(out, "map {}  {}  {} elements", c.map.name, c.map.map.def().map_type, c.elements.len())?;
-        for (key, values) in &c.elements {
-            let values: Vec<String> = values.iter().map(|v| hex(v)).collect();
-            writeln!(out, "    {}: {}", hex(key), values.join(" "))?;
-        }
-    }
-    Ok(())
+    maps.unwrap_or_default().iter().try_for_each(|c| c.write(out))
 }
 
 /// Sixteen bytes a line, with their offset.
