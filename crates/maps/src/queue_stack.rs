@@ -6,7 +6,8 @@
 //!
 //! Values lie at position modulo `max_entries`, from `tail`, the oldest, to before `head`. A push stores the value and moves
 //! `head` on, in that order; a queue's pop moves `tail` on, a stack's `head` back. So each takes effect by one store. All hold the
-//! lock; walks do not. The count of changes is odd while a value is written, so they find out that one was written over.
+//! lock; lookups and walks do not. A value that was written over while they copied it lay outside the ends before, or the count of
+//! changes is another one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
@@ -174,13 +175,16 @@ impl QueueStack {
                 if self.tail().load(Relaxed) != tail {
                     self.tail().store(tail, Release);
                 }
+                // Who sees a byte of the new value sees that the old one's place is not in the map any more.
+                fence(Release);
                 // SAFETY: the place has `stride` bytes; the source is the caller's duty.
                 unsafe { copy::store(to, value, self.value_size) };
                 if self.stack {
                     self.births.stamp(modulo(head, self.max, self.reciprocal));
                 }
-                self.head().store(head.wrapping_add(1), Release);
+                // Who sees the new head sees this change.
                 self.changes().store(changes.wrapping_add(2), Release);
+                self.head().store(head.wrapping_add(1), Release);
                 0
             }
             _ => -i64::from(E2BIG),
@@ -213,6 +217,16 @@ impl QueueStack {
         result
     }
 
+    /// Tells whether what was copied since the count of changes and both ends were loaded is good. A push that is going on, or whose
+    /// thread is stopped, does no harm: it writes outside the ends.
+    #[inline(always)]
+    fn is_as_before(&self, changes: u64, ends: (u64, u64)) -> bool {
+        // Pairs with the fences in `push`.
+        fence(Acquire);
+        // In this order: the ends may be the same again, but then the count is another one.
+        self.ends() == ends && self.changes().load(Relaxed) == changes
+    }
+
     /// Copies the next value out for a program, without the lock; `None` when others change the map all the time.
     ///
     /// # Safety
@@ -220,7 +234,8 @@ impl QueueStack {
     unsafe fn peek(&self, value: *mut u8) -> Option<i64> {
         for _ in 0..TRIES {
             let changes = self.changes().load(Acquire);
-            let (tail, head) = self.ends();
+            let ends = self.ends();
+            let (tail, head) = ends;
             let position = if self.stack { head.wrapping_sub(1) } else { tail };
             let from = if tail == head { None } else { self.value(position) };
             // SAFETY: a value has `value_size` bytes; the destination is the caller's duty.
@@ -230,9 +245,7 @@ impl QueueStack {
                     None => copy::zero_bytes(value, self.value_size),
                 }
             }
-            // Pairs with the fence in `push`.
-            fence(Acquire);
-            if changes & 1 == 0 && self.changes().load(Relaxed) == changes {
+            if self.is_as_before(changes, ends) {
                 return Some(if from.is_some() { 0 } else { -i64::from(ENOENT) });
             }
             std::hint::spin_loop();
@@ -241,8 +254,7 @@ impl QueueStack {
     }
 
     /// Copies the value that a walk has next, in the order of pops, and returns the place behind it.
-    fn copy_next(&self, at: &Position, value: &mut [u8]) -> Result<(Position, bool), MapError> {
-        let (tail, head) = self.ends();
+    fn copy_next(&self, at: &Position, (tail, head): (u64, u64), value: &mut [u8]) -> Result<(Position, bool), MapError> {
         let begun = at.minor != 0;
         let last = if begun { at.minor.wrapping_sub(1) } else { head };
         let mut strict = at.strict;
@@ -267,8 +279,8 @@ impl QueueStack {
         Ok((Position { major: after, minor: last.wrapping_add(1), strict }, true))
     }
 
-    fn next_for_user(&self, take: bool, out: &mut [u8]) -> Result<(), MapError> {
-        let result = self.next(take, |from| {
+    fn take_for_user(&self, out: &mut [u8]) -> Result<(), MapError> {
+        let result = self.next(true, |from| {
             if let Some(from) = from {
                 // SAFETY: a value has `stride` bytes.
                 unsafe { copy::load(out, from) }
@@ -312,11 +324,8 @@ impl MapOps for QueueStack {
     }
 
     fn lookup(&self, _key: &[u8], out: &mut [u8], _flags: u64) -> Result<(), MapError> {
-        if !self.file.writable() {
-            // Without the right to take the lock: as a walk sees it.
-            return if self.step(&mut Position::default(), &mut [], out)? { Ok(()) } else { Err(MapError::NoElement) };
-        }
-        self.next_for_user(false, out)
+        // As a walk sees it, without the lock, which a stopped thread may hold.
+        if self.step(&mut Position::default(), &mut [], out)? { Ok(()) } else { Err(MapError::NoElement) }
     }
 
     fn update(&self, _key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {
@@ -325,7 +334,7 @@ impl MapOps for QueueStack {
     }
 
     fn take(&self, _key: &[u8], out: &mut [u8], flags: u64) -> Option<Result<(), MapError>> {
-        Some(if flags == 0 { self.next_for_user(true, out) } else { Err(MapError::Flags { flags }) })
+        Some(if flags == 0 { self.take_for_user(out) } else { Err(MapError::Flags { flags }) })
     }
 
     /// Walks in the order of pops: `major` is the next position, one more than it in a stack; `minor` is zero at the beginning, and
@@ -333,10 +342,9 @@ impl MapOps for QueueStack {
     fn step(&self, at: &mut Position, _key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
         for _ in 0..TRIES {
             let changes = self.changes().load(Acquire);
-            let place = self.copy_next(at, value)?;
-            // Pairs with the fence in `push`.
-            fence(Acquire);
-            if changes & 1 == 0 && self.changes().load(Relaxed) == changes {
+            let ends = self.ends();
+            let place = self.copy_next(at, ends, value)?;
+            if self.is_as_before(changes, ends) {
                 *at = place.0;
                 return Ok(place.1);
             }
@@ -344,7 +352,7 @@ impl MapOps for QueueStack {
         }
         let busy = MapError::Busy { what: "the lock of the map" };
         let held = if self.file.writable() { self.lock().ok_or(busy)? } else { return Err(busy) };
-        let place = self.copy_next(at, value);
+        let place = self.copy_next(at, self.ends(), value);
         self.release(held);
         let more;
         (*at, more) = place?;

@@ -119,6 +119,7 @@ fn a_walk_through_a_queue_copies_whole_values() {
                 changes.store(1, Relaxed);
                 fence(Release);
                 tail.store(1, Release);
+                fence(Release);
                 words[0].store(2, Relaxed);
                 words[1].store(2, Relaxed);
                 changes.store(2, Release);
@@ -128,8 +129,39 @@ fn a_walk_through_a_queue_copies_whole_values() {
         if tail.load(Acquire) == 0 {
             let seen = [words[0].load(Relaxed), words[1].load(Relaxed)];
             fence(Acquire);
-            if before & 1 == 0 && changes.load(Relaxed) == before {
+            if tail.load(Acquire) == 0 && changes.load(Relaxed) == before {
                 assert_eq!(seen, [1, 1]);
+            }
+        }
+        writer.join().expect("no panic");
+    });
+}
+
+/// `queue_stack.rs`: the top of a stack is popped and another value pushed in its place while a walk copies it.
+#[test]
+fn a_walk_through_a_stack_copies_whole_values() {
+    loom::model(|| {
+        let (changes, head) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(1)));
+        let words = Arc::new([AtomicU64::new(1), AtomicU64::new(1)]);
+        let writer = {
+            let (changes, head, words) = (changes.clone(), head.clone(), words.clone());
+            thread::spawn(move || {
+                head.store(0, Release);
+                changes.store(1, Relaxed);
+                fence(Release);
+                fence(Release);
+                words[0].store(2, Relaxed);
+                words[1].store(2, Relaxed);
+                changes.store(2, Release);
+                head.store(1, Release);
+            })
+        };
+        let before = changes.load(Acquire);
+        if head.load(Acquire) == 1 {
+            let seen = [words[0].load(Relaxed), words[1].load(Relaxed)];
+            fence(Acquire);
+            if head.load(Acquire) == 1 && changes.load(Relaxed) == before {
+                assert_eq!(seen[0], seen[1]);
             }
         }
         writer.join().expect("no panic");

@@ -64,7 +64,7 @@ fn check(map: &Map) {
                 assert!(key.is_empty() || seen.insert(key), "once");
                 assert!(value.iter().all(|b| *b == value[0]), "whole");
             }
-            Err(e) => assert_eq!(e.errno(), 16, "{e}"),
+            Err(e) => panic!("reading goes on: {e}"),
         }
     }
 }
