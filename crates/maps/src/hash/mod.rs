@@ -2,8 +2,10 @@
 //!
 //! [`table`] is the structure all share: lock-free lookups, changes under striped locks, elements that never move and
 //! are used again after a deletion, as in the kernel's preallocated hash. [`plain`] keeps the value inside the element,
-//! [`percpu`] keeps one for each slot. [`lru`] finds what to throw out when a map that may do so is full.
+//! [`percpu`] keeps one for each slot, and [`in_place`] writes over one under its own lock. [`lru`]
+//! finds what to throw out when a map that may do so is full.
 
+mod in_place;
 mod limbo;
 mod lru;
 pub(crate) mod percpu;

@@ -35,7 +35,7 @@ use crate::shm::value::Format;
 use crate::types::{Parts, PercpuLayout};
 
 /// Walks without the lock before a reader takes it.
-const TRIES: u32 = 64;
+pub(super) const TRIES: u32 = 64;
 /// Walks of a reader that cannot take the lock because its memory is read-only.
 const TRIES_READ_ONLY: u32 = 100_000;
 /// Buckets a walk looks at together when there is room for many elements.
@@ -78,7 +78,7 @@ pub(crate) struct Table {
     /// Where the values of slots lie, for per-CPU kinds.
     pub(super) areas: Option<Registered>,
     /// What a value is made of, where it is inside its element.
-    format: Format,
+    pub(super) format: Format,
 }
 
 /// Why there is no element to put in.
@@ -468,33 +468,8 @@ impl Table {
         newest
     }
 
-    /// Writes over a value in place, which takes several steps. The whole new value lies in the spare meanwhile, so that whoever takes the
-    /// lock over from a dead writer can finish ([`Table::repair`]).
-    #[cold]
-    fn overwrite_locked(&self, stripe: &Stripe<'_>, found: u32, values: &impl Values) -> Result<(), Dry> {
-        let spare = self.take_spare(stripe)?;
-        values.fill(self, spare);
-        stripe.spare.store(u64::from(spare), Relaxed);
-        stripe.redo.store(u64::from(found), Release);
-        // Nothing of the value changes before; pairs with the Acquire in `lookup_locked`.
-        fence(Release);
-        values.overwrite(self, found);
-        stripe.redo.store(0, Release);
-        Ok(())
-    }
-
-    /// Finishes what a dead writer began to write over in place. The stripe's lock is held.
-    fn redo(&self, stripe: &Stripe<'_>) {
-        let found = stripe.redo.load(Acquire) as u32;
-        let spare = stripe.spare.load(Relaxed);
-        if let (Some(to), Some(from)) = (self.memory.value(found, 0), self.memory.value(spare as u32, 0)) {
-            // SAFETY: both are values of the map, rounded up to eight bytes, and the memory is writable for who has the lock.
-            unsafe { self.format.store_locked(to, from) };
-        }
-    }
-
     /// Takes the element that will replace another out of its place; what it replaces comes there.
-    fn take_spare(&self, stripe: &Stripe<'_>) -> Result<u32, Dry> {
+    pub(super) fn take_spare(&self, stripe: &Stripe<'_>) -> Result<u32, Dry> {
         let first = self.memory.geometry.max_entries.wrapping_add(stripe.index).wrapping_add(1) as u32;
         let spare = match stripe.spare.load(Relaxed) {
             0 if self.on_demand => {
@@ -560,29 +535,6 @@ impl Table {
         // SAFETY: as above.
         let found = self.read(h, |head| unsafe { self.walk(head, h, key.as_ptr()) }.map(|p| copy_value(p.found)));
         found.ok_or(BUSY)?.ok_or(MapError::NoElement)
-    }
-
-    /// As [`Table::lookup`], when the value is copied under its own lock: what a writer left half written is finished first.
-    #[inline(never)]
-    pub(crate) fn lookup_locked(&self, key: &[u8], mut copy_value: impl FnMut(u32)) -> Result<(), MapError> {
-        // SAFETY: the caller checked the length of the key.
-        let h = unsafe { self.hash(key.as_ptr()) };
-        let stripe = self.memory.stripe(h);
-        for _ in 0..TRIES {
-            let mut unfinished = false;
-            self.lookup(key, |found| {
-                copy_value(found);
-                // After the copy and before the look at the bucket; pairs with the Release stores of writers.
-                fence(Acquire);
-                unfinished = stripe.redo.load(Acquire) == u64::from(found);
-            })?;
-            if !unfinished {
-                return Ok(());
-            }
-            let held = self.lock(&stripe).ok_or(BUSY)?;
-            lock::release(stripe.lock, held);
-        }
-        Err(BUSY)
     }
 
     /// Finds the key after `key`, or the first one.
@@ -855,7 +807,7 @@ impl Table {
     }
 }
 
-const BUSY: MapError = MapError::Busy { what: "a bucket of the hash" };
+pub(super) const BUSY: MapError = MapError::Busy { what: "a bucket of the hash" };
 
 /// Turns a result in the kernel's form into one for users.
 pub(crate) fn user_result(result: i64, flags: u64, max_entries: u32) -> Result<(), MapError> {
