@@ -19,9 +19,7 @@
 //! The slot number is a 64-bit word at `fs:[`[`tls_offset`]`]`, so that compiled programs read it with one load.
 
 use std::path::Path;
-use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
-};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use crate::error::MapError;
@@ -392,12 +390,10 @@ fn remember(table: SlotTable) -> Arc<SlotTable> {
 
 static OVERFLOWS: AtomicU32 = AtomicU32::new(0);
 
-static CLOSED: AtomicBool = AtomicBool::new(false);
-
 /// Ends the claiming of slots in this process and the children it forks: it takes system calls, which a sandbox may punish. Threads
-/// that have a slot keep it; runs of others are refused.
+/// that have a slot keep it; runs of others are refused. Maps get memory by being touched from then on.
 pub fn close() {
-    CLOSED.store(true, Relaxed);
+    sys::close();
 }
 
 /// The table that `enter` claims in; points into an `Arc` that is never given back.
@@ -492,7 +488,7 @@ pub fn enter() -> Enter {
 #[inline(never)]
 fn enter_anew() -> Enter {
     let table = INSTALLED.load(Acquire);
-    if table.is_null() || CLOSED.load(Relaxed) {
+    if table.is_null() || sys::is_closed() {
         return REFUSED;
     }
     // SAFETY: came from `Arc::into_raw` in `install`, and that reference is never given back.

@@ -135,6 +135,9 @@ impl Columns {
         if rest == 0 {
             return true;
         }
+        if sys::is_closed() {
+            return false;
+        }
         // What is not mapped here is, elsewhere and for a moment.
         let Some(whole) = sys::map_again(node.at(slot), node.stride) else { return false };
         let done = sys::populate(whole.wrapping_add(node.used) as *mut u8, rest as usize);
@@ -224,7 +227,7 @@ impl Node {
     fn ensure(&self, slot: u32) -> bool {
         let (index, bit) = bit(slot);
         let (Some(begun), Some(mapped)) = (self.begun.get(index), self.mapped.get(index)) else { return false };
-        if slot >= SLOTS {
+        if slot >= SLOTS || sys::is_closed() {
             return false;
         }
         if begun.fetch_or(bit, AcqRel) & bit != 0 {

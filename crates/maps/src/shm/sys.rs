@@ -2,8 +2,24 @@
 
 use std::arch::asm;
 use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
 pub(crate) const ESRCH: i64 = -3;
+/// Seccomp filters that allow looking at files allow it in the form that the C library uses, with a directory.
+const AT_FDCWD: u64 = -100_i64 as u64;
+
+static CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Says that a sandbox may punish system calls from here on, in this process and the children it forks.
+pub(crate) fn close() {
+    CLOSED.store(true, Relaxed);
+}
+
+/// Tells whether a system call may be punished.
+#[inline(always)]
+pub(crate) fn is_closed() -> bool {
+    CLOSED.load(Relaxed)
+}
 
 /// Makes a system call.
 ///
@@ -42,8 +58,8 @@ pub(crate) fn getppid() -> u32 {
 /// Finds this process's pid namespace, 0 where that cannot be told: without /proc, before Linux 6.11.
 pub(crate) fn pid_namespace() -> u64 {
     match inode(|stat| {
-        // SAFETY: stat(2) reads the terminated path and writes a `struct stat`.
-        unsafe { syscall(4, [c"/proc/self/ns/pid".as_ptr() as u64, stat, 0, 0, 0, 0]) }
+        // SAFETY: newfstatat reads the terminated path and writes a `struct stat`.
+        unsafe { syscall(262, [AT_FDCWD, c"/proc/self/ns/pid".as_ptr() as u64, stat, 0, 0, 0]) }
     }) {
         0 => pid_namespace_by_pidfd(),
         inode => inode,
@@ -170,6 +186,9 @@ pub(crate) fn move_mapping(from: u64, old: u64, new: u64, to: u64) -> bool {
 pub(crate) fn populate(base: *mut u8, len: usize) -> bool {
     const MADVISE: u64 = 28;
     const POPULATE_WRITE: u64 = 23;
+    if is_closed() {
+        return touch(base, len);
+    }
     let mut tries = 0u32;
     loop {
         // SAFETY: MADV_POPULATE_WRITE faults pages in and changes none.
@@ -197,6 +216,15 @@ fn populate_by_page(base: *mut u8, len: usize) -> bool {
             return false;
         }
         at = at.wrapping_add(super::PAGE as usize);
+    }
+    true
+}
+
+/// As [`populate`], without system calls: where there is no memory, what guards the process against `SIGBUS` has to do.
+fn touch(base: *mut u8, len: usize) -> bool {
+    for at in (0..len).step_by(super::PAGE as usize) {
+        // SAFETY: a byte of the caller's range. It is written to, whatever it is, and stays what it is.
+        let _ = unsafe { AtomicU8::from_ptr(base.wrapping_add(at)) }.compare_exchange(0, 0, Relaxed, Relaxed);
     }
     true
 }
@@ -257,14 +285,17 @@ impl<const N: usize> Text<N> {
 
 /// Reads the beginning of a file in `/proc/TID`, nothing when it cannot be read; `false` when the thread is gone.
 fn proc(tid: u32, file: &[u8], text: &mut Text<96>) -> bool {
+    if is_closed() {
+        return true;
+    }
     let mut path = Text::<32>::new();
     b"/proc/".iter().for_each(|b| path.push(*b));
     path.push_number(tid);
     file.iter().for_each(|b| path.push(*b));
     path.push(0);
-    // SAFETY: open reads the terminated path; read writes at most 96 bytes of `text`; the descriptor is ours.
+    // SAFETY: openat reads the terminated path; read writes at most 96 bytes of `text`; the descriptor is ours.
     let got = unsafe {
-        let fd = syscall(2, [path.bytes.as_ptr() as u64, 0o2_000_000, 0, 0, 0, 0]);
+        let fd = syscall(257, [AT_FDCWD, path.bytes.as_ptr() as u64, 0o2_000_000, 0, 0, 0]);
         if fd < 0 {
             return !(fd == -2 && gone(tid));
         }
@@ -400,7 +431,7 @@ pub(super) mod tests {
             std::fs::File::options().read(true).write(true).create(true).truncate(true).open("/dev/shm/skep-sys-populate").expect("tmpfs");
         std::fs::remove_file("/dev/shm/skep-sys-populate").expect("ours");
         file.set_len(8 * 4096).expect("room");
-        for (name, give) in [("madvise", populate as fn(*mut u8, usize) -> bool), ("futex", populate_by_page)] {
+        for (name, give) in [("madvise", populate as fn(*mut u8, usize) -> bool), ("futex", populate_by_page), ("touched", touch)] {
             let blocks = || rustix::fs::fstat(&file).expect("open").st_blocks;
             rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE, 0, 8 * 4096)
                 .expect("tmpfs has holes");
@@ -409,11 +440,14 @@ pub(super) mod tests {
                     .expect("maps");
             let window = memory.window();
             let word = window.word(4096).expect("inside");
-            word.store(77, std::sync::atomic::Ordering::Relaxed);
+            word.store(77, Relaxed);
             assert_eq!(blocks(), 8, "{name}: one page");
             assert!(give(window.at(4096, 0).expect("inside"), 3 * 4096), "{name}");
-            assert_eq!((blocks(), word.load(std::sync::atomic::Ordering::Relaxed)), (24, 77), "{name}");
+            assert_eq!((blocks(), word.load(Relaxed)), (24, 77), "{name}");
             // Past the end of the file a store is a signal.
+            if name == "touched" {
+                continue;
+            }
             file.set_len(4 * 4096).expect("cuts");
             assert!(!give(window.at(0, 0).expect("inside"), 8 * 4096), "{name}");
             file.set_len(8 * 4096).expect("room");

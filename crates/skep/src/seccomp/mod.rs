@@ -191,7 +191,8 @@ const TIME: &[Call] = &[(syscall::CLOCK_GETTIME, [1, AT, 0, 0, 0, 0])];
 /// Who we are: a wrong answer is worse than none.
 const IDENTITY: &[Call] = &[(GETPID, [0; 6]), (186, [0; 6])];
 
-/// Everything else: a thread's first event, libraries that come and go, turning off, executing, helpers.
+/// Everything else: a thread's first event, libraries that come and go, turning off, executing, helpers,
+/// memory for maps, who holds a lock.
 const OTHERS: &[Call] = &[
     (syscall::READ, [3, AT, 96, 0, 0, 0]),
     (syscall::WRITE, [3, AT, 96, 0, 0, 0]),
@@ -206,10 +207,13 @@ const OTHERS: &[Call] = &[
     (syscall::PREAD64, [3, AT, 96, 0, 0, 0]),
     (syscall::SCHED_YIELD, [0; 6]),
     (25, [AT, 4096, 8192, 0, 0, 0]),
+    (28, [AT, 65536, 23, 0, 0, 0]),
+    (35, [AT, 0, 0, 0, 0, 0]),
     (syscall::FLOCK, [3, 2, 0, 0, 0, 0]),
     (syscall::READLINK, [AT, AT, 96, 0, 0, 0]),
     (syscall::GETUID, [0; 6]),
     (syscall::GETGID, [0; 6]),
+    (110, [0; 6]),
     (syscall::PRCTL, [16, AT, 0, 0, 0, 0]),
     (200, [2, 0, 0, 0, 0, 0]),
     (202, [AT, 128, 0, AT, 0, 0]),
@@ -223,4 +227,5 @@ const OTHERS: &[Call] = &[
     (PROCESS_VM_READV, [1, AT, 1, AT, 1, 0]),
     (syscall::PROCESS_VM_WRITEV, [1, AT, 1, AT, 1, 0]),
     (324, [8, 0, 0, 0, 0, 0]),
+    (434, [1, 0, 0, 0, 0, 0]),
 ];
