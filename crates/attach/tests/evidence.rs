@@ -355,6 +355,30 @@ limit:  .quad -1
         ret
     E main.lookalike
         C x_cgo_init
+    # Go's functions keep no register, and write to the words above their return address.
+    .globl enter
+    .type enter,@function
+enter:  .cfi_startproc
+        push rbp
+        push rbx
+        push r12
+        push r13
+        push r14
+        push r15
+        sub rsp, 40
+        mov rax, rdi
+        mov rdi, rsi
+        call rax
+        add rsp, 40
+        pop r15
+        pop r14
+        pop r13
+        pop r12
+        pop rbx
+        pop rbp
+        ret
+        .cfi_endproc
+        .size enter, . - enter
     .globl shrink
     .type shrink,@function
 shrink: .cfi_startproc
@@ -366,11 +390,12 @@ shrink: .cfi_startproc
     let engine = Engine::get().unwrap();
     // SAFETY: the function takes and gives nothing.
     let shrink: extern "C" fn() = unsafe { lib.get("shrink") };
+    // SAFETY: calls a function that takes a number and gives one.
+    let enter: extern "C" fn(u64, i64) -> i64 = unsafe { lib.get("enter") };
     for name in ["main.small", "main.medium", "main.large", "main.leaf"] {
         entry_only(&lib, name, "Go moves its stacks");
         let function = lib.function(name);
-        // SAFETY: each takes a number and gives one.
-        let call: extern "C" fn(i64) -> i64 = unsafe { std::mem::transmute(function.addr) };
+        let call = |n: i64| enter(function.addr, n);
         let seen = Seen::leaked();
         let attachment = engine.attach(&[(&function, 0)], &[seen.hook(Position::Entry)]);
         for n in 0..10 {

@@ -362,6 +362,7 @@ mod simulated {
             KFUNC => load(-32),
             n if n == KFUNC + 1 => load(-40),
             n if n == KFUNC + 2 => HelperImpl::plain(counter),
+            n if n == KFUNC + 4 => load(SP as i32 * 8),
             _ => return None,
         })
     }
@@ -370,8 +371,9 @@ mod simulated {
     const HOOK: u64 = 20;
     const OVERHEAD: u64 = 38;
 
-    /// Words of a context, with the hidden ones below it.
-    const FRAME: usize = 18;
+    /// Words of a context, with the hidden ones below it; counted from the context, where it has the stack pointer.
+    const FRAME: usize = 5 + SP + 1;
+    const SP: usize = 22;
     const DEPTH: usize = 4;
     const FUNCTIONS: u32 = 512;
 
@@ -420,7 +422,8 @@ mod simulated {
             self.frames[at] = &raw mut self.sessions[self.depth - 1] as u64;
             self.frames[at + 1] = is_return.into();
             self.frames[at + 2] = function;
-            let context = self.frames[at + 5..].as_mut_ptr().cast();
+            let context: *mut u8 = self.frames[at + 5..].as_mut_ptr().cast();
+            self.frames[at + 5 + SP] = context as u64;
             let entered = slots::enter();
             // SAFETY: the context is one of a session program, and the thread has a slot.
             let answer = unsafe { self.code.entry()(context) };

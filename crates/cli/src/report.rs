@@ -345,7 +345,7 @@ mod tests {
         row.entry_only = Some("returns twice");
         assert_eq!(
             serde_json::to_string(&Function::from(&row)).unwrap(),
-            r#"{"name":"f","module":"libx.so.1","calls":2,"total_ns":null,"self_ns":null,"p50_ns":null,"p99_ns":null,"sampled":false,"entry_only":"returns twice","path":"/lib/libx.so.1"}"#
+            r#"{"name":"f","module":"libx.so.1","calls":2,"total_ns":null,"self_ns":null,"p50_ns":null,"p99_ns":null,"entry_only":"returns twice","estimated":false,"error_ns":0,"self_error_ns":0,"running":0,"path":"/lib/libx.so.1"}"#
         );
     }
 

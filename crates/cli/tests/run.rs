@@ -37,7 +37,7 @@ fn the_json_holds_programs_maps_and_events() {
     assert_eq!((ended.shell_status(), &report["status"]), (3, &json!(3)), "{}", ended.transcript());
     let program = &report["programs"][0];
     assert_eq!((&program["name"], &program["section"]), (&json!("leaf"), &json!("uprobe/target:leaf")));
-    assert_eq!(program["sites"], json!({"matched": 1, "attached": 1, "skipped": []}));
+    assert_eq!(program["sites"], json!({"matched": 1, "attached": 1, "skipped": [], "entry_only": []}));
     let map = |name: &str| report["maps"].as_array().unwrap().iter().find(|m| m["map"]["name"] == name).unwrap();
     assert_eq!(map("shapes")["map"]["type"], "hash");
     assert_eq!(
