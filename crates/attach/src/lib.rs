@@ -26,7 +26,7 @@
 //! # What it does not do
 //!
 //! Follow frame pointers through an exit trampoline (unwind tables go through; a frame-pointer walk leaves out one caller);
-//! hook Go, the dynamic loader, or the vDSO; move threads that block all signals and never sleep; survive a library that another
+//! hook the dynamic loader or the vDSO; move threads that block all signals and never sleep; survive a library that another
 //! thread unloads in the very moment in which it is being hooked.
 
 pub use engine::{Attachment, Detached, Engine};
