@@ -450,3 +450,83 @@ fn a_command_that_ignores_ctrl_c_is_left_alone() {
     let report = json(out.as_bytes());
     assert_eq!((calls(&report, "leaf"), report["status"].is_null()), (Some(LEAVES), true), "{out}");
 }
+
+/// The call that noticed the end of the trace was left out and gave 1; programs that start others died of breakpoints.
+#[test]
+fn what_a_command_leaves_behind_goes_on_unharmed() {
+    const SOURCE: &str = r#"
+        #include <pthread.h>
+        #include <semaphore.h>
+        #include <spawn.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <string.h>
+        #include <sys/wait.h>
+        #include <unistd.h>
+        static volatile int over;
+        static const char *ended;
+        static long calls(void)
+        {
+            sem_t s;
+            char copy[] = "abc";
+            long bad = 0;
+            sem_init(&s, 0, 1);
+            for (int i = 0; i < 1000; i++) {
+                void *p = malloc(40);
+                bad += sem_post(&s) != 0 || sem_wait(&s) != 0 || sem_destroy(&s) != 0 || (unsigned long)p < 4096 || strcoll(copy, "abc") != 0;
+                free(p);
+            }
+            return bad;
+        }
+        static void *thread(void *sum)
+        {
+            for (int rounds = 0; rounds < 20;) {
+                *(long *)sum += calls();
+                rounds += access(ended, F_OK) == 0;
+            }
+            over = 1;
+            return 0;
+        }
+        int main(int argc, char **argv)
+        {
+            ended = argv[1];
+            if (fork() > 0)
+                _exit(0);
+            long bad = 0;
+            pthread_t t;
+            pthread_create(&t, 0, thread, &bad);
+            char *args[] = {"true", 0}, *env[] = {0};
+            while (!over) {
+                pid_t pid;
+                int status;
+                if (posix_spawn(&pid, "/bin/true", 0, 0, args, env) || waitpid(pid, &status, 0) != pid || status)
+                    bad++;
+            }
+            pthread_join(t, 0);
+            FILE *f = fopen(argv[3], "w");
+            fprintf(f, "%ld", bad);
+            fclose(f);
+            return rename(argv[3], argv[2]);
+        }"#;
+    let skep = Skep::new();
+    let (source, program) = (skep.path("source.c"), skep.path("stays"));
+    std::fs::write(&source, SOURCE).unwrap();
+    let program = skep_testkit::cc::Cc::c().args(&["-O1", "-pthread"]).compile(&[&source], &program);
+    for round in 0..4 {
+        let paths = ["ended", "log", "draft"].map(|name| skep.path(&format!("{name}{round}")));
+        let [ended, log, draft] = paths.each_ref().map(|p| p.to_str().unwrap());
+        let pattern = if round % 2 == 0 { "libc.so.6:*" } else { "libc.so.6:sem_*" };
+        let done = skep.run(["-q", "trace", pattern, "--json", "-o", "/dev/null", "--", program.to_str().unwrap(), ended, log, draft]);
+        assert_eq!(done.shell_status(), 0, "{}", done.transcript());
+        std::fs::write(ended, "").unwrap();
+        let begin = std::time::Instant::now();
+        while !paths[1].exists() {
+            assert!(
+                begin.elapsed() < std::time::Duration::from_secs(120),
+                "round {round}: the process that was left behind is gone or hangs"
+            );
+            std::thread::yield_now();
+        }
+        assert_eq!(std::fs::read_to_string(log).unwrap(), "0", "round {round}: calls with a wrong result, or children that died");
+    }
+}

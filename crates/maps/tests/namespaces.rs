@@ -64,9 +64,13 @@ fn check(maps: &[Map]) {
     }
 }
 
+/// A process has one slot table installed, and counts who stays out of it.
+static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 /// Children in other namespaces change nothing while others do, and know why; all maps stay whole.
 #[test]
 fn a_child_in_another_pid_namespace_stays_out() {
+    let _alone = ALONE.lock();
     let mut ran = true;
     for own in [Own::Pids, Own::PidsWithoutProc] {
         let dir = Dir::new();
@@ -116,6 +120,7 @@ fn outside(maps: &[Map], dir: &Dir, seed: u64) -> i32 {
 /// A lock that a thread in the namespace of the map holds is not taken over from outside, though no such thread is seen there.
 #[test]
 fn a_lock_is_not_taken_over_from_another_namespace() {
+    let _alone = ALONE.lock();
     let dir = Dir::new();
     let map = dir.make(&MapDef::new(MapType::Hash, 8, 8, 1));
     map.update(&[1; 8], &[1; 8], 0).expect("room");
@@ -138,6 +143,7 @@ fn a_lock_is_not_taken_over_from_another_namespace() {
 /// A child in the same namespace takes part, with /proc and without.
 #[test]
 fn a_child_in_the_same_namespace_takes_part() {
+    let _alone = ALONE.lock();
     let dir = Dir::new();
     table(&dir, 256);
     let maps = contested(&dir);
