@@ -492,6 +492,8 @@ fn what_a_command_leaves_behind_goes_on_unharmed() {
             ended = argv[1];
             if (fork() > 0)
                 _exit(0);
+            for (int i = 0; i < 3; i++)
+                close(i);
             long bad = 0;
             pthread_t t;
             pthread_create(&t, 0, thread, &bad);
