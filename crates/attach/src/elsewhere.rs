@@ -177,10 +177,12 @@ unsafe fn around(block: &Block, saved: *const Saved, cfa: u64, meta: *const Meta
     }
     let mut place = place(block, sp);
     // SAFETY: `saved` is the trampoline's, `side` ours, and the return address is there until the function returns.
-    let tails = unsafe {
+    unsafe {
         fill(side, saved, cfa, meta);
-        exits && tail(block, cfa, &mut place)
-    };
+        if exits && !tail(block, cfa) {
+            place.frame = false;
+        }
+    }
     // SAFETY: as above; the walk is made for these arguments.
     unsafe {
         let flags = u64::from(exits) | u64::from(exits && place.frame) << 1;
@@ -208,31 +210,20 @@ unsafe fn around(block: &Block, saved: *const Saved, cfa: u64, meta: *const Meta
                 store(sp.wrapping_add(offset_of!(Saved, rdx) as u64), 0);
                 give(block, side);
             }
-            _ => {
-                if tails {
-                    // Who is called by a jump from this function finds the place of its frame here.
-                    block.tail.store(cfa.wrapping_sub(64), Ordering::Relaxed);
-                }
-                (&raw mut (*side).at).write_volatile(cfa.wrapping_sub(24));
-            }
+            _ => (&raw mut (*side).at).write_volatile(cfa.wrapping_sub(24)),
         }
     }
     block.inside.store(0, Ordering::Relaxed);
     outcome
 }
 
-/// A chain of tail calls leaves a frame each: after some, no more. Tells whether this call is part of one.
+/// Tells whether a frame may be left: a chain of tail calls leaves one each, so after some there are no more.
 #[inline(always)]
-unsafe fn tail(block: &Block, cfa: u64, place: &mut Place) -> bool {
+unsafe fn tail(block: &Block, cfa: u64) -> bool {
     // SAFETY: the return address of the function that was called.
     let ret = unsafe { load(cfa.wrapping_sub(8)) };
-    if !tramp::is_exit(ret) {
-        block.tails.store(0, Ordering::Relaxed);
-        return true;
-    }
-    let tails = block.tails.load(Ordering::Relaxed).wrapping_add(1);
+    let tails = if tramp::is_exit(ret) { block.tails.load(Ordering::Relaxed).wrapping_add(1) } else { 0 };
     if tails > MAX_TAILS as u64 {
-        place.frame = false;
         return false;
     }
     block.tails.store(tails, Ordering::Relaxed);
