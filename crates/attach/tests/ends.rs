@@ -99,7 +99,7 @@ fn a_hook_takes_its_own_attachment_away() {
                 })
             })
             .collect();
-        for round in 0..600 {
+        for round in 0..240 {
             let (beside, _) = counter(POSITIONS[round % 3]);
             let targets: Vec<_> = functions.iter().map(|f| (f, f.addr)).collect();
             // Sometimes another attachment stays, before it or behind it.
