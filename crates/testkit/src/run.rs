@@ -257,9 +257,16 @@ mod tests {
         let sleeper: u32 = line.trim().parse().expect("a number");
         assert_eq!(children(child.id()), [sleeper]);
         kill_tree(&mut child);
-        // Whoever adopted it may not have waited for it yet: then it is a zombie.
-        let state = std::fs::read_to_string(format!("/proc/{sleeper}/stat")).unwrap_or_default();
-        assert!(state.is_empty() || state.contains(") Z ") || state.contains(") X "), "{state}");
+        // The signal has been sent, and ends it when it runs next. Whoever adopted it may not have waited for it yet: then it is a zombie.
+        let begin = std::time::Instant::now();
+        loop {
+            let state = std::fs::read_to_string(format!("/proc/{sleeper}/stat")).unwrap_or_default();
+            if state.is_empty() || state.contains(") Z ") || state.contains(") X ") {
+                break;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60), "{state}");
+            std::thread::yield_now();
+        }
     }
 
     #[test]
