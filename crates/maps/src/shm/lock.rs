@@ -195,10 +195,6 @@ mod tests {
     #[test]
     fn a_holder_that_stands_is_given_up_at_once() {
         let sleeps = || sys::tests::SLEEPS.with(std::cell::Cell::get);
-        let signal = |pid: u32, name: &str| {
-            let done = std::process::Command::new("kill").args([name, &pid.to_string()]).status().expect("runs");
-            assert!(done.success());
-        };
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("spawns");
         let pid = child.id();
         let lock = AtomicU64::new(u64::from(pid) << 22 | u64::from(pid));
@@ -209,7 +205,7 @@ mod tests {
         assert!((1..NAPS / 2).contains(&frozen), "{frozen}");
         assert_eq!((acquire(&lock).err(), sleeps() - before), (Some(NotHeld::Stuck), frozen), "it is known now");
         lock.store(lock.load(Relaxed) + ONE_RELEASE, Relaxed);
-        signal(pid, "-STOP");
+        skep_testkit::run::signal(pid, rustix::process::Signal::STOP);
         sys::tests::wait_for_state(pid, b'T');
         let before = sleeps();
         for _ in 0..100 {
