@@ -90,8 +90,10 @@ fn functions_are_those_of_nm() {
             assert!(names.is_subset(theirs), "{names:?} {theirs:?}");
         }
         for (addr, names) in &expected {
-            let typed = have.get(addr).is_some_and(|h| names.is_subset(h));
-            assert!(typed || names.iter().all(|n| untyped(&file, n)), "{addr:x} {names:?} missing in {flags:?}");
+            // A function of assembly may have labels without a type at its first instruction.
+            let missing = |n: &&String| !have.get(addr).is_some_and(|h| h.contains(*n)) && !untyped(&file, n);
+            let missing: Vec<_> = names.iter().filter(missing).collect();
+            assert!(missing.is_empty(), "{addr:x} {missing:?} missing in {flags:?}");
         }
     }
 }
