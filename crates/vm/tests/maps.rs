@@ -75,6 +75,22 @@ const FROM_STACK: &str = "stxw [r10-4], r1\nmov r2, r10\nadd r2, -4\nlddw r1, ma
 const THROUGH_POINTER: &str = "mov r2, r3\nmov r6, r3\nlddw r7, map 0\nmov r1, r7\ncall 1\nxor r6, r6\nexit";
 const AFTER_A_LABEL: &str = "stxw [r10-4], r1\nlddw r1, map 0\nmov r2, r10\nadd r2, -4\njeq r3, 0, l\nl: call 1\nexit";
 
+/// Keys that are numbers in the program, and ones that only look so: another write comes between.
+fn numbers(key: u32) -> [String; 7] {
+    let (k, low) = (key as i32, key & 0xff);
+    let lookup = "mov r2, r10\nadd r2, -4\nlddw r1, map 0\ncall 1\nexit";
+    [
+        format!("mov32 r2, {k}\nstxw [r10-4], r2\n{lookup}"),
+        format!("stw [r10-4], {k}\n{lookup}"),
+        format!("mov r4, r10\nadd r4, -8\nstw [r4+4], {k}\n{lookup}"),
+        format!("stw [r10-4], {}\nstb [r10-4], {low}\n{lookup}", k & !0xff),
+        format!("stw [r10-4], 1\nstxdw [r10-8], r2\nstxw [r10-4], r1\n{lookup}"),
+        // Through a pointer of which nothing is known.
+        format!("stw [r10-4], 1\nmov r4, r10\nadd r4, r2\nstxw [r4-4], r1\n{lookup}"),
+        format!("stw [r10-4], 0\nmov r4, r10\nadd r4, -4\nlock add32 [r4], r1\n{lookup}"),
+    ]
+}
+
 /// One test, since the calls are counted together.
 #[test]
 fn lookups_find_what_the_call_finds() {
@@ -93,6 +109,9 @@ fn lookups_find_what_the_call_finds() {
                     let args = [u64::from(key), 0, &raw const cell as u64, 0, 0];
                     assert_eq!(run(FROM_STACK, shape, args), (want, vec![1, 0, 0]), "{shape:?} {key}");
                     assert_eq!(run(THROUGH_POINTER, shape, args), (want, vec![1, 0, 0]), "{shape:?} {key}");
+                    for asm in numbers(key) {
+                        assert_eq!(run(&asm, shape, args), (want, vec![1, 0, 0]), "{shape:?} {key} {asm}");
+                    }
                 }
             }
         }

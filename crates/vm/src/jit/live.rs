@@ -19,6 +19,8 @@ pub(super) struct Lookup {
     pub map: MapRef,
     /// Where the key lies from the frame pointer, when the program just took that address; else r2 points to it.
     pub key: Option<i32>,
+    /// The key, when it was just set to a number.
+    pub number: Option<u32>,
 }
 
 /// A lookup that goes straight to the map's own function.
@@ -326,6 +328,8 @@ fn find_calls(insns: &[Insn], env: &Env<'_>, flow: &Flow) -> Calls {
 fn in_block(insns: &[Insn], env: &Env<'_>, flow: &Flow, range: Range<usize>, calls: &mut Calls) {
     let mut regs = [Value::Any; 16];
     regs[usize::from(op::FP)] = Value::Frame(0);
+    // The word of the frame that was written last, while nothing else was.
+    let mut word = None;
     for (at, &i) in range.clone().zip(insns.get(range).unwrap_or_default()) {
         if flow.mark(at) & SECOND != 0 {
             continue;
@@ -344,10 +348,22 @@ fn in_block(insns: &[Insn], env: &Env<'_>, flow: &Flow, range: Range<usize>, cal
                 }
             }
             op::ALU | op::ALU64 | op::LDX => regs[d] = Value::Any,
+            op::ST | op::STX if i.code & 0xe0 == op::MEM => {
+                let number = match (i.class(), regs[s]) {
+                    (op::ST, _) => Some(i.imm as u32),
+                    (_, Value::Number(n)) => Some(n),
+                    _ => None,
+                };
+                word = match (number, regs[d]) {
+                    (Some(n), Value::Frame(off)) if i.code & op::DW == op::W => off.checked_add(i.off.into()).map(|off| (off, n)),
+                    _ => None,
+                };
+            }
             op::STX if i.code & 0xe0 == op::ATOMIC => {
                 regs[d] = if i.imm == op::ATOMIC_LOAD_ACQ { Value::Any } else { regs[d] };
                 regs[s] = if i.imm & op::ATOMIC_FETCH != 0 { Value::Any } else { regs[s] };
                 regs[0] = Value::Any;
+                word = None;
             }
             op::JMP if i.code == op::CALL => {
                 let helper = if i.src() == op::PSEUDO_CALL { None } else { flow.helper(i.imm as u32).map(|h| h.how) };
@@ -356,7 +372,8 @@ fn in_block(insns: &[Insn], env: &Env<'_>, flow: &Flow, range: Range<usize>, cal
                     Some(HelperCall::MapLookup) => match known(regs[1]) {
                         Some(map) if is_indexed(map.shape) => {
                             let key = if let Value::Frame(off) = regs[2] { Some(off) } else { None };
-                            calls.lookups.push(Lookup { at, map, key });
+                            let number = word.filter(|(off, _)| key == Some(*off)).map(|(_, n)| n);
+                            calls.lookups.push(Lookup { at, map, key, number });
                         }
                         Some(MapRef { shape: MapShape { kind: ShapeKind::Direct { func, map }, .. }, .. }) => {
                             calls.directs.push(Direct { at, func, map });
@@ -376,6 +393,7 @@ fn in_block(insns: &[Insn], env: &Env<'_>, flow: &Flow, range: Range<usize>, cal
                     _ => {}
                 }
                 regs[..6].fill(Value::Any);
+                word = None;
             }
             _ => {}
         }

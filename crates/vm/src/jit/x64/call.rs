@@ -1,8 +1,8 @@
 //! Calls, and what replaces them.
 
-use skep_isa::{Insn, ShapeKind, op};
+use skep_isa::{Insn, MapShape, ShapeKind, op};
 
-use super::enc::{Mem, Size, cc, group, reg};
+use super::enc::{Enc, Mem, Size, cc, group, reg};
 use super::layout::Label;
 use super::{Gen, machine};
 use crate::env::{HelperCall, MapRef};
@@ -10,6 +10,21 @@ use crate::jit::live::{Direct, Lookup, Tail};
 use crate::tail::Target;
 
 const VECTORS: u8 = 16;
+
+/// Loads how far this thread's part of a per-CPU map is from the first one, and returns the register; changes rax. `None`: the map
+/// has no parts.
+fn load_part(e: &mut Enc, kind: ShapeKind) -> Option<u8> {
+    let ShapeKind::PercpuArray { slot_stride, slot_tls } = kind else { return None };
+    e.load_tls(reg::R11, slot_tls);
+    match i32::try_from(slot_stride) {
+        Ok(n) => e.imul_imm(true, reg::R11, reg::R11, n),
+        Err(_) => {
+            e.mov_imm(reg::RAX, slot_stride);
+            e.imul(true, reg::R11, reg::RAX);
+        }
+    }
+    Some(reg::R11)
+}
 
 impl Gen<'_> {
     pub(super) fn call(&mut self, at: usize, i: Insn) -> bool {
@@ -49,6 +64,9 @@ impl Gen<'_> {
     /// Finds a value in r0 without a call: `r0 = key < entries ? base + key * stride : 0`.
     fn lookup(&mut self, lookup: &Lookup) {
         let MapRef { shape, .. } = lookup.map;
+        if let Some(number) = lookup.number {
+            return self.lookup_of(number, shape);
+        }
         let key = lookup.key.map_or(Mem::at(machine(2), 0), |off| Mem::at(reg::RBP, off));
         let e = &mut self.out.enc;
         e.load(Size::W, reg::R10, key);
@@ -61,16 +79,7 @@ impl Gen<'_> {
             }
         }
         let none = e.skip(Some(cc::AE));
-        if let ShapeKind::PercpuArray { slot_stride, slot_tls } = shape.kind {
-            e.load_tls(reg::R11, slot_tls);
-            match i32::try_from(slot_stride) {
-                Ok(n) => e.imul_imm(true, reg::R11, reg::R11, n),
-                Err(_) => {
-                    e.mov_imm(reg::RAX, slot_stride);
-                    e.imul(true, reg::R11, reg::RAX);
-                }
-            }
-        }
+        let part = load_part(e, shape.kind);
         let scale = match shape.stride {
             1 => 0,
             2 => 1,
@@ -84,10 +93,23 @@ impl Gen<'_> {
         };
         e.mov_imm(reg::RAX, shape.base);
         e.lea(true, reg::RAX, Mem { base: reg::RAX, index: Some((reg::R10, scale)), disp: 0 });
-        if matches!(shape.kind, ShapeKind::PercpuArray { .. }) {
-            e.group(true, group::ADD, reg::RAX, reg::R11);
+        if let Some(part) = part {
+            e.group(true, group::ADD, reg::RAX, part);
         }
         e.land(none);
+    }
+
+    /// The same for a known key.
+    fn lookup_of(&mut self, number: u32, shape: MapShape) {
+        let e = &mut self.out.enc;
+        if number >= shape.entries {
+            return e.mov_imm(reg::RAX, 0);
+        }
+        let part = load_part(e, shape.kind);
+        e.mov_imm(reg::RAX, shape.base.wrapping_add(u64::from(number).wrapping_mul(shape.stride)));
+        if let Some(part) = part {
+            e.group(true, group::ADD, reg::RAX, part);
+        }
     }
 
     /// Continues with another program, or with the next instruction. The array's slot and table are read here when they are
