@@ -30,6 +30,9 @@
 /* The stack pointer when the function was called: the same at entry and at return. Not a function of the kernel. */
 extern __u64 skep_get_func_sp(void *ctx) __ksym __weak;
 
+/* How often this thread was preempted; a system call. Not a function of the kernel. */
+extern __u64 skep_get_preemptions(void) __ksym __weak;
+
 #define MAX_DEPTH 1023 /* with the head of `struct thread`, as large as a frame, a power of two: 32 KiB, a per-CPU value's limit */
 
 /* Stacks of two threads are further apart, and frames of one are nearly always closer. */
@@ -66,23 +69,26 @@ struct stat {
 	__u64 mean_self; /* of timed calls, in the block before */
 	__u64 entered; /* calls that were to be timed: all but the untimed ones */
 	__u32 seed; /* of the random number generator; 0: not yet */
-	__u32 always; /* all calls are timed for good: it recurses, and nobody could tell which untimed call is outermost */
+	__u16 mask; /* in a sampled block up to so many calls go by before the next is timed */
+	__u16 always; /* all calls are timed for good: it recurses, and nobody could tell which untimed call is outermost */
 	__u64 timed; /* timed calls that returned */
 	__u64 outermost; /* those of them that were outermost */
 
 	__u64 total; /* time of timed outermost calls */
 	__u64 self; /* of timed calls; below 0 for a while, when untimed callees took less than on average */
 	__u64 last; /* when the last timed call returned */
-	__u64 limit; /* a longer time between two timed calls is a pause */
-	__u64 large; /* a longer call is an outlier */
+	__u32 limit; /* a longer time between two timed calls is a pause */
+	__u32 large; /* a longer call is an outlier */
+	__u64 unsure; /* what timing more calls does not change, as `variance` */
 	/* The current block: */
 	__u64 began;
 	__u64 sum; /* time of timed calls that are no outliers */
 	__u64 self_sum;
 
 	__u64 squares; /* of the differences between `mean` and their times */
-	__u32 n; /* how many these are */
-	__u32 outliers;
+	__u16 n; /* how many these are */
+	__u16 outliers;
+	__u32 preemptions; /* of the thread, when the block began or after the last that was noticed */
 	__u64 outlier_sum;
 	__u64 mean; /* of the block before */
 	__u64 spread; /* the largest variance of a block, fading */
@@ -113,7 +119,7 @@ struct {
 } stats SEC(".maps");
 
 struct settings {
-	__u32 mask; /* up to so many calls go by before the next is timed, in a sampled block: 2^n - 1, at most 63; 0 times all */
+	__u32 mask; /* `mask` of a sampled block that is not sparse: 2^n - 1, at most 63; 0 times all */
 	__u32 overhead; /* what a timed call that does nothing takes */
 };
 
@@ -137,15 +143,26 @@ struct {
 #define FIRST (8 * REVIEW)
 /* Calls that take less on average are short: a microsecond or so. */
 #define SHORT 4096
-/* A sampled block has SAMPLE * (MASK / 2 + 1) calls, and the variance of its estimate is 2^VARIANCE_SHIFT times that of one call. */
+/* A sampled block has SAMPLE * WEIGHT(mask) calls, and with a mask of 63 the variance of its estimate is 2^VARIANCE_SHIFT times that
+ * of one call.
+ */
 #define VARIANCE_SHIFT 16
+/* Calls that a timed one of a sampled block stands for. */
+#define WEIGHT(mask) ((mask) / 2 + 1)
+/* A sparse block, in which one call of 128 is timed: after so many calls, of functions that take less than reading the clock does. Its
+ * estimate has SPARSE_VARIANCE times the variance.
+ */
+#define SPARSE_MASK 255
+#define SPARSE_CALLS (1 << 20)
+#define SPARSE_VARIANCE 16
 /* The 20th part of a time (5 %), in the unit whose square is that of variances. */
 #define ALLOWED(time) ((time) / (20 << (VARIANCE_SHIFT / 2)))
 /* Differences are cut to this before they are squared, so that the squares of a block fit into 64 bits. */
 #define MAX_DIFFERENCE (1ULL << 27)
-#define NEVER (~0ULL)
-/* Calls that a timed one stands for in the histogram, in a sampled block. */
-#define WEIGHT 32
+/* It is worth a system call to find out whether the thread was preempted in what took longer. */
+#define LONG (4 * SHORT)
+/* What does not fit into 32 bits is this long. */
+#define MOST 0xffffffffULL
 
 /* The frame of a call. The mask keeps it inside whatever a map value says. */
 static __always_inline struct frame *frame_of(struct thread *t, __u64 call)
@@ -174,7 +191,7 @@ static __always_inline __u32 log2_of(__u64 v)
 {
 	__u32 base, shift;
 
-	v &= NEVER >> 1;
+	v &= ~0ULL >> 1;
 	base = shift = beyond(v, 32) << 5;
 	v >>= shift;
 	base += shift = beyond(v, 16) << 4;
@@ -221,7 +238,7 @@ static __always_inline __u64 min(__u64 a, __u64 b)
 }
 
 /* Draws the number of the next call that is timed. */
-static __always_inline void draw(struct stat *s, __u32 mask)
+static __always_inline void draw(struct stat *s)
 {
 	__u32 x = s->seed;
 
@@ -231,7 +248,7 @@ static __always_inline void draw(struct stat *s, __u32 mask)
 	x ^= x >> 17;
 	x ^= x << 5;
 	s->seed = x;
-	s->next = s->calls + 1 + (x >> 7 & mask & 63);
+	s->next = s->calls + 1 + (x >> 7 & s->mask);
 }
 
 /* Variance of the estimate for `untimed` calls from `n` timed ones with variance `s2`, all of one block. */
@@ -240,8 +257,8 @@ static __always_inline __u64 variance_of(__u64 untimed, __u64 n, __u64 s2)
 	__u64 k = untimed * (untimed + n) / n;
 
 	s2 = min(s2, 1ULL << 44);
-	if (k > 1 << 19)
-		k = 1 << 19;
+	if (k > 1 << 22)
+		k = 1 << 22;
 	return s2 < 1ULL << 40 ? k * s2 >> VARIANCE_SHIFT : k * (s2 >> VARIANCE_SHIFT);
 }
 
@@ -278,6 +295,41 @@ static __attribute__((noinline)) __u64 estimate(struct stat *s, __u64 mean, __u6
 	s->guessed_self += guess_self + (guess_self * 2 > guess ? more : 0);
 	s->variance += variance_of(untimed, n, s2) + square(more >> VARIANCE_SHIFT / 2);
 	return s->outliers ? s2 + square(s->outlier_sum) / n : s2;
+}
+
+/* Whether the thread was preempted in this block, since this was asked last. */
+static __attribute__((noinline)) int preempted(struct stat *s)
+{
+	__u32 now = skep_get_preemptions();
+
+	if (!s || s->preemptions == now)
+		return 0;
+	s->preemptions = now;
+	return 1;
+}
+
+/* A pause among untimed calls in which another thread ran: the calls get the share of it that they have of the time before. */
+static __attribute__((noinline)) int share(struct stat *s, __u64 gap)
+{
+	__u32 zero = 0;
+	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
+	__u64 calls, part = 0;
+
+	/* Nothing is known of the first pause in a block. */
+	if (!s || !set || !s->n)
+		return 0;
+	calls = s->calls - s->entered - s->guessed + s->n;
+	if (s->mean > set->overhead)
+		part = (s->mean - set->overhead) * calls * 256 / (s->last - s->began + 1);
+	part = min(part, 256);
+	gap = min(gap, 1ULL << 40);
+	s->guessed_total += gap * part >> 8;
+	if (s->mean_self * 2 > s->mean)
+		s->guessed_self += gap * part >> 8;
+	s->unsure += (square(gap >> VARIANCE_SHIFT / 2) >> 16) * part * (256 - part);
+	/* It says nothing of the rest of the block. */
+	s->began += gap;
+	return 0;
 }
 
 /* Ends a block and decides whether all calls of the next one are timed. */
@@ -335,19 +387,24 @@ static __attribute__((noinline)) int review(struct stat *s)
 			s->pause = s->pending;
 		s->pending = 0;
 	}
-	each = (s->last - s->began) / (s->n + s->outliers + (s->next ? s->n * 32 : 0) + 1);
+	each = (s->last - s->began) / (s->n + s->outliers + (s->next ? s->n * WEIGHT(s->mask) : 0) + 1);
 	if (sampled) {
-		s->limit = 256 * each + 2 * s->pause + SHORT;
+		s->mask = set->mask & 63;
+		used += SPARSE_VARIANCE * s->spread;
+		if (s->calls > SPARSE_CALLS && mean < 2 * set->overhead && 8 * used <= allowed * allowed)
+			s->mask = SPARSE_MASK;
+		s->limit = min(4 * (s->mask + 1ULL) * each + 2 * s->pause + SHORT, MOST);
 		s->large = 8 * mean + SHORT / 4;
-		draw(s, set->mask);
+		draw(s);
 	} else {
-		s->limit = s->pause;
-		s->large = s->pending ? s->pending / 4 : NEVER;
+		s->limit = min(s->pause, MOST);
+		s->large = min(s->pending ? s->pending / 4 : 8 * mean, MOST);
 		s->next = 0;
 	}
 	s->mean = mean;
 	s->mean_self = self;
 	s->began = s->last;
+	s->preemptions = skep_get_preemptions();
 	s->sum = 0;
 	s->self_sum = 0;
 	s->squares = 0;
@@ -358,10 +415,15 @@ static __attribute__((noinline)) int review(struct stat *s)
 }
 
 /* A pause before a timed call. Returns whether the block has to end. */
-static __attribute__((noinline)) int paused(struct stat *s, __u64 gap)
+static __attribute__((noinline)) int paused(struct stat *s, __u64 gap, int was_preempted)
 {
 	if (!s || !s->last)
 		return 0;
+	if (was_preempted) {
+		if (s->next)
+			share(s, gap);
+		return 0;
+	}
 	if (s->next) {
 		/* What matters little is only counted as an error. */
 		if (gap < (s->total + s->guessed_total) / 64) {
@@ -373,50 +435,63 @@ static __attribute__((noinline)) int paused(struct stat *s, __u64 gap)
 		return 1;
 	}
 	s->pause = gap;
-	s->limit = gap;
+	s->limit = min(gap, MOST);
 	if (s->pending && gap >= s->pending / 4) {
 		s->pending = 0;
 		s->probe = 0;
-		s->large = NEVER;
+		s->large = min(8 * s->mean, MOST);
 	}
 	return 0;
 }
 
-/* A long call. Returns whether the block has to end, without counting it among the others. */
-static __attribute__((noinline)) int outlier(struct stat *s, __u64 took)
+/* What a long call says of others: nothing, the same as all calls, or that the block has to end. */
+enum { NOTHING, USUAL, END };
+
+static __attribute__((noinline)) int outlier(struct stat *s, __u64 took, int was_preempted)
 {
-	if (!s)
-		return 0;
+	if (!s || was_preempted)
+		return NOTHING;
 	if (s->next) {
 		s->outliers++;
 		s->outlier_sum += took;
-		return 1;
+		/* There may have been such calls among the untimed ones before, unless they would have been seen as pauses. */
+		if (took <= s->limit)
+			s->variance += square(took * WEIGHT(s->mask) >> VARIANCE_SHIFT / 2);
+		return END;
 	}
+	if (!s->pending || took < s->pending / 4)
+		return USUAL;
 	/* So the pause was such a call, too. */
 	s->guessed_total += s->pending;
 	s->guessed_self += s->pending;
 	s->variance += square(s->pending >> (VARIANCE_SHIFT / 2 + 2));
 	s->pending = 0;
 	s->probe = 0;
-	s->large = NEVER;
-	return 0;
+	s->large = min(8 * s->mean, MOST);
+	return USUAL;
 }
 
 /* Counts a timed call in its block. */
 static __attribute__((noinline)) int learn(struct stat *s, __u64 start, __u64 now, __u64 took, __u64 self)
 {
-	int end = 0;
+	int end = 0, says = USUAL, was_preempted = 0;
+	__u64 gap;
 
 	if (!s)
 		return 0;
-	if (start - s->last > s->limit)
-		end = paused(s, start - s->last);
+	gap = start - s->last;
+	if ((gap > LONG && gap > s->limit) || (took > LONG && took > s->large))
+		was_preempted = preempted(s);
+	if (gap > s->limit)
+		end = paused(s, gap, was_preempted);
 	s->last = now;
 	if (s->timed <= WARM_UP)
 		return 0;
-	if (took > s->large && outlier(s, took)) {
+	if (took > s->large && (s->next || took > LONG))
+		says = outlier(s, took, was_preempted);
+	if (says == END) {
 		end = 1;
-	} else {
+	} else if (says == USUAL) {
 		s->sum += took;
 		s->self_sum += self;
 		s->squares += square(took - s->mean);
@@ -425,11 +500,7 @@ static __attribute__((noinline)) int learn(struct stat *s, __u64 start, __u64 no
 	if (end || s->n >= (s->next ? SAMPLE : REVIEW)) {
 		review(s);
 	} else if (s->next) {
-		__u32 zero = 0;
-		struct settings *set = bpf_map_lookup_elem(&settings, &zero);
-
-		if (set)
-			draw(s, set->mask);
+		draw(s);
 	}
 	return 0;
 }
@@ -516,7 +587,7 @@ static __attribute__((noinline)) int returned(__u64 *ctx, struct thread *t)
 	bucket = log2_of(took);
 	if (bucket >= BUCKETS)
 		bucket = BUCKETS - 1;
-	s->hist[bucket] += s->next ? WEIGHT : 1;
+	s->hist[bucket] += s->next ? WEIGHT(s->mask) : 1;
 	if (s->hist[bucket] > 1U << 31)
 		halve(s);
 	if (s->outer == call) {

@@ -116,12 +116,12 @@ impl<'a> Thread<'a> {
             calls: guessed,
             total: self.word(25) as f64,
             own: self.word(26) as f64,
-            variance: self.word(27) as f64 * f64::from(VARIANCE_SHIFT).exp2(),
+            variance: (self.word(27) as f64 + self.word(12) as f64) * f64::from(VARIANCE_SHIFT).exp2(),
             pending: 0.0,
         };
         if open > 0 {
             let (sum, own_sum, squares) = (self.word(14) as f64, self.word(15).cast_signed() as f64, self.word(16) as f64);
-            let (n, before, spread) = (self.word(17) & 0xffff_ffff, self.word(19) as f64, self.word(20) as f64);
+            let (n, before, spread) = (self.word(17) & 0xffff, self.word(19) as f64, self.word(20) as f64);
             let known = n >= FEW;
             let count = n.max(1) as f64;
             let mean = if known { sum / count } else { before };
@@ -328,10 +328,15 @@ mod simulated {
     thread_local! {
         static NOW: Cell<u64> = const { Cell::new(1 << 40) };
         static SEED: Cell<u64> = const { Cell::new(0) };
+        static PREEMPTIONS: Cell<u64> = const { Cell::new(0) };
     }
 
     extern "C" fn counter(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
         NOW.get()
+    }
+
+    extern "C" fn preemptions(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+        PREEMPTIONS.get()
     }
 
     extern "C" fn random(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
@@ -363,6 +368,7 @@ mod simulated {
             n if n == KFUNC + 1 => load(-40),
             n if n == KFUNC + 2 => HelperImpl::plain(counter),
             n if n == KFUNC + 4 => load(SP as i32 * 8),
+            n if n == KFUNC + 5 => HelperImpl::plain(preemptions),
             _ => return None,
         })
     }
@@ -458,12 +464,24 @@ mod simulated {
         }
     }
 
+    /// In a number of ticks: in some of them another thread ran.
+    const PREEMPTED: u64 = 1 << 40;
+
     fn pass(ticks: u64) {
-        NOW.set(NOW.get() + ticks);
+        NOW.set(NOW.get() + (ticks & !PREEMPTED));
+        PREEMPTIONS.set(PREEMPTIONS.get() + (ticks & PREEMPTED) / PREEMPTED);
     }
 
     fn below(n: u64) -> u64 {
         next_random() % n
+    }
+
+    /// Another thread runs for 3 ms, every so many ticks on average.
+    fn interrupted(every: u64, ticks: u64) -> u64 {
+        if below(every) >= ticks {
+            return 0;
+        }
+        PREEMPTED + 8_000_000
     }
 
     const CALLS: u64 = 200_000;
@@ -495,16 +513,49 @@ mod simulated {
     ];
 
     /// Runs one case and returns its report, the truth, and how many calls were timed.
-    fn run(traced: &mut Traced, times: Times) -> (Stat, u64, u64) {
+    fn run(traced: &mut Traced, times: Times, calls: u64) -> (Stat, u64, u64) {
         let function = traced.function();
         let (mut truth, mut timed) = (0, 0);
-        for i in 0..CALLS {
+        for i in 0..calls {
             let (took, then) = times(i);
             timed += u64::from(traced.call(function, |_| pass(took)));
-            truth += took;
+            truth += took & !PREEMPTED;
             pass(then);
         }
         (traced.stat(function), truth, timed)
+    }
+
+    /// Of functions that take less than reading the clock, one call in 128 is timed when there were a million.
+    const TINY: [(&str, Times); 9] = [
+        ("nothing", |_| (below(2), 5)),
+        ("nothing, then something", |i| (if i < 2_000_000 { 3 } else { 300 }, 5)),
+        ("a burst of slow calls", |i| (if (1_500_000..1_501_500).contains(&i) { 30_000 } else { 3 }, 5)),
+        ("each 127th slow", |i| (if i % 127 == 0 { 400 } else { 3 }, 5)),
+        ("1 of 10,000 slow", |_| (if below(10_000) == 0 { 20_000 } else { 3 }, 5)),
+        ("slow calls late", |i| (if i > 1_500_000 && i % 1000 == 0 { 50_000 } else { 3 }, 5)),
+        ("a caller that pauses", |_| (below(6), if below(5000) == 0 { 3_000_000 } else { 5 })),
+        ("preempted", |_| (3 + interrupted(1_000_000, 3), 8 + interrupted(1_000_000, 28))),
+        ("preempted all the time", |_| (3 + interrupted(100_000, 3), 8 + interrupted(100_000, 28))),
+    ];
+
+    #[test]
+    fn what_takes_nothing_is_seldom_timed() {
+        const CALLS: u64 = 3_000_000;
+        let mut traced = Traced::new();
+        for (name, times) in TINY {
+            SEED.set(0x1234_5678_9abc);
+            let (stat, truth, timed) = run(&mut traced, times, CALLS);
+            let (error, off) = (stat.error_ns.unwrap(), stat.total_ns.abs_diff(truth));
+            let share = 100.0 * timed as f64 / CALLS as f64;
+            let text = format!("{name}: {} of {truth}, error {error}, {off} off, {share:.1} % timed", stat.total_ns);
+            let measured = truth + CALLS * OVERHEAD;
+            assert_eq!(stat.calls, CALLS, "{text}");
+            // A slow call of which one of 128 was seen makes the error large until there were more of them.
+            let preempted = name.contains("preempted");
+            assert!(preempted || error <= measured / if name.contains("slow") { 10 } else { 20 }, "{text}");
+            assert!(off <= error + measured / 200, "{text}");
+            assert!(share < if name == "nothing" || preempted { 3.0 } else { 100.0 }, "{text}");
+        }
     }
 
     #[test]
@@ -514,7 +565,7 @@ mod simulated {
         for seed in 1..=4 {
             SEED.set(seed * 0x1234_5678_9abc);
             for (name, times) in CASES {
-                let (stat, truth, timed) = run(&mut traced, times);
+                let (stat, truth, timed) = run(&mut traced, times, CALLS);
                 assert_eq!(stat.calls, CALLS, "{name}");
                 let off = stat.total_ns.abs_diff(truth);
                 let share = 100.0 * timed as f64 / CALLS as f64;

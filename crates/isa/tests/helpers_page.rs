@@ -31,7 +31,7 @@ fn progs(h: &Helper) -> String {
 }
 
 fn name(h: &Helper) -> String {
-    if h.name.starts_with("bpf_") { h.name.to_owned() } else { format!("bpf_{}", h.name) }
+    if h.name.starts_with("bpf_") || h.name.starts_with("skep_") { h.name.to_owned() } else { format!("bpf_{}", h.name) }
 }
 
 fn page() -> String {

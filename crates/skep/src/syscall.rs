@@ -19,6 +19,7 @@ pub(crate) const GETPID: u64 = 39;
 pub(crate) const SOCKET: u64 = 41;
 pub(crate) const FLOCK: u64 = 73;
 pub(crate) const READLINK: u64 = 89;
+pub(crate) const GETRUSAGE: u64 = 98;
 pub(crate) const GETUID: u64 = 102;
 pub(crate) const GETGID: u64 = 104;
 pub(crate) const PRCTL: u64 = 157;

@@ -15,4 +15,5 @@ pub(super) const KFUNCS: &[Helper] = &[
     row(KFUNC_BASE + 3, "bpf_cpu_time_counter_to_ns", &[Anything], Integer, All),
     // Not the kernel's.
     row(KFUNC_BASE + 4, "skep_get_func_sp", &[Ctx], Integer, Only(&[P::Tracing])),
+    row(KFUNC_BASE + 5, "skep_get_preemptions", &[], Integer, All),
 ];

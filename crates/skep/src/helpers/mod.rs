@@ -250,6 +250,7 @@ static TABLE: &[Row] = &[
     row(KFUNC_BASE + 2, time::get_cpu_time_counter, Plain),
     row(KFUNC_BASE + 3, time::cpu_time_counter_to_ns, Plain),
     row(KFUNC_BASE + 4, tracing::get_func_sp, LoadCtx(frame::SP)),
+    row(KFUNC_BASE + 5, time::get_preemptions, Plain),
     row(kfunc::id("bpf_rdonly_cast"), first, Plain),
     row(kfunc::id("bpf_rcu_read_lock"), nothing, Plain),
     row(kfunc::id("bpf_rcu_read_unlock"), nothing, Plain),

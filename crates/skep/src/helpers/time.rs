@@ -1,8 +1,11 @@
 //! Clocks.
 
+use std::mem::MaybeUninit;
+
 use rustix::time::ClockId;
 
 use crate::clock;
+use crate::syscall::{GETRUSAGE, call4};
 
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn ktime_get_ns(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
@@ -41,6 +44,24 @@ pub(super) unsafe extern "C" fn jiffies64(_: u64, _: u64, _: u64, _: u64, _: u64
     const HZ: u64 = 250;
     const INITIAL: u64 = (1 << 32) - 300 * HZ;
     clock::other(ClockId::MonotonicCoarse) / (1_000_000_000 / HZ) + INITIAL
+}
+
+/// Returns how often this thread had to let another one run before it was done (`getrusage`, `ru_nivcsw`); 0 where it must not make
+/// system calls.
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn get_preemptions(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    const RUSAGE_THREAD: u64 = 1;
+    /// `struct rusage`, whose last word is `ru_nivcsw`.
+    const WORDS: usize = 18;
+    let mut usage = MaybeUninit::<[u64; WORDS]>::uninit();
+    // SAFETY: a buffer as large as the structure.
+    let answer = unsafe { call4(GETRUSAGE, RUSAGE_THREAD, usage.as_mut_ptr() as u64, 0, 0) };
+    if answer != 0 {
+        return 0;
+    }
+    // SAFETY: the kernel has written all of it.
+    let [.., preemptions] = unsafe { usage.assume_init() };
+    preemptions
 }
 
 #[cfg(test)]

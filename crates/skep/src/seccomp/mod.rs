@@ -211,6 +211,7 @@ const OTHERS: &[Call] = &[
     (35, [AT, 0, 0, 0, 0, 0]),
     (syscall::FLOCK, [3, 2, 0, 0, 0, 0]),
     (syscall::READLINK, [AT, AT, 96, 0, 0, 0]),
+    (syscall::GETRUSAGE, [1, AT, 0, 0, 0, 0]),
     (syscall::GETUID, [0; 6]),
     (syscall::GETGID, [0; 6]),
     (110, [0; 6]),
