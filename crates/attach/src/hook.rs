@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 ///
 /// The code preserves all vector, mask, x87 and MMX registers besides the registers that the calling convention preserves,
 /// does not unwind, and leaves the direction flag clear. It may read the whole frame and must not write to it, except to the
-/// session word.
+/// session word, and in an entry hook to the first six argument words, which the function then finds in its registers.
 pub type RunFn = unsafe extern "C" fn(ctx: *mut u64, data: *const ()) -> u64;
 
 /// Says when a hook runs.

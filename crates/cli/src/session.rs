@@ -42,6 +42,7 @@ pub fn note_missed(printer: Printer, prefix: &str, missed: Missed) {
         (missed.stack, "too deep on their stack to wait for their return"),
         (missed.thread, "made on threads that could not be registered"),
         (missed.slots, "made on threads without a slot, whose shared one was held by a stopped thread"),
+        (missed.namespace, "made by processes that were forked into another PID namespace"),
     ];
     for (calls, why) in reasons.into_iter().filter(|(calls, _)| *calls > 0) {
         printer.note(&format!("{prefix}{calls} calls are not counted: {why}"));
@@ -50,7 +51,7 @@ pub fn note_missed(printer: Printer, prefix: &str, missed: Missed) {
 
 /// The same for `--json`.
 pub fn missed_json(missed: Missed) -> serde_json::Value {
-    serde_json::json!({ "inside": missed.inside, "stack": missed.stack, "thread": missed.thread, "slots": missed.slots })
+    serde_json::json!({ "inside": missed.inside, "stack": missed.stack, "thread": missed.thread, "slots": missed.slots, "namespace": missed.namespace })
 }
 
 /// Reads and parses an object file.

@@ -532,3 +532,43 @@ fn what_a_command_leaves_behind_goes_on_unharmed() {
         assert_eq!(std::fs::read_to_string(log).unwrap(), "0", "round {round}: calls with a wrong result, or children that died");
     }
 }
+
+/// Processes in another PID namespace stay out of maps; the calls that nobody counted have a reason.
+#[test]
+fn calls_in_another_pid_namespace_are_missed_for_that_reason() {
+    const SOURCE: &str = r#"
+        #define _GNU_SOURCE
+        #include <sched.h>
+        #include <sys/wait.h>
+        #include <unistd.h>
+        __attribute__((noinline)) int work(int n) { __asm__ volatile("nop; nop; nop"); return n + 1; }
+        int main(void)
+        {
+            int n = 0, status = 0;
+            for (int i = 0; i < 300; i++)
+                n = work(n);
+            if (unshare(CLONE_NEWUSER | CLONE_NEWPID))
+                return 99;
+            if (fork() == 0) {
+                for (int i = 0; i < 1000; i++)
+                    n = work(n);
+                _exit(n == 1300 ? 5 : 6);
+            }
+            wait(&status);
+            return WEXITSTATUS(status);
+        }
+    "#;
+    let skep = Skep::new();
+    let (source, program) = (skep.path("source.c"), skep.path("other_namespace"));
+    std::fs::write(&source, SOURCE).unwrap();
+    let program = skep_testkit::cc::Cc::c().args(&["-O2"]).compile(&[&source], &program);
+    let ended = skep.run(["trace", "work", "--json", "--", program.to_str().unwrap()]);
+    if ended.shell_status() == 99 {
+        return skep_testkit::skip("user and pid namespaces");
+    }
+    assert_eq!(ended.shell_status(), 5, "{}", ended.transcript());
+    let report = json(&ended.stdout);
+    assert_eq!(report["functions"][0]["calls"].as_u64(), Some(300), "{report}");
+    assert_eq!((report["missed"].as_u64(), report["missed_by"]["namespace"].as_u64()), (Some(1000), Some(1000)), "{}", ended.transcript());
+    assert!(text(&ended.stderr).contains("1000 calls are not counted: made by processes that were forked into another PID namespace"));
+}

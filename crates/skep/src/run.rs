@@ -203,7 +203,7 @@ impl Running {
         }
         let entered = slots::enter();
         if entered.is_refused() {
-            self.miss(skep_attach::Missed::REASONS);
+            self.miss(if skep_maps::stays_out() { control::OTHER_NAMESPACE } else { control::NO_SLOT });
             slots::exit(entered);
             return otherwise;
         }

@@ -207,6 +207,14 @@ skep_attach_block:
     call qword ptr [rbx+{SLOT_RUN}]
 .endm
 
+# A tail call ends: the thread's block has again what it had before.
+.macro SKEP_END_TAIL n
+    mov rcx, [rsp+8*\n+{X_TAIL}]
+    mov rdx, [rsp+8*\n+{X_TAILS}]
+    mov [r12+{BLOCK_TAIL}], rcx
+    mov [r12+{BLOCK_TAILS}], rdx
+.endm
+
 # Copies rcx words (1..=512) from rsi to rdi, but only as far as the source is mapped: the words above a function's return
 # address may be beyond the last of its stack. The byte below rsi is mapped. Changes rax rcx rdx rsi rdi r8 r11.
     .p2align 4
@@ -649,19 +657,13 @@ SKEP_ENTRY skep_attach_entry_site, 1
     jmp 15b
 35: cmp dword ptr [rsp+8*\n+{X_SESSIONS}+4], 0
     je 21b
-    mov rcx, [rsp+8*\n+{X_TAIL}]
-    mov rdx, [rsp+8*\n+{X_TAILS}]
-    mov [r12+{BLOCK_TAIL}], rcx
-    mov [r12+{BLOCK_TAILS}], rdx
+    SKEP_END_TAIL \n
     jmp 21b
 36: mov rdi, rbp
     call {too_deep}
     mov qword ptr [r12], 0
     jmp 21b
-38: mov rcx, [rsp+8*\n+{X_TAIL}]
-    mov rdx, [rsp+8*\n+{X_TAILS}]
-    mov [r12+{BLOCK_TAIL}], rcx
-    mov [r12+{BLOCK_TAILS}], rdx
+38: SKEP_END_TAIL \n
     jmp 16b
     # The body is left out: rax is the return value, the rest as at entry.
 32: mov rcx, [r15+{PLAN_SEQ}]

@@ -155,13 +155,15 @@ pub struct Missed {
     pub thread: u64,
     /// More threads than slots, and the holder of the shared slot was stopped.
     pub slots: u64,
+    /// Made by processes that were forked into another pid namespace: they stay out of maps.
+    pub namespace: u64,
 }
 
 impl Missed {
     /// Adds all reasons up.
     #[must_use]
     pub const fn total(self) -> u64 {
-        self.inside.saturating_add(self.stack).saturating_add(self.thread).saturating_add(self.slots)
+        self.inside.saturating_add(self.stack).saturating_add(self.thread).saturating_add(self.slots).saturating_add(self.namespace)
     }
 }
 
@@ -218,7 +220,7 @@ impl Link {
     #[must_use]
     pub fn missed(&self) -> Missed {
         let count = |n: u32| control_word(&self.control, control::MISSED + n).load(Relaxed);
-        Missed { inside: count(0), stack: count(1), thread: count(2), slots: count(3) }
+        Missed { inside: count(0), stack: count(1), thread: count(2), slots: count(3), namespace: count(4) }
     }
 
     /// Returns how many pages of maps the file system had no room for; what was counted there is lost.

@@ -95,11 +95,15 @@ pub mod control {
     pub const LOG: u32 = 3;
     /// Pages of maps that the file system had no room for, in any process: what was counted there is lost.
     pub const LOST_PAGES: u32 = 4;
-    /// The first of [`REASONS`] counters of calls in which the program did not run: [`skep_attach::Missed`], then those on threads
-    /// that got no slot.
+    /// The first of [`REASONS`] counters of calls in which the program did not run: [`skep_attach::Missed`], then [`NO_SLOT`] and
+    /// [`OTHER_NAMESPACE`].
     pub const MISSED: u32 = 8;
+    /// The thread got no slot.
+    pub const NO_SLOT: usize = skep_attach::Missed::REASONS;
+    /// The process is in another pid namespace than the one it was forked from: it takes no slots.
+    pub const OTHER_NAMESPACE: usize = NO_SLOT + 1;
     /// How many reasons there are.
-    pub const REASONS: u32 = skep_attach::Missed::REASONS as u32 + 1;
+    pub const REASONS: u32 = OTHER_NAMESPACE as u32 + 1;
     /// Words in the map.
     pub const WORDS: u32 = 16;
     /// The program runs.
