@@ -149,8 +149,8 @@ impl Outcome {
     /// The status `skep` ends with, in the manner of shells.
     pub fn code(&self) -> u8 {
         let code = match (self.interrupted, self.status) {
-            (Some(signal), _) => 128 + signal,
-            (None, Some(status)) => status.code().or_else(|| status.signal().map(|s| 128 + s)).unwrap_or(255),
+            (Some(signal), None) => 128 + signal,
+            (_, Some(status)) => status.code().or_else(|| status.signal().map(|s| 128 + s)).unwrap_or(255),
             (None, None) => 0,
         };
         u8::try_from(code & 0xff).unwrap_or(255)
@@ -267,7 +267,8 @@ mod tests {
         assert_eq!(outcome(Some(7 << 8), None), 7);
         assert_eq!(outcome(Some(libc::SIGSEGV), None), 139);
         assert_eq!(outcome(Some(libc::SIGABRT | 0x80), None), 134, "with a core");
-        assert_eq!(outcome(Some(0), Some(libc::SIGINT)), 130);
+        assert_eq!(outcome(Some(0), Some(libc::SIGTERM)), 0, "a server that was asked to end, and did");
+        assert_eq!(outcome(Some(libc::SIGINT), Some(libc::SIGINT)), 130);
         assert_eq!(outcome(None, Some(libc::SIGTERM)), 143);
     }
 }

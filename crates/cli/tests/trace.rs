@@ -442,6 +442,14 @@ fn a_signal_sent_to_skep_alone_reaches_the_command() {
 }
 
 #[test]
+fn a_server_that_ends_well_when_it_is_asked_to_has_its_status() {
+    let skep = Skep::new();
+    let script = format!("trap 'exit 4' TERM; {} wait & wait", target());
+    let (code, out, err) = interrupted(&skep, &["sh", "-c", &script], Signal::TERM, true);
+    assert_eq!((code, json(out.as_bytes())["status"].as_i64()), (Some(4), Some(4)), "{err}");
+}
+
+#[test]
 fn a_command_that_ignores_ctrl_c_is_left_alone() {
     let skep = Skep::new();
     let script = format!("trap '' INT; {} wait", target());
