@@ -408,6 +408,9 @@ fn the_kernels_maps_are_what_bpftool_shows() {
             out(&skep, &["map", "show", "--kernel", &map.id, "--json"])
         );
     }
+    for path in ["/etc/passwd", "/"] {
+        fails(&skep, &["map", "lookup", "--kernel", path, "1"], 1, "is no pin: pins are files in a bpf file system");
+    }
     fails(&skep, &["map", "dump", "--kernel", "4294967294"], 1, "the kernel has no map `4294967294`");
     fails(&skep, &["map", "--kernel", "update", "1", "2", "3"], 2, "the kernel's maps can be listed, shown, dumped and looked up in");
 }

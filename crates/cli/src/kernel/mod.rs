@@ -93,6 +93,13 @@ pub struct KernelMap {
     pub info: Info,
 }
 
+/// Tells whether a path may be a pin: a file in a bpf file system, as far as can be seen.
+fn may_be_pin(path: &Path) -> bool {
+    const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+    let on_bpf = rustix::fs::statfs(path).map_or(true, |s| i64::from(s.f_type as u32) == BPF_FS_MAGIC);
+    on_bpf && !path.is_dir()
+}
+
 /// Says what a refusal of the kernel means.
 fn refused(what: &str, error: &io::Error) -> Failure {
     let failure = Failure::environment(format!("cannot {what}: {error}"));
@@ -134,6 +141,11 @@ impl KernelMap {
         let refused = |e: io::Error| refused(&what, &e);
         let fd = match sys::pinned(&CString::new(path.as_os_str().as_bytes()).map_err(|e| refused(e.into()))?) {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+            // So says the kernel of any other file, too.
+            Err(e) if e.raw_os_error() == Some(libc::EACCES) && !may_be_pin(path) => {
+                return Err(Failure::failed(format!("`{}` is no pin: pins are files in a bpf file system", path.display()))
+                    .hint("most are below /sys/fs/bpf"));
+            }
             done => done.map_err(refused)?,
         };
         // Programs and links are pinned as well.
