@@ -15,7 +15,7 @@ Environment:
                 [default: $XDG_RUNTIME_DIR/skep, else /dev/shm/skep-UID]
   SKEP_PRELOAD  the agent's library
                 [default: libskep_preload.so beside this program or in ../lib]
-  NO_COLOR      no colours in messages
+  NO_COLOR      no colors in messages
 
 Exit status: that of the command for `trace` and `run`, whatever else goes wrong
 once it runs; where that is 0, and otherwise: 1 when the asked-for thing failed
@@ -65,7 +65,7 @@ Examples:
 
 /// The eBPF subsystem outside the kernel.
 #[derive(Parser, Debug)]
-#[command(name = "skep", version, about, after_help = ENVIRONMENT, disable_help_subcommand = true, max_term_width = 100)]
+#[command(name = "skep", version, about, after_help = ENVIRONMENT, max_term_width = 100)]
 pub struct Cli {
     /// Say nothing but data, warnings and errors
     #[arg(short, long, global = true)]
