@@ -52,8 +52,6 @@ static OBJECT: &[u8] = include_bytes!("../bpf/trace.bpf.o");
 const OBJECT_NAME: &str = "trace.bpf.o";
 /// Up to so many calls go by before the next one is timed, where calls are sampled: 2^n - 1, at most 63.
 const SAMPLING: u32 = 63;
-/// One call in so many is timed then.
-const PERIOD: u32 = SAMPLING / 2 + 1;
 /// Rows of the table when nothing else is asked for.
 const ROWS: usize = 30;
 /// Functions in which a thread ends: when one of them is the innermost call of a stack, its thread is no more.
@@ -314,7 +312,7 @@ fn note_marks(printer: Printer, rows: &[Row<'_>]) {
     let estimated = rows.iter().filter(|r| r.stat.error_ns.is_some()).count();
     if estimated > 0 {
         printer.note(&format!(
-            "~ times of {estimated} short functions are estimated, from about one call in {PERIOD}; all were counted (`--exact` times all)"
+            "~ times of {estimated} short functions are estimated, from a random sample of their calls; all were counted (`--exact` times all)"
         ));
     }
     let running = rows.iter().filter(|r| r.stat.running > 0).count();
