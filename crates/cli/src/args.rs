@@ -128,7 +128,7 @@ fn assignment(text: &str) -> Result<(String, String), String> {
 /// What to do with programs.
 #[derive(Subcommand, Debug)]
 pub enum ProgCommand {
-    /// Tell for each program of object files whether the verifier accepts it
+    /// Tell for each program of object files whether the verifier accepts it, and whether it can run here
     Verify {
         /// Object files
         #[arg(required = true, value_name = "OBJECT")]
@@ -139,6 +139,9 @@ pub enum ProgCommand {
         /// Refuse stack that was never written, and whatever tells addresses, as Linux does for users without privileges
         #[arg(long)]
         strict: bool,
+        /// Fail when a program cannot run here, instead of when one is not accepted
+        #[arg(long)]
+        to_run: bool,
         /// How the objects are read
         #[command(flatten)]
         reading: ObjectArgs,

@@ -10,7 +10,7 @@ use skep_isa::{MapFlags, MapShape, MapType};
 use crate::array;
 use crate::def::MapDef;
 use crate::dump::Position;
-use crate::error::{E2BIG, ENOTSUPP, EPERM, MapError, STRANGER};
+use crate::error::{ENOTSUPP, EPERM, MapError, STRANGER};
 use crate::percpu;
 use crate::shm::births::{self, Births};
 use crate::shm::object::View;
@@ -90,12 +90,7 @@ impl Map {
     }
 
     fn create_with(dir: &Path, id: u32, def: &MapDef, sparse: bool) -> Result<Self, MapError> {
-        let row = types::row(def)?;
-        if def.flags.0 & !def.map_type.row().flags != 0 {
-            return Err(def.invalid("it does not take these flags"));
-        }
-        def.check()?;
-        let layout = (row.layout)(def)?;
+        let (row, layout, payload_len) = types::checked(def)?;
         if def.map_type.row().per_cpu {
             let above = dir.canonicalize().ok().and_then(|d| d.parent().map(Path::to_owned));
             SlotTable::open_or_create(&above.ok_or_else(|| def.invalid("its directory has no parent"))?)?;
@@ -108,7 +103,6 @@ impl Map {
             })?;
         }
         let meta = def.to_meta(u64::from_le_bytes(seed));
-        let (_, payload_len) = births::area(layout.payload_len, layout.births).ok_or_else(|| def.refused("too large", E2BIG))?;
         let new = NewObject { kind: ObjectKind::Map, id, payload_len, meta: &meta, initial: &[] };
         let name = id.to_string();
         let slots = possible_cpus();

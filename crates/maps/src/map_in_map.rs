@@ -171,7 +171,7 @@ impl Drop for InnerMaps {
 }
 
 /// Tells whether a map may be where one of another definition is expected (kernel: `map_meta_equal`).
-fn like(want: &MapDef, is: &MapDef) -> bool {
+pub(crate) fn like(want: &MapDef, is: &MapDef) -> bool {
     let same_size = want.max_entries == is.max_entries
         || !matches!(want.map_type, MapType::Array | MapType::PercpuArray | MapType::Xskmap)
         || want.flags.has(MapFlags::INNER_MAP);

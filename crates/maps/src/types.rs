@@ -9,9 +9,9 @@ use skep_isa::{MapShape, MapType, ShapeKind};
 
 use crate::def::MapDef;
 use crate::dump::{Out, Position, Strict};
-use crate::error::{EINVAL, EOPNOTSUPP, MapError};
+use crate::error::{E2BIG, EINVAL, EOPNOTSUPP, MapError};
 use crate::shm::ObjectFile;
-use crate::shm::births::Births;
+use crate::shm::births::{self, Births};
 use crate::shm::lock::Held;
 use crate::slots::SlotTable;
 use crate::{
@@ -160,6 +160,40 @@ pub fn map_types() -> Vec<MapType> {
     let mut types: Vec<MapType> = TYPES.iter().map(|r| r.map_type).collect();
     types.sort_unstable();
     types
+}
+
+/// Checks all that creation asks of a definition; the row, the layout, and the bytes of the payload.
+pub(crate) fn checked(def: &MapDef) -> Result<(&'static TypeRow, Layout, u64), MapError> {
+    let row = row(def)?;
+    if def.flags.0 & !def.map_type.row().flags != 0 {
+        return Err(def.invalid("it does not take these flags"));
+    }
+    def.check()?;
+    let layout = (row.layout)(def)?;
+    let (_, payload_len) = births::area(layout.payload_len, layout.births).ok_or_else(|| def.refused("too large", E2BIG))?;
+    Ok((row, layout, payload_len))
+}
+
+impl MapDef {
+    /// Checks whether a map can be made of this definition, as [`Map::create`](crate::Map::create) does first. Nothing is made; whether
+    /// there is memory for it is not known.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check_creation(&self) -> Result<(), MapError> {
+        checked(self).map(drop)
+    }
+
+    /// Checks whether a map of another definition may be put into one of this.
+    ///
+    /// # Errors
+    /// When this is no map of maps, or its inner maps are of another kind.
+    pub fn check_inner(&self, inner: &Self) -> Result<(), MapError> {
+        match &self.inner {
+            Some(want) if map_in_map::like(want, inner) => Ok(()),
+            _ => Err(self.invalid("a map that shall be put in is not like its inner map")),
+        }
+    }
 }
 
 pub(crate) fn row(def: &MapDef) -> Result<&'static TypeRow, MapError> {

@@ -26,6 +26,8 @@ pub mod profile;
 pub mod prog;
 #[cfg(feature = "loader")]
 pub mod prototypes;
+#[cfg(feature = "loader")]
+pub mod prove;
 mod record;
 pub mod run;
 mod seccomp;

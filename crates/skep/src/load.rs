@@ -3,18 +3,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use skep_isa::map::Offer;
-use skep_isa::{AttachType, MapFlags, MapType, ProgramType, helper, kfunc};
+use skep_isa::{AttachType, MapFlags, MapType, ProgramType};
 use skep_maps::slots::FILE_NAME as SLOTS;
 use skep_maps::{Map, MapDef, MapError};
-use skep_object::{Btf, CoreTarget, InnerValue, LinkError, LinkOptions, MapSpec, Misfit, Object};
+use skep_object::{Btf, CoreTarget, InnerValue, LinkError, MapSpec, Misfit, Object};
+use skep_verifier::Rejection;
 use skep_verifier::fields::FieldKind;
-use skep_verifier::{Options, Rejection};
 
 use crate::Error;
 use crate::dir::{Dir, Kind};
 use crate::prog::{Program, ProgramFile, Source};
-use crate::prototypes::{Asked, Catalog, Proved, Resolved};
+use crate::prototypes::{Asked, Catalog, Resolved};
+use crate::prove::{Proofs, check_maps, needed};
 
 /// Tells why an object could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -212,61 +212,21 @@ impl<'a> Loader<'a> {
     /// When a map cannot be made, a program cannot be linked or is not proved safe, or a file cannot be written. What was
     /// written before is garbage then, and the next [`Dir::collect`] removes it.
     pub fn load(&self, object: &Object) -> Result<Loaded, LoadError> {
-        // Verify first: a rejected object leaves nothing behind.
-        let mut verified: Vec<Proved<'_>> = Vec::new();
-        let mut options = Options::default();
-        options.offered_only = true;
-        let mut wanted = self.wanted(object)?;
-        let mut done = 0;
-        while let Some(i) = wanted.get(done).copied() {
-            done += 1;
-            let Some(program) = object.programs.get(i) else { continue };
-            let linked = object.link_with(i, &LinkOptions { target: self.target, ..LinkOptions::default() })?;
-            let proof = skep_verifier::verify(&linked, &options).map_err(|r| LoadError::Rejected(Box::new(r)))?;
-            if let Some(id) = proof.info().helpers.iter().find(|id| crate::helpers::implementation(proof.prog_type(), **id).is_none()) {
-                let name = helper::by_id(*id).map(|h| h.name).or_else(|| kfunc::by_id(*id).map(|k| k.name)).unwrap_or("unknown");
-                return Err(LoadError::Helper { program: program.name.clone(), helper: format!("{name}#{id}") });
-            }
-            if self.only.is_some() {
-                // What tail calls may lead to.
-                let values = linked.maps.iter().flat_map(|m| &m.spec.values);
-                let named = values.filter_map(|(_, v)| if let InnerValue::Program(name) = v { object.program(name) } else { None });
-                for next in named {
-                    if !wanted.contains(&next) {
-                        wanted.push(next);
-                    }
-                }
-            }
-            verified.push((i, program, linked, proof));
-        }
-        // Other arrays get what can be had.
-        for i in self.only.iter().flat_map(|_| in_arrays(object)) {
-            let Some(program) = object.programs.get(i).filter(|_| !wanted.contains(&i)) else { continue };
-            let Ok(linked) = object.link_with(i, &LinkOptions { target: self.target, ..LinkOptions::default() }) else { continue };
-            let Ok(proof) = skep_verifier::verify(&linked, &options) else { continue };
-            let callable = |id: &u32| crate::helpers::implementation(proof.prog_type(), *id).is_some();
-            if proof.info().helpers.iter().all(callable) {
-                wanted.push(i);
-                verified.push((i, program, linked, proof));
-            }
-        }
-        verified.sort_by_key(|(i, ..)| *i);
-        if verified.is_empty() {
-            return Err(LoadError::NoPrograms);
-        }
+        // A refused object leaves nothing behind.
+        let proofs = Proofs::new(object, self.target);
+        let verified = proofs.programs(self.wanted(object)?, self.only.is_some())?;
         let asked = Asked { catalog: self.catalog, patterns: &self.patterns, exclude: &self.exclude };
-        let functions = verified.iter().map(|v| asked.resolve(v, &verified, &options)).collect::<Result<Vec<_>, _>>()?;
+        let functions = proofs.functions(&asked, &verified)?;
+        let needed = needed(object, &verified);
+        check_maps(object, &needed, |spec| self.definition(spec, object.btf.as_deref(), 0))?;
         let btf_id = match &object.btf {
             Some(btf) => crate::types::store(self.dir, btf)?,
             None => 0,
         };
         slot_table(self.dir)?;
-        let used: Vec<usize> = verified.iter().flat_map(|(_, _, linked, _)| linked.maps.iter().map(|m| m.index)).collect();
         let mut maps = Vec::new();
-        for (index, spec) in object.maps.iter().enumerate() {
-            // Nobody misses a map that no program here uses and that cannot be made anyway.
-            let dispensable = !used.contains(&index) && matches!(spec.map_type.row().offer, Offer::No(_));
-            maps.push(if dispensable { None } else { Some(self.create(spec, object.btf.as_deref(), btf_id)?) });
+        for (spec, needed) in object.maps.iter().zip(needed) {
+            maps.push(if needed { Some(self.create(spec, object.btf.as_deref(), btf_id)?) } else { None });
         }
         let mut programs = Vec::new();
         for ((_, program, linked, proof), functions) in verified.into_iter().zip(functions) {
@@ -300,12 +260,17 @@ impl<'a> Loader<'a> {
         Ok(wanted)
     }
 
-    fn create(&self, spec: &MapSpec, btf: Option<&Btf>, btf_id: u32) -> Result<LoadedMap, LoadError> {
-        let err = |source| LoadError::Map { name: spec.name.clone(), source };
+    fn definition(&self, spec: &MapSpec, btf: Option<&Btf>, btf_id: u32) -> MapDef {
         let mut def = definition(spec, btf, btf_id);
         if let Some(entries) = self.entries.get(&spec.name) {
             def.max_entries = self::entries(def.map_type, *entries);
         }
+        def
+    }
+
+    fn create(&self, spec: &MapSpec, btf: Option<&Btf>, btf_id: u32) -> Result<LoadedMap, LoadError> {
+        let err = |source| LoadError::Map { name: spec.name.clone(), source };
+        let def = self.definition(spec, btf, btf_id);
         let id = self.dir.next_id(Kind::Map)?;
         let dir = self.dir.kind(Kind::Map);
         let sparse = self.sparse.contains(&spec.name);
@@ -326,12 +291,6 @@ impl<'a> Loader<'a> {
 /// The attach type of a tracing program that hangs on functions.
 pub(crate) fn on_functions_of(prog_type: ProgramType, attach: Option<AttachType>) -> Option<AttachType> {
     attach.filter(|a| prog_type == ProgramType::Tracing && !matches!(a, AttachType::TraceRawTp | AttachType::TraceIter))
-}
-
-/// Numbers of the programs that program arrays begin with.
-fn in_arrays(object: &Object) -> Vec<usize> {
-    let values = object.maps.iter().flat_map(|m| &m.values);
-    values.filter_map(|(_, v)| if let InnerValue::Program(name) = v { object.program(name) } else { None }).collect()
 }
 
 /// Puts maps into maps of maps and programs into program arrays, as their definitions say. A program that was not asked for

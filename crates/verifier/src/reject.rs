@@ -351,6 +351,22 @@ pub enum Reason {
     ReturnsPointer { found: String },
 }
 
+impl Reason {
+    /// Tells whether what is called may not be called here at all: no argument changes that.
+    pub(crate) fn is_about_the_callee(&self) -> bool {
+        matches!(
+            self,
+            Self::NoSuchHelper { .. }
+                | Self::HelperNotAllowed { .. }
+                | Self::NotOffered { .. }
+                | Self::NeedsGpl { .. }
+                | Self::MightSleep
+                | Self::KfuncNotAllowed { .. }
+                | Self::KfuncSleeps { .. }
+        )
+    }
+}
+
 /// One step of the path that leads to a rejection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Step {

@@ -37,6 +37,8 @@ pub(crate) fn mark(steps: &mut [Step], reason: &Reason) {
                 s.matters |= n == taken || is_conditional(s.code);
             }
         }
+        // What is called may not be called, whatever its arguments.
+        _ if reason.is_about_the_callee() => {}
         _ => backwards(steps, end, reason),
     }
 }

@@ -22,8 +22,9 @@ use crate::session;
 /// Does what was asked for.
 pub fn run(command: &ProgCommand, printer: Printer) -> Result<u8> {
     match command {
-        ProgCommand::Verify { objects, log, strict, reading, format } => {
-            verify::run(objects, reading, verify::Asked { log: *log, strict: *strict, functions: None }, format.json, printer)
+        ProgCommand::Verify { objects, log, strict, to_run, reading, format } => {
+            let asked = verify::Asked { log: *log, strict: *strict, to_run: *to_run, functions: None };
+            verify::run(objects, reading, asked, format.json, printer)
         }
         ProgCommand::Run(args) => run::run(args, printer),
         ProgCommand::Show { program, reading, format } => show::run(program.as_deref(), reading, format.json, printer),

@@ -1,13 +1,18 @@
-//! `skep prog verify`: what the verifier says of the programs in object files.
+//! `skep prog verify`: what the verifier says of the programs in object files, and whether they can run here.
+//!
+//! Two questions with two answers: a program may be as safe as Linux asks for and still want what only the kernel has. The first is judged
+//! with all that the kernel knows; the second is what loading would say ([`DryRun`]).
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
-use skep::object::{LinkOptions, Object};
+use skep::load::LoadError;
+use skep::object::{LinkError, LinkOptions, Object};
 use skep::prototypes::Catalog;
-use skep::verifier::{Options, verify, verify_logged};
+use skep::prove::DryRun;
+use skep::verifier::{Options, Rejection, verify, verify_logged};
 
 use crate::args::ObjectArgs;
 use crate::failure::{FAILED, Result};
@@ -21,11 +26,49 @@ struct Verdict {
     section: String,
     kind: Option<&'static str>,
     insns: usize,
-    /// Why it was refused.
-    error: Option<String>,
+    /// Why the verifier refuses it.
+    refused: Option<Refusal>,
+    /// Why it cannot run here.
+    stays: Option<Refusal>,
+}
+
+/// Why the answer is no.
+#[derive(PartialEq)]
+struct Refusal {
+    error: String,
     hint: Option<String>,
     /// The way to the fault, as far as it matters.
     path: Vec<String>,
+}
+
+impl Refusal {
+    fn link(error: &LinkError) -> Self {
+        Self { error: error.to_string(), hint: objects::hint(error), path: Vec::new() }
+    }
+
+    fn rejection(rejection: &Rejection) -> Self {
+        Self { error: rejection.to_string(), hint: rejection.hint.clone(), path: crate::rejection::path(rejection) }
+    }
+
+    fn load(error: &LoadError) -> Self {
+        match error {
+            LoadError::Link(e) => Self::link(e),
+            LoadError::Rejected(r) => Self::rejection(r),
+            LoadError::Misfit { why, .. } => Self { error: error.to_string(), hint: Some(why.hint().to_owned()), path: Vec::new() },
+            e => Self { error: e.to_string(), hint: None, path: Vec::new() },
+        }
+    }
+
+    fn write(&self, out: &mut dyn Write, before: &str) -> io::Result<()> {
+        writeln!(out, "        {before}{}", self.error)?;
+        for step in &self.path {
+            writeln!(out, "        {step}")?;
+        }
+        if let Some(hint) = &self.hint {
+            writeln!(out, "        hint: {hint}")?;
+        }
+        Ok(())
+    }
 }
 
 /// What the user asked for.
@@ -35,6 +78,8 @@ pub struct Asked<'a> {
     pub log: bool,
     /// Refuse what Linux refuses users without privileges.
     pub strict: bool,
+    /// Let the exit status tell whether the programs can run here, not whether they are accepted.
+    pub to_run: bool,
     /// The functions that programs are to be attached to.
     pub functions: Option<&'a Catalog>,
 }
@@ -48,31 +93,39 @@ pub fn run(paths: &[PathBuf], reading: &ObjectArgs, asked: Asked<'_>, as_json: b
     let catalog = reading.btf_from.as_deref().map(Catalog::of_file);
     let asked = Asked { functions: catalog.as_ref(), ..asked };
     let how = objects.link_options();
-    let all =
-        paths.iter().zip(&objects.all).flat_map(|(path, object)| (0..object.programs.len()).map(move |i| (path.as_path(), object, i)));
-    let mut rejected = false;
+    let dry = DryRun::new().fit(how.target).functions(asked.functions);
+    let mut failed = false;
+    let mut one = |path: &Path, object: &Object, index, loads: Result<(), LoadError>, log: Option<&mut dyn std::fmt::Write>| {
+        let mut verdict = verdict(path, object, &how, index, asked, log);
+        verdict.stays = loads.err().map(|e| Refusal::load(&e));
+        failed |= if asked.to_run { verdict.stays.is_some() } else { verdict.refused.is_some() };
+        verdict
+    };
+    let all = paths.iter().zip(&objects.all);
     if as_json {
         let mut verdicts = Vec::new();
-        for (path, object, index) in all {
-            let mut log = Tail::default();
-            let verdict = verdict(path, object, &how, index, asked, asked.log.then_some(&mut log));
-            rejected |= verdict.error.is_some();
-            verdicts.push(verdict.json(asked.log.then_some(log)));
+        for (path, object) in all {
+            for (index, loads) in dry.each(object).into_iter().enumerate() {
+                let mut log = Tail::default();
+                let verdict = one(path, object, index, loads, asked.log.then_some(&mut log));
+                verdicts.push(verdict.json(asked.log.then_some(log)));
+            }
         }
         printer.json(Output::Stdout, &verdicts)?;
     } else {
         printer.data(Output::Stdout, |out| {
-            for (path, object, index) in all {
-                let mut log = Stream { out: &mut *out, failed: None };
-                let verdict = verdict(path, object, &how, index, asked, asked.log.then_some(&mut log));
-                log.failed.map_or(Ok(()), Err)?;
-                rejected |= verdict.error.is_some();
-                verdict.write(out)?;
+            for (path, object) in all {
+                for (index, loads) in dry.each(object).into_iter().enumerate() {
+                    let mut log = Stream { out: &mut *out, failed: None };
+                    let verdict = one(path, object, index, loads, asked.log.then_some(&mut log));
+                    log.failed.map_or(Ok(()), Err)?;
+                    verdict.write(out)?;
+                }
             }
             Ok(())
         })?;
     }
-    Ok(if rejected { FAILED } else { 0 })
+    Ok(if failed { FAILED } else { 0 })
 }
 
 /// Lets a log go out as it is written: it may be longer than memory.
@@ -122,9 +175,8 @@ fn verdict(
         section: String::new(),
         kind: None,
         insns: 0,
-        error: None,
-        hint: None,
-        path: Vec::new(),
+        refused: None,
+        stays: None,
     };
     if let Some(p) = object.programs.get(index) {
         (verdict.program, verdict.section) = (p.name.clone(), p.section.clone());
@@ -133,7 +185,7 @@ fn verdict(
     // Judged, not run: what only the kernel has counts as known.
     let how = &LinkOptions { known_kfuncs: true, ..*how };
     match object.link_with(index, how) {
-        Err(e) => (verdict.error, verdict.hint) = (Some(e.to_string()), objects::hint(&e)),
+        Err(e) => verdict.refused = Some(Refusal::link(&e)),
         Ok(linked) => {
             verdict.insns = linked.insns.len();
             verdict.kind = Some(linked.prog_type.name());
@@ -149,21 +201,24 @@ fn verdict(
                 (Ok(proof), Some(functions)) => functions.judge(&proof, &options).err(),
                 (judged, _) => judged.err(),
             };
-            if let Some(rejection) = rejection {
-                verdict.error = Some(rejection.to_string());
-                verdict.hint.clone_from(&rejection.hint);
-                verdict.path = crate::rejection::path(&rejection);
-            }
+            verdict.refused = rejection.as_ref().map(Refusal::rejection);
         }
     }
     verdict
 }
 
 impl Verdict {
+    fn word(&self) -> &'static str {
+        if self.refused.is_some() { "reject" } else { "accept" }
+    }
+
     fn json(&self, log: Option<Tail>) -> Json {
+        let error = |refusal: &Option<Refusal>| refusal.as_ref().map(|r| r.error.clone());
+        let hint = self.refused.as_ref().or(self.stays.as_ref()).and_then(|r| r.hint.clone());
         let mut out = json!({
             "object": self.object, "program": self.program, "section": self.section, "type": self.kind,
-            "verdict": if self.error.is_some() { "reject" } else { "accept" }, "error": self.error, "insns": self.insns,
+            "verdict": self.word(), "error": error(&self.refused), "insns": self.insns,
+            "runs": self.stays.is_none(), "why": error(&self.stays), "hint": hint,
         });
         if let Some(mut log) = log {
             out["log"] = json!(String::from_utf8_lossy(log.bytes.make_contiguous()));
@@ -173,17 +228,16 @@ impl Verdict {
     }
 
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let word = if self.error.is_some() { "reject" } else { "accept" };
-        writeln!(out, "{word}  {}: {} ({}, {} insns)", self.object, self.program, self.section, self.insns)?;
-        if let Some(error) = &self.error {
-            writeln!(out, "        {error}")?;
+        writeln!(out, "{}  {}: {} ({}, {} insns)", self.word(), self.object, self.program, self.section, self.insns)?;
+        if let Some(refused) = &self.refused {
+            refused.write(out, "")?;
         }
-        for step in &self.path {
-            writeln!(out, "        {step}")?;
+        match (&self.refused, &self.stays) {
+            (Some(_), None) => writeln!(out, "        it can run here all the same"),
+            // One reason for both answers.
+            (Some(refused), Some(stays)) if refused == stays => Ok(()),
+            (_, Some(stays)) => stays.write(out, "cannot run here: "),
+            (None, None) => Ok(()),
         }
-        if let Some(hint) = &self.hint {
-            writeln!(out, "        hint: {hint}")?;
-        }
-        Ok(())
     }
 }

@@ -97,6 +97,11 @@ pub(crate) fn listed(target: Option<&str>) -> Vec<String> {
     Pattern::list(target.unwrap_or_default())
 }
 
+/// The functions that a section names, without their modules. Patterns that cannot be read are left out.
+pub(crate) fn functions(target: Option<&str>) -> Vec<String> {
+    listed(target).iter().filter_map(|n| n.parse::<Pattern>().ok()).map(|p| p.function).collect()
+}
+
 /// Reads the functions a section names: patterns, parted by commas.
 fn targets(program: &LoadedProgram) -> Result<Vec<String>, AttachError> {
     let p = &program.file.program;

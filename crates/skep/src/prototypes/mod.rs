@@ -23,8 +23,6 @@ use std::sync::Arc;
 use skep_object::Btf;
 use skep_verifier::{Options, Rejection, Verified};
 
-use crate::link::Pattern;
-
 use module::ModuleFile;
 
 /// Types that the user names.
@@ -72,8 +70,7 @@ impl Catalog {
         let reads: Vec<_> = proof.info().ctx_reads.iter().copied().collect();
         let attach = crate::load::on_functions_of(linked.prog_type, linked.attach_type).filter(|_| !reads.is_empty());
         let Some(attach) = attach else { return Ok(()) };
-        let names = crate::link::listed(linked.target.as_deref());
-        let include: Vec<String> = names.iter().filter_map(|n| n.parse::<Pattern>().ok()).map(|p| p.function).collect();
+        let include = crate::link::functions(linked.target.as_deref());
         let ask = Ask { reads: &reads, attach, include: &include, exclude: &[] };
         let Ok(Err(refusal)) = self.resolve(&ask) else { return Ok(()) };
         let mut options = options.clone();

@@ -1,0 +1,114 @@
+//! `skep prog verify`: both of its answers, as text, as JSON and as exit status, and what is said about wrong input.
+
+mod common;
+
+use common::{Skep, data, json, text};
+use serde_json::{Value as Json, json};
+
+/// An object of another crate's tests.
+fn beside(path: &str) -> String {
+    format!("{}/../{path}", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn kernel_only() -> String {
+    beside("skep/tests/data/dry_run/kernel_only.bpf.o")
+}
+
+fn verdicts(skep: &Skep, args: &[&str]) -> (i32, Vec<Json>) {
+    let ended = skep.run(["prog", "verify", "--json"].iter().chain(args));
+    let Json::Array(verdicts) = json(&ended.stdout) else { panic!("{}", ended.transcript()) };
+    (ended.shell_status(), verdicts)
+}
+
+#[test]
+fn what_is_accepted_may_not_run_and_says_why() {
+    let skep = Skep::new();
+    let (status, verdicts) = verdicts(&skep, &[&kernel_only()]);
+    let answers: Vec<_> =
+        verdicts.iter().map(|v| (v["program"].as_str().unwrap(), v["verdict"].as_str().unwrap(), v["runs"].as_bool().unwrap())).collect();
+    let want = [
+        ("wants_class", "accept", false),
+        ("wants_timer", "accept", false),
+        ("wants_sockets", "accept", false),
+        ("wants_what_follows", "accept", false),
+        ("runs_with_what_follows", "accept", true),
+        ("runs_alone", "accept", true),
+        ("wants_cpumask", "reject", false),
+        ("wants_padding", "accept", false),
+        ("wants_no_test", "accept", false),
+        ("wants_a_type", "reject", false),
+        ("runs_on_given_registers", "accept", true),
+    ];
+    assert_eq!(answers, want);
+    assert_eq!(status, 1, "two are rejected");
+    for v in &verdicts {
+        assert_eq!(v["runs"].as_bool(), Some(v["why"].is_null()), "{v}");
+        assert_eq!(v["verdict"] == json!("accept"), v["error"].is_null(), "{v}");
+        let object = v.as_object().unwrap();
+        let keys = ["object", "program", "section", "type", "verdict", "error", "insns", "runs", "why", "hint"];
+        assert!(keys.iter().all(|k| object.contains_key(*k)) && object.len() == keys.len(), "{v}");
+    }
+    let why = |n: usize| verdicts[n]["why"].as_str().unwrap();
+    assert!(why(1).contains("helper bpf_timer_init#169 cannot be called outside the kernel"), "{}", why(1));
+    assert!(why(7).contains("invalid read from stack") && verdicts[7]["hint"].as_str().unwrap().contains("padding"), "{}", verdicts[7]);
+}
+
+/// What `prog run` does is what was said that it would do.
+#[test]
+fn the_answer_is_what_running_says() {
+    let skep = Skep::new();
+    for object in [kernel_only(), beside("skep/tests/data/dry_run/no_map.bpf.o"), beside("verifier/tests/data/refused.bpf.o")] {
+        for v in verdicts(&skep, &[&object]).1 {
+            let ended = skep.run(["prog", "run", &object, v["program"].as_str().unwrap(), "--json"]);
+            let said = text(&ended.stderr);
+            match v["why"].as_str() {
+                Some(why) => assert!(said.contains(why) && ended.shell_status() != 0, "{v}\n{}", ended.transcript()),
+                // The kernel has no test run for some types; that is said of a run, which there was.
+                None => assert!(json(&ended.stdout)["runs"][0]["errno"].is_i64(), "{v}\n{}", ended.transcript()),
+            }
+        }
+    }
+}
+
+#[test]
+fn people_read_the_reason_below_the_program() {
+    let skep = Skep::new();
+    let object = kernel_only();
+    let ended = skep.run(["prog", "verify", &object]);
+    let out = text(&ended.stdout).replace(&object, "OBJECT");
+    let of = |name: &str| {
+        let from = out.find(&format!("OBJECT: {name} ")).map(|at| out[..at].rfind('\n').map_or(0, |n| n + 1)).expect("a program");
+        let end = out[from + 1..].find("\naccept ").into_iter().chain(out[from + 1..].find("\nreject ")).min();
+        out[from..].get(..end.map_or(out.len() - from, |e| e + 1)).unwrap().trim_end().to_owned()
+    };
+    assert_eq!(
+        of("wants_class"),
+        "accept  OBJECT: wants_class (tc, 2 insns)
+        cannot run here: program `wants_class` was rejected: helper bpf_get_cgroup_classid#17 cannot be called outside the kernel: \
+it works on control groups of the kernel at insn 0 (kernel_only.bpf.c:58)
+        ; kernel_only.bpf.c:58: return bpf_get_cgroup_classid(skb);
+           0: call bpf_get_cgroup_classid#17           R1=ctx()"
+    );
+    assert_eq!(of("runs_alone"), "accept  OBJECT: runs_alone (tc, 2 insns)");
+    assert_eq!(
+        of("wants_a_type"),
+        "reject  OBJECT: wants_a_type (mystery/section, 0 insns)
+        program `wants_a_type`: section `mystery/section` is of no known program type"
+    );
+}
+
+#[test]
+fn the_exit_status_answers_the_question_that_was_asked() {
+    let skep = Skep::new();
+    let (timers, fine) = (beside("skep/tests/data/dry_run/no_map.bpf.o"), data("filter.bpf.o"));
+    for (args, status) in [
+        (vec!["prog", "verify", &timers], 0),
+        (vec!["prog", "verify", "--to-run", &timers], 1),
+        (vec!["prog", "verify", "--to-run", "--json", &timers], 1),
+        (vec!["prog", "verify", "--to-run", &fine], 0),
+        (vec!["prog", "verify", "--to-run", &fine, &timers], 1),
+    ] {
+        let ended = skep.run(&args);
+        assert_eq!(ended.shell_status(), status, "{}", ended.transcript());
+    }
+}
