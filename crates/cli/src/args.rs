@@ -110,6 +110,10 @@ pub struct ObjectArgs {
     /// Give a global variable, or a part of one, another value before loading; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     pub set: Vec<(String, String)>,
+    /// Take programs whose section's name says nothing for TYPE: a section's name (`xdp`, `fentry/FUNCTION`) or a program type
+    /// (`sched_cls`); with PROGRAM=, this program whatever its section. May be given several times
+    #[arg(long = "type", value_name = "[PROGRAM=]TYPE")]
+    pub types: Vec<String>,
     /// Fit programs (CO-RE) to the types in FILE: BTF, or an ELF file with BTF
     #[arg(long, value_name = "FILE")]
     pub btf: Option<PathBuf>,

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use skep::isa::sec;
 use skep::object::{CoreTarget, DwarfError, GlobalError, LinkError, LinkOptions, Object};
 use skep::prototypes::{Catalog, Given};
 
@@ -29,6 +30,9 @@ impl Objects {
         let mut all = paths.iter().map(|p| session::object(p)).collect::<Result<Vec<_>>>()?;
         for (name, value) in &args.set {
             set(&mut all, name, value)?;
+        }
+        for text in &args.types {
+            take_as(&mut all, text)?;
         }
         for (object, path) in all.iter_mut().zip(paths) {
             skep::kconfig::fill(object).map_err(|e| Failure::environment(format!("`{}`: {e}", path.display())))?;
@@ -71,6 +75,53 @@ fn set(objects: &mut [Object], name: &str, value: &str) -> Result {
     match unknown {
         Some(e) if !found => Err(Failure::environment(format!("--set: {e}"))),
         _ => Ok(()),
+    }
+}
+
+/// Gives programs another type than their section's names, or one where these name none: `TYPE`, `PROGRAM=TYPE`.
+fn take_as(objects: &mut [Object], text: &str) -> Result {
+    let wrong = |message: String| Failure::environment(format!("--type: {message}"));
+    let (program, named) = match text.split_once('=') {
+        Some((program, named)) => (Some(program), named),
+        None => (None, text),
+    };
+    let section = section_of(named).map_err(|hint| wrong(format!("`{named}` is no program type")).hint(hint))?;
+    let mut programs: Vec<_> = objects.iter_mut().flat_map(|o| &mut o.programs).collect();
+    if let Some(program) = program {
+        let known: Vec<String> = programs.iter().map(|p| format!("`{}`", p.name)).collect();
+        programs.retain(|p| p.name == program);
+        if programs.is_empty() {
+            let failure = wrong(format!("there is no program `{program}`"));
+            return Err(if known.is_empty() { failure } else { failure.hint(format!("there is {}", known.join(", "))) });
+        }
+    } else if programs.iter().any(|p| p.def.is_none()) {
+        programs.retain(|p| p.def.is_none());
+    }
+    programs.into_iter().try_for_each(|p| p.take_as(section)).map_err(|e| wrong(e.to_string()))
+}
+
+/// The section's name that stands for a type; what to say instead when there is none, or there are several.
+fn section_of(named: &str) -> Result<&str, String> {
+    if sec::parse(named).is_some() {
+        return Ok(named);
+    }
+    let of_type: Vec<_> = sec::SECTIONS.iter().filter(|d| d.prog.name() == named && !d.sleepable).collect();
+    match of_type.as_slice() {
+        [] => Err(match sec::nearest(named) {
+            Some(near) => {
+                format!("did you mean `{near}`? A section's name as libbpf knows it is wanted, or a type as `skep prog show` prints it")
+            }
+            None => {
+                "a section's name as libbpf knows it is wanted (`xdp`, `tc`, `kprobe`), or a type as `skep prog show` prints it".to_owned()
+            }
+        }),
+        [first, ..] => match of_type.iter().find(|d| d.attach.is_none()).or(if of_type.len() == 1 { Some(first) } else { None }) {
+            Some(def) => Ok(def.name),
+            None => {
+                let names: Vec<String> = of_type.iter().map(|d| format!("`{}`", d.name)).collect();
+                Err(format!("which of them: {}", names.join(", ")))
+            }
+        },
     }
 }
 
@@ -123,6 +174,7 @@ pub fn hint(error: &LinkError) -> Option<String> {
         LinkError::CoreTarget { .. } | LinkError::Core { .. } => {
             Some("`--btf-from PROGRAM` fits programs to the types of a program's own build, `--btf FILE` to those in a file".to_owned())
         }
+        LinkError::Section { .. } => Some("`--type TYPE` says what such programs are, as `xdp` or `kprobe` would".to_owned()),
         LinkError::Extern { kind: "configuration value", symbol, .. } => Some(format!("`--set {symbol}=VALUE` gives it one")),
         _ => None,
     }

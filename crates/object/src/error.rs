@@ -153,6 +153,6 @@ pub enum LinkError {
     },
 }
 
-fn likely(section: &str) -> String {
+pub(crate) fn likely(section: &str) -> String {
     skep_isa::sec::nearest(section).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
 }

@@ -39,5 +39,5 @@ pub use link::{LinkOptions, POISON_KFUNC};
 pub use linked::{Line, Linked, LinkedMap, Missing, Subprog};
 pub use map::{InnerValue, MapSpec};
 pub use object::Object;
-pub use program::Program;
+pub use program::{Program, UnknownSection};
 pub use proto::{Access, MAX_WORDS, Misfit, Place, Prototype, Value, ValueKind, Word};

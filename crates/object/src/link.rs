@@ -64,7 +64,7 @@ impl Object {
         let maps = linker.maps.iter().filter_map(|i| Some(LinkedMap { index: *i, spec: self.maps.get(*i)?.clone() })).collect();
         Ok(Linked {
             name: p.name.clone(),
-            section: p.section.clone(),
+            section: p.section_meant().to_owned(),
             prog_type: def.prog,
             attach_type: def.attach,
             target: p.target.clone(),

@@ -20,6 +20,8 @@ pub struct Program {
     pub target: Option<String>,
     /// Its BTF function type (`BTF_KIND_FUNC`), 0 when there is none.
     pub type_id: TypeId,
+    /// The section's name that counts in place of its own; see [`Program::take_as`].
+    pub(crate) taken_as: Option<String>,
     pub(crate) function: FunctionId,
 }
 
@@ -89,9 +91,36 @@ impl Program {
             def: parsed.map(|p| p.def),
             target: parsed.and_then(|p| p.target).map(str::to_owned),
             type_id,
+            taken_as: None,
             function,
         }
     }
+
+    /// Takes the program as if its section had this name, for one whose own says nothing. [`Program::section`] stays what it is.
+    ///
+    /// # Errors
+    /// When no family has this name. The program is then as before.
+    pub fn take_as(&mut self, section: &str) -> Result<(), UnknownSection> {
+        let parsed = sec::parse(section).ok_or_else(|| UnknownSection { name: section.to_owned() })?;
+        self.def = Some(parsed.def);
+        self.target = parsed.target.map(str::to_owned);
+        self.taken_as = Some(section.to_owned());
+        Ok(())
+    }
+
+    /// Returns the section's name that counts.
+    #[must_use]
+    pub fn section_meant(&self) -> &str {
+        self.taken_as.as_deref().unwrap_or(&self.section)
+    }
+}
+
+/// Says that no family of programs has this section name.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("section `{name}` is of no known program type{}", crate::error::likely(name))]
+pub struct UnknownSection {
+    /// The name.
+    pub name: String,
 }
 
 impl Code {

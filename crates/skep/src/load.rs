@@ -233,7 +233,7 @@ impl<'a> Loader<'a> {
             let (insns, source) = crate::convert::expand(crate::convert::convert(&proof), Source::of(&linked));
             let file = Program {
                 name: program.name.clone(),
-                section: program.section.clone(),
+                section: program.section_meant().to_owned(),
                 prog_type: proof.prog_type(),
                 attach_type: proof.attach_type(),
                 maps: linked.maps.iter().filter_map(|m| maps.get(m.index)?.as_ref()).map(|m| m.map.id()).collect(),

@@ -19,6 +19,7 @@
 pub mod cfg;
 mod check;
 pub mod compare;
+mod explain;
 pub mod fields;
 pub mod flow;
 mod log;
@@ -36,6 +37,7 @@ mod trace;
 
 pub use reject::{Reason, Rejection, Step};
 
+use explain::{Explanation, Fault};
 use skep_isa::{AttachType, HelperId, Insn, ProgramType};
 use skep_object::{Access, Btf, Linked, Prototype};
 use std::collections::BTreeSet;
@@ -62,11 +64,17 @@ pub struct Options {
     /// Refuse helpers that cannot be called here ([`Helper::refused`](skep_isa::Helper::refused)), not only those that the kernel does
     /// not have: for programs that will run, not only be judged.
     pub offered_only: bool,
+    /// Numbers of processors lie below this (`nr_cpu_ids`). With `offered_only`, less than [`PROCESSORS`] counts as that.
+    pub processors: u32,
     /// Types of the kernel or program that tracing programs look into; without them its objects are numbers.
     pub target: Option<Arc<Btf>>,
     /// What is known of the function that a tracing program is attached to.
     pub attached: Attached,
 }
+
+/// As many processors as `bpf_get_smp_processor_id` can tell apart outside the kernel: it has the number from where the kernel leaves it
+/// for processes, in twelve bits (arch/x86/include/asm/segment.h `VDSO_CPUNODE_BITS`).
+pub const PROCESSORS: u32 = 1 << 12;
 
 /// What is known of the function that a tracing program is attached to, and so of the words in its context.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -127,6 +135,7 @@ impl Default for Options {
             strict: false,
             prune: Prune::Usual,
             offered_only: false,
+            processors: PROCESSORS,
             target: None,
             attached: Attached::Anything,
         }
@@ -264,7 +273,7 @@ pub fn verify_logged(prog: &Linked, opts: &Options, out: &mut dyn std::fmt::Writ
         if let Err(r) = &verdict {
             // A program without a shape has no steps.
             let mut text = String::new();
-            log::write_reason(&mut text, &r.reason, &r.info, opts.limit);
+            log::write_reason(&mut text, &r.reason, r.logged.as_deref(), &r.info, opts.limit);
             out.write_str(&text).ok();
         }
         return verdict;
@@ -274,7 +283,7 @@ pub fn verify_logged(prog: &Linked, opts: &Options, out: &mut dyn std::fmt::Writ
     let mut text = String::new();
     match &verdict {
         Ok(proof) => log::write_summary(&mut text, proof.info(), opts.limit),
-        Err(r) => log::write_reason(&mut text, &r.reason, &r.info, opts.limit),
+        Err(r) => log::write_reason(&mut text, &r.reason, r.logged.as_deref(), &r.info, opts.limit),
     }
     trace.finish(format_args!("{text}"));
     verdict
@@ -284,7 +293,7 @@ pub fn verify_logged(prog: &Linked, opts: &Options, out: &mut dyn std::fmt::Writ
 fn judge(prog: &Linked, opts: &Options, watch: &mut dyn trace::Watch) -> Result<Verified, Rejection> {
     let fault = |(insn, reason): cfg::Fault| {
         let at = u32::try_from(insn).unwrap_or(0);
-        rejection(prog, opts, insn, reason, log::steps(prog, &[at]), &Info::default())
+        rejection(prog, opts, insn, reason, log::steps(prog, &[at]), Explanation::default(), &Info::default())
     };
     let cfg = cfg::Cfg::new(prog).map_err(fault)?;
     let mut walk = check::Walk::new(prog, opts, cfg);
@@ -301,26 +310,40 @@ fn judge(prog: &Linked, opts: &Options, watch: &mut dyn trace::Watch) -> Result<
             let again = || cfg::Cfg::new(prog).ok().map(|cfg| check::Walk::new(prog, opts, cfg)).filter(|_| opts.log_level > 0);
             let route = again().and_then(|mut w| w.shortest(&walk, &reason)).unwrap_or_else(|| walk.route());
             let mut steps = log::steps(prog, &route.trail);
+            let mut explained = Explanation::default();
             if let Some(again) = again() {
-                log::add_registers(&mut steps, show::Names { prog, target: opts.target.as_deref() }, &route, again);
+                let last = log::add_registers(&mut steps, show::Names { prog, target: opts.target.as_deref() }, &route, again);
                 slice::mark(&mut steps, &reason);
+                if let Some(state) = &last {
+                    explained = Fault { prog, reason: &reason, steps: &steps, state }.explain();
+                }
             }
-            Err(rejection(prog, opts, walk.insn(), reason, steps, walk.info()))
+            Err(rejection(prog, opts, walk.insn(), reason, steps, explained, walk.info()))
         }
     }
 }
 
-fn rejection(prog: &Linked, opts: &Options, insn: usize, reason: Reason, steps: Vec<Step>, info: &Info) -> Rejection {
+fn rejection(
+    prog: &Linked,
+    opts: &Options,
+    insn: usize,
+    reason: Reason,
+    steps: Vec<Step>,
+    explained: Explanation,
+    info: &Info,
+) -> Rejection {
     let mut text = String::new();
     if opts.log_level > 0 {
         log::write_steps(&mut text, prog, &steps);
-        log::write_reason(&mut text, &reason, info, opts.limit);
+        log::write_reason(&mut text, &reason, explained.logged.as_deref(), info, opts.limit);
     }
     Rejection {
         program: prog.name.clone(),
         insn,
         line: prog.line(insn).cloned(),
-        hint: prog.missing(insn).map(reject::missing).or_else(|| reject::hint(&reason)),
+        hint: prog.missing(insn).map(reject::missing).or(explained.hint).or_else(|| reject::hint(&reason)),
+        detail: explained.detail,
+        logged: explained.logged,
         reason,
         steps,
         log: text,

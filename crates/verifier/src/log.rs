@@ -5,6 +5,7 @@ use crate::check::{Route, Walk};
 use crate::reg::Kind;
 use crate::reject::{Reason, Step};
 use crate::show::{Names, Shown};
+use crate::state::State;
 use skep_isa::{Insn, op};
 use skep_object::Linked;
 use std::fmt::Write as _;
@@ -30,8 +31,9 @@ pub(crate) fn steps(prog: &Linked, trail: &[u32]) -> Vec<Step> {
     steps
 }
 
-/// Adds to the steps what the registers they read held, by walking the path once more.
-pub(crate) fn add_registers(steps: &mut [Step], names: Names<'_>, route: &Route, mut again: Walk<'_>) {
+/// Adds to the steps what the registers they read held, by walking the path once more; the state before the last of them.
+pub(crate) fn add_registers(steps: &mut [Step], names: Names<'_>, route: &Route, mut again: Walk<'_>) -> Option<State> {
+    let mut last = None;
     let skipped = route.trail.len().saturating_sub(steps.len());
     let mut n = 0;
     again.retrace(route, &mut |insn, state| {
@@ -50,7 +52,11 @@ pub(crate) fn add_registers(steps: &mut [Step], names: Names<'_>, route: &Route,
                 .collect();
         }
         n += 1;
+        if n == route.trail.len() {
+            last = Some(state.clone());
+        }
     });
+    last
 }
 
 /// Writes the steps as the kernel's log does.
@@ -70,7 +76,10 @@ pub(crate) fn write_steps(out: &mut String, prog: &Linked, steps: &[Step]) {
 }
 
 /// Writes why a program was refused, and the line that ends every log.
-pub(crate) fn write_reason(out: &mut String, reason: &Reason, info: &Info, limit: u32) {
+pub(crate) fn write_reason(out: &mut String, reason: &Reason, before: Option<&str>, info: &Info, limit: u32) {
+    if let Some(before) = before {
+        let _ = writeln!(out, "{before}");
+    }
     let _ = writeln!(out, "{reason}");
     if matches!(reason, Reason::Unreleased { .. }) {
         out.push_str("BPF_EXIT instruction in main prog would lead to reference leak\n");

@@ -1,6 +1,6 @@
 //! Why a program was refused: one reason in the kernel's words, where in the program, and how the walk got there.
 
-use skep_isa::{HelperId, Insn};
+use skep_isa::{HelperId, Insn, op};
 use skep_object::{Line, Misfit, Missing};
 
 /// What is wrong with a program. Messages are the kernel's (kernel/bpf/verifier.c) where the kernel has one.
@@ -352,6 +352,23 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// Tells whether the message says itself that it is about this instruction.
+    fn names(&self, insn: usize) -> bool {
+        let text = self.to_string();
+        let number = insn.to_string();
+        text.match_indices("insn ").any(|(at, word)| {
+            let number_there: String = text[at + word.len()..].chars().take_while(char::is_ascii_digit).collect();
+            number_there == number
+        })
+    }
+
+    /// The first register that the message names.
+    pub(crate) fn register(&self) -> Option<u8> {
+        let text = self.to_string();
+        let number = |word: &str| word.strip_prefix('R')?.parse().ok().filter(|r| *r < op::FP);
+        text.split(|c: char| !c.is_ascii_alphanumeric()).find_map(number)
+    }
+
     /// Tells whether what is called may not be called here at all: no argument changes that.
     pub(crate) fn is_about_the_callee(&self) -> bool {
         matches!(
@@ -397,12 +414,16 @@ pub struct Rejection {
     pub insn: usize,
     /// Its source line, when the object has line information.
     pub line: Option<Line>,
-    /// What is wrong.
+    /// What is wrong, in the kernel's words.
     pub reason: Reason,
+    /// More about it, where there is more to say: which bytes of what. Numbers are those of [`path`](Self::path).
+    pub detail: Option<String>,
     /// What to do about it, when there is an answer.
     pub hint: Option<String>,
     pub(crate) steps: Vec<Step>,
     pub(crate) log: String,
+    /// The line that the kernel's log has before the reason.
+    pub(crate) logged: Option<String>,
     pub(crate) info: crate::Info,
 }
 
@@ -428,7 +449,14 @@ impl Rejection {
 
 impl std::fmt::Display for Rejection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "program `{}` was rejected: {} at insn {}", self.program, self.reason, self.insn)?;
+        let reason = self.reason.to_string();
+        write!(f, "program `{}` was rejected: {}", self.program, reason.strip_suffix('.').unwrap_or(&reason))?;
+        if let Some(detail) = &self.detail {
+            write!(f, ": {detail}")?;
+        }
+        if !self.reason.names(self.insn) {
+            write!(f, " at insn {}", self.insn)?;
+        }
         if let Some(l) = &self.line {
             let file = l.file.rsplit('/').next().unwrap_or_default();
             write!(f, " ({file}:{})", l.line)?;
@@ -468,11 +496,12 @@ pub(crate) fn hint(reason: &Reason) -> Option<String> {
             "compare the index with the size right before the access, in one variable"
         }
         Reason::OutsidePacket { .. } => "compare the end of the access with `data_end` first",
-        Reason::InfiniteLoop { .. } | Reason::TooComplex { .. } => "give the loop a constant bound",
+        Reason::InfiniteLoop { .. } => "a turn changes nothing that is known: count the turns in a variable, with a constant bound",
+        Reason::TooComplex { .. } => "turns of a loop are walked one by one: make them fewer, or use `bpf_loop` or `bpf_for`",
         Reason::Unreleased { .. } => "submit or discard the ring buffer record on every path",
         Reason::NeedsGpl { .. } => "add `char LICENSE[] SEC(\"license\") = \"GPL\";`",
         Reason::UninitStackRead { .. } | Reason::UninitIndirect { .. } => {
-            "initialise the whole variable, padding too: `= {}` or `__builtin_memset`"
+            "initialize the whole variable, padding too, with `__builtin_memset`"
         }
         Reason::Misaligned { .. } => "align the field to its size",
         Reason::Unsupported { what: "bpf_throw" } | Reason::ExceptionCallback => {

@@ -48,7 +48,7 @@ fn backwards(steps: &mut [Step], end: usize, reason: &Reason) {
     let read = uses(steps[end].code).0 & !FP;
     let mut lowest = steps[end].depth;
     if let Some(w) = wanted.get_mut(lowest) {
-        w.regs = named(reason).map_or(read, |r| 1 << r);
+        w.regs = reason.register().map_or(read, |r| 1 << r);
     }
     for n in (0..end).rev() {
         let (code, depth, after) = (steps[n].code, steps[n].depth, steps[n + 1].depth);
@@ -75,7 +75,7 @@ fn backwards(steps: &mut [Step], end: usize, reason: &Reason) {
             true
         } else if is_conditional(code) {
             // Any comparison of the packet tells of all pointers into it.
-            let packet = *reason == Reason::OutsidePacket { reg: named(reason).unwrap_or_default() };
+            let packet = *reason == Reason::OutsidePacket { reg: reason.register().unwrap_or_default() };
             w.regs & read != 0 || packet && steps[n].regs.iter().any(|(_, what)| what.starts_with("pkt"))
         } else if w.regs & written != 0 {
             w.regs &= !written;
@@ -91,13 +91,6 @@ fn backwards(steps: &mut [Step], end: usize, reason: &Reason) {
         };
         lowest = lowest.min(depth);
     }
-}
-
-/// The first register that the message names.
-fn named(reason: &Reason) -> Option<u8> {
-    let text = reason.to_string();
-    let number = |word: &str| word.strip_prefix('R')?.parse().ok().filter(|r| *r < op::FP);
-    text.split(|c: char| !c.is_ascii_alphanumeric()).find_map(number)
 }
 
 /// The slot that a load or store by the frame pointer begins in.

@@ -33,7 +33,6 @@ struct Verdict {
 }
 
 /// Why the answer is no.
-#[derive(PartialEq)]
 struct Refusal {
     error: String,
     hint: Option<String>,
@@ -192,6 +191,7 @@ fn verdict(
             let mut options = Options::default();
             options.strict = asked.strict;
             options.allow_uninit_stack = !asked.strict;
+            options.processors = processors().unwrap_or(options.processors);
             options.target = how.target.map(|t| t.btf().clone());
             let judged = match log {
                 Some(log) => verify_logged(&linked, &options, log),
@@ -205,6 +205,12 @@ fn verdict(
         }
     }
     verdict
+}
+
+/// How many processors the running kernel counts with (`nr_cpu_ids`): the last that there may be, and one.
+fn processors() -> Option<u32> {
+    let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible").ok()?;
+    possible.trim().rsplit([',', '-']).next()?.parse::<u32>().ok()?.checked_add(1)
 }
 
 impl Verdict {
@@ -234,8 +240,8 @@ impl Verdict {
         }
         match (&self.refused, &self.stays) {
             (Some(_), None) => writeln!(out, "        it can run here all the same"),
-            // One reason for both answers.
-            (Some(refused), Some(stays)) if refused == stays => Ok(()),
+            // One reason for both answers, perhaps on two paths.
+            (Some(refused), Some(stays)) if refused.error == stays.error => Ok(()),
             (_, Some(stays)) => stays.write(out, "cannot run here: "),
             (None, None) => Ok(()),
         }

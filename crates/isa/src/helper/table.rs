@@ -1,8 +1,8 @@
 //! The kernel's helpers, one row each in order of number (include/uapi/linux/bpf.h `___BPF_FUNC_MAPPER`).
 //!
 //! Prototypes are those of Linux 6.12 (the `bpf_func_proto` tables of kernel/bpf, kernel/trace and net/core); which program types may call what
-//! was asked of a Linux 6.18, type by type. A helper whose first argument depends on the program type (`get_socket_cookie`) has the form
-//! that most types know.
+//! was asked of a Linux 6.18, type by type. A helper whose first argument depends on the program type has the form that most types know
+//! (`get_socket_cookie`: tracing programs give it the socket itself, or NULL).
 
 use super::ArgType::{
     AllocMemRelease, Anything, BtfId, BtfIdOrNull, ConstAllocSize, ConstMapPtr, ConstStr, Ctx, CtxOrNull, Dynptr, DynptrRelease, FixedMem,
@@ -174,6 +174,7 @@ pub(super) const HELPERS: &[Helper] = &[
             P::SkSkb,
             P::CgroupSockAddr,
             P::SkReuseport,
+            P::Tracing,
         ]),
     )
     .refused(SOCKETS),

@@ -16,16 +16,22 @@ pub(super) unsafe extern "C" fn get_current_uid_gid(_: u64, _: u64, _: u64, _: u
     u64::from(gid) << 32 | u64::from(uid)
 }
 
-/// Tells the processor: the kernel keeps `node << 12 | cpu` where `rdtscp` finds it (arch/x86/include/asm/segment.h).
+/// Tells the processor: the kernel keeps `node << 12 | cpu` where `rdtscp` finds it (arch/x86/include/asm/segment.h). The verifier counts
+/// on the number's being below `skep_verifier::PROCESSORS`.
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn get_smp_processor_id(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
     processor().into()
 }
 
+/// Numbers that twelve bits can be, as many as `skep_verifier::PROCESSORS`.
+const PROCESSORS: u32 = 1 << 12;
+#[cfg(feature = "loader")]
+const _: () = assert!(PROCESSORS <= skep_verifier::PROCESSORS);
+
 /// The processor this runs on.
 #[inline(always)]
 pub(super) fn processor() -> u32 {
-    place() & 0xfff
+    place() & (PROCESSORS - 1)
 }
 
 #[inline(always)]

@@ -3,6 +3,7 @@
 use super::Walk;
 use super::mem::INNER;
 use super::mem::{Access, pristine};
+use crate::PROCESSORS;
 use crate::reg::{Flags, Id, Kind, Reg};
 use crate::reject::Reason;
 use crate::scalar::Scalar;
@@ -263,6 +264,8 @@ impl Walk<'_> {
                 call.alloc = u32::try_from(n).ok().filter(|n| u64::from(*n) < MAX_SIZE).ok_or(Reason::UnboundedSize { reg })?;
                 Ok(())
             }
+            // Tracing programs have no socket for a context (`bpf_get_socket_ptr_cookie_proto`).
+            ArgType::Ctx if h.id == GET_SOCKET_COOKIE && self.prog.prog_type == P::Tracing => self.socket_or_null(reg, &r),
             ArgType::Ctx | ArgType::CtxOrNull => {
                 if r.kind != Kind::Ctx {
                     return Err(wrong(reg, &r, "ctx"));
@@ -295,6 +298,20 @@ impl Walk<'_> {
             }
             _ => Err(Reason::Unsupported { what: "this kind of helper argument" }),
         }
+    }
+
+    /// A socket that is alive, or none.
+    fn socket_or_null(&mut self, reg: u8, r: &Reg) -> Result<(), Reason> {
+        if r.is_zero() {
+            self.flow.mark(r.node);
+            return Ok(());
+        }
+        let view = matches!(r.kind, Kind::SockCommon | Kind::Socket | Kind::TcpSock | Kind::XdpSock);
+        let alive = self.is_sock(r) && !r.flags.has(Flags::UNTRUSTED) && !r.flags.has(Flags::RCU);
+        if !view && !alive {
+            return Err(wrong(reg, r, "sock_common, sock, tcp_sock, xdp_sock, ptr_, trusted_ptr_"));
+        }
+        pristine(reg, r, "sock")
     }
 
     fn call_spec(&self, call: &Call) -> Option<&skep_object::MapSpec> {
@@ -450,6 +467,7 @@ impl Walk<'_> {
                 r
             }
             RetType::Mem(n) => Reg::of(Kind::Mem(n)),
+            _ if h.id == GET_SMP_PROCESSOR_ID => Reg::scalar(Scalar::between(0, u64::from(self.processors().saturating_sub(1)))),
             RetType::PercpuVar | RetType::PercpuVarOrNull => Reg::UNINIT,
             // Also where C says u32 or bool: what a helper leaves in the upper half is its own affair.
             _ => Reg::UNKNOWN,
@@ -459,6 +477,11 @@ impl Walk<'_> {
 }
 
 impl Walk<'_> {
+    /// How many processors there may be. The number of those of this machine says nothing of the one where a program will run.
+    fn processors(&self) -> u32 {
+        if self.opts.offered_only { self.opts.processors.max(PROCESSORS) } else { self.opts.processors }
+    }
+
     /// Tells whether programs of this type may change maps of sockets.
     fn may_update_sockmap(&self, delete: bool) -> bool {
         match self.prog.prog_type {
@@ -528,7 +551,9 @@ impl Walk<'_> {
 }
 
 const MAP_LOOKUP_ELEM: HelperId = 1;
+const GET_SMP_PROCESSOR_ID: HelperId = 8;
 const TAIL_CALL: HelperId = 12;
+const GET_SOCKET_COOKIE: HelperId = 46;
 const SK_LOOKUP_TCP: HelperId = 84;
 const SK_LOOKUP_UDP: HelperId = 85;
 const SPIN_LOCK: HelperId = 93;

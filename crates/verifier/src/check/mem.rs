@@ -14,7 +14,7 @@ use skep_object::MapSpec;
 const MAX_OFFSET: i64 = 1 << 29;
 
 /// Marks the number of a map of maps: its inner maps are meant.
-pub(super) const INNER: u32 = 1 << 31;
+pub(crate) const INNER: u32 = 1 << 31;
 
 /// What is done to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -13,6 +13,7 @@ mod mem;
 mod object;
 mod shortest;
 
+pub(crate) use mem::INNER;
 pub use shortest::Route;
 
 use crate::cfg::Cfg;

@@ -255,7 +255,8 @@ impl Machine<'_> {
             45 | 114 | 115 if self.r.chance(20) => failed,
             45 | 114 | 115 => self.r.below(size + 1),
             7 => u64::from(self.r.number() as u32),
-            8 => self.r.below(4),
+            8 if self.r.chance(50) => self.r.pick(&[0, u64::from(skep_verifier::PROCESSORS) - 1]),
+            8 => self.r.below(skep_verifier::PROCESSORS.into()),
             _ => self.r.number(),
         }
     }

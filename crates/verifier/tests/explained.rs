@@ -1,0 +1,61 @@
+//! What is said of accesses that are out of bounds: `data/bounds.txt` has all of it, and all of it was read.
+
+use skep_object::Object;
+use skep_verifier::{Options, Rejection, verify};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+fn rejections() -> Vec<(String, Result<(), Box<Rejection>>)> {
+    let object = Object::parse(&std::fs::read(data("bounds.bpf.o")).expect("test data")).expect("a readable object");
+    let judge = |i: usize| {
+        let linked = object.link(i).expect("a program that links");
+        (linked.name.clone(), verify(&linked, &Options::default()).map(drop).map_err(Box::new))
+    };
+    (0..object.programs.len()).map(judge).collect()
+}
+
+/// `SKEP_BLESS=1` writes the file anew, to be read before it is committed.
+#[test]
+fn accesses_out_of_bounds_say_which_bytes_of_what_and_what_to_do() {
+    let mut text = String::new();
+    for (name, verdict) in rejections() {
+        match verdict {
+            Ok(()) => writeln!(text, "{name}: accepted"),
+            Err(r) => {
+                let said = r.to_string();
+                let said = said.split_once(" was rejected: ").map_or(said.as_str(), |(_, said)| said);
+                writeln!(text, "{name}: {said}\n    {}", r.hint.as_deref().unwrap_or("-"))
+            }
+        }
+        .expect("a string takes all");
+    }
+    let file = data("bounds.txt");
+    if std::env::var_os("SKEP_BLESS").is_some() {
+        std::fs::write(&file, &text).expect("test data can be written");
+    }
+    let want = std::fs::read_to_string(&file).expect("test data");
+    for (got, want) in text.lines().zip(want.lines()) {
+        assert_eq!(got, want);
+    }
+    assert_eq!(text.lines().count(), want.lines().count());
+}
+
+/// The line that the kernel's log has before its words is there too, with the numbers of the path that is shown.
+#[test]
+fn logs_have_the_kernels_line_about_the_bytes() {
+    let all = rejections();
+    let log = |name: &str| match all.iter().find(|(n, _)| n == name) {
+        Some((_, Err(r))) => r.log().to_owned(),
+        _ => panic!("{name} is not refused"),
+    };
+    let log = log("one_too_many");
+    let lines: Vec<&str> = log.lines().rev().skip(1).take(2).collect();
+    assert_eq!(
+        lines,
+        ["R0 max value is outside of the allowed memory range", "invalid access to map value, value_size=128 off=128 size=8"]
+    );
+}
