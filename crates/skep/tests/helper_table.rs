@@ -14,7 +14,7 @@ const BY_CONFIGURATION: &[&str] = &[
     "seq_printf",
     "seq_write",
     "seq_printf_btf",
-    // With a kernel object instead of the context, which we do not have.
+    // In tracing programs with a kernel object instead of the context, which is not among what is asked here.
     "get_socket_cookie",
     "xdp_get_buff_len",
 ];

@@ -18,7 +18,7 @@ fn rejections() -> Vec<(String, Result<(), Box<Rejection>>)> {
     (0..object.programs.len()).map(judge).collect()
 }
 
-/// `SKEP_BLESS=1` writes the file anew, to be read before it is committed.
+/// `SKEP_RECORD=1` writes the file anew, to be read before it is committed.
 #[test]
 fn accesses_out_of_bounds_say_which_bytes_of_what_and_what_to_do() {
     let mut text = String::new();
@@ -34,7 +34,7 @@ fn accesses_out_of_bounds_say_which_bytes_of_what_and_what_to_do() {
         .expect("a string takes all");
     }
     let file = data("bounds.txt");
-    if std::env::var_os("SKEP_BLESS").is_some() {
+    if std::env::var_os("SKEP_RECORD").is_some() {
         std::fs::write(&file, &text).expect("test data can be written");
     }
     let want = std::fs::read_to_string(&file).expect("test data");

@@ -277,3 +277,21 @@ fn unwritten_stack_need_not_be_told_from_unknown_stack() {
     // The second way ends at the instruction where they meet, or is walked to its end.
     assert_eq!([walked(true, false), walked(false, false), walked(true, true)], [9, 12, 12]);
 }
+
+/// How many processors there are says nothing of where a program will run.
+#[test]
+fn the_number_of_processors_counts_for_programs_that_are_judged_only() {
+    let asm = "call get_smp_processor_id\nlddw %r1, value 0\nadd %r1, %r0\nldxb %r0, [%r1]\nmov %r0, 0\nexit\n";
+    let mut prog = Linked::from_insns("p", skep_isa::ProgramType::Kprobe, skep_isa::text::assemble(asm).expect("assembly"));
+    prog.maps.push(LinkedMap { index: 0, spec: skep_object::MapSpec::new("m", skep_isa::MapType::Array, 4, 8, 1) });
+    let judge = |processors, offered_only| {
+        let mut options = skep_verifier::Options::default();
+        (options.processors, options.offered_only) = (processors, offered_only);
+        skep_verifier::verify(&prog, &options).map(drop).map_err(|r| r.to_string())
+    };
+    assert_eq!(judge(8, false), Ok(()));
+    let said = judge(9, false).expect_err("nine processors, eight bytes");
+    assert!(said.contains("bytes 8..9 of a value of 8: the index may be 8"), "{said}");
+    let said = judge(8, true).expect_err("it may run elsewhere");
+    assert!(said.contains("the index may be 4095"), "{said}");
+}

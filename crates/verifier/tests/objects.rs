@@ -29,7 +29,7 @@ fn mistakes_are_refused_and_explained() {
         ("forgets_null", "R0 invalid mem access 'map_value_or_null'", "*v += 1;", "NULL"),
         ("forgets_padding", "invalid read from stack R2 off -16+9 size 16", "bpf_map_delete_elem(&map, &k);", "padding"),
         ("forgets_record", "Unreleased reference id=1 alloc_insn=5", "}", "submit"),
-        ("off_by_one", "R2 max value is outside of the allowed memory range", "table[i]++;", "compare"),
+        ("off_by_one", "R2 max value is outside of the allowed memory range", "table[i]++;", "`< 16`"),
         ("follows_user_pointers", "R1 invalid mem access 'scalar'", "return n->next->value;", "bpf_probe_read_user"),
         ("loops_for_ever", "infinite loop detected at insn", "", "bound"),
         (

@@ -71,7 +71,7 @@ fn upper(fault: &Fault<'_>, f: &Found) -> Option<String> {
     if let Size::Register(reg) = f.access.size
         && f.base.val.as_const().is_some()
     {
-        let room = i64::from(f.region.as_ref()?.size) - f.first.1;
+        let room = i64::from(f.region.as_ref()?.size).saturating_sub(f.first.1);
         return Some(if fault.state.reg(reg).as_const().is_some() || room <= 0 {
             format!("there is room for {} bytes", room.max(0))
         } else {
@@ -260,7 +260,7 @@ fn size(fault: &Fault<'_>, found: Option<&Found>, reg: u8) -> Option<String> {
     if fault.state.reg(reg).as_const().is_some() {
         return Some("give the size of the variable, `sizeof` of it".to_owned());
     }
-    let room = found.and_then(|f| Some(i64::from(f.region.as_ref()?.size) - f.first.1)).filter(|n| *n > 0);
+    let room = found.and_then(|f| Some(i64::from(f.region.as_ref()?.size).saturating_sub(f.first.1))).filter(|n| *n > 0);
     let index = index::of_number(fault.steps, fault.steps.len() - 1, reg);
     if let Some((n, test)) = index.at_most() {
         let place = at(fault.steps, test.step);

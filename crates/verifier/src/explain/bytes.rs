@@ -241,7 +241,12 @@ fn unwritten(fault: &Fault<'_>, found: Option<&Found>, off: i64, at: u32, size: 
         Kind::Stack(frame) => fault.state.frames.get(usize::from(frame))?,
         _ => return None,
     };
-    let byte = |n: u32| i32::try_from(off + i64::from(n)).map_or(Byte::Misc, |o| if o < 0 { frame.stack.byte(o) } else { Byte::Misc });
+    let byte =
+        |n: u32| i32::try_from(off.saturating_add(n.into())).map_or(Byte::Misc, |o| if o < 0 { frame.stack.byte(o) } else { Byte::Misc });
+    if at >= size {
+        // At another place of several.
+        return None;
+    }
     if byte(at) == Byte::Special {
         return Some(format!("byte {at} belongs to an object of the kernel"));
     }

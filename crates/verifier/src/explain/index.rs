@@ -122,10 +122,9 @@ pub(super) fn of_number(steps: &[Step], end: usize, reg: u8) -> Index {
             continue;
         }
         if let Some(back) = right.take() {
-            if code.code != op::ALU64 | op::LSH | op::K || code.imm < back {
-                break;
-            }
-            index.scale = index.scale.saturating_mul(1 << (code.imm - back).min(32));
+            let left = code.imm.checked_sub(back).filter(|n| (0..=32).contains(n) && code.code == op::ALU64 | op::LSH | op::K);
+            let Some(left) = left else { break };
+            index.scale = index.scale.saturating_mul(1 << left);
             compared.clear();
             continue;
         }
