@@ -111,15 +111,23 @@ pub struct ObjectArgs {
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     pub set: Vec<(String, String)>,
     /// Take programs whose section's name says nothing for TYPE: a section's name (`xdp`, `fentry/FUNCTION`) or a program type
-    /// (`sched_cls`); with PROGRAM=, this program whatever its section. May be given several times
-    #[arg(long = "type", value_name = "[PROGRAM=]TYPE")]
-    pub types: Vec<String>,
+    /// (`sched_cls`). With PROGRAM=, this program; without, all of them when every section says something. May be given several times
+    #[arg(long = "type", value_name = "[PROGRAM=]TYPE", value_parser = typed)]
+    pub types: Vec<(Option<String>, String)>,
     /// Fit programs (CO-RE) to the types in FILE: BTF, or an ELF file with BTF
     #[arg(long, value_name = "FILE")]
     pub btf: Option<PathBuf>,
     /// Fit programs (CO-RE) to the types in PROGRAM's debug information (DWARF)
     #[arg(long, value_name = "PROGRAM", conflicts_with = "btf")]
     pub btf_from: Option<PathBuf>,
+}
+
+fn typed(text: &str) -> Result<(Option<String>, String), String> {
+    match text.split_once('=') {
+        Some((program, named)) if !program.is_empty() && !named.is_empty() => Ok((Some(program.to_owned()), named.to_owned())),
+        None if !text.is_empty() => Ok((None, text.to_owned())),
+        _ => Err("needs a type, or a program, `=`, and a type".to_owned()),
+    }
 }
 
 fn assignment(text: &str) -> Result<(String, String), String> {
@@ -137,7 +145,7 @@ pub enum ProgCommand {
         /// Object files
         #[arg(required = true, value_name = "OBJECT")]
         objects: Vec<PathBuf>,
-        /// Print every step of the verifier, as the kernel's log does at level 2
+        /// Print every step of the verifier, as the kernel's log does at level 2; with --to-run, as programs are verified that run here
         #[arg(long)]
         log: bool,
         /// Refuse stack that was never written, and whatever tells addresses, as Linux does for users without privileges

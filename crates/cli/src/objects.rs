@@ -31,8 +31,8 @@ impl Objects {
         for (name, value) in &args.set {
             set(&mut all, name, value)?;
         }
-        for text in &args.types {
-            take_as(&mut all, text)?;
+        for (program, named) in &args.types {
+            take_as(&mut all, program.as_deref(), named)?;
         }
         for (object, path) in all.iter_mut().zip(paths) {
             skep::kconfig::fill(object).map_err(|e| Failure::environment(format!("`{}`: {e}", path.display())))?;
@@ -78,14 +78,10 @@ fn set(objects: &mut [Object], name: &str, value: &str) -> Result {
     }
 }
 
-/// Gives programs another type than their section's names, or one where these name none: `TYPE`, `PROGRAM=TYPE`.
-fn take_as(objects: &mut [Object], text: &str) -> Result {
+/// Gives a type to one program, or to those whose sections name none; to all, when every section names one.
+fn take_as(objects: &mut [Object], program: Option<&str>, named: &str) -> Result {
     let wrong = |message: String| Failure::environment(format!("--type: {message}"));
-    let (program, named) = match text.split_once('=') {
-        Some((program, named)) => (Some(program), named),
-        None => (None, text),
-    };
-    let section = section_of(named).map_err(|hint| wrong(format!("`{named}` is no program type")).hint(hint))?;
+    let section = section_of(named).map_err(|(what, hint)| wrong(what).hint(hint))?;
     let mut programs: Vec<_> = objects.iter_mut().flat_map(|o| &mut o.programs).collect();
     if let Some(program) = program {
         let known: Vec<String> = programs.iter().map(|p| format!("`{}`", p.name)).collect();
@@ -100,28 +96,24 @@ fn take_as(objects: &mut [Object], text: &str) -> Result {
     programs.into_iter().try_for_each(|p| p.take_as(section)).map_err(|e| wrong(e.to_string()))
 }
 
-/// The section's name that stands for a type; what to say instead when there is none, or there are several.
-fn section_of(named: &str) -> Result<&str, String> {
+/// The section's name that stands for a type; else what is wrong, and what to say instead.
+fn section_of(named: &str) -> Result<&str, (String, String)> {
     if sec::parse(named).is_some() {
         return Ok(named);
     }
     let of_type: Vec<_> = sec::SECTIONS.iter().filter(|d| d.prog.name() == named && !d.sleepable).collect();
-    match of_type.as_slice() {
-        [] => Err(match sec::nearest(named) {
-            Some(near) => {
-                format!("did you mean `{near}`? A section's name as libbpf knows it is wanted, or a type as `skep prog show` prints it")
-            }
-            None => {
-                "a section's name as libbpf knows it is wanted (`xdp`, `tc`, `kprobe`), or a type as `skep prog show` prints it".to_owned()
-            }
-        }),
-        [first, ..] => match of_type.iter().find(|d| d.attach.is_none()).or(if of_type.len() == 1 { Some(first) } else { None }) {
-            Some(def) => Ok(def.name),
-            None => {
-                let names: Vec<String> = of_type.iter().map(|d| format!("`{}`", d.name)).collect();
-                Err(format!("which of them: {}", names.join(", ")))
-            }
-        },
+    let plain = of_type.iter().find(|d| d.attach.is_none());
+    match (plain, of_type.as_slice()) {
+        (Some(def), _) | (None, [def]) => Ok(def.name),
+        (None, []) => {
+            let near = sec::nearest(named).map_or(String::new(), |near| format!("did you mean `{near}`? "));
+            let wanted = "a section's name as libbpf knows it (`xdp`, `fentry/FUNCTION`), or a type as `skep prog show OBJECT` prints it";
+            Err((format!("`{named}` is no program type"), format!("{near}TYPE is {wanted}")))
+        }
+        (None, several) => {
+            let names: Vec<String> = several.iter().map(|d| format!("`{}`", d.name)).collect();
+            Err((format!("there are several kinds of `{named}` programs"), format!("say which: {}", names.join(", "))))
+        }
     }
 }
 

@@ -70,7 +70,7 @@ pub fn load_failure(error: LoadError, object: &str) -> Failure {
         LoadError::Rejected(rejection) => {
             let mut failure = Failure::failed(rejection.to_string());
             failure.details = crate::rejection::path(&rejection);
-            let show = format!("`skep prog verify --log {object}` shows every step");
+            let show = format!("`skep prog verify --to-run --log {object}` shows every step");
             match &rejection.hint {
                 Some(hint) => failure.hint(format!("{hint}; {show}")),
                 None => failure.hint(show),

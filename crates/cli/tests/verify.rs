@@ -112,3 +112,86 @@ fn the_exit_status_answers_the_question_that_was_asked() {
         assert_eq!(ended.shell_status(), status, "{}", ended.transcript());
     }
 }
+
+/// The log of a program that is refused here alone ends with the refusal.
+#[test]
+fn the_log_is_that_of_the_question_that_was_asked() {
+    let skep = Skep::new();
+    let object = beside("verifier/tests/data/refused.bpf.o");
+    let log = |args: &[&str]| {
+        let (_, verdicts) = verdicts(&skep, &[args, &["--log", &object]].concat());
+        let of = verdicts.iter().find(|v| v["program"] == "forgets_padding").expect("a program");
+        of["log"].as_str().unwrap().to_owned()
+    };
+    assert!(!log(&[]).contains("invalid read from stack"), "it is accepted");
+    let log = log(&["--to-run"]);
+    assert!(log.contains("invalid read from stack R2 off -16+9 size 16\nprocessed "), "{log}");
+}
+
+#[test]
+fn a_type_stands_in_for_a_section_that_says_nothing() {
+    let skep = Skep::new();
+    let object = kernel_only();
+    let before = verdicts(&skep, &[&object]).1;
+    let (_, after) = verdicts(&skep, &["--type", "xdp", &object]);
+    for (was, is) in before.iter().zip(&after) {
+        if is["program"] == "wants_a_type" {
+            let got = (&is["type"], &is["section"], &is["verdict"], &is["runs"], &is["insns"]);
+            assert_eq!(got, (&json!("xdp"), &json!("mystery/section"), &json!("accept"), &json!(true), &json!(2)));
+            assert!(was["hint"].as_str().unwrap().contains("--type"), "{was}");
+        } else {
+            assert_eq!(was, is, "what has a type keeps it");
+        }
+    }
+    let ended = skep.run(["prog", "run", "--type", "xdp", &object, "wants_a_type", "--json"]);
+    assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
+    // One program by its name, whatever its section; a program type instead of a section's name; a target behind it.
+    let kind = |of: &str, name: &str| {
+        let (_, verdicts) = verdicts(&skep, &["--type", of, &object]);
+        verdicts.iter().find(|v| v["program"] == name).expect("a program")["type"].clone()
+    };
+    assert_eq!(kind("runs_alone=xdp", "runs_alone"), "xdp");
+    assert_eq!(kind("runs_alone=xdp", "runs_with_what_follows"), "sched_cls");
+    assert_eq!(kind("sched_cls", "wants_a_type"), "sched_cls");
+    assert_eq!(kind("fentry/vfs_read", "wants_a_type"), "tracing");
+    // Where every section says something, all programs are meant.
+    let (_, all) = verdicts(&skep, &["--type", "tc", &beside("skep/tests/data/dry_run/no_map.bpf.o")]);
+    assert_eq!(all[0]["type"], "sched_cls");
+}
+
+#[test]
+fn wrong_types_are_answered() {
+    let skep = Skep::new();
+    for (given, said) in [
+        ("nonsense", "`nonsense` is no program type"),
+        ("kprobes/vfs_read", "did you mean `kprobe`?"),
+        ("tracing", "say which: `tp_btf`, `fentry`"),
+        ("nobody=xdp", "there is no program `nobody`"),
+        ("=xdp", "needs a type, or a program, `=`, and a type"),
+        ("wants_a_type=", "needs a type, or a program, `=`, and a type"),
+    ] {
+        let ended = skep.run(["prog", "verify", "--type", given, &kernel_only()]);
+        assert_eq!((ended.shell_status(), text(&ended.stdout).as_str()), (2, ""), "{}", ended.transcript());
+        assert!(text(&ended.stderr).contains(said), "{}", ended.transcript());
+    }
+}
+
+#[test]
+fn what_is_no_object_and_what_holds_nothing_is_said() {
+    let skep = Skep::new();
+    for (path, said) in [
+        (skep.path("missing").to_str().unwrap().to_owned(), "No such file or directory"),
+        (beside("cli/tests"), "Is a directory"),
+        (beside("cli/Cargo.toml"), "not an ELF file"),
+    ] {
+        let ended = skep.run(["prog", "verify", &path]);
+        assert_eq!(ended.shell_status(), 2, "{}", ended.transcript());
+        assert!(text(&ended.stderr).contains(said), "{}", ended.transcript());
+    }
+    let empty = beside("verifier/tests/data/types.bpf.o");
+    for (args, status) in [(vec!["prog", "verify", "--json", &empty], 0), (vec!["prog", "verify", "--json", "--to-run", &empty], 1)] {
+        let ended = skep.run(&args);
+        assert_eq!((ended.shell_status(), json(&ended.stdout)), (status, json!([])), "{}", ended.transcript());
+        assert!(text(&ended.stderr).contains("types.bpf.o` has no programs"), "{}", ended.transcript());
+    }
+}

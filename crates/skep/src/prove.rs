@@ -33,6 +33,14 @@ impl From<Refusal> for LoadError {
     }
 }
 
+/// How programs are verified that are to run here: with what can be had here, and without stack that was never written.
+#[must_use]
+pub fn options() -> Options {
+    let mut options = Options::default();
+    options.offered_only = true;
+    options
+}
+
 /// The proofs of one object's programs. Each is made when it is asked for first, and once: of programs that call each other by tail
 /// calls, every one asks for all.
 pub(crate) struct Proofs<'o> {
@@ -44,9 +52,7 @@ pub(crate) struct Proofs<'o> {
 
 impl<'o> Proofs<'o> {
     pub fn new(object: &'o Object, target: Option<&'o CoreTarget>) -> Self {
-        let mut options = Options::default();
-        options.offered_only = true;
-        Self { object, target, options, made: object.programs.iter().map(|_| OnceCell::new()).collect() }
+        Self { object, target, options: options(), made: object.programs.iter().map(|_| OnceCell::new()).collect() }
     }
 
     fn of(&self, index: usize) -> Result<&(Linked, Verified), Refusal> {

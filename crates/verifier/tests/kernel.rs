@@ -162,6 +162,21 @@ fn reason(why: &str) -> String {
     why.chars().filter(|c| !c.is_ascii_digit()).take(100).collect()
 }
 
+/// What is accepted here only is told to readers, all of it: the marks of the cases, and what Linux says to random programs.
+#[test]
+fn all_that_is_wider_than_linux_is_in_the_page() {
+    let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/parity/verifier.md");
+    let page = std::fs::read_to_string(page).expect("a page of the project");
+    let (_, list) = page.split_once("\n## Wider than Linux\n").expect("a chapter");
+    let list = list.split("\n## ").next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+    let marks = case::all().into_iter().filter_map(|c| Some((c.kernel?, c.name)));
+    let marks = marks.filter_map(|(mark, name)| Some((mark.strip_prefix("reject")?.trim_start_matches([',', ' ']).to_owned(), name)));
+    let known = KNOWN.iter().map(|(words, why)| ((*words).to_owned(), (*why).to_owned()));
+    for (mark, of) in marks.chain(known) {
+        assert!(!mark.is_empty() && list.contains(&format!("[{mark}]")), "`{of}`: the page does not have [{mark}]");
+    }
+}
+
 /// Tells whether Linux would have to know more of a number.
 fn about_numbers(why: &str) -> bool {
     let words = [

@@ -94,13 +94,17 @@ pub fn run(paths: &[PathBuf], reading: &ObjectArgs, asked: Asked<'_>, as_json: b
     let how = objects.link_options();
     let dry = DryRun::new().fit(how.target).functions(asked.functions);
     let mut failed = false;
+    let all = paths.iter().zip(&objects.all);
+    for (path, _) in all.clone().filter(|(_, object)| object.programs.is_empty()) {
+        printer.note(&format!("`{}` has no programs", path.display()));
+        failed |= asked.to_run;
+    }
     let mut one = |path: &Path, object: &Object, index, loads: Result<(), LoadError>, log: Option<&mut dyn std::fmt::Write>| {
         let mut verdict = verdict(path, object, &how, index, asked, log);
         verdict.stays = loads.err().map(|e| Refusal::load(&e));
         failed |= if asked.to_run { verdict.stays.is_some() } else { verdict.refused.is_some() };
         verdict
     };
-    let all = paths.iter().zip(&objects.all);
     if as_json {
         let mut verdicts = Vec::new();
         for (path, object) in all {
@@ -180,6 +184,14 @@ fn verdict(
     if let Some(p) = object.programs.get(index) {
         (verdict.program, verdict.section) = (p.name.clone(), p.section.clone());
         verdict.kind = p.def.map(|d| d.prog.name());
+    }
+    // The log is that of the question that was asked.
+    let (log, log_to_run) = if asked.to_run { (None, log) } else { (log, None) };
+    if let Some(log) = log_to_run
+        && let Ok(linked) = object.link_with(index, how)
+    {
+        // The answer is the loader's, which asks for more.
+        drop(verify_logged(&linked, &skep::prove::options(), log));
     }
     // Judged, not run: what only the kernel has counts as known.
     let how = &LinkOptions { known_kfuncs: true, ..*how };
