@@ -312,7 +312,7 @@ fn judge(prog: &Linked, opts: &Options, watch: &mut dyn trace::Watch) -> Result<
             let mut steps = log::steps(prog, &route.trail);
             let mut explained = Explanation::default();
             if let Some(again) = again() {
-                let last = log::add_registers(&mut steps, show::Names { prog, target: opts.target.as_deref() }, &route, again);
+                let last = log::add_registers(&mut steps, show::Names { prog, target: opts.target.as_deref() }, &route, &reason, again);
                 slice::mark(&mut steps, &reason);
                 if let Some(state) = &last {
                     explained = Fault { prog, reason: &reason, steps: &steps, state }.explain();

@@ -32,11 +32,11 @@ pub(crate) fn steps(prog: &Linked, trail: &[u32]) -> Vec<Step> {
 }
 
 /// Adds to the steps what the registers they read held, by walking the path once more; the state before the last of them.
-pub(crate) fn add_registers(steps: &mut [Step], names: Names<'_>, route: &Route, mut again: Walk<'_>) -> Option<State> {
+pub(crate) fn add_registers(steps: &mut [Step], names: Names<'_>, route: &Route, reason: &Reason, mut again: Walk<'_>) -> Option<State> {
     let mut last = None;
     let skipped = route.trail.len().saturating_sub(steps.len());
     let mut n = 0;
-    again.retrace(route, &mut |insn, state| {
+    again.retrace(route, reason, &mut |insn, state| {
         if let Some(step) = n.max(skipped).checked_sub(skipped).filter(|_| n >= skipped).and_then(|i| steps.get_mut(i))
             && step.insn == insn
         {

@@ -1,6 +1,7 @@
 //! What is said of accesses that are out of bounds: `data/bounds.txt` has all of it, and all of it was read.
 
-use skep_object::Object;
+use skep_isa::{ProgramType, text};
+use skep_object::{Linked, Object};
 use skep_verifier::{Options, Rejection, verify};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -42,6 +43,19 @@ fn accesses_out_of_bounds_say_which_bytes_of_what_and_what_to_do() {
         assert_eq!(got, want);
     }
     assert_eq!(text.lines().count(), want.lines().count());
+}
+
+/// Both sides of a jump may lead to the same instruction: what is told is of the side that is at fault.
+#[test]
+fn of_a_jump_to_one_place_the_side_at_fault_is_told() {
+    for (jump, fault) in [("jge %r3, %r1, +0", true), ("jlt %r3, %r1, +0", true), ("jlt %r3, %r1, out", false)] {
+        let asm =
+            format!("ldxw %r2, [%r1]\nldxw %r3, [%r1+4]\nmov %r1, %r2\nadd %r1, 8\n{jump}\nldxdw %r0, [%r1-8]\nout: mov %r0, 2\nexit\n");
+        let linked = Linked::from_insns("p", ProgramType::Xdp, text::assemble(&asm).expect("assembly"));
+        let said = verify(&linked, &Options::default()).map(drop).map_err(|r| r.to_string());
+        let told = said.as_ref().is_err_and(|s| s.contains("bytes 0..8 of the packet: no comparison with `data_end` covers them"));
+        assert_eq!((said.is_err(), told), (fault, fault), "{jump}: {said:?}");
+    }
 }
 
 /// The line that the kernel's log has before its words is there too, with the numbers of the path that is shown.

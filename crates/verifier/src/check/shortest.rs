@@ -16,6 +16,9 @@ const EFFORT_EACH: u32 = 4;
 const OPEN: usize = 4_096;
 const KEPT: usize = 256;
 
+/// Most jumps to one and the same place whose sides are tried.
+const FORKS_TRIED: u32 = 4;
+
 /// A way through a program.
 pub struct Route {
     /// The state it begins in.
@@ -112,8 +115,29 @@ impl Walk<'_> {
         None
     }
 
-    /// Walks a way again and shows every step; ends at its end or at a fault.
-    pub fn retrace(&mut self, route: &Route, observer: &mut crate::Observer<'_>) {
+    /// Walks a way again and shows every step; ends at its end or at a fault. It is walked so that it ends with `reason`, if it can be.
+    ///
+    /// A trail does not tell which side of a jump was taken that leads to the same instruction on both: so both are tried.
+    pub fn retrace(&mut self, route: &Route, reason: &Reason, observer: &mut crate::Observer<'_>) {
+        let first = self.last_id;
+        let ends_so = |end: &Option<Reason>| end.as_ref().is_some_and(|end| same_fault(end, reason));
+        let (forks, end) = self.walk_again(route, None, &mut |_, _| {});
+        let mut sides = None;
+        if !ends_so(&end) {
+            // The last few of them decide, if any do.
+            let from = forks.saturating_sub(FORKS_TRIED);
+            sides = (1..1_u32 << (forks - from)).map(|bits| (from, bits)).find(|sides| {
+                self.last_id = first;
+                ends_so(&self.walk_again(route, Some(*sides), &mut |_, _| {}).1)
+            });
+        }
+        self.last_id = first;
+        self.walk_again(route, sides, observer);
+    }
+
+    /// `sides`: from which fork on the bits say whether the jump is taken; else it is not. How many forks there are, and the fault.
+    fn walk_again(&mut self, route: &Route, sides: Option<(u32, u32)>, observer: &mut crate::Observer<'_>) -> (u32, Option<Reason>) {
+        let mut forks = 0;
         self.state = route.start.clone();
         for (n, &insn) in route.trail.iter().enumerate() {
             self.insn = insn as usize;
@@ -121,16 +145,30 @@ impl Walk<'_> {
                 self.state = state.clone();
             }
             observer(self.insn, &self.state);
-            let Ok(next) = self.step(self.insn) else { return };
-            let wanted = route.trail.get(n + 1).map(|i| *i as usize);
-            if next != wanted {
-                match self.pending.pop() {
-                    Some(p) if Some(p.insn) == wanted => self.state = p.state,
-                    _ => return,
+            let next = match self.step(self.insn) {
+                Ok(next) => next,
+                Err(reason) => {
+                    self.pending.clear();
+                    return (forks, Some(reason));
                 }
-            }
+            };
+            let wanted = route.trail.get(n + 1).map(|i| *i as usize);
+            let other = self.pending.pop().filter(|p| Some(p.insn) == wanted);
             self.pending.clear();
+            match other {
+                Some(p) if next == wanted => {
+                    let jumps = sides.is_some_and(|(from, bits)| forks >= from && bits >> (forks - from) & 1 == 1);
+                    forks += 1;
+                    if jumps {
+                        self.state = p.state;
+                    }
+                }
+                Some(p) => self.state = p.state,
+                None if next == wanted => {}
+                None => break,
+            }
         }
+        (forks, None)
     }
 }
 

@@ -1,6 +1,6 @@
 //! What to do about a fault: what the program did not do already.
 
-use skep_isa::helper;
+use skep_isa::{ProgramType as P, helper};
 
 use super::Fault;
 use super::access::Size;
@@ -43,7 +43,7 @@ pub(super) fn hint(fault: &Fault<'_>, found: Option<&Found>) -> Option<String> {
         Reason::UninitStackRead { .. } | Reason::UninitIndirect { .. } => unwritten(fault, found?),
         Reason::UnboundedSize { reg } | Reason::NegativeSize { reg } => size(fault, found, *reg),
         Reason::ZeroSize { .. } => Some("call it only when the size is not 0".to_owned()),
-        Reason::NotMemory { reg, kind } if kind == "scalar" => moved_packet(fault.steps, *reg),
+        Reason::NotMemory { reg, kind } if kind == "scalar" => moved_packet(fault.steps, *reg).or_else(|| number(fault, *reg)),
         _ => None,
     }
 }
@@ -79,9 +79,10 @@ fn upper(fault: &Fault<'_>, f: &Found) -> Option<String> {
             bounded(fault.steps, &index, "size", Some(room.saturating_add(1)), is_wide(fault, reg))
         });
     }
+    let larger = u64::from(f.region.as_ref().map_or(0, |r| r.size)) < f.access.bytes;
     match f.access.size {
-        Size::Key => return Some("give a variable of the type of the map's keys".to_owned()),
-        Size::Value => return Some("give a variable of the type of the map's values".to_owned()),
+        Size::Key if larger => return Some("give a variable of the type of the map's keys".to_owned()),
+        Size::Value if larger => return Some("give a variable of the type of the map's values".to_owned()),
         _ => {}
     }
     let Some(index) = &f.index else {
@@ -89,8 +90,12 @@ fn upper(fault: &Fault<'_>, f: &Found) -> Option<String> {
         return (!known).then(|| "compare the offset with the size right before the access, in one variable".to_owned());
     };
     let limit = fitting(f, index.scale);
+    if index.known.is_some() && index.tests.is_empty() {
+        return None;
+    }
     if f.region.is_some() && limit.is_none() {
-        return Some("no index fits: what is accessed is larger than what there is".to_owned());
+        let why = if larger { "what is accessed is larger than what there is" } else { "what is added to it leads behind the end already" };
+        return Some(format!("no index fits: {why}"));
     }
     let scale = i64::try_from(index.scale).unwrap_or(i64::MAX);
     if f.fixed() < 0 && f.base.val.r64.smin == 0 {
@@ -153,6 +158,11 @@ fn bounded(steps: &[Step], index: &Index, what: &str, limit: Option<i64>, wide: 
                 format!("the mask {mask:#x} at {place} is too wide: test `< {limit}` instead")
             };
         }
+    }
+    let least = index.tests.iter().find_map(|t| if let Bound::AtLeast(n) = t.bound { Some((n, t.step)) } else { None });
+    if let Some((n, step)) = least.filter(|(n, _)| limit.is_none_or(|limit| *n >= limit)) {
+        let place = at(steps, step);
+        return format!("this is where the test at {place} finds the {what} to be {n} or more: go on where it is `< {below}`");
     }
     if let Some(test) = index.tests.iter().find(|t: &&Test| t.bound == Bound::Unknown) {
         let place = at(steps, test.step);
@@ -225,6 +235,10 @@ fn packet(fault: &Fault<'_>, f: &Found) -> Option<String> {
     let compared =
         fault.steps.iter().rposition(|s| crate::cfg::is_conditional(s.code) && s.regs.iter().any(|(_, w)| w.starts_with("pkt_end")));
     Some(match compared {
+        Some(step) if f.base.kind == Kind::PacketMeta => {
+            let place = at(fault.steps, step);
+            format!("the comparison at {place} is with the end of the packet, metadata ends where that begins: {wanted}")
+        }
         Some(step) if f.base.id != 0 => {
             let place = at(fault.steps, step);
             format!("the comparison at {place} is of another pointer: compare this one after the addition, {wanted}")
@@ -277,6 +291,18 @@ fn size(fault: &Fault<'_>, found: Option<&Found>, reg: u8) -> Option<String> {
         Some(n) => format!("nothing bounds the size on this path: `if (size <= {n})` before the call"),
         None => "nothing bounds the size on this path: compare it with the size of the variable before the call".to_owned(),
     })
+}
+
+/// A number where an address is wanted.
+fn number(fault: &Fault<'_>, reg: u8) -> Option<String> {
+    if fault.state.reg(reg).is_zero() {
+        return Some("the pointer is NULL on this path: use it only where the test finds that it is not".to_owned());
+    }
+    let probes = matches!(
+        fault.prog.prog_type,
+        P::Kprobe | P::Tracing | P::Tracepoint | P::RawTracepoint | P::RawTracepointWritable | P::PerfEvent | P::Lsm
+    );
+    (!probes).then(|| "a plain number is no memory the verifier knows: use the pointer that it was made from".to_owned())
 }
 
 /// A pointer into the packet that a helper made a number of.

@@ -268,7 +268,8 @@ fn step_size(fault: &Fault<'_>, step: &Step) -> Option<String> {
     let scale = i64::try_from(index.scale).ok()?;
     let verb = if val.smin == val.smax { "is" } else { "may be" };
     Some(match (val.smin, val.smax) {
-        (i64::MIN, _) => "nothing bounds the index".to_owned(),
+        (i64::MIN, high) if high > i64::MAX / 2 => "nothing bounds the index".to_owned(),
+        (i64::MIN, _) => "the index may be negative".to_owned(),
         (low, _) if low < 0 => format!("the index {verb} {}", low / scale),
         (_, high) => format!("the index {verb} {}", high / scale),
     })
