@@ -282,12 +282,12 @@ fn unwritten_stack_need_not_be_told_from_unknown_stack() {
 #[test]
 fn the_number_of_processors_counts_for_programs_that_are_judged_only() {
     let asm = "call get_smp_processor_id\nlddw %r1, value 0\nadd %r1, %r0\nldxb %r0, [%r1]\nmov %r0, 0\nexit\n";
-    let mut prog = Linked::from_insns("p", skep_isa::ProgramType::Kprobe, skep_isa::text::assemble(asm).expect("assembly"));
-    prog.maps.push(LinkedMap { index: 0, spec: skep_object::MapSpec::new("m", skep_isa::MapType::Array, 4, 8, 1) });
+    let mut prog = Linked::from_insns("p", ProgramType::Kprobe, text::assemble(asm).expect("assembly"));
+    prog.maps.push(LinkedMap { index: 0, spec: MapSpec::new("m", MapType::Array, 4, 8, 1) });
     let judge = |processors, offered_only| {
-        let mut options = skep_verifier::Options::default();
+        let mut options = Options::default();
         (options.processors, options.offered_only) = (processors, offered_only);
-        skep_verifier::verify(&prog, &options).map(drop).map_err(|r| r.to_string())
+        verify(&prog, &options).map(drop).map_err(|r| r.to_string())
     };
     assert_eq!(judge(8, false), Ok(()));
     let said = judge(9, false).expect_err("nine processors, eight bytes");

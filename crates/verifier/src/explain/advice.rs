@@ -232,8 +232,16 @@ fn packet(fault: &Fault<'_>, f: &Found) -> Option<String> {
     if f.base.val.as_const().is_none() && high > 0xffff {
         return Some(format!("the number added to the pointer may be too large for a packet: bound it (`& 0xffff`) before, then {wanted}"));
     }
-    let compared =
-        fault.steps.iter().rposition(|s| crate::cfg::is_conditional(s.code) && s.regs.iter().any(|(_, w)| w.starts_with("pkt_end")));
+    let compared = |with: &str| {
+        fault.steps.iter().rposition(|s| crate::cfg::is_conditional(s.code) && s.regs.iter().any(|(_, what)| what.starts_with(with)))
+    };
+    if f.base.kind == Kind::PacketMeta
+        && let Some(step) = compared("pkt(")
+    {
+        let place = at(fault.steps, step);
+        return Some(format!("the comparison at {place} goes on where the metadata may end before: {wanted}"));
+    }
+    let compared = compared("pkt_end");
     Some(match compared {
         Some(step) if f.base.kind == Kind::PacketMeta => {
             let place = at(fault.steps, step);
