@@ -13,7 +13,8 @@
 //!
 //! How it works, file by file: [`tnum`] and [`range`] and [`scalar`] describe numbers; [`reg`], [`stack`] and [`state`]
 //! describe machine states; [`mod@cfg`] looks at the program's shape; `check` walks; [`prune`] ends paths that were walked
-//! before in the same or a wider state, as [`compare`] finds, and [`flow`] tells which numbers matter for that.
+//! before in the same or a wider state, as [`compare`] finds, and [`flow`] tells which numbers matter for that. `explain` says more of a
+//! fault than its reason, and decides nothing.
 #![forbid(unsafe_code)]
 
 pub mod cfg;

@@ -18,6 +18,26 @@ fn every_case_gets_its_verdict_when_states_are_stored_everywhere() {
     run(Prune::Always);
 }
 
+/// "infinite loop detected at insn 4 at insn 4"
+#[test]
+fn no_message_says_twice_where_it_is() {
+    let mut named = 0;
+    for c in case::all() {
+        let mut options = Options::default();
+        options.limit = LIMIT;
+        (options.strict, options.offered_only) = (c.strict, c.offered);
+        options.target.clone_from(&c.target);
+        let Err(r) = verify(&c.prog, &options) else { continue };
+        let said = r.to_string();
+        let words: Vec<&str> = said.split(|ch: char| !ch.is_ascii_alphanumeric()).collect();
+        let here = r.insn.to_string();
+        let times = words.windows(2).filter(|w| w[0] == "insn" && w[1] == here).count();
+        assert_eq!(times, 1, "{}: {said}", c.name);
+        named += usize::from(r.reason.to_string().contains("insn "));
+    }
+    assert!(named > 5, "only {named} reasons name an instruction");
+}
+
 #[test]
 fn loads_that_are_not_aligned_may_be_refused() {
     let asm = "mov %r0, 0\nlddw %r1, value 0\nldxw %r2, [%r1+2]\nexit\n";

@@ -18,6 +18,8 @@ const KEPT: usize = 256;
 
 /// Most jumps to one and the same place whose sides are tried.
 const FORKS_TRIED: u32 = 4;
+/// Longest way that is walked several times for it.
+const LONGEST_TRIED: usize = 20_000;
 
 /// A way through a program.
 pub struct Route {
