@@ -17,9 +17,12 @@ fn verdicts_are_one_line_each_and_the_status_tells_of_rejections() {
     assert_eq!(
         json(&ended.stdout),
         json!([
-            {"object": good, "program": "count", "section": "fentry.multi", "type": "tracing", "verdict": "accept", "error": null, "insns": 13},
+            {"object": good, "program": "count", "section": "fentry.multi", "type": "tracing", "verdict": "accept", "error": null, "insns": 13,
+             "runs": true, "why": null},
             {"object": bad, "program": "count_opens", "section": "fentry.multi/open", "type": "tracing", "verdict": "reject",
-             "error": "program `count_opens` was rejected: R0 invalid mem access 'map_value_or_null' at insn 7 (bad.bpf.c:17)", "insns": 12},
+             "error": "program `count_opens` was rejected: R0 invalid mem access 'map_value_or_null' at insn 7 (bad.bpf.c:17)", "insns": 12,
+             "runs": false,
+             "why": "program `count_opens` was rejected: R0 invalid mem access 'map_value_or_null' at insn 7 (bad.bpf.c:17)"},
         ])
     );
     // The way to the fault: what made the value, and what was done to it, with source lines; then what to do about it.

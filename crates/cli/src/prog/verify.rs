@@ -232,11 +232,10 @@ impl Verdict {
 
     fn json(&self, log: Option<Tail>) -> Json {
         let error = |refusal: &Option<Refusal>| refusal.as_ref().map(|r| r.error.clone());
-        let hint = self.refused.as_ref().or(self.stays.as_ref()).and_then(|r| r.hint.clone());
         let mut out = json!({
             "object": self.object, "program": self.program, "section": self.section, "type": self.kind,
             "verdict": self.word(), "error": error(&self.refused), "insns": self.insns,
-            "runs": self.stays.is_none(), "why": error(&self.stays), "hint": hint,
+            "runs": self.stays.is_none(), "why": error(&self.stays),
         });
         if let Some(mut log) = log {
             out["log"] = json!(String::from_utf8_lossy(log.bytes.make_contiguous()));
