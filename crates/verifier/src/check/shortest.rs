@@ -121,6 +121,11 @@ impl Walk<'_> {
     ///
     /// A trail does not tell which side of a jump was taken that leads to the same instruction on both: so both are tried.
     pub fn retrace(&mut self, route: &Route, reason: &Reason, observer: &mut crate::Observer<'_>) {
+        let no_step = matches!(reason, Reason::InfiniteLoop { .. } | Reason::TooComplex { .. } | Reason::TooManyForks { .. });
+        if no_step || route.trail.len() > LONGEST_TRIED {
+            self.walk_again(route, None, observer);
+            return;
+        }
         let first = self.last_id;
         let ends_so = |end: &Option<Reason>| end.as_ref().is_some_and(|end| same_fault(end, reason));
         let (forks, end) = self.walk_again(route, None, &mut |_, _| {});

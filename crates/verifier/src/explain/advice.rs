@@ -58,13 +58,19 @@ fn at(steps: &[Step], step: usize) -> String {
     line(steps, step).unwrap_or_else(|| format!("insn {}", steps.get(step).map_or(0, |s| s.insn)))
 }
 
-/// How many indexes are inside.
-fn fitting(f: &Found, scale: u64) -> Option<i64> {
+/// How many bytes an access can be moved up from where it is when the index is 0.
+fn room(f: &Found) -> Option<i64> {
     let region = f.region.as_ref()?;
     // Not beyond the variable, whatever is behind it.
     let end = region.variable.as_ref().map_or(region.size, |(_, end)| (*end).min(region.size));
     let room = i64::from(end).checked_sub(f.fixed())?.checked_sub(i64::try_from(f.access.bytes).ok()?)?;
-    if room < 0 { None } else { Some(room / i64::try_from(scale).ok().filter(|s| *s > 0)? + 1) }
+    (room >= 0).then_some(room)
+}
+
+/// How many indexes are inside, when each is so many bytes from the next.
+fn fitting(room: i64, scale: u64) -> i64 {
+    let scale = i64::try_from(scale).unwrap_or(i64::MAX).max(1);
+    (room / scale).saturating_add(1)
 }
 
 fn upper(fault: &Fault<'_>, f: &Found) -> Option<String> {
@@ -76,7 +82,7 @@ fn upper(fault: &Fault<'_>, f: &Found) -> Option<String> {
             format!("there is room for {} bytes", room.max(0))
         } else {
             let index = index::of_number(fault.steps, fault.steps.len() - 1, reg);
-            bounded(fault.steps, &index, "size", Some(room.saturating_add(1)), is_wide(fault, reg))
+            bounded(fault.steps, &index, "size", Some(room), is_wide(fault, reg))
         });
     }
     let larger = u64::from(f.region.as_ref().map_or(0, |r| r.size)) < f.access.bytes;
@@ -89,11 +95,11 @@ fn upper(fault: &Fault<'_>, f: &Found) -> Option<String> {
         let known = f.base.val.as_const().is_some();
         return (!known).then(|| "compare the offset with the size right before the access, in one variable".to_owned());
     };
-    let limit = fitting(f, index.scale);
+    let room = room(f);
     if index.known.is_some() && index.tests.is_empty() {
         return None;
     }
-    if f.region.is_some() && limit.is_none() {
+    if f.region.is_some() && room.is_none() {
         let why = if larger { "what is accessed is larger than what there is" } else { "what is added to it leads behind the end already" };
         return Some(format!("no index fits: {why}"));
     }
@@ -103,7 +109,7 @@ fn upper(fault: &Fault<'_>, f: &Found) -> Option<String> {
         return Some(format!("{less} is subtracted from an index that may be 0: test that it is `>= {less}` before"));
     }
     let wide = f.base.val.r64.umax / index.scale.max(1) > u64::from(u32::MAX);
-    Some(bounded(fault.steps, index, "index", limit, wide))
+    Some(bounded(fault.steps, index, "index", room, wide))
 }
 
 /// Tells whether more than the lower half of a register is not known.
@@ -116,14 +122,15 @@ fn narrow(place: &str, what: &str) -> String {
     format!("the test at {place} is of 32 bits, and the {what} has 64: keep it in a `u64`, or mask it before it is used")
 }
 
-/// Advice on a number that must be below `limit`; `wide`: its upper 32 bits are not known.
-fn bounded(steps: &[Step], index: &Index, what: &str, limit: Option<i64>, wide: bool) -> String {
-    let below = limit.map_or("a constant".to_owned(), |n| n.to_string());
-    let lowest =
-        index.tests.iter().filter_map(|t| if let Bound::AtMost(n) = t.bound { Some((n, *t)) } else { None }).min_by_key(|(n, _)| *n);
-    if let Some((n, test)) = lowest {
+/// Advice on a number that adds up to `room` bytes to an address or a size; `wide`: its upper 32 bits are not known.
+fn bounded(steps: &[Step], index: &Index, what: &str, room: Option<i64>, wide: bool) -> String {
+    // Numbers that are tested or masked may be multiplied afterwards.
+    let limit_at = |scale: u64| room.map(|room| fitting(room, scale));
+    let limit = limit_at(index.scale);
+    if let Some((n, test)) = index.at_most() {
         let place = at(steps, test.step);
-        return match limit {
+        let what = if test.scale == index.scale { what } else { "offset" };
+        return match limit_at(test.scale) {
             _ if test.narrow && wide => narrow(&place, what),
             Some(limit) if n >= limit && !test.moved && what == "size" => {
                 format!("the test at {place} lets {n} through: the {what} must be `<= {}`", limit - 1)
@@ -147,7 +154,9 @@ fn bounded(steps: &[Step], index: &Index, what: &str, limit: Option<i64>, wide: 
         let place = at(steps, before);
         return format!("the {what} is read anew after it was tested, and may have changed: read it once, at {place}, into a variable");
     }
-    if let (Some((step, mask)), Some(limit)) = (index.mask, limit) {
+    if let Some((step, mask, scale)) = index.mask
+        && let Some(limit) = limit_at(scale)
+    {
         let place = at(steps, step);
         let fitting = i64::from(mask) < limit && mask >= 0;
         if !fitting && limit > 0 {
@@ -159,13 +168,15 @@ fn bounded(steps: &[Step], index: &Index, what: &str, limit: Option<i64>, wide: 
             };
         }
     }
-    let least = index.tests.iter().find_map(|t| if let Bound::AtLeast(n) = t.bound { Some((n, t.step)) } else { None });
-    if let Some((n, step)) = least.filter(|(n, _)| limit.is_none_or(|limit| *n >= limit)) {
-        let place = at(steps, step);
+    let least = index.tests.iter().find_map(|t| if let Bound::AtLeast(n) = t.bound { Some((n, t)) } else { None });
+    if let Some((n, test)) = least.filter(|(n, t)| limit_at(t.scale).is_none_or(|limit| *n >= limit)) {
+        let place = at(steps, test.step);
+        let below = limit_at(test.scale).map_or("a constant".to_owned(), |n| n.to_string());
         return format!("this is where the test at {place} finds the {what} to be {n} or more: go on where it is `< {below}`");
     }
     if let Some(test) = index.tests.iter().find(|t: &&Test| t.bound == Bound::Unknown) {
         let place = at(steps, test.step);
+        let below = limit_at(test.scale).map_or("a constant".to_owned(), |n| n.to_string());
         return format!("{place} compares the {what} with what is not known: compare it with {below}");
     }
     match limit {
@@ -184,7 +195,7 @@ fn stack_index(fault: &Fault<'_>, f: &Found) -> Option<String> {
         let place = at(fault.steps, test.step);
         return Some(format!("the test at {place} lets {n} through, which leaves the stack: compare the index with the array's size"));
     }
-    if let Some((step, mask)) = index.mask {
+    if let Some((step, mask, _)) = index.mask {
         let place = at(fault.steps, step);
         return Some(format!("the mask {mask:#x} at {place} is wider than the array: use its size less 1"));
     }

@@ -20,6 +20,8 @@ pub(super) struct Test {
     pub narrow: bool,
     /// A constant was added between it and the use.
     pub moved: bool,
+    /// What the number that it looks at is multiplied by afterwards.
+    pub scale: u64,
 }
 
 /// What a comparison leaves of the index.
@@ -42,8 +44,8 @@ pub(super) struct Index {
     pub scale: u64,
     /// What was added, when that was known: it is part of the pointer's own offset then.
     pub known: Option<i64>,
-    /// A mask that it went through.
-    pub mask: Option<(usize, i32)>,
+    /// A mask that it went through: which step, the mask, and what the number was multiplied by afterwards.
+    pub mask: Option<(usize, i32, u64)>,
     pub tests: Vec<Test>,
     /// The load that it comes from, if it does and the load is not of the stack.
     pub load: Option<usize>,
@@ -135,7 +137,7 @@ pub(super) fn of_number(steps: &[Step], end: usize, reg: u8) -> Index {
             c if arithmetic && c == op::MUL | op::K && code.imm > 0 => index.scale = index.scale.saturating_mul(code.imm as u64),
             c if code.class() == op::ALU64 && (c == op::RSH | op::K || c == op::ARSH | op::K) => right = Some(code.imm),
             // The user's, or one that compilers put behind a test.
-            c if arithmetic && c == op::AND | op::K => index.mask = index.mask.or(Some((n, code.imm))),
+            c if arithmetic && c == op::AND | op::K => index.mask = index.mask.or(Some((n, code.imm, index.scale))),
             c if arithmetic && c == op::ADD | op::K => moved = true,
             _ => {
                 if code.class() == op::LDX {
@@ -156,12 +158,12 @@ impl Index {
         bounds.min_by_key(|(n, t)| (t.moved, *n))
     }
 
-    /// Keeps the comparisons of the number in `place`. Those of what it was multiplied from are of another number.
+    /// Keeps the comparisons of the number in `place`.
     fn take(&mut self, steps: &[Step], place: Place, compared: &[usize], moved: bool) {
         let Place::Reg(reg) = place else { return };
         for &n in compared {
             if self.tests.iter().all(|t| t.step != n) {
-                self.tests.extend(test(steps, n, reg).map(|t| Test { moved, ..t }));
+                self.tests.extend(test(steps, n, reg).map(|t| Test { moved, scale: self.scale, ..t }));
             }
         }
     }
@@ -200,14 +202,14 @@ fn test(steps: &[Step], n: usize, reg: u8) -> Option<Test> {
     let narrow = code.class() == op::JMP32;
     if code.dst() != reg {
         let other = code.code & op::X != 0 && code.src() == reg;
-        return other.then_some(Test { step: n, bound: Bound::Unknown, signed: false, narrow, moved: false });
+        return other.then_some(Test { step: n, bound: Bound::Unknown, signed: false, narrow, moved: false, scale: 1 });
     }
     let taken = steps.get(n + 1).is_some_and(|s| s.insn != steps[n].insn + 1);
     let condition = code.code & 0xf0;
     let signed = matches!(condition, op::JSGT | op::JSGE | op::JSLT | op::JSLE);
     if code.code & op::X != 0 {
         let equal = matches!(condition, op::JEQ | op::JNE | op::JSET);
-        return Some(Test { step: n, bound: if equal { Bound::None } else { Bound::Unknown }, signed, narrow, moved: false });
+        return Some(Test { step: n, bound: if equal { Bound::None } else { Bound::Unknown }, signed, narrow, moved: false, scale: 1 });
     }
     let k = i64::from(code.imm);
     let bound = match (condition, taken) {
@@ -220,7 +222,7 @@ fn test(steps: &[Step], n: usize, reg: u8) -> Option<Test> {
         (op::JLE | op::JSLE, false) => Bound::AtLeast(k.saturating_add(1)),
         _ => Bound::None,
     };
-    Some(Test { step: n, bound, signed, narrow, moved: false })
+    Some(Test { step: n, bound, signed, narrow, moved: false, scale: 1 })
 }
 
 /// The load of the same place that was tested before this one loaded it again: what was tested is not what is used.

@@ -55,6 +55,28 @@ int fine_below(struct pt_regs *ctx)
 }
 
 SEC("uprobe")
+int offset_tested(struct pt_regs *ctx)
+{
+	u64 off = ctx->di * 8;
+	char *t = (char *)row();
+
+	asm volatile("" : "+r"(off));
+	if (t && off <= 128)
+		(*(u64 *)(t + off))++;
+	return 0;
+}
+
+SEC("uprobe")
+int wrong_side(struct pt_regs *ctx)
+{
+	u64 i = ctx->di, *t = row();
+
+	if (t && i >= 16)
+		t[i & 31]++;
+	return 0;
+}
+
+SEC("uprobe")
 int no_test(struct pt_regs *ctx)
 {
 	u32 i = ctx->di;
