@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Skep, data, json, text};
+use common::{LEAVES, Skep, data, json, target, text};
 use serde_json::{Value as Json, json};
 
 /// An object of another crate's tests.
@@ -158,6 +158,25 @@ fn a_type_stands_in_for_a_section_that_says_nothing() {
     // Where every section says something, all programs are meant.
     let (_, all) = verdicts(&skep, &["--type", "tc", &beside("skep/tests/data/dry_run/no_map.bpf.o")]);
     assert_eq!(all[0]["type"], "sched_cls");
+}
+
+/// A type says where the program attaches, too: what runs in the target goes by it, not by the section.
+#[test]
+fn a_type_attaches_where_its_section_would() {
+    let skep = Skep::new();
+    let object = data("unnamed.bpf.o");
+    let ended = skep.run(["run", &object, "--", target(), "3"]);
+    assert_eq!(ended.shell_status(), 1, "{}", ended.transcript());
+    assert!(text(&ended.stderr).contains("`--type TYPE` says what such programs are"), "{}", ended.transcript());
+    for kind in ["uprobe/target:leaf", "uretprobe/target:leaf", "fentry/target:leaf"] {
+        let ended = skep.run(["run", "--type", kind, &object, "--json", "--", target(), "3"]);
+        let report = json(&ended.stdout);
+        assert_eq!(ended.shell_status(), 3, "{kind}: {}", ended.transcript());
+        assert_eq!(report["maps"][0]["entries"], json!([{"key": 0, "value": {"calls": LEAVES}}]), "{kind}");
+    }
+    // Without a place in the type, `--attach` says it.
+    let ended = skep.run(["run", "--type", "uprobe", "--attach", "count=target:leaf", &object, "--json", "--", target(), "3"]);
+    assert_eq!(json(&ended.stdout)["maps"][0]["entries"], json!([{"key": 0, "value": {"calls": LEAVES}}]), "{}", ended.transcript());
 }
 
 #[test]
