@@ -179,6 +179,10 @@ fn bounded(steps: &[Step], index: &Index, what: &str, room: Option<i64>, wide: b
         let below = limit_at(test.scale).map_or("a constant".to_owned(), |n| n.to_string());
         return format!("{place} compares the {what} with what is not known: compare it with {below}");
     }
+    if index.computed {
+        let place = limit.map_or("compare it with a constant".to_owned(), |n| format!("`if ({what} < {n})`"));
+        return format!("the {what} is made of other numbers, whose tests do not bound it: {place} before it is used");
+    }
     match limit {
         Some(n) if n > 1 && (n as u64).is_power_of_two() && what == "index" => {
             format!("nothing tests the {what} on this path: `if ({what} < {n})` before the access, or `{what} & {}`", n - 1)

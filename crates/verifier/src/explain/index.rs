@@ -49,6 +49,8 @@ pub(super) struct Index {
     pub tests: Vec<Test>,
     /// The load that it comes from, if it does and the load is not of the stack.
     pub load: Option<usize>,
+    /// It comes from other numbers, or out of a function of the program: those may have been tested.
+    pub computed: bool,
 }
 
 /// What is followed.
@@ -62,8 +64,14 @@ enum Place {
 /// Finds the index that was added to the pointer in `reg`, before the step `end`.
 pub(super) fn of_pointer(steps: &[Step], end: usize, reg: u8) -> Option<Index> {
     let mut pointer = Place::Reg(reg);
-    for n in inside(steps, end) {
+    for (n, call) in before(steps, end) {
         let code = steps[n].code;
+        if call {
+            if is_argument(pointer) {
+                continue;
+            }
+            return None;
+        }
         if !writes(code, pointer) {
             continue;
         }
@@ -97,15 +105,23 @@ fn known(step: &Step, reg: u8) -> Option<i64> {
 
 /// Finds where the number in `reg` comes from, before the step `end`.
 pub(super) fn of_number(steps: &[Step], end: usize, reg: u8) -> Index {
-    let mut index = Index { scale: 1, known: None, mask: None, tests: Vec::new(), load: None };
+    let mut index = Index { scale: 1, known: None, mask: None, tests: Vec::new(), load: None, computed: false };
     let mut place = Place::Reg(reg);
     // Comparisons met so far, also those of registers that may turn out to hold the same number.
     let mut compared: Vec<usize> = Vec::new();
     let mut moved = false;
     // A shift to the right whose partner, a shift to the left, comes before it: together they extend 32 bits to 64, or less far.
     let mut right: Option<i32> = None;
-    for n in inside(steps, end) {
+    for (n, call) in before(steps, end) {
         let code = steps[n].code;
+        if call {
+            // Its caller's registers are others.
+            compared.clear();
+            if is_argument(place) {
+                continue;
+            }
+            break;
+        }
         if is_conditional(code) {
             compared.push(n);
             index.take(steps, place, &[n], moved);
@@ -143,6 +159,7 @@ pub(super) fn of_number(steps: &[Step], end: usize, reg: u8) -> Index {
                 if code.class() == op::LDX {
                     index.load = Some(n);
                 }
+                index.computed = arithmetic && code.code & 0xf0 != op::MOV || code.is_local_call();
                 break;
             }
         }
@@ -169,10 +186,20 @@ impl Index {
     }
 }
 
-/// The steps before `end` that are in the same activation of its function, the latest first.
-fn inside(steps: &[Step], end: usize) -> impl Iterator<Item = usize> + '_ {
-    let depth = steps.get(end).map_or(0, |s| s.depth);
-    (0..end).rev().take_while(move |n| steps[*n].depth >= depth).filter(move |n| steps[*n].depth == depth)
+/// The steps before `end`, the latest first, of its function's activation and of those that called it. The calls that lead into it are marked.
+fn before(steps: &[Step], end: usize) -> impl Iterator<Item = (usize, bool)> + '_ {
+    let mut depth = steps.get(end).map_or(0, |s| s.depth);
+    (0..end).rev().filter_map(move |n| {
+        let at = steps[n].depth;
+        let call = at < depth;
+        depth = depth.min(at);
+        (at == depth).then_some((n, call))
+    })
+}
+
+/// Tells whether a function is given it by its caller.
+fn is_argument(place: Place) -> bool {
+    matches!(place, Place::Reg(1..=5))
 }
 
 fn writes(code: Insn, place: Place) -> bool {
@@ -228,7 +255,7 @@ fn test(steps: &[Step], n: usize, reg: u8) -> Option<Test> {
 /// The load of the same place that was tested before this one loaded it again: what was tested is not what is used.
 pub(super) fn loaded_before(steps: &[Step], load: usize) -> Option<usize> {
     let again = steps.get(load)?.code;
-    inside(steps, load).find(|n| {
+    before(steps, load).take_while(|(_, call)| !call).map(|(n, _)| n).find(|n| {
         let code = steps[*n].code;
         let same = code.class() == op::LDX && (code.src(), code.off, code.code) == (again.src(), again.off, again.code);
         let tested = |m: usize| is_conditional(steps[m].code) && uses(steps[m].code).0 & (1 << code.dst()) != 0;

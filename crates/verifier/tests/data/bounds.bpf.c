@@ -66,6 +66,33 @@ int offset_tested(struct pt_regs *ctx)
 	return 0;
 }
 
+static __noinline int add_to(u64 *t, u64 i)
+{
+	asm volatile("" : "+r"(i));
+	t[i]++;
+	return 0;
+}
+
+SEC("uprobe")
+int tested_by_the_caller(struct pt_regs *ctx)
+{
+	u64 i = ctx->di, *t = row();
+
+	if (t && i <= 16)
+		add_to(t, i);
+	return 0;
+}
+
+SEC("uprobe")
+int sum_of_two(struct pt_regs *ctx)
+{
+	u64 i = ctx->di, j = ctx->si, *t = row();
+
+	if (t && i < 16 && j < 16)
+		t[i + j]++;
+	return 0;
+}
+
 SEC("uprobe")
 int wrong_side(struct pt_regs *ctx)
 {
