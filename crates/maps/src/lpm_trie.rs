@@ -108,16 +108,21 @@ impl Key {
     }
 
     /// Tells whether a node's prefix of some length is the beginning of the address, when that is known of the first `from` bits.
+    ///
+    /// # Safety
+    /// `from` is at most `length`, and that at most the bits of an address.
     #[inline(always)]
-    fn begins_with(&self, node: &Node<'_>, from: u32, length: u32) -> bool {
+    unsafe fn begins_with(&self, node: &Node<'_>, from: u32, length: u32) -> bool {
         if length < 64 {
             // Two shifts, as one by 64 is none.
-            return (self.first ^ node.data_word(0)) >> 1 >> (63 - length) == 0;
+            // SAFETY: the first word has bytes of the address, or is where they would be.
+            return (self.first ^ unsafe { node.data_word(0) }) >> 1 >> (63 - length) == 0;
         }
         let mut i = from >> 6;
         loop {
             let left = length.wrapping_sub(i << 6);
-            let differ = self.word(u64::from(i)) ^ node.data_word(u64::from(i));
+            // SAFETY: at most the word behind the `length` bits: the caller's promise.
+            let differ = self.word(u64::from(i)) ^ unsafe { node.data_word(u64::from(i)) };
             if left <= 64 {
                 return left == 0 || differ >> (64u32.wrapping_sub(left) & 63) == 0;
             }
@@ -129,15 +134,19 @@ impl Key {
     }
 
     /// Counts the bits, at most `limit`, that an address shares with a node's.
+    ///
+    /// # Safety
+    /// `limit` is at most the bits of an address.
     #[inline(always)]
-    fn common(&self, node: &Node<'_>, limit: u32) -> u32 {
+    unsafe fn common(&self, node: &Node<'_>, limit: u32) -> u32 {
         let mut i = 0u64;
         loop {
             let at = (i as u32).wrapping_mul(64);
             if at >= limit {
                 return limit;
             }
-            let differ = self.word(i) ^ node.data_word(i);
+            // SAFETY: below `limit`, the caller's promise.
+            let differ = self.word(i) ^ unsafe { node.data_word(i) };
             if differ != 0 {
                 return at.wrapping_add(differ.leading_zeros()).min(limit);
             }
@@ -150,7 +159,8 @@ impl Key {
     /// Tells whether a node's key comes behind in the order of walks.
     fn is_before(&self, node: &Node<'_>) -> bool {
         let length = node.length(node.state().load(Relaxed));
-        let common = self.common(node, length.min(self.length));
+        // SAFETY: at most the node's length, which is cut at the bits of an address.
+        let common = unsafe { self.common(node, length.min(self.length)) };
         if common == length { length < self.length } else { common < self.length && !self.bit(common) }
     }
 }
@@ -223,7 +233,8 @@ impl LpmTrie {
         let mut least = 0u32;
         while let Some(node) = self.memory.node_by(&nodes, slot) {
             let length = node.length_by(&nodes, slot);
-            if length > key.length || length < least || !key.begins_with(&node, least.saturating_sub(1), length) {
+            // SAFETY: `length` is at most the key's, which is at most the bits of an address, and not below `least`.
+            if length > key.length || length < least || !unsafe { key.begins_with(&node, least.saturating_sub(1), length) } {
                 break;
             }
             let state = node.state().load(Acquire);
@@ -313,7 +324,8 @@ impl LpmTrie {
                 return false;
             }
             above = here.wrapping_add(1);
-            let bit = node.data_word(u64::from(here >> 6)) >> (63 - (here & 63)) & 1 != 0;
+            // SAFETY: `here` is below a length, which is at most the bits of an address.
+            let bit = unsafe { node.data_word(u64::from(here >> 6)) } >> (63 - (here & 63)) & 1 != 0;
             at = n.child(bit).load(Relaxed);
         }
         false
@@ -364,8 +376,10 @@ impl LpmTrie {
             let slot = place.slot.load(Relaxed);
             let Some(node) = self.memory.node_by(&nodes, slot) else { return place };
             let length = node.length_by(&nodes, slot);
-            if length >= key.length || length < least || !key.begins_with(&node, least.saturating_sub(1), length) {
-                place.common = key.common(&node, length.min(key.length));
+            // SAFETY: callers have checked that the key's length is at most the bits of an address; `length` is below it and not below `least`.
+            if length >= key.length || length < least || !unsafe { key.begins_with(&node, least.saturating_sub(1), length) } {
+                // SAFETY: as above.
+                place.common = unsafe { key.common(&node, length.min(key.length)) };
                 place.node = Some(node);
                 return place;
             }
@@ -423,7 +437,8 @@ impl LpmTrie {
             None => leaf,
             // The key is the beginning of the node's: above it.
             Some(node) if common == key.length => {
-                let bit = node.data_word(u64::from(common >> 6)) >> (63 - (common & 63)) & 1 != 0;
+                // SAFETY: `common` is at most the bits of an address.
+                let bit = unsafe { node.data_word(u64::from(common >> 6)) } >> (63 - (common & 63)) & 1 != 0;
                 new.child(bit).store(below, Relaxed);
                 leaf
             }
@@ -561,7 +576,8 @@ impl LpmTrie {
         while let Some(node) = self.memory.node(at) {
             let state = node.state().load(Acquire);
             let length = node.length(state);
-            let common = key.common(&node, length.min(key.length));
+            // SAFETY: at most the node's length, which is cut at the bits of an address.
+            let common = unsafe { key.common(&node, length.min(key.length)) };
             if above > length {
                 break;
             }

@@ -34,9 +34,17 @@ static OPENER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Sets what is called when a program of this process looks up an inner map that is not open here.
 ///
-/// It runs on the event path, with all that this forbids; it should save the vector registers, make sure that memory can be
-/// had, and call [`InnerMaps::open`].
-pub fn set_inner_opener(opener: InnerOpener) {
+/// It should make sure that memory can be had, and call [`InnerMaps::open`].
+///
+/// # Safety
+/// `opener` may be called with inner maps and an id on any thread, between any two instructions of the process: it keeps all vector
+/// registers, and what it calls takes no lock that the thread may have.
+///
+/// ```compile_fail,E0133
+/// extern "C" fn open(_: *const skep_maps::InnerMaps, _: u32) {}
+/// skep_maps::set_inner_opener(open);
+/// ```
+pub unsafe fn set_inner_opener(opener: InnerOpener) {
     OPENER.store(opener as *mut (), Release);
 }
 

@@ -91,15 +91,15 @@ fn modulo(a: u64, n: u64, reciprocal: u64) -> u64 {
 
 impl QueueStack {
     #[inline(always)]
-    fn word(&self, at: u64) -> &AtomicU64 {
-        debug_assert!(at & 7 == 0 && at < PAGE);
-        // SAFETY: callers give constants inside the first page of the payload, whose length was checked.
-        unsafe { AtomicU64::from_ptr(self.base.add(at as usize).cast()) }
+    fn word<const AT: u64>(&self) -> &AtomicU64 {
+        const { assert!(AT & 7 == 0 && AT < PAGE) };
+        // SAFETY: inside the first page of the payload, whose length was checked, and aligned.
+        unsafe { AtomicU64::from_ptr(self.base.add(AT as usize).cast()) }
     }
 
     #[inline(always)]
     fn lock(&self) -> Option<Held> {
-        let held = lock::acquire(self.word(0)).ok()?;
+        let held = lock::acquire(self.word::<0>()).ok()?;
         if held.recovered {
             self.repair();
         }
@@ -118,22 +118,22 @@ impl QueueStack {
 
     #[inline(always)]
     fn release(&self, held: Held) {
-        lock::release(self.word(0), held);
+        lock::release(self.word::<0>(), held);
     }
 
     #[inline(always)]
     fn head(&self) -> &AtomicU64 {
-        self.word(64)
+        self.word::<64>()
     }
 
     #[inline(always)]
     fn tail(&self) -> &AtomicU64 {
-        self.word(128)
+        self.word::<128>()
     }
 
     #[inline(always)]
     fn changes(&self) -> &AtomicU64 {
-        self.word(192)
+        self.word::<192>()
     }
 
     /// Returns tail and head; garbage shows as an empty map.

@@ -38,9 +38,7 @@ pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
     let memory =
         RingMemory::new(parts.file, u64::from(parts.def.max_entries)).ok_or(MapError::Damaged { what: "the file is too short" })?;
     let memory = Arc::new(memory);
-    if !ring::register(&memory) {
-        return Err(MapError::Definition { map_type: MapType::Ringbuf, what: "this process has too many", errno: crate::error::ENOMEM });
-    }
+    ring::register(&memory);
     Ok(Box::new(Ring { memory }))
 }
 
@@ -83,17 +81,29 @@ impl Map {
         self.ops().ring().map_or(std::ptr::null_mut(), |r| r.memory.reserve(size, flags))
     }
 
-    /// Gives a sample over to the consumer. Which ring it belongs to follows from its address; any other address does
-    /// nothing, but an address inside a ring must be one that was reserved there.
+    /// Gives a sample over to the consumer. Which ring it belongs to follows from its address; an address that is in no ring of this
+    /// process does nothing.
+    ///
+    /// # Safety
+    /// `sample` was reserved in a map that is still open, and not given over or back since; or it is in no ring of this process.
+    ///
+    /// ```compile_fail,E0133
+    /// skep_maps::Map::ringbuf_submit(8 as *mut u8, 0);
+    /// ```
     #[doc(alias = "bpf_ringbuf_submit")]
-    pub fn ringbuf_submit(sample: *mut u8, flags: u64) {
-        ring::commit(sample as u64, flags, false);
+    pub unsafe fn ringbuf_submit(sample: *mut u8, flags: u64) {
+        // SAFETY: the caller's duty.
+        unsafe { ring::commit(sample as u64, flags, false) };
     }
 
     /// Gives a reserved sample back: the consumer skips it.
+    ///
+    /// # Safety
+    /// As [`Map::ringbuf_submit`].
     #[doc(alias = "bpf_ringbuf_discard")]
-    pub fn ringbuf_discard(sample: *mut u8, flags: u64) {
-        ring::commit(sample as u64, flags, true);
+    pub unsafe fn ringbuf_discard(sample: *mut u8, flags: u64) {
+        // SAFETY: the caller's duty.
+        unsafe { ring::commit(sample as u64, flags, true) };
     }
 
     /// Reserves, copies and submits a sample; 0, or a negative errno: `EAGAIN` when there is no room.

@@ -18,6 +18,7 @@
 //!
 //! The slot number is a 64-bit word at `fs:[`[`tls_offset`]`]`, so that compiled programs read it with one load.
 
+use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -299,11 +300,12 @@ impl SlotTable {
                     lock::release(word, held);
                     return REFUSED;
                 }
-                tls::set(Word::Slot, slot);
+                // SAFETY: its columns are mapped and have memory. It is no generation's, so it counts for this run only.
+                unsafe { tls::set(Word::Slot, slot) };
                 if let Some(w) = self.file.payload().word(HIGHEST) {
                     w.fetch_max(slot.wrapping_add(1), Relaxed);
                 }
-                Enter(held.word)
+                Enter::new(held.word)
             }
             Err(NotHeld::Mine) => NESTED,
             Err(NotHeld::Stuck | NotHeld::Stranger) => REFUSED,
@@ -442,16 +444,38 @@ pub fn pid_tgid() -> u64 {
     u64::from(pid) << 32 | u64::from(tid)
 }
 
-/// What [`enter`] got, to be given to [`exit`]: one of the constants, or the lock word of the shared slot.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// What [`enter`] got, to be given to [`exit`] once, by the same thread: one of the constants, or the lock word of the shared slot.
+///
+/// ```compile_fail,E0277
+/// let entered = skep_maps::slots::enter();
+/// std::thread::spawn(move || skep_maps::slots::exit(entered));
+/// ```
+///
+/// ```compile_fail,E0382
+/// let entered = skep_maps::slots::enter();
+/// skep_maps::slots::exit(entered);
+/// skep_maps::slots::exit(entered);
+/// ```
+///
+/// ```
+/// let entered = skep_maps::slots::enter();
+/// skep_maps::slots::exit(entered);
+/// ```
+#[derive(PartialEq, Eq, Debug)]
 #[must_use]
-pub struct Enter(u64);
+pub struct Enter(u64, PhantomData<*const ()>);
+
+impl Enter {
+    const fn new(word: u64) -> Self {
+        Self(word, PhantomData)
+    }
+}
 
 /// The thread has a slot of its own.
-const OWNED: Enter = Enter(0);
-const REFUSED: Enter = Enter(1);
+const OWNED: Enter = Enter::new(0);
+const REFUSED: Enter = Enter::new(1);
 /// This run interrupts one of the same thread in the shared slot.
-const NESTED: Enter = Enter(2);
+const NESTED: Enter = Enter::new(2);
 
 impl Enter {
     /// Tells whether there is no slot for this run; the program must not run and the event counts as missed.
@@ -513,13 +537,16 @@ fn enter_anew() -> Enter {
             REFUSED
         }
         Some(slot) => {
-            tls::set(Word::Slot, u64::from(slot));
             // Without a word in the table, one that nobody looks at.
             let state = table.state_word(slot).map_or_else(|| tls::address(Word::NoState), |w| w.as_ptr() as u64);
-            tls::set(Word::State, state);
-            tls::set(Word::SlotGeneration, generation);
-            // SAFETY: an installed table is never unmapped, and this thread's words live as long as it.
-            unsafe { tls::add_to_state(BEGIN_RUN) };
+            // SAFETY: the columns of the slot are mapped and have memory. An installed table is never unmapped, and this thread's words live
+            // as long as it.
+            unsafe {
+                tls::set(Word::Slot, u64::from(slot));
+                tls::set(Word::State, state);
+                tls::set(Word::SlotGeneration, generation);
+                tls::add_to_state(BEGIN_RUN);
+            }
             OWNED
         }
         None => table.share(),
@@ -530,7 +557,7 @@ fn enter_anew() -> Enter {
 #[inline(always)]
 pub fn exit(entered: Enter) {
     if entered.0 == OWNED.0 {
-        // SAFETY: `enter` set the address.
+        // SAFETY: `enter` did the same, on this thread: the address was set then at the latest.
         unsafe { tls::add_to_state(END_RUN) };
     } else if entered.0 > NESTED.0 {
         unshare(entered.0);

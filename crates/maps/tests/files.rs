@@ -73,7 +73,8 @@ fn exercise(map: &Map) {
     for size in [0u64, 8, 100, 2000, 5000] {
         let p = map.ringbuf_reserve(size, 0);
         if !p.is_null() {
-            Map::ringbuf_submit(p, 0);
+            // SAFETY: reserved above, or in no ring.
+            unsafe { Map::ringbuf_submit(p, 0) };
         }
     }
     if let Ok(mut consumer) = map.consumer() {

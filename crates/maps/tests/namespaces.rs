@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use skep_isa::{MapFlags, MapType};
 use skep_maps::{Access, Map, MapDef, SlotTable, slots, stays_out};
 use skep_testkit::skip;
-use support::{Dir, Own, Random, apart, forked, rounds, table};
+use support::{Dir, Own, Random, apart, forked, rounds, table, word};
 
 const NEEDS: &str = "user and pid namespaces of its own";
 
@@ -125,9 +125,9 @@ fn a_lock_is_not_taken_over_from_another_namespace() {
     let map = dir.make(&MapDef::new(MapType::Hash, 8, 8, 1));
     map.update(&[1; 8], &[1; 8], 0).expect("room");
     // As if this thread, which lives, were in the middle of a change.
-    let lock = map.file().payload().word(128).expect("the lock of the first stripe");
+    let lock = word(&map, 128);
     let token = u64::from(std::process::id()) << 22 | rustix::thread::gettid().as_raw_nonzero().get() as u64;
-    let stripes: Vec<_> = (0..2).map(|s| map.file().payload().word(128 + 64 * s).expect("a stripe")).collect();
+    let stripes: Vec<_> = (0..2).map(|s| word(&map, 128 + 64 * s)).collect();
     stripes.iter().for_each(|word| word.store(token, std::sync::atomic::Ordering::SeqCst));
     let done = apart(Own::Pids, || {
         // SAFETY: a key and a value of the map.

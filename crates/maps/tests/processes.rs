@@ -39,7 +39,8 @@ fn what_another_process_stores_is_found_at_the_first_lookup() {
             .join(),
             0
         );
-        set_inner_opener(opener);
+        // SAFETY: it is called by this test only, which keeps nothing in vector registers.
+        unsafe { set_inner_opener(opener) };
         assert_eq!(found(&outer, 3).map(Map::id), Some(id));
         // An id that is none stays none, in whatever way it came there.
         assert!(found(&outer, 2).is_none());

@@ -4,6 +4,7 @@ mod support;
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use skep_isa::MapType;
@@ -50,6 +51,43 @@ fn definitions_and_map_operations_are_refused_as_the_kernel_does() {
     assert!(array.ringbuf_reserve(8, 0).is_null());
 }
 
+/// A program submits an address and nothing else: it is found among any number of rings, also where others come and go.
+#[test]
+fn any_number_of_rings_is_open_at_once() {
+    const MANY: usize = 300;
+    let dir = Dir::new();
+    let rings: Vec<Map> = (0..MANY).map(|_| ring(&dir, 4096)).collect();
+    let submit = |map: &Map, n: u64| {
+        let p = map.ringbuf_reserve(8, 0);
+        assert!(!p.is_null());
+        // SAFETY: eight bytes were reserved, and are given over once.
+        unsafe {
+            p.cast::<u64>().write_volatile(n);
+            Map::ringbuf_submit(p, 0);
+        }
+    };
+    rings.iter().zip(0..).for_each(|(map, n)| submit(map, n));
+    for (map, n) in rings.iter().zip(0u64..) {
+        assert_eq!(drain(&mut map.consumer().expect("none yet")), [n.to_ne_bytes()]);
+    }
+    let last = rings.last().expect("many");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let _stop = skep_testkit::run::SetOnDrop(&stop);
+        s.spawn(|| {
+            while !stop.load(Relaxed) {
+                let other = dir.make(&MapDef::new(MapType::Ringbuf, 0, 0, 4096));
+                submit(&other, 1);
+            }
+        });
+        let mut consumer = last.consumer().expect("none any more");
+        for n in 0..rounds(2_000, 200_000) as u64 {
+            submit(last, n);
+            assert_eq!(drain(&mut consumer), [n.to_ne_bytes()]);
+        }
+    });
+}
+
 #[test]
 fn room_is_what_the_kernel_gives() {
     let dir = Dir::new();
@@ -87,7 +125,8 @@ fn samples_come_whole_and_in_order_over_every_wrap() {
                 0 => {
                     let p = map.ringbuf_reserve(sample.len() as u64, 0);
                     if !p.is_null() {
-                        Map::ringbuf_discard(p, 0);
+                        // SAFETY: reserved above, or in no ring.
+                        unsafe { Map::ringbuf_discard(p, 0) };
                     }
                 }
                 1 => {
@@ -96,7 +135,8 @@ fn samples_come_whole_and_in_order_over_every_wrap() {
                         assert_eq!(p as u64 % 8, 0);
                         // SAFETY: the record was reserved with this size; it is contiguous, also across the end.
                         unsafe { p.copy_from_nonoverlapping(sample.as_ptr(), sample.len()) };
-                        Map::ringbuf_submit(p, 0);
+                        // SAFETY: reserved above, or in no ring.
+                        unsafe { Map::ringbuf_submit(p, 0) };
                         sent.push_back(sample);
                     }
                 }
@@ -124,10 +164,13 @@ fn a_sample_not_yet_submitted_holds_up_those_behind_it() {
     assert!(!consumer.wait(Duration::from_millis(1)));
     // SAFETY: eight bytes were reserved.
     unsafe { first.cast::<u64>().write_volatile(1) };
-    Map::ringbuf_submit(first, 0);
+    // SAFETY: reserved above, or in no ring.
+    unsafe { Map::ringbuf_submit(first, 0) };
     assert_eq!(drain(&mut consumer), [&1u64.to_ne_bytes()[..], b"second"]);
-    Map::ringbuf_submit(std::ptr::null_mut(), 0);
-    Map::ringbuf_discard(8 as *mut u8, 0);
+    // SAFETY: reserved above, or in no ring.
+    unsafe { Map::ringbuf_submit(std::ptr::null_mut(), 0) };
+    // SAFETY: reserved above, or in no ring.
+    unsafe { Map::ringbuf_discard(8 as *mut u8, 0) };
 }
 
 #[test]
@@ -155,7 +198,8 @@ fn no_record_is_written_over_one_that_is_not_finished_whatever_the_consumer_says
         assert_eq!(put, (4095 - 16) / 72, "round {round}");
         // SAFETY: eight bytes were reserved.
         unsafe { unfinished.cast::<u64>().write_volatile(round) };
-        Map::ringbuf_submit(unfinished, 0);
+        // SAFETY: reserved above, or in no ring.
+        unsafe { Map::ringbuf_submit(unfinished, 0) };
         says(begin);
         let all = drain(&mut map.consumer().expect("none"));
         assert_eq!((all[0].as_slice(), all.len()), (&round.to_ne_bytes()[..], 1 + put));
@@ -253,7 +297,8 @@ fn a_producer_killed_anywhere_holds_nobody_up() {
                 if !p.is_null() {
                     // SAFETY: sixteen bytes were reserved.
                     unsafe { p.cast::<[u64; 2]>().write_volatile([7, 7]) };
-                    Map::ringbuf_submit(p, 0);
+                    // SAFETY: reserved above, or in no ring.
+                    unsafe { Map::ringbuf_submit(p, 0) };
                 }
             }
         });

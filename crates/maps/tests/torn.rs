@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use skep_isa::map::update;
 use skep_isa::{MapFlags, MapType};
 use skep_maps::{Access, Map, MapDef};
-use support::{Dir, Random, forked, rounds, table, words};
+use support::{Dir, Random, forked, rounds, table, word, words};
 
 const KEYS: u64 = 16;
 
@@ -111,7 +111,7 @@ fn lost_spares_make_no_mixed_values() {
         }
         let buckets = (u64::from(kind.entries) * 3 / 2).next_power_of_two();
         for s in 0..buckets.min(64) {
-            map.file().payload().word(STRIPES + s * 64 + 16).expect("a stripe").store(0xffff_ffff, Relaxed);
+            word(&map, STRIPES + s * 64 + 16).store(0xffff_ffff, Relaxed);
         }
         assert_eq!(kind.torn_reads(&map, rounds(20_000, 2_000_000)), 0, "{kind:?}");
         // None of it is lost: as many elements go in as there is room for.

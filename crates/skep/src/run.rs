@@ -78,7 +78,8 @@ pub(crate) fn interpretable(program: &Program, maps: &[Arc<Map>], calls: Option<
 
 /// Tells the engines where maps are in this process.
 fn references(maps: &[Arc<Map>], calls: Option<&TailCalls>) -> Vec<MapRef> {
-    skep_maps::set_inner_opener(open_inner);
+    // SAFETY: it saves the vector registers, calls nothing of the traced program's, and has a heap of its own in a target.
+    unsafe { skep_maps::set_inner_opener(open_inner) };
     maps.iter().map(|map| calls.map_or_else(|| map_ref(map), |calls| calls.map_ref(map))).collect()
 }
 

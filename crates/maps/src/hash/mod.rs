@@ -73,8 +73,11 @@ pub(crate) trait Kind: Send + Sync {
     fn user_size(&self, table: &Table) -> usize;
     /// A user's value for storing.
     fn of_user<'a>(&'a self, value: &'a [u8], flags: u64) -> impl Values + 'a;
-    /// A program's value for storing: readable for the size of a value.
-    fn of_program(&self, value: *const u8, flags: u64) -> impl Values + '_;
+    /// A program's value for storing.
+    ///
+    /// # Safety
+    /// It is readable for the size of a value, as long as what is returned is used.
+    unsafe fn of_program(&self, value: *const u8, flags: u64) -> impl Values + '_;
     /// Copies a value out; `flags` as for a lookup.
     fn load(&self, table: &Table, reference: u32, out: &mut [u8], flags: u64);
     /// Tells whether values hold a spin lock.

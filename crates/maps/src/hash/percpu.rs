@@ -110,7 +110,7 @@ impl Kind for Percpu {
         All { value, value_size: self.value_size, slots: &self.slots }
     }
 
-    fn of_program(&self, value: *const u8, _flags: u64) -> impl Values + '_ {
+    unsafe fn of_program(&self, value: *const u8, _flags: u64) -> impl Values + '_ {
         Own { from: value, len: self.value_size, slots: &self.slots }
     }
 

@@ -70,12 +70,13 @@ impl Kind for Plain {
     }
 
     fn of_user<'a>(&'a self, value: &'a [u8], flags: u64) -> impl Values + 'a {
-        debug_assert!(value.len() == self.format.size, "the front end checked the length");
-        self.of_program(value.as_ptr(), flags)
+        assert!(value.len() >= self.format.size, "the front end checked the length");
+        // SAFETY: it has the size of a value, and is borrowed as long.
+        unsafe { self.of_program(value.as_ptr(), flags) }
     }
 
     #[inline(always)]
-    fn of_program(&self, value: *const u8, flags: u64) -> impl Values + '_ {
+    unsafe fn of_program(&self, value: *const u8, flags: u64) -> impl Values + '_ {
         New { from: value, format: &self.format, locked: flags & update::LOCK != 0 }
     }
 

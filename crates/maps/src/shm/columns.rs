@@ -53,6 +53,7 @@ struct Node {
     base: u64,
     stride: u64,
     used: u64,
+    writable: bool,
     /// A bit a slot: its first page is mapped.
     anchored: AtomicU64,
     /// A bit a slot: mapped; and somebody is about to map it.
@@ -82,18 +83,21 @@ impl Columns {
             // SAFETY: replaces no mapping; kernels before 4.17 take the address as a hint.
             let Ok(got) = (unsafe { mmap(base as *mut _, used as usize, prot, flags, fd, 0) }) else { continue };
             if got as u64 != base {
-                sys::unmap(got as u64, used);
+                // SAFETY: just mapped, and nobody knows it.
+                unsafe { sys::unmap(got as u64, used) };
                 return None;
             }
             let zero = || [const { AtomicU64::new(0) }; 4];
             let (next, live, anchored) = (AtomicPtr::default(), AtomicBool::new(true), AtomicU64::new(0));
-            let node = Node { next, live, base, stride, used, anchored, mapped: zero(), begun: zero() };
+            let writable = access == Access::ReadWrite;
+            let node = Node { next, live, base, stride, used, writable, anchored, mapped: zero(), begun: zero() };
             for slot in 1..ANCHORED {
                 let (at, offset) = (node.at(slot), stride * u64::from(slot));
                 // SAFETY: as above.
                 match unsafe { mmap(at as *mut _, PAGE as usize, prot, flags, fd, offset) } {
                     Ok(got) if got as u64 == at => drop(node.anchored.fetch_or(1 << slot, Relaxed)),
-                    Ok(got) => sys::unmap(got as u64, PAGE),
+                    // SAFETY: just mapped, and nobody knows it.
+                    Ok(got) => unsafe { sys::unmap(got as u64, PAGE) },
                     Err(_) => {}
                 }
             }
@@ -125,10 +129,11 @@ impl Columns {
     }
 
     /// Maps the column of a slot and gives all of it memory, also where this process leaves elements out; `false` when that is
-    /// impossible. The payload is mapped writable. Safe on the event path.
+    /// impossible, or the payload is not mapped writable. Safe on the event path.
     pub(crate) fn acquire(&self, slot: u32) -> bool {
         let node = self.0;
-        if !self.ensure(slot) || !sys::populate(node.at(slot) as *mut u8, node.used as usize) {
+        // SAFETY: the column is mapped, writable if the payload is, and begins at a page.
+        if !node.writable || !self.ensure(slot) || !unsafe { sys::populate(node.at(slot) as *mut u8, node.used as usize) } {
             return false;
         }
         let rest = node.stride.saturating_sub(node.used);
@@ -140,9 +145,12 @@ impl Columns {
         }
         // What is not mapped here is, elsewhere and for a moment.
         let Some(whole) = sys::map_again(node.at(slot), node.stride) else { return false };
-        let done = sys::populate(whole.wrapping_add(node.used) as *mut u8, rest as usize);
-        sys::unmap(whole, node.stride);
-        done
+        // SAFETY: as above; the second mapping is known here only.
+        unsafe {
+            let done = sys::populate(whole.wrapping_add(node.used) as *mut u8, rest as usize);
+            sys::unmap(whole, node.stride);
+            done
+        }
     }
 }
 
@@ -150,7 +158,8 @@ impl Drop for Columns {
     fn drop(&mut self) {
         self.0.live.store(false, SeqCst);
         for slot in (0..SLOTS).filter(|slot| self.0.has(*slot) || self.0.is_anchored(*slot)) {
-            sys::unmap(self.0.at(slot), if self.0.has(slot) { self.0.used } else { PAGE });
+            // SAFETY: mapped by this payload, of which there is no user any more.
+            unsafe { sys::unmap(self.0.at(slot), if self.0.has(slot) { self.0.used } else { PAGE }) };
         }
     }
 }
@@ -240,7 +249,8 @@ impl Node {
             return self.has(slot);
         }
         if self.is_anchored(slot) {
-            if sys::lengthen(self.at(slot), PAGE, self.used) {
+            // SAFETY: the first page of this column, which nobody else lengthens: `begun` says that it is us.
+            if unsafe { sys::lengthen(self.at(slot), PAGE, self.used) } {
                 mapped.fetch_or(bit, AcqRel);
                 return true;
             }
@@ -271,20 +281,26 @@ impl Node {
         while steps > 0 {
             let wider = sys::map_again(anchor, self.stride.wrapping_add(PAGE));
             if anchor != own {
-                sys::unmap(anchor, PAGE);
+                // SAFETY: a page that was mapped in the last round.
+                unsafe { sys::unmap(anchor, PAGE) };
             }
             let Some(wider) = wider else { break };
-            sys::unmap(wider, self.stride);
+            // SAFETY: the beginning of what was just mapped.
+            unsafe { sys::unmap(wider, self.stride) };
             anchor = wider.wrapping_add(self.stride);
             steps = steps.wrapping_sub(1);
         }
-        if steps == 0 && sys::move_mapping(anchor, PAGE, self.used, target) {
+        // SAFETY: the page was mapped in the last round, and nobody knows it; the target is reserved.
+        if steps == 0 && unsafe { sys::move_mapping(anchor, PAGE, self.used, target) } {
             return true;
         }
-        if steps == 0 {
-            sys::unmap(anchor, PAGE);
+        // SAFETY: both were mapped here, and nobody knows them.
+        unsafe {
+            if steps == 0 {
+                sys::unmap(anchor, PAGE);
+            }
+            sys::unmap(target, self.used);
         }
-        sys::unmap(target, self.used);
         false
     }
 }
@@ -368,7 +384,8 @@ mod tests {
             assert!(sys::reserve(other, PAGE));
             assert!(!columns.ensure(slot) && !columns.ensure(slot));
             assert!(columns.ensure(slot + 1));
-            sys::unmap(other, PAGE);
+            // SAFETY: reserved above.
+            unsafe { sys::unmap(other, PAGE) };
             assert!(columns.ensure(slot));
         }
     }

@@ -529,7 +529,7 @@ impl ObjectFile {
 
     /// Returns mutable word `i` of the header. Storing through it needs a writable object.
     #[must_use]
-    pub fn state(&self, i: usize) -> Option<&AtomicU64> {
+    pub(crate) fn state(&self, i: usize) -> Option<&AtomicU64> {
         self.head.word((STATE as u64).checked_add((i as u64).checked_mul(8)?)?)
     }
 

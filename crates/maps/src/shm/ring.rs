@@ -24,8 +24,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
-    compiler_fence, fence,
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    Ordering::SeqCst, compiler_fence, fence,
 };
 
 use super::{ObjectFile, PAGE, Window, copy, lock, room, round8, sys, tls};
@@ -110,63 +110,63 @@ impl RingMemory {
 
     /// A word of the two pages before the data.
     #[inline(always)]
-    fn word(&self, at: u64) -> &AtomicU64 {
-        debug_assert!(at & 7 == 0 && at < DATA);
-        // SAFETY: callers give constants inside the two pages, which `over` checked.
-        unsafe { AtomicU64::from_ptr(self.base.add(at as usize).cast()) }
+    fn word<const AT: u64>(&self) -> &AtomicU64 {
+        const { assert!(AT & 7 == 0 && AT < DATA) };
+        // SAFETY: inside the two pages, which `over` checked, and aligned.
+        unsafe { AtomicU64::from_ptr(self.base.add(AT as usize).cast()) }
     }
 
     #[inline(always)]
     fn consumer(&self) -> &AtomicU64 {
-        self.word(0)
+        self.word::<0>()
     }
 
     /// The process that consumes.
     pub(crate) fn consuming(&self) -> &AtomicU64 {
-        self.word(64)
+        self.word::<64>()
     }
 
     /// A word of the first ring of the file, whose wake-ups are those of all.
     #[inline(always)]
-    fn bell(&self, at: u64) -> &AtomicU32 {
-        debug_assert!(at & 3 == 0 && at < DATA);
-        // SAFETY: callers give constants inside the two pages, which `over` checked.
-        unsafe { AtomicU32::from_ptr(self.first.add(at as usize).cast()) }
+    fn bell<const AT: u64>(&self) -> &AtomicU32 {
+        const { assert!(AT & 3 == 0 && AT < DATA) };
+        // SAFETY: inside the two pages, which `over` checked, and aligned.
+        unsafe { AtomicU32::from_ptr(self.first.add(AT as usize).cast()) }
     }
 
     #[inline(always)]
     fn sleeping(&self) -> &AtomicU32 {
-        self.bell(128)
+        self.bell::<128>()
     }
 
     #[inline(always)]
     fn producer(&self) -> &AtomicU64 {
-        self.word(PAGE)
+        self.word::<PAGE>()
     }
 
     #[inline(always)]
     fn pending(&self) -> &AtomicU64 {
-        self.word(PAGE + 16)
+        self.word::<{ PAGE + 16 }>()
     }
 
     #[inline(always)]
     fn producers(&self) -> &AtomicU64 {
-        self.word(PAGE + 8)
+        self.word::<{ PAGE + 8 }>()
     }
 
     fn wakeups(&self) -> &AtomicU32 {
-        self.bell(PAGE + 192)
+        self.bell::<{ PAGE + 192 }>()
     }
 
     /// Not zero when samples are wanted; only rings of a perf event array ask.
     pub(crate) fn wanted(&self) -> &AtomicU64 {
-        self.word(192)
+        self.word::<192>()
     }
 
     /// Tells whether the data has memory, and gives it some if not: for rings of which many are in a file. Safe on the event path.
     #[inline(always)]
     pub(crate) fn has_memory(&self) -> bool {
-        self.word(200).load(Relaxed) != 0 || self.get_memory()
+        self.word::<200>().load(Relaxed) != 0 || self.get_memory()
     }
 
     #[cold]
@@ -175,14 +175,14 @@ impl RingMemory {
         // SAFETY: the data lies inside the payload, as `over` checked, which is mapped writable if so said.
         let done = self.writable && unsafe { room::acquire(self.base, DATA, self.size) };
         if done {
-            self.word(200).store(1, Relaxed);
+            self.word::<200>().store(1, Relaxed);
         }
         done
     }
 
     /// Counts samples for which there was no room.
     pub(crate) fn lost(&self) -> &AtomicU64 {
-        self.word(PAGE + 256)
+        self.word::<{ PAGE + 256 }>()
     }
 
     #[inline(always)]
@@ -584,52 +584,110 @@ fn sign_up() {
     }
 }
 
-/// Rings of this process by the addresses of their samples: a program submits an address and nothing else.
+/// Rings of this process by the addresses of their samples: a program submits an address and nothing else. The list has no limit, and
+/// is read on the event path: entries are never freed, only used again.
 struct Known {
+    /// Where samples begin; 0: the entry is free, 1: it is being filled.
     begin: AtomicU64,
     end: AtomicU64,
-    ring: AtomicU64,
+    ring: AtomicPtr<RingMemory>,
 }
 
-const MOST_RINGS: usize = 256;
-static KNOWN: [Known; MOST_RINGS] =
-    [const { Known { begin: AtomicU64::new(0), end: AtomicU64::new(0), ring: AtomicU64::new(0) } }; MOST_RINGS];
+const RINGS: usize = 63;
+const FREE: u64 = 0;
+const BEGUN: u64 = 1;
 
-/// Makes a ring's samples known to [`commit`]; `false` when the process has too many rings.
-pub(crate) fn register(ring: &Arc<RingMemory>) -> bool {
-    let (begin, end) = ring.range();
-    for k in &KNOWN {
-        if k.ring.compare_exchange(0, Arc::as_ptr(ring) as u64, AcqRel, Relaxed).is_ok() {
-            k.end.store(end, Relaxed);
-            k.begin.store(begin, Release);
-            return true;
-        }
+struct Chunk {
+    next: AtomicPtr<Chunk>,
+    rings: [Known; RINGS],
+}
+
+impl Chunk {
+    const fn new() -> Self {
+        let rings =
+            [const { Known { begin: AtomicU64::new(FREE), end: AtomicU64::new(0), ring: AtomicPtr::new(std::ptr::null_mut()) } }; RINGS];
+        Self { next: AtomicPtr::new(std::ptr::null_mut()), rings }
     }
-    false
+}
+
+static FIRST: Chunk = Chunk::new();
+
+/// The chunk behind another.
+#[inline(always)]
+fn behind(chunk: &Chunk) -> Option<&'static Chunk> {
+    // SAFETY: null, or a chunk that is never freed.
+    unsafe { chunk.next.load(Acquire).as_ref() }
+}
+
+/// Makes a ring's samples known to [`commit`].
+pub(crate) fn register(ring: &Arc<RingMemory>) {
+    let (begin, end) = ring.range();
+    let mut chunk = &FIRST;
+    loop {
+        for known in &chunk.rings {
+            // Pairs with the Release in `unregister`.
+            if known.begin.compare_exchange(FREE, BEGUN, Acquire, Relaxed).is_ok() {
+                known.end.store(end, Relaxed);
+                known.ring.store(Arc::as_ptr(ring).cast_mut(), Relaxed);
+                // With it, the rest can be seen; pairs with the Acquire in `commit`.
+                known.begin.store(begin, Release);
+                return;
+            }
+        }
+        chunk = behind(chunk).unwrap_or_else(|| {
+            let new = Box::into_raw(Box::new(Chunk::new()));
+            let now = match chunk.next.compare_exchange(std::ptr::null_mut(), new, AcqRel, Acquire) {
+                Ok(_) => new,
+                Err(now) => {
+                    // Another thread has added one.
+                    // SAFETY: made above, and nobody knows it.
+                    drop(unsafe { Box::from_raw(new) });
+                    now
+                }
+            };
+            // SAFETY: a chunk in the list is never freed.
+            unsafe { &*now }
+        });
+    }
 }
 
 /// Undoes [`register`]. The caller's programs have ended.
 pub(crate) fn unregister(ring: &Arc<RingMemory>) {
-    for k in &KNOWN {
-        if k.ring.load(Acquire) == Arc::as_ptr(ring) as u64 {
-            k.begin.store(0, Relaxed);
-            k.end.store(0, Release);
-            k.ring.store(0, Release);
+    let (begin, _) = ring.range();
+    let mut at = Some(&FIRST);
+    while let Some(chunk) = at {
+        // No other ring has samples at these addresses.
+        if let Some(known) = chunk.rings.iter().find(|known| known.begin.load(Relaxed) == begin) {
+            known.begin.store(FREE, Release);
+            return;
         }
+        at = behind(chunk);
     }
 }
 
 /// Gives a reserved sample of any ring over, or back; an address that is none does nothing.
-pub(crate) fn commit(sample: u64, flags: u64, discard: bool) {
-    for k in &KNOWN {
-        let begin = k.begin.load(Acquire);
-        if begin != 0 && sample >= begin && sample < k.end.load(Relaxed) {
-            let ring = k.ring.load(Acquire) as *const RingMemory;
-            if !ring.is_null() {
-                // SAFETY: registered rings live until `unregister`, which comes after the end of their programs.
-                unsafe { &*ring }.commit(sample, flags, discard);
+///
+/// # Safety
+/// The sample was reserved in a ring that stays registered meanwhile, and not given over or back since; or it is in no ring.
+pub(crate) unsafe fn commit(sample: u64, flags: u64, discard: bool) {
+    let mut at = Some(&FIRST);
+    while let Some(chunk) = at {
+        let mut n = 0usize;
+        while let Some(known) = chunk.rings.get(n) {
+            n = n.wrapping_add(1);
+            let begin = known.begin.load(Acquire);
+            if begin <= BEGUN || sample < begin || sample >= known.end.load(Relaxed) {
+                continue;
             }
-            return;
+            let ring = known.ring.load(Relaxed);
+            // Filled anew in between: then end and ring may be those of another ring, which the sample is not in.
+            fence(Acquire);
+            if known.begin.load(Relaxed) == begin {
+                // SAFETY: the ring that the sample is in, which lives by the caller's promise.
+                unsafe { &*ring }.commit(sample, flags, discard);
+                return;
+            }
         }
+        at = behind(chunk);
     }
 }

@@ -134,7 +134,8 @@ fn write_zeros(fd: BorrowedFd<'_>, mut at: u64, len: u64) -> Result<(), Errno> {
 pub(crate) unsafe fn acquire(base: *mut u8, at: u64, len: u64) -> bool {
     let first = at & !(PAGE - 1);
     let end = at.wrapping_add(len).wrapping_add(PAGE - 1) & !(PAGE - 1);
-    len == 0 || sys::populate(base.wrapping_add(first as usize), end.wrapping_sub(first) as usize)
+    // SAFETY: the caller's promise.
+    len == 0 || unsafe { sys::populate(base.wrapping_add(first as usize), end.wrapping_sub(first) as usize) }
 }
 
 /// What is given memory at a time, if there is as much.

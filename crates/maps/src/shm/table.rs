@@ -132,10 +132,20 @@ impl TableMemory {
         self.file.writable()
     }
 
+    /// A word of the part that all tables begin with.
     #[inline(always)]
-    fn word(&self, off: u64) -> &AtomicU64 {
+    fn common<const AT: u64>(&self) -> &AtomicU64 {
+        const { assert!(AT & 7 == 0 && AT < COMMON) };
+        // SAFETY: the payload, whose length `new` checked, begins with that part.
+        unsafe { self.word(AT) }
+    }
+
+    /// # Safety
+    /// `off` is a multiple of eight and lies in the payload: it was computed from an index that was masked or checked.
+    #[inline(always)]
+    unsafe fn word(&self, off: u64) -> &AtomicU64 {
         debug_assert!(off & 7 == 0 && off + 8 <= self.geometry.payload_len);
-        // SAFETY: callers compute `off` from an index they masked or checked, inside the payload that `new` checked.
+        // SAFETY: the caller's promise; `new` checked the length of the payload.
         unsafe { AtomicU64::from_ptr(self.base.add(off as usize).cast()) }
     }
 
@@ -143,7 +153,8 @@ impl TableMemory {
     #[inline(always)]
     pub(crate) fn bucket(&self, hash: u64) -> &AtomicU64 {
         let i = hash & self.geometry.buckets.wrapping_sub(1);
-        self.word(self.geometry.buckets_at.wrapping_add(i.wrapping_mul(8)))
+        // SAFETY: one of the buckets.
+        unsafe { self.word(self.geometry.buckets_at.wrapping_add(i.wrapping_mul(8))) }
     }
 
     /// Returns the stripe for a hash; a bucket and its stripe follow from the same hash.
@@ -151,23 +162,30 @@ impl TableMemory {
     pub(crate) fn stripe(&self, hash: u64) -> Stripe<'_> {
         let i = hash & self.geometry.stripes.wrapping_sub(1);
         let at = COMMON.wrapping_add(i.wrapping_mul(STRIPE));
-        Stripe {
-            index: i,
-            lock: self.word(at),
-            free: self.word(at.wrapping_add(8)),
-            spare: self.word(at.wrapping_add(16)),
-            fresh_used: self.word(at.wrapping_add(24)),
-            touched: self.word(at.wrapping_add(32)),
-            backed: self.word(at.wrapping_add(40)),
-            redo: self.word(at.wrapping_add(48)),
+        // SAFETY: words of one of the stripes.
+        unsafe {
+            Stripe {
+                index: i,
+                lock: self.word(at),
+                free: self.word(at.wrapping_add(8)),
+                spare: self.word(at.wrapping_add(16)),
+                fresh_used: self.word(at.wrapping_add(24)),
+                touched: self.word(at.wrapping_add(32)),
+                backed: self.word(at.wrapping_add(40)),
+                redo: self.word(at.wrapping_add(48)),
+            }
         }
     }
 
-    /// Gives elements, by their indices, memory, but not their values of slots; `false` when there is none.
+    /// Gives elements, by their indices, memory, but not their values of slots; `false` when there is none, or the payload is not mapped
+    /// writable.
     pub(crate) fn acquire_elements(&self, first: u64, end: u64) -> bool {
         let g = &self.geometry;
         let at = g.elements_at.wrapping_add(first.wrapping_mul(g.stride));
-        // SAFETY: elements lie inside the payload; who calls this has it mapped writable.
+        if !self.writable() || first > end || end > g.elements {
+            return false;
+        }
+        // SAFETY: elements lie inside the payload, which is mapped writable.
         unsafe { room::acquire(self.base, at, end.wrapping_sub(first).wrapping_mul(g.stride)) }
     }
 
@@ -176,10 +194,13 @@ impl TableMemory {
         let g = &self.geometry;
         let at = g.values_at.wrapping_add(u64::from(slot).wrapping_mul(g.slot_stride)).wrapping_add(first.wrapping_mul(g.value_stride));
         let len = end.wrapping_sub(first).wrapping_mul(g.value_stride);
-        if g.slot_stride == 0 || at.wrapping_add(len) > g.payload_len {
-            return g.slot_stride == 0;
+        if g.slot_stride == 0 {
+            return true;
         }
-        // SAFETY: inside the payload, as just checked; who calls this has it mapped writable.
+        if !self.writable() || first > end || end > g.elements || at.wrapping_add(len) > g.payload_len {
+            return false;
+        }
+        // SAFETY: inside the payload, as just checked, which is mapped writable.
         unsafe { room::acquire(self.base, at, len) }
     }
 
@@ -200,18 +221,18 @@ impl TableMemory {
     }
 
     pub(crate) fn leaks(&self) -> &AtomicU64 {
-        self.word(0)
+        self.common::<0>()
     }
 
     /// Counts insertions, by two.
     #[inline(always)]
     pub(crate) fn clock(&self) -> &AtomicU64 {
-        self.word(8)
+        self.common::<8>()
     }
 
     /// Returns where the search for something to throw out goes on.
     pub(crate) fn hand(&self) -> &AtomicU64 {
-        self.word(16)
+        self.common::<16>()
     }
 
     /// Returns the stamp of an element's last use.
@@ -231,23 +252,24 @@ impl TableMemory {
 
     /// Returns the lock of whoever takes elements and waits for running programs before they are used again.
     pub(crate) fn limbo_lock(&self) -> &AtomicU64 {
-        self.word(72)
+        self.common::<72>()
     }
 
     /// Returns the first of the elements that wait.
     pub(crate) fn limbo(&self) -> &AtomicU64 {
-        self.word(80)
+        self.common::<80>()
     }
 
     /// Returns the bits that say of each stripe that it has nothing to allocate.
     pub(crate) fn empty_bits(&self) -> &AtomicU64 {
-        self.word(64)
+        self.common::<64>()
     }
 
     /// Returns the word with the mark of an element, and the bit in it.
     pub(crate) fn mark(&self, reference: u32) -> Option<(&AtomicU64, u64)> {
         let i = self.index(reference)?;
-        Some((self.word(self.geometry.marks_at.wrapping_add((i / 64).wrapping_mul(8))), 1 << (i & 63)))
+        // SAFETY: a word of the marks, of which there is one for each element.
+        Some((unsafe { self.word(self.geometry.marks_at.wrapping_add((i / 64).wrapping_mul(8))) }, 1 << (i & 63)))
     }
 
     #[inline(always)]
@@ -332,13 +354,15 @@ impl<'a> Element<'a> {
     /// Hash in the high half, next element in the low half.
     #[inline(always)]
     pub(crate) fn link(&self) -> &'a AtomicU64 {
-        self.memory.word(self.at)
+        // SAFETY: inside the element.
+        unsafe { self.memory.word(self.at) }
     }
 
     /// The version of its bucket when it was put in.
     #[inline(always)]
     pub(crate) fn sequence(&self) -> &'a AtomicU64 {
-        self.memory.word(self.at.wrapping_add(8))
+        // SAFETY: inside the element.
+        unsafe { self.memory.word(self.at.wrapping_add(8)) }
     }
 
     #[inline(always)]

@@ -63,9 +63,13 @@ pub(crate) fn get(word: Word) -> u64 {
 }
 
 /// Writes one of this thread's words.
+///
+/// # Safety
+/// Compiled programs find their values by [`Word::Slot`]: one for which all maps have values here. [`Word::State`] is the address of a
+/// word that stays mapped. A generation says that the words beside it are so.
 #[inline(always)]
-pub(crate) fn set(word: Word, value: u64) {
-    // SAFETY: as in `get`.
+pub(crate) unsafe fn set(word: Word, value: u64) {
+    // SAFETY: inside the words, as in `get`; what they say is the caller's promise.
     unsafe {
         asm!("mov {t}, qword ptr [rip + skep_maps_tls@GOTTPOFF]", "mov qword ptr fs:[{t} + {w}], {v}",
              t = out(reg) _, v = in(reg) value, w = in(reg) word as u64, options(nostack, preserves_flags));
@@ -241,8 +245,11 @@ fn token_anew() -> u64 {
         return 0;
     }
     let token = u64::from(sys::getpid()) << 22 | u64::from(sys::gettid());
-    set(Word::Token, token);
-    set(Word::TokenGeneration, generation);
+    // SAFETY: the token names this thread, in this generation.
+    unsafe {
+        set(Word::Token, token);
+        set(Word::TokenGeneration, generation);
+    }
     token
 }
 

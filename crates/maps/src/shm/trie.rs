@@ -142,19 +142,20 @@ impl TrieMemory {
     }
 
     #[inline(always)]
-    fn word(&self, at: u64) -> &AtomicU64 {
-        // SAFETY: the places in the first page are constants.
-        unsafe { AtomicU64::from_ptr(self.base.add(at as usize).cast()) }
+    fn word<const AT: u64>(&self) -> &AtomicU64 {
+        const { assert!(AT & 7 == 0 && AT < PAGE) };
+        // SAFETY: inside the first page of the payload, whose length was checked, and aligned.
+        unsafe { AtomicU64::from_ptr(self.base.add(AT as usize).cast()) }
     }
 
     pub(crate) fn lock(&self) -> &AtomicU64 {
-        self.word(0)
+        self.word::<0>()
     }
 
     /// Changes before a node, or a place for a value, is used again.
     #[inline(always)]
     pub(crate) fn version(&self) -> &AtomicU64 {
-        self.word(64)
+        self.word::<64>()
     }
 
     #[inline(always)]
@@ -164,28 +165,31 @@ impl TrieMemory {
     }
 
     pub(crate) fn count(&self) -> &AtomicU64 {
-        self.word(192)
+        self.word::<192>()
     }
 
     pub(crate) fn free(&self) -> &AtomicU64 {
-        self.word(200)
+        self.word::<200>()
     }
 
     pub(crate) fn taken(&self) -> &AtomicU64 {
-        self.word(208)
+        self.word::<208>()
     }
 
     /// How many nodes have memory.
     pub(crate) fn backed(&self) -> &AtomicU64 {
-        self.word(216)
+        self.word::<216>()
     }
 
     /// Gives nodes, by their indices, memory; returns how many have some then.
     pub(crate) fn acquire(&self, first: u64) -> u64 {
         let stride = self.geometry.stride;
+        if !self.writable() || first > self.geometry.nodes {
+            return first;
+        }
         acquire_some(first, self.geometry.nodes, stride, |first, end| {
             let at = PAGE.wrapping_add(first.wrapping_mul(stride));
-            // SAFETY: nodes lie inside the payload; who calls this has it mapped writable.
+            // SAFETY: nodes lie inside the payload, which is mapped writable.
             unsafe { room::acquire(self.base, at, end.wrapping_sub(first).wrapping_mul(stride)) }
         })
     }
@@ -217,22 +221,26 @@ pub(crate) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
+    /// # Safety
+    /// `off` is a multiple of four inside the head of the node, or that of the first bytes of the address.
     #[inline(always)]
-    fn half(&self, off: usize) -> &'a AtomicU32 {
-        // SAFETY: inside the head of the node.
+    unsafe fn half(&self, off: usize) -> &'a AtomicU32 {
+        // SAFETY: the caller's promise.
         unsafe { AtomicU32::from_ptr(self.at.add(off).cast()) }
     }
 
     /// The node for keys whose next bit is this.
     #[inline(always)]
     pub(crate) fn child(&self, bit: bool) -> &'a AtomicU32 {
-        self.half(if bit { 4 } else { 0 })
+        // SAFETY: inside the head.
+        unsafe { self.half(if bit { 4 } else { 0 }) }
     }
 
     /// Prefix length and marks.
     #[inline(always)]
     pub(crate) fn state(&self) -> &'a AtomicU32 {
-        self.half(8)
+        // SAFETY: inside the head.
+        unsafe { self.half(8) }
     }
 
     /// The prefix length, which the slot has that led here, or else the node.
@@ -251,9 +259,12 @@ impl<'a> Node<'a> {
     }
 
     /// Loads a word of the address, first byte first. What is behind the address is anything.
+    ///
+    /// # Safety
+    /// The word has bytes of the address, or begins where they end.
     #[inline(always)]
-    pub(crate) fn data_word(&self, i: u64) -> u64 {
-        // SAFETY: callers stay at words that have bytes of the address; at least eight bytes of value follow.
+    pub(crate) unsafe fn data_word(&self, i: u64) -> u64 {
+        // SAFETY: the caller's promise; at least eight bytes of value follow.
         unsafe { copy::load8(self.at.add(HEAD.wrapping_add(i.wrapping_mul(8)) as usize)) }.swap_bytes()
     }
 
@@ -275,7 +286,8 @@ impl<'a> Node<'a> {
     pub(crate) fn read_data(&self, out: &mut [u8]) {
         let n = out.len().min(self.memory.geometry.data as usize);
         let (first, rest) = out[..n].split_at_mut(n.min(4));
-        first.copy_from_slice(&self.half(HEAD as usize).load(Relaxed).to_ne_bytes()[..first.len()]);
+        // SAFETY: where the address begins.
+        first.copy_from_slice(&unsafe { self.half(HEAD as usize) }.load(Relaxed).to_ne_bytes()[..first.len()]);
         // SAFETY: the node has an address up to a multiple of eight.
         unsafe { copy::load(rest, self.at.add(16)) }
     }

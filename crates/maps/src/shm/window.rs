@@ -1,13 +1,31 @@
 //! Checked access to a mapping: offsets in, atomics and copies out.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::AtomicU64;
 
 use super::copy;
 
 /// A range of mapped memory that hands out only what lies inside it.
 ///
-/// A window belongs to the object whose memory it shows and must not outlive it; it is reached by reference from there.
+/// A window belongs to the object whose memory it shows and must not outlive it; it is reached by reference from there. Others than
+/// this crate can only read: what programs were verified with, constants above all, must stay, and not every window is writable.
+///
+/// ```no_run
+/// # fn main() -> Result<(), skep_maps::MapError> {
+/// let map = skep_maps::Map::open("maps/1".as_ref(), skep_maps::Access::ReadOnly)?;
+/// let mut first = [0; 8];
+/// assert!(map.file().payload().read(0, &mut first));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// ```compile_fail,E0624
+/// # fn main() -> Result<(), skep_maps::MapError> {
+/// let map = skep_maps::Map::open("maps/1".as_ref(), skep_maps::Access::ReadOnly)?;
+/// map.file().payload().word(0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Window {
     base: NonNull<u8>,
@@ -56,7 +74,7 @@ impl Window {
     /// Returns the address of `len` bytes at `off`, if they lie inside.
     #[inline(always)]
     #[must_use]
-    pub fn at(&self, off: u64, len: u64) -> Option<*mut u8> {
+    pub(crate) fn at(&self, off: u64, len: u64) -> Option<*mut u8> {
         let end = off.checked_add(len)?;
         if end > self.len as u64 {
             return None;
@@ -68,23 +86,12 @@ impl Window {
     /// Returns the aligned 64-bit word at `off`. Storing through it needs [`Window::writable`].
     #[inline(always)]
     #[must_use]
-    pub fn word(&self, off: u64) -> Option<&AtomicU64> {
+    pub(crate) fn word(&self, off: u64) -> Option<&AtomicU64> {
         if off & 7 != 0 {
             return None;
         }
         // SAFETY: inside the mapping, aligned (the base is page-aligned), and atomic.
         self.at(off, 8).map(|p| unsafe { AtomicU64::from_ptr(p.cast()) })
-    }
-
-    /// Returns the aligned 32-bit word at `off`. Storing through it needs [`Window::writable`].
-    #[inline(always)]
-    #[must_use]
-    pub fn half(&self, off: u64) -> Option<&AtomicU32> {
-        if off & 3 != 0 {
-            return None;
-        }
-        // SAFETY: as in `word`.
-        self.at(off, 4).map(|p| unsafe { AtomicU32::from_ptr(p.cast()) })
     }
 
     /// Copies bytes at the eight-aligned `off` out; tells whether they lie inside.
@@ -93,47 +100,6 @@ impl Window {
         let Some(p) = self.aligned(off, out.len()) else { return false };
         // SAFETY: `aligned` checked the range up to whole words.
         unsafe { copy::load(out, p) };
-        true
-    }
-
-    /// Copies bytes in at the eight-aligned `off`, zeroing up to the next multiple of eight; tells whether that was possible.
-    #[must_use]
-    pub fn write(&self, off: u64, bytes: &[u8]) -> bool {
-        let Some(p) = self.aligned(off, bytes.len()) else { return false };
-        if !self.writable {
-            return false;
-        }
-        // SAFETY: `aligned` checked the range up to whole words; the slice is readable.
-        unsafe { copy::store(p, bytes.as_ptr(), bytes.len()) };
-        true
-    }
-
-    /// Copies `len` bytes from a raw address in, as [`Window::write`].
-    ///
-    /// # Safety
-    /// `src..src+len` is readable.
-    #[inline(always)]
-    #[must_use]
-    pub unsafe fn write_raw(&self, off: u64, src: *const u8, len: usize) -> bool {
-        let Some(p) = self.aligned(off, len) else { return false };
-        if !self.writable {
-            return false;
-        }
-        // SAFETY: `aligned` checked the range up to whole words; the source is the caller's duty.
-        unsafe { copy::store(p, src, len) };
-        true
-    }
-
-    /// Zeroes `len` bytes at the eight-aligned `off`, up to the next multiple of eight.
-    #[inline(always)]
-    #[must_use]
-    pub fn zero(&self, off: u64, len: usize) -> bool {
-        let Some(p) = self.aligned(off, len) else { return false };
-        if !self.writable {
-            return false;
-        }
-        // SAFETY: `aligned` checked the range up to whole words.
-        unsafe { copy::zero(p, len) };
         true
     }
 

@@ -206,6 +206,14 @@ pub fn rounds(normal: u32, stress: u32) -> u32 {
     if std::env::var_os("SKEP_STRESS").is_some_and(|v| v == "1") { stress } else { normal }
 }
 
+/// A word of a map's payload, for tests that put there what a process that died left.
+pub fn word(map: &Map, at: u64) -> &std::sync::atomic::AtomicU64 {
+    let payload = map.file().payload();
+    assert!(payload.writable() && at.is_multiple_of(8) && at + 8 <= payload.len());
+    // SAFETY: a word of the mapping, which the map keeps, and which is reached as atomics only.
+    unsafe { std::sync::atomic::AtomicU64::from_ptr((payload.base() + at) as *mut u64) }
+}
+
 pub fn table(dir: &Dir, slots: u32) -> std::sync::Arc<SlotTable> {
     let table = SlotTable::with_slots(dir.path(), slots).expect("a table");
     table.install();

@@ -17,13 +17,15 @@ pub(super) unsafe extern "C" fn reserve(handle: u64, size: u64, flags: u64, _: u
 
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn submit(record: u64, flags: u64, _: u64, _: u64, _: u64) -> u64 {
-    skep_maps::Map::ringbuf_submit(record as *mut u8, flags);
+    // SAFETY: the verifier proved it a record that was reserved and not given over, of a map that stays open while the program runs.
+    unsafe { skep_maps::Map::ringbuf_submit(record as *mut u8, flags) };
     0
 }
 
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn discard(record: u64, flags: u64, _: u64, _: u64, _: u64) -> u64 {
-    skep_maps::Map::ringbuf_discard(record as *mut u8, flags);
+    // SAFETY: as above.
+    unsafe { skep_maps::Map::ringbuf_discard(record as *mut u8, flags) };
     0
 }
 
