@@ -65,6 +65,7 @@ const CRATES: &[(&str, Policy)] = &[
             "plans.rs",
             "process.rs",
             "signals.rs",
+            "sites/excerpt.rs",
             "spot.rs",
             "stack.rs",
             "sys.rs",

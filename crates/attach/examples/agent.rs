@@ -63,7 +63,7 @@ extern "C" fn start() {
     let begin = Instant::now();
     let mut functions: Vec<Function> = Vec::new();
     for module in sites::scan().expect("modules") {
-        let file = module.path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        let file = module.path().file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         let only_main = words.contains(&"main");
         let named = words.iter().any(|w| w.strip_prefix("lib=").is_some_and(|n| file.contains(n)));
         let any_lib = words.iter().any(|w| w.starts_with("lib="));
@@ -80,15 +80,9 @@ extern "C" fn start() {
         if !words.contains(&name) {
             continue;
         }
-        let hook = Hook {
-            position,
-            run: count,
-            data: ptr::from_ref(&counter.runs).cast(),
-            missed: counter.missed.as_ptr(),
-            without_return: 0,
-            wants_args: 6,
-        };
-        let targets: Vec<(&Function, u64)> = functions.iter().map(|f| (f, f.addr)).collect();
+        // SAFETY: the function adds to such a counter, which is static.
+        let hook = unsafe { Hook::new(position, count, ptr::from_ref(&counter.runs).cast()) }.counts_missed(&counter.missed).wants_args(6);
+        let targets: Vec<(&Function, u64)> = functions.iter().map(|f| (f, f.addr())).collect();
         let begin = Instant::now();
         let done = engine.attach(&targets, &[hook]);
         attach += begin.elapsed();
@@ -99,7 +93,8 @@ extern "C" fn start() {
                     SKIPPED.fetch_add(1, Ordering::Relaxed);
                     *skips.entry(kind_of(skip)).or_default() += 1;
                     if words.contains(&"skips") {
-                        let _ = writeln!(std::io::stderr(), "agent: {:#x} {} ({}): {skip}", f.addr, f.name, f.module.path.display());
+                        let _ =
+                            writeln!(std::io::stderr(), "agent: {:#x} {} ({}): {skip}", f.addr(), f.name(), f.module().path().display());
                     }
                 }
             }

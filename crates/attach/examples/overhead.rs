@@ -73,7 +73,7 @@ fn build(name: &str, flags: &[&str]) -> Target {
         assert!(!handle.is_null());
         (dlsym(handle, c"hot".as_ptr()), dlsym(handle, c"chain".as_ptr()))
     };
-    let module = sites::scan().expect("modules").into_iter().find(|m| m.path == library).expect("library");
+    let module = sites::scan().expect("modules").into_iter().find(|m| m.path() == library).expect("library");
     let _ = std::fs::remove_dir_all(&dir);
     // SAFETY: as above.
     unsafe { Target { module, hot: std::mem::transmute::<*mut c_void, Loop>(hot), chain: std::mem::transmute::<*mut c_void, Loop>(chain) } }
@@ -102,11 +102,11 @@ fn main() {
                 .functions()
                 .expect("functions")
                 .into_iter()
-                .filter(|f| f.name.starts_with(['c', 't']) && f.name != "chain")
+                .filter(|f| f.name().starts_with(['c', 't']) && f.name() != "chain")
                 .collect()
         };
         let targets: Vec<(&Function, u64)> =
-            functions.iter().filter(|f| f.name == "t" || f.name[1..].parse::<u32>().is_ok()).map(|f| (f, f.addr)).collect();
+            functions.iter().filter(|f| f.name() == "t" || f.name()[1..].parse::<u32>().is_ok()).map(|f| (f, f.addr())).collect();
         let plain = (time(target.hot, 300_000, 1), time(target.chain, 300, CHAIN as i64));
         println!("{:<34} {:>9.2} {:>12.2}", format!("none, {site}"), plain.0, plain.1);
         let engine = Engine::get().expect("engine");
@@ -117,14 +117,8 @@ fn main() {
             ("session", &[Position::Session]),
             ("modify return", &[Position::ModifyReturn]),
         ] {
-            let hook = |p: &Position| Hook {
-                position: *p,
-                run: count,
-                data: ptr::from_ref(&COUNT).cast(),
-                missed: ptr::null(),
-                without_return: 0,
-                wants_args: 6,
-            };
+            // SAFETY: the function adds to that counter, which is static.
+            let hook = |p: &Position| unsafe { Hook::new(*p, count, ptr::from_ref(&COUNT).cast()) }.wants_args(6);
             let hooks: Vec<Hook> = positions.iter().map(hook).collect();
             let begin = Instant::now();
             let done = engine.attach(&targets, &hooks);

@@ -58,7 +58,8 @@ fn mapping(address: u64) -> Option<(u64, u64)> {
         return None;
     }
     let found = query(fd, address).or_else(|| text(fd, address));
-    sys::close(fd);
+    // SAFETY: opened above.
+    unsafe { sys::close(fd) };
     found
 }
 
@@ -153,9 +154,11 @@ mod tests {
         assert!(own.contains(&top) && rsp < top && top - rsp < 1 << 16);
         let fd = sys::open_maps();
         assert_eq!(text(fd, rsp), Some((own.start, own.end)));
-        sys::close(fd);
+        // SAFETY: opened above.
+        unsafe { sys::close(fd) };
         let fd = sys::open_maps();
         assert_eq!(text(fd, 8), None);
-        sys::close(fd);
+        // SAFETY: opened above.
+        unsafe { sys::close(fd) };
     }
 }

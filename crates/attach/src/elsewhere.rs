@@ -26,7 +26,7 @@ use crate::tramp::{self, MAX_TAILS, Meta, Plan, Slot};
 use crate::{sandbox, sys};
 use std::mem::{offset_of, size_of};
 use std::ptr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 /// The registers that the trampolines save: those of the call, or of the return. Only offsets count, as the stack may not be aligned.
 #[repr(C)]
@@ -136,13 +136,12 @@ const NEARLY: u64 = 64 << 10;
 /// Comes from entry trampolines. `meta` is null for compiled-in sites, which are known by `ret`.
 #[unsafe(link_section = ".text.skep_event")]
 pub(crate) unsafe extern "C" fn entry(saved: *const Saved, cfa: u64, ret: u64, meta: *const Meta) {
-    let meta = if meta.is_null() { Table::find(ret) } else { meta };
     let block = guard::own();
-    if meta.is_null() || block.is_null() {
+    if block.is_null() {
         return;
     }
     // SAFETY: blocks and metadata live for ever, this block is the thread's; `saved` is the trampoline's.
-    unsafe { around(&*block, saved, cfa, meta, false) };
+    unsafe { around(&*block, saved, cfa, (ret, meta), false) };
 }
 
 /// Comes from exit trampolines: 0 to go on in the body, 1 to return with the registers as they are then in `saved`, else the
@@ -154,24 +153,37 @@ pub(crate) unsafe extern "C" fn call(saved: *mut Saved, cfa: u64, meta: *const M
         return NO_FRAME;
     }
     // SAFETY: as in `entry`.
-    unsafe { around(&*block, saved, cfa, meta, true) }
+    unsafe { around(&*block, saved, cfa, (0, meta), true) }
 }
 
-/// What stands around the walk: the thread's block, a side, a stack.
+/// What stands around the walk: the thread's block, a side, a stack. The function is known by its metadata, or by the return address
+/// that its site leaves.
+///
+/// # Safety
+/// The block is the calling thread's, the rest what a trampoline gave.
 #[inline(always)]
-unsafe fn around(block: &Block, saved: *const Saved, cfa: u64, meta: *const Meta, exits: bool) -> u64 {
+unsafe fn around(block: &Block, saved: *const Saved, cfa: u64, (ret, meta): (u64, *const Meta), exits: bool) -> u64 {
     let sp = saved as u64;
     if !guard::may_enter(block, sp) {
-        guard::missed(meta, false, Missed::Inside);
+        // SAFETY: as this function.
+        unsafe { guard::missed_inside(block, ret, meta) };
         return NO_FRAME;
     }
-    // From here on nested events stay away, and the plan lives.
+    // From here on nested events stay away, and neither table nor plan is freed.
     block.inside.store(sp, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    // SAFETY: the thread is marked as inside.
+    let meta = if meta.is_null() { unsafe { Table::find(ret) } } else { meta };
+    if meta.is_null() {
+        block.inside.store(0, Ordering::Relaxed);
+        return NO_FRAME;
+    }
     let mut outcome = NO_FRAME;
     // SAFETY: the block is the calling thread's, and marked.
     let side = unsafe { take(block, sp) };
     if side.is_null() {
-        guard::missed(meta, false, Missed::Stack);
+        // SAFETY: the thread is marked as inside.
+        unsafe { guard::missed(meta, false, Missed::Stack) };
         block.inside.store(0, Ordering::Relaxed);
         return NO_FRAME;
     }

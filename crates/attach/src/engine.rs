@@ -49,7 +49,7 @@ pub struct Detached {
     pub drained: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     last: u64,
     /// Every function that was ever hooked, by address.
@@ -173,7 +173,9 @@ impl Site {
             true => island::head(self.form == Form::Exit, at, chunk),
             false => jump(0xe9, at, target).ok_or(Skip::NoRoom)?,
         };
-        Ok(Change { at, old: patch::current(at), new, text: chunk.clone(), head: Detour::Jump(target), inner: [0; PATCH] })
+        // SAFETY: islands are mapped for ever.
+        let old = unsafe { patch::current(at) };
+        Ok(Change { at, old, new, text: chunk.clone(), head: Detour::Jump(target), inner: [0; PATCH] })
     }
 }
 
@@ -190,7 +192,8 @@ impl Engine {
             // SAFETY: the functions stay for as long as the process, as everything here does.
             unsafe { pthread_atfork(before_fork, after_fork_parent, after_fork_child) };
             process::claim();
-            Self { state: Mutex::default() }
+            // SAFETY: there is one engine.
+            Self { state: Mutex::new(State::new(unsafe { table::Writer::new() })) }
         }))
     }
 
@@ -201,6 +204,10 @@ impl Engine {
     }
 
     /// Attaches all `hooks` to all `targets`, each a function and the cookie its hooks see.
+    ///
+    /// Nothing that a caller gives can lead it to change anything but the first instructions of functions, as their module's file tells
+    /// of them: a [`Function`] comes from there, and what a [`Hook`] does, whoever made it with [`Hook::new`] answers for. A library that
+    /// was closed before is skipped; one that another thread closes in this very moment is the limit.
     ///
     /// Functions that cannot be hooked are skipped and reported; the others are attached when this returns. Within a function,
     /// hooks of one kind run in the order of attaching.
@@ -273,7 +280,7 @@ impl Engine {
 }
 
 unsafe extern "C" {
-    fn pthread_atfork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> i32;
+    fn pthread_atfork(prepare: extern "C" fn(), parent: extern "C" fn(), child: unsafe extern "C" fn()) -> i32;
 }
 
 /// The engine's lock, held by the thread that forks so that the child finds everything in order.
@@ -299,20 +306,37 @@ extern "C" fn after_fork_parent() {
     drop(unsafe { (*FORKING.0.get()).take() });
 }
 
-extern "C" fn after_fork_child() {
-    guard::after_fork();
+/// # Safety
+/// The process was just forked.
+unsafe extern "C" fn after_fork_child() {
+    // SAFETY: the caller's promise: no other thread is here.
+    unsafe { guard::after_fork() };
     // The child takes possession of its copy.
     process::is_own();
     after_fork_parent();
 }
 
 impl State {
+    fn new(table: table::Writer) -> Self {
+        Self {
+            last: 0,
+            sites: HashMap::new(),
+            attachments: HashMap::new(),
+            table,
+            called: 0,
+            plans: Plans::default(),
+            tables: Vec::new(),
+            left: live::Leftovers::default(),
+        }
+    }
+
     fn attach(&mut self, id: u64, targets: &[(&Function, u64)], hooks: &[Hook]) -> Vec<Result<(), Skip>> {
         self.forget(targets.iter().map(|(f, _)| f.addr));
         let exits = hooks.iter().any(|h| h.position.needs_exit());
         let mut results: Vec<Result<(), Skip>> = Vec::with_capacity(targets.len());
         let mut seen = HashSet::with_capacity(targets.len());
         let mut by_module: Vec<Work<'_>> = Vec::new();
+        let mut text: Option<Vec<Range<u64>>> = None;
         for (n, (f, _)) in targets.iter().enumerate() {
             results.push(self.admit(f, hooks, &mut seen));
             let known = self.sites.get(&f.addr).is_some_and(|s| !exits || s.exit != 0);
@@ -321,6 +345,10 @@ impl State {
             }
             match by_module.iter_mut().find(|w| Arc::ptr_eq(w.module, &f.module)) {
                 Some(work) => work.items.push((n, f)),
+                // Its code is going to be read.
+                None if !f.module.is_within(text.get_or_insert_with(patch::executable)) => {
+                    set(&mut results, n, Err(Skip::NotCode { addr: f.addr }));
+                }
                 None => by_module.push(Work { module: &f.module, items: vec![(n, f)] }),
             }
         }
@@ -372,7 +400,9 @@ impl State {
             let text = text.get_or_insert_with(patch::executable);
             let at = site.spot.at..site.spot.at + PATCH as u64;
             let mapped = text.get(text.partition_point(|r| r.end <= at.start)).is_some_and(|r| r.start <= at.start && at.end <= r.end);
-            if mapped && site.bytes(site.form).is_ok_and(|(bytes, _)| patch::current(at.start) == bytes) {
+            // SAFETY: all of them are mapped.
+            let current = || unsafe { patch::current(at.start) };
+            if mapped && site.bytes(site.form).is_ok_and(|(bytes, _)| current() == bytes) {
                 continue;
             }
             if let Some(gone) = self.sites.remove(&addr) {
@@ -581,7 +611,9 @@ impl State {
         }
         work.sort_by_key(|w| w.0.at);
         let (changes, rest): (Vec<Change>, Vec<(u64, Option<Form>)>) = work.into_iter().map(|(c, a, f)| (c, (a, f))).unzip();
-        for (result, (addr, form)) in patch::apply(&changes, &mut self.left).into_iter().zip(rest) {
+        // SAFETY: changes of functions, which `forget` has found mapped, from one of the forms that `Site` knows to another.
+        let results = unsafe { patch::apply(&changes, &mut self.left) };
+        for (result, (addr, form)) in results.into_iter().zip(rest) {
             let Some(site) = self.sites.get_mut(&addr) else { continue };
             match (result, form) {
                 (Ok(()), Some(form)) => {

@@ -71,8 +71,10 @@ pub(crate) fn own() -> *mut Block {
     block
 }
 
+/// # Safety
+/// The block is the calling thread's.
 #[inline(always)]
-fn set_own(block: *mut Block) {
+unsafe fn set_own(block: *mut Block) {
     // SAFETY: writes the thread-local word defined in x64.s.
     unsafe {
         asm!("mov {0}, qword ptr [rip + skep_attach_block@GOTTPOFF]", "mov qword ptr fs:[{0}], {1}", out(reg) _,
@@ -105,7 +107,8 @@ extern "C" fn register() -> *mut Block {
             // SAFETY: as above; all fields are atomic.
             let owner = unsafe { (*block).tid.load(Ordering::Acquire) };
             if owner == tid {
-                return adopt(block);
+                // SAFETY: a block with our id.
+                return unsafe { adopt(block) };
             }
             if owner == 0 {
                 free = block;
@@ -121,10 +124,12 @@ extern "C" fn register() -> *mut Block {
     }
     // SAFETY: `free` is null or a live block.
     if !free.is_null() && unsafe { (*free).tid.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok() } {
-        return adopt(free);
+        // SAFETY: a block that has our id now.
+        return unsafe { adopt(free) };
     }
     if let Some(block) = recycle(tid) {
-        return adopt(block);
+        // SAFETY: as above.
+        return unsafe { adopt(block) };
     }
     let Ok(memory) = sys::map(0, size_of::<Chunk>() as u64, sys::PROT_READ | sys::PROT_WRITE) else { return ptr::null_mut() };
     let chunk = memory as *mut Chunk;
@@ -143,8 +148,12 @@ extern "C" fn register() -> *mut Block {
     }
 }
 
+/// Makes a block ready for the calling thread.
+///
+/// # Safety
+/// It is a block, and has the calling thread's id.
 #[inline(always)]
-fn adopt(block: *mut Block) -> *mut Block {
+unsafe fn adopt(block: *mut Block) -> *mut Block {
     // SAFETY: blocks are never unmapped, and this one is the calling thread's now.
     unsafe {
         (*block).inside.store(0, Ordering::Relaxed);
@@ -159,7 +168,8 @@ fn adopt(block: *mut Block) -> *mut Block {
         (*block).zone.store(if top == 0 { 0 } else { top.wrapping_sub(frames) }, Ordering::Relaxed);
         (*block).zone_len.store(if top == 0 { u64::MAX >> 4 } else { frames >> 4 }, Ordering::Relaxed);
     }
-    set_own(block);
+    // SAFETY: the caller's promise.
+    unsafe { set_own(block) };
     block
 }
 
@@ -196,16 +206,19 @@ pub(crate) unsafe extern "C" fn new_thread(ret: u64, meta: *const Meta) -> u32 {
     if !register().is_null() {
         return 1;
     }
-    let meta = if meta.is_null() { Table::find(ret) } else { meta };
-    if !meta.is_null() {
-        ANONYMOUS.fetch_add(1, Ordering::SeqCst);
-        missed(meta, false, Missed::Thread);
-        ANONYMOUS.fetch_sub(1, Ordering::SeqCst);
+    ANONYMOUS.fetch_add(1, Ordering::SeqCst);
+    // SAFETY: whoever frees tables and plans waits for those that are counted.
+    unsafe {
+        let meta = if meta.is_null() { Table::find(ret) } else { meta };
+        if !meta.is_null() {
+            missed(meta, false, Missed::Thread);
+        }
     }
+    ANONYMOUS.fetch_sub(1, Ordering::SeqCst);
     0
 }
 
-/// Threads without a block that are reading a plan.
+/// Threads without a block that are reading a table or a plan.
 static ANONYMOUS: AtomicU64 = AtomicU64::new(0);
 
 /// Tells whether the thread may run hooks with a trampoline's frame at `frame`: it is outside of any, or the one that it was in was
@@ -267,10 +280,13 @@ pub(crate) unsafe fn count(slot: *const Slot, why: Missed) {
 }
 
 /// Counts a call without hooks, once for each of the function's hooks; `at_return`: for those that would have run then only.
+///
+/// # Safety
+/// `meta` is a function's, and the thread is inside a hook, or counted, so that the plan is not freed meanwhile.
 #[inline(always)]
-pub(crate) fn missed(meta: *const Meta, at_return: bool, why: Missed) {
+pub(crate) unsafe fn missed(meta: *const Meta, at_return: bool, why: Missed) {
     let block = own();
-    // SAFETY: blocks live for ever; metadata too, and the plan as long as this thread is inside a hook.
+    // SAFETY: blocks live for ever; metadata too, and the plan by the caller's promise.
     unsafe {
         if !block.is_null() && !is_counted(&*block) {
             return;
@@ -289,6 +305,25 @@ pub(crate) fn missed(meta: *const Meta, at_return: bool, why: Missed) {
     }
 }
 
+/// Counts a call that a thread makes from inside a hook. `meta` is null for compiled-in sites, which are known by `ret`.
+///
+/// # Safety
+/// The block is the calling thread's and marked; `meta` is null or a function's.
+#[inline(always)]
+pub(crate) unsafe fn missed_inside(block: &Block, ret: u64, meta: *const Meta) {
+    // Nobody waits for a thread that is muted before a table or a plan is freed: it must not look there.
+    if !is_counted(block) {
+        return;
+    }
+    // SAFETY: the thread is inside a hook, so neither is freed.
+    unsafe {
+        let meta = if meta.is_null() { Table::find(ret) } else { meta };
+        if !meta.is_null() {
+            missed(meta, false, Missed::Inside);
+        }
+    }
+}
+
 /// The trampolines' way out at a function's entry, for a thread that is inside something: the block to go on with, or null to leave
 /// the hooks out. `meta` is null for compiled-in sites, which are known by `ret`.
 #[unsafe(link_section = ".text.skep_event")]
@@ -297,10 +332,8 @@ pub(crate) unsafe extern "C" fn slow_entry(block: *mut Block, frame: u64, ret: u
     if may_enter(unsafe { &*block }, frame) {
         return block;
     }
-    let meta = if meta.is_null() { Table::find(ret) } else { meta };
-    if !meta.is_null() {
-        missed(meta, false, Missed::Inside);
-    }
+    // SAFETY: the calling thread's block, and what a trampoline gave.
+    unsafe { missed_inside(&*block, ret, meta) };
     ptr::null_mut()
 }
 
@@ -312,14 +345,20 @@ pub(crate) unsafe extern "C" fn slow_exit(block: *mut Block, frame: u64, meta: *
     if !block.is_null() && may_enter(unsafe { &*block }, frame) {
         return block;
     }
-    missed(meta, true, Missed::Inside);
+    // Who has no block shows in none that the plan is in use.
+    let anonymous = u64::from(block.is_null());
+    ANONYMOUS.fetch_add(anonymous, Ordering::SeqCst);
+    // SAFETY: the trampoline's metadata; the thread is marked as inside, or counted.
+    unsafe { missed(meta, true, Missed::Inside) };
+    ANONYMOUS.fetch_sub(anonymous, Ordering::SeqCst);
     ptr::null_mut()
 }
 
 /// Counts a call that runs no hooks because too many tail calls came before it. The thread is marked as inside.
 #[unsafe(link_section = ".text.skep_event")]
 pub(crate) unsafe extern "C" fn too_deep(meta: *const Meta) {
-    missed(meta, false, Missed::Stack);
+    // SAFETY: the trampoline's metadata, and the thread is marked as inside.
+    unsafe { missed(meta, false, Missed::Stack) };
 }
 
 /// Waits until no thread is inside hooks that it can have found before the call, at most `rounds` looks a thread.
@@ -372,9 +411,12 @@ fn outside(block: &Block, rounds: u32) -> bool {
 }
 
 /// Makes the blocks right in a forked child: the calling thread is the only one, under another id.
+///
+/// # Safety
+/// That is so: no other thread is inside a hook.
 #[unsafe(link_section = ".text.skep_event")]
 #[inline(never)]
-pub(crate) extern "C" fn after_fork() {
+pub(crate) unsafe extern "C" fn after_fork() {
     let me = own();
     let mut chunk = CHUNKS.load(Ordering::Acquire);
     while !chunk.is_null() {

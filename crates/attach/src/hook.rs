@@ -1,8 +1,11 @@
 //! What runs when a hooked function is called.
 
+use std::ptr;
 use std::sync::atomic::AtomicU64;
 
-/// A hook's code. `ctx` points at the first argument word of a [`Frame`](crate::frame::Frame); `data` is [`Hook::data`].
+use crate::frame::MAX_ARGS;
+
+/// A hook's code. `ctx` points at the first argument word of a [`Frame`](crate::frame::Frame); `data` is what [`Hook::new`] was given.
 ///
 /// The code preserves all vector, mask, x87 and MMX registers besides the registers that the calling convention preserves,
 /// does not unwind, and leaves the direction flag clear. It may read the whole frame and must not write to it, except to the
@@ -54,27 +57,93 @@ impl Missed {
 
 /// One hook: when it runs, what runs, and where it counts.
 ///
-/// The pointers are the attacher's: they stay valid until [`Engine::detach`](crate::Engine::detach) said that the attachment is
-/// drained, or for ever when it did not.
+/// Making one is a promise about code and pointers, and none of them can be changed afterwards:
+///
+/// ```
+/// use skep_attach::{Hook, Position};
+///
+/// unsafe extern "C" fn count(_: *mut u64, _: *const ()) -> u64 {
+///     0
+/// }
+/// // SAFETY: the function does nothing, whatever it is given.
+/// let hook = unsafe { Hook::new(Position::Entry, count, std::ptr::null()) }.wants_args(2);
+/// # let _ = hook;
+/// ```
+///
+/// ```compile_fail,E0133
+/// use skep_attach::{Hook, Position};
+///
+/// extern "C" fn count(_: *mut u64, _: *const ()) -> u64 {
+///     0
+/// }
+/// let hook = Hook::new(Position::Entry, count, 8 as *const ());
+/// ```
+///
+/// ```compile_fail,E0616
+/// fn count_at(hook: &mut skep_attach::Hook) {
+///     hook.missed = 8 as *const _;
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Hook {
-    /// When the hook runs.
-    pub position: Position,
-    /// The code.
-    pub run: RunFn,
+    pub(crate) position: Position,
+    pub(crate) run: RunFn,
     /// Handed to the code as its second argument.
-    pub data: *const (),
+    pub(crate) data: *const (),
     /// Counts the calls without a run of the hook, by [`Missed`]: an array of [`Missed::REASONS`] words; null: nobody counts.
-    pub missed: *const AtomicU64,
-    /// For a session hook that can do with the run before the function alone: what its cookie is or-ed with in calls whose return
-    /// it will not see, because the stack has no room for a frame. 0: it is not run in such calls, and counts them as missed.
-    pub without_return: u64,
-    /// Argument words the hook reads, 0..=12. More than 6 makes the trampoline copy words from the caller's stack.
-    pub wants_args: u8,
+    pub(crate) missed: *const AtomicU64,
+    pub(crate) without_return: u64,
+    /// At most [`MAX_ARGS`].
+    pub(crate) wants_args: u8,
 }
 
-// SAFETY: the engine only hands the pointers to `run` and adds to `missed`; whoever makes a `Hook` promises that both may
-// happen on every thread of the process, which is what being attached to a function means.
+impl Hook {
+    /// Makes a hook that runs `run`, which gets `data` as its second argument.
+    ///
+    /// # Safety
+    /// Wherever it is attached, and until [`Engine::detach`](crate::Engine::detach) said that the attachment is drained, or for ever when
+    /// it did not:
+    ///
+    /// * `run` may be called with the frame of a call and with `data`, at any time, on every thread of the process, before or after
+    ///   the function as `position` says, and keeps to what [`RunFn`] asks for.
+    /// * What it answers may be done: with [`Position::ModifyReturn`], a result other than 0 is returned in the function's place.
+    #[must_use]
+    pub const unsafe fn new(position: Position, run: RunFn, data: *const ()) -> Self {
+        Self { position, run, data, missed: ptr::null(), without_return: 0, wants_args: 0 }
+    }
+
+    /// Counts the calls without a run, by [`Missed`].
+    #[must_use]
+    pub const fn counts_missed(self, words: &'static [AtomicU64; Missed::REASONS]) -> Self {
+        Self { missed: words.as_ptr(), ..self }
+    }
+
+    /// As [`Hook::counts_missed`], for words that do not live as long as the process; null: nobody counts.
+    ///
+    /// # Safety
+    /// `words` is null, or points to [`Missed::REASONS`] words that live and are only used as atomics as long as [`Hook::new`] says.
+    #[must_use]
+    pub const unsafe fn counts_missed_at(self, words: *const AtomicU64) -> Self {
+        Self { missed: words, ..self }
+    }
+
+    /// Lets a session hook run before the function alone in calls whose return it will not see, because the stack has no room for a
+    /// frame: its cookie is or-ed with `bits` then. 0: it is not run in such calls, and counts them as missed.
+    #[must_use]
+    pub const fn without_return(self, bits: u64) -> Self {
+        Self { without_return: bits, ..self }
+    }
+
+    /// Says how many argument words the hook reads; there are twelve at most. More than 6 makes the trampoline copy words from the
+    /// caller's stack.
+    #[must_use]
+    pub const fn wants_args(self, words: u8) -> Self {
+        let words = if words as usize > MAX_ARGS { MAX_ARGS as u8 } else { words };
+        Self { wants_args: words, ..self }
+    }
+}
+
+// SAFETY: who made the hook with `Hook::new` promised that its code may run with its data, and its words be added to, on every thread.
 unsafe impl Send for Hook {}
 // SAFETY: as for `Send`; a shared `Hook` offers nothing more than copies of its words.
 unsafe impl Sync for Hook {}

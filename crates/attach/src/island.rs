@@ -108,8 +108,9 @@ impl Builder {
     }
 
     fn write(&mut self, at: u64, bytes: &[u8]) {
-        debug_assert!(at >= self.base && at + bytes.len() as u64 <= self.base + self.size);
-        // SAFETY: inside the chunk, by the size computed in `new`: an island is at most MOST bytes. Nobody else knows it yet.
+        // By the size computed in `new`: a function's islands are at most MOST bytes.
+        assert!(at >= self.base && at + bytes.len() as u64 <= self.base + self.size, "the chunk has room for all its islands");
+        // SAFETY: inside the chunk, which nobody else knows yet.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
     }
 

@@ -116,12 +116,28 @@ impl Leftovers {
     }
 }
 
+/// While there is one, neither of the two is freed.
 struct Reading;
 
 impl Reading {
     fn begin() -> Self {
         READERS.fetch_add(1, Ordering::SeqCst);
         Self
+    }
+
+    fn traps(&self) -> Option<&Traps> {
+        // SAFETY: from a box, and freed only when nobody is reading.
+        unsafe { TRAPS.load(Ordering::SeqCst).as_ref() }
+    }
+
+    fn find(&self, at: u64) -> Option<&Trap> {
+        let traps = self.traps()?;
+        traps.0.binary_search_by_key(&at, |t| t.at).ok().and_then(|i| traps.0.get(i))
+    }
+
+    /// The copy of an instruction in the middle of a place.
+    fn twin(&self, at: u64) -> Option<u64> {
+        self.find(at).filter(|t| t.inner).map(|t| t.to)
     }
 }
 
@@ -132,34 +148,26 @@ impl Drop for Reading {
 }
 
 /// Decides about a breakpoint at `at`. Runs in a signal handler.
-pub(crate) fn trapped(at: u64) -> Trapped {
-    let _reading = Reading::begin();
-    if let Some(t) = find(at)
+///
+/// # Safety
+/// The calling thread has just run the instruction at this address.
+pub(crate) unsafe fn trapped(at: u64) -> Trapped {
+    let reading = Reading::begin();
+    if let Some(t) = reading.find(at)
         && (t.inner || t.active.load(Ordering::Acquire))
     {
         return if t.call { Trapped::Call(t.to) } else { Trapped::Jump(t.to) };
     }
-    // SAFETY: the thread has just run the instruction at this address.
+    // SAFETY: the caller's promise.
     if unsafe { (at as *const u8).read_volatile() } == BREAKPOINT { Trapped::Foreign } else { Trapped::Gone }
-}
-
-fn find(at: u64) -> Option<&'static Trap> {
-    // SAFETY: the table is freed only when nobody is reading, which the caller says it is.
-    let traps = unsafe { TRAPS.load(Ordering::SeqCst).as_ref() }?;
-    traps.0.binary_search_by_key(&at, |t| t.at).ok().and_then(|i| traps.0.get(i))
-}
-
-/// The copy of an instruction in the middle of a place.
-fn twin(at: u64) -> Option<u64> {
-    find(at).filter(|t| t.inner).map(|t| t.to)
 }
 
 /// Halts the calling thread, whose signal handler this is, until the change is made.
 pub(crate) fn halt(rip: &mut u64, stack: u64) {
-    let _reading = Reading::begin();
-    // SAFETY: freed only when nobody is reading.
+    let reading = Reading::begin();
+    // SAFETY: from a box, and freed only when nobody is reading.
     let Some(halt) = (unsafe { HALT.load(Ordering::SeqCst).as_ref() }) else { return };
-    if let Some(to) = twin(*rip) {
+    if let Some(to) = reading.twin(*rip) {
         *rip = to;
     }
     let me = sys::gettid();
@@ -189,6 +197,7 @@ impl Halt {
         let info = signals::Info::nudge(signal, token());
         let me = sys::gettid();
         let nothing = AtomicU32::new(0);
+        let reading = Reading::begin();
         self.slots.iter().for_each(|s| s.searched.store(0, Ordering::Relaxed));
         for round in 0..PATIENCE {
             let mut missing = None;
@@ -199,16 +208,16 @@ impl Halt {
                 let Some(slot) = self.slot(tid) else { return missing = Some(tid) };
                 let state = slot.state.load(Ordering::Acquire);
                 if state == HALTED {
-                    return slot.search(copy);
+                    return slot.search(&reading, copy);
                 }
                 match threads::state(tid) {
                     threads::State::Gone => return,
                     threads::State::Asleep { .. } if round < PATIENCE_WITH_BLOCKED && threads::blocks_traps(tid) => {
                         return missing = Some(tid);
                     }
-                    threads::State::Asleep { stack, rip } if twin(rip).is_none() => {
+                    threads::State::Asleep { stack, rip } if reading.twin(rip).is_none() => {
                         slot.stack.store(stack, Ordering::Release);
-                        return slot.search(copy);
+                        return slot.search(&reading, copy);
                     }
                     _ => {}
                 }
@@ -240,16 +249,21 @@ impl Halt {
 
 impl Slot {
     /// Redirects the contexts saved on the thread's stack, once for each place where the stack was.
-    fn search(&self, copy: &mut threads::Copy) {
+    fn search(&self, reading: &Reading, copy: &mut threads::Copy) {
         let stack = self.stack.load(Ordering::Acquire);
         if self.searched.swap(stack, Ordering::Relaxed) != stack {
-            copy.redirect(stack, twin);
+            // SAFETY: the word is the instruction pointer in a context that the thread, which is halted or asleep, goes back to: an
+            // instruction that a breakpoint is about to replace, whose copy does the same.
+            copy.redirect(stack, |at| reading.twin(at), |at, to| unsafe { sys::copy_out(at, &to) });
         }
     }
 }
 
 /// Makes all changes while other threads run, [`AT_ONCE`] at a time.
-pub(crate) fn apply(window: &Window, changes: &[Change], left: &mut Leftovers) -> Vec<Result<(), Skip>> {
+///
+/// # Safety
+/// As [`crate::patch::apply`], and the window is open for these changes.
+pub(crate) unsafe fn apply(window: &Window, changes: &[Change], left: &mut Leftovers) -> Vec<Result<(), Skip>> {
     left.collect();
     let fail = |skip: Skip| vec![Err(skip); changes.len()];
     let signal = match signals::install() {
@@ -263,7 +277,8 @@ pub(crate) fn apply(window: &Window, changes: &[Change], left: &mut Leftovers) -
     for some in changes.chunks(AT_ONCE) {
         activate(some, true);
         let done = results.len();
-        with_halted(&tasks, signal, &mut copy, left, |gather| change(window, some, gather, &mut results));
+        // SAFETY: the caller's promise; the other threads are halted.
+        with_halted(&tasks, signal, &mut copy, left, |gather| unsafe { change(window, some, gather, &mut results) });
         // Nothing was done when some thread could not be halted.
         for _ in results.len()..done + some.len() {
             results.push(Err(Skip::Busy { tid: 0 }));
@@ -278,8 +293,9 @@ pub(crate) fn apply(window: &Window, changes: &[Change], left: &mut Leftovers) -
 
 /// Says whether the breakpoints of changes are ours now.
 fn activate(changes: &[Change], active: bool) {
+    let reading = Reading::begin();
     for c in changes {
-        if let Some(t) = find(c.at) {
+        if let Some(t) = reading.find(c.at) {
             t.active.store(active, Ordering::Release);
         }
     }
@@ -321,8 +337,8 @@ fn with_halted(
 
 /// The table with the breakpoints of `changes` added to those there were.
 fn merge(changes: &[Change]) -> Traps {
-    // SAFETY: only the holder of the engine's lock, which the caller is, replaces or frees the table.
-    let old = unsafe { TRAPS.load(Ordering::SeqCst).as_ref() };
+    let reading = Reading::begin();
+    let old = reading.traps();
     let mut all: Vec<Trap> = Vec::with_capacity(old.map_or(0, |t| t.0.len()) + changes.len() * 3);
     for c in changes {
         let (to, call) = match c.head {
@@ -342,13 +358,21 @@ fn merge(changes: &[Change]) -> Traps {
     Traps(all)
 }
 
-fn change(window: &Window, changes: &[Change], gather: &mut dyn FnMut() -> Result<(), u32>, results: &mut Vec<Result<(), Skip>>) {
+/// Makes some changes, and adds a result for each to those there are.
+///
+/// # Safety
+/// As [`apply`]; all other threads are halted or asleep, and the traps of the changes are active.
+unsafe fn change(window: &Window, changes: &[Change], gather: &mut dyn FnMut() -> Result<(), u32>, results: &mut Vec<Result<(), Skip>>) {
+    // SAFETY: bytes of the changes: a breakpoint, for which the trap says what is done, or what the caller vouches for.
+    let write = |at: u64, bytes: &[u8]| unsafe { window.write(at, bytes) };
+    let before = results.len();
     for c in changes {
-        let done = if crate::patch::current(c.at) == c.old { window.write(c.at, &[BREAKPOINT]) } else { Err(Skip::Foreign) };
-        results.push(done);
+        // SAFETY: the caller's promise.
+        let untouched = unsafe { crate::patch::current(c.at) } == c.old;
+        results.push(if untouched { write(c.at, &[BREAKPOINT]) } else { Err(Skip::Foreign) });
     }
     let each = |results: &mut Vec<Result<(), Skip>>, f: &dyn Fn(&Change) -> Result<(), Skip>| {
-        for (r, c) in results.iter_mut().zip(changes) {
+        for (r, c) in results.iter_mut().skip(before).zip(changes) {
             if r.is_ok()
                 && let Err(skip) = f(c)
             {
@@ -361,20 +385,20 @@ fn change(window: &Window, changes: &[Change], gather: &mut dyn FnMut() -> Resul
     let _ = sys::membarrier(Barrier::SyncCore);
     each(results, &|c| {
         let places = c.inner.iter().enumerate().filter(|(_, to)| **to != 0);
-        places.map(|(n, _)| c.at + n as u64).try_for_each(|at| window.write(at, &[BREAKPOINT]))
+        places.map(|(n, _)| c.at + n as u64).try_for_each(|at| write(at, &[BREAKPOINT]))
     });
     let _ = sys::membarrier(Barrier::SyncCore);
     if changes.iter().any(inner)
         && let Err(tid) = gather()
     {
         // Back to what it was: the middle first, then the first byte.
-        let back = |c: &Change, n: usize, m: usize| window.write(c.at + n as u64, c.old.get(n..m).unwrap_or_default());
+        let back = |c: &Change, n: usize, m: usize| write(c.at + n as u64, c.old.get(n..m).unwrap_or_default());
         each(results, &|c| if inner(c) { back(c, 1, PATCH) } else { Ok(()) });
         let _ = sys::membarrier(Barrier::SyncCore);
         each(results, &|c| if inner(c) { back(c, 0, 1).and(Err(Skip::Busy { tid: tid as i32 })) } else { Ok(()) });
     }
-    each(results, &|c| window.write(c.at + 1, c.new.get(1..).unwrap_or_default()));
+    each(results, &|c| write(c.at + 1, c.new.get(1..).unwrap_or_default()));
     let _ = sys::membarrier(Barrier::SyncCore);
-    each(results, &|c| window.write(c.at, c.new.get(..1).unwrap_or_default()));
+    each(results, &|c| write(c.at, c.new.get(..1).unwrap_or_default()));
     let _ = sys::membarrier(Barrier::SyncCore);
 }

@@ -72,7 +72,10 @@ pub(crate) struct Window {
 
 impl Window {
     /// Opens the pages around all changes, which are sorted by address.
-    pub(crate) fn open(changes: &[Change]) -> Result<Self, Skip> {
+    ///
+    /// # Safety
+    /// They lie in mapped code, which is readable and executable, and not writable.
+    pub(crate) unsafe fn open(changes: &[Change]) -> Result<Self, Skip> {
         let mut out = Self { opened: Vec::new(), memory: None };
         let mut ranges: Vec<(Range<u64>, Range<u64>)> = Vec::new();
         for c in changes {
@@ -97,13 +100,16 @@ impl Window {
     }
 
     /// Writes bytes of code. Single bytes are written with one store.
-    pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Skip> {
+    ///
+    /// # Safety
+    /// They lie in one of the changes that the window was opened for, and whoever runs into them can run them.
+    pub(crate) unsafe fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Skip> {
         if let Some(memory) = &self.memory {
             let got = memory.write_at(bytes, at);
             return if got == bytes.len() as i64 { Ok(()) } else { Err(Skip::Protected { errno: (-got).max(0) as i32 }) };
         }
         for (i, b) in bytes.iter().enumerate() {
-            // SAFETY: inside an opened window of mapped code.
+            // SAFETY: inside an opened window of mapped code, by the caller's promise.
             unsafe { ((at as usize + i) as *mut u8).write_volatile(*b) };
         }
         Ok(())
@@ -112,7 +118,10 @@ impl Window {
 
 impl Window {
     /// Makes a change that lies in one aligned word, for threads that run.
-    fn store(&self, change: &Change) -> Result<(), Skip> {
+    ///
+    /// # Safety
+    /// As [`Window::write`].
+    unsafe fn store(&self, change: &Change) -> Result<(), Skip> {
         if self.memory.is_some() {
             // The kernel does not say how it copies.
             return Err(Skip::Protected { errno: 0 });
@@ -139,10 +148,13 @@ impl Drop for Window {
 }
 
 /// The bytes that are there now.
-pub(crate) fn current(at: u64) -> [u8; PATCH] {
+///
+/// # Safety
+/// `at` is the address of that many bytes of mapped code.
+pub(crate) unsafe fn current(at: u64) -> [u8; PATCH] {
     let mut out = [0; PATCH];
     for (i, o) in out.iter_mut().enumerate() {
-        // SAFETY: places are in mapped code.
+        // SAFETY: the caller's promise.
         *o = unsafe { ((at as usize + i) as *const u8).read_volatile() };
     }
     out
@@ -168,23 +180,33 @@ pub(crate) fn executable() -> Vec<Range<u64>> {
 }
 
 /// Makes all changes, and tells for each whether it was made. `changes` are sorted by address.
-pub(crate) fn apply(changes: &[Change], left: &mut live::Leftovers) -> Vec<Result<(), Skip>> {
+///
+/// # Safety
+/// Each lies in mapped code; what shall be there is code that does what was there before, wherever it is entered, and the places where
+/// a thread goes on that is in the middle of it are those of the instructions it was about to run. The caller has the engine's lock.
+pub(crate) unsafe fn apply(changes: &[Change], left: &mut live::Leftovers) -> Vec<Result<(), Skip>> {
     if changes.is_empty() {
         return Vec::new();
     }
-    let window = match Window::open(changes) {
+    // SAFETY: the caller's promise.
+    let window = match unsafe { Window::open(changes) } {
         Ok(w) => w,
         Err(skip) => return vec![Err(skip); changes.len()],
     };
     if is_alone() {
-        return quiet(&window, changes);
+        // SAFETY: the caller's promise.
+        return unsafe { quiet(&window, changes) };
     }
-    let mut results: Vec<Result<(), Skip>> = changes.iter().map(|c| if c.is_one_store() { window.store(c) } else { Ok(()) }).collect();
+    // SAFETY: the caller's promise.
+    let store = |c: &Change| if c.is_one_store() { unsafe { window.store(c) } } else { Ok(()) };
+    let mut results: Vec<Result<(), Skip>> = changes.iter().map(store).collect();
     let _ = sys::membarrier(sys::Barrier::SyncCore);
     let rest: Vec<Change> = changes.iter().filter(|c| !c.is_one_store()).cloned().collect();
     if !rest.is_empty() {
         let of_rest = results.iter_mut().zip(changes).filter(|(_, c)| !c.is_one_store());
-        for ((result, _), done) in of_rest.zip(live::apply(&window, &rest, left)) {
+        // SAFETY: the caller's promise.
+        let done = unsafe { live::apply(&window, &rest, left) };
+        for ((result, _), done) in of_rest.zip(done) {
             *result = done;
         }
     }
@@ -192,9 +214,13 @@ pub(crate) fn apply(changes: &[Change], left: &mut live::Leftovers) -> Vec<Resul
 }
 
 /// The way of a process with one thread: nobody but its signal handlers can be running the bytes.
-fn quiet(window: &Window, changes: &[Change]) -> Vec<Result<(), Skip>> {
+///
+/// # Safety
+/// As [`apply`], and the window is open for these changes.
+unsafe fn quiet(window: &Window, changes: &[Change]) -> Vec<Result<(), Skip>> {
     let mask = sys::block_signals();
-    let one = |c: &Change| if current(c.at) == c.old { window.write(c.at, &c.new) } else { Err(Skip::Foreign) };
+    // SAFETY: the caller's promise.
+    let one = |c: &Change| unsafe { if current(c.at) == c.old { window.write(c.at, &c.new) } else { Err(Skip::Foreign) } };
     let results = changes.iter().map(one).collect();
     sys::set_signal_mask(mask);
     results

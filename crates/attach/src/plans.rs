@@ -86,12 +86,14 @@ impl Plans {
             // SAFETY: a plan that is not free, and `users` is only touched here, under the engine's lock.
             unsafe { (*plan).users += 1 };
         }
-        self.release(meta.publish(plan));
+        // SAFETY: a plan of ours, which is freed when no function has it any more; what comes back was published here.
+        unsafe { self.release(meta.publish(plan)) };
     }
 
     /// Makes a function run nothing.
     pub(crate) fn withdraw(&mut self, meta: &Meta) {
-        self.release(meta.publish(tramp::empty()));
+        // SAFETY: the empty plan is never freed; what comes back was published here.
+        unsafe { self.release(meta.publish(tramp::empty())) };
     }
 
     /// Tells whether plans wait to be freed.
@@ -138,7 +140,11 @@ impl Plans {
         plan
     }
 
-    fn release(&mut self, plan: *mut Plan) {
+    /// Counts one user less of a plan.
+    ///
+    /// # Safety
+    /// It was published here, for a function that does not have it any more.
+    unsafe fn release(&mut self, plan: *mut Plan) {
         if plan == tramp::empty() {
             return;
         }
@@ -165,8 +171,8 @@ mod tests {
     }
 
     fn entry(seq: u64, cookie: u64) -> Entry {
-        let hook =
-            Hook { position: Position::Entry, run: nothing, data: ptr::null(), missed: ptr::null(), without_return: 0, wants_args: 0 };
+        // SAFETY: the function does nothing.
+        let hook = unsafe { Hook::new(Position::Entry, nothing, ptr::null()) };
         Entry { hook, cookie, seq }
     }
 

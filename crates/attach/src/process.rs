@@ -41,7 +41,8 @@ pub fn is_own() -> bool {
         0 => {
             // The first thread of a forked child to ask: it is the only one, or was made by one that never had a block.
             if owner.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                guard::after_fork();
+                // SAFETY: no thread but those made since runs here, and the page says that the blocks are still the parent's.
+                unsafe { guard::after_fork() };
             }
             owner.load(Ordering::Acquire) == pid
         }

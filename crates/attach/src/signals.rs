@@ -70,9 +70,9 @@ static TRAP: Owned = Owned::new(SIGTRAP);
 static NUDGE: Owned = Owned::new(0);
 static BUS: Owned = Owned::new(SIGBUS);
 static SEGV: Owned = Owned::new(SIGSEGV);
-/// A `fn(u64) -> Option<u64>`, or 0.
+/// An `unsafe fn(u64) -> Option<u64>`, or 0.
 static FIXUP: AtomicUsize = AtomicUsize::new(0);
-/// A `fn(u64) -> bool`, or 0.
+/// An `unsafe fn(u64) -> bool`, or 0.
 static REPAIR: AtomicUsize = AtomicUsize::new(0);
 
 impl Owned {
@@ -105,10 +105,26 @@ impl Owned {
     }
 
     /// Remembers the program's action. Signals are blocked, so that no handler waits for the thread it interrupted.
-    fn remember(&self, new: &KernelAction) {
+    ///
+    /// # Safety
+    /// The action's handler can handle the signal: it is called for what is not the engine's own.
+    unsafe fn remember(&self, new: &KernelAction) {
+        // SAFETY: the caller's promise.
+        unsafe { self.remember_after(None, new) };
+    }
+
+    /// As [`Owned::remember`], unless something newer than the version `seen` was.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn remember_after(&self, seen: Option<u64>, new: &KernelAction) {
         let blocked = sys::block_signals();
         let mut version = self.version.load(Ordering::Relaxed);
         loop {
+            if seen.is_some_and(|seen| seen != version) {
+                sys::set_signal_mask(blocked);
+                return;
+            }
             if version.is_multiple_of(2) {
                 match self.version.compare_exchange_weak(version, version + 1, Ordering::Acquire, Ordering::Relaxed) {
                     Ok(_) => break,
@@ -127,18 +143,36 @@ impl Owned {
         sys::set_signal_mask(blocked);
     }
 
-    /// Puts the engine's handler on the signal, and remembers what it displaces. It runs with all signals blocked, as nothing
+    /// Puts the engine's handler on the signal, and remembers what it displaces. The handler runs with all signals blocked, as nothing
     /// else finds room on a small alternate stack; but for `SIGTRAP`, which would kill the process then.
-    fn install(&self, signal: i32, handler: usize, flags: u64) -> Result<(), i32> {
+    ///
+    /// # Safety
+    /// `handler` is the address of a function that handles the signal.
+    unsafe fn install(&self, signal: i32, handler: usize, flags: u64) -> Result<(), i32> {
         let flags = flags | SA_SIGINFO | SA_ONSTACK | SA_RESTORER;
         let mine = KernelAction { handler, flags, restorer: skep_attach_restore as *const () as usize, mask: !(1 << (SIGTRAP - 1)) };
-        // SAFETY: the handlers below are made for these signals.
-        let old = unsafe { sys::sigaction(signal, Some(&mine)) }.map_err(|e| e as i32)?;
-        if old.handler != handler {
-            self.remember(&old);
+        // The program's action is remembered before the handler is there, which may be called at once, and before the program's own calls
+        // come here ([`keeps`]): another thread may make one at any time.
+        let version = self.version.load(Ordering::Acquire) & !1;
+        // SAFETY: only asks.
+        let before = unsafe { sys::sigaction(signal, None) }.map_err(|e| e as i32)?;
+        if before.handler != handler {
+            // SAFETY: until now the kernel called it.
+            unsafe { self.remember_after(Some(version), &before) };
         }
+        let version = self.version.load(Ordering::Acquire) & !1;
         self.signal.store(signal, Ordering::Release);
-        self.installed.store(true, Ordering::Release);
+        let was = self.installed.swap(true, Ordering::AcqRel);
+        // SAFETY: the caller's promise.
+        let old = unsafe { sys::sigaction(signal, Some(&mine)) }.map_err(|e| {
+            self.installed.store(was, Ordering::Release);
+            e as i32
+        })?;
+        if old.handler != handler && old != before {
+            // Somebody was quicker, by a call that did not come here.
+            // SAFETY: until now the kernel called it.
+            unsafe { self.remember_after(Some(version), &old) };
+        }
         Ok(())
     }
 }
@@ -184,26 +218,56 @@ pub fn keeps(signal: i32) -> bool {
 /// For signals that the engine keeps its own handler on, the program's action is only remembered, and the engine's handler
 /// passes on what is not its own; for all others this is the plain system call. A library that interposes `sigaction` and
 /// `signal` sends every call through here. The error is an errno value.
-pub fn program_action(signal: i32, new: Option<&KernelAction>) -> Result<KernelAction, i32> {
+///
+/// # Safety
+/// With `new`: its handler can handle the signal, as for `sigaction(2)`.
+///
+/// ```
+/// # fn main() -> Result<(), i32> {
+/// use skep_attach::signals::program_action;
+/// const SIGUSR2: i32 = 12;
+/// // SAFETY: only asks.
+/// let action = unsafe { program_action(SIGUSR2, None) }?;
+/// assert_eq!(action.handler, 0);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// ```compile_fail,E0133
+/// use skep_attach::signals::{KernelAction, program_action};
+/// let action = KernelAction { handler: 8, ..KernelAction::default() };
+/// let _ = program_action(12, Some(&action));
+/// ```
+pub unsafe fn program_action(signal: i32, new: Option<&KernelAction>) -> Result<KernelAction, i32> {
     if let Some(owned) = owned(signal) {
         let old = owned.action();
         if let Some(new) = new {
-            owned.remember(new);
+            // SAFETY: the caller's promise.
+            unsafe { owned.remember(new) };
         }
         return Ok(old);
     }
-    // SAFETY: the program's own request.
+    // SAFETY: the caller's promise.
     unsafe { sys::sigaction(signal, new) }.map_err(|e| e as i32)
 }
 
 /// Puts a handler on `SIGBUS`, which a store to memory of a file system that is full raises. `repair` is asked with the address
-/// whether it has put other memory there; if not, the signal is the program's. It runs in a signal handler.
+/// whether it has put other memory there; if not, the signal is the program's.
 ///
 /// # Errors
 /// An errno value, when the kernel refuses the handler.
-pub fn on_memory_full(repair: fn(u64) -> bool) -> Result<(), i32> {
+///
+/// # Safety
+/// `repair` may run in a signal handler, which interrupts any code of the process, locks held, and it says that there is memory now
+/// only where the store can be done again and nobody is deceived by what is there.
+///
+/// ```compile_fail,E0133
+/// let _ = skep_attach::signals::on_memory_full(|_| true);
+/// ```
+pub unsafe fn on_memory_full(repair: unsafe fn(u64) -> bool) -> Result<(), i32> {
     REPAIR.store(repair as usize, Ordering::Release);
-    BUS.install(SIGBUS, on_bus as *const () as usize, 0)
+    // SAFETY: made for it.
+    unsafe { BUS.install(SIGBUS, on_bus as *const () as usize, 0) }
 }
 
 unsafe extern "C" fn on_bus(signal: i32, info: *const Info, context: *mut Context) {
@@ -212,8 +276,9 @@ unsafe extern "C" fn on_bus(signal: i32, info: *const Info, context: *mut Contex
     let (code, addr) = unsafe { ((*info).code, (&raw const (*info).pid).cast::<u64>().read_unaligned()) };
     if code > 0 && repair != 0 {
         // SAFETY: only `on_memory_full` stores there, and stores a function of this type.
-        let repair: fn(u64) -> bool = unsafe { std::mem::transmute(repair) };
-        if repair(addr) {
+        let repair: unsafe fn(u64) -> bool = unsafe { std::mem::transmute(repair) };
+        // SAFETY: the kernel says that this is where there is no memory.
+        if unsafe { repair(addr) } {
             return;
         }
     }
@@ -222,13 +287,22 @@ unsafe extern "C" fn on_bus(signal: i32, info: *const Info, context: *mut Contex
 }
 
 /// Puts a handler on `SIGSEGV`, for loads that may find no memory. `fixup` is asked with the address of the instruction where to
-/// continue; if it does not know, the signal is the program's. It runs in a signal handler.
+/// continue; if it does not know, the signal is the program's.
 ///
 /// # Errors
 /// An errno value, when the kernel refuses the handler.
-pub fn on_bad_load(fixup: fn(u64) -> Option<u64>) -> Result<(), i32> {
+///
+/// # Safety
+/// `fixup` may run in a signal handler, on the thread that faulted at the address it is given, and where it says that the thread goes
+/// on, it can.
+///
+/// ```compile_fail,E0133
+/// let _ = skep_attach::signals::on_bad_load(|_| Some(8));
+/// ```
+pub unsafe fn on_bad_load(fixup: unsafe fn(u64) -> Option<u64>) -> Result<(), i32> {
     FIXUP.store(fixup as usize, Ordering::Release);
-    SEGV.install(SIGSEGV, on_segv as *const () as usize, 0)
+    // SAFETY: made for it.
+    unsafe { SEGV.install(SIGSEGV, on_segv as *const () as usize, 0) }
 }
 
 unsafe extern "C" fn on_segv(signal: i32, info: *const Info, context: *mut Context) {
@@ -237,8 +311,9 @@ unsafe extern "C" fn on_segv(signal: i32, info: *const Info, context: *mut Conte
     let (code, registers) = unsafe { ((*info).code, &mut (*context).registers) };
     if code > 0 && fixup != 0 {
         // SAFETY: only `on_bad_load` stores there, and stores a function of this type.
-        let fixup: fn(u64) -> Option<u64> = unsafe { std::mem::transmute(fixup) };
-        if let Some(to) = fixup(registers[RIP]) {
+        let fixup: unsafe fn(u64) -> Option<u64> = unsafe { std::mem::transmute(fixup) };
+        // SAFETY: this is the thread that faulted there, in its signal handler.
+        if let Some(to) = unsafe { fixup(registers[RIP]) } {
             return registers[RIP] = to;
         }
     }
@@ -249,7 +324,8 @@ unsafe extern "C" fn on_segv(signal: i32, info: *const Info, context: *mut Conte
 /// Installs the handlers, or puts them back where the program replaced them behind the engine's back. Returns the number of the
 /// signal that halts threads.
 pub(crate) fn install() -> Result<i32, i32> {
-    TRAP.install(SIGTRAP, on_trap as *const () as usize, SA_NODEFER)?;
+    // SAFETY: made for it.
+    unsafe { TRAP.install(SIGTRAP, on_trap as *const () as usize, SA_NODEFER) }?;
     let mut signal = NUDGE.signal.load(Ordering::Acquire);
     if signal == 0 {
         // A real-time signal that nobody uses; the first few and 32, 33 are the C library's.
@@ -259,7 +335,8 @@ pub(crate) fn install() -> Result<i32, i32> {
         };
         signal = (36..=62).rev().find(unused).ok_or(16)?;
     }
-    NUDGE.install(signal, on_nudge as *const () as usize, SA_RESTART)?;
+    // SAFETY: made for it.
+    unsafe { NUDGE.install(signal, on_nudge as *const () as usize, SA_RESTART) }?;
     Ok(signal)
 }
 
@@ -307,7 +384,8 @@ unsafe extern "C" fn on_trap(signal: i32, info: *const Info, context: *mut Conte
     let (code, registers) = unsafe { ((*info).code, &mut (*context).registers) };
     if code == SI_KERNEL || code > 0 {
         let at = registers[RIP].wrapping_sub(1);
-        match live::trapped(at) {
+        // SAFETY: this thread has just run the breakpoint at `at`.
+        match unsafe { live::trapped(at) } {
             live::Trapped::Jump(to) => return registers[RIP] = to,
             live::Trapped::Call(to) => {
                 registers[RSP] = registers[RSP].wrapping_sub(8);
@@ -327,7 +405,8 @@ unsafe extern "C" fn on_nudge(signal: i32, info: *const Info, context: *mut Cont
     // SAFETY: the kernel hands valid pointers to a SA_SIGINFO handler.
     let (code, pid, value, registers) = unsafe { ((*info).code, (*info).pid, (*info).value, &mut (*context).registers) };
     if code == SI_QUEUE && pid as u32 == sys::getpid() && value == live::token() {
-        return live::halt(&mut registers[RIP], context as u64);
+        live::halt(&mut registers[RIP], context as u64);
+        return;
     }
     // SAFETY: the kernel's own arguments, for the same signal.
     unsafe { pass_on(&NUDGE, signal, code, info, context) };
@@ -353,7 +432,8 @@ unsafe fn pass_on(owned: &Owned, signal: i32, code: i32, info: *const Info, cont
         }
         handler => {
             if action.flags & SA_RESETHAND != 0 {
-                owned.remember(&KernelAction::default());
+                // SAFETY: the default.
+                unsafe { owned.remember(&KernelAction::default()) };
             }
             let own = if action.flags & SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
             // SAFETY: the kernel's own argument.

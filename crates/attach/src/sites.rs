@@ -7,7 +7,7 @@ use crate::skip::AttachError;
 use skep_proc::elf;
 use skep_proc::module::{self, Role};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 mod excerpt;
@@ -15,38 +15,94 @@ mod excerpt;
 /// One ELF file mapped into the process.
 #[derive(Debug)]
 pub struct Module {
-    /// Its path, as the kernel tells it.
-    pub path: PathBuf,
-    /// What is added to an address in the file to get the address in memory.
-    pub bias: u64,
+    pub(crate) path: PathBuf,
+    pub(crate) bias: u64,
     /// Executable ranges in memory.
-    pub text: Vec<Range<u64>>,
-    /// What it is to the process.
-    pub role: Role,
+    pub(crate) text: Vec<Range<u64>>,
+    pub(crate) role: Role,
     file: module::Module,
     list: OnceLock<List>,
     code: OnceLock<Code>,
 }
 
-/// One function in memory.
+/// One function in memory, as its module's file tells of it: where code is changed is not for a caller to say.
+///
+/// ```
+/// fn place(function: &skep_attach::sites::Function) -> (u64, u64) {
+///     (function.addr(), function.size())
+/// }
+/// ```
+///
+/// ```compile_fail,E0616
+/// fn elsewhere(function: &mut skep_attach::sites::Function) {
+///     function.addr += 1;
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Function {
-    /// Where it lives.
-    pub module: Arc<Module>,
-    /// Its best name, as in the symbol table; `sub_` and the address in the file when it has none.
-    pub name: String,
-    /// Its other names.
-    pub aliases: Vec<String>,
-    /// Address in memory.
-    pub addr: u64,
-    /// Size in bytes.
-    pub size: u64,
-    /// What it is.
-    pub kind: Kind,
-    /// How it is called.
-    pub convention: Convention,
-    /// Number of argument words, when the attacher knows the prototype; else hooks see 6. The return value is stored behind them.
-    pub nr_args: Option<u8>,
+    pub(crate) module: Arc<Module>,
+    pub(crate) name: String,
+    pub(crate) aliases: Vec<String>,
+    pub(crate) addr: u64,
+    pub(crate) size: u64,
+    pub(crate) kind: Kind,
+    pub(crate) convention: Convention,
+    pub(crate) nr_args: Option<u8>,
+}
+
+impl Function {
+    /// Returns where it lives.
+    #[must_use]
+    pub fn module(&self) -> &Arc<Module> {
+        &self.module
+    }
+
+    /// Returns its best name, as in the symbol table; `sub_` and the address in the file when it has none.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns its other names.
+    #[must_use]
+    pub fn aliases(&self) -> &[String] {
+        &self.aliases
+    }
+
+    /// Returns its address in memory.
+    #[must_use]
+    pub fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// Returns its size in bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Returns what it is.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Returns how it is called.
+    #[must_use]
+    pub fn convention(&self) -> Convention {
+        self.convention
+    }
+
+    /// Returns the number of argument words, when the attacher knows the prototype.
+    #[must_use]
+    pub fn nr_args(&self) -> Option<u8> {
+        self.nr_args
+    }
+
+    /// Says how many argument words hooks shall see, by the function's prototype; else it is 6. The return value is stored behind them.
+    pub fn set_nr_args(&mut self, words: Option<u8>) {
+        self.nr_args = words;
+    }
 }
 
 /// Sorts functions by what they are.
@@ -117,6 +173,30 @@ impl Module {
         }
     }
 
+    /// Returns its path, as the kernel tells it.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns what is added to an address in the file to get the address in memory.
+    #[must_use]
+    pub fn bias(&self) -> u64 {
+        self.bias
+    }
+
+    /// Returns its executable ranges in memory.
+    #[must_use]
+    pub fn text(&self) -> &[Range<u64>] {
+        &self.text
+    }
+
+    /// Returns what it is to the process.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
     /// Tells whether it is the program itself.
     #[must_use]
     pub fn is_main(&self) -> bool {
@@ -127,6 +207,12 @@ impl Module {
     pub(crate) fn is_own(&self) -> bool {
         let here = crate::tramp::TRAMPOLINES[0] as usize as u64;
         self.text.iter().any(|r| r.contains(&here))
+    }
+
+    /// Tells whether its code is still there, in executable ranges that are sorted.
+    pub(crate) fn is_within(&self, executable: &[Range<u64>]) -> bool {
+        let around = |t: &Range<u64>| executable.get(executable.partition_point(|r| r.end <= t.start));
+        self.text.iter().all(|t| around(t).is_some_and(|r| r.start <= t.start && t.end <= r.end))
     }
 
     /// What the file's mappings say.

@@ -61,9 +61,11 @@ impl Spot {
         let mut checked = false;
         if let Convention::BehindStackCheck { leaves, .. } = function.convention {
             let own = addr..(addr + function.size.max(1)).min(next);
-            match behind_stack_check(&own) {
+            // SAFETY: within a mapped executable range of the module.
+            let (behind, quiet) = unsafe { (behind_stack_check(&own), leaves && calls_nothing(&own)) };
+            match behind {
                 Some(behind) => (at, checked) = (behind, true),
-                None if leaves && calls_nothing(&own) => {}
+                None if quiet => {}
                 None => return Err(Skip::NoStackCheck),
             }
             decoder.set_position((at - addr) as usize).map_err(|_| Skip::NotCode { addr })?;
@@ -122,7 +124,8 @@ impl Spot {
             if checked && target < self.at {
                 continue;
             }
-            let call = function_call(from);
+            // SAFETY: a branch that was decoded from mapped code of the module.
+            let call = unsafe { function_call(from) };
             if own.contains(&from) && !call && self.shape == Shape::Inline {
                 return Err(Skip::LoopAtEntry { from });
             }
@@ -230,11 +233,14 @@ impl Spot {
 /// then begins the function again.
 ///
 /// What comes before the branch must not touch the stack, and the way back must lead to the function's first instruction.
-fn behind_stack_check(own: &Range<u64>) -> Option<u64> {
+///
+/// # Safety
+/// As [`code::bytes`].
+unsafe fn behind_stack_check(own: &Range<u64>) -> Option<u64> {
     /// Instructions of the check, and of the way that makes room: it saves up to 24 registers, and loads them again.
     const CHECK: usize = 8;
     const WAY: usize = 64;
-    // SAFETY: within a mapped executable range of the module.
+    // SAFETY: the caller's promise.
     let bytes = unsafe { code::bytes(own) };
     let mut compared = false;
     let mut makes_room = None;
@@ -279,10 +285,13 @@ fn behind_stack_check(own: &Range<u64>) -> Option<u64> {
 }
 
 /// Tells whether a function neither calls nor ends in another one, and uses hardly any stack.
-fn calls_nothing(own: &Range<u64>) -> bool {
+///
+/// # Safety
+/// As [`code::bytes`].
+unsafe fn calls_nothing(own: &Range<u64>) -> bool {
     /// A red zone's worth of pushes and locals.
     const FRAME: i64 = 128;
-    // SAFETY: within a mapped executable range of the module.
+    // SAFETY: the caller's promise.
     let bytes = unsafe { code::bytes(own) };
     let mut used = 0;
     Decoder::with_ip(64, bytes, own.start, DecoderOptions::NONE).into_iter().all(|i| {
@@ -335,9 +344,13 @@ fn is_branch(i: &Instruction) -> bool {
     !matches!(i.flow_control(), FlowControl::Next | FlowControl::Return)
 }
 
-fn function_call(from: u64) -> bool {
-    // SAFETY: `from` is the address of an instruction in mapped code; calls with a 32-bit distance have one opcode, 0xe8, and
-    // may carry prefixes, which no compiler emits on them.
+/// Tells whether a branch is a call: those with a 32-bit distance have one opcode, 0xe8, and may carry prefixes, which no compiler
+/// emits on them.
+///
+/// # Safety
+/// `from` is the address of an instruction in mapped code.
+unsafe fn function_call(from: u64) -> bool {
+    // SAFETY: the caller's promise.
     unsafe { (from as *const u8).read_volatile() == 0xe8 }
 }
 

@@ -314,9 +314,12 @@ pub(crate) unsafe fn copy_words(to: &[u64; 2], from: &[u64; 2]) -> i64 {
 }
 
 /// Writes a word of the own memory if it is there.
-pub(crate) fn copy_out(to: u64, word: &u64) {
+///
+/// # Safety
+/// What is at `to` is the caller's to change.
+pub(crate) unsafe fn copy_out(to: u64, word: &u64) {
     let (local, remote) = ([std::ptr::from_ref(word) as u64, 8], [to, 8]);
-    // SAFETY: the kernel checks `to`; what is there is the caller's matter.
+    // SAFETY: the kernel checks `to`; the rest is the caller's promise.
     unsafe { call(PROCESS_VM_WRITEV, [u64::from(getpid()), local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0]) };
 }
 
@@ -328,9 +331,12 @@ pub(crate) fn open_maps() -> i64 {
     unsafe { call(OPENAT, [-100i64 as u64, (&raw const PATH) as u64, O_CLOEXEC, 0, 0, 0]) }
 }
 
-/// Closes a descriptor that [`open_maps`] opened.
+/// Closes a descriptor.
+///
+/// # Safety
+/// The caller has opened it, with [`open_maps`], and nobody uses it any more.
 #[inline(always)]
-pub(crate) fn close(fd: i64) {
-    // SAFETY: the caller owns the descriptor.
+pub(crate) unsafe fn close(fd: i64) {
+    // SAFETY: the caller's promise.
     unsafe { call(CLOSE, [fd as u64, 0, 0, 0, 0, 0]) };
 }

@@ -42,10 +42,12 @@ impl Table {
     }
 
     /// Finds the slot of `key`, or the empty one where the search for it ends.
+    ///
+    /// # Safety
+    /// The table was made by [`Table::new`], or is the empty one in x64.s, at least one of its slots is empty, and it is not freed meanwhile.
     #[inline(always)]
-    fn slot(table: *const Self, key: u64) -> *const Slot {
-        // SAFETY: tables are made by `new` (or are the empty one in x64.s) and the index is masked; at least one slot is empty,
-        // so the walk ends.
+    unsafe fn slot(table: *const Self, key: u64) -> *const Slot {
+        // SAFETY: the caller's promise; the index is masked, and the walk ends at the empty slot.
         unsafe {
             let mut i = GOLDEN.wrapping_mul(key).wrapping_shr((*table).shift as u32) & (*table).mask;
             loop {
@@ -60,16 +62,20 @@ impl Table {
     }
 
     /// Looks a key up in the live table; null when it is not there. Fit for the event path.
+    ///
+    /// # Safety
+    /// No table is freed meanwhile: the thread shows that it is in a trampoline ([`crate::guard::drain`] waits for it).
     #[inline(always)]
-    pub(crate) fn find(key: u64) -> *const Meta {
-        let slot = Self::slot(tramp::table().load(Ordering::Acquire), key);
-        // SAFETY: `slot` points into a table that the caller's guard keeps alive.
+    pub(crate) unsafe fn find(key: u64) -> *const Meta {
+        // SAFETY: the writer publishes whole tables and leaves half of their slots empty; the rest is the caller's promise.
+        let slot = unsafe { Self::slot(tramp::table().load(Ordering::Acquire), key) };
+        // SAFETY: `slot` points into that table.
         unsafe { if (*slot).key.load(Ordering::Acquire) == key { (*slot).meta.load(Ordering::Relaxed) } else { ptr::null() } }
     }
 }
 
 /// The writer's side of the table.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Writer {
     /// Slots taken in the live table, removed keys included; 0 capacity: the static empty table is live.
     taken: usize,
@@ -77,6 +83,14 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
+    /// Makes the writer's side of the empty table.
+    ///
+    /// # Safety
+    /// There is one writer in the process.
+    pub(crate) const unsafe fn new() -> Self {
+        Self { taken: 0, bits: 0 }
+    }
+
     /// Makes room for `more` keys besides those of `live`, and drops removed ones when a table is rebuilt. Returns the old
     /// table, to be given to [`free`] once no thread can be reading it.
     pub(crate) fn reserve(&mut self, more: usize, live: &mut dyn Iterator<Item = (u64, &'static Meta)>, n: usize) -> Option<*mut Table> {
@@ -88,8 +102,9 @@ impl Writer {
         }
         let table = Table::new(want);
         let mut taken = 0;
-        for (key, meta) in live {
-            Self::store(table, key, meta);
+        for (key, meta) in live.take(n) {
+            // SAFETY: made above, for twice `n` keys at least; nobody else knows it yet.
+            unsafe { Self::store(table, key, meta) };
             taken += 1;
         }
         let old = tramp::table().swap(table, Ordering::AcqRel);
@@ -102,13 +117,21 @@ impl Writer {
         (n * 2).max(1).next_power_of_two().trailing_zeros().max(FLOOR_BITS)
     }
 
-    /// Adds a key. There must be room ([`reserve`](Self::reserve)).
+    /// Adds a key, for which [`reserve`](Self::reserve) has made room.
+    ///
+    /// # Panics
+    /// When it has not.
     pub(crate) fn insert(&mut self, key: u64, meta: &'static Meta) {
-        self.taken += usize::from(Self::store(tramp::table().load(Ordering::Relaxed), key, meta));
+        assert!(self.bits > 0 && self.taken * 2 < 1 << self.bits, "`reserve` makes room before");
+        // SAFETY: the live table, which only this writer replaces, and half of whose slots are empty.
+        self.taken += usize::from(unsafe { Self::store(tramp::table().load(Ordering::Relaxed), key, meta) });
     }
 
-    fn store(table: *mut Table, key: u64, meta: &'static Meta) -> bool {
-        let slot = Table::slot(table, key);
+    /// # Safety
+    /// As [`Table::slot`], with two slots empty, and only this writer changes the table.
+    unsafe fn store(table: *mut Table, key: u64, meta: &'static Meta) -> bool {
+        // SAFETY: the caller's promise.
+        let slot = unsafe { Table::slot(table, key) };
         // SAFETY: `slot` points into `table`, which only this writer changes.
         unsafe {
             let new = (*slot).key.load(Ordering::Relaxed) == 0;
@@ -142,7 +165,8 @@ mod tests {
     #[test]
     fn grows_and_shrinks() {
         let meta = Meta::new(0, 0);
-        let mut writer = Writer::default();
+        // SAFETY: no engine is made in this test.
+        let mut writer = unsafe { Writer::new() };
         let mut model: BTreeMap<u64, &'static Meta> = BTreeMap::new();
         let key = |n: u64| 0x40_0005 + 16 * n;
         let step = |writer: &mut Writer, model: &mut BTreeMap<u64, &'static Meta>, add: std::ops::Range<u64>, keep: u64| {
@@ -156,8 +180,10 @@ mod tests {
                 writer.insert(k, meta);
                 model.insert(k, meta);
             }
-            assert!(model.keys().all(|k| ptr::eq(Table::find(*k), meta)));
-            assert!(Table::find(key(200_000)).is_null());
+            // SAFETY: as above.
+            let find = |key| unsafe { Table::find(key) };
+            assert!(model.keys().all(|k| ptr::eq(find(*k), meta)));
+            assert!(find(key(200_000)).is_null());
             assert!(model.len() * 2 <= 1 << writer.bits);
         };
         step(&mut writer, &mut model, 0..10, 0);
@@ -168,6 +194,7 @@ mod tests {
         assert_eq!(writer.bits, 14);
         step(&mut writer, &mut model, 0..1, 0);
         assert_eq!(writer.bits, FLOOR_BITS);
-        assert!(Table::find(key(7)).is_null());
+        // SAFETY: as above.
+        assert!(unsafe { Table::find(key(7)) }.is_null());
     }
 }

@@ -152,14 +152,15 @@ impl Copy {
     /// A handler may run on a stack of its own, above all our own one: contexts say which stack they interrupted, so that one is
     /// looked at next.
     ///
-    /// Memory is read and written by the kernel, as nothing is known about how far the stack goes, or whether it still is there.
-    pub(crate) fn redirect(&mut self, stack: u64, twin: impl Fn(u64) -> Option<u64>) {
+    /// Memory is read by the kernel, as nothing is known about how far the stack goes, or whether it still is there. `put` writes a word
+    /// to an address of the stack.
+    pub(crate) fn redirect(&mut self, stack: u64, twin: impl Fn(u64) -> Option<u64>, put: impl Fn(u64, u64)) {
         let mut seen = [(0, 0); STACKS];
         let mut next = [stack; STACKS];
         let mut found = 1;
         let mut done = 0;
         while let (Some(&stack), Some(range)) = (next.get(done).filter(|_| done < found), seen.get_mut(done)) {
-            *range = self.redirect_on(stack, &twin, &mut |other| {
+            *range = self.redirect_on(stack, &twin, &put, &mut |other| {
                 if let Some(place) = next.get_mut(found) {
                     *place = other;
                     found += 1;
@@ -175,7 +176,13 @@ impl Copy {
     }
 
     /// The same for one stack. Tells where it began and ended, and calls `other` with the stacks that contexts on it belong to.
-    fn redirect_on(&mut self, stack: u64, twin: &impl Fn(u64) -> Option<u64>, other: &mut impl FnMut(u64)) -> (u64, u64) {
+    fn redirect_on(
+        &mut self,
+        stack: u64,
+        twin: &impl Fn(u64) -> Option<u64>,
+        put: &impl Fn(u64, u64),
+        other: &mut impl FnMut(u64),
+    ) -> (u64, u64) {
         const CODE_SEGMENT: u64 = 0x33;
         // Bits of the flags register: one is always set, and there are none so high.
         const FLAGS_SET: u64 = 2;
@@ -197,7 +204,7 @@ impl Copy {
                 continue;
             }
             if let Some(to) = twin(rip) {
-                crate::sys::copy_out(start + 8 * i as u64, &to);
+                put(start + 8 * i as u64, to);
             }
             let rsp = i.checked_sub(1).and_then(|i| words.get(i)).copied().unwrap_or(start);
             if flags & FLAGS_SET != 0 && flags < FLAGS_END && !(start..end).contains(&rsp) {
@@ -249,6 +256,12 @@ mod tests {
         sleeper.join().expect("sleeper");
     }
 
+    /// Writes into the vectors that the tests take for stacks.
+    fn write(at: u64, word: u64) {
+        // SAFETY: the tests have words there that nobody else uses.
+        unsafe { crate::sys::copy_out(at, &word) };
+    }
+
     #[test]
     fn saved_contexts_are_redirected() {
         let mut stack = vec![0u64; 20_000];
@@ -257,10 +270,10 @@ mod tests {
             stack[n + 2] = cs;
         }
         let twin = |at: u64| (at == 0x1234_5678).then_some(77);
-        Copy::new().redirect(stack.as_ptr() as u64 + 8, twin);
+        Copy::new().redirect(stack.as_ptr() as u64 + 8, twin, write);
         assert_eq!((stack[10], stack[600], stack[700], stack[19_990]), (77, 77, 0x1234_5678, 77));
         // Not mapped: nothing happens.
-        Copy::new().redirect(4096, twin);
+        Copy::new().redirect(4096, twin, write);
     }
 
     /// Our own handler runs on the alternate stack if there is one, and interrupts handlers that do not.
@@ -276,7 +289,7 @@ mod tests {
         put(&mut own, 200, alternate_at + 8, 0x1234_5678);
         put(&mut own, 300, third_at, 1);
         put(&mut third, 20, own_at, 0x1234_5678);
-        Copy::new().redirect(alternate_at + 16, |at| (at == 0x1234_5678).then_some(77));
+        Copy::new().redirect(alternate_at + 16, |at| (at == 0x1234_5678).then_some(77), write);
         assert_eq!((alternate[51], own[201], own[301], third[21]), (1, 77, 1, 77));
     }
 }

@@ -89,14 +89,17 @@ pub(crate) enum Cookies<'a> {
 }
 
 impl Plan {
-    /// Builds a plan on the heap, without users. `entries` are in the order of attaching; sessions beyond [`MAX_SESSIONS`] must not
-    /// be there.
+    /// Builds a plan on the heap, without users. `entries` are in the order of attaching.
+    ///
+    /// # Panics
+    /// With more than [`MAX_SESSIONS`] sessions, for which frames have no room; the engine refuses those.
     pub(crate) fn build(entries: &[Entry], cookies: Cookies<'_>) -> *mut Self {
         let count = |f: fn(Position) -> bool| entries.iter().filter(|e| f(e.hook.position)).count();
         let entry = count(|p| matches!(p, Position::Entry | Position::Session));
         let modify = count(|p| p == Position::ModifyReturn);
         let exit = count(|p| matches!(p, Position::Exit | Position::Session));
         let total = entry + modify + exit;
+        assert!(count(|p| p == Position::Session) <= MAX_SESSIONS, "frames have room for so many sessions");
         let words = (size_of::<Self>() + total * size_of::<Slot>()) / 8;
         let memory = Box::into_raw(vec![0u64; words].into_boxed_slice()).cast::<u64>();
         let first = memory as u64 + size_of::<Self>() as u64;
@@ -119,7 +122,9 @@ impl Plan {
                     let to = slots.add(*at);
                     *at += 1;
                     let cookie_at = match cookies {
-                        Cookies::Words(words) => offset_of!(Meta, cookies) as u64 + 8 * words.get(n).copied().unwrap_or(0) as u64,
+                        Cookies::Words(words) => {
+                            offset_of!(Meta, cookies) as u64 + 8 * words.get(n).copied().filter(|w| *w < COOKIES).unwrap_or(0) as u64
+                        }
                         Cookies::Own(meta) => (&raw const (*to).own_cookie as u64).wrapping_sub(std::ptr::from_ref(meta) as u64),
                     };
                     to.write(Slot {
@@ -301,7 +306,11 @@ impl Meta {
     }
 
     /// Publishes a plan and returns the one before. Pairs with the trampolines' loads of the plan.
-    pub(crate) fn publish(&self, plan: *mut Plan) -> *mut Plan {
+    ///
+    /// # Safety
+    /// It is the empty plan or came from [`Plan::build`], is for this function if its cookies are, and is not freed before it is replaced
+    /// here and a drain has succeeded since.
+    pub(crate) unsafe fn publish(&self, plan: *mut Plan) -> *mut Plan {
         self.plan.swap(plan, Ordering::SeqCst)
     }
 }

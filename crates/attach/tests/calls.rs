@@ -32,15 +32,15 @@ fn every_position(flags: &[&str], name: &str) {
         let seen: Vec<_> = functions.iter().map(|_| Seen::leaked()).collect();
         let mut ids = Vec::new();
         for (f, s) in functions.iter().zip(&seen) {
-            let done = engine.attach(&[(f, f.addr ^ 99)], &[s.hook(position)]);
-            assert_eq!(done.results, [Ok(())], "{position:?} {}", f.name);
+            let done = engine.attach(&[(f, f.addr() ^ 99)], &[s.hook(position)]);
+            assert_eq!(done.results, [Ok(())], "{position:?} {}", f.name());
             ids.push(done.id);
         }
         calls();
         for (f, s) in functions.iter().zip(&seen) {
-            assert_eq!(s.runs(), if position == Position::Session { 2 } else { 1 }, "{position:?} {}", f.name);
-            assert_eq!(s.word(-2), f.addr);
-            assert_eq!(s.word(-3), f.addr ^ 99);
+            assert_eq!(s.runs(), if position == Position::Session { 2 } else { 1 }, "{position:?} {}", f.name());
+            assert_eq!(s.word(-2), f.addr());
+            assert_eq!(s.word(-3), f.addr() ^ 99);
             assert_eq!(s.word(-1), 6);
             assert_eq!(s.word(-4), u64::from(matches!(position, Position::Exit | Position::Session)));
             assert_eq!(s.missed(), 0);
@@ -110,7 +110,11 @@ fn the_result_stands_behind_the_arguments_that_are_known() {
     for position in [Position::Exit, Position::Session, Position::ModifyReturn] {
         for name in ["add", "third"] {
             let unknown = lib.function(name);
-            let known = |n| skep_attach::sites::Function { nr_args: Some(n), ..unknown.clone() };
+            let known = |n| {
+                let mut known = unknown.clone();
+                known.set_nr_args(Some(n));
+                known
+            };
             let (before, seen, after) = (Seen::leaked(), Seen::leaked(), Seen::leaked());
             let first = engine.attach(&[(&unknown, 0)], &[before.hook(position)]);
             let second = engine.attach(&[(&known(2), 0)], &[seen.hook(position)]);

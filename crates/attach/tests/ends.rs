@@ -100,12 +100,11 @@ fn a_hook_takes_its_own_attachment_away() {
             })
             .collect();
         for round in 0..240 {
-            let (beside, _) = counter(POSITIONS[round % 3]);
-            let targets: Vec<_> = functions.iter().map(|f| (f, f.addr)).collect();
+            let (beside, seen) = counter(POSITIONS[round % 3]);
+            let targets: Vec<_> = functions.iter().map(|f| (f, f.addr())).collect();
             // Sometimes another attachment stays, before it or behind it.
             let first = (round % 3 == 1).then(|| engine.attach(&targets, &[beside]).id);
-            let hook = Hook { run: ends_it, missed: std::ptr::null(), ..beside };
-            let hooks: Vec<Hook> = POSITIONS.iter().take(1 + round % 2).map(|p| Hook { position: *p, ..hook }).collect();
+            let hooks: Vec<Hook> = POSITIONS.iter().take(1 + round % 2).map(|p| seen.hook_of(*p, ends_it)).collect();
             let done = engine.attach(&targets, &hooks);
             assert!(done.results.iter().all(|r| matches!(r, Ok(()) | Err(Skip::Busy { .. }))), "{:?}", done.results);
             let last = (round % 3 == 2).then(|| engine.attach(&targets, &[beside]).id);
@@ -140,7 +139,7 @@ fn children_that_share_the_memory_live() {
         let (work, children): (F, F) = unsafe { (lib.get("work"), lib.get("children")) };
         let functions = NAMES.map(|n| lib.function(n));
         let engine = Engine::get().expect("engine");
-        let targets: Vec<_> = functions.iter().map(|f| (f, f.addr)).collect();
+        let targets: Vec<_> = functions.iter().map(|f| (f, f.addr())).collect();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             // Code that is hooked for the first time gets breakpoints; from then on, none.
@@ -222,7 +221,7 @@ fn children_of_fork_find_everything_in_order() {
     let work: F = unsafe { lib.get("work") };
     let functions = NAMES.map(|n| lib.function(n));
     let engine = Engine::get().expect("engine");
-    let targets: Vec<_> = functions.iter().map(|f| (f, f.addr)).collect();
+    let targets: Vec<_> = functions.iter().map(|f| (f, f.addr())).collect();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let changer = scope.spawn(|| {

@@ -131,7 +131,7 @@ fn a_frame_needs_unwind_information_and_a_hook_a_size() {
     entry_only(&lib, "assembly", "no unwind information");
     nothing(&lib, "label", "neither a size nor unwind information");
     all(&lib, "unsized");
-    assert_eq!(lib.function("unsized").size, 5, "the unwind information knows it");
+    assert_eq!(lib.function("unsized").size(), 5, "the unwind information knows it");
     all(&lib, "whole");
     all(&lib, "second");
     nothing(&lib, "inside", "inside of another function");
@@ -395,7 +395,7 @@ shrink: .cfi_startproc
     for name in ["main.small", "main.medium", "main.large", "main.leaf"] {
         entry_only(&lib, name, "Go moves its stacks");
         let function = lib.function(name);
-        let call = |n: i64| enter(function.addr, n);
+        let call = |n: i64| enter(function.addr(), n);
         let seen = Seen::leaked();
         let attachment = engine.attach(&[(&function, 0)], &[seen.hook(Position::Entry)]);
         for n in 0..10 {

@@ -271,7 +271,7 @@ extern "C" fn nothing() {}
 
 fn callable(lib: &Library, name: &str) -> F {
     // SAFETY: every function of the text takes a number and perhaps a function.
-    unsafe { std::mem::transmute::<u64, F>(lib.function(name).addr) }
+    unsafe { std::mem::transmute::<u64, F>(lib.function(name).addr()) }
 }
 
 /// What each function is expected to give: for entry hooks, and for exit hooks.
@@ -366,7 +366,7 @@ fn all_together() {
     let lib = Library::new("together", ASM, "S", &["-nostdlib"]);
     let engine = Engine::get().expect("engine");
     let functions: Vec<_> = NAMES.iter().map(|n| lib.function(n)).collect();
-    let targets: Vec<_> = functions.iter().map(|f| (f, f.addr)).collect();
+    let targets: Vec<_> = functions.iter().map(|f| (f, f.addr())).collect();
     let (entry, seen) = counter(Position::Entry);
     let (exit, left) = counter(Position::Exit);
     let done = engine.attach(&targets, &[entry]);

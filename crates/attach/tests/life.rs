@@ -100,14 +100,8 @@ fn sessions_keep_a_word_each() {
     }
     let numbers: &'static [AtomicU64; 4] = Box::leak(Box::default());
     let engine = Engine::get().expect("engine");
-    let hook = |n: &'static AtomicU64| skep_attach::Hook {
-        position: Position::Session,
-        run: remember,
-        data: std::ptr::from_ref(n).cast(),
-        missed: std::ptr::null(),
-        without_return: 0,
-        wants_args: 1,
-    };
+    // SAFETY: the function takes such a number, which is never freed.
+    let hook = |n: &'static AtomicU64| unsafe { skep_attach::Hook::new(Position::Session, remember, std::ptr::from_ref(n).cast()) };
     let ids: Vec<u64> = numbers.iter().zip(1..).map(|(n, cookie)| engine.attach(&[(&f, cookie)], &[hook(n)]).id).collect();
     let fifth = engine.attach(&[(&f, 0)], &[hook(&numbers[0])]);
     assert!(matches!(fifth.results[..], [Err(skep_attach::Skip::Sessions { max: 4 })]));
@@ -141,7 +135,7 @@ fn recursion_is_missed_and_muting_is_not() {
     let engine = Engine::get().expect("engine");
     for position in [Position::Entry, Position::Exit] {
         let seen = Seen::leaked();
-        let hook = skep_attach::Hook { run: calls_it, ..seen.hook(position) };
+        let hook = seen.hook_of(position, calls_it);
         let done = engine.attach(&[(&f, 0)], &[hook]);
         assert_eq!(twice(1), 2);
         assert_eq!((seen.runs(), seen.missed()), (1, 1));
@@ -181,7 +175,7 @@ fn what_a_muted_hook_calls_is_not_missed() {
     let engine = Engine::get().expect("engine");
     let seen = Seen::leaked();
     let counted = engine.attach(&[(&g, 0)], &[seen.hook(Position::Entry)]);
-    let hook = skep_attach::Hook { run: works, missed: std::ptr::null(), ..seen.hook(Position::Entry) };
+    let hook = Seen::leaked().hook_of(Position::Entry, works);
     let working = engine.attach(&[(&f, 0)], &[hook]);
     assert_eq!((twice(1), thrice(1)), (2, 3));
     assert_eq!((seen.runs(), seen.missed()), (1, 0));
@@ -233,13 +227,15 @@ fn other_traps_go_to_the_program() {
         // SAFETY: a SA_SIGINFO handler gets a siginfo_t, which begins with the signal's number.
         INFO.store(u64::from(signal == 5 && unsafe { *info } == 5), Ordering::SeqCst);
     }
+    // SAFETY: `on_trap` can handle a trap; the others are ignored or put back.
+    let action = |signal, new: Option<&KernelAction>| unsafe { program_action(signal, new) };
     let mine = KernelAction { handler: on_trap as *const () as usize, flags: 4, ..KernelAction::default() };
     // Without the restorer the kernel could not return from a handler, so the one that libc uses is borrowed.
-    let with_restorer = |action: KernelAction| {
-        let any = program_action(11, None).expect("read");
-        KernelAction { restorer: any.restorer, flags: action.flags | (any.flags & 0x0400_0000), ..action }
+    let with_restorer = |mine: KernelAction| {
+        let any = action(11, None).expect("read");
+        KernelAction { restorer: any.restorer, flags: mine.flags | (any.flags & 0x0400_0000), ..mine }
     };
-    let before = program_action(5, Some(&with_restorer(mine))).expect("set");
+    let before = action(5, Some(&with_restorer(mine))).expect("set");
     // SAFETY: the handler above takes it.
     unsafe { raise(5) };
     assert_eq!(TRAPS.load(Ordering::SeqCst), 1);
@@ -256,7 +252,7 @@ fn other_traps_go_to_the_program() {
         let (hook, _) = counter(Position::Entry);
         let done = Engine::get().expect("engine").attach(&[(&lib.function("twice"), 0)], &[hook]);
         assert_eq!(done.results, [Ok(())]);
-        assert_eq!(program_action(5, None).expect("read").handler, mine.handler);
+        assert_eq!(action(5, None).expect("read").handler, mine.handler);
         // SAFETY: taken by the handler, as a breakpoint and as a signal that was sent.
         unsafe {
             std::arch::asm!("int3");
@@ -265,10 +261,64 @@ fn other_traps_go_to_the_program() {
         Engine::get().expect("engine").detach(done.id).expect("attached");
     });
     assert_eq!((TRAPS.load(Ordering::SeqCst), INFO.load(Ordering::SeqCst)), (3, 1));
-    assert_eq!(program_action(5, Some(&before)).expect("reset").handler, mine.handler);
+    assert_eq!(action(5, Some(&before)).expect("reset").handler, mine.handler);
     // A signal that the engine has nothing to do with is the kernel's.
     let ignored = KernelAction { handler: 1, ..KernelAction::default() };
-    let old = program_action(12, Some(&ignored)).expect("set");
-    assert_eq!(program_action(12, Some(&old)).expect("reset").handler, 1);
-    assert_eq!(program_action(9, Some(&ignored)), Err(22));
+    let old = action(12, Some(&ignored)).expect("set");
+    assert_eq!(action(12, Some(&old)).expect("reset").handler, 1);
+    assert_eq!(action(9, Some(&ignored)), Err(22));
+}
+
+/// The engine's handler comes while the signal comes and the program sets its own: what the program wants to happen happens, also in
+/// the moment in which the handler is there. That moment is once a process, so there are many.
+#[test]
+fn a_handler_comes_while_the_program_uses_the_signal() {
+    const SIGBUS: c_int = 7;
+    const CHILD: &str = "SKEP_TEST_HANDLER_COMES";
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    extern "C" fn on_bus(_: c_int, _: *const i32, _: *mut ()) {
+        CALLS.fetch_add(1, Ordering::SeqCst);
+    }
+    if std::env::var_os(CHILD).is_none() {
+        let name = "a_handler_comes_while_the_program_uses_the_signal";
+        for _ in 0..40 {
+            let mut child = std::process::Command::new(std::env::current_exe().expect("a path"));
+            let done = child.args(["--exact", name]).env(CHILD, "1").output().expect("runs");
+            assert!(done.status.success(), "{}: {}", done.status, String::from_utf8_lossy(&done.stdout));
+        }
+        return;
+    }
+    // SAFETY: only asks.
+    let any = unsafe { program_action(11, None) }.expect("read");
+    let handler = on_bus as *const () as usize;
+    let action = KernelAction { handler, flags: 4 | (any.flags & 0x0400_0000), restorer: any.restorer, mask: 0 };
+    // SAFETY: the handler can handle any signal.
+    let set = || unsafe { program_action(SIGBUS, Some(&action)) }.expect("set");
+    set();
+    let (stop, mut sent) = (AtomicBool::new(false), 0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while CALLS.load(Ordering::SeqCst) < 100 {
+                    std::hint::spin_loop();
+                }
+                // SAFETY: it repairs nothing.
+                unsafe { skep_attach::signals::on_memory_full(|_| false) }.expect("installed");
+                stop.store(true, Ordering::SeqCst);
+            });
+        }
+        scope.spawn(|| {
+            while !stop.load(Ordering::SeqCst) {
+                assert_eq!(set().handler, handler);
+            }
+        });
+        while !stop.load(Ordering::SeqCst) {
+            // SAFETY: the handler takes it.
+            unsafe { raise(SIGBUS) };
+            sent += 1;
+        }
+    });
+    // SAFETY: as above.
+    unsafe { raise(SIGBUS) };
+    assert_eq!(CALLS.load(Ordering::SeqCst), sent + 1);
 }

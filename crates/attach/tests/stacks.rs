@@ -4,7 +4,7 @@
 mod support;
 
 use skep_attach::sites::Function;
-use skep_attach::{Engine, Hook, Missed, Position};
+use skep_attach::{Engine, Missed, Position};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use support::{Library, Seen, counter};
@@ -117,7 +117,7 @@ fn each_kind(lib: &Library, mut test: impl FnMut(Position, &[&'static Seen])) {
             .zip(&seen)
             .map(|(f, (hook, _))| {
                 let done = engine.attach(&[(f, 7)], &[*hook]);
-                assert_eq!(done.results, [Ok(())], "{}", f.name);
+                assert_eq!(done.results, [Ok(())], "{}", f.name());
                 done.id
             })
             .collect();
@@ -206,8 +206,8 @@ fn a_function_finds_its_locals_where_they_were() {
         u64::from(!CALLS.fetch_add(1, Ordering::Relaxed).is_multiple_of(4))
     }
     let engine = Engine::get().expect("engine");
-    let (hook, _) = counter(Position::Session);
-    let done = engine.attach(&[(&lib.function("where"), 0)], &[Hook { run: sometimes, ..hook }]);
+    let hook = Seen::leaked().hook_of(Position::Session, sometimes);
+    let done = engine.attach(&[(&lib.function("where"), 0)], &[hook]);
     assert_eq!((&done.results[..], moves(1000)), (&[Ok(())][..], 0));
     engine.detach(done.id).expect("attached");
     assert!(CALLS.load(Ordering::Relaxed) > 1000);
@@ -257,7 +257,7 @@ fn deep_recursion() {
     for position in [Position::Entry, Position::Exit, Position::Session, Position::ModifyReturn] {
         for without_return in [0, 1 << 63] {
             let (hook, seen) = counter(position);
-            let done = engine.attach(&[(&f, 5)], &[Hook { without_return, ..hook }]);
+            let done = engine.attach(&[(&f, 5)], &[hook.without_return(without_return)]);
             assert_eq!((&done.results[..], run(n)), (&[Ok(())][..], n + 1));
             let (runs, missed, calls) = (seen.runs(), seen.missed(), n as u64 + 1);
             let stack = seen.missed[Missed::Stack as usize].load(Ordering::SeqCst);

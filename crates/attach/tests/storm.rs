@@ -124,12 +124,12 @@ fn storm(name: &str, flags: &[&str], seconds: f64) {
             if live.len() < 4 && pick & 1 == 0 {
                 let position = [Position::Entry, Position::Exit, Position::Session, Position::Entry][(pick >> 8) as usize % 4];
                 let (hook, _) = counter(position);
-                let targets: Vec<_> = functions.iter().filter(|_| next() & 1 == 0).map(|f| (f, f.addr)).collect();
+                let targets: Vec<_> = functions.iter().filter(|_| next() & 1 == 0).map(|f| (f, f.addr())).collect();
                 let begin = Instant::now();
                 let done = engine.attach(&targets, &[hook]);
                 times.0 += begin.elapsed();
                 for ((f, _), r) in targets.iter().zip(&done.results) {
-                    assert!(matches!(r, Ok(()) | Err(Skip::Busy { .. })), "{}: {r:?}", f.name);
+                    assert!(matches!(r, Ok(()) | Err(Skip::Busy { .. })), "{}: {r:?}", f.name());
                     attached += u64::from(r.is_ok());
                 }
                 live.push(done.id);

@@ -55,7 +55,8 @@ unsafe fn kept(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
         restorer: a.restorer,
         mask: a.mask[0],
     });
-    match program_action(signal, new.as_ref()) {
+    // SAFETY: the program's own request, by the promise of who calls `sigaction`.
+    match unsafe { program_action(signal, new.as_ref()) } {
         Ok(before) => {
             if !old.is_null() {
                 let mut mask = [0; 16];

@@ -190,16 +190,10 @@ fn nanos(since: Instant) -> u64 {
 /// Hooks the loader's own event, so that libraries opened later are looked at before their code runs.
 fn watch_loader(modules: &[Arc<Module>]) {
     let find = |m: &Arc<Module>| m.function_named(LOADER_EVENT).ok()?;
-    let loader = modules.iter().filter(|m| m.path.file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"ld")));
+    let loader = modules.iter().filter(|m| m.path().file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"ld")));
     let Some(function) = loader.filter_map(find).next() else { return };
-    let hook = Hook {
-        position: Position::Entry,
-        run: on_loader_event,
-        data: std::ptr::null(),
-        missed: std::ptr::null(),
-        without_return: 0,
-        wants_args: 0,
-    };
+    // SAFETY: made for the loader's event, and takes no data; see there for the vector registers.
+    let hook = unsafe { Hook::new(Position::Entry, on_loader_event, std::ptr::null()) };
     if let Ok(engine) = Engine::get() {
         own_attachment(engine.attach(&[(&function, 0)], &[hook]).id);
     }
@@ -301,17 +295,17 @@ impl Active {
         }
         let mut last: Option<(&Arc<Module>, Option<&ModuleTypes>)> = None;
         let find = |f: &'_ Function| -> Option<&ModuleTypes> {
-            let id = f.module.file().build_id.as_ref().map_or(&[][..], |id| &id.0);
-            self.types.module(&f.module.path.to_string_lossy(), id)
+            let id = f.module().file().build_id.as_ref().map_or(&[][..], |id| &id.0);
+            self.types.module(&f.module().path().to_string_lossy(), id)
         };
         let mut out = Vec::with_capacity(functions.len());
         for f in functions {
             let types = match last {
-                Some((module, types)) if Arc::ptr_eq(module, &f.module) => types,
+                Some((module, types)) if Arc::ptr_eq(module, f.module()) => types,
                 _ => find(f),
             };
-            last = Some((&f.module, types));
-            out.push(types.and_then(|t| t.function(f.addr.wrapping_sub(f.module.bias))));
+            last = Some((f.module(), types));
+            out.push(types.and_then(|t| t.function(f.addr().wrapping_sub(f.module().bias()))));
         }
         out
     }
@@ -326,21 +320,17 @@ impl Active {
 
     /// The hook for functions of a layout; without, for those whose types are not known.
     fn hook_for(&mut self, running: &'static Running, layout: Option<u32>) -> Hook {
-        let mut hook = self.hook(running);
-        let Some((index, known)) = layout.and_then(|i| Some((i, self.types.layouts.get(i as usize)?))) else { return hook };
-        if known.wants_stack() {
-            hook.wants_args = isa::MAX_ARGS as u8;
-        }
-        if known.direct {
-            return hook;
-        }
+        let known = layout.and_then(|i| Some((i, self.types.layouts.get(i as usize)?)));
+        let wants = if known.is_some_and(|(_, k)| k.wants_stack()) { isa::MAX_ARGS as u8 } else { running.wants_args() };
+        let Some((index, known)) = known.filter(|(_, k)| !k.direct) else { return self.hook(running).wants_args(wants) };
         let shown: &'static Shown = self
             .shown
             .entry((index, std::ptr::from_ref(running).addr()))
             .or_insert_with(|| Box::leak(Box::new(Shown::new(running, known))));
-        hook.data = std::ptr::from_ref(shown).cast();
-        hook.run = if self.spec.when == When::ModifyReturn { run::shown_modify_return } else { run::shown as RunFn };
-        hook
+        let run = if self.spec.when == When::ModifyReturn { run::shown_modify_return } else { run::shown as RunFn };
+        // SAFETY: these take a `Shown`, which is never freed; its program was verified for this context at this position (`load`).
+        let hook = unsafe { Hook::new(self.position(), run, std::ptr::from_ref(shown).cast()) };
+        self.counted(hook, running).wants_args(wants)
     }
 
     /// Gives the program for functions with indexes below `count`; opens and compiles what the link runs when it has no room for so many.
@@ -360,31 +350,37 @@ impl Active {
         }
     }
 
-    fn hook(&self, running: &'static Running) -> Hook {
-        Hook {
-            position: match self.spec.when {
-                When::Entry => Position::Entry,
-                When::Exit => Position::Exit,
-                When::ModifyReturn => Position::ModifyReturn,
-                When::Session => Position::Session,
-            },
-            run: match (self.spec.context, self.spec.when) {
-                (Context::PtRegs, _) => run::registers as RunFn,
-                (Context::Tracing, When::ModifyReturn) => run::modify_return,
-                (Context::Tracing, _) => run::tracing,
-            },
-            data: std::ptr::from_ref(running).cast(),
-            missed: running.missed(),
-            without_return: if self.runs_at_entry_only() { ENTRY_ONLY } else { 0 },
-            wants_args: running.wants_args(),
+    fn position(&self) -> Position {
+        match self.spec.when {
+            When::Entry => Position::Entry,
+            When::Exit => Position::Exit,
+            When::ModifyReturn => Position::ModifyReturn,
+            When::Session => Position::Session,
         }
+    }
+
+    fn hook(&self, running: &'static Running) -> Hook {
+        let run = match (self.spec.context, self.spec.when) {
+            (Context::PtRegs, _) => run::registers as RunFn,
+            (Context::Tracing, When::ModifyReturn) => run::modify_return,
+            (Context::Tracing, _) => run::tracing,
+        };
+        // SAFETY: these take a `Running`, which is never freed; its program was verified for this context at this position (`load`).
+        let hook = unsafe { Hook::new(self.position(), run, std::ptr::from_ref(running).cast()) };
+        self.counted(hook, running).wants_args(running.wants_args())
+    }
+
+    fn counted(&self, hook: Hook, running: &'static Running) -> Hook {
+        // SAFETY: words of the control map, which has that many and lives as long as the program.
+        let hook = unsafe { hook.counts_missed_at(running.missed()) };
+        hook.without_return(if self.runs_at_entry_only() { ENTRY_ONLY } else { 0 })
     }
 
     /// Attaches the matching functions of the modules that were not there before.
     fn attach(&mut self, modules: &[Arc<Module>]) -> Result<(), AgentError> {
         // A library that was closed may come back.
-        self.seen.retain(|(path, bias)| modules.iter().any(|m| m.path == *path && m.bias == *bias));
-        let new: Vec<&Arc<Module>> = modules.iter().filter(|m| self.seen.insert((m.path.clone(), m.bias))).collect();
+        self.seen.retain(|(path, bias)| modules.iter().any(|m| m.path() == path && m.bias() == *bias));
+        let new: Vec<&Arc<Module>> = modules.iter().filter(|m| self.seen.insert((m.path().to_owned(), m.bias()))).collect();
         let mut functions = select(&self.selection, &new);
         if functions.is_empty() {
             return Ok(());
@@ -395,7 +391,7 @@ impl Active {
         let mut skipped = Vec::new();
         let known = self.known(&functions);
         for (function, known) in functions.iter_mut().zip(&known) {
-            function.nr_args = known.and_then(|k| self.nr_args(k));
+            function.set_nr_args(known.and_then(|k| self.nr_args(k)));
         }
         for ((function, &index), known) in functions.iter().zip(&indexes).zip(&known) {
             let layout = match (known, &self.types.unknown) {
@@ -456,7 +452,9 @@ impl Active {
         if functions.is_empty() {
             return Ok(Vec::new());
         }
-        let hook = Hook { position: Position::Entry, run: run::session_at_entry, ..self.hook(running) };
+        // SAFETY: as in `hook`; the program is a session's, and it gets a session's word.
+        let hook = unsafe { Hook::new(Position::Entry, run::session_at_entry, std::ptr::from_ref(running).cast()) };
+        let hook = self.counted(hook, running).wants_args(running.wants_args());
         let targets: Vec<_> = functions.iter().map(|(_, (function, cookie), _)| (*function, cookie | ENTRY_ONLY)).collect();
         let attachment = Engine::get()?.attach(&targets, &[hook]);
         self.attachments.push(attachment.id);
@@ -504,10 +502,10 @@ fn load(dir: &Dir, spec: &LinkSpec, room: u32) -> Result<Running, AgentError> {
 
 fn found(function: &Function) -> Found<'_> {
     Found {
-        module: function.module.path.to_string_lossy(),
-        name: &function.name,
-        vaddr: function.addr.wrapping_sub(function.module.bias),
-        size: function.size,
+        module: function.module().path().to_string_lossy(),
+        name: function.name(),
+        vaddr: function.addr().wrapping_sub(function.module().bias()),
+        size: function.size(),
         skipped: None,
     }
 }
@@ -516,9 +514,9 @@ fn found(function: &Function) -> Found<'_> {
 fn select(selection: &Selection, modules: &[&Arc<Module>]) -> Vec<Function> {
     let mut all = Vec::new();
     for module in modules {
-        let Some(patterns) = selection.module(&module.path.to_string_lossy(), module.is_main(), is_own(module)) else { continue };
+        let Some(patterns) = selection.module(&module.path().to_string_lossy(), module.is_main(), is_own(module)) else { continue };
         let Ok(functions) = module.functions() else { continue };
-        all.extend(functions.into_iter().filter(|f| patterns.function(&f.name, f.aliases.iter().map(String::as_str)).is_some()));
+        all.extend(functions.into_iter().filter(|f| patterns.function(f.name(), f.aliases().iter().map(String::as_str)).is_some()));
     }
     all
 }
@@ -526,5 +524,5 @@ fn select(selection: &Selection, modules: &[&Arc<Module>]) -> Vec<Function> {
 /// Tells whether a module is the library this code is in: not worth a word, unless it is asked for by name.
 fn is_own(module: &Module) -> bool {
     let here = is_own as *const () as u64;
-    module.text.iter().any(|t| t.contains(&here))
+    module.text().iter().any(|t| t.contains(&here))
 }

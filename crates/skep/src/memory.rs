@@ -24,7 +24,9 @@ static LOST: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 /// Guards the memory of all objects that this process has open, or opens later, in a target or a reader (who touches holes too).
 pub fn guard() {
     // Refused: the missing page ends the program as it would without this.
-    let _ = skep_attach::signals::on_memory_full(repair);
+    // SAFETY: `repair` makes system calls and reads lists that are never freed, as a signal handler may; it says that there is memory only
+    // when it has put some there.
+    let _ = unsafe { skep_attach::signals::on_memory_full(repair) };
 }
 
 /// Counts pages without memory in a link's control map, which lives as long as the process.
@@ -33,7 +35,10 @@ pub(crate) fn count_in(control_map: &'static Map) {
 }
 
 /// Puts memory where an object has none. Runs in a signal handler.
-fn repair(addr: u64) -> bool {
+///
+/// # Safety
+/// The kernel has just said that there is none at `addr`: what is in its page is gone.
+unsafe fn repair(addr: u64) -> bool {
     const READ_WRITE: u64 = 3;
     const PRIVATE_FIXED_ANONYMOUS: u64 = 0x2 | 0x10 | 0x20;
     if !skep_maps::is_mapped(addr) {

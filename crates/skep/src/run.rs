@@ -57,7 +57,8 @@ pub(crate) fn compile(program: &Program, maps: &[Arc<Map>], calls: Option<&TailC
     let env = Env { maps: &refs, helper: &helper };
     if program.insns.iter().any(|i| i.class() == op::LDX && matches!(i.code & 0xe0, op::PROBE_MEM | op::PROBE_MEMSX)) {
         // Refused: a load that finds nothing ends the process as it would without this.
-        let _ = skep_attach::signals::on_bad_load(skep_vm::fault::fixup);
+        // SAFETY: `fixup` is made to be asked by a handler, and leads a failed load to where its code goes on.
+        let _ = unsafe { skep_attach::signals::on_bad_load(skep_vm::fault::fixup) };
     }
     // SAFETY: a `Program` holds only instructions the verifier accepted with these maps.
     let mut code = unsafe { Code::compile(&program.insns, &env) }?;

@@ -9,10 +9,12 @@ use std::sync::{Arc, OnceLock};
 use super::{Convention, Entry, Function, Kind, List, Module};
 
 impl Module {
-    /// Gives a function by what the dynamic linker knows of it. The caller answers for that no other code jumps into its first 24
-    /// bytes. `None` when it does not lie in the module's code.
+    /// Gives a function by what the dynamic linker knows of it. `None` when it does not lie in the module's code.
+    ///
+    /// # Safety
+    /// A function of C's convention begins at `addr`, has `size` bytes, and no other code jumps into its first 24.
     #[must_use]
-    pub fn excerpt(&self, name: &str, addr: u64, size: u64) -> Option<Function> {
+    pub unsafe fn excerpt(&self, name: &str, addr: u64, size: u64) -> Option<Function> {
         let end = addr.checked_add(size)?;
         self.text.iter().find(|t| t.contains(&addr) && end <= t.end && size > 0)?;
         let (kind, names) = (Kind::Func, vec![name.to_owned()]);

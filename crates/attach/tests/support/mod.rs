@@ -66,7 +66,7 @@ impl Library {
         // SAFETY: dlerror gives a C string after a failed dlopen.
         assert!(!handle.is_null(), "{:?}", unsafe { std::ffi::CStr::from_ptr(dlerror()) });
         let modules = sites::scan().expect("modules");
-        let module = modules.into_iter().find(|m| m.path == path).expect("the library is a module");
+        let module = modules.into_iter().find(|m| m.path() == path).expect("the library is a module");
         Self { handle, module, path, _dir: dir }
     }
 
@@ -100,7 +100,7 @@ impl Library {
 pub fn own_function(address: usize) -> Function {
     let modules = sites::scan().expect("modules");
     let main = modules.iter().find(|m| m.is_main()).expect("main module");
-    main.functions().expect("symbols").into_iter().find(|f| f.addr == address as u64).expect("function with a symbol")
+    main.functions().expect("symbols").into_iter().find(|f| f.addr() == address as u64).expect("function with a symbol")
 }
 
 /// What a test hook saw last, and how often it ran.
@@ -131,8 +131,14 @@ impl Seen {
         self.words[(n + 5) as usize].load(Ordering::SeqCst)
     }
 
+    /// A hook of another function that takes a `Seen`.
+    pub fn hook_of(&'static self, position: Position, run: RunFn) -> Hook {
+        // SAFETY: the hooks of the tests take a `Seen`, which is never freed, and keep to the rules.
+        unsafe { Hook::new(position, run, ptr::from_ref(self).cast()) }.counts_missed(&self.missed)
+    }
+
     pub fn hook(&'static self, position: Position) -> Hook {
-        Hook { position, run: record, data: ptr::from_ref(self).cast(), missed: self.missed.as_ptr(), without_return: 0, wants_args: 12 }
+        self.hook_of(position, record).wants_args(12)
     }
 }
 
@@ -181,5 +187,5 @@ unsafe extern "C" {
 pub fn counter(position: Position) -> (Hook, &'static Seen) {
     let seen = Seen::leaked();
     let run: RunFn = count;
-    (Hook { position, run, data: ptr::from_ref(seen).cast(), missed: seen.missed.as_ptr(), without_return: 0, wants_args: 6 }, seen)
+    (seen.hook_of(position, run).wants_args(6), seen)
 }

@@ -35,7 +35,7 @@ impl<'a> Libc<'a> {
     pub(crate) fn find(modules: &'a [Arc<Module>]) -> Option<Self> {
         const NOLOAD_LAZY: c_int = 4 | 1;
         let named = |m: &&Arc<Module>| {
-            let name = m.path.file_name().unwrap_or_default().as_bytes();
+            let name = m.path().file_name().unwrap_or_default().as_bytes();
             name.starts_with(b"libc.so") || name.starts_with(b"libc-2")
         };
         let module = modules.iter().find(named)?;
@@ -56,6 +56,7 @@ impl<'a> Libc<'a> {
             }
             (at as u64, (*symbol).size)
         };
-        self.module.excerpt(name.to_str().ok()?, at, size)
+        // SAFETY: a function of C's convention that the dynamic linker names, with its size; nothing jumps into wrappers of system calls.
+        unsafe { self.module.excerpt(name.to_str().ok()?, at, size) }
     }
 }

@@ -69,8 +69,9 @@ pub(crate) fn watch<'a>(libc: &Libc<'_>, links: impl Iterator<Item = &'a Path>) 
     ];
     for (name, run) in hooks {
         let Some(function) = libc.wrapper(name) else { continue };
-        let (data, missed) = (std::ptr::null(), std::ptr::null());
-        let hook = Hook { position: Position::Entry, run, data, missed, without_return: 0, wants_args: 4 };
+        // SAFETY: hooks for these very functions, which take no data; they are called with the vector registers as the C library's wrappers
+        // are, which keep nothing in them.
+        let hook = unsafe { Hook::new(Position::Entry, run, std::ptr::null()) }.wants_args(4);
         // Refused: then children get the agent as it is.
         engine.attach(&[(&function, 0)], &[hook]);
     }

@@ -47,8 +47,8 @@ pub(crate) fn watch(libc: &Libc<'_>) {
     let Ok(engine) = Engine::get() else { return };
     for (name, run) in [(c"prctl", on_prctl as RunFn), (c"syscall", on_syscall)] {
         let Some(function) = libc.wrapper(name) else { continue };
-        let (data, missed) = (std::ptr::null(), std::ptr::null());
-        let hook = Hook { position: Position::Entry, run, data, missed, without_return: 0, wants_args: 4 };
+        // SAFETY: hooks for these very functions, which take no data; the C library's wrappers keep nothing in vector registers.
+        let hook = unsafe { Hook::new(Position::Entry, run, std::ptr::null()) }.wants_args(4);
         agent::own_attachment(engine.attach(&[(&function, 0)], &[hook]).id);
     }
 }

@@ -28,7 +28,8 @@ pub(crate) use sites::{Site, Sites};
 /// copied.
 ///
 /// # Safety
-/// `dst` must be good for writing `len` bytes. `src` may be any address, if a signal handler uses [`fixup`].
+/// `dst` must be good for writing `len` bytes. `src` may be any address, if a signal handler uses [`fixup`]; else it must be good for
+/// reading.
 #[must_use]
 pub unsafe fn copy_from(dst: *mut u8, src: u64, len: usize) -> bool {
     // SAFETY: the caller vouches for `dst`.
@@ -39,7 +40,8 @@ pub unsafe fn copy_from(dst: *mut u8, src: u64, len: usize) -> bool {
 /// were, or `None` when the string could not be read that far.
 ///
 /// # Safety
-/// `dst` must be good for writing `size` bytes. `src` may be any address, if a signal handler uses [`fixup`].
+/// `dst` must be good for writing `size` bytes. `src` may be any address, if a signal handler uses [`fixup`]; else it must be good for
+/// reading up to the NUL.
 #[must_use]
 pub unsafe fn str_from(dst: *mut u8, src: u64, size: usize) -> Option<usize> {
     // SAFETY: the caller vouches for `dst`.
@@ -53,7 +55,15 @@ pub(crate) fn probe(size: u8) -> u64 {
 }
 
 /// Returns where to continue after a fault at `ip`, when it was one of these loads.
+///
+/// # Safety
+/// The calling thread has faulted there, and this is its signal handler: so the program that the instruction is of stays meanwhile.
+///
+/// ```compile_fail,E0133
+/// skep_vm::fault::fixup(4096);
+/// ```
 #[must_use]
-pub fn fixup(ip: u64) -> Option<u64> {
-    arch::fixup(ip).or_else(|| sites::find(ip))
+pub unsafe fn fixup(ip: u64) -> Option<u64> {
+    // SAFETY: the caller's promise.
+    arch::fixup(ip).or_else(|| unsafe { sites::find(ip) })
 }

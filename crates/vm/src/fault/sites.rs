@@ -75,7 +75,10 @@ impl Drop for Sites {
 }
 
 /// Returns where to continue after a fault at `ip`, when that is such a load.
-pub(super) fn find(ip: u64) -> Option<u64> {
+///
+/// # Safety
+/// The calling thread has faulted there: if it is in a program's code, the program stays meanwhile.
+pub(super) unsafe fn find(ip: u64) -> Option<u64> {
     for row in ROWS.iter().take(USED.load(Acquire)) {
         let start = row.start.load(Acquire);
         if start <= TAKEN || ip < start {

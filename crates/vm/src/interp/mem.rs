@@ -38,9 +38,12 @@ pub(super) unsafe fn load(at: u64, size: u8, signed: bool) -> u64 {
 }
 
 /// Loads from where there may be no memory, which gives 0.
-pub(super) fn probe(at: u64, size: u8, signed: bool) -> u64 {
+///
+/// # Safety
+/// A signal handler uses [`crate::fault::fixup`], or `at` is good for a load of `size`.
+pub(super) unsafe fn probe(at: u64, size: u8, signed: bool) -> u64 {
     let mut value = 0u64;
-    // SAFETY: a value has room for any size; the source may be any address.
+    // SAFETY: a value has room for any size; the source is as the caller says.
     let there = unsafe { crate::fault::copy_from((&raw mut value).cast(), at, bytes(size) as usize) };
     match (there, signed, size) {
         (false, ..) => 0,

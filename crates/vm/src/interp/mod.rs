@@ -105,7 +105,8 @@ impl Program {
     ///
     /// # Safety
     /// Every address the program loads from, stores to or passes to a helper must be good for that, the helpers' own
-    /// rules must be kept, and the program must end: that is, the program was verified for these surroundings.
+    /// rules must be kept, and the program must end: that is, the program was verified for these surroundings. Where it has `PROBE_MEM`
+    /// loads, whose addresses may be any, a signal handler uses [`fixup`](crate::fault::fixup).
     pub unsafe fn run(&self, args: [u64; 5]) -> Result<u64, RunError> {
         // SAFETY: the caller vouches for every address the program uses.
         unsafe { self.call(0, args, Run { depth: 1, tails: &Cell::new(0) }) }
@@ -141,7 +142,8 @@ impl Program {
                 op::LDX => {
                     let at = r[s].wrapping_add_signed(i64::from(i.off));
                     r[d] = match i.code & 0xe0 {
-                        mode @ (op::PROBE_MEM | op::PROBE_MEMSX) => mem::probe(at, i.code & op::DW, mode == op::PROBE_MEMSX),
+                        // SAFETY: the caller vouches for every address, or for the handler that makes any address good.
+                        mode @ (op::PROBE_MEM | op::PROBE_MEMSX) => unsafe { mem::probe(at, i.code & op::DW, mode == op::PROBE_MEMSX) },
                         // SAFETY: the caller vouches for every address the program loads from.
                         mode => unsafe { mem::load(at, i.code & op::DW, mode == op::MEMSX) },
                     };

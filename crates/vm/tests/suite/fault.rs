@@ -28,7 +28,8 @@ unsafe extern "C" {
 extern "C" fn on_fault(_: i32, _: *mut c_void, context: *mut u8) {
     // SAFETY: the kernel passes a ucontext_t, whose saved rip is at this offset.
     let ip = unsafe { &mut *context.add(UC_RIP).cast::<u64>() };
-    match fault::fixup(*ip) {
+    // SAFETY: the handler of the thread that faulted there.
+    match unsafe { fault::fixup(*ip) } {
         Some(to) => *ip = to,
         // SAFETY: a fault of anything else ends the test.
         None => unsafe { abort() },
