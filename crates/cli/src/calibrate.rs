@@ -75,7 +75,7 @@ fn measure(dir: &Dir, library: &Path, object: &Object) -> Option<u32> {
     let loaded = Loader::new(dir).resize("stats", 1).load(object).ok()?;
     let settings = [63_u32.to_le_bytes(), [0; 4]].concat();
     loaded.map("settings")?.update(&0_u32.to_le_bytes(), &settings, 0).ok()?;
-    let spec = LinkSpec::of(loaded.programs.first()?, &[NOTHING.to_owned()]).ok()?;
+    let spec = LinkSpec::of(loaded.programs().first()?, &[NOTHING.to_owned()]).ok()?;
     let link = Link::create(dir, LinkSpec { cookie: Cookie::Index, max_functions: 1, ..spec }, None).ok()?;
     let mut command = Command::new(std::env::current_exe().ok()?);
     command.env_clear().env("LD_PRELOAD", library).env(ENV_DIR, dir.path()).env(ENV_LINKS, link.id().to_string()).env(ENV_CALIBRATE, "1");

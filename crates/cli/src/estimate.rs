@@ -404,12 +404,12 @@ mod simulated {
             SlotTable::open_or_create(dir.path()).unwrap().install();
             let settings = [63_u32.to_le_bytes(), (OVERHEAD as u32).to_le_bytes()].concat();
             loaded.map("settings").unwrap().update(&[0; 4], &settings, 0).unwrap();
-            let program = &loaded.programs[0];
+            let program = &loaded.programs()[0];
             let maps = loaded.maps_of(program);
             let reference = |m: &Arc<Map>| MapRef { handle: Arc::as_ptr(m) as u64, value: m.value_base(), shape: m.shape() };
             let refs: Vec<MapRef> = maps.iter().map(reference).collect();
             // SAFETY: the loader has verified the program with these maps, which live as long as the code.
-            let code = unsafe { Code::compile(&program.file.program.insns, &Env { maps: &refs, helper: &helper }) }.unwrap();
+            let code = unsafe { Code::compile(program.program().insns(), &Env { maps: &refs, helper: &helper }) }.unwrap();
             Self {
                 code,
                 stats: Arc::clone(loaded.map("stats").unwrap()),

@@ -195,23 +195,23 @@ fn load(
     let loader = how.attach.iter().fold(loader, |loader, (program, pattern)| loader.attach(program, pattern));
     let loaded = loader.load(&object).map_err(|e| session::load_failure(e, &file))?;
     let mut links = Vec::new();
-    for program in &loaded.programs {
-        let p = &program.file.program;
-        let patterns: Vec<String> = how.attach.iter().filter(|(name, _)| *name == p.name).map(|(_, pattern)| pattern.clone()).collect();
+    for program in loaded.programs() {
+        let p = program.program();
+        let patterns: Vec<String> = how.attach.iter().filter(|(name, _)| *name == p.name()).map(|(_, pattern)| pattern.clone()).collect();
         let spec = LinkSpec::of(program, &patterns).map_err(|e| session::attach_failure(e, &file))?;
         let spec = LinkSpec { exclude: how.exclude.clone(), ..spec };
         let include = unmatched::patterns(&spec.include);
-        let section = || format!("see section `{}` of `{}`", p.section, file_name(&file));
+        let section = || format!("see section `{}` of `{}`", p.section(), file_name(&file));
         let spec = LinkSpec { include: include.map_err(|e| e.hint(section()))?, ..spec };
         let link = Link::create(dir, spec, log).map_err(|e| session::load_failure(e, &file))?;
-        link.tell(&program.functions.types)?;
-        if let Some((note, hint)) = &program.functions.note {
-            printer.warning(&format!("{}: {note}", p.name));
+        link.tell(&program.functions().types)?;
+        if let Some((note, hint)) = &program.functions().note {
+            printer.warning(&format!("{}: {note}", p.name()));
             printer.note(&format!("hint: {hint}"));
         }
-        links.push((p.name.clone(), p.section.clone(), link));
+        links.push((p.name().to_owned(), p.section().to_owned(), link));
     }
-    Ok(Loaded { object, maps: loaded.maps, links })
+    Ok(Loaded { object, maps: loaded.into_parts().1, links })
 }
 
 /// Calls `f` with every map that is for people: constants are not.

@@ -74,7 +74,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let object = Object::parse(OBJECT).context(format!("`{OBJECT_NAME}` is damaged"))?;
     let loaded = Loader::new(&dir).resize("stats", args.max_functions).sparse("stats").load(&object).map_err(own_failure)?;
     let find = |name: &str| loaded.map(name).cloned().ok_or_else(|| Failure::environment(format!("`{OBJECT_NAME}` has no map `{name}`")));
-    let [traced] = loaded.programs.as_slice() else { return Err(Failure::environment(format!("`{OBJECT_NAME}` is damaged"))) };
+    let [traced] = loaded.programs() else { return Err(Failure::environment(format!("`{OBJECT_NAME}` is damaged"))) };
     let spec = LinkSpec {
         cookie: Cookie::Index,
         entry_only: true,
@@ -90,8 +90,8 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
 
     let facts = Facts { command: args.command.iter().map(|a| a.to_string_lossy().into_owned()).collect(), start: trace.link.counter() };
     let control = trace.link.read()?.spec.control;
-    let objects: Vec<(Kind, u32)> = loaded.maps.iter().map(|m| (Kind::Map, m.map.id())).collect();
-    let objects = [&objects[..], &[(Kind::Map, control), (Kind::Program, traced.file.id)]].concat();
+    let objects: Vec<(Kind, u32)> = loaded.maps().iter().map(|m| (Kind::Map, m.map.id())).collect();
+    let objects = [&objects[..], &[(Kind::Map, control), (Kind::Program, traced.id())]].concat();
     let kept = left::keep(&dir, &trace.link, &objects, &facts);
 
     let launch = Launch { command: &args.command, library: &library, dir: &dir, links: vec![trace.link.id()] };
@@ -171,7 +171,7 @@ impl Trace {
         let link = Link::open(dir, id).map_err(own_failure)?;
         let program = ProgramFile::open(dir, link.read()?.spec.program)?;
         let mut maps = Vec::new();
-        for map in &program.program.maps {
+        for map in program.program().maps() {
             maps.push(Arc::new(Map::open(&dir.object(Kind::Map, *map), Access::ReadOnly)?));
         }
         let find = |name: &str| {

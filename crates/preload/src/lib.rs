@@ -21,7 +21,9 @@ extern "C" fn start() {
         // SAFETY: first of all that happens at a fork, as whoever comes later may hold other locks and want memory.
         unsafe { dlmalloc::enable_alloc_after_fork() };
         std::panic::set_hook(Box::new(|_| {}));
-        skep::agent::start();
+        // SAFETY: the library is built with optimization for the baseline of x86-64, runs where the C library has loaded it, and its
+        // constructor runs once.
+        unsafe { skep::agent::start() };
         drop(std::panic::take_hook());
     }));
 }

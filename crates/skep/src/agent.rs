@@ -23,10 +23,10 @@ use crate::clock;
 use crate::dir::{Dir, ENV_DIR, ENV_LINKS, Kind};
 use crate::exec::{self, libc::Libc};
 use crate::link::types::{Known, ModuleTypes};
-use crate::link::{AgentRecord, Context, Cookie, ENTRY_ONLY, Found, LinkFile, LinkSpec, Selection, Types, Untraced, When, control};
+use crate::link::{AgentRecord, Context, Cookie, ENTRY_ONLY, Found, LinkFile, LinkSpec, Selection, Types, Untraced, When, control, moment};
 use crate::memory;
 use crate::prog::ProgramFile;
-use crate::run::{self, Running, Shown};
+use crate::run::{self, ReadyError, Running, Shown};
 use crate::seccomp;
 
 pub use skep_attach::signals;
@@ -79,7 +79,12 @@ struct Group<'f> {
 }
 
 /// Attaches every link the environment names. Does nothing when it names none.
-pub fn start() {
+///
+/// # Safety
+/// This code was compiled with optimization, for a processor without more vector registers than the trampolines expect: events happen
+/// between any two instructions of the process, and helpers that are called without saving them must not use any
+/// (`.text.skep_event`). The process has the C library this code is linked with, and calls this once.
+pub unsafe fn start() {
     let Some(list) = std::env::var_os(ENV_LINKS) else { return };
     let ids: Vec<u32> = list.to_string_lossy().split(',').filter_map(|s| s.trim().parse().ok()).collect();
     if ids.is_empty() {
@@ -487,6 +492,9 @@ fn load(dir: &Dir, spec: &LinkSpec, room: u32) -> Result<Running, AgentError> {
         Ok(map)
     };
     let control_map = open(spec.control)?;
+    if !run::is_control_map(&control_map) {
+        return Err(ReadyError::Control.into());
+    }
     memory::count_in(Box::leak(Box::new(Arc::clone(&control_map))));
     let word = |i| run::control_word(&control_map, i).load(std::sync::atomic::Ordering::Relaxed);
     clock::start(word(control::RATE));
@@ -494,8 +502,11 @@ fn load(dir: &Dir, spec: &LinkSpec, room: u32) -> Result<Running, AgentError> {
         crate::helpers::set_log(Box::leak(Box::new(open(id)?)));
     }
     let program = ProgramFile::open(dir, spec.program)?;
-    let maps = program.program.maps.iter().map(|id| open(*id)).collect::<Result<_, _>>()?;
-    let running = Running::new(&program.program, maps, control_map)?;
+    let maps = program.program().maps().iter().map(|id| open(*id)).collect::<Result<_, _>>()?;
+    if moment::of(program.program()) != Some((spec.when, spec.context)) {
+        return Err(format!("the link does not run program `{}` as it was verified", program.program().name()).into());
+    }
+    let running = Running::new(program.program(), maps, control_map)?;
     std::mem::forget(program);
     Ok(running)
 }
@@ -525,4 +536,34 @@ fn select(selection: &Selection, modules: &[&Arc<Module>]) -> Vec<Function> {
 fn is_own(module: &Module) -> bool {
     let here = is_own as *const () as u64;
     module.text().iter().any(|t| t.contains(&here))
+}
+
+#[cfg(all(test, feature = "loader"))]
+mod tests {
+    use super::*;
+    use crate::load::Loader;
+
+    /// A link is a file, and a library user makes it: what it says of its program and its control map is not taken for granted.
+    #[test]
+    fn a_link_runs_its_program_as_it_was_verified_or_not_at_all() -> Result<(), Box<dyn std::error::Error>> {
+        let temp = skep_testkit::TempDir::in_memory();
+        let dir = Dir::create(&temp.join("skep"))?;
+        let object = skep_object::Object::parse(include_bytes!("../tests/data/trust.bpf.o"))?;
+        let loaded = Loader::new(&dir).load(&object)?;
+        let session = loaded.program("session_target").ok_or("it is there")?;
+        let spec = LinkSpec::of(session, &[])?;
+        let link = crate::link::Link::create(&dir, spec, None)?;
+        let spec = link.read()?.spec;
+        load(&dir, &spec, 16)?;
+        for (when, context) in [(When::Entry, Context::Tracing), (When::Session, Context::PtRegs), (When::ModifyReturn, Context::Tracing)] {
+            let other = LinkSpec { when, context, ..spec.clone() };
+            let refused = load(&dir, &other, 16).expect_err("its context would have no session's word");
+            assert!(refused.to_string().contains("as it was verified"), "{refused}");
+        }
+        for name in ["jumps", "numbers"] {
+            let other = LinkSpec { control: loaded.map(name).ok_or("it is there")?.id(), ..spec.clone() };
+            assert!(load(&dir, &other, 16).is_err(), "{name} is no control map");
+        }
+        Ok(())
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use skep_isa::{AttachType, MapFlags, MapType, ProgramType};
+use skep_isa::{MapFlags, MapType};
 use skep_maps::slots::FILE_NAME as SLOTS;
 use skep_maps::{Map, MapDef, MapError};
 use skep_object::{Btf, CoreTarget, InnerValue, LinkError, MapSpec, Misfit, Object};
@@ -12,7 +12,7 @@ use skep_verifier::fields::FieldKind;
 
 use crate::Error;
 use crate::dir::{Dir, Kind};
-use crate::prog::{Program, ProgramFile, Source};
+use crate::prog::{Program, ProgramFile};
 use crate::prototypes::{Asked, Catalog, Resolved};
 use crate::prove::{Proofs, check_maps, needed};
 
@@ -86,28 +86,79 @@ pub struct LoadedMap {
 /// A loaded program.
 #[derive(Debug)]
 pub struct LoadedProgram {
-    /// Its file, and what is in it.
-    pub file: ProgramFile,
-    /// What its section names after the slash.
-    pub target: Option<String>,
-    /// What is known of the functions that it is going to be attached to.
-    pub functions: Resolved,
+    file: ProgramFile,
+    target: Option<String>,
+    functions: Resolved,
 }
 
-/// Everything one object became.
+impl LoadedProgram {
+    /// Returns its object's id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.file.id()
+    }
+
+    /// Returns what was verified.
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        self.file.program()
+    }
+
+    /// Returns what its section names after the slash.
+    #[must_use]
+    pub fn target(&self) -> Option<&str> {
+        self.target.as_deref()
+    }
+
+    /// Returns what is known of the functions that it is going to be attached to.
+    #[must_use]
+    pub fn functions(&self) -> &Resolved {
+        &self.functions
+    }
+}
+
+/// Everything one object became. What was verified stays as it is:
+///
+/// ```
+/// fn look(loaded: &skep::load::Loaded) -> usize {
+///     loaded.programs().iter().map(|p| p.program().insns().len()).sum()
+/// }
+/// ```
+///
+/// ```compile_fail,E0594
+/// fn change(loaded: &mut skep::load::Loaded) {
+///     loaded.programs()[0].program().insns()[0] = skep::isa::Insn::exit();
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Loaded {
-    /// The programs, in order of the object.
-    pub programs: Vec<LoadedProgram>,
-    /// The maps, in order of the object.
-    pub maps: Vec<LoadedMap>,
+    programs: Vec<LoadedProgram>,
+    maps: Vec<LoadedMap>,
 }
 
 impl Loaded {
+    /// Returns the programs, in order of the object.
+    #[must_use]
+    pub fn programs(&self) -> &[LoadedProgram] {
+        &self.programs
+    }
+
+    /// Returns the maps, in order of the object.
+    #[must_use]
+    pub fn maps(&self) -> &[LoadedMap] {
+        &self.maps
+    }
+
+    /// Takes programs and maps apart.
+    #[must_use]
+    pub fn into_parts(self) -> (Vec<LoadedProgram>, Vec<LoadedMap>) {
+        (self.programs, self.maps)
+    }
+
     /// Finds a program by name.
     #[must_use]
     pub fn program(&self, name: &str) -> Option<&LoadedProgram> {
-        self.programs.iter().find(|p| p.file.program.name == name)
+        self.programs.iter().find(|p| p.program().name() == name)
     }
 
     /// Finds a map by its whole name.
@@ -120,7 +171,7 @@ impl Loaded {
     #[must_use]
     pub fn maps_of(&self, program: &LoadedProgram) -> Vec<Arc<Map>> {
         let find = |id: &u32| self.maps.iter().find(|m| m.map.id() == *id).map(|m| Arc::clone(&m.map));
-        program.file.program.maps.iter().filter_map(find).collect()
+        program.program().maps().iter().filter_map(find).collect()
     }
 }
 
@@ -230,18 +281,8 @@ impl<'a> Loader<'a> {
         }
         let mut programs = Vec::new();
         for ((_, program, linked, proof), functions) in verified.into_iter().zip(functions) {
-            let (insns, source) = crate::convert::expand(crate::convert::convert(&proof), Source::of(&linked));
-            let file = Program {
-                name: program.name.clone(),
-                section: program.section_meant().to_owned(),
-                prog_type: proof.prog_type(),
-                attach_type: proof.attach_type(),
-                maps: linked.maps.iter().filter_map(|m| maps.get(m.index)?.as_ref()).map(|m| m.map.id()).collect(),
-                ctx_read: proof.info().max_ctx_read,
-                insns,
-                source,
-            }
-            .store(self.dir)?;
+            let its: Vec<&Map> = linked.maps.iter().filter_map(|m| maps.get(m.index)?.as_ref()).map(|m| &*m.map).collect();
+            let file = Program::new(&proof, &program.name, program.section_meant(), &its).store(self.dir)?;
             programs.push(LoadedProgram { file, target: program.target.clone(), functions });
         }
         initialise(object, &maps, &programs)?;
@@ -274,8 +315,9 @@ impl<'a> Loader<'a> {
         let id = self.dir.next_id(Kind::Map)?;
         let dir = self.dir.kind(Kind::Map);
         let sparse = self.sparse.contains(&spec.name);
-        let map = if sparse { Map::create_sparse(&dir, id, &def) } else { Map::create(&dir, id, &def) }.map_err(err)?;
+        // Before the first touch of a page.
         crate::memory::guard();
+        let map = if sparse { Map::create_sparse(&dir, id, &def) } else { Map::create(&dir, id, &def) }.map_err(err)?;
         if let Some(data) = &spec.data {
             let mut value = data.clone();
             value.resize(spec.value_size as usize, 0);
@@ -288,11 +330,6 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// The attach type of a tracing program that hangs on functions.
-pub(crate) fn on_functions_of(prog_type: ProgramType, attach: Option<AttachType>) -> Option<AttachType> {
-    attach.filter(|a| prog_type == ProgramType::Tracing && !matches!(a, AttachType::TraceRawTp | AttachType::TraceIter))
-}
-
 /// Puts maps into maps of maps and programs into program arrays, as their definitions say. A program that was not asked for
 /// leaves its slot empty.
 fn initialise(object: &Object, maps: &[Option<LoadedMap>], programs: &[LoadedProgram]) -> Result<(), LoadError> {
@@ -301,7 +338,7 @@ fn initialise(object: &Object, maps: &[Option<LoadedMap>], programs: &[LoadedPro
         for (slot, value) in &spec.values {
             let id = match value {
                 InnerValue::Map(index) => maps.get(*index).and_then(Option::as_ref).map(|m| m.map.id()),
-                InnerValue::Program(name) => programs.iter().find(|p| p.file.program.name == *name).map(|p| p.file.id),
+                InnerValue::Program(name) => programs.iter().find(|p| p.program().name() == *name).map(LoadedProgram::id),
             };
             if let Some(id) = id {
                 let done = loaded.map.update(&slot.to_ne_bytes(), &id.to_ne_bytes(), 0);
@@ -367,6 +404,7 @@ pub(crate) fn own_map(dir: &Dir, name: &str, map_type: MapType, entries: u32, va
     };
     let id = dir.next_id(Kind::Map)?;
     let err = |source| LoadError::Map { name: name.to_owned(), source };
+    crate::memory::guard();
     Map::create(&dir.kind(Kind::Map), id, &def).map_err(err)
 }
 
@@ -379,15 +417,6 @@ fn slot_table(dir: &Dir) -> Result<(), LoadError> {
     let file = std::fs::File::options().write(true).open(&path).map_err(|e| os("open", e.raw_os_error().unwrap_or(0)))?;
     let len = file.metadata().map_or(0, |m| m.len());
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len).map_err(|e| os("fallocate", e.raw_os_error()))
-}
-
-/// Tells whether a program hangs on functions of a process.
-pub(crate) fn on_functions(program: &Program) -> bool {
-    match (program.prog_type, program.attach_type) {
-        (ProgramType::Tracing, attach) => on_functions_of(ProgramType::Tracing, attach).is_some(),
-        (ProgramType::Kprobe, _) => program.section.starts_with('u'),
-        _ => false,
-    }
 }
 
 #[cfg(test)]

@@ -29,13 +29,13 @@ static FILES: Mutex<Option<Files>> = Mutex::new(None);
 /// Tells profilers and debuggers about a program that was just compiled.
 pub(crate) fn announce(program: &Program, code: &mut Code) {
     let Some(wanted) = std::env::var_os(ENV_PERF).filter(|w| !w.is_empty()) else { return };
-    let source = &program.source;
+    let source = program.source();
     let functions: Vec<Function<'_>> = source.functions.iter().map(|(at, name)| Function { insn: *at as usize, name }).collect();
     let lines: Vec<Line<'_>> = source.lines.iter().filter_map(|l| source.line(l)).collect();
-    let listing = Listing { code, name: &program.name, functions: &functions, lines: &lines };
+    let listing = Listing { code, name: program.name(), functions: &functions, lines: &lines };
     write(&listing, &wanted);
     if wants(&wanted, "gdb")
-        && let Some(registered) = gdb::register(&listing, &program.insns)
+        && let Some(registered) = gdb::register(&listing, program.insns())
     {
         code.keep(registered);
     }

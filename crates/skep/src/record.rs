@@ -11,7 +11,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -40,6 +40,24 @@ pub enum RecordError {
         path: PathBuf,
         /// With what.
         source: io::Error,
+    },
+    /// Somebody else owns it.
+    #[error("`{path}` belongs to user {owner}, not to user {me}", path = path.display())]
+    Owner {
+        /// The file.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Who we are.
+        me: u32,
+    },
+    /// Others may write it, or it is no plain file.
+    #[error("`{path}` is no plain file that only its owner can write (mode {mode:06o})", path = path.display())]
+    Mode {
+        /// The file.
+        path: PathBuf,
+        /// Its type and permission bits.
+        mode: u32,
     },
     /// It is not such a file, or of another kind or version.
     #[error("`{path}` is not a skep {kind} file: {why}", path = path.display())]
@@ -192,13 +210,24 @@ impl RecordFile {
         done
     }
 
-    /// Opens a file for reading and appending.
+    /// Opens a file for reading and appending. It is a file of this user, whom nobody else could have helped to write it: what programs
+    /// do is in such files (`docs/trust.md`).
     ///
     /// # Errors
-    /// When it cannot be opened, or is no record file of this kind and version.
+    /// When it cannot be opened, belongs to another user, can be written by others, or is no record file of this kind and version.
     pub fn open(path: &Path, kind: FileKind) -> Result<Self, RecordError> {
         let err = |call| move |source| RecordError::Io { call, path: path.to_owned(), source };
-        let mut file = File::options().read(true).append(true).open(path).map_err(err("open"))?;
+        // NONBLOCK: a fifo planted here must not hang us.
+        let flags = OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
+        let mut file = File::options().read(true).append(true).custom_flags(flags.bits() as i32).open(path).map_err(err("open"))?;
+        let meta = file.metadata().map_err(err("stat"))?;
+        let me = rustix::process::geteuid().as_raw();
+        if meta.uid() != me {
+            return Err(RecordError::Owner { path: path.to_owned(), owner: meta.uid(), me });
+        }
+        if !meta.is_file() || meta.mode() & 0o022 != 0 {
+            return Err(RecordError::Mode { path: path.to_owned(), mode: meta.mode() });
+        }
         flock(&file, FlockOperation::LockShared).map_err(|e| err("lock")(e.into()))?;
         let format = |why| RecordError::Format { path: path.to_owned(), kind: kind.name, why };
         let mut head = [0; HEAD];

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use skep_attach::frame::Frame;
 use skep_isa::ctx::{pt_regs, tracing as frame};
-use skep_isa::op;
+use skep_isa::{ShapeKind, op};
 use skep_maps::{Map, slots};
 #[cfg(feature = "loader")]
 use skep_vm::interp;
 use skep_vm::{Code, CompileError, Env, MapRef};
 
 use crate::link::{control, types::Layout};
-use crate::prog::Program;
+use crate::prog::{OtherMap, Program, WithMaps};
 use crate::tail::{Form, TailCalls};
 
 /// A program ready to run in this process, with all it needs to live.
@@ -22,7 +22,7 @@ pub struct Running {
     entry: unsafe extern "C" fn(*mut u8) -> u64,
     /// The link's [`control::STATE`] word.
     state: *const AtomicU64,
-    code: Code,
+    _code: Code,
     missed: *const AtomicU64,
     wants_args: u8,
     /// Who takes elements out of its maps waits for its runs.
@@ -39,6 +39,12 @@ unsafe impl Send for Running {}
 // SAFETY: as above.
 unsafe impl Sync for Running {}
 
+/// Tells whether a map is what a link's control map must be.
+pub(crate) fn is_control_map(map: &Map) -> bool {
+    let shape = map.shape();
+    matches!(shape.kind, ShapeKind::Array) && shape.stride == 8 && shape.entries >= control::WORDS && map.file().writable()
+}
+
 /// Finds a word of a link's control map.
 pub(crate) fn control_word(map: &Map, word: u32) -> &AtomicU64 {
     let shape = map.shape();
@@ -47,21 +53,55 @@ pub(crate) fn control_word(map: &Map, word: u32) -> &AtomicU64 {
     unsafe { &*((shape.base + u64::from(word) * shape.stride) as *const AtomicU64) }
 }
 
-/// Compiles a program against maps opened in this process.
+/// Tells why a program cannot be made ready.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReadyError {
+    /// It is given other maps than those it was verified with.
+    #[error(transparent)]
+    Maps(#[from] OtherMap),
+    /// Its loads cannot be watched.
+    #[error(transparent)]
+    Loads(#[from] NoHandler),
+    /// It uses an instruction or helper that this process cannot provide.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// Its link's control map is not one.
+    #[error("the link's control map is no array of {} words that can be written", control::WORDS)]
+    Control,
+}
+
+/// Says that the kernel refuses the handler without which a load that finds nothing would end the process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("loads that may find nothing need a handler for SIGSEGV: {}", std::io::Error::from_raw_os_error(self.errno))]
+pub struct NoHandler {
+    /// Why.
+    pub errno: i32,
+}
+
+/// Gets ready for loads of a program that may find nothing, by whatever engine it runs.
+///
+/// # Errors
+/// When there can be no handler for them.
+pub(crate) fn expect_bad_loads(program: &Program) -> Result<(), NoHandler> {
+    if !program.insns().iter().any(|i| i.class() == op::LDX && matches!(i.code & 0xe0, op::PROBE_MEM | op::PROBE_MEMSX)) {
+        return Ok(());
+    }
+    // SAFETY: `fixup` is made to be asked by a handler, and leads a failed load to where its code goes on.
+    unsafe { skep_attach::signals::on_bad_load(skep_vm::fault::fixup) }.map_err(|errno| NoHandler { errno })
+}
+
+/// Compiles a program for the maps it was verified with. Who runs it has called [`expect_bad_loads`] before.
 ///
 /// # Errors
 /// When it uses an instruction or helper this process cannot provide.
-pub(crate) fn compile(program: &Program, maps: &[Arc<Map>], calls: Option<&TailCalls>) -> Result<Code, CompileError> {
-    let refs = references(maps, calls);
-    let helper = |id| crate::helpers::implementation(program.prog_type, id);
+pub(crate) fn compile(verified: WithMaps<'_>, calls: Option<&TailCalls>) -> Result<Code, CompileError> {
+    let program = verified.program();
+    let refs = references(verified.maps(), calls);
+    let helper = |id| crate::helpers::implementation(program.prog_type(), id);
     let env = Env { maps: &refs, helper: &helper };
-    if program.insns.iter().any(|i| i.class() == op::LDX && matches!(i.code & 0xe0, op::PROBE_MEM | op::PROBE_MEMSX)) {
-        // Refused: a load that finds nothing ends the process as it would without this.
-        // SAFETY: `fixup` is made to be asked by a handler, and leads a failed load to where its code goes on.
-        let _ = unsafe { skep_attach::signals::on_bad_load(skep_vm::fault::fixup) };
-    }
-    // SAFETY: a `Program` holds only instructions the verifier accepted with these maps.
-    let mut code = unsafe { Code::compile(&program.insns, &env) }?;
+    // SAFETY: the verifier accepted the instructions of a `Program`, and with the maps that `WithMaps` has checked. Whoever runs the code
+    // keeps them, and `calls`.
+    let mut code = unsafe { Code::compile(program.insns(), &env) }?;
     crate::profile::announce(program, &mut code);
     Ok(code)
 }
@@ -71,10 +111,11 @@ pub(crate) fn compile(program: &Program, maps: &[Arc<Map>], calls: Option<&TailC
 /// # Errors
 /// As [`compile`].
 #[cfg(feature = "loader")]
-pub(crate) fn interpretable(program: &Program, maps: &[Arc<Map>], calls: Option<&TailCalls>) -> Result<interp::Program, interp::RunError> {
-    let refs = references(maps, calls);
-    let helper = |id| crate::helpers::implementation(program.prog_type, id);
-    interp::Program::new(&program.insns, &Env { maps: &refs, helper: &helper })
+pub(crate) fn interpretable(verified: WithMaps<'_>, calls: Option<&TailCalls>) -> Result<interp::Program, interp::RunError> {
+    let program = verified.program();
+    let refs = references(verified.maps(), calls);
+    let helper = |id| crate::helpers::implementation(program.prog_type(), id);
+    interp::Program::new(program.insns(), &Env { maps: &refs, helper: &helper })
 }
 
 /// Tells the engines where maps are in this process.
@@ -93,14 +134,19 @@ impl Running {
     /// Compiles a program of a link whose control map is `control`.
     ///
     /// # Errors
-    /// As `compile`.
-    pub fn new(program: &Program, maps: Vec<Arc<Map>>, control_map: Arc<Map>) -> Result<Self, CompileError> {
-        let calls = TailCalls::of(program, &maps, Form::Code);
-        let code = compile(program, &maps, calls.as_deref())?;
+    /// As `compile`, and when one of the maps is not what it should be.
+    pub(crate) fn new(program: &Program, maps: Vec<Arc<Map>>, control_map: Arc<Map>) -> Result<Self, ReadyError> {
+        if !is_control_map(&control_map) {
+            return Err(ReadyError::Control);
+        }
+        let verified = program.with_maps(&maps)?;
+        expect_bad_loads(program)?;
+        let calls = TailCalls::of(verified, Form::Code);
+        let code = compile(verified, calls.as_deref())?;
         let state = std::ptr::from_ref(control_word(&control_map, control::STATE));
         let missed = std::ptr::from_ref(control_word(&control_map, control::MISSED));
         // What tail calls lead to may read more.
-        let read = if calls.is_some() { u32::MAX } else { program.ctx_read };
+        let read = if calls.is_some() { u32::MAX } else { program.ctx_read() };
         let wants_args = u8::try_from(read.div_ceil(8)).unwrap_or(u8::MAX).min(frame::MAX_ARGS as u8);
         Ok(Self {
             entry: code.entry(),
@@ -109,7 +155,7 @@ impl Running {
             wants_args,
             waited_for: maps.iter().any(|map| map.is_waited_for()),
             left: AtomicBool::new(false),
-            code,
+            _code: code,
             _calls: calls,
             _maps: maps,
             _control: control_map,
@@ -129,12 +175,6 @@ impl Running {
     /// Lets another event try what [`leave`](Self::leave) could not do now.
     pub(crate) fn leave_later(&self) {
         self.left.store(false, Relaxed);
-    }
-
-    /// Returns the compiled program.
-    #[must_use]
-    pub fn code(&self) -> &Code {
-        &self.code
     }
 
     /// Tells whether the link is on.
@@ -316,7 +356,8 @@ impl Shown {
             _ => NOTHING,
         });
         let mut words = [NOTHING; frame::MAX_ARGS + 1];
-        let given: Vec<u8> = layout.words.iter().copied().chain(ret).take(words.len()).collect();
+        let args = layout.words.iter().map(|w| if usize::from(*w) < frame::MAX_ARGS { *w } else { NOTHING });
+        let given: Vec<u8> = args.chain(ret).take(words.len()).collect();
         words.iter_mut().zip(&given).for_each(|(to, from)| *to = *from);
         Self { running, nr_args: layout.words.len().min(frame::MAX_ARGS) as u64, words, len: given.len() }
     }
@@ -344,7 +385,7 @@ unsafe fn show(ctx: *mut u64, data: *const (), otherwise: u64) -> u64 {
     let mut copy = [const { std::mem::MaybeUninit::<u64>::uninit() }; FRAME];
     let base = copy.as_mut_ptr().cast::<u64>();
     // SAFETY: the frame is alive for this call, up to `at_return` at entry and with it at return, and `copy` has room for all of it.
-    // Indexes of arguments are below MAX_ARGS + 1 (`new`), those of frame words below MAX_ARGS (`Layout` is checked when it is read).
+    // Indexes of arguments are below MAX_ARGS + 1, those of frame words below MAX_ARGS (`new`).
     // Volatile, so that no call to memcpy comes of it. `data` is the hook's `Shown`.
     unsafe {
         let this = &*data.cast::<Shown>();

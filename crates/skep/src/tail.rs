@@ -4,31 +4,24 @@
 //! holds a table for each array it can come by ([`skep_vm::tail::Table`]), and all programs those lead to. They are opened with
 //! it; one that is stored later is opened at the first tail call that meets it, as inner maps are.
 //!
-//! A program of another type than the first would misread its context, so a tail call to it falls through.
+//! What code holds as the map ([`MapRef::handle`]) is therefore the address of this side of the array: the same array leads elsewhere from
+//! a program of another type, or for the interpreter, in the same process.
+//!
+//! A program that takes another context than the first would misread it, so a tail call to it falls through: its type is the same, and
+//! whether it runs around a function, and it is no session that was entered without a session's word.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicU32, Ordering::Acquire};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use skep_isa::{MapType, ProgramType, ShapeKind};
+use skep_isa::{AttachType, MapType, ProgramType, ShapeKind};
 use skep_maps::{Access, Map};
 use skep_vm::{Code, Env, MapRef, interp, tail};
 
 use crate::dir::Dir;
-use crate::prog::{Program, ProgramFile};
-use crate::run::{keep_vectors, map_ref};
-
-/// Most program arrays that are in use in a process at a time; tail calls through others fall through.
-const MAX_ARRAYS: usize = 256;
-
-/// Where the helper finds an array by the address of its map.
-struct Known {
-    handle: AtomicU64,
-    array: AtomicPtr<Array>,
-}
-
-static KNOWN: [Known; MAX_ARRAYS] =
-    [const { Known { handle: AtomicU64::new(0), array: AtomicPtr::new(std::ptr::null_mut()) } }; MAX_ARRAYS];
+use crate::link::{When, moment};
+use crate::prog::{Program, ProgramFile, WithMaps};
+use crate::run::{expect_bad_loads, keep_vectors, map_ref};
 
 /// Which forms of a program are wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +38,7 @@ pub(crate) enum Form {
 pub(crate) struct TailCalls {
     root: PathBuf,
     prog_type: ProgramType,
+    takes: Takes,
     form: Form,
     state: Mutex<State>,
 }
@@ -61,6 +55,32 @@ struct State {
     files: Vec<ProgramFile>,
 }
 
+/// What a program counts on in its context besides its type.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Takes {
+    /// The frame of a function, or registers.
+    Plain,
+    /// The word that sessions keep between their two runs, besides.
+    Session,
+    /// Another kind of context of the same program type.
+    Other(AttachType),
+}
+
+impl Takes {
+    fn of(program: &Program) -> Self {
+        match (moment::of(program), program.prog_type(), program.attach_type()) {
+            (Some((When::Session, _)), ..) => Self::Session,
+            (None, ProgramType::Tracing, Some(attach)) => Self::Other(attach),
+            _ => Self::Plain,
+        }
+    }
+
+    /// Tells whether a program that counts on `other` can go on in a context that has this.
+    fn has(self, other: Self) -> bool {
+        self == other || (self == Self::Session && other == Self::Plain)
+    }
+}
+
 /// One program array.
 #[derive(Debug)]
 struct Array {
@@ -75,12 +95,13 @@ unsafe impl Send for Array {}
 unsafe impl Sync for Array {}
 
 impl TailCalls {
-    /// Prepares the tail calls of a program with these maps; `None` when it has no program array.
-    pub(crate) fn of(program: &Program, maps: &[Arc<Map>], form: Form) -> Option<Box<Self>> {
+    /// Prepares the tail calls of a program; `None` when it has no program array.
+    pub(crate) fn of(verified: WithMaps<'_>, form: Form) -> Option<Box<Self>> {
+        let (program, maps) = (verified.program(), verified.maps());
         let first = maps.iter().find(|m| is_array(m))?;
         let root = first.file().path().ancestors().nth(2).unwrap_or(Path::new("/")).to_owned();
         let state = State { maps: maps.to_vec(), ..State::default() };
-        let calls = Box::new(Self { root, prog_type: program.prog_type, form, state: Mutex::new(state) });
+        let calls = Box::new(Self { root, prog_type: program.prog_type(), takes: Takes::of(program), form, state: Mutex::new(state) });
         {
             let mut state = calls.state.lock().unwrap_or_else(PoisonError::into_inner);
             for map in maps.iter().filter(|m| is_array(m)) {
@@ -103,13 +124,6 @@ impl TailCalls {
             return;
         }
         let array = Box::new(Array { of: self, map: Arc::clone(map), table: tail::Table::new(map.def().max_entries) });
-        let handle = Arc::as_ptr(map) as u64;
-        let free = KNOWN.iter().find(|k| k.handle.compare_exchange(0, 1, Relaxed, Relaxed).is_ok());
-        if let Some(known) = free {
-            known.array.store(std::ptr::from_ref(&*array).cast_mut(), Relaxed);
-            // Pairs with the Acquire in `tail_call`.
-            known.handle.store(handle, Release);
-        }
         state.arrays.push(array);
     }
 
@@ -149,29 +163,32 @@ impl TailCalls {
     /// Opens and compiles a program.
     fn open(&self, state: &mut State, id: u32) -> Option<Arc<tail::Target>> {
         let file = ProgramFile::open(&Dir::open(&self.root).ok()?, id).ok()?;
-        if file.program.prog_type != self.prog_type {
+        let program = file.program();
+        if program.prog_type() != self.prog_type || !self.takes.has(Takes::of(program)) {
             return None;
         }
         let mut maps = Vec::new();
-        for id in &file.program.maps {
+        for id in program.maps() {
             maps.push(self.map(state, *id)?);
         }
+        program.with_maps(&maps).ok()?;
+        expect_bad_loads(program).ok()?;
         for map in maps.iter().filter(|m| is_array(m)) {
             self.add(state, map);
         }
         let refs: Vec<MapRef> = maps.iter().map(|m| reference(state, m)).collect();
         let helper = |id| crate::helpers::implementation(self.prog_type, id);
         let env = Env { maps: &refs, helper: &helper };
-        let (code, program) = match self.form {
+        let (code, interp) = match self.form {
             Form::Code => {
-                // SAFETY: a program file holds only instructions the verifier accepted with these maps, which live as long as `self`.
-                let mut code = unsafe { Code::compile(&file.program.insns, &env) }.ok()?;
-                crate::profile::announce(&file.program, &mut code);
+                // SAFETY: the verifier accepted the instructions of a `Program`, and with these maps, which live as long as `self`.
+                let mut code = unsafe { Code::compile(program.insns(), &env) }.ok()?;
+                crate::profile::announce(program, &mut code);
                 (Some(code), None)
             }
-            Form::Interp => (None, Some(interp::Program::new(&file.program.insns, &env).ok()?)),
+            Form::Interp => (None, Some(interp::Program::new(program.insns(), &env).ok()?)),
         };
-        let target = Arc::new(tail::Target::new(id, code, program));
+        let target = Arc::new(tail::Target::new(id, code, interp));
         state.targets.push(Arc::clone(&target));
         state.files.push(file);
         Some(target)
@@ -188,19 +205,6 @@ impl TailCalls {
     }
 }
 
-impl Drop for TailCalls {
-    fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for array in &state.arrays {
-            let at = std::ptr::from_ref(&**array).cast_mut();
-            for known in KNOWN.iter().filter(|k| k.array.load(Relaxed) == at) {
-                known.array.store(std::ptr::null_mut(), Relaxed);
-                known.handle.store(0, Release);
-            }
-        }
-    }
-}
-
 fn is_array(map: &Arc<Map>) -> bool {
     map.def().map_type == MapType::ProgArray
 }
@@ -208,6 +212,8 @@ fn is_array(map: &Arc<Map>) -> bool {
 fn reference(state: &State, map: &Arc<Map>) -> MapRef {
     let mut r = map_ref(map);
     if let Some(array) = state.arrays.iter().find(|a| Arc::ptr_eq(&a.map, map)) {
+        // What `tail_call` is given; no other helper takes a program array.
+        r.handle = std::ptr::from_ref::<Array>(array) as u64;
         r.shape.kind = ShapeKind::ProgArray { targets: array.table.address() };
     }
     r
@@ -225,6 +231,9 @@ fn id_in(map: &Map, index: u32) -> u32 {
 }
 
 /// `bpf_tail_call`, where the array's table does not tell: returns the target to continue with, or 0.
+///
+/// # Safety
+/// `handle` is the address of an [`Array`], as [`reference`] gave it to the program that is running, whose [`TailCalls`] lives.
 pub(crate) unsafe extern "C" fn tail_call(_ctx: u64, handle: u64, index: u64, _: u64, _: u64) -> u64 {
     struct Call {
         array: *const Array,
@@ -238,7 +247,7 @@ pub(crate) unsafe extern "C" fn tail_call(_ctx: u64, handle: u64, index: u64, _:
         if id == 0 {
             return;
         }
-        // SAFETY: arrays lie in the state of their owner, which removes them from `KNOWN` before it goes.
+        // SAFETY: arrays lie in the state of their owner, which keeps its address.
         let calls = unsafe { &*array.of };
         let Ok(mut state) = calls.state.try_lock() else { return };
         let place = state.arrays.iter().position(|a| std::ptr::eq(&raw const **a, call.array));
@@ -246,16 +255,8 @@ pub(crate) unsafe extern "C" fn tail_call(_ctx: u64, handle: u64, index: u64, _:
             call.target = calls.resolve(&mut state, place, call.index, id);
         }
     }
-    for known in &KNOWN {
-        // Pairs with the Release in `TailCalls::add`.
-        if known.handle.load(Acquire) == handle {
-            let mut call = Call { array: known.array.load(Relaxed), index: index as u32, target: 0 };
-            if !call.array.is_null() {
-                // SAFETY: `resolve` is called with the pair it takes; vector registers are kept.
-                unsafe { keep_vectors(resolve, &raw mut call) };
-            }
-            return call.target;
-        }
-    }
-    0
+    let mut call = Call { array: handle as *const Array, index: index as u32, target: 0 };
+    // SAFETY: `resolve` is called with what it takes; vector registers are kept.
+    unsafe { keep_vectors(resolve, &raw mut call) };
+    call.target
 }

@@ -56,7 +56,7 @@ fn ours(dir: &Dir, object: &Object, program: &str, engine: Engine, cases: &[Case
             }
         }
     }
-    for map in loaded.maps.iter().filter(|m| !m.spec.is_global_data()) {
+    for map in loaded.maps().iter().filter(|m| !m.spec.is_global_data()) {
         let size = map.map.def().value_size as usize;
         let mut lines: Vec<String> = map
             .map
@@ -158,7 +158,7 @@ fn tail_calls_follow_a_program_array_as_it_changes() {
         let loaded = Loader::new(scratch.dir()).load(&object).unwrap();
         let runner = Runner::new(scratch.dir(), &loaded, "jump", engine).unwrap();
         let jumps = loaded.map("jumps").unwrap();
-        let id = |name| loaded.program(name).unwrap().file.id.to_ne_bytes();
+        let id = |name| loaded.program(name).unwrap().id().to_ne_bytes();
         let (slot, mut packet) = (2u32.to_ne_bytes(), [0; 60]);
         packet[0] = 2;
         let retval = || runner.test_run(&Input::data(&packet)).unwrap().retval;

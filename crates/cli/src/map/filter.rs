@@ -59,7 +59,7 @@ impl Filter {
         let runner =
             Runner::new(scratch.dir(), &loaded, &program.name, Engine::Jit).map_err(|e| Failure { status: FAILED, ..Failure::from(e) })?;
         let value_at = key_size.next_multiple_of(8);
-        let (reads, size) = (runner.program().ctx_read as usize, value_at + value_size.next_multiple_of(8));
+        let (reads, size) = (runner.program().ctx_read() as usize, value_at + value_size.next_multiple_of(8));
         if reads > size {
             return Err(Failure::failed(format!("filter `{}` reads {reads} bytes, an element of the map has {size}", program.name)));
         }

@@ -68,19 +68,26 @@ pub fn run(args: &ProgDumpArgs, printer: Printer) -> Result<u8> {
 fn from_directory(args: &ProgDumpArgs, printer: Printer) -> Result<Dumped> {
     let mut found = loaded(Some(&args.from), printer)?;
     if found.len() > 1 {
-        let ids: Vec<String> = found.iter().map(|f| f.id.to_string()).collect();
+        let ids: Vec<String> = found.iter().map(|f| f.id().to_string()).collect();
         return Err(Failure::failed(format!("several programs are called `{}`: {}", args.from, ids.join(", "))).hint("use the id"));
     }
     let Some(file) = found.pop() else { return Err(Failure::failed(format!("there is no program `{}`", args.from))) };
-    let program = &file.program;
+    let program = file.program();
     let runner = if args.jit {
         let dir = session::existing_directory()?;
         Some(Runner::open(&dir, program, Engine::Jit).map_err(|e| Failure { status: FAILED, ..Failure::from(e) })?)
     } else {
         None
     };
-    let maps = program.maps.iter().map(|id| format!("id:{id}")).collect();
-    Ok(Dumped { name: program.name.clone(), insns: program.insns.clone(), linked: None, source: program.source.clone(), maps, runner })
+    let maps = program.maps().iter().map(|id| format!("id:{id}")).collect();
+    Ok(Dumped {
+        name: program.name().to_owned(),
+        insns: program.insns().to_vec(),
+        linked: None,
+        source: program.source().clone(),
+        maps,
+        runner,
+    })
 }
 
 /// Programs of an object file: the named one, or all.
@@ -112,7 +119,7 @@ fn one(object: &Object, path: &Path, index: usize, objects: &Objects, scratch: O
         None => None,
     };
     // What is compiled is what runs.
-    let insns = runner.as_ref().map_or_else(|| linked.insns.clone(), |r| r.program().insns.clone());
+    let insns = runner.as_ref().map_or_else(|| linked.insns.clone(), |r| r.program().insns().to_vec());
     let maps = linked.maps.iter().map(|m| m.spec.name.clone()).collect();
     Ok(Dumped { name: linked.name.clone(), insns, linked: Some(linked), source: Source::default(), maps, runner })
 }

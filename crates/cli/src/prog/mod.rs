@@ -73,7 +73,7 @@ fn loaded(wanted: Option<&str>, printer: Printer) -> Result<Vec<ProgramFile>> {
     }
     if let Some(wanted) = wanted {
         let id = wanted.parse::<u32>().ok();
-        found.retain(|f| Some(f.id) == id || f.program.name == wanted);
+        found.retain(|f| Some(f.id()) == id || f.program().name() == wanted);
         if found.is_empty() {
             return Err(Failure::failed(format!("there is no program `{wanted}`")).hint("`skep prog show` lists all that are loaded"));
         }

@@ -167,7 +167,7 @@ impl Contents<'_> {
 /// Reads all maps but constants, by the types of the object; `raw` wants bytes.
 fn contents<'a>(loaded: &'a Loaded, btf: Option<&'a Btf>, raw: bool) -> Result<Vec<Contents<'a>>> {
     let mut out = Vec::new();
-    for map in loaded.maps.iter().filter(|m| !(m.spec.is_global_data() && m.spec.frozen)) {
+    for map in loaded.maps().iter().filter(|m| !(m.spec.is_global_data() && m.spec.frozen)) {
         let entries = Entries::new(&map.map, &map.name, btf, raw);
         let failed = |e: MapError| Failure::failed(format!("map `{}` cannot be read", map.name)).because(&e);
         let mut elements = Vec::new();

@@ -22,10 +22,10 @@ pub fn run(wanted: Option<&str>, reading: &ObjectArgs, as_json: bool, printer: P
     let programs = loaded(wanted, printer)?;
     if as_json {
         let one = |f: &ProgramFile| {
-            let p = &f.program;
+            let p = f.program();
             json!({
-                "id": f.id, "name": p.name, "section": p.section, "type": p.prog_type.name(),
-                "attach_type": p.attach_type.map(|a| a.name()), "insns": p.insns.len(), "map_ids": p.maps,
+                "id": f.id(), "name": p.name(), "section": p.section(), "type": p.prog_type().name(),
+                "attach_type": p.attach_type().map(|a| a.name()), "insns": p.insns().len(), "map_ids": p.maps(),
             })
         };
         printer.json(Output::Stdout, &programs.iter().map(one).collect::<Json>())?;
@@ -34,10 +34,10 @@ pub fn run(wanted: Option<&str>, reading: &ObjectArgs, as_json: bool, printer: P
     printer.data(Output::Stdout, |out| {
         writeln!(out, "{:>6}  {:20}  {:14} {:>6}  {:12} section", "id", "name", "type", "insns", "maps")?;
         for f in &programs {
-            let p = &f.program;
-            let maps: Vec<String> = p.maps.iter().map(u32::to_string).collect();
+            let p = f.program();
+            let maps: Vec<String> = p.maps().iter().map(u32::to_string).collect();
             let maps = if maps.is_empty() { "-".to_owned() } else { maps.join(",") };
-            writeln!(out, "{:>6}  {:20}  {:14} {:>6}  {maps:12} {}", f.id, p.name, p.prog_type, p.insns.len(), p.section)?;
+            writeln!(out, "{:>6}  {:20}  {:14} {:>6}  {maps:12} {}", f.id(), p.name(), p.prog_type(), p.insns().len(), p.section())?;
         }
         Ok(())
     })?;

@@ -3,15 +3,16 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use skep_isa::{AttachType, MapType, ProgramType};
+use skep_isa::{MapType, ProgramType};
 use skep_maps::{Access, Map};
 
-use super::file::{Context, Cookie, LinkFile, LinkSpec, LinkState, When, control};
+use super::file::{Cookie, LinkFile, LinkSpec, LinkState, control};
+use super::moment;
 use super::pattern::Pattern;
 use super::types::Types;
 use crate::dir::{Dir, Kind};
-use crate::load::{LoadError, LoadedProgram, on_functions, own_map};
-use crate::run::control_word;
+use crate::load::{LoadError, LoadedProgram, own_map};
+use crate::run::{control_word, is_control_map};
 
 /// How long the loader measures the time-stamp counter.
 const CLOCK_SPAN: Duration = Duration::from_millis(4);
@@ -52,44 +53,8 @@ pub enum AttachError {
 /// A link as its loader holds it.
 #[derive(Debug)]
 pub struct Link {
-    /// The link's file.
-    pub file: LinkFile,
+    file: LinkFile,
     control: Map,
-}
-
-/// Tells when a program runs and what it gets, by its type and section.
-fn moment(program: &crate::prog::Program) -> Option<(When, Context)> {
-    if !on_functions(program) {
-        return None;
-    }
-    match (program.prog_type, program.attach_type?) {
-        (ProgramType::Tracing, a) => {
-            let when = match a {
-                AttachType::TraceFentry | AttachType::TraceFentryMulti => When::Entry,
-                AttachType::TraceFexit | AttachType::TraceFexitMulti => When::Exit,
-                AttachType::ModifyReturn | AttachType::ModifyReturnMulti => When::ModifyReturn,
-                AttachType::TraceFsession | AttachType::TraceFsessionMulti => When::Session,
-                _ => return None,
-            };
-            Some((when, Context::Tracing))
-        }
-        _ => None,
-    }
-}
-
-/// As [`moment`], for uprobe-style programs, whose sections do not always fix an attach type.
-fn probe_moment(program: &crate::prog::Program) -> Option<(When, Context)> {
-    if !on_functions(program) || program.prog_type != ProgramType::Kprobe {
-        return None;
-    }
-    let head = program.section.split('/').next().unwrap_or_default();
-    let when = match head.trim_end_matches(".s") {
-        "uprobe" | "uprobe.multi" => When::Entry,
-        "uretprobe" | "uretprobe.multi" => When::Exit,
-        "uprobe.session" => When::Session,
-        _ => return None,
-    };
-    Some((when, Context::PtRegs))
 }
 
 /// Parts what a section says after its slash.
@@ -104,12 +69,12 @@ pub(crate) fn functions(target: Option<&str>) -> Vec<String> {
 
 /// Reads the functions a section names: patterns, parted by commas.
 fn targets(program: &LoadedProgram) -> Result<Vec<String>, AttachError> {
-    let p = &program.file.program;
-    let list = listed(program.target.as_deref());
+    let p = program.program();
+    let list = listed(program.target());
     if list.is_empty() {
-        return Err(AttachError::NoTarget { program: p.name.clone(), section: p.section.clone() });
+        return Err(AttachError::NoTarget { program: p.name().to_owned(), section: p.section().to_owned() });
     }
-    if p.prog_type != ProgramType::Kprobe {
+    if p.prog_type() != ProgramType::Kprobe {
         return Ok(list);
     }
     // `uprobe/PATH:function+offset`
@@ -117,7 +82,7 @@ fn targets(program: &LoadedProgram) -> Result<Vec<String>, AttachError> {
         .map(|t| match t.rsplit_once('+') {
             Some((function, offset)) if offset.starts_with(|c: char| c.is_ascii_digit()) => {
                 let zero = offset.trim_start_matches("0x").bytes().all(|b| b == b'0');
-                if zero { Ok(function.to_owned()) } else { Err(AttachError::Offset { program: p.name.clone(), target: t }) }
+                if zero { Ok(function.to_owned()) } else { Err(AttachError::Offset { program: p.name().to_owned(), target: t }) }
             }
             _ => Ok(t),
         })
@@ -130,12 +95,11 @@ impl LinkSpec {
     /// # Errors
     /// When the section does not attach to functions, or names none and `patterns` is empty.
     pub fn of(program: &LoadedProgram, patterns: &[String]) -> Result<Self, AttachError> {
-        let p = &program.file.program;
-        let (when, context) = moment(p)
-            .or_else(|| probe_moment(p))
-            .ok_or_else(|| AttachError::Section { program: p.name.clone(), section: p.section.clone() })?;
+        let p = program.program();
+        let (when, context) =
+            moment::of(p).ok_or_else(|| AttachError::Section { program: p.name().to_owned(), section: p.section().to_owned() })?;
         Ok(Self {
-            program: program.file.id,
+            program: program.id(),
             control: 0,
             when,
             context,
@@ -203,8 +167,7 @@ impl Link {
         let control = file.read().map_err(crate::Error::from)?.spec.control;
         let err = |source| LoadError::Map { name: "skep.link".to_owned(), source };
         let control = Map::open(&dir.object(Kind::Map, control), Access::ReadWrite).map_err(err)?;
-        let shape = control.shape();
-        if shape.entries < control::WORDS || shape.stride != 8 {
+        if !is_control_map(&control) {
             return Err(err(skep_maps::MapError::Damaged { what: "the control map of a link has other elements" }));
         }
         Ok(Self { file, control })

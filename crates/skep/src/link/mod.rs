@@ -3,6 +3,7 @@
 #[cfg(feature = "loader")]
 mod create;
 pub mod file;
+pub(crate) mod moment;
 pub mod pattern;
 pub mod selection;
 pub mod types;

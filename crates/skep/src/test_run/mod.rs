@@ -42,7 +42,8 @@ use skep_vm::{Code, CompileError, interp};
 
 use crate::dir::{Dir, Kind};
 use crate::load::Loaded;
-use crate::prog::Program;
+use crate::prog::{OtherMap, Program};
+use crate::run::NoHandler;
 use crate::tail::{Form, TailCalls};
 
 /// Tells how instructions are executed.
@@ -64,6 +65,22 @@ pub enum RunnerError {
     NotLoaded {
         /// Which program.
         program: String,
+    },
+    /// Its maps are not there any more; others are in their place.
+    #[error("program `{program}` cannot be run: {source}")]
+    Maps {
+        /// Which program.
+        program: String,
+        /// Which map.
+        source: OtherMap,
+    },
+    /// Loads that may find nothing cannot be watched.
+    #[error("program `{program}` cannot be run: {source}")]
+    Loads {
+        /// Which program.
+        program: String,
+        /// Why.
+        source: NoHandler,
     },
     /// It cannot be compiled.
     #[error("program `{program}` cannot be compiled: {source}")]
@@ -194,7 +211,7 @@ pub struct Runner {
 
 impl std::fmt::Debug for Runner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Runner").field("program", &self.program.name).finish_non_exhaustive()
+        f.debug_struct("Runner").field("program", &self.program.name()).finish_non_exhaustive()
     }
 }
 
@@ -207,7 +224,7 @@ impl Runner {
     pub fn new(dir: &Dir, loaded: &Loaded, program: &str, engine: Engine) -> Result<Self, RunnerError> {
         let found = loaded.program(program).ok_or_else(|| RunnerError::NotLoaded { program: program.to_owned() })?;
         SlotTable::open_or_create(dir.path())?.install();
-        Self::prepare(found.file.program.clone(), loaded.maps_of(found), engine)
+        Self::prepare(found.program().clone(), loaded.maps_of(found), engine)
     }
 
     /// Makes a program ready that somebody loaded into a directory, with its maps.
@@ -215,27 +232,30 @@ impl Runner {
     /// # Errors
     /// When a map cannot be opened, or an engine cannot run the program.
     pub fn open(dir: &Dir, program: &Program, engine: Engine) -> Result<Self, RunnerError> {
+        crate::memory::guard();
         SlotTable::open_or_create(dir.path())?.install();
         let open = |id: &u32| Map::open(&dir.object(Kind::Map, *id), Access::ReadWrite).map(Arc::new);
-        let maps = program.maps.iter().map(open).collect::<Result<_, _>>()?;
+        let maps = program.maps().iter().map(open).collect::<Result<_, _>>()?;
         Self::prepare(program.clone(), maps, engine)
     }
 
     fn prepare(program: Program, maps: Vec<Arc<Map>>, engine: Engine) -> Result<Self, RunnerError> {
-        let name = || program.name.clone();
+        let name = || program.name().to_owned();
+        let verified = program.with_maps(&maps).map_err(|source| RunnerError::Maps { program: name(), source })?;
+        crate::run::expect_bad_loads(&program).map_err(|source| RunnerError::Loads { program: name(), source })?;
         let (calls, compiled) = match engine {
             Engine::Jit => {
-                let calls = TailCalls::of(&program, &maps, Form::Code);
-                let code = crate::run::compile(&program, &maps, calls.as_deref());
+                let calls = TailCalls::of(verified, Form::Code);
+                let code = crate::run::compile(verified, calls.as_deref());
                 (calls, Compiled::Jit(code.map_err(|source| RunnerError::Compile { program: name(), source })?))
             }
             Engine::Interp => {
-                let calls = TailCalls::of(&program, &maps, Form::Interp);
-                let interp = crate::run::interpretable(&program, &maps, calls.as_deref());
+                let calls = TailCalls::of(verified, Form::Interp);
+                let interp = crate::run::interpretable(verified, calls.as_deref());
                 (calls, Compiled::Interp(interp.map_err(|source| RunnerError::Interp { program: name(), source })?))
             }
         };
-        let ctx_size = if calls.is_some() { usize::from(u16::MAX) } else { program.ctx_read as usize };
+        let ctx_size = if calls.is_some() { usize::from(u16::MAX) } else { program.ctx_read() as usize };
         Ok(Self { program, compiled, ctx_size, _calls: calls, _maps: maps })
     }
 
@@ -245,7 +265,7 @@ impl Runner {
         match &self.compiled {
             Compiled::Jit(code) => {
                 let bytes = code.machine_code();
-                Some(MachineCode { prog_type: self.program.prog_type, address: bytes.as_ptr() as u64, bytes, offsets: code.offsets() })
+                Some(MachineCode { prog_type: self.program.prog_type(), address: bytes.as_ptr() as u64, bytes, offsets: code.offsets() })
             }
             Compiled::Interp(_) => None,
         }
@@ -263,13 +283,13 @@ impl Runner {
     /// With the errno that the kernel's call fails with; [`Errno::ENOTSUPP`] for types that have no test run.
     #[doc(alias = "BPF_PROG_TEST_RUN")]
     pub fn test_run(&self, input: &Input<'_>) -> Result<Outcome, Errno> {
-        match self.program.prog_type {
+        match self.program.prog_type() {
             P::Xdp => xdp::test_run(self, input),
             P::SocketFilter | P::SchedCls | P::SchedAct | P::CgroupSkb | P::LwtIn | P::LwtOut | P::LwtXmit => skb::test_run(self, input),
             P::RawTracepoint => plain::raw_tracepoint(self, input),
             P::Syscall => plain::syscall(self, input),
             // The kernel has no way to make up what an iterator walks over.
-            P::Tracing if self.program.attach_type == Some(AttachType::TraceIter) => Err(Errno::EFAULT),
+            P::Tracing if self.program.attach_type() == Some(AttachType::TraceIter) => Err(Errno::EFAULT),
             P::Tracing => plain::tracing(self, input),
             P::Kprobe => plain::kprobe(self, input),
             P::Tracepoint => plain::record(self, input),

@@ -1,13 +1,16 @@
 //! Test runs of programs whose context is a piece of memory: arguments, registers, records.
 
+use skep_attach::frame::Frame;
 use skep_isa::ctx::{self, tracing as frame};
 
 use super::{Errno, Input, Outcome, Runner, context, field, is_zero, set_field};
 
 /// Words below a tracing context (`isa::ctx::tracing`).
-const HIDDEN: usize = 5;
+const HIDDEN: usize = frame::SESSION.unsigned_abs() as usize / 8;
+/// Words of a whole frame from the context on: helpers look for registers behind the arguments.
+const FRAME: usize = size_of::<Frame>() / 8 - HIDDEN;
 
-/// Memory for a context, eight-byte aligned, with the words of a tracing frame below it.
+/// Memory for a context, eight-byte aligned, with the words of a tracing frame below it and around it.
 struct Memory {
     words: Vec<u64>,
 }
@@ -15,7 +18,7 @@ struct Memory {
 impl Memory {
     /// Makes a context of `size` bytes that begins with what is given.
     fn new(given: &[u8], size: usize) -> Self {
-        let mut words = vec![0; HIDDEN + size.max(given.len()).div_ceil(8)];
+        let mut words = vec![0; HIDDEN + size.max(given.len()).div_ceil(8).max(FRAME)];
         for (word, bytes) in words.iter_mut().skip(HIDDEN).zip(given.chunks(8)) {
             let mut whole = [0; 8];
             whole.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
@@ -50,7 +53,7 @@ pub(super) fn raw_tracepoint(runner: &Runner, input: &Input<'_>) -> Result<Outco
     let given = input.ctx.unwrap_or_default();
     let program = runner.program();
     let size = ctx::RAW_TRACEPOINT.size as usize;
-    if input.data.is_some() || input.repeat != 0 || given.len() < program.ctx_read as usize || given.len() > size {
+    if input.data.is_some() || input.repeat != 0 || given.len() < program.ctx_read() as usize || given.len() > size {
         return Err(Errno::EINVAL);
     }
     let mut memory = Memory::new(given, size);
@@ -62,7 +65,7 @@ pub(super) fn raw_tracepoint(runner: &Runner, input: &Input<'_>) -> Result<Outco
 /// Runs a `syscall` program, which changes its context in place.
 pub(super) fn syscall(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Errno> {
     let given = input.ctx.unwrap_or_default();
-    let read = runner.program().ctx_read as usize;
+    let read = runner.program().ctx_read() as usize;
     if input.data.is_some() || input.repeat != 0 || given.len() < read || given.len() > usize::from(u16::MAX) {
         return Err(Errno::EINVAL);
     }
@@ -76,7 +79,7 @@ pub(super) fn syscall(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Err
 /// value behind the last.
 pub(super) fn tracing(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Errno> {
     let program = runner.program();
-    let at_return = program.attach_type.is_some_and(|a| a.name().contains("fexit") || a.name().contains("modify_return"));
+    let at_return = program.attach_type().is_some_and(|a| a.name().contains("fexit") || a.name().contains("modify_return"));
     let size = ctx::TRACING.size as usize;
     let given = input.ctx.unwrap_or_default();
     if input.data.is_some() || given.len() > size || !given.len().is_multiple_of(8) {
@@ -156,7 +159,24 @@ fn memory_of(runner: &Runner, input: &Input<'_>, size: usize) -> Result<Outcome,
         None => Vec::new(),
     };
     let mut memory = Memory::new(&given, size);
-    // SAFETY: the whole context is there.
+    let mut session = 0u64;
+    memory.hide(frame::SESSION, std::ptr::from_mut(&mut session).expose_provenance() as u64);
+    // SAFETY: the whole context is there, with the words below it; the session cookie is alive.
     let (retval, duration_ns) = unsafe { runner.run(memory.ctx(), input.repeat) }?;
     Ok(Outcome { retval, duration_ns, ..Outcome::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `skep_get_func_sp` reads the frame behind the arguments, also where there is no function.
+    #[test]
+    fn a_context_lies_in_a_whole_frame() {
+        for (given, size) in [(0, 0), (8, ctx::TRACING.size as usize), (0, 8192)] {
+            let memory = Memory::new(&vec![0; given], size);
+            assert!(memory.words.len() * 8 >= size_of::<Frame>() && (memory.words.len() - HIDDEN) * 8 >= size, "{given} {size}");
+        }
+        assert!((frame::SP as usize) < FRAME * 8);
+    }
 }

@@ -24,7 +24,7 @@ const GSO_LEGACY_MAX_SIZE: u32 = 65_536;
 /// Runs a program on a socket buffer.
 pub(super) fn test_run(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Errno> {
     let data = input.data.unwrap_or_default();
-    let prog = runner.program().prog_type;
+    let prog = runner.program().prog_type();
     if data.len() < ETH_HLEN || data.len() > PAGE - OVERHEAD {
         return Err(Errno::EINVAL);
     }
