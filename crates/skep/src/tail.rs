@@ -19,7 +19,7 @@ use skep_maps::{Access, Map};
 use skep_vm::{Code, Env, MapRef, interp, tail};
 
 use crate::dir::Dir;
-use crate::link::{When, moment};
+use crate::link::moment;
 use crate::prog::{Program, ProgramFile, WithMaps};
 use crate::run::{expect_bad_loads, keep_vectors, map_ref};
 
@@ -69,7 +69,7 @@ enum Takes {
 impl Takes {
     fn of(program: &Program) -> Self {
         match (moment::of(program), program.prog_type(), program.attach_type()) {
-            (Some((When::Session, _)), ..) => Self::Session,
+            _ if moment::is_session(program) => Self::Session,
             (None, ProgramType::Tracing, Some(attach)) => Self::Other(attach),
             _ => Self::Plain,
         }

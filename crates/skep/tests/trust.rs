@@ -7,6 +7,7 @@ use std::path::Path;
 
 use skep::RecordError;
 use skep::dir::{Dir, Kind, Scratch};
+use skep::link::{LinkSpec, When};
 use skep::load::{Loaded, Loader};
 use skep::maps::{Access, Map};
 use skep::object::Object;
@@ -131,6 +132,22 @@ fn other_maps_are_not_taken_for_those_of_the_proof() {
     assert!(Map::open(&dirs[0].object(Kind::Map, id), Access::ReadWrite).is_ok());
     assert!(matches!(Runner::open(&dirs[0], file.program(), Engine::Jit), Err(RunnerError::Maps { .. })));
     drop(loaded);
+}
+
+/// What an object says of a program is not only what the verifier looked at: a session's program under another section hangs nowhere.
+#[test]
+fn a_section_does_not_turn_a_session_into_something_else() {
+    let temp = TempDir::in_memory();
+    let dir = Dir::create(&temp.join("skep")).unwrap();
+    let of = |change: fn(&mut skep::object::Program)| {
+        let mut object = object();
+        object.programs.iter_mut().filter(|p| p.name == "probe_session").for_each(change);
+        let loaded = Loader::new(&dir).load(&object).unwrap();
+        LinkSpec::of(loaded.program("probe_session").unwrap(), &["f".to_owned()]).map(|spec| spec.when).ok()
+    };
+    assert_eq!(of(|_| ()), Some(When::Session));
+    assert_eq!(of(|p| p.section = "uprobe/f".to_owned()), None);
+    assert_eq!(of(|p| p.section = "uretprobe/f".to_owned()), None);
 }
 
 /// A program file is the verifier's word: it is of this user, nobody else can write it, and it is the file that has the name.

@@ -518,15 +518,6 @@ impl ObjectFile {
         self.payload_len
     }
 
-    /// Copies the whole payload out.
-    #[must_use]
-    pub fn payload_bytes(&self) -> Vec<u8> {
-        let mut out = vec![0; self.payload_len as usize];
-        let inside = self.payload.read(0, &mut out);
-        debug_assert!(inside, "the payload is mapped");
-        out
-    }
-
     /// Returns mutable word `i` of the header. Storing through it needs a writable object.
     #[must_use]
     pub(crate) fn state(&self, i: usize) -> Option<&AtomicU64> {

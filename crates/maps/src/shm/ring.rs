@@ -627,6 +627,8 @@ pub(crate) fn register(ring: &Arc<RingMemory>) {
         for known in &chunk.rings {
             // Pairs with the Release in `unregister`.
             if known.begin.compare_exchange(FREE, BEGUN, Acquire, Relaxed).is_ok() {
+                // Whoever sees what follows sees that the entry is being filled; pairs with the fence in `commit`.
+                fence(Release);
                 known.end.store(end, Relaxed);
                 known.ring.store(Arc::as_ptr(ring).cast_mut(), Relaxed);
                 // With it, the rest can be seen; pairs with the Acquire in `commit`.

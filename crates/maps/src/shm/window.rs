@@ -8,13 +8,13 @@ use super::copy;
 /// A range of mapped memory that hands out only what lies inside it.
 ///
 /// A window belongs to the object whose memory it shows and must not outlive it; it is reached by reference from there. Others than
-/// this crate can only read: what programs were verified with, constants above all, must stay, and not every window is writable.
+/// this crate learn where it lies, and cannot reach in: what programs were verified with must stay, constants above all, not every
+/// window is writable, and of a large per-CPU array only a part is mapped.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), skep_maps::MapError> {
 /// let map = skep_maps::Map::open("maps/1".as_ref(), skep_maps::Access::ReadOnly)?;
-/// let mut first = [0; 8];
-/// assert!(map.file().payload().read(0, &mut first));
+/// println!("{} bytes at {:#x}", map.file().payload().len(), map.file().payload().base());
 /// # Ok(())
 /// # }
 /// ```
@@ -23,6 +23,14 @@ use super::copy;
 /// # fn main() -> Result<(), skep_maps::MapError> {
 /// let map = skep_maps::Map::open("maps/1".as_ref(), skep_maps::Access::ReadOnly)?;
 /// map.file().payload().word(0);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// ```compile_fail,E0624
+/// # fn main() -> Result<(), skep_maps::MapError> {
+/// let map = skep_maps::Map::open("maps/1".as_ref(), skep_maps::Access::ReadOnly)?;
+/// map.file().payload().read(0, &mut [0; 8]);
 /// # Ok(())
 /// # }
 /// ```
@@ -96,7 +104,7 @@ impl Window {
 
     /// Copies bytes at the eight-aligned `off` out; tells whether they lie inside.
     #[must_use]
-    pub fn read(&self, off: u64, out: &mut [u8]) -> bool {
+    pub(crate) fn read(&self, off: u64, out: &mut [u8]) -> bool {
         let Some(p) = self.aligned(off, out.len()) else { return false };
         // SAFETY: `aligned` checked the range up to whole words.
         unsafe { copy::load(out, p) };

@@ -32,10 +32,17 @@ fn tracing(program: &Program) -> Option<When> {
 /// Uprobe-style programs, whose sections do not always fix an attach type.
 fn probe(program: &Program) -> Option<When> {
     let head = program.section().split('/').next().unwrap_or_default();
-    match head.trim_end_matches(".s") {
-        "uprobe" | "uprobe.multi" => Some(When::Entry),
-        "uretprobe" | "uretprobe.multi" => Some(When::Exit),
-        "uprobe.session" => Some(When::Session),
-        _ => None,
-    }
+    let when = match head.trim_end_matches(".s") {
+        "uprobe" | "uprobe.multi" => When::Entry,
+        "uretprobe" | "uretprobe.multi" => When::Exit,
+        "uprobe.session" => When::Session,
+        _ => return None,
+    };
+    ((when == When::Session) == is_session(program)).then_some(when)
+}
+
+/// Tells whether a program was verified as one that has a session's word.
+pub(crate) fn is_session(program: &Program) -> bool {
+    use AttachType::{TraceFsession, TraceFsessionMulti, TraceKprobeSession, TraceUprobeSession};
+    matches!(program.attach_type(), Some(TraceFsession | TraceFsessionMulti | TraceKprobeSession | TraceUprobeSession))
 }
