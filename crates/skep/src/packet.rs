@@ -14,6 +14,7 @@
 //! of words, fit for the event path.
 
 use std::cell::UnsafeCell;
+use std::marker::PhantomData;
 
 use skep_isa::ctx::{SOCK, packet as word, sk_buff};
 
@@ -110,8 +111,8 @@ impl Packet {
 
     /// Returns what helpers see.
     #[must_use]
-    pub fn view(&self) -> View {
-        View { ctx: self.ctx() }
+    pub fn view(&self) -> View<'_> {
+        View { ctx: self.ctx(), _packet: PhantomData }
     }
 
     /// Makes the eight-byte context field at `off` point to these bytes, of which there are at most those of a `struct bpf_sock`.
@@ -176,29 +177,39 @@ impl Packet {
     }
 }
 
-/// A packet as helpers see it, through the program's context.
-///
-/// All methods are loads and stores of single words, so they may run inside a traced process.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct View {
-    ctx: *mut u8,
+/// Tells whether a packet context has a word at this offset below it. Callers give constants, so nothing of it is left.
+#[inline(always)]
+const fn is_below(word: i32) -> bool {
+    word < 0 && word >= -(word::BELOW as i32) && word & 7 == 0
 }
 
-impl View {
+/// A packet as helpers see it, through the program's context.
+///
+/// All methods are loads and stores of single words, so they may run inside a traced process. It lasts no longer than its packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View<'a> {
+    ctx: *mut u8,
+    _packet: PhantomData<&'a Packet>,
+}
+
+impl View<'_> {
     /// Looks at the packet of a context.
     ///
     /// # Safety
-    /// `ctx` is the context of a running packet program: what [`Packet::ctx`] returned, its packet alive.
+    /// `ctx` is the context of a running packet program: what [`Packet::ctx`] returned, its packet alive as long as the view is used.
     #[inline(always)]
     #[must_use]
     pub unsafe fn of(ctx: u64) -> Self {
-        Self { ctx: ctx as *mut u8 }
+        Self { ctx: ctx as *mut u8, _packet: PhantomData }
     }
 
-    /// Loads a word below the context, [`word::DATA`] and its like.
+    /// Loads a word below the context, [`word::DATA`] and its like; 0 where there is none.
     #[inline(always)]
     #[must_use]
     pub fn get(self, word: i32) -> u64 {
+        if !is_below(word) {
+            return 0;
+        }
         // SAFETY: every packet context has these words below it (`Frame`).
         unsafe { self.ctx.offset(word as isize).cast::<u64>().read_volatile() }
     }
@@ -206,6 +217,9 @@ impl View {
     /// Stores a word below the context.
     #[inline(always)]
     pub fn set(self, word: i32, value: u64) {
+        if !is_below(word) {
+            return;
+        }
         // SAFETY: as above.
         unsafe { self.ctx.offset(word as isize).cast::<u64>().write_volatile(value) }
     }

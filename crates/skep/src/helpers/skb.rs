@@ -18,7 +18,7 @@ const ADDRESSES: u64 = 12;
 /// # Safety
 /// `ctx` is the context of a program that sees a socket buffer.
 #[inline(always)]
-unsafe fn packet(ctx: u64) -> View {
+unsafe fn packet<'a>(ctx: u64) -> View<'a> {
     // SAFETY: the caller's promise.
     unsafe { View::of(ctx) }
 }

@@ -21,7 +21,7 @@ const PAGE: u64 = 4096;
 /// # Safety
 /// `ctx` is the context of an XDP program.
 #[inline(always)]
-unsafe fn packet(ctx: u64) -> View {
+unsafe fn packet<'a>(ctx: u64) -> View<'a> {
     // SAFETY: the caller's promise.
     unsafe { View::of(ctx) }
 }
