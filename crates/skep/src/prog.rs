@@ -4,8 +4,8 @@
 //! nothing about it can be changed. A target compiles what is in a file without verifying again, because file and directory belong to
 //! the same user and are closed to all others (`docs/trust.md`).
 //!
-//! The proof is about certain maps: those that the loader made for the program. [`Program::with_maps`] finds out whether it is given
-//! these, and only [`WithMaps`] can be compiled.
+//! The proof is about certain maps: those that the loader made for the program. `Program::with_maps` finds out whether it is given
+//! these, and only `WithMaps` can be compiled.
 
 use std::sync::Arc;
 
