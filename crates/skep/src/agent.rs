@@ -81,9 +81,13 @@ struct Group<'f> {
 /// Attaches every link the environment names. Does nothing when it names none.
 ///
 /// # Safety
-/// This code was compiled with optimization, for a processor without more vector registers than the trampolines expect: events happen
-/// between any two instructions of the process, and helpers that are called without saving them must not use any
-/// (`.text.skep_event`). The process has the C library this code is linked with, and calls this once.
+/// This code was compiled with optimization for the baseline of its machine: events happen between any two instructions of the process,
+/// and what runs then, the section `.text.skep_event`, may use no vector register (a test of the preloaded library looks). The process
+/// uses the C library that this code is linked with, and this is called once.
+///
+/// ```compile_fail,E0133
+/// skep::agent::start();
+/// ```
 pub unsafe fn start() {
     let Some(list) = std::env::var_os(ENV_LINKS) else { return };
     let ids: Vec<u32> = list.to_string_lossy().split(',').filter_map(|s| s.trim().parse().ok()).collect();
