@@ -48,14 +48,13 @@ pub(super) fn hint(fault: &Fault<'_>, found: Option<&Found>) -> Option<String> {
     }
 }
 
-/// The line that a step belongs to.
-fn line(steps: &[Step], step: usize) -> Option<String> {
-    let line = steps.get(..=step)?.iter().rev().find_map(|s| s.line.as_ref())?;
-    Some(format!("line {}", line.line))
-}
-
+/// Where a step is. Compilers give several tests one line, so the instruction stands there too.
 fn at(steps: &[Step], step: usize) -> String {
-    line(steps, step).unwrap_or_else(|| format!("insn {}", steps.get(step).map_or(0, |s| s.insn)))
+    let insn = steps.get(step).map_or(0, |s| s.insn);
+    match steps.get(..=step).and_then(|before| before.iter().rev().find_map(|s| s.line.as_ref())) {
+        Some(line) => format!("line {} (insn {insn})", line.line),
+        None => format!("insn {insn}"),
+    }
 }
 
 /// How many bytes an access can be moved up from where it is when the index is 0.
