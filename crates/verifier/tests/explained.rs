@@ -1,7 +1,7 @@
 //! What is said of accesses that are out of bounds: `data/bounds.txt` has all of it, and all of it was read.
 
-use skep_isa::{ProgramType, text};
-use skep_object::{Linked, Object};
+use skep_isa::{MapType, ProgramType, text};
+use skep_object::{Linked, LinkedMap, MapSpec, Object};
 use skep_verifier::{Options, Rejection, verify};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -72,4 +72,22 @@ fn logs_have_the_kernels_line_about_the_bytes() {
         lines,
         ["R0 max value is outside of the allowed memory range", "invalid access to map value, value_size=128 off=128 size=8"]
     );
+}
+
+/// Of a long path only the end is kept: what may have been before it is not said to be missing.
+#[test]
+fn nothing_is_said_of_steps_that_are_not_kept() {
+    let said = |between: usize| {
+        let asm = format!(
+            "call get_prandom_u32\njgt %r0, 16, out\n{}lddw %r1, value 0\nadd %r1, %r0\nldxb %r0, [%r1]\nout: mov %r0, 0\nexit\n",
+            "mov %r3, 0\n".repeat(between)
+        );
+        let mut linked = Linked::from_insns("p", ProgramType::Kprobe, text::assemble(&asm).expect("assembly"));
+        linked.maps.push(LinkedMap { index: 0, spec: MapSpec::new("m", MapType::Array, 4, 8, 1) });
+        let Err(r) = verify(&linked, &Options::default()) else { panic!("accepted") };
+        assert!(r.to_string().contains("bytes 16..17 of a value of 8: the index may be 16"), "{r}");
+        r.hint.unwrap_or_default()
+    };
+    assert_eq!(said(9), "the test at insn 1 lets 16 through: the index must be `< 8`, so leave at `>= 8`");
+    assert_eq!(said(900), "nothing near the access tests the index: `if (index < 8)` before the access, or `index & 7`");
 }

@@ -184,11 +184,16 @@ fn bounded(steps: &[Step], index: &Index, what: &str, room: Option<i64>, wide: b
     }
     match limit {
         Some(n) if n > 1 && (n as u64).is_power_of_two() && what == "index" => {
-            format!("nothing tests the {what} on this path: `if ({what} < {n})` before the access, or `{what} & {}`", n - 1)
+            format!("{}`if ({what} < {n})` before the access, or `{what} & {}`", untested(index, what), n - 1)
         }
-        Some(n) => format!("nothing tests the {what} on this path: `if ({what} < {n})` before it is used"),
-        None => format!("nothing tests the {what} on this path: compare it with a constant before it is used"),
+        Some(n) => format!("{}`if ({what} < {n})` before it is used", untested(index, what)),
+        None => format!("{}compare it with a constant before it is used", untested(index, what)),
     }
+}
+
+/// What is known of a number without tests. Those before the first step that is kept are not known.
+fn untested(index: &Index, what: &str) -> String {
+    if index.cut { format!("nothing near the access tests the {what}: ") } else { format!("nothing tests the {what} on this path: ") }
 }
 
 /// Stack variables have no sizes that anybody knows here.
@@ -202,7 +207,7 @@ fn stack_index(fault: &Fault<'_>, f: &Found) -> Option<String> {
         let place = at(fault.steps, step);
         return Some(format!("the mask {mask:#x} at {place} is wider than the array: use its size less 1"));
     }
-    Some("nothing tests the index on this path: compare it with the array's size before the access".to_owned())
+    Some(format!("{}compare it with the array's size before the access", untested(index, "index")))
 }
 
 fn lower(fault: &Fault<'_>, index: Option<&Index>) -> Option<String> {
@@ -227,7 +232,7 @@ fn lower(fault: &Fault<'_>, index: Option<&Index>) -> Option<String> {
     if index.tests.iter().any(|t| matches!(t.bound, Bound::AtMost(_))) {
         return None;
     }
-    Some("nothing tests the index on this path: make it unsigned, and compare it with the size".to_owned())
+    Some(format!("{}make it unsigned, and compare it with the size", untested(index, "index")))
 }
 
 fn packet(fault: &Fault<'_>, f: &Found) -> Option<String> {
@@ -310,8 +315,8 @@ fn size(fault: &Fault<'_>, found: Option<&Found>, reg: u8) -> Option<String> {
         });
     }
     Some(match room {
-        Some(n) => format!("nothing bounds the size on this path: `if (size <= {n})` before the call"),
-        None => "nothing bounds the size on this path: compare it with the size of the variable before the call".to_owned(),
+        Some(n) => format!("{}`if (size <= {n})` before the call", untested(&index, "size")),
+        None => format!("{}compare it with the size of the variable before the call", untested(&index, "size")),
     })
 }
 

@@ -51,6 +51,8 @@ pub(super) struct Index {
     pub load: Option<usize>,
     /// It comes from other numbers, or out of a function of the program: those may have been tested.
     pub computed: bool,
+    /// It comes from before the first step that is known.
+    pub cut: bool,
 }
 
 /// What is followed.
@@ -105,7 +107,7 @@ fn known(step: &Step, reg: u8) -> Option<i64> {
 
 /// Finds where the number in `reg` comes from, before the step `end`.
 pub(super) fn of_number(steps: &[Step], end: usize, reg: u8) -> Index {
-    let mut index = Index { scale: 1, known: None, mask: None, tests: Vec::new(), load: None, computed: false };
+    let mut index = Index { scale: 1, known: None, mask: None, tests: Vec::new(), load: None, computed: false, cut: true };
     let mut place = Place::Reg(reg);
     // Comparisons met so far, also those of registers that may turn out to hold the same number.
     let mut compared: Vec<usize> = Vec::new();
@@ -120,6 +122,7 @@ pub(super) fn of_number(steps: &[Step], end: usize, reg: u8) -> Index {
             if is_argument(place) {
                 continue;
             }
+            index.cut = false;
             break;
         }
         if is_conditional(code) {
@@ -141,7 +144,10 @@ pub(super) fn of_number(steps: &[Step], end: usize, reg: u8) -> Index {
         }
         if let Some(back) = right.take() {
             let left = code.imm.checked_sub(back).filter(|n| (0..=32).contains(n) && code.code == op::ALU64 | op::LSH | op::K);
-            let Some(left) = left else { break };
+            let Some(left) = left else {
+                index.cut = false;
+                break;
+            };
             index.scale = index.scale.saturating_mul(1 << left);
             compared.clear();
             continue;
@@ -159,6 +165,7 @@ pub(super) fn of_number(steps: &[Step], end: usize, reg: u8) -> Index {
                 if code.class() == op::LDX {
                     index.load = Some(n);
                 }
+                index.cut = false;
                 index.computed = arithmetic && code.code & 0xf0 != op::MOV || code.is_local_call();
                 break;
             }
