@@ -1,30 +1,53 @@
 //! Where a thread's own stack is.
 //!
+//! The first thread's is what the kernel calls `[stack]`, as far down as its limit allows. Another thread's ends below its thread control
+//! block, where glibc and musl put that, and begins at a guard: a mapping without any access right below. Without a guard nobody can tell
+//! whether memory further down is the stack or somebody else's (`pthread_attr_setstack` on a part of the heap, neighboring stacks
+//! without guards, guards inside the mapping as of glibc 2.42): then the stack is not known, and hooks never run on it.
+//!
 //! Part of the event path (a thread's first event comes here): raw system calls, no vector registers.
 
 use crate::sys;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Finds the stack that the calling thread was given: lowest address and end; (0, 0) when it is not known, or when `rsp` is not on
-/// it.
+/// The end of the first thread's stack; 0: not known.
+static MAIN_END: AtomicU64 = AtomicU64::new(0);
+
+/// How much of the first thread's stack is taken for it where the limit says nothing.
+const UNLIMITED: u64 = 64 << 20;
+
+/// Finds the end of the first thread's stack. Not on the event path.
+pub(crate) fn learn() {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let line = maps.lines().find(|l| l.ends_with(" [stack]"));
+    let end = line.and_then(|l| l.split_once(' ')?.0.split_once('-')).and_then(|(_, end)| u64::from_str_radix(end, 16).ok());
+    MAIN_END.store(end.unwrap_or(0), Ordering::Relaxed);
+}
+
+/// Finds the stack that the calling thread was given, whatever stack it is on now: lowest address and end; (0, 0) when it is not
+/// known.
 #[inline(always)]
 pub(crate) fn stack(rsp: u64) -> (u64, u64) {
-    let Some((start, end)) = mapping(rsp) else { return (0, 0) };
+    let first = sys::gettid() == sys::getpid();
+    let main = if first { main_stack() } else { (0, 0) };
+    if main.0 <= rsp && rsp < main.1 {
+        return main;
+    }
     let thread = thread_pointer();
-    if thread > rsp && thread < end {
-        // glibc and musl put a thread's control block at the top of its stack.
-        return (start, thread & !15);
+    match mapping(thread) {
+        // A child that another thread has forked is the first thread, too.
+        Some(m) if m.guarded && (!first || (m.start <= rsp && rsp < thread)) => (m.start, thread & !15),
+        _ => main,
     }
-    if sys::gettid() != sys::getpid() {
-        return (0, 0);
-    }
-    // The first thread's stack grows down as far as the limit says.
+}
+
+#[inline(always)]
+fn main_stack() -> (u64, u64) {
+    let end = MAIN_END.load(Ordering::Relaxed);
     let limit = stack_limit();
-    if limit > 1 << 34 || limit < end.wrapping_sub(start) {
-        return (0, 0);
-    }
-    (end.wrapping_sub(limit) & !15, end)
+    let size = if limit > 1 << 34 { UNLIMITED } else { limit };
+    if end <= size { (0, 0) } else { (end.wrapping_sub(size) & !15, end) }
 }
 
 #[inline(always)]
@@ -50,9 +73,18 @@ fn stack_limit() -> u64 {
     }
 }
 
+/// A mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Mapping {
+    start: u64,
+    end: u64,
+    /// Right below it is one without any access.
+    guarded: bool,
+}
+
 /// The mapping around an address: by the ioctl of Linux 6.11, else by reading the text.
 #[inline(always)]
-fn mapping(address: u64) -> Option<(u64, u64)> {
+fn mapping(address: u64) -> Option<Mapping> {
     let fd = sys::open_maps();
     if fd < 0 {
         return None;
@@ -64,7 +96,15 @@ fn mapping(address: u64) -> Option<(u64, u64)> {
 }
 
 #[inline(always)]
-fn query(fd: i64, address: u64) -> Option<(u64, u64)> {
+fn query(fd: i64, address: u64) -> Option<Mapping> {
+    let (start, end, _) = ask(fd, address)?;
+    let guarded = ask(fd, start.wrapping_sub(1)).is_some_and(|(_, _, access)| access == 0);
+    Some(Mapping { start, end, guarded })
+}
+
+/// Start, end, and access as bits.
+#[inline(always)]
+fn ask(fd: i64, address: u64) -> Option<(u64, u64, u64)> {
     /// `_IOWR('f', 17, struct procmap_query)`.
     const PROCMAP_QUERY: u64 = 0xc068_6611;
     const IOCTL: u64 = 16;
@@ -83,33 +123,37 @@ fn query(fd: i64, address: u64) -> Option<(u64, u64)> {
     word(2).store(address, Ordering::Relaxed);
     // SAFETY: the kernel writes into `query`, whose size it was told.
     let got = unsafe { sys::call(IOCTL, [fd as u64, PROCMAP_QUERY, at, 0, 0, 0]) };
-    (got == 0).then(|| (word(3).load(Ordering::Relaxed), word(4).load(Ordering::Relaxed)))
+    /// `PROCMAP_QUERY_VMA_{READABLE,WRITABLE,EXECUTABLE}`.
+    const ACCESS: u64 = 7;
+    (got == 0).then(|| (word(3).load(Ordering::Relaxed), word(4).load(Ordering::Relaxed), word(5).load(Ordering::Relaxed) & ACCESS))
 }
 
 #[inline(always)]
-fn text(fd: i64, address: u64) -> Option<(u64, u64)> {
-    let mut end = 0;
-    let start = search(fd, address, &mut end);
-    (end != 0).then_some((start, end))
+fn text(fd: i64, address: u64) -> Option<Mapping> {
+    let mut found = Mapping { start: 0, end: 0, guarded: false };
+    search(fd, address, &mut found);
+    (found.end != 0).then_some(found)
 }
 
-/// Reads lines `START-END …` until the one around the address. `extern "C"`, as a function that might unwind would make its callers
+/// Reads lines `START-END PERM …` until the one around the address. `extern "C"`, as a function that might unwind would make its callers
 /// call the panic handler.
 #[inline(never)]
 #[unsafe(link_section = ".text.skep_event")]
-extern "C" fn search(fd: i64, address: u64, end: &mut u64) -> u64 {
+extern "C" fn search(fd: i64, address: u64, found: &mut Mapping) {
     const READ: u64 = 0;
     // Small: the stack may be a goroutine's.
     const SIZE: u64 = 128;
     let buffer: MaybeUninit<[AtomicU8; SIZE as usize]> = MaybeUninit::uninit();
     let at = buffer.as_ptr() as u64;
-    // In a line: the number being read, the one before the dash, and whether the rest is skipped.
-    let (mut number, mut start, mut skip) = (0u64, 0u64, false);
+    // In a line: the number being read, the one before the dash, and how far behind the numbers we are, from 1.
+    let (mut number, mut start, mut behind) = (0u64, 0u64, 0u8);
+    // Of the line before: where its mapping ends, and whether anything may be done there.
+    let (mut end, mut access) = (0u64, false);
     loop {
         // SAFETY: the kernel writes into `buffer`, whose size it is told.
         let got = unsafe { sys::call(READ, [fd as u64, at, SIZE, 0, 0, 0]) };
         if got <= 0 {
-            return 0;
+            return;
         }
         let mut n = 0;
         while n < got as u64 {
@@ -117,14 +161,18 @@ extern "C" fn search(fd: i64, address: u64, end: &mut u64) -> u64 {
             let byte = unsafe { (*(at.wrapping_add(n) as *const AtomicU8)).load(Ordering::Relaxed) };
             n = n.wrapping_add(1);
             match byte {
-                b'\n' => (number, skip) = (0, false),
-                _ if skip => {}
+                b'\n' => (number, behind) = (0, 0),
+                _ if behind > 3 => {}
+                _ if behind > 0 => {
+                    access |= byte != b'-';
+                    behind = behind.wrapping_add(1);
+                }
                 b'-' => (start, number) = (number, 0),
                 b' ' if start <= address && address < number => {
-                    *end = number;
-                    return start;
+                    *found = Mapping { start, end: number, guarded: end == start && !access };
+                    return;
                 }
-                b' ' => skip = true,
+                b' ' => (end, access, behind) = (number, false, 1),
                 _ => {
                     let digit = if byte > b'9' { byte.wrapping_sub(b'a').wrapping_add(10) } else { byte.wrapping_sub(b'0') };
                     number = number << 4 | u64::from(digit & 15);
@@ -138,11 +186,26 @@ extern "C" fn search(fd: i64, address: u64, end: &mut u64) -> u64 {
 mod tests {
     use super::*;
 
+    fn both(address: u64) -> Option<Mapping> {
+        let ask = |how: fn(i64, u64) -> Option<Mapping>| {
+            let fd = sys::open_maps();
+            let found = how(fd, address);
+            // SAFETY: opened above.
+            unsafe { sys::close(fd) };
+            found
+        };
+        let (text, query) = (ask(text), ask(query));
+        // Before Linux 6.11 there is no query.
+        assert!(query.is_none() || query == text, "{query:x?} {text:x?}");
+        text
+    }
+
     /// The bounds are those of the mappings that the kernel shows as text, and both ways of asking say the same.
     #[test]
     fn bounds_of_a_thread() {
         let here = 0u8;
         let rsp = &raw const here as u64;
+        // Tests run in threads.
         let (low, top) = stack(rsp);
         let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
         let mut ranges = maps.lines().filter_map(|l| {
@@ -150,15 +213,38 @@ mod tests {
             Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
         });
         let own = ranges.find(|r| r.contains(&rsp)).expect("the stack is mapped");
-        assert_eq!(low, own.start);
-        assert!(own.contains(&top) && rsp < top && top - rsp < 1 << 16);
-        let fd = sys::open_maps();
-        assert_eq!(text(fd, rsp), Some((own.start, own.end)));
-        // SAFETY: opened above.
-        unsafe { sys::close(fd) };
-        let fd = sys::open_maps();
-        assert_eq!(text(fd, 8), None);
-        // SAFETY: opened above.
-        unsafe { sys::close(fd) };
+        if low != 0 {
+            assert_eq!(low, own.start);
+            assert!(own.contains(&top) && rsp < top && top - rsp < 1 << 16);
+        }
+        assert_eq!(both(rsp).map(|m| m.start..m.end), Some(own));
+        assert_eq!(both(8), None);
+    }
+
+    /// Only a mapping without any access right below is a guard.
+    #[test]
+    fn guards() {
+        let none = sys::map(0, 4 << 12, 0).expect("memory");
+        let protect = |page: u64, access: u64| {
+            // SAFETY: changes pages of the mapping made above, which nobody uses.
+            assert_eq!(unsafe { sys::call(10, [none + (page << 12), 1 << 12, access, 0, 0, 0]) }, 0);
+        };
+        protect(1, 3);
+        let start = none + (1 << 12);
+        assert_eq!(both(start + 8), Some(Mapping { start, end: start + (1 << 12), guarded: true }));
+        protect(0, 1);
+        assert_eq!(both(start + 8), Some(Mapping { start, end: start + (1 << 12), guarded: false }));
+        protect(2, 3);
+        assert_eq!(both(start + 8), Some(Mapping { start, end: start + (2 << 12), guarded: false }));
+        assert!(both(none).is_some_and(|m| m.start == none && m.end == start));
+    }
+
+    #[test]
+    fn the_first_threads_stack() {
+        learn();
+        let end = MAIN_END.load(Ordering::Relaxed);
+        let (low, top) = main_stack();
+        assert!(end != 0 && top == end && low < top && top - low <= 1 << 34);
+        assert_eq!(both(end - 8).map(|m| m.end), Some(end));
     }
 }

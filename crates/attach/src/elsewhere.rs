@@ -117,10 +117,7 @@ struct Place {
 #[inline(always)]
 fn place(block: &Block, sp: u64) -> Place {
     let (low, top) = (block.low.load(Ordering::Relaxed), block.top.load(Ordering::Relaxed));
-    if top == 0 {
-        // Nothing is known: the event came here because the stack is not aligned.
-        return Place { switch: false, frame: true };
-    }
+    // Also where nothing is known: then both are 0.
     if sp < low || sp >= top {
         // In a sandbox signals cannot be held back.
         return Place { switch: sandbox::may_call_system(), frame: true };

@@ -192,6 +192,7 @@ impl Engine {
             // SAFETY: the functions stay for as long as the process, as everything here does.
             unsafe { pthread_atfork(before_fork, after_fork_parent, after_fork_child) };
             process::claim();
+            guard::prepare();
             // SAFETY: there is one engine.
             Self { state: Mutex::new(State::new(unsafe { table::Writer::new() })) }
         }))

@@ -28,8 +28,8 @@ pub(crate) struct Block {
     /// The last exit trampoline reached by a tail call from a hooked function: its stack pointer, and how many there are in a row.
     pub(crate) tail: AtomicU64,
     pub(crate) tails: AtomicU64,
-    /// The part of the thread's own stack where trampolines make frames: its start, and its length in units of 16 bytes. All memory
-    /// when the stack is not known.
+    /// The part of the thread's own stack where trampolines make frames: its start, and its length in units of 16 bytes. None when the
+    /// stack is not known.
     pub(crate) zone: AtomicU64,
     pub(crate) zone_len: AtomicU64,
     /// The thread's own stack ([`crate::bounds`]); 0, 0: not known.
@@ -159,18 +159,39 @@ unsafe fn adopt(block: *mut Block) -> *mut Block {
         (*block).inside.store(0, Ordering::Relaxed);
         (*block).silent.store(0, Ordering::Relaxed);
         (*block).tail.store(0, Ordering::Relaxed);
+        find_stack(block);
+        set_own(block);
+    }
+    block
+}
+
+/// Notes where the calling thread's own stack is.
+///
+/// # Safety
+/// The block is the calling thread's.
+#[inline(always)]
+unsafe fn find_stack(block: *mut Block) {
+    // SAFETY: blocks are never unmapped, and all fields are atomic.
+    unsafe {
         let here: u64;
         asm!("mov {}, rsp", out(reg) here, options(nomem, nostack, preserves_flags));
         let (low, top) = bounds::stack(here);
         (*block).low.store(low, Ordering::Relaxed);
         (*block).top.store(top, Ordering::Relaxed);
         let frames = top.wrapping_sub(low) >> 2 & !15;
-        (*block).zone.store(if top == 0 { 0 } else { top.wrapping_sub(frames) }, Ordering::Relaxed);
-        (*block).zone_len.store(if top == 0 { u64::MAX >> 4 } else { frames >> 4 }, Ordering::Relaxed);
+        (*block).zone.store(top.wrapping_sub(frames), Ordering::Relaxed);
+        (*block).zone_len.store(frames >> 4, Ordering::Relaxed);
     }
-    // SAFETY: the caller's promise.
-    unsafe { set_own(block) };
-    block
+}
+
+/// Learns what cannot be found out in events, before there are any.
+pub(crate) fn prepare() {
+    bounds::learn();
+    let block = own();
+    if !block.is_null() {
+        // SAFETY: the calling thread's.
+        unsafe { find_stack(block) };
+    }
 }
 
 /// Takes over the block of a thread that is gone.

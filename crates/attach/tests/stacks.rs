@@ -15,11 +15,13 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 const C: &str = r"
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <ucontext.h>
@@ -82,6 +84,65 @@ static long moved;
 N long where(long x) { char c; __asm__ volatile('' :: 'r'(&c) : 'memory'); if (!level) level = &c; moved += level != &c; return x; }
 long moves(long n) { level = 0, moved = 0; for (long i = 0; i < n; i++) where(i); return moved; }
 
+static void *nests(void *n) { return (void *)nest((long)n); }
+// A thread on 16 KiB in the middle of other memory: how much of the memory below was changed.
+long given_stack(long n) {
+    size_t size = 1 << 20;
+    char *map = mmap(0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *stack = map + size / 2;
+    pthread_attr_t a;
+    pthread_t t;
+    void *r = 0;
+    memset(map, 0x5a, size / 2);
+    pthread_attr_init(&a), pthread_attr_setstack(&a, stack, 16384), pthread_create(&t, &a, nests, (void *)n), pthread_join(t, &r);
+    long changed = (long)r != n + 1;
+    for (char *p = map; p < stack; p++) changed += *p != 0x5a;
+    munmap(map, size);
+    return changed;
+}
+static pthread_barrier_t all;
+static void *beside(void *n) {
+    volatile long mark[64];
+    for (int i = 0; i < 64; i++) mark[i] = 0x5a5a;
+    pthread_barrier_wait(&all);
+    long bad = n && nest((long)n) != (long)n + 1;
+    pthread_barrier_wait(&all);
+    for (int i = 0; i < 64; i++) bad += mark[i] != 0x5a5a;
+    return (void *)bad;
+}
+// Threads whose stacks lie side by side in one mapping; every other one calls deeply.
+long without_guards(long n) {
+    enum { THREADS = 8 };
+    pthread_attr_t a;
+    pthread_t t[THREADS];
+    long bad = 0;
+    pthread_barrier_init(&all, 0, THREADS);
+    pthread_attr_init(&a), pthread_attr_setstacksize(&a, 256 << 10), pthread_attr_setguardsize(&a, 0);
+    for (long i = 0; i < THREADS; i++) pthread_create(&t[i], &a, beside, (void *)(i % 2 * n));
+    for (long i = 0; i < THREADS; i++) { void *r; pthread_join(t[i], &r), bad += (long)r; }
+    return bad;
+}
+static __thread ucontext_t t_back, t_there;
+static void small(void) { nest(8); }
+static void *on_coroutine(void *stack) {
+    getcontext(&t_there);
+    t_there.uc_stack.ss_sp = stack, t_there.uc_stack.ss_size = 2048, t_there.uc_link = &t_back;
+    makecontext(&t_there, small, 0);
+    swapcontext(&t_back, &t_there);
+    return (void *)nest(100);
+}
+// A thread that is first seen on a small stack of somebody else: how much below that was changed.
+long first_seen_elsewhere(long n) {
+    char *map = malloc(1 << 16), *stack = map + (1 << 15);
+    pthread_t t;
+    void *r = 0;
+    memset(map, 0x5a, 1 << 15);
+    pthread_create(&t, 0, on_coroutine, stack), pthread_join(t, &r);
+    long changed = (long)r != 101;
+    for (char *p = map; p < stack; p++) changed += *p != 0x5a;
+    free(map);
+    return changed;
+}
+
 static int end(void *a) { _exit(leaf((long)a) == 8 ? 33 : 1); }
 int (*volatile last)(void *) = end;
 // Ends in a jump to code that is not known, so that words above its return address are copied; there are none.
@@ -99,7 +160,7 @@ long child_on_a_fresh_stack(long room) {
 const NAMES: [&str; 7] = ["leaf", "many", "nest", "leaves", "where", "at_the_top", "start"];
 
 fn library(name: &str) -> Library {
-    Library::new(name, &C.replace('\'', "\""), "c", &["-O1", "-fno-optimize-sibling-calls"])
+    Library::new(name, &C.replace('\'', "\""), "c", &["-O1", "-pthread", "-fno-optimize-sibling-calls"])
 }
 
 fn functions(lib: &Library) -> Vec<Function> {
@@ -161,6 +222,22 @@ fn small_stacks_of_coroutines() {
         if position == Position::Exit {
             assert_eq!((6..12).map(|n| seen[1].word(n)).collect::<Vec<_>>()[1..2], [8], "words of the caller's stack");
         }
+    });
+}
+
+/// Where a thread's stack ends cannot be told from mappings when somebody else's memory is right below: frames and events were too
+/// large for such stacks, and changed that memory.
+#[test]
+fn stacks_with_somebody_elses_memory_below() {
+    let _alone = ALONE.lock();
+    let lib = library("below");
+    // SAFETY: the types are those of the C source.
+    let calls = ["given_stack", "without_guards", "first_seen_elsewhere"].map(|name| unsafe { lib.get::<F>(name) });
+    each_kind(&lib, |position, seen| {
+        let changed = calls.map(|f| f(100));
+        assert_eq!(changed, [0; 3], "{position:?}");
+        // In each thread that calls `nest`, `leaf` is called once.
+        assert_eq!(seen[0].runs(), 7 * runs(position), "{position:?}");
     });
 }
 

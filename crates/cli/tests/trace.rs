@@ -580,3 +580,32 @@ fn calls_in_another_pid_namespace_are_missed_for_that_reason() {
     assert_eq!((report["missed"].as_u64(), report["missed_by"]["namespace"].as_u64()), (Some(1000), Some(1000)), "{}", ended.transcript());
     assert!(text(&ended.stderr).contains("1000 calls are not counted: made by processes that were forked into another PID namespace"));
 }
+
+/// A thread whose stack is not known has each event on a stack of the engine's, between two system calls: that is for coroutines, not for
+/// usual threads. A call with a frame of the trampoline's tells: where the stack is known the frame is the large one.
+#[test]
+fn the_stacks_of_usual_threads_are_known() {
+    const SOURCE: &str = r#"
+        #include <pthread.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        __attribute__((noinline)) long inner(char *of_caller) { char own; __asm__ volatile("" : : "r"(&own) : "memory"); return of_caller - &own; }
+        static void *measure(void *out) { char own; *(long *)out = inner(&own); return 0; }
+        int main(void)
+        {
+            long first, thread;
+            pthread_t t;
+            measure(&first);
+            pthread_create(&t, 0, measure, &thread);
+            pthread_join(t, 0);
+            printf("%d %d\n", first > 350, thread > 350);
+            return 0;
+        }
+    "#;
+    let skep = Skep::new();
+    let (source, program) = (skep.path("source.c"), skep.path("usual"));
+    std::fs::write(&source, SOURCE).unwrap();
+    let program = skep_testkit::cc::Cc::c().args(&["-O1", "-pthread"]).compile(&[&source], &program);
+    let ended = skep.run(["-q", "trace", "inner", "-o", "/dev/null", "--", program.to_str().unwrap()]);
+    assert_eq!(text(&ended.stdout), "1 1\n", "{}", ended.transcript());
+}
