@@ -3,8 +3,9 @@
 //! [`table`] is the structure all share: lock-free lookups, changes under striped locks, elements that never move and
 //! are used again after a deletion, as in the kernel's preallocated hash. [`plain`] keeps the value inside the element,
 //! [`percpu`] keeps one for each slot, and [`in_place`] writes over one under its own lock. [`lru`]
-//! finds what to throw out when a map that may do so is full.
+//! finds what to throw out when a map that may do so is full. [`change`] has the table's changes, [`walk`] the reading of all of it.
 
+mod change;
 mod in_place;
 mod limbo;
 mod lru;
@@ -12,6 +13,7 @@ pub(crate) mod percpu;
 pub(crate) mod plain;
 mod pool;
 mod table;
+mod walk;
 
 use skep_isa::map::update;
 use skep_isa::{MapFlags, MapShape, MapType, ShapeKind};
@@ -22,7 +24,8 @@ use crate::error::{E2BIG, EINVAL, ENOTSUPP, MapError};
 use crate::shm::lock::Held;
 use crate::shm::table::Geometry;
 use crate::types::{Areas, Element, Layout, Limbo, MapOps, Parts, PercpuLayout};
-use table::{Table, Values, user_result};
+use change::user_result;
+use table::{Table, Values};
 
 /// Largest key and value together (the kernel: what one allocation can have).
 const MAX_ELEMENT: u64 = (4 << 20) - 64;
