@@ -3,7 +3,8 @@
 //! This is the argument block and the rules of the proposed `BPF_MAP_DUMP`, without its defects: a `prev_key` that was
 //! deleted is an answer of its own (`EAGAIN`) and not a silent restart, and what was copied is always delivered.
 
-use super::cursor::Cursor;
+use super::cursor::{Cursor, Position};
+use super::out::Out;
 use super::walk::{Take, Walk};
 use crate::error::MapError;
 use crate::map::Map;
@@ -53,12 +54,18 @@ const KNOWN: u64 = F_LOCK | F_CURSOR | F_DELETE | F_EXACT | F_RESTART | F_ALIGN 
 /// `ENOENT` when nothing is left; `EINVAL` for unknown flags and for a buffer below one element; `EAGAIN` when `prev_key` is
 /// gone and its type keeps no place for it; `ESTALE` for the cursor of another map; else as [`Walk::rows`].
 #[doc(alias = "BPF_MAP_DUMP")]
-pub fn dump(map: &Map, prev_key: Option<&mut [u8]>, buf: &mut [u8], buf_len: &mut u32, flags: u64) -> Result<(), MapError> {
+pub fn dump(map: &Map, mut prev_key: Option<&mut [u8]>, buf: &mut [u8], buf_len: &mut u32, flags: u64) -> Result<(), MapError> {
     let without = |flag: u64, needs: u64| flags & (flag | needs) == flag;
     if flags & !KNOWN != 0 || without(F_EXACT, F_DELETE) || without(F_STRICT, F_CURSOR) {
         return Err(MapError::Flags { flags });
     }
     map.check_readable()?;
+    if flags & !F_RESTART == 0
+        && map.ops().by_key().is_none()
+        && let Some(prev) = prev_key.as_deref_mut()
+    {
+        return behind_key(map, prev, buf, buf_len, flags);
+    }
     let mut walk = map.walk();
     if flags & F_ALIGN != 0 {
         walk = walk.aligned();
@@ -116,4 +123,41 @@ fn start<'m>(map: &'m Map, walk: Walk<'m>, prev: &[u8], flags: u64) -> Result<Wa
         None if flags & F_RESTART != 0 => Ok(walk),
         None => Err(MapError::KeyGone),
     }
+}
+
+/// The command as it was proposed, where keys have no order: an element a call is what most callers ask for, so what a [`Walk`] could do
+/// besides is left out.
+fn behind_key(map: &Map, prev: &mut [u8], buf: &mut [u8], buf_len: &mut u32, flags: u64) -> Result<(), MapError> {
+    let (key_size, value_size) = (map.def().key_size as usize, map.user_value_size());
+    let size = key_size + value_size;
+    let room = buf.len().min(*buf_len as usize);
+    if room < size {
+        return Err(MapError::Length { what: "buffer", given: room, want: size });
+    }
+    if prev.len() != key_size {
+        return Err(MapError::Length { what: "previous key", given: prev.len(), want: key_size });
+    }
+    let mut at = match map.ops().seek(prev)? {
+        Some(at) => at,
+        None if flags & F_RESTART != 0 => Position::default(),
+        None => return Err(MapError::KeyGone),
+    };
+    if size == 0 {
+        // A type without elements has its own answer.
+        map.ops().step(&mut at, &mut [], &mut [])?;
+        return Err(MapError::NoElement);
+    }
+    let mut out = Out::rows(&mut buf[..room], key_size, value_size, false);
+    let filled = map.ops().fill(&mut at, &mut out);
+    let n = out.used();
+    if n == 0 {
+        // What was copied is delivered before an error is.
+        filled?;
+        return Err(MapError::NoElement);
+    }
+    if let Some((last, _)) = out.element(n - 1) {
+        prev.copy_from_slice(last);
+    }
+    *buf_len = u32::try_from(n * size).unwrap_or(u32::MAX);
+    Ok(())
 }

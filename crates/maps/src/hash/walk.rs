@@ -85,7 +85,15 @@ impl Table {
             }
             // Elements lie anywhere, so each is a cache miss unless it was asked for early.
             self.memory.prefetch(reference(self.memory.bucket(at.major.wrapping_add(AHEAD)).load(Relaxed)));
+            if at.minor == 0 && reference(self.memory.bucket(at.major).load(Acquire)) == 0 {
+                at.go(at.major.wrapping_add(1), 0);
+                continue;
+            }
             if !self.fill_bucket(at, out, &copy_value)? {
+                return Ok(true);
+            }
+            // Not on to the next element, only to find that there is no room for it.
+            if out.is_full() && at.major < buckets {
                 return Ok(true);
             }
         }
