@@ -21,6 +21,9 @@ use crate::types::{self, MapOps, Parts};
 /// Mutable word 0 of the header: not zero when users may no longer write.
 const FROZEN: usize = 0;
 
+/// Values up to this size are copied by way of the stack, so that memory is only taken for one that is there, and not cleared before.
+const SMALL: usize = 64;
+
 /// An open map.
 ///
 /// Any number of threads and processes may use a map at once. The file counts as used while the value lives, in this
@@ -30,6 +33,8 @@ pub struct Map {
     file: Arc<ObjectFile>,
     ops: Box<dyn MapOps>,
     per_cpu: bool,
+    /// Bytes of a user's value, for types where they never change: all that are not per-CPU.
+    value_size: usize,
     births: Births,
     /// Elements of the type come and go, whether the file tells when or not.
     has_births: bool,
@@ -168,7 +173,8 @@ impl Map {
         let file = Arc::new(file);
         let births = Births::new(Arc::clone(&file), births_at, rows).ok_or(MapError::Damaged { what: "the file is too short" })?;
         let ops = (row.open)(Parts { def: def.clone(), seed, file: Arc::clone(&file), slots, births: births.clone(), entries })?;
-        Ok(Self { def, file, ops, per_cpu, births, has_births: layout.births != 0 })
+        let value_size = ops.user_value_size();
+        Ok(Self { def, file, ops, per_cpu, value_size, births, has_births: layout.births != 0 })
     }
 
     /// Returns the definition the map was made with.
@@ -209,8 +215,9 @@ impl Map {
 
     /// Returns the bytes of a value as [`Map::lookup`] gives it: for per-CPU types, all shown values.
     #[must_use]
+    #[inline]
     pub fn user_value_size(&self) -> usize {
-        self.ops.user_value_size()
+        if self.per_cpu { self.ops.user_value_size() } else { self.value_size }
     }
 
     /// Tells whether somebody may wait for programs that have found something in the map, as [`Take::Exact`](crate::Take::Exact) does:
@@ -257,11 +264,22 @@ impl Map {
         Err(MapError::Denied { why })
     }
 
+    #[inline]
     pub(crate) fn check_readable(&self) -> Result<(), MapError> {
         if self.def.flags.has(MapFlags::WRONLY) { Err(MapError::Denied { why: "the map is write-only" }) } else { Ok(()) }
     }
 
+    #[inline]
     pub(crate) fn check_writable(&self) -> Result<(), MapError> {
+        if self.file.writable() && !self.def.flags.has(MapFlags::RDONLY) && !self.is_frozen() && !crate::stays_out() {
+            return Ok(());
+        }
+        self.refuse_to_write()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refuse_to_write(&self) -> Result<(), MapError> {
         let why = if !self.file.writable() {
             "the map was opened for reading"
         } else if self.def.flags.has(MapFlags::RDONLY) {
@@ -276,6 +294,7 @@ impl Map {
         Err(MapError::Denied { why })
     }
 
+    #[inline]
     fn check_key(&self, key: &[u8]) -> Result<(), MapError> {
         let want = self.def.key_size as usize;
         if key.len() == want { Ok(()) } else { Err(MapError::Length { what: "key", given: key.len(), want }) }
@@ -286,7 +305,13 @@ impl Map {
     /// # Errors
     /// [`MapError::NoElement`]; a key of the wrong size; a write-only map.
     pub fn lookup(&self, key: &[u8]) -> Result<Vec<u8>, MapError> {
-        let mut out = vec![0; self.user_value_size()];
+        let size = self.user_value_size();
+        let mut small = [0; SMALL];
+        if let Some(out) = small.get_mut(..size) {
+            self.lookup_into(key, out, 0)?;
+            return Ok(out.to_vec());
+        }
+        let mut out = vec![0; size];
         self.lookup_into(key, &mut out, 0)?;
         Ok(out)
     }
@@ -320,7 +345,11 @@ impl Map {
     }
 
     /// Refuses flags of which some of `all` are unknown, and a lock where there is none.
+    #[inline]
     fn check_lock_flag(&self, flags: u64, all: u64) -> Result<(), MapError> {
+        if flags == 0 {
+            return Ok(());
+        }
         let lock = flags & update::LOCK != 0;
         if all & !update::LOCK != 0 || (lock && (self.def.spin_lock.is_none() || !self.file.writable())) {
             return Err(MapError::Flags { flags });
@@ -328,7 +357,16 @@ impl Map {
         Ok(())
     }
 
+    #[inline]
     fn check_value(&self, given: usize) -> Result<(), MapError> {
+        if !self.per_cpu && given == self.value_size {
+            return Ok(());
+        }
+        self.check_values(given)
+    }
+
+    #[inline(never)]
+    fn check_values(&self, given: usize) -> Result<(), MapError> {
         let want = self.user_value_size();
         let each = (self.def.value_size as usize).next_multiple_of(8);
         let fits = if self.per_cpu { given > 0 && given.is_multiple_of(each) && given / each <= MAX_SLOTS as usize } else { given == want };

@@ -97,6 +97,24 @@ fn a_value_of_eight_bytes_keeps_its_address_when_overwritten() {
     }
 }
 
+/// A program may have found the value before: what a user stores under its lock must not go into another element.
+#[test]
+fn a_value_overwritten_under_its_lock_keeps_its_address() {
+    let dir = Dir::new();
+    let map = dir.make(&MapDef::new(MapType::Hash, 8, 24, 10).spin_lock(0));
+    let key = 5u64.to_ne_bytes();
+    let value = |n: u64| [0, n, n + 1].map(u64::to_ne_bytes).concat();
+    map.update(&key, &value(1), ANY).expect("new");
+    // SAFETY: key and value are as long as the map's.
+    unsafe {
+        let p = map.prog_lookup(key.as_ptr()).cast::<u64>();
+        map.update(&key, &value(2), skep_isa::map::update::LOCK).expect("there");
+        assert_eq!((map.prog_lookup(key.as_ptr()).cast(), p.add(1).read_volatile(), p.add(2).read_volatile()), (p, 2, 3));
+    }
+    map.update(&key, &value(3), ANY).expect("there");
+    assert_eq!(map.lookup(&key).expect("there"), value(3));
+}
+
 #[test]
 fn every_size_up_to_the_limit_holds_exactly_that_many() {
     let dir = Dir::new();

@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, 
 
 use skep_isa::map::update;
 
-use super::table::{BUSY, Dry, Table, Values, changed, reference, row};
+use super::table::{BUSY, Dry, Place, Table, Values, changed, reference, row};
 use crate::error::{E2BIG, EBUSY, EEXIST, EINVAL, ENOENT, ENOMEM, MapError};
 use crate::shm::lock;
 use crate::shm::table::{Element, NO_SPARE, Stripe};
@@ -34,6 +34,7 @@ impl Table {
     ///
     /// # Safety
     /// As [`Table::find`].
+    #[inline(always)]
     pub(crate) unsafe fn update(&self, key: *const u8, flags: u64, values: &impl Values) -> i64 {
         let flags = flags & !update::LOCK;
         if flags > update::EXIST {
@@ -41,77 +42,117 @@ impl Table {
         }
         // SAFETY: the caller's duty.
         let h = unsafe { self.hash(key) };
+        // SAFETY: as above.
+        match unsafe { self.try_update(h, key, flags, values) } {
+            Ok(result) => result,
+            // SAFETY: as above.
+            Err(dry) => unsafe { self.update_dry(dry, h, key, flags, values) },
+        }
+    }
+
+    /// Goes on when there was no element to put in: brings one from elsewhere and tries again.
+    ///
+    /// # Safety
+    /// As [`Table::find`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn update_dry(&self, mut dry: Dry, h: u64, key: *const u8, flags: u64, values: &impl Values) -> i64 {
         let stripe = self.memory.stripe(h);
-        let (mut tries, mut last) = (0u32, None);
+        let (mut tries, mut last) = (1u32, None);
         loop {
-            let Some(held) = self.lock(&stripe) else { return -i64::from(EBUSY) };
-            // SAFETY: the caller's duty; the lock is held.
-            let done = unsafe { self.update_locked(&stripe, h, key, flags, values) };
-            lock::release(stripe.lock, held);
-            tries = tries.wrapping_add(1);
-            match done {
-                Ok(result) => return result,
+            match last {
                 // The pool of this stripe is empty.
-                Err(_) if last == Some(Dry::Empty) => return -i64::from(E2BIG),
-                Err(_) if last.is_some() => return -i64::from(ENOMEM),
+                Some(Dry::Empty) => return -i64::from(E2BIG),
+                Some(_) => return -i64::from(ENOMEM),
                 // Or no pool has any: perhaps as another has put this very key in meanwhile.
-                Err(dry) => {
+                None => {
                     let why = self.refill(&stripe).err().filter(|_| !self.lru || dry == Dry::NoSpare);
                     let why = if tries >= MOVES { Some(why.unwrap_or(dry)) } else { why };
                     last = why.map(|why| if dry == Dry::NoSpare { dry } else { why });
                 }
             }
+            // SAFETY: the caller's duty.
+            match unsafe { self.try_update(h, key, flags, values) } {
+                Ok(result) => return result,
+                Err(again) => dry = again,
+            }
+            tries = tries.wrapping_add(1);
         }
     }
 
+    /// Takes the stripe's lock and stores a value, if there is an element for it. The usual case is a short one: a value is there and is
+    /// overwritten in place.
+    ///
     /// # Safety
-    /// As [`Table::find`], with the stripe's lock held.
-    unsafe fn update_locked(&self, stripe: &Stripe<'_>, h: u64, key: *const u8, flags: u64, values: &impl Values) -> Result<i64, Dry> {
-        let memory = &self.memory;
-        let bucket = memory.bucket(h);
-        let head = bucket.load(Relaxed);
-        self.note(stripe, h);
+    /// As [`Table::find`].
+    #[inline(always)]
+    unsafe fn try_update(&self, h: u64, key: *const u8, flags: u64, values: &impl Values) -> Result<i64, Dry> {
+        let stripe = self.memory.stripe(h);
+        let Some(held) = self.lock(&stripe) else { return Ok(-i64::from(EBUSY)) };
+        let bucket = self.memory.bucket(h);
+        self.note(&stripe, h);
         // SAFETY: the caller's duty.
-        if let Some(place) = unsafe { self.walk(head, h, key) } {
-            if flags == update::NOEXIST {
-                return Ok(-i64::from(EEXIST));
-            }
-            if values.is_locked() {
-                self.overwrite_locked(stripe, place.found, values)?;
-            } else if values.overwrite(self, place.found) {
+        let done = match unsafe { self.walk(bucket.load(Relaxed), h, key) } {
+            Some(_) if flags == update::NOEXIST => Ok(-i64::from(EEXIST)),
+            Some(place) if !values.is_locked() && values.overwrite(self, place.found) => {
                 if self.lru {
                     self.touch(place.found);
                 }
-                return Ok(0);
+                Ok(0)
             }
-            let spare = self.take_spare(stripe)?;
-            let e = memory.element(spare).ok_or(Dry::NoSpare)?;
-            let next = reference(place.element.link().load(Relaxed));
-            // SAFETY: the caller's duty; the spare is in no list.
-            unsafe { self.write_element(e, h, key, next, place.element.sequence().load(Relaxed)) };
-            self.births.inherit(row(spare), row(place.found));
-            values.fill(self, spare);
-            self.relink(bucket, place.before, spare);
-            if self.lru {
-                self.touch(spare);
-                self.memory.forget(place.found);
-            }
-            stripe.spare.store(u64::from(place.found), Relaxed);
-            return Ok(0);
+            // SAFETY: the caller's duty; the lock is held.
+            Some(place) => unsafe { self.replace(&place, h, key, values) }.map(|()| 0),
+            None if flags == update::EXIST => Ok(-i64::from(ENOENT)),
+            // SAFETY: as above.
+            None => unsafe { self.insert(h, key, values) }.map(|()| 0),
+        };
+        lock::release(stripe.lock, held);
+        done
+    }
+
+    /// Puts another element in the place of one that has this key, or writes over it under the value's own lock.
+    ///
+    /// # Safety
+    /// As [`Table::find`], with the stripe's lock held.
+    #[inline(never)]
+    unsafe fn replace(&self, place: &Place<'_>, h: u64, key: *const u8, values: &impl Values) -> Result<(), Dry> {
+        let (stripe, bucket) = (self.memory.stripe(h), self.memory.bucket(h));
+        if values.is_locked() {
+            // In place, and only there: programs that found the value before must see what is stored.
+            return self.overwrite_locked(&stripe, place.found, values);
         }
-        if flags == update::EXIST {
-            return Ok(-i64::from(ENOENT));
+        let spare = self.take_spare(&stripe)?;
+        let e = self.memory.element(spare).ok_or(Dry::NoSpare)?;
+        let next = reference(place.element.link().load(Relaxed));
+        // SAFETY: the caller's duty; the spare is in no list.
+        unsafe { self.write_element(e, h, key, next, place.element.sequence().load(Relaxed)) };
+        self.births.inherit(row(spare), row(place.found));
+        values.fill(self, spare);
+        self.relink(bucket, place.before, spare);
+        if self.lru {
+            self.touch(spare);
+            self.memory.forget(place.found);
         }
-        let mut head = head;
+        stripe.spare.store(u64::from(place.found), Relaxed);
+        Ok(())
+    }
+
+    /// Puts a new element in, the first of its bucket.
+    ///
+    /// # Safety
+    /// As [`Table::find`], with the stripe's lock held.
+    #[inline(never)]
+    unsafe fn insert(&self, h: u64, key: *const u8, values: &impl Values) -> Result<(), Dry> {
+        let memory = &self.memory;
+        let (stripe, bucket) = (memory.stripe(h), memory.bucket(h));
         let mut stamp = 0;
-        let new = match self.take(stripe) {
+        let new = match self.take(&stripe) {
             Ok(new) => new,
             // What the dead left is found first.
             Err(_) if self.lru && self.filled() == 0 && memory.leaks().load(Relaxed) == 0 => {
-                let new = self.evict(stripe).ok_or(Dry::Empty)?;
+                let new = self.evict(&stripe).ok_or(Dry::Empty)?;
                 // It may have come out of this very bucket.
-                self.note(stripe, h);
-                head = bucket.load(Relaxed);
+                self.note(&stripe, h);
                 new
             }
             Err(dry) => return Err(dry),
@@ -119,16 +160,16 @@ impl Table {
         if self.lru {
             stamp = self.tick();
         }
+        let head = bucket.load(Relaxed);
         let e = memory.element(new).ok_or(Dry::Empty)?;
-        let first = reference(head);
         let newest = self.next_sequence(head);
         let sequence = if self.lru { u64::from(stamp) << 32 | newest & 0xffff_ffff } else { newest };
         // SAFETY: the caller's duty; the element is in no list.
-        unsafe { self.write_element(e, h, key, first, sequence) };
+        unsafe { self.write_element(e, h, key, reference(head), sequence) };
         self.births.stamp(row(new));
         values.fill(self, new);
         bucket.store(changed(head, new), Release);
-        Ok(0)
+        Ok(())
     }
 
     /// Finds the sequence of an element that becomes the first of a bucket. Sequences fall along a chain; and each is above all that

@@ -127,6 +127,12 @@ pub(crate) struct Hash<K> {
 }
 
 impl<K: Kind> Hash<K> {
+    #[cold]
+    #[inline(never)]
+    fn lookup_again(&self, key: &[u8], out: &mut [u8]) -> Result<(), MapError> {
+        self.table.lookup(key, |r| self.kind.load(&self.table, r, out, 0))
+    }
+
     /// # Safety
     /// As [`MapOps::prog_lookup`].
     #[inline(always)]
@@ -182,8 +188,18 @@ impl<K: Kind> MapOps for Hash<K> {
     }
 
     fn lookup(&self, key: &[u8], out: &mut [u8], flags: u64) -> Result<(), MapError> {
-        let load = |r| self.kind.load(&self.table, r, out, flags);
-        if flags & update::LOCK == 0 { self.table.lookup(key, load) } else { self.table.lookup_locked(key, load) }
+        if flags & update::LOCK != 0 {
+            return self.table.lookup_locked(key, |r| self.kind.load(&self.table, r, out, flags));
+        }
+        let seen = self.table.look_up(key);
+        if seen.found != 0 {
+            self.kind.load(&self.table, seen.found, out, 0);
+        }
+        match (seen.is_whole(), seen.found) {
+            (true, 0) => Err(MapError::NoElement),
+            (true, _) => Ok(()),
+            (false, _) => self.lookup_again(key, out),
+        }
     }
 
     fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {

@@ -97,6 +97,24 @@ pub(super) struct Place<'a> {
     pub(super) before: Option<Element<'a>>,
 }
 
+/// What a look for a key met.
+pub(crate) struct Seen<'a> {
+    bucket: &'a AtomicU64,
+    head: u64,
+    /// 0 when it met none.
+    pub(super) found: u32,
+}
+
+impl Seen<'_> {
+    /// Tells whether everything that was read since, and before this call, belongs together.
+    #[inline(always)]
+    pub(super) fn is_whole(&self) -> bool {
+        // Pairs with the fence in `write_element`.
+        fence(Acquire);
+        self.bucket.load(Relaxed) == self.head
+    }
+}
+
 impl Table {
     pub(crate) fn new(parts: Parts, geometry: Geometry) -> Result<Self, MapError> {
         let short = || MapError::Damaged { what: "the file is too short" };
@@ -238,7 +256,8 @@ impl Table {
     pub(crate) fn lock(&self, stripe: &Stripe<'_>) -> Option<Held> {
         let held = lock::acquire(stripe.lock).ok()?;
         if held.recovered {
-            self.repair(stripe);
+            // Of its own, so that in the usual case a stripe need not be anywhere in memory.
+            self.repair(&self.memory.stripe(stripe.index));
         }
         Some(held)
     }
@@ -288,6 +307,18 @@ impl Table {
             None => to,
         };
         bucket.store(changed(head, first), Release);
+    }
+
+    /// Looks for a key without the lock: what is found counts only if the bucket [did not change](Seen::is_whole) until it was used.
+    #[inline(always)]
+    pub(crate) fn look_up(&self, key: &[u8]) -> Seen<'_> {
+        // SAFETY: the caller checked the length of the key.
+        let h = unsafe { self.hash(key.as_ptr()) };
+        let bucket = self.memory.bucket(h);
+        let head = bucket.load(Acquire);
+        // SAFETY: as above.
+        let found = unsafe { self.walk(head, h, key.as_ptr()) }.map_or(0, |place| place.found);
+        Seen { bucket, head, found }
     }
 
     /// Copies the value of a key out.

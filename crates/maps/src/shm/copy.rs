@@ -59,6 +59,12 @@ pub(crate) unsafe fn load_tail(mut p: *const u8, n: usize) -> u64 {
 /// `src..src+len` is readable; `dst` is eight-aligned and writable up to `len` rounded up to eight.
 #[inline(always)]
 pub(crate) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
+    if len == 8 {
+        // What most keys and values are.
+        // SAFETY: the caller's duty.
+        unsafe { AtomicU64::from_ptr(dst.cast()).store(load8(src), Relaxed) };
+        return;
+    }
     let mut i = 0usize;
     // SAFETY: `i` stays below `len`, whole words first, then one padded word; see the caller's duties.
     unsafe {
@@ -193,6 +199,10 @@ pub(crate) unsafe fn load(dst: &mut [u8], src: *const u8) {
 /// `shared` is eight-aligned and readable up to `len` rounded up to eight; `key..key+len` is readable.
 #[inline(always)]
 pub(crate) unsafe fn same(shared: *const u8, key: *const u8, len: usize) -> bool {
+    if len == 8 {
+        // SAFETY: the caller's duty.
+        return unsafe { AtomicU64::from_ptr(shared.cast_mut().cast()).load(Relaxed) == load8(key) };
+    }
     let mut i = 0usize;
     // SAFETY: as in `store`, with both sides only read.
     unsafe {

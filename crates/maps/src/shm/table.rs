@@ -421,6 +421,11 @@ pub(crate) unsafe fn hash(seed: u64, key: *const u8, len: usize) -> u64 {
         (wide as u64) ^ ((wide >> 64) as u64)
     };
     let mut h = seed ^ 0x517c_c1b7_2722_0a95;
+    if len == 8 {
+        // SAFETY: the caller's duty.
+        h = mix(h ^ unsafe { copy::load8(key) });
+        return mix(h ^ K.rotate_left(32));
+    }
     let mut i = 0usize;
     // SAFETY: whole words first, then what remains.
     unsafe {
