@@ -358,7 +358,7 @@ impl Map {
     }
 
     #[inline]
-    fn check_value(&self, given: usize) -> Result<(), MapError> {
+    pub(crate) fn check_value(&self, given: usize) -> Result<(), MapError> {
         if !self.per_cpu && given == self.value_size {
             return Ok(());
         }

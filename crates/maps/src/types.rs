@@ -261,6 +261,12 @@ pub(crate) trait MapOps: Send + Sync {
         Err(self.refuse("lookup"))
     }
 
+    /// Asks for the memory that operations on these keys will touch, which stand one behind another: at most
+    /// [`TOGETHER`](crate::dump::batch::TOGETHER). It is a wish only.
+    fn prefetch(&self, keys: &[u8]) {
+        let _ = keys;
+    }
+
     /// Stores a value. `value` has the user's value size, for per-CPU types any whole number of values.
     fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {
         let _ = (key, value, flags);

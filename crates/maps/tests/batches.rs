@@ -208,3 +208,79 @@ fn batches_answer_as_the_kernels() {
         same(LOOKUP, None, 99, 0);
     }
 }
+
+/// Keys that are there and keys that are not, in every number around that of keys looked at together, for every type with keys.
+#[test]
+fn many_keys_answer_as_one_after_another_does() {
+    let dir = Dir::new();
+    support::table(&dir, 4).install();
+    let hashes = [MapType::Hash, MapType::LruHash, MapType::PercpuHash, MapType::LruPercpuHash];
+    for t in hashes.into_iter().chain([MapType::Array, MapType::PercpuArray, MapType::LpmTrie]) {
+        let flags = if t == MapType::LpmTrie { MapFlags::NO_PREALLOC } else { 0 };
+        let key_size = if matches!(t, MapType::Array | MapType::PercpuArray) { 4 } else { 8 };
+        let map = dir.make(&MapDef::new(t, key_size, 16, 64).flags(flags));
+        let key = |i: u32| match t {
+            MapType::LpmTrie => [32u32.to_ne_bytes(), i.to_be_bytes()].concat(),
+            _ => [i.to_ne_bytes(), i.to_be_bytes()].concat()[..key_size as usize].to_vec(),
+        };
+        let size = map.user_value_size();
+        let value = |i: u32| vec![i as u8 + 1; size];
+        let (keys, values): (Vec<_>, Vec<_>) = (0..40).map(|i| (key(i), value(i))).unzip();
+        assert_eq!(batch::update_batch(&map, &keys.concat(), &values.concat(), 40, 0).expect("room"), 40);
+        for n in [0, 1, 15, 16, 17, 31, 33, 64, 100] {
+            // Every third is not there, some come twice.
+            let asked: Vec<u32> = (0..n).map(|i| if i % 3 == 2 { 1000 + i } else { i * 7 % 40 }).collect();
+            let bytes = asked.iter().flat_map(|i| key(*i)).collect::<Vec<_>>();
+            let (mut out, mut found) = (vec![0xee; n as usize * size], vec![true; n as usize]);
+            let there = batch::lookup_keys(&map, &bytes, &mut out, &mut found).expect("sizes fit");
+            assert_eq!(there, found.iter().filter(|f| **f).count(), "{t}");
+            for (i, (asked, got)) in asked.iter().zip(out.chunks(size)).enumerate() {
+                assert_eq!(found[i], *asked < 1000, "{t}, {i} of {n}");
+                assert!(!found[i] || got == value(*asked), "{t}, {i} of {n}");
+            }
+        }
+        let mut found = [false; 2];
+        for (keys, values) in [(1, 2 * size), (2 * key_size as usize, size + 1), (key_size as usize, size)] {
+            let wrong = batch::lookup_keys(&map, &vec![0; keys], &mut vec![0; values], &mut found);
+            assert_eq!(wrong.map_err(|e| (e.error.errno(), e.count)), Err((22, 0)), "{t}");
+        }
+    }
+    let ring = dir.make(&MapDef::new(MapType::Ringbuf, 0, 0, 4096));
+    assert!(batch::lookup_keys(&ring, &[], &mut [], &mut [false]).is_err(), "it has no keys");
+}
+
+/// While all that was asked for early comes, others take keys out and put them in again: each answer is one that was true.
+#[test]
+fn many_keys_under_writers_have_values_of_their_own() {
+    const KEYS: u64 = 512;
+    let dir = Dir::new();
+    let map = dir.make(&MapDef::new(MapType::Hash, 8, 32, KEYS as u32));
+    let value = |key: u64, n: u64| [key, n, key ^ n, n].map(u64::to_ne_bytes).concat();
+    let bytes: Vec<u8> = (0..KEYS).flat_map(u64::to_ne_bytes).collect();
+    // The first half stays.
+    for key in 0..KEYS {
+        map.update(&key.to_ne_bytes(), &value(key, 0), 0).expect("room");
+    }
+    std::thread::scope(|s| {
+        let writer = s.spawn(|| {
+            let mut random = support::Random(7);
+            for n in 1..u64::from(support::rounds(100_000, 5_000_000)) {
+                let key = random.below(KEYS);
+                if key >= KEYS / 2 && n % 3 == 0 {
+                    map.delete(&key.to_ne_bytes()).ok();
+                } else {
+                    map.update(&key.to_ne_bytes(), &value(key, n), 0).expect("room");
+                }
+            }
+        });
+        let (mut out, mut found) = (vec![0; KEYS as usize * 32], vec![false; KEYS as usize]);
+        while !writer.is_finished() {
+            batch::lookup_keys(&map, &bytes, &mut out, &mut found).expect("sizes fit");
+            for (key, (found, got)) in (0..KEYS).zip(found.iter().zip(out.chunks(32))) {
+                let w = support::words(got);
+                assert!(*found || key >= KEYS / 2, "{key} was there all the time");
+                assert!(!*found || (w[0] == key && w[2] == key ^ w[1] && w[3] == w[1]), "{key}: {w:?}");
+            }
+        }
+    });
+}

@@ -132,6 +132,7 @@ pub fn update_batch(map: &Map, keys: &[u8], values: &[u8], count: usize, elem_fl
     let key_size = map.def().key_size as usize;
     let value_size = if map.is_per_cpu() { values.len().checked_div(count).unwrap_or(0) } else { map.user_value_size() };
     for i in 0..count {
+        come(map, keys, i, count, key_size);
         let short = |what| MapError::Length { what, given: i, want: count };
         let key = part(keys, i, key_size).ok_or(short("buffer of keys"));
         let value = part(values, i, value_size).ok_or(short("buffer of values"));
@@ -153,10 +154,68 @@ pub fn delete_batch(map: &Map, keys: &[u8], count: usize, elem_flags: u64) -> Re
     }
     let key_size = map.def().key_size as usize;
     for i in 0..count {
+        come(map, keys, i, count, key_size);
         let key = part(keys, i, key_size).ok_or(MapError::Length { what: "buffer of keys", given: i, want: count });
         key.and_then(|key| map.delete(key)).map_err(|error| BatchError { count: i, error })?;
     }
     Ok(count)
+}
+
+/// Copies the values of many keys out, which stand one behind another, to where they have their places in `values`. `found` has one
+/// entry a key; what lies in the place of one that is not there means nothing. Returns how many are there.
+///
+/// In a map much larger than the caches this takes a fraction of as many calls of [`Map::lookup_into`]: what several keys touch is
+/// asked for before the first of them is looked up.
+///
+/// ```
+/// # fn total(map: &skep_maps::Map, keys: &[u64]) -> Result<u64, skep_maps::dump::batch::BatchError> {
+/// let bytes: Vec<u8> = keys.iter().flat_map(|k| k.to_ne_bytes()).collect();
+/// let (mut values, mut found) = (vec![0; bytes.len()], vec![false; keys.len()]);
+/// skep_maps::dump::batch::lookup_keys(map, &bytes, &mut values, &mut found)?;
+/// # Ok(values.as_chunks::<8>().0.iter().map(|v| u64::from_ne_bytes(*v)).sum())
+/// # }
+/// ```
+///
+/// # Errors
+/// As [`Map::lookup_into`], but for keys that are not there, with the number of keys before; `EINVAL` when the lengths do not fit.
+pub fn lookup_keys(map: &Map, keys: &[u8], values: &mut [u8], found: &mut [bool]) -> Result<usize, BatchError> {
+    map.check_readable().map_err(nothing)?;
+    let (key_size, count) = (map.def().key_size as usize, found.len());
+    if keys.len() != key_size * count {
+        return Err(nothing(MapError::Length { what: "buffer of keys", given: keys.len(), want: key_size * count }));
+    }
+    let value_size = if map.is_per_cpu() { values.len().checked_div(count).unwrap_or(0) } else { map.user_value_size() };
+    if values.len() != value_size * count {
+        return Err(nothing(MapError::Length { what: "buffer of values", given: values.len(), want: value_size * count }));
+    }
+    if count > 0 {
+        map.check_value(value_size).map_err(nothing)?;
+    }
+    let mut there = 0;
+    for (i, found) in found.iter_mut().enumerate() {
+        come(map, keys, i, count, key_size);
+        let value = values.get_mut(i * value_size..(i + 1) * value_size).unwrap_or_default();
+        *found = match map.ops().lookup(part(keys, i, key_size).unwrap_or_default(), value, 0) {
+            Ok(()) => true,
+            Err(MapError::NoElement) => false,
+            Err(error) => return Err(BatchError { count: i, error }),
+        };
+        there += usize::from(*found);
+    }
+    Ok(there)
+}
+
+/// Keys whose memory is asked for together: about as many lines as a processor can wait for at once.
+pub(crate) const TOGETHER: usize = 16;
+
+/// Before every [`TOGETHER`]th key: asks for what it and those behind it will touch.
+#[inline]
+fn come(map: &Map, keys: &[u8], i: usize, count: usize, key_size: usize) {
+    if i.is_multiple_of(TOGETHER)
+        && let Some(group) = keys.get(i * key_size..(i + TOGETHER).min(count) * key_size)
+    {
+        map.ops().prefetch(group);
+    }
 }
 
 /// Refuses arrays as the kernel does, before anything else: their elements stay.

@@ -202,6 +202,10 @@ impl<K: Kind> MapOps for Hash<K> {
         }
     }
 
+    fn prefetch(&self, keys: &[u8]) {
+        self.table.prefetch_keys(keys);
+    }
+
     fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {
         let new = self.kind.of_user(value, flags);
         if let Some(areas) = &self.table.areas {

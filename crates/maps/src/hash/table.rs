@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Orderin
 use skep_isa::MapFlags;
 
 use super::is_lru;
+use crate::dump::batch::TOGETHER;
 use crate::error::MapError;
 use crate::percpu::{PercpuRoom, Registered};
 use crate::shm::births::Births;
@@ -319,6 +320,30 @@ impl Table {
         // SAFETY: as above.
         let found = unsafe { self.walk(head, h, key.as_ptr()) }.map_or(0, |place| place.found);
         Seen { bucket, head, found }
+    }
+
+    /// Asks for the buckets of many keys, then for their first elements, then for the second ones where the first is another key's: so
+    /// the processor waits for all of them at once and not for one after the other.
+    pub(crate) fn prefetch_keys(&self, keys: &[u8]) {
+        let mut hashes = [0; TOGETHER];
+        let mut n = 0;
+        for (h, key) in hashes.iter_mut().zip(keys.chunks_exact(self.key_size())) {
+            // SAFETY: the part is as long as keys are.
+            *h = unsafe { self.hash(key.as_ptr()) };
+            self.memory.prefetch_bucket(*h & (self.memory.geometry.buckets - 1));
+            n += 1;
+        }
+        let hashes = hashes.get(..n).unwrap_or_default();
+        for h in hashes {
+            self.memory.prefetch(reference(self.memory.bucket(*h).load(Relaxed)));
+        }
+        for h in hashes {
+            let first = self.memory.element(reference(self.memory.bucket(*h).load(Relaxed)));
+            let link = first.map_or(0, |e| e.link().load(Relaxed));
+            if link >> 32 != h >> 32 && reference(link) != 0 {
+                self.memory.prefetch(reference(link));
+            }
+        }
     }
 
     /// Copies the value of a key out.
