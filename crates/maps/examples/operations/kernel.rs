@@ -125,6 +125,7 @@ impl Kernel {
             Op::Reserve => (131, "ldxdw %r3, [%r2]\nstxdw [%r10-8], %r3\nmov %r2, 8\nmov %r3, 0", RESERVED),
             Op::Output if self.map_type == MapType::PerfEventArray => (25, "mov %r4, %r2\nmov %r5, 8\nmov32 %r3, -1", "jne %r0, 0, skip"),
             Op::Output => (130, if self.value == 8 { "mov %r3, 8\nmov %r4, 0" } else { "mov %r3, 64\nmov %r4, 0" }, "jne %r0, 0, skip"),
+            Op::ReadMany | Op::StoreMany => return Err("not the kernel's".into()),
             Op::StackId | Op::Read | Op::Store | Op::Remove | Op::Append | Op::Take => return Err("not a program's".into()),
             Op::Consume | Op::Through => return Err("done by a consumer".into()),
         };

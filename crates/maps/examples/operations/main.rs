@@ -1,9 +1,9 @@
 //! One contestant of `cargo xtask bench maps`: one operation on one map type, by us or by the kernel, and what it takes.
 //!
 //! ```text
-//! operations SIDE CASE THREADS      skep or kernel; the cases are those of `CASES`
+//! operations SIDE CASE THREADS      skep, kernel, dashmap or hashbrown; the cases are those of `CASES`
 //! operations memory SIDE CASE       bytes for each entry of a full map of the case; `taken` is what the kernel really takes
-//! operations list [kernel|memory]   the cases, those that the kernel can do here, those with a figure for memory
+//! operations list [kernel|memory|rust]   the cases, those that the kernel can do here, with a figure for memory, with maps of Rust
 //! ```
 //!
 //! Output: `measured NANOSECONDS` an operation, of the fastest of several passes over all keys, with two threads of the third fastest. The kernel runs a BPF program that
@@ -17,6 +17,7 @@
 
 mod kernel;
 mod ours;
+mod rivals;
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -56,6 +57,9 @@ enum Op {
     Read,
     Store,
     Remove,
+    /// As a user: many keys a call.
+    ReadMany,
+    StoreMany,
     /// As a user: puts values into a queue or stack, takes them out.
     Append,
     Take,
@@ -81,9 +85,12 @@ const FEW: u32 = 1 << 8;
 const S: u32 = 1 << 10;
 const K: u32 = 1 << 14;
 const M: u32 = 1 << 18;
+/// A million keys at random, beside maps of Rust.
+const R: u32 = 1 << 20;
 use MapType as T;
 use Op::{
-    Append, Consume, Delete, Insert, Lookup, Output, Overwrite, Peek, Pop, Push, Read, Remove, Reserve, StackId, Store, Take, Through,
+    Append, Consume, Delete, Insert, Lookup, Output, Overwrite, Peek, Pop, Push, Read, ReadMany, Remove, Reserve, StackId, Store,
+    StoreMany, Take, Through,
 };
 
 #[rustfmt::skip]
@@ -158,6 +165,10 @@ const CASES: &[Case] = &[
     case("hash, a user's lookup, 8-byte keys, 16K", T::Hash, 8, 8, K, Read),
     case("hash, a user's update, 8-byte keys, 16K", T::Hash, 8, 8, K, Store),
     case("hash, a user's delete, 8-byte keys, 16K", T::Hash, 8, 8, K, Remove),
+    case("hash, a user's lookup, 1M random u64", T::Hash, 8, 8, R, Read),
+    case("hash, a user's lookup of many keys at once, 1M random u64", T::Hash, 8, 8, R, ReadMany),
+    case("hash, a user's update, 1M random u64", T::Hash, 8, 8, R, Store),
+    case("hash, a user's update of many keys at once, 1M random u64", T::Hash, 8, 8, R, StoreMany),
     case("percpu_hash, a user's lookup, 16K", T::PercpuHash, 8, 8, K, Read),
     case("lru_hash, a user's update, 16K", T::LruHash, 8, 8, K, Store),
     case("lpm_trie, a user's lookup, 16K IPv4 prefixes", T::LpmTrie, 8, 8, K, Read),
@@ -242,6 +253,7 @@ impl Case {
     fn in_kernel(&self) -> bool {
         match self.map_type {
             T::StackTrace | T::UserRingbuf => false,
+            _ if self.keys == R => false,
             T::CgroupArray => kernel::control_group().is_some(),
             _ => true,
         }
@@ -290,11 +302,19 @@ impl Case {
                     let name = format!("/usr/lib/x86_64-linux-gnu/perl5/5.36/auto/function_{n:012}");
                     to[..name.len().min(64)].copy_from_slice(&name.as_bytes()[..name.len().min(64)]);
                 }
+                _ if self.keys == R => to[..8].copy_from_slice(&scattered(n).to_ne_bytes()),
                 _ => to[..8].copy_from_slice(&n.wrapping_mul(0x1_0001).to_ne_bytes()),
             }
         }
         out
     }
+}
+
+/// A number that looks like a random one, another for each `n` (the finalizer of splitmix64).
+fn scattered(n: u64) -> u64 {
+    let n = (n ^ n >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let n = (n ^ n >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    n ^ n >> 31
 }
 
 /// What a thread does, when all are ready; what it took, if it knows better than who waits for it.
@@ -349,7 +369,11 @@ fn stay_on(n: usize) {
 
 fn measure(side: &dyn Side, case: &Case, threads: u32) -> Result<f64> {
     let mut times = Vec::new();
-    let passes = if case.keys == M { 3 } else { 10 };
+    let passes = match case.keys {
+        M => 3,
+        R => 5,
+        _ => 10,
+    };
     match case.op {
         Push | Insert | Reserve | Output | Through => {}
         Consume => drop(pass(side, case, Output, 1)?),
@@ -394,6 +418,7 @@ fn main() -> ExitCode {
             let listed = |c: &&Case| match of {
                 ["kernel"] => c.in_kernel(),
                 ["memory"] => c.filling().is_some(),
+                ["rust"] => c.keys == R,
                 _ => true,
             };
             CASES.iter().filter(listed).for_each(|c| println!("{}", c.name));
@@ -414,12 +439,17 @@ fn main() -> ExitCode {
             let threads = threads.parse()?;
             let ns = match *side {
                 "kernel" => measure(&kernel::Kernel::new(case)?, case, threads)?,
+                "dashmap" => measure(&rivals::dashmap(case), case, threads)?,
+                "hashbrown" => measure(&rivals::sharded(case), case, threads)?,
                 _ => ours::with(case, |side| measure(side, case, threads))?,
             };
             println!("measured {ns}");
             Ok(())
         }
-        _ => Err("usage: operations skep|kernel CASE THREADS | memory skep|kernel|taken CASE | list [kernel|memory]".into()),
+        _ => {
+            Err("usage: operations skep|kernel|dashmap|hashbrown CASE THREADS | memory skep|kernel|taken CASE | list [kernel|memory|rust]"
+                .into())
+        }
     })();
     match done {
         Ok(()) => ExitCode::SUCCESS,

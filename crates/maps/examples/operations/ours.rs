@@ -4,6 +4,7 @@ use std::hint::black_box;
 use std::os::unix::fs::MetadataExt;
 
 use skep_isa::MapType;
+use skep_maps::dump::batch;
 use skep_maps::{Map, MapDef, SlotTable, slots};
 
 use crate::{Case, Op, Part, Result, Side};
@@ -160,8 +161,26 @@ impl Ours {
                 self.map.stack_id(stack.as_ptr(), 8, 1 << 9 | 1 << 10) >= 0
             }),
             Op::Read | Op::Store | Op::Remove | Op::Append | Op::Take => self.as_user(op, keys, &mut count),
+            Op::ReadMany | Op::StoreMany => count = self.many(op, keys),
             Op::Output => each!(k => self.map.ringbuf_output(k, self.value.len() as u64, 0) == 0),
             Op::Consume | Op::Through => unreachable!("done by a consumer"),
+        }
+        count
+    }
+
+    /// As a user who has so many keys at a time.
+    fn many(&self, op: Op, keys: &[u8]) -> u64 {
+        const CALL: usize = 256;
+        let (mut values, mut found) = (vec![0u8; CALL * self.value.len()], [false; CALL]);
+        let mut count = 0;
+        for keys in keys.chunks(CALL * self.stride) {
+            let n = keys.len() / self.stride;
+            let values = &mut values[..n * self.value.len()];
+            let done = match op {
+                Op::ReadMany => batch::lookup_keys(&self.map, black_box(keys), values, &mut found[..n]),
+                _ => batch::update_batch(&self.map, black_box(keys), values, n, 0),
+            };
+            count += done.map_or(0, |n| n as u64);
         }
         count
     }
