@@ -42,12 +42,20 @@ impl Table {
         }
         // SAFETY: the caller's duty.
         let h = unsafe { self.hash(key) };
+        self.come(h);
         // SAFETY: as above.
         match unsafe { self.try_update(h, key, flags, values) } {
             Ok(result) => result,
             // SAFETY: as above.
             Err(dry) => unsafe { self.update_dry(dry, h, key, flags, values) },
         }
+    }
+
+    /// Asks for a bucket before its lock is taken. No load behind a locked instruction begins before that has ended, and it waits for all
+    /// loads before it; a prefetch is neither. So the wait for this bucket goes on beside the wait for the element of the change before.
+    #[inline(always)]
+    fn come(&self, h: u64) {
+        self.memory.prefetch_bucket(h & self.memory.geometry.buckets.wrapping_sub(1));
     }
 
     /// Goes on when there was no element to put in: brings one from elsewhere and tries again.
@@ -244,6 +252,7 @@ impl Table {
     pub(crate) unsafe fn delete(&self, key: *const u8, mut last: impl FnMut(u32)) -> i64 {
         // SAFETY: the caller's duty.
         let h = unsafe { self.hash(key) };
+        self.come(h);
         let stripe = self.memory.stripe(h);
         let Some(held) = self.lock(&stripe) else { return -i64::from(EBUSY) };
         let bucket = self.memory.bucket(h);
