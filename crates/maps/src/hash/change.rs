@@ -273,9 +273,14 @@ impl Table {
 }
 
 /// Turns a result in the kernel's form into one for users.
+#[inline(always)]
 pub(crate) fn user_result(result: i64, flags: u64, max_entries: u32) -> Result<(), MapError> {
+    if result == 0 { Ok(()) } else { user_error(result, flags, max_entries) }
+}
+
+#[inline(never)]
+fn user_error(result: i64, flags: u64, max_entries: u32) -> Result<(), MapError> {
     match -result as i32 {
-        0 => Ok(()),
         ENOENT => Err(MapError::NoElement),
         EEXIST => Err(MapError::Exists),
         E2BIG => Err(MapError::Full { max_entries }),
