@@ -206,7 +206,7 @@ pub fn lookup_keys(map: &Map, keys: &[u8], values: &mut [u8], found: &mut [bool]
 }
 
 /// Keys whose memory is asked for together: about as many lines as a processor can wait for at once.
-pub(crate) const TOGETHER: usize = 16;
+pub(crate) const TOGETHER: usize = 32;
 
 /// Before every [`TOGETHER`]th key: asks for what it and those behind it will touch.
 #[inline]

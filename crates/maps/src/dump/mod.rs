@@ -11,7 +11,7 @@
 //! `MapOps::step`; what else it offers there makes walks faster or exact.
 //!
 //! [`Walk`] is the engine's own door. [`form`] is the `BPF_MAP_DUMP` command as it was once proposed, without what sank it;
-//! [`batch`] has the kernel's BATCH commands.
+//! [`batch`] has the kernel's BATCH commands, and what looks many keys up at once.
 
 pub mod batch;
 mod cursor;
