@@ -310,9 +310,18 @@ impl Table {
     pub(crate) fn seek(&self, key: &[u8]) -> Result<Option<Position>, MapError> {
         // SAFETY: the caller checked the length of the key.
         let h = unsafe { self.hash(key.as_ptr()) };
-        // SAFETY: as above.
-        let found = self.read(h, |head| unsafe { self.walk(head, h, key.as_ptr()) }.map(|p| self.sequence(&p.element)));
+        let found = self.read(h, |head| {
+            // SAFETY: as above.
+            let element = unsafe { self.walk(head, h, key.as_ptr()) }?.element;
+            Some((self.sequence(&element), reference(element.link().load(Acquire))))
+        });
         let major = h & self.memory.geometry.buckets.wrapping_sub(1);
-        Ok(found.ok_or(BUSY)?.map(|sequence| Position { major, minor: TAKEN | sequence, ..Position::default() }))
+        let (major, minor) = match found.ok_or(BUSY)? {
+            None => return Ok(None),
+            // What is put in later comes before it: this bucket is done.
+            Some((_, 0)) => (major.wrapping_add(1), 0),
+            Some((sequence, _)) => (major, TAKEN | sequence),
+        };
+        Ok(Some(Position { major, minor, ..Position::default() }))
     }
 }
