@@ -162,7 +162,28 @@ unsafe fn adopt(block: *mut Block) -> *mut Block {
         find_stack(block);
         set_own(block);
     }
+    let_faults_through();
     block
+}
+
+/// Lets signals of faults through while the C library holds all back, as it does where a thread starts: a hook's fault that has a handler
+/// ([`crate::signals`]) would be the end. The library sets the thread's own mask when it is done.
+#[inline(always)]
+fn let_faults_through() {
+    const RT_SIGPROCMASK: u64 = 14;
+    const SIG_UNBLOCK: u64 = 1;
+    /// All but `SIGKILL` and `SIGSTOP`; what `sigfillset` makes has fewer.
+    const ALL: u64 = !(1 << 8 | 1 << 18);
+    /// `SIGBUS` and `SIGSEGV`.
+    const FAULTS: u64 = 1 << 6 | 1 << 10;
+    let mask = AtomicU64::new(0);
+    // SAFETY: the kernel writes the thread's mask into `mask`, and then takes signals out of it.
+    unsafe {
+        if sys::call(RT_SIGPROCMASK, [0, 0, mask.as_ptr() as u64, 8, 0, 0]) == 0 && mask.load(Ordering::Relaxed) == ALL {
+            mask.store(FAULTS, Ordering::Relaxed);
+            sys::call(RT_SIGPROCMASK, [SIG_UNBLOCK, mask.as_ptr() as u64, 0, 8, 0, 0]);
+        }
+    }
 }
 
 /// Notes where the calling thread's own stack is.

@@ -444,7 +444,7 @@ fn a_signal_sent_to_skep_alone_reaches_the_command() {
 #[test]
 fn a_server_that_ends_well_when_it_is_asked_to_has_its_status() {
     let skep = Skep::new();
-    let script = format!("trap 'exit 4' TERM; {} wait & wait", target());
+    let script = format!("trap 'exit 4' TERM; {} wait; exit 5", target());
     let (code, out, err) = interrupted(&skep, &["sh", "-c", &script], Signal::TERM, true);
     assert_eq!((code, json(out.as_bytes())["status"].as_i64()), (Some(4), Some(4)), "{err}");
 }

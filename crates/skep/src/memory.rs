@@ -5,16 +5,19 @@
 //! values, in a header, in the slot table. What is counted there is lost to readers; that it happened is in the link's control map
 //! ([`control::LOST_PAGES`]).
 //!
-//! A thread that blocks `SIGBUS` is killed by the kernel before any handler: there, memory that was set aside when the map was made
-//! is all that helps.
+//! A thread that blocks `SIGBUS` is killed by the kernel before any handler. The C library does that for a moment wherever threads and
+//! children are started, and calls functions of its own then. So the first page without memory stands for all of a thread's values in a
+//! per-CPU map: what has none there is replaced at once ([`sweep`]). A new thread lets the signal through (`skep_attach`). Where the program itself blocks it,
+//! memory that was set aside when the map was made is all that helps.
 
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use skep_maps::Map;
 
 use crate::link::control;
 use crate::run::control_word;
-use crate::syscall::{GETPID, MMAP, PROCESS_VM_READV, call6};
+use crate::syscall::{GETPID, MINCORE, MMAP, PROCESS_VM_READV, call6};
 
 const PAGE: u64 = 4096;
 
@@ -39,24 +42,84 @@ pub(crate) fn count_in(control_map: &'static Map) {
 /// # Safety
 /// The kernel has just said that there is none at `addr`: what is in its page is gone.
 unsafe fn repair(addr: u64) -> bool {
-    const READ_WRITE: u64 = 3;
-    const PRIVATE_FIXED_ANONYMOUS: u64 = 0x2 | 0x10 | 0x20;
     if !skep_maps::is_mapped(addr) {
         return false;
     }
     let page = addr & !(PAGE - 1);
-    // SAFETY: replaces one page of an object's mapping, which cannot be touched otherwise, by an empty one.
-    let got = unsafe { call6(MMAP, page, PAGE, READ_WRITE, PRIVATE_FIXED_ANONYMOUS, u64::MAX, 0) };
-    if got != page {
+    // SAFETY: what is in the page is gone.
+    if !unsafe { replace(page, PAGE) } {
         return false;
     }
+    // SAFETY: a mapping of ours.
+    let swept = skep_maps::column(addr).map(|(start, end)| unsafe { sweep(start, end) });
+    let pages = 1 + swept.unwrap_or(0);
     let lost = LOST.load(Acquire);
     // Its page may be gone as well, and a fault in here would be the end.
     if is_readable(lost as u64) {
         // SAFETY: a word of a map that lives as long as the process.
-        unsafe { (*lost).fetch_add(1, Relaxed) };
+        unsafe { (*lost).fetch_add(pages, Relaxed) };
     }
     true
+}
+
+/// Puts empty memory of this process alone in the place of a part of an object.
+///
+/// # Safety
+/// Nothing that is there is needed.
+unsafe fn replace(start: u64, len: u64) -> bool {
+    const READ_WRITE: u64 = 3;
+    const PRIVATE_FIXED_ANONYMOUS: u64 = 0x2 | 0x10 | 0x20;
+    // SAFETY: as the caller promises.
+    unsafe { call6(MMAP, start, len, READ_WRITE, PRIVATE_FIXED_ANONYMOUS, u64::MAX, 0) == start }
+}
+
+/// Replaces all pages of a mapping that have no memory, once for each mapping; returns how many.
+///
+/// A page that gets memory from the file system between the question and the answer loses what was counted in it meanwhile, as all later
+/// ones do.
+///
+/// # Safety
+/// The mapping is a thread's part of a per-CPU map. (Other maps have pages that depend on each other, and one that the kernel has swapped
+/// out looks like one without memory.)
+unsafe fn sweep(start: u64, end: u64) -> u64 {
+    /// Mappings that were swept. When there are more, some are swept again: that costs time.
+    static SWEPT: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
+    /// Pages that are asked about at once: handlers run on small stacks.
+    const STEP: u64 = 256;
+    /// Parts that are replaced, at most: each takes one of the process's mappings, of which there are 65,530.
+    const PARTS: u32 = 4096;
+    let place = &SWEPT[(start >> 12) as usize % SWEPT.len()];
+    if place.swap(start, Relaxed) == start {
+        return 0;
+    }
+    let (mut at, mut parts, mut pages) = (start, 0, 0);
+    while at < end && parts < PARTS {
+        let mut resident = MaybeUninit::<[u8; STEP as usize]>::uninit();
+        let len = (end - at).min(STEP * PAGE);
+        // SAFETY: the kernel writes a byte for each page, of which there are at most `STEP`.
+        if unsafe { call6(MINCORE, at, len, resident.as_mut_ptr() as u64, 0, 0, 0) } != 0 {
+            break;
+        }
+        let is_resident = |page: u64| {
+            // SAFETY: one of those bytes.
+            unsafe { resident.as_ptr().cast::<u8>().add(page as usize).read() & 1 != 0 }
+        };
+        let (mut page, count) = (0, len.div_ceil(PAGE));
+        while page < count {
+            let first = page;
+            while page < count && !is_resident(page) {
+                page += 1;
+            }
+            // SAFETY: there is no memory, and so nothing.
+            if page > first && unsafe { replace(at + first * PAGE, (page - first) * PAGE) } {
+                parts += 1;
+                pages += page - first;
+            }
+            page += 1;
+        }
+        at += len;
+    }
+    pages
 }
 
 /// Tells whether there is a word at `addr`, as the kernel sees it.

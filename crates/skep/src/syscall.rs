@@ -11,6 +11,7 @@ pub(crate) const FSTAT: u64 = 5;
 pub(crate) const MMAP: u64 = 9;
 pub(crate) const MUNMAP: u64 = 11;
 pub(crate) const PREAD64: u64 = 17;
+pub(crate) const MINCORE: u64 = 27;
 pub(crate) const SCHED_YIELD: u64 = 24;
 #[cfg(feature = "loader")]
 pub(crate) const IOCTL: u64 = 16;

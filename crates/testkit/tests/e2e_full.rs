@@ -35,6 +35,45 @@ fn a_full_file_system_costs_statistics_and_nothing_else() {
     assert!(told.contains("is full") && told.contains("pages of statistics are lost"), "{}", ended.transcript());
 }
 
+/// Threads begin with all signals held back, which made the first page that a new thread found no room for its process's end.
+#[test]
+fn threads_start_on_a_full_file_system() {
+    const SOURCE: &str = r#"
+        #include <pthread.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        static void *thread(void *p) { for (int i = 0; i < 100; i++) free(malloc(i)); return p; }
+        int main(void) {
+            pthread_t t[8];
+            for (int round = 0; round < 50; round++) {
+                for (int i = 0; i < 8; i++) pthread_create(&t[i], 0, thread, 0);
+                for (int i = 0; i < 8; i++) pthread_join(t[i], 0);
+            }
+            puts("all threads are done");
+        }
+    "#;
+    if !is_root() || !skip::has_command("unshare") {
+        skep_testkit::skip("root and unshare, to mount a small file system");
+        return;
+    }
+    let dir = TempDir::new();
+    let (source, place) = (dir.join("threads.c"), dir.join("small"));
+    std::fs::write(&source, SOURCE).expect("a folder of ours");
+    let program = Cc::c().args(&["-O2", "-pthread"]).compile(&[&source], &dir.join("threads"));
+    std::fs::create_dir(&place).expect("the folder is new");
+    for size in ["600k", "900k", "1200k"] {
+        let script = r#"mount -t tmpfs -o size=$4,mode=0700 none "$1" && SKEP_DIR="$1/skep" exec "$2" trace '*' -o /dev/null -- "$3""#;
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", script, "sh"]).arg(&place).arg(skep_bin()).arg(&program).arg(size);
+        let ended = run::run(&mut command, b"", Duration::from_secs(300));
+        if ended.shell_status() == 1 && ended.transcript().contains("unshare failed") {
+            skep_testkit::skip("a mount namespace");
+            return;
+        }
+        assert_eq!((ended.shell_status(), &*ended.stdout), (0, &b"all threads are done\n"[..]), "{size}: {}", ended.transcript());
+    }
+}
+
 /// Every file of the directory is cut off to nothing, by the traced program itself, while its threads and children call traced
 /// functions: values, headers, slots, links are all gone at once.
 #[test]

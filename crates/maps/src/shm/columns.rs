@@ -182,21 +182,26 @@ pub(crate) fn ensure(slot: u32) -> bool {
     all
 }
 
-/// Tells whether an address lies in a mapped column. May be called in a signal handler.
-pub(super) fn is_mapped(addr: u64) -> bool {
+/// Finds the mapped column, or the first page of one, that an address lies in. May be called in a signal handler.
+pub(super) fn mapping(addr: u64) -> Option<(u64, u64)> {
     let mut node = ALL.load(Acquire);
     while !node.is_null() {
         // SAFETY: nodes are never freed.
         let this = unsafe { &*node };
         let offset = addr.wrapping_sub(this.base);
         let (slot, offset) = ((offset / this.stride) as u32, offset % this.stride);
-        if addr >= this.base && this.live.load(Acquire) && (this.has(slot) && offset < this.used || this.is_anchored(slot) && offset < PAGE)
-        {
-            return true;
+        let start = addr.wrapping_sub(offset);
+        if addr >= this.base && this.live.load(Acquire) {
+            if this.has(slot) && offset < this.used {
+                return Some((start, start.wrapping_add(this.used)));
+            }
+            if this.is_anchored(slot) && offset < PAGE {
+                return Some((start, start.wrapping_add(PAGE)));
+            }
         }
         node = this.next.load(Acquire);
     }
-    false
+    None
 }
 
 /// Chooses a place for `span` bytes of which it is not known what lies there.
@@ -308,6 +313,10 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn mapped_at(addr: u64) -> bool {
+        mapping(addr).is_some_and(|(start, end)| (start..end).contains(&addr))
+    }
     use std::fs::File;
     use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
@@ -365,8 +374,8 @@ mod tests {
             ranges.map(|(a, b)| (hex(a), hex(b))).filter(|(a, _)| (first..last).contains(a)).map(|(a, b)| b - a).sum()
         };
         let at = |slot: u64| columns.base() + slot * stride;
-        assert!(is_mapped(at(7) + used - 1) && is_mapped(at(70)) && is_mapped(at(2)));
-        assert!(!is_mapped(at(7) + used) && !is_mapped(at(71)) && !is_mapped(at(2) + PAGE) && !is_mapped(first - 1));
+        assert!(mapped_at(at(7) + used - 1) && mapped_at(at(70)) && mapped_at(at(2)));
+        assert!(!mapped_at(at(7) + used) && !mapped_at(at(71)) && !mapped_at(at(2) + PAGE) && !mapped_at(first - 1));
         assert_eq!(mapped(), 4 * used + (u64::from(ANCHORED) - 3) * PAGE);
         drop(columns);
         assert_eq!(mapped(), 0);

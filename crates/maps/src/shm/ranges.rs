@@ -81,7 +81,14 @@ pub fn is_mapped(addr: u64) -> bool {
         let whole = start > BEGUN && (start..entry.end.load(Acquire)).contains(&addr);
         whole && entry.start.load(Acquire) == start
     };
-    chunks().flat_map(|chunk| &chunk.entries).any(here) || columns::is_mapped(addr)
+    chunks().flat_map(|chunk| &chunk.entries).any(here) || column(addr).is_some()
+}
+
+/// Finds the part of a per-CPU map, one thread's values, that an address lies in: where it begins and ends. May be called in a signal
+/// handler.
+#[must_use]
+pub fn column(addr: u64) -> Option<(u64, u64)> {
+    columns::mapping(addr)
 }
 
 #[cfg(test)]
