@@ -26,7 +26,7 @@ use crate::tramp::{self, MAX_TAILS, Meta, Plan, Slot};
 use crate::{sandbox, sys};
 use std::mem::{offset_of, size_of};
 use std::ptr;
-use std::sync::atomic::{Ordering, compiler_fence};
+use std::sync::atomic::{AtomicPtr, Ordering, compiler_fence};
 
 /// The registers that the trampolines save: those of the call, or of the return. Only offsets count, as the stack may not be aligned.
 #[repr(C)]
@@ -62,8 +62,9 @@ pub(crate) struct Side {
     wanted: u64,
     /// Where the program's stack has our address while the function runs; 0: not in use.
     at: u64,
-    /// Whose list it came from.
-    owner: *const Block,
+    /// Whose list it came from; null while in a list. Who sets it to null may put the side into a list: the thread on which the call
+    /// returns, or the owner, which finds that it never will.
+    owner: AtomicPtr<Block>,
     next: *mut Side,
 }
 
@@ -118,7 +119,7 @@ struct Place {
 fn place(block: &Block, sp: u64) -> Place {
     let (low, top) = (block.low.load(Ordering::Relaxed), block.top.load(Ordering::Relaxed));
     // Also where nothing is known: then both are 0.
-    if sp < low || sp >= top {
+    if !block.has(sp) {
         // In a sandbox signals cannot be held back.
         return Place { switch: sandbox::may_call_system(), frame: true };
     }
@@ -153,22 +154,49 @@ pub(crate) unsafe extern "C" fn call(saved: *mut Saved, cfa: u64, meta: *const M
     unsafe { around(&*block, saved, cfa, (0, meta), true) }
 }
 
-/// What stands around the walk: the thread's block, a side, a stack. The function is known by its metadata, or by the return address
-/// that its site leaves.
+/// Holds signals back where hooks run on a stack of ours: the mask before, if it was changed. A handler that switches to another
+/// coroutine would leave the block and the side to it as they are in between.
+#[inline(always)]
+fn hold_signals(block: &Block, sp: u64) -> Option<u64> {
+    place(block, sp).switch.then(sys::block_signals)
+}
+
+/// What stands around everything: signals, and whose block it is.
 ///
 /// # Safety
-/// The block is the calling thread's, the rest what a trampoline gave.
+/// The block is the one of thread-local storage, the rest what a trampoline gave.
 #[inline(always)]
 unsafe fn around(block: &Block, saved: *const Saved, cfa: u64, (ret, meta): (u64, *const Meta), exits: bool) -> u64 {
     let sp = saved as u64;
-    if !guard::may_enter(block, sp) {
+    let mask = hold_signals(block, sp);
+    // SAFETY: passed on; signals are blocked where it is another stack.
+    let outcome = unsafe {
+        let task = if block.has(sp) { ptr::from_ref(block) } else { guard::of_task(ptr::from_ref(block).cast_mut()).cast_const() };
+        if task.is_null() {
+            guard::missed_without_block(ret, meta);
+            NO_FRAME
+        } else {
+            before(&*task, saved, cfa, (ret, meta), exits)
+        }
+    };
+    if let Some(mask) = mask {
+        sys::set_signal_mask(mask);
+    }
+    outcome
+}
+
+/// What stands around the walk: a side, a stack. The function is known by its metadata, or by the return address that its site leaves.
+///
+/// # Safety
+/// The block is the calling task's, the rest what a trampoline gave.
+#[inline(always)]
+unsafe fn before(block: &Block, saved: *const Saved, cfa: u64, (ret, meta): (u64, *const Meta), exits: bool) -> u64 {
+    let sp = saved as u64;
+    if !mark(block, sp) {
         // SAFETY: as this function.
         unsafe { guard::missed_inside(block, ret, meta) };
         return NO_FRAME;
     }
-    // From here on nested events stay away, and neither table nor plan is freed.
-    block.inside.store(sp, Ordering::Relaxed);
-    compiler_fence(Ordering::SeqCst);
     // SAFETY: the thread is marked as inside.
     let meta = if meta.is_null() { unsafe { Table::find(ret) } } else { meta };
     if meta.is_null() {
@@ -177,10 +205,10 @@ unsafe fn around(block: &Block, saved: *const Saved, cfa: u64, (ret, meta): (u64
     }
     let mut outcome = NO_FRAME;
     // SAFETY: the block is the calling thread's, and marked.
-    let side = unsafe { take(block, sp) };
+    let side = unsafe { take(block) };
     if side.is_null() {
         // SAFETY: the thread is marked as inside.
-        unsafe { guard::missed(meta, false, Missed::Stack) };
+        unsafe { guard::missed(block, meta, None, Missed::Stack) };
         block.inside.store(0, Ordering::Relaxed);
         return NO_FRAME;
     }
@@ -192,19 +220,17 @@ unsafe fn around(block: &Block, saved: *const Saved, cfa: u64, (ret, meta): (u64
             place.frame = false;
         }
     }
-    // SAFETY: as above; the walk is made for these arguments.
+    // SAFETY: as above; the walk is made for these arguments, and signals are blocked while it is on our stack.
     unsafe {
         let flags = u64::from(exits) | u64::from(exits && place.frame) << 1;
         if place.switch {
             let top = stack(block);
             if top == 0 {
-                guard::missed(meta, false, Missed::Stack);
+                guard::missed(block, meta, None, Missed::Stack);
             } else {
-                let mask = sys::block_signals();
                 block.inside.store(top, Ordering::Relaxed);
                 outcome = tramp::switch(top, walk, side as u64, meta as u64, flags);
                 block.inside.store(sp, Ordering::Relaxed);
-                sys::set_signal_mask(mask);
             }
         } else {
             outcome = walk(side as u64, meta as u64, flags);
@@ -213,17 +239,32 @@ unsafe fn around(block: &Block, saved: *const Saved, cfa: u64, (ret, meta): (u64
             arguments(side, sp);
         }
         match outcome {
-            NO_FRAME => give(block, side),
+            NO_FRAME => give_back(block, side),
             LEFT_OUT => {
                 store(sp.wrapping_add(offset_of!(Saved, rax) as u64), (&raw const (*side).frame.rax).read_volatile());
                 store(sp.wrapping_add(offset_of!(Saved, rdx) as u64), 0);
-                give(block, side);
+                give_back(block, side);
             }
-            _ => (&raw mut (*side).at).write_volatile(cfa.wrapping_sub(24)),
+            _ => {
+                // The word first: a side whose word is not there counts as left.
+                let at = cfa.wrapping_sub(24);
+                store(at, side as u64);
+                compiler_fence(Ordering::SeqCst);
+                (&raw mut (*side).at).write_volatile(at);
+            }
         }
     }
     block.inside.store(0, Ordering::Relaxed);
     outcome
+}
+
+/// Marks the thread as inside: from here on nested events stay away, and neither table nor plan is freed. `false` when it is inside
+/// already.
+#[inline(always)]
+fn mark(block: &Block, sp: u64) -> bool {
+    let now = block.inside.load(Ordering::Relaxed);
+    // Where signals cannot be held back, a handler may switch to a coroutine in between.
+    guard::may_enter(block, sp) && block.inside.compare_exchange(now, sp, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
 /// Tells whether a frame may be left: a chain of tail calls leaves one each, so after some there are no more.
@@ -449,44 +490,62 @@ unsafe extern "C" fn walk_after(side: u64, meta: u64, _: u64) -> u64 {
 #[unsafe(link_section = ".text.skep_event")]
 pub(crate) unsafe extern "C" fn returned(saved: *const Saved, side: *mut Side, meta: *const Meta) {
     let block = guard::own();
-    if block.is_null() {
-        return;
-    }
+    let sp = saved as u64;
     // SAFETY: blocks live for ever, and this is the thread's; the side is that of the call, of which there is no other user.
     unsafe {
-        let block = &*block;
+        if block.is_null() {
+            (&raw mut (*side).at).write_volatile(1);
+            return;
+        }
+        let mask = hold_signals(&*block, sp);
+        let task = if (*block).has(sp) { block } else { guard::of_task(block) };
+        if task.is_null() {
+            (&raw mut (*side).at).write_volatile(1);
+        } else {
+            finish(&*task, saved, side, meta);
+        }
+        if let Some(mask) = mask {
+            sys::set_signal_mask(mask);
+        }
+    }
+}
+
+/// Runs the exit hooks of a call, if it may, and gives its side back.
+///
+/// # Safety
+/// The block is the calling task's, the rest what a trampoline gave.
+#[inline(always)]
+unsafe fn finish(block: &Block, saved: *const Saved, side: *mut Side, meta: *const Meta) {
+    // SAFETY: the caller's promise.
+    unsafe {
         let sp = saved as u64;
         // A frame that belonged to a chain of tail calls: the next chain begins anew.
         block.tails.store(0, Ordering::Relaxed);
-        if (&raw const (*side).wanted).read_volatile() != 0 {
-            if !guard::may_enter(block, sp) {
-                guard::missed(meta, true, Missed::Inside);
-                // Not given back: the list is somebody's work at the moment. It is found when the list is empty.
-                (&raw mut (*side).at).write_volatile(1);
-                return;
+        let wanted = (&raw const (*side).wanted).read_volatile() != 0;
+        if !mark(block, sp) {
+            if wanted {
+                guard::missed(block, meta, Some((*side).seq), Missed::Inside);
             }
-            block.inside.store(sp, Ordering::Relaxed);
+            // Not given back: its owner finds it when the list is empty.
+            (&raw mut (*side).at).write_volatile(1);
+            return;
+        }
+        if wanted {
             back(side, saved);
             if place(block, sp).switch {
                 let top = stack(block);
-                if top != 0 {
-                    let mask = sys::block_signals();
+                if top == 0 {
+                    guard::missed(block, meta, Some((*side).seq), Missed::Stack);
+                } else {
                     block.inside.store(top, Ordering::Relaxed);
                     tramp::switch(top, walk_after, side as u64, meta as u64, 0);
                     block.inside.store(sp, Ordering::Relaxed);
-                    sys::set_signal_mask(mask);
                 }
             } else {
                 after(side, meta);
             }
-        } else {
-            if block.inside.load(Ordering::Relaxed) != 0 {
-                (&raw mut (*side).at).write_volatile(1);
-                return;
-            }
-            block.inside.store(sp, Ordering::Relaxed);
         }
-        give(block, side);
+        give_back(block, side);
         block.inside.store(0, Ordering::Relaxed);
     }
 }
@@ -522,51 +581,83 @@ fn stack(block: &Block) -> u64 {
     top
 }
 
-/// Takes a side from the thread's list; null when there are too many.
+/// The bits of the list's head that are an address; the others count, so that a head which was taken and given back in between is
+/// another one.
+const ADDRESS: u64 = (1 << 48) - 1;
+
+/// Takes a side from the block's list; null when there are too many.
 ///
 /// # Safety
 ///
-/// The block is the calling thread's, and marked as inside, so that no signal handler does the same.
+/// The block is the calling task's.
 #[inline(always)]
-unsafe fn take(block: &Block, sp: u64) -> *mut Side {
-    let mut side = block.free_sides.load(Ordering::Relaxed).cast::<Side>();
-    if side.is_null() {
-        // SAFETY: passed on.
-        side = unsafe { refill(block, sp) };
+unsafe fn take(block: &Block) -> *mut Side {
+    let mut filled = false;
+    loop {
+        let head = block.free_sides.load(Ordering::Acquire);
+        let side = (head & ADDRESS) as *mut Side;
         if side.is_null() {
+            // SAFETY: passed on.
+            if filled || !unsafe { refill(block) } {
+                return side;
+            }
+            filled = true;
+            continue;
+        }
+        // SAFETY: sides are never unmapped; what was read is used only if the head is still the same.
+        let next = unsafe { (&raw const (*side).next).read_volatile() } as u64;
+        let new = next | (head & !ADDRESS).wrapping_add(ADDRESS.wrapping_add(1));
+        if block.free_sides.compare_exchange(head, new, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            // SAFETY: what was in the list is a whole side that nobody else uses.
+            unsafe {
+                (&raw mut (*side).at).write_volatile(0);
+                (&raw mut (*side).wanted).write_volatile(0);
+                (*side).owner.store(ptr::from_ref(block).cast_mut(), Ordering::Release);
+            }
             return side;
         }
     }
-    // SAFETY: what is in the list is a whole side that nobody else uses.
-    unsafe {
-        block.free_sides.store((*side).next.cast(), Ordering::Relaxed);
-        (&raw mut (*side).owner).write_volatile(block);
-        (&raw mut (*side).wanted).write_volatile(0);
-    }
-    side
 }
 
-/// Puts a side into the thread's list.
+/// Puts a side into the block's list, unless its owner has found that its call was left.
 ///
 /// # Safety
 ///
-/// As [`take`], and nobody uses the side.
+/// The block is the calling task's, and the side that of a call which ends here.
 #[inline(always)]
-unsafe fn give(block: &Block, side: *mut Side) {
+unsafe fn give_back(block: &Block, side: *mut Side) {
     // SAFETY: the caller's promise.
     unsafe {
-        (&raw mut (*side).at).write_volatile(0);
-        (&raw mut (*side).next).write_volatile(block.free_sides.load(Ordering::Relaxed).cast());
+        if !(*side).owner.swap(ptr::null_mut(), Ordering::AcqRel).is_null() {
+            give(block, side);
+        }
     }
-    block.free_sides.store(side.cast(), Ordering::Relaxed);
+}
+
+/// Puts a side into the block's list.
+///
+/// # Safety
+///
+/// Nobody uses the side, and its owner is null.
+#[inline(always)]
+unsafe fn give(block: &Block, side: *mut Side) {
+    loop {
+        let head = block.free_sides.load(Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { (&raw mut (*side).next).write_volatile((head & ADDRESS) as *mut Side) };
+        let new = side as u64 | head & !ADDRESS;
+        if block.free_sides.compare_exchange(head, new, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return;
+        }
+    }
 }
 
 /// Fills the list: with sides whose calls were left by `longjmp`, or with the stack they were on, else with new ones.
 #[unsafe(link_section = ".text.skep_event")]
 #[inline(never)]
-unsafe extern "C" fn refill(block: &Block, sp: u64) -> *mut Side {
+unsafe extern "C" fn refill(block: &Block) -> bool {
     if !sandbox::may_call_system() {
-        return ptr::null_mut();
+        return false;
     }
     let chunks = block.side_chunks.load(Ordering::Relaxed);
     // SAFETY: chunks are never unmapped; the caller's promise covers the list.
@@ -578,47 +669,52 @@ unsafe extern "C" fn refill(block: &Block, sp: u64) -> *mut Side {
                 let mut n = 0;
                 while n < IN_CHUNK {
                     let side = (&raw mut (*chunk).sides).cast::<Side>().wrapping_add(n);
-                    if is_left(block, side, sp) {
+                    let me = ptr::from_ref(block).cast_mut();
+                    // Who sets the owner has the side: the call may be returning on another thread now.
+                    if is_left(block, side)
+                        && (*side).owner.compare_exchange(me, ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+                    {
                         give(block, side);
                     }
                     n = n.wrapping_add(1);
                 }
                 chunk = (*chunk).next;
             }
-            let found = block.free_sides.load(Ordering::Relaxed).cast::<Side>();
-            if !found.is_null() || chunks >= MAX_CHUNKS {
+            let found = block.free_sides.load(Ordering::Relaxed) & ADDRESS != 0;
+            if found || chunks >= MAX_CHUNKS {
                 return found;
             }
         }
-        let Ok(memory) = sys::map(0, size_of::<Sides>() as u64, sys::PROT_READ | sys::PROT_WRITE) else { return ptr::null_mut() };
+        let Ok(memory) = sys::map(0, size_of::<Sides>() as u64, sys::PROT_READ | sys::PROT_WRITE) else { return false };
         let chunk = memory as *mut Sides;
-        (&raw mut (*chunk).next).write_volatile(block.sides.load(Ordering::Relaxed).cast());
-        block.sides.store(chunk.cast(), Ordering::Relaxed);
+        loop {
+            let first = block.sides.load(Ordering::Relaxed);
+            (&raw mut (*chunk).next).write_volatile(first.cast());
+            if block.sides.compare_exchange(first, chunk.cast(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                break;
+            }
+        }
         block.side_chunks.store(chunks.wrapping_add(1), Ordering::Relaxed);
         let mut n = 0;
         while n < IN_CHUNK {
             give(block, (&raw mut (*chunk).sides).cast::<Side>().wrapping_add(n));
             n = n.wrapping_add(1);
         }
-        block.free_sides.load(Ordering::Relaxed).cast()
+        true
     }
 }
 
-/// Tells whether a side's call will never return.
+/// Tells whether a side's call will never return: the word that it has on the program's stack is gone.
 #[inline(always)]
-unsafe fn is_left(block: &Block, side: *const Side, sp: u64) -> bool {
+unsafe fn is_left(block: &Block, side: *const Side) -> bool {
     // SAFETY: a side of a chunk that stays; `at` is read from where it may be gone by the kernel.
     unsafe {
-        let at = (&raw const (*side).at).read_volatile();
-        if at == 0 || !ptr::eq((&raw const (*side).owner).read_volatile(), block) {
+        if !ptr::eq((*side).owner.load(Ordering::Acquire), block) {
             return false;
         }
-        if at == 1 {
-            return true;
-        }
-        let (low, top) = (block.low.load(Ordering::Relaxed), block.top.load(Ordering::Relaxed));
-        if at >= low && at < top && sp >= low && sp < top && at < sp {
-            return true;
+        let at = (&raw const (*side).at).read_volatile();
+        if at <= 1 {
+            return at == 1;
         }
         let mut word = std::mem::MaybeUninit::<u64>::uninit();
         let local = [word.as_mut_ptr() as u64, 8];

@@ -37,7 +37,7 @@ pub(crate) struct Block {
     pub(crate) top: AtomicU64,
     /// What [`crate::elsewhere`] has for the thread: the end of a stack, a list of free sides, all chunks of sides, their number.
     pub(crate) side_stack: AtomicU64,
-    pub(crate) free_sides: AtomicPtr<()>,
+    pub(crate) free_sides: AtomicU64,
     pub(crate) sides: AtomicPtr<()>,
     pub(crate) side_chunks: AtomicU64,
     /// Not 0 while a hook does the tracer's own work: nobody counts the calls it makes.
@@ -58,6 +58,9 @@ struct Chunk {
 }
 
 static CHUNKS: AtomicPtr<Chunk> = AtomicPtr::new(ptr::null_mut());
+/// Blocks of tasks that share another's thread-local storage ([`of_task`]): found by their thread id, in one of [`WAYS`] places.
+static SHARERS: AtomicPtr<Chunk> = AtomicPtr::new(ptr::null_mut());
+const WAYS: usize = 16;
 
 /// The thread's block, or null.
 #[inline(always)]
@@ -215,6 +218,93 @@ pub(crate) fn prepare() {
     }
 }
 
+impl Block {
+    /// Tells whether an address is on the thread's own stack.
+    #[inline(always)]
+    pub(crate) fn has(&self, address: u64) -> bool {
+        address >= self.low.load(Ordering::Relaxed) && address < self.top.load(Ordering::Relaxed)
+    }
+}
+
+/// Finds the block for an event on another stack than that of the block which thread-local storage names. Null when there is no
+/// memory or no place.
+///
+/// A child of `clone(CLONE_VM)` or a thread, made without storage of its own, finds the block of whoever made it, and may run at the
+/// same time. It gets one under its own id. A child of `vfork` on its parent's stack uses the parent's, which waits.
+///
+/// # Safety
+/// `block` is the one that thread-local storage names; signals are blocked, or wait for nothing here.
+#[inline(always)]
+pub(crate) unsafe fn of_task(block: *mut Block) -> *mut Block {
+    // In a sandbox nobody can ask.
+    if !sandbox::may_call_system() {
+        return block;
+    }
+    let tid = sys::gettid();
+    // SAFETY: blocks are never unmapped.
+    if unsafe { (*block).tid.load(Ordering::Acquire) } == tid {
+        return block;
+    }
+    sharer(block, tid)
+}
+
+#[unsafe(link_section = ".text.skep_event")]
+#[inline(never)]
+extern "C" fn sharer(block: *mut Block, tid: u32) -> *mut Block {
+    // The first event of a child that was forked without the C library puts the ids right.
+    process::is_own();
+    // SAFETY: blocks are never unmapped.
+    if unsafe { (*block).tid.load(Ordering::Acquire) } == tid {
+        return block;
+    }
+    let mut chunk = SHARERS.load(Ordering::Acquire);
+    if chunk.is_null() {
+        let Ok(memory) = sys::map(0, size_of::<Chunk>() as u64, sys::PROT_READ | sys::PROT_WRITE) else { return ptr::null_mut() };
+        // Of two at once one loses the memory it has not touched.
+        chunk = match SHARERS.compare_exchange(chunk, memory as *mut Chunk, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => memory as *mut Chunk,
+            Err(now) => now,
+        };
+    }
+    let mut way = 0;
+    let at = |way: usize| {
+        // SAFETY: chunks are never unmapped, and the index is in range.
+        unsafe { &*(&raw const (*chunk).blocks).cast::<Block>().wrapping_add((tid as usize).wrapping_add(way) % BLOCKS) }
+    };
+    while way < WAYS {
+        if at(way).tid.load(Ordering::Acquire) == tid {
+            return ptr::from_ref(at(way)).cast_mut();
+        }
+        way = way.wrapping_add(1);
+    }
+    way = 0;
+    while way < WAYS {
+        let block = at(way);
+        let owner = block.tid.load(Ordering::Acquire);
+        if (owner == 0 || sys::tkill(owner, 0) == -sys::ESRCH)
+            && block.tid.compare_exchange(owner, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            block.inside.store(0, Ordering::Relaxed);
+            block.silent.store(0, Ordering::Relaxed);
+            block.tails.store(0, Ordering::Relaxed);
+            // No address is on a stack like that: everything happens elsewhere.
+            block.low.store(1, Ordering::Relaxed);
+            block.top.store(1, Ordering::Relaxed);
+            return ptr::from_ref(block).cast_mut();
+        }
+        way = way.wrapping_add(1);
+    }
+    ptr::null_mut()
+}
+
+/// The block of the task that calls, as events have it. Null when it has none.
+fn current() -> *mut Block {
+    let block = own();
+    let here = 0u8;
+    // SAFETY: blocks are never unmapped, and this is the one of thread-local storage. A handler that runs in between finds a whole block.
+    if block.is_null() || unsafe { (*block).has(&raw const here as u64) } { block } else { unsafe { of_task(block) } }
+}
+
 /// Takes over the block of a thread that is gone.
 #[inline(always)]
 fn recycle(tid: u32) -> Option<*mut Block> {
@@ -248,16 +338,26 @@ pub(crate) unsafe extern "C" fn new_thread(ret: u64, meta: *const Meta) -> u32 {
     if !register().is_null() {
         return 1;
     }
+    // SAFETY: what the trampoline gave.
+    unsafe { missed_without_block(ret, meta) };
+    0
+}
+
+/// Counts a call of a task that gets no block of its own. `meta` is null for compiled-in sites, which are known by `ret`.
+///
+/// # Safety
+/// `meta` is null or a function's.
+#[inline(always)]
+pub(crate) unsafe fn missed_without_block(ret: u64, meta: *const Meta) {
     ANONYMOUS.fetch_add(1, Ordering::SeqCst);
     // SAFETY: whoever frees tables and plans waits for those that are counted.
     unsafe {
         let meta = if meta.is_null() { Table::find(ret) } else { meta };
         if !meta.is_null() {
-            missed(meta, false, Missed::Thread);
+            missed(ptr::null(), meta, None, Missed::Thread);
         }
     }
     ANONYMOUS.fetch_sub(1, Ordering::SeqCst);
-    0
 }
 
 /// Threads without a block that are reading a table or a plan.
@@ -275,9 +375,16 @@ pub(crate) fn may_enter(block: &Block, frame: u64) -> bool {
         let top = block.side_stack.load(Ordering::Relaxed);
         top != 0 && address <= top && top.wrapping_sub(address) <= elsewhere::STACK
     };
-    // A handler left the hook by siglongjmp if this is another stack than the hook's, and none for signals. Stacks grow down: what
-    // runs inside a hook on the same stack has a smaller stack pointer.
-    let left = if side(inside) { !side(frame) } else { !side(frame) && frame >= inside };
+    // A handler left the hook by siglongjmp if we are further up the same stack: what runs inside a hook there has a smaller stack
+    // pointer. On another stack the hook may be one that a handler has put aside to run another coroutine, and that goes on later.
+    // On our stack no hook is put aside, as signals wait.
+    let left = if side(inside) {
+        !side(frame)
+    } else if block.top.load(Ordering::Relaxed) == 0 {
+        !side(frame) && frame >= inside
+    } else {
+        block.has(inside) && block.has(frame) && frame >= inside
+    };
     left && !on_signal_stack(inside)
 }
 
@@ -321,13 +428,13 @@ pub(crate) unsafe fn count(slot: *const Slot, why: Missed) {
     }
 }
 
-/// Counts a call without hooks, once for each of the function's hooks; `at_return`: for those that would have run then only.
+/// Counts a call without hooks, once for each of the function's hooks. At a return, for which `entered` is the number of the newest
+/// attachment when the call began: for exit hooks that were there then. Sessions have run or were counted at entry.
 ///
 /// # Safety
-/// `meta` is a function's, and the thread is inside a hook, or counted, so that the plan is not freed meanwhile.
+/// `meta` is a function's, `block` null or that of the task, which is inside a hook, or counted, so that the plan is not freed meanwhile.
 #[inline(always)]
-pub(crate) unsafe fn missed(meta: *const Meta, at_return: bool, why: Missed) {
-    let block = own();
+pub(crate) unsafe fn missed(block: *const Block, meta: *const Meta, entered: Option<u64>, why: Missed) {
     // SAFETY: blocks live for ever; metadata too, and the plan by the caller's promise.
     unsafe {
         if !block.is_null() && !is_counted(&*block) {
@@ -335,11 +442,15 @@ pub(crate) unsafe fn missed(meta: *const Meta, at_return: bool, why: Missed) {
         }
         let plan = (*meta).plan.load(Ordering::Acquire);
         let mod_end = (*plan).mod_end;
-        let mut slot = if at_return { mod_end } else { (plan as u64).wrapping_add(size_of::<Plan>() as u64) };
+        let mut slot = if entered.is_some() { mod_end } else { (plan as u64).wrapping_add(size_of::<Plan>() as u64) };
         while slot < (*plan).exit_end {
             let s = slot as *const Slot;
             // A session has a slot on both sides, and is one hook.
-            if at_return || slot < mod_end || (*s).session < 0 {
+            let counts = match entered {
+                Some(seq) => (*s).session < 0 && (*s).seq <= seq,
+                None => slot < mod_end || (*s).session < 0,
+            };
+            if counts {
                 count(s, why);
             }
             slot = slot.wrapping_add(size_of::<Slot>() as u64);
@@ -361,7 +472,7 @@ pub(crate) unsafe fn missed_inside(block: &Block, ret: u64, meta: *const Meta) {
     unsafe {
         let meta = if meta.is_null() { Table::find(ret) } else { meta };
         if !meta.is_null() {
-            missed(meta, false, Missed::Inside);
+            missed(block, meta, None, Missed::Inside);
         }
     }
 }
@@ -379,9 +490,9 @@ pub(crate) unsafe extern "C" fn slow_entry(block: *mut Block, frame: u64, ret: u
     ptr::null_mut()
 }
 
-/// The exit trampolines' way out after the function; `block` may be null.
+/// The exit trampolines' way out after the function; `block` may be null, `seq` is that of the newest attachment at entry.
 #[unsafe(link_section = ".text.skep_event")]
-pub(crate) unsafe extern "C" fn slow_exit(block: *mut Block, frame: u64, meta: *const Meta) -> *mut Block {
+pub(crate) unsafe extern "C" fn slow_exit(block: *mut Block, frame: u64, meta: *const Meta, seq: u64) -> *mut Block {
     let block = if block.is_null() { register() } else { block };
     // SAFETY: blocks are never unmapped; this one is the calling thread's.
     if !block.is_null() && may_enter(unsafe { &*block }, frame) {
@@ -391,7 +502,7 @@ pub(crate) unsafe extern "C" fn slow_exit(block: *mut Block, frame: u64, meta: *
     let anonymous = u64::from(block.is_null());
     ANONYMOUS.fetch_add(anonymous, Ordering::SeqCst);
     // SAFETY: the trampoline's metadata; the thread is marked as inside, or counted.
-    unsafe { missed(meta, true, Missed::Inside) };
+    unsafe { missed(block, meta, Some(seq), Missed::Inside) };
     ANONYMOUS.fetch_sub(anonymous, Ordering::SeqCst);
     ptr::null_mut()
 }
@@ -400,7 +511,7 @@ pub(crate) unsafe extern "C" fn slow_exit(block: *mut Block, frame: u64, meta: *
 #[unsafe(link_section = ".text.skep_event")]
 pub(crate) unsafe extern "C" fn too_deep(meta: *const Meta) {
     // SAFETY: the trampoline's metadata, and the thread is marked as inside.
-    unsafe { missed(meta, false, Missed::Stack) };
+    unsafe { missed(own(), meta, None, Missed::Stack) };
 }
 
 /// Waits until no thread is inside hooks that it can have found before the call, at most `rounds` looks a thread.
@@ -419,14 +530,22 @@ pub(crate) fn drain(rounds: u32) -> bool {
         // SAFETY: chunks are never unmapped, and all fields are atomic.
         let (blocks, next) = unsafe { (&(*chunk).blocks, (*chunk).next.load(Ordering::Acquire)) };
         for block in blocks {
-            all &= outside(block, rounds);
+            all &= outside(block, rounds, |tid| sys::tgkill(tid, 0));
         }
         chunk = next;
+    }
+    let sharers = SHARERS.load(Ordering::Acquire);
+    if !sharers.is_null() {
+        // SAFETY: as above.
+        for block in unsafe { &(*sharers).blocks } {
+            // Those may belong to another process.
+            all &= outside(block, rounds, |tid| sys::tkill(tid, 0));
+        }
     }
     all
 }
 
-fn outside(block: &Block, rounds: u32) -> bool {
+fn outside(block: &Block, rounds: u32, ask: fn(u32) -> i64) -> bool {
     let first = block.inside.load(Ordering::Acquire);
     if first == 0 || first == MUTED {
         return true;
@@ -442,7 +561,7 @@ fn outside(block: &Block, rounds: u32) -> bool {
         }
         if round % 64 == 63 {
             let tid = block.tid.load(Ordering::Acquire);
-            if tid == 0 || sys::tgkill(tid, 0) == -sys::ESRCH {
+            if tid == 0 || ask(tid) == -sys::ESRCH {
                 return true;
             }
             sys::yield_now();
@@ -461,6 +580,7 @@ fn outside(block: &Block, rounds: u32) -> bool {
 pub(crate) unsafe extern "C" fn after_fork() {
     let me = own();
     let mut chunk = CHUNKS.load(Ordering::Acquire);
+    let mut sharers = SHARERS.load(Ordering::Acquire);
     while !chunk.is_null() {
         // SAFETY: chunks are never unmapped, and all fields are atomic.
         let (blocks, next) = unsafe { ((&raw const (*chunk).blocks).cast::<Block>(), (*chunk).next.load(Ordering::Acquire)) };
@@ -480,6 +600,9 @@ pub(crate) unsafe extern "C" fn after_fork() {
             i = i.wrapping_add(1);
         }
         chunk = next;
+        if chunk.is_null() {
+            (chunk, sharers) = (sharers, ptr::null_mut());
+        }
     }
 }
 
@@ -504,7 +627,7 @@ enum How {
 /// Mutes the calling thread: until the guard is dropped, hooked functions that it calls run no hooks, and nobody counts them as
 /// missed. For the tracer's own work inside the traced process. May be nested.
 pub fn mute() -> Muted {
-    let block = if own().is_null() { register() } else { own() };
+    let block = if own().is_null() { register() } else { current() };
     let how = if block.is_null() {
         How::Nothing
     } else {
@@ -524,7 +647,7 @@ pub fn mute() -> Muted {
 
 impl Drop for Muted {
     fn drop(&mut self) {
-        let block = own();
+        let block = current();
         if block.is_null() {
             return;
         }

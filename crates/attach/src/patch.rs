@@ -51,9 +51,9 @@ pub(crate) fn in_one_word(at: u64) -> bool {
     at % 8 + PATCH as u64 <= 8
 }
 
-/// Tells whether no other thread can run the code that is changed.
+/// Tells whether no other thread can run the code that is changed. A child of `clone(CLONE_VM)` is in no list of threads.
 pub(crate) fn is_alone() -> bool {
-    threads::Tasks::open().is_ok_and(|t| t.is_one())
+    threads::Tasks::open().is_ok_and(|t| t.is_one()) && sys::has_memory_alone()
 }
 
 /// Places closer than this share one window of writable memory.
@@ -193,7 +193,8 @@ pub(crate) unsafe fn apply(changes: &[Change], left: &mut live::Leftovers) -> Ve
         Ok(w) => w,
         Err(skip) => return vec![Err(skip); changes.len()],
     };
-    if is_alone() {
+    let one = threads::Tasks::open().is_ok_and(|t| t.is_one());
+    if one && sys::has_memory_alone() {
         // SAFETY: the caller's promise.
         return unsafe { quiet(&window, changes) };
     }
@@ -202,7 +203,11 @@ pub(crate) unsafe fn apply(changes: &[Change], left: &mut live::Leftovers) -> Ve
     let mut results: Vec<Result<(), Skip>> = changes.iter().map(store).collect();
     let _ = sys::membarrier(sys::Barrier::SyncCore);
     let rest: Vec<Change> = changes.iter().filter(|c| !c.is_one_store()).cloned().collect();
-    if !rest.is_empty() {
+    if one {
+        // Nobody can halt a child that runs in this memory.
+        let of_rest = results.iter_mut().zip(changes).filter(|(_, c)| !c.is_one_store());
+        of_rest.for_each(|(result, _)| *result = Err(Skip::Busy { tid: 0 }));
+    } else if !rest.is_empty() {
         let of_rest = results.iter_mut().zip(changes).filter(|(_, c)| !c.is_one_store());
         // SAFETY: the caller's promise.
         let done = unsafe { live::apply(&window, &rest, left) };

@@ -99,8 +99,15 @@ skep_attach_block:
     jae \far
 .endm
 
-# Takes back SKEP_ENTER.
+# Takes back SKEP_ENTER, where that went to \new or \far: rsp is as it was before.
 .macro SKEP_REENTER f
+    .cfi_def_cfa rsp, 16
+    .cfi_same_value rbx
+    .cfi_same_value rbp
+    .cfi_offset r12, 184-(\f)-16
+    .cfi_same_value r13
+    .cfi_same_value r14
+    .cfi_same_value r15
     mov rax, [rsp+144-(\f)]
     mov r12, [rsp+184-(\f)]
     .cfi_same_value r12
@@ -381,13 +388,7 @@ skep_attach_switch:
     mov rsi, [rsp+{FRAME}]
     jmp 1b
     # A thread without a block gets one and begins anew.
-11: .cfi_def_cfa rsp, 16
-    .cfi_same_value rbx
-    .cfi_same_value rbp
-    .cfi_same_value r13
-    .cfi_same_value r14
-    .cfi_same_value r15
-    SKEP_REENTER {FRAME}
+11: SKEP_REENTER {FRAME}
     SKEP_SAVE_ALL 16
     mov rdi, [rsp+128]
     .if \site
@@ -617,6 +618,7 @@ SKEP_ENTRY skep_attach_entry_site, 1
 28: mov rdi, r12
     mov rsi, rsp
     mov rdx, rbp
+    mov rcx, [rsp+8*\n+{X_SEQ}]
     call {slow_exit}
     test rax, rax
     jz 14b
@@ -674,13 +676,7 @@ SKEP_ENTRY skep_attach_entry_site, 1
     xor edx, edx
     jmp 9b
     # A thread without a block gets one and begins anew.
-18: .cfi_def_cfa rsp, 16
-    .cfi_same_value rbx
-    .cfi_same_value rbp
-    .cfi_same_value r13
-    .cfi_same_value r14
-    .cfi_same_value r15
-    SKEP_REENTER 272
+18: SKEP_REENTER 272
     SKEP_SAVE_ALL 16
     xor edi, edi
     mov rsi, [rsp+128]
@@ -707,6 +703,7 @@ SKEP_ENTRY skep_attach_entry_site, 1
     mov rdx, [rsp+128]
     SKEP_CALL_ALIGNED {elsewhere_call}, 144
     cmp rax, 1
+    .cfi_remember_state
     ja 29f
     SKEP_RESTORE_ALL 16
     jb 23b
@@ -714,41 +711,50 @@ SKEP_ENTRY skep_attach_entry_site, 1
     add rsp, 8
     .cfi_adjust_cfa_offset -8
     ret
-    .cfi_adjust_cfa_offset 8
-29: mov rbp, [rsp+128]
-    mov rbx, rax
-    mov [rsp+120], rax
-    mov rdx, [rbp+{MD_BODY}]
-    mov [rsp+112], rdx
-    lea rsp, [rsp+80-8*\n]
-    .cfi_def_cfa_offset 64+8*\n
-    .if \n
-    mov rdi, rsp
-    lea rsi, [rsp+64+8*\n]
-    mov ecx, \n
-    call skep_attach_copy
-    .endif
-    mov rdi, [rbx+40]
-    mov rsi, [rbx+48]
-    mov rdx, [rbx+56]
-    mov rcx, [rbx+64]
-    mov r8, [rbx+72]
-    mov r9, [rbx+80]
-    mov rax, [rbx+144]
-    mov r10, [rbx+152]
-    mov r11, [rbx+160]
-    mov rbp, [rbx+176]
-    mov r12, [rbx+184]
-    mov r13, [rbx+192]
-    mov r14, [rbx+200]
-    mov r15, [rbx+208]
-    mov rbx, [rbx+168]
+    # The Side is at CFA-24 already. The registers come from this stack: whoever is interrupted here, and goes on much later, finds them.
+29: .cfi_restore_state
+    mov rbp, [rsp+128]
+    mov rax, [rbp+{MD_BODY}]
+    mov rbx, [rsp+72]
+    mov rbp, [rsp+80]
+    mov r15, [rsp+112]
     .cfi_same_value rbx
     .cfi_same_value rbp
     .cfi_same_value r12
     .cfi_same_value r13
     .cfi_same_value r14
     .cfi_same_value r15
+    mov [rsp+112], rax
+    .if \n
+    # Where the copies go are the registers that calls change: those move below.
+    lea rsp, [rsp+8-8*\n]
+    .cfi_def_cfa_offset 136+8*\n
+    .set SKEP_I, 0
+    .rept 9
+    mov rax, [rsp+8*\n-8+8*SKEP_I]
+    mov [rsp+8*SKEP_I], rax
+    .set SKEP_I, SKEP_I+1
+    .endr
+    lea rdi, [rsp+72]
+    lea rsi, [rsp+136+8*\n]
+    mov ecx, \n
+    call skep_attach_copy
+    .endif
+    mov rdi, [rsp]
+    mov rsi, [rsp+8]
+    mov rdx, [rsp+16]
+    mov rcx, [rsp+24]
+    mov r8, [rsp+32]
+    mov r9, [rsp+40]
+    mov rax, [rsp+48]
+    mov r10, [rsp+56]
+    mov r11, [rsp+64]
+    .if \n
+    lea rsp, [rsp+72]
+    .else
+    lea rsp, [rsp+80]
+    .endif
+    .cfi_def_cfa_offset 64+8*\n
     call qword ptr [rsp+8*\n+32]
     SKEP_SAVE_ALL 64+8*\n
     mov rdi, rsp
