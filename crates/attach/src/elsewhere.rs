@@ -173,7 +173,7 @@ unsafe fn around(block: &Block, saved: *const Saved, cfa: u64, (ret, meta): (u64
     let outcome = unsafe {
         let task = if block.has(sp) { ptr::from_ref(block) } else { guard::of_task(ptr::from_ref(block).cast_mut()).cast_const() };
         if task.is_null() {
-            guard::missed_without_block(ret, meta);
+            guard::missed_without_block(ret, meta, None);
             NO_FRAME
         } else {
             before(&*task, saved, cfa, (ret, meta), exits)
@@ -500,6 +500,9 @@ pub(crate) unsafe extern "C" fn returned(saved: *const Saved, side: *mut Side, m
         let mask = hold_signals(&*block, sp);
         let task = if (*block).has(sp) { block } else { guard::of_task(block) };
         if task.is_null() {
+            if (&raw const (*side).wanted).read_volatile() != 0 {
+                guard::missed_without_block(0, meta, Some((*side).seq));
+            }
             (&raw mut (*side).at).write_volatile(1);
         } else {
             finish(&*task, saved, side, meta);

@@ -61,6 +61,10 @@ static CHUNKS: AtomicPtr<Chunk> = AtomicPtr::new(ptr::null_mut());
 /// Blocks of tasks that share another's thread-local storage ([`of_task`]): found by their thread id, in one of [`WAYS`] places.
 static SHARERS: AtomicPtr<Chunk> = AtomicPtr::new(ptr::null_mut());
 const WAYS: usize = 16;
+/// In such a block, in place of the last tail call's stack pointer: the task's maker did not wait for it.
+const CONCURRENT: u64 = 1;
+/// How often a maker is looked at before that is said.
+const PATIENCE: u32 = 1000;
 
 /// The thread's block, or null.
 #[inline(always)]
@@ -226,11 +230,12 @@ impl Block {
     }
 }
 
-/// Finds the block for an event on another stack than that of the block which thread-local storage names. Null when there is no
-/// memory or no place.
+/// Finds the block for an event on another stack than that of the block which thread-local storage names. Null when the task runs
+/// no hooks.
 ///
-/// A child of `clone(CLONE_VM)` or a thread, made without storage of its own, finds the block of whoever made it, and may run at the
-/// same time. It gets one under its own id. A child of `vfork` on its parent's stack uses the parent's, which waits.
+/// A child of `clone(CLONE_VM)` or a thread, made without storage of its own, finds the block of whoever made it. Hooks keep things in
+/// thread-local storage, so it runs them only while its maker is suspended, as that of a child of `vfork` or `posix_spawn` is; and it
+/// has a block under its own id, as nobody can tell for sure. A child on the stack of its maker uses the maker's block.
 ///
 /// # Safety
 /// `block` is the one that thread-local storage names; signals are blocked, or wait for nothing here.
@@ -254,7 +259,8 @@ extern "C" fn sharer(block: *mut Block, tid: u32) -> *mut Block {
     // The first event of a child that was forked without the C library puts the ids right.
     process::is_own();
     // SAFETY: blocks are never unmapped.
-    if unsafe { (*block).tid.load(Ordering::Acquire) } == tid {
+    let maker = unsafe { (*block).tid.load(Ordering::Acquire) };
+    if maker == tid {
         return block;
     }
     let mut chunk = SHARERS.load(Ordering::Acquire);
@@ -272,10 +278,18 @@ extern "C" fn sharer(block: *mut Block, tid: u32) -> *mut Block {
         unsafe { &*(&raw const (*chunk).blocks).cast::<Block>().wrapping_add((tid as usize).wrapping_add(way) % BLOCKS) }
     };
     while way < WAYS {
-        if at(way).tid.load(Ordering::Acquire) == tid {
-            return ptr::from_ref(at(way)).cast_mut();
+        let own = at(way);
+        if own.tid.load(Ordering::Acquire) == tid {
+            let waits = own.tail.load(Ordering::Relaxed) != CONCURRENT && process::is_suspended(maker);
+            return if waits { ptr::from_ref(own).cast_mut() } else { ptr::null_mut() };
         }
         way = way.wrapping_add(1);
+    }
+    // Whoever makes a child by `vfork` may still be on its way to wait for it.
+    let mut looks = 0;
+    while looks < PATIENCE && !process::is_suspended(maker) {
+        sys::yield_now();
+        looks = looks.wrapping_add(1);
     }
     way = 0;
     while way < WAYS {
@@ -290,7 +304,8 @@ extern "C" fn sharer(block: *mut Block, tid: u32) -> *mut Block {
             // No address is on a stack like that: everything happens elsewhere.
             block.low.store(1, Ordering::Relaxed);
             block.top.store(1, Ordering::Relaxed);
-            return ptr::from_ref(block).cast_mut();
+            block.tail.store(if looks < PATIENCE { 0 } else { CONCURRENT }, Ordering::Relaxed);
+            return if looks < PATIENCE { ptr::from_ref(block).cast_mut() } else { ptr::null_mut() };
         }
         way = way.wrapping_add(1);
     }
@@ -339,22 +354,22 @@ pub(crate) unsafe extern "C" fn new_thread(ret: u64, meta: *const Meta) -> u32 {
         return 1;
     }
     // SAFETY: what the trampoline gave.
-    unsafe { missed_without_block(ret, meta) };
+    unsafe { missed_without_block(ret, meta, None) };
     0
 }
 
-/// Counts a call of a task that gets no block of its own. `meta` is null for compiled-in sites, which are known by `ret`.
+/// Counts a call of a task that has no block. `meta` is null for compiled-in sites, which are known by `ret`.
 ///
 /// # Safety
-/// `meta` is null or a function's.
+/// `meta` is null or a function's; `entered` as for [`missed`].
 #[inline(always)]
-pub(crate) unsafe fn missed_without_block(ret: u64, meta: *const Meta) {
+pub(crate) unsafe fn missed_without_block(ret: u64, meta: *const Meta, entered: Option<u64>) {
     ANONYMOUS.fetch_add(1, Ordering::SeqCst);
     // SAFETY: whoever frees tables and plans waits for those that are counted.
     unsafe {
         let meta = if meta.is_null() { Table::find(ret) } else { meta };
         if !meta.is_null() {
-            missed(ptr::null(), meta, None, Missed::Thread);
+            missed(ptr::null(), meta, entered, Missed::Thread);
         }
     }
     ANONYMOUS.fetch_sub(1, Ordering::SeqCst);

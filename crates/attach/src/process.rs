@@ -8,7 +8,8 @@
 //! when the child was made without the C library.
 
 use crate::{guard, sandbox, sys};
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 /// The page's first word: the process that the memory belongs to; 0 in a forked child that has not asked yet.
 static OWNER: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
@@ -48,4 +49,33 @@ pub fn is_own() -> bool {
         }
         known => known == pid,
     }
+}
+
+/// Tells whether a task waits, and will wait until the caller ends or executes a program, as one that has made the caller by `vfork`
+/// does. One that sleeps in a disk's work for the moment looks the same. For the event path.
+#[inline(always)]
+pub(crate) fn is_suspended(tid: u32) -> bool {
+    const READ: u64 = 0;
+    // `PID (NAME) STATE …`: the name has up to 15 bytes, parentheses too if it likes; behind the state are only numbers.
+    const SIZE: u64 = 64;
+    let fd = sys::open_stat(tid);
+    if fd < 0 {
+        return false;
+    }
+    let buffer: MaybeUninit<[AtomicU8; SIZE as usize]> = MaybeUninit::uninit();
+    let at = buffer.as_ptr() as u64;
+    // SAFETY: the kernel writes into `buffer`, whose size it is told; the descriptor was opened above.
+    let got = unsafe { sys::call(READ, [fd as u64, at, SIZE, 0, 0, 0]) };
+    // SAFETY: opened above.
+    unsafe { sys::close(fd) };
+    // SAFETY: only bytes that were read.
+    let byte = |n: u64| unsafe { (*(at.wrapping_add(n) as *const AtomicU8)).load(Ordering::Relaxed) };
+    let mut n = if got > 0 { got as u64 } else { 0 };
+    while n > 2 {
+        n = n.wrapping_sub(1);
+        if byte(n.wrapping_sub(2)) == b')' {
+            return byte(n) == b'D';
+        }
+    }
+    false
 }

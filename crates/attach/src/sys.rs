@@ -4,6 +4,8 @@
 //! and the event path come here instead. Every function returns the kernel's word, negative for an error number.
 
 use std::arch::asm;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::sandbox;
 
@@ -348,10 +350,45 @@ pub(crate) fn open_maps() -> i64 {
     unsafe { call(OPENAT, [-100i64 as u64, (&raw const PATH) as u64, O_CLOEXEC, 0, 0, 0]) }
 }
 
+/// Opens a task's `stat`; negative on failure. For the event path.
+#[inline(always)]
+pub(crate) fn open_stat(tid: u32) -> i64 {
+    const SIZE: u64 = 24;
+    let path: MaybeUninit<[AtomicU8; SIZE as usize]> = MaybeUninit::uninit();
+    let start = path.as_ptr() as u64;
+    // From the end, as that is how digits come. Byte by byte: atomic stores are not merged into vector stores.
+    let mut at = SIZE;
+    let mut put = |byte: u8| {
+        at = at.wrapping_sub(1);
+        // SAFETY: 13 bytes around at most 10 digits.
+        unsafe { (*(start.wrapping_add(at) as *const AtomicU8)).store(byte, Ordering::Relaxed) };
+        start.wrapping_add(at)
+    };
+    put(0);
+    put(b't');
+    put(b'a');
+    put(b't');
+    put(b's');
+    put(b'/');
+    let mut rest = tid;
+    while rest != 0 {
+        put(b'0'.wrapping_add((rest % 10) as u8));
+        rest /= 10;
+    }
+    put(b'/');
+    put(b'c');
+    put(b'o');
+    put(b'r');
+    put(b'p');
+    let path = put(b'/');
+    // SAFETY: the path ends with a nul byte.
+    unsafe { call(OPENAT, [-100i64 as u64, path, O_CLOEXEC, 0, 0, 0]) }
+}
+
 /// Closes a descriptor.
 ///
 /// # Safety
-/// The caller has opened it, with [`open_maps`], and nobody uses it any more.
+/// The caller has opened it, with [`open_maps`] or [`open_stat`], and nobody uses it any more.
 #[inline(always)]
 pub(crate) unsafe fn close(fd: i64) {
     // SAFETY: the caller's promise.

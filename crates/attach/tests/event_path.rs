@@ -23,6 +23,7 @@ const ASSEMBLY: &[&str] = &[
 /// Functions written in Rust, by a part of their mangled names.
 const RUST: &[&str] = &[
     "5guard8register",
+    "5guard6sharer",
     "5guard10slow_entry",
     "5guard9slow_exit",
     "5guard10new_thread",
