@@ -41,7 +41,7 @@ const WALKS: &[&str] = &["9elsewhere4walk", "9elsewhere10walk_after", "9elsewher
 #[test]
 fn no_vector_registers_and_no_way_out() {
     // Hooks something, which makes the linker keep the code in this program.
-    let (hook, _) = support::counter(Position::Exit);
+    let (hook, _) = support::counter(Position::Entry);
     let f = support::own_function(support::record as *const () as usize);
     let engine = Engine::get().expect("engine");
     let done = engine.attach(&[(&f, 0)], &[hook]);
@@ -52,36 +52,36 @@ fn no_vector_registers_and_no_way_out() {
     let all = main.functions().expect("symbols");
     let rust = |name: &str| RUST.iter().chain(WALKS).any(|r| name.contains(r));
     let walks = |name: &str| WALKS.iter().any(|r| name.contains(r));
-    let path: Vec<_> = all.iter().filter(|f| ASSEMBLY.contains(&f.name.as_str()) || rust(&f.name)).collect();
+    let path: Vec<_> = all.iter().filter(|f| ASSEMBLY.contains(&f.name()) || rust(f.name())).collect();
     let names: HashSet<&str> = RUST.iter().chain(WALKS).copied().collect();
-    assert_eq!(path.len(), ASSEMBLY.len() + names.len(), "{:?}", path.iter().map(|f| &f.name).collect::<Vec<_>>());
+    assert_eq!(path.len(), ASSEMBLY.len() + names.len(), "{:?}", path.iter().map(|f| f.name()).collect::<Vec<_>>());
     let mut info = InstructionInfoFactory::new();
     let mut looked = 0;
     for f in &path {
         // SAFETY: code of this program.
-        let bytes = unsafe { std::slice::from_raw_parts(f.addr as *const u8, f.size as usize) };
-        let mut decoder = Decoder::with_ip(64, bytes, f.addr, DecoderOptions::NONE);
+        let bytes = unsafe { std::slice::from_raw_parts(f.addr() as *const u8, f.size() as usize) };
+        let mut decoder = Decoder::with_ip(64, bytes, f.addr(), DecoderOptions::NONE);
         while decoder.can_decode() {
             let i = decoder.decode();
-            assert!(!i.is_invalid(), "{} at {:#x}", f.name, i.ip());
+            assert!(!i.is_invalid(), "{} at {:#x}", f.name(), i.ip());
             for used in info.info(&i).used_registers() {
                 let r = used.register();
-                assert!(!r.is_vector_register() && !r.is_k() && !r.is_st() && !r.is_mm(), "{} at {:#x}: {r:?}", f.name, i.ip());
+                assert!(!r.is_vector_register() && !r.is_k() && !r.is_st() && !r.is_mm(), "{} at {:#x}: {r:?}", f.name(), i.ip());
             }
             let indirect = matches!(i.flow_control(), FlowControl::IndirectCall | FlowControl::IndirectBranch);
             if indirect && i.memory_base() == Register::RIP {
                 // The linker's table of addresses.
                 // SAFETY: a word of this program.
                 let to = unsafe { (i.memory_displacement64() as *const u64).read_volatile() };
-                let known = path.iter().any(|p| (p.addr..p.addr + p.size).contains(&to));
-                assert!(known, "{} at {:#x} goes to {to:#x}", f.name, i.ip());
+                let known = path.iter().any(|p| (p.addr()..p.addr() + p.size()).contains(&to));
+                assert!(known, "{} at {:#x} goes to {to:#x}", f.name(), i.ip());
                 continue;
             }
-            assert!(!indirect || !rust(&f.name) || walks(&f.name), "{} calls through a pointer at {:#x}", f.name, i.ip());
+            assert!(!indirect || !rust(f.name()) || walks(f.name()), "{} calls through a pointer at {:#x}", f.name(), i.ip());
             if i.op_count() > 0 && i.op0_kind() == OpKind::NearBranch64 {
                 let to = i.near_branch_target();
-                let known = path.iter().any(|p| (p.addr..p.addr + p.size).contains(&to));
-                assert!(known, "{} at {:#x} goes to {to:#x}", f.name, i.ip());
+                let known = path.iter().any(|p| (p.addr()..p.addr() + p.size()).contains(&to));
+                assert!(known, "{} at {:#x} goes to {to:#x}", f.name(), i.ip());
             }
             looked += 1;
         }
