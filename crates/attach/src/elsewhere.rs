@@ -14,7 +14,8 @@
 //!
 //! So hooks take at most half of a thread's stack, and the frames of one function at one place are all alike.
 //!
-//! While hooks run on a stack of ours, signals wait: a handler may switch stacks, or look where its thread's stack is.
+//! From the thread's mark to the end of an event that needs a stack of ours, signals wait: a handler may switch to another coroutine,
+//! or look where its thread's stack is.
 //!
 //! Part of the event path: no allocation, no locks, no libc, no vector registers.
 
