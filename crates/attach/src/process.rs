@@ -1,7 +1,7 @@
 //! Whose memory the calling thread runs in.
 //!
 //! A child of `vfork`, `posix_spawn` or `clone(CLONE_VM)` runs in its parent's memory under a process id of its own. It runs hooks
-//! while the thread that made it waits ([`guard::of_task`]). It must not take hooks out, free what others walk, or judge whether
+//! while the thread that made it waits (`guard::of_task`). It must not take hooks out, free what others walk, or judge whether
 //! threads live: it is in no task list, and the threads in its parent's are not its own.
 //!
 //! A child of `fork` has a copy, which is its own from then on. A page that the kernel empties on fork tells the two apart, also
