@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, kill_process};
 use skep::Dir;
-use skep::dir::{ENV_DIR, ENV_LINKS};
+use skep::dir::{ENV_DIR, ENV_LINKS, OWN_DIR};
 use skep::link::{LinkFile, Untraced};
 use skep_proc::launch::{self, LaunchError, Obstacle};
 
@@ -170,7 +170,8 @@ impl Launch<'_> {
             preload.push(":");
         }
         preload.push(self.library);
-        let links = self.links.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        let own = std::env::var_os(ENV_DIR).map(|_| OWN_DIR.to_owned());
+        let links = self.links.iter().map(u32::to_string).chain(own).collect::<Vec<_>>().join(",");
         (preload, links)
     }
 

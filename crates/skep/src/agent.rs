@@ -10,6 +10,7 @@
 use std::cell::UnsafeCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
@@ -28,6 +29,7 @@ use crate::memory;
 use crate::prog::ProgramFile;
 use crate::run::{self, ReadyError, Running, Shown};
 use crate::seccomp;
+use crate::syscall;
 
 pub use skep_attach::signals;
 
@@ -101,6 +103,8 @@ pub unsafe fn start() {
         return;
     }
     let _muted = skep_attach::mute();
+    // A handler that another library has installed may fork, which takes the locks that are held here.
+    let _signals = signals::Blocked::new();
     let Ok(dir) = dir() else { return };
     if exec::is_under_valgrind() {
         return stay_out(&dir, &ids, exec::VALGRIND);
@@ -111,7 +115,6 @@ pub unsafe fn start() {
         // SAFETY: the functions stay for as long as the process.
         unsafe { pthread_atfork(before_fork, after_fork, after_fork) };
     }
-    let _signals = signals::Blocked::new();
     let mut links = LINKS.lock().unwrap_or_else(PoisonError::into_inner);
     for id in ids {
         let Ok(file) = LinkFile::open(&dir, id) else { continue };
@@ -155,27 +158,46 @@ unsafe extern "C" {
     fn pthread_atfork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> i32;
 }
 
-type Links = MutexGuard<'static, Vec<Active>>;
-
 /// The links' lock, held by the thread that forks so that the child finds it free. Another thread's hold would last for ever there.
+///
+/// Signals wait for as long: a handler that interrupted the thread here, and forked, would wait for its own thread. The engine's lock is
+/// taken and released within.
+struct Fork {
+    // Released in this order.
+    _links: MutexGuard<'static, Vec<Active>>,
+    _signals: signals::Blocked,
+}
+
 static FORKING: ForkGuard = ForkGuard(UnsafeCell::new(None));
 
-struct ForkGuard(UnsafeCell<Option<Links>>);
+/// The thread that holds the links' lock to fork; 0 without.
+static FORKER: AtomicU64 = AtomicU64::new(0);
+
+struct ForkGuard(UnsafeCell<Option<Fork>>);
 
 // SAFETY: only touched by the thread that holds the links' lock.
 unsafe impl Sync for ForkGuard {}
 
 extern "C" fn before_fork() {
     let _muted = skep_attach::mute();
+    let signals = signals::Blocked::new();
     let links = LINKS.lock().unwrap_or_else(PoisonError::into_inner);
+    FORKER.store(syscall::thread(), Relaxed);
     // SAFETY: this thread has the lock.
-    unsafe { *FORKING.0.get() = Some(links) };
+    unsafe { *FORKING.0.get() = Some(Fork { _links: links, _signals: signals }) };
 }
 
 extern "C" fn after_fork() {
     let _muted = skep_attach::mute();
+    FORKER.store(0, Relaxed);
     // SAFETY: `before_fork` took the lock on this thread.
     drop(unsafe { (*FORKING.0.get()).take() });
+}
+
+/// Tells whether the calling thread is between `before_fork` and `after_fork`, in another library's handler for fork: it holds the locks
+/// of the links, the engine and the heap, and would wait for itself.
+pub(crate) fn is_forking() -> bool {
+    FORKER.load(Relaxed) == syscall::thread()
 }
 
 /// Leaves this process as it is, and says so in its links.
@@ -230,29 +252,30 @@ unsafe extern "C" fn on_loader_event(_: *mut u64, _: *const ()) -> u64 {
     0
 }
 
-/// Names this process in its links, while it may still write to them.
+/// Names this process in its links, while it may still write to them. Not for a thread that forks ([`is_forking`]).
 pub(crate) fn name_this_process(reason: &str) {
     let _muted = skep_attach::mute();
     drop(std::panic::catch_unwind(|| {
         let _signals = signals::Blocked::new();
-        if let Ok(links) = LINKS.try_lock() {
-            for link in links.iter() {
-                // Nobody can be told otherwise.
-                drop(link.file.not_traced(&Untraced { path: executable(), reason: reason.to_owned() }));
-            }
+        for link in LINKS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            // Nobody can be told otherwise.
+            drop(link.file.not_traced(&Untraced { path: executable(), reason: reason.to_owned() }));
         }
     }));
 }
 
-/// Takes out all hooks of this process, and says why in its links.
+/// Takes out all hooks of this process, and says why in its links. Not for a thread that forks ([`is_forking`]), nor for a child in its
+/// parent's memory, where the engine takes nothing out.
 pub(crate) fn take_out(reason: &str) {
     name_this_process(reason);
     let _muted = skep_attach::mute();
     drop(std::panic::catch_unwind(|| {
         let _signals = signals::Blocked::new();
-        let (Ok(mut links), Ok(engine)) = (LINKS.try_lock(), Engine::get()) else { return };
+        // Held by another thread that opens a library, turns a link off or forks: none of them waits for this one.
+        let mut links = LINKS.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok(engine) = Engine::get() else { return };
         // What keeps the agent out of programs that are executed stays.
-        let own = OWN.try_lock().map(|mut own| std::mem::take(&mut *own)).unwrap_or_default();
+        let own = std::mem::take(&mut *OWN.lock().unwrap_or_else(PoisonError::into_inner));
         for id in links.iter_mut().flat_map(|l| l.attachments.drain(..)).chain(own) {
             drop(engine.detach(id));
         }
@@ -267,6 +290,11 @@ pub(crate) unsafe extern "C" fn leave(running: *const Running) {
         return;
     }
     let _muted = skep_attach::mute();
+    if !skep_attach::owns_memory() {
+        // The engine takes nothing out for a child in its parent's memory: an event of the parent's will.
+        // SAFETY: links are never freed.
+        return unsafe { (*running).leave_later() };
+    }
     drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let _signals = signals::Blocked::new();
         let mut links = match LINKS.try_lock() {
@@ -500,7 +528,7 @@ fn load(dir: &Dir, spec: &LinkSpec, room: u32) -> Result<Running, AgentError> {
         return Err(ReadyError::Control.into());
     }
     memory::count_in(Box::leak(Box::new(Arc::clone(&control_map))));
-    let word = |i| run::control_word(&control_map, i).load(std::sync::atomic::Ordering::Relaxed);
+    let word = |i| run::control_word(&control_map, i).load(Relaxed);
     clock::start(word(control::RATE));
     if let Ok(id @ 1..) = u32::try_from(word(control::LOG)) {
         crate::helpers::set_log(Box::leak(Box::new(open(id)?)));

@@ -14,8 +14,10 @@ use rustix::fs::{FlockOperation, flock};
 
 /// Names the directory in the environment, for loaders, targets and readers alike.
 pub const ENV_DIR: &str = "SKEP_DIR";
-/// Names the links a target attaches at start, by id, separated by commas.
+/// Names the links a target attaches at start, by id, separated by commas; [`OWN_DIR`] may be among them.
 pub const ENV_LINKS: &str = "SKEP_LINKS";
+/// Among the links: [`ENV_DIR`] was in the user's environment before, and stays where the rest is taken out.
+pub const OWN_DIR: &str = "dir";
 
 /// Tells why the skep directory cannot be used.
 #[derive(Debug, thiserror::Error)]

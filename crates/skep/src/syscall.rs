@@ -10,6 +10,7 @@ pub(crate) const CLOSE: u64 = 3;
 pub(crate) const FSTAT: u64 = 5;
 pub(crate) const MMAP: u64 = 9;
 pub(crate) const MUNMAP: u64 = 11;
+pub(crate) const RT_SIGPROCMASK: u64 = 14;
 pub(crate) const PREAD64: u64 = 17;
 pub(crate) const MINCORE: u64 = 27;
 pub(crate) const SCHED_YIELD: u64 = 24;
@@ -31,6 +32,15 @@ pub(crate) const FSTATAT: u64 = 262;
 pub(crate) const FACCESSAT: u64 = 269;
 pub(crate) const PROCESS_VM_READV: u64 = 310;
 pub(crate) const PROCESS_VM_WRITEV: u64 = 311;
+
+/// Tells threads of a process apart; a child of `vfork` has its parent's.
+#[inline(always)]
+pub(crate) fn thread() -> u64 {
+    let thread;
+    // SAFETY: the first word of the thread control block is its own address.
+    unsafe { asm!("mov {}, qword ptr fs:[0]", out(reg) thread, options(nostack, readonly, preserves_flags)) };
+    thread
+}
 
 /// Makes a system call with four arguments; returns what the kernel does (`-errno` on failure).
 ///

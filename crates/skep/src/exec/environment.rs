@@ -1,13 +1,12 @@
 //! The environment of a program that is about to be executed, and a copy without the agent.
 
-use std::arch::asm;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use skep_attach::sandbox;
 
 use super::contains;
-use crate::dir::{ENV_DIR, ENV_LINKS};
-use crate::syscall::{MMAP, MUNMAP, call6};
+use crate::dir::{ENV_DIR, ENV_LINKS, OWN_DIR};
+use crate::syscall::{self, MMAP, MUNMAP, call6};
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 /// How the agent's library is called.
@@ -63,15 +62,19 @@ pub(super) unsafe fn find<'a>(envp: *const *const u8) -> Option<(&'a [u8], bool)
 }
 
 fn names(text: &[u8], variable: &str) -> bool {
-    text.strip_prefix(variable.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'='))
+    value(text, variable).is_some()
 }
 
-/// Copies an environment without the agent and its variables; `None` without memory. It stays until this thread asks again.
+fn value<'a>(text: &'a [u8], variable: &str) -> Option<&'a [u8]> {
+    text.strip_prefix(variable.as_bytes())?.strip_prefix(b"=")
+}
+
+/// Copies an environment without the agent and its variables, of which the user's own `SKEP_DIR` is none; `None` without memory. It stays until this thread asks again.
 ///
 /// # Safety
 /// `envp` is an environment with `LD_PRELOAD` that stays as it is.
 pub(super) unsafe fn without_agent(envp: *const *const u8) -> Option<*const *const u8> {
-    let (mut count, mut longest) = (0, 0);
+    let (mut count, mut longest, mut own_dir) = (0, 0, false);
     // SAFETY: up to the null that ends it.
     unsafe {
         while !(*envp.add(count)).is_null() {
@@ -79,6 +82,7 @@ pub(super) unsafe fn without_agent(envp: *const *const u8) -> Option<*const *con
             if text.starts_with(PRELOAD) {
                 longest += text.len() + 1;
             }
+            own_dir |= value(text, ENV_LINKS).is_some_and(|links| links.split(|b| *b == b',').any(|l| l == OWN_DIR.as_bytes()));
             count += 1;
         }
         let memory = memory((count + 1) * 8 + longest)?;
@@ -87,7 +91,7 @@ pub(super) unsafe fn without_agent(envp: *const *const u8) -> Option<*const *con
         for i in 0..count {
             let at = *envp.add(i);
             let text = bytes(at);
-            if names(text, ENV_LINKS) || names(text, ENV_DIR) {
+            if names(text, ENV_LINKS) || (names(text, ENV_DIR) && !own_dir) {
                 continue;
             }
             let Some(value) = text.strip_prefix(PRELOAD) else {
@@ -156,9 +160,7 @@ fn map(len: u64) -> Option<u64> {
 /// Gives this thread's memory, which a child of `vfork` shares with the thread that waits for it. With more than 64 threads that
 /// execute what cannot be traced, the others' memory is not used again.
 fn memory(len: usize) -> Option<u64> {
-    let thread: u64;
-    // SAFETY: the first word of the thread control block is its own address.
-    unsafe { asm!("mov {}, qword ptr fs:[0]", out(reg) thread, options(nostack, readonly, preserves_flags)) };
+    let thread = syscall::thread();
     let len = (len as u64).next_multiple_of(4096);
     if !sandbox::may_call_system() {
         return Some(RESERVED.load(Relaxed)).filter(|at| *at != 0 && len <= RESERVED_LEN);
@@ -221,6 +223,8 @@ mod tests {
         ] {
             assert_eq!(env(format!("LD_PRELOAD={before}")), ["A=1", after, "SKEP_LINKSX=3", "=odd", "B"]);
         }
+        let agent_only = format!("LD_PRELOAD={agent}");
+        assert_eq!(stripped(&[&agent_only, "SKEP_DIR=/mine", "SKEP_LINKS=1,dir", "A=1"]), ["SKEP_DIR=/mine", "A=1"]);
         let long = "x".repeat(20_000);
         assert_eq!(stripped(&[&format!("LD_PRELOAD={agent}:{long}")]), [format!("LD_PRELOAD={long}")]);
         assert!(stripped(&[&format!("LD_PRELOAD={agent}")]).is_empty());

@@ -18,6 +18,7 @@ mod environment;
 mod inspect;
 pub(crate) mod libc;
 mod note;
+mod readable;
 
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
@@ -127,11 +128,11 @@ unsafe fn consider(fd: i32, path: u64, envp: u64) -> u64 {
         // The agent that the program gets finds out by itself.
         return envp;
     }
-    // SAFETY: `path` is a string, or the call itself would end with EFAULT.
-    if unsafe { !is_executable(fd, path) } {
+    // What is no string or no environment the call itself answers with EFAULT.
+    if !is_executable(fd, path) || !readable::is_environment(envp) {
         return envp;
     }
-    // SAFETY: the caller's promise; a bad pointer would end the call itself with EFAULT, and this process here.
+    // SAFETY: an environment, as was just seen.
     let Some((value, named)) = (unsafe { environment::find(envp as *const *const u8) }) else {
         // SAFETY: as above.
         return unsafe { untraced(watch, fd, path, NO_AGENT, envp) };
@@ -174,11 +175,18 @@ unsafe fn untraced(watch: &Watch, fd: i32, path: u64, reason: &'static str, envp
     envp
 }
 
-/// Tells whether there is a file that may be executed, as far as that can be told; the C library tries names until one is.
-unsafe fn is_executable(fd: i32, path: u64) -> bool {
+/// Tells whether there is a file that may be executed, as far as that can be told; the C library tries names until one is. If so,
+/// `path` is a string, which the kernel has read.
+fn is_executable(fd: i32, path: u64) -> bool {
     const X_OK: u64 = 1;
-    // SAFETY: reads the string.
-    unsafe { *(path as *const u8) == 0 || call4(FACCESSAT, fd as u64, path, X_OK, 0) == 0 }
+    const ENOENT: u64 = -2_i64 as u64;
+    // SAFETY: the kernel checks the address.
+    match unsafe { call4(FACCESSAT, fd as u64, path, X_OK, 0) } {
+        0 => true,
+        // SAFETY: it was not EFAULT: the kernel has read the string. An empty one is the descriptor itself.
+        ENOENT => unsafe { *(path as *const u8) == 0 },
+        _ => false,
+    }
 }
 
 /// Tells whether a file can be read from here.
