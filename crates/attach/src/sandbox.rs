@@ -8,20 +8,59 @@
 //! Who finds out that the program is about to do so calls [`close`]. Whoever is about to make a system call in the traced process asks
 //! [`may_call_system`] before; it is safe on the event path. `sys::call` does so for all of this crate's but those that no signal handler
 //! can do without: `rt_sigprocmask`, `sigaltstack` and `rt_sigaction`.
+//!
+//! A child of `vfork` goes into a sandbox alone, and runs in its parent's memory, on its parent's thread: [`close_for_child`] is for
+//! that thread only, until the child ends or executes a program ([`open_for_parent`]).
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Known to `tramp/x64.s`.
 pub(crate) static CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// The thread, by its pointer, that [`CLOSED`] is only for; 0: it is for all.
+static CHILD: AtomicU64 = AtomicU64::new(0);
 
 /// Tells whether system calls are still free to be made: one load.
 #[inline(always)]
 #[must_use]
 pub fn may_call_system() -> bool {
-    !CLOSED.load(Relaxed)
+    !CLOSED.load(Relaxed) || is_for_another()
+}
+
+#[inline(always)]
+fn is_for_another() -> bool {
+    let child = CHILD.load(Relaxed);
+    child != 0 && child != thread()
 }
 
 /// Ends that, for this process and the children it forks. There is no way back, as there is none out of seccomp.
 pub fn close() {
+    CHILD.store(0, Relaxed);
     CLOSED.store(true, Relaxed);
+}
+
+/// Ends it for the calling child of `vfork` in its parent's memory. Where that is another's already, it is over for all: two such children
+/// at the same time are rare.
+pub fn close_for_child() {
+    if CLOSED.load(Relaxed) || CHILD.compare_exchange(0, thread(), Relaxed, Relaxed).is_err() {
+        return close();
+    }
+    CLOSED.store(true, Relaxed);
+}
+
+/// Gives the thread back to the parent of a child that ends or executes a program. Elsewhere it does nothing.
+pub fn open_for_parent() {
+    if CHILD.load(Relaxed) == thread() {
+        CLOSED.store(false, Relaxed);
+        CHILD.store(0, Relaxed);
+    }
+}
+
+/// The thread, which a child of `vfork` shares with its parent.
+#[inline(always)]
+fn thread() -> u64 {
+    let thread;
+    // SAFETY: the first word of the thread control block is its own address.
+    unsafe { std::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) thread, options(nostack, readonly, preserves_flags)) };
+    thread
 }

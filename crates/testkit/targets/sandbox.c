@@ -105,6 +105,44 @@ static void say(const char *what, long x)
 	CHECK(write(1, text, n) == n);
 }
 
+/* Filters that the kernel refuses, each for another reason. */
+static void ask_for_refusals(void)
+{
+	struct sock_filter kill[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)};
+	struct sock_filter endless[] = {BPF_STMT(BPF_LD | BPF_IMM, 0)};
+	struct sock_fprog good = {1, kill}, bad = {1, endless}, empty = {0, kill};
+	struct {
+		unsigned version;
+		int pid;
+	} header = {0x20080522, 0};
+	unsigned none[6] = {0};
+	CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &empty) == -1 && errno == EINVAL);
+	CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0x80000000u, &good) == -1 && errno == EINVAL);
+	CHECK(syscall(SYS_capset, &header, none) == 0);
+	CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &good) == -1 && errno == EACCES);
+	CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &good) == -1 && errno == EACCES);
+	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+	CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &bad) == -1 && errno == EINVAL);
+}
+
+/* A child in this process's memory is the one in the sandbox. */
+static void send_a_child_into_a_sandbox(int strict)
+{
+	int status;
+	pid_t child = vfork();
+	if (child == 0) {
+		if (strict) {
+			prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT);
+			syscall(SYS_exit, 0);
+		}
+		set_filter(SECCOMP_RET_KILL_PROCESS, LAST_OF_LONG_LIST, 0);
+		execl("/bin/true", "true", (char *)0);
+		_exit(0);
+	}
+	CHECK(child > 0 && waitpid(child, &status, 0) == child);
+	say("child", status);
+}
+
 int main(int argc, char **argv)
 {
 	const char *how = argc > 1 ? argv[1] : "";
@@ -141,6 +179,10 @@ int main(int argc, char **argv)
 		CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, 0) == -1 && errno == EFAULT);
 		CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, 0) == -1 && errno == EFAULT);
 		CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 1, 0) == -1 && errno == EINVAL);
+	} else if (!strcmp(how, "refused")) {
+		ask_for_refusals();
+	} else if (strstr(how, "vfork")) {
+		send_a_child_into_a_sandbox(!!strstr(how, "strict"));
 	} else {
 		unsigned result = strstr(how, "kill")   ? SECCOMP_RET_KILL_PROCESS
 				  : strstr(how, "trap") ? SECCOMP_RET_TRAP

@@ -50,12 +50,16 @@ fn calls(report: &Report, name: &str) -> u64 {
 
 /// Compares with a run without skep; returns what the report says of the program, and how often `step` was called.
 fn lives(args: &[&str], reason: Option<&str>, check: impl Fn(&Report, &str)) {
+    lives_under(&["sandbox:*", "*"], args, reason, check);
+}
+
+fn lives_under(patterns: &[&str], args: &[&str], reason: Option<&str>, check: impl Fn(&Report, &str)) {
     let sandbox = Sandbox::new();
     let alone = sandbox.alone(args);
     if alone.shell_status() != 0 {
         return skep_testkit::skip("seccomp, and a C library with the system calls of glibc 2.31 to 2.41");
     }
-    for pattern in ["sandbox:*", "*"] {
+    for pattern in patterns {
         let (ended, report) = sandbox.traced(pattern, args);
         let what = format!("{args:?} {pattern}: {}", ended.transcript());
         assert_eq!(String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&alone.stdout), "{what}");
@@ -114,6 +118,23 @@ fn filters_that_refuse() {
 fn probes_change_nothing() {
     let all = 2 * (101 + 101 + 11) + 7 * (101 + 11);
     lives(&["probe"], None, |report, what| assert_eq!((calls(report, "step"), calls(report, "fresh")), (all, 9), "{what}"));
+}
+
+/// What the kernel refuses is no sandbox: hooks that were taken out for it would miss all that follows.
+#[test]
+fn refused_filters_change_nothing() {
+    let all = 2 * (101 + 101 + 11) + 7 * (101 + 11);
+    lives(&["refused"], None, |report, what| assert_eq!((calls(report, "step"), calls(report, "fresh")), (all, 9), "{what}"));
+}
+
+/// A child of `vfork` goes into a sandbox alone, though it runs in the memory where its parent's hooks are.
+#[test]
+fn a_childs_sandbox_is_not_its_parents() {
+    let all = 2 * (101 + 101 + 11) + 7 * (101 + 11);
+    let complete = |report: &Report, what: &str| assert_eq!((calls(report, "step"), calls(report, "fresh")), (all, 9), "{what}");
+    lives(&["vfork"], None, complete);
+    // Strict mode takes the time-stamp counter away: the end of `prctl` must not be traced.
+    lives_under(&["sandbox:*"], &["vfork strict"], None, complete);
 }
 
 /// What is executed in the sandbox would begin with the agent's own system calls: it gets none.

@@ -122,7 +122,10 @@ unsafe fn consider(fd: i32, path: u64, envp: u64) -> u64 {
     if !sandbox::may_call_system() {
         // The program will be in the sandbox that is against our system calls, and the agent begins with many.
         // SAFETY: the caller's promise.
-        return unsafe { environment::without_agent(envp as *const *const u8) }.map_or(envp, |new| new as u64);
+        let new = unsafe { environment::without_agent(envp as *const *const u8) }.map_or(envp, |new| new as u64);
+        // A child of `vfork` that fails to execute it has a moment left, to try another or to end.
+        sandbox::open_for_parent();
+        return new;
     }
     if crate::seccomp::inherited::has_unseen_filter() {
         // The agent that the program gets finds out by itself.

@@ -104,6 +104,47 @@ fn value(filter: &[Insn], data: &[u32; 16]) -> Option<u32> {
     }
 }
 
+/// Tells whether the kernel takes a filter (`bpf_check_classic` in net/core/filter.c, `seccomp_check_filter` in kernel/seccomp.c).
+pub(super) fn is_valid(filter: &[Insn]) -> bool {
+    const LAST: usize = 16;
+    // Words of scratch memory that are stored to on every path to an instruction.
+    let mut stored = vec![u16::MAX; filter.len()];
+    let mut here = 0_u16;
+    let reaches = |stored: &mut [u16], pc: usize, by: usize, here: u16| {
+        let to = pc.checked_add(1).and_then(|next| next.checked_add(by)).and_then(|to| stored.get_mut(to));
+        to.map(|to| *to &= here).is_some()
+    };
+    for (pc, Insn { code, jt, jf, k }) in filter.iter().copied().enumerate() {
+        let word = || usize::try_from(k).ok().filter(|k| *k < LAST).map(|k| 1_u16 << k);
+        here &= stored.get(pc).copied().unwrap_or_default();
+        let good = match code {
+            0x20 => k < 64 && k.is_multiple_of(4),
+            // Loads of constants and the length, arithmetic, ret, tax, txa.
+            0x80 | 0x81 | 0x00 | 0x01 | 0x06 | 0x16 | 0x07 | 0x87 => true,
+            0x04 | 0x0c | 0x14 | 0x1c | 0x24 | 0x2c | 0x3c | 0x44 | 0x4c | 0x54 | 0x5c | 0x6c | 0x7c | 0x84 | 0xa4 | 0xac => true,
+            0x34 => k != 0,
+            0x64 | 0x74 => k < 32,
+            0x60 | 0x61 => word().is_some_and(|word| here & word != 0),
+            0x02 | 0x03 => word().map(|word| here |= word).is_some(),
+            0x05 => {
+                let good = reaches(&mut stored, pc, k as usize, here);
+                here = u16::MAX;
+                good
+            }
+            0x15 | 0x1d | 0x25 | 0x2d | 0x35 | 0x3d | 0x45 | 0x4d => {
+                let good = reaches(&mut stored, pc, usize::from(jt), here) && reaches(&mut stored, pc, usize::from(jf), here);
+                here = u16::MAX;
+                good
+            }
+            _ => false,
+        };
+        if !good {
+            return false;
+        }
+    }
+    matches!(filter.last(), Some(Insn { code: 0x06 | 0x16, .. }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,5 +225,44 @@ mod tests {
         assert_eq!(of(&[insn(0x60, 0, 0, 16), ret_a]), None);
         assert_eq!(of(&[insn(0xff, 0, 0, 0)]), None);
         assert_eq!(of(&[insn(0x00, 0, 0, 0)]), None);
+    }
+
+    /// All of them were given to a kernel (6.18), which took those of the first list and refused those of the second.
+    #[test]
+    fn what_the_kernel_takes_is_known() {
+        let (ret, st, ld) = (insn(0x06, 0, 0, ALLOW), insn(0x02, 0, 0, 3), insn(0x60, 0, 0, 3));
+        for good in [
+            &[ret][..],
+            &[insn(0x16, 0, 0, 0)],
+            &[insn(0x20, 0, 0, 60), ret],
+            &[insn(0x15, 0, 1, 7), ret, ret],
+            &[st, ld, ret],
+            &[insn(0x15, 1, 1, 7), ret, st, ld, ret],
+            &[insn(0x05, 0, 0, 1), ret, ret],
+            &[insn(0x74, 0, 0, 31), insn(0x34, 0, 0, 1), insn(0x3c, 0, 0, 0), ret],
+        ] {
+            assert!(is_valid(good), "{good:?}");
+        }
+        for bad in [
+            &[][..],
+            &[insn(0x00, 0, 0, 7)],
+            &[insn(0x20, 0, 0, 64), ret],
+            &[insn(0x20, 0, 0, 2), ret],
+            &[insn(0x28, 0, 0, 0), ret],
+            &[insn(0x30, 0, 0, 0), ret],
+            &[insn(0x94, 0, 0, 3), ret],
+            &[insn(0x15, 0, 1, 7), ret],
+            &[insn(0x05, 0, 0, 1), ret],
+            &[insn(0x05, 0, 0, u32::MAX), ret],
+            &[ld, ret],
+            &[insn(0x15, 1, 0, 7), st, ld, ret],
+            &[insn(0x02, 0, 0, 16), ret],
+            &[insn(0x64, 0, 0, 32), ret],
+            &[insn(0x34, 0, 0, 0), ret],
+            &[insn(0xff, 0, 0, 0), ret],
+            &[ret, insn(0x15, 0, 0, 0)],
+        ] {
+            assert!(!is_valid(bad), "{bad:?}");
+        }
     }
 }

@@ -53,8 +53,8 @@ pub(crate) fn has_unseen_filter() -> bool {
     filters() != AT_START.load(Relaxed)
 }
 
-/// Counts this thread's filters; 1 where the kernel only tells that there are some.
-fn filters() -> u32 {
+/// Counts this thread's filters; 1 where the kernel only tells that there are some. Opens a file.
+pub(crate) fn filters() -> u32 {
     const CLOEXEC: u64 = 0o2_000_000;
     let mut text = [0_u8; 2048];
     // SAFETY: reads a name, and writes into `text`; the descriptor is ours.

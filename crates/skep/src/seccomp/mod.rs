@@ -11,8 +11,15 @@
 //!
 //! In all but the last case the links name the process, with the reason. A filter is asked what it would do, with [`filter::run`].
 //!
+//! What the kernel refuses changes nothing. It is asked before, with the program's own arguments and a filter at an address where there is
+//! none: it looks at rights and flags first. What is a filter at all is decided here, as in the kernel ([`filter::is_valid`]).
+//!
+//! A child that shares its parent's memory (`vfork`) goes into its sandbox alone: the hooks stay, nothing of ours makes a system call on
+//! its thread until it executes a program or ends, and that program gets no agent. In strict mode, where the counter cannot be read, it
+//! may call nothing that is traced.
+//!
 //! Filters that were there before the program was executed are tried out at the agent's start ([`inherited`]). Not seen: programs
-//! that make the system call themselves.
+//! that make the system call themselves, and refusals that depend on other threads (`SECCOMP_FILTER_FLAG_TSYNC`).
 
 mod filter;
 pub(crate) mod inherited;
@@ -21,7 +28,7 @@ use skep_attach::sandbox;
 use skep_attach::{Engine, Hook, Position, RunFn};
 use skep_maps::slots;
 
-use crate::agent;
+use crate::agent::{self, signals};
 use crate::clock;
 use crate::exec::{self, libc::Libc};
 use crate::syscall::{self, GETPID, PROCESS_VM_READV, call6};
@@ -45,7 +52,7 @@ const SET_MODE_FILTER: u64 = 1;
 /// Hooks what puts a process into a sandbox.
 pub(crate) fn watch(libc: &Libc<'_>) {
     let Ok(engine) = Engine::get() else { return };
-    for (name, run) in [(c"prctl", on_prctl as RunFn), (c"syscall", on_syscall)] {
+    for (name, run) in [(c"prctl", on_prctl as RunFn), (c"syscall", on_syscall), (c"_exit", on_exit)] {
         let Some(function) = libc.wrapper(name) else { continue };
         // SAFETY: hooks for these very functions, which take no data; the C library's wrappers keep nothing in vector registers.
         let hook = unsafe { Hook::new(Position::Entry, run, std::ptr::null()) }.wants_args(4);
@@ -75,13 +82,25 @@ unsafe extern "C" fn on_syscall(ctx: *mut u64, _: *const ()) -> u64 {
     0
 }
 
+/// `void _exit(int status)`: a child in its parent's memory gives the thread back.
+unsafe extern "C" fn on_exit(_: *mut u64, _: *const ()) -> u64 {
+    sandbox::open_for_parent();
+    0
+}
+
 #[cold]
 #[inline(never)]
 fn prctl(option: u32, args: [u64; 2]) {
+    if !sandbox::may_call_system() {
+        return;
+    }
     match (option, args[0]) {
         (PR_SET_TSC, PR_TSC_SIGSEGV) => take_out(NO_COUNTER),
-        (PR_SET_SECCOMP, MODE_STRICT) => take_out(STRICT),
-        (PR_SET_SECCOMP, MODE_FILTER) => consider(args[1]),
+        (PR_SET_SECCOMP, MODE_STRICT) => enter_strict_mode(),
+        (PR_SET_SECCOMP, MODE_FILTER) => {
+            // SAFETY: as the program is about to, but for the address, which the kernel checks.
+            consider(args[1], |probe| unsafe { call6(SYS_PRCTL, u64::from(PR_SET_SECCOMP), MODE_FILTER, probe, 0, 0, 0) });
+        }
         _ => {}
     }
 }
@@ -89,20 +108,40 @@ fn prctl(option: u32, args: [u64; 2]) {
 #[cold]
 #[inline(never)]
 fn seccomp([operation, flags, filter]: [u64; 3]) {
+    if !sandbox::may_call_system() {
+        return;
+    }
     match operation {
         // Others are for finding out what the kernel can do: it refuses them.
-        SET_MODE_STRICT if flags == 0 && filter == 0 => take_out(STRICT),
-        SET_MODE_FILTER => consider(filter),
+        SET_MODE_STRICT if flags == 0 && filter == 0 => enter_strict_mode(),
+        // SAFETY: as the program is about to, but for the address, which the kernel checks.
+        SET_MODE_FILTER => consider(filter, |probe| unsafe { call6(SYS_SECCOMP, SET_MODE_FILTER, flags, probe, 0, 0, 0) }),
         _ => {}
+    }
+}
+
+/// The kernel refuses it to whoever has a filter.
+fn enter_strict_mode() {
+    if inherited::filters() == 0 {
+        take_out(STRICT);
     }
 }
 
 /// Takes all hooks out, while that is possible.
 fn take_out(reason: &str) {
-    if sandbox::may_call_system() {
-        agent::take_out(reason);
-        close();
+    if !skep_attach::owns_memory() {
+        return close_for_child();
     }
+    if !agent::is_forking() {
+        agent::take_out(reason);
+    }
+    close();
+}
+
+/// Ends system calls of ours on the thread that a child of `vfork` has from its parent.
+fn close_for_child() {
+    exec::prepare_for_sandbox();
+    sandbox::close_for_child();
 }
 
 /// Ends all system calls of ours.
@@ -112,14 +151,19 @@ fn close() {
     slots::close();
 }
 
-/// Looks at a filter, `struct sock_fprog`, that the program is about to set.
-fn consider(at: u64) {
-    if !sandbox::may_call_system() {
-        return;
+/// Looks at a filter, `struct sock_fprog`, that the program is about to set; `ask` says what the kernel does with another one.
+fn consider(at: u64, ask: impl Fn(u64) -> u64) {
+    if agent::is_forking() {
+        // No memory to judge it in.
+        return close();
     }
     let _muted = skep_attach::mute();
-    let judged = std::panic::catch_unwind(|| {
-        let Some(filter) = read(at) else { return Effect::None };
+    // A handler that interrupts this may fork, which takes the heap's lock.
+    let signals = signals::Blocked::new();
+    let judged = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let Some(filter) = read(at).filter(|filter| filter::is_valid(filter) && is_permitted(filter.len(), ask)) else {
+            return Effect::None;
+        };
         let punished = |calls: &[Call], worst: Action| {
             calls.iter().any(|(nr, args)| match filter::run(&filter, *nr as u32, *args) {
                 Action::Made => false,
@@ -134,10 +178,12 @@ fn consider(at: u64) {
         } else {
             Effect::None
         }
-    });
+    }));
+    drop(signals);
     match judged.unwrap_or(Effect::NoEvents) {
         Effect::None => {}
         Effect::NoEvents => take_out(NO_EVENTS),
+        Effect::NoThreads if !skep_attach::owns_memory() => close_for_child(),
         Effect::NoThreads => {
             // What this thread's next event would do for the first time.
             slots::exit(slots::enter());
@@ -145,6 +191,13 @@ fn consider(at: u64) {
             close();
         }
     }
+}
+
+/// Asks the kernel whether it takes filters of `len` instructions from this thread. A bad address is what it finds last.
+fn is_permitted(len: usize, ask: impl Fn(u64) -> u64) -> bool {
+    const EFAULT: u64 = -14_i64 as u64;
+    const NOWHERE: u64 = u64::MAX << 12;
+    ask([len as u64, NOWHERE].as_ptr() as u64) == EFAULT
 }
 
 enum Effect {
