@@ -64,6 +64,7 @@ const CRATES: &[(&str, Policy)] = &[
             "patch.rs",
             "plans.rs",
             "process.rs",
+            "sandbox.rs",
             "signals.rs",
             "sites/excerpt.rs",
             "spot.rs",

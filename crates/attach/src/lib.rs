@@ -16,8 +16,9 @@
 //!
 //! # What it does to the program
 //!
-//! Calls take longer, and a function with exit hooks takes 384 bytes more stack while it runs: on the upper quarter of a thread's
-//! stack. In the second quarter, and on stacks that are not the thread's own (coroutines, signal stacks), it takes 64 bytes; below
+//! Calls take longer, and a function with exit hooks takes 384 bytes more stack while it runs, on the upper quarter of a thread's
+//! stack. In the second quarter, and on stacks that are not the thread's own (coroutines, signal stacks), it takes 64 bytes. To both
+//! come 8 bytes for each word of arguments that its caller has put on the stack, at most 512 words. Below
 //! that nothing, and its return is not seen. Hooks themselves run on a stack of the engine's there, with signals blocked
 //! ([`elsewhere`](crate::Missed)). The first event of a thread makes a handful of system calls (`gettid`, `open`, `ioctl`, `close`,
 //! sometimes `mmap` and `prlimit`), which a strict seccomp filter may not like.
@@ -25,8 +26,14 @@
 //!
 //! # What it does not do
 //!
-//! Follow frame pointers through an exit trampoline (unwind tables go through; a frame-pointer walk leaves out one caller);
-//! hook the dynamic loader or the vDSO; move threads that block all signals and never sleep; survive a library that another
+//! Follow frame pointers through an exit trampoline: a walk along them leaves out one caller. Unwind tables go through trampolines, but
+//! not through islands nor compiled programs, which have none: a signal handler that interrupts one of these gets a backtrace that
+//! ends there.
+//!
+//! Number descriptors as without it at every moment: a new thread's first event opens a file and closes it again, and what another
+//! thread opens meanwhile gets the next number.
+//!
+//! Hook the dynamic loader or the vDSO; move threads that block all signals and never sleep; survive a library that another
 //! thread unloads in the very moment in which it is being hooked.
 
 pub use engine::{Attachment, Detached, Engine};

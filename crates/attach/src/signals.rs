@@ -423,7 +423,7 @@ unsafe fn pass_on(owned: &Owned, signal: i32, code: i32, info: *const Info, cont
     match action.handler {
         SIG_IGN if sent => {}
         SIG_DFL | SIG_IGN => {
-            // The default of both signals ends the process, as it does when a fault is ignored. From now on it is the kernel's.
+            // The default of all four ends the process, as it does when a fault is ignored. From now on it is the kernel's.
             owned.installed.store(false, Ordering::Release);
             // SAFETY: what the program asked for.
             let _ = unsafe { sys::sigaction(signal, Some(&KernelAction::default())) };

@@ -84,6 +84,11 @@ impl Sites {
         self.agents.iter().map(one).collect()
     }
 
+    /// Tells whether no program or process is known that ran untraced.
+    pub fn all_traced(&self) -> bool {
+        self.untraced.is_empty()
+    }
+
     /// The `not_traced` list of reports.
     pub fn not_traced_json(&self) -> Value {
         self.untraced.iter().map(|u| json!({"path": u.path, "reason": u.reason})).collect()

@@ -241,7 +241,8 @@ impl Trace {
         let width = output.width();
         printer.data(output, |out| report::table(out, shown, width))?;
         if rows.is_empty() {
-            printer.note("none of them was called");
+            let complete = link.missed().total() == 0 && lost == 0 && link.lost_pages() == 0 && sites.all_traced();
+            printer.note(if complete { "none of them was called" } else { "none of their calls was counted" });
         } else if shown.len() < rows.len() {
             printer.note(&format!("{} more functions were called; `--limit 0` shows all", rows.len() - shown.len()));
         }

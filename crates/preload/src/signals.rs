@@ -1,4 +1,4 @@
-//! `sigaction` and `signal` in front of the C library's: for the two signals the engine may keep a handler on, the program's
+//! `sigaction` and `signal` in front of the C library's: for the four signals the engine may keep a handler on, the program's
 //! action is remembered and passed on to; all others go straight to the C library.
 
 use std::ffi::{CStr, c_char, c_int, c_void};

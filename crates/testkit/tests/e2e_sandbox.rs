@@ -76,6 +76,20 @@ fn strict_mode() {
     lives(&["strict"], Some(STRICT), |report, what| assert_eq!((calls(report, "step"), calls(report, "fresh")), (101, 0), "{what}"));
 }
 
+/// Calls that were made when the hooks were out are not counted; that is not to say that there were none.
+#[test]
+fn calls_in_the_sandbox_are_not_denied() {
+    let sandbox = Sandbox::new();
+    if sandbox.alone(&["strict"]).shell_status() != 0 {
+        return skep_testkit::skip("seccomp");
+    }
+    let mut skep = Command::new(skep_bin());
+    skep.args(["trace", "sandbox:fresh", "--"]).arg(&sandbox.program).arg("strict");
+    let ended = run::run(skep.env("SKEP_DIR", sandbox.dir.join("skep")), b"", LIMIT);
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(said.contains("none of their calls was counted") && !said.contains("none of them was called"), "{}", ended.transcript());
+}
+
 #[test]
 fn without_the_time_stamp_counter() {
     lives(&["tsc"], Some(NO_COUNTER), |report, what| assert_eq!((calls(report, "step"), calls(report, "fresh")), (101, 0), "{what}"));

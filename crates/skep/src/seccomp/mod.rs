@@ -234,15 +234,40 @@ type Call = (u64, [u64; 6]);
 const AT: u64 = 0x7f00_0000_1000;
 const AT_FDCWD: u64 = -100_i64 as u64;
 
+/// Calls that only others than this crate make: the engine, maps, the standard library.
+mod nr {
+    pub(super) const LSEEK: u64 = 8;
+    pub(super) const MPROTECT: u64 = 10;
+    pub(super) const RT_SIGACTION: u64 = 13;
+    pub(super) const IOCTL: u64 = 16;
+    pub(super) const MREMAP: u64 = 25;
+    pub(super) const MADVISE: u64 = 28;
+    pub(super) const NANOSLEEP: u64 = 35;
+    pub(super) const GETPPID: u64 = 110;
+    pub(super) const SIGALTSTACK: u64 = 131;
+    pub(super) const GETTID: u64 = 186;
+    pub(super) const TKILL: u64 = 200;
+    pub(super) const FUTEX: u64 = 202;
+    pub(super) const GETDENTS64: u64 = 217;
+    pub(super) const TGKILL: u64 = 234;
+    pub(super) const PRLIMIT64: u64 = 302;
+    pub(super) const MEMBARRIER: u64 = 324;
+    pub(super) const PIDFD_OPEN: u64 = 434;
+}
+
 /// What events of threads that had one before may do: block signals while they are on another stack, and look which stack a handler
 /// runs on.
-const EVERY_EVENT: &[Call] = &[(14, [0, AT, AT, 8, 0, 0]), (14, [2, AT, AT, 8, 0, 0]), (131, [0, AT, 0, 0, 0, 0])];
+const EVERY_EVENT: &[Call] = &[
+    (syscall::RT_SIGPROCMASK, [0, AT, AT, 8, 0, 0]),
+    (syscall::RT_SIGPROCMASK, [2, AT, AT, 8, 0, 0]),
+    (nr::SIGALTSTACK, [0, AT, 0, 0, 0, 0]),
+];
 
 /// The same where time comes from the kernel.
 const TIME: &[Call] = &[(syscall::CLOCK_GETTIME, [1, AT, 0, 0, 0, 0])];
 
 /// Who we are: a wrong answer is worse than none.
-const IDENTITY: &[Call] = &[(GETPID, [0; 6]), (186, [0; 6])];
+const IDENTITY: &[Call] = &[(GETPID, [0; 6]), (nr::GETTID, [0; 6])];
 
 /// Everything else: a thread's first event, libraries that come and go, turning off, executing, helpers,
 /// memory for maps, who holds a lock.
@@ -251,35 +276,35 @@ const OTHERS: &[Call] = &[
     (syscall::WRITE, [3, AT, 96, 0, 0, 0]),
     (syscall::CLOSE, [3, 0, 0, 0, 0, 0]),
     (syscall::FSTAT, [3, AT, 0, 0, 0, 0]),
-    (8, [3, 0, 0, 0, 0, 0]),
+    (nr::LSEEK, [3, 0, 0, 0, 0, 0]),
     (syscall::MMAP, [0, 4096, 3, 0x22, u64::MAX, 0]),
-    (10, [AT, 4096, 5, 0, 0, 0]),
+    (nr::MPROTECT, [AT, 4096, 5, 0, 0, 0]),
     (syscall::MUNMAP, [AT, 4096, 0, 0, 0, 0]),
-    (13, [5, AT, AT, 8, 0, 0]),
-    (16, [3, 0xc068_6611, AT, 0, 0, 0]),
+    (nr::RT_SIGACTION, [5, AT, AT, 8, 0, 0]),
+    (nr::IOCTL, [3, 0xc068_6611, AT, 0, 0, 0]),
     (syscall::PREAD64, [3, AT, 96, 0, 0, 0]),
     (syscall::SCHED_YIELD, [0; 6]),
-    (25, [AT, 4096, 8192, 0, 0, 0]),
-    (28, [AT, 65536, 23, 0, 0, 0]),
-    (35, [AT, 0, 0, 0, 0, 0]),
+    (nr::MREMAP, [AT, 4096, 8192, 0, 0, 0]),
+    (nr::MADVISE, [AT, 65536, 23, 0, 0, 0]),
+    (nr::NANOSLEEP, [AT, 0, 0, 0, 0, 0]),
     (syscall::FLOCK, [3, 2, 0, 0, 0, 0]),
     (syscall::READLINK, [AT, AT, 96, 0, 0, 0]),
     (syscall::GETRUSAGE, [1, AT, 0, 0, 0, 0]),
     (syscall::GETUID, [0; 6]),
     (syscall::GETGID, [0; 6]),
-    (110, [0; 6]),
+    (nr::GETPPID, [0; 6]),
     (syscall::PRCTL, [16, AT, 0, 0, 0, 0]),
-    (200, [2, 0, 0, 0, 0, 0]),
-    (202, [AT, 128, 0, AT, 0, 0]),
-    (217, [3, AT, 4096, 0, 0, 0]),
-    (234, [1, 2, 0, 0, 0, 0]),
+    (nr::TKILL, [2, 0, 0, 0, 0, 0]),
+    (nr::FUTEX, [AT, 128, 0, AT, 0, 0]),
+    (nr::GETDENTS64, [3, AT, 4096, 0, 0, 0]),
+    (nr::TGKILL, [1, 2, 0, 0, 0, 0]),
     (syscall::OPENAT, [AT_FDCWD, AT, 0o2_000_000, 0, 0, 0]),
     (syscall::FSTATAT, [AT_FDCWD, AT, AT, 0, 0, 0]),
     (syscall::FACCESSAT, [AT_FDCWD, AT, 4, 0, 0, 0]),
-    (302, [0, 3, 0, AT, 0, 0]),
-    (302, [0, 0x7fff_ffff, AT, 0, 0, 0]),
+    (nr::PRLIMIT64, [0, 3, 0, AT, 0, 0]),
+    (nr::PRLIMIT64, [0, 0x7fff_ffff, AT, 0, 0, 0]),
     (PROCESS_VM_READV, [1, AT, 1, AT, 1, 0]),
     (syscall::PROCESS_VM_WRITEV, [1, AT, 1, AT, 1, 0]),
-    (324, [8, 0, 0, 0, 0, 0]),
-    (434, [1, 0, 0, 0, 0, 0]),
+    (nr::MEMBARRIER, [8, 0, 0, 0, 0, 0]),
+    (nr::PIDFD_OPEN, [1, 0, 0, 0, 0, 0]),
 ];
