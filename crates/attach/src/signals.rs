@@ -5,8 +5,7 @@
 //! more than one thread, and stay. What is not the engine's own goes on to the program's action, whichever came first; for that
 //! a preloaded library sends the program's `sigaction` and `signal` through [`program_action`].
 
-use crate::live;
-use crate::sys;
+use crate::{live, process, sys};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 /// `struct sigaction` as the kernel's `rt_sigaction` takes it on x86-64.
@@ -58,6 +57,9 @@ unsafe extern "C" {
 struct Owned {
     signal: AtomicI32,
     installed: AtomicBool,
+    /// The engine's own, and its flags.
+    own: AtomicUsize,
+    own_flags: AtomicU64,
     /// Odd while the action is being written.
     version: AtomicU64,
     handler: AtomicUsize,
@@ -80,6 +82,8 @@ impl Owned {
         Self {
             signal: AtomicI32::new(signal),
             installed: AtomicBool::new(false),
+            own: AtomicUsize::new(0),
+            own_flags: AtomicU64::new(0),
             version: AtomicU64::new(0),
             handler: AtomicUsize::new(0),
             flags: AtomicU64::new(0),
@@ -149,8 +153,8 @@ impl Owned {
     /// # Safety
     /// `handler` is the address of a function that handles the signal.
     unsafe fn install(&self, signal: i32, handler: usize, flags: u64) -> Result<(), i32> {
-        let flags = flags | SA_SIGINFO | SA_ONSTACK | SA_RESTORER;
-        let mine = KernelAction { handler, flags, restorer: skep_attach_restore as *const () as usize, mask: !(1 << (SIGTRAP - 1)) };
+        self.own.store(handler, Ordering::Release);
+        self.own_flags.store(flags, Ordering::Release);
         // The program's action is remembered before the handler is there, which may be called at once, and before the program's own calls
         // come here ([`keeps`]): another thread may make one at any time.
         let version = self.version.load(Ordering::Acquire) & !1;
@@ -164,7 +168,7 @@ impl Owned {
         self.signal.store(signal, Ordering::Release);
         let was = self.installed.swap(true, Ordering::AcqRel);
         // SAFETY: the caller's promise.
-        let old = unsafe { sys::sigaction(signal, Some(&mine)) }.map_err(|e| {
+        let old = unsafe { sys::sigaction(signal, Some(&self.mine(signal))) }.map_err(|e| {
             self.installed.store(was, Ordering::Release);
             e as i32
         })?;
@@ -174,6 +178,46 @@ impl Owned {
             unsafe { self.remember_after(Some(version), &old) };
         }
         Ok(())
+    }
+}
+
+impl Owned {
+    /// The engine's action. Faults are handled on the stack on which the program wants to handle them, and a signal that is sent
+    /// interrupts what it interrupts without us.
+    fn mine(&self, signal: i32) -> KernelAction {
+        let program = self.action();
+        let alike = match program.handler {
+            _ if !matches!(signal, SIGBUS | SIGSEGV) => SA_ONSTACK,
+            SIG_DFL | SIG_IGN => SA_ONSTACK | SA_RESTART,
+            _ => program.flags & (SA_ONSTACK | SA_RESTART),
+        };
+        KernelAction {
+            handler: self.own.load(Ordering::Acquire),
+            flags: self.own_flags.load(Ordering::Acquire) | alike | SA_SIGINFO | SA_RESTORER,
+            restorer: skep_attach_restore as *const () as usize,
+            mask: !(1 << (SIGTRAP - 1)),
+        }
+    }
+}
+
+/// Leaves signals that the program ignores ignored in a program that is about to be executed, where a handler of ours would become the
+/// default. `reset`: signals, by bit, that a child of `posix_spawn` is to have the default of.
+///
+/// The handlers are gone then, should the program not be executed.
+pub fn ignore_for_exec(reset: u64) {
+    for owned in [&TRAP, &NUDGE, &BUS, &SEGV] {
+        let signal = owned.signal.load(Ordering::Acquire);
+        if !owned.installed.load(Ordering::Acquire) || owned.action().handler != SIG_IGN {
+            continue;
+        }
+        // SAFETY: only asks.
+        let now = unsafe { sys::sigaction(signal, None) }.map_or(SIG_IGN, |a| a.handler);
+        // A child of `posix_spawn` has put the default where it found a handler.
+        let spawned = now == SIG_DFL && !process::is_own() && reset & (1 << (signal - 1)) == 0;
+        if now == owned.own.load(Ordering::Acquire) || spawned {
+            // SAFETY: what the program asked for.
+            let _ = unsafe { sys::sigaction(signal, Some(&KernelAction { handler: SIG_IGN, ..KernelAction::default() })) };
+        }
     }
 }
 
@@ -207,10 +251,11 @@ fn owned(signal: i32) -> Option<&'static Owned> {
     [&TRAP, &NUDGE, &BUS, &SEGV].into_iter().find(|o| o.installed.load(Ordering::Acquire) && o.signal.load(Ordering::Acquire) == signal)
 }
 
-/// Tells whether the engine has a handler of its own on a signal, so that the program's action goes through [`program_action`].
+/// Tells whether the engine has a handler of its own on a signal, so that the program's action goes through [`program_action`]. A child in
+/// its parent's memory has actions of its own, which are the kernel's.
 #[must_use]
 pub fn keeps(signal: i32) -> bool {
-    owned(signal).is_some()
+    owned(signal).is_some() && process::is_own()
 }
 
 /// Reads, and with `new` changes, what the program wants to happen on a signal. Returns the action it had before.
@@ -244,6 +289,8 @@ pub unsafe fn program_action(signal: i32, new: Option<&KernelAction>) -> Result<
         if let Some(new) = new {
             // SAFETY: the caller's promise.
             unsafe { owned.remember(new) };
+            // SAFETY: the engine's handler, with the flags for the program's.
+            unsafe { sys::sigaction(signal, Some(&owned.mine(signal))) }.map_err(|e| e as i32)?;
         }
         return Ok(old);
     }
@@ -432,8 +479,8 @@ unsafe fn pass_on(owned: &Owned, signal: i32, code: i32, info: *const Info, cont
         }
         handler => {
             if action.flags & SA_RESETHAND != 0 {
-                // SAFETY: the default.
-                unsafe { owned.remember(&KernelAction::default()) };
+                // SAFETY: the default; the rest stays, as the kernel leaves it.
+                unsafe { owned.remember(&KernelAction { handler: SIG_DFL, ..action }) };
             }
             let own = if action.flags & SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
             // SAFETY: the kernel's own argument.

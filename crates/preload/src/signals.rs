@@ -1,8 +1,8 @@
-//! `sigaction` and `signal` in front of the C library's: for the four signals the engine may keep a handler on, the program's
+//! `sigaction`, `signal` and their older relatives in front of the C library's: for the four signals the engine may keep a handler on, the program's
 //! action is remembered and passed on to; all others go straight to the C library.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use skep::agent::signals::{KernelAction, keeps, program_action};
 
@@ -17,12 +17,17 @@ pub struct Action {
 
 const SIG_ERR: usize = usize::MAX;
 const SA_RESTART: c_int = 0x1000_0000;
+const SA_RESETHAND_NODEFER: c_int = 0xc000_0000_u32 as c_int;
+const SA_RESTORER: u64 = 0x0400_0000;
+const SIG_IGN: usize = 1;
+const SIG_HOLD: usize = 2;
 const EINVAL: c_int = 22;
 const RTLD_NEXT: *mut c_void = usize::MAX as *mut c_void;
 
 unsafe extern "C" {
     fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
     fn __errno_location() -> *mut c_int;
+    fn sigprocmask(how: c_int, new: *const [u64; 16], old: *mut [u64; 16]) -> c_int;
 }
 
 /// Finds the C library's own function, once.
@@ -51,8 +56,8 @@ unsafe fn kept(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
     // SAFETY: the caller's promise.
     let new = unsafe { new.as_ref() }.map(|a| KernelAction {
         handler: a.handler,
-        flags: u64::from(a.flags as u32),
-        restorer: a.restorer,
+        flags: u64::from(a.flags as u32) | SA_RESTORER,
+        restorer: restorer(),
         mask: a.mask[0],
     });
     // SAFETY: the program's own request, by the promise of who calls `sigaction`.
@@ -70,18 +75,50 @@ unsafe fn kept(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
     }
 }
 
+/// Where the C library's handlers return to: it puts that into every action, and programs see it there.
+fn restorer() -> usize {
+    const LAST_SIGNAL: c_int = 64;
+    static KNOWN: AtomicUsize = AtomicUsize::new(0);
+    let known = KNOWN.load(Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let real = next(&REAL_SIGACTION, c"sigaction");
+    // SAFETY: only asks.
+    let (Ok(before), false) = (unsafe { program_action(LAST_SIGNAL, None) }, real.is_null()) else { return 0 };
+    let mut found = before;
+    if before.restorer == 0 {
+        let mut mask = [0; 16];
+        mask[0] = before.mask;
+        let same = Action { handler: before.handler, mask, flags: before.flags as c_int, restorer: 0 };
+        // SAFETY: the action stays as it is, but for what the C library adds, and that goes again.
+        unsafe {
+            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int>(real)(
+                LAST_SIGNAL,
+                &raw const same,
+                std::ptr::null_mut(),
+            );
+            found = program_action(LAST_SIGNAL, None).unwrap_or(before);
+            let _ = program_action(LAST_SIGNAL, Some(&before));
+        }
+    }
+    KNOWN.store(found.restorer, Relaxed);
+    found.restorer
+}
+
+static REAL_SIGACTION: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+
 /// Stands before the C library's `sigaction`.
 ///
 /// # Safety
 /// As for `sigaction(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
-    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     if keeps(signal) {
         // SAFETY: the caller's pointers.
         return unsafe { kept(signal, new, old) };
     }
-    let real = next(&NEXT, c"sigaction");
+    let real = next(&REAL_SIGACTION, c"sigaction");
     if real.is_null() {
         return fail(EINVAL);
     }
@@ -89,26 +126,116 @@ pub unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old: *mut 
     unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int>(real)(signal, new, old) }
 }
 
-/// Stands before the C library's `signal`.
-///
-/// # Safety
-/// As for `signal(2)`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
-    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-    if keeps(signal) {
-        let mut mask = [0; 16];
-        mask[0] = 1_u64.checked_shl(signal.wrapping_sub(1) as u32).unwrap_or(0);
-        let new = Action { handler, mask, flags: SA_RESTART, restorer: 0 };
-        let mut old = Action { handler: 0, mask: [0; 16], flags: 0, restorer: 0 };
-        // SAFETY: both are local.
-        return if unsafe { kept(signal, &raw const new, &raw mut old) } == 0 { old.handler } else { SIG_ERR };
-    }
-    let real = next(&NEXT, c"signal");
+/// Signals, by bit, that are to interrupt system calls (`siginterrupt`).
+static INTERRUPTS: AtomicU64 = AtomicU64::new(0);
+
+fn bit(signal: c_int) -> u64 {
+    1_u64.checked_shl(signal.wrapping_sub(1) as u32).unwrap_or(0)
+}
+
+/// Changes the handler of a signal that the engine has a handler on.
+fn set(signal: c_int, handler: usize, mask: u64, flags: c_int) -> usize {
+    let mut new = Action { handler, mask: [0; 16], flags, restorer: 0 };
+    new.mask[0] = mask;
+    let mut old = Action { handler: 0, mask: [0; 16], flags: 0, restorer: 0 };
+    // SAFETY: both are local.
+    if unsafe { kept(signal, &raw const new, &raw mut old) } == 0 { old.handler } else { SIG_ERR }
+}
+
+/// Calls the C library's own function of that name with a signal and a word.
+fn real(cache: &AtomicPtr<c_void>, name: &CStr, signal: c_int, word: usize) -> usize {
+    let real = next(cache, name);
     if real.is_null() {
         fail(EINVAL);
         return SIG_ERR;
     }
-    // SAFETY: the C library's function of this type, with the caller's arguments.
-    unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, usize) -> usize>(real)(signal, handler) }
+    // SAFETY: the C library's function of this type, with the caller's arguments; an `int` of its own is the low half of a word.
+    unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, usize) -> usize>(real)(signal, word) }
+}
+
+/// Defines functions that stand before the C library's `signal` and its names.
+macro_rules! signal_functions {
+    ($($name:ident $c_name:literal: $kept:expr;)*) => {$(
+        /// Stands before the C library's function of this name.
+        ///
+        /// # Safety
+        /// As for `signal(2)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(signal: c_int, handler: usize) -> usize {
+            static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+            if keeps(signal) { $kept(signal, handler) } else { real(&NEXT, $c_name, signal, handler) }
+        }
+    )*};
+}
+
+signal_functions! {
+    signal c"signal": bsd;
+    bsd_signal c"bsd_signal": bsd;
+    ssignal c"ssignal": bsd;
+    sysv_signal c"sysv_signal": sysv;
+    __sysv_signal c"__sysv_signal": sysv;
+    sigset c"sigset": hold_or_set;
+}
+
+fn bsd(signal: c_int, handler: usize) -> usize {
+    let restart = if INTERRUPTS.load(Relaxed) & bit(signal) == 0 { SA_RESTART } else { 0 };
+    set(signal, handler, bit(signal), restart)
+}
+
+fn sysv(signal: c_int, handler: usize) -> usize {
+    set(signal, handler, 0, SA_RESETHAND_NODEFER)
+}
+
+/// `sigset` blocks a signal, or lets it through with a new handler; it answers what was before.
+fn hold_or_set(signal: c_int, handler: usize) -> usize {
+    let (mut one, mut before) = ([0; 16], [0; 16]);
+    one[0] = bit(signal);
+    // SAFETY: both are local; 0 blocks, 1 lets through.
+    if unsafe { sigprocmask(c_int::from(handler != SIG_HOLD), &raw const one, &raw mut before) } != 0 {
+        return SIG_ERR;
+    }
+    let mut old = Action { handler: 0, mask: [0; 16], flags: 0, restorer: 0 };
+    // SAFETY: only asks.
+    let mut asked = || unsafe { kept(signal, std::ptr::null(), &raw mut old) };
+    let was = if handler == SIG_HOLD { if asked() == 0 { old.handler } else { SIG_ERR } } else { set(signal, handler, 0, 0) };
+    if was != SIG_ERR && before[0] & bit(signal) != 0 { SIG_HOLD } else { was }
+}
+
+/// Stands before the C library's `sigignore`.
+///
+/// # Safety
+/// As for `signal(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigignore(signal: c_int) -> c_int {
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+    if keeps(signal) {
+        return if set(signal, SIG_IGN, 0, 0) == SIG_ERR { -1 } else { 0 };
+    }
+    real(&NEXT, c"sigignore", signal, 0) as c_int
+}
+
+/// Stands before the C library's `siginterrupt`.
+///
+/// # Safety
+/// As for `siginterrupt(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siginterrupt(signal: c_int, interrupt: c_int) -> c_int {
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+    if !keeps(signal) {
+        return real(&NEXT, c"siginterrupt", signal, interrupt as u32 as usize) as c_int;
+    }
+    let mut action = Action { handler: 0, mask: [0; 16], flags: 0, restorer: 0 };
+    // SAFETY: local.
+    if unsafe { kept(signal, std::ptr::null(), &raw mut action) } != 0 {
+        return -1;
+    }
+    if interrupt == 0 {
+        INTERRUPTS.fetch_and(!bit(signal), Relaxed);
+        action.flags |= SA_RESTART;
+    } else {
+        INTERRUPTS.fetch_or(bit(signal), Relaxed);
+        action.flags &= !SA_RESTART;
+    }
+    // SAFETY: local; the handler is the program's own.
+    unsafe { kept(signal, &raw const action, std::ptr::null_mut()) }
 }

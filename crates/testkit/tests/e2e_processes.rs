@@ -128,3 +128,70 @@ int main(void)
 "#;
     ends_the_same("pointers", source, &["main", "*"]);
 }
+
+/// A handler of ours is on `SIGBUS`: the program sees its own action, gets the signal where it wants it, and what it ignores stays ignored
+/// in what it executes.
+#[test]
+fn the_action_for_a_kept_signal_is_the_programs() {
+    let source = r#"
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static char alt[1 << 16];
+static volatile int fixed;
+static char *page;
+static void on_bus(int s)
+{
+	char x;
+	printf("on the alternate stack: %d\n", &x >= alt && &x < alt + sizeof alt);
+	mmap(page, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+}
+static void fault(int flags)
+{
+	struct sigaction action = {.sa_handler = on_bus, .sa_flags = flags};
+	sigaction(SIGBUS, &action, 0);
+	int fd = memfd_create("m", 0);
+	page = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	*page = 1;
+}
+static void show(const char *what)
+{
+	struct sigaction action;
+	sigaction(SIGBUS, 0, &action);
+	printf("%s: handler %d flags %x restorer %d masked %d\n", what, action.sa_handler == SIG_IGN ? 1 : action.sa_handler == SIG_DFL ? 0 : 2,
+	       action.sa_flags, action.sa_restorer != 0, sigismember(&action.sa_mask, SIGBUS));
+}
+int main(void)
+{
+	stack_t stack = {.ss_sp = alt, .ss_size = sizeof alt};
+	sigaltstack(&stack, 0);
+	fault(0);
+	show("sigaction");
+	fault(SA_ONSTACK);
+	fault(SA_NODEFER);
+	sigset(SIGBUS, on_bus);
+	show("sigset");
+	sigignore(SIGBUS);
+	show("sigignore");
+	signal(SIGBUS, on_bus);
+	show("signal");
+	siginterrupt(SIGBUS, 1);
+	show("siginterrupt");
+	sysv_signal(SIGBUS, on_bus);
+	show("sysv_signal");
+	raise(SIGBUS);
+	show("after it");
+	signal(SIGBUS, SIG_IGN);
+	fflush(stdout);
+	const char *look = "grep SigIgn /proc/self/status";
+	system(look);
+	pclose(popen(look, "w"));
+	execl("/bin/sh", "sh", "-c", "exec grep SigIgn /proc/self/status", (char *)0);
+	return 1;
+}
+"#;
+    ends_the_same("actions", source, &["main"]);
+}

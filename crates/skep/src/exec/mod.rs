@@ -23,11 +23,11 @@ mod readable;
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Release};
 
-use skep_attach::{Engine, Hook, Position, RunFn, sandbox};
+use skep_attach::{Engine, Hook, Position, RunFn, sandbox, signals};
 
-use crate::syscall::{FACCESSAT, call4};
+use crate::syscall::{self, FACCESSAT, call4};
 use inspect::{Kind, Program};
 use libc::Libc;
 
@@ -65,8 +65,8 @@ pub(crate) fn watch<'a>(libc: &Libc<'_>, links: impl Iterator<Item = &'a Path>) 
         (c"execveat", on_execveat),
         (c"fexecve", on_fexecve),
         // Their child executes in this process's memory, where no thread can have its first event.
-        (c"posix_spawn", nothing),
-        (c"posix_spawnp", nothing),
+        (c"posix_spawn", on_spawn),
+        (c"posix_spawnp", on_spawn),
     ];
     for (name, run) in hooks {
         let Some(function) = libc.wrapper(name) else { continue };
@@ -83,8 +83,22 @@ pub(crate) fn prepare_for_sandbox() {
     environment::reserve();
 }
 
-/// For the engine to get to know the thread.
-unsafe extern "C" fn nothing(_: *mut u64, _: *const ()) -> u64 {
+/// The last thread that called `posix_spawn`, and the signals that its child is to have the default of.
+static SPAWNER: AtomicU64 = AtomicU64::new(0);
+static SPAWN_RESETS: AtomicU64 = AtomicU64::new(0);
+
+/// `int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *, const posix_spawnattr_t *attr, …)`. The engine gets
+/// to know the thread.
+unsafe extern "C" fn on_spawn(ctx: *mut u64, _: *const ()) -> u64 {
+    const SETSIGDEF: u16 = 4;
+    // SAFETY: the frame has twelve argument words; attributes are null, or those that the C library is about to read (bits of
+    // `spawn.h`: flags, a process group, the set).
+    let resets = unsafe {
+        let attributes = *ctx.add(3) as *const u16;
+        if attributes.is_null() || *attributes & SETSIGDEF == 0 { 0 } else { attributes.add(4).cast::<u64>().read() }
+    };
+    SPAWN_RESETS.store(resets, Release);
+    SPAWNER.store(syscall::thread(), Release);
     0
 }
 
@@ -135,6 +149,7 @@ unsafe fn consider(fd: i32, path: u64, envp: u64) -> u64 {
     if !is_executable(fd, path) || !readable::is_environment(envp) {
         return envp;
     }
+    signals::ignore_for_exec(if SPAWNER.load(Acquire) == syscall::thread() { SPAWN_RESETS.load(Acquire) } else { 0 });
     // SAFETY: an environment, as was just seen.
     let Some((value, named)) = (unsafe { environment::find(envp as *const *const u8) }) else {
         // SAFETY: as above.
