@@ -52,7 +52,7 @@ pub use perf_event_array::PerfReader;
 pub use references::drop_references;
 pub use ringbuf::Consumer;
 pub use shm::object::{MAX_META, MAX_PAYLOAD, VERSION, remove_if_unused};
-pub use shm::ranges::{column, is_mapped};
+pub use shm::ranges::{for_each_column, is_mapped};
 pub use shm::spin;
 pub use shm::{Access, Hold, Limit, NewObject, ObjectError, ObjectFile, ObjectKind, Window};
 pub use slots::SlotTable;

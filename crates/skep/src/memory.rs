@@ -6,8 +6,8 @@
 //! ([`control::LOST_PAGES`]).
 //!
 //! A thread that blocks `SIGBUS` is killed by the kernel before any handler. The C library does that for a moment wherever threads and
-//! children are started, and calls functions of its own then. So the first page without memory stands for all of a thread's values in a
-//! per-CPU map: what has none there is replaced at once ([`sweep`]). A new thread lets the signal through (`skep_attach`). Where the program itself blocks it,
+//! children are started, and calls functions of its own then. So the first page without memory stands for all values of per-CPU maps:
+//! what has none there is replaced at once ([`sweep`]). A new thread lets the signal through (`skep_attach`). Where the program itself blocks it,
 //! memory that was set aside when the map was made is all that helps.
 
 use std::mem::MaybeUninit;
@@ -50,9 +50,9 @@ unsafe fn repair(addr: u64) -> bool {
     if !unsafe { replace(page, PAGE) } {
         return false;
     }
-    // SAFETY: a mapping of ours.
-    let swept = skep_maps::column(addr).map(|(start, end)| unsafe { sweep(start, end) });
-    let pages = 1 + swept.unwrap_or(0);
+    let mut pages = 1;
+    // SAFETY: columns of ours.
+    skep_maps::for_each_column(|start, end| pages += unsafe { sweep(start, end) });
     let lost = LOST.load(Acquire);
     // Its page may be gone as well, and a fault in here would be the end.
     if is_readable(lost as u64) {

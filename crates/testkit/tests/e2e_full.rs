@@ -35,16 +35,38 @@ fn a_full_file_system_costs_statistics_and_nothing_else() {
     assert!(told.contains("is full") && told.contains("pages of statistics are lost"), "{}", ended.transcript());
 }
 
-/// Threads begin with all signals held back, which made the first page that a new thread found no room for its process's end.
+/// Threads begin with all signals held back, which made the first page that a new thread found no room for its process's end. The program
+/// fills the file system itself, so that it is not a thread in such a moment that finds it full.
 #[test]
 fn threads_start_on_a_full_file_system() {
     const SOURCE: &str = r#"
+        #define _GNU_SOURCE
+        #include <ctype.h>
+        #include <fcntl.h>
+        #include <locale.h>
         #include <pthread.h>
+        #include <signal.h>
         #include <stdio.h>
         #include <stdlib.h>
+        #include <string.h>
+        #include <sys/mman.h>
+        #include <sys/stat.h>
+        #include <time.h>
+        #include <unistd.h>
+        #include <wchar.h>
         static void *thread(void *p) { for (int i = 0; i < 100; i++) free(malloc(i)); return p; }
         int main(void) {
+            static char page[512], text[64];
             pthread_t t[8];
+            struct stat s;
+            time_t now = 0;
+            wchar_t wide[8];
+            snprintf(text, sizeof text, "%s/filler", getenv("SKEP_DIR"));
+            int fd = open(text, O_CREAT | O_WRONLY, 0600);
+            while (write(fd, page, sizeof page) > 0) {}
+            close(fd), stat(text, &s), setlocale(LC_ALL, "C"), mbstowcs(wide, "a", 8), wcslen(wide), ctime(&now), gmtime(&now);
+            strtol("1", 0, 0), strtod("1", 0), toupper('a'), isatty(7), abs(rand()), sysconf(_SC_PAGESIZE), getppid(), nice(0);
+            munmap(mmap(0, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 4096), strerror(5), basename("a/b"), strsignal(9);
             for (int round = 0; round < 50; round++) {
                 for (int i = 0; i < 8; i++) pthread_create(&t[i], 0, thread, 0);
                 for (int i = 0; i < 8; i++) pthread_join(t[i], 0);
@@ -61,7 +83,7 @@ fn threads_start_on_a_full_file_system() {
     std::fs::write(&source, SOURCE).expect("a folder of ours");
     let program = Cc::c().args(&["-O2", "-pthread"]).compile(&[&source], &dir.join("threads"));
     std::fs::create_dir(&place).expect("the folder is new");
-    for size in ["600k", "900k", "1200k"] {
+    for size in ["900k", "2m", "4m"] {
         let script = r#"mount -t tmpfs -o size=$4,mode=0700 none "$1" && SKEP_DIR="$1/skep" exec "$2" trace '*' -o /dev/null -- "$3""#;
         let mut command = Command::new("unshare");
         command.args(["-m", "sh", "-c", script, "sh"]).arg(&place).arg(skep_bin()).arg(&program).arg(size);

@@ -182,26 +182,35 @@ pub(crate) fn ensure(slot: u32) -> bool {
     all
 }
 
-/// Finds the mapped column, or the first page of one, that an address lies in. May be called in a signal handler.
-pub(super) fn mapping(addr: u64) -> Option<(u64, u64)> {
+/// Tells whether an address lies in a mapped column. May be called in a signal handler.
+pub(super) fn is_mapped(addr: u64) -> bool {
     let mut node = ALL.load(Acquire);
     while !node.is_null() {
         // SAFETY: nodes are never freed.
         let this = unsafe { &*node };
         let offset = addr.wrapping_sub(this.base);
         let (slot, offset) = ((offset / this.stride) as u32, offset % this.stride);
-        let start = addr.wrapping_sub(offset);
-        if addr >= this.base && this.live.load(Acquire) {
-            if this.has(slot) && offset < this.used {
-                return Some((start, start.wrapping_add(this.used)));
-            }
-            if this.is_anchored(slot) && offset < PAGE {
-                return Some((start, start.wrapping_add(PAGE)));
-            }
+        if addr >= this.base && this.live.load(Acquire) && (this.has(slot) && offset < this.used || this.is_anchored(slot) && offset < PAGE)
+        {
+            return true;
         }
         node = this.next.load(Acquire);
     }
-    None
+    false
+}
+
+/// Calls `f` with the start and end of each mapped column. May be called in a signal handler.
+pub(super) fn for_each(mut f: impl FnMut(u64, u64)) {
+    let mut node = ALL.load(Acquire);
+    while !node.is_null() {
+        // SAFETY: nodes are never freed.
+        let this = unsafe { &*node };
+        for slot in (0..SLOTS).filter(|slot| this.live.load(Acquire) && this.has(*slot)) {
+            let start = this.at(slot);
+            f(start, start.wrapping_add(this.used));
+        }
+        node = this.next.load(Acquire);
+    }
 }
 
 /// Chooses a place for `span` bytes of which it is not known what lies there.
@@ -314,9 +323,6 @@ impl Node {
 mod tests {
     use super::*;
 
-    fn mapped_at(addr: u64) -> bool {
-        mapping(addr).is_some_and(|(start, end)| (start..end).contains(&addr))
-    }
     use std::fs::File;
     use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
@@ -374,9 +380,12 @@ mod tests {
             ranges.map(|(a, b)| (hex(a), hex(b))).filter(|(a, _)| (first..last).contains(a)).map(|(a, b)| b - a).sum()
         };
         let at = |slot: u64| columns.base() + slot * stride;
-        assert!(mapped_at(at(7) + used - 1) && mapped_at(at(70)) && mapped_at(at(2)));
-        assert!(!mapped_at(at(7) + used) && !mapped_at(at(71)) && !mapped_at(at(2) + PAGE) && !mapped_at(first - 1));
+        assert!(is_mapped(at(7) + used - 1) && is_mapped(at(70)) && is_mapped(at(2)));
+        assert!(!is_mapped(at(7) + used) && !is_mapped(at(71)) && !is_mapped(at(2) + PAGE) && !is_mapped(first - 1));
         assert_eq!(mapped(), 4 * used + (u64::from(ANCHORED) - 3) * PAGE);
+        let mut all = Vec::new();
+        for_each(|start, end| all.extend((start >= first && start < last).then_some((start, end))));
+        assert_eq!(all, [0, 1, 7, 70].map(|slot| (at(slot), at(slot) + used)));
         drop(columns);
         assert_eq!(mapped(), 0);
     }

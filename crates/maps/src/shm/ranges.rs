@@ -81,14 +81,12 @@ pub fn is_mapped(addr: u64) -> bool {
         let whole = start > BEGUN && (start..entry.end.load(Acquire)).contains(&addr);
         whole && entry.start.load(Acquire) == start
     };
-    chunks().flat_map(|chunk| &chunk.entries).any(here) || column(addr).is_some()
+    chunks().flat_map(|chunk| &chunk.entries).any(here) || columns::is_mapped(addr)
 }
 
-/// Finds the part of a per-CPU map, one thread's values, that an address lies in: where it begins and ends. May be called in a signal
-/// handler.
-#[must_use]
-pub fn column(addr: u64) -> Option<(u64, u64)> {
-    columns::mapping(addr)
+/// Calls `f` with where each thread's values in a per-CPU map begin and end, for all such maps. May be called in a signal handler.
+pub fn for_each_column(f: impl FnMut(u64, u64)) {
+    columns::for_each(f);
 }
 
 #[cfg(test)]
