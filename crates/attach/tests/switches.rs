@@ -165,8 +165,11 @@ static void pick(void) {
     }
 }
 static void on(int s) { if (now != MANY) pick(); }
+// Begins with the signal held back: swapcontext lets it through before it is done with the context, which a handler would overwrite.
 static void one(int id) {
     long i;
+    sigset_t alarm;
+    sigemptyset(&alarm), sigaddset(&alarm, SIGALRM), sigprocmask(SIG_UNBLOCK, &alarm, 0);
     for (i = 0; switches < least; i++) {
         if (work(i, id) != i * 3 + id) bad++;
         if (long_work(i, 0, 0, 0, 0, 0, id) != i * 3 + id) bad++;
@@ -182,7 +185,7 @@ static void one(int id) {
 long preempted(long n) {
     least = n, bad = switches = calls = 0;
     sigset_t m, before;
-    sigemptyset(&m), sigaddset(&m, SIGALRM), pthread_sigmask(SIG_UNBLOCK, &m, &before);
+    sigemptyset(&m), sigaddset(&m, SIGALRM), pthread_sigmask(SIG_BLOCK, &m, &before);
     for (int i = 0; i < MANY; i++) {
         done[i] = 0;
         getcontext(&all[i]);
@@ -208,7 +211,6 @@ long preempted(long n) {
 
 /// A coroutine that a signal handler puts aside in the middle of an event keeps its registers and its place in the count.
 #[test]
-#[ignore = "did not end once, in a clean room; why is not known"]
 fn coroutines_that_a_signal_handler_switches() {
     let _alone = ALONE.lock();
     let includes = "#define _GNU_SOURCE\n#include <pthread.h>\n#include <time.h>\n#include <unistd.h>\n";
