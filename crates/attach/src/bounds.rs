@@ -1,9 +1,12 @@
 //! Where a thread's own stack is.
 //!
-//! The first thread's is what the kernel calls `[stack]`, as far down as its limit allows. Another thread's ends below its thread control
-//! block, where glibc and musl put that, and begins at a guard: a mapping without any access right below. Without a guard nobody can tell
-//! whether memory further down is the stack or somebody else's (`pthread_attr_setstack` on a part of the heap, neighboring stacks
-//! without guards, guards inside the mapping as of glibc 2.42): then the stack is not known, and hooks never run on it.
+//! The first thread's is what the kernel calls `[stack]`, as far down as its limit allows. Of others the C library knows: glibc keeps the
+//! block that it was given or made for a thread, with its size and that of the guard in it, in its own record of the thread
+//! (`stackblock`, nptl/descr.h), which begins at the thread pointer and lies at the end of that very block. Where they are in it differs
+//! from version to version; that they end just behind the record tells them from anything else.
+//!
+//! The mapping around a stack says nothing: neighboring stacks, part of a heap and our own memory may be in it, and a guard below it may
+//! be somebody else's. Where the record says nothing either, the stack is not known, and hooks never run on it.
 //!
 //! Part of the event path (a thread's first event comes here): raw system calls, no vector registers.
 
@@ -35,11 +38,36 @@ pub(crate) fn stack(rsp: u64) -> (u64, u64) {
         return main;
     }
     let thread = thread_pointer();
-    match mapping(thread) {
+    match mapping(thread).and_then(|m| recorded(thread, m)) {
         // A child that another thread has forked is the first thread, too.
-        Some(m) if m.guarded && (!first || (m.start <= rsp && rsp < thread)) => (m.start, thread & !15),
+        Some(low) if !first || (low <= rsp && rsp < thread) => (low, thread & !15),
         _ => main,
     }
+}
+
+/// Finds where a thread's stack begins, by glibc's record of it.
+#[inline(always)]
+fn recorded(thread: u64, (start, end): (u64, u64)) -> Option<u64> {
+    // It has some 2,300 bytes.
+    const RECORD: u64 = 4096;
+    /// The record, and what aligns it.
+    const BEHIND: u64 = 8192;
+    let last = if end.wrapping_sub(thread) < RECORD { end } else { thread.wrapping_add(RECORD) }.wrapping_sub(24);
+    // SAFETY: in the mapping that the thread pointer is in, which is readable as that word is.
+    let word = |at: u64| unsafe { (at as *const u64).read_volatile() };
+    let mut at = thread;
+    while at <= last {
+        let (block, size, guard) = (word(at), word(at.wrapping_add(8)), word(at.wrapping_add(16)));
+        let behind = block.wrapping_add(size).wrapping_sub(thread);
+        if block != 0 && block < thread && size < thread && behind > 0 && behind <= BEHIND && guard < size {
+            let low = block.wrapping_add(guard);
+            // A runtime may have made a guard of its own in it.
+            let low = if low < start { start } else { low };
+            return if low < thread { Some(low.wrapping_add(15) & !15) } else { None };
+        }
+        at = at.wrapping_add(8);
+    }
+    None
 }
 
 #[inline(always)]
@@ -73,18 +101,9 @@ fn stack_limit() -> u64 {
     }
 }
 
-/// A mapping.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Mapping {
-    start: u64,
-    end: u64,
-    /// Right below it is one without any access.
-    guarded: bool,
-}
-
 /// The mapping around an address: by the ioctl of Linux 6.11, else by reading the text.
 #[inline(always)]
-fn mapping(address: u64) -> Option<Mapping> {
+fn mapping(address: u64) -> Option<(u64, u64)> {
     let fd = sys::open_maps();
     if fd < 0 {
         return None;
@@ -96,15 +115,7 @@ fn mapping(address: u64) -> Option<Mapping> {
 }
 
 #[inline(always)]
-fn query(fd: i64, address: u64) -> Option<Mapping> {
-    let (start, end, _) = ask(fd, address)?;
-    let guarded = ask(fd, start.wrapping_sub(1)).is_some_and(|(_, _, access)| access == 0);
-    Some(Mapping { start, end, guarded })
-}
-
-/// Start, end, and access as bits.
-#[inline(always)]
-fn ask(fd: i64, address: u64) -> Option<(u64, u64, u64)> {
+fn query(fd: i64, address: u64) -> Option<(u64, u64)> {
     /// `_IOWR('f', 17, struct procmap_query)`.
     const PROCMAP_QUERY: u64 = 0xc068_6611;
     const IOCTL: u64 = 16;
@@ -123,37 +134,32 @@ fn ask(fd: i64, address: u64) -> Option<(u64, u64, u64)> {
     word(2).store(address, Ordering::Relaxed);
     // SAFETY: the kernel writes into `query`, whose size it was told.
     let got = unsafe { sys::call(IOCTL, [fd as u64, PROCMAP_QUERY, at, 0, 0, 0]) };
-    /// `PROCMAP_QUERY_VMA_{READABLE,WRITABLE,EXECUTABLE}`.
-    const ACCESS: u64 = 7;
-    (got == 0).then(|| (word(3).load(Ordering::Relaxed), word(4).load(Ordering::Relaxed), word(5).load(Ordering::Relaxed) & ACCESS))
+    (got == 0).then(|| (word(3).load(Ordering::Relaxed), word(4).load(Ordering::Relaxed)))
 }
 
 #[inline(always)]
-fn text(fd: i64, address: u64) -> Option<Mapping> {
-    let mut found = Mapping { start: 0, end: 0, guarded: false };
-    search(fd, address, &mut found);
-    (found.end != 0).then_some(found)
+fn text(fd: i64, address: u64) -> Option<(u64, u64)> {
+    let mut end = 0;
+    let start = search(fd, address, &mut end);
+    (end != 0).then_some((start, end))
 }
 
-/// Reads lines `START-END PERM …` until the one around the address. `extern "C"`, as a function that might unwind would make its callers
+/// Reads lines `START-END …` until the one around the address. `extern "C"`, as a function that might unwind would make its callers
 /// call the panic handler.
 #[inline(never)]
 #[unsafe(link_section = ".text.skep_event")]
-extern "C" fn search(fd: i64, address: u64, found: &mut Mapping) {
+extern "C" fn search(fd: i64, address: u64, end: &mut u64) -> u64 {
     const READ: u64 = 0;
-    // Small: the stack may be a goroutine's.
-    const SIZE: u64 = 128;
+    const SIZE: u64 = 512;
     let buffer: MaybeUninit<[AtomicU8; SIZE as usize]> = MaybeUninit::uninit();
     let at = buffer.as_ptr() as u64;
-    // In a line: the number being read, the one before the dash, and how far behind the numbers we are, from 1.
-    let (mut number, mut start, mut behind) = (0u64, 0u64, 0u8);
-    // Of the line before: where its mapping ends, and whether anything may be done there.
-    let (mut end, mut access) = (0u64, false);
+    // In a line: the number being read, the one before the dash, and whether the rest is skipped.
+    let (mut number, mut start, mut skip) = (0u64, 0u64, false);
     loop {
         // SAFETY: the kernel writes into `buffer`, whose size it is told.
         let got = unsafe { sys::call(READ, [fd as u64, at, SIZE, 0, 0, 0]) };
         if got <= 0 {
-            return;
+            return 0;
         }
         let mut n = 0;
         while n < got as u64 {
@@ -161,18 +167,14 @@ extern "C" fn search(fd: i64, address: u64, found: &mut Mapping) {
             let byte = unsafe { (*(at.wrapping_add(n) as *const AtomicU8)).load(Ordering::Relaxed) };
             n = n.wrapping_add(1);
             match byte {
-                b'\n' => (number, behind) = (0, 0),
-                _ if behind > 3 => {}
-                _ if behind > 0 => {
-                    access |= byte != b'-';
-                    behind = behind.wrapping_add(1);
-                }
+                b'\n' => (number, skip) = (0, false),
+                _ if skip => {}
                 b'-' => (start, number) = (number, 0),
                 b' ' if start <= address && address < number => {
-                    *found = Mapping { start, end: number, guarded: end == start && !access };
-                    return;
+                    *end = number;
+                    return start;
                 }
-                b' ' => (end, access, behind) = (number, false, 1),
+                b' ' => skip = true,
                 _ => {
                     let digit = if byte > b'9' { byte.wrapping_sub(b'a').wrapping_add(10) } else { byte.wrapping_sub(b'0') };
                     number = number << 4 | u64::from(digit & 15);
@@ -186,8 +188,27 @@ extern "C" fn search(fd: i64, address: u64, found: &mut Mapping) {
 mod tests {
     use super::*;
 
-    fn both(address: u64) -> Option<Mapping> {
-        let ask = |how: fn(i64, u64) -> Option<Mapping>| {
+    unsafe extern "C" {
+        safe fn pthread_self() -> u64;
+        fn pthread_getattr_np(thread: u64, attr: *mut u64) -> i32;
+        fn pthread_attr_getstack(attr: *const u64, low: *mut u64, size: *mut u64) -> i32;
+        fn pthread_attr_destroy(attr: *mut u64) -> i32;
+    }
+
+    /// What the C library says.
+    fn told() -> (u64, u64) {
+        let (mut attr, mut low, mut size) = ([0_u64; 8], 0, 0);
+        // SAFETY: `pthread_attr_t` has 56 bytes.
+        unsafe {
+            assert_eq!(pthread_getattr_np(pthread_self(), attr.as_mut_ptr()), 0);
+            assert_eq!(pthread_attr_getstack(attr.as_ptr(), &raw mut low, &raw mut size), 0);
+            pthread_attr_destroy(attr.as_mut_ptr());
+        }
+        (low, size)
+    }
+
+    fn both(address: u64) -> Option<(u64, u64)> {
+        let ask = |how: fn(i64, u64) -> Option<(u64, u64)>| {
             let fd = sys::open_maps();
             let found = how(fd, address);
             // SAFETY: opened above.
@@ -200,43 +221,65 @@ mod tests {
         text
     }
 
-    /// The bounds are those of the mappings that the kernel shows as text, and both ways of asking say the same.
+    /// The bounds are those that the C library tells, for stacks of many sizes beside each other.
     #[test]
-    fn bounds_of_a_thread() {
+    fn bounds_of_threads() {
+        let sizes = (1..40).map(|n| n * 20_000);
+        let threads = sizes.map(|size| {
+            let check = move || {
+                let here = 0u8;
+                let rsp = &raw const here as u64;
+                let (low, top) = stack(rsp);
+                let (begin, told) = told();
+                assert_eq!(low, begin, "{size}");
+                assert!(rsp < top && top - rsp < 1 << 14 && top <= begin + told && begin + told - top < 1 << 13, "{size}");
+            };
+            std::thread::Builder::new().stack_size(size).spawn(check).expect("a thread")
+        });
+        threads.collect::<Vec<_>>().into_iter().for_each(|t| t.join().expect("no assertion"));
+    }
+
+    /// Both ways of asking for a mapping say what the kernel shows as text.
+    #[test]
+    fn mappings() {
         let here = 0u8;
-        let rsp = &raw const here as u64;
-        // Tests run in threads.
-        let (low, top) = stack(rsp);
+        let at = &raw const here as u64;
         let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
         let mut ranges = maps.lines().filter_map(|l| {
             let (start, end) = l.split_once(' ')?.0.split_once('-')?;
-            Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
+            Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
         });
-        let own = ranges.find(|r| r.contains(&rsp)).expect("the stack is mapped");
-        if low != 0 {
-            assert_eq!(low, own.start);
-            assert!(own.contains(&top) && rsp < top && top - rsp < 1 << 16);
-        }
-        assert_eq!(both(rsp).map(|m| m.start..m.end), Some(own));
+        assert_eq!(both(at), ranges.find(|r| (r.0..r.1).contains(&at)));
         assert_eq!(both(8), None);
     }
 
-    /// Only a mapping without any access right below is a guard.
+    /// What is no record is none: nothing behind the thread pointer, or words that do not end behind it.
     #[test]
-    fn guards() {
-        let none = sys::map(0, 4 << 12, 0).expect("memory");
-        let protect = |page: u64, access: u64| {
-            // SAFETY: changes pages of the mapping made above, which nobody uses.
-            assert_eq!(unsafe { sys::call(10, [none + (page << 12), 1 << 12, access, 0, 0, 0]) }, 0);
-        };
-        protect(1, 3);
-        let start = none + (1 << 12);
-        assert_eq!(both(start + 8), Some(Mapping { start, end: start + (1 << 12), guarded: true }));
-        protect(0, 1);
-        assert_eq!(both(start + 8), Some(Mapping { start, end: start + (1 << 12), guarded: false }));
-        protect(2, 3);
-        assert_eq!(both(start + 8), Some(Mapping { start, end: start + (2 << 12), guarded: false }));
-        assert!(both(none).is_some_and(|m| m.start == none && m.end == start));
+    fn records() {
+        #[repr(align(64))]
+        struct Page([u64; 64]);
+        let mut whole = Page([0; 64]);
+        let page = &mut whole.0;
+        let thread = &raw mut page[0] as u64;
+        let range = (thread - (1 << 20), thread + 512);
+        assert_eq!(recorded(thread, range), None);
+        let block = thread - 65536;
+        for (size, guard, low) in [
+            (65536 + 2304, 4096, Some(block + 4096)),
+            (65536 + 2304, 0, Some(block)),
+            // In front of the record, far behind it, all guard.
+            (65536 - 64, 0, None),
+            (65536 + 16384, 0, None),
+            (65536 + 2304, 65536 + 100, None),
+        ] {
+            (page[61], page[62], page[63]) = (block, size, guard);
+            assert_eq!(recorded(thread, range), low, "{size} {guard}");
+        }
+        // A guard of its own.
+        (page[61], page[62], page[63]) = (block, 65536 + 2304, 0);
+        assert_eq!(recorded(thread, (block + 8192, thread + 512)), Some(block + 8192));
+        // Cut off: the third word is behind the mapping.
+        assert_eq!(recorded(thread, (block, thread + 504)), None);
     }
 
     #[test]
@@ -245,6 +288,6 @@ mod tests {
         let end = MAIN_END.load(Ordering::Relaxed);
         let (low, top) = main_stack();
         assert!(end != 0 && top == end && low < top && top - low <= 1 << 34);
-        assert_eq!(both(end - 8).map(|m| m.end), Some(end));
+        assert_eq!(both(end - 8).map(|m| m.1), Some(end));
     }
 }

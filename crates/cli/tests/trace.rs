@@ -586,19 +586,36 @@ fn calls_in_another_pid_namespace_are_missed_for_that_reason() {
 #[test]
 fn the_stacks_of_usual_threads_are_known() {
     const SOURCE: &str = r#"
+        #define _GNU_SOURCE
         #include <pthread.h>
         #include <stdio.h>
         #include <stdlib.h>
+        #include <sys/mman.h>
         __attribute__((noinline)) long inner(char *of_caller) { char own; __asm__ volatile("" : : "r"(&own) : "memory"); return of_caller - &own; }
         static void *measure(void *out) { char own; *(long *)out = inner(&own); return 0; }
+        /* As Java's do: a guard of their own, when they run. */
+        static void *guards(void *out)
+        {
+            pthread_attr_t a;
+            void *low;
+            size_t size;
+            pthread_getattr_np(pthread_self(), &a), pthread_attr_getstack(&a, &low, &size);
+            measure(out);
+            mprotect(low, 4096, PROT_NONE);
+            for (int i = 0; i < 200; i++)
+                measure(out);
+            return 0;
+        }
         int main(void)
         {
-            long first, thread;
+            long first, thread, guarded;
+            pthread_attr_t a;
             pthread_t t;
             measure(&first);
-            pthread_create(&t, 0, measure, &thread);
-            pthread_join(t, 0);
-            printf("%d %d\n", first > 350, thread > 350);
+            pthread_create(&t, 0, measure, &thread), pthread_join(t, 0);
+            pthread_attr_init(&a), pthread_attr_setguardsize(&a, 0);
+            pthread_create(&t, &a, guards, &guarded), pthread_join(t, 0);
+            printf("%d %d %d\n", first > 350, thread > 350, guarded > 350);
             return 0;
         }
     "#;
@@ -607,5 +624,5 @@ fn the_stacks_of_usual_threads_are_known() {
     std::fs::write(&source, SOURCE).unwrap();
     let program = skep_testkit::cc::Cc::c().args(&["-O1", "-pthread"]).compile(&[&source], &program);
     let ended = skep.run(["-q", "trace", "inner", "-o", "/dev/null", "--", program.to_str().unwrap()]);
-    assert_eq!(text(&ended.stdout), "1 1\n", "{}", ended.transcript());
+    assert_eq!(text(&ended.stdout), "1 1 1\n", "{}", ended.transcript());
 }
