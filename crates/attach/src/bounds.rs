@@ -37,7 +37,7 @@ pub(crate) fn stack(rsp: u64) -> (u64, u64) {
     if main.0 <= rsp && rsp < main.1 {
         return main;
     }
-    let thread = thread_pointer();
+    let thread = sys::thread();
     match mapping(thread).and_then(|m| recorded(thread, m)) {
         // A child that another thread has forked is the first thread, too.
         Some(low) if !first || (low <= rsp && rsp < thread) => (low, thread & !15),
@@ -76,14 +76,6 @@ fn main_stack() -> (u64, u64) {
     let limit = stack_limit();
     let size = if limit > 1 << 34 { UNLIMITED } else { limit };
     if end <= size { (0, 0) } else { (end.wrapping_sub(size) & !15, end) }
-}
-
-#[inline(always)]
-fn thread_pointer() -> u64 {
-    let out: u64;
-    // SAFETY: the first word of the thread control block is its own address.
-    unsafe { std::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) out, options(nostack, readonly, preserves_flags)) };
-    out
 }
 
 #[inline(always)]

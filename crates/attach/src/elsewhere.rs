@@ -2,7 +2,8 @@
 //!
 //! Coroutines, signal handlers and other runtimes' threads have stacks as small as two kibibytes, and a recursion comes near the end
 //! of any. There the trampolines leave everything to this module, which takes some 300 bytes of the stack for itself, and for a
-//! function with exit hooks leaves 64 bytes on it, and 8 more for each word of stack arguments. The rest of such a frame is a [`Side`], in memory of our own.
+//! function with exit hooks leaves 64 bytes on it, and 8 more for each word of stack arguments. The rest of such a frame is a [`Side`],
+//! in memory of our own.
 //!
 //! | where | hooks run | frame for the return |
 //! |---|---|---|

@@ -41,6 +41,7 @@ pub use guard::{Muted, mute};
 pub use hook::{Hook, Missed, Position, RunFn};
 pub use process::is_own as owns_memory;
 pub use skip::{AttachError, Skip};
+pub use sys::thread;
 
 mod bounds;
 mod code;

@@ -12,6 +12,7 @@
 //! A child of `vfork` goes into a sandbox alone, and runs in its parent's memory, on its parent's thread: [`close_for_child`] is for
 //! that thread only, until the child ends or executes a program ([`open_for_parent`]).
 
+use crate::sys::thread;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Known to `tramp/x64.s`.
@@ -54,13 +55,4 @@ pub fn open_for_parent() {
         CLOSED.store(false, Relaxed);
         CHILD.store(0, Relaxed);
     }
-}
-
-/// The thread, which a child of `vfork` shares with its parent.
-#[inline(always)]
-fn thread() -> u64 {
-    let thread;
-    // SAFETY: the first word of the thread control block is its own address.
-    unsafe { std::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) thread, options(nostack, readonly, preserves_flags)) };
-    thread
 }

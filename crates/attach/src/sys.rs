@@ -66,6 +66,17 @@ pub(crate) unsafe fn call(nr: u64, a: [u64; 6]) -> i64 {
     ret
 }
 
+/// The thread pointer: it tells threads of a process apart, but for a child of `vfork` or `clone(CLONE_VM)`, which may have that of the
+/// thread that made it.
+#[inline(always)]
+#[must_use]
+pub fn thread() -> u64 {
+    let thread;
+    // SAFETY: the first word of the thread control block is its own address.
+    unsafe { asm!("mov {}, qword ptr fs:[0]", out(reg) thread, options(nostack, readonly, preserves_flags)) };
+    thread
+}
+
 /// Id of the calling thread.
 #[inline(always)]
 pub(crate) fn gettid() -> u32 {

@@ -1,8 +1,8 @@
 //! The library that `skep` puts into a program with `LD_PRELOAD`. Its constructor attaches the links named in the
 //! environment, before any code of the program runs.
 //!
-//! It exports `sigaction`, `signal` and their relatives (`signals.rs`) and nothing else, never ends the program, and never prints. It has a heap of its own:
-//! the program's may be locked by the very thread the agent runs on, when a hooked function is part of it.
+//! It exports `sigaction`, `signal` and their relatives (`signals.rs`) and nothing else, never ends the program, and never prints. It has
+//! a heap of its own: the program's may be locked by the very thread the agent runs on, when a hooked function is part of it.
 
 mod signals;
 

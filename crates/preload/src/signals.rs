@@ -1,5 +1,5 @@
-//! `sigaction`, `signal` and their older relatives in front of the C library's: for the four signals the engine may keep a handler on, the program's
-//! action is remembered and passed on to; all others go straight to the C library.
+//! `sigaction`, `signal` and their older relatives in front of the C library's: for the four signals the engine may keep a handler on,
+//! the program's action is remembered and passed on to; all others go straight to the C library.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};

@@ -29,7 +29,6 @@ use crate::memory;
 use crate::prog::ProgramFile;
 use crate::run::{self, ReadyError, Running, Shown};
 use crate::seccomp;
-use crate::syscall;
 
 pub use skep_attach::signals;
 
@@ -182,7 +181,7 @@ extern "C" fn before_fork() {
     let _muted = skep_attach::mute();
     let signals = signals::Blocked::new();
     let links = LINKS.lock().unwrap_or_else(PoisonError::into_inner);
-    FORKER.store(syscall::thread(), Relaxed);
+    FORKER.store(skep_attach::thread(), Relaxed);
     // SAFETY: this thread has the lock.
     unsafe { *FORKING.0.get() = Some(Fork { _links: links, _signals: signals }) };
 }
@@ -197,7 +196,7 @@ extern "C" fn after_fork() {
 /// Tells whether the calling thread is between `before_fork` and `after_fork`, in another library's handler for fork: it holds the locks
 /// of the links, the engine and the heap, and would wait for itself.
 pub(crate) fn is_forking() -> bool {
-    FORKER.load(Relaxed) == syscall::thread()
+    FORKER.load(Relaxed) == skep_attach::thread()
 }
 
 /// Leaves this process as it is, and says so in its links.

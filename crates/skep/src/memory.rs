@@ -7,8 +7,8 @@
 //!
 //! A thread that blocks `SIGBUS` is killed by the kernel before any handler. The C library does that for a moment wherever threads and
 //! children are started, and calls functions of its own then. So the first page without memory stands for all values of per-CPU maps:
-//! what has none there is replaced at once (`sweep`). A new thread lets the signal through (`skep_attach`). Where the program itself blocks it,
-//! memory that was set aside when the map was made is all that helps.
+//! what has none there is replaced at once (`sweep`). A new thread lets the signal through (`skep_attach`). Where the program itself
+//! blocks it, memory that was set aside when the map was made is all that helps.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};

@@ -33,15 +33,6 @@ pub(crate) const FACCESSAT: u64 = 269;
 pub(crate) const PROCESS_VM_READV: u64 = 310;
 pub(crate) const PROCESS_VM_WRITEV: u64 = 311;
 
-/// Tells threads of a process apart; a child of `vfork` has its parent's.
-#[inline(always)]
-pub(crate) fn thread() -> u64 {
-    let thread;
-    // SAFETY: the first word of the thread control block is its own address.
-    unsafe { asm!("mov {}, qword ptr fs:[0]", out(reg) thread, options(nostack, readonly, preserves_flags)) };
-    thread
-}
-
 /// Makes a system call with four arguments; returns what the kernel does (`-errno` on failure).
 ///
 /// # Safety

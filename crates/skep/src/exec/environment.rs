@@ -6,7 +6,7 @@ use skep_attach::sandbox;
 
 use super::contains;
 use crate::dir::{ENV_DIR, ENV_LINKS, OWN_DIR};
-use crate::syscall::{self, MMAP, MUNMAP, call6};
+use crate::syscall::{MMAP, MUNMAP, call6};
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 /// How the agent's library is called.
@@ -69,7 +69,8 @@ fn value<'a>(text: &'a [u8], variable: &str) -> Option<&'a [u8]> {
     text.strip_prefix(variable.as_bytes())?.strip_prefix(b"=")
 }
 
-/// Copies an environment without the agent and its variables, of which the user's own `SKEP_DIR` is none; `None` without memory. It stays until this thread asks again.
+/// Copies an environment without the agent and its variables, of which the user's own `SKEP_DIR` is none; `None` without memory. It
+/// stays until this thread asks again.
 ///
 /// # Safety
 /// `envp` is an environment with `LD_PRELOAD` that stays as it is.
@@ -160,7 +161,7 @@ fn map(len: u64) -> Option<u64> {
 /// Gives this thread's memory, which a child of `vfork` shares with the thread that waits for it. With more than 64 threads that
 /// execute what cannot be traced, the others' memory is not used again.
 fn memory(len: usize) -> Option<u64> {
-    let thread = syscall::thread();
+    let thread = skep_attach::thread();
     let len = (len as u64).next_multiple_of(4096);
     if !sandbox::may_call_system() {
         return Some(RESERVED.load(Relaxed)).filter(|at| *at != 0 && len <= RESERVED_LEN);

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relea
 
 use skep_attach::{Engine, Hook, Position, RunFn, sandbox, signals};
 
-use crate::syscall::{self, FACCESSAT, call4};
+use crate::syscall::{FACCESSAT, call4};
 use inspect::{Kind, Program};
 use libc::Libc;
 
@@ -98,7 +98,7 @@ unsafe extern "C" fn on_spawn(ctx: *mut u64, _: *const ()) -> u64 {
         if attributes.is_null() || *attributes & SETSIGDEF == 0 { 0 } else { attributes.add(4).cast::<u64>().read() }
     };
     SPAWN_RESETS.store(resets, Release);
-    SPAWNER.store(syscall::thread(), Release);
+    SPAWNER.store(skep_attach::thread(), Release);
     0
 }
 
@@ -149,7 +149,7 @@ unsafe fn consider(fd: i32, path: u64, envp: u64) -> u64 {
     if !is_executable(fd, path) || !readable::is_environment(envp) {
         return envp;
     }
-    signals::ignore_for_exec(if SPAWNER.load(Acquire) == syscall::thread() { SPAWN_RESETS.load(Acquire) } else { 0 });
+    signals::ignore_for_exec(if SPAWNER.load(Acquire) == skep_attach::thread() { SPAWN_RESETS.load(Acquire) } else { 0 });
     // SAFETY: an environment, as was just seen.
     let Some((value, named)) = (unsafe { environment::find(envp as *const *const u8) }) else {
         // SAFETY: as above.

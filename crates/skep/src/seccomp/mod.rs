@@ -272,6 +272,8 @@ const IDENTITY: &[Call] = &[(GETPID, [0; 6]), (nr::GETTID, [0; 6])];
 /// Everything else: a thread's first event, libraries that come and go, turning off, executing, helpers,
 /// memory for maps, who holds a lock.
 const OTHERS: &[Call] = &[
+    (syscall::RT_SIGPROCMASK, [1, AT, 0, 8, 0, 0]),
+    (syscall::MINCORE, [AT, 4096, AT, 0, 0, 0]),
     (syscall::READ, [3, AT, 96, 0, 0, 0]),
     (syscall::WRITE, [3, AT, 96, 0, 0, 0]),
     (syscall::CLOSE, [3, 0, 0, 0, 0, 0]),
