@@ -150,7 +150,8 @@ skep_attach_block:
     .cfi_offset r15, 112-(\at)-128
 .endm
 
-.macro SKEP_RESTORE_ALL at
+# Of these, the ones that calls change; they lie first.
+.macro SKEP_RESTORE_CHANGED
     mov rdi, [rsp]
     mov rsi, [rsp+8]
     mov rdx, [rsp+16]
@@ -160,6 +161,10 @@ skep_attach_block:
     mov rax, [rsp+48]
     mov r10, [rsp+56]
     mov r11, [rsp+64]
+.endm
+
+.macro SKEP_RESTORE_ALL at
+    SKEP_RESTORE_CHANGED
     mov rbx, [rsp+72]
     mov rbp, [rsp+80]
     mov r12, [rsp+88]
@@ -740,15 +745,7 @@ SKEP_ENTRY skep_attach_entry_site, 1
     mov ecx, \n
     call skep_attach_copy
     .endif
-    mov rdi, [rsp]
-    mov rsi, [rsp+8]
-    mov rdx, [rsp+16]
-    mov rcx, [rsp+24]
-    mov r8, [rsp+32]
-    mov r9, [rsp+40]
-    mov rax, [rsp+48]
-    mov r10, [rsp+56]
-    mov r11, [rsp+64]
+    SKEP_RESTORE_CHANGED
     .if \n
     lea rsp, [rsp+72]
     .else
