@@ -295,7 +295,28 @@ pub unsafe fn program_action(signal: i32, new: Option<&KernelAction>) -> Result<
         return Ok(old);
     }
     // SAFETY: the caller's promise.
-    unsafe { sys::sigaction(signal, new) }.map_err(|e| e as i32)
+    let old = unsafe { sys::sigaction(signal, new) }.map_err(|e| e as i32)?;
+    Ok(overtaken(signal, old.handler).unwrap_or(old))
+}
+
+/// To be called after a call that changed or read a signal's action at the kernel, as [`keeps`] was false: the engine's handler may
+/// have come since. Then it is there again, the action that stands there is the program's, and if `old` is the engine's handler, the
+/// answer is the action that the program had before.
+#[must_use]
+pub fn overtaken(signal: i32, old: usize) -> Option<KernelAction> {
+    let owned = owned(signal).filter(|_| process::is_own())?;
+    let own = owned.own.load(Ordering::Acquire);
+    let before = owned.action();
+    // SAFETY: only asks.
+    let now = unsafe { sys::sigaction(signal, None) }.ok()?;
+    if now.handler != own {
+        // SAFETY: until now the kernel called it; and the engine's handler, with the flags for the program's.
+        unsafe {
+            owned.remember(&now);
+            let _ = sys::sigaction(signal, Some(&owned.mine(signal)));
+        }
+    }
+    (old == own).then_some(before)
 }
 
 /// Puts a handler on `SIGBUS`, which a store to memory of a file system that is full raises. `repair` is asked with the address

@@ -4,7 +4,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use skep::agent::signals::{KernelAction, keeps, program_action};
+use skep::agent::signals::{KernelAction, keeps, overtaken, program_action};
 
 /// `struct sigaction` of the C library on x86-64 (bits/sigaction.h).
 #[repr(C)]
@@ -13,6 +13,14 @@ pub struct Action {
     mask: [u64; 16],
     flags: c_int,
     restorer: usize,
+}
+
+impl From<KernelAction> for Action {
+    fn from(action: KernelAction) -> Self {
+        let mut mask = [0; 16];
+        mask[0] = action.mask;
+        Self { handler: action.handler, mask, flags: action.flags as c_int, restorer: action.restorer }
+    }
 }
 
 const SIG_ERR: usize = usize::MAX;
@@ -64,10 +72,8 @@ unsafe fn kept(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
     match unsafe { program_action(signal, new.as_ref()) } {
         Ok(before) => {
             if !old.is_null() {
-                let mut mask = [0; 16];
-                mask[0] = before.mask;
                 // SAFETY: the caller's promise.
-                unsafe { old.write(Action { handler: before.handler, mask, flags: before.flags as c_int, restorer: before.restorer }) };
+                unsafe { old.write(Action::from(before)) };
             }
             0
         }
@@ -88,9 +94,7 @@ fn restorer() -> usize {
     let (Ok(before), false) = (unsafe { program_action(LAST_SIGNAL, None) }, real.is_null()) else { return 0 };
     let mut found = before;
     if before.restorer == 0 {
-        let mut mask = [0; 16];
-        mask[0] = before.mask;
-        let same = Action { handler: before.handler, mask, flags: before.flags as c_int, restorer: 0 };
+        let same = Action { restorer: 0, ..Action::from(before) };
         // SAFETY: the action stays as it is, but for what the C library adds, and that goes again.
         unsafe {
             std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int>(real)(
@@ -123,7 +127,18 @@ pub unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old: *mut 
         return fail(EINVAL);
     }
     // SAFETY: the C library's function of this type, with the caller's arguments.
-    unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int>(real)(signal, new, old) }
+    let done = unsafe {
+        std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int>(real)(signal, new, old)
+    };
+    if done == 0 && keeps(signal) {
+        // SAFETY: the caller's promise.
+        let old = unsafe { old.as_mut() };
+        let before = overtaken(signal, old.as_ref().map_or(SIG_ERR, |old| old.handler));
+        if let (Some(old), Some(before)) = (old, before) {
+            *old = Action::from(before);
+        }
+    }
+    done
 }
 
 /// Signals, by bit, that are to interrupt system calls (`siginterrupt`).
@@ -163,7 +178,11 @@ macro_rules! signal_functions {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(signal: c_int, handler: usize) -> usize {
             static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-            if keeps(signal) { $kept(signal, handler) } else { real(&NEXT, $c_name, signal, handler) }
+            if keeps(signal) {
+                return $kept(signal, handler);
+            }
+            let old = real(&NEXT, $c_name, signal, handler);
+            overtaken(signal, old).map_or(old, |before| before.handler)
         }
     )*};
 }
@@ -211,7 +230,9 @@ pub unsafe extern "C" fn sigignore(signal: c_int) -> c_int {
     if keeps(signal) {
         return if set(signal, SIG_IGN, 0, 0) == SIG_ERR { -1 } else { 0 };
     }
-    real(&NEXT, c"sigignore", signal, 0) as c_int
+    let done = real(&NEXT, c"sigignore", signal, 0) as c_int;
+    let _ = overtaken(signal, SIG_ERR);
+    done
 }
 
 /// Stands before the C library's `siginterrupt`.
@@ -222,7 +243,9 @@ pub unsafe extern "C" fn sigignore(signal: c_int) -> c_int {
 pub unsafe extern "C" fn siginterrupt(signal: c_int, interrupt: c_int) -> c_int {
     static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     if !keeps(signal) {
-        return real(&NEXT, c"siginterrupt", signal, interrupt as u32 as usize) as c_int;
+        let done = real(&NEXT, c"siginterrupt", signal, interrupt as u32 as usize) as c_int;
+        let _ = overtaken(signal, SIG_ERR);
+        return done;
     }
     let mut action = Action { handler: 0, mask: [0; 16], flags: 0, restorer: 0 };
     // SAFETY: local.
