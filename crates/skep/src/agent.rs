@@ -24,7 +24,9 @@ use crate::clock;
 use crate::dir::{Dir, ENV_DIR, ENV_LINKS, Kind};
 use crate::exec::{self, libc::Libc};
 use crate::link::types::{Known, ModuleTypes};
-use crate::link::{AgentRecord, Context, Cookie, ENTRY_ONLY, Found, LinkFile, LinkSpec, Selection, Types, Untraced, When, control, moment};
+use crate::link::{
+    AgentRecord, Context, Cookie, ENTRY_ONLY, Found, LinkFile, LinkSpec, Selection, Types, Untraced, When, attach_point, control,
+};
 use crate::memory;
 use crate::prog::ProgramFile;
 use crate::run::{self, ReadyError, Running, Shown};
@@ -534,7 +536,7 @@ fn load(dir: &Dir, spec: &LinkSpec, room: u32) -> Result<Running, AgentError> {
     }
     let program = ProgramFile::open(dir, spec.program)?;
     let maps = program.program().maps().iter().map(|id| open(*id)).collect::<Result<_, _>>()?;
-    if moment::of(program.program()) != Some((spec.when, spec.context)) {
+    if attach_point::of(program.program()) != Some((spec.when, spec.context)) {
         return Err(format!("the link does not run program `{}` as it was verified", program.program().name()).into());
     }
     let running = Running::new(program.program(), maps, control_map)?;

@@ -6,8 +6,8 @@
 
 use std::cell::OnceCell;
 
-use skep_isa::map::{Lookup, Offer};
-use skep_isa::{helper, kfunc};
+use skep_isa::map::Offer;
+use skep_isa::{MapType, helper, kfunc};
 use skep_maps::{MapDef, MapError};
 use skep_object::{CoreTarget, InnerValue, LinkError, LinkOptions, Linked, MapSpec, Object};
 use skep_verifier::{Options, Rejection, Verified};
@@ -132,7 +132,7 @@ pub(crate) fn check_maps(object: &Object, needed: &[bool], def: impl Fn(&MapSpec
             if outer.key_size != 4 {
                 return Err(err(MapError::Length { what: "key", given: 4, want: outer.key_size as usize }));
             }
-            let by_key = spec.map_type.row().lookup == Lookup::InnerMap && spec.map_type != skep_isa::MapType::ArrayOfMaps;
+            let by_key = spec.map_type == MapType::HashOfMaps;
             if !by_key && *slot >= outer.max_entries {
                 return Err(err(MapError::Index { index: *slot, max_entries: outer.max_entries }));
             }

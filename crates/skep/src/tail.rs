@@ -7,8 +7,8 @@
 //! What code holds as the map ([`MapRef::handle`]) is therefore the address of this side of the array: the same array leads elsewhere from
 //! a program of another type, or for the interpreter, in the same process.
 //!
-//! A program that takes another context than the first would misread it, so a tail call to it falls through: its type is the same, and
-//! whether it runs around a function, and it is no session that was entered without a session's word.
+//! A program that takes another context than the first would misread it. So a tail call goes on only in a program of the same type, one
+//! on functions if the first is, and a session only behind a session. To any other it falls through.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Acquire};
@@ -19,7 +19,7 @@ use skep_maps::{Access, Map};
 use skep_vm::{Code, Env, MapRef, interp, tail};
 
 use crate::dir::Dir;
-use crate::link::moment;
+use crate::link::attach_point;
 use crate::prog::{Program, ProgramFile, WithMaps};
 use crate::run::{expect_bad_loads, keep_vectors, map_ref};
 
@@ -68,8 +68,8 @@ enum Takes {
 
 impl Takes {
     fn of(program: &Program) -> Self {
-        match (moment::of(program), program.prog_type(), program.attach_type()) {
-            _ if moment::is_session(program) => Self::Session,
+        match (attach_point::of(program), program.prog_type(), program.attach_type()) {
+            _ if attach_point::is_session(program) => Self::Session,
             (None, ProgramType::Tracing, Some(attach)) => Self::Other(attach),
             _ => Self::Plain,
         }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use skep_isa::{MapType, ProgramType};
 use skep_maps::{Access, Map};
 
+use super::attach_point;
 use super::file::{Cookie, LinkFile, LinkSpec, LinkState, control};
-use super::moment;
 use super::pattern::Pattern;
 use super::types::Types;
 use crate::dir::{Dir, Kind};
@@ -97,7 +97,7 @@ impl LinkSpec {
     pub fn of(program: &LoadedProgram, patterns: &[String]) -> Result<Self, AttachError> {
         let p = program.program();
         let (when, context) =
-            moment::of(p).ok_or_else(|| AttachError::Section { program: p.name().to_owned(), section: p.section().to_owned() })?;
+            attach_point::of(p).ok_or_else(|| AttachError::Section { program: p.name().to_owned(), section: p.section().to_owned() })?;
         Ok(Self {
             program: program.id(),
             control: 0,

@@ -218,7 +218,7 @@ impl LinkSpec {
             2 => When::Exit,
             3 => When::ModifyReturn,
             4 => When::Session,
-            _ => return Err(unknown("a known moment")),
+            _ => return Err(unknown("a known attach point")),
         };
         let context = match r.u32("context")? {
             1 => Context::Tracing,

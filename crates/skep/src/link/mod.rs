@@ -1,9 +1,9 @@
 //! Links: a program tied to the functions that match its patterns.
 
+pub(crate) mod attach_point;
 #[cfg(feature = "loader")]
 mod create;
 pub mod file;
-pub(crate) mod moment;
 pub mod pattern;
 pub mod selection;
 pub mod types;

@@ -68,7 +68,7 @@ impl Catalog {
     pub fn judge(&self, proof: &Verified, options: &Options) -> Result<(), Rejection> {
         let linked = proof.linked();
         let reads: Vec<_> = proof.info().ctx_reads.iter().copied().collect();
-        let attach = crate::link::moment::on_functions_of(linked.prog_type, linked.attach_type).filter(|_| !reads.is_empty());
+        let attach = crate::link::attach_point::on_functions_of(linked.prog_type, linked.attach_type).filter(|_| !reads.is_empty());
         let Some(attach) = attach else { return Ok(()) };
         let include = crate::link::functions(linked.target.as_deref());
         let ask = Ask { reads: &reads, attach, include: &include, exclude: &[] };

@@ -33,7 +33,7 @@ impl Asked<'_> {
         let asks = |id: &u32| matches!(helper::by_id(*id).map(|h| h.name), Some("get_func_arg" | "get_func_arg_cnt"));
         let counts = family.iter().any(|(.., proof)| proof.info().helpers.iter().any(asks));
         let Some(attach) =
-            crate::link::moment::on_functions_of(linked.prog_type, linked.attach_type).filter(|_| counts || !reads.is_empty())
+            crate::link::attach_point::on_functions_of(linked.prog_type, linked.attach_type).filter(|_| counts || !reads.is_empty())
         else {
             return Ok(Resolved::default());
         };
