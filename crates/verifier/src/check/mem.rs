@@ -8,13 +8,19 @@ use crate::scalar::Scalar;
 use crate::stack::Byte;
 use skep_isa::{AttachType as A, Insn, MapFlags, ProgramType as P, ctx, ctx::FieldKind, op};
 use skep_object::Access as Words;
-use skep_object::MapSpec;
+use skep_object::{Linked, MapSpec};
 
 /// Offsets beyond this are never inside anything (include/linux/bpf_verifier.h `BPF_MAX_VAR_OFF`).
 const MAX_OFFSET: i64 = 1 << 29;
 
 /// Marks the number of a map of maps: its inner maps are meant.
-pub(crate) const INNER: u32 = 1 << 31;
+pub(super) const INNER: u32 = 1 << 31;
+
+/// The map that a number means, or the inner one of a map of maps.
+pub(crate) fn spec(prog: &Linked, map: u32) -> Option<&MapSpec> {
+    let outer = prog.maps.get((map & !INNER) as usize).map(|m| &m.spec)?;
+    if map & INNER == 0 { Some(outer) } else { outer.inner.as_deref() }
+}
 
 /// What is done to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -370,8 +376,7 @@ impl Walk<'_> {
     }
 
     pub(super) fn spec(&self, map: u32) -> Option<&MapSpec> {
-        let outer = self.prog.maps.get((map & !INNER) as usize).map(|m| &m.spec)?;
-        if map & INNER == 0 { Some(outer) } else { outer.inner.as_deref() }
+        spec(self.prog, map)
     }
 
     /// Checks `size` bytes of a context that is plain memory, for a helper.

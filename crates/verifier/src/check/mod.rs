@@ -13,7 +13,7 @@ mod mem;
 mod object;
 mod shortest;
 
-pub(crate) use mem::INNER;
+pub(crate) use mem::spec;
 pub use shortest::Route;
 
 use crate::cfg::Cfg;

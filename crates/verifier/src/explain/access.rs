@@ -5,7 +5,7 @@ use skep_isa::kfunc::KArg;
 use skep_isa::{Insn, helper, kfunc, op};
 use skep_object::{Linked, MapSpec};
 
-use crate::check::INNER;
+use crate::check::spec;
 use crate::reg::{Kind, Reg};
 use crate::state::State;
 
@@ -31,12 +31,6 @@ pub(super) struct Access {
     pub off: i64,
     pub bytes: u64,
     pub size: Size,
-}
-
-/// The map that a number means, or the inner one of a map of maps.
-pub(super) fn spec(prog: &Linked, map: u32) -> Option<&MapSpec> {
-    let outer = prog.maps.get((map & !INNER) as usize).map(|m| &m.spec)?;
-    if map & INNER == 0 { Some(outer) } else { outer.inner.as_deref() }
 }
 
 impl Access {

@@ -170,8 +170,8 @@ fn bounded(steps: &[Step], index: &Index, what: &str, room: Option<i64>, wide: b
     let least = index.tests.iter().find_map(|t| if let Bound::AtLeast(n) = t.bound { Some((n, t)) } else { None });
     if let Some((n, test)) = least.filter(|(n, t)| limit_at(t.scale).is_none_or(|limit| *n >= limit)) {
         let place = at(steps, test.step);
-        let below = limit_at(test.scale).map_or("a constant".to_owned(), |n| n.to_string());
-        return format!("this is where the test at {place} finds the {what} to be {n} or more: go on where it is `< {below}`");
+        let below = limit_at(test.scale).map_or("bounded by a constant".to_owned(), |n| format!("`< {n}`"));
+        return format!("on this path the test at {place} found the {what} to be {n} or more: use it only where it is {below}");
     }
     if let Some(test) = index.tests.iter().find(|t: &&Test| t.bound == Bound::Unknown) {
         let place = at(steps, test.step);
@@ -184,16 +184,20 @@ fn bounded(steps: &[Step], index: &Index, what: &str, room: Option<i64>, wide: b
     }
     match limit {
         Some(n) if n > 1 && (n as u64).is_power_of_two() && what == "index" => {
-            format!("{}`if ({what} < {n})` before the access, or `{what} & {}`", untested(index, what), n - 1)
+            format!("{}`if ({what} < {n})` before the access, or `{what} & {}`", untested(steps, index, what, "upper"), n - 1)
         }
-        Some(n) => format!("{}`if ({what} < {n})` before it is used", untested(index, what)),
-        None => format!("{}compare it with a constant before it is used", untested(index, what)),
+        Some(n) => format!("{}`if ({what} < {n})` before it is used", untested(steps, index, what, "upper")),
+        None => format!("{}compare it with a constant before it is used", untested(steps, index, what, "upper")),
     }
 }
 
-/// What is known of a number without tests. Those before the first step that is kept are not known.
-fn untested(index: &Index, what: &str) -> String {
-    if index.cut { format!("nothing near the access tests the {what}: ") } else { format!("nothing tests the {what} on this path: ") }
+/// What is known of a number that no test bounds. Tests before the first step that is kept are not known.
+fn untested(steps: &[Step], index: &Index, what: &str, end: &str) -> String {
+    match index.tests.first() {
+        Some(test) => format!("the test at {} sets no {end} end to the {what}: ", at(steps, test.step)),
+        None if index.cut => format!("nothing near the access tests the {what}: "),
+        None => format!("nothing tests the {what} on this path: "),
+    }
 }
 
 /// Stack variables have no sizes that anybody knows here.
@@ -207,7 +211,7 @@ fn stack_index(fault: &Fault<'_>, f: &Found) -> Option<String> {
         let place = at(fault.steps, step);
         return Some(format!("the mask {mask:#x} at {place} is wider than the array: use its size less 1"));
     }
-    Some(format!("{}compare it with the array's size before the access", untested(index, "index")))
+    Some(format!("{}compare it with the array's size before the access", untested(fault.steps, index, "index", "upper")))
 }
 
 fn lower(fault: &Fault<'_>, index: Option<&Index>) -> Option<String> {
@@ -232,7 +236,7 @@ fn lower(fault: &Fault<'_>, index: Option<&Index>) -> Option<String> {
     if index.tests.iter().any(|t| matches!(t.bound, Bound::AtMost(_))) {
         return None;
     }
-    Some(format!("{}make it unsigned, and compare it with the size", untested(index, "index")))
+    Some(format!("{}make it unsigned, and compare it with the size", untested(fault.steps, index, "index", "lower")))
 }
 
 fn packet(fault: &Fault<'_>, f: &Found) -> Option<String> {
@@ -315,8 +319,8 @@ fn size(fault: &Fault<'_>, found: Option<&Found>, reg: u8) -> Option<String> {
         });
     }
     Some(match room {
-        Some(n) => format!("{}`if (size <= {n})` before the call", untested(&index, "size")),
-        None => format!("{}compare it with the size of the variable before the call", untested(&index, "size")),
+        Some(n) => format!("{}`if (size <= {n})` before the call", untested(fault.steps, &index, "size", "upper")),
+        None => format!("{}compare it with the size of the variable before the call", untested(fault.steps, &index, "size", "upper")),
     })
 }
 

@@ -5,8 +5,9 @@ use skep_isa::op;
 use skep_object::btf::Kind as Type;
 
 use super::Fault;
-use super::access::{Access, Size, spec};
+use super::access::{Access, Size};
 use super::index::{self, Index};
+use crate::check::spec;
 use crate::reg::{Kind, Reg};
 use crate::reject::{Reason, Step};
 use crate::stack::Byte;

@@ -433,4 +433,53 @@ int field_to_be_read(struct xdp_md *xdp)
 	return 2;
 }
 
+SEC("uprobe")
+int loop_to_the_size(struct pt_regs *ctx)
+{
+	u64 *t = row();
+	u32 i;
+
+	if (!t)
+		return 0;
+#pragma clang loop unroll(disable)
+	for (i = 0; i <= 16; i++)
+		((volatile u64 *)t)[i] = i;
+	return 0;
+}
+
+SEC("uprobe")
+int only_a_least_size(struct pt_regs *ctx)
+{
+	u64 *t = row(), size = ctx->di;
+
+	if (!t || size < 10)
+		return 0;
+	wide_probe_read(t, size, (void *)ctx->si);
+	return 0;
+}
+
+SEC("uprobe")
+int only_a_least_index(struct pt_regs *ctx)
+{
+	u64 *t = row(), i = ctx->di;
+
+	if (!t || i < 10)
+		return 0;
+	asm volatile("" : "+r"(i));
+	t[i]++;
+	return 0;
+}
+
+SEC("uprobe")
+int beyond_what_was_tested(struct pt_regs *ctx)
+{
+	u64 *t = row(), i = ctx->di;
+
+	if (!t || i <= 20)
+		return 0;
+	asm volatile("" : "+r"(i));
+	t[i]++;
+	return 0;
+}
+
 char LICENSE[] SEC("license") = "GPL";
