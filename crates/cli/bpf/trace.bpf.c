@@ -315,9 +315,13 @@ static __attribute__((noinline)) int share(struct stat *s, __u64 gap)
 	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
 	__u64 calls, part = 0;
 
-	/* Nothing is known of the first pause in a block. */
-	if (!s || !set || !s->n)
+	if (!s || !set)
 		return 0;
+	if (!s->n) {
+		/* Nothing is known of the first pause in a block. */
+		s->began += gap;
+		return 0;
+	}
 	calls = s->calls - s->entered - s->guessed + s->n;
 	if (s->mean > set->overhead)
 		part = (s->mean - set->overhead) * calls * 256 / (s->last - s->began + 1);
@@ -434,8 +438,9 @@ static __attribute__((noinline)) int paused(struct stat *s, __u64 gap, int was_p
 		s->probe = (1 + PROBE) * s->calls;
 		return 1;
 	}
-	s->pause = gap;
-	s->limit = min(gap, MOST);
+	if (s->pause < gap)
+		s->pause = gap;
+	s->limit = min(s->pause, MOST);
 	if (s->pending && gap >= s->pending / 4) {
 		s->pending = 0;
 		s->probe = 0;
@@ -487,7 +492,7 @@ static __attribute__((noinline)) int learn(struct stat *s, __u64 start, __u64 no
 	s->last = now;
 	if (s->timed <= WARM_UP)
 		return 0;
-	if (took > s->large && (s->next || took > LONG))
+	if (took > s->large)
 		says = outlier(s, took, was_preempted);
 	if (says == END) {
 		end = 1;
