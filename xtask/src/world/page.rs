@@ -14,7 +14,7 @@ const HEADER: &str = "\
 
 Each program did the work named here alone and under `skep trace '*'`, every function of every module: output, errors and exit status were
 compared. *Same* counts the traced runs in which all three were what they are without skep. Functions and calls are those of one run.
-What is not installed on the machine of this run stands below. `cargo xtask world NAME` tries one again; the work is in `xtask/world/`.
+`cargo xtask world NAME` tries one again; the work is in `xtask/world/`.
 ";
 
 /// The whole page.
@@ -38,7 +38,7 @@ pub fn page(rows: &[Row], runs: usize) -> String {
     }
     let missing: Vec<_> = rows.iter().filter_map(not_run).collect();
     if !missing.is_empty() {
-        text.push_str("\n## Not tried\n\n");
+        text.push_str("\n## Not tried\n\nWhat the machine of this run lacks:\n\n");
         for (row, why) in missing {
             writeln!(text, "* {}: {why}", row.name).expect(INFALLIBLE);
         }
@@ -150,7 +150,7 @@ mod tests {
         let text = page(&rows, 20);
         let row = "| x | x 1\\|2 | work | 7/20 | 7 | 9 | 12 x status 139 (signal 11), not status 0; 1 x a; alone, 2 different outcomes |";
         assert!(text.contains(row), "{text}");
-        assert!(text.contains("## Not the same\n\n* x: `skep trace x`\n\n## Not tried\n\n* y: `y` is not installed\n"), "{text}");
+        assert!(text.contains("## Not the same\n\n* x: `skep trace x`\n\n## Not tried\n\nWhat the machine of this run lacks:\n\n* y: `y` is not installed\n"), "{text}");
         let document: Value = serde_json::from_str(&json(&rows)).unwrap();
         assert_eq!((&document[0]["same"], &document[1]["not_tried"]), (&json!(7), &json!("`y` is not installed")));
     }

@@ -333,7 +333,19 @@ fn version(program: &Program, words: &Words, here: &Path) -> Option<String> {
     let ended = command(&line, here).stdin(Stdio::null()).output().ok()?;
     let said = [ended.stdout, ended.stderr].concat();
     let said = String::from_utf8_lossy(&said).lines().map(str::trim).find(|line| !line.is_empty())?.to_owned();
-    (ended.status.success() || !program.version.contains(&"--version")).then(|| said.chars().take(60).collect())
+    (ended.status.success() || !program.version.contains(&"--version")).then(|| shortened(&said))
+}
+
+/// As many whole words as fit a column.
+fn shortened(text: &str) -> String {
+    let mut out = String::new();
+    for word in text.split_whitespace() {
+        if out.len() + word.len() > 60 {
+            return format!("{out} …");
+        }
+        out.extend([if out.is_empty() { "" } else { " " }, word]);
+    }
+    out
 }
 
 /// The command for a person.
