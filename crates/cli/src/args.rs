@@ -110,8 +110,8 @@ pub struct ObjectArgs {
     /// Give a global variable, or a part of one, another value before loading; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     pub set: Vec<(String, String)>,
-    /// Take programs whose section's name says nothing for TYPE: a section's name (`xdp`, `fentry/FUNCTION`) or a program type
-    /// (`sched_cls`). With PROGRAM=, this program; without, all of them when every section says something. May be given several times
+    /// Treat programs whose section name is unknown as TYPE: a section name (`xdp`, `fentry/FUNCTION`) or a program type (`sched_cls`).
+    /// If all names are known, every program is treated so; with PROGRAM=, only that one. May be given several times
     #[arg(long = "type", value_name = "[PROGRAM=]TYPE", value_parser = typed)]
     pub types: Vec<(Option<String>, String)>,
     /// Fit programs (CO-RE) to the types in FILE: BTF, or an ELF file with BTF
@@ -145,7 +145,7 @@ pub enum ProgCommand {
         /// Object files
         #[arg(required = true, value_name = "OBJECT")]
         objects: Vec<PathBuf>,
-        /// Print every step of the verifier, as the kernel's log does at level 2; with --to-run, as programs are verified that run here
+        /// Print every step of the verifier, as the kernel's log does at level 2; with --to-run, of the verification that loading does
         #[arg(long)]
         log: bool,
         /// Refuse stack that was never written, and whatever tells addresses, as Linux does for users without privileges
@@ -286,7 +286,7 @@ impl MapsArgs {
 /// Which map.
 #[derive(Args, Debug)]
 pub struct MapArgs {
-    /// The map: its number, its name if no other map has it, a pin, or a path as /sys/fs/bpf/counts
+    /// The map: its number, its name if no other map has it, a pin, or a path such as /sys/fs/bpf/counts
     #[arg(value_name = "MAP")]
     pub map: String,
     /// Look among the running kernel's maps (root)

@@ -36,7 +36,7 @@ fn elements_come_and_go_by_hand() {
     fails(&skep, &["map", "update", "seen", "1", "0", "--noexist"], 1, "map `seen` has a key `1` already");
     fails(&skep, &["map", "update", "seen", "9", "0", "--exist"], 1, "map `seen` has no key `9`");
     fails(&skep, &["map", "update", "seen", "1", "0", "--exist", "--noexist"], 2, "cannot be used with");
-    fails(&skep, &["map", "update", "seen", "cat", "0"], 2, "give its 4 bytes in hex with `--raw`");
+    fails(&skep, &["map", "update", "seen", "cat", "0"], 2, "give a number, or its 4 bytes in hex with `--raw`");
     out(&skep, &["map", "update", "1", "--raw", "02 00 00 00", "ffffffff00000000", "--exist"]);
     out(&skep, &["map", "delete", "seen", "1"]);
     fails(&skep, &["map", "delete", "seen", "1"], 1, "has no key `1`");

@@ -310,14 +310,21 @@ fn tail_calls_lead_on_in_a_traced_process() {
 }
 
 #[test]
-fn records_are_shown_and_what_has_none_is_empty() {
+fn records_are_shown_and_a_filter_has_no_contents() {
     let skep = Skep::new();
     let input = skep.path("packet");
     std::fs::write(&input, [0; 64]).unwrap();
     let ended = skep.run(["prog", "run", &data("kinds.bpf.o"), "kinds", "--maps", "--json", "--data-in", input.to_str().unwrap()]);
     let report: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap_or_else(|_| panic!("{}", ended.transcript()));
-    // Nobody reads the samples: as in the kernel, there is no event to write to.
+    assert_eq!(report["runs"][0]["retval"], 3, "{report}");
+    assert_eq!(report["maps"]["samples"][0]["record"], "40000000", "{report}");
+    assert_eq!(
+        (&report["maps"]["ring"], &report["maps"]["filter"]),
+        (&serde_json::json!([{"record": "40000000"}]), &serde_json::Value::Null)
+    );
+    assert_eq!(report["maps"]["seen"], serde_json::json!([{"key": 64, "value": 64}]));
+    // Without `--maps` nobody reads the samples: as in the kernel, there is no event to write to.
+    let ended = skep.run(["prog", "run", &data("kinds.bpf.o"), "kinds", "--json", "--data-in", input.to_str().unwrap()]);
+    let report: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap_or_else(|_| panic!("{}", ended.transcript()));
     assert_eq!(report["runs"][0]["retval"], 2, "{report}");
-    let maps = serde_json::json!({"samples": [], "ring": [{"record": "40000000"}], "filter": [], "seen": [{"key": 64, "value": 64}]});
-    assert_eq!(report["maps"], maps, "{report}");
 }

@@ -582,7 +582,7 @@ fn calls_in_another_pid_namespace_are_missed_for_that_reason() {
 }
 
 /// A thread whose stack is not known has each event on a stack of the engine's, between two system calls: that is for coroutines, not for
-/// usual threads. A call with a frame of the trampoline's tells: where the stack is known the frame is the large one.
+/// usual threads. The distance between two frames tells: the trampoline's large frame lies between them only if the stack is known.
 #[test]
 fn the_stacks_of_usual_threads_are_known() {
     const SOURCE: &str = r#"

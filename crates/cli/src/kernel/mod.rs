@@ -79,7 +79,7 @@ impl Info {
 }
 
 /// Counts the CPUs the kernel keeps values for.
-fn possible_cpus() -> Option<usize> {
+pub fn possible_cpus() -> Option<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").ok()?;
     let last = text.trim().rsplit([',', '-']).next()?;
     last.parse::<usize>().ok().map(|n| n + 1)
@@ -93,11 +93,10 @@ pub struct KernelMap {
     pub info: Info,
 }
 
-/// Tells whether a path may be a pin: a file in a bpf file system, as far as can be seen.
-fn may_be_pin(path: &Path) -> bool {
-    const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
-    let on_bpf = rustix::fs::statfs(path).map_or(true, |s| i64::from(s.f_type as u32) == BPF_FS_MAGIC);
-    on_bpf && !path.is_dir()
+/// Tells whether a path leads into a bpf file system, as far as it can be followed.
+pub fn in_bpf_fs(path: &Path) -> bool {
+    const BPF_FS_MAGIC: u32 = 0xcafe_4a11;
+    path.ancestors().find_map(|p| rustix::fs::statfs(p).ok()).is_some_and(|s| s.f_type as u32 == BPF_FS_MAGIC)
 }
 
 /// Says what a refusal of the kernel means.
@@ -142,7 +141,7 @@ impl KernelMap {
         let fd = match sys::pinned(&CString::new(path.as_os_str().as_bytes()).map_err(|e| refused(e.into()))?) {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
             // So says the kernel of any other file, too.
-            Err(e) if e.raw_os_error() == Some(libc::EACCES) && !may_be_pin(path) => {
+            Err(e) if e.raw_os_error() == Some(libc::EACCES) && (path.is_dir() || !in_bpf_fs(path)) => {
                 return Err(Failure::failed(format!("`{}` is no pin: pins are files in a bpf file system", path.display()))
                     .hint("most are below /sys/fs/bpf"));
             }

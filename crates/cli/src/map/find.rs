@@ -11,7 +11,7 @@ use skep::object::Btf;
 use crate::args::MapArgs;
 use crate::entries::Shape;
 use crate::failure::{Failure, Result};
-use crate::kernel::KernelMap;
+use crate::kernel::{KernelMap, in_bpf_fs};
 use crate::printer::Printer;
 use crate::session;
 
@@ -27,7 +27,7 @@ pub enum Source {
 impl Source {
     /// Finds the map that was asked for.
     pub fn find(args: &MapArgs, access: Access, printer: Printer) -> Result<Self> {
-        if args.kernel || in_bpf_fs(Path::new(&args.map)) {
+        if args.kernel || is_kernels(Path::new(&args.map)) {
             return in_kernel(&args.map).map(|map| Self::Kernel(Box::new(map)));
         }
         let dir = session::existing_directory()?;
@@ -106,10 +106,9 @@ pub fn all(dir: &Dir, printer: Printer) -> Result<Vec<Map>> {
     Ok(maps)
 }
 
-/// Tells whether a path leads to something that is pinned in the kernel.
-fn in_bpf_fs(path: &Path) -> bool {
-    const BPF_FS: u64 = 0xcafe_4a11;
-    path.is_absolute() && rustix::fs::statfs(path).is_ok_and(|s| s.f_type as u64 == BPF_FS)
+/// Tells whether a path leads to something that is pinned in the kernel. A relative one is the name of a pin of ours.
+fn is_kernels(path: &Path) -> bool {
+    path.is_absolute() && in_bpf_fs(path)
 }
 
 /// Opens a map. Where the file system is full, what it has no memory for reads as zero.
@@ -123,7 +122,7 @@ fn open(path: &Path, access: Access) -> Result<Map, MapError> {
 pub fn find(dir: &Dir, text: &str, access: Access, printer: Printer) -> Result<Map> {
     let unusable = |e: MapError| Failure::environment(format!("map `{text}` cannot be opened")).because(&e);
     let path = Path::new(text);
-    if in_bpf_fs(path) {
+    if is_kernels(path) {
         return Err(Failure::failed(format!("`{text}` is a map of the kernel, of which skep changes none")));
     }
     if path.is_absolute() {

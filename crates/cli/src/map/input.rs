@@ -50,9 +50,13 @@ pub fn bytes(shape: &Shape, btf: Option<&Btf>, role: Role, text: &str, raw: bool
             let fits = if n < 0 { n >= -(1_i128 << (bits - 1)) } else { n < 1_i128 << bits };
             if fits { Ok(n.to_le_bytes()[..size].to_vec()) } else { Err(wrong(format!("it does not fit {size} bytes"))) }
         }
+        _ if matches!(size, 1 | 2 | 4 | 8) => {
+            Err(wrong(format!("the map has no types: give a number, or its {size} bytes in hex with `--raw`")))
+        }
         // As it is printed.
-        _ if !matches!(size, 1 | 2 | 4 | 8) && hex(text).is_some_and(|bytes| bytes.len() == size) => Ok(hex(text).unwrap_or_default()),
-        _ => Err(wrong(format!("the map has no types; give its {size} bytes in hex with `--raw`"))),
+        _ => hex(text)
+            .filter(|bytes| bytes.len() == size)
+            .ok_or_else(|| wrong(format!("the map has no types: give its {size} bytes in hex"))),
     }
 }
 
@@ -141,7 +145,7 @@ mod tests {
         assert_eq!(key("0a0b0c0", true), Err("`0a0b0c0` is no key of map `m`: it is not hexadecimal".to_owned()));
         assert_eq!((key("hex 0a 0b 0c 0d", false), key("hex 0a 0b 0c 0d", true)), (Ok(vec![10, 11, 12, 13]), Ok(vec![10, 11, 12, 13])));
         assert!(key("hex 0a 0b 0c", false).is_err() && key("hexes", false).is_err());
-        assert!(key("cat", false).is_err_and(|m| m.contains("give its 4 bytes in hex")));
+        assert!(key("cat", false).is_err_and(|m| m.contains("give a number, or its 4 bytes in hex")));
     }
 
     /// Without types: the text of every key and value, in all forms, leads back to its bytes.

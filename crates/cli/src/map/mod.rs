@@ -50,6 +50,9 @@ pub fn run(command: &MapCommand, printer: Printer) -> Result<u8> {
 fn no_elements(name: &str, map_type: MapType) -> Failure {
     match map_type {
         MapType::BloomFilter => Failure::failed(format!("map `{name}` is a bloom filter: it does not keep what is put in")),
+        MapType::Queue | MapType::Stack => {
+            Failure::failed(format!("map `{name}` is a {map_type}: it has no keys")).hint("`skep map peek` prints its next value")
+        }
         MapType::UserRingbuf => Failure::failed(format!("map `{name}` is a stream of records for programs: it has no keys")),
         _ => Failure::failed(format!("map `{name}` is a stream of records: it has no keys")).hint("`skep run` prints what comes out of it"),
     }
@@ -77,7 +80,7 @@ fn next_key(args: &MapArgs, key: Option<&str>, raw: bool, as_json: bool, printer
     let source = Source::find(args, Access::ReadOnly, printer)?;
     let (shape, types) = (source.shape()?, source.btf());
     let entries = Entries::of(shape, types.as_ref(), raw);
-    if !entries.has_elements() {
+    if !entries.has_elements() || entries.shape().key_size == 0 {
         return Err(no_elements(&args.map, entries.shape().map_type));
     }
     let after = key.map(|key| input::bytes(entries.shape(), entries.btf(), Role::Key, key, raw)).transpose()?;
@@ -97,7 +100,7 @@ fn lookup(args: &MapArgs, key: &str, raw: bool, as_json: bool, printer: Printer)
     let source = Source::find(args, Access::ReadOnly, printer)?;
     let (shape, types) = (source.shape()?, source.btf());
     let entries = Entries::of(shape, types.as_ref(), raw);
-    if !entries.has_elements() {
+    if !entries.has_elements() || entries.shape().key_size == 0 {
         return Err(no_elements(&args.map, entries.shape().map_type));
     }
     let bytes = input::bytes(entries.shape(), entries.btf(), Role::Key, key, raw)?;

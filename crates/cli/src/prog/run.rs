@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map as Object, Value as Json, json};
 use skep::isa::MapType;
 use skep::load::{Loaded, LoadedMap, Loader};
-use skep::maps::MapError;
+use skep::maps::{MapError, PerfReader};
 use skep::object::Btf;
 use skep::object::btf::Value;
 use skep::test_run::{Engine, Errno, Input, Outcome, Printed, Runner};
@@ -41,6 +41,7 @@ pub fn run(args: &ProgRunArgs, printer: Printer) -> Result<u8> {
     };
     let runner = Runner::new(scratch.dir(), &loaded, &name, engine).map_err(|e| Failure { status: FAILED, ..Failure::from(e) })?;
 
+    let mut samples = if args.maps { samples(&loaded)? } else { Samples::new() };
     let printed = Printed::start(scratch.dir()).map_err(|e| session::load_failure(e, &file))?;
     // All files are open: whatever ends this process now leaves nothing behind.
     drop(scratch);
@@ -58,12 +59,12 @@ pub fn run(args: &ProgRunArgs, printer: Printer) -> Result<u8> {
             out["printed"] = json!(lines);
         }
         if args.maps {
-            let maps = contents(&loaded, btf, args.raw)?;
+            let maps = contents(&loaded, btf, args.raw, &mut samples)?;
             out["maps"] = Json::Object(maps.iter().map(|c| (c.entries.shape().name.clone(), c.json())).collect::<Object<_, _>>());
         }
         printer.json(Output::Stdout, &out)?;
     } else {
-        let maps = if args.maps { Some(contents(&loaded, btf, args.raw)?) } else { None };
+        let maps = if args.maps { Some(contents(&loaded, btf, args.raw, &mut samples)?) } else { None };
         printer.data(Output::Stdout, |out| write(out, &ended, &lines, maps.as_deref()))?;
     }
     Ok(if ended.iter().all(Result::is_ok) { 0 } else { FAILED })
@@ -131,6 +132,9 @@ struct Contents<'a> {
 
 impl Contents<'_> {
     fn json(&self) -> Json {
+        if self.entries.shape().map_type == MapType::BloomFilter {
+            return Json::Null;
+        }
         if self.entries.is_global_data() {
             return self.elements.iter().flat_map(|e| &e.values).map(to_json).next().unwrap_or_default();
         }
@@ -153,6 +157,9 @@ impl Contents<'_> {
             }
             return Ok(());
         }
+        if shape.map_type == MapType::BloomFilter {
+            return writeln!(out, "map {}  {}  does not keep what is put in", shape.name, shape.map_type);
+        }
         let (n, what) = if self.entries.has_elements() { (self.elements.len(), "elements") } else { (self.records.len(), "records") };
         writeln!(out, "map {}  {}  {n} {what}", shape.name, shape.map_type)?;
         self.elements.iter().try_for_each(|e| writeln!(out, "    {}", e.text()))?;
@@ -164,12 +171,26 @@ impl Contents<'_> {
     }
 }
 
+/// Readers of perf event arrays, by their maps' numbers.
+type Samples = Vec<(u32, PerfReader)>;
+
+/// Begins to read perf event arrays: programs have no event to write to without, as in the kernel.
+fn samples(loaded: &Loaded) -> Result<Samples> {
+    let arrays = loaded.maps().iter().filter(|m| m.map.def().map_type == MapType::PerfEventArray);
+    let open = |m: &LoadedMap| m.map.perf_reader().map(|reader| (m.map.id(), reader)).map_err(|e| unreadable(&m.name, &e));
+    arrays.map(open).collect()
+}
+
+fn unreadable(name: &str, error: &MapError) -> Failure {
+    Failure::failed(format!("map `{name}` cannot be read")).because(error)
+}
+
 /// Reads all maps but constants, by the types of the object; `raw` wants bytes.
-fn contents<'a>(loaded: &'a Loaded, btf: Option<&'a Btf>, raw: bool) -> Result<Vec<Contents<'a>>> {
+fn contents<'a>(loaded: &'a Loaded, btf: Option<&'a Btf>, raw: bool, samples: &mut Samples) -> Result<Vec<Contents<'a>>> {
     let mut out = Vec::new();
     for map in loaded.maps().iter().filter(|m| !(m.spec.is_global_data() && m.spec.frozen)) {
         let entries = Entries::new(&map.map, &map.name, btf, raw);
-        let failed = |e: MapError| Failure::failed(format!("map `{}` cannot be read", map.name)).because(&e);
+        let failed = |e: MapError| unreadable(&map.name, &e);
         let mut elements = Vec::new();
         for element in entries.iter() {
             match element {
@@ -178,13 +199,13 @@ fn contents<'a>(loaded: &'a Loaded, btf: Option<&'a Btf>, raw: bool) -> Result<V
                 other => elements.push(other.map_err(failed)?),
             }
         }
-        out.push(Contents { entries, elements, records: records(map).map_err(failed)? });
+        out.push(Contents { entries, elements, records: records(map, samples).map_err(failed)? });
     }
     Ok(out)
 }
 
 /// Takes the records out of a ring; other types have none.
-fn records(map: &LoadedMap) -> Result<Vec<Record>, MapError> {
+fn records(map: &LoadedMap, samples: &mut Samples) -> Result<Vec<Record>, MapError> {
     let mut all = Vec::new();
     match map.map.def().map_type {
         MapType::Ringbuf => {
@@ -194,9 +215,10 @@ fn records(map: &LoadedMap) -> Result<Vec<Record>, MapError> {
             }
         }
         MapType::PerfEventArray => {
-            let mut rings = map.map.perf_reader()?;
-            while let Some((ring, record)) = rings.next_record()? {
-                all.push((Some(ring), record.to_vec()));
+            for (_, rings) in samples.iter_mut().filter(|(id, _)| *id == map.map.id()) {
+                while let Some((ring, record)) = rings.next_record()? {
+                    all.push((Some(ring), record.to_vec()));
+                }
             }
         }
         _ => {}

@@ -16,6 +16,7 @@ use skep::verifier::{Options, Rejection, verify, verify_logged};
 
 use crate::args::ObjectArgs;
 use crate::failure::{FAILED, Result};
+use crate::kernel::possible_cpus;
 use crate::objects::{self, Objects};
 use crate::printer::{Output, Printer};
 
@@ -96,7 +97,12 @@ pub fn run(paths: &[PathBuf], reading: &ObjectArgs, asked: Asked<'_>, as_json: b
     let mut failed = false;
     let all = paths.iter().zip(&objects.all);
     for (path, _) in all.clone().filter(|(_, object)| object.programs.is_empty()) {
-        printer.note(&format!("`{}` has no programs", path.display()));
+        let text = format!("`{}` has no programs", path.display());
+        if asked.to_run {
+            printer.warning(&text)
+        } else {
+            printer.note(&text)
+        }
         failed |= asked.to_run;
     }
     let mut one = |path: &Path, object: &Object, index, loads: Result<(), LoadError>, log: Option<&mut dyn std::fmt::Write>| {
@@ -203,7 +209,7 @@ fn verdict(
             let mut options = Options::default();
             options.strict = asked.strict;
             options.allow_uninit_stack = !asked.strict;
-            options.processors = processors().unwrap_or(options.processors);
+            options.processors = possible_cpus().and_then(|n| u32::try_from(n).ok()).unwrap_or(options.processors);
             options.target = how.target.map(|t| t.btf().clone());
             let judged = match log {
                 Some(log) => verify_logged(&linked, &options, log),
@@ -217,12 +223,6 @@ fn verdict(
         }
     }
     verdict
-}
-
-/// How many processors the running kernel counts with (`nr_cpu_ids`): the last that there may be, and one.
-fn processors() -> Option<u32> {
-    let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible").ok()?;
-    possible.trim().rsplit([',', '-']).next()?.parse::<u32>().ok()?.checked_add(1)
 }
 
 impl Verdict {
