@@ -16,7 +16,8 @@
  *   followed by a random number of untimed ones. Every block of the second kind is a stratum with its own mean and variance,
  *   so a function that changes its behavior between blocks costs no accuracy, and inside one shows as variance.
  * - The next block may be sampled only if the variance of all estimates so far, and of one more, is within the limit; the
- *   largest variance of recent blocks counts (`spread`), which remembers rare long calls.
+ *   largest variance of recent blocks counts (`spread`), which remembers rare long calls. The less is sure, the more calls of
+ *   a block are timed.
  * - A timed call that is much longer than its block's mean ends the block, and all calls are timed again. The untimed calls can
  *   have had no more of such time than passed between the timed ones.
  * - A pause between two timed calls that is longer than any before may have been one long untimed call. Then all calls are timed
@@ -64,12 +65,13 @@ struct stat {
 	 * before it when the two differ by a multiple of 4096, as they would for the first function.
 	 */
 	__u64 calls;
-	__u64 outer; /* the outermost running timed call */
+	__u32 outer; /* the outermost running timed call */
+	__u32 worst; /* the longest outlier that would not have been seen as a pause, fading */
 	__u64 next; /* calls with lower numbers are not timed; 0: all calls are timed */
 	__u64 mean_self; /* of timed calls, in the block before */
 	__u64 entered; /* calls that were to be timed: all but the untimed ones */
 	__u32 seed; /* of the random number generator; 0: not yet */
-	__u16 mask; /* in a sampled block up to so many calls go by before the next is timed */
+	__u16 mask; /* in a sampled block up to so many calls go by before the next is timed: 2^n - 1 */
 	__u16 always; /* all calls are timed for good: it recurses, and nobody could tell which untimed call is outermost */
 	__u64 timed; /* timed calls that returned */
 	__u64 outermost; /* those of them that were outermost */
@@ -90,9 +92,10 @@ struct stat {
 	__u16 outliers;
 	__u32 preemptions; /* of the thread, when the block began or after the last that was noticed */
 	__u64 outlier_sum;
-	__u64 mean; /* of the block before */
+	__u32 mean; /* of the block before */
+	__u32 pause; /* the longest time between two calls while all were timed */
 	__u64 spread; /* the largest variance of a block, fading */
-	__u64 pause; /* the longest time between two calls while all were timed */
+	__u64 usual; /* a moving average of the blocks' variances */
 	__u64 pending; /* a longer pause among untimed calls: nobody knows yet whether it was one of them */
 	__u64 probe; /* up to this call all calls are timed, to find that out */
 
@@ -293,7 +296,13 @@ static __attribute__((noinline)) __u64 estimate(struct stat *s, __u64 mean, __u6
 	s->guessed += untimed;
 	s->guessed_total += guess + more;
 	s->guessed_self += guess_self + (guess_self * 2 > guess ? more : 0);
-	s->variance += variance_of(untimed, n, s2) + square(more >> VARIANCE_SHIFT / 2);
+	s->variance += variance_of(untimed, n, s2);
+	if (s->outliers) {
+		/* There may have been such calls in blocks before, unless they would have been seen as pauses. */
+		if (s->outlier_sum <= s->limit)
+			more = s->outlier_sum * WEIGHT(s->mask);
+		s->variance += square(more >> VARIANCE_SHIFT / 2);
+	}
 	return s->outliers ? s2 + square(s->outlier_sum) / n : s2;
 }
 
@@ -336,12 +345,21 @@ static __attribute__((noinline)) int share(struct stat *s, __u64 gap)
 	return 0;
 }
 
+/* Variance of the estimate of a block with this mask, of calls with variance `s2`, in the unit of `variance`. */
+static __always_inline __u64 block_variance(__u64 s2, __u64 mask)
+{
+	__u64 k = WEIGHT(mask) * WEIGHT(mask);
+
+	return s2 < 1ULL << 50 ? s2 * k >> 10 : (s2 >> 10) * k;
+}
+
 /* Ends a block and decides whether all calls of the next one are timed. */
 static __attribute__((noinline)) int review(struct stat *s)
 {
 	__u32 zero = 0;
 	struct settings *set = bpf_map_lookup_elem(&settings, &zero);
-	__u64 mean, self, s2, total, allowed, used, each, sampled;
+	__u64 mean, self, s2, total, allowed, used = 0, each, sampled;
+	__u32 mask, fits = 0, fading;
 
 	if (!s || !set)
 		return 0;
@@ -360,52 +378,64 @@ static __attribute__((noinline)) int review(struct stat *s)
 		off = square(mean - s->mean);
 		s2 = s2 > off ? s2 - off : 0;
 	}
-	each = s->spread >> (sampled ? 4 : 6);
-	s->spread -= each;
+	/* By a 16th in as many calls as a block of the usual mask has. */
+	fading = !sampled ? 64 : s->mask < SPARSE_MASK ? 512 / WEIGHT(s->mask & 63) : 16;
+	s->spread -= s->spread / fading;
+	s->usual -= s->usual / fading;
+	s->worst -= s->worst / fading;
 	if (sampled)
 		s2 = estimate(s, mean, set->overhead, self, s2);
 	if (s2 > s->spread)
 		s->spread = s2;
+	s->usual += s2 / fading;
 	total = s->total + s->guessed_total;
 	/* What takes less than reading the clock does cannot be told within 5 % of itself: there the overhead counts as time. */
 	if (mean < 2 * set->overhead)
 		total += s->guessed * set->overhead;
 	allowed = min(ALLOWED(total), 1ULL << 31);
-	used = s->variance + s->spread;
-
-	/* 95 % are within twice the standard deviation. */
-	sampled = set->mask && mean < SHORT && used < 1ULL << 60 && 4 * used <= allowed * allowed;
+	mask = set->mask & 63;
+	for (int i = 0; i < 5; i++) {
+		/* The error that is told is 2.2 standard deviations; and the error must stay within the limit however long it goes on. */
+		used = s->variance + block_variance(s->spread, mask);
+		fits = mask > 1 && mean < SHORT && used < 1ULL << 60 && 5 * used <= allowed * allowed &&
+		       block_variance(s->usual, mask) <= ALLOWED(allowed * mean * (SAMPLE * WEIGHT(mask))) && s->worst * WEIGHT(mask) <= total / 80;
+		if (fits)
+			break;
+		mask >>= 1;
+	}
+	sampled = fits;
 	if (s->next) {
 		__u64 change = mean > s->mean ? mean - s->mean : s->mean - mean;
 
 		if (s->outliers || change > s->mean / 4 + 16)
 			sampled = 0;
-	} else if (s->entered < FIRST || s->spread > allowed * ALLOWED(mean * (SAMPLE * 32))) {
-		/* As it is, the error would not stay within the limit for long. */
+	} else if (s->entered < FIRST) {
 		sampled = 0;
 	}
 	if (s->calls < s->probe && s->pending > total / 64) {
 		sampled = 0;
 	} else if (s->pending) {
 		if (s->pause < s->pending)
-			s->pause = s->pending;
+			s->pause = min(s->pending, MOST);
 		s->pending = 0;
 	}
 	each = (s->last - s->began) / (s->n + s->outliers + (s->next ? s->n * WEIGHT(s->mask) : 0) + 1);
 	if (sampled) {
-		s->mask = set->mask & 63;
-		used += SPARSE_VARIANCE * s->spread;
-		if (s->calls > SPARSE_CALLS && mean < 2 * set->overhead && 8 * used <= allowed * allowed)
+		s->mask = mask;
+		used = s->variance + (1 + SPARSE_VARIANCE) * s->spread;
+		if (mask == 63 && s->calls > SPARSE_CALLS && mean < 2 * set->overhead && 8 * used <= allowed * allowed)
 			s->mask = SPARSE_MASK;
-		s->limit = min(4 * (s->mask + 1ULL) * each + 2 * s->pause + SHORT, MOST);
-		s->large = 8 * mean + SHORT / 4;
+		s->limit = min(4 * (s->mask + 1ULL) * each + 2ULL * s->pause + SHORT, MOST);
+		/* What matters little, also times all calls that it stands for, is an ordinary sample. */
+		each = total / (160 * WEIGHT(s->mask));
+		s->large = min(8 * mean + SHORT / 4 > each ? 8 * mean + SHORT / 4 : each, MOST);
 		draw(s);
 	} else {
-		s->limit = min(s->pause, MOST);
+		s->limit = s->pause;
 		s->large = min(s->pending ? s->pending / 4 : 8 * mean, MOST);
 		s->next = 0;
 	}
-	s->mean = mean;
+	s->mean = min(mean, MOST);
 	s->mean_self = self;
 	s->began = s->last;
 	s->preemptions = skep_get_preemptions();
@@ -439,8 +469,8 @@ static __attribute__((noinline)) int paused(struct stat *s, __u64 gap, int was_p
 		return 1;
 	}
 	if (s->pause < gap)
-		s->pause = gap;
-	s->limit = min(s->pause, MOST);
+		s->pause = min(gap, MOST);
+	s->limit = s->pause;
 	if (s->pending && gap >= s->pending / 4) {
 		s->pending = 0;
 		s->probe = 0;
@@ -459,9 +489,8 @@ static __attribute__((noinline)) int outlier(struct stat *s, __u64 took, int was
 	if (s->next) {
 		s->outliers++;
 		s->outlier_sum += took;
-		/* There may have been such calls among the untimed ones before, unless they would have been seen as pauses. */
-		if (took <= s->limit)
-			s->variance += square(took * WEIGHT(s->mask) >> VARIANCE_SHIFT / 2);
+		if (took <= s->limit && took > s->worst)
+			s->worst = took;
 		return END;
 	}
 	if (!s->pending || took < s->pending / 4)
