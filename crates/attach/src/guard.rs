@@ -44,6 +44,8 @@ pub(crate) struct Block {
     silent: AtomicU64,
     /// The thread, 0: nobody's.
     tid: AtomicU32,
+    /// Signals of faults, by bit, that the program has blocked and the engine has not ([`crate::signals::Mask`]).
+    pub(crate) held: AtomicU32,
 }
 
 const BLOCKS: usize = 511;
@@ -165,18 +167,23 @@ unsafe fn adopt(block: *mut Block) -> *mut Block {
     unsafe {
         (*block).inside.store(0, Ordering::Relaxed);
         (*block).silent.store(0, Ordering::Relaxed);
+        (*block).held.store(0, Ordering::Relaxed);
         (*block).tail.store(0, Ordering::Relaxed);
         find_stack(block);
         set_own(block);
     }
-    let_faults_through();
+    // SAFETY: the calling thread's.
+    unsafe { let_faults_through(block) };
     block
 }
 
 /// Lets signals of faults through while the C library holds all back, as it does where a thread starts: a hook's fault that has a handler
-/// ([`crate::signals`]) would be the end. The library sets the thread's own mask when it is done.
+/// ([`crate::signals`]) would be the end. The library sets the thread's own mask when it is done. A mask with less is the program's.
+///
+/// # Safety
+/// The block is the calling thread's.
 #[inline(always)]
-fn let_faults_through() {
+unsafe fn let_faults_through(block: *mut Block) {
     const RT_SIGPROCMASK: u64 = 14;
     const SIG_UNBLOCK: u64 = 1;
     /// All but `SIGKILL` and `SIGSTOP`; what `sigfillset` makes has fewer.
@@ -184,9 +191,13 @@ fn let_faults_through() {
     /// `SIGBUS` and `SIGSEGV`.
     const FAULTS: u64 = 1 << 6 | 1 << 10;
     let mask = AtomicU64::new(0);
-    // SAFETY: the kernel writes the thread's mask into `mask`, and then takes signals out of it.
+    // SAFETY: the kernel writes the thread's mask into `mask`, and then takes signals out of it; blocks are never unmapped.
     unsafe {
-        if sys::call(RT_SIGPROCMASK, [0, 0, mask.as_ptr() as u64, 8, 0, 0]) == 0 && mask.load(Ordering::Relaxed) == ALL {
+        if sys::call(RT_SIGPROCMASK, [0, 0, mask.as_ptr() as u64, 8, 0, 0]) == 0 && mask.load(Ordering::Relaxed) & FAULTS != 0 {
+            let before = mask.load(Ordering::Relaxed);
+            if before != ALL {
+                (*block).held.store((before & FAULTS) as u32, Ordering::Relaxed);
+            }
             mask.store(FAULTS, Ordering::Relaxed);
             sys::call(RT_SIGPROCMASK, [SIG_UNBLOCK, mask.as_ptr() as u64, 0, 8, 0, 0]);
         }

@@ -5,7 +5,7 @@
 //! for loads of programs that find nothing. Handlers are installed when they are first needed, and stay. What is not the engine's own goes on to the program's action, whichever came first; for that
 //! a preloaded library sends the program's `sigaction` and `signal` through [`program_action`].
 
-use crate::{live, process, sys};
+use crate::{guard, live, process, sys};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 /// `struct sigaction` as the kernel's `rt_sigaction` takes it on x86-64.
@@ -31,6 +31,11 @@ const SA_RESTART: u64 = 0x1000_0000;
 const SA_NODEFER: u64 = 0x4000_0000;
 const SA_RESETHAND: u64 = 0x8000_0000;
 const SA_RESTORER: u64 = 0x0400_0000;
+/// Signals by bit whose handlers hooks need: memory may be missing in any event.
+const FAULTS: u64 = 1 << (SIGBUS - 1) | 1 << (SIGSEGV - 1);
+const SIG_BLOCK: i32 = 0;
+const SIG_UNBLOCK: i32 = 1;
+const SI_TKILL: i32 = -6;
 const SIG_DFL: usize = 0;
 const SIG_IGN: usize = 1;
 const SI_KERNEL: i32 = 0x80;
@@ -201,10 +206,11 @@ impl Owned {
 }
 
 /// Leaves signals that the program ignores ignored in a program that is about to be executed, where a handler of ours would become the
-/// default. `reset`: signals, by bit, that a child of `posix_spawn` is to have the default of.
+/// default, and those blocked that it blocks. `reset`: signals, by bit, that a child of `posix_spawn` is to have the default of.
 ///
 /// The handlers are gone then, should the program not be executed.
-pub fn ignore_for_exec(reset: u64) {
+pub fn prepare_exec(reset: u64) {
+    block_held();
     for owned in [&TRAP, &NUDGE, &BUS, &SEGV] {
         let signal = owned.signal.load(Ordering::Acquire);
         if !owned.installed.load(Ordering::Acquire) || owned.action().handler != SIG_IGN {
@@ -219,6 +225,71 @@ pub fn ignore_for_exec(reset: u64) {
             let _ = unsafe { sys::sigaction(signal, Some(&KernelAction { handler: SIG_IGN, ..KernelAction::default() })) };
         }
     }
+}
+
+/// What a program wants blocked in place of what the kernel blocks: a fault in a hook ends the process where `SIGBUS` or `SIGSEGV` is
+/// blocked, and programs block all signals while they handle one, or start a child. A library that interposes `sigprocmask` asks for both
+/// masks here. That the program holds such a signal back matters when somebody sends it: then it is really blocked, and sent again.
+#[derive(Clone, Copy, Debug)]
+pub struct Mask {
+    held: u64,
+}
+
+impl Mask {
+    /// The calling thread's; `None` while the engine handles no faults or does not know the thread.
+    #[must_use]
+    pub fn of_thread() -> Option<Self> {
+        let block = guard::own();
+        if block.is_null() || !keeps(SIGBUS) {
+            return None;
+        }
+        // SAFETY: blocks are never unmapped.
+        Some(Self { held: u64::from(unsafe { (*block).held.load(Ordering::Relaxed) }) })
+    }
+
+    /// What of the signals `new` the kernel is told to block.
+    #[must_use]
+    pub fn kernels(new: u64) -> u64 {
+        new & !FAULTS
+    }
+
+    /// What the program is told is blocked where the kernel says `old`.
+    #[must_use]
+    pub fn programs(self, old: u64) -> u64 {
+        old | self.held
+    }
+
+    /// Notes what the thread has asked for: `how` as for `sigprocmask`.
+    pub fn changed(self, how: i32, new: u64) {
+        let held = match how {
+            SIG_BLOCK => self.held | new & FAULTS,
+            SIG_UNBLOCK => self.held & !new,
+            _ => new & FAULTS,
+        };
+        set_held(held);
+    }
+
+    /// Takes that back.
+    pub fn restore(self) {
+        set_held(self.held);
+    }
+}
+
+fn set_held(held: u64) {
+    let block = guard::own();
+    if !block.is_null() {
+        // SAFETY: blocks are never unmapped.
+        unsafe { (*block).held.store(held as u32, Ordering::Relaxed) };
+    }
+}
+
+/// Really blocks what the thread holds back: for a program that it is about to execute, or a signal that was sent.
+fn block_held() -> u64 {
+    let held = Mask::of_thread().map_or(0, |mask| mask.held);
+    if held != 0 {
+        sys::block_signal_set(held);
+    }
+    held
 }
 
 /// Keeps the thread's signals, but for those of faults, waiting until it is dropped.
@@ -488,6 +559,15 @@ unsafe extern "C" fn on_nudge(signal: i32, info: *const Info, context: *mut Cont
 unsafe fn pass_on(owned: &Owned, signal: i32, code: i32, info: *const Info, context: *mut Context) {
     let action = owned.action();
     let sent = code <= 0;
+    let bit = 1 << (signal - 1);
+    if sent && Mask::of_thread().is_some_and(|mask| mask.held & bit != 0) {
+        // SAFETY: the kernel's own arguments; the thread's mask is this one when the handler returns.
+        unsafe {
+            (*context).mask |= bit;
+            sys::send_again(signal, info as u64, code == SI_TKILL);
+        }
+        return;
+    }
     match action.handler {
         SIG_IGN if sent => {}
         SIG_DFL | SIG_IGN => {
@@ -503,11 +583,11 @@ unsafe fn pass_on(owned: &Owned, signal: i32, code: i32, info: *const Info, cont
                 // SAFETY: the default; the rest stays, as the kernel leaves it.
                 unsafe { owned.remember(&KernelAction { handler: SIG_DFL, ..action }) };
             }
-            let own = if action.flags & SA_NODEFER == 0 { 1 << (signal - 1) } else { 0 };
+            let own = if action.flags & SA_NODEFER == 0 { bit } else { 0 };
             // SAFETY: the kernel's own argument.
             let before = unsafe { (*context).mask };
             // The kernel puts the old mask back when the handler returns.
-            sys::set_signal_mask(before | action.mask | own);
+            sys::set_signal_mask(before | Mask::kernels(action.mask) | own);
             // SAFETY: the program's handler, called as the kernel calls it; one without SA_SIGINFO ignores the rest.
             unsafe {
                 let handler: unsafe extern "C" fn(i32, *const Info, *mut Context) = std::mem::transmute(handler);

@@ -27,6 +27,7 @@ const FUTEX: u64 = 202;
 const GETDENTS64: u64 = 217;
 pub(crate) const TGKILL: u64 = 234;
 const OPENAT: u64 = 257;
+const RT_SIGQUEUEINFO: u64 = 129;
 const RT_TGSIGQUEUEINFO: u64 = 297;
 const PROCESS_VM_READV: u64 = 310;
 const PROCESS_VM_WRITEV: u64 = 311;
@@ -231,6 +232,27 @@ pub(crate) fn block_signals() -> u64 {
     // ILL, TRAP, ABRT, BUS, FPE, SEGV.
     const FAULTS: u64 = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 10;
     sigprocmask(0, !FAULTS)
+}
+
+/// Blocks signals, by bit.
+pub(crate) fn block_signal_set(set: u64) {
+    sigprocmask(0, set);
+}
+
+/// Sends the own process, or the calling thread, a signal as it came; `info` is the address of a whole `siginfo_t`.
+///
+/// # Safety
+/// There is one.
+pub(crate) unsafe fn send_again(signal: i32, info: u64, to_thread: bool) {
+    let pid = u64::from(getpid());
+    // SAFETY: the kernel reads the `siginfo_t`.
+    unsafe {
+        if to_thread {
+            call(RT_TGSIGQUEUEINFO, [pid, u64::from(gettid()), signal as u64, info, 0, 0]);
+        } else {
+            call(RT_SIGQUEUEINFO, [pid, signal as u64, info, 0, 0, 0]);
+        }
+    }
 }
 
 /// Lets a signal through.

@@ -1,13 +1,15 @@
 //! `sigaction`, `signal` and their older relatives in front of the C library's: for the four signals the engine may keep a handler on,
-//! the program's action is remembered and passed on to; all others go straight to the C library.
+//! the program's action is remembered and passed on to; all others go to the C library. Signals of faults are not blocked, neither by
+//! `sigprocmask` nor while a handler runs, and the program is told that they are ([`Mask`]).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use skep::agent::signals::{KernelAction, keeps, overtaken, program_action};
+use skep::agent::signals::{KernelAction, Mask, keeps, overtaken, program_action};
 
 /// `struct sigaction` of the C library on x86-64 (bits/sigaction.h).
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct Action {
     handler: usize,
     mask: [u64; 16],
@@ -27,6 +29,8 @@ const SIG_ERR: usize = usize::MAX;
 const SA_RESTART: c_int = 0x1000_0000;
 const SA_RESETHAND_NODEFER: c_int = 0xc000_0000_u32 as c_int;
 const SA_RESTORER: u64 = 0x0400_0000;
+const SIGBUS: c_int = 7;
+const SIG_UNBLOCK: c_int = 1;
 const SIG_IGN: usize = 1;
 const SIG_HOLD: usize = 2;
 const EINVAL: c_int = 22;
@@ -35,7 +39,6 @@ const RTLD_NEXT: *mut c_void = usize::MAX as *mut c_void;
 unsafe extern "C" {
     fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
     fn __errno_location() -> *mut c_int;
-    fn sigprocmask(how: c_int, new: *const [u64; 16], old: *mut [u64; 16]) -> c_int;
 }
 
 /// Finds the C library's own function, once.
@@ -126,17 +129,95 @@ pub unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old: *mut 
     if real.is_null() {
         return fail(EINVAL);
     }
-    // SAFETY: the C library's function of this type, with the caller's arguments.
+    // SAFETY: the caller's promise.
+    let (new, old) = unsafe { (new.as_ref(), old.as_mut()) };
+    let told = faults_of(signal).load(Relaxed);
+    let mut given = new.copied();
+    if let Some(given) = given.as_mut().filter(|_| keeps(SIGBUS)) {
+        given.mask[0] = Mask::kernels(given.mask[0]);
+    }
+    let mut before = Action { handler: SIG_ERR, mask: [0; 16], flags: 0, restorer: 0 };
+    // SAFETY: the C library's function of this type, with arguments that are local.
     let done = unsafe {
-        std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int>(real)(signal, new, old)
+        std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int>(real)(
+            signal,
+            given.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
+            &raw mut before,
+        )
     };
-    if done == 0 && keeps(signal) {
-        // SAFETY: the caller's promise.
-        let old = unsafe { old.as_mut() };
-        let before = overtaken(signal, old.as_ref().map_or(SIG_ERR, |old| old.handler));
-        if let (Some(old), Some(before)) = (old, before) {
-            *old = Action::from(before);
+    if done != 0 {
+        return done;
+    }
+    if let (Some(new), Some(given)) = (new, given) {
+        faults_of(signal).store(new.mask[0] & !given.mask[0], Relaxed);
+    }
+    before.mask[0] |= told;
+    if keeps(signal) {
+        before = overtaken(signal, before.handler).map_or(before, Action::from);
+    }
+    if let Some(old) = old {
+        *old = before;
+    }
+    0
+}
+
+/// Signals of faults, by bit, that the program blocks while its handler of a signal runs, and the kernel does not.
+fn faults_of(signal: c_int) -> &'static AtomicU64 {
+    static FAULTS: [AtomicU64; 65] = [const { AtomicU64::new(0) }; 65];
+    usize::try_from(signal).ok().and_then(|n| FAULTS.get(n)).unwrap_or(&FAULTS[0])
+}
+
+/// Defines functions that stand before the C library's for a thread's mask.
+macro_rules! mask_functions {
+    ($($name:ident $c_name:literal: $refused:expr;)*) => {$(
+        /// Stands before the C library's function of this name.
+        ///
+        /// # Safety
+        /// As for `sigprocmask(2)`.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(how: c_int, new: *const u64, old: *mut u64) -> c_int {
+            static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+            let real = next(&NEXT, $c_name);
+            if real.is_null() {
+                return $refused;
+            }
+            // SAFETY: the C library's function of this type.
+            let real: MaskFn = unsafe { std::mem::transmute(real) };
+            // SAFETY: the caller's promise.
+            unsafe { change_mask(real, how, new, old) }
         }
+    )*};
+}
+
+/// Of a set only the first word is read and written, as the C library does.
+type MaskFn = unsafe extern "C" fn(c_int, *const u64, *mut u64) -> c_int;
+
+mask_functions! {
+    sigprocmask c"sigprocmask": fail(EINVAL);
+    pthread_sigmask c"pthread_sigmask": EINVAL;
+}
+
+/// # Safety
+/// As for `sigprocmask(2)`.
+unsafe fn change_mask(real: MaskFn, how: c_int, new: *const u64, old: *mut u64) -> c_int {
+    let Some(mask) = Mask::of_thread() else {
+        // SAFETY: the caller's pointers.
+        return unsafe { real(how, new, old) };
+    };
+    // SAFETY: the caller's promise.
+    let (new, old) = unsafe { (new.as_ref().copied(), old.as_mut()) };
+    // A signal that waits comes when it is let through: by then it is known that the program wants it.
+    if let Some(new) = new {
+        mask.changed(how, new);
+    }
+    let (mut given, mut before) = ([0; 16], [0; 16]);
+    given[0] = new.map_or(0, |new| if how == SIG_UNBLOCK { new } else { Mask::kernels(new) });
+    // SAFETY: the C library's function, with local sets.
+    let done = unsafe { real(how, if new.is_some() { given.as_ptr() } else { std::ptr::null() }, before.as_mut_ptr()) };
+    if done != 0 {
+        mask.restore();
+    } else if let Some(old) = old {
+        *old = mask.programs(before[0]);
     }
     done
 }
@@ -181,6 +262,7 @@ macro_rules! signal_functions {
             if keeps(signal) {
                 return $kept(signal, handler);
             }
+            faults_of(signal).store(0, Relaxed);
             let old = real(&NEXT, $c_name, signal, handler);
             overtaken(signal, old).map_or(old, |before| before.handler)
         }
@@ -207,8 +289,7 @@ fn sysv(signal: c_int, handler: usize) -> usize {
 
 /// `sigset` blocks a signal, or lets it through with a new handler; it answers what was before.
 fn hold_or_set(signal: c_int, handler: usize) -> usize {
-    let (mut one, mut before) = ([0; 16], [0; 16]);
-    one[0] = bit(signal);
+    let (one, mut before) = (bit(signal), 0);
     // SAFETY: both are local; 0 blocks, 1 lets through.
     if unsafe { sigprocmask(c_int::from(handler != SIG_HOLD), &raw const one, &raw mut before) } != 0 {
         return SIG_ERR;
@@ -217,7 +298,7 @@ fn hold_or_set(signal: c_int, handler: usize) -> usize {
     // SAFETY: only asks.
     let mut asked = || unsafe { kept(signal, std::ptr::null(), &raw mut old) };
     let was = if handler == SIG_HOLD { if asked() == 0 { old.handler } else { SIG_ERR } } else { set(signal, handler, 0, 0) };
-    if was != SIG_ERR && before[0] & bit(signal) != 0 { SIG_HOLD } else { was }
+    if was != SIG_ERR && before & bit(signal) != 0 { SIG_HOLD } else { was }
 }
 
 /// Stands before the C library's `sigignore`.

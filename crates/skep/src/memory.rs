@@ -5,10 +5,11 @@
 //! values, in a header, in the slot table. What is counted there is lost to readers; that it happened is in the link's control map
 //! ([`control::LOST_PAGES`]).
 //!
-//! A thread that blocks `SIGBUS` is killed by the kernel before any handler. The C library does that for a moment wherever threads and
-//! children are started, and calls functions of its own then. So the first page without memory stands for all values of per-CPU maps:
-//! what has none there is replaced at once (`sweep`). A new thread lets the signal through (`skep_attach`). Where the program itself
-//! blocks it, memory that was set aside when the map was made is all that helps.
+//! A thread that blocks `SIGBUS` is killed by the kernel before any handler. So a program's wish to block it is kept by the engine, and the
+//! kernel lets it through (`signals::Mask`, in `skep_attach`); a new thread, which begins with all signals blocked, as well. The C library
+//! blocks it by itself for a moment wherever threads and children are started or end, and calls functions of its own then: a thread that
+//! is the first to find that memory is gone in such a moment dies. So the first page without memory stands for all values of per-CPU
+//! maps: what has none there is replaced at once (`sweep`).
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};

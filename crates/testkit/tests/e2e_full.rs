@@ -115,3 +115,24 @@ fn files_that_are_cut_off_cost_statistics_and_nothing_else() {
         }
     }
 }
+
+/// Shells handle signals with all others blocked, and block all where they start a child: a fault in a hook has to get through, and
+/// the program must be told what it would be without us. It is so too when such a signal is sent, taken, or ends the program.
+#[test]
+fn programs_that_block_signals_of_faults() {
+    let dir = TempDir::in_memory();
+    let program = Cc::c().args(&["-O1", "-pthread"]).compile(&[&target::sources().join("masks.c")], &dir.join("masks"));
+    for mode in ["", "handler", "blocked", "suspended", "thread"] {
+        let alone = run::run(Command::new(&program).arg(mode).env_remove("SKEP_DIR"), b"", Duration::from_secs(60));
+        let mut command = Command::new(skep_bin());
+        command.args(["trace", "*", "-o", "/dev/null", "--"]).arg(&program).arg(mode).env("SKEP_DIR", dir.join("skep"));
+        let ended = run::run(&mut command, b"", Duration::from_secs(60));
+        assert_eq!(String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&alone.stdout), "{mode}: {}", ended.transcript());
+        if mode.is_empty() {
+            assert_eq!(ended.shell_status(), alone.shell_status(), "{}", ended.transcript());
+        } else {
+            assert!(ended.shell_status() < 128, "{mode}: skep died: {}", ended.transcript());
+        }
+        std::fs::remove_dir_all(dir.join("skep")).expect("skep made it");
+    }
+}

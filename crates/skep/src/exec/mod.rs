@@ -149,7 +149,7 @@ unsafe fn consider(fd: i32, path: u64, envp: u64) -> u64 {
     if !is_executable(fd, path) || !readable::is_environment(envp) {
         return envp;
     }
-    signals::ignore_for_exec(if SPAWNER.load(Acquire) == skep_attach::thread() { SPAWN_RESETS.load(Acquire) } else { 0 });
+    signals::prepare_exec(if SPAWNER.load(Acquire) == skep_attach::thread() { SPAWN_RESETS.load(Acquire) } else { 0 });
     // SAFETY: an environment, as was just seen.
     let Some((value, named)) = (unsafe { environment::find(envp as *const *const u8) }) else {
         // SAFETY: as above.
