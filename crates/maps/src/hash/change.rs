@@ -127,7 +127,7 @@ impl Table {
         let (stripe, bucket) = (self.memory.stripe(h), self.memory.bucket(h));
         if values.is_locked() {
             // In place, and only there: programs that found the value before must see what is stored.
-            return self.overwrite_locked(&stripe, place.found, values);
+            return self.overwrite_locked(&stripe, bucket, place.found, values);
         }
         let spare = self.take_spare(&stripe)?;
         let e = self.memory.element(spare).ok_or(Dry::NoSpare)?;

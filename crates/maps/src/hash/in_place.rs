@@ -1,43 +1,59 @@
 //! Values that are written over in place, in several steps, under the spin lock in them (`BPF_F_LOCK`).
 //!
 //! ```text
-//! spare := new value    redo := element    value's lock, value := new value, unlock    redo := none
+//! spare := new value    lock the value    redo := element    value := spare    change the bucket    redo := none    unlock the value
 //! ```
 //!
-//! All under the stripe's lock. A writer may die on the way; then the next holder of that lock finds `redo`, stores the value again from
-//! the spare, changes the bucket, and clears it. Who copied half a value meanwhile finds one of the two changed.
+//! All under the stripe's lock. A writer may die on the way; then the next holder of that lock finds `redo` and stores the value again
+//! ([`Table::repair`]). Who copied half a value finds `redo` set, or else that the bucket changed.
+//!
+//! `redo` is set only while the value is locked: what others change before and after is not lost when the value is stored again. But a
+//! program takes the value's lock over from a writer that is dead, or was stopped for a second. It then finds half a value, and what
+//! it changes is lost when the writer, or who finishes its work, stores the rest.
 
-use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
 
-use super::table::{BUSY, Dry, TRIES, Table, Values};
+use super::table::{BUSY, Dry, TRIES, Table, Values, renew};
 use crate::error::MapError;
 use crate::shm::lock;
 use crate::shm::table::Stripe;
 
 impl Table {
-    /// Writes over a value in place, which takes several steps. The whole new value lies in the spare meanwhile, so that whoever takes the
-    /// lock over from a dead writer can finish ([`Table::repair`]).
+    /// Writes over the value of an element of `bucket` in place. The whole new value lies in the spare meanwhile, so that whoever takes
+    /// the stripe's lock over from a dead writer can finish.
     #[cold]
-    pub(super) fn overwrite_locked(&self, stripe: &Stripe<'_>, found: u32, values: &impl Values) -> Result<(), Dry> {
+    pub(super) fn overwrite_locked(&self, stripe: &Stripe<'_>, bucket: &AtomicU64, found: u32, values: &impl Values) -> Result<(), Dry> {
         let spare = self.take_spare(stripe)?;
+        // Only damage makes it no element.
+        self.memory.element(spare).ok_or(Dry::NoSpare)?;
         values.fill(self, spare);
         stripe.spare.store(u64::from(spare), Relaxed);
-        stripe.redo.store(u64::from(found), Release);
-        // Nothing of the value changes before; pairs with the Acquire in `lookup_locked`.
-        fence(Release);
-        values.overwrite(self, found);
-        stripe.redo.store(0, Release);
+        self.store_spare(stripe, found, || renew(bucket));
         Ok(())
     }
 
-    /// Finishes what a dead writer began to write over in place. The stripe's lock is held.
-    pub(super) fn redo(&self, stripe: &Stripe<'_>) {
-        let found = stripe.redo.load(Acquire) as u32;
-        let spare = stripe.spare.load(Relaxed);
-        if let (Some(to), Some(from)) = (self.memory.value(found, 0), self.memory.value(spare as u32, 0)) {
+    /// Stores the value in the spare over that of the element `found`; `renew_buckets` changes the version of its bucket. The stripe's
+    /// lock is held.
+    pub(super) fn store_spare(&self, stripe: &Stripe<'_>, found: u32, renew_buckets: impl FnOnce()) {
+        let spare = stripe.spare.load(Relaxed) as u32;
+        let (Some(to), Some(from)) = (self.memory.value(found, 0), self.memory.value(spare, 0)) else {
+            // Only damage, too.
+            renew_buckets();
+            stripe.redo.store(0, Release);
+            return;
+        };
+        let store = || {
+            stripe.redo.store(u64::from(found), Release);
+            // Nothing of the value changes before; pairs with the fence in `lookup_locked`.
+            fence(Release);
             // SAFETY: both are values of the map, rounded up to eight bytes, and the memory is writable for who has the lock.
-            unsafe { self.format.store_locked(to, from) };
-        }
+            unsafe { self.format.store(to, from) };
+            renew_buckets();
+            // Pairs with the Acquire in `lookup_locked`: who copied half a value and finds nothing unfinished finds another bucket.
+            stripe.redo.store(0, Release);
+        };
+        // SAFETY: as above.
+        unsafe { self.format.locked(to, store) }
     }
 
     /// As [`Table::lookup`], when the value is copied under its own lock: what a writer left half written is finished first.
@@ -49,15 +65,20 @@ impl Table {
         for _ in 0..TRIES {
             let mut unfinished = false;
             self.lookup(key, |found| {
-                copy_value(found);
-                // After the copy and before the look at the bucket; pairs with the Release stores of writers.
-                fence(Acquire);
-                unfinished = stripe.redo.load(Acquire) == u64::from(found);
+                let is_unfinished = || stripe.redo.load(Acquire) == u64::from(found);
+                // Before the copy, as the value's lock may be held by a writer that is stopped; and after it, in case one began meanwhile.
+                unfinished = is_unfinished();
+                if !unfinished {
+                    copy_value(found);
+                    // Before the look at the bucket, too; pairs with the fence in `store_spare`.
+                    fence(Acquire);
+                    unfinished = is_unfinished();
+                }
             })?;
             if !unfinished {
                 return Ok(());
             }
-            let held = self.lock(&stripe).ok_or(BUSY)?;
+            let held = self.lock(&stripe).ok_or_else(|| BUSY.with_holder())?;
             lock::release(stripe.lock, held);
         }
         Err(BUSY)

@@ -41,12 +41,12 @@ struct New<'a> {
 impl Values for New<'_> {
     #[inline(always)]
     fn overwrite(&self, table: &Table, reference: u32) -> bool {
-        if self.format.size > 8 && !self.locked {
+        if self.format.size > 8 {
             return false;
         }
         if let Some(to) = table.memory.value(reference, 0) {
             // SAFETY: `to` has room for the value rounded up; `from` is as long as the maker said.
-            unsafe { if self.locked { self.format.store_locked(to, self.from) } else { self.format.store(to, self.from) } }
+            unsafe { self.format.store(to, self.from) }
         }
         true
     }

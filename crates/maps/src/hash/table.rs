@@ -40,9 +40,10 @@ const TRIES_READ_ONLY: u32 = 100_000;
 
 /// What a value is and where it lies: the difference between the kinds of hash.
 pub(crate) trait Values {
-    /// Overwrites the value of an element that is in the map; `false` when the element must be replaced for that.
+    /// Overwrites the value of an element that is in the map; `false` when the element must be replaced for that. Not called where
+    /// [`Values::is_locked`].
     fn overwrite(&self, table: &Table, reference: u32) -> bool;
-    /// Tells whether that is done in several steps under the value's own lock.
+    /// Tells whether a value that is in the map is overwritten under its own lock ([`super::in_place`]).
     fn is_locked(&self) -> bool {
         false
     }
@@ -89,6 +90,12 @@ pub(super) const fn row(reference: u32) -> u64 {
 /// The bucket word after one more change.
 pub(super) const fn changed(head: u64, first: u32) -> u64 {
     ((head >> 32).wrapping_add(1) << 32) | first as u64
+}
+
+/// Changes a bucket's version. The lock of its stripe is held.
+pub(super) fn renew(bucket: &AtomicU64) {
+    let head = bucket.load(Relaxed);
+    bucket.store(changed(head, reference(head)), Release);
 }
 
 /// Where a locked walk found a key.
@@ -273,20 +280,17 @@ impl Table {
         if last >= self.memory.geometry.buckets {
             (first, last) = (stripe.index, self.memory.geometry.buckets.wrapping_sub(1));
         }
-        let unfinished = stripe.redo.load(Relaxed) != 0;
-        if unfinished {
-            self.redo(stripe);
-        }
         // A link may have changed without its bucket: readers in mid-walk must notice before its element is used again.
-        while first <= last {
-            let bucket = self.memory.bucket(first);
-            let head = bucket.load(Relaxed);
-            bucket.store(changed(head, reference(head)), Release);
-            first = first.wrapping_add(self.memory.geometry.stripes);
-        }
-        if unfinished {
-            // Last: who copied half a value, and finds nothing to be finished, finds that the bucket changed.
-            stripe.redo.store(0, Release);
+        let renew_all = || {
+            let mut first = first;
+            while first <= last {
+                renew(self.memory.bucket(first));
+                first = first.wrapping_add(self.memory.geometry.stripes);
+            }
+        };
+        match stripe.redo.load(Acquire) as u32 {
+            0 => renew_all(),
+            unfinished => self.store_spare(stripe, unfinished, renew_all),
         }
     }
 

@@ -109,9 +109,11 @@ impl Format {
         unsafe { self.locked(from, || self.load(out, from)) }
     }
 
+    /// Calls `f` while holding a value's lock.
+    ///
     /// # Safety
     /// `value` points to a writable value.
-    unsafe fn locked(&self, value: *mut u8, f: impl FnOnce()) {
+    pub(crate) unsafe fn locked(&self, value: *mut u8, f: impl FnOnce()) {
         let Some(at) = self.lock else { return f() };
         // SAFETY: the lock lies inside the value, aligned to four.
         let word = unsafe { AtomicU32::from_ptr(value.add(at as usize).cast()) };

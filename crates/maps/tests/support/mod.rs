@@ -50,6 +50,8 @@ unsafe extern "C" {
     fn waitpid(pid: i32, status: *mut i32, options: i32) -> i32;
     fn kill(pid: i32, signal: i32) -> i32;
     fn unshare(flags: i32) -> i32;
+    fn raise(signal: i32) -> i32;
+    fn ptrace(request: i32, ...) -> i64;
     fn mount(source: *const u8, target: *const u8, kind: *const u8, flags: u64, data: *const u8) -> i32;
 }
 
@@ -88,6 +90,37 @@ impl Child {
     pub fn kill(&self) {
         // SAFETY: signals our own child.
         unsafe { kill(self.0, 9) };
+    }
+}
+
+/// In a child: has its parent trace it, and stops; `false` where that is not allowed.
+pub fn stop_to_be_traced() -> bool {
+    const TRACEME: i32 = 0;
+    // SAFETY: concerns this process only.
+    unsafe { ptrace(TRACEME, 0, 0usize, 0usize) == 0 && stop() }
+}
+
+/// Stops this process by `SIGSTOP`.
+pub fn stop() -> bool {
+    // SAFETY: stops this process only.
+    unsafe { raise(19) == 0 }
+}
+
+impl Child {
+    /// Waits until a traced child has stopped, and returns the signal that did it; `None` when it has ended.
+    pub fn wait_until_stopped(&self) -> Option<i32> {
+        let mut status = 0;
+        // SAFETY: waits for our own child.
+        assert_eq!(unsafe { waitpid(self.0, &raw mut status, 0) }, self.0);
+        (status & 0xff == 0x7f).then_some(status >> 8 & 0xff)
+    }
+
+    /// Has a traced child that is stopped execute one instruction.
+    pub fn step(&self) -> Option<i32> {
+        const SINGLESTEP: i32 = 9;
+        // SAFETY: the child is ours and is stopped.
+        assert_eq!(unsafe { ptrace(SINGLESTEP, self.0, 0usize, 0usize) }, 0, "a traced child can be stepped");
+        self.wait_until_stopped()
     }
 }
 

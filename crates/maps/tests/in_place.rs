@@ -1,0 +1,164 @@
+//! Values written over in place (`BPF_F_LOCK`) by a writer that stands, or died, at each of its instructions.
+//!
+//! The writer is a child that is traced. It executes one instruction after the other, and whenever the map's memory has changed, that is
+//! one more state in which a stopped writer leaves the map, and which a killed one leaves for others to repair.
+
+mod support;
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use skep_isa::MapType;
+use skep_isa::map::update::{ANY, LOCK};
+use skep_maps::{Access, Map, MapDef, spin};
+use skep_testkit::skip;
+use support::{Child, Dir, forked, stop, stop_to_be_traced, word, words};
+
+const NEEDS: &str = "ptrace(2)";
+const KEY: [u8; 8] = 1u64.to_ne_bytes();
+/// Words of a value; the lock is in the first one.
+const WORDS: usize = 4;
+const STRIPE: u64 = 64;
+const STRIPES: u64 = 128;
+
+fn value(n: u64) -> Vec<u8> {
+    (0..WORDS as u64).flat_map(|i| (if i == 0 { 0 } else { n * 10 + i }).to_ne_bytes()).collect()
+}
+
+fn make(dir: &Dir) -> Map {
+    let map = dir.make(&MapDef::new(MapType::Hash, 8, WORDS as u32 * 8, 2).spin_lock(0));
+    map.update(&KEY, &value(1), ANY).expect("room");
+    map
+}
+
+/// All of the map's memory.
+fn memory(map: &Map) -> Vec<u64> {
+    (0..map.file().payload().len() / 8).map(|i| word(map, i * 8).load(Relaxed)).collect()
+}
+
+fn restore(map: &Map, memory: &[u64]) {
+    for (i, w) in memory.iter().enumerate() {
+        word(map, i as u64 * 8).store(*w, Relaxed);
+    }
+}
+
+/// The value as a program sees it: its lock as it is.
+fn in_map(map: &Map) -> (&[std::sync::atomic::AtomicU64; WORDS], bool) {
+    // SAFETY: the key is as long as the map's are, and values are aligned words that the map keeps.
+    let value = unsafe { &*map.prog_lookup(KEY.as_ptr()).cast::<[std::sync::atomic::AtomicU64; WORDS]>() };
+    let held = value[0].load(Relaxed) & ((1 << 22) - 1) != 0;
+    (value, held)
+}
+
+fn seen(map: &Map) -> Vec<u8> {
+    let (value, _) = in_map(map);
+    value.iter().enumerate().flat_map(|(i, w)| (if i == 0 { 0 } else { w.load(Relaxed) }).to_ne_bytes()).collect()
+}
+
+/// Tells whether a stripe says that a value is to be finished.
+fn is_unfinished(map: &Map) -> bool {
+    (0..4).any(|s| word(map, STRIPES + s * STRIPE + 48).load(Relaxed) != 0)
+}
+
+/// Takes every stripe's lock, and so has done what a dead writer left.
+fn take_all_locks(map: &Map) {
+    for i in 100..164u64 {
+        assert!(map.delete(&i.to_ne_bytes()).is_err(), "never there");
+    }
+}
+
+/// Has a child write value 2 over value 1 and shows `standing` each state of the memory, while the child stands; `None` where nobody may
+/// trace.
+fn each_state(map: &Map, mut standing: impl FnMut(&Child)) -> Option<Vec<Vec<u64>>> {
+    let child = forked(|| {
+        let map = Map::open(map.file().path(), Access::ReadWrite).expect("opens");
+        // What is done at the first use only comes before.
+        map.update(&KEY, &value(1), LOCK).expect("there");
+        if !stop_to_be_traced() {
+            return 1;
+        }
+        map.update(&KEY, &value(2), LOCK).expect("there");
+        stop();
+        0
+    });
+    child.wait_until_stopped()?;
+    let mut states = vec![memory(map)];
+    while child.step()? != 19 {
+        let now = memory(map);
+        if states.last() != Some(&now) {
+            states.push(now);
+            standing(&child);
+        }
+    }
+    assert_eq!((seen(map), is_unfinished(map)), (value(2), false));
+    child.kill();
+    child.join();
+    assert!(states.len() > 2 * WORDS + 3, "the spare, the value and both locks change: {}", states.len());
+    Some(states)
+}
+
+/// What a program changes under the value's lock stays, whatever the writer left to be done: only who takes the lock over from the dead
+/// has the rest of the new value stored over it.
+#[test]
+fn a_writer_that_dies_takes_no_later_change_with_it() {
+    let dir = Dir::new();
+    let map = make(&dir);
+    let Some(states) = each_state(&map, |_| {}) else { return skip(NEEDS) };
+    for (i, state) in states.iter().enumerate() {
+        restore(&map, state);
+        let (words_of, held) = in_map(&map);
+        let before = seen(&map);
+        assert!(held || before == value(1) || before == value(2), "state {i}: half a value, and nobody has its lock");
+        let lock = words_of[0].as_ptr().cast();
+        // SAFETY: the lock of a value, which the map keeps.
+        unsafe { spin::lock(lock) };
+        for (w, new) in words_of.iter().zip(words(&value(3))).skip(1) {
+            w.store(new, Relaxed);
+        }
+        // SAFETY: taken above.
+        unsafe { spin::unlock(lock) };
+        take_all_locks(&map);
+        let after = map.lookup(&KEY).expect("there");
+        assert!(after == value(3) || held && after == value(2), "state {i}: {:?} after a change of {:?}", words(&after), words(&before));
+        assert!(!is_unfinished(&map), "state {i}");
+        map.update(&KEY, &value(4), LOCK).expect("there");
+        assert_eq!(seen(&map), value(4), "state {i}");
+    }
+}
+
+/// Whoever looks first, with the value's lock, finds all of a value.
+#[test]
+fn a_writer_that_dies_leaves_the_old_value_or_the_new_one() {
+    let dir = Dir::new();
+    let map = make(&dir);
+    let Some(states) = each_state(&map, |_| {}) else { return skip(NEEDS) };
+    let mut out = value(0);
+    for (i, state) in states.iter().enumerate() {
+        restore(&map, state);
+        map.lookup_into(&KEY, &mut out, LOCK).expect("there");
+        assert!(out == value(1) || out == value(2), "state {i}: {:?}", words(&out));
+        take_all_locks(&map);
+        assert!(out == value(1) || seen(&map) == value(2), "state {i}: what was seen stays");
+    }
+}
+
+/// Whoever wants the value's lock is told at once, and does not take it from the writer after a second.
+#[test]
+fn a_writer_that_stands_in_the_middle_is_not_robbed() {
+    let dir = Dir::new();
+    let map = make(&dir);
+    let mut busy = 0;
+    let states = each_state(&map, |child| {
+        if is_unfinished(&map) {
+            let before = memory(&map);
+            let error = map.lookup_into(&KEY, &mut value(0), LOCK).expect_err("the writer has not finished");
+            assert_eq!(error.errno(), 16, "{error}");
+            assert!(error.to_string().contains(&format!("process {}", child.pid())), "{error}");
+            assert_eq!(memory(&map), before, "nobody took a lock");
+            busy += 1;
+        }
+    });
+    if states.is_none() {
+        return skip(NEEDS);
+    }
+    assert!(busy >= WORDS - 1, "{busy}");
+}
