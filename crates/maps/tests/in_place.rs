@@ -18,7 +18,9 @@ const KEY: [u8; 8] = 1u64.to_ne_bytes();
 /// Words of a value; the lock is in the first one.
 const WORDS: usize = 4;
 const STRIPE: u64 = 64;
+/// There are four, and as many buckets.
 const STRIPES: u64 = 128;
+const BUCKETS: u64 = STRIPES + 4 * STRIPE;
 
 fn value(n: u64) -> Vec<u8> {
     (0..WORDS as u64).flat_map(|i| (if i == 0 { 0 } else { n * 10 + i }).to_ne_bytes()).collect()
@@ -123,6 +125,55 @@ fn a_writer_that_dies_takes_no_later_change_with_it() {
         map.update(&KEY, &value(4), LOCK).expect("there");
         assert_eq!(seen(&map), value(4), "state {i}");
     }
+}
+
+/// All ways to read the value without its lock.
+fn plainly(map: &Map) -> Vec<Vec<u8>> {
+    let one_by_one = map.iter().map(|e| e.expect("reads").1);
+    let mut rows = vec![0; 1 << 12];
+    let len = map.walk().rows(&mut rows).expect("reads");
+    assert_eq!(len, 1, "as many elements as there are");
+    let together = rows[8..][..WORDS * 8].to_vec();
+    one_by_one.chain([map.lookup(&KEY).expect("there"), together]).collect()
+}
+
+/// Readers that do not take the value's lock see the old value or the new one while the writer stands and after it died, and who saw the
+/// new one sees it from then on.
+#[test]
+fn readers_without_the_lock_see_no_half_of_a_value() {
+    let dir = Dir::new();
+    let map = make(&dir);
+    let mut last = value(1);
+    let mut look = |at: &str| {
+        let seen = plainly(&map);
+        assert!(seen.iter().all(|v| *v == seen[0]), "{at}: {seen:?}");
+        assert!(seen[0] == last || seen[0] == value(2), "{at}: {:?}", words(&seen[0]));
+        last.clone_from(&seen[0]);
+    };
+    let Some(states) = each_state(&map, |_| look("standing")) else { return skip(NEEDS) };
+    assert_eq!(last, value(2));
+    for (i, state) in states.iter().enumerate() {
+        restore(&map, state);
+        let before = plainly(&map);
+        assert!(before.iter().all(|v| *v == before[0] && (*v == value(1) || *v == value(2))), "state {i}: {before:?}");
+        take_all_locks(&map);
+        assert_eq!(plainly(&map), before, "state {i}: what was seen stays");
+    }
+}
+
+/// A reader with the lock that finds a writer at work whenever it looks has its value under the stripe's lock, and is not told that it is
+/// busy: as if, after each look, another writer began.
+#[test]
+fn a_reader_among_busy_writers_has_its_value() {
+    let dir = Dir::new();
+    let map = make(&dir);
+    let element = (0..4).map(|b| word(&map, BUCKETS + b * 8).load(Relaxed) & 0xffff_ffff).find(|r| *r != 0).expect("its element");
+    for s in 0..4 {
+        word(&map, STRIPES + s * STRIPE + 48).store(element, Relaxed);
+    }
+    let mut out = value(0);
+    map.lookup_into(&KEY, &mut out, LOCK).expect("nobody holds a lock");
+    assert_eq!(out, value(1));
 }
 
 /// Whoever looks first, with the value's lock, finds all of a value.

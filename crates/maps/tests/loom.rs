@@ -348,7 +348,7 @@ fn copied_in_place(words: &[AtomicU64; 2], bucket: &AtomicU64, redo: &AtomicU64)
 }
 
 /// `hash/in_place.rs`, `store_spare`, by a writer that was stopped with half a value written in place, and goes on while a reader copies.
-/// Without the change of the bucket the reader returns a half.
+/// Without the first change of the bucket the reader returns a half.
 #[test]
 fn a_reader_of_a_value_that_is_written_in_place_sees_no_half_of_it() {
     loom::model(|| {
@@ -363,10 +363,49 @@ fn a_reader_of_a_value_that_is_written_in_place_sees_no_half_of_it() {
                 words[1].store(2, Relaxed);
                 bucket.store(2 << 32 | 1, Release);
                 redo.store(0, Release);
+                bucket.store(3 << 32 | 1, Release);
             })
         };
         if let Some(seen) = copied_in_place(&words, &bucket, &redo) {
             assert_eq!(seen[0], seen[1], "half of each");
+        }
+        writer.join().expect("no panic");
+    });
+}
+
+/// `hash/in_place.rs`, `spare_for`: a reader without the value's lock takes the new value from the spare, while its writer finishes, and
+/// the next one uses the spare for another value. Without the second change of the bucket he gets some of that.
+#[test]
+fn a_reader_of_a_spare_sees_the_value_it_is_for() {
+    loom::model(|| {
+        let words = Arc::new([1, 1].map(AtomicU64::new));
+        let spare = Arc::new([2, 2].map(AtomicU64::new));
+        let (bucket, redo) = (Arc::new(AtomicU64::new(1 << 32 | 1)), Arc::new(AtomicU64::new(0)));
+        let writer = {
+            let (words, spare, bucket, redo) = (words.clone(), spare.clone(), bucket.clone(), redo.clone());
+            thread::spawn(move || {
+                redo.store(1, Release);
+                fence(Release);
+                words[0].store(2, Relaxed);
+                words[1].store(2, Relaxed);
+                bucket.store(2 << 32 | 1, Release);
+                redo.store(0, Release);
+                bucket.store(3 << 32 | 1, Release);
+                // take_spare, and fill.
+                fence(Release);
+                spare[0].store(3, Relaxed);
+                spare[1].store(3, Relaxed);
+            })
+        };
+        let head = bucket.load(Acquire);
+        let mut seen = [words[0].load(Relaxed), words[1].load(Relaxed)];
+        fence(Acquire);
+        if redo.load(Acquire) == 1 {
+            seen = [spare[0].load(Relaxed), spare[1].load(Relaxed)];
+        }
+        fence(Acquire);
+        if bucket.load(Relaxed) == head {
+            assert!(seen == [1, 1] || seen == [2, 2], "{seen:?}");
         }
         writer.join().expect("no panic");
     });
@@ -387,6 +426,7 @@ fn a_reader_of_a_value_that_is_finished_sees_no_half_of_it() {
                 words[1].store(2, Relaxed);
                 bucket.store(2 << 32 | 1, Release);
                 redo.store(0, Release);
+                bucket.store(3 << 32 | 1, Release);
             })
         };
         if let Some(seen) = copied_in_place(&words, &bucket, &redo) {

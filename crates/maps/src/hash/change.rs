@@ -228,7 +228,8 @@ impl Table {
             NO_SPARE => return self.instead_of_spare(stripe),
             other => other as u32,
         };
-        stripe.spare.store(NO_SPARE, Relaxed);
+        // Who sees this sees that the bucket changed, with whose value the spare was left; pairs with the Acquire in `spare_for`.
+        stripe.spare.store(NO_SPARE, Release);
         // Out of its place before it is used.
         fence(Release);
         Ok(spare)

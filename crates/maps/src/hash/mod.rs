@@ -72,6 +72,8 @@ fn make<K: Kind>(kind: K, geometry: Geometry, parts: Parts) -> Result<Hash<K>, M
 
 /// How a kind of hash keeps its values.
 pub(crate) trait Kind: Send + Sync {
+    /// Values hold a spin lock.
+    const HAS_LOCK: bool = false;
     /// Bytes of a value as users see it now.
     fn user_size(&self, table: &Table) -> usize;
     /// A user's value for storing.
@@ -81,12 +83,8 @@ pub(crate) trait Kind: Send + Sync {
     /// # Safety
     /// It is readable for the size of a value, as long as what is returned is used.
     unsafe fn of_program(&self, value: *const u8, flags: u64) -> impl Values + '_;
-    /// Copies a value out; `flags` as for a lookup.
+    /// Copies a value out; `flags` as for a lookup. It is whole if its bucket is the same before and after.
     fn load(&self, table: &Table, reference: u32, out: &mut [u8], flags: u64);
-    /// Tells whether values hold a spin lock.
-    fn has_lock(&self) -> bool {
-        false
-    }
     /// The slot a running program uses.
     fn slot(&self) -> u32;
     /// The slot that belongs to a CPU, if its values have memory.
@@ -188,7 +186,7 @@ impl<K: Kind> MapOps for Hash<K> {
     }
 
     fn lookup(&self, key: &[u8], out: &mut [u8], flags: u64) -> Result<(), MapError> {
-        if flags & update::LOCK != 0 {
+        if K::HAS_LOCK && flags & update::LOCK != 0 {
             return self.table.lookup_locked(key, |r| self.kind.load(&self.table, r, out, flags));
         }
         let seen = self.table.look_up(key);
@@ -263,7 +261,7 @@ impl<K: Kind> MapOps for Hash<K> {
     }
 
     unsafe fn prog_update(&self, key: *const u8, value: *const u8, flags: u64) -> i64 {
-        if flags & !(update::LOCK | 3) != 0 || (flags & update::LOCK != 0 && !self.kind.has_lock()) {
+        if flags & !(update::LOCK | 3) != 0 || (flags & update::LOCK != 0 && !K::HAS_LOCK) {
             return -i64::from(EINVAL);
         }
         // SAFETY: the caller's duty.

@@ -18,27 +18,35 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
-    Ok(Box::new(make(parts)?))
+    if parts.def.spin_lock.is_some() { Ok(Box::new(make::<true>(parts)?)) } else { Ok(Box::new(make::<false>(parts)?)) }
 }
 
-pub(crate) fn make(parts: Parts) -> Result<Hash<Plain>, MapError> {
+pub(crate) fn make<const LOCK: bool>(parts: Parts) -> Result<Hash<Plain<LOCK>>, MapError> {
     let geometry = super::geometry(&parts.def, 0)?;
     super::make(Plain { format: Format::of(&parts.def) }, geometry, parts)
 }
 
+/// `LOCK`: values hold a spin lock. Maps where they do not, most of all, pay nothing for it.
 #[derive(Debug)]
-pub(crate) struct Plain {
+pub(crate) struct Plain<const LOCK: bool = false> {
     format: Format,
 }
 
+impl<const LOCK: bool> Plain<LOCK> {
+    #[inline(always)]
+    fn format(&self) -> Format {
+        if LOCK { self.format } else { self.format.without_lock() }
+    }
+}
+
 /// A value to store, readable for its size.
-struct New<'a> {
+struct New {
     from: *const u8,
-    format: &'a Format,
+    format: Format,
     locked: bool,
 }
 
-impl Values for New<'_> {
+impl Values for New {
     #[inline(always)]
     fn overwrite(&self, table: &Table, reference: u32) -> bool {
         if self.format.size > 8 {
@@ -51,6 +59,7 @@ impl Values for New<'_> {
         true
     }
 
+    #[inline(always)]
     fn is_locked(&self) -> bool {
         self.locked
     }
@@ -64,7 +73,9 @@ impl Values for New<'_> {
     }
 }
 
-impl Kind for Plain {
+impl<const LOCK: bool> Kind for Plain<LOCK> {
+    const HAS_LOCK: bool = LOCK;
+
     fn user_size(&self, _table: &Table) -> usize {
         self.format.size
     }
@@ -77,19 +88,23 @@ impl Kind for Plain {
 
     #[inline(always)]
     unsafe fn of_program(&self, value: *const u8, flags: u64) -> impl Values + '_ {
-        New { from: value, format: &self.format, locked: flags & update::LOCK != 0 }
+        New { from: value, format: self.format(), locked: LOCK && flags & update::LOCK != 0 }
     }
 
     #[inline(always)]
     fn load(&self, table: &Table, reference: u32, out: &mut [u8], flags: u64) {
-        if let Some(from) = table.memory.value(reference, 0) {
+        let Some(from) = table.memory.value(reference, 0) else { return };
+        if LOCK && flags & update::LOCK != 0 {
             // SAFETY: a value has its size rounded up; who asks for the lock has checked that the memory is writable.
-            unsafe { if flags & update::LOCK == 0 { self.format.load(out, from) } else { self.format.load_locked(out, from) } }
+            unsafe { self.format.load_locked(out, from) }
+            return;
         }
-    }
-
-    fn has_lock(&self) -> bool {
-        self.format.has_lock()
+        // SAFETY: as above.
+        unsafe { self.format().load(out, from) }
+        if LOCK && let Some(whole) = table.spare_for(reference) {
+            // SAFETY: as above.
+            unsafe { self.format.load(out, whole) }
+        }
     }
 
     #[inline(always)]

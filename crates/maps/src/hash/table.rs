@@ -34,7 +34,7 @@ use crate::shm::value::Format;
 use crate::types::{Parts, PercpuLayout};
 
 /// Walks without the lock before a reader takes it.
-pub(super) const TRIES: u32 = 64;
+const TRIES: u32 = 64;
 /// Walks of a reader that cannot take the lock because its memory is read-only.
 const TRIES_READ_ONLY: u32 = 100_000;
 

@@ -22,6 +22,12 @@ impl Format {
         Self { size: def.value_size as usize, lock: def.spin_lock }
     }
 
+    /// As if there were no lock in it.
+    #[inline(always)]
+    pub(crate) fn without_lock(self) -> Self {
+        Self { lock: None, ..self }
+    }
+
     #[inline(always)]
     pub(crate) fn has_lock(&self) -> bool {
         self.lock.is_some()
