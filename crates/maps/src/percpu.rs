@@ -1,7 +1,7 @@
 //! Memory for the values of slots (see [`crate::slots`]).
 //!
 //! ```text
-//! mutable words 8…11   one bit a slot: its area has memory      12…15   somebody is about to give it some      3   sparse: not kept
+//! mutable words 8…11   one bit a slot: its area has memory      12…15   somebody is or was about to give it some      3   sparse: not kept
 //! ```
 //!
 //! There are areas for 256 slots. A map is made with memory for as many as there are processors; the area of a higher slot gets it
@@ -138,10 +138,10 @@ impl PercpuRoom {
                 self.range(at.wrapping_add(first.wrapping_mul(size)), end.wrapping_sub(first).wrapping_mul(size))
             }),
         };
+        // Without memory, `getting` stays set: another thread may be at it for the same slot, and count on that. New elements then have
+        // memory there that nobody uses, as when somebody dies here.
         if done {
             have.fetch_or(bit, SeqCst);
-        } else {
-            getting.fetch_and(!bit, SeqCst);
         }
         done
     }

@@ -56,6 +56,18 @@ const END_RUN: u64 = (1 << DEPTH) - 1;
 /// Naps of a millisecond for a run that does not end: its thread is stopped.
 const NAPS: u32 = 5_000;
 
+/// Slots that a thread claims, one after the other, before it gives up to have one whose columns can be mapped.
+const CLAIMS: u32 = 4;
+
+/// What a thread that wants a slot of its own gets.
+enum Claim {
+    Slot(u32),
+    /// Other threads have all there are.
+    AllTaken,
+    /// There are some, but their columns cannot be mapped in this process.
+    NotMapped,
+}
+
 /// The table of slots of one skep directory.
 #[derive(Debug)]
 pub struct SlotTable {
@@ -246,13 +258,13 @@ impl SlotTable {
         Ok(())
     }
 
-    /// Claims a slot of its own for the calling thread.
-    fn claim(&self, token: u64) -> Option<u32> {
+    /// Claims a slot of its own, from `from` on, for the calling thread.
+    fn claim(&self, token: u64, from: u32) -> Option<u32> {
         let own = self.slots.wrapping_sub(1);
         let mut swept = false;
         let mut attempts = 0u32;
         loop {
-            let free = self.lowest_free(own, token);
+            let free = self.lowest_free(from, own, token);
             let highest = self.highest();
             let grows = match free {
                 Some(slot) => slot >= highest && slot.is_power_of_two(),
@@ -318,8 +330,26 @@ impl SlotTable {
         }
     }
 
-    fn lowest_free(&self, own: u32, token: u64) -> Option<u32> {
-        let mut slot = 0;
+    /// As [`SlotTable::claim`], a slot whose columns are mapped. One whose columns cannot be is given back: what lies at their places in
+    /// this process is nowhere else.
+    fn claim_mapped(&self, token: u64) -> Claim {
+        let (mut from, mut tries) = (0u32, 0u32);
+        while tries < CLAIMS {
+            match self.claim(token, from) {
+                None => return Claim::AllTaken,
+                Some(slot) if columns::ensure(slot) => return Claim::Slot(slot),
+                Some(slot) => {
+                    self.give_back(slot, token);
+                    from = slot.wrapping_add(1);
+                }
+            }
+            tries = tries.wrapping_add(1);
+        }
+        Claim::NotMapped
+    }
+
+    fn lowest_free(&self, from: u32, own: u32, token: u64) -> Option<u32> {
+        let mut slot = from;
         while slot < own {
             // Our own token in a slot we do not hold is a former thread with our ids, so it is dead.
             let owner = self.owner_word(slot)?.load(Relaxed);
@@ -529,14 +559,14 @@ fn enter_anew() -> Enter {
         }
         return REFUSED;
     }
-    match table.claim(tls::token()) {
-        Some(slot) if !columns::ensure(slot) => REFUSED,
+    match table.claim_mapped(tls::token()) {
+        Claim::NotMapped => REFUSED,
         // Without memory for its values in some map, the thread's programs must not run.
-        Some(slot) if !percpu::ensure_all(table.generation(), slot) => {
+        Claim::Slot(slot) if !percpu::ensure_all(table.generation(), slot) => {
             table.give_back(slot, tls::token());
             REFUSED
         }
-        Some(slot) => {
+        Claim::Slot(slot) => {
             // Without a word in the table, one that nobody looks at.
             let state = table.state_word(slot).map_or_else(|| tls::address(Word::NoState), |w| w.as_ptr() as u64);
             // SAFETY: the columns of the slot are mapped and have memory. An installed table is never unmapped, and this thread's words live
@@ -549,7 +579,7 @@ fn enter_anew() -> Enter {
             }
             OWNED
         }
-        None => table.share(),
+        Claim::AllTaken => table.share(),
     }
 }
 

@@ -3,11 +3,12 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
 
 use skep_isa::{MapFlags, MapType};
 use skep_maps::{Access, Map, MapDef, MapError, SlotTable, map_types, slots};
 use skep_testkit::skip;
-use support::{Dir, Own, Random, fill, fill_up, forked, in_own, on_small_tmpfs, small, small_key, table};
+use support::{Dir, Own, Random, fill, fill_up, forked, in_own, on_small_tmpfs, small, small_key, table, word};
 
 const NEEDS: &str = "user and mount namespaces of its own";
 
@@ -297,6 +298,33 @@ fn a_slot_gets_memory_for_elements_that_its_process_leaves_out() {
             whole.update(&key.to_ne_bytes(), &bytes, 0).expect("has memory");
             assert_eq!(whole.lookup(&key.to_ne_bytes()).expect("there"), bytes);
         }
+    });
+    if !done {
+        skip(NEEDS);
+    }
+}
+
+/// Somebody died when elements were said to have memory, before a slot's values of them had: nobody stores there before they have.
+#[test]
+fn a_death_while_elements_get_memory_leaves_none_without() {
+    const STRIPES: u64 = 64;
+    let done = on_small_tmpfs("2m", |dir| {
+        table(dir, 256);
+        let map = dir.make(&MapDef::new(MapType::PercpuHash, 8, 4096, 100).flags(MapFlags::NO_PREALLOC));
+        let dead = forked(|| 0);
+        let pid = dead.pid() as u64;
+        assert_eq!(dead.join(), 0);
+        for stripe in (0..STRIPES).map(|s| 128 + s * 64) {
+            word(&map, stripe + 40).store(1, Relaxed);
+            word(&map, stripe).store(pid << 22 | pid, Relaxed);
+        }
+        let filler = fill_up(dir);
+        let value = vec![1; 4096];
+        let key = 7u64.to_ne_bytes();
+        assert_eq!(map.update(&key, &value, 0).expect_err("no memory").errno(), 12);
+        std::fs::remove_file(filler).expect("ours");
+        map.update(&key, &value, 0).expect("memory");
+        assert_eq!(map.lookup(&key).expect("there")[..4096], value);
     });
     if !done {
         skip(NEEDS);

@@ -296,7 +296,8 @@ fn a_lock_is_held_by_one_at_a_time() {
 }
 
 /// `percpu.rs`, `acquire`, and `hash/pool.rs`, `acquire_fresh`: a slot and an element get memory at the same time. Whoever of them is
-/// later sees the other, so the element's value in the slot has memory when both are said to have some.
+/// later sees the other, so the element's value in the slot has memory when both are said to have some. A third one begins to get memory
+/// for the same slot, and fails.
 #[test]
 fn a_slot_and_an_element_that_get_memory_do_not_miss_each_other() {
     loom::model(|| {
@@ -314,19 +315,24 @@ fn a_slot_and_an_element_that_get_memory_do_not_miss_each_other() {
                 have.fetch_or(1, SeqCst);
             })
         };
+        let failing = {
+            let getting = getting.clone();
+            thread::spawn(move || {
+                getting.fetch_or(1, SeqCst);
+            })
+        };
         let wants = || have.load(SeqCst) != 0 || getting.load(SeqCst) != 0;
         // Before the count is raised, and once more after.
-        for count in [1, 1] {
-            if wants() {
-                memory.store(1, SeqCst);
-            }
-            backed.store(count, SeqCst);
-            fence(SeqCst);
+        if wants() {
+            memory.store(1, SeqCst);
         }
+        backed.store(1, SeqCst);
+        fence(SeqCst);
         if wants() {
             memory.store(1, SeqCst);
         }
         slot.join().expect("no panic");
+        failing.join().expect("no panic");
         assert_eq!(memory.load(SeqCst), 1);
     });
 }

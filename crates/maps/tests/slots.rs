@@ -6,7 +6,7 @@ mod support;
 
 use std::sync::Arc;
 
-use skep_isa::MapType;
+use skep_isa::{MapType, ShapeKind};
 use skep_maps::{Map, MapDef, SlotTable, slots};
 use support::{Dir, forked, table, words};
 
@@ -68,6 +68,43 @@ fn more_threads_than_slots_share_the_last_one_and_still_count_exactly() {
     assert_eq!(status.join(), 0);
     assert_eq!(values(&map).iter().sum::<u64>(), 48_000);
     assert!(table.highest() <= 3);
+}
+
+/// In this process something else lies where a slot's values of a large array would be mapped: the thread has the next slot, and does not
+/// keep the first one from others.
+#[test]
+fn a_slot_that_cannot_be_mapped_is_left_to_others() {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+    const PAGE: usize = 4096;
+    let dir = Dir::new();
+    let slot_of_another_thread = |map: &Map| {
+        std::thread::scope(|s| {
+            let bump = || {
+                bump(map);
+                slots::current()
+            };
+            s.spawn(bump).join().expect("no panic")
+        })
+    };
+    let status = forked(|| {
+        let table = table(&dir, slots::MAX_SLOTS);
+        let map = dir.make(&MapDef::new(MapType::PercpuArray, 4, 8, 20_000));
+        bump(&map);
+        assert_eq!(slots::current(), 0);
+        let ShapeKind::PercpuArray { slot_stride, .. } = map.shape().kind else { panic!("a per-CPU array") };
+        let second_page = (map.shape().base + slot_stride) as usize + PAGE;
+        // SAFETY: replaces no mapping, and is not accessed.
+        let alien =
+            unsafe { mmap_anonymous(second_page as *mut _, PAGE, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE) };
+        assert_eq!(alien.expect("nothing lies there yet") as usize, second_page);
+        assert_eq!((slot_of_another_thread(&map), table.owner(1)), (2, None));
+        // SAFETY: mapped above.
+        unsafe { munmap(second_page as *mut _, PAGE) }.expect("mapped");
+        assert_eq!(slot_of_another_thread(&map), 1);
+        assert_eq!(values(&map)[..3], [1, 1, 1]);
+        0
+    });
+    assert_eq!(status.join(), 0);
 }
 
 #[test]

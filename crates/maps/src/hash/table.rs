@@ -19,7 +19,7 @@
 //! into another, so a death leaks it and never puts it in two; [`super::pool`] finds leaked ones when the map runs dry.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};
 
 use skep_isa::MapFlags;
 
@@ -275,6 +275,10 @@ impl Table {
     fn repair(&self, stripe: &Stripe<'_>) {
         // An element may be in nobody's hands now.
         self.memory.leaks().fetch_add(1, Relaxed);
+        if self.on_demand {
+            // Elements that were never taken may have been said to have memory before a slot's values of them had (`acquire_fresh`).
+            stripe.backed.store(stripe.fresh_used.load(Relaxed), SeqCst);
+        }
         let mut last = stripe.touched.load(Relaxed).wrapping_sub(1);
         let mut first = last;
         if last >= self.memory.geometry.buckets {
