@@ -308,3 +308,41 @@ pub fn fill(dir: &Dir, map: &Map, n: u32) {
         }
     }
 }
+
+/// Tells whether a type's elements can be walked.
+pub fn has_dump(t: MapType) -> bool {
+    !matches!(t, MapType::Ringbuf | MapType::UserRingbuf | MapType::PerfEventArray | MapType::BloomFilter)
+}
+
+/// All that such a map holds, sorted: elements, the samples of a ring, which are consumed, or those of 256 values that a filter claims to hold.
+pub fn contents(map: &Map) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut all = vec![];
+    let mut add = |value: &[u8]| all.push((vec![], value.to_vec()));
+    match map.def().map_type {
+        t if has_dump(t) => all = map.iter().map(|e| e.expect("can be read")).collect(),
+        MapType::Ringbuf => {
+            let mut consumer = map.consumer().expect("alone");
+            while let Some(sample) = consumer.next_record().expect("whole") {
+                add(sample);
+            }
+        }
+        MapType::UserRingbuf => {
+            let mut drain = map.user_ringbuf_drain().expect("alone");
+            while let Ok((at, len)) = drain.next_sample() {
+                // SAFETY: the sample is in the ring until the next one is asked for.
+                add(unsafe { std::slice::from_raw_parts(at, len as usize) });
+            }
+        }
+        MapType::BloomFilter => {
+            for b in 0..=255 {
+                let mut value = vec![b; map.user_value_size()];
+                if map.lookup_into(&[], &mut value, 0).is_ok() {
+                    add(&value);
+                }
+            }
+        }
+        t => panic!("{t}: nothing reads it"),
+    }
+    all.sort();
+    all
+}
