@@ -42,10 +42,11 @@ impl Object {
     /// there, or when it needs CO-RE relocations and there are no types to fit it to.
     pub fn link_with(&self, program: usize, options: &LinkOptions<'_>) -> Result<Linked, LinkError> {
         let p = self.programs.get(program).ok_or(LinkError::NoProgram { index: program })?;
-        let def = options.def.or(p.def).ok_or_else(|| LinkError::Section { program: p.name.clone(), section: p.section.clone() })?;
+        let def =
+            options.def.or(p.def).ok_or_else(|| LinkError::Section { program: p.name.clone(), section: p.section_meant().to_owned() })?;
         if def.prog == ProgramType::StructOps {
             let what = "`struct_ops` programs take the place of functions in the kernel, there is nothing like it outside";
-            return Err(LinkError::Unsupported { program: p.name.clone(), section: p.section.clone(), what });
+            return Err(LinkError::Unsupported { program: p.name.clone(), section: p.section_meant().to_owned(), what });
         }
         let mut linker = Linker {
             object: self,
