@@ -49,8 +49,7 @@ fn geometry(def: &MapDef) -> Result<Geometry, MapError> {
 }
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
-    let none = Areas::Number { count: 0, stride: 0, len: 0 };
-    geometry(def).map(|g| Layout::with_births(g.payload_len, g.nodes).with_room(PAGE, none))
+    geometry(def).map(|g| Layout::with_births(g.payload_len, g.nodes).with_room(PAGE, Areas::NONE))
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {

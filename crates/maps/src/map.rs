@@ -271,27 +271,25 @@ impl Map {
 
     #[inline]
     pub(crate) fn check_writable(&self) -> Result<(), MapError> {
-        if self.file.writable() && !self.def.flags.has(MapFlags::RDONLY) && !self.is_frozen() && !crate::stays_out() {
-            return Ok(());
+        match self.why_not_writable() {
+            None => Ok(()),
+            Some(why) => Err(MapError::Denied { why }),
         }
-        self.refuse_to_write()
     }
 
-    #[cold]
-    #[inline(never)]
-    fn refuse_to_write(&self) -> Result<(), MapError> {
-        let why = if !self.file.writable() {
-            "the map was opened for reading"
+    #[inline]
+    fn why_not_writable(&self) -> Option<&'static str> {
+        if !self.file.writable() {
+            Some("the map was opened for reading")
         } else if self.def.flags.has(MapFlags::RDONLY) {
-            "the map is read-only"
+            Some("the map is read-only")
         } else if self.is_frozen() {
-            "the map is frozen"
+            Some("the map is frozen")
         } else if crate::stays_out() {
-            STRANGER
+            Some(STRANGER)
         } else {
-            return Ok(());
-        };
-        Err(MapError::Denied { why })
+            None
+        }
     }
 
     #[inline]

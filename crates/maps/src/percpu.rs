@@ -23,7 +23,7 @@ const SPARSE: usize = 3;
 const HAVE: usize = 8;
 const GETTING: usize = 12;
 
-/// Says of a map that was just made which slots have memory: the first `slots`, or none and all if it is sparse.
+/// Notes in a map that was just made which slots have memory: the first `slots`. In a sparse one it notes only that it is sparse.
 pub(crate) fn begin(file: &ObjectFile, slots: u32, sparse: bool) {
     if let Some(word) = file.state(SPARSE) {
         word.store(sparse.into(), SeqCst);
@@ -41,7 +41,7 @@ pub(crate) struct PercpuRoom {
     file: Arc<ObjectFile>,
     layout: PercpuLayout,
     slots: Arc<SlotTable>,
-    /// Nobody keeps account: all of a sparse map, and of one made by an older version, counts as having memory.
+    /// The map does not note which slots have memory, as it is sparse or was made by an older version: all count as having some.
     untold: bool,
     /// The words [`HAVE`] and, behind them, [`GETTING`], in the header, as long as the file is open.
     bits: *mut u64,
@@ -147,9 +147,9 @@ impl PercpuRoom {
     }
 
     fn range(&self, at: u64, len: u64) -> bool {
-        let Some(base) = self.file.payload().at(0, at.wrapping_add(len)) else { return false };
+        let Some(from) = self.file.payload().at(at, len) else { return false };
         // SAFETY: the range lies inside the payload, which is mapped writable.
-        unsafe { room::acquire(base, at, len) }
+        unsafe { room::acquire(from, len) }
     }
 
     /// Gives all of a slot's area memory: other processes use elements that this one may have left out.

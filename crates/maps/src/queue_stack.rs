@@ -111,7 +111,7 @@ impl QueueStack {
     fn repair(&self) {
         let changes = self.changes().load(Relaxed);
         if changes & 1 != 0 {
-            // What the dead one wrote is not in the map yet.
+            // What the dead one wrote is not in the map yet. See `push`, why the count is odd.
             self.changes().store(changes.wrapping_add(1), Release);
         }
     }
@@ -169,7 +169,7 @@ impl QueueStack {
             Some(to) if !full || replace => {
                 let changes = self.changes().load(Relaxed);
                 self.changes().store(changes.wrapping_add(1), Relaxed);
-                // Before anything else changes; pairs with the fence in `step`.
+                // Odd until the value is written, for readers of older builds: those do not compare the ends as ours do.
                 fence(Release);
                 let tail = if full { tail.wrapping_add(1) } else { tail };
                 if self.tail().load(Relaxed) != tail {

@@ -56,6 +56,10 @@ pub(crate) struct PercpuLayout {
     pub(crate) on_demand: bool,
 }
 
+impl Areas {
+    pub(crate) const NONE: Self = Self::Number { count: 0, stride: 0, len: 0 };
+}
+
 impl Layout {
     /// A payload in which nothing is put after the map was made, or whose places tell the order in which it was.
     pub(crate) const fn plain(payload_len: u64) -> Self {
@@ -64,7 +68,7 @@ impl Layout {
 
     /// A payload with so many rows that elements come into.
     pub(crate) const fn with_births(payload_len: u64, rows: u64) -> Self {
-        let room = Room { prefix: payload_len, areas: Areas::Number { count: 0, stride: 0, len: 0 } };
+        let room = Room { prefix: payload_len, areas: Areas::NONE };
         Self { payload_len, mirror: None, births: rows, room }
     }
 

@@ -154,6 +154,31 @@ fn files_of_other_lengths_kinds_and_versions_are_refused() {
     assert!(e.to_string().ends_with(&format!("has format version {}, this skep reads {VERSION}", VERSION + 1)), "{e}");
 }
 
+/// A file says in which pid namespace it was made, or that this could not be told: then it is for reading only, and the message says so.
+#[test]
+fn a_file_of_another_or_of_no_known_namespace_is_for_reading_only() {
+    let dir = Dir::new();
+    let path = { sample(&dir, MapType::Hash).file().path().to_owned() };
+    let mut bytes = std::fs::read(&path).expect("readable");
+    let head = bytes.len() - 4096;
+    let made_in = u64::from_le_bytes(bytes[head + 48..][..8].try_into().expect("eight"));
+    if made_in == 0 {
+        return skep_testkit::skip("/proc");
+    }
+    let texts = [(0, "by a process that could not tell its pid namespace"), (made_in + 1, "in another pid namespace")];
+    for (namespace, text) in texts {
+        bytes[head + 48..][..8].copy_from_slice(&u64::to_le_bytes(namespace));
+        bytes[head + 56..][..8].fill(0);
+        let fnv = |h: u64, b: &u8| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3);
+        let checksum = bytes[head..][..2048].iter().fold(0xcbf2_9ce4_8422_2325, fnv);
+        bytes[head + 56..][..8].copy_from_slice(&checksum.to_le_bytes());
+        std::fs::write(&path, &bytes).expect("room");
+        assert_eq!(Map::open(&path, Access::ReadOnly).expect("reads").iter().count(), 15);
+        let e = Map::open(&path, Access::ReadWrite).expect_err("its threads cannot be told");
+        assert!(e.errno() == 18 && e.to_string().ends_with(&format!("it was made {text}")), "{e}");
+    }
+}
+
 #[test]
 fn garbage_in_shared_memory_harms_nobody() {
     let dir = Dir::new();

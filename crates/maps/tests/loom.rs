@@ -2,7 +2,7 @@
 //!
 //! The maps themselves live in memory that other processes map, so their atomics cannot be loom's. Each model here has the same
 //! words, the same accesses in the same order and with the same orderings as the code it is named after; who changes one changes
-//! the other. The one of the queue failed at first: its count was not odd while a value was written.
+//! the other.
 
 use loom::sync::Arc;
 use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};

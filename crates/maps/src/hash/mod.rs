@@ -49,8 +49,7 @@ fn geometry(def: &MapDef, slots: u32) -> Result<Geometry, MapError> {
 fn layout(def: &MapDef, g: &Geometry) -> Layout {
     let on_demand = def.flags.has(MapFlags::NO_PREALLOC);
     let (at, stride) = g.slots();
-    let none = Areas::Number { count: 0, stride: 0, len: 0 };
-    let areas = if stride == 0 { none } else { Areas::Slots(PercpuLayout { at, stride, on_demand }) };
+    let areas = if stride == 0 { Areas::NONE } else { Areas::Slots(PercpuLayout { at, stride, on_demand }) };
     let prefix = match (on_demand, stride) {
         (true, _) => g.elements_at(),
         (false, 0) => g.payload_len,

@@ -13,9 +13,9 @@ const BLOCK: usize = 64;
 const UNDER_WAY: usize = 4;
 /// Longest chain that it copies without looking for circles.
 const SHORT: u32 = 16;
-/// With room for fewer elements a walk goes bucket by bucket,
+/// With room for fewer elements than this, a walk goes bucket by bucket.
 const FEW: usize = 16;
-/// and looks so many buckets ahead.
+/// Buckets between the one that is copied in such a walk and the one whose first element is prefetched.
 const AHEAD: u64 = 16;
 /// In a position: the walk stands inside a bucket, behind the element with this sequence.
 const TAKEN: u64 = 1 << 63;
@@ -102,8 +102,8 @@ impl Table {
 
     /// Copies whole buckets from a position on, as long as there is much room; `false` when the room ended.
     ///
-    /// While one block is copied, the first elements of the next but one are on their way into the cache, and the second ones of
-    /// the next.
+    /// While one block is copied, the first elements of the next three are on their way into the cache ([`UNDER_WAY`]), and the second
+    /// ones of the next.
     #[inline(always)]
     fn fill_blocks(&self, at: &mut Position, out: &mut Out<'_>, copy_value: &impl Fn(u32, &mut [u8])) -> Result<bool, MapError> {
         let buckets = self.memory.geometry.buckets;

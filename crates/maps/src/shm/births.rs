@@ -65,10 +65,8 @@ impl Births {
 
     /// Gives all births memory; `false` when there is none. The file is writable.
     pub(crate) fn get_memory(&self) -> bool {
-        let at = (self.base as u64).wrapping_sub(self.file.payload().base());
-        let Some(base) = self.file.payload().at(0, at) else { return false };
         // SAFETY: they lie inside the payload, as `new` checked.
-        unsafe { room::acquire(base, at, self.rows.saturating_mul(4)) }
+        unsafe { room::acquire(self.base.cast(), self.rows.saturating_mul(4)) }
     }
 
     /// Begins a strict walk: its number, from 1; `None` after the last one that there is. The file is writable.

@@ -244,11 +244,12 @@ fn checksum(immutable: &[u8]) -> u64 {
     })
 }
 
-/// Says why a process may not write here.
-fn where_we_are(namespace: u64) -> &'static str {
-    match namespace {
-        0 => "this process cannot tell its pid namespace, as /proc is not mounted",
+/// Says why a process in the pid namespace `here` may not write to a file of the namespace `made_in`; 0 is one that could not be told.
+fn why_read_only(here: u64, made_in: u64) -> &'static str {
+    match (here, made_in) {
+        (0, _) => "this process cannot tell its pid namespace, as /proc is not mounted",
         _ if tls::is_stranger() => "this process was forked into another pid namespace than its parent used maps in",
+        (_, 0) => "it was made by a process that could not tell its pid namespace",
         _ => "it was made in another pid namespace",
     }
 }
@@ -287,7 +288,7 @@ impl ObjectFile {
         room::check_length(&path, head_at + PAGE)?;
         let namespace = sys::pid_namespace();
         if namespace == 0 || tls::is_stranger() {
-            return Err(ObjectError::Namespace { path, what: where_we_are(namespace) });
+            return Err(ObjectError::Namespace { path, what: why_read_only(namespace, namespace) });
         }
         let mut generation = [0; 8];
         rustix::rand::getrandom(&mut generation, rustix::rand::GetRandomFlags::empty()).map_err(os("getrandom", &path))?;
@@ -390,7 +391,7 @@ impl ObjectFile {
         let namespace = u64::from_le_bytes(field(&page, 48));
         let here = if access == Access::ReadWrite { sys::pid_namespace() } else { namespace };
         if here != namespace || (access == Access::ReadWrite && (here == 0 || tls::is_stranger())) {
-            return Err(ObjectError::Namespace { path: path.to_owned(), what: where_we_are(here) });
+            return Err(ObjectError::Namespace { path: path.to_owned(), what: why_read_only(here, namespace) });
         }
         let meta = meta_of(&page).ok_or_else(|| damaged("its description is too long"))?;
         let view = view(&meta);

@@ -173,7 +173,7 @@ impl RingMemory {
     #[inline(never)]
     fn get_memory(&self) -> bool {
         // SAFETY: the data lies inside the payload, as `over` checked, which is mapped writable if so said.
-        let done = self.writable && unsafe { room::acquire(self.base, DATA, self.size) };
+        let done = self.writable && unsafe { room::acquire(self.base.wrapping_add(DATA as usize), self.size) };
         if done {
             self.word::<200>().store(1, Relaxed);
         }

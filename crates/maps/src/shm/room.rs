@@ -127,15 +127,15 @@ fn write_zeros(fd: BorrowedFd<'_>, mut at: u64, len: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Gives `len` bytes from `at` on, anywhere in a mapping, memory; `false` where there is none. Safe on the event path.
+/// Gives `len` bytes at an address memory; `false` where there is none. Safe on the event path.
 ///
 /// # Safety
 /// The pages with these bytes are mapped writable.
-pub(crate) unsafe fn acquire(base: *mut u8, at: u64, len: u64) -> bool {
-    let first = at & !(PAGE - 1);
-    let end = at.wrapping_add(len).wrapping_add(PAGE - 1) & !(PAGE - 1);
+pub(crate) unsafe fn acquire(from: *mut u8, len: u64) -> bool {
+    let before = from as u64 & (PAGE - 1);
+    let pages = before.wrapping_add(len).wrapping_add(PAGE - 1) & !(PAGE - 1);
     // SAFETY: the caller's promise.
-    len == 0 || unsafe { sys::populate(base.wrapping_add(first as usize), end.wrapping_sub(first) as usize) }
+    len == 0 || unsafe { sys::populate(from.wrapping_sub(before as usize), pages as usize) }
 }
 
 /// What is given memory at a time, if there is as much.

@@ -15,7 +15,8 @@ use super::{sys, tls};
 
 const OWNER: u32 = (1 << 22) - 1;
 const ONE_RELEASE: u32 = 1 << 22;
-/// Who has no token: nobody can tell whether such a holder is still there. No thread has this id, as it is the limit of ids.
+/// Who has no token: nobody can tell whether such a holder is still there. The one thread that may have this id, the last there is, is
+/// waited for in the same way.
 const STRANGER: u32 = OWNER;
 const SPINS: u32 = 200;
 const YIELDS: u32 = 50;

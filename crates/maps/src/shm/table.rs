@@ -186,7 +186,7 @@ impl TableMemory {
             return false;
         }
         // SAFETY: elements lie inside the payload, which is mapped writable.
-        unsafe { room::acquire(self.base, at, end.wrapping_sub(first).wrapping_mul(g.stride)) }
+        unsafe { room::acquire(self.base.wrapping_add(at as usize), end.wrapping_sub(first).wrapping_mul(g.stride)) }
     }
 
     /// Gives the values of elements in a slot's area memory.
@@ -201,7 +201,7 @@ impl TableMemory {
             return false;
         }
         // SAFETY: inside the payload, as just checked, which is mapped writable.
-        unsafe { room::acquire(self.base, at, len) }
+        unsafe { room::acquire(self.base.wrapping_add(at as usize), len) }
     }
 
     /// Shows ranges of indices, with all elements that ever had memory when they get it on demand, until `f` has enough.

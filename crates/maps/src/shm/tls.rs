@@ -109,11 +109,12 @@ pub(crate) fn generation() -> u64 {
     unsafe { (*GENERATION.load(Relaxed)).load(Relaxed) }
 }
 
-/// In the second word of the page that a fork empties: not looked yet, as the process that first mapped an object, in another pid
-/// namespace or in one that cannot be told.
+/// In the second word of the page that a fork empties, where zero is a process that has not looked yet: it is in the pid namespace of
+/// the process that first mapped an object.
 const HOME: u64 = 1;
+/// In the same word: it is in another pid namespace, or cannot tell.
 const STRANGER: u64 = 2;
-/// And in the third word, once the process was counted as one that stays out.
+/// In the third word: the process was counted as one that stays out.
 const COUNTED: u64 = 1;
 
 /// The pid namespace in which this process, or the one it was forked from, first mapped an object.

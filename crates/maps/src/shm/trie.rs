@@ -190,7 +190,7 @@ impl TrieMemory {
         acquire_some(first, self.geometry.nodes, stride, |first, end| {
             let at = PAGE.wrapping_add(first.wrapping_mul(stride));
             // SAFETY: nodes lie inside the payload, which is mapped writable.
-            unsafe { room::acquire(self.base, at, end.wrapping_sub(first).wrapping_mul(stride)) }
+            unsafe { room::acquire(self.base.wrapping_add(at as usize), end.wrapping_sub(first).wrapping_mul(stride)) }
         })
     }
 
