@@ -1,7 +1,4 @@
 //! Values written over in place (`BPF_F_LOCK`) by a writer that stands, or died, at each of its instructions.
-//!
-//! The writer is a child that is traced. It executes one instruction after the other, and whenever the map's memory has changed, that is
-//! one more state in which a stopped writer leaves the map, and which a killed one leaves for others to repair.
 
 mod support;
 
@@ -9,9 +6,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use skep_isa::MapType;
 use skep_isa::map::update::{ANY, LOCK};
-use skep_maps::{Access, Map, MapDef, spin};
+use skep_maps::{Map, MapDef, spin};
 use skep_testkit::skip;
-use support::{Child, Dir, forked, stop, stop_to_be_traced, word, words};
+use support::{Child, Dir, memory, restore, word, words};
 
 const NEEDS: &str = "ptrace(2)";
 const KEY: [u8; 8] = 1u64.to_ne_bytes();
@@ -30,17 +27,6 @@ fn make(dir: &Dir) -> Map {
     let map = dir.make(&MapDef::new(MapType::Hash, 8, WORDS as u32 * 8, 2).spin_lock(0));
     map.update(&KEY, &value(1), ANY).expect("room");
     map
-}
-
-/// All of the map's memory.
-fn memory(map: &Map) -> Vec<u64> {
-    (0..map.file().payload().len() / 8).map(|i| word(map, i * 8).load(Relaxed)).collect()
-}
-
-fn restore(map: &Map, memory: &[u64]) {
-    for (i, w) in memory.iter().enumerate() {
-        word(map, i as u64 * 8).store(*w, Relaxed);
-    }
 }
 
 /// The value as a program sees it: its lock as it is.
@@ -68,32 +54,11 @@ fn take_all_locks(map: &Map) {
     }
 }
 
-/// Has a child write value 2 over value 1 and shows `standing` each state of the memory, while the child stands; `None` where nobody may
-/// trace.
-fn each_state(map: &Map, mut standing: impl FnMut(&Child)) -> Option<Vec<Vec<u64>>> {
-    let child = forked(|| {
-        let map = Map::open(map.file().path(), Access::ReadWrite).expect("opens");
-        // What is done at the first use only comes before.
-        map.update(&KEY, &value(1), LOCK).expect("there");
-        if !stop_to_be_traced() {
-            return 1;
-        }
-        map.update(&KEY, &value(2), LOCK).expect("there");
-        stop();
-        0
-    });
-    child.wait_until_stopped()?;
-    let mut states = vec![memory(map)];
-    while child.step()? != 19 {
-        let now = memory(map);
-        if states.last() != Some(&now) {
-            states.push(now);
-            standing(&child);
-        }
-    }
+/// Has a child write value 2 over value 1 ([`support::each_state`]).
+fn each_state(map: &Map, standing: impl FnMut(&Child)) -> Option<Vec<Vec<u64>>> {
+    let write = |n| move |map: &Map| map.update(&KEY, &value(n), LOCK).expect("there");
+    let states = support::each_state(map, write(1), write(2), standing)?;
     assert_eq!((seen(map), is_unfinished(map)), (value(2), false));
-    child.kill();
-    child.join();
     assert!(states.len() > 2 * WORDS + 3, "the spare, the value and both locks change: {}", states.len());
     Some(states)
 }

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use skep_isa::MapType;
 use skep_maps::{Map, MapDef, MapError, SlotTable};
@@ -94,29 +94,29 @@ impl Child {
 }
 
 /// In a child: has its parent trace it, and stops; `false` where that is not allowed.
-pub fn stop_to_be_traced() -> bool {
+fn stop_to_be_traced() -> bool {
     const TRACEME: i32 = 0;
     // SAFETY: concerns this process only.
     unsafe { ptrace(TRACEME, 0, 0usize, 0usize) == 0 && stop() }
 }
 
 /// Stops this process by `SIGSTOP`.
-pub fn stop() -> bool {
+fn stop() -> bool {
     // SAFETY: stops this process only.
     unsafe { raise(19) == 0 }
 }
 
 impl Child {
-    /// Waits until a traced child has stopped, and returns the signal that did it; `None` when it has ended.
-    pub fn wait_until_stopped(&self) -> Option<i32> {
+    /// Waits until a traced child has stopped, and returns the signal that did it; or the exit status of one that has ended.
+    fn wait_until_stopped(&self) -> Result<i32, i32> {
         let mut status = 0;
         // SAFETY: waits for our own child.
         assert_eq!(unsafe { waitpid(self.0, &raw mut status, 0) }, self.0);
-        (status & 0xff == 0x7f).then_some(status >> 8 & 0xff)
+        if status & 0xff == 0x7f { Ok(status >> 8 & 0xff) } else { Err(status >> 8 & 0xff) }
     }
 
     /// Has a traced child that is stopped execute one instruction.
-    pub fn step(&self) -> Option<i32> {
+    fn step(&self) -> Result<i32, i32> {
         const SINGLESTEP: i32 = 9;
         // SAFETY: the child is ours and is stopped.
         assert_eq!(unsafe { ptrace(SINGLESTEP, self.0, 0usize, 0usize) }, 0, "a traced child can be stepped");
@@ -240,11 +240,74 @@ pub fn rounds(normal: u32, stress: u32) -> u32 {
 }
 
 /// A word of a map's payload, for tests that put there what a process that died left.
-pub fn word(map: &Map, at: u64) -> &std::sync::atomic::AtomicU64 {
+pub fn word(map: &Map, at: u64) -> &AtomicU64 {
     let payload = map.file().payload();
     assert!(payload.writable() && at.is_multiple_of(8) && at + 8 <= payload.len());
     // SAFETY: a word of the mapping, which the map keeps, and which is reached as atomics only.
-    unsafe { std::sync::atomic::AtomicU64::from_ptr((payload.base() + at) as *mut u64) }
+    unsafe { AtomicU64::from_ptr((payload.base() + at) as *mut u64) }
+}
+
+/// All words of a map's payload.
+fn payload(map: &Map) -> &[AtomicU64] {
+    let payload = map.file().payload();
+    // SAFETY: the payload is mapped from a page on, as long as the map is there, and is reached as atomics only.
+    unsafe { std::slice::from_raw_parts(payload.base() as *const AtomicU64, payload.len() as usize / 8) }
+}
+
+/// All of a map's memory.
+pub fn memory(map: &Map) -> Vec<u64> {
+    payload(map).iter().map(|w| w.load(Relaxed)).collect()
+}
+
+fn is_memory(map: &Map, memory: &[u64]) -> bool {
+    payload(map).iter().zip(memory).all(|(w, was)| w.load(Relaxed) == *was)
+}
+
+/// Puts a map's memory back as it was.
+pub fn restore(map: &Map, memory: &[u64]) {
+    for (w, was) in payload(map).iter().zip(memory) {
+        if w.load(Relaxed) != *was {
+            w.store(*was, Relaxed);
+        }
+    }
+}
+
+/// Has a traced child change a map, one instruction after the other. Whenever the map's memory has changed, that is one more state in which
+/// a stopped writer leaves it, shown to `standing`, and a killed one: all are returned when the child is dead. What is done at a thread's
+/// first use only comes before, with `prepare`. `None` where nobody may trace.
+pub fn each_state(
+    map: &Map,
+    prepare: impl FnOnce(&Map),
+    change: impl FnOnce(&Map),
+    mut standing: impl FnMut(&Child),
+) -> Option<Vec<Vec<u64>>> {
+    const NO: i32 = 77;
+    let child = forked(|| {
+        let map = Map::open(map.file().path(), skep_maps::Access::ReadWrite).expect("opens");
+        prepare(&map);
+        if !stop_to_be_traced() {
+            return NO;
+        }
+        change(&map);
+        stop();
+        0
+    });
+    if let Err(status) = child.wait_until_stopped() {
+        // It has been waited for.
+        std::mem::forget(child);
+        assert_eq!(status, NO, "in the child");
+        return None;
+    }
+    let mut states = vec![memory(map)];
+    while child.step().expect("the change does not fail") != 19 {
+        if !states.last().is_some_and(|last| is_memory(map, last)) {
+            states.push(memory(map));
+            standing(&child);
+        }
+    }
+    child.kill();
+    child.join();
+    Some(states)
 }
 
 pub fn table(dir: &Dir, slots: u32) -> std::sync::Arc<SlotTable> {
