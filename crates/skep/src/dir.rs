@@ -267,8 +267,7 @@ impl Scratch {
         };
         builder().create(&all).map_err(|e| io_err("create", &all, e))?;
         // Held until the new directory has its own lock: nobody takes it for a left-over.
-        let guard = lock_file(&all.join("lock"))?;
-        flock(&guard, FlockOperation::LockExclusive).map_err(|e| io_err("lock", &all, e.into()))?;
+        let _guard = lock_all(&all)?;
         for entry in std::fs::read_dir(&all).map_err(|e| io_err("list", &all, e))?.flatten() {
             let path = entry.path();
             let left =
@@ -294,8 +293,17 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        // Without it, who makes another would open the lock again in the middle, and take the name for a left-over.
+        let _guard = self.dir.path.parent().map(lock_all);
         drop(std::fs::remove_dir_all(&self.dir.path));
     }
+}
+
+/// Keeps others from making or removing directories in `all`.
+fn lock_all(all: &Path) -> Result<File, DirError> {
+    let guard = lock_file(&all.join("lock"))?;
+    flock(&guard, FlockOperation::LockExclusive).map_err(|e| io_err("lock", all, e.into()))?;
+    Ok(guard)
 }
 
 fn lock_file(path: &Path) -> Result<File, DirError> {
@@ -321,6 +329,19 @@ mod tests {
         std::fs::write(dir.object(Kind::Map, 9), b"")?;
         std::fs::write(path.join("maps.next"), b"rubbish")?;
         assert_eq!(dir.next_id(Kind::Map)?, 10);
+        std::fs::remove_dir_all(&path)?;
+        Ok(())
+    }
+
+    #[test]
+    fn scratch_directories_come_and_go_beside_each_other() -> Result<(), Box<dyn std::error::Error>> {
+        let path = temp("scratches");
+        let dir = Dir::create(&path)?;
+        std::thread::scope(|scope| {
+            let make = || (0..300).try_for_each(|_| Scratch::create_in(&dir).map(drop));
+            let all = [(); 4].map(|()| scope.spawn(make));
+            all.into_iter().try_for_each(|t| t.join().expect("no panic"))
+        })?;
         std::fs::remove_dir_all(&path)?;
         Ok(())
     }
