@@ -33,28 +33,29 @@ pub(crate) struct Plain<const LOCK: bool = false> {
 }
 
 impl<const LOCK: bool> Plain<LOCK> {
+    /// Copies a value by the format, which is not copied itself: that would take vector registers.
     #[inline(always)]
-    fn format(&self) -> Format {
-        if LOCK { self.format } else { self.format.without_lock() }
+    fn by_format<R>(&self, copy: impl FnOnce(&Format) -> R) -> R {
+        if LOCK { copy(&self.format) } else { copy(&self.format.without_lock()) }
     }
 }
 
 /// A value to store, readable for its size.
-struct New {
+struct New<'a, const LOCK: bool> {
     from: *const u8,
-    format: Format,
+    kind: &'a Plain<LOCK>,
     locked: bool,
 }
 
-impl Values for New {
+impl<const LOCK: bool> Values for New<'_, LOCK> {
     #[inline(always)]
     fn overwrite(&self, table: &Table, reference: u32) -> bool {
-        if self.format.size > 8 {
+        if self.kind.format.size > 8 {
             return false;
         }
         if let Some(to) = table.memory.value(reference, 0) {
             // SAFETY: `to` has room for the value rounded up; `from` is as long as the maker said.
-            unsafe { self.format.store(to, self.from) }
+            self.kind.by_format(|format| unsafe { format.store(to, self.from) });
         }
         true
     }
@@ -68,7 +69,7 @@ impl Values for New {
     fn fill(&self, table: &Table, reference: u32) {
         if let Some(to) = table.memory.value(reference, 0) {
             // SAFETY: as above.
-            unsafe { self.format.store_new(to, self.from) }
+            self.kind.by_format(|format| unsafe { format.store_new(to, self.from) });
         }
     }
 }
@@ -88,7 +89,7 @@ impl<const LOCK: bool> Kind for Plain<LOCK> {
 
     #[inline(always)]
     unsafe fn of_program(&self, value: *const u8, flags: u64) -> impl Values + '_ {
-        New { from: value, format: self.format(), locked: LOCK && flags & update::LOCK != 0 }
+        New { from: value, kind: self, locked: LOCK && flags & update::LOCK != 0 }
     }
 
     #[inline(always)]
@@ -100,7 +101,7 @@ impl<const LOCK: bool> Kind for Plain<LOCK> {
             return;
         }
         // SAFETY: as above.
-        unsafe { self.format().load(out, from) }
+        self.by_format(|format| unsafe { format.load(out, from) });
         if LOCK && let Some(whole) = table.spare_for(reference) {
             // SAFETY: as above.
             unsafe { self.format.load(out, whole) }
