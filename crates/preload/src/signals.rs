@@ -1,6 +1,7 @@
 //! `sigaction`, `signal` and their older relatives in front of the C library's: for the four signals the engine may keep a handler on,
 //! the program's action is remembered and passed on to; all others go to the C library. Signals of faults are not blocked, neither by
-//! `sigprocmask` nor while a handler runs, and the program is told that they are ([`Mask`]).
+//! `sigprocmask` nor while a handler runs, and the program is told that they are ([`Mask`]); but for a handler that asks, and for threads,
+//! which do not inherit what they are told.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
