@@ -157,10 +157,16 @@ pub(crate) unsafe extern "C" fn call(saved: *mut Saved, cfa: u64, meta: *const M
 }
 
 /// Holds signals back where hooks run on a stack of ours: the mask before, if it was changed. A handler that switches to another
-/// coroutine would leave the block and the side to it as they are in between.
+/// coroutine would leave the block and the side to it as they are in between. Those of faults are let through where the C library holds
+/// all back.
 #[inline(always)]
 fn hold_signals(block: &Block, sp: u64) -> Option<u64> {
-    place(block, sp).switch.then(sys::block_signals)
+    let held = place(block, sp).switch.then(sys::block_signals);
+    if block.blocked.load(Ordering::Relaxed) == 0 || !sandbox::may_call_system() {
+        return held;
+    }
+    let before = sys::let_faults_through();
+    held.or(Some(before))
 }
 
 /// What stands around everything: signals, and whose block it is.

@@ -46,6 +46,8 @@ pub(crate) struct Block {
     tid: AtomicU32,
     /// Signals of faults, by bit, that the program has blocked and the engine has not ([`crate::signals::Mask`]).
     pub(crate) held: AtomicU32,
+    /// Not 0 while the thread is in a function that blocks all signals by itself ([`crate::signals::begin_blocked`]).
+    pub(crate) blocked: AtomicU32,
 }
 
 const BLOCKS: usize = 511;
@@ -168,6 +170,7 @@ unsafe fn adopt(block: *mut Block) -> *mut Block {
         (*block).inside.store(0, Ordering::Relaxed);
         (*block).silent.store(0, Ordering::Relaxed);
         (*block).held.store(0, Ordering::Relaxed);
+        (*block).blocked.store(0, Ordering::Relaxed);
         (*block).tail.store(0, Ordering::Relaxed);
         find_stack(block);
         set_own(block);
@@ -220,6 +223,24 @@ unsafe fn find_stack(block: *mut Block) {
         let frames = top.wrapping_sub(low) >> 2 & !15;
         (*block).zone.store(top.wrapping_sub(frames), Ordering::Relaxed);
         (*block).zone_len.store(frames >> 4, Ordering::Relaxed);
+    }
+}
+
+/// Sends all events of the calling thread elsewhere ([`crate::elsewhere`]), where signals of faults are let through, or ends that.
+#[inline(always)]
+pub(crate) fn set_blocked(blocked: bool) {
+    let block = own();
+    if block.is_null() {
+        return;
+    }
+    // SAFETY: the calling thread's.
+    unsafe {
+        (*block).blocked.store(blocked.into(), Ordering::Relaxed);
+        if blocked {
+            (*block).zone_len.store(0, Ordering::Relaxed);
+        } else {
+            find_stack(block);
+        }
     }
 }
 

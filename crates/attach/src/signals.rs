@@ -292,6 +292,20 @@ fn block_held() -> u64 {
     held
 }
 
+/// To be called in a hook at the entry of a function that blocks all signals by itself for a while, as the C library does where threads and
+/// children are started: a fault in a hook would be the end of the process then. Until [`end_blocked`], signals of faults are let through
+/// around each of the thread's events, which takes two system calls.
+#[inline(always)]
+pub fn begin_blocked() {
+    guard::set_blocked(true);
+}
+
+/// The thread leaves that function.
+#[inline(always)]
+pub fn end_blocked() {
+    guard::set_blocked(false);
+}
+
 /// Keeps the thread's signals, but for those of faults, waiting until it is dropped.
 #[derive(Debug)]
 pub struct Blocked {

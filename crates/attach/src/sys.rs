@@ -234,6 +234,12 @@ pub(crate) fn block_signals() -> u64 {
     sigprocmask(0, !FAULTS)
 }
 
+/// Lets `SIGBUS` and `SIGSEGV` through, and returns the mask before.
+#[inline(always)]
+pub(crate) fn let_faults_through() -> u64 {
+    sigprocmask(1, 1 << 6 | 1 << 10)
+}
+
 /// Blocks signals, by bit.
 pub(crate) fn block_signal_set(set: u64) {
     sigprocmask(0, set);

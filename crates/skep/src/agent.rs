@@ -20,6 +20,7 @@ use skep_maps::{Access, Map, slots::SlotTable};
 
 use skep_isa::ctx::tracing as isa;
 
+use crate::blocked;
 use crate::clock;
 use crate::dir::{Dir, ENV_DIR, ENV_LINKS, Kind};
 use crate::exec::{self, libc::Libc};
@@ -150,6 +151,7 @@ pub unsafe fn start() {
         watch_loader(&modules);
         if let Some(libc) = Libc::find(&modules) {
             exec::watch(&libc, files.iter().map(PathBuf::as_path));
+            blocked::watch(&libc);
             seccomp::watch(&libc);
         }
     }

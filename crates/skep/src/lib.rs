@@ -7,6 +7,7 @@
 //! The feature `loader` (on by default) brings the object reader and the verifier; targets do without.
 
 pub mod agent;
+mod blocked;
 mod clock;
 #[cfg(feature = "loader")]
 mod convert;

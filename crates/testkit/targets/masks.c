@@ -1,14 +1,17 @@
 /* Blocks signals of faults in all usual ways, and prints what it is told of that. With `handler`, `blocked`, `suspended` or `thread`, the
- * files in $SKEP_DIR are cut off while these signals are blocked.
+ * files in $SKEP_DIR are cut off while these signals are blocked. With `creating`, somebody else does that while threads and children are
+ * started.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static int calls;
@@ -83,6 +86,35 @@ static void *thread(void *p)
 	return p;
 }
 
+static void *nothing(void *p)
+{
+	return p;
+}
+
+static void create(char **argv)
+{
+	char *args[] = { argv[0], "nothing", 0 };
+	struct timespec from, to;
+	pthread_t t[4];
+	pid_t pid;
+	int status;
+
+	puts("ready"), fflush(stdout);
+	clock_gettime(CLOCK_MONOTONIC, &from);
+	do {
+		for (int i = 0; i < 400; i++) {
+			for (int k = 0; k < 4; k++)
+				pthread_create(&t[k], 0, nothing, 0);
+			for (int k = 0; k < 4; k++)
+				pthread_join(t[k], 0);
+		}
+		if (posix_spawn(&pid, "/proc/self/exe", 0, 0, args, 0) == 0)
+			waitpid(pid, &status, 0);
+		clock_gettime(CLOCK_MONOTONIC, &to);
+	} while (to.tv_sec * 1000 + to.tv_nsec / 1000000 < from.tv_sec * 1000 + from.tv_nsec / 1000000 + 500);
+	puts("done");
+}
+
 int main(int argc, char **argv)
 {
 	const char *mode = argc > 1 ? argv[1] : "";
@@ -96,6 +128,10 @@ int main(int argc, char **argv)
 	sigaddset(&one, SIGBUS);
 	action.sa_mask = all;
 	work(1);
+	if (!strcmp(mode, "nothing"))
+		return 0;
+	if (!strcmp(mode, "creating"))
+		return create(argv), 0;
 	if (!strcmp(mode, "child")) {
 		now("executed");
 		return 0;

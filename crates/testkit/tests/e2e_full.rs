@@ -1,7 +1,9 @@
 //! A skep directory on a file system that runs full, or whose files are cut off: the program must not notice, and the report must
 //! say so.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use skep_testkit::cc::{Build, Cc};
@@ -134,5 +136,40 @@ fn programs_that_block_signals_of_faults() {
             assert!(ended.shell_status() < 128, "{mode}: skep died: {}", ended.transcript());
         }
         std::fs::remove_dir_all(dir.join("skep")).expect("skep made it");
+    }
+}
+
+/// The C library blocks all signals itself where it starts threads and children, and calls functions of its own meanwhile: often one of
+/// these is the first to find that memory is gone.
+#[test]
+fn threads_are_started_while_files_are_cut_off() {
+    let dir = TempDir::in_memory();
+    let program = Cc::c().args(&["-O1", "-pthread"]).compile(&[&target::sources().join("masks.c")], &dir.join("masks"));
+    for round in 0..8 {
+        let skep = dir.join(format!("skep{round}"));
+        let mut command = Command::new(skep_bin());
+        command.args(["trace", "*", "-o", "/dev/null", "--"]).arg(&program).arg("creating").env("SKEP_DIR", &skep);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("skep starts");
+        let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        out.read_line(&mut line).expect("a pipe");
+        assert_eq!(line, "ready\n");
+        cut_off(&skep);
+        let mut rest = String::new();
+        out.read_to_string(&mut rest).expect("a pipe");
+        assert_eq!((&*rest, child.wait().expect("a child").code().is_some()), ("done\n", true), "round {round}");
+    }
+}
+
+/// Cuts off all files in a folder.
+fn cut_off(folder: &Path) {
+    for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            cut_off(&path);
+        } else {
+            // What is gone meanwhile is as good.
+            drop(std::fs::File::create(&path));
+        }
     }
 }

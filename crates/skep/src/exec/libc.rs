@@ -44,8 +44,8 @@ impl<'a> Libc<'a> {
         (!handle.is_null()).then_some(Self { module, handle })
     }
 
-    /// Finds a wrapper of a system call: nothing jumps into those.
-    pub(crate) fn wrapper(&self, name: &CStr) -> Option<Function> {
+    /// Finds a function of C's convention whose first instructions nothing jumps to, as those of wrappers of system calls.
+    pub(crate) fn function(&self, name: &CStr) -> Option<Function> {
         const SYMENT: c_int = 1;
         let (mut info, mut symbol) = (MaybeUninit::uninit(), std::ptr::null::<Symbol>());
         // SAFETY: the handle is open; the results are written where they fit, and a symbol lives as long as its library.
@@ -56,7 +56,7 @@ impl<'a> Libc<'a> {
             }
             (at as u64, (*symbol).size)
         };
-        // SAFETY: a function of C's convention that the dynamic linker names, with its size; nothing jumps into wrappers of system calls.
+        // SAFETY: a function that the dynamic linker names, with its size; the rest is what callers ask for.
         unsafe { self.module.excerpt(name.to_str().ok()?, at, size) }
     }
 }

@@ -69,7 +69,7 @@ pub(crate) fn watch<'a>(libc: &Libc<'_>, links: impl Iterator<Item = &'a Path>) 
         (c"posix_spawnp", on_spawn),
     ];
     for (name, run) in hooks {
-        let Some(function) = libc.wrapper(name) else { continue };
+        let Some(function) = libc.function(name) else { continue };
         // SAFETY: hooks for these very functions, which take no data; they are called with the vector registers as the C library's wrappers
         // are, which keep nothing in them.
         let hook = unsafe { Hook::new(Position::Entry, run, std::ptr::null()) }.wants_args(4);

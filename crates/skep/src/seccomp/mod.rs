@@ -53,7 +53,7 @@ const SET_MODE_FILTER: u64 = 1;
 pub(crate) fn watch(libc: &Libc<'_>) {
     let Ok(engine) = Engine::get() else { return };
     for (name, run) in [(c"prctl", on_prctl as RunFn), (c"syscall", on_syscall), (c"_exit", on_exit)] {
-        let Some(function) = libc.wrapper(name) else { continue };
+        let Some(function) = libc.function(name) else { continue };
         // SAFETY: hooks for these very functions, which take no data; the C library's wrappers keep nothing in vector registers.
         let hook = unsafe { Hook::new(Position::Entry, run, std::ptr::null()) }.wants_args(4);
         agent::own_attachment(engine.attach(&[(&function, 0)], &[hook]).id);
