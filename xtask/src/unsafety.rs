@@ -79,6 +79,7 @@ const CRATES: &[(&str, Policy)] = &[
         "crates/skep",
         Policy::Leaves(&[
             "agent.rs",
+            "blocked.rs",
             "clock.rs",
             "exec/",
             "helpers/",
