@@ -25,7 +25,7 @@ use crate::guard::{self, Block};
 use crate::hook::Missed;
 use crate::table::Table;
 use crate::tramp::{self, MAX_TAILS, Meta, Plan, Slot};
-use crate::{sandbox, sys};
+use crate::{process, sandbox, sys};
 use std::mem::{offset_of, size_of};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering, compiler_fence};
@@ -165,8 +165,16 @@ fn hold_signals(block: &Block, sp: u64) -> Option<u64> {
     if block.blocked.load(Ordering::Relaxed) == 0 || !sandbox::may_call_system() {
         return held;
     }
-    let before = sys::let_faults_through();
-    held.or(Some(before))
+    let found = sys::let_faults_through();
+    if found == 0 {
+        return held;
+    }
+    // They were blocked. The library sets the whole mask when it is done, so they need not be again, and the other events are as usual; a
+    // child in this memory says nothing of the thread that made it.
+    if process::is_own() {
+        guard::set_blocked(false);
+    }
+    held.map(|mask| mask & !found)
 }
 
 /// What stands around everything: signals, and whose block it is.

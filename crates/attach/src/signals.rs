@@ -293,8 +293,8 @@ fn block_held() -> u64 {
 }
 
 /// To be called in a hook at the entry of a function that blocks all signals by itself for a while, as the C library does where threads and
-/// children are started: a fault in a hook would be the end of the process then. Until [`end_blocked`], signals of faults are let through
-/// around each of the thread's events, which takes two system calls.
+/// children are started: a fault in a hook would be the end of the process then. Each of the thread's events until [`end_blocked`] lets
+/// signals of faults through, by a system call, until they were found blocked: the function sets the thread's mask when it is done.
 #[inline(always)]
 pub fn begin_blocked() {
     guard::set_blocked(true);

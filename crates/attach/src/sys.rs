@@ -234,10 +234,11 @@ pub(crate) fn block_signals() -> u64 {
     sigprocmask(0, !FAULTS)
 }
 
-/// Lets `SIGBUS` and `SIGSEGV` through, and returns the mask before.
+/// Lets `SIGBUS` and `SIGSEGV` through, and returns which of them were blocked.
 #[inline(always)]
 pub(crate) fn let_faults_through() -> u64 {
-    sigprocmask(1, 1 << 6 | 1 << 10)
+    const FAULTS: u64 = 1 << 6 | 1 << 10;
+    sigprocmask(1, FAULTS) & FAULTS
 }
 
 /// Blocks signals, by bit.
