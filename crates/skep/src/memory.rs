@@ -7,7 +7,7 @@
 //!
 //! A thread that blocks `SIGBUS` is killed by the kernel before any handler. So a program's wish to block it is kept by the engine, and the
 //! kernel lets it through (`signals::Mask`, in `skep_attach`); a new thread, which begins with all signals blocked, as well. Where the C
-//! library blocks it by itself, the first event lets it through ([`crate::blocked`]). A thread that blocks it in another way, by a
+//! library blocks it by itself, the first event lets it through (`blocked`). A thread that blocks it in another way, by a
 //! system call of its own, and is the first to find that memory is gone, dies. So the first page without memory stands for all
 //! values of per-CPU maps: what has none there is replaced at once (`sweep`).
 
