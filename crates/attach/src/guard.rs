@@ -191,17 +191,15 @@ unsafe fn let_faults_through(block: *mut Block) {
     const SIG_UNBLOCK: u64 = 1;
     /// All but `SIGKILL` and `SIGSTOP`; what `sigfillset` makes has fewer.
     const ALL: u64 = !(1 << 8 | 1 << 18);
-    /// `SIGBUS` and `SIGSEGV`.
-    const FAULTS: u64 = 1 << 6 | 1 << 10;
     let mask = AtomicU64::new(0);
     // SAFETY: the kernel writes the thread's mask into `mask`, and then takes signals out of it; blocks are never unmapped.
     unsafe {
-        if sys::call(RT_SIGPROCMASK, [0, 0, mask.as_ptr() as u64, 8, 0, 0]) == 0 && mask.load(Ordering::Relaxed) & FAULTS != 0 {
+        if sys::call(RT_SIGPROCMASK, [0, 0, mask.as_ptr() as u64, 8, 0, 0]) == 0 && mask.load(Ordering::Relaxed) & sys::FAULTS != 0 {
             let before = mask.load(Ordering::Relaxed);
             if before != ALL {
-                (*block).held.store((before & FAULTS) as u32, Ordering::Relaxed);
+                (*block).held.store((before & sys::FAULTS) as u32, Ordering::Relaxed);
             }
-            mask.store(FAULTS, Ordering::Relaxed);
+            mask.store(sys::FAULTS, Ordering::Relaxed);
             sys::call(RT_SIGPROCMASK, [SIG_UNBLOCK, mask.as_ptr() as u64, 0, 8, 0, 0]);
         }
     }

@@ -5,6 +5,7 @@
 //! for loads of programs that find nothing. Handlers are installed when they are first needed, and stay. What is not the engine's own goes on to the program's action, whichever came first; for that
 //! a preloaded library sends the program's `sigaction` and `signal` through [`program_action`].
 
+use crate::sys::FAULTS;
 use crate::{guard, live, process, sys};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
@@ -31,8 +32,6 @@ const SA_RESTART: u64 = 0x1000_0000;
 const SA_NODEFER: u64 = 0x4000_0000;
 const SA_RESETHAND: u64 = 0x8000_0000;
 const SA_RESTORER: u64 = 0x0400_0000;
-/// Signals by bit whose handlers hooks need: memory may be missing in any event.
-const FAULTS: u64 = 1 << (SIGBUS - 1) | 1 << (SIGSEGV - 1);
 const SIG_BLOCK: i32 = 0;
 const SIG_UNBLOCK: i32 = 1;
 const SI_TKILL: i32 = -6;
@@ -210,7 +209,10 @@ impl Owned {
 ///
 /// The handlers are gone then, should the program not be executed.
 pub fn prepare_exec(reset: u64) {
-    block_held();
+    // The thread's mask goes on to the program.
+    if let Some(Mask { held }) = Mask::of_thread().filter(|mask| mask.held != 0) {
+        sys::block_signal_set(held);
+    }
     for owned in [&TRAP, &NUDGE, &BUS, &SEGV] {
         let signal = owned.signal.load(Ordering::Acquire);
         if !owned.installed.load(Ordering::Acquire) || owned.action().handler != SIG_IGN {
@@ -281,15 +283,6 @@ fn set_held(held: u64) {
         // SAFETY: blocks are never unmapped.
         unsafe { (*block).held.store(held as u32, Ordering::Relaxed) };
     }
-}
-
-/// Really blocks what the thread holds back: for a program that it is about to execute, or a signal that was sent.
-fn block_held() -> u64 {
-    let held = Mask::of_thread().map_or(0, |mask| mask.held);
-    if held != 0 {
-        sys::block_signal_set(held);
-    }
-    held
 }
 
 /// To be called in a hook at the entry of a function that blocks all signals by itself for a while, as the C library does where threads and

@@ -234,10 +234,12 @@ pub(crate) fn block_signals() -> u64 {
     sigprocmask(0, !FAULTS)
 }
 
-/// Lets `SIGBUS` and `SIGSEGV` through, and returns which of them were blocked.
+/// `SIGBUS` and `SIGSEGV`, by bit: hooks need their handlers, as memory may be missing in any event.
+pub(crate) const FAULTS: u64 = 1 << 6 | 1 << 10;
+
+/// Lets them through, and returns which of them were blocked.
 #[inline(always)]
 pub(crate) fn let_faults_through() -> u64 {
-    const FAULTS: u64 = 1 << 6 | 1 << 10;
     sigprocmask(1, FAULTS) & FAULTS
 }
 
