@@ -20,19 +20,34 @@ pub struct Part {
 /// All parts, cheap ones first.
 pub const PARTS: &[Part] = &[
     Part { name: "fmt", what: "cargo fmt --check", run: fmt },
-    Part { name: "imports", what: "the table of allowed imports, and the agent's small tree", run: imports::check },
+    Part {
+        name: "imports",
+        what: "the table of allowed imports, and the agent's small tree",
+        run: imports::check,
+    },
     Part { name: "unsafe", what: "unsafe code only in its named leaves", run: unsafety::check },
-    Part { name: "objects", what: "committed BPF objects equal their sources (needs clang-19)", run: objects::check_committed },
+    Part {
+        name: "objects",
+        what: "committed BPF objects equal their sources (needs clang-19)",
+        run: objects::check_committed,
+    },
     Part { name: "clippy", what: "cargo clippy on every target, warnings are errors", run: clippy },
     Part { name: "test", what: "the README's test command, counting skips", run: test },
     Part { name: "docs", what: "cargo doc, warnings are errors", run: docs },
-    Part { name: "clean-room", what: "the README's commands on a Debian with nothing on it (needs debootstrap)", run: room::check_all },
+    Part {
+        name: "clean-room",
+        what: "the README's commands on a Debian with nothing on it (needs debootstrap)",
+        run: room::check_all,
+    },
 ];
 
 /// Runs the named parts, or all of them; every part runs even when an earlier one failed.
 pub fn run(names: &[&str]) -> Result<()> {
     if let Some(unknown) = names.iter().find(|name| PARTS.iter().all(|part| part.name != **name)) {
-        bail!("no part named `{unknown}`; there are: {}", PARTS.iter().map(|p| p.name).collect::<Vec<_>>().join(" "));
+        bail!(
+            "no part named `{unknown}`; there are: {}",
+            PARTS.iter().map(|p| p.name).collect::<Vec<_>>().join(" ")
+        );
     }
     let mut failed = Vec::new();
     for part in PARTS.iter().filter(|part| names.is_empty() || names.contains(&part.name)) {
@@ -70,7 +85,10 @@ fn test() -> Result<()> {
     let line = readme::test_command()?;
     println!("$ {line}");
     let mut command = Command::new("bash");
-    let Transcript { status, skips } = transcript::run(command.args(["-euo", "pipefail", "-c", &line]).current_dir(root()), TEST_LIMIT)?;
+    let Transcript { status, skips } = transcript::run(
+        command.args(["-euo", "pipefail", "-c", &line]).current_dir(root()),
+        TEST_LIMIT,
+    )?;
     println!("skips: {}", skips.len());
     if !status.success() {
         bail!("`{line}` failed: {status}");
@@ -94,17 +112,24 @@ mod tests {
             return skep_testkit::skip("timeout");
         }
         let dir = TempDir::new();
-        for (folder, status, said) in [("deps", Some(124), "did not end within 0.1 s"), ("examples", Some(3), "")] {
+        for (folder, status, said) in
+            [("deps", Some(124), "did not end within 0.1 s"), ("examples", Some(3), "")]
+        {
             std::fs::create_dir(dir.join(folder)).unwrap();
             let program = dir.join(folder).join("program");
             let text = if folder == "deps" { "sleep 1000" } else { "sleep 0.3; exit 3" };
             std::fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
             std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
             let mut runner = Command::new(crate::root().join(".cargo/run-test"));
-            let runner = runner.arg(&program).env("SKEP_TEST_LIMIT", "0.1").env_remove("SKEP_STRESS");
+            let runner =
+                runner.arg(&program).env("SKEP_TEST_LIMIT", "0.1").env_remove("SKEP_STRESS");
             let ended = run(runner, b"", Duration::from_secs(60));
             assert_eq!(ended.status.code(), status, "{}", ended.transcript());
-            assert!(String::from_utf8_lossy(&ended.stderr).contains(said), "{}", ended.transcript());
+            assert!(
+                String::from_utf8_lossy(&ended.stderr).contains(said),
+                "{}",
+                ended.transcript()
+            );
         }
     }
 }

@@ -20,7 +20,18 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-vm", &["skep-isa"]),
     ("skep-verifier", &["skep-isa", "skep-object"]),
     ("skep-attach", &["skep-proc"]),
-    ("skep", &["skep-isa", "skep-proc", "skep-object", "skep-maps", "skep-vm", "skep-verifier", "skep-attach"]),
+    (
+        "skep",
+        &[
+            "skep-isa",
+            "skep-proc",
+            "skep-object",
+            "skep-maps",
+            "skep-vm",
+            "skep-verifier",
+            "skep-attach",
+        ],
+    ),
     ("skep-cli", &["skep", "skep-proc"]),
     ("skep-preload", &["skep"]),
     ("skep-testkit", &[]),
@@ -47,11 +58,31 @@ const AGENT_TREE: &[&str] = &[
 
 /// Fails with every import that the tables do not allow.
 pub fn check() -> Result<()> {
-    let text = output(cargo().args(["metadata", "--format-version", "1", "--locked", "--filter-platform", "x86_64-unknown-linux-gnu"]))?;
-    let mut wrong = violations(&serde_json::from_str(&text).context("`cargo metadata` did not print JSON")?)?;
+    let text = output(cargo().args([
+        "metadata",
+        "--format-version",
+        "1",
+        "--locked",
+        "--filter-platform",
+        "x86_64-unknown-linux-gnu",
+    ]))?;
+    let mut wrong =
+        violations(&serde_json::from_str(&text).context("`cargo metadata` did not print JSON")?)?;
     // What the agent needs, not what a build of everything at once also turns on in the crates it shares with the command.
-    let tree = ["tree", "--package", "skep-preload", "--edges", "normal,no-proc-macro", "--prefix", "none", "--no-dedupe", "--locked"];
-    wrong.extend(strangers(&output(cargo().args(tree).args(["--target", "x86_64-unknown-linux-gnu"]))?));
+    let tree = [
+        "tree",
+        "--package",
+        "skep-preload",
+        "--edges",
+        "normal,no-proc-macro",
+        "--prefix",
+        "none",
+        "--no-dedupe",
+        "--locked",
+    ];
+    wrong.extend(strangers(&output(
+        cargo().args(tree).args(["--target", "x86_64-unknown-linux-gnu"]),
+    )?));
     if wrong.is_empty() {
         return Ok(());
     }
@@ -79,10 +110,18 @@ fn violations(metadata: &Value) -> Result<Vec<String>> {
 
 /// One line for each crate of the agent (as `cargo tree` lists them) that is not in [`AGENT_TREE`].
 fn strangers(tree: &str) -> Vec<String> {
-    let names: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).filter(|name| !name.is_empty()).collect();
+    let names: BTreeSet<&str> = tree
+        .lines()
+        .filter_map(|line| line.split(' ').next())
+        .filter(|name| !name.is_empty())
+        .collect();
     let ours = |name: &str| ALLOWED.iter().any(|(known, _)| *known == name);
     let strange = names.into_iter().filter(|name| !ours(name) && !AGENT_TREE.contains(name));
-    strange.map(|name| format!("the agent links `{name}`; `cargo tree -p skep-preload -i {name}` says why")).collect()
+    strange
+        .map(|name| {
+            format!("the agent links `{name}`; `cargo tree -p skep-preload -i {name}` says why")
+        })
+        .collect()
 }
 
 /// The resolved packages by id.
@@ -96,7 +135,8 @@ struct Graph {
 impl Graph {
     fn read(metadata: &Value) -> Option<Self> {
         let text = |value: &Value| value.as_str().map(str::to_owned);
-        let mut graph = Self { names: BTreeMap::new(), members: BTreeSet::new(), normal: BTreeMap::new() };
+        let mut graph =
+            Self { names: BTreeMap::new(), members: BTreeSet::new(), normal: BTreeMap::new() };
         for package in metadata["packages"].as_array()? {
             let id = text(&package["id"])?;
             graph.names.insert(id, text(&package["name"])?);
@@ -136,7 +176,10 @@ mod tests {
     }
 
     fn node(id: &str, deps: &[(&str, Option<&str>)]) -> serde_json::Value {
-        let deps: Vec<_> = deps.iter().map(|(pkg, kind)| json!({"pkg": pkg, "dep_kinds": [{"kind": kind}]})).collect();
+        let deps: Vec<_> = deps
+            .iter()
+            .map(|(pkg, kind)| json!({"pkg": pkg, "dep_kinds": [{"kind": kind}]}))
+            .collect();
         json!({"id": id, "deps": deps})
     }
 
@@ -159,7 +202,10 @@ mod tests {
     #[test]
     fn crates_that_make_the_agent_large_are_named() {
         let tree = "skep-preload v0.1.0 (/x)\nskep v0.1.0 (/x)\nrustix v1.0.0\ntokio v1.0.0\n\ntokio v1.0.0\n";
-        assert_eq!(super::strangers(tree), ["the agent links `tokio`; `cargo tree -p skep-preload -i tokio` says why"]);
+        assert_eq!(
+            super::strangers(tree),
+            ["the agent links `tokio`; `cargo tree -p skep-preload -i tokio` says why"]
+        );
     }
 
     #[test]

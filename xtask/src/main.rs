@@ -48,7 +48,9 @@ fn main() -> ExitCode {
 }
 
 fn usage() -> String {
-    let mut text = String::from("usage: cargo xtask COMMAND\n\n  ci [PART...]            every check before handing over, or only some:\n");
+    let mut text = String::from(
+        "usage: cargo xtask COMMAND\n\n  ci [PART...]            every check before handing over, or only some:\n",
+    );
     for part in ci::PARTS {
         text.push_str(&format!("      {:<10} {}\n", part.name, part.what));
     }
@@ -92,11 +94,16 @@ fn output(command: &mut Command) -> Result<String> {
     if !out.status.success() {
         bail!("`{line}` failed: {}\n{}", out.status, String::from_utf8_lossy(&out.stderr));
     }
-    String::from_utf8(out.stdout).with_context(|| format!("`{line}` printed something that is not UTF-8"))
+    String::from_utf8(out.stdout)
+        .with_context(|| format!("`{line}` printed something that is not UTF-8"))
 }
 
 fn shell_line(command: &Command) -> String {
-    let mut line = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut line = Path::new(command.get_program())
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
     for arg in command.get_args() {
         line.push(' ');
         line.push_str(&arg.to_string_lossy());
@@ -112,7 +119,9 @@ fn files_below(dir: &Path, keep: &dyn Fn(&Path) -> bool) -> Result<Vec<PathBuf>>
         if !dir.is_dir() {
             continue;
         }
-        for entry in std::fs::read_dir(&dir).with_context(|| format!("cannot read `{}`", dir.display()))? {
+        for entry in
+            std::fs::read_dir(&dir).with_context(|| format!("cannot read `{}`", dir.display()))?
+        {
             let path = entry?.path();
             if path.is_dir() {
                 if path.file_name().is_some_and(|name| name != "target") {

@@ -14,13 +14,24 @@ use anyhow::{Context, Result, bail};
 use crate::{check, files_below, output, relative, root};
 
 const CLANG: &str = "clang-19";
-const FLAGS: &[&str] = &["-target", "bpf", "-g", "-O2", "-mcpu=v3", "-Wall", "-Wno-unused", "-fdebug-compilation-dir=."];
+const FLAGS: &[&str] = &[
+    "-target",
+    "bpf",
+    "-g",
+    "-O2",
+    "-mcpu=v3",
+    "-Wall",
+    "-Wno-unused",
+    "-fdebug-compilation-dir=.",
+];
 
 /// `objects` writes, `objects --check` only compares; words limit both to sources whose path contains one of them.
 pub fn run(args: &[&str]) -> Result<()> {
     match args {
         ["--check", words @ ..] => rebuild(true, words),
-        words if words.iter().any(|word| word.starts_with('-')) => bail!("usage: cargo xtask objects [--check] [WORD...]"),
+        words if words.iter().any(|word| word.starts_with('-')) => {
+            bail!("usage: cargo xtask objects [--check] [WORD...]")
+        }
         words => rebuild(false, words),
     }
 }
@@ -32,18 +43,26 @@ pub fn check_committed() -> Result<()> {
 
 fn rebuild(only_compare: bool, words: &[&str]) -> Result<()> {
     let mut sources = sources()?;
-    sources.retain(|source| words.is_empty() || words.iter().any(|word| relative(source).contains(word)));
+    sources.retain(|source| {
+        words.is_empty() || words.iter().any(|word| relative(source).contains(word))
+    });
     let mut wanted = Vec::new();
     for source in &sources {
-        let text = std::fs::read_to_string(source).with_context(|| format!("cannot read `{}`", relative(source)))?;
+        let text = std::fs::read_to_string(source)
+            .with_context(|| format!("cannot read `{}`", relative(source)))?;
         let flags = marked(&text, "// clang:");
         wanted.push((CLANG.to_owned(), source, flags.clone()));
-        wanted.extend(marked(&text, "// also:").into_iter().map(|clang| (clang, source, flags.clone())));
+        wanted.extend(
+            marked(&text, "// also:").into_iter().map(|clang| (clang, source, flags.clone())),
+        );
     }
     let compilers: BTreeSet<String> = wanted.iter().map(|(clang, ..)| clang.clone()).collect();
     for clang in &compilers {
         if output(Command::new(clang).arg("--version")).is_err() {
-            println!("skipped: needs {clang} ({} objects not compared)", wanted.iter().filter(|w| w.0 == *clang).count());
+            println!(
+                "skipped: needs {clang} ({} objects not compared)",
+                wanted.iter().filter(|w| w.0 == *clang).count()
+            );
             wanted.retain(|w| w.0 != *clang);
         }
     }
@@ -57,12 +76,16 @@ fn rebuild(only_compare: bool, words: &[&str]) -> Result<()> {
         if only_compare {
             different.push(relative(&object));
         } else {
-            std::fs::write(&object, &fresh).with_context(|| format!("cannot write `{}`", relative(&object)))?;
+            std::fs::write(&object, &fresh)
+                .with_context(|| format!("cannot write `{}`", relative(&object)))?;
             println!("wrote {}", relative(&object));
         }
     }
     if !different.is_empty() {
-        bail!("not what clang makes of the source:\n  {}\n\nhint: `cargo xtask objects` rebuilds them", different.join("\n  "));
+        bail!(
+            "not what clang makes of the source:\n  {}\n\nhint: `cargo xtask objects` rebuilds them",
+            different.join("\n  ")
+        );
     }
     println!("{} objects agree with their sources", wanted.len());
     Ok(())
@@ -72,10 +95,14 @@ fn rebuild(only_compare: bool, words: &[&str]) -> Result<()> {
 fn sources() -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for (above, places) in [("crates", &["bpf", "tests/data"][..]), ("benches", &["bpf"])] {
-        for entry in std::fs::read_dir(root().join(above)).with_context(|| format!("cannot read `{above}`"))? {
+        for entry in std::fs::read_dir(root().join(above))
+            .with_context(|| format!("cannot read `{above}`"))?
+        {
             let dir = entry?.path();
             for below in places {
-                found.extend(files_below(&dir.join(below), &|path| path.to_string_lossy().ends_with(".bpf.c"))?);
+                found.extend(files_below(&dir.join(below), &|path| {
+                    path.to_string_lossy().ends_with(".bpf.c")
+                })?);
             }
         }
     }

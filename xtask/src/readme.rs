@@ -20,8 +20,12 @@ fn text() -> Result<String> {
 
 /// The first code block after `mark`.
 fn block_after(readme: &str, mark: &str) -> Result<String> {
-    let (_, after) = readme.split_once(mark).with_context(|| format!("README.md has no `{mark}`"))?;
-    let block = after.split("```").nth(1).with_context(|| format!("README.md has no code block after `{mark}`"))?;
+    let (_, after) =
+        readme.split_once(mark).with_context(|| format!("README.md has no `{mark}`"))?;
+    let block = after
+        .split("```")
+        .nth(1)
+        .with_context(|| format!("README.md has no code block after `{mark}`"))?;
     let command = block.split_once('\n').map_or("", |(_, command)| command).trim();
     if command.is_empty() {
         bail!("the code block after `{mark}` in README.md is empty");
@@ -35,10 +39,18 @@ mod tests {
 
     #[test]
     fn a_command_is_the_block_after_its_mark() {
-        let readme = "# x\n```sh\nother\n```\n<!-- ci:test -->\n```sh\ncargo test --workspace\n```\n";
+        let readme =
+            "# x\n```sh\nother\n```\n<!-- ci:test -->\n```sh\ncargo test --workspace\n```\n";
         assert_eq!(block_after(readme, "<!-- ci:test -->").unwrap(), "cargo test --workspace");
-        assert!(block_after("# x\n", "## Try it").unwrap_err().to_string().contains("no `## Try it`"));
-        assert!(block_after("## Try it\n```sh\n\n```\n", "## Try it").unwrap_err().to_string().contains("is empty"));
+        assert!(
+            block_after("# x\n", "## Try it").unwrap_err().to_string().contains("no `## Try it`")
+        );
+        assert!(
+            block_after("## Try it\n```sh\n\n```\n", "## Try it")
+                .unwrap_err()
+                .to_string()
+                .contains("is empty")
+        );
     }
 
     #[test]

@@ -58,7 +58,8 @@ mod tests {
 
     #[test]
     fn skips_are_counted_once_each_and_every_line_goes_on() {
-        let said = b"x skipped: needs root (a)\nskipped: needs root (a)\nother\nskipped: needs root (b)\n";
+        let said =
+            b"x skipped: needs root (a)\nskipped: needs root (a)\nother\nskipped: needs root (b)\n";
         let mut to = Vec::new();
         let skips = pass_on(&said[..], &mut to);
         assert_eq!((skips.len(), to.as_slice()), (2, &said[..]));
@@ -66,13 +67,17 @@ mod tests {
 
     #[test]
     fn the_status_comes_through() {
-        let transcript = run(Command::new("sh").args(["-c", "exit 3"]), Duration::from_secs(60)).unwrap();
+        let transcript =
+            run(Command::new("sh").args(["-c", "exit 3"]), Duration::from_secs(60)).unwrap();
         assert_eq!((transcript.status.code(), transcript.skips.len()), (Some(3), 0));
     }
 
     #[test]
     fn what_hangs_is_killed_with_its_children() {
-        let error = run(Command::new("sh").args(["-c", "sleep 1000 & wait"]), Duration::from_millis(50)).err().expect("it hangs");
+        let error =
+            run(Command::new("sh").args(["-c", "sleep 1000 & wait"]), Duration::from_millis(50))
+                .err()
+                .expect("it hangs");
         assert!(error.to_string().contains("did not end"), "{error}");
     }
 }

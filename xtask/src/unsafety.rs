@@ -45,9 +45,21 @@ const CRATES: &[(&str, Policy)] = &[
         ]),
     ),
     ("crates/proc", Policy::Leaves(&["ioctl.rs"])),
-    ("crates/cli", Policy::Leaves(&["calibrate.rs", "inherited.rs", "kernel/sys.rs", "launch.rs", "signals.rs"])),
+    (
+        "crates/cli",
+        Policy::Leaves(&[
+            "calibrate.rs",
+            "inherited.rs",
+            "kernel/sys.rs",
+            "launch.rs",
+            "signals.rs",
+        ]),
+    ),
     // Runs what the verifier has proved: generated code, the interpreter that does the same, memory of others.
-    ("crates/vm", Policy::Leaves(&["env.rs", "exec.rs", "fault/", "gdb/mod.rs", "interp/", "jit/mod.rs"])),
+    (
+        "crates/vm",
+        Policy::Leaves(&["env.rs", "exec.rs", "fault/", "gdb/mod.rs", "interp/", "jit/mod.rs"]),
+    ),
     // Everything that touches the code, the stacks or the signals of the process; the plan of what to patch, and where, is safe code.
     (
         "crates/attach",
@@ -111,15 +123,24 @@ pub fn check() -> Result<()> {
                 let path = src.join(file);
                 let text = read(&path)?;
                 if !text.lines().any(|line| line.trim() == "#![forbid(unsafe_code)]") {
-                    wrong.push(format!("{} does not say `#![forbid(unsafe_code)]`", relative(&path)));
+                    wrong.push(format!(
+                        "{} does not say `#![forbid(unsafe_code)]`",
+                        relative(&path)
+                    ));
                 }
             }
             Policy::Leaves(leaves) => {
-                for path in files_below(&src, &|path| path.extension().is_some_and(|e| e == "rs"))? {
+                for path in files_below(&src, &|path| path.extension().is_some_and(|e| e == "rs"))?
+                {
                     let place = path.strip_prefix(&src).unwrap_or(&path).display().to_string();
-                    let leaf = leaves.iter().any(|leaf| if leaf.ends_with('/') { place.starts_with(leaf) } else { place == *leaf });
+                    let leaf = leaves.iter().any(|leaf| {
+                        if leaf.ends_with('/') { place.starts_with(leaf) } else { place == *leaf }
+                    });
                     if !leaf && let Some(line) = first_unsafe(&read(&path)?) {
-                        wrong.push(format!("{}:{line} is unsafe, and not one of the leaves {leaves:?}", relative(&path)));
+                        wrong.push(format!(
+                            "{}:{line} is unsafe, and not one of the leaves {leaves:?}",
+                            relative(&path)
+                        ));
                     }
                 }
             }
@@ -154,14 +175,23 @@ mod tests {
 
     #[test]
     fn every_crate_has_a_row_and_every_leaf_a_file() {
-        for manifest in files_below(&root().join("crates"), &|path| path.ends_with("Cargo.toml")).unwrap() {
+        for manifest in
+            files_below(&root().join("crates"), &|path| path.ends_with("Cargo.toml")).unwrap()
+        {
             let dir = manifest.parent().unwrap();
-            assert!(CRATES.iter().any(|(known, _)| root().join(known) == dir), "no row for `{}`", dir.display());
+            assert!(
+                CRATES.iter().any(|(known, _)| root().join(known) == dir),
+                "no row for `{}`",
+                dir.display()
+            );
         }
         for (dir, policy) in CRATES {
             if let Policy::Leaves(leaves) = policy {
                 for leaf in *leaves {
-                    assert!(root().join(dir).join("src").join(leaf).exists(), "`{dir}` has no `{leaf}`");
+                    assert!(
+                        root().join(dir).join("src").join(leaf).exists(),
+                        "`{dir}` has no `{leaf}`"
+                    );
                 }
             }
         }
@@ -171,7 +201,13 @@ mod tests {
     fn the_keyword_counts_the_word_in_comments_and_names_does_not() {
         assert_eq!(first_unsafe("fn f() {}\n    unsafe { g() }\n"), Some(2));
         assert_eq!(first_unsafe("pub unsafe fn f() {}"), Some(1));
-        assert_eq!(first_unsafe("fn f() {}\n#[cfg(test)]\nmod tests {\n    unsafe { g() }\n}\n"), None);
-        assert_eq!(first_unsafe("// unsafe\n#![forbid(unsafe_code)]\n#![deny(unsafe_op_in_unsafe_fn)]\n"), None);
+        assert_eq!(
+            first_unsafe("fn f() {}\n#[cfg(test)]\nmod tests {\n    unsafe { g() }\n}\n"),
+            None
+        );
+        assert_eq!(
+            first_unsafe("// unsafe\n#![forbid(unsafe_code)]\n#![deny(unsafe_op_in_unsafe_fn)]\n"),
+            None
+        );
     }
 }

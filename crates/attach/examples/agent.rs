@@ -20,7 +20,9 @@ struct Counter {
     missed: [AtomicU64; Missed::REASONS],
 }
 
-static COUNTERS: [Counter; 4] = [const { Counter { runs: AtomicU64::new(0), missed: [const { AtomicU64::new(0) }; Missed::REASONS] } }; 4];
+static COUNTERS: [Counter; 4] = [const {
+    Counter { runs: AtomicU64::new(0), missed: [const { AtomicU64::new(0) }; Missed::REASONS] }
+}; 4];
 static ATTACHED: AtomicUsize = AtomicUsize::new(0);
 static OUT: AtomicI32 = AtomicI32::new(2);
 static SKIPPED: AtomicUsize = AtomicUsize::new(0);
@@ -63,7 +65,8 @@ extern "C" fn start() {
     let begin = Instant::now();
     let mut functions: Vec<Function> = Vec::new();
     for module in sites::scan().expect("modules") {
-        let file = module.path().file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        let file =
+            module.path().file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         let only_main = words.contains(&"main");
         let named = words.iter().any(|w| w.strip_prefix("lib=").is_some_and(|n| file.contains(n)));
         let any_lib = words.iter().any(|w| w.starts_with("lib="));
@@ -73,7 +76,12 @@ extern "C" fn start() {
     }
     let listed = begin.elapsed();
     let engine = Engine::get().expect("engine");
-    let kinds = [("entry", Position::Entry), ("exit", Position::Exit), ("session", Position::Session), ("modify", Position::ModifyReturn)];
+    let kinds = [
+        ("entry", Position::Entry),
+        ("exit", Position::Exit),
+        ("session", Position::Session),
+        ("modify", Position::ModifyReturn),
+    ];
     let mut skips: BTreeMap<String, usize> = BTreeMap::new();
     let mut attach = Duration::ZERO;
     for ((name, position), counter) in kinds.into_iter().zip(&COUNTERS) {
@@ -81,7 +89,9 @@ extern "C" fn start() {
             continue;
         }
         // SAFETY: the function adds to such a counter, which is static.
-        let hook = unsafe { Hook::new(position, count, ptr::from_ref(&counter.runs).cast()) }.counts_missed(&counter.missed).wants_args(6);
+        let hook = unsafe { Hook::new(position, count, ptr::from_ref(&counter.runs).cast()) }
+            .counts_missed(&counter.missed)
+            .wants_args(6);
         let targets: Vec<(&Function, u64)> = functions.iter().map(|f| (f, f.addr())).collect();
         let begin = Instant::now();
         let done = engine.attach(&targets, &[hook]);
@@ -93,15 +103,21 @@ extern "C" fn start() {
                     SKIPPED.fetch_add(1, Ordering::Relaxed);
                     *skips.entry(kind_of(skip)).or_default() += 1;
                     if words.contains(&"skips") {
-                        let _ =
-                            writeln!(std::io::stderr(), "agent: {:#x} {} ({}): {skip}", f.addr(), f.name(), f.module().path().display());
+                        let _ = writeln!(
+                            std::io::stderr(),
+                            "agent: {:#x} {} ({}): {skip}",
+                            f.addr(),
+                            f.name(),
+                            f.module().path().display()
+                        );
                     }
                 }
             }
         }
     }
     if words.contains(&"report") {
-        let _ = writeln!(std::io::stderr(), "agent: list {listed:?} attach {attach:?} skips {skips:?}");
+        let _ =
+            writeln!(std::io::stderr(), "agent: list {listed:?} attach {attach:?} skips {skips:?}");
         // SAFETY: registers a function that stays; and keeps standard error, which careful programs close before they end.
         unsafe {
             OUT.store(dup(2), Ordering::Relaxed);
@@ -122,12 +138,18 @@ fn kind_of(skip: &skep_attach::Skip) -> String {
 extern "C" fn report() {
     let _muted = mute();
     let n = |c: &AtomicU64| c.load(Ordering::Relaxed);
-    let mut line = format!("agent: attached {} skipped {}", ATTACHED.load(Ordering::Relaxed), SKIPPED.load(Ordering::Relaxed));
+    let mut line = format!(
+        "agent: attached {} skipped {}",
+        ATTACHED.load(Ordering::Relaxed),
+        SKIPPED.load(Ordering::Relaxed)
+    );
     for (name, c) in ["entry", "exit", "session", "modify"].iter().zip(&COUNTERS) {
         line += &format!(" {name} {} missed {}", n(&c.runs), c.missed.iter().map(n).sum::<u64>());
     }
     line.push('\n');
     // SAFETY: the descriptor was made for this and is not closed here.
-    let mut out = std::mem::ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(OUT.load(Ordering::Relaxed)) });
+    let mut out = std::mem::ManuallyDrop::new(unsafe {
+        std::fs::File::from_raw_fd(OUT.load(Ordering::Relaxed))
+    });
     let _ = out.write_all(line.as_bytes());
 }

@@ -63,8 +63,13 @@ fn build(name: &str, flags: &[&str]) -> Target {
     }
     text += "; }\n";
     std::fs::write(&source, text).expect("source");
-    let done =
-        std::process::Command::new("cc").args(["-O1", "-shared", "-fPIC", "-g0"]).args(flags).arg("-o").arg(&library).arg(&source).status();
+    let done = std::process::Command::new("cc")
+        .args(["-O1", "-shared", "-fPIC", "-g0"])
+        .args(flags)
+        .arg("-o")
+        .arg(&library)
+        .arg(&source)
+        .status();
     assert!(done.is_ok_and(|s| s.success()), "cc failed");
     let path = CString::new(library.to_str().expect("utf-8")).expect("no nul");
     // SAFETY: loads the library just built, whose two functions have these types.
@@ -73,10 +78,17 @@ fn build(name: &str, flags: &[&str]) -> Target {
         assert!(!handle.is_null());
         (dlsym(handle, c"hot".as_ptr()), dlsym(handle, c"chain".as_ptr()))
     };
-    let module = sites::scan().expect("modules").into_iter().find(|m| m.path() == library).expect("library");
+    let module =
+        sites::scan().expect("modules").into_iter().find(|m| m.path() == library).expect("library");
     let _ = std::fs::remove_dir_all(&dir);
     // SAFETY: as above.
-    unsafe { Target { module, hot: std::mem::transmute::<*mut c_void, Loop>(hot), chain: std::mem::transmute::<*mut c_void, Loop>(chain) } }
+    unsafe {
+        Target {
+            module,
+            hot: std::mem::transmute::<*mut c_void, Loop>(hot),
+            chain: std::mem::transmute::<*mut c_void, Loop>(chain),
+        }
+    }
 }
 
 /// Nanoseconds of one call, best of some rounds.
@@ -90,10 +102,14 @@ fn time(f: Loop, rounds: i64, calls: i64) -> f64 {
 }
 
 fn main() {
-    println!("{:<34} {:>9} {:>12} {:>12} {:>12}", "hook, site", "hot ns", "chain 1000", "attach ms", "detach ms");
-    for (site, flags) in
-        [("inline", &["-fcf-protection=none"][..]), ("compiled in", &["-fcf-protection=none", "-fpatchable-function-entry=5"])]
-    {
+    println!(
+        "{:<34} {:>9} {:>12} {:>12} {:>12}",
+        "hook, site", "hot ns", "chain 1000", "attach ms", "detach ms"
+    );
+    for (site, flags) in [
+        ("inline", &["-fcf-protection=none"][..]),
+        ("compiled in", &["-fcf-protection=none", "-fpatchable-function-entry=5"]),
+    ] {
         let target = build(if site == "inline" { "inline" } else { "nops" }, flags);
         let functions: Vec<Function> = {
             let _muted = mute();
@@ -105,8 +121,11 @@ fn main() {
                 .filter(|f| f.name().starts_with(['c', 't']) && f.name() != "chain")
                 .collect()
         };
-        let targets: Vec<(&Function, u64)> =
-            functions.iter().filter(|f| f.name() == "t" || f.name()[1..].parse::<u32>().is_ok()).map(|f| (f, f.addr())).collect();
+        let targets: Vec<(&Function, u64)> = functions
+            .iter()
+            .filter(|f| f.name() == "t" || f.name()[1..].parse::<u32>().is_ok())
+            .map(|f| (f, f.addr()))
+            .collect();
         let plain = (time(target.hot, 300_000, 1), time(target.chain, 300, CHAIN as i64));
         println!("{:<34} {:>9.2} {:>12.2}", format!("none, {site}"), plain.0, plain.1);
         let engine = Engine::get().expect("engine");
@@ -118,7 +137,9 @@ fn main() {
             ("modify return", &[Position::ModifyReturn]),
         ] {
             // SAFETY: the function adds to that counter, which is static.
-            let hook = |p: &Position| unsafe { Hook::new(*p, count, ptr::from_ref(&COUNT).cast()) }.wants_args(6);
+            let hook = |p: &Position| {
+                unsafe { Hook::new(*p, count, ptr::from_ref(&COUNT).cast()) }.wants_args(6)
+            };
             let hooks: Vec<Hook> = positions.iter().map(hook).collect();
             let begin = Instant::now();
             let done = engine.attach(&targets, &hooks);

@@ -24,7 +24,9 @@ const UNLIMITED: u64 = 64 << 20;
 pub(crate) fn learn() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let line = maps.lines().find(|l| l.ends_with(" [stack]"));
-    let end = line.and_then(|l| l.split_once(' ')?.0.split_once('-')).and_then(|(_, end)| u64::from_str_radix(end, 16).ok());
+    let end = line
+        .and_then(|l| l.split_once(' ')?.0.split_once('-'))
+        .and_then(|(_, end)| u64::from_str_radix(end, 16).ok());
     MAIN_END.store(end.unwrap_or(0), Ordering::Relaxed);
 }
 
@@ -52,14 +54,21 @@ fn recorded(thread: u64, (start, end): (u64, u64)) -> Option<u64> {
     const RECORD: u64 = 4096;
     /// The record, and what aligns it.
     const BEHIND: u64 = 8192;
-    let last = if end.wrapping_sub(thread) < RECORD { end } else { thread.wrapping_add(RECORD) }.wrapping_sub(24);
+    let last = if end.wrapping_sub(thread) < RECORD { end } else { thread.wrapping_add(RECORD) }
+        .wrapping_sub(24);
     // SAFETY: in the mapping that the thread pointer is in, which is readable as that word is.
     let word = |at: u64| unsafe { (at as *const u64).read_volatile() };
     let mut at = thread;
     while at <= last {
         let (block, size, guard) = (word(at), word(at.wrapping_add(8)), word(at.wrapping_add(16)));
         let behind = block.wrapping_add(size).wrapping_sub(thread);
-        if block != 0 && block < thread && size < thread && behind > 0 && behind <= BEHIND && guard < size {
+        if block != 0
+            && block < thread
+            && size < thread
+            && behind > 0
+            && behind <= BEHIND
+            && guard < size
+        {
             let low = block.wrapping_add(guard);
             // A runtime may have made a guard of its own in it.
             let low = if low < start { start } else { low };
@@ -115,7 +124,8 @@ fn query(fd: i64, address: u64) -> Option<(u64, u64)> {
     let query: MaybeUninit<[AtomicU64; WORDS]> = MaybeUninit::uninit();
     let at = query.as_ptr() as u64;
     // SAFETY: only atomic stores to the words of `query`, through its address.
-    let word = |n: usize| unsafe { &*((at as usize).wrapping_add(n.wrapping_mul(8)) as *const AtomicU64) };
+    let word =
+        |n: usize| unsafe { &*((at as usize).wrapping_add(n.wrapping_mul(8)) as *const AtomicU64) };
     let mut n = 0;
     while n < WORDS {
         // One by one: atomic stores are not merged into vector stores.
@@ -156,7 +166,8 @@ extern "C" fn search(fd: i64, address: u64, end: &mut u64) -> u64 {
         let mut n = 0;
         while n < got as u64 {
             // SAFETY: one of the bytes that were just read.
-            let byte = unsafe { (*(at.wrapping_add(n) as *const AtomicU8)).load(Ordering::Relaxed) };
+            let byte =
+                unsafe { (*(at.wrapping_add(n) as *const AtomicU8)).load(Ordering::Relaxed) };
             n = n.wrapping_add(1);
             match byte {
                 b'\n' => (number, skip) = (0, false),
@@ -168,7 +179,11 @@ extern "C" fn search(fd: i64, address: u64, end: &mut u64) -> u64 {
                 }
                 b' ' => skip = true,
                 _ => {
-                    let digit = if byte > b'9' { byte.wrapping_sub(b'a').wrapping_add(10) } else { byte.wrapping_sub(b'0') };
+                    let digit = if byte > b'9' {
+                        byte.wrapping_sub(b'a').wrapping_add(10)
+                    } else {
+                        byte.wrapping_sub(b'0')
+                    };
                     number = number << 4 | u64::from(digit & 15);
                 }
             }
@@ -224,7 +239,13 @@ mod tests {
                 let (low, top) = stack(rsp);
                 let (begin, told) = told();
                 assert_eq!(low, begin, "{size}");
-                assert!(rsp < top && top - rsp < 1 << 14 && top <= begin + told && begin + told - top < 1 << 13, "{size}");
+                assert!(
+                    rsp < top
+                        && top - rsp < 1 << 14
+                        && top <= begin + told
+                        && begin + told - top < 1 << 13,
+                    "{size}"
+                );
             };
             std::thread::Builder::new().stack_size(size).spawn(check).expect("a thread")
         });

@@ -32,14 +32,22 @@ pub(crate) struct Code {
 /// The range is mapped readable and stays so; it may be changed by the engine only, under its lock.
 pub(crate) unsafe fn bytes<'a>(range: &Range<u64>) -> &'a [u8] {
     // SAFETY: by the caller's promise.
-    unsafe { std::slice::from_raw_parts(range.start as *const u8, (range.end - range.start) as usize) }
+    unsafe {
+        std::slice::from_raw_parts(range.start as *const u8, (range.end - range.start) as usize)
+    }
 }
 
 impl Code {
     pub(crate) fn read(module: &Module) -> Self {
         let starts = module.starts();
         let data = readable(&module.file().span);
-        let mut out = Self { branches: Vec::new(), indirect: Vec::new(), text: module.text.clone(), data, starts };
+        let mut out = Self {
+            branches: Vec::new(),
+            indirect: Vec::new(),
+            text: module.text.clone(),
+            data,
+            starts,
+        };
         let mut i = Instruction::default();
         for range in &module.text {
             // SAFETY: executable ranges of a mapped module are readable; execute-only code does not exist on this system's
@@ -62,13 +70,17 @@ impl Code {
     }
 
     fn sweep(&mut self, code: &[u8], base: u64, part: Range<u64>, own: u64, i: &mut Instruction) {
-        let Some(slice) = code.get((part.start - base) as usize..(part.end - base) as usize) else { return };
+        let Some(slice) = code.get((part.start - base) as usize..(part.end - base) as usize) else {
+            return;
+        };
         let mut decoder = Decoder::with_ip(64, slice, part.start, DecoderOptions::NO_INVALID_CHECK);
         while decoder.can_decode() {
             decoder.decode_out(i);
             match i.flow_control() {
                 FlowControl::Next | FlowControl::Return => {}
-                FlowControl::IndirectBranch if !i.is_ip_rel_memory_operand() => self.indirect.push(i.ip()),
+                FlowControl::IndirectBranch if !i.is_ip_rel_memory_operand() => {
+                    self.indirect.push(i.ip())
+                }
                 FlowControl::IndirectBranch | FlowControl::IndirectCall => {}
                 flow => {
                     if !matches!(i.op0_kind(), OpKind::NearBranch64) {
@@ -94,7 +106,11 @@ impl Code {
     /// The start of the first function behind `addr`, or the end of its text.
     pub(crate) fn next_start(&self, addr: u64) -> u64 {
         let end = self.text_of(addr).map_or(addr, |r| r.end);
-        self.starts.get(self.starts.partition_point(|s| *s <= addr)).copied().unwrap_or(end).min(end)
+        self.starts
+            .get(self.starts.partition_point(|s| *s <= addr))
+            .copied()
+            .unwrap_or(end)
+            .min(end)
     }
 
     /// The executable range around `addr`.
@@ -114,12 +130,18 @@ impl Code {
     /// A table is whatever a rip-relative `lea` of the function points at, read as 32-bit distances from itself (gcc and clang
     /// for position-independent code), or the absolute displacement of an indirect jump, read as addresses, for as long as the
     /// entries stay inside the function.
-    pub(crate) fn table_into(&self, function: &Range<u64>, code: &[u8], range: &Range<u64>) -> Option<u64> {
+    pub(crate) fn table_into(
+        &self,
+        function: &Range<u64>,
+        code: &[u8],
+        range: &Range<u64>,
+    ) -> Option<u64> {
         let low = self.indirect.partition_point(|i| *i < function.start);
         if self.indirect.get(low).is_none_or(|i| *i >= function.end) {
             return None;
         }
-        let mut decoder = Decoder::with_ip(64, code, function.start, DecoderOptions::NO_INVALID_CHECK);
+        let mut decoder =
+            Decoder::with_ip(64, code, function.start, DecoderOptions::NO_INVALID_CHECK);
         while decoder.can_decode() {
             let i = decoder.decode();
             let hit = if i.code() == Op::Lea_r64_m && i.is_ip_rel_memory_operand() {
@@ -131,7 +153,9 @@ impl Code {
                 && i.memory_base() == Register::None
                 && i.memory_index() != Register::None
             {
-                entries(i.memory_displacement64(), &self.data, 8).take_while(|t| function.contains(t)).any(|t| range.contains(&t))
+                entries(i.memory_displacement64(), &self.data, 8)
+                    .take_while(|t| function.contains(t))
+                    .any(|t| range.contains(&t))
             } else {
                 false
             };
@@ -148,7 +172,10 @@ fn entries<'a>(at: u64, data: &'a [Range<u64>], size: u64) -> impl Iterator<Item
     let end = data.iter().find(|r| r.contains(&at)).map_or(at, |r| r.end);
     // SAFETY: inside a readable mapping of the module, which stays as long as the module.
     let bytes = unsafe { bytes(&(at..end)) };
-    bytes.chunks_exact(size as usize).take(1 << 16).map(|c| c.iter().rev().fold(0, |word, b| word << 8 | u64::from(*b)))
+    bytes
+        .chunks_exact(size as usize)
+        .take(1 << 16)
+        .map(|c| c.iter().rev().fold(0, |word, b| word << 8 | u64::from(*b)))
 }
 
 /// The readable mappings in a range of addresses.

@@ -129,10 +129,18 @@ pub(crate) fn exit(f: &Function) -> Result<(), Skip> {
     find(f, NO_EXIT, NO_EXIT_PREFIX).or(convention).map_or(Ok(()), |why| Err(Skip::NoExit { why }))
 }
 
-fn find(f: &Function, exact: &[(&str, &'static str)], prefix: &[(&str, &'static str)]) -> Option<&'static str> {
+fn find(
+    f: &Function,
+    exact: &[(&str, &'static str)],
+    prefix: &[(&str, &'static str)],
+) -> Option<&'static str> {
     let of = |name: &str| {
         // Cheap no for nearly all names.
-        exact.iter().find(|(n, _)| *n == name).or_else(|| prefix.iter().find(|(p, _)| name.starts_with(p))).map(|(_, why)| *why)
+        exact
+            .iter()
+            .find(|(n, _)| *n == name)
+            .or_else(|| prefix.iter().find(|(p, _)| name.starts_with(p)))
+            .map(|(_, why)| *why)
     };
     of(&f.name).or_else(|| f.aliases.iter().find_map(|a| of(a)))
 }

@@ -182,12 +182,22 @@ fn hold_signals(block: &Block, sp: u64) -> Option<u64> {
 /// # Safety
 /// The block is the one of thread-local storage, the rest what a trampoline gave.
 #[inline(always)]
-unsafe fn around(block: &Block, saved: *const Saved, cfa: u64, (ret, meta): (u64, *const Meta), exits: bool) -> u64 {
+unsafe fn around(
+    block: &Block,
+    saved: *const Saved,
+    cfa: u64,
+    (ret, meta): (u64, *const Meta),
+    exits: bool,
+) -> u64 {
     let sp = saved as u64;
     let mask = hold_signals(block, sp);
     // SAFETY: passed on; signals are blocked where it is another stack.
     let outcome = unsafe {
-        let task = if block.has(sp) { ptr::from_ref(block) } else { guard::of_task(ptr::from_ref(block).cast_mut()).cast_const() };
+        let task = if block.has(sp) {
+            ptr::from_ref(block)
+        } else {
+            guard::of_task(ptr::from_ref(block).cast_mut()).cast_const()
+        };
         if task.is_null() {
             guard::missed_without_block(ret, meta, None);
             NO_FRAME
@@ -206,7 +216,13 @@ unsafe fn around(block: &Block, saved: *const Saved, cfa: u64, (ret, meta): (u64
 /// # Safety
 /// The block is the calling task's, the rest what a trampoline gave.
 #[inline(always)]
-unsafe fn before(block: &Block, saved: *const Saved, cfa: u64, (ret, meta): (u64, *const Meta), exits: bool) -> u64 {
+unsafe fn before(
+    block: &Block,
+    saved: *const Saved,
+    cfa: u64,
+    (ret, meta): (u64, *const Meta),
+    exits: bool,
+) -> u64 {
     let sp = saved as u64;
     if !mark(block, sp) {
         // SAFETY: as this function.
@@ -257,7 +273,10 @@ unsafe fn before(block: &Block, saved: *const Saved, cfa: u64, (ret, meta): (u64
         match outcome {
             NO_FRAME => give_back(block, side),
             LEFT_OUT => {
-                store(sp.wrapping_add(offset_of!(Saved, rax) as u64), (&raw const (*side).frame.rax).read_volatile());
+                store(
+                    sp.wrapping_add(offset_of!(Saved, rax) as u64),
+                    (&raw const (*side).frame.rax).read_volatile(),
+                );
                 store(sp.wrapping_add(offset_of!(Saved, rdx) as u64), 0);
                 give_back(block, side);
             }
@@ -280,7 +299,8 @@ unsafe fn before(block: &Block, saved: *const Saved, cfa: u64, (ret, meta): (u64
 fn mark(block: &Block, sp: u64) -> bool {
     let now = block.inside.load(Ordering::Relaxed);
     // Where signals cannot be held back, a handler may switch to a coroutine in between.
-    guard::may_enter(block, sp) && block.inside.compare_exchange(now, sp, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    guard::may_enter(block, sp)
+        && block.inside.compare_exchange(now, sp, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
 /// Tells whether a frame may be left: a chain of tail calls leaves one each, so after some there are no more.
@@ -288,7 +308,8 @@ fn mark(block: &Block, sp: u64) -> bool {
 unsafe fn tail(block: &Block, cfa: u64) -> bool {
     // SAFETY: the return address of the function that was called.
     let ret = unsafe { load(cfa.wrapping_sub(8)) };
-    let tails = if tramp::is_exit(ret) { block.tails.load(Ordering::Relaxed).wrapping_add(1) } else { 0 };
+    let tails =
+        if tramp::is_exit(ret) { block.tails.load(Ordering::Relaxed).wrapping_add(1) } else { 0 };
     if tails > MAX_TAILS as u64 {
         return false;
     }
@@ -302,7 +323,8 @@ unsafe fn fill(side: *mut Side, saved: *const Saved, cfa: u64, meta: *const Meta
     // SAFETY: both are whole, aligned and ours; words are written one by one, or the compiler would use vector registers.
     unsafe {
         let frame = &raw mut (*side).frame;
-        let word = |offset: usize, value: u64| frame.cast::<u64>().byte_add(offset).write_volatile(value);
+        let word =
+            |offset: usize, value: u64| frame.cast::<u64>().byte_add(offset).write_volatile(value);
         let of = |offset: usize| load((saved as u64).wrapping_add(offset as u64));
         word(offset_of!(Frame, session), 0);
         word(offset_of!(Frame, is_return), 0);
@@ -337,7 +359,9 @@ unsafe fn arguments(side: *const Side, saved: u64) {
     // SAFETY: as in `fill`.
     unsafe {
         let args = (&raw const (*side).frame.args).cast::<u64>();
-        let put = |offset: usize, n: usize| store(saved.wrapping_add(offset as u64), args.wrapping_add(n).read_volatile());
+        let put = |offset: usize, n: usize| {
+            store(saved.wrapping_add(offset as u64), args.wrapping_add(n).read_volatile())
+        };
         put(offset_of!(Saved, rdi), 0);
         put(offset_of!(Saved, rsi), 1);
         put(offset_of!(Saved, rdx), 2);
@@ -354,7 +378,10 @@ unsafe fn rest(side: *mut Side, saved: *const Saved) {
     unsafe {
         let frame = &raw mut (*side).frame;
         let word = |offset: usize, from: usize| {
-            frame.cast::<u64>().byte_add(offset).write_volatile(load((saved as u64).wrapping_add(from as u64)));
+            frame
+                .cast::<u64>()
+                .byte_add(offset)
+                .write_volatile(load((saved as u64).wrapping_add(from as u64)));
         };
         word(offset_of!(Frame, r10), offset_of!(Saved, r10));
         word(offset_of!(Frame, r11), offset_of!(Saved, r11));
@@ -369,7 +396,13 @@ unsafe fn rest(side: *mut Side, saved: *const Saved) {
 
 /// Runs one hook.
 #[inline(always)]
-unsafe fn run(side: *mut Side, meta: *const Meta, slot: *const Slot, session: u64, cookie_bits: u64) -> u64 {
+unsafe fn run(
+    side: *mut Side,
+    meta: *const Meta,
+    slot: *const Slot,
+    session: u64,
+    cookie_bits: u64,
+) -> u64 {
     // SAFETY: the slot is one of a plan that the thread's block keeps alive, and its words are those of a hook and its cookie.
     unsafe {
         let frame = &raw mut (*side).frame;
@@ -425,7 +458,10 @@ unsafe extern "C" fn walk(side: u64, meta: u64, flags: u64) -> u64 {
             let args = (*side).frame.nr_args;
             // Below that a register of the call is still kept there.
             if args >= UNTYPED_ARGS as u64 {
-                (&raw mut (*side).frame.args).cast::<u64>().wrapping_add(args as usize).write_volatile(0);
+                (&raw mut (*side).frame.args)
+                    .cast::<u64>()
+                    .wrapping_add(args as usize)
+                    .write_volatile(0);
             }
             while slot < mod_end {
                 let r = run(side, meta, slot as *const Slot, 0, 0);
@@ -434,8 +470,13 @@ unsafe extern "C" fn walk(side: u64, meta: u64, flags: u64) -> u64 {
                     let frame = (&raw mut (*side).frame).cast::<u64>();
                     let mut n = 0;
                     while n < 6 {
-                        let at = frame.byte_add(offset_of!(Frame, args)).wrapping_add(n).read_volatile();
-                        frame.byte_add(AT_RETURN).wrapping_add(n).write_volatile(if n == 2 { 0 } else { at });
+                        let at =
+                            frame.byte_add(offset_of!(Frame, args)).wrapping_add(n).read_volatile();
+                        frame.byte_add(AT_RETURN).wrapping_add(n).write_volatile(if n == 2 {
+                            0
+                        } else {
+                            at
+                        });
                         n = n.wrapping_add(1);
                     }
                     after(side, meta);
@@ -485,8 +526,16 @@ unsafe fn after(side: *mut Side, meta: *const Meta) {
                 }
             } else if (*side).sessions >> (n as u32 & 63) & 1 != 0 {
                 let n = n as usize;
-                if (&raw const (*side).ids).cast::<u64>().wrapping_add(n).read_volatile() == (*s).seq {
-                    run(side, meta, s, (&raw mut (*side).words).cast::<u64>().wrapping_add(n) as u64, 0);
+                if (&raw const (*side).ids).cast::<u64>().wrapping_add(n).read_volatile()
+                    == (*s).seq
+                {
+                    run(
+                        side,
+                        meta,
+                        s,
+                        (&raw mut (*side).words).cast::<u64>().wrapping_add(n) as u64,
+                        0,
+                    );
                 }
             }
             slot = slot.wrapping_add(size_of::<Slot>() as u64);
@@ -575,10 +624,15 @@ unsafe fn back(side: *mut Side, saved: *const Saved) {
     // SAFETY: as in `fill`.
     unsafe {
         let frame = (&raw mut (*side).frame).cast::<u64>();
-        frame.byte_add(offset_of!(Frame, rax)).write_volatile(load((saved as u64).wrapping_add(offset_of!(Saved, rax) as u64)));
+        frame
+            .byte_add(offset_of!(Frame, rax))
+            .write_volatile(load((saved as u64).wrapping_add(offset_of!(Saved, rax) as u64)));
         let mut n = 0;
         while n < 6 {
-            frame.byte_add(AT_RETURN).wrapping_add(n).write_volatile(load((saved as u64).wrapping_add((n as u64).wrapping_mul(8))));
+            frame
+                .byte_add(AT_RETURN)
+                .wrapping_add(n)
+                .write_volatile(load((saved as u64).wrapping_add((n as u64).wrapping_mul(8))));
             n = n.wrapping_add(1);
         }
         rest(side, saved);
@@ -592,7 +646,9 @@ fn stack(block: &Block) -> u64 {
     if known != 0 {
         return known;
     }
-    let Ok(base) = sys::map(0, STACK.wrapping_add(GUARD), sys::PROT_READ | sys::PROT_WRITE) else { return 0 };
+    let Ok(base) = sys::map(0, STACK.wrapping_add(GUARD), sys::PROT_READ | sys::PROT_WRITE) else {
+        return 0;
+    };
     // SAFETY: the page was just mapped.
     let _ = unsafe { sys::protect(base, GUARD, 0) };
     let top = base.wrapping_add(GUARD).wrapping_add(STACK);
@@ -626,7 +682,8 @@ unsafe fn take(block: &Block) -> *mut Side {
         // SAFETY: sides are never unmapped; what was read is used only if the head is still the same.
         let next = unsafe { (&raw const (*side).next).read_volatile() } as u64;
         let new = next | (head & !ADDRESS).wrapping_add(ADDRESS.wrapping_add(1));
-        if block.free_sides.compare_exchange(head, new, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if block.free_sides.compare_exchange(head, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
             // SAFETY: what was in the list is a whole side that nobody else uses.
             unsafe {
                 (&raw mut (*side).at).write_volatile(0);
@@ -665,7 +722,8 @@ unsafe fn give(block: &Block, side: *mut Side) {
         // SAFETY: the caller's promise.
         unsafe { (&raw mut (*side).next).write_volatile((head & ADDRESS) as *mut Side) };
         let new = side as u64 | head & !ADDRESS;
-        if block.free_sides.compare_exchange(head, new, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if block.free_sides.compare_exchange(head, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
             return;
         }
     }
@@ -691,7 +749,15 @@ unsafe extern "C" fn refill(block: &Block) -> bool {
                     let me = ptr::from_ref(block).cast_mut();
                     // Who sets the owner has the side: the call may be returning on another thread now.
                     if is_left(block, side)
-                        && (*side).owner.compare_exchange(me, ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+                        && (*side)
+                            .owner
+                            .compare_exchange(
+                                me,
+                                ptr::null_mut(),
+                                Ordering::AcqRel,
+                                Ordering::Relaxed,
+                            )
+                            .is_ok()
                     {
                         give(block, side);
                     }
@@ -704,12 +770,19 @@ unsafe extern "C" fn refill(block: &Block) -> bool {
                 return found;
             }
         }
-        let Ok(memory) = sys::map(0, size_of::<Sides>() as u64, sys::PROT_READ | sys::PROT_WRITE) else { return false };
+        let Ok(memory) = sys::map(0, size_of::<Sides>() as u64, sys::PROT_READ | sys::PROT_WRITE)
+        else {
+            return false;
+        };
         let chunk = memory as *mut Sides;
         loop {
             let first = block.sides.load(Ordering::Relaxed);
             (&raw mut (*chunk).next).write_volatile(first.cast());
-            if block.sides.compare_exchange(first, chunk.cast(), Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            if block
+                .sides
+                .compare_exchange(first, chunk.cast(), Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+            {
                 break;
             }
         }

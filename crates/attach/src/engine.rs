@@ -129,7 +129,12 @@ impl Site {
     fn bytes(&self, form: Form) -> Result<([u8; PATCH], Detour), Skip> {
         let at = self.spot.at;
         let (opcode, detour) = match form {
-            Form::Plain => return Ok((self.spot.original(), Detour::Jump(self.meta.body.load(Ordering::Relaxed)))),
+            Form::Plain => {
+                return Ok((
+                    self.spot.original(),
+                    Detour::Jump(self.meta.body.load(Ordering::Relaxed)),
+                ));
+            }
             Form::Entry if self.spot.shape == Shape::Nop => (0xe8, Detour::Call(self.entry)),
             Form::Entry => (0xe9, Detour::Jump(self.entry)),
             Form::Exit => (0xe9, Detour::Jump(self.exit)),
@@ -175,7 +180,14 @@ impl Site {
         };
         // SAFETY: islands are mapped for ever.
         let old = unsafe { patch::current(at) };
-        Ok(Change { at, old, new, text: chunk.clone(), head: Detour::Jump(target), inner: [0; PATCH] })
+        Ok(Change {
+            at,
+            old,
+            new,
+            text: chunk.clone(),
+            head: Detour::Jump(target),
+            inner: [0; PATCH],
+        })
     }
 }
 
@@ -201,7 +213,10 @@ impl Engine {
     /// Signals wait meanwhile: their handlers may fork, and the lock is taken for that.
     fn lock(&self) -> Locked<'_> {
         let signals = signals::Blocked::new();
-        Locked { state: self.state.lock().unwrap_or_else(PoisonError::into_inner), _signals: signals }
+        Locked {
+            state: self.state.lock().unwrap_or_else(PoisonError::into_inner),
+            _signals: signals,
+        }
     }
 
     /// Attaches all `hooks` to all `targets`, each a function and the cookie its hooks see.
@@ -281,7 +296,11 @@ impl Engine {
 }
 
 unsafe extern "C" {
-    fn pthread_atfork(prepare: extern "C" fn(), parent: extern "C" fn(), child: unsafe extern "C" fn()) -> i32;
+    fn pthread_atfork(
+        prepare: extern "C" fn(),
+        parent: extern "C" fn(),
+        child: unsafe extern "C" fn(),
+    ) -> i32;
 }
 
 /// The engine's lock, held by the thread that forks so that the child finds everything in order.
@@ -331,7 +350,12 @@ impl State {
         }
     }
 
-    fn attach(&mut self, id: u64, targets: &[(&Function, u64)], hooks: &[Hook]) -> Vec<Result<(), Skip>> {
+    fn attach(
+        &mut self,
+        id: u64,
+        targets: &[(&Function, u64)],
+        hooks: &[Hook],
+    ) -> Vec<Result<(), Skip>> {
         self.forget(targets.iter().map(|(f, _)| f.addr));
         let exits = hooks.iter().any(|h| h.position.needs_exit());
         let mut results: Vec<Result<(), Skip>> = Vec::with_capacity(targets.len());
@@ -368,7 +392,11 @@ impl State {
                     let n = known.map_or(UNTYPED_ARGS, |n| usize::from(n).min(MAX_ARGS));
                     site.meta.nr_args.store(n as u64, Ordering::Relaxed);
                 }
-                site.entries.extend(hooks.iter().map(|hook| Entry { hook: *hook, cookie: *cookie, seq: id }));
+                site.entries.extend(hooks.iter().map(|hook| Entry {
+                    hook: *hook,
+                    cookie: *cookie,
+                    seq: id,
+                }));
                 chosen.push(f.addr);
             }
         }
@@ -400,14 +428,17 @@ impl State {
             let Some(site) = self.sites.get(&addr) else { continue };
             let text = text.get_or_insert_with(patch::executable);
             let at = site.spot.at..site.spot.at + PATCH as u64;
-            let mapped = text.get(text.partition_point(|r| r.end <= at.start)).is_some_and(|r| r.start <= at.start && at.end <= r.end);
+            let mapped = text
+                .get(text.partition_point(|r| r.end <= at.start))
+                .is_some_and(|r| r.start <= at.start && at.end <= r.end);
             // SAFETY: all of them are mapped.
             let current = || unsafe { patch::current(at.start) };
             if mapped && site.bytes(site.form).is_ok_and(|(bytes, _)| current() == bytes) {
                 continue;
             }
             if let Some(gone) = self.sites.remove(&addr) {
-                self.called -= usize::from(gone.spot.shape == Shape::Nop && gone.form == Form::Entry);
+                self.called -=
+                    usize::from(gone.spot.shape == Shape::Nop && gone.form == Form::Entry);
                 self.plans.withdraw(gone.meta);
             }
         }
@@ -419,7 +450,8 @@ impl State {
             return Err(Skip::Duplicate);
         }
         let site = self.sites.get(&f.addr);
-        let sessions = |s: &Site| s.entries.iter().filter(|e| e.hook.position == Position::Session).count();
+        let sessions =
+            |s: &Site| s.entries.iter().filter(|e| e.hook.position == Position::Session).count();
         let new = hooks.iter().filter(|h| h.position == Position::Session).count();
         let others = site.filter(|s| !s.entries.is_empty()).and_then(|s| s.nr_args);
         if f.nr_args.is_some_and(|n| others.is_some_and(|o| o != n)) {
@@ -444,7 +476,11 @@ impl State {
             };
             let mut follower = Follower::new(work.module.code(), &original);
             for &(n, f) in &work.items {
-                let spot = if self.sites.contains_key(&f.addr) { Ok(None) } else { Spot::find(f).map(Some) };
+                let spot = if self.sites.contains_key(&f.addr) {
+                    Ok(None)
+                } else {
+                    Spot::find(f).map(Some)
+                };
                 let exit = if exits { returns(f, &mut follower).map(Some) } else { Ok(None) };
                 match spot.and_then(|spot| Ok(Found { n, f, spot, exit: exit? })) {
                     Ok(item) => found.push(item),
@@ -512,7 +548,12 @@ impl State {
                     *t = match (b, twin) {
                         (false, _) => 0,
                         (true, Some(o)) => to + u64::from(o),
-                        (true, None) => return Err(Skip::Unmovable { offset: at + n as u64 - f.addr, why: "it was rewritten" }),
+                        (true, None) => {
+                            return Err(Skip::Unmovable {
+                                offset: at + n as u64 - f.addr,
+                                why: "it was rewritten",
+                            });
+                        }
                     };
                 }
                 meta = new_meta();
@@ -558,7 +599,9 @@ impl State {
         let new: Vec<(u64, &'static Meta)> = addrs
             .iter()
             .filter_map(|a| self.sites.get(a))
-            .filter(|s| s.spot.shape == Shape::Nop && s.wanted() == Form::Entry && s.form != Form::Entry)
+            .filter(|s| {
+                s.spot.shape == Shape::Nop && s.wanted() == Form::Entry && s.form != Form::Entry
+            })
             .map(|s| (s.spot.at + PATCH as u64, s.meta))
             .collect();
         if new.is_empty() {
@@ -611,14 +654,16 @@ impl State {
             }
         }
         work.sort_by_key(|w| w.0.at);
-        let (changes, rest): (Vec<Change>, Vec<(u64, Option<Form>)>) = work.into_iter().map(|(c, a, f)| (c, (a, f))).unzip();
+        let (changes, rest): (Vec<Change>, Vec<(u64, Option<Form>)>) =
+            work.into_iter().map(|(c, a, f)| (c, (a, f))).unzip();
         // SAFETY: changes of functions, which `forget` has found mapped, from one of the forms that `Site` knows to another.
         let results = unsafe { patch::apply(&changes, &mut self.left) };
         for (result, (addr, form)) in results.into_iter().zip(rest) {
             let Some(site) = self.sites.get_mut(&addr) else { continue };
             match (result, form) {
                 (Ok(()), Some(form)) => {
-                    let called = |f: Form| usize::from(site.spot.shape == Shape::Nop && f == Form::Entry);
+                    let called =
+                        |f: Form| usize::from(site.spot.shape == Shape::Nop && f == Form::Entry);
                     self.called = self.called + called(form) - called(site.form);
                     (site.form, site.aim) = (form, form);
                 }
@@ -634,11 +679,19 @@ impl State {
         let addrs = self.attachments.remove(&id).ok_or(AttachError::NoAttachment { id })?;
         self.forget(addrs.iter().copied());
         // The address may be another function's by now, which never had these hooks.
-        let addrs: Vec<u64> = addrs.into_iter().filter(|addr| self.sites.get_mut(addr).is_some_and(|s| s.remove(id))).collect();
+        let addrs: Vec<u64> = addrs
+            .into_iter()
+            .filter(|addr| self.sites.get_mut(addr).is_some_and(|s| s.remove(id)))
+            .collect();
         self.publish(&addrs);
         self.reform(&addrs);
-        let count = |f: fn(&Site) -> bool| addrs.iter().filter(|a| self.sites.get(a).is_some_and(f)).count();
-        Ok((count(|s| s.form == Form::Plain), count(|s| s.form != Form::Plain && s.aim == Form::Plain)))
+        let count = |f: fn(&Site) -> bool| {
+            addrs.iter().filter(|a| self.sites.get(a).is_some_and(f)).count()
+        };
+        Ok((
+            count(|s| s.form == Form::Plain),
+            count(|s| s.form != Form::Plain && s.aim == Form::Plain),
+        ))
     }
 
     /// Frees what nobody can be reading any more. False when some thread did not leave its hook in time.
@@ -684,7 +737,8 @@ fn returns(f: &Function, follower: &mut Follower<'_>) -> Result<usize, Skip> {
         return Err(Skip::NoExit { why: "keeps data in its caller's frame" });
     }
     let fits = tramp::EXITS.iter().find(|(words, _)| *words >= used.words);
-    fits.map(|(_, index)| *index).ok_or(Skip::NoExit { why: "takes more than 4 KiB of arguments on the stack" })
+    fits.map(|(_, index)| *index)
+        .ok_or(Skip::NoExit { why: "takes more than 4 KiB of arguments on the stack" })
 }
 
 fn set(results: &mut [Result<(), Skip>], n: usize, to: Result<(), Skip>) {

@@ -134,7 +134,11 @@ extern "C" fn register() -> *mut Block {
         chunk = unsafe { (*chunk).next.load(Ordering::Acquire) };
     }
     // SAFETY: `free` is null or a live block.
-    if !free.is_null() && unsafe { (*free).tid.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok() } {
+    if !free.is_null()
+        && unsafe {
+            (*free).tid.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        }
+    {
         // SAFETY: a block that has our id now.
         return unsafe { adopt(free) };
     }
@@ -142,7 +146,10 @@ extern "C" fn register() -> *mut Block {
         // SAFETY: as above.
         return unsafe { adopt(block) };
     }
-    let Ok(memory) = sys::map(0, size_of::<Chunk>() as u64, sys::PROT_READ | sys::PROT_WRITE) else { return ptr::null_mut() };
+    let Ok(memory) = sys::map(0, size_of::<Chunk>() as u64, sys::PROT_READ | sys::PROT_WRITE)
+    else {
+        return ptr::null_mut();
+    };
     let chunk = memory as *mut Chunk;
     // SAFETY: fresh zeroed memory is a valid chunk; it is published by the store of its address.
     unsafe {
@@ -194,7 +201,9 @@ unsafe fn let_faults_through(block: *mut Block) {
     let mask = AtomicU64::new(0);
     // SAFETY: the kernel writes the thread's mask into `mask`, and then takes signals out of it; blocks are never unmapped.
     unsafe {
-        if sys::call(RT_SIGPROCMASK, [0, 0, mask.as_ptr() as u64, 8, 0, 0]) == 0 && mask.load(Ordering::Relaxed) & sys::FAULTS != 0 {
+        if sys::call(RT_SIGPROCMASK, [0, 0, mask.as_ptr() as u64, 8, 0, 0]) == 0
+            && mask.load(Ordering::Relaxed) & sys::FAULTS != 0
+        {
             let before = mask.load(Ordering::Relaxed);
             if before != ALL {
                 (*block).held.store((before & sys::FAULTS) as u32, Ordering::Relaxed);
@@ -295,9 +304,17 @@ extern "C" fn sharer(block: *mut Block, tid: u32) -> *mut Block {
     }
     let mut chunk = SHARERS.load(Ordering::Acquire);
     if chunk.is_null() {
-        let Ok(memory) = sys::map(0, size_of::<Chunk>() as u64, sys::PROT_READ | sys::PROT_WRITE) else { return ptr::null_mut() };
+        let Ok(memory) = sys::map(0, size_of::<Chunk>() as u64, sys::PROT_READ | sys::PROT_WRITE)
+        else {
+            return ptr::null_mut();
+        };
         // Of two at once one loses the memory it has not touched.
-        chunk = match SHARERS.compare_exchange(chunk, memory as *mut Chunk, Ordering::AcqRel, Ordering::Acquire) {
+        chunk = match SHARERS.compare_exchange(
+            chunk,
+            memory as *mut Chunk,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
             Ok(_) => memory as *mut Chunk,
             Err(now) => now,
         };
@@ -305,12 +322,17 @@ extern "C" fn sharer(block: *mut Block, tid: u32) -> *mut Block {
     let mut way = 0;
     let at = |way: usize| {
         // SAFETY: chunks are never unmapped, and the index is in range.
-        unsafe { &*(&raw const (*chunk).blocks).cast::<Block>().wrapping_add((tid as usize).wrapping_add(way) % BLOCKS) }
+        unsafe {
+            &*(&raw const (*chunk).blocks)
+                .cast::<Block>()
+                .wrapping_add((tid as usize).wrapping_add(way) % BLOCKS)
+        }
     };
     while way < WAYS {
         let own = at(way);
         if own.tid.load(Ordering::Acquire) == tid {
-            let waits = own.tail.load(Ordering::Relaxed) != CONCURRENT && process::is_suspended(maker);
+            let waits =
+                own.tail.load(Ordering::Relaxed) != CONCURRENT && process::is_suspended(maker);
             return if waits { ptr::from_ref(own).cast_mut() } else { ptr::null_mut() };
         }
         way = way.wrapping_add(1);
@@ -335,7 +357,11 @@ extern "C" fn sharer(block: *mut Block, tid: u32) -> *mut Block {
             block.low.store(1, Ordering::Relaxed);
             block.top.store(1, Ordering::Relaxed);
             block.tail.store(if looks < PATIENCE { 0 } else { CONCURRENT }, Ordering::Relaxed);
-            return if looks < PATIENCE { ptr::from_ref(block).cast_mut() } else { ptr::null_mut() };
+            return if looks < PATIENCE {
+                ptr::from_ref(block).cast_mut()
+            } else {
+                ptr::null_mut()
+            };
         }
         way = way.wrapping_add(1);
     }
@@ -347,7 +373,11 @@ fn current() -> *mut Block {
     let block = own();
     let here = 0u8;
     // SAFETY: blocks are never unmapped, and this is the one of thread-local storage. A handler that runs in between finds a whole block.
-    if block.is_null() || unsafe { (*block).has(&raw const here as u64) } { block } else { unsafe { of_task(block) } }
+    if block.is_null() || unsafe { (*block).has(&raw const here as u64) } {
+        block
+    } else {
+        unsafe { of_task(block) }
+    }
 }
 
 /// Takes over the block of a thread that is gone.
@@ -363,7 +393,10 @@ fn recycle(tid: u32) -> Option<*mut Block> {
                 let owner = (*block).tid.load(Ordering::Acquire);
                 if owner != 0
                     && sys::tgkill(owner, 0) == -sys::ESRCH
-                    && (*block).tid.compare_exchange(owner, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+                    && (*block)
+                        .tid
+                        .compare_exchange(owner, tid, Ordering::AcqRel, Ordering::Relaxed)
+                        .is_ok()
                 {
                     return Some(block);
                 }
@@ -479,7 +512,12 @@ pub(crate) unsafe fn count(slot: *const Slot, why: Missed) {
 /// # Safety
 /// `meta` is a function's, `block` null or that of the task, which is inside a hook, or counted, so that the plan is not freed meanwhile.
 #[inline(always)]
-pub(crate) unsafe fn missed(block: *const Block, meta: *const Meta, entered: Option<u64>, why: Missed) {
+pub(crate) unsafe fn missed(
+    block: *const Block,
+    meta: *const Meta,
+    entered: Option<u64>,
+    why: Missed,
+) {
     // SAFETY: blocks live for ever; metadata too, and the plan by the caller's promise.
     unsafe {
         if !block.is_null() && !is_counted(&*block) {
@@ -487,7 +525,11 @@ pub(crate) unsafe fn missed(block: *const Block, meta: *const Meta, entered: Opt
         }
         let plan = (*meta).plan.load(Ordering::Acquire);
         let mod_end = (*plan).mod_end;
-        let mut slot = if entered.is_some() { mod_end } else { (plan as u64).wrapping_add(size_of::<Plan>() as u64) };
+        let mut slot = if entered.is_some() {
+            mod_end
+        } else {
+            (plan as u64).wrapping_add(size_of::<Plan>() as u64)
+        };
         while slot < (*plan).exit_end {
             let s = slot as *const Slot;
             // A session has a slot on both sides, and is one hook.
@@ -525,7 +567,12 @@ pub(crate) unsafe fn missed_inside(block: &Block, ret: u64, meta: *const Meta) {
 /// The trampolines' way out at a function's entry, for a thread that is inside something: the block to go on with, or null to leave
 /// the hooks out. `meta` is null for compiled-in sites, which are known by `ret`.
 #[unsafe(link_section = ".text.skep_event")]
-pub(crate) unsafe extern "C" fn slow_entry(block: *mut Block, frame: u64, ret: u64, meta: *const Meta) -> *mut Block {
+pub(crate) unsafe extern "C" fn slow_entry(
+    block: *mut Block,
+    frame: u64,
+    ret: u64,
+    meta: *const Meta,
+) -> *mut Block {
     // SAFETY: blocks are never unmapped; this one is the calling thread's.
     if may_enter(unsafe { &*block }, frame) {
         return block;
@@ -537,7 +584,12 @@ pub(crate) unsafe extern "C" fn slow_entry(block: *mut Block, frame: u64, ret: u
 
 /// The exit trampolines' way out after the function; `block` may be null, `seq` is that of the newest attachment at entry.
 #[unsafe(link_section = ".text.skep_event")]
-pub(crate) unsafe extern "C" fn slow_exit(block: *mut Block, frame: u64, meta: *const Meta, seq: u64) -> *mut Block {
+pub(crate) unsafe extern "C" fn slow_exit(
+    block: *mut Block,
+    frame: u64,
+    meta: *const Meta,
+    seq: u64,
+) -> *mut Block {
     let block = if block.is_null() { register() } else { block };
     // SAFETY: blocks are never unmapped; this one is the calling thread's.
     if !block.is_null() && may_enter(unsafe { &*block }, frame) {
@@ -628,7 +680,9 @@ pub(crate) unsafe extern "C" fn after_fork() {
     let mut sharers = SHARERS.load(Ordering::Acquire);
     while !chunk.is_null() {
         // SAFETY: chunks are never unmapped, and all fields are atomic.
-        let (blocks, next) = unsafe { ((&raw const (*chunk).blocks).cast::<Block>(), (*chunk).next.load(Ordering::Acquire)) };
+        let (blocks, next) = unsafe {
+            ((&raw const (*chunk).blocks).cast::<Block>(), (*chunk).next.load(Ordering::Acquire))
+        };
         let mut i = 0;
         while i < BLOCKS {
             // SAFETY: `i` is in range.
@@ -701,7 +755,10 @@ impl Drop for Muted {
             match self.how {
                 How::Nothing => {}
                 How::Muted => (*block).inside.store(0, Ordering::Release),
-                How::Silenced => (*block).silent.store((*block).silent.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed),
+                How::Silenced => (*block).silent.store(
+                    (*block).silent.load(Ordering::Relaxed).saturating_sub(1),
+                    Ordering::Relaxed,
+                ),
             }
         }
     }

@@ -109,7 +109,10 @@ impl Builder {
 
     fn write(&mut self, at: u64, bytes: &[u8]) {
         // By the size computed in `new`: a function's islands are at most MOST bytes.
-        assert!(at >= self.base && at + bytes.len() as u64 <= self.base + self.size, "the chunk has room for all its islands");
+        assert!(
+            at >= self.base && at + bytes.len() as u64 <= self.base + self.size,
+            "the chunk has room for all its islands"
+        );
         // SAFETY: inside the chunk, which nobody else knows yet.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
     }
@@ -122,7 +125,8 @@ impl Builder {
             if keep < self.size {
                 sys::unmap(self.base + keep, self.size - keep);
             }
-            sys::protect(self.base, keep, sys::PROT_READ | sys::PROT_EXEC).map_err(|errno| Skip::Protected { errno: errno as i32 })?;
+            sys::protect(self.base, keep, sys::PROT_READ | sys::PROT_EXEC)
+                .map_err(|errno| Skip::Protected { errno: errno as i32 })?;
         }
         Ok(())
     }
@@ -142,7 +146,8 @@ const CALL: [u8; 2] = [0xff, 0x15];
 
 /// The first five bytes of the island that sites jump to at `at`, in `chunk`, as they were made.
 pub(crate) fn head(exit: bool, at: u64, chunk: &Range<u64>) -> [u8; PATCH] {
-    let [a, b, c, d, e, _] = if exit { PUSH_META } else { through(chunk.start, at, CALL, tramp::ENTRY_ISLAND) };
+    let [a, b, c, d, e, _] =
+        if exit { PUSH_META } else { through(chunk.start, at, CALL, tramp::ENTRY_ISLAND) };
     [a, b, c, d, e]
 }
 

@@ -159,7 +159,11 @@ pub(crate) unsafe fn trapped(at: u64) -> Trapped {
         return if t.call { Trapped::Call(t.to) } else { Trapped::Jump(t.to) };
     }
     // SAFETY: the caller's promise.
-    if unsafe { (at as *const u8).read_volatile() } == BREAKPOINT { Trapped::Foreign } else { Trapped::Gone }
+    if unsafe { (at as *const u8).read_volatile() } == BREAKPOINT {
+        Trapped::Foreign
+    } else {
+        Trapped::Gone
+    }
 }
 
 /// Halts the calling thread, whose signal handler this is, until the change is made.
@@ -172,7 +176,10 @@ pub(crate) fn halt(rip: &mut u64, stack: u64) {
     }
     let me = sys::gettid();
     let used = halt.used.load(Ordering::Acquire);
-    let Some(slot) = halt.slots.iter().take(used).find(|s| s.tid.load(Ordering::Acquire) == me) else { return };
+    let Some(slot) = halt.slots.iter().take(used).find(|s| s.tid.load(Ordering::Acquire) == me)
+    else {
+        return;
+    };
     slot.stack.store(stack, Ordering::Release);
     slot.state.store(HALTED, Ordering::Release);
     while halt.go_on.load(Ordering::Acquire) == 0 {
@@ -183,7 +190,9 @@ pub(crate) fn halt(rip: &mut u64, stack: u64) {
 impl Halt {
     fn slot(&self, tid: u32) -> Option<&Slot> {
         let used = self.used.load(Ordering::Acquire);
-        if let Some(slot) = self.slots.iter().take(used).find(|s| s.tid.load(Ordering::Acquire) == tid) {
+        if let Some(slot) =
+            self.slots.iter().take(used).find(|s| s.tid.load(Ordering::Acquire) == tid)
+        {
             return Some(slot);
         }
         let slot = self.slots.get(used)?;
@@ -193,7 +202,12 @@ impl Halt {
     }
 
     /// Halts every running thread. The error is the thread that could not be.
-    fn gather(&self, tasks: &threads::Tasks, signal: i32, copy: &mut threads::Copy) -> Result<(), u32> {
+    fn gather(
+        &self,
+        tasks: &threads::Tasks,
+        signal: i32,
+        copy: &mut threads::Copy,
+    ) -> Result<(), u32> {
         let info = signals::Info::nudge(signal, token());
         let me = sys::gettid();
         let nothing = AtomicU32::new(0);
@@ -212,7 +226,9 @@ impl Halt {
                 }
                 match threads::state(tid) {
                     threads::State::Gone => return,
-                    threads::State::Asleep { .. } if round < PATIENCE_WITH_BLOCKED && threads::blocks_traps(tid) => {
+                    threads::State::Asleep { .. }
+                        if round < PATIENCE_WITH_BLOCKED && threads::blocks_traps(tid) =>
+                    {
                         return missing = Some(tid);
                     }
                     threads::State::Asleep { stack, rip } if reading.twin(rip).is_none() => {
@@ -263,7 +279,11 @@ impl Slot {
 ///
 /// # Safety
 /// As [`crate::patch::apply`], and the window is open for these changes.
-pub(crate) unsafe fn apply(window: &Window, changes: &[Change], left: &mut Leftovers) -> Vec<Result<(), Skip>> {
+pub(crate) unsafe fn apply(
+    window: &Window,
+    changes: &[Change],
+    left: &mut Leftovers,
+) -> Vec<Result<(), Skip>> {
     left.collect();
     let fail = |skip: Skip| vec![Err(skip); changes.len()];
     let signal = match signals::install() {
@@ -278,7 +298,9 @@ pub(crate) unsafe fn apply(window: &Window, changes: &[Change], left: &mut Lefto
         activate(some, true);
         let done = results.len();
         // SAFETY: the caller's promise; the other threads are halted.
-        with_halted(&tasks, signal, &mut copy, left, |gather| unsafe { change(window, some, gather, &mut results) });
+        with_halted(&tasks, signal, &mut copy, left, |gather| unsafe {
+            change(window, some, gather, &mut results)
+        });
         // Nothing was done when some thread could not be halted.
         for _ in results.len()..done + some.len() {
             results.push(Err(Skip::Busy { tid: 0 }));
@@ -313,9 +335,18 @@ fn with_halted(
     left.collect();
     let mut count = 0;
     tasks.each(|_| count += 1);
-    let slot = || Slot { tid: AtomicU32::new(0), state: AtomicU32::new(0), stack: AtomicU64::new(0), searched: AtomicU64::new(0) };
+    let slot = || Slot {
+        tid: AtomicU32::new(0),
+        state: AtomicU32::new(0),
+        stack: AtomicU64::new(0),
+        searched: AtomicU64::new(0),
+    };
     let slots = std::iter::repeat_with(slot).take(count + 1024).collect();
-    let halt = Box::into_raw(Box::new(Halt { slots, used: AtomicUsize::new(0), go_on: AtomicU32::new(0) }));
+    let halt = Box::into_raw(Box::new(Halt {
+        slots,
+        used: AtomicUsize::new(0),
+        go_on: AtomicU32::new(0),
+    }));
     // SAFETY: the box lives until `collect` finds it unread.
     let gathering = unsafe { &*halt };
     HALT.store(halt, Ordering::SeqCst);
@@ -347,11 +378,23 @@ fn merge(changes: &[Change]) -> Traps {
         };
         all.push(Trap { at: c.at, to, call, inner: false, active: AtomicBool::new(false) });
         let inner = c.inner.iter().enumerate().filter(|(_, to)| **to != 0);
-        all.extend(inner.map(|(n, to)| Trap { at: c.at + n as u64, to: *to, call: false, inner: true, active: AtomicBool::new(false) }));
+        all.extend(inner.map(|(n, to)| Trap {
+            at: c.at + n as u64,
+            to: *to,
+            call: false,
+            inner: true,
+            active: AtomicBool::new(false),
+        }));
     }
     // Stable sort and de-duplication: what is new stands before what was there.
     for t in old.into_iter().flat_map(|t| &t.0) {
-        all.push(Trap { at: t.at, to: t.to, call: t.call, inner: t.inner, active: AtomicBool::new(false) });
+        all.push(Trap {
+            at: t.at,
+            to: t.to,
+            call: t.call,
+            inner: t.inner,
+            active: AtomicBool::new(false),
+        });
     }
     all.sort_by_key(|t| t.at);
     all.dedup_by_key(|t| t.at);
@@ -362,7 +405,12 @@ fn merge(changes: &[Change]) -> Traps {
 ///
 /// # Safety
 /// As [`apply`]; all other threads are halted or asleep, and the traps of the changes are active.
-unsafe fn change(window: &Window, changes: &[Change], gather: &mut dyn FnMut() -> Result<(), u32>, results: &mut Vec<Result<(), Skip>>) {
+unsafe fn change(
+    window: &Window,
+    changes: &[Change],
+    gather: &mut dyn FnMut() -> Result<(), u32>,
+    results: &mut Vec<Result<(), Skip>>,
+) {
     // SAFETY: bytes of the changes: a breakpoint, for which the trap says what is done, or what the caller vouches for.
     let write = |at: u64, bytes: &[u8]| unsafe { window.write(at, bytes) };
     let before = results.len();
@@ -392,10 +440,14 @@ unsafe fn change(window: &Window, changes: &[Change], gather: &mut dyn FnMut() -
         && let Err(tid) = gather()
     {
         // Back to what it was: the middle first, then the first byte.
-        let back = |c: &Change, n: usize, m: usize| write(c.at + n as u64, c.old.get(n..m).unwrap_or_default());
+        let back = |c: &Change, n: usize, m: usize| {
+            write(c.at + n as u64, c.old.get(n..m).unwrap_or_default())
+        };
         each(results, &|c| if inner(c) { back(c, 1, PATCH) } else { Ok(()) });
         let _ = sys::membarrier(Barrier::SyncCore);
-        each(results, &|c| if inner(c) { back(c, 0, 1).and(Err(Skip::Busy { tid: tid as i32 })) } else { Ok(()) });
+        each(results, &|c| {
+            if inner(c) { back(c, 0, 1).and(Err(Skip::Busy { tid: tid as i32 })) } else { Ok(()) }
+        });
     }
     each(results, &|c| write(c.at + 1, c.new.get(1..).unwrap_or_default()));
     let _ = sys::membarrier(Barrier::SyncCore);

@@ -81,13 +81,21 @@ impl Window {
         for c in changes {
             let pages = c.at & !(PAGE - 1)..(c.at + PATCH as u64).next_multiple_of(PAGE);
             match ranges.last_mut() {
-                Some((r, text)) if *text == c.text && pages.start <= r.end + GAP => r.end = r.end.max(pages.end),
+                Some((r, text)) if *text == c.text && pages.start <= r.end + GAP => {
+                    r.end = r.end.max(pages.end)
+                }
                 _ => ranges.push((pages, c.text.clone())),
             }
         }
         for (r, _) in ranges {
             // SAFETY: the pages gain a right and lose none.
-            match unsafe { sys::protect(r.start, r.end - r.start, sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC) } {
+            match unsafe {
+                sys::protect(
+                    r.start,
+                    r.end - r.start,
+                    sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC,
+                )
+            } {
                 Ok(()) => out.opened.push(r),
                 Err(errno) => {
                     let file = Fd::open_rw(b"/proc/self/mem\0");
@@ -106,7 +114,11 @@ impl Window {
     pub(crate) unsafe fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Skip> {
         if let Some(memory) = &self.memory {
             let got = memory.write_at(bytes, at);
-            return if got == bytes.len() as i64 { Ok(()) } else { Err(Skip::Protected { errno: (-got).max(0) as i32 }) };
+            return if got == bytes.len() as i64 {
+                Ok(())
+            } else {
+                Err(Skip::Protected { errno: (-got).max(0) as i32 })
+            };
         }
         for (i, b) in bytes.iter().enumerate() {
             // SAFETY: inside an opened window of mapped code, by the caller's promise.
@@ -127,7 +139,9 @@ impl Window {
             return Err(Skip::Protected { errno: 0 });
         }
         let shift = 8 * (change.at % 8);
-        let five = |bytes: [u8; PATCH]| bytes.iter().rev().fold(0u64, |word, b| word << 8 | u64::from(*b)) << shift;
+        let five = |bytes: [u8; PATCH]| {
+            bytes.iter().rev().fold(0u64, |word, b| word << 8 | u64::from(*b)) << shift
+        };
         let mask = ((1u64 << (8 * PATCH)) - 1) << shift;
         // SAFETY: an aligned word inside an opened window of mapped code. Readers are the processors' instruction fetches.
         let word = unsafe { &*((change.at & !7) as *const AtomicU64) };
@@ -142,7 +156,8 @@ impl Drop for Window {
     fn drop(&mut self) {
         for r in &self.opened {
             // SAFETY: gives the pages the protection that code has.
-            let _ = unsafe { sys::protect(r.start, r.end - r.start, sys::PROT_READ | sys::PROT_EXEC) };
+            let _ =
+                unsafe { sys::protect(r.start, r.end - r.start, sys::PROT_READ | sys::PROT_EXEC) };
         }
     }
 }
@@ -167,7 +182,10 @@ pub(crate) fn executable() -> Vec<Range<u64>> {
     for line in maps.lines() {
         let Some((range, rest)) = line.split_once(' ') else { continue };
         let Some((start, end)) = range.split_once('-') else { continue };
-        let (Ok(start), Ok(end)) = (u64::from_str_radix(start, 16), u64::from_str_radix(end, 16)) else { continue };
+        let (Ok(start), Ok(end)) = (u64::from_str_radix(start, 16), u64::from_str_radix(end, 16))
+        else {
+            continue;
+        };
         if rest.get(2..3) != Some("x") || start >= 1 << 63 {
             continue;
         }
@@ -184,7 +202,10 @@ pub(crate) fn executable() -> Vec<Range<u64>> {
 /// # Safety
 /// Each lies in mapped code; what shall be there is code that does what was there before, wherever it is entered, and the places where
 /// a thread goes on that is in the middle of it are those of the instructions it was about to run. The caller has the engine's lock.
-pub(crate) unsafe fn apply(changes: &[Change], left: &mut live::Leftovers) -> Vec<Result<(), Skip>> {
+pub(crate) unsafe fn apply(
+    changes: &[Change],
+    left: &mut live::Leftovers,
+) -> Vec<Result<(), Skip>> {
     if changes.is_empty() {
         return Vec::new();
     }
@@ -225,7 +246,9 @@ pub(crate) unsafe fn apply(changes: &[Change], left: &mut live::Leftovers) -> Ve
 unsafe fn quiet(window: &Window, changes: &[Change]) -> Vec<Result<(), Skip>> {
     let mask = sys::block_signals();
     // SAFETY: the caller's promise.
-    let one = |c: &Change| unsafe { if current(c.at) == c.old { window.write(c.at, &c.new) } else { Err(Skip::Foreign) } };
+    let one = |c: &Change| unsafe {
+        if current(c.at) == c.old { window.write(c.at, &c.new) } else { Err(Skip::Foreign) }
+    };
     let results = changes.iter().map(one).collect();
     sys::set_signal_mask(mask);
     results

@@ -23,7 +23,9 @@ impl Words {
     fn leave(&mut self, entries: &[Entry], drains: u64) {
         for word in &mut self.0 {
             match *word {
-                Word::Of(seq) if entries.iter().all(|e| e.seq != seq) => *word = Word::Until(drains + 1),
+                Word::Of(seq) if entries.iter().all(|e| e.seq != seq) => {
+                    *word = Word::Until(drains + 1)
+                }
                 Word::Until(n) if n <= drains => *word = Word::Free,
                 _ => {}
             }
@@ -81,7 +83,8 @@ impl Plans {
     /// Makes a function run `entries` from now on. Pairs with the trampolines' loads of the plan.
     pub(crate) fn publish(&mut self, meta: &'static Meta, entries: &[Entry], cookies: &mut Words) {
         cookies.leave(entries, self.drains);
-        let plan = if entries.is_empty() { tramp::empty() } else { self.plan(meta, entries, cookies) };
+        let plan =
+            if entries.is_empty() { tramp::empty() } else { self.plan(meta, entries, cookies) };
         if plan != tramp::empty() {
             // SAFETY: a plan that is not free, and `users` is only touched here, under the engine's lock.
             unsafe { (*plan).users += 1 };
@@ -117,7 +120,9 @@ impl Plans {
     fn plan(&mut self, meta: &'static Meta, entries: &[Entry], cookies: &mut Words) -> *mut Plan {
         self.key.clear();
         for entry in entries {
-            let Some(word) = cookies.place(entry, meta) else { return Plan::build(entries, Cookies::Own(meta)) };
+            let Some(word) = cookies.place(entry, meta) else {
+                return Plan::build(entries, Cookies::Own(meta));
+            };
             let hook = &entry.hook;
             self.key.push(Key {
                 position: hook.position,

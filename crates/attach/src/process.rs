@@ -69,7 +69,8 @@ pub(crate) fn is_suspended(tid: u32) -> bool {
     // SAFETY: opened above.
     unsafe { sys::close(fd) };
     // SAFETY: only bytes that were read.
-    let byte = |n: u64| unsafe { (*(at.wrapping_add(n) as *const AtomicU8)).load(Ordering::Relaxed) };
+    let byte =
+        |n: u64| unsafe { (*(at.wrapping_add(n) as *const AtomicU8)).load(Ordering::Relaxed) };
     let mut n = if got > 0 { got as u64 } else { 0 };
     while n > 2 {
         n = n.wrapping_sub(1);

@@ -38,7 +38,8 @@ use Convention::{BehindStackCheck, EntryOnly, NoHook};
 /// Beginnings of names in Go's own core, where functions without a check of the stack call each other until it is used up, and run
 /// on stacks of other kinds. All other functions without a check are called by functions with one, which leaves 800 bytes at least
 /// (`stackLimit` in Go's runtime/stack.go, and its linker adds up all calls below).
-const GO_CORE: &[&str] = &["runtime.", "runtime/", "internal/", "sync/atomic.", "syscall.", "reflect.", "type:", "go:"];
+const GO_CORE: &[&str] =
+    &["runtime.", "runtime/", "internal/", "sync/atomic.", "syscall.", "reflect.", "type:", "go:"];
 /// Go's name for the convention of functions in assembly.
 const GO_ASSEMBLY: &str = ".abi0";
 
@@ -63,10 +64,16 @@ impl Evidence {
     pub(crate) fn convention(self) -> Convention {
         match self {
             Self::Unwind => Convention::C,
-            Self::OtherUnwind => NoHook("its unwind information says that it is not entered by a call"),
+            Self::OtherUnwind => {
+                NoHook("its unwind information says that it is not entered by a call")
+            }
             Self::Inside => NoHook("a place inside of another function"),
-            Self::Sized => EntryOnly("no unwind information says that it is called as C functions are"),
-            Self::Label => NoHook("neither a size nor unwind information says that it is a function"),
+            Self::Sized => {
+                EntryOnly("no unwind information says that it is called as C functions are")
+            }
+            Self::Label => {
+                NoHook("neither a size nor unwind information says that it is a function")
+            }
         }
     }
 }
@@ -112,8 +119,10 @@ struct Runtime {
     hooks: Convention,
 }
 
-const GO: Convention = BehindStackCheck { why: "Go moves its stacks and looks at every return address", leaves: true };
-const HASKELL: Convention = NoHook("Haskell code is jumped to, and entered again after a collection");
+const GO: Convention =
+    BehindStackCheck { why: "Go moves its stacks and looks at every return address", leaves: true };
+const HASKELL: Convention =
+    NoHook("Haskell code is jumped to, and entered again after a collection");
 
 /// The first row that claims a function counts.
 const RUNTIMES: &[Runtime] = &[
@@ -154,7 +163,11 @@ const RUNTIMES: &[Runtime] = &[
     },
     // Haskell (GHC): code reached by jumps, with a stack of its own, and a table right before each entry. A function that needs
     // memory is entered again when it has it.
-    Runtime { marks: &[Mark::Around("stg_ap_", "_fast")], code: Code::WithoutUnwind, hooks: HASKELL },
+    Runtime {
+        marks: &[Mark::Around("stg_ap_", "_fast")],
+        code: Code::WithoutUnwind,
+        hooks: HASKELL,
+    },
     // A Haskell library has the run-time system in another one.
     Runtime { marks: &[Mark::Around("", "_info")], code: Code::Suffixed("_info"), hooks: HASKELL },
     // Images that mono has compiled ahead of time. It decodes the stubs in them that it patches, and has unwind tables of its own.
@@ -187,12 +200,17 @@ impl Mark {
     fn is_in(&self, elf: &Elf, symbols: &Functions, names: &[&[u8]]) -> bool {
         match *self {
             Self::Symbol(name) => names.contains(&name.as_bytes()),
-            Self::Around(head, tail) => names.iter().any(|n| n.starts_with(head.as_bytes()) && n.ends_with(tail.as_bytes())),
+            Self::Around(head, tail) => {
+                names.iter().any(|n| n.starts_with(head.as_bytes()) && n.ends_with(tail.as_bytes()))
+            }
             Self::NoneAround(head, tail) => !Self::Around(head, tail).is_in(elf, symbols, names),
             Self::Section(name) => elf.section(name).is_some(),
             Self::Text(text) => {
-                let stripped = matches!(symbols.source(), SymbolSource::Dynsym | SymbolSource::None);
-                let constants = elf.section(".rodata").filter(|s| stripped && elf.entry().is_some() && s.size <= CONSTANTS);
+                let stripped =
+                    matches!(symbols.source(), SymbolSource::Dynsym | SymbolSource::None);
+                let constants = elf
+                    .section(".rodata")
+                    .filter(|s| stripped && elf.entry().is_some() && s.size <= CONSTANTS);
                 let bytes = constants.and_then(|s| elf.section_data(s).ok()).unwrap_or_default();
                 bytes.windows(text.len()).any(|w| w == text.as_bytes())
             }
@@ -206,10 +224,14 @@ pub(crate) struct Conventions(Vec<(&'static Runtime, Vec<Range<u64>>)>);
 impl Conventions {
     /// Looks for the marks. A stripped file may have none; then it has no symbols for code without unwind information either.
     pub(crate) fn of(elf: &Elf, symbols: &Functions) -> Self {
-        let places: Vec<(&[u8], u64)> =
-            symbols.iter().flat_map(|f| f.symbols().map(move |s| (s.name, f.vaddr))).chain(symbols.labels()).collect();
+        let places: Vec<(&[u8], u64)> = symbols
+            .iter()
+            .flat_map(|f| f.symbols().map(move |s| (s.name, f.vaddr)))
+            .chain(symbols.labels())
+            .collect();
         let names: Vec<&[u8]> = places.iter().map(|(name, _)| *name).collect();
-        let there = RUNTIMES.iter().filter(|r| r.marks.iter().all(|m| m.is_in(elf, symbols, &names)));
+        let there =
+            RUNTIMES.iter().filter(|r| r.marks.iter().all(|m| m.is_in(elf, symbols, &names)));
         Self(there.map(|r| (r, r.code.ranges(elf, &places))).collect())
     }
 
@@ -227,7 +249,8 @@ impl Conventions {
             // A place that is no function stays one.
             (_, NoHook(_)) | (None, _) => rule,
             (Some((Runtime { hooks: BehindStackCheck { why, .. }, .. }, _)), _) => {
-                let core = GO_CORE.iter().any(|head| name.starts_with(head)) || name.ends_with(GO_ASSEMBLY);
+                let core = GO_CORE.iter().any(|head| name.starts_with(head))
+                    || name.ends_with(GO_ASSEMBLY);
                 BehindStackCheck { why, leaves: !core && name.contains('.') }
             }
             (Some((runtime, _)), _) => runtime.hooks,
@@ -238,9 +261,18 @@ impl Conventions {
 impl Code {
     fn ranges(&self, elf: &Elf, places: &[(&[u8], u64)]) -> Vec<Range<u64>> {
         match *self {
-            Self::Section(name) => elf.sections().iter().filter(|s| s.name == name.as_bytes()).map(|s| s.vaddr..s.vaddr + s.size).collect(),
+            Self::Section(name) => elf
+                .sections()
+                .iter()
+                .filter(|s| s.name == name.as_bytes())
+                .map(|s| s.vaddr..s.vaddr + s.size)
+                .collect(),
             Self::Between(begin, end) => {
-                let with = |tail: &'static str| places.iter().filter_map(move |(n, at)| Some((n.strip_suffix(tail.as_bytes())?, *at)));
+                let with = |tail: &'static str| {
+                    places
+                        .iter()
+                        .filter_map(move |(n, at)| Some((n.strip_suffix(tail.as_bytes())?, *at)))
+                };
                 let ends: HashMap<&[u8], u64> = with(end).collect();
                 with(begin).filter_map(|(unit, at)| Some(at..*ends.get(unit)?)).collect()
             }

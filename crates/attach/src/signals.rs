@@ -134,7 +134,12 @@ impl Owned {
                 return;
             }
             if version.is_multiple_of(2) {
-                match self.version.compare_exchange_weak(version, version + 1, Ordering::Acquire, Ordering::Relaxed) {
+                match self.version.compare_exchange_weak(
+                    version,
+                    version + 1,
+                    Ordering::Acquire,
+                    Ordering::Relaxed,
+                ) {
                     Ok(_) => break,
                     Err(now) => version = now,
                 }
@@ -224,7 +229,12 @@ pub fn prepare_exec(reset: u64) {
         let spawned = now == SIG_DFL && !process::is_own() && reset & (1 << (signal - 1)) == 0;
         if now == owned.own.load(Ordering::Acquire) || spawned {
             // SAFETY: what the program asked for.
-            let _ = unsafe { sys::sigaction(signal, Some(&KernelAction { handler: SIG_IGN, ..KernelAction::default() })) };
+            let _ = unsafe {
+                sys::sigaction(
+                    signal,
+                    Some(&KernelAction { handler: SIG_IGN, ..KernelAction::default() }),
+                )
+            };
         }
     }
 }
@@ -326,7 +336,9 @@ impl Drop for Blocked {
 }
 
 fn owned(signal: i32) -> Option<&'static Owned> {
-    [&TRAP, &NUDGE, &BUS, &SEGV].into_iter().find(|o| o.installed.load(Ordering::Acquire) && o.signal.load(Ordering::Acquire) == signal)
+    [&TRAP, &NUDGE, &BUS, &SEGV]
+        .into_iter()
+        .find(|o| o.installed.load(Ordering::Acquire) && o.signal.load(Ordering::Acquire) == signal)
 }
 
 /// Tells whether the engine has a handler of its own on a signal, so that the program's action goes through [`program_action`]. A child in
@@ -419,7 +431,8 @@ pub unsafe fn on_memory_full(repair: unsafe fn(u64) -> bool) -> Result<(), i32> 
 unsafe extern "C" fn on_bus(signal: i32, info: *const Info, context: *mut Context) {
     let repair = REPAIR.load(Ordering::Acquire);
     // SAFETY: the kernel hands valid pointers to a SA_SIGINFO handler; for faults the word behind the code is the address.
-    let (code, addr) = unsafe { ((*info).code, (&raw const (*info).pid).cast::<u64>().read_unaligned()) };
+    let (code, addr) =
+        unsafe { ((*info).code, (&raw const (*info).pid).cast::<u64>().read_unaligned()) };
     if code > 0 && repair != 0 {
         // SAFETY: only `on_memory_full` stores there, and stores a function of this type.
         let repair: unsafe fn(u64) -> bool = unsafe { std::mem::transmute(repair) };
@@ -536,7 +549,9 @@ unsafe extern "C" fn on_trap(signal: i32, info: *const Info, context: *mut Conte
             live::Trapped::Call(to) => {
                 registers[RSP] = registers[RSP].wrapping_sub(8);
                 // SAFETY: the thread was about to make this very push.
-                unsafe { (registers[RSP] as *mut u64).write(at.wrapping_add(crate::spot::PATCH as u64)) };
+                unsafe {
+                    (registers[RSP] as *mut u64).write(at.wrapping_add(crate::spot::PATCH as u64))
+                };
                 return registers[RIP] = to;
             }
             live::Trapped::Gone => return registers[RIP] = at,
@@ -549,7 +564,8 @@ unsafe extern "C" fn on_trap(signal: i32, info: *const Info, context: *mut Conte
 
 unsafe extern "C" fn on_nudge(signal: i32, info: *const Info, context: *mut Context) {
     // SAFETY: the kernel hands valid pointers to a SA_SIGINFO handler.
-    let (code, pid, value, registers) = unsafe { ((*info).code, (*info).pid, (*info).value, &mut (*context).registers) };
+    let (code, pid, value, registers) =
+        unsafe { ((*info).code, (*info).pid, (*info).value, &mut (*context).registers) };
     if code == SI_QUEUE && pid as u32 == sys::getpid() && value == live::token() {
         live::halt(&mut registers[RIP], context as u64);
         return;
@@ -597,7 +613,8 @@ unsafe fn pass_on(owned: &Owned, signal: i32, code: i32, info: *const Info, cont
             sys::set_signal_mask(before | Mask::kernels(action.mask) | own);
             // SAFETY: the program's handler, called as the kernel calls it; one without SA_SIGINFO ignores the rest.
             unsafe {
-                let handler: unsafe extern "C" fn(i32, *const Info, *mut Context) = std::mem::transmute(handler);
+                let handler: unsafe extern "C" fn(i32, *const Info, *mut Context) =
+                    std::mem::transmute(handler);
                 handler(signal, info, context);
             }
         }

@@ -154,7 +154,12 @@ pub fn scan() -> Result<Vec<Arc<Module>>, AttachError> {
             && m.text == f.text
             && m.file.build_id == f.build_id
     };
-    let module = |file: module::Module| known.iter().find(|m| same(m, &file)).map_or_else(|| Arc::new(Module::new(file)), Arc::clone);
+    let module = |file: module::Module| {
+        known
+            .iter()
+            .find(|m| same(m, &file))
+            .map_or_else(|| Arc::new(Module::new(file)), Arc::clone)
+    };
     let now: Vec<_> = modules.into_iter().map(module).collect();
     known.clone_from(&now);
     Ok(now)
@@ -211,7 +216,8 @@ impl Module {
 
     /// Tells whether its code is still there, in executable ranges that are sorted.
     pub(crate) fn is_within(&self, executable: &[Range<u64>]) -> bool {
-        let around = |t: &Range<u64>| executable.get(executable.partition_point(|r| r.end <= t.start));
+        let around =
+            |t: &Range<u64>| executable.get(executable.partition_point(|r| r.end <= t.start));
         self.text.iter().all(|t| around(t).is_some_and(|r| r.start <= t.start && t.end <= r.end))
     }
 
@@ -247,21 +253,28 @@ impl Module {
 
     /// Finds a function by any of its names.
     pub fn function_named(self: &Arc<Self>, name: &str) -> Result<Option<Function>, AttachError> {
-        Ok(self.list()?.entries.iter().find(|e| e.names.iter().any(|n| n == name)).map(|e| self.function(e)))
+        Ok(self
+            .list()?
+            .entries
+            .iter()
+            .find(|e| e.names.iter().any(|n| n == name))
+            .map(|e| self.function(e)))
     }
 
     fn list(&self) -> Result<&List, AttachError> {
         if let Some(list) = self.list.get() {
             return Ok(list);
         }
-        let list = List::read(&self.file).map_err(|e| AttachError::Symbols { path: self.path.clone(), what: e.to_string() })?;
+        let list = List::read(&self.file)
+            .map_err(|e| AttachError::Symbols { path: self.path.clone(), what: e.to_string() })?;
         Ok(self.list.get_or_init(|| list))
     }
 
     /// Where functions begin, as far as known, sorted.
     pub(crate) fn starts(&self) -> Vec<u64> {
         let Ok(list) = self.list() else { return Vec::new() };
-        let mut out: Vec<u64> = list.entries.iter().map(|e| e.addr).chain(list.edges.iter().copied()).collect();
+        let mut out: Vec<u64> =
+            list.entries.iter().map(|e| e.addr).chain(list.edges.iter().copied()).collect();
         out.sort_unstable();
         out.dedup();
         out
@@ -281,10 +294,17 @@ impl List {
         let stubs = elf.not_functions();
         let conventions = Conventions::of(&elf, &symbols);
         let around = |vaddr: u64| {
-            let before = fdes.partition_point(|fde| fde.start <= vaddr).checked_sub(1).and_then(|i| fdes.get(i));
+            let before = fdes
+                .partition_point(|fde| fde.start <= vaddr)
+                .checked_sub(1)
+                .and_then(|i| fdes.get(i));
             before.filter(|fde| vaddr < fde.end)
         };
-        let inside: Vec<u64> = symbols.iter().map(|f| f.vaddr).filter(|at| around(*at).is_some_and(|fde| fde.start != *at)).collect();
+        let inside: Vec<u64> = symbols
+            .iter()
+            .map(|f| f.vaddr)
+            .filter(|at| around(*at).is_some_and(|fde| fde.start != *at))
+            .collect();
         let entered = elf.entered_at(&inside).unwrap_or_default();
         let mut entries: Vec<Entry> = Vec::with_capacity(symbols.len());
         for f in symbols.iter() {
@@ -292,7 +312,8 @@ impl List {
             let fde = around(f.vaddr);
             let evidence = match fde {
                 Some(fde) if fde.start != f.vaddr => {
-                    let entry = inside.binary_search(&f.vaddr).is_ok_and(|i| entered.get(i) == Some(&true));
+                    let entry =
+                        inside.binary_search(&f.vaddr).is_ok_and(|i| entered.get(i) == Some(&true));
                     if entry && !f.size_guessed { Evidence::Unwind } else { Evidence::Inside }
                 }
                 Some(fde) if fde.function_entry => Evidence::Unwind,
@@ -307,7 +328,9 @@ impl List {
                 _ => Kind::Func,
             };
             let size = match (fde, evidence) {
-                (Some(fde), Evidence::Unwind | Evidence::OtherUnwind) if f.size_guessed => fde.end - f.vaddr,
+                (Some(fde), Evidence::Unwind | Evidence::OtherUnwind) if f.size_guessed => {
+                    fde.end - f.vaddr
+                }
                 _ => f.size,
             };
             let convention = conventions.tell(f.vaddr, &name, evidence);
@@ -318,13 +341,18 @@ impl List {
         let named = entries.len();
         const SHF_EXECINSTR: u64 = 4;
         let code = elf.sections().iter().filter(|s| s.flags & SHF_EXECINSTR != 0);
-        let mut edges: Vec<u64> = code.flat_map(|s| [file.addr(s.vaddr), file.addr(s.vaddr.wrapping_add(s.size))]).collect();
+        let mut edges: Vec<u64> = code
+            .flat_map(|s| [file.addr(s.vaddr), file.addr(s.vaddr.wrapping_add(s.size))])
+            .collect();
         for fde in &fdes {
             let addr = file.addr(fde.start);
             let known = entries.get(..named).unwrap_or_default();
             let after = known.partition_point(|e| e.addr <= addr);
             // What follows a label without a size need not belong to it.
-            let covers = |e: &Entry| e.addr == addr || (e.convention != Evidence::Label.convention() && addr - e.addr < e.size);
+            let covers = |e: &Entry| {
+                e.addr == addr
+                    || (e.convention != Evidence::Label.convention() && addr - e.addr < e.size)
+            };
             let inside = after.checked_sub(1).and_then(|i| known.get(i)).is_some_and(covers);
             if !inside && !fde.function_entry {
                 // A part of a function that has no name in a stripped file. What comes before it ends here.
@@ -332,7 +360,13 @@ impl List {
             } else if !inside && !stubs.iter().any(|r| r.contains(&fde.start)) {
                 let name = format!("sub_{:x}", fde.start);
                 let convention = conventions.tell(fde.start, &name, Evidence::Unwind);
-                entries.push(Entry { addr, size: fde.end - fde.start, kind: Kind::Func, convention, names: vec![name] });
+                entries.push(Entry {
+                    addr,
+                    size: fde.end - fde.start,
+                    kind: Kind::Func,
+                    convention,
+                    names: vec![name],
+                });
             }
         }
         entries.sort_by_key(|e| e.addr);

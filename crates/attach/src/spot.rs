@@ -4,7 +4,10 @@ use crate::code::{self, Code};
 use crate::runtime::Convention;
 use crate::sites::{Function, Kind};
 use crate::skip::Skip;
-use iced_x86::{Code as Op, Decoder, DecoderOptions, Encoder, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{
+    Code as Op, Decoder, DecoderOptions, Encoder, FlowControl, Instruction, Mnemonic, OpKind,
+    Register,
+};
 use std::ops::Range;
 
 /// Bytes of a jump or call with a 32-bit distance.
@@ -62,7 +65,8 @@ impl Spot {
         if let Convention::BehindStackCheck { leaves, .. } = function.convention {
             let own = addr..(addr + function.size.max(1)).min(next);
             // SAFETY: within a mapped executable range of the module.
-            let (behind, quiet) = unsafe { (behind_stack_check(&own), leaves && calls_nothing(&own)) };
+            let (behind, quiet) =
+                unsafe { (behind_stack_check(&own), leaves && calls_nothing(&own)) };
             match behind {
                 Some(behind) => (at, checked) = (behind, true),
                 None if quiet => {}
@@ -87,23 +91,34 @@ impl Spot {
                 at = end;
                 continue;
             }
-            ended = matches!(i.flow_control(), FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch)
-                || i.mnemonic() == Mnemonic::Ud2;
+            ended = matches!(
+                i.flow_control(),
+                FlowControl::Return
+                    | FlowControl::UnconditionalBranch
+                    | FlowControl::IndirectBranch
+            ) || i.mnemonic() == Mnemonic::Ud2;
             moved.push(i);
         }
         if end > next {
             return Err(Skip::TooShort { room: next - at });
         }
-        let slice = |from: u64, to: u64| bytes.get((from - addr) as usize..(to - addr) as usize).unwrap_or_default();
+        let slice = |from: u64, to: u64| {
+            bytes.get((from - addr) as usize..(to - addr) as usize).unwrap_or_default()
+        };
         if end < at + PATCH as u64 {
             // The function ends here; what follows must be padding that nobody needs.
             let room = next.min(addr + function.size.max(end - addr));
             let need = (at + PATCH as u64 - end) as usize;
-            if at + PATCH as u64 > next || room > end || !is_padding(slice(end, window.end.min(text.end)), need) {
+            if at + PATCH as u64 > next
+                || room > end
+                || !is_padding(slice(end, window.end.min(text.end)), need)
+            {
                 return Err(Skip::TooShort { room: end - at });
             }
         }
-        let nop = !ended && moved.iter().all(|i| i.mnemonic() == Mnemonic::Nop) && end == at + PATCH as u64;
+        let nop = !ended
+            && moved.iter().all(|i| i.mnemonic() == Mnemonic::Nop)
+            && end == at + PATCH as u64;
         let shape = if nop { Shape::Nop } else { Shape::Inline };
         let spot = Self { at, shape, moved, bytes: slice(at, end.max(at + PATCH as u64)).to_vec() };
         spot.check_branches(function, code, checked)?;
@@ -145,18 +160,32 @@ impl Spot {
             let offset = i.ip() - addr;
             let fail = |why| Err(Skip::Unmovable { offset, why });
             match i.flow_control() {
-                FlowControl::Call | FlowControl::IndirectCall if n != last || i.next_ip() < self.at + PATCH as u64 => {
+                FlowControl::Call | FlowControl::IndirectCall
+                    if n != last || i.next_ip() < self.at + PATCH as u64 =>
+                {
                     return fail("a call would return among the changed bytes");
                 }
-                FlowControl::Call if !matches!(i.op0_kind(), OpKind::NearBranch64) => return fail("far call"),
-                FlowControl::IndirectCall if i.memory_base() == Register::RSP || i.op0_register() == Register::RSP => {
+                FlowControl::Call if !matches!(i.op0_kind(), OpKind::NearBranch64) => {
+                    return fail("far call");
+                }
+                FlowControl::IndirectCall
+                    if i.memory_base() == Register::RSP || i.op0_register() == Register::RSP =>
+                {
                     return fail("call through the stack pointer");
                 }
                 FlowControl::Interrupt => return fail("breakpoint or software interrupt"),
                 FlowControl::XbeginXabortXend => return fail("transaction"),
                 _ => {}
             }
-            if matches!(i.code(), Op::Call_m1616 | Op::Call_m1632 | Op::Call_m1664 | Op::Jmp_m1616 | Op::Jmp_m1632 | Op::Jmp_m1664) {
+            if matches!(
+                i.code(),
+                Op::Call_m1616
+                    | Op::Call_m1632
+                    | Op::Call_m1664
+                    | Op::Jmp_m1616
+                    | Op::Jmp_m1632
+                    | Op::Jmp_m1664
+            ) {
                 return fail("far branch");
             }
         }
@@ -189,7 +218,11 @@ impl Spot {
         let Some(last) = self.moved.last() else { return Ok(out) };
         let resume = last.next_ip();
         let call = matches!(last.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
-        let plain = if call { self.moved.get(..self.moved.len() - 1).unwrap_or_default() } else { &self.moved[..] };
+        let plain = if call {
+            self.moved.get(..self.moved.len() - 1).unwrap_or_default()
+        } else {
+            &self.moved[..]
+        };
         let fixed = |i: &Instruction| !i.is_ip_rel_memory_operand() && !is_branch(i);
         if plain.iter().all(fixed) {
             let len = plain.last().map_or(0, |i| i.next_ip() - self.at) as usize;
@@ -210,9 +243,12 @@ impl Spot {
                 let mut moved = *i;
                 moved.as_near_branch();
                 let mut encoder = Encoder::new(64);
-                encoder
-                    .encode(&moved, to + out.code.len() as u64)
-                    .map_err(|_| Skip::Unmovable { offset: i.ip() - function, why: "its operand is out of reach" })?;
+                encoder.encode(&moved, to + out.code.len() as u64).map_err(|_| {
+                    Skip::Unmovable {
+                        offset: i.ip() - function,
+                        why: "its operand is out of reach",
+                    }
+                })?;
                 out.code.extend_from_slice(&encoder.take_buffer());
             }
         }
@@ -220,8 +256,14 @@ impl Spot {
             if let Some(t) = out.twins.get_mut((last.ip() - self.at) as usize) {
                 *t = u8::try_from(out.code.len()).ok();
             }
-            moved_call(last, to, &mut out.code).ok_or(Skip::Unmovable { offset: last.ip() - function, why: "call out of reach" })?;
-        } else if !matches!(last.flow_control(), FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch) {
+            moved_call(last, to, &mut out.code).ok_or(Skip::Unmovable {
+                offset: last.ip() - function,
+                why: "call out of reach",
+            })?;
+        } else if !matches!(
+            last.flow_control(),
+            FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch
+        ) {
             let from = to + out.code.len() as u64;
             out.code.extend_from_slice(&jump(0xe9, from, resume).ok_or(Skip::NoRoom)?);
         }
@@ -250,7 +292,10 @@ unsafe fn behind_stack_check(own: &Range<u64>) -> Option<u64> {
             FlowControl::ConditionalBranch => {
                 // Of two branches, for the largest frames, both lead to the same place.
                 let target = i.near_branch_target();
-                if !own.contains(&target) || target <= i.ip() || makes_room.is_some_and(|other| other != target) {
+                if !own.contains(&target)
+                    || target <= i.ip()
+                    || makes_room.is_some_and(|other| other != target)
+                {
                     return None;
                 }
                 makes_room = Some(target);
@@ -260,12 +305,14 @@ unsafe fn behind_stack_check(own: &Range<u64>) -> Option<u64> {
                 }
             }
             FlowControl::Next => {
-                let pushes = i.stack_pointer_increment() != 0 || (i.op0_kind() == OpKind::Register && i.op0_register() == Register::RSP);
+                let pushes = i.stack_pointer_increment() != 0
+                    || (i.op0_kind() == OpKind::Register && i.op0_register() == Register::RSP);
                 let looks = matches!(i.mnemonic(), Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Nop);
                 if !looks && (pushes || i.op0_kind() == OpKind::Memory) {
                     return None;
                 }
-                compared |= i.mnemonic() == Mnemonic::Cmp && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
+                compared |= i.mnemonic() == Mnemonic::Cmp
+                    && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
             }
             _ => return None,
         }
@@ -277,7 +324,9 @@ unsafe fn behind_stack_check(own: &Range<u64>) -> Option<u64> {
         match i.flow_control() {
             FlowControl::Next => {}
             FlowControl::Call if !called => called = true,
-            FlowControl::UnconditionalBranch => return (called && i.near_branch_target() == own.start).then_some(behind),
+            FlowControl::UnconditionalBranch => {
+                return (called && i.near_branch_target() == own.start).then_some(behind);
+            }
             _ => return None,
         }
     }
@@ -297,11 +346,17 @@ unsafe fn calls_nothing(own: &Range<u64>) -> bool {
     Decoder::with_ip(64, bytes, own.start, DecoderOptions::NONE).into_iter().all(|i| {
         let to_rsp = i.op0_kind() == OpKind::Register && i.op0_register() == Register::RSP;
         match i.flow_control() {
-            FlowControl::Next if to_rsp && i.mnemonic() == Mnemonic::Sub => used += i.immediate(1) as i64,
-            FlowControl::Next if to_rsp && i.mnemonic() != Mnemonic::Cmp => used += if i.mnemonic() == Mnemonic::Add { 0 } else { FRAME },
+            FlowControl::Next if to_rsp && i.mnemonic() == Mnemonic::Sub => {
+                used += i.immediate(1) as i64
+            }
+            FlowControl::Next if to_rsp && i.mnemonic() != Mnemonic::Cmp => {
+                used += if i.mnemonic() == Mnemonic::Add { 0 } else { FRAME }
+            }
             FlowControl::Next => used -= i64::from(i.stack_pointer_increment().min(0)),
             FlowControl::Return | FlowControl::Exception => {}
-            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => return own.contains(&i.near_branch_target()),
+            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
+                return own.contains(&i.near_branch_target());
+            }
             _ => return false,
         }
         used <= FRAME

@@ -7,7 +7,9 @@
 
 use crate::code::Code;
 use crate::spot::PATCH;
-use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{
+    Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register,
+};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -56,13 +58,18 @@ struct At {
 }
 
 impl<'a> Follower<'a> {
-    pub(crate) fn new(code: &'a Code, original: &'a dyn Fn(u64) -> Option<(u64, [u8; PATCH])>) -> Self {
+    pub(crate) fn new(
+        code: &'a Code,
+        original: &'a dyn Fn(u64) -> Option<(u64, [u8; PATCH])>,
+    ) -> Self {
         Self { code, original, known: HashMap::new(), parts: HashSet::new(), depth: 0, budget: 0 }
     }
 
     /// Looks at the function in `range`.
     pub(crate) fn follow(&mut self, range: &Range<u64>) -> Use {
-        let Some(bytes) = self.readable(range) else { return Use { words: UNKNOWN, ..Use::default() } };
+        let Some(bytes) = self.readable(range) else {
+            return Use { words: UNKNOWN, ..Use::default() };
+        };
         if let Some(known) = self.known.get(&range.start) {
             // None: a circle of tail calls; whoever asked first adds up.
             return known.unwrap_or_default();
@@ -126,7 +133,8 @@ impl<'a> Follower<'a> {
                 FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
                     if !guessed && matches!(i.op0_kind(), OpKind::NearBranch64) {
                         self.branch(&i, at, range, &mut ahead, &mut out);
-                        stores.tail |= at.rsp == Some(0) && !range.contains(&i.near_branch_target());
+                        stores.tail |=
+                            at.rsp == Some(0) && !range.contains(&i.near_branch_target());
                     }
                     if i.flow_control() == FlowControl::UnconditionalBranch {
                         now = None;
@@ -146,9 +154,15 @@ impl<'a> Follower<'a> {
                     now = None;
                     continue;
                 }
-                FlowControl::Call | FlowControl::IndirectCall if at.rsp.is_some_and(|r| r > 0) => usual = Some(at),
+                FlowControl::Call | FlowControl::IndirectCall if at.rsp.is_some_and(|r| r > 0) => {
+                    usual = Some(at)
+                }
                 // Not on the way out, where the frame shrinks.
-                FlowControl::Next if at.rsp.is_some_and(|r| r > 0) && at.rsp >= usual.and_then(|u| u.rsp) => usual = Some(at),
+                FlowControl::Next
+                    if at.rsp.is_some_and(|r| r > 0) && at.rsp >= usual.and_then(|u| u.rsp) =>
+                {
+                    usual = Some(at)
+                }
                 _ => {}
             }
             let mut moved = Use::default();
@@ -167,19 +181,31 @@ impl<'a> Follower<'a> {
         if matches!(i.memory_base(), Register::RSP | Register::RBP) {
             out.words = out.words.max(UNKNOWN);
         }
-        if matches!(i.flow_control(), FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch)
-            && matches!(i.op0_kind(), OpKind::NearBranch64)
+        if matches!(
+            i.flow_control(),
+            FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch
+        ) && matches!(i.op0_kind(), OpKind::NearBranch64)
         {
             // Where it leads to is looked at from elsewhere, if anything leads there that is not a guess.
             self.branch(i, at, range, &mut HashMap::new(), out);
         }
     }
 
-    fn branch(&mut self, i: &Instruction, at: At, range: &Range<u64>, ahead: &mut HashMap<u64, At>, out: &mut Use) {
+    fn branch(
+        &mut self,
+        i: &Instruction,
+        at: At,
+        range: &Range<u64>,
+        ahead: &mut HashMap<u64, At>,
+        out: &mut Use,
+    ) {
         let target = i.near_branch_target();
         if range.contains(&target) {
             if target > i.ip() {
-                let merged = ahead.get(&target).map_or(at, |old| At { rsp: same(old.rsp, at.rsp), rbp: same(old.rbp, at.rbp) });
+                let merged = ahead.get(&target).map_or(at, |old| At {
+                    rsp: same(old.rsp, at.rsp),
+                    rbp: same(old.rbp, at.rbp),
+                });
                 ahead.insert(target, merged);
             }
             return;
@@ -269,7 +295,10 @@ impl Stores {
             self.indexed = Some(self.indexed.map_or(word, |from| from.min(word)));
             return;
         }
-        if i.op0_kind() == OpKind::Memory && i.memory_index() == Register::None && is_store(i.mnemonic()) {
+        if i.op0_kind() == OpKind::Memory
+            && i.memory_index() == Register::None
+            && is_store(i.mnemonic())
+        {
             self.first |= !self.read.contains(&word) && self.indexed.is_none_or(|from| word < from);
         } else if (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory) {
             let words = (i.memory_size().size().max(1) as i64 + 7) / 8;
@@ -281,19 +310,41 @@ impl Stores {
 /// Tells whether an instruction with memory as its first operand writes there without reading.
 fn is_store(m: Mnemonic) -> bool {
     matches!(m, Mnemonic::Mov | Mnemonic::Movq | Mnemonic::Movd | Mnemonic::Movss | Mnemonic::Movsd)
-        || matches!(m, Mnemonic::Movaps | Mnemonic::Movapd | Mnemonic::Movups | Mnemonic::Movupd | Mnemonic::Movdqa | Mnemonic::Movdqu)
-        || matches!(m, Mnemonic::Vmovaps | Mnemonic::Vmovapd | Mnemonic::Vmovups | Mnemonic::Vmovupd)
-        || matches!(m, Mnemonic::Vmovdqa | Mnemonic::Vmovdqu | Mnemonic::Vmovdqa64 | Mnemonic::Vmovdqu64)
-        || matches!(m, Mnemonic::Vmovdqa32 | Mnemonic::Vmovdqu32 | Mnemonic::Vmovdqu8 | Mnemonic::Vmovq | Mnemonic::Vmovd)
+        || matches!(
+            m,
+            Mnemonic::Movaps
+                | Mnemonic::Movapd
+                | Mnemonic::Movups
+                | Mnemonic::Movupd
+                | Mnemonic::Movdqa
+                | Mnemonic::Movdqu
+        )
+        || matches!(
+            m,
+            Mnemonic::Vmovaps | Mnemonic::Vmovapd | Mnemonic::Vmovups | Mnemonic::Vmovupd
+        )
+        || matches!(
+            m,
+            Mnemonic::Vmovdqa | Mnemonic::Vmovdqu | Mnemonic::Vmovdqa64 | Mnemonic::Vmovdqu64
+        )
+        || matches!(
+            m,
+            Mnemonic::Vmovdqa32
+                | Mnemonic::Vmovdqu32
+                | Mnemonic::Vmovdqu8
+                | Mnemonic::Vmovq
+                | Mnemonic::Vmovd
+        )
 }
 
 /// Tells whether a function begins as compilers begin variadic ones: by looking whether vector registers were used (`test al, al`).
 fn variadic(start: u64, bytes: &[u8]) -> bool {
     let decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
-    decoder
-        .into_iter()
-        .take(48)
-        .any(|i| i.code() == Op::Test_rm8_r8 && i.op0_register() == Register::AL && i.op1_register() == Register::AL)
+    decoder.into_iter().take(48).any(|i| {
+        i.code() == Op::Test_rm8_r8
+            && i.op0_register() == Register::AL
+            && i.op1_register() == Register::AL
+    })
 }
 
 /// A part that is only jumped to. Other places in it that the hot part jumps to are looked at with the state that they are reached
@@ -315,23 +366,34 @@ fn cold_part(range: &Range<u64>, bytes: &[u8], at: At, budget: &mut u32) -> Use 
         };
         *budget = rest;
         if let Some(other) = ahead.remove(&i.ip()) {
-            now = if guessed { other } else { At { rsp: same(now.rsp, other.rsp), rbp: same(now.rbp, other.rbp) } };
+            now = if guessed {
+                other
+            } else {
+                At { rsp: same(now.rsp, other.rsp), rbp: same(now.rbp, other.rbp) }
+            };
             guessed = false;
         }
         let mut one = Use::default();
         let guess = guessed;
         memory(&i, now, &mut one);
         let flow = i.flow_control();
-        let branches = matches!(flow, FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch);
+        let branches =
+            matches!(flow, FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch);
         if branches && !guessed && matches!(i.op0_kind(), OpKind::NearBranch64) {
             let target = i.near_branch_target();
             if range.contains(&target) && target > i.ip() {
-                let merged = ahead.get(&target).map_or(now, |old| At { rsp: same(old.rsp, now.rsp), rbp: same(old.rbp, now.rbp) });
+                let merged = ahead.get(&target).map_or(now, |old| At {
+                    rsp: same(old.rsp, now.rsp),
+                    rbp: same(old.rbp, now.rbp),
+                });
                 ahead.insert(target, merged);
             }
         }
         (now, guessed) = match flow {
-            FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Exception => (at, true),
+            FlowControl::Return
+            | FlowControl::UnconditionalBranch
+            | FlowControl::IndirectBranch
+            | FlowControl::Exception => (at, true),
             _ => (step(&i, now, &mut one), guessed),
         };
         out.words = out.words.max(one.words);
@@ -381,7 +443,11 @@ fn memory(i: &Instruction, at: At, out: &mut Use) {
         let words = (offset - 8 + size + 7) / 8;
         let words = u32::try_from(words).unwrap_or(TAKEN);
         // An index walks on from there.
-        out.words = out.words.max(if i.memory_index() == Register::None { words } else { words.max(TAKEN) });
+        out.words = out.words.max(if i.memory_index() == Register::None {
+            words
+        } else {
+            words.max(TAKEN)
+        });
     } else if offset + size > 0 && i.memory_index() == Register::None {
         out.return_address = true;
         if offset + size > 8 {
@@ -396,7 +462,9 @@ fn step(i: &Instruction, at: At, out: &mut Use) -> At {
     let to_rsp = i.op0_kind() == OpKind::Register && i.op0_register() == Register::RSP;
     let to_rbp = i.op0_kind() == OpKind::Register && i.op0_register() == Register::RBP;
     match i.mnemonic() {
-        Mnemonic::Push | Mnemonic::Pushfq => next.rsp = at.rsp.map(|r| r - i64::from(i.stack_pointer_increment())),
+        Mnemonic::Push | Mnemonic::Pushfq => {
+            next.rsp = at.rsp.map(|r| r - i64::from(i.stack_pointer_increment()))
+        }
         Mnemonic::Pop | Mnemonic::Popfq => {
             if at.rsp == Some(0) {
                 out.return_address = true;
@@ -416,7 +484,8 @@ fn step(i: &Instruction, at: At, out: &mut Use) -> At {
         Mnemonic::Enter => next = At { rsp: None, rbp: None },
         Mnemonic::Sub | Mnemonic::Add if to_rsp || to_rbp => {
             let sign = if i.mnemonic() == Mnemonic::Sub { 1 } else { -1 };
-            let by = matches!(i.op1_kind(), OpKind::Immediate8to64 | OpKind::Immediate32to64).then(|| sign * (i.immediate(1) as i64));
+            let by = matches!(i.op1_kind(), OpKind::Immediate8to64 | OpKind::Immediate32to64)
+                .then(|| sign * (i.immediate(1) as i64));
             let slot = if to_rsp { &mut next.rsp } else { &mut next.rbp };
             *slot = slot.zip(by).map(|(r, b)| r + b);
         }

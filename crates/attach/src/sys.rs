@@ -74,7 +74,9 @@ pub(crate) unsafe fn call(nr: u64, a: [u64; 6]) -> i64 {
 pub fn thread() -> u64 {
     let thread;
     // SAFETY: the first word of the thread control block is its own address.
-    unsafe { asm!("mov {}, qword ptr fs:[0]", out(reg) thread, options(nostack, readonly, preserves_flags)) };
+    unsafe {
+        asm!("mov {}, qword ptr fs:[0]", out(reg) thread, options(nostack, readonly, preserves_flags))
+    };
     thread
 }
 
@@ -126,7 +128,8 @@ pub(crate) fn yield_now() {
 pub(crate) fn map(at: u64, len: u64, prot: u64) -> Result<u64, i64> {
     let fixed = if at == 0 { 0 } else { MAP_FIXED_NOREPLACE };
     // SAFETY: never replaces a mapping.
-    let got = unsafe { call(MMAP, [at, len, prot, MAP_PRIVATE | MAP_ANONYMOUS | fixed, u64::MAX, 0]) };
+    let got =
+        unsafe { call(MMAP, [at, len, prot, MAP_PRIVATE | MAP_ANONYMOUS | fixed, u64::MAX, 0]) };
     if got < 0 {
         return Err(-got);
     }
@@ -208,7 +211,10 @@ pub(crate) use crate::signals::KernelAction;
 /// # Safety
 ///
 /// `new`'s handler is code that can handle the signal, or `SIG_DFL`/`SIG_IGN`.
-pub(crate) unsafe fn sigaction(signal: i32, new: Option<&KernelAction>) -> Result<KernelAction, i64> {
+pub(crate) unsafe fn sigaction(
+    signal: i32,
+    new: Option<&KernelAction>,
+) -> Result<KernelAction, i64> {
     let mut old = KernelAction::default();
     let new = new.map_or(0, |n| std::ptr::from_ref(n) as u64);
     // SAFETY: both pointers are null or valid for the call; the rest is the caller's promise.
@@ -278,14 +284,24 @@ pub(crate) fn set_signal_mask(mask: u64) {
 /// Sends a signal with a value to a thread of the own process.
 pub(crate) fn queue(tid: u32, signal: i32, info: &[u64; 16]) -> i64 {
     // SAFETY: `info` is a whole siginfo_t.
-    unsafe { call(RT_TGSIGQUEUEINFO, [u64::from(getpid()), u64::from(tid), signal as u64, info.as_ptr() as u64, 0, 0]) }
+    unsafe {
+        call(
+            RT_TGSIGQUEUEINFO,
+            [u64::from(getpid()), u64::from(tid), signal as u64, info.as_ptr() as u64, 0, 0],
+        )
+    }
 }
 
 /// Waits until `word` is no longer `value`, at most `nanos` nanoseconds; may return early.
 pub(crate) fn wait(word: &std::sync::atomic::AtomicU32, value: u32, nanos: u64) {
     let time = [0u64, nanos];
     // SAFETY: FUTEX_WAIT_PRIVATE reads the word and the time.
-    unsafe { call(FUTEX, [std::ptr::from_ref(word) as u64, 128, u64::from(value), time.as_ptr() as u64, 0, 0]) };
+    unsafe {
+        call(
+            FUTEX,
+            [std::ptr::from_ref(word) as u64, 128, u64::from(value), time.as_ptr() as u64, 0, 0],
+        )
+    };
 }
 
 /// Wakes all that wait on `word`.
@@ -358,7 +374,9 @@ pub(crate) fn copy_in(into: &mut [u64], from: &[[u64; 2]]) -> i64 {
     let local = [into.as_mut_ptr() as u64, into.len() as u64 * 8];
     let (count, pid) = (from.len() as u64, u64::from(getpid()));
     // SAFETY: writes into `into` only; the kernel checks the ranges.
-    unsafe { call(PROCESS_VM_READV, [pid, local.as_ptr() as u64, 1, from.as_ptr() as u64, count, 0]) }
+    unsafe {
+        call(PROCESS_VM_READV, [pid, local.as_ptr() as u64, 1, from.as_ptr() as u64, count, 0])
+    }
 }
 
 /// Copies words of the own memory, as far as they are there: `[address, length]` both. For the event path; the number of bytes, or
@@ -381,7 +399,12 @@ pub(crate) unsafe fn copy_words(to: &[u64; 2], from: &[u64; 2]) -> i64 {
 pub(crate) unsafe fn copy_out(to: u64, word: &u64) {
     let (local, remote) = ([std::ptr::from_ref(word) as u64, 8], [to, 8]);
     // SAFETY: the kernel checks `to`; the rest is the caller's promise.
-    unsafe { call(PROCESS_VM_WRITEV, [u64::from(getpid()), local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0]) };
+    unsafe {
+        call(
+            PROCESS_VM_WRITEV,
+            [u64::from(getpid()), local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0],
+        )
+    };
 }
 
 /// Opens the list of the own mappings; negative on failure. For the event path.

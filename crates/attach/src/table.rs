@@ -49,7 +49,8 @@ impl Table {
     unsafe fn slot(table: *const Self, key: u64) -> *const Slot {
         // SAFETY: the caller's promise; the index is masked, and the walk ends at the empty slot.
         unsafe {
-            let mut i = GOLDEN.wrapping_mul(key).wrapping_shr((*table).shift as u32) & (*table).mask;
+            let mut i =
+                GOLDEN.wrapping_mul(key).wrapping_shr((*table).shift as u32) & (*table).mask;
             loop {
                 let slot = (&raw const (*table).slots).cast::<Slot>().wrapping_add(i as usize);
                 let k = (*slot).key.load(Ordering::Acquire);
@@ -70,7 +71,13 @@ impl Table {
         // SAFETY: the writer publishes whole tables and leaves half of their slots empty; the rest is the caller's promise.
         let slot = unsafe { Self::slot(tramp::table().load(Ordering::Acquire), key) };
         // SAFETY: `slot` points into that table.
-        unsafe { if (*slot).key.load(Ordering::Acquire) == key { (*slot).meta.load(Ordering::Relaxed) } else { ptr::null() } }
+        unsafe {
+            if (*slot).key.load(Ordering::Acquire) == key {
+                (*slot).meta.load(Ordering::Relaxed)
+            } else {
+                ptr::null()
+            }
+        }
     }
 }
 
@@ -93,7 +100,12 @@ impl Writer {
 
     /// Makes room for `more` keys besides those of `live`, and drops removed ones when a table is rebuilt. Returns the old
     /// table, to be given to [`free`] once no thread can be reading it.
-    pub(crate) fn reserve(&mut self, more: usize, live: &mut dyn Iterator<Item = (u64, &'static Meta)>, n: usize) -> Option<*mut Table> {
+    pub(crate) fn reserve(
+        &mut self,
+        more: usize,
+        live: &mut dyn Iterator<Item = (u64, &'static Meta)>,
+        n: usize,
+    ) -> Option<*mut Table> {
         let want = Self::bits_for(n + more);
         let roomy = self.bits > 0 && (self.taken + more) * 2 <= 1 << self.bits;
         // Shrinking waits until a quarter would do, so that a link that comes and goes does not rebuild each time.
@@ -124,7 +136,8 @@ impl Writer {
     pub(crate) fn insert(&mut self, key: u64, meta: &'static Meta) {
         assert!(self.bits > 0 && self.taken * 2 < 1 << self.bits, "`reserve` makes room before");
         // SAFETY: the live table, which only this writer replaces, and half of whose slots are empty.
-        self.taken += usize::from(unsafe { Self::store(tramp::table().load(Ordering::Relaxed), key, meta) });
+        self.taken +=
+            usize::from(unsafe { Self::store(tramp::table().load(Ordering::Relaxed), key, meta) });
     }
 
     /// # Safety
@@ -169,7 +182,10 @@ mod tests {
         let mut writer = unsafe { Writer::new() };
         let mut model: BTreeMap<u64, &'static Meta> = BTreeMap::new();
         let key = |n: u64| 0x40_0005 + 16 * n;
-        let step = |writer: &mut Writer, model: &mut BTreeMap<u64, &'static Meta>, add: std::ops::Range<u64>, keep: u64| {
+        let step = |writer: &mut Writer,
+                    model: &mut BTreeMap<u64, &'static Meta>,
+                    add: std::ops::Range<u64>,
+                    keep: u64| {
             model.retain(|k, _| *k < key(keep));
             let n = model.len();
             let new = (add.end - add.start) as usize;

@@ -75,7 +75,13 @@ pub(crate) fn state(tid: u32) -> State {
     let mut text = [0u8; 256];
     let got = match Fd::open(&path) {
         Ok(fd) => fd.read(&mut text),
-        Err(_) => return if crate::sys::tgkill(tid, 0) == -crate::sys::ESRCH { State::Gone } else { State::Running },
+        Err(_) => {
+            return if crate::sys::tgkill(tid, 0) == -crate::sys::ESRCH {
+                State::Gone
+            } else {
+                State::Running
+            };
+        }
     };
     let Ok(got) = usize::try_from(got) else { return State::Gone };
     parse(text.get(..got).unwrap_or_default())
@@ -154,12 +160,19 @@ impl Copy {
     ///
     /// Memory is read by the kernel, as nothing is known about how far the stack goes, or whether it still is there. `put` writes a word
     /// to an address of the stack.
-    pub(crate) fn redirect(&mut self, stack: u64, twin: impl Fn(u64) -> Option<u64>, put: impl Fn(u64, u64)) {
+    pub(crate) fn redirect(
+        &mut self,
+        stack: u64,
+        twin: impl Fn(u64) -> Option<u64>,
+        put: impl Fn(u64, u64),
+    ) {
         let mut seen = [(0, 0); STACKS];
         let mut next = [stack; STACKS];
         let mut found = 1;
         let mut done = 0;
-        while let (Some(&stack), Some(range)) = (next.get(done).filter(|_| done < found), seen.get_mut(done)) {
+        while let (Some(&stack), Some(range)) =
+            (next.get(done).filter(|_| done < found), seen.get_mut(done))
+        {
             *range = self.redirect_on(stack, &twin, &put, &mut |other| {
                 if let Some(place) = next.get_mut(found) {
                     *place = other;
@@ -168,7 +181,11 @@ impl Copy {
             });
             done += 1;
             // What lies on a stack that was looked at needs no second look.
-            while next.get(done).filter(|_| done < found).is_some_and(|n| seen.iter().any(|(from, to)| from <= n && n < to)) {
+            while next
+                .get(done)
+                .filter(|_| done < found)
+                .is_some_and(|n| seen.iter().any(|(from, to)| from <= n && n < to))
+            {
                 next.copy_within(done + 1.., done);
                 found -= 1;
             }
@@ -225,7 +242,10 @@ mod tests {
         assert_eq!(parse(b"-1 0x7ffd0 0x401000\n"), State::Running);
         let text = b"202 0x1 0x80 0x0 0x0 0x0 0x0 0x7f0012345678 0x7f0087654321\n";
         assert_eq!(parse(text), State::Asleep { stack: 0x7f00_1234_5678, rip: 0x7f00_8765_4321 });
-        assert_eq!(parse(b"58 0x1 0x80 0x0 0x0 0x0 0x0 0x7f0012345678 0x7f0087654321\n"), State::Running);
+        assert_eq!(
+            parse(b"58 0x1 0x80 0x0 0x0 0x0 0x0 0x7f0012345678 0x7f0087654321\n"),
+            State::Running
+        );
         assert_eq!(parse(b""), State::Running);
         assert_eq!(parse(b"7\n"), State::Running);
     }
@@ -282,8 +302,11 @@ mod tests {
         let mut own = vec![0u64; 2000];
         let mut alternate = vec![0u64; 2000];
         let mut third = vec![0u64; 2000];
-        let put = |stack: &mut [u64], n: usize, rsp: u64, rip: u64| stack[n..n + 4].copy_from_slice(&[rsp, rip, 0x202, 0x33]);
-        let (own_at, alternate_at, third_at) = (own.as_ptr() as u64, alternate.as_ptr() as u64, third.as_ptr() as u64);
+        let put = |stack: &mut [u64], n: usize, rsp: u64, rip: u64| {
+            stack[n..n + 4].copy_from_slice(&[rsp, rip, 0x202, 0x33])
+        };
+        let (own_at, alternate_at, third_at) =
+            (own.as_ptr() as u64, alternate.as_ptr() as u64, third.as_ptr() as u64);
         put(&mut alternate, 50, own_at + 800, 1);
         // Back and forth must come to an end.
         put(&mut own, 200, alternate_at + 8, 0x1234_5678);

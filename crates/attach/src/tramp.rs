@@ -99,7 +99,10 @@ impl Plan {
         let modify = count(|p| p == Position::ModifyReturn);
         let exit = count(|p| matches!(p, Position::Exit | Position::Session));
         let total = entry + modify + exit;
-        assert!(count(|p| p == Position::Session) <= MAX_SESSIONS, "frames have room for so many sessions");
+        assert!(
+            count(|p| p == Position::Session) <= MAX_SESSIONS,
+            "frames have room for so many sessions"
+        );
         let words = (size_of::<Self>() + total * size_of::<Slot>()) / 8;
         let memory = Box::into_raw(vec![0u64; words].into_boxed_slice()).cast::<u64>();
         let first = memory as u64 + size_of::<Self>() as u64;
@@ -116,16 +119,20 @@ impl Plan {
         unsafe {
             memory.cast::<Self>().write(head);
             let slots = memory.byte_add(size_of::<Self>()).cast::<Slot>();
-            let (mut at_entry, mut at_mod, mut at_exit, mut session) = (0, entry, entry + modify, 0);
+            let (mut at_entry, mut at_mod, mut at_exit, mut session) =
+                (0, entry, entry + modify, 0);
             for (n, e) in entries.iter().enumerate() {
                 let add = |at: &mut usize, session: i64| {
                     let to = slots.add(*at);
                     *at += 1;
                     let cookie_at = match cookies {
                         Cookies::Words(words) => {
-                            offset_of!(Meta, cookies) as u64 + 8 * words.get(n).copied().filter(|w| *w < COOKIES).unwrap_or(0) as u64
+                            offset_of!(Meta, cookies) as u64
+                                + 8 * words.get(n).copied().filter(|w| *w < COOKIES).unwrap_or(0)
+                                    as u64
                         }
-                        Cookies::Own(meta) => (&raw const (*to).own_cookie as u64).wrapping_sub(std::ptr::from_ref(meta) as u64),
+                        Cookies::Own(meta) => (&raw const (*to).own_cookie as u64)
+                            .wrapping_sub(std::ptr::from_ref(meta) as u64),
                     };
                     to.write(Slot {
                         run: e.hook.run as usize as u64,
@@ -168,7 +175,9 @@ impl Plan {
             unsafe { std::ptr::write_bytes(plan.cast::<u8>(), 0xdb, words * 8) };
         }
         // SAFETY: the same pointer and length that `build` made the box of.
-        drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(plan.cast::<u64>(), words)) });
+        drop(unsafe {
+            Box::from_raw(std::ptr::slice_from_raw_parts_mut(plan.cast::<u64>(), words))
+        });
     }
 }
 
@@ -177,8 +186,16 @@ pub(crate) const SESSIONS: usize = MAX_SESSIONS;
 
 const _: () = {
     assert!(size_of::<Plan>() == 48 && size_of::<Slot>() == 64 && size_of::<Meta>() == 64);
-    assert!(offset_of!(Slot, run) == 0 && offset_of!(Meta, plan) == 0 && offset_of!(Plan, entry_end) == 0);
-    assert!(offset_of!(Frame, args) == 40 && offset_of!(Frame, rax) == 144 && offset_of!(Frame, rsp) == 216);
+    assert!(
+        offset_of!(Slot, run) == 0
+            && offset_of!(Meta, plan) == 0
+            && offset_of!(Plan, entry_end) == 0
+    );
+    assert!(
+        offset_of!(Frame, args) == 40
+            && offset_of!(Frame, rax) == 144
+            && offset_of!(Frame, rsp) == 216
+    );
     assert!(size_of::<Frame>() == 272);
     // A body finds its stack as far from a boundary of 64 bytes as its caller left it: metadata and frame lie in between.
     assert!((XFRAME + 16).is_multiple_of(64));
@@ -247,7 +264,13 @@ unsafe extern "C" {
     fn skep_attach_exit_128();
     fn skep_attach_exit_512();
     fn skep_attach_event_end();
-    fn skep_attach_switch(top: u64, f: unsafe extern "C" fn(u64, u64, u64) -> u64, a: u64, b: u64, c: u64) -> u64;
+    fn skep_attach_switch(
+        top: u64,
+        f: unsafe extern "C" fn(u64, u64, u64) -> u64,
+        a: u64,
+        b: u64,
+        c: u64,
+    ) -> u64;
     static skep_attach_table: AtomicPtr<Table>;
 }
 
@@ -257,7 +280,13 @@ unsafe extern "C" {
 ///
 /// `top` is aligned to 16 bytes, nobody uses that stack, and it is large enough; `f` may be called with these arguments.
 #[inline(always)]
-pub(crate) unsafe fn switch(top: u64, f: unsafe extern "C" fn(u64, u64, u64) -> u64, a: u64, b: u64, c: u64) -> u64 {
+pub(crate) unsafe fn switch(
+    top: u64,
+    f: unsafe extern "C" fn(u64, u64, u64) -> u64,
+    a: u64,
+    b: u64,
+    c: u64,
+) -> u64 {
     // SAFETY: the caller's promise.
     unsafe { skep_attach_switch(top, f, a, b, c) }
 }
@@ -265,7 +294,8 @@ pub(crate) unsafe fn switch(top: u64, f: unsafe extern "C" fn(u64, u64, u64) -> 
 /// Tells whether an address is in an exit trampoline: whoever returns there was called by one.
 #[inline(always)]
 pub(crate) fn is_exit(address: u64) -> bool {
-    address >= skep_attach_exit_0 as *const () as u64 && address < skep_attach_event_end as *const () as u64
+    address >= skep_attach_exit_0 as *const () as u64
+        && address < skep_attach_event_end as *const () as u64
 }
 
 /// The table that the site trampoline uses.

@@ -38,17 +38,29 @@ fn every_position(flags: &[&str], name: &str) {
         }
         calls();
         for (f, s) in functions.iter().zip(&seen) {
-            assert_eq!(s.runs(), if position == Position::Session { 2 } else { 1 }, "{position:?} {}", f.name());
+            assert_eq!(
+                s.runs(),
+                if position == Position::Session { 2 } else { 1 },
+                "{position:?} {}",
+                f.name()
+            );
             assert_eq!(s.word(-2), f.addr());
             assert_eq!(s.word(-3), f.addr() ^ 99);
             assert_eq!(s.word(-1), 6);
-            assert_eq!(s.word(-4), u64::from(matches!(position, Position::Exit | Position::Session)));
+            assert_eq!(
+                s.word(-4),
+                u64::from(matches!(position, Position::Exit | Position::Session))
+            );
             assert_eq!(s.missed(), 0);
         }
         assert_eq!((seen[0].word(0), seen[0].word(1)), (5, 7));
         let at_entry = matches!(position, Position::Entry);
         for n in 0..12 {
-            let want = if n == 6 && !at_entry { if position == Position::ModifyReturn { 0 } else { 650 } } else { n as u64 + 1 };
+            let want = if n == 6 && !at_entry {
+                if position == Position::ModifyReturn { 0 } else { 650 }
+            } else {
+                n as u64 + 1
+            };
             assert_eq!(seen[1].word(n), want, "{position:?} word {n}");
         }
         for id in ids {
@@ -82,7 +94,11 @@ fn modify_return_skips_the_body() {
     let engine = Engine::get().expect("engine");
     let (first, second, exit) = (Seen::leaked(), Seen::leaked(), Seen::leaked());
     first.give.store(-22i64 as u64, Ordering::SeqCst);
-    let hooks = [exit.hook(Position::Exit), first.hook(Position::ModifyReturn), second.hook(Position::ModifyReturn)];
+    let hooks = [
+        exit.hook(Position::Exit),
+        first.hook(Position::ModifyReturn),
+        second.hook(Position::ModifyReturn),
+    ];
     let done = engine.attach(&[(&f, 0)], &hooks);
     assert_eq!(done.results, [Ok(())]);
     assert_eq!(add(1, 2), -22);
@@ -105,7 +121,8 @@ fn the_result_stands_behind_the_arguments_that_are_known() {
     "#;
     let lib = Library::new("known", THIRD, "c", &["-O2"]);
     // SAFETY: the types are those of the C source; the other reads a register that it is given as well.
-    let (add, third): (Add, extern "C" fn(i64, i64, i64) -> i64) = unsafe { (lib.get("add"), lib.get("third")) };
+    let (add, third): (Add, extern "C" fn(i64, i64, i64) -> i64) =
+        unsafe { (lib.get("add"), lib.get("third")) };
     let engine = Engine::get().expect("engine");
     for position in [Position::Exit, Position::Session, Position::ModifyReturn] {
         for name in ["add", "third"] {
@@ -120,13 +137,21 @@ fn the_result_stands_behind_the_arguments_that_are_known() {
             let second = engine.attach(&[(&known(2), 0)], &[seen.hook(position)]);
             assert_eq!((&first.results[..], &second.results[..]), (&[Ok(())][..], &[Ok(())][..]));
             let third_one = engine.attach(&[(&known(3), 0)], &[after.hook(position)]);
-            assert_eq!(third_one.results, [Err(skep_attach::Skip::Arguments)], "who is attached was told of two");
+            assert_eq!(
+                third_one.results,
+                [Err(skep_attach::Skip::Arguments)],
+                "who is attached was told of two"
+            );
             let result = if name == "add" { add(5, 7) } else { third(5, 7, 77) };
             assert_eq!(result, if name == "add" { 22 } else { 77 }, "{position:?} {name}");
             for s in [before, seen] {
                 assert_eq!((s.word(-1), s.word(0), s.word(1)), (2, 5, 7), "{position:?} {name}");
                 let returned = position != Position::ModifyReturn;
-                assert!(!returned || s.word(2) == result as u64, "{position:?} {name}: {}", s.word(2));
+                assert!(
+                    !returned || s.word(2) == result as u64,
+                    "{position:?} {name}: {}",
+                    s.word(2)
+                );
             }
             for id in [first.id, second.id] {
                 engine.detach(id).expect("attached");
@@ -134,7 +159,10 @@ fn the_result_stands_behind_the_arguments_that_are_known() {
             // Nobody is left to whom it matters.
             let again = engine.attach(&[(&known(3), 0)], &[after.hook(Position::Exit)]);
             assert_eq!(again.results, [Ok(())]);
-            assert_eq!((if name == "add" { add(1, 2) } else { third(1, 2, 3) }, after.word(-1)), (if name == "add" { 5 } else { 3 }, 3));
+            assert_eq!(
+                (if name == "add" { add(1, 2) } else { third(1, 2, 3) }, after.word(-1)),
+                (if name == "add" { 5 } else { 3 }, 3)
+            );
             engine.detach(again.id).expect("attached");
         }
     }

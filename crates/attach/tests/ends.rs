@@ -56,7 +56,12 @@ long children(long rounds) {
 ";
 
 fn library(name: &str, flags: &[&str]) -> Library {
-    Library::new(name, &C.replace("''", "\"\"").replace("'/nowhere/at/all'", "\"/nowhere/at/all\""), "c", flags)
+    Library::new(
+        name,
+        &C.replace("''", "\"\"").replace("'/nowhere/at/all'", "\"/nowhere/at/all\""),
+        "c",
+        flags,
+    )
 }
 
 const NAMES: [&str; 3] = ["zero", "twice", "sum"];
@@ -104,14 +109,22 @@ fn a_hook_takes_its_own_attachment_away() {
             let targets: Vec<_> = functions.iter().map(|f| (f, f.addr())).collect();
             // Sometimes another attachment stays, before it or behind it.
             let first = (round % 3 == 1).then(|| engine.attach(&targets, &[beside]).id);
-            let hooks: Vec<Hook> = POSITIONS.iter().take(1 + round % 2).map(|p| seen.hook_of(*p, ends_it)).collect();
+            let hooks: Vec<Hook> =
+                POSITIONS.iter().take(1 + round % 2).map(|p| seen.hook_of(*p, ends_it)).collect();
             let done = engine.attach(&targets, &hooks);
-            assert!(done.results.iter().all(|r| matches!(r, Ok(()) | Err(Skip::Busy { .. }))), "{:?}", done.results);
+            assert!(
+                done.results.iter().all(|r| matches!(r, Ok(()) | Err(Skip::Busy { .. }))),
+                "{:?}",
+                done.results
+            );
             let last = (round % 3 == 2).then(|| engine.attach(&targets, &[beside]).id);
             let any = done.results.iter().any(Result::is_ok);
             ENDING.store(done.id, Ordering::SeqCst);
             let begin = Instant::now();
-            while any && ENDING.load(Ordering::SeqCst) != 0 && begin.elapsed() < Duration::from_secs(20) {
+            while any
+                && ENDING.load(Ordering::SeqCst) != 0
+                && begin.elapsed() < Duration::from_secs(20)
+            {
                 std::thread::yield_now();
             }
             if ENDING.swap(0, Ordering::SeqCst) != 0 {
@@ -181,13 +194,19 @@ fn a_child_that_shares_the_memory_changes_nothing() {
     static MADE: AtomicU64 = AtomicU64::new(0);
     extern "C" fn child(_: *mut ()) -> c_int {
         let engine = Engine::get().expect("engine");
-        let refused = matches!(engine.detach(MADE.load(Ordering::SeqCst)), Err(AttachError::SharedMemory));
+        let refused =
+            matches!(engine.detach(MADE.load(Ordering::SeqCst)), Err(AttachError::SharedMemory));
         MADE.store(u64::from(refused && !owns_memory()), Ordering::SeqCst);
         // SAFETY: ends the child.
         unsafe { _exit(0) }
     }
     unsafe extern "C" {
-        fn clone(f: extern "C" fn(*mut ()) -> c_int, stack: *mut u8, flags: c_int, arg: *mut ()) -> c_int;
+        fn clone(
+            f: extern "C" fn(*mut ()) -> c_int,
+            stack: *mut u8,
+            flags: c_int,
+            arg: *mut (),
+        ) -> c_int;
     }
     const VM_VFORK_SIGCHLD: c_int = 0x100 | 0x4000 | 17;
     let lib = library("borrowed", &["-O2"]);
@@ -242,7 +261,9 @@ fn children_of_fork_find_everything_in_order() {
                     let (hook, seen) = counter(Position::Exit);
                     let done = engine.attach(&targets, &[hook]);
                     let mut good = owns_memory() && work(7) == 0 && seen.runs() == 21;
-                    good &= engine.detach(done.id).is_ok_and(|d| d.drained) && work(7) == 0 && seen.runs() == 21;
+                    good &= engine.detach(done.id).is_ok_and(|d| d.drained)
+                        && work(7) == 0
+                        && seen.runs() == 21;
                     // SAFETY: ends the child.
                     unsafe { _exit(if good { 33 } else { 1 }) }
                 }

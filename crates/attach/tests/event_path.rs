@@ -36,7 +36,13 @@ const RUST: &[&str] = &[
     "9elsewhere6refill",
 ];
 /// Those of them that run hooks, through pointers.
-const WALKS: &[&str] = &["9elsewhere4walk", "9elsewhere10walk_after", "9elsewhere5entry", "9elsewhere4call", "9elsewhere8returned"];
+const WALKS: &[&str] = &[
+    "9elsewhere4walk",
+    "9elsewhere10walk_after",
+    "9elsewhere5entry",
+    "9elsewhere4call",
+    "9elsewhere8returned",
+];
 
 #[test]
 fn no_vector_registers_and_no_way_out() {
@@ -52,9 +58,15 @@ fn no_vector_registers_and_no_way_out() {
     let all = main.functions().expect("symbols");
     let rust = |name: &str| RUST.iter().chain(WALKS).any(|r| name.contains(r));
     let walks = |name: &str| WALKS.iter().any(|r| name.contains(r));
-    let path: Vec<_> = all.iter().filter(|f| ASSEMBLY.contains(&f.name()) || rust(f.name())).collect();
+    let path: Vec<_> =
+        all.iter().filter(|f| ASSEMBLY.contains(&f.name()) || rust(f.name())).collect();
     let names: HashSet<&str> = RUST.iter().chain(WALKS).copied().collect();
-    assert_eq!(path.len(), ASSEMBLY.len() + names.len(), "{:?}", path.iter().map(|f| f.name()).collect::<Vec<_>>());
+    assert_eq!(
+        path.len(),
+        ASSEMBLY.len() + names.len(),
+        "{:?}",
+        path.iter().map(|f| f.name()).collect::<Vec<_>>()
+    );
     let mut info = InstructionInfoFactory::new();
     let mut looked = 0;
     for f in &path {
@@ -66,9 +78,15 @@ fn no_vector_registers_and_no_way_out() {
             assert!(!i.is_invalid(), "{} at {:#x}", f.name(), i.ip());
             for used in info.info(&i).used_registers() {
                 let r = used.register();
-                assert!(!r.is_vector_register() && !r.is_k() && !r.is_st() && !r.is_mm(), "{} at {:#x}: {r:?}", f.name(), i.ip());
+                assert!(
+                    !r.is_vector_register() && !r.is_k() && !r.is_st() && !r.is_mm(),
+                    "{} at {:#x}: {r:?}",
+                    f.name(),
+                    i.ip()
+                );
             }
-            let indirect = matches!(i.flow_control(), FlowControl::IndirectCall | FlowControl::IndirectBranch);
+            let indirect =
+                matches!(i.flow_control(), FlowControl::IndirectCall | FlowControl::IndirectBranch);
             if indirect && i.memory_base() == Register::RIP {
                 // The linker's table of addresses.
                 // SAFETY: a word of this program.
@@ -77,7 +95,12 @@ fn no_vector_registers_and_no_way_out() {
                 assert!(known, "{} at {:#x} goes to {to:#x}", f.name(), i.ip());
                 continue;
             }
-            assert!(!indirect || !rust(f.name()) || walks(f.name()), "{} calls through a pointer at {:#x}", f.name(), i.ip());
+            assert!(
+                !indirect || !rust(f.name()) || walks(f.name()),
+                "{} calls through a pointer at {:#x}",
+                f.name(),
+                i.ip()
+            );
             if i.op_count() > 0 && i.op0_kind() == OpKind::NearBranch64 {
                 let to = i.near_branch_target();
                 let known = path.iter().any(|p| (p.addr()..p.addr() + p.size()).contains(&to));

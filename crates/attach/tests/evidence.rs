@@ -31,7 +31,10 @@ fn entry_only(lib: &Library, name: &str, reason: &str) {
 
 fn nothing(lib: &Library, name: &str, reason: &str) {
     for result in attach(lib, name) {
-        assert!(matches!(result, Err(Skip::Denied { why }) if why.contains(reason)), "{name}: {result:?}");
+        assert!(
+            matches!(result, Err(Skip::Denied { why }) if why.contains(reason)),
+            "{name}: {result:?}"
+        );
     }
 }
 
@@ -233,7 +236,8 @@ fn runtimes_are_known_by_their_marks_and_their_c_code_is_not_theirs() {
         all(lib, "caml_alloc_string");
     }
 
-    let v8 = library("v8", "A Builtins_LdaZeroHandler\nA Builtins_Abort\nA padlock\nC v8_Initialize");
+    let v8 =
+        library("v8", "A Builtins_LdaZeroHandler\nA Builtins_Abort\nA padlock\nC v8_Initialize");
     nothing(&v8, "Builtins_LdaZeroHandler", "V8");
     nothing(&v8, "Builtins_Abort", "V8");
     entry_only(&v8, "padlock", "no unwind information");
@@ -249,11 +253,15 @@ fn runtimes_are_known_by_their_marks_and_their_c_code_is_not_theirs() {
     entry_only(&package, "assembly", "no unwind information");
     all(&package, "get_info");
 
-    let mono = library("mono", "jit_code_start:\nA System_Object_ToString\nC wrapper\njit_code_end:");
+    let mono =
+        library("mono", "jit_code_start:\nA System_Object_ToString\nC wrapper\njit_code_end:");
     nothing(&mono, "System_Object_ToString", "mono");
     nothing(&mono, "wrapper", "mono");
 
-    let net = library("net", "C RhpNewFast\n.section __managedcode,\"ax\",@progbits\nC Program__Main\n.text");
+    let net = library(
+        "net",
+        "C RhpNewFast\n.section __managedcode,\"ax\",@progbits\nC Program__Main\n.text",
+    );
     nothing(&net, "Program__Main", ".NET");
     all(&net, "RhpNewFast");
 }
@@ -408,7 +416,14 @@ shrink: .cfi_startproc
         engine.detach(attachment.id).unwrap();
         assert_eq!((call(41), seen.runs()), (42, 10), "{name}");
     }
-    for name in ["main.nosplit", "main.frame", "main.lookalike", "runtime.leaf", "runtime.morestack", "main.assembly.abi0"] {
+    for name in [
+        "main.nosplit",
+        "main.frame",
+        "main.lookalike",
+        "runtime.leaf",
+        "runtime.morestack",
+        "main.assembly.abi0",
+    ] {
         assert_eq!(attach(&lib, name)[0], Err(Skip::NoStackCheck), "{name}");
     }
     assert!(matches!(attach(&lib, "main.loop")[0], Err(Skip::LoopAtEntry { .. })));

@@ -327,7 +327,8 @@ const NAMES: &[&str] = &[
 ];
 
 /// Functions that only others written for them can call.
-const OWNERS: &[(&str, &str)] = &[("shares_frame", "frame_owner"), ("own_convention", "convention_owner")];
+const OWNERS: &[(&str, &str)] =
+    &[("shares_frame", "frame_owner"), ("own_convention", "convention_owner")];
 
 #[test]
 fn each_is_hooked_or_left_alone() {
@@ -341,19 +342,31 @@ fn each_is_hooked_or_left_alone() {
         callable(&lib, owner)(1, nothing)
     };
     let plain: Vec<i64> = NAMES.iter().map(|n| call(n)).collect();
-    for positions in [&[Position::Entry][..], &[Position::Exit], &[Position::Entry, Position::Exit, Position::Session]] {
+    for positions in [
+        &[Position::Entry][..],
+        &[Position::Exit],
+        &[Position::Entry, Position::Exit, Position::Session],
+    ] {
         for (name, plain) in NAMES.iter().zip(&plain) {
             let f = lib.function(name);
             let counters: Vec<_> = positions.iter().map(|p| counter(*p)).collect();
             let hooks: Vec<Hook> = counters.iter().map(|c| c.0).collect();
             let done = engine.attach(&[(&f, 0)], &hooks);
             let exit = positions != [Position::Entry];
-            assert!(expected(name, &done.results[0], exit), "{name} with {positions:?}: {:?}", done.results[0]);
+            assert!(
+                expected(name, &done.results[0], exit),
+                "{name} with {positions:?}: {:?}",
+                done.results[0]
+            );
             assert_eq!(call(name), *plain, "{name} with {positions:?}");
             let runs: Vec<u64> = counters.iter().map(|c| c.1.runs()).collect();
             let once = done.results[0].is_ok() && !matches!(*name, "only_ret");
             let want = |p: &Position| u64::from(once) * if *p == Position::Session { 2 } else { 1 };
-            assert_eq!(runs, positions.iter().map(want).collect::<Vec<_>>(), "{name} with {positions:?}");
+            assert_eq!(
+                runs,
+                positions.iter().map(want).collect::<Vec<_>>(),
+                "{name} with {positions:?}"
+            );
             engine.detach(done.id).expect("attached");
             assert_eq!(call(name), *plain, "{name} after {positions:?}");
         }
@@ -381,6 +394,9 @@ fn all_together() {
     engine.detach(more.id).expect("attached");
     assert_eq!(jumps(1, nothing), 6);
     assert_eq!((seen.runs(), left.runs()), (4, 2));
-    assert_eq!(engine.attach(&[targets[8], targets[8]], &[entry]).results, [Ok(()), Err(Skip::Duplicate)]);
+    assert_eq!(
+        engine.attach(&[targets[8], targets[8]], &[entry]).results,
+        [Ok(()), Err(Skip::Duplicate)]
+    );
     engine.detach(done.id).expect("attached");
 }

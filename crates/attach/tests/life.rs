@@ -29,12 +29,14 @@ fn a_library_goes_while_it_is_hooked() {
     let engine = Engine::get().expect("engine");
     let mut old = Vec::new();
     for round in 0..20 {
-        let flags: &[&str] = if round % 2 == 0 { &["-O2"] } else { &["-O2", "-fpatchable-function-entry=5"] };
+        let flags: &[&str] =
+            if round % 2 == 0 { &["-O2"] } else { &["-O2", "-fpatchable-function-entry=5"] };
         let lib = Library::new(&format!("goes{}", round % 4), C, "c", flags);
         // SAFETY: the type is that of the C source.
         let twice: F = unsafe { lib.get("twice") };
         let (hook, seen) = counter(if round % 3 == 0 { Position::Exit } else { Position::Entry });
-        let done = engine.attach(&[(&lib.function("twice"), 0), (&lib.function("thrice"), 0)], &[hook]);
+        let done =
+            engine.attach(&[(&lib.function("twice"), 0), (&lib.function("thrice"), 0)], &[hook]);
         assert_eq!(done.results, [Ok(()), Ok(())], "round {round}");
         assert_eq!((twice(4), seen.runs()), (8, 1), "round {round}");
         old.push(done.id);
@@ -101,8 +103,14 @@ fn sessions_keep_a_word_each() {
     let numbers: &'static [AtomicU64; 4] = Box::leak(Box::default());
     let engine = Engine::get().expect("engine");
     // SAFETY: the function takes such a number, which is never freed.
-    let hook = |n: &'static AtomicU64| unsafe { skep_attach::Hook::new(Position::Session, remember, std::ptr::from_ref(n).cast()) };
-    let ids: Vec<u64> = numbers.iter().zip(1..).map(|(n, cookie)| engine.attach(&[(&f, cookie)], &[hook(n)]).id).collect();
+    let hook = |n: &'static AtomicU64| unsafe {
+        skep_attach::Hook::new(Position::Session, remember, std::ptr::from_ref(n).cast())
+    };
+    let ids: Vec<u64> = numbers
+        .iter()
+        .zip(1..)
+        .map(|(n, cookie)| engine.attach(&[(&f, cookie)], &[hook(n)]).id)
+        .collect();
     let fifth = engine.attach(&[(&f, 0)], &[hook(&numbers[0])]);
     assert!(matches!(fifth.results[..], [Err(skep_attach::Skip::Sessions { max: 4 })]));
     assert_eq!(twice(7), 14);
@@ -229,11 +237,19 @@ fn other_traps_go_to_the_program() {
     }
     // SAFETY: `on_trap` can handle a trap; the others are ignored or put back.
     let action = |signal, new: Option<&KernelAction>| unsafe { program_action(signal, new) };
-    let mine = KernelAction { handler: on_trap as *const () as usize, flags: 4, ..KernelAction::default() };
+    let mine = KernelAction {
+        handler: on_trap as *const () as usize,
+        flags: 4,
+        ..KernelAction::default()
+    };
     // Without the restorer the kernel could not return from a handler, so the one that libc uses is borrowed.
     let with_restorer = |mine: KernelAction| {
         let any = action(11, None).expect("read");
-        KernelAction { restorer: any.restorer, flags: mine.flags | (any.flags & 0x0400_0000), ..mine }
+        KernelAction {
+            restorer: any.restorer,
+            flags: mine.flags | (any.flags & 0x0400_0000),
+            ..mine
+        }
     };
     let before = action(5, Some(&with_restorer(mine))).expect("set");
     // SAFETY: the handler above takes it.
@@ -284,14 +300,24 @@ fn a_handler_comes_while_the_program_uses_the_signal() {
         for _ in 0..40 {
             let mut child = std::process::Command::new(std::env::current_exe().expect("a path"));
             let done = child.args(["--exact", name]).env(CHILD, "1").output().expect("runs");
-            assert!(done.status.success(), "{}: {}", done.status, String::from_utf8_lossy(&done.stdout));
+            assert!(
+                done.status.success(),
+                "{}: {}",
+                done.status,
+                String::from_utf8_lossy(&done.stdout)
+            );
         }
         return;
     }
     // SAFETY: only asks.
     let any = unsafe { program_action(11, None) }.expect("read");
     let handler = on_bus as *const () as usize;
-    let action = KernelAction { handler, flags: 4 | (any.flags & 0x0400_0000), restorer: any.restorer, mask: 0 };
+    let action = KernelAction {
+        handler,
+        flags: 4 | (any.flags & 0x0400_0000),
+        restorer: any.restorer,
+        mask: 0,
+    };
     // SAFETY: the handler can handle any signal.
     let set = || unsafe { program_action(SIGBUS, Some(&action)) }.expect("set");
     set();

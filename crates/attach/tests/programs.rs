@@ -11,7 +11,8 @@ use support::{Dir, compile};
 
 fn agent() -> PathBuf {
     let exe = std::env::current_exe().expect("own path");
-    let path = exe.parent().and_then(Path::parent).expect("target directory").join("examples/libagent.so");
+    let path =
+        exe.parent().and_then(Path::parent).expect("target directory").join("examples/libagent.so");
     assert!(path.exists(), "`cargo test` builds {}", path.display());
     path
 }
@@ -20,7 +21,10 @@ fn run(program: &Path, what: Option<&str>) -> Output {
     let mut command = Command::new("timeout");
     command.arg("300");
     if let Some(what) = what {
-        command.arg("env").arg(format!("LD_PRELOAD={}", agent().display())).arg(format!("SKEP_AGENT={what}"));
+        command
+            .arg("env")
+            .arg(format!("LD_PRELOAD={}", agent().display()))
+            .arg(format!("SKEP_AGENT={what}"));
     }
     command.arg(program).output().expect("timeout")
 }
@@ -49,13 +53,22 @@ fn same_with_hooks(name: &str, source: &str, kind: &str, flags: &[&str]) {
 }
 
 /// Optimised, not optimised, with `endbr64`, with compiled-in sites.
-const BUILDS: [&[&str]; 4] =
-    [&["-O2"], &["-O0", "-fcf-protection"], &["-O2", "-fpatchable-function-entry=5"], &["-O3", "-fno-pie", "-no-pie"]];
+const BUILDS: [&[&str]; 4] = [
+    &["-O2"],
+    &["-O0", "-fcf-protection"],
+    &["-O2", "-fpatchable-function-entry=5"],
+    &["-O3", "-fno-pie", "-no-pie"],
+];
 
 #[test]
 fn calls_of_every_kind() {
     for build in BUILDS {
-        same_with_hooks("calls", include_str!("programs/calls.c"), "c", &[build, &["-lm"]].concat());
+        same_with_hooks(
+            "calls",
+            include_str!("programs/calls.c"),
+            "c",
+            &[build, &["-lm"]].concat(),
+        );
     }
     if std::arch::is_x86_feature_detected!("avx") {
         same_with_hooks("calls", include_str!("programs/calls.c"), "c", &["-O2", "-mavx", "-lm"]);

@@ -138,10 +138,14 @@ fn states() -> [State; 3] {
 fn compare(hooked: &[State; 3], plain: &[State; 3], what: &str) {
     for (n, at) in ["after the call", "at entry", "at return"].iter().enumerate() {
         for r in 0..16 {
-            assert_eq!(hooked[n].general[r], plain[n].general[r], "{what}: general register {r} {at}");
+            assert_eq!(
+                hooked[n].general[r], plain[n].general[r],
+                "{what}: general register {r} {at}"
+            );
             assert_eq!(hooked[n].vector[r], plain[n].vector[r], "{what}: vector register {r} {at}");
         }
-        let different: Vec<_> = (0..512).filter(|i| hooked[n].legacy[*i] != plain[n].legacy[*i]).collect();
+        let different: Vec<_> =
+            (0..512).filter(|i| hooked[n].legacy[*i] != plain[n].legacy[*i]).collect();
         assert!(different.is_empty(), "{what}: x87 or MXCSR {at}: bytes {different:?}");
     }
 }

@@ -160,7 +160,12 @@ long child_on_a_fresh_stack(long room) {
 const NAMES: [&str; 7] = ["leaf", "many", "nest", "leaves", "where", "at_the_top", "start"];
 
 fn library(name: &str) -> Library {
-    Library::new(name, &C.replace('\'', "\""), "c", &["-O1", "-pthread", "-fno-optimize-sibling-calls"])
+    Library::new(
+        name,
+        &C.replace('\'', "\""),
+        "c",
+        &["-O1", "-pthread", "-fno-optimize-sibling-calls"],
+    )
 }
 
 fn functions(lib: &Library) -> Vec<Function> {
@@ -179,7 +184,8 @@ fn each_kind_that_may_miss(lib: &Library, mut test: impl FnMut(Position, &[&'sta
     let functions = functions(lib);
     let engine = Engine::get().expect("engine");
     for position in [Position::Entry, Position::Exit, Position::Session, Position::ModifyReturn] {
-        let seen: Vec<_> = functions.iter().map(|_| Seen::leaked()).map(|s| (s.hook(position), s)).collect();
+        let seen: Vec<_> =
+            functions.iter().map(|_| Seen::leaked()).map(|s| (s.hook(position), s)).collect();
         let ids: Vec<u64> = functions
             .iter()
             .zip(&seen)
@@ -213,11 +219,17 @@ fn small_stacks_of_coroutines() {
         for (n, size) in [(1, 2048), (2, 4096), (3, 65536)] {
             let mut left = 0;
             assert_eq!(coroutine(size, &mut left), 9205, "{position:?} on {size} bytes");
-            assert_eq!(seen[..3].iter().map(|s| s.runs()).collect::<Vec<_>>(), [2, 1, 9].map(|calls| calls * n * runs(position)));
+            assert_eq!(
+                seen[..3].iter().map(|s| s.runs()).collect::<Vec<_>>(),
+                [2, 1, 9].map(|calls| calls * n * runs(position))
+            );
             // Code that is not optimized takes more.
             if size == 4096 && !cfg!(debug_assertions) {
                 // Ten calls deep: for each 64 bytes and copies of arguments, and what one event needs at the bottom.
-                assert!(plain - left < 10 * 144 + 512, "{position:?}: {plain} bytes were left, now {left}");
+                assert!(
+                    plain - left < 10 * 144 + 512,
+                    "{position:?}: {plain} bytes were left, now {left}"
+                );
             }
         }
         let last = seen[0];
@@ -226,7 +238,11 @@ fn small_stacks_of_coroutines() {
             assert_eq!((last.word(6), last.word(-4)), (2, 1));
         }
         if position == Position::Exit {
-            assert_eq!((6..12).map(|n| seen[1].word(n)).collect::<Vec<_>>()[1..2], [8], "words of the caller's stack");
+            assert_eq!(
+                (6..12).map(|n| seen[1].word(n)).collect::<Vec<_>>()[1..2],
+                [8],
+                "words of the caller's stack"
+            );
         }
     });
 }
@@ -238,13 +254,17 @@ fn stacks_with_somebody_elses_memory_below() {
     let _alone = ALONE.lock();
     let lib = library("below");
     // SAFETY: the types are those of the C source.
-    let calls = ["given_stack", "without_guards", "first_seen_elsewhere"].map(|name| unsafe { lib.get::<F>(name) });
+    let calls = ["given_stack", "without_guards", "first_seen_elsewhere"]
+        .map(|name| unsafe { lib.get::<F>(name) });
     each_kind_that_may_miss(&lib, |position, seen| {
         let changed = calls.map(|f| f(100));
         assert_eq!(changed, [0; 3], "{position:?}");
         // In each thread that calls `nest`, `leaf` is called once; too deep on small stacks for its return to be seen.
         let all = 7 * runs(position);
-        assert!((all - 7..=all).contains(&seen[0].runs()) && seen[0].runs() + seen[0].missed() >= 7, "{position:?}");
+        assert!(
+            (all - 7..=all).contains(&seen[0].runs()) && seen[0].runs() + seen[0].missed() >= 7,
+            "{position:?}"
+        );
     });
 }
 
@@ -257,7 +277,10 @@ fn signal_stacks() {
     let plain = on_signal_stack(3);
     each_kind(&lib, |position, seen| {
         assert_eq!(on_signal_stack(50), plain / 3 * 50);
-        assert_eq!(seen[..3].iter().map(|s| s.runs()).collect::<Vec<_>>(), [100, 50, 300].map(|n| n * runs(position)));
+        assert_eq!(
+            seen[..3].iter().map(|s| s.runs()).collect::<Vec<_>>(),
+            [100, 50, 300].map(|n| n * runs(position))
+        );
     });
 }
 
@@ -273,7 +296,11 @@ fn calls_on_foreign_stacks_that_are_left_by_longjmp() {
         assert_eq!(jumper(N), -1);
         let (leaf, leaves) = (seen[0].runs(), seen[3].runs());
         assert_eq!(leaf, N as u64 * runs(position));
-        let returned = if position == Position::Exit { 1 } else { N as u64 + 1 + u64::from(position == Position::Session) };
+        let returned = if position == Position::Exit {
+            1
+        } else {
+            N as u64 + 1 + u64::from(position == Position::Session)
+        };
         assert_eq!(leaves, returned, "{position:?}");
     });
 }
@@ -349,8 +376,13 @@ fn deep_recursion() {
                 Position::Entry | Position::ModifyReturn => assert_eq!((runs, missed), (calls, 0)),
                 Position::Exit => assert_eq!((runs + missed, stack), (calls, missed)),
                 // Both runs of some, one run or none of the others.
-                Position::Session if without_return == 0 => assert_eq!((runs % 2, runs / 2 + missed, stack), (0, calls, missed)),
-                Position::Session => assert!(missed == 0 && runs > calls && runs < 2 * calls, "{runs} runs, {missed} missed"),
+                Position::Session if without_return == 0 => {
+                    assert_eq!((runs % 2, runs / 2 + missed, stack), (0, calls, missed))
+                }
+                Position::Session => assert!(
+                    missed == 0 && runs > calls && runs < 2 * calls,
+                    "{runs} runs, {missed} missed"
+                ),
             }
             if position != Position::Entry && position != Position::ModifyReturn {
                 assert!(runs > 10_000, "{position:?}: {runs} runs");
@@ -392,7 +424,8 @@ shares: .cfi_startproc
     .size shares, . - shares
 ";
     let _alone = ALONE.lock();
-    let source = format!(".intel_syntax noprefix\n{ASM}\n.section .note.GNU-stack,\"\",@progbits\n");
+    let source =
+        format!(".intel_syntax noprefix\n{ASM}\n.section .note.GNU-stack,\"\",@progbits\n");
     let lib = Library::new("shares", &source, "S", &["-nostdlib"]);
     // SAFETY: takes and gives a number.
     let shares: F = unsafe { lib.get("shares") };
@@ -400,7 +433,10 @@ shares: .cfi_startproc
     for position in [Position::Entry, Position::ModifyReturn, Position::Exit, Position::Session] {
         let (hook, seen) = counter(position);
         let done = engine.attach(&[(&lib.function("part"), 0)], &[hook]);
-        assert_eq!((&done.results[..], shares(14), seen.runs()), (&[Ok(())][..], 42, runs(position)));
+        assert_eq!(
+            (&done.results[..], shares(14), seen.runs()),
+            (&[Ok(())][..], 42, runs(position))
+        );
         engine.detach(done.id).expect("attached");
     }
 }
@@ -427,7 +463,8 @@ odd: push rbx
     .size odd, . - odd
 ";
     let _alone = ALONE.lock();
-    let source = format!(".intel_syntax noprefix\n{ASM}\n.section .note.GNU-stack,\"\",@progbits\n");
+    let source =
+        format!(".intel_syntax noprefix\n{ASM}\n.section .note.GNU-stack,\"\",@progbits\n");
     let lib = Library::new("alignments", &source, "S", &["-nostdlib"]);
     // SAFETY: takes and gives a number.
     let odd: F = unsafe { lib.get("odd") };
@@ -453,7 +490,10 @@ odd: push rbx
     for position in [Position::Entry, Position::ModifyReturn, Position::Exit, Position::Session] {
         let (hook, seen) = counter(position);
         let done = engine.attach(&[(&lib.function("rest"), 0)], &[hook]);
-        assert_eq!((&done.results[..], all(100), seen.runs()), (&[Ok(())][..], 0, 100 * runs(position)));
+        assert_eq!(
+            (&done.results[..], all(100), seen.runs()),
+            (&[Ok(())][..], 0, 100 * runs(position))
+        );
         engine.detach(done.id).expect("attached");
     }
 }

@@ -12,12 +12,18 @@ use support::{Library, counter};
 
 /// Functions of many shapes: leaf, with a frame, with stack arguments, calling, rip-relative, looping.
 fn source(n: usize) -> String {
-    let mut text = String::from("#define N __attribute__((noinline))\nlong global[64]; static long table[4] = {1, 2, 3, 4};\n");
+    let mut text = String::from(
+        "#define N __attribute__((noinline))\nlong global[64]; static long table[4] = {1, 2, 3, 4};\n",
+    );
     for i in 0..n {
         text += &match i % 6 {
             0 => format!("N long f{i}(long a, long b) {{ return a * 3 + b + {i}; }}\n"),
-            1 => format!("N long f{i}(long a, long b) {{ return a + b + table[(a ^ b) & 3] + {i}; }}\n"),
-            2 => format!("N long f{i}(long a, long b) {{ long s = {i}; for (long k = 0; k < (a & 7); k++) s += b ^ k; return s; }}\n"),
+            1 => format!(
+                "N long f{i}(long a, long b) {{ return a + b + table[(a ^ b) & 3] + {i}; }}\n"
+            ),
+            2 => format!(
+                "N long f{i}(long a, long b) {{ long s = {i}; for (long k = 0; k < (a & 7); k++) s += b ^ k; return s; }}\n"
+            ),
             3 => format!(
                 "N static long g{i}(long a, long b, long c, long d, long e, long f, long g, long h) {{ return a+b+c+d+e+f+g*2+h*3; }}\nN long f{i}(long a, long b) {{ return g{i}(a, b, 1, 2, 3, 4, a, b) + {i}; }}\n"
             ),
@@ -25,7 +31,10 @@ fn source(n: usize) -> String {
                 "N long f{i}(long a, long b) {{ long x[8]; for (int k = 0; k < 8; k++) x[k] = a + k; return x[b & 7] + f{}(a, b) + {i}; }}\n",
                 i - 4
             ),
-            _ => format!("N long f{i}(long a, long b) {{ if (a > b) return f{}(b, a) - {i}; return b - a + {i}; }}\n", i - 5),
+            _ => format!(
+                "N long f{i}(long a, long b) {{ if (a > b) return f{}(b, a) - {i}; return b - a + {i}; }}\n",
+                i - 5
+            ),
         };
     }
     text += "typedef long (*fn)(long, long); fn all[] = {";
@@ -106,7 +115,9 @@ fn storm(name: &str, flags: &[&str], seconds: f64) {
             while !stop.load(Ordering::Relaxed) {
                 let t = spawned.fetch_add(1, Ordering::Relaxed) % 8;
                 let expected = expected[t as usize];
-                std::thread::spawn(move || assert_eq!(run(50, t as i64), expected)).join().expect("short thread");
+                std::thread::spawn(move || assert_eq!(run(50, t as i64), expected))
+                    .join()
+                    .expect("short thread");
             }
         });
         let mut random = 88172645463325252u64;
@@ -122,9 +133,12 @@ fn storm(name: &str, flags: &[&str], seconds: f64) {
             let _muted = mute();
             let pick = next();
             if live.len() < 4 && pick & 1 == 0 {
-                let position = [Position::Entry, Position::Exit, Position::Session, Position::Entry][(pick >> 8) as usize % 4];
+                let position =
+                    [Position::Entry, Position::Exit, Position::Session, Position::Entry]
+                        [(pick >> 8) as usize % 4];
                 let (hook, _) = counter(position);
-                let targets: Vec<_> = functions.iter().filter(|_| next() & 1 == 0).map(|f| (f, f.addr())).collect();
+                let targets: Vec<_> =
+                    functions.iter().filter(|_| next() & 1 == 0).map(|f| (f, f.addr())).collect();
                 let begin = Instant::now();
                 let done = engine.attach(&targets, &[hook]);
                 times.0 += begin.elapsed();

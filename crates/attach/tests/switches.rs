@@ -12,14 +12,21 @@ type F = extern "C" fn(i64) -> i64;
 /// An attach test changes what other tests of the process run.
 static ALONE: Mutex<()> = Mutex::new(());
 
-const POSITIONS: [Position; 4] = [Position::Entry, Position::Exit, Position::Session, Position::ModifyReturn];
+const POSITIONS: [Position; 4] =
+    [Position::Entry, Position::Exit, Position::Session, Position::ModifyReturn];
 
 fn library(name: &str, source: &str) -> Library {
     Library::new(
         name,
         &source.replace('\'', "\""),
         "c",
-        &["-O1", "-fno-optimize-sibling-calls", "-fno-toplevel-reorder", "-fexceptions", "-pthread"],
+        &[
+            "-O1",
+            "-fno-optimize-sibling-calls",
+            "-fno-toplevel-reorder",
+            "-fexceptions",
+            "-pthread",
+        ],
     )
 }
 
@@ -132,7 +139,10 @@ fn every_instruction_can_be_unwound() {
     let engine = Engine::get().expect("engine");
     for position in POSITIONS {
         let hook = Seen::leaked().hook_of(position, count);
-        let done = engine.attach(&[(&lib.function("eight"), 0), (&lib.function("two"), 0)], &[hook.wants_args(8)]);
+        let done = engine.attach(
+            &[(&lib.function("eight"), 0), (&lib.function("two"), 0)],
+            &[hook.wants_args(8)],
+        );
         assert_eq!(done.results, [Ok(()), Ok(())]);
         for how in 0..4 {
             let at = wrong(how);
@@ -213,19 +223,28 @@ long preempted(long n) {
 #[test]
 fn coroutines_that_a_signal_handler_switches() {
     let _alone = ALONE.lock();
-    let includes = "#define _GNU_SOURCE\n#include <pthread.h>\n#include <time.h>\n#include <unistd.h>\n";
-    let lib = library("preempted", &format!("{includes}{}", COROUTINES.replace("#define _GNU_SOURCE\n", "")));
+    let includes =
+        "#define _GNU_SOURCE\n#include <pthread.h>\n#include <time.h>\n#include <unistd.h>\n";
+    let lib = library(
+        "preempted",
+        &format!("{includes}{}", COROUTINES.replace("#define _GNU_SOURCE\n", "")),
+    );
     // SAFETY: the type is that of the C source.
     let preempted: F = unsafe { lib.get("preempted") };
     let engine = Engine::get().expect("engine");
     for position in POSITIONS {
         let (hook, seen) = counter(position);
-        let done = engine.attach(&[(&lib.function("work"), 0), (&lib.function("long_work"), 0)], &[hook]);
+        let done =
+            engine.attach(&[(&lib.function("work"), 0), (&lib.function("long_work"), 0)], &[hook]);
         assert_eq!(done.results, [Ok(()), Ok(())]);
         // So many times a coroutine is put aside, by a handler that interrupts it anywhere.
         let calls = preempted(10_000);
         assert!(calls > 0, "{position:?}: {} wrong results", -calls);
-        assert_eq!((seen.runs() / runs(position), seen.missed()), (calls as u64, 0), "{position:?}");
+        assert_eq!(
+            (seen.runs() / runs(position), seen.missed()),
+            (calls as u64, 0),
+            "{position:?}"
+        );
         assert!(engine.detach(done.id).expect("attached").drained);
     }
 }
@@ -282,7 +301,11 @@ fn children_that_run_beside_their_parent() {
         let done = engine.attach(&[(&lib.function("work"), 0)], &[hook]);
         assert_eq!((&done.results[..], beside(rounds)), (&[Ok(())][..], 0), "{position:?}");
         let thread = seen.missed[Missed::Thread as usize].load(Ordering::SeqCst);
-        assert_eq!((seen.runs() / runs(position), thread, seen.missed()), (rounds as u64 + 1, 4 * rounds as u64, thread), "{position:?}");
+        assert_eq!(
+            (seen.runs() / runs(position), thread, seen.missed()),
+            (rounds as u64 + 1, 4 * rounds as u64, thread),
+            "{position:?}"
+        );
         assert!(engine.detach(done.id).expect("attached").drained);
         // Hooks come and go while such a child is there.
         start();

@@ -124,7 +124,9 @@ pub struct ObjectArgs {
 
 fn typed(text: &str) -> Result<(Option<String>, String), String> {
     match text.split_once('=') {
-        Some((program, named)) if !program.is_empty() && !named.is_empty() => Ok((Some(program.to_owned()), named.to_owned())),
+        Some((program, named)) if !program.is_empty() && !named.is_empty() => {
+            Ok((Some(program.to_owned()), named.to_owned()))
+        }
         None if !text.is_empty() => Ok((None, text.to_owned())),
         _ => Err("needs a type, or a program, `=`, and a type".to_owned()),
     }
@@ -276,9 +278,15 @@ impl MapsArgs {
         let refuse = |what| Cli::command().error(ErrorKind::ArgumentConflict, what).exit();
         match &mut self.command {
             MapCommand::List { kernel, .. } => *kernel = true,
-            MapCommand::Dump(DumpArgs { take: Some(_), .. }) => refuse("`--take` works on maps of skep, not on the kernel's"),
-            MapCommand::Show { map, .. } | MapCommand::Lookup { map, .. } | MapCommand::Dump(DumpArgs { map, .. }) => map.kernel = true,
-            _ => refuse("the kernel's maps can be listed, shown, dumped and looked up in, not changed"),
+            MapCommand::Dump(DumpArgs { take: Some(_), .. }) => {
+                refuse("`--take` works on maps of skep, not on the kernel's")
+            }
+            MapCommand::Show { map, .. }
+            | MapCommand::Lookup { map, .. }
+            | MapCommand::Dump(DumpArgs { map, .. }) => map.kernel = true,
+            _ => refuse(
+                "the kernel's maps can be listed, shown, dumped and looked up in, not changed",
+            ),
         }
     }
 }
@@ -590,7 +598,8 @@ pub enum VmaCommand {
 }
 
 fn address(text: &str) -> Result<u64, String> {
-    u64::from_str_radix(text.trim_start_matches("0x"), 16).map_err(|_| "needs a hexadecimal address".to_owned())
+    u64::from_str_radix(text.trim_start_matches("0x"), 16)
+        .map_err(|_| "needs a hexadecimal address".to_owned())
 }
 
 /// Where results go and how they look.
@@ -630,7 +639,10 @@ pub struct TraceArgs {
     pub allow_unmatched: bool,
     /// Run nothing: print the report of a trace whose `skep` was killed [default: the newest]
     #[arg(long = "report", value_name = "ID", num_args = 0..=1, require_equals = false, conflicts_with_all = ["patterns", "command", "exclude", "exact", "allow_unmatched"])]
-    #[expect(clippy::option_option, reason = "clap's form of an option whose value may be left out")]
+    #[expect(
+        clippy::option_option,
+        reason = "clap's form of an option whose value may be left out"
+    )]
     pub report_left: Option<Option<u32>>,
     /// Attach at most this many functions
     #[arg(long, value_name = "N", default_value_t = 1 << 18, value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
@@ -677,7 +689,9 @@ pub struct RunArgs {
 
 fn attach(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
-        Some((program, pattern)) if !program.is_empty() && !pattern.is_empty() => Ok((program.to_owned(), pattern.to_owned())),
+        Some((program, pattern)) if !program.is_empty() && !pattern.is_empty() => {
+            Ok((program.to_owned(), pattern.to_owned()))
+        }
         _ => Err("needs a program, `=`, and a pattern".to_owned()),
     }
 }
@@ -707,17 +721,38 @@ mod tests {
 
     #[test]
     fn patterns_end_where_the_command_begins() {
-        let cli =
-            Cli::try_parse_from(["skep", "trace", "a*", "b:c", "--exclude", "d", "--json", "--", "cmd", "--json", "--", "x"]).unwrap();
+        let cli = Cli::try_parse_from([
+            "skep",
+            "trace",
+            "a*",
+            "b:c",
+            "--exclude",
+            "d",
+            "--json",
+            "--",
+            "cmd",
+            "--json",
+            "--",
+            "x",
+        ])
+        .unwrap();
         let Command::Trace(args) = cli.command else { panic!("not trace") };
-        assert_eq!((args.patterns, args.exclude, args.report.json), (vec!["a*".into(), "b:c".into()], vec!["d".into()], true));
+        assert_eq!(
+            (args.patterns, args.exclude, args.report.json),
+            (vec!["a*".into(), "b:c".into()], vec!["d".into()], true)
+        );
         assert_eq!(args.command, ["cmd", "--json", "--", "x"]);
         assert_eq!((args.sort, args.limit), (SortBy::SelfTime, None));
     }
 
     #[test]
     fn a_command_needs_its_dashes() {
-        for line in [&["skep", "trace", "a"][..], &["skep", "trace", "--", "cmd"], &["skep", "trace", "a", "--"], &["skep", "run", "x.o"]] {
+        for line in [
+            &["skep", "trace", "a"][..],
+            &["skep", "trace", "--", "cmd"],
+            &["skep", "trace", "a", "--"],
+            &["skep", "run", "x.o"],
+        ] {
             assert!(Cli::try_parse_from(line).is_err(), "{line:?}");
         }
     }

@@ -67,7 +67,10 @@ pub fn overhead(dir: &Dir, library: &Path, object: &Object) -> u32 {
     let ticks = if least <= MOST { least } else { 0 };
     // Whole or not at all: another process may read it.
     let fresh = path.with_extension(std::process::id().to_string());
-    drop(std::fs::write(&fresh, format!("{ticks} {boot}")).and_then(|()| std::fs::rename(&fresh, &path)));
+    drop(
+        std::fs::write(&fresh, format!("{ticks} {boot}"))
+            .and_then(|()| std::fs::rename(&fresh, &path)),
+    );
     ticks
 }
 
@@ -76,10 +79,23 @@ fn measure(dir: &Dir, library: &Path, object: &Object) -> Option<u32> {
     let settings = [63_u32.to_le_bytes(), [0; 4]].concat();
     loaded.map("settings")?.update(&0_u32.to_le_bytes(), &settings, 0).ok()?;
     let spec = LinkSpec::of(loaded.programs().first()?, &[NOTHING.to_owned()]).ok()?;
-    let link = Link::create(dir, LinkSpec { cookie: Cookie::Index, max_functions: 1, ..spec }, None).ok()?;
+    let link =
+        Link::create(dir, LinkSpec { cookie: Cookie::Index, max_functions: 1, ..spec }, None)
+            .ok()?;
     let mut command = Command::new(std::env::current_exe().ok()?);
-    command.env_clear().env("LD_PRELOAD", library).env(ENV_DIR, dir.path()).env(ENV_LINKS, link.id().to_string()).env(ENV_CALIBRATE, "1");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().ok().filter(std::process::ExitStatus::success)?;
+    command
+        .env_clear()
+        .env("LD_PRELOAD", library)
+        .env(ENV_DIR, dir.path())
+        .env(ENV_LINKS, link.id().to_string())
+        .env(ENV_CALIBRATE, "1");
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .ok()
+        .filter(std::process::ExitStatus::success)?;
     let value = loaded.map("stats")?.lookup(&0_u32.to_le_bytes()).ok()?;
     estimate::mean(&value).and_then(|ticks| u32::try_from(ticks).ok())
 }

@@ -47,13 +47,17 @@ fn finding(check: &'static str, grade: Grade, detail: impl Into<String>) -> Find
 
 /// Prints what works; fails when tracing does not.
 pub fn run(as_json: bool, printer: Printer) -> Result<u8> {
-    let findings = [system(), directory(), space(), library(), clock(), mappings(), barrier(), trace()];
+    let findings =
+        [system(), directory(), space(), library(), clock(), mappings(), barrier(), trace()];
     if as_json {
-        let one = |f: &Finding| json!({"check": f.check, "status": f.grade.word(), "detail": f.detail});
+        let one =
+            |f: &Finding| json!({"check": f.check, "status": f.grade.word(), "detail": f.detail});
         printer.json(Output::Stdout, &findings.iter().map(one).collect::<Json>())?;
     } else {
         printer.data(Output::Stdout, |out| {
-            findings.iter().try_for_each(|f| writeln!(out, "{:4}  {:10}  {}", f.grade.word(), f.check, f.detail))
+            findings.iter().try_for_each(|f| {
+                writeln!(out, "{:4}  {:10}  {}", f.grade.word(), f.check, f.detail)
+            })
         })?;
     }
     Ok(if findings.iter().any(|f| f.grade == Grade::Bad) { FAILED } else { 0 })
@@ -69,7 +73,9 @@ fn system() -> Finding {
 fn directory() -> Finding {
     let path = Dir::default_path();
     match Dir::create(&path) {
-        Ok(dir) => finding("directory", Grade::Good, format!("`{}` is yours alone", dir.path().display())),
+        Ok(dir) => {
+            finding("directory", Grade::Good, format!("`{}` is yours alone", dir.path().display()))
+        }
         Err(e) => finding("directory", Grade::Bad, format!("{e}; {ENV_DIR} names another one")),
     }
 }
@@ -81,7 +87,11 @@ fn space() -> Finding {
     let path = Dir::default_path();
     let nearest = path.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));
     match rustix::fs::statfs(nearest) {
-        Err(e) => finding("space", Grade::Weak, format!("cannot tell what is free in `{}`: {e}", nearest.display())),
+        Err(e) => finding(
+            "space",
+            Grade::Weak,
+            format!("cannot tell what is free in `{}`: {e}", nearest.display()),
+        ),
         Ok(fs) => {
             let free = fs.f_bavail.saturating_mul(u64::try_from(fs.f_bsize).unwrap_or(0));
             let memory = fs.f_type == TMPFS;
@@ -92,7 +102,11 @@ fn space() -> Finding {
             } else {
                 Grade::Weak
             };
-            let kind = if memory { "in memory (tmpfs)" } else { "not in memory: maps are written to a disk, which is slow" };
+            let kind = if memory {
+                "in memory (tmpfs)"
+            } else {
+                "not in memory: maps are written to a disk, which is slow"
+            };
             finding("space", grade, format!("{} free, {kind}", units::size(free)))
         }
     }
@@ -106,18 +120,35 @@ fn library() -> Finding {
 }
 
 fn clock() -> Finding {
-    let source = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    let source =
+        std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
     match source.as_deref().map(str::trim) {
         Ok("tsc") => finding("clock", Grade::Good, "time-stamp counter, as the kernel uses it"),
-        Ok(other) => finding("clock", Grade::Weak, format!("the kernel uses `{other}`: each time costs a system call")),
-        Err(_) => finding("clock", Grade::Weak, "the kernel does not tell its clock source: each time costs a system call"),
+        Ok(other) => finding(
+            "clock",
+            Grade::Weak,
+            format!("the kernel uses `{other}`: each time costs a system call"),
+        ),
+        Err(_) => finding(
+            "clock",
+            Grade::Weak,
+            "the kernel does not tell its clock source: each time costs a system call",
+        ),
     }
 }
 
 fn mappings() -> Finding {
     match Live::own().map(|live| live.has_ioctl()) {
-        Ok(true) => finding("mappings", Grade::Good, "the kernel answers queries for one address (PROCMAP_QUERY)"),
-        Ok(false) => finding("mappings", Grade::Weak, "the kernel has no PROCMAP_QUERY (6.11): the whole text is read"),
+        Ok(true) => finding(
+            "mappings",
+            Grade::Good,
+            "the kernel answers queries for one address (PROCMAP_QUERY)",
+        ),
+        Ok(false) => finding(
+            "mappings",
+            Grade::Weak,
+            "the kernel has no PROCMAP_QUERY (6.11): the whole text is read",
+        ),
         Err(e) => finding("mappings", Grade::Bad, format!("cannot read own mappings: {e}")),
     }
 }
@@ -127,30 +158,56 @@ fn barrier() -> Finding {
     // The kernel's answer is a set of bits; the names are those of the commands.
     let all = rustix::thread::membarrier_query();
     if all.contains_command(MembarrierCommand::PrivateExpeditedSyncCore) {
-        finding("barrier", Grade::Good, "running threads can be made to see changed code (membarrier)")
+        finding(
+            "barrier",
+            Grade::Good,
+            "running threads can be made to see changed code (membarrier)",
+        )
     } else {
-        finding("barrier", Grade::Weak, "the kernel has no membarrier SYNC_CORE: code of running threads cannot be changed")
+        finding(
+            "barrier",
+            Grade::Weak,
+            "the kernel has no membarrier SYNC_CORE: code of running threads cannot be changed",
+        )
     }
 }
 
 /// Traces `true` with this very program.
 fn trace() -> Finding {
-    let Ok(exe) = std::env::current_exe() else { return finding("trace", Grade::Bad, "cannot tell where this program is") };
-    let done = Command::new(exe).args(["trace", "--json", "*", "--", "true"]).stdin(Stdio::null()).output();
+    let Ok(exe) = std::env::current_exe() else {
+        return finding("trace", Grade::Bad, "cannot tell where this program is");
+    };
+    let done = Command::new(exe)
+        .args(["trace", "--json", "*", "--", "true"])
+        .stdin(Stdio::null())
+        .output();
     let output = match done {
         Ok(output) => output,
-        Err(e) => return finding("trace", Grade::Bad, format!("cannot start this program again: {e}")),
+        Err(e) => {
+            return finding("trace", Grade::Bad, format!("cannot start this program again: {e}"));
+        }
     };
     let report: Option<Json> = serde_json::from_slice(&output.stdout).ok();
     match (output.status.success(), report) {
         (true, Some(report)) => {
             let sites = &report["sites"];
             let time = units::time(report["attach_ns"].as_u64().unwrap_or(0));
-            finding("trace", Grade::Good, format!("{} of {} functions of `true` attached in {time}", sites["attached"], sites["matched"]))
+            finding(
+                "trace",
+                Grade::Good,
+                format!(
+                    "{} of {} functions of `true` attached in {time}",
+                    sites["attached"], sites["matched"]
+                ),
+            )
         }
         _ => {
             let text = String::from_utf8_lossy(&output.stderr);
-            let line = text.lines().find(|l| l.contains("error:")).or(text.lines().last()).unwrap_or("no message");
+            let line = text
+                .lines()
+                .find(|l| l.contains("error:"))
+                .or(text.lines().last())
+                .unwrap_or("no message");
             finding("trace", Grade::Bad, format!("`skep trace '*' -- true` failed: {line}"))
         }
     }

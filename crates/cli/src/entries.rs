@@ -100,7 +100,13 @@ impl<'a> Entries<'a> {
 
     /// Tells whether elements can be walked: all maps but those that are streams of records, and those that do not keep what they take.
     pub fn has_elements(&self) -> bool {
-        !matches!(self.shape.map_type, MapType::Ringbuf | MapType::UserRingbuf | MapType::PerfEventArray | MapType::BloomFilter)
+        !matches!(
+            self.shape.map_type,
+            MapType::Ringbuf
+                | MapType::UserRingbuf
+                | MapType::PerfEventArray
+                | MapType::BloomFilter
+        )
     }
 
     /// Tells whether elements exist without ever having been stored.
@@ -110,7 +116,9 @@ impl<'a> Entries<'a> {
 
     /// Tells whether this is the hidden map behind global variables.
     pub fn is_global_data(&self) -> bool {
-        self.btf.and_then(|b| b.get(self.shape.value_type_id).ok()).is_some_and(|t| matches!(t.kind, Kind::DataSec(_)))
+        self.btf
+            .and_then(|b| b.get(self.shape.value_type_id).ok())
+            .is_some_and(|t| matches!(t.kind, Kind::DataSec(_)))
     }
 
     /// The `map` object of JSON documents.
@@ -136,7 +144,10 @@ impl<'a> Entries<'a> {
 
     /// Walks through all elements.
     pub fn iter(&self) -> impl Iterator<Item = Result<Entry, MapError>> {
-        self.map.into_iter().flatten().map(|element| element.map(|(key, value)| self.entry(&key, &value)))
+        self.map
+            .into_iter()
+            .flatten()
+            .map(|element| element.map(|(key, value)| self.entry(&key, &value)))
     }
 
     /// Decodes a key.
@@ -164,7 +175,8 @@ impl<'a> Entries<'a> {
     /// Writes entries under a heading; `more` are those that were left out.
     pub fn write(&self, out: &mut dyn Write, entries: &[Entry], more: usize) -> io::Result<()> {
         if self.is_global_data() {
-            let shown = |v: &&ValueMember| !(is_marker(&v.name) && matches!(v.value, Value::Pointer(0)));
+            let shown =
+                |v: &&ValueMember| !(is_marker(&v.name) && matches!(v.value, Value::Pointer(0)));
             let hidden = |v: &Value| matches!(v, Value::Struct(all) if !all.is_empty() && !all.iter().any(|v| shown(&v)));
             if entries.iter().flat_map(|e| &e.values).all(hidden) {
                 return Ok(());
@@ -172,9 +184,10 @@ impl<'a> Entries<'a> {
             writeln!(out, "{}:", self.shape.name)?;
             for value in entries.iter().flat_map(|e| &e.values) {
                 match value {
-                    Value::Struct(variables) => {
-                        variables.iter().filter(shown).try_for_each(|v| writeln!(out, "  {} = {}", v.name, v.value))?
-                    }
+                    Value::Struct(variables) => variables
+                        .iter()
+                        .filter(shown)
+                        .try_for_each(|v| writeln!(out, "  {} = {}", v.name, v.value))?,
                     other => writeln!(out, "  {other}")?,
                 }
             }
@@ -217,7 +230,9 @@ impl Entry {
     /// As [`json`](Self::json), with a list for per-CPU values even where there is one CPU.
     pub fn json_of(&self, entries: &Entries<'_>) -> Json {
         match self.values.as_slice() {
-            [one] if entries.shape.per_cpu => json!({"key": to_json(&self.key), "value": [to_json(one)]}),
+            [one] if entries.shape.per_cpu => {
+                json!({"key": to_json(&self.key), "value": [to_json(one)]})
+            }
             _ => self.json(),
         }
     }
@@ -229,14 +244,21 @@ fn per_cpu(values: &[Value]) -> String {
         Value::Bytes(bytes) => bytes.iter().all(|b| *b == 0),
         v => is_zero(v),
     };
-    let some: Vec<(usize, &Value)> = values.iter().enumerate().filter(|(_, v)| !silent(v)).collect();
+    let some: Vec<(usize, &Value)> =
+        values.iter().enumerate().filter(|(_, v)| !silent(v)).collect();
     let list = some.iter().map(|(cpu, v)| format!("{v} (cpu {cpu})")).collect::<Vec<_>>();
-    let numbers: Option<Vec<i128>> =
-        values.iter().map(|v| matches!(v, Value::Int(_) | Value::Uint(_)).then(|| v.as_i128()).flatten()).collect();
+    let numbers: Option<Vec<i128>> = values
+        .iter()
+        .map(|v| matches!(v, Value::Int(_) | Value::Uint(_)).then(|| v.as_i128()).flatten())
+        .collect();
     match (numbers, some.as_slice()) {
         (Some(numbers), []) => numbers.first().map_or_else(String::new, i128::to_string),
         (Some(_), [_]) => list.join(""),
-        (Some(numbers), _) => format!("{} = {}", numbers.iter().fold(0_i128, |a, b| a.saturating_add(*b)), list.join(" + ")),
+        (Some(numbers), _) => format!(
+            "{} = {}",
+            numbers.iter().fold(0_i128, |a, b| a.saturating_add(*b)),
+            list.join(" + ")
+        ),
         (None, []) => values.first().map_or_else(String::new, Value::to_string),
         (None, _) => list.join(", "),
     }
@@ -260,8 +282,12 @@ pub fn hex(bytes: &[u8]) -> String {
 
 /// Turns a value into JSON: enumerations by name, addresses and bytes in hex, numbers beyond 64 bits as text.
 pub fn to_json(value: &Value) -> Json {
-    let number =
-        |n: i128| i64::try_from(n).map(Json::from).or_else(|_| u64::try_from(n).map(Json::from)).unwrap_or_else(|_| n.to_string().into());
+    let number = |n: i128| {
+        i64::try_from(n)
+            .map(Json::from)
+            .or_else(|_| u64::try_from(n).map(Json::from))
+            .unwrap_or_else(|_| n.to_string().into())
+    };
     match value {
         Value::Int(n) => number(*n),
         Value::Uint(n) => i128::try_from(*n).map_or_else(|_| n.to_string().into(), number),

@@ -69,7 +69,8 @@ fn marked_type(btf: &Btf, t: &Type) -> Option<TypeId> {
     let Kind::Var(var) = &t.kind else { return None };
     let Kind::Ptr(to) = btf.resolve(var.type_id).ok()?.1.kind else { return None };
     let (id, to) = btf.resolve(to).ok()?;
-    (is_marker(btf.string(t.name_off)) && matches!(to.kind, Kind::Struct(_) | Kind::Union(_))).then_some(id)
+    (is_marker(btf.string(t.name_off)) && matches!(to.kind, Kind::Struct(_) | Kind::Union(_)))
+        .then_some(id)
 }
 
 /// Tells whether a variable is there only for its type.
@@ -116,7 +117,9 @@ impl Records {
     fn text(&self, record: &[u8]) -> String {
         match &self.form {
             Form::Bytes => hex(record),
-            Form::Typed(types) => types.decode(record).map_or_else(|| hex(record), |v| v.to_string()),
+            Form::Typed(types) => {
+                types.decode(record).map_or_else(|| hex(record), |v| v.to_string())
+            }
             Form::Line => {
                 let text = record.split(|b| *b == 0).next().unwrap_or_default();
                 String::from_utf8_lossy(text).trim_end_matches('\n').to_owned()
@@ -137,7 +140,11 @@ impl Records {
     /// Writes the records under a heading.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let shown = self.last.len() as u64;
-        let kind = if matches!(self.form, Form::Line) { "printed" } else { self.map["type"].as_str().unwrap_or("ringbuf") };
+        let kind = if matches!(self.form, Form::Line) {
+            "printed"
+        } else {
+            self.map["type"].as_str().unwrap_or("ringbuf")
+        };
         let lost = if self.lost > 0 { format!(", {} lost", self.lost) } else { String::new() };
         let what = match (self.total, shown < self.total) {
             (1, _) => "1 record".to_owned(),
@@ -231,7 +238,10 @@ impl Collector {
                 source.wait(NAP);
             }
         };
-        let thread = std::thread::Builder::new().name("events".to_owned()).spawn(work).context("cannot start a thread")?;
+        let thread = std::thread::Builder::new()
+            .name("events".to_owned())
+            .spawn(work)
+            .context("cannot start a thread")?;
         Ok(Self { stop, thread })
     }
 
@@ -253,7 +263,11 @@ mod tests {
     fn perf_events_are_records_too() -> Result {
         let path = std::env::temp_dir().join(format!("skep-cli-perf-{}", std::process::id()));
         let dir = Dir::create(&path)?;
-        let map = Map::create(&dir.kind(Kind::Map), 1, &MapDef::new(MapType::PerfEventArray, 4, 4, 2).named("p"))?;
+        let map = Map::create(
+            &dir.kind(Kind::Map),
+            1,
+            &MapDef::new(MapType::PerfEventArray, 4, 4, 2).named("p"),
+        )?;
         let collector = Collector::start("p", &map, Form::Bytes, 10)?;
         let send = |ring, bytes: &[u8]| {
             let parts = [(bytes.as_ptr(), bytes.len() as u64), (std::ptr::null(), 0)];
@@ -272,17 +286,27 @@ mod tests {
     fn all_records_are_counted_and_the_last_ones_kept() -> Result {
         let path = std::env::temp_dir().join(format!("skep-cli-events-{}", std::process::id()));
         let dir = Dir::create(&path)?;
-        let map = Map::create(&dir.kind(Kind::Map), 1, &MapDef::new(MapType::Ringbuf, 0, 0, 1 << 16).named("r"))?;
+        let map = Map::create(
+            &dir.kind(Kind::Map),
+            1,
+            &MapDef::new(MapType::Ringbuf, 0, 0, 1 << 16).named("r"),
+        )?;
         let collector = Collector::start("r", &map, Form::Bytes, 2)?;
         for n in 0..5_u8 {
             // SAFETY: one readable byte.
             assert_eq!(unsafe { map.ringbuf_output(&raw const n, 1, 0) }, 0);
         }
         let records = collector.finish()?;
-        assert_eq!(records.json().to_string(), r#"{"map":{"id":1,"name":"r","type":"ringbuf"},"total":5,"lost":0,"records":["03","04"]}"#);
+        assert_eq!(
+            records.json().to_string(),
+            r#"{"map":{"id":1,"name":"r","type":"ringbuf"},"total":5,"lost":0,"records":["03","04"]}"#
+        );
         let mut text = Vec::new();
         records.write(&mut text)?;
-        assert_eq!(String::from_utf8_lossy(&text), "r (ringbuf, 5 records, the last 2):\n  03\n  04\n");
+        assert_eq!(
+            String::from_utf8_lossy(&text),
+            "r (ringbuf, 5 records, the last 2):\n  03\n  04\n"
+        );
         drop(std::fs::remove_dir_all(path));
         Ok(())
     }

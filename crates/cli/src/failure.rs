@@ -29,7 +29,13 @@ pub type Result<T = (), E = Failure> = std::result::Result<T, E>;
 impl Failure {
     /// The asked-for thing failed or was not found.
     pub fn failed(message: impl Into<String>) -> Self {
-        Self { status: FAILED, message: message.into(), details: Vec::new(), causes: Vec::new(), hint: None }
+        Self {
+            status: FAILED,
+            message: message.into(),
+            details: Vec::new(),
+            causes: Vec::new(),
+            hint: None,
+        }
     }
 
     /// The command was called wrongly, or the machine does not allow it.
@@ -66,7 +72,13 @@ fn chain(error: &dyn Error) -> Vec<String> {
 impl<E: Error> From<E> for Failure {
     fn from(error: E) -> Self {
         let mut chain = chain(&error).into_iter();
-        Self { status: ENVIRONMENT, message: chain.next().unwrap_or_default(), details: Vec::new(), causes: chain.collect(), hint: None }
+        Self {
+            status: ENVIRONMENT,
+            message: chain.next().unwrap_or_default(),
+            details: Vec::new(),
+            causes: chain.collect(),
+            hint: None,
+        }
     }
 }
 
@@ -105,6 +117,9 @@ mod tests {
     fn a_cause_that_the_message_already_holds_is_not_repeated() {
         let outer = Outer(std::io::Error::from_raw_os_error(2));
         let failure = Failure::from(outer);
-        assert_eq!((failure.message.as_str(), failure.causes.len()), ("cannot open `x`: No such file or directory (os error 2)", 0));
+        assert_eq!(
+            (failure.message.as_str(), failure.causes.len()),
+            ("cannot open `x`: No such file or directory (os error 2)", 0)
+        );
     }
 }

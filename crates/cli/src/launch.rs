@@ -30,7 +30,10 @@ pub fn library() -> Result<PathBuf> {
         Some(path) => {
             let path = std::path::absolute(&path).context(format!("{ENV_PRELOAD} is no path"))?;
             if !path.is_file() {
-                return Err(Failure::environment(format!("{ENV_PRELOAD} names `{}`, which is not a file", path.display())));
+                return Err(Failure::environment(format!(
+                    "{ENV_PRELOAD} names `{}`, which is not a file",
+                    path.display()
+                )));
             }
             path
         }
@@ -38,10 +41,16 @@ pub fn library() -> Result<PathBuf> {
             let exe = std::env::current_exe().context("cannot tell where this program is")?;
             let dir = exe.parent().unwrap_or(Path::new("/"));
             // An installed program, one built by cargo, and a test of one built by cargo (in `deps/`).
-            let places = [dir.to_owned(), dir.join("../lib/skep"), dir.join("../lib"), dir.join("..")];
+            let places =
+                [dir.to_owned(), dir.join("../lib/skep"), dir.join("../lib"), dir.join("..")];
             places.iter().map(|p| p.join(LIBRARY)).find(|p| p.is_file()).ok_or_else(|| {
-                Failure::environment(format!("cannot find `{LIBRARY}` beside `{}` or in `../lib`", exe.display()))
-                    .hint(format!("build it with `cargo build --release`, or say where it is with {ENV_PRELOAD}"))
+                Failure::environment(format!(
+                    "cannot find `{LIBRARY}` beside `{}` or in `../lib`",
+                    exe.display()
+                ))
+                .hint(format!(
+                    "build it with `cargo build --release`, or say where it is with {ENV_PRELOAD}"
+                ))
             })?
         }
     };
@@ -80,9 +89,18 @@ pub fn resolve(command: &[OsString]) -> Result<Program> {
     let path = launch::find(name, std::env::var_os("PATH").as_deref()).map_err(|e| cannot(&e))?;
     match launch::inspect(&path) {
         Ok(found) => {
-            let inside =
-                if found.scripts.is_empty() { String::new() } else { format!(" (its interpreter is `{}`)", found.program.display()) };
-            Ok(Program { name: shown, obstacle: found.preload_obstacle().filter(|o| !preloaded(o)).map(|o| format!("{o}{inside}")) })
+            let inside = if found.scripts.is_empty() {
+                String::new()
+            } else {
+                format!(" (its interpreter is `{}`)", found.program.display())
+            };
+            Ok(Program {
+                name: shown,
+                obstacle: found
+                    .preload_obstacle()
+                    .filter(|o| !preloaded(o))
+                    .map(|o| format!("{o}{inside}")),
+            })
         }
         // It may be executed and not read: whether the agent starts is seen afterwards.
         Err(LaunchError::Os { call: "open", .. }) => Ok(Program { name: shown, obstacle: None }),
@@ -150,7 +168,9 @@ impl Outcome {
     pub fn code(&self) -> u8 {
         let code = match (self.interrupted, self.status) {
             (Some(signal), None) => 128 + signal,
-            (_, Some(status)) => status.code().or_else(|| status.signal().map(|s| 128 + s)).unwrap_or(255),
+            (_, Some(status)) => {
+                status.code().or_else(|| status.signal().map(|s| 128 + s)).unwrap_or(255)
+            }
             (None, None) => 0,
         };
         u8::try_from(code & 0xff).unwrap_or(255)
@@ -165,7 +185,8 @@ impl Outcome {
 
 impl Launch<'_> {
     fn environment(&self) -> (OsString, String) {
-        let mut preload = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()).unwrap_or_default();
+        let mut preload =
+            std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()).unwrap_or_default();
         if !preload.is_empty() {
             preload.push(":");
         }
@@ -183,7 +204,9 @@ impl Launch<'_> {
                 drop(link.not_traced(&bar.untraced));
             }
         }
-        let [program, arguments @ ..] = self.command else { return Err(Failure::environment("there is no command")) };
+        let [program, arguments @ ..] = self.command else {
+            return Err(Failure::environment("there is no command"));
+        };
         let blocked = Blocked::new().context("cannot block signals")?;
         let mask = blocked.old();
         let (preload, links) = self.environment();
@@ -211,7 +234,12 @@ impl Launch<'_> {
     }
 }
 
-fn wait(mut child: Child, start: Instant, signals: &mut Signals, detach: impl FnOnce()) -> Result<Outcome> {
+fn wait(
+    mut child: Child,
+    start: Instant,
+    signals: &mut Signals,
+    detach: impl FnOnce(),
+) -> Result<Outcome> {
     let pid = child.id();
     let mut detach = Some(detach);
     let mut interrupted = None;
@@ -248,7 +276,8 @@ fn wait(mut child: Child, start: Instant, signals: &mut Signals, detach: impl Fn
 fn forward(signal: Signal, pid: u32) {
     let hangup = matches!(signal.number, libc::SIGTERM | libc::SIGHUP);
     if (signal.sent || hangup)
-        && let (Some(pid), Some(number)) = (i32::try_from(pid).ok().and_then(Pid::from_raw), signal.named())
+        && let (Some(pid), Some(number)) =
+            (i32::try_from(pid).ok().and_then(Pid::from_raw), signal.named())
     {
         // It may have ended in this moment.
         let _ = kill_process(pid, number);
@@ -260,7 +289,8 @@ mod tests {
     use super::*;
 
     fn outcome(raw: Option<i32>, interrupted: Option<i32>) -> u8 {
-        Outcome { status: raw.map(ExitStatus::from_raw), interrupted, wall: Duration::ZERO, pid: 1 }.code()
+        Outcome { status: raw.map(ExitStatus::from_raw), interrupted, wall: Duration::ZERO, pid: 1 }
+            .code()
     }
 
     #[test]
@@ -268,7 +298,11 @@ mod tests {
         assert_eq!(outcome(Some(7 << 8), None), 7);
         assert_eq!(outcome(Some(libc::SIGSEGV), None), 139);
         assert_eq!(outcome(Some(libc::SIGABRT | 0x80), None), 134, "with a core");
-        assert_eq!(outcome(Some(0), Some(libc::SIGTERM)), 0, "a server that was asked to end, and did");
+        assert_eq!(
+            outcome(Some(0), Some(libc::SIGTERM)),
+            0,
+            "a server that was asked to end, and did"
+        );
         assert_eq!(outcome(Some(libc::SIGINT), Some(libc::SIGINT)), 130);
         assert_eq!(outcome(None, Some(libc::SIGTERM)), 143);
     }

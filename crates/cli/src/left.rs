@@ -63,7 +63,8 @@ pub fn keep(dir: &Dir, link: &Link, objects: &[(Kind, u32)], facts: &Facts) -> O
     let kept = Kept { path, _lock: lock };
     std::fs::write(kept.path.join(FACTS), serde_json::to_vec(facts).ok()?).ok()?;
     for (kind, id) in [(Kind::Link, link.id())].iter().chain(objects) {
-        std::fs::hard_link(dir.object(*kind, *id), kept.path.join(format!("{}-{id}", kind.dir()))).ok()?;
+        std::fs::hard_link(dir.object(*kind, *id), kept.path.join(format!("{}-{id}", kind.dir())))
+            .ok()?;
     }
     Some(kept)
 }
@@ -92,8 +93,10 @@ pub fn list(dir: &Dir) -> Vec<Trace> {
 
 /// Lets go what was left behind and reported, and all but the last few that were not.
 pub fn sweep(dir: &Dir) {
-    let (reported, others): (Vec<_>, Vec<_>) =
-        list(dir).into_iter().filter(|t| !t.runs).partition(|t| folder(dir).join(t.id.to_string()).join(REPORTED).exists());
+    let (reported, others): (Vec<_>, Vec<_>) = list(dir)
+        .into_iter()
+        .filter(|t| !t.runs)
+        .partition(|t| folder(dir).join(t.id.to_string()).join(REPORTED).exists());
     for trace in reported.iter().chain(others.iter().rev().skip(KEPT)) {
         drop(std::fs::remove_dir_all(folder(dir).join(trace.id.to_string())));
     }
@@ -111,9 +114,15 @@ pub fn find(dir: &Dir, id: Option<u32>) -> Result<Trace> {
             Some(id) => format!("no trace {id} was left behind"),
             None => "no trace was left behind".to_owned(),
         };
-        let there: Vec<String> = all.iter().map(|t| format!("{}{}", t.id, if t.runs { " (still runs)" } else { "" })).collect();
+        let there: Vec<String> = all
+            .iter()
+            .map(|t| format!("{}{}", t.id, if t.runs { " (still runs)" } else { "" }))
+            .collect();
         let hint = if there.is_empty() {
-            format!("`{}` has none: a trace stays there only when `skep` was killed before its report", dir.path().display())
+            format!(
+                "`{}` has none: a trace stays there only when `skep` was killed before its report",
+                dir.path().display()
+            )
         } else {
             format!("there is {}", there.join(", "))
         };
@@ -154,6 +163,9 @@ mod tests {
         let ids = |dir: &Dir| list(dir).iter().map(|t| (t.id, t.runs)).collect::<Vec<_>>();
         assert_eq!(ids(&dir), [(1, true), (3, false), (4, false), (5, false)]);
         assert_eq!(find(&dir, None).unwrap().id, 5);
-        assert_eq!(find(&dir, Some(9)).unwrap_err().hint.unwrap(), "there is 1 (still runs), 3, 4, 5");
+        assert_eq!(
+            find(&dir, Some(9)).unwrap_err().hint.unwrap(),
+            "there is 1 (still runs), 3, 4, 5"
+        );
     }
 }

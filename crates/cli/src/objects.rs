@@ -35,12 +35,17 @@ impl Objects {
             take_as(&mut all, program.as_deref(), named)?;
         }
         for (object, path) in all.iter_mut().zip(paths) {
-            skep::kconfig::fill(object).map_err(|e| Failure::environment(format!("`{}`: {e}", path.display())))?;
+            skep::kconfig::fill(object)
+                .map_err(|e| Failure::environment(format!("`{}`: {e}", path.display())))?;
         }
         let target = match (&args.btf, &args.btf_from) {
             (Some(path), _) => Some(types(path)?),
             (None, Some(path)) => Some(debug_types(path)?),
-            (None, None) if all.iter().any(Object::needs_core_target) && Path::new(KERNEL).exists() => Some(types(Path::new(KERNEL))?),
+            (None, None)
+                if all.iter().any(Object::needs_core_target) && Path::new(KERNEL).exists() =>
+            {
+                Some(types(Path::new(KERNEL))?)
+            }
             (None, None) => None,
         };
         Ok(Self { all, target })
@@ -68,7 +73,9 @@ fn set(objects: &mut [Object], name: &str, value: &str) -> Result {
     for object in objects {
         match object.set_global(name, value) {
             Ok(()) => found = true,
-            Err(e @ (GlobalError::Unknown { .. } | GlobalError::NoTypes { .. })) => unknown = unknown.or(Some(e)),
+            Err(e @ (GlobalError::Unknown { .. } | GlobalError::NoTypes { .. })) => {
+                unknown = unknown.or(Some(e))
+            }
             Err(e) => return Err(Failure::environment(format!("--set: {e}"))),
         }
     }
@@ -88,7 +95,11 @@ fn take_as(objects: &mut [Object], program: Option<&str>, named: &str) -> Result
         programs.retain(|p| p.name == program);
         if programs.is_empty() {
             let failure = wrong(format!("there is no program `{program}`"));
-            return Err(if known.is_empty() { failure } else { failure.hint(format!("there is {}", known.join(", "))) });
+            return Err(if known.is_empty() {
+                failure
+            } else {
+                failure.hint(format!("there is {}", known.join(", ")))
+            });
         }
     } else if programs.iter().any(|p| p.def.is_none()) {
         programs.retain(|p| p.def.is_none());
@@ -101,18 +112,23 @@ fn section_of(named: &str) -> Result<&str, (String, String)> {
     if sec::parse(named).is_some() {
         return Ok(named);
     }
-    let of_type: Vec<_> = sec::SECTIONS.iter().filter(|d| d.prog.name() == named && !d.sleepable).collect();
+    let of_type: Vec<_> =
+        sec::SECTIONS.iter().filter(|d| d.prog.name() == named && !d.sleepable).collect();
     let plain = of_type.iter().find(|d| d.attach.is_none());
     match (plain, of_type.as_slice()) {
         (Some(def), _) | (None, [def]) => Ok(def.name),
         (None, []) => {
-            let near = sec::nearest(named).map_or(String::new(), |near| format!("did you mean `{near}`? "));
+            let near = sec::nearest(named)
+                .map_or(String::new(), |near| format!("did you mean `{near}`? "));
             let wanted = "a section's name as libbpf knows it (`xdp`, `fentry/FUNCTION`), or a type as `skep prog show OBJECT` prints it";
             Err((format!("`{named}` is no program type"), format!("{near}TYPE is {wanted}")))
         }
         (None, several) => {
             let names: Vec<String> = several.iter().map(|d| format!("`{}`", d.name)).collect();
-            Err((format!("there are several kinds of `{named}` programs"), format!("say which: {}", names.join(", "))))
+            Err((
+                format!("there are several kinds of `{named}` programs"),
+                format!("say which: {}", names.join(", ")),
+            ))
         }
     }
 }
@@ -120,7 +136,8 @@ fn section_of(named: &str) -> Result<&str, (String, String)> {
 /// Reads the types in a file.
 pub fn types(path: &Path) -> Result<CoreTarget> {
     let name = path.display();
-    let bytes = std::fs::read(path).map_err(|e| Failure::environment(format!("cannot read `{name}`: {e}")))?;
+    let bytes = std::fs::read(path)
+        .map_err(|e| Failure::environment(format!("cannot read `{name}`: {e}")))?;
     CoreTarget::parse(&bytes).map_err(|e| {
         Failure::environment(format!("`{name}` gives no types: {e}"))
             .hint("`--btf` takes BTF as the kernel shows it in /sys/kernel/btf, or an ELF file with a section `.BTF`")
@@ -133,7 +150,10 @@ fn debug_types(path: &Path) -> Result<CoreTarget> {
         let failure = Failure::environment(format!("`{}` gives no types: {e}", path.display()));
         failure.hint("compile it with `-g`; `--btf-from` also takes the file that was split off (Debian: the package with `-dbgsym`)")
     };
-    let read = |path: &Path| std::fs::read(path).map_err(|e| Failure::environment(format!("cannot read `{}`: {e}", path.display())));
+    let read = |path: &Path| {
+        std::fs::read(path)
+            .map_err(|e| Failure::environment(format!("cannot read `{}`: {e}", path.display())))
+    };
     let error = match CoreTarget::from_dwarf(&read(path)?) {
         Ok(target) => return Ok(target),
         Err(e) => e,
@@ -153,9 +173,15 @@ fn separate(program: &Path, name: Option<&str>, build_id: &[u8]) -> Option<PathB
     if let Some((first, rest)) = build_id.split_first() {
         places.push(PathBuf::from(format!("{ROOT}/.build-id/{first:02x}/{}.debug", hex(rest))));
     }
-    if let (Some(name), Some(dir)) = (name, std::fs::canonicalize(program).ok().as_deref().and_then(Path::parent)) {
+    if let (Some(name), Some(dir)) =
+        (name, std::fs::canonicalize(program).ok().as_deref().and_then(Path::parent))
+    {
         let inside = dir.strip_prefix("/").unwrap_or(dir);
-        places.extend([dir.join(name), dir.join(".debug").join(name), Path::new(ROOT).join(inside).join(name)]);
+        places.extend([
+            dir.join(name),
+            dir.join(".debug").join(name),
+            Path::new(ROOT).join(inside).join(name),
+        ]);
     }
     places.into_iter().find(|p| p.is_file())
 }

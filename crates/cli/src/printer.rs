@@ -24,7 +24,9 @@ impl Output {
             None => Ok(Self::Stdout),
             Some(path) => match File::create(path) {
                 Ok(file) => Ok(Self::File(file, path.to_owned())),
-                Err(e) => Err(Failure::environment(format!("cannot create `{}`: {e}", path.display()))),
+                Err(e) => {
+                    Err(Failure::environment(format!("cannot create `{}`: {e}", path.display())))
+                }
             },
         }
     }
@@ -33,7 +35,10 @@ impl Output {
     pub fn width(&self) -> Option<usize> {
         match self {
             Self::Stdout if io::stdout().is_terminal() => {
-                rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0)
+                rustix::termios::tcgetwinsize(io::stdout())
+                    .ok()
+                    .map(|size| usize::from(size.ws_col))
+                    .filter(|columns| *columns > 0)
             }
             _ => None,
         }
@@ -50,7 +55,8 @@ pub struct Printer {
 impl Printer {
     /// Looks at the terminal and at `NO_COLOR`.
     pub fn new(quiet: bool) -> Self {
-        let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty()) || std::env::var_os("TERM").is_some_and(|t| t == "dumb");
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty())
+            || std::env::var_os("TERM").is_some_and(|t| t == "dumb");
         Self { quiet, colour: !plain && io::stderr().is_terminal() }
     }
 
@@ -60,7 +66,11 @@ impl Printer {
     }
 
     /// Writes data through `write`, to where it was asked for.
-    pub fn data(self, output: Output, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result {
+    pub fn data(
+        self,
+        output: Output,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result {
         let (done, place) = match output {
             Output::Stdout => {
                 let mut out = BufWriter::new(io::stdout().lock());
@@ -72,7 +82,9 @@ impl Printer {
             }
         };
         match done {
-            Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(Failure::environment(format!("cannot write to `{place}`: {e}"))),
+            Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+                Err(Failure::environment(format!("cannot write to `{place}`: {e}")))
+            }
             _ => Ok(()),
         }
     }

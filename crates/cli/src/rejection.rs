@@ -21,7 +21,12 @@ pub fn path(rejection: &Rejection) -> Vec<String> {
         // The line stands at the first step that has it.
         let line = (0..=n).rev().find(|m| steps[*m].line.is_some());
         if let Some(l) = line.filter(|_| line != told).and_then(|m| steps[m].line.as_ref()) {
-            out.push(format!("; {}:{}: {}", crate::report::file_name(&l.file), l.line, l.text.trim()));
+            out.push(format!(
+                "; {}:{}: {}",
+                crate::report::file_name(&l.file),
+                l.line,
+                l.text.trim()
+            ));
         }
         told = line;
         out.push(shown_step(step, steps.get(n + 1)));

@@ -36,7 +36,16 @@ impl From<Stat> for Figures {
     fn from(stat: Stat) -> Self {
         let (p50_ns, p99_ns) = (stat.percentile(50.0), stat.percentile(99.0));
         let Stat { calls, total_ns, self_ns, error_ns, running, .. } = stat;
-        Self { calls, total_ns, self_ns, error_ns, self_error_ns: error_ns, running, p50_ns, p99_ns }
+        Self {
+            calls,
+            total_ns,
+            self_ns,
+            error_ns,
+            self_error_ns: error_ns,
+            running,
+            p50_ns,
+            p99_ns,
+        }
     }
 }
 
@@ -44,8 +53,10 @@ impl From<Stat> for Figures {
 ///
 /// Nobody wrote down whose callees were estimated, so the time in callees counts with the error of all estimated times together.
 pub fn carry(rows: &mut [Row<'_>]) {
-    let estimated = || rows.iter().filter_map(|r| Some((r.stat.error_ns? as f64, r.stat.total_ns as f64)));
-    let (error, total) = estimated().fold((0.0, 0.0), |(e, t), (error, total)| (e + error, t + total));
+    let estimated =
+        || rows.iter().filter_map(|r| Some((r.stat.error_ns? as f64, r.stat.total_ns as f64)));
+    let (error, total) =
+        estimated().fold((0.0, 0.0), |(e, t), (error, total)| (e + error, t + total));
     if total <= 0.0 {
         return;
     }
@@ -53,7 +64,8 @@ pub fn carry(rows: &mut [Row<'_>]) {
     for row in rows {
         let callees = row.stat.total_ns.saturating_sub(row.stat.self_ns) as f64 * share;
         if callees >= 1.0 {
-            row.stat.self_error_ns = Some(callees.hypot(row.stat.error_ns.unwrap_or(0) as f64) as u64);
+            row.stat.self_error_ns =
+                Some(callees.hypot(row.stat.error_ns.unwrap_or(0) as f64) as u64);
         }
     }
 }
@@ -118,7 +130,9 @@ pub fn sort(rows: &mut [Row<'_>], by: SortBy) {
         SortBy::P99 => r.stat.p99_ns.unwrap_or(0),
         SortBy::Name => 0,
     };
-    rows.sort_by(|a, b| number(b).cmp(&number(a)).then_with(|| a.name.cmp(&b.name)).then_with(|| a.path.cmp(b.path)));
+    rows.sort_by(|a, b| {
+        number(b).cmp(&number(a)).then_with(|| a.name.cmp(&b.name)).then_with(|| a.path.cmp(b.path))
+    });
 }
 
 /// A function in JSON. Reports can have a hundred thousand of them, so they are written as they stand.
@@ -176,11 +190,21 @@ const NAME_COLUMN: usize = 48;
 pub fn table(out: &mut dyn Write, rows: &[Row<'_>], width: Option<usize>) -> io::Result<()> {
     let none = || "-".to_owned();
     let percentile = |ns: Option<u64>| ns.map_or_else(none, units::time);
-    let module_width = rows.iter().map(|r| r.module().chars().count()).max().unwrap_or(0).max("module".len());
+    let module_width =
+        rows.iter().map(|r| r.module().chars().count()).max().unwrap_or(0).max("module".len());
     let room = width.map(|w| w.saturating_sub(10 + 2 * 10 + 2 * 9 + 2 + 2 + module_width).max(16));
     let names: Vec<String> = rows.iter().map(|r| cut(&r.name, room)).collect();
-    let name_width = names.iter().map(|n| n.chars().count()).max().unwrap_or(0).clamp("function".len(), room.unwrap_or(NAME_COLUMN));
-    writeln!(out, "{:>10}{:>10}{:>10}{:>9}{:>9}  {:name_width$}  module", "calls", "total", "self", "p50", "p99", "function")?;
+    let name_width = names
+        .iter()
+        .map(|n| n.chars().count())
+        .max()
+        .unwrap_or(0)
+        .clamp("function".len(), room.unwrap_or(NAME_COLUMN));
+    writeln!(
+        out,
+        "{:>10}{:>10}{:>10}{:>9}{:>9}  {:name_width$}  module",
+        "calls", "total", "self", "p50", "p99", "function"
+    )?;
     for (row, name) in rows.iter().zip(&names) {
         let stat = &row.stat;
         writeln!(
@@ -188,7 +212,11 @@ pub fn table(out: &mut dyn Write, rows: &[Row<'_>], width: Option<usize>) -> io:
             "{:>10}{:>10}{:>10}{:>9}{:>9}  {name:name_width$}  {}",
             stat.calls,
             row.time(stat.total_ns).map_or_else(none, |ns| marked(ns, stat.error_ns, stat.running)),
-            row.time(stat.self_ns).map_or_else(none, |ns| marked(ns, stat.self_error_ns, stat.running)),
+            row.time(stat.self_ns).map_or_else(none, |ns| marked(
+                ns,
+                stat.self_error_ns,
+                stat.running
+            )),
             percentile(stat.p50_ns),
             percentile(stat.p99_ns),
             row.module(),
@@ -199,12 +227,19 @@ pub fn table(out: &mut dyn Write, rows: &[Row<'_>], width: Option<usize>) -> io:
 
 /// Marks a time: `~` in front of an estimate, `+` behind one to which calls that still ran at the end add what they took until then.
 fn marked(ns: u64, error_ns: Option<u64>, running: u64) -> String {
-    format!("{}{}{}", if error_ns.is_some() { "~" } else { "" }, units::time(ns), if running > 0 { "+" } else { "" })
+    format!(
+        "{}{}{}",
+        if error_ns.is_some() { "~" } else { "" },
+        units::time(ns),
+        if running > 0 { "+" } else { "" }
+    )
 }
 
 fn cut(name: &str, room: Option<usize>) -> String {
     match room {
-        Some(room) if name.chars().count() > room => name.chars().take(room.saturating_sub(1)).chain(['…']).collect(),
+        Some(room) if name.chars().count() > room => {
+            name.chars().take(room.saturating_sub(1)).chain(['…']).collect()
+        }
         _ => name.to_owned(),
     }
 }
@@ -219,7 +254,10 @@ const REASONS: usize = 6;
 /// Says how many functions were not attached for which reason, most frequent first; `all` names every one.
 pub fn skipped_lines(skipped: &[Skipped], all: bool) -> Vec<String> {
     if all {
-        return skipped.iter().map(|s| format!("  {}:{}: {}", file_name(&s.path), s.function, s.reason)).collect();
+        return skipped
+            .iter()
+            .map(|s| format!("  {}:{}: {}", file_name(&s.path), s.function, s.reason))
+            .collect();
     }
     let mut groups: BTreeMap<String, Vec<&Skipped>> = BTreeMap::new();
     for s in skipped {
@@ -229,7 +267,9 @@ pub fn skipped_lines(skipped: &[Skipped], all: bool) -> Vec<String> {
     groups.sort_by_key(|(_, members)| std::cmp::Reverse(members.len()));
     let line = |(general, members): (String, Vec<&Skipped>)| {
         let reason = match members.as_slice() {
-            [first, rest @ ..] if rest.iter().all(|m| m.reason == first.reason) => first.reason.clone(),
+            [first, rest @ ..] if rest.iter().all(|m| m.reason == first.reason) => {
+                first.reason.clone()
+            }
             _ => general,
         };
         let mut length = 0;
@@ -237,7 +277,8 @@ pub fn skipped_lines(skipped: &[Skipped], all: bool) -> Vec<String> {
             length += name.chars().count() + 2;
             length <= EXAMPLES_LENGTH
         };
-        let mut names: Vec<&str> = members.iter().take(EXAMPLES).map(|m| m.function.as_str()).take_while(short).collect();
+        let mut names: Vec<&str> =
+            members.iter().take(EXAMPLES).map(|m| m.function.as_str()).take_while(short).collect();
         if names.len() < members.len() {
             names.push("…");
         }
@@ -256,7 +297,9 @@ pub fn skipped_lines(skipped: &[Skipped], all: bool) -> Vec<String> {
 fn without_numbers(reason: &str) -> String {
     let words = reason.split(' ').map(|word| {
         let digits = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
-        let hex = digits.strip_prefix("0x").is_some_and(|h| !h.is_empty() && h.bytes().all(|b| b.is_ascii_hexdigit()));
+        let hex = digits
+            .strip_prefix("0x")
+            .is_some_and(|h| !h.is_empty() && h.bytes().all(|b| b.is_ascii_hexdigit()));
         let decimal = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
         if hex || decimal { word.replace(digits, "N") } else { word.to_owned() }
     });
@@ -281,11 +324,19 @@ mod tests {
 
     #[test]
     fn rows_sort_by_any_column_and_then_by_name() {
-        let mut rows = [row("b", &bytes(1, 9, 2, &[(3, 1)])), row("a", &bytes(1, 8, 5, &[(3, 1)])), row("c", &bytes(7, 1, 1, &[(0, 7)]))];
+        let mut rows = [
+            row("b", &bytes(1, 9, 2, &[(3, 1)])),
+            row("a", &bytes(1, 8, 5, &[(3, 1)])),
+            row("c", &bytes(7, 1, 1, &[(0, 7)])),
+        ];
         let order = |rows: &[Row<'_>]| rows.iter().map(|r| r.name.as_ref()).collect::<String>();
-        for (by, want) in
-            [(SortBy::Calls, "cab"), (SortBy::Total, "bac"), (SortBy::SelfTime, "abc"), (SortBy::Name, "abc"), (SortBy::P99, "bac")]
-        {
+        for (by, want) in [
+            (SortBy::Calls, "cab"),
+            (SortBy::Total, "bac"),
+            (SortBy::SelfTime, "abc"),
+            (SortBy::Name, "abc"),
+            (SortBy::P99, "bac"),
+        ] {
             sort(&mut rows, by);
             assert_eq!(order(&rows), want, "{by:?}");
         }
@@ -293,7 +344,10 @@ mod tests {
 
     #[test]
     fn the_table_is_aligned_and_cut_to_the_screen() {
-        let rows = [row("short", &bytes(12, 1_500_000, 999, &[(6, 12)])), row("ns::a_long_name(int, char const*)", &bytes(1, 0, 0, &[]))];
+        let rows = [
+            row("short", &bytes(12, 1_500_000, 999, &[(6, 12)])),
+            row("ns::a_long_name(int, char const*)", &bytes(1, 0, 0, &[])),
+        ];
         let text = |width| {
             let mut out = Vec::new();
             table(&mut out, &rows, width).unwrap();
@@ -309,14 +363,23 @@ mod tests {
         counted.entry_only = Some("returns twice");
         let mut out = Vec::new();
         table(&mut out, &[counted], None).unwrap();
-        assert!(String::from_utf8(out).unwrap().ends_with("         3         -         -        -        -  counted   libx.so.1\n"));
+        assert!(
+            String::from_utf8(out).unwrap().ends_with(
+                "         3         -         -        -        -  counted   libx.so.1\n"
+            )
+        );
         let narrow = text(Some(80));
-        assert!(narrow.lines().all(|l| l.chars().count() <= 80) && narrow.contains("ns::a_long_name(in…"), "{narrow}");
+        assert!(
+            narrow.lines().all(|l| l.chars().count() <= 80)
+                && narrow.contains("ns::a_long_name(in…"),
+            "{narrow}"
+        );
     }
 
     #[test]
     fn estimates_and_running_calls_are_marked() {
-        let mut all = [row("f", &bytes(2, 300, 200, &[(7, 2)])), row("g", &bytes(2, 1000, 100, &[(7, 2)]))];
+        let mut all =
+            [row("f", &bytes(2, 300, 200, &[(7, 2)])), row("g", &bytes(2, 1000, 100, &[(7, 2)]))];
         all[0].stat.error_ns = Some(30);
         all[0].stat.self_error_ns = Some(30);
         all[1].stat.running = 1;
@@ -324,7 +387,8 @@ mod tests {
         let mut out = Vec::new();
         table(&mut out, &all, None).unwrap();
         let text = String::from_utf8(out).unwrap();
-        let times: Vec<Vec<&str>> = text.lines().skip(1).map(|l| l.split_whitespace().skip(1).take(2).collect()).collect();
+        let times: Vec<Vec<&str>> =
+            text.lines().skip(1).map(|l| l.split_whitespace().skip(1).take(2).collect()).collect();
         assert_eq!(times, [["~300ns", "~200ns"], ["1.00µs+", "~100ns+"]]);
         // A tenth of its callees' 100 ns beside its own 30; a tenth of 900.
         assert_eq!(all.map(|r| r.stat.self_error_ns), [Some(31), Some(90)]);
@@ -351,7 +415,11 @@ mod tests {
 
     #[test]
     fn reasons_that_differ_in_numbers_are_one_group() {
-        let skip = |function: &str, reason: &str| Skipped { function: function.into(), path: "/lib/libx.so".into(), reason: reason.into() };
+        let skip = |function: &str, reason: &str| Skipped {
+            function: function.into(),
+            path: "/lib/libx.so".into(),
+            reason: reason.into(),
+        };
         let all = [
             skip("one", "denied: it returns twice"),
             skip("a", "jump from 0x7f10 to +2 of the function"),
@@ -362,11 +430,18 @@ mod tests {
         ];
         assert_eq!(
             skipped_lines(&all, false),
-            ["     5  jump from N to +N of the function: a, b, c, d, …", "     1  denied: it returns twice: one"]
+            [
+                "     5  jump from N to +N of the function: a, b, c, d, …",
+                "     1  denied: it returns twice: one"
+            ]
         );
-        let many: Vec<_> = (b'a'..b'k').map(|c| skip("f", &format!("reason {}", char::from(c)))).collect();
+        let many: Vec<_> =
+            (b'a'..b'k').map(|c| skip("f", &format!("reason {}", char::from(c)))).collect();
         let lines = skipped_lines(&many, false);
-        assert_eq!((lines.len(), lines.last().map(String::as_str)), (7, Some("     4  for 4 other reasons")));
+        assert_eq!(
+            (lines.len(), lines.last().map(String::as_str)),
+            (7, Some("     4  for 4 other reasons"))
+        );
         assert_eq!(skipped_lines(&all[..1], true), ["  libx.so:one: denied: it returns twice"]);
     }
 }

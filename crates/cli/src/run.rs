@@ -50,17 +50,25 @@ struct How<'a> {
 pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
     let mut attach = Vec::new();
     for (program, list) in &args.attach {
-        attach.extend(unmatched::patterns(std::slice::from_ref(list))?.into_iter().map(|pattern| (program.as_str(), pattern)));
+        attach.extend(
+            unmatched::patterns(std::slice::from_ref(list))?
+                .into_iter()
+                .map(|pattern| (program.as_str(), pattern)),
+        );
     }
     let how = How { attach, exclude: unmatched::patterns(&args.exclude)? };
     let mut reading = Objects::read(&args.objects, &args.reading)?;
-    let objects: Vec<(&PathBuf, Object)> = args.objects.iter().zip(std::mem::take(&mut reading.all)).collect();
+    let objects: Vec<(&PathBuf, Object)> =
+        args.objects.iter().zip(std::mem::take(&mut reading.all)).collect();
     for (name, _) in &args.attach {
         if !objects.iter().any(|(_, o)| o.programs.iter().any(|p| p.name == *name)) {
-            let known: Vec<String> = objects.iter().flat_map(|(_, o)| &o.programs).map(|p| format!("`{}`", p.name)).collect();
-            return Err(
-                Failure::environment(format!("--attach: there is no program `{name}`")).hint(format!("there is {}", known.join(", ")))
-            );
+            let known: Vec<String> = objects
+                .iter()
+                .flat_map(|(_, o)| &o.programs)
+                .map(|p| format!("`{}`", p.name))
+                .collect();
+            return Err(Failure::environment(format!("--attach: there is no program `{name}`"))
+                .hint(format!("there is {}", known.join(", "))));
         }
     }
     let library = launch::library()?;
@@ -72,8 +80,11 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
     } else {
         None
     };
-    let catalog = reading.catalog(args.command.first().map(OsString::as_os_str).unwrap_or_default(), &args.reading);
-    let load = |(path, object): (&PathBuf, Object)| load(&dir, path, object, &reading, &catalog, log.as_ref(), &how, printer);
+    let catalog = reading
+        .catalog(args.command.first().map(OsString::as_os_str).unwrap_or_default(), &args.reading);
+    let load = |(path, object): (&PathBuf, Object)| {
+        load(&dir, path, object, &reading, &catalog, log.as_ref(), &how, printer)
+    };
     let loaded = objects.into_iter().map(load).collect::<Result<Vec<_>>>()?;
     if !args.allow_unmatched {
         for (.., link) in loaded.iter().flat_map(|l| &l.links) {
@@ -86,17 +97,29 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
         None if args.report.json => usize::MAX,
         limit => limit.unwrap_or(ENTRIES),
     };
-    let rings = loaded.iter().flat_map(|l| l.maps.iter().map(move |m| (l, m))).filter(|(_, m)| events::is_stream(&m.map));
-    let form = |object: &Object, m: &LoadedMap| match RecordTypes::of(object, &m.spec).filter(|_| !args.raw) {
+    let rings = loaded
+        .iter()
+        .flat_map(|l| l.maps.iter().map(move |m| (l, m)))
+        .filter(|(_, m)| events::is_stream(&m.map));
+    let form = |object: &Object, m: &LoadedMap| match RecordTypes::of(object, &m.spec)
+        .filter(|_| !args.raw)
+    {
         Some(types) => Form::Typed(types),
         None => Form::Bytes,
     };
-    let mut collectors = rings.map(|(l, m)| Collector::start(&m.name, &m.map, form(&l.object, m), keep)).collect::<Result<Vec<_>>>()?;
+    let mut collectors = rings
+        .map(|(l, m)| Collector::start(&m.name, &m.map, form(&l.object, m), keep))
+        .collect::<Result<Vec<_>>>()?;
     if let Some(log) = &log {
         collectors.push(Collector::start("log", log, Form::Line, keep)?);
     }
     let links = || loaded.iter().flat_map(|l| &l.links);
-    let launch = Launch { command: &args.command, library: &library, dir: &dir, links: links().map(|(.., l)| l.id()).collect() };
+    let launch = Launch {
+        command: &args.command,
+        library: &library,
+        dir: &dir,
+        links: links().map(|(.., l)| l.id()).collect(),
+    };
     let turn_off = || links().for_each(|(.., l)| l.turn_off());
     let outcome = launch.run(turn_off)?;
     // Processes that the command left behind go on without the programs.
@@ -115,10 +138,12 @@ fn report(
     args: &RunArgs,
     printer: Printer,
 ) -> Result<Option<Failure>> {
-    let records = collectors.into_iter().map(Collector::finish).collect::<Result<Vec<Records>>>()?;
+    let records =
+        collectors.into_iter().map(Collector::finish).collect::<Result<Vec<Records>>>()?;
 
     if outcome.status.is_none() {
-        printer.note(&format!("`{}` still runs as process {}, untraced", program.name, outcome.pid));
+        printer
+            .note(&format!("`{}` still runs as process {}, untraced", program.name, outcome.pid));
     }
     let mut failure = None;
     let mut programs = Vec::new();
@@ -175,7 +200,9 @@ fn report(
 
 /// Tells whether a program of the object can print lines.
 fn prints(object: &Object, how: &LinkOptions<'_>) -> bool {
-    let calls = |linked: skep::object::Linked| linked.insns.iter().any(|i| i.is_helper_call() && PRINTING.contains(&i.imm));
+    let calls = |linked: skep::object::Linked| {
+        linked.insns.iter().any(|i| i.is_helper_call() && PRINTING.contains(&i.imm))
+    };
     (0..object.programs.len()).any(|i| object.link_with(i, how).is_ok_and(calls))
 }
 
@@ -191,14 +218,24 @@ fn load(
     printer: Printer,
 ) -> Result<Loaded> {
     let file = path.display().to_string();
-    let loader = Loader::new(dir).fit(reading.target.as_ref()).functions(catalog).exclude(&how.exclude);
-    let loader = how.attach.iter().fold(loader, |loader, (program, pattern)| loader.attach(program, pattern));
+    let loader =
+        Loader::new(dir).fit(reading.target.as_ref()).functions(catalog).exclude(&how.exclude);
+    let loader = how
+        .attach
+        .iter()
+        .fold(loader, |loader, (program, pattern)| loader.attach(program, pattern));
     let loaded = loader.load(&object).map_err(|e| session::load_failure(e, &file))?;
     let mut links = Vec::new();
     for program in loaded.programs() {
         let p = program.program();
-        let patterns: Vec<String> = how.attach.iter().filter(|(name, _)| *name == p.name()).map(|(_, pattern)| pattern.clone()).collect();
-        let spec = LinkSpec::of(program, &patterns).map_err(|e| session::attach_failure(e, &file))?;
+        let patterns: Vec<String> = how
+            .attach
+            .iter()
+            .filter(|(name, _)| *name == p.name())
+            .map(|(_, pattern)| pattern.clone())
+            .collect();
+        let spec =
+            LinkSpec::of(program, &patterns).map_err(|e| session::attach_failure(e, &file))?;
         let spec = LinkSpec { exclude: how.exclude.clone(), ..spec };
         let include = unmatched::patterns(&spec.include);
         let section = || format!("see section `{}` of `{}`", p.section(), file_name(&file));
@@ -216,7 +253,11 @@ fn load(
 
 /// Calls `f` with every map that is for people: constants are not.
 fn each_map(loaded: &Loaded, raw: bool, mut f: impl FnMut(&Entries<'_>) -> Result) -> Result {
-    for m in loaded.maps.iter().filter(|m| !m.spec.frozen && m.map.def().value_size + m.map.def().key_size > 0) {
+    for m in loaded
+        .maps
+        .iter()
+        .filter(|m| !m.spec.frozen && m.map.def().value_size + m.map.def().key_size > 0)
+    {
         let entries = Entries::new(&m.map, &m.name, loaded.object.btf.as_deref(), raw);
         if entries.has_elements() {
             f(&entries)?;

@@ -52,7 +52,13 @@ impl Threads {
     pub fn read(threads: &Map) -> Self {
         let stride = (threads.def().value_size as usize).next_multiple_of(8).max(FRAME);
         let value = threads.lookup(&0_u32.to_le_bytes()).unwrap_or_default();
-        Self { all: value.chunks_exact(stride).filter(|t| word(t, TID) != 0).map(<[u8]>::to_vec).collect() }
+        Self {
+            all: value
+                .chunks_exact(stride)
+                .filter(|t| word(t, TID) != 0)
+                .map(<[u8]>::to_vec)
+                .collect(),
+        }
     }
 
     /// Adds up the returns whose entry was not known.
@@ -71,10 +77,17 @@ impl Stack {
     fn new(thread: &[u8]) -> Self {
         let owner = word(thread, TID);
         let count = word(thread, TOP) as usize / FRAME;
-        let frame = |f: &[u8]| Frame { start: word(f, 0), done: word(f, 8), sp: word(f, 16), function: word(f, 24) as u32 };
+        let frame = |f: &[u8]| Frame {
+            start: word(f, 0),
+            done: word(f, 8),
+            sp: word(f, 16),
+            function: word(f, 24) as u32,
+        };
         let mut frames: Vec<Frame> = Vec::new();
         for next in thread.chunks_exact(FRAME).skip(1).take(count).map(frame) {
-            if frames.last().is_some_and(|f| f.start > next.start || f.sp <= next.sp && f.sp + STACK_GAP > next.sp) {
+            if frames.last().is_some_and(|f| {
+                f.start > next.start || f.sp <= next.sp && f.sp + STACK_GAP > next.sp
+            }) {
                 break;
             }
             frames.push(next);
@@ -84,7 +97,8 @@ impl Stack {
 
     /// Forgets the calls of images that `exec` has replaced: their stack was elsewhere.
     pub fn only_last_image(&mut self) {
-        let far = |pair: &[Frame]| matches!(pair, [a, b] if a.sp <= b.sp || a.sp - b.sp > STACK_GAP);
+        let far =
+            |pair: &[Frame]| matches!(pair, [a, b] if a.sp <= b.sp || a.sp - b.sp > STACK_GAP);
         if let Some(at) = self.frames.windows(2).rposition(far) {
             self.frames.drain(..=at);
         }
@@ -97,7 +111,8 @@ impl Stack {
 
     /// Until when the thread ran for sure: the innermost call began, and what it called since has taken its time.
     pub fn seen(&self) -> u64 {
-        let since = |f: &Frame| i64::try_from(self.done.wrapping_sub(f.done)).map_or(0, i64::cast_unsigned);
+        let since =
+            |f: &Frame| i64::try_from(self.done.wrapping_sub(f.done)).map_or(0, i64::cast_unsigned);
         self.frames.last().map_or(0, |f| f.start.saturating_add(since(f)))
     }
 
@@ -132,7 +147,10 @@ mod tests {
     #[test]
     fn what_still_runs_is_told_with_and_without_its_callees() {
         // 1 calls 2, which has called something of 30 ticks and then itself; that one had a callee of 5.
-        let stack = Stack::new(&thread(135, &[[1000, 100, 0x9000, 1], [1010, 100, 0x8000, 2], [1050, 130, 0x7000, 2]]));
+        let stack = Stack::new(&thread(
+            135,
+            &[[1000, 100, 0x9000, 1], [1010, 100, 0x8000, 2], [1050, 130, 0x7000, 2]],
+        ));
         let mut all = HashMap::new();
         stack.add(1100, &mut all);
         assert_eq!((stack.pid, stack.innermost(), stack.seen()), (5, Some(2), 1055));
@@ -144,7 +162,10 @@ mod tests {
     fn a_stack_that_cannot_be_one_ends_there_and_images_before_exec_are_forgotten() {
         let damaged = Stack::new(&thread(0, &[[1000, 0, 0x9000, 1], [900, 0, 0x8000, 2]]));
         assert_eq!(damaged.frames.len(), 1);
-        let mut exec = Stack::new(&thread(0, &[[1000, 0, 0x9000, 1], [1001, 0, 0x8000, 2], [2000, 0, 0x7000_0000, 3]]));
+        let mut exec = Stack::new(&thread(
+            0,
+            &[[1000, 0, 0x9000, 1], [1001, 0, 0x8000, 2], [2000, 0, 0x7000_0000, 3]],
+        ));
         exec.only_last_image();
         assert_eq!((exec.frames.len(), exec.innermost()), (1, Some(3)));
         assert!(Stack::new(&[0; 8]).frames.is_empty(), "half a thread");

@@ -26,13 +26,18 @@ pub fn scratch() -> Result<Scratch> {
 }
 
 fn elsewhere(error: DirError) -> Failure {
-    Failure::from(error).hint(format!("{} names another directory: one on tmpfs that belongs to you, with mode 0700", skep::dir::ENV_DIR))
+    Failure::from(error).hint(format!(
+        "{} names another directory: one on tmpfs that belongs to you, with mode 0700",
+        skep::dir::ENV_DIR
+    ))
 }
 
 /// Opens the skep directory to look at what is there.
 pub fn existing_directory() -> Result<Dir> {
     let path = Dir::default_path();
-    Dir::open(&path).map_err(|e| Failure::from(e).hint(format!("{} names the directory to look into", skep::dir::ENV_DIR)))
+    Dir::open(&path).map_err(|e| {
+        Failure::from(e).hint(format!("{} names the directory to look into", skep::dir::ENV_DIR))
+    })
 }
 
 /// Says in how many calls a link's program did not run, by reason; nothing when there are none.
@@ -41,7 +46,10 @@ pub fn note_missed(printer: Printer, prefix: &str, missed: Missed) {
         (missed.inside, "made by a signal handler that interrupted the tracer, or from inside it"),
         (missed.stack, "too deep on their stack to wait for their return"),
         (missed.thread, "made on threads that could not be registered"),
-        (missed.slots, "made on threads without a slot, whose shared one was held by a stopped thread"),
+        (
+            missed.slots,
+            "made on threads without a slot, whose shared one was held by a stopped thread",
+        ),
         (missed.namespace, "made by processes that were forked into another PID namespace"),
     ];
     for (calls, why) in reasons.into_iter().filter(|(calls, _)| *calls > 0) {
@@ -57,7 +65,8 @@ pub fn missed_json(missed: Missed) -> serde_json::Value {
 /// Reads and parses an object file.
 pub fn object(path: &Path) -> Result<Object> {
     let name = path.display();
-    let bytes = std::fs::read(path).map_err(|e| Failure::environment(format!("cannot read `{name}`: {e}")))?;
+    let bytes = std::fs::read(path)
+        .map_err(|e| Failure::environment(format!("cannot read `{name}`: {e}")))?;
     Object::parse(&bytes).map_err(|e| {
         Failure::environment(format!("`{name}` is not usable: {e}"))
             .hint("objects are made with `clang -g -O2 -target bpf -c NAME.bpf.c -o NAME.bpf.o`")
@@ -79,7 +88,12 @@ pub fn load_failure(error: LoadError, object: &str) -> Failure {
         LoadError::Link(e) => {
             let hint = crate::objects::hint(&e);
             let inner = Failure::from(e);
-            Failure { message: format!("`{object}`: {}", inner.message), status: crate::failure::FAILED, hint, ..inner }
+            Failure {
+                message: format!("`{object}`: {}", inner.message),
+                status: crate::failure::FAILED,
+                hint,
+                ..inner
+            }
         }
         LoadError::Misfit { ref why, .. } => {
             let hint = why.hint();
@@ -87,7 +101,11 @@ pub fn load_failure(error: LoadError, object: &str) -> Failure {
         }
         e @ (LoadError::Helper { .. } | LoadError::NoPrograms) => {
             let inner = Failure::from(e);
-            Failure { message: format!("`{object}`: {}", inner.message), status: crate::failure::FAILED, ..inner }
+            Failure {
+                message: format!("`{object}`: {}", inner.message),
+                status: crate::failure::FAILED,
+                ..inner
+            }
         }
         e => Failure::from(e),
     }
@@ -97,8 +115,14 @@ pub fn load_failure(error: LoadError, object: &str) -> Failure {
 pub fn attach_failure(error: AttachError, object: &str) -> Failure {
     match error {
         AttachError::Files(e) => load_failure(e, object),
-        AttachError::NoTarget { .. } => Failure { status: crate::failure::ENVIRONMENT, ..Failure::failed(format!("`{object}`: {error}")) }
-            .hint("say where with `--attach PROGRAM=PATTERN`"),
-        e => Failure { status: crate::failure::ENVIRONMENT, ..Failure::failed(format!("`{object}`: {e}")) },
+        AttachError::NoTarget { .. } => Failure {
+            status: crate::failure::ENVIRONMENT,
+            ..Failure::failed(format!("`{object}`: {error}"))
+        }
+        .hint("say where with `--attach PROGRAM=PATTERN`"),
+        e => Failure {
+            status: crate::failure::ENVIRONMENT,
+            ..Failure::failed(format!("`{object}`: {e}"))
+        },
     }
 }

@@ -66,7 +66,8 @@ impl Signals {
         NEXT.store(0, Relaxed);
         WAKE.store(wake.as_raw_fd(), Relaxed);
         let signals = Self { wake, taken: 0 };
-        for number in ENDING.into_iter().filter(|n| !inherited::ignored(*n)).chain([libc::SIGCHLD]) {
+        for number in ENDING.into_iter().filter(|n| !inherited::ignored(*n)).chain([libc::SIGCHLD])
+        {
             // SAFETY:
             // * the structure is plain data and every field that counts is set
             // * the handler uses atomics and one system call only
@@ -107,7 +108,8 @@ impl Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        for number in ENDING.into_iter().filter(|n| !inherited::ignored(*n)).chain([libc::SIGCHLD]) {
+        for number in ENDING.into_iter().filter(|n| !inherited::ignored(*n)).chain([libc::SIGCHLD])
+        {
             // SAFETY: the default action runs no code.
             unsafe { libc::signal(number, libc::SIG_DFL) };
         }
@@ -135,7 +137,9 @@ impl Mask {
     /// Makes this the calling thread's mask. Only a system call: may be called between fork and exec.
     pub fn set(&self) -> io::Result<()> {
         // SAFETY: the set was filled in by the same call.
-        match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut()) } {
+        match unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, std::ptr::null_mut())
+        } {
             0 => Ok(()),
             n => Err(io::Error::from_raw_os_error(n)),
         }

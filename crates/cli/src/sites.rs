@@ -34,7 +34,11 @@ impl Sites {
         let with = |reason: fn(&FunctionRecord) -> &Option<String>| {
             let functions = state.functions.iter().filter_map(move |f| {
                 let reason = reason(f).clone()?;
-                Some(Skipped { function: demangle(&f.name).into_owned(), path: module_path(state, f.module).to_owned(), reason })
+                Some(Skipped {
+                    function: demangle(&f.name).into_owned(),
+                    path: module_path(state, f.module).to_owned(),
+                    reason,
+                })
             });
             functions.collect()
         };
@@ -100,15 +104,26 @@ impl Sites {
             let of = if self.skipped.is_empty() {
                 String::new()
             } else {
-                format!(", {} skipped{}", self.skipped.len(), if verbose { "" } else { " (--verbose names them)" })
+                format!(
+                    ", {} skipped{}",
+                    self.skipped.len(),
+                    if verbose { "" } else { " (--verbose names them)" }
+                )
             };
-            printer.note(&format!("{what}{} of {} matching functions attached{of}", self.attached(), self.matched));
+            printer.note(&format!(
+                "{what}{} of {} matching functions attached{of}",
+                self.attached(),
+                self.matched
+            ));
             for line in skipped_lines(&self.skipped, verbose) {
                 printer.note(&line);
             }
             if !self.entry_only.is_empty() {
                 let names = if verbose { "" } else { " (--verbose names them)" };
-                printer.note(&format!("{what}{} of them are counted without times{names}", self.entry_only.len()));
+                printer.note(&format!(
+                    "{what}{} of them are counted without times{names}",
+                    self.entry_only.len()
+                ));
                 for line in skipped_lines(&self.entry_only, verbose) {
                     printer.note(&line);
                 }
@@ -122,7 +137,11 @@ impl Sites {
             if let Some(error) = &agent.error
                 && told.insert(error)
             {
-                printer.warning(&format!("nothing was attached in `{}` (process {}): {error}", file_name(&agent.exe), agent.pid));
+                printer.warning(&format!(
+                    "nothing was attached in `{}` (process {}): {error}",
+                    file_name(&agent.exe),
+                    agent.pid
+                ));
             }
         }
     }
@@ -133,8 +152,15 @@ impl Sites {
             return None;
         }
         if self.agents.is_empty() {
-            let early = if outcome.status.is_none() || outcome.interrupted.is_some() { "; it may have been stopped before" } else { "" };
-            let why = program.obstacle.clone().unwrap_or_else(|| format!("it never loaded the preloaded library{early}"));
+            let early = if outcome.status.is_none() || outcome.interrupted.is_some() {
+                "; it may have been stopped before"
+            } else {
+                ""
+            };
+            let why = program
+                .obstacle
+                .clone()
+                .unwrap_or_else(|| format!("it never loaded the preloaded library{early}"));
             return Some(
                 Failure::failed(format!("the agent did not start in `{}`: {why}", program.name))
                     .hint("only dynamically linked x86-64 programs that run with the rights of their caller can be traced"),
@@ -143,7 +169,10 @@ impl Sites {
         if let Some(agent) = self.agents.iter().find(|a| a.error.is_some())
             && self.agents.iter().all(|a| a.error.is_some())
         {
-            return Some(Failure::failed(format!("nothing was attached in `{}`", file_name(&agent.exe))));
+            return Some(Failure::failed(format!(
+                "nothing was attached in `{}`",
+                file_name(&agent.exe)
+            )));
         }
         let patterns: Vec<String> = self.patterns.iter().map(|p| format!("`{p}`")).collect();
         if self.matched == 0 {
@@ -152,9 +181,16 @@ impl Sites {
             } else {
                 "patterns match whole names: try one with `*` around it, and quote it for the shell"
             };
-            return Some(Failure::failed(format!("no function matches {}", patterns.join(" or "))).hint(hint));
+            return Some(
+                Failure::failed(format!("no function matches {}", patterns.join(" or ")))
+                    .hint(hint),
+            );
         }
-        Some(Failure::failed(format!("none of the {} functions that match {} could be attached", self.matched, patterns.join(" or "))))
+        Some(Failure::failed(format!(
+            "none of the {} functions that match {} could be attached",
+            self.matched,
+            patterns.join(" or ")
+        )))
     }
 }
 
@@ -196,11 +232,24 @@ mod tests {
             include: vec!["nosuch".to_owned()],
             exclude: Vec::new(),
         };
-        LinkState { spec, modules: vec!["/usr/lib/libx.so.1".to_owned()], functions, agents, untraced: Vec::new() }
+        LinkState {
+            spec,
+            modules: vec!["/usr/lib/libx.so.1".to_owned()],
+            functions,
+            agents,
+            untraced: Vec::new(),
+        }
     }
 
     fn agent(error: Option<&str>) -> AgentRecord {
-        AgentRecord { pid: 7, exe: "/bin/app".to_owned(), start_ns: 5, attach_ns: 3, attached: 0, error: error.map(str::to_owned) }
+        AgentRecord {
+            pid: 7,
+            exe: "/bin/app".to_owned(),
+            start_ns: 5,
+            attach_ns: 3,
+            attached: 0,
+            error: error.map(str::to_owned),
+        }
     }
 
     fn function(skipped: Option<&str>) -> FunctionRecord {
@@ -216,15 +265,29 @@ mod tests {
 
     fn failure(state: &LinkState) -> Option<String> {
         let program = Program { name: "app".to_owned(), obstacle: None };
-        let outcome = Outcome { status: Some(std::process::ExitStatus::default()), interrupted: None, wall: Duration::ZERO, pid: 7 };
+        let outcome = Outcome {
+            status: Some(std::process::ExitStatus::default()),
+            interrupted: None,
+            wall: Duration::ZERO,
+            pid: 7,
+        };
         Sites::new(state).failure(&program, &outcome).map(|f| f.message)
     }
 
     #[test]
     fn each_way_to_attach_nothing_has_its_message() {
-        assert_eq!(failure(&state(vec![], vec![])).unwrap(), "the agent did not start in `app`: it never loaded the preloaded library");
-        assert_eq!(failure(&state(vec![], vec![agent(None)])).unwrap(), "no function matches `nosuch`");
-        assert_eq!(failure(&state(vec![], vec![agent(Some("no memory"))])).unwrap(), "nothing was attached in `app`");
+        assert_eq!(
+            failure(&state(vec![], vec![])).unwrap(),
+            "the agent did not start in `app`: it never loaded the preloaded library"
+        );
+        assert_eq!(
+            failure(&state(vec![], vec![agent(None)])).unwrap(),
+            "no function matches `nosuch`"
+        );
+        assert_eq!(
+            failure(&state(vec![], vec![agent(Some("no memory"))])).unwrap(),
+            "nothing was attached in `app`"
+        );
         assert_eq!(
             failure(&state(vec![function(Some("denied"))], vec![agent(None)])).unwrap(),
             "none of the 1 functions that match `nosuch` could be attached"
@@ -234,15 +297,25 @@ mod tests {
 
     #[test]
     fn programs_without_the_agent_are_named() {
-        let untraced = vec![Untraced { path: "/bin/busybox".to_owned(), reason: "is statically linked".to_owned() }];
+        let untraced = vec![Untraced {
+            path: "/bin/busybox".to_owned(),
+            reason: "is statically linked".to_owned(),
+        }];
         let sites = Sites::new(&LinkState { untraced, ..state(vec![], vec![]) });
-        assert_eq!(sites.not_traced_json().to_string(), r#"[{"path":"/bin/busybox","reason":"is statically linked"}]"#);
+        assert_eq!(
+            sites.not_traced_json().to_string(),
+            r#"[{"path":"/bin/busybox","reason":"is statically linked"}]"#
+        );
     }
 
     #[test]
     fn the_json_has_the_promised_keys() {
-        let counted = FunctionRecord { entry_only: Some("returns twice".to_owned()), ..function(None) };
-        let sites = Sites::new(&state(vec![function(None), function(Some("denied: why")), counted], vec![agent(None)]));
+        let counted =
+            FunctionRecord { entry_only: Some("returns twice".to_owned()), ..function(None) };
+        let sites = Sites::new(&state(
+            vec![function(None), function(Some("denied: why")), counted],
+            vec![agent(None)],
+        ));
         assert_eq!(
             sites.json().to_string(),
             r#"{"matched":3,"attached":2,"skipped":[{"function":"ns::f(int)","module":"libx.so.1","reason":"denied: why"}],"entry_only":[{"function":"ns::f(int)","module":"libx.so.1","reason":"returns twice"}]}"#

@@ -23,7 +23,9 @@ pub fn each(map: &Map, count: u32, mut visit: impl FnMut(u32, &[u8])) -> io::Res
     let def = map.def();
     let stride = u64::from(def.value_size).next_multiple_of(8).max(8);
     let slots = map.user_value_size() as u64 / stride;
-    let ShapeKind::PercpuArray { slot_stride, .. } = map.shape().kind else { return Err(io::ErrorKind::Unsupported.into()) };
+    let ShapeKind::PercpuArray { slot_stride, .. } = map.shape().kind else {
+        return Err(io::ErrorKind::Unsupported.into());
+    };
     let file = map.file().reopen().map_err(io::Error::other)?;
     let count = u64::from(count.min(def.max_entries));
     let mut used: Vec<Vec<u8>> = Vec::new();
@@ -38,10 +40,14 @@ pub fn each(map: &Map, count: u32, mut visit: impl FnMut(u32, &[u8])) -> io::Res
                 used.push(read(&file, at, (entries * stride) as usize)?);
             }
         }
-        let mut parts: Vec<_> = used.iter().map(|block| block.chunks_exact(stride as usize)).collect();
+        let mut parts: Vec<_> =
+            used.iter().map(|block| block.chunks_exact(stride as usize)).collect();
         for index in first..first + entries {
             value.clear();
-            parts.iter_mut().filter_map(Iterator::next).for_each(|part| value.extend_from_slice(part));
+            parts
+                .iter_mut()
+                .filter_map(Iterator::next)
+                .for_each(|part| value.extend_from_slice(part));
             if !value.is_empty() {
                 visit(u32::try_from(index).unwrap_or(u32::MAX), &value);
             }
@@ -85,7 +91,8 @@ mod tests {
     use skep_testkit::temp::TempDir;
 
     #[test]
-    fn values_are_those_of_lookups_and_holes_stay_holes() -> Result<(), Box<dyn std::error::Error>> {
+    fn values_are_those_of_lookups_and_holes_stay_holes() -> Result<(), Box<dyn std::error::Error>>
+    {
         let dir = TempDir::new();
         SlotTable::open_or_create(dir.path())?;
         let (entries, size) = (3000_u32, 100_u32);
@@ -96,8 +103,9 @@ mod tests {
         assert_eq!(seen, 0, "nothing was written");
         let stride = size.next_multiple_of(8) as usize;
         for index in [0, 511, 512, 2999] {
-            let value: Vec<u8> =
-                (0..map.user_value_size()).map(|i| if i % stride < size as usize { (i as u32 + index) as u8 } else { 0 }).collect();
+            let value: Vec<u8> = (0..map.user_value_size())
+                .map(|i| if i % stride < size as usize { (i as u32 + index) as u8 } else { 0 })
+                .collect();
             map.update(&u32::to_le_bytes(index), &value, 0)?;
         }
         let blocks = || rustix::fs::stat(map.file().path()).map(|s| s.st_blocks);

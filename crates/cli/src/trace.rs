@@ -72,9 +72,20 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let output = Output::open(args.report.output.as_deref())?;
     let dir = session::directory()?;
     let object = Object::parse(OBJECT).context(format!("`{OBJECT_NAME}` is damaged"))?;
-    let loaded = Loader::new(&dir).resize("stats", args.max_functions).sparse("stats").load(&object).map_err(own_failure)?;
-    let find = |name: &str| loaded.map(name).cloned().ok_or_else(|| Failure::environment(format!("`{OBJECT_NAME}` has no map `{name}`")));
-    let [traced] = loaded.programs() else { return Err(Failure::environment(format!("`{OBJECT_NAME}` is damaged"))) };
+    let loaded = Loader::new(&dir)
+        .resize("stats", args.max_functions)
+        .sparse("stats")
+        .load(&object)
+        .map_err(own_failure)?;
+    let find = |name: &str| {
+        loaded
+            .map(name)
+            .cloned()
+            .ok_or_else(|| Failure::environment(format!("`{OBJECT_NAME}` has no map `{name}`")))
+    };
+    let [traced] = loaded.programs() else {
+        return Err(Failure::environment(format!("`{OBJECT_NAME}` is damaged")));
+    };
     let spec = LinkSpec {
         cookie: Cookie::Index,
         entry_only: true,
@@ -83,18 +94,34 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
         ..LinkSpec::of(traced, &patterns).map_err(|e| session::attach_failure(e, OBJECT_NAME))?
     };
     let mask = if args.exact { 0 } else { SAMPLING };
-    let settings = [mask.to_le_bytes(), calibrate::overhead(&dir, &library, &object).to_le_bytes()].concat();
-    find("settings")?.update(&0_u32.to_le_bytes(), &settings, 0).map_err(|e| Failure::environment(e.to_string()))?;
+    let settings =
+        [mask.to_le_bytes(), calibrate::overhead(&dir, &library, &object).to_le_bytes()].concat();
+    find("settings")?
+        .update(&0_u32.to_le_bytes(), &settings, 0)
+        .map_err(|e| Failure::environment(e.to_string()))?;
     let link = Link::create(&dir, spec, None).map_err(own_failure)?;
-    let trace = Trace { stats: find("stats")?, threads: find("threads")?, settings: find("settings")?, link };
+    let trace = Trace {
+        stats: find("stats")?,
+        threads: find("threads")?,
+        settings: find("settings")?,
+        link,
+    };
 
-    let facts = Facts { command: args.command.iter().map(|a| a.to_string_lossy().into_owned()).collect(), start: trace.link.counter() };
+    let facts = Facts {
+        command: args.command.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
+        start: trace.link.counter(),
+    };
     let control = trace.link.read()?.spec.control;
     let objects: Vec<(Kind, u32)> = loaded.maps().iter().map(|m| (Kind::Map, m.map.id())).collect();
     let objects = [&objects[..], &[(Kind::Map, control), (Kind::Program, traced.id())]].concat();
     let kept = left::keep(&dir, &trace.link, &objects, &facts);
 
-    let launch = Launch { command: &args.command, library: &library, dir: &dir, links: vec![trace.link.id()] };
+    let launch = Launch {
+        command: &args.command,
+        library: &library,
+        dir: &dir,
+        links: vec![trace.link.id()],
+    };
     let outcome = launch.run(|| trace.link.turn_off())?;
     let end = trace.link.counter();
     // Processes that the command left behind go on untraced.
@@ -103,7 +130,10 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
         let state = trace.link.read()?;
         let sites = Sites::new(&state);
         if outcome.status.is_none() {
-            printer.note(&format!("`{}` still runs as process {}, untraced", program.name, outcome.pid));
+            printer.note(&format!(
+                "`{}` still runs as process {}, untraced",
+                program.name, outcome.pid
+            ));
         }
         let ended = Ended {
             command: facts.command.iter().map(Cow::from).collect(),
@@ -180,24 +210,39 @@ impl Trace {
                 Failure::environment(format!("link {id} is not that of a trace by this version of skep: it has no map `{name}`"))
             })
         };
-        Ok(Self { stats: find("stats")?, threads: find("threads")?, settings: find("settings")?, link })
+        Ok(Self {
+            stats: find("stats")?,
+            threads: find("threads")?,
+            settings: find("settings")?,
+            link,
+        })
     }
 
     fn clock(&self) -> Clock {
         let settings = self.settings.lookup(&0_u32.to_le_bytes()).unwrap_or_default();
-        let overhead = settings.get(4..8).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
+        let overhead =
+            settings.get(4..8).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
         Clock { tick: self.link.nanos(1 << 32) as f64 / 4_294_967_296.0, overhead }
     }
 
     /// When anything was written down last, by the clock of the link.
     fn seen(&self, state: &LinkState) -> Result<u64> {
         let mut last = Threads::read(&self.threads).stacks().map(|s| s.seen()).max().unwrap_or(0);
-        stats::each(&self.stats, count(state), |_, value| last = last.max(Stat::last(value))).context("cannot read the statistics")?;
+        stats::each(&self.stats, count(state), |_, value| last = last.max(Stat::last(value)))
+            .context("cannot read the statistics")?;
         Ok(last)
     }
 
     /// Prints the report.
-    fn print(&self, state: &LinkState, sites: &Sites, ended: Ended<'_>, args: &TraceArgs, output: Output, printer: Printer) -> Result {
+    fn print(
+        &self,
+        state: &LinkState,
+        sites: &Sites,
+        ended: Ended<'_>,
+        args: &TraceArgs,
+        output: Output,
+        printer: Printer,
+    ) -> Result {
         let link = &self.link;
         sites.note(printer, "", args.report.verbose);
         let threads = Threads::read(&self.threads);
@@ -241,16 +286,30 @@ impl Trace {
         let width = output.width();
         printer.data(output, |out| report::table(out, shown, width))?;
         if rows.is_empty() {
-            let complete = link.missed().total() == 0 && lost == 0 && link.lost_pages() == 0 && sites.all_traced();
-            printer.note(if complete { "none of them was called" } else { "none of their calls was counted" });
+            let complete = link.missed().total() == 0
+                && lost == 0
+                && link.lost_pages() == 0
+                && sites.all_traced();
+            printer.note(if complete {
+                "none of them was called"
+            } else {
+                "none of their calls was counted"
+            });
         } else if shown.len() < rows.len() {
-            printer.note(&format!("{} more functions were called; `--limit 0` shows all", rows.len() - shown.len()));
+            printer.note(&format!(
+                "{} more functions were called; `--limit 0` shows all",
+                rows.len() - shown.len()
+            ));
         }
         Ok(())
     }
 
     /// The functions that were called.
-    fn rows<'a>(&self, state: &'a LinkState, running: &HashMap<u32, Running>) -> Result<Vec<Row<'a>>> {
+    fn rows<'a>(
+        &self,
+        state: &'a LinkState,
+        running: &HashMap<u32, Running>,
+    ) -> Result<Vec<Row<'a>>> {
         let mut rows = Vec::new();
         let clock = self.clock();
         stats::each(&self.stats, count(state), |index, value| {
@@ -318,7 +377,9 @@ fn note_marks(printer: Printer, rows: &[Row<'_>]) {
     }
     let running = rows.iter().filter(|r| r.stat.running > 0).count();
     if running > 0 {
-        printer.note(&format!("+ calls of {running} functions had not returned at the end: times until then"));
+        printer.note(&format!(
+            "+ calls of {running} functions had not returned at the end: times until then"
+        ));
     }
 }
 
@@ -338,7 +399,8 @@ mod tests {
 
     /// The reader knows the layout of the program's statistics by heart.
     #[test]
-    fn the_statistics_are_as_large_as_their_reader_thinks() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    fn the_statistics_are_as_large_as_their_reader_thinks()
+    -> std::result::Result<(), Box<dyn std::error::Error>> {
         let object = Object::parse(OBJECT)?;
         let stats = object.maps.iter().find(|m| m.name == "stats").ok_or("no map `stats`")?;
         assert_eq!(stats.value_size as usize, STAT_SIZE);

@@ -12,7 +12,9 @@ pub fn time(ns: u64) -> String {
 pub fn size(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes}B"),
-        _ => scaled(bytes, &[(1 << 10, "KiB"), (1 << 20, "MiB"), (1 << 30, "GiB"), (1 << 40, "TiB")]),
+        _ => {
+            scaled(bytes, &[(1 << 10, "KiB"), (1 << 20, "MiB"), (1 << 30, "GiB"), (1 << 40, "TiB")])
+        }
     }
 }
 

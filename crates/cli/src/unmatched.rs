@@ -29,8 +29,11 @@ pub fn patterns(lists: &[String]) -> Result<Vec<String>> {
         }
         for part in parts {
             let mut pattern: Pattern = part.parse()?;
-            if let Some(module) = pattern.module.as_mut().filter(|m| m.contains('/') && *m != "/proc/self/exe")
-                && let Some(real) = std::fs::canonicalize(&*module).ok().and_then(|p| p.into_os_string().into_string().ok())
+            if let Some(module) =
+                pattern.module.as_mut().filter(|m| m.contains('/') && *m != "/proc/self/exe")
+                && let Some(real) = std::fs::canonicalize(&*module)
+                    .ok()
+                    .and_then(|p| p.into_os_string().into_string().ok())
                 && !real.contains(['*', '?', '[', '\\', ':'])
             {
                 *module = real;
@@ -52,13 +55,15 @@ impl Module {
     fn functions(&mut self) -> Option<&Functions> {
         if self.functions.is_none() {
             let path = Path::new(&self.path);
-            self.functions = Elf::open(path).and_then(|e| e.functions_at(path, Path::new("/"))).ok();
+            self.functions =
+                Elf::open(path).and_then(|e| e.functions_at(path, Path::new("/"))).ok();
         }
         self.functions.as_ref()
     }
 
     fn is_meant(&self, pattern: &Pattern) -> bool {
-        pattern.matches_module(&self.path) || self.main && pattern.module.as_deref() == Some("/proc/self/exe")
+        pattern.matches_module(&self.path)
+            || self.main && pattern.module.as_deref() == Some("/proc/self/exe")
     }
 }
 
@@ -66,17 +71,26 @@ impl Module {
 ///
 /// Says nothing where that cannot be known: of a program that cannot be traced or read, or whose libraries are not all found.
 pub fn check(command: &[OsString], patterns: &[String]) -> Result {
-    let plain: Vec<Pattern> = patterns.iter().filter_map(|p| p.parse().ok()).filter(Pattern::is_plain).collect();
+    let plain: Vec<Pattern> =
+        patterns.iter().filter_map(|p| p.parse().ok()).filter(Pattern::is_plain).collect();
     let Some(name) = command.first().filter(|_| !plain.is_empty()) else { return Ok(()) };
     let Some(paths) = modules(name) else { return Ok(()) };
     let mut modules: Vec<Module> = paths
         .into_iter()
         .enumerate()
-        .map(|(i, p)| Module { path: p.to_string_lossy().into_owned(), main: i == 0, functions: None })
+        .map(|(i, p)| Module {
+            path: p.to_string_lossy().into_owned(),
+            main: i == 0,
+            functions: None,
+        })
         .collect();
     for pattern in &plain {
         // The kernel's and our own module have no place in the tables.
-        if pattern.module.as_deref().is_some_and(|m| m.starts_with('[') || m.contains("libskep_preload")) {
+        if pattern
+            .module
+            .as_deref()
+            .is_some_and(|m| m.starts_with('[') || m.contains("libskep_preload"))
+        {
             continue;
         }
         let meant = |m: &&mut Module| m.is_meant(pattern);
@@ -84,9 +98,13 @@ pub fn check(command: &[OsString], patterns: &[String]) -> Result {
             return Err(no_module(pattern, &modules, &name.to_string_lossy()));
         }
         // Most names are symbols. Small files first: what is asked for is seldom in the largest library.
-        let mut files: Vec<&str> = modules.iter().filter(|m| m.is_meant(pattern)).map(|m| m.path.as_str()).collect();
+        let mut files: Vec<&str> =
+            modules.iter().filter(|m| m.is_meant(pattern)).map(|m| m.path.as_str()).collect();
         files.sort_by_key(|path| std::fs::metadata(path).map_or(0, |m| m.len()));
-        let quick = |path: &&str| Elf::open(path).and_then(|e| e.has_function_symbol(pattern.function.as_bytes())) == Ok(true);
+        let quick = |path: &&str| {
+            Elf::open(path).and_then(|e| e.has_function_symbol(pattern.function.as_bytes()))
+                == Ok(true)
+        };
         if files.iter().any(quick) {
             continue;
         }
@@ -120,7 +138,9 @@ fn modules(name: &OsString) -> Option<Vec<PathBuf>> {
 }
 
 fn names(functions: &Functions) -> impl Iterator<Item = Cow<'_, str>> {
-    functions.iter().flat_map(|f| f.symbols().map(|s| String::from_utf8_lossy(s.name)).collect::<Vec<_>>())
+    functions
+        .iter()
+        .flat_map(|f| f.symbols().map(|s| String::from_utf8_lossy(s.name)).collect::<Vec<_>>())
 }
 
 /// Tells whether one of the functions is meant, in the way of the agent: by symbol, alias, demangled name, or that without arguments.
@@ -152,7 +172,8 @@ fn distance(wanted: &str, name: &str) -> Option<usize> {
 
 /// The names that are most like the one wanted.
 fn near<'a>(wanted: &str, all: impl Iterator<Item = Cow<'a, str>>) -> Vec<String> {
-    let mut near: Vec<(usize, String)> = all.filter_map(|n| Some((distance(wanted, &n)?, n.into_owned()))).collect();
+    let mut near: Vec<(usize, String)> =
+        all.filter_map(|n| Some((distance(wanted, &n)?, n.into_owned()))).collect();
     near.sort();
     near.dedup();
     near.into_iter().take(NEAR).map(|(_, n)| n).collect()
@@ -160,7 +181,11 @@ fn near<'a>(wanted: &str, all: impl Iterator<Item = Cow<'a, str>>) -> Vec<String
 
 fn unmatched(message: String, near: &[String], program: &str) -> Failure {
     let quoted: Vec<String> = near.iter().map(|n| format!("`{n}`")).collect();
-    let meant = if near.is_empty() { String::new() } else { format!("near names: {}; ", quoted.join(", ")) };
+    let meant = if near.is_empty() {
+        String::new()
+    } else {
+        format!("near names: {}; ", quoted.join(", "))
+    };
     Failure { status: ENVIRONMENT, ..Failure::failed(message) }
         .hint(format!("{meant}`--allow-unmatched` runs it all the same, for what `{program}` opens or executes later"))
 }
@@ -171,9 +196,14 @@ fn no_module(pattern: &Pattern, modules: &[Module], program: &str) -> Failure {
         let file = file_name(path);
         file.split_once(".so").map_or(file, |(stem, _)| stem).to_owned()
     };
-    let both = modules.iter().flat_map(|m| [Cow::Owned(stem(&m.path)), Cow::Borrowed(file_name(&m.path))]);
+    let both =
+        modules.iter().flat_map(|m| [Cow::Owned(stem(&m.path)), Cow::Borrowed(file_name(&m.path))]);
     let near = near(file_name(wanted), both);
-    unmatched(format!("pattern `{pattern}`: `{program}` is not linked with `{wanted}`"), &near, program)
+    unmatched(
+        format!("pattern `{pattern}`: `{program}` is not linked with `{wanted}`"),
+        &near,
+        program,
+    )
 }
 
 fn no_function(pattern: &Pattern, modules: &mut [Module], program: &str) -> Failure {

@@ -15,7 +15,9 @@ use crate::printer::{Output, Printer};
 /// Answers the question.
 pub fn run(command: &VmaCommand, printer: Printer) -> Result<u8> {
     match command {
-        VmaCommand::Query { pid, addresses, next, format } => query(*pid, addresses, *next, format.json, printer),
+        VmaCommand::Query { pid, addresses, next, format } => {
+            query(*pid, addresses, *next, format.json, printer)
+        }
         VmaCommand::List { pid, text, format } => list(*pid, *text, format.json, printer),
     }
 }
@@ -29,7 +31,8 @@ fn failure(pid: u32, error: MapsError) -> Failure {
 
 fn list(pid: u32, text: bool, as_json: bool, printer: Printer) -> Result<u8> {
     let filter = if text { Filter::TEXT } else { Filter::default() };
-    let vmas = Live::of(pid).and_then(|live| live.all(&filter, Want::ALL)).map_err(|e| failure(pid, e))?;
+    let vmas =
+        Live::of(pid).and_then(|live| live.all(&filter, Want::ALL)).map_err(|e| failure(pid, e))?;
     if as_json {
         printer.json(Output::Stdout, &vmas.iter().map(vma_json).collect::<Json>())?;
     } else {
@@ -72,7 +75,8 @@ fn query(pid: u32, addresses: &[u64], next: bool, as_json: bool, printer: Printe
     if as_json {
         printer.json(Output::Stdout, &answers.iter().map(answer_json).collect::<Json>())?;
     } else {
-        printer.data(Output::Stdout, |out| answers.iter().try_for_each(|a| answer_lines(out, a)))?;
+        printer
+            .data(Output::Stdout, |out| answers.iter().try_for_each(|a| answer_lines(out, a)))?;
     }
     Ok(if answers.iter().all(|a| a.vma.is_some()) { 0 } else { FAILED })
 }

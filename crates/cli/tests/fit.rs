@@ -9,7 +9,12 @@ use skep_testkit::cc::Cc;
 
 fn build(dir: &TempDir, flags: &[&str]) -> String {
     let source = data("fields.c");
-    Cc::c().args(&["-O1", "-w"]).args(flags).compile(&[source.as_ref()], &dir.join("fields")).display().to_string()
+    Cc::c()
+        .args(&["-O1", "-w"])
+        .args(flags)
+        .compile(&[source.as_ref()], &dir.join("fields"))
+        .display()
+        .to_string()
 }
 
 fn variables(report: &Json) -> Json {
@@ -23,7 +28,15 @@ fn a_program_follows_the_structures_of_the_build_it_traces() {
     for flags in [&["-g"][..], &["-g", "-DWIDER"], &["-gdwarf-4", "-DWIDER", "-O2"]] {
         let (skep, dir) = (Skep::new(), TempDir::new());
         let program = build(&dir, flags);
-        let ended = skep.run(["run", &data("fields.bpf.o"), "--btf-from", &program, "--json", "--", &program]);
+        let ended = skep.run([
+            "run",
+            &data("fields.bpf.o"),
+            "--btf-from",
+            &program,
+            "--json",
+            "--",
+            &program,
+        ]);
         assert_eq!(ended.shell_status(), 0, "{flags:?} {}", ended.transcript());
         let want = json!({"calls": 10, "sum": 5 + 6 + 8 + 11 + 15 + 20 + 26 + 33 + 41 + 50, "age": 41, "level": 37, "has_money": 0});
         let found = variables(&json(&ended.stdout));
@@ -60,7 +73,11 @@ fn what_cannot_be_fitted_or_set_is_said() {
         text(&ended.stderr)
     };
     let e = refuse(&["--btf-from", &program]);
-    assert!(e.contains("gives no types: no debug information (DWARF)") && e.contains("hint: compile it with `-g`"), "{e}");
+    assert!(
+        e.contains("gives no types: no debug information (DWARF)")
+            && e.contains("hint: compile it with `-g`"),
+        "{e}"
+    );
     let e = refuse(&["--btf", &program]);
     assert!(e.contains("gives no types: ELF file without type information"), "{e}");
     let e = refuse(&["--set", "limits=3"]);

@@ -19,12 +19,21 @@ fn gdb(skep: &Skep, object: &str, wanted: &str, script: &str) -> Option<String> 
     let file = skep.path("script.gdb");
     std::fs::write(&file, script).unwrap();
     let mut command = Command::new("gdb");
-    command.args(["-nx", "-batch", "-iex", "set debuginfod enabled off", "-x"]).arg(&file).arg("--args").arg(skep_bin());
+    command
+        .args(["-nx", "-batch", "-iex", "set debuginfod enabled off", "-x"])
+        .arg(&file)
+        .arg("--args")
+        .arg(skep_bin());
     command.args(["-q", "run", &data(object), "--", target(), "3"]);
-    command.env("SKEP_DIR", skep.path("skep")).env("SKEP_PERF", wanted).env("LC_ALL", "C").env_remove("LD_PRELOAD");
+    command
+        .env("SKEP_DIR", skep.path("skep"))
+        .env("SKEP_PERF", wanted)
+        .env("LC_ALL", "C")
+        .env_remove("LD_PRELOAD");
     let ended = run(&mut command, b"", Duration::from_secs(300));
     let out = format!("{}\n{}", text(&ended.stderr), text(&ended.stdout));
-    let forbidden = ["ptrace: ", "Couldn't get CS register", "Cannot PTRACE", "Operation not permitted"];
+    let forbidden =
+        ["ptrace: ", "Couldn't get CS register", "Cannot PTRACE", "Operation not permitted"];
     (!forbidden.iter().any(|f| out.contains(f))).then_some(out)
 }
 
@@ -66,15 +75,26 @@ fn breakpoints_and_backtraces_know_programs() {
         return skep_testkit::skip("gdb");
     }
     let script = steps("bpf_prog_leaf");
-    let Some(out) = gdb(&Skep::new(), "typed.bpf.o", "gdb", &script) else { return skep_testkit::skip("gdb that may trace") };
+    let Some(out) = gdb(&Skep::new(), "typed.bpf.o", "gdb", &script) else {
+        return skep_testkit::skip("gdb that may trace");
+    };
     let frames: Vec<&str> = out.lines().filter_map(frame).collect();
-    let program = frames.first().unwrap_or_else(|| panic!("the breakpoint was not reached:\n{out}"));
+    let program =
+        frames.first().unwrap_or_else(|| panic!("the breakpoint was not reached:\n{out}"));
     assert!(program.starts_with("#0  bpf_prog_leaf ") && program.contains("typed.bpf.c:"), "{out}");
     // The traced function and its caller are behind the program.
-    let traced = frames.iter().position(|f| f.contains(" main (")).unwrap_or_else(|| panic!("no `main`:\n{out}"));
+    let traced = frames
+        .iter()
+        .position(|f| f.contains(" main ("))
+        .unwrap_or_else(|| panic!("no `main`:\n{out}"));
     assert!(frames[..traced].iter().any(|f| f.contains("skep_attach_entry_island")), "{out}");
     assert!(out.contains("bpf_prog_leaf + "), "{out}");
-    assert!(out.lines().any(|l| l.starts_with("Line ") && l.contains("typed.bpf.c\"") && l.contains("<bpf_prog_leaf")), "{out}");
+    assert!(
+        out.lines().any(|l| l.starts_with("Line ")
+            && l.contains("typed.bpf.c\"")
+            && l.contains("<bpf_prog_leaf")),
+        "{out}"
+    );
     // Wherever it stands, in the program and in what it calls, there is a way back to the outermost frame.
     let lost: Vec<&&str> = frames[traced + 1..].iter().filter(|f| !f.contains(" main (")).collect();
     assert!(lost.is_empty() && frames.len() == traced + 1 + STEPS, "{lost:?}\n{out}");
@@ -90,7 +110,10 @@ fn tail_calls_do_not_lose_the_way_back() {
         return skep_testkit::skip("gdb that may trace");
     };
     let frames: Vec<&str> = out.lines().filter_map(frame).collect();
-    let first = frames.iter().position(|f| f.contains(" main (")).unwrap_or_else(|| panic!("no `main`:\n{out}"));
+    let first = frames
+        .iter()
+        .position(|f| f.contains(" main ("))
+        .unwrap_or_else(|| panic!("no `main`:\n{out}"));
     let lost: Vec<&&str> = frames[first + 1..].iter().filter(|f| !f.contains(" main (")).collect();
     assert!(lost.is_empty() && frames.len() == first + 1 + STEPS, "{lost:?}\n{out}");
     for name in ["bpf_prog_first + ", "bpf_prog_second + "] {
@@ -103,7 +126,10 @@ fn nothing_is_told_without_being_asked() {
     if !has_command("gdb") {
         return skep_testkit::skip("gdb");
     }
-    let script = "set follow-fork-mode child\nset breakpoint pending on\nbreak bpf_prog_leaf\nrun\n";
-    let Some(out) = gdb(&Skep::new(), "typed.bpf.o", "", script) else { return skep_testkit::skip("gdb that may trace") };
+    let script =
+        "set follow-fork-mode child\nset breakpoint pending on\nbreak bpf_prog_leaf\nrun\n";
+    let Some(out) = gdb(&Skep::new(), "typed.bpf.o", "", script) else {
+        return skep_testkit::skip("gdb that may trace");
+    };
     assert!(out.contains("exited with code 03") && !out.contains("hit Breakpoint"), "{out}");
 }

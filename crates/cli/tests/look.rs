@@ -10,7 +10,10 @@ fn verdicts_are_one_line_each_and_the_status_tells_of_rejections() {
     let skep = Skep::new();
     let (good, bad) = (object("count.bpf.o"), data("bad.bpf.o"));
     let ended = skep.run(["prog", "verify", &good]);
-    assert_eq!((ended.shell_status(), text(&ended.stdout)), (0, format!("accept  {good}: count (fentry.multi, 13 insns)\n")));
+    assert_eq!(
+        (ended.shell_status(), text(&ended.stdout)),
+        (0, format!("accept  {good}: count (fentry.multi, 13 insns)\n"))
+    );
 
     let ended = skep.run(["prog", "verify", "--json", &good, &bad]);
     assert_eq!(ended.shell_status(), 1);
@@ -37,10 +40,18 @@ fn verdicts_are_one_line_each_and_the_status_tells_of_rejections() {
         "7: r1 = *(u64 *)(r0 +0) ",
         "hint: test the pointer against NULL",
     ];
-    assert!(lines.len() == starts.len() && lines.iter().zip(starts).all(|(l, s)| l.starts_with(s)), "{out}");
+    assert!(
+        lines.len() == starts.len() && lines.iter().zip(starts).all(|(l, s)| l.starts_with(s)),
+        "{out}"
+    );
     let ended = skep.run(["prog", "verify", "--log", &bad]);
     let out = text(&ended.stdout);
-    assert!(out.contains("; bad.bpf.c:17: ++*n;") && out.contains("R0=map_value_or_null") && out.contains("processed "), "{out}");
+    assert!(
+        out.contains("; bad.bpf.c:17: ++*n;")
+            && out.contains("R0=map_value_or_null")
+            && out.contains("processed "),
+        "{out}"
+    );
     assert_eq!(skep.run(["prog", "verify", &data("target.c")]).shell_status(), 2);
 }
 
@@ -50,19 +61,39 @@ fn the_log_has_every_step_also_of_what_is_accepted() {
     let good = object("count.bpf.o");
     let ended = skep.run(["prog", "verify", "--log", &good]);
     let out = text(&ended.stdout);
-    assert!(out.starts_with("func#0 @0\nLive regs before insn:\n      0: .......... (b4) w1 = 0\n"), "{out}");
-    assert!(out.contains("\n0: R1=ctx() R10=fp0\n; ") && out.contains("\n0: (b4) w1 = 0                        ; R1=0\n"), "{out}");
-    assert!(out.ends_with(&format!(" mark_read 0\naccept  {good}: count (fentry.multi, 13 insns)\n")), "{out}");
+    assert!(
+        out.starts_with("func#0 @0\nLive regs before insn:\n      0: .......... (b4) w1 = 0\n"),
+        "{out}"
+    );
+    assert!(
+        out.contains("\n0: R1=ctx() R10=fp0\n; ")
+            && out.contains("\n0: (b4) w1 = 0                        ; R1=0\n"),
+        "{out}"
+    );
+    assert!(
+        out.ends_with(&format!(" mark_read 0\naccept  {good}: count (fentry.multi, 13 insns)\n")),
+        "{out}"
+    );
     // As JSON it is the same text.
     let all = json(&skep.run(["prog", "verify", "--log", "--json", &good]).stdout);
     let log = all[0]["log"].as_str().expect("a log");
-    assert_eq!((format!("{log}accept  {good}: count (fentry.multi, 13 insns)\n"), &all[0]["log_cut"]), (out, &json!(0)));
+    assert_eq!(
+        (format!("{log}accept  {good}: count (fentry.multi, 13 insns)\n"), &all[0]["log_cut"]),
+        (out, &json!(0))
+    );
 }
 
 #[test]
 fn every_object_of_ours_is_accepted() {
     let skep = Skep::new();
-    let ended = skep.run(["prog", "verify", &object("trace.bpf.o"), &object("count.bpf.o"), &object("args.bpf.o"), &data("typed.bpf.o")]);
+    let ended = skep.run([
+        "prog",
+        "verify",
+        &object("trace.bpf.o"),
+        &object("count.bpf.o"),
+        &object("args.bpf.o"),
+        &data("typed.bpf.o"),
+    ]);
     assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
 }
 
@@ -70,12 +101,19 @@ fn every_object_of_ours_is_accepted() {
 fn instructions_are_assembled_and_printed() {
     let skep = Skep::new();
     let ended = skep.run_with(["prog", "asm", "-"], b"mov %r0, 7 # seven\nexit\n");
-    assert_eq!((ended.shell_status(), text(&ended.stdout)), (0, "b700000007000000\n9500000000000000\n".to_owned()));
+    assert_eq!(
+        (ended.shell_status(), text(&ended.stdout)),
+        (0, "b700000007000000\n9500000000000000\n".to_owned())
+    );
     let ended = skep.run_with(["prog", "asm", "-"], b"mov %r0, 7\nfly %r1\n");
     assert_eq!(ended.shell_status(), 1, "{}", ended.transcript());
 
     let ended = skep.run(["prog", "dump", &object("count.bpf.o")]);
-    assert!(text(&ended.stdout).lines().any(|l| l == "   0: (b4) w1 = 0"), "{}", ended.transcript());
+    assert!(
+        text(&ended.stdout).lines().any(|l| l == "   0: (b4) w1 = 0"),
+        "{}",
+        ended.transcript()
+    );
     let ended = skep.run(["prog", "dump", "--hex", &object("count.bpf.o"), "count"]);
     let lines = text(&ended.stdout);
     assert_eq!((lines.lines().count(), lines.lines().last()), (13, Some("9500000000000000")));
@@ -105,7 +143,8 @@ fn a_damaged_map_is_told_of_and_the_others_are_listed() {
     let ended = skep.run(["map", "list"]);
     assert_eq!(ended.shell_status(), 0);
     assert!(
-        text(&ended.stdout).contains("stats") && text(&ended.stderr).contains("warning: map 99 cannot be read"),
+        text(&ended.stdout).contains("stats")
+            && text(&ended.stderr).contains("warning: map 99 cannot be read"),
         "{}",
         ended.transcript()
     );
@@ -121,11 +160,17 @@ fn an_address_is_found_in_a_process() {
     let found = json(&ended.stdout);
     let exe = std::env::current_exe().unwrap();
     assert_eq!((ended.shell_status(), found[0]["mapping"]["name"].as_str()), (0, exe.to_str()));
-    assert!(found[0]["function"].as_str().unwrap().contains("an_address_is_found_in_a_process"), "{found}");
+    assert!(
+        found[0]["function"].as_str().unwrap().contains("an_address_is_found_in_a_process"),
+        "{found}"
+    );
     assert_eq!(skep.run(["vma", "query", &pid, "0"]).shell_status(), 1);
     assert_eq!(skep.run(["vma", "query", &pid, "here"]).shell_status(), 2);
     let list = text(&skep.run(["vma", "list", &pid, "--text"]).stdout);
-    assert!(list.lines().all(|l| l.contains(" r-x")) && list.contains(exe.to_str().unwrap()), "{list}");
+    assert!(
+        list.lines().all(|l| l.contains(" r-x")) && list.contains(exe.to_str().unwrap()),
+        "{list}"
+    );
     assert_eq!(skep.run(["vma", "list", "4194999"]).shell_status(), 1);
 }
 
@@ -143,7 +188,8 @@ fn the_doctor_finds_that_tracing_works_here() {
 fn help_names_no_command_that_does_nothing() {
     let skep = Skep::new();
     let help = text(&skep.run(["--help"]).stdout);
-    let names = help.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| !l.is_empty());
+    let names =
+        help.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| !l.is_empty());
     let names: Vec<&str> = names.filter_map(|l| l.split_whitespace().next()).collect();
     assert_eq!(names, ["trace", "run", "prog", "map", "vma", "doctor", "help"]);
     let help = |args: &[&str]| text(&skep.run(args).stdout);

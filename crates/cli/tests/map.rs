@@ -27,21 +27,55 @@ fn fails(skep: &Skep, args: &[&str], status: i32, words: &str) {
 #[test]
 fn elements_come_and_go_by_hand() {
     let skep = Skep::new();
-    assert_eq!(out(&skep, &["map", "create", "seen", "--type", "hash", "--key", "4", "--value", "8", "--entries", "3"]), "1\n");
+    assert_eq!(
+        out(
+            &skep,
+            &[
+                "map",
+                "create",
+                "seen",
+                "--type",
+                "hash",
+                "--key",
+                "4",
+                "--value",
+                "8",
+                "--entries",
+                "3"
+            ]
+        ),
+        "1\n"
+    );
     for (key, value) in [("1", "10"), ("2", "-1"), ("0x03", "0x1e")] {
         out(&skep, &["map", "update", "seen", key, value]);
     }
     assert_eq!(out(&skep, &["map", "lookup", "seen", "3"]), "3: 30\n");
     fails(&skep, &["map", "update", "seen", "4", "0"], 1, "the map is full (3 elements)");
-    fails(&skep, &["map", "update", "seen", "1", "0", "--noexist"], 1, "map `seen` has a key `1` already");
+    fails(
+        &skep,
+        &["map", "update", "seen", "1", "0", "--noexist"],
+        1,
+        "map `seen` has a key `1` already",
+    );
     fails(&skep, &["map", "update", "seen", "9", "0", "--exist"], 1, "map `seen` has no key `9`");
-    fails(&skep, &["map", "update", "seen", "1", "0", "--exist", "--noexist"], 2, "cannot be used with");
-    fails(&skep, &["map", "update", "seen", "cat", "0"], 2, "give a number, or its 4 bytes in hex with `--raw`");
+    fails(
+        &skep,
+        &["map", "update", "seen", "1", "0", "--exist", "--noexist"],
+        2,
+        "cannot be used with",
+    );
+    fails(
+        &skep,
+        &["map", "update", "seen", "cat", "0"],
+        2,
+        "give a number, or its 4 bytes in hex with `--raw`",
+    );
     out(&skep, &["map", "update", "1", "--raw", "02 00 00 00", "ffffffff00000000", "--exist"]);
     out(&skep, &["map", "delete", "seen", "1"]);
     fails(&skep, &["map", "delete", "seen", "1"], 1, "has no key `1`");
     fails(&skep, &["map", "lookup", "seen", "1"], 1, "has no key `1`");
-    let mut lines: Vec<String> = out(&skep, &["map", "dump", "seen"]).lines().map(str::to_owned).collect();
+    let mut lines: Vec<String> =
+        out(&skep, &["map", "dump", "seen"]).lines().map(str::to_owned).collect();
     lines.sort();
     assert_eq!(lines, ["2: 4294967295", "3: 30"]);
     assert_eq!(out(&skep, &["map", "dump", "seen", "--limit", "1"]).lines().count(), 1);
@@ -58,23 +92,76 @@ fn definitions_that_cannot_be_are_refused() {
         [&["map", "create", "m"], args].concat()
     }
     fails(&skep, &create(&["--type", "hush", "--entries", "1"]), 2, "there is no map type `hush`");
-    fails(&skep, &create(&["--type", "hash", "--entries", "1", "--value", "8"]), 1, "must not be zero");
-    fails(&skep, &create(&["--type", "hash", "--entries", "1", "--flags", "nosuch"]), 2, "there is no flag `nosuch`");
-    fails(&skep, &create(&["--type", "array", "--key", "8", "--value", "8", "--entries", "1"]), 1, "keys of an array have 4 bytes");
+    fails(
+        &skep,
+        &create(&["--type", "hash", "--entries", "1", "--value", "8"]),
+        1,
+        "must not be zero",
+    );
+    fails(
+        &skep,
+        &create(&["--type", "hash", "--entries", "1", "--flags", "nosuch"]),
+        2,
+        "there is no flag `nosuch`",
+    );
+    fails(
+        &skep,
+        &create(&["--type", "array", "--key", "8", "--value", "8", "--entries", "1"]),
+        1,
+        "keys of an array have 4 bytes",
+    );
     let made = json(
-        out(&skep, &create(&["--type", "hash", "--key", "4", "--value", "4", "--entries", "1", "--flags", "no_prealloc", "--json"]))
-            .as_bytes(),
+        out(
+            &skep,
+            &create(&[
+                "--type",
+                "hash",
+                "--key",
+                "4",
+                "--value",
+                "4",
+                "--entries",
+                "1",
+                "--flags",
+                "no_prealloc",
+                "--json",
+            ]),
+        )
+        .as_bytes(),
     );
     assert_eq!((&made["name"], made["id"].is_u64()), (&json!("m"), true));
-    fails(&skep, &create(&["--type", "hash", "--key", "4", "--value", "4", "--entries", "1"]), 1, "there is a pin `m` already");
+    fails(
+        &skep,
+        &create(&["--type", "hash", "--key", "4", "--value", "4", "--entries", "1"]),
+        1,
+        "there is a pin `m` already",
+    );
     let shown = json(out(&skep, &["map", "show", "m", "--json"]).as_bytes());
-    assert_eq!((&shown["type"], &shown["flags"], &shown["max_entries"]), (&json!("hash"), &json!(1), &json!(1)));
+    assert_eq!(
+        (&shown["type"], &shown["flags"], &shown["max_entries"]),
+        (&json!("hash"), &json!(1), &json!(1))
+    );
 }
 
 #[test]
 fn a_pin_keeps_a_map_and_is_a_name_for_it() {
     let skep = Skep::new();
-    out(&skep, &["map", "create", "kept", "--type", "array", "--key", "4", "--value", "8", "--entries", "2"]);
+    out(
+        &skep,
+        &[
+            "map",
+            "create",
+            "kept",
+            "--type",
+            "array",
+            "--key",
+            "4",
+            "--value",
+            "8",
+            "--entries",
+            "2",
+        ],
+    );
     out(&skep, &["map", "update", "kept", "1", "77"]);
     out(&skep, &["map", "pin", "kept", "folder/other"]);
     out(&skep, &["map", "unpin", "kept"]);
@@ -82,10 +169,40 @@ fn a_pin_keeps_a_map_and_is_a_name_for_it() {
     fails(&skep, &["map", "pin", "kept", "../out"], 2, "cannot be the name of a pin");
     fails(&skep, &["map", "pin", "nosuch", "x"], 1, "there is no map `nosuch`");
     // Every loader collects what nobody uses; this one is pinned.
-    out(&skep, &["map", "create", "next", "--type", "array", "--key", "4", "--value", "8", "--entries", "2"]);
+    out(
+        &skep,
+        &[
+            "map",
+            "create",
+            "next",
+            "--type",
+            "array",
+            "--key",
+            "4",
+            "--value",
+            "8",
+            "--entries",
+            "2",
+        ],
+    );
     assert_eq!(out(&skep, &["map", "lookup", "folder/other", "1"]), "1: 77\n");
     out(&skep, &["map", "unpin", "folder/other"]);
-    out(&skep, &["map", "create", "last", "--type", "array", "--key", "4", "--value", "8", "--entries", "2"]);
+    out(
+        &skep,
+        &[
+            "map",
+            "create",
+            "last",
+            "--type",
+            "array",
+            "--key",
+            "4",
+            "--value",
+            "8",
+            "--entries",
+            "2",
+        ],
+    );
     fails(&skep, &["map", "lookup", "kept", "1"], 1, "there is no map `kept`");
 }
 
@@ -98,9 +215,16 @@ fn queues_and_stacks_are_pushed_and_popped() {
             out(&skep, &["map", "push", t, value]);
         }
         fails(&skep, &["map", "push", t, "4"], 1, "full");
-        assert_eq!(out(&skep, &["map", "dump", t, "--limit", "2"]).lines().collect::<Vec<_>>(), want, "in order of pops");
+        assert_eq!(
+            out(&skep, &["map", "dump", t, "--limit", "2"]).lines().collect::<Vec<_>>(),
+            want,
+            "in order of pops"
+        );
         assert_eq!(out(&skep, &["map", "peek", t]).trim(), want[0]);
-        assert_eq!(json(out(&skep, &["map", "peek", t, "--json"]).as_bytes())["value"].to_string(), want[0]);
+        assert_eq!(
+            json(out(&skep, &["map", "peek", t, "--json"]).as_bytes())["value"].to_string(),
+            want[0]
+        );
         assert_eq!(out(&skep, &["map", "dequeue", t]).trim(), want[0], "as bpftool has it");
         assert_eq!(out(&skep, &["map", "dump", t, "--take"]).lines().next(), Some(want[1]));
         fails(&skep, &["map", "pop", t], 1, "is empty");
@@ -108,7 +232,10 @@ fn queues_and_stacks_are_pushed_and_popped() {
         out(&skep, &["map", "enqueue", t, "7"]);
         assert_eq!(out(&skep, &["map", "pop", t, "--raw"]).trim(), "0x07000000");
     }
-    out(&skep, &["map", "create", "h", "--type", "hash", "--key", "4", "--value", "4", "--entries", "3"]);
+    out(
+        &skep,
+        &["map", "create", "h", "--type", "hash", "--key", "4", "--value", "4", "--entries", "3"],
+    );
     fails(&skep, &["map", "pop", "h"], 1, "only queues and stacks have pop");
     fails(&skep, &["map", "peek", "h"], 1, "only queues and stacks have peek");
     fails(&skep, &["map", "getnext", "h"], 1, "map `h` is empty");
@@ -118,10 +245,29 @@ fn queues_and_stacks_are_pushed_and_popped() {
 #[test]
 fn what_is_printed_can_be_typed() {
     let skep = Skep::new();
-    for (name, size, typed) in
-        [("m1", "1", "200"), ("m2", "2", "-2"), ("m4", "4", "42"), ("m8", "8", "0xffffffffffffffff"), ("m3", "3", "0a0b0c")]
-    {
-        out(&skep, &["map", "create", name, "--type", "hash", "--key", size, "--value", size, "--entries", "3"]);
+    for (name, size, typed) in [
+        ("m1", "1", "200"),
+        ("m2", "2", "-2"),
+        ("m4", "4", "42"),
+        ("m8", "8", "0xffffffffffffffff"),
+        ("m3", "3", "0a0b0c"),
+    ] {
+        out(
+            &skep,
+            &[
+                "map",
+                "create",
+                name,
+                "--type",
+                "hash",
+                "--key",
+                size,
+                "--value",
+                size,
+                "--entries",
+                "3",
+            ],
+        );
         out(&skep, &["map", "update", name, typed, typed]);
         let line = out(&skep, &["map", "dump", name]);
         let (key, value) = line.trim().split_once(": ").unwrap();
@@ -130,34 +276,76 @@ fn what_is_printed_can_be_typed() {
         assert_eq!(out(&skep, &["map", "getnext", name]).trim(), key);
         fails(&skep, &["map", "getnext", name, key], 1, "has no key after");
         let raw = out(&skep, &["map", "dump", name, "--raw"]);
-        assert_eq!(out(&skep, &["map", "lookup", name, "--raw", raw.split_once(": ").unwrap().0]), raw);
+        assert_eq!(
+            out(&skep, &["map", "lookup", name, "--raw", raw.split_once(": ").unwrap().0]),
+            raw
+        );
         let path = skep.path("skep/pins").join(name);
-        assert_eq!(out(&skep, &["map", "lookup", path.to_str().unwrap(), key]), line, "a pin's path");
+        assert_eq!(
+            out(&skep, &["map", "lookup", path.to_str().unwrap(), key]),
+            line,
+            "a pin's path"
+        );
         out(&skep, &["map", "delete", name, key]);
         assert_eq!(out(&skep, &["map", "dump", name]), "");
     }
     fails(&skep, &["map", "dump", "/nowhere/at/all"], 1, "there is no map `/nowhere/at/all`");
     out(&skep, &["map", "create", "b", "--type", "bloom_filter", "--value", "4", "--entries", "9"]);
-    fails(&skep, &["map", "dump", "b", "--json"], 1, "map `b` is a bloom filter: it does not keep what is put in");
+    fails(
+        &skep,
+        &["map", "dump", "b", "--json"],
+        1,
+        "map `b` is a bloom filter: it does not keep what is put in",
+    );
 }
 
 #[test]
 fn per_cpu_values_are_typed_as_a_list_and_shown_with_their_sum() {
     let skep = Skep::new();
-    out(&skep, &["map", "create", "c", "--type", "percpu_array", "--key", "4", "--value", "8", "--entries", "2"]);
+    out(
+        &skep,
+        &[
+            "map",
+            "create",
+            "c",
+            "--type",
+            "percpu_array",
+            "--key",
+            "4",
+            "--value",
+            "8",
+            "--entries",
+            "2",
+        ],
+    );
     let cpus = skep_cpus();
     out(&skep, &["map", "update", "c", "0", "5"]);
     let dump = json(out(&skep, &["map", "dump", "c", "--json"]).as_bytes());
-    let values: Vec<u64> = dump["entries"][0]["value"].as_array().unwrap().iter().map(|v| v.as_u64().unwrap()).collect();
+    let values: Vec<u64> = dump["entries"][0]["value"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|v| v.as_u64().unwrap())
+        .collect();
     assert_eq!((values.len(), values[0], values.iter().skip(1).all(|v| *v == 0)), (cpus, 5, true));
-    fails(&skep, &["map", "update", "c", "0", &format!("{:?}", vec![1; cpus + 1])], 2, "there are values for");
+    fails(
+        &skep,
+        &["map", "update", "c", "0", &format!("{:?}", vec![1; cpus + 1])],
+        2,
+        "there are values for",
+    );
     let csv = out(&skep, &["map", "dump", "c", "--csv"]);
     assert_eq!((csv.lines().next(), csv.lines().count()), (Some("key,cpu,value"), 1 + 2 * cpus));
 }
 
 fn skep_cpus() -> usize {
     match std::fs::read_to_string("/sys/devices/system/cpu/possible") {
-        Ok(list) => list.trim().rsplit([',', '-']).next().and_then(|n| n.parse::<usize>().ok()).map_or(1, |n| n + 1),
+        Ok(list) => list
+            .trim()
+            .rsplit([',', '-'])
+            .next()
+            .and_then(|n| n.parse::<usize>().ok())
+            .map_or(1, |n| n + 1),
         Err(_) => std::thread::available_parallelism().map_or(1, usize::from),
     }
 }
@@ -167,9 +355,19 @@ fn a_strict_dump_shows_what_there_is_and_takes_nothing() {
     let skep = Skep::new();
     for t in ["hash", "array", "stack"] {
         let key = if t == "stack" { "0" } else { "4" };
-        out(&skep, &["map", "create", t, "--type", t, "--key", key, "--value", "8", "--entries", "3"]);
+        out(
+            &skep,
+            &["map", "create", t, "--type", t, "--key", key, "--value", "8", "--entries", "3"],
+        );
         for i in ["0", "1", "2"] {
-            out(&skep, &if t == "stack" { vec!["map", "push", t, i] } else { vec!["map", "update", t, i, i] });
+            out(
+                &skep,
+                &if t == "stack" {
+                    vec!["map", "push", t, i]
+                } else {
+                    vec!["map", "update", t, i, i]
+                },
+            );
         }
         assert_eq!(out(&skep, &["map", "dump", t, "--strict"]), out(&skep, &["map", "dump", t]));
     }
@@ -184,23 +382,57 @@ fn maps_made_by_hand_have_types_from_a_file_or_all_from_an_object() {
     fn create<'a>(name: &'a str, args: &[&'a str]) -> Vec<&'a str> {
         [&["map", "create", name], args].concat()
     }
-    let typed = ["--type", "hash", "--entries", "4", "--btf", &object, "--key-type", "struct key", "--value-type", "value"];
+    let typed = [
+        "--type",
+        "hash",
+        "--entries",
+        "4",
+        "--btf",
+        &object,
+        "--key-type",
+        "struct key",
+        "--value-type",
+        "value",
+    ];
     out(&skep, &create("typed", &typed));
     out(&skep, &create("whole", &["--from", &object]));
     out(&skep, &create("named", &["--from", &format!("{object}:shapes"), "--entries", "2"]));
-    let (key, value) = (r#"{"n": 1, "word": "ab"}"#, r#"{"calls": 3, "minus": -4, "kind": "KIND_ODD"}"#);
+    let (key, value) =
+        (r#"{"n": 1, "word": "ab"}"#, r#"{"calls": 3, "minus": -4, "kind": "KIND_ODD"}"#);
     for (map, entries) in [("typed", 4), ("whole", 16), ("named", 2)] {
         out(&skep, &["map", "update", map, key, value]);
         let want = "{ .n = 1, .word = \"ab\" }: { .calls = 3, .minus = -4, .kind = KIND_ODD }\n";
-        assert_eq!((out(&skep, &["map", "dump", map]), out(&skep, &["map", "lookup", map, key])), (want.to_owned(), want.to_owned()));
-        assert_eq!(out(&skep, &["map", "dump", map, "--csv"]).lines().next(), Some("key.n,key.word,value.calls,value.minus,value.kind"));
+        assert_eq!(
+            (out(&skep, &["map", "dump", map]), out(&skep, &["map", "lookup", map, key])),
+            (want.to_owned(), want.to_owned())
+        );
+        assert_eq!(
+            out(&skep, &["map", "dump", map, "--csv"]).lines().next(),
+            Some("key.n,key.word,value.calls,value.minus,value.kind")
+        );
         let shown = json(out(&skep, &["map", "show", map, "--json"]).as_bytes());
         assert_eq!((&shown["type"], &shown["max_entries"]), (&json!("hash"), &json!(entries)));
         assert_eq!((&shown["key_size"], &shown["value_size"]), (&json!(8), &json!(24)));
-        fails(&skep, &["map", "update", map, r#"{"m": 1}"#, value], 2, "`struct key` has no member `m`");
+        fails(
+            &skep,
+            &["map", "update", map, r#"{"m": 1}"#, value],
+            2,
+            "`struct key` has no member `m`",
+        );
     }
     // One of the two, with the other's size by number.
-    let half = ["--type", "array", "--key", "4", "--entries", "1", "--btf", &object, "--value-type", "__s64"];
+    let half = [
+        "--type",
+        "array",
+        "--key",
+        "4",
+        "--entries",
+        "1",
+        "--btf",
+        &object,
+        "--value-type",
+        "__s64",
+    ];
     out(&skep, &create("half", &half));
     out(&skep, &["map", "update", "half", "0", "-5"]);
     assert_eq!(out(&skep, &["map", "dump", "half"]), "0: -5\n");
@@ -217,17 +449,52 @@ fn maps_made_by_hand_have_types_from_a_file_or_all_from_an_object() {
         args[5] = &object;
         fails(&skep, &create("bad", &args), 2, words);
     }
-    fails(&skep, &create("bad", &[&typed[..], &["--key", "9"]].concat()), 2, "`struct key` has 8 bytes, and `--key` says 9");
-    fails(&skep, &create("bad", &["--type", "hash", "--entries", "4", "--key-type", "key"]), 2, "--btf <FILE>");
-    fails(&skep, &create("bad", &["--type", "hash", "--entries", "4", "--btf", &object]), 2, "required arguments were not provided");
-    fails(&skep, &create("bad", &["--from", &format!("{object}:shape")]), 2, "did you mean `shapes`?");
+    fails(
+        &skep,
+        &create("bad", &[&typed[..], &["--key", "9"]].concat()),
+        2,
+        "`struct key` has 8 bytes, and `--key` says 9",
+    );
+    fails(
+        &skep,
+        &create("bad", &["--type", "hash", "--entries", "4", "--key-type", "key"]),
+        2,
+        "--btf <FILE>",
+    );
+    fails(
+        &skep,
+        &create("bad", &["--type", "hash", "--entries", "4", "--btf", &object]),
+        2,
+        "required arguments were not provided",
+    );
+    fails(
+        &skep,
+        &create("bad", &["--from", &format!("{object}:shape")]),
+        2,
+        "did you mean `shapes`?",
+    );
     fails(&skep, &create("bad", &["--from", &object, "--type", "hash"]), 2, "cannot be used with");
     fails(&skep, &create("bad", &["--from", "/nowhere.bpf.o"]), 2, "cannot read `/nowhere.bpf.o`");
-    fails(&skep, &create("bad", &[&typed[..5], &["/etc/hostname"], &typed[6..]].concat()), 2, "gives no types");
+    fails(
+        &skep,
+        &create("bad", &[&typed[..5], &["/etc/hostname"], &typed[6..]].concat()),
+        2,
+        "gives no types",
+    );
     fails(&skep, &create("bad", &["--entries", "4"]), 2, "--type <TYPE>");
     let sized = ["--key", "4", "--value", "4", "--entries", "4"];
-    fails(&skep, &create("bad", &[&["--type", "hsh"], &sized[..]].concat()), 2, "there is no map type `hsh`\n\nhint: did you mean `hash`?");
-    fails(&skep, &create("bad", &[&["--type", "hash", "--flags", "17x"], &sized[..]].concat()), 2, "hint: there are no_prealloc, ");
+    fails(
+        &skep,
+        &create("bad", &[&["--type", "hsh"], &sized[..]].concat()),
+        2,
+        "there is no map type `hsh`\n\nhint: did you mean `hash`?",
+    );
+    fails(
+        &skep,
+        &create("bad", &[&["--type", "hash", "--flags", "17x"], &sized[..]].concat()),
+        2,
+        "hint: there are no_prealloc, ",
+    );
     // What was refused left nothing behind.
     assert_eq!(out(&skep, &["map", "list"]).lines().count(), 1 + 4);
 }
@@ -239,8 +506,14 @@ fn typed_maps_are_dumped_looked_up_and_changed_by_their_types() {
     assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
     let key = r#"{"n": 1, "word": "ab"}"#;
     let one = out(&skep, &["map", "lookup", "shapes", key]);
-    assert_eq!(one, "{ .n = 1, .word = \"ab\" }: { .calls = 1000, .minus = -1000, .kind = KIND_ODD }\n");
-    out(&skep, &["map", "update", "shapes", key, r#"{"calls": 3, "kind": "KIND_EVEN"}"#, "--exist"]);
+    assert_eq!(
+        one,
+        "{ .n = 1, .word = \"ab\" }: { .calls = 1000, .minus = -1000, .kind = KIND_ODD }\n"
+    );
+    out(
+        &skep,
+        &["map", "update", "shapes", key, r#"{"calls": 3, "kind": "KIND_EVEN"}"#, "--exist"],
+    );
     assert_eq!(
         json(out(&skep, &["map", "lookup", "shapes", key, "--json"]).as_bytes())["entry"],
         json!({"key": {"n": 1, "word": "ab"}, "value": {"calls": 3, "minus": 0, "kind": "KIND_EVEN"}})
@@ -248,21 +521,43 @@ fn typed_maps_are_dumped_looked_up_and_changed_by_their_types() {
     fails(&skep, &["map", "update", "shapes", key, r#"{"colls": 3}"#], 2, "has no member `colls`");
     let csv = out(&skep, &["map", "dump", "shapes", "--csv"]);
     assert!(
-        csv.starts_with("key.n,key.word,value.calls,value.minus,value.kind\r\n") && csv.contains("\r\n1,ab,3,0,KIND_EVEN\r\n"),
+        csv.starts_with("key.n,key.word,value.calls,value.minus,value.kind\r\n")
+            && csv.contains("\r\n1,ab,3,0,KIND_EVEN\r\n"),
         "{csv}"
     );
     let raw = out(&skep, &["map", "dump", "shapes", "--raw"]);
-    assert!(raw.contains("0x0100000061620000: 0x03000000000000000000000000000000010000000000000"), "{raw}");
+    assert!(
+        raw.contains("0x0100000061620000: 0x03000000000000000000000000000000010000000000000"),
+        "{raw}"
+    );
     // Taken: printed once, then gone.
     let taken = json(out(&skep, &["map", "dump", "shapes", "--json", "--take=exact"]).as_bytes());
     assert_eq!(taken["entries"].as_array().map(Vec::len), Some(2));
-    assert_eq!(json(out(&skep, &["map", "dump", "shapes", "--json"]).as_bytes())["entries"], json!([]));
+    assert_eq!(
+        json(out(&skep, &["map", "dump", "shapes", "--json"]).as_bytes())["entries"],
+        json!([])
+    );
 }
 
 /// A map with `n` elements.
 fn filled(skep: &Skep, n: u32) {
     use std::os::unix::fs::FileExt;
-    out(skep, &["map", "create", "big", "--type", "array", "--key", "4", "--value", "8", "--entries", &n.to_string()]);
+    out(
+        skep,
+        &[
+            "map",
+            "create",
+            "big",
+            "--type",
+            "array",
+            "--key",
+            "4",
+            "--value",
+            "8",
+            "--entries",
+            &n.to_string(),
+        ],
+    );
     let file = std::fs::File::options().write(true).open(skep.path("skep/maps/1")).unwrap();
     file.write_all_at(&7_u64.to_ne_bytes(), 8 * u64::from(n - 1)).unwrap();
 }
@@ -301,8 +596,11 @@ fn a_dump_takes_little_memory() {
     while stdout.read_line(&mut line).unwrap() > 0 {
         count += 1;
         if count % (n / 10) == 0 {
-            let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-            let own = status.lines().find_map(|l| l.strip_prefix("RssAnon:")?.trim().trim_end_matches(" kB").parse::<u64>().ok());
+            let status =
+                std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+            let own = status.lines().find_map(|l| {
+                l.strip_prefix("RssAnon:")?.trim().trim_end_matches(" kB").parse::<u64>().ok()
+            });
             peak = peak.max(own.unwrap_or(0));
         }
         if count < n {
@@ -362,7 +660,8 @@ fn kernel_map(map_type: &str, key: u32, value: u32, n: u32) -> Option<KernelMap>
         // SAFETY: BPF_MAP_UPDATE_ELEM reads a key and a value; both are long enough.
         unsafe { libc::syscall(libc::SYS_bpf, 2, attr.as_mut_ptr(), size_of_val(&attr)) };
     }
-    let child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::from(file)).spawn().unwrap();
+    let child =
+        Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::from(file)).spawn().unwrap();
     Some(KernelMap { child, id })
 }
 
@@ -372,35 +671,57 @@ fn the_kernels_maps_are_what_bpftool_shows() {
         return skip("root and bpftool");
     }
     let skep = Skep::new();
-    for (t, key, value, n) in
-        [("hash", 4, 12, 500), ("array", 4, 8, 100), ("percpu_hash", 8, 12, 50), ("lpm_trie", 8, 4, 100), ("stack_trace", 4, 16, 8)]
-    {
+    for (t, key, value, n) in [
+        ("hash", 4, 12, 500),
+        ("array", 4, 8, 100),
+        ("percpu_hash", 8, 12, 50),
+        ("lpm_trie", 8, 4, 100),
+        ("stack_trace", 4, 16, 8),
+    ] {
         let Some(map) = kernel_map(t, key, value, n) else { return skip("BPF_MAP_CREATE") };
-        let ours = json(out(&skep, &["map", "dump", "--kernel", &map.id, "--json", "--raw"]).as_bytes());
-        let theirs = Command::new("bpftool").args(["-j", "map", "dump", "id", &map.id]).output().unwrap();
+        let ours =
+            json(out(&skep, &["map", "dump", "--kernel", &map.id, "--json", "--raw"]).as_bytes());
+        let theirs =
+            Command::new("bpftool").args(["-j", "map", "dump", "id", &map.id]).output().unwrap();
         let hex = |list: &Json| {
-            list.as_array().unwrap().iter().map(|b| b.as_str().unwrap().trim_start_matches("0x").to_owned()).collect::<String>()
+            list.as_array()
+                .unwrap()
+                .iter()
+                .map(|b| b.as_str().unwrap().trim_start_matches("0x").to_owned())
+                .collect::<String>()
         };
         let mut want: Vec<(String, Json)> = Vec::new();
         for e in json(&theirs.stdout).as_array().unwrap() {
             let value = match e.get("values") {
-                Some(each) => each.as_array().unwrap().iter().map(|v| Json::from(hex(&v["value"]))).collect(),
+                Some(each) => {
+                    each.as_array().unwrap().iter().map(|v| Json::from(hex(&v["value"]))).collect()
+                }
                 None if e["value"].is_array() => Json::from(hex(&e["value"])),
                 None => continue,
             };
             want.push((hex(&e["key"]), value));
         }
-        let mut got: Vec<(String, Json)> =
-            ours["entries"].as_array().unwrap().iter().map(|e| (e["key"].as_str().unwrap().to_owned(), e["value"].clone())).collect();
+        let mut got: Vec<(String, Json)> = ours["entries"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|e| (e["key"].as_str().unwrap().to_owned(), e["value"].clone()))
+            .collect();
         want.sort_by(|a, b| a.0.cmp(&b.0));
         got.sort_by(|a, b| a.0.cmp(&b.0));
         assert_eq!(got, want, "{t}");
         if let Some((key, value)) = want.first() {
-            let found = json(out(&skep, &["map", "lookup", "--kernel", &map.id, "--raw", key, "--json"]).as_bytes());
+            let found = json(
+                out(&skep, &["map", "lookup", "--kernel", &map.id, "--raw", key, "--json"])
+                    .as_bytes(),
+            );
             assert_eq!(found["entry"]["value"], *value, "{t}");
         }
         let shown = json(out(&skep, &["map", "show", "--kernel", &map.id, "--json"]).as_bytes());
-        assert_eq!((&shown["type"], &shown["name"], &shown["max_entries"]), (&json!(t), &json!("sktm"), &json!(n)));
+        assert_eq!(
+            (&shown["type"], &shown["name"], &shown["max_entries"]),
+            (&json!(t), &json!("sktm"), &json!(n))
+        );
         assert!(out(&skep, &["map", "list", "--kernel"]).contains("  sktm "));
         assert!(out(&skep, &["map", "--kernel", "list"]).contains("  sktm "));
         assert_eq!(
@@ -409,10 +730,25 @@ fn the_kernels_maps_are_what_bpftool_shows() {
         );
     }
     for path in ["/etc/passwd", "/"] {
-        fails(&skep, &["map", "lookup", "--kernel", path, "1"], 1, "is no pin: pins are files in a bpf file system");
+        fails(
+            &skep,
+            &["map", "lookup", "--kernel", path, "1"],
+            1,
+            "is no pin: pins are files in a bpf file system",
+        );
     }
-    fails(&skep, &["map", "dump", "--kernel", "4294967294"], 1, "the kernel has no map `4294967294`");
-    fails(&skep, &["map", "--kernel", "update", "1", "2", "3"], 2, "the kernel's maps can be listed, shown, dumped and looked up in");
+    fails(
+        &skep,
+        &["map", "dump", "--kernel", "4294967294"],
+        1,
+        "the kernel has no map `4294967294`",
+    );
+    fails(
+        &skep,
+        &["map", "--kernel", "update", "1", "2", "3"],
+        2,
+        "the kernel's maps can be listed, shown, dumped and looked up in",
+    );
 }
 
 #[test]
@@ -433,7 +769,10 @@ fn the_kernels_maps_are_not_for_everybody() {
         .unwrap();
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!(ended.status.code(), Some(2), "{said}");
-    assert!(said.contains("cannot list the kernel's maps") && said.contains("can be read by root"), "{said}");
+    assert!(
+        said.contains("cannot list the kernel's maps") && said.contains("can be read by root"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -444,14 +783,48 @@ fn a_filter_says_which_elements_are_printed_and_taken() {
     let filter = data("filter.bpf.o");
     let dump = |program: &str, more: &[&str]| {
         let object = format!("{filter}:{program}");
-        json(out(&skep, &[&["map", "dump", "shapes", "--json", "--filter", object.as_str()], more].concat()).as_bytes())["entries"].clone()
+        json(
+            out(
+                &skep,
+                &[&["map", "dump", "shapes", "--json", "--filter", object.as_str()], more].concat(),
+            )
+            .as_bytes(),
+        )["entries"]
+            .clone()
     };
-    assert_eq!((&dump("odd", &[])[0]["key"]["n"], dump("odd", &[]).as_array().map(Vec::len)), (&json!(1), Some(1)));
+    assert_eq!(
+        (&dump("odd", &[])[0]["key"]["n"], dump("odd", &[]).as_array().map(Vec::len)),
+        (&json!(1), Some(1))
+    );
     assert_eq!(dump("none", &[]), json!([]));
     assert_eq!(dump("odd", &["--take"]).as_array().map(Vec::len), Some(1));
-    assert_eq!(out(&skep, &["map", "dump", "shapes"]).lines().count(), 1, "what was left out is left in");
-    fails(&skep, &["map", "dump", "shapes", "--filter", &filter], 1, "several filters: odd, none, large");
-    fails(&skep, &["map", "dump", "shapes", "--filter", &format!("{filter}:large")], 1, "reads 200 bytes, an element of the map has 32");
-    fails(&skep, &["map", "dump", "shapes", "--filter", &format!("{filter}:nosuch")], 1, "has no program `nosuch` of type syscall");
-    fails(&skep, &["map", "dump", "shapes", "--filter", &data("typed.bpf.o")], 1, "has no program of type syscall");
+    assert_eq!(
+        out(&skep, &["map", "dump", "shapes"]).lines().count(),
+        1,
+        "what was left out is left in"
+    );
+    fails(
+        &skep,
+        &["map", "dump", "shapes", "--filter", &filter],
+        1,
+        "several filters: odd, none, large",
+    );
+    fails(
+        &skep,
+        &["map", "dump", "shapes", "--filter", &format!("{filter}:large")],
+        1,
+        "reads 200 bytes, an element of the map has 32",
+    );
+    fails(
+        &skep,
+        &["map", "dump", "shapes", "--filter", &format!("{filter}:nosuch")],
+        1,
+        "has no program `nosuch` of type syscall",
+    );
+    fails(
+        &skep,
+        &["map", "dump", "shapes", "--filter", &data("typed.bpf.o")],
+        1,
+        "has no program of type syscall",
+    );
 }

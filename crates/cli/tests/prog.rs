@@ -13,7 +13,38 @@ fn runs(name: &str) -> String {
 /// A packet to loopback: Ethernet, IPv4, UDP, `n` bytes.
 fn packet(n: u8) -> Vec<u8> {
     let mut p = vec![0; 12];
-    p.extend([8, 0, 0x45, 0, 0, 28 + n, 0, 0, 0, 0, 9, 17, 0xff, 0xfe, 10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2, 0, 0, 0, 0]);
+    p.extend([
+        8,
+        0,
+        0x45,
+        0,
+        0,
+        28 + n,
+        0,
+        0,
+        0,
+        0,
+        9,
+        17,
+        0xff,
+        0xfe,
+        10,
+        0,
+        0,
+        1,
+        10,
+        0,
+        0,
+        2,
+        0,
+        1,
+        0,
+        2,
+        0,
+        0,
+        0,
+        0,
+    ]);
     p.extend(0..n);
     p
 }
@@ -33,7 +64,18 @@ fn runs_are_one_for_each_input_on_the_same_maps() {
     let skep = Skep::new();
     let (a, b) = (file(&skep, "a", &packet(4)), file(&skep, "b", &packet(60)));
     for engine in ["jit", "interp"] {
-        let args = ["prog", "run", &runs("xdp.bpf.o"), "xdp_route", "--data-in", &a, "--data-in", &b, "--data-in", &a];
+        let args = [
+            "prog",
+            "run",
+            &runs("xdp.bpf.o"),
+            "xdp_route",
+            "--data-in",
+            &a,
+            "--data-in",
+            &b,
+            "--data-in",
+            &a,
+        ];
         let ended = skep.run(args.iter().chain(&["--maps", "--json", "--engine", engine]));
         let mut out = json(&ended.stdout);
         assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
@@ -51,8 +93,16 @@ fn runs_are_one_for_each_input_on_the_same_maps() {
         assert_eq!(out["runs"], json!([run(4), dropped, run(4)]));
         let maps = out["maps"].as_object().unwrap();
         assert_eq!(maps.keys().collect::<Vec<_>>(), ["verdicts", "lengths", "bytes", ".data"]);
-        assert_eq!((&maps["verdicts"][3], &maps[".data"]), (&json!({"key": 3, "value": 5}), &json!({"runs": 6})));
-        let mut lengths: Vec<String> = maps["lengths"].as_array().unwrap().iter().map(|e| format!("{}={}", e["key"], e["value"])).collect();
+        assert_eq!(
+            (&maps["verdicts"][3], &maps[".data"]),
+            (&json!({"key": 3, "value": 5}), &json!({"runs": 6}))
+        );
+        let mut lengths: Vec<String> = maps["lengths"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|e| format!("{}={}", e["key"], e["value"]))
+            .collect();
         lengths.sort();
         assert_eq!(lengths, ["102=1", "46=2"]);
         let sums = maps["bytes"][1]["value"].as_array().unwrap();
@@ -62,14 +112,20 @@ fn runs_are_one_for_each_input_on_the_same_maps() {
         assert_eq!(maps["verdicts"][3], json!({"key": "03000000", "value": "0500000000000000"}));
         assert_eq!(maps["bytes"][1]["value"][0], json!("c200000000000000"));
     }
-    assert!(std::fs::read_dir(skep.path("skep/scratch")).unwrap().all(|e| e.unwrap().file_name() == "lock"), "nothing is left behind");
+    assert!(
+        std::fs::read_dir(skep.path("skep/scratch"))
+            .unwrap()
+            .all(|e| e.unwrap().file_name() == "lock"),
+        "nothing is left behind"
+    );
 }
 
 #[test]
 fn people_see_packets_in_lines_and_maps_by_name() {
     let skep = Skep::new();
     let a = file(&skep, "a", &packet(4));
-    let ended = skep.run(["prog", "run", &runs("xdp.bpf.o"), "xdp_route", "--data-in", &a, "--maps"]);
+    let ended =
+        skep.run(["prog", "run", &runs("xdp.bpf.o"), "xdp_route", "--data-in", &a, "--maps"]);
     let out = text(&ended.stdout);
     let time = out.lines().next().and_then(|l| l.rsplit("  ").next()).unwrap().to_owned();
     let want = "run 1  retval 3 (0x3)  TIME
@@ -97,11 +153,27 @@ map .data  variables
 fn a_run_that_the_kernel_would_refuse_has_its_errno() {
     let skep = Skep::new();
     let (good, short) = (file(&skep, "good", &packet(4)), file(&skep, "short", &[0; 13]));
-    let ended = skep.run(["prog", "run", &runs("xdp.bpf.o"), "xdp_length", "--data-in", &short, "--data-in", &good, "--json"]);
+    let ended = skep.run([
+        "prog",
+        "run",
+        &runs("xdp.bpf.o"),
+        "xdp_length",
+        "--data-in",
+        &short,
+        "--data-in",
+        &good,
+        "--json",
+    ]);
     let out = json(&ended.stdout);
-    assert_eq!((ended.shell_status(), &out["runs"][0]["errno"], &out["runs"][1]["retval"]), (1, &json!(22), &json!(46)));
+    assert_eq!(
+        (ended.shell_status(), &out["runs"][0]["errno"], &out["runs"][1]["retval"]),
+        (1, &json!(22), &json!(46))
+    );
     let ended = skep.run(["prog", "run", &runs("xdp.bpf.o"), "xdp_length", "--data-in", &short]);
-    assert_eq!((ended.shell_status(), text(&ended.stdout)), (1, "run 1  failed: Invalid argument (os error 22)\n".to_owned()));
+    assert_eq!(
+        (ended.shell_status(), text(&ended.stdout)),
+        (1, "run 1  failed: Invalid argument (os error 22)\n".to_owned())
+    );
 }
 
 #[test]
@@ -113,20 +185,58 @@ fn contexts_go_in_and_come_back() {
         ctx
     };
     let (a, b) = (file(&skep, "a", &input(40, 4)), file(&skep, "b", &input(1, 0)));
-    let ended = skep.run(["prog", "run", &runs("plain.bpf.o"), "syscall_in_place", "--ctx-in", &a, "--ctx-in", &b, "--json"]);
+    let ended = skep.run([
+        "prog",
+        "run",
+        &runs("plain.bpf.o"),
+        "syscall_in_place",
+        "--ctx-in",
+        &a,
+        "--ctx-in",
+        &b,
+        "--json",
+    ]);
     let out = json(&ended.stdout);
     let left = |ctx: Vec<u8>, sum: u64, quotient: i64| {
         let tail = [&sum.to_ne_bytes()[..], &quotient.to_ne_bytes(), b"\0\0\0\0\0\0\0x"].concat();
         hex(&[&ctx[..8], &tail].concat())
     };
-    assert_eq!(out["runs"][0]["ctx_out"], json!(left(input(40, 4), 44, 10)), "{}", ended.transcript());
+    assert_eq!(
+        out["runs"][0]["ctx_out"],
+        json!(left(input(40, 4), 44, 10)),
+        "{}",
+        ended.transcript()
+    );
     assert_eq!(out["runs"][1]["ctx_out"], json!(left(input(1, 0), 1, -1)));
-    assert_eq!((&out["runs"][0]["data_out"], &out["runs"][0]["retval"]), (&json!(null), &json!(44)));
+    assert_eq!(
+        (&out["runs"][0]["data_out"], &out["runs"][0]["retval"]),
+        (&json!(null), &json!(44))
+    );
     // One context goes with all packets.
-    let (p, md) = (file(&skep, "p", &packet(4)), file(&skep, "md", &[&[0; 4][..], &46u32.to_ne_bytes()].concat()));
-    let ended = skep.run(["prog", "run", &runs("xdp.bpf.o"), "xdp_length", "--data-in", &p, "--data-in", &p, "--ctx-in", &md, "--json"]);
+    let (p, md) = (
+        file(&skep, "p", &packet(4)),
+        file(&skep, "md", &[&[0; 4][..], &46u32.to_ne_bytes()].concat()),
+    );
+    let ended = skep.run([
+        "prog",
+        "run",
+        &runs("xdp.bpf.o"),
+        "xdp_length",
+        "--data-in",
+        &p,
+        "--data-in",
+        &p,
+        "--ctx-in",
+        &md,
+        "--json",
+    ]);
     let out = json(&ended.stdout);
-    assert_eq!((ended.shell_status(), out["runs"].as_array().unwrap().len()), (0, 2), "{}", ended.transcript());
+    assert_eq!(
+        (ended.shell_status(), out["runs"].as_array().unwrap().len()),
+        (0, 2),
+        "{}",
+        ended.transcript()
+    );
     assert_eq!(out["runs"][1]["ctx_out"].as_str().map(str::len), Some(48));
 }
 
@@ -150,7 +260,20 @@ fn wrong_input_is_one_error_with_its_status() {
         (&[&xdp, "xdp_length", "--data-in", folder], 2, "cannot read"),
         (&[&xdp, "xdp_length", "--data-in", &large], 2, "is larger than 1.00MiB"),
         (
-            &[&xdp, "xdp_length", "--data-in", &p, "--data-in", &p, "--ctx-in", &p, "--ctx-in", &p, "--ctx-in", &p],
+            &[
+                &xdp,
+                "xdp_length",
+                "--data-in",
+                &p,
+                "--data-in",
+                &p,
+                "--ctx-in",
+                &p,
+                "--ctx-in",
+                &p,
+                "--ctx-in",
+                &p,
+            ],
             2,
             "2 packets and 3 contexts",
         ),
@@ -174,10 +297,18 @@ fn wrong_input_is_one_error_with_its_status() {
 #[test]
 fn a_directory_that_cannot_be_used_is_named() {
     let skep = Skep::new();
-    let ended = skep.command(["prog", "run", &runs("xdp.bpf.o"), "xdp_length"]).env("SKEP_DIR", "/proc/nosuch").output().unwrap();
+    let ended = skep
+        .command(["prog", "run", &runs("xdp.bpf.o"), "xdp_length"])
+        .env("SKEP_DIR", "/proc/nosuch")
+        .output()
+        .unwrap();
     let said = text(&ended.stderr);
     assert_eq!(ended.status.code(), Some(2));
-    assert!(said.starts_with("error: cannot create `/proc/nosuch`") && said.contains("hint: SKEP_DIR names another directory"), "{said}");
+    assert!(
+        said.starts_with("error: cannot create `/proc/nosuch`")
+            && said.contains("hint: SKEP_DIR names another directory"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -227,7 +358,10 @@ int syscall_map(struct input * in):
     );
     let ended = skep.run(["prog", "dump", &object("count.bpf.o"), "--json"]);
     let all = json(&ended.stdout);
-    assert_eq!((&all[0]["program"], &all[0]["insns"][0]["disasm"]), (&json!("count"), &json!("(b4) w1 = 0")));
+    assert_eq!(
+        (&all[0]["program"], &all[0]["insns"][0]["disasm"]),
+        (&json!("count"), &json!("(b4) w1 = 0"))
+    );
 }
 
 #[test]
@@ -238,11 +372,20 @@ fn machine_code_stands_below_its_instruction() {
     assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
     let at = |words: &str| out.find(words).unwrap_or_else(|| panic!("no `{words}` in {out}"));
     // The packet's addresses are loaded from below the context.
-    assert!(at("0: (79) r2 = *(u64 *)(r1 -8)") < at("mov -8(%rdi),%rsi") && at("mov -8(%rdi),%rsi") < at("1: (79)"), "{out}");
+    assert!(
+        at("0: (79) r2 = *(u64 *)(r1 -8)") < at("mov -8(%rdi),%rsi")
+            && at("mov -8(%rdi),%rsi") < at("1: (79)"),
+        "{out}"
+    );
     assert!(out.trim_end().ends_with("ret"), "{out}");
     let ended = skep.run(["prog", "dump", &runs("xdp.bpf.o"), "xdp_length", "--jit", "--json"]);
     let code = json(&ended.stdout)["code"].clone();
-    assert_eq!(code.as_array().unwrap().last().unwrap()["hex"], json!("c3"), "{}", ended.transcript());
+    assert_eq!(
+        code.as_array().unwrap().last().unwrap()["hex"],
+        json!("c3"),
+        "{}",
+        ended.transcript()
+    );
     let ended = skep.run(["prog", "dump", &data("bad.bpf.o"), "--jit"]);
     assert_eq!(ended.shell_status(), 1, "what is not safe is not compiled: {}", ended.transcript());
 }
@@ -252,11 +395,19 @@ fn an_object_is_shown_with_all_that_is_in_it() {
     let skep = Skep::new();
     let ended = skep.run(["prog", "show", &runs("xdp.bpf.o"), "--json"]);
     let out = json(&ended.stdout);
-    assert_eq!((ended.shell_status(), &out["license"], &out["gpl"]), (0, &json!("GPL"), &json!(true)));
-    let route = out["programs"].as_array().unwrap().iter().find(|p| p["name"] == "xdp_route").unwrap();
-    assert_eq!((&route["type"], &route["attach_type"], &route["autoload"]), (&json!("xdp"), &json!("xdp"), &json!(true)));
+    assert_eq!(
+        (ended.shell_status(), &out["license"], &out["gpl"]),
+        (0, &json!("GPL"), &json!(true))
+    );
+    let route =
+        out["programs"].as_array().unwrap().iter().find(|p| p["name"] == "xdp_route").unwrap();
+    assert_eq!(
+        (&route["type"], &route["attach_type"], &route["autoload"]),
+        (&json!("xdp"), &json!("xdp"), &json!(true))
+    );
     assert_eq!(route["relocations"][0], json!({"insn": 20, "kind": "map", "what": "verdicts"}));
-    let names: Vec<&str> = out["maps"].as_array().unwrap().iter().filter_map(|m| m["name"].as_str()).collect();
+    let names: Vec<&str> =
+        out["maps"].as_array().unwrap().iter().filter_map(|m| m["name"].as_str()).collect();
     assert_eq!(names, ["verdicts", "lengths", "bytes", ".data", ".rodata"]);
     let ended = skep.run(["prog", "show", &runs("plain.bpf.o")]);
     let out = text(&ended.stdout);
@@ -271,7 +422,16 @@ fn an_object_is_shown_with_all_that_is_in_it() {
 fn what_a_program_prints_is_shown() {
     let skep = Skep::new();
     let words = file(&skep, "words", &[5u64.to_ne_bytes(), 0xabcdu64.to_ne_bytes()].concat());
-    let args = ["prog", "run", &runs("plain.bpf.o"), "raw_tp_print", "--ctx-in", &words, "--ctx-in", &words];
+    let args = [
+        "prog",
+        "run",
+        &runs("plain.bpf.o"),
+        "raw_tp_print",
+        "--ctx-in",
+        &words,
+        "--ctx-in",
+        &words,
+    ];
     let out = json(&skep.run(args.iter().chain(&["--json"])).stdout);
     assert_eq!(out["printed"], json!(["5 and abcd", "5 and abcd"]));
     assert!(text(&skep.run(args).stdout).ends_with("\nprinted  5 and abcd\nprinted  5 and abcd\n"));
@@ -282,12 +442,16 @@ fn a_run_that_is_ended_leaves_nothing_behind() {
     let skep = Skep::new();
     let p = file(&skep, "p", &packet(200));
     // Runs for minutes once it runs; what it does then needs no file.
-    let args = ["prog", "run", &runs("xdp.bpf.o"), "xdp_route", "--data-in", &p, "--repeat", "4000000000"];
+    let args =
+        ["prog", "run", &runs("xdp.bpf.o"), "xdp_route", "--data-in", &p, "--repeat", "4000000000"];
     let child = skep.start(args);
     let scratch = skep.path("skep/scratch");
     let pid = child.id();
     // The maps are in use and their files gone when the run begins.
-    let begun = || std::fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|m| m.contains("/maps/") && m.contains("(deleted)"));
+    let begun = || {
+        std::fs::read_to_string(format!("/proc/{pid}/maps"))
+            .is_ok_and(|m| m.contains("/maps/") && m.contains("(deleted)"))
+    };
     while !begun() || std::fs::read_dir(&scratch).unwrap().count() > 1 {
         std::thread::yield_now();
     }
@@ -299,11 +463,17 @@ fn a_run_that_is_ended_leaves_nothing_behind() {
 fn tail_calls_lead_on_in_a_traced_process() {
     let skep = Skep::new();
     let ended = skep.run(["run", "--json", &data("tail.bpf.o"), "--", common::target()]);
-    let report = ended.stdout.split(|b| *b == b'\n').filter_map(|l| serde_json::from_slice::<serde_json::Value>(l).ok()).next_back();
+    let report = ended
+        .stdout
+        .split(|b| *b == b'\n')
+        .filter_map(|l| serde_json::from_slice::<serde_json::Value>(l).ok())
+        .next_back();
     let report = report.unwrap_or_else(|| panic!("{}", ended.transcript()));
     let maps = report["maps"].as_array().unwrap_or_else(|| panic!("{report}"));
-    let counts = maps.iter().find(|m| m["map"]["name"] == "counts").unwrap_or_else(|| panic!("{report}"));
-    let values: Vec<u64> = counts["entries"].as_array().unwrap().iter().filter_map(|e| e["value"].as_u64()).collect();
+    let counts =
+        maps.iter().find(|m| m["map"]["name"] == "counts").unwrap_or_else(|| panic!("{report}"));
+    let values: Vec<u64> =
+        counts["entries"].as_array().unwrap().iter().filter_map(|e| e["value"].as_u64()).collect();
     // Half of the calls of `leaf` go on, the others count; calls of `twice` are hooked as well.
     let leaves = common::LEAVES;
     assert_eq!(values, [leaves, leaves / 2, leaves / 2 + 1000], "{report}");
@@ -314,8 +484,18 @@ fn records_are_shown_and_a_filter_has_no_contents() {
     let skep = Skep::new();
     let input = skep.path("packet");
     std::fs::write(&input, [0; 64]).unwrap();
-    let ended = skep.run(["prog", "run", &data("kinds.bpf.o"), "kinds", "--maps", "--json", "--data-in", input.to_str().unwrap()]);
-    let report: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap_or_else(|_| panic!("{}", ended.transcript()));
+    let ended = skep.run([
+        "prog",
+        "run",
+        &data("kinds.bpf.o"),
+        "kinds",
+        "--maps",
+        "--json",
+        "--data-in",
+        input.to_str().unwrap(),
+    ]);
+    let report: serde_json::Value =
+        serde_json::from_slice(&ended.stdout).unwrap_or_else(|_| panic!("{}", ended.transcript()));
     assert_eq!(report["runs"][0]["retval"], 3, "{report}");
     assert_eq!(report["maps"]["samples"][0]["record"], "40000000", "{report}");
     assert_eq!(
@@ -324,7 +504,16 @@ fn records_are_shown_and_a_filter_has_no_contents() {
     );
     assert_eq!(report["maps"]["seen"], serde_json::json!([{"key": 64, "value": 64}]));
     // Without `--maps` nobody reads the samples: as in the kernel, there is no event to write to.
-    let ended = skep.run(["prog", "run", &data("kinds.bpf.o"), "kinds", "--json", "--data-in", input.to_str().unwrap()]);
-    let report: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap_or_else(|_| panic!("{}", ended.transcript()));
+    let ended = skep.run([
+        "prog",
+        "run",
+        &data("kinds.bpf.o"),
+        "kinds",
+        "--json",
+        "--data-in",
+        input.to_str().unwrap(),
+    ]);
+    let report: serde_json::Value =
+        serde_json::from_slice(&ended.stdout).unwrap_or_else(|_| panic!("{}", ended.transcript()));
     assert_eq!(report["runs"][0]["retval"], 2, "{report}");
 }

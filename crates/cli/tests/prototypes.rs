@@ -10,15 +10,27 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 fn build(dir: &TempDir, cc: &Cc, flags: &[&str]) -> String {
-    cc.clone().args(&["-w"]).args(flags).compile(&[data("proto.c").as_ref()], &dir.join("proto")).display().to_string()
+    cc.clone()
+        .args(&["-w"])
+        .args(flags)
+        .compile(&[data("proto.c").as_ref()], &dir.join("proto"))
+        .display()
+        .to_string()
 }
 
 /// The global variables of a run with `--json`, of all objects.
 fn variables(report: &Json) -> BTreeMap<String, i64> {
     let mut out = BTreeMap::new();
-    for map in report["maps"].as_array().expect("maps").iter().filter(|m| m["map"]["name"].as_str().unwrap().starts_with('.')) {
+    for map in report["maps"]
+        .as_array()
+        .expect("maps")
+        .iter()
+        .filter(|m| m["map"]["name"].as_str().unwrap().starts_with('.'))
+    {
         let values = map["entries"][0]["value"].as_object().expect("variables");
-        out.extend(values.iter().map(|(name, v)| (name.clone(), v.as_i64().or_else(|| v.as_u64().map(|n| n as i64)).unwrap())));
+        out.extend(values.iter().map(|(name, v)| {
+            (name.clone(), v.as_i64().or_else(|| v.as_u64().map(|n| n as i64)).unwrap())
+        }));
     }
     out
 }
@@ -27,7 +39,11 @@ fn variables(report: &Json) -> BTreeMap<String, i64> {
 fn parts(ended: &Ended) -> (BTreeMap<String, i64>, Json) {
     let out = text(&ended.stdout);
     let (own, document) = out.split_at(out.find("{\"").expect("a document"));
-    let own = own.lines().filter_map(|l| l.split_once(' ')).map(|(name, n)| (name.to_owned(), n.parse().expect("a number"))).collect();
+    let own = own
+        .lines()
+        .filter_map(|l| l.split_once(' '))
+        .map(|(name, n)| (name.to_owned(), n.parse().expect("a number")))
+        .collect();
     (own, json(document.as_bytes()))
 }
 
@@ -112,7 +128,13 @@ fn types_are_found_in_separate_files_and_where_the_user_says() {
 }
 
 fn reads(skep: &Skep, program: &str, word: usize, attach: &[&str], json: bool) -> Ended {
-    let mut args = vec!["run".to_owned(), data("reads.bpf.o"), "--set".to_owned(), format!("word={word}"), "--verbose".to_owned()];
+    let mut args = vec![
+        "run".to_owned(),
+        data("reads.bpf.o"),
+        "--set".to_owned(),
+        format!("word={word}"),
+        "--verbose".to_owned(),
+    ];
     for pattern in attach {
         args.extend(["--attach".to_owned(), format!("reads={pattern}")]);
     }
@@ -125,7 +147,12 @@ fn reads(skep: &Skep, program: &str, word: usize, attach: &[&str], json: bool) -
 
 fn refused(ended: &Ended, want: &[&str]) {
     let e = text(&ended.stderr);
-    assert_eq!((ended.shell_status(), ended.stdout.is_empty()), (1, true), "it must not start: {}", ended.transcript());
+    assert_eq!(
+        (ended.shell_status(), ended.stdout.is_empty()),
+        (1, true),
+        "it must not start: {}",
+        ended.transcript()
+    );
     for want in want {
         assert!(e.contains(want), "no `{want}` in {e}");
     }
@@ -135,28 +162,59 @@ fn refused(ended: &Ended, want: &[&str]) {
 fn what_a_function_does_not_have_is_refused_before_the_command_starts() {
     let (skep, dir) = (Skep::new(), TempDir::new());
     let program = build(&dir, &Cc::c(), &["-g", "-O2"]);
-    let refuse = |word, attach: &[&str], want: &[&str]| refused(&reads(&skep, &program, word, attach, false), want);
+    let refuse = |word, attach: &[&str], want: &[&str]| {
+        refused(&reads(&skep, &program, word, attach, false), want)
+    };
     refuse(
         6,
         &["proto:two"],
-        &["func 'two' doesn't have 7-th argument", "its result is ctx[2]", "reads.bpf.c:", "hint: the arguments of `BPF_PROG`"],
+        &[
+            "func 'two' doesn't have 7-th argument",
+            "its result is ctx[2]",
+            "reads.bpf.c:",
+            "hint: the arguments of `BPF_PROG`",
+        ],
     );
-    refuse(1, &["proto:nothing"], &["func 'nothing' returns nothing, and ctx[1] would be its result"]);
-    refuse(1, &["proto:scale"], &["func 'scale' returns `double`, which is in no general register"]);
+    refuse(
+        1,
+        &["proto:nothing"],
+        &["func 'nothing' returns nothing, and ctx[1] would be its result"],
+    );
+    refuse(
+        1,
+        &["proto:scale"],
+        &["func 'scale' returns `double`, which is in no general register"],
+    );
     refuse(2, &["proto:make"], &["func 'make' returns `struct big` through memory"]);
-    refuse(0, &["proto:mix"], &["func 'mix' has a part of argument 1 `m` (`struct mixed`) in no general register"]);
-    refuse(2, &["proto:two", "proto:nine"], &["func 'nine' has argument 3 `c` (`long int`) at ctx[2], where `two` has its result (`int`)"]);
+    refuse(
+        0,
+        &["proto:mix"],
+        &["func 'mix' has a part of argument 1 `m` (`struct mixed`) in no general register"],
+    );
+    refuse(
+        2,
+        &["proto:two", "proto:nine"],
+        &[
+            "func 'nine' has argument 3 `c` (`long int`) at ctx[2], where `two` has its result (`int`)",
+        ],
+    );
     refuse(
         0,
         &["proto:two", "proto:pointer"],
-        &["func 'pointer' has argument 1 `p` (`struct later *`) at ctx[0], where `two` has argument 1 `a` (`int`)"],
+        &[
+            "func 'pointer' has argument 1 `p` (`struct later *`) at ctx[0], where `two` has argument 1 `a` (`int`)",
+        ],
     );
-    for (word, attach, sum) in [(2, "two", -3i64), (6, "six", 21), (6, "nine", -7), (1, "two", 1 << 40), (0, "none", -7)] {
+    for (word, attach, sum) in
+        [(2, "two", -3i64), (6, "six", 21), (6, "nine", -7), (1, "two", 1 << 40), (0, "none", -7)]
+    {
         let ended = reads(&skep, &program, word, &[&format!("proto:{attach}")], true);
         assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
         let found = variables(&parts(&ended).1);
         // `int` leaves the upper half of its register as it is.
-        let low = |n: i64| if attach == "none" || (attach == "two" && word == 2) { i64::from(n as i32) } else { n };
+        let low = |n: i64| {
+            if attach == "none" || (attach == "two" && word == 2) { i64::from(n as i32) } else { n }
+        };
         assert_eq!((found["calls"], low(found["sum"])), (1, sum), "{attach} {word}");
     }
 }
@@ -175,12 +233,19 @@ fn functions_of_a_pattern_that_do_not_fit_are_skipped_with_the_reason() {
         .map(|s| (s["function"].as_str().unwrap(), s["reason"].as_str().unwrap()))
         .collect();
     let reason = |name: &str| *skipped.get(name).unwrap_or(&"attached");
-    assert_eq!((reason("two"), reason("decide"), reason("take")), ("attached", "attached", "attached"), "{skipped:?}");
+    assert_eq!(
+        (reason("two"), reason("decide"), reason("take")),
+        ("attached", "attached", "attached"),
+        "{skipped:?}"
+    );
     assert_eq!(
         reason("nine"),
         "does not fit the program: it has argument 3 `c` (`long int`) at ctx[2], where `two` has its result (`int`)"
     );
-    assert_eq!(reason("nothing"), "does not fit the program: it doesn't have 3-th argument: its arguments are 1 word");
+    assert_eq!(
+        reason("nothing"),
+        "does not fit the program: it doesn't have 3-th argument: its arguments are 1 word"
+    );
     assert_eq!(
         reason("none"),
         "does not fit the program: it doesn't have 3-th argument: its arguments are 0 words, and its result is ctx[0]"
@@ -199,31 +264,59 @@ fn without_types_only_registers_are_there() {
             let word_text = format!("ctx[{word}]");
             refused(
                 &reads(&skep, &program, word, attach, false),
-                &["is not known by its types", &word_text, "bpf_get_func_ret", "`-g`", "--btf-from"],
+                &[
+                    "is not known by its types",
+                    &word_text,
+                    "bpf_get_func_ret",
+                    "`-g`",
+                    "--btf-from",
+                ],
             );
         }
     }
     // Nobody can tell whether the program means an argument or the result: it gets the register, and is told.
     let ended = reads(&skep, &program, 1, &["proto:two"], true);
     let e = text(&ended.stderr);
-    assert_eq!((ended.shell_status(), variables(&parts(&ended).1)["sum"]), (0, 1 << 40), "{}", ended.transcript());
-    assert!(e.contains("warning: reads: the types of `two` are not known: no debug information") && e.contains("bpf_get_func_ret"), "{e}");
+    assert_eq!(
+        (ended.shell_status(), variables(&parts(&ended).1)["sum"]),
+        (0, 1 << 40),
+        "{}",
+        ended.transcript()
+    );
+    assert!(
+        e.contains("warning: reads: the types of `two` are not known: no debug information")
+            && e.contains("bpf_get_func_ret"),
+        "{e}"
+    );
     // What the compiler made another function of is not the one in the source.
     let program = build(&dir, &Cc::c(), &["-g", "-O2", "-DCHANGED"]);
     let copy = dir.join("changed").display().to_string();
     if !skip::has_command("objcopy") {
         return skip("needs objcopy");
     }
-    let done = std::process::Command::new("objcopy").args(["--redefine-sym", "two=two.isra.0", &program, &copy]).status().expect("it runs");
+    let done = std::process::Command::new("objcopy")
+        .args(["--redefine-sym", "two=two.isra.0", &program, &copy])
+        .status()
+        .expect("it runs");
     assert!(done.success() && Path::new(&copy).exists());
-    refused(&reads(&skep, &copy, 6, &["two.isra.0"], false), &["func 'two.isra.0' is not known by its types"]);
+    refused(
+        &reads(&skep, &copy, 6, &["two.isra.0"], false),
+        &["func 'two.isra.0' is not known by its types"],
+    );
 }
 
 /// A program, a library that it is linked with, and one that it opens.
 fn methods(dir: &TempDir, cxx: &Cc, flags: &[&str]) -> (String, String) {
     let source = data("methods.cc");
-    let of = |what: &str| cxx.clone().args(&["-w"]).args(flags).args(&["-shared", "-fPIC"]).arg(format!("-DLIBRARY_FUNCTION={what}_add"));
-    let library = of("library").arg("-DLIBRARY").compile(&[source.as_ref()], &dir.join("libmethods.so.1"));
+    let of = |what: &str| {
+        cxx.clone()
+            .args(&["-w"])
+            .args(flags)
+            .args(&["-shared", "-fPIC"])
+            .arg(format!("-DLIBRARY_FUNCTION={what}_add"))
+    };
+    let library =
+        of("library").arg("-DLIBRARY").compile(&[source.as_ref()], &dir.join("libmethods.so.1"));
     let plugin = of("plugin").arg("-DPLUGIN").compile(&[source.as_ref()], &dir.join("plugin.so"));
     let linked = format!("-Wl,-rpath,{}", dir.path().display());
     let program = cxx.clone().args(&["-w"]).args(flags).arg(linked);
@@ -247,7 +340,12 @@ fn methods_and_functions_of_libraries_have_their_arguments_too() {
             assert_eq!(ended.shell_status(), 0, "{cxx:?} {flags:?}: {}", ended.transcript());
             let (own, report) = parts(&ended);
             for (name, found) in variables(&report) {
-                assert_eq!(own.get(&name), Some(&found), "{cxx:?} {flags:?}: {name}: {}", ended.transcript());
+                assert_eq!(
+                    own.get(&name),
+                    Some(&found),
+                    "{cxx:?} {flags:?}: {name}: {}",
+                    ended.transcript()
+                );
             }
         }
     }
@@ -262,22 +360,44 @@ fn what_comes_later_has_no_types() {
         let set = format!("word={word}");
         let attach: Vec<String> = attach.iter().map(|a| format!("--attach=reads={a}")).collect();
         let head = ["run", "--json", "--allow-unmatched", &object, "--set", &set];
-        skep.run(head.into_iter().chain(attach.iter().map(String::as_str)).chain(["--"]).chain(command.iter().copied()))
+        skep.run(
+            head.into_iter()
+                .chain(attach.iter().map(String::as_str))
+                .chain(["--"])
+                .chain(command.iter().copied()),
+        )
     };
     // Its result is ctx[2] where types are known: what is opened later cannot be taken for the same.
     let ended = run("2", &["library_add", "plugin_add"], &[&program, &plugin]);
     let report = parts(&ended).1;
-    assert_eq!((ended.shell_status(), variables(&report)["calls"]), (0, 1), "{}", ended.transcript());
+    assert_eq!(
+        (ended.shell_status(), variables(&report)["calls"]),
+        (0, 1),
+        "{}",
+        ended.transcript()
+    );
     let skipped = &report["programs"][0]["sites"]["skipped"][0];
     assert_eq!(skipped["function"], "plugin_add");
     assert!(skipped["reason"].as_str().unwrap().contains("is not known by its types"), "{skipped}");
     // Alone, it is a register; the user is told.
     let ended = run("0", &["plugin_add"], &[&program, &plugin]);
-    assert!(text(&ended.stderr).contains("the types of `plugin_add` are not known before it is loaded"), "{}", ended.transcript());
-    assert_eq!((ended.shell_status(), variables(&parts(&ended).1)["calls"]), (0, 1), "{}", ended.transcript());
+    assert!(
+        text(&ended.stderr).contains("the types of `plugin_add` are not known before it is loaded"),
+        "{}",
+        ended.transcript()
+    );
+    assert_eq!(
+        (ended.shell_status(), variables(&parts(&ended).1)["calls"]),
+        (0, 1),
+        "{}",
+        ended.transcript()
+    );
     // A shell's child is another program than the shell.
     let shell = format!("{program}; true");
-    refused(&run("6", &["Counter::add"], &["sh", "-c", &shell]), &["func 'Counter::add' is not known by its types", "bpf_get_func_ret"]);
+    refused(
+        &run("6", &["Counter::add"], &["sh", "-c", &shell]),
+        &["func 'Counter::add' is not known by its types", "bpf_get_func_ret"],
+    );
 }
 
 #[test]
@@ -289,11 +409,19 @@ fn verification_takes_types_from_a_file_that_is_named() {
     assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
     // `swap` of a program in which it takes two numbers is another function.
     let source = dir.join("other.c");
-    std::fs::write(&source, "long two(long a) { return a; }\nint main(void) { return (int)two(0); }\n").unwrap();
-    let other = Cc::c().args(&["-g", "-O0"]).compile(&[&source], &dir.join("other")).display().to_string();
+    std::fs::write(
+        &source,
+        "long two(long a) { return a; }\nint main(void) { return (int)two(0); }\n",
+    )
+    .unwrap();
+    let other =
+        Cc::c().args(&["-g", "-O0"]).compile(&[&source], &dir.join("other")).display().to_string();
     let ended = skep.run(["prog", "verify", "--btf-from", &other, &good]);
     assert_eq!(ended.shell_status(), 1, "{}", ended.transcript());
     let out = text(&ended.stdout);
     assert!(out.contains("func 'two' doesn't have 3-th argument: its arguments are 1 word, and its result is ctx[1]"), "{out}");
-    assert!(skep.run(["prog", "verify", &good, &bad]).shell_status() == 0, "without types nobody judges that");
+    assert!(
+        skep.run(["prog", "verify", &good, &bad]).shell_status() == 0,
+        "without types nobody judges that"
+    );
 }

@@ -36,9 +36,17 @@ fn the_json_holds_programs_maps_and_events() {
     let report = json(&ended.stdout);
     assert_eq!((ended.shell_status(), &report["status"]), (3, &json!(3)), "{}", ended.transcript());
     let program = &report["programs"][0];
-    assert_eq!((&program["name"], &program["section"]), (&json!("leaf"), &json!("uprobe/target:leaf")));
-    assert_eq!(program["sites"], json!({"matched": 1, "attached": 1, "skipped": [], "entry_only": []}));
-    let map = |name: &str| report["maps"].as_array().unwrap().iter().find(|m| m["map"]["name"] == name).unwrap();
+    assert_eq!(
+        (&program["name"], &program["section"]),
+        (&json!("leaf"), &json!("uprobe/target:leaf"))
+    );
+    assert_eq!(
+        program["sites"],
+        json!({"matched": 1, "attached": 1, "skipped": [], "entry_only": []})
+    );
+    let map = |name: &str| {
+        report["maps"].as_array().unwrap().iter().find(|m| m["map"]["name"] == name).unwrap()
+    };
     assert_eq!(map("shapes")["map"]["type"], "hash");
     assert_eq!(
         map("shapes")["entries"],
@@ -48,8 +56,14 @@ fn the_json_holds_programs_maps_and_events() {
         ])
     );
     assert_eq!(map(".bss")["entries"], json!([{"key": 0, "value": {"total": 2000}}]));
-    assert!(!report["maps"].as_array().unwrap().iter().any(|m| m["map"]["name"] == ".rodata"), "constants are not shown");
-    assert_eq!((&report["events"][0]["total"], &report["events"][0]["records"]), (&json!(2), &json!(["leaf 0", "leaf 1"])));
+    assert!(
+        !report["maps"].as_array().unwrap().iter().any(|m| m["map"]["name"] == ".rodata"),
+        "constants are not shown"
+    );
+    assert_eq!(
+        (&report["events"][0]["total"], &report["events"][0]["records"]),
+        (&json!(2), &json!(["leaf 0", "leaf 1"]))
+    );
 }
 
 #[test]
@@ -57,7 +71,10 @@ fn a_program_attaches_where_it_is_told() {
     let skep = Skep::new();
     let count_o = object("count.bpf.o");
     let count = |report: &serde_json::Value| -> u64 {
-        let values = report["maps"][0]["entries"][0]["value"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let values = report["maps"][0]["entries"][0]["value"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
         values.iter().filter_map(serde_json::Value::as_u64).sum()
     };
     for (args, want) in [
@@ -65,9 +82,19 @@ fn a_program_attaches_where_it_is_told() {
         (&["--attach", "count=leaf", "--attach", "count=target:twice"], LEAVES + LEAVES / 2),
         (&["--attach", "count=target:*", "--exclude", "[!l]*"], LEAVES),
     ] {
-        let args: Vec<&str> = ["run", count_o.as_str(), "--json"].iter().chain(args).chain(&["--", target()]).copied().collect();
+        let args: Vec<&str> = ["run", count_o.as_str(), "--json"]
+            .iter()
+            .chain(args)
+            .chain(&["--", target()])
+            .copied()
+            .collect();
         let ended = skep.run(&args);
-        assert_eq!((ended.shell_status(), count(&json(&ended.stdout))), (0, want), "{args:?}: {}", ended.transcript());
+        assert_eq!(
+            (ended.shell_status(), count(&json(&ended.stdout))),
+            (0, want),
+            "{args:?}: {}",
+            ended.transcript()
+        );
     }
 }
 
@@ -87,11 +114,16 @@ fn objects_that_cannot_be_used_are_refused_before_the_command_runs() {
         (&[target()], 2, "ELF machine is x86-64, not eBPF"),
         (&["/no/such/file"], 2, "cannot read `/no/such/file`"),
         (&[&count], 2, "names no function\n\nhint: say where with `--attach PROGRAM=PATTERN`"),
-        (&[&count, "--attach", "other=x"], 2, "there is no program `other`\n\nhint: there is `count`"),
+        (
+            &[&count, "--attach", "other=x"],
+            2,
+            "there is no program `other`\n\nhint: there is `count`",
+        ),
         (&[&count, "--attach", "count"], 2, "needs a program, `=`, and a pattern"),
         (&[&count, "--attach", "count=:x"], 2, "has no module before the colon"),
     ] {
-        let args: Vec<&str> = ["run"].iter().chain(args).chain(&["--", "echo", "ran"]).copied().collect();
+        let args: Vec<&str> =
+            ["run"].iter().chain(args).chain(&["--", "echo", "ran"]).copied().collect();
         let ended = skep.run(&args);
         assert_eq!(ended.shell_status(), status, "{args:?}: {}", ended.transcript());
         assert!(text(&ended.stderr).contains(want), "{args:?}: {}", ended.transcript());
@@ -115,21 +147,38 @@ fn maps_are_read_while_the_target_runs_and_after_it_was_killed() {
     };
     let check = || {
         let list = json(look(&["map", "list", "--json"]).as_bytes());
-        assert!(list.as_array().unwrap().iter().any(|m| m["name"] == "shapes" && m["type"] == "hash"), "{list}");
+        assert!(
+            list.as_array().unwrap().iter().any(|m| m["name"] == "shapes" && m["type"] == "hash"),
+            "{list}"
+        );
         let dump = json(look(&["map", "dump", "shapes", "--json"]).as_bytes());
-        let calls: u64 = dump["entries"].as_array().unwrap().iter().map(|e| e["value"]["calls"].as_u64().unwrap()).sum();
+        let calls: u64 = dump["entries"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|e| e["value"]["calls"].as_u64().unwrap())
+            .sum();
         assert_eq!((dump["map"]["type"].as_str(), calls), (Some("hash"), LEAVES));
         let found = look(&["map", "lookup", "shapes", r#"{"n": 1, "word": "ab"}"#]);
-        assert_eq!(found, "{ .n = 1, .word = \"ab\" }: { .calls = 1000, .minus = -1000, .kind = KIND_ODD }\n");
+        assert_eq!(
+            found,
+            "{ .n = 1, .word = \"ab\" }: { .calls = 1000, .minus = -1000, .kind = KIND_ODD }\n"
+        );
         let raw = look(&["map", "lookup", "shapes", "--raw", "0100000061620000"]);
         assert_eq!(raw, "0x0100000061620000: 0xe80300000000000018fcffffffffffff0200000000000000\n");
         let show = json(look(&["map", "show", "shapes", "--json"]).as_bytes());
-        assert_eq!((show["key_size"].as_u64(), show["value_size"].as_u64(), show["max_entries"].as_u64()), (Some(8), Some(24), Some(16)));
+        assert_eq!(
+            (show["key_size"].as_u64(), show["value_size"].as_u64(), show["max_entries"].as_u64()),
+            (Some(8), Some(24), Some(16))
+        );
         assert!(look(&["prog", "show"]).contains("uprobe/target:leaf"));
     };
     check();
     let missing = skep.run(["map", "lookup", "shapes", r#"{"n": 5}"#]);
-    assert_eq!((missing.shell_status(), text(&missing.stderr).lines().next()), (1, Some("error: map `shapes` has no key `{\"n\": 5}`")));
+    assert_eq!(
+        (missing.shell_status(), text(&missing.stderr).lines().next()),
+        (1, Some("error: map `shapes` has no key `{\"n\": 5}`"))
+    );
     let wrong = skep.run(["map", "lookup", "shapes", r#"{"x": 5}"#]);
     assert_eq!(wrong.shell_status(), 2, "{}", wrong.transcript());
 
@@ -145,14 +194,26 @@ fn maps_are_read_while_the_target_runs_and_after_it_was_killed() {
 #[test]
 fn maps_outlive_a_killed_loader() {
     let skep = Skep::new();
-    let mut child = skep.start(["-q", "run", &object("count.bpf.o"), "--attach", "count=leaf", "--", target(), "wait"]);
+    let mut child = skep.start([
+        "-q",
+        "run",
+        &object("count.bpf.o"),
+        "--attach",
+        "count=leaf",
+        "--",
+        target(),
+        "wait",
+    ]);
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut stdin = child.stdin.take().unwrap();
     let mut line = String::new();
     out.read_line(&mut line).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    let dump = || json(&skep.run(["map", "dump", "calls", "--json"]).stdout)["entries"][0]["value"][0].as_u64();
+    let dump = || {
+        json(&skep.run(["map", "dump", "calls", "--json"]).stdout)["entries"][0]["value"][0]
+            .as_u64()
+    };
     assert_eq!(dump(), Some(LEAVES), "the target still runs");
     stdin.write_all(b"go\n").unwrap();
     assert_eq!(out.read_line(&mut line).unwrap(), 0, "the target has ended");
@@ -160,35 +221,66 @@ fn maps_outlive_a_killed_loader() {
     // The next loader finds a directory with leftovers, and removes them.
     assert_eq!(skep.run(["-q", "run", &data("typed.bpf.o"), "--", target()]).shell_status(), 0);
     let ended = skep.run(["map", "dump", "calls"]);
-    assert_eq!((ended.shell_status(), text(&ended.stderr).lines().next()), (1, Some("error: there is no map `calls`")));
+    assert_eq!(
+        (ended.shell_status(), text(&ended.stderr).lines().next()),
+        (1, Some("error: there is no map `calls`"))
+    );
 }
 
 #[test]
 fn several_objects_are_attached_at_once() {
     let skep = Skep::new();
-    let ended = skep.run(["run", &data("typed.bpf.o"), &object("count.bpf.o"), "--attach", "count=leaf", "--json", "--", target()]);
+    let ended = skep.run([
+        "run",
+        &data("typed.bpf.o"),
+        &object("count.bpf.o"),
+        "--attach",
+        "count=leaf",
+        "--json",
+        "--",
+        target(),
+    ]);
     let report = json(&ended.stdout);
     assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
-    let names: Vec<_> = report["programs"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
+    let names: Vec<_> = report["programs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|p| p["name"].as_str().unwrap())
+        .collect();
     assert_eq!(names, ["leaf", "count"]);
-    let bss = report["maps"].as_array().unwrap().iter().find(|m| m["map"]["name"] == ".bss").unwrap();
-    let calls = report["maps"].as_array().unwrap().iter().find(|m| m["map"]["name"] == "calls").unwrap();
+    let bss =
+        report["maps"].as_array().unwrap().iter().find(|m| m["map"]["name"] == ".bss").unwrap();
+    let calls =
+        report["maps"].as_array().unwrap().iter().find(|m| m["map"]["name"] == "calls").unwrap();
     assert_eq!(bss["entries"][0]["value"]["total"], LEAVES);
-    assert_eq!(calls["entries"][0]["value"].as_array().unwrap().iter().filter_map(serde_json::Value::as_u64).sum::<u64>(), LEAVES);
+    assert_eq!(
+        calls["entries"][0]["value"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(serde_json::Value::as_u64)
+            .sum::<u64>(),
+        LEAVES
+    );
 }
 
 #[test]
 fn records_of_rings_are_typed_where_the_object_tells() {
     let skep = Skep::new();
     let trace = |object: &str, args: &[&str]| {
-        let ended = skep.run(["-q", "run", object].iter().chain(args).chain(&["--", target(), "wait"]));
+        let ended =
+            skep.run(["-q", "run", object].iter().chain(args).chain(&["--", target(), "wait"]));
         assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
         text(&ended.stdout)
     };
     // By the variable that keeps the type in the object.
     let args = object("args.bpf.o");
     let out = trace(&args, &[]);
-    assert!(out.contains("{ .time_ns = ") && out.contains(", .size = ") && !out.contains("unused"), "{out}");
+    assert!(
+        out.contains("{ .time_ns = ") && out.contains(", .size = ") && !out.contains("unused"),
+        "{out}"
+    );
     let report = trace(&args, &["--json"]);
     let report = json(report.trim_start_matches("ready\n").as_bytes());
     for record in report["events"][0]["records"].as_array().unwrap() {
@@ -196,19 +288,36 @@ fn records_of_rings_are_typed_where_the_object_tells() {
         // The caller is in another place than the function itself is.
         assert!(at("size") >= 4096 && at("caller") > 0x1000 && at("pid") > 0, "{record}");
     }
-    assert!(trace(&args, &["--raw"]).lines().any(|l| l.starts_with("  ") && l.len() == 2 + 2 * 32 && !l.contains('.')), "{out}");
+    assert!(
+        trace(&args, &["--raw"])
+            .lines()
+            .any(|l| l.starts_with("  ") && l.len() == 2 + 2 * 32 && !l.contains('.')),
+        "{out}"
+    );
     // By the definition of the ring; a record of another size is bytes.
     let rings = data("rings.bpf.o");
     let out = trace(&rings, &["--allow-unmatched"]);
-    let records = |ring: &str| out.lines().skip_while(|l| !l.starts_with(ring)).skip(1).take(2).collect::<Vec<_>>();
-    assert_eq!(records("defined"), ["  { .n = 0, .even = true }", "  { .n = 1, .even = false }"], "{out}");
+    let records = |ring: &str| {
+        out.lines().skip_while(|l| !l.starts_with(ring)).skip(1).take(2).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        records("defined"),
+        ["  { .n = 0, .even = true }", "  { .n = 1, .even = false }"],
+        "{out}"
+    );
     assert_eq!(records("several"), ["  { .twice = 0 }", "  0100000000000000ff"], "{out}");
 }
 
 #[test]
 fn a_typo_is_answered_before_the_command_starts() {
     let skep = Skep::new();
-    let run = |args: &[&str]| skep.run(["run", &object("count.bpf.o")].iter().chain(args).chain(&["--", target(), "wait"]));
+    let run = |args: &[&str]| {
+        skep.run(["run", &object("count.bpf.o")].iter().chain(args).chain(&[
+            "--",
+            target(),
+            "wait",
+        ]))
+    };
     let ended = run(&["--attach", "count=leef"]);
     assert_eq!((ended.shell_status(), ended.stdout.len()), (2, 0), "{}", ended.transcript());
     assert!(text(&ended.stderr).contains("near names: `leaf`"), "{}", ended.transcript());
@@ -219,14 +328,28 @@ fn a_typo_is_answered_before_the_command_starts() {
     // What a section names.
     let ended = skep.run(["run", &data("typed.bpf.o"), "--", "true"]);
     assert_eq!(ended.shell_status(), 2, "{}", ended.transcript());
-    assert!(text(&ended.stderr).contains("`true` is not linked with `target`"), "{}", ended.transcript());
+    assert!(
+        text(&ended.stderr).contains("`true` is not linked with `target`"),
+        "{}",
+        ended.transcript()
+    );
 }
 
 #[test]
 fn the_status_of_the_command_is_not_lost_when_the_report_is() {
     let skep = Skep::new();
     for (status, want) in [("7", 7), ("0", 2)] {
-        let ended = skep.run(["run", &object("count.bpf.o"), "--attach", "count=leaf", "-o", "/dev/full", "--", target(), status]);
+        let ended = skep.run([
+            "run",
+            &object("count.bpf.o"),
+            "--attach",
+            "count=leaf",
+            "-o",
+            "/dev/full",
+            "--",
+            target(),
+            status,
+        ]);
         assert_eq!(ended.shell_status(), want, "{}", ended.transcript());
     }
 }

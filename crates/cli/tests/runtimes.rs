@@ -20,7 +20,11 @@ fn build(skep: &Skep, source: (&str, &str), command: &[&str]) -> bool {
     std::fs::write(skep.path(source.0), source.1).unwrap();
     let mut command = Command::new(compiler);
     command.args(args).current_dir(skep.path("."));
-    command.env("HOME", skep.path(".")).env("GOCACHE", skep.path("cache")).env("GOFLAGS", "-mod=mod").env("CGO_ENABLED", "1");
+    command
+        .env("HOME", skep.path("."))
+        .env("GOCACHE", skep.path("cache"))
+        .env("GOFLAGS", "-mod=mod")
+        .env("CGO_ENABLED", "1");
     match command.output() {
         Err(_) => {
             skip(compiler);
@@ -36,7 +40,11 @@ fn build(skep: &Skep, source: (&str, &str), command: &[&str]) -> bool {
 /// Runs a command alone and three times traced; returns the last report. `status`: of the command alone.
 fn same_as_alone(skep: &Skep, command: &[&str], status: i32) -> Json {
     let [program, args @ ..] = command else { panic!("a command has a name") };
-    let alone = run(Command::new(program).args(args).current_dir(skep.path(".")), b"", Duration::from_secs(60));
+    let alone = run(
+        Command::new(program).args(args).current_dir(skep.path(".")),
+        b"",
+        Duration::from_secs(60),
+    );
     assert_eq!(alone.shell_status(), status, "{}", alone.transcript());
     let report = skep.path("report.json");
     for _ in 0..3 {
@@ -139,8 +147,14 @@ fn go_with_c() {
     let skep = Skep::new();
     std::fs::write(skep.path("go.mod"), "module program\n\ngo 1.18\n").unwrap();
     let program = path(&skep, "program");
-    for flags in [&["-ldflags=-linkmode=external"][..], &["-buildmode=pie", "-ldflags=-linkmode=external"]] {
-        let command: Vec<&str> = ["go", "build", "-o", &program].into_iter().chain(flags.iter().copied()).chain(["."]).collect();
+    for flags in
+        [&["-ldflags=-linkmode=external"][..], &["-buildmode=pie", "-ldflags=-linkmode=external"]]
+    {
+        let command: Vec<&str> = ["go", "build", "-o", &program]
+            .into_iter()
+            .chain(flags.iter().copied())
+            .chain(["."])
+            .collect();
         if !build(&skep, ("main.go", GO), &command) {
             return;
         }
@@ -148,16 +162,33 @@ fn go_with_c() {
         let count = |name: &str| calls(&report, name);
         // What the program's own calls hold while a signal's handler interrupts them is missed, and said to be.
         let missed = report["missed"].as_u64().unwrap();
-        for (name, expected) in [("main.deep", 32 * 501), ("main.caught", 3200), ("main.tree", 32 * 511), ("main.leaf", 32 * 101)] {
+        for (name, expected) in [
+            ("main.deep", 32 * 501),
+            ("main.caught", 3200),
+            ("main.tree", 32 * 511),
+            ("main.leaf", 32 * 101),
+        ] {
             let counted = count(name).unwrap_or(0);
-            assert!(counted <= expected && counted + missed >= expected, "{name}: {counted} of {expected}, {missed} missed");
+            assert!(
+                counted <= expected && counted + missed >= expected,
+                "{name}: {counted} of {expected}, {missed} missed"
+            );
             assert_eq!(timed(&report, name), Some(false), "{name}");
         }
         assert!(reason(&report, "entry_only", "main.deep").starts_with("Go moves its stacks"));
         let skipped = report["sites"]["skipped"].as_array().unwrap();
-        let unchecked = skipped.iter().filter(|s| s["reason"].as_str().unwrap().contains("without a check of the stack"));
-        assert!(unchecked.filter(|s| s["function"].as_str().unwrap().starts_with("runtime.")).count() > 10);
-        assert_eq!(timed(&report, "x_cgo_init"), Some(true), "C functions of the same file have times");
+        let unchecked = skipped
+            .iter()
+            .filter(|s| s["reason"].as_str().unwrap().contains("without a check of the stack"));
+        assert!(
+            unchecked.filter(|s| s["function"].as_str().unwrap().starts_with("runtime.")).count()
+                > 10
+        );
+        assert_eq!(
+            timed(&report, "x_cgo_init"),
+            Some(true),
+            "C functions of the same file have times"
+        );
     }
 }
 
@@ -193,12 +224,22 @@ let () =
     }
     // Of version 4, functions are counted.
     if functions.iter().any(|f| own(&f)) {
-        let deep = functions.iter().find(|f| f["name"].as_str().unwrap().starts_with("camlUnit__deep"));
+        let deep =
+            functions.iter().find(|f| f["name"].as_str().unwrap().starts_with("camlUnit__deep"));
         assert_eq!(deep.unwrap_or_else(|| panic!("{report}"))["calls"], 50 * 501);
     }
     assert_eq!(timed(&report, "caml_main"), Some(true), "the runtime's C functions have times");
     // A stripped program exports what marks its code; one that exports nothing is left alone.
-    let command = ["ocamlopt", "-ccopt", "-Wl,--no-export-dynamic", "-ccopt", "-s", "unit.ml", "-o", &program];
+    let command = [
+        "ocamlopt",
+        "-ccopt",
+        "-Wl,--no-export-dynamic",
+        "-ccopt",
+        "-s",
+        "unit.ml",
+        "-o",
+        &program,
+    ];
     if build(&skep, ("unit.ml", SOURCE), &command) {
         same_as_alone(&skep, &[&program], 5);
     }
@@ -221,12 +262,20 @@ main = do
 "#;
     let skep = Skep::new();
     let program = path(&skep, "program");
-    if !build(&skep, ("program.hs", SOURCE), &["ghc", "-v0", "-threaded", "program.hs", "-o", &program]) {
+    if !build(
+        &skep,
+        ("program.hs", SOURCE),
+        &["ghc", "-v0", "-threaded", "program.hs", "-o", &program],
+    ) {
         return;
     }
     let report = same_as_alone(&skep, &[&program], 6);
     assert!(reason(&report, "skipped", "Main_main_info").contains("Haskell"));
-    assert_eq!(timed(&report, "hs_init_ghc"), Some(true), "the run-time system's C functions have times");
+    assert_eq!(
+        timed(&report, "hs_init_ghc"),
+        Some(true),
+        "the run-time system's C functions have times"
+    );
 }
 
 /// Stacks of pieces: a function that finds too little room is called again on another piece, by code that is on neither.
@@ -255,7 +304,11 @@ int main(void)
 "#;
     let skep = Skep::new();
     let program = path(&skep, "program");
-    if !build(&skep, ("split.c", SOURCE), &["gcc", "-O1", "-fsplit-stack", "-pthread", "split.c", "-o", &program]) {
+    if !build(
+        &skep,
+        ("split.c", SOURCE),
+        &["gcc", "-O1", "-fsplit-stack", "-pthread", "split.c", "-o", &program],
+    ) {
         return;
     }
     let report = same_as_alone(&skep, &[&program], 3);
@@ -311,9 +364,13 @@ if (isMainThread) {
     let report = same_as_alone(&skep, &["node", Path::new("program.js").to_str().unwrap()], 6);
     // Distributions that put V8 into a library strip it.
     let skipped = report["sites"]["skipped"].as_array().unwrap();
-    for site in skipped.iter().filter(|s| s["function"].as_str().unwrap().starts_with("Builtins_")) {
+    for site in skipped.iter().filter(|s| s["function"].as_str().unwrap().starts_with("Builtins_"))
+    {
         assert!(site["reason"].as_str().unwrap().contains("V8"), "{site}");
     }
     let functions = report["functions"].as_array().unwrap();
-    assert!(functions.iter().all(|f| !f["name"].as_str().unwrap().starts_with("Builtins_")), "{report}");
+    assert!(
+        functions.iter().all(|f| !f["name"].as_str().unwrap().starts_with("Builtins_")),
+        "{report}"
+    );
 }

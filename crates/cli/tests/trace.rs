@@ -13,11 +13,17 @@ fn streams_and_status_of_the_command_pass_through() {
     let skep = Skep::new();
     let out = skep.path("report");
     let out = out.to_str().unwrap();
-    let ended = skep.run_with(["-q", "trace", "read", "-o", out, "--", "sh", "-c", "cat; echo complaint >&2; exit 7"], b"through\n");
+    let ended = skep.run_with(
+        ["-q", "trace", "read", "-o", out, "--", "sh", "-c", "cat; echo complaint >&2; exit 7"],
+        b"through\n",
+    );
     assert_eq!(text(&ended.stdout), "through\n");
     assert_eq!(text(&ended.stderr), "complaint\n");
     assert_eq!(ended.shell_status(), 7);
-    assert!(std::fs::read_to_string(out).unwrap().contains("function"), "the report is in the file");
+    assert!(
+        std::fs::read_to_string(out).unwrap().contains("function"),
+        "the report is in the file"
+    );
 }
 
 #[test]
@@ -27,7 +33,10 @@ fn a_death_by_signal_is_the_status_a_shell_would_give() {
         let ended = skep.run(["trace", "leaf", "--json", "--", target(), how]);
         assert_eq!(ended.shell_status(), status, "{}", ended.transcript());
         let report = json(&ended.stdout);
-        assert_eq!((report["status"].as_i64(), calls(&report, "leaf")), (Some(status.into()), Some(LEAVES)));
+        assert_eq!(
+            (report["status"].as_i64(), calls(&report, "leaf")),
+            (Some(status.into()), Some(LEAVES))
+        );
     }
 }
 
@@ -39,19 +48,31 @@ fn the_report_counts_every_call() {
     let report = json(&ended.stdout);
     assert_eq!(report["command"], serde_json::json!([target(), "5"]));
     assert_eq!(report["status"], 5);
-    assert_eq!((report["sites"]["matched"].as_u64(), report["sites"]["attached"].as_u64()), (Some(3), Some(3)));
+    assert_eq!(
+        (report["sites"]["matched"].as_u64(), report["sites"]["attached"].as_u64()),
+        (Some(3), Some(3))
+    );
     assert_eq!(report["sites"]["skipped"], serde_json::json!([]));
     assert_eq!(report["missed"], 0);
     assert_eq!(report["lost"], 0);
-    assert_eq!((calls(&report, "leaf"), calls(&report, "twice"), calls(&report, "never")), (Some(LEAVES), Some(LEAVES / 2), None));
+    assert_eq!(
+        (calls(&report, "leaf"), calls(&report, "twice"), calls(&report, "never")),
+        (Some(LEAVES), Some(LEAVES / 2), None)
+    );
     for f in report["functions"].as_array().unwrap() {
         let n = |key: &str| f[key].as_u64().unwrap_or_else(|| panic!("{key} of {f}"));
-        assert!(n("self_ns") <= n("total_ns") && n("p50_ns") <= n("p99_ns") && n("p99_ns") <= n("total_ns"), "{f}");
+        assert!(
+            n("self_ns") <= n("total_ns")
+                && n("p50_ns") <= n("p99_ns")
+                && n("p99_ns") <= n("total_ns"),
+            "{f}"
+        );
         assert!(n("total_ns") < report["wall_ns"].as_u64().unwrap(), "{f}");
         assert_eq!(f["module"], "target");
     }
-    let total =
-        |name: &str| report["functions"].as_array().unwrap().iter().find(|f| f["name"] == name).unwrap()["total_ns"].as_u64().unwrap();
+    let total = |name: &str| {
+        report["functions"].as_array().unwrap().iter().find(|f| f["name"] == name).unwrap()["total_ns"].as_u64().unwrap()
+    };
     assert!(total("twice") > total("leaf"), "the time of a callee is in its caller's total");
 }
 
@@ -78,25 +99,49 @@ fn the_table_is_sorted_limited_and_after_the_commands_output() {
     let lines: Vec<&str> = out.lines().collect();
     let [first, head, row] = lines.as_slice() else { panic!("{}", ended.transcript()) };
     assert_eq!(*first, "done");
-    assert_eq!(head.split_whitespace().collect::<Vec<_>>(), ["calls", "total", "self", "p50", "p99", "function", "module"]);
+    assert_eq!(
+        head.split_whitespace().collect::<Vec<_>>(),
+        ["calls", "total", "self", "p50", "p99", "function", "module"]
+    );
     let row: Vec<&str> = row.split_whitespace().collect();
     assert_eq!((row[0], row[5], row[6]), ("2000", "leaf", "target"), "{}", ended.transcript());
-    assert!(text(&ended.stderr).contains("more functions were called; `--limit 0` shows all"), "{}", ended.transcript());
+    assert!(
+        text(&ended.stderr).contains("more functions were called; `--limit 0` shows all"),
+        "{}",
+        ended.transcript()
+    );
 }
 
 #[test]
 fn a_pattern_that_nothing_matches_lets_the_command_run_and_tells_its_status() {
     let skep = Skep::new();
     for patterns in [&["no_such_*"][..], &["no_such_function", "--allow-unmatched"]] {
-        let trace = |command: &[&str]| skep.run(["trace"].iter().chain(patterns).chain(&["--"]).chain(command));
+        let trace = |command: &[&str]| {
+            skep.run(["trace"].iter().chain(patterns).chain(&["--"]).chain(command))
+        };
         let ended = trace(&["sh", "-c", "echo ran; exit 3"]);
-        assert_eq!((text(&ended.stdout).as_str(), ended.shell_status()), ("ran\n", 3), "{}", ended.transcript());
+        assert_eq!(
+            (text(&ended.stdout).as_str(), ended.shell_status()),
+            ("ran\n", 3),
+            "{}",
+            ended.transcript()
+        );
         let err = text(&ended.stderr);
-        assert!(err.contains("error: no function matches `no_such_") && err.contains("`\n\nhint: "), "{err}");
-        assert_eq!(trace(&["true"]).shell_status(), 1, "what was asked for failed, and the command has nothing to say");
+        assert!(
+            err.contains("error: no function matches `no_such_") && err.contains("`\n\nhint: "),
+            "{err}"
+        );
+        assert_eq!(
+            trace(&["true"]).shell_status(),
+            1,
+            "what was asked for failed, and the command has nothing to say"
+        );
     }
     let ended = skep.run(["trace", "no_such_*", "--json", "--", "true"]);
-    assert_eq!((ended.shell_status(), json(&ended.stdout)["sites"]["matched"].as_u64()), (1, Some(0)));
+    assert_eq!(
+        (ended.shell_status(), json(&ended.stdout)["sites"]["matched"].as_u64()),
+        (1, Some(0))
+    );
 }
 
 #[test]
@@ -105,7 +150,10 @@ fn a_typo_is_answered_before_the_command_starts() {
     let pid = "/proc/self/exe:leef";
     for (pattern, want) in [
         ("leef", "pattern `leef` matches nothing: neither `"),
-        ("target:twise", "pattern `target:twise` matches nothing: `target` has no such function\n\nhint: near names: `twice`; "),
+        (
+            "target:twise",
+            "pattern `target:twise` matches nothing: `target` has no such function\n\nhint: near names: `twice`; ",
+        ),
         (pid, "near names: `leaf`; "),
         ("leaf,twice,target:nevr", "near names: `never`; "),
         ("libc:maloc,free", "near names: `malloc`"),
@@ -116,8 +164,17 @@ fn a_typo_is_answered_before_the_command_starts() {
         let err = text(&ended.stderr);
         let (status, out) = if want.is_empty() { (0, "ready\n") } else { (2, "") };
         assert_eq!(ended.shell_status(), status, "{pattern}: {}", ended.transcript());
-        assert!(err.contains(want) && text(&ended.stdout).starts_with(out), "{pattern}: {}", ended.transcript());
-        assert!(want.is_empty() || err.contains("`--allow-unmatched` runs it all the same") && ended.stdout.is_empty(), "{err}");
+        assert!(
+            err.contains(want) && text(&ended.stdout).starts_with(out),
+            "{pattern}: {}",
+            ended.transcript()
+        );
+        assert!(
+            want.is_empty()
+                || err.contains("`--allow-unmatched` runs it all the same")
+                    && ended.stdout.is_empty(),
+            "{err}"
+        );
     }
     // A script runs its interpreter.
     let script = skep.path("script");
@@ -132,14 +189,21 @@ fn a_typo_is_answered_before_the_command_starts() {
 fn lists_and_paths_of_modules_mean_their_functions() {
     let skep = Skep::new();
     // The loader's own list of libraries has links in it.
-    let libc = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/libc.so.6"].into_iter().find(|p| std::path::Path::new(p).exists());
-    for pattern in ["libc:malloc,fputs,puts".to_owned(), format!("{}:puts", libc.unwrap_or("libc"))] {
+    let libc = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/libc.so.6"]
+        .into_iter()
+        .find(|p| std::path::Path::new(p).exists());
+    for pattern in ["libc:malloc,fputs,puts".to_owned(), format!("{}:puts", libc.unwrap_or("libc"))]
+    {
         let ended = skep.run(["trace", &pattern, "--json", "--", target(), "wait"]);
         assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
         let report = text(&ended.stdout);
         let report = json(report.trim_start_matches("ready\n").as_bytes());
-        let puts = report["functions"].as_array().unwrap().iter().filter(|f| f["module"] == "libc.so.6");
-        assert!(puts.filter(|f| f["name"].as_str().unwrap().contains("puts")).any(|f| f["calls"] == 1), "{report}");
+        let puts =
+            report["functions"].as_array().unwrap().iter().filter(|f| f["module"] == "libc.so.6");
+        assert!(
+            puts.filter(|f| f["name"].as_str().unwrap().contains("puts")).any(|f| f["calls"] == 1),
+            "{report}"
+        );
     }
 }
 
@@ -149,7 +213,11 @@ fn the_status_of_the_command_is_not_lost_when_the_report_is() {
     for (status, want) in [("7", 7), ("0", 2)] {
         let ended = skep.run(["trace", "leaf", "-o", "/dev/full", "--", target(), status]);
         assert_eq!(ended.shell_status(), want, "{}", ended.transcript());
-        assert!(text(&ended.stderr).contains("error: cannot write to `/dev/full`"), "{}", ended.transcript());
+        assert!(
+            text(&ended.stderr).contains("error: cannot write to `/dev/full`"),
+            "{}",
+            ended.transcript()
+        );
     }
 }
 
@@ -157,17 +225,41 @@ fn the_status_of_the_command_is_not_lost_when_the_report_is() {
 fn calls_that_do_not_return_have_the_time_until_the_end() {
     let skep = Skep::new();
     for how in ["abort", "crash", "killed"] {
-        let ended = skep.run(["trace", "main,leaf,raise", "--json", "--allow-unmatched", "--", target(), how]);
+        let ended = skep.run([
+            "trace",
+            "main,leaf,raise",
+            "--json",
+            "--allow-unmatched",
+            "--",
+            target(),
+            how,
+        ]);
         let report = json(&ended.stdout);
-        let main = report["functions"].as_array().unwrap().iter().find(|f| f["name"] == "main").unwrap();
-        let leaf = report["functions"].as_array().unwrap().iter().find(|f| f["name"] == "leaf").unwrap();
-        assert_eq!((main["calls"].as_u64(), main["running"].as_u64(), leaf["running"].as_u64()), (Some(1), Some(1), Some(0)), "{report}");
+        let main =
+            report["functions"].as_array().unwrap().iter().find(|f| f["name"] == "main").unwrap();
+        let leaf =
+            report["functions"].as_array().unwrap().iter().find(|f| f["name"] == "leaf").unwrap();
+        assert_eq!(
+            (main["calls"].as_u64(), main["running"].as_u64(), leaf["running"].as_u64()),
+            (Some(1), Some(1), Some(0)),
+            "{report}"
+        );
         let n = |f: &serde_json::Value, key: &str| f[key].as_u64().unwrap();
-        assert!(n(main, "total_ns") >= n(leaf, "total_ns") && n(main, "self_ns") <= n(main, "total_ns"), "{report}");
-        assert!(n(main, "total_ns") > 0 && n(main, "total_ns") < report["wall_ns"].as_u64().unwrap(), "{report}");
+        assert!(
+            n(main, "total_ns") >= n(leaf, "total_ns") && n(main, "self_ns") <= n(main, "total_ns"),
+            "{report}"
+        );
+        assert!(
+            n(main, "total_ns") > 0 && n(main, "total_ns") < report["wall_ns"].as_u64().unwrap(),
+            "{report}"
+        );
     }
     let ended = skep.run(["trace", "main,leaf", "--", target(), "abort"]);
-    assert!(text(&ended.stdout).lines().any(|l| l.contains("s+ ") && l.contains(" main ")), "{}", ended.transcript());
+    assert!(
+        text(&ended.stdout).lines().any(|l| l.contains("s+ ") && l.contains(" main ")),
+        "{}",
+        ended.transcript()
+    );
 }
 
 #[test]
@@ -183,7 +275,8 @@ fn what_a_killed_skep_left_behind_is_reported_once_asked_for() {
     let still = skep.run(["trace", "--report", "777"]);
     assert_eq!(still.shell_status(), 1);
     let err = text(&still.stderr);
-    let id = err.split("hint: there is ").nth(1).and_then(|rest| rest.strip_suffix(" (still runs)\n"));
+    let id =
+        err.split("hint: there is ").nth(1).and_then(|rest| rest.strip_suffix(" (still runs)\n"));
     let id = id.unwrap_or_else(|| panic!("{}", still.transcript()));
     child.kill().unwrap();
     child.wait().unwrap();
@@ -220,7 +313,12 @@ fn what_nobody_asked_about_outlives_other_traces() {
         assert_eq!(skep.run(["-q", "trace", "leaf", "--", target(), "0"]).shell_status(), 0);
     }
     let ended = skep.run(["trace", "--report", "--json"]);
-    assert_eq!((ended.shell_status(), calls(&json(&ended.stdout), "leaf")), (0, Some(LEAVES)), "{}", ended.transcript());
+    assert_eq!(
+        (ended.shell_status(), calls(&json(&ended.stdout), "leaf")),
+        (0, Some(LEAVES)),
+        "{}",
+        ended.transcript()
+    );
 }
 
 #[test]
@@ -228,7 +326,10 @@ fn a_static_program_runs_and_is_told_to_be_out_of_reach() {
     let skep = Skep::new();
     let ended = skep.run(["trace", "leaf", "--", static_target(), "9"]);
     assert_eq!(ended.shell_status(), 9, "{}", ended.transcript());
-    assert!(text(&ended.stderr).contains("the agent did not start in") && text(&ended.stderr).contains("it is statically linked"));
+    assert!(
+        text(&ended.stderr).contains("the agent did not start in")
+            && text(&ended.stderr).contains("it is statically linked")
+    );
     assert_eq!(skep.run(["trace", "leaf", "--", static_target(), "0"]).shell_status(), 1);
 }
 
@@ -240,9 +341,18 @@ fn what_cannot_be_started_is_said_before() {
     Command::new("chmod").arg("+x").arg(&script).status().unwrap();
     let script = script.to_str().unwrap();
     for (command, want) in [
-        ("no-such-command", "error: cannot start `no-such-command`\n  caused by: `no-such-command` was not found\n"),
-        ("/no/such/command", "error: cannot start `/no/such/command`\n  caused by: `/no/such/command` was not found\n"),
-        ("/etc/passwd", "error: cannot start `/etc/passwd`\n  caused by: `/etc/passwd` is not executable\n"),
+        (
+            "no-such-command",
+            "error: cannot start `no-such-command`\n  caused by: `no-such-command` was not found\n",
+        ),
+        (
+            "/no/such/command",
+            "error: cannot start `/no/such/command`\n  caused by: `/no/such/command` was not found\n",
+        ),
+        (
+            "/etc/passwd",
+            "error: cannot start `/etc/passwd`\n  caused by: `/etc/passwd` is not executable\n",
+        ),
         ("/", "error: cannot start `/`\n  caused by: `/` is not executable\n"),
         (script, "needs the interpreter `/no/such/interpreter`, which was not found\n"),
     ] {
@@ -281,13 +391,23 @@ fn a_directory_that_cannot_be_used_is_refused() {
     Command::new("chmod").arg("755").arg(&open).status().unwrap();
     let file = skep.path("file");
     std::fs::write(&file, "").unwrap();
-    for (dir, want) in
-        [("/proc/skep", "cannot create"), (open.to_str().unwrap(), "is open to others"), (file.to_str().unwrap(), "Not a directory")]
-    {
+    for (dir, want) in [
+        ("/proc/skep", "cannot create"),
+        (open.to_str().unwrap(), "is open to others"),
+        (file.to_str().unwrap(), "Not a directory"),
+    ] {
         let mut command = skep.command(["trace", "*", "--", "echo", "ran"]);
-        let ended = skep_testkit::run::run(command.env("SKEP_DIR", dir), b"", std::time::Duration::from_secs(300));
+        let ended = skep_testkit::run::run(
+            command.env("SKEP_DIR", dir),
+            b"",
+            std::time::Duration::from_secs(300),
+        );
         assert_eq!(ended.shell_status(), 2, "{dir}: {}", ended.transcript());
-        assert!(text(&ended.stderr).to_lowercase().contains(&want.to_lowercase()), "{dir}: {}", ended.transcript());
+        assert!(
+            text(&ended.stderr).to_lowercase().contains(&want.to_lowercase()),
+            "{dir}: {}",
+            ended.transcript()
+        );
         assert!(ended.stdout.is_empty(), "the command does not run");
     }
 }
@@ -297,9 +417,16 @@ fn an_agent_that_cannot_be_preloaded_is_refused() {
     let skep = Skep::new();
     let spaced = skep.path("with space.so");
     std::fs::write(&spaced, "").unwrap();
-    for (path, want) in [("/no/such.so", "which is not a file"), (spaced.to_str().unwrap(), "splits paths at spaces and colons")] {
+    for (path, want) in [
+        ("/no/such.so", "which is not a file"),
+        (spaced.to_str().unwrap(), "splits paths at spaces and colons"),
+    ] {
         let mut command = skep.command(["trace", "x", "--", "true"]);
-        let ended = skep_testkit::run::run(command.env("SKEP_PRELOAD", path), b"", std::time::Duration::from_secs(300));
+        let ended = skep_testkit::run::run(
+            command.env("SKEP_PRELOAD", path),
+            b"",
+            std::time::Duration::from_secs(300),
+        );
         assert_eq!(ended.shell_status(), 2);
         assert!(text(&ended.stderr).contains(want), "{}", ended.transcript());
     }
@@ -311,10 +438,18 @@ fn the_command_finds_what_skep_was_given() {
     // Signals ignored by the caller stay ignored, the others are not; nothing is blocked; an earlier preload comes first.
     let show = "grep -E 'Sig(Blk|Ign)' /proc/self/status; echo $LD_PRELOAD";
     for setup in ["", "trap '' HUP PIPE; ", "trap '' INT TERM CHLD; "] {
-        let plain = Command::new("sh").args(["-c", &format!("{setup}sh -c \"$0\""), show]).env("LD_PRELOAD", "libc.so.6").output().unwrap();
+        let plain = Command::new("sh")
+            .args(["-c", &format!("{setup}sh -c \"$0\""), show])
+            .env("LD_PRELOAD", "libc.so.6")
+            .output()
+            .unwrap();
         let mut traced = Command::new("sh");
         let inner = skep.command(["-q", "trace", "*", "-o", "/dev/null", "--"]);
-        traced.args(["-c", &format!("{setup}exec \"$@\""), "sh"]).arg(inner.get_program()).args(inner.get_args()).args(["sh", "-c", show]);
+        traced
+            .args(["-c", &format!("{setup}exec \"$@\""), "sh"])
+            .arg(inner.get_program())
+            .args(inner.get_args())
+            .args(["sh", "-c", show]);
         for (key, value) in inner.get_envs().filter_map(|(k, v)| Some((k, v?))) {
             traced.env(key, value);
         }
@@ -322,7 +457,11 @@ fn the_command_finds_what_skep_was_given() {
         let (plain, out) = (text(&plain.stdout), text(&traced.stdout));
         let (plain, out): (Vec<&str>, Vec<&str>) = (plain.lines().collect(), out.lines().collect());
         assert_eq!(plain[..2], out[..2], "{setup}");
-        assert!(out[2].starts_with("libc.so.6:/") && out[2].ends_with("/libskep_preload.so"), "{}", out[2]);
+        assert!(
+            out[2].starts_with("libc.so.6:/") && out[2].ends_with("/libskep_preload.so"),
+            "{}",
+            out[2]
+        );
     }
 }
 
@@ -374,32 +513,65 @@ fn functions_without_a_usable_return_are_counted_without_times() {
     let program = skep_testkit::cc::Cc::c().compile(&[&source], &program);
     let program = program.to_str().unwrap();
     let patterns = ["_setjmp", "longjmp", "vfork", "wait4"];
-    let ended = skep.run(["trace", "--verbose"].into_iter().chain(patterns).chain(["--json", "--", program]));
+    let ended = skep
+        .run(["trace", "--verbose"].into_iter().chain(patterns).chain(["--json", "--", program]));
     assert_eq!(ended.shell_status(), 3, "{}", ended.transcript());
     let report = json(&ended.stdout);
-    for (name, count, reason) in
-        [("_setjmp", 300, "returns twice"), ("longjmp", 300, "never returns"), ("vfork", 3, "returns twice, in the same memory")]
-    {
-        let row = report["functions"].as_array().unwrap().iter().find(|f| f["name"] == name).unwrap_or_else(|| panic!("{name}: {report}"));
+    for (name, count, reason) in [
+        ("_setjmp", 300, "returns twice"),
+        ("longjmp", 300, "never returns"),
+        ("vfork", 3, "returns twice, in the same memory"),
+    ] {
+        let row = report["functions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|f| f["name"] == name)
+            .unwrap_or_else(|| panic!("{name}: {report}"));
         // The C library itself may call `_setjmp` before `main`.
         let calls = row["calls"].as_u64().unwrap();
         assert!(calls == count || (name == "_setjmp" && calls == count + 1), "{row}");
         assert_eq!(row["entry_only"], reason);
-        assert!(["total_ns", "self_ns", "p50_ns", "p99_ns"].iter().all(|key| row[key].is_null()), "{row}");
-        let site = report["sites"]["entry_only"].as_array().unwrap().iter().find(|s| s["function"] == name);
+        assert!(
+            ["total_ns", "self_ns", "p50_ns", "p99_ns"].iter().all(|key| row[key].is_null()),
+            "{row}"
+        );
+        let site = report["sites"]["entry_only"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|s| s["function"] == name);
         assert_eq!(site.unwrap_or_else(|| panic!("{report}"))["reason"], reason);
     }
-    let waited = report["functions"].as_array().unwrap().iter().find(|f| f["name"] == "wait4").unwrap();
-    assert!(waited["total_ns"].as_u64().unwrap() > 0 && waited.get("entry_only").is_none(), "{waited}");
+    let waited =
+        report["functions"].as_array().unwrap().iter().find(|f| f["name"] == "wait4").unwrap();
+    assert!(
+        waited["total_ns"].as_u64().unwrap() > 0 && waited.get("entry_only").is_none(),
+        "{waited}"
+    );
     let err = text(&ended.stderr);
-    assert!(err.contains("of them are counted without times") && err.contains("longjmp: never returns"), "{err}");
+    assert!(
+        err.contains("of them are counted without times") && err.contains("longjmp: never returns"),
+        "{err}"
+    );
     let table = text(&skep.run(["trace", "vfork", "--", program]).stdout);
-    assert_eq!(table.lines().last().unwrap().split_whitespace().take(6).collect::<Vec<_>>(), ["3", "-", "-", "-", "-", "vfork"], "{table}");
+    assert_eq!(
+        table.lines().last().unwrap().split_whitespace().take(6).collect::<Vec<_>>(),
+        ["3", "-", "-", "-", "-", "vfork"],
+        "{table}"
+    );
 }
 
 /// Starts the target traced, waits until it is in the middle, and sends a signal; returns the status and both outputs.
-fn interrupted(skep: &Skep, command: &[&str], with: Signal, whole_group: bool) -> (Option<i32>, String, String) {
-    let args = ["trace", "leaf", "read", "--allow-unmatched", "--json", "--"].into_iter().chain(command.iter().copied());
+fn interrupted(
+    skep: &Skep,
+    command: &[&str],
+    with: Signal,
+    whole_group: bool,
+) -> (Option<i32>, String, String) {
+    let args = ["trace", "leaf", "read", "--allow-unmatched", "--json", "--"]
+        .into_iter()
+        .chain(command.iter().copied());
     let mut child = skep.start(args);
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let _stdin = child.stdin.take().unwrap();
@@ -428,7 +600,11 @@ fn ctrl_c_ends_the_command_and_prints_what_there_is() {
     let (code, out, err) = interrupted(&skep, &[target(), "wait"], Signal::INT, true);
     assert_eq!(code, Some(130), "{err}");
     let report = json(out.as_bytes());
-    assert_eq!((calls(&report, "leaf"), report["status"].as_i64()), (Some(LEAVES), Some(130)), "{out}");
+    assert_eq!(
+        (calls(&report, "leaf"), report["status"].as_i64()),
+        (Some(LEAVES), Some(130)),
+        "{out}"
+    );
 }
 
 #[test]
@@ -437,7 +613,11 @@ fn a_signal_sent_to_skep_alone_reaches_the_command() {
     for (signal, number) in [(Signal::TERM, 15), (Signal::HUP, 1), (Signal::INT, 2)] {
         let (code, out, err) = interrupted(&skep, &[target(), "wait"], signal, false);
         assert_eq!(code, Some(128 + number), "{err}");
-        assert_eq!(json(out.as_bytes())["status"].as_i64(), Some(i64::from(128 + number)), "{signal:?}");
+        assert_eq!(
+            json(out.as_bytes())["status"].as_i64(),
+            Some(i64::from(128 + number)),
+            "{signal:?}"
+        );
     }
 }
 
@@ -521,12 +701,25 @@ fn what_a_command_leaves_behind_goes_on_unharmed() {
     let skep = Skep::new();
     let (source, program) = (skep.path("source.c"), skep.path("stays"));
     std::fs::write(&source, SOURCE).unwrap();
-    let program = skep_testkit::cc::Cc::c().args(&["-O1", "-pthread"]).compile(&[&source], &program);
+    let program =
+        skep_testkit::cc::Cc::c().args(&["-O1", "-pthread"]).compile(&[&source], &program);
     for round in 0..4 {
         let paths = ["ended", "log", "draft"].map(|name| skep.path(&format!("{name}{round}")));
         let [ended, log, draft] = paths.each_ref().map(|p| p.to_str().unwrap());
         let pattern = if round % 2 == 0 { "libc.so.6:*" } else { "libc.so.6:sem_*" };
-        let done = skep.run(["-q", "trace", pattern, "--json", "-o", "/dev/null", "--", program.to_str().unwrap(), ended, log, draft]);
+        let done = skep.run([
+            "-q",
+            "trace",
+            pattern,
+            "--json",
+            "-o",
+            "/dev/null",
+            "--",
+            program.to_str().unwrap(),
+            ended,
+            log,
+            draft,
+        ]);
         assert_eq!(done.shell_status(), 0, "{}", done.transcript());
         std::fs::write(ended, "").unwrap();
         let begin = std::time::Instant::now();
@@ -537,7 +730,11 @@ fn what_a_command_leaves_behind_goes_on_unharmed() {
             );
             std::thread::yield_now();
         }
-        assert_eq!(std::fs::read_to_string(log).unwrap(), "0", "round {round}: calls with a wrong result, or children that died");
+        assert_eq!(
+            std::fs::read_to_string(log).unwrap(),
+            "0",
+            "round {round}: calls with a wrong result, or children that died"
+        );
     }
 }
 
@@ -577,8 +774,15 @@ fn calls_in_another_pid_namespace_are_missed_for_that_reason() {
     assert_eq!(ended.shell_status(), 5, "{}", ended.transcript());
     let report = json(&ended.stdout);
     assert_eq!(report["functions"][0]["calls"].as_u64(), Some(300), "{report}");
-    assert_eq!((report["missed"].as_u64(), report["missed_by"]["namespace"].as_u64()), (Some(1000), Some(1000)), "{}", ended.transcript());
-    assert!(text(&ended.stderr).contains("1000 calls are not counted: made by processes that were forked into another PID namespace"));
+    assert_eq!(
+        (report["missed"].as_u64(), report["missed_by"]["namespace"].as_u64()),
+        (Some(1000), Some(1000)),
+        "{}",
+        ended.transcript()
+    );
+    assert!(text(&ended.stderr).contains(
+        "1000 calls are not counted: made by processes that were forked into another PID namespace"
+    ));
 }
 
 /// A thread whose stack is not known has each event on a stack of the engine's, between two system calls: that is for coroutines, not for
@@ -622,7 +826,9 @@ fn the_stacks_of_usual_threads_are_known() {
     let skep = Skep::new();
     let (source, program) = (skep.path("source.c"), skep.path("usual"));
     std::fs::write(&source, SOURCE).unwrap();
-    let program = skep_testkit::cc::Cc::c().args(&["-O1", "-pthread"]).compile(&[&source], &program);
-    let ended = skep.run(["-q", "trace", "inner", "-o", "/dev/null", "--", program.to_str().unwrap()]);
+    let program =
+        skep_testkit::cc::Cc::c().args(&["-O1", "-pthread"]).compile(&[&source], &program);
+    let ended =
+        skep.run(["-q", "trace", "inner", "-o", "/dev/null", "--", program.to_str().unwrap()]);
     assert_eq!(text(&ended.stdout), "1 1 1\n", "{}", ended.transcript());
 }

@@ -24,8 +24,16 @@ fn verdicts(skep: &Skep, args: &[&str]) -> (i32, Vec<Json>) {
 fn what_is_accepted_may_not_run_and_says_why() {
     let skep = Skep::new();
     let (status, verdicts) = verdicts(&skep, &[&kernel_only()]);
-    let answers: Vec<_> =
-        verdicts.iter().map(|v| (v["program"].as_str().unwrap(), v["verdict"].as_str().unwrap(), v["runs"].as_bool().unwrap())).collect();
+    let answers: Vec<_> = verdicts
+        .iter()
+        .map(|v| {
+            (
+                v["program"].as_str().unwrap(),
+                v["verdict"].as_str().unwrap(),
+                v["runs"].as_bool().unwrap(),
+            )
+        })
+        .collect();
     let want = [
         ("wants_class", "accept", false),
         ("wants_timer", "accept", false),
@@ -45,26 +53,50 @@ fn what_is_accepted_may_not_run_and_says_why() {
         assert_eq!(v["runs"].as_bool(), Some(v["why"].is_null()), "{v}");
         assert_eq!(v["verdict"] == json!("accept"), v["error"].is_null(), "{v}");
         let object = v.as_object().unwrap();
-        let keys = ["object", "program", "section", "type", "verdict", "error", "insns", "runs", "why"];
+        let keys =
+            ["object", "program", "section", "type", "verdict", "error", "insns", "runs", "why"];
         assert!(keys.iter().all(|k| object.contains_key(*k)) && object.len() == keys.len(), "{v}");
     }
     let why = |n: usize| verdicts[n]["why"].as_str().unwrap();
-    assert!(why(1).contains("helper bpf_timer_init#169 cannot be called outside the kernel"), "{}", why(1));
-    assert!(why(7).contains("invalid read from stack R2 off -16+9 size 16: bytes 9..16 of 16 were never written"), "{}", why(7));
+    assert!(
+        why(1).contains("helper bpf_timer_init#169 cannot be called outside the kernel"),
+        "{}",
+        why(1)
+    );
+    assert!(
+        why(7).contains(
+            "invalid read from stack R2 off -16+9 size 16: bytes 9..16 of 16 were never written"
+        ),
+        "{}",
+        why(7)
+    );
 }
 
 /// What `prog run` does is what was said that it would do.
 #[test]
 fn the_answer_is_what_running_says() {
     let skep = Skep::new();
-    for object in [kernel_only(), beside("skep/tests/data/dry_run/no_map.bpf.o"), beside("verifier/tests/data/refused.bpf.o")] {
+    for object in [
+        kernel_only(),
+        beside("skep/tests/data/dry_run/no_map.bpf.o"),
+        beside("verifier/tests/data/refused.bpf.o"),
+    ] {
         for v in verdicts(&skep, &[&object]).1 {
-            let ended = skep.run(["prog", "run", &object, v["program"].as_str().unwrap(), "--json"]);
+            let ended =
+                skep.run(["prog", "run", &object, v["program"].as_str().unwrap(), "--json"]);
             let said = text(&ended.stderr);
             match v["why"].as_str() {
-                Some(why) => assert!(said.contains(why) && ended.shell_status() != 0, "{v}\n{}", ended.transcript()),
+                Some(why) => assert!(
+                    said.contains(why) && ended.shell_status() != 0,
+                    "{v}\n{}",
+                    ended.transcript()
+                ),
                 // The kernel has no test run for some types; that is said of a run, which there was.
-                None => assert!(json(&ended.stdout)["runs"][0]["errno"].is_i64(), "{v}\n{}", ended.transcript()),
+                None => assert!(
+                    json(&ended.stdout)["runs"][0]["errno"].is_i64(),
+                    "{v}\n{}",
+                    ended.transcript()
+                ),
             }
         }
     }
@@ -77,8 +109,15 @@ fn people_read_the_reason_below_the_program() {
     let ended = skep.run(["prog", "verify", &object]);
     let out = text(&ended.stdout).replace(&object, "OBJECT");
     let of = |name: &str| {
-        let from = out.find(&format!("OBJECT: {name} ")).map(|at| out[..at].rfind('\n').map_or(0, |n| n + 1)).expect("a program");
-        let end = out[from + 1..].find("\naccept ").into_iter().chain(out[from + 1..].find("\nreject ")).min();
+        let from = out
+            .find(&format!("OBJECT: {name} "))
+            .map(|at| out[..at].rfind('\n').map_or(0, |n| n + 1))
+            .expect("a program");
+        let end = out[from + 1..]
+            .find("\naccept ")
+            .into_iter()
+            .chain(out[from + 1..].find("\nreject "))
+            .min();
         out[from..].get(..end.map_or(out.len() - from, |e| e + 1)).unwrap().trim_end().to_owned()
     };
     assert_eq!(
@@ -138,14 +177,28 @@ fn a_type_stands_in_for_a_section_that_says_nothing() {
     for (was, is) in before.iter().zip(&after) {
         if is["program"] == "wants_a_type" {
             let got = (&is["type"], &is["section"], &is["verdict"], &is["runs"], &is["insns"]);
-            assert_eq!(got, (&json!("xdp"), &json!("mystery/section"), &json!("accept"), &json!(true), &json!(2)));
+            assert_eq!(
+                got,
+                (
+                    &json!("xdp"),
+                    &json!("mystery/section"),
+                    &json!("accept"),
+                    &json!(true),
+                    &json!(2)
+                )
+            );
             assert_eq!((&was["type"], &was["verdict"]), (&json!(null), &json!("reject")), "{was}");
         } else {
             assert_eq!(was, is, "what has a type keeps it");
         }
     }
     let ended = skep.run(["prog", "run", "--type", "kprobe", &object, "wants_a_type", "--json"]);
-    assert_eq!((ended.shell_status(), &json(&ended.stdout)["runs"][0]["errno"]), (0, &json!(0)), "{}", ended.transcript());
+    assert_eq!(
+        (ended.shell_status(), &json(&ended.stdout)["runs"][0]["errno"]),
+        (0, &json!(0)),
+        "{}",
+        ended.transcript()
+    );
     // One program by its name, whatever its section; a program type instead of a section's name; a target behind it.
     let kind = |of: &str, name: &str| {
         let (_, verdicts) = verdicts(&skep, &["--type", of, &object]);
@@ -156,7 +209,8 @@ fn a_type_stands_in_for_a_section_that_says_nothing() {
     assert_eq!(kind("sched_cls", "wants_a_type"), "sched_cls");
     assert_eq!(kind("fentry/vfs_read", "wants_a_type"), "tracing");
     // Where every section says something, all programs are meant.
-    let (_, all) = verdicts(&skep, &["--type", "tc", &beside("skep/tests/data/dry_run/no_map.bpf.o")]);
+    let (_, all) =
+        verdicts(&skep, &["--type", "tc", &beside("skep/tests/data/dry_run/no_map.bpf.o")]);
     assert_eq!(all[0]["type"], "sched_cls");
 }
 
@@ -167,16 +221,40 @@ fn a_type_attaches_where_its_section_would() {
     let object = data("unnamed.bpf.o");
     let ended = skep.run(["run", &object, "--", target(), "3"]);
     assert_eq!(ended.shell_status(), 1, "{}", ended.transcript());
-    assert!(text(&ended.stderr).contains("`--type TYPE` says what such programs are"), "{}", ended.transcript());
+    assert!(
+        text(&ended.stderr).contains("`--type TYPE` says what such programs are"),
+        "{}",
+        ended.transcript()
+    );
     for kind in ["uprobe/target:leaf", "uretprobe/target:leaf", "fentry/target:leaf"] {
         let ended = skep.run(["run", "--type", kind, &object, "--json", "--", target(), "3"]);
         let report = json(&ended.stdout);
         assert_eq!(ended.shell_status(), 3, "{kind}: {}", ended.transcript());
-        assert_eq!(report["maps"][0]["entries"], json!([{"key": 0, "value": {"calls": LEAVES}}]), "{kind}");
+        assert_eq!(
+            report["maps"][0]["entries"],
+            json!([{"key": 0, "value": {"calls": LEAVES}}]),
+            "{kind}"
+        );
     }
     // Without a place in the type, `--attach` says it.
-    let ended = skep.run(["run", "--type", "uprobe", "--attach", "count=target:leaf", &object, "--json", "--", target(), "3"]);
-    assert_eq!(json(&ended.stdout)["maps"][0]["entries"], json!([{"key": 0, "value": {"calls": LEAVES}}]), "{}", ended.transcript());
+    let ended = skep.run([
+        "run",
+        "--type",
+        "uprobe",
+        "--attach",
+        "count=target:leaf",
+        &object,
+        "--json",
+        "--",
+        target(),
+        "3",
+    ]);
+    assert_eq!(
+        json(&ended.stdout)["maps"][0]["entries"],
+        json!([{"key": 0, "value": {"calls": LEAVES}}]),
+        "{}",
+        ended.transcript()
+    );
 }
 
 #[test]
@@ -191,7 +269,12 @@ fn wrong_types_are_answered() {
         ("wants_a_type=", "needs a type, or a program, `=`, and a type"),
     ] {
         let ended = skep.run(["prog", "verify", "--type", given, &kernel_only()]);
-        assert_eq!((ended.shell_status(), text(&ended.stdout).as_str()), (2, ""), "{}", ended.transcript());
+        assert_eq!(
+            (ended.shell_status(), text(&ended.stdout).as_str()),
+            (2, ""),
+            "{}",
+            ended.transcript()
+        );
         assert!(text(&ended.stderr).contains(said), "{}", ended.transcript());
     }
 }
@@ -209,9 +292,21 @@ fn what_is_no_object_and_what_holds_nothing_is_said() {
         assert!(text(&ended.stderr).contains(said), "{}", ended.transcript());
     }
     let empty = beside("verifier/tests/data/types.bpf.o");
-    for (args, status) in [(vec!["prog", "verify", "--json", &empty], 0), (vec!["prog", "verify", "--json", "--to-run", &empty], 1)] {
+    for (args, status) in [
+        (vec!["prog", "verify", "--json", &empty], 0),
+        (vec!["prog", "verify", "--json", "--to-run", &empty], 1),
+    ] {
         let ended = skep.run(&args);
-        assert_eq!((ended.shell_status(), json(&ended.stdout)), (status, json!([])), "{}", ended.transcript());
-        assert!(text(&ended.stderr).contains("types.bpf.o` has no programs"), "{}", ended.transcript());
+        assert_eq!(
+            (ended.shell_status(), json(&ended.stdout)),
+            (status, json!([])),
+            "{}",
+            ended.transcript()
+        );
+        assert!(
+            text(&ended.stderr).contains("types.bpf.o` has no programs"),
+            "{}",
+            ended.transcript()
+        );
     }
 }

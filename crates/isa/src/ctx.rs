@@ -310,7 +310,11 @@ const fn sk_buff_fields(user: Skb) -> ([Field; SK_BUFF_FIELDS], usize) {
 }
 
 /// The fields behind `sk`, which everybody or only some see.
-const SK_BUFF_TAIL: [Field; 3] = [read("gso_size", 176, 4), whole("tstamp_type", 180, 1, Scalar), whole("hwtstamp", 184, 8, Scalar)];
+const SK_BUFF_TAIL: [Field; 3] = [
+    read("gso_size", 176, 4),
+    whole("tstamp_type", 180, 1, Scalar),
+    whole("hwtstamp", 184, 8, Scalar),
+];
 
 const fn with_tail(user: Skb) -> ([Field; SK_BUFF_FIELDS + 3], usize) {
     let (head, n) = sk_buff_fields(user);
@@ -365,8 +369,14 @@ skb_layout!(
 );
 
 /// `struct __sk_buff` as flow dissectors see it.
-pub const SK_BUFF_FLOW: Layout =
-    fields(sk_buff::SIZE, &[whole("data", 76, 4, Packet), whole("data_end", 80, 4, PacketEnd), whole("flow_keys", 144, 8, FlowKeys)]);
+pub const SK_BUFF_FLOW: Layout = fields(
+    sk_buff::SIZE,
+    &[
+        whole("data", 76, 4, Packet),
+        whole("data_end", 80, 4, PacketEnd),
+        whole("flow_keys", 144, 8, FlowKeys),
+    ],
+);
 
 /// `struct bpf_sock` behind a pointer to a full socket.
 pub const SOCK: Layout = fields(
@@ -428,7 +438,8 @@ pub const TCP_SOCK: Layout = {
         while i < out.len() {
             out[i].off = off;
             if i == 20 || i == 21 {
-                out[i] = whole(if i == 20 { "bytes_received" } else { "bytes_acked" }, off, 8, Scalar);
+                out[i] =
+                    whole(if i == 20 { "bytes_received" } else { "bytes_acked" }, off, 8, Scalar);
             }
             off += out[i].size;
             i += 1;
@@ -527,7 +538,9 @@ pub fn layout(prog: ProgramType, attach: Option<AttachType>) -> Option<Layout> {
         (ProgramType::Kprobe, _) => Some(PT_REGS),
         (ProgramType::Tracing, Some(AttachType::TraceIter)) => None,
         (ProgramType::Tracing, _) => Some(TRACING),
-        (ProgramType::RawTracepoint | ProgramType::RawTracepointWritable, _) => Some(RAW_TRACEPOINT),
+        (ProgramType::RawTracepoint | ProgramType::RawTracepointWritable, _) => {
+            Some(RAW_TRACEPOINT)
+        }
         (ProgramType::Tracepoint, _) => Some(TRACEPOINT),
         (ProgramType::PerfEvent, _) => Some(PERF_EVENT),
         (ProgramType::Xdp, _) => Some(XDP_MD),
@@ -549,15 +562,30 @@ mod tests {
 
     #[test]
     fn fields_are_in_order_and_inside_their_context() {
-        for l in [XDP_MD, SK_BUFF_SOCKET, SK_BUFF_TC, SK_BUFF_CGROUP, SK_BUFF_LWT, SK_BUFF_FLOW, BPF_SOCK, BPF_SK_LOOKUP, PERF_EVENT] {
-            assert!(l.fields.windows(2).all(|w| w[0].off + w[0].size <= w[1].off), "{:?}", l.fields);
+        for l in [
+            XDP_MD,
+            SK_BUFF_SOCKET,
+            SK_BUFF_TC,
+            SK_BUFF_CGROUP,
+            SK_BUFF_LWT,
+            SK_BUFF_FLOW,
+            BPF_SOCK,
+            BPF_SK_LOOKUP,
+            PERF_EVENT,
+        ] {
+            assert!(
+                l.fields.windows(2).all(|w| w[0].off + w[0].size <= w[1].off),
+                "{:?}",
+                l.fields
+            );
             assert!(l.fields.iter().all(|f| f.size > 0 && f.off + f.size <= l.size));
         }
     }
 
     #[test]
     fn the_kinds_of_sk_buff_show_what_the_kernel_shows() {
-        let has = |l: Layout, name: &str| l.fields.iter().find(|f| f.name == name).map(|f| f.writable);
+        let has =
+            |l: Layout, name: &str| l.fields.iter().find(|f| f.name == name).map(|f| f.writable);
         assert_eq!(has(SK_BUFF_SOCKET, "data"), None);
         assert_eq!(has(SK_BUFF_SOCKET, "mark"), Some(false));
         assert_eq!(has(SK_BUFF_TC, "mark"), Some(true));

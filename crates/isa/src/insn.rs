@@ -29,7 +29,12 @@ impl Insn {
     /// Reads one slot.
     #[must_use]
     pub const fn from_bytes(b: [u8; 8]) -> Self {
-        Self { code: b[0], regs: b[1], off: i16::from_le_bytes([b[2], b[3]]), imm: i32::from_le_bytes([b[4], b[5], b[6], b[7]]) }
+        Self {
+            code: b[0],
+            regs: b[1],
+            off: i16::from_le_bytes([b[2], b[3]]),
+            imm: i32::from_le_bytes([b[4], b[5], b[6], b[7]]),
+        }
     }
 
     /// Writes one slot.
@@ -115,7 +120,10 @@ impl Insn {
     /// Builds the two slots of `dst = imm64`, with a pseudo source ([`op::PSEUDO_MAP_IDX`] and its like) or 0.
     #[must_use]
     pub const fn ld_imm64(dst: u8, pseudo: u8, imm: u64) -> [Self; 2] {
-        [Self::new(op::LD_IMM64, dst, pseudo, 0, imm as u32 as i32), Self::new(0, 0, 0, 0, (imm >> 32) as u32 as i32)]
+        [
+            Self::new(op::LD_IMM64, dst, pseudo, 0, imm as u32 as i32),
+            Self::new(0, 0, 0, 0, (imm >> 32) as u32 as i32),
+        ]
     }
 
     /// Builds a helper call.

@@ -191,7 +191,10 @@ impl Kfunc {
         );
         match self.set {
             Common => true,
-            Generic => tracing || matches!(p, P::SchedCls | P::Xdp | P::StructOps | P::Syscall | P::CgroupSkb),
+            Generic => {
+                tracing
+                    || matches!(p, P::SchedCls | P::Xdp | P::StructOps | P::Syscall | P::CgroupSkb)
+            }
             Cpumask => tracing || matches!(p, P::StructOps | P::Syscall),
             Skb => skb || tracing,
             Xdp => p == P::Xdp,
@@ -203,8 +206,9 @@ impl Kfunc {
 }
 
 use KArg::{
-    Const, ConstSize, Ctx, Dynptr, DynptrOrNull, Fixed, Ignored, IrqFlag, Iter, Later, Less, ListHead, ListNode, LocalRelease, Map, Mem,
-    MemOrNull, MemWrite, Number, Object, ObjectOrNull, RbNode, RbNodeInside, RbRoot, Refcounted, Release, Size, Trusted, UninitDynptr, Wq,
+    Const, ConstSize, Ctx, Dynptr, DynptrOrNull, Fixed, Ignored, IrqFlag, Iter, Later, Less,
+    ListHead, ListNode, LocalRelease, Map, Mem, MemOrNull, MemWrite, Number, Object, ObjectOrNull,
+    RbNode, RbNodeInside, RbRoot, Refcounted, Release, Size, Trusted, UninitDynptr, Wq,
 };
 use KRet as R;
 use Set::{Common, Cpumask, Crypto, CryptoInit, Generic, Skb, SockIter, Xdp};
@@ -237,22 +241,52 @@ pub const KFUNCS: &[Kfunc] = &[
     k("bpf_obj_drop_impl", &[LocalRelease, Ignored], R::Void, NONE, Generic),
     k("bpf_percpu_obj_drop_impl", &[LocalRelease, Ignored], R::Void, PERCPU, Generic),
     k("bpf_refcount_acquire_impl", &[Refcounted, Ignored], R::SameOrNull, ACQUIRE, Generic),
-    k("bpf_list_push_front_impl", &[ListHead, ListNode, Ignored, Ignored], R::Number, NONE, Generic),
+    k(
+        "bpf_list_push_front_impl",
+        &[ListHead, ListNode, Ignored, Ignored],
+        R::Number,
+        NONE,
+        Generic,
+    ),
     k("bpf_list_push_back_impl", &[ListHead, ListNode, Ignored, Ignored], R::Number, NONE, Generic),
     k("bpf_list_pop_front", &[ListHead], R::ListNodeOrNull, ACQUIRE, Generic),
     k("bpf_list_pop_back", &[ListHead], R::ListNodeOrNull, ACQUIRE, Generic),
     k("bpf_rbtree_remove", &[RbRoot, RbNodeInside], R::RbNodeOrNull(false), ACQUIRE, Generic),
     k("bpf_rbtree_add_impl", &[RbRoot, RbNode, Less, Ignored, Ignored], R::Number, NONE, Generic),
     k("bpf_rbtree_first", &[RbRoot], R::RbNodeOrNull(true), NONE, Generic),
-    k("bpf_task_acquire", &[Object("task_struct")], R::ObjectOrNull("task_struct"), ACQUIRE, Generic),
+    k(
+        "bpf_task_acquire",
+        &[Object("task_struct")],
+        R::ObjectOrNull("task_struct"),
+        ACQUIRE,
+        Generic,
+    ),
     k("bpf_task_release", &[Release("task_struct")], R::Void, NONE, Generic),
     k("bpf_task_from_pid", &[Number], R::ObjectOrNull("task_struct"), ACQUIRE, Generic),
     k("bpf_task_from_vpid", &[Number], R::ObjectOrNull("task_struct"), ACQUIRE, Generic),
-    k("bpf_task_under_cgroup", &[Object("task_struct"), Object("cgroup")], R::Number, NONE, Generic),
-    k("bpf_task_get_cgroup1", &[Object("task_struct"), Number], R::ObjectOrNull("cgroup"), ACQUIRE, Generic),
+    k(
+        "bpf_task_under_cgroup",
+        &[Object("task_struct"), Object("cgroup")],
+        R::Number,
+        NONE,
+        Generic,
+    ),
+    k(
+        "bpf_task_get_cgroup1",
+        &[Object("task_struct"), Number],
+        R::ObjectOrNull("cgroup"),
+        ACQUIRE,
+        Generic,
+    ),
     k("bpf_cgroup_acquire", &[Object("cgroup")], R::ObjectOrNull("cgroup"), ACQUIRE, Generic),
     k("bpf_cgroup_release", &[Release("cgroup")], R::Void, NONE, Generic),
-    k("bpf_cgroup_ancestor", &[Object("cgroup"), Number], R::ObjectOrNull("cgroup"), ACQUIRE, Generic),
+    k(
+        "bpf_cgroup_ancestor",
+        &[Object("cgroup"), Number],
+        R::ObjectOrNull("cgroup"),
+        ACQUIRE,
+        Generic,
+    ),
     k("bpf_cgroup_from_id", &[Number], R::ObjectOrNull("cgroup"), ACQUIRE, Generic),
     k("bpf_throw", &[Number], R::Never, NONE, Generic),
     k("bpf_cast_to_kern_ctx", &[Ctx], R::KernelContext, NONE, Common),
@@ -265,8 +299,20 @@ pub const KFUNCS: &[Kfunc] = &[
     here("bpf_local_irq_restore", &[IrqFlag], R::Void, NONE, Common),
     here("bpf_dynptr_from_skb", &[Ctx, Number, UninitDynptr], R::Number, NONE, Skb),
     here("bpf_dynptr_from_xdp", &[Ctx, Number, UninitDynptr], R::Number, NONE, Xdp),
-    here("bpf_dynptr_slice", &[Dynptr, Number, MemOrNull, ConstSize], R::SliceOrNull(false), NONE, Common),
-    here("bpf_dynptr_slice_rdwr", &[Dynptr, Number, MemOrNull, ConstSize], R::SliceOrNull(true), NONE, Common),
+    here(
+        "bpf_dynptr_slice",
+        &[Dynptr, Number, MemOrNull, ConstSize],
+        R::SliceOrNull(false),
+        NONE,
+        Common,
+    ),
+    here(
+        "bpf_dynptr_slice_rdwr",
+        &[Dynptr, Number, MemOrNull, ConstSize],
+        R::SliceOrNull(true),
+        NONE,
+        Common,
+    ),
     here("bpf_dynptr_adjust", &[Dynptr, Number, Number], R::Number, NONE, Common),
     here("bpf_dynptr_is_null", &[Dynptr], R::Number, NONE, Common),
     here("bpf_dynptr_is_rdonly", &[Dynptr], R::Number, NONE, Common),
@@ -283,19 +329,43 @@ pub const KFUNCS: &[Kfunc] = &[
     k("bpf_iter_task_vma_new", &[Iter, Object("task_struct"), Number], R::Number, NEW, Common),
     k("bpf_iter_task_vma_next", &[Iter], R::ObjectOrNull("vm_area_struct"), NEXT, Common),
     k("bpf_iter_task_vma_destroy", &[Iter], R::Void, DESTROY, Common),
-    k("bpf_iter_css_task_new", &[Iter, Trusted("cgroup_subsys_state"), Number], R::Number, NEW, Common),
+    k(
+        "bpf_iter_css_task_new",
+        &[Iter, Trusted("cgroup_subsys_state"), Number],
+        R::Number,
+        NEW,
+        Common,
+    ),
     k("bpf_iter_css_task_next", &[Iter], R::ObjectOrNull("task_struct"), NEXT, Common),
     k("bpf_iter_css_task_destroy", &[Iter], R::Void, DESTROY, Common),
-    k("bpf_iter_css_new", &[Iter, Trusted("cgroup_subsys_state"), Number], R::Number, NEW | RCU, Common),
+    k(
+        "bpf_iter_css_new",
+        &[Iter, Trusted("cgroup_subsys_state"), Number],
+        R::Number,
+        NEW | RCU,
+        Common,
+    ),
     k("bpf_iter_css_next", &[Iter], R::ObjectOrNull("cgroup_subsys_state"), NEXT, Common),
     k("bpf_iter_css_destroy", &[Iter], R::Void, DESTROY, Common),
-    k("bpf_iter_task_new", &[Iter, ObjectOrNull("task_struct"), Number], R::Number, NEW | RCU, Common),
+    k(
+        "bpf_iter_task_new",
+        &[Iter, ObjectOrNull("task_struct"), Number],
+        R::Number,
+        NEW | RCU,
+        Common,
+    ),
     k("bpf_iter_task_next", &[Iter], R::ObjectOrNull("task_struct"), NEXT, Common),
     k("bpf_iter_task_destroy", &[Iter], R::Void, DESTROY, Common),
     k("bpf_wq_init", &[Wq, Map, Number], R::Number, NONE, Common),
     k("bpf_wq_set_callback_impl", &[Wq, Later, Number, Ignored], R::Number, NONE, Common),
     k("bpf_wq_start", &[Wq, Number], R::Number, NONE, Common),
-    here("bpf_copy_from_user_str", &[MemWrite, Size, Ignored, Number], R::Number, SLEEPABLE, Common),
+    here(
+        "bpf_copy_from_user_str",
+        &[MemWrite, Size, Ignored, Number],
+        R::Number,
+        SLEEPABLE,
+        Common,
+    ),
     k("bpf_map_sum_elem_count", &[Map], R::Number, NONE, Common),
     k("bpf_get_kmem_cache", &[Number], R::ObjectOrNull("kmem_cache"), NONE, Common),
     here("bpf_strcmp", &[Ignored, Ignored], R::Number, NONE, Common),
@@ -335,11 +405,35 @@ pub const KFUNCS: &[Kfunc] = &[
     k("bpf_cpumask_any_distribute", &[MASK], R::Number, NONE, Cpumask),
     k("bpf_cpumask_any_and_distribute", &[MASK, MASK], R::Number, NONE, Cpumask),
     k("bpf_cpumask_weight", &[MASK], R::Number, NONE, Cpumask),
-    k("bpf_crypto_ctx_create", &[Mem, Size, Fixed(4)], R::ObjectOrNull("bpf_crypto_ctx"), ACQUIRE | SLEEPABLE, CryptoInit),
+    k(
+        "bpf_crypto_ctx_create",
+        &[Mem, Size, Fixed(4)],
+        R::ObjectOrNull("bpf_crypto_ctx"),
+        ACQUIRE | SLEEPABLE,
+        CryptoInit,
+    ),
     k("bpf_crypto_ctx_release", &[Release("bpf_crypto_ctx")], R::Void, NONE, CryptoInit),
-    k("bpf_crypto_ctx_acquire", &[Object("bpf_crypto_ctx")], R::ObjectOrNull("bpf_crypto_ctx"), ACQUIRE, CryptoInit),
-    k("bpf_crypto_decrypt", &[Object("bpf_crypto_ctx"), Dynptr, Dynptr, DynptrOrNull], R::Number, NONE, Crypto),
-    k("bpf_crypto_encrypt", &[Object("bpf_crypto_ctx"), Dynptr, Dynptr, DynptrOrNull], R::Number, NONE, Crypto),
+    k(
+        "bpf_crypto_ctx_acquire",
+        &[Object("bpf_crypto_ctx")],
+        R::ObjectOrNull("bpf_crypto_ctx"),
+        ACQUIRE,
+        CryptoInit,
+    ),
+    k(
+        "bpf_crypto_decrypt",
+        &[Object("bpf_crypto_ctx"), Dynptr, Dynptr, DynptrOrNull],
+        R::Number,
+        NONE,
+        Crypto,
+    ),
+    k(
+        "bpf_crypto_encrypt",
+        &[Object("bpf_crypto_ctx"), Dynptr, Dynptr, DynptrOrNull],
+        R::Number,
+        NONE,
+        Crypto,
+    ),
     k("bpf_sock_destroy", &[Trusted("sock_common")], R::Number, NONE, SockIter),
 ];
 
@@ -390,10 +484,18 @@ mod tests {
             assert_eq!(by_name(f.name), Some((n, f)));
             assert_eq!((by_id(n), id(f.name)), (Some(f), n));
             assert!(f.args.len() <= 5);
-            assert!(crate::helper::kfunc(f.name).is_none(), "{} is offered: it has a row there", f.name);
+            assert!(
+                crate::helper::kfunc(f.name).is_none(),
+                "{} is offered: it has a row there",
+                f.name
+            );
             for (i, a) in f.args.iter().enumerate() {
                 if matches!(a, Size | ConstSize) {
-                    assert!(matches!(f.args.get(i.wrapping_sub(1)), Some(Mem | MemOrNull | MemWrite)), "{}", f.name);
+                    assert!(
+                        matches!(f.args.get(i.wrapping_sub(1)), Some(Mem | MemOrNull | MemWrite)),
+                        "{}",
+                        f.name
+                    );
                 }
             }
         }

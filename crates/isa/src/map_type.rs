@@ -97,8 +97,25 @@ const ELEMENTS: &[HelperId] = &[1, 2, 3, 164];
 /// These, and `map_lookup_percpu_elem`.
 const PERCPU_ELEMENTS: &[HelperId] = &[1, 2, 3, 164, 195];
 
-const fn row(map_type: MapType, name: &'static str, key: Size, value: Size, flags: u32, helpers: &'static [HelperId]) -> MapTypeRow {
-    MapTypeRow { map_type, name, offer: Offer::Yes, key, value, flags, per_cpu: false, lookup: Lookup::Nothing, helpers }
+const fn row(
+    map_type: MapType,
+    name: &'static str,
+    key: Size,
+    value: Size,
+    flags: u32,
+    helpers: &'static [HelperId],
+) -> MapTypeRow {
+    MapTypeRow {
+        map_type,
+        name,
+        offer: Offer::Yes,
+        key,
+        value,
+        flags,
+        per_cpu: false,
+        lookup: Lookup::Nothing,
+        helpers,
+    }
 }
 
 const fn refused(map_type: MapType, name: &'static str, why: &'static str) -> MapTypeRow {
@@ -121,16 +138,52 @@ use MapType as T;
 /// Every map type, in order of number.
 pub const MAP_TYPES: &[MapTypeRow] = &[
     row(T::Hash, "hash", ANY, ANY, HASH, ELEMENTS).gives(Value),
-    row(T::Array, "array", INDEX, ANY, F::MMAPABLE | F::INNER_MAP | F::ACCESS | F::NUMA_NODE, ELEMENTS).gives(Value),
+    row(
+        T::Array,
+        "array",
+        INDEX,
+        ANY,
+        F::MMAPABLE | F::INNER_MAP | F::ACCESS | F::NUMA_NODE,
+        ELEMENTS,
+    )
+    .gives(Value),
     row(T::ProgArray, "prog_array", INDEX, INDEX, SIDES, &[12]),
-    row(T::PerfEventArray, "perf_event_array", INDEX, INDEX, SIDES | F::PRESERVE_ELEMS, &[22, 25, 55, 111, 121]),
-    row(T::PercpuHash, "percpu_hash", ANY, PERCPU_VALUE, PERCPU_HASH, PERCPU_ELEMENTS).gives(Value).each_cpu(),
-    row(T::PercpuArray, "percpu_array", INDEX, PERCPU_VALUE, F::ACCESS, PERCPU_ELEMENTS).gives(Value).each_cpu(),
-    row(T::StackTrace, "stack_trace", INDEX, Size::Words(8, 127 * 8), SIDES | F::STACK_BUILD_ID, &[27]),
+    row(
+        T::PerfEventArray,
+        "perf_event_array",
+        INDEX,
+        INDEX,
+        SIDES | F::PRESERVE_ELEMS,
+        &[22, 25, 55, 111, 121],
+    ),
+    row(T::PercpuHash, "percpu_hash", ANY, PERCPU_VALUE, PERCPU_HASH, PERCPU_ELEMENTS)
+        .gives(Value)
+        .each_cpu(),
+    row(T::PercpuArray, "percpu_array", INDEX, PERCPU_VALUE, F::ACCESS, PERCPU_ELEMENTS)
+        .gives(Value)
+        .each_cpu(),
+    row(
+        T::StackTrace,
+        "stack_trace",
+        INDEX,
+        Size::Words(8, 127 * 8),
+        SIDES | F::STACK_BUILD_ID,
+        &[27],
+    ),
     row(T::CgroupArray, "cgroup_array", INDEX, INDEX, SIDES, &[33, 37]),
     row(T::LruHash, "lru_hash", ANY, ANY, LRU | F::NUMA_NODE, ELEMENTS).gives(Value),
-    row(T::LruPercpuHash, "lru_percpu_hash", ANY, PERCPU_VALUE, LRU, PERCPU_ELEMENTS).gives(Value).each_cpu(),
-    row(T::LpmTrie, "lpm_trie", Size::Between(5, 260), ANY, F::NO_PREALLOC | F::ACCESS | F::NUMA_NODE, &[1, 2, 3]).gives(Value),
+    row(T::LruPercpuHash, "lru_percpu_hash", ANY, PERCPU_VALUE, LRU, PERCPU_ELEMENTS)
+        .gives(Value)
+        .each_cpu(),
+    row(
+        T::LpmTrie,
+        "lpm_trie",
+        Size::Between(5, 260),
+        ANY,
+        F::NO_PREALLOC | F::ACCESS | F::NUMA_NODE,
+        &[1, 2, 3],
+    )
+    .gives(Value),
     row(T::ArrayOfMaps, "array_of_maps", INDEX, INDEX, SIDES, &[1]).gives(InnerMap),
     row(T::HashOfMaps, "hash_of_maps", ANY, INDEX, HASH, &[1]).gives(InnerMap),
     row(T::Devmap, "devmap", INDEX, Size::OneOf(&[4, 8]), SIDES, &[1, 51]).gives(ReadOnlyValue),
@@ -144,12 +197,20 @@ pub const MAP_TYPES: &[MapTypeRow] = &[
     row(T::Queue, "queue", NONE, ANY, F::ACCESS | F::NUMA_NODE, &[87, 88, 89]),
     row(T::Stack, "stack", NONE, ANY, F::ACCESS | F::NUMA_NODE, &[87, 88, 89]),
     refused(T::SkStorage, "sk_storage", "it belongs to kernel sockets"),
-    row(T::DevmapHash, "devmap_hash", INDEX, Size::OneOf(&[4, 8]), SIDES, &[1, 51]).gives(ReadOnlyValue),
+    row(T::DevmapHash, "devmap_hash", INDEX, Size::OneOf(&[4, 8]), SIDES, &[1, 51])
+        .gives(ReadOnlyValue),
     refused(T::StructOps, "struct_ops", "it replaces functions of the kernel"),
     row(T::Ringbuf, "ringbuf", NONE, NONE, F::NUMA_NODE, &[130, 131, 134, 198]),
     refused(T::InodeStorage, "inode_storage", "it belongs to kernel inodes"),
     refused(T::TaskStorage, "task_storage", "it belongs to kernel tasks"),
-    row(T::BloomFilter, "bloom_filter", NONE, ANY, F::ZERO_SEED | F::ACCESS | F::NUMA_NODE, &[87, 89]),
+    row(
+        T::BloomFilter,
+        "bloom_filter",
+        NONE,
+        ANY,
+        F::ZERO_SEED | F::ACCESS | F::NUMA_NODE,
+        &[87, 89],
+    ),
     row(T::UserRingbuf, "user_ringbuf", NONE, NONE, F::NUMA_NODE, &[209]),
     refused(T::CgrpStorage, "cgrp_storage", "it belongs to kernel control groups"),
     refused(T::Arena, "arena", "it is memory at an address the kernel chooses"),

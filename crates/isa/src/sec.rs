@@ -26,7 +26,13 @@ pub enum Target {
     Optional,
 }
 
-const fn row(name: &'static str, prog: P, attach: Option<A>, target: Target, sleepable: bool) -> SecDef {
+const fn row(
+    name: &'static str,
+    prog: P,
+    attach: Option<A>,
+    target: Target,
+    sleepable: bool,
+) -> SecDef {
     SecDef { name, prog, attach, target, sleepable }
 }
 
@@ -205,14 +211,30 @@ mod tests {
 
     #[test]
     fn whole_names_are_no_targets() {
-        assert!(parse("tc/ingress").is_some_and(|s| s.def.attach == Some(A::TcxIngress) && s.target.is_none()));
-        assert!(parse("xdp.frags/devmap").is_some_and(|s| s.def.attach == Some(A::XdpDevmap) && s.def.has_frags()));
+        assert!(
+            parse("tc/ingress")
+                .is_some_and(|s| s.def.attach == Some(A::TcxIngress) && s.target.is_none())
+        );
+        assert!(
+            parse("xdp.frags/devmap")
+                .is_some_and(|s| s.def.attach == Some(A::XdpDevmap) && s.def.has_frags())
+        );
         assert!(parse("uprobe//bin/sh:main").is_some_and(|s| s.target == Some("/bin/sh:main")));
     }
 
     #[test]
     fn unknown_sections_are_not_guessed() {
-        for name in ["fentry_multi/x", "syscall/x", "xdp/x", "tc/x", "socket1", "kprobes/x", "", "/", "tracepoints"] {
+        for name in [
+            "fentry_multi/x",
+            "syscall/x",
+            "xdp/x",
+            "tc/x",
+            "socket1",
+            "kprobes/x",
+            "",
+            "/",
+            "tracepoints",
+        ] {
             assert!(parse(name).is_none(), "{name}");
         }
     }

@@ -31,7 +31,11 @@ fn progs(h: &Helper) -> String {
 }
 
 fn name(h: &Helper) -> String {
-    if h.name.starts_with("bpf_") || h.name.starts_with("skep_") { h.name.to_owned() } else { format!("bpf_{}", h.name) }
+    if h.name.starts_with("bpf_") || h.name.starts_with("skep_") {
+        h.name.to_owned()
+    } else {
+        format!("bpf_{}", h.name)
+    }
 }
 
 fn page() -> String {
@@ -41,15 +45,22 @@ fn page() -> String {
     page += "\"Tracing types\" are `kprobe`, `tracepoint`, `raw_tracepoint`, `raw_tracepoint_writable`, `perf_event`, `tracing`, `lsm` and `syscall`.\n\n";
     page += "| helper | id | program types | needs | other than in the kernel |\n|---|---|---|---|---|\n";
     for h in HELPERS.iter().filter(|h| h.refused.is_none()) {
-        let needs = [(h.gpl_only, "GPL"), (h.sleeps, "sleepable")].iter().filter(|n| n.0).map(|n| n.1).collect::<Vec<_>>().join(", ");
-        let _ = writeln!(page, "| `{}` | {} | {} | {needs} | {} |", name(h), h.id, progs(h), h.differs);
+        let needs = [(h.gpl_only, "GPL"), (h.sleeps, "sleepable")]
+            .iter()
+            .filter(|n| n.0)
+            .map(|n| n.1)
+            .collect::<Vec<_>>()
+            .join(", ");
+        let _ =
+            writeln!(page, "| `{}` | {} | {} | {needs} | {} |", name(h), h.id, progs(h), h.differs);
     }
     page += "\n## Kernel functions\n\n| function | program types | needs |\n|---|---|---|\n";
     for h in KFUNCS.iter().filter(|h| h.refused.is_none()) {
         let _ = writeln!(page, "| `{}` | {} | |", name(h), progs(h));
     }
     for k in kfunc::KFUNCS.iter().filter(|k| k.offered) {
-        let (allowed, others): (Vec<_>, Vec<_>) = (0..64).filter_map(ProgramType::from_raw).partition(|p| k.allows(*p));
+        let (allowed, others): (Vec<_>, Vec<_>) =
+            (0..64).filter_map(ProgramType::from_raw).partition(|p| k.allows(*p));
         let progs = if others.is_empty() { "all".to_owned() } else { types(&allowed) };
         let needs = if k.flags.has(kfunc::KFlags::SLEEPABLE) { "GPL, sleepable" } else { "GPL" };
         let _ = writeln!(page, "| `{}` | {progs} | {needs} |", k.name);
@@ -70,5 +81,8 @@ fn the_page_says_what_the_table_says() {
         std::fs::write(&path, page()).expect("the page can be written");
     }
     let there = std::fs::read_to_string(&path).expect("the page is there");
-    assert!(there == page(), "docs/helpers.md is not what the table says: SKEP_RECORD=1 cargo test -p skep-isa writes it");
+    assert!(
+        there == page(),
+        "docs/helpers.md is not what the table says: SKEP_RECORD=1 cargo test -p skep-isa writes it"
+    );
 }

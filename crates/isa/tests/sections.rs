@@ -15,7 +15,12 @@ fn section_names_mean_what_they_mean_to_libbpf() {
         });
         assert_eq!(ours, want, "`{name}`");
     }
-    let own: Vec<&str> = sec::SECTIONS.iter().map(|d| d.name).filter(|n| !known.contains(n)).collect();
-    let multi = |n: &&str| ["fentry.multi", "fexit.multi", "fmod_ret.multi", "fsession.multi"].iter().any(|m| n.starts_with(m));
+    let own: Vec<&str> =
+        sec::SECTIONS.iter().map(|d| d.name).filter(|n| !known.contains(n)).collect();
+    let multi = |n: &&str| {
+        ["fentry.multi", "fexit.multi", "fmod_ret.multi", "fsession.multi"]
+            .iter()
+            .any(|m| n.starts_with(m))
+    };
     assert!(own.iter().all(multi), "rows that libbpf was not asked about: {own:?}");
 }

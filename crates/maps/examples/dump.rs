@@ -17,7 +17,9 @@ const ROUNDS: u32 = 5;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [kind, room, how @ ..] = args.as_slice() else { return Err("usage: dump TYPE ENTRIES-A-CALL [take|key]".into()) };
+    let [kind, room, how @ ..] = args.as_slice() else {
+        return Err("usage: dump TYPE ENTRIES-A-CALL [take|key]".into());
+    };
     let how = match how.first().map(String::as_str) {
         None => How::Walk,
         Some("take") => How::Take,
@@ -40,16 +42,29 @@ enum How {
     Key,
 }
 
-fn run(dir: &std::path::Path, map_type: MapType, room: usize, how: How) -> Result<u128, Box<dyn std::error::Error>> {
+fn run(
+    dir: &std::path::Path,
+    map_type: MapType,
+    room: usize,
+    how: How,
+) -> Result<u128, Box<dyn std::error::Error>> {
     let array = map_type == MapType::Array;
-    let map = Map::create(&dir.join("maps"), 1, &MapDef::new(map_type, if array { 4 } else { 8 }, 8, N as u32))?;
+    let map = Map::create(
+        &dir.join("maps"),
+        1,
+        &MapDef::new(map_type, if array { 4 } else { 8 }, 8, N as u32),
+    )?;
     let mut best = u128::MAX;
     for round in 0..ROUNDS {
         if round == 0 || how == How::Take {
             fill(&map, array)?;
         }
         let begin = Instant::now();
-        let read = if how == How::Key { by_key(&map, room)? } else { by_walk(&map, room, how == How::Take)? };
+        let read = if how == How::Key {
+            by_key(&map, room)?
+        } else {
+            by_walk(&map, room, how == How::Take)?
+        };
         best = best.min(begin.elapsed().as_nanos());
         if read != N {
             return Err(format!("read {read} entries").into());
@@ -93,7 +108,11 @@ fn by_key(map: &Map, room: usize) -> Result<u64, skep_maps::MapError> {
 
 fn fill(map: &Map, array: bool) -> Result<(), skep_maps::MapError> {
     for i in 0..N {
-        let key = if array { (i as u32).to_ne_bytes().to_vec() } else { i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_ne_bytes().to_vec() };
+        let key = if array {
+            (i as u32).to_ne_bytes().to_vec()
+        } else {
+            i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_ne_bytes().to_vec()
+        };
         map.update(&key, &i.to_ne_bytes(), 0)?;
     }
     Ok(())

@@ -44,7 +44,8 @@ fn keys(n: u64) -> Vec<u64> {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let base = std::env::var_os("SKEP_SPEED_DIR").map_or_else(|| PathBuf::from("/dev/shm"), PathBuf::from);
+    let base =
+        std::env::var_os("SKEP_SPEED_DIR").map_or_else(|| PathBuf::from("/dev/shm"), PathBuf::from);
     let dir = base.join(format!("skep-speed-{}", std::process::id()));
     std::fs::create_dir_all(dir.join("maps"))?;
     let result = run(&dir);
@@ -78,7 +79,9 @@ fn run(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
             median(|| {
                 for i in 0..1_000_000u32 {
                     // SAFETY: a four-byte key.
-                    black_box(unsafe { map.prog_lookup((&raw const *black_box(&(i & 1023))).cast()) });
+                    black_box(unsafe {
+                        map.prog_lookup((&raw const *black_box(&(i & 1023))).cast())
+                    });
                 }
                 1_000_000
             }),
@@ -126,7 +129,9 @@ fn run(dir: &std::path::Path) -> Result<(), Box<dyn std::error::Error>> {
             median(|| {
                 for _ in 0..100_000 {
                     // SAFETY: eight bytes each.
-                    black_box(unsafe { map.prog_update((&raw const other).cast(), (&raw const zero).cast(), 0) });
+                    black_box(unsafe {
+                        map.prog_update((&raw const other).cast(), (&raw const zero).cast(), 0)
+                    });
                 }
                 100_000
             }),

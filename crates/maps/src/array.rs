@@ -74,7 +74,8 @@ fn slot_stride(def: &MapDef) -> Result<u64, MapError> {
 /// Tells how a per-CPU array is mapped of which the first `entries` elements are used.
 pub(crate) fn view(def: &MapDef, entries: u32) -> View {
     let Ok(stride) = slot_stride(def) else { return View::Whole };
-    let used = round8(u64::from(def.value_size)).wrapping_mul(u64::from(entries.clamp(1, def.max_entries)));
+    let used = round8(u64::from(def.value_size))
+        .wrapping_mul(u64::from(entries.clamp(1, def.max_entries)));
     match page_up(used) {
         Some(used) if columns::pays(stride) => View::Columns { stride, used },
         _ => View::Whole,
@@ -88,7 +89,9 @@ pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
     let areas = match &parts.slots {
         None => None,
         Some(slots) => match percpu_layout(&parts.def)?.percpu() {
-            Some(layout) => Some(PercpuRoom::open(Arc::clone(&parts.file), layout, Arc::clone(slots), None)?),
+            Some(layout) => {
+                Some(PercpuRoom::open(Arc::clone(&parts.file), layout, Arc::clone(slots), None)?)
+            }
             None => None,
         },
     };
@@ -98,7 +101,11 @@ pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
         stride: round8(u64::from(parts.def.value_size)),
         slot_stride: if parts.slots.is_some() { slot_stride(&parts.def)? } else { 0 },
         format: Format::of(&parts.def),
-        entries: if parts.file.columns().is_some() { parts.def.max_entries.min(parts.entries.max(1)) } else { parts.def.max_entries },
+        entries: if parts.file.columns().is_some() {
+            parts.def.max_entries.min(parts.entries.max(1))
+        } else {
+            parts.def.max_entries
+        },
         file: parts.file,
         slots: parts.slots,
     }))
@@ -143,7 +150,9 @@ impl Array {
     /// Returns the address of a value; the caller checked the index.
     #[inline(always)]
     fn value(&self, slot: u32, index: u32) -> Option<*mut u8> {
-        let at = u64::from(slot).wrapping_mul(self.slot_stride).wrapping_add(u64::from(index).wrapping_mul(self.stride));
+        let at = u64::from(slot)
+            .wrapping_mul(self.slot_stride)
+            .wrapping_add(u64::from(index).wrapping_mul(self.stride));
         if self.file.columns().is_some_and(|columns| !columns.ensure(slot)) {
             return None;
         }
@@ -176,9 +185,17 @@ impl Array {
                 part.fill(0);
                 continue;
             }
-            let from = self.value(slot, index).ok_or(MapError::Damaged { what: "a value lies outside its file" })?;
+            let from = self
+                .value(slot, index)
+                .ok_or(MapError::Damaged { what: "a value lies outside its file" })?;
             // SAFETY: a value has `stride` bytes; who asks for the lock has checked that the memory is writable.
-            unsafe { if locked { self.format.load_locked(part, from) } else { self.format.load(part, from) } }
+            unsafe {
+                if locked {
+                    self.format.load_locked(part, from)
+                } else {
+                    self.format.load(part, from)
+                }
+            }
         }
         Ok(())
     }
@@ -203,7 +220,13 @@ impl Array {
     /// `from` is readable for the size of a value.
     unsafe fn write(&self, to: *mut u8, from: *const u8, flags: u64) {
         // SAFETY: a value has `stride` bytes, and the front end has checked that the memory is writable.
-        unsafe { if flags & update::LOCK == 0 { self.format.store(to, from) } else { self.format.store_locked(to, from) } }
+        unsafe {
+            if flags & update::LOCK == 0 {
+                self.format.store(to, from)
+            } else {
+                self.format.store_locked(to, from)
+            }
+        }
     }
 }
 
@@ -211,7 +234,10 @@ impl MapOps for Array {
     fn shape(&self) -> MapShape {
         let kind = match self.slots {
             None => ShapeKind::Array,
-            Some(_) => ShapeKind::PercpuArray { slot_stride: self.slot_stride, slot_tls: slots::tls_offset() },
+            Some(_) => ShapeKind::PercpuArray {
+                slot_stride: self.slot_stride,
+                slot_tls: slots::tls_offset(),
+            },
         };
         MapShape { base: self.memory().base(), stride: self.stride, entries: self.entries, kind }
     }
@@ -294,13 +320,18 @@ impl MapOps for Array {
         }
         let n = out.left().min(usize::try_from(left).unwrap_or(usize::MAX));
         let (first, stride) = (at.major, self.stride);
-        let Some(from) = self.memory().at(first.wrapping_mul(stride), stride.wrapping_mul(n as u64)) else {
+        let Some(from) =
+            self.memory().at(first.wrapping_mul(stride), stride.wrapping_mul(n as u64))
+        else {
             return Err(MapError::Damaged { what: "a value lies outside its file" });
         };
         let index = |i: usize| ((first + i as u64) as u32).to_ne_bytes();
         if self.format.size == 8 && !self.format.has_lock() {
             // SAFETY: `n` words are mapped there.
-            let word = |i: usize| unsafe { AtomicU64::from_ptr(from.wrapping_add(i.wrapping_mul(8)).cast()) }.load(Relaxed);
+            let word = |i: usize| {
+                unsafe { AtomicU64::from_ptr(from.wrapping_add(i.wrapping_mul(8)).cast()) }
+                    .load(Relaxed)
+            };
             out.put(n, |i, key, value| {
                 key.copy_from_slice(&index(i));
                 value.copy_from_slice(&word(i).to_ne_bytes());
@@ -309,7 +340,9 @@ impl MapOps for Array {
             out.put(n, |i, key, value| {
                 key.copy_from_slice(&index(i));
                 // SAFETY: `n` values with their padding are mapped there.
-                unsafe { self.format.load(value, from.wrapping_add(i.wrapping_mul(stride as usize))) };
+                unsafe {
+                    self.format.load(value, from.wrapping_add(i.wrapping_mul(stride as usize)))
+                };
             });
         }
         at.major += n as u64;
@@ -333,9 +366,10 @@ impl MapOps for Array {
     unsafe fn prog_lookup_cpu(&self, key: *const u8, cpu: u32) -> *mut u8 {
         match &self.slots {
             // SAFETY: the caller's duty.
-            Some(slots) if cpu < slots.shown() && self.areas.as_ref().is_none_or(|areas| areas.ensure(cpu)) => unsafe {
-                self.prog_value(cpu, key)
-            },
+            Some(slots)
+                if cpu < slots.shown()
+                    && self.areas.as_ref().is_none_or(|areas| areas.ensure(cpu)) =>
+            unsafe { self.prog_value(cpu, key) },
             _ => std::ptr::null_mut(),
         }
     }

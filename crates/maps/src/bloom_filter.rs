@@ -28,12 +28,18 @@ fn functions(def: &MapDef) -> u64 {
 /// The kernel's number of bits (kernel/bpf/bloom_filter.c).
 fn bits(def: &MapDef) -> u64 {
     let wanted = u64::from(def.max_entries) * functions(def);
-    if wanted > u64::from(u32::MAX) || wanted / 5 * 7 > 1 << 31 { 1 << 32 } else { (wanted / 5 * 7).next_power_of_two().max(64) }
+    if wanted > u64::from(u32::MAX) || wanted / 5 * 7 > 1 << 31 {
+        1 << 32
+    } else {
+        (wanted / 5 * 7).next_power_of_two().max(64)
+    }
 }
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     if def.key_size != 0 || def.value_size == 0 || def.max_entries == 0 {
-        return Err(def.invalid("it has no keys, and value size and number of entries must not be zero"));
+        return Err(
+            def.invalid("it has no keys, and value size and number of entries must not be zero")
+        );
     }
     if def.map_extra > 0xf {
         return Err(def.invalid("there are at most 15 hash functions"));
@@ -66,7 +72,9 @@ impl BloomFilter {
     unsafe fn bit(&self, value: *const u8, function: u64) -> Option<(&AtomicU64, u64)> {
         const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
         // SAFETY: the caller's duty.
-        let h = unsafe { hash(self.seed.wrapping_add(function.wrapping_mul(STEP)), value, self.value_size) } & self.mask;
+        let h = unsafe {
+            hash(self.seed.wrapping_add(function.wrapping_mul(STEP)), value, self.value_size)
+        } & self.mask;
         Some((self.file.payload().word((h >> 6).wrapping_mul(8))?, 1 << (h & 63)))
     }
 
@@ -121,7 +129,11 @@ impl MapOps for BloomFilter {
 
     fn update(&self, _key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {
         // SAFETY: the front end checked the length of the value.
-        if unsafe { self.push(value.as_ptr(), flags) } == 0 { Ok(()) } else { Err(MapError::Flags { flags }) }
+        if unsafe { self.push(value.as_ptr(), flags) } == 0 {
+            Ok(())
+        } else {
+            Err(MapError::Flags { flags })
+        }
     }
 
     unsafe fn prog_push(&self, value: *const u8, flags: u64) -> i64 {

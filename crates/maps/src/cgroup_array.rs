@@ -23,7 +23,11 @@ impl Rows for CgroupArray {
 
     fn word(&self, _index: u32, value: &[u8], _flags: u64, _taken: bool) -> Result<u64, MapError> {
         match number(value, 0) {
-            0 => Err(MapError::Value { value: 0, why: "control groups are numbered from 1", errno: EBADF }),
+            0 => Err(MapError::Value {
+                value: 0,
+                why: "control groups are numbered from 1",
+                errno: EBADF,
+            }),
             id => Ok(u64::from(id)),
         }
     }

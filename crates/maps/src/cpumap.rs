@@ -15,7 +15,11 @@ const MAX_QUEUE: u32 = 16384;
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     let layout = id_table::layout(def)?;
-    if def.max_entries > MAX_CPUS { Err(def.refused("no machine has so many processors", E2BIG)) } else { Ok(layout) }
+    if def.max_entries > MAX_CPUS {
+        Err(def.refused("no machine has so many processors", E2BIG))
+    } else {
+        Ok(layout)
+    }
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
@@ -31,10 +35,18 @@ impl Rows for Cpumap {
         }
         let (queue, program) = (number(value, 0), number(value, 1));
         if queue > MAX_QUEUE {
-            return Err(MapError::Value { value: u64::from(queue), why: "the queue is too long", errno: EOVERFLOW });
+            return Err(MapError::Value {
+                value: u64::from(queue),
+                why: "the queue is too long",
+                errno: EOVERFLOW,
+            });
         }
         if index >= possible_cpus() {
-            return Err(MapError::Value { value: u64::from(index), why: "there is no such processor", errno: ENODEV });
+            return Err(MapError::Value {
+                value: u64::from(index),
+                why: "there is no such processor",
+                errno: ENODEV,
+            });
         }
         if queue == 0 {
             return Ok(0);

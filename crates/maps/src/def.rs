@@ -97,7 +97,9 @@ impl MapDef {
     }
 
     pub(crate) fn check_name(&self) -> Result<(), MapError> {
-        if self.name.len() > 15 || !self.name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'.') {
+        if self.name.len() > 15
+            || !self.name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'.')
+        {
             return Err(self.invalid("its name is longer than 15 characters or has others than letters, digits, `_` and `.`"));
         }
         Ok(())
@@ -106,7 +108,9 @@ impl MapDef {
     /// Checks what does not depend on the type's own rules.
     pub(crate) fn check(&self) -> Result<(), MapError> {
         self.check_name()?;
-        if self.flags.has(MapFlags::RDONLY | MapFlags::WRONLY) || self.flags.has(MapFlags::RDONLY_PROG | MapFlags::WRONLY_PROG) {
+        if self.flags.has(MapFlags::RDONLY | MapFlags::WRONLY)
+            || self.flags.has(MapFlags::RDONLY_PROG | MapFlags::WRONLY_PROG)
+        {
             return Err(self.invalid("it cannot be both read-only and write-only"));
         }
         if self.map_extra != 0 && self.map_type != MapType::BloomFilter {
@@ -123,7 +127,9 @@ impl MapDef {
                 return Err(self.refused("values of this type cannot hold a spin lock", EOPNOTSUPP));
             }
             if self.flags.0 & (MapFlags::RDONLY_PROG | MapFlags::WRONLY_PROG) != 0 {
-                return Err(self.refused("programs must be able to read and write a spin lock", EACCES));
+                return Err(
+                    self.refused("programs must be able to read and write a spin lock", EACCES)
+                );
             }
             if !at.is_multiple_of(4) || u64::from(at) + 4 > u64::from(self.value_size) {
                 return Err(self.invalid("the spin lock lies outside the value"));
@@ -131,9 +137,16 @@ impl MapDef {
         }
         let nested = matches!(self.map_type, MapType::ArrayOfMaps | MapType::HashOfMaps);
         match &self.inner {
-            None if nested => return Err(self.refused("a map of maps needs the definition of an inner map", EBADF)),
+            None if nested => {
+                return Err(
+                    self.refused("a map of maps needs the definition of an inner map", EBADF)
+                );
+            }
             Some(_) if !nested => return Err(self.invalid("only a map of maps has inner maps")),
-            Some(inner) if matches!(inner.map_type, MapType::ArrayOfMaps | MapType::HashOfMaps) || inner.inner.is_some() => {
+            Some(inner)
+                if matches!(inner.map_type, MapType::ArrayOfMaps | MapType::HashOfMaps)
+                    || inner.inner.is_some() =>
+            {
                 return Err(self.invalid("an inner map cannot hold maps itself"));
             }
             Some(inner) if inner.map_type == MapType::ProgArray => {
@@ -178,13 +191,17 @@ impl MapDef {
 
     /// Reads them back: the definition and the hash seed.
     pub(crate) fn from_meta(m: &[u8]) -> Result<(Self, u64), &'static str> {
-        let (words, more) = m.split_first_chunk::<META_LEN>().ok_or("its description has the wrong length")?;
+        let (words, more) =
+            m.split_first_chunk::<META_LEN>().ok_or("its description has the wrong length")?;
         let (mut def, seed) = Self::from_words(words)?;
         match more.split_last_chunk::<META_LEN>() {
             None if more.is_empty() => {}
             Some((locks, inner)) if m.len() == LONG_META_LEN => {
                 let lock = |at: usize| {
-                    locks.get(at..at + 4).and_then(|b| Some(u32::from_le_bytes(b.try_into().ok()?))).and_then(|n| n.checked_sub(1))
+                    locks
+                        .get(at..at + 4)
+                        .and_then(|b| Some(u32::from_le_bytes(b.try_into().ok()?)))
+                        .and_then(|n| n.checked_sub(1))
                 };
                 def.spin_lock = lock(0);
                 if inner.iter().any(|b| *b != 0) {
@@ -233,7 +250,9 @@ mod tests {
 
     #[test]
     fn a_definition_survives_its_bytes() {
-        let mut def = MapDef::new(MapType::Hash, 513, 8, 77).named("k.bss_0123456.x").flags(MapFlags::ZERO_SEED);
+        let mut def = MapDef::new(MapType::Hash, 513, 8, 77)
+            .named("k.bss_0123456.x")
+            .flags(MapFlags::ZERO_SEED);
         (def.btf_id, def.key_type_id, def.value_type_id) = (1, 2, 3);
         assert_eq!(MapDef::from_meta(&def.to_meta(42)), Ok((def.clone(), 42)));
         let locked = def.clone().spin_lock(4);
@@ -248,9 +267,14 @@ mod tests {
     #[test]
     fn names_are_the_kernels() {
         let def = MapDef::new(MapType::Array, 4, 4, 1);
-        for (name, good) in
-            [("", true), ("a.b_C9", true), ("a b", false), ("é", false), ("0123456789abcde", true), ("0123456789abcdef", false)]
-        {
+        for (name, good) in [
+            ("", true),
+            ("a.b_C9", true),
+            ("a b", false),
+            ("é", false),
+            ("0123456789abcde", true),
+            ("0123456789abcdef", false),
+        ] {
             assert_eq!(def.clone().named(name).check_name().is_ok(), good, "{name}");
         }
     }

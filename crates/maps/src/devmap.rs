@@ -28,9 +28,14 @@ impl Rows for Devmap {
         }
         let (interface, program) = (number(value, 0), number(value, 1));
         if interface == 0 && program as i32 > 0 {
-            return Err(MapError::Value { value: u64::from(program), why: "a program needs an interface", errno: EINVAL });
+            return Err(MapError::Value {
+                value: u64::from(program),
+                why: "a program needs an interface",
+                errno: EINVAL,
+            });
         }
-        Ok(u64::from(if program as i32 > 0 { program } else { 0 }) << 32 | u64::from(interface)).map(|w| if interface == 0 { 0 } else { w })
+        Ok(u64::from(if program as i32 > 0 { program } else { 0 }) << 32 | u64::from(interface))
+            .map(|w| if interface == 0 { 0 } else { w })
     }
 }
 

@@ -28,7 +28,8 @@ const ESTALE: i32 = 116;
 const EUCLEAN: i32 = 117;
 
 /// Why a process that was forked into another pid namespace may not do what takes a lock.
-pub(crate) const STRANGER: &str = "this process is in another pid namespace than those that use the map";
+pub(crate) const STRANGER: &str =
+    "this process is in another pid namespace than those that use the map";
 
 /// Says why an operation on a map failed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -179,7 +180,9 @@ impl MapError {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
-            Self::Definition { errno, .. } | Self::Unsupported { errno, .. } | Self::Value { errno, .. } => *errno,
+            Self::Definition { errno, .. }
+            | Self::Unsupported { errno, .. }
+            | Self::Value { errno, .. } => *errno,
             Self::NoElement => ENOENT,
             Self::Exists => EEXIST,
             Self::Full { .. } | Self::Index { .. } => E2BIG,

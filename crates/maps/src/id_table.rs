@@ -69,7 +69,11 @@ pub(crate) struct Table {
 impl Table {
     #[inline(always)]
     fn word(&self, index: u32) -> Option<&AtomicU64> {
-        if index < self.entries { self.file.payload().word(u64::from(index).wrapping_mul(8)) } else { None }
+        if index < self.entries {
+            self.file.payload().word(u64::from(index).wrapping_mul(8))
+        } else {
+            None
+        }
     }
 
     pub(crate) fn get(&self, index: u32) -> u64 {
@@ -83,7 +87,11 @@ impl Table {
     pub(crate) fn set(&self, index: u32, word: u64) -> Result<u64, MapError> {
         let Some(row) = self.word(index) else { return Ok(0) };
         // A walk that begins from now on begins after the caller.
-        if self.births.are_kept() { self.set_with_birth(row, index, word) } else { Ok(row.swap(word, AcqRel)) }
+        if self.births.are_kept() {
+            self.set_with_birth(row, index, word)
+        } else {
+            Ok(row.swap(word, AcqRel))
+        }
     }
 
     /// What fills an empty row is new, what replaces a word is not: nobody else may come between the look and the store.
@@ -126,7 +134,12 @@ pub(crate) struct IdTable<R> {
 impl<R: Rows> IdTable<R> {
     pub(crate) fn new(parts: Parts, rows: R) -> Self {
         let Parts { def, file, births, .. } = parts;
-        Self { map_type: def.map_type, value_size: def.value_size as usize, table: Table { file, entries: def.max_entries, births }, rows }
+        Self {
+            map_type: def.map_type,
+            value_size: def.value_size as usize,
+            table: Table { file, entries: def.max_entries, births },
+            rows,
+        }
     }
 
     fn read(&self, index: u32, out: &mut [u8]) -> Result<(), MapError> {
@@ -146,7 +159,12 @@ impl<R: Rows> IdTable<R> {
 
 impl<R: Rows> MapOps for IdTable<R> {
     fn shape(&self) -> MapShape {
-        MapShape { base: self.table.file.payload().base(), stride: 8, entries: self.table.entries, kind: R::SHAPE }
+        MapShape {
+            base: self.table.file.payload().base(),
+            stride: 8,
+            entries: self.table.entries,
+            kind: R::SHAPE,
+        }
     }
 
     fn user_value_size(&self) -> usize {
@@ -213,7 +231,9 @@ impl<R: Rows> MapOps for IdTable<R> {
         let i = unsafe { copy::load_tail(key, 4) } as u32;
         match self.table.word(i) {
             // SAFETY: the word is a row.
-            Some(word) if word.load(Acquire) != 0 => unsafe { self.rows.seen_by_program(word.as_ptr().cast()) },
+            Some(word) if word.load(Acquire) != 0 => unsafe {
+                self.rows.seen_by_program(word.as_ptr().cast())
+            },
             _ => std::ptr::null_mut(),
         }
     }

@@ -18,7 +18,9 @@
 //!
 //! Walks and `next_key` go in the kernel's order: what is below a prefix comes before it, and 0 before 1.
 
-use std::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
+use std::sync::atomic::{
+    AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence,
+};
 
 use skep_isa::MapFlags;
 use skep_isa::map::update;
@@ -38,14 +40,18 @@ const TRIES: u32 = 64;
 const TRIES_READ_ONLY: u32 = 100_000;
 
 fn geometry(def: &MapDef) -> Result<Geometry, MapError> {
-    if !def.flags.has(MapFlags::NO_PREALLOC) || !def.map_type.row().key.allows(def.key_size) || def.value_size == 0 || def.max_entries == 0
+    if !def.flags.has(MapFlags::NO_PREALLOC)
+        || !def.map_type.row().key.allows(def.key_size)
+        || def.value_size == 0
+        || def.max_entries == 0
     {
         return Err(def.invalid("it wants the flag `BPF_F_NO_PREALLOC`, keys of 5 to 260 bytes, values, and at least one entry"));
     }
     if def.value_size > 4 << 20 {
         return Err(def.refused("too large", EINVAL));
     }
-    Geometry::new(def.max_entries, def.key_size, def.value_size).ok_or_else(|| def.refused("too large", E2BIG))
+    Geometry::new(def.max_entries, def.key_size, def.value_size)
+        .ok_or_else(|| def.refused("too large", E2BIG))
 }
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
@@ -53,7 +59,8 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
-    let memory = TrieMemory::new(parts.file, geometry(&parts.def)?).ok_or(MapError::Damaged { what: "the file is too short" })?;
+    let memory = TrieMemory::new(parts.file, geometry(&parts.def)?)
+        .ok_or(MapError::Damaged { what: "the file is too short" })?;
     Ok(Box::new(LpmTrie { memory, births: parts.births, max_entries: parts.def.max_entries }))
 }
 
@@ -96,7 +103,11 @@ impl Key {
         let left = self.bytes.saturating_sub(at);
         // SAFETY: the maker of the key vouched for `bytes` bytes.
         let word = unsafe {
-            if left >= 8 { copy::load8(self.data.add(at as usize)) } else { copy::load_tail(self.data.add(at as usize), left as usize & 7) }
+            if left >= 8 {
+                copy::load8(self.data.add(at as usize))
+            } else {
+                copy::load_tail(self.data.add(at as usize), left as usize & 7)
+            }
         };
         word.swap_bytes()
     }
@@ -160,7 +171,11 @@ impl Key {
         let length = node.length(node.state().load(Relaxed));
         // SAFETY: at most the node's length, which is cut at the bits of an address.
         let common = unsafe { self.common(node, length.min(self.length)) };
-        if common == length { length < self.length } else { common < self.length && !self.bit(common) }
+        if common == length {
+            length < self.length
+        } else {
+            common < self.length && !self.bit(common)
+        }
     }
 }
 
@@ -191,7 +206,11 @@ impl LpmTrie {
         let version = self.memory.version().load(Acquire);
         let result = f();
         fence(Acquire);
-        if self.memory.version().load(Relaxed) == version { Some(result) } else { self.read_again(f) }
+        if self.memory.version().load(Relaxed) == version {
+            Some(result)
+        } else {
+            self.read_again(f)
+        }
     }
 
     #[cold]
@@ -233,7 +252,10 @@ impl LpmTrie {
         while let Some(node) = self.memory.node_by(&nodes, slot) {
             let length = node.length_by(&nodes, slot);
             // SAFETY: `length` is at most the key's, which is at most the bits of an address, and not below `least`.
-            if length > key.length || length < least || !unsafe { key.begins_with(&node, least.saturating_sub(1), length) } {
+            if length > key.length
+                || length < least
+                || !unsafe { key.begins_with(&node, least.saturating_sub(1), length) }
+            {
                 break;
             }
             let state = node.state().load(Acquire);
@@ -300,7 +322,8 @@ impl LpmTrie {
         while r <= taken {
             if let Some(node) = self.memory.node(r as u32) {
                 if self.is_in_tree(&node) {
-                    count = count.wrapping_add(u64::from(node.state().load(Relaxed) & NO_VALUE == 0));
+                    count =
+                        count.wrapping_add(u64::from(node.state().load(Relaxed) & NO_VALUE == 0));
                 } else {
                     self.put(&node);
                 }
@@ -324,7 +347,8 @@ impl LpmTrie {
             }
             above = here.wrapping_add(1);
             // SAFETY: `here` is below a length, which is at most the bits of an address.
-            let bit = unsafe { node.data_word(u64::from(here >> 6)) } >> (63 - (here & 63)) & 1 != 0;
+            let bit =
+                unsafe { node.data_word(u64::from(here >> 6)) } >> (63 - (here & 63)) & 1 != 0;
             at = n.child(bit).load(Relaxed);
         }
         false
@@ -376,7 +400,10 @@ impl LpmTrie {
             let Some(node) = self.memory.node_by(&nodes, slot) else { return place };
             let length = node.length_by(&nodes, slot);
             // SAFETY: callers have checked that the key's length is at most the bits of an address; `length` is below it and not below `least`.
-            if length >= key.length || length < least || !unsafe { key.begins_with(&node, least.saturating_sub(1), length) } {
+            if length >= key.length
+                || length < least
+                || !unsafe { key.begins_with(&node, least.saturating_sub(1), length) }
+            {
                 // SAFETY: as above.
                 place.common = unsafe { key.common(&node, length.min(key.length)) };
                 place.node = Some(node);
@@ -437,7 +464,9 @@ impl LpmTrie {
             // The key is the beginning of the node's: above it.
             Some(node) if common == key.length => {
                 // SAFETY: `common` is at most the bits of an address.
-                let bit = unsafe { node.data_word(u64::from(common >> 6)) } >> (63 - (common & 63)) & 1 != 0;
+                let bit = unsafe { node.data_word(u64::from(common >> 6)) } >> (63 - (common & 63))
+                    & 1
+                    != 0;
                 new.child(bit).store(below, Relaxed);
                 leaf
             }
@@ -525,7 +554,9 @@ impl LpmTrie {
     }
 
     fn remove_locked(&self, key: &Key) -> i64 {
-        let Place { parent, slot, node: Some(node), common } = self.descend(key) else { return -i64::from(ENOENT) };
+        let Place { parent, slot, node: Some(node), common } = self.descend(key) else {
+            return -i64::from(ENOENT);
+        };
         let state = node.state().load(Relaxed);
         if state & NO_VALUE != 0 || common != key.length || node.length(state) != key.length {
             return -i64::from(ENOENT);
@@ -535,7 +566,9 @@ impl LpmTrie {
             node.state().store(state | NO_VALUE, Release);
             self.renew();
         } else {
-            let fork = parent.filter(|(_, p)| p.state().load(Relaxed) & NO_VALUE != 0 && left == 0 && right == 0);
+            let fork = parent.filter(|(_, p)| {
+                p.state().load(Relaxed) & NO_VALUE != 0 && left == 0 && right == 0
+            });
             match fork {
                 Some((above, fork)) => {
                     let bit = key.bit(fork.length(fork.state().load(Relaxed)));
@@ -641,7 +674,8 @@ impl MapOps for LpmTrie {
         let key = unsafe { self.key(key.as_ptr()) };
         let found = self.read(|| {
             // SAFETY: a place has room for a value rounded up.
-            self.longest_node(&key).map(|(node, state)| unsafe { copy::load(out, node.value(state)) })
+            self.longest_node(&key)
+                .map(|(node, state)| unsafe { copy::load(out, node.value(state)) })
         });
         found.ok_or(BUSY)?.ok_or(MapError::NoElement)
     }
@@ -658,10 +692,14 @@ impl MapOps for LpmTrie {
 
     fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> Result<(), MapError> {
         // SAFETY: the front end checked the length of the key.
-        let key = key.map(|k| unsafe { self.key(k.as_ptr()) }).filter(|k| k.length <= self.memory.geometry.bits());
+        let key = key
+            .map(|k| unsafe { self.key(k.as_ptr()) })
+            .filter(|k| k.length <= self.memory.geometry.bits());
         let found = self.read(|| {
             // As the kernel: a key that is not there begins anew.
-            let there = key.filter(|k| self.longest_node(k).is_some_and(|(node, state)| node.length(state) == k.length));
+            let there = key.filter(|k| {
+                self.longest_node(k).is_some_and(|(node, state)| node.length(state) == k.length)
+            });
             let next = match &there {
                 Some(k) => self.after(k),
                 None => self.first(self.memory.root().load(Acquire)),
@@ -701,9 +739,17 @@ impl MapOps for LpmTrie {
 }
 
 impl KeyWalk for LpmTrie {
-    fn step_behind(&self, last: &[u8], strict: &mut Strict, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
+    fn step_behind(
+        &self,
+        last: &[u8],
+        strict: &mut Strict,
+        key: &mut [u8],
+        value: &mut [u8],
+    ) -> Result<bool, MapError> {
         // SAFETY: the front end checked the length of the key. As the kernel: behind a prefix longer than any, all begins anew.
-        let last = (!last.is_empty()).then(|| unsafe { self.key(last.as_ptr()) }).filter(|k| k.length <= self.memory.geometry.bits());
+        let last = (!last.is_empty())
+            .then(|| unsafe { self.key(last.as_ptr()) })
+            .filter(|k| k.length <= self.memory.geometry.bits());
         let mut newer = 0;
         let found = self.read(|| {
             newer = 0;
@@ -712,7 +758,9 @@ impl KeyWalk for LpmTrie {
                 None => self.first(self.memory.root().load(Acquire)),
             };
             // No more than there is room for: who puts in more must take out some, and then all of this is done again.
-            while let Some(node) = next.filter(|node| self.births.is_newer(row(node), strict.number) && newer <= self.max_entries.into()) {
+            while let Some(node) = next.filter(|node| {
+                self.births.is_newer(row(node), strict.number) && newer <= self.max_entries.into()
+            }) {
                 newer += 1;
                 Self::read_key(&node, key);
                 // SAFETY: `key` has the length of keys.
@@ -732,7 +780,9 @@ impl KeyWalk for LpmTrie {
         // SAFETY: the front end checked the length of the key.
         let key = unsafe { self.key(key.as_ptr()) };
         let held = self.lock().ok_or(BUSY)?;
-        if let Some((node, state)) = self.longest_node(&key).filter(|(node, state)| node.length(*state) == key.length) {
+        if let Some((node, state)) =
+            self.longest_node(&key).filter(|(node, state)| node.length(*state) == key.length)
+        {
             // SAFETY: a place has room for a value rounded up.
             unsafe { copy::load(value, node.value(state)) };
         }

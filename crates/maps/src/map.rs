@@ -60,7 +60,9 @@ fn fitting(row: &types::TypeRow, def: &MapDef, slots: u32, room: u64) -> Option<
     }
     let fits = |max_entries: u32| {
         let smaller = MapDef { max_entries, ..def.clone() };
-        (row.layout)(&smaller).is_ok_and(|l| l.reserved(slots).iter().map(|(_, len)| len + PAGE).sum::<u64>() + PAGE <= room)
+        (row.layout)(&smaller).is_ok_and(|l| {
+            l.reserved(slots).iter().map(|(_, len)| len + PAGE).sum::<u64>() + PAGE <= room
+        })
     };
     let (mut least, mut most) = (0, def.max_entries);
     while most - least > 1 {
@@ -72,7 +74,10 @@ fn fitting(row: &types::TypeRow, def: &MapDef, slots: u32, room: u64) -> Option<
 
 impl std::fmt::Debug for Map {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Map").field("id", &self.id()).field("def", &self.def).finish_non_exhaustive()
+        f.debug_struct("Map")
+            .field("id", &self.id())
+            .field("def", &self.def)
+            .finish_non_exhaustive()
     }
 }
 
@@ -98,27 +103,36 @@ impl Map {
         let (row, layout, payload_len) = types::checked(def)?;
         if def.map_type.row().per_cpu {
             let above = dir.canonicalize().ok().and_then(|d| d.parent().map(Path::to_owned));
-            SlotTable::open_or_create(&above.ok_or_else(|| def.invalid("its directory has no parent"))?)?;
+            SlotTable::open_or_create(
+                &above.ok_or_else(|| def.invalid("its directory has no parent"))?,
+            )?;
         }
         let mut seed = [0; 8];
         if !def.flags.has(MapFlags::ZERO_SEED) {
-            rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()).map_err(|e| {
-                let (path, errno) = (dir.to_owned(), e.raw_os_error());
-                ObjectError::Os { call: "getrandom", path, errno }
-            })?;
+            rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()).map_err(
+                |e| {
+                    let (path, errno) = (dir.to_owned(), e.raw_os_error());
+                    ObjectError::Os { call: "getrandom", path, errno }
+                },
+            )?;
         }
         let meta = def.to_meta(u64::from_le_bytes(seed));
         let new = NewObject { kind: ObjectKind::Map, id, payload_len, meta: &meta, initial: &[] };
         let name = id.to_string();
         let slots = possible_cpus();
         let reserved = if sparse { Vec::new() } else { layout.reserved(slots) };
-        let file = ObjectFile::create_with(dir, &name, &new, &reserved, columns(def, u32::MAX)).map_err(|source| match source {
-            ObjectError::NoRoom { room, limit, .. } => {
-                let fits = if limit == Limit::FileSize { None } else { fitting(row, def, slots, room) };
-                MapError::NoRoom { map_type: def.map_type, source: Box::new(source), fits }
-            }
-            e => e.into(),
-        })?;
+        let file = ObjectFile::create_with(dir, &name, &new, &reserved, columns(def, u32::MAX))
+            .map_err(|source| match source {
+                ObjectError::NoRoom { room, limit, .. } => {
+                    let fits = if limit == Limit::FileSize {
+                        None
+                    } else {
+                        fitting(row, def, slots, room)
+                    };
+                    MapError::NoRoom { map_type: def.map_type, source: Box::new(source), fits }
+                }
+                e => e.into(),
+            })?;
         if layout.percpu().is_some() {
             percpu::begin(&file, slots, sparse);
         }
@@ -160,7 +174,8 @@ impl Map {
         let row = types::row(&def)?;
         file.check_version(row.since)?;
         let layout = (row.layout)(&def)?;
-        let (births_at, with_births) = births::area(layout.payload_len, layout.births).ok_or_else(|| damaged("it is too large"))?;
+        let (births_at, with_births) = births::area(layout.payload_len, layout.births)
+            .ok_or_else(|| damaged("it is too large"))?;
         let rows = match file.payload_len() {
             len if len == with_births => layout.births,
             // As older versions made it.
@@ -171,8 +186,16 @@ impl Map {
         let per_cpu = def.map_type.row().per_cpu;
         let slots = if per_cpu { Some(SlotTable::of_object(&file, access)?) } else { None };
         let file = Arc::new(file);
-        let births = Births::new(Arc::clone(&file), births_at, rows).ok_or(MapError::Damaged { what: "the file is too short" })?;
-        let ops = (row.open)(Parts { def: def.clone(), seed, file: Arc::clone(&file), slots, births: births.clone(), entries })?;
+        let births = Births::new(Arc::clone(&file), births_at, rows)
+            .ok_or(MapError::Damaged { what: "the file is too short" })?;
+        let ops = (row.open)(Parts {
+            def: def.clone(),
+            seed,
+            file: Arc::clone(&file),
+            slots,
+            births: births.clone(),
+            entries,
+        })?;
         let value_size = ops.user_value_size();
         Ok(Self { def, file, ops, per_cpu, value_size, births, has_births: layout.births != 0 })
     }
@@ -224,7 +247,11 @@ impl Map {
     /// then each of their runs begins with [`slots::enter`](crate::slots::enter). Maps that lead to such maps are among them.
     #[must_use]
     pub fn is_waited_for(&self) -> bool {
-        self.ops.limbo().is_some() || matches!(self.def.map_type, MapType::ArrayOfMaps | MapType::HashOfMaps | MapType::ProgArray)
+        self.ops.limbo().is_some()
+            || matches!(
+                self.def.map_type,
+                MapType::ArrayOfMaps | MapType::HashOfMaps | MapType::ProgArray
+            )
     }
 
     /// Tells whether the map keeps a value for each slot.
@@ -266,7 +293,11 @@ impl Map {
 
     #[inline]
     pub(crate) fn check_readable(&self) -> Result<(), MapError> {
-        if self.def.flags.has(MapFlags::WRONLY) { Err(MapError::Denied { why: "the map is write-only" }) } else { Ok(()) }
+        if self.def.flags.has(MapFlags::WRONLY) {
+            Err(MapError::Denied { why: "the map is write-only" })
+        } else {
+            Ok(())
+        }
     }
 
     #[inline]
@@ -295,7 +326,11 @@ impl Map {
     #[inline]
     fn check_key(&self, key: &[u8]) -> Result<(), MapError> {
         let want = self.def.key_size as usize;
-        if key.len() == want { Ok(()) } else { Err(MapError::Length { what: "key", given: key.len(), want }) }
+        if key.len() == want {
+            Ok(())
+        } else {
+            Err(MapError::Length { what: "key", given: key.len(), want })
+        }
     }
 
     /// Copies the value of a key out.
@@ -332,13 +367,22 @@ impl Map {
     /// # Errors
     /// As the kernel's lookup-and-delete: 524 for types that have none.
     #[doc(alias = "BPF_MAP_LOOKUP_AND_DELETE_ELEM")]
-    pub fn lookup_and_delete(&self, key: &[u8], out: &mut [u8], flags: u64) -> Result<(), MapError> {
+    pub fn lookup_and_delete(
+        &self,
+        key: &[u8],
+        out: &mut [u8],
+        flags: u64,
+    ) -> Result<(), MapError> {
         self.check_readable()?;
         self.check_writable()?;
         self.check_lock_flag(flags, flags)?;
         self.check_key(key)?;
         self.check_value(out.len())?;
-        let none = MapError::Unsupported { map_type: self.def.map_type, operation: "lookup and delete", errno: ENOTSUPP };
+        let none = MapError::Unsupported {
+            map_type: self.def.map_type,
+            operation: "lookup and delete",
+            errno: ENOTSUPP,
+        };
         self.ops.take(key, out, flags).unwrap_or(Err(none))
     }
 
@@ -349,7 +393,9 @@ impl Map {
             return Ok(());
         }
         let lock = flags & update::LOCK != 0;
-        if all & !update::LOCK != 0 || (lock && (self.def.spin_lock.is_none() || !self.file.writable())) {
+        if all & !update::LOCK != 0
+            || (lock && (self.def.spin_lock.is_none() || !self.file.writable()))
+        {
             return Err(MapError::Flags { flags });
         }
         Ok(())
@@ -367,7 +413,11 @@ impl Map {
     fn check_values(&self, given: usize) -> Result<(), MapError> {
         let want = self.user_value_size();
         let each = (self.def.value_size as usize).next_multiple_of(8);
-        let fits = if self.per_cpu { given > 0 && given.is_multiple_of(each) && given / each <= MAX_SLOTS as usize } else { given == want };
+        let fits = if self.per_cpu {
+            given > 0 && given.is_multiple_of(each) && given / each <= MAX_SLOTS as usize
+        } else {
+            given == want
+        };
         if fits { Ok(()) } else { Err(MapError::Length { what: "value", given, want }) }
     }
 

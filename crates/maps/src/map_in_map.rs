@@ -11,7 +11,9 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{
+    AtomicPtr, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 
 use skep_isa::map::update;
 use skep_isa::{MapFlags, MapType};
@@ -74,7 +76,9 @@ unsafe impl Sync for InnerMaps {}
 
 impl InnerMaps {
     fn new(parts: &Parts) -> Result<Self, MapError> {
-        let like = parts.def.inner.as_deref().ok_or(MapError::Damaged { what: "a map of maps without a definition of inner maps" })?;
+        let like = parts.def.inner.as_deref().ok_or(MapError::Damaged {
+            what: "a map of maps without a definition of inner maps",
+        })?;
         // Per-CPU maps ask for it when they are opened; the answer is kept.
         let _ = crate::slots::possible_cpus();
         Ok(Self {
@@ -107,7 +111,8 @@ impl InnerMaps {
         let bucket = self.bucket(id);
         let node = Box::into_raw(Box::new(Known { id, map, next: bucket.load(Relaxed) }));
         // SAFETY: the node is ours until it is in the list.
-        while let Err(now) = bucket.compare_exchange(unsafe { (*node).next }, node, AcqRel, Relaxed) {
+        while let Err(now) = bucket.compare_exchange(unsafe { (*node).next }, node, AcqRel, Relaxed)
+        {
             // SAFETY: as above.
             unsafe { (*node).next = now };
         }
@@ -122,15 +127,23 @@ impl InnerMaps {
     }
 
     fn load(&self, id: u32) -> Result<Map, MapError> {
-        let missing = MapError::Value { value: u64::from(id), why: "there is no such map", errno: crate::error::EBADF };
+        let missing = MapError::Value {
+            value: u64::from(id),
+            why: "there is no such map",
+            errno: crate::error::EBADF,
+        };
         let Some(root) = self.root.as_ref().filter(|_| id != 0) else { return Err(missing) };
-        Map::open(&root.join("maps").join(id.to_string()), self.access).map_err(|e| if e.errno() == ENOENT { missing } else { e })
+        Map::open(&root.join("maps").join(id.to_string()), self.access)
+            .map_err(|e| if e.errno() == ENOENT { missing } else { e })
     }
 
     /// Checks a map that shall go in, and keeps it open.
     fn admit(&self, id: u32) -> Result<(), MapError> {
-        let unlike =
-            MapError::Value { value: u64::from(id), why: "it is not like the inner map the outer one was made with", errno: EINVAL };
+        let unlike = MapError::Value {
+            value: u64::from(id),
+            why: "it is not like the inner map the outer one was made with",
+            errno: EINVAL,
+        };
         match self.find(id) {
             Some(known) if known.map.is_some() => return Ok(()),
             _ => {}
@@ -146,7 +159,10 @@ impl InnerMaps {
     /// Returns the inner map as programs hold it: the address of the process's [`Map`].
     fn handle(&self, id: u32) -> *mut u8 {
         if let Some(known) = self.find(id) {
-            return known.map.as_ref().map_or(std::ptr::null_mut(), |m| Arc::as_ptr(m).cast_mut().cast());
+            return known
+                .map
+                .as_ref()
+                .map_or(std::ptr::null_mut(), |m| Arc::as_ptr(m).cast_mut().cast());
         }
         self.handle_anew(id)
     }
@@ -192,7 +208,10 @@ pub(crate) fn open_array(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
     let maps = InnerMaps::new(&parts)?;
     let references = References::of(&parts.file, Referent::Map);
     let outer = IdTable::new(parts, ArrayOfMaps { maps, references });
-    (0..outer.table.entries).map(|i| outer.table.get(i) as u32).filter(|id| *id != 0).for_each(|id| outer.rows.maps.open(id));
+    (0..outer.table.entries)
+        .map(|i| outer.table.get(i) as u32)
+        .filter(|id| *id != 0)
+        .for_each(|id| outer.rows.maps.open(id));
     Ok(Box::new(outer))
 }
 
@@ -217,7 +236,12 @@ impl Rows for ArrayOfMaps {
 
     fn change(&self, table: &Table, index: u32, word: u64) -> Result<u64, MapError> {
         self.references
-            .change(word as u32, true, || table.set(index, word).map(|old| old as u32), |id| table.has(u64::from(id)))
+            .change(
+                word as u32,
+                true,
+                || table.set(index, word).map(|old| old as u32),
+                |id| table.has(u64::from(id)),
+            )
             .map(u64::from)
     }
 
@@ -237,7 +261,12 @@ pub(crate) fn hash_layout(def: &MapDef) -> Result<Layout, MapError> {
 pub(crate) fn open_hash(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
     let maps = InnerMaps::new(&parts)?;
     let references = References::of(&parts.file, Referent::Map);
-    let outer = HashOfMaps { key_size: parts.def.key_size as usize, hash: plain::make(parts)?, maps, references };
+    let outer = HashOfMaps {
+        key_size: parts.def.key_size as usize,
+        hash: plain::make(parts)?,
+        maps,
+        references,
+    };
     outer.each_id(|id| {
         outer.maps.open(id);
         false

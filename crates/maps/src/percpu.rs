@@ -66,7 +66,9 @@ impl PercpuRoom {
         let untold = sparse || !file.has_room();
         let keeps = !untold && file.writable();
         let words = (file.state(HAVE), file.state(GETTING + MAX_SLOTS as usize / 64 - 1));
-        let (Some(first), Some(_)) = words else { return Err(MapError::Damaged { what: "the file is too short" }) };
+        let (Some(first), Some(_)) = words else {
+            return Err(MapError::Damaged { what: "the file is too short" });
+        };
         let bits = first.as_ptr();
         let room = Arc::new(Self { file, layout, slots, untold, bits, table });
         if !keeps {
@@ -75,7 +77,9 @@ impl PercpuRoom {
         // A thread that claims a slot from here on finds the map; those of before are seen here.
         let registered = Registered { node: Some(register(&room)), room };
         let room = &registered.room;
-        for slot in (0..MAX_SLOTS).filter(|slot| *slot < crate::slots::possible_cpus() || room.slots.is_mine(*slot)) {
+        for slot in (0..MAX_SLOTS)
+            .filter(|slot| *slot < crate::slots::possible_cpus() || room.slots.is_mine(*slot))
+        {
             if !room.ensure(slot) {
                 return Err(MapError::NoMemory { what: "the values of a slot" });
             }
@@ -89,7 +93,11 @@ impl PercpuRoom {
             return None;
         }
         // SAFETY: one of the eight words of the header that `open` found, which `file` keeps mapped.
-        let word = unsafe { AtomicU64::from_ptr(self.bits.add(words.wrapping_sub(HAVE).wrapping_add(slot as usize / 64))) };
+        let word = unsafe {
+            AtomicU64::from_ptr(
+                self.bits.add(words.wrapping_sub(HAVE).wrapping_add(slot as usize / 64)),
+            )
+        };
         Some((word, 1 << (slot & 63)))
     }
 
@@ -101,7 +109,8 @@ impl PercpuRoom {
 
     /// Tells whether an element that gets memory now needs some in the area of a slot.
     pub(crate) fn wants(&self, slot: u32) -> bool {
-        self.has(slot) || self.bit(GETTING, slot).is_some_and(|(word, bit)| word.load(SeqCst) & bit != 0)
+        self.has(slot)
+            || self.bit(GETTING, slot).is_some_and(|(word, bit)| word.load(SeqCst) & bit != 0)
     }
 
     /// Gives the values of a slot memory, if they have none; `false` when there is none. Safe on the event path.
@@ -123,7 +132,11 @@ impl PercpuRoom {
     #[cold]
     #[inline(never)]
     fn acquire(&self, slot: u32) -> bool {
-        let (Some((have, bit)), Some((getting, _))) = (self.bit(HAVE, slot), self.bit(GETTING, slot)) else { return false };
+        let (Some((have, bit)), Some((getting, _))) =
+            (self.bit(HAVE, slot), self.bit(GETTING, slot))
+        else {
+            return false;
+        };
         if !self.file.writable() {
             return false;
         }
@@ -135,7 +148,10 @@ impl PercpuRoom {
             None => self.area(slot, at),
             Some(table) => table.each_in_use(|first, end| {
                 let size = table.geometry.value_stride;
-                self.range(at.wrapping_add(first.wrapping_mul(size)), end.wrapping_sub(first).wrapping_mul(size))
+                self.range(
+                    at.wrapping_add(first.wrapping_mul(size)),
+                    end.wrapping_sub(first).wrapping_mul(size),
+                )
             }),
         };
         // Without memory, `getting` stays set: another thread may be at it for the same slot, and count on that. New elements then have
@@ -213,12 +229,18 @@ fn nodes() -> impl Iterator<Item = &'static Node> {
 
 fn register(room: &Arc<PercpuRoom>) -> &'static Node {
     let p = Arc::as_ptr(room).cast_mut();
-    let free = |n: &&Node| n.users.load(SeqCst) == 0 && n.room.compare_exchange(std::ptr::null_mut(), p, SeqCst, SeqCst).is_ok();
+    let free = |n: &&Node| {
+        n.users.load(SeqCst) == 0
+            && n.room.compare_exchange(std::ptr::null_mut(), p, SeqCst, SeqCst).is_ok()
+    };
     if let Some(node) = nodes().find(free) {
         return node;
     }
-    let node: &'static Node =
-        Box::leak(Box::new(Node { room: AtomicPtr::new(p), users: AtomicU32::new(0), next: AtomicPtr::new(std::ptr::null_mut()) }));
+    let node: &'static Node = Box::leak(Box::new(Node {
+        room: AtomicPtr::new(p),
+        users: AtomicU32::new(0),
+        next: AtomicPtr::new(std::ptr::null_mut()),
+    }));
     let mut first = FIRST.load(SeqCst);
     loop {
         node.next.store(first, SeqCst);

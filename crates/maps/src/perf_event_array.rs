@@ -68,7 +68,8 @@ impl MapOps for PerfEventArray {
         if i >= self.entries {
             return Err(MapError::Index { index: i, max_entries: self.entries });
         }
-        let none = MapError::Value { value: u64::from(i), why: "there are 256 rings", errno: EINVAL };
+        let none =
+            MapError::Value { value: u64::from(i), why: "there are 256 rings", errno: EINVAL };
         self.rings.get(i as usize).ok_or(none)?.wanted().store(1, Release);
         Ok(())
     }
@@ -107,7 +108,10 @@ impl Map {
         if index >= events.entries {
             return -i64::from(E2BIG);
         }
-        let Some(ring) = events.rings.get(index as usize).filter(|r| r.wanted().load(Acquire) != 0) else { return -i64::from(ENOENT) };
+        let Some(ring) = events.rings.get(index as usize).filter(|r| r.wanted().load(Acquire) != 0)
+        else {
+            return -i64::from(ENOENT);
+        };
         if !self.file().writable() {
             return -i64::from(ENOENT);
         }
@@ -129,11 +133,18 @@ impl Map {
     /// # Errors
     /// `EBUSY` when a living process reads them already; `EINVAL` for another map type; `EPERM` for a map opened for reading.
     pub fn perf_reader(&self) -> Result<PerfReader, MapError> {
-        let events = self.ops().perf_events().ok_or_else(|| self.def().invalid("it has no samples to read"))?;
+        let events = self
+            .ops()
+            .perf_events()
+            .ok_or_else(|| self.def().invalid("it has no samples to read"))?;
         if !self.file().writable() {
             return Err(MapError::Denied { why: "the map was opened for reading" });
         }
-        let rings = events.rings.iter().map(|r| Consumer::of(Arc::clone(r))).collect::<Result<Vec<_>, _>>()?;
+        let rings = events
+            .rings
+            .iter()
+            .map(|r| Consumer::of(Arc::clone(r)))
+            .collect::<Result<Vec<_>, _>>()?;
         rings.iter().for_each(|r| r.memory().wanted().store(1, Release));
         Ok(PerfReader { rings, next: 0 })
     }
@@ -154,8 +165,9 @@ impl PerfReader {
     /// [`MapError::Damaged`] when a ring's memory makes no sense; everything in it is then skipped.
     pub fn next_record(&mut self) -> Result<Option<(u32, &[u8])>, MapError> {
         let n = self.rings.len();
-        let found =
-            (0..n).map(|i| (self.next + i) % n).find(|i| self.rings.get(*i).is_some_and(|r| r.memory().head(false) != Head::Nothing));
+        let found = (0..n)
+            .map(|i| (self.next + i) % n)
+            .find(|i| self.rings.get(*i).is_some_and(|r| r.memory().head(false) != Head::Nothing));
         let Some(i) = found else {
             return Ok(None);
         };
@@ -180,9 +192,13 @@ impl PerfReader {
             if something() {
                 return true;
             }
-            let Some(left) = timeout.checked_sub(begin.elapsed()).filter(|l| !l.is_zero()) else { return false };
+            let Some(left) = timeout.checked_sub(begin.elapsed()).filter(|l| !l.is_zero()) else {
+                return false;
+            };
             match self.rings.first() {
-                Some(first) => first.memory().sleep_unless(left.min(LOOK).as_nanos() as u64, something),
+                Some(first) => {
+                    first.memory().sleep_unless(left.min(LOOK).as_nanos() as u64, something)
+                }
                 None => return false,
             }
         }

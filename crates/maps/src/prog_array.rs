@@ -36,7 +36,9 @@ impl Rows for ProgArray {
 
     fn word(&self, _index: u32, value: &[u8], _flags: u64, _taken: bool) -> Result<u64, MapError> {
         match number(value, 0) {
-            0 => Err(MapError::Value { value: 0, why: "programs are numbered from 1", errno: EBADF }),
+            0 => {
+                Err(MapError::Value { value: 0, why: "programs are numbered from 1", errno: EBADF })
+            }
             id => Ok(u64::from(id)),
         }
     }
@@ -44,7 +46,12 @@ impl Rows for ProgArray {
     fn change(&self, table: &Table, index: u32, word: u64) -> Result<u64, MapError> {
         // A program that has no file is known to this process only, and kept by whoever compiled it.
         self.references
-            .change(word as u32, false, || table.set(index, word).map(|old| old as u32), |id| table.has(u64::from(id)))
+            .change(
+                word as u32,
+                false,
+                || table.set(index, word).map(|old| old as u32),
+                |id| table.has(u64::from(id)),
+            )
             .map(u64::from)
     }
 }

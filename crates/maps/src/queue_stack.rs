@@ -10,7 +10,9 @@
 //! changes is another one.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
+use std::sync::atomic::{
+    AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence,
+};
 
 use skep_isa::MapType;
 use skep_isa::map::update;
@@ -32,7 +34,9 @@ const TRIES: u32 = 1000;
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     if def.key_size != 0 || def.value_size == 0 || def.max_entries == 0 {
-        return Err(def.invalid("it has no keys, and value size and number of entries must not be zero"));
+        return Err(
+            def.invalid("it has no keys, and value size and number of entries must not be zero")
+        );
     }
     let bytes = round8(u64::from(def.value_size)) * u64::from(def.max_entries);
     if def.value_size > MAX_VALUE || bytes > MAX_BYTES {
@@ -51,7 +55,11 @@ pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
         stride: round8(u64::from(parts.def.value_size)),
         max: u64::from(parts.def.max_entries),
         reciprocal: reciprocal(u64::from(parts.def.max_entries)),
-        base: parts.file.payload().at(0, layout(&parts.def)?.payload_len).ok_or(MapError::Damaged { what: "the file is too short" })?,
+        base: parts
+            .file
+            .payload()
+            .at(0, layout(&parts.def)?.payload_len)
+            .ok_or(MapError::Damaged { what: "the file is too short" })?,
         births: parts.births,
         file: parts.file,
     }))
@@ -254,14 +262,23 @@ impl QueueStack {
     }
 
     /// Copies the value that a walk has next, in the order of pops, and returns the place behind it.
-    fn copy_next(&self, at: &Position, (tail, head): (u64, u64), value: &mut [u8]) -> Result<(Position, bool), MapError> {
+    fn copy_next(
+        &self,
+        at: &Position,
+        (tail, head): (u64, u64),
+        value: &mut [u8],
+    ) -> Result<(Position, bool), MapError> {
         let begun = at.minor != 0;
         let last = if begun { at.minor.wrapping_sub(1) } else { head };
         let mut strict = at.strict;
         let (position, after) = if self.stack {
             let mut top = if begun { at.major.min(head) } else { head };
             // No further than the values there are, at most `max`.
-            while top > tail && self.births.is_newer(modulo(top.wrapping_sub(1), self.max, self.reciprocal), strict.number) {
+            while top > tail
+                && self
+                    .births
+                    .is_newer(modulo(top.wrapping_sub(1), self.max, self.reciprocal), strict.number)
+            {
                 top -= 1;
                 strict.newer += 1;
             }
@@ -273,7 +290,9 @@ impl QueueStack {
         if position < tail || position >= head.min(last) || tail == head {
             return Ok((Position { strict, ..*at }, false));
         }
-        let from = self.value(position).ok_or(MapError::Damaged { what: "a value lies outside its file" })?;
+        let from = self
+            .value(position)
+            .ok_or(MapError::Damaged { what: "a value lies outside its file" })?;
         // SAFETY: a value has `stride` bytes.
         unsafe { copy::load(value, from) };
         Ok((Position { major: after, minor: last.wrapping_add(1), strict }, true))
@@ -325,7 +344,11 @@ impl MapOps for QueueStack {
 
     fn lookup(&self, _key: &[u8], out: &mut [u8], _flags: u64) -> Result<(), MapError> {
         // As a walk sees it, without the lock, which a stopped thread may hold.
-        if self.step(&mut Position::default(), &mut [], out)? { Ok(()) } else { Err(MapError::NoElement) }
+        if self.step(&mut Position::default(), &mut [], out)? {
+            Ok(())
+        } else {
+            Err(MapError::NoElement)
+        }
     }
 
     fn update(&self, _key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {
@@ -383,9 +406,24 @@ mod tests {
     fn positions_wrap_at_every_size() {
         let mut x = 88_172_645_463_325_252u64;
         for max in [1, 2, 3, 5, 7, 10, 64, 1000, 65_537, (1 << 24) - 3, u64::from(u32::MAX)] {
-            let edges = [0, 1, max - 1, max, max + 1, 2 * max - 1, 2 * max, u64::MAX, u64::MAX - max, u64::MAX / max * max];
+            let edges = [
+                0,
+                1,
+                max - 1,
+                max,
+                max + 1,
+                2 * max - 1,
+                2 * max,
+                u64::MAX,
+                u64::MAX - max,
+                u64::MAX / max * max,
+            ];
             for position in edges {
-                assert_eq!(modulo(position, max, reciprocal(max)), position % max, "{position} of {max}");
+                assert_eq!(
+                    modulo(position, max, reciprocal(max)),
+                    position % max,
+                    "{position} of {max}"
+                );
             }
             for _ in 0..10_000 {
                 x ^= x << 13;

@@ -55,7 +55,12 @@ fn os(call: &'static str, path: &Path, e: Errno) -> MapError {
 
 /// Finds the skep directory of an object, also by a pin: the nearest directory above it that has maps.
 pub(crate) fn root(file: &ObjectFile) -> Option<PathBuf> {
-    file.full_path().ancestors().skip(1).take(8).find(|d| d.join(Referent::Map.folder()).is_dir()).map(Path::to_owned)
+    file.full_path()
+        .ancestors()
+        .skip(1)
+        .take(8)
+        .find(|d| d.join(Referent::Map.folder()).is_dir())
+        .map(Path::to_owned)
 }
 
 fn make(path: &Path) -> Result<(), MapError> {
@@ -89,7 +94,11 @@ impl References {
         let mut tries = 0;
         let _locked = loop {
             make(&folder)?;
-            let fd = match fs::open(&folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
+            let fd = match fs::open(
+                &folder,
+                OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+                Mode::empty(),
+            ) {
                 Ok(fd) => fd,
                 Err(Errno::NOENT) => continue,
                 Err(e) => return Err(os("open", &folder, e)),
@@ -139,7 +148,8 @@ pub fn drop_references(root: &Path) -> Result<usize, MapError> {
     let mut removed = 0;
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let gone = name.to_str().is_some_and(|n| n.parse::<u32>().is_ok()) && !root.join("maps").join(&name).exists();
+        let gone = name.to_str().is_some_and(|n| n.parse::<u32>().is_ok())
+            && !root.join("maps").join(&name).exists();
         if gone && std::fs::remove_dir_all(entry.path()).is_ok() {
             removed += 1;
         }

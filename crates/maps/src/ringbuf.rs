@@ -29,14 +29,18 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
         return Err(def.invalid("its size must be a power of two and whole pages"));
     }
     if def.max_entries > MAX_BYTES {
-        return Err(MapError::Definition { map_type: def.map_type, what: "too large", errno: E2BIG });
+        return Err(MapError::Definition {
+            map_type: def.map_type,
+            what: "too large",
+            errno: E2BIG,
+        });
     }
     Ok(Layout { mirror: Some(DATA), ..Layout::plain(DATA + u64::from(def.max_entries)) })
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
-    let memory =
-        RingMemory::new(parts.file, u64::from(parts.def.max_entries)).ok_or(MapError::Damaged { what: "the file is too short" })?;
+    let memory = RingMemory::new(parts.file, u64::from(parts.def.max_entries))
+        .ok_or(MapError::Damaged { what: "the file is too short" })?;
     let memory = Arc::new(memory);
     ring::register(&memory);
     Ok(Box::new(Ring { memory }))
@@ -134,7 +138,8 @@ impl Map {
     /// `EBUSY` when a living process consumes it already; `EINVAL` for another map type; `EPERM` for a map opened for
     /// reading.
     pub fn consumer(&self) -> Result<Consumer, MapError> {
-        let ring = self.ops().ring().ok_or_else(|| self.def().invalid("it has no records to consume"))?;
+        let ring =
+            self.ops().ring().ok_or_else(|| self.def().invalid("it has no records to consume"))?;
         if !self.file().writable() {
             return Err(MapError::Denied { why: "the map was opened for reading" });
         }
@@ -169,7 +174,16 @@ impl Consumer {
                 return Err(MapError::Busy { what: "the ring buffer's consumer side" });
             }
             match memory.consuming().compare_exchange(holder, process, AcqRel, Acquire) {
-                Ok(_) => return Ok(Self { memory, sample: Vec::new(), known: 0, looks: 0, lively: false, process }),
+                Ok(_) => {
+                    return Ok(Self {
+                        memory,
+                        sample: Vec::new(),
+                        known: 0,
+                        looks: 0,
+                        lively: false,
+                        process,
+                    });
+                }
                 Err(now) => holder = now,
             }
         }
@@ -223,7 +237,9 @@ impl Consumer {
             if self.memory.head(true) != Head::Nothing {
                 return true;
             }
-            let Some(left) = timeout.checked_sub(begin.elapsed()).filter(|l| !l.is_zero()) else { return false };
+            let Some(left) = timeout.checked_sub(begin.elapsed()).filter(|l| !l.is_zero()) else {
+                return false;
+            };
             self.memory.sleep(left.min(LOOK).as_nanos() as u64);
         }
     }

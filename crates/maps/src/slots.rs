@@ -20,7 +20,10 @@
 
 use std::marker::PhantomData;
 use std::path::Path;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicPtr, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+    Ordering::SeqCst,
+};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use crate::error::MapError;
@@ -105,9 +108,17 @@ impl SlotTable {
                 done => return done,
             }
             let payload_len = STATES + u64::from(MAX_SLOTS) * STATE;
-            let new = NewObject { kind: ObjectKind::Slots, id: 0, payload_len, meta: &slots.to_le_bytes(), initial: &[] };
+            let new = NewObject {
+                kind: ObjectKind::Slots,
+                id: 0,
+                payload_len,
+                meta: &slots.to_le_bytes(),
+                initial: &[],
+            };
             match ObjectFile::create(dir, FILE_NAME, &new) {
-                Ok(file) => return Ok(remember(Self { file, slots, possible_cpus: possible_cpus() })),
+                Ok(file) => {
+                    return Ok(remember(Self { file, slots, possible_cpus: possible_cpus() }));
+                }
                 Err(e) if e.errno() == crate::error::EEXIST => {}
                 Err(e) => return Err(e.into()),
             }
@@ -118,15 +129,24 @@ impl SlotTable {
     fn open(path: &Path, access: Access) -> Result<Arc<Self>, MapError> {
         let file = ObjectFile::open(path, ObjectKind::Slots, access)?;
         let slots = file.meta().try_into().map(u32::from_le_bytes).unwrap_or(0);
-        if slots == 0 || slots > MAX_SLOTS || file.payload_len() < OWNERS + u64::from(MAX_SLOTS) * 8 {
-            return Err(ObjectError::Damaged { path: path.to_owned(), what: "no such number of slots" }.into());
+        if slots == 0 || slots > MAX_SLOTS || file.payload_len() < OWNERS + u64::from(MAX_SLOTS) * 8
+        {
+            return Err(ObjectError::Damaged {
+                path: path.to_owned(),
+                what: "no such number of slots",
+            }
+            .into());
         }
         Ok(remember(Self { file, slots, possible_cpus: possible_cpus() }))
     }
 
     /// Finds the table that belongs to an object file: in the nearest directory above it that has one.
     pub(crate) fn of_object(file: &ObjectFile, access: Access) -> Result<Arc<Self>, MapError> {
-        let missing = || ObjectError::Os { call: "open", path: file.path().with_file_name(FILE_NAME), errno: crate::error::ENOENT };
+        let missing = || ObjectError::Os {
+            call: "open",
+            path: file.path().with_file_name(FILE_NAME),
+            errno: crate::error::ENOENT,
+        };
         for dir in file.full_path().ancestors().skip(2).take(8) {
             match Self::open(&dir.join(FILE_NAME), access) {
                 Err(e) if e.errno() == crate::error::ENOENT => {}
@@ -235,17 +255,23 @@ impl SlotTable {
     pub(crate) fn wait_for_runs_while(&self, meanwhile: &mut dyn FnMut()) -> Result<(), MapError> {
         let no = |why| MapError::Denied { why };
         if self.state_word(0).is_none() {
-            return Err(no("the slot table was made by an older version, which does not tell when programs have ended"));
+            return Err(no(
+                "the slot table was made by an older version, which does not tell when programs have ended",
+            ));
         }
         // A run marks itself and then looks into maps, without a fence between: this is the fence, for all of them.
         if !sys::membarrier_global() {
-            return Err(no("the kernel offers no `membarrier`, without which the end of programs cannot be told"));
+            return Err(no(
+                "the kernel offers no `membarrier`, without which the end of programs cannot be told",
+            ));
         }
         for slot in 0..self.slots {
             if let (Some(state), Some(owner)) = (self.state_word(slot), self.owner_word(slot)) {
                 let begun = state.load(Acquire);
                 let depth = begun & DEPTH_MASK;
-                let over = |now: u64| now & DEPTH_MASK == 0 || (now >> DEPTH).wrapping_sub(begun >> DEPTH) >= depth;
+                let over = |now: u64| {
+                    now & DEPTH_MASK == 0 || (now >> DEPTH).wrapping_sub(begun >> DEPTH) >= depth
+                };
                 wait_until(|| over(state.load(Acquire)), || owner.load(Relaxed), meanwhile)?;
             }
         }
@@ -253,7 +279,11 @@ impl SlotTable {
         if let Some(word) = self.file.payload().word(SHARED_LOCK) {
             let held = word.load(Acquire);
             let owner = |word: u64| word & ((1 << tls::TOKEN_BITS) - 1);
-            wait_until(|| owner(held) == 0 || word.load(Acquire) != held, || owner(held), meanwhile)?;
+            wait_until(
+                || owner(held) == 0 || word.load(Acquire) != held,
+                || owner(held),
+                meanwhile,
+            )?;
         }
         Ok(())
     }
@@ -279,7 +309,9 @@ impl SlotTable {
             let slot = free?;
             let word = self.owner_word(slot)?;
             // The former owner's plain stores to its values come before whoever freed the slot saw it dead.
-            if word.load(Relaxed) == token || word.compare_exchange(0, token, AcqRel, Relaxed).is_ok() {
+            if word.load(Relaxed) == token
+                || word.compare_exchange(0, token, AcqRel, Relaxed).is_ok()
+            {
                 if let Some(w) = self.file.payload().word(HIGHEST) {
                     w.fetch_max(u64::from(slot).wrapping_add(1), Relaxed);
                 }
@@ -376,7 +408,11 @@ impl SlotTable {
 }
 
 /// Waits until `over`, or the thread that `owner` names is gone.
-fn wait_until(over: impl Fn() -> bool, owner: impl Fn() -> u64, meanwhile: &mut dyn FnMut()) -> Result<(), MapError> {
+fn wait_until(
+    over: impl Fn() -> bool,
+    owner: impl Fn() -> u64,
+    meanwhile: &mut dyn FnMut(),
+) -> Result<(), MapError> {
     let mut tries = 0;
     let mut patience = sys::Patience::default();
     while !over() {
@@ -411,7 +447,9 @@ fn remember(table: SlotTable) -> Arc<SlotTable> {
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     open.retain(|w| w.strong_count() > 0);
     for known in open.iter().filter_map(Weak::upgrade) {
-        if known.file.generation() == table.file.generation() && (known.file.writable() || !table.file.writable()) {
+        if known.file.generation() == table.file.generation()
+            && (known.file.writable() || !table.file.writable())
+        {
             return known;
         }
     }
@@ -437,7 +475,9 @@ pub fn possible_cpus() -> u32 {
     static COUNT: OnceLock<u32> = OnceLock::new();
     *COUNT.get_or_init(|| {
         let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-        count_cpus(&text).unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32)).clamp(1, MAX_SLOTS)
+        count_cpus(&text)
+            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32))
+            .clamp(1, MAX_SLOTS)
     })
 }
 
@@ -568,7 +608,9 @@ fn enter_anew() -> Enter {
         }
         Claim::Slot(slot) => {
             // Without a word in the table, one that nobody looks at.
-            let state = table.state_word(slot).map_or_else(|| tls::address(Word::NoState), |w| w.as_ptr() as u64);
+            let state = table
+                .state_word(slot)
+                .map_or_else(|| tls::address(Word::NoState), |w| w.as_ptr() as u64);
             // SAFETY: the columns of the slot are mapped and have memory. An installed table is never unmapped, and this thread's words live
             // as long as it.
             unsafe {
@@ -612,7 +654,13 @@ mod tests {
 
     #[test]
     fn lists_of_cpus_are_counted_to_their_end() {
-        for (text, n) in [("0-1\n", Some(2)), ("0\n", Some(1)), ("0-3,8-11\n", Some(12)), ("", None), ("x", None)] {
+        for (text, n) in [
+            ("0-1\n", Some(2)),
+            ("0\n", Some(1)),
+            ("0-3,8-11\n", Some(12)),
+            ("", None),
+            ("x", None),
+        ] {
             assert_eq!(count_cpus(text), n, "{text:?}");
         }
     }

@@ -10,7 +10,9 @@
 //! had been deleted.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
+use std::sync::atomic::{
+    AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence,
+};
 
 use skep_isa::{MapFlags, MapType};
 
@@ -48,10 +50,15 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
         return Err(def.invalid("keys have 4 bytes, values 8 for each of 1 to 127 addresses, and there is at least one entry"));
     }
     if def.flags.has(MapFlags::STACK_BUILD_ID) {
-        return Err(def.refused("stacks by build id are not offered; take addresses and symbolise them", ENOTSUPP));
+        return Err(def.refused(
+            "stacks by build id are not offered; take addresses and symbolise them",
+            ENOTSUPP,
+        ));
     }
     match buckets(def) * (HEAD + u64::from(def.value_size)) {
-        payload_len if def.max_entries <= 1 << 31 && payload_len <= MAX_BYTES => Ok(Layout::with_births(payload_len, buckets(def))),
+        payload_len if def.max_entries <= 1 << 31 && payload_len <= MAX_BYTES => {
+            Ok(Layout::with_births(payload_len, buckets(def)))
+        }
         _ => Err(def.refused("too large", E2BIG)),
     }
 }
@@ -89,7 +96,8 @@ impl StackTrace {
         }
         let at = i.wrapping_mul(HEAD.wrapping_add(self.depth.wrapping_mul(8)));
         let word = |off: u64| self.file.payload().word(at.wrapping_add(off));
-        let addresses = self.file.payload().at(at.wrapping_add(HEAD), self.depth.wrapping_mul(8))?;
+        let addresses =
+            self.file.payload().at(at.wrapping_add(HEAD), self.depth.wrapping_mul(8))?;
         Some(Bucket { lock: word(0)?, state: word(8)?, hash: word(16)?, addresses })
     }
 
@@ -136,7 +144,8 @@ impl StackTrace {
         // Somebody may have been quicker; what he put in may be replaced only when asked to.
         let result = if self.len(state) != 0 && flags & REUSE == 0 {
             // SAFETY: as above.
-            let same = self.len(state) == n && unsafe { copy::same(bucket.addresses, addresses.cast(), bytes) };
+            let same = self.len(state) == n
+                && unsafe { copy::same(bucket.addresses, addresses.cast(), bytes) };
             if same { id as i64 } else { -i64::from(EEXIST) }
         } else {
             bucket.state.store(version.wrapping_add(1) << 32, Relaxed);
@@ -182,7 +191,9 @@ impl StackTrace {
 
     /// Empties a bucket; `last` is shown its addresses before.
     fn clear(&self, i: u64, last: impl FnOnce(usize, *const u8)) -> Result<(), MapError> {
-        let bucket = self.bucket(i).ok_or(MapError::Index { index: i as u32, max_entries: self.buckets as u32 })?;
+        let bucket = self
+            .bucket(i)
+            .ok_or(MapError::Index { index: i as u32, max_entries: self.buckets as u32 })?;
         let busy = MapError::Busy { what: "a stack of the map" };
         let held = lock::acquire(bucket.lock).map_err(|_| busy)?;
         let state = bucket.state.load(Relaxed);

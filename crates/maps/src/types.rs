@@ -15,8 +15,8 @@ use crate::shm::births::{self, Births};
 use crate::shm::lock::Held;
 use crate::slots::SlotTable;
 use crate::{
-    array, bloom_filter, cgroup_array, cpumap, devmap, hash, id_table, lpm_trie, map_in_map, perf_event_array, prog_array, queue_stack,
-    ringbuf, stack_trace, user_ringbuf, xskmap,
+    array, bloom_filter, cgroup_array, cpumap, devmap, hash, id_table, lpm_trie, map_in_map,
+    perf_event_array, prog_array, queue_stack, ringbuf, stack_trace, user_ringbuf, xskmap,
 };
 
 /// What a map type needs of its file, from its definition.
@@ -81,7 +81,9 @@ impl Layout {
     pub(crate) fn reserved(&self, slots: u32) -> Vec<(u64, u64)> {
         let mut ranges = vec![(0, self.room.prefix)];
         match self.room.areas {
-            Areas::Number { count, stride, len } => ranges.extend((0..count).map(|i| (i * stride, len))),
+            Areas::Number { count, stride, len } => {
+                ranges.extend((0..count).map(|i| (i * stride, len)))
+            }
             Areas::Slots(area) if area.on_demand => {}
             Areas::Slots(area) => ranges.push((area.at, u64::from(slots) * area.stride)),
         }
@@ -174,7 +176,8 @@ pub(crate) fn checked(def: &MapDef) -> Result<(&'static TypeRow, Layout, u64), M
     }
     def.check()?;
     let layout = (row.layout)(def)?;
-    let (_, payload_len) = births::area(layout.payload_len, layout.births).ok_or_else(|| def.refused("too large", E2BIG))?;
+    let (_, payload_len) = births::area(layout.payload_len, layout.births)
+        .ok_or_else(|| def.refused("too large", E2BIG))?;
     Ok((row, layout, payload_len))
 }
 
@@ -201,9 +204,11 @@ impl MapDef {
 }
 
 pub(crate) fn row(def: &MapDef) -> Result<&'static TypeRow, MapError> {
-    TYPES.iter().find(|r| r.map_type == def.map_type).ok_or_else(|| match def.map_type.row().offer {
-        Offer::No(why) => def.invalid(why),
-        Offer::Yes => def.invalid("this version of skep has no such maps yet"),
+    TYPES.iter().find(|r| r.map_type == def.map_type).ok_or_else(|| {
+        match def.map_type.row().offer {
+            Offer::No(why) => def.invalid(why),
+            Offer::Yes => def.invalid("this version of skep has no such maps yet"),
+        }
     })
 }
 
@@ -234,7 +239,13 @@ pub(crate) trait Limbo {
 pub(crate) trait KeyWalk {
     /// Copies the element behind a key out, whether that key is there or not; the first one behind no bytes, and none that `strict`
     /// passes over. `false` at the end.
-    fn step_behind(&self, last: &[u8], strict: &mut Strict, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError>;
+    fn step_behind(
+        &self,
+        last: &[u8],
+        strict: &mut Strict,
+        key: &mut [u8],
+        value: &mut [u8],
+    ) -> Result<bool, MapError>;
     /// Removes an element and copies its last value out.
     fn take(&self, key: &[u8], value: &mut [u8]) -> Result<(), MapError>;
 }
@@ -320,7 +331,8 @@ pub(crate) trait MapOps: Send + Sync {
 
     /// Finds the position behind a key; `None` when the key is not there and its type has no place for missing keys.
     fn seek(&self, key: &[u8]) -> Result<Option<Position>, MapError> {
-        let (mut at, mut seen, mut value) = (Position::default(), vec![0; key.len()], vec![0; self.user_value_size()]);
+        let (mut at, mut seen, mut value) =
+            (Position::default(), vec![0; key.len()], vec![0; self.user_value_size()]);
         while self.step(&mut at, &mut seen, &mut value)? {
             if seen == key {
                 return Ok(Some(at));

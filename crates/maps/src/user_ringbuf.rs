@@ -22,8 +22,8 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
-    let memory =
-        RingMemory::new(parts.file, u64::from(parts.def.max_entries)).ok_or(MapError::Damaged { what: "the file is too short" })?;
+    let memory = RingMemory::new(parts.file, u64::from(parts.def.max_entries))
+        .ok_or(MapError::Damaged { what: "the file is too short" })?;
     Ok(Box::new(UserRing { memory: Arc::new(memory) }))
 }
 
@@ -63,12 +63,19 @@ impl Map {
     /// `EINVAL` for another map type.
     #[doc(alias = "user_ring_buffer__submit")]
     pub fn user_ringbuf_output(&self, sample: &[u8]) -> Result<(), MapError> {
-        let ring = self.ops().user_ring().ok_or_else(|| self.def().invalid("it takes no samples from users"))?;
+        let ring = self
+            .ops()
+            .user_ring()
+            .ok_or_else(|| self.def().invalid("it takes no samples from users"))?;
         if !self.file().writable() {
             return Err(MapError::Denied { why: "the map was opened for reading" });
         }
         if sample.len() as u64 + 8 >= u64::from(self.def().max_entries) {
-            return Err(MapError::Value { value: sample.len() as u64, why: "the sample is larger than the ring", errno: E2BIG });
+            return Err(MapError::Value {
+                value: sample.len() as u64,
+                why: "the sample is larger than the ring",
+                errno: E2BIG,
+            });
         }
         // SAFETY: the sample is readable.
         let done = unsafe { ring.memory.output(sample.as_ptr(), sample.len() as u64, 1) };
@@ -83,11 +90,14 @@ impl Map {
     /// A negative errno.
     #[doc(alias = "bpf_user_ringbuf_drain")]
     pub fn user_ringbuf_drain(&self) -> Result<Drain<'_>, i64> {
-        let ring = self.ops().user_ring().filter(|_| self.file().writable()).ok_or(-i64::from(EINVAL))?;
+        let ring =
+            self.ops().user_ring().filter(|_| self.file().writable()).ok_or(-i64::from(EINVAL))?;
         let word = ring.memory.consuming();
         let held = match lock::try_acquire(word) {
             Some(held) => held,
-            None if tls::dead(lock::owner(word.load(Acquire)), true) => lock::acquire(word).map_err(|_| -i64::from(EBUSY))?,
+            None if tls::dead(lock::owner(word.load(Acquire)), true) => {
+                lock::acquire(word).map_err(|_| -i64::from(EBUSY))?
+            }
             None => return Err(-i64::from(EBUSY)),
         };
         Ok(Drain { ring, held, next: None })

@@ -18,7 +18,11 @@ impl Rows for Xskmap {
     fn word(&self, _index: u32, value: &[u8], flags: u64, taken: bool) -> Result<u64, MapError> {
         let socket = number(value, 0);
         if socket == 0 {
-            return Err(MapError::Value { value: 0, why: "sockets are numbered from 1", errno: EBADF });
+            return Err(MapError::Value {
+                value: 0,
+                why: "sockets are numbered from 1",
+                errno: EBADF,
+            });
         }
         match flags {
             update::NOEXIST if taken => Err(MapError::Exists),

@@ -25,7 +25,10 @@ fn definitions_are_refused_as_the_kernel_does() {
         }
         assert_eq!(errno(dir.create(&MapDef::new(t, 4, 8, 1).flags(1 << 31))), 22);
         assert_eq!(errno(dir.create(&MapDef::new(t, 4, 8, 1).named("a b"))), 22);
-        assert_eq!(errno(dir.create(&MapDef::new(t, 4, 8, 1).flags(MapFlags::RDONLY | MapFlags::WRONLY))), 22);
+        assert_eq!(
+            errno(dir.create(&MapDef::new(t, 4, 8, 1).flags(MapFlags::RDONLY | MapFlags::WRONLY))),
+            22
+        );
     }
     assert_eq!(errno(dir.create(&MapDef::new(MapType::Array, 4, 1 << 20, u32::MAX))), 12);
     assert_eq!(errno(dir.create(&MapDef::new(MapType::Sockmap, 4, 4, 1))), 22);
@@ -56,7 +59,11 @@ fn operations_answer_with_the_kernels_errno() {
         let k = key(1);
         // SAFETY: key and value have the map's sizes.
         unsafe {
-            assert_eq!(map.prog_update(k.as_ptr(), 5u64.to_ne_bytes().as_ptr(), ANY), 0, "programs may still write");
+            assert_eq!(
+                map.prog_update(k.as_ptr(), 5u64.to_ne_bytes().as_ptr(), ANY),
+                0,
+                "programs may still write"
+            );
             assert_eq!(map.prog_update(key(3).as_ptr(), k.as_ptr(), ANY), -7);
             assert_eq!(map.prog_update(k.as_ptr(), k.as_ptr(), NOEXIST), -17);
             assert_eq!(map.prog_update(k.as_ptr(), k.as_ptr(), 4), -22);
@@ -81,7 +88,10 @@ fn value_zero_is_byte_zero_of_the_file() {
         assert_eq!(bytes[at..at + 16], [[i + 1; 12].as_slice(), &[0; 4]].concat());
     }
     let shape = map.shape();
-    assert_eq!((shape.base, shape.stride, shape.entries, shape.kind), (map.value_base(), 16, 4, ShapeKind::Array));
+    assert_eq!(
+        (shape.base, shape.stride, shape.entries, shape.kind),
+        (map.value_base(), 16, 4, ShapeKind::Array)
+    );
     // SAFETY: a four-byte key.
     assert_eq!(unsafe { map.prog_lookup(key(3).as_ptr()) } as u64, shape.base + 48);
 }
@@ -121,7 +131,9 @@ fn users_see_as_many_per_cpu_values_as_possible_cpus() {
     let mut want = vec![0; 8 * n];
     want[..8].copy_from_slice(&given[..8]);
     assert_eq!(map.lookup(&key(999)).expect("in range"), want, "the rest became zero");
-    let ShapeKind::PercpuArray { slot_stride, slot_tls } = map.shape().kind else { panic!("a per-CPU shape") };
+    let ShapeKind::PercpuArray { slot_stride, slot_tls } = map.shape().kind else {
+        panic!("a per-CPU shape")
+    };
     assert_eq!((slot_stride, slot_tls), (8192, slots::tls_offset()));
 }
 

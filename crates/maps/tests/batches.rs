@@ -44,7 +44,8 @@ impl Pair {
             _ => (8, 0),
         };
         let ours = dir.make(&MapDef::new(t, key_size, 8, ENTRIES).flags(flags));
-        let spec = MapSpec { map_type: t as u32, key_size, value_size: 8, max_entries: ENTRIES, flags };
+        let spec =
+            MapSpec { map_type: t as u32, key_size, value_size: 8, max_entries: ENTRIES, flags };
         let theirs = Theirs::create(spec).expect("a good definition");
         assert_eq!(ours.user_value_size(), theirs.user_value_size());
         Self { key_size: key_size as usize, value_size: ours.user_value_size(), ours, theirs }
@@ -66,18 +67,40 @@ impl Pair {
     /// Both answers to a call that reads.
     fn read(&self, command: u32, from: Option<&[u8]>, count: usize, flags: u64) -> [Answer; 2] {
         let room = count.max(1);
-        let new = || (vec![0; self.key_size], vec![0; room * self.key_size], vec![0; room * self.value_size]);
+        let new = || {
+            (vec![0; self.key_size], vec![0; room * self.key_size], vec![0; room * self.value_size])
+        };
         let answer = |errno, count: usize, cursor, keys: &[u8], values: &[u8]| {
-            let elements = keys.chunks(self.key_size).zip(values.chunks(self.value_size)).take(count);
-            Answer { errno, count, cursor, elements: elements.map(|(k, v)| (k.to_vec(), v.to_vec())).collect() }
+            let elements =
+                keys.chunks(self.key_size).zip(values.chunks(self.value_size)).take(count);
+            Answer {
+                errno,
+                count,
+                cursor,
+                elements: elements.map(|(k, v)| (k.to_vec(), v.to_vec())).collect(),
+            }
         };
         let (mut cursor, mut keys, mut values) = new();
         let take = (command == TAKE).then_some(Take::Fast);
-        let done = batch::lookup_batch(&self.ours, from, &mut cursor, (&mut keys, &mut values), count, flags, take);
+        let done = batch::lookup_batch(
+            &self.ours,
+            from,
+            &mut cursor,
+            (&mut keys, &mut values),
+            count,
+            flags,
+            take,
+        );
         let (errno, n) = done.map_or_else(|e| (e.error.errno(), e.count), |n| (0, n));
         let ours = answer(errno, n, cursor, &keys, &values);
         let (mut cursor, mut keys, mut values) = new();
-        let (errno, n) = self.theirs.batch(command, (from, &mut cursor), (&mut keys, &mut values), count as u32, flags);
+        let (errno, n) = self.theirs.batch(
+            command,
+            (from, &mut cursor),
+            (&mut keys, &mut values),
+            count as u32,
+            flags,
+        );
         // Refused at once, the kernel leaves the count as it was.
         let n = if [1, 22, 524].contains(&errno) { 0 } else { n as usize };
         [ours, answer(errno, n, cursor, &keys, &values)]
@@ -91,14 +114,26 @@ impl Pair {
             _ => batch::delete_batch(&self.ours, &k, keys.len(), flags),
         };
         let ours = done.map_or_else(|e| (e.error.errno(), e.count), |n| (0, n));
-        let (errno, n) = self.theirs.batch(command, (None, &mut vec![0; self.key_size]), (&mut k, &mut v), keys.len() as u32, flags);
-        let n = if [1, 22, 524].contains(&errno) && n as usize == keys.len() { 0 } else { n as usize };
+        let (errno, n) = self.theirs.batch(
+            command,
+            (None, &mut vec![0; self.key_size]),
+            (&mut k, &mut v),
+            keys.len() as u32,
+            flags,
+        );
+        let n =
+            if [1, 22, 524].contains(&errno) && n as usize == keys.len() { 0 } else { n as usize };
         [ours, (errno, n)]
     }
 
     fn same_write(&self, command: u32, keys: &[u32], fill: u8, flags: u64) -> (i32, usize) {
         let [ours, theirs] = self.write(command, keys, fill, flags);
-        assert_eq!(ours, theirs, "{}: command {command}, keys {keys:?}, flags {flags:#x}", self.ours.def().map_type);
+        assert_eq!(
+            ours,
+            theirs,
+            "{}: command {command}, keys {keys:?}, flags {flags:#x}",
+            self.ours.def().map_type
+        );
         ours
     }
 
@@ -137,7 +172,9 @@ fn batches_answer_as_the_kernels() {
     }
     let dir = Dir::new();
     let all: Vec<u32> = (0..ENTRIES).collect();
-    for t in [MapType::Hash, MapType::PercpuHash, MapType::Array, MapType::PercpuArray, MapType::LpmTrie] {
+    for t in
+        [MapType::Hash, MapType::PercpuHash, MapType::Array, MapType::PercpuArray, MapType::LpmTrie]
+    {
         let p = Pair::new(&dir, t);
         let same = |command, from: Option<&[u8]>, count, flags| {
             let [mut ours, mut theirs] = p.read(command, from, count, flags);
@@ -148,7 +185,10 @@ fn batches_answer_as_the_kernels() {
                 ours.elements.sort();
                 theirs.elements.sort();
             }
-            assert_eq!(ours, theirs, "{t}: command {command}, from {from:?}, count {count}, flags {flags:#x}");
+            assert_eq!(
+                ours, theirs,
+                "{t}: command {command}, from {from:?}, count {count}, flags {flags:#x}"
+            );
             (ours.errno, ours.count)
         };
         // Empty, or zeroes.
@@ -181,7 +221,11 @@ fn batches_answer_as_the_kernels() {
         assert_eq!(same(LOOKUP, None, ENTRIES as usize, 0).1, ENTRIES as usize);
         assert_eq!(same(LOOKUP, None, 99, 0), (2, ENTRIES as usize));
         // Cursors that nobody gave out: behind the last bucket, the last index, the longest prefix.
-        let far = if t == MapType::LpmTrie { [33u32.to_ne_bytes(), [0; 4]].concat() } else { vec![0, 0, 0x10, 0, 0, 0, 0, 0] };
+        let far = if t == MapType::LpmTrie {
+            [33u32.to_ne_bytes(), [0; 4]].concat()
+        } else {
+            vec![0, 0, 0x10, 0, 0, 0, 0, 0]
+        };
         same(LOOKUP, Some(&far), 50, 0);
         // Removal, with a key in the middle that is not there.
         p.same_write(DELETE, &[], 0, 0);
@@ -226,10 +270,14 @@ fn many_keys_answer_as_one_after_another_does() {
         let size = map.user_value_size();
         let value = |i: u32| vec![i as u8 + 1; size];
         let (keys, values): (Vec<_>, Vec<_>) = (0..40).map(|i| (key(i), value(i))).unzip();
-        assert_eq!(batch::update_batch(&map, &keys.concat(), &values.concat(), 40, 0).expect("room"), 40);
+        assert_eq!(
+            batch::update_batch(&map, &keys.concat(), &values.concat(), 40, 0).expect("room"),
+            40
+        );
         for n in [0, 1, 15, 16, 17, 31, 33, 64, 100] {
             // Every third is not there, some come twice.
-            let asked: Vec<u32> = (0..n).map(|i| if i % 3 == 2 { 1000 + i } else { i * 7 % 40 }).collect();
+            let asked: Vec<u32> =
+                (0..n).map(|i| if i % 3 == 2 { 1000 + i } else { i * 7 % 40 }).collect();
             let bytes = asked.iter().flat_map(|i| key(*i)).collect::<Vec<_>>();
             let (mut out, mut found) = (vec![0xee; n as usize * size], vec![true; n as usize]);
             let there = batch::lookup_keys(&map, &bytes, &mut out, &mut found).expect("sizes fit");
@@ -240,7 +288,9 @@ fn many_keys_answer_as_one_after_another_does() {
             }
         }
         let mut found = [false; 2];
-        for (keys, values) in [(1, 2 * size), (2 * key_size as usize, size + 1), (key_size as usize, size)] {
+        for (keys, values) in
+            [(1, 2 * size), (2 * key_size as usize, size + 1), (key_size as usize, size)]
+        {
             let wrong = batch::lookup_keys(&map, &vec![0; keys], &mut vec![0; values], &mut found);
             assert_eq!(wrong.map_err(|e| (e.error.errno(), e.count)), Err((22, 0)), "{t}");
         }
@@ -279,7 +329,10 @@ fn many_keys_under_writers_have_values_of_their_own() {
             for (key, (found, got)) in (0..KEYS).zip(found.iter().zip(out.chunks(32))) {
                 let w = support::words(got);
                 assert!(*found || key >= KEYS / 2, "{key} was there all the time");
-                assert!(!*found || (w[0] == key && w[2] == key ^ w[1] && w[3] == w[1]), "{key}: {w:?}");
+                assert!(
+                    !*found || (w[0] == key && w[2] == key ^ w[1] && w[3] == w[1]),
+                    "{key}: {w:?}"
+                );
             }
         }
     });

@@ -6,7 +6,10 @@ use skep_testkit::TempDir;
 
 fn address_space() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("there is one");
-    let kib = status.lines().find_map(|l| l.strip_prefix("VmSize:")).and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
+    let kib = status
+        .lines()
+        .find_map(|l| l.strip_prefix("VmSize:"))
+        .and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
     kib.expect("the kernel tells") << 10
 }
 
@@ -42,7 +45,8 @@ fn a_map_of_many_gigabytes_takes_what_is_used() -> Result<(), Box<dyn std::error
                 ready.wait();
                 // By now there is a second map, which was opened when this thread had its slot.
                 go.wait();
-                let later = Map::open_first(&dir.join("maps/1"), Access::ReadWrite, 1000).expect("it is there");
+                let later = Map::open_first(&dir.join("maps/1"), Access::ReadWrite, 1000)
+                    .expect("it is there");
                 assert!(count(&later, 0) && count(&map, 999));
             });
         }
@@ -52,14 +56,22 @@ fn a_map_of_many_gigabytes_takes_what_is_used() -> Result<(), Box<dyn std::error
         assert!(count(&later, 4) && !count(&later, 5), "programs find no more than was asked for");
         assert_eq!(later.shape().entries, 5);
         // 21 columns of 384,000 bytes; stacks and heaps of the threads take far more.
-        assert!(address_space() - before < (64 << 20) + 20 * (16 << 20) + 20 * (64 << 20), "{}", address_space() - before);
+        assert!(
+            address_space() - before < (64 << 20) + 20 * (16 << 20) + 20 * (64 << 20),
+            "{}",
+            address_space() - before
+        );
         go.wait();
         Ok(())
     })?;
     assert!(!count(&map, 1000));
     let sum = |index: u32| -> Result<u64, Box<dyn std::error::Error>> {
-        let value = Map::open(&dir.join("maps/1"), Access::ReadOnly)?.lookup(&index.to_le_bytes())?;
-        Ok(value.chunks_exact(SIZE as usize).map(|v| u64::from_le_bytes(v[..8].try_into().expect("eight"))).sum())
+        let value =
+            Map::open(&dir.join("maps/1"), Access::ReadOnly)?.lookup(&index.to_le_bytes())?;
+        Ok(value
+            .chunks_exact(SIZE as usize)
+            .map(|v| u64::from_le_bytes(v[..8].try_into().expect("eight")))
+            .sum())
     };
     assert_eq!((sum(0)?, sum(4)?, sum(999)?, sum(1000)?), (41, 1, 20, 0));
     Ok(())

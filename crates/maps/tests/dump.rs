@@ -18,13 +18,18 @@ fn map_of(dir: &Dir, t: MapType, entries: u32) -> Option<Map> {
         return None;
     }
     let shapes = [(8, 8, 0), (4, 8, 0), (8, 8, MapFlags::NO_PREALLOC), (0, 8, 0), (4, 4, 0)];
-    shapes.iter().find_map(|(k, v, flags)| dir.create(&MapDef::new(t, *k, *v, entries).flags(*flags)).ok())
+    shapes
+        .iter()
+        .find_map(|(k, v, flags)| dir.create(&MapDef::new(t, *k, *v, entries).flags(*flags)).ok())
 }
 
 fn key(map: &Map, i: u32) -> Vec<u8> {
     match (map.def().map_type, map.def().key_size) {
         // The longest prefix; addresses differ at their ends, in network order.
-        (MapType::LpmTrie, size) => [&((size - 4) * 8).to_ne_bytes()[..], &vec![0xab; size as usize - 8], &i.to_be_bytes()].concat(),
+        (MapType::LpmTrie, size) => {
+            [&((size - 4) * 8).to_ne_bytes()[..], &vec![0xab; size as usize - 8], &i.to_be_bytes()]
+                .concat()
+        }
         (_, 4) => i.to_ne_bytes().to_vec(),
         _ => [i.to_ne_bytes(), [0xee; 4]].concat(),
     }
@@ -32,7 +37,11 @@ fn key(map: &Map, i: u32) -> Vec<u8> {
 
 fn index(map: &Map, key: &[u8]) -> u32 {
     let word = |at: usize| key[at..at + 4].try_into().expect("four bytes");
-    if map.def().map_type == MapType::LpmTrie { u32::from_be_bytes(word(key.len() - 4)) } else { u32::from_ne_bytes(word(0)) }
+    if map.def().map_type == MapType::LpmTrie {
+        u32::from_be_bytes(word(key.len() - 4))
+    } else {
+        u32::from_ne_bytes(word(0))
+    }
 }
 
 fn value(map: &Map, word: u64) -> Vec<u8> {
@@ -53,7 +62,10 @@ fn trie(dir: &Dir, bytes: u32, entries: u32) -> Map {
 
 /// Types whose elements come and go by key; tries of short, of usual and of the longest addresses.
 fn keyed(dir: &Dir, entries: u32) -> Vec<Map> {
-    let maps = map_types().into_iter().filter_map(|t| map_of(dir, t, entries)).chain([16, 17, 256].map(|n| trie(dir, n, entries)));
+    let maps = map_types()
+        .into_iter()
+        .filter_map(|t| map_of(dir, t, entries))
+        .chain([16, 17, 256].map(|n| trie(dir, n, entries)));
     let works = |m: &Map| {
         m.def().key_size > 0
             && m.update(&key(m, 1), &value(m, 1), ANY).is_ok()
@@ -65,7 +77,10 @@ fn keyed(dir: &Dir, entries: u32) -> Vec<Map> {
 
 /// Such types that keep what was put in: an LRU map may drop it.
 fn keeping(dir: &Dir, entries: u32) -> Vec<Map> {
-    keyed(dir, entries).into_iter().filter(|m| !matches!(m.def().map_type, MapType::LruHash | MapType::LruPercpuHash)).collect()
+    keyed(dir, entries)
+        .into_iter()
+        .filter(|m| !matches!(m.def().map_type, MapType::LruHash | MapType::LruPercpuHash))
+        .collect()
 }
 
 /// Every element as index and word, with room for `room` elements a call.
@@ -93,8 +108,15 @@ fn churn(map: &Map, seed: u64, until: &dyn Fn() -> bool) {
         for _ in 0..64 {
             let key = key(map, STABLE + random.below(CHURN.into()) as u32);
             incarnation += 1;
-            let done = if random.below(2) == 0 { map.delete(&key) } else { map.update(&key, &value(map, incarnation), NOEXIST) };
-            assert!(done.as_ref().map_or_else(|e| [2, 17].contains(&e.errno()), |()| true), "{done:?}");
+            let done = if random.below(2) == 0 {
+                map.delete(&key)
+            } else {
+                map.update(&key, &value(map, incarnation), NOEXIST)
+            };
+            assert!(
+                done.as_ref().map_or_else(|e| [2, 17].contains(&e.errno()), |()| true),
+                "{done:?}"
+            );
         }
     }
 }
@@ -104,7 +126,9 @@ fn no_element_is_skipped_or_repeated_while_others_come_and_go() {
     let dir = Dir::new();
     let done = Arc::new(dir.make(&MapDef::new(MapType::Array, 4, 8, 1)));
     // An LRU map with room for all, and one that must drop some.
-    let lru = [MapType::LruHash, MapType::LruPercpuHash].into_iter().flat_map(|t| [STABLE + CHURN, STABLE + CHURN / 4].map(|n| (t, n)));
+    let lru = [MapType::LruHash, MapType::LruPercpuHash]
+        .into_iter()
+        .flat_map(|t| [STABLE + CHURN, STABLE + CHURN / 4].map(|n| (t, n)));
     let lru: Vec<_> = lru.map(|(t, n)| dir.make(&MapDef::new(t, 8, 8, n))).collect();
     let types = keeping(&dir, STABLE + CHURN);
     assert!(types.len() >= 2);
@@ -130,18 +154,31 @@ fn no_element_is_skipped_or_repeated_while_others_come_and_go() {
         for round in 0..rounds(40, 4000) {
             let room = [1, 2, 3, 7, 64, 499, 10_000][round as usize % 7];
             let seen = walk(&map, room);
-            let stable: BTreeMap<u32, usize> = seen.iter().filter(|(i, _)| *i < STABLE).fold(BTreeMap::new(), |mut n, (i, w)| {
-                assert_eq!(u64::from(*i), *w);
-                *n.entry(*i).or_default() += 1;
-                n
-            });
+            let stable: BTreeMap<u32, usize> =
+                seen.iter().filter(|(i, _)| *i < STABLE).fold(BTreeMap::new(), |mut n, (i, w)| {
+                    assert_eq!(u64::from(*i), *w);
+                    *n.entry(*i).or_default() += 1;
+                    n
+                });
             // Nobody puts these in again: which are there now, were there all the time.
-            let stayed: Vec<u32> = (0..STABLE).filter(|i| !drops || map.lookup(&key(&map, *i)).is_ok()).collect();
-            assert!(stayed.len() >= (map.def().max_entries - CHURN).min(STABLE) as usize / 2, "{t}: only {} stayed", stayed.len());
-            assert!(stayed.iter().all(|i| stable.contains_key(i)), "{t}: an element was skipped, room {room}");
+            let stayed: Vec<u32> =
+                (0..STABLE).filter(|i| !drops || map.lookup(&key(&map, *i)).is_ok()).collect();
+            assert!(
+                stayed.len() >= (map.def().max_entries - CHURN).min(STABLE) as usize / 2,
+                "{t}: only {} stayed",
+                stayed.len()
+            );
+            assert!(
+                stayed.iter().all(|i| stable.contains_key(i)),
+                "{t}: an element was skipped, room {room}"
+            );
             assert!(stable.values().all(|n| *n == 1), "{t}: an element came twice, room {room}");
             let others: Vec<_> = seen.iter().filter(|(i, _)| *i >= STABLE).collect();
-            assert_eq!(others.len(), others.iter().collect::<BTreeSet<_>>().len(), "{t}: an incarnation came twice, room {room}");
+            assert_eq!(
+                others.len(),
+                others.iter().collect::<BTreeSet<_>>().len(),
+                "{t}: an incarnation came twice, room {room}"
+            );
         }
         done.update(&[0; 4], &[1; 8], ANY).expect("in range");
         threads.into_iter().for_each(|t| t.join().expect("no panic"));
@@ -162,7 +199,13 @@ fn a_trie_of_any_address_is_walked_on_from_a_prefix_that_is_gone() {
         for (door, room) in [(0, 1), (0, 3), (1, 1), (1, 3), (2, 1), (2, 3)] {
             let map = trie(&dir, bytes, 40);
             // Twelve addresses and, behind those below it, the prefix of each half.
-            let all = |half: u8| (0..6).map(move |i| prefix(bytes, bytes * 8, half | i << 2)).chain([prefix(bytes, bytes * 8 - 7, half)]);
+            let all = |half: u8| {
+                (0..6).map(move |i| prefix(bytes, bytes * 8, half | i << 2)).chain([prefix(
+                    bytes,
+                    bytes * 8 - 7,
+                    half,
+                )])
+            };
             let want: Vec<Vec<u8>> = all(0).chain(all(0x80)).collect();
             want.iter().for_each(|k| map.update(k, &[1; 8], NOEXIST).expect("room"));
             let (mut kept, mut seen) = (Cursor::default(), Vec::new());
@@ -208,11 +251,13 @@ fn an_element_that_stays_is_found_after_its_bucket_changed_four_billion_times() 
     let put = |i: u32| map.update(&key(&map, i), &value(&map, i.into()), NOEXIST).expect("room");
     (0..32).for_each(put);
     // The versions of the 128 buckets behind 64 stripes, advanced as so many changes would.
-    let file = std::fs::File::options().read(true).write(true).open(map.file().path()).expect("opens");
+    let file =
+        std::fs::File::options().read(true).write(true).open(map.file().path()).expect("opens");
     for bucket in 0..128u64 {
         let (at, mut version) = (128 + 64 * 64 + bucket * 8 + 4, [0; 4]);
         file.read_exact_at(&mut version, at).expect("there");
-        file.write_all_at(&u32::from_le_bytes(version).wrapping_add(0x8000_0000).to_le_bytes(), at).expect("writable");
+        file.write_all_at(&u32::from_le_bytes(version).wrapping_add(0x8000_0000).to_le_bytes(), at)
+            .expect("writable");
     }
     (32..64).for_each(put);
     for room in [1, 5, 100] {
@@ -228,9 +273,12 @@ fn a_walk_of_each_type_shows_what_lookup_shows() {
         if map.def().key_size == 0 {
             continue;
         }
-        let put: Vec<u32> = (0..50).filter(|i| map.update(&key(&map, *i), &value(&map, u64::from(*i) + 1), ANY).is_ok()).collect();
+        let put: Vec<u32> = (0..50)
+            .filter(|i| map.update(&key(&map, *i), &value(&map, u64::from(*i) + 1), ANY).is_ok())
+            .collect();
         let keys = std::iter::successors(map.next_key(None).ok(), |k| map.next_key(Some(k)).ok());
-        let want: Vec<(u32, u64)> = keys.filter_map(|k| Some((index(&map, &k), word(&map.lookup(&k).ok()?)))).collect();
+        let want: Vec<(u32, u64)> =
+            keys.filter_map(|k| Some((index(&map, &k), word(&map.lookup(&k).ok()?)))).collect();
         assert!(want.len() >= put.len(), "{t}");
         for room in 1..60 {
             assert_eq!(walk(&map, room), want, "{t}, room {room}: in the order of next_key");
@@ -258,7 +306,9 @@ fn a_cursor_survives_its_key_its_process_and_its_bytes_but_no_other_map() {
             let mut second = map.walk().from_cursor(Cursor::from_bytes(&bytes).expect("a cursor"));
             let mut buf = vec![0; 100 * second.element_size()];
             let n = second.rows(&mut buf).expect("goes on");
-            i32::from(n != rest || second.elements(&buf, n).any(|(k, _)| seen.contains(&index(&map, k))))
+            i32::from(
+                n != rest || second.elements(&buf, n).any(|(k, _)| seen.contains(&index(&map, k))),
+            )
         });
         assert_eq!(child.join(), 0, "{}", map.def().map_type);
         let other = map_of(&dir, map.def().map_type, 100).expect("made before");
@@ -282,7 +332,11 @@ fn room_below_one_element_is_refused_and_a_filter_keeps_what_it_likes() {
         }
         let (mut odd, mut buf, mut n) = (map.walk(), vec![0; 7 * size], 0);
         loop {
-            let got = odd.rows_where(&mut buf, |_, v| if word(v) % 2 == 1 { Verdict::Keep } else { Verdict::Skip }).expect("walks");
+            let got =
+                odd.rows_where(&mut buf, |_, v| {
+                    if word(v) % 2 == 1 { Verdict::Keep } else { Verdict::Skip }
+                })
+                .expect("walks");
             assert!(odd.elements(&buf, got).all(|(_, v)| word(v) % 2 == 1));
             n += got;
             if got == 0 {
@@ -300,7 +354,15 @@ fn room_below_one_element_is_refused_and_a_filter_keeps_what_it_likes() {
         // Taken through the same filter: only those go.
         let mut take = map.walk().taking(Take::Fast);
         let mut buf = vec![0; 100 * size];
-        assert_eq!(take.rows_where(&mut buf, |_, v| if word(v) % 2 == 1 { Verdict::Keep } else { Verdict::Skip }).expect("takes"), 45);
+        assert_eq!(
+            take.rows_where(&mut buf, |_, v| if word(v) % 2 == 1 {
+                Verdict::Keep
+            } else {
+                Verdict::Skip
+            })
+            .expect("takes"),
+            45
+        );
         assert!(walk(&map, 9).iter().all(|(_, v)| v % 2 == 0));
         assert_eq!(walk(&map, 9).len(), 45);
     }
@@ -332,7 +394,9 @@ fn what_is_taken_is_taken_once_and_nothing_is_lost() {
         let seen = Arc::new(dir.make(&MapDef::new(MapType::Array, 4, 8, 4 * EACH)));
         let busy = Arc::new(AtomicBool::new(true));
         let fill = |map: &Map, part: u32| {
-            (0..EACH).for_each(|i| map.update(&key(map, part * EACH + i), &value(map, 7), NOEXIST).expect("room"));
+            (0..EACH).for_each(|i| {
+                map.update(&key(map, part * EACH + i), &value(map, 7), NOEXIST).expect("room")
+            });
         };
         let child = forked(|| {
             fill(&map, 0);
@@ -377,7 +441,8 @@ fn take_all(map: &Map, room: usize, seen: &Map) -> usize {
         taken += n;
         for (k, v) in walk.elements(&buf, n) {
             assert_eq!(word(v), 7);
-            let place = (seen.value_base() + 8 * u64::from(index(map, k))) as *const std::sync::atomic::AtomicU64;
+            let place = (seen.value_base() + 8 * u64::from(index(map, k)))
+                as *const std::sync::atomic::AtomicU64;
             // SAFETY: an eight-byte value of the array, which outlives this use, used as an atomic by all.
             unsafe { (*place).fetch_add(1, Relaxed) };
         }
@@ -395,7 +460,11 @@ fn walks_are_refused_where_the_map_may_not_be_read_or_written() {
     assert_eq!(errno(map.walk().taking(Take::Fast).rows(&mut [0; 64])), Err(1));
     assert_eq!(errno(map.walk().rows(&mut [0; 64])), Ok(0));
     let map = dir.make(&MapDef::new(MapType::Array, 4, 8, 4));
-    assert_eq!(errno(map.walk().taking(Take::Fast).rows(&mut [0; 64])), Err(22), "elements of an array stay");
+    assert_eq!(
+        errno(map.walk().taking(Take::Fast).rows(&mut [0; 64])),
+        Err(22),
+        "elements of an array stay"
+    );
     let map = dir.make(&MapDef::new(MapType::Ringbuf, 0, 0, 4096));
     assert_eq!(errno(map.walk().rows(&mut [0; 64])), Err(524));
 }
@@ -456,7 +525,9 @@ fn counters_taken_exactly_lose_no_increment() {
             let threads: Vec<_> = (0..2)
                 .map(|i| {
                     let (map, mut random) = (Arc::clone(map), Random(seed + i));
-                    std::thread::spawn(move || (0..each).for_each(|_| bump(&map, &random.below(20).to_ne_bytes())))
+                    std::thread::spawn(move || {
+                        (0..each).for_each(|_| bump(&map, &random.below(20).to_ne_bytes()))
+                    })
                 })
                 .collect();
             threads.into_iter().for_each(|t| t.join().expect("no panic"));
@@ -487,12 +558,15 @@ fn counters_taken_exactly_lose_no_increment() {
             .into();
         children.into_iter().for_each(|c| assert_eq!(c.join(), 0));
         busy.store(false, Relaxed);
-        let taken: u64 = takers.into_iter().map(|t| t.join().expect("no panic")).sum::<u64>() + take_exactly(&map, 5);
+        let taken: u64 = takers.into_iter().map(|t| t.join().expect("no panic")).sum::<u64>()
+            + take_exactly(&map, 5);
         let gone: u64 = missed.iter().map(|e| word(&e.expect("walks").1)).sum();
         assert_eq!(taken + gone, 4 * each, "{t}");
         // Nothing was lost of the memory either.
         if t != MapType::LruHash {
-            (0..64).for_each(|i| map.update(&key(&map, i), &value(&map, 1), NOEXIST).expect("room for all"));
+            (0..64).for_each(|i| {
+                map.update(&key(&map, i), &value(&map, 1), NOEXIST).expect("room for all")
+            });
         }
     }
 }
@@ -502,13 +576,16 @@ fn counters_taken_exactly_lose_no_increment() {
 fn two_walks_outwait_a_program_that_takes_its_time() {
     let dir = Dir::new();
     let map = Arc::new(dir.make(&MapDef::new(MapType::Hash, 8, 8, 8)));
-    (0..2u64).for_each(|k| map.update(&k.to_ne_bytes(), &1u64.to_ne_bytes(), NOEXIST).expect("room"));
+    (0..2u64)
+        .for_each(|k| map.update(&k.to_ne_bytes(), &1u64.to_ne_bytes(), NOEXIST).expect("room"));
     let child = forked(|| {
         table(&dir, 256);
         let entered = skep_maps::slots::enter();
         assert!(!entered.is_refused());
         // SAFETY: the key has eight bytes; the value is an atomic of all who know it.
-        let counts = [0u64, 1].map(|k| unsafe { &*map.prog_lookup(k.to_ne_bytes().as_ptr()).cast::<std::sync::atomic::AtomicU64>() });
+        let counts = [0u64, 1].map(|k| unsafe {
+            &*map.prog_lookup(k.to_ne_bytes().as_ptr()).cast::<std::sync::atomic::AtomicU64>()
+        });
         let takers = [0, 1].map(|_| {
             let map = Arc::clone(&map);
             std::thread::spawn(move || {
@@ -558,7 +635,11 @@ fn a_walk_waits_for_each_run_of_a_thread_not_only_its_first() {
             let entered = skep_maps::slots::enter();
             assert!(!entered.is_refused());
             // SAFETY: the key has eight bytes; the value is an atomic of all who know it.
-            let count = unsafe { &*map.prog_lookup(round.to_ne_bytes().as_ptr()).cast::<std::sync::atomic::AtomicU64>() };
+            let count = unsafe {
+                &*map
+                    .prog_lookup(round.to_ne_bytes().as_ptr())
+                    .cast::<std::sync::atomic::AtomicU64>()
+            };
             let taker = {
                 let map = Arc::clone(&map);
                 std::thread::spawn(move || take_exactly(&map, 1))
@@ -583,7 +664,10 @@ fn a_killed_taker_leaves_no_hole() {
     let dir = Dir::new();
     let map = dir.make(&MapDef::new(MapType::Hash, 8, 8, 40));
     for round in 0..rounds(15, 1000) {
-        (0..40).for_each(|i| map.update(&key(&map, i), &value(&map, 1), NOEXIST).unwrap_or_else(|e| panic!("round {round}, {i}: {e}")));
+        (0..40).for_each(|i| {
+            map.update(&key(&map, i), &value(&map, 1), NOEXIST)
+                .unwrap_or_else(|e| panic!("round {round}, {i}: {e}"))
+        });
         let victim = forked(|| {
             loop {
                 let mut walk = map.walk().taking(Take::Exact);
@@ -628,7 +712,8 @@ fn what_was_put_in_again_behind_a_walk_does_not_come_twice() {
                 keys.iter().for_each(|key| put(*key));
                 let mut walk = map.walk();
                 let mut row = vec![0; walk.element_size()];
-                let mut next = || (walk.rows(&mut row).expect("walks") == 1).then(|| index(&map, &row[..4]));
+                let mut next =
+                    || (walk.rows(&mut row).expect("walks") == 1).then(|| index(&map, &row[..4]));
                 let first = next().expect("three are there");
                 let others: Vec<u32> = keys.into_iter().filter(|key| *key != first).collect();
                 let (gone, stays) = (others[other], others[1 - other]);

@@ -52,7 +52,11 @@ fn put(map: &Map, i: u32, value: u8, flags: u64) -> Result<(), skep_maps::MapErr
     map.update(&key(map.def().map_type, i), &vec![value; map.user_value_size()], flags)
 }
 
-fn make(dir: &Dir, (t, flags, value_size, _): (MapType, u32, u32, &[Change]), change: Change) -> Map {
+fn make(
+    dir: &Dir,
+    (t, flags, value_size, _): (MapType, u32, u32, &[Change]),
+    change: Change,
+) -> Map {
     let key_size = key(t, 0).len() as u32;
     let map = dir.make(&MapDef::new(t, key_size, value_size, MAX).flags(flags));
     for i in 0..if matches!(change, PushOver | Evict) { MAX } else { MAX - 2 } {
@@ -74,7 +78,9 @@ fn make_change(map: &Map, change: Change) {
         Delete => map.delete(&key(t, 3)).expect("there"),
         Push => put(map, 0, 100, ANY).expect("room"),
         PushOver => put(map, 0, 100, EXIST).expect("room is made"),
-        Pop => map.lookup_and_delete(&[], &mut vec![0; map.user_value_size()], 0).expect("not empty"),
+        Pop => {
+            map.lookup_and_delete(&[], &mut vec![0; map.user_value_size()], 0).expect("not empty")
+        }
     }
 }
 
@@ -86,7 +92,8 @@ fn looked_through(map: &Map) -> Contents {
     for (key, value) in walked.iter().filter(|(key, _)| !key.is_empty()) {
         assert_eq!(map.lookup(key).as_ref().ok(), Some(value));
     }
-    for missing in [3, 4, 100].map(|i| key(map.def().map_type, i)).iter().filter(|k| !k.is_empty()) {
+    for missing in [3, 4, 100].map(|i| key(map.def().map_type, i)).iter().filter(|k| !k.is_empty())
+    {
         assert!(walked.iter().any(|(key, _)| key == missing) || map.lookup(missing).is_err());
     }
     walked

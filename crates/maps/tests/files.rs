@@ -48,8 +48,18 @@ fn exercise(map: &Map) {
     for i in 0..40u32 {
         let key = small_key(t, i);
         let mut out = vec![2; map.user_value_size()];
-        let _ = (map.lookup(&key), map.update(&key, &value, 0), map.next_key(Some(&key)), map.delete(&key), map.update(&key, &value, 1));
-        let _ = (map.lookup_and_delete(&key, &mut out, 0), map.update(&key, &value, 2), map.lookup_into(&key, &mut out, 0));
+        let _ = (
+            map.lookup(&key),
+            map.update(&key, &value, 0),
+            map.next_key(Some(&key)),
+            map.delete(&key),
+            map.update(&key, &value, 1),
+        );
+        let _ = (
+            map.lookup_and_delete(&key, &mut out, 0),
+            map.update(&key, &value, 2),
+            map.lookup_into(&key, &mut out, 0),
+        );
         let mut room = [0u8; 32];
         // SAFETY: keys and values have at most 32 bytes; the values found are the map's, and inner maps are not written to.
         unsafe {
@@ -58,10 +68,17 @@ fn exercise(map: &Map) {
                 if !p.is_null() && t.row().lookup == Lookup::Value {
                     p.write_volatile(3);
                 }
-                let _ = (map.prog_update(key.as_ptr(), room.as_ptr(), 0), map.prog_delete(key.as_ptr()));
+                let _ = (
+                    map.prog_update(key.as_ptr(), room.as_ptr(), 0),
+                    map.prog_delete(key.as_ptr()),
+                );
                 let _ = map.prog_lookup_cpu(key.as_ptr(), i);
             }
-            let _ = (map.prog_push(room.as_ptr(), 0), map.prog_peek(room.as_mut_ptr()), map.prog_pop(room.as_mut_ptr()));
+            let _ = (
+                map.prog_push(room.as_ptr(), 0),
+                map.prog_peek(room.as_mut_ptr()),
+                map.prog_pop(room.as_mut_ptr()),
+            );
             let _ = map.stack_id([u64::from(i); 3].as_ptr(), 3, u64::from(i & 2) << 9);
             let _ = map.perf_output(i, [(room.as_ptr(), 32), (room.as_ptr(), u64::from(i & 31))]);
         }
@@ -105,7 +122,12 @@ fn every_changed_byte_of_a_header_is_noticed() {
         let mut refused = 0;
         for at in (0..2048).step_by(if t == MapType::Array { 3 } else { 61 }) {
             for bit in [1, 0x80] {
-                let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(&bad).expect("writable");
+                let file = std::fs::OpenOptions::new()
+                    .create(true)
+                    .truncate(false)
+                    .write(true)
+                    .open(&bad)
+                    .expect("writable");
                 let mut page = bytes[head..].to_vec();
                 page[at] ^= bit;
                 file.set_len(bytes.len() as u64).expect("room");
@@ -139,7 +161,11 @@ fn files_of_other_lengths_kinds_and_versions_are_refused() {
     assert_eq!(try_bytes(&[&[0; 4096], &bytes[..]].concat()), 117, "a page more in front");
     assert_eq!(try_bytes(&vec![0; 1 << 16]), 117, "nothing but a hole");
     assert_eq!(errno(Map::open(&dir.maps(), Access::ReadOnly)), 117, "a directory");
-    assert_eq!(errno(Map::open(&dir.path().join("slots"), Access::ReadOnly)), 2, "not made for such maps");
+    assert_eq!(
+        errno(Map::open(&dir.path().join("slots"), Access::ReadOnly)),
+        2,
+        "not made for such maps"
+    );
     sample(&dir, MapType::PercpuHash);
     assert_eq!(errno(Map::open(&dir.path().join("slots"), Access::ReadOnly)), 22, "another kind");
     let link = dir.maps().join("link");
@@ -151,7 +177,11 @@ fn files_of_other_lengths_kinds_and_versions_are_refused() {
     later[head + 8] = VERSION as u8 + 1;
     std::fs::write(&bad, &later).expect("room");
     let e = Map::open(&bad, Access::ReadOnly).expect_err("a later version");
-    assert!(e.to_string().ends_with(&format!("has format version {}, this skep reads {VERSION}", VERSION + 1)), "{e}");
+    assert!(
+        e.to_string()
+            .ends_with(&format!("has format version {}, this skep reads {VERSION}", VERSION + 1)),
+        "{e}"
+    );
 }
 
 /// A file says in which pid namespace it was made, or that this could not be told: then it is for reading only, and the message says so.
@@ -165,7 +195,10 @@ fn a_file_of_another_or_of_no_known_namespace_is_for_reading_only() {
     if made_in == 0 {
         return skep_testkit::skip("/proc");
     }
-    let texts = [(0, "by a process that could not tell its pid namespace"), (made_in + 1, "in another pid namespace")];
+    let texts = [
+        (0, "by a process that could not tell its pid namespace"),
+        (made_in + 1, "in another pid namespace"),
+    ];
     for (namespace, text) in texts {
         bytes[head + 48..][..8].copy_from_slice(&u64::to_le_bytes(namespace));
         bytes[head + 56..][..8].fill(0);
@@ -187,7 +220,8 @@ fn garbage_in_shared_memory_harms_nobody() {
         for round in 0..support::rounds(8, 2000) {
             let map = sample(&dir, t);
             // Write as a foreign process would, through the file.
-            let file = std::fs::OpenOptions::new().write(true).open(map.file().path()).expect("writable");
+            let file =
+                std::fs::OpenOptions::new().write(true).open(map.file().path()).expect("writable");
             let payload = map.file().payload().len().min(1 << 16);
             let fill = |random: &mut support::Random| match round % 3 {
                 0 => random.next(),
@@ -197,7 +231,8 @@ fn garbage_in_shared_memory_harms_nobody() {
             for _ in 0..1 + random.below(200) {
                 let at = random.below(payload / 8) * 8;
                 let word = fill(&mut random);
-                std::os::unix::fs::FileExt::write_all_at(&file, &word.to_ne_bytes(), at).expect("room");
+                std::os::unix::fs::FileExt::write_all_at(&file, &word.to_ne_bytes(), at)
+                    .expect("room");
             }
             exercise(&map);
             if let Ok(reader) = Map::open(map.file().path(), Access::ReadOnly) {
@@ -212,8 +247,21 @@ fn garbage_in_shared_memory_harms_nobody() {
 
 #[test]
 fn a_directory_that_cannot_be_written_gives_a_clear_error() {
-    let e = Map::create(std::path::Path::new("/proc/self/fd"), 1, &MapDef::new(MapType::Array, 4, 4, 1)).expect_err("no files here");
+    let e = Map::create(
+        std::path::Path::new("/proc/self/fd"),
+        1,
+        &MapDef::new(MapType::Array, 4, 4, 1),
+    )
+    .expect_err("no files here");
     assert!(e.to_string().starts_with("`/proc/self/fd"), "{e}");
-    let e = Map::create(std::path::Path::new("/nowhere/maps"), 1, &MapDef::new(MapType::Array, 4, 4, 1)).expect_err("no such place");
-    assert_eq!((e.errno(), e.to_string()), (2, "`/nowhere/maps`: open failed: No such file or directory (os error 2)".into()));
+    let e = Map::create(
+        std::path::Path::new("/nowhere/maps"),
+        1,
+        &MapDef::new(MapType::Array, 4, 4, 1),
+    )
+    .expect_err("no such place");
+    assert_eq!(
+        (e.errno(), e.to_string()),
+        (2, "`/nowhere/maps`: open failed: No such file or directory (os error 2)".into())
+    );
 }

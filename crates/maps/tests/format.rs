@@ -15,8 +15,12 @@ use skep_maps::{Access, Map, MapDef, SlotTable, map_types};
 use support::{Dir, fill, has_dump, small, small_key};
 
 /// Types whose payload changed, and with which version.
-const CHANGED: [(MapType, u32); 4] =
-    [(MapType::LpmTrie, 2), (MapType::Ringbuf, 3), (MapType::UserRingbuf, 3), (MapType::PerfEventArray, 3)];
+const CHANGED: [(MapType, u32); 4] = [
+    (MapType::LpmTrie, 2),
+    (MapType::Ringbuf, 3),
+    (MapType::UserRingbuf, 3),
+    (MapType::PerfEventArray, 3),
+];
 
 fn data(version: u32, name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(format!("v{version}")).join(name)
@@ -47,7 +51,8 @@ fn from_text(text: &str, path: &Path) {
         match line.split_once(' ').expect("two words") {
             ("length", len) => file.set_len(number(len)).expect("room"),
             (at, hex) => {
-                let bytes: Vec<u8> = (0..hex.len() / 2).map(|i| number(&hex[2 * i..2 * i + 2]) as u8).collect();
+                let bytes: Vec<u8> =
+                    (0..hex.len() / 2).map(|i| number(&hex[2 * i..2 * i + 2]) as u8).collect();
                 file.write_all_at(&bytes, number(at)).expect("room");
             }
         }
@@ -55,7 +60,8 @@ fn from_text(text: &str, path: &Path) {
 }
 
 /// The first four types were written with numbers that are refused or different today.
-const FIRST: [MapType; 4] = [MapType::Array, MapType::PercpuArray, MapType::Hash, MapType::PercpuHash];
+const FIRST: [MapType; 4] =
+    [MapType::Array, MapType::PercpuArray, MapType::Hash, MapType::PercpuHash];
 
 fn def(t: MapType) -> MapDef {
     let mut def = small(t).named("v1.sample");
@@ -111,14 +117,19 @@ type Shown = (Vec<(Vec<u8>, Vec<u8>)>, Vec<Option<Vec<u8>>>);
 /// What a user can see of a map.
 fn shown(map: &Map) -> Shown {
     let t = map.def().map_type;
-    let elements = if has_dump(t) { map.iter().map(|e| e.expect("can be read")).collect() } else { vec![] };
-    let mut elements: Vec<_> = elements.into_iter().map(|(k, v)| (k, v[..v.len().min(16)].to_vec())).collect();
+    let elements =
+        if has_dump(t) { map.iter().map(|e| e.expect("can be read")).collect() } else { vec![] };
+    let mut elements: Vec<_> =
+        elements.into_iter().map(|(k, v)| (k, v[..v.len().min(16)].to_vec())).collect();
     assert!(!has_dump(t) || !elements.is_empty(), "{t}");
     // The order in a hash is its seed's.
     elements.sort();
     let looked = (0..6).map(|i| {
-        let mut out = vec![if t == MapType::BloomFilter { i as u8 } else { 0 }; map.user_value_size()];
-        map.lookup_into(&small_key(t, i), &mut out, 0).ok().map(|()| out[..out.len().min(16)].to_vec())
+        let mut out =
+            vec![if t == MapType::BloomFilter { i as u8 } else { 0 }; map.user_value_size()];
+        map.lookup_into(&small_key(t, i), &mut out, 0)
+            .ok()
+            .map(|()| out[..out.len().min(16)].to_vec())
     });
     (elements, looked.collect())
 }
@@ -129,14 +140,19 @@ fn files_of_every_type_show_what_they_showed() {
     if std::env::var_os("SKEP_BLESS").is_some() {
         bless();
     }
-    for (t, file) in map_types().into_iter().flat_map(|t| files(t).into_iter().map(move |file| (t, file))) {
+    for (t, file) in
+        map_types().into_iter().flat_map(|t| files(t).into_iter().map(move |file| (t, file)))
+    {
         let dir = Dir::new();
         let now = make(&dir, t);
         let path = dir.maps().join("77");
         from_text(&std::fs::read_to_string(&file).expect("committed"), &path);
         if t.row().per_cpu {
             std::fs::remove_file(dir.path().join("slots")).expect("made with the map");
-            from_text(&std::fs::read_to_string(data(1, "slots")).expect("committed"), &dir.path().join("slots"));
+            from_text(
+                &std::fs::read_to_string(data(1, "slots")).expect("committed"),
+                &dir.path().join("slots"),
+            );
         }
         let map = Map::open(&path, Access::ReadOnly).expect("opens");
         assert_eq!(map.def(), now.def());
@@ -147,7 +163,10 @@ fn files_of_every_type_show_what_they_showed() {
 #[test]
 fn files_of_version_1_are_read() {
     let dir = Dir::new();
-    from_text(&std::fs::read_to_string(data(1, "slots")).expect("committed"), &dir.path().join("slots"));
+    from_text(
+        &std::fs::read_to_string(data(1, "slots")).expect("committed"),
+        &dir.path().join("slots"),
+    );
     for (id, t) in FIRST.into_iter().enumerate() {
         let path = dir.maps().join(t.name());
         from_text(&std::fs::read_to_string(data(1, t.name())).expect("committed"), &path);
@@ -161,10 +180,14 @@ fn files_of_version_1_are_read() {
         assert_eq!(map.iter().filter(Result::is_ok).count(), want);
         // Only what does not come and go can be walked strictly without being told when it came.
         let mut buf = vec![0; 8 * map.walk().element_size()];
-        let strict = map.walk().strict().rows(&mut buf).map_err(|e| e.to_string().contains("older version"));
+        let strict =
+            map.walk().strict().rows(&mut buf).map_err(|e| e.to_string().contains("older version"));
         assert_eq!(strict, if want == 5 { Ok(5) } else { Err(true) }, "{t}");
     }
-    assert!(SlotTable::open_or_create(dir.path()).map_or_else(|e| e.errno() == 18, |t| t.slots() == 256));
+    assert!(
+        SlotTable::open_or_create(dir.path())
+            .map_or_else(|e| e.errno() == 18, |t| t.slots() == 256)
+    );
 }
 
 #[test]
@@ -175,6 +198,10 @@ fn payloads_of_an_older_version_are_refused() {
         let old = data(1, t.name());
         from_text(&std::fs::read_to_string(old).expect("committed"), &path);
         let error = Map::open(&path, Access::ReadOnly).expect_err("too old");
-        assert_eq!((error.errno(), error.to_string().contains("has format version 1")), (117, true), "{error}");
+        assert_eq!(
+            (error.errno(), error.to_string().contains("has format version 1")),
+            (117, true),
+            "{error}"
+        );
     }
 }

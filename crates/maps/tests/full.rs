@@ -8,7 +8,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use skep_isa::{MapFlags, MapType};
 use skep_maps::{Access, Map, MapDef, MapError, SlotTable, map_types, slots};
 use skep_testkit::skip;
-use support::{Dir, Own, Random, contents, fill, fill_up, forked, has_dump, in_own, on_small_tmpfs, small, small_key, table, word};
+use support::{
+    Dir, Own, Random, contents, fill, fill_up, forked, has_dump, in_own, on_small_tmpfs, small,
+    small_key, table, word,
+};
 
 const NEEDS: &str = "user and mount namespaces of its own";
 
@@ -44,9 +47,16 @@ fn a_map_that_does_not_fit_is_refused_and_what_fits_is_told() {
             let text = error.to_string();
             assert_eq!(error.errno(), 12, "{text}");
             assert!(text.contains("needs") && text.contains("left in its file system"), "{text}");
-            assert_eq!((blocks(dir), std::fs::read_dir(dir.maps()).expect("there").count()), (before, 0), "{text}");
+            assert_eq!(
+                (blocks(dir), std::fs::read_dir(dir.maps()).expect("there").count()),
+                (before, 0),
+                "{text}"
+            );
             let MapError::NoRoom { fits, .. } = error else { panic!("{text}") };
-            let sized = !matches!(def.map_type, MapType::Ringbuf | MapType::UserRingbuf | MapType::BloomFilter);
+            let sized = !matches!(
+                def.map_type,
+                MapType::Ringbuf | MapType::UserRingbuf | MapType::BloomFilter
+            );
             assert_eq!(fits.is_some(), sized, "{text}");
             if let Some(max_entries) = fits {
                 let map = dir.make(&MapDef { max_entries, ..def.clone() });
@@ -82,8 +92,15 @@ fn what_was_promised_goes_into_a_full_file_system() {
                     // A link to the inner map takes a directory; without room for that, it is an error.
                     for i in 0..20 {
                         match map.update(&small_key(t, i), &inner.id().to_ne_bytes(), 0) {
-                            Ok(()) => assert_eq!(map.lookup(&small_key(t, i)).expect("stored"), inner.id().to_ne_bytes()),
-                            Err(e) => assert_eq!((e.errno(), map.lookup(&small_key(t, i)).is_err()), (28, true), "{e}"),
+                            Ok(()) => assert_eq!(
+                                map.lookup(&small_key(t, i)).expect("stored"),
+                                inner.id().to_ne_bytes()
+                            ),
+                            Err(e) => assert_eq!(
+                                (e.errno(), map.lookup(&small_key(t, i)).is_err()),
+                                (28, true),
+                                "{e}"
+                            ),
                         }
                     }
                 }
@@ -92,19 +109,30 @@ fn what_was_promised_goes_into_a_full_file_system() {
                     fill_up(dir);
                     fill(dir, &map, 15);
                     // As a reader that opens it now.
-                    let reader =
-                        has_dump(t).then(|| contents(&Map::open(other.file().path(), Access::ReadOnly).expect("no memory needed")));
+                    let reader = has_dump(t).then(|| {
+                        contents(
+                            &Map::open(other.file().path(), Access::ReadOnly)
+                                .expect("no memory needed"),
+                        )
+                    });
                     let (inside, with_room) = (contents(&map), contents(&other));
                     assert!(reader.is_none_or(|reader| reader == with_room), "{t}");
                     match t {
                         // Two stacks may have one bucket, and which ones depends on the map.
-                        MapType::StackTrace => assert!((5..=15).contains(&inside.len()) && inside.iter().all(|(_, v)| v[8] == 7)),
+                        MapType::StackTrace => assert!(
+                            (5..=15).contains(&inside.len())
+                                && inside.iter().all(|(_, v)| v[8] == 7)
+                        ),
                         _ => assert_eq!(inside, with_room, "{t}"),
                     }
                     match t {
                         MapType::StackTrace => {}
-                        MapType::Array | MapType::PercpuArray => assert_eq!(inside.iter().filter(|(_, v)| v[0] == 5).count(), 15, "{t}"),
-                        MapType::Cpumap | MapType::BloomFilter => assert_eq!(inside.len(), 1, "{t}"),
+                        MapType::Array | MapType::PercpuArray => {
+                            assert_eq!(inside.iter().filter(|(_, v)| v[0] == 5).count(), 15, "{t}")
+                        }
+                        MapType::Cpumap | MapType::BloomFilter => {
+                            assert_eq!(inside.len(), 1, "{t}")
+                        }
                         _ => assert_eq!(inside.len(), 15, "{t}"),
                     }
                 }
@@ -127,7 +155,10 @@ fn refuses(map: &Map, t: MapType) {
     }
     let reader = map.perf_reader().expect("alone");
     // SAFETY: 40 bytes are readable.
-    assert_eq!(unsafe { map.perf_output(1, [([1u8; 40].as_ptr(), 40), (std::ptr::null(), 0)]) }, -28);
+    assert_eq!(
+        unsafe { map.perf_output(1, [([1u8; 40].as_ptr(), 40), (std::ptr::null(), 0)]) },
+        -28
+    );
     assert_eq!(reader.lost().collect::<Vec<_>>()[..3], [0, 1, 0]);
 }
 
@@ -146,7 +177,8 @@ fn what_is_acknowledged_on_demand_is_there() {
     for (t, key_size, value_size, size) in shapes {
         done &= on_small_tmpfs(size, |dir| {
             table(dir, 256);
-            let map = dir.make(&MapDef::new(t, key_size, value_size, 30_000).flags(MapFlags::NO_PREALLOC));
+            let map = dir
+                .make(&MapDef::new(t, key_size, value_size, 30_000).flags(MapFlags::NO_PREALLOC));
             let entered = slots::enter();
             let mut there = BTreeMap::new();
             let mut random = Random(u64::from(value_size));
@@ -204,7 +236,11 @@ fn what_is_acknowledged_on_demand_is_there() {
                 there.insert(key(1_000_000 + j), value);
             }
             check(&there);
-            assert_eq!(map.walk().strict().rows(&mut [0; 1 << 16][..]).map_err(|e| e.errno()), Err(12), "{t}: births have no memory");
+            assert_eq!(
+                map.walk().strict().rows(&mut [0; 1 << 16][..]).map_err(|e| e.errno()),
+                Err(12),
+                "{t}: births have no memory"
+            );
             slots::exit(entered);
         });
     }
@@ -262,11 +298,19 @@ fn slots_get_memory(entries: u32) -> bool {
             })
         };
         let sum = |map: &Map, key: u32| {
-            map.lookup(&key.to_ne_bytes()).expect("there").chunks(8).map(|c| u64::from_ne_bytes(c.try_into().expect("8"))).sum::<u64>()
+            map.lookup(&key.to_ne_bytes())
+                .expect("there")
+                .chunks(8)
+                .map(|c| u64::from_ne_bytes(c.try_into().expect("8")))
+                .sum::<u64>()
         };
         let filler = fill_up(dir);
         let ran = threads(cpus + 3);
-        assert_eq!((ran, sum(&array, last), sum(&hash, 7)), (cpus as u64, cpus as u64, cpus as u64), "no more than had memory");
+        assert_eq!(
+            (ran, sum(&array, last), sum(&hash, 7)),
+            (cpus as u64, cpus as u64, cpus as u64),
+            "no more than had memory"
+        );
         std::fs::remove_file(filler).expect("ours");
         let more = threads(cpus + 3);
         assert_eq!(more, cpus as u64 + 3, "with memory all run");
@@ -276,7 +320,11 @@ fn slots_get_memory(entries: u32) -> bool {
         let all = vec![1; 8 * 200];
         assert_eq!(array.update(&[0; 4], &all, 0).expect_err("no memory").errno(), 12);
         assert_eq!(hash.update(&[0; 4], &all, 0).expect_err("no memory").errno(), 12);
-        assert_eq!((sum(&array, 0), hash.lookup(&[0; 4]).is_err()), (0, true), "nothing of it is stored");
+        assert_eq!(
+            (sum(&array, 0), hash.lookup(&[0; 4]).is_err()),
+            (0, true),
+            "nothing of it is stored"
+        );
     })
 }
 
@@ -297,7 +345,8 @@ fn a_slot_gets_memory_for_elements_that_its_process_leaves_out() {
                     let entered = slots::enter();
                     assert!(!entered.is_refused());
                     // SAFETY: the keys are four bytes.
-                    let [first, left_out] = [9u32, 10].map(|key| unsafe { part.prog_lookup(key.to_ne_bytes().as_ptr()) });
+                    let [first, left_out] = [9u32, 10]
+                        .map(|key| unsafe { part.prog_lookup(key.to_ne_bytes().as_ptr()) });
                     assert!(!first.is_null() && left_out.is_null());
                     slots::exit(entered);
                     barrier.wait();
@@ -325,7 +374,8 @@ fn a_death_while_elements_get_memory_leaves_none_without() {
     const STRIPES: u64 = 64;
     let done = on_small_tmpfs("2m", |dir| {
         table(dir, 256);
-        let map = dir.make(&MapDef::new(MapType::PercpuHash, 8, 4096, 100).flags(MapFlags::NO_PREALLOC));
+        let map =
+            dir.make(&MapDef::new(MapType::PercpuHash, 8, 4096, 100).flags(MapFlags::NO_PREALLOC));
         let dead = forked(|| 0);
         let pid = dead.pid() as u64;
         assert_eq!(dead.join(), 0);
@@ -373,13 +423,20 @@ fn a_limit_for_files_is_an_error() {
     use rustix::process::{Resource, Rlimit, setrlimit};
     let dir = Dir::new();
     let child = forked(|| {
-        setrlimit(Resource::Fsize, Rlimit { current: Some(100 << 10), maximum: None }).expect("less is allowed");
-        let error = dir.create(&MapDef::new(MapType::Array, 4, 8, 100_000)).expect_err("longer than allowed");
+        setrlimit(Resource::Fsize, Rlimit { current: Some(100 << 10), maximum: None })
+            .expect("less is allowed");
+        let error = dir
+            .create(&MapDef::new(MapType::Array, 4, 8, 100_000))
+            .expect_err("longer than allowed");
         assert!(error.errno() == 12 && error.to_string().contains("ulimit -f"), "{error}");
         // On demand the file is as long.
-        let error = dir.create(&MapDef::new(MapType::Hash, 4, 8, 100_000).flags(MapFlags::NO_PREALLOC)).expect_err("as well");
+        let error = dir
+            .create(&MapDef::new(MapType::Hash, 4, 8, 100_000).flags(MapFlags::NO_PREALLOC))
+            .expect_err("as well");
         assert!(error.to_string().contains("100.0 KiB"), "{error}");
-        dir.make(&MapDef::new(MapType::Array, 4, 8, 100)).update(&[0; 4], &[1; 8], 0).expect("short enough");
+        dir.make(&MapDef::new(MapType::Array, 4, 8, 100))
+            .update(&[0; 4], &[1; 8], 0)
+            .expect("short enough");
         0
     });
     assert_eq!(child.join(), 0);

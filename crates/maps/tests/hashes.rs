@@ -34,7 +34,9 @@ fn all(map: &Map) -> BTreeMap<Vec<u8>, Vec<u8>> {
 fn definitions_are_refused_as_the_kernel_does() {
     let dir = Dir::new();
     for t in [MapType::Hash, MapType::PercpuHash] {
-        for (k, v, n, e) in [(0, 8, 1, 22), (4, 0, 1, 22), (4, 8, 0, 22), (4, 8, u32::MAX, 7), (4, 5 << 20, 1, 7)] {
+        for (k, v, n, e) in
+            [(0, 8, 1, 22), (4, 0, 1, 22), (4, 8, 0, 22), (4, 8, u32::MAX, 7), (4, 5 << 20, 1, 7)]
+        {
             assert_eq!(errno(dir.create(&MapDef::new(t, k, v, n))), e, "{t} {k} {v} {n}");
         }
         dir.make(&MapDef::new(t, 513, 8, 1));
@@ -109,7 +111,14 @@ fn a_value_overwritten_under_its_lock_keeps_its_address() {
     unsafe {
         let p = map.prog_lookup(key.as_ptr()).cast::<u64>();
         map.update(&key, &value(2), skep_isa::map::update::LOCK).expect("there");
-        assert_eq!((map.prog_lookup(key.as_ptr()).cast(), p.add(1).read_volatile(), p.add(2).read_volatile()), (p, 2, 3));
+        assert_eq!(
+            (
+                map.prog_lookup(key.as_ptr()).cast(),
+                p.add(1).read_volatile(),
+                p.add(2).read_volatile()
+            ),
+            (p, 2, 3)
+        );
     }
     map.update(&key, &value(3), ANY).expect("there");
     assert_eq!(map.lookup(&key).expect("there"), value(3));
@@ -118,12 +127,15 @@ fn a_value_overwritten_under_its_lock_keeps_its_address() {
 #[test]
 fn every_size_up_to_the_limit_holds_exactly_that_many() {
     let dir = Dir::new();
-    for (n, value_size) in (1..40).chain([100, 255, 256, 257, 1000, 5000]).zip([1u32, 8, 9, 40].into_iter().cycle()) {
+    for (n, value_size) in
+        (1..40).chain([100, 255, 256, 257, 1000, 5000]).zip([1u32, 8, 9, 40].into_iter().cycle())
+    {
         let map = dir.make(&MapDef::new(MapType::Hash, 4, value_size, n));
         let value = vec![3; value_size as usize];
         for round in 0..3u32 {
             for i in 0..n {
-                map.update(&(i + round * 100_000).to_ne_bytes(), &value, NOEXIST).unwrap_or_else(|e| panic!("{n}: {i}: {e}"));
+                map.update(&(i + round * 100_000).to_ne_bytes(), &value, NOEXIST)
+                    .unwrap_or_else(|e| panic!("{n}: {i}: {e}"));
             }
             assert_eq!(errno(map.update(&u32::MAX.to_ne_bytes(), &value, ANY)), 7, "{n}");
             for i in 0..n {
@@ -227,7 +239,10 @@ fn stamped(key: u64, words: usize, random: u64) -> Vec<u8> {
 fn check_stamp(key: &[u8], value: &[u8]) {
     let key = words(key)[0];
     let value = words(value);
-    assert!(value.iter().all(|w| *w == value[0] && w & 0xffff == key), "key {key:#x} with a value of others: {value:x?}");
+    assert!(
+        value.iter().all(|w| *w == value[0] && w & 0xffff == key),
+        "key {key:#x} with a value of others: {value:x?}"
+    );
 }
 
 fn storm(map: &Map, seed: u64, keys: u64, steps: u64) {
@@ -263,7 +278,9 @@ fn writers_in_many_threads_and_processes_leave_whole_elements() {
                     let threads: Vec<_> = (0..2u64)
                         .map(|t| {
                             let map = Arc::clone(&map);
-                            std::thread::spawn(move || storm(&map, c * 10 + t, 150, u64::from(rounds(20_000, 1_000_000))))
+                            std::thread::spawn(move || {
+                                storm(&map, c * 10 + t, 150, u64::from(rounds(20_000, 1_000_000)))
+                            })
                         })
                         .collect();
                     i32::from(threads.into_iter().any(|t| t.join().is_err()))
@@ -291,14 +308,23 @@ fn check_whole(map: &Map, keys: u64) {
         assert_eq!(&map.lookup(k).expect("what a walk shows is there"), v);
     }
     for key in 0..keys {
-        assert_eq!(map.lookup(&key.to_ne_bytes()).is_ok(), seen.contains_key(key.to_ne_bytes().as_slice()), "key {key}");
+        assert_eq!(
+            map.lookup(&key.to_ne_bytes()).is_ok(),
+            seen.contains_key(key.to_ne_bytes().as_slice()),
+            "key {key}"
+        );
     }
     let n = map.def().value_size as usize / 8;
     for i in seen.len()..max {
         let key = 0x8000 + i as u64;
-        map.update(&key.to_ne_bytes(), &stamped(key, n, 1), NOEXIST).unwrap_or_else(|e| panic!("element {i} of {max}: {e}"));
+        map.update(&key.to_ne_bytes(), &stamped(key, n, 1), NOEXIST)
+            .unwrap_or_else(|e| panic!("element {i} of {max}: {e}"));
     }
-    assert_eq!(errno(map.update(&0xffffu64.to_ne_bytes(), &stamped(0xffff, n, 1), ANY)), 7, "not one more");
+    assert_eq!(
+        errno(map.update(&0xffffu64.to_ne_bytes(), &stamped(0xffff, n, 1), ANY)),
+        7,
+        "not one more"
+    );
     assert_eq!(all(map).len(), max);
     for i in seen.len()..max {
         map.delete(&(0x8000 + i as u64).to_ne_bytes()).expect("just put in");
@@ -362,9 +388,12 @@ fn programs_of_many_processes_count_exactly_by_key() {
                                 let entered = slots::enter();
                                 // SAFETY: keys and values have eight bytes; a slot is held.
                                 unsafe {
-                                    count(&per_cpu, &key, |p| p.write_volatile(p.read_volatile() + 1));
+                                    count(&per_cpu, &key, |p| {
+                                        p.write_volatile(p.read_volatile() + 1)
+                                    });
                                     count(&shared, &key, |p| {
-                                        std::sync::atomic::AtomicU64::from_ptr(p).fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                                        std::sync::atomic::AtomicU64::from_ptr(p)
+                                            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                                     });
                                 }
                                 slots::exit(entered);
@@ -404,7 +433,9 @@ fn a_map_with_room_for_every_key_is_never_full() {
                         let key = |k: u64| (n << 8 | k).to_ne_bytes();
                         together.wait();
                         for k in 0..KEYS {
-                            let r = map.update(&key((k + thread) % KEYS), value, NOEXIST).map_err(|e| e.errno());
+                            let r = map
+                                .update(&key((k + thread) % KEYS), value, NOEXIST)
+                                .map_err(|e| e.errno());
                             if !matches!(r, Ok(()) | Err(17)) {
                                 refused.lock().unwrap().push((n, k, r));
                             }
@@ -455,7 +486,8 @@ fn walks_under_churn_skip_nothing_repeat_nothing_and_end() {
                 }
                 // Replacing a stable element must not make a walk miss it.
                 let key = random.below(1000);
-                map.update(&key.to_ne_bytes(), &stamped(key, 1, random.next()), EXIST).expect("stable");
+                map.update(&key.to_ne_bytes(), &stamped(key, 1, random.next()), EXIST)
+                    .expect("stable");
             }
         })
     };
@@ -502,7 +534,8 @@ fn a_large_map_holds_exactly_what_it_promises() {
     let map = dir.make(&MapDef::new(MapType::Hash, 8, 8, n as u32));
     let key = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_ne_bytes();
     // SAFETY: keys and values have eight bytes.
-    let put = |i: u64| unsafe { map.prog_update(key(i).as_ptr(), i.to_ne_bytes().as_ptr(), NOEXIST) };
+    let put =
+        |i: u64| unsafe { map.prog_update(key(i).as_ptr(), i.to_ne_bytes().as_ptr(), NOEXIST) };
     assert!((0..n).all(|i| put(i) == 0));
     assert_eq!(put(n), -7, "not one more");
     for i in 0..n {
@@ -541,7 +574,10 @@ fn the_lookup_made_for_a_key_size_finds_what_is_there() {
             for n in 1..=100u64 {
                 let key = key(n as u32, random.below(2 * u64::from(size)) as usize);
                 // SAFETY: key and value have the map's sizes; the thread has a slot.
-                assert_eq!(unsafe { map.prog_update(key.as_ptr(), n.to_ne_bytes().as_ptr(), 0) }, 0);
+                assert_eq!(
+                    unsafe { map.prog_update(key.as_ptr(), n.to_ne_bytes().as_ptr(), 0) },
+                    0
+                );
                 there.insert(key, n);
             }
             let shape = map.shape();
@@ -552,7 +588,9 @@ fn the_lookup_made_for_a_key_size_finds_what_is_there() {
             };
             assert!(MADE.contains(&size), "{t}, {size}");
             // SAFETY: that is what such a shape holds.
-            let made = unsafe { std::mem::transmute::<usize, unsafe extern "C" fn(u64, u64) -> u64>(func as usize) };
+            let made = unsafe {
+                std::mem::transmute::<usize, unsafe extern "C" fn(u64, u64) -> u64>(func as usize)
+            };
             let mut absent = 0;
             for n in 0..=255 {
                 for byte in 0..2 * size as usize {
@@ -561,7 +599,11 @@ fn the_lookup_made_for_a_key_size_finds_what_is_there() {
                     // SAFETY: the key has the map's size, and the map lives.
                     let found = unsafe { made(handle, key[1..].as_ptr() as u64) } as *const u64;
                     // SAFETY: as above.
-                    assert_eq!(found, unsafe { map.prog_lookup(key[1..].as_ptr()) }.cast_const().cast(), "{t}, {size}, {n}, {byte}");
+                    assert_eq!(
+                        found,
+                        unsafe { map.prog_lookup(key[1..].as_ptr()) }.cast_const().cast(),
+                        "{t}, {size}, {n}, {byte}"
+                    );
                     // SAFETY: values have eight bytes.
                     let value = (!found.is_null()).then(|| unsafe { found.read() });
                     assert_eq!(value, there.get(&key[1..]).copied(), "{t}, {size}, {n}, {byte}");

@@ -32,14 +32,19 @@ fn make(dir: &Dir) -> Map {
 /// The value as a program sees it: its lock as it is.
 fn in_map(map: &Map) -> (&[std::sync::atomic::AtomicU64; WORDS], bool) {
     // SAFETY: the key is as long as the map's are, and values are aligned words that the map keeps.
-    let value = unsafe { &*map.prog_lookup(KEY.as_ptr()).cast::<[std::sync::atomic::AtomicU64; WORDS]>() };
+    let value =
+        unsafe { &*map.prog_lookup(KEY.as_ptr()).cast::<[std::sync::atomic::AtomicU64; WORDS]>() };
     let held = value[0].load(Relaxed) & ((1 << 22) - 1) != 0;
     (value, held)
 }
 
 fn seen(map: &Map) -> Vec<u8> {
     let (value, _) = in_map(map);
-    value.iter().enumerate().flat_map(|(i, w)| (if i == 0 { 0 } else { w.load(Relaxed) }).to_ne_bytes()).collect()
+    value
+        .iter()
+        .enumerate()
+        .flat_map(|(i, w)| (if i == 0 { 0 } else { w.load(Relaxed) }).to_ne_bytes())
+        .collect()
 }
 
 /// Tells whether a stripe says that a value is to be finished.
@@ -59,7 +64,11 @@ fn each_state(map: &Map, standing: impl FnMut(&Child)) -> Option<Vec<Vec<u64>>> 
     let write = |n| move |map: &Map| map.update(&KEY, &value(n), LOCK).expect("there");
     let states = support::each_state(map, write(1), write(2), standing)?;
     assert_eq!((seen(map), is_unfinished(map)), (value(2), false));
-    assert!(states.len() > 2 * WORDS + 3, "the spare, the value and both locks change: {}", states.len());
+    assert!(
+        states.len() > 2 * WORDS + 3,
+        "the spare, the value and both locks change: {}",
+        states.len()
+    );
     Some(states)
 }
 
@@ -74,7 +83,10 @@ fn a_writer_that_dies_takes_no_later_change_with_it() {
         restore(&map, state);
         let (words_of, held) = in_map(&map);
         let before = seen(&map);
-        assert!(held || before == value(1) || before == value(2), "state {i}: half a value, and nobody has its lock");
+        assert!(
+            held || before == value(1) || before == value(2),
+            "state {i}: half a value, and nobody has its lock"
+        );
         let lock = words_of[0].as_ptr().cast();
         // SAFETY: the lock of a value, which the map keeps.
         unsafe { spin::lock(lock) };
@@ -85,7 +97,12 @@ fn a_writer_that_dies_takes_no_later_change_with_it() {
         unsafe { spin::unlock(lock) };
         take_all_locks(&map);
         let after = map.lookup(&KEY).expect("there");
-        assert!(after == value(3) || held && after == value(2), "state {i}: {:?} after a change of {:?}", words(&after), words(&before));
+        assert!(
+            after == value(3) || held && after == value(2),
+            "state {i}: {:?} after a change of {:?}",
+            words(&after),
+            words(&before)
+        );
         assert!(!is_unfinished(&map), "state {i}");
         map.update(&KEY, &value(4), LOCK).expect("there");
         assert_eq!(seen(&map), value(4), "state {i}");
@@ -120,7 +137,10 @@ fn readers_without_the_lock_see_no_half_of_a_value() {
     for (i, state) in states.iter().enumerate() {
         restore(&map, state);
         let before = plainly(&map);
-        assert!(before.iter().all(|v| *v == before[0] && (*v == value(1) || *v == value(2))), "state {i}: {before:?}");
+        assert!(
+            before.iter().all(|v| *v == before[0] && (*v == value(1) || *v == value(2))),
+            "state {i}: {before:?}"
+        );
         take_all_locks(&map);
         assert_eq!(plainly(&map), before, "state {i}: what was seen stays");
     }
@@ -132,7 +152,10 @@ fn readers_without_the_lock_see_no_half_of_a_value() {
 fn a_reader_among_busy_writers_has_its_value() {
     let dir = Dir::new();
     let map = make(&dir);
-    let element = (0..4).map(|b| word(&map, BUCKETS + b * 8).load(Relaxed) & 0xffff_ffff).find(|r| *r != 0).expect("its element");
+    let element = (0..4)
+        .map(|b| word(&map, BUCKETS + b * 8).load(Relaxed) & 0xffff_ffff)
+        .find(|r| *r != 0)
+        .expect("its element");
     for s in 0..4 {
         word(&map, STRIPES + s * STRIPE + 48).store(element, Relaxed);
     }
@@ -166,7 +189,9 @@ fn a_writer_that_stands_in_the_middle_is_not_robbed() {
     let states = each_state(&map, |child| {
         if is_unfinished(&map) {
             let before = memory(&map);
-            let error = map.lookup_into(&KEY, &mut value(0), LOCK).expect_err("the writer has not finished");
+            let error = map
+                .lookup_into(&KEY, &mut value(0), LOCK)
+                .expect_err("the writer has not finished");
             assert_eq!(error.errno(), 16, "{error}");
             assert!(error.to_string().contains(&format!("process {}", child.pid())), "{error}");
             assert_eq!(memory(&map), before, "nobody took a lock");

@@ -59,7 +59,11 @@ impl Theirs {
             ..CreateAttr::default()
         };
         // SAFETY: no pointers; a new descriptor comes back.
-        unsafe { bpf(0, &mut attr).map(|fd| Self(OwnedFd::from_raw_fd(fd as i32))).map_err(|e| e.raw_os_error().unwrap_or(-1)) }
+        unsafe {
+            bpf(0, &mut attr)
+                .map(|fd| Self(OwnedFd::from_raw_fd(fd as i32)))
+                .map_err(|e| e.raw_os_error().unwrap_or(-1))
+        }
     }
 
     fn fd(&self) -> i32 {
@@ -69,7 +73,13 @@ impl Theirs {
 
     fn call(&self, command: u32, key: Option<&[u8]>, value: &mut [u8], flags: u64) -> i32 {
         let at = |b: &[u8]| if b.is_empty() { 0 } else { b.as_ptr() as u64 };
-        let mut attr = ElemAttr { map_fd: self.fd() as u32, pad: 0, key: key.map_or(0, at), value: at(value), flags };
+        let mut attr = ElemAttr {
+            map_fd: self.fd() as u32,
+            pad: 0,
+            key: key.map_or(0, at),
+            value: at(value),
+            flags,
+        };
         // SAFETY: key and value are as long as the map's.
         result(unsafe { bpf(command, &mut attr) })
     }
@@ -121,7 +131,11 @@ fn good(t: MapType) -> MapDef {
     let value = [16, 8, 4, 0].into_iter().find(|v| row.value.allows(*v)).expect("one of them fits");
     let entries = if matches!(t, MapType::Ringbuf | MapType::UserRingbuf) { 4096 } else { 4 };
     let (key, flags) = if t == MapType::LpmTrie { (8, F::NO_PREALLOC) } else { (key, 0) };
-    let value = if matches!(t, MapType::Devmap | MapType::DevmapHash | MapType::Cpumap) { 4 } else { value };
+    let value = if matches!(t, MapType::Devmap | MapType::DevmapHash | MapType::Cpumap) {
+        4
+    } else {
+        value
+    };
     MapDef::new(t, key, value, entries).flags(flags)
 }
 
@@ -143,8 +157,12 @@ fn flags_and_extremes_are_judged_as_by_the_kernel() {
             def.flags.0 |= 1 << bit;
             defs.push(def);
         }
-        for pair in [F::RDONLY | F::WRONLY, F::RDONLY_PROG | F::WRONLY_PROG, F::RDONLY | F::WRONLY_PROG, F::NO_PREALLOC | F::NO_COMMON_LRU]
-        {
+        for pair in [
+            F::RDONLY | F::WRONLY,
+            F::RDONLY_PROG | F::WRONLY_PROG,
+            F::RDONLY | F::WRONLY_PROG,
+            F::NO_PREALLOC | F::NO_COMMON_LRU,
+        ] {
             let mut def = good(t);
             def.flags.0 |= pair;
             defs.push(def);
@@ -165,8 +183,10 @@ fn flags_and_extremes_are_judged_as_by_the_kernel() {
             };
             let ours = ours(&dir.create(&def));
             if ours != theirs {
-                differ
-                    .push(format!("{t} flags {:#x} extra {:#x} name {:?}: {ours}, kernel {theirs}", def.flags.0, def.map_extra, def.name));
+                differ.push(format!(
+                    "{t} flags {:#x} extra {:#x} name {:?}: {ours}, kernel {theirs}",
+                    def.flags.0, def.map_extra, def.name
+                ));
             }
         }
     }
@@ -201,7 +221,12 @@ fn pair(dir: &Dir, t: MapType) -> Pair {
     let inner = MapDef::new(MapType::Array, 4, 8, 2);
     if nested(t) {
         def = def.inner(&inner);
-        for def in [inner.clone(), inner.clone(), MapDef::new(MapType::Array, 4, 16, 2), MapDef::new(MapType::Hash, 4, 8, 2)] {
+        for def in [
+            inner.clone(),
+            inner.clone(),
+            MapDef::new(MapType::Array, 4, 16, 2),
+            MapDef::new(MapType::Hash, 4, 8, 2),
+        ] {
             let (a, b) = (dir.make(&def), Theirs::create(&def, None).expect("a good definition"));
             values.push((a.id().to_ne_bytes().to_vec(), b.fd().to_ne_bytes().to_vec()));
             keep_ours.push(a);
@@ -258,7 +283,10 @@ fn keys(def: &MapDef) -> Vec<Vec<u8>> {
             .collect()
         }
         (_, 0) => vec![vec![]],
-        _ => [0u32, 1, 2, 3, 4, 5, 100, u32::MAX].into_iter().map(|k| k.to_ne_bytes().to_vec()).collect(),
+        _ => [0u32, 1, 2, 3, 4, 5, 100, u32::MAX]
+            .into_iter()
+            .map(|k| k.to_ne_bytes().to_vec())
+            .collect(),
     }
 }
 
@@ -288,11 +316,17 @@ fn operations_answer_as_the_kernels() {
         if matches!(t, MapType::Xskmap | MapType::PerfEventArray | MapType::CgroupArray) {
             continue;
         }
-        let mut random = Random(t as u64 + std::env::var("SKEP_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(0));
+        let mut random = Random(
+            t as u64 + std::env::var("SKEP_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(0),
+        );
         for round in 0..rounds(4, 100) {
             let dir = Dir::new();
             let p = pair(&dir, t);
-            assert!(!t.row().per_cpu || p.ours.user_value_size() == (p.def.value_size as usize).next_multiple_of(8) * possible_cpus());
+            assert!(
+                !t.row().per_cpu
+                    || p.ours.user_value_size()
+                        == (p.def.value_size as usize).next_multiple_of(8) * possible_cpus()
+            );
             // An LRU map of the kernel throws elements out before it is full; two keys are safe.
             let mut keys = keys(&p.def);
             if matches!(t, MapType::LruHash | MapType::LruPercpuHash) {
@@ -308,9 +342,17 @@ fn operations_answer_as_the_kernels() {
                     0..=4 => {
                         let (our, their) = &p.values[random.below(p.values.len() as u64) as usize];
                         let a = ours(&p.ours.update(key, our, flags));
-                        (a, p.theirs.call(2, Some(key), &mut their.clone(), flags), format!("update {key:?} {our:?} flags {flags:#x}"))
+                        (
+                            a,
+                            p.theirs.call(2, Some(key), &mut their.clone(), flags),
+                            format!("update {key:?} {our:?} flags {flags:#x}"),
+                        )
                     }
-                    5..=7 => (ours(&p.ours.delete(key)), p.theirs.call(3, Some(key), &mut [], 0), format!("delete {key:?}")),
+                    5..=7 => (
+                        ours(&p.ours.delete(key)),
+                        p.theirs.call(3, Some(key), &mut [], 0),
+                        format!("delete {key:?}"),
+                    ),
                     8..=11 => {
                         let flags = if op == 8 { flags } else { 0 };
                         // Bloom filters are asked for the value.
@@ -346,7 +388,9 @@ fn operations_answer_as_the_kernels() {
                     }
                 };
                 // After the last key of a hash depends on the order; a hash says so by its errno.
-                let by_chance = !exact_order(t) && what.starts_with("next key") && [a, b].iter().all(|e| [0, 2].contains(e));
+                let by_chance = !exact_order(t)
+                    && what.starts_with("next key")
+                    && [a, b].iter().all(|e| [0, 2].contains(e));
                 if a != b && !by_chance {
                     differ.push(format!("{t} round {round} step {step}: {what}: {a}, kernel {b}"));
                     said += 1;
@@ -357,15 +401,24 @@ fn operations_answer_as_the_kernels() {
             }
             // Freezing, twice, and writing after it.
             let freeze = |command| p.theirs.call(command, None, &mut [], 0);
-            let (a, b) = ((ours(&p.ours.freeze()), ours(&p.ours.freeze())), (freeze(22), freeze(22)));
+            let (a, b) =
+                ((ours(&p.ours.freeze()), ours(&p.ours.freeze())), (freeze(22), freeze(22)));
             if a != b {
                 differ.push(format!("{t}: freeze {a:?}, kernel {b:?}"));
             }
             let (our, their) = &p.values[0];
-            let (a, b) = (ours(&p.ours.update(&keys[0], our, 0)), p.theirs.call(2, Some(&keys[0]), &mut their.clone(), 0));
-            let (c, d) = (ours(&p.ours.delete(&keys[0])), p.theirs.call(3, Some(&keys[0]), &mut [], 0));
+            let (a, b) = (
+                ours(&p.ours.update(&keys[0], our, 0)),
+                p.theirs.call(2, Some(&keys[0]), &mut their.clone(), 0),
+            );
+            let (c, d) =
+                (ours(&p.ours.delete(&keys[0])), p.theirs.call(3, Some(&keys[0]), &mut [], 0));
             if (a, c) != (b, d) {
-                differ.push(format!("{t}: frozen: update and delete {:?}, kernel {:?}", (a, c), (b, d)));
+                differ.push(format!(
+                    "{t}: frozen: update and delete {:?}, kernel {:?}",
+                    (a, c),
+                    (b, d)
+                ));
             }
         }
     }
@@ -382,15 +435,24 @@ fn tables_of_kernel_objects_refuse_alike() {
     let mut differ = Vec::new();
     for t in [MapType::Xskmap, MapType::PerfEventArray, MapType::CgroupArray] {
         let def = good(t);
-        let (map, theirs) = (dir.make(&def), Theirs::create(&def, None).expect("a good definition"));
+        let (map, theirs) =
+            (dir.make(&def), Theirs::create(&def, None).expect("a good definition"));
         for key in keys(&def) {
             let mut v = vec![0; 4];
             let answers = [
                 ("lookup", ours(&map.lookup(&key)), theirs.call(1, Some(&key), &mut v, 0)),
                 ("delete", ours(&map.delete(&key)), theirs.call(3, Some(&key), &mut [], 0)),
-                ("take", ours(&map.lookup_and_delete(&key, &mut [0; 4], 0)), theirs.call(21, Some(&key), &mut v, 0)),
+                (
+                    "take",
+                    ours(&map.lookup_and_delete(&key, &mut [0; 4], 0)),
+                    theirs.call(21, Some(&key), &mut v, 0),
+                ),
                 ("next", ours(&map.next_key(Some(&key))), theirs.call(4, Some(&key), &mut v, 0)),
-                ("flags", ours(&map.update(&key, &[9, 0, 0, 0], 8)), theirs.call(2, Some(&key), &mut [9, 0, 0, 0], 8)),
+                (
+                    "flags",
+                    ours(&map.update(&key, &[9, 0, 0, 0], 8)),
+                    theirs.call(2, Some(&key), &mut [9, 0, 0, 0], 8),
+                ),
             ];
             for (what, a, b) in answers {
                 if a != b {
@@ -413,7 +475,8 @@ fn one_way_maps_are_one_way() {
         for flag in [F::RDONLY, F::WRONLY] {
             let mut def = good(t);
             def.flags.0 |= flag;
-            let (map, theirs) = (dir.make(&def), Theirs::create(&def, None).expect("a good definition"));
+            let (map, theirs) =
+                (dir.make(&def), Theirs::create(&def, None).expect("a good definition"));
             let key = keys(&def).remove(0);
             let size = map.user_value_size();
             let mut v = vec![0; size];
@@ -436,6 +499,7 @@ fn one_way_maps_are_one_way() {
 
 #[test]
 fn every_type_offered_is_made() {
-    let offered: Vec<_> = MAP_TYPES.iter().filter(|r| r.offer == Offer::Yes).map(|r| r.map_type).collect();
+    let offered: Vec<_> =
+        MAP_TYPES.iter().filter(|r| r.offer == Offer::Yes).map(|r| r.map_type).collect();
     assert_eq!(map_types(), offered);
 }

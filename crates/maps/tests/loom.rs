@@ -84,7 +84,8 @@ fn a_reader_of_a_trie_never_takes_a_node_used_anew() {
         let prefix = Arc::new(AtomicU64::new(10));
         let value = Arc::new(AtomicU64::new(10));
         let writer = {
-            let (version, root, prefix, value) = (version.clone(), root.clone(), prefix.clone(), value.clone());
+            let (version, root, prefix, value) =
+                (version.clone(), root.clone(), prefix.clone(), value.clone());
             thread::spawn(move || {
                 root.store(0, Release);
                 // renew
@@ -96,7 +97,8 @@ fn a_reader_of_a_trie_never_takes_a_node_used_anew() {
             })
         };
         let before = version.load(Acquire);
-        let found = (root.load(Acquire) == 1 && prefix.load(Relaxed) == 10).then(|| value.load(Relaxed));
+        let found =
+            (root.load(Acquire) == 1 && prefix.load(Relaxed) == 10).then(|| value.load(Relaxed));
         fence(Acquire);
         if version.load(Relaxed) == before {
             assert!(found.is_none_or(|v| v == 10));
@@ -190,7 +192,10 @@ fn a_record_is_whole() {
         if producer.load(Acquire) != 0 {
             let word = header.load(Acquire);
             assert!(word == 8 || word == BUSY | 8, "who sees the position sees the header");
-            assert!(word & BUSY != 0 || sample.load(Relaxed) == 7, "who sees the header sees the sample");
+            assert!(
+                word & BUSY != 0 || sample.load(Relaxed) == 7,
+                "who sees the header sees the sample"
+            );
         }
         writer.join().expect("no panic");
     });
@@ -204,7 +209,9 @@ fn a_record_made_under_the_lock_is_never_seen_unfinished() {
         let make = |words: &[AtomicU64; 6], owner: u64| {
             let [lock, position, headers @ ..] = words;
             let word = lock.load(Relaxed);
-            if word & 0xff != 0 || lock.compare_exchange(word, word | owner, Acquire, Relaxed).is_err() {
+            if word & 0xff != 0
+                || lock.compare_exchange(word, word | owner, Acquire, Relaxed).is_err()
+            {
                 return;
             }
             let begin = position.load(Relaxed) as usize;
@@ -276,7 +283,9 @@ fn a_lock_is_held_by_one_at_a_time() {
         let count = Arc::new(AtomicU64::new(0));
         let add = |owner: u64, lock: &AtomicU64, count: &AtomicU64| {
             let word = lock.load(Relaxed);
-            if word & 0xff == 0 && lock.compare_exchange(word, word | owner, Acquire, Relaxed).is_ok() {
+            if word & 0xff == 0
+                && lock.compare_exchange(word, word | owner, Acquire, Relaxed).is_ok()
+            {
                 let n = count.load(Relaxed);
                 count.store(n + 1, Relaxed);
                 lock.store(((word | owner) & !0xff) + 0x100, Release);
@@ -304,7 +313,8 @@ fn a_slot_and_an_element_that_get_memory_do_not_miss_each_other() {
         let (getting, have) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let (backed, memory) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let slot = {
-            let (getting, have, backed, memory) = (getting.clone(), have.clone(), backed.clone(), memory.clone());
+            let (getting, have, backed, memory) =
+                (getting.clone(), have.clone(), backed.clone(), memory.clone());
             thread::spawn(move || {
                 getting.fetch_or(1, SeqCst);
                 fence(SeqCst);
@@ -339,7 +349,11 @@ fn a_slot_and_an_element_that_get_memory_do_not_miss_each_other() {
 
 /// `hash/in_place.rs`, `lookup_locked`: what a reader takes for whole, of two words. The lock of the value is not in the model, as the
 /// reader has taken it over from a writer that is dead or was stopped.
-fn copied_in_place(words: &[AtomicU64; 2], bucket: &AtomicU64, redo: &AtomicU64) -> Option<[u64; 2]> {
+fn copied_in_place(
+    words: &[AtomicU64; 2],
+    bucket: &AtomicU64,
+    redo: &AtomicU64,
+) -> Option<[u64; 2]> {
     let head = bucket.load(Acquire);
     if redo.load(Acquire) != 0 {
         return None;
@@ -388,7 +402,8 @@ fn a_reader_of_a_spare_sees_the_value_it_is_for() {
         let spare = Arc::new([2, 2].map(AtomicU64::new));
         let (bucket, redo) = (Arc::new(AtomicU64::new(1 << 32 | 1)), Arc::new(AtomicU64::new(0)));
         let writer = {
-            let (words, spare, bucket, redo) = (words.clone(), spare.clone(), bucket.clone(), redo.clone());
+            let (words, spare, bucket, redo) =
+                (words.clone(), spare.clone(), bucket.clone(), redo.clone());
             thread::spawn(move || {
                 redo.store(1, Release);
                 fence(Release);

@@ -56,7 +56,11 @@ fn order(a: &Prefix, b: &Prefix) -> Ordering {
 fn random_prefix(random: &mut Random, bytes: usize) -> Prefix {
     let data = (0..bytes).map(|_| [0, 0, 1, 0x80, 0xff][random.below(5) as usize]).collect();
     let bits = 8 * bytes as u64;
-    let length = if random.below(4) == 0 { random.below(bits + 1) } else { bits - random.below(bits.min(12)) };
+    let length = if random.below(4) == 0 {
+        random.below(bits + 1)
+    } else {
+        bits - random.below(bits.min(12))
+    };
     (length as u32, data)
 }
 
@@ -79,9 +83,16 @@ fn in_order(map: &Map) -> Vec<Prefix> {
 fn it_is_the_model() {
     let dir = Dir::new();
     // The last two have so many nodes that the lengths of long prefixes, or of all, find no room beside the nodes' names.
-    for (bytes, size, max) in
-        [(1, 8, 40), (4, 4, 60), (4, 24, 60), (16, 8, 100), (9, 100, 30), (256, 16, 50), (16, 8, 1 << 24), (4, 8, 1 << 30)]
-    {
+    for (bytes, size, max) in [
+        (1, 8, 40),
+        (4, 4, 60),
+        (4, 24, 60),
+        (16, 8, 100),
+        (9, 100, 30),
+        (256, 16, 50),
+        (16, 8, 1 << 24),
+        (4, 8, 1 << 30),
+    ] {
         let map = trie(&dir, bytes, size, max);
         let reader = Map::open(map.file().path(), Access::ReadOnly).expect("opens");
         let mut random = Random(u64::from(bytes * 1000 + size));
@@ -100,16 +111,31 @@ fn it_is_the_model() {
                         _ if !there && model.len() == max as usize => 28,
                         _ => 0,
                     };
-                    assert_eq!(map.update(&key(&p), &v, flags).map_or_else(|e| e.errno(), |()| 0), want, "step {step}");
+                    assert_eq!(
+                        map.update(&key(&p), &v, flags).map_or_else(|e| e.errno(), |()| 0),
+                        want,
+                        "step {step}"
+                    );
                     if want == 0 {
                         model.insert(c, v);
                     }
                 }
-                4 | 5 => assert_eq!(map.delete(&key(&p)).is_ok(), model.remove(&c).is_some(), "step {step}"),
+                4 | 5 => assert_eq!(
+                    map.delete(&key(&p)).is_ok(),
+                    model.remove(&c).is_some(),
+                    "step {step}"
+                ),
                 _ => {
-                    let longest = model.iter().filter(|(q, _)| q.0 <= p.0 && common(q, &p) == q.0).max_by_key(|(q, _)| q.0);
+                    let longest = model
+                        .iter()
+                        .filter(|(q, _)| q.0 <= p.0 && common(q, &p) == q.0)
+                        .max_by_key(|(q, _)| q.0);
                     for map in [&map, &reader] {
-                        assert_eq!(map.lookup(&key(&p)).ok(), longest.map(|(_, v)| v.clone()), "step {step}: {p:?}");
+                        assert_eq!(
+                            map.lookup(&key(&p)).ok(),
+                            longest.map(|(_, v)| v.clone()),
+                            "step {step}: {p:?}"
+                        );
                     }
                     // SAFETY: the key is whole.
                     let found = unsafe { map.prog_lookup(key(&p).as_ptr()) };
@@ -121,7 +147,11 @@ fn it_is_the_model() {
                 want.sort_by(order);
                 assert_eq!(in_order(&map), want, "step {step}");
                 let walked: Vec<_> = map.iter().map(|e| e.expect("walks")).collect();
-                assert_eq!(walked.iter().map(|(k, _)| cut(&prefix(k))).collect::<Vec<_>>(), want, "step {step}");
+                assert_eq!(
+                    walked.iter().map(|(k, _)| cut(&prefix(k))).collect::<Vec<_>>(),
+                    want,
+                    "step {step}"
+                );
                 assert!(walked.iter().all(|(k, v)| model[&cut(&prefix(k))] == *v));
             }
         }
@@ -131,7 +161,8 @@ fn it_is_the_model() {
 /// A value every word of which is the key's.
 fn stamped(p: &Prefix, size: usize) -> Vec<u8> {
     let c = cut(p);
-    let n = c.1.iter().fold(u64::from(c.0) + 1, |n, b| n.wrapping_mul(0x100_0000_01b3) ^ u64::from(*b));
+    let n =
+        c.1.iter().fold(u64::from(c.0) + 1, |n, b| n.wrapping_mul(0x100_0000_01b3) ^ u64::from(*b));
     n.to_ne_bytes().into_iter().cycle().take(size).collect()
 }
 
@@ -141,12 +172,17 @@ fn storm(map: &Map, seed: u64, steps: u64) {
     for _ in 0..steps {
         let p = random_prefix(&mut random, 4);
         match random.below(4) {
-            0 | 1 => assert!([0, 28].contains(&map.update(&key(&p), &stamped(&p, size), ANY).map_or_else(|e| e.errno(), |()| 0))),
+            0 | 1 => assert!([0, 28].contains(
+                &map.update(&key(&p), &stamped(&p, size), ANY).map_or_else(|e| e.errno(), |()| 0)
+            )),
             2 => drop(map.delete(&key(&p))),
             _ => {
                 // The value of some prefix of the key, in one piece.
                 if let Ok(v) = map.lookup(&key(&p)) {
-                    assert!((0..=p.0).any(|n| stamped(&(n, p.1.clone()), size) == v), "{p:?} has {v:?}");
+                    assert!(
+                        (0..=p.0).any(|n| stamped(&(n, p.1.clone()), size) == v),
+                        "{p:?} has {v:?}"
+                    );
                 }
             }
         }

@@ -46,12 +46,19 @@ fn a_small_map_throws_out_the_least_recently_used() {
                         at.map(|i| model.remove(i));
                     }
                     1 | 2 => {
-                        assert_eq!(use_it(&map, key), at.is_some(), "{t} {n} step {step}: key {key}, model {model:?}");
+                        assert_eq!(
+                            use_it(&map, key),
+                            at.is_some(),
+                            "{t} {n} step {step}: key {key}, model {model:?}"
+                        );
                         // Uses between two insertions count as one moment; one key at a time keeps the model simple.
                         if let Some(i) = at {
                             model.remove(i);
                             model.push_back(key);
-                            assert_eq!(map.delete(&key.to_ne_bytes()).map_err(|e| e.errno()), Ok(()));
+                            assert_eq!(
+                                map.delete(&key.to_ne_bytes()).map_err(|e| e.errno()),
+                                Ok(())
+                            );
                             assert_eq!(put(&map, key, NOEXIST), 0);
                         }
                     }
@@ -65,10 +72,15 @@ fn a_small_map_throws_out_the_least_recently_used() {
                         if at.is_none() {
                             if model.len() == n as usize {
                                 let oldest = model.front().copied();
-                                let gone: Vec<u64> = model.iter().copied().filter(|k| map.lookup(&k.to_ne_bytes()).is_err()).collect();
+                                let gone: Vec<u64> = model
+                                    .iter()
+                                    .copied()
+                                    .filter(|k| map.lookup(&k.to_ne_bytes()).is_err())
+                                    .collect();
                                 assert_eq!(gone.len(), 1, "one went");
                                 // Stores with EXIST above refresh too; so the model learns who went, and checks only its age.
-                                let age = model.iter().position(|k| *k == gone[0]).expect("in the model");
+                                let age =
+                                    model.iter().position(|k| *k == gone[0]).expect("in the model");
                                 assert!(oldest.is_some() && age < n as usize);
                                 model.remove(age);
                             }
@@ -118,7 +130,11 @@ fn what_is_used_stays_in_a_large_map() {
     }
     for passing in 0..100_000u64 {
         assert_eq!(put(&map, 1_000_000 + passing, ANY), 0);
-        assert!(use_it(&map, passing % 1000) || passing < 1000, "key {} was in use", passing % 1000);
+        assert!(
+            use_it(&map, passing % 1000) || passing < 1000,
+            "key {} was in use",
+            passing % 1000
+        );
     }
     slots::exit(entered);
     assert_eq!((0..1000u64).filter(|k| map.lookup(&k.to_ne_bytes()).is_err()).count(), 0);
@@ -131,7 +147,9 @@ fn storm(map: &Map, seed: u64, steps: u64) {
         let key = random.below(500);
         let r = match random.below(4) {
             0 => map.delete(&key.to_ne_bytes()).map_or_else(|e| e.errno(), |()| 0),
-            1 => map.lookup(&key.to_ne_bytes()).map_or_else(|e| e.errno(), |v| i32::from(words(&v)[0] != key) * 1000),
+            1 => map
+                .lookup(&key.to_ne_bytes())
+                .map_or_else(|e| e.errno(), |v| i32::from(words(&v)[0] != key) * 1000),
             _ => put(map, key, ANY),
         };
         assert!([0, 2].contains(&r), "{r}");

@@ -100,14 +100,17 @@ fn outside(maps: &[Map], dir: &Dir, seed: u64) -> i32 {
     assert_eq!(churn(maps, seed, 300), 0, "nothing is changed");
     for map in maps {
         let value = vec![7; map.user_value_size()];
-        let error = map.update(&key(map, 1), &value, if map.def().map_type == MapType::Queue { 2 } else { 0 }).expect_err("refused");
+        let error = map
+            .update(&key(map, 1), &value, if map.def().map_type == MapType::Queue { 2 } else { 0 })
+            .expect_err("refused");
         assert!(error.errno() == 1 && error.to_string().contains("pid namespace"), "{error}");
         assert!(map.iter().take(100).all(|e| e.is_ok()), "reading goes on");
         let error = Map::open(map.file().path(), Access::ReadWrite).expect_err("refused");
         assert!(error.errno() == 18 && error.to_string().contains("pid namespace"), "{error}");
         Map::open(map.file().path(), Access::ReadOnly).expect("reading is allowed");
     }
-    let error = Map::create(&dir.maps(), 1_000, &MapDef::new(MapType::Array, 4, 4, 1)).expect_err("refused");
+    let error = Map::create(&dir.maps(), 1_000, &MapDef::new(MapType::Array, 4, 4, 1))
+        .expect_err("refused");
     assert_eq!(error.errno(), 18, "{error}");
     for _ in 0..3 {
         let entered = slots::enter();
@@ -126,7 +129,8 @@ fn a_lock_is_not_taken_over_from_another_namespace() {
     map.update(&[1; 8], &[1; 8], 0).expect("room");
     // As if this thread, which lives, were in the middle of a change.
     let lock = word(&map, 128);
-    let token = u64::from(std::process::id()) << 22 | rustix::thread::gettid().as_raw_nonzero().get() as u64;
+    let token = u64::from(std::process::id()) << 22
+        | rustix::thread::gettid().as_raw_nonzero().get() as u64;
     let stripes: Vec<_> = (0..2).map(|s| word(&map, 128 + 64 * s)).collect();
     stripes.iter().for_each(|word| word.store(token, std::sync::atomic::Ordering::SeqCst));
     let done = apart(Own::Pids, || {

@@ -40,9 +40,15 @@ fn inner_maps_are_found_by_programs_and_must_be_alike() {
         assert_eq!(outer.lookup(&key).expect("there"), inner.id().to_ne_bytes());
         inner.update(&[7; 4], &[9; 8], ANY).expect("room");
         let seen = found(&outer, 1).expect("there");
-        assert_eq!((seen.id(), seen.lookup(&[7; 4]).expect("the same file")), (inner.id(), vec![9; 8]));
+        assert_eq!(
+            (seen.id(), seen.lookup(&[7; 4]).expect("the same file")),
+            (inner.id(), vec![9; 8])
+        );
         assert_eq!(found(&outer, 0).map(Map::id), None);
-        for (def, want) in [(MapDef::new(MapType::Hash, 4, 16, 10), 22), (MapDef::new(MapType::Array, 4, 8, 10), 22)] {
+        for (def, want) in [
+            (MapDef::new(MapType::Hash, 4, 16, 10), 22),
+            (MapDef::new(MapType::Array, 4, 8, 10), 22),
+        ] {
             let other = dir.make(&def);
             assert_eq!(errno(outer.update(&key, &other.id().to_ne_bytes(), ANY)), want);
         }
@@ -55,8 +61,15 @@ fn inner_maps_are_found_by_programs_and_must_be_alike() {
         assert!(found(&outer, 1).is_none());
     }
     let dir = Dir::new();
-    assert_eq!(errno(dir.create(&MapDef::new(MapType::ArrayOfMaps, 4, 4, 4))), 9, "no inner definition");
-    assert_eq!(errno(dir.create(&outer_def(MapType::ArrayOfMaps).inner(&outer_def(MapType::HashOfMaps)))), 22);
+    assert_eq!(
+        errno(dir.create(&MapDef::new(MapType::ArrayOfMaps, 4, 4, 4))),
+        9,
+        "no inner definition"
+    );
+    assert_eq!(
+        errno(dir.create(&outer_def(MapType::ArrayOfMaps).inner(&outer_def(MapType::HashOfMaps)))),
+        22
+    );
     let hash = dir.make(&outer_def(MapType::HashOfMaps));
     let inner = dir.make(&inner_def());
     assert_eq!(errno(hash.update(&[1; 4], &inner.id().to_ne_bytes(), EXIST)), 2);
@@ -96,7 +109,9 @@ fn an_inner_map_lives_as_long_as_it_is_in_an_outer_one() {
         let (outer_path, path) = (outer.file().path().to_owned(), inner.file().path().to_owned());
         assert_eq!(drop_references(dir.path()).expect("reads"), 0);
         drop((outer, inner));
-        assert!(remove_if_unused(&outer_path).expect("asks") && !remove_if_unused(&path).expect("asks"));
+        assert!(
+            remove_if_unused(&outer_path).expect("asks") && !remove_if_unused(&path).expect("asks")
+        );
         assert_eq!(drop_references(dir.path()).expect("reads"), 1);
         assert!(remove_if_unused(&path).expect("asks"));
     }
@@ -117,5 +132,8 @@ fn programs_in_an_array_are_kept_when_they_have_files() {
     assert!(remove_if_unused(&program).expect("asks"));
     let seen: Vec<_> = map.iter().map(|e| e.expect("walks")).collect();
     let six = 6u32.to_ne_bytes().to_vec();
-    assert_eq!(seen, [(1u32.to_ne_bytes().to_vec(), six.clone()), (2u32.to_ne_bytes().to_vec(), six)]);
+    assert_eq!(
+        seen,
+        [(1u32.to_ne_bytes().to_vec(), six.clone()), (2u32.to_ne_bytes().to_vec(), six)]
+    );
 }

@@ -68,7 +68,10 @@ fn queues_and_stacks_are_the_model() {
                     }
                     5 => {
                         let mut out = vec![0; size as usize];
-                        assert_eq!(errno(&map.lookup_and_delete(&[], &mut out, 0)), if next.is_some() { 0 } else { 2 });
+                        assert_eq!(
+                            errno(&map.lookup_and_delete(&[], &mut out, 0)),
+                            if next.is_some() { 0 } else { 2 }
+                        );
                         assert!(next.is_none_or(|n| n == out));
                         if t == MapType::Queue {
                             model.pop_front()
@@ -90,7 +93,10 @@ fn queues_and_stacks_are_the_model() {
                             want.reverse();
                         }
                         for m in [&map, &reader] {
-                            assert_eq!(m.iter().map(|e| e.expect("walks").1).collect::<Vec<_>>(), want);
+                            assert_eq!(
+                                m.iter().map(|e| e.expect("walks").1).collect::<Vec<_>>(),
+                                want
+                            );
                         }
                     }
                 }
@@ -115,7 +121,8 @@ fn nothing_is_lost_or_doubled_between_processes() {
                     if c < 2 {
                         for i in 0..each {
                             let n = c << 32 | i;
-                            let value: Vec<u8> = [n; 3].iter().flat_map(|w| w.to_ne_bytes()).collect();
+                            let value: Vec<u8> =
+                                [n; 3].iter().flat_map(|w| w.to_ne_bytes()).collect();
                             while map.update(&[], &value, ANY).is_err() {
                                 std::thread::yield_now();
                             }
@@ -136,7 +143,9 @@ fn nothing_is_lost_or_doubled_between_processes() {
                             }
                         }
                     }
-                    i32::from(sums.update(&(c as u32).to_ne_bytes(), &sum.to_ne_bytes(), ANY).is_err())
+                    i32::from(
+                        sums.update(&(c as u32).to_ne_bytes(), &sum.to_ne_bytes(), ANY).is_err(),
+                    )
                 })
             })
             .collect();
@@ -146,7 +155,8 @@ fn nothing_is_lost_or_doubled_between_processes() {
                 done.update(&[0; 4], &[1; 8], ANY).expect("there");
             }
         }
-        let s: Vec<u64> = (0..4u32).map(|i| words(&sums.lookup(&i.to_ne_bytes()).expect("there"))[0]).collect();
+        let s: Vec<u64> =
+            (0..4u32).map(|i| words(&sums.lookup(&i.to_ne_bytes()).expect("there"))[0]).collect();
         assert_eq!(s[0].wrapping_add(s[1]), s[2].wrapping_add(s[3]), "{t}");
     }
 }
@@ -241,7 +251,9 @@ fn a_bloom_filter_never_denies_what_was_pushed_and_seldom_claims_what_was_not() 
     let dir = Dir::new();
     for (size, n, functions) in [(4u32, 1000u32, 0u64), (8, 1000, 3), (13, 500, 15), (100, 64, 1)] {
         let map = dir.make(&MapDef::new(MapType::BloomFilter, 0, size, n).extra(functions));
-        let value = |i: u32| -> Vec<u8> { i.to_ne_bytes().into_iter().cycle().take(size as usize).collect() };
+        let value = |i: u32| -> Vec<u8> {
+            i.to_ne_bytes().into_iter().cycle().take(size as usize).collect()
+        };
         let other = Map::open(map.file().path(), Access::ReadOnly).expect("opens");
         for i in 0..n {
             // SAFETY: the value is whole.
@@ -250,7 +262,10 @@ fn a_bloom_filter_never_denies_what_was_pushed_and_seldom_claims_what_was_not() 
         let may_hold = |i: u32| other.lookup_into(&[], &mut value(i), 0).is_ok();
         assert!((0..n).all(may_hold));
         let false_alarms = (n..n + 10_000).filter(|i| may_hold(*i)).count();
-        assert!(false_alarms < if functions == 1 { 6000 } else { 1500 }, "{false_alarms} of 10000, {functions} functions");
+        assert!(
+            false_alarms < if functions == 1 { 6000 } else { 1500 },
+            "{false_alarms} of 10000, {functions} functions"
+        );
         // SAFETY: the value is whole.
         assert_eq!(unsafe { map.prog_peek(value(0).as_mut_ptr()) }, 0);
         assert_eq!(errno(&map.delete(&[])), 95);
@@ -261,7 +276,8 @@ fn a_bloom_filter_never_denies_what_was_pushed_and_seldom_claims_what_was_not() 
 fn a_call_stack_has_one_number() {
     let dir = Dir::new();
     let map = dir.make(&MapDef::new(MapType::StackTrace, 4, 8 * 8, 1000));
-    let stack = |n: u64| -> Vec<u64> { (0..1 + n % 8).map(|i| 0x7f00_0000_0000 + n * 64 + i).collect() };
+    let stack =
+        |n: u64| -> Vec<u64> { (0..1 + n % 8).map(|i| 0x7f00_0000_0000 + n * 64 + i).collect() };
     // SAFETY: the addresses are readable.
     let put = |s: &[u64], flags| unsafe { map.stack_id(s.as_ptr(), s.len() as u64, flags) };
     let mut seen = BTreeSet::new();
@@ -279,7 +295,10 @@ fn a_call_stack_has_one_number() {
         assert_eq!(words(&map.lookup(&(id as u32).to_ne_bytes()).expect("there")), want);
     }
     assert!(collisions < 80, "{collisions}");
-    let walked: Vec<i64> = map.iter().map(|e| i64::from(words(&[&e.expect("walks").0[..], &[0; 4]].concat())[0] as u32)).collect();
+    let walked: Vec<i64> = map
+        .iter()
+        .map(|e| i64::from(words(&[&e.expect("walks").0[..], &[0; 4]].concat())[0] as u32))
+        .collect();
     assert_eq!(walked, seen.iter().copied().collect::<Vec<_>>());
     // Deeper than there is room for: the innermost count. Nothing: an error.
     let deep: Vec<u64> = (1..100).collect();
@@ -327,7 +346,10 @@ fn call_stacks_are_whole_whoever_dies() {
             assert_eq!(v.join(), -9);
         }
         // SAFETY: one word is readable.
-        assert!((0..4).contains(&unsafe { map.stack_id([7u64].as_ptr(), 1, 1 << 10) }), "locks pass on");
+        assert!(
+            (0..4).contains(&unsafe { map.stack_id([7u64].as_ptr(), 1, 1 << 10) }),
+            "locks pass on"
+        );
     }
 }
 
@@ -336,7 +358,9 @@ fn perf_samples_come_whole_by_processor_and_losses_are_counted() {
     let dir = Dir::new();
     let map = dir.make(&MapDef::new(MapType::PerfEventArray, 4, 4, 3));
     // SAFETY: both parts are readable.
-    let put = |cpu, a: &[u8], b: &[u8]| unsafe { map.perf_output(cpu, [(a.as_ptr(), a.len() as u64), (b.as_ptr(), b.len() as u64)]) };
+    let put = |cpu, a: &[u8], b: &[u8]| unsafe {
+        map.perf_output(cpu, [(a.as_ptr(), a.len() as u64), (b.as_ptr(), b.len() as u64)])
+    };
     assert_eq!((put(0, b"x", b""), put(3, b"x", b"")), (-2, -7), "nobody reads; no such ring");
     let mut reader = map.perf_reader().expect("the first");
     assert_eq!(errno(&map.perf_reader().map(drop)), 16, "one reader at a time");
@@ -347,7 +371,8 @@ fn perf_samples_come_whole_by_processor_and_losses_are_counted() {
     let mut lost = [0u64; 3];
     for step in 0..rounds(3000, 300_000) {
         let cpu = random.below(3) as u32;
-        let sample: Vec<u8> = (0..1 + random.below(3000)).map(|i| (step as u8).wrapping_add(i as u8)).collect();
+        let sample: Vec<u8> =
+            (0..1 + random.below(3000)).map(|i| (step as u8).wrapping_add(i as u8)).collect();
         let (a, b) = sample.split_at(random.below(sample.len() as u64 + 1) as usize);
         match put(cpu, a, b) {
             0 => want[cpu as usize].push_back(sample),
@@ -393,7 +418,10 @@ fn a_perf_reader_wakes_up_for_samples_of_any_ring_and_any_process() {
                 for i in 0..total {
                     let sample = [u64::from(cpu), i];
                     // SAFETY: the sample is readable.
-                    while unsafe { map.perf_output(cpu, [(sample.as_ptr().cast(), 16), (std::ptr::null(), 0)]) } != 0 {
+                    while unsafe {
+                        map.perf_output(cpu, [(sample.as_ptr().cast(), 16), (std::ptr::null(), 0)])
+                    } != 0
+                    {
                         std::thread::yield_now();
                     }
                 }
@@ -422,7 +450,8 @@ fn programs_drain_what_users_put_in() {
     let mut random = Random(3);
     let mut model: VecDeque<Vec<u8>> = VecDeque::new();
     for step in 0..5000u32 {
-        let sample: Vec<u8> = (0..random.below(600)).map(|i| step.wrapping_add(i as u32) as u8).collect();
+        let sample: Vec<u8> =
+            (0..random.below(600)).map(|i| step.wrapping_add(i as u32) as u8).collect();
         match map.user_ringbuf_output(&sample) {
             Ok(()) => model.push_back(sample),
             Err(e) => assert_eq!(e.errno(), 7),
@@ -454,8 +483,11 @@ fn programs_drain_what_users_put_in() {
 }
 
 /// Maps of samples, each with one ring in use.
-const RINGS: [(MapType, u32, u32); 3] =
-    [(MapType::Ringbuf, 0, 1 << 13), (MapType::UserRingbuf, 0, 1 << 13), (MapType::PerfEventArray, 4, 1)];
+const RINGS: [(MapType, u32, u32); 3] = [
+    (MapType::Ringbuf, 0, 1 << 13),
+    (MapType::UserRingbuf, 0, 1 << 13),
+    (MapType::PerfEventArray, 4, 1),
+];
 
 /// Puts a number in; `false` when there is no room.
 fn put(map: &Map, n: u64) -> bool {
@@ -464,7 +496,9 @@ fn put(map: &Map, n: u64) -> bool {
         // SAFETY: eight bytes are readable.
         MapType::Ringbuf => unsafe { map.ringbuf_output(sample.as_ptr(), 8, 0) == 0 },
         // SAFETY: as above; an empty part is none.
-        MapType::PerfEventArray => unsafe { map.perf_output(0, [(sample.as_ptr(), 8), (std::ptr::null(), 0)]) == 0 },
+        MapType::PerfEventArray => unsafe {
+            map.perf_output(0, [(sample.as_ptr(), 8), (std::ptr::null(), 0)]) == 0
+        },
         _ => map.user_ringbuf_output(&sample).is_ok(),
     }
 }
@@ -475,18 +509,26 @@ fn get(map: &Map, most: u64, mut each: impl FnMut(u64)) {
     match map.def().map_type {
         MapType::Ringbuf => {
             let mut consumer = map.consumer().expect("free");
-            (0..most).map_while(|_| consumer.next_record().expect("not damaged").map(one)).for_each(&mut each);
+            (0..most)
+                .map_while(|_| consumer.next_record().expect("not damaged").map(one))
+                .for_each(&mut each);
         }
         MapType::PerfEventArray => {
             let mut reader = map.perf_reader().expect("free");
-            (0..most).map_while(|_| reader.next_record().expect("not damaged").map(|(_, sample)| one(sample))).for_each(&mut each);
+            (0..most)
+                .map_while(|_| {
+                    reader.next_record().expect("not damaged").map(|(_, sample)| one(sample))
+                })
+                .for_each(&mut each);
         }
         _ => {
             let mut drain = map.user_ringbuf_drain().expect("free");
             for _ in 0..most {
                 match drain.next_sample() {
                     // SAFETY: the sample lies there until the next call.
-                    Ok((p, len)) => each(one(unsafe { std::slice::from_raw_parts(p, len as usize) })),
+                    Ok((p, len)) => {
+                        each(one(unsafe { std::slice::from_raw_parts(p, len as usize) }))
+                    }
                     // Nothing, or not finished.
                     Err(e) => return assert!([-61, -11].contains(&e), "{e}"),
                 }
@@ -536,7 +578,10 @@ fn what_a_killed_producer_had_put_in_comes_out() {
             get(&map, u64::MAX, |n| take(n, &mut next));
             // It may have died before it said so.
             let said = told.load(SeqCst);
-            assert!(next == said || next == said + 1, "{t}, round {round}: {next} came, {said} were put in");
+            assert!(
+                next == said || next == said + 1,
+                "{t}, round {round}: {next} came, {said} were put in"
+            );
             told.store(next, SeqCst);
         }
     }
@@ -571,11 +616,17 @@ fn what_a_killed_consumer_left_comes_out() {
             get(&map, u64::MAX, |n| {
                 // A drained sample is there until the next is asked for; a record is copied and gone before it is seen.
                 let begins = said..=said + 2;
-                assert!(expected.map_or(begins.contains(&n), |e| n == e), "{t}, round {round}: {n} after {said}, {expected:?}");
+                assert!(
+                    expected.map_or(begins.contains(&n), |e| n == e),
+                    "{t}, round {round}: {n} after {said}, {expected:?}"
+                );
                 expected = Some(n + 1);
             });
             // None is left when all but the one in hand were seen.
-            assert!(expected.map_or(said + 2 >= next, |e| e == next), "{t}, round {round}: {expected:?}, {next} would be next");
+            assert!(
+                expected.map_or(said + 2 >= next, |e| e == next),
+                "{t}, round {round}: {expected:?}, {next} would be next"
+            );
         }
     }
 }

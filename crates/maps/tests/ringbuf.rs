@@ -101,7 +101,10 @@ fn room_is_what_the_kernel_gives() {
     assert_eq!(output(&map, &[]), -11);
     assert_eq!([0, 1, 2, 3, 9].map(|q| map.ringbuf_query(q)), [4088, 4096, 0, 4088, 0]);
     let mut consumer = map.consumer().expect("none yet");
-    assert_eq!(drain(&mut consumer).iter().map(Vec::len).collect::<Vec<_>>(), [1016, 1016, 1016, 1008]);
+    assert_eq!(
+        drain(&mut consumer).iter().map(Vec::len).collect::<Vec<_>>(),
+        [1016, 1016, 1016, 1008]
+    );
     assert_eq!([0, 2].map(|q| map.ringbuf_query(q)), [0, 4088]);
     assert!(map.ringbuf_reserve(4096, 0).is_null(), "larger than the ring");
     assert!(map.ringbuf_reserve(u64::MAX, 0).is_null());
@@ -224,8 +227,11 @@ fn many_producers_in_many_processes_lose_nothing_and_keep_their_order() {
                             let mut random = Random(c * 2 + t);
                             for i in 0..each {
                                 let extra = random.below(5) as usize;
-                                let sample: Vec<u8> =
-                                    [c * 2 + t, i].into_iter().chain((0..extra as u64).map(|e| e ^ i)).flat_map(u64::to_ne_bytes).collect();
+                                let sample: Vec<u8> = [c * 2 + t, i]
+                                    .into_iter()
+                                    .chain((0..extra as u64).map(|e| e ^ i))
+                                    .flat_map(u64::to_ne_bytes)
+                                    .collect();
                                 while output(&map, &sample) != 0 {
                                     std::thread::yield_now();
                                 }

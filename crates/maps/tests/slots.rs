@@ -91,11 +91,19 @@ fn a_slot_that_cannot_be_mapped_is_left_to_others() {
         let map = dir.make(&MapDef::new(MapType::PercpuArray, 4, 8, 20_000));
         bump(&map);
         assert_eq!(slots::current(), 0);
-        let ShapeKind::PercpuArray { slot_stride, .. } = map.shape().kind else { panic!("a per-CPU array") };
+        let ShapeKind::PercpuArray { slot_stride, .. } = map.shape().kind else {
+            panic!("a per-CPU array")
+        };
         let second_page = (map.shape().base + slot_stride) as usize + PAGE;
         // SAFETY: replaces no mapping, and is not accessed.
-        let alien =
-            unsafe { mmap_anonymous(second_page as *mut _, PAGE, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE) };
+        let alien = unsafe {
+            mmap_anonymous(
+                second_page as *mut _,
+                PAGE,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE,
+            )
+        };
         assert_eq!(alien.expect("nothing lies there yet") as usize, second_page);
         assert_eq!((slot_of_another_thread(&map), table.owner(1)), (2, None));
         // SAFETY: mapped above.

@@ -43,11 +43,17 @@ fn change(map: &Map, x: u64) -> i64 {
 
 fn signal(child: &Child, signal: i32) {
     let signal = rustix::process::Signal::from_named_raw(signal).expect("a signal");
-    rustix::process::kill_process(rustix::process::Pid::from_raw(child.pid()).expect("a process"), signal).expect("ours");
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(child.pid()).expect("a process"),
+        signal,
+    )
+    .expect("ours");
 }
 
 fn wait_for_state(child: &Child, letter: &str) {
-    let stat = || std::fs::read_to_string(format!("/proc/{}/stat", child.pid())).expect("not waited for yet");
+    let stat = || {
+        std::fs::read_to_string(format!("/proc/{}/stat", child.pid())).expect("not waited for yet")
+    };
     while !stat().rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(letter)) {
         std::thread::yield_now();
     }
@@ -102,8 +108,13 @@ fn others_go_on_or_are_told_while_a_writer_is_stopped() {
                 }
             }
             if let (Some(i), true) = (stuck, key_size == 8) {
-                let error = map.update(&key(t, i % 16), &vec![1; map.user_value_size()], 0).expect_err("as busy as it was");
-                assert!(matches!(error, MapError::Held { pid, .. } if pid == child.pid() as u32), "{error}");
+                let error = map
+                    .update(&key(t, i % 16), &vec![1; map.user_value_size()], 0)
+                    .expect_err("as busy as it was");
+                assert!(
+                    matches!(error, MapError::Held { pid, .. } if pid == child.pid() as u32),
+                    "{error}"
+                );
             }
             check(&map);
             if round % 2 == 0 {

@@ -22,7 +22,9 @@ struct Subject {
 fn key(t: MapType, i: u32) -> Vec<u8> {
     let depth = (i + 1).ilog2();
     match t {
-        MapType::LpmTrie => [depth.to_ne_bytes(), ((i + 1) << (31 - depth) << 1).to_be_bytes()].concat(),
+        MapType::LpmTrie => {
+            [depth.to_ne_bytes(), ((i + 1) << (31 - depth) << 1).to_be_bytes()].concat()
+        }
         _ => support::small_key(t, i),
     }
 }
@@ -60,10 +62,14 @@ impl Subject {
         match self.t() {
             MapType::StackTrace => {
                 // SAFETY: two words are readable.
-                let id = unsafe { self.map.stack_id([u64::from(word), u64::from(i) + 1].as_ptr(), 2, 0) };
+                let id = unsafe {
+                    self.map.stack_id([u64::from(word), u64::from(i) + 1].as_ptr(), 2, 0)
+                };
                 u32::try_from(id).ok().map(|id| id.to_ne_bytes().to_vec())
             }
-            MapType::Queue | MapType::Stack => self.map.update(&[], &self.value(word), ANY).ok().map(|()| self.value(word)),
+            MapType::Queue | MapType::Stack => {
+                self.map.update(&[], &self.value(word), ANY).ok().map(|()| self.value(word))
+            }
             _ => self.map.update(&name, &self.value(word), ANY).ok().map(|()| name),
         }
     }
@@ -83,12 +89,17 @@ impl Subject {
     fn names(&self, rows: &[u8], size: usize) -> Vec<(Vec<u8>, u32)> {
         let key = self.map.def().key_size as usize;
         let word = |value: &[u8]| u32::from_ne_bytes(value[..4].try_into().expect("four bytes"));
-        rows.chunks(size).map(|row| (if key == 0 { row.to_vec() } else { row[..key].to_vec() }, word(&row[key..]))).collect()
+        rows.chunks(size)
+            .map(|row| {
+                (if key == 0 { row.to_vec() } else { row[..key].to_vec() }, word(&row[key..]))
+            })
+            .collect()
     }
 }
 
 fn walked_types() -> impl Iterator<Item = MapType> {
-    let none = [MapType::Ringbuf, MapType::UserRingbuf, MapType::PerfEventArray, MapType::BloomFilter];
+    let none =
+        [MapType::Ringbuf, MapType::UserRingbuf, MapType::PerfEventArray, MapType::BloomFilter];
     map_types().into_iter().filter(move |t| !none.contains(t))
 }
 
@@ -115,7 +126,13 @@ impl<'m> Walker<'m> {
         let size = map.walk().element_size();
         if self.door == 2 {
             let mut len = buf.len() as u32;
-            return match form::dump(map, Some(&mut self.bytes), buf, &mut len, form::F_CURSOR | form::F_STRICT) {
+            return match form::dump(
+                map,
+                Some(&mut self.bytes),
+                buf,
+                &mut len,
+                form::F_CURSOR | form::F_STRICT,
+            ) {
                 Ok(()) => len as usize / size,
                 Err(MapError::NoElement) => 0,
                 Err(e) => panic!("{e}"),
@@ -159,7 +176,8 @@ fn a_walk_returns_what_was_there_when_it_began_and_nothing_that_came_later() {
             }
             // Without a strict walk before, nothing is stamped; with one, all is.
             if random.below(2) == 0 {
-                let (mut early, mut buf) = (subject.map.walk().strict(), vec![0; 32 * subject.map.walk().element_size()]);
+                let (mut early, mut buf) =
+                    (subject.map.walk().strict(), vec![0; 32 * subject.map.walk().element_size()]);
                 early.rows(&mut buf).expect("walks");
             }
             let size = subject.map.walk().element_size();
@@ -185,18 +203,28 @@ fn a_walk_returns_what_was_there_when_it_began_and_nothing_that_came_later() {
                     match random.below(4) < removed {
                         true => {
                             let names: Vec<_> = alive.iter().cloned().collect();
-                            let Some(name) = names.get(random.below(names.len().max(1) as u64) as usize) else { continue };
+                            let Some(name) =
+                                names.get(random.below(names.len().max(1) as u64) as usize)
+                            else {
+                                continue;
+                            };
                             if let Some(name) = subject.remove(name) {
                                 alive.remove(&name);
                                 stays.remove(&name);
                             }
                         }
                         // Also onto one that is there.
-                        false => alive.extend(subject.put(random.below(subject.numbers().into()) as u32, word)),
+                        false => alive.extend(
+                            subject.put(random.below(subject.numbers().into()) as u32, word),
+                        ),
                     }
                 }
             }
-            assert!(stays.is_subset(&seen), "{t}, round {round}: skipped {:?}", stays.difference(&seen).collect::<Vec<_>>());
+            assert!(
+                stays.is_subset(&seen),
+                "{t}, round {round}: skipped {:?}",
+                stays.difference(&seen).collect::<Vec<_>>()
+            );
             newer += walker.newer;
         }
         // Positions of a queue tell what is new, and it is not looked at. A machine may have but one processor.
@@ -236,10 +264,12 @@ fn what_others_begin_to_put_in_after_the_first_call_is_not_returned() {
     let clock = Arc::new(dir.make(&MapDef::new(MapType::Array, 4, 8, 2).flags(MapFlags::MMAPABLE)));
     let word = |clock: &Map, i: u64| {
         // SAFETY: an eight-byte value of the array, which outlives this use, used as an atomic by all.
-        unsafe { &*((clock.value_base() + 8 * i) as *const std::sync::atomic::AtomicU64) }.as_ptr() as u64
+        unsafe { &*((clock.value_base() + 8 * i) as *const std::sync::atomic::AtomicU64) }.as_ptr()
+            as u64
     };
     // SAFETY: as above.
-    let atomic = |address: u64| unsafe { std::sync::atomic::AtomicU64::from_ptr(address as *mut u64) };
+    let atomic =
+        |address: u64| unsafe { std::sync::atomic::AtomicU64::from_ptr(address as *mut u64) };
     for t in walked_types().filter(|t| !is_fixed(*t)) {
         let subject = Arc::new(Subject::new(&dir, t));
         if !subject.inner.is_empty() || t == MapType::Cpumap {
@@ -257,13 +287,19 @@ fn what_others_begin_to_put_in_after_the_first_call_is_not_returned() {
                 let began = atomic(now).load(std::sync::atomic::Ordering::SeqCst) as u32;
                 // An element that is there keeps its place, so its value would say nothing: only into empty places. Not every type lets
                 // its users look.
-                let name = if t == MapType::StackTrace { random.below(32).to_ne_bytes()[..4].to_vec() } else { key(t, i) };
+                let name = if t == MapType::StackTrace {
+                    random.below(32).to_ne_bytes()[..4].to_vec()
+                } else {
+                    key(t, i)
+                };
                 match random.below(2) {
                     0 => {
                         let _ = subject.remove(&name);
                         there.remove(&name);
                     }
-                    _ if matches!(t, MapType::Queue | MapType::Stack) => drop(subject.put(i, began)),
+                    _ if matches!(t, MapType::Queue | MapType::Stack) => {
+                        drop(subject.put(i, began))
+                    }
                     _ if there.insert(name.clone()) => drop(subject.put(i, began)),
                     _ => {}
                 }
@@ -287,11 +323,15 @@ fn what_others_begin_to_put_in_after_the_first_call_is_not_returned() {
                         let mut buf = vec![0; room * size];
                         let mut n = walk.rows(&mut vec![0; size]).expect("walks");
                         // Whoever sees this began after the first call.
-                        let later = atomic(now).fetch_add(1, std::sync::atomic::Ordering::SeqCst) + 1;
+                        let later =
+                            atomic(now).fetch_add(1, std::sync::atomic::Ordering::SeqCst) + 1;
                         while n > 0 {
                             n = walk.rows(&mut buf).expect("walks");
                             for (name, began) in subject.names(&buf[..n * size], size) {
-                                assert!(u64::from(began) < later, "{t}: {name:?} was put in by {began}, the walk is of {later}");
+                                assert!(
+                                    u64::from(began) < later,
+                                    "{t}: {name:?} was put in by {began}, the walk is of {later}"
+                                );
                                 returned += 1;
                             }
                         }
@@ -331,8 +371,13 @@ fn a_strict_walk_needs_a_map_that_it_may_write_and_takes_nothing() {
     }
     let map = dir.make(&small(MapType::Hash));
     let (mut buf, mut len) = ([0; 64], 64);
-    for (prev, flags) in [(None, form::F_STRICT), (Some(&mut [0; 32][..]), form::F_STRICT | form::F_CURSOR)] {
-        assert_eq!(form::dump(&map, prev, &mut buf, &mut len, flags).map_err(|e| e.errno()), Err(22));
+    for (prev, flags) in
+        [(None, form::F_STRICT), (Some(&mut [0; 32][..]), form::F_STRICT | form::F_CURSOR)]
+    {
+        assert_eq!(
+            form::dump(&map, prev, &mut buf, &mut len, flags).map_err(|e| e.errno()),
+            Err(22)
+        );
     }
     let cut = &map.walk().strict().cursor().to_bytes()[..31];
     assert_eq!(Cursor::from_bytes(cut), None);
@@ -352,12 +397,17 @@ fn a_killed_writer_of_a_table_hinders_nobody() {
             while go.load(Relaxed) {
                 i += 1;
                 let key = (i % 20).to_ne_bytes();
-                drop(if i.is_multiple_of(3) { map.delete(&key) } else { map.update(&key, &i.to_ne_bytes(), ANY) });
+                drop(if i.is_multiple_of(3) {
+                    map.delete(&key)
+                } else {
+                    map.update(&key, &i.to_ne_bytes(), ANY)
+                });
             }
             0
         });
         for i in 0..round % 50 {
-            map.update(&(i % 20).to_ne_bytes(), &7u32.to_ne_bytes(), ANY).expect("the lock is free soon");
+            map.update(&(i % 20).to_ne_bytes(), &7u32.to_ne_bytes(), ANY)
+                .expect("the lock is free soon");
         }
         victim.kill();
         assert_eq!(victim.join(), -9);
@@ -382,7 +432,12 @@ fn what_is_pushed_where_a_walk_of_a_stack_has_yet_to_come_is_passed_over() {
         (0..3).for_each(|_| map.lookup_and_delete(&[], &mut [0; 4], 0).expect("there"));
         map.update(&[], &9u32.to_ne_bytes(), ANY).expect("room");
         map.update(&[], &8u32.to_ne_bytes(), ANY).expect("room");
-        let rest: Vec<u8> = std::iter::from_fn(|| (walk.rows(&mut row).expect("walks") == 1).then_some(row[0])).collect();
-        assert_eq!((&rest[..], walk.skipped_new()), if strict { (&[1, 0][..], 2) } else { (&[8, 9, 1, 0][..], 0) });
+        let rest: Vec<u8> =
+            std::iter::from_fn(|| (walk.rows(&mut row).expect("walks") == 1).then_some(row[0]))
+                .collect();
+        assert_eq!(
+            (&rest[..], walk.skipped_new()),
+            if strict { (&[1, 0][..], 2) } else { (&[8, 9, 1, 0][..], 0) }
+        );
     }
 }

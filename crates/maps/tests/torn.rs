@@ -58,13 +58,20 @@ impl Kind {
     /// Words that follow from each other; the first has the lock.
     fn value(&self, map: &Map, x: u64) -> Vec<u8> {
         let n = map.user_value_size() / 8;
-        (0..n as u64).flat_map(|i| (if self.locked && i == 0 { 0 } else { x ^ i.wrapping_mul(0x9e37_79b9) }).to_ne_bytes()).collect()
+        (0..n as u64)
+            .flat_map(|i| {
+                (if self.locked && i == 0 { 0 } else { x ^ i.wrapping_mul(0x9e37_79b9) })
+                    .to_ne_bytes()
+            })
+            .collect()
     }
 
     fn is_torn(&self, value: &[u8]) -> bool {
         let w = words(value);
         let x = w[1] ^ 0x9e37_79b9;
-        (0..w.len() as u64).any(|i| w[i as usize] != if self.locked && i == 0 { 0 } else { x ^ i.wrapping_mul(0x9e37_79b9) })
+        (0..w.len() as u64).any(|i| {
+            w[i as usize] != if self.locked && i == 0 { 0 } else { x ^ i.wrapping_mul(0x9e37_79b9) }
+        })
     }
 
     fn write_for_ever(&self, map: &Map, seed: u64, over: &AtomicBool) {
@@ -90,7 +97,10 @@ impl Kind {
                 map.lookup_into(&self.key(random.below(KEYS)), &mut out, flags).expect("there");
                 torn += u32::from(self.is_torn(&out));
             }
-            torn += (0..reads / 64).flat_map(|_| map.iter()).filter(|e| self.is_torn(&e.as_ref().expect("read").1)).count() as u32;
+            torn += (0..reads / 64)
+                .flat_map(|_| map.iter())
+                .filter(|e| self.is_torn(&e.as_ref().expect("read").1))
+                .count() as u32;
             over.store(true, Relaxed);
             writer.join().expect("writes");
         });
@@ -120,9 +130,13 @@ fn lost_spares_make_no_mixed_values() {
                 map.update(&kind.key(i), &kind.value(&map, i), 0).expect("room");
             }
             for i in 0..u64::from(kind.entries) {
-                map.update(&kind.key(i), &kind.value(&map, i), kind.flags()).expect("over the old one, though the map is full");
+                map.update(&kind.key(i), &kind.value(&map, i), kind.flags())
+                    .expect("over the old one, though the map is full");
             }
-            assert_eq!(map.update(&kind.key(u64::MAX), &kind.value(&map, 0), 0).expect_err("full").errno(), 7);
+            assert_eq!(
+                map.update(&kind.key(u64::MAX), &kind.value(&map, 0), 0).expect_err("full").errno(),
+                7
+            );
         }
     }
 }

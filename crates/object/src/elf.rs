@@ -59,7 +59,9 @@ pub(crate) enum Place {
 
 impl Section<'_> {
     pub fn is_code(&self) -> bool {
-        self.kind == elf::SHT_PROGBITS && self.flags & u64::from(elf::SHF_EXECINSTR) != 0 && !self.data.is_empty()
+        self.kind == elf::SHT_PROGBITS
+            && self.flags & u64::from(elf::SHF_EXECINSTR) != 0
+            && !self.data.is_empty()
     }
 
     pub fn error(&self, offset: u64, what: impl Into<String>) -> ObjectError {
@@ -129,7 +131,10 @@ impl<'a> Elf<'a> {
             for r in rels {
                 let (offset, symbol) = (r.r_offset(LE), r.r_sym(LE) as usize);
                 if symbol >= symbols.len() {
-                    return Err(section.error(offset, format!("relocation names symbol {symbol} of {}", symbols.len())));
+                    return Err(section.error(
+                        offset,
+                        format!("relocation names symbol {symbol} of {}", symbols.len()),
+                    ));
                 }
                 section.relocs.push(Reloc { offset, symbol, kind: r.r_type(LE) });
             }
@@ -179,7 +184,8 @@ fn check_amount(data: &[u8], sections: &[Section<'_>]) -> Result<(), ObjectError
 }
 
 fn check_header(data: &[u8]) -> Result<&FileHeader64<LE>, ObjectError> {
-    let ident = data.first_chunk::<16>().filter(|i| i[..4] == elf::ELFMAG).ok_or(ObjectError::NotElf)?;
+    let ident =
+        data.first_chunk::<16>().filter(|i| i[..4] == elf::ELFMAG).ok_or(ObjectError::NotElf)?;
     let big = ident[EI_DATA] == elf::ELFDATA2MSB;
     let (lo, hi) = (data.get(18).copied().unwrap_or(0), data.get(19).copied().unwrap_or(0));
     let machine = if big { u16::from_be_bytes([lo, hi]) } else { u16::from_le_bytes([lo, hi]) };
@@ -230,7 +236,9 @@ fn place<'a>(
     }
     match symtab.symbol_section(LE, s, index).map_err(damaged)? {
         Some(SectionIndex(i)) if i < sections => Ok(Place::Section(i)),
-        Some(SectionIndex(i)) => Err(ObjectError::Elf { what: format!("symbol {} lies in section {i} of {sections}", index.0) }),
+        Some(SectionIndex(i)) => Err(ObjectError::Elf {
+            what: format!("symbol {} lies in section {i} of {sections}", index.0),
+        }),
         None => Ok(Place::Other),
     }
 }
@@ -242,7 +250,9 @@ fn relocated(s: &elf::SectionHeader64<LE>, sections: usize) -> Result<Option<usi
     }
     let target = s.sh_info(LE) as usize;
     if target >= sections {
-        return Err(ObjectError::Elf { what: format!("relocations for section {target} of {sections}") });
+        return Err(ObjectError::Elf {
+            what: format!("relocations for section {target} of {sections}"),
+        });
     }
     Ok(Some(target))
 }
@@ -251,7 +261,9 @@ fn name(bytes: &[u8]) -> Result<&str, ObjectError> {
     if bytes.len() > MAX_NAME {
         return Err(ObjectError::Elf { what: format!("a name of {} bytes", bytes.len()) });
     }
-    str::from_utf8(bytes).map_err(|_| ObjectError::Elf { what: format!("name `{}` is not UTF-8", bytes.escape_ascii()) })
+    str::from_utf8(bytes).map_err(|_| ObjectError::Elf {
+        what: format!("name `{}` is not UTF-8", bytes.escape_ascii()),
+    })
 }
 
 fn damaged(e: object::Error) -> ObjectError {

@@ -80,7 +80,10 @@ pub enum LinkError {
         index: usize,
     },
     /// The section name says nothing about the program type.
-    #[error("program `{program}`: section `{section}` is of no known program type{}", likely(section))]
+    #[error(
+        "program `{program}`: section `{section}` is of no known program type{}",
+        likely(section)
+    )]
     Section {
         /// The program.
         program: String,
@@ -110,7 +113,9 @@ pub enum LinkError {
         symbol: String,
     },
     /// The program needs CO-RE relocations, and no types were given to resolve them against.
-    #[error("program `{program}`, insn {insn}: CO-RE relocation ({access}) needs the types of the code it looks at")]
+    #[error(
+        "program `{program}`, insn {insn}: CO-RE relocation ({access}) needs the types of the code it looks at"
+    )]
     CoreTarget {
         /// The program.
         program: String,
@@ -154,5 +159,7 @@ pub enum LinkError {
 }
 
 pub(crate) fn likely(section: &str) -> String {
-    skep_isa::sec::nearest(section).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
+    skep_isa::sec::nearest(section)
+        .map(|name| format!("; did you mean `{name}`?"))
+        .unwrap_or_default()
 }

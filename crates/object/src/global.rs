@@ -77,7 +77,11 @@ fn misfit(path: &str) -> impl Fn(ValueError) -> GlobalError {
 }
 
 fn listed(known: &[String]) -> String {
-    if known.is_empty() { "; the object has none".to_owned() } else { format!("; there is `{}`", known.join("`, `")) }
+    if known.is_empty() {
+        "; the object has none".to_owned()
+    } else {
+        format!("; there is `{}`", known.join("`, `"))
+    }
 }
 
 impl Object {
@@ -87,9 +91,15 @@ impl Object {
         let mut out = Vec::new();
         let Some(btf) = &self.btf else { return out };
         for (map, spec) in self.maps.iter().enumerate().filter(|(_, m)| m.is_global_data()) {
-            let Ok(Kind::DataSec(sec)) = btf.get(spec.value_type_id).map(|t| &t.kind) else { continue };
+            let Ok(Kind::DataSec(sec)) = btf.get(spec.value_type_id).map(|t| &t.kind) else {
+                continue;
+            };
             let variables = sec.vars.iter().filter_map(|v| global(btf, map, v));
-            out.extend(variables.filter(|g| u64::from(g.offset) + u64::from(g.size) <= u64::from(spec.value_size)));
+            out.extend(
+                variables.filter(|g| {
+                    u64::from(g.offset) + u64::from(g.size) <= u64::from(spec.value_size)
+                }),
+            );
         }
         out
     }
@@ -135,33 +145,51 @@ impl Object {
     /// When there is no such variable or part.
     pub fn global(&self, path: &str) -> Result<Value, GlobalError> {
         let place = self.locate(path)?;
-        let btf = self.btf.as_ref().ok_or_else(|| GlobalError::NoTypes { name: path.to_owned() })?;
+        let btf =
+            self.btf.as_ref().ok_or_else(|| GlobalError::NoTypes { name: path.to_owned() })?;
         let spec = self.maps.get(place.global.map);
         let mut data = spec.and_then(|m| m.data.clone()).unwrap_or_default();
         data.resize(spec.map_or(0, |m| m.value_size as usize), 0);
         let bytes = data.get(place.global.offset as usize..).unwrap_or(&[]);
         if place.part.width != 0 {
-            return btf.decode_bitfield(place.part.type_id, place.part.offset, place.part.width, bytes).map_err(misfit(path));
+            return btf
+                .decode_bitfield(place.part.type_id, place.part.offset, place.part.width, bytes)
+                .map_err(misfit(path));
         }
-        btf.decode(place.part.type_id, bytes.get((place.part.offset / 8) as usize..).unwrap_or(&[])).map_err(misfit(path))
+        btf.decode(place.part.type_id, bytes.get((place.part.offset / 8) as usize..).unwrap_or(&[]))
+            .map_err(misfit(path))
     }
 
     fn put(&mut self, path: &str, place: &Place, value: &Value) -> Result<(), GlobalError> {
-        let Some(btf) = self.btf.clone() else { return Err(GlobalError::NoTypes { name: path.to_owned() }) };
+        let Some(btf) = self.btf.clone() else {
+            return Err(GlobalError::NoTypes { name: path.to_owned() });
+        };
         let is_kconfig = self.is_kconfig(place);
-        let Some(spec) = self.maps.get_mut(place.global.map) else { return Err(GlobalError::NoTypes { name: path.to_owned() }) };
-        let Some(data) = &mut spec.data else { return Err(GlobalError::NoTypes { name: path.to_owned() }) };
-        let (start, end) = (place.global.offset as usize, place.global.offset as usize + place.global.size as usize);
+        let Some(spec) = self.maps.get_mut(place.global.map) else {
+            return Err(GlobalError::NoTypes { name: path.to_owned() });
+        };
+        let Some(data) = &mut spec.data else {
+            return Err(GlobalError::NoTypes { name: path.to_owned() });
+        };
+        let (start, end) = (
+            place.global.offset as usize,
+            place.global.offset as usize + place.global.size as usize,
+        );
         // Sections without contents are stored as nothing.
         let stored = data.len();
         if stored < end {
             data.resize(spec.value_size as usize, 0);
         }
-        let done = btf.encode_at(&place.part, value, data.get_mut(start..end).unwrap_or_default()).map_err(misfit(path));
+        let done = btf
+            .encode_at(&place.part, value, data.get_mut(start..end).unwrap_or_default())
+            .map_err(misfit(path));
         if done.is_err() {
             data.truncate(stored);
         } else if is_kconfig {
-            self.kconfig.iter_mut().filter(|v| v.name == place.global.name).for_each(crate::KconfigVar::fix);
+            self.kconfig
+                .iter_mut()
+                .filter(|v| v.name == place.global.name)
+                .for_each(crate::KconfigVar::fix);
         }
         done
     }
@@ -172,18 +200,26 @@ impl Object {
 
     /// Finds a variable and the part of it that a path means.
     fn locate(&self, path: &str) -> Result<Place, GlobalError> {
-        let Some(btf) = &self.btf else { return Err(GlobalError::NoTypes { name: path.to_owned() }) };
+        let Some(btf) = &self.btf else {
+            return Err(GlobalError::NoTypes { name: path.to_owned() });
+        };
         let all = self.globals();
         // Names of static variables in functions have dots themselves: the longest name that fits counts.
         let is_end = |rest: &str| rest.is_empty() || rest.starts_with(['.', '[']);
         let fits = |g: &Global| path.strip_prefix(g.name.as_str()).is_some_and(is_end);
         let longest = all.iter().filter(|g| fits(g)).map(|g| g.name.len()).max();
         let Some(len) = longest else { return Err(unknown(path, &all)) };
-        let mut found: Vec<Global> = all.into_iter().filter(|g| g.name.len() == len && fits(g)).collect();
+        let mut found: Vec<Global> =
+            all.into_iter().filter(|g| g.name.len() == len && fits(g)).collect();
         if found.len() > 1 {
-            let section = |g: &Global| self.maps.get(g.map).map_or_else(String::new, |m| format!("`{}`", m.section));
+            let section = |g: &Global| {
+                self.maps.get(g.map).map_or_else(String::new, |m| format!("`{}`", m.section))
+            };
             let name = path.get(..len).unwrap_or(path).to_owned();
-            return Err(GlobalError::Ambiguous { name, sections: found.iter().map(section).collect() });
+            return Err(GlobalError::Ambiguous {
+                name,
+                sections: found.iter().map(section).collect(),
+            });
         }
         let Some(global) = found.pop() else { return Err(unknown(path, &[])) };
         let part = walk(btf, global.type_id, path, path.get(len..).unwrap_or(""))?;
@@ -201,7 +237,13 @@ struct Place {
 fn global(btf: &Btf, map: usize, v: &SecVar) -> Option<Global> {
     let Kind::Var(var) = &btf.get(v.type_id).ok()?.kind else { return None };
     let name = btf.name(v.type_id).to_owned();
-    (!name.is_empty()).then_some(Global { name, map, offset: v.offset, size: v.size, type_id: var.type_id })
+    (!name.is_empty()).then_some(Global {
+        name,
+        map,
+        offset: v.offset,
+        size: v.size,
+        type_id: var.type_id,
+    })
 }
 
 fn unknown(path: &str, all: &[Global]) -> GlobalError {
@@ -213,23 +255,43 @@ fn unknown(path: &str, all: &[Global]) -> GlobalError {
         !(lower.contains(&name) || name.contains(&lower))
     };
     known.sort_by_key(|k| far(k));
-    GlobalError::Unknown { name: name.to_owned(), known: known.into_iter().take(MAX_LISTED).map(str::to_owned).collect() }
+    GlobalError::Unknown {
+        name: name.to_owned(),
+        known: known.into_iter().take(MAX_LISTED).map(str::to_owned).collect(),
+    }
 }
 
 /// Follows `.member` and `[index]` from a type.
 fn walk(btf: &Btf, type_id: TypeId, path: &str, mut rest: &str) -> Result<Bits, GlobalError> {
     let mut at = Bits { type_id, offset: 0, width: 0 };
     while !rest.is_empty() {
-        let no = |step: &str| GlobalError::Path { path: path.to_owned(), ty: btf.describe(at.type_id), step: step.to_owned() };
-        let damaged = |source: crate::btf::BtfError| GlobalError::Value { path: path.to_owned(), source: source.into() };
+        let no = |step: &str| GlobalError::Path {
+            path: path.to_owned(),
+            ty: btf.describe(at.type_id),
+            step: step.to_owned(),
+        };
+        let damaged = |source: crate::btf::BtfError| GlobalError::Value {
+            path: path.to_owned(),
+            source: source.into(),
+        };
         if let Some(inside) = rest.strip_prefix('[') {
             let (digits, after) = inside.split_once(']').ok_or_else(|| no(rest))?;
             let step = rest.get(..digits.len() + 2).unwrap_or(rest);
-            let Kind::Array(a) = &btf.resolve(at.type_id).map_err(damaged)?.1.kind else { return Err(no(step)) };
-            let index = digits.parse::<u32>().ok().filter(|i| *i < a.len).ok_or_else(|| no(step))?;
+            let Kind::Array(a) = &btf.resolve(at.type_id).map_err(damaged)?.1.kind else {
+                return Err(no(step));
+            };
+            let index =
+                digits.parse::<u32>().ok().filter(|i| *i < a.len).ok_or_else(|| no(step))?;
             let size = btf.size_of(a.elem).map_err(damaged)?;
-            let ahead = size.checked_mul(u64::from(index) * 8).and_then(|bits| u32::try_from(bits).ok()).ok_or_else(|| no(step))?;
-            at = Bits { type_id: a.elem, offset: at.offset.checked_add(ahead).ok_or_else(|| no(step))?, width: 0 };
+            let ahead = size
+                .checked_mul(u64::from(index) * 8)
+                .and_then(|bits| u32::try_from(bits).ok())
+                .ok_or_else(|| no(step))?;
+            at = Bits {
+                type_id: a.elem,
+                offset: at.offset.checked_add(ahead).ok_or_else(|| no(step))?,
+                width: 0,
+            };
             rest = after;
             continue;
         }
@@ -250,7 +312,9 @@ fn member(btf: &Btf, id: TypeId, name: &str, depth: usize) -> Option<Bits> {
         return None;
     }
     c.members.iter().find_map(|m| match btf.string(m.name_off) {
-        n if n == name => Some(Bits { type_id: m.type_id, offset: m.bit_offset, width: u32::from(m.bitfield) }),
+        n if n == name => {
+            Some(Bits { type_id: m.type_id, offset: m.bit_offset, width: u32::from(m.bitfield) })
+        }
         "" => {
             let inner = member(btf, m.type_id, name, depth + 1)?;
             Some(Bits { offset: m.bit_offset.checked_add(inner.offset)?, ..inner })

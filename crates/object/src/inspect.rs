@@ -20,7 +20,9 @@ impl Object {
     #[must_use]
     pub fn relocations(&self, program: &Program) -> Vec<Relocation> {
         let Some(code) = self.code.get(program.function.code) else { return Vec::new() };
-        let Some(function) = code.functions.get(program.function.function) else { return Vec::new() };
+        let Some(function) = code.functions.get(program.function.function) else {
+            return Vec::new();
+        };
         let mut out = Vec::new();
         for (at, reference) in code.refs.range(function.start..function.start + function.len) {
             let (kind, what) = self.reference(reference);
@@ -28,7 +30,11 @@ impl Object {
         }
         if let Some(btf) = &self.btf {
             let records = code.records(&code.core, function, |c| c.relo.offset);
-            out.extend(records.map(|(insn, site)| Relocation { insn, kind: "core", what: core::describe(btf, &site.relo) }));
+            out.extend(records.map(|(insn, site)| Relocation {
+                insn,
+                kind: "core",
+                what: core::describe(btf, &site.relo),
+            }));
         }
         out.sort_by_key(|r| r.insn);
         out
@@ -37,7 +43,10 @@ impl Object {
     /// Counts the instructions of a program's own function.
     #[must_use]
     pub fn own_insns(&self, program: &Program) -> usize {
-        let function = self.code.get(program.function.code).and_then(|c| c.functions.get(program.function.function));
+        let function = self
+            .code
+            .get(program.function.code)
+            .and_then(|c| c.functions.get(program.function.function));
         function.map_or(0, |f| f.len)
     }
 
@@ -51,7 +60,9 @@ impl Object {
                 let function = section.and_then(|c| c.functions.get(c.function_at(*insn)?));
                 ("call", function.map_or_else(|| format!("instruction {insn}"), |f| f.name.clone()))
             }
-            Ref::Extern { name, weak } => ("extern", if *weak { format!("{name} (weak)") } else { name.clone() }),
+            Ref::Extern { name, weak } => {
+                ("extern", if *weak { format!("{name} (weak)") } else { name.clone() })
+            }
             Ref::Bad(what) => ("bad", what.clone()),
         }
     }

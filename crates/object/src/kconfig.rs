@@ -71,13 +71,23 @@ impl Object {
     ///
     /// # Errors
     /// When a value does not fit its variable.
-    pub fn set_kconfig(&mut self, lookup: impl Fn(&str) -> Option<String>) -> Result<(), ObjectError> {
-        let Some(map) = self.maps.iter_mut().find(|m| m.section == SECTION && m.is_global_data()) else { return Ok(()) };
+    pub fn set_kconfig(
+        &mut self,
+        lookup: impl Fn(&str) -> Option<String>,
+    ) -> Result<(), ObjectError> {
+        let Some(map) = self.maps.iter_mut().find(|m| m.section == SECTION && m.is_global_data())
+        else {
+            return Ok(());
+        };
         let Some(data) = &mut map.data else { return Ok(()) };
         for var in self.kconfig.iter_mut().filter(|v| !v.fixed) {
             let Some(text) = lookup(&var.name) else { continue };
             let bytes = encode(var, text.trim());
-            let bytes = bytes.ok_or_else(|| ObjectError::Kconfig { name: var.name.clone(), value: text.clone(), kind: var.kind })?;
+            let bytes = bytes.ok_or_else(|| ObjectError::Kconfig {
+                name: var.name.clone(),
+                value: text.clone(),
+                kind: var.kind,
+            })?;
             put(data, var, bytes);
             var.set = true;
         }
@@ -87,7 +97,9 @@ impl Object {
     /// Gives one value by hand, in the words of a configuration file; false when it is not in such words.
     pub(crate) fn fix_kconfig(&mut self, name: &str, text: &str) -> bool {
         let map = self.maps.iter_mut().find(|m| m.section == SECTION && m.is_global_data());
-        let (Some(data), Some(var)) = (map.and_then(|m| m.data.as_mut()), self.kconfig.iter_mut().find(|v| v.name == name)) else {
+        let (Some(data), Some(var)) =
+            (map.and_then(|m| m.data.as_mut()), self.kconfig.iter_mut().find(|v| v.name == name))
+        else {
             return false;
         };
         let Some(bytes) = encode(var, text.trim()) else { return false };
@@ -116,7 +128,8 @@ fn encode(var: &KconfigVar, text: &str) -> Option<Vec<u8>> {
         (KconfigKind::Char { signed } | KconfigKind::Int { signed }, _) => {
             let n = number(text)?;
             let bits = u32::try_from(size).ok()?.checked_mul(8).filter(|b| (1..=64).contains(b))?;
-            let fits = if signed { n >> (bits - 1) == 0 || n >> (bits - 1) == -1 } else { n >> bits == 0 };
+            let fits =
+                if signed { n >> (bits - 1) == 0 || n >> (bits - 1) == -1 } else { n >> bits == 0 };
             n.to_le_bytes().get(..size).filter(|_| fits)?.to_vec()
         }
         (KconfigKind::Text, _) => {
@@ -146,8 +159,14 @@ pub(crate) fn place(btf: &mut Btf) -> Result<(), ObjectError> {
     let mut order = Vec::with_capacity(vars.len());
     for v in vars {
         let name = btf.name(v.type_id).to_owned();
-        let unfit = || ObjectError::Section { section: SECTION.to_owned(), offset: 0, what: format!("`{name}` is of no usable type") };
-        let size = btf.size_of(v.type_id).ok().filter(|s| (1..=MAX_SIZE).contains(s)).ok_or_else(unfit)? as u32;
+        let unfit = || ObjectError::Section {
+            section: SECTION.to_owned(),
+            offset: 0,
+            what: format!("`{name}` is of no usable type"),
+        };
+        let size =
+            btf.size_of(v.type_id).ok().filter(|s| (1..=MAX_SIZE).contains(s)).ok_or_else(unfit)?
+                as u32;
         let align = scalar_size(btf, v.type_id).ok_or_else(unfit)?;
         order.push((std::cmp::Reverse(align), size, name, v.type_id));
     }
@@ -155,7 +174,11 @@ pub(crate) fn place(btf: &mut Btf) -> Result<(), ObjectError> {
     let mut offsets = HashMap::new();
     let mut end = 0u32;
     for (std::cmp::Reverse(align), size, name, id) in order {
-        let full = || ObjectError::Section { section: SECTION.to_owned(), offset: 0, what: format!("no room for `{name}`") };
+        let full = || ObjectError::Section {
+            section: SECTION.to_owned(),
+            offset: 0,
+            what: format!("no room for `{name}`"),
+        };
         let at = end.checked_next_multiple_of(align).ok_or_else(full)?;
         end = at.checked_add(size).ok_or_else(full)?;
         offsets.insert(id, at);
@@ -165,16 +188,36 @@ pub(crate) fn place(btf: &mut Btf) -> Result<(), ObjectError> {
 }
 
 /// Makes the map of configuration values and lists them.
-pub(crate) fn collect(maps: &mut Maps, elf: &Elf<'_>, btf: Option<&Btf>, name: String) -> Vec<KconfigVar> {
+pub(crate) fn collect(
+    maps: &mut Maps,
+    elf: &Elf<'_>,
+    btf: Option<&Btf>,
+    name: String,
+) -> Vec<KconfigVar> {
     let Some(btf) = btf else { return Vec::new() };
     let Some((id, vars)) = section(btf) else { return Vec::new() };
-    let weak: HashMap<&str, bool> = elf.symbols.iter().filter(|s| s.place == Place::Undefined).map(|s| (s.name, s.is_weak())).collect();
+    let weak: HashMap<&str, bool> = elf
+        .symbols
+        .iter()
+        .filter(|s| s.place == Place::Undefined)
+        .map(|s| (s.name, s.is_weak()))
+        .collect();
     let mut out = Vec::with_capacity(vars.len());
     for v in vars {
-        let (Some(kind), Ok(size)) = (kind(btf, v.type_id), btf.size_of(v.type_id)) else { continue };
+        let (Some(kind), Ok(size)) = (kind(btf, v.type_id), btf.size_of(v.type_id)) else {
+            continue;
+        };
         let name = btf.name(v.type_id);
         let weak = weak.get(name).copied().unwrap_or(false);
-        out.push(KconfigVar { name: name.to_owned(), weak, kind, offset: v.offset, size: size as u32, set: false, fixed: false });
+        out.push(KconfigVar {
+            name: name.to_owned(),
+            weak,
+            kind,
+            offset: v.offset,
+            size: size as u32,
+            set: false,
+            fixed: false,
+        });
     }
     let size = btf.size_of(id).unwrap_or(0) as u32;
     let mut spec = MapSpec::new(&name, MapType::Array, 4, size, 1);
@@ -214,13 +257,19 @@ fn kind(btf: &Btf, var: TypeId) -> Option<KconfigKind> {
         match &t.kind {
             Kind::Int(i) if i.bool => (i.size == 1).then_some(KconfigKind::Bool),
             Kind::Int(i) if i.size == 1 => Some(KconfigKind::Char { signed: i.signed }),
-            Kind::Int(i) => matches!(i.size, 2 | 4 | 8).then_some(KconfigKind::Int { signed: i.signed }),
-            Kind::Enum(e) => (e.size == 4 && btf.name(id) == "libbpf_tristate").then_some(KconfigKind::Tristate),
+            Kind::Int(i) => {
+                matches!(i.size, 2 | 4 | 8).then_some(KconfigKind::Int { signed: i.signed })
+            }
+            Kind::Enum(e) => {
+                (e.size == 4 && btf.name(id) == "libbpf_tristate").then_some(KconfigKind::Tristate)
+            }
             _ => None,
         }
     };
     match &btf.resolve(v.type_id).ok()?.1.kind {
-        Kind::Array(a) => matches!(of(a.elem)?, KconfigKind::Char { .. }).then_some(KconfigKind::Text),
+        Kind::Array(a) => {
+            matches!(of(a.elem)?, KconfigKind::Char { .. }).then_some(KconfigKind::Text)
+        }
         _ => of(v.type_id),
     }
 }
@@ -235,6 +284,9 @@ mod tests {
             (number("250"), number("0x1F"), number("010"), number("0"), number("-5")),
             (Some(250), Some(31), Some(8), Some(0), Some(-5))
         );
-        assert_eq!((number(""), number("-"), number("12a"), number("0x")), (None, None, None, None));
+        assert_eq!(
+            (number(""), number("-"), number("12a"), number("0x")),
+            (None, None, None, None)
+        );
     }
 }

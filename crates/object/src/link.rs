@@ -40,18 +40,31 @@ impl Object {
     /// # Errors
     /// When the section's name is unknown and no family is given, when the program refers to something that is not
     /// there, or when it needs CO-RE relocations and there are no types to fit it to.
-    pub fn link_with(&self, program: usize, options: &LinkOptions<'_>) -> Result<Linked, LinkError> {
+    pub fn link_with(
+        &self,
+        program: usize,
+        options: &LinkOptions<'_>,
+    ) -> Result<Linked, LinkError> {
         let p = self.programs.get(program).ok_or(LinkError::NoProgram { index: program })?;
-        let def =
-            options.def.or(p.def).ok_or_else(|| LinkError::Section { program: p.name.clone(), section: p.section_meant().to_owned() })?;
+        let def = options.def.or(p.def).ok_or_else(|| LinkError::Section {
+            program: p.name.clone(),
+            section: p.section_meant().to_owned(),
+        })?;
         if def.prog == ProgramType::StructOps {
             let what = "`struct_ops` programs take the place of functions in the kernel, there is nothing like it outside";
-            return Err(LinkError::Unsupported { program: p.name.clone(), section: p.section_meant().to_owned(), what });
+            return Err(LinkError::Unsupported {
+                program: p.name.clone(),
+                section: p.section_meant().to_owned(),
+                what,
+            });
         }
         let mut linker = Linker {
             object: self,
             program: p,
-            fitter: self.btf.as_ref().map(|btf| Fitter::new(btf, options.target, self.core_sites(p))),
+            fitter: self
+                .btf
+                .as_ref()
+                .map(|btf| Fitter::new(btf, options.target, self.core_sites(p))),
             insns: Vec::new(),
             placed: Vec::new(),
             starts: HashMap::new(),
@@ -62,7 +75,11 @@ impl Object {
         };
         linker.run()?;
         let (subprogs, lines) = (linker.subprogs(), linker.lines());
-        let maps = linker.maps.iter().filter_map(|i| Some(LinkedMap { index: *i, spec: self.maps.get(*i)?.clone() })).collect();
+        let maps = linker
+            .maps
+            .iter()
+            .filter_map(|i| Some(LinkedMap { index: *i, spec: self.maps.get(*i)?.clone() }))
+            .collect();
         Ok(Linked {
             name: p.name.clone(),
             section: p.section_meant().to_owned(),
@@ -146,7 +163,11 @@ impl<'a> Linker<'a> {
         let Some((code, function)) = self.get(id) else { return Ok(base) };
         let insns = base + function.len;
         if insns > op::MAX_INSNS {
-            return Err(LinkError::TooLong { program: self.program.name.clone(), insns, limit: op::MAX_INSNS });
+            return Err(LinkError::TooLong {
+                program: self.program.name.clone(),
+                insns,
+                limit: op::MAX_INSNS,
+            });
         }
         self.insns.extend_from_slice(code.body(function));
         self.fit(code, function, base)?;
@@ -176,7 +197,9 @@ impl<'a> Linker<'a> {
         if insn.is_ld_imm64() {
             let last = here.base + here.function.len;
             let high = self.insns.get(here.at + 1).copied().filter(|_| here.at + 1 < last);
-            let Some(high) = high else { return Err(self.bad(here, "64-bit immediate without its second half")) };
+            let Some(high) = high else {
+                return Err(self.bad(here, "64-bit immediate without its second half"));
+            };
             let new = self.address(here, reference, [insn, high])?;
             if let Some(slots) = self.insns.get_mut(here.at..).and_then(|s| s.first_chunk_mut()) {
                 *slots = new;
@@ -193,24 +216,52 @@ impl<'a> Linker<'a> {
     }
 
     fn bad(&self, here: &Open<'_>, what: impl Into<String>) -> LinkError {
-        LinkError::Reloc { program: self.program.name.clone(), insn: here.in_section(), what: what.into() }
+        LinkError::Reloc {
+            program: self.program.name.clone(),
+            insn: here.in_section(),
+            what: what.into(),
+        }
     }
 
     /// Settles a 64-bit immediate.
-    fn address(&mut self, here: &Open<'_>, reference: Option<&Ref>, [low, high]: [Insn; 2]) -> Result<[Insn; 2], LinkError> {
-        let with = |pseudo: u8, first: i32, then: i32| [Insn { imm: first, ..low.with_src(pseudo) }, Insn { imm: then, ..high }];
+    fn address(
+        &mut self,
+        here: &Open<'_>,
+        reference: Option<&Ref>,
+        [low, high]: [Insn; 2],
+    ) -> Result<[Insn; 2], LinkError> {
+        let with = |pseudo: u8, first: i32, then: i32| {
+            [Insn { imm: first, ..low.with_src(pseudo) }, Insn { imm: then, ..high }]
+        };
         Ok(match reference {
             None if low.src() == 0 => [low, high],
-            None => return Err(self.bad(here, format!("64-bit immediate of kind {} without relocation", low.src()))),
+            None => {
+                return Err(self.bad(
+                    here,
+                    format!("64-bit immediate of kind {} without relocation", low.src()),
+                ));
+            }
             Some(Ref::Map(map)) => with(op::PSEUDO_MAP_IDX, self.map(*map), 0),
-            Some(Ref::Data { map, offset }) => with(op::PSEUDO_MAP_IDX_VALUE, self.map(*map), *offset as i32),
+            Some(Ref::Data { map, offset }) => {
+                with(op::PSEUDO_MAP_IDX_VALUE, self.map(*map), *offset as i32)
+            }
             Some(Ref::Code { code, insn }) => {
-                let to = self.callee(*code, *insn).ok_or_else(|| self.bad(here, "address of a place where no function begins"))?;
+                let to = self
+                    .callee(*code, *insn)
+                    .ok_or_else(|| self.bad(here, "address of a place where no function begins"))?;
                 with(op::PSEUDO_FUNC, distance(here.at, self.place(to)?), 0)
             }
-            Some(Ref::Extern { name, .. }) if let Some(var) = self.object.kconfig.iter().find(|v| v.name == *name) => {
-                let map = self.object.maps.iter().position(|m| m.section == kconfig::SECTION && m.is_global_data());
-                let Some(map) = map.filter(|_| var.set || var.weak) else { return Err(self.missing(name, here)) };
+            Some(Ref::Extern { name, .. })
+                if let Some(var) = self.object.kconfig.iter().find(|v| v.name == *name) =>
+            {
+                let map = self
+                    .object
+                    .maps
+                    .iter()
+                    .position(|m| m.section == kconfig::SECTION && m.is_global_data());
+                let Some(map) = map.filter(|_| var.set || var.weak) else {
+                    return Err(self.missing(name, here));
+                };
                 with(op::PSEUDO_MAP_IDX_VALUE, self.map(map), var.offset as i32)
             }
             // The address of a function serves to ask whether it exists (`bpf_ksym_exists`).
@@ -222,11 +273,22 @@ impl<'a> Linker<'a> {
     }
 
     /// Settles a call.
-    fn call(&mut self, here: &Open<'_>, reference: Option<&Ref>, insn: Insn) -> Result<Insn, LinkError> {
+    fn call(
+        &mut self,
+        here: &Open<'_>,
+        reference: Option<&Ref>,
+        insn: Insn,
+    ) -> Result<Insn, LinkError> {
         let to = match reference {
             None if insn.src() == 0 => return Ok(insn),
-            None if insn.src() == op::PSEUDO_CALL => self.callee(here.id.code, here.in_section() as i64 + i64::from(insn.imm) + 1),
-            None => return Err(self.bad(here, format!("call of kind {} without relocation", insn.src()))),
+            None if insn.src() == op::PSEUDO_CALL => {
+                self.callee(here.id.code, here.in_section() as i64 + i64::from(insn.imm) + 1)
+            }
+            None => {
+                return Err(
+                    self.bad(here, format!("call of kind {} without relocation", insn.src()))
+                );
+            }
             Some(Ref::Code { code, insn }) => self.callee(*code, *insn),
             Some(Ref::Extern { name, weak }) => {
                 let imm = match self.kfunc(name) {
@@ -239,7 +301,9 @@ impl<'a> Linker<'a> {
                 };
                 return Ok(Insn { imm, ..insn.with_src(0) });
             }
-            Some(Ref::Map(_) | Ref::Data { .. }) => return Err(self.bad(here, "call of a variable")),
+            Some(Ref::Map(_) | Ref::Data { .. }) => {
+                return Err(self.bad(here, "call of a variable"));
+            }
             Some(Ref::Bad(what)) => return Err(self.bad(here, what)),
         };
         let to = to.ok_or_else(|| self.bad(here, "call of a place where no function begins"))?;
@@ -250,7 +314,9 @@ impl<'a> Linker<'a> {
     fn kfunc(&self, name: &str) -> Option<helper::HelperId> {
         let name = name.split("___").next().unwrap_or(name);
         let offered = helper::kfunc(name).map(|h| h.id);
-        offered.or_else(|| kfunc::by_name(name).filter(|(_, k)| k.offered || self.known_kfuncs).map(|(id, _)| id))
+        offered.or_else(|| {
+            kfunc::by_name(name).filter(|(_, k)| k.offered || self.known_kfuncs).map(|(id, _)| id)
+        })
     }
 
     fn callee(&self, code: usize, insn: i64) -> Option<FunctionId> {
@@ -260,7 +326,12 @@ impl<'a> Linker<'a> {
 
     fn missing(&self, symbol: &str, here: &Open<'_>) -> LinkError {
         let kind = self.object.extern_kind(symbol);
-        LinkError::Extern { program: self.program.name.clone(), insn: here.in_section(), kind, symbol: symbol.to_owned() }
+        LinkError::Extern {
+            program: self.program.name.clone(),
+            insn: here.in_section(),
+            kind,
+            symbol: symbol.to_owned(),
+        }
     }
 
     /// Does the CO-RE relocations of a function whose copy begins at `base`.
@@ -270,14 +341,20 @@ impl<'a> Linker<'a> {
             let relo = &site.relo;
             let Some(insns) = self.insns.get_mut(base + insn..) else { continue };
             let whole = (relo.offset as usize).is_multiple_of(Insn::SIZE);
-            let fitted = if whole { fitter.fit(site, insns) } else { Err("relocation of no instruction".into()) };
+            let fitted = if whole {
+                fitter.fit(site, insns)
+            } else {
+                Err("relocation of no instruction".into())
+            };
             let Err(e) = fitted else {
                 if insns.first().is_some_and(|i| i.code == op::CALL && i.imm == core::POISON_CORE) {
-                    self.misses.push((base + insn, Missing::Type(core::describe(fitter.local(), relo))));
+                    self.misses
+                        .push((base + insn, Missing::Type(core::describe(fitter.local(), relo))));
                 }
                 continue;
             };
-            let access = self.object.btf.as_ref().map(|btf| core::describe(btf, relo)).unwrap_or_default();
+            let access =
+                self.object.btf.as_ref().map(|btf| core::describe(btf, relo)).unwrap_or_default();
             let (program, insn) = (self.program.name.clone(), function.start + insn);
             return Err(match e {
                 CoreError::NoTarget => LinkError::CoreTarget { program, insn, access },
@@ -290,7 +367,12 @@ impl<'a> Linker<'a> {
     fn subprogs(&self) -> Vec<Subprog> {
         let subprog = |(id, start): &(FunctionId, usize)| {
             let (_, f) = self.get(*id)?;
-            Some(Subprog { start: *start, name: f.name.clone(), global: f.global, type_id: f.type_id })
+            Some(Subprog {
+                start: *start,
+                name: f.name.clone(),
+                global: f.global,
+                type_id: f.type_id,
+            })
         };
         self.placed.iter().filter_map(subprog).collect()
     }
@@ -305,8 +387,15 @@ impl<'a> Linker<'a> {
                 if out.last().is_some_and(|last| last.insn == insn) {
                     out.pop();
                 }
-                let short = |offset: u32| btf.string(offset).trim().chars().take(MAX_TEXT).collect();
-                out.push(Line { insn, file: short(l.file_off), line: l.line, column: l.column, text: short(l.text_off) });
+                let short =
+                    |offset: u32| btf.string(offset).trim().chars().take(MAX_TEXT).collect();
+                out.push(Line {
+                    insn,
+                    file: short(l.file_off),
+                    line: l.line,
+                    column: l.column,
+                    text: short(l.text_off),
+                });
             }
         }
         out
@@ -328,7 +417,8 @@ impl Object {
             let is_idle = |site: &&CoreSite| {
                 let insn = site.relo.offset as usize / Insn::SIZE;
                 let function = code.functions.partition_point(|f| f.start <= insn).checked_sub(1);
-                function.is_some_and(|function| idle.contains(&FunctionId { code: number, function }))
+                function
+                    .is_some_and(|function| idle.contains(&FunctionId { code: number, function }))
             };
             out.extend(code.core.iter().filter(|site| idle.is_empty() || !is_idle(site)).copied());
         }

@@ -60,8 +60,10 @@ impl Object {
         let ext = read_ext(&elf, btf.as_ref())?;
         let mut debug = Debug::new(btf.as_ref(), &ext);
         let (maps, kconfig) = Maps::collect(&elf, btf.as_ref(), name)?;
-        let numbers: HashMap<usize, usize> =
-            (0..elf.sections.len()).filter(|i| elf.sections.get(*i).is_some_and(Section::is_code)).zip(0..).collect();
+        let numbers: HashMap<usize, usize> = (0..elf.sections.len())
+            .filter(|i| elf.sections.get(*i).is_some_and(Section::is_code))
+            .zip(0..)
+            .collect();
         let mut code = Vec::with_capacity(numbers.len());
         for (index, section) in elf.sections.iter().enumerate().filter(|(_, s)| s.is_code()) {
             code.push(read_code(&elf, index, section, btf.as_ref(), &mut debug, &maps, &numbers)?);
@@ -75,7 +77,10 @@ impl Object {
             maps: maps.specs,
             btf: btf.map(Arc::new),
             license: text("license"),
-            version: elf.section("version").and_then(|s| s.data.first_chunk()).map_or(0, |b| u32::from_le_bytes(*b)),
+            version: elf
+                .section("version")
+                .and_then(|s| s.data.first_chunk())
+                .map_or(0, |b| u32::from_le_bytes(*b)),
             ignored: ignored(&elf),
             kconfig,
             code,
@@ -104,7 +109,14 @@ impl Object {
     /// Tells whether the licence allows calls of GPL-only helpers (include/linux/license.h).
     #[must_use]
     pub fn is_gpl(&self) -> bool {
-        const COMPATIBLE: &[&str] = &["GPL", "GPL v2", "GPL and additional rights", "Dual BSD/GPL", "Dual MIT/GPL", "Dual MPL/GPL"];
+        const COMPATIBLE: &[&str] = &[
+            "GPL",
+            "GPL v2",
+            "GPL and additional rights",
+            "Dual BSD/GPL",
+            "Dual MIT/GPL",
+            "Dual MPL/GPL",
+        ];
         COMPATIBLE.contains(&self.license.as_str())
     }
 }
@@ -121,19 +133,25 @@ fn read_btf(elf: &Elf<'_>) -> Result<Option<Btf>, ObjectError> {
     for (i, s) in elf.sections.iter().enumerate() {
         numbers.entry(s.name).or_insert(i);
     }
-    let data_sections: Vec<TypeId> = btf.types().filter(|(_, t)| matches!(t.kind, Kind::DataSec(_))).map(|(id, _)| id).collect();
+    let data_sections: Vec<TypeId> =
+        btf.types().filter(|(_, t)| matches!(t.kind, Kind::DataSec(_))).map(|(id, _)| id).collect();
     for id in data_sections {
         // Taken out, so that a section that types name again and again is looked at once.
         let Some(index) = numbers.remove(btf.name(id)) else { continue };
         let Some(section) = elf.sections.get(index) else { continue };
         let at: HashMap<&str, u64> = elf.symbols_in(index).map(|s| (s.name, s.value)).collect();
         let types: HashMap<TypeId, u32> = match btf.get(id).map(|t| &t.kind) {
-            Ok(Kind::DataSec(sec)) => {
-                sec.vars.iter().filter_map(|v| Some((v.type_id, u32::try_from(*at.get(btf.name(v.type_id))?).ok()?))).collect()
-            }
+            Ok(Kind::DataSec(sec)) => sec
+                .vars
+                .iter()
+                .filter_map(|v| {
+                    Some((v.type_id, u32::try_from(*at.get(btf.name(v.type_id))?).ok()?))
+                })
+                .collect(),
             _ => continue,
         };
-        let size = u32::try_from(section.size).map_err(|_| section.error(0, format!("{} bytes of data", section.size)))?;
+        let size = u32::try_from(section.size)
+            .map_err(|_| section.error(0, format!("{} bytes of data", section.size)))?;
         btf.place_section(id, size, |var| types.get(&var).copied());
     }
     kconfig::place(&mut btf)?;
@@ -142,7 +160,9 @@ fn read_btf(elf: &Elf<'_>) -> Result<Option<Btf>, ObjectError> {
 
 fn read_ext(elf: &Elf<'_>, btf: Option<&Btf>) -> Result<BtfExt, ObjectError> {
     match elf.section(".BTF.ext").filter(|s| !s.data.is_empty()) {
-        Some(section) if btf.is_some() => BtfExt::parse(section.data).map_err(btf_error(".BTF.ext")),
+        Some(section) if btf.is_some() => {
+            BtfExt::parse(section.data).map_err(btf_error(".BTF.ext"))
+        }
         _ => Ok(BtfExt::default()),
     }
 }
@@ -159,7 +179,9 @@ struct Debug<'a> {
 impl<'a> Debug<'a> {
     fn new(btf: Option<&'a Btf>, ext: &BtfExt) -> Self {
         let is_func = |t: &Type| matches!(t.kind, Kind::Func(_));
-        let named = btf.into_iter().flat_map(|b| b.types().filter(|(_, t)| is_func(t)).map(|(id, t)| (b.string(t.name_off), id)));
+        let named = btf.into_iter().flat_map(|b| {
+            b.types().filter(|(_, t)| is_func(t)).map(|(id, t)| (b.string(t.name_off), id))
+        });
         Self {
             funcs: by_section(btf, &ext.funcs, |f| f.offset),
             lines: by_section(btf, &ext.lines, |l| l.offset),
@@ -173,19 +195,31 @@ impl<'a> Debug<'a> {
         let recorded = self.funcs.get(section).map_or(&[][..], Vec::as_slice);
         let at = recorded.binary_search_by_key(&(f.start * Insn::SIZE), |r| r.offset as usize).ok();
         let recorded = at.and_then(|i| recorded.get(i)).map(|r| r.type_id);
-        let is_func = |id: &TypeId| btf.and_then(|b| b.get(*id).ok()).is_some_and(|t| matches!(t.kind, Kind::Func(_)));
+        let is_func = |id: &TypeId| {
+            btf.and_then(|b| b.get(*id).ok()).is_some_and(|t| matches!(t.kind, Kind::Func(_)))
+        };
         recorded.filter(is_func).or_else(|| self.named.get(f.name.as_str()).copied()).unwrap_or(0)
     }
 }
 
 fn numbered(all: &[SectionInfo<CoreRelo>]) -> Vec<SectionInfo<CoreSite>> {
     let mut numbers = 0..;
-    let mut site = |relo: &CoreRelo| CoreSite { relo: *relo, number: numbers.next().unwrap_or(usize::MAX) };
-    all.iter().map(|s| SectionInfo { name_off: s.name_off, records: s.records.iter().map(&mut site).collect() }).collect()
+    let mut site =
+        |relo: &CoreRelo| CoreSite { relo: *relo, number: numbers.next().unwrap_or(usize::MAX) };
+    all.iter()
+        .map(|s| SectionInfo {
+            name_off: s.name_off,
+            records: s.records.iter().map(&mut site).collect(),
+        })
+        .collect()
 }
 
 /// Sorts records by section, and within it by offset.
-fn by_section<'a, T: Copy>(btf: Option<&'a Btf>, all: &[SectionInfo<T>], offset: impl Fn(&T) -> u32) -> HashMap<&'a str, Vec<T>> {
+fn by_section<'a, T: Copy>(
+    btf: Option<&'a Btf>,
+    all: &[SectionInfo<T>],
+    offset: impl Fn(&T) -> u32,
+) -> HashMap<&'a str, Vec<T>> {
     let mut out: HashMap<&str, Vec<T>> = HashMap::new();
     let Some(btf) = btf else { return out };
     for s in all {
@@ -205,15 +239,21 @@ fn read_code(
     numbers: &HashMap<usize, usize>,
 ) -> Result<Code, ObjectError> {
     let insns = Insn::decode(section.data);
-    let insns =
-        insns.ok_or_else(|| section.error(0, format!("{} bytes of code are no whole number of instructions", section.data.len())))?;
+    let insns = insns.ok_or_else(|| {
+        section.error(
+            0,
+            format!("{} bytes of code are no whole number of instructions", section.data.len()),
+        )
+    })?;
     let mut functions = functions(elf, index, section, insns.len())?;
     for f in &mut functions {
         f.type_id = debug.function(btf, section.name, f);
     }
     let mut refs = BTreeMap::new();
     for r in &section.relocs {
-        let at = usize::try_from(r.offset / Insn::SIZE as u64).ok().filter(|_| r.offset.is_multiple_of(Insn::SIZE as u64));
+        let at = usize::try_from(r.offset / Insn::SIZE as u64)
+            .ok()
+            .filter(|_| r.offset.is_multiple_of(Insn::SIZE as u64));
         let Some((at, insn)) = at.and_then(|at| Some((at, insns.get(at)?))) else {
             return Err(section.error(r.offset, "relocation of no instruction"));
         };
@@ -229,7 +269,12 @@ fn read_code(
 }
 
 /// Splits a section at its function symbols; a section without any is one function.
-fn functions(elf: &Elf<'_>, index: usize, section: &Section<'_>, insns: usize) -> Result<Vec<Function>, ObjectError> {
+fn functions(
+    elf: &Elf<'_>,
+    index: usize,
+    section: &Section<'_>,
+    insns: usize,
+) -> Result<Vec<Function>, ObjectError> {
     let slot = Insn::SIZE as u64;
     let mut found: Vec<&Symbol<'_>> = elf.symbols_in(index).filter(|s| s.is_func()).collect();
     // Of several names of one function the global one stays.
@@ -246,17 +291,37 @@ fn functions(elf: &Elf<'_>, index: usize, section: &Section<'_>, insns: usize) -
         let next = found.get(i + 1).map_or(section.data.len() as u64, |n| n.value);
         let size = if s.size == 0 { next.saturating_sub(s.value) } else { s.size };
         let end = s.value.checked_add(size);
-        if !s.value.is_multiple_of(slot) || !size.is_multiple_of(slot) || size == 0 || end.is_none_or(|e| e > next) {
-            return Err(section.error(s.value, format!("function `{}` of {size} bytes does not fit its place", s.name)));
+        if !s.value.is_multiple_of(slot)
+            || !size.is_multiple_of(slot)
+            || size == 0
+            || end.is_none_or(|e| e > next)
+        {
+            return Err(section.error(
+                s.value,
+                format!("function `{}` of {size} bytes does not fit its place", s.name),
+            ));
         }
         let (start, len) = ((s.value / slot) as usize, (size / slot) as usize);
-        out.push(Function { name: s.name.to_owned(), start, len, global: !s.is_local() && !s.hidden, type_id: 0 });
+        out.push(Function {
+            name: s.name.to_owned(),
+            start,
+            len,
+            global: !s.is_local() && !s.hidden,
+            type_id: 0,
+        });
     }
     Ok(out)
 }
 
 /// Finds what a relocation means; a relocation that means nothing makes only its program unusable.
-fn target(elf: &Elf<'_>, symbol: &Symbol<'_>, kind: u32, insn: Insn, maps: &Maps, numbers: &HashMap<usize, usize>) -> Ref {
+fn target(
+    elf: &Elf<'_>,
+    symbol: &Symbol<'_>,
+    kind: u32,
+    insn: Insn,
+    maps: &Maps,
+    numbers: &HashMap<usize, usize>,
+) -> Ref {
     let wanted = if insn.is_ld_imm64() {
         R_BPF_64_64
     } else if insn.code == op::CALL {
@@ -269,13 +334,21 @@ fn target(elf: &Elf<'_>, symbol: &Symbol<'_>, kind: u32, insn: Insn, maps: &Maps
     }
     let section = match symbol.place {
         Place::Section(s) => s,
-        Place::Undefined => return Ref::Extern { name: symbol.name.to_owned(), weak: symbol.is_weak() },
-        Place::Other => return Ref::Bad(format!("relocation against `{}`, which is in no section", symbol.name)),
+        Place::Undefined => {
+            return Ref::Extern { name: symbol.name.to_owned(), weak: symbol.is_weak() };
+        }
+        Place::Other => {
+            return Ref::Bad(format!(
+                "relocation against `{}`, which is in no section",
+                symbol.name
+            ));
+        }
     };
     let imm = i64::from(insn.imm);
     let here = i64::try_from(symbol.value).unwrap_or(i64::MAX);
     if let Some(code) = numbers.get(&section) {
-        let ahead = if insn.is_ld_imm64() { imm / Insn::SIZE as i64 } else { imm.saturating_add(1) };
+        let ahead =
+            if insn.is_ld_imm64() { imm / Insn::SIZE as i64 } else { imm.saturating_add(1) };
         return Ref::Code { code: *code, insn: (here / Insn::SIZE as i64).saturating_add(ahead) };
     }
     let name = elf.sections.get(section).map_or("", |s| s.name);
@@ -284,21 +357,32 @@ fn target(elf: &Elf<'_>, symbol: &Symbol<'_>, kind: u32, insn: Insn, maps: &Maps
     }
     let offset = here.saturating_add(imm);
     if let Some(map) = maps.data.get(&section) {
-        let inside = u32::try_from(offset).ok().filter(|o| maps.specs.get(*map).is_some_and(|m| *o <= m.value_size));
+        let inside = u32::try_from(offset)
+            .ok()
+            .filter(|o| maps.specs.get(*map).is_some_and(|m| *o <= m.value_size));
         return match inside {
             Some(offset) => Ref::Data { map: *map, offset },
             None => Ref::Bad(format!("reference to `{name}` {offset:+}, outside the section")),
         };
     }
     if name.starts_with(".addr_space.") || name.starts_with(".arena") {
-        return Ref::Bad(format!("`{}` lies in an arena (section `{name}`), which is not supported", symbol.name));
+        return Ref::Bad(format!(
+            "`{}` lies in an arena (section `{name}`), which is not supported",
+            symbol.name
+        ));
     }
     if name.starts_with(".struct_ops") {
-        return Ref::Bad(format!("`{}` is a `struct_ops` map (section `{name}`), which is not supported", symbol.name));
+        return Ref::Bad(format!(
+            "`{}` is a `struct_ops` map (section `{name}`), which is not supported",
+            symbol.name
+        ));
     }
     match u64::try_from(offset).ok().and_then(|o| maps.at.get(&(section, o))) {
         Some(map) => Ref::Map(*map),
-        None => Ref::Bad(format!("reference to `{}` in section `{name}`, where no map begins", symbol.name)),
+        None => Ref::Bad(format!(
+            "reference to `{}` in section `{name}`, where no map begins",
+            symbol.name
+        )),
     }
 }
 
@@ -322,12 +406,24 @@ fn programs(code: &[Code]) -> Vec<Program> {
 }
 
 fn ignored(elf: &Elf<'_>) -> Vec<String> {
-    const KNOWN: &[&str] = &["license", "version", "maps", ".maps", ".BTF", ".BTF.ext", ".llvm_addrsig", ".comment", ".note.GNU-stack"];
+    const KNOWN: &[&str] = &[
+        "license",
+        "version",
+        "maps",
+        ".maps",
+        ".BTF",
+        ".BTF.ext",
+        ".llvm_addrsig",
+        ".comment",
+        ".note.GNU-stack",
+    ];
     let known = |s: &Section<'_>| {
         KNOWN.contains(&s.name)
             || s.is_code()
             || matches!(s.kind, SHT_NULL | SHT_REL | SHT_RELA | SHT_STRTAB | SHT_SYMTAB)
-            || [".data", ".rodata", ".bss", ".debug", ".eh_frame"].iter().any(|p| s.name.starts_with(p))
+            || [".data", ".rodata", ".bss", ".debug", ".eh_frame"]
+                .iter()
+                .any(|p| s.name.starts_with(p))
     };
     elf.sections.iter().filter(|s| s.size != 0 && !known(s)).map(|s| s.name.to_owned()).collect()
 }

@@ -101,7 +101,8 @@ impl Program {
     /// # Errors
     /// When no family has this name. The program is then as before.
     pub fn take_as(&mut self, section: &str) -> Result<(), UnknownSection> {
-        let parsed = sec::parse(section).ok_or_else(|| UnknownSection { name: section.to_owned() })?;
+        let parsed =
+            sec::parse(section).ok_or_else(|| UnknownSection { name: section.to_owned() })?;
         self.def = Some(parsed.def);
         self.target = parsed.target.map(str::to_owned);
         self.taken_as = Some(section.to_owned());
@@ -136,10 +137,18 @@ impl Code {
     }
 
     /// Returns the records of `all` (in order of offset) that lie in a function, with instructions counted from its start.
-    pub fn records<'a, T>(&self, all: &'a [T], f: &Function, offset: impl Fn(&T) -> u32) -> impl Iterator<Item = (usize, &'a T)> {
+    pub fn records<'a, T>(
+        &self,
+        all: &'a [T],
+        f: &Function,
+        offset: impl Fn(&T) -> u32,
+    ) -> impl Iterator<Item = (usize, &'a T)> {
         let slot = Insn::SIZE;
         let from = all.partition_point(|r| (offset(r) as usize) < f.start * slot);
         let to = all.partition_point(|r| (offset(r) as usize) < (f.start + f.len) * slot);
-        all.get(from..to).unwrap_or(&[]).iter().map(move |r| ((offset(r) as usize / slot).saturating_sub(f.start), r))
+        all.get(from..to)
+            .unwrap_or(&[])
+            .iter()
+            .map(move |r| ((offset(r) as usize / slot).saturating_sub(f.start), r))
     }
 }

@@ -24,18 +24,38 @@ fn list(btf: &Btf) -> String {
     };
     for (id, t) in btf.types() {
         let kind = t.kind.name().to_uppercase();
-        write!(out, "[{id}] {kind} '{}'", anon(btf.string(t.name_off))).expect("strings take everything");
+        write!(out, "[{id}] {kind} '{}'", anon(btf.string(t.name_off)))
+            .expect("strings take everything");
         let mut lines = Vec::new();
         let rest = match &t.kind {
             Kind::Int(i) => {
-                let encoding = [(i.signed, "SIGNED"), (i.char, "CHAR"), (i.bool, "BOOL")].into_iter().find(|(on, _)| *on);
-                format!(" size={} bits_offset={} nr_bits={} encoding={}", i.size, i.offset, i.bits, encoding.map_or("(none)", |(_, n)| n))
+                let encoding = [(i.signed, "SIGNED"), (i.char, "CHAR"), (i.bool, "BOOL")]
+                    .into_iter()
+                    .find(|(on, _)| *on);
+                format!(
+                    " size={} bits_offset={} nr_bits={} encoding={}",
+                    i.size,
+                    i.offset,
+                    i.bits,
+                    encoding.map_or("(none)", |(_, n)| n)
+                )
             }
-            Kind::Array(a) => format!(" type_id={} index_type_id={} nr_elems={}", a.elem, a.index, a.len),
+            Kind::Array(a) => {
+                format!(" type_id={} index_type_id={} nr_elems={}", a.elem, a.index, a.len)
+            }
             Kind::Struct(c) | Kind::Union(c) => {
                 for m in &c.members {
-                    let width = if m.bitfield == 0 { String::new() } else { format!(" bitfield_size={}", m.bitfield) };
-                    lines.push(format!("'{}' type_id={} bits_offset={}{width}", anon(btf.string(m.name_off)), m.type_id, m.bit_offset));
+                    let width = if m.bitfield == 0 {
+                        String::new()
+                    } else {
+                        format!(" bitfield_size={}", m.bitfield)
+                    };
+                    lines.push(format!(
+                        "'{}' type_id={} bits_offset={}{width}",
+                        anon(btf.string(m.name_off)),
+                        m.type_id,
+                        m.bit_offset
+                    ));
                 }
                 format!(" size={} vlen={}", c.size, c.members.len())
             }
@@ -49,25 +69,49 @@ fn list(btf: &Btf) -> String {
                     };
                     lines.push(format!("'{}' val={value}", btf.string(v.name_off)));
                 }
-                format!(" encoding={} size={} vlen={}", if e.signed { "SIGNED" } else { "UNSIGNED" }, e.size, e.values.len())
+                format!(
+                    " encoding={} size={} vlen={}",
+                    if e.signed { "SIGNED" } else { "UNSIGNED" },
+                    e.size,
+                    e.values.len()
+                )
             }
             Kind::Fwd { union } => format!(" fwd_kind={}", if *union { "union" } else { "struct" }),
             Kind::Func(f) => format!(" type_id={} linkage={}", f.proto, linkage(&f.linkage)),
             Kind::FuncProto(p) => {
-                lines.extend(p.params.iter().map(|p| format!("'{}' type_id={}", anon(btf.string(p.name_off)), p.type_id)));
+                lines.extend(
+                    p.params.iter().map(|p| {
+                        format!("'{}' type_id={}", anon(btf.string(p.name_off)), p.type_id)
+                    }),
+                );
                 format!(" ret_type_id={} vlen={}", p.ret, p.params.len())
             }
             Kind::Var(v) => format!(" type_id={}, linkage={}", v.type_id, linkage(&v.linkage)),
             Kind::DataSec(d) => {
                 for v in &d.vars {
                     let kind = btf.get(v.type_id).map_or("?", |t| t.kind.name()).to_uppercase();
-                    lines.push(format!("type_id={} offset={} size={} ({kind} '{}')", v.type_id, v.offset, v.size, btf.name(v.type_id)));
+                    lines.push(format!(
+                        "type_id={} offset={} size={} ({kind} '{}')",
+                        v.type_id,
+                        v.offset,
+                        v.size,
+                        btf.name(v.type_id)
+                    ));
                 }
                 format!(" size={} vlen={}", d.size, d.vars.len())
             }
             Kind::Float(size) => format!(" size={size}"),
-            Kind::DeclTag(d) => format!(" type_id={} component_idx={}", d.type_id, d.component.map_or(-1, i64::from)),
-            Kind::Ptr(t) | Kind::Typedef(t) | Kind::Volatile(t) | Kind::Const(t) | Kind::Restrict(t) | Kind::TypeTag(t) => {
+            Kind::DeclTag(d) => format!(
+                " type_id={} component_idx={}",
+                d.type_id,
+                d.component.map_or(-1, i64::from)
+            ),
+            Kind::Ptr(t)
+            | Kind::Typedef(t)
+            | Kind::Volatile(t)
+            | Kind::Const(t)
+            | Kind::Restrict(t)
+            | Kind::TypeTag(t) => {
                 format!(" type_id={t}")
             }
             Kind::Void => String::new(),
@@ -90,8 +134,13 @@ fn section(elf: &[u8], name: &str) -> Vec<u8> {
 fn all_kinds_are_listed_as_bpftool_lists_them() {
     let mut seen = std::collections::BTreeSet::new();
     for name in ["values", "externs", "several"] {
-        let btf = Btf::parse(&section(&data(&format!("{name}.bpf.o")), ".BTF")).expect("the compiler's types are good");
-        assert_eq!(list(&btf), String::from_utf8(data(&format!("{name}.btf.txt"))).expect("listings are text"), "{name}");
+        let btf = Btf::parse(&section(&data(&format!("{name}.bpf.o")), ".BTF"))
+            .expect("the compiler's types are good");
+        assert_eq!(
+            list(&btf),
+            String::from_utf8(data(&format!("{name}.btf.txt"))).expect("listings are text"),
+            "{name}"
+        );
         seen.extend(btf.types().map(|(_, t)| t.kind.name()));
     }
     assert_eq!(seen.len(), 19, "a kind without a test: only {seen:?}");
@@ -99,7 +148,11 @@ fn all_kinds_are_listed_as_bpftool_lists_them() {
 
 fn initial(o: &Object, section: &str) -> (MapSpec, Value) {
     let spec = o.maps[o.map(section).expect("the fixture has it")].clone();
-    let value = o.btf.as_ref().expect("built with -g").decode(spec.value_type_id, spec.data.as_deref().expect("global data"));
+    let value = o
+        .btf
+        .as_ref()
+        .expect("built with -g")
+        .decode(spec.value_type_id, spec.data.as_deref().expect("global data"));
     (spec, value.expect("the data is of its type"))
 }
 
@@ -134,7 +187,9 @@ fn members_are_found_through_anonymous_ones_and_by_walking() {
 
 #[test]
 fn encoding_is_the_reverse_of_decoding() {
-    for (name, sections) in [("values", &[".data"][..]), ("several", &[".data", ".rodata", ".data.custom"])] {
+    for (name, sections) in
+        [("values", &[".data"][..]), ("several", &[".data", ".rodata", ".data.custom"])]
+    {
         let o = object(name);
         let btf = o.btf.as_ref().expect("built with -g");
         for section in sections {
@@ -150,23 +205,47 @@ fn values_as_people_write_them_are_taken_and_misfits_are_named() {
     let o = object("values");
     let btf = o.btf.as_ref().expect("built with -g");
     let all = btf.find("all", |k| matches!(k, Kind::Struct(_))).expect("the fixture has it");
-    let with = |name: &str, value: Value| Value::Struct(vec![ValueMember { name: name.into(), value }]);
+    let with =
+        |name: &str, value: Value| Value::Struct(vec![ValueMember { name: name.into(), value }]);
     let read = |v: Value, member: &str| -> Result<String, String> {
         let bytes = btf.encode(all, &v).map_err(|e| e.to_string())?;
-        Ok(btf.decode(all, &bytes).map_err(|e| e.to_string())?.get(member).map(ToString::to_string).unwrap_or_default())
+        Ok(btf
+            .decode(all, &bytes)
+            .map_err(|e| e.to_string())?
+            .get(member)
+            .map(ToString::to_string)
+            .unwrap_or_default())
     };
     assert_eq!(read(with("color", Value::Text("GREEN".into())), "color"), Ok("GREEN".into()));
     assert_eq!(read(with("color", Value::Int(7)), "color"), Ok("7".into()));
     assert_eq!(read(with("left", Value::Uint(9)), "right"), Ok("9".into()));
     assert_eq!(read(with("text", Value::Text("abc".into())), "text"), Ok("\"abc\"".into()));
-    assert_eq!(read(with("raw", Value::Array(vec![Value::Uint(9)])), "raw"), Ok("[9, 0, 0, 0]".into()));
+    assert_eq!(
+        read(with("raw", Value::Array(vec![Value::Uint(9)])), "raw"),
+        Ok("[9, 0, 0, 0]".into())
+    );
     assert_eq!(read(with("d", Value::Float(2.5)), "d"), Ok("2.5".into()));
     assert_eq!(read(with("u8", Value::Int(-1)), "u8"), Err("`.u8`: -1 does not fit `__u8`".into()));
-    assert_eq!(read(with("u8", Value::Int(256)), "u8"), Err("`.u8`: 256 does not fit `__u8`".into()));
-    assert_eq!(read(with("s8", Value::Int(-129)), "s8"), Err("`.s8`: -129 does not fit `__s8`".into()));
-    assert_eq!(read(with("u64", Value::Uint(u128::from(u64::MAX))), "u64"), Ok("18446744073709551615".into()));
-    assert_eq!(read(with("nothing", Value::Int(1)), ""), Err("`value`: `struct all` has no member `nothing`".into()));
-    assert_eq!(read(with("color", Value::Text("PINK".into())), ""), Err("`.color`: \"PINK\" is no `enum color`".into()));
+    assert_eq!(
+        read(with("u8", Value::Int(256)), "u8"),
+        Err("`.u8`: 256 does not fit `__u8`".into())
+    );
+    assert_eq!(
+        read(with("s8", Value::Int(-129)), "s8"),
+        Err("`.s8`: -129 does not fit `__s8`".into())
+    );
+    assert_eq!(
+        read(with("u64", Value::Uint(u128::from(u64::MAX))), "u64"),
+        Ok("18446744073709551615".into())
+    );
+    assert_eq!(
+        read(with("nothing", Value::Int(1)), ""),
+        Err("`value`: `struct all` has no member `nothing`".into())
+    );
+    assert_eq!(
+        read(with("color", Value::Text("PINK".into())), ""),
+        Err("`.color`: \"PINK\" is no `enum color`".into())
+    );
     let bits = with("bits", with("neg", Value::Int(16)));
     assert_eq!(read(bits, ""), Err("`.bits.neg`: 16 does not fit `__s32`".into()));
     let matrix = with("matrix", Value::Array(vec![Value::Array(vec![Value::Int(1); 4])]));

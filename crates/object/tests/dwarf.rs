@@ -14,7 +14,14 @@ fn source(name: &str) -> String {
 
 fn build(dir: &TempDir, compiler: &str, flags: &[&str], name: &str) -> Option<PathBuf> {
     let out = dir.path().join("program");
-    let built = Command::new(compiler).args(flags).arg("-w").arg(source(name)).arg("-o").arg(&out).output().expect("the compiler runs");
+    let built = Command::new(compiler)
+        .args(flags)
+        .arg("-w")
+        .arg(source(name))
+        .arg("-o")
+        .arg(&out)
+        .output()
+        .expect("the compiler runs");
     // Not every build of a compiler knows every kind of compression.
     built.status.success().then_some(out)
 }
@@ -24,7 +31,8 @@ fn find(btf: &Btf, id: TypeId, name: &str) -> Option<(TypeId, u64, u8)> {
     let (Kind::Struct(c) | Kind::Union(c)) = &btf.resolve(id).ok()?.1.kind else { return None };
     c.members.iter().find_map(|m| match btf.string(m.name_off) {
         n if n == name => Some((m.type_id, u64::from(m.bit_offset), m.bitfield)),
-        "" => find(btf, m.type_id, name).map(|(id, at, bits)| (id, at + u64::from(m.bit_offset), bits)),
+        "" => find(btf, m.type_id, name)
+            .map(|(id, at, bits)| (id, at + u64::from(m.bit_offset), bits)),
         _ => None,
     })
 }
@@ -47,35 +55,57 @@ fn walk(btf: &Btf, mut id: TypeId, path: &str) -> Option<(TypeId, u64, u8)> {
 
 /// Compares every line the program prints; returns how many there were.
 fn compare(program: &Path, what: &str) -> usize {
-    let btf = Btf::from_dwarf(&std::fs::read(program).expect("it was just built")).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let btf = Btf::from_dwarf(&std::fs::read(program).expect("it was just built"))
+        .unwrap_or_else(|e| panic!("{what}: {e}"));
     let said = Command::new(program).output().expect("it runs").stdout;
     let said = String::from_utf8(said).expect("text");
     for line in said.lines() {
         let line = line.trim_start_matches("struct ").trim_start_matches("union ");
         let words: Vec<&str> = line.split(' ').collect();
         let (ty, path, numbers) = (words[0], words[1], &words[2..]);
-        let id = btf.find(ty, |k| matches!(k, Kind::Struct(_) | Kind::Union(_))).unwrap_or_else(|| panic!("{what}: no `{ty}`"));
-        let twin = btf.types().filter(|(other, t)| btf.name(*other) == ty && matches!(t.kind, Kind::Struct(_) | Kind::Union(_))).count();
+        let id = btf
+            .find(ty, |k| matches!(k, Kind::Struct(_) | Kind::Union(_)))
+            .unwrap_or_else(|| panic!("{what}: no `{ty}`"));
+        let twin = btf
+            .types()
+            .filter(|(other, t)| {
+                btf.name(*other) == ty && matches!(t.kind, Kind::Struct(_) | Kind::Union(_))
+            })
+            .count();
         assert_eq!(twin, 1, "{what}: `{ty}` is there more than once");
         let ours = match (path, numbers) {
             ("-", _) => format!("0 {}", btf.size_of(id).expect("it has a size")),
             (_, ["bit", ..]) => {
-                let (_, at, bits) = walk(&btf, id, path).unwrap_or_else(|| panic!("{what}: no `{ty}.{path}`"));
+                let (_, at, bits) =
+                    walk(&btf, id, path).unwrap_or_else(|| panic!("{what}: no `{ty}.{path}`"));
                 // Where a field fills its type, compilers may leave the width out.
                 format!("bit {at} {}", if bits == 0 { 32 } else { bits })
             }
             _ => {
-                let (member, at, _) = walk(&btf, id, path).unwrap_or_else(|| panic!("{what}: no `{ty}.{path}`"));
-                format!("{} {}", at / 8, btf.size_of(member).unwrap_or_else(|e| panic!("{what}: {ty}.{path}: {e}")))
+                let (member, at, _) =
+                    walk(&btf, id, path).unwrap_or_else(|| panic!("{what}: no `{ty}.{path}`"));
+                format!(
+                    "{} {}",
+                    at / 8,
+                    btf.size_of(member).unwrap_or_else(|e| panic!("{what}: {ty}.{path}: {e}"))
+                )
             }
         };
         assert_eq!(ours, numbers.join(" "), "{what}: {ty} {path}");
     }
-    for (name, want) in
-        [("RED", 0), ("GREEN", 5), ("BLUE", 0x7fff_ffff), ("COLD", -3), ("WARM", 3), ("SMALL", 1), ("LARGE", 0x1234_5678_9abc)]
-    {
+    for (name, want) in [
+        ("RED", 0),
+        ("GREEN", 5),
+        ("BLUE", 0x7fff_ffff),
+        ("COLD", -3),
+        ("WARM", 3),
+        ("SMALL", 1),
+        ("LARGE", 0x1234_5678_9abc),
+    ] {
         let found = btf.types().find_map(|(_, t)| match &t.kind {
-            Kind::Enum(e) | Kind::Enum64(e) => e.values.iter().find(|v| btf.string(v.name_off) == name),
+            Kind::Enum(e) | Kind::Enum64(e) => {
+                e.values.iter().find(|v| btf.string(v.name_off) == name)
+            }
             _ => None,
         });
         assert_eq!(found.map(|v| v.value), Some(want), "{what}: {name}");
@@ -87,8 +117,22 @@ fn compare(program: &Path, what: &str) -> usize {
 fn layouts_are_what_the_program_itself_says() {
     let stress = std::env::var_os("SKEP_STRESS").is_some();
     let all: &[(&str, &[&[&str]], &str)] = &[
-        ("gcc", &[&["-gdwarf-5"], &["-gdwarf-4", "-O2"], &["-gdwarf-2"], &["-g", "-fdebug-types-section"], &["-g", "-gz"]], "layout.c"),
-        ("g++", &[&["-gdwarf-5", "-O2"], &["-gdwarf-4", "-fdebug-types-section"], &["-gdwarf-3"]], "layout.cc"),
+        (
+            "gcc",
+            &[
+                &["-gdwarf-5"],
+                &["-gdwarf-4", "-O2"],
+                &["-gdwarf-2"],
+                &["-g", "-fdebug-types-section"],
+                &["-g", "-gz"],
+            ],
+            "layout.c",
+        ),
+        (
+            "g++",
+            &[&["-gdwarf-5", "-O2"], &["-gdwarf-4", "-fdebug-types-section"], &["-gdwarf-3"]],
+            "layout.cc",
+        ),
         ("clang-19", &[&["-gdwarf-5"], &["-gdwarf-4", "-O2"], &["-g", "-gz=zstd"]], "layout.c"),
         ("clang++-19", &[&["-gdwarf-5"], &["-gdwarf-4", "-O2"]], "layout.cc"),
     ];
@@ -112,19 +156,37 @@ fn a_program_without_types_says_where_they_are() {
         return skip("gcc");
     }
     let dir = TempDir::new();
-    let error = |path: &Path| Btf::from_dwarf(&std::fs::read(path).expect("it was just built")).map(|b| b.len());
+    let error = |path: &Path| {
+        Btf::from_dwarf(&std::fs::read(path).expect("it was just built")).map(|b| b.len())
+    };
     let program = build(&dir, "gcc", &["-s"], "layout.c").expect("it builds");
-    assert!(matches!(error(&program), Err(DwarfError::Stripped { file: None, .. })), "{:?}", error(&program));
+    assert!(
+        matches!(error(&program), Err(DwarfError::Stripped { file: None, .. })),
+        "{:?}",
+        error(&program)
+    );
     let program = build(&dir, "gcc", &["-g", "-gsplit-dwarf"], "layout.c").expect("it builds");
     let e = error(&program).expect_err("the types are in another file").to_string();
     assert!(e.contains("split DWARF") && e.contains(".dwo"), "{e}");
     if has_command("objcopy") {
-        let program = build(&dir, "gcc", &["-g", "-Wl,--build-id=0x0123456789"], "layout.c").expect("it builds");
+        let program = build(&dir, "gcc", &["-g", "-Wl,--build-id=0x0123456789"], "layout.c")
+            .expect("it builds");
         let debug = dir.path().join("program.debug");
-        let objcopy = |args: &[&str]| assert!(Command::new("objcopy").args(args).arg(&program).status().is_ok_and(|s| s.success()));
+        let objcopy = |args: &[&str]| {
+            assert!(
+                Command::new("objcopy")
+                    .args(args)
+                    .arg(&program)
+                    .status()
+                    .is_ok_and(|s| s.success())
+            )
+        };
         std::fs::copy(&program, &debug).expect("there is room");
         objcopy(&["--strip-debug", &format!("--add-gnu-debuglink={}", debug.display())]);
-        let want = DwarfError::Stripped { file: Some("program.debug".to_owned()), build_id: vec![1, 0x23, 0x45, 0x67, 0x89] };
+        let want = DwarfError::Stripped {
+            file: Some("program.debug".to_owned()),
+            build_id: vec![1, 0x23, 0x45, 0x67, 0x89],
+        };
         assert_eq!(error(&program), Err(want.clone()));
         assert_eq!(want.to_string(), "no debug information (DWARF); it is in `program.debug`");
     }
@@ -153,12 +215,19 @@ fn damaged_debug_information_gives_errors_not_panics() {
     let hot: Vec<(u64, u64)> = {
         use object::{Object as _, ObjectSection as _};
         let file = object::File::parse(&*bytes).expect("an ELF file");
-        file.sections().filter(|s| s.name().is_ok_and(|n| n.starts_with(".debug_"))).filter_map(|s| s.file_range()).collect()
+        file.sections()
+            .filter(|s| s.name().is_ok_and(|n| n.starts_with(".debug_")))
+            .filter_map(|s| s.file_range())
+            .collect()
     };
     let addresses: Vec<u64> = {
         use object::{Object as _, ObjectSymbol as _};
         let file = object::File::parse(&*bytes).expect("an ELF file");
-        let mut all: Vec<u64> = file.symbols().filter(|s| s.kind() == object::SymbolKind::Text).map(|s| s.address()).collect();
+        let mut all: Vec<u64> = file
+            .symbols()
+            .filter(|s| s.kind() == object::SymbolKind::Text)
+            .map(|s| s.address())
+            .collect();
         all.sort_unstable();
         all
     };
@@ -174,7 +243,8 @@ fn damaged_debug_information_gives_errors_not_panics() {
         for _ in 0..1 + random(4) {
             let (at, len) = hot[random(hot.len() as u64) as usize];
             let at = (at + random(len)) as usize;
-            mutant[at] = if random(2) == 0 { random(256) as u8 } else { mutant[at] ^ 1 << random(8) };
+            mutant[at] =
+                if random(2) == 0 { random(256) as u8 } else { mutant[at] ^ 1 << random(8) };
         }
         let _ = Btf::from_dwarf(&mutant);
         if let Ok(functions) = DwarfFunctions::read(std::io::Cursor::new(&mutant), |_| None) {

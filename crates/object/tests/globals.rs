@@ -5,7 +5,8 @@ use skep_object::{GlobalError, Object};
 
 fn object(name: &str) -> Object {
     let path = format!("{}/tests/data/{name}.bpf.o", env!("CARGO_MANIFEST_DIR"));
-    Object::parse_named(name, &std::fs::read(path).expect("the fixture is committed")).expect("the fixture is good")
+    Object::parse_named(name, &std::fs::read(path).expect("the fixture is committed"))
+        .expect("the fixture is good")
 }
 
 fn set(o: &mut Object, path: &str, text: &str) -> Result<String, String> {
@@ -15,7 +16,9 @@ fn set(o: &mut Object, path: &str, text: &str) -> Result<String, String> {
 
 #[test]
 fn variables_are_listed_with_their_places() {
-    let names = |name: &str| object(name).globals().into_iter().map(|g| (g.name, g.offset)).collect::<Vec<_>>();
+    let names = |name: &str| {
+        object(name).globals().into_iter().map(|g| (g.name, g.offset)).collect::<Vec<_>>()
+    };
     let several = names("several");
     assert!(several.contains(&("hidden_count".to_owned(), 0)), "{several:?}");
     assert_eq!(names("plain"), []);
@@ -34,7 +37,11 @@ fn every_type_is_read_as_people_write_it() {
         ("first.u32", "0b101", "5"),
         ("first.s64", "-9223372036854775808", "-9223372036854775808"),
         ("first.u64", "18446744073709551615", "18446744073709551615"),
-        ("first.u128", "340282366920938463463374607431768211455", "340282366920938463463374607431768211455"),
+        (
+            "first.u128",
+            "340282366920938463463374607431768211455",
+            "340282366920938463463374607431768211455",
+        ),
         ("first.s32", "017", "15"),
         ("first.s32", "+8", "8"),
         ("first.flag", "false", "false"),
@@ -68,7 +75,11 @@ fn every_type_is_read_as_people_write_it() {
         ("first.matrix[0][2]", "99", "99"),
         ("first.matrix", "{{1,2,3},[4,5,6]}", "[[1, 2, 3], [4, 5, 6]]"),
         ("after", " 3 ", "3"),
-        ("first.view", "{ .word = 0x01020304 }", "{ .word = 16909060, .bytes = [4, 3, 2, 1], { .lo = 772, .hi = 258 } }"),
+        (
+            "first.view",
+            "{ .word = 0x01020304 }",
+            "{ .word = 16909060, .bytes = [4, 3, 2, 1], { .lo = 772, .hi = 258 } }",
+        ),
     ] {
         assert_eq!(set(&mut o, path, text).as_deref(), Ok(want), "{path} = {text}");
     }
@@ -76,8 +87,15 @@ fn every_type_is_read_as_people_write_it() {
     // Bit fields beside the ones that were set keep what they had.
     assert_eq!(o.global("first.bits.wide").ok().and_then(|v| v.as_i128()), Some(0xab_cdef_0123));
     let all = o.global("first").expect("it is there").to_string();
-    assert_eq!(set(&mut object("values"), "first", &all), Ok(all), "what is printed is read back as the same");
-    assert_eq!(o.maps[o.map(".data").expect("it has data")].data.as_ref().map(Vec::len), Some(before.len()));
+    assert_eq!(
+        set(&mut object("values"), "first", &all),
+        Ok(all),
+        "what is printed is read back as the same"
+    );
+    assert_eq!(
+        o.maps[o.map(".data").expect("it has data")].data.as_ref().map(Vec::len),
+        Some(before.len())
+    );
 }
 
 #[test]
@@ -95,8 +113,16 @@ fn what_does_not_fit_is_named_and_changes_nothing() {
         ("first.flag", "2", "`first.flag`: 2 does not fit `_Bool`"),
         ("first.flag", "yes", "`first.flag`: `yes` is no `_Bool` (character 0)"),
         ("first.color", "PINK", "`first.color`: \"PINK\" is no `enum color`"),
-        ("first.text", "much too long a text", "`first.text`: \"much too long a text\" is no `char[12]`"),
-        ("first.raw", "{1,2,3,4,5}", "`first.raw`: `{1,2,3,4,5}` is no `unsigned char[4]` (character 10)"),
+        (
+            "first.text",
+            "much too long a text",
+            "`first.text`: \"much too long a text\" is no `char[12]`",
+        ),
+        (
+            "first.raw",
+            "{1,2,3,4,5}",
+            "`first.raw`: `{1,2,3,4,5}` is no `unsigned char[4]` (character 10)",
+        ),
         ("first.raw", "{1,2", "`first.raw`: `{1,2` is no `unsigned char[4]` (character 4)"),
         ("first.bits.low", "8", "`first.bits.low`: 8 does not fit `__u32`"),
         ("first.view", "{ .nothing = 1 }", "`first.view`: `union view` has no member `nothing`"),
@@ -111,9 +137,16 @@ fn what_does_not_fit_is_named_and_changes_nothing() {
     assert_eq!(o.maps, before);
     let e = o.set_global("frist", "1").expect_err("a misspelt name");
     let GlobalError::Unknown { known, .. } = &e else { panic!("{e}") };
-    assert!(known.contains(&"first".to_owned()) && known.contains(&"after".to_owned()), "{known:?}");
-    let e = object("legacy").set_global("anything", "1").expect_err("it was compiled without types");
-    assert!(e.to_string().contains("no types") || e.to_string().contains("no global variable"), "{e}");
+    assert!(
+        known.contains(&"first".to_owned()) && known.contains(&"after".to_owned()),
+        "{known:?}"
+    );
+    let e =
+        object("legacy").set_global("anything", "1").expect_err("it was compiled without types");
+    assert!(
+        e.to_string().contains("no types") || e.to_string().contains("no global variable"),
+        "{e}"
+    );
 }
 
 #[test]
@@ -121,9 +154,18 @@ fn zeroed_and_read_only_sections_take_values_too() {
     let mut o = object("several");
     assert_eq!(set(&mut o, "counts", "{1,2}").as_deref(), Ok("[1, 2, 0, 0]"));
     let bss = &o.maps[o.map(".bss").expect("it has one")];
-    let words: Vec<u64> = bss.data.as_deref().expect("it is data").as_chunks::<8>().0.iter().map(|b| u64::from_le_bytes(*b)).collect();
+    let words: Vec<u64> = bss
+        .data
+        .as_deref()
+        .expect("it is data")
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|b| u64::from_le_bytes(*b))
+        .collect();
     assert_eq!(words, [0, 1, 2, 0, 0]);
-    let rodata = o.globals().into_iter().find(|g| o.maps[g.map].section == ".rodata").expect("it has one");
+    let rodata =
+        o.globals().into_iter().find(|g| o.maps[g.map].section == ".rodata").expect("it has one");
     o.set_global_value(&rodata.name, &Value::Uint(42)).expect("a number");
     assert_eq!(o.global(&rodata.name).map(|v| v.to_string()), Ok("42".to_owned()));
 }
@@ -137,7 +179,8 @@ fn configuration_values_given_by_hand_stay() {
     assert_eq!(set(&mut o, "CONFIG_BPF", "y").as_deref(), Ok("true"));
     assert_eq!(set(&mut o, "CONFIG_CC_VERSION_TEXT", "\"clang\"").as_deref(), Ok("\"clang\""));
     o.set_kconfig(|name| {
-        Some(if name == "LINUX_KERNEL_VERSION" { "7" } else { "n" }.to_owned()).filter(|_| name != "CONFIG_NO_SUCH_THING")
+        Some(if name == "LINUX_KERNEL_VERSION" { "7" } else { "n" }.to_owned())
+            .filter(|_| name != "CONFIG_NO_SUCH_THING")
     })
     .expect("all fit");
     assert_eq!(o.global("CONFIG_HZ").map(|v| v.to_string()), Ok("1000".to_owned()));

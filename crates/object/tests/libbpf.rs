@@ -7,9 +7,12 @@ mod record;
 
 /// What is recorded by name: `several` (by clang 19), `several.clang-14`.
 fn recorded() -> Vec<String> {
-    let dir = std::fs::read_dir(format!("{}/tests/data", env!("CARGO_MANIFEST_DIR"))).expect("fixtures are there");
-    let names = dir.map(|e| e.expect("and readable").file_name().into_string().expect("names are text"));
-    let mut names: Vec<String> = names.filter_map(|n| n.strip_suffix(".libbpf.txt").map(str::to_owned)).collect();
+    let dir = std::fs::read_dir(format!("{}/tests/data", env!("CARGO_MANIFEST_DIR")))
+        .expect("fixtures are there");
+    let names =
+        dir.map(|e| e.expect("and readable").file_name().into_string().expect("names are text"));
+    let mut names: Vec<String> =
+        names.filter_map(|n| n.strip_suffix(".libbpf.txt").map(str::to_owned)).collect();
     names.sort();
     names
 }
@@ -33,10 +36,13 @@ fn maps_and_linked_instructions_are_those_of_libbpf() {
     }
     for name in &names {
         let source = name.split('.').next().expect("a name is not empty");
-        let target = if source == "candidates" { "candidates_target.bpf.o" } else { "core_target.bpf.o" };
+        let target =
+            if source == "candidates" { "candidates_target.bpf.o" } else { "core_target.bpf.o" };
         let target = CoreTarget::parse(&data(target)).expect("the fixture has types");
-        let recorded = String::from_utf8(data(&format!("{name}.libbpf.txt"))).expect("records are text");
-        let mut o = Object::parse_named(source, &data(&format!("{name}.bpf.o"))).expect("libbpf reads it too");
+        let recorded =
+            String::from_utf8(data(&format!("{name}.libbpf.txt"))).expect("records are text");
+        let mut o = Object::parse_named(source, &data(&format!("{name}.bpf.o")))
+            .expect("libbpf reads it too");
         let mut ours: HashMap<String, String> = HashMap::new();
         ours.extend(o.maps.iter().map(|m| (m.name.clone(), record::map(m))));
         let mut count = 0;
@@ -55,7 +61,8 @@ fn maps_and_linked_instructions_are_those_of_libbpf() {
         };
         o.set_kconfig(|name| Some(value(name).to_owned())).expect("all fit");
         // What libbpf refuses, with all its object, is called so and was not recorded.
-        let good: Vec<usize> = (0..o.programs.len()).filter(|i| !o.programs[*i].name.starts_with("bad_")).collect();
+        let good: Vec<usize> =
+            (0..o.programs.len()).filter(|i| !o.programs[*i].name.starts_with("bad_")).collect();
         for i in good.iter().copied() {
             let ours = describe_program(&o, i, &target);
             let start = recorded.find(ours.lines().next().expect("there is a first line"));

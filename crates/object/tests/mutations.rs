@@ -73,7 +73,24 @@ impl Random {
 }
 
 fn mutate(bytes: &mut Vec<u8>, random: &mut Random, hot: &[std::ops::Range<usize>]) {
-    const NASTY: &[u32] = &[0, 1, 2, 7, 8, 0x18, 0x85, 0x7f, 0x80, 0xff, 0x100, 0xffff, 0x7fff_ffff, 0x8000_0000, 0xffff_fff8, 0xffff_ffff];
+    const NASTY: &[u32] = &[
+        0,
+        1,
+        2,
+        7,
+        8,
+        0x18,
+        0x85,
+        0x7f,
+        0x80,
+        0xff,
+        0x100,
+        0xffff,
+        0x7fff_ffff,
+        0x8000_0000,
+        0xffff_fff8,
+        0xffff_ffff,
+    ];
     for _ in 0..1 + random.below(4) {
         let hot = hot.get(random.below(hot.len())).cloned().unwrap_or(0..bytes.len());
         let range = if random.below(3) == 0 { 0..bytes.len() } else { hot };
@@ -89,7 +106,8 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut Random, hot: &[std::ops::Range<usize
             5 => bytes[at] = bytes[at].wrapping_sub(1),
             6 => {
                 let from = random.below(bytes.len());
-                let piece: Vec<u8> = bytes.iter().skip(from).take(random.below(64)).copied().collect();
+                let piece: Vec<u8> =
+                    bytes.iter().skip(from).take(random.below(64)).copied().collect();
                 bytes.iter_mut().skip(at).zip(piece).for_each(|(to, from)| *to = from);
             }
             _ if random.below(8) == 0 => bytes.truncate(at + 1),
@@ -110,11 +128,18 @@ fn exercise(bytes: &[u8], target: &CoreTarget) -> bool {
     let Ok(o) = Object::parse_named("mutant", bytes) else { return false };
     let own = o.btf.clone().map(CoreTarget::new);
     for i in 0..o.programs.len() {
-        let options = LinkOptions { def: skep_isa::sec::SECTIONS.first(), target: own.as_ref(), known_kfuncs: true };
+        let options = LinkOptions {
+            def: skep_isa::sec::SECTIONS.first(),
+            target: own.as_ref(),
+            known_kfuncs: true,
+        };
         let _ = o.link_with(i, &LinkOptions { target: Some(target), ..options });
         let Ok(l) = o.link(i).or_else(|_| o.link_with(i, &options)) else { continue };
         assert!(l.insns.len() <= op::MAX_INSNS && l.subprogs.first().is_some_and(|s| s.start == 0));
-        assert!(l.subprogs.is_sorted_by(|a, b| a.start < b.start) && l.lines.is_sorted_by(|a, b| a.insn < b.insn));
+        assert!(
+            l.subprogs.is_sorted_by(|a, b| a.start < b.start)
+                && l.lines.is_sorted_by(|a, b| a.insn < b.insn)
+        );
         for (at, insn) in l.insns.iter().enumerate() {
             if insn.is_local_call() {
                 let to = at as i64 + 1 + i64::from(insn.imm);
@@ -122,7 +147,9 @@ fn exercise(bytes: &[u8], target: &CoreTarget) -> bool {
                 let half = at > 0 && l.insns[at - 1].is_ld_imm64();
                 assert!(half || l.subprogs.iter().any(|s| s.start as i64 == to), "call to {to}");
             }
-            if insn.is_ld_imm64() && matches!(insn.src(), op::PSEUDO_MAP_IDX | op::PSEUDO_MAP_IDX_VALUE) {
+            if insn.is_ld_imm64()
+                && matches!(insn.src(), op::PSEUDO_MAP_IDX | op::PSEUDO_MAP_IDX_VALUE)
+            {
                 let half = at > 0 && l.insns[at - 1].is_ld_imm64();
                 assert!(half || (insn.imm as usize) < l.maps.len(), "map {}", insn.imm);
             }
@@ -132,7 +159,10 @@ fn exercise(bytes: &[u8], target: &CoreTarget) -> bool {
         }
     }
     let Some(btf) = &o.btf else { return true };
-    assert!(Btf::parse(btf.raw()).is_ok_and(|b| b == **btf), "raw bytes do not give the types again");
+    assert!(
+        Btf::parse(btf.raw()).is_ok_and(|b| b == **btf),
+        "raw bytes do not give the types again"
+    );
     let zeros = vec![0; 4096];
     for (id, t) in btf.types().take(300) {
         let _ = (btf.describe(id), btf.string(t.name_off), btf.resolve(id));
@@ -167,11 +197,18 @@ fn interesting(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
 #[test]
 fn damage_gives_errors_not_panics() {
     let dir = format!("{}/tests/data", env!("CARGO_MANIFEST_DIR"));
-    let mut objects: Vec<_> = std::fs::read_dir(dir).expect("fixtures are there").map(|e| e.expect("and readable").path()).collect();
+    let mut objects: Vec<_> = std::fs::read_dir(dir)
+        .expect("fixtures are there")
+        .map(|e| e.expect("and readable").path())
+        .collect();
     objects.retain(|p| p.extension().is_some_and(|e| e == "o"));
     objects.sort();
     assert!(objects.len() > 10);
-    let rounds = if std::env::var_os("SKEP_STRESS").is_some() { 20_000 } else { 6_000 / objects.len() as u64 };
+    let rounds = if std::env::var_os("SKEP_STRESS").is_some() {
+        20_000
+    } else {
+        6_000 / objects.len() as u64
+    };
     let target = target();
     let (mut whole, mut all, mut most) = (0, 0, 0);
     for (i, path) in objects.iter().enumerate() {
@@ -189,7 +226,10 @@ fn damage_gives_errors_not_panics() {
             assert!(done.is_ok(), "{} with seed {seed:#x}", path.display());
         }
     }
-    assert!(whole * 10 > all, "almost no mutant gets past the first checks ({whole} of {all}): the test tests nothing");
+    assert!(
+        whole * 10 > all,
+        "almost no mutant gets past the first checks ({whole} of {all}): the test tests nothing"
+    );
     assert!(most > 1 << 16, "{most} bytes: memory is not counted");
 }
 

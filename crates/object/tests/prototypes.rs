@@ -68,7 +68,11 @@ const C: &[(&str, &str, &str)] = &[
     ("take_empty", "0 > 0", ""),
     ("take_union", "0 1 > 0", ""),
     ("paint", "0 1 > 0", "enum color (enum color c, char * name)"),
-    ("opaque", "0 1 2 3 > 0", "struct unknown * (struct unknown * u, void * v, function * f, struct pair ** p)"),
+    (
+        "opaque",
+        "0 1 2 3 > 0",
+        "struct unknown * (struct unknown * u, void * v, function * f, struct pair ** p)",
+    ),
     ("x87", "0 >", ""),
     ("take_wide", "0 > 0", ""),
     ("vector", "0 >", ""),
@@ -112,12 +116,23 @@ fn compilers(c: &str, cxx: &str) -> Vec<(Cc, Cc)> {
 #[test]
 fn c_functions_take_their_words_from_where_the_abi_says() {
     for (cc, _) in compilers("clang-19", "clang++-19") {
-        for flags in [&["-g", "-O0"][..], &["-gdwarf-4", "-O2"], &["-g", "-O2"], &["-gdwarf-4", "-O1", "-fdebug-types-section"]] {
+        for flags in [
+            &["-g", "-O0"][..],
+            &["-gdwarf-4", "-O2"],
+            &["-g", "-O2"],
+            &["-gdwarf-4", "-O1", "-fdebug-types-section"],
+        ] {
             let dir = TempDir::new();
-            let program = cc.clone().args(&["-w", "-std=gnu11"]).args(flags).compile(&[data("shapes.c").as_ref()], &dir.join("shapes"));
+            let program = cc
+                .clone()
+                .args(&["-w", "-std=gnu11"])
+                .args(flags)
+                .compile(&[data("shapes.c").as_ref()], &dir.join("shapes"));
             let all = read(&program);
             for (name, want, text) in C {
-                let p = all.get(*name).unwrap_or_else(|| panic!("{cc:?} {flags:?}: `{name}` was not found"));
+                let p = all
+                    .get(*name)
+                    .unwrap_or_else(|| panic!("{cc:?} {flags:?}: `{name}` was not found"));
                 let p = p.as_ref().unwrap_or_else(|e| panic!("{cc:?} {flags:?}: `{name}`: {e}"));
                 assert_eq!(words(p), *want, "{cc:?} {flags:?}: `{name}`, {}", types(p));
                 let text = if format!("{cc:?}").contains("clang") {
@@ -125,7 +140,11 @@ fn c_functions_take_their_words_from_where_the_abi_says() {
                 } else {
                     (*text).to_owned()
                 };
-                assert!(text.is_empty() || types(p) == text, "{cc:?} {flags:?}: {name}: {}", types(p));
+                assert!(
+                    text.is_empty() || types(p) == text,
+                    "{cc:?} {flags:?}: {name}: {}",
+                    types(p)
+                );
             }
             // What the compiler made another function of goes by another name, or is marked.
             if let Some(Ok(p)) = all.get("partial") {
@@ -140,15 +159,31 @@ fn cpp_methods_have_this_and_objects_with_copy_constructors_are_passed_by_refere
     for (_, cxx) in compilers("clang-19", "clang++-19") {
         for flags in [&["-g", "-O0"][..], &["-gdwarf-4", "-O2"], &["-g", "-O2"]] {
             let dir = TempDir::new();
-            let program = cxx.clone().args(&["-w", "-std=c++17"]).args(flags).compile(&[data("shapes.cc").as_ref()], &dir.join("shapes"));
+            let program = cxx
+                .clone()
+                .args(&["-w", "-std=c++17"])
+                .args(flags)
+                .compile(&[data("shapes.cc").as_ref()], &dir.join("shapes"));
             let all = read(&program);
             for (name, want) in CPP.iter().filter(|(_, w)| !w.is_empty()) {
-                let p = all.get(*name).unwrap_or_else(|| panic!("{cxx:?} {flags:?}: `{name}` was not found"));
+                let p = all
+                    .get(*name)
+                    .unwrap_or_else(|| panic!("{cxx:?} {flags:?}: `{name}` was not found"));
                 let p = p.as_ref().unwrap_or_else(|e| panic!("{cxx:?} {flags:?}: `{name}`: {e}"));
                 assert_eq!(words(p), *want, "{cxx:?} {flags:?}: `{name}`, {}", types(p));
             }
-            let text = all.iter().find(|(n, _)| n.starts_with("_ZN3geo4textE")).unwrap().1.as_ref().unwrap();
-            assert_eq!(words(text), "1 2 >", "{cxx:?} {flags:?}: a string is passed and returned through memory");
+            let text = all
+                .iter()
+                .find(|(n, _)| n.starts_with("_ZN3geo4textE"))
+                .unwrap()
+                .1
+                .as_ref()
+                .unwrap();
+            assert_eq!(
+                words(text),
+                "1 2 >",
+                "{cxx:?} {flags:?}: a string is passed and returned through memory"
+            );
         }
     }
 }
@@ -158,16 +193,27 @@ fn damaged_debug_information_gives_errors_not_panics() {
     use object::ObjectSection as _;
     let rounds = if std::env::var_os("SKEP_STRESS").is_some() { 20_000 } else { 300 };
     let dir = TempDir::new();
-    for (cc, source, flags) in [(Cc::c(), "shapes.c", "-gdwarf-5"), (Cc::cxx().arg("-fdebug-types-section"), "shapes.cc", "-gdwarf-4")] {
-        let program = cc.args(&["-w", flags]).compile(&[data(source).as_ref()], &dir.join("shapes"));
+    for (cc, source, flags) in [
+        (Cc::c(), "shapes.c", "-gdwarf-5"),
+        (Cc::cxx().arg("-fdebug-types-section"), "shapes.cc", "-gdwarf-4"),
+    ] {
+        let program =
+            cc.args(&["-w", flags]).compile(&[data(source).as_ref()], &dir.join("shapes"));
         let bytes = std::fs::read(program).unwrap();
         let file = object::File::parse(&*bytes).unwrap();
         let hot: Vec<(u64, u64)> = file
             .sections()
-            .filter(|s| [".debug_info", ".debug_abbrev", ".debug_types", ".debug_rnglists", ".debug_ranges"].contains(&s.name().unwrap()))
+            .filter(|s| {
+                [".debug_info", ".debug_abbrev", ".debug_types", ".debug_rnglists", ".debug_ranges"]
+                    .contains(&s.name().unwrap())
+            })
             .filter_map(|s| s.file_range())
             .collect();
-        let mut addresses: Vec<u64> = file.symbols().filter(|s| s.kind() == object::SymbolKind::Text).map(|s| s.address()).collect();
+        let mut addresses: Vec<u64> = file
+            .symbols()
+            .filter(|s| s.kind() == object::SymbolKind::Text)
+            .map(|s| s.address())
+            .collect();
         addresses.sort_unstable();
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let mut random = |n: u64| {
@@ -185,7 +231,11 @@ fn damaged_debug_information_gives_errors_not_panics() {
             }
             if let Ok(functions) = DwarfFunctions::read(std::io::Cursor::new(&mutant), |_| None) {
                 drop(functions.at(&addresses, |_, p| found += usize::from(p.is_ok())));
-                drop(functions.named(&["two", "main", "sum"].into(), |_, p| found += usize::from(p.is_ok())));
+                drop(
+                    functions.named(&["two", "main", "sum"].into(), |_, p| {
+                        found += usize::from(p.is_ok())
+                    }),
+                );
             }
         }
         assert!(found > rounds, "most of it is still whole");

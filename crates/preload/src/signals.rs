@@ -22,7 +22,12 @@ impl From<KernelAction> for Action {
     fn from(action: KernelAction) -> Self {
         let mut mask = [0; 16];
         mask[0] = action.mask;
-        Self { handler: action.handler, mask, flags: action.flags as c_int, restorer: action.restorer }
+        Self {
+            handler: action.handler,
+            mask,
+            flags: action.flags as c_int,
+            restorer: action.restorer,
+        }
     }
 }
 
@@ -95,17 +100,18 @@ fn restorer() -> usize {
     }
     let real = next(&REAL_SIGACTION, c"sigaction");
     // SAFETY: only asks.
-    let (Ok(before), false) = (unsafe { program_action(LAST_SIGNAL, None) }, real.is_null()) else { return 0 };
+    let (Ok(before), false) = (unsafe { program_action(LAST_SIGNAL, None) }, real.is_null()) else {
+        return 0;
+    };
     let mut found = before;
     if before.restorer == 0 {
         let same = Action { restorer: 0, ..Action::from(before) };
         // SAFETY: the action stays as it is, but for what the C library adds, and that goes again.
         unsafe {
-            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int>(real)(
-                LAST_SIGNAL,
-                &raw const same,
-                std::ptr::null_mut(),
-            );
+            std::mem::transmute::<
+                *mut c_void,
+                unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int,
+            >(real)(LAST_SIGNAL, &raw const same, std::ptr::null_mut());
             found = program_action(LAST_SIGNAL, None).unwrap_or(before);
             let _ = program_action(LAST_SIGNAL, Some(&before));
         }
@@ -140,7 +146,10 @@ pub unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old: *mut 
     let mut before = Action { handler: SIG_ERR, mask: [0; 16], flags: 0, restorer: 0 };
     // SAFETY: the C library's function of this type, with arguments that are local.
     let done = unsafe {
-        std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int>(real)(
+        std::mem::transmute::<
+            *mut c_void,
+            unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_int,
+        >(real)(
             signal,
             given.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
             &raw mut before,
@@ -214,7 +223,13 @@ unsafe fn change_mask(real: MaskFn, how: c_int, new: *const u64, old: *mut u64) 
     let (mut given, mut before) = ([0; 16], [0; 16]);
     given[0] = new.map_or(0, |new| if how == SIG_UNBLOCK { new } else { Mask::kernels(new) });
     // SAFETY: the C library's function, with local sets.
-    let done = unsafe { real(how, if new.is_some() { given.as_ptr() } else { std::ptr::null() }, before.as_mut_ptr()) };
+    let done = unsafe {
+        real(
+            how,
+            if new.is_some() { given.as_ptr() } else { std::ptr::null() },
+            before.as_mut_ptr(),
+        )
+    };
     if done != 0 {
         mask.restore();
     } else if let Some(old) = old {
@@ -247,7 +262,11 @@ fn real(cache: &AtomicPtr<c_void>, name: &CStr, signal: c_int, word: usize) -> u
         return SIG_ERR;
     }
     // SAFETY: the C library's function of this type, with the caller's arguments; an `int` of its own is the low half of a word.
-    unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, usize) -> usize>(real)(signal, word) }
+    unsafe {
+        std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, usize) -> usize>(real)(
+            signal, word,
+        )
+    }
 }
 
 /// Defines functions that stand before the C library's `signal` and its names.
@@ -292,13 +311,19 @@ fn sysv(signal: c_int, handler: usize) -> usize {
 fn hold_or_set(signal: c_int, handler: usize) -> usize {
     let (one, mut before) = (bit(signal), 0);
     // SAFETY: both are local; 0 blocks, 1 lets through.
-    if unsafe { sigprocmask(c_int::from(handler != SIG_HOLD), &raw const one, &raw mut before) } != 0 {
+    if unsafe { sigprocmask(c_int::from(handler != SIG_HOLD), &raw const one, &raw mut before) }
+        != 0
+    {
         return SIG_ERR;
     }
     let mut old = Action { handler: 0, mask: [0; 16], flags: 0, restorer: 0 };
     // SAFETY: only asks.
     let mut asked = || unsafe { kept(signal, std::ptr::null(), &raw mut old) };
-    let was = if handler == SIG_HOLD { if asked() == 0 { old.handler } else { SIG_ERR } } else { set(signal, handler, 0, 0) };
+    let was = if handler == SIG_HOLD {
+        if asked() == 0 { old.handler } else { SIG_ERR }
+    } else {
+        set(signal, handler, 0, 0)
+    };
     if was != SIG_ERR && before & bit(signal) != 0 { SIG_HOLD } else { was }
 }
 

@@ -15,8 +15,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let all = text.all(&Filter::default(), Want::NAME)?;
     println!("{} mappings, ioctl: {}", all.len(), live.has_ioctl());
     let middle = all.get(all.len() / 2).map_or(0, |v| v.start);
-    for (name, want) in [("bare", Want::default()), ("named", Want::NAME), ("named, build id", Want::ALL)] {
-        time(&format!("ioctl query, {name}"), || live.query(middle, &Filter::default(), want).is_ok());
+    for (name, want) in
+        [("bare", Want::default()), ("named", Want::NAME), ("named, build id", Want::ALL)]
+    {
+        time(&format!("ioctl query, {name}"), || {
+            live.query(middle, &Filter::default(), want).is_ok()
+        });
     }
     time("text query, named", || text.query(middle, &Filter::default(), Want::NAME).is_ok());
     time("ioctl walk, named", || live.walk(&Filter::default(), Want::NAME).count() > 0);

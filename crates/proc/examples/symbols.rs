@@ -18,7 +18,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     if let Ok(pid) = what.parse() {
         for m in module::of(pid)? {
-            println!("{:x}-{:x} {:?} bias {:x} {} {:?}", m.span.start, m.span.end, m.role, m.bias, m.path.display(), m.build_id);
+            println!(
+                "{:x}-{:x} {:?} bias {:x} {} {:?}",
+                m.span.start,
+                m.span.end,
+                m.role,
+                m.bias,
+                m.path.display(),
+                m.build_id
+            );
         }
         println!("listed in {:?}", start.elapsed());
         return Ok(());
@@ -30,8 +38,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let fdes = elf.fdes()?;
     let unwind = start.elapsed();
     let patchable = elf.patchable_entries()?.len();
-    println!("{} functions from {:?}, {} unwind ranges, {patchable} patchable", functions.len(), functions.source(), fdes.len());
-    println!("headers {headers:?}, functions {:?}, unwind ranges {:?}", symbols - headers, unwind - symbols);
+    println!(
+        "{} functions from {:?}, {} unwind ranges, {patchable} patchable",
+        functions.len(),
+        functions.source(),
+        fdes.len()
+    );
+    println!(
+        "headers {headers:?}, functions {:?}, unwind ranges {:?}",
+        symbols - headers,
+        unwind - symbols
+    );
     if all {
         print(&functions);
     }
@@ -41,6 +58,13 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn print(functions: &Functions) {
     for f in functions.iter() {
         let guess = if f.size_guessed { "?" } else { "" };
-        println!("{:x} {}{guess} {:?} {:?} {}", f.vaddr, f.size, f.kind, f.binding, demangle(&f.name_lossy()));
+        println!(
+            "{:x} {}{guess} {:?} {:?} {}",
+            f.vaddr,
+            f.size,
+            f.kind,
+            f.binding,
+            demangle(&f.name_lossy())
+        );
     }
 }

@@ -44,7 +44,8 @@ fn plain(name: &str, short: bool) -> Option<String> {
         return Some(out.0);
     }
     // After the name: what the compiler split off or specialised (`.cold`, `.constprop.0`). The short form would lose it.
-    let (name, suffix) = if short { name.split_at(name.find('.').unwrap_or(name.len())) } else { (name, "") };
+    let (name, suffix) =
+        if short { name.split_at(name.find('.').unwrap_or(name.len())) } else { (name, "") };
     let parse = ParseOptions::default().recursion_limit(96);
     let (symbol, tail) = BorrowedSymbol::with_tail_and_options(name.as_bytes(), &parse).ok()?;
     if !(tail.is_empty() || tail.starts_with(b".")) {
@@ -82,7 +83,11 @@ mod tests {
         for (mangled, long, brief) in [
             ("_RNvCs1234_7mycrate3foo", "mycrate::foo", "mycrate::foo"),
             ("_ZN7mycrate3foo17h05af221e174051e9E.llvm.123", "mycrate::foo", "mycrate::foo"),
-            ("_ZNSt6vectorIiSaIiEE9push_backERKi", "std::vector<int, std::allocator<int> >::push_back(int const&)", ""),
+            (
+                "_ZNSt6vectorIiSaIiEE9push_backERKi",
+                "std::vector<int, std::allocator<int> >::push_back(int const&)",
+                "",
+            ),
             ("_Z3addii", "add(int, int)", "add"),
             ("_ZN1A1bEv.cold", "A::b() [clone .cold]", "A::b.cold"),
             ("_ZTV3Foo", "{vtable(Foo)}", "{vtable(Foo)}"),
@@ -118,7 +123,9 @@ mod tests {
         ];
         let mut state = 1u64;
         let mut next = |n: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as usize % n
         };
         for _ in 0..3000 {

@@ -70,9 +70,21 @@ impl Query {
     }
 
     /// Asks for the mapping at (or after, by `flags`) `addr`.
-    pub(crate) fn ask(&mut self, maps: impl AsFd, addr: u64, flags: u64, name: bool, build_id: bool) -> Result<Answer, Errno> {
+    pub(crate) fn ask(
+        &mut self,
+        maps: impl AsFd,
+        addr: u64,
+        flags: u64,
+        name: bool,
+        build_id: bool,
+    ) -> Result<Answer, Errno> {
         loop {
-            self.raw = ProcmapQuery { size: 104, query_flags: flags, query_addr: addr, ..ProcmapQuery::default() };
+            self.raw = ProcmapQuery {
+                size: 104,
+                query_flags: flags,
+                query_addr: addr,
+                ..ProcmapQuery::default()
+            };
             if name {
                 self.name.resize(NAME_SIZE, 0);
                 self.raw.vma_name_size = NAME_SIZE as u32;

@@ -160,16 +160,26 @@ impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Static => f.write_str("it is statically linked"),
-            Self::Secure(Secure::SetUid) => f.write_str("it is set-user-id, so the dynamic linker ignores `LD_PRELOAD`"),
-            Self::Secure(Secure::SetGid) => f.write_str("it is set-group-id, so the dynamic linker ignores `LD_PRELOAD`"),
-            Self::Secure(Secure::Capabilities) => f.write_str("it has file capabilities, so the dynamic linker ignores `LD_PRELOAD`"),
+            Self::Secure(Secure::SetUid) => {
+                f.write_str("it is set-user-id, so the dynamic linker ignores `LD_PRELOAD`")
+            }
+            Self::Secure(Secure::SetGid) => {
+                f.write_str("it is set-group-id, so the dynamic linker ignores `LD_PRELOAD`")
+            }
+            Self::Secure(Secure::Capabilities) => {
+                f.write_str("it has file capabilities, so the dynamic linker ignores `LD_PRELOAD`")
+            }
             Self::Foreign { machine: 62 | 3, bits } => write!(f, "it is a {bits}-bit x86 program"),
-            Self::Foreign { machine, bits } => write!(f, "it is a {bits}-bit program for another machine (ELF machine {machine})"),
+            Self::Foreign { machine, bits } => {
+                write!(f, "it is a {bits}-bit program for another machine (ELF machine {machine})")
+            }
             Self::First { library } => write!(
                 f,
                 "its `{library}` must be loaded before all other libraries: put it in front with `LD_PRELOAD={library}` (for the command's children too)"
             ),
-            Self::OtherLibc { linker } => write!(f, "it uses another C library (`{}`)", linker.display()),
+            Self::OtherLibc { linker } => {
+                write!(f, "it uses another C library (`{}`)", linker.display())
+            }
         }
     }
 }
@@ -179,7 +189,9 @@ impl Launch {
     pub fn preload_obstacle(&self) -> Option<Obstacle> {
         match &self.linkage {
             Linkage::Static => return Some(Obstacle::Static),
-            Linkage::Foreign { machine, bits } => return Some(Obstacle::Foreign { machine: *machine, bits: *bits }),
+            Linkage::Foreign { machine, bits } => {
+                return Some(Obstacle::Foreign { machine: *machine, bits: *bits });
+            }
             Linkage::Dynamic { linker, first } => {
                 if !is_glibc(linker) {
                     return Some(Obstacle::OtherLibc { linker: linker.clone() });
@@ -217,7 +229,9 @@ pub fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, LaunchError> 
         match check(&candidate) {
             Ok(()) => return Ok(candidate),
             // In a directory that we may not search, nobody knows whether there is such a file; a shell says that there is none, too.
-            Err(e @ LaunchError::NotExecutable { .. }) if rustix::fs::access(dir, Access::EXEC_OK).is_ok() => {
+            Err(e @ LaunchError::NotExecutable { .. })
+                if rustix::fs::access(dir, Access::EXEC_OK).is_ok() =>
+            {
                 refused = refused.or(Some(e));
             }
             Err(_) => {}
@@ -234,7 +248,9 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<Launch, LaunchError> {
     loop {
         if let Err(e) = check(&program) {
             return Err(match (e, scripts.last()) {
-                (LaunchError::NotFound { name }, Some(s)) => LaunchError::NoInterpreter { script: s.path.clone(), interpreter: name },
+                (LaunchError::NotFound { name }, Some(s)) => {
+                    LaunchError::NoInterpreter { script: s.path.clone(), interpreter: name }
+                }
                 (e, _) => e,
             });
         }
@@ -243,16 +259,22 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<Launch, LaunchError> {
             // Executable but not readable: it will run, and can neither be inspected nor traced.
             Err(errno) => return Err(LaunchError::Os { path: program, call: "open", errno }),
         };
-        let head = read_head(&fd).map_err(|errno| LaunchError::Os { path: program.clone(), call: "read", errno })?;
+        let head = read_head(&fd).map_err(|errno| LaunchError::Os {
+            path: program.clone(),
+            call: "read",
+            errno,
+        })?;
         if head.starts_with(b"\x7fELF") {
             let secure = secure(&program);
-            let linkage = linkage(&program, fd, &head).map_err(|error| LaunchError::Damaged { path: program.clone(), error })?;
+            let linkage = linkage(&program, fd, &head)
+                .map_err(|error| LaunchError::Damaged { path: program.clone(), error })?;
             return Ok(Launch { path: path.to_owned(), scripts, program, linkage, secure });
         }
         if scripts.len() == MAX_DEPTH {
             return Err(LaunchError::TooDeep { path: path.to_owned() });
         }
-        let script = script(&program, &head, scripts.is_empty()).ok_or(LaunchError::NotExecutable { path: program })?;
+        let script = script(&program, &head, scripts.is_empty())
+            .ok_or(LaunchError::NotExecutable { path: program })?;
         program = script.interpreter.clone();
         scripts.push(script);
     }
@@ -282,7 +304,11 @@ fn script(path: &Path, head: &[u8], first: bool) -> Option<Script> {
         // Only the C library knows this rule, the kernel does not, so it does not hold for interpreters. Like shells,
         // refuse what looks binary.
         let text = !head.split(|&b| b == b'\n').next().unwrap_or_default().contains(&0);
-        (first && text).then(|| Script { path: path.to_owned(), interpreter: "/bin/sh".into(), argument: None })
+        (first && text).then(|| Script {
+            path: path.to_owned(),
+            interpreter: "/bin/sh".into(),
+            argument: None,
+        })
     })
 }
 
@@ -314,7 +340,10 @@ fn first_line(path: &Path, head: &[u8]) -> Option<Script> {
 /// Tells whether a dynamic linker of this name is glibc's.
 fn is_glibc(linker: &Path) -> bool {
     let name = linker.file_name().unwrap_or_default().as_bytes();
-    name.starts_with(b"ld-linux") || name.starts_with(b"ld-2") || name == b"ld.so.1" || name == b"ld.so"
+    name.starts_with(b"ld-linux")
+        || name.starts_with(b"ld-2")
+        || name == b"ld.so.1"
+        || name == b"ld.so"
 }
 
 fn linkage(path: &Path, fd: OwnedFd, head: &[u8]) -> Result<Linkage, ElfError> {
@@ -322,18 +351,28 @@ fn linkage(path: &Path, fd: OwnedFd, head: &[u8]) -> Result<Linkage, ElfError> {
     if head.get(4) != Some(&2) || head.get(5) != Some(&1) || machine != elf::EM_X86_64 {
         let big = head.get(5) == Some(&2);
         let machine = if big { machine.swap_bytes() } else { machine };
-        return Ok(Linkage::Foreign { machine, bits: if head.get(4) == Some(&1) { 32 } else { 64 } });
+        return Ok(Linkage::Foreign {
+            machine,
+            bits: if head.get(4) == Some(&1) { 32 } else { 64 },
+        });
     }
     let elf = Elf::from_file(fd)?;
     let Some(interp) = elf.segments().iter().find(|s| s.kind == elf::PT_INTERP) else {
         // A dynamic linker that is run by its name loads another program.
         let musl = path.file_name().is_some_and(|n| n.as_bytes().starts_with(b"ld-musl"));
         let is_linker = elf.kind() == elf::ET_DYN && (is_glibc(path) || musl);
-        return Ok(if is_linker { Linkage::Dynamic { linker: path.to_owned(), first: None } } else { Linkage::Static });
+        return Ok(if is_linker {
+            Linkage::Dynamic { linker: path.to_owned(), first: None }
+        } else {
+            Linkage::Static
+        });
     };
     let name = elf.read("interpreter", interp.offset, interp.file_size.min(4096))?;
     let name = name.split(|&b| b == 0).next().unwrap_or_default();
-    let first = elf.needed()?.into_iter().find(|n| n.starts_with(b"libasan.so") || n.starts_with(b"libclang_rt.asan"));
+    let first = elf
+        .needed()?
+        .into_iter()
+        .find(|n| n.starts_with(b"libasan.so") || n.starts_with(b"libclang_rt.asan"));
     let first = first.map(|n| String::from_utf8_lossy(&n).into_owned());
     Ok(Linkage::Dynamic { linker: PathBuf::from(OsStr::from_bytes(name)), first })
 }
@@ -352,7 +391,8 @@ fn secure(path: &Path) -> Option<Secure> {
     }
     // Root gains nothing by file capabilities.
     let mut none = [0u8; 0];
-    (uid != 0 && rustix::fs::getxattr(path, "security.capability", &mut none).is_ok()).then_some(Secure::Capabilities)
+    (uid != 0 && rustix::fs::getxattr(path, "security.capability", &mut none).is_ok())
+        .then_some(Secure::Capabilities)
 }
 
 /// Real user and group id of this process.

@@ -20,9 +20,17 @@ const DT_RPATH: u64 = 15;
 const DT_RUNPATH: u64 = 29;
 
 /// Where libraries are when nothing else says where (Debian's, Fedora's and other systems' choices for x86-64).
-const DIRS: [&str; 6] = ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"];
+const DIRS: [&str; 6] = [
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+    "/lib",
+    "/usr/lib",
+];
 /// Builds of a library for newer processors lie in such directories below.
-const HWCAPS: [&str; 3] = ["glibc-hwcaps/x86-64-v4", "glibc-hwcaps/x86-64-v3", "glibc-hwcaps/x86-64-v2"];
+const HWCAPS: [&str; 3] =
+    ["glibc-hwcaps/x86-64-v4", "glibc-hwcaps/x86-64-v3", "glibc-hwcaps/x86-64-v2"];
 const CACHE: &str = "/etc/ld.so.cache";
 const PRELOAD: &str = "/etc/ld.so.preload";
 /// No program has so many; a loop of links might.
@@ -89,15 +97,29 @@ pub fn of(program: &Path, linker: &Path, environment: &Environment) -> Libraries
     };
     add(program, &mut queue, &[]);
     let listed = file::read(PRELOAD, 1 << 20).unwrap_or_default();
-    let listed = listed.split(|b| *b == b'\n').map(|l| l.split(|b| *b == b'#').next().unwrap_or_default()).collect::<Vec<_>>().join(&b' ');
+    let listed = listed
+        .split(|b| *b == b'\n')
+        .map(|l| l.split(|b| *b == b'#').next().unwrap_or_default())
+        .collect::<Vec<_>>()
+        .join(&b' ');
     let asked = environment.preload.as_ref().map(|p| p.as_bytes().to_vec()).unwrap_or_default();
     let mut first: Vec<Vec<u8>> = Vec::new();
     for list in [asked, listed] {
-        first.extend(list.split(|b| matches!(b, b' ' | b':' | b'\t')).filter(|n| !n.is_empty()).map(<[u8]>::to_vec));
+        first.extend(
+            list.split(|b| matches!(b, b' ' | b':' | b'\t'))
+                .filter(|n| !n.is_empty())
+                .map(<[u8]>::to_vec),
+        );
     }
     let mut seen: HashSet<Vec<u8>> = HashSet::new();
     let mut missing = Vec::new();
-    let search = Search { library_path: paths(environment.library_path.as_deref().unwrap_or_default().as_bytes(), None), cache: &cache };
+    let search = Search {
+        library_path: paths(
+            environment.library_path.as_deref().unwrap_or_default().as_bytes(),
+            None,
+        ),
+        cache: &cache,
+    };
     let mut preloading = true;
     while let Some(mut object) = queue.pop_front() {
         if std::mem::take(&mut preloading) {
@@ -118,7 +140,8 @@ pub fn of(program: &Path, linker: &Path, environment: &Environment) -> Libraries
     }
     add(linker, &mut queue, &[]);
     // Some object may have brought the name with it.
-    found.missing = missing.into_iter().filter(|n| !names.contains(n)).map(OsString::from_vec).collect();
+    found.missing =
+        missing.into_iter().filter(|n| !names.contains(n)).map(OsString::from_vec).collect();
     found
 }
 
@@ -128,12 +151,19 @@ impl Object {
         let elf = Elf::open(path).ok().filter(|e| e.machine() == elf::EM_X86_64)?;
         let dynamic = elf.segments().iter().find(|s| s.kind == elf::PT_DYNAMIC)?;
         let table = elf.read_vaddr(dynamic.vaddr, dynamic.file_size.min(1 << 20)).ok()?;
-        let entries: Vec<(u64, u64)> =
-            table.chunks_exact(16).map(|e| (elf::u64_at(e, 0), elf::u64_at(e, 8))).take_while(|e| e.0 != 0).collect();
+        let entries: Vec<(u64, u64)> = table
+            .chunks_exact(16)
+            .map(|e| (elf::u64_at(e, 0), elf::u64_at(e, 8)))
+            .take_while(|e| e.0 != 0)
+            .collect();
         let one = |tag| entries.iter().find(|e| e.0 == tag).map(|e| e.1);
         let strings = elf.read_vaddr(one(DT_STRTAB)?, one(DT_STRSZ)?).ok()?;
-        let text = |at: u64| Some(strings.get(usize::try_from(at).ok()?..)?.split(|b| *b == 0).next()?.to_vec());
-        let list = |tag: u64| entries.iter().filter(|e| e.0 == tag).filter_map(|e| text(e.1)).collect::<Vec<_>>();
+        let text = |at: u64| {
+            Some(strings.get(usize::try_from(at).ok()?..)?.split(|b| *b == 0).next()?.to_vec())
+        };
+        let list = |tag: u64| {
+            entries.iter().filter(|e| e.0 == tag).filter_map(|e| text(e.1)).collect::<Vec<_>>()
+        };
         let dir = path.parent().unwrap_or(Path::new("/")).to_owned();
         let dirs = |tag| list(tag).iter().flat_map(|l| paths(l, Some(&dir))).collect::<Vec<_>>();
         let (runpath, mut rpath) = (dirs(DT_RUNPATH), dirs(DT_RPATH));
@@ -142,7 +172,13 @@ impl Object {
         } else {
             rpath.clear();
         }
-        Some(Self { needed: list(DT_NEEDED), soname: one(DT_SONAME).and_then(text), dir, rpath, runpath })
+        Some(Self {
+            needed: list(DT_NEEDED),
+            soname: one(DT_SONAME).and_then(text),
+            dir,
+            rpath,
+            runpath,
+        })
     }
 }
 
@@ -180,14 +216,27 @@ fn fits(path: &Path) -> bool {
 /// Takes a list of directories apart and puts in what stands for the object's own directory, `lib` and the processor.
 fn paths(list: &[u8], origin: Option<&Path>) -> Vec<PathBuf> {
     let mut all = Vec::new();
-    for part in list.split(|b| matches!(b, b':' | b';')).filter(|p| !p.is_empty() || origin.is_none() && !list.is_empty()) {
+    for part in list
+        .split(|b| matches!(b, b':' | b';'))
+        .filter(|p| !p.is_empty() || origin.is_none() && !list.is_empty())
+    {
         let text = String::from_utf8_lossy(part);
         let origin = origin.map(|o| o.to_string_lossy()).unwrap_or_default();
-        let put = |text: &str, name: &str, value: &str| text.replace(&format!("${{{name}}}"), value).replace(&format!("${name}"), value);
+        let put = |text: &str, name: &str, value: &str| {
+            text.replace(&format!("${{{name}}}"), value).replace(&format!("${name}"), value)
+        };
         let text = put(&put(&text, "ORIGIN", &origin), "PLATFORM", "x86_64");
         // Which one is built into the dynamic linker.
-        let libs = if text.contains("$LIB") || text.contains("${LIB}") { &["lib/x86_64-linux-gnu", "lib64", "lib"][..] } else { &[""] };
-        all.extend(libs.iter().map(|lib| put(&text, "LIB", lib)).map(|p| PathBuf::from(if p.is_empty() { ".".to_owned() } else { p })));
+        let libs = if text.contains("$LIB") || text.contains("${LIB}") {
+            &["lib/x86_64-linux-gnu", "lib64", "lib"][..]
+        } else {
+            &[""]
+        };
+        all.extend(
+            libs.iter()
+                .map(|lib| put(&text, "LIB", lib))
+                .map(|p| PathBuf::from(if p.is_empty() { ".".to_owned() } else { p })),
+        );
     }
     all
 }
@@ -200,7 +249,9 @@ fn cached<'a>(cache: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = PathBuf> 
     const ENTRY: usize = 24;
     /// For the 64-bit C library of x86-64.
     const FLAGS: u32 = 0x0303;
-    let number = |bytes: &[u8], at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes) as usize;
+    let number = |bytes: &[u8], at: usize| {
+        bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes) as usize
+    };
     let new = if cache.starts_with(OLD) {
         let end = number(cache, OLD.len()).saturating_mul(12).saturating_add(OLD.len() + 4);
         cache.get(end.next_multiple_of(8)..).unwrap_or_default()
@@ -209,7 +260,8 @@ fn cached<'a>(cache: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = PathBuf> 
     };
     let new = if new.starts_with(NEW) { new } else { &[] };
     let text = |at: usize| new.get(at..)?.split(|b| *b == 0).next();
-    let entries = new.get(HEADER..).unwrap_or_default().chunks_exact(ENTRY).take(number(new, NEW.len()));
+    let entries =
+        new.get(HEADER..).unwrap_or_default().chunks_exact(ENTRY).take(number(new, NEW.len()));
     let mut hits: Vec<(bool, &[u8])> = entries
         .filter(|e| number(e, 0) as u32 == FLAGS && text(number(e, 4)) == Some(name))
         .filter_map(|e| Some((elf::u64_at(e, 16) != 0, text(number(e, 8))?)))
@@ -226,11 +278,21 @@ mod tests {
     #[test]
     fn variables_of_the_dynamic_linker_are_put_in() {
         let list = |text: &str, origin: Option<&str>| {
-            paths(text.as_bytes(), origin.map(Path::new)).iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(" ")
+            paths(text.as_bytes(), origin.map(Path::new))
+                .iter()
+                .map(|p| p.display().to_string())
+                .collect::<Vec<_>>()
+                .join(" ")
         };
-        assert_eq!(list("$ORIGIN/../lib:/opt/${PLATFORM}", Some("/app/bin")), "/app/bin/../lib /opt/x86_64");
+        assert_eq!(
+            list("$ORIGIN/../lib:/opt/${PLATFORM}", Some("/app/bin")),
+            "/app/bin/../lib /opt/x86_64"
+        );
         assert_eq!(list("/x/$LIB", Some("/")), "/x/lib/x86_64-linux-gnu /x/lib64 /x/lib");
-        assert_eq!((list("a;b", None), list("a::b", None), list("", None)), ("a b".into(), "a . b".into(), String::new()));
+        assert_eq!(
+            (list("a;b", None), list("a::b", None), list("", None)),
+            ("a b".into(), "a . b".into(), String::new())
+        );
     }
 
     #[test]
@@ -238,10 +300,15 @@ mod tests {
         let exe = std::env::current_exe()?;
         let found = of(&exe, "/lib64/ld-linux-x86-64.so.2".as_ref(), &Environment::own());
         assert_eq!((found.missing.len(), found.paths.first()), (0, Some(&exe)));
-        let mapped: Vec<PathBuf> = crate::module::own()?.into_iter().map(|m| m.path).filter(|p| p.has_root()).collect();
+        let mapped: Vec<PathBuf> =
+            crate::module::own()?.into_iter().map(|m| m.path).filter(|p| p.has_root()).collect();
         assert!(found.paths.iter().all(|p| mapped.contains(p)), "{found:?} {mapped:?}");
-        let libc = Elf::open(found.paths.iter().find(|p| p.ends_with("libc.so.6")).ok_or("no libc")?)?;
-        assert_eq!((libc.has_function_symbol(b"malloc")?, libc.has_function_symbol(b"maloc")?), (true, false));
+        let libc =
+            Elf::open(found.paths.iter().find(|p| p.ends_with("libc.so.6")).ok_or("no libc")?)?;
+        assert_eq!(
+            (libc.has_function_symbol(b"malloc")?, libc.has_function_symbol(b"maloc")?),
+            (true, false)
+        );
         assert!(!libc.has_function_symbol(b"environ")?, "a variable is no function");
         Ok(())
     }
@@ -259,12 +326,17 @@ mod tests {
                 .chain(hwcap.to_le_bytes())
         };
         cache.extend(
-            entry(0x303, strings, strings + 5, 1 << 62).chain(entry(0x303, strings, strings + 8, 0)).chain(entry(3, strings, strings, 0)),
+            entry(0x303, strings, strings + 5, 1 << 62)
+                .chain(entry(0x303, strings, strings + 8, 0))
+                .chain(entry(3, strings, strings, 0)),
         );
         cache.extend(b"a.so\0/n\0/o\0");
-        let found = |cache: &[u8]| cached(cache, b"a.so").map(|p| p.display().to_string()).collect::<Vec<_>>();
+        let found = |cache: &[u8]| {
+            cached(cache, b"a.so").map(|p| p.display().to_string()).collect::<Vec<_>>()
+        };
         assert_eq!(found(&cache), ["/o", "/n"]);
-        let old = [b"ld.so-1.7.0\0".as_slice(), &1_u32.to_le_bytes(), &[0; 12], &[0; 4], &cache].concat();
+        let old =
+            [b"ld.so-1.7.0\0".as_slice(), &1_u32.to_le_bytes(), &[0; 12], &[0; 4], &cache].concat();
         assert_eq!(found(&old), ["/o", "/n"]);
         for end in 0..cache.len() {
             found(&cache[..end]);

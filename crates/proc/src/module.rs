@@ -101,7 +101,8 @@ impl Origin {
             Self::Own => Some("/proc/self".to_owned()),
             _ => self.dir(),
         };
-        let map_files = dir.as_ref().map(|d| format!("{d}/map_files/{:x}-{:x}", mapping.start, mapping.end));
+        let map_files =
+            dir.as_ref().map(|d| format!("{d}/map_files/{:x}-{:x}", mapping.start, mapping.end));
         let exe = dir.filter(|_| main).map(|d| format!("{d}/exe"));
         [map_files, exe].into_iter().flatten().map(PathBuf::from)
     }
@@ -139,9 +140,12 @@ impl Module {
     /// through `exe`; else this fails with [`ElfError::Replaced`]. The vDSO is read from memory.
     pub fn elf(&self) -> Result<Elf, ElfError> {
         if self.role == Role::Vdso {
-            let memory = self.origin.memory().map_err(|errno| ElfError::Os { call: "open", errno })?;
+            let memory =
+                self.origin.memory().map_err(|errno| ElfError::Os { call: "open", errno })?;
             let len = usize::try_from(self.mapping.end - self.mapping.start).unwrap_or(0);
-            return Elf::from_bytes(memory.read(self.mapping.start, len).ok_or(ElfError::Replaced)?);
+            return Elf::from_bytes(
+                memory.read(self.mapping.start, len).ok_or(ElfError::Replaced)?,
+            );
         }
         let mut error = ElfError::Replaced;
         match file::open(self.origin.below_root(&self.path)) {
@@ -159,7 +163,8 @@ impl Module {
     /// Reads an opened file if it is the one that is mapped.
     fn verified(&self, fd: OwnedFd) -> Result<Elf, ElfError> {
         let stat = file::stat(&fd).map_err(|errno| ElfError::Os { call: "fstat", errno })?;
-        let same_dev = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev)) == (self.dev.major, self.dev.minor);
+        let same_dev = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev))
+            == (self.dev.major, self.dev.minor);
         let same_inode = stat.st_ino == self.inode;
         if !same_inode && self.build_id.is_none() {
             return Err(ElfError::Replaced);
@@ -169,7 +174,11 @@ impl Module {
             other => other?,
         };
         // `st_dev` differs from the mapping's device on overlay and btrfs, so an equal build id is as good.
-        if same_inode && same_dev || elf.build_id() == self.build_id { Ok(elf) } else { Err(ElfError::Replaced) }
+        if same_inode && same_dev || elf.build_id() == self.build_id {
+            Ok(elf)
+        } else {
+            Err(ElfError::Replaced)
+        }
     }
 
     /// Reads the functions of the file, with the names of its debug file if there is one; see [`Elf::functions_at`].
@@ -207,7 +216,10 @@ fn list(origin: Origin) -> Result<Vec<Module>, MapsError> {
         Origin::Own | Origin::Saved => Live::own()?,
     };
     let vmas = maps.text_only().all(&Filter::default(), Want::NAME)?;
-    let auxv = origin.dir().and_then(|dir| file::read(format!("{dir}/auxv"), 4096).ok()).unwrap_or_default();
+    let auxv = origin
+        .dir()
+        .and_then(|dir| file::read(format!("{dir}/auxv"), 4096).ok())
+        .unwrap_or_default();
     Ok(Lister { origin, memory: origin.memory().ok(), auxv }.modules(&vmas))
 }
 
@@ -219,10 +231,15 @@ struct Lister {
 
 impl Lister {
     fn modules(&self, vmas: &[Vma]) -> Vec<Module> {
-        let is_file = |v: &Vma| v.name.as_deref().is_some_and(|n| n.starts_with(b"/") && v.inode != 0 || n == b"[vdso]");
+        let is_file = |v: &Vma| {
+            v.name.as_deref().is_some_and(|n| n.starts_with(b"/") && v.inode != 0 || n == b"[vdso]")
+        };
         let mut groups: Vec<Vec<&Vma>> = Vec::new();
         for vma in vmas.iter().filter(|v| is_file(v)) {
-            let same = |g: &&mut Vec<&Vma>| g.first().is_some_and(|f| (f.dev, f.inode, &f.name) == (vma.dev, vma.inode, &vma.name));
+            let same = |g: &&mut Vec<&Vma>| {
+                g.first()
+                    .is_some_and(|f| (f.dev, f.inode, &f.name) == (vma.dev, vma.inode, &vma.name))
+            };
             // Files come in runs; the search backwards finds its group at once.
             match groups.iter_mut().rev().find(same) {
                 Some(group) => group.push(vma),
@@ -241,7 +258,11 @@ impl Lister {
     /// The modules that the mappings of one file make up.
     fn instances(&self, vmas: &[&Vma]) -> Vec<(Module, Vec<Segment>)> {
         let mut out: Vec<Module> = Vec::new();
-        let Some(first) = vmas.first().filter(|_| vmas.iter().any(|v| v.perms.contains(Perms::EXEC))) else { return Vec::new() };
+        let Some(first) =
+            vmas.first().filter(|_| vmas.iter().any(|v| v.perms.contains(Perms::EXEC)))
+        else {
+            return Vec::new();
+        };
         let Some(segments) = self.segments(vmas) else { return Vec::new() };
         let loads: Vec<_> = segments.iter().filter(|s| s.kind == elf::PT_LOAD).collect();
         let low = loads.iter().map(|s| s.vaddr).min().unwrap_or(0);
@@ -250,7 +271,9 @@ impl Lister {
             let biases = || loads.iter().filter(|s| covers(s, vma.offset)).map(|s| bias(vma, s));
             // Two segments can share a page of the file: one that continues a known instance wins, then code.
             let known = biases().find(|b| out.iter().any(|m| m.bias == *b));
-            let text = || loads.iter().find(|s| s.is_text() && covers(s, vma.offset)).map(|s| bias(vma, s));
+            let text = || {
+                loads.iter().find(|s| s.is_text() && covers(s, vma.offset)).map(|s| bias(vma, s))
+            };
             let Some(bias) = known.or_else(text).or_else(|| biases().next()) else { continue };
             match out.iter_mut().find(|m| m.bias == bias) {
                 Some(m) => push_merged(&mut m.text, vma.range()),
@@ -306,7 +329,12 @@ impl Lister {
     fn build_id(&self, segments: &[Segment], module: &Module) -> Option<BuildId> {
         let notes = || segments.iter().filter(|s| s.kind == elf::PT_NOTE && s.file_size <= 1 << 16);
         if let Some(memory) = &self.memory {
-            let read = |s: &Segment| elf::build_id_in_notes(&memory.read(module.addr(s.vaddr), s.file_size as usize)?, s.align);
+            let read = |s: &Segment| {
+                elf::build_id_in_notes(
+                    &memory.read(module.addr(s.vaddr), s.file_size as usize)?,
+                    s.align,
+                )
+            };
             return notes().find_map(read);
         }
         module.elf().ok()?.build_id()
@@ -325,7 +353,10 @@ impl Lister {
     }
 
     fn auxv(&self, key: u64) -> u64 {
-        self.auxv.chunks_exact(16).find(|p| elf::u64_at(p, 0) == key).map_or(0, |p| elf::u64_at(p, 8))
+        self.auxv
+            .chunks_exact(16)
+            .find(|p| elf::u64_at(p, 0) == key)
+            .map_or(0, |p| elf::u64_at(p, 8))
     }
 
     /// Sorts out `ld.so PROGRAM`: the kernel takes the dynamic linker for the program then.
@@ -336,7 +367,9 @@ impl Lister {
             return;
         }
         // The C library names an interpreter too, but only programs are at a fixed address or marked as position-independent.
-        let program = |(m, s): &(Module, Vec<Segment>)| interp(s) && (m.bias == 0 || self.flags_1(m, s) & DF_1_PIE != 0);
+        let program = |(m, s): &(Module, Vec<Segment>)| {
+            interp(s) && (m.bias == 0 || self.flags_1(m, s) & DF_1_PIE != 0)
+        };
         let Some(program) = modules.iter().position(program) else { return };
         for (at, role) in [(main, Role::Interpreter), (program, Role::Main)] {
             if let Some((m, _)) = modules.get_mut(at) {
@@ -348,8 +381,12 @@ impl Lister {
     /// `DT_FLAGS_1` of a module in memory; 0 if it has none.
     fn flags_1(&self, module: &Module, segments: &[Segment]) -> u64 {
         let read = || {
-            let dynamic = segments.iter().find(|s| s.kind == elf::PT_DYNAMIC && s.mem_size <= 1 << 16)?;
-            let table = self.memory.as_ref()?.read(module.addr(dynamic.vaddr), dynamic.mem_size as usize)?;
+            let dynamic =
+                segments.iter().find(|s| s.kind == elf::PT_DYNAMIC && s.mem_size <= 1 << 16)?;
+            let table = self
+                .memory
+                .as_ref()?
+                .read(module.addr(dynamic.vaddr), dynamic.mem_size as usize)?;
             let entry = table.chunks_exact(16).find(|e| elf::u64_at(e, 0) == DT_FLAGS_1)?;
             Some(elf::u64_at(entry, 8))
         };

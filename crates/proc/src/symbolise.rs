@@ -53,7 +53,9 @@ impl Symboliser {
     /// # Ok::<(), skep_proc::maps::MapsError>(())
     /// ```
     pub fn resolve(&mut self, addr: u64) -> Frame<'_> {
-        let Some((module, functions, tried)) = self.modules.iter_mut().find(|(m, ..)| m.text_contains(addr)) else {
+        let Some((module, functions, tried)) =
+            self.modules.iter_mut().find(|(m, ..)| m.text_contains(addr))
+        else {
             return Frame { addr, module: None, function: None, offset: addr };
         };
         if !*tried {
@@ -63,7 +65,12 @@ impl Symboliser {
         }
         let vaddr = module.vaddr(addr);
         match functions.as_ref().and_then(|f| f.covering(vaddr)) {
-            Some(f) => Frame { addr, module: Some(module), function: f.symbols().next(), offset: vaddr.wrapping_sub(f.vaddr) },
+            Some(f) => Frame {
+                addr,
+                module: Some(module),
+                function: f.symbols().next(),
+                offset: vaddr.wrapping_sub(f.vaddr),
+            },
             None => Frame { addr, module: Some(module), function: None, offset: vaddr },
         }
     }

@@ -71,13 +71,23 @@ fn nm(file: &Path, flags: &[&str]) -> Option<BTreeMap<u64, BTreeSet<String>>> {
 
 fn ours(elf: &Elf) -> BTreeMap<u64, BTreeSet<String>> {
     let functions = elf.functions().unwrap();
-    functions.iter().map(|f| (f.vaddr, f.symbols().map(|s| String::from_utf8_lossy(s.name).into_owned()).collect())).collect()
+    functions
+        .iter()
+        .map(|f| {
+            (f.vaddr, f.symbols().map(|s| String::from_utf8_lossy(s.name).into_owned()).collect())
+        })
+        .collect()
 }
 
 #[test]
 fn functions_are_those_of_nm() {
     let dir = Dir::new("nm");
-    for flags in [&["-O2", "-fPIE", "-pie"][..], &["-O2", "-no-pie"], &["-O2", "-static"], &["-O2", "-fPIC", "-shared"]] {
+    for flags in [
+        &["-O2", "-fPIE", "-pie"][..],
+        &["-O2", "-no-pie"],
+        &["-O2", "-static"],
+        &["-O2", "-fPIC", "-shared"],
+    ] {
         let file = dir.cc(PROGRAM, "program", flags);
         let elf = Elf::open(&file).unwrap();
         let Some(mut expected) = nm(&file, &[]) else { return skip("nm") };
@@ -86,12 +96,14 @@ fn functions_are_those_of_nm() {
         let not = elf.not_functions();
         expected.retain(|a, _| !not.iter().any(|r| r.contains(a)));
         for (addr, names) in &have {
-            let theirs = expected.get(addr).unwrap_or_else(|| panic!("{addr:x} {names:?} {flags:?}"));
+            let theirs =
+                expected.get(addr).unwrap_or_else(|| panic!("{addr:x} {names:?} {flags:?}"));
             assert!(names.is_subset(theirs), "{names:?} {theirs:?}");
         }
         for (addr, names) in &expected {
             // A function of assembly may have labels without a type at its first instruction.
-            let missing = |n: &&String| !have.get(addr).is_some_and(|h| h.contains(*n)) && !untyped(&file, n);
+            let missing =
+                |n: &&String| !have.get(addr).is_some_and(|h| h.contains(*n)) && !untyped(&file, n);
             let missing: Vec<_> = names.iter().filter(missing).collect();
             assert!(missing.is_empty(), "{addr:x} {missing:?} missing in {flags:?}");
         }
@@ -117,10 +129,13 @@ fn aliases_ifuncs_and_missing_sizes() {
     let file = dir.cc(PROGRAM, "program", &["-O2"]);
     let functions = Elf::open(&file).unwrap().functions().unwrap();
     assert_eq!(*functions.source(), SymbolSource::Symtab);
-    let by_name = |name: &str| functions.iter().find(|f| f.symbols().any(|s| s.name == name.as_bytes())).unwrap();
+    let by_name = |name: &str| {
+        functions.iter().find(|f| f.symbols().any(|s| s.name == name.as_bytes())).unwrap()
+    };
     let outer = by_name("__outer");
     assert_eq!(outer.name_lossy(), "outer");
-    let aliases: Vec<_> = outer.aliases().map(|s| String::from_utf8_lossy(s.name).into_owned()).collect();
+    let aliases: Vec<_> =
+        outer.aliases().map(|s| String::from_utf8_lossy(s.name).into_owned()).collect();
     assert_eq!(aliases, ["outer_alias", "__outer"]);
     assert_eq!(by_name("chosen").kind, Kind::Ifunc);
     assert_eq!(by_name("pick").name_lossy(), "chosen");
@@ -176,7 +191,12 @@ fn files_without_section_headers() {
     assert_eq!(elf.build_id(), whole.build_id());
     let functions = elf.functions().unwrap();
     assert_eq!(*functions.source(), SymbolSource::None);
-    for f in whole.functions().unwrap().iter().filter(|f| [&b"main"[..], b"outer", b"inner", b"cold_path"].contains(&f.name)) {
+    for f in whole
+        .functions()
+        .unwrap()
+        .iter()
+        .filter(|f| [&b"main"[..], b"outer", b"inner", b"cold_path"].contains(&f.name))
+    {
         assert_eq!(functions.at(f.vaddr).unwrap().name_lossy(), format!("sub_{:x}", f.vaddr));
     }
 }
@@ -186,7 +206,10 @@ fn relocatable_files_are_refused() {
     let dir = Dir::new("object");
     let file = dir.cc(PROGRAM, "object.o", &["-c"]);
     let error = Elf::open(file).unwrap().functions().unwrap_err();
-    assert_eq!(error.to_string(), "unsupported ELF file: functions of a file that is neither program nor library");
+    assert_eq!(
+        error.to_string(),
+        "unsupported ELF file: functions of a file that is neither program nor library"
+    );
 }
 
 #[test]
@@ -204,13 +227,21 @@ fn cold_parts_are_no_functions() {
     let dir = Dir::new("cold");
     let (cc, file) = (dir.0.join("cold.cc"), dir.0.join("cold.so"));
     fs::write(&cc, source).unwrap();
-    if !Command::new("g++").args(["-O2", "-fPIC", "-shared", "-o"]).arg(&file).arg(&cc).status().is_ok_and(|s| s.success()) {
+    if !Command::new("g++")
+        .args(["-O2", "-fPIC", "-shared", "-o"])
+        .arg(&file)
+        .arg(&cc)
+        .status()
+        .is_ok_and(|s| s.success())
+    {
         return skip("g++");
     }
     let elf = Elf::open(&file).unwrap();
     let functions = elf.functions().unwrap();
     let find = |name: &str| functions.iter().find(|f| f.name == name.as_bytes());
-    let (hot, Some(cold)) = (find("hot").unwrap(), find("hot.cold")) else { return skip("a compiler that splits functions") };
+    let (hot, Some(cold)) = (find("hot").unwrap(), find("hot.cold")) else {
+        return skip("a compiler that splits functions");
+    };
     let fdes = elf.fdes().unwrap();
     let fde = |at| *fdes.iter().find(|f| f.start == at).unwrap();
     assert!(fde(hot.vaddr).function_entry);
@@ -250,11 +281,16 @@ fn a_piece_without_a_return_address_on_top_is_no_function() {
     let file = dir.cc(ODD, "odd", &["-O1"]);
     let Some(text) = run("nm", &[], &file) else { return skip("nm") };
     let at = |name: &str| {
-        let line = text.lines().find(|l| l.split_whitespace().nth(2) == Some(name)).unwrap_or_else(|| panic!("{name}: {text}"));
+        let line = text
+            .lines()
+            .find(|l| l.split_whitespace().nth(2) == Some(name))
+            .unwrap_or_else(|| panic!("{name}: {text}"));
         u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap()
     };
     let fdes = Elf::open(&file).unwrap().fdes().unwrap();
-    let entry = |name: &str| fdes.iter().find(|f| f.start == at(name)).unwrap_or_else(|| panic!("{name}")).function_entry;
+    let entry = |name: &str| {
+        fdes.iter().find(|f| f.start == at(name)).unwrap_or_else(|| panic!("{name}")).function_entry
+    };
     assert!(entry("whole") && entry("main"));
     let others = ["thread", "handler", "restorer", "part", "moved", "kept", "framed", "worded"];
     assert_eq!(others.map(entry), [false; 8]);
@@ -263,17 +299,24 @@ fn a_piece_without_a_return_address_on_top_is_no_function() {
     }
     let functions = Elf::open(&file).unwrap().functions().unwrap();
     assert!(functions.at(at("whole")).is_some() && functions.at(at("main")).is_some());
-    assert_eq!(others.map(|name| functions.at(at(name)).map(|f| f.name_lossy().into_owned())), [const { None }; 8]);
+    assert_eq!(
+        others.map(|name| functions.at(at(name)).map(|f| f.name_lossy().into_owned())),
+        [const { None }; 8]
+    );
 }
 
 #[test]
 fn unwind_ranges_are_those_of_readelf() {
     let dir = Dir::new("fde");
     let file = dir.cc(PROGRAM, "program", &["-O2", "-static"]);
-    let Some(text) = run("readelf", &["--debug-dump=frames"], &file) else { return skip("readelf") };
+    let Some(text) = run("readelf", &["--debug-dump=frames"], &file) else {
+        return skip("readelf");
+    };
     let mut expected = BTreeSet::new();
     for line in text.lines().filter(|l| l.contains(" FDE ")) {
-        let Some((a, b)) = line.rsplit_once("pc=").and_then(|(_, r)| r.split_once("..")) else { continue };
+        let Some((a, b)) = line.rsplit_once("pc=").and_then(|(_, r)| r.split_once("..")) else {
+            continue;
+        };
         let hex = |s: &str| u64::from_str_radix(s.trim(), 16).unwrap();
         expected.insert((hex(a), hex(b)));
     }
@@ -293,7 +336,13 @@ fn debug_files_are_found_and_checked() {
         let full = ours(&Elf::open(&file).unwrap());
         let (path, debug) = (file.to_str().unwrap(), dir.0.join("program.debug"));
         let debug_name = debug.to_str().unwrap();
-        let objcopy = |args: &[&str]| Command::new("objcopy").current_dir(&dir.0).args(args).status().is_ok_and(|s| s.success());
+        let objcopy = |args: &[&str]| {
+            Command::new("objcopy")
+                .current_dir(&dir.0)
+                .args(args)
+                .status()
+                .is_ok_and(|s| s.success())
+        };
         if !objcopy(&["--only-keep-debug", path, debug_name]) {
             return skip("objcopy");
         }
@@ -301,13 +350,23 @@ fn debug_files_are_found_and_checked() {
         let functions = || Elf::open(&file).unwrap().functions_at(&file, Path::new("/")).unwrap();
         let found = functions();
         assert_eq!(*found.source(), SymbolSource::DebugFile(debug.clone()));
-        let have: BTreeMap<u64, BTreeSet<String>> =
-            found.iter().map(|f| (f.vaddr, f.symbols().map(|s| String::from_utf8_lossy(s.name).into_owned()).collect())).collect();
+        let have: BTreeMap<u64, BTreeSet<String>> = found
+            .iter()
+            .map(|f| {
+                (
+                    f.vaddr,
+                    f.symbols().map(|s| String::from_utf8_lossy(s.name).into_owned()).collect(),
+                )
+            })
+            .collect();
         assert_eq!(have, full);
         // In `.debug/`, and below `/usr/lib/debug` of another root.
         fs::create_dir_all(dir.0.join(".debug")).unwrap();
         fs::rename(&debug, dir.0.join(".debug/program.debug")).unwrap();
-        assert_eq!(*functions().source(), SymbolSource::DebugFile(dir.0.join(".debug/program.debug")));
+        assert_eq!(
+            *functions().source(),
+            SymbolSource::DebugFile(dir.0.join(".debug/program.debug"))
+        );
         // One of another build is refused: by id, or by checksum.
         let other = dir.cc("int main(void) { return 3; }", "other", &["-g", id]);
         fs::rename(&other, &debug).unwrap();
@@ -323,10 +382,16 @@ fn patchable_entries_name_their_functions() {
         &["-O2", "-fpatchable-function-entry=5", "-fcf-protection=none"][..],
         &["-O2", "-fpatchable-function-entry=5", "-fcf-protection=none", "-no-pie"],
         &["-O2", "-fpatchable-function-entry=5", "-fcf-protection=none", "-fPIC", "-shared"],
-        &["-O2", "-fpatchable-function-entry=5", "-fcf-protection=none", "-Wl,-z,pack-relative-relocs"],
+        &[
+            "-O2",
+            "-fpatchable-function-entry=5",
+            "-fcf-protection=none",
+            "-Wl,-z,pack-relative-relocs",
+        ],
         &["-O2", "-fpatchable-function-entry=5", "-fcf-protection=full"],
     ] {
-        let source = PROGRAM.replace("int main(", "int mainly(") + "int main(int c, char **v) { return mainly(c, v); }";
+        let source = PROGRAM.replace("int main(", "int mainly(")
+            + "int main(int c, char **v) { return mainly(c, v); }";
         let file = dir.cc(&source, "program", flags);
         let elf = Elf::open(&file).unwrap();
         let functions = elf.functions().unwrap();
@@ -350,11 +415,29 @@ fn patchable_entries_name_their_functions() {
 #[test]
 fn mcount_locations_point_at_calls() {
     let dir = Dir::new("mcount");
-    let flags = ["-O2", "-pg", "-mfentry", "-mrecord-mcount", "-mnop-mcount", "-fno-pic", "-no-pie", "-fcf-protection=none"];
-    let file = dir.cc("int f(int x) { return x + 1; } int main(int c, char **v) { (void)v; return f(c); }", "m", &flags);
+    let flags = [
+        "-O2",
+        "-pg",
+        "-mfentry",
+        "-mrecord-mcount",
+        "-mnop-mcount",
+        "-fno-pic",
+        "-no-pie",
+        "-fcf-protection=none",
+    ];
+    let file = dir.cc(
+        "int f(int x) { return x + 1; } int main(int c, char **v) { (void)v; return f(c); }",
+        "m",
+        &flags,
+    );
     let elf = Elf::open(&file).unwrap();
     let functions = elf.functions().unwrap();
-    let names: BTreeSet<_> = elf.mcount_locations().unwrap().iter().map(|a| functions.at(*a).unwrap().name_lossy().into_owned()).collect();
+    let names: BTreeSet<_> = elf
+        .mcount_locations()
+        .unwrap()
+        .iter()
+        .map(|a| functions.at(*a).unwrap().name_lossy().into_owned())
+        .collect();
     assert_eq!(names, BTreeSet::from(["f".to_owned(), "main".to_owned()]));
 }
 
@@ -364,7 +447,9 @@ fn xray_sleds_name_their_functions() {
     let c = dir.0.join("x.c");
     fs::write(&c, "int f(int x) { return x + 1; }").unwrap();
     let file = dir.0.join("x.so");
-    let clang = ["clang", "clang-19"].into_iter().find(|c| Command::new(c).arg("--version").output().is_ok_and(|o| o.status.success()));
+    let clang = ["clang", "clang-19"]
+        .into_iter()
+        .find(|c| Command::new(c).arg("--version").output().is_ok_and(|o| o.status.success()));
     let Some(clang) = clang else { return skip("clang") };
     let args = ["-O1", "-fPIC", "-fxray-instrument", "-fxray-instruction-threshold=1"];
     let mut cmd = Command::new(clang);
@@ -372,22 +457,35 @@ fn xray_sleds_name_their_functions() {
     if !cmd.status().is_ok_and(|s| s.success()) {
         return skip("a clang with XRay");
     }
-    let status = Command::new("cc").args(["-shared", "-nostdlib", "-o"]).arg(&file).arg(dir.0.join("x.o")).status().unwrap();
+    let status = Command::new("cc")
+        .args(["-shared", "-nostdlib", "-o"])
+        .arg(&file)
+        .arg(dir.0.join("x.o"))
+        .status()
+        .unwrap();
     assert!(status.success());
     let elf = Elf::open(&file).unwrap();
     let f = elf.functions().unwrap();
     let f = f.iter().find(|f| f.name == b"f").unwrap();
     let sleds = elf.xray_sleds().unwrap();
     assert_eq!(sleds.iter().map(|s| s.kind).collect::<Vec<_>>(), [0, 1]);
-    assert!(sleds.iter().all(|s| s.function == f.vaddr && f.range().contains(&s.vaddr)), "{sleds:x?} {f:x?}");
+    assert!(
+        sleds.iter().all(|s| s.function == f.vaddr && f.range().contains(&s.vaddr)),
+        "{sleds:x?} {f:x?}"
+    );
 }
 
 #[test]
 fn build_ids_are_those_of_readelf() {
     let dir = Dir::new("id");
-    for (flag, len) in [("sha1", 20), ("md5", 16), ("0x01", 1), ("0x000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f", 32)]
-    {
-        let file = dir.cc("int main(void) { return 0; }", "id", &[&format!("-Wl,--build-id={flag}")]);
+    for (flag, len) in [
+        ("sha1", 20),
+        ("md5", 16),
+        ("0x01", 1),
+        ("0x000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f", 32),
+    ] {
+        let file =
+            dir.cc("int main(void) { return 0; }", "id", &[&format!("-Wl,--build-id={flag}")]);
         let id = Elf::open(&file).unwrap().build_id().unwrap();
         assert_eq!(id.0.len(), len);
         if let Some(hex) = flag.strip_prefix("0x") {

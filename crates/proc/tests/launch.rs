@@ -26,9 +26,15 @@ impl Dir {
     }
 
     fn cc(&self, name: &str, flags: &[&str]) -> PathBuf {
-        let c = self.file("a.c", b"#include <stdio.h>\nint main(int c, char **v) { while (--c) puts(*++v); return 0; }", 0o600);
+        let c = self.file(
+            "a.c",
+            b"#include <stdio.h>\nint main(int c, char **v) { while (--c) puts(*++v); return 0; }",
+            0o600,
+        );
         let out = self.0.join(name);
-        assert!(Command::new("cc").args(flags).arg("-o").arg(&out).arg(c).status().unwrap().success());
+        assert!(
+            Command::new("cc").args(flags).arg("-o").arg(&out).arg(c).status().unwrap().success()
+        );
         out
     }
 }
@@ -44,7 +50,10 @@ fn linkage_tells_whether_preload_works() {
     let dir = Dir::new("link");
     for flags in [&["-pie", "-fPIE"][..], &["-no-pie"]] {
         let launch = inspect(dir.cc("dynamic", flags)).unwrap();
-        assert_eq!(launch.linkage, Linkage::Dynamic { linker: "/lib64/ld-linux-x86-64.so.2".into(), first: None });
+        assert_eq!(
+            launch.linkage,
+            Linkage::Dynamic { linker: "/lib64/ld-linux-x86-64.so.2".into(), first: None }
+        );
         assert_eq!(launch.preload_obstacle(), None);
     }
     for flags in [&["-static"][..], &["-static-pie"]] {
@@ -52,10 +61,14 @@ fn linkage_tells_whether_preload_works() {
         assert_eq!(launch.preload_obstacle(), Some(Obstacle::Static), "{flags:?}");
     }
     let runtime = dir.cc("libasan.so.8", &["-shared", "-fPIC", "-Wl,-soname,libasan.so.8"]);
-    let first = inspect(dir.cc("asan", &["-Wl,--no-as-needed", runtime.to_str().unwrap()])).unwrap();
+    let first =
+        inspect(dir.cc("asan", &["-Wl,--no-as-needed", runtime.to_str().unwrap()])).unwrap();
     assert_eq!(first.preload_obstacle(), Some(Obstacle::First { library: "libasan.so.8".into() }));
     let other = dir.cc("musl", &["-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"]);
-    assert_eq!(inspect(other).unwrap().preload_obstacle(), Some(Obstacle::OtherLibc { linker: "/lib/ld-musl-x86_64.so.1".into() }));
+    assert_eq!(
+        inspect(other).unwrap().preload_obstacle(),
+        Some(Obstacle::OtherLibc { linker: "/lib/ld-musl-x86_64.so.1".into() })
+    );
     let mut arm = fs::read(dir.0.join("dynamic")).unwrap();
     arm[18] = 183;
     let arm = inspect(dir.file("arm", &arm, 0o755)).unwrap();
@@ -88,7 +101,9 @@ fn interpreters_are_those_the_kernel_runs() {
         let launch = inspect(&script).unwrap();
         assert_eq!((launch.program.as_path(), launch.scripts.len()), (echo.as_path(), 1));
         assert_eq!(launch.scripts[0].argument.as_deref(), argument.map(OsStr::new));
-        let expected = argument.iter().fold(String::new(), |s, a| s + a + "\n") + script.to_str().unwrap() + "\n";
+        let expected = argument.iter().fold(String::new(), |s, a| s + a + "\n")
+            + script.to_str().unwrap()
+            + "\n";
         let out = run(&script);
         assert_eq!(out, expected, "{line:?}");
     }
@@ -104,7 +119,10 @@ fn interpreters_are_those_the_kernel_runs() {
     assert_eq!(inspect(&own).unwrap_err(), LaunchError::TooDeep { path: own.clone() });
     assert!(Command::new(&own).output().is_err());
     let lost = dir.file("lost", b"#!/no/such/thing\n", 0o755);
-    assert_eq!(inspect(&lost).unwrap_err(), LaunchError::NoInterpreter { script: lost, interpreter: "/no/such/thing".into() });
+    assert_eq!(
+        inspect(&lost).unwrap_err(),
+        LaunchError::NoInterpreter { script: lost, interpreter: "/no/such/thing".into() }
+    );
     let binary = dir.file("binary", b"\0\0\0\0", 0o755);
     assert_eq!(inspect(&binary).unwrap_err(), LaunchError::NotExecutable { path: binary });
 }
@@ -113,7 +131,9 @@ fn interpreters_are_those_the_kernel_runs() {
 fn run(path: &Path) -> String {
     loop {
         match Command::new(path).output() {
-            Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+            Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => {
+                std::thread::yield_now()
+            }
             out => return String::from_utf8(out.unwrap().stdout).unwrap(),
         }
     }
@@ -135,9 +155,15 @@ fn set_id_programs_are_not_reached() {
     if set(65534, 65534, 0o4755).is_err() {
         return skip("root");
     }
-    assert_eq!(inspect(&program).unwrap().preload_obstacle(), Some(Obstacle::Secure(Secure::SetUid)));
+    assert_eq!(
+        inspect(&program).unwrap().preload_obstacle(),
+        Some(Obstacle::Secure(Secure::SetUid))
+    );
     set(own.uid(), 65534, 0o2755).unwrap();
-    assert_eq!(inspect(&program).unwrap().preload_obstacle(), Some(Obstacle::Secure(Secure::SetGid)));
+    assert_eq!(
+        inspect(&program).unwrap().preload_obstacle(),
+        Some(Obstacle::Secure(Secure::SetGid))
+    );
     set(own.uid(), 65534, 0o2745).unwrap(); // no execute bit for the group
     assert_eq!(inspect(&program).unwrap().preload_obstacle(), None);
 }
@@ -156,10 +182,19 @@ fn commands_are_searched_as_execvp_does() {
     let tool = dir.file("b/tool", b"#!/bin/sh\n", 0o755);
     let path = std::env::join_paths([&a, &b]).unwrap();
     assert_eq!(find("tool".as_ref(), Some(&path)).unwrap(), tool);
-    assert_eq!(find("plain".as_ref(), Some(&path)).unwrap_err(), LaunchError::NotExecutable { path: a.join("plain") });
-    assert_eq!(find("none".as_ref(), Some(&path)).unwrap_err(), LaunchError::NotFound { name: "none".into() });
+    assert_eq!(
+        find("plain".as_ref(), Some(&path)).unwrap_err(),
+        LaunchError::NotExecutable { path: a.join("plain") }
+    );
+    assert_eq!(
+        find("none".as_ref(), Some(&path)).unwrap_err(),
+        LaunchError::NotFound { name: "none".into() }
+    );
     assert_eq!(find("".as_ref(), None).unwrap_err(), LaunchError::NotFound { name: "".into() });
     assert_eq!(find(tool.as_os_str(), None).unwrap(), tool);
     assert!(find("sh".as_ref(), None).is_ok());
-    assert_eq!(find("/no/such".as_ref(), None).unwrap_err().to_string(), "`/no/such` was not found");
+    assert_eq!(
+        find("/no/such".as_ref(), None).unwrap_err().to_string(),
+        "`/no/such` was not found"
+    );
 }

@@ -16,13 +16,28 @@ struct Fixture {
 
 impl Fixture {
     fn new(name: &str) -> Self {
-        let dir = fs::canonicalize(std::env::temp_dir()).unwrap().join(format!("skep-maps-{name}-{}", std::process::id()));
+        let dir = fs::canonicalize(std::env::temp_dir())
+            .unwrap()
+            .join(format!("skep-maps-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(dir.join("files")).unwrap();
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/mappings.c");
         let program = dir.join("program");
-        assert!(Command::new("cc").args(["-O1", "-Wl,--build-id=sha1", "-o"]).arg(&program).arg(source).status().unwrap().success());
-        let mut child = Command::new(&program).arg(dir.join("files")).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        assert!(
+            Command::new("cc")
+                .args(["-O1", "-Wl,--build-id=sha1", "-o"])
+                .arg(&program)
+                .arg(source)
+                .status()
+                .unwrap()
+                .success()
+        );
+        let mut child = Command::new(&program)
+            .arg(dir.join("files"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n");
@@ -41,7 +56,10 @@ impl Fixture {
         let full = [self.dir.as_os_str().as_encoded_bytes(), b"/files/", name].concat();
         let live = self.live();
         let mut all = live.walk(&Filter::default(), Want::NAME);
-        all.by_ref().map(Result::unwrap).find(|v| v.name.as_ref() == Some(&full)).unwrap_or_else(|| panic!("{name:?}"))
+        all.by_ref()
+            .map(Result::unwrap)
+            .find(|v| v.name.as_ref() == Some(&full))
+            .unwrap_or_else(|| panic!("{name:?}"))
     }
 }
 
@@ -59,7 +77,9 @@ fn comparable(mut v: Vma) -> Vma {
     if v.escaped {
         let text = String::from_utf8(v.name.take().unwrap()).unwrap();
         // The one name that is not an escape.
-        v.name = Some(if text.contains("back") { text } else { text.replace("\\012", "\n") }.into_bytes());
+        v.name = Some(
+            if text.contains("back") { text } else { text.replace("\\012", "\n") }.into_bytes(),
+        );
         v.escaped = false;
     }
     v
@@ -73,7 +93,12 @@ fn filters() -> Vec<Filter> {
         }
     }
     out.push(Filter { any: Perms::WRITE | Perms::EXEC, ..Filter::default() });
-    out.push(Filter { none: Perms::WRITE, any: Perms::READ, file_backed: true, ..Filter::default() });
+    out.push(Filter {
+        none: Perms::WRITE,
+        any: Perms::READ,
+        file_backed: true,
+        ..Filter::default()
+    });
     out.push(Filter { none: Perms::READ | Perms::WRITE | Perms::EXEC, ..Filter::default() });
     out
 }
@@ -93,7 +118,8 @@ fn ioctl_text_and_snapshot_agree() {
     assert_eq!(saved.vmas(), every);
     assert!(every.len() > 30);
     for filter in filters() {
-        let expected: Vec<_> = every.iter().filter(|v| filter.matches(v)).cloned().map(comparable).collect();
+        let expected: Vec<_> =
+            every.iter().filter(|v| filter.matches(v)).cloned().map(comparable).collect();
         let sources: [(&str, &dyn Fn() -> Vec<Vma>); 5] = [
             ("ioctl walk", &|| live.walk(&filter, Want::ALL).map(Result::unwrap).collect()),
             ("all", &|| live.all(&filter, Want::ALL).unwrap()),
@@ -102,14 +128,24 @@ fn ioctl_text_and_snapshot_agree() {
             ("snapshot", &|| saved.all(&filter, Want::ALL).unwrap()),
         ];
         for (name, source) in sources {
-            assert_eq!(source().into_iter().map(comparable).collect::<Vec<_>>(), expected, "{name} {filter:?}");
+            assert_eq!(
+                source().into_iter().map(comparable).collect::<Vec<_>>(),
+                expected,
+                "{name} {filter:?}"
+            );
         }
     }
     // Single questions, at and around all edges.
     for v in &every {
         for addr in [v.start.wrapping_sub(1), v.start, v.start + 1, v.end - 1, v.end] {
-            for filter in [Filter::default(), Filter::TEXT, Filter::default().or_next(), Filter::TEXT.or_next()] {
-                let ask = |s: &dyn MapSource| s.query(addr, &filter, Want::NAME).unwrap().map(comparable);
+            for filter in [
+                Filter::default(),
+                Filter::TEXT,
+                Filter::default().or_next(),
+                Filter::TEXT.or_next(),
+            ] {
+                let ask =
+                    |s: &dyn MapSource| s.query(addr, &filter, Want::NAME).unwrap().map(comparable);
                 assert_eq!(ask(&live), ask(&text), "{addr:x} {filter:?}");
                 assert_eq!(ask(&saved), ask(&text), "{addr:x} {filter:?}");
             }
@@ -123,9 +159,16 @@ fn odd_names_come_back_as_they_are() {
     if !f.live().has_ioctl() {
         return skip("PROCMAP_QUERY (Linux 6.11)");
     }
-    for name in
-        [&b"a b"[..], b"ends in blank ", b"tab\t", b"new\nline", b"back\\012slash", b"raw \xff\xfe", b"fake (deleted)", b"gone (deleted)"]
-    {
+    for name in [
+        &b"a b"[..],
+        b"ends in blank ",
+        b"tab\t",
+        b"new\nline",
+        b"back\\012slash",
+        b"raw \xff\xfe",
+        b"fake (deleted)",
+        b"gone (deleted)",
+    ] {
         let vma = f.named(name);
         let from_text = f.text().query(vma.start, &Filter::default(), Want::NAME).unwrap().unwrap();
         // One reading leads to the file, except for the one that is gone.
@@ -139,10 +182,17 @@ fn odd_names_come_back_as_they_are() {
         }
     }
     let deep = f.text().all(&Filter::default(), Want::NAME).unwrap();
-    let deep = deep.iter().find(|v| v.name.as_ref().is_some_and(|n| n.ends_with(b"/deep"))).unwrap();
+    let deep =
+        deep.iter().find(|v| v.name.as_ref().is_some_and(|n| n.ends_with(b"/deep"))).unwrap();
     assert!(deep.name.as_ref().unwrap().len() > 4096);
-    assert_eq!(f.live().query(deep.start, &Filter::default(), Want::NAME).unwrap().unwrap().name, deep.name);
-    assert_eq!(f.live().query(deep.start, &Filter::default(), Want::default()).unwrap().unwrap().name, None);
+    assert_eq!(
+        f.live().query(deep.start, &Filter::default(), Want::NAME).unwrap().unwrap().name,
+        deep.name
+    );
+    assert_eq!(
+        f.live().query(deep.start, &Filter::default(), Want::default()).unwrap().unwrap().name,
+        None
+    );
 }
 
 #[test]
@@ -151,12 +201,17 @@ fn build_ids_come_from_notes() {
     let expected = skep_proc::elf::Elf::open(f.dir.join("program")).unwrap().build_id().unwrap();
     for source in [f.live(), f.text()] {
         let all = source.all(&Filter::default(), Want::ALL).unwrap();
-        let of = |end: &[u8]| all.iter().find(|v| v.name.as_ref().is_some_and(|n| n.ends_with(end))).unwrap();
+        let of = |end: &[u8]| {
+            all.iter().find(|v| v.name.as_ref().is_some_and(|n| n.ends_with(end))).unwrap()
+        };
         assert_eq!(of(b"/program").build_id.as_ref(), Some(&expected.0));
         assert_eq!(of(b"/a b").build_id, None);
         assert!(of(b"[vdso]").build_id.is_some());
         // Without the name, too.
-        let id = source.query(of(b"/program").start, &Filter::default(), Want { name: false, build_id: true }).unwrap().unwrap();
+        let id = source
+            .query(of(b"/program").start, &Filter::default(), Want { name: false, build_id: true })
+            .unwrap()
+            .unwrap();
         assert_eq!((id.name, id.build_id.as_ref()), (None, Some(&expected.0)));
     }
 }
@@ -168,7 +223,14 @@ fn a_process_that_went_away_says_so() {
     assert!(live.query(0, &Filter::default().or_next(), Want::NAME).unwrap().is_some());
     drop(f.child.stdin.take());
     // A zombie has no address space either.
-    while fs::read_to_string(format!("/proc/{}/stat", f.child.id())).unwrap().rsplit_once(") ").unwrap().1.as_bytes()[0] != b'Z' {
+    while fs::read_to_string(format!("/proc/{}/stat", f.child.id()))
+        .unwrap()
+        .rsplit_once(") ")
+        .unwrap()
+        .1
+        .as_bytes()[0]
+        != b'Z'
+    {
         std::thread::yield_now();
     }
     for source in [&live, &text, &f.live()] {
@@ -183,7 +245,12 @@ fn a_process_that_went_away_says_so() {
 #[test]
 fn exec_ends_an_address_space() {
     let mut sh = Command::new("sh");
-    let mut child = sh.args(["-c", "echo ready; read x; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = sh
+        .args(["-c", "echo ready; read x; exec cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     out.read_line(&mut line).unwrap();
@@ -195,7 +262,13 @@ fn exec_ends_an_address_space() {
     out.read_line(&mut line).unwrap(); // `cat` echoes, so the exec is over
     assert_eq!(live.query(0, &Filter::default().or_next(), Want::NAME), Err(MapsError::Gone));
     assert_eq!(live.all(&Filter::default(), Want::NAME), Err(MapsError::Gone));
-    assert!(Live::of(child.id()).unwrap().query(0, &Filter::default().or_next(), Want::NAME).unwrap().is_some());
+    assert!(
+        Live::of(child.id())
+            .unwrap()
+            .query(0, &Filter::default().or_next(), Want::NAME)
+            .unwrap()
+            .is_some()
+    );
     drop(stdin);
     child.wait().unwrap();
 }
@@ -212,7 +285,10 @@ fn without_rights() {
     let live = Live::from_fd(fd, pid);
     let first = live.query(0, &Filter::default().or_next(), Want::ALL).unwrap().unwrap();
     assert!(first.name.is_some());
-    assert_eq!(live.text_only().query(0, &Filter::default().or_next(), Want::NAME).unwrap().unwrap().start, first.start);
+    assert_eq!(
+        live.text_only().query(0, &Filter::default().or_next(), Want::NAME).unwrap().unwrap().start,
+        first.start
+    );
 }
 
 #[test]
@@ -261,9 +337,10 @@ fn walks_under_churn_go_forward_only() {
         });
         let live = Live::own().unwrap();
         for _ in 0..200 {
-            for source in
-                [live.walk(&Filter::default(), Want::NAME).collect::<Result<Vec<_>, _>>(), live.all(&Filter::default(), Want::NAME)]
-            {
+            for source in [
+                live.walk(&Filter::default(), Want::NAME).collect::<Result<Vec<_>, _>>(),
+                live.all(&Filter::default(), Want::NAME),
+            ] {
                 let vmas = source.unwrap();
                 assert!(vmas.windows(2).all(|w| w[0].end <= w[1].start));
             }

@@ -40,6 +40,10 @@ fn every_kind_of_module_is_seen() {
         }
     }
     let again = module::of(std::process::id()).unwrap();
-    let key = |m: &module::Module| (m.path.clone(), m.bias, m.text.clone(), m.build_id.clone(), m.role);
-    assert_eq!(modules.iter().map(key).collect::<Vec<_>>(), again.iter().map(key).collect::<Vec<_>>());
+    let key =
+        |m: &module::Module| (m.path.clone(), m.bias, m.text.clone(), m.build_id.clone(), m.role);
+    assert_eq!(
+        modules.iter().map(key).collect::<Vec<_>>(),
+        again.iter().map(key).collect::<Vec<_>>()
+    );
 }

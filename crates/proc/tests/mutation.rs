@@ -11,7 +11,8 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % n.max(1)
     }
 }
@@ -39,7 +40,14 @@ fn use_all(bytes: Vec<u8>) {
     for fde in elf.fdes().unwrap_or_default() {
         assert!(fde.start < fde.end);
     }
-    let _ = (elf.patchable_entries(), elf.mcount_locations(), elf.xray_sleds(), elf.build_id(), elf.span(), elf.entry());
+    let _ = (
+        elf.patchable_entries(),
+        elf.mcount_locations(),
+        elf.xray_sleds(),
+        elf.build_id(),
+        elf.span(),
+        elf.entry(),
+    );
     let _ = elf.entered_at(&[0, 1, 0x1000, 0x1139, u64::MAX]);
     let _ = elf.read_vaddr(u64::MAX, 2);
     let _ = elf.debug_file("/no/such/dir/file".as_ref(), "/".as_ref());
@@ -59,11 +67,24 @@ fn samples() -> Vec<Vec<u8>> {
     )
     .unwrap();
     let mut out = Vec::new();
-    for flags in
-        [&["-O2", "-fpatchable-function-entry=5"][..], &["-O2", "-g", "-no-pie"], &["-O2", "-s"], &["-O2", "-shared", "-fPIC"], &["-c"]]
-    {
+    for flags in [
+        &["-O2", "-fpatchable-function-entry=5"][..],
+        &["-O2", "-g", "-no-pie"],
+        &["-O2", "-s"],
+        &["-O2", "-shared", "-fPIC"],
+        &["-c"],
+    ] {
         let file = dir.join("a");
-        assert!(Command::new("cc").args(flags).arg("-o").arg(&file).arg(&source).status().unwrap().success());
+        assert!(
+            Command::new("cc")
+                .args(flags)
+                .arg("-o")
+                .arg(&file)
+                .arg(&source)
+                .status()
+                .unwrap()
+                .success()
+        );
         out.push(fs::read(&file).unwrap());
     }
     let _ = fs::remove_dir_all(&dir);
@@ -77,7 +98,20 @@ fn damaged_headers_and_tables() {
         use_all(s.clone());
     }
     let mut random = Random(7);
-    let odd = [0u64, 1, 7, 0x7f, 0xff, 0xffff, 0x7fff_ffff, 0xffff_ffff, 1 << 40, i64::MAX as u64, u64::MAX, u64::MAX - 7];
+    let odd = [
+        0u64,
+        1,
+        7,
+        0x7f,
+        0xff,
+        0xffff,
+        0x7fff_ffff,
+        0xffff_ffff,
+        1 << 40,
+        i64::MAX as u64,
+        u64::MAX,
+        u64::MAX - 7,
+    ];
     for _ in 0..rounds(4000) {
         let mut bytes = samples[random.below(samples.len())].clone();
         let shoff = u64::from_le_bytes(bytes[40..48].try_into().unwrap()) as usize;
@@ -139,7 +173,10 @@ fn damaged_mappings() {
     let saved = Snapshot::new(Identity::of(std::process::id()), vmas).unwrap().to_bytes();
     let mut random = Random(13);
     for _ in 0..rounds(3000) {
-        for (seed, parse) in [(&text, (|b| drop(maps::parse(b))) as fn(&[u8])), (&saved, |b| drop(Snapshot::from_bytes(b)))] {
+        for (seed, parse) in [
+            (&text, (|b| drop(maps::parse(b))) as fn(&[u8])),
+            (&saved, |b| drop(Snapshot::from_bytes(b))),
+        ] {
             let mut bytes = seed.clone();
             for _ in 0..1 + random.below(3) {
                 let at = random.below(bytes.len());
@@ -160,8 +197,11 @@ fn system_libraries_read_well() {
     let mut read = 0;
     for dir in ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"] {
         let Ok(entries) = fs::read_dir(dir) else { continue };
-        let mut files: Vec<PathBuf> =
-            entries.flatten().map(|e| e.path()).filter(|p| p.is_file() && p.to_string_lossy().contains(".so")).collect();
+        let mut files: Vec<PathBuf> = entries
+            .flatten()
+            .map(|e| e.path())
+            .filter(|p| p.is_file() && p.to_string_lossy().contains(".so"))
+            .collect();
         files.sort();
         for path in files.into_iter().take(40) {
             let Ok(elf) = Elf::open(&path) else { continue };

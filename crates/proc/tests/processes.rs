@@ -40,15 +40,27 @@ struct Target {
 
 impl Target {
     fn build(name: &str, flags: &[&str], library_flags: &[&str]) -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("skep-processes-{name}-{}", std::process::id()));
+        let dir =
+            std::env::temp_dir().join(format!("skep-processes-{name}-{}", std::process::id()));
         let dir = fs::canonicalize(dir.parent().unwrap()).unwrap().join(dir.file_name().unwrap());
         fs::create_dir_all(&dir).unwrap();
-        for (file, source, flags) in
-            [("library.so", LIBRARY, [&["-shared", "-fPIC"], library_flags].concat()), ("program", PROGRAM, flags.to_vec())]
-        {
+        for (file, source, flags) in [
+            ("library.so", LIBRARY, [&["-shared", "-fPIC"], library_flags].concat()),
+            ("program", PROGRAM, flags.to_vec()),
+        ] {
             let c = dir.join(format!("{file}.c"));
             fs::write(&c, source).unwrap();
-            assert!(Command::new("cc").arg("-O1").arg("-o").arg(dir.join(file)).arg(&c).args(flags).status().unwrap().success());
+            assert!(
+                Command::new("cc")
+                    .arg("-O1")
+                    .arg("-o")
+                    .arg(dir.join(file))
+                    .arg(&c)
+                    .args(flags)
+                    .status()
+                    .unwrap()
+                    .success()
+            );
         }
         dir
     }
@@ -120,10 +132,15 @@ fn biases_of_all_kinds_of_programs() {
 
 #[test]
 fn libraries_prelinked_and_loaded_twice() {
-    for (name, library_flags) in [("lib", &[][..]), ("prelinked", &["-Wl,-Ttext-segment=0x3f0000000"])] {
+    for (name, library_flags) in
+        [("lib", &[][..]), ("prelinked", &["-Wl,-Ttext-segment=0x3f0000000"])]
+    {
         let dir = Target::build(name, &["-DLOAD", "-ldl"], library_flags);
         let library = dir.join("library.so");
-        let t = Target::start(dir.clone(), Command::new(dir.join("program")).args([&library, &library]));
+        let t = Target::start(
+            dir.clone(),
+            Command::new(dir.join("program")).args([&library, &library]),
+        );
         let first = t.check("library_function1", "library_function");
         let second = t.check("library_function2", "library_function");
         assert_eq!(first.path, library);
@@ -147,7 +164,8 @@ fn deleted_and_replaced_files() {
     let m = t.check("program_function", "program_function"); // through `exe`, or `map_files`
     assert!(m.deleted && m.is_main());
     assert_eq!(m.path, program);
-    let m = t.modules().into_iter().find(|m| m.text_contains(t.symbols["library_function1"])).unwrap();
+    let m =
+        t.modules().into_iter().find(|m| m.text_contains(t.symbols["library_function1"])).unwrap();
     assert!(m.deleted && m.build_id.is_some());
     match m.elf() {
         Ok(elf) => assert_eq!(elf.build_id(), m.build_id),
@@ -158,12 +176,15 @@ fn deleted_and_replaced_files() {
 #[test]
 fn a_program_run_by_the_dynamic_linker() {
     let linker = "/lib64/ld-linux-x86-64.so.2";
-    for (name, flags) in [("by-linker", &["-pie", "-fPIE"][..]), ("by-linker-fixed", &["-no-pie"])] {
+    for (name, flags) in [("by-linker", &["-pie", "-fPIE"][..]), ("by-linker-fixed", &["-no-pie"])]
+    {
         let dir = Target::build(name, flags, &[]);
         let t = Target::start(dir.clone(), Command::new(linker).arg(dir.join("program")));
         assert_eq!(t.check("program_function", "program_function").role, Role::Main, "{name}");
         let modules = t.modules();
-        let roles = |role| modules.iter().filter(|m| m.role == role).map(|m| m.path.clone()).collect::<Vec<_>>();
+        let roles = |role| {
+            modules.iter().filter(|m| m.role == role).map(|m| m.path.clone()).collect::<Vec<_>>()
+        };
         assert_eq!(roles(Role::Main), [dir.join("program")]);
         assert_eq!(roles(Role::Interpreter), [fs::canonicalize(linker).unwrap()]);
     }
@@ -172,7 +193,8 @@ fn a_program_run_by_the_dynamic_linker() {
 #[test]
 fn saved_mappings_name_addresses_after_the_end() {
     let dir = Target::build("saved", &["-DLOAD", "-ldl"], &[]);
-    let mut t = Target::start(dir.clone(), Command::new(dir.join("program")).arg(dir.join("library.so")));
+    let mut t =
+        Target::start(dir.clone(), Command::new(dir.join("program")).arg(dir.join("library.so")));
     let pid = t.child.id();
     let saved = Snapshot::take(&Live::of(pid).unwrap(), Identity::of(pid), Want::ALL).unwrap();
     let alive = t.modules();
@@ -183,7 +205,9 @@ fn saved_mappings_name_addresses_after_the_end() {
     let alive: Vec<_> = alive.iter().filter(|m| m.role != Role::Vdso).map(key).collect();
     assert_eq!(dead.iter().map(key).collect::<Vec<_>>(), alive);
     let mut names = Symboliser::new(dead);
-    for (printed, name) in [("program_function", "program_function"), ("library_function1", "library_function")] {
+    for (printed, name) in
+        [("program_function", "program_function"), ("library_function1", "library_function")]
+    {
         assert_eq!(names.resolve(t.symbols[printed]).function.unwrap().name, name.as_bytes());
     }
 }

@@ -26,7 +26,8 @@ use crate::dir::{Dir, ENV_DIR, ENV_LINKS, Kind};
 use crate::exec::{self, libc::Libc};
 use crate::link::types::{Known, ModuleTypes};
 use crate::link::{
-    AgentRecord, Context, Cookie, ENTRY_ONLY, Found, LinkFile, LinkSpec, Selection, Types, Untraced, When, attach_point, control,
+    AgentRecord, Context, Cookie, ENTRY_ONLY, Found, LinkFile, LinkSpec, Selection, Types,
+    Untraced, When, attach_point, control,
 };
 use crate::memory;
 use crate::prog::ProgramFile;
@@ -94,11 +95,13 @@ struct Group<'f> {
 /// ```
 pub unsafe fn start() {
     let Some(list) = std::env::var_os(ENV_LINKS) else { return };
-    let ids: Vec<u32> = list.to_string_lossy().split(',').filter_map(|s| s.trim().parse().ok()).collect();
+    let ids: Vec<u32> =
+        list.to_string_lossy().split(',').filter_map(|s| s.trim().parse().ok()).collect();
     if ids.is_empty() {
         return;
     }
-    let dir = || Dir::open(&std::env::var_os(ENV_DIR).map_or_else(Dir::default_path, PathBuf::from));
+    let dir =
+        || Dir::open(&std::env::var_os(ENV_DIR).map_or_else(Dir::default_path, PathBuf::from));
     if let Some(reason) = seccomp::inherited::obstacle() {
         // What notes it may be punished as well.
         seccomp::inherited::lives(|| drop(dir().map(|dir| stay_out(&dir, &ids, reason))));
@@ -121,7 +124,14 @@ pub unsafe fn start() {
     for id in ids {
         let Ok(file) = LinkFile::open(&dir, id) else { continue };
         let began = Instant::now();
-        let mut agent = AgentRecord { pid: std::process::id(), exe: executable(), start_ns: 0, attach_ns: 0, attached: 0, error: None };
+        let mut agent = AgentRecord {
+            pid: std::process::id(),
+            exe: executable(),
+            start_ns: 0,
+            attach_ns: 0,
+            attached: 0,
+            error: None,
+        };
         let done = Active::open(&dir, file).map(|mut link| {
             let error = match &modules {
                 Ok(modules) => link.attach(modules).err().map(|e| e.to_string()),
@@ -132,7 +142,8 @@ pub unsafe fn start() {
         let report = |file: &LinkFile, agent: &AgentRecord| drop(file.report(agent));
         match done {
             Ok((link, error)) => {
-                (agent.attached, agent.attach_ns, agent.error) = (link.attached, link.attach_ns, error);
+                (agent.attached, agent.attach_ns, agent.error) =
+                    (link.attached, link.attach_ns, error);
                 agent.start_ns = nanos(began);
                 report(&link.file, &agent);
                 links.push(link);
@@ -158,7 +169,11 @@ pub unsafe fn start() {
 }
 
 unsafe extern "C" {
-    fn pthread_atfork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> i32;
+    fn pthread_atfork(
+        prepare: extern "C" fn(),
+        parent: extern "C" fn(),
+        child: extern "C" fn(),
+    ) -> i32;
 }
 
 /// The links' lock, held by the thread that forks so that the child finds it free. Another thread's hold would last for ever there.
@@ -214,7 +229,9 @@ fn stay_out(dir: &Dir, ids: &[u32], reason: &str) {
 }
 
 fn executable() -> String {
-    std::fs::read_link("/proc/self/exe").map(|p| p.to_string_lossy().into_owned()).unwrap_or_default()
+    std::fs::read_link("/proc/self/exe")
+        .map(|p| p.to_string_lossy().into_owned())
+        .unwrap_or_default()
 }
 
 fn nanos(since: Instant) -> u64 {
@@ -224,7 +241,9 @@ fn nanos(since: Instant) -> u64 {
 /// Hooks the loader's own event, so that libraries opened later are looked at before their code runs.
 fn watch_loader(modules: &[Arc<Module>]) {
     let find = |m: &Arc<Module>| m.function_named(LOADER_EVENT).ok()?;
-    let loader = modules.iter().filter(|m| m.path().file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"ld")));
+    let loader = modules
+        .iter()
+        .filter(|m| m.path().file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"ld")));
     let Some(function) = loader.filter_map(find).next() else { return };
     // SAFETY: made for the loader's event, and takes no data; see there for the vector registers.
     let hook = unsafe { Hook::new(Position::Entry, on_loader_event, std::ptr::null()) };
@@ -310,7 +329,8 @@ pub(crate) unsafe extern "C" fn leave(running: *const Running) {
             }
         };
         let Ok(engine) = Engine::get() else { return };
-        for link in links.iter_mut().filter(|l| l.running.iter().any(|r| std::ptr::eq(*r, running))) {
+        for link in links.iter_mut().filter(|l| l.running.iter().any(|r| std::ptr::eq(*r, running)))
+        {
             for id in link.attachments.drain(..) {
                 drop(engine.detach(id));
             }
@@ -324,8 +344,22 @@ impl Active {
         let (spec, dir) = (file.read()?.spec, dir.clone());
         let types = file.types()?;
         let selection = Selection::new(&spec)?;
-        let (running, attachments, seen, shown) = (Vec::new(), Vec::new(), HashSet::new(), HashMap::new());
-        Ok(Self { dir, file, spec, selection, types, shown, running, room: 0, attachments, seen, attached: 0, attach_ns: 0 })
+        let (running, attachments, seen, shown) =
+            (Vec::new(), Vec::new(), HashSet::new(), HashMap::new());
+        Ok(Self {
+            dir,
+            file,
+            spec,
+            selection,
+            types,
+            shown,
+            running,
+            room: 0,
+            attachments,
+            seen,
+            attached: 0,
+            attach_ns: 0,
+        })
     }
 
     /// Finds what is known of functions; those of a module come together.
@@ -361,13 +395,23 @@ impl Active {
     /// The hook for functions of a layout; without, for those whose types are not known.
     fn hook_for(&mut self, running: &'static Running, layout: Option<u32>) -> Hook {
         let known = layout.and_then(|i| Some((i, self.types.layouts.get(i as usize)?)));
-        let wants = if known.is_some_and(|(_, k)| k.wants_stack()) { isa::MAX_ARGS as u8 } else { running.wants_args() };
-        let Some((index, known)) = known.filter(|(_, k)| !k.direct) else { return self.hook(running).wants_args(wants) };
+        let wants = if known.is_some_and(|(_, k)| k.wants_stack()) {
+            isa::MAX_ARGS as u8
+        } else {
+            running.wants_args()
+        };
+        let Some((index, known)) = known.filter(|(_, k)| !k.direct) else {
+            return self.hook(running).wants_args(wants);
+        };
         let shown: &'static Shown = self
             .shown
             .entry((index, std::ptr::from_ref(running).addr()))
             .or_insert_with(|| Box::leak(Box::new(Shown::new(running, known))));
-        let run = if self.spec.when == When::ModifyReturn { run::shown_modify_return } else { run::shown as RunFn };
+        let run = if self.spec.when == When::ModifyReturn {
+            run::shown_modify_return
+        } else {
+            run::shown as RunFn
+        };
         // SAFETY: these take a `Shown`, which is never freed; its program was verified for this context at this position (`load`).
         let hook = unsafe { Hook::new(self.position(), run, std::ptr::from_ref(shown).cast()) };
         self.counted(hook, running).wants_args(wants)
@@ -380,9 +424,13 @@ impl Active {
             Some(running) if count <= self.room => Ok(running),
             _ => {
                 // More for libraries that are opened later; the second time, for a program that opens many.
-                let room =
-                    count.saturating_add(count / 4).saturating_add(1024).max(self.room.saturating_mul(2)).min(self.spec.max_functions);
-                let running: &'static Running = Box::leak(Box::new(load(&self.dir, &self.spec, room)?));
+                let room = count
+                    .saturating_add(count / 4)
+                    .saturating_add(1024)
+                    .max(self.room.saturating_mul(2))
+                    .min(self.spec.max_functions);
+                let running: &'static Running =
+                    Box::leak(Box::new(load(&self.dir, &self.spec, room)?));
                 self.running.push(running);
                 self.room = room;
                 Ok(running)
@@ -419,8 +467,10 @@ impl Active {
     /// Attaches the matching functions of the modules that were not there before.
     fn attach(&mut self, modules: &[Arc<Module>]) -> Result<(), AgentError> {
         // A library that was closed may come back.
-        self.seen.retain(|(path, bias)| modules.iter().any(|m| m.path() == path && m.bias() == *bias));
-        let new: Vec<&Arc<Module>> = modules.iter().filter(|m| self.seen.insert((m.path().to_owned(), m.bias()))).collect();
+        self.seen
+            .retain(|(path, bias)| modules.iter().any(|m| m.path() == path && m.bias() == *bias));
+        let new: Vec<&Arc<Module>> =
+            modules.iter().filter(|m| self.seen.insert((m.path().to_owned(), m.bias()))).collect();
         let mut functions = select(&self.selection, &new);
         if functions.is_empty() {
             return Ok(());
@@ -436,11 +486,17 @@ impl Active {
         for ((function, &index), known) in functions.iter().zip(&indexes).zip(&known) {
             let layout = match (known, &self.types.unknown) {
                 _ if index >= self.spec.max_functions => {
-                    skipped.push((index, format!("more than {} functions in one link", self.spec.max_functions)));
+                    skipped.push((
+                        index,
+                        format!("more than {} functions in one link", self.spec.max_functions),
+                    ));
                     continue;
                 }
                 (Some(Known::Misfit(why)), _) => {
-                    skipped.push((index, self.types.reasons.get(*why as usize).cloned().unwrap_or_default()));
+                    skipped.push((
+                        index,
+                        self.types.reasons.get(*why as usize).cloned().unwrap_or_default(),
+                    ));
                     continue;
                 }
                 (None, Some(why)) => {
@@ -455,7 +511,11 @@ impl Active {
             group.targets.push((function, cookie));
             group.indexes.push(index);
         }
-        let count = groups.values().flat_map(|group| &group.indexes).max().map_or(0, |last| last.saturating_add(1));
+        let count = groups
+            .values()
+            .flat_map(|group| &group.indexes)
+            .max()
+            .map_or(0, |last| last.saturating_add(1));
         let running = self.running(count)?;
         let began = Instant::now();
         let engine = Engine::get()?;
@@ -463,10 +523,14 @@ impl Active {
         for (layout, group) in &groups {
             let attachment = engine.attach(&group.targets, &[self.hook_for(running, *layout)]);
             self.attachments.push(attachment.id);
-            for ((index, target), result) in group.indexes.iter().zip(&group.targets).zip(attachment.results) {
+            for ((index, target), result) in
+                group.indexes.iter().zip(&group.targets).zip(attachment.results)
+            {
                 match result {
                     Ok(()) => self.attached += 1,
-                    Err(Skip::NoExit { why }) if self.runs_at_entry_only() => entry_only.push((*index, *target, why)),
+                    Err(Skip::NoExit { why }) if self.runs_at_entry_only() => {
+                        entry_only.push((*index, *target, why))
+                    }
                     Err(why) => skipped.push((*index, why.to_string())),
                 }
             }
@@ -479,7 +543,9 @@ impl Active {
 
     /// Tells whether the link takes functions that cannot be hooked at their return.
     fn runs_at_entry_only(&self) -> bool {
-        self.spec.entry_only && self.spec.when == When::Session && self.spec.context == Context::Tracing
+        self.spec.entry_only
+            && self.spec.when == When::Session
+            && self.spec.context == Context::Tracing
     }
 
     /// Attaches a session program to the entry of functions that cannot be hooked at their return; returns those, and why it is so.
@@ -493,9 +559,14 @@ impl Active {
             return Ok(Vec::new());
         }
         // SAFETY: as in `hook`; the program is a session's, and it gets a session's word.
-        let hook = unsafe { Hook::new(Position::Entry, run::session_at_entry, std::ptr::from_ref(running).cast()) };
+        let hook = unsafe {
+            Hook::new(Position::Entry, run::session_at_entry, std::ptr::from_ref(running).cast())
+        };
         let hook = self.counted(hook, running).wants_args(running.wants_args());
-        let targets: Vec<_> = functions.iter().map(|(_, (function, cookie), _)| (*function, cookie | ENTRY_ONLY)).collect();
+        let targets: Vec<_> = functions
+            .iter()
+            .map(|(_, (function, cookie), _)| (*function, cookie | ENTRY_ONLY))
+            .collect();
         let attachment = Engine::get()?.attach(&targets, &[hook]);
         self.attachments.push(attachment.id);
         let mut reasons = Vec::with_capacity(functions.len());
@@ -521,7 +592,8 @@ fn load(dir: &Dir, spec: &LinkSpec, room: u32) -> Result<Running, AgentError> {
         let mut map = None;
         if spec.cookie == Cookie::Index {
             // Those with an element for each function of the link need no more elements than there are functions.
-            map = Some(Map::open_first(&path, Access::ReadWrite, room)?).filter(|m| m.def().max_entries == spec.max_functions);
+            map = Some(Map::open_first(&path, Access::ReadWrite, room)?)
+                .filter(|m| m.def().max_entries == spec.max_functions);
         }
         let map = Arc::new(map.map_or_else(|| Map::open(&path, Access::ReadWrite), Ok)?);
         Ok(map)
@@ -539,7 +611,11 @@ fn load(dir: &Dir, spec: &LinkSpec, room: u32) -> Result<Running, AgentError> {
     let program = ProgramFile::open(dir, spec.program)?;
     let maps = program.program().maps().iter().map(|id| open(*id)).collect::<Result<_, _>>()?;
     if attach_point::of(program.program()) != Some((spec.when, spec.context)) {
-        return Err(format!("the link does not run program `{}` as it was verified", program.program().name()).into());
+        return Err(format!(
+            "the link does not run program `{}` as it was verified",
+            program.program().name()
+        )
+        .into());
     }
     let running = Running::new(program.program(), maps, control_map)?;
     std::mem::forget(program);
@@ -560,9 +636,15 @@ fn found(function: &Function) -> Found<'_> {
 fn select(selection: &Selection, modules: &[&Arc<Module>]) -> Vec<Function> {
     let mut all = Vec::new();
     for module in modules {
-        let Some(patterns) = selection.module(&module.path().to_string_lossy(), module.is_main(), is_own(module)) else { continue };
+        let Some(patterns) =
+            selection.module(&module.path().to_string_lossy(), module.is_main(), is_own(module))
+        else {
+            continue;
+        };
         let Ok(functions) = module.functions() else { continue };
-        all.extend(functions.into_iter().filter(|f| patterns.function(f.name(), f.aliases().iter().map(String::as_str)).is_some()));
+        all.extend(functions.into_iter().filter(|f| {
+            patterns.function(f.name(), f.aliases().iter().map(String::as_str)).is_some()
+        }));
     }
     all
 }
@@ -580,7 +662,8 @@ mod tests {
 
     /// A link is a file, and a library user makes it: what it says of its program and its control map is not taken for granted.
     #[test]
-    fn a_link_runs_its_program_as_it_was_verified_or_not_at_all() -> Result<(), Box<dyn std::error::Error>> {
+    fn a_link_runs_its_program_as_it_was_verified_or_not_at_all()
+    -> Result<(), Box<dyn std::error::Error>> {
         let temp = skep_testkit::TempDir::in_memory();
         let dir = Dir::create(&temp.join("skep"))?;
         let object = skep_object::Object::parse(include_bytes!("../tests/data/trust.bpf.o"))?;
@@ -590,13 +673,19 @@ mod tests {
         let link = crate::link::Link::create(&dir, spec, None)?;
         let spec = link.read()?.spec;
         load(&dir, &spec, 16)?;
-        for (when, context) in [(When::Entry, Context::Tracing), (When::Session, Context::PtRegs), (When::ModifyReturn, Context::Tracing)] {
+        for (when, context) in [
+            (When::Entry, Context::Tracing),
+            (When::Session, Context::PtRegs),
+            (When::ModifyReturn, Context::Tracing),
+        ] {
             let other = LinkSpec { when, context, ..spec.clone() };
-            let refused = load(&dir, &other, 16).expect_err("its context would have no session's word");
+            let refused =
+                load(&dir, &other, 16).expect_err("its context would have no session's word");
             assert!(refused.to_string().contains("as it was verified"), "{refused}");
         }
         for name in ["jumps", "numbers"] {
-            let other = LinkSpec { control: loaded.map(name).ok_or("it is there")?.id(), ..spec.clone() };
+            let other =
+                LinkSpec { control: loaded.map(name).ok_or("it is there")?.id(), ..spec.clone() };
             assert!(load(&dir, &other, 16).is_err(), "{name} is no control map");
         }
         Ok(())

@@ -22,7 +22,9 @@ pub(crate) fn watch(libc: &Libc<'_>) {
     // SAFETY: hooks that take no data and use no vector registers.
     let hook = |position, run: RunFn| unsafe { Hook::new(position, run, std::ptr::null()) };
     // Not found or refused: then it is as if this were not here.
-    let attach = |name: &CStr, hooks: &[Hook]| libc.function(name).map(|function| engine.attach(&[(&function, 0)], hooks));
+    let attach = |name: &CStr, hooks: &[Hook]| {
+        libc.function(name).map(|function| engine.attach(&[(&function, 0)], hooks))
+    };
     for name in FUNCTIONS {
         attach(name, &[hook(Position::Entry, on_entry), hook(Position::Exit, on_exit)]);
     }

@@ -44,7 +44,8 @@ fn read(id: u64) -> u64 {
 
 /// Tells whether the kernel keeps its own time by the counter.
 fn trusted() -> bool {
-    std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource").is_ok_and(|s| s.trim() == "tsc")
+    std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+        .is_ok_and(|s| s.trim() == "tsc")
 }
 
 /// Takes the clock and the counter as close together as can be had.
@@ -72,7 +73,11 @@ pub fn rate(span: Duration) -> u64 {
     std::thread::sleep(span);
     let (n1, t1) = sample();
     let (nanos, ticks) = (n1.wrapping_sub(n0), t1.wrapping_sub(t0));
-    if ticks == 0 { 0 } else { u64::try_from((u128::from(nanos) << 32) / u128::from(ticks)).unwrap_or(0) }
+    if ticks == 0 {
+        0
+    } else {
+        u64::try_from((u128::from(nanos) << 32) / u128::from(ticks)).unwrap_or(0)
+    }
 }
 
 /// Starts the clock of this process with a rate that a loader measured.
@@ -148,7 +153,10 @@ mod tests {
             let ours = now();
             let after = monotonic(ClockId::Monotonic);
             assert!(ours >= last, "time went back");
-            assert!(ours + 1_000_000 > before && ours < after + 1_000_000, "{before} {ours} {after}");
+            assert!(
+                ours + 1_000_000 > before && ours < after + 1_000_000,
+                "{before} {ours} {after}"
+            );
             last = ours;
         }
     }

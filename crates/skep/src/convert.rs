@@ -33,7 +33,10 @@ pub(crate) fn convert(proof: &Verified) -> Vec<Insn> {
     // What may not be there gives 0; where it is not known, the load would end the process.
     for at in &info.object_loads {
         let Some(insn) = insns.get_mut(*at) else { continue };
-        if insn.class() == op::STX && insn.code & 0xe0 == op::ATOMIC && insn.imm == op::ATOMIC_LOAD_ACQ {
+        if insn.class() == op::STX
+            && insn.code & 0xe0 == op::ATOMIC
+            && insn.imm == op::ATOMIC_LOAD_ACQ
+        {
             // What is not there orders nothing, and on this processor every load acquires.
             *insn = Insn { code: op::LDX | op::PROBE_MEM | insn.code & op::DW, imm: 0, ..*insn };
             continue;
@@ -54,7 +57,8 @@ pub(crate) fn convert(proof: &Verified) -> Vec<Insn> {
         }
         second = insn.is_ld_imm64();
         let dead_call = insn.is_helper_call() && !info.helpers.contains(&(insn.imm as u32));
-        let frame_write = insn.dst() == op::FP && matches!(insn.class(), op::ALU | op::ALU64 | op::LDX);
+        let frame_write =
+            insn.dst() == op::FP && matches!(insn.class(), op::ALU | op::ALU64 | op::LDX);
         if dead_call || frame_write {
             *insn = Insn::mov64_imm(0, 0);
         }
@@ -76,7 +80,11 @@ fn packet_load(i: Insn) -> [Insn; 8] {
     let register = i.code & 0xe0 == op::IND;
     [
         // The register of `ld_ind` may be any of those that are lost in the call.
-        if register { Insn::new(op::ALU | op::X | op::MOV, 2, i.src(), 0, 0) } else { Insn::new(op::ALU | op::MOV, 2, 0, 0, 0) },
+        if register {
+            Insn::new(op::ALU | op::X | op::MOV, 2, i.src(), 0, 0)
+        } else {
+            Insn::new(op::ALU | op::MOV, 2, 0, 0, 0)
+        },
         Insn::new(op::ALU | op::ADD, 2, 0, 0, i.imm),
         Insn::mov64_reg(1, 6),
         Insn::mov64_imm(3, size),
@@ -120,10 +128,13 @@ pub(crate) fn expand(insns: Vec<Insn>, source: Source) -> (Vec<Insn>, Source) {
             let to = places.get(usize::try_from(from as i64 + 1 + old).ok()?)?;
             Some(i64::from(*to) - i64::from(*places.get(from)?) - 1)
         };
-        let local = i.is_local_call() || i.is_ld_imm64() && i.src() == op::PSEUDO_FUNC || i.code == op::JMP32 | op::JA;
+        let local = i.is_local_call()
+            || i.is_ld_imm64() && i.src() == op::PSEUDO_FUNC
+            || i.code == op::JMP32 | op::JA;
         let moved = if local {
             distance(i.imm.into()).and_then(|d| i32::try_from(d).ok()).map(|imm| Insn { imm, ..*i })
-        } else if matches!(i.class(), op::JMP | op::JMP32) && !matches!(i.code & 0xf0, 0x80 | 0x90) {
+        } else if matches!(i.class(), op::JMP | op::JMP32) && !matches!(i.code & 0xf0, 0x80 | 0x90)
+        {
             distance(i.off.into()).and_then(|d| i16::try_from(d).ok()).map(|off| Insn { off, ..*i })
         } else {
             Some(*i)
@@ -149,7 +160,8 @@ mod tests {
         let insns = text::assemble(source).expect("the test's own text");
         let mut linked = Linked::from_insns("test", prog_type, insns);
         linked.attach_type = attach;
-        let proof = skep_verifier::verify(&linked, &skep_verifier::Options::default()).expect("the test's program is safe");
+        let proof = skep_verifier::verify(&linked, &skep_verifier::Options::default())
+            .expect("the test's program is safe");
         text::lines(&convert(&proof)).map(|(_, line)| line.to_string()).collect()
     }
 
@@ -160,38 +172,77 @@ mod tests {
             Some(AttachType::Xdp),
             "ldxw r2, [r1]\nldxw r3, [r1+4]\nldxw r4, [r1+8]\nldxw r5, [r1+12]\nmov r0, 2\nexit",
         );
-        assert_eq!(lines[..4], ["r2 = *(u64 *)(r1 -8)", "r3 = *(u64 *)(r1 -16)", "r4 = *(u64 *)(r1 -24)", "r5 = *(u32 *)(r1 +12)"]);
-        let lines = converted(ProgramType::SchedCls, None, "ldxw r2, [r1+76]\nldxw r3, [r1+80]\nldxw r4, [r1+140]\nmov r0, 0\nexit");
-        assert_eq!(lines[..3], ["r2 = *(u64 *)(r1 -8)", "r3 = *(u64 *)(r1 -16)", "r4 = *(u64 *)(r1 -24)"]);
+        assert_eq!(
+            lines[..4],
+            [
+                "r2 = *(u64 *)(r1 -8)",
+                "r3 = *(u64 *)(r1 -16)",
+                "r4 = *(u64 *)(r1 -24)",
+                "r5 = *(u32 *)(r1 +12)"
+            ]
+        );
+        let lines = converted(
+            ProgramType::SchedCls,
+            None,
+            "ldxw r2, [r1+76]\nldxw r3, [r1+80]\nldxw r4, [r1+140]\nmov r0, 0\nexit",
+        );
+        assert_eq!(
+            lines[..3],
+            ["r2 = *(u64 *)(r1 -8)", "r3 = *(u64 *)(r1 -16)", "r4 = *(u64 *)(r1 -24)"]
+        );
     }
 
     /// A number that a program calls an address leads nowhere, or somewhere.
     #[test]
     fn loads_from_anywhere_may_find_nothing() {
         let source = "stdw [r10-8], 0\nmov r1, 8\nmov r2, 0\ncall bpf_rdonly_cast\nldxdw r1, [r0+8]\nldxsb r1, [r0]\nldacqw r1, [r0+4]\nldxdw r2, [r10-8]\nmov r0, 0\nexit";
-        let linked = Linked::from_insns("test", ProgramType::SchedCls, text::assemble(source).expect("the test's own text"));
-        let proof = skep_verifier::verify(&linked, &skep_verifier::Options::default()).expect("the test's program is safe");
-        let loads = [(op::PROBE_MEM | op::DW, 8), (op::PROBE_MEMSX | op::B, 0), (op::PROBE_MEM | op::W, 4), (op::MEM | op::DW, -8)];
+        let linked = Linked::from_insns(
+            "test",
+            ProgramType::SchedCls,
+            text::assemble(source).expect("the test's own text"),
+        );
+        let proof = skep_verifier::verify(&linked, &skep_verifier::Options::default())
+            .expect("the test's program is safe");
+        let loads = [
+            (op::PROBE_MEM | op::DW, 8),
+            (op::PROBE_MEMSX | op::B, 0),
+            (op::PROBE_MEM | op::W, 4),
+            (op::MEM | op::DW, -8),
+        ];
         let of = |i: &Insn| (i.code & !7, i.off, i.class(), i.imm);
-        assert_eq!(convert(&proof)[4..8].iter().map(of).collect::<Vec<_>>(), loads.map(|(code, off)| (code, off, op::LDX, 0)));
+        assert_eq!(
+            convert(&proof)[4..8].iter().map(of).collect::<Vec<_>>(),
+            loads.map(|(code, off)| (code, off, op::LDX, 0))
+        );
     }
 
     #[test]
     fn only_loads_through_the_context_change() {
-        let lines =
-            converted(ProgramType::Xdp, Some(AttachType::Xdp), "stdw [r10-8], 0\nldxw r2, [r10-8]\nldxw r3, [r10-4]\nmov r0, 2\nexit");
+        let lines = converted(
+            ProgramType::Xdp,
+            Some(AttachType::Xdp),
+            "stdw [r10-8], 0\nldxw r2, [r10-8]\nldxw r3, [r10-4]\nmov r0, 2\nexit",
+        );
         assert_eq!(lines[1..3], ["r2 = *(u32 *)(r10 -8)", "r3 = *(u32 *)(r10 -4)"]);
     }
 
     #[test]
     fn the_frame_pointer_is_written_only_where_nothing_leads() {
-        let lines = converted(ProgramType::Kprobe, None, "mov r1, 0\njeq r1, 0, out\nmov r10, 1\nout: mov r0, 0\nexit");
+        let lines = converted(
+            ProgramType::Kprobe,
+            None,
+            "mov r1, 0\njeq r1, 0, out\nmov r10, 1\nout: mov r0, 0\nexit",
+        );
         assert_eq!(lines[2], "r0 = 0");
     }
 
     #[test]
     fn a_call_that_never_happens_needs_no_helper() {
-        let lines = converted(ProgramType::Kprobe, None, "mov r1, 0\njeq r1, 0, out\ncall 195896080\nout: mov r0, 0\nexit");
+        let lines = converted(
+            ProgramType::Kprobe,
+            None,
+            "mov r1, 0\njeq r1, 0, out\ncall 195896080\nout: mov r0, 0\nexit",
+        );
         assert_eq!(lines[2], "r0 = 0");
     }
 
@@ -199,7 +250,11 @@ mod tests {
     fn what_is_behind_a_packet_load_moves_with_all_that_leads_there() {
         let insns =
             text::assemble("jeq %r1, 0, l\nldabsb 3\nl: ldindw %r1, 7\njne %r0, 0, l\ncall local f\nexit\nf: ldabsh 1\nexit").unwrap();
-        let source = Source { functions: vec![(0, "a".into()), (6, "f".into())], lines: vec![(3, 0, 9)], ..Source::default() };
+        let source = Source {
+            functions: vec![(0, "a".into()), (6, "f".into())],
+            lines: vec![(3, 0, 9)],
+            ..Source::default()
+        };
         let (out, source) = expand(insns.clone(), source);
         assert_eq!(out.len(), insns.len() + 3 * 7);
         let lines: Vec<String> = text::lines(&out).map(|(_, line)| line.to_string()).collect();

@@ -170,8 +170,17 @@ impl Dir {
     /// When the counter file cannot be locked or written.
     pub fn next_id(&self, kind: Kind) -> Result<u32, DirError> {
         let path = self.path.join(format!("{}.next", kind.dir()));
-        let err = |call| move |e: io::Error| io_err(call, &self.path.join(format!("{}.next", kind.dir())), e);
-        let file = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(err("open"))?;
+        let err = |call| {
+            move |e: io::Error| io_err(call, &self.path.join(format!("{}.next", kind.dir())), e)
+        };
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .map_err(err("open"))?;
         flock(&file, FlockOperation::LockExclusive).map_err(|e| err("lock")(e.into()))?;
         let mut text = String::new();
         io::Read::read_to_string(&mut &file, &mut text).map_err(err("read"))?;
@@ -194,7 +203,8 @@ impl Dir {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(e) => return Err(io_err("list", &path, e)),
         };
-        let mut ids: Vec<u32> = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+        let mut ids: Vec<u32> =
+            entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
         ids.sort_unstable();
         Ok(ids)
     }
@@ -226,7 +236,10 @@ impl Dir {
                 let path = self.object(kind, id);
                 let Ok(file) = File::open(&path) else { continue };
                 let pinned = file.metadata().is_ok_and(|m| m.nlink() > 1);
-                if !pinned && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() && std::fs::remove_file(&path).is_ok() {
+                if !pinned
+                    && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+                    && std::fs::remove_file(&path).is_ok()
+                {
                     removed += 1;
                 }
             }
@@ -270,14 +283,18 @@ impl Scratch {
         let _guard = lock_all(&all)?;
         for entry in std::fs::read_dir(&all).map_err(|e| io_err("list", &all, e))?.flatten() {
             let path = entry.path();
-            let left =
-                path.is_dir() && lock_file(&path.join("lock")).is_ok_and(|f| flock(&f, FlockOperation::NonBlockingLockExclusive).is_ok());
+            let left = path.is_dir()
+                && lock_file(&path.join("lock"))
+                    .is_ok_and(|f| flock(&f, FlockOperation::NonBlockingLockExclusive).is_ok());
             if left {
                 drop(std::fs::remove_dir_all(&path));
             }
         }
         let pid = std::process::id();
-        let path = (0..u32::MAX).map(|n| all.join(format!("{pid}.{n}"))).find(|path| !path.exists()).unwrap_or_else(|| all.join("none"));
+        let path = (0..u32::MAX)
+            .map(|n| all.join(format!("{pid}.{n}")))
+            .find(|path| !path.exists())
+            .unwrap_or_else(|| all.join("none"));
         let dir = Dir::create(&path)?;
         let lock = lock_file(&path.join("lock"))?;
         flock(&lock, FlockOperation::LockExclusive).map_err(|e| io_err("lock", &path, e.into()))?;
@@ -307,7 +324,13 @@ fn lock_all(all: &Path) -> Result<File, DirError> {
 }
 
 fn lock_file(path: &Path) -> Result<File, DirError> {
-    File::options().write(true).create(true).truncate(false).mode(0o600).open(path).map_err(|e| io_err("open", path, e))
+    File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .map_err(|e| io_err("open", path, e))
 }
 
 #[cfg(test)]
@@ -322,10 +345,14 @@ mod tests {
     }
 
     #[test]
-    fn ids_grow_and_are_not_reused_even_when_the_counter_is_lost() -> Result<(), Box<dyn std::error::Error>> {
+    fn ids_grow_and_are_not_reused_even_when_the_counter_is_lost()
+    -> Result<(), Box<dyn std::error::Error>> {
         let path = temp("ids");
         let dir = Dir::create(&path)?;
-        assert_eq!((dir.next_id(Kind::Map)?, dir.next_id(Kind::Map)?, dir.next_id(Kind::Link)?), (1, 2, 1));
+        assert_eq!(
+            (dir.next_id(Kind::Map)?, dir.next_id(Kind::Map)?, dir.next_id(Kind::Link)?),
+            (1, 2, 1)
+        );
         std::fs::write(dir.object(Kind::Map, 9), b"")?;
         std::fs::write(path.join("maps.next"), b"rubbish")?;
         assert_eq!(dir.next_id(Kind::Map)?, 10);
@@ -334,7 +361,8 @@ mod tests {
     }
 
     #[test]
-    fn scratch_directories_come_and_go_beside_each_other() -> Result<(), Box<dyn std::error::Error>> {
+    fn scratch_directories_come_and_go_beside_each_other() -> Result<(), Box<dyn std::error::Error>>
+    {
         let path = temp("scratches");
         let dir = Dir::create(&path)?;
         std::thread::scope(|scope| {
@@ -357,7 +385,8 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_uses_is_removed_and_what_is_locked_or_pinned_stays() -> Result<(), Box<dyn std::error::Error>> {
+    fn what_nobody_uses_is_removed_and_what_is_locked_or_pinned_stays()
+    -> Result<(), Box<dyn std::error::Error>> {
         let path = temp("collect");
         let dir = Dir::create(&path)?;
         for id in 1..=3 {
@@ -373,7 +402,8 @@ mod tests {
     }
 
     #[test]
-    fn a_scratch_directory_goes_with_its_owner_or_by_the_next_one() -> Result<(), Box<dyn std::error::Error>> {
+    fn a_scratch_directory_goes_with_its_owner_or_by_the_next_one()
+    -> Result<(), Box<dyn std::error::Error>> {
         let path = temp("scratch");
         let dir = Dir::create(&path)?;
         let (one, two) = (Scratch::create_in(&dir)?, Scratch::create_in(&dir)?);

@@ -28,7 +28,8 @@ impl Kconfig {
     pub fn of_machine() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let release = read("/proc/sys/kernel/osrelease");
-        let config = std::fs::read_to_string(format!("/boot/config-{}", release.trim())).unwrap_or_else(|_| packed());
+        let config = std::fs::read_to_string(format!("/boot/config-{}", release.trim()))
+            .unwrap_or_else(|_| packed());
         Self::parse(release.trim(), read("/proc/sys/kernel/version").trim(), &config)
     }
 
@@ -41,7 +42,10 @@ impl Kconfig {
         };
         // Debian's releases have no third number; what is behind the word in the version does.
         let debian = version.split_once("Debian ").map(|(_, rest)| rest);
-        Self { version: code(debian.unwrap_or(release)), values: config.lines().filter_map(line).collect() }
+        Self {
+            version: code(debian.unwrap_or(release)),
+            values: config.lines().filter_map(line).collect(),
+        }
     }
 
     /// Returns a value as a configuration file has it; `None` when it is not set.
@@ -51,7 +55,9 @@ impl Kconfig {
             "LINUX_KERNEL_VERSION" => Some(self.version.to_string()),
             // Attach cookies since 5.15, system calls behind wrappers since 4.17.
             "LINUX_HAS_BPF_COOKIE" => Some(u32::from(self.version >= code("5.15.0")).to_string()),
-            "LINUX_HAS_SYSCALL_WRAPPER" => Some(u32::from(self.version >= code("4.17.0")).to_string()),
+            "LINUX_HAS_SYSCALL_WRAPPER" => {
+                Some(u32::from(self.version >= code("4.17.0")).to_string())
+            }
             _ => self.values.get(name).cloned(),
         }
     }
@@ -88,7 +94,9 @@ fn packed() -> String {
 
 /// Makes `KERNEL_VERSION(a, b, c)` of a release.
 fn code(release: &str) -> u32 {
-    let digits = |part: &str| part.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0u32);
+    let digits = |part: &str| {
+        part.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0u32)
+    };
     let mut parts = release.splitn(3, '.').map(digits);
     let mut next = || parts.next().unwrap_or(0);
     let (a, b, c) = (next(), next(), next());
@@ -105,7 +113,11 @@ mod tests {
         assert_eq!(code("5.10.0-28-amd64"), 5 << 16 | 10 << 8);
         assert_eq!(code("4.19.300"), 4 << 16 | 19 << 8 | 255);
         assert_eq!(code(""), 0);
-        let debian = Kconfig::parse("6.1.0-42-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.170-1 (2026-01-01)", "");
+        let debian = Kconfig::parse(
+            "6.1.0-42-amd64",
+            "#1 SMP PREEMPT_DYNAMIC Debian 6.1.170-1 (2026-01-01)",
+            "",
+        );
         assert_eq!(debian.get("LINUX_KERNEL_VERSION"), Some((6 << 16 | 1 << 8 | 170).to_string()));
         assert_eq!(debian.get("LINUX_HAS_BPF_COOKIE").as_deref(), Some("1"));
     }

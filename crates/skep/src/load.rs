@@ -170,7 +170,8 @@ impl Loaded {
     /// Lists the maps that a program refers to, in the order of its list.
     #[must_use]
     pub fn maps_of(&self, program: &LoadedProgram) -> Vec<Arc<Map>> {
-        let find = |id: &u32| self.maps.iter().find(|m| m.map.id() == *id).map(|m| Arc::clone(&m.map));
+        let find =
+            |id: &u32| self.maps.iter().find(|m| m.map.id() == *id).map(|m| Arc::clone(&m.map));
         program.program().maps().iter().filter_map(find).collect()
     }
 }
@@ -266,7 +267,8 @@ impl<'a> Loader<'a> {
         // A refused object leaves nothing behind.
         let proofs = Proofs::new(object, self.target);
         let verified = proofs.programs(self.wanted(object)?, self.only.is_some())?;
-        let asked = Asked { catalog: self.catalog, patterns: &self.patterns, exclude: &self.exclude };
+        let asked =
+            Asked { catalog: self.catalog, patterns: &self.patterns, exclude: &self.exclude };
         let functions = proofs.functions(&asked, &verified)?;
         let needed = needed(object, &verified);
         check_maps(object, &needed, |spec| self.definition(spec, object.btf.as_deref(), 0))?;
@@ -277,12 +279,22 @@ impl<'a> Loader<'a> {
         slot_table(self.dir)?;
         let mut maps = Vec::new();
         for (spec, needed) in object.maps.iter().zip(needed) {
-            maps.push(if needed { Some(self.create(spec, object.btf.as_deref(), btf_id)?) } else { None });
+            maps.push(if needed {
+                Some(self.create(spec, object.btf.as_deref(), btf_id)?)
+            } else {
+                None
+            });
         }
         let mut programs = Vec::new();
         for ((_, program, linked, proof), functions) in verified.into_iter().zip(functions) {
-            let its: Vec<&Map> = linked.maps.iter().filter_map(|m| maps.get(m.index)?.as_ref()).map(|m| &*m.map).collect();
-            let file = Program::new(&proof, &program.name, program.section_meant(), &its).store(self.dir)?;
+            let its: Vec<&Map> = linked
+                .maps
+                .iter()
+                .filter_map(|m| maps.get(m.index)?.as_ref())
+                .map(|m| &*m.map)
+                .collect();
+            let file = Program::new(&proof, &program.name, program.section_meant(), &its)
+                .store(self.dir)?;
             programs.push(LoadedProgram { file, target: program.target.clone(), functions });
         }
         initialise(object, &maps, &programs)?;
@@ -292,11 +304,17 @@ impl<'a> Loader<'a> {
     /// Numbers of the programs to begin with.
     fn wanted(&self, object: &Object) -> Result<Vec<usize>, LoadError> {
         let Some(only) = &self.only else {
-            return Ok((0..object.programs.len()).filter(|i| object.programs.get(*i).is_some_and(|p| p.autoload)).collect());
+            return Ok((0..object.programs.len())
+                .filter(|i| object.programs.get(*i).is_some_and(|p| p.autoload))
+                .collect());
         };
         let mut wanted: Vec<usize> = Vec::new();
         for name in only {
-            wanted.push(object.program(name).ok_or_else(|| LoadError::NoProgram { program: name.clone() })?);
+            wanted.push(
+                object
+                    .program(name)
+                    .ok_or_else(|| LoadError::NoProgram { program: name.clone() })?,
+            );
         }
         Ok(wanted)
     }
@@ -309,7 +327,12 @@ impl<'a> Loader<'a> {
         def
     }
 
-    fn create(&self, spec: &MapSpec, btf: Option<&Btf>, btf_id: u32) -> Result<LoadedMap, LoadError> {
+    fn create(
+        &self,
+        spec: &MapSpec,
+        btf: Option<&Btf>,
+        btf_id: u32,
+    ) -> Result<LoadedMap, LoadError> {
         let err = |source| LoadError::Map { name: spec.name.clone(), source };
         let def = self.definition(spec, btf, btf_id);
         let id = self.dir.next_id(Kind::Map)?;
@@ -317,7 +340,9 @@ impl<'a> Loader<'a> {
         let sparse = self.sparse.contains(&spec.name);
         // Before the first touch of a page.
         crate::memory::guard();
-        let map = if sparse { Map::create_sparse(&dir, id, &def) } else { Map::create(&dir, id, &def) }.map_err(err)?;
+        let map =
+            if sparse { Map::create_sparse(&dir, id, &def) } else { Map::create(&dir, id, &def) }
+                .map_err(err)?;
         if let Some(data) = &spec.data {
             let mut value = data.clone();
             value.resize(spec.value_size as usize, 0);
@@ -332,13 +357,21 @@ impl<'a> Loader<'a> {
 
 /// Puts maps into maps of maps and programs into program arrays, as their definitions say. A program that was not asked for
 /// leaves its slot empty.
-fn initialise(object: &Object, maps: &[Option<LoadedMap>], programs: &[LoadedProgram]) -> Result<(), LoadError> {
+fn initialise(
+    object: &Object,
+    maps: &[Option<LoadedMap>],
+    programs: &[LoadedProgram],
+) -> Result<(), LoadError> {
     for (spec, loaded) in object.maps.iter().zip(maps) {
         let Some(loaded) = loaded else { continue };
         for (slot, value) in &spec.values {
             let id = match value {
-                InnerValue::Map(index) => maps.get(*index).and_then(Option::as_ref).map(|m| m.map.id()),
-                InnerValue::Program(name) => programs.iter().find(|p| p.program().name() == *name).map(LoadedProgram::id),
+                InnerValue::Map(index) => {
+                    maps.get(*index).and_then(Option::as_ref).map(|m| m.map.id())
+                }
+                InnerValue::Program(name) => {
+                    programs.iter().find(|p| p.program().name() == *name).map(LoadedProgram::id)
+                }
             };
             if let Some(id) = id {
                 let done = loaded.map.update(&slot.to_ne_bytes(), &id.to_ne_bytes(), 0);
@@ -358,7 +391,9 @@ fn short_name(name: &str) -> String {
 /// size has one for each CPU.
 fn entries(map_type: MapType, asked: u32) -> u32 {
     match map_type {
-        MapType::Ringbuf | MapType::UserRingbuf if asked > 0 => asked.max(4096).checked_next_power_of_two().unwrap_or(asked),
+        MapType::Ringbuf | MapType::UserRingbuf if asked > 0 => {
+            asked.max(4096).checked_next_power_of_two().unwrap_or(asked)
+        }
         MapType::PerfEventArray if asked == 0 => skep_maps::slots::possible_cpus(),
         _ => asked,
     }
@@ -367,13 +402,19 @@ fn entries(map_type: MapType, asked: u32) -> u32 {
 /// Says what kind of map an object wants; `btf` are the object's types, `btf_id` where they are kept.
 #[must_use]
 pub fn definition(spec: &MapSpec, btf: Option<&Btf>, btf_id: u32) -> MapDef {
-    let fields =
-        btf.filter(|_| spec.value_type_id != 0).map(|btf| skep_verifier::fields::find(btf, spec.value_type_id)).unwrap_or_default();
+    let fields = btf
+        .filter(|_| spec.value_type_id != 0)
+        .map(|btf| skep_verifier::fields::find(btf, spec.value_type_id))
+        .unwrap_or_default();
     MapDef {
         map_type: spec.map_type,
         key_size: spec.key_size,
         // The type of a ring's records may stand where others have that of their values.
-        value_size: if spec.map_type == MapType::Ringbuf && spec.value_type_id != 0 { 0 } else { spec.value_size },
+        value_size: if spec.map_type == MapType::Ringbuf && spec.value_type_id != 0 {
+            0
+        } else {
+            spec.value_size
+        },
         max_entries: entries(spec.map_type, spec.max_entries),
         flags: spec.flags,
         map_extra: spec.map_extra,
@@ -387,7 +428,13 @@ pub fn definition(spec: &MapSpec, btf: Option<&Btf>, btf_id: u32) -> MapDef {
 }
 
 /// Creates a map that no object asked for.
-pub(crate) fn own_map(dir: &Dir, name: &str, map_type: MapType, entries: u32, value_size: u32) -> Result<Map, LoadError> {
+pub(crate) fn own_map(
+    dir: &Dir,
+    name: &str,
+    map_type: MapType,
+    entries: u32,
+    value_size: u32,
+) -> Result<Map, LoadError> {
     let def = MapDef {
         map_type,
         key_size: if map_type == MapType::Ringbuf { 0 } else { 4 },
@@ -413,10 +460,15 @@ fn slot_table(dir: &Dir) -> Result<(), LoadError> {
     let err = |source| LoadError::Map { name: SLOTS.to_owned(), source };
     skep_maps::SlotTable::open_or_create(dir.path()).map_err(err)?;
     let path = dir.path().join(SLOTS);
-    let os = |call, errno| err(skep_maps::ObjectError::Os { call, path: path.clone(), errno }.into());
-    let file = std::fs::File::options().write(true).open(&path).map_err(|e| os("open", e.raw_os_error().unwrap_or(0)))?;
+    let os =
+        |call, errno| err(skep_maps::ObjectError::Os { call, path: path.clone(), errno }.into());
+    let file = std::fs::File::options()
+        .write(true)
+        .open(&path)
+        .map_err(|e| os("open", e.raw_os_error().unwrap_or(0)))?;
     let len = file.metadata().map_or(0, |m| m.len());
-    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len).map_err(|e| os("fallocate", e.raw_os_error()))
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len)
+        .map_err(|e| os("fallocate", e.raw_os_error()))
 }
 
 #[cfg(test)]
@@ -425,7 +477,14 @@ mod tests {
 
     #[test]
     fn sizes_that_the_kernel_would_refuse_are_rounded_as_libbpf_does() {
-        for (asked, got) in [(1, 4096), (4096, 4096), (4097, 8192), (100_000, 131_072), (0, 0), (u32::MAX, u32::MAX)] {
+        for (asked, got) in [
+            (1, 4096),
+            (4096, 4096),
+            (4097, 8192),
+            (100_000, 131_072),
+            (0, 0),
+            (u32::MAX, u32::MAX),
+        ] {
             assert_eq!(entries(MapType::Ringbuf, asked), got, "{asked}");
         }
         assert_eq!(entries(MapType::PerfEventArray, 0), skep_maps::slots::possible_cpus());

@@ -12,7 +12,9 @@
 //! values of per-CPU maps: what has none there is replaced at once (`sweep`).
 
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{
+    AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 
 use skep_maps::Map;
 
@@ -35,7 +37,10 @@ pub fn guard() {
 
 /// Counts pages without memory in a link's control map, which lives as long as the process.
 pub(crate) fn count_in(control_map: &'static Map) {
-    LOST.store(std::ptr::from_ref(control_word(control_map, control::LOST_PAGES)).cast_mut(), Release);
+    LOST.store(
+        std::ptr::from_ref(control_word(control_map, control::LOST_PAGES)).cast_mut(),
+        Release,
+    );
 }
 
 /// Puts memory where an object has none. Runs in a signal handler.
@@ -128,5 +133,15 @@ fn is_readable(addr: u64) -> bool {
     let mut word = 0_u64;
     let (local, remote) = ([&raw mut word as u64, 8], [addr, 8]);
     // SAFETY: writes to `word` at most; the kernel checks `addr`.
-    unsafe { call6(PROCESS_VM_READV, call6(GETPID, 0, 0, 0, 0, 0, 0), local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0) == 8 }
+    unsafe {
+        call6(
+            PROCESS_VM_READV,
+            call6(GETPID, 0, 0, 0, 0, 0, 0),
+            local.as_ptr() as u64,
+            1,
+            remote.as_ptr() as u64,
+            1,
+            0,
+        ) == 8
+    }
 }

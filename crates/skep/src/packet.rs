@@ -96,7 +96,13 @@ impl Packet {
         view.set(word::DATA_END, base + data_end as u64);
         view.set(word::FRAGMENTS, (end - data_end) as u64);
         // SAFETY: `meta` to `end` is inside the room (checked above), which nobody else has yet.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (base as *mut u8).add(shape.meta), bytes.len()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                (base as *mut u8).add(shape.meta),
+                bytes.len(),
+            )
+        };
         Some(packet)
     }
 
@@ -106,7 +112,9 @@ impl Packet {
         let _ = std::ptr::from_ref(&*self.frame).expose_provenance();
         // SAFETY: the context begins that many bytes into the frame; the pointer is made from the whole frame, so that it also
         // reaches the words below.
-        unsafe { std::ptr::from_ref(&*self.frame).cast_mut().cast::<u8>().add(word::BELOW as usize) }
+        unsafe {
+            std::ptr::from_ref(&*self.frame).cast_mut().cast::<u8>().add(word::BELOW as usize)
+        }
     }
 
     /// Returns what helpers see.
@@ -125,7 +133,9 @@ impl Packet {
         }
         if let Some(field) = self.frame.ctx.get(off as usize / 8) {
             // SAFETY: as above.
-            unsafe { field.get().write_volatile(self.frame.beside.as_ptr().expose_provenance() as u64) };
+            unsafe {
+                field.get().write_volatile(self.frame.beside.as_ptr().expose_provenance() as u64)
+            };
         }
     }
 
@@ -298,7 +308,11 @@ impl View<'_> {
     #[must_use]
     pub fn at(self, off: u64, len: u64) -> Option<*mut u8> {
         let all = self.len();
-        if off > all || len > all - off { None } else { Some(self.data().wrapping_add(off) as *mut u8) }
+        if off > all || len > all - off {
+            None
+        } else {
+            Some(self.data().wrapping_add(off) as *mut u8)
+        }
     }
 }
 
@@ -307,7 +321,8 @@ mod tests {
     use super::*;
 
     fn packet() -> Packet {
-        let shape = Shape { kind: word::XDP, meta: 252, data: 256, linear: 4, hard_end: 300, size: 400 };
+        let shape =
+            Shape { kind: word::XDP, meta: 252, data: 256, linear: 4, hard_end: 300, size: 400 };
         Packet::new(&shape, b"metaABCDefgh").expect("it fits")
     }
 
@@ -317,8 +332,14 @@ mod tests {
         let view = packet.view();
         assert_eq!(packet.bytes(), b"metaABCDefgh");
         assert_eq!(packet.payload(), b"ABCDefgh");
-        assert_eq!((view.data() - view.data_meta(), view.data_end() - view.data(), view.len()), (4, 4, 8));
-        assert_eq!((view.data() - view.get(word::HARD_START), view.get(word::HARD_END) - view.data()), (256, 44));
+        assert_eq!(
+            (view.data() - view.data_meta(), view.data_end() - view.data(), view.len()),
+            (4, 4, 8)
+        );
+        assert_eq!(
+            (view.data() - view.get(word::HARD_START), view.get(word::HARD_END) - view.data()),
+            (256, 44)
+        );
         assert!(view.is_xdp());
         assert_eq!(view.at(4, 4).map(|p| p as u64), Some(view.data_end()));
         assert_eq!((view.at(5, 4), view.at(9, 0), view.at(0, u64::MAX)), (None, None, None));
@@ -336,7 +357,8 @@ mod tests {
     #[test]
     fn a_shape_that_its_bytes_do_not_fit_is_refused() {
         let fits = |meta, data, linear, hard_end, size| {
-            Packet::new(&Shape { kind: word::XDP, meta, data, linear, hard_end, size }, &[1; 20]).is_some()
+            Packet::new(&Shape { kind: word::XDP, meta, data, linear, hard_end, size }, &[1; 20])
+                .is_some()
         };
         assert!(fits(0, 0, 20, 20, 20));
         assert!(!fits(0, 0, 20, 20, 19));

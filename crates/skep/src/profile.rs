@@ -30,7 +30,8 @@ static FILES: Mutex<Option<Files>> = Mutex::new(None);
 pub(crate) fn announce(program: &Program, code: &mut Code) {
     let Some(wanted) = std::env::var_os(ENV_PERF).filter(|w| !w.is_empty()) else { return };
     let source = program.source();
-    let functions: Vec<Function<'_>> = source.functions.iter().map(|(at, name)| Function { insn: *at as usize, name }).collect();
+    let functions: Vec<Function<'_>> =
+        source.functions.iter().map(|(at, name)| Function { insn: *at as usize, name }).collect();
     let lines: Vec<Line<'_>> = source.lines.iter().filter_map(|l| source.line(l)).collect();
     let listing = Listing { code, name: program.name(), functions: &functions, lines: &lines };
     write(&listing, &wanted);
@@ -69,11 +70,16 @@ fn wants(wanted: &OsStr, what: &str) -> bool {
 
 impl Files {
     fn open(pid: u32, wanted: &OsStr) -> Self {
-        let dir = std::env::var_os(ENV_DUMP_DIR).filter(|d| !d.is_empty()).unwrap_or_else(|| ".".into());
+        let dir =
+            std::env::var_os(ENV_DUMP_DIR).filter(|d| !d.is_empty()).unwrap_or_else(|| ".".into());
         Self {
             pid,
             map: if wants(wanted, "map") { Map::open().ok() } else { None },
-            dump: if wants(wanted, "dump") { Dump::create(&dir.to_string_lossy()).ok() } else { None },
+            dump: if wants(wanted, "dump") {
+                Dump::create(&dir.to_string_lossy()).ok()
+            } else {
+                None
+            },
         }
     }
 }

@@ -113,8 +113,15 @@ impl Source {
     }
 
     /// Gives one of the lines a file name; `None` when there is no such file.
-    pub(crate) fn line(&self, &(insn, file, line): &(u32, u32, u32)) -> Option<skep_vm::perf::Line<'_>> {
-        Some(skep_vm::perf::Line { insn: insn as usize, file: self.files.get(file as usize)?, line })
+    pub(crate) fn line(
+        &self,
+        &(insn, file, line): &(u32, u32, u32),
+    ) -> Option<skep_vm::perf::Line<'_>> {
+        Some(skep_vm::perf::Line {
+            insn: insn as usize,
+            file: self.files.get(file as usize)?,
+            line,
+        })
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -173,8 +180,14 @@ pub struct ProgramFile {
 impl Program {
     /// Takes what the verifier accepted, to run with these maps: those of its list that could be made, in order.
     #[cfg(feature = "loader")]
-    pub(crate) fn new(proof: &skep_verifier::Verified, name: &str, section: &str, maps: &[&Map]) -> Self {
-        let (insns, source) = crate::convert::expand(crate::convert::convert(proof), Source::of(proof.linked()));
+    pub(crate) fn new(
+        proof: &skep_verifier::Verified,
+        name: &str,
+        section: &str,
+        maps: &[&Map],
+    ) -> Self {
+        let (insns, source) =
+            crate::convert::expand(crate::convert::convert(proof), Source::of(proof.linked()));
         Self {
             name: name.to_owned(),
             section: section.to_owned(),
@@ -253,7 +266,9 @@ impl Program {
     fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.str(&self.name).str(&self.section);
-        w.u32(self.prog_type as u32).u32(self.attach_type.map_or(u32::MAX, |a| a as u32)).u32(self.ctx_read);
+        w.u32(self.prog_type as u32)
+            .u32(self.attach_type.map_or(u32::MAX, |a| a as u32))
+            .u32(self.ctx_read);
         w.u32(self.maps.len() as u32);
         for id in &self.maps {
             w.u32(*id);
@@ -268,15 +283,27 @@ impl Program {
         let name = r.str("program name")?.to_owned();
         let section = r.str("section name")?.to_owned();
         let unknown = |what| WireError { at: 0, what };
-        let prog_type = ProgramType::from_raw(r.u32("program type")?).ok_or(unknown("a known program type"))?;
+        let prog_type =
+            ProgramType::from_raw(r.u32("program type")?).ok_or(unknown("a known program type"))?;
         let attach_type = match r.u32("attach type")? {
             u32::MAX => None,
             n => Some(AttachType::from_raw(n).ok_or(unknown("a known attach type"))?),
         };
         let ctx_read = r.u32("context size")?;
-        let maps = (0..r.count(4, "map ids")?).map(|_| r.u32("map id")).collect::<Result<_, _>>()?;
+        let maps =
+            (0..r.count(4, "map ids")?).map(|_| r.u32("map id")).collect::<Result<_, _>>()?;
         let insns = Insn::decode(r.bytes("instructions")?).ok_or(unknown("whole instructions"))?;
-        Ok(Self { name, section, prog_type, attach_type, maps, generations: Vec::new(), ctx_read, insns, source: Source::default() })
+        Ok(Self {
+            name,
+            section,
+            prog_type,
+            attach_type,
+            maps,
+            generations: Vec::new(),
+            ctx_read,
+            insns,
+            source: Source::default(),
+        })
     }
 
     fn encode_generations(&self) -> Vec<u8> {
@@ -290,8 +317,14 @@ impl Program {
 
     fn decode_generations(&self, bytes: &[u8]) -> Result<Vec<u64>, WireError> {
         let mut r = Reader::new(bytes);
-        let all: Vec<u64> = (0..r.count(8, "generations")?).map(|_| r.u64("generation")).collect::<Result<_, _>>()?;
-        if all.len() == self.maps.len() { Ok(all) } else { Err(WireError { at: 0, what: "a generation for each map" }) }
+        let all: Vec<u64> = (0..r.count(8, "generations")?)
+            .map(|_| r.u64("generation"))
+            .collect::<Result<_, _>>()?;
+        if all.len() == self.maps.len() {
+            Ok(all)
+        } else {
+            Err(WireError { at: 0, what: "a generation for each map" })
+        }
     }
 
     /// Writes the program as a new object.
@@ -300,7 +333,11 @@ impl Program {
     /// When no id can be taken or the file cannot be written.
     pub(crate) fn store(self, dir: &Dir) -> Result<ProgramFile, crate::Error> {
         let id = dir.next_id(Kind::Program)?;
-        let records = [(TAG, self.encode()), (TAG_SOURCE, self.source.encode()), (TAG_GENERATIONS, self.encode_generations())];
+        let records = [
+            (TAG, self.encode()),
+            (TAG_SOURCE, self.source.encode()),
+            (TAG_GENERATIONS, self.encode_generations()),
+        ];
         let file = RecordFile::create(&dir.object(Kind::Program, id), KIND, &records)?;
         Ok(ProgramFile { id, program: self, _file: file })
     }
@@ -327,9 +364,15 @@ impl ProgramFile {
         let file = RecordFile::open(&dir.object(Kind::Program, id), KIND)?;
         let damaged = |what| file.damaged(WireError { at: 0, what });
         let records = file.read()?;
-        let (_, payload) = records.iter().find(|(tag, _)| *tag == TAG).ok_or_else(|| damaged("a program record"))?;
+        let (_, payload) = records
+            .iter()
+            .find(|(tag, _)| *tag == TAG)
+            .ok_or_else(|| damaged("a program record"))?;
         let mut program = Program::decode(payload).map_err(|e| file.damaged(e))?;
-        let (_, payload) = records.iter().find(|(tag, _)| *tag == TAG_GENERATIONS).ok_or_else(|| damaged("which maps its ids mean"))?;
+        let (_, payload) = records
+            .iter()
+            .find(|(tag, _)| *tag == TAG_GENERATIONS)
+            .ok_or_else(|| damaged("which maps its ids mean"))?;
         program.generations = program.decode_generations(payload).map_err(|e| file.damaged(e))?;
         if let Some((_, payload)) = records.iter().find(|(tag, _)| *tag == TAG_SOURCE) {
             program.source = Source::decode(payload).map_err(|e| file.damaged(e))?;
@@ -358,11 +401,19 @@ mod tests {
         assert_eq!(Program::decode(&p.encode())?, p);
         let whole = Program { generations: vec![u64::MAX, 7], ..p.clone() };
         assert_eq!(p.decode_generations(&whole.encode_generations())?, [u64::MAX, 7]);
-        assert!(Program { maps: vec![3], ..p }.decode_generations(&whole.encode_generations()).is_err());
-        let source =
-            Source { functions: vec![(0, "count".to_owned())], files: vec!["a.bpf.c".to_owned()], lines: vec![(0, 0, 7), (1, 0, 8)] };
+        assert!(
+            Program { maps: vec![3], ..p }.decode_generations(&whole.encode_generations()).is_err()
+        );
+        let source = Source {
+            functions: vec![(0, "count".to_owned())],
+            files: vec!["a.bpf.c".to_owned()],
+            lines: vec![(0, 0, 7), (1, 0, 8)],
+        };
         assert_eq!(Source::decode(&source.encode())?, source);
-        assert_eq!(source.line(&source.lines[1]).map(|l| (l.insn, l.file, l.line)), Some((1, "a.bpf.c", 8)));
+        assert_eq!(
+            source.line(&source.lines[1]).map(|l| (l.insn, l.file, l.line)),
+            Some((1, "a.bpf.c", 8))
+        );
         assert_eq!(source.line(&(0, 9, 1)), None);
         Ok(())
     }

@@ -52,7 +52,12 @@ pub(crate) struct Proofs<'o> {
 
 impl<'o> Proofs<'o> {
     pub fn new(object: &'o Object, target: Option<&'o CoreTarget>) -> Self {
-        Self { object, target, options: options(), made: object.programs.iter().map(|_| OnceCell::new()).collect() }
+        Self {
+            object,
+            target,
+            options: options(),
+            made: object.programs.iter().map(|_| OnceCell::new()).collect(),
+        }
     }
 
     fn of(&self, index: usize) -> Result<&(Linked, Verified), Refusal> {
@@ -63,16 +68,29 @@ impl<'o> Proofs<'o> {
     fn prove(&self, index: usize) -> Result<(Linked, Verified), Refusal> {
         let how = LinkOptions { target: self.target, ..LinkOptions::default() };
         let linked = self.object.link_with(index, &how).map_err(Refusal::Link)?;
-        let proof = skep_verifier::verify(&linked, &self.options).map_err(|r| Refusal::Rejected(Box::new(r)))?;
-        if let Some(id) = proof.info().helpers.iter().find(|id| crate::helpers::implementation(proof.prog_type(), **id).is_none()) {
-            let name = helper::by_id(*id).map(|h| h.name).or_else(|| kfunc::by_id(*id).map(|k| k.name)).unwrap_or("unknown");
+        let proof = skep_verifier::verify(&linked, &self.options)
+            .map_err(|r| Refusal::Rejected(Box::new(r)))?;
+        if let Some(id) = proof
+            .info()
+            .helpers
+            .iter()
+            .find(|id| crate::helpers::implementation(proof.prog_type(), **id).is_none())
+        {
+            let name = helper::by_id(*id)
+                .map(|h| h.name)
+                .or_else(|| kfunc::by_id(*id).map(|k| k.name))
+                .unwrap_or("unknown");
             return Err(Refusal::Helper { program: linked.name, helper: format!("{name}#{id}") });
         }
         Ok((linked, proof))
     }
 
     /// Proves these programs, and with `follow` those that tail calls may lead to from the beginning. In order of the object.
-    pub fn programs(&self, mut wanted: Vec<usize>, follow: bool) -> Result<Vec<Proved<'o>>, LoadError> {
+    pub fn programs(
+        &self,
+        mut wanted: Vec<usize>,
+        follow: bool,
+    ) -> Result<Vec<Proved<'o>>, LoadError> {
         let mut out = Vec::new();
         let mut done = 0;
         while let Some(i) = wanted.get(done).copied() {
@@ -89,8 +107,11 @@ impl<'o> Proofs<'o> {
             out.push((i, program, linked.clone(), proof.clone()));
         }
         // Arrays that these programs do not use get what can be had.
-        for i in if follow { programs_in(self.object, self.object.maps.iter()) } else { Vec::new() } {
-            let Some(program) = self.object.programs.get(i).filter(|_| !wanted.contains(&i)) else { continue };
+        for i in if follow { programs_in(self.object, self.object.maps.iter()) } else { Vec::new() }
+        {
+            let Some(program) = self.object.programs.get(i).filter(|_| !wanted.contains(&i)) else {
+                continue;
+            };
             if let Ok((linked, proof)) = self.of(i) {
                 wanted.push(i);
                 out.push((i, program, linked.clone(), proof.clone()));
@@ -104,7 +125,11 @@ impl<'o> Proofs<'o> {
     }
 
     /// Compares programs with the functions that they are going to be attached to.
-    pub fn functions(&self, asked: &Asked<'_>, verified: &[Proved<'_>]) -> Result<Vec<Resolved>, LoadError> {
+    pub fn functions(
+        &self,
+        asked: &Asked<'_>,
+        verified: &[Proved<'_>],
+    ) -> Result<Vec<Resolved>, LoadError> {
         verified.iter().map(|v| asked.resolve(v, verified, &self.options)).collect()
     }
 }
@@ -112,25 +137,43 @@ impl<'o> Proofs<'o> {
 /// Numbers of the programs that program arrays begin with.
 fn programs_in<'m>(object: &Object, maps: impl Iterator<Item = &'m MapSpec>) -> Vec<usize> {
     let values = maps.flat_map(|m| &m.values);
-    values.filter_map(|(_, v)| if let InnerValue::Program(name) = v { object.program(name) } else { None }).collect()
+    values
+        .filter_map(
+            |(_, v)| if let InnerValue::Program(name) = v { object.program(name) } else { None },
+        )
+        .collect()
 }
 
 /// Says of each map whether it must be made: nobody misses one that no program here uses and that cannot be made anyway.
 pub(crate) fn needed(object: &Object, verified: &[Proved<'_>]) -> Vec<bool> {
-    let used: Vec<usize> = verified.iter().flat_map(|(_, _, linked, _)| linked.maps.iter().map(|m| m.index)).collect();
+    let used: Vec<usize> =
+        verified.iter().flat_map(|(_, _, linked, _)| linked.maps.iter().map(|m| m.index)).collect();
     let offered = |spec: &MapSpec| !matches!(spec.map_type.row().offer, Offer::No(_));
-    object.maps.iter().enumerate().map(|(index, spec)| used.contains(&index) || offered(spec)).collect()
+    object
+        .maps
+        .iter()
+        .enumerate()
+        .map(|(index, spec)| used.contains(&index) || offered(spec))
+        .collect()
 }
 
 /// Checks whether maps can be made, and what they are to begin with.
-pub(crate) fn check_maps(object: &Object, needed: &[bool], def: impl Fn(&MapSpec) -> MapDef) -> Result<(), LoadError> {
+pub(crate) fn check_maps(
+    object: &Object,
+    needed: &[bool],
+    def: impl Fn(&MapSpec) -> MapDef,
+) -> Result<(), LoadError> {
     for (spec, _) in object.maps.iter().zip(needed).filter(|(_, needed)| **needed) {
         let err = |source| LoadError::Map { name: spec.name.clone(), source };
         let outer = def(spec);
         outer.check_creation().map_err(err)?;
         for (slot, value) in &spec.values {
             if outer.key_size != 4 {
-                return Err(err(MapError::Length { what: "key", given: 4, want: outer.key_size as usize }));
+                return Err(err(MapError::Length {
+                    what: "key",
+                    given: 4,
+                    want: outer.key_size as usize,
+                }));
             }
             let by_key = spec.map_type == MapType::HashOfMaps;
             if !by_key && *slot >= outer.max_entries {
@@ -192,7 +235,11 @@ impl<'a> DryRun<'a> {
     pub fn each(&self, object: &Object) -> Vec<Result<(), LoadError>> {
         let proofs = Proofs::new(object, self.target);
         let patterns: Vec<(String, String)> = match self.catalog {
-            Some(_) => object.programs.iter().flat_map(|p| named(p.name.as_str(), p.target.as_deref())).collect(),
+            Some(_) => object
+                .programs
+                .iter()
+                .flat_map(|p| named(p.name.as_str(), p.target.as_deref()))
+                .collect(),
             None => Vec::new(),
         };
         let asked = Asked { catalog: self.catalog, patterns: &patterns, exclude: &[] };
@@ -200,13 +247,23 @@ impl<'a> DryRun<'a> {
     }
 }
 
-fn check(object: &Object, proofs: &Proofs<'_>, asked: &Asked<'_>, index: usize) -> Result<(), LoadError> {
+fn check(
+    object: &Object,
+    proofs: &Proofs<'_>,
+    asked: &Asked<'_>,
+    index: usize,
+) -> Result<(), LoadError> {
     let verified = proofs.programs(vec![index], true)?;
     proofs.functions(asked, &verified)?;
-    check_maps(object, &needed(object, &verified), |spec| definition(spec, object.btf.as_deref(), 0))
+    check_maps(object, &needed(object, &verified), |spec| {
+        definition(spec, object.btf.as_deref(), 0)
+    })
 }
 
 /// The functions that a program's section names, without modules.
-fn named<'p>(program: &'p str, target: Option<&str>) -> impl Iterator<Item = (String, String)> + use<'p> {
+fn named<'p>(
+    program: &'p str,
+    target: Option<&str>,
+) -> impl Iterator<Item = (String, String)> + use<'p> {
     crate::link::functions(target).into_iter().map(move |function| (program.to_owned(), function))
 }

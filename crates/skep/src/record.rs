@@ -200,7 +200,13 @@ impl RecordFile {
         let bytes = batch.bytes;
         let temp = path.with_extension(format!("new-{}", std::process::id()));
         let done = (|| {
-            let mut file = File::options().read(true).append(true).create_new(true).mode(0o600).open(&temp).map_err(err("create"))?;
+            let mut file = File::options()
+                .read(true)
+                .append(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&temp)
+                .map_err(err("create"))?;
             file.write_all(&bytes).map_err(err("write"))?;
             flock(&file, FlockOperation::LockShared).map_err(|e| err("lock")(e.into()))?;
             std::fs::hard_link(&temp, path).map_err(err("create"))?;
@@ -219,7 +225,12 @@ impl RecordFile {
         let err = |call| move |source| RecordError::Io { call, path: path.to_owned(), source };
         // NONBLOCK: a fifo planted here must not hang us.
         let flags = OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
-        let mut file = File::options().read(true).append(true).custom_flags(flags.bits() as i32).open(path).map_err(err("open"))?;
+        let mut file = File::options()
+            .read(true)
+            .append(true)
+            .custom_flags(flags.bits() as i32)
+            .open(path)
+            .map_err(err("open"))?;
         let meta = file.metadata().map_err(err("stat"))?;
         let me = rustix::process::geteuid().as_raw();
         if meta.uid() != me {
@@ -245,14 +256,18 @@ impl RecordFile {
     }
 
     fn new(file: &File, path: &Path) -> Result<Self, RecordError> {
-        let hold =
-            Hold::new(file, path).map_err(|e| RecordError::Io { call: "map", path: path.to_owned(), source: io::Error::other(e) })?;
+        let hold = Hold::new(file, path).map_err(|e| RecordError::Io {
+            call: "map",
+            path: path.to_owned(),
+            source: io::Error::other(e),
+        })?;
         Ok(Self { hold, known: AtomicU64::new(HEAD as u64) })
     }
 
     /// Opens the file for as long as something is done with it.
     fn file(&self) -> Result<File, RecordError> {
-        let fd = self.hold.open(OFlags::RDWR | OFlags::APPEND).map_err(|e| self.io("open")(e.into()))?;
+        let fd =
+            self.hold.open(OFlags::RDWR | OFlags::APPEND).map_err(|e| self.io("open")(e.into()))?;
         Ok(fd.into())
     }
 
@@ -291,7 +306,8 @@ impl RecordFile {
 
     /// Keeps other writers out, until the result is dropped.
     fn lock(&self) -> Result<File, RecordError> {
-        let lock = File::open(self.hold.path().parent().unwrap_or(Path::new("."))).map_err(self.io("open the directory of"))?;
+        let lock = File::open(self.hold.path().parent().unwrap_or(Path::new(".")))
+            .map_err(self.io("open the directory of"))?;
         flock(&lock, FlockOperation::LockExclusive).map_err(|e| self.io("lock")(e.into()))?;
         Ok(lock)
     }
@@ -316,7 +332,8 @@ impl RecordFile {
         let file = self.file()?;
         let len = file.metadata().map_err(self.io("read"))?.len();
         // A file that became shorter was not cut by a writer of ours: nothing is known of it.
-        let start = Some(self.known.load(Relaxed)).filter(|known| *known <= len).unwrap_or(HEAD as u64);
+        let start =
+            Some(self.known.load(Relaxed)).filter(|known| *known <= len).unwrap_or(HEAD as u64);
         let end = start + self.read_from(&file, start)?.bytes.len() as u64;
         self.write(&file, end, batch)
     }
@@ -325,7 +342,10 @@ impl RecordFile {
     ///
     /// # Errors
     /// When the file cannot be locked, read or written, or `make` fails.
-    pub fn append_with<T>(&self, make: impl FnOnce(&Records, &mut Batch) -> Result<T, RecordError>) -> Result<T, RecordError> {
+    pub fn append_with<T>(
+        &self,
+        make: impl FnOnce(&Records, &mut Batch) -> Result<T, RecordError>,
+    ) -> Result<T, RecordError> {
         let _lock = self.lock()?;
         let file = self.file()?;
         let records = self.read_from(&file, HEAD as u64)?;
@@ -365,7 +385,8 @@ mod tests {
     }
 
     #[test]
-    fn a_half_written_record_is_not_seen_and_the_next_writer_cuts_it_off() -> Result<(), Box<dyn std::error::Error>> {
+    fn a_half_written_record_is_not_seen_and_the_next_writer_cuts_it_off()
+    -> Result<(), Box<dyn std::error::Error>> {
         let path = temp("half");
         let file = RecordFile::create(&path, KIND, &[(1, b"first".to_vec())])?;
         let whole = std::fs::metadata(&path)?.len();
@@ -418,7 +439,8 @@ mod tests {
         });
         let mut all = all(&RecordFile::open(&path, KIND)?)?;
         all.sort();
-        let mut want: Vec<Record> = (0..4).flat_map(|t| (0..50_u32).map(move |i| (t, i.to_le_bytes().to_vec()))).collect();
+        let mut want: Vec<Record> =
+            (0..4).flat_map(|t| (0..50_u32).map(move |i| (t, i.to_le_bytes().to_vec()))).collect();
         want.sort();
         assert_eq!(all, want);
         std::fs::remove_file(&path)?;
@@ -437,7 +459,12 @@ mod tests {
         RecordFile::open(&path, KIND)?.append(&one(4, b"half"))?;
         File::options().write(true).open(&path)?.set_len(len + 13)?;
         file.append(&one(5, b""))?;
-        let want = [(1, b"first".to_vec()), (2, b"second".to_vec()), (3, b"of another".to_vec()), (5, Vec::new())];
+        let want = [
+            (1, b"first".to_vec()),
+            (2, b"second".to_vec()),
+            (3, b"of another".to_vec()),
+            (5, Vec::new()),
+        ];
         assert_eq!(all(&file)?, want);
         std::fs::remove_file(&path)?;
         Ok(())

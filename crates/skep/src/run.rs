@@ -42,13 +42,19 @@ unsafe impl Sync for Running {}
 /// Tells whether a map is what a link's control map must be.
 pub(crate) fn is_control_map(map: &Map) -> bool {
     let shape = map.shape();
-    matches!(shape.kind, ShapeKind::Array) && shape.stride == 8 && shape.entries >= control::WORDS && map.file().writable()
+    matches!(shape.kind, ShapeKind::Array)
+        && shape.stride == 8
+        && shape.entries >= control::WORDS
+        && map.file().writable()
 }
 
 /// Finds a word of a link's control map.
 pub(crate) fn control_word(map: &Map, word: u32) -> &AtomicU64 {
     let shape = map.shape();
-    assert!(word < shape.entries && shape.stride == 8, "a control map is an array of eight-byte words");
+    assert!(
+        word < shape.entries && shape.stride == 8,
+        "a control map is an array of eight-byte words"
+    );
     // SAFETY: the word lies in the map's mapping (checked above), is aligned, and is only ever used as an atomic.
     unsafe { &*((shape.base + u64::from(word) * shape.stride) as *const AtomicU64) }
 }
@@ -83,18 +89,26 @@ pub struct NoHandler {
 /// # Errors
 /// When there can be no handler for them.
 pub(crate) fn expect_bad_loads(program: &Program) -> Result<(), NoHandler> {
-    if !program.insns().iter().any(|i| i.class() == op::LDX && matches!(i.code & 0xe0, op::PROBE_MEM | op::PROBE_MEMSX)) {
+    if !program
+        .insns()
+        .iter()
+        .any(|i| i.class() == op::LDX && matches!(i.code & 0xe0, op::PROBE_MEM | op::PROBE_MEMSX))
+    {
         return Ok(());
     }
     // SAFETY: `fixup` is made to be asked by a handler, and leads a failed load to where its code goes on.
-    unsafe { skep_attach::signals::on_bad_load(skep_vm::fault::fixup) }.map_err(|errno| NoHandler { errno })
+    unsafe { skep_attach::signals::on_bad_load(skep_vm::fault::fixup) }
+        .map_err(|errno| NoHandler { errno })
 }
 
 /// Compiles a program for the maps it was verified with. Who runs it has called [`expect_bad_loads`] before.
 ///
 /// # Errors
 /// When it uses an instruction or helper this process cannot provide.
-pub(crate) fn compile(verified: WithMaps<'_>, calls: Option<&TailCalls>) -> Result<Code, CompileError> {
+pub(crate) fn compile(
+    verified: WithMaps<'_>,
+    calls: Option<&TailCalls>,
+) -> Result<Code, CompileError> {
     let program = verified.program();
     let refs = references(verified.maps(), calls);
     let helper = |id| crate::helpers::implementation(program.prog_type(), id);
@@ -111,7 +125,10 @@ pub(crate) fn compile(verified: WithMaps<'_>, calls: Option<&TailCalls>) -> Resu
 /// # Errors
 /// As [`compile`].
 #[cfg(feature = "loader")]
-pub(crate) fn interpretable(verified: WithMaps<'_>, calls: Option<&TailCalls>) -> Result<interp::Program, interp::RunError> {
+pub(crate) fn interpretable(
+    verified: WithMaps<'_>,
+    calls: Option<&TailCalls>,
+) -> Result<interp::Program, interp::RunError> {
     let program = verified.program();
     let refs = references(verified.maps(), calls);
     let helper = |id| crate::helpers::implementation(program.prog_type(), id);
@@ -135,7 +152,11 @@ impl Running {
     ///
     /// # Errors
     /// As `compile`, and when one of the maps is not what it should be.
-    pub(crate) fn new(program: &Program, maps: Vec<Arc<Map>>, control_map: Arc<Map>) -> Result<Self, ReadyError> {
+    pub(crate) fn new(
+        program: &Program,
+        maps: Vec<Arc<Map>>,
+        control_map: Arc<Map>,
+    ) -> Result<Self, ReadyError> {
         if !is_control_map(&control_map) {
             return Err(ReadyError::Control);
         }
@@ -147,7 +168,8 @@ impl Running {
         let missed = std::ptr::from_ref(control_word(&control_map, control::MISSED));
         // What tail calls lead to may read more.
         let read = if calls.is_some() { u32::MAX } else { program.ctx_read() };
-        let wants_args = u8::try_from(read.div_ceil(8)).unwrap_or(u8::MAX).min(frame::MAX_ARGS as u8);
+        let wants_args =
+            u8::try_from(read.div_ceil(8)).unwrap_or(u8::MAX).min(frame::MAX_ARGS as u8);
         Ok(Self {
             entry: code.entry(),
             state,
@@ -358,10 +380,18 @@ impl Shown {
             _ => NOTHING,
         });
         let mut words = [NOTHING; frame::MAX_ARGS + 1];
-        let args = layout.words.iter().map(|w| if usize::from(*w) < frame::MAX_ARGS { *w } else { NOTHING });
+        let args = layout
+            .words
+            .iter()
+            .map(|w| if usize::from(*w) < frame::MAX_ARGS { *w } else { NOTHING });
         let given: Vec<u8> = args.chain(ret).take(words.len()).collect();
         words.iter_mut().zip(&given).for_each(|(to, from)| *to = *from);
-        Self { running, nr_args: layout.words.len().min(frame::MAX_ARGS) as u64, words, len: given.len() }
+        Self {
+            running,
+            nr_args: layout.words.len().min(frame::MAX_ARGS) as u64,
+            words,
+            len: given.len(),
+        }
     }
 }
 

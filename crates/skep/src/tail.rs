@@ -101,7 +101,13 @@ impl TailCalls {
         let first = maps.iter().find(|m| is_array(m))?;
         let root = first.file().path().ancestors().nth(2).unwrap_or(Path::new("/")).to_owned();
         let state = State { maps: maps.to_vec(), ..State::default() };
-        let calls = Box::new(Self { root, prog_type: program.prog_type(), takes: Takes::of(program), form, state: Mutex::new(state) });
+        let calls = Box::new(Self {
+            root,
+            prog_type: program.prog_type(),
+            takes: Takes::of(program),
+            form,
+            state: Mutex::new(state),
+        });
         {
             let mut state = calls.state.lock().unwrap_or_else(PoisonError::into_inner);
             for map in maps.iter().filter(|m| is_array(m)) {
@@ -123,7 +129,11 @@ impl TailCalls {
         if state.arrays.iter().any(|a| Arc::ptr_eq(&a.map, map)) {
             return;
         }
-        let array = Box::new(Array { of: self, map: Arc::clone(map), table: tail::Table::new(map.def().max_entries) });
+        let array = Box::new(Array {
+            of: self,
+            map: Arc::clone(map),
+            table: tail::Table::new(map.def().max_entries),
+        });
         state.arrays.push(array);
     }
 
@@ -198,7 +208,8 @@ impl TailCalls {
         if let Some(map) = state.maps.iter().find(|m| m.id() == id) {
             return Some(Arc::clone(map));
         }
-        let map = Map::open(&self.root.join("maps").join(id.to_string()), Access::ReadWrite).ok()?;
+        let map =
+            Map::open(&self.root.join("maps").join(id.to_string()), Access::ReadWrite).ok()?;
         let map = Arc::new(map);
         state.maps.push(Arc::clone(&map));
         Some(map)
@@ -234,7 +245,13 @@ fn id_in(map: &Map, index: u32) -> u32 {
 ///
 /// # Safety
 /// `handle` is the address of an [`Array`], as [`reference`] gave it to the program that is running, whose [`TailCalls`] lives.
-pub(crate) unsafe extern "C" fn tail_call(_ctx: u64, handle: u64, index: u64, _: u64, _: u64) -> u64 {
+pub(crate) unsafe extern "C" fn tail_call(
+    _ctx: u64,
+    handle: u64,
+    index: u64,
+    _: u64,
+    _: u64,
+) -> u64 {
     struct Call {
         array: *const Array,
         index: u32,

@@ -130,7 +130,11 @@ impl<'a> Reader<'a> {
     pub fn count(&mut self, each: usize, what: &'static str) -> Result<usize, WireError> {
         let at = self.at;
         let n = self.u32(what)? as usize;
-        if n > (self.buf.len() - self.at) / each.max(1) { Err(WireError { at, what }) } else { Ok(n) }
+        if n > (self.buf.len() - self.at) / each.max(1) {
+            Err(WireError { at, what })
+        } else {
+            Ok(n)
+        }
     }
 }
 
@@ -147,7 +151,10 @@ mod tests {
         assert_eq!((r.u32("a")?, r.str("b")?, r.u64("c")?), (7, "fentry.multi", u64::MAX));
         for n in 0..bytes.len() {
             let mut r = Reader::new(&bytes[..n]);
-            assert!(r.u32("a").and_then(|_| r.str("b").map(drop)).and_then(|()| r.u64("c")).is_err(), "{n} bytes");
+            assert!(
+                r.u32("a").and_then(|_| r.str("b").map(drop)).and_then(|()| r.u64("c")).is_err(),
+                "{n} bytes"
+            );
         }
         Ok(())
     }

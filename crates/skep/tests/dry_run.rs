@@ -34,7 +34,11 @@ fn read(path: &Path) -> Option<Object> {
 /// Loads one program and makes it ready, as whoever runs it does; what went wrong in the loader's words.
 fn load(object: &Object, program: &str, target: Option<&CoreTarget>) -> Result<(), String> {
     let scratch = Scratch::create().expect("a directory");
-    let loaded = Loader::new(scratch.dir()).only(program).fit(target).load(object).map_err(|e| e.to_string())?;
+    let loaded = Loader::new(scratch.dir())
+        .only(program)
+        .fit(target)
+        .load(object)
+        .map_err(|e| e.to_string())?;
     for engine in [Engine::Jit, Engine::Interp] {
         Runner::new(scratch.dir(), &loaded, program, engine).map_err(|e| e.to_string())?;
     }
@@ -48,7 +52,13 @@ fn agree(target: Option<&CoreTarget>) -> (usize, usize) {
         assert_eq!(answers.len(), object.programs.len());
         for (program, answer) in object.programs.iter().zip(answers) {
             let answer = answer.map_err(|e| e.to_string());
-            assert_eq!(answer, load(&object, &program.name, target), "{}: {}", path.display(), program.name);
+            assert_eq!(
+                answer,
+                load(&object, &program.name, target),
+                "{}: {}",
+                path.display(),
+                program.name
+            );
             *(if answer.is_ok() { &mut yes } else { &mut no }) += 1;
         }
     }
@@ -58,7 +68,10 @@ fn agree(target: Option<&CoreTarget>) -> (usize, usize) {
 #[test]
 fn the_answer_is_what_loading_says() {
     let (yes, no) = agree(None);
-    assert!(yes > 150 && no > 30, "{yes} programs can run, {no} cannot: not both answers were asked for");
+    assert!(
+        yes > 150 && no > 30,
+        "{yes} programs can run, {no} cannot: not both answers were asked for"
+    );
 }
 
 #[test]
@@ -75,9 +88,15 @@ fn what_only_the_kernel_has_is_named() {
     let object = read(&path).expect("test data");
     // Program, and a part of the reason; nothing for those that run.
     let want = [
-        ("wants_class", "bpf_get_cgroup_classid#17 cannot be called outside the kernel: it works on control groups"),
+        (
+            "wants_class",
+            "bpf_get_cgroup_classid#17 cannot be called outside the kernel: it works on control groups",
+        ),
         ("wants_timer", "bpf_timer_init#169 cannot be called outside the kernel"),
-        ("wants_sockets", "bpf_sk_release#86 cannot be called outside the kernel: it works on sockets"),
+        (
+            "wants_sockets",
+            "bpf_sk_release#86 cannot be called outside the kernel: it works on sockets",
+        ),
         ("wants_what_follows", "program `wants_class` was rejected"),
         ("runs_with_what_follows", ""),
         ("runs_alone", ""),

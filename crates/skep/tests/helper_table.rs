@@ -47,9 +47,18 @@ const SLEEPABLE: u32 = 1 << 4;
 
 /// What the kernel's verifier writes about a program that calls a helper with nothing in its argument registers.
 fn ask(prog: P, attach: u32, id: u32, gpl: bool) -> String {
-    let insns: Vec<u8> = [Insn::call(id), Insn::mov64_imm(0, 0), Insn::exit()].iter().flat_map(|i| i.to_bytes()).collect();
+    let insns: Vec<u8> = [Insn::call(id), Insn::mov64_imm(0, 0), Insn::exit()]
+        .iter()
+        .flat_map(|i| i.to_bytes())
+        .collect();
     let flags = if prog == P::Syscall { SLEEPABLE } else { 0 };
-    match Program::load(&Load { attach_type: attach, gpl, flags, log: true, ..Load::new(prog as u32, &insns) }) {
+    match Program::load(&Load {
+        attach_type: attach,
+        gpl,
+        flags,
+        log: true,
+        ..Load::new(prog as u32, &insns)
+    }) {
         Ok(_) => "accepted".to_owned(),
         Err(refused) => refused.log,
     }
@@ -60,7 +69,11 @@ fn the_kernel_lets_the_same_programs_call_the_same_helpers() {
     if !may_load() {
         return skep_testkit::skip("the right to use bpf(2)");
     }
-    let refused = |log: &str| ["cannot use helper", "unknown func", "invalid func", "not allowed in probe"].iter().any(|w| log.contains(w));
+    let refused = |log: &str| {
+        ["cannot use helper", "unknown func", "invalid func", "not allowed in probe"]
+            .iter()
+            .any(|w| log.contains(w))
+    };
     // A kernel without the newest helpers or without a program type is no judge of them.
     let mut wrong = Vec::new();
     for (prog, attach) in TYPES {
@@ -70,7 +83,11 @@ fn the_kernel_lets_the_same_programs_call_the_same_helpers() {
         for h in HELPERS.iter().filter(|h| !BY_CONFIGURATION.contains(&h.name)) {
             let log = ask(*prog, *attach, h.id, true);
             if log.is_empty() || refused(&log) == h.allows(*prog) {
-                wrong.push(format!("{prog}: {} is {} here: {log}", h.name, if h.allows(*prog) { "allowed" } else { "refused" }));
+                wrong.push(format!(
+                    "{prog}: {} is {} here: {log}",
+                    h.name,
+                    if h.allows(*prog) { "allowed" } else { "refused" }
+                ));
             } else if h.allows(*prog) {
                 let restricted = ask(*prog, *attach, h.id, false).contains("GPL-restricted");
                 // One of three prototypes of that helper does without.
@@ -82,7 +99,9 @@ fn the_kernel_lets_the_same_programs_call_the_same_helpers() {
     }
     // Which kernel is as one of these rows was written is not known beforehand: older ones allow less.
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let number = |n: usize| release.split(['.', '-']).nth(n).and_then(|v| v.parse::<u32>().ok()).unwrap_or(0);
+    let number = |n: usize| {
+        release.split(['.', '-']).nth(n).and_then(|v| v.parse::<u32>().ok()).unwrap_or(0)
+    };
     if (number(0), number(1)) < (6, 18) {
         return skep_testkit::skip("Linux 6.18, whose table this is");
     }

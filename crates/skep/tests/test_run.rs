@@ -35,7 +35,9 @@ fn hex(bytes: &[u8]) -> String {
         s
     });
     if bytes.len() > LONG {
-        let sum = bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
+        let sum = bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, b| {
+            (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3)
+        });
         let _ = write!(text, "..{}#{sum:016x}", bytes.len());
     }
     text
@@ -44,13 +46,23 @@ fn hex(bytes: &[u8]) -> String {
 /// Runs every case in turn on one loaded object.
 fn ours(dir: &Dir, object: &Object, program: &str, engine: Engine, cases: &[Case]) -> Report {
     let scratch = Scratch::create_in(dir).unwrap();
-    let loaded = Loader::new(scratch.dir()).only(program).load(object).unwrap_or_else(|e| panic!("{program}: {e}"));
+    let loaded = Loader::new(scratch.dir())
+        .only(program)
+        .load(object)
+        .unwrap_or_else(|e| panic!("{program}: {e}"));
     let runner = Runner::new(scratch.dir(), &loaded, program, engine).unwrap();
     let mut out = String::new();
     for case in cases {
-        let input = Input { data: case.data.as_deref(), ctx: case.ctx.as_deref(), repeat: case.repeat };
+        let input =
+            Input { data: case.data.as_deref(), ctx: case.ctx.as_deref(), repeat: case.repeat };
         match runner.test_run(&input) {
-            Ok(done) => run_line(&mut out, &case.name, done.retval, done.data_out.as_deref(), done.ctx_out.as_deref()),
+            Ok(done) => run_line(
+                &mut out,
+                &case.name,
+                done.retval,
+                done.data_out.as_deref(),
+                done.ctx_out.as_deref(),
+            ),
             Err(errno) => {
                 let _ = writeln!(out, "{}: errno {}", case.name, errno.0);
             }
@@ -65,7 +77,9 @@ fn ours(dir: &Dir, object: &Object, program: &str, engine: Engine, cases: &[Case
             .take_while(|e| !matches!(e, Err(skep::maps::MapError::Unsupported { .. })))
             .take(if size == 0 || map.map.def().key_size == 0 { 0 } else { usize::MAX })
             .map(Result::unwrap)
-            .map(|(k, v)| element(&k, comparable(map.spec.map_type, &v), size, map.map.is_per_cpu()))
+            .map(|(k, v)| {
+                element(&k, comparable(map.spec.map_type, &v), size, map.map.is_per_cpu())
+            })
             .collect();
         lines.sort();
         let _ = writeln!(out, "map {}: {}", map.name, lines.join(" "));
@@ -74,14 +88,24 @@ fn ours(dir: &Dir, object: &Object, program: &str, engine: Engine, cases: &[Case
 }
 
 /// One run as a line.
-pub fn run_line(out: &mut Report, name: &str, retval: u32, data: Option<&[u8]>, ctx: Option<&[u8]>) {
+pub fn run_line(
+    out: &mut Report,
+    name: &str,
+    retval: u32,
+    data: Option<&[u8]>,
+    ctx: Option<&[u8]>,
+) {
     let show = |bytes: Option<&[u8]>| bytes.map_or("-".to_owned(), hex);
     let _ = writeln!(out, "{name}: retval {retval:#x} data {} ctx {}", show(data), show(ctx));
 }
 
 /// What of a value means the same on both sides: ids of maps and programs do not.
 pub fn comparable(map_type: MapType, value: &[u8]) -> &[u8] {
-    if matches!(map_type, MapType::ProgArray | MapType::ArrayOfMaps | MapType::HashOfMaps) { &[] } else { value }
+    if matches!(map_type, MapType::ProgArray | MapType::ArrayOfMaps | MapType::HashOfMaps) {
+        &[]
+    } else {
+        value
+    }
 }
 
 /// One element as a word. Which CPU a per-CPU value lies on is chance: what is compared is the sum of each of their words.
@@ -122,17 +146,31 @@ fn runs_are_the_kernels() {
         let mut fresh = String::new();
         for (program, cases) in programs {
             let title = format!("== {program}\n");
-            let recorded = kept.split("== ").find_map(|part| part.strip_prefix(program)?.strip_prefix('\n')).unwrap_or_default();
+            let recorded = kept
+                .split("== ")
+                .find_map(|part| part.strip_prefix(program)?.strip_prefix('\n'))
+                .unwrap_or_default();
             let kernel = if live { Some(kernel_side::run(&object, program, &cases)) } else { None };
             for engine in [Engine::Jit, Engine::Interp] {
                 let ours = ours(&dir, &object, program, engine, &cases);
-                for (whose, theirs) in [("recorded", Some(recorded)), ("kernel", kernel.as_deref())] {
-                    let Some(theirs) = theirs.filter(|_| !((record || seeded) && whose == "recorded")) else { continue };
+                for (whose, theirs) in [("recorded", Some(recorded)), ("kernel", kernel.as_deref())]
+                {
+                    let Some(theirs) =
+                        theirs.filter(|_| !((record || seeded) && whose == "recorded"))
+                    else {
+                        continue;
+                    };
                     for (a, b) in ours.lines().zip(theirs.lines()).filter(|(a, b)| a != b) {
-                        wrong.push(format!("{program}, {engine:?}:\n  ours     {a}\n  {whose:8} {b}"));
+                        wrong.push(format!(
+                            "{program}, {engine:?}:\n  ours     {a}\n  {whose:8} {b}"
+                        ));
                     }
                     if ours.lines().count() != theirs.lines().count() {
-                        wrong.push(format!("{program}, {engine:?}: {} lines, {whose} {}", ours.lines().count(), theirs.lines().count()));
+                        wrong.push(format!(
+                            "{program}, {engine:?}: {} lines, {whose} {}",
+                            ours.lines().count(),
+                            theirs.lines().count()
+                        ));
                     }
                 }
             }

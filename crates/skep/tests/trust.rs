@@ -38,7 +38,8 @@ fn an_array_leads_each_program_to_its_own_kind() {
     let packet = [0; 60];
     let run = |runner: &Runner| runner.test_run(&Input::data(&packet)).unwrap().retval;
     let make = |name, engine| Runner::new(scratch.dir(), &loaded, name, engine).unwrap();
-    let runners: Vec<_> = ENGINES.into_iter().flat_map(|e| [make("xdp_jump", e), make("tc_jump", e)]).collect();
+    let runners: Vec<_> =
+        ENGINES.into_iter().flat_map(|e| [make("xdp_jump", e), make("tc_jump", e)]).collect();
     let all = || runners.iter().map(run).collect::<Vec<_>>();
     assert_eq!(all(), [55, 56, 55, 56]);
     for _ in 0..2 {
@@ -82,7 +83,11 @@ fn what_is_not_there_is_zero_on_every_engine_and_behind_tail_calls() {
             let loaded = Loader::new(scratch.dir()).load(&object()).unwrap();
             store(&loaded, 0, "look");
             let runner = Runner::new(scratch.dir(), &loaded, through, engine).unwrap();
-            assert_eq!(runner.test_run(&Input::data(&[0; 60])).unwrap().retval, 4, "{through}, {engine:?}");
+            assert_eq!(
+                runner.test_run(&Input::data(&[0; 60])).unwrap().retval,
+                4,
+                "{through}, {engine:?}"
+            );
         }
     }
 }
@@ -98,7 +103,8 @@ fn any_number_of_program_arrays_is_in_use() {
     let packet = [0; 60];
     let mut all = Vec::new();
     for _ in 0..MANY {
-        let loaded = Loader::new(scratch.dir()).only("xdp_jump").only("xdp_target").load(&object).unwrap();
+        let loaded =
+            Loader::new(scratch.dir()).only("xdp_jump").only("xdp_target").load(&object).unwrap();
         let runner = Runner::new(scratch.dir(), &loaded, "xdp_jump", Engine::Jit).unwrap();
         all.push((loaded, runner));
     }
@@ -121,7 +127,10 @@ fn other_maps_are_not_taken_for_those_of_the_proof() {
     for engine in ENGINES {
         Runner::open(&dirs[0], a.program(), engine).unwrap();
         let refused = Runner::open(&dirs[1], a.program(), engine);
-        assert!(matches!(refused, Err(RunnerError::Maps { ref source, .. }) if source.index == 0), "{refused:?}");
+        assert!(
+            matches!(refused, Err(RunnerError::Maps { ref source, .. }) if source.index == 0),
+            "{refused:?}"
+        );
     }
     // What its file says, with another file in a map's place.
     let file = ProgramFile::open(&dirs[0], a.id()).unwrap();
@@ -130,7 +139,10 @@ fn other_maps_are_not_taken_for_those_of_the_proof() {
     std::fs::remove_file(dirs[0].object(Kind::Map, id)).unwrap();
     std::fs::copy(dirs[1].object(Kind::Map, id), dirs[0].object(Kind::Map, id)).unwrap();
     assert!(Map::open(&dirs[0].object(Kind::Map, id), Access::ReadWrite).is_ok());
-    assert!(matches!(Runner::open(&dirs[0], file.program(), Engine::Jit), Err(RunnerError::Maps { .. })));
+    assert!(matches!(
+        Runner::open(&dirs[0], file.program(), Engine::Jit),
+        Err(RunnerError::Maps { .. })
+    ));
     drop(loaded);
 }
 
@@ -143,7 +155,9 @@ fn a_section_does_not_turn_a_session_into_something_else() {
         let mut object = object();
         object.programs.iter_mut().filter(|p| p.name == "probe_session").for_each(change);
         let loaded = Loader::new(&dir).load(&object).unwrap();
-        LinkSpec::of(loaded.program("probe_session").unwrap(), &["f".to_owned()]).map(|spec| spec.when).ok()
+        LinkSpec::of(loaded.program("probe_session").unwrap(), &["f".to_owned()])
+            .map(|spec| spec.when)
+            .ok()
     };
     assert_eq!(of(|_| ()), Some(When::Session));
     assert_eq!(of(|p| p.section = "uprobe/f".to_owned()), None);
@@ -158,7 +172,8 @@ fn a_program_file_that_others_can_write_is_refused() {
     let loaded = Loader::new(&dir).load(&object()).unwrap();
     let id = loaded.program("count").unwrap().id();
     let path = dir.object(Kind::Program, id);
-    let mode = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    let mode =
+        |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
     assert!(ProgramFile::open(&dir, id).is_ok());
     for open in [0o660, 0o602, 0o622] {
         mode(open);

@@ -24,7 +24,14 @@ pub enum Build {
 
 impl Build {
     /// All builds that a preloaded agent can reach.
-    pub const DYNAMIC: [Self; 6] = [Self::O0, Self::O2, Self::Patchable5, Self::Patchable21, Self::CfProtection, Self::Stripped];
+    pub const DYNAMIC: [Self; 6] = [
+        Self::O0,
+        Self::O2,
+        Self::Patchable5,
+        Self::Patchable21,
+        Self::CfProtection,
+        Self::Stripped,
+    ];
 
     /// The compiler's flags.
     pub fn flags(self) -> &'static [&'static str] {
@@ -65,14 +72,20 @@ impl Cc {
 
     /// The compiler for this file name's ending: C++ for `.cc`, C for `.c` and `.S`.
     pub fn of(source: &Path) -> Self {
-        if source.extension().is_some_and(|ending| ending == "cc") { Self::cxx() } else { Self::c() }
+        if source.extension().is_some_and(|ending| ending == "cc") {
+            Self::cxx()
+        } else {
+            Self::c()
+        }
     }
 
     fn first(variable: &str, names: &[&str]) -> Self {
         let program = std::env::var(variable).ok().filter(|value| !value.is_empty());
         let program = program.unwrap_or_else(|| {
             let known = names.iter().find(|name| crate::skip::has_command(name));
-            (*known.unwrap_or_else(|| panic!("no compiler: none of {names:?} runs; set `{variable}`"))).to_owned()
+            (*known
+                .unwrap_or_else(|| panic!("no compiler: none of {names:?} runs; set `{variable}`")))
+            .to_owned()
         });
         Self { program, args: Vec::new() }
     }
@@ -98,8 +111,15 @@ impl Cc {
     pub fn compile(&self, sources: &[&Path], out: &Path) -> PathBuf {
         let mut command = Command::new(&self.program);
         command.args(&self.args).arg("-o").arg(out).args(sources).args(["-pthread", "-ldl", "-lm"]);
-        let done = command.output().unwrap_or_else(|error| panic!("cannot run `{}`: {error}", self.program));
-        assert!(done.status.success(), "{command:?} failed: {}\n{}", done.status, String::from_utf8_lossy(&done.stderr));
+        let done = command
+            .output()
+            .unwrap_or_else(|error| panic!("cannot run `{}`: {error}", self.program));
+        assert!(
+            done.status.success(),
+            "{command:?} failed: {}\n{}",
+            done.status,
+            String::from_utf8_lossy(&done.stderr)
+        );
         out.to_owned()
     }
 }

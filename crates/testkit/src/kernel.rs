@@ -43,7 +43,8 @@ unsafe extern "C" {
 /// `attr` is what `command` takes: every pointer in it leads to live memory that the kernel may read or write as it will.
 pub unsafe fn bpf<T>(command: u32, attr: &mut T) -> Result<i64> {
     // SAFETY: the caller vouches for the attribute, and its size is its own.
-    let r = unsafe { syscall(SYS_BPF, i64::from(command), std::ptr::from_mut(attr), size_of::<T>()) };
+    let r =
+        unsafe { syscall(SYS_BPF, i64::from(command), std::ptr::from_mut(attr), size_of::<T>()) };
     if r < 0 { Err(Error::last_os_error()) } else { Ok(r) }
 }
 
@@ -88,7 +89,16 @@ impl<'a> Load<'a> {
     /// Describes a GPL program of one function.
     #[must_use]
     pub fn new(prog_type: u32, insns: &'a [u8]) -> Self {
-        Self { prog_type, attach_type: 0, insns, gpl: true, flags: 0, functions: &[], types: None, log: false }
+        Self {
+            prog_type,
+            attach_type: 0,
+            insns,
+            gpl: true,
+            flags: 0,
+            functions: &[],
+            types: None,
+            log: false,
+        }
     }
 }
 
@@ -224,7 +234,11 @@ impl Program {
 
     fn load_logging(load: &Load<'_>, level: u32, text: &mut [u8]) -> Result<Self> {
         let license = if load.gpl { c"GPL" } else { c"Proprietary" };
-        let made = if load.functions.is_empty() { None } else { Some(function_types(load.functions.len())?) };
+        let made = if load.functions.is_empty() {
+            None
+        } else {
+            Some(function_types(load.functions.len())?)
+        };
         let info: Vec<[u32; 2]> = match load.types {
             Some((_, functions)) => functions.to_vec(),
             None => (0u32..).zip(load.functions).map(|(n, at)| [*at, 3 + n]).collect(),
@@ -351,7 +365,14 @@ impl Map {
     /// The kernel's errno.
     pub fn create(spec: MapSpec) -> Result<Self> {
         let MapSpec { map_type, key_size, value_size, max_entries, flags } = spec;
-        let mut attr = MapAttr { map_type, key_size, value_size, max_entries, map_flags: flags, rest: [0; 13] };
+        let mut attr = MapAttr {
+            map_type,
+            key_size,
+            value_size,
+            max_entries,
+            map_flags: flags,
+            rest: [0; 13],
+        };
         // SAFETY: no pointers.
         unsafe { bpf_fd(0, &mut attr) }.map(|fd| Self { fd, spec })
     }
@@ -362,7 +383,14 @@ impl Map {
     /// The kernel's errno.
     pub fn create_typed(spec: MapSpec, types: &Types, key: u32, value: u32) -> Result<Self> {
         let MapSpec { map_type, key_size, value_size, max_entries, flags } = spec;
-        let mut attr = MapAttr { map_type, key_size, value_size, max_entries, map_flags: flags, rest: [0; 13] };
+        let mut attr = MapAttr {
+            map_type,
+            key_size,
+            value_size,
+            max_entries,
+            map_flags: flags,
+            rest: [0; 13],
+        };
         attr.rest[7..10].copy_from_slice(&[types.fd.as_raw_fd() as u32, key, value]);
         // SAFETY: no pointers.
         unsafe { bpf_fd(0, &mut attr) }.map(|fd| Self { fd, spec })
@@ -374,7 +402,14 @@ impl Map {
     /// The kernel's errno.
     pub fn create_outer(spec: MapSpec, inner: &Self) -> Result<Self> {
         let MapSpec { map_type, key_size, value_size, max_entries, flags } = spec;
-        let mut attr = MapAttr { map_type, key_size, value_size, max_entries, map_flags: flags, rest: [0; 13] };
+        let mut attr = MapAttr {
+            map_type,
+            key_size,
+            value_size,
+            max_entries,
+            map_flags: flags,
+            rest: [0; 13],
+        };
         attr.rest[0] = inner.fd.as_raw_fd() as u32;
         // SAFETY: no pointers.
         unsafe { bpf_fd(0, &mut attr) }.map(|fd| Self { fd, spec })
@@ -388,7 +423,13 @@ impl Map {
 
     fn elem(&self, key: &[u8], value: u64, flags: u64) -> ElemAttr {
         assert_eq!(key.len(), self.spec.key_size as usize, "the kernel reads a whole key");
-        ElemAttr { map_fd: self.fd.as_raw_fd() as u32, pad: 0, key: if key.is_empty() { 0 } else { key.as_ptr() as u64 }, value, flags }
+        ElemAttr {
+            map_fd: self.fd.as_raw_fd() as u32,
+            pad: 0,
+            key: if key.is_empty() { 0 } else { key.as_ptr() as u64 },
+            value,
+            flags,
+        }
     }
 
     /// Returns the bytes that a value takes at this door: for per-CPU types, those of all possible CPUs.
@@ -396,7 +437,11 @@ impl Map {
     pub fn user_value_size(&self) -> usize {
         const PER_CPU: [u32; 4] = [5, 6, 10, 21];
         let size = self.spec.value_size as usize;
-        if PER_CPU.contains(&self.spec.map_type) { size.next_multiple_of(8) * possible_cpus() } else { size }
+        if PER_CPU.contains(&self.spec.map_type) {
+            size.next_multiple_of(8) * possible_cpus()
+        } else {
+            size
+        }
     }
 
     /// Looks a value up.
@@ -476,9 +521,18 @@ impl Map {
     ) -> (i32, u32) {
         assert!((24..=27).contains(&command), "a BATCH command");
         let cursor = self.spec.key_size.max(4) as usize;
-        assert!(out_batch.len() >= cursor && in_batch.is_none_or(|b| b.len() >= cursor), "the kernel reads and writes a cursor");
-        assert!(keys.len() >= count as usize * self.spec.key_size as usize, "the kernel uses whole keys");
-        assert!(command == 27 || values.len() >= count as usize * self.user_value_size(), "the kernel uses whole values");
+        assert!(
+            out_batch.len() >= cursor && in_batch.is_none_or(|b| b.len() >= cursor),
+            "the kernel reads and writes a cursor"
+        );
+        assert!(
+            keys.len() >= count as usize * self.spec.key_size as usize,
+            "the kernel uses whole keys"
+        );
+        assert!(
+            command == 27 || values.len() >= count as usize * self.user_value_size(),
+            "the kernel uses whole values"
+        );
         let mut attr = BatchAttr {
             in_batch: in_batch.map_or(0, |b| b.as_ptr() as u64),
             out_batch: out_batch.as_mut_ptr() as u64,
@@ -544,7 +598,10 @@ impl RingReader {
         // SAFETY: the words lie in the mapped pages; records lie whole behind the producer's page, where the data is mapped twice,
         // and stay until the consumer's position has passed them. The kernel writes them with stores of whole words.
         unsafe {
-            let (consumer, producer) = (AtomicU64::from_ptr(self.consumer.cast()), AtomicU64::from_ptr(self.producer.cast()));
+            let (consumer, producer) = (
+                AtomicU64::from_ptr(self.consumer.cast()),
+                AtomicU64::from_ptr(self.producer.cast()),
+            );
             let mut at = consumer.load(Ordering::Relaxed);
             while at < producer.load(Ordering::Acquire) {
                 let record = self.producer.add(PAGE + (at as usize & (self.size - 1)));
@@ -633,7 +690,16 @@ impl PerfReader {
                 ..PerfAttr::default()
             };
             // SAFETY: the attribute has the size it says; the rest are numbers.
-            let fd = unsafe { syscall(PERF_EVENT_OPEN, std::ptr::from_ref(&attr), -1i64, i64::from(cpu), -1i64, 8i64) };
+            let fd = unsafe {
+                syscall(
+                    PERF_EVENT_OPEN,
+                    std::ptr::from_ref(&attr),
+                    -1i64,
+                    i64::from(cpu),
+                    -1i64,
+                    8i64,
+                )
+            };
             if fd < 0 {
                 return Err(Error::last_os_error());
             }
@@ -658,7 +724,10 @@ impl PerfReader {
             // SAFETY: the positions lie in the ring's first page, records in the data behind it, which the kernel leaves alone up to
             // the head until the tail has passed them.
             unsafe {
-                let (head, tail) = (AtomicU64::from_ptr(ring.add(DATA_HEAD).cast()), AtomicU64::from_ptr(ring.add(DATA_TAIL).cast()));
+                let (head, tail) = (
+                    AtomicU64::from_ptr(ring.add(DATA_HEAD).cast()),
+                    AtomicU64::from_ptr(ring.add(DATA_TAIL).cast()),
+                );
                 let (end, mut at) = (head.load(Ordering::Acquire), tail.load(Ordering::Relaxed));
                 while at < end {
                     let record = ring.add(PAGE + (at as usize & (self.size - 1)));
@@ -668,7 +737,10 @@ impl PerfReader {
                     if header as u32 == SAMPLE {
                         let behind = (at as usize & (self.size - 1)) + 8;
                         let first = (len - 8).min(self.size - behind);
-                        f(std::slice::from_raw_parts(record.add(8), first), std::slice::from_raw_parts(ring.add(PAGE), len - 8 - first));
+                        f(
+                            std::slice::from_raw_parts(record.add(8), first),
+                            std::slice::from_raw_parts(ring.add(PAGE), len - 8 - first),
+                        );
                         count += 1;
                     }
                     at += len as u64;
@@ -713,7 +785,9 @@ pub fn with_maps(insns: &[u8], maps: &[&Map]) -> Vec<u8> {
         }
         second = true;
         let index = u32::from_le_bytes([slot[4], slot[5], slot[6], slot[7]]) as usize;
-        if let (Some(kind), Some(map)) = (PSEUDO_IDX.iter().position(|p| *p == slot[1] >> 4), maps.get(index)) {
+        if let (Some(kind), Some(map)) =
+            (PSEUDO_IDX.iter().position(|p| *p == slot[1] >> 4), maps.get(index))
+        {
             slot[1] = slot[1] & 0xf | PSEUDO_FD[kind] << 4;
             slot[4..].copy_from_slice(&map.fd().to_le_bytes());
         }
@@ -777,7 +851,14 @@ impl Types {
     /// # Errors
     /// The kernel's errno.
     pub fn load(btf: &[u8]) -> Result<Self> {
-        let mut attr = TypesAttr { btf: btf.as_ptr() as u64, log_buf: 0, size: btf.len() as u32, log_size: 0, log_level: 0, pad: 0 };
+        let mut attr = TypesAttr {
+            btf: btf.as_ptr() as u64,
+            log_buf: 0,
+            size: btf.len() as u32,
+            log_size: 0,
+            log_level: 0,
+            pad: 0,
+        };
         // SAFETY: the types outlive the call.
         unsafe { bpf_fd(18, &mut attr) }.map(|fd| Self { fd })
     }
@@ -787,7 +868,8 @@ impl Types {
 mod tests {
     use super::*;
 
-    const ARRAY: MapSpec = MapSpec { map_type: 2, key_size: 4, value_size: 8, max_entries: 3, flags: 0 };
+    const ARRAY: MapSpec =
+        MapSpec { map_type: 2, key_size: 4, value_size: 8, max_entries: 3, flags: 0 };
 
     #[test]
     fn maps_of_the_kernel_can_be_used() {
@@ -835,7 +917,9 @@ mod tests {
             [0x95, 0, 0, 0, 0, 0, 0, 0],          // exit
         ];
         let bytes = with_maps(program.as_flattened(), &[&map]);
-        let loaded = Program::load(&Load { functions: &[0, 14], log: true, ..Load::new(1, &bytes) }).unwrap_or_else(|e| panic!("{e}"));
+        let loaded =
+            Program::load(&Load { functions: &[0, 14], log: true, ..Load::new(1, &bytes) })
+                .unwrap_or_else(|e| panic!("{e}"));
         let ran = loaded.test_run(&TestRun { data_in: &[0; 64], ..TestRun::default() }).unwrap();
         assert_eq!(ran.retval, 42);
     }

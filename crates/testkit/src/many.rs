@@ -45,7 +45,8 @@ fn step(x: u64, function: u64) -> u64 {
 }
 
 fn write(path: &Path, text: &str) {
-    std::fs::write(path, text).unwrap_or_else(|error| panic!("cannot write `{}`: {error}", path.display()));
+    std::fs::write(path, text)
+        .unwrap_or_else(|error| panic!("cannot write `{}`: {error}", path.display()));
 }
 
 fn part(start: usize, end: usize, functions: usize) -> String {
@@ -74,7 +75,8 @@ fn main(functions: usize) -> String {
     let heads: Vec<usize> = (0..functions).step_by(CHAIN).collect();
     let mut text = String::from("#include <stdio.h>\n#include <stdlib.h>\n");
     for head in &heads {
-        writeln!(text, "unsigned long many_{head}(unsigned long);").expect("writing into a string does not fail");
+        writeln!(text, "unsigned long many_{head}(unsigned long);")
+            .expect("writing into a string does not fail");
     }
     let list = heads.iter().map(|head| format!("many_{head}")).collect::<Vec<_>>().join(",\n");
     write!(

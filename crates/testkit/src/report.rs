@@ -52,7 +52,8 @@ pub struct Function {
 impl Report {
     /// Reads the document; the error says which key is missing or of another type.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let json: Value = serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))?;
+        let json: Value =
+            serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))?;
         let sites = &json["sites"];
         let skipped = array(&sites["skipped"], "sites.skipped")?
             .iter()
@@ -97,16 +98,19 @@ impl Report {
         if !exact.is_empty() {
             return Some(exact.iter().sum());
         }
-        let short: Vec<u64> = rows().filter(|row| row.name.split('(').next() == Some(name)).map(|row| row.calls).collect();
+        let short: Vec<u64> = rows()
+            .filter(|row| row.name.split('(').next() == Some(name))
+            .map(|row| row.calls)
+            .collect();
         if short.len() == 1 { short.first().copied() } else { None }
     }
 
     /// The reason why a function was not hooked.
     pub fn reason(&self, module: &str, name: &str) -> Option<&str> {
-        let row = self
-            .skipped
-            .iter()
-            .find(|row| file_name(&row.module) == module && (row.function == name || row.function.split('(').next() == Some(name)));
+        let row = self.skipped.iter().find(|row| {
+            file_name(&row.module) == module
+                && (row.function == name || row.function.split('(').next() == Some(name))
+        });
         row.map(|row| row.reason.as_str())
     }
 }

@@ -31,7 +31,12 @@ impl Ended {
 
     /// Both outputs for a failure message.
     pub fn transcript(&self) -> String {
-        format!("{}\n--- stdout\n{}\n--- stderr\n{}", self.status, lossy(&self.stdout), lossy(&self.stderr))
+        format!(
+            "{}\n--- stdout\n{}\n--- stderr\n{}",
+            self.status,
+            lossy(&self.stdout),
+            lossy(&self.stderr)
+        )
     }
 }
 
@@ -46,18 +51,24 @@ fn lossy(bytes: &[u8]) -> String {
 /// Runs a command in a process group of its own; after `limit` the whole group is killed and the test fails.
 pub fn run(command: &mut Command, input: &[u8], limit: Duration) -> Ended {
     let line = format!("{command:?}");
-    let (ended, late) = run_limited(command, input, limit).unwrap_or_else(|error| panic!("cannot run {line}: {error}"));
+    let (ended, late) = run_limited(command, input, limit)
+        .unwrap_or_else(|error| panic!("cannot run {line}: {error}"));
     assert!(!late, "{line} did not end within {limit:?}: {}", ended.transcript());
     ended
 }
 
 /// The same for those who go on: tells whether the command had to be killed.
-pub fn run_limited(command: &mut Command, input: &[u8], limit: Duration) -> std::io::Result<(Ended, bool)> {
+pub fn run_limited(
+    command: &mut Command,
+    input: &[u8],
+    limit: Duration,
+) -> std::io::Result<(Ended, bool)> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn()?;
     let group = Pid::from_child(&child);
     let mut stdin = child.stdin.take().expect("stdin was asked for as a pipe");
-    let (mut out, mut err) = (child.stdout.take().expect("a pipe, too"), child.stderr.take().expect("a pipe, too"));
+    let (mut out, mut err) =
+        (child.stdout.take().expect("a pipe, too"), child.stderr.take().expect("a pipe, too"));
     let (done, watch) = mpsc::channel::<()>();
     let watchdog = std::thread::spawn(move || {
         let late = watch.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout);
@@ -229,13 +240,21 @@ mod tests {
 
     #[test]
     fn input_outputs_and_status_come_through() {
-        let ended = run(Command::new("sh").args(["-c", "cat; echo bad >&2; exit 3"]), b"in", Duration::from_secs(60));
-        assert_eq!((ended.stdout.as_slice(), ended.stderr.as_slice(), ended.shell_status()), (&b"in"[..], &b"bad\n"[..], 3));
+        let ended = run(
+            Command::new("sh").args(["-c", "cat; echo bad >&2; exit 3"]),
+            b"in",
+            Duration::from_secs(60),
+        );
+        assert_eq!(
+            (ended.stdout.as_slice(), ended.stderr.as_slice(), ended.shell_status()),
+            (&b"in"[..], &b"bad\n"[..], 3)
+        );
     }
 
     #[test]
     fn a_signal_has_a_shell_status() {
-        let ended = run(Command::new("sh").args(["-c", "kill -SEGV $$"]), b"", Duration::from_secs(60));
+        let ended =
+            run(Command::new("sh").args(["-c", "kill -SEGV $$"]), b"", Duration::from_secs(60));
         assert_eq!(ended.shell_status(), 139);
     }
 
@@ -252,15 +271,19 @@ mod tests {
         command.args(["-c", "set -m; sleep 1000 & echo $!; wait"]).stdout(Stdio::piped());
         let mut child = command.spawn().expect("there is a shell");
         let mut line = String::new();
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().expect("a pipe")), &mut line)
-            .expect("it says a number");
+        std::io::BufRead::read_line(
+            &mut std::io::BufReader::new(child.stdout.take().expect("a pipe")),
+            &mut line,
+        )
+        .expect("it says a number");
         let sleeper: u32 = line.trim().parse().expect("a number");
         assert_eq!(children(child.id()), [sleeper]);
         kill_tree(&mut child);
         // The signal has been sent, and ends it when it runs next. Whoever adopted it may not have waited for it yet: then it is a zombie.
         let begin = std::time::Instant::now();
         loop {
-            let state = std::fs::read_to_string(format!("/proc/{sleeper}/stat")).unwrap_or_default();
+            let state =
+                std::fs::read_to_string(format!("/proc/{sleeper}/stat")).unwrap_or_default();
             if state.is_empty() || state.contains(") Z ") || state.contains(") X ") {
                 break;
             }
@@ -271,7 +294,10 @@ mod tests {
 
     #[test]
     fn what_is_never_left_ends_when_its_time_is_up() {
-        let mut running = start(Command::new("sh").args(["-c", "echo ready; sleep 1000 & wait"]), Duration::from_millis(50));
+        let mut running = start(
+            Command::new("sh").args(["-c", "echo ready; sleep 1000 & wait"]),
+            Duration::from_millis(50),
+        );
         let mut all = String::new();
         running.stdout.take().expect("a pipe").read_to_string(&mut all).expect("reads to the end");
         assert_eq!(running.wait().expect("waits").signal(), Some(9), "{all}");
@@ -279,10 +305,14 @@ mod tests {
 
     #[test]
     fn ignored_signals_are_not_inherited() {
-        let ignores = with_default_signals(Command::new("sh").args(["-c", "kill -INT $$; echo survived"]));
+        let ignores =
+            with_default_signals(Command::new("sh").args(["-c", "kill -INT $$; echo survived"]));
         // `nohup` is not enough: this shell ignores SIGINT itself.
         let mut outer = Command::new("sh");
-        outer.args(["-c", "trap '' INT; exec \"$@\"", "sh"]).arg(ignores.get_program()).args(ignores.get_args());
+        outer
+            .args(["-c", "trap '' INT; exec \"$@\"", "sh"])
+            .arg(ignores.get_program())
+            .args(ignores.get_args());
         let ended = run(&mut outer, b"", Duration::from_secs(60));
         assert_eq!((ended.shell_status(), ended.stdout.as_slice()), (130, &b""[..]));
     }

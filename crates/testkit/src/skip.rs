@@ -58,7 +58,11 @@ pub fn has_command(command: &str) -> bool {
 /// Tells whether we are the superuser.
 pub fn is_root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    status.lines().find_map(|line| line.strip_prefix("Uid:")).and_then(|ids| ids.split_whitespace().nth(1)) == Some("0")
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("Uid:"))
+        .and_then(|ids| ids.split_whitespace().nth(1))
+        == Some("0")
 }
 
 #[cfg(test)]
@@ -79,8 +83,13 @@ mod tests {
 
     #[test]
     fn a_test_says_once_that_it_was_skipped() {
-        let mut again = Command::new(std::env::current_exe().expect("the system knows our executable"));
-        let ended = run(again.args(["--ignored", "--exact", "skip::tests::lacks_much"]), b"", Duration::from_secs(60));
+        let mut again =
+            Command::new(std::env::current_exe().expect("the system knows our executable"));
+        let ended = run(
+            again.args(["--ignored", "--exact", "skip::tests::lacks_much"]),
+            b"",
+            Duration::from_secs(60),
+        );
         let said = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert_eq!(said, "skipped: needs a fairy (skep_testkit: skip::tests::lacks_much)\n");
     }

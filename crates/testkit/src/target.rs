@@ -37,8 +37,17 @@ pub struct Target {
     pub repeatable: bool,
 }
 
-const PLAIN: Target =
-    Target { name: "", source: "", what: "", args: &[], input: b"", status: 0, fewer: &[], maybe_skipped: &[], repeatable: true };
+const PLAIN: Target = Target {
+    name: "",
+    source: "",
+    what: "",
+    args: &[],
+    input: b"",
+    status: 0,
+    fewer: &[],
+    maybe_skipped: &[],
+    repeatable: true,
+};
 
 /// Functions of `prologues.c` that have no room or no safe place for a hook.
 const ODD: &[&str] = &[
@@ -60,7 +69,12 @@ const ODD: &[&str] = &[
 
 /// All targets but the plug-in.
 pub const TARGETS: &[Target] = &[
-    Target { name: "threads", source: "threads.c", what: "eight threads call the same functions", ..PLAIN },
+    Target {
+        name: "threads",
+        source: "threads.c",
+        what: "eight threads call the same functions",
+        ..PLAIN
+    },
     Target { name: "churn", source: "churn.c", what: "a thousand short threads", ..PLAIN },
     Target { name: "fork", source: "fork.c", what: "children and a grandchild", ..PLAIN },
     Target { name: "exec", source: "exec.c", what: "replaces itself four times", ..PLAIN },
@@ -74,17 +88,59 @@ pub const TARGETS: &[Target] = &[
         repeatable: false,
         ..PLAIN
     },
-    Target { name: "args", source: "args.c", what: "twelve arguments, results and chains in registers", ..PLAIN },
-    Target { name: "floats", source: "floats.c", what: "floating point arguments and results", ..PLAIN },
+    Target {
+        name: "args",
+        source: "args.c",
+        what: "twelve arguments, results and chains in registers",
+        ..PLAIN
+    },
+    Target {
+        name: "floats",
+        source: "floats.c",
+        what: "floating point arguments and results",
+        ..PLAIN
+    },
     Target { name: "structs", source: "structs.c", what: "structures by value", ..PLAIN },
     Target { name: "variadic", source: "variadic.c", what: "forty variadic arguments", ..PLAIN },
-    Target { name: "exceptions", source: "exceptions.cc", what: "C++ exceptions through 100 frames", ..PLAIN },
-    Target { name: "classes", source: "classes.cc", what: "overloads, virtual functions, std::sort", ..PLAIN },
-    Target { name: "recursion", source: "recursion.c", what: "thousands of active calls of one function", ..PLAIN },
+    Target {
+        name: "exceptions",
+        source: "exceptions.cc",
+        what: "C++ exceptions through 100 frames",
+        ..PLAIN
+    },
+    Target {
+        name: "classes",
+        source: "classes.cc",
+        what: "overloads, virtual functions, std::sort",
+        ..PLAIN
+    },
+    Target {
+        name: "recursion",
+        source: "recursion.c",
+        what: "thousands of active calls of one function",
+        ..PLAIN
+    },
     // Each tail call leaves a frame of an exit hook on the stack; a tracer has to stop somewhere, and count.
-    Target { name: "tailring", source: "tailring.c", what: "a ring of tail calls", fewer: &["ring_a", "ring_b", "ring_c"], ..PLAIN },
-    Target { name: "crash", source: "crash.c", what: "dies of SIGSEGV inside a call", status: 139, ..PLAIN },
-    Target { name: "handlers", source: "handlers.c", what: "its own SIGSEGV and SIGTRAP handlers", ..PLAIN },
+    Target {
+        name: "tailring",
+        source: "tailring.c",
+        what: "a ring of tail calls",
+        fewer: &["ring_a", "ring_b", "ring_c"],
+        ..PLAIN
+    },
+    Target {
+        name: "crash",
+        source: "crash.c",
+        what: "dies of SIGSEGV inside a call",
+        status: 139,
+        ..PLAIN
+    },
+    Target {
+        name: "handlers",
+        source: "handlers.c",
+        what: "its own SIGSEGV and SIGTRAP handlers",
+        ..PLAIN
+    },
     Target {
         name: "dlopen",
         source: "dlopen.c",
@@ -94,10 +150,26 @@ pub const TARGETS: &[Target] = &[
         ..PLAIN
     },
     Target { name: "cancel", source: "cancel.c", what: "pthread_exit and pthread_cancel", ..PLAIN },
-    Target { name: "coroutines", source: "coroutines.c", what: "swapcontext between small stacks", ..PLAIN },
+    Target {
+        name: "coroutines",
+        source: "coroutines.c",
+        what: "swapcontext between small stacks",
+        ..PLAIN
+    },
     Target { name: "alloca", source: "alloca.c", what: "frames of variable size", ..PLAIN },
-    Target { name: "prologues", source: "prologues.c", what: "odd first instructions", maybe_skipped: ODD, ..PLAIN },
-    Target { name: "closefds", source: "closefds.c", what: "closes all descriptors from 3 up", ..PLAIN },
+    Target {
+        name: "prologues",
+        source: "prologues.c",
+        what: "odd first instructions",
+        maybe_skipped: ODD,
+        ..PLAIN
+    },
+    Target {
+        name: "closefds",
+        source: "closefds.c",
+        what: "closes all descriptors from 3 up",
+        ..PLAIN
+    },
     Target {
         name: "clearenv",
         source: "clearenv.c",
@@ -105,15 +177,42 @@ pub const TARGETS: &[Target] = &[
         fewer: &["second_life"],
         ..PLAIN
     },
-    Target { name: "exit_now", source: "exit_now.c", what: "_exit inside a call", status: 7, ..PLAIN },
-    Target { name: "status", source: "status.c", what: "returns 42", args: &["42"], status: 42, ..PLAIN },
-    Target { name: "echo", source: "echo.c", what: "stdin to stdout", input: b"line one\nline two\0\xff and the rest", ..PLAIN },
-    Target { name: "limits", source: "limits.c", what: "little address space, then threads", ..PLAIN },
+    Target {
+        name: "exit_now",
+        source: "exit_now.c",
+        what: "_exit inside a call",
+        status: 7,
+        ..PLAIN
+    },
+    Target {
+        name: "status",
+        source: "status.c",
+        what: "returns 42",
+        args: &["42"],
+        status: 42,
+        ..PLAIN
+    },
+    Target {
+        name: "echo",
+        source: "echo.c",
+        what: "stdin to stdout",
+        input: b"line one\nline two\0\xff and the rest",
+        ..PLAIN
+    },
+    Target {
+        name: "limits",
+        source: "limits.c",
+        what: "little address space, then threads",
+        ..PLAIN
+    },
 ];
 
 /// The row with this name.
 pub fn named(name: &str) -> &'static Target {
-    TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| panic!("no target named `{name}`"))
+    TARGETS
+        .iter()
+        .find(|target| target.name == name)
+        .unwrap_or_else(|| panic!("no target named `{name}`"))
 }
 
 /// The folder of the sources.
@@ -129,7 +228,10 @@ impl Target {
         let path = Cc::of(&source).build(build).compile(&[&source], &dir.join(self.name));
         if self.args.contains(&"PLUGIN") {
             let flags = if build == Build::Static { Build::O2 } else { build };
-            Cc::c().build(flags).args(&["-shared", "-fPIC"]).compile(&[&sources().join("plugin.c")], &dir.join("plugin.so"));
+            Cc::c()
+                .build(flags)
+                .args(&["-shared", "-fPIC"])
+                .compile(&[&sources().join("plugin.c")], &dir.join("plugin.so"));
         }
         Program { target: self, path, dir }
     }
@@ -152,7 +254,11 @@ impl Program {
     /// The program and its arguments.
     pub fn command_line(&self) -> Vec<String> {
         let plugin = self.dir.join("plugin.so").display().to_string();
-        let args = self.target.args.iter().map(|arg| if *arg == "PLUGIN" { plugin.clone() } else { (*arg).to_owned() });
+        let args = self
+            .target
+            .args
+            .iter()
+            .map(|arg| if *arg == "PLUGIN" { plugin.clone() } else { (*arg).to_owned() });
         std::iter::once(self.path.display().to_string()).chain(args).collect()
     }
 
@@ -187,18 +293,21 @@ impl CountFile {
     fn new() -> Self {
         let dir = TempDir::in_memory();
         let path = dir.join("counts");
-        std::fs::write(&path, vec![0; ROWS * ROW]).unwrap_or_else(|error| panic!("cannot write `{}`: {error}", path.display()));
+        std::fs::write(&path, vec![0; ROWS * ROW])
+            .unwrap_or_else(|error| panic!("cannot write `{}`: {error}", path.display()));
         Self { path, _dir: dir }
     }
 
     fn read(&self) -> Counts {
-        let bytes = std::fs::read(&self.path).unwrap_or_else(|error| panic!("cannot read `{}`: {error}", self.path.display()));
+        let bytes = std::fs::read(&self.path)
+            .unwrap_or_else(|error| panic!("cannot read `{}`: {error}", self.path.display()));
         let mut counts = Counts::new();
         for row in bytes.chunks_exact(ROW) {
             let (name, count) = row.split_at(NAME);
             let name = String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
             if !name.is_empty() {
-                let count = u64::from_ne_bytes(count.try_into().expect("the rest of a row is eight bytes"));
+                let count =
+                    u64::from_ne_bytes(count.try_into().expect("the rest of a row is eight bytes"));
                 *counts.entry(name).or_default() += count;
             }
         }

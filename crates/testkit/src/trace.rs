@@ -35,8 +35,15 @@ pub fn skep_bin() -> &'static Path {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         // Cargo holds no lock on its folders while it runs tests; other test programs that build the same wait for each other.
         cargo.args(["build", "--quiet", "--release", "--workspace", "--target-dir"]).arg(&target);
-        let done = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap_or_else(|error| panic!("cannot run {cargo:?}: {error}"));
-        assert!(done.status.success(), "{cargo:?} failed:\n{}", String::from_utf8_lossy(&done.stderr));
+        let done = cargo
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .unwrap_or_else(|error| panic!("cannot run {cargo:?}: {error}"));
+        assert!(
+            done.status.success(),
+            "{cargo:?} failed:\n{}",
+            String::from_utf8_lossy(&done.stderr)
+        );
         target.join("release/skep")
     })
 }
@@ -45,7 +52,9 @@ pub fn skep_bin() -> &'static Path {
 fn target_dir() -> PathBuf {
     let exe = std::env::current_exe().expect("the system knows our executable");
     let marked = exe.ancestors().find(|dir| dir.join("CACHEDIR.TAG").exists());
-    marked.unwrap_or_else(|| panic!("`{}` does not lie in a cargo target folder", exe.display())).to_owned()
+    marked
+        .unwrap_or_else(|| panic!("`{}` does not lie in a cargo target folder", exe.display()))
+        .to_owned()
 }
 
 /// A traced run.
@@ -64,11 +73,21 @@ pub fn run(program: &Program, patterns: &[String]) -> Traced {
     let dir = TempDir::in_memory();
     let out = dir.join("report.json");
     let mut command = Command::new(skep_bin());
-    command.args(["--quiet", "trace"]).args(patterns).arg("--json").arg("-o").arg(&out).arg("--").args(program.command_line());
+    command
+        .args(["--quiet", "trace"])
+        .args(patterns)
+        .arg("--json")
+        .arg("-o")
+        .arg(&out)
+        .arg("--")
+        .args(program.command_line());
     command.env("SKEP_DIR", dir.join("skep"));
     let (ended, own) = program.run_counted(&mut command, Duration::from_secs(300));
-    let text = std::fs::read_to_string(&out).unwrap_or_else(|error| panic!("{command:?} left no report: {error}\n{}", ended.transcript()));
-    let report = Report::parse(&text).unwrap_or_else(|error| panic!("{command:?}: bad report: {error}\n{text}"));
+    let text = std::fs::read_to_string(&out).unwrap_or_else(|error| {
+        panic!("{command:?} left no report: {error}\n{}", ended.transcript())
+    });
+    let report = Report::parse(&text)
+        .unwrap_or_else(|error| panic!("{command:?}: bad report: {error}\n{text}"));
     Traced { ended, own, report }
 }
 
@@ -77,7 +96,13 @@ pub fn run(program: &Program, patterns: &[String]) -> Traced {
 pub fn check(target: &'static Target, build: Build, scope: Scope) {
     let program = target.build(build);
     let (alone, alone_counts) = program.run();
-    assert_eq!(alone.shell_status(), target.status, "{} ({build:?}) alone: {}", target.name, alone.transcript());
+    assert_eq!(
+        alone.shell_status(),
+        target.status,
+        "{} ({build:?}) alone: {}",
+        target.name,
+        alone.transcript()
+    );
 
     let patterns = match scope {
         Scope::Own => vec![format!("{}:*", target.name), "plugin.so:*".to_owned()],
@@ -95,17 +120,29 @@ pub fn check(target: &'static Target, build: Build, scope: Scope) {
         wrong.push("stderr differs from that of a run alone".to_owned());
     }
     if !same_status(traced.report.status, target.status) {
-        wrong.push(format!("the report's status is {}, not {}", traced.report.status, target.status));
+        wrong.push(format!(
+            "the report's status is {}, not {}",
+            traced.report.status, target.status
+        ));
     }
     if target.repeatable && traced.own != alone_counts {
-        wrong.push(format!("the target made other calls: alone {alone_counts:?}, traced {:?}", traced.own));
+        wrong.push(format!(
+            "the target made other calls: alone {alone_counts:?}, traced {:?}",
+            traced.own
+        ));
     }
     if build == Build::Stripped {
         compare_unnamed(target, &traced, &mut wrong);
     } else {
         compare_named(target, &traced, &mut wrong);
     }
-    assert!(wrong.is_empty(), "{} ({build:?}, {scope:?}):\n  {}\n{}", target.name, wrong.join("\n  "), traced.ended.transcript());
+    assert!(
+        wrong.is_empty(),
+        "{} ({build:?}, {scope:?}):\n  {}\n{}",
+        target.name,
+        wrong.join("\n  "),
+        traced.ended.transcript()
+    );
 }
 
 /// A death by signal may be told as a shell does, or as the negative number of the signal.
@@ -135,18 +172,27 @@ fn compare_named(target: &Target, traced: &Traced, wrong: &mut Vec<String>) {
         }
     }
     if lost > traced.report.missed {
-        wrong.push(format!("{lost} calls were not traced, but only {} are reported as missed", traced.report.missed));
+        wrong.push(format!(
+            "{lost} calls were not traced, but only {} are reported as missed",
+            traced.report.missed
+        ));
     }
 }
 
 /// Without symbols nobody knows names: each own count must be among the tracer's, as often as it occurs.
 fn compare_unnamed(target: &Target, traced: &Traced, wrong: &mut Vec<String>) {
     let mut calls = BTreeMap::<u64, usize>::new();
-    for row in traced.report.functions.iter().filter(|row| row.module.rsplit('/').next() == Some(target.name)) {
+    for row in traced
+        .report
+        .functions
+        .iter()
+        .filter(|row| row.module.rsplit('/').next() == Some(target.name))
+    {
         *calls.entry(row.calls).or_default() += 1;
     }
     for (name, own) in &traced.own {
-        let exempt = target.fewer.contains(&name.as_str()) || target.maybe_skipped.contains(&name.as_str());
+        let exempt =
+            target.fewer.contains(&name.as_str()) || target.maybe_skipped.contains(&name.as_str());
         if exempt || name.starts_with("plugin_") || *own == 0 {
             continue;
         }

@@ -11,7 +11,11 @@ const FUNC: u32 = 12;
 pub fn function_id(name: &str) -> Option<u32> {
     static FUNCTIONS: OnceLock<HashMap<Vec<u8>, u32>> = OnceLock::new();
     FUNCTIONS
-        .get_or_init(|| std::fs::read("/sys/kernel/btf/vmlinux").map(|b| functions(&b).unwrap_or_default()).unwrap_or_default())
+        .get_or_init(|| {
+            std::fs::read("/sys/kernel/btf/vmlinux")
+                .map(|b| functions(&b).unwrap_or_default())
+                .unwrap_or_default()
+        })
         .get(name.as_bytes())
         .copied()
 }
@@ -20,7 +24,10 @@ pub fn function_id(name: &str) -> Option<u32> {
 ///
 /// # Errors
 /// The first name that it has no function of.
-pub fn with_functions<'a>(insns: &[u8], name: impl Fn(u32) -> Option<&'a str>) -> Result<Vec<u8>, &'a str> {
+pub fn with_functions<'a>(
+    insns: &[u8],
+    name: impl Fn(u32) -> Option<&'a str>,
+) -> Result<Vec<u8>, &'a str> {
     const CALL: u8 = 0x85;
     const PSEUDO_KFUNC_CALL: u8 = 2;
     let mut out = insns.to_vec();
@@ -81,10 +88,18 @@ mod tests {
     #[test]
     fn only_calls_with_a_name_are_renumbered() {
         // A helper call, a call of a function of the program, a helper call with a name, an `exit`.
-        let insns = [[0x85, 0, 0, 0, 5, 0, 0, 0], [0x85, 0x10, 0, 0, 9, 0, 0, 0], [0x85, 0, 0, 0, 9, 0, 0, 0], [0x95, 0, 0, 0, 9, 0, 0, 0]];
-        let named = |name| super::with_functions(insns.as_flattened(), move |id| (id == 9).then_some(name));
+        let insns = [
+            [0x85, 0, 0, 0, 5, 0, 0, 0],
+            [0x85, 0x10, 0, 0, 9, 0, 0, 0],
+            [0x85, 0, 0, 0, 9, 0, 0, 0],
+            [0x95, 0, 0, 0, 9, 0, 0, 0],
+        ];
+        let named =
+            |name| super::with_functions(insns.as_flattened(), move |id| (id == 9).then_some(name));
         assert_eq!(named("no_such_function"), Err("no_such_function"));
-        let Some(id) = super::function_id("vfs_read") else { return crate::skip("the types of the running kernel") };
+        let Some(id) = super::function_id("vfs_read") else {
+            return crate::skip("the types of the running kernel");
+        };
         let mut expected = insns;
         expected[2][1] = 0x20;
         expected[2][4..].copy_from_slice(&id.to_le_bytes());

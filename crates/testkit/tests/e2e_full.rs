@@ -34,7 +34,11 @@ fn a_full_file_system_costs_statistics_and_nothing_else() {
     let out = String::from_utf8_lossy(&ended.stdout);
     assert!(out.starts_with(&many::expected(10_000).to_string()), "{}", ended.transcript());
     let told = String::from_utf8_lossy(&ended.stderr);
-    assert!(told.contains("is full") && told.contains("pages of statistics are lost"), "{}", ended.transcript());
+    assert!(
+        told.contains("is full") && told.contains("pages of statistics are lost"),
+        "{}",
+        ended.transcript()
+    );
 }
 
 /// Threads begin with all signals held back, which made the first page that a new thread found no room for its process's end. The program
@@ -88,13 +92,23 @@ fn threads_start_on_a_full_file_system() {
     for size in ["900k", "2m", "4m"] {
         let script = r#"mount -t tmpfs -o size=$4,mode=0700 none "$1" && SKEP_DIR="$1/skep" exec "$2" trace '*' -o /dev/null -- "$3""#;
         let mut command = Command::new("unshare");
-        command.args(["-m", "sh", "-c", script, "sh"]).arg(&place).arg(skep_bin()).arg(&program).arg(size);
+        command
+            .args(["-m", "sh", "-c", script, "sh"])
+            .arg(&place)
+            .arg(skep_bin())
+            .arg(&program)
+            .arg(size);
         let ended = run::run(&mut command, b"", Duration::from_secs(300));
         if ended.shell_status() == 1 && ended.transcript().contains("unshare failed") {
             skep_testkit::skip("a mount namespace");
             return;
         }
-        assert_eq!((ended.shell_status(), &*ended.stdout), (0, &b"all threads are done\n"[..]), "{size}: {}", ended.transcript());
+        assert_eq!(
+            (ended.shell_status(), &*ended.stdout),
+            (0, &b"all threads are done\n"[..]),
+            "{size}: {}",
+            ended.transcript()
+        );
     }
 }
 
@@ -103,13 +117,21 @@ fn threads_start_on_a_full_file_system() {
 #[test]
 fn files_that_are_cut_off_cost_statistics_and_nothing_else() {
     let dir = TempDir::in_memory();
-    let program = Cc::c().build(Build::O2).compile(&[&target::sources().join("cutoff.c")], &dir.join("cutoff"));
-    let alone = run::run(Command::new(&program).env_remove("SKEP_DIR"), b"", Duration::from_secs(60));
+    let program = Cc::c()
+        .build(Build::O2)
+        .compile(&[&target::sources().join("cutoff.c")], &dir.join("cutoff"));
+    let alone =
+        run::run(Command::new(&program).env_remove("SKEP_DIR"), b"", Duration::from_secs(60));
     assert_eq!(alone.shell_status(), 0, "{}", alone.transcript());
     for pattern in ["cutoff:*", "*"] {
         for extra in [&[][..], &["--exact"]] {
             let mut command = Command::new(skep_bin());
-            command.args(["trace", pattern]).args(extra).arg("--").arg(&program).env("SKEP_DIR", dir.join("skep"));
+            command
+                .args(["trace", pattern])
+                .args(extra)
+                .arg("--")
+                .arg(&program)
+                .env("SKEP_DIR", dir.join("skep"));
             let ended = run::run(&mut command, b"", Duration::from_secs(60));
             assert!(ended.stdout.starts_with(&alone.stdout), "{pattern}: {}", ended.transcript());
             assert!(ended.shell_status() < 128, "skep died: {}", ended.transcript());
@@ -123,13 +145,28 @@ fn files_that_are_cut_off_cost_statistics_and_nothing_else() {
 #[test]
 fn programs_that_block_signals_of_faults() {
     let dir = TempDir::in_memory();
-    let program = Cc::c().args(&["-O1", "-pthread"]).compile(&[&target::sources().join("masks.c")], &dir.join("masks"));
+    let program = Cc::c()
+        .args(&["-O1", "-pthread"])
+        .compile(&[&target::sources().join("masks.c")], &dir.join("masks"));
     for mode in ["", "handler", "blocked", "suspended", "thread"] {
-        let alone = run::run(Command::new(&program).arg(mode).env_remove("SKEP_DIR"), b"", Duration::from_secs(60));
+        let alone = run::run(
+            Command::new(&program).arg(mode).env_remove("SKEP_DIR"),
+            b"",
+            Duration::from_secs(60),
+        );
         let mut command = Command::new(skep_bin());
-        command.args(["trace", "*", "-o", "/dev/null", "--"]).arg(&program).arg(mode).env("SKEP_DIR", dir.join("skep"));
+        command
+            .args(["trace", "*", "-o", "/dev/null", "--"])
+            .arg(&program)
+            .arg(mode)
+            .env("SKEP_DIR", dir.join("skep"));
         let ended = run::run(&mut command, b"", Duration::from_secs(60));
-        assert_eq!(String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&alone.stdout), "{mode}: {}", ended.transcript());
+        assert_eq!(
+            String::from_utf8_lossy(&ended.stdout),
+            String::from_utf8_lossy(&alone.stdout),
+            "{mode}: {}",
+            ended.transcript()
+        );
         if mode.is_empty() {
             assert_eq!(ended.shell_status(), alone.shell_status(), "{}", ended.transcript());
         } else {
@@ -144,12 +181,19 @@ fn programs_that_block_signals_of_faults() {
 #[test]
 fn threads_are_started_while_files_are_cut_off() {
     let dir = TempDir::in_memory();
-    let program = Cc::c().args(&["-O1", "-pthread"]).compile(&[&target::sources().join("masks.c")], &dir.join("masks"));
+    let program = Cc::c()
+        .args(&["-O1", "-pthread"])
+        .compile(&[&target::sources().join("masks.c")], &dir.join("masks"));
     for round in 0..8 {
         let skep = dir.join(format!("skep{round}"));
         let mut command = Command::new(skep_bin());
-        command.args(["trace", "*", "-o", "/dev/null", "--"]).arg(&program).arg("creating").env("SKEP_DIR", &skep);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("skep starts");
+        command
+            .args(["trace", "*", "-o", "/dev/null", "--"])
+            .arg(&program)
+            .arg("creating")
+            .env("SKEP_DIR", &skep);
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("skep starts");
         let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut line = String::new();
         out.read_line(&mut line).expect("a pipe");
@@ -157,7 +201,11 @@ fn threads_are_started_while_files_are_cut_off() {
         cut_off(&skep);
         let mut rest = String::new();
         out.read_to_string(&mut rest).expect("a pipe");
-        assert_eq!((&*rest, child.wait().expect("a child").code().is_some()), ("done\n", true), "round {round}");
+        assert_eq!(
+            (&*rest, child.wait().expect("a child").code().is_some()),
+            ("done\n", true),
+            "round {round}"
+        );
     }
 }
 

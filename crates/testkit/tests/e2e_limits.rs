@@ -16,7 +16,10 @@ fn static_program_is_refused_with_a_reason() {
     let program = target::named("args").build(Build::Static);
     let dir = TempDir::in_memory();
     let mut command = Command::new(skep_bin());
-    command.args(["trace", "args:*", "--json", "--"]).args(program.command_line()).env("SKEP_DIR", dir.join("skep"));
+    command
+        .args(["trace", "args:*", "--json", "--"])
+        .args(program.command_line())
+        .env("SKEP_DIR", dir.join("skep"));
     let (ended, _) = program.run_counted(&mut command, LIMIT);
     let told = String::from_utf8_lossy(&ended.stderr);
     assert!(matches!(ended.shell_status(), 1 | 2), "{}", ended.transcript());
@@ -27,16 +30,28 @@ fn static_program_is_refused_with_a_reason() {
 #[test]
 fn status_of_the_command_is_reported() {
     let program = target::named("status").build(Build::O2);
-    for (argument, expected) in [("0", 0), ("1", 1), ("2", 2), ("255", 255), ("1009", 137), ("1015", 143), ("1006", 134)] {
+    for (argument, expected) in
+        [("0", 0), ("1", 1), ("2", 2), ("255", 255), ("1009", 137), ("1015", 143), ("1006", 134)]
+    {
         let dir = TempDir::in_memory();
         let out = dir.join("report.json");
         let mut command = Command::new(skep_bin());
-        command.args(["trace", "status:step", "--json", "-o"]).arg(&out).arg("--").arg(&program.path).arg(argument);
+        command
+            .args(["trace", "status:step", "--json", "-o"])
+            .arg(&out)
+            .arg("--")
+            .arg(&program.path)
+            .arg(argument);
         let (ended, own) = program.run_counted(command.env("SKEP_DIR", dir.join("skep")), LIMIT);
-        let text = std::fs::read_to_string(&out).unwrap_or_else(|e| panic!("no report: {e}: {}", ended.transcript()));
+        let text = std::fs::read_to_string(&out)
+            .unwrap_or_else(|e| panic!("no report: {e}: {}", ended.transcript()));
         let report = Report::parse(&text).unwrap();
         let signal = if expected > 128 { 128 - expected } else { expected };
-        assert!(report.status == expected || report.status == signal, "{argument}: {}", report.status);
+        assert!(
+            report.status == expected || report.status == signal,
+            "{argument}: {}",
+            report.status
+        );
         assert_eq!((own["step"], report.calls("status", "step")), (19, Some(19)), "{argument}");
     }
 }
@@ -47,10 +62,14 @@ fn report_follows_the_output() {
     let program = target::named("echo").build(Build::O2);
     let dir = TempDir::in_memory();
     let mut command = Command::new(skep_bin());
-    command.args(["trace", "echo:*", "--json", "--"]).arg(&program.path).env("SKEP_DIR", dir.join("skep"));
+    command
+        .args(["trace", "echo:*", "--json", "--"])
+        .arg(&program.path)
+        .env("SKEP_DIR", dir.join("skep"));
     let ended = run::run(&mut command, b"some input\n", LIMIT);
     let stdout = String::from_utf8(ended.stdout.clone()).unwrap();
-    let report = stdout.strip_prefix("some input\n").unwrap_or_else(|| panic!("{}", ended.transcript()));
+    let report =
+        stdout.strip_prefix("some input\n").unwrap_or_else(|| panic!("{}", ended.transcript()));
     assert_eq!(Report::parse(report).unwrap().calls("echo", "put"), Some(1));
 }
 
@@ -61,11 +80,26 @@ fn ten_thousand_functions() {
     let program = many::build(10_000, Build::O2, dir.path());
     let out = dir.join("report.json");
     let mut command = Command::new(skep_bin());
-    command.args(["trace", "many:many_*", "--json", "-o"]).arg(&out).arg("--").arg(&program).env("SKEP_DIR", dir.join("skep"));
+    command
+        .args(["trace", "many:many_*", "--json", "-o"])
+        .arg(&out)
+        .arg("--")
+        .arg(&program)
+        .env("SKEP_DIR", dir.join("skep"));
     let ended = run::run(&mut command, b"", LIMIT);
-    assert_eq!(String::from_utf8_lossy(&ended.stdout).trim(), many::expected(10_000).to_string(), "{}", ended.transcript());
+    assert_eq!(
+        String::from_utf8_lossy(&ended.stdout).trim(),
+        many::expected(10_000).to_string(),
+        "{}",
+        ended.transcript()
+    );
     let report = Report::parse(&std::fs::read_to_string(&out).unwrap()).unwrap();
-    assert_eq!((report.matched, report.attached, report.missed), (10_000, 10_000, 0), "{:?}", report.skipped);
+    assert_eq!(
+        (report.matched, report.attached, report.missed),
+        (10_000, 10_000, 0),
+        "{:?}",
+        report.skipped
+    );
     assert_eq!(report.functions.len(), 10_000);
     assert!(report.functions.iter().all(|function| function.calls == 1));
 }
@@ -77,8 +111,18 @@ fn times_nest() {
     let traced = trace::run(&program, &["recursion:*".to_owned()]);
     let row = |name: &str| traced.report.functions.iter().find(|row| row.name == name).unwrap();
     let main = row("main");
-    let selves: u64 = traced.report.functions.iter().filter(|row| row.module == main.module).map(|row| row.self_ns).sum();
-    assert!(selves <= main.total_ns + main.total_ns / 10, "self times add up to {selves}, main took {}", main.total_ns);
+    let selves: u64 = traced
+        .report
+        .functions
+        .iter()
+        .filter(|row| row.module == main.module)
+        .map(|row| row.self_ns)
+        .sum();
+    assert!(
+        selves <= main.total_ns + main.total_ns / 10,
+        "self times add up to {selves}, main took {}",
+        main.total_ns
+    );
     for name in ["down", "even", "odd", "ackermann"] {
         assert!(row(name).self_ns <= row(name).total_ns, "{name}");
     }

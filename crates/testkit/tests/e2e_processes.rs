@@ -16,7 +16,8 @@ fn ends_the_same(name: &str, source: &str, patterns: &[&str]) {
     let dir = TempDir::in_memory();
     let file: PathBuf = dir.join(name).with_extension("c");
     std::fs::write(&file, source).expect("the folder is ours");
-    let program = Cc::c().build(Build::O2).arg("-pthread").arg("-w").compile(&[&file], &dir.join(name));
+    let program =
+        Cc::c().build(Build::O2).arg("-pthread").arg("-w").compile(&[&file], &dir.join(name));
     let alone = run::run(&mut Command::new(&program), b"", LIMIT);
     assert_eq!(alone.shell_status(), 0, "{}", alone.transcript());
     for pattern in patterns {
@@ -24,7 +25,12 @@ fn ends_the_same(name: &str, source: &str, patterns: &[&str]) {
         skep.args(["trace", pattern, "-q", "-o"]).arg(dir.join("report")).arg("--").arg(&program);
         let ended = run::run(skep.env("SKEP_DIR", dir.join("skep")), b"", LIMIT);
         assert_eq!(ended.shell_status(), 0, "{pattern}: {}", ended.transcript());
-        assert_eq!(String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&alone.stdout), "{pattern}: {}", ended.transcript());
+        assert_eq!(
+            String::from_utf8_lossy(&ended.stdout),
+            String::from_utf8_lossy(&alone.stdout),
+            "{pattern}: {}",
+            ended.transcript()
+        );
     }
 }
 

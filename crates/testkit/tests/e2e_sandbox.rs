@@ -14,9 +14,12 @@ use skep_testkit::{TempDir, cc, target};
 const LIMIT: Duration = Duration::from_secs(60);
 
 const STRICT: &str = "has entered seccomp's strict mode and is not traced from there";
-const NO_COUNTER: &str = "has forbidden itself to read the time-stamp counter and is not traced from there";
-const NO_EVENTS: &str = "has set a seccomp filter that is against tracing and is not traced from there";
-const NO_THREADS: &str = "has set a seccomp filter: threads and children that it starts from then on are not traced";
+const NO_COUNTER: &str =
+    "has forbidden itself to read the time-stamp counter and is not traced from there";
+const NO_EVENTS: &str =
+    "has set a seccomp filter that is against tracing and is not traced from there";
+const NO_THREADS: &str =
+    "has set a seccomp filter: threads and children that it starts from then on are not traced";
 
 struct Sandbox {
     dir: TempDir,
@@ -26,7 +29,9 @@ struct Sandbox {
 impl Sandbox {
     fn new() -> Self {
         let dir = TempDir::in_memory();
-        let program = cc::Cc::c().build(Build::O2).compile(&[&target::sources().join("sandbox.c")], &dir.join("sandbox"));
+        let program = cc::Cc::c()
+            .build(Build::O2)
+            .compile(&[&target::sources().join("sandbox.c")], &dir.join("sandbox"));
         Self { dir, program }
     }
 
@@ -37,9 +42,14 @@ impl Sandbox {
     fn traced(&self, pattern: &str, args: &[&str]) -> (Ended, Report) {
         let out = self.dir.join("report.json");
         let mut skep = Command::new(skep_bin());
-        skep.args(["trace", pattern, "--json", "-o"]).arg(&out).arg("--").arg(&self.program).args(args);
+        skep.args(["trace", pattern, "--json", "-o"])
+            .arg(&out)
+            .arg("--")
+            .arg(&self.program)
+            .args(args);
         let ended = run::run(skep.env("SKEP_DIR", self.dir.join("skep")), b"", LIMIT);
-        let text = std::fs::read_to_string(&out).unwrap_or_else(|e| panic!("no report: {e}\n{}", ended.transcript()));
+        let text = std::fs::read_to_string(&out)
+            .unwrap_or_else(|e| panic!("no report: {e}\n{}", ended.transcript()));
         (ended, Report::parse(&text).expect("a whole report"))
     }
 }
@@ -53,18 +63,34 @@ fn lives(args: &[&str], reason: Option<&str>, check: impl Fn(&Report, &str)) {
     lives_under(&["sandbox:*", "*"], args, reason, check);
 }
 
-fn lives_under(patterns: &[&str], args: &[&str], reason: Option<&str>, check: impl Fn(&Report, &str)) {
+fn lives_under(
+    patterns: &[&str],
+    args: &[&str],
+    reason: Option<&str>,
+    check: impl Fn(&Report, &str),
+) {
     let sandbox = Sandbox::new();
     let alone = sandbox.alone(args);
     if alone.shell_status() != 0 {
-        return skep_testkit::skip("seccomp, and a C library with the system calls of glibc 2.31 to 2.41");
+        return skep_testkit::skip(
+            "seccomp, and a C library with the system calls of glibc 2.31 to 2.41",
+        );
     }
     for pattern in patterns {
         let (ended, report) = sandbox.traced(pattern, args);
         let what = format!("{args:?} {pattern}: {}", ended.transcript());
-        assert_eq!(String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&alone.stdout), "{what}");
+        assert_eq!(
+            String::from_utf8_lossy(&ended.stdout),
+            String::from_utf8_lossy(&alone.stdout),
+            "{what}"
+        );
         assert_eq!((ended.shell_status(), report.status), (0, 0), "{what}");
-        let named: Vec<_> = report.json["not_traced"].as_array().expect("a list").iter().filter_map(|u| u["reason"].as_str()).collect();
+        let named: Vec<_> = report.json["not_traced"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter_map(|u| u["reason"].as_str())
+            .collect();
         assert_eq!(named, reason.as_slice(), "{what}");
         check(&report, &what);
     }
@@ -73,7 +99,9 @@ fn lives_under(patterns: &[&str], args: &[&str], reason: Option<&str>, check: im
 /// System calls of the strict mode are four, and the processor's counter may not be read: hooks are taken out before.
 #[test]
 fn strict_mode() {
-    lives(&["strict"], Some(STRICT), |report, what| assert_eq!((calls(report, "step"), calls(report, "fresh")), (101, 0), "{what}"));
+    lives(&["strict"], Some(STRICT), |report, what| {
+        assert_eq!((calls(report, "step"), calls(report, "fresh")), (101, 0), "{what}")
+    });
 }
 
 /// Calls that were made when the hooks were out are not counted; that is not to say that there were none.
@@ -87,26 +115,38 @@ fn calls_in_the_sandbox_are_not_denied() {
     skep.args(["trace", "sandbox:fresh", "--"]).arg(&sandbox.program).arg("strict");
     let ended = run::run(skep.env("SKEP_DIR", sandbox.dir.join("skep")), b"", LIMIT);
     let said = String::from_utf8_lossy(&ended.stderr);
-    assert!(said.contains("none of their calls was counted") && !said.contains("none of them was called"), "{}", ended.transcript());
+    assert!(
+        said.contains("none of their calls was counted")
+            && !said.contains("none of them was called"),
+        "{}",
+        ended.transcript()
+    );
 }
 
 #[test]
 fn without_the_time_stamp_counter() {
-    lives(&["tsc"], Some(NO_COUNTER), |report, what| assert_eq!((calls(report, "step"), calls(report, "fresh")), (101, 0), "{what}"));
+    lives(&["tsc"], Some(NO_COUNTER), |report, what| {
+        assert_eq!((calls(report, "step"), calls(report, "fresh")), (101, 0), "{what}")
+    });
 }
 
 /// Filters that allow what the program needs and punish all else: who had an event before is traced on, in all its calls.
 #[test]
 fn filters_that_kill() {
     // Else every event asks the kernel for the time, and the filter is against all of them.
-    let clock = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    let clock =
+        std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
     if !clock.is_ok_and(|name| name.trim() == "tsc") {
-        return skep_testkit::skip("a kernel that uses the time-stamp counter, and /sys to tell so");
+        return skep_testkit::skip(
+            "a kernel that uses the time-stamp counter, and /sys to tell so",
+        );
     }
     // The early thread and the first: 101 before, 101 + 11 inside.
     let both = 2 * (101 + 101 + 11);
     for how in ["kill", "kill syscall", "trap", "trap syscall"] {
-        lives(&[how], Some(NO_THREADS), |report, what| assert_eq!((calls(report, "step"), calls(report, "fresh")), (both, 2), "{what}"));
+        lives(&[how], Some(NO_THREADS), |report, what| {
+            assert_eq!((calls(report, "step"), calls(report, "fresh")), (both, 2), "{what}")
+        });
     }
 }
 
@@ -114,38 +154,50 @@ fn filters_that_kill() {
 #[test]
 fn filters_that_leave_nothing() {
     for how in ["tiny kill", "tiny trap"] {
-        lives(&[how], Some(NO_EVENTS), |report, what| assert_eq!(calls(report, "fresh"), 0, "{what}"));
+        lives(&[how], Some(NO_EVENTS), |report, what| {
+            assert_eq!(calls(report, "fresh"), 0, "{what}")
+        });
     }
 }
 
 /// Where a call fails with an error number, nobody dies; but without ids no thread can be told from another.
 #[test]
 fn filters_that_refuse() {
-    lives(&["errno"], Some(NO_THREADS), |report, what| assert_eq!(calls(report, "fresh"), 2, "{what}"));
+    lives(&["errno"], Some(NO_THREADS), |report, what| {
+        assert_eq!(calls(report, "fresh"), 2, "{what}")
+    });
     // All threads and children: with ids, what is refused is coped with.
     let all = 2 * (101 + 101 + 11) + 7 * (101 + 11);
-    lives(&["errno long"], None, |report, what| assert_eq!((calls(report, "step"), calls(report, "fresh")), (all, 9), "{what}"));
+    lives(&["errno long"], None, |report, what| {
+        assert_eq!((calls(report, "step"), calls(report, "fresh")), (all, 9), "{what}")
+    });
 }
 
 /// Finding out what the kernel can do is no sandbox.
 #[test]
 fn probes_change_nothing() {
     let all = 2 * (101 + 101 + 11) + 7 * (101 + 11);
-    lives(&["probe"], None, |report, what| assert_eq!((calls(report, "step"), calls(report, "fresh")), (all, 9), "{what}"));
+    lives(&["probe"], None, |report, what| {
+        assert_eq!((calls(report, "step"), calls(report, "fresh")), (all, 9), "{what}")
+    });
 }
 
 /// What the kernel refuses is no sandbox: hooks that were taken out for it would miss all that follows.
 #[test]
 fn refused_filters_change_nothing() {
     let all = 2 * (101 + 101 + 11) + 7 * (101 + 11);
-    lives(&["refused"], None, |report, what| assert_eq!((calls(report, "step"), calls(report, "fresh")), (all, 9), "{what}"));
+    lives(&["refused"], None, |report, what| {
+        assert_eq!((calls(report, "step"), calls(report, "fresh")), (all, 9), "{what}")
+    });
 }
 
 /// A child of `vfork` goes into a sandbox alone, though it runs in the memory where its parent's hooks are.
 #[test]
 fn a_childs_sandbox_is_not_its_parents() {
     let all = 2 * (101 + 101 + 11) + 7 * (101 + 11);
-    let complete = |report: &Report, what: &str| assert_eq!((calls(report, "step"), calls(report, "fresh")), (all, 9), "{what}");
+    let complete = |report: &Report, what: &str| {
+        assert_eq!((calls(report, "step"), calls(report, "fresh")), (all, 9), "{what}")
+    };
     lives(&["vfork"], None, complete);
     // Strict mode takes the time-stamp counter away: the end of `prctl` must not be traced.
     lives_under(&["sandbox:*"], &["vfork strict"], None, complete);
@@ -154,7 +206,10 @@ fn a_childs_sandbox_is_not_its_parents() {
 /// What is executed in the sandbox would begin with the agent's own system calls: it gets none.
 #[test]
 fn programs_that_are_executed_in_the_sandbox() {
-    let echo = ["/bin/echo", "/usr/bin/echo"].into_iter().find(|p| Path::new(p).exists()).unwrap_or("/bin/echo");
+    let echo = ["/bin/echo", "/usr/bin/echo"]
+        .into_iter()
+        .find(|p| Path::new(p).exists())
+        .unwrap_or("/bin/echo");
     lives(&["kill long", echo, "hello"], Some(NO_THREADS), |_, _| {});
 }
 
@@ -162,16 +217,26 @@ fn programs_that_are_executed_in_the_sandbox() {
 /// agent's are not.
 #[test]
 fn filters_that_were_there_before() {
-    let echo = ["/bin/echo", "/usr/bin/echo"].into_iter().find(|p| Path::new(p).exists()).unwrap_or("/bin/echo");
+    let echo = ["/bin/echo", "/usr/bin/echo"]
+        .into_iter()
+        .find(|p| Path::new(p).exists())
+        .unwrap_or("/bin/echo");
     for how in ["unseen kill long", "unseen trap long"] {
         let sandbox = Sandbox::new();
         let args = [how, echo, "hello"];
         let alone = sandbox.alone(&args);
         if alone.shell_status() != 0 {
-            return skep_testkit::skip("seccomp, and a C library with the system calls of glibc 2.31 to 2.41");
+            return skep_testkit::skip(
+                "seccomp, and a C library with the system calls of glibc 2.31 to 2.41",
+            );
         }
         let (ended, report) = sandbox.traced("echo:*", &args);
-        assert_eq!(String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&alone.stdout), "{}", ended.transcript());
+        assert_eq!(
+            String::from_utf8_lossy(&ended.stdout),
+            String::from_utf8_lossy(&alone.stdout),
+            "{}",
+            ended.transcript()
+        );
         assert_eq!(report.status, 0, "{}", ended.transcript());
     }
 }
@@ -179,6 +244,9 @@ fn filters_that_were_there_before() {
 /// Whoever may not read the time-stamp counter when it is executed.
 #[test]
 fn programs_that_are_executed_without_the_counter() {
-    let echo = ["/bin/echo", "/usr/bin/echo"].into_iter().find(|p| Path::new(p).exists()).unwrap_or("/bin/echo");
+    let echo = ["/bin/echo", "/usr/bin/echo"]
+        .into_iter()
+        .find(|p| Path::new(p).exists())
+        .unwrap_or("/bin/echo");
     lives(&["tsc", echo, "hello"], Some(NO_COUNTER), |_, _| {});
 }

@@ -16,24 +16,47 @@ fn ten_thousand(script: &str) -> Report {
     let program = many::build(10_000, Build::O0, dir.path());
     let out = dir.join("report.json");
     let mut command = Command::new("sh");
-    command.args(["-c", script, "sh"]).arg(skep_bin()).arg(&out).arg(&program).env("SKEP_DIR", dir.join("skep"));
+    command
+        .args(["-c", script, "sh"])
+        .arg(skep_bin())
+        .arg(&out)
+        .arg(&program)
+        .env("SKEP_DIR", dir.join("skep"));
     let ended = run::run(&mut command, b"", LIMIT);
-    assert_eq!(String::from_utf8_lossy(&ended.stdout).trim(), many::expected(10_000).to_string(), "{}", ended.transcript());
+    assert_eq!(
+        String::from_utf8_lossy(&ended.stdout).trim(),
+        many::expected(10_000).to_string(),
+        "{}",
+        ended.transcript()
+    );
     Report::parse(&std::fs::read_to_string(&out).expect("there is a report")).expect("it is whole")
 }
 
 /// All of a program's 10,000 functions take less than 256 MiB of its address space; the shell that starts it is traced too.
 #[test]
 fn ten_thousand_functions_fit_in_256_mib() {
-    let report = ten_thousand(r#""$1" trace 'many:many_*' --json -o "$2" -- sh -c 'ulimit -v 262144; exec "$0"' "$3""#);
-    assert_eq!((report.attached, report.missed, report.functions.len()), (10_000, 0, 10_000), "{:?}", report.skipped);
+    let report = ten_thousand(
+        r#""$1" trace 'many:many_*' --json -o "$2" -- sh -c 'ulimit -v 262144; exec "$0"' "$3""#,
+    );
+    assert_eq!(
+        (report.attached, report.missed, report.functions.len()),
+        (10_000, 0, 10_000),
+        "{:?}",
+        report.skipped
+    );
 }
 
 /// Under a limit that holds for skep as well.
 #[test]
 fn tracing_works_under_ulimit() {
-    let report = ten_thousand(r#"ulimit -v 1000000; "$1" trace 'many:many_*' --json -o "$2" -- "$3""#);
-    assert_eq!((report.attached, report.missed, report.functions.len()), (10_000, 0, 10_000), "{:?}", report.skipped);
+    let report =
+        ten_thousand(r#"ulimit -v 1000000; "$1" trace 'many:many_*' --json -o "$2" -- "$3""#);
+    assert_eq!(
+        (report.attached, report.missed, report.functions.len()),
+        (10_000, 0, 10_000),
+        "{:?}",
+        report.skipped
+    );
 }
 
 /// A limit that is too low for skep is told before the command starts.
@@ -57,13 +80,17 @@ fn functions_of_a_library_opened_later_have_room() {
     let source = dir.join("late.c");
     let mut text = String::new();
     for i in 0..5000 {
-        text.push_str(&format!("__attribute__((noinline)) long late_{i}(long x) {{ return x * {i} + 7; }}\n"));
+        text.push_str(&format!(
+            "__attribute__((noinline)) long late_{i}(long x) {{ return x * {i} + 7; }}\n"
+        ));
     }
     text.push_str("long late_all(long x) {\n");
     (0..5000).for_each(|i| text.push_str(&format!("x += late_{i}(x);\n")));
     text.push_str("return x; }\n");
     std::fs::write(&source, text).expect("the folder is ours");
-    let library = skep_testkit::cc::Cc::c().args(&["-O1", "-shared", "-fPIC"]).compile(&[&source], &dir.join("late.so"));
+    let library = skep_testkit::cc::Cc::c()
+        .args(&["-O1", "-shared", "-fPIC"])
+        .compile(&[&source], &dir.join("late.so"));
     let main = dir.join("main.c");
     let text = r#"#include <dlfcn.h>
         #include <stdio.h>
@@ -79,14 +106,24 @@ fn functions_of_a_library_opened_later_have_room() {
             return 0;
         }"#;
     std::fs::write(&main, text).expect("the folder is ours");
-    let program = skep_testkit::cc::Cc::c().args(&["-O1", "-rdynamic"]).compile(&[&main], &dir.join("main"));
+    let program =
+        skep_testkit::cc::Cc::c().args(&["-O1", "-rdynamic"]).compile(&[&main], &dir.join("main"));
     let out = dir.join("report.json");
     let mut command = Command::new(skep_bin());
-    command.args(["trace", "main:*", "late.so:late_*", "--json", "-o"]).arg(&out).arg("--").arg(&program).arg(&library);
+    command
+        .args(["trace", "main:*", "late.so:late_*", "--json", "-o"])
+        .arg(&out)
+        .arg("--")
+        .arg(&program)
+        .arg(&library);
     let ended = run::run(command.env("SKEP_DIR", dir.join("skep")), b"", LIMIT);
     assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
-    let report = Report::parse(&std::fs::read_to_string(&out).expect("there is a report")).expect("it is whole");
-    assert_eq!((report.calls("main", "own"), report.calls("late.so", "late_all"), report.missed), (Some(200), Some(1), 0));
+    let report = Report::parse(&std::fs::read_to_string(&out).expect("there is a report"))
+        .expect("it is whole");
+    assert_eq!(
+        (report.calls("main", "own"), report.calls("late.so", "late_all"), report.missed),
+        (Some(200), Some(1), 0)
+    );
     let late = report.functions.iter().filter(|f| f.module == "late.so").count();
     let skipped = report.skipped.iter().filter(|s| s.module == "late.so").count();
     assert_eq!(late + skipped, 5001, "{:?}", report.skipped);

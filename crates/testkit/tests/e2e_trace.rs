@@ -23,7 +23,8 @@ fn check_all(name: &str) {
 
 /// The builds but the optimised one, each for every fifth row of the table.
 fn other_build(name: &str) -> Build {
-    let others: Vec<Build> = Build::DYNAMIC.into_iter().filter(|build| *build != Build::O2).collect();
+    let others: Vec<Build> =
+        Build::DYNAMIC.into_iter().filter(|build| *build != Build::O2).collect();
     let row = TARGETS.iter().position(|target| target.name == name).expect("a target of the table");
     others[row % others.len()]
 }

@@ -34,15 +34,24 @@ impl Place {
     fn new() -> Self {
         let dir = TempDir::in_memory();
         std::fs::write(dir.join("hello.c"), HELLO).expect("the folder is ours");
-        let runs = Cc::c().build(Build::O2).arg("-w").compile(&[&target::sources().join("runs.c")], &dir.join("runs"));
+        let runs = Cc::c()
+            .build(Build::O2)
+            .arg("-w")
+            .compile(&[&target::sources().join("runs.c")], &dir.join("runs"));
         Self { dir, runs }
     }
 
     /// Compiles the program that says hello by another compiler or with other flags; `None` where that is not installed.
     fn hello(&self, name: &str, compiler: &str, flags: &[&str]) -> Option<PathBuf> {
         let out = self.dir.join(name);
-        let done = Command::new(compiler).args(flags).arg("-o").arg(&out).arg(self.dir.join("hello.c")).output();
-        let runs = done.is_ok_and(|d| d.status.success()) && Command::new(&out).output().is_ok_and(|d| d.status.code() == Some(5));
+        let done = Command::new(compiler)
+            .args(flags)
+            .arg("-o")
+            .arg(&out)
+            .arg(self.dir.join("hello.c"))
+            .output();
+        let runs = done.is_ok_and(|d| d.status.success())
+            && Command::new(&out).output().is_ok_and(|d| d.status.code() == Some(5));
         runs.then(|| out.canonicalize().expect("it is there"))
     }
 
@@ -52,14 +61,20 @@ impl Place {
         skep.arg("trace").args(patterns).args(["--json", "-o"]).arg(&out).arg("--").args(command);
         skep.env("SKEP_DIR", self.dir.join("skep")).env("OWN", "own").env_remove("LD_PRELOAD");
         let ended = run::run(&mut skep, b"", LIMIT);
-        let text = std::fs::read_to_string(&out).unwrap_or_else(|e| panic!("no report: {e}\n{}", ended.transcript()));
+        let text = std::fs::read_to_string(&out)
+            .unwrap_or_else(|e| panic!("no report: {e}\n{}", ended.transcript()));
         (ended, Report::parse(&text).expect("a whole report"))
     }
 }
 
 fn not_traced(report: &Report) -> Vec<(String, String)> {
     let text = |v: &serde_json::Value| v.as_str().expect("a string").to_owned();
-    report.json["not_traced"].as_array().expect("a list").iter().map(|u| (text(&u["path"]), text(&u["reason"]))).collect()
+    report.json["not_traced"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|u| (text(&u["path"]), text(&u["reason"])))
+        .collect()
 }
 
 /// Runs one that the agent cannot work in, in every way there is, and compares with a run without skep.
@@ -70,12 +85,18 @@ fn is_left_alone(name: &str, compiler: &str, flags: &[&str], reason: &str) {
         return;
     };
     let mut alone = Command::new(&place.runs);
-    let alone = run::run(alone.arg(&program).env("OWN", "own").env_remove("LD_PRELOAD"), b"", LIMIT);
+    let alone =
+        run::run(alone.arg(&program).env("OWN", "own").env_remove("LD_PRELOAD"), b"", LIMIT);
     assert_eq!(alone.shell_status(), 0, "{}", alone.transcript());
     // Also where programs hang on the very functions.
     for patterns in [&["runs:*"][..], &["runs:*", "libc.so.6:*exec*"], &["*"]] {
         let (ended, report) = place.trace(patterns, &[&place.runs, &program]);
-        assert_eq!(String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&alone.stdout), "{}", ended.transcript());
+        assert_eq!(
+            String::from_utf8_lossy(&ended.stdout),
+            String::from_utf8_lossy(&alone.stdout),
+            "{}",
+            ended.transcript()
+        );
         assert_eq!(report.calls("runs", "ended"), Some(16), "{}", ended.transcript());
         assert_eq!(not_traced(&report), [(program.display().to_string(), reason.to_owned())]);
         let told = String::from_utf8_lossy(&ended.stderr);
@@ -110,7 +131,11 @@ fn static_programs_are_named_and_their_children_traced() {
     for flags in [&["-static"][..], &["-static-pie"]] {
         let middle = Cc::c().args(flags).compile(&[&source], &place.dir.join("middle"));
         let script = place.dir.join("script");
-        std::fs::write(&script, format!("#!/bin/sh\n\"{}\" \"{}\"; exit $?\n", middle.display(), inner.path.display())).expect("ours");
+        std::fs::write(
+            &script,
+            format!("#!/bin/sh\n\"{}\" \"{}\"; exit $?\n", middle.display(), inner.path.display()),
+        )
+        .expect("ours");
         let (ended, report) = place.trace(&["args:*"], &[Path::new("sh"), &script]);
         assert_eq!(ended.shell_status(), 0, "{}", ended.transcript());
         let middle = middle.canonicalize().expect("it is there").display().to_string();
@@ -124,11 +149,22 @@ fn static_programs_are_named_and_their_children_traced() {
 fn a_command_that_cannot_be_traced_runs_too() {
     let place = Place::new();
     let reason = "uses another C library";
-    let Some(program) = place.hello("musl", "musl-gcc", &[]) else { return skep_testkit::skip("musl-gcc") };
+    let Some(program) = place.hello("musl", "musl-gcc", &[]) else {
+        return skep_testkit::skip("musl-gcc");
+    };
     let (ended, report) = place.trace(&["*"], &[&program]);
-    assert_eq!(String::from_utf8_lossy(&ended.stdout), "hello own no agent no links\n", "{}", ended.transcript());
+    assert_eq!(
+        String::from_utf8_lossy(&ended.stdout),
+        "hello own no agent no links\n",
+        "{}",
+        ended.transcript()
+    );
     assert_eq!(report.status, 5);
-    assert!(not_traced(&report).iter().any(|(path, why)| *path == program.display().to_string() && why.starts_with(reason)));
+    assert!(
+        not_traced(&report)
+            .iter()
+            .any(|(path, why)| *path == program.display().to_string() && why.starts_with(reason))
+    );
 }
 
 /// Who empties the environment is not traced further, and named.
@@ -137,9 +173,21 @@ fn a_child_without_the_agent_in_its_environment_is_named() {
     let place = Place::new();
     let program = place.hello("hello", "gcc", &[]).expect("the compiler of the tests");
     let script = format!("env -i {}; exit 0", program.display());
-    let (ended, report) = place.trace(&["*"], &[Path::new("sh"), Path::new("-c"), Path::new(&script)]);
-    assert_eq!(String::from_utf8_lossy(&ended.stdout), "hello - no agent no links\n", "{}", ended.transcript());
-    assert_eq!(not_traced(&report), [(program.display().to_string(), "was started without the agent in `LD_PRELOAD`".to_owned())]);
+    let (ended, report) =
+        place.trace(&["*"], &[Path::new("sh"), Path::new("-c"), Path::new(&script)]);
+    assert_eq!(
+        String::from_utf8_lossy(&ended.stdout),
+        "hello - no agent no links\n",
+        "{}",
+        ended.transcript()
+    );
+    assert_eq!(
+        not_traced(&report),
+        [(
+            program.display().to_string(),
+            "was started without the agent in `LD_PRELOAD`".to_owned()
+        )]
+    );
 }
 
 /// Under valgrind the agent stays out: valgrind finds nothing to say that it would not say without.
@@ -151,11 +199,16 @@ fn valgrind_is_left_alone() {
     let place = Place::new();
     let program = place.hello("hello", "gcc", &["-g"]).expect("the compiler of the tests");
     let script = format!("valgrind -q --error-exitcode=9 {}; exit $?", program.display());
-    let (ended, report) = place.trace(&["*"], &[Path::new("sh"), Path::new("-c"), Path::new(&script)]);
+    let (ended, report) =
+        place.trace(&["*"], &[Path::new("sh"), Path::new("-c"), Path::new(&script)]);
     let told = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(report.status, 5, "{}", ended.transcript());
     assert!(!told.contains("==") && !told.contains("unknown"), "{told}");
-    assert!(not_traced(&report).iter().any(|(_, why)| why == "runs under valgrind"), "{:?}", not_traced(&report));
+    assert!(
+        not_traced(&report).iter().any(|(_, why)| why == "runs under valgrind"),
+        "{:?}",
+        not_traced(&report)
+    );
 }
 
 /// Where the agent's library is out of sight (another root), the dynamic linker would complain on the child's stderr.
@@ -176,6 +229,11 @@ fn a_child_that_cannot_see_the_library_is_left_alone() {
     }
     std::fs::copy(&program, root.join("hello")).expect("ours");
     let (ended, _) = place.trace(&["*"], &[Path::new("chroot"), &root, Path::new("/hello")]);
-    assert_eq!(String::from_utf8_lossy(&ended.stdout), "hello own no agent no links\n", "{}", ended.transcript());
+    assert_eq!(
+        String::from_utf8_lossy(&ended.stdout),
+        "hello own no agent no links\n",
+        "{}",
+        ended.transcript()
+    );
     assert!(!ended.transcript().contains("ERROR: ld.so"), "{}", ended.transcript());
 }

@@ -5,7 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register};
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, OpKind, Register,
+};
 use skep_proc::demangle::demangle;
 use skep_proc::elf::Elf;
 use skep_testkit::trace::skep_bin;
@@ -65,7 +67,8 @@ const BY_TABLE: &[&str] = &[
 ];
 
 /// Functions of the helpers' module that no program calls. All others are called with xmm0 to xmm15 saved at least.
-const NO_HELPERS: &[&str] = &["skep::helpers::implementation", "skep::helpers::set_log", "skep::helpers::print::set_log"];
+const NO_HELPERS: &[&str] =
+    &["skep::helpers::implementation", "skep::helpers::set_log", "skep::helpers::print::set_log"];
 
 /// Code that events lead to and that need not keep the rules, and why.
 const ELSEWHERE: &[&str] = &[
@@ -95,7 +98,17 @@ fn functions(library: &Elf) -> BTreeMap<u64, Function> {
         }
         code
     };
-    list.iter().map(|f| (f.vaddr, Function { name: demangle(&f.name_lossy()).into_owned(), code: decode(f.vaddr, f.size) })).collect()
+    list.iter()
+        .map(|f| {
+            (
+                f.vaddr,
+                Function {
+                    name: demangle(&f.name_lossy()).into_owned(),
+                    code: decode(f.vaddr, f.size),
+                },
+            )
+        })
+        .collect()
 }
 
 /// Words of the library that point into it: what the linker calls its own functions through.
@@ -103,12 +116,22 @@ fn own_pointers(library: &Elf) -> BTreeMap<u64, u64> {
     const RELATIVE: u64 = 8;
     let section = library.section(".rela.dyn").expect("a shared library has relocations");
     let data = library.section_data(section).expect("they can be read");
-    let word = |e: &[u8], i: usize| u64::from_le_bytes(e[i * 8..i * 8 + 8].try_into().expect("eight bytes"));
-    data.chunks_exact(24).filter(|e| word(e, 1) == RELATIVE).map(|e| (word(e, 0), word(e, 2))).collect()
+    let word = |e: &[u8], i: usize| {
+        u64::from_le_bytes(e[i * 8..i * 8 + 8].try_into().expect("eight bytes"))
+    };
+    data.chunks_exact(24)
+        .filter(|e| word(e, 1) == RELATIVE)
+        .map(|e| (word(e, 0), word(e, 2)))
+        .collect()
 }
 
 /// Follows direct calls and jumps from `roots`; returns what breaks the rules.
-fn follow(all: &BTreeMap<u64, Function>, table: &BTreeMap<u64, u64>, roots: &BTreeSet<u64>, vectors: bool) -> (usize, Vec<String>) {
+fn follow(
+    all: &BTreeMap<u64, Function>,
+    table: &BTreeMap<u64, u64>,
+    roots: &BTreeSet<u64>,
+    vectors: bool,
+) -> (usize, Vec<String>) {
     let mut info = InstructionInfoFactory::new();
     let (mut todo, mut seen, mut wrong): (Vec<u64>, BTreeSet<u64>, Vec<String>) =
         (roots.iter().copied().collect(), BTreeSet::new(), Vec::new());
@@ -130,7 +153,9 @@ fn follow(all: &BTreeMap<u64, Function>, table: &BTreeMap<u64, u64>, roots: &BTr
                     wrong.push(format!("{}: {r:?}", place()));
                 }
             }
-            if matches!(i.flow_control(), FlowControl::IndirectCall | FlowControl::IndirectBranch) && i.memory_base() == Register::RIP {
+            if matches!(i.flow_control(), FlowControl::IndirectCall | FlowControl::IndirectBranch)
+                && i.memory_base() == Register::RIP
+            {
                 match table.get(&i.memory_displacement64()) {
                     Some(to) => todo.push(*to),
                     None => wrong.push(format!("{}: leaves the library", place())),
@@ -153,22 +178,35 @@ fn events_use_no_vector_registers_and_no_libc() {
     let elf = Elf::open(&library).expect("the agent was built beside the command");
     let (all, table) = (functions(&elf), own_pointers(&elf));
     let named = |names: &[&str]| -> BTreeSet<u64> {
-        let found: BTreeSet<u64> = all.iter().filter(|(_, f)| names.iter().any(|n| is(&f.name, n))).map(|(at, _)| *at).collect();
+        let found: BTreeSet<u64> = all
+            .iter()
+            .filter(|(_, f)| names.iter().any(|n| is(&f.name, n)))
+            .map(|(at, _)| *at)
+            .collect();
         for name in names {
-            assert!(all.values().any(|f| is(&f.name, name)), "`{name}` is not in {}", library.display());
+            assert!(
+                all.values().any(|f| is(&f.name, name)),
+                "`{name}` is not in {}",
+                library.display()
+            );
         }
         found
     };
     let mut plain = named(PLAIN);
     for end in BY_TABLE {
-        let found: Vec<u64> = all.iter().filter(|(_, f)| without_hash(&f.name).ends_with(end)).map(|(at, _)| *at).collect();
+        let found: Vec<u64> = all
+            .iter()
+            .filter(|(_, f)| without_hash(&f.name).ends_with(end))
+            .map(|(at, _)| *at)
+            .collect();
         assert!(!found.is_empty(), "nothing in {} ends with `{end}`", library.display());
         plain.extend(found);
     }
     let (count, wrong) = follow(&all, &table, &plain, false);
     assert!(wrong.is_empty(), "of {count} functions:\n{}", wrong.join("\n"));
     let called = |n: &str| n.starts_with("skep::helpers::") && !NO_HELPERS.iter().any(|h| is(n, h));
-    let saved: BTreeSet<u64> = all.iter().filter(|(_, f)| called(&f.name)).map(|(at, _)| *at).collect();
+    let saved: BTreeSet<u64> =
+        all.iter().filter(|(_, f)| called(&f.name)).map(|(at, _)| *at).collect();
     let (count, wrong) = follow(&all, &table, &saved, true);
     assert!(wrong.is_empty(), "of {count} functions:\n{}", wrong.join("\n"));
 }

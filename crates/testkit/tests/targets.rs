@@ -13,12 +13,27 @@ fn targets_count_the_same_in_every_build() {
         let mut first = None;
         for build in [Build::O0, Build::O2, Build::Patchable5, Build::CfProtection] {
             let (ended, counts) = target.build(build).run();
-            assert_eq!(ended.shell_status(), target.status, "{} ({build:?}): {}", target.name, ended.transcript());
+            assert_eq!(
+                ended.shell_status(),
+                target.status,
+                "{} ({build:?}): {}",
+                target.name,
+                ended.transcript()
+            );
             assert!(!counts.is_empty(), "{} ({build:?}) counted nothing", target.name);
-            assert!(!ended.stderr.starts_with(b"{"), "{} ({build:?}) did not find its counts file", target.name);
+            assert!(
+                !ended.stderr.starts_with(b"{"),
+                "{} ({build:?}) did not find its counts file",
+                target.name
+            );
             let seen = (counts, ended.stdout);
             if target.repeatable {
-                assert_eq!(first.get_or_insert_with(|| seen.clone()), &seen, "{} ({build:?})", target.name);
+                assert_eq!(
+                    first.get_or_insert_with(|| seen.clone()),
+                    &seen,
+                    "{} ({build:?})",
+                    target.name
+                );
             }
         }
     }
@@ -31,15 +46,28 @@ fn counted_functions_are_symbols() {
     for target in TARGETS {
         let program = target.build(Build::O2);
         let (_, counts) = program.run();
-        let names = std::process::Command::new("nm").arg("--demangle").arg(&program.path).output().expect("binutils have `nm`");
+        let names = std::process::Command::new("nm")
+            .arg("--demangle")
+            .arg(&program.path)
+            .output()
+            .expect("binutils have `nm`");
         let names = String::from_utf8_lossy(&names.stdout).into_owned();
-        let symbols: BTreeSet<&str> = names.lines().filter_map(|line| line.splitn(3, ' ').nth(2)).collect();
+        let symbols: BTreeSet<&str> =
+            names.lines().filter_map(|line| line.splitn(3, ' ').nth(2)).collect();
         for name in counts.keys().filter(|name| !name.starts_with("plugin_")) {
-            let found = symbols.iter().filter(|symbol| **symbol == name || symbol.split('(').next() == Some(name)).count();
+            let found = symbols
+                .iter()
+                .filter(|symbol| **symbol == name || symbol.split('(').next() == Some(name))
+                .count();
             assert!(found >= 1, "{}: no symbol `{name}`", target.name);
         }
-        let split: Vec<_> =
-            symbols.iter().filter(|s| s.split_once('.').is_some_and(|(name, rest)| counts.contains_key(name) && rest != "cold")).collect();
+        let split: Vec<_> = symbols
+            .iter()
+            .filter(|s| {
+                s.split_once('.')
+                    .is_some_and(|(name, rest)| counts.contains_key(name) && rest != "cold")
+            })
+            .collect();
         assert!(split.is_empty(), "{}: {split:?}", target.name);
     }
 }
@@ -67,7 +95,8 @@ fn builds_are_what_they_say() {
     let bytes = |build| std::fs::read(target.build(build).path).unwrap();
     let has = |bytes: &[u8], text: &[u8]| bytes.windows(text.len()).any(|window| window == text);
     let has_loader = |build| {
-        let headers = std::process::Command::new("readelf").arg("-lW").arg(target.build(build).path).output();
+        let headers =
+            std::process::Command::new("readelf").arg("-lW").arg(target.build(build).path).output();
         has(&headers.expect("binutils have `readelf`").stdout, b"INTERP")
     };
     assert!(has(&bytes(Build::O2), b"keeps_values\0") && has_loader(Build::O2));

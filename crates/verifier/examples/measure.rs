@@ -20,7 +20,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["list", files @ ..] => {
             for (name, programs) in cases(files, None) {
-                println!("{name}\t{}\t{}", programs.len(), programs.iter().map(|(p, _)| p.insns.len()).sum::<usize>());
+                println!(
+                    "{name}\t{}\t{}",
+                    programs.len(),
+                    programs.iter().map(|(p, _)| p.insns.len()).sum::<usize>()
+                );
             }
         }
         [side @ ("ours" | "linux"), case, files @ ..] => {
@@ -45,12 +49,17 @@ fn options() -> Options {
 fn cases(files: &[&str], only: Option<&str>) -> Vec<Case> {
     let mut all: Vec<(String, Vec<Linked>)> = Vec::new();
     for file in files {
-        let Some(object) = std::fs::read(file).ok().and_then(|b| Object::parse(&b).ok()) else { continue };
+        let Some(object) = std::fs::read(file).ok().and_then(|b| Object::parse(&b).ok()) else {
+            continue;
+        };
         let path = Path::new(file);
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         // Objects of two crates may have one name.
         let crates = path.components().skip_while(|c| c.as_os_str() != "crates").nth(1);
-        let name = crates.map_or_else(|| name.to_string(), |c| format!("{}: {name}", c.as_os_str().to_string_lossy()));
+        let name = crates.map_or_else(
+            || name.to_string(),
+            |c| format!("{}: {name}", c.as_os_str().to_string_lossy()),
+        );
         all.push((name, (0..object.programs.len()).filter_map(|i| object.link(i).ok()).collect()));
     }
     let made = |name: &str, insns| (format!("generated: {name}"), vec![with_map(insns)]);
@@ -114,11 +123,17 @@ fn end(mut out: Vec<Insn>) -> Vec<Insn> {
 /// Arithmetic in a row, with numbers that are not known.
 fn numbers(n: usize) -> Vec<Insn> {
     let ops = [op::ADD, op::XOR, op::AND, op::OR, op::SUB, op::MUL, op::LSH, op::RSH];
-    let mut out: Vec<Insn> = (2..6u8).map(|r| Insn::new(op::LDX | op::MEM | op::DW, r, 1, i16::from(r) * 8, 0)).collect();
+    let mut out: Vec<Insn> = (2..6u8)
+        .map(|r| Insn::new(op::LDX | op::MEM | op::DW, r, 1, i16::from(r) * 8, 0))
+        .collect();
     for i in 0..n {
         let (d, s, code) = ((2 + i % 4) as u8, (2 + i / 4 % 4) as u8, ops[i % ops.len()]);
         let shift = matches!(code, op::LSH | op::RSH);
-        out.push(if i % 3 == 0 && !shift { Insn::new(X | code, d, s, 0, 0) } else { Insn::new(K | code, d, 0, 0, (i % 31) as i32 + 1) });
+        out.push(if i % 3 == 0 && !shift {
+            Insn::new(X | code, d, s, 0, 0)
+        } else {
+            Insn::new(K | code, d, 0, 0, (i % 31) as i32 + 1)
+        });
     }
     end(out)
 }

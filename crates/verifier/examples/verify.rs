@@ -26,7 +26,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let start = std::time::Instant::now();
             match verify(&linked, &Options::default()) {
                 Ok(v) => {
-                    println!("{file}\t{name}\taccept\t{} insns\t{:?}\tstack {}", v.info().processed, start.elapsed(), v.info().stack_depth)
+                    println!(
+                        "{file}\t{name}\taccept\t{} insns\t{:?}\tstack {}",
+                        v.info().processed,
+                        start.elapsed(),
+                        v.info().stack_depth
+                    )
                 }
                 Err(r) => {
                     println!("{file}\t{name}\treject\t{r}\t{:?}", start.elapsed());

@@ -85,7 +85,8 @@ impl Cfg {
                     self.prune[to] = true;
                     self.prune[i] |= is_conditional(insns[i]);
                 }
-                self.heads[i] = is_may_goto(insns[i]) || calls_back(insns[i]) || is_iter_next(insns[i]);
+                self.heads[i] =
+                    is_may_goto(insns[i]) || calls_back(insns[i]) || is_iter_next(insns[i]);
                 if insns[i].is_local_call() {
                     self.prune[i] = true;
                     if let Some(after) = self.prune.get_mut(i + 1) {
@@ -93,7 +94,8 @@ impl Cfg {
                     }
                 }
             }
-            let ends = insns[last].code == op::EXIT || (target(insns, last).is_some() && !is_conditional(insns[last]));
+            let ends = insns[last].code == op::EXIT
+                || (target(insns, last).is_some() && !is_conditional(insns[last]));
             if !ends {
                 return Err((last, Reason::FallsOff));
             }
@@ -125,15 +127,22 @@ impl Cfg {
         let helper = |i: &Insn| helper::by_id(i.imm as u32).filter(|_| i.is_helper_call());
         let sleeps = |i: &Insn| {
             let kernel = kfunc::by_id(i.imm as u32).filter(|_| is_kfunc(*i));
-            helper(i).is_some_and(|h| h.sleeps) || kernel.is_some_and(|k| k.flags.has(kfunc::KFlags::SLEEPABLE))
+            helper(i).is_some_and(|h| h.sleeps)
+                || kernel.is_some_and(|k| k.flags.has(kfunc::KFlags::SLEEPABLE))
         };
         let edges = call_edges(insns, self);
-        self.moves_packet = self.with_callers(insns, &edges, |i| helper(i).is_some_and(|h| h.moves_packet));
+        self.moves_packet =
+            self.with_callers(insns, &edges, |i| helper(i).is_some_and(|h| h.moves_packet));
         self.sleeps = self.with_callers(insns, &edges, sleeps);
     }
 
     /// The functions in which such an instruction stands, and those that call them.
-    fn with_callers(&self, insns: &[Insn], edges: &[(usize, usize)], which: impl Fn(&Insn) -> bool) -> Vec<bool> {
+    fn with_callers(
+        &self,
+        insns: &[Insn],
+        edges: &[(usize, usize)],
+        which: impl Fn(&Insn) -> bool,
+    ) -> Vec<bool> {
         let mut found = vec![false; self.funcs.len()];
         for (at, _) in insns.iter().enumerate().filter(|(_, i)| which(i)) {
             found[self.func_of(at)] = true;
@@ -160,7 +169,8 @@ impl Cfg {
         while let Some(i) = work.pop() {
             let i = i as usize;
             queued[i] = false;
-            let after = successors(insns, i).into_iter().flatten().fold(0, |set, s| set | self.live[s]);
+            let after =
+                successors(insns, i).into_iter().flatten().fold(0, |set, s| set | self.live[s]);
             let (read, written) = uses(insns[i]);
             let live = (after & !written) | read;
             if live != self.live[i] {
@@ -182,7 +192,9 @@ pub fn call_edges(insns: &[Insn], cfg: &Cfg) -> Vec<(usize, usize)> {
         .iter()
         .enumerate()
         .filter(|(_, i)| i.is_local_call() || is_func_address(**i))
-        .filter_map(|(at, i)| Some((cfg.func_of(at), cfg.func_of(usize::try_from(relative(at, i.imm)).ok()?))))
+        .filter_map(|(at, i)| {
+            Some((cfg.func_of(at), cfg.func_of(usize::try_from(relative(at, i.imm)).ok()?)))
+        })
         .collect();
     edges.sort_unstable();
     edges.dedup();
@@ -204,7 +216,9 @@ pub fn deepest_chain(edges: &[(usize, usize)], own: &[u32]) -> Option<(usize, u3
     let mut work = vec![(0usize, false)];
     while let Some((f, leaving)) = work.pop() {
         if leaving {
-            let below = callees(f).filter_map(|c| done.get(c).copied().flatten()).fold((0, 0), |a, b| (a.0.max(b.0), a.1.max(b.1)));
+            let below = callees(f)
+                .filter_map(|c| done.get(c).copied().flatten())
+                .fold((0, 0), |a, b| (a.0.max(b.0), a.1.max(b.1)));
             *done.get_mut(f)? = Some((below.0 + 1, below.1.saturating_add(round(f))));
             *open.get_mut(f)? = false;
             continue;
@@ -247,7 +261,8 @@ pub fn is_may_goto(i: Insn) -> bool {
 /// Tells whether this calls a helper that calls a function of the program.
 #[must_use]
 pub fn calls_back(i: Insn) -> bool {
-    i.is_helper_call() && helper::by_id(i.imm as u32).is_some_and(|h| h.args.contains(&helper::ArgType::Func))
+    i.is_helper_call()
+        && helper::by_id(i.imm as u32).is_some_and(|h| h.args.contains(&helper::ArgType::Func))
 }
 
 /// Tells whether this calls a kernel function that only the verifier knows.
@@ -259,7 +274,8 @@ pub fn is_kfunc(i: Insn) -> bool {
 /// Tells whether this asks an iterator for its next element.
 #[must_use]
 pub fn is_iter_next(i: Insn) -> bool {
-    i.is_helper_call() && kfunc::by_id(i.imm as u32).is_some_and(|k| k.flags.has(kfunc::KFlags::ITER_NEXT))
+    i.is_helper_call()
+        && kfunc::by_id(i.imm as u32).is_some_and(|k| k.flags.has(kfunc::KFlags::ITER_NEXT))
 }
 
 fn is_func_address(i: Insn) -> bool {
@@ -328,7 +344,9 @@ pub fn uses(i: Insn) -> (RegSet, RegSet) {
                 (((1 << args) - 1) << 1, CALLER_SAVED)
             }
             op::CALL => (CALLER_SAVED & !1, CALLER_SAVED),
-            _ if is_conditional(i) && i.code & 0xf0 != op::JCOND => (d | if i.code & op::X != 0 { s } else { 0 }, 0),
+            _ if is_conditional(i) && i.code & 0xf0 != op::JCOND => {
+                (d | if i.code & op::X != 0 { s } else { 0 }, 0)
+            }
             _ => (0, 0),
         },
     }
@@ -336,12 +354,16 @@ pub fn uses(i: Insn) -> (RegSet, RegSet) {
 
 /// Finds the functions: those the object names and those that are called.
 fn find_funcs(prog: &Linked, second: &[bool]) -> Result<Vec<usize>, Fault> {
-    let mut funcs: Vec<usize> = prog.subprogs.iter().map(|s| s.start).filter(|s| *s < prog.insns.len()).collect();
+    let mut funcs: Vec<usize> =
+        prog.subprogs.iter().map(|s| s.start).filter(|s| *s < prog.insns.len()).collect();
     funcs.push(0);
     for (i, insn) in prog.insns.iter().enumerate() {
         if !second[i] && (insn.is_local_call() || is_func_address(*insn)) {
             let to = relative(i, insn.imm);
-            let at = usize::try_from(to).ok().filter(|t| *t < prog.insns.len()).ok_or((i, Reason::JumpOutOfRange { from: i, to }))?;
+            let at = usize::try_from(to)
+                .ok()
+                .filter(|t| *t < prog.insns.len())
+                .ok_or((i, Reason::JumpOutOfRange { from: i, to }))?;
             funcs.push(at);
         }
     }
@@ -362,7 +384,8 @@ fn check_forms(prog: &Linked) -> Result<Vec<bool>, Fault> {
         let insn = insns[i];
         check_form(insn).map_err(|r| (i, r))?;
         if insn.is_ld_imm64() {
-            let Some(high) = insns.get(i + 1).filter(|h| h.code == 0 && h.regs == 0 && h.off == 0) else {
+            let Some(high) = insns.get(i + 1).filter(|h| h.code == 0 && h.regs == 0 && h.off == 0)
+            else {
                 return Err((i, Reason::BadLdImm64));
             };
             check_ld_imm64(prog, insn, *high).map_err(|r| (i, r))?;
@@ -376,7 +399,10 @@ fn check_forms(prog: &Linked) -> Result<Vec<bool>, Fault> {
 
 fn check_ld_imm64(prog: &Linked, insn: Insn, high: Insn) -> Result<(), Reason> {
     let map = || {
-        usize::try_from(insn.imm).ok().and_then(|n| prog.maps.get(n)).ok_or(Reason::NoSuchMap { index: insn.imm, maps: prog.maps.len() })
+        usize::try_from(insn.imm)
+            .ok()
+            .and_then(|n| prog.maps.get(n))
+            .ok_or(Reason::NoSuchMap { index: insn.imm, maps: prog.maps.len() })
     };
     match insn.src() {
         0 => Ok(()),
@@ -394,7 +420,9 @@ fn check_ld_imm64(prog: &Linked, insn: Insn, high: Insn) -> Result<(), Reason> {
             }
             Ok(())
         }
-        op::PSEUDO_MAP_FD | op::PSEUDO_MAP_VALUE => Err(Reason::Unsupported { what: "a map reference that is not linked" }),
+        op::PSEUDO_MAP_FD | op::PSEUDO_MAP_VALUE => {
+            Err(Reason::Unsupported { what: "a map reference that is not linked" })
+        }
         op::PSEUDO_BTF_ID => Err(Reason::Unsupported { what: "the address of a kernel variable" }),
         _ => Err(Reason::BadLdImm64),
     }
@@ -402,8 +430,11 @@ fn check_ld_imm64(prog: &Linked, insn: Insn, high: Insn) -> Result<(), Reason> {
 
 fn check_form(i: Insn) -> Result<(), Reason> {
     let unknown = Err(Reason::UnknownOpcode { code: i.code });
-    let reserved = |bad: bool, what| if bad { Err(Reason::ReservedFields { what }) } else { Ok(()) };
-    let register = |reg: u8| if reg as usize >= op::REGS { Err(Reason::NoSuchRegister { reg }) } else { Ok(()) };
+    let reserved =
+        |bad: bool, what| if bad { Err(Reason::ReservedFields { what }) } else { Ok(()) };
+    let register = |reg: u8| {
+        if reg as usize >= op::REGS { Err(Reason::NoSuchRegister { reg }) } else { Ok(()) }
+    };
     let (dst, src) = (i.dst(), i.src());
     match i.class() {
         op::LD => match i.code {
@@ -413,7 +444,10 @@ fn check_form(i: Insn) -> Result<(), Reason> {
             }
             _ if matches!(i.code & 0xe0, op::ABS | op::IND) => {
                 register(src)?;
-                let bad = i.off != 0 || dst != 0 || i.code & 0x18 == op::DW || (i.code & 0xe0 == op::ABS && src != 0);
+                let bad = i.off != 0
+                    || dst != 0
+                    || i.code & 0x18 == op::DW
+                    || (i.code & 0xe0 == op::ABS && src != 0);
                 reserved(bad, "BPF_LD_[ABS|IND]")
             }
             _ => unknown,
@@ -454,10 +488,15 @@ fn check_form(i: Insn) -> Result<(), Reason> {
 
 fn check_atomic(i: Insn) -> Result<(), Reason> {
     let size = i.code & 0x18;
-    let plain = matches!(i.imm & !op::ATOMIC_FETCH, op::ATOMIC_ADD | op::ATOMIC_AND | op::ATOMIC_OR | op::ATOMIC_XOR);
+    let plain = matches!(
+        i.imm & !op::ATOMIC_FETCH,
+        op::ATOMIC_ADD | op::ATOMIC_AND | op::ATOMIC_OR | op::ATOMIC_XOR
+    );
     match i.imm {
         op::ATOMIC_LOAD_ACQ | op::ATOMIC_STORE_REL => Ok(()),
-        _ if !plain && !matches!(i.imm, op::ATOMIC_XCHG | op::ATOMIC_CMPXCHG) => Err(Reason::UnknownOpcode { code: i.code }),
+        _ if !plain && !matches!(i.imm, op::ATOMIC_XCHG | op::ATOMIC_CMPXCHG) => {
+            Err(Reason::UnknownOpcode { code: i.code })
+        }
         _ if !matches!(size, op::W | op::DW) => Err(Reason::UnknownOpcode { code: i.code }),
         _ => Ok(()),
     }
@@ -466,7 +505,8 @@ fn check_atomic(i: Insn) -> Result<(), Reason> {
 fn check_alu(i: Insn) -> Result<(), Reason> {
     let is64 = i.class() == op::ALU64;
     let by_reg = i.code & op::X != 0;
-    let reserved = |bad: bool, what| if bad { Err(Reason::ReservedFields { what }) } else { Ok(()) };
+    let reserved =
+        |bad: bool, what| if bad { Err(Reason::ReservedFields { what }) } else { Ok(()) };
     let code = i.code & 0xf0;
     if code == op::END {
         let bad = i.src() != 0 || i.off != 0 || !matches!(i.imm, 16 | 32 | 64) || (is64 && by_reg);
@@ -484,7 +524,9 @@ fn check_alu(i: Insn) -> Result<(), Reason> {
     }
     if code == op::MOV {
         if is64 && by_reg && i.off == op::ADDR_SPACE_CAST && matches!(i.imm, 1 | 0x1_0000) {
-            return Err(Reason::Unsupported { what: "an arena (here a cast between address spaces)" });
+            return Err(Reason::Unsupported {
+                what: "an arena (here a cast between address spaces)",
+            });
         }
         let width_ok = match i.off {
             0 => true,
@@ -510,7 +552,8 @@ fn check_alu(i: Insn) -> Result<(), Reason> {
 }
 
 fn check_jump(i: Insn) -> Result<(), Reason> {
-    let reserved = |bad: bool, what| if bad { Err(Reason::ReservedFields { what }) } else { Ok(()) };
+    let reserved =
+        |bad: bool, what| if bad { Err(Reason::ReservedFields { what }) } else { Ok(()) };
     let (dst, src) = (i.dst(), i.src());
     let is32 = i.class() == op::JMP32;
     match i.code & 0xf0 {
@@ -520,11 +563,15 @@ fn check_jump(i: Insn) -> Result<(), Reason> {
         0x80 if i.code == op::CALL => match src {
             0 => reserved(dst != 0 || i.off != 0, "BPF_CALL"),
             op::PSEUDO_CALL => reserved(dst != 0 || i.off != 0, "BPF_CALL"),
-            op::PSEUDO_KFUNC_CALL => Err(Reason::Unsupported { what: "a kernel function that is not linked" }),
+            op::PSEUDO_KFUNC_CALL => {
+                Err(Reason::Unsupported { what: "a kernel function that is not linked" })
+            }
             _ => Err(Reason::ReservedFields { what: "BPF_CALL" }),
         },
         0x90 if i.code == op::EXIT => reserved(i.regs != 0 || i.off != 0 || i.imm != 0, "BPF_EXIT"),
-        op::JEQ..=op::JSGE | op::JLT..=op::JSLE if i.code & 0xf0 != 0x80 && i.code & 0xf0 != 0x90 => {
+        op::JEQ..=op::JSGE | op::JLT..=op::JSLE
+            if i.code & 0xf0 != 0x80 && i.code & 0xf0 != 0x90 =>
+        {
             if dst as usize >= op::REGS {
                 return Err(Reason::NoSuchRegister { reg: dst });
             }

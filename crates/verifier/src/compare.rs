@@ -24,14 +24,17 @@ pub fn live_regs(state: &State, i: usize, insn: usize, cfg: &Cfg) -> RegSet {
     match state.frames.get(i + 1) {
         None => cfg.live.get(insn).copied().unwrap_or(RegSet::MAX),
         // A callback returns to its call, which then reads the arguments again.
-        Some(callee) if callee.held.is_some() => cfg.live.get(callee.ret).copied().unwrap_or(RegSet::MAX),
+        Some(callee) if callee.held.is_some() => {
+            cfg.live.get(callee.ret).copied().unwrap_or(RegSet::MAX)
+        }
         Some(callee) => cfg.live.get(callee.ret).copied().unwrap_or(RegSet::MAX) & KEPT,
     }
 }
 
 /// Tells whether both states are in the same chain of calls.
 pub fn same_place(a: &State, b: &State) -> bool {
-    a.frames.len() == b.frames.len() && a.frames.iter().zip(&b.frames).all(|(x, y)| x.func == y.func && x.ret == y.ret)
+    a.frames.len() == b.frames.len()
+        && a.frames.iter().zip(&b.frames).all(|(x, y)| x.func == y.func && x.ret == y.ret)
 }
 
 /// A hash of the chain of calls: states of other chains have other ones, nearly always.
@@ -109,7 +112,15 @@ pub fn covers(old: &State, cur: &State, insn: usize, cfg: &Cfg, flow: &Flow, how
 
 /// Tells whether `old` does not stand for `cur` already for what is at one place. What `covers` says of all places together is no
 /// milder.
-pub fn differs_at(place: Where, old: &State, cur: &State, cfg: &Cfg, flow: &Flow, how: How, ids: &mut Ids) -> bool {
+pub fn differs_at(
+    place: Where,
+    old: &State,
+    cur: &State,
+    cfg: &Cfg,
+    flow: &Flow,
+    how: How,
+    ids: &mut Ids,
+) -> bool {
     ids.clear();
     let frames = |f: u8| old.frames.get(usize::from(f)).zip(cur.frames.get(usize::from(f)));
     match place {
@@ -118,7 +129,10 @@ pub fn differs_at(place: Where, old: &State, cur: &State, cfg: &Cfg, flow: &Flow
             .is_some_and(|(o, c)| !reg_covers(o, c, ids, flow, how)),
         Where::Slot(f, s) => frames(f)
             .and_then(|(fo, fc)| {
-                Some((fo.stack.slots().get(usize::from(s))?, fc.stack.slots().get(usize::from(s)).unwrap_or(&Slot::UNINIT)))
+                Some((
+                    fo.stack.slots().get(usize::from(s))?,
+                    fc.stack.slots().get(usize::from(s)).unwrap_or(&Slot::UNINIT),
+                ))
             })
             .is_some_and(|(o, c)| !slot_covers(o, c, cfg.lax, ids, flow, how)),
         Where::Other => false,
@@ -126,7 +140,15 @@ pub fn differs_at(place: Where, old: &State, cur: &State, cfg: &Cfg, flow: &Flow
 }
 
 /// Finds where `old`, stored at `insn`, does not stand for `cur`; `None` if it does. `ids` is room for pairs, its contents do not matter.
-pub fn difference(old: &State, cur: &State, insn: usize, cfg: &Cfg, flow: &Flow, how: How, ids: &mut Ids) -> Option<Where> {
+pub fn difference(
+    old: &State,
+    cur: &State,
+    insn: usize,
+    cfg: &Cfg,
+    flow: &Flow,
+    how: How,
+    ids: &mut Ids,
+) -> Option<Where> {
     ids.clear();
     if old.later != cur.later || old.rcu != cur.rcu || old.preempt != cur.preempt {
         return Some(Where::Other);
@@ -139,7 +161,9 @@ pub fn difference(old: &State, cur: &State, insn: usize, cfg: &Cfg, flow: &Flow,
     if !same_lock {
         return Some(Where::Other);
     }
-    if old.refs.len() != cur.refs.len() || !old.refs.iter().zip(&cur.refs).all(|(o, c)| ids.same(o.id, c.id)) {
+    if old.refs.len() != cur.refs.len()
+        || !old.refs.iter().zip(&cur.refs).all(|(o, c)| ids.same(o.id, c.id))
+    {
         return Some(Where::Other);
     }
     for (i, (fo, fc)) in old.frames.iter().zip(&cur.frames).enumerate() {
@@ -147,8 +171,10 @@ pub fn difference(old: &State, cur: &State, insn: usize, cfg: &Cfg, flow: &Flow,
         if fo.turns > fc.turns || (how == How::Same && fo.turns != fc.turns) {
             return Some(Where::Other);
         }
-        let (held_old, held) = (fo.held.as_deref().unwrap_or_default(), fc.held.as_deref().unwrap_or_default());
-        if held_old.len() != held.len() || !held_old.iter().zip(held).all(|(o, c)| ids.same(*o, *c)) {
+        let (held_old, held) =
+            (fo.held.as_deref().unwrap_or_default(), fc.held.as_deref().unwrap_or_default());
+        if held_old.len() != held.len() || !held_old.iter().zip(held).all(|(o, c)| ids.same(*o, *c))
+        {
             return Some(Where::Other);
         }
         let live = live_regs(cur, i, insn, cfg);
@@ -161,7 +187,9 @@ pub fn difference(old: &State, cur: &State, insn: usize, cfg: &Cfg, flow: &Flow,
             return Some(Where::Other);
         }
         let missing = std::iter::repeat(&Slot::UNINIT);
-        for (n, (o, c)) in fo.stack.slots().iter().zip(fc.stack.slots().iter().chain(missing)).enumerate() {
+        for (n, (o, c)) in
+            fo.stack.slots().iter().zip(fc.stack.slots().iter().chain(missing)).enumerate()
+        {
             if !slot_covers(o, c, cfg.lax, ids, flow, how) {
                 return Some(Where::Slot(i as u8, n as u8));
             }
@@ -179,14 +207,17 @@ fn reg_covers(old: &Reg, cur: &Reg, ids: &mut Ids, flow: &Flow, how: How) -> boo
         return false;
     }
     if how == How::Same {
-        let linked = if old.is_scalar() { ids.at_least(old, cur) } else { ids.same(old.id, cur.id) };
+        let linked =
+            if old.is_scalar() { ids.at_least(old, cur) } else { ids.same(old.id, cur.id) };
         let equal = linked && old.off == cur.off && old.val == cur.val && old.range == cur.range;
         return equal && ids.same(old.reference, cur.reference) && ids.same(old.parent, cur.parent);
     }
     if old.is_scalar() {
-        return (how == How::Enough && !flow.is_precise(old.node)) || (old.val.covers(&cur.val) && ids.at_least(old, cur));
+        return (how == How::Enough && !flow.is_precise(old.node))
+            || (old.val.covers(&cur.val) && ids.at_least(old, cur));
     }
-    let id_matters = old.nullable || old.kind.is_packet() || matches!(old.kind, Kind::Value(_) | Kind::Local(_));
+    let id_matters =
+        old.nullable || old.kind.is_packet() || matches!(old.kind, Kind::Value(_) | Kind::Local(_));
     old.off == cur.off
         && old.val.covers(&cur.val)
         && old.range <= cur.range
@@ -200,7 +231,8 @@ fn slot_covers(old: &Slot, cur: &Slot, lax: bool, ids: &mut Ids, flow: &Flow, ho
         if old.bytes[0] == Byte::Special {
             return cur.bytes[0] == Byte::Special && same_object(&old.reg, &cur.reg, ids);
         }
-        return old.bytes == cur.bytes && (old.bytes[0] != Byte::Spill || reg_covers(&old.reg, &cur.reg, ids, flow, how));
+        return old.bytes == cur.bytes
+            && (old.bytes[0] != Byte::Spill || reg_covers(&old.reg, &cur.reg, ids, flow, how));
     }
     for (o, c) in old.bytes.iter().zip(&cur.bytes) {
         let unknown = matches!(c, Byte::Misc | Byte::Zero) || (lax && *c == Byte::Uninit);
@@ -271,7 +303,11 @@ fn widen_number(old: &Reg, cur: &mut Reg) {
         return;
     }
     let word = u64::from(u32::MAX);
-    let val = if old.val.r64.umax <= word && cur.val.r64.umax <= word { Scalar::of_size(4) } else { Scalar::UNKNOWN };
+    let val = if old.val.r64.umax <= word && cur.val.r64.umax <= word {
+        Scalar::of_size(4)
+    } else {
+        Scalar::UNKNOWN
+    };
     // That it is a word still depends on what it was computed from.
     let node = if val.is_unknown() { Node::NONE } else { cur.node };
     *cur = Reg { node, ..Reg::scalar(val) };

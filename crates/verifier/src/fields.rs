@@ -109,7 +109,15 @@ fn collect(btf: &Btf, type_id: TypeId, base: u32, depth: u32, out: &mut Vec<Fiel
         Kind::Struct(s) => {
             for (i, m) in s.members.iter().enumerate() {
                 if m.bitfield == 0 {
-                    member(btf, id, i, m.type_id, base.saturating_add(m.bit_offset / 8), depth, out);
+                    member(
+                        btf,
+                        id,
+                        i,
+                        m.type_id,
+                        base.saturating_add(m.bit_offset / 8),
+                        depth,
+                        out,
+                    );
                 }
             }
         }
@@ -117,7 +125,15 @@ fn collect(btf: &Btf, type_id: TypeId, base: u32, depth: u32, out: &mut Vec<Fiel
             for v in &sec.vars {
                 let Ok(var) = btf.get(v.type_id) else { continue };
                 if let Kind::Var(kind) = &var.kind {
-                    member(btf, v.type_id, usize::MAX, kind.type_id, base.saturating_add(v.offset), depth, out);
+                    member(
+                        btf,
+                        v.type_id,
+                        usize::MAX,
+                        kind.type_id,
+                        base.saturating_add(v.offset),
+                        depth,
+                        out,
+                    );
                 }
             }
         }
@@ -125,7 +141,15 @@ fn collect(btf: &Btf, type_id: TypeId, base: u32, depth: u32, out: &mut Vec<Fiel
     }
 }
 
-fn member(btf: &Btf, owner: TypeId, index: usize, type_id: TypeId, off: u32, depth: u32, out: &mut Vec<Field>) {
+fn member(
+    btf: &Btf,
+    owner: TypeId,
+    index: usize,
+    type_id: TypeId,
+    off: u32,
+    depth: u32,
+    out: &mut Vec<Field>,
+) {
     let Ok((id, ty)) = btf.resolve(type_id) else { return };
     let mut push = |size, kind| {
         if out.len() < MOST {
@@ -142,7 +166,15 @@ fn member(btf: &Btf, owner: TypeId, index: usize, type_id: TypeId, off: u32, dep
             let size = btf.size_of(a.elem).ok().and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
             for n in 0..a.len.min(MOST as u32) {
                 let before = out.len();
-                member(btf, owner, index, a.elem, off.saturating_add(n.saturating_mul(size)), depth - 1, out);
+                member(
+                    btf,
+                    owner,
+                    index,
+                    a.elem,
+                    off.saturating_add(n.saturating_mul(size)),
+                    depth - 1,
+                    out,
+                );
                 if out.len() == before {
                     break;
                 }
@@ -188,7 +220,9 @@ pub fn is_numbers(btf: &Btf, type_id: TypeId, depth: u32) -> bool {
     match &ty.kind {
         Kind::Int(_) | Kind::Enum(_) | Kind::Enum64(_) | Kind::Float(_) => true,
         Kind::Array(a) => depth > 0 && is_numbers(btf, a.elem, depth - 1),
-        Kind::Struct(s) => depth > 0 && s.members.iter().all(|m| is_numbers(btf, m.type_id, depth - 1)),
+        Kind::Struct(s) => {
+            depth > 0 && s.members.iter().all(|m| is_numbers(btf, m.type_id, depth - 1))
+        }
         _ => false,
     }
 }
@@ -197,7 +231,9 @@ pub fn is_numbers(btf: &Btf, type_id: TypeId, depth: u32) -> bool {
 fn contains(btf: &Btf, owner: TypeId, index: usize) -> Option<Contains> {
     let index = if index == usize::MAX { None } else { Some(u32::try_from(index).ok()?) };
     let text = btf.types().find_map(|(_, t)| match &t.kind {
-        Kind::DeclTag(d) if d.type_id == owner && d.component == index => btf.string(t.name_off).strip_prefix("contains:"),
+        Kind::DeclTag(d) if d.type_id == owner && d.component == index => {
+            btf.string(t.name_off).strip_prefix("contains:")
+        }
         _ => None,
     })?;
     let (object, node) = text.split_once(':')?;

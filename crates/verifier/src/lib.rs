@@ -104,7 +104,9 @@ impl Attached {
             Self::Anything => return Ok(()),
             Self::Untyped { function } => (function, access.check_untyped()),
             Self::Typed { prototype, first } => {
-                let like = || first.as_ref().map_or(Ok(()), |first| prototype.check_like(first, access, true));
+                let like = || {
+                    first.as_ref().map_or(Ok(()), |first| prototype.check_like(first, access, true))
+                };
                 (&prototype.name, prototype.check(access, returns).and_then(|()| like()))
             }
         };
@@ -242,14 +244,21 @@ impl Verified {
 pub type Observer<'a> = dyn FnMut(usize, &state::State) + 'a;
 
 /// Proves a program safe or says why it is refused. Never panics, and ends after at most [`Options::limit`] instructions.
-#[allow(clippy::result_large_err, reason = "made once a program, and rejections are read, not passed through layers")]
+#[allow(
+    clippy::result_large_err,
+    reason = "made once a program, and rejections are read, not passed through layers"
+)]
 pub fn verify(prog: &Linked, opts: &Options) -> Result<Verified, Rejection> {
     judge(prog, opts, &mut trace::Nobody)
 }
 
 /// As [`verify`], and shows every step to `observer`.
 #[allow(clippy::result_large_err, reason = "as for `verify`")]
-pub fn verify_observed(prog: &Linked, opts: &Options, observer: &mut Observer<'_>) -> Result<Verified, Rejection> {
+pub fn verify_observed(
+    prog: &Linked,
+    opts: &Options,
+    observer: &mut Observer<'_>,
+) -> Result<Verified, Rejection> {
     judge(prog, opts, &mut trace::Observed(observer))
 }
 
@@ -267,7 +276,11 @@ pub fn verify_observed(prog: &Linked, opts: &Options, observer: &mut Observer<'_
 /// # Ok::<(), skep_verifier::Rejection>(())
 /// ```
 #[allow(clippy::result_large_err, reason = "as for `verify`")]
-pub fn verify_logged(prog: &Linked, opts: &Options, out: &mut dyn std::fmt::Write) -> Result<Verified, Rejection> {
+pub fn verify_logged(
+    prog: &Linked,
+    opts: &Options,
+    out: &mut dyn std::fmt::Write,
+) -> Result<Verified, Rejection> {
     let names = show::Names { prog, target: opts.target.as_deref() };
     let Ok(cfg) = cfg::Cfg::new(prog) else {
         let verdict = verify(prog, opts);
@@ -291,10 +304,22 @@ pub fn verify_logged(prog: &Linked, opts: &Options, out: &mut dyn std::fmt::Writ
 }
 
 #[allow(clippy::result_large_err, reason = "as for `verify`")]
-fn judge(prog: &Linked, opts: &Options, watch: &mut dyn trace::Watch) -> Result<Verified, Rejection> {
+fn judge(
+    prog: &Linked,
+    opts: &Options,
+    watch: &mut dyn trace::Watch,
+) -> Result<Verified, Rejection> {
     let fault = |(insn, reason): cfg::Fault| {
         let at = u32::try_from(insn).unwrap_or(0);
-        rejection(prog, opts, insn, reason, log::steps(prog, &[at]), Explanation::default(), &Info::default())
+        rejection(
+            prog,
+            opts,
+            insn,
+            reason,
+            log::steps(prog, &[at]),
+            Explanation::default(),
+            &Info::default(),
+        )
     };
     let cfg = cfg::Cfg::new(prog).map_err(fault)?;
     let mut walk = check::Walk::new(prog, opts, cfg);
@@ -308,12 +333,25 @@ fn judge(prog: &Linked, opts: &Options, watch: &mut dyn trace::Watch) -> Result<
             Ok(Verified { prog: prog.clone(), info, log: text })
         }
         Err(reason) => {
-            let again = || cfg::Cfg::new(prog).ok().map(|cfg| check::Walk::new(prog, opts, cfg)).filter(|_| opts.log_level > 0);
-            let route = again().and_then(|mut w| w.shortest(&walk, &reason)).unwrap_or_else(|| walk.route());
+            let again = || {
+                cfg::Cfg::new(prog)
+                    .ok()
+                    .map(|cfg| check::Walk::new(prog, opts, cfg))
+                    .filter(|_| opts.log_level > 0)
+            };
+            let route = again()
+                .and_then(|mut w| w.shortest(&walk, &reason))
+                .unwrap_or_else(|| walk.route());
             let mut steps = log::steps(prog, &route.trail);
             let mut explained = Explanation::default();
             if let Some(again) = again() {
-                let last = log::add_registers(&mut steps, show::Names { prog, target: opts.target.as_deref() }, &route, &reason, again);
+                let last = log::add_registers(
+                    &mut steps,
+                    show::Names { prog, target: opts.target.as_deref() },
+                    &route,
+                    &reason,
+                    again,
+                );
                 slice::mark(&mut steps, &reason);
                 if let Some(state) = &last {
                     explained = Fault { prog, reason: &reason, steps: &steps, state }.explain();
@@ -342,7 +380,11 @@ fn rejection(
         program: prog.name.clone(),
         insn,
         line: prog.line(insn).cloned(),
-        hint: prog.missing(insn).map(reject::missing).or(explained.hint).or_else(|| reject::hint(&reason)),
+        hint: prog
+            .missing(insn)
+            .map(reject::missing)
+            .or(explained.hint)
+            .or_else(|| reject::hint(&reason)),
         detail: explained.detail,
         logged: explained.logged,
         reason,

@@ -32,12 +32,22 @@ pub(crate) fn steps(prog: &Linked, trail: &[u32]) -> Vec<Step> {
 }
 
 /// Adds to the steps what the registers they read held, by walking the path once more; the state before the last of them.
-pub(crate) fn add_registers(steps: &mut [Step], names: Names<'_>, route: &Route, reason: &Reason, mut again: Walk<'_>) -> Option<State> {
+pub(crate) fn add_registers(
+    steps: &mut [Step],
+    names: Names<'_>,
+    route: &Route,
+    reason: &Reason,
+    mut again: Walk<'_>,
+) -> Option<State> {
     let mut last = None;
     let skipped = route.trail.len().saturating_sub(steps.len());
     let mut n = 0;
     again.retrace(route, reason, &mut |insn, state| {
-        if let Some(step) = n.max(skipped).checked_sub(skipped).filter(|_| n >= skipped).and_then(|i| steps.get_mut(i))
+        if let Some(step) = n
+            .max(skipped)
+            .checked_sub(skipped)
+            .filter(|_| n >= skipped)
+            .and_then(|i| steps.get_mut(i))
             && step.insn == insn
         {
             let (read, _) = crate::cfg::uses(step.code);
@@ -76,7 +86,13 @@ pub(crate) fn write_steps(out: &mut String, prog: &Linked, steps: &[Step]) {
 }
 
 /// Writes why a program was refused, and the line that ends every log.
-pub(crate) fn write_reason(out: &mut String, reason: &Reason, before: Option<&str>, info: &Info, limit: u32) {
+pub(crate) fn write_reason(
+    out: &mut String,
+    reason: &Reason,
+    before: Option<&str>,
+    info: &Info,
+    limit: u32,
+) {
     if let Some(before) = before {
         let _ = writeln!(out, "{before}");
     }

@@ -1,7 +1,9 @@
 //! Stored states: a path that reaches an instruction in a state no worse than one already proved safe there can stop.
 
 use crate::cfg::Cfg;
-use crate::compare::{How, Ids, Where, covers, difference, differs_at, live_regs, place, same_place};
+use crate::compare::{
+    How, Ids, Where, covers, difference, differs_at, live_regs, place, same_place,
+};
 use crate::flow::Flow;
 use crate::reg::{Id, Reg};
 use crate::stack::Slot;
@@ -100,15 +102,24 @@ impl Entry {
     fn is_apart(&self, cur: &State) -> bool {
         match self.apart {
             Apart::Number(reg, n) => cur.reg(reg).as_const() != Some(n),
-            Apart::Spilled(slot, n) => {
-                cur.top().stack.slots().get(usize::from(slot)).is_none_or(|s| !s.is_number() || s.reg.as_const() != Some(n))
-            }
+            Apart::Spilled(slot, n) => cur
+                .top()
+                .stack
+                .slots()
+                .get(usize::from(slot))
+                .is_none_or(|s| !s.is_number() || s.reg.as_const() != Some(n)),
             Apart::No | Apart::At(_) => false,
         }
     }
 
     /// As [`difference`], at first where it was the last time.
-    fn compare(&mut self, old: &State, cur: &State, (insn, cfg, flow, how): (usize, &Cfg, &Flow, How), ids: &mut Ids) -> Option<Where> {
+    fn compare(
+        &mut self,
+        old: &State,
+        cur: &State,
+        (insn, cfg, flow, how): (usize, &Cfg, &Flow, How),
+        ids: &mut Ids,
+    ) -> Option<Where> {
         let depth = cur.depth();
         if !same_place(old, cur) || (how == How::Same && old.loops != cur.loops) {
             return Some(Where::Other);
@@ -125,14 +136,21 @@ impl Entry {
             (how == How::Same || flow.is_precise(old.node)).then_some(n)
         };
         let (old, cur) = (old.top(), cur.top());
-        let slots = |s: u8| Some((old.stack.slots().get(usize::from(s))?, cur.stack.slots().get(usize::from(s)).unwrap_or(&Slot::UNINIT)));
+        let slots = |s: u8| {
+            Some((
+                old.stack.slots().get(usize::from(s))?,
+                cur.stack.slots().get(usize::from(s)).unwrap_or(&Slot::UNINIT),
+            ))
+        };
         self.apart = match place {
             Where::Reg(frame, r) if usize::from(frame) == depth => {
-                settled(&old.regs[usize::from(r)], &cur.regs[usize::from(r)]).map(|n| Apart::Number(r, n))
+                settled(&old.regs[usize::from(r)], &cur.regs[usize::from(r)])
+                    .map(|n| Apart::Number(r, n))
             }
-            Where::Slot(frame, s) if usize::from(frame) == depth => {
-                slots(s).filter(|(o, _)| o.is_number()).and_then(|(o, c)| settled(&o.reg, &c.reg)).map(|n| Apart::Spilled(s, n))
-            }
+            Where::Slot(frame, s) if usize::from(frame) == depth => slots(s)
+                .filter(|(o, _)| o.is_number())
+                .and_then(|(o, c)| settled(&o.reg, &c.reg))
+                .map(|n| Apart::Spilled(s, n)),
             _ => None,
         }
         .unwrap_or(Apart::At(place));
@@ -158,7 +176,14 @@ impl Explored {
 
     /// Compares `cur` with all states stored at `insn`. `worth` tells whether a state will be stored here if nothing is
     /// found; given whether the path has been here before.
-    pub fn find(&mut self, insn: usize, cur: &State, cfg: &Cfg, flow: &Flow, worth: impl Fn(bool) -> bool) -> Found {
+    pub fn find(
+        &mut self,
+        insn: usize,
+        cur: &State,
+        cfg: &Cfg,
+        flow: &Flow,
+        worth: impl Fn(bool) -> bool,
+    ) -> Found {
         let mut looping = false;
         let mut list = self.at.get_mut(insn).map(std::mem::take).unwrap_or_default();
         let (mut found, mut dropped, mut looks) = (None, false, 0);
@@ -173,7 +198,11 @@ impl Explored {
             looping |= !e.done;
             if (e.done || n >= newest || e.landmark) && looks < LOOKS && !e.is_apart(cur) {
                 looks += 1;
-                let Some(old) = self.points.get(e.point as usize).and_then(|cp| cp.state.as_deref()) else { continue };
+                let Some(old) =
+                    self.points.get(e.point as usize).and_then(|cp| cp.state.as_deref())
+                else {
+                    continue;
+                };
                 let how = if e.done { How::Enough } else { How::Same };
                 match e.compare(old, cur, (insn, cfg, flow, how), &mut self.ids) {
                     None if e.done => {
@@ -193,7 +222,8 @@ impl Explored {
             // `skep trace`'s program was not done after a million instructions.
             e.misses += u32::from(worth(looping));
             if e.misses > e.hits.saturating_mul(PATIENCE).saturating_add(PATIENCE)
-                && let Some(old) = self.points.get_mut(e.point as usize).and_then(|cp| cp.state.take())
+                && let Some(old) =
+                    self.points.get_mut(e.point as usize).and_then(|cp| cp.state.take())
             {
                 self.weight = self.weight.saturating_sub(old.weight());
                 self.now = self.now.saturating_sub(1);
@@ -217,14 +247,20 @@ impl Explored {
     pub fn find_head(&self, insn: usize, cur: &State, cfg: &Cfg, flow: &Flow, done: How) -> Found {
         for e in self.at.get(insn).map_or(&[][..], |l| l) {
             let Some(cp) = self.points.get(e.point as usize) else { continue };
-            let Some(old) = cp.state.as_deref().filter(|old| same_place(old, cur)) else { continue };
+            let Some(old) = cp.state.as_deref().filter(|old| same_place(old, cur)) else {
+                continue;
+            };
             let how = match cp.branches == 0 {
                 true => done,
                 false if old.loops != cur.loops => How::Within,
                 false => How::Same,
             };
             if covers(old, cur, insn, cfg, flow, how) {
-                return if how == How::Same { Found::Loop } else { Found::Covered(e.point as usize) };
+                return if how == How::Same {
+                    Found::Loop
+                } else {
+                    Found::Covered(e.point as usize)
+                };
             }
         }
         Found::New { looping: false }
@@ -237,7 +273,10 @@ impl Explored {
 
     /// The state in which this path was at a loop head last.
     pub fn last_visit(&self, insn: usize, cur: &State) -> Option<&State> {
-        self.stored(insn, cur).filter(|cp| cp.branches > 0).last().and_then(|cp| cp.state.as_deref())
+        self.stored(insn, cur)
+            .filter(|cp| cp.branches > 0)
+            .last()
+            .and_then(|cp| cp.state.as_deref())
     }
 
     /// How often this path has been at a loop head.
@@ -253,7 +292,13 @@ impl Explored {
     }
 
     /// Stores a state; `None` when there is no room.
-    pub fn store(&mut self, insn: usize, cur: &State, parent: Option<Point>, cfg: &Cfg) -> Option<Point> {
+    pub fn store(
+        &mut self,
+        insn: usize,
+        cur: &State,
+        parent: Option<Point>,
+        cfg: &Cfg,
+    ) -> Option<Point> {
         if self.weight > WEIGHT_LIMIT {
             return None;
         }
@@ -272,14 +317,24 @@ impl Explored {
         let at = self.at.get_mut(insn)?;
         if at.len() >= CROWD {
             let oldest = at.remove(0);
-            if let Some(old) = self.points.get_mut(oldest.point as usize).and_then(|cp| cp.state.take()) {
+            if let Some(old) =
+                self.points.get_mut(oldest.point as usize).and_then(|cp| cp.state.take())
+            {
                 self.weight = self.weight.saturating_sub(old.weight());
                 self.now = self.now.saturating_sub(1);
             }
         }
         let landmark = !at.iter().rev().take(LANDMARK - 1).any(|e| e.landmark);
         let point = u32::try_from(p).ok()?;
-        at.push(Entry { point, hits: 0, misses: 0, landmark, done: false, place: place(&state), apart: Apart::No });
+        at.push(Entry {
+            point,
+            hits: 0,
+            misses: 0,
+            landmark,
+            done: false,
+            place: place(&state),
+            apart: Apart::No,
+        });
         self.most = self.most.max(at.len());
         self.weight += state.weight();
         self.total += 1;
@@ -355,7 +410,8 @@ mod tests {
     /// At its first instruction r1 and r6 are still read.
     fn cfg() -> Cfg {
         let insns = text::assemble("mov %r0, %r6\nadd %r0, %r1\nexit\n").expect("assembly");
-        Cfg::new(&Linked::from_insns("p", ProgramType::Kprobe, insns)).unwrap_or_else(|(at, r)| panic!("{at}: {r}"))
+        Cfg::new(&Linked::from_insns("p", ProgramType::Kprobe, insns))
+            .unwrap_or_else(|(at, r)| panic!("{at}: {r}"))
     }
 
     fn state(min: u64, max: u64) -> State {
@@ -412,7 +468,8 @@ mod tests {
     /// The hash of the chain of calls is only a hash: this is the other chain with that hash.
     #[test]
     fn chains_of_calls_of_one_hash_are_told_apart() {
-        let mix = |n: usize| (n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) as usize;
+        let mix =
+            |n: usize| (n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) as usize;
         let mut s = Stored::new();
         s.put(0, 9, true);
         let mut other = state(5, 5);
@@ -474,7 +531,11 @@ mod tests {
             }
             assert_eq!((s.all.now, s.all.at[0].len()), (2, 2));
             assert_eq!(s.find(77, true), -2);
-            assert_eq!((s.find(5, true), s.all.now, s.all.at[0].len()), (-2, 1, 1), "after {hits} hits");
+            assert_eq!(
+                (s.find(5, true), s.all.now, s.all.at[0].len()),
+                (-2, 1, 1),
+                "after {hits} hits"
+            );
             assert_eq!(s.held(), (s.all.weight, s.all.now));
         }
     }
@@ -484,13 +545,22 @@ mod tests {
         let mut s = Stored::new();
         for n in 0..CROWD as u64 {
             s.put(n, n, false);
-            assert_eq!((s.all.most, s.all.peak, s.all.total, s.all.now), (n as usize + 1, n as usize + 1, n as usize + 1, n as usize + 1));
+            assert_eq!(
+                (s.all.most, s.all.peak, s.all.total, s.all.now),
+                (n as usize + 1, n as usize + 1, n as usize + 1, n as usize + 1)
+            );
         }
         assert_eq!(s.held(), (s.all.weight, CROWD));
         s.put(7_000, 7_000, false);
-        assert_eq!((s.all.most, s.all.peak, s.all.total, s.all.now, s.all.at[0].len()), (CROWD, CROWD, CROWD + 1, CROWD, CROWD));
+        assert_eq!(
+            (s.all.most, s.all.peak, s.all.total, s.all.now, s.all.at[0].len()),
+            (CROWD, CROWD, CROWD + 1, CROWD, CROWD)
+        );
         assert_eq!(s.held(), (s.all.weight, CROWD));
-        assert!(s.all.points[0].state.is_none() && s.all.points[1].state.is_some(), "the oldest went");
+        assert!(
+            s.all.points[0].state.is_none() && s.all.points[1].state.is_some(),
+            "the oldest went"
+        );
         s.all.weight = WEIGHT_LIMIT + 1;
         assert!(s.all.store(0, &state(0, 0), None, &s.cfg).is_none());
     }
@@ -517,25 +587,41 @@ mod tests {
     fn at_a_loop_head_only_an_earlier_turn_ends_a_path() {
         let mut s = Stored::new();
         let p = s.put(0, 9, false);
-        let find = |s: &Stored, cur: &State| match s.all.find_head(0, cur, &s.cfg, &s.flow, How::Enough) {
-            Found::Covered(p) => p as i64,
-            Found::Loop => -1,
-            Found::New { .. } => -2,
-        };
+        let find =
+            |s: &Stored, cur: &State| match s.all.find_head(0, cur, &s.cfg, &s.flow, How::Enough) {
+                Found::Covered(p) => p as i64,
+                Found::Loop => -1,
+                Found::New { .. } => -2,
+            };
         let later = |min, max| State { loops: 1, ..state(min, max) };
-        assert_eq!([find(&s, &state(0, 9)), find(&s, &state(5, 5)), find(&s, &state(50, 50))], [-1, -2, -2]);
-        assert_eq!([find(&s, &later(0, 9)), find(&s, &later(5, 5)), find(&s, &later(50, 50))], [p as i64, p as i64, -2]);
         assert_eq!(
-            (s.all.visits(0, &state(1, 1)), s.all.last_visit(0, &state(1, 1)).map(|l| l.reg(6).val)),
+            [find(&s, &state(0, 9)), find(&s, &state(5, 5)), find(&s, &state(50, 50))],
+            [-1, -2, -2]
+        );
+        assert_eq!(
+            [find(&s, &later(0, 9)), find(&s, &later(5, 5)), find(&s, &later(50, 50))],
+            [p as i64, p as i64, -2]
+        );
+        assert_eq!(
+            (
+                s.all.visits(0, &state(1, 1)),
+                s.all.last_visit(0, &state(1, 1)).map(|l| l.reg(6).val)
+            ),
             (1, Some(Scalar::between(0, 9)))
         );
         s.put(20, 29, false);
         assert_eq!(
-            (s.all.visits(0, &state(1, 1)), s.all.last_visit(0, &state(1, 1)).map(|l| l.reg(6).val)),
+            (
+                s.all.visits(0, &state(1, 1)),
+                s.all.last_visit(0, &state(1, 1)).map(|l| l.reg(6).val)
+            ),
             (2, Some(Scalar::between(20, 29)))
         );
         s.all.end(Some(p));
-        assert_eq!([find(&s, &state(0, 9)), find(&s, &state(5, 5)), s.all.visits(0, &state(1, 1)) as i64], [p as i64, p as i64, 1]);
+        assert_eq!(
+            [find(&s, &state(0, 9)), find(&s, &state(5, 5)), s.all.visits(0, &state(1, 1)) as i64],
+            [p as i64, p as i64, 1]
+        );
     }
 
     /// At the head of a loop, too, numbers may differ that decided nothing; but only when all behind it was walked.
@@ -554,11 +640,19 @@ mod tests {
             }
             let at = if decides { 100 } else { 0 };
             let p = s.all.store(0, &with(at, node, 0), None, &s.cfg).expect("room");
-            let covered = |s: &Stored, loops, how| match s.all.find_head(0, &with(at + 1, node, loops), &s.cfg, &s.flow, how) {
+            let covered = |s: &Stored, loops, how| match s.all.find_head(
+                0,
+                &with(at + 1, node, loops),
+                &s.cfg,
+                &s.flow,
+                how,
+            ) {
                 Found::Covered(by) => by == p,
                 _ => false,
             };
-            assert!(!s.all.is_done(p) && !covered(&s, 0, How::Enough) && !covered(&s, 1, How::Enough));
+            assert!(
+                !s.all.is_done(p) && !covered(&s, 0, How::Enough) && !covered(&s, 1, How::Enough)
+            );
             s.all.end(Some(p));
             assert!(s.all.is_done(p));
             assert_eq!([covered(&s, 0, How::Enough), covered(&s, 1, How::Enough)], [!decides; 2]);
@@ -593,12 +687,18 @@ mod tests {
             let (old, cur) = (make(&mut s.flow, decides), make(&mut s.flow, false));
             let p = s.all.store(0, &old, None, &s.cfg).expect("room");
             s.all.inherit_precision(p, &cur, &mut s.flow);
-            let nodes = [cur.reg(6).node, cur.slot(0, -8).reg.node, cur.reg(1).node, cur.slot(0, -16).reg.node];
+            let nodes = [
+                cur.reg(6).node,
+                cur.slot(0, -8).reg.node,
+                cur.reg(1).node,
+                cur.slot(0, -16).reg.node,
+            ];
             assert_eq!(nodes.map(|n| s.flow.is_precise(n)), [decides, decides, false, false]);
         }
         // A number that stands where a pointer was, and the other way round.
         let (mut old, mut cur) = (make(&mut s.flow, true), make(&mut s.flow, false));
-        let pointer = |st: &State, off| Reg { node: st.slot(0, off).reg.node, ..Reg::of(Kind::Ctx) };
+        let pointer =
+            |st: &State, off| Reg { node: st.slot(0, off).reg.node, ..Reg::of(Kind::Ctx) };
         let (decides, other) = (old.slot(0, -8).reg, pointer(&cur, -16));
         spill(&mut old, -16, decides);
         spill(&mut cur, -16, other);
@@ -606,6 +706,9 @@ mod tests {
         spill(&mut old, -8, other);
         let p = s.all.store(0, &old, None, &s.cfg).expect("room");
         s.all.inherit_precision(p, &cur, &mut s.flow);
-        assert_eq!([-8, -16].map(|off| s.flow.is_precise(cur.slot(0, off).reg.node)), [false, false]);
+        assert_eq!(
+            [-8, -16].map(|off| s.flow.is_precise(cur.slot(0, off).reg.node)),
+            [false, false]
+        );
     }
 }

@@ -242,8 +242,14 @@ impl Reg {
     #[must_use]
     pub fn type_name(&self) -> String {
         let null = if self.nullable { "_or_null" } else { "" };
-        let trust = [(Flags::RDONLY, "rdonly_"), (Flags::TRUSTED, "trusted_"), (Flags::RCU, "rcu_"), (Flags::UNTRUSTED, "untrusted_")];
-        let prefix: String = trust.into_iter().filter(|(f, _)| self.flags.has(*f)).map(|(_, p)| p).collect();
+        let trust = [
+            (Flags::RDONLY, "rdonly_"),
+            (Flags::TRUSTED, "trusted_"),
+            (Flags::RCU, "rcu_"),
+            (Flags::UNTRUSTED, "untrusted_"),
+        ];
+        let prefix: String =
+            trust.into_iter().filter(|(f, _)| self.flags.has(*f)).map(|(_, p)| p).collect();
         format!("{prefix}{}{null}", self.kind.name())
     }
 

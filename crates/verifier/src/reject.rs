@@ -93,7 +93,9 @@ pub enum Reason {
     OutOfBounds { what: &'static str, size_name: &'static str, region: u32, off: i64, size: u32 },
     #[error("R{reg} {side} value is outside of the allowed memory range")]
     OutsideRange { reg: u8, side: &'static str },
-    #[error("R{reg} min value is negative, either use unsigned index or do a if (index >=0) check.")]
+    #[error(
+        "R{reg} min value is negative, either use unsigned index or do a if (index >=0) check."
+    )]
     NegativeIndex { reg: u8 },
     #[error("R{reg} unbounded memory access, make sure to bounds check any such access")]
     Unbounded { reg: u8 },
@@ -234,7 +236,9 @@ pub enum Reason {
     GlobalParam { name: String, arg: u32, what: String },
     #[error("Caller passes invalid args into func#{func} ('{name}')")]
     GlobalArguments { func: usize, name: String },
-    #[error("global function calls are not allowed while holding a lock, use static function instead")]
+    #[error(
+        "global function calls are not allowed while holding a lock, use static function instead"
+    )]
     GlobalUnderLock,
     #[error("global functions that may sleep are not allowed in non-sleepable context")]
     GlobalSleeps,
@@ -273,7 +277,9 @@ pub enum Reason {
     NotTrusted { reg: u8 },
     #[error("R{reg} must be a rcu pointer")]
     NotRcu { reg: u8 },
-    #[error("kernel function {name} args#{arg} expected pointer to STRUCT {expected} but R{reg} has a pointer to STRUCT {found}")]
+    #[error(
+        "kernel function {name} args#{arg} expected pointer to STRUCT {expected} but R{reg} has a pointer to STRUCT {found}"
+    )]
     OtherObject { name: &'static str, arg: u8, expected: &'static str, reg: u8, found: String },
     #[error("the prog does not allow writes to packet data")]
     PacketSliceWrite,
@@ -317,7 +323,9 @@ pub enum Reason {
     OtherAllocation,
     #[error("rbtree_remove node input must be non-owning ref")]
     NotNonOwning,
-    #[error("operation on a list or tree expects arg#{arg} to be the node of an object that it contains")]
+    #[error(
+        "operation on a list or tree expects arg#{arg} to be the node of an object that it contains"
+    )]
     OtherNode { arg: u8 },
     #[error("R{reg} is ptr_{name} {what}: off={off}")]
     ObjectOffset { reg: u8, name: String, what: &'static str, off: i64 },
@@ -357,7 +365,8 @@ impl Reason {
         let text = self.to_string();
         let number = insn.to_string();
         text.match_indices("insn ").any(|(at, word)| {
-            let number_there: String = text[at + word.len()..].chars().take_while(char::is_ascii_digit).collect();
+            let number_there: String =
+                text[at + word.len()..].chars().take_while(char::is_ascii_digit).collect();
             number_there == number
         })
     }
@@ -450,7 +459,12 @@ impl Rejection {
 impl std::fmt::Display for Rejection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let reason = self.reason.to_string();
-        write!(f, "program `{}` was rejected: {}", self.program, reason.strip_suffix('.').unwrap_or(&reason))?;
+        write!(
+            f,
+            "program `{}` was rejected: {}",
+            self.program,
+            reason.strip_suffix('.').unwrap_or(&reason)
+        )?;
         if let Some(detail) = &self.detail {
             write!(f, ": {detail}")?;
         }
@@ -475,10 +489,14 @@ impl std::error::Error for Rejection {
 pub(crate) fn missing(what: &Missing) -> String {
     match what {
         Missing::Type(what) => {
-            format!("the types the program is fitted to (CO-RE) have no answer to {what}; test with `bpf_core_field_exists` before")
+            format!(
+                "the types the program is fitted to (CO-RE) have no answer to {what}; test with `bpf_core_field_exists` before"
+            )
         }
         Missing::Function(name) => {
-            format!("`{name}` is a weak kernel function that skep does not offer; call it only behind `bpf_ksym_exists`")
+            format!(
+                "`{name}` is a weak kernel function that skep does not offer; call it only behind `bpf_ksym_exists`"
+            )
         }
     }
 }
@@ -489,15 +507,23 @@ pub(crate) fn hint(reason: &Reason) -> Option<String> {
         Reason::NotMemory { kind, .. } if kind == "scalar" => {
             "a plain number is no memory the verifier knows; read the traced process's memory with `bpf_probe_read_user`"
         }
-        Reason::NotMemory { kind, .. } if kind.ends_with("_or_null") => "test the pointer against NULL before using it",
-        Reason::NoArithmetic { nullable: true, .. } => "test the pointer against NULL before using it",
+        Reason::NotMemory { kind, .. } if kind.ends_with("_or_null") => {
+            "test the pointer against NULL before using it"
+        }
+        Reason::NoArithmetic { nullable: true, .. } => {
+            "test the pointer against NULL before using it"
+        }
         Reason::NegativeIndex { .. } => "make the index unsigned, or test it against 0 as well",
         Reason::Unbounded { .. } | Reason::OutsideRange { .. } => {
             "compare the index with the size right before the access, in one variable"
         }
         Reason::OutsidePacket { .. } => "compare the end of the access with `data_end` first",
-        Reason::InfiniteLoop { .. } => "a turn changes nothing that is known: count the turns in a variable, with a constant bound",
-        Reason::TooComplex { .. } => "turns of a loop are walked one by one: make them fewer, or use `bpf_loop` or `bpf_for`",
+        Reason::InfiniteLoop { .. } => {
+            "a turn changes nothing that is known: count the turns in a variable, with a constant bound"
+        }
+        Reason::TooComplex { .. } => {
+            "turns of a loop are walked one by one: make them fewer, or use `bpf_loop` or `bpf_for`"
+        }
         Reason::Unreleased { .. } => "submit or discard the ring buffer record on every path",
         Reason::NeedsGpl { .. } => "add `char LICENSE[] SEC(\"license\") = \"GPL\";`",
         Reason::UninitStackRead { .. } | Reason::UninitIndirect { .. } => {

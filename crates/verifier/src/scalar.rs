@@ -111,7 +111,11 @@ impl Scalar {
     /// One number.
     #[must_use]
     pub const fn constant(v: u64) -> Self {
-        Self { bits: Tnum::constant(v), r64: Range64::constant(v), r32: Range32::constant(v as u32) }
+        Self {
+            bits: Tnum::constant(v),
+            r64: Range64::constant(v),
+            r32: Range32::constant(v as u32),
+        }
     }
 
     /// Any number of `bytes` bytes, zero-extended.
@@ -227,7 +231,8 @@ impl Scalar {
         // A number that fits i32 is the sign extension of its low half.
         if self.r64.smin >= i64::from(i32::MIN) && self.r64.smax <= i64::from(i32::MAX) {
             self.r32 = self.r32.meet(Range32::signed(self.r64.smin as i32, self.r64.smax as i32));
-            self.r64 = self.r64.meet(Range64::signed(i64::from(self.r32.smin), i64::from(self.r32.smax)));
+            self.r64 =
+                self.r64.meet(Range64::signed(i64::from(self.r32.smin), i64::from(self.r32.smax)));
         }
         // 32 to 64: the smallest number has the smallest high half and at least the smallest low half.
         let (lo, hi) = (u64::from(self.r32.umin), u64::from(self.r32.umax));
@@ -249,7 +254,11 @@ impl Scalar {
             return self;
         }
         let max = (1u64 << bits) - 1;
-        let mut r = Self { bits: self.bits.truncate(bits), r64: Range64::unsigned(0, max), r32: Range32::FULL };
+        let mut r = Self {
+            bits: self.bits.truncate(bits),
+            r64: Range64::unsigned(0, max),
+            r32: Range32::FULL,
+        };
         if bits == 32 {
             r.r32 = self.r32;
         }
@@ -266,7 +275,11 @@ impl Scalar {
             return self;
         }
         let half = 1i64 << (bits - 1);
-        let mut r = Self { bits: self.bits.sign_extend(bits), r64: Range64::signed(-half, half - 1), r32: Range32::FULL };
+        let mut r = Self {
+            bits: self.bits.sign_extend(bits),
+            r64: Range64::signed(-half, half - 1),
+            r32: Range32::FULL,
+        };
         if bits == 32 {
             r.r64 = Range64::signed(i64::from(self.r32.smin), i64::from(self.r32.smax));
             r.r32 = self.r32;
@@ -351,7 +364,8 @@ impl Scalar {
     /// What both say; `None` when they contradict each other.
     #[must_use]
     pub fn meet(self, o: Self) -> Option<Self> {
-        Self { bits: self.bits.meet(o.bits)?, r64: self.r64.meet(o.r64), r32: self.r32.meet(o.r32) }.normalize()
+        Self { bits: self.bits.meet(o.bits)?, r64: self.r64.meet(o.r64), r32: self.r32.meet(o.r32) }
+            .normalize()
     }
 
     /// What is known when the low half is that of `o`; `None` when that cannot be.
@@ -485,9 +499,11 @@ macro_rules! assume {
                     }
                     // One bit asked for: it is set.
                     if q.is_const() && q.value.is_power_of_two() {
-                        a.bits = Tnum { value: a.bits.value | q.value, mask: a.bits.mask & !q.value };
+                        a.bits =
+                            Tnum { value: a.bits.value | q.value, mask: a.bits.mask & !q.value };
                     } else if p.is_const() && p.value.is_power_of_two() {
-                        b.bits = Tnum { value: b.bits.value | p.value, mask: b.bits.mask & !p.value };
+                        b.bits =
+                            Tnum { value: b.bits.value | p.value, mask: b.bits.mask & !p.value };
                     }
                 }
                 Cmp::NotSet => {
@@ -525,4 +541,5 @@ macro_rules! cut_off {
 }
 
 assume!(assume64, r64, u64, i64, |t: Tnum| t, |_whole: Tnum, low: Tnum| low);
-assume!(assume32, r32, u32, i32, |t: Tnum| t.truncate(32), |whole: Tnum, low: Tnum| whole.with_low(low));
+assume!(assume32, r32, u32, i32, |t: Tnum| t.truncate(32), |whole: Tnum, low: Tnum| whole
+    .with_low(low));

@@ -31,13 +31,21 @@ struct Unsigned(u64);
 
 impl Display for Signed {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        if i16::try_from(self.0).is_ok() { write!(f, "{}", self.0) } else { write!(f, "{:#x}", self.0) }
+        if i16::try_from(self.0).is_ok() {
+            write!(f, "{}", self.0)
+        } else {
+            write!(f, "{:#x}", self.0)
+        }
     }
 }
 
 impl Display for Unsigned {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        if u16::try_from(self.0).is_ok() { write!(f, "{}", self.0) } else { write!(f, "{:#x}", self.0) }
+        if u16::try_from(self.0).is_ok() {
+            write!(f, "{}", self.0)
+        } else {
+            write!(f, "{:#x}", self.0)
+        }
     }
 }
 
@@ -70,7 +78,9 @@ impl Shown<'_> {
 
     fn map(&self, parts: &mut Parts<'_, '_>) -> Result {
         let (Kind::Map(m) | Kind::Value(m) | Kind::Key(m)) = self.reg.kind else { return Ok(()) };
-        let Some(spec) = self.names.prog.maps.get(m as usize).map(|m| &m.spec) else { return Ok(()) };
+        let Some(spec) = self.names.prog.maps.get(m as usize).map(|m| &m.spec) else {
+            return Ok(());
+        };
         parts.add_if(!spec.name.is_empty(), format_args!("map={}", spec.name))?;
         parts.add(format_args!("ks={},vs={}", spec.key_size, spec.value_size))
     }
@@ -135,7 +145,9 @@ impl Display for Shown<'_> {
         parts.add_if(r.off != 0, format_args!("off={}", Signed(r.off.into())))?;
         parts.add_if(r.kind.is_packet(), format_args!("r={}", Unsigned(r.range.into())))?;
         match r.kind {
-            Kind::Mem(size) | Kind::Record(size) => parts.add(format_args!("sz={}", Unsigned(size.into())))?,
+            Kind::Mem(size) | Kind::Record(size) => {
+                parts.add(format_args!("sz={}", Unsigned(size.into())))?
+            }
             Kind::Dynptr(kind) => parts.add(format_args!("type={}", dynptr(kind)))?,
             _ => {}
         }
@@ -161,7 +173,8 @@ impl Display for Scalar {
 fn ranges(parts: &mut Parts<'_, '_>, val: &Scalar) -> Result {
     let (a, b) = (&val.r64, &val.r32);
     // The kernel widens small numbers only, so that large ones of 32 and of 64 bits look alike if their bits do.
-    let wide = |n: i32| if i16::try_from(n).is_ok() { i64::from(n) as u64 } else { u64::from(n as u32) };
+    let wide =
+        |n: i32| if i16::try_from(n).is_ok() { i64::from(n) as u64 } else { u64::from(n as u32) };
     let mut bounds = [
         ("smin", a.smin as u64, a.smin == i64::MIN),
         ("smax", a.smax as u64, a.smax == i64::MAX),
@@ -185,7 +198,11 @@ fn ranges(parts: &mut Parts<'_, '_>, val: &Scalar) -> Result {
                 write!(parts.f, "{other}=")?;
             }
         }
-        if name.starts_with('s') { write!(parts.f, "{}", Signed(n as i64))? } else { write!(parts.f, "{}", Unsigned(n))? }
+        if name.starts_with('s') {
+            write!(parts.f, "{}", Signed(n as i64))?
+        } else {
+            write!(parts.f, "{}", Unsigned(n))?
+        }
     }
     parts.add_if(val.bits != Tnum::UNKNOWN, format_args!("var_off={}", val.bits))
 }
@@ -229,14 +246,18 @@ impl Contents<'_> {
         };
         match (slot.bytes[0], slot.reg.kind) {
             (Byte::Spill, _) => {
-                let above: String = slot.bytes.iter().rev().take_while(|b| **b != Byte::Spill).map(mark).collect();
+                let above: String =
+                    slot.bytes.iter().rev().take_while(|b| **b != Byte::Spill).map(mark).collect();
                 write!(f, " fp{at}={above}{shown}")
             }
             (Byte::Special, Kind::Dynptr(kind)) if slot.reg.range == 0 => {
                 write!(f, " fp{at}=dynptr_{}(", dynptr(kind))?;
                 let mut parts = Parts { f, sep: "" };
                 parts.add_if(slot.reg.id != 0, format_args!("id={}", slot.reg.id))?;
-                parts.add_if(slot.reg.reference != 0, format_args!("ref_id={}", slot.reg.reference))?;
+                parts.add_if(
+                    slot.reg.reference != 0,
+                    format_args!("ref_id={}", slot.reg.reference),
+                )?;
                 f.write_str(")")
             }
             (Byte::Special, Kind::Iter { of, drained }) if slot.reg.range == 0 => {

@@ -65,7 +65,11 @@ fn backwards(steps: &mut [Step], end: usize, reason: &Reason) {
         } else if after < depth {
             // Out of a function, which is walked backwards from here on: what it gave.
             w.regs = 0;
-            let Some(outer) = wanted.get_mut(after).filter(|o| o.regs & 1 != 0 && code.code == op::EXIT) else { continue };
+            let Some(outer) =
+                wanted.get_mut(after).filter(|o| o.regs & 1 != 0 && code.code == op::EXIT)
+            else {
+                continue;
+            };
             outer.regs &= !1;
             wanted[depth].regs = 1;
             true
@@ -75,8 +79,10 @@ fn backwards(steps: &mut [Step], end: usize, reason: &Reason) {
             true
         } else if is_conditional(code) {
             // Any comparison of the packet tells of all pointers into it.
-            let packet = *reason == Reason::OutsidePacket { reg: reason.register().unwrap_or_default() };
-            w.regs & read != 0 || packet && steps[n].regs.iter().any(|(_, what)| what.starts_with("pkt"))
+            let packet =
+                *reason == Reason::OutsidePacket { reg: reason.register().unwrap_or_default() };
+            w.regs & read != 0
+                || packet && steps[n].regs.iter().any(|(_, what)| what.starts_with("pkt"))
         } else if w.regs & written != 0 {
             w.regs &= !written;
             match stack_slot(code) {
@@ -115,7 +121,8 @@ mod tests {
 
     /// The steps of `asm` that matter, when run straight through, each line with its depth in front.
     fn marked(asm: &[(usize, &str)], reason: &Reason) -> Vec<usize> {
-        let mut steps: Vec<Step> = asm.iter().enumerate().map(|(insn, (depth, line))| step(insn, *depth, line)).collect();
+        let mut steps: Vec<Step> =
+            asm.iter().enumerate().map(|(insn, (depth, line))| step(insn, *depth, line)).collect();
         mark(&mut steps, reason);
         steps.iter().filter(|s| s.matters).map(|s| s.insn).collect()
     }
@@ -181,12 +188,18 @@ mod tests {
     #[test]
     fn comparisons_of_the_packet_matter_to_all_pointers_into_it() {
         let way = ["mov %r1, %r6", "jgt %r3, %r2, +1", "jgt %r4, %r5, +1", "ldxb %r0, [%r1]"];
-        let mut steps: Vec<Step> = way.iter().enumerate().map(|(n, line)| step(n, 0, line)).collect();
+        let mut steps: Vec<Step> =
+            way.iter().enumerate().map(|(n, line)| step(n, 0, line)).collect();
         steps[1].regs = vec![(2, "pkt_end()".to_owned()), (3, "pkt(off=14,r=0)".to_owned())];
         steps[2].regs = vec![(4, "scalar()".to_owned()), (5, "scalar()".to_owned())];
-        for (reason, wanted) in [(Reason::OutsidePacket { reg: 1 }, &[0, 1, 3][..]), (unbounded(1), &[0, 3])] {
+        for (reason, wanted) in
+            [(Reason::OutsidePacket { reg: 1 }, &[0, 1, 3][..]), (unbounded(1), &[0, 3])]
+        {
             mark(&mut steps, &reason);
-            assert_eq!(steps.iter().filter(|s| s.matters).map(|s| s.insn).collect::<Vec<_>>(), wanted);
+            assert_eq!(
+                steps.iter().filter(|s| s.matters).map(|s| s.insn).collect::<Vec<_>>(),
+                wanted
+            );
         }
     }
 

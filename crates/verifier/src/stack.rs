@@ -199,7 +199,10 @@ mod tests {
         let is = |s: Slot| (s.is_pointer(), s.is_number());
         assert_eq!(is(slot(Byte::Spill, number)), (false, true));
         assert_eq!(is(slot(Byte::Spill, pointer)), (true, false));
-        assert_eq!([is(slot(Byte::Special, number)), is(slot(Byte::Special, pointer)), is(Slot::UNINIT)], [(false, false); 3]);
+        assert_eq!(
+            [is(slot(Byte::Special, number)), is(slot(Byte::Special, pointer)), is(Slot::UNINIT)],
+            [(false, false); 3]
+        );
     }
 
     /// A spilled register is whole or gone.
@@ -221,7 +224,13 @@ mod tests {
         assert_eq!(after(&|s| s.fill(-5, 1, Byte::Misc)), Slot { bytes: misc, reg: Reg::UNINIT });
         assert_eq!(after(&|s| s.smear(-5, 1, false)), Slot { bytes: misc, reg: Reg::UNINIT });
         let half = after(&|s| s.spill(-8, 4, Reg::constant(9)));
-        assert_eq!((half.bytes, half.reg), ([[Byte::Spill; 4], [Byte::Misc; 4]].concat().try_into().expect("eight"), Reg::constant(9)));
+        assert_eq!(
+            (half.bytes, half.reg),
+            (
+                [[Byte::Spill; 4], [Byte::Misc; 4]].concat().try_into().expect("eight"),
+                Reg::constant(9)
+            )
+        );
         let seven = |r: &Reg| r.as_const() == Some(7);
         assert_eq!(after(&|s| s.forget_if(false, seven)), Slot { bytes: misc, reg: Reg::UNINIT });
         assert_eq!(after(&|s| s.forget_if(true, seven)), Slot::UNINIT);
@@ -238,6 +247,9 @@ mod tests {
         let mut s = Stack::default();
         s.fill(-2, 2, Byte::Zero);
         s.smear(-4, 4, false);
-        assert_eq!([-4, -3, -2, -1].map(|o| s.byte(o)), [Byte::Uninit, Byte::Uninit, Byte::Misc, Byte::Misc]);
+        assert_eq!(
+            [-4, -3, -2, -1].map(|o| s.byte(o)),
+            [Byte::Uninit, Byte::Uninit, Byte::Misc, Byte::Misc]
+        );
     }
 }

@@ -159,7 +159,8 @@ impl State {
     /// Estimates the bytes held.
     #[must_use]
     pub fn weight(&self) -> usize {
-        self.frames.iter().map(|f| size_of::<Frame>() + size_of_val(f.stack.slots())).sum::<usize>() + size_of::<Self>()
+        self.frames.iter().map(|f| size_of::<Frame>() + size_of_val(f.stack.slots())).sum::<usize>()
+            + size_of::<Self>()
     }
 
     /// The slot behind a stack pointer's frame.

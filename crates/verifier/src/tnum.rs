@@ -10,7 +10,10 @@ pub struct Tnum {
     pub mask: u64,
 }
 
-#[allow(clippy::should_implement_trait, reason = "abstract operations, named after the instructions")]
+#[allow(
+    clippy::should_implement_trait,
+    reason = "abstract operations, named after the instructions"
+)]
 impl Tnum {
     /// Nothing known.
     pub const UNKNOWN: Self = Self { value: 0, mask: u64::MAX };
@@ -87,7 +90,10 @@ impl Tnum {
     #[must_use]
     pub const fn with_low(self, low: Self) -> Self {
         const HIGH: u64 = !(u32::MAX as u64);
-        Self { value: (self.value & HIGH) | (low.value & !HIGH), mask: (self.mask & HIGH) | (low.mask & !HIGH) }
+        Self {
+            value: (self.value & HIGH) | (low.value & !HIGH),
+            mask: (self.mask & HIGH) | (low.mask & !HIGH),
+        }
     }
 
     /// Sign-extends the low `bits` bits (1–64).
@@ -114,9 +120,15 @@ impl Tnum {
     pub const fn sar(self, n: u32, width: u32) -> Self {
         // An unknown sign bit is copied downwards as unknown, since it stands in the mask.
         if width == 32 {
-            Self { value: ((self.value as i32) >> n) as u32 as u64, mask: ((self.mask as i32) >> n) as u32 as u64 }
+            Self {
+                value: ((self.value as i32) >> n) as u32 as u64,
+                mask: ((self.mask as i32) >> n) as u32 as u64,
+            }
         } else {
-            Self { value: ((self.value as i64) >> n) as u64, mask: ((self.mask as i64) >> n) as u64 }
+            Self {
+                value: ((self.value as i64) >> n) as u64,
+                mask: ((self.mask as i64) >> n) as u64,
+            }
         }
     }
 
@@ -198,7 +210,11 @@ mod tests {
 
     fn all() -> Vec<Tnum> {
         let n = 1u64 << BITS;
-        (0..n).flat_map(|mask| (0..n).filter(move |v| v & mask == 0).map(move |value| Tnum { value, mask })).collect()
+        (0..n)
+            .flat_map(|mask| {
+                (0..n).filter(move |v| v & mask == 0).map(move |value| Tnum { value, mask })
+            })
+            .collect()
     }
 
     fn members(t: Tnum) -> Vec<u64> {
@@ -224,7 +240,10 @@ mod tests {
                     assert_eq!(r.value & r.mask, 0, "{name} {a} {b}");
                     for x in am {
                         for y in bm {
-                            assert!(r.contains(real(*x, *y)), "{name}: {x} in {a}, {y} in {b}, result {r}");
+                            assert!(
+                                r.contains(real(*x, *y)),
+                                "{name}: {x} in {a}, {y} in {b}, result {r}"
+                            );
                         }
                     }
                 }
@@ -241,7 +260,11 @@ mod tests {
                     Some(m) => assert_eq!(members(m), both),
                     None => assert!(both.is_empty()),
                 }
-                assert_eq!(a.covers(b), members(b).iter().all(|n| a.contains(*n)), "{a} covers {b}");
+                assert_eq!(
+                    a.covers(b),
+                    members(b).iter().all(|n| a.contains(*n)),
+                    "{a} covers {b}"
+                );
             }
         }
     }
@@ -261,7 +284,10 @@ mod tests {
                     let high = Tnum { value: t.value << 59, mask: t.mask << 59 };
                     assert!(high.sar(n, 64).contains((((m << 59) as i64) >> n) as u64));
                     let high = Tnum { value: t.value << 27, mask: t.mask << 27 };
-                    assert!(high.sar(n, 32).contains(u64::from((((m as u32) << 27) as i32 >> n) as u32)));
+                    assert!(
+                        high.sar(n, 32)
+                            .contains(u64::from((((m as u32) << 27) as i32 >> n) as u32))
+                    );
                     assert!(t.sign_extend(BITS).contains((((m << 59) as i64) >> 59) as u64));
                 }
             }

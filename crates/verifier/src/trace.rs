@@ -75,14 +75,25 @@ pub(crate) struct Trace<'a> {
 impl<'a> Trace<'a> {
     /// Writes the log's head.
     pub(crate) fn new(out: &'a mut dyn Write, names: Names<'a>, cfg: &Cfg) -> Self {
-        let mut t = Self { out, names, funcs: cfg.funcs.clone(), step: None, way: Way::First, line: None, closed: false };
+        let mut t = Self {
+            out,
+            names,
+            funcs: cfg.funcs.clone(),
+            step: None,
+            way: Way::First,
+            line: None,
+            closed: false,
+        };
         for (n, start) in cfg.funcs.iter().enumerate() {
             t.print(format_args!("func#{n} @{start}\n"));
         }
         t.print(format_args!("Live regs before insn:\n"));
         for (at, line) in text::lines(&names.prog.insns) {
             let live = cfg.live.get(at).copied().unwrap_or_default();
-            let regs: String = ('0'..='9').enumerate().map(|(r, digit)| if live & (1 << r) != 0 { digit } else { '.' }).collect();
+            let regs: String = ('0'..='9')
+                .enumerate()
+                .map(|(r, digit)| if live & (1 << r) != 0 { digit } else { '.' })
+                .collect();
             t.print(format_args!("    {at:3}: {regs} ({:02x}) {line}\n", line.insn.code));
         }
         t
@@ -101,7 +112,9 @@ impl<'a> Trace<'a> {
 
     /// Writes the last step; `after` is the state it led to.
     fn flush(&mut self, after: Option<&State>) {
-        let Some(Step { insn, state, way }) = self.step.take().filter(|_| !self.closed) else { return };
+        let Some(Step { insn, state, way }) = self.step.take().filter(|_| !self.closed) else {
+            return;
+        };
         let prog = self.names.prog;
         self.show_start(insn, &state, way);
         if let Some(l) = prog.line(insn).filter(|l| self.line != Some((&l.file, l.line))) {
@@ -116,8 +129,10 @@ impl<'a> Trace<'a> {
             Some(after) if after.frames.len() == state.frames.len() => {
                 let changed = self.changed(code, &state, after);
                 if code.is_local_call() {
-                    let start = usize::try_from(crate::cfg::relative(insn, code.imm)).unwrap_or_default();
-                    let (func, name, next) = (self.func_of(start), self.function_name(start), insn + 1);
+                    let start =
+                        usize::try_from(crate::cfg::relative(insn, code.imm)).unwrap_or_default();
+                    let (func, name, next) =
+                        (self.func_of(start), self.function_name(start), insn + 1);
                     self.print(format_args!("{line}\nFunc#{func} ('{name}') is global and assumed valid.\n{next}:{changed}\n"));
                 } else if changed.is_empty() {
                     self.print(format_args!("{line}\n"));
@@ -149,7 +164,9 @@ impl<'a> Trace<'a> {
         match way {
             Way::On => {}
             Way::First => self.print(format_args!("{insn}:{contents}\n")),
-            Way::From(from) => self.print(format_args!("\nfrom {from} to {insn}:{contents}\n{insn}:{contents}\n")),
+            Way::From(from) => {
+                self.print(format_args!("\nfrom {from} to {insn}:{contents}\n{insn}:{contents}\n"))
+            }
         }
     }
 
@@ -169,18 +186,30 @@ impl<'a> Trace<'a> {
             op::ST | op::STX => Some(code.dst()),
             _ => None,
         };
-        let touched = base.map(|r| before.reg(r)).filter(|r| r.kind == Kind::Stack(frame as u8)).and_then(|r| {
-            let off = i64::from(r.off) + r.val.as_const()? as i64 + i64::from(code.off);
-            usize::try_from((-1 - off) / 8).ok().filter(|_| off < 0)
-        });
-        Contents { state: after, frame, before: Some((before.top(), read | written, touched)), names: self.names }.to_string()
+        let touched = base
+            .map(|r| before.reg(r))
+            .filter(|r| r.kind == Kind::Stack(frame as u8))
+            .and_then(|r| {
+                let off = i64::from(r.off) + r.val.as_const()? as i64 + i64::from(code.off);
+                usize::try_from((-1 - off) / 8).ok().filter(|_| off < 0)
+            });
+        Contents {
+            state: after,
+            frame,
+            before: Some((before.top(), read | written, touched)),
+            names: self.names,
+        }
+        .to_string()
     }
 
     /// A call or return between functions of the program.
     fn change_frame(&mut self, insn: usize, code: Insn, before: &State, after: &State) {
         let (from, to) = (self.all(before, before.depth()), self.all(after, after.depth()));
         if after.depth() > before.depth() {
-            self.print(format_args!("caller:\n{}\ncallee:\n{to}\n", self.all(after, before.depth())));
+            self.print(format_args!(
+                "caller:\n{}\ncallee:\n{to}\n",
+                self.all(after, before.depth())
+            ));
             self.way = Way::First;
         } else if code.code == op::EXIT {
             let back = before.top().ret;
@@ -193,7 +222,11 @@ impl Watch for Trace<'_> {
     fn reach(&mut self, insn: usize, state: &State) {
         self.flush(Some(state).filter(|_| self.way == Way::On));
         if !self.closed {
-            self.step = Some(Step { insn, state: state.clone(), way: std::mem::replace(&mut self.way, Way::On) });
+            self.step = Some(Step {
+                insn,
+                state: state.clone(),
+                way: std::mem::replace(&mut self.way, Way::On),
+            });
         }
     }
 
@@ -220,6 +253,8 @@ impl Watch for Trace<'_> {
     fn proved(&mut self, func: usize, start: usize) {
         self.flush(None);
         let name = self.function_name(start);
-        self.print(format_args!("Func#{func} ('{name}') is safe for any args that match its prototype\n"));
+        self.print(format_args!(
+            "Func#{func} ('{name}') is safe for any args that match its prototype\n"
+        ));
     }
 }

@@ -41,7 +41,11 @@ fn no_message_says_twice_where_it_is() {
 #[test]
 fn loads_that_are_not_aligned_may_be_refused() {
     let asm = "mov %r0, 0\nlddw %r1, value 0\nldxw %r2, [%r1+2]\nexit\n";
-    let mut prog = skep_object::Linked::from_insns("p", skep_isa::ProgramType::Kprobe, skep_isa::text::assemble(asm).expect("assembly"));
+    let mut prog = skep_object::Linked::from_insns(
+        "p",
+        skep_isa::ProgramType::Kprobe,
+        skep_isa::text::assemble(asm).expect("assembly"),
+    );
     let spec = skep_object::MapSpec::new("m", skep_isa::MapType::Array, 4, 8, 1);
     prog.maps.push(skep_object::LinkedMap { index: 0, spec });
     let mut options = Options::default();
@@ -63,7 +67,10 @@ fn run(prune: Prune) {
         let got = verify(&c.prog, &options);
         let ok = match (&got, &c.refuse) {
             (Ok(_), None) => true,
-            (Err(r), Some((at, message))) => at.is_none_or(|at| r.insn == at) && r.reason.to_string().starts_with(message.as_str()),
+            (Err(r), Some((at, message))) => {
+                at.is_none_or(|at| r.insn == at)
+                    && r.reason.to_string().starts_with(message.as_str())
+            }
             _ => false,
         };
         if c.strict && got.is_err() {

@@ -11,7 +11,8 @@ fn data(name: &str) -> PathBuf {
 }
 
 fn rejections() -> Vec<(String, Result<(), Box<Rejection>>)> {
-    let object = Object::parse(&std::fs::read(data("bounds.bpf.o")).expect("test data")).expect("a readable object");
+    let object = Object::parse(&std::fs::read(data("bounds.bpf.o")).expect("test data"))
+        .expect("a readable object");
     let judge = |i: usize| {
         let linked = object.link(i).expect("a program that links");
         (linked.name.clone(), verify(&linked, &Options::default()).map(drop).map_err(Box::new))
@@ -28,7 +29,8 @@ fn accesses_out_of_bounds_say_which_bytes_of_what_and_what_to_do() {
             Ok(()) => writeln!(text, "{name}: accepted"),
             Err(r) => {
                 let said = r.to_string();
-                let said = said.split_once(" was rejected: ").map_or(said.as_str(), |(_, said)| said);
+                let said =
+                    said.split_once(" was rejected: ").map_or(said.as_str(), |(_, said)| said);
                 writeln!(text, "{name}: {said}\n    {}", r.hint.as_deref().unwrap_or("-"))
             }
         }
@@ -48,12 +50,18 @@ fn accesses_out_of_bounds_say_which_bytes_of_what_and_what_to_do() {
 /// Both sides of a jump may lead to the same instruction: what is told is of the side that is at fault.
 #[test]
 fn of_a_jump_to_one_place_the_side_at_fault_is_told() {
-    for (jump, fault) in [("jge %r3, %r1, +0", true), ("jlt %r3, %r1, +0", true), ("jlt %r3, %r1, out", false)] {
-        let asm =
-            format!("ldxw %r2, [%r1]\nldxw %r3, [%r1+4]\nmov %r1, %r2\nadd %r1, 8\n{jump}\nldxdw %r0, [%r1-8]\nout: mov %r0, 2\nexit\n");
-        let linked = Linked::from_insns("p", ProgramType::Xdp, text::assemble(&asm).expect("assembly"));
+    for (jump, fault) in
+        [("jge %r3, %r1, +0", true), ("jlt %r3, %r1, +0", true), ("jlt %r3, %r1, out", false)]
+    {
+        let asm = format!(
+            "ldxw %r2, [%r1]\nldxw %r3, [%r1+4]\nmov %r1, %r2\nadd %r1, 8\n{jump}\nldxdw %r0, [%r1-8]\nout: mov %r0, 2\nexit\n"
+        );
+        let linked =
+            Linked::from_insns("p", ProgramType::Xdp, text::assemble(&asm).expect("assembly"));
         let said = verify(&linked, &Options::default()).map(drop).map_err(|r| r.to_string());
-        let told = said.as_ref().is_err_and(|s| s.contains("bytes 0..8 of the packet: no comparison with `data_end` covers them"));
+        let told = said.as_ref().is_err_and(|s| {
+            s.contains("bytes 0..8 of the packet: no comparison with `data_end` covers them")
+        });
         assert_eq!((said.is_err(), told), (fault, fault), "{jump}: {said:?}");
     }
 }
@@ -70,7 +78,10 @@ fn logs_have_the_kernels_line_about_the_bytes() {
     let lines: Vec<&str> = log.lines().rev().skip(1).take(2).collect();
     assert_eq!(
         lines,
-        ["R0 max value is outside of the allowed memory range", "invalid access to map value, value_size=128 off=128 size=8"]
+        [
+            "R0 max value is outside of the allowed memory range",
+            "invalid access to map value, value_size=128 off=128 size=8"
+        ]
     );
 }
 
@@ -82,12 +93,19 @@ fn nothing_is_said_of_steps_that_are_not_kept() {
             "call get_prandom_u32\njgt %r0, 16, out\n{}lddw %r1, value 0\nadd %r1, %r0\nldxb %r0, [%r1]\nout: mov %r0, 0\nexit\n",
             "mov %r3, 0\n".repeat(between)
         );
-        let mut linked = Linked::from_insns("p", ProgramType::Kprobe, text::assemble(&asm).expect("assembly"));
+        let mut linked =
+            Linked::from_insns("p", ProgramType::Kprobe, text::assemble(&asm).expect("assembly"));
         linked.maps.push(LinkedMap { index: 0, spec: MapSpec::new("m", MapType::Array, 4, 8, 1) });
         let Err(r) = verify(&linked, &Options::default()) else { panic!("accepted") };
         assert!(r.to_string().contains("bytes 16..17 of a value of 8: the index may be 16"), "{r}");
         r.hint.unwrap_or_default()
     };
-    assert_eq!(said(9), "the test at insn 1 lets 16 through: the index must be `< 8`, so leave at `>= 8`");
-    assert_eq!(said(900), "nothing near the access tests the index: `if (index < 8)` before the access, or `index & 7`");
+    assert_eq!(
+        said(9),
+        "the test at insn 1 lets 16 through: the index must be `< 8`, so leave at `>= 8`"
+    );
+    assert_eq!(
+        said(900),
+        "nothing near the access tests the index: `if (index < 8)` before the access, or `index & 7`"
+    );
 }

@@ -12,7 +12,9 @@ fn id(name: &str) -> u32 {
 
 /// Type of the first member, an array.
 fn array_of(id: u32) -> u32 {
-    let Ok(Kind::Struct(s)) = case::types().btf.get(id).map(|t| &t.kind) else { panic!("a structure") };
+    let Ok(Kind::Struct(s)) = case::types().btf.get(id).map(|t| &t.kind) else {
+        panic!("a structure")
+    };
     s.members[0].type_id
 }
 
@@ -26,8 +28,14 @@ fn fields_are_found_at_any_depth() {
     assert_eq!(fields("plain"), []);
     assert_eq!(fields("late_lock"), [("bpf_spin_lock", 8, 4)]);
     assert_eq!(fields("keeper"), [("kptr", 8, 8), ("kptr", 16, 8)]);
-    assert_eq!(fields("lists"), [("bpf_spin_lock", 0, 4), ("bpf_list_head", 8, 16), ("bpf_rb_root", 24, 16)]);
-    assert_eq!(fields("item"), [("bpf_list_node", 8, 24), ("bpf_rb_node", 32, 32), ("bpf_refcount", 64, 4)]);
+    assert_eq!(
+        fields("lists"),
+        [("bpf_spin_lock", 0, 4), ("bpf_list_head", 8, 16), ("bpf_rb_root", 24, 16)]
+    );
+    assert_eq!(
+        fields("item"),
+        [("bpf_list_node", 8, 24), ("bpf_rb_node", 32, 32), ("bpf_refcount", 64, 4)]
+    );
     assert_eq!(fields("outer"), [("bpf_timer", 16, 16), ("bpf_timer", 40, 16), ("kptr", 56, 8)]);
 }
 
@@ -51,6 +59,13 @@ fn numbers_are_told_from_the_rest() {
     assert!(numbers("plain", 1) && numbers("arrays", 4) && numbers("empty", 1));
     assert!(!numbers("pointing", 4) && !numbers("pointers", 4) && !numbers("own", 4));
     // An array of structures in a structure: three levels.
-    assert!(numbers("arrays", 3) && !numbers("arrays", 2) && !numbers("arrays", 1) && !numbers("plain", 0));
-    assert!(!is_numbers(btf, array_of(id("arrays")), 0) && is_numbers(btf, array_of(id("arrays")), 1));
+    assert!(
+        numbers("arrays", 3)
+            && !numbers("arrays", 2)
+            && !numbers("arrays", 1)
+            && !numbers("plain", 0)
+    );
+    assert!(
+        !is_numbers(btf, array_of(id("arrays")), 0) && is_numbers(btf, array_of(id("arrays")), 1)
+    );
 }

@@ -14,7 +14,12 @@ fn well_formed(i: Insn) -> bool {
     match i.code & 7 {
         // Packets are only loaded from by programs that have one.
         op::LD => i.code == 0x18 && written && src == 0 && i.off == 0,
-        op::LDX => written && src <= 10 && i.imm == 0 && (mode == op::MEM || (mode == op::MEMSX && size != op::DW)),
+        op::LDX => {
+            written
+                && src <= 10
+                && i.imm == 0
+                && (mode == op::MEM || (mode == op::MEMSX && size != op::DW))
+        }
         op::ST => dst <= 10 && src == 0 && mode == op::MEM,
         op::STX if mode == op::MEM => dst <= 10 && src <= 10 && i.imm == 0,
         op::STX if mode == op::ATOMIC => {
@@ -38,13 +43,21 @@ fn well_formed(i: Insn) -> bool {
                 && match i.code & 0xf0 {
                     0x00 | 0x10 | 0x20 | 0x40 | 0x50 | 0xa0 => operand && i.off == 0,
                     0x30 | 0x90 => operand && (i.off == 0 || i.off == 1) && (by_reg || i.imm != 0),
-                    0x60 | 0x70 | 0xc0 => operand && i.off == 0 && (by_reg || (0..bits).contains(&i.imm)),
+                    0x60 | 0x70 | 0xc0 => {
+                        operand && i.off == 0 && (by_reg || (0..bits).contains(&i.imm))
+                    }
                     0x80 => !by_reg && src == 0 && i.off == 0 && i.imm == 0,
                     0xb0 => {
-                        let extends = by_reg && (i.off == 8 || i.off == 16 || (i.off == 32 && bits == 64));
+                        let extends =
+                            by_reg && (i.off == 8 || i.off == 16 || (i.off == 32 && bits == 64));
                         operand && (i.off == 0 || extends)
                     }
-                    0xd0 => src == 0 && i.off == 0 && matches!(i.imm, 16 | 32 | 64) && !(bits == 64 && by_reg),
+                    0xd0 => {
+                        src == 0
+                            && i.off == 0
+                            && matches!(i.imm, 16 | 32 | 64)
+                            && !(bits == 64 && by_reg)
+                    }
                     _ => false,
                 }
         }
@@ -52,10 +65,15 @@ fn well_formed(i: Insn) -> bool {
             let long = class == op::JMP32;
             let operand = if by_reg { src <= 10 && i.imm == 0 } else { src == 0 };
             match i.code & 0xf0 {
-                0x00 => !by_reg && dst == 0 && src == 0 && if long { i.off == 0 } else { i.imm == 0 },
+                0x00 => {
+                    !by_reg && dst == 0 && src == 0 && if long { i.off == 0 } else { i.imm == 0 }
+                }
                 0x80 => {
                     let known = helper::by_id(i.imm as u32).is_some();
-                    i.code == 0x85 && dst == 0 && i.off == 0 && (src == op::PSEUDO_CALL || (src == 0 && known))
+                    i.code == 0x85
+                        && dst == 0
+                        && i.off == 0
+                        && (src == op::PSEUDO_CALL || (src == 0 && known))
                 }
                 0x90 => i.code == 0x95 && dst == 0 && src == 0 && i.off == 0 && i.imm == 0,
                 0xe0 => i.code == 0xe5 && dst == 0 && src == 0 && i.imm == 0,
@@ -86,7 +104,9 @@ fn what_is_not_well_formed_is_refused() {
     options.log_level = 0;
     let (mut good, mut bad) = (0, 0);
     for code in 0..=255u8 {
-        for (dst, src) in [(0, 0), (1, 0), (0, 1), (1, 2), (10, 0), (1, 10), (10, 2), (11, 0), (0, 11), (15, 15)] {
+        for (dst, src) in
+            [(0, 0), (1, 0), (0, 1), (1, 2), (10, 0), (1, 10), (10, 2), (11, 0), (0, 11), (15, 15)]
+        {
             for off in [0i16, 1, 2, 8, 32, -8] {
                 for imm in [0, 1, 2, 16, 31, 32, 63, 64, -1, 0x41, 0xe1, 0xf1, 0x100, 0x110] {
                     let i = Insn::new(code, dst, src, off, imm);
@@ -107,9 +127,17 @@ fn what_is_not_well_formed_is_refused() {
 
 #[test]
 fn casts_between_address_spaces_are_refused_by_name() {
-    let reason =
-        |imm| verify(&around(Insn::new(op::ALU64 | op::MOV | op::X, 1, 2, 1, imm)), &Options::default()).map_err(|e| e.reason.to_string());
-    for (imm, words) in [(1, "arena"), (1 << 16, "arena"), (0, "reserved"), (2, "reserved"), (1 << 16 | 1, "reserved")] {
+    let reason = |imm| {
+        verify(&around(Insn::new(op::ALU64 | op::MOV | op::X, 1, 2, 1, imm)), &Options::default())
+            .map_err(|e| e.reason.to_string())
+    };
+    for (imm, words) in [
+        (1, "arena"),
+        (1 << 16, "arena"),
+        (0, "reserved"),
+        (2, "reserved"),
+        (1 << 16 | 1, "reserved"),
+    ] {
         assert!(reason(imm).is_err_and(|e| e.contains(words)), "{imm}");
     }
 }
@@ -117,7 +145,8 @@ fn casts_between_address_spaces_are_refused_by_name() {
 #[test]
 fn programs_have_a_beginning_and_an_end() {
     let refused = |insns: Vec<Insn>, words: &str| {
-        let e = verify(&Linked::from_insns("p", ProgramType::Kprobe, insns), &Options::default()).expect_err(words);
+        let e = verify(&Linked::from_insns("p", ProgramType::Kprobe, insns), &Options::default())
+            .expect_err(words);
         assert!(e.reason.to_string().contains(words), "{e}");
     };
     refused(Vec::new(), "no instructions");
@@ -155,5 +184,7 @@ fn programs_have_a_beginning_and_an_end() {
     // As many instructions as there may be.
     let mut most = vec![Insn::mov64_imm(0, 0); op::MAX_INSNS];
     most[op::MAX_INSNS - 1] = Insn::exit();
-    assert!(skep_verifier::cfg::Cfg::new(&Linked::from_insns("p", ProgramType::Kprobe, most)).is_ok());
+    assert!(
+        skep_verifier::cfg::Cfg::new(&Linked::from_insns("p", ProgramType::Kprobe, most)).is_ok()
+    );
 }

@@ -18,7 +18,10 @@ fn options() -> Options {
 }
 
 fn fresh_seed() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(7, |d| d.as_nanos() as u64) | 1
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(7, |d| d.as_nanos() as u64)
+        | 1
 }
 
 #[test]
@@ -27,12 +30,15 @@ fn random_bytes() {
         let r = Random::new(seed);
         for _ in 0..rounds(20_000, 2_000_000) {
             let n = r.below(12) as usize;
-            let mut insns: Vec<Insn> = (0..n).map(|_| Insn::from_bytes(r.next().to_le_bytes())).collect();
+            let mut insns: Vec<Insn> =
+                (0..n).map(|_| Insn::from_bytes(r.next().to_le_bytes())).collect();
             // Real opcodes and registers, or nothing gets past the first look.
             for i in &mut insns {
                 if r.chance(90) {
-                    let known =
-                        [0x07, 0x0f, 0xb7, 0xbf, 0x61, 0x63, 0x7a, 0x85, 0x95, 0x15, 0x2d, 0x05, 0x18, 0xdb, 0xdc, 0xc4, 0xb4, 0x66];
+                    let known = [
+                        0x07, 0x0f, 0xb7, 0xbf, 0x61, 0x63, 0x7a, 0x85, 0x95, 0x15, 0x2d, 0x05,
+                        0x18, 0xdb, 0xdc, 0xc4, 0xb4, 0x66,
+                    ];
                     i.code = r.pick(&known);
                     i.regs = (i.regs % 11) | ((i.regs >> 4) % 11) << 4;
                     i.off %= 12;
@@ -40,7 +46,13 @@ fn random_bytes() {
                 }
             }
             insns.push(Insn::exit());
-            let types = [ProgramType::Kprobe, ProgramType::Xdp, ProgramType::Tracing, ProgramType::SocketFilter, ProgramType::Syscall];
+            let types = [
+                ProgramType::Kprobe,
+                ProgramType::Xdp,
+                ProgramType::Tracing,
+                ProgramType::SocketFilter,
+                ProgramType::Syscall,
+            ];
             let prog = Linked::from_insns("garbage", r.pick(&types), insns);
             let _ = verify(&prog, &options());
         }
@@ -51,8 +63,11 @@ fn random_bytes() {
 fn damaged_programs() {
     for file in ["tracers.bpf.o", "refused.bpf.o"] {
         let path = format!("{}/tests/data/{file}", env!("CARGO_MANIFEST_DIR"));
-        let object = Object::parse(&std::fs::read(path).expect("test data")).expect("a readable object");
-        let programs: Vec<Linked> = (0..object.programs.len()).map(|i| object.link(i).expect("a program that links")).collect();
+        let object =
+            Object::parse(&std::fs::read(path).expect("test data")).expect("a readable object");
+        let programs: Vec<Linked> = (0..object.programs.len())
+            .map(|i| object.link(i).expect("a program that links"))
+            .collect();
         for seed in [0x5eed, fresh_seed()] {
             let r = Random::new(seed);
             for _ in 0..rounds(400, 100_000) {
@@ -128,7 +143,10 @@ fn states_that_never_match_are_kept_in_bounds() {
     let e = verify(&prog, &options).expect_err("too complex");
     assert_eq!(e.reason.to_string(), "BPF program is too large. Processed 60001 insn");
     let (most, peak) = (counted(e.log(), "max_states_per_insn"), counted(e.log(), "peak_states"));
-    assert!(most <= 1024 && peak < counted(e.log(), "total_states"), "{most} at one, {peak} at a time");
+    assert!(
+        most <= 1024 && peak < counted(e.log(), "total_states"),
+        "{most} at one, {peak} at a time"
+    );
 }
 
 /// A loop whose counter decides how long it goes: one state in so many laps is stored, and the forks inside find those.
@@ -147,7 +165,12 @@ fn a_long_counted_loop_with_a_fork_inside_is_walked_little_more_than_once() {
     let proof = verify(&prog, &Options::default()).expect("accepted");
     // Six instructions a lap; the other way of each fork goes on to the next stored state.
     let laps = proof.info().processed / LAPS as u32;
-    assert!((6..20).contains(&laps), "{} instructions, {} states", proof.info().processed, proof.info().total_states);
+    assert!(
+        (6..20).contains(&laps),
+        "{} instructions, {} states",
+        proof.info().processed,
+        proof.info().total_states
+    );
     assert!(proof.info().peak_states < 1_000, "{} states at a time", proof.info().peak_states);
 }
 

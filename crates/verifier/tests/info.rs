@@ -13,7 +13,10 @@ fn prog(prog_type: ProgramType, asm: &str) -> Linked {
 }
 
 fn info(prog: &Linked, options: &Options) -> Info {
-    verify(prog, options).unwrap_or_else(|r| panic!("{}: {}\n{}", r.insn, r.reason, r.log())).info().clone()
+    verify(prog, options)
+        .unwrap_or_else(|r| panic!("{}: {}\n{}", r.insn, r.reason, r.log()))
+        .info()
+        .clone()
 }
 
 const CALLS: &str = "\
@@ -61,7 +64,10 @@ fn states_are_counted() {
     let asm = "call get_prandom_u32\njeq %r0, 0, a\na: jeq %r0, 1, b\nb: mov %r0, 0\nexit\n";
     let told = info(&prog(ProgramType::Kprobe, asm), &options);
     // Stored at the jumps and at their targets: once each, and twice where two states arrive.
-    assert!(told.total_states >= 4 && told.peak_states >= 3 && told.peak_states <= told.total_states, "{told:?}");
+    assert!(
+        told.total_states >= 4 && told.peak_states >= 3 && told.peak_states <= told.total_states,
+        "{told:?}"
+    );
     assert!((1..=told.total_states).contains(&told.max_states_per_insn), "{told:?}");
     assert_eq!(told.subprogs, [(0, 0)]);
 }
@@ -127,11 +133,20 @@ fn accesses_of_the_context_are_told() {
     let told = info(&prog(ProgramType::Xdp, asm), &Options::default());
     assert_eq!(told.packet_loads.iter().copied().collect::<Vec<_>>(), [0, 1, 2]);
     assert_eq!((told.max_ctx_read, told.ctx_write), (16, false));
-    let stores = info(&prog(ProgramType::SchedCls, "stw [%r1+8], 0\nmov %r0, 0\nexit\n"), &Options::default());
+    let stores = info(
+        &prog(ProgramType::SchedCls, "stw [%r1+8], 0\nmov %r0, 0\nexit\n"),
+        &Options::default(),
+    );
     assert_eq!((stores.max_ctx_read, stores.ctx_write), (12, true));
     // Also by a helper, where it is memory.
-    for (call, writes) in [("mov %r2, 16\ncall get_current_comm", true), ("mov %r2, 16\nmov %r3, 0\ncall trace_printk", false)] {
-        let told = info(&prog(ProgramType::Syscall, &format!("{call}\nmov %r0, 0\nexit\n")), &Options::default());
+    for (call, writes) in [
+        ("mov %r2, 16\ncall get_current_comm", true),
+        ("mov %r2, 16\nmov %r3, 0\ncall trace_printk", false),
+    ] {
+        let told = info(
+            &prog(ProgramType::Syscall, &format!("{call}\nmov %r0, 0\nexit\n")),
+            &Options::default(),
+        );
         assert_eq!((told.max_ctx_read, told.ctx_write), (16, writes), "{call}");
     }
 }
@@ -152,12 +167,14 @@ fn loads_from_objects_are_told() {
 #[test]
 fn a_global_function_has_at_most_five_arguments() {
     for count in [5u32, 6] {
-        let (int, proto, func) = ([1, 1 << 24, 4, 32], [0, 13 << 24 | count, 1], [5, 12 << 24 | 1, 2]);
+        let (int, proto, func) =
+            ([1, 1 << 24, 4, 32], [0, 13 << 24 | count, 1], [5, 12 << 24 | 1, 2]);
         let params = (0..count).flat_map(|_| [1, 1]);
         let words: Vec<u32> = int.into_iter().chain(proto).chain(params).chain(func).collect();
         let (size, strings) = (words.len() as u32 * 4, b"\0u32\0f\0");
         let head = [0x0001_eb9f, 24, 0, size, size, strings.len() as u32];
-        let bytes: Vec<u8> = head.into_iter().chain(words).flat_map(u32::to_le_bytes).chain(*strings).collect();
+        let bytes: Vec<u8> =
+            head.into_iter().chain(words).flat_map(u32::to_le_bytes).chain(*strings).collect();
         let mut p = prog(
             ProgramType::Kprobe,
             "mov %r1, 0\nmov %r2, 0\nmov %r3, 0\nmov %r4, 0\nmov %r5, 0\ncall local f\nexit\nf: mov %r0, 0\nexit\n",
@@ -166,10 +183,17 @@ fn a_global_function_has_at_most_five_arguments() {
         p.subprogs.push(Subprog { start: 7, name: "f".to_owned(), global: true, type_id: 3 });
         if count == 5 {
             let told = info(&p, &Options::default());
-            assert_eq!((told.calls.into_iter().collect::<Vec<_>>(), told.subprogs), (vec![(0, 1)], vec![(0, 0), (7, 0)]));
+            assert_eq!(
+                (told.calls.into_iter().collect::<Vec<_>>(), told.subprogs),
+                (vec![(0, 1)], vec![(0, 0), (7, 0)])
+            );
         }
         let got = verify(&p, &Options::default()).map(|_| ()).map_err(|r| r.reason.to_string());
-        let want = if count == 5 { Ok(()) } else { Err("Global function f() with 6 > 5 args. Buggy compiler.".to_owned()) };
+        let want = if count == 5 {
+            Ok(())
+        } else {
+            Err("Global function f() with 6 > 5 args. Buggy compiler.".to_owned())
+        };
         assert_eq!(got, want);
     }
 }
@@ -179,12 +203,18 @@ fn a_global_function_has_at_most_five_arguments() {
 fn so_many_ways_may_be_open() {
     for (ways, ok) in [(8192, true), (8193, false)] {
         let jumps: String = (0..ways).map(|n| format!("jeq %r0, {}, out\n", n + 5)).collect();
-        let p = prog(ProgramType::Kprobe, &format!("call get_prandom_u32\n{jumps}out: mov %r0, 0\nexit\n"));
+        let p = prog(
+            ProgramType::Kprobe,
+            &format!("call get_prandom_u32\n{jumps}out: mov %r0, 0\nexit\n"),
+        );
         let mut options = Options::default();
         options.log_level = 0;
         let got = verify(&p, &options).map(|_| ()).map_err(|r| r.reason.to_string());
         assert_eq!(got.is_ok(), ok, "{got:?}");
-        assert!(got.err().is_none_or(|why| why.starts_with("The sequence of 8193 jumps is too complex")));
+        assert!(
+            got.err()
+                .is_none_or(|why| why.starts_with("The sequence of 8193 jumps is too complex"))
+        );
     }
 }
 
@@ -196,30 +226,60 @@ fn the_steps_of_a_rejection_are_its_way() {
         (r.path().iter().map(|s| s.insn).collect::<Vec<_>>(), r.insn, r.reason.to_string())
     };
     // The way that falls through is walked first, and is right.
-    let p = prog(ProgramType::Kprobe, "call get_prandom_u32\njne %r0, 0, bad\nmov %r0, 0\nexit\nbad: mov %r0, %r5\nexit\n");
+    let p = prog(
+        ProgramType::Kprobe,
+        "call get_prandom_u32\njne %r0, 0, bad\nmov %r0, 0\nexit\nbad: mov %r0, %r5\nexit\n",
+    );
     assert_eq!(steps(&p), (vec![0, 1, 4], 4, "R5 !read_ok".to_owned()));
     // In a loop that forgets what its turns counted.
     let asm = "mov %r6, 0\nnext: may_goto out\nadd %r6, 1\nja next\nout: jgt %r6, 200, bad\nmov %r0, 0\nexit\n\
         bad: mov %r1, %r10\nadd %r1, %r6\nldxdw %r0, [%r1]\nexit\n";
     let p = prog(ProgramType::Kprobe, asm);
     let r = verify(&p, &Options::default()).expect_err("refused");
-    let touched = |r: &skep_verifier::Rejection| r.path().iter().map(|s| (s.insn, s.regs.clone())).collect::<Vec<_>>();
+    let touched = |r: &skep_verifier::Rejection| {
+        r.path().iter().map(|s| (s.insn, s.regs.clone())).collect::<Vec<_>>()
+    };
     let seen = touched(&r);
-    assert_eq!(seen.iter().filter(|(insn, _)| *insn == 2).count(), 16, "turns on the way: {seen:?}");
+    assert_eq!(
+        seen.iter().filter(|(insn, _)| *insn == 2).count(),
+        16,
+        "turns on the way: {seen:?}"
+    );
     let (first, last) = (&seen[..3], &seen[seen.len() - 4..]);
     assert_eq!(first, [(0, vec![]), (1, vec![]), (2, vec![(6, "0".to_owned())])]);
-    let (forgotten, above) = ("scalar(smin=0,smax=umax=0xffffffff", "scalar(smin=umin=umin32=201,smax=umax=0xffffffff");
-    let wanted = [(4, vec![(6, forgotten)]), (7, vec![]), (8, vec![(1, "fp0"), (6, above)]), (9, vec![(1, "fp(smin=umin=umin32=201")])];
+    let (forgotten, above) =
+        ("scalar(smin=0,smax=umax=0xffffffff", "scalar(smin=umin=umin32=201,smax=umax=0xffffffff");
+    let wanted = [
+        (4, vec![(6, forgotten)]),
+        (7, vec![]),
+        (8, vec![(1, "fp0"), (6, above)]),
+        (9, vec![(1, "fp(smin=umin=umin32=201")]),
+    ];
     for ((insn, regs), (at, want)) in last.iter().zip(&wanted) {
-        let same = regs.len() == want.len() && regs.iter().zip(want).all(|(r, w)| r.0 == w.0 && r.1.starts_with(w.1));
+        let same = regs.len() == want.len()
+            && regs.iter().zip(want).all(|(r, w)| r.0 == w.0 && r.1.starts_with(w.1));
         assert!(insn == at && same, "{insn}: {regs:?}, wanted {at}: {want:?}");
     }
     // Behind a way with such a loop: nothing of it.
     let asm = "call get_prandom_u32\njne %r0, 0, bad\nmov %r6, 0\nnext: may_goto out\nadd %r6, 1\nja next\nout: mov %r0, 0\nexit\n\
         bad: mov %r7, 8\nmov %r8, 9\nadd %r7, %r8\nadd %r8, %r7\nadd %r8, %r7\nadd %r8, %r7\nldxdw %r0, [%r8]\nexit\n";
     let r = verify(&prog(ProgramType::Kprobe, asm), &Options::default()).expect_err("refused");
-    let numbers: Vec<_> = r.path().iter().flat_map(|s| s.regs.iter().map(move |(_, text)| (s.insn, text.as_str()))).collect();
-    let wanted = [(10, "8"), (10, "9"), (11, "17"), (11, "9"), (12, "17"), (12, "26"), (13, "17"), (13, "43"), (14, "60")];
+    let numbers: Vec<_> = r
+        .path()
+        .iter()
+        .flat_map(|s| s.regs.iter().map(move |(_, text)| (s.insn, text.as_str())))
+        .collect();
+    let wanted = [
+        (10, "8"),
+        (10, "9"),
+        (11, "17"),
+        (11, "9"),
+        (12, "17"),
+        (12, "26"),
+        (13, "17"),
+        (13, "43"),
+        (14, "60"),
+    ];
     assert_eq!(numbers[numbers.len() - wanted.len()..], wanted);
     // In a function that is proved alone: nothing of the program before it.
     let asm = "mov %r6, 0\nnext: may_goto out\nadd %r6, 1\nja next\nout: mov %r1, 1\nmov %r2, 2\ncall local f\nmov %r0, 0\nexit\n\
@@ -230,7 +290,8 @@ fn the_steps_of_a_rejection_are_its_way() {
     p.subprogs.push(Subprog { start: 9, name: "g_number".to_owned(), global: true, type_id });
     p.btf = Some(types.clone());
     let r = verify(&p, &Options::default()).expect_err("refused");
-    let regs = |of: &[(u8, &str)]| of.iter().map(|(r, t)| (*r, (*t).to_owned())).collect::<Vec<_>>();
+    let regs =
+        |of: &[(u8, &str)]| of.iter().map(|(r, t)| (*r, (*t).to_owned())).collect::<Vec<_>>();
     let wanted = [
         (9, regs(&[(1, "scalar()")])),
         (10, vec![]),
@@ -257,11 +318,18 @@ fn the_way_shown_is_the_shortest() {
     let mut options = Options::default();
     options.log_level = 0;
     let r = verify(&p, &options).expect_err("refused");
-    assert!(r.path().len() > 20 && r.path().iter().all(|s| s.regs.is_empty() && !s.matters), "{:?}", r.path());
+    assert!(
+        r.path().len() > 20 && r.path().iter().all(|s| s.regs.is_empty() && !s.matters),
+        "{:?}",
+        r.path()
+    );
     // Nor is another fault, which is nearer, shown for it: the walk came by this one first.
     let asm = "call get_prandom_u32\njeq %r0, 1, other\nmov %r6, 0\nldxdw %r0, [%r6]\nother: ldxdw %r0, [%r5]\nexit\n";
     let r = verify(&prog(ProgramType::Kprobe, asm), &Options::default()).expect_err("refused");
-    assert_eq!((r.insn, r.path().iter().map(|s| s.insn).collect::<Vec<_>>()), (3, vec![0, 1, 2, 3]));
+    assert_eq!(
+        (r.insn, r.path().iter().map(|s| s.insn).collect::<Vec<_>>()),
+        (3, vec![0, 1, 2, 3])
+    );
 }
 
 /// Where stack may be read that was never written, it matters no more than stack that holds something unknown: one way stands for both.
@@ -282,7 +350,8 @@ fn unwritten_stack_need_not_be_told_from_unknown_stack() {
 #[test]
 fn the_number_of_processors_counts_for_programs_that_are_judged_only() {
     let asm = "call get_smp_processor_id\nlddw %r1, value 0\nadd %r1, %r0\nldxb %r0, [%r1]\nmov %r0, 0\nexit\n";
-    let mut prog = Linked::from_insns("p", ProgramType::Kprobe, text::assemble(asm).expect("assembly"));
+    let mut prog =
+        Linked::from_insns("p", ProgramType::Kprobe, text::assemble(asm).expect("assembly"));
     prog.maps.push(LinkedMap { index: 0, spec: MapSpec::new("m", MapType::Array, 4, 8, 1) });
     let judge = |processors, offered_only| {
         let mut options = Options::default();

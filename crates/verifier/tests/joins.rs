@@ -15,7 +15,8 @@ use skep_verifier::state::{Reference, State};
 fn cfg() -> Cfg {
     let reads: String = (1..10).map(|r| format!("add %r0, %r{r}\n")).collect();
     let insns = text::assemble(&(reads + "exit\n")).expect("assembly");
-    Cfg::new(&Linked::from_insns("p", ProgramType::Kprobe, insns)).unwrap_or_else(|(at, r)| panic!("{at}: {r}"))
+    Cfg::new(&Linked::from_insns("p", ProgramType::Kprobe, insns))
+        .unwrap_or_else(|(at, r)| panic!("{at}: {r}"))
 }
 
 const SPILL: [Byte; 8] = [Byte::Spill; 8];
@@ -42,7 +43,8 @@ fn base(flow: &mut Flow) -> State {
     s.set(8, Reg { parent: 9, ..Reg::of(Kind::Mem(16)) });
     let stack = &mut s.top_mut().stack;
     *stack.slot_mut(-8) = slot(SPILL, decides);
-    let iter = Reg { id: 10, range: 1, ..Reg::of(Kind::Iter { of: HelperId::default(), drained: false }) };
+    let iter =
+        Reg { id: 10, range: 1, ..Reg::of(Kind::Iter { of: HelperId::default(), drained: false }) };
     *stack.slot_mut(-16) = slot([Byte::Special; 8], iter);
     *stack.slot_mut(-24) = slot([Byte::Zero; 8], Reg::UNINIT);
     let mut half = SPILL;
@@ -93,25 +95,95 @@ const ROWS: &[Row] = &[
     ("of one packet offset with what may be missing", |s| reg(s, 3).id = 6, NONE, NONE),
     ("of no packet offset", |s| reg(s, 4).id = 0, NONE, NONE),
     ("memory of nobody", |s| reg(s, 8).parent = 0, NONE, NONE),
-    ("fewer numbers, and they decide", |s| reg(s, 6).val = Scalar::between(1, 99), [false, true, true], NONE),
-    ("fewer numbers, and they decide nothing", |s| reg(s, 2).val = Scalar::between(4, 9), NOT_SAME, ENOUGH),
-    ("other numbers, and they decide nothing", |s| reg(s, 2).val = Scalar::between(30, 40), ENOUGH, ENOUGH),
+    (
+        "fewer numbers, and they decide",
+        |s| reg(s, 6).val = Scalar::between(1, 99),
+        [false, true, true],
+        NONE,
+    ),
+    (
+        "fewer numbers, and they decide nothing",
+        |s| reg(s, 2).val = Scalar::between(4, 9),
+        NOT_SAME,
+        ENOUGH,
+    ),
+    (
+        "other numbers, and they decide nothing",
+        |s| reg(s, 2).val = Scalar::between(30, 40),
+        ENOUGH,
+        ENOUGH,
+    ),
     ("no set of numbers", |s| reg(s, 7).id = 0, NONE, ALL),
     ("another distance in the set", |s| reg(s, 7).delta = 2, NONE, NONE),
     ("the low half of the set", |s| reg(s, 7).low = true, NONE, NONE),
-    ("more stack", |s| *s.top_mut().stack.slot_mut(-40) = slot([Byte::Misc; 8], Reg::UNINIT), NOT_SAME, NONE),
-    ("another spilled number", |s| s.top_mut().stack.slot_mut(-8).reg.val = Scalar::between(0, 9), NOT_SAME, NONE),
-    ("a spilled pointer", |s| s.top_mut().stack.slot_mut(-8).reg = Reg::of(Kind::Mem(8)), NONE, NONE),
-    ("bytes instead of a number", |s| *s.top_mut().stack.slot_mut(-8) = slot([Byte::Misc; 8], Reg::UNINIT), NONE, NOT_SAME),
-    ("no iterator any more", |s| s.top_mut().stack.slot_mut(-16).bytes = [Byte::Misc; 8], NONE, NONE),
-    ("a dynptr instead", |s| s.top_mut().stack.slot_mut(-16).reg.kind = Kind::Dynptr(DynptrKind::Local), NONE, NONE),
-    ("an iterator of other trust", |s| s.top_mut().stack.slot_mut(-16).reg.flags = Flags::RCU, NONE, NONE),
+    (
+        "more stack",
+        |s| *s.top_mut().stack.slot_mut(-40) = slot([Byte::Misc; 8], Reg::UNINIT),
+        NOT_SAME,
+        NONE,
+    ),
+    (
+        "another spilled number",
+        |s| s.top_mut().stack.slot_mut(-8).reg.val = Scalar::between(0, 9),
+        NOT_SAME,
+        NONE,
+    ),
+    (
+        "a spilled pointer",
+        |s| s.top_mut().stack.slot_mut(-8).reg = Reg::of(Kind::Mem(8)),
+        NONE,
+        NONE,
+    ),
+    (
+        "bytes instead of a number",
+        |s| *s.top_mut().stack.slot_mut(-8) = slot([Byte::Misc; 8], Reg::UNINIT),
+        NONE,
+        NOT_SAME,
+    ),
+    (
+        "no iterator any more",
+        |s| s.top_mut().stack.slot_mut(-16).bytes = [Byte::Misc; 8],
+        NONE,
+        NONE,
+    ),
+    (
+        "a dynptr instead",
+        |s| s.top_mut().stack.slot_mut(-16).reg.kind = Kind::Dynptr(DynptrKind::Local),
+        NONE,
+        NONE,
+    ),
+    (
+        "an iterator of other trust",
+        |s| s.top_mut().stack.slot_mut(-16).reg.flags = Flags::RCU,
+        NONE,
+        NONE,
+    ),
     ("another part of it", |s| s.top_mut().stack.slot_mut(-16).reg.range = 0, NONE, NONE),
     ("an iterator by another number", |s| s.top_mut().stack.slot_mut(-16).reg.id = 11, ALL, ALL),
-    ("one with the number of the packet's offset", |s| s.top_mut().stack.slot_mut(-16).reg.id = 6, NONE, NONE),
-    ("an iterator with a reference", |s| s.top_mut().stack.slot_mut(-16).reg.reference = 7, NONE, NONE),
-    ("bytes instead of zeroes", |s| s.top_mut().stack.slot_mut(-24).bytes = [Byte::Misc; 8], NONE, NOT_SAME),
-    ("one byte not written", |s| s.top_mut().stack.slot_mut(-24).bytes[3] = Byte::Uninit, NONE, NOT_SAME),
+    (
+        "one with the number of the packet's offset",
+        |s| s.top_mut().stack.slot_mut(-16).reg.id = 6,
+        NONE,
+        NONE,
+    ),
+    (
+        "an iterator with a reference",
+        |s| s.top_mut().stack.slot_mut(-16).reg.reference = 7,
+        NONE,
+        NONE,
+    ),
+    (
+        "bytes instead of zeroes",
+        |s| s.top_mut().stack.slot_mut(-24).bytes = [Byte::Misc; 8],
+        NONE,
+        NOT_SAME,
+    ),
+    (
+        "one byte not written",
+        |s| s.top_mut().stack.slot_mut(-24).bytes[3] = Byte::Uninit,
+        NONE,
+        NOT_SAME,
+    ),
     ("a whole slot instead of half", |s| s.top_mut().stack.slot_mut(-32).bytes = SPILL, NONE, NONE),
 ];
 
@@ -124,8 +196,11 @@ fn each_part_of_a_state_counts() {
         let old = base(&mut flow);
         let mut new = old.clone();
         change(&mut new);
-        for (what, a, b, want) in [("base for changed", &old, &new, there), ("changed for base", &new, &old, back)] {
-            let got = [How::Same, How::Within, How::Enough].map(|how| covers(a, b, 0, &cfg, &flow, how));
+        for (what, a, b, want) in
+            [("base for changed", &old, &new, there), ("changed for base", &new, &old, back)]
+        {
+            let got =
+                [How::Same, How::Within, How::Enough].map(|how| covers(a, b, 0, &cfg, &flow, how));
             if got != *want {
                 wrong.push(format!("{name}, {what}: {got:?}"));
             }
@@ -147,9 +222,18 @@ fn references_correspond_with_locks_and_what_was_held() {
     };
     for how in [How::Same, How::Within, How::Enough] {
         let covers = |a: &State, b: &State| covers(a, b, 0, &cfg, &flow, how);
-        assert!(covers(&locked(5, None), &locked(5, None)) && !covers(&locked(5, None), &locked(6, None)), "the lock of another object");
+        assert!(
+            covers(&locked(5, None), &locked(5, None))
+                && !covers(&locked(5, None), &locked(6, None)),
+            "the lock of another object"
+        );
         let held = |id| locked(5, Some(vec![id]));
-        assert!(covers(&held(6), &held(6)) && !covers(&held(5), &held(6)) && !covers(&held(6), &held(5)), "another was held before");
+        assert!(
+            covers(&held(6), &held(6))
+                && !covers(&held(5), &held(6))
+                && !covers(&held(6), &held(5)),
+            "another was held before"
+        );
     }
 }
 
@@ -160,14 +244,21 @@ fn comparisons_do_not_see_each_other() {
     let old = base(&mut flow);
     let mut new = old.clone();
     for n in 0..3 {
-        assert_eq!(difference(&old, &new, 0, &cfg, &flow, How::Within, &mut ids), None, "round {n}");
+        assert_eq!(
+            difference(&old, &new, 0, &cfg, &flow, How::Within, &mut ids),
+            None,
+            "round {n}"
+        );
         let place = Where::Reg(0, 4);
         assert!(!differs_at(place, &old, &new, &cfg, &flow, How::Within, &mut ids), "round {n}");
         (reg(&mut new, 4).id, reg(&mut new, 6).id, reg(&mut new, 7).id) = (60 + n, 80 + n, 80 + n);
         assert!(!differs_at(place, &old, &new, &cfg, &flow, How::Within, &mut ids), "round {n}");
     }
     reg(&mut new, 4).range = 0;
-    assert_eq!(difference(&old, &new, 0, &cfg, &flow, How::Within, &mut ids), Some(Where::Reg(0, 4)));
+    assert_eq!(
+        difference(&old, &new, 0, &cfg, &flow, How::Within, &mut ids),
+        Some(Where::Reg(0, 4))
+    );
     assert!(differs_at(Where::Reg(0, 4), &old, &new, &cfg, &flow, How::Within, &mut ids));
     assert!(!differs_at(Where::Reg(0, 3), &old, &new, &cfg, &flow, How::Within, &mut ids));
 }
@@ -175,12 +266,19 @@ fn comparisons_do_not_see_each_other() {
 #[test]
 fn a_place_is_a_chain_of_calls() {
     let here = State::entry();
-    for change in
-        [|s: &mut State| s.top_mut().func = 1, |s: &mut State| s.top_mut().ret = 1, |s: &mut State| s.frames.push(s.frames[0].clone())]
-    {
+    for change in [
+        |s: &mut State| s.top_mut().func = 1,
+        |s: &mut State| s.top_mut().ret = 1,
+        |s: &mut State| s.frames.push(s.frames[0].clone()),
+    ] {
         let mut there = here.clone();
         change(&mut there);
-        assert!(same_place(&here, &here) && same_place(&there, &there) && !same_place(&here, &there) && !same_place(&there, &here));
+        assert!(
+            same_place(&here, &here)
+                && same_place(&there, &there)
+                && !same_place(&here, &there)
+                && !same_place(&there, &here)
+        );
     }
 }
 
@@ -188,7 +286,8 @@ fn a_place_is_a_chain_of_calls() {
 #[test]
 fn a_loop_forgets_what_changes_and_nothing_else() {
     const WORD: u64 = u32::MAX as u64;
-    let (number, word) = (|min, max| Reg::scalar(Scalar::between(min, max)), Reg::scalar(Scalar::of_size(4)));
+    let (number, word) =
+        (|min, max| Reg::scalar(Scalar::between(min, max)), Reg::scalar(Scalar::of_size(4)));
     let rows = [
         (number(0, 0), number(1, 1), Some(word)),
         (number(1, WORD), number(0, 5), Some(word)),
@@ -204,9 +303,12 @@ fn a_loop_forgets_what_changes_and_nothing_else() {
         let mut flow = Flow::default();
         let decides = flow.renew(Node::NONE);
         flow.mark(decides);
-        for (keep, node, kept) in
-            [(false, Node::NONE, false), (true, flow.renew(Node::NONE), false), (true, decides, true), (false, decides, false)]
-        {
+        for (keep, node, kept) in [
+            (false, Node::NONE, false),
+            (true, flow.renew(Node::NONE), false),
+            (true, decides, true),
+            (false, decides, false),
+        ] {
             let (old, new) = (Reg { node, ..old }, Reg { node, ..new });
             let (mut a, mut b) = (State::entry(), State::entry());
             for (s, r) in [(&mut a, old), (&mut b, new)] {
@@ -253,7 +355,11 @@ fn comparisons_of_states_know_nothing_of_each_other() {
         let mut cur = old.clone();
         cur.refs[0].id = other;
         reg(&mut cur, 5).reference = other;
-        assert_eq!(difference(&old, &cur, 0, &cfg(), &flow, How::Within, &mut ids), None, "reference {other}");
+        assert_eq!(
+            difference(&old, &cur, 0, &cfg(), &flow, How::Within, &mut ids),
+            None,
+            "reference {other}"
+        );
     }
 }
 
@@ -275,7 +381,9 @@ fn stack_that_was_never_written_may_be_unknown() {
         assert!(!covers(&old, &new, 0, &cfg, &flow, How::Same));
     }
     // A number that must be small, or zeroes, are more than that.
-    for known in [slot(SPILL, Reg::scalar(Scalar::between(0, 9))), slot([Byte::Zero; 8], Reg::UNINIT)] {
+    for known in
+        [slot(SPILL, Reg::scalar(Scalar::between(0, 9))), slot([Byte::Zero; 8], Reg::UNINIT)]
+    {
         *old.top_mut().stack.slot_mut(-40) = known;
         assert!(!covers(&old, &new, 0, &cfg, &flow, How::Within));
     }

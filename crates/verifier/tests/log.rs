@@ -37,7 +37,8 @@ fn programs() -> Vec<Linked> {
         "../cli/bpf/args.bpf.o",
         "../cli/bpf/trace.bpf.o",
     ] {
-        let object = Object::parse(&std::fs::read(dir.join(file)).expect("a committed object")).expect("a readable object");
+        let object = Object::parse(&std::fs::read(dir.join(file)).expect("a committed object"))
+            .expect("a readable object");
         out.extend((0..object.programs.len()).filter_map(|i| object.link(i).ok()));
     }
     assert!(out.len() > 25, "only {} programs", out.len());
@@ -50,7 +51,11 @@ fn shapes(name: &str, accepted: bool, log: &str) -> BTreeMap<Shape, usize> {
     let lines: Vec<&str> = log.lines().collect();
     // What is wrong is said in words, behind the last instruction.
     let is_insn = |line: &&str| matches!(grammar::shape(line), Ok(Shape::Insn | Shape::Changed));
-    let words = if accepted { lines.len() } else { lines.iter().rposition(is_insn).map_or(0, |last| last + 1) };
+    let words = if accepted {
+        lines.len()
+    } else {
+        lines.iter().rposition(is_insn).map_or(0, |last| last + 1)
+    };
     for (n, line) in lines.iter().enumerate() {
         let shape = match grammar::shape(line) {
             Ok(s) => s,
@@ -103,16 +108,26 @@ fn straight(log: &str) -> Vec<(String, BTreeMap<String, String>)> {
             Ok(Shape::Insn | Shape::Changed) => {
                 // The kernel's maps have addresses.
                 let (insn, state) = line.split_once(';').map_or((line, ""), |(i, s)| (i, s));
-                let insn = insn.split(") r").next().filter(|_| insn.contains("(18)")).unwrap_or(insn);
+                let insn =
+                    insn.split(") r").next().filter(|_| insn.contains("(18)")).unwrap_or(insn);
                 out.push((insn.trim_end().to_owned(), grammar::registers(state)));
             }
             // After a line of the kernel's own the state stands on a line by itself.
             Ok(Shape::State) => {
-                if let (Some((_, regs)), Some((_, state))) = (out.last_mut(), line.split_once(':')) {
+                if let (Some((_, regs)), Some((_, state))) = (out.last_mut(), line.split_once(':'))
+                {
                     regs.extend(grammar::registers(state));
                 }
             }
-            Ok(Shape::From | Shape::FromSafe | Shape::Safe | Shape::Call | Shape::Return | Shape::Global | Shape::Summary) => break,
+            Ok(
+                Shape::From
+                | Shape::FromSafe
+                | Shape::Safe
+                | Shape::Call
+                | Shape::Return
+                | Shape::Global
+                | Shape::Summary,
+            ) => break,
             _ => {}
         }
     }
@@ -125,13 +140,28 @@ fn linux_says_the_same_of_straight_ways() {
     // Types are words of their own there.
     let typed = |c: &case::Case| c.prog.btf.is_some() || c.target.is_some();
     let kfunc = |p: &Linked| p.insns.iter().any(|i| skep_verifier::cfg::is_kfunc(*i));
-    for c in case::all().into_iter().filter(|c| c.prog.prog_type != ProgramType::Tracing && !kfunc(&c.prog) && !typed(c)) {
+    for c in case::all()
+        .into_iter()
+        .filter(|c| c.prog.prog_type != ProgramType::Tracing && !kfunc(&c.prog) && !typed(c))
+    {
         // Linux' log of a long walk is longer still.
-        let loops = c.prog.insns.iter().enumerate().any(|(at, i)| matches!(i.class(), op::JMP | op::JMP32) && i.off < 0 && at > 0);
-        if loops || verify(&c.prog, &options()).map_or_else(|r| r.processed(), |v| v.info().processed) > 1_000 {
+        let loops = c
+            .prog
+            .insns
+            .iter()
+            .enumerate()
+            .any(|(at, i)| matches!(i.class(), op::JMP | op::JMP32) && i.off < 0 && at > 0);
+        if loops
+            || verify(&c.prog, &options()).map_or_else(|r| r.processed(), |v| v.info().processed)
+                > 1_000
+        {
             continue;
         }
-        let Some((taken, theirs)) = kernel_bpf::Prepared::new(&c.prog, None).ok().and_then(|p| p.log()) else { continue };
+        let Some((taken, theirs)) =
+            kernel_bpf::Prepared::new(&c.prog, None).ok().and_then(|p| p.log())
+        else {
+            continue;
+        };
         asked += 1;
         shapes(&c.name, taken, &theirs);
         let (_, log) = ours(&c.prog);
@@ -145,7 +175,9 @@ fn linux_says_the_same_of_straight_ways() {
                 if value == theirs {
                     same += 1;
                 } else {
-                    *other.entry(format!("{}: {insn}: {name}={value}, Linux {theirs}", c.name)).or_default() += 1;
+                    *other
+                        .entry(format!("{}: {insn}: {name}={value}, Linux {theirs}", c.name))
+                        .or_default() += 1;
                 }
             }
         }
@@ -177,10 +209,19 @@ fn iterators_on_the_stack_have_their_names() {
 #[test]
 fn ways_and_functions_are_told() {
     let asm = "call get_prandom_u32\njeq %r0, 0, a\nmov %r0, 1\na: mov %r1, %r0\nmov %r2, 0\ncall local f\nmov %r0, 0\nexit\nf: mov %r0, %r1\nexit\n";
-    let mut prog = Linked::from_insns("p", ProgramType::SchedCls, skep_isa::text::assemble(asm).expect("the test's own text"));
+    let mut prog = Linked::from_insns(
+        "p",
+        ProgramType::SchedCls,
+        skep_isa::text::assemble(asm).expect("the test's own text"),
+    );
     let types = &case::types().btf;
     let type_id = types.find("g_number", |_| true).expect("a function");
-    prog.subprogs.push(skep_object::Subprog { start: 8, name: "g_number".to_owned(), global: true, type_id });
+    prog.subprogs.push(skep_object::Subprog {
+        start: 8,
+        name: "g_number".to_owned(),
+        global: true,
+        type_id,
+    });
     prog.btf = Some(types.clone());
     let mut options = options();
     options.prune = skep_verifier::Prune::Always;

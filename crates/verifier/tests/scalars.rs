@@ -12,11 +12,36 @@ use skep_verifier::range::{Range32, Range64};
 use skep_verifier::scalar::{Cmp, Op, Scalar};
 use skep_verifier::tnum::Tnum;
 
-const OPS: [Op; 13] =
-    [Op::Add, Op::Sub, Op::Mul, Op::Div, Op::Sdiv, Op::Mod, Op::Smod, Op::And, Op::Or, Op::Xor, Op::Lsh, Op::Rsh, Op::Arsh];
+const OPS: [Op; 13] = [
+    Op::Add,
+    Op::Sub,
+    Op::Mul,
+    Op::Div,
+    Op::Sdiv,
+    Op::Mod,
+    Op::Smod,
+    Op::And,
+    Op::Or,
+    Op::Xor,
+    Op::Lsh,
+    Op::Rsh,
+    Op::Arsh,
+];
 
-const CMPS: [Cmp; 12] =
-    [Cmp::Eq, Cmp::Ne, Cmp::Gt, Cmp::Ge, Cmp::Lt, Cmp::Le, Cmp::Sgt, Cmp::Sge, Cmp::Slt, Cmp::Sle, Cmp::Set, Cmp::NotSet];
+const CMPS: [Cmp; 12] = [
+    Cmp::Eq,
+    Cmp::Ne,
+    Cmp::Gt,
+    Cmp::Ge,
+    Cmp::Lt,
+    Cmp::Le,
+    Cmp::Sgt,
+    Cmp::Sge,
+    Cmp::Slt,
+    Cmp::Sle,
+    Cmp::Set,
+    Cmp::NotSet,
+];
 
 /// The smallest description the domain has of a set of numbers.
 fn hull(members: &[u64]) -> Scalar {
@@ -85,9 +110,15 @@ fn check_pair(a: &Scalar, am: &[u64], b: &Scalar, bm: &[u64]) {
         for &x in am {
             for &y in bm {
                 let want = arith::binary(wide, x, y);
-                assert!(r64.contains(want), "{x:#x} {op:?} {y:#x} = {want:#x} on 64 bits is not in {r64:?}\na {a:?}\nb {b:?}");
+                assert!(
+                    r64.contains(want),
+                    "{x:#x} {op:?} {y:#x} = {want:#x} on 64 bits is not in {r64:?}\na {a:?}\nb {b:?}"
+                );
                 let want = arith::binary(narrow, x, y);
-                assert!(r32.contains(want), "{x:#x} {op:?} {y:#x} = {want:#x} on 32 bits is not in {r32:?}\na {a:?}\nb {b:?}");
+                assert!(
+                    r32.contains(want),
+                    "{x:#x} {op:?} {y:#x} = {want:#x} on 32 bits is not in {r32:?}\na {a:?}\nb {b:?}"
+                );
             }
         }
     }
@@ -98,11 +129,16 @@ fn check_pair(a: &Scalar, am: &[u64], b: &Scalar, bm: &[u64]) {
             for &x in am {
                 for &y in bm {
                     if !holds(cmp, x, y, is32) {
-                        assert!(holds(cmp.negate(), x, y, is32), "neither {cmp:?} nor its contrary holds for {x:#x} and {y:#x}");
+                        assert!(
+                            holds(cmp.negate(), x, y, is32),
+                            "neither {cmp:?} nor its contrary holds for {x:#x} and {y:#x}"
+                        );
                         continue;
                     }
                     let Some((p, q)) = narrowed else {
-                        panic!("{x:#x} {cmp:?} {y:#x} holds, but was thought impossible\na {a:?}\nb {b:?}")
+                        panic!(
+                            "{x:#x} {cmp:?} {y:#x} holds, but was thought impossible\na {a:?}\nb {b:?}"
+                        )
                     };
                     assert!(
                         p.contains(x) && q.contains(y),
@@ -115,10 +151,16 @@ fn check_pair(a: &Scalar, am: &[u64], b: &Scalar, bm: &[u64]) {
     let (both, low) = (a.meet(*b), a.meet_low(*b));
     for &x in am {
         if bm.contains(&x) {
-            assert!(both.is_some_and(|m| m.contains(x)), "{x:#x} is in {a:?} and in {b:?}, but not in {both:?}");
+            assert!(
+                both.is_some_and(|m| m.contains(x)),
+                "{x:#x} is in {a:?} and in {b:?}, but not in {both:?}"
+            );
         }
         if bm.iter().any(|y| *y as u32 == x as u32) {
-            assert!(low.is_some_and(|m| m.contains(x)), "{x:#x} is in {a:?}, its low half in {b:?}, but not in {low:?}");
+            assert!(
+                low.is_some_and(|m| m.contains(x)),
+                "{x:#x} is in {a:?}, its low half in {b:?}, but not in {low:?}"
+            );
         }
     }
     if a.covers(b) {
@@ -133,12 +175,18 @@ fn check_one(a: &Scalar, am: &[u64]) {
             let sh = 64 - bits;
             assert!(t.contains(x << sh >> sh), "{x:#x} to {bits} bits is not in {t:?}, from {a:?}");
             let want = (((x << sh) as i64) >> sh) as u64;
-            assert!(s.contains(want), "{x:#x} sign-extended from {bits} bits is not in {s:?}, from {a:?}");
+            assert!(
+                s.contains(want),
+                "{x:#x} sign-extended from {bits} bits is not in {s:?}, from {a:?}"
+            );
         }
     }
     moves_that_look_idle_are(a, am);
     let n = a.normalize();
-    assert!(am.iter().all(|x| n.is_some_and(|n| n.contains(*x))), "{a:?} normalized loses values: {n:?}");
+    assert!(
+        am.iter().all(|x| n.is_some_and(|n| n.contains(*x))),
+        "{a:?} normalized loses values: {n:?}"
+    );
 }
 
 /// Where a move's outcome is described as its source, the walk takes them for the same number.
@@ -167,13 +215,22 @@ fn shapes(bits: u32, place: u32) -> Vec<(Scalar, Vec<u64>)> {
             let members: Vec<u64> = (lo..=hi).map(at).collect();
             all.push((Scalar { r64: Range64::unsigned(at(lo), at(hi)), ..only }, members.clone()));
             if place + bits <= 32 {
-                all.push((Scalar { r32: Range32::unsigned(at(lo) as u32, at(hi) as u32), ..only }, members));
+                all.push((
+                    Scalar { r32: Range32::unsigned(at(lo) as u32, at(hi) as u32), ..only },
+                    members,
+                ));
             }
             let members: Vec<u64> = (lo..=hi).map(signed).collect();
             if place + bits == 64 {
-                all.push((Scalar { r64: Range64::signed(signed(lo) as i64, signed(hi) as i64), ..only }, members));
+                all.push((
+                    Scalar { r64: Range64::signed(signed(lo) as i64, signed(hi) as i64), ..only },
+                    members,
+                ));
             } else if place + bits == 32 {
-                all.push((Scalar { r32: Range32::signed(signed(lo) as i32, signed(hi) as i32), ..only }, members));
+                all.push((
+                    Scalar { r32: Range32::signed(signed(lo) as i32, signed(hi) as i32), ..only },
+                    members,
+                ));
             }
             if place == 0 {
                 // Around zero, with the sign in all bits above.
@@ -186,7 +243,10 @@ fn shapes(bits: u32, place: u32) -> Vec<(Scalar, Vec<u64>)> {
     for mask in 0..n {
         for value in (0..n).filter(|v| v & mask == 0) {
             let members = (0..n).filter(|v| v & !mask == value).map(at).collect();
-            all.push((Scalar { bits: Tnum { value: at(value), mask: at(mask) }, ..Scalar::UNKNOWN }, members));
+            all.push((
+                Scalar { bits: Tnum { value: at(value), mask: at(mask) }, ..Scalar::UNKNOWN },
+                members,
+            ));
         }
     }
     for (s, m) in &mut all {
@@ -245,12 +305,16 @@ fn all_patterns_of_bits_stay_inside() {
         for (a, am) in &all {
             for (b, bm) in &all {
                 let made = [a.add(*b), a.sub(*b), a.and(*b), a.or(*b), a.xor(*b), a.mul(*b)];
-                let ops = [Op::Add, Op::Sub, Op::And, Op::Or, Op::Xor, Op::Mul].map(|o| insn(o, op::ALU64));
+                let ops = [Op::Add, Op::Sub, Op::And, Op::Or, Op::Xor, Op::Mul]
+                    .map(|o| insn(o, op::ALU64));
                 assert!(made.iter().all(|t| t.value & t.mask == 0));
                 for x in am {
                     for y in bm {
                         for (t, i) in made.iter().zip(ops) {
-                            assert!(t.contains(arith::binary(i, *x, *y)), "{i:?}: {x:#x} of {a}, {y:#x} of {b} is not in {t}");
+                            assert!(
+                                t.contains(arith::binary(i, *x, *y)),
+                                "{i:?}: {x:#x} of {a}, {y:#x} of {b} is not in {t}"
+                            );
                         }
                     }
                 }
@@ -292,7 +356,10 @@ impl Random {
 
 #[test]
 fn wide_operands_stay_inside() {
-    let fresh = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(7, |d| d.as_nanos() as u64) | 1;
+    let fresh = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(7, |d| d.as_nanos() as u64)
+        | 1;
     let rounds = if std::env::var_os("SKEP_STRESS").is_some() { 2_000_000 } else { 15_000 };
     for seed in [0x5eed, fresh] {
         println!("seed {seed:#x}");
@@ -308,7 +375,11 @@ fn wide_operands_stay_inside() {
                 (hull(&m), m)
             };
             let ((a, am), (b, bm)) = (set(&mut r), set(&mut r));
-            let (a, b) = if r.next() & 1 == 0 { (a, b) } else { (a.normalize().unwrap_or(a), b.normalize().unwrap_or(b)) };
+            let (a, b) = if r.next() & 1 == 0 {
+                (a, b)
+            } else {
+                (a.normalize().unwrap_or(a), b.normalize().unwrap_or(b))
+            };
             check_one(&a, &am);
             check_pair(&a, &am, &b, &bm);
         }
@@ -320,10 +391,17 @@ fn wide_operands_stay_inside() {
 fn both_views_of_an_interval_teach_each_other() {
     let near: Vec<i64> = (-6..6).collect();
     let mut crossed = 0;
-    for (&smin, &smax) in near.iter().flat_map(|a| near.iter().map(move |b| (a, b))).filter(|(a, b)| a <= b) {
-        for (&umin, &umax) in near.iter().flat_map(|a| near.iter().map(move |b| (a, b))).filter(|(a, b)| **a as u64 <= **b as u64) {
+    for (&smin, &smax) in
+        near.iter().flat_map(|a| near.iter().map(move |b| (a, b))).filter(|(a, b)| a <= b)
+    {
+        for (&umin, &umax) in near
+            .iter()
+            .flat_map(|a| near.iter().map(move |b| (a, b)))
+            .filter(|(a, b)| **a as u64 <= **b as u64)
+        {
             let r = Range64 { umin: umin as u64, umax: umax as u64, smin, smax };
-            let members: Vec<u64> = near.iter().map(|n| *n as u64).filter(|n| r.contains(*n)).collect();
+            let members: Vec<u64> =
+                near.iter().map(|n| *n as u64).filter(|n| r.contains(*n)).collect();
             if members.is_empty() {
                 continue;
             }
@@ -332,7 +410,11 @@ fn both_views_of_an_interval_teach_each_other() {
             crossed += u32::from(split);
             let best = hull(&members).r64;
             assert!(r.deduce().covers(&best), "{r:?} loses numbers");
-            assert!(split || r.deduce().deduce() == best, "{r:?} becomes {:?}, not {best:?}", r.deduce());
+            assert!(
+                split || r.deduce().deduce() == best,
+                "{r:?} becomes {:?}, not {best:?}",
+                r.deduce()
+            );
             if !split && smin < 0 && smax >= 0 {
                 assert_eq!(r.deduce(), best, "{r:?}");
             }
@@ -341,17 +423,35 @@ fn both_views_of_an_interval_teach_each_other() {
     assert!(crossed > 0);
     // Of two negative numbers, what both have is below both.
     let and = Range64::signed(-9, -3).and(Range64::signed(-5, -2));
-    assert!((-9..=-3).flat_map(|x| (-5..=-2).map(move |y: i64| x & y)).all(|n| n <= and.smax && and.smin <= n) && and.smax == -3);
+    assert!(
+        (-9..=-3)
+            .flat_map(|x| (-5..=-2).map(move |y: i64| x & y))
+            .all(|n| n <= and.smax && and.smin <= n)
+            && and.smax == -3
+    );
 }
 
 /// What the machine makes of such an amount is not followed.
 #[test]
 fn moves_of_what_loads_and_moves_yield_are_followed() {
-    let numbers: Vec<u64> =
-        [0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0x8000, 0xffff, 0x7fff_ffff, 0x8000_0000, 0xffff_ff80, 0xffff_8000, 0xffff_ffff]
-            .into_iter()
-            .flat_map(|n: u64| [n, !n, n << 32, (n as i32) as u64])
-            .collect();
+    let numbers: Vec<u64> = [
+        0,
+        1,
+        0x7f,
+        0x80,
+        0xff,
+        0x7fff,
+        0x8000,
+        0xffff,
+        0x7fff_ffff,
+        0x8000_0000,
+        0xffff_ff80,
+        0xffff_8000,
+        0xffff_ffff,
+    ]
+    .into_iter()
+    .flat_map(|n: u64| [n, !n, n << 32, (n as i32) as u64])
+    .collect();
     let mut found = vec![Scalar::UNKNOWN];
     for size in [1, 2, 4, 8] {
         found.push(Scalar::of_size(size));
@@ -375,16 +475,27 @@ fn shifts_by_the_width_are_unknown() {
     let low = Scalar { r32: Range32::signed(-5, 7), ..Scalar::UNKNOWN }.op64(Op::Lsh, by(32));
     assert_eq!((low.r64.smin, low.r64.smax), (-5 << 32, 7 << 32));
     // A whole word has no sign above it.
-    assert_eq!([32, 64].map(|bits| Scalar::between(3, 9).sign_extend(bits)), [Scalar::between(3, 9); 2]);
+    assert_eq!(
+        [32, 64].map(|bits| Scalar::between(3, 9).sign_extend(bits)),
+        [Scalar::between(3, 9); 2]
+    );
     for op in [Op::Lsh, Op::Rsh, Op::Arsh] {
-        let (wide, narrow) = (|n| five.op64(op, by(n)).as_const(), |n| five.op32(op, by(n)).as_const());
-        assert!(wide(63).is_some() && wide(64).is_none() && narrow(31).is_some() && narrow(32).is_none(), "{op:?}");
+        let (wide, narrow) =
+            (|n| five.op64(op, by(n)).as_const(), |n| five.op32(op, by(n)).as_const());
+        assert!(
+            wide(63).is_some()
+                && wide(64).is_none()
+                && narrow(31).is_some()
+                && narrow(32).is_none(),
+            "{op:?}"
+        );
     }
 }
 
 #[test]
 fn comparisons_are_as_sharp_as_their_operands_allow() {
-    let below = |n| Scalar::UNKNOWN.assume(Cmp::Lt, Scalar::constant(n), false).map(|(a, _)| a.r64.umax);
+    let below =
+        |n| Scalar::UNKNOWN.assume(Cmp::Lt, Scalar::constant(n), false).map(|(a, _)| a.r64.umax);
     assert_eq!(below(1024), Some(1023));
     assert_eq!(below(0), None);
     let small = Scalar::between(0, 9);
@@ -406,11 +517,22 @@ fn comparisons_are_as_sharp_as_their_operands_allow() {
 fn lost(got: &Scalar, best: &Scalar) -> u64 {
     let wide = |n: u64| u64::from(u64::BITS - n.leading_zeros());
     let (a, b) = (&got.r64, &best.r64);
-    let whole = [b.umin - a.umin, a.umax - b.umax, b.smin.wrapping_sub(a.smin) as u64, a.smax.wrapping_sub(b.smax) as u64];
+    let whole = [
+        b.umin - a.umin,
+        a.umax - b.umax,
+        b.smin.wrapping_sub(a.smin) as u64,
+        a.smax.wrapping_sub(b.smax) as u64,
+    ];
     let (a, b) = (&got.r32, &best.r32);
-    let low = [b.umin - a.umin, a.umax - b.umax, b.smin.wrapping_sub(a.smin) as u32, a.smax.wrapping_sub(b.smax) as u32];
+    let low = [
+        b.umin - a.umin,
+        a.umax - b.umax,
+        b.smin.wrapping_sub(a.smin) as u32,
+        a.smax.wrapping_sub(b.smax) as u32,
+    ];
     let bits = u64::from((got.bits.mask & !best.bits.mask).count_ones());
-    bits + whole.iter().map(|n| wide(*n)).sum::<u64>() + low.iter().map(|n| wide(u64::from(*n))).sum::<u64>()
+    bits + whole.iter().map(|n| wide(*n)).sum::<u64>()
+        + low.iter().map(|n| wide(u64::from(*n))).sum::<u64>()
 }
 
 /// What is lost by each operation and comparison, on 64 bits and on 32, over all pairs.
@@ -420,7 +542,8 @@ struct Losses(std::collections::BTreeMap<String, [u64; 2]>);
 impl Losses {
     fn note(&mut self, what: &str, is32: bool, got: &Scalar, members: &[u64]) {
         if !members.is_empty() {
-            self.0.entry(what.to_owned()).or_default()[usize::from(is32)] += lost(got, &hull(members));
+            self.0.entry(what.to_owned()).or_default()[usize::from(is32)] +=
+                lost(got, &hull(members));
         }
     }
 
@@ -430,10 +553,16 @@ impl Losses {
             for op in OPS {
                 let i = insn(op, if is32 { op::ALU } else { op::ALU64 });
                 let made: Vec<u64> = pairs.iter().map(|(x, y)| arith::binary(i, *x, *y)).collect();
-                self.note(&format!("{op:?}"), is32, &if is32 { a.op32(op, *b) } else { a.op64(op, *b) }, &made);
+                self.note(
+                    &format!("{op:?}"),
+                    is32,
+                    &if is32 { a.op32(op, *b) } else { a.op64(op, *b) },
+                    &made,
+                );
             }
             for cmp in CMPS {
-                let (p, q): (Vec<u64>, Vec<u64>) = pairs.iter().filter(|(x, y)| holds(cmp, *x, *y, is32)).copied().unzip();
+                let (p, q): (Vec<u64>, Vec<u64>) =
+                    pairs.iter().filter(|(x, y)| holds(cmp, *x, *y, is32)).copied().unzip();
                 let name = format!("{cmp:?}");
                 match a.assume(cmp, *b, is32) {
                     Some((l, r)) if !p.is_empty() => {
@@ -447,10 +576,16 @@ impl Losses {
             }
         }
         let both: Vec<u64> = am.iter().copied().filter(|x| bm.contains(x)).collect();
-        let low: Vec<u64> = am.iter().copied().filter(|x| bm.iter().any(|y| *y as u32 == *x as u32)).collect();
-        for (what, is32, got, members) in [("meet", false, a.meet(*b), both), ("meet", true, a.meet_low(*b), low)] {
+        let low: Vec<u64> =
+            am.iter().copied().filter(|x| bm.iter().any(|y| *y as u32 == *x as u32)).collect();
+        for (what, is32, got, members) in
+            [("meet", false, a.meet(*b), both), ("meet", true, a.meet_low(*b), low)]
+        {
             match got {
-                Some(got) if members.is_empty() => self.0.entry(what.to_owned()).or_default()[usize::from(is32)] += 1 + lost(&got, &got),
+                Some(got) if members.is_empty() => {
+                    self.0.entry(what.to_owned()).or_default()[usize::from(is32)] +=
+                        1 + lost(&got, &got)
+                }
                 Some(got) => self.note(what, is32, &got, &members),
                 None => {}
             }
@@ -527,7 +662,8 @@ fn no_operation_forgets_more_than_it_must() {
         losses.one(&a, &am);
         losses.pair(&a, &am, &b, &bm);
     }
-    let got: String = losses.0.iter().map(|(what, [wide, low])| format!("{what} {wide} {low}\n")).collect();
+    let got: String =
+        losses.0.iter().map(|(what, [wide, low])| format!("{what} {wide} {low}\n")).collect();
     assert_eq!(got, LOSSES, "what operations and comparisons forget, on 64 and on 32 bits");
 }
 

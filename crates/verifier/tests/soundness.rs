@@ -25,12 +25,17 @@ fn listing(prog: &Linked) -> String {
 }
 
 fn fresh_seed() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(7, |d| d.as_nanos() as u64) | 1
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(7, |d| d.as_nanos() as u64)
+        | 1
 }
 
 /// The seeds to start from: a known one and one of today, or the one to repeat.
 fn seeds() -> Vec<u64> {
-    let given = std::env::var("SKEP_SEED").ok().and_then(|s| u64::from_str_radix(s.trim_start_matches("0x"), 16).ok());
+    let given = std::env::var("SKEP_SEED")
+        .ok()
+        .and_then(|s| u64::from_str_radix(s.trim_start_matches("0x"), 16).ok());
     given.map_or_else(|| vec![0x5eed, fresh_seed()], |s| vec![s])
 }
 
@@ -68,9 +73,18 @@ impl Tally {
 }
 
 /// Verifies a program and, when it is accepted, runs it; panics when it does what it must not.
-fn try_program(prog: &Linked, prune: Prune, offered: bool, runs: usize, r: &Random, tally: &mut Tally, name: &dyn Fn() -> String) {
+fn try_program(
+    prog: &Linked,
+    prune: Prune,
+    offered: bool,
+    runs: usize,
+    r: &Random,
+    tally: &mut Tally,
+    name: &dyn Fn() -> String,
+) {
     // The machine has neither sockets nor flow keys: `__sk_buff.sk` and `.flow_keys`.
-    if prog.insns.iter().any(|i| i.code == op::LDX | op::MEM | op::DW && matches!(i.off, 144 | 168)) {
+    if prog.insns.iter().any(|i| i.code == op::LDX | op::MEM | op::DW && matches!(i.off, 144 | 168))
+    {
         return;
     }
     let mut options = Options::default();
@@ -92,7 +106,8 @@ fn try_program(prog: &Linked, prune: Prune, offered: bool, runs: usize, r: &Rand
     let proof = match verdict {
         Ok(p) => p,
         Err(e) => {
-            let why: String = e.reason.to_string().chars().filter(|c| !c.is_ascii_digit()).take(44).collect();
+            let why: String =
+                e.reason.to_string().chars().filter(|c| !c.is_ascii_digit()).take(44).collect();
             *tally.refused.entry(why).or_default() += 1;
             return;
         }
@@ -109,7 +124,8 @@ fn try_program(prog: &Linked, prune: Prune, offered: bool, runs: usize, r: &Rand
         let result = machine.run(|pc, m| {
             tally.steps += 1;
             if room {
-                return described(&claims[pc], m, pc, &cfg, sharp).map_err(|e| format!("not as claimed: {e}"));
+                return described(&claims[pc], m, pc, &cfg, sharp)
+                    .map_err(|e| format!("not as claimed: {e}"));
             }
             Ok(())
         });
@@ -134,11 +150,16 @@ fn accepted_programs_do_nothing_forbidden() {
             let r = Random::new(own);
             let prog = random::program(&r);
             let offered = !random::needs_kernel(&prog);
-            try_program(&prog, PRUNES[round % 4], offered, 10, &r, &mut tally, &|| format!("seed {seed:#x}, round {round}"));
+            try_program(&prog, PRUNES[round % 4], offered, 10, &r, &mut tally, &|| {
+                format!("seed {seed:#x}, round {round}")
+            });
         }
         tally.show(seed);
         let share = 100 * tally.accepted / tally.programs;
-        assert!((20..=70).contains(&share), "{share} % of the programs were accepted: the generator tests little");
+        assert!(
+            (20..=70).contains(&share),
+            "{share} % of the programs were accepted: the generator tests little"
+        );
     }
 }
 
@@ -147,7 +168,8 @@ fn real_programs() -> Vec<Linked> {
     let mut objects = Vec::new();
     let mut todo = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("..")];
     while let Some(dir) = todo.pop() {
-        for path in std::fs::read_dir(dir).expect("the crates").filter_map(|e| Some(e.ok()?.path())) {
+        for path in std::fs::read_dir(dir).expect("the crates").filter_map(|e| Some(e.ok()?.path()))
+        {
             let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_owned();
             if path.is_dir() && name != "target" {
                 todo.push(path);
@@ -174,7 +196,9 @@ fn real_programs_with_one_damaged_instruction_do_nothing_forbidden() {
     for seed in seeds() {
         let mut tally = Tally::default();
         for round in 0..rounds {
-            let r = Random::new(seed.wrapping_add(round as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+            let r = Random::new(
+                seed.wrapping_add(round as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            );
             let mut prog = programs[r.below(programs.len() as u64) as usize].clone();
             let mut at = 0;
             if round % 10 != 0 {
@@ -184,7 +208,12 @@ fn real_programs_with_one_damaged_instruction_do_nothing_forbidden() {
             try_program(&prog, PRUNES[r.below(4) as usize], true, 3, &r, &mut tally, &name);
         }
         tally.show(seed);
-        assert!(tally.accepted * 8 > tally.programs, "{} of {} accepted", tally.accepted, tally.programs);
+        assert!(
+            tally.accepted * 8 > tally.programs,
+            "{} of {} accepted",
+            tally.accepted,
+            tally.programs
+        );
     }
 }
 
@@ -200,7 +229,9 @@ fn damage(insns: &mut [Insn], r: &Random) -> usize {
         3 => i.off = r.number() as i16,
         4 => i.imm = i.imm.wrapping_add(r.pick(&[-8, -1, 1, 8])),
         5 => i.imm = r.number() as i32,
-        6 if matches!(i.class(), op::LDX | op::ST | op::STX) => i.code = (i.code & !0x18) | r.pick(&[op::B, op::H, op::W, op::DW]),
+        6 if matches!(i.class(), op::LDX | op::ST | op::STX) => {
+            i.code = (i.code & !0x18) | r.pick(&[op::B, op::H, op::W, op::DW])
+        }
         6 => i.code ^= op::X,
         // Another operation, or the other width.
         7 | 8 => i.code = (i.code & 0x0f) | (r.below(16) as u8) << 4,

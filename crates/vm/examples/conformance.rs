@@ -40,7 +40,8 @@ fn answer() -> Result<u64, Box<dyn std::error::Error>> {
     std::io::stdin().read_to_string(&mut text)?;
     let insns = Insn::decode(&bytes(&text)?).ok_or("the program is no multiple of eight bytes")?;
     let env = Env { maps: &[], helper: &|id| (id == 5).then_some(HelperImpl::plain(identity)) };
-    let (at, len) = if memory.is_empty() { (0, 0) } else { (memory.as_mut_ptr() as u64, memory.len() as u64) };
+    let (at, len) =
+        if memory.is_empty() { (0, 0) } else { (memory.as_mut_ptr() as u64, memory.len() as u64) };
     if interpret {
         // SAFETY: the suite's programs stay inside the memory they are given.
         return Ok(unsafe { interp::Program::new(&insns, &env)?.run([at, len, 0, 0, 0]) }?);
@@ -55,6 +56,11 @@ fn answer() -> Result<u64, Box<dyn std::error::Error>> {
 
 fn bytes(hex: &str) -> Result<Vec<u8>, String> {
     let digits: Vec<u8> = hex.chars().filter(|c| !c.is_whitespace()).map(|c| c as u8).collect();
-    let pairs = digits.chunks(2).map(|p| std::str::from_utf8(p).ok().filter(|p| p.len() == 2).and_then(|p| u8::from_str_radix(p, 16).ok()));
+    let pairs = digits.chunks(2).map(|p| {
+        std::str::from_utf8(p)
+            .ok()
+            .filter(|p| p.len() == 2)
+            .and_then(|p| u8::from_str_radix(p, 16).ok())
+    });
     pairs.collect::<Option<_>>().ok_or_else(|| "odd text where hex was expected".to_owned())
 }

@@ -18,8 +18,14 @@ const PROGRAMS: [(&str, &str); 5] = [
         "mov r6, 0\nl: mov r2, r6\nand r2, 15\nstxw [r10-4], r2\nmov r2, r10\nadd r2, -4\nlddw r1, map 0\ncall 1\njeq r0, 0, n\n\
          ldxdw r1, [r0]\nadd r1, 1\nstxdw [r0], r1\nn: add r6, 1\njne r6, 64, l\nmov r0, 0\nexit",
     ),
-    ("rotate x64", "mov r0, 1\nmov r6, 64\nl: mov r2, r0\nrsh r2, 51\nlsh r0, 13\nor r0, r2\nadd r0, r6\nsub r6, 1\njne r6, 0, l\nexit"),
-    ("sum 256 B", "mov r0, 0\nmov r2, 0\nl: mov r3, r1\nadd r3, r2\nldxb r3, [r3]\nadd r0, r3\nadd r2, 1\njeq r2, 256, +1\nja l\nexit"),
+    (
+        "rotate x64",
+        "mov r0, 1\nmov r6, 64\nl: mov r2, r0\nrsh r2, 51\nlsh r0, 13\nor r0, r2\nadd r0, r6\nsub r6, 1\njne r6, 0, l\nexit",
+    ),
+    (
+        "sum 256 B",
+        "mov r0, 0\nmov r2, 0\nl: mov r3, r1\nadd r3, r2\nldxb r3, [r3]\nadd r0, r3\nadd r2, 1\njeq r2, 256, +1\nja l\nexit",
+    ),
 ];
 
 unsafe extern "C" fn lookup(map: u64, key: u64, _: u64, _: u64, _: u64) -> u64 {
@@ -61,14 +67,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let shape = MapShape { base, stride: 8, entries: 16, kind: ShapeKind::Array };
     let maps = [MapRef { handle: base, value: base, shape }];
     let env = Env { maps: &maps, helper: &helpers };
-    println!("{:<12}{:>6}{:>8}{:>14}{:>10}{:>12}{:>8}", "program", "insns", "bytes", "compile ns", "run ns", "interp ns", "ratio");
+    println!(
+        "{:<12}{:>6}{:>8}{:>14}{:>10}{:>12}{:>8}",
+        "program", "insns", "bytes", "compile ns", "run ns", "interp ns", "ratio"
+    );
     for (name, asm) in PROGRAMS {
         if wanted.as_deref().is_some_and(|w| w != name) {
             continue;
         }
         let insns = text::assemble(asm)?;
         // SAFETY: the programs above stay inside their memory and end.
-        let compile = best(|| unsafe { Code::compile(&insns, &env) }.map_or(0, |c| c.machine_code().len() as u64));
+        let compile = best(|| {
+            unsafe { Code::compile(&insns, &env) }.map_or(0, |c| c.machine_code().len() as u64)
+        });
         // SAFETY: as above.
         let code = unsafe { Code::compile(&insns, &env) }?;
         let program = interp::Program::new(&insns, &env)?;
@@ -78,7 +89,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // SAFETY: as above.
         let slow = best(|| unsafe { program.run([ctx as u64, 0, 0, 0, 0]) }.unwrap_or(0));
         let (n, bytes) = (insns.len(), code.machine_code().len());
-        println!("{name:<12}{n:>6}{bytes:>8}{compile:>14.0}{run:>10.2}{slow:>12.1}{:>8.1}", slow / run);
+        println!(
+            "{name:<12}{n:>6}{bytes:>8}{compile:>14.0}{run:>10.2}{slow:>12.1}{:>8.1}",
+            slow / run
+        );
     }
     Ok(())
 }

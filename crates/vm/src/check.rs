@@ -36,7 +36,9 @@ pub enum Malformed {
         imm: i32,
     },
     /// `ld_abs` or `ld_ind`: who loads programs makes calls of them, since what a packet is differs.
-    #[error("instruction `{insn}`: a packet load (ld_abs, ld_ind) that the loader did not turn into a call")]
+    #[error(
+        "instruction `{insn}`: a packet load (ld_abs, ld_ind) that the loader did not turn into a call"
+    )]
     PacketLoad {
         /// Its number.
         insn: usize,
@@ -62,7 +64,9 @@ pub enum Malformed {
         insn: usize,
     },
     /// A 64-bit immediate without a proper second slot.
-    #[error("instruction `{insn}`: the second slot of the 64-bit immediate is missing or not empty")]
+    #[error(
+        "instruction `{insn}`: the second slot of the 64-bit immediate is missing or not empty"
+    )]
     HalfImmediate {
         /// Its number.
         insn: usize,
@@ -188,7 +192,11 @@ impl Flow {
             flow.end(insns, *f)?;
         }
         flow.leavers = flow.find_leavers(insns);
-        match flow.callbacks.iter().find(|start| flow.function_at(**start).is_none_or(|f| flow.leaves(f))) {
+        match flow
+            .callbacks
+            .iter()
+            .find(|start| flow.function_at(**start).is_none_or(|f| flow.leaves(f)))
+        {
             Some(start) => Err(Malformed::TailCallInCallback { insn: *start }),
             None => Ok(flow),
         }
@@ -205,7 +213,11 @@ impl Flow {
     }
 
     /// Returns the instructions of some slots that are not plain ones on registers below r10.
-    pub fn looks<'a>(&'a self, insns: &'a [Insn], slots: Range<usize>) -> impl Iterator<Item = (usize, Insn)> {
+    pub fn looks<'a>(
+        &'a self,
+        insns: &'a [Insn],
+        slots: Range<usize>,
+    ) -> impl Iterator<Item = (usize, Insn)> {
         let from = self.looks.partition_point(|at| (*at as usize) < slots.start);
         let all = self.looks.get(from..).unwrap_or_default().iter().map(|at| *at as usize);
         all.take_while(move |at| *at < slots.end).filter_map(|at| Some((at, *insns.get(at)?)))
@@ -241,7 +253,9 @@ impl Flow {
                     if let Some(c) = callee.and_then(|c| callers.get_mut(c)) {
                         c.push(n);
                     }
-                } else if i.code == op::CALL && self.helper(i.imm as u32).is_some_and(|h| h.how == HelperCall::TailCall) {
+                } else if i.code == op::CALL
+                    && self.helper(i.imm as u32).is_some_and(|h| h.how == HelperCall::TailCall)
+                {
                     todo.push(n);
                 }
             }
@@ -271,8 +285,10 @@ impl Flow {
                 fits.ok_or(Malformed::Target { insn: at, target })
             };
             if i.is_ld_imm64() {
-                let next =
-                    insns.get(at + 1).filter(|n| (n.code, n.regs, n.off) == (0, 0, 0)).ok_or(Malformed::HalfImmediate { insn: at })?;
+                let next = insns
+                    .get(at + 1)
+                    .filter(|n| (n.code, n.regs, n.off) == (0, 0, 0))
+                    .ok_or(Malformed::HalfImmediate { insn: at })?;
                 match i.src() {
                     0 => {}
                     op::PSEUDO_FUNC => {
@@ -356,7 +372,8 @@ impl Flow {
         for (at, i) in (f.start..).zip(insns.get(f.start..f.end).unwrap_or_default()) {
             let Some(distance) = jump(*i).filter(|_| self.mark(at) & SECOND == 0) else { continue };
             let target = at as i64 + 1 + distance;
-            let fits = usize::try_from(target).is_ok_and(|t| (f.start..f.end).contains(&t) && self.mark(t) & SECOND == 0);
+            let fits = usize::try_from(target)
+                .is_ok_and(|t| (f.start..f.end).contains(&t) && self.mark(t) & SECOND == 0);
             if !fits {
                 return Err(Malformed::Target { insn: at, target });
             }
@@ -400,7 +417,11 @@ fn known(at: usize, i: Insn) -> Result<(), Malformed> {
     // What the instruction is, which registers it reads, and which one it writes.
     let (ok, reads_src, writes) = match i.class() {
         op::ALU | op::ALU64 => match o {
-            op::END => (matches!(i.imm, 16 | 32 | 64) && i.off == 0 && (i.class() == op::ALU || !x), false, Some(d)),
+            op::END => (
+                matches!(i.imm, 16 | 32 | 64) && i.off == 0 && (i.class() == op::ALU || !x),
+                false,
+                Some(d),
+            ),
             op::NEG => (!x && i.off == 0, false, Some(d)),
             op::ADD..=op::RSH | op::MOD | op::XOR | op::MOV | op::ARSH => (alu_off(), x, Some(d)),
             _ => (false, false, None),
@@ -413,7 +434,11 @@ fn known(at: usize, i: Insn) -> Result<(), Malformed> {
         }
         op::LDX => {
             let plain = matches!(mode, op::MEM | op::PROBE_MEM);
-            (plain || (matches!(mode, op::MEMSX | op::PROBE_MEMSX) && size != op::DW), true, Some(d))
+            (
+                plain || (matches!(mode, op::MEMSX | op::PROBE_MEMSX) && size != op::DW),
+                true,
+                Some(d),
+            )
         }
         op::ST => (mode == op::MEM, false, None),
         op::STX if mode == op::ATOMIC => {
@@ -435,7 +460,11 @@ fn known(at: usize, i: Insn) -> Result<(), Malformed> {
         class => match o {
             op::JA => (!x, false, None),
             0x80 if class == op::JMP && x => return Err(Malformed::IndirectCall { insn: at }),
-            0x80 => (class == op::JMP && matches!(s, 0 | op::PSEUDO_CALL | op::PSEUDO_KFUNC_CALL), false, None),
+            0x80 => (
+                class == op::JMP && matches!(s, 0 | op::PSEUDO_CALL | op::PSEUDO_KFUNC_CALL),
+                false,
+                None,
+            ),
             0x90 => (i.code == op::EXIT, false, None),
             op::JCOND => (class == op::JMP && !x && s == 0, false, None),
             op::JEQ..=op::JSGE | op::JLT..=op::JSLE => (true, x, None),
@@ -470,10 +499,16 @@ mod tests {
     #[test]
     fn functions_targets_and_loops_are_found() {
         let f = check("mov r1, 3\nlddw r2, func g\nl: sub r1, 1\njne r1, 0, l\ncall local f\nexit\nf: exit\ng: exit").unwrap();
-        assert_eq!(f.funcs.iter().map(|f| (f.start, f.end)).collect::<Vec<_>>(), [(0, 7), (7, 8), (8, 9)]);
+        assert_eq!(
+            f.funcs.iter().map(|f| (f.start, f.end)).collect::<Vec<_>>(),
+            [(0, 7), (7, 8), (8, 9)]
+        );
         assert_eq!(f.callbacks, [8]);
         assert_eq!(f.backs, [(3, 5)]);
-        assert_eq!(f.marks, [FUNC, 0, SECOND, TARGET | LOOP, ENDS, 0, ENDS, FUNC | ENDS, FUNC | ENDS]);
+        assert_eq!(
+            f.marks,
+            [FUNC, 0, SECOND, TARGET | LOOP, ENDS, 0, ENDS, FUNC | ENDS, FUNC | ENDS]
+        );
     }
 
     #[test]
@@ -484,7 +519,10 @@ mod tests {
         assert_eq!(refused("ja +1\nexit"), Malformed::Target { insn: 0, target: 2 });
         assert_eq!(refused("ja32 -2\nexit"), Malformed::Target { insn: 0, target: -1 });
         assert_eq!(refused("ja +1\nlddw r0, 1\nexit"), Malformed::Target { insn: 0, target: 2 });
-        assert_eq!(refused("call local f\nja f\nf: exit"), Malformed::Target { insn: 1, target: 2 });
+        assert_eq!(
+            refused("call local f\nja f\nf: exit"),
+            Malformed::Target { insn: 1, target: 2 }
+        );
         assert_eq!(refused("mov r10, 1\nexit"), Malformed::FrameWrite { insn: 0 });
         assert_eq!(refused("lock fetch add [r1], r10\nexit"), Malformed::FrameWrite { insn: 0 });
         assert_eq!(refused("ldabsw 4\nexit"), Malformed::PacketLoad { insn: 0 });
@@ -492,8 +530,14 @@ mod tests {
         assert_eq!(refused("call 12\nexit"), Malformed::Helper { insn: 0, id: 12 });
         assert_eq!(refused("lddw r1, map 0\nexit"), Malformed::Map { insn: 0, index: 0 });
         let half = [Insn::ld_imm64(1, 0, 0)[0], Insn::exit()];
-        assert_eq!(Flow::of(&half, &Env::empty()).map(|_| ()), Err(Malformed::HalfImmediate { insn: 0 }));
+        assert_eq!(
+            Flow::of(&half, &Env::empty()).map(|_| ()),
+            Err(Malformed::HalfImmediate { insn: 0 })
+        );
         let reg = [Insn::mov64_reg(1, 11), Insn::exit()];
-        assert_eq!(Flow::of(&reg, &Env::empty()).map(|_| ()), Err(Malformed::Register { insn: 0, reg: 11 }));
+        assert_eq!(
+            Flow::of(&reg, &Env::empty()).map(|_| ()),
+            Err(Malformed::Register { insn: 0, reg: 11 })
+        );
     }
 }

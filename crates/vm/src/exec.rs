@@ -89,7 +89,11 @@ impl Draft {
 
     /// Returns the bytes that code and table take.
     pub fn size(code: usize, faults: usize) -> usize {
-        if faults == 0 { code } else { code.next_multiple_of(size_of::<Site>()) + faults * size_of::<Site>() }
+        if faults == 0 {
+            code
+        } else {
+            code.next_multiple_of(size_of::<Site>()) + faults * size_of::<Site>()
+        }
     }
 
     /// Writes the code, and behind it the table of loads that may fail, in order, and makes it executable.
@@ -114,7 +118,13 @@ impl Draft {
         if let Some(sites) = &sites {
             let start = base as u64;
             // SAFETY: code and table stay as they are until `Exec` is dropped, and with it first `sites`.
-            unsafe { sites.publish(start..start + code.len() as u64, base.wrapping_add(at).cast_const().cast(), faults.len()) };
+            unsafe {
+                sites.publish(
+                    start..start + code.len() as u64,
+                    base.wrapping_add(at).cast_const().cast(),
+                    faults.len(),
+                )
+            };
         }
         Ok(Exec { _sites: sites, map: self.0, len: code.len() })
     }
@@ -147,7 +157,16 @@ unsafe impl Sync for Marker {}
 impl Marker {
     pub fn new(file: &OwnedFd) -> Result<Self, Errno> {
         // SAFETY: a new mapping wherever there is room.
-        let base = unsafe { mmap(ptr::null_mut(), PAGE, ProtFlags::READ | ProtFlags::EXEC, MapFlags::PRIVATE, file, 0) }?;
+        let base = unsafe {
+            mmap(
+                ptr::null_mut(),
+                PAGE,
+                ProtFlags::READ | ProtFlags::EXEC,
+                MapFlags::PRIVATE,
+                file,
+                0,
+            )
+        }?;
         Ok(Self { base: NonNull::new(base.cast()).ok_or(Errno::NOMEM)? })
     }
 }
@@ -162,7 +181,8 @@ impl Drop for Marker {
 fn map(hint: u64, len: usize) -> Result<Draft, Errno> {
     let at = ptr::without_provenance_mut::<c_void>(hint as usize);
     // SAFETY: without MAP_FIXED the hint moves nothing that is mapped.
-    let base = unsafe { mmap_anonymous(at, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }?;
+    let base =
+        unsafe { mmap_anonymous(at, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }?;
     let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
     Ok(Draft(Mapping { base, len }))
 }
@@ -176,7 +196,8 @@ mod tests {
         let line = maps.lines().find(|l| {
             let (range, _) = l.split_once(' ').unwrap();
             let (from, to) = range.split_once('-').unwrap();
-            (u64::from_str_radix(from, 16).unwrap()..u64::from_str_radix(to, 16).unwrap()).contains(&at)
+            (u64::from_str_radix(from, 16).unwrap()..u64::from_str_radix(to, 16).unwrap())
+                .contains(&at)
         });
         line.map_or("none", |l| l.split(' ').nth(1).unwrap()).to_owned()
     }

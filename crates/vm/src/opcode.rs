@@ -72,7 +72,9 @@ const fn row(code: u8) -> Opcode {
     let known = match (code & 0x07, code & 0xf0) {
         (op::ALU | op::ALU64, op::ADD..=op::RSH | op::MOD..=op::ARSH) => PLAIN,
         (op::LDX | op::ST | op::STX, _) if code & 0xe0 == op::MEM => PLAIN | ANY_OFFSET,
-        (op::JMP | op::JMP32, op::JEQ..=op::JSGE | op::JLT..=op::JSLE) => PLAIN | ANY_OFFSET | JUMPS,
+        (op::JMP | op::JMP32, op::JEQ..=op::JSGE | op::JLT..=op::JSLE) => {
+            PLAIN | ANY_OFFSET | JUMPS
+        }
         _ if code == op::JMP | op::JA => PLAIN | ANY_OFFSET | JUMPS,
         _ => 0,
     };
@@ -144,6 +146,8 @@ impl Opcode {
     #[inline]
     pub fn is_plain(&self, i: &Insn) -> bool {
         const HIGH: u32 = 0xfc00_fc00;
-        self.bits & PLAIN != 0 && (i.off == 0 || self.bits & ANY_OFFSET != 0) && NAMED[usize::from(i.regs)] & HIGH == 0
+        self.bits & PLAIN != 0
+            && (i.off == 0 || self.bits & ANY_OFFSET != 0)
+            && NAMED[usize::from(i.regs)] & HIGH == 0
     }
 }

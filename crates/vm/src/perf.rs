@@ -69,8 +69,13 @@ impl<'a> Listing<'a> {
         }
         starts.sort();
         starts.dedup_by_key(|(at, _)| *at);
-        let ends: Vec<usize> = starts.iter().skip(1).map(|(at, _)| *at).chain([code.len()]).collect();
-        let part = |((at, name), end): ((usize, String), usize)| Part { name, at, bytes: code.get(at..end).unwrap_or_default() };
+        let ends: Vec<usize> =
+            starts.iter().skip(1).map(|(at, _)| *at).chain([code.len()]).collect();
+        let part = |((at, name), end): ((usize, String), usize)| Part {
+            name,
+            at,
+            bytes: code.get(at..end).unwrap_or_default(),
+        };
         starts.into_iter().zip(ends).map(part).collect()
     }
 }
@@ -95,8 +100,11 @@ impl Map {
     /// # Errors
     /// As [`Map::open`].
     pub fn open_at(path: &str) -> Result<Self, Errno> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        Ok(Self { file: rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH)? })
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        Ok(Self {
+            file: rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH)?,
+        })
     }
 
     /// Adds a program.
@@ -137,8 +145,10 @@ impl Dump {
     /// The system's.
     pub fn create(dir: &str) -> Result<Self, Errno> {
         let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = rustix::fs::open(format!("{dir}/jit-{pid}.dump"), flags, Mode::RUSR | Mode::WUSR)?;
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file =
+            rustix::fs::open(format!("{dir}/jit-{pid}.dump"), flags, Mode::RUSR | Mode::WUSR)?;
         let mut header = Vec::new();
         for word in [MAGIC, VERSION, HEADER, EM_X86_64, 0, pid] {
             header.extend(word.to_le_bytes());
@@ -184,7 +194,10 @@ fn debug_info(listing: &Listing<'_>, part: &Part<'_>, at: u64) -> Option<Vec<u8>
     let offsets = listing.code.offsets();
     let (mut count, mut entries) = (0u64, Vec::new());
     for line in listing.lines {
-        let Some(inside) = offsets.get(line.insn).and_then(|o| (*o as usize).checked_sub(part.at)) else { continue };
+        let Some(inside) = offsets.get(line.insn).and_then(|o| (*o as usize).checked_sub(part.at))
+        else {
+            continue;
+        };
         if inside < part.bytes.len() {
             entries.extend((at + inside as u64).to_le_bytes());
             entries.extend(line.line.to_le_bytes());

@@ -115,7 +115,10 @@ impl Table {
     #[must_use]
     pub fn new(entries: u32) -> Self {
         let nobody = std::ptr::from_ref(&NOBODY).cast_mut();
-        Self { rows: (0..entries).map(|_| AtomicPtr::new(nobody)).collect(), kept: Mutex::default() }
+        Self {
+            rows: (0..entries).map(|_| AtomicPtr::new(nobody)).collect(),
+            kept: Mutex::default(),
+        }
     }
 
     /// Returns the address for [`ShapeKind::ProgArray`](skep_isa::ShapeKind::ProgArray).

@@ -11,7 +11,8 @@ const PUBLIC: &str = "BPF_CONFORMANCE_DATA";
 
 fn files(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
-    let mut files: Vec<_> = entries.filter(|p| p.extension().is_some_and(|e| e == "data")).collect();
+    let mut files: Vec<_> =
+        entries.filter(|p| p.extension().is_some_and(|e| e == "data")).collect();
     files.sort();
     files
 }
@@ -24,7 +25,10 @@ fn run_all(dir: &Path, skip: &[&str]) -> (Vec<String>, usize) {
         if skip.contains(&name.as_str()) {
             continue;
         }
-        let case = match std::fs::read_to_string(&file).map_err(|e| e.to_string()).and_then(|t| case::parse(&t)) {
+        let case = match std::fs::read_to_string(&file)
+            .map_err(|e| e.to_string())
+            .and_then(|t| case::parse(&t))
+        {
             Ok(case) => case,
             Err(e) => {
                 wrong.push(format!("{name}: {e}"));
@@ -33,7 +37,8 @@ fn run_all(dir: &Path, skip: &[&str]) -> (Vec<String>, usize) {
         };
         ran += 1;
         if let Some(raw) = &case.raw {
-            let slots: Vec<u64> = case.insns.iter().map(|i| u64::from_le_bytes(i.to_bytes())).collect();
+            let slots: Vec<u64> =
+                case.insns.iter().map(|i| u64::from_le_bytes(i.to_bytes())).collect();
             if &slots != raw {
                 wrong.push(format!("{name}: assembles to {slots:x?}, not {raw:x?}"));
             }
@@ -42,7 +47,8 @@ fn run_all(dir: &Path, skip: &[&str]) -> (Vec<String>, usize) {
             let mut mem = case.mem.clone();
             match case::run(engine, &case.insns, &mut mem) {
                 Ok(r0) if r0 == case.result => {}
-                other => wrong.push(format!("{name}: {engine}: {other:x?} instead of {:#x}", case.result)),
+                other => wrong
+                    .push(format!("{name}: {engine}: {other:x?} instead of {:#x}", case.result)),
             }
             if case.after.as_ref().is_some_and(|after| *after != mem) {
                 wrong.push(format!("{name}: {engine}: memory is {mem:02x?}"));

@@ -15,7 +15,8 @@ use random::{ENTRIES, ENTRY, FILLED, Rng, Taste, VALUE_SIZE, program};
 fn compare(seed: u64) {
     const WORDS: usize = (VALUE_SIZE + ENTRIES as usize * ENTRY) / 8;
     // The others of neighbouring seeds have been compared by themselves as well.
-    let programs: Vec<_> = (0..u64::from(FILLED)).map(|n| program(seed.wrapping_add(n), Taste::Engines)).collect();
+    let programs: Vec<_> =
+        (0..u64::from(FILLED)).map(|n| program(seed.wrapping_add(n), Taste::Engines)).collect();
     let mut rng = Rng(!seed);
     let fresh: Vec<u64> = (0..WORDS).map(|_| rng.next()).collect();
     let mut buffer = vec![0u64; WORDS];
@@ -25,11 +26,23 @@ fn compare(seed: u64) {
     for engine in suite::ENGINES {
         buffer.copy_from_slice(&fresh);
         let mut host = Host::new(engine, memory);
-        let targets = (0..).zip(&programs).map(|(n, p)| host.put(n, p)).collect::<Result<Vec<_>, _>>();
+        let targets =
+            (0..).zip(&programs).map(|(n, p)| host.put(n, p)).collect::<Result<Vec<_>, _>>();
         let got = targets.and_then(|t| host.run(&t[0], value)).map(|r0| (r0, buffer.clone()));
         let want = first.get_or_insert_with(|| got.clone());
-        let texts = || programs.iter().map(|p| skep_isa::text::source(p).unwrap_or_default()).collect::<Vec<_>>().join("\n\n");
-        assert!(got == *want, "seed {seed:#x}: {engine} differs from {}\n{got:x?}\n{want:x?}\n{}", suite::ENGINES[0], texts());
+        let texts = || {
+            programs
+                .iter()
+                .map(|p| skep_isa::text::source(p).unwrap_or_default())
+                .collect::<Vec<_>>()
+                .join("\n\n")
+        };
+        assert!(
+            got == *want,
+            "seed {seed:#x}: {engine} differs from {}\n{got:x?}\n{want:x?}\n{}",
+            suite::ENGINES[0],
+            texts()
+        );
     }
     assert!(first.as_ref().is_some_and(|f| f.is_ok()), "seed {seed:#x} runs: {first:x?}");
 }

@@ -14,7 +14,13 @@ fn edge() -> *mut u8 {
     handler::mend();
     // SAFETY: a fresh mapping, of which the upper page becomes unreadable.
     unsafe {
-        let at = mmap_anonymous(std::ptr::null_mut(), 8192, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE).unwrap();
+        let at = mmap_anonymous(
+            std::ptr::null_mut(),
+            8192,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )
+        .unwrap();
         mprotect(at.cast::<u8>().add(4096).cast(), 4096, MprotectFlags::empty()).unwrap();
         at.cast::<u8>().add(4096)
     }
@@ -100,19 +106,41 @@ fn loads_of_programs_give_zero_where_there_is_no_memory() {
                 }
                 for dst in 0..6u8 {
                     // The registers' sum tells whether one of them was lost.
-                    let mut insns: Vec<Insn> = (2..=5).map(|r| Insn::mov64_imm(r, i32::from(r) * 1000)).collect();
+                    let mut insns: Vec<Insn> =
+                        (2..=5).map(|r| Insn::mov64_imm(r, i32::from(r) * 1000)).collect();
                     insns.push(Insn::mov64_imm(0, 7));
                     insns.push(Insn::new(op::LDX | mode | size, dst, 1, -4, 0));
                     insns.push(Insn::mov64_reg(6, dst));
-                    insns.extend((2..=5).filter(|r| *r != dst).map(|r| Insn::new(op::ALU64 | op::X | op::ADD, 6, r, 0, 0)));
+                    insns.extend(
+                        (2..=5)
+                            .filter(|r| *r != dst)
+                            .map(|r| Insn::new(op::ALU64 | op::X | op::ADD, 6, r, 0, 0)),
+                    );
                     insns.push(Insn::mov64_reg(0, 6));
                     insns.push(Insn::exit());
-                    let rest: u64 = (2..=5).filter(|r| *r != u64::from(dst)).map(|r| r * 1000).sum();
-                    let run = |at: u64| suite::run_in(engine, &insns, &Env::empty(), [at.wrapping_add(4), 0, 0, 0, 0]);
+                    let rest: u64 =
+                        (2..=5).filter(|r| *r != u64::from(dst)).map(|r| r * 1000).sum();
+                    let run = |at: u64| {
+                        suite::run_in(
+                            engine,
+                            &insns,
+                            &Env::empty(),
+                            [at.wrapping_add(4), 0, 0, 0, 0],
+                        )
+                    };
                     let there = if mode == op::PROBE_MEM { value } else { signed as u64 };
-                    assert_eq!(run(edge as u64 - bytes), Ok(there.wrapping_add(rest)), "{engine} {size:x} {mode:x} r{dst}");
-                    for bad in [edge as u64, edge as u64 - bytes + 1, 0, 16, 1 << 47, u64::MAX - 64] {
-                        assert_eq!(run(bad), Ok(rest), "{engine} {size:x} {mode:x} r{dst} {bad:#x}");
+                    assert_eq!(
+                        run(edge as u64 - bytes),
+                        Ok(there.wrapping_add(rest)),
+                        "{engine} {size:x} {mode:x} r{dst}"
+                    );
+                    for bad in [edge as u64, edge as u64 - bytes + 1, 0, 16, 1 << 47, u64::MAX - 64]
+                    {
+                        assert_eq!(
+                            run(bad),
+                            Ok(rest),
+                            "{engine} {size:x} {mode:x} r{dst} {bad:#x}"
+                        );
                     }
                 }
             }

@@ -83,7 +83,10 @@ const ENV: Env<'static> = Env { maps: &[], helper: &helpers };
 
 fn run(asm: &str, args: [u64; 5]) -> Vec<u64> {
     let insns = text::assemble(asm).unwrap_or_else(|e| panic!("{asm}: {e}"));
-    suite::ENGINES.iter().map(|e| suite::run_in(e, &insns, &ENV, args).unwrap_or_else(|m| panic!("{e}: {m}"))).collect()
+    suite::ENGINES
+        .iter()
+        .map(|e| suite::run_in(e, &insns, &ENV, args).unwrap_or_else(|m| panic!("{e}: {m}")))
+        .collect()
 }
 
 #[test]
@@ -102,12 +105,14 @@ fn near_and_far_helpers_are_both_reached() {
 #[test]
 fn a_call_between_arithmetic_and_its_test_loses_the_flags() {
     for helper in [FAR, TRASH, CLOBBER, CTX] {
-        let asm =
-            format!("mov r7, r1\nmov r6, 1\nsub r6, 1\nmov r1, r7\ncall {helper}\njeq r6, 0, ok\nmov r0, 1\nexit\nok: mov r0, 2\nexit");
+        let asm = format!(
+            "mov r7, r1\nmov r6, 1\nsub r6, 1\nmov r1, r7\ncall {helper}\njeq r6, 0, ok\nmov r0, 1\nexit\nok: mov r0, 2\nexit"
+        );
         let words = [0u64; 4];
         assert_eq!(run(&asm, [words.as_ptr() as u64 + 16, 0, 0, 0, 0]), [2; 3]);
-        let asm =
-            format!("mov r7, r1\nmov r1, r7\nmov r6, 1\nsub r6, 1\ncall {helper}\njne r6, 0, bad\nmov r0, 2\nexit\nbad: mov r0, 1\nexit");
+        let asm = format!(
+            "mov r7, r1\nmov r1, r7\nmov r6, 1\nsub r6, 1\ncall {helper}\njne r6, 0, bad\nmov r0, 2\nexit\nbad: mov r0, 1\nexit"
+        );
         assert_eq!(run(&asm, [words.as_ptr() as u64 + 16, 0, 0, 0, 0]), [2; 3]);
     }
 }
@@ -116,10 +121,14 @@ fn a_call_between_arithmetic_and_its_test_loses_the_flags() {
 fn the_stack_is_aligned_whatever_the_frame_holds() {
     let mut saves = String::new();
     for n in 6..=9 {
-        for stack in ["", "stdw [r10-8], 1\n", "stdw [r10-16], 1\n", "stw [r10-500], 1\nmov r2, r10\n"] {
+        for stack in
+            ["", "stdw [r10-8], 1\n", "stdw [r10-16], 1\n", "stw [r10-500], 1\nmov r2, r10\n"]
+        {
             let asm = format!("{saves}{stack}mov r1, 41\ncall 0x9002\nexit");
             assert_eq!(run(&asm, [0; 5]), [42; 3], "{asm}");
-            let nested = format!("{saves}{stack}call local f\nexit\nf: {saves}mov r1, 41\ncall 0x9002\nexit");
+            let nested = format!(
+                "{saves}{stack}call local f\nexit\nf: {saves}mov r1, 41\ncall 0x9002\nexit"
+            );
             assert_eq!(run(&nested, [0; 5]), [42; 3], "{nested}");
         }
         saves.push_str(&format!("mov r{n}, {n}\n"));
@@ -151,7 +160,10 @@ fn may_goto_rounds_are_per_call() {
 }
 
 /// Calls `entry` with all vector registers set and returns what they are after.
-fn vectors_after(entry: unsafe extern "C" fn(*mut u8) -> u64, before: &[[u64; 2]; 16]) -> ([[u64; 2]; 16], u64) {
+fn vectors_after(
+    entry: unsafe extern "C" fn(*mut u8) -> u64,
+    before: &[[u64; 2]; 16],
+) -> ([[u64; 2]; 16], u64) {
     let mut after = [[0u64; 2]; 16];
     let r0: u64;
     // SAFETY: the program is a C function; everything it may change is declared.

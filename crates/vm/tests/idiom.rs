@@ -12,14 +12,34 @@ use random::Rng;
 use skep_isa::{Insn, op, text};
 use skep_vm::{Code, Cpu, Env, interp};
 
-const EDGES: [u64; 12] = [0, 1, 2, 5, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe, 0xffff_ffff, 1 << 32, 1 << 63, u64::MAX - 1, u64::MAX];
+const EDGES: [u64; 12] = [
+    0,
+    1,
+    2,
+    5,
+    0x7fff_ffff,
+    0x8000_0000,
+    0xffff_fffe,
+    0xffff_ffff,
+    1 << 32,
+    1 << 63,
+    u64::MAX - 1,
+    u64::MAX,
+];
 const NUMBERS: [i32; 8] = [0, 1, 5, i32::MAX, i32::MAX - 1, i32::MIN, -2, -1];
-const CONDITIONS: [&str; 10] = ["jeq", "jne", "jgt", "jge", "jlt", "jle", "jsgt", "jsge", "jslt", "jsle"];
+const CONDITIONS: [&str; 10] =
+    ["jeq", "jne", "jgt", "jge", "jlt", "jle", "jsgt", "jsge", "jslt", "jsle"];
 
 /// Tells what a condition says of two values, on 32 bits when its name ends in `32`.
 fn holds(condition: &str, a: u64, b: u64) -> bool {
     let (name, a, b, sa, sb) = match condition.strip_suffix("32") {
-        Some(name) => (name, u64::from(a as u32), u64::from(b as u32), i64::from(a as i32), i64::from(b as i32)),
+        Some(name) => (
+            name,
+            u64::from(a as u32),
+            u64::from(b as u32),
+            i64::from(a as i32),
+            i64::from(b as i32),
+        ),
         None => (condition, a, b, a as i64, b as i64),
     };
     match name {
@@ -44,24 +64,37 @@ fn conditional_jumps(insns: &[Insn]) -> usize {
 }
 
 /// Runs a program for all edges of r1, with each of the right sides in r2 or as an immediate, and r3 a third value.
-fn compare(program: impl Fn(&str) -> String, want: impl Fn(u64, u64, u64) -> u64, mut see: impl FnMut(Option<i32>, &[Insn])) {
+fn compare(
+    program: impl Fn(&str) -> String,
+    want: impl Fn(u64, u64, u64) -> u64,
+    mut see: impl FnMut(Option<i32>, &[Insn]),
+) {
     let rights = NUMBERS.iter().map(|n| Some(*n)).chain([None]);
     for right in rights {
         let asm = program(&right.map_or("r2".to_owned(), |n| n.to_string()));
         let insns = text::assemble(&asm).unwrap();
         see(right, &insns);
         // SAFETY: the programs touch no memory.
-        let codes = [Cpu::detect(), Cpu::baseline()].map(|cpu| unsafe { Code::compile_for(&insns, &Env::empty(), cpu) }.unwrap());
+        let codes = [Cpu::detect(), Cpu::baseline()]
+            .map(|cpu| unsafe { Code::compile_for(&insns, &Env::empty(), cpu) }.unwrap());
         let interp = interp::Program::new(&insns, &Env::empty()).unwrap();
         for a in EDGES {
             let values = right.map_or(EDGES.to_vec(), |n| vec![i64::from(n) as u64]);
-            for (b, c) in values.into_iter().flat_map(|b| [0, 7, 0xffff_ffff, 0x1234_ffff_ffff, u64::MAX].map(|c| (b, c))) {
+            for (b, c) in values
+                .into_iter()
+                .flat_map(|b| [0, 7, 0xffff_ffff, 0x1234_ffff_ffff, u64::MAX].map(|c| (b, c)))
+            {
                 let want = want(a, b, c);
                 // SAFETY: as above.
-                assert_eq!(unsafe { interp.run([a, b, c, 0, 0]) }, Ok(want), "interp: {a:#x} {b:#x} {c:#x}\n{asm}");
+                assert_eq!(
+                    unsafe { interp.run([a, b, c, 0, 0]) },
+                    Ok(want),
+                    "interp: {a:#x} {b:#x} {c:#x}\n{asm}"
+                );
                 for code in &codes {
                     // SAFETY: as above; further arguments of the C convention are the further registers of the program.
-                    let entry: unsafe extern "C" fn(u64, u64, u64) -> u64 = unsafe { std::mem::transmute(code.entry()) };
+                    let entry: unsafe extern "C" fn(u64, u64, u64) -> u64 =
+                        unsafe { std::mem::transmute(code.entry()) };
                     // SAFETY: as above.
                     assert_eq!(unsafe { entry(a, b, c) }, want, "{a:#x} {b:#x} {c:#x}\n{asm}");
                 }
@@ -80,14 +113,23 @@ fn one_more_or_not_is_a_carry() {
                 |b| format!("{copy} r0, r3\n{condition} r1, {b}, l\n{add} r0, 1\n{goto}l: exit"),
                 |a, b, c| {
                     let c = if add == "add" { c } else { u64::from(c as u32) };
-                    let more = if add == "add" { c.wrapping_add(1) } else { u64::from((c as u32).wrapping_add(1)) };
+                    let more = if add == "add" {
+                        c.wrapping_add(1)
+                    } else {
+                        u64::from((c as u32).wrapping_add(1))
+                    };
                     if holds(&condition, a, b) { c } else { more }
                 },
                 |right, insns| {
                     let next = condition.starts_with("jgt") || condition.starts_with("jle");
-                    let zero = right == Some(0) && (condition.starts_with("jeq") || condition.starts_with("jne"));
+                    let zero = right == Some(0)
+                        && (condition.starts_with("jeq") || condition.starts_with("jne"));
                     let taken = zero || carried && !(next && matches!(right, Some(-1 | i32::MAX)));
-                    assert_eq!(conditional_jumps(insns), usize::from(!taken), "{condition} {right:?}");
+                    assert_eq!(
+                        conditional_jumps(insns),
+                        usize::from(!taken),
+                        "{condition} {right:?}"
+                    );
                 },
             );
         }
@@ -100,7 +142,9 @@ fn a_wide_value_that_is_not_added_to_stays_wide() {
     for condition in ["jge", "jlt", "jgt32", "jle"] {
         compare(
             |b| format!("mov r0, r3\n{condition} r1, {b}, l\nadd32 r0, 1\nl: exit"),
-            |a, b, c| if holds(condition, a, b) { c } else { u64::from((c as u32).wrapping_add(1)) },
+            |a, b, c| {
+                if holds(condition, a, b) { c } else { u64::from((c as u32).wrapping_add(1)) }
+            },
             |_, insns| assert_eq!(conditional_jumps(insns), 1),
         );
     }
@@ -110,13 +154,21 @@ fn a_wide_value_that_is_not_added_to_stays_wide() {
 fn a_question_is_asked_once() {
     for condition in CONDITIONS.iter().flat_map(|c| [(*c).to_owned(), format!("{c}32")]) {
         compare(
-            |b| format!("mov r0, 0\n{condition} r1, {b}, +1\nor r0, 1\n{condition} r1, {b}, +1\nor r0, 2\nadd r0, r3\nexit"),
+            |b| {
+                format!(
+                    "mov r0, 0\n{condition} r1, {b}, +1\nor r0, 1\n{condition} r1, {b}, +1\nor r0, 2\nadd r0, r3\nexit"
+                )
+            },
             |a, b, c| if holds(&condition, a, b) { c } else { c.wrapping_add(3) },
             |_, insns| assert_eq!(conditional_jumps(insns), 1),
         );
         // Its answer may be another one: the value has changed, or somebody else asks.
         compare(
-            |b| format!("mov r0, 0\n{condition} r1, {b}, +1\nadd r1, 3\n{condition} r1, {b}, +1\nor r0, 2\nadd r0, r3\nexit"),
+            |b| {
+                format!(
+                    "mov r0, 0\n{condition} r1, {b}, +1\nadd r1, 3\n{condition} r1, {b}, +1\nor r0, 2\nadd r0, r3\nexit"
+                )
+            },
             |a, b, c| {
                 let then = if holds(&condition, a, b) { a } else { a.wrapping_add(3) };
                 if holds(&condition, then, b) { c } else { c.wrapping_add(2) }
@@ -124,7 +176,11 @@ fn a_question_is_asked_once() {
             |_, insns| assert_eq!(conditional_jumps(insns), 2),
         );
         compare(
-            |b| format!("mov r0, 0\njeq r3, 7, s\n{condition} r1, {b}, +1\nor r0, 1\ns: {condition} r1, {b}, +1\nor r0, 2\nexit"),
+            |b| {
+                format!(
+                    "mov r0, 0\njeq r3, 7, s\n{condition} r1, {b}, +1\nor r0, 1\ns: {condition} r1, {b}, +1\nor r0, 2\nexit"
+                )
+            },
             |a, b, c| if holds(&condition, a, b) { 0 } else { 2 | u64::from(c != 7) },
             |_, insns| assert_eq!(conditional_jumps(insns), 3),
         );
@@ -144,7 +200,11 @@ fn operands_are_taken_from_kept_constants() {
             (x.wrapping_add(u64::from(x as u32 | V as u32)) & V).wrapping_add(V)
         });
         for engine in suite::ENGINES {
-            assert_eq!(suite::run_in(engine, &insns, &Env::empty(), [a, 0, 0, 0, 0]), Ok(want), "{engine} {a:#x}");
+            assert_eq!(
+                suite::run_in(engine, &insns, &Env::empty(), [a, 0, 0, 0, 0]),
+                Ok(want),
+                "{engine} {a:#x}"
+            );
         }
     }
 }
@@ -166,7 +226,8 @@ fn tables_are_indexed_by_what_is_shifted() {
         "rsh r0, 1\nldxSIZE r2, [r3]\nadd r0, r2",
         "mov r5, r3\nlddw r3, TABLE\nsub r5, r3\nadd r0, r5",
     ];
-    let fresh: [u64; 16] = std::array::from_fn(|n| 0x0123_4567_89ab_cdef_u64.rotate_left(n as u32 * 5));
+    let fresh: [u64; 16] =
+        std::array::from_fn(|n| 0x0123_4567_89ab_cdef_u64.rotate_left(n as u32 * 5));
     let mut table = fresh;
     let address = format!("{:#x}", table.as_mut_ptr() as u64);
     for (shape, size) in shapes.iter().flat_map(|s| ["b", "h", "w", "dw"].map(|size| (*s, size))) {
@@ -175,7 +236,8 @@ fn tables_are_indexed_by_what_is_shifted() {
                 "mov r0, r1\nmov r4, 8\nl: mov r2, r4\nand r2, 7\nlsh r2, {shift}\nlddw r3, TABLE\nadd r3, r2\n{shape}\nsub r4, 1\n\
                  jne r4, 0, l\nexit"
             );
-            let insns = text::assemble(&asm.replace("SIZE", size).replace("TABLE", &address)).unwrap();
+            let insns =
+                text::assemble(&asm.replace("SIZE", size).replace("TABLE", &address)).unwrap();
             let mut first = None;
             for engine in suite::ENGINES {
                 table = fresh;
@@ -244,10 +306,20 @@ impl Narrow {
         }
         for _ in 0..12 {
             let (d, s, imm) = (self.below(9) as u8, self.below(9) as u8, self.rng.next() as i32);
-            let o = [op::JEQ, op::JGT, op::JGE, op::JNE, op::JLT, op::JLE, op::JSGT, op::JSLT][self.below(8) as usize];
-            let (class, x) = ([op::JMP, op::JMP32][self.below(2) as usize], [op::K, op::X][self.below(2) as usize]);
+            let o = [op::JEQ, op::JGT, op::JGE, op::JNE, op::JLT, op::JLE, op::JSGT, op::JSLT]
+                [self.below(8) as usize];
+            let (class, x) = (
+                [op::JMP, op::JMP32][self.below(2) as usize],
+                [op::K, op::X][self.below(2) as usize],
+            );
             let at = self.out.len();
-            self.push(class | x | o, d, if x == op::X { s } else { 0 }, 0, if x == op::X { 0 } else { imm >> (imm & 31) });
+            self.push(
+                class | x | o,
+                d,
+                if x == op::X { s } else { 0 },
+                0,
+                if x == op::X { 0 } else { imm >> (imm & 31) },
+            );
             for _ in 0..1 + self.below(4) {
                 self.step();
             }
@@ -274,7 +346,8 @@ fn narrow_registers_agree_on_every_engine() {
         let mut rng = Rng(seed);
         let narrow = rng.next() as u16;
         let insns = Narrow { rng, narrow, out: Vec::new() }.program();
-        let [want, jit, baseline] = suite::ENGINES.map(|engine| suite::run_in(engine, &insns, &Env::empty(), [0; 5]));
+        let [want, jit, baseline] =
+            suite::ENGINES.map(|engine| suite::run_in(engine, &insns, &Env::empty(), [0; 5]));
         assert!(
             want.is_ok() && want == jit && want == baseline,
             "seed {seed}: {want:x?} {jit:x?} {baseline:x?}\n{:?}",

@@ -22,7 +22,12 @@ use skep_isa::{Insn, MapType, ProgramType, op};
 use skep_object::btf::{Btf, Kind};
 use skep_testkit::kernel::{self, Load, Map, MapSpec, Program, Refused, TestRun};
 
-fn load(kind: ProgramType, insns: &[Insn], functions: &[u32], maps: &[&Map]) -> Result<Program, Refused> {
+fn load(
+    kind: ProgramType,
+    insns: &[Insn],
+    functions: &[u32],
+    maps: &[&Map],
+) -> Result<Program, Refused> {
     let bytes: Vec<u8> = insns.iter().flat_map(|i| i.to_bytes()).collect();
     let bytes = kernel::with_maps(&bytes, maps);
     // System call programs may sleep and must say so.
@@ -51,7 +56,8 @@ fn our_cases_have_the_kernels_results() {
             continue;
         }
         let case = case::parse(&text).unwrap();
-        let loaded = load(ProgramType::SocketFilter, &case.insns, &[], &[]).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let loaded = load(ProgramType::SocketFilter, &case.insns, &[], &[])
+            .unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let theirs = loaded.test_run(&TestRun { data_in: &[0; 64], ..TestRun::default() }).unwrap();
         assert_eq!(theirs.retval, case.result as u32, "{}", path.display());
         ran += 1;
@@ -74,14 +80,27 @@ struct Mapped {
 impl Mapped {
     fn new(entries: u32, value_size: usize) -> Self {
         const MMAPABLE: u32 = 1 << 10;
-        let spec =
-            MapSpec { map_type: MapType::Array as u32, key_size: 4, value_size: value_size as u32, max_entries: entries, flags: MMAPABLE };
+        let spec = MapSpec {
+            map_type: MapType::Array as u32,
+            key_size: 4,
+            value_size: value_size as u32,
+            max_entries: entries,
+            flags: MMAPABLE,
+        };
         let map = Map::create(spec).unwrap();
         let words = entries as usize * value_size / 8;
         // SAFETY: the descriptor is open, and the mapping a new one; it stays, and nothing but these maps is in it.
         let base = unsafe {
             let fd = BorrowedFd::borrow_raw(map.fd());
-            mmap(std::ptr::null_mut(), words * 8, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0).unwrap()
+            mmap(
+                std::ptr::null_mut(),
+                words * 8,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                fd,
+                0,
+            )
+            .unwrap()
         };
         Self { map, base: base.cast(), words }
     }
@@ -110,13 +129,16 @@ struct Kernel {
 impl Kernel {
     fn new() -> Self {
         let btf = std::fs::read("/sys/kernel/btf/vmlinux").ok().and_then(|b| Btf::parse(&b).ok());
-        let cast = btf.and_then(|b| b.find("bpf_rdonly_cast", |k| matches!(k, Kind::Func(_)))).map(|id| id as i32);
+        let cast = btf
+            .and_then(|b| b.find("bpf_rdonly_cast", |k| matches!(k, Kind::Func(_))))
+            .map(|id| id as i32);
         Self { value: Mapped::new(1, VALUE_SIZE), table: Mapped::new(ENTRIES, ENTRY), cast }
     }
 
     fn load(&self, both: &Both, array: &Map) -> Option<Program> {
         let mut insns = both.kernel.clone();
-        for i in insns.iter_mut().filter(|i| i.code == op::CALL && i.src() == op::PSEUDO_KFUNC_CALL) {
+        for i in insns.iter_mut().filter(|i| i.code == op::CALL && i.src() == op::PSEUDO_KFUNC_CALL)
+        {
             i.imm = self.cast?;
         }
         let kind = if both.in_ctx { ProgramType::Syscall } else { ProgramType::RawTracepoint };
@@ -141,7 +163,13 @@ impl Kernel {
 
 /// Compares the programs of [`BATCH`] seeds; returns how many the kernel took.
 fn compare(first: u64, kernel: &Kernel) -> u64 {
-    let spec = MapSpec { map_type: MapType::ProgArray as u32, key_size: 4, value_size: 4, max_entries: SLOTS, flags: 0 };
+    let spec = MapSpec {
+        map_type: MapType::ProgArray as u32,
+        key_size: 4,
+        value_size: 4,
+        max_entries: SLOTS,
+        flags: 0,
+    };
     let array = Map::create(spec).unwrap();
     let mut buffer = vec![0u64; WORDS];
     let ctx = buffer.as_mut_ptr() as u64;
@@ -158,7 +186,8 @@ fn compare(first: u64, kernel: &Kernel) -> u64 {
         }
         compared += 1;
         texts.push(skep_isa::text::source(&both.insns).unwrap_or_default());
-        let text = || texts.iter().rev().take(FILLED as usize).cloned().collect::<Vec<_>>().join("\n\n");
+        let text =
+            || texts.iter().rev().take(FILLED as usize).cloned().collect::<Vec<_>>().join("\n\n");
         let mut rng = Rng(!seed);
         let fresh: Vec<u64> = (0..WORDS).map(|_| rng.next()).collect();
         let (retval, theirs) = kernel.run(&program, both.in_ctx, &fresh);
@@ -167,8 +196,15 @@ fn compare(first: u64, kernel: &Kernel) -> u64 {
             let target = host.put(slot, &both.insns).unwrap();
             let r0 = host.run(&target, ctx).unwrap();
             assert_eq!(r0 as u32, retval, "batch {first:#x}, seed {seed:#x}: {engine}\n{}", text());
-            let differ: Vec<_> = (0..WORDS).filter(|n| buffer[*n] != theirs[*n]).map(|n| (n, buffer[n], theirs[n])).collect();
-            assert!(differ.is_empty(), "batch {first:#x}, seed {seed:#x}: {engine}: word, ours, the kernel's: {differ:x?}\n{}", text());
+            let differ: Vec<_> = (0..WORDS)
+                .filter(|n| buffer[*n] != theirs[*n])
+                .map(|n| (n, buffer[n], theirs[n]))
+                .collect();
+            assert!(
+                differ.is_empty(),
+                "batch {first:#x}, seed {seed:#x}: {engine}: word, ours, the kernel's: {differ:x?}\n{}",
+                text()
+            );
         }
     }
     u64::from(compared)
@@ -184,7 +220,10 @@ fn random_programs_do_what_they_do_in_the_kernel() {
         return;
     }
     let kernel = Kernel::new();
-    if let Some(seed) = std::env::var("SKEP_SEED").ok().and_then(|s| u64::from_str_radix(s.trim_start_matches("0x"), 16).ok()) {
+    if let Some(seed) = std::env::var("SKEP_SEED")
+        .ok()
+        .and_then(|s| u64::from_str_radix(s.trim_start_matches("0x"), 16).ok())
+    {
         eprintln!("{} programs of seed {seed:#x} compared", compare(seed, &kernel));
         return;
     }
@@ -192,7 +231,8 @@ fn random_programs_do_what_they_do_in_the_kernel() {
     eprintln!("fresh seed {now:#x}");
     let goal = if std::env::var_os("SKEP_STRESS").is_some() { 1_000_000 } else { 500 };
     let (mut compared, mut made) = (0, 0);
-    for seed in [0, 1000, 2000, 3000].into_iter().chain((0..).map(|n| now.wrapping_add(n * BATCH))) {
+    for seed in [0, 1000, 2000, 3000].into_iter().chain((0..).map(|n| now.wrapping_add(n * BATCH)))
+    {
         compared += compare(seed, &kernel);
         made += BATCH;
         if made % (BATCH << 10) == 0 {

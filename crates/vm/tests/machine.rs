@@ -28,13 +28,26 @@ fn helpers(id: u32) -> Option<HelperImpl> {
 }
 
 const MAPS: [MapRef; 3] = [
-    MapRef { handle: 1, value: 4096, shape: MapShape { base: 4096, stride: 24, entries: 10, kind: ShapeKind::Array } },
+    MapRef {
+        handle: 1,
+        value: 4096,
+        shape: MapShape { base: 4096, stride: 24, entries: 10, kind: ShapeKind::Array },
+    },
     MapRef {
         handle: 2,
         value: 8192,
-        shape: MapShape { base: 8192, stride: 4, entries: SLOTS, kind: ShapeKind::ProgArray { targets: 4096 } },
+        shape: MapShape {
+            base: 8192,
+            stride: 4,
+            entries: SLOTS,
+            kind: ShapeKind::ProgArray { targets: 4096 },
+        },
     },
-    MapRef { handle: 3, value: 12288, shape: MapShape { base: 12288, stride: 16, entries: 8, kind: ShapeKind::Array } },
+    MapRef {
+        handle: 3,
+        value: 12288,
+        shape: MapShape { base: 12288, stride: 16, entries: 8, kind: ShapeKind::Array },
+    },
 ];
 const ENV: Env<'static> = Env { maps: &MAPS, helper: &helpers };
 
@@ -47,12 +60,14 @@ fn compile(insns: &[Insn], cpu: Cpu) -> Option<Code> {
 fn look_at(code: &Code) {
     let bytes = code.machine_code();
     let base = bytes.as_ptr() as u64;
-    let listing: Vec<Instruction> = Decoder::with_ip(64, bytes, base, DecoderOptions::NONE).into_iter().collect();
+    let listing: Vec<Instruction> =
+        Decoder::with_ip(64, bytes, base, DecoderOptions::NONE).into_iter().collect();
     let starts: HashSet<u64> = listing.iter().map(Instruction::ip).collect();
     for i in &listing {
         assert!(!i.is_invalid(), "{:x}: no instruction", i.ip() - base);
         for n in 0..i.op_count() {
-            let r = if i.op_kind(n) == OpKind::Register { i.op_register(n) } else { Register::None };
+            let r =
+                if i.op_kind(n) == OpKind::Register { i.op_register(n) } else { Register::None };
             // Whoever makes tail calls has the code that saves vector registers around the helper.
             let saved = i.mnemonic() == Mnemonic::Movups;
             assert!(r == Register::None || r.is_gpr() || saved, "{:x}: {r:?}", i.ip() - base);
@@ -60,13 +75,18 @@ fn look_at(code: &Code) {
         let near = i.near_branch_target();
         let inside = (base..base + bytes.len() as u64).contains(&near);
         match i.flow_control() {
-            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => assert!(starts.contains(&near), "{i:?}"),
+            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
+                assert!(starts.contains(&near), "{i:?}")
+            }
             FlowControl::Call if inside => assert!(starts.contains(&near), "{i:?}"),
             _ => {}
         }
     }
     for off in code.offsets() {
-        assert!(starts.contains(&(base + u64::from(*off))) || *off as usize == bytes.len(), "{off:x} is inside an instruction");
+        assert!(
+            starts.contains(&(base + u64::from(*off))) || *off as usize == bytes.len(),
+            "{off:x} is inside an instruction"
+        );
     }
     assert!(code.offsets().is_sorted());
 }
@@ -88,12 +108,19 @@ fn jumps_reach_at_every_distance() {
         let filler = "add r0, 1\n".repeat(n);
         let ahead = format!("mov r0, 0\njne r1, 0, +{n}\n{filler}exit");
         let back = format!("mov r0, 0\nl: {filler}sub r1, 1\njne r1, 0, l\nexit");
-        let two = format!("mov r0, 0\nja b\na: jeq r1, 0, c\n{filler}ja c\nb: {filler}ja a\nc: exit");
-        for (asm, r1, want) in [(&ahead, 1, 0), (&ahead, 0, n), (&back, 3, 3 * n), (&two, 0, n), (&two, 1, 2 * n)] {
+        let two =
+            format!("mov r0, 0\nja b\na: jeq r1, 0, c\n{filler}ja c\nb: {filler}ja a\nc: exit");
+        for (asm, r1, want) in
+            [(&ahead, 1, 0), (&ahead, 0, n), (&back, 3, 3 * n), (&two, 0, n), (&two, 1, 2 * n)]
+        {
             let insns = text::assemble(asm).unwrap();
             look_at(&compile(&insns, Cpu::detect()).unwrap());
             for engine in suite::ENGINES {
-                assert_eq!(suite::run_in(engine, &insns, &ENV, [r1, 0, 0, 0, 0]), Ok(want as u64), "{engine} {n}");
+                assert_eq!(
+                    suite::run_in(engine, &insns, &ENV, [r1, 0, 0, 0, 0]),
+                    Ok(want as u64),
+                    "{engine} {n}"
+                );
             }
         }
     }
@@ -102,7 +129,10 @@ fn jumps_reach_at_every_distance() {
 #[test]
 fn the_largest_program_compiles() {
     let mut insns = vec![Insn::new(op::JMP32 | op::JA, 0, 0, 0, op::MAX_INSNS as i32 - 2)];
-    insns.resize(op::MAX_INSNS - 1, Insn::new(op::STX | op::ATOMIC | op::DW, 10, 1, -8, op::ATOMIC_XOR | op::ATOMIC_FETCH));
+    insns.resize(
+        op::MAX_INSNS - 1,
+        Insn::new(op::STX | op::ATOMIC | op::DW, 10, 1, -8, op::ATOMIC_XOR | op::ATOMIC_FETCH),
+    );
     insns.push(Insn::exit());
     let code = compile(&insns, Cpu::baseline()).unwrap();
     assert!(code.machine_code().len() > 16 << 20);
@@ -120,7 +150,9 @@ fn hostile_streams_are_refused_or_compiled() {
         let mut rng = Rng(seed ^ 0xdead_beef);
         let mut insns = program(seed % 40, Taste::Engines);
         if seed % 3 == 0 {
-            insns = (0..1 + rng.next() % 20).map(|_| Insn::from_bytes(rng.next().to_le_bytes())).collect();
+            insns = (0..1 + rng.next() % 20)
+                .map(|_| Insn::from_bytes(rng.next().to_le_bytes()))
+                .collect();
             insns.push(Insn::exit());
         }
         for _ in 0..1 + rng.next() % 4 {
@@ -135,7 +167,11 @@ fn hostile_streams_are_refused_or_compiled() {
             insns[at] = Insn::from_bytes(bytes);
         }
         let jit = compile(&insns, Cpu::detect());
-        assert_eq!(jit.is_some(), interp::Program::new(&insns, &ENV).is_ok(), "seed {seed}: engines agree on what is a program");
+        assert_eq!(
+            jit.is_some(),
+            interp::Program::new(&insns, &ENV).is_ok(),
+            "seed {seed}: engines agree on what is a program"
+        );
         match jit {
             Some(code) => {
                 look_at(&code);

@@ -59,12 +59,17 @@ fn run(asm: &str, shape: MapShape, args: [u64; 5]) -> (u64, Vec<u64>) {
     let insns = text::assemble(asm).unwrap_or_else(|e| panic!("{asm}: {e}"));
     SHAPE.set(Some(shape));
     let maps = [MapRef { handle: 0x4d41_5000, value: shape.base, shape }];
-    let env = Env { maps: &maps, helper: &|id| (id == 1).then_some(HelperImpl { func: lookup, how: HelperCall::MapLookup }) };
+    let env = Env {
+        maps: &maps,
+        helper: &|id| (id == 1).then_some(HelperImpl { func: lookup, how: HelperCall::MapLookup }),
+    };
     let mut calls = Vec::new();
     let mut results = Vec::new();
     for engine in suite::ENGINES {
         let before = CALLS.load(Relaxed);
-        results.push(suite::run_in(engine, &insns, &env, args).unwrap_or_else(|e| panic!("{engine}: {e}")));
+        results.push(
+            suite::run_in(engine, &insns, &env, args).unwrap_or_else(|e| panic!("{engine}: {e}")),
+        );
         calls.push(CALLS.load(Relaxed) - before);
     }
     assert!(results.iter().all(|r| *r == results[0]), "{results:x?}\n{asm}");
@@ -72,8 +77,10 @@ fn run(asm: &str, shape: MapShape, args: [u64; 5]) -> (u64, Vec<u64>) {
 }
 
 const FROM_STACK: &str = "stxw [r10-4], r1\nmov r2, r10\nadd r2, -4\nlddw r1, map 0\ncall 1\nexit";
-const THROUGH_POINTER: &str = "mov r2, r3\nmov r6, r3\nlddw r7, map 0\nmov r1, r7\ncall 1\nxor r6, r6\nexit";
-const AFTER_A_LABEL: &str = "stxw [r10-4], r1\nlddw r1, map 0\nmov r2, r10\nadd r2, -4\njeq r3, 0, l\nl: call 1\nexit";
+const THROUGH_POINTER: &str =
+    "mov r2, r3\nmov r6, r3\nlddw r7, map 0\nmov r1, r7\ncall 1\nxor r6, r6\nexit";
+const AFTER_A_LABEL: &str =
+    "stxw [r10-4], r1\nlddw r1, map 0\nmov r2, r10\nadd r2, -4\njeq r3, 0, l\nl: call 1\nexit";
 
 /// Keys that are numbers in the program, and ones that only look so: another write comes between.
 fn numbers(key: u32) -> [String; 7] {
@@ -99,18 +106,34 @@ fn lookups_find_what_the_call_finds() {
     for stride in [1, 2, 4, 8, 12, 16, 24, 40, 256, 1 << 20] {
         for entries in [1, 2, 7, 1000, u32::MAX >> 1, u32::MAX] {
             let slot_stride = [stride * 16, 0x1_0000_0000][usize::from(entries == 7)];
-            for kind in [ShapeKind::Array, ShapeKind::PercpuArray { slot_stride, slot_tls: slot_tls() }] {
+            for kind in
+                [ShapeKind::Array, ShapeKind::PercpuArray { slot_stride, slot_tls: slot_tls() }]
+            {
                 SLOT.set(3);
                 let shape = MapShape { base, stride, entries, kind };
                 let slot = if kind == ShapeKind::Array { 0 } else { 3 * slot_stride };
-                for key in [0, 1, 6, 7, 999, 1000, 0x7fff_fffe, 0x7fff_ffff, 0x8000_0000, u32::MAX] {
-                    let want = if key < entries { base + slot + u64::from(key) * stride } else { 0 };
+                for key in [0, 1, 6, 7, 999, 1000, 0x7fff_fffe, 0x7fff_ffff, 0x8000_0000, u32::MAX]
+                {
+                    let want =
+                        if key < entries { base + slot + u64::from(key) * stride } else { 0 };
                     let cell = key;
                     let args = [u64::from(key), 0, &raw const cell as u64, 0, 0];
-                    assert_eq!(run(FROM_STACK, shape, args), (want, vec![1, 0, 0]), "{shape:?} {key}");
-                    assert_eq!(run(THROUGH_POINTER, shape, args), (want, vec![1, 0, 0]), "{shape:?} {key}");
+                    assert_eq!(
+                        run(FROM_STACK, shape, args),
+                        (want, vec![1, 0, 0]),
+                        "{shape:?} {key}"
+                    );
+                    assert_eq!(
+                        run(THROUGH_POINTER, shape, args),
+                        (want, vec![1, 0, 0]),
+                        "{shape:?} {key}"
+                    );
                     for asm in numbers(key) {
-                        assert_eq!(run(&asm, shape, args), (want, vec![1, 0, 0]), "{shape:?} {key} {asm}");
+                        assert_eq!(
+                            run(&asm, shape, args),
+                            (want, vec![1, 0, 0]),
+                            "{shape:?} {key} {asm}"
+                        );
                     }
                 }
             }
@@ -134,7 +157,10 @@ fn lookups_find_what_the_call_finds() {
         assert_eq!(run(asm, MapShape { kind, ..shape }, args), (base + 16, vec![1, 0, 0]));
     }
     assert_eq!(DIRECT.get(), 4, "two programs, two engines that compile");
-    assert_eq!(run(AFTER_A_LABEL, MapShape { kind, ..shape }, [2, 0, 0, 0, 0]), (base + 16, vec![1, 1, 1]));
+    assert_eq!(
+        run(AFTER_A_LABEL, MapShape { kind, ..shape }, [2, 0, 0, 0, 0]),
+        (base + 16, vec![1, 1, 1])
+    );
 
     // The handle and addresses of values are plain constants.
     assert_eq!(run("lddw r0, map 0\nexit", shape, [0; 5]).0, 0x4d41_5000);

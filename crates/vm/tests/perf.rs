@@ -14,7 +14,8 @@ fn code() -> Code {
 }
 
 fn listing(code: &Code) -> Listing<'_> {
-    const FUNCTIONS: [Function<'_>; 2] = [Function { insn: 0, name: "main" }, Function { insn: 4, name: "f" }];
+    const FUNCTIONS: [Function<'_>; 2] =
+        [Function { insn: 0, name: "main" }, Function { insn: 4, name: "f" }];
     const LINES: [Line<'_>; 4] = [
         Line { insn: 0, file: "a.bpf.c", line: 7 },
         Line { insn: 2, file: "a.bpf.c", line: 8 },
@@ -33,7 +34,10 @@ fn the_map_has_a_line_for_each_function() {
     map.add(&listing(&code)).unwrap();
     drop(map);
     // Another writer's lines stay.
-    Map::open_at(path.to_str().unwrap()).unwrap().add(&Listing { name: "again", ..listing(&code) }).unwrap();
+    Map::open_at(path.to_str().unwrap())
+        .unwrap()
+        .add(&Listing { name: "again", ..listing(&code) })
+        .unwrap();
     let text = std::fs::read_to_string(&path).unwrap();
     let base = code.machine_code().as_ptr() as usize;
     let f = code.function_offset(4).unwrap();
@@ -41,7 +45,11 @@ fn the_map_has_a_line_for_each_function() {
         .lines()
         .map(|l| {
             let words: Vec<&str> = l.splitn(3, ' ').collect();
-            (usize::from_str_radix(words[0], 16).unwrap(), usize::from_str_radix(words[1], 16).unwrap(), words[2])
+            (
+                usize::from_str_radix(words[0], 16).unwrap(),
+                usize::from_str_radix(words[1], 16).unwrap(),
+                words[2],
+            )
         })
         .collect();
     let rest = code.machine_code().len() - f;
@@ -87,7 +95,10 @@ fn the_dump_has_code_and_lines() {
     let mut dump = Dump::create(dir.path().to_str().unwrap()).unwrap();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let name = format!("jit-{}.dump", std::process::id());
-    assert!(maps.lines().any(|l| l.contains("r-xp") && l.ends_with(&name)), "perf sees the file mapped as code");
+    assert!(
+        maps.lines().any(|l| l.contains("r-xp") && l.ends_with(&name)),
+        "perf sees the file mapped as code"
+    );
     dump.add(&listing(&code)).unwrap();
     let bytes = std::fs::read(dir.join(&name)).unwrap();
     let mut r = Reader(&bytes);
@@ -98,8 +109,12 @@ fn the_dump_has_code_and_lines() {
     let machine = code.machine_code();
     let (base, f) = (machine.as_ptr() as u64, code.function_offset(4).unwrap());
     let mut last = start;
-    for (n, (name, at, end, lines)) in
-        [("bpf_prog_count", 0, f, [(7, 0), (8, 2)]), ("bpf_prog_count.f", f, machine.len(), [(3, 4), (4, 5)])].into_iter().enumerate()
+    for (n, (name, at, end, lines)) in [
+        ("bpf_prog_count", 0, f, [(7, 0), (8, 2)]),
+        ("bpf_prog_count.f", f, machine.len(), [(3, 4), (4, 5)]),
+    ]
+    .into_iter()
+    .enumerate()
     {
         let (kind, size, time) = (r.u32(), r.u32(), r.u64());
         assert_eq!(kind, 2);

@@ -32,7 +32,9 @@ unsafe extern "C" fn tail_call(_ctx: u64, map: u64, index: u64, _: u64, _: u64) 
     let host = unsafe { &*HOST.get() };
     assert_eq!(map, 0x1111);
     host.asked.set(host.asked.get() + 1);
-    let Some(slot) = u32::try_from(index).ok().and_then(|n| host.slots.get(n as usize)) else { return 0 };
+    let Some(slot) = u32::try_from(index).ok().and_then(|n| host.slots.get(n as usize)) else {
+        return 0;
+    };
     let id = slot.load(Relaxed);
     let targets = host.targets.borrow();
     let Some(target) = targets.iter().find(|t| t.id() == id) else { return 0 };
@@ -75,7 +77,8 @@ impl Host {
     fn with_env<T>(&self, f: impl FnOnce(&Env<'_>) -> T) -> T {
         let targets = if self.known { self.table.address() } else { 0 };
         let base = self.slots.as_ptr() as u64;
-        let shape = MapShape { base, stride: 4, entries: SLOTS, kind: ShapeKind::ProgArray { targets } };
+        let shape =
+            MapShape { base, stride: 4, entries: SLOTS, kind: ShapeKind::ProgArray { targets } };
         f(&Env { maps: &[MapRef { handle: 0x1111, value: base, shape }], helper: &helpers })
     }
 
@@ -93,7 +96,8 @@ impl Host {
 
     fn run(&self, engine: &str, asm: &str, ctx: u64) -> u64 {
         let insns = text::assemble(asm).unwrap_or_else(|e| panic!("{asm}: {e}"));
-        self.with_env(|env| suite::run_in(engine, &insns, env, [ctx, 0, 0, 0, 0])).unwrap_or_else(|e| panic!("{engine}: {e}"))
+        self.with_env(|env| suite::run_in(engine, &insns, env, [ctx, 0, 0, 0, 0]))
+            .unwrap_or_else(|e| panic!("{engine}: {e}"))
     }
 }
 
@@ -145,7 +149,9 @@ fn nothing_to_call_falls_through() {
             );
             host.run(engine, &asm, 0)
         };
-        for none in ["0", "2", "3", "4", "0x7fffffff", "0x80000000", "0xffffffff", "0xffffffff00000000"] {
+        for none in
+            ["0", "2", "3", "4", "0x7fffffff", "0x80000000", "0xffffffff", "0xffffffff00000000"]
+        {
             assert_eq!(call(none), 0x0102_0304, "{engine}: {none}");
         }
         assert_eq!(call("1"), 55, "{engine}");
@@ -238,13 +244,20 @@ fn a_program_may_call_back_and_leave_but_not_from_the_callback() {
             "mov r1, 3\nlddw r2, func cb\nstdw [r10-8], 0\nmov r3, r10\nadd r3, -8\ncall 0x9000\nldxdw r0, [r10-8]\nexit\n\
                         cb: ldxdw r3, [r2]\nadd r3, 7\nstxdw [r2], r3\nmov r0, 0\nexit",
         );
-        assert_eq!(host.run(engine, "lddw r2, map 0\nmov r3, 0\ncall 12\nmov r0, 1\nexit", 0), 21, "{engine}");
+        assert_eq!(
+            host.run(engine, "lddw r2, map 0\nmov r3, 0\ncall 12\nmov r0, 1\nexit", 0),
+            21,
+            "{engine}"
+        );
     });
     let host = Host::new(true);
     let asm = "mov r1, 1\nlddw r2, func cb\nmov r3, 0\ncall 0x9000\nexit\ncb: call local f\nexit\nf: lddw r2, map 0\nmov r3, 0\ncall 12\nmov r0, 0\nexit";
     let insns = text::assemble(asm).unwrap();
     let refused = host.with_env(|env| interp::Program::new(&insns, env)).map(|_| ());
-    assert_eq!(refused, Err(interp::RunError::Malformed(Malformed::TailCallInCallback { insn: 6 })));
+    assert_eq!(
+        refused,
+        Err(interp::RunError::Malformed(Malformed::TailCallInCallback { insn: 6 }))
+    );
 }
 
 #[test]
@@ -258,7 +271,10 @@ fn an_engine_that_lacks_the_program_says_so_or_falls_through() {
     }
     let insns = text::assemble(asm).unwrap();
     let got = host.with_env(|env| suite::run_in("interp", &insns, env, [0; 5]));
-    assert_eq!(got, Err("instruction `3`: program `5` is compiled and cannot be interpreted".to_owned()));
+    assert_eq!(
+        got,
+        Err("instruction `3`: program `5` is compiled and cannot be interpreted".to_owned())
+    );
 }
 
 /// Calls a program with known values in the registers that it has to keep; tells whether they are still there, and r0.
@@ -282,7 +298,11 @@ fn kept_by(entry: unsafe extern "C" fn(*mut u8) -> u64, ctx: u64) -> (bool, u64)
 #[test]
 fn programs_share_frames_of_one_kind_and_no_others() {
     let call = |slot: u32, number: bool| {
-        let index = if number { format!("mov r3, {slot}") } else { format!("ldxdw r3, [r1+8]\nand r3, 0\nadd r3, {slot}") };
+        let index = if number {
+            format!("mov r3, {slot}")
+        } else {
+            format!("ldxdw r3, [r1+8]\nand r3, 0\nadd r3, {slot}")
+        };
         format!("lddw r2, map 0\n{index}\ncall 12\nmov r0, 1\nexit")
     };
     let count = "ldxdw r6, [r1]\nadd r6, 1\nstxdw [r1], r6\n";
@@ -306,9 +326,14 @@ fn programs_share_frames_of_one_kind_and_no_others() {
                 assert_eq!((got, words[0]), ((true, 1), 34), "{a} {b} {c}, round {round}");
             }
             // The last one has another frame, or none.
-            for last in ["mov r0, 77\nexit", "mov r6, 70\nmov r9, 7\nmov r0, r6\nadd r0, r9\nexit"] {
+            for last in ["mov r0, 77\nexit", "mov r6, 70\nmov r9, 7\nmov r0, r6\nadd r0, r9\nexit"]
+            {
                 host.put(2, 8, last);
-                assert_eq!(kept_by(target.code().unwrap().entry(), [0u64; 2].as_mut_ptr() as u64), (true, 77), "{a} {b}");
+                assert_eq!(
+                    kept_by(target.code().unwrap().entry(), [0u64; 2].as_mut_ptr() as u64),
+                    (true, 77),
+                    "{a} {b}"
+                );
             }
         }
     }

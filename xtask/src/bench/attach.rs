@@ -30,7 +30,13 @@ pub fn run(place: &Place) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn one(place: &Place, functions: usize, name: &str, program: &Path, nops: bool) -> Result<Vec<Row>> {
+fn one(
+    place: &Place,
+    functions: usize,
+    name: &str,
+    program: &Path,
+    nops: bool,
+) -> Result<Vec<Row>> {
     let expected = many::expected(functions).to_string();
     let wall = |command: &mut Command| {
         let start = Instant::now();
@@ -41,21 +47,35 @@ fn one(place: &Place, functions: usize, name: &str, program: &Path, nops: bool) 
     };
     let mut contestants = vec![
         Contestant::new("plain", || wall(&mut Command::new(program))),
-        Contestant::new("skep trace", || wall(&mut place.skep(&["trace", "many:many_*"], &[program], &[]))),
+        Contestant::new("skep trace", || {
+            wall(&mut place.skep(&["trace", "many:many_*"], &[program], &[]))
+        }),
         Contestant::new("attach_ns", || {
             wall(&mut place.skep(&["trace", "many:many_*"], &[program], &[]))?;
             let report = place.report()?;
-            ensure!(report.attached == functions as u64, "{} of {functions} functions were attached", report.attached);
+            ensure!(
+                report.attached == functions as u64,
+                "{} of {functions} functions were attached",
+                report.attached
+            );
             Ok(report.attach_ns.context("the report has no `attach_ns`")? as f64)
         }),
     ];
     if has_uftrace() && nops {
-        contestants.push(Contestant::new("uftrace", || wall(&mut place.uftrace(&["-P", "."], program, &[]))));
+        contestants.push(Contestant::new("uftrace", || {
+            wall(&mut place.uftrace(&["-P", "."], program, &[]))
+        }));
     }
     let values = take_turns(TURNS, &contestants)?;
-    let uftrace = values.get(3).map(|with| ("uftrace record -P., wall".to_owned(), Sample::added(with, &values[0])));
+    let uftrace = values
+        .get(3)
+        .map(|with| ("uftrace record -P., wall".to_owned(), Sample::added(with, &values[0])));
     Ok(vec![
-        Row { case: format!("attach {functions} functions, {name}"), ours: Sample::of(values[2].clone()), rival: None },
+        Row {
+            case: format!("attach {functions} functions, {name}"),
+            ours: Sample::of(values[2].clone()),
+            rival: None,
+        },
         Row {
             case: format!("trace {functions} functions once, {name}, added wall"),
             ours: Sample::added(&values[1], &values[0]),

@@ -31,11 +31,16 @@ const BATCHES: [&str; 3] = ["230", "5000", "100000"];
 /// The rows of both parts.
 pub fn run() -> Result<Vec<Row>> {
     check(cargo().args(["build", "--quiet", "--release", "-p", "skep-maps", "--example", "dump"]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     let ours = target.join("release/examples/dump");
     let dir = TempDir::new();
-    let kernel = Cc::c().args(&["-O2"]).compile(&[&root().join("benches/dump/kernel.c")], &dir.join("kernel"));
-    let kernel = is_root().then_some(kernel.as_path()).filter(|k| measured(Command::new(k).args(["hash", "each"])).is_ok());
+    let kernel = Cc::c()
+        .args(&["-O2"])
+        .compile(&[&root().join("benches/dump/kernel.c")], &dir.join("kernel"));
+    let kernel = is_root()
+        .then_some(kernel.as_path())
+        .filter(|k| measured(Command::new(k).args(["hash", "each"])).is_ok());
     let mut rows = library(&ours, kernel)?;
     if let Some(kernel) = kernel {
         rows.extend(command(kernel)?);
@@ -47,17 +52,29 @@ pub fn run() -> Result<Vec<Row>> {
 fn library(ours: &Path, kernel: Option<&Path>) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for kind in ["hash", "array"] {
-        let mut contestants: Vec<Contestant<'_>> =
-            ROOMS.iter().map(|room| Contestant::new(room, move || measured(Command::new(ours).args([kind, room])))).collect();
-        contestants.push(Contestant::new("key", move || measured(Command::new(ours).args([kind, "1", "key"]))));
+        let mut contestants: Vec<Contestant<'_>> = ROOMS
+            .iter()
+            .map(|room| {
+                Contestant::new(room, move || measured(Command::new(ours).args([kind, room])))
+            })
+            .collect();
+        contestants.push(Contestant::new("key", move || {
+            measured(Command::new(ours).args([kind, "1", "key"]))
+        }));
         if kind == "hash" {
-            contestants.push(Contestant::new("take", move || measured(Command::new(ours).args([kind, "5000", "take"]))));
+            contestants.push(Contestant::new("take", move || {
+                measured(Command::new(ours).args([kind, "5000", "take"]))
+            }));
         }
         let own = contestants.len();
         if let Some(kernel) = kernel {
-            contestants.push(Contestant::new("each", move || measured(Command::new(kernel).args([kind, "each"]))));
+            contestants.push(Contestant::new("each", move || {
+                measured(Command::new(kernel).args([kind, "each"]))
+            }));
             for room in BATCHES {
-                contestants.push(Contestant::new(room, move || measured(Command::new(kernel).args([kind, "batch", room]))));
+                contestants.push(Contestant::new(room, move || {
+                    measured(Command::new(kernel).args([kind, "batch", room]))
+                }));
             }
         }
         let values = take_turns(TURNS, &contestants)?;
@@ -72,8 +89,11 @@ fn library(ours: &Path, kernel: Option<&Path>) -> Result<Vec<Row>> {
                 room => format!("{kind}, 100,000 entries, {room} a call"),
             };
             let sample = Sample::of(values[i].clone());
-            let row =
-                |rival: Option<Sample>, name: &str| Row { case: case.clone(), ours: sample, rival: rival.map(|r| (name.to_owned(), r)) };
+            let row = |rival: Option<Sample>, name: &str| Row {
+                case: case.clone(),
+                ours: sample,
+                rival: rival.map(|r| (name.to_owned(), r)),
+            };
             rows.push(row(each, "kernel, one by one"));
             if best.is_some() && !matches!(contestant.name, "1" | "key") {
                 rows.push(row(best, "kernel, best batch"));
@@ -120,10 +140,15 @@ struct Held {
 
 impl Held {
     fn new(kernel: &Path) -> Result<Self> {
-        let mut child = Command::new(kernel).args(["hash", "hold"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut child = Command::new(kernel)
+            .args(["hash", "hold"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().context("a pipe")?).read_line(&mut line)?;
-        let id = line.trim().strip_prefix("map ").context("the kernel's side tells no map")?.to_owned();
+        let id =
+            line.trim().strip_prefix("map ").context("the kernel's side tells no map")?.to_owned();
         Ok(Self { child, id })
     }
 }

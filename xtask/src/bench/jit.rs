@@ -41,7 +41,15 @@ struct Program {
 
 /// The rows of all parts.
 pub fn run() -> Result<Vec<Row>> {
-    check(cargo().args(["build", "--quiet", "--release", "-p", "skep-vm", "--example", "contest"]))?;
+    check(cargo().args([
+        "build",
+        "--quiet",
+        "--release",
+        "-p",
+        "skep-vm",
+        "--example",
+        "contest",
+    ]))?;
     let contest = target().join("release/examples/contest");
     let dir = TempDir::new();
     let programs = programs(dir.path())?;
@@ -50,9 +58,14 @@ pub fn run() -> Result<Vec<Row>> {
     let mut rows = run_programs(&contest, &programs, in_kernel)?;
     rows.extend(run_lookups(&contest, in_kernel)?);
     let objects = programs.iter().filter(|p| p.name != EMPTY).map(|p| p.object.as_path());
-    let compile = || measured(Command::new(&contest).args(["compile", "skep"]).args(objects.clone()));
+    let compile =
+        || measured(Command::new(&contest).args(["compile", "skep"]).args(objects.clone()));
     let values = take_turns(TURNS, &[Contestant::new("compile", compile)])?;
-    rows.push(Row { case: "compile 4,000 instructions".into(), ours: Sample::of(values[0].clone()), rival: None });
+    rows.push(Row {
+        case: "compile 4,000 instructions".into(),
+        ours: Sample::of(values[0].clone()),
+        rival: None,
+    });
     Ok(rows)
 }
 
@@ -68,7 +81,12 @@ fn programs(dir: &Path) -> Result<Vec<Program>> {
     let gcc = has_command("gcc");
     let mut programs = Vec::new();
     for object in objects {
-        let name = object.file_name().unwrap_or_default().to_string_lossy().trim_end_matches(".bpf.o").to_owned();
+        let name = object
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .trim_end_matches(".bpf.o")
+            .to_owned();
         let native = gcc.then(|| dir.join(format!("{name}.so")));
         if let Some(native) = &native {
             let mut build = Command::new("gcc");
@@ -93,7 +111,9 @@ fn agree(contest: &Path, programs: &[Program], in_kernel: bool) -> Result<()> {
     for program in programs {
         let result = |engine: &str| {
             let text = output(&mut program.command(contest, engine))?;
-            anyhow::Ok(text.lines().find(|l| l.starts_with("result ")).unwrap_or_default().to_owned())
+            anyhow::Ok(
+                text.lines().find(|l| l.starts_with("result ")).unwrap_or_default().to_owned(),
+            )
         };
         let ours = result("skep")?;
         let mut others = vec!["interp", "rbpf"];
@@ -101,7 +121,11 @@ fn agree(contest: &Path, programs: &[Program], in_kernel: bool) -> Result<()> {
         others.extend(in_kernel.then_some("kernel"));
         for engine in others {
             let theirs = result(engine)?;
-            ensure!(ours == theirs, "`{}`: skep says `{ours}`, {engine} says `{theirs}`", program.name);
+            ensure!(
+                ours == theirs,
+                "`{}`: skep says `{ours}`, {engine} says `{theirs}`",
+                program.name
+            );
         }
     }
     Ok(())
@@ -118,7 +142,11 @@ fn run_programs(contest: &Path, programs: &[Program], in_kernel: bool) -> Result
     engines.push(("rbpf", "rbpf JIT"));
     let contestants: Vec<Contestant<'_>> = programs
         .iter()
-        .flat_map(|p| engines.iter().map(move |(engine, _)| Contestant::new(&p.name, || measured(&mut p.command(contest, engine)))))
+        .flat_map(|p| {
+            engines.iter().map(move |(engine, _)| {
+                Contestant::new(&p.name, || measured(&mut p.command(contest, engine)))
+            })
+        })
         .collect();
     let values = take_turns(TURNS, &contestants)?;
     let of = |program: usize, engine: usize| &values[program * engines.len() + engine];
@@ -136,21 +164,31 @@ fn run_programs(contest: &Path, programs: &[Program], in_kernel: bool) -> Result
             if program.name != EMPTY {
                 means[e] = (means[e].0 + ours.median.ln(), means[e].1 + theirs.median.ln());
             }
-            rows.push(Row { case: program.name.clone(), ours, rival: Some(((*name).to_owned(), theirs)) });
+            rows.push(Row {
+                case: program.name.clone(),
+                ours,
+                rival: Some(((*name).to_owned(), theirs)),
+            });
         }
     }
     let count = programs.iter().filter(|p| p.name != EMPTY).count() as f64;
     for (e, (_, name)) in engines.iter().enumerate().skip(1) {
         let mean = |sum: f64| Sample::of(vec![(sum / count).exp()]);
         let rival = Some(((*name).to_owned(), mean(means[e].1)));
-        rows.push(Row { case: format!("geometric mean of {count} programs"), ours: mean(means[e].0), rival });
+        rows.push(Row {
+            case: format!("geometric mean of {count} programs"),
+            ours: mean(means[e].0),
+            rival,
+        });
     }
     Ok(rows)
 }
 
 fn run_lookups(contest: &Path, in_kernel: bool) -> Result<Vec<Row>> {
     let one = |engine: &'static str, case: &'static str| {
-        Contestant::new(case, move || measured(Command::new(contest).args(["lookup", engine, case])))
+        Contestant::new(case, move || {
+            measured(Command::new(contest).args(["lookup", engine, case]))
+        })
     };
     let ours: Vec<_> = LOOKUPS.iter().map(|(case, _)| one("skep", case)).collect();
     let theirs = LOOKUPS.iter().filter(|_| in_kernel).map(|(case, _)| one("kernel", case));
@@ -158,7 +196,9 @@ fn run_lookups(contest: &Path, in_kernel: bool) -> Result<Vec<Row>> {
     let row = |(n, (_, what)): (usize, &(&str, &str))| Row {
         case: format!("one of a loop: {what}"),
         ours: Sample::of(values[n].clone()),
-        rival: values.get(LOOKUPS.len() + n).map(|v| ("kernel JIT, test run".to_owned(), Sample::of(v.clone()))),
+        rival: values
+            .get(LOOKUPS.len() + n)
+            .map(|v| ("kernel JIT, test run".to_owned(), Sample::of(v.clone()))),
     };
     Ok(LOOKUPS.iter().enumerate().map(row).collect())
 }

@@ -24,7 +24,11 @@ pub fn refuse_dirty_tree() -> Result<()> {
 /// The files that differ from the commit, new ones that a build would take among them.
 fn changes(tree: &Path) -> Result<Vec<String>> {
     // Older records are no part of what is measured, and each `--record` adds one.
-    let text = output(Command::new("git").args(["status", "--porcelain", "--", ".", ":!benches/record"]).current_dir(tree))?;
+    let text = output(
+        Command::new("git")
+            .args(["status", "--porcelain", "--", ".", ":!benches/record"])
+            .current_dir(tree),
+    )?;
     Ok(text.lines().filter_map(|line| line.get(3..)).map(str::to_owned).collect())
 }
 
@@ -33,13 +37,21 @@ pub fn commit() -> Result<Option<String>> {
     if std::env::var_os("SKEP_BIN").is_some() {
         return Ok(None);
     }
-    Ok(Some(output(Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(root()))?.trim().to_owned()))
+    Ok(Some(
+        output(Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(root()))?
+            .trim()
+            .to_owned(),
+    ))
 }
 
 /// The model and the number of processors.
 pub fn cpu() -> Option<String> {
     let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-    let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "))?.1.to_owned();
+    let model = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))?
+        .1
+        .to_owned();
     let count = text.lines().filter(|line| line.starts_with("processor")).count();
     Some(format!("{count} x {model}"))
 }
@@ -56,7 +68,12 @@ fn mitigations_in(dir: &Path) -> Value {
     };
     let mut rows: Vec<(String, Value)> = entries
         .flatten()
-        .filter_map(|entry| Some((entry.file_name().into_string().ok()?, Value::from(std::fs::read_to_string(entry.path()).ok()?.trim()))))
+        .filter_map(|entry| {
+            Some((
+                entry.file_name().into_string().ok()?,
+                Value::from(std::fs::read_to_string(entry.path()).ok()?.trim()),
+            ))
+        })
         .collect();
     rows.sort_by(|a, b| a.0.cmp(&b.0));
     Value::Object(Map::from_iter(rows))
@@ -73,7 +90,14 @@ mod tests {
     fn a_changed_and_a_new_file_make_a_tree_dirty_but_a_record_does_not() {
         let dir = TempDir::new();
         let git = |args: &[&str]| {
-            let identity = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"];
+            let identity = [
+                "-c",
+                "user.name=x",
+                "-c",
+                "user.email=x@example.org",
+                "-c",
+                "commit.gpgsign=false",
+            ];
             output(Command::new("git").args(identity).args(args).current_dir(dir.path())).unwrap()
         };
         if !skep_testkit::skip::has_command("git") {
@@ -97,8 +121,14 @@ mod tests {
         let dir = TempDir::new();
         std::fs::write(dir.join("retbleed"), "Not affected\n").unwrap();
         std::fs::write(dir.join("meltdown"), "Mitigation: PTI\n").unwrap();
-        assert_eq!(mitigations_in(dir.path()), json!({"meltdown": "Mitigation: PTI", "retbleed": "Not affected"}));
+        assert_eq!(
+            mitigations_in(dir.path()),
+            json!({"meltdown": "Mitigation: PTI", "retbleed": "Not affected"})
+        );
         let missing = dir.join("missing");
-        assert_eq!(mitigations_in(&missing), json!(format!("unknown: `{}` cannot be read", missing.display())));
+        assert_eq!(
+            mitigations_in(&missing),
+            json!(format!("unknown: `{}` cannot be read", missing.display()))
+        );
     }
 }

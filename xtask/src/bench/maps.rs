@@ -21,27 +21,54 @@ use crate::{cargo, check, output, root};
 
 const TURNS: usize = 3;
 /// Beginnings of the cases that are tried with two threads too.
-const SHARED: [&str; 5] = ["hash ", "lpm_trie lookup, 16K IPv4", "lpm_trie overwrite", "ringbuf reserve", "ringbuf output, "];
+const SHARED: [&str; 5] = [
+    "hash ",
+    "lpm_trie lookup, 16K IPv4",
+    "lpm_trie overwrite",
+    "ringbuf reserve",
+    "ringbuf output, ",
+];
 
 /// The rows of all cases.
 pub fn run() -> Result<Vec<Row>> {
-    check(cargo().args(["build", "--quiet", "--release", "-p", "skep-maps", "--example", "operations"]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
+    check(cargo().args([
+        "build",
+        "--quiet",
+        "--release",
+        "-p",
+        "skep-maps",
+        "--example",
+        "operations",
+    ]))?;
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
     let program = target.join("release/examples/operations");
     let list = |of: &[&str]| output(Command::new(&program).arg("list").args(of));
-    let (cases, rivals, filled, rust) = (list(&[])?, list(&["kernel"])?, list(&["memory"])?, list(&["rust"])?);
+    let (cases, rivals, filled, rust) =
+        (list(&[])?, list(&["kernel"])?, list(&["memory"])?, list(&["rust"])?);
     let rust: Vec<&str> = rust.lines().collect();
     let rivals: Vec<&str> = if kernel::may_load() { rivals.lines().collect() } else { vec![] };
-    let shared = |c: &&str| SHARED.iter().any(|s| c.starts_with(s)) && !c.contains("256K") && !c.contains("user");
+    let shared = |c: &&str| {
+        SHARED.iter().any(|s| c.starts_with(s)) && !c.contains("256K") && !c.contains("user")
+    };
     let one = |c| Wanted { name: str::to_owned(c), case: c, what: What::Time("1") };
-    let mut wanted: Vec<Wanted<'_>> = cases.lines().filter(|c| !rust.contains(c)).map(one).collect();
+    let mut wanted: Vec<Wanted<'_>> =
+        cases.lines().filter(|c| !rust.contains(c)).map(one).collect();
     for c in &rust {
-        wanted.extend(["dashmap", "hashbrown"].map(|rival| Wanted { name: (*c).to_owned(), case: c, what: What::Beside(rival) }));
+        wanted.extend(["dashmap", "hashbrown"].map(|rival| Wanted {
+            name: (*c).to_owned(),
+            case: c,
+            what: What::Beside(rival),
+        }));
     }
     let two = |c| Wanted { name: format!("{c}, two threads"), case: c, what: What::Time("2") };
     wanted.extend(cases.lines().filter(shared).map(two));
     for rival in ["kernel", "taken"] {
-        wanted.extend(filled.lines().map(|c| Wanted { name: format!("{c}: memory, bytes"), case: c, what: What::Memory(rival) }));
+        wanted.extend(filled.lines().map(|c| Wanted {
+            name: format!("{c}: memory, bytes"),
+            case: c,
+            what: What::Memory(rival),
+        }));
     }
     let contestant = |wanted: &Wanted<'_>, side: &'static str| {
         let mut command = Command::new(&program);
@@ -60,7 +87,11 @@ pub fn run() -> Result<Vec<Row>> {
     };
     let contestants: Vec<Contestant<'_>> = wanted
         .iter()
-        .flat_map(|w| sides(w).into_iter().map(move |side| Contestant::new(&w.name, move || measured(&mut contestant(w, side)))))
+        .flat_map(|w| {
+            sides(w).into_iter().map(move |side| {
+                Contestant::new(&w.name, move || measured(&mut contestant(w, side)))
+            })
+        })
         .collect();
     let mut values = take_turns(TURNS, &contestants)?.into_iter().map(Sample::of);
     let rows = wanted.iter().map(|w| {

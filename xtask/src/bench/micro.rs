@@ -25,13 +25,16 @@ pub fn run(place: &Place) -> Result<Vec<Row>> {
     std::fs::create_dir_all(place.dir.join("pg"))?;
     let pg = Cc::c().args(&["-O2", "-pg"]).compile(&[&source], &place.dir.join("pg/micro"));
     std::fs::create_dir_all(place.dir.join("nops"))?;
-    let nops = Cc::c().args(&["-O2", "-fpatchable-function-entry=5"]).compile(&[&source], &place.dir.join("nops/micro"));
+    let nops = Cc::c()
+        .args(&["-O2", "-fpatchable-function-entry=5"])
+        .compile(&[&source], &place.dir.join("nops/micro"));
     let object = root().join("crates/testkit/bpf/count_entry.bpf.o");
     let object = object.to_str().context("the path of the repository is not UTF-8")?;
 
     let uprobe = Uprobe::create(&plain);
     let entry = |program: &Path| measured(&mut place.skep(&["run", object], &[program], &[CALLS]));
-    let both = |program: &Path| measured(&mut place.skep(&["trace", "micro:tiny"], &[program], &[CALLS]));
+    let both =
+        |program: &Path| measured(&mut place.skep(&["trace", "micro:tiny"], &[program], &[CALLS]));
     let mut contestants = vec![
         Contestant::new("plain", || measured(Command::new(&plain).arg(CALLS))),
         Contestant::new("skep run, entry", || entry(&plain)),
@@ -40,7 +43,9 @@ pub fn run(place: &Place) -> Result<Vec<Row>> {
         Contestant::new("skep trace, NOPs", || both(&nops)),
     ];
     let uftrace_at = has_uftrace().then(|| {
-        contestants.push(Contestant::new("uftrace", || measured(&mut place.uftrace(&["-b", "32m"], &pg, &[CALLS]))));
+        contestants.push(Contestant::new("uftrace", || {
+            measured(&mut place.uftrace(&["-b", "32m"], &pg, &[CALLS]))
+        }));
         contestants.len() - 1
     });
     let uprobe_at = uprobe.as_ref().map(|uprobe| {
@@ -54,8 +59,16 @@ pub fn run(place: &Place) -> Result<Vec<Row>> {
     Ok(vec![
         Row { case: "hot call, entry, counter".into(), ours: added(1), rival: kernel.clone() },
         Row { case: "hot call, entry, counter, 5 NOPs".into(), ours: added(2), rival: kernel },
-        Row { case: "hot call, entry+exit, skep trace".into(), ours: added(3), rival: uftrace.clone() },
-        Row { case: "hot call, entry+exit, skep trace, 5 NOPs".into(), ours: added(4), rival: uftrace },
+        Row {
+            case: "hot call, entry+exit, skep trace".into(),
+            ours: added(3),
+            rival: uftrace.clone(),
+        },
+        Row {
+            case: "hot call, entry+exit, skep trace, 5 NOPs".into(),
+            ours: added(4),
+            rival: uftrace,
+        },
     ])
 }
 
@@ -73,7 +86,8 @@ impl Uprobe {
             return None;
         }
         let symbols = output(Command::new("nm").arg(program)).ok()?;
-        let address = symbols.lines().find(|line| line.ends_with(" T tiny"))?.split(' ').next()?.to_owned();
+        let address =
+            symbols.lines().find(|line| line.ends_with(" T tiny"))?.split(' ').next()?.to_owned();
         // In a position-independent program linked the usual way, the text's file offsets are its addresses.
         let group = format!("skepbench{}", std::process::id());
         let line = format!("p:{group}/tiny {}:0x{address}\n", program.display());
@@ -83,7 +97,10 @@ impl Uprobe {
 
     fn count(&self, program: &Path) -> Command {
         let mut command = Command::new("perf");
-        command.args(["stat", "-o", "/dev/null", "-e", &format!("{}:tiny", self.group)]).arg(program).arg(CALLS_UPROBE);
+        command
+            .args(["stat", "-o", "/dev/null", "-e", &format!("{}:tiny", self.group)])
+            .arg(program)
+            .arg(CALLS_UPROBE);
         command
     }
 }

@@ -26,11 +26,31 @@ pub struct Bench {
 
 /// All benches.
 pub const BENCHES: &[Bench] = &[
-    Bench { name: "dump", what: "reading whole maps; rivals the kernel's commands and bpftool (root)", run: dump::run },
-    Bench { name: "jit", what: "compiled programs, lookups, calls, compiling; rivals gcc -O2, the kernel, rbpf", run: jit::run },
-    Bench { name: "maps", what: "every operation of the map types; the rival is the kernel (root)", run: maps::run },
-    Bench { name: "trace", what: "what tracing adds to a call, to attaching, to SQLite; rivals uftrace and uprobes", run: trace::run },
-    Bench { name: "verify", what: "verifying objects and large programs; the rival is Linux, loading them (root)", run: verify::run },
+    Bench {
+        name: "dump",
+        what: "reading whole maps; rivals the kernel's commands and bpftool (root)",
+        run: dump::run,
+    },
+    Bench {
+        name: "jit",
+        what: "compiled programs, lookups, calls, compiling; rivals gcc -O2, the kernel, rbpf",
+        run: jit::run,
+    },
+    Bench {
+        name: "maps",
+        what: "every operation of the map types; the rival is the kernel (root)",
+        run: maps::run,
+    },
+    Bench {
+        name: "trace",
+        what: "what tracing adds to a call, to attaching, to SQLite; rivals uftrace and uprobes",
+        run: trace::run,
+    },
+    Bench {
+        name: "verify",
+        what: "verifying objects and large programs; the rival is Linux, loading them (root)",
+        run: verify::run,
+    },
 ];
 
 /// Runs the named bench.
@@ -47,7 +67,10 @@ pub fn run(args: &[&str]) -> Result<()> {
         bail!("usage: cargo xtask bench NAME [--json] [--record]");
     };
     let Some(bench) = BENCHES.iter().find(|bench| bench.name == name) else {
-        bail!("no bench named `{name}`; there are: {}", BENCHES.iter().map(|b| b.name).collect::<Vec<_>>().join(" "));
+        bail!(
+            "no bench named `{name}`; there are: {}",
+            BENCHES.iter().map(|b| b.name).collect::<Vec<_>>().join(" ")
+        );
     };
     if record {
         // Before the bench, which takes minutes.

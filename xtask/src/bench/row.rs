@@ -58,17 +58,26 @@ pub fn json(rows: &[Row]) -> String {
 
 /// The rows as aligned columns.
 pub fn table(rows: &[Row]) -> String {
-    let mut text = format!("{:<52} {:>12} {:>23}  {:<28} {:>12} {:>7}\n", "case", "ours", "low..high", "rival", "rival", "ratio");
+    let mut text = format!(
+        "{:<52} {:>12} {:>23}  {:<28} {:>12} {:>7}\n",
+        "case", "ours", "low..high", "rival", "rival", "ratio"
+    );
     for row in rows {
-        let time = |value: f64| if row.unit() == "ns" { time(value) } else { format!("{value:.1} B") };
+        let time =
+            |value: f64| if row.unit() == "ns" { time(value) } else { format!("{value:.1} B") };
         let (name, rival) = match &row.rival {
             Some((name, rival)) => (name.as_str(), time(rival.median)),
             None => ("-", "-".to_owned()),
         };
         let spread = format!("{}..{}", time(row.ours.low), time(row.ours.high));
         let ratio = row.ratio().map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
-        writeln!(text, "{:<52} {:>12} {spread:>23}  {name:<28} {rival:>12} {ratio:>7}", row.case, time(row.ours.median))
-            .expect("writing into a string does not fail");
+        writeln!(
+            text,
+            "{:<52} {:>12} {spread:>23}  {name:<28} {rival:>12} {ratio:>7}",
+            row.case,
+            time(row.ours.median)
+        )
+        .expect("writing into a string does not fail");
     }
     text
 }
@@ -100,8 +109,10 @@ pub fn record(name: &str, rows: &[Row]) -> Result<PathBuf> {
         "cc": said(Command::new("gcc").arg("--version")),
         "rows": rows.iter().map(Row::json).collect::<Vec<_>>(),
     });
-    let text = serde_json::to_string_pretty(&document).expect("numbers and strings are always JSON");
-    std::fs::write(&path, text + "\n").with_context(|| format!("cannot write `{}`", path.display()))?;
+    let text =
+        serde_json::to_string_pretty(&document).expect("numbers and strings are always JSON");
+    std::fs::write(&path, text + "\n")
+        .with_context(|| format!("cannot write `{}`", path.display()))?;
     Ok(path)
 }
 
@@ -117,13 +128,23 @@ mod tests {
     #[test]
     fn a_row_has_the_agreed_keys_and_the_ratio_is_rival_by_ours() {
         let sample = |median| Sample { median, low: median - 1.0, high: median + 1.0 };
-        let row = Row { case: "c".into(), ours: sample(5.0), rival: Some(("uftrace".into(), sample(80.0))) };
+        let row = Row {
+            case: "c".into(),
+            ours: sample(5.0),
+            rival: Some(("uftrace".into(), sample(80.0))),
+        };
         let value = row.json();
-        assert_eq!((&value["ours_ns"], &value["rival_ns"], &value["ratio"]), (&json!(5.0), &json!(80.0), &json!(16.0)));
+        assert_eq!(
+            (&value["ours_ns"], &value["rival_ns"], &value["ratio"]),
+            (&json!(5.0), &json!(80.0), &json!(16.0))
+        );
         let alone = Row { case: "c".into(), ours: sample(5.0), rival: None };
         assert_eq!((&alone.json()["rival"], &alone.json()["ratio"]), (&Value::Null, &Value::Null));
         let memory = Row { case: "m: memory, bytes".into(), ours: sample(24.0), rival: None };
-        assert_eq!((&memory.json()["ours_bytes"], &memory.json()["ours_ns"]), (&json!(24.0), &Value::Null));
+        assert_eq!(
+            (&memory.json()["ours_bytes"], &memory.json()["ours_ns"]),
+            (&json!(24.0), &Value::Null)
+        );
         let text = table(&[row, alone, memory]);
         assert!(text.contains("16.00") && text.contains("24.0 B"), "{text}");
     }

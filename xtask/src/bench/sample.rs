@@ -22,7 +22,11 @@ impl Sample {
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let middle = values.len() / 2;
-        let median = if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 };
+        let median = if values.len() % 2 == 1 {
+            values[middle]
+        } else {
+            (values[middle - 1] + values[middle]) / 2.0
+        };
         Self { median, low: values[0], high: values[values.len() - 1] }
     }
 
@@ -57,7 +61,8 @@ pub fn take_turns(turns: usize, contestants: &[Contestant<'_>]) -> Result<Vec<Ve
     let mut values = vec![Vec::with_capacity(turns); contestants.len()];
     for turn in 0..=turns {
         for (contestant, values) in contestants.iter().zip(&mut values) {
-            let value = (contestant.run)().with_context(|| format!("cannot measure `{}`", contestant.name))?;
+            let value = (contestant.run)()
+                .with_context(|| format!("cannot measure `{}`", contestant.name))?;
             if turn > 0 {
                 values.push(value);
             }

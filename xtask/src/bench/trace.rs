@@ -36,7 +36,14 @@ impl Place {
     /// `skep VERB ARGS… -o FILE -- PROGRAM…` with the report out of the program's way.
     pub fn skep(&self, verb_and_args: &[&str], program: &[&Path], rest: &[&str]) -> Command {
         let mut command = Command::new(skep_bin());
-        command.args(verb_and_args).arg("--json").arg("-o").arg(self.report_path()).arg("--").args(program).args(rest);
+        command
+            .args(verb_and_args)
+            .arg("--json")
+            .arg("-o")
+            .arg(self.report_path())
+            .arg("--")
+            .args(program)
+            .args(rest);
         command.env("SKEP_DIR", self.objects.join("skep"));
         command
     }
@@ -54,7 +61,12 @@ impl Place {
     /// `uftrace record` into a folder of its own.
     pub fn uftrace(&self, args: &[&str], program: &Path, rest: &[&str]) -> Command {
         let mut command = Command::new("uftrace");
-        command.args(["record", "--no-event", "--no-libcall", "-d"]).arg(self.objects.join("uftrace")).args(args).arg(program).args(rest);
+        command
+            .args(["record", "--no-event", "--no-libcall", "-d"])
+            .arg(self.objects.join("uftrace"))
+            .args(args)
+            .arg(program)
+            .args(rest);
         command
     }
 }

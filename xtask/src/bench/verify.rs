@@ -15,9 +15,18 @@ const TURNS: usize = 5;
 
 /// A row for each case, and the geometric mean of all.
 pub fn run() -> Result<Vec<Row>> {
-    check(cargo().args(["build", "-q", "--release", "-p", "skep-verifier", "--example", "measure"]))?;
+    check(cargo().args([
+        "build",
+        "-q",
+        "--release",
+        "-p",
+        "skep-verifier",
+        "--example",
+        "measure",
+    ]))?;
     let program = target().join("release/examples/measure");
-    let objects = files_below(&root().join("crates"), &|path| path.to_string_lossy().ends_with(".bpf.o"))?;
+    let objects =
+        files_below(&root().join("crates"), &|path| path.to_string_lossy().ends_with(".bpf.o"))?;
     let list = output(Command::new(&program).arg("list").args(&objects))?;
     let mut rows = Vec::new();
     for line in list.lines() {
@@ -28,8 +37,10 @@ pub fn run() -> Result<Vec<Row>> {
             command.args([side, case]).args(&objects);
             command
         };
-        let contestants =
-            [Contestant::new("ours", || measured(&mut side("ours"))), Contestant::new("linux", || measured(&mut side("linux")))];
+        let contestants = [
+            Contestant::new("ours", || measured(&mut side("ours"))),
+            Contestant::new("linux", || measured(&mut side("linux"))),
+        ];
         let values = take_turns(TURNS, &contestants)?;
         rows.push(Row {
             case: format!("{case}, programs {programs}, instructions {insns}"),
@@ -50,11 +61,19 @@ fn mean(rows: &[Row]) -> Option<Row> {
     let sample = |pick: &dyn Fn(&Row) -> Option<Sample>| {
         let all: Vec<Sample> = rows.iter().filter_map(pick).collect();
         let part = |f: &dyn Fn(&Sample) -> f64| of(all.iter().map(f).collect());
-        (!all.is_empty()).then(|| Sample { median: part(&|s| s.median), low: part(&|s| s.low), high: part(&|s| s.high) })
+        (!all.is_empty()).then(|| Sample {
+            median: part(&|s| s.median),
+            low: part(&|s| s.low),
+            high: part(&|s| s.high),
+        })
     };
     let ours = sample(&|r| Some(r.ours))?;
     let rival = sample(&|r| r.rival.as_ref().map(|(_, s)| *s))?;
-    Some(Row { case: "geometric mean".to_owned(), ours, rival: Some(("Linux, loading".to_owned(), rival)) })
+    Some(Row {
+        case: "geometric mean".to_owned(),
+        ours,
+        rival: Some(("Linux, loading".to_owned(), rival)),
+    })
 }
 
 /// Where cargo builds.

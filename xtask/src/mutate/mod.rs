@@ -26,7 +26,8 @@ use sites::Site;
 use crate::{files_below, relative, root};
 
 /// Files whose mutants change words, not verdicts.
-const LEFT_OUT: &[&str] = &["check/shortest.rs", "lib.rs", "log.rs", "reject.rs", "show.rs", "slice.rs", "trace.rs"];
+const LEFT_OUT: &[&str] =
+    &["check/shortest.rs", "lib.rs", "log.rs", "reject.rs", "show.rs", "slice.rs", "trace.rs"];
 
 /// Test programs in the order they are asked, quick ones first, and which of their tests.
 const TESTS: &[(&str, &str)] = &[
@@ -176,12 +177,18 @@ pub fn run(args: &[&str]) -> Result<()> {
     let excused = excused()?;
     let mut chosen: Vec<&Site> = sites
         .iter()
-        .filter(|s| words.is_empty() || words.iter().any(|w| s.file.contains(w) || s.line.contains(w)))
+        .filter(|s| {
+            words.is_empty() || words.iter().any(|w| s.file.contains(w) || s.line.contains(w))
+        })
         .filter(|s| known.get(&s.name()) != Some(&true))
         .collect();
     let all = chosen.len();
     chosen.retain(|s| !(again && excused.contains(&s.key())));
-    println!("{} mutants, {all} of them chosen, of which {} are excused", sites.len(), all - chosen.len());
+    println!(
+        "{} mutants, {all} of them chosen, of which {} are excused",
+        sites.len(),
+        all - chosen.len()
+    );
     let mut built = build(&tree, &place)?;
     let (_, _, path) = built.remove(0);
     let numbers: Vec<u32> = chosen.iter().map(|s| s.number).collect();
@@ -191,13 +198,19 @@ pub fn run(args: &[&str]) -> Result<()> {
     let reached = |s: &Site| tests.iter().any(|t| t.reaches.contains(&s.number));
     // What is known already, first.
     chosen.sort_by_key(|s| (!by_cases.contains(&s.number), reached(s)));
-    println!("{} of them change nothing on the way of any test", chosen.iter().filter(|s| !reached(s)).count());
+    println!(
+        "{} of them change nothing on the way of any test",
+        chosen.iter().filter(|s| !reached(s)).count()
+    );
     let mut file = std::fs::File::create(&kept)?;
     known.retain(|_, killed| *killed);
     for name in known.keys() {
         writeln!(file, "killed | {name}")?;
     }
-    let (next, out) = (AtomicUsize::new(0), Mutex::new((BTreeMap::<&str, usize>::new(), Vec::<&Site>::new(), file)));
+    let (next, out) = (
+        AtomicUsize::new(0),
+        Mutex::new((BTreeMap::<&str, usize>::new(), Vec::<&Site>::new(), file)),
+    );
     let start = Instant::now();
     let worker = || -> Result<()> {
         loop {
@@ -218,17 +231,26 @@ pub fn run(args: &[&str]) -> Result<()> {
                 None => alive.push(site),
             }
             if (n + 1).is_multiple_of(100) {
-                println!("{} of {}, {} alive, {:.0} s", n + 1, chosen.len(), alive.len(), start.elapsed().as_secs_f64());
+                println!(
+                    "{} of {}, {} alive, {:.0} s",
+                    n + 1,
+                    chosen.len(),
+                    alive.len(),
+                    start.elapsed().as_secs_f64()
+                );
             }
         }
     };
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(worker)).collect();
-        workers.into_iter().try_for_each(|w| w.join().unwrap_or_else(|_| bail!("a worker panicked")))
+        workers
+            .into_iter()
+            .try_for_each(|w| w.join().unwrap_or_else(|_| bail!("a worker panicked")))
     })?;
     let Ok((killed, mut alive, _)) = out.into_inner() else { bail!("a worker has failed") };
     alive.sort_by_key(|s| s.number);
-    let (equivalent, alive): (Vec<&Site>, Vec<&Site>) = alive.into_iter().partition(|s| excused.contains(&s.key()));
+    let (equivalent, alive): (Vec<&Site>, Vec<&Site>) =
+        alive.into_iter().partition(|s| excused.contains(&s.key()));
     for site in &alive {
         let how = if reached(site) { "survives" } else { "untested" };
         println!("{how}: {}:{}: {}", site.file, site.at + 1, site.key());
@@ -238,7 +260,12 @@ pub fn run(args: &[&str]) -> Result<()> {
         println!("in mutants.txt, but no mutant: {line}");
     }
     let dead: usize = killed.values().sum();
-    println!("{} mutants: {dead} killed {killed:?}, {} change nothing, {} survive", chosen.len(), equivalent.len(), alive.len());
+    println!(
+        "{} mutants: {dead} killed {killed:?}, {} change nothing, {} survive",
+        chosen.len(),
+        equivalent.len(),
+        alive.len()
+    );
     if !alive.is_empty() {
         bail!("{} mutants that no test notices", alive.len());
     }
@@ -247,19 +274,24 @@ pub fn run(args: &[&str]) -> Result<()> {
 
 /// What an earlier run found: names of mutants, and whether they were killed.
 fn results(path: &Path) -> Result<BTreeMap<String, bool>> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read `{}`: run without `--again`", path.display()))?;
-    let line = |l: &str| l.split_once(" | ").map(|(what, name)| (name.to_owned(), what == "killed"));
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read `{}`: run without `--again`", path.display()))?;
+    let line =
+        |l: &str| l.split_once(" | ").map(|(what, name)| (name.to_owned(), what == "killed"));
     Ok(text.lines().filter_map(line).collect())
 }
 
 /// What `xtask/mutants.txt` says changes nothing.
 fn excused() -> Result<BTreeSet<String>> {
     let path = root().join("xtask/mutants.txt");
-    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read `{}`", relative(&path)))?;
+    let text = std::fs::read_to_string(&path)
+        .with_context(|| format!("cannot read `{}`", relative(&path)))?;
     let key = |line: &str| {
         let parts: Vec<&str> = line.split(" | ").collect();
         match parts.as_slice() {
-            [file, kind, line @ .., _reason] if !line.is_empty() => Some(format!("{file} | {kind} | {}", line.join(" | "))),
+            [file, kind, line @ .., _reason] if !line.is_empty() => {
+                Some(format!("{file} | {kind} | {}", line.join(" | ")))
+            }
             _ => None,
         }
     };
@@ -270,7 +302,9 @@ fn excused() -> Result<BTreeSet<String>> {
 fn copy_workspace(tree: &Path) -> Result<()> {
     for dir in ["crates", "xtask", "benches"] {
         // The verifier itself gets its switches.
-        for path in files_below(&root().join(dir), &|p| !p.starts_with(root().join("crates/verifier/src")))? {
+        for path in
+            files_below(&root().join(dir), &|p| !p.starts_with(root().join("crates/verifier/src")))?
+        {
             copy(&path, &tree.join(relative(&path)))?;
         }
     }
@@ -312,7 +346,8 @@ fn plant(src: &Path, place: &Path) -> Result<Vec<Site>> {
     let tree = src.ancestors().nth(3).context("a folder of a workspace")?;
     // Those of the last time at once.
     let refused = place.join("refused.txt");
-    let mut dropped: BTreeSet<String> = std::fs::read_to_string(&refused).unwrap_or_default().lines().map(str::to_owned).collect();
+    let mut dropped: BTreeSet<String> =
+        std::fs::read_to_string(&refused).unwrap_or_default().lines().map(str::to_owned).collect();
     sites.retain(|s| !dropped.contains(&s.name()));
     for _ in 0..25 {
         put(SWITCH.as_bytes(), &src.join("mutant.rs"))?;
@@ -343,7 +378,9 @@ fn plant(src: &Path, place: &Path) -> Result<Vec<Site>> {
 
 /// Where the copy does not compile.
 fn errors(tree: &Path, place: &Path) -> Result<BTreeSet<(String, usize)>> {
-    let out = command(tree, place).args(["check", "-q", "-p", "skep-verifier", "--lib", "--message-format", "short"]).output()?;
+    let out = command(tree, place)
+        .args(["check", "-q", "-p", "skep-verifier", "--lib", "--message-format", "short"])
+        .output()?;
     let text = String::from_utf8_lossy(&out.stderr);
     let place = |line: &str| {
         let rest = line.strip_prefix("crates/verifier/src/")?;
@@ -414,7 +451,12 @@ fn matrix(path: &Path, chosen: &[u32], tree: &Path, place: &Path) -> Result<BTre
         if done {
             return Ok(killed);
         }
-        let last = text.lines().last().and_then(|l| l.split(' ').next()?.parse::<u32>().ok()).unwrap_or(0).max(from - 1);
+        let last = text
+            .lines()
+            .last()
+            .and_then(|l| l.split(' ').next()?.parse::<u32>().ok())
+            .unwrap_or(0)
+            .max(from - 1);
         ensure!(!text.is_empty() || from > 1, "the cases fail without a mutant");
         let Some(at_fault) = chosen.iter().copied().find(|n| *n > last) else { return Ok(killed) };
         killed.insert(at_fault);
@@ -435,7 +477,11 @@ struct Test {
 }
 
 /// Runs all test programs without a mutant.
-fn baseline(found: Vec<(&'static str, &'static str, PathBuf)>, tree: &Path, place: &Path) -> Result<Vec<Test>> {
+fn baseline(
+    found: Vec<(&'static str, &'static str, PathBuf)>,
+    tree: &Path,
+    place: &Path,
+) -> Result<Vec<Test>> {
     let mut tests = Vec::new();
     for (name, only, path) in found {
         let list = place.join(format!("{name}-{only}.reached"));
@@ -443,7 +489,8 @@ fn baseline(found: Vec<(&'static str, &'static str, PathBuf)>, tree: &Path, plac
         let mut child = command_of(&path, only, 0, tree).env("SKEP_REACHED", &list).spawn()?;
         let (passed, takes) = wait(&mut child, Duration::MAX)?;
         ensure!(passed, "`{name}` fails without a mutant");
-        let reaches: BTreeSet<u32> = std::fs::read_to_string(&list)?.lines().filter_map(|l| l.parse().ok()).collect();
+        let reaches: BTreeSet<u32> =
+            std::fs::read_to_string(&list)?.lines().filter_map(|l| l.parse().ok()).collect();
         println!("  {name} {only}: {:.1} s, {} mutants", takes.as_secs_f64(), reaches.len());
         tests.push(Test { name, only, path, takes, reaches });
     }
@@ -468,8 +515,9 @@ fn command_of(test: &Path, only: &str, mutant: u32, tree: &Path) -> Command {
 impl Test {
     /// Runs it with one switch turned; one that does not come to an end has failed.
     fn passes(&self, mutant: u32, tree: &Path) -> Result<bool> {
-        let mut child =
-            command_of(&self.path, self.only, mutant, tree).spawn().with_context(|| format!("cannot run `{}`", self.path.display()))?;
+        let mut child = command_of(&self.path, self.only, mutant, tree)
+            .spawn()
+            .with_context(|| format!("cannot run `{}`", self.path.display()))?;
         Ok(wait(&mut child, self.takes * 2 + PATIENCE)?.0)
     }
 }
@@ -497,6 +545,13 @@ fn wait(child: &mut std::process::Child, limit: Duration) -> Result<(bool, Durat
 fn cpu_time(pid: u32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // Behind the name, which may hold anything: state is field 3, times are 14 and 15.
-    let ticks: u64 = stat.rsplit_once(')')?.1.split_whitespace().skip(11).take(2).filter_map(|t| t.parse::<u64>().ok()).sum();
+    let ticks: u64 = stat
+        .rsplit_once(')')?
+        .1
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|t| t.parse::<u64>().ok())
+        .sum();
     Some(Duration::from_millis(ticks * 10))
 }

@@ -41,7 +41,9 @@ impl Site {
     /// How `mutants.txt` names it.
     pub fn key(&self) -> String {
         let part = match self.edit {
-            Edit::True | Edit::False | Edit::Other(..) => format!(": {}", &self.line[self.from..self.to]),
+            Edit::True | Edit::False | Edit::Other(..) => {
+                format!(": {}", &self.line[self.from..self.to])
+            }
             _ => String::new(),
         };
         format!("{} | {}{part} | {}", self.file, self.kind, self.line.trim())
@@ -57,7 +59,9 @@ impl Site {
         let n = self.number;
         match self.edit {
             Edit::Never if self.from == self.to => format!("&& !crate::mutant::on({n}) "),
-            Edit::Never if inside.contains("let ") => format!("{inside} && !crate::mutant::on({n})"),
+            Edit::Never if inside.contains("let ") => {
+                format!("{inside} && !crate::mutant::on({n})")
+            }
             Edit::Never => format!("({inside}) && !crate::mutant::on({n})"),
             Edit::Accept => format!("crate::mutant::keep({n}, {inside})"),
             Edit::Skip => format!("if !crate::mutant::on({n}) {{ {inside} }}"),
@@ -84,7 +88,17 @@ pub fn find(file: &str, text: &str) -> Vec<Site> {
             continue;
         }
         let mut add = |from: usize, to: usize, kind, edit| {
-            sites.push(Site { number: 0, file: file.to_owned(), at, kind, line: line.to_owned(), twin: 0, from, to, edit });
+            sites.push(Site {
+                number: 0,
+                file: file.to_owned(),
+                at,
+                kind,
+                line: line.to_owned(),
+                twin: 0,
+                from,
+                to,
+                edit,
+            });
         };
         let next = lines.get(at + 1).map_or("", |l| l.trim_start());
         if next.starts_with("return Err(") && line.ends_with('{') {
@@ -97,8 +111,10 @@ pub fn find(file: &str, text: &str) -> Vec<Site> {
         }
         for from in occurrences(line, "Err(Reason::").chain(occurrences(line, "Err(wrong(")) {
             if let Some(to) = closing(line, from + 3) {
-                let guarded =
-                    at > 0 && code.starts_with("return Err(") && lines[at - 1].ends_with('{') && !lines[at - 1].contains("else {");
+                let guarded = at > 0
+                    && code.starts_with("return Err(")
+                    && lines[at - 1].ends_with('{')
+                    && !lines[at - 1].contains("else {");
                 if !guarded {
                     add(from, to + 1, "accepted", Edit::Accept);
                 }
@@ -117,7 +133,8 @@ pub fn find(file: &str, text: &str) -> Vec<Site> {
         }
     }
     // Of two that cross each other one is enough.
-    let crosses = |a: &Site, b: &Site| a.at == b.at && a.from < b.from && b.from < a.to && a.to < b.to;
+    let crosses =
+        |a: &Site, b: &Site| a.at == b.at && a.from < b.from && b.from < a.to && a.to < b.to;
     let crossing: Vec<bool> = sites.iter().map(|b| sites.iter().any(|a| crosses(a, b))).collect();
     let mut crossing = crossing.iter();
     sites.retain(|_| crossing.next() == Some(&false));
@@ -183,9 +200,11 @@ fn is_statement(code: &str) -> bool {
     let word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '*' | '[' | ']');
     let Some(stop) = code.find(|c| !word(c)) else { return false };
     let (head, rest) = code.split_at(stop);
-    let keyword = ["let", "return", "use", "const", "static", "pub", "mod", "break", "continue"].contains(&head);
+    let keyword = ["let", "return", "use", "const", "static", "pub", "mod", "break", "continue"]
+        .contains(&head);
     let call = rest.starts_with('(') && head.contains('.');
-    let change = head.contains(['.', '*']) && [" = ", " += ", " -= ", " |= ", " &= "].iter().any(|op| rest.starts_with(op));
+    let change = head.contains(['.', '*'])
+        && [" = ", " += ", " -= ", " |= ", " &= "].iter().any(|op| rest.starts_with(op));
     !keyword && (call || change) && code.ends_with(';') && balanced(code)
 }
 
@@ -204,8 +223,16 @@ fn terms(line: &str, add: &mut impl FnMut(usize, usize, &'static str, Edit)) {
     let tail = if code.ends_with(" {") { 2 } else { usize::from(code.ends_with([';', ','])) };
     let (from, to) = match code {
         _ if code.starts_with("&& ") || code.starts_with("|| ") => (indent + 3, line.len() - tail),
-        _ if condition(line).is_some() && code.ends_with(" {") => condition(line).unwrap_or_default(),
-        _ if balanced(code) && !code.contains("=>") && !code.contains(" = ") && !code.ends_with('{') => (indent, line.len() - tail),
+        _ if condition(line).is_some() && code.ends_with(" {") => {
+            condition(line).unwrap_or_default()
+        }
+        _ if balanced(code)
+            && !code.contains("=>")
+            && !code.contains(" = ")
+            && !code.ends_with('{') =>
+        {
+            (indent, line.len() - tail)
+        }
         _ => return,
     };
     let from = if line[from..].starts_with("return ") { from + "return ".len() } else { from };
@@ -244,7 +271,8 @@ fn split(line: &str, from: usize, to: usize, by: &str) -> Vec<(usize, usize)> {
 
 /// The simple operands around a comparison: names, fields, calls without spaces.
 fn operands(line: &str, left_end: usize, right_start: usize) -> Option<(usize, usize)> {
-    let part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | ':' | '(' | ')' | '[' | ']');
+    let part =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | ':' | '(' | ')' | '[' | ']');
     let left = line[..left_end].rfind(|c| !part(c)).map_or(0, |i| i + 1);
     let right = line[right_start..].find(|c| !part(c)).map_or(line.len(), |i| right_start + i);
     // Brackets that belong to something outside.
@@ -258,11 +286,21 @@ fn operands(line: &str, left_end: usize, right_start: usize) -> Option<(usize, u
     }
     let before = line[..from].chars().last();
     let after = line[to..].chars().next();
-    let clear = before.is_none_or(|c| matches!(c, ' ' | '(' | '!')) && after.is_none_or(|c| matches!(c, ' ' | ')' | ';' | ','));
+    let clear = before.is_none_or(|c| matches!(c, ' ' | '(' | '!'))
+        && after.is_none_or(|c| matches!(c, ' ' | ')' | ';' | ','));
     // Arithmetic binds tighter than the comparison.
-    let arithmetic = |s: &str| s.ends_with(" +") || s.ends_with(" -") || s.ends_with(" &") || s.ends_with(" as") || s.ends_with(" *");
-    let more = ["+ ", "- ", "& ", "as ", "* ", "<< "].iter().any(|op| line[to..].trim_start().starts_with(op));
-    (clear && from < left_end && to > right_start && !arithmetic(line[..from].trim_end()) && !more).then_some((from, to))
+    let arithmetic = |s: &str| {
+        s.ends_with(" +")
+            || s.ends_with(" -")
+            || s.ends_with(" &")
+            || s.ends_with(" as")
+            || s.ends_with(" *")
+    };
+    let more = ["+ ", "- ", "& ", "as ", "* ", "<< "]
+        .iter()
+        .any(|op| line[to..].trim_start().starts_with(op));
+    (clear && from < left_end && to > right_start && !arithmetic(line[..from].trim_end()) && !more)
+        .then_some((from, to))
 }
 
 /// Puts the switches into a file's text.
@@ -282,7 +320,10 @@ pub fn apply<'a>(text: &str, sites: impl Iterator<Item = &'a Site>) -> String {
 fn render(line: &str, from: usize, to: usize, mut sites: &[&Site]) -> String {
     let (mut out, mut at) = (String::new(), from);
     while let Some((first, rest)) = sites.split_first() {
-        let inner = rest.iter().take_while(|s| s.to <= first.to && s.from < first.to.max(first.from + 1)).count();
+        let inner = rest
+            .iter()
+            .take_while(|s| s.to <= first.to && s.from < first.to.max(first.from + 1))
+            .count();
         out.push_str(&line[at..first.from]);
         out.push_str(&first.around(&render(line, first.from, first.to, &rest[..inner])));
         at = first.to;
@@ -308,18 +349,30 @@ mod tests {
     fn a_check_of_one_line_gets_a_switch() {
         let made = mutated("    if a.b || c {\n        return Err(Reason::Empty);\n    }\n");
         assert!(made.starts_with("    if (((a.b) && !crate::mutant::on("), "{made}");
-        assert!(made.contains(") && !crate::mutant::on(1) {\n        return Err(Reason::Empty);"), "{made}");
+        assert!(
+            made.contains(") && !crate::mutant::on(1) {\n        return Err(Reason::Empty);"),
+            "{made}"
+        );
     }
 
     #[test]
     fn statements_arms_and_ends_of_ranges_get_switches() {
-        assert_eq!(mutated("    self.flow.mark(r.node);\n"), "    if !crate::mutant::on(1) { self.flow.mark(r.node); }\n");
+        assert_eq!(
+            mutated("    self.flow.mark(r.node);\n"),
+            "    if !crate::mutant::on(1) { self.flow.mark(r.node); }\n"
+        );
         let arm = mutated("        _ => Err(Reason::Wrong { reg, kind: f(x) }),\n");
-        assert_eq!(arm, "        _ => crate::mutant::keep(1, Err(Reason::Wrong { reg, kind: f(x) })),\n");
+        assert_eq!(
+            arm,
+            "        _ => crate::mutant::keep(1, Err(Reason::Wrong { reg, kind: f(x) })),\n"
+        );
         let end = mutated("    (start >= 0)\n");
         assert_eq!(end, "    (crate::mutant::other(1, start >= 0, start > 0))\n");
         let returned = mutated("    return a && b;\n");
-        assert_eq!(returned, "    return ((a) || crate::mutant::on(1)) && ((b) || crate::mutant::on(2));\n");
+        assert_eq!(
+            returned,
+            "    return ((a) || crate::mutant::on(1)) && ((b) || crate::mutant::on(2));\n"
+        );
         assert_eq!(mutated("    let x = 5;\n"), "    let x = 5;\n");
     }
 }

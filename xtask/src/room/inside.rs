@@ -27,7 +27,9 @@ pub fn run(args: &[&str]) -> Result<()> {
         bail!("`clean-room-inside` is what `clean-room` calls in new namespaces");
     };
     if std::process::id() != 1 {
-        bail!("`clean-room-inside` mounts things: it only runs as the first process of a PID namespace");
+        bail!(
+            "`clean-room-inside` mounts things: it only runs as the first process of a PID namespace"
+        );
     }
     let root = Path::new(root);
     let at = |path: &str| root.join(path.trim_start_matches('/'));
@@ -47,7 +49,12 @@ pub fn run(args: &[&str]) -> Result<()> {
     let user = format!("{UID}:{UID}");
     let mut room = Command::new("chroot");
     room.args([&format!("--userspec={user}"), &format!("--groups={UID}")]).arg(root);
-    room.args(["/usr/bin/env", "-i", &format!("HOME=/home/{USER}"), &format!("PATH={TOOLCHAIN}/bin:/usr/local/bin:/usr/bin:/bin")]);
+    room.args([
+        "/usr/bin/env",
+        "-i",
+        &format!("HOME=/home/{USER}"),
+        &format!("PATH={TOOLCHAIN}/bin:/usr/local/bin:/usr/bin:/bin"),
+    ]);
     room.args(["bash", "-euo", "pipefail", "-c", &script]).stdin(Stdio::null()).current_dir("/");
     check(&mut room).map_err(|_| anyhow::anyhow!("the command failed in the room"))
 }
@@ -69,12 +76,22 @@ fn mount_devices(dev: &Path) -> Result<()> {
         std::fs::write(&node, "").with_context(|| format!("cannot make `{}`", node.display()))?;
         mount(&["--bind", &format!("/dev/{name}")], &node)?;
     }
-    for (name, to) in [("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2"), ("ptmx", "pts/ptmx")] {
+    for (name, to) in [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "fd/0"),
+        ("stdout", "fd/1"),
+        ("stderr", "fd/2"),
+        ("ptmx", "pts/ptmx"),
+    ] {
         symlink(to, dev.join(name)).with_context(|| format!("cannot make `/dev/{name}`"))?;
     }
     for name in ["pts", "shm"] {
-        std::fs::create_dir(dev.join(name)).with_context(|| format!("cannot make `/dev/{name}`"))?;
+        std::fs::create_dir(dev.join(name))
+            .with_context(|| format!("cannot make `/dev/{name}`"))?;
     }
-    mount(&["-t", "devpts", "-o", "newinstance,ptmxmode=0666,mode=620", "devpts"], &dev.join("pts"))?;
+    mount(
+        &["-t", "devpts", "-o", "newinstance,ptmxmode=0666,mode=620", "devpts"],
+        &dev.join("pts"),
+    )?;
     mount(&["-t", "tmpfs", "-o", "mode=1777", "tmpfs"], &dev.join("shm"))
 }

@@ -59,14 +59,19 @@ fn parse(args: &[&str]) -> Result<Options> {
         match *arg {
             "--keep" => options.keep = true,
             "--limit" => {
-                let minutes = args.next().and_then(|text| text.parse::<u64>().ok()).context("`--limit` takes a number of minutes")?;
+                let minutes = args
+                    .next()
+                    .and_then(|text| text.parse::<u64>().ok())
+                    .context("`--limit` takes a number of minutes")?;
                 options.limit = Duration::from_secs(60 * minutes);
             }
             "--" => {
                 options.command = Some(args.as_slice().join(" "));
                 break;
             }
-            option if option.starts_with('-') => bail!("unknown option `{option}`; there are --keep and --limit MINUTES"),
+            option if option.starts_with('-') => {
+                bail!("unknown option `{option}`; there are --keep and --limit MINUTES")
+            }
             suite => options.suites.push(suite.to_owned()),
         }
     }
@@ -105,11 +110,16 @@ struct Room {
 
 fn in_room(suite: &str, options: &Options) -> Result<()> {
     let below = workspace().join("target/clean-room");
-    std::fs::create_dir_all(&below).with_context(|| format!("cannot make `{}`", below.display()))?;
+    std::fs::create_dir_all(&below)
+        .with_context(|| format!("cannot make `{}`", below.display()))?;
     let room = Room {
         root: root::make(suite, &below)?,
         home: below.join(format!("{suite}.home")),
-        toolchain: output(Command::new("rustc").args(["--print", "sysroot"]).current_dir(workspace()))?.trim().into(),
+        toolchain: output(
+            Command::new("rustc").args(["--print", "sysroot"]).current_dir(workspace()),
+        )?
+        .trim()
+        .into(),
         crates: below.join("crates"),
     };
     fetch_crates(&room.crates)?;
@@ -138,32 +148,58 @@ fn in_room(suite: &str, options: &Options) -> Result<()> {
 
 /// Everything that `Cargo.lock` names, as sources, so that cargo needs no network afterwards.
 fn fetch_crates(dir: &Path) -> Result<()> {
-    check(cargo().args(["vendor", "--quiet", "--locked", "--versioned-dirs"]).arg(dir).stdout(std::process::Stdio::null()))
+    check(
+        cargo()
+            .args(["vendor", "--quiet", "--locked", "--versioned-dirs"])
+            .arg(dir)
+            .stdout(std::process::Stdio::null()),
+    )
 }
 
 /// The home of an ordinary user with a clone of what is checked out.
 fn furnish(home: &Path) -> Result<()> {
     root::remove(home)?;
     let user = home.join(inside::USER);
-    std::fs::create_dir_all(user.join(".cargo")).with_context(|| format!("cannot make `{}`", user.display()))?;
+    std::fs::create_dir_all(user.join(".cargo"))
+        .with_context(|| format!("cannot make `{}`", user.display()))?;
     let config = format!(
         "[source.crates-io]\nreplace-with = \"fetched\"\n[source.fetched]\ndirectory = \"{}\"\n[net]\noffline = true\n",
         inside::CRATES
     );
-    std::fs::write(user.join(".cargo/config.toml"), config).context("cannot write cargo's configuration")?;
-    if !output(Command::new("git").args(["status", "--porcelain", "--untracked-files=no"]).current_dir(workspace()))?.is_empty() {
+    std::fs::write(user.join(".cargo/config.toml"), config)
+        .context("cannot write cargo's configuration")?;
+    if !output(
+        Command::new("git")
+            .args(["status", "--porcelain", "--untracked-files=no"])
+            .current_dir(workspace()),
+    )?
+    .is_empty()
+    {
         eprintln!("warning: the room gets the last commit, not what was changed since");
     }
     // No hard links: the files are given to another user.
-    check(Command::new("git").args(["clone", "--quiet", "--no-hardlinks"]).arg(workspace()).arg(user.join(inside::PROJECT)))?;
+    check(
+        Command::new("git")
+            .args(["clone", "--quiet", "--no-hardlinks"])
+            .arg(workspace())
+            .arg(user.join(inside::PROJECT)),
+    )?;
     root::give(&user)
 }
 
 /// The command that runs `command` in the room: this program again, as the first process of new namespaces.
 fn enter(room: &Room, command: &str) -> Result<Command> {
     let mut enter = Command::new("setpriv");
-    enter.args(["--pdeathsig", "KILL"]).args(root::unshare()).args(["--net", "--ipc", "--pid", "--fork", "--kill-child=KILL"]);
-    enter.arg(std::env::current_exe().context("cannot tell which program this is")?).arg("clean-room-inside");
+    enter.args(["--pdeathsig", "KILL"]).args(root::unshare()).args([
+        "--net",
+        "--ipc",
+        "--pid",
+        "--fork",
+        "--kill-child=KILL",
+    ]);
+    enter
+        .arg(std::env::current_exe().context("cannot tell which program this is")?)
+        .arg("clean-room-inside");
     enter.args([&room.root, &room.home, &room.toolchain, &room.crates]).arg(command);
     Ok(enter)
 }
@@ -176,9 +212,13 @@ mod tests {
 
     #[test]
     fn suites_options_and_a_command_are_told_apart() {
-        let options = parse(&["--keep", "trixie", "--limit", "3", "--", "cargo", "test", "--keep"]).unwrap();
+        let options =
+            parse(&["--keep", "trixie", "--limit", "3", "--", "cargo", "test", "--keep"]).unwrap();
         assert_eq!((options.suites.as_slice(), options.keep), (&["trixie".to_owned()][..], true));
-        assert_eq!((options.limit, options.command.as_deref()), (Duration::from_secs(180), Some("cargo test --keep")));
+        assert_eq!(
+            (options.limit, options.command.as_deref()),
+            (Duration::from_secs(180), Some("cargo test --keep"))
+        );
         let plain = parse(&[]).unwrap();
         assert_eq!((plain.suites.len(), plain.command), (super::root::SUITES.len(), None));
         assert!(parse(&["--unknown"]).is_err() && parse(&["--limit", "soon"]).is_err());

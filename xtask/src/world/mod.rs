@@ -20,17 +20,36 @@ pub fn run(args: &[&str]) -> Result<()> {
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match *arg {
-            "--runs" => runs = args.next().and_then(|n| n.parse().ok()).filter(|n| *n > 0).context("`--runs` takes a number")?,
+            "--runs" => {
+                runs = args
+                    .next()
+                    .and_then(|n| n.parse().ok())
+                    .filter(|n| *n > 0)
+                    .context("`--runs` takes a number")?
+            }
             "--json" => json = true,
-            option if option.starts_with('-') => bail!("unknown option `{option}`; there are --runs N and --json"),
+            option if option.starts_with('-') => {
+                bail!("unknown option `{option}`; there are --runs N and --json")
+            }
             name => names.push(name),
         }
     }
     if let Some(unknown) = names.iter().find(|name| PROGRAMS.iter().all(|p| p.name != **name)) {
-        bail!("no program named `{unknown}`; there are: {}", PROGRAMS.iter().map(|p| p.name).collect::<Vec<_>>().join(" "));
+        bail!(
+            "no program named `{unknown}`; there are: {}",
+            PROGRAMS.iter().map(|p| p.name).collect::<Vec<_>>().join(" ")
+        );
     }
     if std::env::var_os("SKEP_BIN").is_none() {
-        check(crate::cargo().args(["build", "--quiet", "--release", "--package", "skep-cli", "--package", "skep-preload"]))?;
+        check(crate::cargo().args([
+            "build",
+            "--quiet",
+            "--release",
+            "--package",
+            "skep-cli",
+            "--package",
+            "skep-preload",
+        ]))?;
     }
     let mut rows = Vec::new();
     for program in PROGRAMS.iter().filter(|p| names.is_empty() || names.contains(&p.name)) {
@@ -43,12 +62,19 @@ pub fn run(args: &[&str]) -> Result<()> {
     }
     if names.is_empty() {
         let path = root().join("docs/works-with.md");
-        std::fs::write(&path, page::page(&rows, runs)).with_context(|| format!("cannot write `{}`", path.display()))?;
+        std::fs::write(&path, page::page(&rows, runs))
+            .with_context(|| format!("cannot write `{}`", path.display()))?;
         eprintln!("wrote {}", crate::relative(&path));
     }
-    let differ: Vec<&str> = rows.iter().filter(|row| row.is_different()).map(|row| row.name).collect();
+    let differ: Vec<&str> =
+        rows.iter().filter(|row| row.is_different()).map(|row| row.name).collect();
     if !differ.is_empty() {
-        bail!("{} of {} programs are not the same under trace: {}", differ.len(), rows.len(), differ.join(" "));
+        bail!(
+            "{} of {} programs are not the same under trace: {}",
+            differ.len(),
+            rows.len(),
+            differ.join(" ")
+        );
     }
     Ok(())
 }

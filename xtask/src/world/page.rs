@@ -20,16 +20,33 @@ compared. *Same* counts the traced runs in which all three were what they are wi
 /// The whole page.
 pub fn page(rows: &[Row], runs: usize) -> String {
     let mut text = HEADER.to_owned();
-    let about = [("commit", machine::commit().ok().flatten()), ("kernel", release()), ("processor", machine::cpu())];
-    let about = about.into_iter().filter_map(|(what, is)| Some(format!("{what} {}", is?))).collect::<Vec<_>>().join(", ");
+    let about = [
+        ("commit", machine::commit().ok().flatten()),
+        ("kernel", release()),
+        ("processor", machine::cpu()),
+    ];
+    let about = about
+        .into_iter()
+        .filter_map(|(what, is)| Some(format!("{what} {}", is?)))
+        .collect::<Vec<_>>()
+        .join(", ");
     writeln!(text, "\n{runs} runs of each kind; {about}.\n").expect(INFALLIBLE);
     text.push_str("| program | version | what it ran | same | functions | calls | note |\n|---|---|---|--:|--:|--:|---|\n");
     for (row, ran) in rows.iter().filter_map(ran) {
-        let cells = [row.name, &ran.version, row.what, &same(ran), &ran.attached.to_string(), &ran.calls.to_string(), &note(ran)]
-            .map(|cell| cell.replace('|', "\\|"));
+        let cells = [
+            row.name,
+            &ran.version,
+            row.what,
+            &same(ran),
+            &ran.attached.to_string(),
+            &ran.calls.to_string(),
+            &note(ran),
+        ]
+        .map(|cell| cell.replace('|', "\\|"));
         writeln!(text, "| {} |", cells.join(" | ")).expect(INFALLIBLE);
     }
-    let different: Vec<_> = rows.iter().filter_map(ran).filter(|(row, _)| row.is_different()).collect();
+    let different: Vec<_> =
+        rows.iter().filter_map(ran).filter(|(row, _)| row.is_different()).collect();
     if !different.is_empty() {
         text.push_str("\n## Not the same\n\n");
         for (row, ran) in different {
@@ -135,7 +152,10 @@ mod tests {
         let ran = Ran {
             version: "x 1|2".into(),
             runs: 20,
-            different: BTreeMap::from([("a".to_owned(), 1), ("status 139 (signal 11), not status 0".to_owned(), 12)]),
+            different: BTreeMap::from([
+                ("a".to_owned(), 1),
+                ("status 139 (signal 11), not status 0".to_owned(), 12),
+            ]),
             attached: 7,
             calls: 9,
             seconds: [1.0, 2.0],
@@ -144,7 +164,11 @@ mod tests {
         };
         let rows = [
             Row { name: "x", what: "work", outcome: Outcome::Ran(Box::new(ran)) },
-            Row { name: "y", what: "work", outcome: Outcome::NotRun("`y` is not installed".into()) },
+            Row {
+                name: "y",
+                what: "work",
+                outcome: Outcome::NotRun("`y` is not installed".into()),
+            },
         ];
         assert!(rows[0].is_different() && !rows[1].is_different());
         let text = page(&rows, 20);
@@ -152,6 +176,9 @@ mod tests {
         assert!(text.contains(row), "{text}");
         assert!(text.contains("## Not the same\n\n* x: `skep trace x`\n\n## Not tried\n\nWhat the machine of this run lacks:\n\n* y: `y` is not installed\n"), "{text}");
         let document: Value = serde_json::from_str(&json(&rows)).unwrap();
-        assert_eq!((&document[0]["same"], &document[1]["not_tried"]), (&json!(7), &json!("`y` is not installed")));
+        assert_eq!(
+            (&document[0]["same"], &document[1]["not_tried"]),
+            (&json!(7), &json!("`y` is not installed"))
+        );
     }
 }

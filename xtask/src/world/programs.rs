@@ -28,10 +28,20 @@ pub struct Program {
     pub client: Option<Client>,
 }
 
-const ROW: Program =
-    Program { name: "", needs: &[], version: &["--version"], what: "", prepare: &[], command: &[], status: 0, config: None, client: None };
+const ROW: Program = Program {
+    name: "",
+    needs: &[],
+    version: &["--version"],
+    what: "",
+    prepare: &[],
+    command: &[],
+    status: 0,
+    config: None,
+    client: None,
+};
 
-const LANGUAGE: &str = "threads, children, exceptions, signals, garbage, regular expressions, files, sockets";
+const LANGUAGE: &str =
+    "threads, children, exceptions, signals, garbage, regular expressions, files, sockets";
 
 /// A row with what every row has, and the status at the end of the work.
 const fn work(
@@ -47,16 +57,52 @@ const fn work(
 /// The table. A new row needs nothing else but its work.
 pub const PROGRAMS: &[Program] = &[
     work("python3", &["python3"], LANGUAGE, &["{0}", "{work}/python.py"], 3),
-    work("perl", &["perl"], "children, signals, die through frames, closures, nested patterns, sockets", &["{0}", "{work}/perl.pl"], 4),
-    work("bash", &["bash"], "arrays, patterns, coprocess, process substitution, recursion", &["{0}", "{work}/bash.sh"], 0),
-    work("bash-posix", &["bash"], "subshells, jobs, traps, pipes, here documents", &["{0}", "{work}/shell.sh"], 6),
+    work(
+        "perl",
+        &["perl"],
+        "children, signals, die through frames, closures, nested patterns, sockets",
+        &["{0}", "{work}/perl.pl"],
+        4,
+    ),
+    work(
+        "bash",
+        &["bash"],
+        "arrays, patterns, coprocess, process substitution, recursion",
+        &["{0}", "{work}/bash.sh"],
+        0,
+    ),
+    work(
+        "bash-posix",
+        &["bash"],
+        "subshells, jobs, traps, pipes, here documents",
+        &["{0}", "{work}/shell.sh"],
+        6,
+    ),
     Program {
         version: &["-c", "echo dash"],
-        ..work("dash", &["dash"], "subshells, jobs, traps, pipes, here documents", &["{0}", "{work}/shell.sh"], 6)
+        ..work(
+            "dash",
+            &["dash"],
+            "subshells, jobs, traps, pipes, here documents",
+            &["{0}", "{work}/shell.sh"],
+            6,
+        )
     },
     work("ruby", &["ruby"], LANGUAGE, &["{0}", "{work}/ruby.rb"], 5),
-    work("php", &["php"], "exceptions, generators, closures, collector, children, sockets", &["{0}", "{work}/php.php"], 8),
-    work("node", &["node"], "workers, promises, children, exceptions, garbage, sockets, streams", &["{0}", "{work}/node.js"], 9),
+    work(
+        "php",
+        &["php"],
+        "exceptions, generators, closures, collector, children, sockets",
+        &["{0}", "{work}/php.php"],
+        8,
+    ),
+    work(
+        "node",
+        &["node"],
+        "workers, promises, children, exceptions, garbage, sockets, streams",
+        &["{0}", "{work}/node.js"],
+        9,
+    ),
     Program {
         prepare: &[&["{1}", "-d", "{build}", "{work}/Main.java"]],
         version: &["-version"],
@@ -76,33 +122,99 @@ pub const PROGRAMS: &[Program] = &[
             "{work}/main.go",
             "{work}/go-cgo.go",
         ]],
-        ..work("go-cgo", &["go", "gcc"], "goroutines, panics, garbage, C calls, children, signals, sockets", &["{build}/main"], 9)
+        ..work(
+            "go-cgo",
+            &["go", "gcc"],
+            "goroutines, panics, garbage, C calls, children, signals, sockets",
+            &["{build}/main"],
+            9,
+        )
     },
     Program {
         version: &["version"],
-        prepare: &[&["env", "CGO_ENABLED=0", "{0}", "build", "-o", "{build}/main", "{work}/main.go", "{work}/go-pure.go"]],
-        ..work("go-static", &["go"], "the same without C: statically linked, so it is not traced", &["{build}/main"], 9)
+        prepare: &[&[
+            "env",
+            "CGO_ENABLED=0",
+            "{0}",
+            "build",
+            "-o",
+            "{build}/main",
+            "{work}/main.go",
+            "{work}/go-pure.go",
+        ]],
+        ..work(
+            "go-static",
+            &["go"],
+            "the same without C: statically linked, so it is not traced",
+            &["{build}/main"],
+            9,
+        )
     },
     Program {
         version: &["-v"],
-        ..work("lua", &["lua5.4|lua5.3|lua"], "coroutines, errors, closures, collector, patterns, a child", &["{0}", "{work}/lua.lua"], 7)
-    },
-    Program { version: &["-v"], ..work("luajit", &["luajit"], "the same, compiled as it runs", &["{0}", "{work}/lua.lua"], 7) },
-    Program {
-        version: &["-version"],
-        prepare: &[&["cp", "{work}/ocaml.ml", "{build}/main.ml"], &["{0}", "-o", "{build}/main", "{build}/main.ml"]],
-        ..work("ocaml", &["ocamlopt"], "native code: exceptions, both collectors, signals, a child", &["{build}/main"], 6)
-    },
-    Program {
-        version: &["-version"],
-        prepare: &[&["cp", "{work}/ocaml.ml", "{build}/main.ml"], &["{0}", "-o", "{build}/main", "{build}/main.ml"]],
-        ..work("ocaml-bytecode", &["ocamlc", "ocamlrun"], "the same as bytecode", &["{1}", "{build}/main"], 6)
+        ..work(
+            "lua",
+            &["lua5.4|lua5.3|lua"],
+            "coroutines, errors, closures, collector, patterns, a child",
+            &["{0}", "{work}/lua.lua"],
+            7,
+        )
     },
     Program {
-        version: &["-version"],
-        ..work("erlang", &["erl", "escript"], "processes, links, ETS, sockets, a port", &["{1}", "{work}/erlang.escript"], 7)
+        version: &["-v"],
+        ..work(
+            "luajit",
+            &["luajit"],
+            "the same, compiled as it runs",
+            &["{0}", "{work}/lua.lua"],
+            7,
+        )
     },
-    work("R", &["R", "Rscript"], "a linear model, conditions, closures, matrices, a child", &["{1}", "--vanilla", "{work}/r.R"], 5),
+    Program {
+        version: &["-version"],
+        prepare: &[
+            &["cp", "{work}/ocaml.ml", "{build}/main.ml"],
+            &["{0}", "-o", "{build}/main", "{build}/main.ml"],
+        ],
+        ..work(
+            "ocaml",
+            &["ocamlopt"],
+            "native code: exceptions, both collectors, signals, a child",
+            &["{build}/main"],
+            6,
+        )
+    },
+    Program {
+        version: &["-version"],
+        prepare: &[
+            &["cp", "{work}/ocaml.ml", "{build}/main.ml"],
+            &["{0}", "-o", "{build}/main", "{build}/main.ml"],
+        ],
+        ..work(
+            "ocaml-bytecode",
+            &["ocamlc", "ocamlrun"],
+            "the same as bytecode",
+            &["{1}", "{build}/main"],
+            6,
+        )
+    },
+    Program {
+        version: &["-version"],
+        ..work(
+            "erlang",
+            &["erl", "escript"],
+            "processes, links, ETS, sockets, a port",
+            &["{1}", "{work}/erlang.escript"],
+            7,
+        )
+    },
+    work(
+        "R",
+        &["R", "Rscript"],
+        "a linear model, conditions, closures, matrices, a child",
+        &["{1}", "--vanilla", "{work}/r.R"],
+        5,
+    ),
     Program {
         version: &["{work}/version.tcl"],
         ..work(
@@ -120,15 +232,49 @@ pub const PROGRAMS: &[Program] = &[
         &["{0}", "--no-auto-compile", "{work}/guile.scm"],
         5,
     ),
-    work("sbcl", &["sbcl"], "conditions, restarts, the compiler, collector, threads, a child", &["{0}", "--script", "{work}/sbcl.lisp"], 6),
-    work("gforth", &["gforth"], "recursion, exceptions, memory, a child", &["{0}", "{work}/gforth.fs"], 0),
+    work(
+        "sbcl",
+        &["sbcl"],
+        "conditions, restarts, the compiler, collector, threads, a child",
+        &["{0}", "--script", "{work}/sbcl.lisp"],
+        6,
+    ),
+    work(
+        "gforth",
+        &["gforth"],
+        "recursion, exceptions, memory, a child",
+        &["{0}", "{work}/gforth.fs"],
+        0,
+    ),
     Program {
-        prepare: &[&["{0}", "-v0", "-O", "-threaded", "-outputdir", "{build}", "-o", "{build}/main", "{work}/haskell.hs"]],
-        ..work("ghc", &["ghc"], "what it compiles: laziness, exceptions, threads, collector", &["{build}/main", "+RTS", "-N2"], 5)
+        prepare: &[&[
+            "{0}",
+            "-v0",
+            "-O",
+            "-threaded",
+            "-outputdir",
+            "{build}",
+            "-o",
+            "{build}/main",
+            "{work}/haskell.hs",
+        ]],
+        ..work(
+            "ghc",
+            &["ghc"],
+            "what it compiles: laziness, exceptions, threads, collector",
+            &["{build}/main", "+RTS", "-N2"],
+            5,
+        )
     },
     Program {
         prepare: &[&["{1}", "-out:{build}/main.exe", "{work}/csharp.cs"]],
-        ..work("mono", &["mono", "mcs"], "tasks, exceptions, null references, collector, a child", &["{0}", "{build}/main.exe"], 9)
+        ..work(
+            "mono",
+            &["mono", "mcs"],
+            "tasks, exceptions, null references, collector, a child",
+            &["{0}", "{build}/main.exe"],
+            9,
+        )
     },
     work(
         "sqlite3",
@@ -154,16 +300,34 @@ pub const PROGRAMS: &[Program] = &[
             "2",
         ],
         client: Some(Client::Redis),
-        ..work("redis", &["redis-server"], "four clients: strings, lists, hashes, sorted sets, scripts, a saving child", &[], 0)
+        ..work(
+            "redis",
+            &["redis-server"],
+            "four clients: strings, lists, hashes, sorted sets, scripts, a saving child",
+            &[],
+            0,
+        )
     },
     Program {
         version: &["-v"],
         config: Some("nginx.conf"),
         command: &["{0}", "-p", "{here}", "-c", "{here}/nginx.conf", "-e", "stderr"],
         client: Some(Client::Http),
-        ..work("nginx", &["nginx"], "four clients: patterns, compression, redirects, a proxy, two workers", &[], 0)
+        ..work(
+            "nginx",
+            &["nginx"],
+            "four clients: patterns, compression, redirects, a proxy, two workers",
+            &[],
+            0,
+        )
     },
-    work("git", &["git"], "commits, a merge with a conflict, a rebase, packing, fsck, a clone", &["sh", "{work}/git.sh"], 1),
+    work(
+        "git",
+        &["git"],
+        "commits, a merge with a conflict, a rebase, packing, fsck, a clone",
+        &["sh", "{work}/git.sh"],
+        1,
+    ),
     work(
         "gcc",
         &["gcc"],
@@ -219,7 +383,13 @@ pub const PROGRAMS: &[Program] = &[
     work("tar", &["tar"], "packs and unpacks a tree", &["sh", "{work}/archive.sh", "tar"], 2),
     work("gzip", &["gzip"], "packs and unpacks", &["sh", "{work}/archive.sh", "{0}"], 0),
     work("xz", &["xz"], "packs and unpacks", &["sh", "{work}/archive.sh", "{0}"], 0),
-    work("zstd", &["zstd"], "packs and unpacks, with threads", &["sh", "{work}/archive.sh", "{0}"], 0),
+    work(
+        "zstd",
+        &["zstd"],
+        "packs and unpacks, with threads",
+        &["sh", "{work}/archive.sh", "{0}"],
+        0,
+    ),
     work(
         "make",
         &["make"],
@@ -229,12 +399,36 @@ pub const PROGRAMS: &[Program] = &[
     ),
     Program {
         version: &["-W", "version"],
-        ..work("mawk", &["mawk"], "sums, arrays, functions, pipes", &["sh", "{work}/text.sh", "{0}"], 4)
+        ..work(
+            "mawk",
+            &["mawk"],
+            "sums, arrays, functions, pipes",
+            &["sh", "{work}/text.sh", "{0}"],
+            4,
+        )
     },
     work("gawk", &["gawk"], "sums, arrays, functions, pipes", &["sh", "{work}/text.sh", "{0}"], 4),
-    work("sed", &["sed"], "addresses, groups, hold space, a syntax error", &["sh", "{work}/text.sh", "sed"], 1),
-    work("sort", &["sort"], "keys, numbers, threads, temporary files", &["sh", "{work}/text.sh", "sort"], 1),
-    work("grep", &["grep"], "back references, fixed words, Perl's patterns", &["sh", "{work}/text.sh", "grep"], 1),
+    work(
+        "sed",
+        &["sed"],
+        "addresses, groups, hold space, a syntax error",
+        &["sh", "{work}/text.sh", "sed"],
+        1,
+    ),
+    work(
+        "sort",
+        &["sort"],
+        "keys, numbers, threads, temporary files",
+        &["sh", "{work}/text.sh", "sort"],
+        1,
+    ),
+    work(
+        "grep",
+        &["grep"],
+        "back references, fixed words, Perl's patterns",
+        &["sh", "{work}/text.sh", "grep"],
+        1,
+    ),
     work("find", &["find"], "tests, formats, children", &["sh", "{work}/text.sh", "find"], 1),
     work("bc", &["bc"], "fifty digits, recursion, an error", &["{0}", "-lq", "{work}/bc.bc"], 0),
     work(
@@ -262,15 +456,29 @@ pub const PROGRAMS: &[Program] = &[
         "vim",
         &["vim"],
         "sorts, substitutes, deletes, expressions, a child",
-        &["sh", "-c", "'{0}' -u NONE -i NONE -n -es -S '{work}/vim.vim' < /dev/null; s=$?; cksum out; exit $s"],
+        &[
+            "sh",
+            "-c",
+            "'{0}' -u NONE -i NONE -n -es -S '{work}/vim.vim' < /dev/null; s=$?; cksum out; exit $s",
+        ],
         0,
     ),
-    work("emacs", &["emacs"], "buffers, patterns, conditions, collector, a child", &["{0}", "-Q", "--batch", "-l", "{work}/emacs.el"], 4),
+    work(
+        "emacs",
+        &["emacs"],
+        "buffers, patterns, conditions, collector, a child",
+        &["{0}", "-Q", "--batch", "-l", "{work}/emacs.el"],
+        4,
+    ),
     work(
         "curl",
         &["curl", "python3"],
         "files, globbing, an error",
-        &["sh", "-c", "seq 1 5000 > x; '{0}' -sS file://$PWD/x | cksum; '{0}' -sS file://$PWD/missing"],
+        &[
+            "sh",
+            "-c",
+            "seq 1 5000 > x; '{0}' -sS file://$PWD/x | cksum; '{0}' -sS file://$PWD/missing",
+        ],
         37,
     ),
 ];
@@ -287,14 +495,30 @@ mod tests {
         assert_eq!(names.len(), PROGRAMS.len());
         let work = crate::root().join("xtask/world");
         for program in PROGRAMS {
-            assert!(!program.command.is_empty() && !program.needs.is_empty() && !program.what.is_empty(), "{}", program.name);
-            let words = program.prepare.iter().copied().flatten().chain(program.command).chain(program.version);
+            assert!(
+                !program.command.is_empty()
+                    && !program.needs.is_empty()
+                    && !program.what.is_empty(),
+                "{}",
+                program.name
+            );
+            let words = program
+                .prepare
+                .iter()
+                .copied()
+                .flatten()
+                .chain(program.command)
+                .chain(program.version);
             for word in words.flat_map(|word| word.split('\'')) {
                 if let Some(file) = word.strip_prefix("{work}/") {
                     assert!(work.join(file).is_file(), "{}: `{file}` is missing", program.name);
                 }
             }
-            assert!(program.config.is_none_or(|file| work.join(file).is_file()), "{}", program.name);
+            assert!(
+                program.config.is_none_or(|file| work.join(file).is_file()),
+                "{}",
+                program.name
+            );
         }
     }
 }

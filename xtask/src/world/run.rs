@@ -82,11 +82,16 @@ struct Words {
 
 impl Words {
     fn fill(&self, text: &str, here: &Path, port: u16) -> String {
-        let mut text = text.replace("{work}", &work().to_string_lossy()).replace("{build}", &self.build.to_string_lossy());
+        let mut text = text
+            .replace("{work}", &work().to_string_lossy())
+            .replace("{build}", &self.build.to_string_lossy());
         for (n, path) in self.found.iter().enumerate() {
             text = text.replace(&format!("{{{n}}}"), &path.to_string_lossy());
         }
-        text.replace("{here}", &here.to_string_lossy()).replace("{port}", &port.to_string()).replace("{{", "{").replace("}}", "}")
+        text.replace("{here}", &here.to_string_lossy())
+            .replace("{port}", &port.to_string())
+            .replace("{{", "{")
+            .replace("}}", "}")
     }
 }
 
@@ -101,23 +106,38 @@ pub fn row(program: &'static Program, runs: usize) -> Result<Row> {
     for need in program.needs {
         match need.split('|').find_map(find) {
             Some(path) => found.push(path),
-            None => return row(Outcome::NotRun(format!("`{}` is not installed", need.split('|').next().unwrap_or(need)))),
+            None => {
+                return row(Outcome::NotRun(format!(
+                    "`{}` is not installed",
+                    need.split('|').next().unwrap_or(need)
+                )));
+            }
         }
     }
     let build = TempDir::new();
     let words = Words { found, build: build.path().to_owned() };
     let version = match version(program, &words, build.path()) {
         Some(version) => version,
-        None => return row(Outcome::NotRun(format!("`{}` does not tell its version", words.found[0].display()))),
+        None => {
+            return row(Outcome::NotRun(format!(
+                "`{}` does not tell its version",
+                words.found[0].display()
+            )));
+        }
     };
     for line in program.prepare {
         let line: Vec<String> = line.iter().map(|word| words.fill(word, build.path(), 0)).collect();
         let mut command = command(&line, build.path());
         // What compilers keep for the next time.
         command.env("HOME", std::env::var_os("HOME").unwrap_or_else(|| build.path().into()));
-        let (ended, _) = run_limited(&mut command, b"", LIMIT).with_context(|| format!("cannot run `{}`", line.join(" ")))?;
+        let (ended, _) = run_limited(&mut command, b"", LIMIT)
+            .with_context(|| format!("cannot run `{}`", line.join(" ")))?;
         if !ended.status.success() {
-            let said = String::from_utf8_lossy(&ended.stderr).lines().next().unwrap_or_default().to_owned();
+            let said = String::from_utf8_lossy(&ended.stderr)
+                .lines()
+                .next()
+                .unwrap_or_default()
+                .to_owned();
             return row(Outcome::NotRun(format!("`{}` fails: {said}", line.join(" "))));
         }
     }
@@ -138,7 +158,11 @@ pub fn row(program: &'static Program, runs: usize) -> Result<Row> {
         ran.seconds[0] += start.elapsed().as_secs_f64();
         if seen.end != told(program.status) {
             let last = seen.err.lines().last().map_or(String::new(), |line| format!(": {line}"));
-            return row(Outcome::NotRun(format!("alone, {}, not {}{last}", seen.end, told(program.status))));
+            return row(Outcome::NotRun(format!(
+                "alone, {}, not {}{last}",
+                seen.end,
+                told(program.status)
+            )));
         }
         if !alone.contains(&seen) {
             alone.push(seen);
@@ -185,21 +209,34 @@ const NEVER: &str = "did not end";
 
 fn once(program: &Program, words: &Words, reports: Option<&TempDir>) -> Result<Once> {
     let here = TempDir::new();
-    let port = if program.client.is_some() || program.config.is_some() { server::free_port()? } else { 0 };
+    let port =
+        if program.client.is_some() || program.config.is_some() { server::free_port()? } else { 0 };
     if let Some(config) = program.config {
-        let text = std::fs::read_to_string(work().join(config)).with_context(|| format!("cannot read `{config}`"))?;
-        std::fs::write(here.join(config), text.replace("{port}", &port.to_string())).with_context(|| format!("cannot write `{config}`"))?;
+        let text = std::fs::read_to_string(work().join(config))
+            .with_context(|| format!("cannot read `{config}`"))?;
+        std::fs::write(here.join(config), text.replace("{port}", &port.to_string()))
+            .with_context(|| format!("cannot write `{config}`"))?;
     }
-    let line: Vec<String> = program.command.iter().map(|word| words.fill(word, here.path(), port)).collect();
+    let line: Vec<String> =
+        program.command.iter().map(|word| words.fill(word, here.path(), port)).collect();
     let line = match reports {
         None => line,
         Some(reports) => {
             let out = reports.join("report.json").display().to_string();
             let skep = skep_testkit::trace::skep_bin().display().to_string();
-            [skep, "trace".into(), "*".into(), "--quiet".into(), "--json".into(), "-o".into(), out, "--".into()]
-                .into_iter()
-                .chain(line)
-                .collect()
+            [
+                skep,
+                "trace".into(),
+                "*".into(),
+                "--quiet".into(),
+                "--json".into(),
+                "-o".into(),
+                out,
+                "--".into(),
+            ]
+            .into_iter()
+            .chain(line)
+            .collect()
         }
     };
     let mut command = command(&line, here.path());
@@ -209,7 +246,8 @@ fn once(program: &Program, words: &Words, reports: Option<&TempDir>) -> Result<O
     let (out, err, end) = match program.client {
         Some(client) => server::run(&mut command, client, port, reports.is_some())?,
         None => {
-            let (ended, late) = run_limited(&mut command, b"", LIMIT).with_context(|| format!("cannot run `{}`", line.join(" ")))?;
+            let (ended, late) = run_limited(&mut command, b"", LIMIT)
+                .with_context(|| format!("cannot run `{}`", line.join(" ")))?;
             (ended.stdout, ended.stderr, if late { NEVER.to_owned() } else { how(ended.status) })
         }
     };
@@ -222,16 +260,30 @@ fn once(program: &Program, words: &Words, reports: Option<&TempDir>) -> Result<O
 fn command(line: &[String], here: &Path) -> Command {
     let mut command = Command::new(&line[0]);
     command.args(&line[1..]).current_dir(here).env_clear();
-    for name in ["PATH", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN", "CARGO_HOME", "JAVA_HOME", "GOROOT", "GOPATH", "PYENV_ROOT"] {
+    for name in [
+        "PATH",
+        "RUSTUP_HOME",
+        "RUSTUP_TOOLCHAIN",
+        "CARGO_HOME",
+        "JAVA_HOME",
+        "GOROOT",
+        "GOPATH",
+        "PYENV_ROOT",
+    ] {
         if let Some(value) = std::env::var_os(name) {
             command.env(name, value);
         }
     }
-    if let Some(home) = std::env::var_os("HOME").filter(|_| std::env::var_os("RUSTUP_HOME").is_none()) {
+    if let Some(home) =
+        std::env::var_os("HOME").filter(|_| std::env::var_os("RUSTUP_HOME").is_none())
+    {
         // Where rustup keeps its compilers when nothing is said.
         command.env("RUSTUP_HOME", Path::new(&home).join(".rustup"));
     }
-    command.envs([("LC_ALL", "C.UTF-8"), ("TZ", "UTC"), ("TERM", "dumb")]).env("HOME", here).env("WORK", work());
+    command
+        .envs([("LC_ALL", "C.UTF-8"), ("TZ", "UTC"), ("TERM", "dumb")])
+        .env("HOME", here)
+        .env("WORK", work());
     command
 }
 
@@ -248,7 +300,8 @@ fn without_numbers_of_processes(line: &str) -> String {
     for word in line.split_inclusive(' ') {
         let digits = word.trim_end_matches([' ', ')', ']', ':', ',']);
         let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-        if is_number && ["process ", "pid ", "(process "].iter().any(|before| out.ends_with(before)) {
+        if is_number && ["process ", "pid ", "(process "].iter().any(|before| out.ends_with(before))
+        {
             out.push('N');
             out.push_str(&word[digits.len()..]);
         } else {
@@ -261,7 +314,9 @@ fn without_numbers_of_processes(line: &str) -> String {
 /// Parts the program's errors from what skep adds to them.
 fn split_own(err: &str, traced: bool) -> (String, Vec<String>) {
     let is_own = |line: &&str| {
-        traced && ["warning: ", "hint: ", "not traced: "].iter().any(|start| line.starts_with(start)) && line.contains("skep")
+        traced
+            && ["warning: ", "hint: ", "not traced: "].iter().any(|start| line.starts_with(start))
+            && line.contains("skep")
     };
     let own = err.lines().filter(is_own).map(str::to_owned).collect();
     (err.lines().filter(|line| !is_own(line)).map(|line| format!("{line}\n")).collect(), own)
@@ -280,10 +335,18 @@ fn told(status: i32) -> String {
 }
 
 fn take_report(ran: &mut Ran, path: &Path) {
-    let Some(report) = std::fs::read_to_string(path).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok()) else {
+    let Some(report) = std::fs::read_to_string(path)
+        .ok()
+        .and_then(|text| serde_json::from_str::<Value>(&text).ok())
+    else {
         return;
     };
-    let calls = report["functions"].as_array().into_iter().flatten().filter_map(|f| f["calls"].as_u64()).sum::<u64>();
+    let calls = report["functions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|f| f["calls"].as_u64())
+        .sum::<u64>();
     ran.attached = ran.attached.max(report["sites"]["attached"].as_u64().unwrap_or(0));
     ran.calls = ran.calls.max(calls);
 }
@@ -298,11 +361,18 @@ fn difference(alone: &Seen, traced: &Seen) -> String {
     }
     let first = |name: &str, alone: &str, traced: &str| {
         let line = alone.lines().zip(traced.lines()).take_while(|(a, b)| a == b).count();
-        let show =
-            |text: &str| text.lines().nth(line).map_or("nothing".to_owned(), |l| format!("`{}`", l.chars().take(60).collect::<String>()));
+        let show = |text: &str| {
+            text.lines().nth(line).map_or("nothing".to_owned(), |l| {
+                format!("`{}`", l.chars().take(60).collect::<String>())
+            })
+        };
         format!("{name} line {}: {}, not {}", line + 1, show(traced), show(alone))
     };
-    if alone.out != traced.out { first("stdout", &alone.out, &traced.out) } else { first("stderr", &alone.err, &traced.err) }
+    if alone.out != traced.out {
+        first("stdout", &alone.out, &traced.out)
+    } else {
+        first("stderr", &alone.err, &traced.err)
+    }
 }
 
 /// Keeps both sides of the first difference.
@@ -310,9 +380,16 @@ fn keep(name: &str, run: usize, alone: &Seen, traced: &Seen) -> Result<()> {
     let dir = root().join("target/world");
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot make `{}`", dir.display()))?;
     for (side, seen) in [("alone", alone), ("traced", traced)] {
-        let text = format!("traced run {}, {side}: {}\n--- stdout\n{}--- stderr\n{}", run + 1, seen.end, seen.out, seen.err);
+        let text = format!(
+            "traced run {}, {side}: {}\n--- stdout\n{}--- stderr\n{}",
+            run + 1,
+            seen.end,
+            seen.out,
+            seen.err
+        );
         let path = dir.join(format!("{name}.{side}"));
-        std::fs::write(&path, text).with_context(|| format!("cannot write `{}`", path.display()))?;
+        std::fs::write(&path, text)
+            .with_context(|| format!("cannot write `{}`", path.display()))?;
     }
     Ok(())
 }
@@ -323,7 +400,9 @@ fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     // Servers are where only root's path leads.
     let dirs = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
-    let runs = |file: &PathBuf| std::fs::metadata(file).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
+    let runs = |file: &PathBuf| {
+        std::fs::metadata(file).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    };
     dirs.map(|dir| dir.join(name)).find(runs)
 }
 
@@ -332,7 +411,11 @@ fn version(program: &Program, words: &Words, here: &Path) -> Option<String> {
     line.extend(program.version.iter().map(|word| words.fill(word, here, 0)));
     let ended = command(&line, here).stdin(Stdio::null()).output().ok()?;
     let said = [ended.stdout, ended.stderr].concat();
-    let said = String::from_utf8_lossy(&said).lines().map(str::trim).find(|line| !line.is_empty())?.to_owned();
+    let said = String::from_utf8_lossy(&said)
+        .lines()
+        .map(str::trim)
+        .find(|line| !line.is_empty())?
+        .to_owned();
     (ended.status.success() || !program.version.contains(&"--version")).then(|| shortened(&said))
 }
 
@@ -350,10 +433,16 @@ fn shortened(text: &str) -> String {
 
 /// The command for a person.
 fn again(program: &Program, words: &Words) -> String {
-    let line: Vec<String> = program.command.iter().map(|word| words.fill(word, Path::new("."), 0)).collect();
-    let shown = line.iter().map(|word| if word.contains([' ', ';', '\'']) { format!("{word:?}") } else { word.clone() });
-    let line =
-        shown.collect::<Vec<_>>().join(" ").replace(&*root().to_string_lossy(), ".").replace(&*words.build.to_string_lossy(), "BUILD");
+    let line: Vec<String> =
+        program.command.iter().map(|word| words.fill(word, Path::new("."), 0)).collect();
+    let shown = line.iter().map(|word| {
+        if word.contains([' ', ';', '\'']) { format!("{word:?}") } else { word.clone() }
+    });
+    let line = shown
+        .collect::<Vec<_>>()
+        .join(" ")
+        .replace(&*root().to_string_lossy(), ".")
+        .replace(&*words.build.to_string_lossy(), "BUILD");
     format!("WORK=xtask/world skep trace '*' -o /dev/null -- {line}")
 }
 
@@ -368,15 +457,27 @@ mod tests {
     #[test]
     fn the_first_difference_is_told() {
         let alone = seen("a\nb\n", "x\n", "status 0");
-        assert_eq!(difference(&alone, &seen("a\n", "", "status 139 (signal 11)")), "status 139 (signal 11), not status 0");
-        assert_eq!(difference(&alone, &seen("a\nc\n", "", "status 0")), "stdout line 2: `c`, not `b`");
-        assert_eq!(difference(&alone, &seen("a\nb\n", "", "status 0")), "stderr line 1: nothing, not `x`");
+        assert_eq!(
+            difference(&alone, &seen("a\n", "", "status 139 (signal 11)")),
+            "status 139 (signal 11), not status 0"
+        );
+        assert_eq!(
+            difference(&alone, &seen("a\nc\n", "", "status 0")),
+            "stdout line 2: `c`, not `b`"
+        );
+        assert_eq!(
+            difference(&alone, &seen("a\nb\n", "", "status 0")),
+            "stderr line 1: nothing, not `x`"
+        );
     }
 
     #[test]
     fn what_differs_by_nature_is_taken_out() {
         let text = "[Inferior 1 (process 123) exited]\nat /tmp/x/file:8080 pid 7 at 5\n";
-        assert_eq!(normal(text, Path::new("/tmp/x"), 8080), "[Inferior 1 (process N) exited]\nat HERE/file:PORT pid N at 5\n");
+        assert_eq!(
+            normal(text, Path::new("/tmp/x"), 8080),
+            "[Inferior 1 (process N) exited]\nat HERE/file:PORT pid N at 5\n"
+        );
     }
 
     #[test]
@@ -384,7 +485,11 @@ mod tests {
         // A stand-in for a tracer that breaks its program; a real one must not.
         let tracer = TempDir::new();
         let alone = how(Command::new("sh").args(["-c", "exit 0"]).status().unwrap());
-        let killed = how(Command::new("sh").args(["-c", "kill -SEGV $$"]).current_dir(tracer.path()).status().unwrap());
+        let killed = how(Command::new("sh")
+            .args(["-c", "kill -SEGV $$"])
+            .current_dir(tracer.path())
+            .status()
+            .unwrap());
         assert_eq!((alone.as_str(), killed.as_str()), ("status 0", "status 139 (signal 11)"));
     }
 }

@@ -27,12 +27,18 @@ const ROUNDS: usize = 50;
 
 /// A port that was free a moment ago.
 pub fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen on the loopback interface")?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .context("cannot listen on the loopback interface")?;
     Ok(listener.local_addr()?.port())
 }
 
 /// The answers to all clients, the server's errors, and how it ended.
-pub fn run(command: &mut Command, client: Client, port: u16, traced: bool) -> Result<(Vec<u8>, Vec<u8>, String)> {
+pub fn run(
+    command: &mut Command,
+    client: Client,
+    port: u16,
+    traced: bool,
+) -> Result<(Vec<u8>, Vec<u8>, String)> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
     let mut server = command.spawn().context("cannot start the server")?;
     let mut stderr = server.stderr.take().expect("stderr was asked for as a pipe");
@@ -41,10 +47,18 @@ pub fn run(command: &mut Command, client: Client, port: u16, traced: bool) -> Re
         stderr.read_to_end(&mut bytes).ok();
         bytes
     });
-    let answers = if is_ready(&mut server, port) { ask(client, port) } else { b"it never listened\n".to_vec() };
+    let answers = if is_ready(&mut server, port) {
+        ask(client, port)
+    } else {
+        b"it never listened\n".to_vec()
+    };
     if matches!(server.try_wait(), Ok(None)) {
         // Traced, the server is the only child of skep, which then ends with its status.
-        let process = if traced { children(server.id()).first().copied().unwrap_or(server.id()) } else { server.id() };
+        let process = if traced {
+            children(server.id()).first().copied().unwrap_or(server.id())
+        } else {
+            server.id()
+        };
         signal(process, Signal::TERM);
     }
     let end = wait(&mut server).map_or("did not end when told to".to_owned(), how);
@@ -106,7 +120,8 @@ fn redis(n: usize, port: u16, answers: &mut Vec<u8>) -> std::io::Result<()> {
     let (mut to, mut from) = connect(port)?;
     for i in 0..ROUNDS {
         let key = |what: &str| format!("{what}{n}");
-        let (text, list, hash, set, number) = (key("text"), key("list"), key("hash"), key("set"), key("number"));
+        let (text, list, hash, set, number) =
+            (key("text"), key("list"), key("hash"), key("set"), key("number"));
         let (i, long) = (i.to_string(), "x".repeat(i * 97 % 3000));
         let commands: [&[&str]; 11] = [
             &["SET", &text, &long],
@@ -169,10 +184,18 @@ fn redis_answer(from: &mut impl BufRead, answers: &mut Vec<u8>) -> std::io::Resu
 fn http(n: usize, port: u16, answers: &mut Vec<u8>) -> std::io::Result<()> {
     let (mut to, mut from) = connect(port)?;
     for i in 0..ROUNDS {
-        for path in [format!("/{n}/{i}"), "/re/abc?x=1".to_owned(), "/gone".to_owned(), format!("/proxy/{i}"), "/re/A B".to_owned()] {
+        for path in [
+            format!("/{n}/{i}"),
+            "/re/abc?x=1".to_owned(),
+            "/gone".to_owned(),
+            format!("/proxy/{i}"),
+            "/re/A B".to_owned(),
+        ] {
             let method = if i % 7 == 6 { "HEAD" } else { "GET" };
             let more = if i % 3 == 0 { "Accept-Encoding: gzip\r\n" } else { "" };
-            to.write_all(format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n").as_bytes())?;
+            to.write_all(
+                format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n").as_bytes(),
+            )?;
             if !http_answer(&mut from, method == "HEAD", answers)? {
                 (to, from) = connect(port)?;
             }
@@ -182,14 +205,19 @@ fn http(n: usize, port: u16, answers: &mut Vec<u8>) -> std::io::Result<()> {
 }
 
 /// The status, the kind and the body of one answer; tells whether the connection stays open.
-fn http_answer(from: &mut impl BufRead, head: bool, answers: &mut Vec<u8>) -> std::io::Result<bool> {
+fn http_answer(
+    from: &mut impl BufRead,
+    head: bool,
+    answers: &mut Vec<u8>,
+) -> std::io::Result<bool> {
     let (mut length, mut chunked, mut open) = (0, false, true);
     loop {
         let mut line = String::new();
         if from.read_line(&mut line)? == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
-        let (name, value) = line.split_once(':').map_or((line.trim(), ""), |(name, value)| (name, value.trim()));
+        let (name, value) =
+            line.split_once(':').map_or((line.trim(), ""), |(name, value)| (name, value.trim()));
         match name.to_ascii_lowercase().as_str() {
             "content-length" => length = value.parse().unwrap_or(0),
             "transfer-encoding" => chunked = value == "chunked",
@@ -239,7 +267,10 @@ mod tests {
         let plain = b"HTTP/1.1 200 OK\r\nDate: now\r\nContent-Length: 2\r\n\r\nhiREST";
         let (mut from, mut answers) = (&plain[..], Vec::new());
         assert!(http_answer(&mut from, false, &mut answers).unwrap());
-        assert_eq!((from, answers.as_slice()), (&b"REST"[..], &b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"[..]));
+        assert_eq!(
+            (from, answers.as_slice()),
+            (&b"REST"[..], &b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"[..])
+        );
         let chunked = b"HTTP/1.1 400 Bad\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\nREST";
         let mut from = &chunked[..];
         assert!(!http_answer(&mut from, false, &mut answers).unwrap());

@@ -24,7 +24,10 @@ impl Module {
             text: std::iter::once(addr..end).collect(),
             role: self.role,
             file: self.file.clone(),
-            list: OnceLock::from(List { entries: vec![Entry { addr, size, kind, convention: Convention::C, names }], edges: Vec::new() }),
+            list: OnceLock::from(List {
+                entries: vec![Entry { addr, size, kind, convention: Convention::C, names }],
+                edges: Vec::new(),
+            }),
             code: OnceLock::new(),
         };
         Arc::new(part).function_named(name).ok()?

@@ -49,7 +49,13 @@ pub fn compile(source: &str, kind: &str, flags: &[&str], out: &Path) {
     let text = out.with_extension(kind);
     std::fs::write(&text, source).expect("source file");
     let compiler = if kind == "cc" { "c++" } else { "cc" };
-    let done = Command::new(compiler).args(flags).arg("-o").arg(out).arg(&text).output().expect("compiler");
+    let done = Command::new(compiler)
+        .args(flags)
+        .arg("-o")
+        .arg(out)
+        .arg(&text)
+        .output()
+        .expect("compiler");
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
@@ -66,7 +72,8 @@ impl Library {
         // SAFETY: dlerror gives a C string after a failed dlopen.
         assert!(!handle.is_null(), "{:?}", unsafe { std::ffi::CStr::from_ptr(dlerror()) });
         let modules = sites::scan().expect("modules");
-        let module = modules.into_iter().find(|m| m.path() == path).expect("the library is a module");
+        let module =
+            modules.into_iter().find(|m| m.path() == path).expect("the library is a module");
         Self { handle, module, path, _dir: dir }
     }
 
@@ -92,7 +99,10 @@ impl Library {
     }
 
     pub fn function(&self, name: &str) -> Function {
-        self.module.function_named(name).expect("symbols").unwrap_or_else(|| panic!("no function {name}"))
+        self.module
+            .function_named(name)
+            .expect("symbols")
+            .unwrap_or_else(|| panic!("no function {name}"))
     }
 }
 
@@ -100,7 +110,11 @@ impl Library {
 pub fn own_function(address: usize) -> Function {
     let modules = sites::scan().expect("modules");
     let main = modules.iter().find(|m| m.is_main()).expect("main module");
-    main.functions().expect("symbols").into_iter().find(|f| f.addr() == address as u64).expect("function with a symbol")
+    main.functions()
+        .expect("symbols")
+        .into_iter()
+        .find(|f| f.addr() == address as u64)
+        .expect("function with a symbol")
 }
 
 /// What a test hook saw last, and how often it ran.

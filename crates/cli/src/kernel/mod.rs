@@ -68,13 +68,20 @@ impl Info {
     /// Tells whether there is a value for each CPU.
     pub fn is_per_cpu(&self) -> bool {
         use MapType as T;
-        matches!(self.map_type(), Some(T::PercpuHash | T::PercpuArray | T::LruPercpuHash | T::PercpuCgroupStorage))
+        matches!(
+            self.map_type(),
+            Some(T::PercpuHash | T::PercpuArray | T::LruPercpuHash | T::PercpuCgroupStorage)
+        )
     }
 
     /// Bytes that a lookup copies out; `None` when the number of CPUs is not known.
     fn user_value_size(&self) -> Option<usize> {
         let size = self.value_size as usize;
-        if self.is_per_cpu() { Some(size.next_multiple_of(8) * possible_cpus()?) } else { Some(size) }
+        if self.is_per_cpu() {
+            Some(size.next_multiple_of(8) * possible_cpus()?)
+        } else {
+            Some(size)
+        }
     }
 }
 
@@ -96,16 +103,18 @@ pub struct KernelMap {
 /// Tells whether a path leads into a bpf file system, as far as it can be followed.
 pub fn in_bpf_fs(path: &Path) -> bool {
     const BPF_FS_MAGIC: u32 = 0xcafe_4a11;
-    path.ancestors().find_map(|p| rustix::fs::statfs(p).ok()).is_some_and(|s| s.f_type as u32 == BPF_FS_MAGIC)
+    path.ancestors()
+        .find_map(|p| rustix::fs::statfs(p).ok())
+        .is_some_and(|s| s.f_type as u32 == BPF_FS_MAGIC)
 }
 
 /// Says what a refusal of the kernel means.
 fn refused(what: &str, error: &io::Error) -> Failure {
     let failure = Failure::environment(format!("cannot {what}: {error}"));
     match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => {
-            failure.hint("the kernel's maps can be read by root, or with the capabilities `bpf` and `sys_admin`")
-        }
+        Some(libc::EPERM | libc::EACCES) => failure.hint(
+            "the kernel's maps can be read by root, or with the capabilities `bpf` and `sys_admin`",
+        ),
         Some(libc::ENOSYS) => failure.hint("this kernel was built without bpf()"),
         _ => failure,
     }
@@ -138,17 +147,26 @@ impl KernelMap {
     pub fn pinned(path: &Path) -> Result<Option<Self>> {
         let what = format!("open the pin `{}`", path.display());
         let refused = |e: io::Error| refused(&what, &e);
-        let fd = match sys::pinned(&CString::new(path.as_os_str().as_bytes()).map_err(|e| refused(e.into()))?) {
+        let fd = match sys::pinned(
+            &CString::new(path.as_os_str().as_bytes()).map_err(|e| refused(e.into()))?,
+        ) {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
             // So says the kernel of any other file, too.
-            Err(e) if e.raw_os_error() == Some(libc::EACCES) && (path.is_dir() || !in_bpf_fs(path)) => {
-                return Err(Failure::failed(format!("`{}` is no pin: pins are files in a bpf file system", path.display()))
-                    .hint("most are below /sys/fs/bpf"));
+            Err(e)
+                if e.raw_os_error() == Some(libc::EACCES)
+                    && (path.is_dir() || !in_bpf_fs(path)) =>
+            {
+                return Err(Failure::failed(format!(
+                    "`{}` is no pin: pins are files in a bpf file system",
+                    path.display()
+                ))
+                .hint("most are below /sys/fs/bpf"));
             }
             done => done.map_err(refused)?,
         };
         // Programs and links are pinned as well.
-        let kind = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
+        let kind =
+            std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
         if kind != Path::new("anon_inode:bpf-map") {
             return Err(Failure::failed(format!("`{}` is no map", path.display())));
         }
@@ -158,7 +176,9 @@ impl KernelMap {
     fn of(fd: OwnedFd, what: &str) -> Result<Self> {
         let info = Info::parse(&sys::info(&fd).map_err(|e| refused(what, &e))?);
         let value_size = info.user_value_size();
-        let value_size = value_size.ok_or_else(|| Failure::environment("cannot tell how many CPUs there are: /sys is not readable"))?;
+        let value_size = value_size.ok_or_else(|| {
+            Failure::environment("cannot tell how many CPUs there are: /sys is not readable")
+        })?;
         Ok(Self { raw: RawMap::new(fd, info.key_size as usize, value_size), info })
     }
 
@@ -196,7 +216,10 @@ impl KernelMap {
         match self.raw.next_key(key, &mut next) {
             Ok(()) => Ok(Some(next)),
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(None),
-            Err(e) => Err(refused(&format!("walk over the keys of map {} of the kernel", self.info.id), &e)),
+            Err(e) => Err(refused(
+                &format!("walk over the keys of map {} of the kernel", self.info.id),
+                &e,
+            )),
         }
     }
 
@@ -205,7 +228,10 @@ impl KernelMap {
         let (k, v) = (self.raw.key_size(), self.raw.value_size());
         let what = format!("dump map {} of the kernel", self.info.id);
         if k == 0 {
-            let what = format!("map {} of the kernel has no keys, and the kernel shows no more than its next value", self.info.id);
+            let what = format!(
+                "map {} of the kernel has no keys, and the kernel shows no more than its next value",
+                self.info.id
+            );
             return Err(Failure::failed(what).hint("`skep map peek --kernel` prints that"));
         }
         // Enough that the calls cost nothing; a bucket that does not fit makes it grow.

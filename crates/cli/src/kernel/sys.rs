@@ -48,7 +48,9 @@ impl Attr {
 /// The addresses in `attr` are null or point to as much memory as the command reads and writes there.
 unsafe fn bpf(command: Command, attr: &mut Attr) -> io::Result<i32> {
     // SAFETY: the attributes live until the call returns and are as long as said; the rest is the caller's duty.
-    let r = unsafe { libc::syscall(libc::SYS_bpf, command as libc::c_long, attr.0.as_mut_ptr(), attr.0.len()) };
+    let r = unsafe {
+        libc::syscall(libc::SYS_bpf, command as libc::c_long, attr.0.as_mut_ptr(), attr.0.len())
+    };
     if r < 0 { Err(io::Error::last_os_error()) } else { Ok(r as i32) }
 }
 
@@ -78,7 +80,9 @@ pub(super) fn map_fd(id: u32) -> io::Result<OwnedFd> {
 pub(super) fn pinned(path: &CStr) -> io::Result<OwnedFd> {
     const RDONLY: u32 = 1 << 3;
     // SAFETY: the path ends with a zero.
-    unsafe { bpf_fd(Command::ObjGet, &mut Attr::new().u64(0, path.as_ptr() as u64).u32(12, RDONLY)) }
+    unsafe {
+        bpf_fd(Command::ObjGet, &mut Attr::new().u64(0, path.as_ptr() as u64).u32(12, RDONLY))
+    }
 }
 
 /// Opens type information.
@@ -98,7 +102,10 @@ pub(super) fn info(fd: &OwnedFd) -> io::Result<[u8; 128]> {
 /// # Safety
 /// Where the object's structure has an address with a length behind it, `out` has zeroes, or writable memory of that length.
 unsafe fn fill_info(fd: &OwnedFd, out: &mut [u8; 128]) -> io::Result<()> {
-    let mut attr = Attr::new().u32(0, fd.as_raw_fd() as u32).u32(4, out.len() as u32).u64(8, out.as_mut_ptr() as u64);
+    let mut attr = Attr::new()
+        .u32(0, fd.as_raw_fd() as u32)
+        .u32(4, out.len() as u32)
+        .u64(8, out.as_mut_ptr() as u64);
     // SAFETY: writes at most the length given; the rest is the caller's duty.
     unsafe { bpf(Command::ObjGetInfoByFd, &mut attr) }.map(drop)
 }
@@ -140,7 +147,11 @@ impl RawMap {
     }
 
     fn check(&self, key: usize, value: usize) -> io::Result<()> {
-        if key >= self.key_size && value >= self.value_size { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
+        if key >= self.key_size && value >= self.value_size {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::InvalidInput.into())
+        }
     }
 
     /// Copies the value of a key out.
@@ -148,7 +159,10 @@ impl RawMap {
         self.check(key.len(), value.len())?;
         // A queue has no keys, and wants no address of one.
         let from = if key.is_empty() { 0 } else { key.as_ptr() as u64 };
-        let mut attr = Attr::new().u32(0, self.fd.as_raw_fd() as u32).u64(8, from).u64(16, value.as_mut_ptr() as u64);
+        let mut attr = Attr::new()
+            .u32(0, self.fd.as_raw_fd() as u32)
+            .u64(8, from)
+            .u64(16, value.as_mut_ptr() as u64);
         // SAFETY: the key is as long as the map's, and the value at least.
         unsafe { bpf(Command::MapLookup, &mut attr) }.map(drop)
     }
@@ -157,14 +171,23 @@ impl RawMap {
     pub(super) fn next_key(&self, key: Option<&[u8]>, next: &mut [u8]) -> io::Result<()> {
         self.check(key.map_or(self.key_size, <[u8]>::len).min(next.len()), self.value_size)?;
         let from = key.map_or(0, |k| k.as_ptr() as u64);
-        let mut attr = Attr::new().u32(0, self.fd.as_raw_fd() as u32).u64(8, from).u64(16, next.as_mut_ptr() as u64);
+        let mut attr = Attr::new()
+            .u32(0, self.fd.as_raw_fd() as u32)
+            .u64(8, from)
+            .u64(16, next.as_mut_ptr() as u64);
         // SAFETY: both keys are as long as the map's.
         unsafe { bpf(Command::MapGetNextKey, &mut attr) }.map(drop)
     }
 
     /// Copies up to as many elements as fit; `cursor` is where the last batch ended and is moved. With the error comes how many
     /// were copied all the same.
-    pub(super) fn lookup_batch(&self, begun: bool, cursor: &mut Vec<u8>, keys: &mut [u8], values: &mut [u8]) -> (io::Result<()>, usize) {
+    pub(super) fn lookup_batch(
+        &self,
+        begun: bool,
+        cursor: &mut Vec<u8>,
+        keys: &mut [u8],
+        values: &mut [u8],
+    ) -> (io::Result<()>, usize) {
         let room = (keys.len() / self.key_size.max(1)).min(values.len() / self.value_size.max(1));
         // A bucket's number takes four bytes, a key as many as it has.
         cursor.resize(self.key_size.max(8), 0);

@@ -49,7 +49,14 @@ fn failed(what: String, error: &MapError) -> Failure {
 }
 
 /// Stores a value.
-pub fn update(text: &str, key: &str, value: &str, flags: u64, raw: bool, printer: Printer) -> Result {
+pub fn update(
+    text: &str,
+    key: &str,
+    value: &str,
+    flags: u64,
+    raw: bool,
+    printer: Printer,
+) -> Result {
     let target = Target::open(text, printer)?;
     let (key_bytes, value_bytes) = (target.key(key, raw)?, target.value(value, raw)?);
     target.map.update(&key_bytes, &value_bytes, flags).map_err(|e| match e {
@@ -72,7 +79,10 @@ pub fn delete(text: &str, key: &str, raw: bool, printer: Printer) -> Result {
 pub fn push(text: &str, value: &str, flags: u64, raw: bool, printer: Printer) -> Result {
     let target = Target::open(text, printer)?;
     queue_only(&target.map, text, "push")?;
-    target.map.update(&[], &target.value(value, raw)?, flags).map_err(|e| failed(format!("cannot push to map `{text}`"), &e))
+    target
+        .map
+        .update(&[], &target.value(value, raw)?, flags)
+        .map_err(|e| failed(format!("cannot push to map `{text}`"), &e))
 }
 
 /// Takes the next value out of a queue or a stack.
@@ -87,7 +97,8 @@ pub fn pop(text: &str, raw: bool, as_json: bool, printer: Printer) -> Result {
     let entries = Entries::of(Shape::from(&target.map), target.btf.as_ref(), raw);
     let value = entries.value(&value);
     if as_json {
-        return printer.json(Output::Stdout, &json!({"map": entries.map_json(), "value": to_json(&value)}));
+        return printer
+            .json(Output::Stdout, &json!({"map": entries.map_json(), "value": to_json(&value)}));
     }
     printer.data(Output::Stdout, |out| writeln!(out, "{value}"))
 }
@@ -96,7 +107,9 @@ fn queue_only(map: &Map, text: &str, what: &str) -> Result {
     match map.def().map_type {
         MapType::Queue | MapType::Stack => Ok(()),
         MapType::BloomFilter if what == "push" => Ok(()),
-        other => Err(Failure::failed(format!("map `{text}` is a {other}: only queues and stacks have {what}"))),
+        other => Err(Failure::failed(format!(
+            "map `{text}` is a {other}: only queues and stacks have {what}"
+        ))),
     }
 }
 
@@ -104,13 +117,19 @@ fn queue_only(map: &Map, text: &str, what: &str) -> Result {
 pub fn pin_path(dir: &Dir, name: &str) -> Result<PathBuf> {
     let path = Path::new(name);
     let inside = !name.is_empty() && path.components().all(|c| matches!(c, Component::Normal(_)));
-    if inside { Ok(dir.path().join("pins").join(path)) } else { Err(Failure::environment(format!("`{name}` cannot be the name of a pin"))) }
+    if inside {
+        Ok(dir.path().join("pins").join(path))
+    } else {
+        Err(Failure::environment(format!("`{name}` cannot be the name of a pin")))
+    }
 }
 
 /// Makes a pin of a map's file.
 pub fn link(file: &Path, pin: &Path, name: &str) -> Result {
     let failed = |e: std::io::Error| match e.kind() {
-        std::io::ErrorKind::AlreadyExists => Failure::failed(format!("there is a pin `{name}` already")),
+        std::io::ErrorKind::AlreadyExists => {
+            Failure::failed(format!("there is a pin `{name}` already"))
+        }
         _ => Failure::environment(format!("cannot create the pin `{}`: {e}", pin.display())),
     };
     if let Some(folder) = pin.parent() {

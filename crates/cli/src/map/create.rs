@@ -38,7 +38,10 @@ pub fn create(args: &CreateArgs, printer: Printer) -> Result {
     let map = make(&dir, args, def, btf.as_ref())?;
     link(map.file().path(), &pin, &args.name)?;
     if args.format.json {
-        return printer.json(Output::Stdout, &json!({"id": map.id(), "name": args.name, "pin": pin.to_string_lossy()}));
+        return printer.json(
+            Output::Stdout,
+            &json!({"id": map.id(), "name": args.name, "pin": pin.to_string_lossy()}),
+        );
     }
     printer.data(Output::Stdout, |out| writeln!(out, "{}", map.id()))
 }
@@ -46,33 +49,52 @@ pub fn create(args: &CreateArgs, printer: Printer) -> Result {
 fn make(dir: &Dir, args: &CreateArgs, def: MapDef, btf: Option<&Btf>) -> Result<Map> {
     let stored = btf.map(|btf| skep::types::store(dir, btf)).transpose();
     let mut def = def.named(&args.name);
-    def.btf_id = stored.map_err(|e| Failure::environment("cannot store the map's types").because(&e))?.unwrap_or(0);
+    def.btf_id = stored
+        .map_err(|e| Failure::environment("cannot store the map's types").because(&e))?
+        .unwrap_or(0);
     let id = dir.next_id(Kind::Map)?;
     Map::create(&dir.kind(Kind::Map), id, &def).map_err(|e| {
-        let status = if matches!(e, MapError::Object(_)) { failure::ENVIRONMENT } else { failure::FAILED };
+        let status =
+            if matches!(e, MapError::Object(_)) { failure::ENVIRONMENT } else { failure::FAILED };
         if def.btf_id != 0 {
             drop(std::fs::remove_file(dir.object(Kind::Btf, def.btf_id)));
         }
-        Failure { status, ..Failure::failed(format!("cannot create map `{}`", args.name)).because(&e) }
+        Failure {
+            status,
+            ..Failure::failed(format!("cannot create map `{}`", args.name)).because(&e)
+        }
     })
 }
 
 /// The definition by options, and the types it names.
 fn by_hand(args: &CreateArgs) -> Result<(MapDef, Option<Btf>)> {
     let unknown = |what: &str, name: &str, all: Vec<&str>| {
-        let hint = offer(name, all.iter().copied()).unwrap_or_else(|| format!("there are {}", all.join(", ")));
+        let hint = offer(name, all.iter().copied())
+            .unwrap_or_else(|| format!("there are {}", all.join(", ")));
         Failure::environment(format!("there is no {what} `{name}`")).hint(hint)
     };
     let name = args.map_type.as_deref().unwrap_or_default();
-    let map_type =
-        MapType::from_name(name).ok_or_else(|| unknown("map type", name, skep::maps::map_types().iter().map(|t| t.name()).collect()))?;
+    let map_type = MapType::from_name(name).ok_or_else(|| {
+        unknown("map type", name, skep::maps::map_types().iter().map(|t| t.name()).collect())
+    })?;
     let mut flags = 0;
     for name in &args.flags {
         let known = FLAGS.iter().find(|(_, n)| n == name).map(|(bit, _)| *bit);
-        let number = || name.strip_prefix("0x").map_or_else(|| name.parse().ok(), |hex| u32::from_str_radix(hex, 16).ok());
-        flags |= known.or_else(number).ok_or_else(|| unknown("flag", name, FLAGS.iter().map(|(_, n)| *n).collect()))?;
+        let number = || {
+            name.strip_prefix("0x")
+                .map_or_else(|| name.parse().ok(), |hex| u32::from_str_radix(hex, 16).ok())
+        };
+        flags |= known
+            .or_else(number)
+            .ok_or_else(|| unknown("flag", name, FLAGS.iter().map(|(_, n)| *n).collect()))?;
     }
-    let mut def = MapDef::new(map_type, args.key.unwrap_or(0), args.value.unwrap_or(0), args.entries.unwrap_or(0)).flags(flags);
+    let mut def = MapDef::new(
+        map_type,
+        args.key.unwrap_or(0),
+        args.value.unwrap_or(0),
+        args.entries.unwrap_or(0),
+    )
+    .flags(flags);
     let Some(file) = &args.btf else { return Ok((def, None)) };
     let all = objects::types(file)?;
     let all = all.btf();
@@ -84,14 +106,20 @@ fn by_hand(args: &CreateArgs) -> Result<(MapDef, Option<Btf>)> {
     let value = typed(&args.value_type, args.value, "--value")?;
     if let Some((id, size)) = value {
         def.value_size = size;
-        let locks = fields::find(all, id).into_iter().filter(|f| f.kind == fields::FieldKind::SpinLock).map(|f| f.off);
+        let locks = fields::find(all, id)
+            .into_iter()
+            .filter(|f| f.kind == fields::FieldKind::SpinLock)
+            .map(|f| f.off);
         def.spin_lock = locks.min();
     }
     if let Some((_, size)) = key {
         def.key_size = size;
     }
     let roots: Vec<TypeId> = [key, value].into_iter().flatten().map(|(id, _)| id).collect();
-    let bad = |e| Failure::environment(format!("the types in `{}` cannot be taken over", file.display())).because(&e);
+    let bad = |e| {
+        Failure::environment(format!("the types in `{}` cannot be taken over", file.display()))
+            .because(&e)
+    };
     let (few, ids) = all.only(&roots).map_err(bad)?;
     let mut ids = ids.into_iter();
     def.key_type_id = key.and_then(|_| ids.next()).unwrap_or(0);
@@ -100,7 +128,13 @@ fn by_hand(args: &CreateArgs) -> Result<(MapDef, Option<Btf>)> {
 }
 
 /// Finds a type by name, with or without `struct`, `union` or `enum`: id and size.
-fn find(btf: &Btf, file: &Path, name: &str, size: Option<u32>, option: &str) -> Result<(TypeId, u32)> {
+fn find(
+    btf: &Btf,
+    file: &Path,
+    name: &str,
+    size: Option<u32>,
+    option: &str,
+) -> Result<(TypeId, u32)> {
     let (word, bare) = match name.split_once(' ') {
         Some((word @ ("struct" | "union" | "enum"), rest)) => (word, rest.trim()),
         _ => ("", name.trim()),
@@ -113,16 +147,20 @@ fn find(btf: &Btf, file: &Path, name: &str, size: Option<u32>, option: &str) -> 
         _ => false,
     };
     let Some(id) = btf.find(bare, fits) else {
-        let failure = Failure::environment(format!("there is no type `{name}` in `{}`", file.display()));
+        let failure =
+            Failure::environment(format!("there is no type `{name}` in `{}`", file.display()));
         let names = btf.types().filter(|(_, t)| fits(&t.kind)).map(|(id, _)| btf.name(id));
         return Err(match offer(bare, names) {
             Some(offer) => failure.hint(offer),
             None => failure,
         });
     };
-    let no_size = |e| Failure::environment(format!("`{name}` cannot be the type of a key or value")).because(&e);
+    let no_size = |e| {
+        Failure::environment(format!("`{name}` cannot be the type of a key or value")).because(&e)
+    };
     let is = btf.size_of(id).map_err(no_size)?;
-    let is = u32::try_from(is).map_err(|_| Failure::environment(format!("`{name}` is too large: {is} bytes")))?;
+    let is = u32::try_from(is)
+        .map_err(|_| Failure::environment(format!("`{name}` is too large: {is} bytes")))?;
     match size {
         Some(size) if size != is => {
             let message = format!("`{name}` has {is} bytes, and `{option}` says {size}");
@@ -154,8 +192,12 @@ fn from_object(from: &str) -> Result<(MapDef, Option<Btf>)> {
             [] => return Err(Failure::environment(format!("`{path}` defines no maps"))),
             _ => {
                 let all: Vec<&str> = names().collect();
-                let failure = Failure::environment(format!("`{path}` defines several maps: {}", all.join(", ")));
-                return Err(failure.hint(format!("name one: `--from {path}:{}`", all.first().unwrap_or(&""))));
+                let failure = Failure::environment(format!(
+                    "`{path}` defines several maps: {}",
+                    all.join(", ")
+                ));
+                return Err(failure
+                    .hint(format!("name one: `--from {path}:{}`", all.first().unwrap_or(&""))));
             }
         },
     };
@@ -166,7 +208,10 @@ fn from_object(from: &str) -> Result<(MapDef, Option<Btf>)> {
 /// Says which names may have been meant.
 fn offer<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
     let limit = 1 + name.len() / 4;
-    let mut near: Vec<(usize, &str)> = names.filter(|n| !n.is_empty()).filter_map(|n| Some((distance(name, n, limit)?, n))).collect();
+    let mut near: Vec<(usize, &str)> = names
+        .filter(|n| !n.is_empty())
+        .filter_map(|n| Some((distance(name, n, limit)?, n)))
+        .collect();
     near.sort_unstable();
     near.dedup();
     let near: Vec<String> = near.iter().take(OFFERED).map(|(_, n)| format!("`{n}`")).collect();
@@ -193,10 +238,18 @@ mod tests {
             ("zzz", None),
             ("Int", Some("did you mean `int`?")),
         ] {
-            assert_eq!(offer(name, ["int", "struct", "", "flow_key", "int"].into_iter()).as_deref(), want, "{name}");
+            assert_eq!(
+                offer(name, ["int", "struct", "", "flow_key", "int"].into_iter()).as_deref(),
+                want,
+                "{name}"
+            );
         }
-        for (a, b, want) in [("kitten", "sitting", Some(3)), ("", "abc", Some(3)), ("abc", "ABC", Some(0)), ("kitten", "mittens on", None)]
-        {
+        for (a, b, want) in [
+            ("kitten", "sitting", Some(3)),
+            ("", "abc", Some(3)),
+            ("abc", "ABC", Some(0)),
+            ("kitten", "mittens on", None),
+        ] {
             assert_eq!((distance(a, b, 3), distance(b, a, 3)), (want, want), "{a} {b}");
         }
     }

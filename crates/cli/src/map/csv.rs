@@ -24,12 +24,16 @@ impl<'a> Csv<'a> {
         let shape = self.entries.shape();
         let mut names = Vec::new();
         if shape.key_size > 0 {
-            columns("key", &self.entries.key(&vec![0; shape.key_size]), &mut |name, _| names.push(name.to_owned()));
+            columns("key", &self.entries.key(&vec![0; shape.key_size]), &mut |name, _| {
+                names.push(name.to_owned())
+            });
         }
         if shape.per_cpu {
             names.push("cpu".to_owned());
         }
-        columns("value", &self.entries.value(&vec![0; shape.value_size]), &mut |name, _| names.push(name.to_owned()));
+        columns("value", &self.entries.value(&vec![0; shape.value_size]), &mut |name, _| {
+            names.push(name.to_owned())
+        });
         line(out, names.iter().map(String::as_str));
     }
 
@@ -72,7 +76,8 @@ fn columns(name: &str, value: &Value, each: &mut dyn FnMut(&str, &Value)) {
     match value {
         Value::Struct(members) if !members.is_empty() => {
             for m in members {
-                let inner = if m.name.is_empty() { name.to_owned() } else { format!("{name}.{}", m.name) };
+                let inner =
+                    if m.name.is_empty() { name.to_owned() } else { format!("{name}.{}", m.name) };
                 columns(&inner, &m.value, each);
             }
         }
@@ -122,7 +127,10 @@ mod tests {
             key_type_id: 0,
             value_type_id: 0,
         };
-        for (map_type, want) in [(MapType::Array, "key,value\r\n258,65290\r\n"), (MapType::Hash, "key,value\r\n258,65290\r\n")] {
+        for (map_type, want) in [
+            (MapType::Array, "key,value\r\n258,65290\r\n"),
+            (MapType::Hash, "key,value\r\n258,65290\r\n"),
+        ] {
             let entries = Entries::of(shape(map_type), None, false);
             let (csv, mut out) = (Csv::new(&entries), Vec::new());
             csv.head(&mut out);

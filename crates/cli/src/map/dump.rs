@@ -25,7 +25,8 @@ const BATCH_TAKEN: usize = 1024;
 /// Prints all elements.
 pub fn run(args: &DumpArgs, printer: Printer) -> Result<u8> {
     // A strict walk notes its beginning in the map.
-    let access = if args.take.is_some() || args.strict { Access::ReadWrite } else { Access::ReadOnly };
+    let access =
+        if args.take.is_some() || args.strict { Access::ReadWrite } else { Access::ReadOnly };
     let source = Source::find(&args.map, access, printer)?;
     let (shape, types) = (source.shape()?, source.btf());
     let entries = Entries::of(shape, types.as_ref(), args.raw);
@@ -33,7 +34,11 @@ pub fn run(args: &DumpArgs, printer: Printer) -> Result<u8> {
         return Err(no_elements(&args.map.map, entries.shape().map_type));
     }
     let style = if args.json { Style::Json } else { Style::Text };
-    let format = if args.csv { Format::Csv(Csv::new(&entries)) } else { Format::Layout(Layout::new(&entries, style)) };
+    let format = if args.csv {
+        Format::Csv(Csv::new(&entries))
+    } else {
+        Format::Layout(Layout::new(&entries, style))
+    };
     let value_size = match &source {
         Source::Ours(map, _) => map.user_value_size(),
         Source::Kernel(map) => map.value_size(),
@@ -62,11 +67,14 @@ pub fn run(args: &DumpArgs, printer: Printer) -> Result<u8> {
             Source::Kernel(map) => {
                 let mut written = Ok(());
                 let done = map.walk(|keys, values, n| {
-                    let elements = keys.chunks_exact(shape_size(map.info.key_size)).zip(values.chunks_exact(map.value_size().max(1)));
+                    let elements = keys
+                        .chunks_exact(shape_size(map.info.key_size))
+                        .zip(values.chunks_exact(map.value_size().max(1)));
                     let mut stopped = false;
                     let mut filter = dump.filter.take();
                     let kept = elements.take(n).filter(|(key, value)| {
-                        let verdict = filter.as_mut().filter(|_| !stopped).map(|f| f.verdict(key, value));
+                        let verdict =
+                            filter.as_mut().filter(|_| !stopped).map(|f| f.verdict(key, value));
                         stopped |= verdict == Some(Verdict::Stop);
                         !stopped && verdict != Some(Verdict::Skip)
                     });
@@ -126,7 +134,9 @@ impl Dump<'_> {
         self.text.clear();
         match &self.format {
             Format::Csv(csv) => csv.head(&mut self.text),
-            Format::Layout(_) if self.json => drop(write!(self.text, "{{\"map\":{},\"entries\":[", self.entries.map_json())),
+            Format::Layout(_) if self.json => {
+                drop(write!(self.text, "{{\"map\":{},\"entries\":[", self.entries.map_json()))
+            }
             Format::Layout(_) => {}
         }
         out.write_all(&self.text)
@@ -135,12 +145,20 @@ impl Dump<'_> {
     fn tail(&mut self) {
         self.text.clear();
         if self.json {
-            self.text.extend_from_slice(if self.interrupted.is_some() { b"],\"interrupted\":true}\n" } else { b"]}\n" });
+            self.text.extend_from_slice(if self.interrupted.is_some() {
+                b"],\"interrupted\":true}\n"
+            } else {
+                b"]}\n"
+            });
         }
     }
 
     /// Prints elements that were read together, as many as may be printed.
-    fn batch<'e>(&mut self, out: &mut dyn Write, elements: impl Iterator<Item = (&'e [u8], &'e [u8])>) -> io::Result<()> {
+    fn batch<'e>(
+        &mut self,
+        out: &mut dyn Write,
+        elements: impl Iterator<Item = (&'e [u8], &'e [u8])>,
+    ) -> io::Result<()> {
         if !self.begun {
             self.head(out)?;
         }
@@ -173,7 +191,12 @@ impl Dump<'_> {
     }
 
     /// Prints a map of ours. Fails when it cannot be written; returns what went wrong with the map.
-    fn ours(&mut self, map: &Map, args: &DumpArgs, out: &mut dyn Write) -> io::Result<Option<Failure>> {
+    fn ours(
+        &mut self,
+        map: &Map,
+        args: &DumpArgs,
+        out: &mut dyn Write,
+    ) -> io::Result<Option<Failure>> {
         let take = args.take;
         let mut walk = if args.strict { map.walk().strict() } else { map.walk() };
         if let Some(how) = take {
@@ -183,14 +206,21 @@ impl Dump<'_> {
         let most = if take == Some(TakeHow::Fast) { BATCH_TAKEN } else { usize::MAX };
         let mut buf = vec![0; (BATCH / size).clamp(1, most) * size];
         while self.goes_on() {
-            let room = usize::try_from(self.left).unwrap_or(usize::MAX).saturating_mul(size).min(buf.len());
+            let room = usize::try_from(self.left)
+                .unwrap_or(usize::MAX)
+                .saturating_mul(size)
+                .min(buf.len());
             let rows = match &mut self.filter {
                 None => walk.rows(&mut buf[..room]),
                 Some(filter) => {
                     let (signals, interrupted) = (&mut *self.signals, &mut self.interrupted);
                     walk.rows_where(&mut buf[..room], |key, value| {
                         *interrupted = interrupted.or(signals.take().map(|s| s.number));
-                        if interrupted.is_some() { Verdict::Stop } else { filter.verdict(key, value) }
+                        if interrupted.is_some() {
+                            Verdict::Stop
+                        } else {
+                            filter.verdict(key, value)
+                        }
                     })
                 }
             };
@@ -198,11 +228,17 @@ impl Dump<'_> {
                 Ok(0) => break,
                 Ok(n) => n,
                 Err(e) => {
-                    let what = format!("cannot {} map `{}`", if take.is_some() { "take from" } else { "read" }, map.def().name);
+                    let what = format!(
+                        "cannot {} map `{}`",
+                        if take.is_some() { "take from" } else { "read" },
+                        map.def().name
+                    );
                     return Ok(Some(Failure::failed(what).because(&e)));
                 }
             };
-            let done = self.batch(out, walk.elements(&buf, n)).and_then(|()| if take.is_some() { out.flush() } else { Ok(()) });
+            let done = self
+                .batch(out, walk.elements(&buf, n))
+                .and_then(|()| if take.is_some() { out.flush() } else { Ok(()) });
             if let Err(e) = done {
                 if take.is_some() {
                     put_back(map, &walk, &buf, n);
@@ -230,7 +266,8 @@ struct Progress {
 
 impl Progress {
     fn new(printer: Printer) -> Self {
-        let wanted = !printer.is_quiet() && io::stderr().is_terminal() && !io::stdout().is_terminal();
+        let wanted =
+            !printer.is_quiet() && io::stderr().is_terminal() && !io::stdout().is_terminal();
         Self { shown: false, wanted, last: Instant::now() }
     }
 

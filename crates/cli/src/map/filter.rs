@@ -37,31 +37,46 @@ impl Filter {
             _ => (text, None),
         };
         let object = session::object(Path::new(path))?;
-        let fits =
-            |p: &&skep::object::Program| p.def.is_some_and(|d| d.prog == ProgramType::Syscall) && wanted.is_none_or(|name| p.name == name);
+        let fits = |p: &&skep::object::Program| {
+            p.def.is_some_and(|d| d.prog == ProgramType::Syscall)
+                && wanted.is_none_or(|name| p.name == name)
+        };
         let programs: Vec<_> = object.programs.iter().filter(fits).collect();
         let program = match (programs.as_slice(), wanted) {
             ([one], _) => one,
-            ([], Some(name)) => return Err(Failure::failed(format!("`{path}` has no program `{name}` of type syscall"))),
+            ([], Some(name)) => {
+                return Err(Failure::failed(format!(
+                    "`{path}` has no program `{name}` of type syscall"
+                )));
+            }
             ([], None) => {
-                return Err(
-                    Failure::failed(format!("`{path}` has no program of type syscall")).hint("put the filter into `SEC(\"syscall\")`")
-                );
+                return Err(Failure::failed(format!("`{path}` has no program of type syscall"))
+                    .hint("put the filter into `SEC(\"syscall\")`"));
             }
             (several, _) => {
                 let names: Vec<&str> = several.iter().map(|p| p.name.as_str()).collect();
-                return Err(Failure::failed(format!("`{path}` has several filters: {}", names.join(", ")))
-                    .hint(format!("say which: `{path}:PROGRAM`")));
+                return Err(Failure::failed(format!(
+                    "`{path}` has several filters: {}",
+                    names.join(", ")
+                ))
+                .hint(format!("say which: `{path}:PROGRAM`")));
             }
         };
         let scratch = Scratch::create()?;
-        let loaded = Loader::new(scratch.dir()).only(&program.name).load(&object).map_err(|e| session::load_failure(e, path))?;
-        let runner =
-            Runner::new(scratch.dir(), &loaded, &program.name, Engine::Jit).map_err(|e| Failure { status: FAILED, ..Failure::from(e) })?;
+        let loaded = Loader::new(scratch.dir())
+            .only(&program.name)
+            .load(&object)
+            .map_err(|e| session::load_failure(e, path))?;
+        let runner = Runner::new(scratch.dir(), &loaded, &program.name, Engine::Jit)
+            .map_err(|e| Failure { status: FAILED, ..Failure::from(e) })?;
         let value_at = key_size.next_multiple_of(8);
-        let (reads, size) = (runner.program().ctx_read() as usize, value_at + value_size.next_multiple_of(8));
+        let (reads, size) =
+            (runner.program().ctx_read() as usize, value_at + value_size.next_multiple_of(8));
         if reads > size {
-            return Err(Failure::failed(format!("filter `{}` reads {reads} bytes, an element of the map has {size}", program.name)));
+            return Err(Failure::failed(format!(
+                "filter `{}` reads {reads} bytes, an element of the map has {size}",
+                program.name
+            )));
         }
         Ok(Self { runner, value_at, element: vec![0; size] })
     }

@@ -41,8 +41,12 @@ impl Source {
             Self::Ours(map, _) => Ok(Shape::from(&**map)),
             Self::Kernel(map) => {
                 let info = &map.info;
-                let unknown =
-                    || Failure::failed(format!("map {} has type {}, which this version does not know", info.id, info.type_number));
+                let unknown = || {
+                    Failure::failed(format!(
+                        "map {} has type {}, which this version does not know",
+                        info.id, info.type_number
+                    ))
+                };
                 Ok(Shape {
                     id: info.id,
                     name: info.name.clone(),
@@ -60,7 +64,9 @@ impl Source {
     /// Its types, if it has any.
     pub fn btf(&self) -> Option<Btf> {
         match self {
-            Self::Ours(map, dir) if map.def().btf_id != 0 => skep::types::open(dir, map.def().btf_id),
+            Self::Ours(map, dir) if map.def().btf_id != 0 => {
+                skep::types::open(dir, map.def().btf_id)
+            }
             Self::Ours(..) => None,
             Self::Kernel(map) => map.btf(),
         }
@@ -73,7 +79,11 @@ impl Source {
             Self::Ours(map, _) => match map.next_key(key) {
                 Ok(next) => Ok(Some(next)),
                 Err(MapError::NoElement) => Ok(None),
-                Err(e) => Err(Failure::failed(format!("cannot walk over the keys of map `{}`", map.def().name)).because(&e)),
+                Err(e) => Err(Failure::failed(format!(
+                    "cannot walk over the keys of map `{}`",
+                    map.def().name
+                ))
+                .because(&e)),
             },
         }
     }
@@ -85,7 +95,10 @@ impl Source {
             Self::Ours(map, _) => match map.lookup(key) {
                 Ok(value) => Ok(Some(value)),
                 Err(MapError::NoElement) => Ok(None),
-                Err(e) => Err(Failure::failed(format!("cannot look into map `{}`", map.def().name)).because(&e)),
+                Err(e) => {
+                    Err(Failure::failed(format!("cannot look into map `{}`", map.def().name))
+                        .because(&e))
+                }
             },
         }
     }
@@ -120,13 +133,20 @@ fn open(path: &Path, access: Access) -> Result<Map, MapError> {
 
 /// Finds a map by id, by a name that only one map has, by a pin, or by the path of its file or of a pin.
 pub fn find(dir: &Dir, text: &str, access: Access, printer: Printer) -> Result<Map> {
-    let unusable = |e: MapError| Failure::environment(format!("map `{text}` cannot be opened")).because(&e);
+    let unusable =
+        |e: MapError| Failure::environment(format!("map `{text}` cannot be opened")).because(&e);
     let path = Path::new(text);
     if is_kernels(path) {
-        return Err(Failure::failed(format!("`{text}` is a map of the kernel, of which skep changes none")));
+        return Err(Failure::failed(format!(
+            "`{text}` is a map of the kernel, of which skep changes none"
+        )));
     }
     if path.is_absolute() {
-        return if path.exists() { open(path, access).map_err(unusable) } else { Err(missing(text)) };
+        return if path.exists() {
+            open(path, access).map_err(unusable)
+        } else {
+            Err(missing(text))
+        };
     }
     if let Ok(id) = text.parse::<u32>() {
         let path = dir.object(Kind::Map, id);
@@ -135,16 +155,23 @@ pub fn find(dir: &Dir, text: &str, access: Access, printer: Printer) -> Result<M
             done => done.map_err(unusable),
         };
     }
-    let named: Vec<Map> = all(dir, printer)?.into_iter().filter(|m| m.def().name == text || short(text) == m.def().name).collect();
+    let named: Vec<Map> = all(dir, printer)?
+        .into_iter()
+        .filter(|m| m.def().name == text || short(text) == m.def().name)
+        .collect();
     match named.as_slice() {
         [map] => open(map.file().path(), access).map_err(unusable),
         [] => {
-            let pin = super::change::pin_path(dir, text).ok().filter(|pin| pin.exists()).ok_or_else(|| missing(text))?;
+            let pin = super::change::pin_path(dir, text)
+                .ok()
+                .filter(|pin| pin.exists())
+                .ok_or_else(|| missing(text))?;
             open(&pin, access).map_err(unusable)
         }
         several => {
             let ids: Vec<String> = several.iter().map(|m| m.id().to_string()).collect();
-            Err(Failure::failed(format!("several maps are called `{text}`: {}", ids.join(", "))).hint("use the id"))
+            Err(Failure::failed(format!("several maps are called `{text}`: {}", ids.join(", ")))
+                .hint("use the id"))
         }
     }
 }
@@ -160,21 +187,29 @@ pub fn short(name: &str) -> &str {
 }
 
 fn in_kernel(text: &str) -> Result<KernelMap> {
-    let missing = || Failure::failed(format!("the kernel has no map `{text}`")).hint("`skep map list --kernel` shows all");
+    let missing = || {
+        Failure::failed(format!("the kernel has no map `{text}`"))
+            .hint("`skep map list --kernel` shows all")
+    };
     if let Ok(id) = text.parse::<u32>() {
         return KernelMap::open(id)?.ok_or_else(missing);
     }
     if text.starts_with('/') {
         return KernelMap::pinned(Path::new(text))?.ok_or_else(missing);
     }
-    let mut named: Vec<KernelMap> = KernelMap::all()?.into_iter().filter(|m| m.info.name == short(text)).collect();
+    let mut named: Vec<KernelMap> =
+        KernelMap::all()?.into_iter().filter(|m| m.info.name == short(text)).collect();
     match (named.len(), named.pop()) {
         (1, Some(map)) => Ok(map),
         (0, _) | (_, None) => Err(missing()),
         (_, Some(last)) => {
             let mut ids: Vec<String> = named.iter().map(|m| m.info.id.to_string()).collect();
             ids.push(last.info.id.to_string());
-            Err(Failure::failed(format!("several maps of the kernel are called `{text}`: {}", ids.join(", "))).hint("use the id"))
+            Err(Failure::failed(format!(
+                "several maps of the kernel are called `{text}`: {}",
+                ids.join(", ")
+            ))
+            .hint("use the id"))
         }
     }
 }

@@ -23,10 +23,22 @@ impl Role {
 }
 
 /// Makes the bytes of a key or a value from what was typed. `btf` is `None` when there are no types.
-pub fn bytes(shape: &Shape, btf: Option<&Btf>, role: Role, text: &str, raw: bool) -> Result<Vec<u8>> {
-    let (size, type_id) = if role == Role::Key { (shape.key_size, shape.key_type_id) } else { (shape.value_size, shape.value_type_id) };
+pub fn bytes(
+    shape: &Shape,
+    btf: Option<&Btf>,
+    role: Role,
+    text: &str,
+    raw: bool,
+) -> Result<Vec<u8>> {
+    let (size, type_id) = if role == Role::Key {
+        (shape.key_size, shape.key_type_id)
+    } else {
+        (shape.value_size, shape.value_type_id)
+    };
     let name = role.name();
-    let wrong = |why: String| Failure::environment(format!("`{text}` is no {name} of map `{}`: {why}", shape.name));
+    let wrong = |why: String| {
+        Failure::environment(format!("`{text}` is no {name} of map `{}`: {why}", shape.name))
+    };
     // As bpftool takes them; a text that begins so is not likely to be as long.
     if let Some(bytes) = text.strip_prefix("hex ").and_then(hex).filter(|b| b.len() == size) {
         return Ok(bytes);
@@ -41,18 +53,24 @@ pub fn bytes(shape: &Shape, btf: Option<&Btf>, role: Role, text: &str, raw: bool
     if let Some(btf) = btf
         && type_id != 0
     {
-        let value = typed(text).or_else(|| btf.read_text(type_id, text).ok()).unwrap_or_else(|| Value::Text(text.to_owned()));
+        let value = typed(text)
+            .or_else(|| btf.read_text(type_id, text).ok())
+            .unwrap_or_else(|| Value::Text(text.to_owned()));
         return btf.encode(type_id, &value).map_err(|e| wrong(e.to_string()));
     }
     match typed(text).and_then(|v| v.as_i128()) {
         Some(n) if matches!(size, 1 | 2 | 4 | 8) => {
             let bits = size as u32 * 8;
             let fits = if n < 0 { n >= -(1_i128 << (bits - 1)) } else { n < 1_i128 << bits };
-            if fits { Ok(n.to_le_bytes()[..size].to_vec()) } else { Err(wrong(format!("it does not fit {size} bytes"))) }
+            if fits {
+                Ok(n.to_le_bytes()[..size].to_vec())
+            } else {
+                Err(wrong(format!("it does not fit {size} bytes")))
+            }
         }
-        _ if matches!(size, 1 | 2 | 4 | 8) => {
-            Err(wrong(format!("the map has no types: give a number, or its {size} bytes in hex with `--raw`")))
-        }
+        _ if matches!(size, 1 | 2 | 4 | 8) => Err(wrong(format!(
+            "the map has no types: give a number, or its {size} bytes in hex with `--raw`"
+        ))),
         // As it is printed.
         _ => hex(text)
             .filter(|bytes| bytes.len() == size)
@@ -61,7 +79,13 @@ pub fn bytes(shape: &Shape, btf: Option<&Btf>, role: Role, text: &str, raw: bool
 }
 
 /// Makes the value of a map from what was typed: for per-CPU maps, each CPU's from a list, or the first one's alone.
-pub fn value(shape: &Shape, btf: Option<&Btf>, text: &str, raw: bool, cpus: usize) -> Result<Vec<u8>> {
+pub fn value(
+    shape: &Shape,
+    btf: Option<&Btf>,
+    text: &str,
+    raw: bool,
+    cpus: usize,
+) -> Result<Vec<u8>> {
     if !shape.per_cpu {
         return bytes(shape, btf, Role::Value, text, raw);
     }
@@ -70,7 +94,10 @@ pub fn value(shape: &Shape, btf: Option<&Btf>, text: &str, raw: bool, cpus: usiz
         _ => vec![text.to_owned()],
     };
     if each.len() > cpus {
-        return Err(Failure::environment(format!("there are values for {} CPUs, the map has {cpus}", each.len())));
+        return Err(Failure::environment(format!(
+            "there are values for {} CPUs, the map has {cpus}",
+            each.len()
+        )));
     }
     let mut out = Vec::new();
     for one in &each {
@@ -82,8 +109,10 @@ pub fn value(shape: &Shape, btf: Option<&Btf>, text: &str, raw: bool, cpus: usiz
 }
 
 fn hex(text: &str) -> Option<Vec<u8>> {
-    let digits: Vec<u8> = text.trim_start_matches("0x").bytes().filter(|b| !b.is_ascii_whitespace()).collect();
-    let byte = |pair: &[u8]| std::str::from_utf8(pair).ok().and_then(|p| u8::from_str_radix(p, 16).ok());
+    let digits: Vec<u8> =
+        text.trim_start_matches("0x").bytes().filter(|b| !b.is_ascii_whitespace()).collect();
+    let byte =
+        |pair: &[u8]| std::str::from_utf8(pair).ok().and_then(|p| u8::from_str_radix(p, 16).ok());
     digits.chunks(2).map(|pair| if pair.len() == 2 { byte(pair) } else { None }).collect()
 }
 
@@ -95,7 +124,9 @@ fn typed(text: &str) -> Option<Value> {
         None => digits.parse(),
     };
     match number {
-        Ok(n) if digits.starts_with(|c: char| c.is_ascii_digit()) => Some(Value::Int(if minus { -n } else { n })),
+        Ok(n) if digits.starts_with(|c: char| c.is_ascii_digit()) => {
+            Some(Value::Int(if minus { -n } else { n }))
+        }
         _ => serde_json::from_str(text).ok().map(|json: Json| from_json(&json)),
     }
 }
@@ -104,14 +135,19 @@ fn from_json(json: &Json) -> Value {
     match json {
         Json::Null => Value::Int(0),
         Json::Bool(b) => Value::Bool(*b),
-        Json::Number(n) => {
-            n.as_i64().map(i128::from).or(n.as_u64().map(i128::from)).map_or(Value::Float(n.as_f64().unwrap_or(0.0)), Value::Int)
-        }
+        Json::Number(n) => n
+            .as_i64()
+            .map(i128::from)
+            .or(n.as_u64().map(i128::from))
+            .map_or(Value::Float(n.as_f64().unwrap_or(0.0)), Value::Int),
         Json::String(s) => Value::Text(s.clone()),
         Json::Array(all) => Value::Array(all.iter().map(from_json).collect()),
-        Json::Object(members) => {
-            Value::Struct(members.iter().map(|(name, value)| ValueMember { name: name.clone(), value: from_json(value) }).collect())
-        }
+        Json::Object(members) => Value::Struct(
+            members
+                .iter()
+                .map(|(name, value)| ValueMember { name: name.clone(), value: from_json(value) })
+                .collect(),
+        ),
     }
 }
 
@@ -122,7 +158,16 @@ mod tests {
     use skep::isa::MapType;
 
     fn shape(value_size: usize, per_cpu: bool) -> Shape {
-        Shape { id: 1, name: "m".to_owned(), map_type: MapType::Hash, key_size: 4, value_size, per_cpu, key_type_id: 0, value_type_id: 0 }
+        Shape {
+            id: 1,
+            name: "m".to_owned(),
+            map_type: MapType::Hash,
+            key_size: 4,
+            value_size,
+            per_cpu,
+            key_type_id: 0,
+            value_type_id: 0,
+        }
     }
 
     #[test]
@@ -131,21 +176,42 @@ mod tests {
         assert_eq!((typed("0xff"), typed("-0x10")), (Some(Value::Int(255)), Some(Value::Int(-16))));
         assert_eq!((typed("cat"), typed("--7"), typed("+7")), (None, None, None));
         assert_eq!(typed("\"7\""), Some(Value::Text("7".to_owned())));
-        assert_eq!(to_json(&typed("{\"a\": [1, true]}").expect("JSON")).to_string(), r#"{"a":[1,true]}"#);
+        assert_eq!(
+            to_json(&typed("{\"a\": [1, true]}").expect("JSON")).to_string(),
+            r#"{"a":[1,true]}"#
+        );
     }
 
     #[test]
     fn keys_without_types_are_numbers_of_their_size_or_hex() {
-        let key = |text, raw| bytes(&shape(8, false), None, Role::Key, text, raw).map_err(|f| f.message);
+        let key =
+            |text, raw| bytes(&shape(8, false), None, Role::Key, text, raw).map_err(|f| f.message);
         assert_eq!(key("258", false), Ok(vec![2, 1, 0, 0]));
         assert_eq!(key("-1", false), Ok(vec![255; 4]));
-        assert_eq!(key("4294967296", false), Err("`4294967296` is no key of map `m`: it does not fit 4 bytes".to_owned()));
-        assert_eq!((key("0a0b0c0d", true), key("0a 0b 0c 0d", true)), (Ok(vec![10, 11, 12, 13]), Ok(vec![10, 11, 12, 13])));
-        assert_eq!(key("0a", true), Err("`0a` is no key of map `m`: it has 1 bytes, a key has 4".to_owned()));
-        assert_eq!(key("0a0b0c0", true), Err("`0a0b0c0` is no key of map `m`: it is not hexadecimal".to_owned()));
-        assert_eq!((key("hex 0a 0b 0c 0d", false), key("hex 0a 0b 0c 0d", true)), (Ok(vec![10, 11, 12, 13]), Ok(vec![10, 11, 12, 13])));
+        assert_eq!(
+            key("4294967296", false),
+            Err("`4294967296` is no key of map `m`: it does not fit 4 bytes".to_owned())
+        );
+        assert_eq!(
+            (key("0a0b0c0d", true), key("0a 0b 0c 0d", true)),
+            (Ok(vec![10, 11, 12, 13]), Ok(vec![10, 11, 12, 13]))
+        );
+        assert_eq!(
+            key("0a", true),
+            Err("`0a` is no key of map `m`: it has 1 bytes, a key has 4".to_owned())
+        );
+        assert_eq!(
+            key("0a0b0c0", true),
+            Err("`0a0b0c0` is no key of map `m`: it is not hexadecimal".to_owned())
+        );
+        assert_eq!(
+            (key("hex 0a 0b 0c 0d", false), key("hex 0a 0b 0c 0d", true)),
+            (Ok(vec![10, 11, 12, 13]), Ok(vec![10, 11, 12, 13]))
+        );
         assert!(key("hex 0a 0b 0c", false).is_err() && key("hexes", false).is_err());
-        assert!(key("cat", false).is_err_and(|m| m.contains("give a number, or its 4 bytes in hex")));
+        assert!(
+            key("cat", false).is_err_and(|m| m.contains("give a number, or its 4 bytes in hex"))
+        );
     }
 
     /// Without types: the text of every key and value, in all forms, leads back to its bytes.
@@ -164,9 +230,18 @@ mod tests {
                         })
                         .collect();
                     let json = to_json(&entries.key(&data)).to_string();
-                    for text in [entries.key(&data).to_string(), json.trim_matches('"').to_owned()] {
-                        assert_eq!(bytes(&shape, None, Role::Key, &text, raw).map_err(|f| f.message), Ok(data.clone()), "{text}");
-                        assert_eq!(bytes(&shape, None, Role::Value, &text, raw).map_err(|f| f.message), Ok(data.clone()), "{text}");
+                    for text in [entries.key(&data).to_string(), json.trim_matches('"').to_owned()]
+                    {
+                        assert_eq!(
+                            bytes(&shape, None, Role::Key, &text, raw).map_err(|f| f.message),
+                            Ok(data.clone()),
+                            "{text}"
+                        );
+                        assert_eq!(
+                            bytes(&shape, None, Role::Value, &text, raw).map_err(|f| f.message),
+                            Ok(data.clone()),
+                            "{text}"
+                        );
                     }
                 }
             }
@@ -181,6 +256,9 @@ mod tests {
         assert_eq!(value("5", false), Ok(words([5, 0, 0])));
         assert_eq!(value("[1, 2, 3]", false), Ok(words([1, 2, 3])));
         assert_eq!(value("07000000", true), Ok(words([7, 0, 0])));
-        assert_eq!(value("[1, 2, 3, 4]", false), Err("there are values for 4 CPUs, the map has 3".to_owned()));
+        assert_eq!(
+            value("[1, 2, 3, 4]", false),
+            Err("there are values for 4 CPUs, the map has 3".to_owned())
+        );
     }
 }

@@ -52,7 +52,8 @@ impl<'a> Layout<'a> {
             None => Some(Node::Uint(size)).filter(|_| entries.is_number(size)),
         };
         let key = node(shape.key_type_id, shape.key_size);
-        let value = node(shape.value_type_id, shape.value_size).filter(|_| style == Style::Json || !shape.per_cpu);
+        let value = node(shape.value_type_id, shape.value_size)
+            .filter(|_| style == Style::Json || !shape.per_cpu);
         Self { entries, style, plain: entries.btf().is_none(), key, value }
     }
 
@@ -134,7 +135,13 @@ fn node(btf: &Btf, id: TypeId, have: usize, depth: usize) -> Option<Node> {
         return None;
     }
     match &t.kind {
-        Kind::Int(i) if matches!(size, 1 | 2 | 4 | 8) && i.offset == 0 && usize::from(i.bits) == size * 8 && !i.bool && !i.char => {
+        Kind::Int(i)
+            if matches!(size, 1 | 2 | 4 | 8)
+                && i.offset == 0
+                && usize::from(i.bits) == size * 8
+                && !i.bool
+                && !i.char =>
+        {
             Some(if i.signed { Node::Int(size) } else { Node::Uint(size) })
         }
         Kind::Ptr(_) => Some(Node::Pointer).filter(|_| size == 8),
@@ -142,7 +149,8 @@ fn node(btf: &Btf, id: TypeId, have: usize, depth: usize) -> Option<Node> {
             let members = c.members.iter().map(|m| {
                 let (name, at) = (btf.string(m.name_off), usize::try_from(m.bit_offset / 8).ok()?);
                 // A name that JSON would write otherwise does not occur in C.
-                let plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+                let plain = !name.is_empty()
+                    && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
                 if m.bitfield != 0 || m.bit_offset % 8 != 0 || !plain {
                     return None;
                 }
@@ -232,7 +240,9 @@ pub(super) fn decimal(out: &mut Vec<u8>, mut n: u64) {
 
 pub(super) fn hex(out: &mut Vec<u8>, bytes: &[u8]) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    out.extend(bytes.iter().flat_map(|b| [DIGITS[usize::from(b >> 4)], DIGITS[usize::from(b & 15)]]));
+    out.extend(
+        bytes.iter().flat_map(|b| [DIGITS[usize::from(b >> 4)], DIGITS[usize::from(b & 15)]]),
+    );
 }
 
 #[cfg(test)]
@@ -247,7 +257,9 @@ mod tests {
     fn both_ways_print_the_same() {
         let mut seed = 7_u64;
         let mut byte = move || {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             // Small numbers and ends of ranges are as likely as others.
             match seed >> 61 {
                 0..3 => 0,
@@ -257,28 +269,53 @@ mod tests {
         };
         let mut short = 0;
         for object in ["bpf/trace.bpf.o", "bpf/args.bpf.o", "tests/data/typed.bpf.o"] {
-            let bytes = std::fs::read(format!("{}/{object}", env!("CARGO_MANIFEST_DIR"))).expect("committed");
+            let bytes = std::fs::read(format!("{}/{object}", env!("CARGO_MANIFEST_DIR")))
+                .expect("committed");
             let btf = Object::parse(&bytes).expect("ours").btf.expect("made with -g");
             for id in 0..btf.len() as u32 {
-                let Some(size) = btf.size_of(id).ok().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..4096).contains(n)) else {
+                let Some(size) = btf
+                    .size_of(id)
+                    .ok()
+                    .and_then(|n| usize::try_from(n).ok())
+                    .filter(|n| (1..4096).contains(n))
+                else {
                     continue;
                 };
                 for per_cpu in [false, true] {
                     let types = Some(&*btf).filter(|_| id % 5 != 0);
-                    let (name, map_type) = ("m".to_owned(), if id % 7 == 0 { MapType::Array } else { MapType::Hash });
-                    let shape =
-                        Shape { id: 1, name, map_type, key_size: size, value_size: size, per_cpu, key_type_id: id, value_type_id: id };
+                    let (name, map_type) =
+                        ("m".to_owned(), if id % 7 == 0 { MapType::Array } else { MapType::Hash });
+                    let shape = Shape {
+                        id: 1,
+                        name,
+                        map_type,
+                        key_size: size,
+                        value_size: size,
+                        per_cpu,
+                        key_type_id: id,
+                        value_type_id: id,
+                    };
                     let entries = Entries::of(shape, types, false);
                     let cpus = if per_cpu { 2 } else { 1 };
                     let stride = if per_cpu { size.next_multiple_of(8) } else { size };
                     for _ in 0..8 {
-                        let (key, value): (Vec<u8>, Vec<u8>) =
-                            ((0..size).map(|_| byte()).collect(), (0..stride * cpus).map(|_| byte()).collect());
+                        let (key, value): (Vec<u8>, Vec<u8>) = (
+                            (0..size).map(|_| byte()).collect(),
+                            (0..stride * cpus).map(|_| byte()).collect(),
+                        );
                         let entry = entries.entry(&key, &value);
-                        for (style, want) in [(Style::Text, entry.text() + "\n"), (Style::Json, entry.json_of(&entries).to_string())] {
+                        for (style, want) in [
+                            (Style::Text, entry.text() + "\n"),
+                            (Style::Json, entry.json_of(&entries).to_string()),
+                        ] {
                             let (layout, mut out) = (Layout::new(&entries, style), Vec::new());
                             layout.write(&mut out, &key, &value);
-                            assert_eq!(String::from_utf8_lossy(&out), want, "{object}: type {id}, {}", btf.describe(id));
+                            assert_eq!(
+                                String::from_utf8_lossy(&out),
+                                want,
+                                "{object}: type {id}, {}",
+                                btf.describe(id)
+                            );
                             short += u32::from(layout.value.is_some());
                         }
                     }

@@ -29,15 +29,21 @@ pub fn run(command: &MapCommand, printer: Printer) -> Result<u8> {
         MapCommand::List { kernel, format } => show::list(*kernel, format.json, printer)?,
         MapCommand::Show { map, format } => show::show(map, format.json, printer)?,
         MapCommand::Dump(args) => return dump::run(args, printer),
-        MapCommand::Lookup { map, key, raw, format } => lookup(map, key, *raw, format.json, printer)?,
+        MapCommand::Lookup { map, key, raw, format } => {
+            lookup(map, key, *raw, format.json, printer)?
+        }
         MapCommand::Update { map, key, value, noexist, exist, raw } => {
             change::update(map, key, value, change::flags(*noexist, *exist), *raw, printer)?;
         }
         MapCommand::Delete { map, key, raw } => change::delete(map, key, *raw, printer)?,
-        MapCommand::Push { map, value, exist, raw } => change::push(map, value, change::flags(false, *exist), *raw, printer)?,
+        MapCommand::Push { map, value, exist, raw } => {
+            change::push(map, value, change::flags(false, *exist), *raw, printer)?
+        }
         MapCommand::Pop { map, raw, format } => change::pop(map, *raw, format.json, printer)?,
         MapCommand::Peek { map, raw, format } => peek(map, *raw, format.json, printer)?,
-        MapCommand::Getnext { map, key, raw, format } => next_key(map, key.as_deref(), *raw, format.json, printer)?,
+        MapCommand::Getnext { map, key, raw, format } => {
+            next_key(map, key.as_deref(), *raw, format.json, printer)?
+        }
         MapCommand::Create(args) => create::create(args, printer)?,
         MapCommand::Pin { map, name } => change::pin(map, name, printer)?,
         MapCommand::Unpin { name } => change::unpin(name)?,
@@ -49,12 +55,18 @@ pub fn run(command: &MapCommand, printer: Printer) -> Result<u8> {
 /// Says why there is nothing to print of a map that has no elements.
 fn no_elements(name: &str, map_type: MapType) -> Failure {
     match map_type {
-        MapType::BloomFilter => Failure::failed(format!("map `{name}` is a bloom filter: it does not keep what is put in")),
+        MapType::BloomFilter => Failure::failed(format!(
+            "map `{name}` is a bloom filter: it does not keep what is put in"
+        )),
         MapType::Queue | MapType::Stack => {
-            Failure::failed(format!("map `{name}` is a {map_type}: it has no keys")).hint("`skep map peek` prints its next value")
+            Failure::failed(format!("map `{name}` is a {map_type}: it has no keys"))
+                .hint("`skep map peek` prints its next value")
         }
-        MapType::UserRingbuf => Failure::failed(format!("map `{name}` is a stream of records for programs: it has no keys")),
-        _ => Failure::failed(format!("map `{name}` is a stream of records: it has no keys")).hint("`skep run` prints what comes out of it"),
+        MapType::UserRingbuf => Failure::failed(format!(
+            "map `{name}` is a stream of records for programs: it has no keys"
+        )),
+        _ => Failure::failed(format!("map `{name}` is a stream of records: it has no keys"))
+            .hint("`skep run` prints what comes out of it"),
     }
 }
 
@@ -65,25 +77,39 @@ fn peek(args: &MapArgs, raw: bool, as_json: bool, printer: Printer) -> Result {
     let entries = Entries::of(shape, types.as_ref(), raw);
     let map_type = entries.shape().map_type;
     if !matches!(map_type, MapType::Queue | MapType::Stack) {
-        return Err(Failure::failed(format!("map `{}` is a {map_type}: only queues and stacks have peek", args.map)));
+        return Err(Failure::failed(format!(
+            "map `{}` is a {map_type}: only queues and stacks have peek",
+            args.map
+        )));
     }
-    let value = source.lookup(&[])?.ok_or_else(|| Failure::failed(format!("map `{}` is empty", args.map)))?;
+    let value = source
+        .lookup(&[])?
+        .ok_or_else(|| Failure::failed(format!("map `{}` is empty", args.map)))?;
     let value = entries.value(&value);
     if as_json {
-        return printer.json(Output::Stdout, &json!({"map": entries.map_json(), "value": to_json(&value)}));
+        return printer
+            .json(Output::Stdout, &json!({"map": entries.map_json(), "value": to_json(&value)}));
     }
     printer.data(Output::Stdout, |out| writeln!(out, "{value}"))
 }
 
 /// Prints the key after another one, or the first one.
-fn next_key(args: &MapArgs, key: Option<&str>, raw: bool, as_json: bool, printer: Printer) -> Result {
+fn next_key(
+    args: &MapArgs,
+    key: Option<&str>,
+    raw: bool,
+    as_json: bool,
+    printer: Printer,
+) -> Result {
     let source = Source::find(args, Access::ReadOnly, printer)?;
     let (shape, types) = (source.shape()?, source.btf());
     let entries = Entries::of(shape, types.as_ref(), raw);
     if !entries.has_elements() || entries.shape().key_size == 0 {
         return Err(no_elements(&args.map, entries.shape().map_type));
     }
-    let after = key.map(|key| input::bytes(entries.shape(), entries.btf(), Role::Key, key, raw)).transpose()?;
+    let after = key
+        .map(|key| input::bytes(entries.shape(), entries.btf(), Role::Key, key, raw))
+        .transpose()?;
     let next = source.next_key(after.as_deref())?;
     let next = next.ok_or_else(|| match key {
         Some(key) => Failure::failed(format!("map `{}` has no key after `{key}`", args.map)),
@@ -91,7 +117,8 @@ fn next_key(args: &MapArgs, key: Option<&str>, raw: bool, as_json: bool, printer
     })?;
     let next = entries.key(&next);
     if as_json {
-        return printer.json(Output::Stdout, &json!({"map": entries.map_json(), "next_key": to_json(&next)}));
+        return printer
+            .json(Output::Stdout, &json!({"map": entries.map_json(), "next_key": to_json(&next)}));
     }
     printer.data(Output::Stdout, |out| writeln!(out, "{next}"))
 }
@@ -104,10 +131,15 @@ fn lookup(args: &MapArgs, key: &str, raw: bool, as_json: bool, printer: Printer)
         return Err(no_elements(&args.map, entries.shape().map_type));
     }
     let bytes = input::bytes(entries.shape(), entries.btf(), Role::Key, key, raw)?;
-    let value = source.lookup(&bytes)?.ok_or_else(|| Failure::failed(format!("map `{}` has no key `{key}`", args.map)))?;
+    let value = source
+        .lookup(&bytes)?
+        .ok_or_else(|| Failure::failed(format!("map `{}` has no key `{key}`", args.map)))?;
     let entry = entries.entry(&bytes, &value);
     if as_json {
-        printer.json(Output::Stdout, &json!({"map": entries.map_json(), "entry": entry.json_of(&entries)}))
+        printer.json(
+            Output::Stdout,
+            &json!({"map": entries.map_json(), "entry": entry.json_of(&entries)}),
+        )
     } else {
         printer.data(Output::Stdout, |out| writeln!(out, "{}", entry.text()))
     }

@@ -25,7 +25,17 @@ pub fn list(kernel: bool, as_json: bool, printer: Printer) -> Result {
     }
     printer.data(Output::Stdout, |out| {
         let memory = |text: &str| if kernel { String::new() } else { format!(" {text:>8}") };
-        writeln!(out, "{:>6}  {:15}  {:16} {:>6} {:>7} {:>9}{}", "id", "name", "type", "key", "value", "entries", memory("memory"))?;
+        writeln!(
+            out,
+            "{:>6}  {:15}  {:16} {:>6} {:>7} {:>9}{}",
+            "id",
+            "name",
+            "type",
+            "key",
+            "value",
+            "entries",
+            memory("memory")
+        )?;
         for map in &maps {
             let number = |name: &str| map[name].as_u64().unwrap_or(0);
             let name = map["name"].as_str().filter(|n| !n.is_empty()).unwrap_or("-");
@@ -102,8 +112,12 @@ fn details_of_kernel(map: &KernelMap) -> Json {
 fn lines(out: &mut dyn Write, details: &Json) -> std::io::Result<()> {
     for (name, value) in details.as_object().into_iter().flatten() {
         let text = match (name.as_str(), value) {
-            ("key_size" | "value_size" | "memory", Json::Number(n)) => units::size(n.as_u64().unwrap_or(0)),
-            ("flags", Json::Number(n)) => flags(n.as_u64().and_then(|n| u32::try_from(n).ok()).unwrap_or(0)),
+            ("key_size" | "value_size" | "memory", Json::Number(n)) => {
+                units::size(n.as_u64().unwrap_or(0))
+            }
+            ("flags", Json::Number(n)) => {
+                flags(n.as_u64().and_then(|n| u32::try_from(n).ok()).unwrap_or(0))
+            }
             (_, Json::String(s)) => s.clone(),
             (_, other) => other.to_string(),
         };
@@ -128,5 +142,9 @@ pub const FLAGS: [(u32, &str); 10] = [
 
 fn flags(bits: u32) -> String {
     let names: Vec<&str> = FLAGS.iter().filter(|(f, _)| bits & f != 0).map(|(_, n)| *n).collect();
-    if names.is_empty() { format!("{bits:#x}") } else { format!("{bits:#x} ({})", names.join(", ")) }
+    if names.is_empty() {
+        format!("{bits:#x}")
+    } else {
+        format!("{bits:#x} ({})", names.join(", "))
+    }
 }

@@ -40,10 +40,16 @@ pub fn run(args: &ProgDumpArgs, printer: Printer) -> Result<u8> {
     let from_file = args.program.is_some() || super::is_file(&args.from);
     // Keeps the maps of compiled programs until they are printed.
     let scratch = if args.jit && from_file { Some(session::scratch()?) } else { None };
-    let programs = if from_file { from_object(path, args, scratch.as_ref())? } else { vec![from_directory(args, printer)?] };
+    let programs = if from_file {
+        from_object(path, args, scratch.as_ref())?
+    } else {
+        vec![from_directory(args, printer)?]
+    };
     if args.format.json {
         match &*programs {
-            [one] if args.program.is_some() || !from_file => printer.json(Output::Stdout, &one.json())?,
+            [one] if args.program.is_some() || !from_file => {
+                printer.json(Output::Stdout, &one.json())?
+            }
             all => printer.json(Output::Stdout, &all.iter().map(Dumped::json).collect::<Json>())?,
         }
         return Ok(0);
@@ -51,7 +57,10 @@ pub fn run(args: &ProgDumpArgs, printer: Printer) -> Result<u8> {
     printer.data(Output::Stdout, |out| {
         for (n, program) in programs.iter().enumerate() {
             if args.hex {
-                program.insns.iter().try_for_each(|insn| writeln!(out, "{}", hex(&insn.to_bytes())))?;
+                program
+                    .insns
+                    .iter()
+                    .try_for_each(|insn| writeln!(out, "{}", hex(&insn.to_bytes())))?;
                 continue;
             }
             if n > 0 {
@@ -69,13 +78,23 @@ fn from_directory(args: &ProgDumpArgs, printer: Printer) -> Result<Dumped> {
     let mut found = loaded(Some(&args.from), printer)?;
     if found.len() > 1 {
         let ids: Vec<String> = found.iter().map(|f| f.id().to_string()).collect();
-        return Err(Failure::failed(format!("several programs are called `{}`: {}", args.from, ids.join(", "))).hint("use the id"));
+        return Err(Failure::failed(format!(
+            "several programs are called `{}`: {}",
+            args.from,
+            ids.join(", ")
+        ))
+        .hint("use the id"));
     }
-    let Some(file) = found.pop() else { return Err(Failure::failed(format!("there is no program `{}`", args.from))) };
+    let Some(file) = found.pop() else {
+        return Err(Failure::failed(format!("there is no program `{}`", args.from)));
+    };
     let program = file.program();
     let runner = if args.jit {
         let dir = session::existing_directory()?;
-        Some(Runner::open(&dir, program, Engine::Jit).map_err(|e| Failure { status: FAILED, ..Failure::from(e) })?)
+        Some(
+            Runner::open(&dir, program, Engine::Jit)
+                .map_err(|e| Failure { status: FAILED, ..Failure::from(e) })?,
+        )
     } else {
         None
     };
@@ -104,7 +123,13 @@ fn from_object(path: &Path, args: &ProgDumpArgs, scratch: Option<&Scratch>) -> R
     wanted.into_iter().map(|index| one(object, path, index, &objects, scratch)).collect()
 }
 
-fn one(object: &Object, path: &Path, index: usize, objects: &Objects, scratch: Option<&Scratch>) -> Result<Dumped> {
+fn one(
+    object: &Object,
+    path: &Path,
+    index: usize,
+    objects: &Objects,
+    scratch: Option<&Scratch>,
+) -> Result<Dumped> {
     let linked = object.link_with(index, &objects.link_options()).map_err(|e| {
         let hint = objects::hint(&e);
         Failure { status: FAILED, hint, ..Failure::from(e) }
@@ -112,16 +137,26 @@ fn one(object: &Object, path: &Path, index: usize, objects: &Objects, scratch: O
     let runner = match scratch {
         Some(scratch) => {
             let loader = Loader::new(scratch.dir()).only(&linked.name).fit(objects.target.as_ref());
-            let loaded = loader.load(object).map_err(|e| session::load_failure(e, &path.display().to_string()))?;
+            let loaded = loader
+                .load(object)
+                .map_err(|e| session::load_failure(e, &path.display().to_string()))?;
             let runner = Runner::new(scratch.dir(), &loaded, &linked.name, Engine::Jit);
             Some(runner.map_err(|e| Failure { status: FAILED, ..Failure::from(e) })?)
         }
         None => None,
     };
     // What is compiled is what runs.
-    let insns = runner.as_ref().map_or_else(|| linked.insns.clone(), |r| r.program().insns().to_vec());
+    let insns =
+        runner.as_ref().map_or_else(|| linked.insns.clone(), |r| r.program().insns().to_vec());
     let maps = linked.maps.iter().map(|m| m.spec.name.clone()).collect();
-    Ok(Dumped { name: linked.name.clone(), insns, linked: Some(linked), source: Source::default(), maps, runner })
+    Ok(Dumped {
+        name: linked.name.clone(),
+        insns,
+        linked: Some(linked),
+        source: Source::default(),
+        maps,
+        runner,
+    })
 }
 
 impl Dumped {
@@ -134,7 +169,12 @@ impl Dumped {
             let start = usize::try_from(at as i64 + 1 + i64::from(distance)).ok()?;
             match &self.linked {
                 Some(linked) => Some(&*linked.subprog(start).filter(|s| s.start == start)?.name),
-                None => self.source.functions.iter().find(|(at, _)| *at as usize == start).map(|(_, name)| &**name),
+                None => self
+                    .source
+                    .functions
+                    .iter()
+                    .find(|(at, _)| *at as usize == start)
+                    .map(|(_, name)| &**name),
             }
         };
         let text = match insn.src() {
@@ -154,7 +194,12 @@ impl Dumped {
     /// The C declaration of the function that begins at an instruction.
     fn function(&self, at: usize) -> Option<String> {
         let Some(linked) = &self.linked else {
-            return self.source.functions.iter().find(|(start, _)| *start as usize == at).map(|(_, name)| format!("{name}()"));
+            return self
+                .source
+                .functions
+                .iter()
+                .find(|(start, _)| *start as usize == at)
+                .map(|(_, name)| format!("{name}()"));
         };
         let function = linked.subprog(at).filter(|s| s.start == at)?;
         let declared = linked.btf.as_ref().and_then(|btf| declaration(btf, function.type_id));
@@ -166,7 +211,9 @@ impl Dumped {
         let mut insns = Vec::new();
         for (at, line) in text::lines(&self.insns) {
             let mut one = json!({"insn": at, "text": line.to_string(), "disasm": self.disasm(at, line), "hex": slots(line)});
-            if let Some(source) = self.linked.as_ref().and_then(|l| l.line(at)).filter(|l| l.insn == at) {
+            if let Some(source) =
+                self.linked.as_ref().and_then(|l| l.line(at)).filter(|l| l.insn == at)
+            {
                 one["src"] = json!(source.text.trim());
                 one["file"] = json!(source.file);
                 one["line"] = json!(source.line);
@@ -178,15 +225,27 @@ impl Dumped {
         }
         let mut out = json!({"program": self.name, "insns": insns});
         if let Some(code) = self.runner.as_ref().and_then(Runner::machine_code) {
-            out["code"] = machine::lines(code).map(|l| json!({"offset": l.offset, "hex": hex(l.bytes), "text": l.text})).collect();
+            out["code"] = machine::lines(code)
+                .map(|l| json!({"offset": l.offset, "hex": hex(l.bytes), "text": l.text}))
+                .collect();
         }
         out
     }
 
     fn write(&self, out: &mut dyn Write, opcodes: bool) -> io::Result<()> {
-        let mut machine = self.runner.as_ref().and_then(Runner::machine_code).map(|code| (code, machine::lines(code).peekable()));
+        let mut machine = self
+            .runner
+            .as_ref()
+            .and_then(Runner::machine_code)
+            .map(|code| (code, machine::lines(code).peekable()));
         if let Some((code, _)) = &machine {
-            writeln!(out, "; {}: {} bytes of machine code at {:#x}", self.name, code.bytes.len(), code.address)?;
+            writeln!(
+                out,
+                "; {}: {} bytes of machine code at {:#x}",
+                self.name,
+                code.bytes.len(),
+                code.address
+            )?;
         }
         for (at, line) in text::lines(&self.insns) {
             if let Some((code, lines)) = &mut machine {
@@ -199,11 +258,22 @@ impl Dumped {
             if let Some(function) = self.function(at) {
                 writeln!(out, "{function}:")?;
             }
-            if let Some(source) = self.linked.as_ref().and_then(|l| l.line(at)).filter(|l| l.insn == at && !l.text.trim().is_empty()) {
+            if let Some(source) = self
+                .linked
+                .as_ref()
+                .and_then(|l| l.line(at))
+                .filter(|l| l.insn == at && !l.text.trim().is_empty())
+            {
                 writeln!(out, "; {}", source.text.trim())?;
             }
-            if let Some((_, file, line)) = self.source.lines.iter().find(|(start, ..)| *start as usize == at) {
-                let file = self.source.files.get(*file as usize).map_or("?", |f| crate::report::file_name(f));
+            if let Some((_, file, line)) =
+                self.source.lines.iter().find(|(start, ..)| *start as usize == at)
+            {
+                let file = self
+                    .source
+                    .files
+                    .get(*file as usize)
+                    .map_or("?", |f| crate::report::file_name(f));
                 writeln!(out, "; {file}:{line}")?;
             }
             writeln!(out, "{at:>4}: {}", self.disasm(at, line))?;
@@ -234,7 +304,12 @@ fn slots(line: text::Line) -> String {
 
 /// Hexadecimal digits, two by two.
 fn spaced(digits: &str) -> String {
-    digits.as_bytes().chunks(2).map(|two| String::from_utf8_lossy(two).into_owned()).collect::<Vec<_>>().join(" ")
+    digits
+        .as_bytes()
+        .chunks(2)
+        .map(|two| String::from_utf8_lossy(two).into_owned())
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// A function as bpftool prints it: `int xdp_pass(struct xdp_md * ctx)`.
@@ -246,8 +321,17 @@ fn declaration(btf: &skep::object::Btf, function: u32) -> Option<String> {
         let of = btf.describe(type_id);
         if name.is_empty() { of } else { format!("{of} {name}") }
     };
-    let params: Vec<String> =
-        proto.params.iter().map(|p| if p.type_id == 0 { "...".to_owned() } else { joined(p.type_id, btf.string(p.name_off)) }).collect();
+    let params: Vec<String> = proto
+        .params
+        .iter()
+        .map(|p| {
+            if p.type_id == 0 {
+                "...".to_owned()
+            } else {
+                joined(p.type_id, btf.string(p.name_off))
+            }
+        })
+        .collect();
     let params = if params.is_empty() { "void".to_owned() } else { params.join(", ") };
     Some(format!("{}({params})", joined(proto.ret, btf.name(function))))
 }

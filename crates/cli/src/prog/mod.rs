@@ -23,11 +23,14 @@ use crate::session;
 pub fn run(command: &ProgCommand, printer: Printer) -> Result<u8> {
     match command {
         ProgCommand::Verify { objects, log, strict, to_run, reading, format } => {
-            let asked = verify::Asked { log: *log, strict: *strict, to_run: *to_run, functions: None };
+            let asked =
+                verify::Asked { log: *log, strict: *strict, to_run: *to_run, functions: None };
             verify::run(objects, reading, asked, format.json, printer)
         }
         ProgCommand::Run(args) => run::run(args, printer),
-        ProgCommand::Show { program, reading, format } => show::run(program.as_deref(), reading, format.json, printer),
+        ProgCommand::Show { program, reading, format } => {
+            show::run(program.as_deref(), reading, format.json, printer)
+        }
         ProgCommand::Dump(args) => dump::run(args, printer),
         ProgCommand::Asm { file } => assemble(file, printer),
     }
@@ -41,22 +44,31 @@ fn is_file(text: &str) -> bool {
 /// Finds a program of an object by its function's name, or by its section's when that has no other.
 fn find(object: &Object, path: &Path, wanted: &str) -> Result<usize> {
     let list = |which: &mut dyn Iterator<Item = usize>| {
-        let names: Vec<String> = which.filter_map(|i| object.programs.get(i)).map(|p| format!("`{}` ({})", p.name, p.section)).collect();
+        let names: Vec<String> = which
+            .filter_map(|i| object.programs.get(i))
+            .map(|p| format!("`{}` ({})", p.name, p.section))
+            .collect();
         names.join(", ")
     };
     if let Some(index) = object.program(wanted) {
         return Ok(index);
     }
-    let in_section: Vec<usize> =
-        (0..object.programs.len()).filter(|i| object.programs.get(*i).is_some_and(|p| p.section == wanted)).collect();
+    let in_section: Vec<usize> = (0..object.programs.len())
+        .filter(|i| object.programs.get(*i).is_some_and(|p| p.section == wanted))
+        .collect();
     let name = path.display();
     match *in_section {
         [index] => Ok(index),
-        [] if object.programs.is_empty() => Err(Failure::failed(format!("`{name}` has no programs"))),
+        [] if object.programs.is_empty() => {
+            Err(Failure::failed(format!("`{name}` has no programs")))
+        }
         [] => Err(Failure::failed(format!("`{name}` has no program `{wanted}`"))
             .hint(format!("it has {}", list(&mut (0..object.programs.len()))))),
-        _ => Err(Failure::failed(format!("section `{wanted}` of `{name}` has {} programs", in_section.len()))
-            .hint(format!("name one: {}", list(&mut in_section.iter().copied())))),
+        _ => Err(Failure::failed(format!(
+            "section `{wanted}` of `{name}` has {} programs",
+            in_section.len()
+        ))
+        .hint(format!("name one: {}", list(&mut in_section.iter().copied())))),
     }
 }
 
@@ -75,7 +87,8 @@ fn loaded(wanted: Option<&str>, printer: Printer) -> Result<Vec<ProgramFile>> {
         let id = wanted.parse::<u32>().ok();
         found.retain(|f| Some(f.id()) == id || f.program().name() == wanted);
         if found.is_empty() {
-            return Err(Failure::failed(format!("there is no program `{wanted}`")).hint("`skep prog show` lists all that are loaded"));
+            return Err(Failure::failed(format!("there is no program `{wanted}`"))
+                .hint("`skep prog show` lists all that are loaded"));
         }
     }
     Ok(found)
@@ -89,7 +102,10 @@ fn assemble(file: &Path, printer: Printer) -> Result<u8> {
         std::fs::read_to_string(file).map(|s| source = s)
     };
     read.map_err(|e| Failure::environment(format!("cannot read `{}`: {e}", file.display())))?;
-    let insns = text::assemble(&source).map_err(|e| Failure::failed(format!("`{}`: {e}", file.display())))?;
-    printer.data(Output::Stdout, |out| insns.iter().try_for_each(|insn| writeln!(out, "{}", hex(&insn.to_bytes()))))?;
+    let insns = text::assemble(&source)
+        .map_err(|e| Failure::failed(format!("`{}`: {e}", file.display())))?;
+    printer.data(Output::Stdout, |out| {
+        insns.iter().try_for_each(|insn| writeln!(out, "{}", hex(&insn.to_bytes())))
+    })?;
     Ok(0)
 }

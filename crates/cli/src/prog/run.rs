@@ -39,7 +39,8 @@ pub fn run(args: &ProgRunArgs, printer: Printer) -> Result<u8> {
         EngineName::Jit => Engine::Jit,
         EngineName::Interp => Engine::Interp,
     };
-    let runner = Runner::new(scratch.dir(), &loaded, &name, engine).map_err(|e| Failure { status: FAILED, ..Failure::from(e) })?;
+    let runner = Runner::new(scratch.dir(), &loaded, &name, engine)
+        .map_err(|e| Failure { status: FAILED, ..Failure::from(e) })?;
 
     let mut samples = if args.maps { samples(&loaded)? } else { Samples::new() };
     let printed = Printed::start(scratch.dir()).map_err(|e| session::load_failure(e, &file))?;
@@ -49,7 +50,11 @@ pub fn run(args: &ProgRunArgs, printer: Printer) -> Result<u8> {
     let mut ended = Vec::new();
     let mut lines = Vec::new();
     for (data, ctx) in &inputs {
-        ended.push(runner.test_run(&Input { data: data.as_deref(), ctx: ctx.as_deref(), repeat: args.repeat }));
+        ended.push(runner.test_run(&Input {
+            data: data.as_deref(),
+            ctx: ctx.as_deref(),
+            repeat: args.repeat,
+        }));
         lines.extend(printed.take()?);
     }
     let btf = object.btf.as_deref();
@@ -60,11 +65,16 @@ pub fn run(args: &ProgRunArgs, printer: Printer) -> Result<u8> {
         }
         if args.maps {
             let maps = contents(&loaded, btf, args.raw, &mut samples)?;
-            out["maps"] = Json::Object(maps.iter().map(|c| (c.entries.shape().name.clone(), c.json())).collect::<Object<_, _>>());
+            out["maps"] = Json::Object(
+                maps.iter()
+                    .map(|c| (c.entries.shape().name.clone(), c.json()))
+                    .collect::<Object<_, _>>(),
+            );
         }
         printer.json(Output::Stdout, &out)?;
     } else {
-        let maps = if args.maps { Some(contents(&loaded, btf, args.raw, &mut samples)?) } else { None };
+        let maps =
+            if args.maps { Some(contents(&loaded, btf, args.raw, &mut samples)?) } else { None };
         printer.data(Output::Stdout, |out| write(out, &ended, &lines, maps.as_deref()))?;
     }
     Ok(if ended.iter().all(Result::is_ok) { 0 } else { FAILED })
@@ -83,8 +93,10 @@ fn inputs(args: &ProgRunArgs) -> Result<Vec<Files>> {
         many => many.get(run).cloned(),
     };
     if [packets.len(), contexts.len()].iter().any(|n| *n > 1 && *n != runs) {
-        let message = format!("there are {} packets and {} contexts", packets.len(), contexts.len());
-        return Err(Failure::environment(message).hint("give as many of one as of the other, or a single one for all"));
+        let message =
+            format!("there are {} packets and {} contexts", packets.len(), contexts.len());
+        return Err(Failure::environment(message)
+            .hint("give as many of one as of the other, or a single one for all"));
     }
     Ok((0..runs).map(|run| (pick(&packets, run), pick(&contexts, run))).collect())
 }
@@ -103,7 +115,10 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     };
     done.context(format!("cannot read `{name}`"))?;
     if bytes.len() as u64 > MAX_INPUT {
-        return Err(Failure::environment(format!("`{name}` is larger than {}, which no program takes", units::size(MAX_INPUT))));
+        return Err(Failure::environment(format!(
+            "`{name}` is larger than {}, which no program takes",
+            units::size(MAX_INPUT)
+        )));
     }
     Ok(bytes)
 }
@@ -115,7 +130,9 @@ fn run_json(ended: &Result<Outcome, Errno>) -> Json {
             "retval": done.retval, "errno": 0, "duration_ns": done.duration_ns,
             "data_out": bytes(&done.data_out), "ctx_out": bytes(&done.ctx_out),
         }),
-        Err(errno) => json!({"retval": 0, "errno": errno.0, "duration_ns": 0, "data_out": null, "ctx_out": null}),
+        Err(errno) => {
+            json!({"retval": 0, "errno": errno.0, "duration_ns": 0, "data_out": null, "ctx_out": null})
+        }
     }
 }
 
@@ -136,13 +153,23 @@ impl Contents<'_> {
             return Json::Null;
         }
         if self.entries.is_global_data() {
-            return self.elements.iter().flat_map(|e| &e.values).map(to_json).next().unwrap_or_default();
+            return self
+                .elements
+                .iter()
+                .flat_map(|e| &e.values)
+                .map(to_json)
+                .next()
+                .unwrap_or_default();
         }
         let record = |(ring, bytes): &Record| match ring {
             Some(ring) => json!({"ring": ring, "record": hex(bytes)}),
             None => json!({"record": hex(bytes)}),
         };
-        self.elements.iter().map(|e| e.json_of(&self.entries)).chain(self.records.iter().map(record)).collect()
+        self.elements
+            .iter()
+            .map(|e| e.json_of(&self.entries))
+            .chain(self.records.iter().map(record))
+            .collect()
     }
 
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -151,16 +178,26 @@ impl Contents<'_> {
             writeln!(out, "map {}  variables", shape.name)?;
             for value in self.elements.iter().flat_map(|e| &e.values) {
                 match value {
-                    Value::Struct(variables) => variables.iter().try_for_each(|v| writeln!(out, "    {} = {}", v.name, v.value))?,
+                    Value::Struct(variables) => variables
+                        .iter()
+                        .try_for_each(|v| writeln!(out, "    {} = {}", v.name, v.value))?,
                     other => writeln!(out, "    {other}")?,
                 }
             }
             return Ok(());
         }
         if shape.map_type == MapType::BloomFilter {
-            return writeln!(out, "map {}  {}  does not keep what is put in", shape.name, shape.map_type);
+            return writeln!(
+                out,
+                "map {}  {}  does not keep what is put in",
+                shape.name, shape.map_type
+            );
         }
-        let (n, what) = if self.entries.has_elements() { (self.elements.len(), "elements") } else { (self.records.len(), "records") };
+        let (n, what) = if self.entries.has_elements() {
+            (self.elements.len(), "elements")
+        } else {
+            (self.records.len(), "records")
+        };
         writeln!(out, "map {}  {}  {n} {what}", shape.name, shape.map_type)?;
         self.elements.iter().try_for_each(|e| writeln!(out, "    {}", e.text()))?;
         for (ring, bytes) in &self.records {
@@ -177,7 +214,9 @@ type Samples = Vec<(u32, PerfReader)>;
 /// Begins to read perf event arrays: programs have no event to write to without, as in the kernel.
 fn samples(loaded: &Loaded) -> Result<Samples> {
     let arrays = loaded.maps().iter().filter(|m| m.map.def().map_type == MapType::PerfEventArray);
-    let open = |m: &LoadedMap| m.map.perf_reader().map(|reader| (m.map.id(), reader)).map_err(|e| unreadable(&m.name, &e));
+    let open = |m: &LoadedMap| {
+        m.map.perf_reader().map(|reader| (m.map.id(), reader)).map_err(|e| unreadable(&m.name, &e))
+    };
     arrays.map(open).collect()
 }
 
@@ -186,7 +225,12 @@ fn unreadable(name: &str, error: &MapError) -> Failure {
 }
 
 /// Reads all maps but constants, by the types of the object; `raw` wants bytes.
-fn contents<'a>(loaded: &'a Loaded, btf: Option<&'a Btf>, raw: bool, samples: &mut Samples) -> Result<Vec<Contents<'a>>> {
+fn contents<'a>(
+    loaded: &'a Loaded,
+    btf: Option<&'a Btf>,
+    raw: bool,
+    samples: &mut Samples,
+) -> Result<Vec<Contents<'a>>> {
     let mut out = Vec::new();
     for map in loaded.maps().iter().filter(|m| !(m.spec.is_global_data() && m.spec.frozen)) {
         let entries = Entries::new(&map.map, &map.name, btf, raw);
@@ -226,7 +270,12 @@ fn records(map: &LoadedMap, samples: &mut Samples) -> Result<Vec<Record>, MapErr
     Ok(all)
 }
 
-fn write(out: &mut dyn Write, ended: &[Result<Outcome, Errno>], lines: &[String], maps: Option<&[Contents<'_>]>) -> io::Result<()> {
+fn write(
+    out: &mut dyn Write,
+    ended: &[Result<Outcome, Errno>],
+    lines: &[String],
+    maps: Option<&[Contents<'_>]>,
+) -> io::Result<()> {
     for (n, run) in ended.iter().enumerate() {
         match run {
             Ok(done) => {

@@ -15,7 +15,12 @@ use crate::printer::{Output, Printer};
 use crate::units;
 
 /// Prints an object file's contents, or loaded programs.
-pub fn run(wanted: Option<&str>, reading: &ObjectArgs, as_json: bool, printer: Printer) -> Result<u8> {
+pub fn run(
+    wanted: Option<&str>,
+    reading: &ObjectArgs,
+    as_json: bool,
+    printer: Printer,
+) -> Result<u8> {
     if let Some(path) = wanted.filter(|w| super::is_file(w)) {
         return object(Path::new(path), reading, as_json, printer);
     }
@@ -32,12 +37,24 @@ pub fn run(wanted: Option<&str>, reading: &ObjectArgs, as_json: bool, printer: P
         return Ok(0);
     }
     printer.data(Output::Stdout, |out| {
-        writeln!(out, "{:>6}  {:20}  {:14} {:>6}  {:12} section", "id", "name", "type", "insns", "maps")?;
+        writeln!(
+            out,
+            "{:>6}  {:20}  {:14} {:>6}  {:12} section",
+            "id", "name", "type", "insns", "maps"
+        )?;
         for f in &programs {
             let p = f.program();
             let maps: Vec<String> = p.maps().iter().map(u32::to_string).collect();
             let maps = if maps.is_empty() { "-".to_owned() } else { maps.join(",") };
-            writeln!(out, "{:>6}  {:20}  {:14} {:>6}  {maps:12} {}", f.id(), p.name(), p.prog_type(), p.insns().len(), p.section())?;
+            writeln!(
+                out,
+                "{:>6}  {:20}  {:14} {:>6}  {maps:12} {}",
+                f.id(),
+                p.name(),
+                p.prog_type(),
+                p.insns().len(),
+                p.section()
+            )?;
         }
         Ok(())
     })?;
@@ -64,15 +81,20 @@ impl<'a> Shown<'a> {
                 maps: linked.maps.iter().map(|m| m.spec.name.clone()).collect(),
                 error: None,
             },
-            Err(e) => {
-                Self { program, insns: object.own_insns(program), functions: Vec::new(), maps: Vec::new(), error: Some(e.to_string()) }
-            }
+            Err(e) => Self {
+                program,
+                insns: object.own_insns(program),
+                functions: Vec::new(),
+                maps: Vec::new(),
+                error: Some(e.to_string()),
+            },
         }
     }
 
     fn json(&self, object: &Object) -> Json {
         let p = self.program;
-        let relocation = |r: &skep::object::Relocation| json!({"insn": r.insn, "kind": r.kind, "what": r.what});
+        let relocation =
+            |r: &skep::object::Relocation| json!({"insn": r.insn, "kind": r.kind, "what": r.what});
         json!({
             "name": p.name, "section": p.section,
             "type": p.def.map(|d| d.prog.name()), "attach_type": p.def.and_then(|d| d.attach).map(|a| a.name()),
@@ -85,9 +107,14 @@ impl<'a> Shown<'a> {
     fn write(&self, out: &mut dyn Write, object: &Object) -> io::Result<()> {
         let p = self.program;
         let kind = p.def.map_or("unknown type", |d| d.prog.name());
-        let attach = p.def.and_then(|d| d.attach).map(|a| format!(", {}", a.name())).unwrap_or_default();
+        let attach =
+            p.def.and_then(|d| d.attach).map(|a| format!(", {}", a.name())).unwrap_or_default();
         let load = if p.autoload { "" } else { ", not loaded by itself" };
-        writeln!(out, "program {}  {}  {kind}{attach}  {} insns{load}", p.name, p.section, self.insns)?;
+        writeln!(
+            out,
+            "program {}  {}  {kind}{attach}  {} insns{load}",
+            p.name, p.section, self.insns
+        )?;
         for (what, names) in [("functions", &self.functions), ("maps", &self.maps)] {
             if !names.is_empty() {
                 writeln!(out, "    {what:12} {}", names.join(" "))?;
@@ -106,8 +133,12 @@ impl<'a> Shown<'a> {
 fn object(path: &Path, reading: &ObjectArgs, as_json: bool, printer: Printer) -> Result<u8> {
     let objects = Objects::read(&[path.to_owned()], reading)?;
     let Some(object) = objects.all.first() else { return Ok(0) };
-    let shown: Vec<Shown<'_>> =
-        object.programs.iter().enumerate().map(|(i, p)| Shown::new(object, i, p, &objects.link_options())).collect();
+    let shown: Vec<Shown<'_>> = object
+        .programs
+        .iter()
+        .enumerate()
+        .map(|(i, p)| Shown::new(object, i, p, &objects.link_options()))
+        .collect();
     let btf = object.btf.as_deref().map(|btf| (btf.len(), btf.raw().len()));
     if as_json {
         let out = json!({
@@ -123,13 +154,19 @@ fn object(path: &Path, reading: &ObjectArgs, as_json: bool, printer: Printer) ->
     }
     printer.data(Output::Stdout, |out| {
         let license = if object.license.is_empty() { "none" } else { &object.license };
-        let types = btf.map_or("no BTF".to_owned(), |(types, bytes)| format!("BTF {types} types, {}", units::size(bytes as u64)));
+        let types = btf.map_or("no BTF".to_owned(), |(types, bytes)| {
+            format!("BTF {types} types, {}", units::size(bytes as u64))
+        });
         writeln!(out, "object {}  license {license}  {types}", path.display())?;
         shown.iter().try_for_each(|s| s.write(out, object))?;
         for m in &object.maps {
             let data = m.data.as_ref().map_or(String::new(), |_| format!("  from {}", m.section));
-            let sizes =
-                format!("key {}  value {}  {} entries", units::size(m.key_size.into()), units::size(m.value_size.into()), m.max_entries);
+            let sizes = format!(
+                "key {}  value {}  {} entries",
+                units::size(m.key_size.into()),
+                units::size(m.value_size.into()),
+                m.max_entries
+            );
             writeln!(out, "map {}  {}  {sizes}  flags {:#x}{data}", m.name, m.map_type, m.flags.0)?;
         }
         for section in &object.ignored {

@@ -47,14 +47,22 @@ impl Refusal {
     }
 
     fn rejection(rejection: &Rejection) -> Self {
-        Self { error: rejection.to_string(), hint: rejection.hint.clone(), path: crate::rejection::path(rejection) }
+        Self {
+            error: rejection.to_string(),
+            hint: rejection.hint.clone(),
+            path: crate::rejection::path(rejection),
+        }
     }
 
     fn load(error: &LoadError) -> Self {
         match error {
             LoadError::Link(e) => Self::link(e),
             LoadError::Rejected(r) => Self::rejection(r),
-            LoadError::Misfit { why, .. } => Self { error: error.to_string(), hint: Some(why.hint().to_owned()), path: Vec::new() },
+            LoadError::Misfit { why, .. } => Self {
+                error: error.to_string(),
+                hint: Some(why.hint().to_owned()),
+                path: Vec::new(),
+            },
             e => Self { error: e.to_string(), hint: None, path: Vec::new() },
         }
     }
@@ -88,7 +96,13 @@ pub struct Asked<'a> {
 const LOG_KEPT: usize = 16 << 20;
 
 /// Prints a verdict for each program.
-pub fn run(paths: &[PathBuf], reading: &ObjectArgs, asked: Asked<'_>, as_json: bool, printer: Printer) -> Result<u8> {
+pub fn run(
+    paths: &[PathBuf],
+    reading: &ObjectArgs,
+    asked: Asked<'_>,
+    as_json: bool,
+    printer: Printer,
+) -> Result<u8> {
     let objects = Objects::read(paths, reading)?;
     let catalog = reading.btf_from.as_deref().map(Catalog::of_file);
     let asked = Asked { functions: catalog.as_ref(), ..asked };
@@ -105,7 +119,11 @@ pub fn run(paths: &[PathBuf], reading: &ObjectArgs, asked: Asked<'_>, as_json: b
         }
         failed |= asked.to_run;
     }
-    let mut one = |path: &Path, object: &Object, index, loads: Result<(), LoadError>, log: Option<&mut dyn std::fmt::Write>| {
+    let mut one = |path: &Path,
+                   object: &Object,
+                   index,
+                   loads: Result<(), LoadError>,
+                   log: Option<&mut dyn std::fmt::Write>| {
         let mut verdict = verdict(path, object, &how, index, asked, log);
         verdict.stays = loads.err().map(|e| Refusal::load(&e));
         failed |= if asked.to_run { verdict.stays.is_some() } else { verdict.refused.is_some() };
@@ -209,7 +227,8 @@ fn verdict(
             let mut options = Options::default();
             options.strict = asked.strict;
             options.allow_uninit_stack = !asked.strict;
-            options.processors = possible_cpus().and_then(|n| u32::try_from(n).ok()).unwrap_or(options.processors);
+            options.processors =
+                possible_cpus().and_then(|n| u32::try_from(n).ok()).unwrap_or(options.processors);
             options.target = how.target.map(|t| t.btf().clone());
             let judged = match log {
                 Some(log) => verify_logged(&linked, &options, log),
@@ -245,7 +264,15 @@ impl Verdict {
     }
 
     fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "{}  {}: {} ({}, {} insns)", self.word(), self.object, self.program, self.section, self.insns)?;
+        writeln!(
+            out,
+            "{}  {}: {} ({}, {} insns)",
+            self.word(),
+            self.object,
+            self.program,
+            self.section,
+            self.insns
+        )?;
         if let Some(refused) = &self.refused {
             refused.write(out, "")?;
         }

@@ -37,7 +37,11 @@ impl Skep {
     /// The command with arguments.
     pub fn command<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(skep_bin());
-        command.args(args).env("SKEP_DIR", self.dir.join("skep")).env_remove("SKEP_PRELOAD").env_remove("LD_PRELOAD");
+        command
+            .args(args)
+            .env("SKEP_DIR", self.dir.join("skep"))
+            .env_remove("SKEP_PRELOAD")
+            .env_remove("LD_PRELOAD");
         command
     }
 
@@ -47,7 +51,11 @@ impl Skep {
     }
 
     /// Runs it with input.
-    pub fn run_with<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>, input: &[u8]) -> Ended {
+    pub fn run_with<S: AsRef<std::ffi::OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = S>,
+        input: &[u8],
+    ) -> Ended {
         run(&mut self.command(args), input, LIMIT)
     }
 
@@ -91,7 +99,9 @@ fn targets() -> &'static Targets {
             let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
             // Another run may execute the old file at this moment: put a whole new one in its place.
             let whole = kept.with_extension(std::process::id().to_string());
-            std::fs::copy(fresh, &whole).and_then(|_| std::fs::rename(&whole, &kept)).expect("cargo made the folder");
+            std::fs::copy(fresh, &whole)
+                .and_then(|_| std::fs::rename(&whole, &kept))
+                .expect("cargo made the folder");
             kept
         };
         Targets { dynamic: build("target", Build::O2), fixed: build("static", Build::Static) }

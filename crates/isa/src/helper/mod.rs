@@ -197,7 +197,11 @@ impl Helper {
     #[must_use]
     pub fn registers(&self) -> usize {
         const TRACE_PRINTK: HelperId = 6;
-        if self.id == TRACE_PRINTK { self.args.len() } else { self.args.iter().take_while(|a| **a != ArgType::None).count() }
+        if self.id == TRACE_PRINTK {
+            self.args.len()
+        } else {
+            self.args.iter().take_while(|a| **a != ArgType::None).count()
+        }
     }
 
     /// Tells whether programs of type `p` may call this helper.
@@ -207,7 +211,14 @@ impl Helper {
             Progs::All => true,
             Progs::Tracing => matches!(
                 p,
-                P::Kprobe | P::Tracepoint | P::RawTracepoint | P::RawTracepointWritable | P::PerfEvent | P::Tracing | P::Lsm | P::Syscall
+                P::Kprobe
+                    | P::Tracepoint
+                    | P::RawTracepoint
+                    | P::RawTracepointWritable
+                    | P::PerfEvent
+                    | P::Tracing
+                    | P::Lsm
+                    | P::Syscall
             ),
             Progs::Only(list) => list.contains(&p),
             Progs::Except(list) => !list.contains(&p),
@@ -245,7 +256,13 @@ impl Helper {
     }
 }
 
-const fn row(id: HelperId, name: &'static str, args: &[ArgType], ret: RetType, progs: Progs) -> Helper {
+const fn row(
+    id: HelperId,
+    name: &'static str,
+    args: &[ArgType],
+    ret: RetType,
+    progs: Progs,
+) -> Helper {
     let mut all = [ArgType::None; 5];
     let mut i = 0;
     while i < args.len() {
@@ -297,7 +314,12 @@ mod tests {
             for (n, h) in (first..).zip(table) {
                 assert_eq!(h.id, n, "{}", h.name);
                 assert_eq!((by_id(n), by_name(h.name)), (Some(h), Some(h)));
-                assert_eq!(table.iter().filter(|other| other.name == h.name).count(), 1, "{}", h.name);
+                assert_eq!(
+                    table.iter().filter(|other| other.name == h.name).count(),
+                    1,
+                    "{}",
+                    h.name
+                );
             }
         }
         assert_eq!(HELPERS.len(), 211);
@@ -311,8 +333,14 @@ mod tests {
             for (i, arg) in h.args.iter().enumerate() {
                 let size = matches!(arg, ArgType::Size | ArgType::SizeOrZero);
                 let before = i.checked_sub(1).map_or(ArgType::None, |i| h.args[i]);
-                let memory =
-                    matches!(before, ArgType::Mem | ArgType::MemOrNull | ArgType::MemWrite | ArgType::UninitMem | ArgType::UninitMemOrNull);
+                let memory = matches!(
+                    before,
+                    ArgType::Mem
+                        | ArgType::MemOrNull
+                        | ArgType::MemWrite
+                        | ArgType::UninitMem
+                        | ArgType::UninitMemOrNull
+                );
                 assert_eq!(size, memory, "argument {} of {}", i + 1, h.name);
             }
         }

@@ -5,13 +5,17 @@
 //! (`get_socket_cookie`: tracing programs give it the socket itself, or NULL).
 
 use super::ArgType::{
-    AllocMemRelease, Anything, BtfId, BtfIdOrNull, ConstAllocSize, ConstMapPtr, ConstStr, Ctx, CtxOrNull, Dynptr, DynptrRelease, FixedMem,
-    FixedMemWrite, Func, Kptr, MapKey, MapValue, MapValueOrNull, Mem, MemOrNull, MemWrite, PercpuVar, Scalar, Size, SizeOrZero, SockCommon,
-    SockRelease, SpinLock, StackOrNull, Timer, UninitDynptr, UninitLong, UninitMapValue, UninitMem, UninitMemOrNull,
+    AllocMemRelease, Anything, BtfId, BtfIdOrNull, ConstAllocSize, ConstMapPtr, ConstStr, Ctx,
+    CtxOrNull, Dynptr, DynptrRelease, FixedMem, FixedMemWrite, Func, Kptr, MapKey, MapValue,
+    MapValueOrNull, Mem, MemOrNull, MemWrite, PercpuVar, Scalar, Size, SizeOrZero, SockCommon,
+    SockRelease, SpinLock, StackOrNull, Timer, UninitDynptr, UninitLong, UninitMapValue, UninitMem,
+    UninitMemOrNull,
 };
 use super::DynptrKind::{Local, Ringbuf};
 use super::Progs::{All, Except, Only, Tracing};
-use super::RetType::{AllocMemOrNull, DynptrMemOrNull, Integer, SockCommonOrNull, SocketOrNull, TcpSockOrNull, Void};
+use super::RetType::{
+    AllocMemOrNull, DynptrMemOrNull, Integer, SockCommonOrNull, SocketOrNull, TcpSockOrNull, Void,
+};
 use super::{Helper, RetType as R, row};
 use crate::prog::ProgramType as P;
 
@@ -20,12 +24,22 @@ const TC_LWT: &[P] = &[P::SchedCls, P::SchedAct, P::LwtXmit];
 const TC_XDP: &[P] = &[P::SchedCls, P::SchedAct, P::Xdp];
 const TC_CGROUP: &[P] = &[P::SchedCls, P::SchedAct, P::CgroupSkb];
 const SKB_WRITE: &[P] = &[P::SchedCls, P::SchedAct, P::LwtXmit, P::SkSkb];
-const TC_LWT_ALL: &[P] = &[P::SchedCls, P::SchedAct, P::LwtIn, P::LwtOut, P::LwtXmit, P::LwtSeg6local];
-const SK_LOOKUP: &[P] = &[P::SchedCls, P::SchedAct, P::Xdp, P::CgroupSkb, P::SkSkb, P::CgroupSockAddr];
+const TC_LWT_ALL: &[P] =
+    &[P::SchedCls, P::SchedAct, P::LwtIn, P::LwtOut, P::LwtXmit, P::LwtSeg6local];
+const SK_LOOKUP: &[P] =
+    &[P::SchedCls, P::SchedAct, P::Xdp, P::CgroupSkb, P::SkSkb, P::CgroupSockAddr];
 const SOCKOPT: &[P] = &[P::SockOps, P::CgroupSockAddr, P::CgroupSockopt, P::StructOps, P::Lsm];
-const LOCAL_STORAGE: &[P] =
-    &[P::CgroupSkb, P::CgroupSock, P::SockOps, P::CgroupDevice, P::CgroupSockAddr, P::CgroupSysctl, P::CgroupSockopt];
-const RETVAL: &[P] = &[P::CgroupSock, P::CgroupDevice, P::CgroupSockAddr, P::CgroupSysctl, P::CgroupSockopt];
+const LOCAL_STORAGE: &[P] = &[
+    P::CgroupSkb,
+    P::CgroupSock,
+    P::SockOps,
+    P::CgroupDevice,
+    P::CgroupSockAddr,
+    P::CgroupSysctl,
+    P::CgroupSockopt,
+];
+const RETVAL: &[P] =
+    &[P::CgroupSock, P::CgroupDevice, P::CgroupSockAddr, P::CgroupSysctl, P::CgroupSockopt];
 const NOT_CASTING: &[P] = &[
     P::Kprobe,
     P::Tracepoint,
@@ -60,14 +74,13 @@ const SYNCOOKIES: &str = "it needs the kernel's secret for SYN cookies";
 const TYPED_PACKETS: &str = "there are no packets of the kernel to trace";
 
 const TRACED: &str = "reads the traced program; a kernel address is `-EFAULT`";
-const KERNEL: &str =
-    "reads the traced program, as that is what there is to trace; `-ERANGE` where the kernel would say so, at kernel addresses `-EFAULT`";
-const PRINTS: &str =
-    "the line goes to whoever loaded the program; `%p` and `%pK` print the address itself, `%ps`, `%pS` and `%pB` print `0x…`";
+const KERNEL: &str = "reads the traced program, as that is what there is to trace; `-ERANGE` where the kernel would say so, at kernel addresses `-EFAULT`";
+const PRINTS: &str = "the line goes to whoever loaded the program; `%p` and `%pK` print the address itself, `%ps`, `%pS` and `%pB` print `0x…`";
 const FORMAT: &str = "`%p` and `%pK` print the address itself, `%ps`, `%pS` and `%pB` print `0x…`";
 const STAYS: &str = "the answer is given, but no packet leaves by itself";
 const STACKS: &str = "user stacks only (`BPF_F_USER_STACK`), along frame pointers; a kernel stack is `-EFAULT`, build ids are `-EOPNOTSUPP`; empty-handed (`-EFAULT`) where the context has no registers";
-const ROOM: &str = "room for at most 16,064 bytes, as there, and `-ENOMEM` where a packet was made with less";
+const ROOM: &str =
+    "room for at most 16,064 bytes, as there, and `-ENOMEM` where a packet was made with less";
 
 /// Every helper of the kernel up to number 211, which is all there will be: newer ones are kernel functions.
 pub(super) const HELPERS: &[Helper] = &[

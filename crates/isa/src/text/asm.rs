@@ -51,7 +51,9 @@ impl fmt::Display for AsmErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownMnemonic(w) => write!(f, "unknown instruction `{w}`"),
-            Self::Expected { what, found } if found.is_empty() => write!(f, "expected {what}, found the end of the line"),
+            Self::Expected { what, found } if found.is_empty() => {
+                write!(f, "expected {what}, found the end of the line")
+            }
             Self::Expected { what, found } => write!(f, "expected {what}, found `{found}`"),
             Self::OutOfRange { what, value } => write!(f, "`{value}` does not fit {what}"),
             Self::UnknownLabel(l) => write!(f, "no line is labelled `{l}`"),
@@ -140,7 +142,11 @@ impl Assembler {
             "ja32" | "gotol" => self.jump(Insn::new(op::JMP32 | op::JA, 0, 0, 0, 0), true, c)?,
             "may_goto" => self.jump(Insn::new(op::JMP | op::JCOND, 0, 0, 0, 0), false, c)?,
             _ => {
-                if !(self.alu(word, c)? || self.end(word, c)? || self.memory(word, c)? || self.branch(word, c)?) {
+                if !(self.alu(word, c)?
+                    || self.end(word, c)?
+                    || self.memory(word, c)?
+                    || self.branch(word, c)?)
+                {
                     return Err(c.error_at(start, AsmErrorKind::UnknownMnemonic(word.to_owned())));
                 }
             }
@@ -193,12 +199,24 @@ impl Assembler {
                 let dst = c.reg()?;
                 c.comma()?;
                 let (src, off) = c.mem()?;
-                Insn::new(code, dst, src, off, if name == "ldacq" { op::ATOMIC_LOAD_ACQ } else { 0 })
+                Insn::new(
+                    code,
+                    dst,
+                    src,
+                    off,
+                    if name == "ldacq" { op::ATOMIC_LOAD_ACQ } else { 0 },
+                )
             }
             "stx" | "strel" => {
                 let (dst, off) = c.mem()?;
                 c.comma()?;
-                Insn::new(code, dst, c.reg()?, off, if name == "strel" { op::ATOMIC_STORE_REL } else { 0 })
+                Insn::new(
+                    code,
+                    dst,
+                    c.reg()?,
+                    off,
+                    if name == "strel" { op::ATOMIC_STORE_REL } else { 0 },
+                )
             }
             "st" => {
                 let (dst, off) = c.mem()?;
@@ -243,7 +261,13 @@ impl Assembler {
             }
         } else {
             let label = c.label()?;
-            self.jumps.push(Jump { at: self.out.len(), label, wide, line: c.line, column: column + 1 });
+            self.jumps.push(Jump {
+                at: self.out.len(),
+                label,
+                wide,
+                line: c.line,
+                column: column + 1,
+            });
         }
         self.out.push(insn);
         Ok(())
@@ -269,8 +293,12 @@ impl Assembler {
             }
             "" => return Err(c.expected("a helper, `local` and a label, or a register")),
             name => {
-                let id = helper::by_name(name).map(|h| h.id).or_else(|| crate::kfunc::by_name(name).map(|(id, _)| id));
-                let Some(id) = id else { return Err(c.error_at(start, AsmErrorKind::UnknownHelper(name.to_owned()))) };
+                let id = helper::by_name(name)
+                    .map(|h| h.id)
+                    .or_else(|| crate::kfunc::by_name(name).map(|(id, _)| id));
+                let Some(id) = id else {
+                    return Err(c.error_at(start, AsmErrorKind::UnknownHelper(name.to_owned())));
+                };
                 self.out.push(Insn::call(id));
             }
         }
@@ -294,7 +322,13 @@ impl Assembler {
         let (dst, off) = c.mem()?;
         c.comma()?;
         let code = op::STX | op::ATOMIC | if wide { op::DW } else { op::W };
-        self.out.push(Insn::new(code, dst, c.reg()?, off, imm | if fetch { op::ATOMIC_FETCH } else { 0 }));
+        self.out.push(Insn::new(
+            code,
+            dst,
+            c.reg()?,
+            off,
+            imm | if fetch { op::ATOMIC_FETCH } else { 0 },
+        ));
         Ok(())
     }
 
@@ -306,7 +340,10 @@ impl Assembler {
             let start = c.pos;
             let n = c.number("a 64-bit immediate")?;
             if !(i128::from(i64::MIN)..=i128::from(u64::MAX)).contains(&n) {
-                return Err(c.error_at(start, AsmErrorKind::OutOfRange { what: "64 bits", value: n.to_string() }));
+                return Err(c.error_at(
+                    start,
+                    AsmErrorKind::OutOfRange { what: "64 bits", value: n.to_string() },
+                ));
             }
             self.out.extend(Insn::ld_imm64(dst, 0, n as u64));
             return Ok(());
@@ -320,7 +357,11 @@ impl Assembler {
             "value" => {
                 let index = c.imm32()?;
                 let off = if c.peek() == Some('+') { c.imm32()? } else { 0 };
-                self.out.extend(Insn::ld_imm64(dst, op::PSEUDO_MAP_IDX_VALUE, u64::from(index as u32) | u64::from(off as u32) << 32));
+                self.out.extend(Insn::ld_imm64(
+                    dst,
+                    op::PSEUDO_MAP_IDX_VALUE,
+                    u64::from(index as u32) | u64::from(off as u32) << 32,
+                ));
             }
             "func" => {
                 self.jump(Insn::new(op::LD_IMM64, dst, op::PSEUDO_FUNC, 0, 0), true, c)?;
@@ -328,7 +369,9 @@ impl Assembler {
             }
             other => {
                 let what = "a number, `map`, `value` or `func`";
-                return Err(c.error_at(start, AsmErrorKind::Expected { what, found: other.to_owned() }));
+                return Err(
+                    c.error_at(start, AsmErrorKind::Expected { what, found: other.to_owned() })
+                );
             }
         }
         Ok(())
@@ -337,10 +380,21 @@ impl Assembler {
     fn link(mut self) -> Result<Vec<Insn>, AsmError> {
         for j in std::mem::take(&mut self.jumps) {
             let error = |kind| AsmError { line: j.line, column: j.column, kind };
-            let found = self.labels.get(&j.label).copied().or_else(|| (j.label == "exit").then(|| self.next_exit(j.at)).flatten());
-            let Some(target) = found else { return Err(error(AsmErrorKind::UnknownLabel(j.label.clone()))) };
+            let found = self
+                .labels
+                .get(&j.label)
+                .copied()
+                .or_else(|| (j.label == "exit").then(|| self.next_exit(j.at)).flatten());
+            let Some(target) = found else {
+                return Err(error(AsmErrorKind::UnknownLabel(j.label.clone())));
+            };
             let distance = target as i64 - j.at as i64 - 1;
-            let far = || error(AsmErrorKind::OutOfRange { what: "the jump's distance", value: distance.to_string() });
+            let far = || {
+                error(AsmErrorKind::OutOfRange {
+                    what: "the jump's distance",
+                    value: distance.to_string(),
+                })
+            };
             let Some(insn) = self.out.get_mut(j.at) else { continue };
             if j.wide {
                 insn.imm = i32::try_from(distance).map_err(|_| far())?;
@@ -352,7 +406,8 @@ impl Assembler {
     }
 
     fn next_exit(&self, from: usize) -> Option<usize> {
-        let exits = || self.out.iter().enumerate().filter(|(_, i)| i.code == op::EXIT).map(|(n, _)| n);
+        let exits =
+            || self.out.iter().enumerate().filter(|(_, i)| i.code == op::EXIT).map(|(n, _)| n);
         exits().find(|n| *n > from).or_else(|| exits().next_back())
     }
 }
@@ -395,12 +450,18 @@ mod tests {
     #[test]
     fn labels_reach_forwards_backwards_and_the_next_exit() {
         let p = assemble("a: jeq %r0, 1, exit\nja a\ncall local f\nexit\nf: exit").unwrap();
-        assert_eq!(p.iter().map(|i| (i.off, i.imm)).collect::<Vec<_>>(), [(2, 1), (-2, 0), (0, 1), (0, 0), (0, 0)]);
+        assert_eq!(
+            p.iter().map(|i| (i.off, i.imm)).collect::<Vec<_>>(),
+            [(2, 1), (-2, 0), (0, 1), (0, 0), (0, 0)]
+        );
     }
 
     #[test]
     fn pseudo_immediates_take_two_slots() {
-        assert_eq!(assemble("lddw r1, value 2+16").unwrap(), Insn::ld_imm64(1, op::PSEUDO_MAP_IDX_VALUE, 16 << 32 | 2));
+        assert_eq!(
+            assemble("lddw r1, value 2+16").unwrap(),
+            Insn::ld_imm64(1, op::PSEUDO_MAP_IDX_VALUE, 16 << 32 | 2)
+        );
         let p = assemble("lddw r2, func f\nexit\nf: exit").unwrap();
         assert_eq!((p[0].src(), p[0].imm, p[1]), (op::PSEUDO_FUNC, 2, Insn::default()));
     }
@@ -411,8 +472,14 @@ mod tests {
         assert_eq!(fail("mov %r11, 1"), (1, 5, "`r11` does not fit r0 to r10".into()));
         assert_eq!(fail("mov %r1 2"), (1, 9, "expected `,`, found `2`".into()));
         assert_eq!(fail("mov %r1,"), (1, 9, "expected a number, found the end of the line".into()));
-        assert_eq!(fail("mov %r1, 0x100000000"), (1, 10, "`4294967296` does not fit a 32-bit immediate".into()));
-        assert_eq!(fail("ldxw %r1, [%r2+40000]"), (1, 15, "`40000` does not fit a 16-bit offset".into()));
+        assert_eq!(
+            fail("mov %r1, 0x100000000"),
+            (1, 10, "`4294967296` does not fit a 32-bit immediate".into())
+        );
+        assert_eq!(
+            fail("ldxw %r1, [%r2+40000]"),
+            (1, 15, "`40000` does not fit a 16-bit offset".into())
+        );
         assert_eq!(fail("ja nowhere"), (1, 4, "no line is labelled `nowhere`".into()));
         assert_eq!(fail("a:\na: exit"), (2, 1, "label `a` is defined twice".into()));
         assert_eq!(fail("call nothing_such"), (1, 6, "no helper is called `nothing_such`".into()));
@@ -424,9 +491,16 @@ mod tests {
 
     #[test]
     fn odd_text_is_refused_not_a_panic() {
-        for t in
-            ["é", "mov é", "lddw %r1, 0xé", "ldxw %r1, [%r2é", "[", ":", "%r1", "lddw %r1, 99999999999999999999999999999999999999999999"]
-        {
+        for t in [
+            "é",
+            "mov é",
+            "lddw %r1, 0xé",
+            "ldxw %r1, [%r2é",
+            "[",
+            ":",
+            "%r1",
+            "lddw %r1, 99999999999999999999999999999999999999999999",
+        ] {
             assert!(assemble(t).is_err(), "{t}");
         }
     }

@@ -46,7 +46,8 @@ impl<'a> Cursor<'a> {
     pub fn word(&mut self) -> &'a str {
         self.blank();
         let r = self.rest();
-        let len = r.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')).unwrap_or(r.len());
+        let len =
+            r.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')).unwrap_or(r.len());
         self.pos += len;
         r.get(..len).unwrap_or("")
     }
@@ -69,11 +70,19 @@ impl<'a> Cursor<'a> {
         let start = self.pos;
         let percent = self.eat('%');
         let word = self.word();
-        let digits = word.strip_prefix('r').filter(|d| !d.is_empty() && d.bytes().all(|b| b.is_ascii_digit()));
+        let digits = word
+            .strip_prefix('r')
+            .filter(|d| !d.is_empty() && d.bytes().all(|b| b.is_ascii_digit()));
         match digits.map(|d| d.parse::<u8>().ok().filter(|n| usize::from(*n) < op::REGS)) {
             Some(Some(n)) => Ok(Some(n)),
-            Some(None) => Err(self.error_at(start, AsmErrorKind::OutOfRange { what: "r0 to r10", value: word.to_owned() })),
-            None if percent => Err(self.error_at(start, AsmErrorKind::Expected { what: "a register", found: format!("%{word}") })),
+            Some(None) => Err(self.error_at(
+                start,
+                AsmErrorKind::OutOfRange { what: "r0 to r10", value: word.to_owned() },
+            )),
+            None if percent => Err(self.error_at(
+                start,
+                AsmErrorKind::Expected { what: "a register", found: format!("%{word}") },
+            )),
             None => {
                 self.pos = start;
                 Ok(None)
@@ -102,7 +111,10 @@ impl<'a> Cursor<'a> {
         if small || extended {
             return Ok(n as i32);
         }
-        Err(self.error_at(start, AsmErrorKind::OutOfRange { what: "a 32-bit immediate", value: n.to_string() }))
+        Err(self.error_at(
+            start,
+            AsmErrorKind::OutOfRange { what: "a 32-bit immediate", value: n.to_string() },
+        ))
     }
 
     pub fn number(&mut self, what: &'static str) -> Result<i128, AsmError> {
@@ -126,8 +138,14 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    pub fn fit<T: TryFrom<i128>>(&self, n: i128, what: &'static str, at: usize) -> Result<T, AsmError> {
-        T::try_from(n).map_err(|_| self.error_at(at, AsmErrorKind::OutOfRange { what, value: n.to_string() }))
+    pub fn fit<T: TryFrom<i128>>(
+        &self,
+        n: i128,
+        what: &'static str,
+        at: usize,
+    ) -> Result<T, AsmError> {
+        T::try_from(n)
+            .map_err(|_| self.error_at(at, AsmErrorKind::OutOfRange { what, value: n.to_string() }))
     }
 
     /// Reads `[%r1+8]`.
@@ -151,9 +169,15 @@ impl<'a> Cursor<'a> {
 
     pub fn expected(&self, what: &'static str) -> AsmError {
         let rest = self.rest().trim_start();
-        let end = rest.find(|c: char| c.is_whitespace() || c == ',').unwrap_or(rest.len()).max(usize::from(rest.starts_with(',')));
+        let end = rest
+            .find(|c: char| c.is_whitespace() || c == ',')
+            .unwrap_or(rest.len())
+            .max(usize::from(rest.starts_with(',')));
         let found = rest.get(..end).unwrap_or("").to_owned();
-        self.error_at(self.pos + (self.rest().len() - rest.len()), AsmErrorKind::Expected { what, found })
+        self.error_at(
+            self.pos + (self.rest().len() - rest.len()),
+            AsmErrorKind::Expected { what, found },
+        )
     }
 
     pub fn error_at(&self, pos: usize, kind: AsmErrorKind) -> AsmError {

@@ -173,7 +173,9 @@ fn load_imm(f: &mut fmt::Formatter<'_>, i: Insn, next: Option<Insn>) -> Known {
         }
         _ => match (i.code & 0xe0, i.code & op::DW != op::DW) {
             (op::ABS, true) => write!(f, "r0 = *({} *)skb[{}]", size(i, 'u'), i.imm)?,
-            (op::IND, true) => write!(f, "r0 = *({} *)skb[r{} + {}]", size(i, 'u'), i.src(), i.imm)?,
+            (op::IND, true) => {
+                write!(f, "r0 = *({} *)skb[r{} + {}]", size(i, 'u'), i.src(), i.imm)?
+            }
             _ => return Ok(false),
         },
     }
@@ -228,9 +230,13 @@ fn atomic(f: &mut fmt::Formatter<'_>, i: Insn) -> Known {
     };
     match i.imm {
         op::ATOMIC_XCHG => write!(f, "r{s} = atomic{bits}_xchg(({z} *)(r{d} {off:+}), r{s})")?,
-        op::ATOMIC_CMPXCHG => write!(f, "r0 = atomic{bits}_cmpxchg(({z} *)(r{d} {off:+}), r0, r{s})")?,
+        op::ATOMIC_CMPXCHG => {
+            write!(f, "r0 = atomic{bits}_cmpxchg(({z} *)(r{d} {off:+}), r0, r{s})")?
+        }
         _ if name.is_empty() => return Ok(false),
-        n if n & op::ATOMIC_FETCH != 0 => write!(f, "r{s} = atomic{bits}_fetch_{name}(({z} *)(r{d} {off:+}), r{s})")?,
+        n if n & op::ATOMIC_FETCH != 0 => {
+            write!(f, "r{s} = atomic{bits}_fetch_{name}(({z} *)(r{d} {off:+}), r{s})")?
+        }
         _ => write!(f, "lock *({z} *)(r{d} {off:+}) {word} r{s}")?,
     }
     Ok(true)

@@ -40,7 +40,8 @@ fn alu(i: Insn) -> Option<String> {
     match i.code & 0xf0 {
         op::NEG => return Some(format!("neg{bits} %r{d}")),
         op::END => {
-            let (word, _) = END.iter().find(|(_, c)| *c == i.code && matches!(i.imm, 16 | 32 | 64))?;
+            let (word, _) =
+                END.iter().find(|(_, c)| *c == i.code && matches!(i.imm, 16 | 32 | 64))?;
             return Some(format!("{word}{} %r{d}", i.imm));
         }
         op::MOV if i.off != 0 => {
@@ -50,7 +51,11 @@ fn alu(i: Insn) -> Option<String> {
         _ => {}
     }
     let (word, ..) = ALU.iter().find(|(_, o, off)| *o == i.code & 0xf0 && *off == i.off)?;
-    Some(if i.code & op::X == 0 { format!("{word}{bits} %r{d}, {}", i.imm) } else { format!("{word}{bits} %r{d}, %r{s}") })
+    Some(if i.code & op::X == 0 {
+        format!("{word}{bits} %r{d}, {}", i.imm)
+    } else {
+        format!("{word}{bits} %r{d}, %r{s}")
+    })
 }
 
 fn jump(i: Insn) -> Option<String> {
@@ -100,7 +105,11 @@ fn memory(i: Insn) -> Option<String> {
             op::ATOMIC_STORE_REL => Some(format!("strel{size} [%r{d}{off:+}], %r{s}")),
             _ => {
                 let exact = LOCK.iter().find(|(_, n)| *n == i.imm).map(|(w, _)| ("", *w));
-                let fetch = || LOCK.iter().find(|(_, n)| *n | op::ATOMIC_FETCH == i.imm).map(|(w, _)| ("fetch ", *w));
+                let fetch = || {
+                    LOCK.iter()
+                        .find(|(_, n)| *n | op::ATOMIC_FETCH == i.imm)
+                        .map(|(w, _)| ("fetch ", *w))
+                };
                 let (fetch, word) = exact.or_else(fetch)?;
                 let width = match *bits {
                     op::DW => "",
@@ -132,16 +141,41 @@ mod tests {
     fn what_is_written_reads_back_the_same() {
         let mut seen = 0;
         for code in 0..=255u8 {
-            for (d, s) in [(0, 0), (3, 0), (0, 7), (10, 1), (9, 10), (2, 2), (1, 4), (1, 5), (1, 6)] {
+            for (d, s) in [(0, 0), (3, 0), (0, 7), (10, 1), (9, 10), (2, 2), (1, 4), (1, 5), (1, 6)]
+            {
                 for off in [0, 1, 8, 16, 32, -1, i16::MAX, i16::MIN] {
-                    for imm in [0, 1, -1, 16, 32, 64, 0x40, 0x41, 0x50, 0x51, 0xa0, 0xa1, 0xe1, 0xf1, 0x100, 0x110, i32::MIN, i32::MAX] {
+                    for imm in [
+                        0,
+                        1,
+                        -1,
+                        16,
+                        32,
+                        64,
+                        0x40,
+                        0x41,
+                        0x50,
+                        0x51,
+                        0xa0,
+                        0xa1,
+                        0xe1,
+                        0xf1,
+                        0x100,
+                        0x110,
+                        i32::MIN,
+                        i32::MAX,
+                    ] {
                         let insn = Insn::new(code, d, s, off, imm);
-                        let program = if insn.is_ld_imm64() { vec![insn, Insn::new(0, 0, 0, 0, 77)] } else { vec![insn] };
+                        let program = if insn.is_ld_imm64() {
+                            vec![insn, Insn::new(0, 0, 0, 0, 77)]
+                        } else {
+                            vec![insn]
+                        };
                         let Some(text) = source(&program) else { continue };
                         let back = assemble(&text).unwrap_or_else(|e| panic!("{text}: {e}"));
                         assert_eq!(source(&back).as_deref(), Some(text.as_str()), "{insn:?}");
                         assert_eq!(back[0].code & !op::X, code & !op::X, "{text}");
-                        let same = |a: Insn| (a.off == off || a.off == 0) && (a.imm == imm || a.imm == 0);
+                        let same =
+                            |a: Insn| (a.off == off || a.off == 0) && (a.imm == imm || a.imm == 0);
                         assert!(same(back[0]), "{text} {insn:?}");
                         seen += 1;
                     }

@@ -5,7 +5,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use skep_isa::{MapType, text};
-use skep_testkit::kernel::{Load, Map, MapSpec, PerfReader, Program, RingReader, TestRun, possible_cpus, with_maps};
+use skep_testkit::kernel::{
+    Load, Map, MapSpec, PerfReader, Program, RingReader, TestRun, possible_cpus, with_maps,
+};
 
 use crate::{Case, Op, Part, Result, Side};
 
@@ -59,7 +61,13 @@ pub struct Kernel {
 }
 
 fn array(value_size: usize, value: &[u8]) -> Result<Map> {
-    let map = Map::create(MapSpec { map_type: 2, key_size: 4, value_size: value_size as u32, max_entries: 1, flags: 0 })?;
+    let map = Map::create(MapSpec {
+        map_type: 2,
+        key_size: 4,
+        value_size: value_size as u32,
+        max_entries: 1,
+        flags: 0,
+    })?;
     map.update(&[0; 4], value, 0)?;
     Ok(map)
 }
@@ -75,26 +83,43 @@ impl Kernel {
                 MapType::PerfEventArray => 4,
                 _ => case.value,
             },
-            max_entries: if case.map_type == MapType::PerfEventArray { possible_cpus() as u32 } else { case.entries() },
+            max_entries: if case.map_type == MapType::PerfEventArray {
+                possible_cpus() as u32
+            } else {
+                case.entries()
+            },
             flags: case.flags(),
         };
         let named = match case.map_type {
             _ if case.outer() => Named::Map(array(8, &[0; 8])?),
             MapType::ProgArray => {
-                let bytes: Vec<u8> = text::assemble("mov %r0, 0\nexit")?.iter().flat_map(|i| i.to_bytes()).collect();
+                let bytes: Vec<u8> =
+                    text::assemble("mov %r0, 0\nexit")?.iter().flat_map(|i| i.to_bytes()).collect();
                 Named::Program(Program::load(&Load::new(1, &bytes))?)
             }
-            MapType::CgroupArray => Named::ControlGroup(std::fs::File::open(control_group().ok_or("no control groups of version 2")?)?),
+            MapType::CgroupArray => Named::ControlGroup(std::fs::File::open(
+                control_group().ok_or("no control groups of version 2")?,
+            )?),
             _ => Named::Nothing,
         };
-        let map = if let Named::Map(inner) = &named { Map::create_outer(spec, inner) } else { Map::create(spec) }?;
+        let map = if let Named::Map(inner) = &named {
+            Map::create_outer(spec, inner)
+        } else {
+            Map::create(spec)
+        }?;
         let stored = match &named {
-            Named::Nothing => vec![case.value(); map.user_value_size() / case.value().len().max(1)].concat(),
+            Named::Nothing => {
+                vec![case.value(); map.user_value_size() / case.value().len().max(1)].concat()
+            }
             Named::Map(map) => map.fd().to_ne_bytes().to_vec(),
             Named::Program(program) => program.fd().to_ne_bytes().to_vec(),
             Named::ControlGroup(file) => file.as_raw_fd().to_ne_bytes().to_vec(),
         };
-        let perf = if case.map_type == MapType::PerfEventArray { Some(Mutex::new(PerfReader::new(&map, PERF_RING)?)) } else { None };
+        let perf = if case.map_type == MapType::PerfEventArray {
+            Some(Mutex::new(PerfReader::new(&map, PERF_RING)?))
+        } else {
+            None
+        };
         let (keys, others) = (case.all_keys(false), case.all_keys(true));
         Ok(Self {
             map,
@@ -117,19 +142,33 @@ impl Kernel {
         let (call, prepare, good) = match op {
             Op::Lookup(true) => (1, "", "jeq %r0, 0, skip"),
             Op::Lookup(false) => (1, "", "jne %r0, 0, skip"),
-            Op::Overwrite | Op::Insert => (2, "mov %r3, %r10\nadd %r3, -128\nmov %r4, 0", "jne %r0, 0, skip"),
+            Op::Overwrite | Op::Insert => {
+                (2, "mov %r3, %r10\nadd %r3, -128\nmov %r4, 0", "jne %r0, 0, skip")
+            }
             Op::Delete => (3, "", "jne %r0, 0, skip"),
             Op::Push => (87, "mov %r3, 0", "jne %r0, 0, skip"),
             Op::Pop => (88, "mov %r2, %r10\nadd %r2, -128", "jne %r0, 0, skip"),
             Op::Peek => (89, "", "jne %r0, 0, skip"),
-            Op::Reserve => (131, "ldxdw %r3, [%r2]\nstxdw [%r10-8], %r3\nmov %r2, 8\nmov %r3, 0", RESERVED),
-            Op::Output if self.map_type == MapType::PerfEventArray => (25, "mov %r4, %r2\nmov %r5, 8\nmov32 %r3, -1", "jne %r0, 0, skip"),
-            Op::Output => (130, if self.value == 8 { "mov %r3, 8\nmov %r4, 0" } else { "mov %r3, 64\nmov %r4, 0" }, "jne %r0, 0, skip"),
+            Op::Reserve => {
+                (131, "ldxdw %r3, [%r2]\nstxdw [%r10-8], %r3\nmov %r2, 8\nmov %r3, 0", RESERVED)
+            }
+            Op::Output if self.map_type == MapType::PerfEventArray => {
+                (25, "mov %r4, %r2\nmov %r5, 8\nmov32 %r3, -1", "jne %r0, 0, skip")
+            }
+            Op::Output => (
+                130,
+                if self.value == 8 { "mov %r3, 8\nmov %r4, 0" } else { "mov %r3, 64\nmov %r4, 0" },
+                "jne %r0, 0, skip",
+            ),
             Op::ReadMany | Op::StoreMany => return Err("not the kernel's".into()),
-            Op::StackId | Op::Read | Op::Store | Op::Remove | Op::Append | Op::Take => return Err("not a program's".into()),
+            Op::StackId | Op::Read | Op::Store | Op::Remove | Op::Append | Op::Take => {
+                return Err("not a program's".into());
+            }
             Op::Consume | Op::Through => return Err("done by a consumer".into()),
         };
-        let zero: String = (0..self.value.div_ceil(8)).map(|i| format!("stdw [%r10-{}], 1\n", 128 - 8 * i)).collect();
+        let zero: String = (0..self.value.div_ceil(8))
+            .map(|i| format!("stdw [%r10-{}], 1\n", 128 - 8 * i))
+            .collect();
         let (shift, mask) = (self.stride.trailing_zeros(), self.count - 1);
         let invoke = match call {
             25 => "lddw %r2, map 0\nldxdw %r1, [%r10-16]\ncall 25".to_owned(),
@@ -259,11 +298,16 @@ fn pages() -> Result<u64> {
     // Each processor keeps a part of the counts to itself until asked.
     std::fs::read("/proc/sys/vm/stat_refresh").ok();
     let number = |text: &str, name: &str| -> Result<u64> {
-        let line = text.lines().find_map(|l| l.strip_prefix(name)).ok_or_else(|| format!("no line `{name}`"))?;
+        let line = text
+            .lines()
+            .find_map(|l| l.strip_prefix(name))
+            .ok_or_else(|| format!("no line `{name}`"))?;
         Ok(line.trim_start_matches(':').trim().trim_end_matches(" kB").parse()?)
     };
-    let (stat, info) = (std::fs::read_to_string("/proc/vmstat")?, std::fs::read_to_string("/proc/meminfo")?);
-    Ok(number(&stat, "nr_slab_unreclaimable ")? + (number(&info, "Percpu")? + number(&info, "VmallocUsed")?) / 4)
+    let (stat, info) =
+        (std::fs::read_to_string("/proc/vmstat")?, std::fs::read_to_string("/proc/meminfo")?);
+    Ok(number(&stat, "nr_slab_unreclaimable ")?
+        + (number(&info, "Percpu")? + number(&info, "VmallocUsed")?) / 4)
 }
 
 impl Side for Kernel {
@@ -282,7 +326,11 @@ impl Side for Kernel {
             let took = Duration::from_nanos(u64::from(ran.duration) * u64::from(run.repeat));
             let took = (self.program_type() != SOCKET_FILTER).then_some(took);
             let count = after[8..].iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b));
-            if count == u64::from(mine) { Ok(took) } else { Err(format!("{op:?}: only {count} of {mine} did what they should")) }
+            if count == u64::from(mine) {
+                Ok(took)
+            } else {
+                Err(format!("{op:?}: only {count} of {mine} did what they should"))
+            }
         }))
     }
 
@@ -293,7 +341,11 @@ impl Side for Kernel {
                 let count = perf.drain(|sample, rest| {
                     std::hint::black_box((sample, rest));
                 });
-                if count == u64::from(records) { Ok(None) } else { Err(format!("{count} samples of {records}")) }
+                if count == u64::from(records) {
+                    Ok(None)
+                } else {
+                    Err(format!("{count} samples of {records}"))
+                }
             }));
         }
         let mut reader = RingReader::new(&self.map, self.entries)?;

@@ -76,7 +76,14 @@ struct Case {
     op: Op,
 }
 
-const fn case(name: &'static str, map_type: MapType, key: u32, value: u32, keys: u32, op: Op) -> Case {
+const fn case(
+    name: &'static str,
+    map_type: MapType,
+    key: u32,
+    value: u32,
+    keys: u32,
+    op: Op,
+) -> Case {
     Case { name, map_type, key, value, keys, op }
 }
 
@@ -89,8 +96,8 @@ const M: u32 = 1 << 18;
 const R: u32 = 1 << 20;
 use MapType as T;
 use Op::{
-    Append, Consume, Delete, Insert, Lookup, Output, Overwrite, Peek, Pop, Push, Read, ReadMany, Remove, Reserve, StackId, Store,
-    StoreMany, Take, Through,
+    Append, Consume, Delete, Insert, Lookup, Output, Overwrite, Peek, Pop, Push, Read, ReadMany,
+    Remove, Reserve, StackId, Store, StoreMany, Take, Through,
 };
 
 #[rustfmt::skip]
@@ -222,7 +229,9 @@ impl Case {
     fn entries(&self) -> u32 {
         match self.op {
             _ if matches!(self.map_type, T::PerfEventArray | T::Cpumap) => 1,
-            _ if matches!(self.map_type, T::Ringbuf | T::UserRingbuf) => (2 * self.keys * (8 + self.value)).next_power_of_two(),
+            _ if matches!(self.map_type, T::Ringbuf | T::UserRingbuf) => {
+                (2 * self.keys * (8 + self.value)).next_power_of_two()
+            }
             Insert if self.lru() => self.keys / 2,
             // The kernel's throws elements out long before it is full.
             _ if self.lru() => self.keys * 2,
@@ -238,14 +247,19 @@ impl Case {
     /// What a user stores under each key: a number, or for a table of devices the first one.
     fn value(&self) -> Vec<u8> {
         match self.map_type {
-            T::Devmap | T::DevmapHash | T::ProgArray | T::CgroupArray | T::Cpumap => 1u32.to_ne_bytes().to_vec(),
+            T::Devmap | T::DevmapHash | T::ProgArray | T::CgroupArray | T::Cpumap => {
+                1u32.to_ne_bytes().to_vec()
+            }
             _ => vec![1; self.value as usize],
         }
     }
 
     /// Whether only a user can fill the map.
     fn by_user(&self) -> bool {
-        matches!(self.map_type, T::Devmap | T::DevmapHash | T::ProgArray | T::CgroupArray | T::Cpumap) || self.outer()
+        matches!(
+            self.map_type,
+            T::Devmap | T::DevmapHash | T::ProgArray | T::CgroupArray | T::Cpumap
+        ) || self.outer()
     }
 
     /// Whether the kernel does the same, here: it takes control groups of version 2 only; it walks the stack itself whose number a program
@@ -291,7 +305,8 @@ impl Case {
                 (_, 4) => to[..4].copy_from_slice(&(n as u32).to_ne_bytes()),
                 (T::LpmTrie, _) => {
                     // Half whole addresses, half networks above them.
-                    let (length, address) = if n & 1 == 0 { (32u32, n as u32) } else { (24, (n as u32) << 8) };
+                    let (length, address) =
+                        if n & 1 == 0 { (32u32, n as u32) } else { (24, (n as u32) << 8) };
                     let address = address | u32::from(other) << 22;
                     // Longer addresses end in these.
                     let end = self.key as usize;
@@ -299,8 +314,10 @@ impl Case {
                     to[end - 4..end].copy_from_slice(&address.to_be_bytes());
                 }
                 (_, 64) => {
-                    let name = format!("/usr/lib/x86_64-linux-gnu/perl5/5.36/auto/function_{n:012}");
-                    to[..name.len().min(64)].copy_from_slice(&name.as_bytes()[..name.len().min(64)]);
+                    let name =
+                        format!("/usr/lib/x86_64-linux-gnu/perl5/5.36/auto/function_{n:012}");
+                    to[..name.len().min(64)]
+                        .copy_from_slice(&name.as_bytes()[..name.len().min(64)]);
                 }
                 _ if self.keys == R => to[..8].copy_from_slice(&scattered(n).to_ne_bytes()),
                 _ => to[..8].copy_from_slice(&n.wrapping_mul(0x1_0001).to_ne_bytes()),
@@ -350,8 +367,15 @@ fn pass(side: &dyn Side, case: &Case, op: Op, threads: u32) -> Result<f64> {
             let began = Instant::now();
             part().map(|took| (began, took.map_or_else(Instant::now, |took| began + took)))
         };
-        let running: Vec<_> = parts.into_iter().enumerate().map(|(n, part)| s.spawn(move || timed(n, part))).collect();
-        running.into_iter().map(|t| t.join().unwrap_or_else(|_| Err("a panic".into()))).collect::<std::result::Result<Vec<_>, _>>()
+        let running: Vec<_> = parts
+            .into_iter()
+            .enumerate()
+            .map(|(n, part)| s.spawn(move || timed(n, part)))
+            .collect();
+        running
+            .into_iter()
+            .map(|t| t.join().unwrap_or_else(|_| Err("a panic".into())))
+            .collect::<std::result::Result<Vec<_>, _>>()
     })?;
     let ends = times.iter().map(|t| t.0).min().zip(times.iter().map(|t| t.1).max());
     let elapsed = ends.map_or(Duration::ZERO, |(began, ended)| ended - began);
@@ -379,7 +403,8 @@ fn measure(side: &dyn Side, case: &Case, threads: u32) -> Result<f64> {
         Consume => drop(pass(side, case, Output, 1)?),
         Pop | Peek => drop(pass(side, case, Push, 1)?),
         Overwrite if matches!(case.map_type, T::Array | T::PercpuArray) => {}
-        Lookup(_) | Read | Store if matches!(case.map_type, T::Array | T::PercpuArray | T::Xskmap) => {}
+        Lookup(_) | Read | Store
+            if matches!(case.map_type, T::Array | T::PercpuArray | T::Xskmap) => {}
         Lookup(_) | Read | Store | Remove if case.by_user() => drop(pass(side, case, Store, 1)?),
         Append => {}
         Take => drop(pass(side, case, Append, 1)?),
@@ -413,7 +438,8 @@ fn find(name: &str) -> Result<&'static Case> {
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let done: Result<()> = (|| match args.as_slice() {
+    let done: Result<()> = (|| {
+        match args.as_slice() {
         ["list", of @ ..] => {
             let listed = |c: &&Case| match of {
                 ["kernel"] => c.in_kernel(),
@@ -450,6 +476,7 @@ fn main() -> ExitCode {
             Err("usage: operations skep|kernel|dashmap|hashbrown CASE THREADS | memory skep|kernel|taken CASE | list [kernel|memory|rust]"
                 .into())
         }
+    }
     })();
     match done {
         Ok(()) => ExitCode::SUCCESS,

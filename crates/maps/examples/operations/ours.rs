@@ -49,7 +49,10 @@ fn in_dir<T>(case: &Case, f: impl FnOnce(Map, Vec<u8>) -> Result<T>) -> Result<T
         }
         let inner = MapDef::new(MapType::Array, 4, 8, 1);
         let stored = Map::create(&dir.join("maps"), 2, &inner)?;
-        f(Map::create(&dir.join("maps"), 1, &def.inner(&inner))?, stored.id().to_ne_bytes().to_vec())
+        f(
+            Map::create(&dir.join("maps"), 1, &def.inner(&inner))?,
+            stored.id().to_ne_bytes().to_vec(),
+        )
     })();
     std::fs::remove_dir_all(&dir)?;
     made
@@ -61,7 +64,8 @@ pub fn memory(case: &Case) -> Result<u64> {
     in_dir(case, |map, stored| {
         let path = map.file().path().to_owned();
         let (others, value) = (vec![], vec![1; case.value as usize]);
-        let side = Ours { map, stored, keys: case.all_keys(false), others, stride: case.stride(), value };
+        let side =
+            Ours { map, stored, keys: case.all_keys(false), others, stride: case.stride(), value };
         side.part(filling, 0, 1)?()?;
         Ok(std::fs::metadata(&path)?.blocks() * 512)
     })
@@ -77,14 +81,20 @@ impl Side for Ours {
             let count = self.run(op, mine);
             slots::exit(entered);
             let all = (mine.len() / self.stride) as u64;
-            if count == all { Ok(None) } else { Err(format!("{op:?}: only {count} of {all} did what they should")) }
+            if count == all {
+                Ok(None)
+            } else {
+                Err(format!("{op:?}: only {count} of {all} did what they should"))
+            }
         }))
     }
 
     fn consumer(&self, records: u32) -> Result<Part<'_>> {
         match self.map.def().map_type {
             MapType::PerfEventArray => return self.perf_reader(records),
-            MapType::UserRingbuf => return Ok(Box::new(move || self.drain(records).map(|()| None))),
+            MapType::UserRingbuf => {
+                return Ok(Box::new(move || self.drain(records).map(|()| None)));
+            }
             _ => {}
         }
         let mut consumer = self.map.consumer()?;
@@ -109,7 +119,12 @@ impl Ours {
         let mut reader = self.map.perf_reader()?;
         Ok(Box::new(move || {
             for _ in 0..records {
-                black_box(reader.next_record().map_err(|e| e.to_string())?.ok_or("a record is missing")?);
+                black_box(
+                    reader
+                        .next_record()
+                        .map_err(|e| e.to_string())?
+                        .ok_or("a record is missing")?,
+                );
             }
             Ok(None)
         }))
@@ -137,7 +152,9 @@ impl Ours {
         }
         match op {
             Op::Lookup(hit) => each!(k => self.map.prog_lookup(k).is_null() != hit),
-            Op::Overwrite | Op::Insert => each!(k => self.map.prog_update(k, self.value.as_ptr(), 0) == 0),
+            Op::Overwrite | Op::Insert => {
+                each!(k => self.map.prog_update(k, self.value.as_ptr(), 0) == 0)
+            }
             Op::Delete => each!(k => self.map.prog_delete(k) == 0),
             Op::Push => each!(k => self.map.prog_push(k, 0) == 0),
             Op::Pop => each!(_k => self.map.prog_pop(out.as_mut_ptr()) == 0),
@@ -160,7 +177,9 @@ impl Ours {
                 let stack: [u64; 8] = std::array::from_fn(|n| u64::from(k.cast::<u32>().read_unaligned()) + n as u64);
                 self.map.stack_id(stack.as_ptr(), 8, 1 << 9 | 1 << 10) >= 0
             }),
-            Op::Read | Op::Store | Op::Remove | Op::Append | Op::Take => self.as_user(op, keys, &mut count),
+            Op::Read | Op::Store | Op::Remove | Op::Append | Op::Take => {
+                self.as_user(op, keys, &mut count)
+            }
             Op::ReadMany | Op::StoreMany => count = self.many(op, keys),
             Op::Output => each!(k => self.map.ringbuf_output(k, self.value.len() as u64, 0) == 0),
             Op::Consume | Op::Through => unreachable!("done by a consumer"),
@@ -177,7 +196,9 @@ impl Ours {
             let n = keys.len() / self.stride;
             let values = &mut values[..n * self.value.len()];
             let done = match op {
-                Op::ReadMany => batch::lookup_keys(&self.map, black_box(keys), values, &mut found[..n]),
+                Op::ReadMany => {
+                    batch::lookup_keys(&self.map, black_box(keys), values, &mut found[..n])
+                }
                 _ => batch::update_batch(&self.map, black_box(keys), values, n, 0),
             };
             count += done.map_or(0, |n| n as u64);

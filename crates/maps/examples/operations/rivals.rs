@@ -104,7 +104,11 @@ impl<M: Operations> Side for Rival<M> {
                     count += 1;
                 }
             }
-            if count == mine.len() { Ok(None) } else { Err(format!("{op:?}: only {count} of {} are there", mine.len())) }
+            if count == mine.len() {
+                Ok(None)
+            } else {
+                Err(format!("{op:?}: only {count} of {} are there", mine.len()))
+            }
         }))
     }
 

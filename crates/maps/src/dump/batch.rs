@@ -61,7 +61,9 @@ pub fn lookup_batch(
 ) -> Result<usize, BatchError> {
     map.check_readable().map_err(nothing)?;
     if take.is_some() {
-        map.check_writable().and_then(|()| elements_go(map, "lookup and delete batch")).map_err(nothing)?;
+        map.check_writable()
+            .and_then(|()| elements_go(map, "lookup and delete batch"))
+            .map_err(nothing)?;
     }
     if elem_flags & !update::LOCK != 0 || (elem_flags != 0 && map.def().spin_lock.is_none()) {
         return Err(nothing(MapError::Flags { flags: elem_flags }));
@@ -71,7 +73,11 @@ pub fn lookup_batch(
     }
     let cursor_len = cursor_len(map);
     if out_batch.len() < cursor_len {
-        return Err(nothing(MapError::Length { what: "cursor", given: out_batch.len(), want: cursor_len }));
+        return Err(nothing(MapError::Length {
+            what: "cursor",
+            given: out_batch.len(),
+            want: cursor_len,
+        }));
     }
     let (key_size, mut value_size) = (map.def().key_size as usize, map.user_value_size());
     if map.is_per_cpu() && !values.is_empty() {
@@ -88,13 +94,18 @@ pub fn lookup_batch(
         walk = walk.locked();
     }
     if let Some(from) = in_batch {
-        let from =
-            from.get(..cursor_len).ok_or(MapError::Length { what: "cursor", given: from.len(), want: cursor_len }).map_err(nothing)?;
+        let from = from
+            .get(..cursor_len)
+            .ok_or(MapError::Length { what: "cursor", given: from.len(), want: cursor_len })
+            .map_err(nothing)?;
         let begin = walk.clone();
         walk = match map.ops().ordered() {
             // As the kernel: behind an index that no element has, an array begins anew.
-            true => walk.behind(from).map(|walk| walk.filter(|w| w.place().major <= map.def().max_entries.into()).unwrap_or(begin)),
-            false => place(map, u32::from_ne_bytes(from.try_into().unwrap_or_default())).map(|at| walk.at(at)),
+            true => walk.behind(from).map(|walk| {
+                walk.filter(|w| w.place().major <= map.def().max_entries.into()).unwrap_or(begin)
+            }),
+            false => place(map, u32::from_ne_bytes(from.try_into().unwrap_or_default()))
+                .map(|at| walk.at(at)),
         }
         .map_err(nothing)?;
     }
@@ -109,7 +120,11 @@ pub fn lookup_batch(
         out_batch[..key_size].copy_from_slice(key);
     }
     // Where the cursor is a key, the kernel finds the end only by looking for one more element.
-    let ended = if map.ops().ordered() { copied < count } else { walk.has_ended() || nothing_behind(map, walk.place(), value_size) };
+    let ended = if map.ops().ordered() {
+        copied < count
+    } else {
+        walk.has_ended() || nothing_behind(map, walk.place(), value_size)
+    };
     if ended { Err(BatchError { count: copied, error: MapError::NoElement }) } else { Ok(copied) }
 }
 
@@ -124,13 +139,25 @@ fn nothing_behind(map: &Map, mut at: Position, value_size: usize) -> bool {
 /// # Errors
 /// That element's error, and how many were stored before it.
 #[doc(alias = "BPF_MAP_UPDATE_BATCH")]
-pub fn update_batch(map: &Map, keys: &[u8], values: &[u8], count: usize, elem_flags: u64) -> Result<usize, BatchError> {
+pub fn update_batch(
+    map: &Map,
+    keys: &[u8],
+    values: &[u8],
+    count: usize,
+    elem_flags: u64,
+) -> Result<usize, BatchError> {
     map.check_writable().map_err(nothing)?;
-    if elem_flags & !update::LOCK > update::EXIST || (elem_flags & update::LOCK != 0 && map.def().spin_lock.is_none()) {
+    if elem_flags & !update::LOCK > update::EXIST
+        || (elem_flags & update::LOCK != 0 && map.def().spin_lock.is_none())
+    {
         return Err(nothing(MapError::Flags { flags: elem_flags }));
     }
     let key_size = map.def().key_size as usize;
-    let value_size = if map.is_per_cpu() { values.len().checked_div(count).unwrap_or(0) } else { map.user_value_size() };
+    let value_size = if map.is_per_cpu() {
+        values.len().checked_div(count).unwrap_or(0)
+    } else {
+        map.user_value_size()
+    };
     for i in 0..count {
         come(map, keys, i, count, key_size);
         let short = |what| MapError::Length { what, given: i, want: count };
@@ -147,7 +174,12 @@ pub fn update_batch(map: &Map, keys: &[u8], values: &[u8], count: usize, elem_fl
 /// # Errors
 /// That key's error, and how many were removed before it.
 #[doc(alias = "BPF_MAP_DELETE_BATCH")]
-pub fn delete_batch(map: &Map, keys: &[u8], count: usize, elem_flags: u64) -> Result<usize, BatchError> {
+pub fn delete_batch(
+    map: &Map,
+    keys: &[u8],
+    count: usize,
+    elem_flags: u64,
+) -> Result<usize, BatchError> {
     map.check_writable().and_then(|()| elements_go(map, "delete batch")).map_err(nothing)?;
     if elem_flags != 0 {
         return Err(nothing(MapError::Flags { flags: elem_flags }));
@@ -155,7 +187,11 @@ pub fn delete_batch(map: &Map, keys: &[u8], count: usize, elem_flags: u64) -> Re
     let key_size = map.def().key_size as usize;
     for i in 0..count {
         come(map, keys, i, count, key_size);
-        let key = part(keys, i, key_size).ok_or(MapError::Length { what: "buffer of keys", given: i, want: count });
+        let key = part(keys, i, key_size).ok_or(MapError::Length {
+            what: "buffer of keys",
+            given: i,
+            want: count,
+        });
         key.and_then(|key| map.delete(key)).map_err(|error| BatchError { count: i, error })?;
     }
     Ok(count)
@@ -178,15 +214,32 @@ pub fn delete_batch(map: &Map, keys: &[u8], count: usize, elem_flags: u64) -> Re
 ///
 /// # Errors
 /// As [`Map::lookup_into`], but for keys that are not there, with the number of keys before; `EINVAL` when the lengths do not fit.
-pub fn lookup_keys(map: &Map, keys: &[u8], values: &mut [u8], found: &mut [bool]) -> Result<usize, BatchError> {
+pub fn lookup_keys(
+    map: &Map,
+    keys: &[u8],
+    values: &mut [u8],
+    found: &mut [bool],
+) -> Result<usize, BatchError> {
     map.check_readable().map_err(nothing)?;
     let (key_size, count) = (map.def().key_size as usize, found.len());
     if keys.len() != key_size * count {
-        return Err(nothing(MapError::Length { what: "buffer of keys", given: keys.len(), want: key_size * count }));
+        return Err(nothing(MapError::Length {
+            what: "buffer of keys",
+            given: keys.len(),
+            want: key_size * count,
+        }));
     }
-    let value_size = if map.is_per_cpu() { values.len().checked_div(count).unwrap_or(0) } else { map.user_value_size() };
+    let value_size = if map.is_per_cpu() {
+        values.len().checked_div(count).unwrap_or(0)
+    } else {
+        map.user_value_size()
+    };
     if values.len() != value_size * count {
-        return Err(nothing(MapError::Length { what: "buffer of values", given: values.len(), want: value_size * count }));
+        return Err(nothing(MapError::Length {
+            what: "buffer of values",
+            given: values.len(),
+            want: value_size * count,
+        }));
     }
     if count > 0 {
         map.check_value(value_size).map_err(nothing)?;
@@ -261,6 +314,9 @@ fn place(map: &Map, number: u32) -> Result<Position, MapError> {
         return Ok(Position { major: number.into(), ..Position::default() });
     }
     let places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
-    let named = places.iter().rev().find(|(generation, name, _)| *generation == map.generation() && *name == number & !NAMED);
+    let named = places
+        .iter()
+        .rev()
+        .find(|(generation, name, _)| *generation == map.generation() && *name == number & !NAMED);
     named.map(|(_, _, at)| *at).ok_or(MapError::StaleCursor)
 }

@@ -29,8 +29,15 @@ impl Position {
     }
 
     /// Steps through an array: `major` is the next index.
-    pub(crate) fn index(&mut self, entries: u32, key: &mut [u8], read: impl FnOnce(u32) -> Result<(), MapError>) -> Result<bool, MapError> {
-        let Some(i) = u32::try_from(self.major).ok().filter(|i| *i < entries) else { return Ok(false) };
+    pub(crate) fn index(
+        &mut self,
+        entries: u32,
+        key: &mut [u8],
+        read: impl FnOnce(u32) -> Result<(), MapError>,
+    ) -> Result<bool, MapError> {
+        let Some(i) = u32::try_from(self.major).ok().filter(|i| *i < entries) else {
+            return Ok(false);
+        };
         read(i)?;
         key.copy_from_slice(&i.to_ne_bytes());
         self.major += 1;
@@ -71,7 +78,11 @@ impl Cursor {
     /// Tells how many bytes a cursor in this map has: [`CURSOR_LEN`], or 16 and the address of a longer key.
     #[must_use]
     pub fn len_in(map: &Map) -> usize {
-        if map.ops().by_key().is_some() { Self::key_len(map.def().key_size as usize) } else { CURSOR_LEN }
+        if map.ops().by_key().is_some() {
+            Self::key_len(map.def().key_size as usize)
+        } else {
+            CURSOR_LEN
+        }
     }
 
     /// Tells how many bytes the cursor of a strict walk has: eight more, where elements come and go.
@@ -95,7 +106,9 @@ impl Cursor {
         match self.key.split_first_chunk::<PREFIX>() {
             Some((length, address)) => {
                 // Above zero, which says that there is no key; prefixes have at most 2048 bits.
-                out[2..4].copy_from_slice(&(u32::from_ne_bytes(*length) as u16).saturating_add(1).to_le_bytes());
+                out[2..4].copy_from_slice(
+                    &(u32::from_ne_bytes(*length) as u16).saturating_add(1).to_le_bytes(),
+                );
                 out[PLACE..PLACE + address.len()].copy_from_slice(address);
             }
             None => {
@@ -115,24 +128,33 @@ impl Cursor {
         if bytes.len() < CURSOR_LEN {
             return None;
         }
-        let word = |at: usize| bytes[at..].iter().take(8).rev().fold(0u64, |v, b| v << 8 | u64::from(*b));
+        let word =
+            |at: usize| bytes[at..].iter().take(8).rev().fold(0u64, |v, b| v << 8 | u64::from(*b));
         let first = word(0);
         let mut number = 0;
         let bytes = match first as u16 {
             CURSOR_MAGIC => bytes,
             STRICT_MAGIC => {
-                let (bytes, strict) = bytes.split_last_chunk::<STRICT>().filter(|(rest, _)| rest.len() >= CURSOR_LEN)?;
+                let (bytes, strict) = bytes
+                    .split_last_chunk::<STRICT>()
+                    .filter(|(rest, _)| rest.len() >= CURSOR_LEN)?;
                 number = u32::try_from(u64::from_le_bytes(*strict)).ok().filter(|n| *n != 0)?;
                 bytes
             }
             _ => return None,
         };
         let at = Position { strict: Strict { number, newer: 0 }, ..Position::default() };
-        let tied = Self { map_id: (first >> 32) as u32, generation: word(8), at, ..Self::default() };
+        let tied =
+            Self { map_id: (first >> 32) as u32, generation: word(8), at, ..Self::default() };
         match (first >> 16) as u16 {
-            0 if bytes.len() == CURSOR_LEN => Some(Self { at: Position { major: word(PLACE), minor: word(24), ..at }, ..tied }),
+            0 if bytes.len() == CURSOR_LEN => {
+                Some(Self { at: Position { major: word(PLACE), minor: word(24), ..at }, ..tied })
+            }
             0 => None,
-            length => Some(Self { key: [&u32::from(length - 1).to_ne_bytes(), &bytes[PLACE..]].concat(), ..tied }),
+            length => Some(Self {
+                key: [&u32::from(length - 1).to_ne_bytes(), &bytes[PLACE..]].concat(),
+                ..tied
+            }),
         }
     }
 
@@ -159,12 +181,23 @@ impl Cursor {
             }
             self.key.truncate(key_size);
         }
-        if (self.map_id, self.generation) == (map.id(), map.generation()) { Ok(()) } else { Err(MapError::StaleCursor) }
+        if (self.map_id, self.generation) == (map.id(), map.generation()) {
+            Ok(())
+        } else {
+            Err(MapError::StaleCursor)
+        }
     }
 
     /// Copies the next element out and moves behind it; `false` at the end.
-    pub(super) fn step(&mut self, map: &Map, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
-        let Some(keys) = map.ops().by_key() else { return map.ops().step(&mut self.at, key, value) };
+    pub(super) fn step(
+        &mut self,
+        map: &Map,
+        key: &mut [u8],
+        value: &mut [u8],
+    ) -> Result<bool, MapError> {
+        let Some(keys) = map.ops().by_key() else {
+            return map.ops().step(&mut self.at, key, value);
+        };
         let more = keys.step_behind(&self.key, &mut self.at.strict, key, value)?;
         if more {
             self.key.clear();

@@ -54,7 +54,13 @@ const KNOWN: u64 = F_LOCK | F_CURSOR | F_DELETE | F_EXACT | F_RESTART | F_ALIGN 
 /// `ENOENT` when nothing is left; `EINVAL` for unknown flags and for a buffer below one element; `EAGAIN` when `prev_key` is
 /// gone and its type keeps no place for it; `ESTALE` for the cursor of another map; else as [`Walk::rows`].
 #[doc(alias = "BPF_MAP_DUMP")]
-pub fn dump(map: &Map, mut prev_key: Option<&mut [u8]>, buf: &mut [u8], buf_len: &mut u32, flags: u64) -> Result<(), MapError> {
+pub fn dump(
+    map: &Map,
+    mut prev_key: Option<&mut [u8]>,
+    buf: &mut [u8],
+    buf_len: &mut u32,
+    flags: u64,
+) -> Result<(), MapError> {
     let without = |flag: u64, needs: u64| flags & (flag | needs) == flag;
     if flags & !KNOWN != 0 || without(F_EXACT, F_DELETE) || without(F_STRICT, F_CURSOR) {
         return Err(MapError::Flags { flags });
@@ -127,7 +133,13 @@ fn start<'m>(map: &'m Map, walk: Walk<'m>, prev: &[u8], flags: u64) -> Result<Wa
 
 /// The command as it was proposed, where keys have no order: an element a call is what most callers ask for, so what a [`Walk`] could do
 /// besides is left out.
-fn behind_key(map: &Map, prev: &mut [u8], buf: &mut [u8], buf_len: &mut u32, flags: u64) -> Result<(), MapError> {
+fn behind_key(
+    map: &Map,
+    prev: &mut [u8],
+    buf: &mut [u8],
+    buf_len: &mut u32,
+    flags: u64,
+) -> Result<(), MapError> {
     let (key_size, value_size) = (map.def().key_size as usize, map.user_value_size());
     let size = key_size + value_size;
     let room = buf.len().min(*buf_len as usize);

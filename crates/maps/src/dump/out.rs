@@ -18,14 +18,24 @@ enum Memory<'a> {
 
 impl<'a> Out<'a> {
     /// Rows as the DUMP command has them; `aligned` puts values at multiples of eight. Sizes must not both be zero.
-    pub(crate) fn rows(buf: &'a mut [u8], key_size: usize, value_size: usize, aligned: bool) -> Self {
+    pub(crate) fn rows(
+        buf: &'a mut [u8],
+        key_size: usize,
+        value_size: usize,
+        aligned: bool,
+    ) -> Self {
         let (stride, value_at) = row_layout(key_size, value_size, aligned);
         let room = buf.len().checked_div(stride).unwrap_or(0);
         Self { memory: Memory::Rows { buf, stride, value_at }, key_size, value_size, room, used: 0 }
     }
 
     /// Columns as the BATCH commands have them, for as many elements as fit both.
-    pub(crate) fn columns(keys: &'a mut [u8], values: &'a mut [u8], key_size: usize, value_size: usize) -> Self {
+    pub(crate) fn columns(
+        keys: &'a mut [u8],
+        values: &'a mut [u8],
+        key_size: usize,
+        value_size: usize,
+    ) -> Self {
         let fit = |len: usize, size: usize| len.checked_div(size).unwrap_or(usize::MAX);
         let room = fit(keys.len(), key_size).min(fit(values.len(), value_size));
         let room = if key_size == 0 && value_size == 0 { 0 } else { room };
@@ -132,7 +142,9 @@ impl<'a> Out<'a> {
             }
             Memory::Columns { keys, values } => {
                 let values = values.chunks_exact_mut(v.max(1)).skip(used);
-                for (i, (key, value)) in keys.chunks_exact_mut(k.max(1)).skip(used).zip(values).take(n).enumerate() {
+                for (i, (key, value)) in
+                    keys.chunks_exact_mut(k.max(1)).skip(used).zip(values).take(n).enumerate()
+                {
                     write(i, key, value);
                 }
             }
@@ -179,13 +191,25 @@ mod tests {
         };
         let mut buf = [0; 26];
         assert_eq!(put(&mut Out::rows(&mut buf, 4, 8, false)), 2);
-        assert_eq!((&buf[..4], &buf[4..12], &buf[12..16], &buf[24..]), (&[1; 4][..], &[2; 8][..], &[1; 4][..], &[0; 2][..]));
+        assert_eq!(
+            (&buf[..4], &buf[4..12], &buf[12..16], &buf[24..]),
+            (&[1; 4][..], &[2; 8][..], &[1; 4][..], &[0; 2][..])
+        );
         let mut buf = [0; 33];
         assert_eq!(put(&mut Out::rows(&mut buf, 4, 6, true)), 2);
-        assert_eq!((&buf[4..8], &buf[8..14], &buf[14..16], buf[16]), (&[0; 4][..], &[2; 6][..], &[0; 2][..], 1));
+        assert_eq!(
+            (&buf[4..8], &buf[8..14], &buf[14..16], buf[16]),
+            (&[0; 4][..], &[2; 6][..], &[0; 2][..], 1)
+        );
         let (mut keys, mut values) = ([0; 12], [0; 20]);
         assert_eq!(put(&mut Out::columns(&mut keys, &mut values, 4, 8)), 2);
-        assert_eq!((&keys[..], &values[..]), (&[1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0][..], &[[2; 16].as_slice(), &[0; 4]].concat()[..]));
+        assert_eq!(
+            (&keys[..], &values[..]),
+            (
+                &[1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0][..],
+                &[[2; 16].as_slice(), &[0; 4]].concat()[..]
+            )
+        );
         assert_eq!(put(&mut Out::columns(&mut [], &mut [0; 16], 0, 8)), 2, "queues have no keys");
         assert_eq!(put(&mut Out::columns(&mut [0; 8], &mut [0; 8], 0, 0)), 0);
         assert_eq!(put(&mut Out::rows(&mut [0; 64], 4, 4, false).limit(3)), 3);
@@ -194,7 +218,9 @@ mod tests {
     #[test]
     fn there_is_less_room_for_a_while_and_keys_move_up() {
         let (mut rows, mut keys, mut values) = ([0; 32], [0; 16], [0; 16]);
-        for mut out in [Out::rows(&mut rows, 4, 4, false), Out::columns(&mut keys, &mut values, 4, 4)] {
+        for mut out in
+            [Out::rows(&mut rows, 4, 4, false), Out::columns(&mut keys, &mut values, 4, 4)]
+        {
             let used = out.with_room_for(3, |out| {
                 while out.next().is_some() {
                     out.push();
@@ -208,7 +234,10 @@ mod tests {
             out.rewind(1);
             out.bring_key(2);
             out.push();
-            assert_eq!([0, 1, 2].map(|at| out.element(at).expect("there").0.to_vec()), [[1; 4], [3; 4], [3; 4]]);
+            assert_eq!(
+                [0, 1, 2].map(|at| out.element(at).expect("there").0.to_vec()),
+                [[1; 4], [3; 4], [3; 4]]
+            );
             out.bring_key(2);
             assert_eq!(out.next().expect("room").0, [3; 4]);
         }

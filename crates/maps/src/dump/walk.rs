@@ -182,7 +182,11 @@ impl<'m> Walk<'m> {
     }
 
     /// Splits `n` elements that [`Walk::rows`] returned into keys and values.
-    pub fn elements<'b>(&self, buf: &'b [u8], n: usize) -> impl Iterator<Item = (&'b [u8], &'b [u8])> + use<'b> {
+    pub fn elements<'b>(
+        &self,
+        buf: &'b [u8],
+        n: usize,
+    ) -> impl Iterator<Item = (&'b [u8], &'b [u8])> + use<'b> {
         let (stride, value_at) = row_layout(self.key_size, self.value_size, self.aligned);
         let (key_size, value_size) = (self.key_size, self.value_size);
         buf.chunks_exact(stride.max(1)).take(n).map(move |row| {
@@ -206,11 +210,19 @@ impl<'m> Walk<'m> {
     ///
     /// # Errors
     /// As [`Walk::rows`].
-    pub fn rows_where(&mut self, buf: &mut [u8], mut filter: impl FnMut(&[u8], &[u8]) -> Verdict) -> Result<usize, MapError> {
+    pub fn rows_where(
+        &mut self,
+        buf: &mut [u8],
+        mut filter: impl FnMut(&[u8], &[u8]) -> Verdict,
+    ) -> Result<usize, MapError> {
         self.rows_filtered(buf, Some(&mut filter))
     }
 
-    fn rows_filtered(&mut self, buf: &mut [u8], filter: Option<Filter<'_>>) -> Result<usize, MapError> {
+    fn rows_filtered(
+        &mut self,
+        buf: &mut [u8],
+        filter: Option<Filter<'_>>,
+    ) -> Result<usize, MapError> {
         let want = self.element_size();
         if buf.len() < want {
             return Err(MapError::Length { what: "buffer", given: buf.len(), want });
@@ -226,12 +238,20 @@ impl<'m> Walk<'m> {
     pub fn columns(&mut self, keys: &mut [u8], values: &mut [u8]) -> Result<usize, MapError> {
         let mut out = Out::columns(keys, values, self.key_size, self.value_size);
         if out.room() == 0 {
-            return Err(MapError::Length { what: "buffer", given: keys.len(), want: self.key_size });
+            return Err(MapError::Length {
+                what: "buffer",
+                given: keys.len(),
+                want: self.key_size,
+            });
         }
         self.run(&mut out, None)
     }
 
-    pub(super) fn run(&mut self, out: &mut Out<'_>, filter: Option<Filter<'_>>) -> Result<usize, MapError> {
+    pub(super) fn run(
+        &mut self,
+        out: &mut Out<'_>,
+        filter: Option<Filter<'_>>,
+    ) -> Result<usize, MapError> {
         self.map.check_readable()?;
         if self.take.is_some() {
             self.map.check_writable()?;
@@ -254,15 +274,30 @@ impl<'m> Walk<'m> {
         if self.key_size == 0 && self.take.is_some() && filter.is_some() {
             // Only what comes next can be taken out of a queue.
             let map_type = self.map.def().map_type;
-            return Err(MapError::Unsupported { map_type, operation: "way to take some elements and leave others", errno: ENOTSUPP });
+            return Err(MapError::Unsupported {
+                map_type,
+                operation: "way to take some elements and leave others",
+                errno: ENOTSUPP,
+            });
         }
         let before = out.used();
         let done = match (self.take, filter) {
-            (None, None) if !self.locked => self.cursor.fill(self.map, out).inspect(|_| self.visited += (out.used() - before) as u64),
+            (None, None) if !self.locked => self
+                .cursor
+                .fill(self.map, out)
+                .inspect(|_| self.visited += (out.used() - before) as u64),
             (None, filter) => self.select(out, filter.unwrap_or(&mut |_, _| Verdict::Keep)),
-            (Some(Take::Fast), None) if !self.locked && out.left() >= FEW && self.map.ops().limbo().is_some() => self.take_many(out),
-            (Some(Take::Fast), filter) => self.take_each(out, filter.unwrap_or(&mut |_, _| Verdict::Keep)),
-            (Some(Take::Exact), filter) => self.take_exactly(out, filter.unwrap_or(&mut |_, _| Verdict::Keep)),
+            (Some(Take::Fast), None)
+                if !self.locked && out.left() >= FEW && self.map.ops().limbo().is_some() =>
+            {
+                self.take_many(out)
+            }
+            (Some(Take::Fast), filter) => {
+                self.take_each(out, filter.unwrap_or(&mut |_, _| Verdict::Keep))
+            }
+            (Some(Take::Exact), filter) => {
+                self.take_exactly(out, filter.unwrap_or(&mut |_, _| Verdict::Keep))
+            }
         };
         match done {
             Ok(more) => self.ended = !more,
@@ -277,7 +312,11 @@ impl<'m> Walk<'m> {
         if self.take.is_some() {
             // Between the look at an element and the grasp at its key, a new one may have come under it.
             let map_type = self.map.def().map_type;
-            return Err(MapError::Unsupported { map_type, operation: "strict walk that takes elements", errno: ENOTSUPP });
+            return Err(MapError::Unsupported {
+                map_type,
+                operation: "strict walk that takes elements",
+                errno: ENOTSUPP,
+            });
         }
         if self.strict && self.cursor.at.strict.number == 0 {
             self.cursor.at.strict.number = self.map.begin_strict_walk()?;
@@ -288,7 +327,11 @@ impl<'m> Walk<'m> {
     }
 
     /// Copies the next element to where the next one goes; what `filter` says of it, `None` at the end.
-    fn look(&mut self, out: &mut Out<'_>, filter: &mut dyn FnMut(&[u8], &[u8]) -> Verdict) -> Result<Option<Verdict>, MapError> {
+    fn look(
+        &mut self,
+        out: &mut Out<'_>,
+        filter: &mut dyn FnMut(&[u8], &[u8]) -> Verdict,
+    ) -> Result<Option<Verdict>, MapError> {
         let Some((key, value)) = out.next() else { return Ok(None) };
         if !self.cursor.step(self.map, key, value)? {
             return Ok(None);
@@ -371,7 +414,11 @@ impl<'m> Walk<'m> {
             return Err(e);
         }
         let map = self.map;
-        let none = || MapError::Unsupported { map_type: map.def().map_type, operation: "exact way to take elements", errno: ENOTSUPP };
+        let none = || MapError::Unsupported {
+            map_type: map.def().map_type,
+            operation: "exact way to take elements",
+            errno: ENOTSUPP,
+        };
         let limbo = map.ops().limbo().ok_or_else(none)?;
         let mut held = limbo.begin()?;
         let (before, mut taken) = (out.used(), Vec::new());
@@ -442,7 +489,11 @@ fn wait_for_runs(map: &Map, meanwhile: &mut dyn FnMut()) -> Result<(), MapError>
 /// Removes a key and copies its last value; `false` when it is gone.
 fn take(map: &Map, key: &[u8], value: &mut [u8], locked: bool) -> Result<bool, MapError> {
     let flags = if locked { update::LOCK } else { 0 };
-    let taken = map.ops().by_key().map(|keys| keys.take(key, value)).or_else(|| map.ops().take(key, value, flags));
+    let taken = map
+        .ops()
+        .by_key()
+        .map(|keys| keys.take(key, value))
+        .or_else(|| map.ops().take(key, value, flags));
     let done = match taken {
         Some(done) => done,
         // A change between the two is lost, as it would be just before them.

@@ -21,7 +21,14 @@ impl Table {
     ///
     /// # Safety
     /// As [`Table::find`].
-    unsafe fn write_element(&self, e: Element<'_>, h: u64, key: *const u8, next: u32, sequence: u64) {
+    unsafe fn write_element(
+        &self,
+        e: Element<'_>,
+        h: u64,
+        key: *const u8,
+        next: u32,
+        sequence: u64,
+    ) {
         // Whoever sees the new bytes also sees that the buckets this element was in have changed.
         fence(Release);
         e.link().store((h >> 32 << 32) | u64::from(next), Relaxed);
@@ -64,7 +71,14 @@ impl Table {
     /// As [`Table::find`].
     #[cold]
     #[inline(never)]
-    unsafe fn update_dry(&self, mut dry: Dry, h: u64, key: *const u8, flags: u64, values: &impl Values) -> i64 {
+    unsafe fn update_dry(
+        &self,
+        mut dry: Dry,
+        h: u64,
+        key: *const u8,
+        flags: u64,
+        values: &impl Values,
+    ) -> i64 {
         let stripe = self.memory.stripe(h);
         let (mut tries, mut last) = (1u32, None);
         loop {
@@ -74,7 +88,8 @@ impl Table {
                 Some(_) => return -i64::from(ENOMEM),
                 // Or no pool has any: perhaps as another has put this very key in meanwhile.
                 None => {
-                    let why = self.refill(&stripe).err().filter(|_| !self.lru || dry == Dry::NoSpare);
+                    let why =
+                        self.refill(&stripe).err().filter(|_| !self.lru || dry == Dry::NoSpare);
                     let why = if tries >= MOVES { Some(why.unwrap_or(dry)) } else { why };
                     last = why.map(|why| if dry == Dry::NoSpare { dry } else { why });
                 }
@@ -94,7 +109,13 @@ impl Table {
     /// # Safety
     /// As [`Table::find`].
     #[inline(always)]
-    unsafe fn try_update(&self, h: u64, key: *const u8, flags: u64, values: &impl Values) -> Result<i64, Dry> {
+    unsafe fn try_update(
+        &self,
+        h: u64,
+        key: *const u8,
+        flags: u64,
+        values: &impl Values,
+    ) -> Result<i64, Dry> {
         let stripe = self.memory.stripe(h);
         let Some(held) = self.lock(&stripe) else { return Ok(-i64::from(EBUSY)) };
         let bucket = self.memory.bucket(h);
@@ -123,7 +144,13 @@ impl Table {
     /// # Safety
     /// As [`Table::find`], with the stripe's lock held.
     #[inline(never)]
-    unsafe fn replace(&self, place: &Place<'_>, h: u64, key: *const u8, values: &impl Values) -> Result<(), Dry> {
+    unsafe fn replace(
+        &self,
+        place: &Place<'_>,
+        h: u64,
+        key: *const u8,
+        values: &impl Values,
+    ) -> Result<(), Dry> {
         let (stripe, bucket) = (self.memory.stripe(h), self.memory.bucket(h));
         if values.is_locked() {
             // In place, and only there: programs that found the value before must see what is stored.
@@ -171,7 +198,8 @@ impl Table {
         let head = bucket.load(Relaxed);
         let e = memory.element(new).ok_or(Dry::Empty)?;
         let newest = self.next_sequence(head);
-        let sequence = if self.lru { u64::from(stamp) << 32 | newest & 0xffff_ffff } else { newest };
+        let sequence =
+            if self.lru { u64::from(stamp) << 32 | newest & 0xffff_ffff } else { newest };
         // SAFETY: the caller's duty; the element is in no list.
         unsafe { self.write_element(e, h, key, reference(head), sequence) };
         self.births.stamp(row(new));
@@ -186,7 +214,9 @@ impl Table {
     #[inline(always)]
     fn next_sequence(&self, head: u64) -> u64 {
         let version = head >> 32;
-        let Some(first) = self.memory.element(reference(head)) else { return version.wrapping_add(1) };
+        let Some(first) = self.memory.element(reference(head)) else {
+            return version.wrapping_add(1);
+        };
         let newest = self.sequence(&first);
         let above = if self.lru { self.later(version, newest, first) } else { version.max(newest) };
         above.wrapping_add(1)
@@ -212,7 +242,8 @@ impl Table {
 
     /// Takes the element that will replace another out of its place; what it replaces comes there.
     pub(super) fn take_spare(&self, stripe: &Stripe<'_>) -> Result<u32, Dry> {
-        let first = self.memory.geometry.max_entries.wrapping_add(stripe.index).wrapping_add(1) as u32;
+        let first =
+            self.memory.geometry.max_entries.wrapping_add(stripe.index).wrapping_add(1) as u32;
         let spare = match stripe.spare.load(Relaxed) {
             0 if self.on_demand => {
                 // First, so that a slot that gets memory at this moment sees that the spare is in use.

@@ -14,7 +14,9 @@
 //! program takes the value's lock over from a writer that is dead, or was stopped for a second. It then finds half a value, and what
 //! it changes is lost when the writer, or who finishes its work, stores the rest.
 
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence};
+use std::sync::atomic::{
+    AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence,
+};
 
 use super::table::{BUSY, Dry, Table, Values, renew};
 use crate::error::MapError;
@@ -25,7 +27,13 @@ impl Table {
     /// Writes over the value of an element of `bucket` in place. The whole new value lies in the spare meanwhile, so that whoever takes
     /// the stripe's lock over from a dead writer can finish.
     #[cold]
-    pub(super) fn overwrite_locked(&self, stripe: &Stripe<'_>, bucket: &AtomicU64, found: u32, values: &impl Values) -> Result<(), Dry> {
+    pub(super) fn overwrite_locked(
+        &self,
+        stripe: &Stripe<'_>,
+        bucket: &AtomicU64,
+        found: u32,
+        values: &impl Values,
+    ) -> Result<(), Dry> {
         let spare = self.take_spare(stripe)?;
         // Only damage makes it no element.
         self.memory.element(spare).ok_or(Dry::NoSpare)?;
@@ -39,7 +47,8 @@ impl Table {
     /// lock is held.
     pub(super) fn store_spare(&self, stripe: &Stripe<'_>, found: u32, renew_buckets: impl Fn()) {
         let spare = stripe.spare.load(Relaxed) as u32;
-        let (Some(to), Some(from)) = (self.memory.value(found, 0), self.memory.value(spare, 0)) else {
+        let (Some(to), Some(from)) = (self.memory.value(found, 0), self.memory.value(spare, 0))
+        else {
             // Only damage makes one of them no element.
             renew_buckets();
             stripe.redo.store(0, Release);
@@ -78,7 +87,11 @@ impl Table {
 
     /// As [`Table::lookup`], when the value is copied under its own lock: what a writer left half written is finished first.
     #[inline(never)]
-    pub(crate) fn lookup_locked(&self, key: &[u8], mut copy_value: impl FnMut(u32)) -> Result<(), MapError> {
+    pub(crate) fn lookup_locked(
+        &self,
+        key: &[u8],
+        mut copy_value: impl FnMut(u32),
+    ) -> Result<(), MapError> {
         // SAFETY: the caller checked the length of the key.
         let h = unsafe { self.hash(key.as_ptr()) };
         let stripe = self.memory.stripe(h);

@@ -13,7 +13,8 @@ use super::table::{Table, reference};
 use crate::error::MapError;
 use crate::shm::lock::{self, Held};
 
-const BUSY: MapError = MapError::Busy { what: "the hash, from which somebody else takes elements," };
+const BUSY: MapError =
+    MapError::Busy { what: "the hash, from which somebody else takes elements," };
 
 impl Table {
     /// Begins to take elements; one at a time may.

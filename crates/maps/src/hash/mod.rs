@@ -42,14 +42,20 @@ fn geometry(def: &MapDef, slots: u32) -> Result<Geometry, MapError> {
     if u64::from(def.key_size) + u64::from(def.value_size) > MAX_ELEMENT {
         return Err(too_large);
     }
-    Geometry::new(def.max_entries, def.key_size, def.value_size, slots).filter(|g| g.payload_len <= 1 << 42).ok_or(too_large)
+    Geometry::new(def.max_entries, def.key_size, def.value_size, slots)
+        .filter(|g| g.payload_len <= 1 << 42)
+        .ok_or(too_large)
 }
 
 /// What of a table has memory from the beginning.
 fn layout(def: &MapDef, g: &Geometry) -> Layout {
     let on_demand = def.flags.has(MapFlags::NO_PREALLOC);
     let (at, stride) = g.slots();
-    let areas = if stride == 0 { Areas::NONE } else { Areas::Slots(PercpuLayout { at, stride, on_demand }) };
+    let areas = if stride == 0 {
+        Areas::NONE
+    } else {
+        Areas::Slots(PercpuLayout { at, stride, on_demand })
+    };
     let prefix = match (on_demand, stride) {
         (true, _) => g.elements_at(),
         (false, 0) => g.payload_len,
@@ -176,7 +182,8 @@ impl<K: Kind> MapOps for Hash<K> {
             _ => return MapShape { base: 0, stride: 0, entries: 0, kind: ShapeKind::Opaque },
         };
         // The map is behind a box, which programs keep.
-        let kind = ShapeKind::Direct { func: func as usize as u64, map: std::ptr::from_ref(self) as u64 };
+        let kind =
+            ShapeKind::Direct { func: func as usize as u64, map: std::ptr::from_ref(self) as u64 };
         MapShape { base: 0, stride: 0, entries: 0, kind }
     }
 
@@ -209,7 +216,11 @@ impl<K: Kind> MapOps for Hash<K> {
             areas.ensure_for(value, self.table.memory.geometry.value_stride)?;
         }
         // SAFETY: the front end checked the length of the key.
-        user_result(unsafe { self.table.update(key.as_ptr(), flags, &new) }, flags, self.max_entries)
+        user_result(
+            unsafe { self.table.update(key.as_ptr(), flags, &new) },
+            flags,
+            self.max_entries,
+        )
     }
 
     fn delete(&self, key: &[u8]) -> Result<(), MapError> {
@@ -219,7 +230,9 @@ impl<K: Kind> MapOps for Hash<K> {
 
     fn take(&self, key: &[u8], out: &mut [u8], flags: u64) -> Option<Result<(), MapError>> {
         // SAFETY: the front end checked the length of the key.
-        let r = unsafe { self.table.delete(key.as_ptr(), |r| self.kind.load(&self.table, r, out, flags)) };
+        let r = unsafe {
+            self.table.delete(key.as_ptr(), |r| self.kind.load(&self.table, r, out, flags))
+        };
         Some(user_result(r, flags, self.max_entries))
     }
 

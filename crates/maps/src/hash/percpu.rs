@@ -28,7 +28,8 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
-    let slots = parts.slots.clone().ok_or_else(|| parts.def.invalid("its directory has no slot table"))?;
+    let slots =
+        parts.slots.clone().ok_or_else(|| parts.def.invalid("its directory has no slot table"))?;
     let kind = Percpu { slots, value_size: parts.def.value_size as usize };
     Ok(Box::new(super::make(kind, geometry(&parts.def)?, parts)?))
 }
@@ -131,6 +132,7 @@ impl Kind for Percpu {
     }
 
     fn slot_of(&self, table: &Table, cpu: u32) -> Option<u32> {
-        (cpu < self.slots.shown() && table.areas.as_ref().is_none_or(|areas| areas.ensure(cpu))).then_some(cpu)
+        (cpu < self.slots.shown() && table.areas.as_ref().is_none_or(|areas| areas.ensure(cpu)))
+            .then_some(cpu)
     }
 }

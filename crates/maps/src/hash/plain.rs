@@ -18,7 +18,11 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
-    if parts.def.spin_lock.is_some() { Ok(Box::new(make::<true>(parts)?)) } else { Ok(Box::new(make::<false>(parts)?)) }
+    if parts.def.spin_lock.is_some() {
+        Ok(Box::new(make::<true>(parts)?))
+    } else {
+        Ok(Box::new(make::<false>(parts)?))
+    }
 }
 
 pub(crate) fn make<const LOCK: bool>(parts: Parts) -> Result<Hash<Plain<LOCK>>, MapError> {

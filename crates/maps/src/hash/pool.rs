@@ -8,7 +8,10 @@
 //! A death can leave an element in no list. When the pools are empty and somebody died, [`Table::sweep`] takes all
 //! locks, marks what can be reached, and gives the rest back.
 
-use std::sync::atomic::{Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};
+use std::sync::atomic::{
+    Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
+    fence,
+};
 
 use super::table::{Dry, Table};
 use crate::shm::lock::{self, Held};
@@ -31,7 +34,10 @@ impl Table {
         let used = stripe.fresh_used.load(Relaxed);
         let (first, end) = self.memory.geometry.range(stripe.index);
         if used < end.wrapping_sub(first) {
-            if self.on_demand && used >= stripe.backed.load(Relaxed) && !self.acquire_fresh(stripe, used) {
+            if self.on_demand
+                && used >= stripe.backed.load(Relaxed)
+                && !self.acquire_fresh(stripe, used)
+            {
                 return Err(Dry::NoMemory);
             }
             stripe.fresh_used.store(used.wrapping_add(1), Relaxed);
@@ -50,7 +56,9 @@ impl Table {
         let from = first.wrapping_add(used);
         // Most slots have none.
         let size = self.memory.geometry.whole(8);
-        let last = acquire_some(from, end, size, |from, last| self.memory.acquire_elements(from, last) && self.acquire_values(from, last));
+        let last = acquire_some(from, end, size, |from, last| {
+            self.memory.acquire_elements(from, last) && self.acquire_values(from, last)
+        });
         stripe.backed.store(last.wrapping_sub(first), SeqCst);
         fence(SeqCst);
         // A slot that gets memory from here on gets it for these, too; one that began to before, and did not see them, is seen here.
@@ -66,7 +74,8 @@ impl Table {
     #[inline(never)]
     pub(super) fn acquire_spare(&self, reference: u32) -> bool {
         let i = u64::from(reference).wrapping_sub(1);
-        self.memory.acquire_elements(i, i.wrapping_add(1)) && self.acquire_values(i, i.wrapping_add(1))
+        self.memory.acquire_elements(i, i.wrapping_add(1))
+            && self.acquire_values(i, i.wrapping_add(1))
     }
 
     fn acquire_values(&self, from: u64, last: u64) -> bool {
@@ -175,7 +184,11 @@ impl Table {
 
     fn take_unless(&self, stripe: &Stripe<'_>, starved: bool) -> Result<u32, Dry> {
         let fresh = self.memory.element(stripe.free.load(Relaxed) as u32).is_none();
-        if starved && fresh && self.on_demand && stripe.fresh_used.load(Relaxed) >= stripe.backed.load(Relaxed) {
+        if starved
+            && fresh
+            && self.on_demand
+            && stripe.fresh_used.load(Relaxed) >= stripe.backed.load(Relaxed)
+        {
             return Err(Dry::NoMemory);
         }
         self.take(stripe)
@@ -264,7 +277,9 @@ impl Table {
                 && word.load(Relaxed) & bit == 0
                 && (!self.on_demand || r <= g.max_entries || self.acquire_spare(r as u32))
             {
-                while wanting < g.stripes && self.memory.stripe(wanting).spare.load(Relaxed) != NO_SPARE {
+                while wanting < g.stripes
+                    && self.memory.stripe(wanting).spare.load(Relaxed) != NO_SPARE
+                {
                     wanting = wanting.wrapping_add(1);
                 }
                 if wanting < g.stripes {
@@ -288,7 +303,9 @@ impl Table {
     /// Marks a list; `false` when it meets something marked or garbage.
     fn mark_list(&self, mut r: u32) -> bool {
         while r != 0 {
-            let (Some(e), Some((word, bit))) = (self.memory.element(r), self.memory.mark(r)) else { return false };
+            let (Some(e), Some((word, bit))) = (self.memory.element(r), self.memory.mark(r)) else {
+                return false;
+            };
             if word.fetch_or(bit, Relaxed) & bit != 0 {
                 return false;
             }

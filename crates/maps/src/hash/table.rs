@@ -19,7 +19,9 @@
 //! into another, so a death leaks it and never puts it in two; [`super::pool`] finds leaked ones when the map runs dry.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence};
+use std::sync::atomic::{
+    AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence,
+};
 
 use skep_isa::MapFlags;
 
@@ -133,11 +135,23 @@ impl Table {
             None => None,
             Some(slots) => {
                 let (at, stride) = geometry.slots();
-                let used = if on_demand { Some(Arc::new(TableMemory::new(Arc::clone(&file), geometry).ok_or_else(short)?)) } else { None };
+                let used = if on_demand {
+                    Some(Arc::new(TableMemory::new(Arc::clone(&file), geometry).ok_or_else(short)?))
+                } else {
+                    None
+                };
                 Some(PercpuRoom::open(file, PercpuLayout { at, stride, on_demand }, slots, used)?)
             }
         };
-        Ok(Self { memory, seed, births, lru: is_lru(def.map_type), on_demand, areas, format: Format::of(&def) })
+        Ok(Self {
+            memory,
+            seed,
+            births,
+            lru: is_lru(def.map_type),
+            on_demand,
+            areas,
+            format: Format::of(&def),
+        })
     }
 
     /// Tells whether the values of a slot have memory; where not, they are zero.
@@ -301,7 +315,9 @@ impl Table {
     /// Notes which bucket the holder of a stripe's lock is about to change.
     #[inline(always)]
     pub(super) fn note(&self, stripe: &Stripe<'_>, h: u64) {
-        stripe.touched.store((h & self.memory.geometry.buckets.wrapping_sub(1)).wrapping_add(1), Relaxed);
+        stripe
+            .touched
+            .store((h & self.memory.geometry.buckets.wrapping_sub(1)).wrapping_add(1), Relaxed);
     }
 
     /// Changes what points to an element: the link before it, or the bucket.
@@ -355,11 +371,17 @@ impl Table {
     }
 
     /// Copies the value of a key out.
-    pub(crate) fn lookup(&self, key: &[u8], mut copy_value: impl FnMut(u32)) -> Result<(), MapError> {
+    pub(crate) fn lookup(
+        &self,
+        key: &[u8],
+        mut copy_value: impl FnMut(u32),
+    ) -> Result<(), MapError> {
         // SAFETY: the caller checked the length of the key.
         let h = unsafe { self.hash(key.as_ptr()) };
         // SAFETY: as above.
-        let found = self.read(h, |head| unsafe { self.walk(head, h, key.as_ptr()) }.map(|p| copy_value(p.found)));
+        let found = self.read(h, |head| {
+            unsafe { self.walk(head, h, key.as_ptr()) }.map(|p| copy_value(p.found))
+        });
         found.ok_or(BUSY)?.ok_or(MapError::NoElement)
     }
 }

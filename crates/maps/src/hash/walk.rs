@@ -34,7 +34,11 @@ impl Block {
     }
 
     fn filled(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.heads.iter().zip(&self.numbers).take(self.filled).map(|(head, n)| (self.begin.wrapping_add(u64::from(*n)), *head))
+        self.heads
+            .iter()
+            .zip(&self.numbers)
+            .take(self.filled)
+            .map(|(head, n)| (self.begin.wrapping_add(u64::from(*n)), *head))
     }
 }
 
@@ -58,7 +62,9 @@ impl Table {
             }
         }
         for b in from..self.memory.geometry.buckets {
-            let first = self.read(b, |head| self.memory.element(reference(head)).inspect(|e| e.read_key(out)).is_some());
+            let first = self.read(b, |head| {
+                self.memory.element(reference(head)).inspect(|e| e.read_key(out)).is_some()
+            });
             if first.ok_or(BUSY)? {
                 return Ok(());
             }
@@ -74,7 +80,12 @@ impl Table {
     /// nothing is skipped and nothing comes twice whatever happens to the chain. A bucket's elements are copied together, as
     /// they were at one moment, unless the room ends among them.
     #[inline(always)]
-    pub(crate) fn fill(&self, at: &mut Position, out: &mut Out<'_>, copy_value: impl Fn(u32, &mut [u8])) -> Result<bool, MapError> {
+    pub(crate) fn fill(
+        &self,
+        at: &mut Position,
+        out: &mut Out<'_>,
+        copy_value: impl Fn(u32, &mut [u8]),
+    ) -> Result<bool, MapError> {
         let buckets = self.memory.geometry.buckets;
         while at.major < buckets {
             if at.minor == 0 && out.left() >= FEW && at.strict.number == 0 {
@@ -84,7 +95,9 @@ impl Table {
                 continue;
             }
             // Elements lie anywhere, so each is a cache miss unless it was asked for early.
-            self.memory.prefetch(reference(self.memory.bucket(at.major.wrapping_add(AHEAD)).load(Relaxed)));
+            self.memory.prefetch(reference(
+                self.memory.bucket(at.major.wrapping_add(AHEAD)).load(Relaxed),
+            ));
             if at.minor == 0 && reference(self.memory.bucket(at.major).load(Acquire)) == 0 {
                 at.go(at.major.wrapping_add(1), 0);
                 continue;
@@ -105,7 +118,12 @@ impl Table {
     /// While one block is copied, the first elements of the next three are on their way into the cache ([`UNDER_WAY`]), and the second
     /// ones of the next.
     #[inline(always)]
-    fn fill_blocks(&self, at: &mut Position, out: &mut Out<'_>, copy_value: &impl Fn(u32, &mut [u8])) -> Result<bool, MapError> {
+    fn fill_blocks(
+        &self,
+        at: &mut Position,
+        out: &mut Out<'_>,
+        copy_value: &impl Fn(u32, &mut [u8]),
+    ) -> Result<bool, MapError> {
         let buckets = self.memory.geometry.buckets;
         let mut blocks = [const { Block::empty() }; UNDER_WAY];
         let mut begin = at.major;
@@ -163,7 +181,10 @@ impl Table {
     #[inline(always)]
     fn look_behind(&self, block: &Block) {
         for (_, head) in block.filled() {
-            let next = self.memory.element(reference(head)).map_or(0, |e| reference(e.link().load(Relaxed)));
+            let next = self
+                .memory
+                .element(reference(head))
+                .map_or(0, |e| reference(e.link().load(Relaxed)));
             if next != 0 {
                 self.memory.prefetch(next);
             }
@@ -172,7 +193,13 @@ impl Table {
 
     /// Copies a whole bucket that had this word; `false`, and nothing copied, when it changed, is long, or does not fit.
     #[inline(always)]
-    fn copy_bucket(&self, bucket: u64, head: u64, out: &mut Out<'_>, copy_value: &impl Fn(u32, &mut [u8])) -> bool {
+    fn copy_bucket(
+        &self,
+        bucket: u64,
+        head: u64,
+        out: &mut Out<'_>,
+        copy_value: &impl Fn(u32, &mut [u8]),
+    ) -> bool {
         let before = out.used();
         let mut r = reference(head);
         let mut steps = SHORT;
@@ -199,13 +226,23 @@ impl Table {
 
     #[cold]
     #[inline(never)]
-    fn fill_changed(&self, at: &mut Position, out: &mut Out<'_>, copy_value: &impl Fn(u32, &mut [u8])) -> Result<bool, MapError> {
+    fn fill_changed(
+        &self,
+        at: &mut Position,
+        out: &mut Out<'_>,
+        copy_value: &impl Fn(u32, &mut [u8]),
+    ) -> Result<bool, MapError> {
         self.fill_bucket(at, out, copy_value)
     }
 
     /// Copies what is left of a bucket and moves to the next one; `false` when the room ended before.
     #[inline(always)]
-    fn fill_bucket(&self, at: &mut Position, out: &mut Out<'_>, copy_value: &impl Fn(u32, &mut [u8])) -> Result<bool, MapError> {
+    fn fill_bucket(
+        &self,
+        at: &mut Position,
+        out: &mut Out<'_>,
+        copy_value: &impl Fn(u32, &mut [u8]),
+    ) -> Result<bool, MapError> {
         let before = out.used();
         let last = (at.minor & TAKEN != 0).then_some(at.minor & !TAKEN);
         let number = at.strict.number;
@@ -220,7 +257,8 @@ impl Table {
                 let link = e.link().load(Acquire);
                 let sequence = self.sequence(&e);
                 if self.births.is_newer(row(r), number) {
-                    newer = newer.wrapping_add(last.is_none_or(|l| self.precedes(sequence, l)).into());
+                    newer =
+                        newer.wrapping_add(last.is_none_or(|l| self.precedes(sequence, l)).into());
                 } else if copied.or(last).is_none_or(|l| self.precedes(sequence, l)) {
                     let Some((key, value)) = out.next() else { return (copied, true) };
                     e.read_key(key);
@@ -253,9 +291,15 @@ impl Table {
 
     /// Gives `copy` the element at or after a position, and moves the position behind it; `false` at the end. Safe on the event
     /// path.
-    pub(crate) fn step(&self, at: &mut Position, mut copy: impl FnMut(&Element<'_>, u32)) -> Result<bool, MapError> {
+    pub(crate) fn step(
+        &self,
+        at: &mut Position,
+        mut copy: impl FnMut(&Element<'_>, u32),
+    ) -> Result<bool, MapError> {
         while at.major < self.memory.geometry.buckets {
-            self.memory.prefetch(reference(self.memory.bucket(at.major.wrapping_add(AHEAD)).load(Relaxed)));
+            self.memory.prefetch(reference(
+                self.memory.bucket(at.major.wrapping_add(AHEAD)).load(Relaxed),
+            ));
             let last = (at.minor & TAKEN != 0).then_some(at.minor & !TAKEN);
             let number = at.strict.number;
             let mut newer = 0u64;
@@ -303,7 +347,11 @@ impl Table {
     /// one is less than half the circle behind.
     #[inline(always)]
     fn precedes(&self, sequence: u64, other: u64) -> bool {
-        if self.lru { (other as u32).wrapping_sub(sequence as u32) as i32 > 0 } else { sequence < other }
+        if self.lru {
+            (other as u32).wrapping_sub(sequence as u32) as i32 > 0
+        } else {
+            sequence < other
+        }
     }
 
     /// Finds the position behind a key.

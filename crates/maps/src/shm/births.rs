@@ -10,7 +10,9 @@
 //! an insertion and no memory. Which row belongs to an element is the type's affair.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst,
+};
 
 use super::lock::{self, Held};
 use super::{ObjectFile, page_up, room};
@@ -47,7 +49,11 @@ impl Births {
     /// Takes a file that has `rows` births at `at`; none in files of older versions and for types whose elements all were there from
     /// the beginning. `None` for a file that is shorter.
     pub(crate) fn new(file: Arc<ObjectFile>, at: u64, rows: u64) -> Option<Self> {
-        let base = if rows == 0 { std::ptr::null_mut() } else { file.payload().at(at, rows.checked_mul(4)?)? };
+        let base = if rows == 0 {
+            std::ptr::null_mut()
+        } else {
+            file.payload().at(at, rows.checked_mul(4)?)?
+        };
         let walks = file.state(WALKS)?.as_ptr();
         Some(Self { file, base, rows, walks })
     }
@@ -95,7 +101,9 @@ impl Births {
             return None;
         }
         // SAFETY: inside the payload, as `new` checked; births begin at a page, and are reached as atomics only.
-        Some(unsafe { AtomicU32::from_ptr(self.base.wrapping_add(row.wrapping_mul(4) as usize).cast()) })
+        Some(unsafe {
+            AtomicU32::from_ptr(self.base.wrapping_add(row.wrapping_mul(4) as usize).cast())
+        })
     }
 
     /// Stamps a row that is about to be filled; the store that shows it comes later and is a Release.

@@ -21,7 +21,10 @@
 
 use std::os::fd::BorrowedFd;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+    Ordering::SeqCst,
+};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
@@ -81,16 +84,30 @@ impl Columns {
         for _ in 0..8 {
             let base = place(stride.checked_mul(u64::from(SLOTS))?)?;
             // SAFETY: replaces no mapping; kernels before 4.17 take the address as a hint.
-            let Ok(got) = (unsafe { mmap(base as *mut _, used as usize, prot, flags, fd, 0) }) else { continue };
+            let Ok(got) = (unsafe { mmap(base as *mut _, used as usize, prot, flags, fd, 0) })
+            else {
+                continue;
+            };
             if got as u64 != base {
                 // SAFETY: just mapped, and nobody knows it.
                 unsafe { sys::unmap(got as u64, used) };
                 return None;
             }
             let zero = || [const { AtomicU64::new(0) }; 4];
-            let (next, live, anchored) = (AtomicPtr::default(), AtomicBool::new(true), AtomicU64::new(0));
+            let (next, live, anchored) =
+                (AtomicPtr::default(), AtomicBool::new(true), AtomicU64::new(0));
             let writable = access == Access::ReadWrite;
-            let node = Node { next, live, base, stride, used, writable, anchored, mapped: zero(), begun: zero() };
+            let node = Node {
+                next,
+                live,
+                base,
+                stride,
+                used,
+                writable,
+                anchored,
+                mapped: zero(),
+                begun: zero(),
+            };
             for slot in 1..ANCHORED {
                 let (at, offset) = (node.at(slot), stride * u64::from(slot));
                 // SAFETY: as above.
@@ -108,7 +125,12 @@ impl Columns {
             loop {
                 node.next.store(head, Relaxed);
                 // Before `own_slots` looks who has claimed; pairs with the fence of a claim before it walks the list.
-                match ALL.compare_exchange_weak(head, ptr::from_ref(node).cast_mut(), SeqCst, Relaxed) {
+                match ALL.compare_exchange_weak(
+                    head,
+                    ptr::from_ref(node).cast_mut(),
+                    SeqCst,
+                    Relaxed,
+                ) {
                     Ok(_) => return Some(Self(node)),
                     Err(now) => head = now,
                 }
@@ -133,7 +155,10 @@ impl Columns {
     pub(crate) fn acquire(&self, slot: u32) -> bool {
         let node = self.0;
         // SAFETY: the column is mapped, writable if the payload is, and begins at a page.
-        if !node.writable || !self.ensure(slot) || !unsafe { sys::populate(node.at(slot) as *mut u8, node.used as usize) } {
+        if !node.writable
+            || !self.ensure(slot)
+            || !unsafe { sys::populate(node.at(slot) as *mut u8, node.used as usize) }
+        {
             return false;
         }
         let rest = node.stride.saturating_sub(node.used);
@@ -159,7 +184,9 @@ impl Drop for Columns {
         self.0.live.store(false, SeqCst);
         for slot in (0..SLOTS).filter(|slot| self.0.has(*slot) || self.0.is_anchored(*slot)) {
             // SAFETY: mapped by this payload, of which there is no user any more.
-            unsafe { sys::unmap(self.0.at(slot), if self.0.has(slot) { self.0.used } else { PAGE }) };
+            unsafe {
+                sys::unmap(self.0.at(slot), if self.0.has(slot) { self.0.used } else { PAGE })
+            };
         }
     }
 }
@@ -190,7 +217,9 @@ pub(super) fn is_mapped(addr: u64) -> bool {
         let this = unsafe { &*node };
         let offset = addr.wrapping_sub(this.base);
         let (slot, offset) = ((offset / this.stride) as u32, offset % this.stride);
-        if addr >= this.base && this.live.load(Acquire) && (this.has(slot) && offset < this.used || this.is_anchored(slot) && offset < PAGE)
+        if addr >= this.base
+            && this.live.load(Acquire)
+            && (this.has(slot) && offset < this.used || this.is_anchored(slot) && offset < PAGE)
         {
             return true;
         }
@@ -223,7 +252,8 @@ fn place(span: u64) -> Option<u64> {
         let _ = NEXT.compare_exchange(0, start, Relaxed, Relaxed);
     }
     let span = span.checked_add(GAP)?.checked_next_multiple_of(GAP)?;
-    NEXT.fetch_update(Relaxed, Relaxed, |at| at.checked_add(span).filter(|end| *end < REGION_END)).ok()
+    NEXT.fetch_update(Relaxed, Relaxed, |at| at.checked_add(span).filter(|end| *end < REGION_END))
+        .ok()
 }
 
 const fn bit(slot: u32) -> (usize, u64) {
@@ -249,7 +279,9 @@ impl Node {
     #[inline(never)]
     fn ensure(&self, slot: u32) -> bool {
         let (index, bit) = bit(slot);
-        let (Some(begun), Some(mapped)) = (self.begun.get(index), self.mapped.get(index)) else { return false };
+        let (Some(begun), Some(mapped)) = (self.begun.get(index), self.mapped.get(index)) else {
+            return false;
+        };
         if slot >= SLOTS || sys::is_closed() {
             return false;
         }
@@ -329,7 +361,13 @@ mod tests {
 
     fn file(name: &str) -> File {
         let path = std::env::temp_dir().join(format!("skep-columns-{}-{name}", std::process::id()));
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).expect("a file can be made");
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&path)
+            .expect("a file can be made");
         std::fs::remove_file(path).expect("it was made");
         file
     }
@@ -346,7 +384,8 @@ mod tests {
         let (stride, used) = (1 << 20, 3 * PAGE);
         let file = file("part");
         file.set_len(stride * u64::from(SLOTS)).expect("sparse");
-        let columns = Columns::map(file.as_fd(), stride, used, Access::ReadWrite).expect("there is room");
+        let columns =
+            Columns::map(file.as_fd(), stride, used, Access::ReadWrite).expect("there is room");
         for slot in [0, 5, 3, 4, 255, 64, 63] {
             assert!(columns.ensure(slot), "{slot}");
             let at = columns.base() + u64::from(slot) * stride;
@@ -359,7 +398,11 @@ mod tests {
                 file.read_exact_at(&mut bytes, u64::from(slot) * stride + at).expect("inside");
                 u64::from_le_bytes(bytes)
             };
-            assert_eq!((read(0), read(used - 8)), (1000 + u64::from(slot), 2000 + u64::from(slot)), "{slot}");
+            assert_eq!(
+                (read(0), read(used - 8)),
+                (1000 + u64::from(slot), 2000 + u64::from(slot)),
+                "{slot}"
+            );
         }
         assert!(!columns.ensure(SLOTS));
     }
@@ -370,18 +413,28 @@ mod tests {
         let (stride, used) = (100 << 20, 2 * PAGE);
         let file = file("space");
         file.set_len(stride * u64::from(SLOTS)).expect("sparse");
-        let columns = Columns::map(file.as_fd(), stride, used, Access::ReadWrite).expect("there is room");
+        let columns =
+            Columns::map(file.as_fd(), stride, used, Access::ReadWrite).expect("there is room");
         assert!(columns.ensure(1) && columns.ensure(7) && columns.ensure(70));
         let (first, last) = (columns.base(), columns.base() + stride * u64::from(SLOTS));
         let mapped = || -> u64 {
             let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
             let ranges = maps.lines().filter_map(|l| l.split(' ').next()?.split_once('-'));
             let hex = |s| u64::from_str_radix(s, 16).unwrap_or(0);
-            ranges.map(|(a, b)| (hex(a), hex(b))).filter(|(a, _)| (first..last).contains(a)).map(|(a, b)| b - a).sum()
+            ranges
+                .map(|(a, b)| (hex(a), hex(b)))
+                .filter(|(a, _)| (first..last).contains(a))
+                .map(|(a, b)| b - a)
+                .sum()
         };
         let at = |slot: u64| columns.base() + slot * stride;
         assert!(is_mapped(at(7) + used - 1) && is_mapped(at(70)) && is_mapped(at(2)));
-        assert!(!is_mapped(at(7) + used) && !is_mapped(at(71)) && !is_mapped(at(2) + PAGE) && !is_mapped(first - 1));
+        assert!(
+            !is_mapped(at(7) + used)
+                && !is_mapped(at(71))
+                && !is_mapped(at(2) + PAGE)
+                && !is_mapped(first - 1)
+        );
         assert_eq!(mapped(), 4 * used + (u64::from(ANCHORED) - 3) * PAGE);
         let mut all = Vec::new();
         for_each(|start, end| all.extend((start >= first && start < last).then_some((start, end))));
@@ -396,7 +449,8 @@ mod tests {
         let (stride, used) = (1 << 20, 2 * PAGE);
         let file = file("taken");
         file.set_len(stride * u64::from(SLOTS)).expect("sparse");
-        let columns = Columns::map(file.as_fd(), stride, used, Access::ReadWrite).expect("there is room");
+        let columns =
+            Columns::map(file.as_fd(), stride, used, Access::ReadWrite).expect("there is room");
         for slot in [2, 40] {
             let other = columns.base() + u64::from(slot) * stride + PAGE;
             assert!(sys::reserve(other, PAGE));

@@ -16,7 +16,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub(crate) unsafe fn load8(p: *const u8) -> u64 {
     let w: u64;
     // SAFETY: the caller vouches for the eight bytes; the instruction has no other effect.
-    unsafe { asm!("mov {w}, qword ptr [{p}]", p = in(reg) p, w = lateout(reg) w, options(nostack, readonly, preserves_flags)) };
+    unsafe {
+        asm!("mov {w}, qword ptr [{p}]", p = in(reg) p, w = lateout(reg) w, options(nostack, readonly, preserves_flags))
+    };
     w
 }
 
@@ -73,7 +75,8 @@ pub(crate) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
             i = i.wrapping_add(8);
         }
         if i < len {
-            AtomicU64::from_ptr(dst.add(i).cast()).store(load_tail(src.add(i), len.wrapping_sub(i)), Relaxed);
+            AtomicU64::from_ptr(dst.add(i).cast())
+                .store(load_tail(src.add(i), len.wrapping_sub(i)), Relaxed);
         }
     }
 }
@@ -85,7 +88,9 @@ pub(crate) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
 #[inline(always)]
 unsafe fn store8(p: *mut u8, w: u64) {
     // SAFETY: the caller vouches for the eight bytes.
-    unsafe { asm!("mov qword ptr [{p}], {w}", p = in(reg) p, w = in(reg) w, options(nostack, preserves_flags)) };
+    unsafe {
+        asm!("mov qword ptr [{p}], {w}", p = in(reg) p, w = in(reg) w, options(nostack, preserves_flags))
+    };
 }
 
 /// Stores the low `n` (below eight) bytes of a word at any address.
@@ -176,7 +181,8 @@ pub(crate) unsafe fn zero(dst: *mut u8, len: usize) {
 #[inline(always)]
 pub(crate) unsafe fn load(dst: &mut [u8], src: *const u8) {
     // SAFETY: word `i` begins inside the source, and the source has whole words.
-    let word = |i: usize| unsafe { AtomicU64::from_ptr(src.add(i * 8).cast_mut().cast()).load(Relaxed) };
+    let word =
+        |i: usize| unsafe { AtomicU64::from_ptr(src.add(i * 8).cast_mut().cast()).load(Relaxed) };
     // What most keys and values are.
     if let Ok(dst) = <&mut [u8; 8]>::try_from(&mut *dst) {
         *dst = word(0).to_ne_bytes();
@@ -201,18 +207,24 @@ pub(crate) unsafe fn load(dst: &mut [u8], src: *const u8) {
 pub(crate) unsafe fn same(shared: *const u8, key: *const u8, len: usize) -> bool {
     if len == 8 {
         // SAFETY: the caller's duty.
-        return unsafe { AtomicU64::from_ptr(shared.cast_mut().cast()).load(Relaxed) == load8(key) };
+        return unsafe {
+            AtomicU64::from_ptr(shared.cast_mut().cast()).load(Relaxed) == load8(key)
+        };
     }
     let mut i = 0usize;
     // SAFETY: as in `store`, with both sides only read.
     unsafe {
         while len.wrapping_sub(i) >= 8 {
-            if AtomicU64::from_ptr(shared.add(i).cast_mut().cast()).load(Relaxed) != load8(key.add(i)) {
+            if AtomicU64::from_ptr(shared.add(i).cast_mut().cast()).load(Relaxed)
+                != load8(key.add(i))
+            {
                 return false;
             }
             i = i.wrapping_add(8);
         }
-        i >= len || AtomicU64::from_ptr(shared.add(i).cast_mut().cast()).load(Relaxed) == load_tail(key.add(i), len.wrapping_sub(i))
+        i >= len
+            || AtomicU64::from_ptr(shared.add(i).cast_mut().cast()).load(Relaxed)
+                == load_tail(key.add(i), len.wrapping_sub(i))
     }
 }
 
@@ -229,7 +241,10 @@ mod tests {
                 // SAFETY: `len + 2 * skew` is below 256.
                 unsafe { store_bytes(out.as_mut_ptr().add(2 * skew), src.as_ptr().add(skew), len) };
                 assert_eq!(out[2 * skew..][..len], src[skew..][..len]);
-                assert!(out[..2 * skew].iter().chain(&out[2 * skew + len..]).all(|b| *b == 0xee), "{len} at {skew}");
+                assert!(
+                    out[..2 * skew].iter().chain(&out[2 * skew + len..]).all(|b| *b == 0xee),
+                    "{len} at {skew}"
+                );
             }
         }
     }
@@ -253,8 +268,14 @@ mod tests {
                 }
                 assert_eq!(out, src[skew..skew + len]);
                 let bytes: Vec<u8> = shared.iter().flat_map(|w| w.to_ne_bytes()).collect();
-                assert!(bytes[len..len.next_multiple_of(8)].iter().all(|b| *b == 0), "padding is zero");
-                assert!(bytes[len.next_multiple_of(8)..].iter().all(|b| *b == 0xff), "nothing behind it is touched");
+                assert!(
+                    bytes[len..len.next_multiple_of(8)].iter().all(|b| *b == 0),
+                    "padding is zero"
+                );
+                assert!(
+                    bytes[len.next_multiple_of(8)..].iter().all(|b| *b == 0xff),
+                    "nothing behind it is touched"
+                );
             }
         }
     }

@@ -48,7 +48,11 @@ impl Hold {
     /// # Errors
     /// A file that cannot be mapped.
     pub fn new(file: impl AsFd, path: &Path) -> Result<Self, ObjectError> {
-        let os = |e: Errno| ObjectError::Os { call: "fstat", path: path.to_owned(), errno: e.raw_os_error() };
+        let os = |e: Errno| ObjectError::Os {
+            call: "fstat",
+            path: path.to_owned(),
+            errno: e.raw_os_error(),
+        };
         let identity = Identity::of(&file).map_err(os)?;
         let mapping = Mapping::file(file.as_fd(), 0, PAGE as usize, None, Access::ReadOnly)?;
         Ok(Self { path: path.to_owned(), identity, _mapping: mapping })
@@ -76,9 +80,11 @@ mod tests {
     use std::fs::File;
 
     #[test]
-    fn the_lock_stays_without_a_descriptor_and_another_file_is_not_taken_for_it() -> Result<(), Box<dyn std::error::Error>> {
+    fn the_lock_stays_without_a_descriptor_and_another_file_is_not_taken_for_it()
+    -> Result<(), Box<dyn std::error::Error>> {
         let path = std::env::temp_dir().join(format!("skep-hold-{}", std::process::id()));
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
+        let file =
+            File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
         fs::flock(&file, NonBlockingLockShared)?;
         let hold = Hold::new(&file, &path)?;
         drop(file);

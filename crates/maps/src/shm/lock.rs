@@ -60,7 +60,9 @@ pub(crate) fn try_acquire(lock: &AtomicU64) -> Option<Held> {
     }
     let mine = word | token;
     // Pairs with the Release in `release`.
-    lock.compare_exchange(word, mine, Acquire, Relaxed).ok().map(|_| Held { word: mine, recovered: false })
+    lock.compare_exchange(word, mine, Acquire, Relaxed)
+        .ok()
+        .map(|_| Held { word: mine, recovered: false })
 }
 
 /// Takes the lock, waiting for a living holder about a second and taking over from a dead one.
@@ -203,7 +205,11 @@ mod tests {
         assert_eq!(acquire(&lock).err(), Some(NotHeld::Stuck));
         let frozen = sleeps() - before;
         assert!((1..NAPS / 2).contains(&frozen), "{frozen}");
-        assert_eq!((acquire(&lock).err(), sleeps() - before), (Some(NotHeld::Stuck), frozen), "it is known now");
+        assert_eq!(
+            (acquire(&lock).err(), sleeps() - before),
+            (Some(NotHeld::Stuck), frozen),
+            "it is known now"
+        );
         lock.store(lock.load(Relaxed) + ONE_RELEASE, Relaxed);
         skep_testkit::run::signal(pid, rustix::process::Signal::STOP);
         sys::tests::wait_for_state(pid, b'T');

@@ -39,7 +39,13 @@ fn os(call: &'static str) -> impl Fn(rustix::io::Errno) -> ObjectError {
 
 impl Mapping {
     /// Maps `len` bytes of a file from `offset` on, and once more its bytes from `mirror` on right behind them.
-    pub(crate) fn file(fd: BorrowedFd<'_>, offset: u64, len: usize, mirror: Option<usize>, access: Access) -> Result<Self, ObjectError> {
+    pub(crate) fn file(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        mirror: Option<usize>,
+        access: Access,
+    ) -> Result<Self, ObjectError> {
         if len == 0 {
             return Ok(Self { base: NonNull::dangling(), len: 0, access });
         }
@@ -49,7 +55,8 @@ impl Mapping {
         };
         let Some(from) = mirror else {
             // SAFETY: a new mapping at an address of the kernel's choice.
-            let p = unsafe { mmap(ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset) }.map_err(os("mmap"))?;
+            let p = unsafe { mmap(ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset) }
+                .map_err(os("mmap"))?;
             ranges::add(p as u64, len as u64);
             if len >= HUGE {
                 // A wish: where the file system takes it (`huge=advise`), the kernel makes huge pages of small ones by and by; with
@@ -62,14 +69,30 @@ impl Mapping {
         };
         let again = len.saturating_sub(from);
         // SAFETY: reserves address space without memory.
-        let p = unsafe { mmap_anonymous(ptr::null_mut(), len + again, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE) }
-            .map_err(os("mmap"))?;
+        let p = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                len + again,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }
+        .map_err(os("mmap"))?;
         ranges::add(p as u64, (len + again) as u64);
         let this = Self { base: nonnull(p)?, len: len + again, access };
         // SAFETY: both fixed mappings lie inside the range just reserved, which nobody else knows of.
         unsafe {
-            mmap(p, len, prot, MapFlags::SHARED | MapFlags::FIXED, fd, offset).map_err(os("mmap"))?;
-            mmap(p.byte_add(len), again, prot, MapFlags::SHARED | MapFlags::FIXED, fd, offset + from as u64).map_err(os("mmap"))?;
+            mmap(p, len, prot, MapFlags::SHARED | MapFlags::FIXED, fd, offset)
+                .map_err(os("mmap"))?;
+            mmap(
+                p.byte_add(len),
+                again,
+                prot,
+                MapFlags::SHARED | MapFlags::FIXED,
+                fd,
+                offset + from as u64,
+            )
+            .map_err(os("mmap"))?;
         }
         Ok(this)
     }
@@ -101,7 +124,13 @@ pub(crate) fn wiped_on_fork() -> Result<*mut AtomicU64, ObjectError> {
     let len = PAGE as usize;
     // SAFETY: a new private page; WIPEONFORK changes only what a child sees.
     unsafe {
-        let p = mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE).map_err(os("mmap"))?;
+        let p = mmap_anonymous(
+            ptr::null_mut(),
+            len,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )
+        .map_err(os("mmap"))?;
         madvise(p, len, Advice::LinuxWipeOnFork).map_err(os("madvise"))?;
         Ok(p.cast())
     }

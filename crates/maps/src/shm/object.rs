@@ -248,7 +248,9 @@ fn checksum(immutable: &[u8]) -> u64 {
 fn why_read_only(here: u64, made_in: u64) -> &'static str {
     match (here, made_in) {
         (0, _) => "this process cannot tell its pid namespace, as /proc is not mounted",
-        _ if tls::is_stranger() => "this process was forked into another pid namespace than its parent used maps in",
+        _ if tls::is_stranger() => {
+            "this process was forked into another pid namespace than its parent used maps in"
+        }
         (_, 0) => "it was made by a process that could not tell its pid namespace",
         _ => "it was made in another pid namespace",
     }
@@ -257,7 +259,11 @@ fn why_read_only(here: u64, made_in: u64) -> &'static str {
 fn lock_shared(fd: BorrowedFd<'_>, path: &Path) -> Result<(), ObjectError> {
     fs::flock(fd, FlockOperation::NonBlockingLockShared).map_err(|e| match e {
         // Whoever holds it exclusively is about to remove the file.
-        Errno::WOULDBLOCK => ObjectError::Os { call: "flock", path: path.to_owned(), errno: Errno::NOENT.raw_os_error() },
+        Errno::WOULDBLOCK => ObjectError::Os {
+            call: "flock",
+            path: path.to_owned(),
+            errno: Errno::NOENT.raw_os_error(),
+        },
         e => os("flock", path)(e),
     })
 }
@@ -280,7 +286,8 @@ impl ObjectFile {
         view: View,
     ) -> Result<Self, ObjectError> {
         let path = dir.join(name);
-        let too_large = ObjectError::TooLarge { payload_len: new.payload_len, meta_len: new.meta.len() };
+        let too_large =
+            ObjectError::TooLarge { payload_len: new.payload_len, meta_len: new.meta.len() };
         if new.meta.len() > MAX_META || new.payload_len > MAX_PAYLOAD {
             return Err(too_large);
         }
@@ -291,7 +298,8 @@ impl ObjectFile {
             return Err(ObjectError::Namespace { path, what: why_read_only(namespace, namespace) });
         }
         let mut generation = [0; 8];
-        rustix::rand::getrandom(&mut generation, rustix::rand::GetRandomFlags::empty()).map_err(os("getrandom", &path))?;
+        rustix::rand::getrandom(&mut generation, rustix::rand::GetRandomFlags::empty())
+            .map_err(os("getrandom", &path))?;
         let mut page = vec![0u8; PAGE as usize];
         let mut put = |at: usize, bytes: &[u8]| page[at..at + bytes.len()].copy_from_slice(bytes);
         put(0, &MAGIC);
@@ -346,8 +354,12 @@ impl ObjectFile {
             Access::ReadWrite => OFlags::RDWR,
         };
         // NONBLOCK: a fifo planted here must not hang us.
-        let fd = fs::open(path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK, Mode::empty())
-            .map_err(os("open", path))?;
+        let fd = fs::open(
+            path,
+            flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK,
+            Mode::empty(),
+        )
+        .map_err(os("open", path))?;
         let damaged = |what| ObjectError::Damaged { path: path.to_owned(), what };
         let stat = fs::fstat(&fd).map_err(os("fstat", path))?;
         if fs::FileType::from_raw_mode(stat.st_mode) != fs::FileType::RegularFile {
@@ -360,7 +372,11 @@ impl ObjectFile {
         lock_shared(fd.as_fd(), path)?;
         let stat = fs::fstat(&fd).map_err(os("fstat", path))?;
         if stat.st_nlink == 0 {
-            return Err(ObjectError::Os { call: "open", path: path.to_owned(), errno: Errno::NOENT.raw_os_error() });
+            return Err(ObjectError::Os {
+                call: "open",
+                path: path.to_owned(),
+                errno: Errno::NOENT.raw_os_error(),
+            });
         }
         let size = stat.st_size as u64;
         if size < PAGE || !size.is_multiple_of(PAGE) {
@@ -379,19 +395,26 @@ impl ObjectFile {
         if u64::from_le_bytes(field(&page, 56)) != checksum(&page[..STATE]) {
             return Err(damaged("the header does not match its checksum"));
         }
-        let found = ObjectKind::from_raw(u32::from_le_bytes(field(&page, 12))).ok_or_else(|| damaged("unknown kind"))?;
+        let found = ObjectKind::from_raw(u32::from_le_bytes(field(&page, 12)))
+            .ok_or_else(|| damaged("unknown kind"))?;
         if found != kind {
             return Err(ObjectError::Kind { path: path.to_owned(), found, want: kind });
         }
         let payload_len = u64::from_le_bytes(field(&page, 16));
         let file_len = u64::from_le_bytes(field(&page, 24));
-        if payload_len > MAX_PAYLOAD || file_len != size || page_up(payload_len).and_then(|n| n.checked_add(PAGE)) != Some(size) {
+        if payload_len > MAX_PAYLOAD
+            || file_len != size
+            || page_up(payload_len).and_then(|n| n.checked_add(PAGE)) != Some(size)
+        {
             return Err(damaged("its length does not match its header"));
         }
         let namespace = u64::from_le_bytes(field(&page, 48));
         let here = if access == Access::ReadWrite { sys::pid_namespace() } else { namespace };
         if here != namespace || (access == Access::ReadWrite && (here == 0 || tls::is_stranger())) {
-            return Err(ObjectError::Namespace { path: path.to_owned(), what: why_read_only(here, namespace) });
+            return Err(ObjectError::Namespace {
+                path: path.to_owned(),
+                what: why_read_only(here, namespace),
+            });
         }
         let meta = meta_of(&page).ok_or_else(|| damaged("its description is too long"))?;
         let view = view(&meta);
@@ -404,10 +427,17 @@ impl ObjectFile {
     }
 
     /// Maps a file whose header was checked or just written.
-    fn map(fd: &OwnedFd, path: PathBuf, page: &[u8], access: Access, view: View) -> Result<Self, ObjectError> {
+    fn map(
+        fd: &OwnedFd,
+        path: PathBuf,
+        page: &[u8],
+        access: Access,
+        view: View,
+    ) -> Result<Self, ObjectError> {
         tls::prepare()?;
         let damaged = |what| ObjectError::Damaged { path: path.clone(), what };
-        let kind = ObjectKind::from_raw(u32::from_le_bytes(field(page, 12))).ok_or_else(|| damaged("unknown kind"))?;
+        let kind = ObjectKind::from_raw(u32::from_le_bytes(field(page, 12)))
+            .ok_or_else(|| damaged("unknown kind"))?;
         let payload_len = u64::from_le_bytes(field(page, 16));
         let head_at = page_up(payload_len).ok_or_else(|| damaged("too large"))?;
         let meta = meta_of(page).ok_or_else(|| damaged("its description is too long"))?;
@@ -418,7 +448,8 @@ impl ObjectFile {
         let payload = match columns {
             Some(columns) => Payload::Columns(columns),
             None => {
-                let mirror = if let View::Mirrored(from) = view { Some(from as usize) } else { None };
+                let mirror =
+                    if let View::Mirrored(from) = view { Some(from as usize) } else { None };
                 Payload::Whole(Mapping::file(fd.as_fd(), 0, head_at as usize, mirror, access)?)
             }
         };
@@ -426,7 +457,8 @@ impl ObjectFile {
             Payload::Whole(mapping) => mapping.window(),
             // SAFETY: only parts of the range are mapped: whoever uses the window of such an object asks `columns` before.
             Payload::Columns(columns) => unsafe {
-                let base = std::ptr::NonNull::new(columns.base() as *mut u8).ok_or_else(|| damaged("too large"))?;
+                let base = std::ptr::NonNull::new(columns.base() as *mut u8)
+                    .ok_or_else(|| damaged("too large"))?;
                 Window::new(base, head_at as usize, access == Access::ReadWrite)
             },
         };
@@ -456,7 +488,11 @@ impl ObjectFile {
 
     /// Refuses a file that is older than the format version in which its payload came to be what it is.
     pub(crate) fn check_version(&self, since: u32) -> Result<(), ObjectError> {
-        if self.version < since { Err(ObjectError::Version { path: self.path.clone(), found: self.version }) } else { Ok(()) }
+        if self.version < since {
+            Err(ObjectError::Version { path: self.path.clone(), found: self.version })
+        } else {
+            Ok(())
+        }
     }
 
     /// Tells whether whoever made the file saw to its memory, and whoever uses more of it does.
@@ -480,7 +516,9 @@ impl ObjectFile {
     pub(crate) fn full_path(&self) -> PathBuf {
         use std::os::fd::AsRawFd;
         use std::os::unix::ffi::OsStringExt;
-        let told = self.reopen().ok().and_then(|fd| fs::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new()).ok());
+        let told = self.reopen().ok().and_then(|fd| {
+            fs::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new()).ok()
+        });
         match told {
             Some(path) => PathBuf::from(std::ffi::OsString::from_vec(path.into_bytes())),
             None => std::fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone()),
@@ -556,8 +594,12 @@ fn unnamed(dir: &Path) -> Result<(OwnedFd, Option<PathBuf>), ObjectError> {
         Err(e) => return Err(os("open", dir)(e)),
     }
     let path = dir.join(format!(".tmp-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed)));
-    let fd = fs::open(&path, OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW, mode)
-        .map_err(os("open", &path))?;
+    let fd = fs::open(
+        &path,
+        OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+        mode,
+    )
+    .map_err(os("open", &path))?;
     Ok((fd, Some(path)))
 }
 
@@ -567,7 +609,8 @@ fn name_it(fd: &OwnedFd, temporary: Option<&Path>, path: &Path) -> Result<(), Ob
     let linked = match temporary {
         Some(t) => fs::linkat(CWD, t, CWD, path, AtFlags::empty()),
         None => {
-            let by_fd = CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
+            let by_fd =
+                CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
             fs::linkat(CWD, &by_fd, CWD, path, AtFlags::SYMLINK_FOLLOW)
         }
     };
@@ -607,7 +650,11 @@ fn read_all(fd: &OwnedFd, at: u64, out: &mut [u8]) -> Result<(), Errno> {
 /// # Errors
 /// What the operating system says of the file; that it is in use is no error.
 pub fn remove_if_unused(path: &Path) -> Result<bool, ObjectError> {
-    let fd = match fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK, Mode::empty()) {
+    let fd = match fs::open(
+        path,
+        OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK,
+        Mode::empty(),
+    ) {
         Ok(fd) => fd,
         Err(Errno::NOENT) => return Ok(false),
         Err(e) => return Err(os("open", path)(e)),

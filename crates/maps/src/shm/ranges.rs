@@ -4,7 +4,9 @@
 //! `SIGBUS`, wherever it is: in a value, a header, the slot table. So every mapping of this crate is in this list, from before it is
 //! used until it is unmapped. It has no limit, and is read in signal handlers: entries are never freed, only used again.
 
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{
+    AtomicPtr, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 
 use super::columns;
 
@@ -27,7 +29,8 @@ struct Chunk {
 
 impl Chunk {
     const fn new() -> Self {
-        let entries = [const { Entry { start: AtomicU64::new(0), end: AtomicU64::new(0) } }; ENTRIES];
+        let entries =
+            [const { Entry { start: AtomicU64::new(0), end: AtomicU64::new(0) } }; ENTRIES];
         Self { next: AtomicPtr::new(std::ptr::null_mut()), entries }
     }
 }
@@ -67,7 +70,9 @@ pub(crate) fn add(start: u64, len: u64) {
 
 /// Takes a mapping out that nobody uses any more.
 pub(crate) fn remove(start: u64) {
-    if let Some(entry) = chunks().flat_map(|chunk| &chunk.entries).find(|entry| entry.start.load(Acquire) == start) {
+    if let Some(entry) =
+        chunks().flat_map(|chunk| &chunk.entries).find(|entry| entry.start.load(Acquire) == start)
+    {
         entry.start.store(0, Release);
     }
 }

@@ -24,8 +24,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
-    Ordering::SeqCst, compiler_fence, fence,
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire,
+    Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, compiler_fence, fence,
 };
 
 use super::{ObjectFile, PAGE, Window, copy, lock, room, round8, sys, tls};
@@ -87,7 +87,11 @@ unsafe impl Sync for RingMemory {}
 impl RingMemory {
     /// Takes a file mapped with its data twice; `size` is a power of two.
     pub(crate) fn new(file: Arc<ObjectFile>, size: u64) -> Option<Self> {
-        if file.payload().len() == DATA + 2 * size { Self::over(&file, 0, size, 2 * size) } else { None }
+        if file.payload().len() == DATA + 2 * size {
+            Self::over(&file, 0, size, 2 * size)
+        } else {
+            None
+        }
     }
 
     /// Takes one of many rings of a file, `at` bytes behind its beginning.
@@ -101,7 +105,17 @@ impl RingMemory {
         let first = file.payload().at(0, DATA)?;
         sign_up();
         let writable = file.payload().writable();
-        Some(Self { file: Arc::clone(file), at, base, first, writable, size, mask: (size - 1) & !7, room, consumed: AtomicU64::new(0) })
+        Some(Self {
+            file: Arc::clone(file),
+            at,
+            base,
+            first,
+            writable,
+            size,
+            mask: (size - 1) & !7,
+            room,
+            consumed: AtomicU64::new(0),
+        })
     }
 
     fn memory(&self) -> &Window {
@@ -173,7 +187,8 @@ impl RingMemory {
     #[inline(never)]
     fn get_memory(&self) -> bool {
         // SAFETY: the data lies inside the payload, as `over` checked, which is mapped writable if so said.
-        let done = self.writable && unsafe { room::acquire(self.base.wrapping_add(DATA as usize), self.size) };
+        let done = self.writable
+            && unsafe { room::acquire(self.base.wrapping_add(DATA as usize), self.size) };
         if done {
             self.word::<200>().store(1, Relaxed);
         }
@@ -194,7 +209,11 @@ impl RingMemory {
     #[inline(always)]
     fn header(&self, position: u64) -> &AtomicU64 {
         // SAFETY: `mask` keeps it inside the data and aligned.
-        unsafe { AtomicU64::from_ptr(self.base.add(DATA.wrapping_add(position & self.mask) as usize).cast()) }
+        unsafe {
+            AtomicU64::from_ptr(
+                self.base.add(DATA.wrapping_add(position & self.mask) as usize).cast(),
+            )
+        }
     }
 
     /// Returns the address of `len` bytes, at least one word, behind the first word of the record at a position, if they lie in a row.
@@ -210,7 +229,10 @@ impl RingMemory {
 
     /// Returns the addresses samples can have.
     pub(crate) fn range(&self) -> (u64, u64) {
-        (self.memory().base().wrapping_add(DATA), self.memory().base().wrapping_add(self.memory().len()))
+        (
+            self.memory().base().wrapping_add(DATA),
+            self.memory().base().wrapping_add(self.memory().len()),
+        )
     }
 
     /// Reserves room for a sample: its address, or null.
@@ -282,7 +304,9 @@ impl RingMemory {
             }
         }
         let pending = self.pending().load(Relaxed);
-        if end.wrapping_sub(pending) > self.size >> 1 && end.wrapping_sub(self.pass(pending, begin, end)) >= self.size {
+        if end.wrapping_sub(pending) > self.size >> 1
+            && end.wrapping_sub(self.pass(pending, begin, end)) >= self.size
+        {
             return None;
         }
         Some(begin)
@@ -389,7 +413,12 @@ impl RingMemory {
         let [(_, a), (_, b)] = parts;
         let size = a.wrapping_add(b);
         let len = round8(size.wrapping_add(HEADER));
-        if a > MAX_SAMPLE || b > MAX_SAMPLE || size > MAX_SAMPLE || len >= self.size || !self.writable {
+        if a > MAX_SAMPLE
+            || b > MAX_SAMPLE
+            || size > MAX_SAMPLE
+            || len >= self.size
+            || !self.writable
+        {
             return false;
         }
         if size > SHORT {
@@ -400,7 +429,11 @@ impl RingMemory {
             return true;
         }
         // SAFETY: the caller's duty.
-        let Some(position) = self.make(size, len, |position| unsafe { self.copy_parts(position, parts) }) else { return false };
+        let Some(position) =
+            self.make(size, len, |position| unsafe { self.copy_parts(position, parts) })
+        else {
+            return false;
+        };
         self.announce(position, 0);
         true
     }
@@ -415,7 +448,8 @@ impl RingMemory {
         for (mut from, mut left) in parts {
             while left > 0 {
                 let offset = self.offset(at);
-                let until_end = self.at.wrapping_add(DATA).wrapping_add(self.size).wrapping_sub(offset);
+                let until_end =
+                    self.at.wrapping_add(DATA).wrapping_add(self.size).wrapping_sub(offset);
                 let n = left.min(until_end);
                 let Some(to) = self.memory().at(offset, n) else { break };
                 // SAFETY: the piece lies inside the data; the source is the caller's duty.
@@ -491,7 +525,8 @@ impl RingMemory {
         }
         if word & BUSY != 0 {
             let tid = (word >> 32) as u32;
-            let unfinished_for_ever = tid == 0 || tid >> 22 != 0 || tls::thread_is_dead(tid, thorough);
+            let unfinished_for_ever =
+                tid == 0 || tid >> 22 != 0 || tls::thread_is_dead(tid, thorough);
             if unfinished_for_ever {
                 // It may have finished just before its end.
                 let skipped = (word & LENGTH) | DISCARD;
@@ -521,10 +556,13 @@ impl RingMemory {
     fn read_around(&self, position: u64, out: &mut [u8]) -> bool {
         let at = position.wrapping_add(HEADER);
         // In two pieces when it goes around the end; both begin at a multiple of eight.
-        let until_end = self.at.wrapping_add(DATA).wrapping_add(self.size).wrapping_sub(self.offset(at));
+        let until_end =
+            self.at.wrapping_add(DATA).wrapping_add(self.size).wrapping_sub(self.offset(at));
         let (first, second) = out.split_at_mut(out.len().min(until_end as usize));
         let whole = self.memory().read(self.offset(at), first);
-        whole && (second.is_empty() || self.memory().read(self.offset(at.wrapping_add(first.len() as u64)), second))
+        whole
+            && (second.is_empty()
+                || self.memory().read(self.offset(at.wrapping_add(first.len() as u64)), second))
     }
 
     /// Returns the address of the sample at the consumer's position.
@@ -604,8 +642,13 @@ struct Chunk {
 
 impl Chunk {
     const fn new() -> Self {
-        let rings =
-            [const { Known { begin: AtomicU64::new(FREE), end: AtomicU64::new(0), ring: AtomicPtr::new(std::ptr::null_mut()) } }; RINGS];
+        let rings = [const {
+            Known {
+                begin: AtomicU64::new(FREE),
+                end: AtomicU64::new(0),
+                ring: AtomicPtr::new(std::ptr::null_mut()),
+            }
+        }; RINGS];
         Self { next: AtomicPtr::new(std::ptr::null_mut()), rings }
     }
 }
@@ -638,7 +681,8 @@ pub(crate) fn register(ring: &Arc<RingMemory>) {
         }
         chunk = behind(chunk).unwrap_or_else(|| {
             let new = Box::into_raw(Box::new(Chunk::new()));
-            let now = match chunk.next.compare_exchange(std::ptr::null_mut(), new, AcqRel, Acquire) {
+            let now = match chunk.next.compare_exchange(std::ptr::null_mut(), new, AcqRel, Acquire)
+            {
                 Ok(_) => new,
                 Err(now) => {
                     // Another thread has added one.

@@ -47,20 +47,34 @@ impl std::fmt::Display for Size {
             return write!(f, "{} bytes", self.0);
         }
         let power = (self.0.ilog2() / 10).min(5);
-        write!(f, "{:.1} {}", self.0 as f64 / (1u64 << (10 * power)) as f64, UNITS[power as usize - 1])
+        write!(
+            f,
+            "{:.1} {}",
+            self.0 as f64 / (1u64 << (10 * power)) as f64,
+            UNITS[power as usize - 1]
+        )
     }
 }
 
 /// Checks that a file may be as long as `len`: a longer one would end the process by `SIGXFSZ`.
 pub(super) fn check_length(path: &Path, len: u64) -> Result<(), ObjectError> {
     match getrlimit(Resource::Fsize).current {
-        Some(most) if len > most => Err(ObjectError::NoRoom { path: path.to_owned(), need: len, room: most, limit: Limit::FileSize }),
+        Some(most) if len > most => Err(ObjectError::NoRoom {
+            path: path.to_owned(),
+            need: len,
+            room: most,
+            limit: Limit::FileSize,
+        }),
         _ => Ok(()),
     }
 }
 
 /// Gives ranges of a new file memory, all or none: who fails removes the file.
-pub(super) fn reserve(fd: BorrowedFd<'_>, path: &Path, ranges: &[(u64, u64)]) -> Result<(), ObjectError> {
+pub(super) fn reserve(
+    fd: BorrowedFd<'_>,
+    path: &Path,
+    ranges: &[(u64, u64)],
+) -> Result<(), ObjectError> {
     let need = ranges.iter().fold(0u64, |sum, (_, len)| sum.saturating_add(*len));
     let no = |room, limit| ObjectError::NoRoom { path: path.to_owned(), need, room, limit };
     let space = space(fd);
@@ -75,7 +89,13 @@ pub(super) fn reserve(fd: BorrowedFd<'_>, path: &Path, ranges: &[(u64, u64)]) ->
             Err(Errno::NOSPC) => return Err(no(room().min(need - 1), Limit::FileSystem)),
             Err(Errno::DQUOT) => return Err(no(room().min(need - 1), Limit::Quota)),
             Err(Errno::NOMEM) => return Err(no(room().min(need - 1), Limit::Memory)),
-            Err(e) => return Err(ObjectError::Os { call: "fallocate", path: path.to_owned(), errno: e.raw_os_error() }),
+            Err(e) => {
+                return Err(ObjectError::Os {
+                    call: "fallocate",
+                    path: path.to_owned(),
+                    errno: e.raw_os_error(),
+                });
+            }
         }
     }
     Ok(())
@@ -87,7 +107,8 @@ fn space(fd: BorrowedFd<'_>) -> Option<(u64, Limit)> {
     let system = fs::fstatvfs(fd).ok()?;
     let kind = fs::fstatfs(fd).ok()?.f_type as u64;
     // A tmpfs without a limit says that it has no blocks at all.
-    let room = (system.f_blocks > 0).then(|| (system.f_bavail.saturating_mul(system.f_frsize), Limit::FileSystem));
+    let room = (system.f_blocks > 0)
+        .then(|| (system.f_bavail.saturating_mul(system.f_frsize), Limit::FileSystem));
     let memory = (kind == TMPFS).then(|| available_memory().map(|n| (n, Limit::Memory))).flatten();
     [room, memory].into_iter().flatten().min_by_key(|(room, _)| *room)
 }
@@ -143,7 +164,12 @@ const PIECE: u64 = 64 << 10;
 
 /// Gives thing `first` of a row memory, and as many behind it before `end` as come along; returns the number of the first that has
 /// none, which is `first` when there is no memory. A thing has `size` bytes in all, and `acquire` sees to those of a range of them.
-pub(crate) fn acquire_some(first: u64, end: u64, size: u64, acquire: impl Fn(u64, u64) -> bool) -> u64 {
+pub(crate) fn acquire_some(
+    first: u64,
+    end: u64,
+    size: u64,
+    acquire: impl Fn(u64, u64) -> bool,
+) -> u64 {
     let many = first.wrapping_add((PIECE / size.max(1)).max(1)).min(end);
     for last in [many, first.wrapping_add(1).min(end)] {
         if acquire(first, last) {
@@ -159,7 +185,13 @@ mod tests {
 
     #[test]
     fn sizes_are_for_people() {
-        for (n, text) in [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (3 << 20, "3.0 MiB"), (u64::MAX, "16384.0 PiB")] {
+        for (n, text) in [
+            (0, "0 bytes"),
+            (1023, "1023 bytes"),
+            (1024, "1.0 KiB"),
+            (3 << 20, "3.0 MiB"),
+            (u64::MAX, "16384.0 PiB"),
+        ] {
             assert_eq!(Size(n).to_string(), text);
         }
     }

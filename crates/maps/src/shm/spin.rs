@@ -89,7 +89,10 @@ fn wait(lock: &AtomicU32) {
         // Our own id in it: an interrupted run of this very thread, which cannot go on before we do.
         let free = owner == 0
             || (owner == me && me != STRANGER)
-            || (tries >= SPINS && tries.is_multiple_of(16) && owner != STRANGER && tls::thread_is_dead(owner, naps > 0))
+            || (tries >= SPINS
+                && tries.is_multiple_of(16)
+                && owner != STRANGER
+                && tls::thread_is_dead(owner, naps > 0))
             || (naps >= NAPS && (me == STRANGER || !holder.is_due(owner)));
         if free {
             if lock.compare_exchange(word, (word & !OWNER) | me, Acquire, Relaxed).is_ok() {

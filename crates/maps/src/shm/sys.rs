@@ -146,7 +146,8 @@ pub(crate) fn futex_wake(word: &std::sync::atomic::AtomicU32) {
 pub(crate) fn reserve(at: u64, len: u64) -> bool {
     const PRIVATE_ANONYMOUS_NORESERVE_NOREPLACE: u64 = 0x2 | 0x20 | 0x4000 | 0x10_0000;
     // SAFETY: replaces no mapping.
-    let got = unsafe { syscall(9, [at, len, 0, PRIVATE_ANONYMOUS_NORESERVE_NOREPLACE, u64::MAX, 0]) };
+    let got =
+        unsafe { syscall(9, [at, len, 0, PRIVATE_ANONYMOUS_NORESERVE_NOREPLACE, u64::MAX, 0]) };
     if got >= 0 && got as u64 != at {
         // Kernels before 4.17 take the address as a hint.
         // SAFETY: just mapped, and nobody knows it.
@@ -244,7 +245,8 @@ unsafe fn populate_by_page(base: *mut u8, len: usize) -> bool {
 unsafe fn touch(base: *mut u8, len: usize) -> bool {
     for at in (0..len).step_by(super::PAGE as usize) {
         // SAFETY: a byte of the caller's range. It is written to, whatever it is, and stays what it is.
-        let _ = unsafe { AtomicU8::from_ptr(base.wrapping_add(at)) }.compare_exchange(0, 0, Relaxed, Relaxed);
+        let _ = unsafe { AtomicU8::from_ptr(base.wrapping_add(at)) }
+            .compare_exchange(0, 0, Relaxed, Relaxed);
     }
     true
 }
@@ -403,7 +405,9 @@ impl Patience {
             _ => u32::MAX,
         };
         match ran(tid) {
-            Some(ran) if ran == self.last && limit < u32::MAX => self.still = self.still.wrapping_add(1),
+            Some(ran) if ran == self.last && limit < u32::MAX => {
+                self.still = self.still.wrapping_add(1)
+            }
             ran => (self.last, self.still) = (ran.unwrap_or(u64::MAX), 0),
         }
         self.still >= limit
@@ -447,23 +451,43 @@ pub(super) mod tests {
 
     #[test]
     fn pages_get_memory_and_keep_what_is_in_them() {
-        let file =
-            std::fs::File::options().read(true).write(true).create(true).truncate(true).open("/dev/shm/skep-sys-populate").expect("tmpfs");
+        let file = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open("/dev/shm/skep-sys-populate")
+            .expect("tmpfs");
         std::fs::remove_file("/dev/shm/skep-sys-populate").expect("ours");
         file.set_len(8 * 4096).expect("room");
-        for (name, give) in [("madvise", populate as unsafe fn(*mut u8, usize) -> bool), ("futex", populate_by_page), ("touched", touch)] {
+        for (name, give) in [
+            ("madvise", populate as unsafe fn(*mut u8, usize) -> bool),
+            ("futex", populate_by_page),
+            ("touched", touch),
+        ] {
             let blocks = || rustix::fs::fstat(&file).expect("open").st_blocks;
-            rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE, 0, 8 * 4096)
-                .expect("tmpfs has holes");
-            let memory =
-                super::super::mapping::Mapping::file(std::os::fd::AsFd::as_fd(&file), 0, 8 * 4096, None, crate::shm::Access::ReadWrite)
-                    .expect("maps");
+            rustix::fs::fallocate(
+                &file,
+                rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE,
+                0,
+                8 * 4096,
+            )
+            .expect("tmpfs has holes");
+            let memory = super::super::mapping::Mapping::file(
+                std::os::fd::AsFd::as_fd(&file),
+                0,
+                8 * 4096,
+                None,
+                crate::shm::Access::ReadWrite,
+            )
+            .expect("maps");
             let window = memory.window();
             let word = window.word(4096).expect("inside");
             word.store(77, Relaxed);
             assert_eq!(blocks(), 8, "{name}: one page");
             // SAFETY: all these pages are mapped writable.
-            let give = |at, pages: usize| unsafe { give(window.at(at, 0).expect("inside"), pages * 4096) };
+            let give =
+                |at, pages: usize| unsafe { give(window.at(at, 0).expect("inside"), pages * 4096) };
             assert!(give(4096, 3), "{name}");
             assert_eq!((blocks(), word.load(Relaxed)), (24, 77), "{name}");
             // Past the end of the file a store is a signal.

@@ -50,7 +50,12 @@ pub(crate) struct Geometry {
 
 impl Geometry {
     /// Lays a table out; `slots` is 0 for values inside their elements. `None` when it is too large.
-    pub(crate) fn new(max_entries: u32, key_size: u32, value_size: u32, slots: u32) -> Option<Self> {
+    pub(crate) fn new(
+        max_entries: u32,
+        key_size: u32,
+        value_size: u32,
+        slots: u32,
+    ) -> Option<Self> {
         let max_entries = u64::from(max_entries);
         // At most two elements for three buckets.
         let buckets = (max_entries + max_entries / 2).max(2).next_power_of_two();
@@ -89,7 +94,10 @@ impl Geometry {
     /// The elements a stripe began with, as indices.
     pub(crate) fn range(&self, stripe: u64) -> (u64, u64) {
         let shift = self.stripes.trailing_zeros();
-        (stripe.wrapping_mul(self.max_entries) >> shift, stripe.wrapping_add(1).wrapping_mul(self.max_entries) >> shift)
+        (
+            stripe.wrapping_mul(self.max_entries) >> shift,
+            stripe.wrapping_add(1).wrapping_mul(self.max_entries) >> shift,
+        )
     }
 
     /// Where elements begin: all before is there from the beginning.
@@ -104,7 +112,11 @@ impl Geometry {
 
     /// Bytes of an element, with its values in so many slots.
     pub(crate) fn whole(&self, slots: u64) -> u64 {
-        self.stride.wrapping_add(if self.slot_stride == 0 { 0 } else { self.value_stride.wrapping_mul(slots) })
+        self.stride.wrapping_add(if self.slot_stride == 0 {
+            0
+        } else {
+            self.value_stride.wrapping_mul(slots)
+        })
     }
 }
 
@@ -186,18 +198,30 @@ impl TableMemory {
             return false;
         }
         // SAFETY: elements lie inside the payload, which is mapped writable.
-        unsafe { room::acquire(self.base.wrapping_add(at as usize), end.wrapping_sub(first).wrapping_mul(g.stride)) }
+        unsafe {
+            room::acquire(
+                self.base.wrapping_add(at as usize),
+                end.wrapping_sub(first).wrapping_mul(g.stride),
+            )
+        }
     }
 
     /// Gives the values of elements in a slot's area memory.
     pub(crate) fn acquire_values(&self, slot: u32, first: u64, end: u64) -> bool {
         let g = &self.geometry;
-        let at = g.values_at.wrapping_add(u64::from(slot).wrapping_mul(g.slot_stride)).wrapping_add(first.wrapping_mul(g.value_stride));
+        let at = g
+            .values_at
+            .wrapping_add(u64::from(slot).wrapping_mul(g.slot_stride))
+            .wrapping_add(first.wrapping_mul(g.value_stride));
         let len = end.wrapping_sub(first).wrapping_mul(g.value_stride);
         if g.slot_stride == 0 {
             return true;
         }
-        if !self.writable() || first > end || end > g.elements || at.wrapping_add(len) > g.payload_len {
+        if !self.writable()
+            || first > end
+            || end > g.elements
+            || at.wrapping_add(len) > g.payload_len
+        {
             return false;
         }
         // SAFETY: inside the payload, as just checked, which is mapped writable.
@@ -214,7 +238,9 @@ impl TableMemory {
             let (first, end) = g.range(i);
             let last = first.wrapping_add(stripe.backed.load(SeqCst)).min(end);
             let spare = g.max_entries.wrapping_add(i);
-            all = all && (last <= first || f(first, last)) && (stripe.spare.load(SeqCst) == 0 || f(spare, spare.wrapping_add(1)));
+            all = all
+                && (last <= first || f(first, last))
+                && (stripe.spare.load(SeqCst) == 0 || f(spare, spare.wrapping_add(1)));
             i = i.wrapping_add(1);
         }
         all
@@ -269,7 +295,10 @@ impl TableMemory {
     pub(crate) fn mark(&self, reference: u32) -> Option<(&AtomicU64, u64)> {
         let i = self.index(reference)?;
         // SAFETY: a word of the marks, of which there is one for each element.
-        Some((unsafe { self.word(self.geometry.marks_at.wrapping_add((i / 64).wrapping_mul(8))) }, 1 << (i & 63)))
+        Some((
+            unsafe { self.word(self.geometry.marks_at.wrapping_add((i / 64).wrapping_mul(8))) },
+            1 << (i & 63),
+        ))
     }
 
     #[inline(always)]
@@ -290,7 +319,9 @@ impl TableMemory {
     #[inline(always)]
     pub(crate) fn prefetch(&self, reference: u32) {
         let i = u64::from(reference).wrapping_sub(1);
-        self.prefetch_at(self.geometry.elements_at.wrapping_add(i.wrapping_mul(self.geometry.stride)));
+        self.prefetch_at(
+            self.geometry.elements_at.wrapping_add(i.wrapping_mul(self.geometry.stride)),
+        );
     }
 
     /// Asks for the cache line of a bucket; any number will do.
@@ -312,7 +343,10 @@ impl TableMemory {
     pub(crate) fn value(&self, reference: u32, slot: u32) -> Option<*mut u8> {
         let g = &self.geometry;
         let i = self.index(reference)?;
-        let off = g.values_at.wrapping_add(i.wrapping_mul(g.next_value)).wrapping_add(u64::from(slot).wrapping_mul(g.slot_stride));
+        let off = g
+            .values_at
+            .wrapping_add(i.wrapping_mul(g.next_value))
+            .wrapping_add(u64::from(slot).wrapping_mul(g.slot_stride));
         if off.wrapping_add(g.value_stride) > g.payload_len {
             return None;
         }
@@ -452,8 +486,12 @@ mod tests {
         let kinds: [(&str, Make); 8] = [
             ("u32", |i| i.to_ne_bytes().to_vec()),
             ("u64", |i| u64::from(i).to_ne_bytes().to_vec()),
-            ("page addresses", |i| (0x7f12_3456_0000u64 + u64::from(i) * 4096).to_ne_bytes().to_vec()),
-            ("code addresses", |i| (0x5555_5555_4000u64 + u64::from(i) * 16).to_ne_bytes().to_vec()),
+            ("page addresses", |i| {
+                (0x7f12_3456_0000u64 + u64::from(i) * 4096).to_ne_bytes().to_vec()
+            }),
+            ("code addresses", |i| {
+                (0x5555_5555_4000u64 + u64::from(i) * 16).to_ne_bytes().to_vec()
+            }),
             ("pid and tid", |i| (u64::from(i) << 32 | u64::from(i)).to_ne_bytes().to_vec()),
             ("high half", |i| (u64::from(i) << 32).to_ne_bytes().to_vec()),
             ("names", |i| format!("function_number_{i}").into_bytes()),
@@ -475,7 +513,11 @@ mod tests {
                     }
                     // Sum of squares of a Poisson distribution with mean 1 is 2 a bucket.
                     let squares: u32 = counts.iter().map(|c| c * c).sum();
-                    assert!(squares < N * 9 / 4, "{name}, seed {seed:#x}, shift {shift}: {:.2}", f64::from(squares) / f64::from(N));
+                    assert!(
+                        squares < N * 9 / 4,
+                        "{name}, seed {seed:#x}, shift {shift}: {:.2}",
+                        f64::from(squares) / f64::from(N)
+                    );
                 }
             }
         }

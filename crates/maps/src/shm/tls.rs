@@ -94,7 +94,9 @@ pub(crate) unsafe fn add_to_state(n: u64) {
 pub(crate) fn address(word: Word) -> u64 {
     let thread: u64;
     // SAFETY: the first word of a thread's block is its address (x86-64 psABI for thread-local storage).
-    unsafe { asm!("mov {t}, qword ptr fs:[0]", t = lateout(reg) thread, options(nostack, readonly, preserves_flags)) };
+    unsafe {
+        asm!("mov {t}, qword ptr fs:[0]", t = lateout(reg) thread, options(nostack, readonly, preserves_flags))
+    };
     thread.wrapping_add_signed(offset(word))
 }
 
@@ -150,7 +152,12 @@ fn look_around() -> bool {
         // In a sandbox nobody can be asked; the child has no slot there either.
         return true;
     }
-    let home = is_home(NAMESPACE.load(Relaxed), sys::pid_namespace(), LAST_HOME.load(Relaxed), sys::getppid().into());
+    let home = is_home(
+        NAMESPACE.load(Relaxed),
+        sys::pid_namespace(),
+        LAST_HOME.load(Relaxed),
+        sys::getppid().into(),
+    );
     if home {
         LAST_HOME.store(sys::getpid().into(), Relaxed);
     }
@@ -187,7 +194,8 @@ pub(crate) fn prepare() -> Result<(), ObjectError> {
     let _ = NAMESPACE.compare_exchange(0, namespace, Relaxed, Relaxed);
     LAST_HOME.store(sys::getpid().into(), Relaxed);
     // The page itself stays for ever; a thread that loses the race leaves its page unused.
-    let _ = GENERATION.compare_exchange((&raw const NO_GENERATION).cast_mut(), page, Relaxed, Relaxed);
+    let _ =
+        GENERATION.compare_exchange((&raw const NO_GENERATION).cast_mut(), page, Relaxed, Relaxed);
     renew();
     Ok(())
 }
@@ -202,7 +210,10 @@ pub(crate) fn renew() -> u64 {
     // SAFETY: see `generation`.
     let page = unsafe { &*page };
     // Above everything this thread was marked with: the only thread that a child inherits is the one that forked.
-    let last = LAST_GENERATION.load(Relaxed).max(get(Word::SlotGeneration)).max(get(Word::TokenGeneration));
+    let last = LAST_GENERATION
+        .load(Relaxed)
+        .max(get(Word::SlotGeneration))
+        .max(get(Word::TokenGeneration));
     let next = last.wrapping_add(1);
     match page.compare_exchange(0, next, Relaxed, Relaxed) {
         Ok(_) => {
@@ -267,7 +278,11 @@ pub(crate) fn process_token() -> u64 {
 /// Tells whether the thread of a token is gone. `thorough` also finds zombies, at the price of reading /proc. Who cannot tell says no.
 pub(crate) fn dead(token: u64, thorough: bool) -> bool {
     let (pid, tid) = token_parts(token);
-    !is_stranger() && (pid == 0 || tid == 0 || sys::gone_from(pid, tid) || (thorough && sys::gone_or_zombie(tid)))
+    !is_stranger()
+        && (pid == 0
+            || tid == 0
+            || sys::gone_from(pid, tid)
+            || (thorough && sys::gone_or_zombie(tid)))
 }
 
 /// As [`dead`], for a thread of which the process is not known.

@@ -56,7 +56,16 @@ impl Geometry {
         let stride = value_at + places * value_stride;
         let payload_len = PAGE.checked_add(nodes.checked_mul(stride)?)?;
         let fits = nodes < u64::from(u32::MAX) && payload_len <= 1 << 42;
-        fits.then_some(Self { max_entries, nodes, data, value_size: value_size as usize, value_stride, value_at, stride, payload_len })
+        fits.then_some(Self {
+            max_entries,
+            nodes,
+            data,
+            value_size: value_size as usize,
+            value_stride,
+            value_at,
+            stride,
+            payload_len,
+        })
     }
 
     /// Tells whether values are too large for one store.
@@ -190,7 +199,12 @@ impl TrieMemory {
         acquire_some(first, self.geometry.nodes, stride, |first, end| {
             let at = PAGE.wrapping_add(first.wrapping_mul(stride));
             // SAFETY: nodes lie inside the payload, which is mapped writable.
-            unsafe { room::acquire(self.base.wrapping_add(at as usize), end.wrapping_sub(first).wrapping_mul(stride)) }
+            unsafe {
+                room::acquire(
+                    self.base.wrapping_add(at as usize),
+                    end.wrapping_sub(first).wrapping_mul(stride),
+                )
+            }
         })
     }
 
@@ -208,7 +222,8 @@ impl TrieMemory {
 
     /// Returns what a slot holds that leads to a node with a prefix of this length.
     pub(crate) fn slot(&self, node: &Node<'_>, length: u32) -> u32 {
-        node.reference | (u64::from(length.min(self.nodes.long)) << (self.nodes.name_bits & 63)) as u32
+        node.reference
+            | (u64::from(length.min(self.nodes.long)) << (self.nodes.name_bits & 63)) as u32
     }
 }
 
@@ -265,7 +280,8 @@ impl<'a> Node<'a> {
     #[inline(always)]
     pub(crate) unsafe fn data_word(&self, i: u64) -> u64 {
         // SAFETY: the caller's promise; at least eight bytes of value follow.
-        unsafe { copy::load8(self.at.add(HEAD.wrapping_add(i.wrapping_mul(8)) as usize)) }.swap_bytes()
+        unsafe { copy::load8(self.at.add(HEAD.wrapping_add(i.wrapping_mul(8)) as usize)) }
+            .swap_bytes()
     }
 
     /// Stores the address.
@@ -287,7 +303,9 @@ impl<'a> Node<'a> {
         let n = out.len().min(self.memory.geometry.data as usize);
         let (first, rest) = out[..n].split_at_mut(n.min(4));
         // SAFETY: where the address begins.
-        first.copy_from_slice(&unsafe { self.half(HEAD as usize) }.load(Relaxed).to_ne_bytes()[..first.len()]);
+        first.copy_from_slice(
+            &unsafe { self.half(HEAD as usize) }.load(Relaxed).to_ne_bytes()[..first.len()],
+        );
         // SAFETY: the node has an address up to a multiple of eight.
         unsafe { copy::load(rest, self.at.add(16)) }
     }

@@ -60,7 +60,8 @@ impl Format {
             copy::store(to, from, word);
             if other < self.size {
                 let n = self.size.wrapping_sub(other).min(4);
-                AtomicU32::from_ptr(to.add(other).cast()).store(copy::load_tail(from.add(other), n & 7) as u32, Relaxed);
+                AtomicU32::from_ptr(to.add(other).cast())
+                    .store(copy::load_tail(from.add(other), n & 7) as u32, Relaxed);
             }
             if behind < self.size {
                 copy::store(to.add(behind), from.add(behind), self.size.wrapping_sub(behind));

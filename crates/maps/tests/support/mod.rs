@@ -16,7 +16,11 @@ pub struct Dir {
 impl Dir {
     pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let path = PathBuf::from(format!("/dev/shm/skep-maps-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed)));
+        let path = PathBuf::from(format!(
+            "/dev/shm/skep-maps-test-{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Relaxed)
+        ));
         std::fs::create_dir_all(path.join("maps")).expect("tmpfs is writable");
         Self { path, ids: AtomicU32::new(1) }
     }
@@ -52,7 +56,13 @@ unsafe extern "C" {
     fn unshare(flags: i32) -> i32;
     fn raise(signal: i32) -> i32;
     fn ptrace(request: i32, ...) -> i64;
-    fn mount(source: *const u8, target: *const u8, kind: *const u8, flags: u64, data: *const u8) -> i32;
+    fn mount(
+        source: *const u8,
+        target: *const u8,
+        kind: *const u8,
+        flags: u64,
+        data: *const u8,
+    ) -> i32;
 }
 
 /// A forked child; waited for by `join` or killed by `kill`.
@@ -65,7 +75,8 @@ pub fn forked(f: impl FnOnce() -> i32) -> Child {
     assert!(pid >= 0, "fork");
     if pid == 0 {
         // Whatever it waits for: it does not outlive the test.
-        let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+        let _ =
+            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
         let status = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).unwrap_or(101);
         // SAFETY: ends the child only.
         unsafe { _exit(status) }
@@ -119,7 +130,11 @@ impl Child {
     fn step(&self) -> Result<i32, i32> {
         const SINGLESTEP: i32 = 9;
         // SAFETY: the child is ours and is stopped.
-        assert_eq!(unsafe { ptrace(SINGLESTEP, self.0, 0usize, 0usize) }, 0, "a traced child can be stepped");
+        assert_eq!(
+            unsafe { ptrace(SINGLESTEP, self.0, 0usize, 0usize) },
+            0,
+            "a traced child can be stepped"
+        );
         self.wait_until_stopped()
     }
 }
@@ -156,7 +171,8 @@ pub fn apart(own: Own<'_>, f: impl FnOnce()) -> bool {
     const PIDS: i32 = 0x2000_0000;
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let begin = || {
-        let write = |file: &str, text: String| std::fs::write(format!("/proc/self/{file}"), text).is_ok();
+        let write =
+            |file: &str, text: String| std::fs::write(format!("/proc/self/{file}"), text).is_ok();
         let pids = if matches!(own, Own::Pids | Own::PidsWithoutProc) { PIDS } else { 0 };
         let (at, size) = match own {
             Own::Tmpfs(size, at) => (at, size),
@@ -171,7 +187,14 @@ pub fn apart(own: Own<'_>, f: impl FnOnce()) -> bool {
                 && write("setgroups", "deny".to_owned())
                 && write("uid_map", format!("0 {uid} 1"))
                 && write("gid_map", format!("0 {gid} 1"))
-                && (own == Own::Pids || mount(c"none".as_ptr().cast(), at.as_ptr(), kind.as_ptr().cast(), 0, options.as_ptr()) == 0)
+                && (own == Own::Pids
+                    || mount(
+                        c"none".as_ptr().cast(),
+                        at.as_ptr(),
+                        kind.as_ptr().cast(),
+                        0,
+                        options.as_ptr(),
+                    ) == 0)
         }
     };
     let child = forked(|| {
@@ -251,7 +274,9 @@ pub fn word(map: &Map, at: u64) -> &AtomicU64 {
 fn payload(map: &Map) -> &[AtomicU64] {
     let payload = map.file().payload();
     // SAFETY: the payload is mapped from a page on, as long as the map is there, and is reached as atomics only.
-    unsafe { std::slice::from_raw_parts(payload.base() as *const AtomicU64, payload.len() as usize / 8) }
+    unsafe {
+        std::slice::from_raw_parts(payload.base() as *const AtomicU64, payload.len() as usize / 8)
+    }
 }
 
 /// All of a map's memory.
@@ -324,12 +349,15 @@ pub fn words(bytes: &[u8]) -> Vec<u64> {
 pub fn small(t: MapType) -> MapDef {
     let row = t.row();
     let key = [4, 0].into_iter().find(|k| row.key.allows(*k)).unwrap_or(8);
-    let value = [12, 16, 4, 0].into_iter().find(|v| row.value.allows(*v)).expect("one of them fits");
+    let value =
+        [12, 16, 4, 0].into_iter().find(|v| row.value.allows(*v)).expect("one of them fits");
     let entries = if matches!(t, MapType::Ringbuf | MapType::UserRingbuf) { 4096 } else { 20 };
     let def = MapDef::new(t, key, value, entries);
     match t {
         MapType::LpmTrie => def.flags(skep_isa::MapFlags::NO_PREALLOC),
-        MapType::ArrayOfMaps | MapType::HashOfMaps => def.inner(&MapDef::new(MapType::Array, 4, 8, 2)),
+        MapType::ArrayOfMaps | MapType::HashOfMaps => {
+            def.inner(&MapDef::new(MapType::Array, 4, 8, 2))
+        }
         _ => def,
     }
 }
@@ -337,7 +365,9 @@ pub fn small(t: MapType) -> MapDef {
 /// A key of such a map, by number.
 pub fn small_key(t: MapType, i: u32) -> Vec<u8> {
     match t {
-        MapType::LpmTrie => [32 - i % 3, (i * 7).to_be()].iter().flat_map(|w| w.to_ne_bytes()).collect(),
+        MapType::LpmTrie => {
+            [32 - i % 3, (i * 7).to_be()].iter().flat_map(|w| w.to_ne_bytes()).collect()
+        }
         _ if t.row().key.allows(4) => i.to_ne_bytes().to_vec(),
         _ => vec![],
     }
@@ -351,16 +381,27 @@ pub fn fill(dir: &Dir, map: &Map, n: u32) {
         let key = small_key(t, i);
         match t {
             // SAFETY: 40 bytes are readable.
-            MapType::Ringbuf => assert_eq!(unsafe { map.ringbuf_output([i as u8; 40].as_ptr(), 40, 0) }, 0),
+            MapType::Ringbuf => {
+                assert_eq!(unsafe { map.ringbuf_output([i as u8; 40].as_ptr(), 40, 0) }, 0)
+            }
             MapType::UserRingbuf => map.user_ringbuf_output(&[i as u8; 40]).expect("room"),
             // SAFETY: two words are readable.
-            MapType::StackTrace => drop(unsafe { map.stack_id([u64::from(i) + 1, 7].as_ptr(), 2, 1 << 10) }),
+            MapType::StackTrace => {
+                drop(unsafe { map.stack_id([u64::from(i) + 1, 7].as_ptr(), 2, 1 << 10) })
+            }
             MapType::PerfEventArray => {
                 map.update(&key, &[0; 4], 0).expect("a ring");
                 // SAFETY: 40 bytes are readable.
-                assert_eq!(unsafe { map.perf_output(i, [([i as u8; 40].as_ptr(), 40), (std::ptr::null(), 0)]) }, 0);
+                assert_eq!(
+                    unsafe {
+                        map.perf_output(i, [([i as u8; 40].as_ptr(), 40), (std::ptr::null(), 0)])
+                    },
+                    0
+                );
             }
-            MapType::Cpumap => map.update(&0u32.to_ne_bytes(), &[9, 0, 0, 0], 0).expect("the first processor"),
+            MapType::Cpumap => {
+                map.update(&0u32.to_ne_bytes(), &[9, 0, 0, 0], 0).expect("the first processor")
+            }
             _ => {
                 let value = match &inner {
                     Some(inner) => inner.id().to_ne_bytes().to_vec(),
@@ -374,7 +415,10 @@ pub fn fill(dir: &Dir, map: &Map, n: u32) {
 
 /// Tells whether a type's elements can be walked.
 pub fn has_dump(t: MapType) -> bool {
-    !matches!(t, MapType::Ringbuf | MapType::UserRingbuf | MapType::PerfEventArray | MapType::BloomFilter)
+    !matches!(
+        t,
+        MapType::Ringbuf | MapType::UserRingbuf | MapType::PerfEventArray | MapType::BloomFilter
+    )
 }
 
 /// All that such a map holds, sorted: elements, the samples of a ring, which are consumed, or those of 256 values that a filter claims to hold.

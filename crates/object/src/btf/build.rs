@@ -62,7 +62,9 @@ fn info(kind: u32, vlen: usize, flag: bool) -> u32 {
 
 /// Writes one type.
 fn write(t: &Type, out: &mut Vec<u32>) {
-    let mut head = |kind: u32, vlen: usize, flag: bool, word: u32| out.extend([t.name_off, info(kind, vlen, flag), word]);
+    let mut head = |kind: u32, vlen: usize, flag: bool, word: u32| {
+        out.extend([t.name_off, info(kind, vlen, flag), word])
+    };
     match &t.kind {
         Kind::Void => {}
         Kind::Int(i) => {
@@ -113,14 +115,21 @@ fn members(name_off: u32, kind: u32, c: &Composite, out: &mut Vec<u32>) {
     let flag = c.members.iter().any(|m| m.bitfield != 0);
     out.extend([name_off, info(kind, c.members.len(), flag), c.size]);
     for m in c.members.iter().take(MAX_VLEN) {
-        let at = if flag { m.bit_offset & 0x00ff_ffff | u32::from(m.bitfield) << 24 } else { m.bit_offset };
+        let at = if flag {
+            m.bit_offset & 0x00ff_ffff | u32::from(m.bitfield) << 24
+        } else {
+            m.bit_offset
+        };
         out.extend([m.name_off, m.type_id, at]);
     }
 }
 
 fn enum64(name_off: u32, e: &Enum, out: &mut Vec<u32>) {
     out.extend([name_off, info(19, e.values.len(), e.signed), e.size]);
-    e.values.iter().take(MAX_VLEN).for_each(|v| out.extend([v.name_off, v.value as u32, (v.value as u64 >> 32) as u32]));
+    e.values
+        .iter()
+        .take(MAX_VLEN)
+        .for_each(|v| out.extend([v.name_off, v.value as u32, (v.value as u64 >> 32) as u32]));
 }
 
 fn linkage(l: Linkage) -> u32 {
@@ -140,7 +149,8 @@ mod tests {
         for name in ["values", "externs", "several"] {
             let path = format!("{}/tests/data/{name}.bpf.o", env!("CARGO_MANIFEST_DIR"));
             let elf = std::fs::read(path).expect("the fixture is committed");
-            let btf = Btf::parse(crate::elf::btf_section(&elf).expect("built with -g")).expect("the compiler's types are good");
+            let btf = Btf::parse(crate::elf::btf_section(&elf).expect("built with -g"))
+                .expect("the compiler's types are good");
             let mut builder = Builder::new();
             for (_, t) in btf.types() {
                 let name = builder.string(btf.string(t.name_off));
@@ -148,7 +158,11 @@ mod tests {
             }
             // Names of members keep their places in the old strings: taken over whole, only types' own names may be doubled.
             builder.strings = btf.strings.clone().into_bytes();
-            builder.types.iter_mut().zip(btf.types()).for_each(|(new, (_, old))| new.name_off = old.name_off);
+            builder
+                .types
+                .iter_mut()
+                .zip(btf.types())
+                .for_each(|(new, (_, old))| new.name_off = old.name_off);
             assert_eq!(builder.finish().expect("they were good before").types, btf.types, "{name}");
         }
     }

@@ -17,7 +17,13 @@ impl Btf {
     }
 
     /// Takes a bit field out of the bytes it lies in.
-    pub(crate) fn decode_bitfield(&self, type_id: TypeId, offset: u32, width: u32, bytes: &[u8]) -> Result<Value, ValueError> {
+    pub(crate) fn decode_bitfield(
+        &self,
+        type_id: TypeId,
+        offset: u32,
+        width: u32,
+        bytes: &[u8],
+    ) -> Result<Value, ValueError> {
         let member = MemberType { name_off: 0, type_id, bit_offset: offset, bitfield: width as u8 };
         Decoder { btf: self, left: MAX_VALUES }.bitfield(&member, bytes)
     }
@@ -43,9 +49,13 @@ impl Decoder<'_> {
             return Err(ValueError::Short { ty: self.btf.describe(id), want: size, have });
         };
         Ok(match &t.kind {
-            Kind::Int(int) => decode_int(int, bits(bytes, u32::from(int.offset), u32::from(int.bits))),
+            Kind::Int(int) => {
+                decode_int(int, bits(bytes, u32::from(int.offset), u32::from(int.bits)))
+            }
             Kind::Ptr(_) => Value::Pointer(bits(bytes, 0, 64) as u64),
-            Kind::Enum(e) | Kind::Enum64(e) => self.enumeration(e, bits(bytes, 0, e.size * 8), e.size * 8),
+            Kind::Enum(e) | Kind::Enum64(e) => {
+                self.enumeration(e, bits(bytes, 0, e.size * 8), e.size * 8)
+            }
             Kind::Float(_) => float(bytes),
             Kind::Array(a) => self.array(a, bytes, depth)?,
             Kind::Struct(c) | Kind::Union(c) => self.members(id, c, bytes, depth)?,
@@ -76,16 +86,28 @@ impl Decoder<'_> {
         if bytes.len() / size > self.left {
             return Err(ValueError::TooLarge { ty: self.btf.describe(a.elem) });
         }
-        bytes.chunks_exact(size).map(|e| self.any(a.elem, e, depth + 1)).collect::<Result<_, _>>().map(Value::Array)
+        bytes
+            .chunks_exact(size)
+            .map(|e| self.any(a.elem, e, depth + 1))
+            .collect::<Result<_, _>>()
+            .map(Value::Array)
     }
 
     /// Tells whether a type is a character. Clang calls `char` a signed integer and leaves out the encoding.
     fn is_char(&self, id: TypeId) -> Result<bool, ValueError> {
         let (id, t) = self.btf.resolve(id)?;
-        Ok(matches!(&t.kind, Kind::Int(i) if i.size == 1 && (i.char || self.btf.name(id) == "char")))
+        Ok(
+            matches!(&t.kind, Kind::Int(i) if i.size == 1 && (i.char || self.btf.name(id) == "char")),
+        )
     }
 
-    fn members(&mut self, id: TypeId, c: &Composite, bytes: &[u8], depth: usize) -> Result<Value, ValueError> {
+    fn members(
+        &mut self,
+        id: TypeId,
+        c: &Composite,
+        bytes: &[u8],
+        depth: usize,
+    ) -> Result<Value, ValueError> {
         let mut out = Vec::with_capacity(c.members.len().min(self.left));
         for m in &c.members {
             let value = if m.bitfield != 0 {
@@ -114,7 +136,13 @@ impl Decoder<'_> {
 
     fn enumeration(&self, e: &Enum, raw: u128, width: u32) -> Value {
         let value = if e.signed { sign_extend(raw, width) } else { raw as i128 };
-        let named = e.values.iter().find(|v| if e.signed { i128::from(v.value) == value } else { i128::from(v.value as u64) == value });
+        let named = e.values.iter().find(|v| {
+            if e.signed {
+                i128::from(v.value) == value
+            } else {
+                i128::from(v.value as u64) == value
+            }
+        });
         Value::Enum { name: named.map(|v| self.btf.string(v.name_off).to_owned()), value }
     }
 }

@@ -19,7 +19,12 @@ pub(crate) struct Bits {
 
 impl Btf {
     /// Overwrites a part of a value's bytes.
-    pub(crate) fn encode_at(&self, place: &Bits, value: &Value, out: &mut [u8]) -> Result<(), ValueError> {
+    pub(crate) fn encode_at(
+        &self,
+        place: &Bits,
+        value: &Value,
+        out: &mut [u8],
+    ) -> Result<(), ValueError> {
         if place.width != 0 {
             return self.put_bitfield(place, value, out, "");
         }
@@ -27,7 +32,11 @@ impl Btf {
         let have = out.len() as u64;
         let start = (place.offset / 8) as usize;
         let to = start.checked_add(bytes.len()).and_then(|end| out.get_mut(start..end));
-        let to = to.ok_or_else(|| ValueError::Short { ty: self.describe(place.type_id), want: bytes.len() as u64, have })?;
+        let to = to.ok_or_else(|| ValueError::Short {
+            ty: self.describe(place.type_id),
+            want: bytes.len() as u64,
+            have,
+        })?;
         to.copy_from_slice(&bytes);
         Ok(())
     }
@@ -49,7 +58,14 @@ impl Btf {
         Ok(out)
     }
 
-    fn put(&self, id: TypeId, value: &Value, out: &mut [u8], path: &mut String, depth: usize) -> Result<(), ValueError> {
+    fn put(
+        &self,
+        id: TypeId,
+        value: &Value,
+        out: &mut [u8],
+        path: &mut String,
+        depth: usize,
+    ) -> Result<(), ValueError> {
         if depth >= MAX_DEPTH {
             return Err(ValueError::TooLarge { ty: self.describe(id) });
         }
@@ -87,17 +103,25 @@ impl Btf {
             (Kind::Float(8), Value::Float(x)) => out.copy_from_slice(&x.to_le_bytes()),
             (Kind::Float(size @ (4 | 8)), _) => {
                 let x = number(value).ok_or_else(|| self.mismatch(id, value, path))? as f64;
-                if *size == 4 { out.copy_from_slice(&(x as f32).to_le_bytes()) } else { out.copy_from_slice(&x.to_le_bytes()) }
+                if *size == 4 {
+                    out.copy_from_slice(&(x as f32).to_le_bytes())
+                } else {
+                    out.copy_from_slice(&x.to_le_bytes())
+                }
             }
             (Kind::Array(a), _) => self.put_array(id, a, value, out, path, depth)?,
-            (Kind::Struct(c) | Kind::Union(c), _) => self.put_members(id, c, value, out, path, depth)?,
+            (Kind::Struct(c) | Kind::Union(c), _) => {
+                self.put_members(id, c, value, out, path, depth)?
+            }
             (Kind::Var(v), _) => self.put(v.type_id, value, out, path, depth + 1)?,
             (Kind::DataSec(d), Value::Struct(given)) => {
                 for m in given {
                     let var = d.vars.iter().find(|v| self.name(v.type_id) == m.name);
                     let var = var.ok_or_else(|| self.no_member(id, &m.name, path))?;
                     let at = out.get_mut(var.offset as usize..).unwrap_or_default();
-                    within(path, &format!(".{}", m.name), |path| self.put(var.type_id, &m.value, at, path, depth + 1))?;
+                    within(path, &format!(".{}", m.name), |path| {
+                        self.put(var.type_id, &m.value, at, path, depth + 1)
+                    })?;
                 }
             }
             _ => return Err(self.mismatch(id, value, path)),
@@ -105,7 +129,15 @@ impl Btf {
         Ok(())
     }
 
-    fn put_array(&self, id: TypeId, a: &Array, value: &Value, out: &mut [u8], path: &mut String, depth: usize) -> Result<(), ValueError> {
+    fn put_array(
+        &self,
+        id: TypeId,
+        a: &Array,
+        value: &Value,
+        out: &mut [u8],
+        path: &mut String,
+        depth: usize,
+    ) -> Result<(), ValueError> {
         let size = self.size_of(a.elem)? as usize;
         match value {
             Value::Text(s) if size == 1 && s.len() <= out.len() => {
@@ -115,7 +147,9 @@ impl Btf {
             Value::Array(elems) if elems.len() as u64 <= u64::from(a.len) => {
                 for (i, e) in elems.iter().enumerate() {
                     let at = out.get_mut(i * size..).unwrap_or_default();
-                    within(path, &format!("[{i}]"), |path| self.put(a.elem, e, at, path, depth + 1))?;
+                    within(path, &format!("[{i}]"), |path| {
+                        self.put(a.elem, e, at, path, depth + 1)
+                    })?;
                 }
                 Ok(())
             }
@@ -135,10 +169,16 @@ impl Btf {
         let Value::Struct(given) = value else { return Err(self.mismatch(id, value, path)) };
         let mut anonymous = c.members.iter().filter(|m| self.string(m.name_off).is_empty());
         for g in given {
-            let found = if g.name.is_empty() { anonymous.next() } else { c.members.iter().find(|m| self.string(m.name_off) == g.name) };
+            let found = if g.name.is_empty() {
+                anonymous.next()
+            } else {
+                c.members.iter().find(|m| self.string(m.name_off) == g.name)
+            };
             let Some(m) = found else {
                 // A member of an anonymous structure inside may be given without its wrapper.
-                let inner = c.members.iter().find(|m| self.string(m.name_off).is_empty() && self.has_member(m.type_id, &g.name));
+                let inner = c.members.iter().find(|m| {
+                    self.string(m.name_off).is_empty() && self.has_member(m.type_id, &g.name)
+                });
                 let m = inner.ok_or_else(|| self.no_member(id, &g.name, path))?;
                 let at = out.get_mut((m.bit_offset / 8) as usize..).unwrap_or_default();
                 self.put(m.type_id, &Value::Struct(vec![g.clone()]), at, path, depth + 1)?;
@@ -150,21 +190,37 @@ impl Btf {
                     let at = out.get_mut((m.bit_offset / 8) as usize..).unwrap_or_default();
                     return self.put(m.type_id, &g.value, at, path, depth + 1);
                 }
-                let place = Bits { type_id: m.type_id, offset: m.bit_offset, width: u32::from(m.bitfield) };
+                let place =
+                    Bits { type_id: m.type_id, offset: m.bit_offset, width: u32::from(m.bitfield) };
                 self.put_bitfield(&place, &g.value, out, path)
             })?;
         }
         Ok(())
     }
 
-    fn put_bitfield(&self, place: &Bits, value: &Value, out: &mut [u8], path: &str) -> Result<(), ValueError> {
+    fn put_bitfield(
+        &self,
+        place: &Bits,
+        value: &Value,
+        out: &mut [u8],
+        path: &str,
+    ) -> Result<(), ValueError> {
         let (_, t) = self.resolve(place.type_id)?;
         let (n, signed) = match &t.kind {
-            Kind::Enum(e) | Kind::Enum64(e) => (self.enum_number(place.type_id, e, value, path)?, e.signed),
-            Kind::Int(i) => (number(value).ok_or_else(|| self.mismatch(place.type_id, value, path))?, i.signed),
+            Kind::Enum(e) | Kind::Enum64(e) => {
+                (self.enum_number(place.type_id, e, value, path)?, e.signed)
+            }
+            Kind::Int(i) => {
+                (number(value).ok_or_else(|| self.mismatch(place.type_id, value, path))?, i.signed)
+            }
             _ => return Err(self.mismatch(place.type_id, value, path)),
         };
-        put_bits(out, place.offset, place.width, self.fit(place.type_id, n, place.width, signed, path)?);
+        put_bits(
+            out,
+            place.offset,
+            place.width,
+            self.fit(place.type_id, n, place.width, signed, path)?,
+        );
         Ok(())
     }
 
@@ -189,23 +245,44 @@ impl Btf {
         false
     }
 
-    fn enum_number(&self, id: TypeId, e: &Enum, value: &Value, path: &str) -> Result<i128, ValueError> {
+    fn enum_number(
+        &self,
+        id: TypeId,
+        e: &Enum,
+        value: &Value,
+        path: &str,
+    ) -> Result<i128, ValueError> {
         if let Value::Text(name) = value {
-            let v = e.values.iter().find(|v| self.string(v.name_off) == name).ok_or_else(|| self.mismatch(id, value, path))?;
+            let v = e
+                .values
+                .iter()
+                .find(|v| self.string(v.name_off) == name)
+                .ok_or_else(|| self.mismatch(id, value, path))?;
             return Ok(if e.signed { i128::from(v.value) } else { i128::from(v.value as u64) });
         }
         number(value).ok_or_else(|| self.mismatch(id, value, path))
     }
 
     /// Checks a number against a width and returns its bits.
-    fn fit(&self, id: TypeId, n: i128, width: u32, signed: bool, path: &str) -> Result<u128, ValueError> {
+    fn fit(
+        &self,
+        id: TypeId,
+        n: i128,
+        width: u32,
+        signed: bool,
+        path: &str,
+    ) -> Result<u128, ValueError> {
         let fits = match width {
             0 => n == 0,
             128.. => true,
             w if signed => n >> (w - 1) == 0 || n >> (w - 1) == -1,
             w => n >> w == 0,
         };
-        if fits { Ok(n as u128) } else { Err(ValueError::Range { path: named(path), value: n, ty: self.describe(id) }) }
+        if fits {
+            Ok(n as u128)
+        } else {
+            Err(ValueError::Range { path: named(path), value: n, ty: self.describe(id) })
+        }
     }
 
     fn mismatch(&self, id: TypeId, value: &Value, path: &str) -> ValueError {

@@ -87,7 +87,9 @@ impl BtfExt {
             let (off, len) = (head.u32()? as usize, head.u32()? as usize);
             let start = head_len.checked_add(off);
             let range = start.and_then(|s| bytes.get(s..s.checked_add(len)?));
-            range.map(|b| (head_len + off, b)).ok_or(BtfError::Header { what: "a part lies outside the data" })
+            range
+                .map(|b| (head_len + off, b))
+                .ok_or(BtfError::Header { what: "a part lies outside the data" })
         };
         let (funcs, lines) = (part()?, part()?);
         let core = if head_len >= HEADER_CORE { part()? } else { (0, &[][..]) };
@@ -100,13 +102,21 @@ impl BtfExt {
                 line: place >> 10,
                 column: place & 0x3ff,
             })?,
-            core: sections(core, |[offset, type_id, access_off, kind]| CoreRelo { offset, type_id, access_off, kind })?,
+            core: sections(core, |[offset, type_id, access_off, kind]| CoreRelo {
+                offset,
+                type_id,
+                access_off,
+                kind,
+            })?,
         })
     }
 }
 
 /// Reads one part: record size, then per section its name, a count and the records, of which `K` words are understood.
-fn sections<const K: usize, T>((base, bytes): (usize, &[u8]), each: impl Fn([u32; K]) -> T) -> Result<Vec<SectionInfo<T>>, BtfError> {
+fn sections<const K: usize, T>(
+    (base, bytes): (usize, &[u8]),
+    each: impl Fn([u32; K]) -> T,
+) -> Result<Vec<SectionInfo<T>>, BtfError> {
     let mut out = Vec::new();
     if bytes.is_empty() {
         return Ok(out);
@@ -118,7 +128,8 @@ fn sections<const K: usize, T>((base, bytes): (usize, &[u8]), each: impl Fn([u32
     }
     while !w.done() {
         let (name_off, count) = (w.u32()?, w.u32()? as usize);
-        let all = w.take(count.checked_mul(size).ok_or(BtfError::Truncated { offset: w.offset() })?)?;
+        let all =
+            w.take(count.checked_mul(size).ok_or(BtfError::Truncated { offset: w.offset() })?)?;
         let records = all.chunks_exact(size).map(|record| {
             let mut words = [0; K];
             for (word, bytes) in words.iter_mut().zip(record.as_chunks::<4>().0) {

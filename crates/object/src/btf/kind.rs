@@ -238,7 +238,11 @@ impl Kind {
     #[must_use]
     pub fn behind(&self) -> Option<TypeId> {
         match self {
-            Self::Typedef(t) | Self::Volatile(t) | Self::Const(t) | Self::Restrict(t) | Self::TypeTag(t) => Some(*t),
+            Self::Typedef(t)
+            | Self::Volatile(t)
+            | Self::Const(t)
+            | Self::Restrict(t)
+            | Self::TypeTag(t) => Some(*t),
             _ => None,
         }
     }
@@ -246,8 +250,18 @@ impl Kind {
     /// Calls `f` with every type this one refers to.
     pub(super) fn each_reference(&self, mut f: impl FnMut(TypeId)) {
         match self {
-            Self::Void | Self::Int(_) | Self::Enum(_) | Self::Enum64(_) | Self::Fwd { .. } | Self::Float(_) => {}
-            Self::Ptr(t) | Self::Typedef(t) | Self::Volatile(t) | Self::Const(t) | Self::Restrict(t) | Self::TypeTag(t) => f(*t),
+            Self::Void
+            | Self::Int(_)
+            | Self::Enum(_)
+            | Self::Enum64(_)
+            | Self::Fwd { .. }
+            | Self::Float(_) => {}
+            Self::Ptr(t)
+            | Self::Typedef(t)
+            | Self::Volatile(t)
+            | Self::Const(t)
+            | Self::Restrict(t)
+            | Self::TypeTag(t) => f(*t),
             Self::Array(a) => {
                 f(a.elem);
                 f(a.index);

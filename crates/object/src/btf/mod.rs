@@ -18,7 +18,8 @@ pub(crate) use build::{Builder, MAX_VLEN};
 pub(crate) use encode::Bits;
 pub use ext::{BtfExt, CoreRelo, FuncInfo, LineInfo, SectionInfo};
 pub use kind::{
-    Array, Composite, DataSec, DeclTag, Enum, EnumValue, Func, FuncProto, Int, Kind, Linkage, Member, Param, SecVar, Type, TypeId, Var,
+    Array, Composite, DataSec, DeclTag, Enum, EnumValue, Func, FuncProto, Int, Kind, Linkage,
+    Member, Param, SecVar, Type, TypeId, Var,
 };
 pub use value::{Member as ValueMember, Value, ValueError};
 
@@ -128,7 +129,9 @@ impl Btf {
 
     /// Finds the first type with this name for which `accept` says yes.
     pub fn find(&self, name: &str, accept: impl Fn(&Kind) -> bool) -> Option<TypeId> {
-        self.types().find(|(_, t)| accept(&t.kind) && self.string(t.name_off) == name).map(|(id, _)| id)
+        self.types()
+            .find(|(_, t)| accept(&t.kind) && self.string(t.name_off) == name)
+            .map(|(id, _)| id)
     }
 
     /// Follows typedefs and modifiers to the type that says what the bits mean.
@@ -164,7 +167,9 @@ impl Btf {
                 Kind::Float(size) => u64::from(*size),
                 Kind::DataSec(d) => u64::from(d.size),
                 Kind::Array(a) => {
-                    count = count.checked_mul(u64::from(a.len)).ok_or(BtfError::Type { id, what: "larger than 64 bits can count" })?;
+                    count = count
+                        .checked_mul(u64::from(a.len))
+                        .ok_or(BtfError::Type { id, what: "larger than 64 bits can count" })?;
                     at = a.elem;
                     continue;
                 }
@@ -172,15 +177,25 @@ impl Btf {
                     at = v.type_id;
                     continue;
                 }
-                Kind::Void | Kind::Fwd { .. } | Kind::Func(_) | Kind::FuncProto(_) | Kind::DeclTag(_) => {
+                Kind::Void
+                | Kind::Fwd { .. }
+                | Kind::Func(_)
+                | Kind::FuncProto(_)
+                | Kind::DeclTag(_) => {
                     return Err(BtfError::NoSize { id: at, kind: t.kind.name() });
                 }
-                Kind::Typedef(t) | Kind::Volatile(t) | Kind::Const(t) | Kind::Restrict(t) | Kind::TypeTag(t) => {
+                Kind::Typedef(t)
+                | Kind::Volatile(t)
+                | Kind::Const(t)
+                | Kind::Restrict(t)
+                | Kind::TypeTag(t) => {
                     at = *t;
                     continue;
                 }
             };
-            return count.checked_mul(one).ok_or(BtfError::Type { id, what: "larger than 64 bits can count" });
+            return count
+                .checked_mul(one)
+                .ok_or(BtfError::Type { id, what: "larger than 64 bits can count" });
         }
         Err(BtfError::Depth { id })
     }
@@ -193,7 +208,13 @@ impl Btf {
         for _ in 0..MAX_DEPTH {
             let Ok(t) = self.get(at) else { return format!("type {at}{after}") };
             let name = self.string(t.name_off);
-            let tagged = |word: &str| if name.is_empty() { format!("{word} (anonymous)") } else { format!("{word} {name}") };
+            let tagged = |word: &str| {
+                if name.is_empty() {
+                    format!("{word} (anonymous)")
+                } else {
+                    format!("{word} {name}")
+                }
+            };
             let before = match &t.kind {
                 Kind::Ptr(to) => {
                     after.insert_str(0, if after.starts_with('*') { "*" } else { " *" });
@@ -224,6 +245,9 @@ impl Btf {
 
 impl std::fmt::Debug for Btf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Btf").field("types", &self.types.len()).field("strings", &self.strings.len()).finish_non_exhaustive()
+        f.debug_struct("Btf")
+            .field("types", &self.types.len())
+            .field("strings", &self.strings.len())
+            .finish_non_exhaustive()
     }
 }

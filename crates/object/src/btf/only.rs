@@ -29,10 +29,19 @@ impl Btf {
                     m.type_id = wanted.id(m.type_id);
                     m.name_off = builder.string(self.string(m.name_off));
                 }),
-                Kind::Enum(e) | Kind::Enum64(e) => e.values.iter_mut().for_each(|v| v.name_off = builder.string(self.string(v.name_off))),
-                Kind::Typedef(to) | Kind::Volatile(to) | Kind::Const(to) | Kind::Restrict(to) | Kind::TypeTag(to) => *to = wanted.id(*to),
+                Kind::Enum(e) | Kind::Enum64(e) => e
+                    .values
+                    .iter_mut()
+                    .for_each(|v| v.name_off = builder.string(self.string(v.name_off))),
+                Kind::Typedef(to)
+                | Kind::Volatile(to)
+                | Kind::Const(to)
+                | Kind::Restrict(to)
+                | Kind::TypeTag(to) => *to = wanted.id(*to),
                 Kind::Var(v) => v.type_id = wanted.id(v.type_id),
-                Kind::DataSec(d) => d.vars.iter_mut().for_each(|v| v.type_id = wanted.id(v.type_id)),
+                Kind::DataSec(d) => {
+                    d.vars.iter_mut().for_each(|v| v.type_id = wanted.id(v.type_id))
+                }
                 Kind::DeclTag(d) => d.type_id = wanted.id(d.type_id),
                 Kind::Func(f) => f.proto = wanted.id(f.proto),
                 Kind::FuncProto(p) => {
@@ -79,7 +88,8 @@ mod tests {
     fn values_look_the_same_by_the_copy() {
         let path = format!("{}/tests/data/values.bpf.o", env!("CARGO_MANIFEST_DIR"));
         let elf = std::fs::read(path).expect("the fixture is committed");
-        let all = Btf::parse(crate::elf::btf_section(&elf).expect("built with -g")).expect("the compiler's types are good");
+        let all = Btf::parse(crate::elf::btf_section(&elf).expect("built with -g"))
+            .expect("the compiler's types are good");
         let mut compared = 0;
         for (id, _) in all.types() {
             let Ok(size) = all.size_of(id) else { continue };
@@ -87,7 +97,8 @@ mod tests {
             assert_eq!(ids, [1, 1]);
             assert!(few.len() <= all.len());
             assert_eq!(few.size_of(1), Ok(size), "{}", all.describe(id));
-            let bytes: Vec<u8> = (0..size).map(|i| (i as u8).wrapping_mul(3).wrapping_add(1)).collect();
+            let bytes: Vec<u8> =
+                (0..size).map(|i| (i as u8).wrapping_mul(3).wrapping_add(1)).collect();
             match (all.decode(id, &bytes), few.decode(1, &bytes)) {
                 (Ok(a), Ok(b)) => assert_eq!(a.to_string(), b.to_string(), "{}", all.describe(id)),
                 (a, b) => assert_eq!(a.is_err(), b.is_err(), "{}", all.describe(id)),
@@ -95,6 +106,9 @@ mod tests {
             compared += 1;
         }
         assert!(compared > 20);
-        assert_eq!(all.only(&[all.len() as TypeId]).map(drop), Err(BtfError::NoType { id: all.len() as TypeId }));
+        assert_eq!(
+            all.only(&[all.len() as TypeId]).map(drop),
+            Err(BtfError::NoType { id: all.len() as TypeId })
+        );
     }
 }

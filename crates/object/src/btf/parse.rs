@@ -1,7 +1,8 @@
 //! Bytes to types. Header, then types one behind the other, then strings.
 
 use super::kind::{
-    Array, Composite, DataSec, DeclTag, Enum, EnumValue, Func, FuncProto, Int, Kind, Linkage, Member, Param, SecVar, Type, TypeId, Var,
+    Array, Composite, DataSec, DeclTag, Enum, EnumValue, Func, FuncProto, Int, Kind, Linkage,
+    Member, Param, SecVar, Type, TypeId, Var,
 };
 use super::{Btf, BtfError};
 
@@ -33,7 +34,10 @@ impl<'a> Words<'a> {
 
     pub(super) fn take(&mut self, n: usize) -> Result<&'a [u8], BtfError> {
         let end = self.at.checked_add(n).ok_or(BtfError::Truncated { offset: self.offset() })?;
-        let out = self.bytes.get(self.at..end).ok_or(BtfError::Truncated { offset: self.base + self.bytes.len() })?;
+        let out = self
+            .bytes
+            .get(self.at..end)
+            .ok_or(BtfError::Truncated { offset: self.base + self.bytes.len() })?;
         self.at = end;
         Ok(out)
     }
@@ -43,10 +47,20 @@ impl<'a> Words<'a> {
     }
 
     /// Reads `n` records of `K` words each; the bounds are checked before memory is asked for.
-    fn records<const K: usize, T>(&mut self, n: usize, mut each: impl FnMut([u32; K]) -> T) -> Result<Box<[T]>, BtfError> {
-        let bytes = self.take(n.checked_mul(K * 4).ok_or(BtfError::Truncated { offset: self.offset() })?)?;
+    fn records<const K: usize, T>(
+        &mut self,
+        n: usize,
+        mut each: impl FnMut([u32; K]) -> T,
+    ) -> Result<Box<[T]>, BtfError> {
+        let bytes =
+            self.take(n.checked_mul(K * 4).ok_or(BtfError::Truncated { offset: self.offset() })?)?;
         let (words, _) = bytes.as_chunks::<4>();
-        Ok(words.as_chunks::<K>().0.iter().map(|record| each(record.map(u32::from_le_bytes))).collect())
+        Ok(words
+            .as_chunks::<K>()
+            .0
+            .iter()
+            .map(|record| each(record.map(u32::from_le_bytes)))
+            .collect())
     }
 }
 
@@ -60,10 +74,13 @@ impl Btf {
     /// # Errors
     /// When the data is damaged or refers to types that do not exist. Big-endian data is refused.
     pub fn parse(bytes: &[u8]) -> Result<Self, BtfError> {
-        let head = bytes.first_chunk::<HEADER>().ok_or(BtfError::Truncated { offset: bytes.len() })?;
+        let head =
+            bytes.first_chunk::<HEADER>().ok_or(BtfError::Truncated { offset: bytes.len() })?;
         match u16::from_le_bytes([head[0], head[1]]) {
             MAGIC => {}
-            m if m == MAGIC.swap_bytes() => return Err(BtfError::Header { what: "big-endian data" }),
+            m if m == MAGIC.swap_bytes() => {
+                return Err(BtfError::Header { what: "big-endian data" });
+            }
             _ => return Err(BtfError::Header { what: "wrong magic number" }),
         }
         if head[2] != 1 {
@@ -78,10 +95,14 @@ impl Btf {
             let start = head_len.checked_add(off)?;
             Some((start, bytes.get(start..start.checked_add(len)?)?))
         };
-        let (types_at, types) = part(field(8), field(12)).ok_or(BtfError::Header { what: "types lie outside the data" })?;
-        let (_, strings) = part(field(16), field(20)).ok_or(BtfError::Header { what: "strings lie outside the data" })?;
+        let (types_at, types) = part(field(8), field(12))
+            .ok_or(BtfError::Header { what: "types lie outside the data" })?;
+        let (_, strings) = part(field(16), field(20))
+            .ok_or(BtfError::Header { what: "strings lie outside the data" })?;
         if strings.first().is_some_and(|b| *b != 0) && strings.last() == Some(&0) {
-            return Err(BtfError::Header { what: "types that are split from a base (those of a kernel module) are not supported" });
+            return Err(BtfError::Header {
+                what: "types that are split from a base (those of a kernel module) are not supported",
+            });
         }
         if strings.first().is_some_and(|b| *b != 0) || strings.last().is_some_and(|b| *b != 0) {
             return Err(BtfError::Header { what: "strings do not begin and end with a zero byte" });
@@ -92,9 +113,16 @@ impl Btf {
     }
 
     /// Fills in what the compiler leaves to the linker: the size of a section and where its variables start.
-    pub(crate) fn place_section(&mut self, id: TypeId, size: u32, offset_of: impl Fn(TypeId) -> Option<u32>) {
+    pub(crate) fn place_section(
+        &mut self,
+        id: TypeId,
+        size: u32,
+        offset_of: impl Fn(TypeId) -> Option<u32>,
+    ) {
         let Some(mut at) = self.position(id) else { return };
-        let Some(Type { kind: Kind::DataSec(sec), .. }) = self.types.get_mut(id as usize) else { return };
+        let Some(Type { kind: Kind::DataSec(sec), .. }) = self.types.get_mut(id as usize) else {
+            return;
+        };
         sec.size = size;
         for var in &mut sec.vars {
             if let Some(offset) = offset_of(var.type_id) {
@@ -195,13 +223,21 @@ fn parse_kind(w: &mut Words<'_>, id: TypeId, info: u32, word: u32) -> Result<Kin
             if word == 0 || word > 16 || u32::from(offset) + u32::from(bits) > word * 8 {
                 return Err(bad("an integer of impossible size"));
             }
-            Kind::Int(Int { size: word, bits, offset, signed: encoding & 1 != 0, char: encoding & 2 != 0, bool: encoding & 4 != 0 })
+            Kind::Int(Int {
+                size: word,
+                bits,
+                offset,
+                signed: encoding & 1 != 0,
+                char: encoding & 2 != 0,
+                bool: encoding & 4 != 0,
+            })
         }
         2 => Kind::Ptr(word),
         3 => Kind::Array(Array { elem: w.u32()?, index: w.u32()?, len: w.u32()? }),
         kind @ (4 | 5) => {
             let members = w.records(vlen, |[name_off, type_id, offset]| {
-                let (bit_offset, bitfield) = if flag { (offset & 0x00ff_ffff, (offset >> 24) as u8) } else { (offset, 0) };
+                let (bit_offset, bitfield) =
+                    if flag { (offset & 0x00ff_ffff, (offset >> 24) as u8) } else { (offset, 0) };
                 Member { name_off, type_id, bit_offset, bitfield }
             })?;
             let composite = Composite { size: word, members };
@@ -213,7 +249,8 @@ fn parse_kind(w: &mut Words<'_>, id: TypeId, info: u32, word: u32) -> Result<Kin
                 return Err(bad("an enumeration of impossible size"));
             }
             let extend = |v: u32| if flag { i64::from(v as i32) } else { i64::from(v) };
-            let values = w.records(vlen, |[name_off, value]| EnumValue { name_off, value: extend(value) })?;
+            let values =
+                w.records(vlen, |[name_off, value]| EnumValue { name_off, value: extend(value) })?;
             Kind::Enum(Enum { size: word, signed: flag, values })
         }
         7 => Kind::Fwd { union: flag },
@@ -222,10 +259,14 @@ fn parse_kind(w: &mut Words<'_>, id: TypeId, info: u32, word: u32) -> Result<Kin
         10 => Kind::Const(word),
         11 => Kind::Restrict(word),
         12 => Kind::Func(Func { linkage: linkage(vlen as u32)?, proto: word }),
-        13 => Kind::FuncProto(FuncProto { ret: word, params: w.records(vlen, |[name_off, type_id]| Param { name_off, type_id })? }),
+        13 => Kind::FuncProto(FuncProto {
+            ret: word,
+            params: w.records(vlen, |[name_off, type_id]| Param { name_off, type_id })?,
+        }),
         14 => Kind::Var(Var { linkage: linkage(w.u32()?)?, type_id: word }),
         15 => {
-            let vars = w.records(vlen, |[type_id, offset, size]| SecVar { type_id, offset, size })?;
+            let vars =
+                w.records(vlen, |[type_id, offset, size]| SecVar { type_id, offset, size })?;
             Kind::DataSec(DataSec { size: word, vars })
         }
         16 => {
@@ -236,15 +277,20 @@ fn parse_kind(w: &mut Words<'_>, id: TypeId, info: u32, word: u32) -> Result<Kin
         }
         17 => {
             let component = w.u32()?;
-            Kind::DeclTag(DeclTag { type_id: word, component: (component != u32::MAX).then_some(component) })
+            Kind::DeclTag(DeclTag {
+                type_id: word,
+                component: (component != u32::MAX).then_some(component),
+            })
         }
         18 => Kind::TypeTag(word),
         19 => {
             if !matches!(word, 1 | 2 | 4 | 8) {
                 return Err(bad("an enumeration of impossible size"));
             }
-            let values =
-                w.records(vlen, |[name_off, low, high]| EnumValue { name_off, value: (u64::from(low) | u64::from(high) << 32) as i64 })?;
+            let values = w.records(vlen, |[name_off, low, high]| EnumValue {
+                name_off,
+                value: (u64::from(low) | u64::from(high) << 32) as i64,
+            })?;
             Kind::Enum64(Enum { size: word, signed: flag, values })
         }
         _ => return Err(bad("unknown kind")),
@@ -269,7 +315,8 @@ mod tests {
 
     #[test]
     fn a_circle_of_typedefs_is_an_error_not_a_hang() {
-        let btf = Btf::parse(&whole(&[1, 8 << 24, 2, 1, 8 << 24, 1], b"\0t\0")).expect("both types exist");
+        let btf = Btf::parse(&whole(&[1, 8 << 24, 2, 1, 8 << 24, 1], b"\0t\0"))
+            .expect("both types exist");
         assert_eq!(btf.resolve(1), Err(BtfError::Depth { id: 1 }));
         assert_eq!(btf.size_of(2), Err(BtfError::Depth { id: 2 }));
         assert_eq!(btf.describe(1), "t");
@@ -278,15 +325,23 @@ mod tests {
     #[test]
     fn a_reference_to_nowhere_is_refused() {
         let e = Btf::parse(&whole(&[0, 2 << 24, 7], b"\0"));
-        assert_eq!(e, Err(BtfError::Type { id: 1, what: "it refers to a type that does not exist" }));
+        assert_eq!(
+            e,
+            Err(BtfError::Type { id: 1, what: "it refers to a type that does not exist" })
+        );
     }
 
     #[test]
     fn strings_keep_their_offsets_when_they_are_not_utf8() {
-        let btf =
-            Btf::parse(&whole(&[3, 7 << 24, 0], b"\0\xffa\0".as_slice().iter().chain(b"bc\0").copied().collect::<Vec<_>>().as_slice()));
+        let btf = Btf::parse(&whole(
+            &[3, 7 << 24, 0],
+            b"\0\xffa\0".as_slice().iter().chain(b"bc\0").copied().collect::<Vec<_>>().as_slice(),
+        ));
         let btf = btf.expect("bytes that are no text are no damage");
-        assert_eq!((btf.string(1), btf.string(4), btf.string(2), btf.string(99)), ("?a", "bc", "a", ""));
+        assert_eq!(
+            (btf.string(1), btf.string(4), btf.string(2), btf.string(99)),
+            ("?a", "bc", "a", "")
+        );
     }
 
     #[test]

@@ -79,7 +79,9 @@ impl<'a> Reader<'a> {
             Kind::Array(a) => self.array(id, a, depth),
             Kind::Struct(c) | Kind::Union(c) => self.members(id, c, depth),
             Kind::Var(v) => self.any(v.type_id, depth + 1),
-            Kind::Int(_) | Kind::Ptr(_) | Kind::Enum(_) | Kind::Enum64(_) | Kind::Float(_) => self.scalar(id, at, &t.kind),
+            Kind::Int(_) | Kind::Ptr(_) | Kind::Enum(_) | Kind::Enum64(_) | Kind::Float(_) => {
+                self.scalar(id, at, &t.kind)
+            }
             _ => Err(self.error(id)),
         }
     }
@@ -91,15 +93,25 @@ impl<'a> Reader<'a> {
             self.rest = rest;
             return u8::try_from(c).map(Value::Char).map_err(|_| self.error(id));
         }
-        let end = self.rest.find(|c: char| matches!(c, ',' | '}' | ']' | ';') || c.is_whitespace()).unwrap_or(self.rest.len());
+        let end = self
+            .rest
+            .find(|c: char| matches!(c, ',' | '}' | ']' | ';') || c.is_whitespace())
+            .unwrap_or(self.rest.len());
         let (word, rest) = self.rest.split_at_checked(end).unwrap_or((self.rest, ""));
         let is_bool = matches!(kind, Kind::Int(i) if i.bool);
         let value = match kind {
             Kind::Float(_) => word.parse().ok().map(Value::Float),
             Kind::Enum(_) | Kind::Enum64(_) if is_name(word) => Some(Value::Text(word.to_owned())),
             _ if is_bool && matches!(word, "true" | "false") => Some(Value::Bool(word == "true")),
-            Kind::Int(i) if i.size == 1 && !is_bool && word.len() == 1 && !word.starts_with(|c: char| c.is_ascii_digit()) => {
-                (i.char || self.btf.name(resolved) == "char").then(|| word.bytes().next().map(Value::Char)).flatten()
+            Kind::Int(i)
+                if i.size == 1
+                    && !is_bool
+                    && word.len() == 1
+                    && !word.starts_with(|c: char| c.is_ascii_digit()) =>
+            {
+                (i.char || self.btf.name(resolved) == "char")
+                    .then(|| word.bytes().next().map(Value::Char))
+                    .flatten()
             }
             _ => number(word),
         };
@@ -160,7 +172,11 @@ impl<'a> Reader<'a> {
         while !self.take('}') {
             let (name, type_id) = match self.member_name() {
                 Some(name) => {
-                    let missing = || ValueError::NoMember { path: "value".to_owned(), ty: self.btf.describe(id), member: name.clone() };
+                    let missing = || ValueError::NoMember {
+                        path: "value".to_owned(),
+                        ty: self.btf.describe(id),
+                        member: name.clone(),
+                    };
                     let (at, type_id) = self.find(c, &name, depth)?.ok_or_else(missing)?;
                     next = at + 1;
                     (name, type_id)
@@ -199,7 +215,12 @@ impl<'a> Reader<'a> {
     }
 
     /// Finds a member, also inside anonymous members: its place among the outer members, and its type.
-    fn find(&self, c: &Composite, name: &str, depth: usize) -> Result<Option<(usize, TypeId)>, ValueError> {
+    fn find(
+        &self,
+        c: &Composite,
+        name: &str,
+        depth: usize,
+    ) -> Result<Option<(usize, TypeId)>, ValueError> {
         if depth >= MAX_DEPTH {
             return Ok(None);
         }
@@ -207,7 +228,8 @@ impl<'a> Reader<'a> {
             match self.btf.string(m.name_off) {
                 n if n == name => return Ok(Some((i, m.type_id))),
                 "" => {
-                    if let Kind::Struct(inner) | Kind::Union(inner) = &self.btf.resolve(m.type_id)?.1.kind
+                    if let Kind::Struct(inner) | Kind::Union(inner) =
+                        &self.btf.resolve(m.type_id)?.1.kind
                         && let Some((_, type_id)) = self.find(inner, name, depth + 1)?
                     {
                         return Ok(Some((i, type_id)));
@@ -221,7 +243,8 @@ impl<'a> Reader<'a> {
 }
 
 fn is_name(word: &str) -> bool {
-    word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 /// Reads a number as C writes it: decimal, `0x…`, `0…`, `0b…`.

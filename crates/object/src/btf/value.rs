@@ -112,7 +112,10 @@ pub enum ValueError {
 impl ValueError {
     /// Puts the name of the outermost value before the path.
     pub(crate) fn within(mut self, name: &str) -> Self {
-        if let Self::Mismatch { path, .. } | Self::NoMember { path, .. } | Self::Range { path, .. } = &mut self {
+        if let Self::Mismatch { path, .. }
+        | Self::NoMember { path, .. }
+        | Self::Range { path, .. } = &mut self
+        {
             *path = if path == "value" { name.to_owned() } else { format!("{name}{path}") };
         }
         self
@@ -219,7 +222,11 @@ impl fmt::Display for Value {
             Self::Struct(members) => {
                 for (i, Member { name, value }) in members.iter().enumerate() {
                     f.write_str(if i == 0 { "{ " } else { ", " })?;
-                    if name.is_empty() { write!(f, "{value}")? } else { write!(f, ".{name} = {value}")? }
+                    if name.is_empty() {
+                        write!(f, "{value}")?
+                    } else {
+                        write!(f, ".{name} = {value}")?
+                    }
                 }
                 f.write_str(" }")
             }

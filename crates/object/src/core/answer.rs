@@ -39,7 +39,12 @@ impl Answer {
     }
 
     /// Answers a question about a path, given the path in the target if it leads anywhere there.
-    pub fn of(question: Question, btf: &Btf, local: &Spec, target: Option<(&Btf, &Spec)>) -> Result<Self, CoreError> {
+    pub fn of(
+        question: Question,
+        btf: &Btf,
+        local: &Spec,
+        target: Option<(&Btf, &Spec)>,
+    ) -> Result<Self, CoreError> {
         let old = side(question, btf, local)?;
         let Some((target_btf, spec)) = target else {
             let absent = match question {
@@ -47,14 +52,26 @@ impl Answer {
                 q if q.is_type() => Some(0),
                 _ => None,
             };
-            return Ok(Self { old: old.certain.then_some(old.value), new: absent, widths: None, width_is_fixed: false });
+            return Ok(Self {
+                old: old.certain.then_some(old.value),
+                new: absent,
+                widths: None,
+                width_is_fixed: false,
+            });
         };
         let new = side(question, target_btf, spec)?;
-        let mut answer = Self { old: old.certain.then_some(old.value), new: Some(new.value), widths: None, width_is_fixed: false };
+        let mut answer = Self {
+            old: old.certain.then_some(old.value),
+            new: Some(new.value),
+            widths: None,
+            width_is_fixed: false,
+        };
         if let (Some((before, a)), Some((after, b))) = (old.memory, new.memory) {
             answer.widths = Some((before, after));
             let unsigned = |btf: &Btf, id: TypeId| matches!(btf.resolve(id).map(|(_, t)| &t.kind), Ok(Kind::Int(i)) if !i.signed);
-            let pointer = |btf: &Btf, id: TypeId| matches!(btf.resolve(id).map(|(_, t)| &t.kind), Ok(Kind::Ptr(_)));
+            let pointer = |btf: &Btf, id: TypeId| {
+                matches!(btf.resolve(id).map(|(_, t)| &t.kind), Ok(Kind::Ptr(_)))
+            };
             let both = |is: &dyn Fn(&Btf, TypeId) -> bool| is(btf, a) && is(target_btf, b);
             answer.width_is_fixed = before != after && !both(&unsigned) && !both(&pointer);
         }
@@ -69,12 +86,18 @@ impl Answer {
 
 fn side(question: Question, btf: &Btf, spec: &Spec) -> Result<Side, CoreError> {
     match question {
-        Question::FieldExists | Question::EnumValueExists | Question::TypeExists | Question::TypeMatches => Ok(Side::sure(1)),
-        Question::LocalTypeId | Question::TargetTypeId => Ok(Side { certain: false, ..Side::sure(u64::from(spec.root)) }),
+        Question::FieldExists
+        | Question::EnumValueExists
+        | Question::TypeExists
+        | Question::TypeMatches => Ok(Side::sure(1)),
+        Question::LocalTypeId | Question::TargetTypeId => {
+            Ok(Side { certain: false, ..Side::sure(u64::from(spec.root)) })
+        }
         Question::TypeSize => Ok(Side::sure(btf.size_of(spec.root)?)),
         Question::EnumValue => {
             let step = spec.steps.last().ok_or("an empty path")?;
-            let value = enumeration(&btf.get(step.type_id)?.kind).and_then(|e| e.values.get(step.index as usize));
+            let value = enumeration(&btf.get(step.type_id)?.kind)
+                .and_then(|e| e.values.get(step.index as usize));
             Ok(Side::sure(value.ok_or("no such value of the enumeration")?.value as u64))
         }
         _ => field(question, btf, spec),
@@ -87,18 +110,27 @@ fn field(question: Question, btf: &Btf, spec: &Spec) -> Result<Side, CoreError> 
     if !step.named {
         let size = btf.size_of(step.type_id)?;
         return match question {
-            Question::ByteOffset => Ok(Side { value: spec.bit_offset / 8, certain: true, memory: Some((size, step.type_id)) }),
+            Question::ByteOffset => Ok(Side {
+                value: spec.bit_offset / 8,
+                certain: true,
+                memory: Some((size, step.type_id)),
+            }),
             Question::ByteSize => Ok(Side::sure(size)),
             _ => Err("this cannot be asked of an element of an array".into()),
         };
     }
-    let member = composite(&btf.get(step.type_id)?.kind).and_then(|c| c.members.get(step.index as usize));
+    let member =
+        composite(&btf.get(step.type_id)?.kind).and_then(|c| c.members.get(step.index as usize));
     let member = member.ok_or("no such member")?;
     let (type_id, t) = btf.resolve(member.type_id)?;
     let at = spec.bit_offset;
     let is_bitfield = member.bitfield != 0;
     let size = btf.size_of(type_id)?;
-    let (start, bytes, bits) = if is_bitfield { unit(at, u64::from(member.bitfield), size)? } else { (at / 8, size, size * 8) };
+    let (start, bytes, bits) = if is_bitfield {
+        unit(at, u64::from(member.bitfield), size)?
+    } else {
+        (at / 8, size, size * 8)
+    };
     let value = match question {
         Question::ByteOffset => start,
         Question::ByteSize => bytes,
@@ -107,7 +139,9 @@ fn field(question: Question, btf: &Btf, spec: &Spec) -> Result<Side, CoreError> 
             Kind::Enum(e) | Kind::Enum64(e) => e.signed,
             _ => false,
         }),
-        Question::LeftShift => 64u64.checked_sub((at + bits).saturating_sub(start * 8)).ok_or("a member wider than 64 bits")?,
+        Question::LeftShift => 64u64
+            .checked_sub((at + bits).saturating_sub(start * 8))
+            .ok_or("a member wider than 64 bits")?,
         Question::RightShift => 64u64.checked_sub(bits).ok_or("a member wider than 64 bits")?,
         _ => return Err("this cannot be asked of a member".into()),
     };

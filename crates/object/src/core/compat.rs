@@ -13,7 +13,12 @@ pub(super) fn kinds(local: &Kind, target: &Kind) -> bool {
 
 /// Tells whether a member's type fits (`bpf_core_fields_are_compat`): structures always do, since what matters in them
 /// is found by name; numbers of any width do; named enumerations by name.
-pub(super) fn fields(local: &Btf, mut local_id: TypeId, target: &Btf, mut target_id: TypeId) -> Result<bool, CoreError> {
+pub(super) fn fields(
+    local: &Btf,
+    mut local_id: TypeId,
+    target: &Btf,
+    mut target_id: TypeId,
+) -> Result<bool, CoreError> {
     for _ in 0..MAX_DEPTH {
         let ((l_id, l), (t_id, t)) = (local.resolve(local_id)?, target.resolve(target_id)?);
         if composite(&l.kind).is_some() && composite(&t.kind).is_some() {
@@ -55,7 +60,15 @@ impl Fitter<'_> {
                 return Ok(false);
             }
             (local_id, target_id) = match (&l.kind, &t.kind) {
-                (Kind::Void | Kind::Struct(_) | Kind::Union(_) | Kind::Enum(_) | Kind::Enum64(_) | Kind::Fwd { .. }, _) => return Ok(true),
+                (
+                    Kind::Void
+                    | Kind::Struct(_)
+                    | Kind::Union(_)
+                    | Kind::Enum(_)
+                    | Kind::Enum64(_)
+                    | Kind::Fwd { .. },
+                    _,
+                ) => return Ok(true),
                 (Kind::Int(a), Kind::Int(b)) => return Ok(a.offset == 0 && b.offset == 0),
                 (Kind::Ptr(a), Kind::Ptr(b)) => (*a, *b),
                 (Kind::Array(a), Kind::Array(b)) => (a.elem, b.elem),
@@ -87,15 +100,20 @@ impl Fitter<'_> {
     ) -> Result<bool, CoreError> {
         for _ in depth..MAX_DEPTH {
             self.step()?;
-            let ((l_id, l), (t_id, t)) = (self.local.resolve(local_id)?, target.resolve(target_id)?);
+            let ((l_id, l), (t_id, t)) =
+                (self.local.resolve(local_id)?, target.resolve(target_id)?);
             if essential(self.local.name(l_id)) != essential(target.name(t_id)) {
                 return Ok(false);
             }
             (local_id, target_id) = match (&l.kind, &t.kind) {
                 (Kind::Void, Kind::Void) => return Ok(true),
                 (Kind::Fwd { union: a }, Kind::Fwd { union: b }) => return Ok(a == b),
-                (Kind::Fwd { union }, Kind::Struct(_)) | (Kind::Struct(_), Kind::Fwd { union }) => return Ok(behind_pointer && !union),
-                (Kind::Fwd { union }, Kind::Union(_)) | (Kind::Union(_), Kind::Fwd { union }) => return Ok(behind_pointer && *union),
+                (Kind::Fwd { union }, Kind::Struct(_)) | (Kind::Struct(_), Kind::Fwd { union }) => {
+                    return Ok(behind_pointer && !union);
+                }
+                (Kind::Fwd { union }, Kind::Union(_)) | (Kind::Union(_), Kind::Fwd { union }) => {
+                    return Ok(behind_pointer && *union);
+                }
                 (Kind::Struct(a), Kind::Struct(b)) | (Kind::Union(a), Kind::Union(b)) => {
                     if behind_pointer {
                         return Ok(true);
@@ -103,8 +121,19 @@ impl Fitter<'_> {
                     for own in &a.members {
                         let wanted = essential(self.local.string(own.name_off));
                         let mut found = false;
-                        for m in b.members.iter().filter(|m| essential(target.string(m.name_off)) == wanted) {
-                            found = found || self.types_match(own.type_id, target, m.type_id, behind_pointer, depth + 1)?;
+                        for m in b
+                            .members
+                            .iter()
+                            .filter(|m| essential(target.string(m.name_off)) == wanted)
+                        {
+                            found = found
+                                || self.types_match(
+                                    own.type_id,
+                                    target,
+                                    m.type_id,
+                                    behind_pointer,
+                                    depth + 1,
+                                )?;
                         }
                         if !found {
                             return Ok(false);
@@ -113,8 +142,13 @@ impl Fitter<'_> {
                     return Ok(true);
                 }
                 (Kind::Enum(a) | Kind::Enum64(a), Kind::Enum(b) | Kind::Enum64(b)) => {
-                    let has = |name: &str| b.values.iter().any(|v| essential(target.string(v.name_off)) == name);
-                    return Ok(a.values.iter().all(|v| has(essential(self.local.string(v.name_off)))));
+                    let has = |name: &str| {
+                        b.values.iter().any(|v| essential(target.string(v.name_off)) == name)
+                    };
+                    return Ok(a
+                        .values
+                        .iter()
+                        .all(|v| has(essential(self.local.string(v.name_off)))));
                 }
                 (Kind::Int(a), Kind::Int(b)) => return Ok(a.size == b.size && a.signed == b.signed),
                 (Kind::Ptr(a), Kind::Ptr(b)) => {
@@ -124,7 +158,13 @@ impl Fitter<'_> {
                 (Kind::Array(a), Kind::Array(b)) if a.len == b.len => (a.elem, b.elem),
                 (Kind::FuncProto(a), Kind::FuncProto(b)) if a.params.len() == b.params.len() => {
                     for (a, b) in a.params.iter().zip(&b.params) {
-                        if !self.types_match(a.type_id, target, b.type_id, behind_pointer, depth + 1)? {
+                        if !self.types_match(
+                            a.type_id,
+                            target,
+                            b.type_id,
+                            behind_pointer,
+                            depth + 1,
+                        )? {
                             return Ok(false);
                         }
                     }

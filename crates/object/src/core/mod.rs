@@ -37,7 +37,11 @@ impl CoreTarget {
     /// Takes types and sorts them by name: some 50 ms for all types of a kernel.
     #[must_use]
     pub fn new(btf: Arc<Btf>) -> Self {
-        let mut by_name: Vec<TypeId> = btf.types().filter(|(_, t)| !btf.string(t.name_off).is_empty()).map(|(id, _)| id).collect();
+        let mut by_name: Vec<TypeId> = btf
+            .types()
+            .filter(|(_, t)| !btf.string(t.name_off).is_empty())
+            .map(|(id, _)| id)
+            .collect();
         by_name.sort_by_key(|id| (essential(btf.name(*id)), *id));
         Self { btf, by_name }
     }
@@ -56,7 +60,11 @@ impl CoreTarget {
     /// # Errors
     /// When the file is neither, when it has no types, or when they are damaged.
     pub fn parse(bytes: &[u8]) -> Result<Self, ObjectError> {
-        let raw = if bytes.starts_with(&::object::elf::ELFMAG) { elf::btf_section(bytes)? } else { bytes };
+        let raw = if bytes.starts_with(&::object::elf::ELFMAG) {
+            elf::btf_section(bytes)?
+        } else {
+            bytes
+        };
         let btf = Btf::parse(raw).map_err(|source| ObjectError::Btf { section: ".BTF", source })?;
         Ok(Self::new(Arc::new(btf)))
     }
@@ -78,7 +86,11 @@ impl CoreTarget {
     }
 
     /// Finds the types a local one may mean: equal in name but for the flavour, and in kind.
-    fn candidates<'a>(&'a self, name: &'a str, kind: &'a Kind) -> impl Iterator<Item = TypeId> + 'a {
+    fn candidates<'a>(
+        &'a self,
+        name: &'a str,
+        kind: &'a Kind,
+    ) -> impl Iterator<Item = TypeId> + 'a {
         let name = essential(name);
         let from = self.by_name.partition_point(|id| essential(self.btf.name(*id)) < name);
         let rest = self.by_name.get(from..).unwrap_or(&[]).iter().copied();
@@ -135,7 +147,14 @@ impl Question {
     }
 
     fn is_type(self) -> bool {
-        matches!(self, Self::LocalTypeId | Self::TargetTypeId | Self::TypeExists | Self::TypeSize | Self::TypeMatches)
+        matches!(
+            self,
+            Self::LocalTypeId
+                | Self::TargetTypeId
+                | Self::TypeExists
+                | Self::TypeSize
+                | Self::TypeMatches
+        )
     }
 
     fn is_enum(self) -> bool {
@@ -225,11 +244,21 @@ impl<'a> Fitter<'a> {
 
     /// Drops the candidates that earlier relocations of the same type have ruled out: where only some lead where one of
     /// those wanted to go, libbpf takes the others to be something else of the same name, once and for all.
-    fn narrow(&self, site: &CoreSite, target: &CoreTarget, candidates: &mut Vec<TypeId>) -> Result<(), CoreError> {
+    fn narrow(
+        &self,
+        site: &CoreSite,
+        target: &CoreTarget,
+        candidates: &mut Vec<TypeId>,
+    ) -> Result<(), CoreError> {
         let same = |s: &&CoreSite| s.relo.type_id == site.relo.type_id;
-        for CoreSite { relo: before, .. } in self.all.iter().take_while(|s| s.number < site.number).filter(same) {
+        for CoreSite { relo: before, .. } in
+            self.all.iter().take_while(|s| s.number < site.number).filter(same)
+        {
             self.step()?;
-            let Some(question) = Question::of(before).filter(|q| *q != Question::LocalTypeId) else { continue };
+            let Some(question) = Question::of(before).filter(|q| *q != Question::LocalTypeId)
+            else {
+                continue;
+            };
             if let Ok(local) = Spec::parse(self.local, before, question) {
                 // What cannot be answered has been said where it was asked.
                 let _ = self.choose(question, &local, target, candidates);
@@ -266,7 +295,8 @@ impl<'a> Fitter<'a> {
 
     /// Counts a step of comparing.
     fn step(&self) -> Result<(), CoreError> {
-        let left = self.left.get().checked_sub(1).ok_or("the types are too entangled to be compared")?;
+        let left =
+            self.left.get().checked_sub(1).ok_or("the types are too entangled to be compared")?;
         self.left.set(left);
         Ok(())
     }

@@ -12,13 +12,20 @@ pub(super) fn write(answer: &Answer, insns: &mut [Insn]) -> Result<(), CoreError
         return Ok(());
     };
     let expect = |found: u64| match answer.old {
-        Some(old) if old != found => Err(CoreError::Other(format!("the instruction holds {found}, not {old}"))),
+        Some(old) if old != found => {
+            Err(CoreError::Other(format!("the instruction holds {found}, not {old}")))
+        }
         _ => Ok(()),
     };
     let patched = match first.class() {
         op::ALU | op::ALU64 if first.code & op::X == op::K => {
             expect_imm(first.imm, answer)?;
-            Insn { imm: i32::try_from(new as i64).or_else(|_| u32::try_from(new).map(|n| n as i32)).map_err(|_| too_large(new))?, ..first }
+            Insn {
+                imm: i32::try_from(new as i64)
+                    .or_else(|_| u32::try_from(new).map(|n| n as i32))
+                    .map_err(|_| too_large(new))?,
+                ..first
+            }
         }
         op::LDX | op::ST | op::STX => {
             expect(first.off as i64 as u64)?;
@@ -34,7 +41,9 @@ pub(super) fn write(answer: &Answer, insns: &mut [Insn]) -> Result<(), CoreError
             Insn { code, off, ..first }
         }
         op::LD if first.is_ld_imm64() && first.src() == 0 => {
-            let Some(second) = insns.get(1).copied() else { return Err("64-bit immediate without its second half".into()) };
+            let Some(second) = insns.get(1).copied() else {
+                return Err("64-bit immediate without its second half".into());
+            };
             expect(u64::from(first.imm as u32) | u64::from(second.imm as u32) << 32)?;
             if let Some(slot) = insns.get_mut(1) {
                 slot.imm = (new >> 32) as u32 as i32;
@@ -51,7 +60,9 @@ pub(super) fn write(answer: &Answer, insns: &mut [Insn]) -> Result<(), CoreError
 
 fn expect_imm(found: i32, answer: &Answer) -> Result<(), CoreError> {
     match answer.old {
-        Some(old) if old as u32 != found as u32 => Err(format!("the instruction holds {found}, not {old}").into()),
+        Some(old) if old as u32 != found as u32 => {
+            Err(format!("the instruction holds {found}, not {old}").into())
+        }
         _ => Ok(()),
     }
 }

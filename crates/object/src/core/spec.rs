@@ -36,14 +36,29 @@ impl Spec {
     /// Reads the path of a relocation.
     pub fn parse(btf: &Btf, relo: &CoreRelo, question: Question) -> Result<Self, CoreError> {
         let text = btf.string(relo.access_off);
-        let path: Option<Vec<u32>> = text.split(':').take(MAX_LEN + 1).map(|n| n.parse().ok()).collect();
-        let path = path.filter(|p| p.len() <= MAX_LEN).ok_or_else(|| format!("unusable path `{text:.80}`"))?;
-        let mut spec = Self { question, root: relo.type_id, steps: Vec::new(), bit_offset: 0, depth: path.len() };
+        let path: Option<Vec<u32>> =
+            text.split(':').take(MAX_LEN + 1).map(|n| n.parse().ok()).collect();
+        let path = path
+            .filter(|p| p.len() <= MAX_LEN)
+            .ok_or_else(|| format!("unusable path `{text:.80}`"))?;
+        let mut spec = Self {
+            question,
+            root: relo.type_id,
+            steps: Vec::new(),
+            bit_offset: 0,
+            depth: path.len(),
+        };
         if question.is_type() {
-            return if path == [0] { Ok(spec) } else { Err(format!("path `{text:.80}` of a whole type").into()) };
+            return if path == [0] {
+                Ok(spec)
+            } else {
+                Err(format!("path `{text:.80}` of a whole type").into())
+            };
         }
         let (mut id, t) = btf.resolve(relo.type_id)?;
-        let (Some(first), rest) = (path.first(), path.get(1..).unwrap_or(&[])) else { return Err("empty path".into()) };
+        let (Some(first), rest) = (path.first(), path.get(1..).unwrap_or(&[])) else {
+            return Err("empty path".into());
+        };
         if question.is_enum() {
             let known = enumeration(&t.kind).is_some_and(|e| (*first as usize) < e.values.len());
             if !known || !rest.is_empty() {
@@ -57,7 +72,10 @@ impl Spec {
             let (here, t) = btf.resolve(id)?;
             match &t.kind {
                 Kind::Struct(c) | Kind::Union(c) => {
-                    let m = c.members.get(*index as usize).ok_or_else(|| format!("path `{text:.80}` leads past the members"))?;
+                    let m = c
+                        .members
+                        .get(*index as usize)
+                        .ok_or_else(|| format!("path `{text:.80}` leads past the members"))?;
                     spec.bit_offset += u64::from(m.bit_offset);
                     if !btf.string(m.name_off).is_empty() {
                         spec.steps.push(Step { type_id: here, index: *index, named: true });
@@ -71,7 +89,9 @@ impl Spec {
                     id = btf.resolve(a.elem)?.0;
                     spec.element(btf, id, *index)?;
                 }
-                other => return Err(format!("path `{text:.80}` goes into a {}", other.name()).into()),
+                other => {
+                    return Err(format!("path `{text:.80}` goes into a {}", other.name()).into());
+                }
             }
         }
         Ok(spec)
@@ -88,7 +108,11 @@ impl Spec {
 
     /// Adds a step to an element.
     fn element(&mut self, btf: &Btf, type_id: TypeId, index: u32) -> Result<(), CoreError> {
-        let bits = btf.size_of(type_id)?.checked_mul(u64::from(index) * 8).filter(|b| *b < 1 << 40).ok_or("an offset without end")?;
+        let bits = btf
+            .size_of(type_id)?
+            .checked_mul(u64::from(index) * 8)
+            .filter(|b| *b < 1 << 40)
+            .ok_or("an offset without end")?;
         self.bit_offset = self.bit_offset.checked_add(bits).ok_or("an offset without end")?;
         self.steps.push(Step { type_id, index, named: false });
         Ok(())
@@ -97,16 +121,25 @@ impl Spec {
     /// Tells whether the array that the last step leads to is the open end of a structure.
     fn is_flexible(&self, btf: &Btf, len: u32) -> bool {
         let Some(last) = self.steps.last().filter(|s| s.named && len == 0) else { return false };
-        btf.get(last.type_id).ok().and_then(|t| composite(&t.kind)).is_some_and(|c| last.index as usize + 1 == c.members.len())
+        btf.get(last.type_id)
+            .ok()
+            .and_then(|t| composite(&t.kind))
+            .is_some_and(|c| last.index as usize + 1 == c.members.len())
     }
 }
 
 impl Fitter<'_> {
     /// Walks the local path in a type of the target, by names; `None` when it does not lead there.
-    pub(super) fn matching(&self, local: &Spec, target: &CoreTarget, root: TypeId) -> Result<Option<Spec>, CoreError> {
+    pub(super) fn matching(
+        &self,
+        local: &Spec,
+        target: &CoreTarget,
+        root: TypeId,
+    ) -> Result<Option<Spec>, CoreError> {
         self.step()?;
         let btf = &*target.btf;
-        let mut spec = Spec { question: local.question, root, steps: Vec::new(), bit_offset: 0, depth: 0 };
+        let mut spec =
+            Spec { question: local.question, root, steps: Vec::new(), bit_offset: 0, depth: 0 };
         if local.question.is_type() {
             let fits = match local.question {
                 Question::TypeMatches => self.types_match(local.root, btf, root, false, 0)?,
@@ -149,10 +182,21 @@ impl Fitter<'_> {
     }
 
     /// Finds the member that a local one means, also inside anonymous members, and returns its type.
-    fn member(&self, step: &Step, btf: &Btf, id: TypeId, spec: &mut Spec) -> Result<Option<TypeId>, CoreError> {
+    fn member(
+        &self,
+        step: &Step,
+        btf: &Btf,
+        id: TypeId,
+        spec: &mut Spec,
+    ) -> Result<Option<TypeId>, CoreError> {
         let (id, t) = btf.resolve(id)?;
         let Some(c) = composite(&t.kind) else { return Ok(None) };
-        let own = self.local.get(step.type_id).ok().and_then(|t| composite(&t.kind)).and_then(|c| c.members.get(step.index as usize));
+        let own = self
+            .local
+            .get(step.type_id)
+            .ok()
+            .and_then(|t| composite(&t.kind))
+            .and_then(|c| c.members.get(step.index as usize));
         let Some(own) = own else { return Ok(None) };
         let wanted = self.local.string(own.name_off);
         for (i, m) in c.members.iter().enumerate() {
@@ -160,14 +204,17 @@ impl Fitter<'_> {
             spec.deeper()?;
             let name = btf.string(m.name_off);
             let before = spec.bit_offset;
-            spec.bit_offset = before.checked_add(u64::from(m.bit_offset)).ok_or("an offset without end")?;
+            spec.bit_offset =
+                before.checked_add(u64::from(m.bit_offset)).ok_or("an offset without end")?;
             if name.is_empty() {
                 if let Some(found) = self.member(step, btf, m.type_id, spec)? {
                     return Ok(Some(found));
                 }
             } else if name == wanted {
                 spec.steps.push(Step { type_id: id, index: i as u32, named: true });
-                return Ok(compat::fields(self.local, own.type_id, btf, m.type_id)?.then_some(m.type_id));
+                return Ok(
+                    compat::fields(self.local, own.type_id, btf, m.type_id)?.then_some(m.type_id)
+                );
             }
             spec.bit_offset = before;
             spec.depth -= 1;

@@ -32,13 +32,23 @@ impl Parts {
 
 impl<'s, 'a> Types<'s, 'a> {
     /// Adds the parts of a structure that begins at a bit of the whole, and returns its alignment.
-    pub(super) fn flatten(&mut self, e: &Found<'s, 'a>, at: u64, depth: u32, out: &mut Parts) -> Option<u64> {
+    pub(super) fn flatten(
+        &mut self,
+        e: &Found<'s, 'a>,
+        at: u64,
+        depth: u32,
+        out: &mut Parts,
+    ) -> Option<u64> {
         if depth > MAX_DEPTH {
             return None;
         }
         let convention = e.entry.attr_value(dw::DW_AT_calling_convention);
-        let said = matches!(convention, Some(Value::CallingConvention(dw::DW_CC_pass_by_value | dw::DW_CC_pass_by_reference)));
-        out.by_reference |= matches!(convention, Some(Value::CallingConvention(dw::DW_CC_pass_by_reference)));
+        let said = matches!(
+            convention,
+            Some(Value::CallingConvention(dw::DW_CC_pass_by_value | dw::DW_CC_pass_by_reference))
+        );
+        out.by_reference |=
+            matches!(convention, Some(Value::CallingConvention(dw::DW_CC_pass_by_reference)));
         let own = e.text(dw::DW_AT_name).unwrap_or_default();
         let mut align = number(&e.entry, dw::DW_AT_alignment).unwrap_or(1).clamp(1, 1 << 16);
         let mut members = Vec::new();
@@ -48,7 +58,9 @@ impl<'s, 'a> Types<'s, 'a> {
             let mut children = tree.root().ok()?.children();
             while let Some(child) = children.next().ok()? {
                 match child.entry().tag() {
-                    dw::DW_TAG_member | dw::DW_TAG_inheritance => members.push(e.beside(child.entry().clone())),
+                    dw::DW_TAG_member | dw::DW_TAG_inheritance => {
+                        members.push(e.beside(child.entry().clone()))
+                    }
                     dw::DW_TAG_subprogram if !said && self.language == Language::Cpp => {
                         out.by_reference |= self.is_special(&e.beside(child.entry().clone()), own);
                     }
@@ -58,7 +70,10 @@ impl<'s, 'a> Types<'s, 'a> {
         }
         for m in members {
             let unit = m.unit();
-            if m.entry.tag() == dw::DW_TAG_inheritance && m.entry.has_attr(dw::DW_AT_virtuality) && !said {
+            if m.entry.tag() == dw::DW_TAG_inheritance
+                && m.entry.has_attr(dw::DW_AT_virtuality)
+                && !said
+            {
                 out.by_reference = true;
             }
             let Some(place) = member(&unit, &m.entry) else { continue };
@@ -68,7 +83,12 @@ impl<'s, 'a> Types<'s, 'a> {
             }
             if place.bits != 0 {
                 if out.whole <= MAX_IN_REGISTERS {
-                    out.leaves.push(Leaf { bit_offset: bit, bits: place.bits, class: Class::Integer, align: 1 });
+                    out.leaves.push(Leaf {
+                        bit_offset: bit,
+                        bits: place.bits,
+                        class: Class::Integer,
+                        align: 1,
+                    });
                 }
                 continue;
             }
@@ -96,7 +116,12 @@ impl<'s, 'a> Types<'s, 'a> {
                 let shown = if out.whole > MAX_IN_REGISTERS { 1 } else { n.min(MAX_ELEMENTS) };
                 let (mut align, before) = (1, out.leaves.len());
                 for i in 0..shown.max(1) {
-                    align = self.part(elem, at.checked_add(i.checked_mul(size)?.checked_mul(8)?)?, depth + 1, out)?;
+                    align = self.part(
+                        elem,
+                        at.checked_add(i.checked_mul(size)?.checked_mul(8)?)?,
+                        depth + 1,
+                        out,
+                    )?;
                 }
                 // An array without elements has an alignment and no parts.
                 if n == 0 {
@@ -104,11 +129,17 @@ impl<'s, 'a> Types<'s, 'a> {
                 }
                 Some(align)
             }
-            dw::DW_TAG_const_type | dw::DW_TAG_volatile_type | dw::DW_TAG_atomic_type | dw::DW_TAG_typedef | dw::DW_TAG_restrict_type => {
+            dw::DW_TAG_const_type
+            | dw::DW_TAG_volatile_type
+            | dw::DW_TAG_atomic_type
+            | dw::DW_TAG_typedef
+            | dw::DW_TAG_restrict_type => {
                 let behind = self.link(&e, dw::DW_AT_type)?;
                 self.part(behind, at, depth + 1, out)
             }
-            dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type if !e.entry.has_attr(dw::DW_AT_signature) => {
+            dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type
+                if !e.entry.has_attr(dw::DW_AT_signature) =>
+            {
                 if flag(&e.entry, dw::DW_AT_declaration) {
                     return None;
                 }
@@ -118,7 +149,11 @@ impl<'s, 'a> Types<'s, 'a> {
                 let t = self.at(pos, depth)?;
                 out.by_reference |= t.by_reference;
                 if out.whole <= MAX_IN_REGISTERS {
-                    out.leaves.extend(t.leaves.iter().map(|l| Leaf { bit_offset: at.saturating_add(l.bit_offset), ..*l }));
+                    out.leaves.extend(
+                        t.leaves
+                            .iter()
+                            .map(|l| Leaf { bit_offset: at.saturating_add(l.bit_offset), ..*l }),
+                    );
                 }
                 Some(t.align)
             }
@@ -144,7 +179,10 @@ impl<'s, 'a> Types<'s, 'a> {
     /// class are not passed in registers. For compilers that do not say so themselves.
     fn is_special(&self, method: &Found<'s, 'a>, class: &str) -> bool {
         let e = &method.entry;
-        if flag(e, dw::DW_AT_artificial) || e.has_attr(dw::DW_AT_defaulted) || e.has_attr(dw::DW_AT_deleted) {
+        if flag(e, dw::DW_AT_artificial)
+            || e.has_attr(dw::DW_AT_defaulted)
+            || e.has_attr(dw::DW_AT_deleted)
+        {
             return false;
         }
         if e.has_attr(dw::DW_AT_virtuality) {
@@ -162,11 +200,16 @@ impl<'s, 'a> Types<'s, 'a> {
         let is_reference = |p: &Found<'s, 'a>| {
             let pos = self.link(p, dw::DW_AT_type)?;
             let headers = self.headers.get(usize::from(pos.shared))?;
-            let (start, header) = headers.get(headers.partition_point(|(start, _)| *start <= pos.at).checked_sub(1)?)?;
+            let (start, header) = headers
+                .get(headers.partition_point(|(start, _)| *start <= pos.at).checked_sub(1)?)?;
             let dwarf = if pos.shared { self.own.sup()? } else { self.own };
             let unit = dwarf.unit(*header).ok()?;
-            let entry = unit.entry(gimli::UnitOffset(usize::try_from(pos.at - start).ok()?)).ok()?;
-            Some(matches!(entry.tag(), dw::DW_TAG_reference_type | dw::DW_TAG_rvalue_reference_type))
+            let entry =
+                unit.entry(gimli::UnitOffset(usize::try_from(pos.at - start).ok()?)).ok()?;
+            Some(matches!(
+                entry.tag(),
+                dw::DW_TAG_reference_type | dw::DW_TAG_rvalue_reference_type
+            ))
         };
         params.len() == 2 && params.get(1).and_then(is_reference).unwrap_or(false)
     }

@@ -26,13 +26,22 @@ pub(super) fn check<'d, R: ReadRef<'d>>(file: &object::File<'d, R>) -> Result<()
 }
 
 /// Reads a section and takes it out of its compressed form; empty when there is none.
-pub(super) fn section<'d, R: ReadRef<'d>>(file: &object::File<'d, R>, name: &str) -> Result<std::borrow::Cow<'d, [u8]>, DwarfError> {
-    let Some(section) = file.section_by_name(name) else { return Ok(std::borrow::Cow::Borrowed(&[])) };
+pub(super) fn section<'d, R: ReadRef<'d>>(
+    file: &object::File<'d, R>,
+    name: &str,
+) -> Result<std::borrow::Cow<'d, [u8]>, DwarfError> {
+    let Some(section) = file.section_by_name(name) else {
+        return Ok(std::borrow::Cow::Borrowed(&[]));
+    };
     let damaged = |e: object::Error| DwarfError::Elf { what: format!("section `{name}`: {e}") };
     let data = section.compressed_data().map_err(damaged)?;
     // A short section may claim to be any size when it is taken out: deflate gives a thousandfold at most.
-    if data.uncompressed_size > MAX_SECTION || data.uncompressed_size / 1100 > data.data.len() as u64 {
-        return Err(DwarfError::Elf { what: format!("section `{name}` claims {} bytes", data.uncompressed_size) });
+    if data.uncompressed_size > MAX_SECTION
+        || data.uncompressed_size / 1100 > data.data.len() as u64
+    {
+        return Err(DwarfError::Elf {
+            what: format!("section `{name}` claims {} bytes", data.uncompressed_size),
+        });
     }
     data.decompress().map_err(damaged)
 }
@@ -65,7 +74,9 @@ pub(super) fn places<'d, R: ReadRef<'d>>(file: &object::File<'d, R>) -> Result<P
     let mut out = HashMap::new();
     for name in ids.map(|id| id.name()) {
         let Some(found) = file.section_by_name(name) else { continue };
-        let plain = found.compressed_file_range().is_ok_and(|r| r.format == object::CompressionFormat::None);
+        let plain = found
+            .compressed_file_range()
+            .is_ok_and(|r| r.format == object::CompressionFormat::None);
         let place = match found.file_range().filter(|_| plain) {
             Some((at, size)) => Place::File(at, size),
             None => Place::Bytes(section(file, name)?.into_owned()),
@@ -85,7 +96,9 @@ impl Places {
             Some(Place::Bytes(bytes)) => Ok(bytes),
             Some(Place::File(at, size)) => {
                 if at.checked_add(size).is_none_or(|end| end > len) {
-                    return Err(DwarfError::Elf { what: format!("section `{}` lies outside of the file", id.name()) });
+                    return Err(DwarfError::Elf {
+                        what: format!("section `{}` lies outside of the file", id.name()),
+                    });
                 }
                 let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
                 file.seek(SeekFrom::Start(at)).map_err(damaged)?;

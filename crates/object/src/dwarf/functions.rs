@@ -41,12 +41,19 @@ impl DwarfFunctions {
     ///
     /// # Errors
     /// When the file is no ELF file of this machine's kind, has no debug information, or it is damaged.
-    pub fn read<R: Read + Seek>(file: R, shared: impl FnOnce(&Shared) -> Option<R>) -> Result<Self, DwarfError> {
+    pub fn read<R: Read + Seek>(
+        file: R,
+        shared: impl FnOnce(&Shared) -> Option<R>,
+    ) -> Result<Self, DwarfError> {
         let cache = object::ReadCache::new(file);
-        let elf = object::File::parse(&cache).map_err(|e| DwarfError::Elf { what: e.to_string() })?;
+        let elf =
+            object::File::parse(&cache).map_err(|e| DwarfError::Elf { what: e.to_string() })?;
         check(&elf)?;
         let link = elf.gnu_debugaltlink().ok().flatten();
-        let link = link.map(|(path, id)| Shared { path: String::from_utf8_lossy(path).into_owned(), build_id: id.to_vec() });
+        let link = link.map(|(path, id)| Shared {
+            path: String::from_utf8_lossy(path).into_owned(),
+            build_id: id.to_vec(),
+        });
         let own = places(&elf)?;
         let other = match link {
             Some(link) => Some(Self::shared(&link, shared)?),
@@ -55,10 +62,16 @@ impl DwarfFunctions {
         Ok(Self { own: own.read(cache.into_inner())?, shared: other })
     }
 
-    fn shared<R: Read + Seek>(link: &Shared, open: impl FnOnce(&Shared) -> Option<R>) -> Result<Sections, DwarfError> {
-        let missing = || DwarfError::Split { what: format!("`{}`, shared with other programs (dwz)", link.path) };
+    fn shared<R: Read + Seek>(
+        link: &Shared,
+        open: impl FnOnce(&Shared) -> Option<R>,
+    ) -> Result<Sections, DwarfError> {
+        let missing = || DwarfError::Split {
+            what: format!("`{}`, shared with other programs (dwz)", link.path),
+        };
         let cache = object::ReadCache::new(open(link).ok_or_else(missing)?);
-        let elf = object::File::parse(&cache).map_err(|e| DwarfError::Elf { what: e.to_string() })?;
+        let elf =
+            object::File::parse(&cache).map_err(|e| DwarfError::Elf { what: e.to_string() })?;
         if elf.build_id().ok().flatten() != Some(link.build_id.as_slice()) {
             return Err(missing());
         }
@@ -71,10 +84,15 @@ impl DwarfFunctions {
     ///
     /// # Errors
     /// When the debug information is damaged.
-    pub fn at(&self, addresses: &[u64], mut found: impl FnMut(u64, Result<Prototype, &'static str>)) -> Result<(), DwarfError> {
+    pub fn at(
+        &self,
+        addresses: &[u64],
+        mut found: impl FnMut(u64, Result<Prototype, &'static str>),
+    ) -> Result<(), DwarfError> {
         let slice = |bytes| gimli::EndianSlice::new(bytes, gimli::LittleEndian);
         let own = self.own.borrow_with_sup(self.shared.as_ref(), |s| slice(s));
-        let mut search = Search { own: &own, addresses, types: Types::new(&own)?, found: &mut found };
+        let mut search =
+            Search { own: &own, addresses, types: Types::new(&own)?, found: &mut found };
         let mut split = None;
         for n in 0.. {
             let Some(unit) = search.types.own_unit(n) else { break };
@@ -101,7 +119,8 @@ impl DwarfFunctions {
         let own = self.own.borrow_with_sup(self.shared.as_ref(), |s| slice(s));
         let mut at = Vec::new();
         let mut add = |_, p: Result<Prototype, &'static str>| at.push(p);
-        let mut search = Search { own: &own, addresses: &[], types: Types::new(&own)?, found: &mut add };
+        let mut search =
+            Search { own: &own, addresses: &[], types: Types::new(&own)?, found: &mut add };
         let mut which = Vec::new();
         for n in 0.. {
             let Some(unit) = search.types.own_unit(n) else { break };
@@ -132,7 +151,12 @@ pub(super) enum Language {
 fn language(root: &Entry<'_>) -> Language {
     match root.attr_value(dw::DW_AT_language) {
         Some(Value::Language(l)) => match l {
-            dw::DW_LANG_C | dw::DW_LANG_C89 | dw::DW_LANG_C99 | dw::DW_LANG_C11 | dw::DW_LANG_C17 | dw::DW_LANG_ObjC => Language::C,
+            dw::DW_LANG_C
+            | dw::DW_LANG_C89
+            | dw::DW_LANG_C99
+            | dw::DW_LANG_C11
+            | dw::DW_LANG_C17
+            | dw::DW_LANG_ObjC => Language::C,
             dw::DW_LANG_C_plus_plus
             | dw::DW_LANG_C_plus_plus_03
             | dw::DW_LANG_C_plus_plus_11
@@ -173,7 +197,11 @@ impl<'a> Search<'_, 'a> {
     }
 
     /// Looks at all functions of a unit: those at the addresses, or those of a name.
-    fn scan(&mut self, unit: &Rc<Unit<'a>>, names: Option<&mut Names<'_, '_>>) -> Result<(), DwarfError> {
+    fn scan(
+        &mut self,
+        unit: &Rc<Unit<'a>>,
+        names: Option<&mut Names<'_, '_>>,
+    ) -> Result<(), DwarfError> {
         let mut tree = unit.entries_tree(None)?;
         let root = tree.root()?;
         super::read::check_split(&unit.unit_ref(self.own), root.entry())?;
@@ -193,12 +221,16 @@ impl<'a> Search<'_, 'a> {
         let mut children = node.children();
         while let Some(child) = children.next()? {
             match child.entry().tag() {
-                dw::DW_TAG_subprogram => self.function(unit, child.entry(), language, names.as_deref_mut())?,
+                dw::DW_TAG_subprogram => {
+                    self.function(unit, child.entry(), language, names.as_deref_mut())?
+                }
                 dw::DW_TAG_namespace | dw::DW_TAG_module if depth < MAX_DEPTH => {
                     self.children(unit, child, language, names.as_deref_mut(), depth + 1)?
                 }
                 // rustc puts methods where their types are.
-                dw::DW_TAG_structure_type | dw::DW_TAG_enumeration_type if language == Language::Rust && depth < MAX_DEPTH => {
+                dw::DW_TAG_structure_type | dw::DW_TAG_enumeration_type
+                    if language == Language::Rust && depth < MAX_DEPTH =>
+                {
                     self.children(unit, child, language, names.as_deref_mut(), depth + 1)?;
                 }
                 _ => {}
@@ -234,20 +266,34 @@ impl<'a> Search<'_, 'a> {
     }
 
     /// Reads a function's prototype; it is said why when it cannot be relied on.
-    fn prototype(&mut self, unit: &Rc<Unit<'a>>, entry: &Entry<'a>, language: Language) -> Result<Prototype, &'static str> {
+    fn prototype(
+        &mut self,
+        unit: &Rc<Unit<'a>>,
+        entry: &Entry<'a>,
+        language: Language,
+    ) -> Result<Prototype, &'static str> {
         if language == Language::Other {
             return Err("it is written in a language with a calling convention of its own");
         }
         let chain = self.types.chain(self.types.found(unit, entry));
-        let convention = chain.iter().find_map(|e| e.entry.attr_value(dw::DW_AT_calling_convention));
-        if !matches!(convention, None | Some(Value::CallingConvention(dw::DW_CC_normal | dw::DW_CC_program))) {
+        let convention =
+            chain.iter().find_map(|e| e.entry.attr_value(dw::DW_AT_calling_convention));
+        if !matches!(
+            convention,
+            None | Some(Value::CallingConvention(dw::DW_CC_normal | dw::DW_CC_program))
+        ) {
             return Err("the compiler changed how it is called");
         }
         let name = chain.iter().find_map(|e| e.text(dw::DW_AT_name)).unwrap_or_default().to_owned();
-        let lists: Vec<Params<'_, 'a>> =
-            chain.iter().map(|e| e.params()).collect::<Option<_>>().ok_or("its debug information is damaged")?;
+        let lists: Vec<Params<'_, 'a>> = chain
+            .iter()
+            .map(|e| e.params())
+            .collect::<Option<_>>()
+            .ok_or("its debug information is damaged")?;
         // The instance that was compiled may lack what was optimized out of it; what it came from is whole.
-        let Some(best) = lists.iter().max_by_key(|l| l.list.len()) else { return Err("its debug information is damaged") };
+        let Some(best) = lists.iter().max_by_key(|l| l.list.len()) else {
+            return Err("its debug information is damaged");
+        };
         let mut params = Vec::new();
         for p in &best.list {
             let chain = self.types.chain(p.clone());
@@ -256,24 +302,36 @@ impl<'a> Search<'_, 'a> {
             if matches!(name, "__in_chrg" | "__vtt_parm" | "vtt") {
                 return Err("it is a constructor with hidden arguments");
             }
-            let t = chain.iter().find_map(|e| self.types.of(e)).ok_or("the type of an argument is not known")?;
+            let t = chain
+                .iter()
+                .find_map(|e| self.types.of(e))
+                .ok_or("the type of an argument is not known")?;
             params.push((name.to_owned(), t));
         }
-        let ret = match chain.iter().find_map(|e| e.entry.has_attr(dw::DW_AT_type).then(|| self.types.of(e))) {
+        let ret = match chain
+            .iter()
+            .find_map(|e| e.entry.has_attr(dw::DW_AT_type).then(|| self.types.of(e)))
+        {
             Some(t) => t.ok_or("the type of its result is not known")?,
             None => Type::void(),
         };
         let composite = |t: &Type| matches!(t.kind, ValueKind::Struct | ValueKind::Union);
-        if language == Language::Rust && (composite(&ret) || params.iter().any(|(_, t)| composite(t) || t.size > 8)) {
+        if language == Language::Rust
+            && (composite(&ret) || params.iter().any(|(_, t)| composite(t) || t.size > 8))
+        {
             return Err("Rust does not promise how structures are passed");
         }
         let variadic = lists.iter().any(|l| l.variadic);
-        Prototype::new(&name, params, ret, variadic).ok_or("an argument's place depends on how it was compiled")
+        Prototype::new(&name, params, ret, variadic)
+            .ok_or("an argument's place depends on how it was compiled")
     }
 }
 
 /// Where a function is entered.
-fn entry_address<'a>(unit: &UnitRef<'_, Slice<'a>>, entry: &Entry<'a>) -> Result<Option<u64>, DwarfError> {
+fn entry_address<'a>(
+    unit: &UnitRef<'_, Slice<'a>>,
+    entry: &Entry<'a>,
+) -> Result<Option<u64>, DwarfError> {
     for attr in [dw::DW_AT_low_pc, dw::DW_AT_entry_pc] {
         if let Some(value) = entry.attr_value(attr)
             && let Some(address) = unit.attr_address(value)?

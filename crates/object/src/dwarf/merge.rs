@@ -7,7 +7,10 @@
 use super::DwarfError;
 use super::read::{Composite, Link, Node, Nodes, Number, Shape};
 use crate::Btf;
-use crate::btf::{Array, Builder, Composite as BtfComposite, Enum, EnumValue, FuncProto, Int, Kind, MAX_VLEN, Member, Param, TypeId};
+use crate::btf::{
+    Array, Builder, Composite as BtfComposite, Enum, EnumValue, FuncProto, Int, Kind, MAX_VLEN,
+    Member, Param, TypeId,
+};
 use gimli::constants as dw;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -19,7 +22,11 @@ const MAX_TYPES: usize = 0x000f_fff0;
 
 /// Makes type information of all nodes.
 pub(super) fn merge(nodes: &Nodes<'_>) -> Result<Btf, DwarfError> {
-    let mut keys = Keys { nodes, full: vec![Key::Unknown; nodes.all.len()], shallow: vec![Key::Unknown; nodes.all.len()] };
+    let mut keys = Keys {
+        nodes,
+        full: vec![Key::Unknown; nodes.all.len()],
+        shallow: vec![Key::Unknown; nodes.all.len()],
+    };
     let mut merged = Merged { nodes, id_of: vec![0; nodes.all.len()], extra: 0, order: Vec::new() };
     let mut first: HashMap<u128, TypeId> = HashMap::new();
     let mut defined: HashMap<(u8, &str), TypeId> = HashMap::new();
@@ -59,7 +66,8 @@ pub(super) fn merge(nodes: &Nodes<'_>) -> Result<Btf, DwarfError> {
 
 impl Shape<'_> {
     fn is_declaration(&self) -> bool {
-        matches!(self, Self::Composite(c) if c.declared) || matches!(self, Self::Enum { declared: true, values, .. } if values.is_empty())
+        matches!(self, Self::Composite(c) if c.declared)
+            || matches!(self, Self::Enum { declared: true, values, .. } if values.is_empty())
     }
 
     /// Which names can mean each other.
@@ -170,7 +178,11 @@ impl Keys<'_> {
         }
         match &node.shape {
             Shape::Same(_) | Shape::Pointer(_) => {}
-            Shape::Const(to) | Shape::Volatile(to) | Shape::Restrict(to) | Shape::Typedef(to) | Shape::MemberPointer(to) => {
+            Shape::Const(to)
+            | Shape::Volatile(to)
+            | Shape::Restrict(to)
+            | Shape::Typedef(to)
+            | Shape::MemberPointer(to) => {
                 h.put(self.link(*to, depth, full));
             }
             Shape::Array { elem, lens } => {
@@ -240,16 +252,25 @@ impl<'a> Merged<'a> {
     /// Writes one type for each node that is left, and behind them what one type for each is not enough for.
     fn write(&self) -> Result<Btf, DwarfError> {
         let mut builder = Builder::new();
-        let mut extra = Extra { next: self.order.len() as TypeId + 1, kinds: Vec::new(), index: None };
+        let mut extra =
+            Extra { next: self.order.len() as TypeId + 1, kinds: Vec::new(), index: None };
         for node in self.order.iter().filter_map(|i| self.nodes.all.get(*i as usize)) {
             let kind = self.kind(node, &mut builder, &mut extra);
             let name = match &kind {
-                Kind::Array(_) | Kind::Ptr(_) | Kind::Const(_) | Kind::Volatile(_) | Kind::Restrict(_) | Kind::FuncProto(_) => 0,
+                Kind::Array(_)
+                | Kind::Ptr(_)
+                | Kind::Const(_)
+                | Kind::Volatile(_)
+                | Kind::Restrict(_)
+                | Kind::FuncProto(_) => 0,
                 _ => builder.string(node.name),
             };
             if !node.scope.is_empty()
                 && !node.name.is_empty()
-                && matches!(kind, Kind::Struct(_) | Kind::Union(_) | Kind::Enum(_) | Kind::Enum64(_))
+                && matches!(
+                    kind,
+                    Kind::Struct(_) | Kind::Union(_) | Kind::Enum(_) | Kind::Enum64(_)
+                )
             {
                 let long = builder.string(&format!("{}__{}", node.scope, node.name));
                 extra.add(long, kind.clone());
@@ -267,7 +288,12 @@ impl<'a> Merged<'a> {
 
     fn is_function(&self, mut link: Link) -> bool {
         for _ in 0..MAX_DEPTH {
-            match self.nodes.get(link).and_then(|i| self.nodes.all.get(i as usize)).map(|n| &n.shape) {
+            match self
+                .nodes
+                .get(link)
+                .and_then(|i| self.nodes.all.get(i as usize))
+                .map(|n| &n.shape)
+            {
                 Some(Shape::Function { .. }) => return true,
                 Some(Shape::Same(to) | Shape::Typedef(to) | Shape::Const(to)) => link = *to,
                 _ => return false,
@@ -300,7 +326,10 @@ impl<'a> Merged<'a> {
             Shape::Composite(c) => self.composite(c, builder),
             Shape::Enum { size, of, values, .. } => self.enumeration(*size, *of, values, builder),
             Shape::Function { ret, params } => {
-                let params = params.iter().take(MAX_VLEN).map(|p| Param { name_off: 0, type_id: self.id(*p) });
+                let params = params
+                    .iter()
+                    .take(MAX_VLEN)
+                    .map(|p| Param { name_off: 0, type_id: self.id(*p) });
                 Kind::FuncProto(FuncProto { ret: self.id(*ret), params: params.collect() })
             }
             Shape::Opaque(size) => opaque(*size),
@@ -315,14 +344,22 @@ impl<'a> Merged<'a> {
         for m in c.members.iter().filter(|m| m.bit_offset < limit) {
             let type_id = self.id(m.link);
             let Ok(bitfield) = u8::try_from(m.bits) else { continue };
-            let one = Member { name_off: builder.string(m.name), type_id, bit_offset: m.bit_offset as u32, bitfield };
+            let one = Member {
+                name_off: builder.string(m.name),
+                type_id,
+                bit_offset: m.bit_offset as u32,
+                bitfield,
+            };
             members.push(one);
             if m.base_class {
                 members.push(Member { name_off: builder.string(self.base_name(m.link)), ..one });
             }
         }
         members.truncate(MAX_VLEN);
-        let all = BtfComposite { size: u32::try_from(c.size).unwrap_or(u32::MAX), members: members.into() };
+        let all = BtfComposite {
+            size: u32::try_from(c.size).unwrap_or(u32::MAX),
+            members: members.into(),
+        };
         if c.union { Kind::Union(all) } else { Kind::Struct(all) }
     }
 
@@ -336,21 +373,32 @@ impl<'a> Merged<'a> {
         ""
     }
 
-    fn enumeration(&self, size: u64, of: Link, values: &[(&str, Number)], builder: &mut Builder) -> Kind {
+    fn enumeration(
+        &self,
+        size: u64,
+        of: Link,
+        values: &[(&str, Number)],
+        builder: &mut Builder,
+    ) -> Kind {
         let signed_base = |link: Link| {
             let node = self.nodes.all.get(self.nodes.get(link)? as usize)?;
             let Shape::Base { encoding, .. } = node.shape else { return None };
             Some(matches!(gimli::DwAte(encoding), dw::DW_ATE_signed | dw::DW_ATE_signed_char))
         };
         let negative = values.iter().any(|(_, v)| matches!(v, Number::Signed(n) if *n < 0));
-        let signed = negative || signed_base(of).unwrap_or(false) && values.iter().all(|(_, v)| matches!(v, Number::Signed(_)));
+        let signed = negative
+            || signed_base(of).unwrap_or(false)
+                && values.iter().all(|(_, v)| matches!(v, Number::Signed(_)));
         let size = if matches!(size, 1 | 2 | 4 | 8) { size as u32 } else { 4 };
         let bits = |v: Number| match v {
             Number::Signed(n) => n,
             Number::Unsigned(n) => n as i64,
         };
-        let values: Box<[EnumValue]> =
-            values.iter().take(MAX_VLEN).map(|(name, v)| EnumValue { name_off: builder.string(name), value: bits(*v) }).collect();
+        let values: Box<[EnumValue]> = values
+            .iter()
+            .take(MAX_VLEN)
+            .map(|(name, v)| EnumValue { name_off: builder.string(name), value: bits(*v) })
+            .collect();
         let all = Enum { size, signed, values };
         if size == 8 { Kind::Enum64(all) } else { Kind::Enum(all) }
     }
@@ -375,7 +423,17 @@ impl Extra {
             return id;
         }
         let name = builder.string("__ARRAY_SIZE_TYPE__");
-        let id = self.add(name, Kind::Int(Int { size: 4, bits: 32, offset: 0, signed: false, char: false, bool: false }));
+        let id = self.add(
+            name,
+            Kind::Int(Int {
+                size: 4,
+                bits: 32,
+                offset: 0,
+                signed: false,
+                char: false,
+                bool: false,
+            }),
+        );
         self.index = Some(id);
         id
     }
@@ -383,7 +441,14 @@ impl Extra {
 
 fn base(size: u64, encoding: u8) -> Kind {
     let int = |signed: bool, bool: bool| match size {
-        1..=16 => Kind::Int(Int { size: size as u32, bits: size as u8 * 8, offset: 0, signed, char: false, bool }),
+        1..=16 => Kind::Int(Int {
+            size: size as u32,
+            bits: size as u8 * 8,
+            offset: 0,
+            signed,
+            char: false,
+            bool,
+        }),
         _ => opaque(size),
     };
     match gimli::DwAte(encoding) {
@@ -403,5 +468,8 @@ fn base(size: u64, encoding: u8) -> Kind {
 
 /// Bytes that mean nothing.
 fn opaque(size: u64) -> Kind {
-    Kind::Struct(BtfComposite { size: u32::try_from(size).unwrap_or(u32::MAX), members: Box::new([]) })
+    Kind::Struct(BtfComposite {
+        size: u32::try_from(size).unwrap_or(u32::MAX),
+        members: Box::new([]),
+    })
 }

@@ -59,7 +59,9 @@ pub enum DwarfError {
         what: String,
     },
     /// The debug information says nothing about types.
-    #[error("debug information without types: it was compiled for line numbers only (`-g1`, `line-tables-only`)")]
+    #[error(
+        "debug information without types: it was compiled for line numbers only (`-g1`, `line-tables-only`)"
+    )]
     LinesOnly,
     /// The debug information is damaged.
     #[error("damaged debug information: {what}")]
@@ -100,9 +102,13 @@ impl Btf {
         file::check(&file)?;
         if let Some(section) = file.section_by_name(".gnu_debugaltlink") {
             let name = section.data().unwrap_or(&[]).split(|b| *b == 0).next().unwrap_or(&[]);
-            return Err(DwarfError::Split { what: format!("`{}`, shared with other programs (dwz)", name.escape_ascii()) });
+            return Err(DwarfError::Split {
+                what: format!("`{}`, shared with other programs (dwz)", name.escape_ascii()),
+            });
         }
-        let load = |id: gimli::SectionId| -> Result<Cow<'_, [u8]>, DwarfError> { file::section(&file, id.name()) };
+        let load = |id: gimli::SectionId| -> Result<Cow<'_, [u8]>, DwarfError> {
+            file::section(&file, id.name())
+        };
         let sections = gimli::DwarfSections::load(load)?;
         let dwarf = sections.borrow(|s| gimli::EndianSlice::new(s, gimli::LittleEndian));
         let nodes = read::read(&dwarf)?;

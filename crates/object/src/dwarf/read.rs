@@ -1,7 +1,9 @@
 //! Entries of `.debug_info` to [`Node`]s: one a type, with places where entries refer to each other.
 
 use super::DwarfError;
-use gimli::{AttributeValue as Value, DebuggingInformationEntry, UnitRef, UnitType, constants as dw};
+use gimli::{
+    AttributeValue as Value, DebuggingInformationEntry, UnitRef, UnitType, constants as dw,
+};
 use std::collections::HashMap;
 
 pub(super) type Slice<'a> = gimli::EndianSlice<'a, gimli::LittleEndian>;
@@ -125,7 +127,10 @@ pub(super) fn read<'a>(dwarf: &gimli::Dwarf<Slice<'a>>) -> Result<Nodes<'a>, Dwa
         read_unit(&unit.unit_ref(dwarf), &mut nodes)?;
     }
     for (index, declaration) in std::mem::take(&mut nodes.elsewhere) {
-        let named = nodes.get(declaration).and_then(|i| nodes.all.get(i as usize)).map(|n| (n.name, n.scope.clone()));
+        let named = nodes
+            .get(declaration)
+            .and_then(|i| nodes.all.get(i as usize))
+            .map(|n| (n.name, n.scope.clone()));
         if let (Some((name, scope)), Some(node)) = (named, nodes.all.get_mut(index as usize)) {
             node.scope = scope;
             if node.name.is_empty() {
@@ -169,7 +174,10 @@ fn read_unit<'a>(unit: &UnitRef<'_, Slice<'a>>, nodes: &mut Nodes<'a>) -> Result
         let node = match shape(unit, entry) {
             Some(shape) => {
                 if nodes.all.len() >= MAX_NODES {
-                    return Err(DwarfError::TooMany { what: "types in all units", limit: MAX_NODES });
+                    return Err(DwarfError::TooMany {
+                        what: "types in all units",
+                        limit: MAX_NODES,
+                    });
                 }
                 let index = nodes.all.len() as u32;
                 nodes.at.insert(place(unit, entry.offset().0), index);
@@ -183,8 +191,13 @@ fn read_unit<'a>(unit: &UnitRef<'_, Slice<'a>>, nodes: &mut Nodes<'a>) -> Result
         };
         if entry.has_children() {
             let before = scope.len();
-            let opens_scope =
-                matches!(entry.tag(), dw::DW_TAG_namespace | dw::DW_TAG_class_type | dw::DW_TAG_structure_type | dw::DW_TAG_union_type);
+            let opens_scope = matches!(
+                entry.tag(),
+                dw::DW_TAG_namespace
+                    | dw::DW_TAG_class_type
+                    | dw::DW_TAG_structure_type
+                    | dw::DW_TAG_union_type
+            );
             if opens_scope && !name.is_empty() && scope.len() < 1024 {
                 if !scope.is_empty() {
                     scope.push_str("__");
@@ -198,11 +211,18 @@ fn read_unit<'a>(unit: &UnitRef<'_, Slice<'a>>, nodes: &mut Nodes<'a>) -> Result
 }
 
 /// Refuses units whose types are in other files.
-pub(super) fn check_split<'a>(unit: &UnitRef<'_, Slice<'a>>, entry: &Entry<'a>) -> Result<(), DwarfError> {
-    let dwo = entry.attr_value(dw::DW_AT_dwo_name).or_else(|| entry.attr_value(dw::DW_AT_GNU_dwo_name));
+pub(super) fn check_split<'a>(
+    unit: &UnitRef<'_, Slice<'a>>,
+    entry: &Entry<'a>,
+) -> Result<(), DwarfError> {
+    let dwo =
+        entry.attr_value(dw::DW_AT_dwo_name).or_else(|| entry.attr_value(dw::DW_AT_GNU_dwo_name));
     match dwo {
         Some(value) if !entry.has_children() => {
-            let file = unit.attr_string(value).map(|s| String::from_utf8_lossy(s.slice()).into_owned()).unwrap_or_default();
+            let file = unit
+                .attr_string(value)
+                .map(|s| String::from_utf8_lossy(s.slice()).into_owned())
+                .unwrap_or_default();
             Err(DwarfError::Split { what: format!("`{file}` (split DWARF)") })
         }
         _ => Ok(()),
@@ -254,22 +274,30 @@ fn shape<'a>(unit: &UnitRef<'_, Slice<'a>>, entry: &Entry<'a>) -> Option<Shape<'
             };
             Shape::Base { size: size(), encoding }
         }
-        dw::DW_TAG_pointer_type | dw::DW_TAG_reference_type | dw::DW_TAG_rvalue_reference_type => Shape::Pointer(of()),
+        dw::DW_TAG_pointer_type | dw::DW_TAG_reference_type | dw::DW_TAG_rvalue_reference_type => {
+            Shape::Pointer(of())
+        }
         dw::DW_TAG_const_type => Shape::Const(of()),
         dw::DW_TAG_volatile_type => Shape::Volatile(of()),
         dw::DW_TAG_restrict_type => Shape::Restrict(of()),
         dw::DW_TAG_typedef | dw::DW_TAG_template_alias => Shape::Typedef(of()),
-        dw::DW_TAG_atomic_type | dw::DW_TAG_packed_type | dw::DW_TAG_shared_type | dw::DW_TAG_immutable_type => Shape::Same(of()),
+        dw::DW_TAG_atomic_type
+        | dw::DW_TAG_packed_type
+        | dw::DW_TAG_shared_type
+        | dw::DW_TAG_immutable_type => Shape::Same(of()),
         dw::DW_TAG_array_type => Shape::Array { elem: of(), lens: Vec::new() },
-        dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type | dw::DW_TAG_interface_type => {
-            Shape::Composite(Composite {
-                union: entry.tag() == dw::DW_TAG_union_type,
-                size: size(),
-                members: Vec::new(),
-                declared: declared(),
-            })
+        dw::DW_TAG_structure_type
+        | dw::DW_TAG_class_type
+        | dw::DW_TAG_union_type
+        | dw::DW_TAG_interface_type => Shape::Composite(Composite {
+            union: entry.tag() == dw::DW_TAG_union_type,
+            size: size(),
+            members: Vec::new(),
+            declared: declared(),
+        }),
+        dw::DW_TAG_enumeration_type => {
+            Shape::Enum { size: size(), of: of(), values: Vec::new(), declared: declared() }
         }
-        dw::DW_TAG_enumeration_type => Shape::Enum { size: size(), of: of(), values: Vec::new(), declared: declared() },
         dw::DW_TAG_subroutine_type => Shape::Function { ret: of(), params: Vec::new() },
         dw::DW_TAG_ptr_to_member_type => Shape::MemberPointer(of()),
         dw::DW_TAG_unspecified_type => Shape::Opaque(size()),
@@ -278,16 +306,24 @@ fn shape<'a>(unit: &UnitRef<'_, Slice<'a>>, entry: &Entry<'a>) -> Option<Shape<'
 }
 
 /// Adds what a child says to its parent.
-fn child<'a>(unit: &UnitRef<'_, Slice<'a>>, entry: &Entry<'a>, parent: &mut Node<'a>) -> Result<(), DwarfError> {
+fn child<'a>(
+    unit: &UnitRef<'_, Slice<'a>>,
+    entry: &Entry<'a>,
+    parent: &mut Node<'a>,
+) -> Result<(), DwarfError> {
     match (entry.tag(), &mut parent.shape) {
-        (dw::DW_TAG_member | dw::DW_TAG_inheritance, Shape::Composite(c)) => c.members.extend(member(unit, entry)),
+        (dw::DW_TAG_member | dw::DW_TAG_inheritance, Shape::Composite(c)) => {
+            c.members.extend(member(unit, entry))
+        }
         (dw::DW_TAG_enumerator, Shape::Enum { values, .. }) => {
             if let Some(value) = constant(entry) {
                 values.push((name(unit, entry), value));
             }
         }
         (dw::DW_TAG_subrange_type, Shape::Array { lens, .. }) => lens.push(length(entry)),
-        (dw::DW_TAG_formal_parameter, Shape::Function { params, .. }) => params.push(link(unit, entry, dw::DW_AT_type)),
+        (dw::DW_TAG_formal_parameter, Shape::Function { params, .. }) => {
+            params.push(link(unit, entry, dw::DW_AT_type))
+        }
         _ => {}
     }
     Ok(())
@@ -310,7 +346,11 @@ pub(super) fn length(entry: &Entry<'_>) -> u32 {
         return u32::try_from(n).unwrap_or(0);
     }
     let last = entry.attr_value(dw::DW_AT_upper_bound);
-    let Some(last) = last.and_then(|v| v.udata_value().or_else(|| v.sdata_value().map(|n| n as u64))) else { return 0 };
+    let Some(last) =
+        last.and_then(|v| v.udata_value().or_else(|| v.sdata_value().map(|n| n as u64)))
+    else {
+        return 0;
+    };
     let first = number(entry, dw::DW_AT_lower_bound).unwrap_or(0);
     // The bound of an array without elements is -1: its length is 0, or more than can be counted.
     u32::try_from(last.wrapping_sub(first).wrapping_add(1)).unwrap_or(0)
@@ -318,13 +358,19 @@ pub(super) fn length(entry: &Entry<'_>) -> u32 {
 
 /// Reads a member or a base class; `None` for static members and virtual bases, which have no fixed place.
 pub(super) fn member<'a>(unit: &UnitRef<'_, Slice<'a>>, entry: &Entry<'a>) -> Option<Member<'a>> {
-    if flag(entry, dw::DW_AT_external) || flag(entry, dw::DW_AT_declaration) || entry.has_attr(dw::DW_AT_const_value) {
+    if flag(entry, dw::DW_AT_external)
+        || flag(entry, dw::DW_AT_declaration)
+        || entry.has_attr(dw::DW_AT_const_value)
+    {
         return None;
     }
     let base_class = entry.tag() == dw::DW_TAG_inheritance;
     if base_class
         && entry.has_attr(dw::DW_AT_virtuality)
-        && !matches!(entry.attr_value(dw::DW_AT_virtuality), Some(Value::Virtuality(dw::DW_VIRTUALITY_none)))
+        && !matches!(
+            entry.attr_value(dw::DW_AT_virtuality),
+            Some(Value::Virtuality(dw::DW_VIRTUALITY_none))
+        )
     {
         return None;
     }
@@ -342,11 +388,19 @@ pub(super) fn member<'a>(unit: &UnitRef<'_, Slice<'a>>, entry: &Entry<'a>) -> Op
         // Before DWARF 4, bits are counted from the most significant one of a storage unit.
         let unit_bits = number(entry, dw::DW_AT_byte_size).unwrap_or(4).checked_mul(8)?;
         // A field may begin in front of its unit: the count from the top is negative then.
-        start.checked_add(unit_bits)?.checked_sub(from_top.wrapping_add(bits) & u64::from(u32::MAX))?
+        start
+            .checked_add(unit_bits)?
+            .checked_sub(from_top.wrapping_add(bits) & u64::from(u32::MAX))?
     } else {
         start
     };
-    Some(Member { name: name(unit, entry), link: link(unit, entry, dw::DW_AT_type), bit_offset, bits, base_class })
+    Some(Member {
+        name: name(unit, entry),
+        link: link(unit, entry, dw::DW_AT_type),
+        bit_offset,
+        bits,
+        base_class,
+    })
 }
 
 /// Reads the one expression old compilers place members with: `DW_OP_plus_uconst n`.

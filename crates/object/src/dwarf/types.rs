@@ -77,7 +77,12 @@ impl<'s, 'a> Found<'s, 'a> {
         Some(out)
     }
 
-    fn add(&self, node: gimli::EntriesTreeNode<'_, '_, Slice<'a>>, out: &mut Params<'s, 'a>, depth: u32) -> Option<()> {
+    fn add(
+        &self,
+        node: gimli::EntriesTreeNode<'_, '_, Slice<'a>>,
+        out: &mut Params<'s, 'a>,
+        depth: u32,
+    ) -> Option<()> {
         let mut children = node.children();
         while let Some(child) = children.next().ok()? {
             match child.entry().tag() {
@@ -86,7 +91,9 @@ impl<'s, 'a> Found<'s, 'a> {
                 dw::DW_TAG_unspecified_parameters => out.variadic = true,
                 dw::DW_TAG_GNU_formal_parameter_pack if depth == 0 => self.add(child, out, 1)?,
                 // Parameters come first.
-                dw::DW_TAG_lexical_block | dw::DW_TAG_inlined_subroutine | dw::DW_TAG_call_site => break,
+                dw::DW_TAG_lexical_block | dw::DW_TAG_inlined_subroutine | dw::DW_TAG_call_site => {
+                    break;
+                }
                 _ => {}
             }
         }
@@ -98,7 +105,11 @@ impl<'s, 'a> Found<'s, 'a> {
     }
 }
 
-fn headers<'a>(dwarf: &Dwarf<'a>, shared: bool, signatures: &mut HashMap<u64, Pos>) -> Result<Headers<'a>, DwarfError> {
+fn headers<'a>(
+    dwarf: &Dwarf<'a>,
+    shared: bool,
+    signatures: &mut HashMap<u64, Pos>,
+) -> Result<Headers<'a>, DwarfError> {
     let mut out = Vec::new();
     let mut add = |header: Header<'a>, types: u64| {
         let start = header.offset().0 as u64 | types;
@@ -122,9 +133,17 @@ impl<'s, 'a> Types<'s, 'a> {
     /// Finds where units begin.
     pub fn new(own: &'s Dwarf<'a>) -> Result<Self, DwarfError> {
         let mut signatures = HashMap::new();
-        let shared = own.sup().map_or_else(|| Ok(Vec::new()), |sup| headers(sup, true, &mut signatures))?;
+        let shared =
+            own.sup().map_or_else(|| Ok(Vec::new()), |sup| headers(sup, true, &mut signatures))?;
         let headers = [headers(own, false, &mut signatures)?, shared];
-        Ok(Self { own, headers, signatures, units: HashMap::new(), known: HashMap::new(), language: Language::Other })
+        Ok(Self {
+            own,
+            headers,
+            signatures,
+            units: HashMap::new(),
+            known: HashMap::new(),
+            language: Language::Other,
+        })
     }
 
     /// Begins with the functions of another unit.
@@ -157,7 +176,8 @@ impl<'s, 'a> Types<'s, 'a> {
     pub fn entry(&mut self, pos: Pos) -> Option<Found<'s, 'a>> {
         let dwarf = if pos.shared { self.own.sup()? } else { self.own };
         let headers = self.headers.get(usize::from(pos.shared))?;
-        let (start, header) = headers.get(headers.partition_point(|(start, _)| *start <= pos.at).checked_sub(1)?)?;
+        let (start, header) =
+            headers.get(headers.partition_point(|(start, _)| *start <= pos.at).checked_sub(1)?)?;
         let offset = gimli::UnitOffset(usize::try_from(pos.at - start).ok()?);
         let key = Pos { shared: pos.shared, at: *start };
         let unit = match self.units.get(&key) {
@@ -173,10 +193,13 @@ impl<'s, 'a> Types<'s, 'a> {
     }
 
     pub fn link(&self, from: &Found<'s, 'a>, attr: gimli::DwAt) -> Option<Pos> {
-        let types = if from.unit.header.section() == gimli::SectionId::DebugTypes { IN_TYPES } else { 0 };
+        let types =
+            if from.unit.header.section() == gimli::SectionId::DebugTypes { IN_TYPES } else { 0 };
         let start = from.unit.header.offset().0 as u64;
         match from.entry.attr_value(attr)? {
-            Value::UnitRef(offset) => Some(Pos { shared: from.shared, at: start.wrapping_add(offset.0 as u64) | types }),
+            Value::UnitRef(offset) => {
+                Some(Pos { shared: from.shared, at: start.wrapping_add(offset.0 as u64) | types })
+            }
             Value::DebugInfoRef(offset) => Some(Pos { shared: from.shared, at: offset.0 as u64 }),
             Value::DebugInfoRefSup(offset) => Some(Pos { shared: true, at: offset.0 as u64 }),
             Value::DebugTypesRef(signature) => self.signatures.get(&signature.0).copied(),
@@ -188,7 +211,9 @@ impl<'s, 'a> Types<'s, 'a> {
     pub fn chain(&mut self, first: Found<'s, 'a>) -> Vec<Found<'s, 'a>> {
         let mut out = vec![first];
         while let Some(last) = out.last().filter(|_| out.len() < 8) {
-            let next = self.link(last, dw::DW_AT_abstract_origin).or_else(|| self.link(last, dw::DW_AT_specification));
+            let next = self
+                .link(last, dw::DW_AT_abstract_origin)
+                .or_else(|| self.link(last, dw::DW_AT_specification));
             let Some(next) = next.and_then(|pos| self.entry(pos)) else { break };
             out.push(next);
         }
@@ -233,7 +258,9 @@ impl<'s, 'a> Types<'s, 'a> {
         let size = number(&e.entry, dw::DW_AT_byte_size);
         match e.entry.tag() {
             dw::DW_TAG_base_type => base(text, size?, &e.entry),
-            dw::DW_TAG_pointer_type | dw::DW_TAG_reference_type | dw::DW_TAG_rvalue_reference_type => {
+            dw::DW_TAG_pointer_type
+            | dw::DW_TAG_reference_type
+            | dw::DW_TAG_rvalue_reference_type => {
                 let (to, named) = self.pointee(e, depth)?;
                 let star = match e.entry.tag() {
                     dw::DW_TAG_pointer_type => "*",
@@ -241,7 +268,12 @@ impl<'s, 'a> Types<'s, 'a> {
                     _ => "&&",
                 };
                 let space = if to.ends_with('*') { "" } else { " " };
-                Some(Type::scalar(&format!("{to}{space}{star}"), ValueKind::Pointer(named), 8, Class::Integer))
+                Some(Type::scalar(
+                    &format!("{to}{space}{star}"),
+                    ValueKind::Pointer(named),
+                    8,
+                    Class::Integer,
+                ))
             }
             dw::DW_TAG_const_type
             | dw::DW_TAG_volatile_type
@@ -265,17 +297,30 @@ impl<'s, 'a> Types<'s, 'a> {
                     return None;
                 }
                 let union = e.entry.tag() == dw::DW_TAG_union_type;
-                let (kind, word) = if union { (ValueKind::Union, "union") } else { (ValueKind::Struct, "struct") };
+                let (kind, word) =
+                    if union { (ValueKind::Union, "union") } else { (ValueKind::Struct, "struct") };
                 let size = size?;
                 let mut parts = Parts::new(size);
                 let align = self.flatten(e, 0, depth, &mut parts)?;
-                Some(Type { text: tagged(word, text), kind, size, align, leaves: parts.leaves, by_reference: parts.by_reference })
+                Some(Type {
+                    text: tagged(word, text),
+                    kind,
+                    size,
+                    align,
+                    leaves: parts.leaves,
+                    by_reference: parts.by_reference,
+                })
             }
             // Others are no arguments; a vector is.
             dw::DW_TAG_array_type if flag(&e.entry, dw::DW_AT_GNU_vector) => {
                 let elem = self.behind(e, depth)?;
                 let size = size.or_else(|| elem.size.checked_mul(count(e)?))?;
-                Some(Type::scalar(&format!("{} vector", elem.text), ValueKind::Float, size, Class::Sse))
+                Some(Type::scalar(
+                    &format!("{} vector", elem.text),
+                    ValueKind::Float,
+                    size,
+                    Class::Sse,
+                ))
             }
             // `decltype(nullptr)`; `auto` is one as well where it was not found out.
             dw::DW_TAG_unspecified_type if text.contains("nullptr") => {
@@ -284,11 +329,19 @@ impl<'s, 'a> Types<'s, 'a> {
             dw::DW_TAG_ptr_to_member_type => {
                 let pos = self.link(e, dw::DW_AT_type)?;
                 let function = self.entry(pos)?.entry.tag() == dw::DW_TAG_subroutine_type;
-                let one = Type::scalar("pointer to member", ValueKind::Pointer(None), 8, Class::Integer);
+                let one =
+                    Type::scalar("pointer to member", ValueKind::Pointer(None), 8, Class::Integer);
                 if !function {
                     return Some(one);
                 }
-                let leaves = [0, 64].map(|bit_offset| Leaf { bit_offset, bits: 64, class: Class::Integer, align: 8 }).to_vec();
+                let leaves = [0, 64]
+                    .map(|bit_offset| Leaf {
+                        bit_offset,
+                        bits: 64,
+                        class: Class::Integer,
+                        align: 8,
+                    })
+                    .to_vec();
                 Some(Type { kind: ValueKind::Struct, size: 16, align: 8, leaves, ..one })
             }
             _ => None,
@@ -301,16 +354,23 @@ impl<'s, 'a> Types<'s, 'a> {
         let mut stars = String::new();
         for _ in depth..MAX_DEPTH {
             if !at.entry.has_attr(dw::DW_AT_type) {
-                return Some((if stars.is_empty() { "void".to_owned() } else { format!("void {stars}") }, None));
+                return Some((
+                    if stars.is_empty() { "void".to_owned() } else { format!("void {stars}") },
+                    None,
+                ));
             }
             let pos = self.link(&at, dw::DW_AT_type)?;
             let mut next = self.entry(pos)?;
-            if let Some(Value::DebugTypesRef(signature)) = next.entry.attr_value(dw::DW_AT_signature) {
+            if let Some(Value::DebugTypesRef(signature)) =
+                next.entry.attr_value(dw::DW_AT_signature)
+            {
                 next = self.entry(*self.signatures.get(&signature.0)?)?;
             }
             let text = next.text(dw::DW_AT_name).unwrap_or_default();
             let word = match next.entry.tag() {
-                dw::DW_TAG_pointer_type | dw::DW_TAG_reference_type | dw::DW_TAG_rvalue_reference_type => {
+                dw::DW_TAG_pointer_type
+                | dw::DW_TAG_reference_type
+                | dw::DW_TAG_rvalue_reference_type => {
                     stars.push('*');
                     ""
                 }
@@ -319,14 +379,22 @@ impl<'s, 'a> Types<'s, 'a> {
                 dw::DW_TAG_enumeration_type => "enum",
                 dw::DW_TAG_subroutine_type => "function",
                 dw::DW_TAG_base_type | dw::DW_TAG_unspecified_type => {
-                    return Some((if stars.is_empty() { text.to_owned() } else { format!("{text} {stars}") }, None));
+                    return Some((
+                        if stars.is_empty() { text.to_owned() } else { format!("{text} {stars}") },
+                        None,
+                    ));
                 }
                 _ => "",
             };
             if !word.is_empty() {
                 let all = if word == "function" { word.to_owned() } else { tagged(word, text) };
-                let named = (stars.is_empty() && matches!(word, "struct" | "union") && !text.is_empty()).then(|| text.to_owned());
-                return Some((if stars.is_empty() { all } else { format!("{all} {stars}") }, named));
+                let named =
+                    (stars.is_empty() && matches!(word, "struct" | "union") && !text.is_empty())
+                        .then(|| text.to_owned());
+                return Some((
+                    if stars.is_empty() { all } else { format!("{all} {stars}") },
+                    named,
+                ));
             }
             at = next;
         }
@@ -343,12 +411,19 @@ fn base(text: &str, size: u64, entry: &Entry<'_>) -> Option<Type> {
     let float = |class| Type::scalar(text, ValueKind::Float, size, class);
     Some(match encoding {
         // `long double` is the x87 type, `_Float128` is not.
-        dw::DW_ATE_float | dw::DW_ATE_imaginary_float => float(if size > 8 && !text.contains("128") { Class::X87 } else { Class::Sse }),
+        dw::DW_ATE_float | dw::DW_ATE_imaginary_float => {
+            float(if size > 8 && !text.contains("128") { Class::X87 } else { Class::Sse })
+        }
         dw::DW_ATE_decimal_float => float(Class::Sse),
         dw::DW_ATE_complex_float => {
             let part = size / 2;
             let class = if part > 8 { Class::X87 } else { Class::Sse };
-            let leaf = |n: u64| Leaf { bit_offset: n * part * 8, bits: part * 8, class, align: part.max(1) };
+            let leaf = |n: u64| Leaf {
+                bit_offset: n * part * 8,
+                bits: part * 8,
+                class,
+                align: part.max(1),
+            };
             Type { align: part.clamp(1, 16), leaves: vec![leaf(0), leaf(1)], ..float(class) }
         }
         _ => Type::scalar(text, ValueKind::Int, size, Class::Integer),

@@ -13,7 +13,12 @@ use skep_isa::{MapFlags, MapType};
 /// Eight bytes of data (Documentation/bpf/llvm_reloc.rst). Before LLVM 13 these were of type [`R_BPF_64_64`].
 const R_BPF_64_ABS64: u32 = 2;
 
-pub(super) fn collect(maps: &mut Maps, elf: &Elf<'_>, section: usize, btf: Option<&Btf>) -> Result<(), ObjectError> {
+pub(super) fn collect(
+    maps: &mut Maps,
+    elf: &Elf<'_>,
+    section: usize,
+    btf: Option<&Btf>,
+) -> Result<(), ObjectError> {
     let Some(elf_section) = elf.sections.get(section) else { return Ok(()) };
     let Some(btf) = btf else { return Err(elf_section.error(0, "map definitions need BTF")) };
     let sec_id = btf.find(elf_section.name, |k| matches!(k, Kind::DataSec(_)));
@@ -34,7 +39,11 @@ pub(super) fn collect(maps: &mut Maps, elf: &Elf<'_>, section: usize, btf: Optio
         maps.at.insert((section, u64::from(var.offset)), index);
         maps.specs.push(spec);
         if let Some(at) = values_at {
-            slots.push((index, u64::from(var.offset) + u64::from(at), u64::from(var.offset) + u64::from(var.size)));
+            slots.push((
+                index,
+                u64::from(var.offset) + u64::from(at),
+                u64::from(var.offset) + u64::from(var.size),
+            ));
         }
     }
     for (map, start, end) in slots {
@@ -55,13 +64,19 @@ fn initial_values(
     start: u64,
     end: u64,
 ) -> Result<Vec<(u32, InnerValue)>, ObjectError> {
-    let (Some(spec), Some(elf_section)) = (maps.specs.get(map), elf.sections.get(section)) else { return Ok(Vec::new()) };
+    let (Some(spec), Some(elf_section)) = (maps.specs.get(map), elf.sections.get(section)) else {
+        return Ok(Vec::new());
+    };
     let mut out = Vec::new();
     for r in elf_section.relocs.iter().filter(|r| (start..end).contains(&r.offset)) {
         let slot = u32::try_from((r.offset - start) / 8).unwrap_or(u32::MAX);
-        let fits = matches!(r.kind, R_BPF_64_ABS64 | R_BPF_64_64) && (r.offset - start).is_multiple_of(8);
+        let fits =
+            matches!(r.kind, R_BPF_64_ABS64 | R_BPF_64_64) && (r.offset - start).is_multiple_of(8);
         if !fits || spec.max_entries != 0 && slot >= spec.max_entries {
-            return Err(error(&spec.name, format!("relocation for slot {slot} of `values` cannot be used")));
+            return Err(error(
+                &spec.name,
+                format!("relocation for slot {slot} of `values` cannot be used"),
+            ));
         }
         let Some(symbol) = elf.symbols.get(r.symbol) else { continue };
         let value = if spec.map_type == MapType::ProgArray {
@@ -72,7 +87,9 @@ fn initial_values(
                 _ => None,
             }
         };
-        let value = value.ok_or_else(|| error(&spec.name, format!("slot {slot} of `values`: `{}` does not fit", symbol.name)))?;
+        let value = value.ok_or_else(|| {
+            error(&spec.name, format!("slot {slot} of `values`: `{}` does not fit", symbol.name))
+        })?;
         out.push((slot, value));
     }
     Ok(out)
@@ -126,8 +143,14 @@ impl<'a> Definition<'a> {
                 "map_flags" => self.spec.flags = MapFlags(self.uint(field, m.type_id)?),
                 "map_extra" => self.spec.map_extra = self.ulong(field, m.type_id)?,
                 "numa_node" => self.spec.numa_node = self.uint(field, m.type_id)?,
-                "key_size" => self.key_size = Some(self.agree(field, self.key_size, self.uint(field, m.type_id)?)?),
-                "value_size" => self.value_size = Some(self.agree(field, self.value_size, self.uint(field, m.type_id)?)?),
+                "key_size" => {
+                    self.key_size =
+                        Some(self.agree(field, self.key_size, self.uint(field, m.type_id)?)?)
+                }
+                "value_size" => {
+                    self.value_size =
+                        Some(self.agree(field, self.value_size, self.uint(field, m.type_id)?)?)
+                }
                 "key" => {
                     let (id, size) = self.pointee(field, m.type_id)?;
                     self.key_size = Some(self.agree(field, self.key_size, size)?);
@@ -180,7 +203,9 @@ impl<'a> Definition<'a> {
     }
 
     fn finish(self) -> Result<(MapSpec, Option<u32>), ObjectError> {
-        let Some(map_type) = self.map_type else { return Err(self.error("its definition has no `type`")) };
+        let Some(map_type) = self.map_type else {
+            return Err(self.error("its definition has no `type`"));
+        };
         let nested = matches!(map_type, MapType::ArrayOfMaps | MapType::HashOfMaps);
         if self.values_at.is_some() && nested != self.spec.inner.is_some() {
             return Err(self.error(format!("`values` does not fit a map of type {map_type}")));
@@ -201,7 +226,9 @@ impl<'a> Definition<'a> {
     /// Checks that two fields that give the same size agree.
     fn agree(&self, field: &str, before: Option<u32>, now: u32) -> Result<u32, ObjectError> {
         match before {
-            Some(b) if b != now => Err(self.error(format!("`{field}` says {now} bytes, another field {b}"))),
+            Some(b) if b != now => {
+                Err(self.error(format!("`{field}` says {now} bytes, another field {b}")))
+            }
             _ => Ok(now),
         }
     }
@@ -227,11 +254,13 @@ impl<'a> Definition<'a> {
     }
 
     fn pointee(&self, field: &str, type_id: TypeId) -> Result<(TypeId, u32), ObjectError> {
-        let Ok((_, crate::btf::Type { kind: Kind::Ptr(to), .. })) = self.btf.resolve(type_id) else {
+        let Ok((_, crate::btf::Type { kind: Kind::Ptr(to), .. })) = self.btf.resolve(type_id)
+        else {
             return Err(self.error(format!("`{field}` is no `__type`")));
         };
         let size = self.btf.size_of(*to).map_err(|e| self.error(format!("`{field}`: {e}")))?;
-        let size = u32::try_from(size).map_err(|_| self.error(format!("`{field}` has {size} bytes")))?;
+        let size =
+            u32::try_from(size).map_err(|_| self.error(format!("`{field}` has {size} bytes")))?;
         Ok((*to, size))
     }
 }
@@ -243,6 +272,9 @@ mod tests {
     #[test]
     fn ring_buffers_have_sizes_the_kernel_takes() {
         let sizes = [0, 1, 1000, 4096, 4097, 12288, 1 << 20, 3 << 20, 1 << 31, u32::MAX];
-        assert_eq!(sizes.map(ring_size), [0, 4096, 4096, 4096, 8192, 16384, 1 << 20, 4 << 20, 1 << 31, u32::MAX]);
+        assert_eq!(
+            sizes.map(ring_size),
+            [0, 4096, 4096, 4096, 8192, 16384, 1 << 20, 4 << 20, 1 << 31, u32::MAX]
+        );
     }
 }

@@ -21,7 +21,9 @@ enum Data {
 
 /// Tells what global data a section holds, if any.
 fn data_kind(s: &Section<'_>) -> Option<Data> {
-    let family = |name: &str| s.name == name || s.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
+    let family = |name: &str| {
+        s.name == name || s.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'))
+    };
     if s.flags & u64::from(SHF_ALLOC) == 0 || s.size == 0 {
         return None;
     }
@@ -33,17 +35,26 @@ fn data_kind(s: &Section<'_>) -> Option<Data> {
     }
 }
 
-pub(super) fn collect(maps: &mut Maps, elf: &Elf<'_>, btf: Option<&Btf>, object: &str) -> Result<(), ObjectError> {
+pub(super) fn collect(
+    maps: &mut Maps,
+    elf: &Elf<'_>,
+    btf: Option<&Btf>,
+    object: &str,
+) -> Result<(), ObjectError> {
     for (index, section) in elf.sections.iter().enumerate() {
         let Some(kind) = data_kind(section) else { continue };
         let size = u32::try_from(section.size).ok().filter(|_| section.size <= MAX_SIZE);
-        let Some(size) = size else { return Err(section.error(0, format!("{} bytes of global data", section.size))) };
+        let Some(size) = size else {
+            return Err(section.error(0, format!("{} bytes of global data", section.size)));
+        };
         let mut spec = MapSpec::new(&map_name(object, section.name), MapType::Array, 4, size, 1);
         spec.section = section.name.to_owned();
         spec.frozen = kind == Data::Readonly;
-        spec.value_type_id = btf.and_then(|b| b.find(section.name, |k| matches!(k, Kind::DataSec(_)))).unwrap_or(0);
+        spec.value_type_id =
+            btf.and_then(|b| b.find(section.name, |k| matches!(k, Kind::DataSec(_)))).unwrap_or(0);
         let mmapable = if is_shared(btf, spec.value_type_id) { MapFlags::MMAPABLE } else { 0 };
-        spec.flags = MapFlags(mmapable | if kind == Data::Readonly { MapFlags::RDONLY_PROG } else { 0 });
+        spec.flags =
+            MapFlags(mmapable | if kind == Data::Readonly { MapFlags::RDONLY_PROG } else { 0 });
         spec.data = Some(section.data.to_vec());
         maps.data.insert(index, maps.specs.len());
         maps.specs.push(spec);
@@ -62,7 +73,11 @@ fn is_shared(btf: Option<&Btf>, section: TypeId) -> bool {
 /// Makes libbpf's name: as much of the object's name as fits before the section's; custom sections stand alone.
 pub(super) fn map_name(object: &str, section: &str) -> String {
     let suffix: String = section.chars().take(NAME_LEN).collect();
-    let room = if section.get(1..).is_some_and(|s| s.contains('.')) { 0 } else { NAME_LEN - suffix.len().clamp(7, NAME_LEN) };
+    let room = if section.get(1..).is_some_and(|s| s.contains('.')) {
+        0
+    } else {
+        NAME_LEN - suffix.len().clamp(7, NAME_LEN)
+    };
     let prefix = object.chars().take(room);
     let allowed = |c: char| if c.is_ascii_alphanumeric() || c == '_' || c == '.' { c } else { '_' };
     prefix.chain(suffix.chars()).map(allowed).collect()

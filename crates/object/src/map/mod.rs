@@ -64,7 +64,13 @@ impl MapSpec {
     /// assert!(!spec.is_global_data());
     /// ```
     #[must_use]
-    pub fn new(name: &str, map_type: MapType, key_size: u32, value_size: u32, max_entries: u32) -> Self {
+    pub fn new(
+        name: &str,
+        map_type: MapType,
+        key_size: u32,
+        value_size: u32,
+        max_entries: u32,
+    ) -> Self {
         Self {
             name: name.to_owned(),
             map_type,
@@ -104,7 +110,11 @@ pub(crate) struct Maps {
 
 impl Maps {
     /// Collects all maps: definitions first, then global data, then configuration values.
-    pub fn collect(elf: &Elf<'_>, btf: Option<&Btf>, object: &str) -> Result<(Self, Vec<KconfigVar>), ObjectError> {
+    pub fn collect(
+        elf: &Elf<'_>,
+        btf: Option<&Btf>,
+        object: &str,
+    ) -> Result<(Self, Vec<KconfigVar>), ObjectError> {
         let mut maps = Self::default();
         for (index, section) in elf.sections.iter().enumerate() {
             match section.name {
@@ -114,7 +124,8 @@ impl Maps {
             }
         }
         data::collect(&mut maps, elf, btf, object)?;
-        let values = kconfig::collect(&mut maps, elf, btf, data::map_name(object, kconfig::SECTION));
+        let values =
+            kconfig::collect(&mut maps, elf, btf, data::map_name(object, kconfig::SECTION));
         Ok((maps, values))
     }
 }

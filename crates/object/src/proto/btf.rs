@@ -23,7 +23,9 @@ impl Prototype {
     /// ```
     #[must_use]
     pub fn from_btf(btf: &Btf, name: &str) -> Option<Self> {
-        let is_it = |(_, t): &(TypeId, &crate::btf::Type)| matches!(t.kind, Kind::Func(_)) && btf.string(t.name_off) == name;
+        let is_it = |(_, t): &(TypeId, &crate::btf::Type)| {
+            matches!(t.kind, Kind::Func(_)) && btf.string(t.name_off) == name
+        };
         let mut all = btf.types().filter(is_it).map(|(_, t)| of_function(btf, name, &t.kind));
         let first = all.next()??;
         all.all(|other| other.is_some_and(|o| o.same_words(&first))).then_some(first)
@@ -36,7 +38,10 @@ fn of_function(btf: &Btf, name: &str, kind: &Kind) -> Option<Prototype> {
     let is_rest = |p: &crate::btf::Param| p.type_id == 0 && p.name_off == 0;
     let variadic = proto.params.last().is_some_and(is_rest);
     let named = proto.params.get(..proto.params.len() - usize::from(variadic))?;
-    let params = named.iter().map(|p| Some((btf.string(p.name_off).to_owned(), of_type(btf, p.type_id)?))).collect::<Option<_>>()?;
+    let params = named
+        .iter()
+        .map(|p| Some((btf.string(p.name_off).to_owned(), of_type(btf, p.type_id)?)))
+        .collect::<Option<_>>()?;
     Prototype::new(name, params, of_type(btf, proto.ret)?, variadic)
 }
 
@@ -47,7 +52,9 @@ fn of_type(btf: &Btf, id: TypeId) -> Option<Type> {
     Some(match &t.kind {
         Kind::Void => Type::void(),
         Kind::Int(_) => Type::scalar(&text, ValueKind::Int, size()?, Class::Integer),
-        Kind::Enum(_) | Kind::Enum64(_) => Type::scalar(&text, ValueKind::Enum, size()?, Class::Integer),
+        Kind::Enum(_) | Kind::Enum64(_) => {
+            Type::scalar(&text, ValueKind::Enum, size()?, Class::Integer)
+        }
         Kind::Ptr(to) => {
             let (to, target) = btf.resolve(*to).ok()?;
             let named = matches!(target.kind, Kind::Struct(_) | Kind::Union(_) | Kind::Fwd { .. });
@@ -61,7 +68,11 @@ fn of_type(btf: &Btf, id: TypeId) -> Option<Type> {
             let size = size()?;
             let mut parts = Parts { whole: size, leaves: Vec::new(), left: MAX_PARTS };
             let align = flatten(btf, id, 0, 0, &mut parts)?;
-            let kind = if matches!(t.kind, Kind::Struct(_)) { ValueKind::Struct } else { ValueKind::Union };
+            let kind = if matches!(t.kind, Kind::Struct(_)) {
+                ValueKind::Struct
+            } else {
+                ValueKind::Union
+            };
             Type { text, kind, size, align, leaves: parts.leaves, by_reference: false }
         }
         _ => return None,
@@ -94,7 +105,12 @@ fn flatten(btf: &Btf, id: TypeId, at: u64, depth: u32, out: &mut Parts) -> Optio
                 if m.bitfield == 0 {
                     align = flatten(btf, m.type_id, bit_offset, depth + 1, out)?.max(align);
                 } else if out.whole <= 16 {
-                    out.leaves.push(Leaf { bit_offset, bits: m.bitfield.into(), class: Class::Integer, align: 1 });
+                    out.leaves.push(Leaf {
+                        bit_offset,
+                        bits: m.bitfield.into(),
+                        class: Class::Integer,
+                        align: 1,
+                    });
                 }
             }
             Some(align)
@@ -104,7 +120,13 @@ fn flatten(btf: &Btf, id: TypeId, at: u64, depth: u32, out: &mut Parts) -> Optio
             let shown = if out.whole > 16 { 1 } else { u64::from(a.len).min(MAX_ELEMENTS) };
             let (mut align, before) = (1, out.leaves.len());
             for i in 0..shown.max(1) {
-                align = flatten(btf, a.elem, at.checked_add(i.checked_mul(size)?.checked_mul(8)?)?, depth + 1, out)?;
+                align = flatten(
+                    btf,
+                    a.elem,
+                    at.checked_add(i.checked_mul(size)?.checked_mul(8)?)?,
+                    depth + 1,
+                    out,
+                )?;
             }
             // An array without elements has an alignment and no parts.
             if a.len == 0 {
@@ -115,7 +137,11 @@ fn flatten(btf: &Btf, id: TypeId, at: u64, depth: u32, out: &mut Parts) -> Optio
         _ => {
             let part = of_type(btf, id)?;
             if out.whole <= 16 {
-                out.leaves.extend(part.leaves.iter().map(|l| Leaf { bit_offset: at.saturating_add(l.bit_offset), ..*l }));
+                out.leaves.extend(
+                    part.leaves
+                        .iter()
+                        .map(|l| Leaf { bit_offset: at.saturating_add(l.bit_offset), ..*l }),
+                );
             }
             Some(part.align)
         }

@@ -55,7 +55,9 @@ impl Misfit {
                 "read arguments with `bpf_get_func_arg(ctx, n, &v)` and the result with `bpf_get_func_ret(ctx, &v)`, or give types: \
                  compile the traced program with `-g`, or name a file that has them with `--btf-from`"
             }
-            Self::ResultAtEntry { .. } => "programs of `fexit` and `fsession` sections run when there is a result",
+            Self::ResultAtEntry { .. } => {
+                "programs of `fexit` and `fsession` sections run when there is a result"
+            }
             Self::NoResult { .. } | Self::FloatResult { .. } | Self::MemoryResult { .. } => {
                 "leave the result out; what rax holds after the function is read with `bpf_get_func_ret(ctx, &v)`"
             }
@@ -74,7 +76,11 @@ impl Access {
     /// When it goes beyond them.
     pub fn check_untyped(self) -> Result<(), Misfit> {
         let last = self.off.saturating_add(self.size.max(1) - 1) / 8;
-        if (last as usize) < super::UNTYPED_WORDS { Ok(()) } else { Err(Misfit::Untyped { word: last as usize }) }
+        if (last as usize) < super::UNTYPED_WORDS {
+            Ok(())
+        } else {
+            Err(Misfit::Untyped { word: last as usize })
+        }
     }
 
     /// The words that it touches.
@@ -139,12 +145,17 @@ impl Prototype {
             }
         };
         // The frame has six words of the stack; an argument may be behind them.
-        let shown = !matches!(place, Some(Place::Vector)) && !matches!(place, Some(Place::Stack(n)) if n >= 6);
+        let shown = !matches!(place, Some(Place::Vector))
+            && !matches!(place, Some(Place::Stack(n)) if n >= 6);
         if !shown {
             return Err(Misfit::Vector { word, what: self.describe(word) });
         }
         if at + first >= value.size {
-            return Err(Misfit::Padding { what: self.describe(word), size: value.size, byte: at + first });
+            return Err(Misfit::Padding {
+                what: self.describe(word),
+                size: value.size,
+                byte: at + first,
+            });
         }
         Ok(())
     }
@@ -152,8 +163,12 @@ impl Prototype {
     /// Says in words what stands at a word.
     fn describe(&self, word: usize) -> String {
         match self.role(word) {
-            Some(Role::Argument(w, v)) if v.name.is_empty() => format!("argument {} (`{}`)", w.param + 1, v.text),
-            Some(Role::Argument(w, v)) => format!("argument {} `{}` (`{}`)", w.param + 1, v.name, v.text),
+            Some(Role::Argument(w, v)) if v.name.is_empty() => {
+                format!("argument {} (`{}`)", w.param + 1, v.text)
+            }
+            Some(Role::Argument(w, v)) => {
+                format!("argument {} `{}` (`{}`)", w.param + 1, v.name, v.text)
+            }
             Some(Role::Result(_)) => format!("its result (`{}`)", self.ret.text),
             None => "nothing".to_owned(),
         }
@@ -167,8 +182,12 @@ impl Prototype {
     pub fn check_like(&self, first: &Self, access: Access, strictly: bool) -> Result<(), Misfit> {
         for word in access.words() {
             let same = match (first.role(word), self.role(word)) {
-                (Some(Role::Argument(a, x)), Some(Role::Argument(b, y))) => a.at == b.at && alike(x, y, strictly),
-                (Some(Role::Result(n)), Some(Role::Result(m))) => n == m && alike(&first.ret, &self.ret, strictly),
+                (Some(Role::Argument(a, x)), Some(Role::Argument(b, y))) => {
+                    a.at == b.at && alike(x, y, strictly)
+                }
+                (Some(Role::Result(n)), Some(Role::Result(m))) => {
+                    n == m && alike(&first.ret, &self.ret, strictly)
+                }
                 (None, _) => true,
                 _ => false,
             };
@@ -211,11 +230,20 @@ mod tests {
     }
 
     fn pointer(to: &str) -> Type {
-        Type::scalar(&format!("struct {to} *"), ValueKind::Pointer(Some(to.to_owned())), 8, Class::Integer)
+        Type::scalar(
+            &format!("struct {to} *"),
+            ValueKind::Pointer(Some(to.to_owned())),
+            8,
+            Class::Integer,
+        )
     }
 
     fn function(name: &str, params: &[Type], ret: Type) -> Prototype {
-        let params = params.iter().zip(["a", "b", "c", "d"]).map(|(t, n)| (n.to_owned(), t.clone())).collect();
+        let params = params
+            .iter()
+            .zip(["a", "b", "c", "d"])
+            .map(|(t, n)| (n.to_owned(), t.clone()))
+            .collect();
         Prototype::new(name, params, ret, false).unwrap()
     }
 
@@ -226,28 +254,56 @@ mod tests {
     #[test]
     fn each_word_is_an_argument_the_result_or_nothing() {
         let add = function("add", &[int(4), int(8)], int(4));
-        assert_eq!(check(&add, 0, 8, true), "ok", "upper bits are the register's, as in the kernel");
+        assert_eq!(
+            check(&add, 0, 8, true),
+            "ok",
+            "upper bits are the register's, as in the kernel"
+        );
         assert_eq!(check(&add, 0, 4, true), "ok");
         assert_eq!(check(&add, 16, 8, true), "ok");
         assert_eq!(check(&add, 0, 24, true), "ok", "what a helper is given");
-        assert_eq!(check(&add, 4, 4, true), "has argument 1 `a` (`int`), of 4 bytes: there is nothing at byte 4 of it");
-        assert_eq!(check(&add, 24, 8, true), "doesn't have 4-th argument: its arguments are 2 words, and its result is ctx[2]");
-        assert_eq!(check(&add, 16, 8, false), "has its result only when it has returned: ctx[2] does not hold it at entry");
-        assert_eq!(check(&add, 24, 8, false), "doesn't have 4-th argument: its arguments are 2 words");
+        assert_eq!(
+            check(&add, 4, 4, true),
+            "has argument 1 `a` (`int`), of 4 bytes: there is nothing at byte 4 of it"
+        );
+        assert_eq!(
+            check(&add, 24, 8, true),
+            "doesn't have 4-th argument: its arguments are 2 words, and its result is ctx[2]"
+        );
+        assert_eq!(
+            check(&add, 16, 8, false),
+            "has its result only when it has returned: ctx[2] does not hold it at entry"
+        );
+        assert_eq!(
+            check(&add, 24, 8, false),
+            "doesn't have 4-th argument: its arguments are 2 words"
+        );
         let scale = function("scale", &[double(), int(4)], double());
         assert_eq!(check(&scale, 0, 4, true), "ok");
-        assert_eq!(check(&scale, 8, 8, true), "returns `double`, which is in no general register: ctx[1] does not hold it");
+        assert_eq!(
+            check(&scale, 8, 8, true),
+            "returns `double`, which is in no general register: ctx[1] does not hold it"
+        );
         let stop = function("stop", &[int(4)], Type::void());
         assert_eq!(check(&stop, 8, 8, true), "returns nothing, and ctx[1] would be its result");
-        assert_eq!(check(&stop, 8, 8, false), "doesn't have 2-th argument: its arguments are 1 word");
+        assert_eq!(
+            check(&stop, 8, 8, false),
+            "doesn't have 2-th argument: its arguments are 1 word"
+        );
     }
 
     #[test]
     fn only_what_is_read_must_be_the_same() {
         let f = function("f", &[int(4), pointer("p"), int(8)], int(4));
-        let like = |other: &Prototype, off, strictly| other.check_like(&f, Access { off, size: 8 }, strictly).err();
+        let like = |other: &Prototype, off, strictly| {
+            other.check_like(&f, Access { off, size: 8 }, strictly).err()
+        };
         let g = function("g", &[pointer("p"), pointer("p"), int(8)], int(4));
-        assert!(like(&g, 8, true).is_none() && like(&g, 16, true).is_none() && like(&g, 24, true).is_none());
+        assert!(
+            like(&g, 8, true).is_none()
+                && like(&g, 16, true).is_none()
+                && like(&g, 24, true).is_none()
+        );
         assert_eq!(
             like(&g, 0, true).unwrap().to_string(),
             "has argument 1 `a` (`struct p *`) at ctx[0], where `f` has argument 1 `a` (`int`)"
@@ -255,6 +311,9 @@ mod tests {
         assert!(like(&g, 0, false).is_none(), "a number is a number");
         let h = function("h", &[int(4), pointer("q")], int(4));
         assert!(like(&h, 0, true).is_none() && like(&h, 8, true).is_some());
-        assert_eq!(like(&h, 16, false).unwrap().to_string(), "has its result (`int`) at ctx[2], where `f` has argument 3 `c` (`long`)");
+        assert_eq!(
+            like(&h, 16, false).unwrap().to_string(),
+            "has its result (`int`) at ctx[2], where `f` has argument 3 `c` (`long`)"
+        );
     }
 }

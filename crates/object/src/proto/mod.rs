@@ -89,9 +89,15 @@ pub struct Prototype {
 
 impl Prototype {
     /// Works the words out; `None` when it cannot be told where they are.
-    pub(crate) fn new(name: &str, params: Vec<(String, Type)>, ret: Type, variadic: bool) -> Option<Self> {
+    pub(crate) fn new(
+        name: &str,
+        params: Vec<(String, Type)>,
+        ret: Type,
+        variadic: bool,
+    ) -> Option<Self> {
         let layout = sysv::layout(params.iter().map(|(_, t)| t), &ret)?;
-        let value = |name: String, t: Type| Value { name, text: t.text, kind: t.kind, size: t.size };
+        let value =
+            |name: String, t: Type| Value { name, text: t.text, kind: t.kind, size: t.size };
         Some(Self {
             name: name.to_owned(),
             params: params.into_iter().map(|(name, t)| value(name, t)).collect(),
@@ -117,8 +123,15 @@ impl Prototype {
     /// others on the stack, the result in rax.
     #[must_use]
     pub fn is_plain(&self) -> bool {
-        let at = |i: usize| if i < UNTYPED_WORDS { Place::Register(i as u8) } else { Place::Stack((i - UNTYPED_WORDS) as u8) };
-        self.words().iter().enumerate().all(|(i, w)| w.place == at(i)) && self.ret_words().iter().all(|p| *p == Place::Register(0))
+        let at = |i: usize| {
+            if i < UNTYPED_WORDS {
+                Place::Register(i as u8)
+            } else {
+                Place::Stack((i - UNTYPED_WORDS) as u8)
+            }
+        };
+        self.words().iter().enumerate().all(|(i, w)| w.place == at(i))
+            && self.ret_words().iter().all(|p| *p == Place::Register(0))
     }
 
     /// Tells whether two prototypes make the same words, whatever the types.

@@ -55,7 +55,14 @@ impl Type {
     pub fn scalar(text: &str, kind: ValueKind, size: u64, class: Class) -> Self {
         let leaf = Leaf { bit_offset: 0, bits: size.saturating_mul(8), class, align: size.max(1) };
         let leaves = if size == 0 { Vec::new() } else { vec![leaf] };
-        Self { text: text.to_owned(), kind, size, align: size.clamp(1, 16), leaves, by_reference: false }
+        Self {
+            text: text.to_owned(),
+            kind,
+            size,
+            align: size.clamp(1, 16),
+            leaves,
+            by_reference: false,
+        }
     }
 
     /// No type.
@@ -71,7 +78,11 @@ impl Type {
     fn slots(&self) -> usize {
         match self.kind {
             ValueKind::Void | ValueKind::Float => 0,
-            _ if self.is_composite() && (self.size > MAX_IN_REGISTERS || self.leaves.is_empty()) => 0,
+            _ if self.is_composite()
+                && (self.size > MAX_IN_REGISTERS || self.leaves.is_empty()) =>
+            {
+                0
+            }
             _ if self.leaves.iter().any(|l| l.class == Class::X87) => 0,
             _ => self.size.div_ceil(8) as usize,
         }
@@ -91,10 +102,15 @@ impl Type {
             if leaf.class == Class::X87 {
                 return None;
             }
-            let (first, last) = (leaf.bit_offset / 64, leaf.bit_offset.saturating_add(leaf.bits.max(1) - 1) / 64);
+            let (first, last) =
+                (leaf.bit_offset / 64, leaf.bit_offset.saturating_add(leaf.bits.max(1) - 1) / 64);
             for part in first..=last.min(1) {
                 if let Some(c) = out.get_mut(part as usize) {
-                    *c = Some(if leaf.class == Class::Integer || *c == Some(Class::Integer) { Class::Integer } else { Class::Sse });
+                    *c = Some(if leaf.class == Class::Integer || *c == Some(Class::Integer) {
+                        Class::Integer
+                    } else {
+                        Class::Sse
+                    });
                 }
             }
         }
@@ -137,10 +153,13 @@ pub(super) fn layout<'t>(params: impl Iterator<Item = &'t Type>, ret: &Type) -> 
         }
         // A vector or a number of 16 bytes fills one register.
         let one = t.kind == ValueKind::Float && t.leaves.len() == 1;
-        let classes = t.classes().map(|c| if one { c.into_iter().take(1).collect::<Vec<_>>() } else { c });
+        let classes =
+            t.classes().map(|c| if one { c.into_iter().take(1).collect::<Vec<_>>() } else { c });
         let count = |c: &[Option<Class>], class| c.iter().filter(|x| **x == Some(class)).count();
-        let in_registers =
-            classes.as_deref().filter(|c| integers + count(c, Class::Integer) <= REGISTERS && vectors + count(c, Class::Sse) <= VECTORS);
+        let in_registers = classes.as_deref().filter(|c| {
+            integers + count(c, Class::Integer) <= REGISTERS
+                && vectors + count(c, Class::Sse) <= VECTORS
+        });
         let place: Vec<Place> = if let Some(classes) = in_registers {
             let each = classes.iter().map(|c| match c {
                 Some(Class::Integer) => {
@@ -158,11 +177,21 @@ pub(super) fn layout<'t>(params: impl Iterator<Item = &'t Type>, ret: &Type) -> 
             let first = stack / 8;
             stack = stack.checked_add(t.size.next_multiple_of(8))?;
             let at = |part: u64| u8::try_from(first + part).map_or(Place::Vector, Place::Stack);
-            let integer = |part: u64| classes.as_deref().is_none_or(|c| c.get(part as usize) == Some(&Some(Class::Integer)));
-            (0..t.size.div_ceil(8).min(2)).map(|part| if integer(part) { at(part) } else { Place::Vector }).collect()
+            let integer = |part: u64| {
+                classes
+                    .as_deref()
+                    .is_none_or(|c| c.get(part as usize) == Some(&Some(Class::Integer)))
+            };
+            (0..t.size.div_ceil(8).min(2))
+                .map(|part| if integer(part) { at(part) } else { Place::Vector })
+                .collect()
         };
         let slots = t.slots();
-        let words = place.into_iter().take(slots).zip(0..).map(|(place, part)| Word { param, at: part * 8, place });
+        let words = place.into_iter().take(slots).zip(0..).map(|(place, part)| Word {
+            param,
+            at: part * 8,
+            place,
+        });
         out.words.extend(words);
     }
     out.words.truncate(MAX_WORDS);
@@ -170,7 +199,10 @@ pub(super) fn layout<'t>(params: impl Iterator<Item = &'t Type>, ret: &Type) -> 
 }
 
 fn returned_in_memory(t: &Type) -> bool {
-    t.by_reference || (t.is_composite() && t.size > 0 && (t.size > MAX_IN_REGISTERS || (t.classes().is_none() && !only_x87(t))))
+    t.by_reference
+        || (t.is_composite()
+            && t.size > 0
+            && (t.size > MAX_IN_REGISTERS || (t.classes().is_none() && !only_x87(t))))
 }
 
 /// A structure with nothing in it but one `long double` is returned on the x87 stack.
@@ -209,8 +241,18 @@ mod tests {
     }
 
     fn composite(size: u64, align: u64, parts: &[(u64, u64, Class)]) -> Type {
-        let leaf = |&(at, size, class): &(u64, u64, Class)| Leaf { bit_offset: at * 8, bits: size * 8, class, align: size };
-        Type { size, align, leaves: parts.iter().map(leaf).collect(), ..Type::scalar("struct s", ValueKind::Struct, 0, Integer) }
+        let leaf = |&(at, size, class): &(u64, u64, Class)| Leaf {
+            bit_offset: at * 8,
+            bits: size * 8,
+            class,
+            align: size,
+        };
+        Type {
+            size,
+            align,
+            leaves: parts.iter().map(leaf).collect(),
+            ..Type::scalar("struct s", ValueKind::Struct, 0, Integer)
+        }
     }
 
     fn places(params: &[Type], ret: &Type) -> (Vec<Place>, Vec<Place>) {
@@ -228,10 +270,21 @@ mod tests {
         let r = |n: u8| (0..n).map(Register).collect::<Vec<_>>();
         let rax = vec![Register(0)];
         assert_eq!(places(&[int(4), int(8)], &int(4)), (r(2), rax.clone()));
-        assert_eq!(places(&[int(4), double(), int(4)], &double()), (r(2), vec![]), "floats take no word");
+        assert_eq!(
+            places(&[int(4), double(), int(4)], &double()),
+            (r(2), vec![]),
+            "floats take no word"
+        );
         assert_eq!(places(&[pair.clone(), int(4)], &pair), (r(3), vec![Register(0), Register(1)]));
-        assert_eq!(places(std::slice::from_ref(&mixed), &mixed), (vec![Vector, Register(0)], vec![Vector, Register(0)]));
-        assert_eq!(places(&[int(8)], &big), (vec![Register(1)], vec![]), "rdi says where the result goes");
+        assert_eq!(
+            places(std::slice::from_ref(&mixed), &mixed),
+            (vec![Vector, Register(0)], vec![Vector, Register(0)])
+        );
+        assert_eq!(
+            places(&[int(8)], &big),
+            (vec![Register(1)], vec![]),
+            "rdi says where the result goes"
+        );
         assert_eq!(places(&[big, int(8)], &Type::void()), (r(1), vec![]));
         let mut many = vec![int(8); 9];
         let mut want = r(6);

@@ -35,7 +35,10 @@ pub fn map(m: &MapSpec) -> String {
 /// Describes a linked program: maps by name, instructions as one number each.
 pub fn program(l: &Linked) -> String {
     let attach = l.attach_type.map_or(0, |a| a as u32);
-    let mut out = format!("program {} section={} type={} attach={attach}\n", l.name, l.section, l.prog_type as u32);
+    let mut out = format!(
+        "program {} section={} type={} attach={attach}\n",
+        l.name, l.section, l.prog_type as u32
+    );
     let mut second = false;
     for insn in &l.insns {
         let (mut insn, mut map) = (*insn, "");
@@ -50,7 +53,8 @@ pub fn program(l: &Linked) -> String {
                 insn = Insn { imm: 0, ..insn.with_src(kernel) };
             }
         }
-        writeln!(out, "{:016x} {map}", u64::from_le_bytes(insn.to_bytes())).expect("strings take everything");
+        writeln!(out, "{:016x} {map}", u64::from_le_bytes(insn.to_bytes()))
+            .expect("strings take everything");
     }
     out
 }

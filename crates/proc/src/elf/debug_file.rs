@@ -20,7 +20,8 @@ impl Elf {
     pub fn debug_file(&self, path: &Path, root: &Path) -> Option<(PathBuf, Self)> {
         let own_id = self.build_id();
         let below = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
-        let has_symbols = |e: &Self| e.sections.iter().any(|s| s.kind == SHT_SYMTAB && s.size >= 24);
+        let has_symbols =
+            |e: &Self| e.sections.iter().any(|s| s.kind == SHT_SYMTAB && s.size >= 24);
         if let Some(id) = own_id.as_ref().map(ToString::to_string)
             && let (Some(first), Some(rest)) = (id.get(..2), id.get(2..))
         {
@@ -55,7 +56,8 @@ impl Elf {
 
     /// Name and checksum in `.gnu_debuglink`.
     fn debug_link(&self) -> Option<(Vec<u8>, u32)> {
-        let section = self.section(".gnu_debuglink").filter(|s| s.kind != SHT_NOBITS && s.size <= 4096)?;
+        let section =
+            self.section(".gnu_debuglink").filter(|s| s.kind != SHT_NOBITS && s.size <= 4096)?;
         let data = self.section_data(section).ok()?;
         let len = data.iter().position(|&b| b == 0).filter(|&n| n > 0)?;
         let crc = (len + 1).next_multiple_of(4);

@@ -9,8 +9,9 @@
 use std::ops::Range;
 
 use gimli::{
-    BaseAddresses, CfaRule, CieOrFde, CommonInformationEntry, DwEhPe, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, Pointer,
-    RegisterRule, UnwindContext, UnwindSection, UnwindTableRow, X86_64,
+    BaseAddresses, CfaRule, CieOrFde, CommonInformationEntry, DwEhPe, EhFrame, EhFrameHdr,
+    EndianSlice, LittleEndian, Pointer, RegisterRule, UnwindContext, UnwindSection, UnwindTableRow,
+    X86_64,
 };
 
 use super::{EM_X86_64, Elf, ElfError};
@@ -90,7 +91,9 @@ impl Elf {
             });
         }
         let text = self.text();
-        out.retain(|f: &Fde| f.start < f.end && super::range_of(&text, f.start).is_some_and(|t| f.end <= t.end));
+        out.retain(|f: &Fde| {
+            f.start < f.end && super::range_of(&text, f.start).is_some_and(|t| f.end <= t.end)
+        });
         out.sort_by_key(|f| (f.start, f.end));
         out.dedup_by_key(|f| f.start);
         Ok(out)
@@ -98,15 +101,24 @@ impl Elf {
 
     /// Address and bytes of the `.eh_frame` sections; without section headers, the place the program header points to.
     fn frame_data(&self) -> Result<Vec<(u64, Vec<u8>)>, ElfError> {
-        let sections = self.sections.iter().filter(|s| s.name == b".eh_frame" && s.size != 0 && s.kind != super::SHT_NOBITS);
-        let found: Vec<_> = sections.map(|s| Ok((s.vaddr, self.section_data(s)?))).collect::<Result<_, ElfError>>()?;
+        let sections = self
+            .sections
+            .iter()
+            .filter(|s| s.name == b".eh_frame" && s.size != 0 && s.kind != super::SHT_NOBITS);
+        let found: Vec<_> = sections
+            .map(|s| Ok((s.vaddr, self.section_data(s)?)))
+            .collect::<Result<_, ElfError>>()?;
         if !found.is_empty() {
             return Ok(found);
         }
-        let Some(header) = self.segments.iter().find(|s| s.kind == PT_GNU_EH_FRAME) else { return Ok(found) };
+        let Some(header) = self.segments.iter().find(|s| s.kind == PT_GNU_EH_FRAME) else {
+            return Ok(found);
+        };
         let head = self.read("unwind table header", header.offset, header.file_size.min(64))?;
         let Some(start) = frame_pointer(header.vaddr, &head) else { return Ok(found) };
-        let load = self.segments.iter().find(|s| s.kind == super::PT_LOAD && start >= s.vaddr && start - s.vaddr < s.file_size);
+        let load = self.segments.iter().find(|s| {
+            s.kind == super::PT_LOAD && start >= s.vaddr && start - s.vaddr < s.file_size
+        });
         match load {
             Some(s) => Ok(vec![(start, self.read_vaddr(start, s.file_size - (start - s.vaddr))?)]),
             None => Ok(found),
@@ -164,7 +176,8 @@ fn each_frame(vaddr: u64, data: &[u8], mut each: impl FnMut(Fde, &mut dyn FnMut(
 
 /// Tells whether a row is that of a function just called: nothing on the stack but the return address.
 fn is_entry(row: &UnwindTableRow<usize>) -> bool {
-    let on_top = matches!(row.cfa(), CfaRule::RegisterAndOffset { register: X86_64::RSP, offset: 8 });
+    let on_top =
+        matches!(row.cfa(), CfaRule::RegisterAndOffset { register: X86_64::RSP, offset: 8 });
     let mut rules = row.registers();
     // A rule that is not there says that the return address is in a register, which this machine does not have.
     let returns = rules.clone().any(|r| *r == (X86_64::RA, RegisterRule::Offset(-8)));

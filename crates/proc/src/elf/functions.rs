@@ -4,7 +4,9 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::{ET_DYN, ET_EXEC, Elf, ElfError, Fde, SHT_DYNSYM, SHT_SYMTAB, Section, u16_at, u32_at, u64_at};
+use super::{
+    ET_DYN, ET_EXEC, Elf, ElfError, Fde, SHT_DYNSYM, SHT_SYMTAB, Section, u16_at, u32_at, u64_at,
+};
 
 /// What a function symbol is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -107,7 +109,8 @@ impl<'a> Function<'a> {
     /// All names, the best one first.
     pub fn symbols(&self) -> impl Iterator<Item = Symbol<'a>> + use<'a> {
         let table = self.table;
-        let names = table.symbols.get(self.names.0 as usize..self.names.1 as usize).unwrap_or_default();
+        let names =
+            table.symbols.get(self.names.0 as usize..self.names.1 as usize).unwrap_or_default();
         names.iter().map(|raw| table.symbol(raw))
     }
 
@@ -154,15 +157,20 @@ impl Functions {
     pub(super) fn of(elf: &Elf, debug: Option<(&Path, &Elf)>) -> Result<Self, ElfError> {
         if !matches!(elf.kind, ET_EXEC | ET_DYN) {
             // Symbols of `.o` files count from their section's start, and nothing of them is loaded.
-            return Err(ElfError::Unsupported { what: "functions of a file that is neither program nor library" });
+            return Err(ElfError::Unsupported {
+                what: "functions of a file that is neither program nor library",
+            });
         }
         let (strings, symbols, entries, labels) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut out = Self { strings, symbols, entries, labels, source: SymbolSource::None };
-        let table = |from: &'_ Elf, kind| from.sections.iter().position(|s| s.kind == kind && s.size >= 24);
+        let table =
+            |from: &'_ Elf, kind| from.sections.iter().position(|s| s.kind == kind && s.size >= 24);
         if let Some(at) = table(elf, SHT_SYMTAB) {
             out.source = SymbolSource::Symtab;
             out.read(elf, elf, at)?;
-        } else if let Some((path, from, at)) = debug.and_then(|(path, from)| Some((path, from, table(from, SHT_SYMTAB)?))) {
+        } else if let Some((path, from, at)) =
+            debug.and_then(|(path, from)| Some((path, from, table(from, SHT_SYMTAB)?)))
+        {
             out.source = SymbolSource::DebugFile(path.to_owned());
             out.read(elf, from, at)?;
         } else {
@@ -238,7 +246,8 @@ impl Functions {
     fn add_unnamed(&mut self, elf: &Elf) {
         let Ok(fdes) = elf.frames() else { return };
         let not = elf.not_functions();
-        let mut known: Vec<_> = self.symbols.iter().map(|s| (s.vaddr, s.vaddr.saturating_add(s.size.max(1)))).collect();
+        let mut known: Vec<_> =
+            self.symbols.iter().map(|s| (s.vaddr, s.vaddr.saturating_add(s.size.max(1)))).collect();
         known.sort_unstable();
         let named = |at| {
             let before = known.partition_point(|k| k.0 <= at).checked_sub(1);
@@ -246,8 +255,15 @@ impl Functions {
         };
         // Nothing calls the start of a program, and its unwind table says so.
         let starts = |f: &&Fde| f.function_entry || elf.entry() == Some(f.start);
-        for fde in fdes.iter().filter(|f| starts(f) && !named(f.start) && super::range_of(&not, f.start).is_none()) {
-            let name = if elf.entry() == Some(fde.start) { "_start".to_owned() } else { format!("sub_{:x}", fde.start) };
+        for fde in fdes
+            .iter()
+            .filter(|f| starts(f) && !named(f.start) && super::range_of(&not, f.start).is_none())
+        {
+            let name = if elf.entry() == Some(fde.start) {
+                "_start".to_owned()
+            } else {
+                format!("sub_{:x}", fde.start)
+            };
             let Ok(at) = u32::try_from(self.strings.len()) else { return };
             self.strings.extend(name.as_bytes());
             self.symbols.push(RawSymbol {
@@ -275,7 +291,12 @@ impl Functions {
         self.symbols.sort_unstable_by_key(|s| s.vaddr);
         // Names are compared among the few at one address only: ten times faster than one sort by everything.
         for same in self.symbols.chunk_by_mut(|a, b| a.vaddr == b.vaddr).filter(|c| c.len() > 1) {
-            same.sort_unstable_by(|a, b| quality(a).cmp(&quality(b)).then_with(|| name(a).cmp(name(b))).then(b.size.cmp(&a.size)));
+            same.sort_unstable_by(|a, b| {
+                quality(a)
+                    .cmp(&quality(b))
+                    .then_with(|| name(a).cmp(name(b)))
+                    .then(b.size.cmp(&a.size))
+            });
         }
         self.symbols.dedup_by(|b, a| a.vaddr == b.vaddr && name(a) == name(b) && a.kind == b.kind);
         self.entries.clear();
@@ -290,7 +311,13 @@ impl Functions {
                     }
                 }
                 _ => {
-                    self.entries.push(Entry { vaddr: s.vaddr, size: s.size, size_guessed: false, kind: s.kind, names: (i, i + 1) });
+                    self.entries.push(Entry {
+                        vaddr: s.vaddr,
+                        size: s.size,
+                        size_guessed: false,
+                        kind: s.kind,
+                        names: (i, i + 1),
+                    });
                 }
             }
         }
@@ -298,13 +325,21 @@ impl Functions {
     }
 
     fn guess_sizes(&mut self, elf: &Elf) {
-        let mut sections: Vec<_> = elf.sections.iter().filter(|s| s.vaddr != 0 && s.size != 0).map(Section::range).collect();
+        let mut sections: Vec<_> = elf
+            .sections
+            .iter()
+            .filter(|s| s.vaddr != 0 && s.size != 0)
+            .map(Section::range)
+            .collect();
         sections.sort_unstable_by_key(|r| r.start);
         let text = elf.text();
         let mut next = u64::MAX;
         for e in self.entries.iter_mut().rev() {
             if e.size == 0 {
-                let ends = [&sections, &text].into_iter().filter_map(|r| super::range_of(r, e.vaddr)).map(|r| r.end);
+                let ends = [&sections, &text]
+                    .into_iter()
+                    .filter_map(|r| super::range_of(r, e.vaddr))
+                    .map(|r| r.end);
                 let end = ends.fold(next, u64::min);
                 e.size = if end == u64::MAX { 0 } else { end - e.vaddr };
                 e.size_guessed = true;
@@ -314,12 +349,20 @@ impl Functions {
     }
 
     fn symbol(&self, raw: &RawSymbol) -> Symbol<'_> {
-        Symbol { name: name_of(&self.strings, raw), binding: raw.binding, visibility: raw.visibility }
+        Symbol {
+            name: name_of(&self.strings, raw),
+            binding: raw.binding,
+            visibility: raw.visibility,
+        }
     }
 
     fn function(&self, e: &Entry) -> Function<'_> {
         let best = self.symbols.get(e.names.0 as usize).map(|raw| self.symbol(raw));
-        let best = best.unwrap_or(Symbol { name: b"", binding: Binding::Local, visibility: Visibility::Default });
+        let best = best.unwrap_or(Symbol {
+            name: b"",
+            binding: Binding::Local,
+            visibility: Visibility::Default,
+        });
         Function {
             vaddr: e.vaddr,
             size: e.size,

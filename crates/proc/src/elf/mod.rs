@@ -185,7 +185,15 @@ impl Elf {
     }
 
     fn new(source: Source) -> Result<Self, ElfError> {
-        let mut elf = Self { source, kind: 0, machine: 0, entry: 0, segments: Vec::new(), sections: Vec::new(), fdes: OnceLock::new() };
+        let mut elf = Self {
+            source,
+            kind: 0,
+            machine: 0,
+            entry: 0,
+            segments: Vec::new(),
+            sections: Vec::new(),
+            fdes: OnceLock::new(),
+        };
         let head = elf.read("file header", 0, 64).map_err(|e| match e {
             ElfError::Malformed { .. } => ElfError::NotElf,
             other => other,
@@ -209,7 +217,8 @@ impl Elf {
         // The first header carries counts that do not fit into the file header.
         let first = self.read("section header", header.shoff, 64)?;
         let count = if header.shnum == 0 { u64_at(&first, 32) } else { u64::from(header.shnum) };
-        let names = if header.shstrndx == 0xffff { u32_at(&first, 40) } else { u32::from(header.shstrndx) };
+        let names =
+            if header.shstrndx == 0xffff { u32_at(&first, 40) } else { u32::from(header.shstrndx) };
         let table = self.read("section headers", header.shoff, count.saturating_mul(64))?;
         let mut raw = Vec::new();
         let mut sections: Vec<_> = table
@@ -301,7 +310,8 @@ impl Elf {
     /// Link-time address ranges inside the code that hold no function of the program: `.plt` and its kin, `.init`,
     /// `.fini`. Sorted, overlapping ones merged.
     pub fn not_functions(&self) -> Vec<Range<u64>> {
-        let plain = |n: &[u8]| n == b".init" || n == b".fini" || n == b".iplt" || n.starts_with(b".plt");
+        let plain =
+            |n: &[u8]| n == b".init" || n == b".fini" || n == b".iplt" || n.starts_with(b".plt");
         merged(self.sections.iter().filter(|s| s.vaddr != 0 && plain(&s.name)).map(Section::range))
     }
 
@@ -313,20 +323,31 @@ impl Elf {
 
     /// The bytes the file has for a link-time address range, through the segment that holds all of it.
     pub fn read_vaddr(&self, vaddr: u64, len: u64) -> Result<Vec<u8>, ElfError> {
-        let inside =
-            |s: &&Segment| s.kind == PT_LOAD && vaddr >= s.vaddr && vaddr.checked_add(len).is_some_and(|end| end - s.vaddr <= s.file_size);
+        let inside = |s: &&Segment| {
+            s.kind == PT_LOAD
+                && vaddr >= s.vaddr
+                && vaddr.checked_add(len).is_some_and(|end| end - s.vaddr <= s.file_size)
+        };
         match self.segments.iter().find(inside) {
             Some(s) => self.read("segment", s.offset.wrapping_add(vaddr - s.vaddr), len),
-            None => Err(ElfError::Malformed { what: "address outside of the segments", offset: vaddr }),
+            None => {
+                Err(ElfError::Malformed { what: "address outside of the segments", offset: vaddr })
+            }
         }
     }
 
     /// The build id of the file's notes.
     pub fn build_id(&self) -> Option<BuildId> {
-        let notes = self.segments.iter().filter(|s| s.kind == PT_NOTE).map(|s| (s.offset, s.file_size, s.align));
+        let notes = self
+            .segments
+            .iter()
+            .filter(|s| s.kind == PT_NOTE)
+            .map(|s| (s.offset, s.file_size, s.align));
         // A relocatable or debug file may have note sections but no segments.
         let sections = self.sections.iter().filter(|s| s.kind == 7).map(|s| (s.offset, s.size, 4));
-        notes.chain(sections).find_map(|(offset, size, align)| build_id_in_notes(&self.read("notes", offset, size).ok()?, align))
+        notes.chain(sections).find_map(|(offset, size, align)| {
+            build_id_in_notes(&self.read("notes", offset, size).ok()?, align)
+        })
     }
 
     /// Reads the functions of the file: from `.symtab`; else from `.dynsym` and, for what that does not name, from the
@@ -346,7 +367,12 @@ impl Elf {
     }
 
     /// Reads a part of the file.
-    pub(crate) fn read(&self, what: &'static str, offset: u64, size: u64) -> Result<Vec<u8>, ElfError> {
+    pub(crate) fn read(
+        &self,
+        what: &'static str,
+        offset: u64,
+        size: u64,
+    ) -> Result<Vec<u8>, ElfError> {
         let malformed = ElfError::Malformed { what, offset };
         let Some(end) = offset.checked_add(size) else { return Err(malformed) };
         match &self.source {
@@ -356,9 +382,9 @@ impl Elf {
             }
             Source::File { len, .. } if end > *len => Err(malformed),
             Source::File { .. } if size > MAX_PART => Err(ElfError::TooLarge { what, size }),
-            Source::File { fd, .. } => {
-                file::read_exact_at(fd, offset, size as usize).map_err(|errno| ElfError::Os { call: "pread", errno })?.ok_or(malformed)
-            }
+            Source::File { fd, .. } => file::read_exact_at(fd, offset, size as usize)
+                .map_err(|errno| ElfError::Os { call: "pread", errno })?
+                .ok_or(malformed),
         }
     }
 }

@@ -26,7 +26,10 @@ pub struct Sled {
 impl Elf {
     /// Link-time address range of a loaded section. At run time the own process can read the table there, relocated.
     pub fn loaded_section(&self, name: &str) -> Option<Range<u64>> {
-        self.sections.iter().find(|s| s.name == name.as_bytes() && s.vaddr != 0 && s.size != 0).map(Section::range)
+        self.sections
+            .iter()
+            .find(|s| s.name == name.as_bytes() && s.vaddr != 0 && s.size != 0)
+            .map(Section::range)
     }
 
     /// Link-time addresses of the NOP areas of `-fpatchable-function-entry`, sorted.
@@ -45,10 +48,19 @@ impl Elf {
     /// File names of the libraries that the file asks the dynamic linker for, in its order.
     pub fn needed(&self) -> Result<Vec<Vec<u8>>, ElfError> {
         const DT_NEEDED: u64 = 1;
-        let (Some(dynamic), Some(names)) = (self.section(".dynamic"), self.section(".dynstr")) else { return Ok(Vec::new()) };
+        let (Some(dynamic), Some(names)) = (self.section(".dynamic"), self.section(".dynstr"))
+        else {
+            return Ok(Vec::new());
+        };
         let (dynamic, names) = (self.section_data(dynamic)?, self.section_data(names)?);
-        let name = |at: u64| names.get(usize::try_from(at).ok()?..)?.split(|b| *b == 0).next().map(<[u8]>::to_vec);
-        Ok(dynamic.chunks_exact(16).filter(|e| u64_at(e, 0) == DT_NEEDED).filter_map(|e| name(u64_at(e, 8))).collect())
+        let name = |at: u64| {
+            names.get(usize::try_from(at).ok()?..)?.split(|b| *b == 0).next().map(<[u8]>::to_vec)
+        };
+        Ok(dynamic
+            .chunks_exact(16)
+            .filter(|e| u64_at(e, 0) == DT_NEEDED)
+            .filter_map(|e| name(u64_at(e, 8)))
+            .collect())
     }
 
     /// Tells whether a symbol table of the file defines a function of this name. Reads nothing else, so it is much sooner done
@@ -60,7 +72,8 @@ impl Elf {
             let Some(strings) = self.sections.get(table.link as usize) else { continue };
             let (symbols, strings) = (self.section_data(table)?, self.section_data(strings)?);
             let is_it = |s: &[u8]| {
-                let function = s.get(4).is_some_and(|info| matches!(info & 15, FUNC | IFUNC)) && u16_at(s, 6) != 0;
+                let function = s.get(4).is_some_and(|info| matches!(info & 15, FUNC | IFUNC))
+                    && u16_at(s, 6) != 0;
                 let text = |at: u32| strings.get(at as usize..)?.split(|b| *b == 0).next();
                 function && text(u32_at(s, 0)).is_some_and(|n| n == name)
             };
@@ -104,10 +117,16 @@ impl Elf {
                         continue;
                     }
                     // RELR needs nothing: there the table itself holds the address.
-                    let Some(slot) = table.get_mut(((at - range.start) / 8) as usize) else { continue };
+                    let Some(slot) = table.get_mut(((at - range.start) / 8) as usize) else {
+                        continue;
+                    };
                     match u32_at(r, 8) {
                         R_X86_64_RELATIVE => *slot = u64_at(r, 16),
-                        R_X86_64_64 => *slot = self.dynamic_symbol(rela.link, u32_at(r, 12))?.wrapping_add(u64_at(r, 16)),
+                        R_X86_64_64 => {
+                            *slot = self
+                                .dynamic_symbol(rela.link, u32_at(r, 12))?
+                                .wrapping_add(u64_at(r, 16))
+                        }
                         _ => {}
                     }
                 }
@@ -120,7 +139,10 @@ impl Elf {
     }
 
     fn dynamic_symbol(&self, table: u32, index: u32) -> Result<u64, ElfError> {
-        let section = self.sections.get(table as usize).ok_or(ElfError::Malformed { what: "symbol table index", offset: 0 })?;
+        let section = self
+            .sections
+            .get(table as usize)
+            .ok_or(ElfError::Malformed { what: "symbol table index", offset: 0 })?;
         let at = u64::from(index) * 24;
         if at + 24 > section.size {
             return Err(ElfError::Malformed { what: "symbol index", offset: section.offset });

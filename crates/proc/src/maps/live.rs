@@ -66,7 +66,8 @@ impl Live {
 
     /// Tells whether the kernel answers queries by ioctl. Asks it once.
     pub fn has_ioctl(&self) -> bool {
-        !self.text.load(Ordering::Relaxed) && !matches!(Query::new().ask(&self.fd, 0, 0, false, false), Err(Errno::NOTTY))
+        !self.text.load(Ordering::Relaxed)
+            && !matches!(Query::new().ask(&self.fd, 0, 0, false, false), Err(Errno::NOTTY))
     }
 
     fn read_text(&self) -> Result<Vec<Vma>, MapsError> {
@@ -79,7 +80,13 @@ impl Live {
     }
 
     /// One ioctl; `Err(NOTTY)` makes the caller use the text.
-    fn ask(&self, query: &mut Query, addr: u64, filter: &Filter, want: Want) -> Result<Option<Vma>, Errno> {
+    fn ask(
+        &self,
+        query: &mut Query,
+        addr: u64,
+        filter: &Filter,
+        want: Want,
+    ) -> Result<Option<Vma>, Errno> {
         let mut flags = u64::from(filter.all.0 & 15);
         flags |= if filter.or_next { COVERING_OR_NEXT } else { 0 };
         flags |= if filter.file_backed { FILE_BACKED } else { 0 };
@@ -88,7 +95,9 @@ impl Live {
             let (answer, named) = match query.ask(&self.fd, at, flags, want.name, want.build_id) {
                 Err(Errno::NOENT) => return Ok(None),
                 // The id always fits, so it is the name that does not; the text has it.
-                Err(Errno::NAMETOOLONG) => (query.ask(&self.fd, at, flags, false, want.build_id)?, false),
+                Err(Errno::NAMETOOLONG) => {
+                    (query.ask(&self.fd, at, flags, false, want.build_id)?, false)
+                }
                 other => (other?, want.name),
             };
             let mut vma = Vma {
@@ -128,12 +137,16 @@ impl Live {
                 return Some(Elf::from_bytes(image).ok()?.build_id()?.0);
             }
             // Only `map_files` of a mapping that is there and regular files are opened: opening a device may act.
-            let proc = self.pid.map_or_else(|| "/proc/self".to_owned(), |pid| format!("/proc/{pid}"));
+            let proc =
+                self.pid.map_or_else(|| "/proc/self".to_owned(), |pid| format!("/proc/{pid}"));
             let exact = PathBuf::from(format!("{proc}/map_files/{:x}-{:x}", vma.start, vma.end));
             let root = if self.pid.is_some() { format!("{proc}/root") } else { String::new() };
             let named = vma.readings().into_iter().filter(|n| n.starts_with(b"/"));
-            let named = named.map(|n| PathBuf::from(OsStr::from_bytes(&[root.as_bytes(), &*n].concat())));
-            std::iter::once(exact).chain(named).find_map(|path| Some(open_regular(&path, vma.inode)?.build_id()?.0))
+            let named =
+                named.map(|n| PathBuf::from(OsStr::from_bytes(&[root.as_bytes(), &*n].concat())));
+            std::iter::once(exact)
+                .chain(named)
+                .find_map(|path| Some(open_regular(&path, vma.inode)?.build_id()?.0))
         };
         if vma.inode != 0 || vma.name.as_deref() == Some(b"[vdso]") {
             vma.build_id = read();
@@ -144,7 +157,8 @@ impl Live {
         if want.build_id && vma.build_id.is_none() {
             if vma.name.is_none()
                 && !want.name
-                && let Ok(Some(named)) = self.query(vma.start, &Filter::default(), Want { name: true, build_id: false })
+                && let Ok(Some(named)) =
+                    self.query(vma.start, &Filter::default(), Want { name: true, build_id: false })
             {
                 (vma.name, vma.escaped) = (named.name, named.escaped);
             }

@@ -51,7 +51,14 @@ impl BitOr for Perms {
 impl fmt::Display for Perms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bit = |p, yes, no| if self.contains(p) { yes } else { no };
-        write!(f, "{}{}{}{}", bit(Self::READ, 'r', '-'), bit(Self::WRITE, 'w', '-'), bit(Self::EXEC, 'x', '-'), bit(Self::SHARED, 's', 'p'))
+        write!(
+            f,
+            "{}{}{}{}",
+            bit(Self::READ, 'r', '-'),
+            bit(Self::WRITE, 'w', '-'),
+            bit(Self::EXEC, 'x', '-'),
+            bit(Self::SHARED, 's', 'p')
+        )
     }
 }
 
@@ -178,7 +185,14 @@ pub struct Filter {
 
 impl Filter {
     /// Executable mappings of files: where functions are.
-    pub const TEXT: Self = Self { all: Perms::EXEC, any: Perms::NONE, none: Perms::NONE, file_backed: true, file: None, or_next: false };
+    pub const TEXT: Self = Self {
+        all: Perms::EXEC,
+        any: Perms::NONE,
+        none: Perms::NONE,
+        file_backed: true,
+        file: None,
+        or_next: false,
+    };
 
     /// The same filter, for the mapping at an address or after it.
     pub const fn or_next(self) -> Self {

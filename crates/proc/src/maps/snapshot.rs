@@ -39,7 +39,11 @@ impl Identity {
     pub fn of(pid: u32) -> Self {
         let stat = file::read(format!("/proc/{pid}/stat"), 1 << 16).unwrap_or_default();
         // The command in parentheses may contain anything, so fields are counted from its end; start time is the 22nd.
-        let after = stat.iter().rposition(|&b| b == b')').and_then(|at| stat.get(at + 2..)).unwrap_or_default();
+        let after = stat
+            .iter()
+            .rposition(|&b| b == b')')
+            .and_then(|at| stat.get(at + 2..))
+            .unwrap_or_default();
         let field = after.split(|&b| b == b' ').nth(19).and_then(|f| str::from_utf8(f).ok());
         let start_time = field.and_then(|f| f.parse().ok()).unwrap_or(0);
         let mut boot_id = [0; 16];
@@ -74,7 +78,11 @@ impl Snapshot {
     }
 
     /// Copies all that a source knows.
-    pub fn take(source: &impl MapSource, identity: Identity, want: Want) -> Result<Self, MapsError> {
+    pub fn take(
+        source: &impl MapSource,
+        identity: Identity,
+        want: Want,
+    ) -> Result<Self, MapsError> {
         Self::new(identity, source.all(&Filter::default(), want)?)
     }
 
@@ -128,14 +136,17 @@ impl Snapshot {
     /// Reads the format described at the top of this module.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, MapsError> {
         let malformed = |line, what| MapsError::Malformed { line, what };
-        let head = bytes.get(..HEAD).filter(|h| h.starts_with(MAGIC)).ok_or(malformed(0, "magic"))?;
+        let head =
+            bytes.get(..HEAD).filter(|h| h.starts_with(MAGIC)).ok_or(malformed(0, "magic"))?;
         if u32_at(head, 8) != 1 {
             return Err(MapsError::Unsupported { what: "another version of the snapshot format" });
         }
         let (count, blob_len) = (u32_at(head, 12) as usize, u32_at(head, 20) as usize);
         let size = count.checked_mul(RECORD).and_then(|n| n.checked_add(HEAD));
-        let (records, blob) =
-            size.and_then(|n| bytes.split_at_checked(n)).filter(|(_, blob)| blob.len() == blob_len).ok_or(malformed(0, "size"))?;
+        let (records, blob) = size
+            .and_then(|n| bytes.split_at_checked(n))
+            .filter(|(_, blob)| blob.len() == blob_len)
+            .ok_or(malformed(0, "size"))?;
         let mut boot_id = [0; 16];
         boot_id.iter_mut().zip(head.iter().skip(32)).for_each(|(to, from)| *to = *from);
         let identity = Identity { pid: u32_at(head, 16), start_time: u64_at(head, 24), boot_id };
@@ -160,7 +171,11 @@ impl Snapshot {
                 escaped: u32_at(r, 40) & 0x100 != 0,
                 name: part(48)?,
                 build_id: part(56)?,
-                page_size: if shift == 0 { 0 } else { 1u64.checked_shl(shift).ok_or(malformed(i + 1, "page size"))? },
+                page_size: if shift == 0 {
+                    0
+                } else {
+                    1u64.checked_shl(shift).ok_or(malformed(i + 1, "page size"))?
+                },
             });
         }
         Self::new(identity, vmas)

@@ -37,8 +37,12 @@ fn parse_line(line: &[u8]) -> Result<Vma, &'static str> {
         return Err("address range");
     }
     let (major, minor) = pair(dev, b':').ok_or("device")?;
-    let dev = Dev { major: u32::try_from(major).map_err(|_| "device")?, minor: u32::try_from(minor).map_err(|_| "device")? };
-    let name: Option<Vec<u8>> = rest.iter().position(|&b| b != b' ').and_then(|at| rest.get(at..)).map(<[u8]>::to_vec);
+    let dev = Dev {
+        major: u32::try_from(major).map_err(|_| "device")?,
+        minor: u32::try_from(minor).map_err(|_| "device")?,
+    };
+    let name: Option<Vec<u8>> =
+        rest.iter().position(|&b| b != b' ').and_then(|at| rest.get(at..)).map(<[u8]>::to_vec);
     let perms = parse_perms(perms).ok_or("permissions")?;
     let escaped = name.as_ref().is_some_and(|n| n.windows(4).any(|w| w == b"\\012"));
     Ok(Vma { start, end, perms, offset, dev, inode, name, escaped, build_id: None, page_size: 0 })
@@ -75,7 +79,9 @@ fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
     }
-    text.iter().try_fold(0u64, |n, &b| n.checked_mul(10)?.checked_add(u64::from(char::from(b).to_digit(10)?)))
+    text.iter().try_fold(0u64, |n, &b| {
+        n.checked_mul(10)?.checked_add(u64::from(char::from(b).to_digit(10)?))
+    })
 }
 
 #[cfg(test)]
@@ -89,10 +95,21 @@ mod tests {
     #[test]
     fn names_are_verbatim() {
         let pad = "7f0000000000-7f0000001000 r-xs 00001000 103:02 1234                      ";
-        for name in ["/a b", "/ends in blank ", "/tab\t", "/two  blanks", "/x (deleted)", "[heap]", "/back\\012slash"] {
+        for name in [
+            "/a b",
+            "/ends in blank ",
+            "/tab\t",
+            "/two  blanks",
+            "/x (deleted)",
+            "[heap]",
+            "/back\\012slash",
+        ] {
             let vma = one(&format!("{pad}{name}\n"));
             assert_eq!(vma.name.as_deref(), Some(name.as_bytes()));
-            assert_eq!((vma.start, vma.end, vma.offset, vma.inode), (0x7f0000000000, 0x7f0000001000, 0x1000, 1234));
+            assert_eq!(
+                (vma.start, vma.end, vma.offset, vma.inode),
+                (0x7f0000000000, 0x7f0000001000, 0x1000, 1234)
+            );
             assert_eq!(vma.dev, Dev { major: 0x103, minor: 2 });
             assert_eq!(vma.perms.to_string(), "r-xs");
         }

@@ -24,7 +24,9 @@ pub(super) fn is_agent(entry: &[u8]) -> bool {
 
 /// Tells whether the run-time part of a sanitizer stands before the agent, as it wants to.
 pub(super) fn has_sanitizer_first(value: &[u8]) -> bool {
-    entries(value).take_while(|e| !is_agent(e)).any(|e| contains(e, b"libasan") || contains(e, b"libclang_rt.asan"))
+    entries(value)
+        .take_while(|e| !is_agent(e))
+        .any(|e| contains(e, b"libasan") || contains(e, b"libclang_rt.asan"))
 }
 
 /// # Safety
@@ -83,11 +85,13 @@ pub(super) unsafe fn without_agent(envp: *const *const u8) -> Option<*const *con
             if text.starts_with(PRELOAD) {
                 longest += text.len() + 1;
             }
-            own_dir |= value(text, ENV_LINKS).is_some_and(|links| links.split(|b| *b == b',').any(|l| l == OWN_DIR.as_bytes()));
+            own_dir |= value(text, ENV_LINKS)
+                .is_some_and(|links| links.split(|b| *b == b',').any(|l| l == OWN_DIR.as_bytes()));
             count += 1;
         }
         let memory = memory((count + 1) * 8 + longest)?;
-        let (list, mut texts) = (memory as *mut *const u8, (memory as *mut u8).add((count + 1) * 8));
+        let (list, mut texts) =
+            (memory as *mut *const u8, (memory as *mut u8).add((count + 1) * 8));
         let mut kept = 0;
         for i in 0..count {
             let at = *envp.add(i);
@@ -134,7 +138,9 @@ struct Owned {
 }
 
 const THREADS: usize = 64;
-static OWNED: [Owned; THREADS] = [const { Owned { thread: AtomicU64::new(0), at: AtomicU64::new(0), len: AtomicU64::new(0) } }; THREADS];
+static OWNED: [Owned; THREADS] =
+    [const { Owned { thread: AtomicU64::new(0), at: AtomicU64::new(0), len: AtomicU64::new(0) } };
+        THREADS];
 
 /// Memory for when none can be had any more.
 static RESERVED: AtomicU64 = AtomicU64::new(0);
@@ -166,7 +172,10 @@ fn memory(len: usize) -> Option<u64> {
     if !sandbox::may_call_system() {
         return Some(RESERVED.load(Relaxed)).filter(|at| *at != 0 && len <= RESERVED_LEN);
     }
-    let mine = |o: &&Owned| o.thread.load(Relaxed) == thread || o.thread.compare_exchange(0, thread, Relaxed, Relaxed).is_ok();
+    let mine = |o: &&Owned| {
+        o.thread.load(Relaxed) == thread
+            || o.thread.compare_exchange(0, thread, Relaxed, Relaxed).is_ok()
+    };
     let owned = OWNED.iter().find(mine);
     if let Some(owned) = owned
         && owned.len.load(Relaxed) >= len
@@ -192,7 +201,8 @@ mod tests {
     use std::ffi::CString;
 
     fn environment(list: &[&str]) -> (Vec<CString>, Vec<*const u8>) {
-        let texts: Vec<CString> = list.iter().map(|t| CString::new(*t).expect("no zeros")).collect();
+        let texts: Vec<CString> =
+            list.iter().map(|t| CString::new(*t).expect("no zeros")).collect();
         let pointers = texts.iter().map(|t| t.as_ptr().cast()).chain([std::ptr::null()]).collect();
         (texts, pointers)
     }
@@ -215,19 +225,38 @@ mod tests {
     #[test]
     fn the_agent_goes_and_all_else_stays() {
         let agent = "/x/target/libskep_preload.so";
-        let env = |preload: String| stripped(&["A=1", &preload, "SKEP_LINKS=1,2", "SKEP_LINKSX=3", "SKEP_DIR=/d", "=odd", "B"]);
+        let env = |preload: String| {
+            stripped(&[
+                "A=1",
+                &preload,
+                "SKEP_LINKS=1,2",
+                "SKEP_LINKSX=3",
+                "SKEP_DIR=/d",
+                "=odd",
+                "B",
+            ])
+        };
         assert_eq!(env(format!("LD_PRELOAD={agent}")), ["A=1", "SKEP_LINKSX=3", "=odd", "B"]);
         for (before, after) in [
             (format!("liba.so:{agent}"), "LD_PRELOAD=liba.so"),
             (format!("{agent} /b/libb.so"), "LD_PRELOAD=/b/libb.so"),
             (format!("a:{agent}:b {agent}"), "LD_PRELOAD=a:b"),
         ] {
-            assert_eq!(env(format!("LD_PRELOAD={before}")), ["A=1", after, "SKEP_LINKSX=3", "=odd", "B"]);
+            assert_eq!(
+                env(format!("LD_PRELOAD={before}")),
+                ["A=1", after, "SKEP_LINKSX=3", "=odd", "B"]
+            );
         }
         let agent_only = format!("LD_PRELOAD={agent}");
-        assert_eq!(stripped(&[&agent_only, "SKEP_DIR=/mine", "SKEP_LINKS=1,dir", "A=1"]), ["SKEP_DIR=/mine", "A=1"]);
+        assert_eq!(
+            stripped(&[&agent_only, "SKEP_DIR=/mine", "SKEP_LINKS=1,dir", "A=1"]),
+            ["SKEP_DIR=/mine", "A=1"]
+        );
         let long = "x".repeat(20_000);
-        assert_eq!(stripped(&[&format!("LD_PRELOAD={agent}:{long}")]), [format!("LD_PRELOAD={long}")]);
+        assert_eq!(
+            stripped(&[&format!("LD_PRELOAD={agent}:{long}")]),
+            [format!("LD_PRELOAD={long}")]
+        );
         assert!(stripped(&[&format!("LD_PRELOAD={agent}")]).is_empty());
     }
 
@@ -239,9 +268,15 @@ mod tests {
             unsafe { find(pointers.as_ptr()) }.map(|(value, there)| (value.to_vec(), there))
         };
         assert_eq!(found(&["A=1"]), None);
-        assert_eq!(found(&["LD_PRELOAD=/l/libskep_preload.so"]), Some((b"/l/libskep_preload.so".to_vec(), false)));
+        assert_eq!(
+            found(&["LD_PRELOAD=/l/libskep_preload.so"]),
+            Some((b"/l/libskep_preload.so".to_vec(), false))
+        );
         assert_eq!(found(&["LD_PRELOAD=x", "SKEP_LINKS=1"]), Some((b"x".to_vec(), false)));
-        assert_eq!(found(&["SKEP_LINKS=1", "LD_PRELOAD=x:/l/libskep_preload.so"]), Some((b"x:/l/libskep_preload.so".to_vec(), true)));
+        assert_eq!(
+            found(&["SKEP_LINKS=1", "LD_PRELOAD=x:/l/libskep_preload.so"]),
+            Some((b"x:/l/libskep_preload.so".to_vec(), true))
+        );
         assert!(has_sanitizer_first(b"libasan.so.8:/l/libskep_preload.so"));
         assert!(!has_sanitizer_first(b"/l/libskep_preload.so:libasan.so.8"));
     }

@@ -2,7 +2,9 @@
 
 use std::ffi::CStr;
 
-use crate::syscall::{CLOSE, FGETXATTR, FSTAT, FSTATAT, GETGID, GETUID, OPENAT, PREAD64, READLINK, call4};
+use crate::syscall::{
+    CLOSE, FGETXATTR, FSTAT, FSTATAT, GETGID, GETUID, OPENAT, PREAD64, READLINK, call4,
+};
 
 /// How much of a file the kernel reads to find its interpreter.
 const HEAD: usize = 256;
@@ -46,11 +48,15 @@ impl Kind {
         match self {
             Self::Missing | Self::Unknown | Self::Traceable => "",
             Self::Static => "is statically linked",
-            Self::Secure => "is set-user-id, set-group-id or has capabilities, so the dynamic linker ignores `LD_PRELOAD`",
+            Self::Secure => {
+                "is set-user-id, set-group-id or has capabilities, so the dynamic linker ignores `LD_PRELOAD`"
+            }
             Self::Bits32 => "is a 32-bit x86 program",
             Self::OtherMachine => "is a program for another machine",
             Self::OtherLibc => "uses another C library",
-            Self::AddressSanitizer => "has an address sanitizer, which must be loaded before all other libraries",
+            Self::AddressSanitizer => {
+                "has an address sanitizer, which must be loaded before all other libraries"
+            }
         }
     }
 }
@@ -68,14 +74,16 @@ impl File {
     fn open(at: i32, path: &CStr) -> Option<Self> {
         const CLOEXEC_NONBLOCK_NOCTTY: u64 = 0o2_000_000 | 0o4000 | 0o400;
         // SAFETY: reads the string.
-        let fd = unsafe { call4(OPENAT, at as u64, path.as_ptr() as u64, CLOEXEC_NONBLOCK_NOCTTY, 0) };
+        let fd =
+            unsafe { call4(OPENAT, at as u64, path.as_ptr() as u64, CLOEXEC_NONBLOCK_NOCTTY, 0) };
         (fd < u64::MAX - 4096).then_some(Self(fd))
     }
 
     /// Reads at an offset; how many bytes there were.
     fn read(&self, at: u64, into: &mut [u8]) -> usize {
         // SAFETY: writes into `into` only.
-        let got = unsafe { call4(PREAD64, self.0, into.as_mut_ptr() as u64, into.len() as u64, at) };
+        let got =
+            unsafe { call4(PREAD64, self.0, into.as_mut_ptr() as u64, into.len() as u64, at) };
         if got > into.len() as u64 { 0 } else { got as usize }
     }
 }
@@ -98,7 +106,9 @@ fn descriptor(fd: u32, text: &mut [u8; 32]) -> &CStr {
         scale = if scale > 1 { scale / 10 } else { 0 };
         digit
     });
-    for (to, from) in text.iter_mut().zip(b"/proc/self/fd/".iter().copied().chain(digits).chain([0])) {
+    for (to, from) in
+        text.iter_mut().zip(b"/proc/self/fd/".iter().copied().chain(digits).chain([0]))
+    {
         *to = from;
     }
     CStr::from_bytes_until_nul(text).unwrap_or_default()
@@ -146,7 +156,9 @@ impl Program {
         let Some(mut file) = file else {
             let mut stat = [0_u64; 18];
             // SAFETY: `struct stat` has 144 bytes.
-            let there = unsafe { call4(FSTATAT, at as u64, path.as_ptr() as u64, stat.as_mut_ptr() as u64, 0) };
+            let there = unsafe {
+                call4(FSTATAT, at as u64, path.as_ptr() as u64, stat.as_mut_ptr() as u64, 0)
+            };
             return if there == ENOENT && !path.is_empty() { Kind::Missing } else { Kind::Unknown };
         };
         let mut depth = 0;
@@ -161,7 +173,8 @@ impl Program {
             let Some(name) = interpreter(head) else { return Kind::Unknown };
             depth += 1;
             self.set(name);
-            let next = CStr::from_bytes_until_nul(&self.path).ok().and_then(|path| File::open(-100, path));
+            let next =
+                CStr::from_bytes_until_nul(&self.path).ok().and_then(|path| File::open(-100, path));
             match next {
                 Some(next) if depth <= MAX_DEPTH => file = next,
                 _ => return Kind::Unknown,
@@ -175,7 +188,9 @@ impl Program {
         let mut link = [0; 32];
         let link = descriptor(file.0 as u32, &mut link);
         // SAFETY: reads the string, and writes into `name`.
-        let got = unsafe { call4(READLINK, link.as_ptr() as u64, name.as_mut_ptr() as u64, PATH as u64, 0) };
+        let got = unsafe {
+            call4(READLINK, link.as_ptr() as u64, name.as_mut_ptr() as u64, PATH as u64, 0)
+        };
         if got > 0 && got < PATH as u64 {
             self.set(name.get(..got as usize).unwrap_or_default());
         }
@@ -187,9 +202,14 @@ impl Program {
             return Kind::OtherMachine;
         }
         if head.get(4) != Some(&2) || machine != EM_X86_64 {
-            return if matches!(machine, EM_386 | EM_X86_64) { Kind::Bits32 } else { Kind::OtherMachine };
+            return if matches!(machine, EM_386 | EM_X86_64) {
+                Kind::Bits32
+            } else {
+                Kind::OtherMachine
+            };
         }
-        let (table, size, count) = (u64_at(head, 32), u64::from(u16_at(head, 54)), u64::from(u16_at(head, 56)));
+        let (table, size, count) =
+            (u64_at(head, 32), u64::from(u16_at(head, 54)), u64::from(u16_at(head, 56)));
         if size < 56 {
             return Kind::Unknown;
         }
@@ -210,15 +230,21 @@ impl Program {
         let Some((at, len)) = linker else {
             // A dynamic linker that is run by its name loads another program.
             let named = self.path().rsplit(|b| *b == b'/').next().unwrap_or_default();
-            let is_linker = u16_at(head, 16) == ET_DYN && (is_glibc(named) || named.starts_with(b"ld-musl"));
+            let is_linker =
+                u16_at(head, 16) == ET_DYN && (is_glibc(named) || named.starts_with(b"ld-musl"));
             return if is_linker { by_linker(named) } else { Kind::Static };
         };
         let mut name = [0; 256];
         let got = file.read(at, name.get_mut(..(len as usize).min(HEAD)).unwrap_or_default());
-        let name = name.get(..got).unwrap_or_default().split(|b| *b == 0).next().unwrap_or_default();
+        let name =
+            name.get(..got).unwrap_or_default().split(|b| *b == 0).next().unwrap_or_default();
         match by_linker(name) {
             Kind::Traceable if is_secure(file) => Kind::Secure,
-            Kind::Traceable if dynamic.is_some_and(|(at, len)| Dynamic { at, len }.needs_first(file, table, size, count)) => {
+            Kind::Traceable
+                if dynamic.is_some_and(|(at, len)| {
+                    Dynamic { at, len }.needs_first(file, table, size, count)
+                }) =>
+            {
                 Kind::AddressSanitizer
             }
             kind => kind,
@@ -228,11 +254,18 @@ impl Program {
 
 /// Tells whether a dynamic linker of this name is glibc's.
 fn is_glibc(name: &[u8]) -> bool {
-    name.starts_with(b"ld-linux") || name.starts_with(b"ld-2") || name == b"ld.so.1" || name == b"ld.so"
+    name.starts_with(b"ld-linux")
+        || name.starts_with(b"ld-2")
+        || name == b"ld.so.1"
+        || name == b"ld.so"
 }
 
 fn by_linker(path: &[u8]) -> Kind {
-    if is_glibc(path.rsplit(|b| *b == b'/').next().unwrap_or_default()) { Kind::Traceable } else { Kind::OtherLibc }
+    if is_glibc(path.rsplit(|b| *b == b'/').next().unwrap_or_default()) {
+        Kind::Traceable
+    } else {
+        Kind::OtherLibc
+    }
 }
 
 /// A dynamic section in a file.
@@ -323,7 +356,10 @@ fn is_secure(file: &File) -> bool {
     }
     // Root gains nothing by file capabilities.
     // SAFETY: reads the name; asks for a length only.
-    uid != 0 && unsafe { (call4(FGETXATTR, file.0, c"security.capability".as_ptr() as u64, 0, 0) as i64) >= 0 }
+    uid != 0
+        && unsafe {
+            (call4(FGETXATTR, file.0, c"security.capability".as_ptr() as u64, 0, 0) as i64) >= 0
+        }
 }
 
 /// The interpreter that a first line names, as the kernel reads it: blanks, name, blank.
@@ -354,7 +390,13 @@ mod tests {
             Err(LaunchError::NotFound { .. }) => Kind::Missing,
             Err(_) => Kind::Unknown,
             // A text without a first line: only shells know what to do with it.
-            Ok(l) if l.scripts.iter().any(|s| std::fs::read(&s.path).is_ok_and(|text| !text.starts_with(b"#!"))) => Kind::Unknown,
+            Ok(l)
+                if l.scripts
+                    .iter()
+                    .any(|s| std::fs::read(&s.path).is_ok_and(|text| !text.starts_with(b"#!"))) =>
+            {
+                Kind::Unknown
+            }
             Ok(l) => match l.preload_obstacle() {
                 None => Kind::Traceable,
                 Some(Obstacle::Static) => Kind::Static,
@@ -369,7 +411,8 @@ mod tests {
 
     fn ours(path: &Path) -> (Kind, Vec<u8>) {
         let mut program = Program::new();
-        let kind = program.inspect(-100, &CString::new(path.as_os_str().as_bytes()).expect("no zeros"));
+        let kind =
+            program.inspect(-100, &CString::new(path.as_os_str().as_bytes()).expect("no zeros"));
         (kind, program.path().to_vec())
     }
 
@@ -381,7 +424,8 @@ mod tests {
             for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
                 let path = entry.path();
                 use std::os::unix::fs::PermissionsExt;
-                let runs = std::fs::metadata(&path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
+                let runs = std::fs::metadata(&path)
+                    .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
                 if !runs {
                     continue;
                 }
@@ -407,7 +451,12 @@ mod tests {
             bytes
         };
         let (phoff, count) = (u64_at(&own, 32) as usize, usize::from(u16_at(&own, 56)));
-        let of_kind = |kind: u32| (0..count).map(|i| phoff + i * 56).find(|at| u32_at(&own, *at) == kind).expect("there is one");
+        let of_kind = |kind: u32| {
+            (0..count)
+                .map(|i| phoff + i * 56)
+                .find(|at| u32_at(&own, *at) == kind)
+                .expect("there is one")
+        };
         let interp = u64_at(&own, of_kind(PT_INTERP) + 8) as usize;
         let cases: Vec<(&str, Vec<u8>, Kind)> = vec![
             ("plain", own.clone(), Kind::Traceable),
@@ -420,10 +469,22 @@ mod tests {
                 }),
                 Kind::Bits32,
             ),
-            ("musl", head(&|b| b[interp..interp + 25].copy_from_slice(b"/lib/ld-musl-x86_64.so.1\0")), Kind::OtherLibc),
+            (
+                "musl",
+                head(&|b| b[interp..interp + 25].copy_from_slice(b"/lib/ld-musl-x86_64.so.1\0")),
+                Kind::OtherLibc,
+            ),
             ("static", head(&|b| b[of_kind(PT_INTERP)] = 0), Kind::Static),
-            ("script", format!("#! {} -x\n", dir.join("musl").display()).into_bytes(), Kind::OtherLibc),
-            ("chain", format!("#!{}\n", dir.join("script").display()).into_bytes(), Kind::OtherLibc),
+            (
+                "script",
+                format!("#! {} -x\n", dir.join("musl").display()).into_bytes(),
+                Kind::OtherLibc,
+            ),
+            (
+                "chain",
+                format!("#!{}\n", dir.join("script").display()).into_bytes(),
+                Kind::OtherLibc,
+            ),
             ("text", b"echo hello\n".to_vec(), Kind::Unknown),
             ("nowhere", b"#!/no/such/file\n".to_vec(), Kind::Unknown),
             ("circle", format!("#!{}\n", dir.join("circle").display()).into_bytes(), Kind::Unknown),
@@ -439,12 +500,19 @@ mod tests {
         assert_eq!(ours(&dir.join("none")).0, Kind::Missing);
         assert_eq!(ours(&dir.join("chain")).1, dir.join("musl").as_os_str().as_bytes());
         for fd in [0, 7, 10, 305, 1_000_000] {
-            assert_eq!(descriptor(fd, &mut [0; 32]).to_string_lossy(), format!("/proc/self/fd/{fd}"));
+            assert_eq!(
+                descriptor(fd, &mut [0; 32]).to_string_lossy(),
+                format!("/proc/self/fd/{fd}")
+            );
         }
         // By a descriptor, which stays open, and need not be readable.
         use std::os::fd::AsRawFd;
         use std::os::unix::fs::OpenOptionsExt;
-        let file = std::fs::OpenOptions::new().read(true).custom_flags(0o10_000_000).open(dir.join("musl")).expect("there");
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(0o10_000_000)
+            .open(dir.join("musl"))
+            .expect("there");
         let mut program = Program::new();
         assert_eq!(program.inspect(file.as_raw_fd(), c""), Kind::OtherLibc);
         assert_eq!(program.path(), dir.join("musl").as_os_str().as_bytes());

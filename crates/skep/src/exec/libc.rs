@@ -10,7 +10,12 @@ use skep_attach::sites::{Function, Module};
 unsafe extern "C" {
     fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
     fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
-    fn dladdr1(addr: *const c_void, info: *mut [usize; 4], extra: *mut *const Symbol, flags: c_int) -> c_int;
+    fn dladdr1(
+        addr: *const c_void,
+        info: *mut [usize; 4],
+        extra: *mut *const Symbol,
+        flags: c_int,
+    ) -> c_int;
 }
 
 /// `Elf64_Sym`.
@@ -51,7 +56,10 @@ impl<'a> Libc<'a> {
         // SAFETY: the handle is open; the results are written where they fit, and a symbol lives as long as its library.
         let (at, size) = unsafe {
             let at = dlsym(self.handle, name.as_ptr());
-            if at.is_null() || dladdr1(at, info.as_mut_ptr(), &raw mut symbol, SYMENT) == 0 || symbol.is_null() {
+            if at.is_null()
+                || dladdr1(at, info.as_mut_ptr(), &raw mut symbol, SYMENT) == 0
+                || symbol.is_null()
+            {
                 return None;
             }
             (at as u64, (*symbol).size)

@@ -95,7 +95,11 @@ unsafe extern "C" fn on_spawn(ctx: *mut u64, _: *const ()) -> u64 {
     // `spawn.h`: flags, a process group, the set).
     let resets = unsafe {
         let attributes = *ctx.add(3) as *const u16;
-        if attributes.is_null() || *attributes & SETSIGDEF == 0 { 0 } else { attributes.add(4).cast::<u64>().read() }
+        if attributes.is_null() || *attributes & SETSIGDEF == 0 {
+            0
+        } else {
+            attributes.add(4).cast::<u64>().read()
+        }
     };
     SPAWN_RESETS.store(resets, Release);
     SPAWNER.store(skep_attach::thread(), Release);
@@ -136,7 +140,8 @@ unsafe fn consider(fd: i32, path: u64, envp: u64) -> u64 {
     if !sandbox::may_call_system() {
         // The program will be in the sandbox that is against our system calls, and the agent begins with many.
         // SAFETY: the caller's promise.
-        let new = unsafe { environment::without_agent(envp as *const *const u8) }.map_or(envp, |new| new as u64);
+        let new = unsafe { environment::without_agent(envp as *const *const u8) }
+            .map_or(envp, |new| new as u64);
         // A child of `vfork` that fails to execute it has a moment left, to try another or to end.
         sandbox::open_for_parent();
         return new;
@@ -149,7 +154,11 @@ unsafe fn consider(fd: i32, path: u64, envp: u64) -> u64 {
     if !is_executable(fd, path) || !readable::is_environment(envp) {
         return envp;
     }
-    signals::prepare_exec(if SPAWNER.load(Acquire) == skep_attach::thread() { SPAWN_RESETS.load(Acquire) } else { 0 });
+    signals::prepare_exec(if SPAWNER.load(Acquire) == skep_attach::thread() {
+        SPAWN_RESETS.load(Acquire)
+    } else {
+        0
+    });
     // SAFETY: an environment, as was just seen.
     let Some((value, named)) = (unsafe { environment::find(envp as *const *const u8) }) else {
         // SAFETY: as above.
@@ -224,7 +233,9 @@ impl Watch {
 
 /// Tells whether this process is valgrind's: its own code and ours take each other for what they are not.
 pub(crate) fn is_under_valgrind() -> bool {
-    std::env::var_os("LD_PRELOAD").is_some_and(|value| environment::entries(value.as_bytes()).any(|e| contains(e, b"vgpreload")))
+    std::env::var_os("LD_PRELOAD").is_some_and(|value| {
+        environment::entries(value.as_bytes()).any(|e| contains(e, b"vgpreload"))
+    })
 }
 
 fn contains(text: &[u8], what: &[u8]) -> bool {

@@ -37,7 +37,8 @@ impl Link {
         let record = record.finish();
         let open = |path: &CString, flags: u64| {
             // SAFETY: reads the string.
-            let fd = unsafe { call4(OPENAT, -100_i64 as u64, path.as_ptr() as u64, flags | CLOEXEC, 0) };
+            let fd =
+                unsafe { call4(OPENAT, -100_i64 as u64, path.as_ptr() as u64, flags | CLOEXEC, 0) };
             (fd < u64::MAX - 4096).then_some(fd)
         };
         let Some(lock) = open(&self.directory, 0) else { return };
@@ -128,7 +129,8 @@ mod tests {
         link.note(long.as_bytes(), &long);
         link.note(b"/bin/\xff", "is odd");
         link.note(b"/bin/busybox", "is statically linked");
-        let untraced: Vec<_> = file.read()?.untraced.into_iter().map(|u| (u.path, u.reason)).collect();
+        let untraced: Vec<_> =
+            file.read()?.untraced.into_iter().map(|u| (u.path, u.reason)).collect();
         assert_eq!(untraced[0], ("/bin/busybox".to_owned(), "is statically linked".to_owned()));
         assert_eq!(untraced[1], ("x".repeat(1024), "x".repeat(512)));
         assert_eq!(untraced[2], ("/bin/".to_owned(), "is odd".to_owned()));

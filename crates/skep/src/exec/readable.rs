@@ -96,8 +96,14 @@ mod tests {
         assert!(is_environment(put(end - 64 - 24 + 1, &good)), "not aligned");
         assert!(is_environment(put(end - 12, &[0; 8])), "an empty one");
         assert!(!is_environment(put(end - 3, b"A=1")), "less than an entry");
-        assert!(!is_environment(list(&[put(end - 3, b"A=1"), 0]).as_ptr() as u64), "a string without an end");
-        assert!(!is_environment(put(end - 16, &list(&[c"A".as_ptr() as u64; 2]))), "a list without an end");
+        assert!(
+            !is_environment(list(&[put(end - 3, b"A=1"), 0]).as_ptr() as u64),
+            "a string without an end"
+        );
+        assert!(
+            !is_environment(put(end - 16, &list(&[c"A".as_ptr() as u64; 2]))),
+            "a list without an end"
+        );
         for bad in [8, 1 << 47, u64::MAX - 3, u64::MAX << 12] {
             assert!(!is_environment(bad), "{bad:x}");
             assert!(!is_environment(list(&[bad, 0]).as_ptr() as u64), "{bad:x} in the list");

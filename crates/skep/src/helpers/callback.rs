@@ -21,7 +21,13 @@ unsafe fn function(callback: u64) -> HelperFn {
 /// Calls `callback(round, data)` `rounds` times or until it answers 1; returns how often it was called.
 #[doc(alias = "bpf_loop")]
 #[unsafe(link_section = ".text.skep_event")]
-pub(super) unsafe extern "C" fn repeat(rounds: u64, callback: u64, data: u64, flags: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn repeat(
+    rounds: u64,
+    callback: u64,
+    data: u64,
+    flags: u64,
+    _: u64,
+) -> u64 {
     const MOST: u64 = 8 << 20;
     let rounds = rounds & 0xffff_ffff;
     if flags != 0 {
@@ -43,7 +49,13 @@ pub(super) unsafe extern "C" fn repeat(rounds: u64, callback: u64, data: u64, fl
 }
 
 /// Calls `callback(map, key, value, data)` for each element or until it answers 1; returns for how many it was called.
-pub(super) unsafe extern "C" fn for_each_map_elem(handle: u64, callback: u64, data: u64, flags: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn for_each_map_elem(
+    handle: u64,
+    callback: u64,
+    data: u64,
+    flags: u64,
+    _: u64,
+) -> u64 {
     if flags != 0 {
         return fail(errno::EINVAL);
     }
@@ -64,7 +76,13 @@ pub(super) unsafe extern "C" fn for_each_map_elem(handle: u64, callback: u64, da
 
 /// Calls `callback(sample, data)` for each sample that users have put into the ring, or until it answers 1; returns for how
 /// many it was called.
-pub(super) unsafe extern "C" fn user_ringbuf_drain(handle: u64, callback: u64, data: u64, flags: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn user_ringbuf_drain(
+    handle: u64,
+    callback: u64,
+    data: u64,
+    flags: u64,
+    _: u64,
+) -> u64 {
     const WAKEUP: u64 = 3;
     const MOST: u64 = 128 << 10;
     const ENODATA: i64 = -61;

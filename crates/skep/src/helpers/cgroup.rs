@@ -27,7 +27,8 @@ static IDS: [AtomicU64; DEPTH] = [const { AtomicU64::new(0) }; DEPTH];
 fn kept<T>(now: u64, f: impl FnOnce(usize) -> T) -> Option<T> {
     // Pairs with the Release stores of `refresh`.
     let before = SEQUENCE.load(Acquire);
-    let fresh = now.wrapping_sub(READ_AT.load(Relaxed)) < FRESH && OF.load(Relaxed) == skep_maps::slots::pid_tgid() >> 32;
+    let fresh = now.wrapping_sub(READ_AT.load(Relaxed)) < FRESH
+        && OF.load(Relaxed) == skep_maps::slots::pid_tgid() >> 32;
     if before & 1 != 0 || before == 0 || !fresh {
         return None;
     }
@@ -72,7 +73,11 @@ fn refresh(now: u64) {
     // SAFETY: all accesses are inside `text`: the file is read behind BEFORE bytes, a path begins at most MOUNT.len() before that.
     unsafe {
         let fd = call4(OPENAT, AT_FDCWD, c"/proc/self/cgroup".as_ptr() as u64, 0x80000, 0);
-        let len = if (fd as i64) < 0 { 0 } else { call4(READ, fd, text.add(BEFORE) as u64, SIZE as u64, 0) };
+        let len = if (fd as i64) < 0 {
+            0
+        } else {
+            call4(READ, fd, text.add(BEFORE) as u64, SIZE as u64, 0)
+        };
         if (fd as i64) >= 0 {
             call4(CLOSE, fd, 0, 0, 0);
         }
@@ -80,7 +85,9 @@ fn refresh(now: u64) {
         let byte = |i: usize| if i < len { text.add(BEFORE + i).read_volatile() } else { 0 };
         // The line of the unified hierarchy: `0::/path`.
         let mut line = 0;
-        while line < len && !(byte(line) == b'0' && byte(line + 1) == b':' && byte(line + 2) == b':') {
+        while line < len
+            && !(byte(line) == b'0' && byte(line + 1) == b':' && byte(line + 2) == b':')
+        {
             while line < len && byte(line) != b'\n' {
                 line += 1;
             }
@@ -132,18 +139,37 @@ fn id(level: usize) -> u64 {
 }
 
 /// The group of the process; 0 where it cannot be told.
-pub(super) unsafe extern "C" fn get_current_cgroup_id(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn get_current_cgroup_id(
+    _: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+) -> u64 {
     with(|count| if count > 0 { id(count - 1) } else { 0 }).unwrap_or(0)
 }
 
 /// The ancestor of that group at a level; 0 when there is none.
-pub(super) unsafe extern "C" fn get_current_ancestor_cgroup_id(level: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn get_current_ancestor_cgroup_id(
+    level: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+) -> u64 {
     let level = level as i32;
-    with(|count| if level >= 0 && (level as usize) < count { id(level as usize) } else { 0 }).unwrap_or(0)
+    with(|count| if level >= 0 && (level as usize) < count { id(level as usize) } else { 0 })
+        .unwrap_or(0)
 }
 
 /// Tells whether the process is in the group whose number is in the map's row, or below it.
-pub(super) unsafe extern "C" fn current_task_under_cgroup(handle: u64, index: u64, _: u64, _: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn current_task_under_cgroup(
+    handle: u64,
+    index: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+) -> u64 {
     // SAFETY: the verifier proved argument 1 a map of control groups, whose keys have four bytes.
     let map = unsafe { map(handle) };
     let index = index as u32;
@@ -169,16 +195,26 @@ mod tests {
     #[test]
     fn groups_have_the_numbers_of_their_directories() {
         let text = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let Some(path) = text.lines().find_map(|l| l.strip_prefix("0::/")) else { return skep_testkit::skip("control groups v2") };
-        let number = |path: &str| std::fs::metadata(format!("/sys/fs/cgroup/{path}")).map_or(0, |m| m.ino());
+        let Some(path) = text.lines().find_map(|l| l.strip_prefix("0::/")) else {
+            return skep_testkit::skip("control groups v2");
+        };
+        let number =
+            |path: &str| std::fs::metadata(format!("/sys/fs/cgroup/{path}")).map_or(0, |m| m.ino());
         let mut want = vec![number("")];
         let parts: Vec<&str> = path.split('/').filter(|p| !p.is_empty()).collect();
         want.extend((1..=parts.len()).map(|n| number(&parts[..n].join("/"))));
         // SAFETY: these helpers take numbers only.
         unsafe {
-            assert_eq!(get_current_cgroup_id(0, 0, 0, 0, 0), *want.last().expect("at least the root"));
+            assert_eq!(
+                get_current_cgroup_id(0, 0, 0, 0, 0),
+                *want.last().expect("at least the root")
+            );
             for (level, id) in want.iter().enumerate() {
-                assert_eq!(get_current_ancestor_cgroup_id(level as u64, 0, 0, 0, 0), *id, "level {level} of {path}");
+                assert_eq!(
+                    get_current_ancestor_cgroup_id(level as u64, 0, 0, 0, 0),
+                    *id,
+                    "level {level} of {path}"
+                );
             }
             assert_eq!(get_current_ancestor_cgroup_id(want.len() as u64, 0, 0, 0, 0), 0);
             assert_eq!(get_current_ancestor_cgroup_id(u64::MAX, 0, 0, 0, 0), 0);

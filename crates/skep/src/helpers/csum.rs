@@ -44,7 +44,13 @@ unsafe fn partial(from: u64, len: u64, seed: u32) -> u32 {
 }
 
 /// The difference that replacing `from` by `to` makes to a checksum, as Linux 6.13 and later return it: folded.
-pub(super) unsafe extern "C" fn diff(from: u64, from_size: u64, to: u64, to_size: u64, seed: u64) -> u64 {
+pub(super) unsafe extern "C" fn diff(
+    from: u64,
+    from_size: u64,
+    to: u64,
+    to_size: u64,
+    seed: u64,
+) -> u64 {
     let (from_size, to_size, seed) = (from_size & 0xffff_ffff, to_size & 0xffff_ffff, seed as u32);
     // SAFETY: the verifier proved both ranges readable for their sizes.
     let sum = unsafe {
@@ -85,7 +91,13 @@ unsafe fn field(ctx: u64, offset: u64) -> Result<*mut u16, i64> {
 }
 
 /// `bpf_l3_csum_replace`: for a checksum over what changed.
-pub(super) unsafe extern "C" fn l3_replace(ctx: u64, offset: u64, from: u64, to: u64, flags: u64) -> u64 {
+pub(super) unsafe extern "C" fn l3_replace(
+    ctx: u64,
+    offset: u64,
+    from: u64,
+    to: u64,
+    flags: u64,
+) -> u64 {
     if flags & !FIELD != 0 {
         return fail(errno::EINVAL);
     }
@@ -114,7 +126,13 @@ pub(super) unsafe extern "C" fn l3_replace(ctx: u64, offset: u64, from: u64, to:
 }
 
 /// `bpf_l4_csum_replace`: as [`l3_replace`], with the ways of UDP, where a checksum of zero means that there is none.
-pub(super) unsafe extern "C" fn l4_replace(ctx: u64, offset: u64, from: u64, to: u64, flags: u64) -> u64 {
+pub(super) unsafe extern "C" fn l4_replace(
+    ctx: u64,
+    offset: u64,
+    from: u64,
+    to: u64,
+    flags: u64,
+) -> u64 {
     const PSEUDO_HDR: u64 = 1 << 4;
     const MARK_MANGLED_0: u64 = 1 << 5;
     const MARK_ENFORCE: u64 = 1 << 6;

@@ -65,7 +65,8 @@ impl Dynptr {
 
     /// Finds `len` bytes at an offset.
     fn at(self, offset: u64, len: u64) -> Result<u64, i64> {
-        let (size, offset, len) = (u64::from(self.size) & MAX_SIZE, offset & 0xffff_ffff, len & 0xffff_ffff);
+        let (size, offset, len) =
+            (u64::from(self.size) & MAX_SIZE, offset & 0xffff_ffff, len & 0xffff_ffff);
         if len > size || offset > size - len {
             return Err(errno::E2BIG);
         }
@@ -87,7 +88,13 @@ pub(super) unsafe extern "C" fn from_mem(data: u64, size: u64, flags: u64, to: u
 }
 
 /// Reserves a record of a size known at run time only.
-pub(super) unsafe extern "C" fn ringbuf_reserve(handle: u64, size: u64, flags: u64, to: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn ringbuf_reserve(
+    handle: u64,
+    size: u64,
+    flags: u64,
+    to: u64,
+    _: u64,
+) -> u64 {
     let size = size & 0xffff_ffff;
     // SAFETY: the verifier proved argument 1 a ring buffer and `to` sixteen bytes of the stack.
     unsafe {
@@ -106,7 +113,13 @@ pub(super) unsafe extern "C" fn ringbuf_reserve(handle: u64, size: u64, flags: u
     }
 }
 
-pub(super) unsafe extern "C" fn ringbuf_submit(dynptr: u64, flags: u64, _: u64, _: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn ringbuf_submit(
+    dynptr: u64,
+    flags: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+) -> u64 {
     // SAFETY: the verifier proved the argument a dynptr of a record.
     unsafe {
         let d = Dynptr::load(dynptr);
@@ -118,7 +131,13 @@ pub(super) unsafe extern "C" fn ringbuf_submit(dynptr: u64, flags: u64, _: u64, 
     0
 }
 
-pub(super) unsafe extern "C" fn ringbuf_discard(dynptr: u64, flags: u64, _: u64, _: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn ringbuf_discard(
+    dynptr: u64,
+    flags: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+) -> u64 {
     // SAFETY: as above.
     unsafe {
         let d = Dynptr::load(dynptr);
@@ -140,12 +159,21 @@ unsafe fn bytes(d: Dynptr, offset: u64, len: u64) -> Result<u64, i64> {
         LOCAL | RINGBUF => Ok(d.address + at),
         #[cfg(feature = "loader")]
         // SAFETY: such a dynptr has the context of a packet program as address.
-        SKB | XDP => unsafe { View::of(d.address) }.at(at, len & 0xffff_ffff).map(|p| p as u64).ok_or(errno::EFAULT),
+        SKB | XDP => unsafe { View::of(d.address) }
+            .at(at, len & 0xffff_ffff)
+            .map(|p| p as u64)
+            .ok_or(errno::EFAULT),
         _ => Err(errno::EFAULT),
     }
 }
 
-pub(super) unsafe extern "C" fn read(to: u64, len: u64, dynptr: u64, offset: u64, flags: u64) -> u64 {
+pub(super) unsafe extern "C" fn read(
+    to: u64,
+    len: u64,
+    dynptr: u64,
+    offset: u64,
+    flags: u64,
+) -> u64 {
     // SAFETY: the verifier proved `to` writable for `len` bytes and argument 3 a dynptr.
     unsafe {
         let d = Dynptr::load(dynptr);
@@ -160,7 +188,13 @@ pub(super) unsafe extern "C" fn read(to: u64, len: u64, dynptr: u64, offset: u64
     0
 }
 
-pub(super) unsafe extern "C" fn write(dynptr: u64, offset: u64, from: u64, len: u64, flags: u64) -> u64 {
+pub(super) unsafe extern "C" fn write(
+    dynptr: u64,
+    offset: u64,
+    from: u64,
+    len: u64,
+    flags: u64,
+) -> u64 {
     // SAFETY: the verifier proved `from` readable for `len` bytes and argument 1 a dynptr.
     unsafe {
         let d = Dynptr::load(dynptr);
@@ -213,7 +247,13 @@ pub(super) unsafe extern "C" fn from_skb(ctx: u64, flags: u64, to: u64, _: u64, 
 
 /// For programs that may not write packets.
 #[cfg(feature = "loader")]
-pub(super) unsafe extern "C" fn from_skb_read_only(ctx: u64, flags: u64, to: u64, _: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn from_skb_read_only(
+    ctx: u64,
+    flags: u64,
+    to: u64,
+    _: u64,
+    _: u64,
+) -> u64 {
     // SAFETY: as above.
     unsafe { packet(ctx, flags, to, SKB << 28 | READ_ONLY) }
 }
@@ -225,7 +265,13 @@ pub(super) unsafe extern "C" fn from_xdp(ctx: u64, flags: u64, to: u64, _: u64, 
 }
 
 /// Address of a part of known size, of packets too, or 0. The buffer that the kernel copies fragments to is not needed.
-pub(super) unsafe extern "C" fn slice(dynptr: u64, offset: u64, _buffer: u64, len: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn slice(
+    dynptr: u64,
+    offset: u64,
+    _buffer: u64,
+    len: u64,
+    _: u64,
+) -> u64 {
     // SAFETY: the verifier proved argument 1 a dynptr.
     unsafe {
         let d = Dynptr::load(dynptr);
@@ -234,9 +280,21 @@ pub(super) unsafe extern "C" fn slice(dynptr: u64, offset: u64, _buffer: u64, le
 }
 
 /// As [`slice`], for writing.
-pub(super) unsafe extern "C" fn slice_rdwr(dynptr: u64, offset: u64, buffer: u64, len: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn slice_rdwr(
+    dynptr: u64,
+    offset: u64,
+    buffer: u64,
+    len: u64,
+    _: u64,
+) -> u64 {
     // SAFETY: as above.
-    unsafe { if Dynptr::load(dynptr).size & READ_ONLY != 0 { 0 } else { slice(dynptr, offset, buffer, len, 0) } }
+    unsafe {
+        if Dynptr::load(dynptr).size & READ_ONLY != 0 {
+            0
+        } else {
+            slice(dynptr, offset, buffer, len, 0)
+        }
+    }
 }
 
 /// Leaves the part from `start` up to `end`.
@@ -284,14 +342,22 @@ pub(super) unsafe extern "C" fn clone(dynptr: u64, to: u64, _: u64, _: u64, _: u
 }
 
 /// Copies `len` bytes from one to another, which may be the same.
-pub(super) unsafe extern "C" fn copy(to: u64, to_offset: u64, from: u64, from_offset: u64, len: u64) -> u64 {
+pub(super) unsafe extern "C" fn copy(
+    to: u64,
+    to_offset: u64,
+    from: u64,
+    from_offset: u64,
+    len: u64,
+) -> u64 {
     // SAFETY: the verifier proved arguments 1 and 3 dynptrs.
     unsafe {
         let (to, from) = (Dynptr::load(to), Dynptr::load(from));
         if to.at(to_offset, len).is_err() || from.at(from_offset, len).is_err() {
             // One that is there and large enough makes the kernel ask the other, which is then found to be nothing.
-            let (good_to, good_from) = (writable(to, to_offset, len), readable(from, from_offset, len));
-            let nothing = good_to.is_ok() && from.address == 0 || good_from.is_ok() && (to.address == 0 || to.size & READ_ONLY != 0);
+            let (good_to, good_from) =
+                (writable(to, to_offset, len), readable(from, from_offset, len));
+            let nothing = good_to.is_ok() && from.address == 0
+                || good_from.is_ok() && (to.address == 0 || to.size & READ_ONLY != 0);
             return int(fail(if nothing { errno::EINVAL } else { errno::E2BIG }));
         }
         match (writable(to, to_offset, len), readable(from, from_offset, len)) {
@@ -321,7 +387,13 @@ unsafe fn writable(d: Dynptr, offset: u64, len: u64) -> Result<u64, i64> {
     if d.size & READ_ONLY != 0 { Err(errno::EINVAL) } else { unsafe { readable(d, offset, len) } }
 }
 
-pub(super) unsafe extern "C" fn memset(dynptr: u64, offset: u64, len: u64, value: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn memset(
+    dynptr: u64,
+    offset: u64,
+    len: u64,
+    value: u64,
+    _: u64,
+) -> u64 {
     // SAFETY: the verifier proved argument 1 a dynptr.
     unsafe {
         let d = Dynptr::load(dynptr);
@@ -357,7 +429,19 @@ mod tests {
         let mut n = Numbers(3);
         for _ in 0..2000 {
             let flags = n.pick(&[0, 0, 0, 0, 1]);
-            let mut memory = words(&[9, 9, 9, 9, 0, 0, 0, 0, n.next() & 63, flags, n.pick(&[0, 1, 8, 30, 63, 64, u64::MAX]) % 70]);
+            let mut memory = words(&[
+                9,
+                9,
+                9,
+                9,
+                0,
+                0,
+                0,
+                0,
+                n.next() & 63,
+                flags,
+                n.pick(&[0, 1, 8, 30, 63, 64, u64::MAX]) % 70,
+            ]);
             memory.extend(words(&[n.next() & 31, n.pick(&[0, 0, 0, 2]), n.next() & 31]));
             memory.resize(128, 0);
             memory.extend((0..128).map(|_| n.next() as u8));
@@ -375,15 +459,32 @@ mod tests {
         let keep_int = |off: i32| format!("stxw [%r6+{off}], %r0\n");
         let asm = [
             "lddw %r6, value 1+0\nmov %r1, %r6\nadd %r1, 256\n".to_owned(),
-            word(2, 128) + "and %r2, 63\n" + &word(3, 136) + &at(4, -16) + "call dynptr_from_mem\n" + &keep(0),
+            word(2, 128)
+                + "and %r2, 63\n"
+                + &word(3, 136)
+                + &at(4, -16)
+                + "call dynptr_from_mem\n"
+                + &keep(0),
             at(1, -16) + &at(2, -32) + "call bpf_dynptr_clone\n" + &keep_int(8),
             at(1, -32) + &word(2, 144) + &word(3, 152) + "call bpf_dynptr_adjust\n" + &keep_int(16),
             at(1, -32) + "call bpf_dynptr_size\n" + &keep_int(24),
             at(1, -32) + "call bpf_dynptr_is_null\n" + &keep_bool(32),
             at(1, -32) + "call bpf_dynptr_is_rdonly\n" + &keep_bool(40),
-            at(1, -16) + &word(2, 160) + &at(3, -32) + &word(4, 168) + &word(5, 176) + "call bpf_dynptr_copy\n" + &keep_int(48),
-            at(1, -32) + &word(2, 184) + &word(3, 192) + "mov %r4, 0x7a\ncall bpf_dynptr_memset\n" + &keep_int(56),
-            at(1, -32) + &word(2, 200) + "mov %r3, 0\nmov %r4, 8\ncall bpf_dynptr_slice\njeq %r0, 0, none\n",
+            at(1, -16)
+                + &word(2, 160)
+                + &at(3, -32)
+                + &word(4, 168)
+                + &word(5, 176)
+                + "call bpf_dynptr_copy\n"
+                + &keep_int(48),
+            at(1, -32)
+                + &word(2, 184)
+                + &word(3, 192)
+                + "mov %r4, 0x7a\ncall bpf_dynptr_memset\n"
+                + &keep_int(56),
+            at(1, -32)
+                + &word(2, 200)
+                + "mov %r3, 0\nmov %r4, 8\ncall bpf_dynptr_slice\njeq %r0, 0, none\n",
             "ldxdw %r1, [%r0+0]\nstxdw [%r6+64], %r1\nnone:\nmov %r0, 0\nexit".to_owned(),
         ];
         let Some(pair) = Pair::new(&asm.concat(), b"", 512) else { return };

@@ -82,16 +82,27 @@ pub(super) struct Args {
 impl Args {
     #[inline(always)]
     pub(super) const fn new() -> Self {
-        Self { format: Format { at: std::ptr::null(), len: 0 }, bytes: MaybeUninit::uninit(), used: 0 }
+        Self {
+            format: Format { at: std::ptr::null(), len: 0 },
+            bytes: MaybeUninit::uninit(),
+            used: 0,
+        }
     }
 
     /// Checks a format and copies its arguments; an errno when it is refused.
     ///
     /// # Safety
     /// `format` is readable for `size` bytes or up to its zero, and `values` as long as it says.
-    pub(super) unsafe fn prepare(&mut self, format: *const u8, size: usize, values: Values) -> Result<(), i64> {
+    pub(super) unsafe fn prepare(
+        &mut self,
+        format: *const u8,
+        size: usize,
+        values: Values,
+    ) -> Result<(), i64> {
         // SAFETY: passed on.
-        let Some(format) = (unsafe { Format::new(format, size) }) else { return Err(errno::EINVAL) };
+        let Some(format) = (unsafe { Format::new(format, size) }) else {
+            return Err(errno::EINVAL);
+        };
         self.format = format;
         let mut n = 0;
         let mut i = 0;
@@ -133,7 +144,9 @@ impl Args {
         match f.byte(i) {
             b'p' if ends(next) => self.word(value, 8).map(|()| i + 1),
             b'p' if matches!(next, b'k' | b'u') && after == b's' => self.string(i + 2, value),
-            b'p' if matches!(next, b'K' | b'x' | b's' | b'S') => self.word(value, 8).map(|()| i + 2),
+            b'p' if matches!(next, b'K' | b'x' | b's' | b'S') => {
+                self.word(value, 8).map(|()| i + 2)
+            }
             b'p' if next == b'B' => {
                 self.hex(value);
                 Ok(i + 2)
@@ -151,7 +164,8 @@ impl Args {
                 Ok(i + 1)
             }
             _ => {
-                let longs = usize::from(f.byte(i) == b'l') + usize::from(f.byte(i) == b'l' && next == b'l');
+                let longs =
+                    usize::from(f.byte(i) == b'l') + usize::from(f.byte(i) == b'l' && next == b'l');
                 let kind = i + longs;
                 if !matches!(f.byte(kind), b'i' | b'd' | b'u' | b'x' | b'X') {
                     return Err(errno::EINVAL);
@@ -190,7 +204,15 @@ impl Args {
             return Err(errno::ENOSPC);
         }
         // SAFETY: `room` bytes of the array are left.
-        let n = unsafe { super::probe::read_str(self.bytes.as_mut_ptr().cast::<u8>().add(self.used) as u64, room as u64, from, 0, 0) };
+        let n = unsafe {
+            super::probe::read_str(
+                self.bytes.as_mut_ptr().cast::<u8>().add(self.used) as u64,
+                room as u64,
+                from,
+                0,
+                0,
+            )
+        };
         if n > room as u64 {
             self.push(0);
         } else {
@@ -240,7 +262,11 @@ impl Args {
     #[inline(always)]
     fn at(&self, i: usize) -> u8 {
         // SAFETY: below `used`, which was written.
-        if i < self.used { unsafe { self.bytes.as_ptr().cast::<u8>().add(i).read_volatile() } } else { 0 }
+        if i < self.used {
+            unsafe { self.bytes.as_ptr().cast::<u8>().add(i).read_volatile() }
+        } else {
+            0
+        }
     }
 
     fn take_word(&self, pos: &mut usize, size: usize) -> u64 {
@@ -390,7 +416,8 @@ pub(super) unsafe fn print(to: *mut u8, room: usize, args: &Args) -> usize {
             i += 1;
         }
         while f.byte(i).is_ascii_digit() {
-            spec.width = Some((spec.width.unwrap_or(0) * 10 + usize::from(f.byte(i) - b'0')).min(WIDEST));
+            spec.width =
+                Some((spec.width.unwrap_or(0) * 10 + usize::from(f.byte(i) - b'0')).min(WIDEST));
             i += 1;
         }
         let mut size = 4;
@@ -487,7 +514,11 @@ mod tests {
                 assert!(why.contains("Invalid format string"), "{what}: {why}");
                 let values = Values { first: values.as_ptr(), count: values.len() };
                 // SAFETY: the format ends with a zero, the values are there.
-                assert_eq!(unsafe { Args::new().prepare(constants.as_ptr(), usize::MAX, values) }, Err(errno::EINVAL), "{what}");
+                assert_eq!(
+                    unsafe { Args::new().prepare(constants.as_ptr(), usize::MAX, values) },
+                    Err(errno::EINVAL),
+                    "{what}"
+                );
             }
         }
     }
@@ -528,14 +559,28 @@ mod tests {
 
     #[test]
     fn text_and_addresses_are_read_from_memory() {
-        for format in [&b"%pi4|%pI4\0"[..], b"%pi6|%pI6\0", b"%pI4x|%pI6c.\0", b"%s|%10s\0", b"%-20s|%pks\0", b"%2s,%pks!\0", b"%s%%%s\0"] {
+        for format in [
+            &b"%pi4|%pI4\0"[..],
+            b"%pi6|%pI6\0",
+            b"%pI4x|%pI6c.\0",
+            b"%s|%10s\0",
+            b"%-20s|%pks\0",
+            b"%2s,%pks!\0",
+            b"%s%%%s\0",
+        ] {
             let asm = concat!(
                 "lddw %r6, value 1+0\nmov %r1, %r6\nadd %r1, 32\nstxdw [%r6+8], %r1\nadd %r1, 2\nstxdw [%r6+16], %r1\n",
                 "mov %r1, %r6\nadd %r1, 64\nmov %r2, 190\nlddw %r3, value 0+0\nmov %r4, %r6\nadd %r4, 8\nmov %r5, 16\n",
                 "call snprintf\nstxdw [%r6+0], %r0\nstdw [%r6+8], 0\nstdw [%r6+16], 0\nmov %r0, 0\nexit"
             );
             let Some(pair) = Pair::new(asm, format, 64 + ROOM) else { return };
-            for text in [&b"192.168.0.1 and more"[..], b"", b"abc", &[1; 31], &[0xc0, 0xa8, 0, 1, 0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0xab]] {
+            for text in [
+                &b"192.168.0.1 and more"[..],
+                b"",
+                b"abc",
+                &[1; 31],
+                &[0xc0, 0xa8, 0, 1, 0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0xab],
+            ] {
                 let mut memory = vec![0; 32];
                 memory.extend(text);
                 memory.resize(64 + ROOM, 0);
@@ -546,7 +591,8 @@ mod tests {
 
     #[test]
     fn random_formats_print_what_the_kernel_prints() {
-        let mut n = Numbers(std::env::var("SKEP_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(7));
+        let mut n =
+            Numbers(std::env::var("SKEP_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(7));
         let rounds = if std::env::var_os("SKEP_STRESS").is_some() { 20_000 } else { 400 };
         for _ in 0..rounds {
             let (mut format, mut values) = (Vec::new(), Vec::new());

@@ -41,7 +41,13 @@ pub(super) unsafe extern "C" fn num_new(it: u64, start: u64, end: u64, _: u64, _
     };
     let it = it as *mut Num;
     // SAFETY: the verifier proved `it` eight bytes of the stack.
-    unsafe { it.write_volatile(if r == 0 { Num { current: start.wrapping_sub(1), end } } else { Num { current: 0, end: 0 } }) };
+    unsafe {
+        it.write_volatile(if r == 0 {
+            Num { current: start.wrapping_sub(1), end }
+        } else {
+            Num { current: 0, end: 0 }
+        })
+    };
     int(r)
 }
 
@@ -101,7 +107,11 @@ pub(super) unsafe extern "C" fn bits_next(it: u64, _: u64, _: u64, _: u64, _: u6
         let (words, count, mut at) = ((*it).words, (*it).count, (*it).current.wrapping_add(1));
         while at < count {
             // What can no longer be read has no bits.
-            let word = if count == 64 { words } else { probe::word(words.wrapping_add(at as u64 / 64 * 8)).unwrap_or(0) } >> (at % 64);
+            let word = if count == 64 {
+                words
+            } else {
+                probe::word(words.wrapping_add(at as u64 / 64 * 8)).unwrap_or(0)
+            } >> (at % 64);
             if word != 0 {
                 at += word.trailing_zeros() as i32;
                 (&raw mut (*it).current).write_volatile(at);
@@ -138,12 +148,30 @@ mod tests {
 
     #[test]
     fn numbers_are_those_of_the_kernel() {
-        let Some(pair) = Pair::new(&walk("num", "ldxdw %r2, [%r6+24]\nldxdw %r3, [%r6+32]\n"), b"", 40) else { return };
+        let Some(pair) =
+            Pair::new(&walk("num", "ldxdw %r2, [%r6+24]\nldxdw %r3, [%r6+32]\n"), b"", 40)
+        else {
+            return;
+        };
         let mut n = Numbers(1);
-        let edges = [0, 1, u64::MAX, i32::MAX as u64, i32::MIN as u64, 0x8000_0000, 8 << 20, (8 << 20) + 1, 100];
+        let edges = [
+            0,
+            1,
+            u64::MAX,
+            i32::MAX as u64,
+            i32::MIN as u64,
+            0x8000_0000,
+            8 << 20,
+            (8 << 20) + 1,
+            100,
+        ];
         for _ in 0..3000 {
             let start = if n.below(2) == 0 { n.pick(&edges) } else { n.next() % 50 };
-            let end = if n.below(2) == 0 { n.pick(&edges) } else { start.wrapping_add(n.next() % 250).wrapping_sub(20) };
+            let end = if n.below(2) == 0 {
+                n.pick(&edges)
+            } else {
+                start.wrapping_add(n.next() % 250).wrapping_sub(20)
+            };
             pair.same(&words(&[0, 0, 0, start, end]), &format!("{start:#x}..{end:#x}"));
         }
     }
@@ -160,7 +188,8 @@ mod tests {
             };
             let mut memory = words(&[0, 0, 0, count]);
             for _ in 0..512 {
-                let word = n.pick(&[0, 0, 1, 1 << 63, u64::MAX]) & n.next() | u64::from(n.below(9) == 0) << n.below(64);
+                let word = n.pick(&[0, 0, 1, 1 << 63, u64::MAX]) & n.next()
+                    | u64::from(n.below(9) == 0) << n.below(64);
                 memory.extend(word.to_le_bytes());
             }
             pair.same(&memory, &format!("{count} words"));

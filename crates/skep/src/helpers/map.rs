@@ -18,7 +18,13 @@ pub(super) unsafe extern "C" fn lookup_elem(handle: u64, key: u64, _: u64, _: u6
 }
 
 #[unsafe(link_section = ".text.skep_event")]
-pub(super) unsafe extern "C" fn update_elem(handle: u64, key: u64, value: u64, flags: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn update_elem(
+    handle: u64,
+    key: u64,
+    value: u64,
+    flags: u64,
+    _: u64,
+) -> u64 {
     // SAFETY: as above, and argument 3 is readable for the map's value size.
     unsafe { map(handle).prog_update(key as *const u8, value as *const u8, flags) as u64 }
 }
@@ -30,7 +36,13 @@ pub(super) unsafe extern "C" fn delete_elem(handle: u64, key: u64, _: u64, _: u6
 }
 
 #[unsafe(link_section = ".text.skep_event")]
-pub(super) unsafe extern "C" fn push_elem(handle: u64, value: u64, flags: u64, _: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn push_elem(
+    handle: u64,
+    value: u64,
+    flags: u64,
+    _: u64,
+    _: u64,
+) -> u64 {
     // SAFETY: the verifier proved that argument 1 is a map and argument 2 readable for its value size.
     unsafe { map(handle).prog_push(value as *const u8, flags) as u64 }
 }
@@ -48,7 +60,13 @@ pub(super) unsafe extern "C" fn peek_elem(handle: u64, value: u64, _: u64, _: u6
 }
 
 #[unsafe(link_section = ".text.skep_event")]
-pub(super) unsafe extern "C" fn lookup_percpu_elem(handle: u64, key: u64, cpu: u64, _: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn lookup_percpu_elem(
+    handle: u64,
+    key: u64,
+    cpu: u64,
+    _: u64,
+    _: u64,
+) -> u64 {
     // SAFETY: as for lookup_elem.
     unsafe { map(handle).prog_lookup_cpu(key as *const u8, cpu as u32) as u64 }
 }

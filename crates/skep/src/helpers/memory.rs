@@ -9,7 +9,9 @@ use std::arch::asm;
 #[inline(always)]
 pub(super) unsafe fn copy(to: u64, from: u64, len: u64) {
     // SAFETY: the caller's promise; the direction flag is clear in all compiled code.
-    unsafe { asm!("rep movsb", inout("rdi") to => _, inout("rsi") from => _, inout("rcx") len => _, options(nostack, preserves_flags)) };
+    unsafe {
+        asm!("rep movsb", inout("rdi") to => _, inout("rsi") from => _, inout("rcx") len => _, options(nostack, preserves_flags))
+    };
 }
 
 /// Copies bytes between ranges that overlap in any way.
@@ -34,7 +36,9 @@ pub(super) unsafe fn shift(to: u64, from: u64, len: u64) {
 #[inline(always)]
 pub(super) unsafe fn fill(to: u64, len: u64, byte: u8) {
     // SAFETY: the caller's promise.
-    unsafe { asm!("rep stosb", inout("rdi") to => _, inout("rcx") len => _, in("al") byte, options(nostack, preserves_flags)) };
+    unsafe {
+        asm!("rep stosb", inout("rdi") to => _, inout("rcx") len => _, in("al") byte, options(nostack, preserves_flags))
+    };
 }
 
 /// Zeroes bytes.

@@ -42,7 +42,10 @@ use skep_vm::{HelperCall, HelperFn, HelperImpl};
 pub(crate) use print::set_log;
 
 /// The kernel's errno values that helpers return, negated.
-#[cfg_attr(not(feature = "loader"), allow(dead_code, reason = "those of packet helpers, which targets do without"))]
+#[cfg_attr(
+    not(feature = "loader"),
+    allow(dead_code, reason = "those of packet helpers, which targets do without")
+)]
 mod errno {
     pub const ENOENT: i64 = 2;
     pub const E2BIG: i64 = 7;
@@ -106,7 +109,16 @@ const XDP: &[P] = &[P::Xdp];
 #[cfg(feature = "loader")]
 const WRITERS: &[P] = &[P::SchedCls, P::SchedAct, P::LwtXmit, P::SkSkb];
 #[cfg(feature = "loader")]
-const PACKETS: &[P] = &[P::Xdp, P::SchedCls, P::SchedAct, P::SocketFilter, P::CgroupSkb, P::LwtIn, P::LwtOut, P::LwtXmit];
+const PACKETS: &[P] = &[
+    P::Xdp,
+    P::SchedCls,
+    P::SchedAct,
+    P::SocketFilter,
+    P::CgroupSkb,
+    P::LwtIn,
+    P::LwtOut,
+    P::LwtXmit,
+];
 
 /// Every helper that can be called here, in order of number. What is for packet programs only, targets do without.
 static TABLE: &[Row] = &[
@@ -320,7 +332,9 @@ mod tests {
             assert_eq!(TABLE.iter().any(|r| r.id == kfunc::id(k.name)), k.offered, "{}", k.name);
         }
         for row in TABLE {
-            let known = skep_isa::helper::by_id(row.id).is_some() || kfunc::by_id(row.id).is_some() || row.id == LOAD_PACKET;
+            let known = skep_isa::helper::by_id(row.id).is_some()
+                || kfunc::by_id(row.id).is_some()
+                || row.id == LOAD_PACKET;
             assert!(known, "helper {}", row.id);
         }
     }

@@ -97,7 +97,13 @@ const LOOPBACK: u32 = 1;
 
 /// Answers that the packet is not forwarded: `BPF_FIB_LKUP_RET_FWD_DISABLED` where the interface forwards nothing, else
 /// `BPF_FIB_LKUP_RET_NOT_FWDED`.
-pub(super) unsafe extern "C" fn fib_lookup(_: u64, params: u64, len: u64, flags: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn fib_lookup(
+    _: u64,
+    params: u64,
+    len: u64,
+    flags: u64,
+    _: u64,
+) -> u64 {
     const SIZE: u32 = 64;
     const KNOWN: u32 = 0x3f;
     const IFINDEX: u64 = 8;
@@ -109,13 +115,17 @@ pub(super) unsafe extern "C" fn fib_lookup(_: u64, params: u64, len: u64, flags:
         return fail(errno::EINVAL);
     }
     // SAFETY: the verifier proved `params` readable and writable for `len` bytes, at least 64.
-    let (family, ifindex) = unsafe { ((params as *const u8).read_volatile(), ((params + IFINDEX) as *const u32).read_unaligned()) };
+    let (family, ifindex) = unsafe {
+        ((params as *const u8).read_volatile(), ((params + IFINDEX) as *const u32).read_unaligned())
+    };
     let family = match family {
         AF_INET => b"ipv4",
         AF_INET6 => b"ipv6",
         _ => return fail(errno::EAFNOSUPPORT),
     };
-    match with_socket(|socket| Request::of(ifindex, socket).map(|mut r| r.forwards(family))).flatten() {
+    match with_socket(|socket| Request::of(ifindex, socket).map(|mut r| r.forwards(family)))
+        .flatten()
+    {
         None => fail(errno::ENODEV),
         Some(true) => NOT_FWDED,
         Some(false) => FWD_DISABLED,
@@ -131,17 +141,30 @@ const FRAG_NEEDED: u64 = 1;
 unsafe fn check(len: u64, default: u32, ifindex: u64, mtu: u64, diff: u64) -> u64 {
     const ETH_HLEN: i64 = 14;
     let ifindex = if ifindex as u32 == 0 { default } else { ifindex as u32 };
-    let Some(limit) = with_socket(|socket| Request::of(ifindex, socket)?.mtu(socket)).flatten() else { return fail(errno::ENODEV) };
+    let Some(limit) = with_socket(|socket| Request::of(ifindex, socket)?.mtu(socket)).flatten()
+    else {
+        return fail(errno::ENODEV);
+    };
     // SAFETY: the caller's promise.
     unsafe {
         let given = (mtu as *const u32).read_volatile();
         let len = if given == 0 { len as i64 } else { i64::from(given) + ETH_HLEN };
         (mtu as *mut u32).write_volatile(limit);
-        if len + i64::from(diff as i32) > i64::from(limit) + ETH_HLEN { FRAG_NEEDED } else { SUCCESS }
+        if len + i64::from(diff as i32) > i64::from(limit) + ETH_HLEN {
+            FRAG_NEEDED
+        } else {
+            SUCCESS
+        }
     }
 }
 
-pub(super) unsafe extern "C" fn xdp_check_mtu(ctx: u64, ifindex: u64, mtu: u64, diff: u64, flags: u64) -> u64 {
+pub(super) unsafe extern "C" fn xdp_check_mtu(
+    ctx: u64,
+    ifindex: u64,
+    mtu: u64,
+    diff: u64,
+    flags: u64,
+) -> u64 {
     const INGRESS_IFINDEX: u32 = 12;
     if flags != 0 {
         return fail(errno::EINVAL);
@@ -154,11 +177,19 @@ pub(super) unsafe extern "C" fn xdp_check_mtu(ctx: u64, ifindex: u64, mtu: u64, 
     }
 }
 
-pub(super) unsafe extern "C" fn skb_check_mtu(ctx: u64, ifindex: u64, mtu: u64, diff: u64, flags: u64) -> u64 {
+pub(super) unsafe extern "C" fn skb_check_mtu(
+    ctx: u64,
+    ifindex: u64,
+    mtu: u64,
+    diff: u64,
+    flags: u64,
+) -> u64 {
     const SEGS: u64 = 1;
     // SAFETY: as above, of a program that sees a socket buffer.
     unsafe {
-        if flags & !SEGS != 0 || (flags & SEGS != 0 && (diff as u32 != 0 || (mtu as *const u32).read_volatile() != 0)) {
+        if flags & !SEGS != 0
+            || (flags & SEGS != 0 && (diff as u32 != 0 || (mtu as *const u32).read_volatile() != 0))
+        {
             return fail(errno::EINVAL);
         }
         let p = View::of(ctx);

@@ -18,7 +18,8 @@ struct Parsed {
 unsafe fn parse(text: u64, len: u64, flags: u64) -> Result<Parsed, i64> {
     const LONGEST: u64 = 63;
     // SAFETY: asked for positions below `len` only.
-    let byte = |i: u64| if i < len { unsafe { ((text + i) as *const u8).read_volatile() } } else { 0 };
+    let byte =
+        |i: u64| if i < len { unsafe { ((text + i) as *const u8).read_volatile() } } else { 0 };
     if !matches!(flags, 0 | 8 | 10 | 16) || len == 0 {
         return Err(errno::EINVAL);
     }
@@ -106,7 +107,9 @@ pub(super) unsafe extern "C" fn strtoul(text: u64, len: u64, flags: u64, to: u64
 pub(super) unsafe extern "C" fn strncmp(a: u64, size: u64, b: u64, _: u64, _: u64) -> u64 {
     for i in 0..(size & 0xffff_ffff) as usize {
         // SAFETY: the verifier proved `a` readable for `size` bytes and `b` a terminated constant, and both are equal so far.
-        let (x, y) = unsafe { ((a as *const u8).add(i).read_volatile(), (b as *const u8).add(i).read_volatile()) };
+        let (x, y) = unsafe {
+            ((a as *const u8).add(i).read_volatile(), (b as *const u8).add(i).read_volatile())
+        };
         if x != y {
             return if x < y { u64::MAX } else { 1 };
         }
@@ -154,12 +157,21 @@ mod tests {
     fn numbers_are_read_as_the_kernel_reads_them() {
         for helper in ["strtol", "strtoul"] {
             // Result, number, length, flags, text.
-            let Some(pair) = Pair::new(&call(helper, &["at 32", "some 16 127", "word 24", "at 8"]), b"", 160) else { return };
+            let Some(pair) =
+                Pair::new(&call(helper, &["at 32", "some 16 127", "word 24", "at 8"]), b"", 160)
+            else {
+                return;
+            };
             let mut n = Numbers(1);
             for _ in 0..3000 {
                 let text = text(&mut n);
                 let len = if n.below(4) == 0 { n.below(127) } else { text.len() };
-                let mut ctx = words(&[0, 0x55, len as u64, n.pick(&[0, 0, 8, 10, 16, 16, 10, 7, 36, 32, 1 << 40])]);
+                let mut ctx = words(&[
+                    0,
+                    0x55,
+                    len as u64,
+                    n.pick(&[0, 0, 8, 10, 16, 16, 10, 7, 36, 32, 1 << 40]),
+                ]);
                 ctx.extend(&text);
                 ctx.resize(32 + 128, b'5');
                 pair.same(&ctx, &format!("{helper} {} {len}", text.escape_ascii()));
@@ -170,15 +182,27 @@ mod tests {
     #[test]
     fn strings_compare_as_in_the_kernel() {
         for constant in [&b"skep\0"[..], b"\0", b"s\0kep\0", b"\xff\x01\0"] {
-            let Some(pair) = Pair::new(&call("strncmp", &["at 16", "some 8 15", "value 0"]), constant, 32) else { return };
+            let Some(pair) =
+                Pair::new(&call("strncmp", &["at 16", "some 8 15", "value 0"]), constant, 32)
+            else {
+                return;
+            };
             for len in 1..16 {
-                for text in
-                    [&b"skep\0\0\0\0"[..], b"skeq\0\0\0\0", b"ske\0\0\0\0\0", b"skepskep", b"\0\0\0\0\0\0\0\0", b"\xff\x02\x80aaaaa"]
-                {
+                for text in [
+                    &b"skep\0\0\0\0"[..],
+                    b"skeq\0\0\0\0",
+                    b"ske\0\0\0\0\0",
+                    b"skepskep",
+                    b"\0\0\0\0\0\0\0\0",
+                    b"\xff\x02\x80aaaaa",
+                ] {
                     let mut ctx = words(&[0, len]);
                     ctx.extend(text);
                     ctx.extend(text);
-                    pair.same(&ctx, &format!("{} {len} {}", text.escape_ascii(), constant.escape_ascii()));
+                    pair.same(
+                        &ctx,
+                        &format!("{} {len} {}", text.escape_ascii(), constant.escape_ascii()),
+                    );
                 }
             }
         }

@@ -40,7 +40,13 @@ impl Pair {
         let mut constants = constants.to_vec();
         constants.resize(constants.len().max(1).next_multiple_of(8), 0);
         let array = |value_size: usize, flags| {
-            let spec = MapSpec { map_type: ARRAY, key_size: 4, value_size: value_size as u32, max_entries: 1, flags };
+            let spec = MapSpec {
+                map_type: ARRAY,
+                key_size: 4,
+                value_size: value_size as u32,
+                max_entries: 1,
+                flags,
+            };
             Map::create(spec).expect("an array can be made")
         };
         let map = array(constants.len(), RDONLY_PROG);
@@ -53,13 +59,15 @@ impl Pair {
             return None;
         };
         let bytes = with_maps(&bytes, &[&map, &memory]);
-        let load = Load { flags: SLEEPABLE, log: true, ..Load::new(ProgramType::Syscall as u32, &bytes) };
+        let load =
+            Load { flags: SLEEPABLE, log: true, ..Load::new(ProgramType::Syscall as u32, &bytes) };
         let kernel = match Program::load(&load) {
             Ok(program) => program,
             Err(refused) => return Some(Err(refused.log)),
         };
         let shape = MapShape { base: 0, stride: 0, entries: 0, kind: ShapeKind::Opaque };
-        let ours_memory: Vec<UnsafeCell<u64>> = (0..size.div_ceil(8)).map(|_| UnsafeCell::new(0)).collect();
+        let ours_memory: Vec<UnsafeCell<u64>> =
+            (0..size.div_ceil(8)).map(|_| UnsafeCell::new(0)).collect();
         let values = [constants.as_ptr() as u64, ours_memory.as_ptr() as u64];
         let maps = values.map(|value| MapRef { handle: 0, value, shape });
         let helper = |id| implementation(ProgramType::Syscall, id);
@@ -75,7 +83,8 @@ impl Pair {
         self.kernel.test_run(&TestRun::default()).unwrap_or_else(|e| panic!("{e}"));
         let theirs = self.memory.lookup(&[0; 4]).expect("an array has its value");
         for (word, bytes) in self.ours_memory.iter().zip(memory.chunks(8)) {
-            let value = u64::from_le_bytes(std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0)));
+            let value =
+                u64::from_le_bytes(std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0)));
             // SAFETY: nobody else has the memory while no program runs.
             unsafe { word.get().write_volatile(value) };
         }
@@ -83,7 +92,11 @@ impl Pair {
         // SAFETY: verified by the kernel, for these maps.
         unsafe { (self.ours.entry())(ctx.as_mut_ptr().cast()) };
         // SAFETY: as above.
-        let mut ours: Vec<u8> = self.ours_memory.iter().flat_map(|w| unsafe { w.get().read_volatile() }.to_le_bytes()).collect();
+        let mut ours: Vec<u8> = self
+            .ours_memory
+            .iter()
+            .flat_map(|w| unsafe { w.get().read_volatile() }.to_le_bytes())
+            .collect();
         ours.truncate(memory.len());
         (theirs, ours)
     }
@@ -122,7 +135,9 @@ pub(super) fn call(helper: &str, args: &[&str]) -> String {
             }
             Some(("some", rest)) => {
                 let (off, mask) = rest.split_once(' ').expect("an offset and a mask");
-                format!("ldxdw {r}, [%r6+{off}]\nand {r}, {mask}\njne {r}, 0, some\nmov {r}, 1\nsome:\n")
+                format!(
+                    "ldxdw {r}, [%r6+{off}]\nand {r}, {mask}\njne {r}, 0, some\nmov {r}, 1\nsome:\n"
+                )
             }
             Some(("value", off)) => format!("lddw {r}, value 0+{off}\n"),
             _ => format!("mov {r}, {arg}\n"),

@@ -17,7 +17,13 @@ fn ring(flags: u64) -> u32 {
 }
 
 #[unsafe(link_section = ".text.skep_event")]
-pub(super) unsafe extern "C" fn output(_: u64, handle: u64, flags: u64, data: u64, size: u64) -> u64 {
+pub(super) unsafe extern "C" fn output(
+    _: u64,
+    handle: u64,
+    flags: u64,
+    data: u64,
+    size: u64,
+) -> u64 {
     if flags & !INDEX != 0 {
         return fail(errno::EINVAL);
     }
@@ -29,7 +35,13 @@ pub(super) unsafe extern "C" fn output(_: u64, handle: u64, flags: u64, data: u6
 
 /// For packet programs: bits 32 to 51 of `flags` tell how much of the packet follows the data.
 #[cfg(feature = "loader")]
-pub(super) unsafe extern "C" fn output_packet(ctx: u64, handle: u64, flags: u64, data: u64, size: u64) -> u64 {
+pub(super) unsafe extern "C" fn output_packet(
+    ctx: u64,
+    handle: u64,
+    flags: u64,
+    data: u64,
+    size: u64,
+) -> u64 {
     const PACKET: u64 = 0xf_ffff << 32;
     if flags & !(INDEX | PACKET) != 0 {
         return fail(errno::EINVAL);
@@ -38,6 +50,8 @@ pub(super) unsafe extern "C" fn output_packet(ctx: u64, handle: u64, flags: u64,
     // SAFETY: as above; argument 1 is the context of a packet program, and `len` bytes are in its packet.
     unsafe {
         let Some(packet) = View::of(ctx).at(0, len) else { return fail(errno::EFAULT) };
-        map(handle).perf_output(ring(flags), [(data as *const u8, size), (packet.cast_const(), len)]) as u64
+        map(handle)
+            .perf_output(ring(flags), [(data as *const u8, size), (packet.cast_const(), len)])
+            as u64
     }
 }

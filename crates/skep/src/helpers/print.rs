@@ -27,7 +27,9 @@ pub(crate) fn set_log(map: &'static Map) {
 unsafe fn print(text: u64, size: u64, values: Values) -> u64 {
     let mut args = Args::new();
     // SAFETY: as the caller promises.
-    if let Err(e) = unsafe { args.prepare(text as *const u8, (size & 0xffff_ffff) as usize, values) } {
+    if let Err(e) =
+        unsafe { args.prepare(text as *const u8, (size & 0xffff_ffff) as usize, values) }
+    {
         return fail(e);
     }
     // SAFETY: null, or a map that lives as long as the process.
@@ -61,7 +63,13 @@ fn values(data: u64, len: u64) -> Option<Values> {
     fits.then_some(Values { first: data as *const u64, count: len / 8 })
 }
 
-pub(super) unsafe extern "C" fn trace_vprintk(text: u64, size: u64, data: u64, len: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn trace_vprintk(
+    text: u64,
+    size: u64,
+    data: u64,
+    len: u64,
+    _: u64,
+) -> u64 {
     match values(data, len) {
         // SAFETY: the verifier proved both ranges readable.
         Some(values) => unsafe { print(text, size, values) },
@@ -70,7 +78,13 @@ pub(super) unsafe extern "C" fn trace_vprintk(text: u64, size: u64, data: u64, l
 }
 
 /// Writes the text with its zero; returns its whole length with the zero, even when it was cut.
-pub(super) unsafe extern "C" fn snprintf(to: u64, size: u64, text: u64, data: u64, len: u64) -> u64 {
+pub(super) unsafe extern "C" fn snprintf(
+    to: u64,
+    size: u64,
+    text: u64,
+    data: u64,
+    len: u64,
+) -> u64 {
     let Some(values) = values(data, len) else { return fail(errno::EINVAL) };
     let mut args = Args::new();
     // SAFETY: the verifier proved `to` writable for `size`, `text` a terminated constant, `data` readable for `len`.
@@ -91,8 +105,15 @@ mod tests {
         let mut buf = vec![0xaa_u8; room.max(1)];
         let text = CString::new(fmt).expect("formats here have no zero");
         // SAFETY: buffer, format and arguments are live and as long as said.
-        let n =
-            unsafe { snprintf(buf.as_mut_ptr() as u64, room as u64, text.as_ptr() as u64, args.as_ptr() as u64, (args.len() * 8) as u64) };
+        let n = unsafe {
+            snprintf(
+                buf.as_mut_ptr() as u64,
+                room as u64,
+                text.as_ptr() as u64,
+                args.as_ptr() as u64,
+                (args.len() * 8) as u64,
+            )
+        };
         let end = buf.iter().position(|b| *b == 0).unwrap_or(0);
         (buf[..end].to_vec(), n)
     }
@@ -105,19 +126,26 @@ mod tests {
     #[test]
     fn text_is_what_libc_prints() {
         let s = CString::new("skep").expect("no zero");
-        for fmt in ["%d|%u|%x", "%5d|%-6u|%08x", "%lld|%llu|%llX", "%ld|%%|%lx|%i", "plain", "%3c|%d|%02x"] {
+        for fmt in
+            ["%d|%u|%x", "%5d|%-6u|%08x", "%lld|%llu|%llX", "%ld|%%|%lx|%i", "plain", "%3c|%d|%02x"]
+        {
             for v in [0_u64, 1, 7, 255, u64::MAX, 1 << 31, i64::MIN as u64] {
                 let fmt = fmt.replace("%3c", "%c");
                 let text = CString::new(fmt.clone()).expect("no zero");
                 for room in [1, 4, 64] {
                     let mut want = vec![0_u8; 64];
                     // SAFETY: the buffer is 64 bytes; the formats take at most three integers.
-                    let n = unsafe { libc_snprintf(want.as_mut_ptr(), room, text.as_ptr(), v, v, v) };
+                    let n =
+                        unsafe { libc_snprintf(want.as_mut_ptr(), room, text.as_ptr(), v, v, v) };
                     want.truncate(want.iter().position(|b| *b == 0).unwrap_or(64));
                     if fmt.contains("%c") && v as u8 == 0 {
                         continue;
                     }
-                    assert_eq!(ours(&fmt, &[v, v, v], room), (want, n as u64 + 1), "{fmt} {v} {room}");
+                    assert_eq!(
+                        ours(&fmt, &[v, v, v], room),
+                        (want, n as u64 + 1),
+                        "{fmt} {v} {room}"
+                    );
                 }
             }
         }

@@ -14,7 +14,9 @@ pub(super) unsafe fn copy(to: u64, from: u64, len: u64) -> u64 {
     let (local, remote) = ([to, len], [from, len]);
     let pid = skep_maps::slots::pid_tgid() >> 32;
     // SAFETY: both vectors describe one range each; the local one is writable by the caller's promise, the kernel checks the other.
-    let r = unsafe { call6(PROCESS_VM_READV, pid, local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0) };
+    let r = unsafe {
+        call6(PROCESS_VM_READV, pid, local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0)
+    };
     if r > len { 0 } else { r }
 }
 
@@ -186,7 +188,13 @@ pub(super) unsafe extern "C" fn read_kernel(to: u64, size: u64, from: u64, _: u6
 
 /// `bpf_probe_read_kernel_str`.
 #[unsafe(link_section = ".text.skep_event")]
-pub(super) unsafe extern "C" fn read_kernel_str(to: u64, size: u64, from: u64, _: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn read_kernel_str(
+    to: u64,
+    size: u64,
+    from: u64,
+    _: u64,
+    _: u64,
+) -> u64 {
     // SAFETY: passed on.
     kernel_error(from, unsafe { string(to, size & 0xffff_ffff, from) })
 }
@@ -198,7 +206,9 @@ pub(super) unsafe extern "C" fn write_user(to: u64, from: u64, size: u64, _: u64
     let (local, remote) = ([from, size], [to, size]);
     let pid = skep_maps::slots::pid_tgid() >> 32;
     // SAFETY: the verifier proved `from` readable for `size` bytes; the kernel checks the other.
-    let r = unsafe { call6(PROCESS_VM_WRITEV, pid, local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0) };
+    let r = unsafe {
+        call6(PROCESS_VM_WRITEV, pid, local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0)
+    };
     if r == size { 0 } else { fail(errno::EFAULT) }
 }
 
@@ -206,7 +216,13 @@ pub(super) unsafe extern "C" fn write_user(to: u64, from: u64, size: u64, _: u64
 const PAD_ZEROS: u64 = 1;
 
 /// `bpf_copy_from_user_str`: the length with the zero, at most `size`; or `-EFAULT`.
-pub(super) unsafe extern "C" fn copy_from_user_str(to: u64, size: u64, from: u64, flags: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn copy_from_user_str(
+    to: u64,
+    size: u64,
+    from: u64,
+    flags: u64,
+    _: u64,
+) -> u64 {
     let size = size & 0xffff_ffff;
     if flags & !PAD_ZEROS != 0 {
         return int(fail(errno::EINVAL));
@@ -233,7 +249,13 @@ mod tests {
         use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
         // SAFETY: fresh memory, never given back; the second page is made unreadable.
         unsafe {
-            let p = mmap_anonymous(std::ptr::null_mut(), 8192, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE).expect("two pages");
+            let p = mmap_anonymous(
+                std::ptr::null_mut(),
+                8192,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+            .expect("two pages");
             mprotect(p.byte_add(4096), 4096, MprotectFlags::empty()).expect("ours");
             let text = p.byte_add(4096 - 16).cast::<u8>();
             std::ptr::copy_nonoverlapping(b"end of a page\0xy".as_ptr(), text, 16);
@@ -246,10 +268,25 @@ mod tests {
         let edge = edge();
         let text = c"a string of the process";
         // Kernel memory is left out: there the kernel reads what we cannot.
-        let addresses =
-            [text.as_ptr() as u64, edge, edge + 14, edge + 16, edge - 8, 0, 8, 4095, 0x7fff_ffff_f000 - 8, 1 << 63, u64::MAX, 0x1234 << 48];
+        let addresses = [
+            text.as_ptr() as u64,
+            edge,
+            edge + 14,
+            edge + 16,
+            edge - 8,
+            0,
+            8,
+            4095,
+            0x7fff_ffff_f000 - 8,
+            1 << 63,
+            u64::MAX,
+            0x1234 << 48,
+        ];
         for helper in ["probe_read_user", "probe_read_user_str", "copy_from_user"] {
-            let Some(pair) = Pair::new(&call(helper, &["at 64", "size 8 63", "word 16"]), b"", 128) else { return };
+            let Some(pair) = Pair::new(&call(helper, &["at 64", "size 8 63", "word 16"]), b"", 128)
+            else {
+                return;
+            };
             for from in addresses {
                 for size in [0, 1, 2, 5, 14, 15, 16, 17, 24, 63] {
                     let mut memory = words(&[0, size, from]);
@@ -259,7 +296,10 @@ mod tests {
             }
         }
         for helper in ["probe_read_kernel", "probe_read_kernel_str"] {
-            let Some(pair) = Pair::new(&call(helper, &["at 64", "size 8 63", "word 16"]), b"", 128) else { return };
+            let Some(pair) = Pair::new(&call(helper, &["at 64", "size 8 63", "word 16"]), b"", 128)
+            else {
+                return;
+            };
             for from in [0, 8, 4095, 0x1000] {
                 for size in [1, 2, 63] {
                     let mut memory = words(&[0, size, from]);
@@ -277,7 +317,10 @@ mod tests {
         // SAFETY: both are there; the second address is nobody's.
         unsafe {
             assert_eq!(super::write_user(target.as_ptr() as u64, from.as_ptr() as u64, 7, 0, 0), 0);
-            assert_eq!(super::write_user(8, from.as_ptr() as u64, 7, 0, 0) as i64, -super::errno::EFAULT);
+            assert_eq!(
+                super::write_user(8, from.as_ptr() as u64, 7, 0, 0) as i64,
+                -super::errno::EFAULT
+            );
         }
         assert_eq!(std::hint::black_box(target)[0].to_le_bytes(), *b"written\0");
     }

@@ -3,7 +3,13 @@
 use super::map::map;
 
 #[unsafe(link_section = ".text.skep_event")]
-pub(super) unsafe extern "C" fn output(handle: u64, data: u64, size: u64, flags: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn output(
+    handle: u64,
+    data: u64,
+    size: u64,
+    flags: u64,
+    _: u64,
+) -> u64 {
     // SAFETY: the verifier proved argument 1 a map and argument 2 readable for `size` bytes.
     unsafe { map(handle).ringbuf_output(data as *const u8, size, flags) as u64 }
 }

@@ -39,7 +39,13 @@ fn headroom(p: View) -> u64 {
     p.data().saturating_sub(p.get(word::HARD_START))
 }
 
-pub(super) unsafe extern "C" fn store_bytes(ctx: u64, offset: u64, from: u64, len: u64, flags: u64) -> u64 {
+pub(super) unsafe extern "C" fn store_bytes(
+    ctx: u64,
+    offset: u64,
+    from: u64,
+    len: u64,
+    flags: u64,
+) -> u64 {
     const RECOMPUTE_CSUM: u64 = 1;
     const INVALIDATE_HASH: u64 = 2;
     let (offset, len) = (offset & 0xffff_ffff, len & 0xffff_ffff);
@@ -60,7 +66,13 @@ pub(super) unsafe extern "C" fn store_bytes(ctx: u64, offset: u64, from: u64, le
     0
 }
 
-pub(super) unsafe extern "C" fn load_bytes(ctx: u64, offset: u64, to: u64, len: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn load_bytes(
+    ctx: u64,
+    offset: u64,
+    to: u64,
+    len: u64,
+    _: u64,
+) -> u64 {
     let (offset, len) = (offset & 0xffff_ffff, len & 0xffff_ffff);
     // SAFETY: as above; the verifier proved `to` writable for `len` bytes.
     unsafe {
@@ -75,7 +87,13 @@ pub(super) unsafe extern "C" fn load_bytes(ctx: u64, offset: u64, to: u64, len: 
     0
 }
 
-pub(super) unsafe extern "C" fn load_bytes_relative(ctx: u64, offset: u64, to: u64, len: u64, start: u64) -> u64 {
+pub(super) unsafe extern "C" fn load_bytes_relative(
+    ctx: u64,
+    offset: u64,
+    to: u64,
+    len: u64,
+    start: u64,
+) -> u64 {
     const MAC: u64 = 0;
     const NET: u64 = 1;
     let (offset, len) = (offset & 0xffff_ffff, len & 0xffff_ffff);
@@ -99,7 +117,13 @@ pub(super) unsafe extern "C" fn load_bytes_relative(ctx: u64, offset: u64, to: u
 
 /// `ld_abs` and `ld_ind` (net/core/filter.c `bpf_skb_load_helper_32`): a number in the packet's order of bytes, from its data on or from
 /// one of its headers; or -1.
-pub(super) unsafe extern "C" fn load_packet(ctx: u64, offset: u64, size: u64, _: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn load_packet(
+    ctx: u64,
+    offset: u64,
+    size: u64,
+    _: u64,
+    _: u64,
+) -> u64 {
     const SKF_NET_OFF: i64 = -0x10_0000;
     const SKF_LL_OFF: i64 = -0x20_0000;
     // SAFETY: argument 1 is the context of a packet program: the verifier lets no other have such loads.
@@ -107,8 +131,15 @@ pub(super) unsafe extern "C" fn load_packet(ctx: u64, offset: u64, size: u64, _:
     let offset = i64::from(offset as i32);
     let (base, low, end, offset) = match offset {
         0.. => (p.data(), p.data(), p.end(), offset),
-        SKF_NET_OFF.. => (p.get(word::NETWORK_HEADER), p.get(word::HARD_START), p.data_end(), offset - SKF_NET_OFF),
-        SKF_LL_OFF.. => (p.get(word::MAC_HEADER), p.get(word::HARD_START), p.data_end(), offset - SKF_LL_OFF),
+        SKF_NET_OFF.. => (
+            p.get(word::NETWORK_HEADER),
+            p.get(word::HARD_START),
+            p.data_end(),
+            offset - SKF_NET_OFF,
+        ),
+        SKF_LL_OFF.. => {
+            (p.get(word::MAC_HEADER), p.get(word::HARD_START), p.data_end(), offset - SKF_LL_OFF)
+        }
         _ => return u64::MAX,
     };
     let at = base.wrapping_add_signed(offset);
@@ -182,7 +213,13 @@ fn is_vlan(protocol: u32) -> bool {
 }
 
 /// Gives the packet a VLAN tag beside its bytes; a tag that is there already goes into the bytes.
-pub(super) unsafe extern "C" fn vlan_push(ctx: u64, protocol: u64, tci: u64, _: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn vlan_push(
+    ctx: u64,
+    protocol: u64,
+    tci: u64,
+    _: u64,
+    _: u64,
+) -> u64 {
     // SAFETY: as above.
     let p = unsafe { packet(ctx) };
     let mut protocol = protocol & 0xffff;
@@ -193,7 +230,8 @@ pub(super) unsafe extern "C" fn vlan_push(ctx: u64, protocol: u64, tci: u64, _: 
         if headroom(p) < VLAN_HLEN || p.len() < ADDRESSES {
             return fail(errno::ENOMEM);
         }
-        let (old_protocol, old_tci) = (p.field(field::VLAN_PROTO) as u16, p.field(field::VLAN_TCI) as u16);
+        let (old_protocol, old_tci) =
+            (p.field(field::VLAN_PROTO) as u16, p.field(field::VLAN_TCI) as u16);
         move_start(p, -(VLAN_HLEN as i64));
         // SAFETY: the room was checked, and the addresses are in the packet.
         unsafe {
@@ -282,7 +320,10 @@ fn header_len(protocol: u16) -> Option<u64> {
 fn inner_protocol(p: View) -> u16 {
     let mut protocol = (p.field(field::PROTOCOL) as u16).swap_bytes();
     let mut at = p.get(word::MAC_HEADER) + ETH_HLEN;
-    while matches!(protocol, ETH_P_8021Q | ETH_P_8021AD) && at >= p.data() && at + VLAN_HLEN <= p.data_end() {
+    while matches!(protocol, ETH_P_8021Q | ETH_P_8021AD)
+        && at >= p.data()
+        && at + VLAN_HLEN <= p.data_end()
+    {
         // SAFETY: the tag is in the packet.
         protocol = unsafe { be16(at + 2) };
         at += VLAN_HLEN;
@@ -305,12 +346,24 @@ mod room {
     pub(super) const ENCAP_L3: u64 = ENCAP_L3_IPV4 | ENCAP_L3_IPV6;
     pub(super) const DECAP_L3: u64 = DECAP_L3_IPV4 | DECAP_L3_IPV6;
     pub(super) const SHRINK: u64 = FIXED_GSO | DECAP_L3 | NO_CSUM_RESET;
-    pub(super) const ALL: u64 =
-        FIXED_GSO | ENCAP_L3 | ENCAP_L4_GRE | ENCAP_L4_UDP | ENCAP_L2_ETH | 0xff << L2_SHIFT | DECAP_L3 | NO_CSUM_RESET;
+    pub(super) const ALL: u64 = FIXED_GSO
+        | ENCAP_L3
+        | ENCAP_L4_GRE
+        | ENCAP_L4_UDP
+        | ENCAP_L2_ETH
+        | 0xff << L2_SHIFT
+        | DECAP_L3
+        | NO_CSUM_RESET;
 }
 
 /// Makes or takes room between the link-layer header, or the network header, and what follows.
-pub(super) unsafe extern "C" fn adjust_room(ctx: u64, by: u64, mode: u64, flags: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn adjust_room(
+    ctx: u64,
+    by: u64,
+    mode: u64,
+    flags: u64,
+    _: u64,
+) -> u64 {
     // SAFETY: as above.
     let p = unsafe { packet(ctx) };
     match resize(p, i64::from(by as i32), mode as u32, flags) {
@@ -517,10 +570,13 @@ pub(super) unsafe extern "C" fn ecn_set_ce(ctx: u64, _: u64, _: u64, _: u64, _: 
                 _ => {}
             }
             let sum = (network + 10) as *mut u16;
-            let old = u16::from_be_bytes([((network) as *const u8).read_volatile(), tos.read_volatile()]);
+            let old =
+                u16::from_be_bytes([((network) as *const u8).read_volatile(), tos.read_volatile()]);
             tos.write_volatile(tos.read_volatile() | CE);
-            let new = u16::from_be_bytes([((network) as *const u8).read_volatile(), tos.read_volatile()]);
-            let mut csum = u32::from(!sum.read_unaligned().swap_bytes()) + u32::from(!old) + u32::from(new);
+            let new =
+                u16::from_be_bytes([((network) as *const u8).read_volatile(), tos.read_volatile()]);
+            let mut csum =
+                u32::from(!sum.read_unaligned().swap_bytes()) + u32::from(!old) + u32::from(new);
             csum = (csum & 0xffff) + (csum >> 16);
             csum = (csum & 0xffff) + (csum >> 16);
             sum.write_unaligned((!(csum as u16)).swap_bytes());

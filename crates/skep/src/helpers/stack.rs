@@ -42,7 +42,11 @@ impl Start {
             }
             let f = Frame::of(ctx);
             let at_return = f.is_return != 0;
-            Some(Self { ip: if at_return { f.return_address() } else { f.ip }, bp: f.rbp, sp: if at_return { 0 } else { f.rsp } })
+            Some(Self {
+                ip: if at_return { f.return_address() } else { f.ip },
+                bp: f.rbp,
+                sp: if at_return { 0 } else { f.rsp },
+            })
         }
     }
 
@@ -65,7 +69,10 @@ impl Start {
         unsafe {
             let hidden = |off: i32| (ctx as *const u64).byte_offset(off as isize).read_volatile();
             let mut start = Self::of_registers(ctx);
-            if hidden(frame::IP) != 0 && hidden(frame::IS_RETURN) == 0 && hidden(frame::IP) == start.ip {
+            if hidden(frame::IP) != 0
+                && hidden(frame::IS_RETURN) == 0
+                && hidden(frame::IP) == start.ip
+            {
                 start.sp = ((ctx + u64::from(pt_regs::SP)) as *const u64).read_volatile();
             }
             start
@@ -99,7 +106,9 @@ impl Window<'_> {
             (self.at, self.len) = (at, len);
         }
         // SAFETY: inside what was read.
-        Some(unsafe { self.words.as_ptr().cast::<u64>().byte_add((at - self.at) as usize).read_volatile() })
+        Some(unsafe {
+            self.words.as_ptr().cast::<u64>().byte_add((at - self.at) as usize).read_volatile()
+        })
     }
 }
 
@@ -143,7 +152,9 @@ unsafe fn get(start: Option<Start>, to: u64, size: u64, flags: u64) -> u64 {
     let size = size & 0xffff_ffff;
     let skip = (flags & SKIP) as usize;
     let most = ((size / 8) as usize + skip).min(DEPTH);
-    let error = if flags & !(SKIP | USER_STACK | USER_BUILD_ID) != 0 || (flags & USER_BUILD_ID != 0 && flags & USER_STACK == 0) {
+    let error = if flags & !(SKIP | USER_STACK | USER_BUILD_ID) != 0
+        || (flags & USER_BUILD_ID != 0 && flags & USER_STACK == 0)
+    {
         errno::EINVAL
     } else if flags & USER_BUILD_ID != 0 {
         errno::EOPNOTSUPP
@@ -203,12 +214,24 @@ unsafe fn id(start: Option<Start>, handle: u64, flags: u64) -> u64 {
 /// Both helpers for programs whose traces begin in one way.
 macro_rules! beginning {
     ($get:ident, $id:ident, $ctx:ident => $start:expr) => {
-        pub(super) unsafe extern "C" fn $get($ctx: u64, to: u64, size: u64, flags: u64, _: u64) -> u64 {
+        pub(super) unsafe extern "C" fn $get(
+            $ctx: u64,
+            to: u64,
+            size: u64,
+            flags: u64,
+            _: u64,
+        ) -> u64 {
             // SAFETY: the verifier proved argument 1 the context of the program and `to` writable for `size` bytes.
             unsafe { get($start, to, size, flags) }
         }
 
-        pub(super) unsafe extern "C" fn $id($ctx: u64, handle: u64, flags: u64, _: u64, _: u64) -> u64 {
+        pub(super) unsafe extern "C" fn $id(
+            $ctx: u64,
+            handle: u64,
+            flags: u64,
+            _: u64,
+            _: u64,
+        ) -> u64 {
             // SAFETY: the verifier proved argument 1 the context of the program and argument 2 a map.
             unsafe { id($start, handle, flags) }
         }
@@ -238,7 +261,9 @@ mod tests {
     fn get(regs: &[u64], size: usize, flags: u64) -> (i64, Vec<u64>) {
         let mut out = vec![0x55; size.div_ceil(8)];
         // SAFETY: registers and buffer are there.
-        let r = unsafe { get_of_registers(regs.as_ptr() as u64, out.as_mut_ptr() as u64, size as u64, flags, 0) };
+        let r = unsafe {
+            get_of_registers(regs.as_ptr() as u64, out.as_mut_ptr() as u64, size as u64, flags, 0)
+        };
         (r as i64, out)
     }
 

@@ -229,15 +229,27 @@ mod tests {
             let mut n = Numbers(4);
             for _ in 0..1500 {
                 let letters = n.pick(&[&b"ab"[..], b"abcABC", b"aA\xc4\xe4\xd7\xf7\xdf\xff"]);
-                let mut text = |most: usize| -> Vec<u8> { (0..n.below(most)).map(|_| n.pick(letters)).collect() };
+                let mut text = |most: usize| -> Vec<u8> {
+                    (0..n.below(most)).map(|_| n.pick(letters)).collect()
+                };
                 let long = text(150);
-                let short = if long.is_empty() { text(4) } else { long[long.len() / 2..].iter().copied().take(text(8).len()).collect() };
-                let mut memory = words(&[0, n.pick(&[0, 1, 2, 5, 70, 149, 65_536, 65_537, u64::MAX - 1]) + n.next() % 2]);
+                let short = if long.is_empty() {
+                    text(4)
+                } else {
+                    long[long.len() / 2..].iter().copied().take(text(8).len()).collect()
+                };
+                let mut memory = words(&[
+                    0,
+                    n.pick(&[0, 1, 2, 5, 70, 149, 65_536, 65_537, u64::MAX - 1]) + n.next() % 2,
+                ]);
                 memory.extend(words(&[n.pick(&[0, 97, 98, 65, 0xc4, 0x161, u64::MAX])]));
                 memory.resize(512, 0);
                 memory[AT..AT + long.len()].copy_from_slice(&long);
                 memory[AGAIN..AGAIN + short.len()].copy_from_slice(&short);
-                pair.same(&memory, &format!("{name} {} {}", long.escape_ascii(), short.escape_ascii()));
+                pair.same(
+                    &memory,
+                    &format!("{name} {} {}", long.escape_ascii(), short.escape_ascii()),
+                );
             }
         }
     }

@@ -6,7 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::{errno, fail};
 
 #[unsafe(link_section = ".text.skep_event")]
-pub(super) unsafe extern "C" fn get_current_pid_tgid(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn get_current_pid_tgid(
+    _: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+) -> u64 {
     skep_maps::slots::pid_tgid()
 }
 
@@ -19,7 +25,13 @@ pub(super) unsafe extern "C" fn get_current_uid_gid(_: u64, _: u64, _: u64, _: u
 /// Tells the processor: the kernel keeps `node << 12 | cpu` where `rdtscp` finds it (arch/x86/include/asm/segment.h). The verifier counts
 /// on the number's being below `skep_verifier::PROCESSORS`.
 #[unsafe(link_section = ".text.skep_event")]
-pub(super) unsafe extern "C" fn get_smp_processor_id(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn get_smp_processor_id(
+    _: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+) -> u64 {
     processor().into()
 }
 
@@ -58,14 +70,22 @@ pub(super) unsafe extern "C" fn get_prandom_u32(_: u64, _: u64, _: u64, _: u64, 
 
 /// Copies the thread's name: at most `size` bytes, always ended by a zero, the rest of the 16 zeroed.
 #[unsafe(link_section = ".text.skep_event")]
-pub(super) unsafe extern "C" fn get_current_comm(buf: u64, size: u64, _: u64, _: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn get_current_comm(
+    buf: u64,
+    size: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+) -> u64 {
     const PR_GET_NAME: u64 = 16;
     if size == 0 {
         return fail(errno::EINVAL);
     }
     let mut name = [0_u64; 2];
     // SAFETY: PR_GET_NAME writes 16 bytes to its second argument.
-    let r = unsafe { crate::syscall::call4(crate::syscall::PRCTL, PR_GET_NAME, name.as_mut_ptr() as u64, 0, 0) };
+    let r = unsafe {
+        crate::syscall::call4(crate::syscall::PRCTL, PR_GET_NAME, name.as_mut_ptr() as u64, 0, 0)
+    };
     if r != 0 {
         return r;
     }
@@ -92,7 +112,13 @@ pub(super) unsafe extern "C" fn get_numa_node_id(_: u64, _: u64, _: u64, _: u64,
 }
 
 /// Process and thread as their own PID namespace numbers them, when that is the one asked for.
-pub(super) unsafe extern "C" fn get_ns_current_pid_tgid(dev: u64, ino: u64, to: u64, size: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn get_ns_current_pid_tgid(
+    dev: u64,
+    ino: u64,
+    to: u64,
+    size: u64,
+    _: u64,
+) -> u64 {
     const AT_FDCWD: u64 = -100_i64 as u64;
     let size = size & 0xffff_ffff;
     let mut stat = [const { std::mem::MaybeUninit::<u64>::uninit() }; 18];
@@ -124,7 +150,12 @@ mod tests {
 
     #[test]
     fn who_runs_is_who_the_kernel_says() {
-        for helper in ["get_current_pid_tgid", "get_current_uid_gid", "get_numa_node_id", "get_current_cgroup_id"] {
+        for helper in [
+            "get_current_pid_tgid",
+            "get_current_uid_gid",
+            "get_numa_node_id",
+            "get_current_cgroup_id",
+        ] {
             let Some(pair) = Pair::new(&call(helper, &[]), b"", 8) else { return };
             pair.same(&[0; 8], helper);
         }
@@ -132,7 +163,11 @@ mod tests {
             std::thread::Builder::new()
                 .name(name.to_owned())
                 .spawn(|| {
-                    let Some(pair) = Pair::new(&call("get_current_comm", &["at 16", "some 8 31"]), b"", 64) else { return };
+                    let Some(pair) =
+                        Pair::new(&call("get_current_comm", &["at 16", "some 8 31"]), b"", 64)
+                    else {
+                        return;
+                    };
                     for size in [1, 2, 8, 9, 15, 16, 17, 31] {
                         let mut memory = words(&[0, size]);
                         memory.resize(64, 0x55);
@@ -147,11 +182,19 @@ mod tests {
 
     #[test]
     fn a_namespace_has_its_own_numbers() {
-        let Ok(ns) = std::fs::metadata("/proc/self/ns/pid") else { return skep_testkit::skip("/proc") };
+        let Ok(ns) = std::fs::metadata("/proc/self/ns/pid") else {
+            return skep_testkit::skip("/proc");
+        };
         for size in [8, 7, 16] {
-            let asm = call("get_ns_current_pid_tgid", &["word 8", "word 16", "at 32", &size.to_string()]);
+            let asm =
+                call("get_ns_current_pid_tgid", &["word 8", "word 16", "at 32", &size.to_string()]);
             let Some(pair) = Pair::new(&asm, b"", 64) else { return };
-            for (dev, ino) in [(ns.dev(), ns.ino()), (ns.dev() + 1, ns.ino()), (ns.dev(), 1), (ns.dev() | 1 << 40, ns.ino())] {
+            for (dev, ino) in [
+                (ns.dev(), ns.ino()),
+                (ns.dev() + 1, ns.ino()),
+                (ns.dev(), 1),
+                (ns.dev() | 1 << 40, ns.ino()),
+            ] {
                 let mut memory = words(&[0, dev, ino]);
                 memory.resize(64, 0x55);
                 pair.same(&memory, &format!("{dev} {ino} {size}"));
@@ -166,7 +209,10 @@ mod tests {
             unsafe {
                 let task = super::get_current_task(0, 0, 0, 0, 0);
                 let mut word = 1_u64;
-                assert_eq!(super::super::probe::read_kernel((&raw mut word) as u64, 8, task, 0, 0) as i64, -super::errno::EFAULT);
+                assert_eq!(
+                    super::super::probe::read_kernel((&raw mut word) as u64, 8, task, 0, 0) as i64,
+                    -super::errno::EFAULT
+                );
                 task
             }
         };

@@ -13,12 +13,24 @@ pub(super) unsafe extern "C" fn ktime_get_ns(_: u64, _: u64, _: u64, _: u64, _: 
 }
 
 #[unsafe(link_section = ".text.skep_event")]
-pub(super) unsafe extern "C" fn get_cpu_time_counter(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn get_cpu_time_counter(
+    _: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+) -> u64 {
     clock::counter()
 }
 
 #[unsafe(link_section = ".text.skep_event")]
-pub(super) unsafe extern "C" fn cpu_time_counter_to_ns(ticks: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn cpu_time_counter_to_ns(
+    ticks: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+    _: u64,
+) -> u64 {
     clock::to_nanos(ticks)
 }
 
@@ -80,7 +92,10 @@ mod tests {
             for _ in 0..100 {
                 let (theirs, ours) = pair.run(&[0; 8]);
                 let (theirs, ours) = (read(theirs), read(ours));
-                assert!(last <= theirs + SLACK && theirs <= ours + SLACK, "{helper}: {last} {theirs} {ours}");
+                assert!(
+                    last <= theirs + SLACK && theirs <= ours + SLACK,
+                    "{helper}: {last} {theirs} {ours}"
+                );
                 last = ours;
             }
         }

@@ -75,7 +75,11 @@ pub(super) unsafe extern "C" fn adjust_tail(ctx: u64, offset: u64, _: u64, _: u6
         if offset == i64::from(i32::MIN) {
             return 0;
         }
-        return if offset < 0 { shrink(p, offset.unsigned_abs(), fragments) } else { grow(p, offset as u64, fragments) };
+        return if offset < 0 {
+            shrink(p, offset.unsigned_abs(), fragments)
+        } else {
+            grow(p, offset as u64, fragments)
+        };
     }
     let to = end + offset;
     if to > p.get(word::HARD_END) as i64 || to < data + ETH_HLEN {
@@ -126,7 +130,13 @@ fn bytes(p: View, offset: u64, len: u64) -> Result<u64, i64> {
     p.at(offset, len).map(|at| at as u64).ok_or(errno::EINVAL)
 }
 
-pub(super) unsafe extern "C" fn load_bytes(ctx: u64, offset: u64, to: u64, len: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn load_bytes(
+    ctx: u64,
+    offset: u64,
+    to: u64,
+    len: u64,
+    _: u64,
+) -> u64 {
     // SAFETY: as above; the verifier proved `to` writable for `len` bytes.
     unsafe {
         match bytes(packet(ctx), offset, len) {
@@ -137,7 +147,13 @@ pub(super) unsafe extern "C" fn load_bytes(ctx: u64, offset: u64, to: u64, len: 
     0
 }
 
-pub(super) unsafe extern "C" fn store_bytes(ctx: u64, offset: u64, from: u64, len: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn store_bytes(
+    ctx: u64,
+    offset: u64,
+    from: u64,
+    len: u64,
+    _: u64,
+) -> u64 {
     // SAFETY: as above; the verifier proved `from` readable for `len` bytes.
     unsafe {
         match bytes(packet(ctx), offset, len) {
@@ -157,7 +173,13 @@ pub(super) unsafe extern "C" fn redirect(_: u64, flags: u64, _: u64, _: u64, _: 
 }
 
 /// Says that the packet goes where the map's row points; without such a row the answer is in the low bits of `flags`.
-pub(super) unsafe extern "C" fn redirect_map(handle: u64, key: u64, flags: u64, _: u64, _: u64) -> u64 {
+pub(super) unsafe extern "C" fn redirect_map(
+    handle: u64,
+    key: u64,
+    flags: u64,
+    _: u64,
+    _: u64,
+) -> u64 {
     const FALLBACK: u64 = 3;
     const BROADCAST: u64 = 1 << 3;
     const EXCLUDE_INGRESS: u64 = 1 << 4;

@@ -6,8 +6,14 @@ use super::file::{Context, When};
 use crate::prog::Program;
 
 /// The attach type of a tracing program that hangs on functions.
-pub(crate) fn on_functions_of(prog_type: ProgramType, attach: Option<AttachType>) -> Option<AttachType> {
-    attach.filter(|a| prog_type == ProgramType::Tracing && !matches!(a, AttachType::TraceRawTp | AttachType::TraceIter))
+pub(crate) fn on_functions_of(
+    prog_type: ProgramType,
+    attach: Option<AttachType>,
+) -> Option<AttachType> {
+    attach.filter(|a| {
+        prog_type == ProgramType::Tracing
+            && !matches!(a, AttachType::TraceRawTp | AttachType::TraceIter)
+    })
 }
 
 /// Tells when a program runs and what it gets, by its type and section; `None` for one that does not hang on functions of a process.
@@ -44,5 +50,8 @@ fn probe(program: &Program) -> Option<When> {
 /// Tells whether a program was verified as one that has a session's word.
 pub(crate) fn is_session(program: &Program) -> bool {
     use AttachType::{TraceFsession, TraceFsessionMulti, TraceKprobeSession, TraceUprobeSession};
-    matches!(program.attach_type(), Some(TraceFsession | TraceFsessionMulti | TraceKprobeSession | TraceUprobeSession))
+    matches!(
+        program.attach_type(),
+        Some(TraceFsession | TraceFsessionMulti | TraceKprobeSession | TraceUprobeSession)
+    )
 }

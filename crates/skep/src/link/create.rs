@@ -38,7 +38,9 @@ pub enum AttachError {
         section: String,
     },
     /// Its section names a place inside a function.
-    #[error("program `{program}`: `{target}` is inside a function; only entries and returns can be hooked")]
+    #[error(
+        "program `{program}`: `{target}` is inside a function; only entries and returns can be hooked"
+    )]
     Offset {
         /// The program.
         program: String,
@@ -72,7 +74,10 @@ fn targets(program: &LoadedProgram) -> Result<Vec<String>, AttachError> {
     let p = program.program();
     let list = listed(program.target());
     if list.is_empty() {
-        return Err(AttachError::NoTarget { program: p.name().to_owned(), section: p.section().to_owned() });
+        return Err(AttachError::NoTarget {
+            program: p.name().to_owned(),
+            section: p.section().to_owned(),
+        });
     }
     if p.prog_type() != ProgramType::Kprobe {
         return Ok(list);
@@ -82,7 +87,11 @@ fn targets(program: &LoadedProgram) -> Result<Vec<String>, AttachError> {
         .map(|t| match t.rsplit_once('+') {
             Some((function, offset)) if offset.starts_with(|c: char| c.is_ascii_digit()) => {
                 let zero = offset.trim_start_matches("0x").bytes().all(|b| b == b'0');
-                if zero { Ok(function.to_owned()) } else { Err(AttachError::Offset { program: p.name().to_owned(), target: t }) }
+                if zero {
+                    Ok(function.to_owned())
+                } else {
+                    Err(AttachError::Offset { program: p.name().to_owned(), target: t })
+                }
             }
             _ => Ok(t),
         })
@@ -96,8 +105,10 @@ impl LinkSpec {
     /// When the section does not attach to functions, or names none and `patterns` is empty.
     pub fn of(program: &LoadedProgram, patterns: &[String]) -> Result<Self, AttachError> {
         let p = program.program();
-        let (when, context) =
-            attach_point::of(p).ok_or_else(|| AttachError::Section { program: p.name().to_owned(), section: p.section().to_owned() })?;
+        let (when, context) = attach_point::of(p).ok_or_else(|| AttachError::Section {
+            program: p.name().to_owned(),
+            section: p.section().to_owned(),
+        })?;
         Ok(Self {
             program: program.id(),
             control: 0,
@@ -132,7 +143,11 @@ impl Missed {
     /// Adds all reasons up.
     #[must_use]
     pub const fn total(self) -> u64 {
-        self.inside.saturating_add(self.stack).saturating_add(self.thread).saturating_add(self.slots).saturating_add(self.namespace)
+        self.inside
+            .saturating_add(self.stack)
+            .saturating_add(self.thread)
+            .saturating_add(self.slots)
+            .saturating_add(self.namespace)
     }
 }
 
@@ -168,7 +183,9 @@ impl Link {
         let err = |source| LoadError::Map { name: "skep.link".to_owned(), source };
         let control = Map::open(&dir.object(Kind::Map, control), Access::ReadWrite).map_err(err)?;
         if !is_control_map(&control) {
-            return Err(err(skep_maps::MapError::Damaged { what: "the control map of a link has other elements" }));
+            return Err(err(skep_maps::MapError::Damaged {
+                what: "the control map of a link has other elements",
+            }));
         }
         Ok(Self { file, control })
     }
@@ -188,7 +205,13 @@ impl Link {
     #[must_use]
     pub fn missed(&self) -> Missed {
         let count = |n: u32| control_word(&self.control, control::MISSED + n).load(Relaxed);
-        Missed { inside: count(0), stack: count(1), thread: count(2), slots: count(3), namespace: count(4) }
+        Missed {
+            inside: count(0),
+            stack: count(1),
+            thread: count(2),
+            slots: count(3),
+            namespace: count(4),
+        }
     }
 
     /// Returns how many pages of maps the file system had no room for; what was counted there is lost.

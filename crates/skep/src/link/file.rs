@@ -202,7 +202,11 @@ fn read_optional<'a>(r: &mut Reader<'a>, what: &'static str) -> Result<Option<&'
 impl LinkSpec {
     fn encode(&self) -> Record {
         let mut w = Writer::default();
-        w.u32(self.program).u32(self.control).u32(self.when as u32).u32(self.context as u32).u32(self.cookie as u32);
+        w.u32(self.program)
+            .u32(self.control)
+            .u32(self.when as u32)
+            .u32(self.context as u32)
+            .u32(self.cookie as u32);
         w.u32(u32::from(self.entry_only)).u32(self.max_functions);
         strings(&mut w, &self.include);
         strings(&mut w, &self.exclude);
@@ -234,7 +238,17 @@ impl LinkSpec {
         let max_functions = r.u32("function limit")?;
         let include = read_strings(&mut r, "patterns")?;
         let exclude = read_strings(&mut r, "excluding patterns")?;
-        Ok(Self { program, control, when, context, cookie, entry_only, max_functions, include, exclude })
+        Ok(Self {
+            program,
+            control,
+            when,
+            context,
+            cookie,
+            entry_only,
+            max_functions,
+            include,
+            exclude,
+        })
     }
 }
 
@@ -303,8 +317,12 @@ fn decode_all(file: &RecordFile, records: &Records) -> Result<LinkState, RecordE
     for (tag, payload) in records.iter() {
         let done = match tag {
             TAG_SPEC => LinkSpec::decode(payload).map(|s| spec = Some(s)),
-            TAG_MODULE => Reader::new(payload).str("module path").map(|s| modules.push(s.to_owned())),
-            TAG_FUNCTION => RawFunction::decode(payload).map(|f| functions.push(FunctionRecord::from(f))),
+            TAG_MODULE => {
+                Reader::new(payload).str("module path").map(|s| modules.push(s.to_owned()))
+            }
+            TAG_FUNCTION => {
+                RawFunction::decode(payload).map(|f| functions.push(FunctionRecord::from(f)))
+            }
             TAG_AGENT => AgentRecord::decode(payload).map(|a| agents.push(a)),
             TAG_SKIPPED | TAG_ENTRY_ONLY => decode_reason(payload).map(|(index, reason)| {
                 if let Some(f) = functions.get_mut(index as usize) {
@@ -323,14 +341,22 @@ fn decode_all(file: &RecordFile, records: &Records) -> Result<LinkState, RecordE
         };
         done.map_err(|e| file.damaged(e))?;
     }
-    let spec = spec.ok_or_else(|| file.damaged(WireError { at: 0, what: "what the link attaches" }))?;
+    let spec =
+        spec.ok_or_else(|| file.damaged(WireError { at: 0, what: "what the link attaches" }))?;
     Ok(LinkState { spec, modules, functions, agents, untraced })
 }
 
 impl From<RawFunction<'_>> for FunctionRecord {
     fn from(f: RawFunction<'_>) -> Self {
         let skipped = f.skipped.map(str::to_owned);
-        Self { module: f.module, name: f.name.to_owned(), vaddr: f.vaddr, size: f.size, skipped, entry_only: None }
+        Self {
+            module: f.module,
+            name: f.name.to_owned(),
+            vaddr: f.vaddr,
+            size: f.size,
+            skipped,
+            entry_only: None,
+        }
     }
 }
 
@@ -356,12 +382,15 @@ impl Indexes {
         for (tag, payload) in records.iter() {
             match tag {
                 TAG_MODULE => {
-                    all.modules.entry(Reader::new(payload).str("module path")?.to_owned()).or_insert(all.next_module);
+                    all.modules
+                        .entry(Reader::new(payload).str("module path")?.to_owned())
+                        .or_insert(all.next_module);
                     all.next_module += 1;
                 }
                 TAG_FUNCTION => {
                     let mut r = Reader::new(payload);
-                    let (module, _, vaddr) = (r.u32("module")?, r.bytes("function name")?, r.u64("address")?);
+                    let (module, _, vaddr) =
+                        (r.u32("module")?, r.bytes("function name")?, r.u64("address")?);
                     all.functions.entry((module, vaddr)).or_insert(all.next_function);
                     all.next_function += 1;
                 }
@@ -474,8 +503,16 @@ impl LinkFile {
                     None => known.module(&f.module, batch),
                 };
                 last = Some((&f.module, module));
-                indexes
-                    .push(known.function(&RawFunction { module, name: f.name, vaddr: f.vaddr, size: f.size, skipped: f.skipped }, batch));
+                indexes.push(known.function(
+                    &RawFunction {
+                        module,
+                        name: f.name,
+                        vaddr: f.vaddr,
+                        size: f.size,
+                        skipped: f.skipped,
+                    },
+                    batch,
+                ));
             }
             Ok(indexes)
         })
@@ -498,7 +535,10 @@ impl LinkFile {
     pub fn types(&self) -> Result<Types, RecordError> {
         let records = self.file.read()?;
         let found = records.iter().find(|(tag, _)| *tag == TAG_TYPES);
-        found.map_or_else(|| Ok(Types::default()), |(_, payload)| Types::decode(payload).map_err(|e| self.file.damaged(e)))
+        found.map_or_else(
+            || Ok(Types::default()),
+            |(_, payload)| Types::decode(payload).map_err(|e| self.file.damaged(e)),
+        )
     }
 
     /// Adds the functions that could not be attached after all, by index.
@@ -578,16 +618,32 @@ mod tests {
         let dir = Dir::create(&path)?;
         let one = LinkFile::create(&dir, &spec())?;
         let two = LinkFile::open(&dir, one.id)?;
-        assert_eq!(one.register(&[found("/a", 16, None), found("/b", 16, Some("too short"))])?, [0, 1]);
-        assert_eq!(two.register(&[found("/c", 8, None), found("/b", 16, None), found("/a", 32, None)])?, [2, 1, 3]);
-        let agent = AgentRecord { pid: 7, exe: "/a".to_owned(), start_ns: 1, attach_ns: 2, attached: 3, error: None };
+        assert_eq!(
+            one.register(&[found("/a", 16, None), found("/b", 16, Some("too short"))])?,
+            [0, 1]
+        );
+        assert_eq!(
+            two.register(&[found("/c", 8, None), found("/b", 16, None), found("/a", 32, None)])?,
+            [2, 1, 3]
+        );
+        let agent = AgentRecord {
+            pid: 7,
+            exe: "/a".to_owned(),
+            start_ns: 1,
+            attach_ns: 2,
+            attached: 3,
+            error: None,
+        };
         two.report(&agent)?;
         two.skip(&[(2, "denied".to_owned()), (99, "no such function".to_owned())])?;
         two.entry_only(&[(3, "returns twice".to_owned())])?;
         let state = one.read()?;
         assert_eq!(state.spec, spec());
         assert_eq!(state.modules, ["/a", "/b", "/c"]);
-        assert_eq!(state.functions.iter().map(|f| (f.module, f.vaddr)).collect::<Vec<_>>(), [(0, 16), (1, 16), (2, 8), (0, 32)]);
+        assert_eq!(
+            state.functions.iter().map(|f| (f.module, f.vaddr)).collect::<Vec<_>>(),
+            [(0, 16), (1, 16), (2, 8), (0, 32)]
+        );
         assert_eq!(state.functions[1].skipped.as_deref(), Some("too short"));
         assert_eq!(state.functions[2].skipped.as_deref(), Some("denied"));
         let entry_only: Vec<_> = state.functions.iter().map(|f| f.entry_only.as_deref()).collect();

@@ -28,7 +28,9 @@ pub fn glob(pattern: &str, text: &str) -> bool {
                 Some((false, _)) => None,
                 None => (c == '[').then_some(next),
             },
-            Some(('\\', next)) if next < pattern.len() => char_at(pattern, next).filter(|p| p.0 == c).map(|p| p.1),
+            Some(('\\', next)) if next < pattern.len() => {
+                char_at(pattern, next).filter(|p| p.0 == c).map(|p| p.1)
+            }
             Some((p, next)) => (p == c).then_some(next),
             None => None,
         };
@@ -67,7 +69,9 @@ fn set(pattern: &str, start: usize, c: char) -> Option<(bool, usize)> {
         if low == ']' && i > start {
             return Some((hit != negated, next));
         }
-        let range = char_at(pattern, next).filter(|dash| dash.0 == '-').and_then(|dash| char_at(pattern, dash.1));
+        let range = char_at(pattern, next)
+            .filter(|dash| dash.0 == '-')
+            .and_then(|dash| char_at(pattern, dash.1));
         match range.filter(|high| high.0 != ']') {
             Some((high, end)) => {
                 hit |= (low..=high).contains(&c);
@@ -110,12 +114,18 @@ impl FromStr for Pattern {
             return Err(err("is empty"));
         }
         let bytes = text.as_bytes();
-        let single = (0..bytes.len()).find(|&i| bytes[i] == b':' && (i == 0 || bytes[i - 1] != b':') && bytes.get(i + 1) != Some(&b':'));
+        let single = (0..bytes.len()).find(|&i| {
+            bytes[i] == b':' && (i == 0 || bytes[i - 1] != b':') && bytes.get(i + 1) != Some(&b':')
+        });
         match single {
             None => Ok(Self { module: None, function: text.to_owned() }),
             Some(0) => Err(err("has no module before the colon")),
-            Some(i) if i + 1 == text.len() => Err(err("has no function after the colon (`module:*` means all)")),
-            Some(i) => Ok(Self { module: Some(text[..i].to_owned()), function: text[i + 1..].to_owned() }),
+            Some(i) if i + 1 == text.len() => {
+                Err(err("has no function after the colon (`module:*` means all)"))
+            }
+            Some(i) => {
+                Ok(Self { module: Some(text[..i].to_owned()), function: text[i + 1..].to_owned() })
+            }
         }
     }
 }
@@ -228,7 +238,11 @@ mod tests {
         assert_eq!((p.module, p.function.as_str()), (None, "std::vector*"));
         let p: Pattern = "libx.so:ns::f".parse()?;
         assert_eq!((p.module.as_deref(), p.function.as_str()), (Some("libx.so"), "ns::f"));
-        assert!("".parse::<Pattern>().is_err() && ":f".parse::<Pattern>().is_err() && "lib:".parse::<Pattern>().is_err());
+        assert!(
+            "".parse::<Pattern>().is_err()
+                && ":f".parse::<Pattern>().is_err()
+                && "lib:".parse::<Pattern>().is_err()
+        );
         Ok(())
     }
 
@@ -241,14 +255,21 @@ mod tests {
         assert_eq!(list("ns::f(int, char),g<a, b>::h"), "ns::f(int, char) | g<a, b>::h");
         assert_eq!(list("[a,b]x,y"), "[a,b]x | y");
         assert_eq!((list(","), list("")), (String::new(), String::new()));
-        assert!("a:b".parse::<Pattern>().is_ok_and(|p| p.is_plain()) && "a*:b".parse::<Pattern>().is_ok_and(|p| !p.is_plain()));
+        assert!(
+            "a:b".parse::<Pattern>().is_ok_and(|p| p.is_plain())
+                && "a*:b".parse::<Pattern>().is_ok_and(|p| !p.is_plain())
+        );
     }
 
     #[test]
     fn a_module_goes_by_path_file_name_or_stem() {
         let p = |m: &str| Pattern { module: Some(m.to_owned()), function: "*".to_owned() };
         let path = "/usr/lib/x86_64-linux-gnu/libc.so.6";
-        assert!(p("libc").matches_module(path) && p("libc.so.6").matches_module(path) && p(path).matches_module(path));
+        assert!(
+            p("libc").matches_module(path)
+                && p("libc.so.6").matches_module(path)
+                && p(path).matches_module(path)
+        );
         assert!(p("libc*").matches_module(path) && !p("lib").matches_module(path));
     }
 }

@@ -34,7 +34,8 @@ impl Selection {
     /// # Errors
     /// When one cannot be read.
     pub fn of(include: &[String], exclude: &[String]) -> Result<Self, PatternError> {
-        let read = |list: &[String]| list.iter().map(|p| p.parse()).collect::<Result<Vec<Pattern>, _>>();
+        let read =
+            |list: &[String]| list.iter().map(|p| p.parse()).collect::<Result<Vec<Pattern>, _>>();
         Ok(Self { include: read(include)?, exclude: read(exclude)? })
     }
 
@@ -54,7 +55,8 @@ impl Selection {
             }
             p.matches_module(path) || (main && p.module.as_deref() == Some("/proc/self/exe"))
         };
-        let include: Vec<(usize, &Pattern)> = self.include.iter().enumerate().filter(|(_, p)| concerns(p)).collect();
+        let include: Vec<(usize, &Pattern)> =
+            self.include.iter().enumerate().filter(|(_, p)| concerns(p)).collect();
         let exclude = self.exclude.iter().filter(concerns).collect();
         (!include.is_empty()).then_some(InModule { include, exclude })
     }
@@ -63,7 +65,11 @@ impl Selection {
 impl InModule<'_> {
     /// Tells whether a function is meant, and by which of the patterns first.
     #[must_use]
-    pub fn function<'n>(&self, name: &str, aliases: impl Iterator<Item = &'n str> + Clone) -> Option<usize> {
+    pub fn function<'n>(
+        &self,
+        name: &str,
+        aliases: impl Iterator<Item = &'n str> + Clone,
+    ) -> Option<usize> {
         let at = first(self.include.iter().copied(), name, aliases.clone())?;
         first(self.exclude.iter().map(|p| (0, *p)), name, aliases).is_none().then_some(at)
     }
@@ -74,7 +80,8 @@ fn first<'p, 'n>(
     name: &str,
     aliases: impl Iterator<Item = &'n str> + Clone,
 ) -> Option<usize> {
-    let plain = |p: &Pattern| p.matches_function(name) || aliases.clone().any(|a| p.matches_function(a));
+    let plain =
+        |p: &Pattern| p.matches_function(name) || aliases.clone().any(|a| p.matches_function(a));
     if let Some((at, _)) = patterns.clone().find(|(_, p)| plain(p)) {
         return Some(at);
     }
@@ -92,15 +99,24 @@ mod tests {
     #[test]
     fn a_function_goes_by_its_names_and_by_the_module_it_is_in() {
         let list = |l: &[&str]| l.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
-        let all = Selection::of(&list(&["libx:a*", "b", "ns::f", "/proc/self/exe:only"]), &list(&["ab", "liby:b"])).unwrap();
-        let find = |path: &str, main, name: &str, aliases: &[&str]| all.module(path, main, false)?.function(name, aliases.iter().copied());
+        let all = Selection::of(
+            &list(&["libx:a*", "b", "ns::f", "/proc/self/exe:only"]),
+            &list(&["ab", "liby:b"]),
+        )
+        .unwrap();
+        let find = |path: &str, main, name: &str, aliases: &[&str]| {
+            all.module(path, main, false)?.function(name, aliases.iter().copied())
+        };
         assert_eq!(find("/lib/libx.so.1", false, "aa", &[]), Some(0));
         assert_eq!(find("/lib/libx.so.1", false, "ab", &[]), None, "left out");
         assert_eq!(find("/lib/liby.so", false, "aa", &[]), None);
         assert_eq!(find("/lib/liby.so", false, "x", &["b"]), None, "left out there");
         assert_eq!(find("/bin/p", true, "x", &["b"]), Some(1));
         assert_eq!(find("/bin/p", true, "_ZN2ns1fEi", &[]), Some(2));
-        assert_eq!((find("/bin/p", true, "only", &[]), find("/bin/p", false, "only", &[])), (Some(3), None));
+        assert_eq!(
+            (find("/bin/p", true, "only", &[]), find("/bin/p", false, "only", &[])),
+            (Some(3), None)
+        );
         let some = Selection::of(&list(&["libx:a"]), &[]).unwrap();
         assert!(some.module("/bin/p", true, false).is_none(), "nothing there can match");
         assert!(all.module("/lib/libskep_preload.so", false, true).is_none());

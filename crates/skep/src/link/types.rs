@@ -81,7 +81,11 @@ impl Types {
     #[must_use]
     pub fn module(&self, path: &str, build_id: &[u8]) -> Option<&ModuleTypes> {
         let same = |m: &&ModuleTypes| {
-            if m.build_id.is_empty() || build_id.is_empty() { m.path == path } else { m.build_id == build_id }
+            if m.build_id.is_empty() || build_id.is_empty() {
+                m.path == path
+            } else {
+                m.build_id == build_id
+            }
         };
         self.modules.iter().find(same)
     }
@@ -117,7 +121,8 @@ impl Types {
         let unknown = r.str("reason")?;
         let mut out = Self { unknown: there.then(|| unknown.to_owned()), ..Self::default() };
         for _ in 0..r.count(12, "layouts")? {
-            let (words, ret) = (r.bytes("argument words")?.to_vec(), r.bytes("result words")?.to_vec());
+            let (words, ret) =
+                (r.bytes("argument words")?.to_vec(), r.bytes("result words")?.to_vec());
             let good = words.len() <= FRAME_WORDS
                 && ret.len() <= 2
                 && words.iter().all(|w| usize::from(*w) < FRAME_WORDS || *w == NOWHERE)
@@ -131,7 +136,8 @@ impl Types {
             out.reasons.push(r.str("reason")?.to_owned());
         }
         for _ in 0..r.count(12, "modules")? {
-            let (path, build_id) = (r.str("module path")?.to_owned(), r.bytes("build id")?.to_vec());
+            let (path, build_id) =
+                (r.str("module path")?.to_owned(), r.bytes("build id")?.to_vec());
             let mut functions = Vec::new();
             for _ in 0..r.count(16, "functions")? {
                 let vaddr = r.u64("address")?;
@@ -181,9 +187,12 @@ mod tests {
 
     #[test]
     fn words_that_a_frame_does_not_have_are_damage() {
-        for (words, ret) in [(vec![12], vec![]), (vec![0; 13], vec![]), (vec![], vec![2]), (vec![], vec![0; 3])] {
+        for (words, ret) in
+            [(vec![12], vec![]), (vec![0; 13], vec![]), (vec![], vec![2]), (vec![], vec![0; 3])]
+        {
             let mut w = Writer::default();
-            Types { layouts: vec![Layout { words, ret, direct: true }], ..Types::default() }.encode(&mut w);
+            Types { layouts: vec![Layout { words, ret, direct: true }], ..Types::default() }
+                .encode(&mut w);
             assert!(Types::decode(&w.finish()).is_err());
         }
     }
@@ -195,7 +204,10 @@ mod tests {
         assert_eq!(paths("/a", &[1, 2]), Some("/a"));
         assert_eq!(paths("/a", &[9]), None);
         assert_eq!(paths("/elsewhere/a", &[1, 2]), Some("/a"));
-        assert_eq!((paths("/b", &[]), paths("/b", &[3]), paths("/c", &[])), (Some("/b"), Some("/b"), None));
+        assert_eq!(
+            (paths("/b", &[]), paths("/b", &[3]), paths("/c", &[])),
+            (Some("/b"), Some("/b"), None)
+        );
         assert_eq!(types.modules[0].function(32), Some(Known::Misfit(0)));
         assert_eq!(types.modules[0].function(17), None);
     }

@@ -48,7 +48,8 @@ impl Catalog {
     /// script. Nothing is read yet.
     #[must_use]
     pub fn of_command(name: &OsStr, given: Option<Given>) -> Self {
-        let found = skep_proc::launch::find(name, std::env::var_os("PATH").as_deref()).and_then(skep_proc::launch::inspect);
+        let found = skep_proc::launch::find(name, std::env::var_os("PATH").as_deref())
+            .and_then(skep_proc::launch::inspect);
         Self { program: found.ok().map(|l| l.program), given, modules: OnceCell::new() }
     }
 
@@ -68,7 +69,9 @@ impl Catalog {
     pub fn judge(&self, proof: &Verified, options: &Options) -> Result<(), Rejection> {
         let linked = proof.linked();
         let reads: Vec<_> = proof.info().ctx_reads.iter().copied().collect();
-        let attach = crate::link::attach_point::on_functions_of(linked.prog_type, linked.attach_type).filter(|_| !reads.is_empty());
+        let attach =
+            crate::link::attach_point::on_functions_of(linked.prog_type, linked.attach_type)
+                .filter(|_| !reads.is_empty());
         let Some(attach) = attach else { return Ok(()) };
         let include = crate::link::functions(linked.target.as_deref());
         let ask = Ask { reads: &reads, attach, include: &include, exclude: &[] };
@@ -82,7 +85,8 @@ impl Catalog {
     fn modules(&self) -> &[ModuleFile] {
         self.modules.get_or_init(|| {
             let Some(program) = &self.program else { return Vec::new() };
-            let files = std::iter::once((program.clone(), true)).chain(command::libraries(program).into_iter().map(|l| (l, false)));
+            let files = std::iter::once((program.clone(), true))
+                .chain(command::libraries(program).into_iter().map(|l| (l, false)));
             files.map(|(path, main)| ModuleFile::new(&path, main, self.given.as_ref())).collect()
         })
     }

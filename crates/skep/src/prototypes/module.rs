@@ -59,7 +59,14 @@ impl ModuleFile {
     pub fn new(path: &Path, main: bool, given: Option<&Given>) -> Self {
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let elf = Elf::open(&path).ok();
-        let mut module = Self { path, main, given: None, elf, functions: OnceCell::new(), source: OnceCell::new() };
+        let mut module = Self {
+            path,
+            main,
+            given: None,
+            elf,
+            functions: OnceCell::new(),
+            source: OnceCell::new(),
+        };
         module.given = given.filter(|g| module.concerns(g)).cloned();
         module
     }
@@ -73,11 +80,16 @@ impl ModuleFile {
     /// build id or name, else that of the program.
     fn concerns(&self, given: &Given) -> bool {
         let Given::Program(path) = given else { return self.main };
-        let (own, other) = (self.build_id(), Elf::open(path).ok().and_then(|e| e.build_id()).map(|id| id.0).unwrap_or_default());
+        let (own, other) = (
+            self.build_id(),
+            Elf::open(path).ok().and_then(|e| e.build_id()).map(|id| id.0).unwrap_or_default(),
+        );
         if !own.is_empty() && own == other {
             return true;
         }
-        let stem = |p: &Path| p.file_name().map(|n| n.to_string_lossy().trim_end_matches(".debug").to_owned());
+        let stem = |p: &Path| {
+            p.file_name().map(|n| n.to_string_lossy().trim_end_matches(".debug").to_owned())
+        };
         let library = |p: &Path| stem(p).is_some_and(|n| n.contains(".so"));
         stem(&self.path) == stem(path) || (self.main && !library(path))
     }
@@ -85,7 +97,8 @@ impl ModuleFile {
     /// The functions that its symbols name, also when they are in a debug file.
     pub fn functions(&self) -> &[Function] {
         self.functions.get_or_init(|| {
-            let all: Option<Functions> = self.elf.as_ref().and_then(|e| e.functions_at(&self.path, "/".as_ref()).ok());
+            let all: Option<Functions> =
+                self.elf.as_ref().and_then(|e| e.functions_at(&self.path, "/".as_ref()).ok());
             let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
             let function = |f: skep_proc::elf::Function<'_>| Function {
                 vaddr: f.vaddr,
@@ -117,11 +130,14 @@ impl ModuleFile {
                 let mut addresses: Vec<u64> = reliable.iter().map(|f| f.vaddr).collect();
                 addresses.sort_unstable();
                 // What was read before the damage is good.
-                drop(dwarf.at(&addresses, |vaddr, p| add(&mut out, vaddr, p.map(Arc::new).map_err(str::to_owned))));
+                drop(dwarf.at(&addresses, |vaddr, p| {
+                    add(&mut out, vaddr, p.map(Arc::new).map_err(str::to_owned))
+                }));
             }
             #[cfg(feature = "dwarf")]
             Source::Named(dwarf) => {
-                let by_name: HashMap<&str, u64> = reliable.iter().flat_map(|f| f.names().map(|n| (n, f.vaddr))).collect();
+                let by_name: HashMap<&str, u64> =
+                    reliable.iter().flat_map(|f| f.names().map(|n| (n, f.vaddr))).collect();
                 let names: HashSet<&str> = by_name.keys().copied().collect();
                 drop(dwarf.named(&names, |name, p| {
                     if let Some(vaddr) = by_name.get(name) {
@@ -170,13 +186,18 @@ impl ModuleFile {
         #[cfg(not(feature = "dwarf"))]
         let why = "debug information is not read".to_owned();
         #[cfg(feature = "dwarf")]
-        if let Some((path, _)) = self.elf.as_ref().and_then(|e| e.debug_file(&self.path, "/".as_ref()))
+        if let Some((path, _)) =
+            self.elf.as_ref().and_then(|e| e.debug_file(&self.path, "/".as_ref()))
             && let Ok(found) = dwarf(&path)
         {
             return Source::Own(found);
         }
-        match std::fs::read(&self.path).ok().filter(|_| self.elf.as_ref().is_some_and(|e| e.section(".BTF").is_some())) {
-            Some(bytes) => CoreTarget::parse(&bytes).map_or(Source::None(why), |t| Source::Btf(Arc::clone(t.btf()))),
+        match std::fs::read(&self.path)
+            .ok()
+            .filter(|_| self.elf.as_ref().is_some_and(|e| e.section(".BTF").is_some()))
+        {
+            Some(bytes) => CoreTarget::parse(&bytes)
+                .map_or(Source::None(why), |t| Source::Btf(Arc::clone(t.btf()))),
             None => Source::None(why),
         }
     }
@@ -243,7 +264,13 @@ mod tests {
 
     #[test]
     fn what_the_compiler_changed_goes_by_its_name() {
-        for (name, changed) in [("f", false), ("f.isra.0", true), ("f.constprop.1", true), ("f.part.0", true), ("f.lto_priv.0", false)] {
+        for (name, changed) in [
+            ("f", false),
+            ("f.isra.0", true),
+            ("f.constprop.1", true),
+            ("f.part.0", true),
+            ("f.lto_priv.0", false),
+        ] {
             assert_eq!(is_changed(name), changed, "{name}");
         }
     }

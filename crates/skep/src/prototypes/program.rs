@@ -26,19 +26,33 @@ impl Asked<'_> {
     ///
     /// # Errors
     /// When it does not fit.
-    pub fn resolve(&self, of: &Proved<'_>, all: &[Proved<'_>], options: &Options) -> Result<Resolved, LoadError> {
+    pub fn resolve(
+        &self,
+        of: &Proved<'_>,
+        all: &[Proved<'_>],
+        options: &Options,
+    ) -> Result<Resolved, LoadError> {
         let (_, program, linked, _) = of;
         let family = family(of, all);
-        let reads: BTreeSet<Access> = family.iter().flat_map(|(.., proof)| proof.info().ctx_reads.iter().copied()).collect();
-        let asks = |id: &u32| matches!(helper::by_id(*id).map(|h| h.name), Some("get_func_arg" | "get_func_arg_cnt"));
+        let reads: BTreeSet<Access> =
+            family.iter().flat_map(|(.., proof)| proof.info().ctx_reads.iter().copied()).collect();
+        let asks = |id: &u32| {
+            matches!(helper::by_id(*id).map(|h| h.name), Some("get_func_arg" | "get_func_arg_cnt"))
+        };
         let counts = family.iter().any(|(.., proof)| proof.info().helpers.iter().any(asks));
         let Some(attach) =
-            crate::link::attach_point::on_functions_of(linked.prog_type, linked.attach_type).filter(|_| counts || !reads.is_empty())
+            crate::link::attach_point::on_functions_of(linked.prog_type, linked.attach_type)
+                .filter(|_| counts || !reads.is_empty())
         else {
             return Ok(Resolved::default());
         };
         let reads: Vec<Access> = reads.into_iter().collect();
-        let mut include: Vec<String> = self.patterns.iter().filter(|(p, _)| *p == program.name).map(|(_, p)| p.clone()).collect();
+        let mut include: Vec<String> = self
+            .patterns
+            .iter()
+            .filter(|(p, _)| *p == program.name)
+            .map(|(_, p)| p.clone())
+            .collect();
         if include.is_empty() {
             include = crate::link::listed(program.target.as_deref());
         }
@@ -60,7 +74,11 @@ impl Asked<'_> {
         });
         Err(match rejected {
             Some(r) => LoadError::Rejected(Box::new(r)),
-            None => LoadError::Misfit { program: program.name.clone(), function: refusal.function, why: Box::new(refusal.why) },
+            None => LoadError::Misfit {
+                program: program.name.clone(),
+                function: refusal.function,
+                why: Box::new(refusal.why),
+            },
         })
     }
 }

@@ -74,9 +74,13 @@ impl Catalog {
     ///
     /// # Errors
     /// When a pattern cannot be read.
-    pub(crate) fn resolve(&self, ask: &Ask<'_>) -> Result<Result<Resolved, Box<Refusal>>, PatternError> {
+    pub(crate) fn resolve(
+        &self,
+        ask: &Ask<'_>,
+    ) -> Result<Result<Resolved, Box<Refusal>>, PatternError> {
         let selection = Selection::of(ask.include, ask.exclude)?;
-        Ok(Resolver { ask, modules: self.modules(), patterns: selection.patterns() }.resolve(&selection))
+        Ok(Resolver { ask, modules: self.modules(), patterns: selection.patterns() }
+            .resolve(&selection))
     }
 }
 
@@ -100,7 +104,11 @@ impl<'r> Resolver<'r> {
     fn candidates(&self, selection: &Selection) -> (Vec<Candidate<'r>>, bool) {
         let (mut all, mut others) = (Vec::new(), false);
         for (index, module) in self.modules.iter().enumerate() {
-            let Some(patterns) = selection.module(&module.path.to_string_lossy(), module.main, false) else { continue };
+            let Some(patterns) =
+                selection.module(&module.path.to_string_lossy(), module.main, false)
+            else {
+                continue;
+            };
             let meant = module.functions().iter().filter_map(|f| {
                 let pattern = patterns.function(&f.name, f.aliases.iter().map(String::as_str))?;
                 Some((pattern, f))
@@ -132,7 +140,10 @@ impl<'r> Resolver<'r> {
     /// The program runs before there is a result, and may read it.
     fn reads_early(&self) -> bool {
         use AttachType as A;
-        matches!(self.ask.attach, A::TraceFsession | A::TraceFsessionMulti | A::ModifyReturn | A::ModifyReturnMulti)
+        matches!(
+            self.ask.attach,
+            A::TraceFsession | A::TraceFsessionMulti | A::ModifyReturn | A::ModifyReturnMulti
+        )
     }
 
     fn has_words(&self, p: &Prototype) -> Result<(), Misfit> {
@@ -166,7 +177,8 @@ impl<'r> Resolver<'r> {
 
     fn resolve(&self, selection: &Selection) -> Result<Resolved, Box<Refusal>> {
         let (candidates, others) = self.candidates(selection);
-        let proto = |c: &Candidate<'_>| c.answer.as_ref().and_then(|a| a.as_ref().ok()).map(|p| c.named(p));
+        let proto =
+            |c: &Candidate<'_>| c.answer.as_ref().and_then(|a| a.as_ref().ok()).map(|p| c.named(p));
         let first = candidates.iter().filter_map(proto).find(|p| self.has_words(p).is_ok());
         let fits: Vec<Fit> = candidates.iter().map(|c| self.fit(c, first.as_ref())).collect();
         if let Some(refusal) = self.refusal(&candidates, &fits, first.as_ref()) {
@@ -177,18 +189,37 @@ impl<'r> Resolver<'r> {
             match (fit, &c.answer) {
                 (Fit::Typed, Some(Ok(p))) => out.fits(c, self.layout(p)),
                 // What is not there goes by `unknown`.
-                (Fit::No(why), Some(Ok(_))) => out.misfit(c, format!("does not fit the program: it {why}")),
-                (Fit::No(why), Some(Err(reason))) => out.misfit(c, format!("does not fit the program: it {why} ({reason})")),
+                (Fit::No(why), Some(Ok(_))) => {
+                    out.misfit(c, format!("does not fit the program: it {why}"))
+                }
+                (Fit::No(why), Some(Err(reason))) => {
+                    out.misfit(c, format!("does not fit the program: it {why} ({reason})"))
+                }
                 _ => {}
             }
         }
-        let unknown = self.untyped(first.as_ref()).err().map(|why| format!("does not fit the program: it {why}"));
+        let unknown = self
+            .untyped(first.as_ref())
+            .err()
+            .map(|why| format!("does not fit the program: it {why}"));
         let types = out.finish(self.modules, unknown);
-        Ok(Resolved { types, note: if others && candidates.is_empty() { None } else { self.note(&candidates, &fits) } })
+        Ok(Resolved {
+            types,
+            note: if others && candidates.is_empty() {
+                None
+            } else {
+                self.note(&candidates, &fits)
+            },
+        })
     }
 
     /// Finds what makes it pointless to start: a function that was named and does not fit, or not one that fits.
-    fn refusal(&self, candidates: &[Candidate<'_>], fits: &[Fit], first: Option<&Arc<Prototype>>) -> Option<Refusal> {
+    fn refusal(
+        &self,
+        candidates: &[Candidate<'_>],
+        fits: &[Fit],
+        first: Option<&Arc<Prototype>>,
+    ) -> Option<Refusal> {
         let refuse = |which: &dyn Fn(&Candidate<'_>) -> bool| {
             let mut none = None;
             for (c, fit) in candidates.iter().zip(fits).filter(|(c, _)| which(c)) {
@@ -203,12 +234,21 @@ impl<'r> Resolver<'r> {
                 Refusal { attached, function: c.name.to_owned(), why: why.clone() }
             })
         };
-        let exact = self.patterns.iter().enumerate().filter(|(_, p)| is_exact(p)).find_map(|(i, _)| refuse(&|c| c.pattern == i));
+        let exact = self
+            .patterns
+            .iter()
+            .enumerate()
+            .filter(|(_, p)| is_exact(p))
+            .find_map(|(i, _)| refuse(&|c| c.pattern == i));
         exact.or_else(|| refuse(&|_| true)).or_else(|| {
             // Libraries that are opened later have no types.
             let why = self.untyped(first).err().filter(|_| candidates.is_empty())?;
             let function = self.ask.include.join(",");
-            Some(Refusal { attached: Attached::Untyped { function: function.clone() }, function, why })
+            Some(Refusal {
+                attached: Attached::Untyped { function: function.clone() },
+                function,
+                why,
+            })
         })
     }
 
@@ -220,20 +260,30 @@ impl<'r> Resolver<'r> {
         };
         let words: Vec<u8> = p.words().iter().map(|w| word(&w.place)).collect();
         let ret: Vec<u8> = p.ret_words().iter().map(word).collect();
-        let read = |n: usize| self.ask.reads.iter().flat_map(|a| a.words()).any(|w| w == words.len() + n);
-        let plain = words.iter().zip(0..).all(|(w, at)| *w == at) && matches!(ret.first(), None | Some(0));
+        let read =
+            |n: usize| self.ask.reads.iter().flat_map(|a| a.words()).any(|w| w == words.len() + n);
+        let plain =
+            words.iter().zip(0..).all(|(w, at)| *w == at) && matches!(ret.first(), None | Some(0));
         Layout { direct: plain && !read(1) && !(read(0) && self.reads_early()), words, ret }
     }
 
     /// A program that runs at return reads its result behind the arguments. Without types nobody can tell it whether it does.
     fn note(&self, candidates: &[Candidate<'_>], fits: &[Fit]) -> Option<(String, &'static str)> {
-        let word = self.ask.reads.iter().flat_map(|a| a.words()).max().filter(|_| self.returns())?;
-        let untyped: Vec<_> = candidates.iter().zip(fits).filter(|(_, f)| matches!(f, Fit::Untyped)).map(|(c, _)| c).collect();
+        let word =
+            self.ask.reads.iter().flat_map(|a| a.words()).max().filter(|_| self.returns())?;
+        let untyped: Vec<_> = candidates
+            .iter()
+            .zip(fits)
+            .filter(|(_, f)| matches!(f, Fit::Untyped))
+            .map(|(c, _)| c)
+            .collect();
         let Some(first) = untyped.first() else {
             let names = self.ask.include.join("`, `");
-            let text =
-                format!("the types of `{names}` are not known before it is loaded; ctx[0] to ctx[{word}] are registers there, not results");
-            return (candidates.is_empty() && !self.modules.is_empty()).then(|| (text, Misfit::Untyped { word }.hint()));
+            let text = format!(
+                "the types of `{names}` are not known before it is loaded; ctx[0] to ctx[{word}] are registers there, not results"
+            );
+            return (candidates.is_empty() && !self.modules.is_empty())
+                .then(|| (text, Misfit::Untyped { word }.hint()));
         };
         let others = match untyped.len() - 1 {
             0 => String::new(),
@@ -247,8 +297,10 @@ impl<'r> Resolver<'r> {
                 module.and_then(|m| m.without_types()).map(|w| format!(": {w}")).unwrap_or_default()
             }
         };
-        let text =
-            format!("the types of `{}`{others} are not known{why}; ctx[0] to ctx[{word}] are registers there, not results", first.name);
+        let text = format!(
+            "the types of `{}`{others} are not known{why}; ctx[0] to ctx[{word}] are registers there, not results",
+            first.name
+        );
         Some((text, Misfit::Untyped { word }.hint()))
     }
 }
@@ -284,7 +336,8 @@ impl Table {
 
     fn finish(mut self, modules: &[ModuleFile], unknown: Option<String>) -> Types {
         self.functions.sort_unstable_by_key(|(module, vaddr, _)| (*module, *vaddr));
-        let mut out = Types { unknown, layouts: self.layouts, reasons: self.reasons, modules: Vec::new() };
+        let mut out =
+            Types { unknown, layouts: self.layouts, reasons: self.reasons, modules: Vec::new() };
         for of_one in self.functions.chunk_by(|a, b| a.0 == b.0) {
             let Some(module) = of_one.first().and_then(|f| modules.get(f.0)) else { continue };
             out.modules.push(ModuleTypes {

@@ -111,7 +111,10 @@ pub(super) fn is_valid(filter: &[Insn]) -> bool {
     let mut stored = vec![u16::MAX; filter.len()];
     let mut here = 0_u16;
     let reaches = |stored: &mut [u16], pc: usize, by: usize, here: u16| {
-        let to = pc.checked_add(1).and_then(|next| next.checked_add(by)).and_then(|to| stored.get_mut(to));
+        let to = pc
+            .checked_add(1)
+            .and_then(|next| next.checked_add(by))
+            .and_then(|to| stored.get_mut(to));
         to.map(|to| *to &= here).is_some()
     };
     for (pc, Insn { code, jt, jf, k }) in filter.iter().copied().enumerate() {
@@ -121,7 +124,8 @@ pub(super) fn is_valid(filter: &[Insn]) -> bool {
             0x20 => k < 64 && k.is_multiple_of(4),
             // Loads of constants and the length, arithmetic, ret, tax, txa.
             0x80 | 0x81 | 0x00 | 0x01 | 0x06 | 0x16 | 0x07 | 0x87 => true,
-            0x04 | 0x0c | 0x14 | 0x1c | 0x24 | 0x2c | 0x3c | 0x44 | 0x4c | 0x54 | 0x5c | 0x6c | 0x7c | 0x84 | 0xa4 | 0xac => true,
+            0x04 | 0x0c | 0x14 | 0x1c | 0x24 | 0x2c | 0x3c | 0x44 | 0x4c | 0x54 | 0x5c | 0x6c
+            | 0x7c | 0x84 | 0xa4 | 0xac => true,
             0x34 => k != 0,
             0x64 | 0x74 => k < 32,
             0x60 | 0x61 => word().is_some_and(|word| here & word != 0),
@@ -132,7 +136,8 @@ pub(super) fn is_valid(filter: &[Insn]) -> bool {
                 good
             }
             0x15 | 0x1d | 0x25 | 0x2d | 0x35 | 0x3d | 0x45 | 0x4d => {
-                let good = reaches(&mut stored, pc, usize::from(jt), here) && reaches(&mut stored, pc, usize::from(jf), here);
+                let good = reaches(&mut stored, pc, usize::from(jt), here)
+                    && reaches(&mut stored, pc, usize::from(jf), here);
                 here = u16::MAX;
                 good
             }
@@ -205,18 +210,41 @@ mod tests {
             (0x84, 0, 10_u32.wrapping_neg()),
             (0xa4, 3, 9),
         ] {
-            assert_eq!(of(&[insn(0x00, 0, 0, 10), insn(alu, 0, 0, k), ret_a]), Some(result), "{alu:x} k");
+            assert_eq!(
+                of(&[insn(0x00, 0, 0, 10), insn(alu, 0, 0, k), ret_a]),
+                Some(result),
+                "{alu:x} k"
+            );
             if alu != 0x84 {
-                let by_x = [insn(0x01, 0, 0, k), insn(0x00, 0, 0, 10), insn(alu | 8, 0, 0, 99), ret_a];
+                let by_x =
+                    [insn(0x01, 0, 0, k), insn(0x00, 0, 0, 10), insn(alu | 8, 0, 0, 99), ret_a];
                 assert_eq!(of(&by_x), Some(result), "{alu:x} x");
             }
         }
         assert_eq!(of(&[insn(0x34, 0, 0, 0), ret_a]), Some(0));
-        assert_eq!(of(&[insn(0x80, 0, 0, 0), insn(0x02, 0, 0, 3), insn(0x61, 0, 0, 3), insn(0x87, 0, 0, 0), ret_a]), Some(64));
-        assert_eq!(of(&[insn(0x81, 0, 0, 0), insn(0x03, 0, 0, 15), insn(0x60, 0, 0, 15), ret_a]), Some(64));
+        assert_eq!(
+            of(&[
+                insn(0x80, 0, 0, 0),
+                insn(0x02, 0, 0, 3),
+                insn(0x61, 0, 0, 3),
+                insn(0x87, 0, 0, 0),
+                ret_a
+            ]),
+            Some(64)
+        );
+        assert_eq!(
+            of(&[insn(0x81, 0, 0, 0), insn(0x03, 0, 0, 15), insn(0x60, 0, 0, 15), ret_a]),
+            Some(64)
+        );
         assert_eq!(of(&[insn(0x05, 0, 0, 1), insn(0x06, 0, 0, 1), insn(0x06, 0, 0, 2)]), Some(2));
         assert_eq!(
-            of(&[insn(0x20, 0, 0, 60), insn(0x07, 0, 0, 0), insn(0x00, 0, 0, 7), insn(0x1d, 0, 1, 0), insn(0x06, 0, 0, 4)]),
+            of(&[
+                insn(0x20, 0, 0, 60),
+                insn(0x07, 0, 0, 0),
+                insn(0x00, 0, 0, 7),
+                insn(0x1d, 0, 1, 0),
+                insn(0x06, 0, 0, 4)
+            ]),
             Some(4)
         );
         // What it would not take.

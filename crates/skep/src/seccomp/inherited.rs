@@ -31,7 +31,14 @@ pub(crate) fn obstacle() -> Option<&'static str> {
     const PR_GET_TSC: u64 = 25;
     const PR_TSC_SIGSEGV: u32 = 2;
     let mut counter = 0_u32;
-    if is_filtered() && !lives(|| [EVERY_EVENT, TIME, IDENTITY, OTHERS, START].iter().flat_map(|c| c.iter()).for_each(make)) {
+    if is_filtered()
+        && !lives(|| {
+            [EVERY_EVENT, TIME, IDENTITY, OTHERS, START]
+                .iter()
+                .flat_map(|c| c.iter())
+                .for_each(make)
+        })
+    {
         return Some(UNDER_FILTER);
     }
     // SAFETY: writes one word.
@@ -59,7 +66,8 @@ pub(crate) fn filters() -> u32 {
     let mut text = [0_u8; 2048];
     // SAFETY: reads a name, and writes into `text`; the descriptor is ours.
     let got = unsafe {
-        let fd = call4(OPENAT, -100_i64 as u64, c"/proc/thread-self/status".as_ptr() as u64, CLOEXEC, 0);
+        let fd =
+            call4(OPENAT, -100_i64 as u64, c"/proc/thread-self/status".as_ptr() as u64, CLOEXEC, 0);
         if fd > u64::MAX - 4096 {
             return 0;
         }
@@ -70,7 +78,8 @@ pub(crate) fn filters() -> u32 {
     let text = text.get(..usize::try_from(got).unwrap_or(0)).unwrap_or_default();
     let number = |name: &[u8]| {
         let value = text.split(|b| *b == b'\n').find_map(|line| line.strip_prefix(name))?;
-        let digits = value.iter().skip_while(|b| b.is_ascii_whitespace()).take_while(|b| b.is_ascii_digit());
+        let digits =
+            value.iter().skip_while(|b| b.is_ascii_whitespace()).take_while(|b| b.is_ascii_digit());
         Some(digits.fold(0_u32, |n, b| n.wrapping_mul(10).wrapping_add(u32::from(b - b'0'))))
     };
     match (number(b"Seccomp:"), number(b"Seccomp_filters:")) {
@@ -95,7 +104,9 @@ pub(crate) fn lives(what: impl FnOnce()) -> bool {
     }
     let mut status = 0_i32;
     // SAFETY: writes one word.
-    while child > 0 && unsafe { raw(61, [child as u64, &raw mut status as u64, WALL, 0, 0, 0]) } == -4 {}
+    while child > 0
+        && unsafe { raw(61, [child as u64, &raw mut status as u64, WALL, 0, 0, 0]) } == -4
+    {}
     // Without a child, nothing is known.
     child < 0 || status & 0x7f == EXITED
 }
@@ -130,8 +141,13 @@ mod tests {
     fn a_child_that_dies_is_told_from_one_that_lives() {
         assert!(lives(|| ()));
         // SAFETY: SIGKILL to the child itself.
-        assert!(!lives(|| unsafe { assert_eq!(raw(62, [raw(39, [0; 6]) as u64, 9, 0, 0, 0, 0]), 1, "not reached") }));
-        assert!(lives(|| [EVERY_EVENT, TIME, IDENTITY, OTHERS, START].iter().flat_map(|c| c.iter()).for_each(make)));
+        assert!(!lives(|| unsafe {
+            assert_eq!(raw(62, [raw(39, [0; 6]) as u64, 9, 0, 0, 0, 0]), 1, "not reached")
+        }));
+        assert!(lives(|| [EVERY_EVENT, TIME, IDENTITY, OTHERS, START]
+            .iter()
+            .flat_map(|c| c.iter())
+            .for_each(make)));
         assert_eq!(obstacle(), None);
     }
 }

@@ -35,9 +35,12 @@ use crate::syscall::{self, GETPID, PROCESS_VM_READV, call6};
 use filter::{Action, Insn};
 
 const STRICT: &str = "has entered seccomp's strict mode and is not traced from there";
-const NO_COUNTER: &str = "has forbidden itself to read the time-stamp counter and is not traced from there";
-const NO_EVENTS: &str = "has set a seccomp filter that is against tracing and is not traced from there";
-const NO_THREADS: &str = "has set a seccomp filter: threads and children that it starts from then on are not traced";
+const NO_COUNTER: &str =
+    "has forbidden itself to read the time-stamp counter and is not traced from there";
+const NO_EVENTS: &str =
+    "has set a seccomp filter that is against tracing and is not traced from there";
+const NO_THREADS: &str =
+    "has set a seccomp filter: threads and children that it starts from then on are not traced";
 
 const PR_SET_SECCOMP: u32 = 22;
 const PR_SET_TSC: u32 = 26;
@@ -52,7 +55,9 @@ const SET_MODE_FILTER: u64 = 1;
 /// Hooks what puts a process into a sandbox.
 pub(crate) fn watch(libc: &Libc<'_>) {
     let Ok(engine) = Engine::get() else { return };
-    for (name, run) in [(c"prctl", on_prctl as RunFn), (c"syscall", on_syscall), (c"_exit", on_exit)] {
+    for (name, run) in
+        [(c"prctl", on_prctl as RunFn), (c"syscall", on_syscall), (c"_exit", on_exit)]
+    {
         let Some(function) = libc.function(name) else { continue };
         // SAFETY: hooks for these very functions, which take no data; the C library's wrappers keep nothing in vector registers.
         let hook = unsafe { Hook::new(Position::Entry, run, std::ptr::null()) }.wants_args(4);
@@ -99,7 +104,9 @@ fn prctl(option: u32, args: [u64; 2]) {
         (PR_SET_SECCOMP, MODE_STRICT) => enter_strict_mode(),
         (PR_SET_SECCOMP, MODE_FILTER) => {
             // SAFETY: as the program is about to, but for the address, which the kernel checks.
-            consider(args[1], |probe| unsafe { call6(SYS_PRCTL, u64::from(PR_SET_SECCOMP), MODE_FILTER, probe, 0, 0, 0) });
+            consider(args[1], |probe| unsafe {
+                call6(SYS_PRCTL, u64::from(PR_SET_SECCOMP), MODE_FILTER, probe, 0, 0, 0)
+            });
         }
         _ => {}
     }
@@ -115,7 +122,9 @@ fn seccomp([operation, flags, filter]: [u64; 3]) {
         // Others are for finding out what the kernel can do: it refuses them.
         SET_MODE_STRICT if flags == 0 && filter == 0 => enter_strict_mode(),
         // SAFETY: as the program is about to, but for the address, which the kernel checks.
-        SET_MODE_FILTER => consider(filter, |probe| unsafe { call6(SYS_SECCOMP, SET_MODE_FILTER, flags, probe, 0, 0, 0) }),
+        SET_MODE_FILTER => consider(filter, |probe| unsafe {
+            call6(SYS_SECCOMP, SET_MODE_FILTER, flags, probe, 0, 0, 0)
+        }),
         _ => {}
     }
 }
@@ -161,7 +170,9 @@ fn consider(at: u64, ask: impl Fn(u64) -> u64) {
     // A handler that interrupts this may fork, which takes the heap's lock.
     let signals = signals::Blocked::new();
     let judged = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let Some(filter) = read(at).filter(|filter| filter::is_valid(filter) && is_permitted(filter.len(), ask)) else {
+        let Some(filter) =
+            read(at).filter(|filter| filter::is_valid(filter) && is_permitted(filter.len(), ask))
+        else {
             return Effect::None;
         };
         let punished = |calls: &[Call], worst: Action| {
@@ -171,7 +182,9 @@ fn consider(at: u64, ask: impl Fn(u64) -> u64) {
                 Action::Punished => true,
             })
         };
-        if punished(EVERY_EVENT, Action::Punished) || (clock::is_a_system_call() && punished(TIME, Action::Punished)) {
+        if punished(EVERY_EVENT, Action::Punished)
+            || (clock::is_a_system_call() && punished(TIME, Action::Punished))
+        {
             Effect::NoEvents
         } else if punished(IDENTITY, Action::Refused) || punished(OTHERS, Action::Punished) {
             Effect::NoThreads
@@ -210,7 +223,8 @@ enum Effect {
 fn read(at: u64) -> Option<Vec<Insn>> {
     let mut program = [0_u8; 16];
     copy(at, &mut program)?;
-    let (len, list) = (u16::from_le_bytes([program[0], program[1]]), u64::from_le_bytes(*program.last_chunk()?));
+    let (len, list) =
+        (u16::from_le_bytes([program[0], program[1]]), u64::from_le_bytes(*program.last_chunk()?));
     let count = Some(usize::from(len)).filter(|n| (1..=filter::MAX_INSNS).contains(n))?;
     let mut bytes = vec![0; count * 8];
     copy(list, &mut bytes)?;

@@ -21,11 +21,20 @@ pub(super) fn test_run(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Er
     }
     let ctx = input.ctx.map(|ctx| context(ctx, FLOW_KEYS_SIZE as usize)).transpose()?;
     let flags = match &ctx {
-        Some(ctx) if !is_zero(ctx, 0, FLAGS) || !is_zero(ctx, FLAGS + 4, FLOW_KEYS_SIZE) => return Err(Errno::EINVAL),
+        Some(ctx) if !is_zero(ctx, 0, FLAGS) || !is_zero(ctx, FLAGS + 4, FLOW_KEYS_SIZE) => {
+            return Err(Errno::EINVAL);
+        }
         Some(ctx) => field(ctx, FLAGS),
         None => 0,
     };
-    let shape = Shape { kind: word::SKB, meta: 0, data: 0, linear: data.len(), hard_end: data.len(), size: data.len() };
+    let shape = Shape {
+        kind: word::SKB,
+        meta: 0,
+        data: 0,
+        linear: data.len(),
+        hard_end: data.len(),
+        size: data.len(),
+    };
     let packet = Packet::new(&shape, data).ok_or(Errno::EINVAL)?;
     let view = packet.view();
     view.set(word::MAC_HEADER, view.data());

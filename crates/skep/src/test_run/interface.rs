@@ -18,7 +18,9 @@ pub(super) fn find(index: u32) -> Option<Interface> {
         Ok(entries) => entries,
         Err(_) => return (index == LOOPBACK).then(|| Interface { path: PathBuf::new() }),
     };
-    let is = |path: &PathBuf| fs::read_to_string(path.join("ifindex")).is_ok_and(|text| text.trim().parse() == Ok(index));
+    let is = |path: &PathBuf| {
+        fs::read_to_string(path.join("ifindex")).is_ok_and(|text| text.trim().parse() == Ok(index))
+    };
     entries.flatten().map(|e| e.path()).find(is).map(|path| Interface { path })
 }
 
@@ -29,7 +31,9 @@ impl Interface {
             return 1;
         }
         let queues = fs::read_dir(self.path.join("queues"));
-        let count = queues.map_or(0, |q| q.flatten().filter(|e| e.file_name().to_string_lossy().starts_with("rx-")).count());
+        let count = queues.map_or(0, |q| {
+            q.flatten().filter(|e| e.file_name().to_string_lossy().starts_with("rx-")).count()
+        });
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 }

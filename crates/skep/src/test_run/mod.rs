@@ -123,7 +123,9 @@ impl Errno {
 
     fn text(self) -> String {
         match self {
-            Self::ENOTSUPP => "programs of this type cannot be run like this (errno 524)".to_owned(),
+            Self::ENOTSUPP => {
+                "programs of this type cannot be run like this (errno 524)".to_owned()
+            }
             Self(n) => std::io::Error::from_raw_os_error(n).to_string(),
         }
     }
@@ -189,7 +191,10 @@ pub struct MachineCode<'a> {
 /// Names the helper that programs of a type find at an address of this process.
 #[must_use]
 pub fn helper_at(prog_type: P, address: u64) -> Option<&'static str> {
-    let lies_there = |id| crate::helpers::implementation(prog_type, id).is_some_and(|i| i.func as usize as u64 == address);
+    let lies_there = |id| {
+        crate::helpers::implementation(prog_type, id)
+            .is_some_and(|i| i.func as usize as u64 == address)
+    };
     skep_isa::helper::HELPERS.iter().find(|h| lies_there(h.id)).map(|h| h.name)
 }
 
@@ -221,8 +226,15 @@ impl Runner {
     ///
     /// # Errors
     /// When the program was not loaded, or an engine cannot run it.
-    pub fn new(dir: &Dir, loaded: &Loaded, program: &str, engine: Engine) -> Result<Self, RunnerError> {
-        let found = loaded.program(program).ok_or_else(|| RunnerError::NotLoaded { program: program.to_owned() })?;
+    pub fn new(
+        dir: &Dir,
+        loaded: &Loaded,
+        program: &str,
+        engine: Engine,
+    ) -> Result<Self, RunnerError> {
+        let found = loaded
+            .program(program)
+            .ok_or_else(|| RunnerError::NotLoaded { program: program.to_owned() })?;
         SlotTable::open_or_create(dir.path())?.install();
         Self::prepare(found.program().clone(), loaded.maps_of(found), engine)
     }
@@ -234,28 +246,43 @@ impl Runner {
     pub fn open(dir: &Dir, program: &Program, engine: Engine) -> Result<Self, RunnerError> {
         crate::memory::guard();
         SlotTable::open_or_create(dir.path())?.install();
-        let open = |id: &u32| Map::open(&dir.object(Kind::Map, *id), Access::ReadWrite).map(Arc::new);
+        let open =
+            |id: &u32| Map::open(&dir.object(Kind::Map, *id), Access::ReadWrite).map(Arc::new);
         let maps = program.maps().iter().map(open).collect::<Result<_, _>>()?;
         Self::prepare(program.clone(), maps, engine)
     }
 
     fn prepare(program: Program, maps: Vec<Arc<Map>>, engine: Engine) -> Result<Self, RunnerError> {
         let name = || program.name().to_owned();
-        let verified = program.with_maps(&maps).map_err(|source| RunnerError::Maps { program: name(), source })?;
-        crate::run::expect_bad_loads(&program).map_err(|source| RunnerError::Loads { program: name(), source })?;
+        let verified = program
+            .with_maps(&maps)
+            .map_err(|source| RunnerError::Maps { program: name(), source })?;
+        crate::run::expect_bad_loads(&program)
+            .map_err(|source| RunnerError::Loads { program: name(), source })?;
         let (calls, compiled) = match engine {
             Engine::Jit => {
                 let calls = TailCalls::of(verified, Form::Code);
                 let code = crate::run::compile(verified, calls.as_deref());
-                (calls, Compiled::Jit(code.map_err(|source| RunnerError::Compile { program: name(), source })?))
+                (
+                    calls,
+                    Compiled::Jit(
+                        code.map_err(|source| RunnerError::Compile { program: name(), source })?,
+                    ),
+                )
             }
             Engine::Interp => {
                 let calls = TailCalls::of(verified, Form::Interp);
                 let interp = crate::run::interpretable(verified, calls.as_deref());
-                (calls, Compiled::Interp(interp.map_err(|source| RunnerError::Interp { program: name(), source })?))
+                (
+                    calls,
+                    Compiled::Interp(
+                        interp.map_err(|source| RunnerError::Interp { program: name(), source })?,
+                    ),
+                )
             }
         };
-        let ctx_size = if calls.is_some() { usize::from(u16::MAX) } else { program.ctx_read() as usize };
+        let ctx_size =
+            if calls.is_some() { usize::from(u16::MAX) } else { program.ctx_read() as usize };
         Ok(Self { program, compiled, ctx_size, _calls: calls, _maps: maps })
     }
 
@@ -265,7 +292,12 @@ impl Runner {
         match &self.compiled {
             Compiled::Jit(code) => {
                 let bytes = code.machine_code();
-                Some(MachineCode { prog_type: self.program.prog_type(), address: bytes.as_ptr() as u64, bytes, offsets: code.offsets() })
+                Some(MachineCode {
+                    prog_type: self.program.prog_type(),
+                    address: bytes.as_ptr() as u64,
+                    bytes,
+                    offsets: code.offsets(),
+                })
             }
             Compiled::Interp(_) => None,
         }
@@ -285,11 +317,19 @@ impl Runner {
     pub fn test_run(&self, input: &Input<'_>) -> Result<Outcome, Errno> {
         match self.program.prog_type() {
             P::Xdp => xdp::test_run(self, input),
-            P::SocketFilter | P::SchedCls | P::SchedAct | P::CgroupSkb | P::LwtIn | P::LwtOut | P::LwtXmit => skb::test_run(self, input),
+            P::SocketFilter
+            | P::SchedCls
+            | P::SchedAct
+            | P::CgroupSkb
+            | P::LwtIn
+            | P::LwtOut
+            | P::LwtXmit => skb::test_run(self, input),
             P::RawTracepoint => plain::raw_tracepoint(self, input),
             P::Syscall => plain::syscall(self, input),
             // The kernel has no way to make up what an iterator walks over.
-            P::Tracing if self.program.attach_type() == Some(AttachType::TraceIter) => Err(Errno::EFAULT),
+            P::Tracing if self.program.attach_type() == Some(AttachType::TraceIter) => {
+                Err(Errno::EFAULT)
+            }
             P::Tracing => plain::tracing(self, input),
             P::Kprobe => plain::kprobe(self, input),
             P::Tracepoint => plain::record(self, input),
@@ -320,7 +360,9 @@ impl Runner {
                 // SAFETY: the caller's promise; the code was compiled from a verified program.
                 Compiled::Jit(code) => Ok(unsafe { code.entry()(ctx) }),
                 // SAFETY: as above.
-                Compiled::Interp(program) => unsafe { program.run([ctx as u64, 0, 0, 0, 0]) }.map_err(|_| Errno::EIO),
+                Compiled::Interp(program) => {
+                    unsafe { program.run([ctx as u64, 0, 0, 0, 0]) }.map_err(|_| Errno::EIO)
+                }
             };
             slots::exit(entered);
             r0 = done?;

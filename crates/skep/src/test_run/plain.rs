@@ -42,7 +42,8 @@ impl Memory {
 
     /// Copies the first bytes of the context out.
     fn bytes(&self, len: usize) -> Vec<u8> {
-        let mut out: Vec<u8> = self.words.iter().skip(HIDDEN).flat_map(|w| w.to_ne_bytes()).collect();
+        let mut out: Vec<u8> =
+            self.words.iter().skip(HIDDEN).flat_map(|w| w.to_ne_bytes()).collect();
         out.truncate(len);
         out
     }
@@ -53,7 +54,11 @@ pub(super) fn raw_tracepoint(runner: &Runner, input: &Input<'_>) -> Result<Outco
     let given = input.ctx.unwrap_or_default();
     let program = runner.program();
     let size = ctx::RAW_TRACEPOINT.size as usize;
-    if input.data.is_some() || input.repeat != 0 || given.len() < program.ctx_read() as usize || given.len() > size {
+    if input.data.is_some()
+        || input.repeat != 0
+        || given.len() < program.ctx_read() as usize
+        || given.len() > size
+    {
         return Err(Errno::EINVAL);
     }
     let mut memory = Memory::new(given, size);
@@ -66,20 +71,31 @@ pub(super) fn raw_tracepoint(runner: &Runner, input: &Input<'_>) -> Result<Outco
 pub(super) fn syscall(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Errno> {
     let given = input.ctx.unwrap_or_default();
     let read = runner.program().ctx_read() as usize;
-    if input.data.is_some() || input.repeat != 0 || given.len() < read || given.len() > usize::from(u16::MAX) {
+    if input.data.is_some()
+        || input.repeat != 0
+        || given.len() < read
+        || given.len() > usize::from(u16::MAX)
+    {
         return Err(Errno::EINVAL);
     }
     let mut memory = Memory::new(given, runner.ctx_size);
     // SAFETY: programs touch no context byte beyond those they were seen to (`ctx_size`), which are there.
     let (retval, duration_ns) = unsafe { runner.run(memory.ctx(), 1) }?;
-    Ok(Outcome { retval, duration_ns, ctx_out: input.ctx.map(|given| memory.bytes(given.len())), ..Outcome::default() })
+    Ok(Outcome {
+        retval,
+        duration_ns,
+        ctx_out: input.ctx.map(|given| memory.bytes(given.len())),
+        ..Outcome::default()
+    })
 }
 
 /// Runs a tracing program on arguments: words as the trampoline would show them, for programs at return with the return
 /// value behind the last.
 pub(super) fn tracing(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Errno> {
     let program = runner.program();
-    let at_return = program.attach_type().is_some_and(|a| a.name().contains("fexit") || a.name().contains("modify_return"));
+    let at_return = program
+        .attach_type()
+        .is_some_and(|a| a.name().contains("fexit") || a.name().contains("modify_return"));
     let size = ctx::TRACING.size as usize;
     let given = input.ctx.unwrap_or_default();
     if input.data.is_some() || given.len() > size || !given.len().is_multiple_of(8) {
@@ -126,7 +142,10 @@ pub(super) fn sk_lookup(runner: &Runner, input: &Input<'_>) -> Result<Outcome, E
     const AF_INET6: u32 = 10;
     let size = ctx::BPF_SK_LOOKUP.size;
     let given = context(input.ctx.ok_or(Errno::EINVAL)?, size as usize)?;
-    if input.data.is_some() || !is_zero(&given, 0, FAMILY) || !is_zero(&given, INGRESS_IFINDEX, size) {
+    if input.data.is_some()
+        || !is_zero(&given, 0, FAMILY)
+        || !is_zero(&given, INGRESS_IFINDEX, size)
+    {
         return Err(Errno::EINVAL);
     }
     if field(&given, LOCAL_PORT) > u32::from(u16::MAX) {
@@ -139,7 +158,9 @@ pub(super) fn sk_lookup(runner: &Runner, input: &Input<'_>) -> Result<Outcome, E
     }
     match field(&given, FAMILY) & 0xffff {
         AF_INET => [REMOTE_IP4, LOCAL_IP4].into_iter().for_each(|off| take(off, u32::MAX)),
-        AF_INET6 => (0..4).flat_map(|n| [REMOTE_IP6 + 4 * n, LOCAL_IP6 + 4 * n]).for_each(|off| take(off, u32::MAX)),
+        AF_INET6 => (0..4)
+            .flat_map(|n| [REMOTE_IP6 + 4 * n, LOCAL_IP6 + 4 * n])
+            .for_each(|off| take(off, u32::MAX)),
         _ => return Err(Errno::EAFNOSUPPORT),
     }
     let mut memory = Memory::new(&seen, size as usize);
@@ -175,7 +196,11 @@ mod tests {
     fn a_context_lies_in_a_whole_frame() {
         for (given, size) in [(0, 0), (8, ctx::TRACING.size as usize), (0, 8192)] {
             let memory = Memory::new(&vec![0; given], size);
-            assert!(memory.words.len() * 8 >= size_of::<Frame>() && (memory.words.len() - HIDDEN) * 8 >= size, "{given} {size}");
+            assert!(
+                memory.words.len() * 8 >= size_of::<Frame>()
+                    && (memory.words.len() - HIDDEN) * 8 >= size,
+                "{given} {size}"
+            );
         }
         assert!((frame::SP as usize) < FRAME * 8);
     }

@@ -21,7 +21,8 @@ impl Printed {
     /// # Errors
     /// When it cannot be made.
     pub fn start(dir: &Dir) -> Result<Self, LoadError> {
-        let log: &'static Map = Box::leak(Box::new(own_map(dir, "skep.log", MapType::Ringbuf, ROOM, 0)?));
+        let log: &'static Map =
+            Box::leak(Box::new(own_map(dir, "skep.log", MapType::Ringbuf, ROOM, 0)?));
         crate::helpers::set_log(log);
         Ok(Self { log })
     }

@@ -30,7 +30,8 @@ pub(super) fn test_run(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Er
     }
     let mut ctx = input.ctx.map(|ctx| context(ctx, o::SIZE as usize)).transpose()?;
     let link_layer = matches!(prog, P::SchedCls | P::SchedAct);
-    let ifindex = ctx.as_ref().map(|c| field(c, o::IFINDEX)).filter(|i| *i > LOOPBACK).unwrap_or(LOOPBACK);
+    let ifindex =
+        ctx.as_ref().map(|c| field(c, o::IFINDEX)).filter(|i| *i > LOOPBACK).unwrap_or(LOOPBACK);
     if ifindex != LOOPBACK && interface::find(ifindex).is_none() {
         return Err(Errno::ENODEV);
     }
@@ -101,7 +102,9 @@ impl Ethernet {
             [first, ..] if first & 1 != 0 => MULTICAST,
             _ => OTHERHOST,
         };
-        let pair = |at: usize| frame.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |b| u16::from_be_bytes(*b));
+        let pair = |at: usize| {
+            frame.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |b| u16::from_be_bytes(*b))
+        };
         let number = match pair(12) {
             n if n >= 0x600 => n,
             _ if frame.len() >= ETH_HLEN + 2 && pair(ETH_HLEN) == 0xffff => NOVELL,
@@ -174,7 +177,16 @@ fn socket(protocol: &Ethernet, frame: &[u8]) -> Vec<u8> {
 }
 
 /// Fields that are copied both ways.
-const BOTH: &[u32] = &[o::MARK, o::PRIORITY, o::INGRESS_IFINDEX, o::TSTAMP, o::TSTAMP + 4, o::GSO_SEGS, o::HWTSTAMP, o::HWTSTAMP + 4];
+const BOTH: &[u32] = &[
+    o::MARK,
+    o::PRIORITY,
+    o::INGRESS_IFINDEX,
+    o::TSTAMP,
+    o::TSTAMP + 4,
+    o::GSO_SEGS,
+    o::HWTSTAMP,
+    o::HWTSTAMP + 4,
+];
 
 /// Takes over what the given context may say, and refuses what it may not (`convert___skb_to_skb`).
 fn take(view: View, ctx: &[u8], len: u32) -> Result<(), Errno> {
@@ -208,7 +220,9 @@ fn take(view: View, ctx: &[u8], len: u32) -> Result<(), Errno> {
 
 /// Puts what the program left into the context (`convert_skb_to___skb`).
 fn give(view: View, ctx: &mut [u8]) {
-    for off in BOTH.iter().copied().chain((0..5).map(|n| o::CB + 4 * n)).chain([o::IFINDEX, o::WIRE_LEN]) {
+    for off in
+        BOTH.iter().copied().chain((0..5).map(|n| o::CB + 4 * n)).chain([o::IFINDEX, o::WIRE_LEN])
+    {
         set_field(ctx, off, view.field(off));
     }
 }

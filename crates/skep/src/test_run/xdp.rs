@@ -34,7 +34,8 @@ const MAX_FRAGMENTS: usize = 17;
 /// Runs an XDP program.
 pub(super) fn test_run(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Errno> {
     // Programs of device and CPU maps run behind a redirect, which a test run is not.
-    if matches!(runner.program().attach_type(), Some(AttachType::XdpDevmap | AttachType::XdpCpumap)) {
+    if matches!(runner.program().attach_type(), Some(AttachType::XdpDevmap | AttachType::XdpCpumap))
+    {
         return Err(Errno::EINVAL);
     }
     let data = input.data.unwrap_or_default();
@@ -59,7 +60,8 @@ pub(super) fn test_run(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Er
     if fragments.div_ceil(PAGE) > MAX_FRAGMENTS {
         return Err(Errno::ENOMEM);
     }
-    let may_fragment = if runner.program().section().starts_with("xdp.frags") { word::MAY_FRAGMENT } else { 0 };
+    let may_fragment =
+        if runner.program().section().starts_with("xdp.frags") { word::MAY_FRAGMENT } else { 0 };
     let shape = Shape {
         kind: word::XDP | may_fragment,
         meta: HEADROOM - meta,
@@ -75,7 +77,9 @@ pub(super) fn test_run(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Er
     // SAFETY: the packet's context is what XDP programs are verified for.
     let (retval, duration_ns) = unsafe { runner.run(packet.ctx(), input.repeat) }?;
     if let Some(ctx) = &mut ctx {
-        let from_meta = |address: u64| u32::try_from(address.saturating_sub(view.data_meta())).unwrap_or(u32::MAX);
+        let from_meta = |address: u64| {
+            u32::try_from(address.saturating_sub(view.data_meta())).unwrap_or(u32::MAX)
+        };
         set_field(ctx, md::DATA, from_meta(view.data()));
         set_field(ctx, md::DATA_END, from_meta(view.data_end()));
     }

@@ -7,7 +7,10 @@ struct Numbers(u64);
 
 impl Numbers {
     fn new(seed: u64) -> Self {
-        Self(seed + std::env::var("SKEP_SEED").ok().and_then(|s| s.parse::<u64>().ok()).unwrap_or(0) * 1000)
+        Self(
+            seed + std::env::var("SKEP_SEED").ok().and_then(|s| s.parse::<u64>().ok()).unwrap_or(0)
+                * 1000,
+        )
     }
 
     fn next(&mut self) -> u64 {
@@ -67,11 +70,40 @@ pub(super) fn xdp() -> Programs {
     let moves: &[i32] = &[0, 1, 14, 16, 46, 100, 216, 256];
     let head = |n: &mut Numbers, len: i32| {
         let by = n.pick(moves);
-        [n.pick(&[n.0 as i32 % 400, by, -by, len - 14, len - 13, -216, -217, -212, -40, i32::MIN, i32::MAX]), 0, 0]
+        [
+            n.pick(&[
+                n.0 as i32 % 400,
+                by,
+                -by,
+                len - 14,
+                len - 13,
+                -216,
+                -217,
+                -212,
+                -40,
+                i32::MIN,
+                i32::MAX,
+            ]),
+            0,
+            0,
+        ]
     };
     let tail = |n: &mut Numbers, len: i32| {
         let by = n.pick(moves);
-        let far = n.pick(&[3520 - len, 3521 - len, 14 - len, 13 - len, 96, 97, 480, 4000, -3500, -4096, i32::MIN, i32::MAX]);
+        let far = n.pick(&[
+            3520 - len,
+            3521 - len,
+            14 - len,
+            13 - len,
+            96,
+            97,
+            480,
+            4000,
+            -3500,
+            -4096,
+            i32::MIN,
+            i32::MAX,
+        ]);
         [n.pick(&[far, by, -by]), n.pick(&[0, far, by, -by, -1]), 0]
     };
     let meta = |n: &mut Numbers, _: i32| {
@@ -80,9 +112,13 @@ pub(super) fn xdp() -> Programs {
     };
     let load = |n: &mut Numbers, len: i32| [n.near(len - 32), n.near(len - 7), 0];
     let numbers = |n: &mut Numbers, _: i32| [n.next() as i32, n.next() as i32, n.next() as i32];
-    let redirect = |n: &mut Numbers, _: i32| [n.pick(&[0, 1, 3, 4, -1]), n.pick(&[0, 1, 2, 3, 4, 8, 16, 24, 11, 64, -1]), 0];
+    let redirect = |n: &mut Numbers, _: i32| {
+        [n.pick(&[0, 1, 3, 4, -1]), n.pick(&[0, 1, 2, 3, 4, 8, 16, 24, 11, 64, -1]), 0]
+    };
     // An interface that is there would answer by how the machine is set up.
-    let fib = |n: &mut Numbers, _: i32| [n.pick(&[2, 10, 0, 1, 7]), n.pick(&[0, 4711, -1]), n.pick(&[0, 1, 2, 63, 64, 128, -1])];
+    let fib = |n: &mut Numbers, _: i32| {
+        [n.pick(&[2, 10, 0, 1, 7]), n.pick(&[0, 4711, -1]), n.pick(&[0, 1, 2, 63, 64, 128, -1])]
+    };
     let mtu = |n: &mut Numbers, _: i32| {
         let lens = [0, 0, 1, 1500, 65_535, 65_536, 65_537, 70_000];
         [n.pick(&[0, 1, 1, 4711]), n.pick(&lens), n.pick(&[0, 0, 10, -10, 65_500, 65_536])]
@@ -136,37 +172,93 @@ fn skb_cases(seed: u64, args: impl Fn(&mut Numbers, i32) -> [i32; 5]) -> Vec<Cas
             _ => udp(60),
         };
         let args = args(&mut n, data.len() as i32);
-        let cb: Vec<(usize, u32)> = args.iter().enumerate().map(|(i, a)| (48 + 4 * i, *a as u32)).collect();
-        out.push(case(format!("{i}: {} bytes, {args:?}", data.len()), Some(data), Some(sk_buff(&cb))));
+        let cb: Vec<(usize, u32)> =
+            args.iter().enumerate().map(|(i, a)| (48 + 4 * i, *a as u32)).collect();
+        out.push(case(
+            format!("{i}: {} bytes, {args:?}", data.len()),
+            Some(data),
+            Some(sk_buff(&cb)),
+        ));
     }
     out
 }
 
 pub(super) fn skb() -> Programs {
-    let load = |n: &mut Numbers, len: i32| [n.near(len - 24), n.near(len - 23), n.pick(&[0, 1, 1, 2]), 0, 0];
-    let store = |n: &mut Numbers, len: i32| [n.near(len - 11), n.pick(&[0, 0, 1, 2, 3, 4]), 0, 0, 0];
+    let load = |n: &mut Numbers, len: i32| {
+        [n.near(len - 24), n.near(len - 23), n.pick(&[0, 1, 1, 2]), 0, 0]
+    };
+    let store =
+        |n: &mut Numbers, len: i32| [n.near(len - 11), n.pick(&[0, 0, 1, 2, 3, 4]), 0, 0, 0];
     let csum = |n: &mut Numbers, len: i32| {
         let flags = n.pick(&[0, 2, 4, 4, 1, 8, 18, 20, 16, 34, 36, 52, 100, 98, 116, 0x84, 0x100]);
         let from = if n.next().is_multiple_of(3) { 0 } else { n.next() as i32 };
-        [n.pick(&[24, 40, 24, 40, 25, n.0 as i32 & 0x7f, len - 2, len - 1, 0x10000]), from, n.next() as i32, flags, 0]
+        [
+            n.pick(&[24, 40, 24, 40, 25, n.0 as i32 & 0x7f, len - 2, len - 1, 0x10000]),
+            from,
+            n.next() as i32,
+            flags,
+            0,
+        ]
     };
     let vlan = |n: &mut Numbers, _: i32| {
-        [n.pick(&[0x0081, 0xa888, 0x0008, 0]), n.next() as i32 & 0xffff, n.pick(&[1, 2, 11, 12, 21, 22, 111, 122, 222, 2211, 1212]), 0, 0]
+        [
+            n.pick(&[0x0081, 0xa888, 0x0008, 0]),
+            n.next() as i32 & 0xffff,
+            n.pick(&[1, 2, 11, 12, 21, 22, 111, 122, 222, 2211, 1212]),
+            0,
+            0,
+        ]
     };
     let tail = |n: &mut Numbers, len: i32| {
-        [n.pick(&[0, 13, 14, 15, len, len + 1, len - 1, 4000, 16_064, 16_065, -1]), n.pick(&[0, 0, 0, 1]), 0, 0, 0]
+        [
+            n.pick(&[0, 13, 14, 15, len, len + 1, len - 1, 4000, 16_064, 16_065, -1]),
+            n.pick(&[0, 0, 0, 1]),
+            0,
+            0,
+            0,
+        ]
     };
     let head = |n: &mut Numbers, len: i32| {
         let by = n.pick(&[0, 1, 14, 4, 40, 900, 16_064 - len, 16_065 - len, 20_000, -1]);
         [by & 0x7fff_ffff, n.pick(&[0, 0, 0, 1]), 0, 0, 0]
     };
     let room = |n: &mut Numbers, len: i32| {
-        let by = n.pick(&[0, 1, 4, 8, 14, 20, 40, 54, -1, -4, -8, -20, -40, 4095, 4096, -4096, 20 - len, 40 - len]);
-        let low = n.pick(&[0, 0, 1, 2, 4, 6, 10, 18, 26, 12, 20, 32, 66, 0x80, 0x100, 0x180, 0x200, 0x22, 0x4a]);
-        [by, n.pick(&[0, 1, 0, 1, 2]), low, n.pick(&[0, 0, 0, 14 << 24, 13 << 24, 60 << 24, 1]), n.pick(&[0, 0, 8, -8])]
+        let by = n.pick(&[
+            0,
+            1,
+            4,
+            8,
+            14,
+            20,
+            40,
+            54,
+            -1,
+            -4,
+            -8,
+            -20,
+            -40,
+            4095,
+            4096,
+            -4096,
+            20 - len,
+            40 - len,
+        ]);
+        let low = n.pick(&[
+            0, 0, 1, 2, 4, 6, 10, 18, 26, 12, 20, 32, 66, 0x80, 0x100, 0x180, 0x200, 0x22, 0x4a,
+        ]);
+        [
+            by,
+            n.pick(&[0, 1, 0, 1, 2]),
+            low,
+            n.pick(&[0, 0, 0, 14 << 24, 13 << 24, 60 << 24, 1]),
+            n.pick(&[0, 0, 8, -8]),
+        ]
     };
-    let pull = |n: &mut Numbers, len: i32| [n.pick(&[0, 1, len, len + 1, len - 1, 5000, -1]), 0, 0, 0, 0];
-    let levels = |n: &mut Numbers, _: i32| [n.next() as i32 & 0x7fff_ffff, n.next() as i32, 0, 0, 0].map(|v| v);
+    let pull =
+        |n: &mut Numbers, len: i32| [n.pick(&[0, 1, len, len + 1, len - 1, 5000, -1]), 0, 0, 0, 0];
+    let levels = |n: &mut Numbers, _: i32| {
+        [n.next() as i32 & 0x7fff_ffff, n.next() as i32, 0, 0, 0].map(|v| v)
+    };
     let fields = |n: &mut Numbers, _: i32| {
         [
             n.pick(&[0, 1, 2, 3, 4, 7, -1]),
@@ -178,7 +270,13 @@ pub(super) fn skb() -> Programs {
     };
     let mtu = |n: &mut Numbers, _: i32| {
         let lens = [0, 0, 1, 1500, 65_535, 65_536, 65_537, 70_000];
-        [n.pick(&[0, 1, 1, 4711]), n.pick(&lens), n.pick(&[0, 0, 10, -10, 65_500, 65_536]), n.pick(&[0, 0, 0, 1, 2]), 0]
+        [
+            n.pick(&[0, 1, 1, 4711]),
+            n.pick(&lens),
+            n.pick(&[0, 0, 10, -10, 65_500, 65_536]),
+            n.pick(&[0, 0, 0, 1, 2]),
+            0,
+        ]
     };
     vec![
         ("tc_load", skb_cases(20, load)),
@@ -204,10 +302,15 @@ pub(super) fn plain() -> Programs {
         words.resize(16, 0);
         Some(words.iter().flat_map(|w| w.to_ne_bytes()).collect::<Vec<u8>>())
     };
-    let cases = |list: &[&[u64]]| list.iter().map(|w| case(format!("{w:?}"), None, words(w))).collect::<Vec<_>>();
+    let cases = |list: &[&[u64]]| {
+        list.iter().map(|w| case(format!("{w:?}"), None, words(w))).collect::<Vec<_>>()
+    };
     let short = |list: &[&[u64]]| {
         let whole = cases(list);
-        whole.into_iter().map(|c| Case { ctx: c.ctx.map(|ctx| ctx[..96].to_vec()), ..c }).collect::<Vec<_>>()
+        whole
+            .into_iter()
+            .map(|c| Case { ctx: c.ctx.map(|ctx| ctx[..96].to_vec()), ..c })
+            .collect::<Vec<_>>()
     };
     let none = u64::MAX;
     let loops = [
@@ -235,12 +338,31 @@ pub(super) fn plain() -> Programs {
     ];
     vec![
         ("sys_loop", cases(&loops)),
-        ("sys_each", cases(&[&[0, 0, none], &[20, 0, none], &[5, 0, 3], &[7, 1, none], &[20, 0, 12]])),
+        (
+            "sys_each",
+            cases(&[&[0, 0, none], &[20, 0, none], &[5, 0, 3], &[7, 1, none], &[20, 0, 12]]),
+        ),
         ("sys_queue", cases(&queues)),
         ("sys_stack", cases(&queues)),
         ("raw_bloom", short(&[&[5, 0, 0], &[5, 0, 1], &[6, 0, 2], &[7, 0, 0]])),
         ("sys_percpu", cases(&[&[0, 0], &[3, 0], &[4, 0], &[1 << 32, 0], &[1, none], &[1, 4096]])),
-        ("sys_ring", cases(&[&[0, 0], &[8, 0], &[127, 1], &[127, 2], &[1, 3], &[1, 4], &[100, none], &[64, 0]].map(|w: &[u64; 2]| &w[..]))),
-        ("raw_errors", short(&[&[0, 0, 0], &[none, none, 8], &[1, 1, 8], &[2, 2, 8], &[3, 3, 8], &[0xffff_ffff, 1 << 32, 8]])),
+        (
+            "sys_ring",
+            cases(
+                &[&[0, 0], &[8, 0], &[127, 1], &[127, 2], &[1, 3], &[1, 4], &[100, none], &[64, 0]]
+                    .map(|w: &[u64; 2]| &w[..]),
+            ),
+        ),
+        (
+            "raw_errors",
+            short(&[
+                &[0, 0, 0],
+                &[none, none, 8],
+                &[1, 1, 8],
+                &[2, 2, 8],
+                &[3, 3, 8],
+                &[0xffff_ffff, 1 << 32, 8],
+            ]),
+        ),
     ]
 }

@@ -150,7 +150,11 @@ fn xdp_contexts() -> Vec<Case> {
         out.push(case(format!("{words:?}"), data(), Some(md(words))));
     }
     for meta in [212, 216, 220, 224, 228, 252, 256] {
-        out.push(case(format!("meta {meta}"), Some(counted(400)), Some(md([meta, 400, 0, 0, 0, 0]))));
+        out.push(case(
+            format!("meta {meta}"),
+            Some(counted(400)),
+            Some(md([meta, 400, 0, 0, 0, 0])),
+        ));
     }
     out.push(case("short context", data(), Some(md([4, len, 0, 0, 0, 0])[..8].to_vec())));
     let mut long = md([4, len, 0, 0, 0, 0]);
@@ -267,7 +271,13 @@ fn kfuncs() -> Programs {
             p[..3].copy_from_slice(&[first.wrapping_mul(13), first, first / 3]);
             cases.push(case(format!("first {first}"), Some(p), None));
         }
-        for text in [&b"strings of text"[..], b"str\0ngs", b"gs strings\0", b"aaaaaaaaaab", b"abcdefab\0xxab"] {
+        for text in [
+            &b"strings of text"[..],
+            b"str\0ngs",
+            b"gs strings\0",
+            b"aaaaaaaaaab",
+            b"abcdefab\0xxab",
+        ] {
             let mut p = counted(80);
             p[..32].fill(0);
             p[..text.len()].copy_from_slice(text);
@@ -275,17 +285,23 @@ fn kfuncs() -> Programs {
         }
         (name, cases)
     };
-    ["tc_loops", "tc_bits", "tc_dynptr", "xdp_dynptr", "cgroup_dynptr", "tc_sections"].map(of_each).to_vec()
+    ["tc_loops", "tc_bits", "tc_dynptr", "xdp_dynptr", "cgroup_dynptr", "tc_sections"]
+        .map(of_each)
+        .to_vec()
 }
 
 fn loads() -> Programs {
-    ["tc_old", "socket_old", "socket_headers", "tc_headers", "tc_inner"].map(|name| (name, packets())).to_vec()
+    ["tc_old", "socket_old", "socket_headers", "tc_headers", "tc_inner"]
+        .map(|name| (name, packets()))
+        .to_vec()
 }
 
 fn plain() -> Programs {
     let words = |w: &[u64]| w.iter().flat_map(|w| w.to_ne_bytes()).collect::<Vec<u8>>();
     let mut cases = Vec::new();
-    for len in [0, 1, 4, 8, 15, 16, 23, 24, 31, 32, 33, 40, 95, 96, 97, 104, 4096, 5000, 65_535, 65_536] {
+    for len in
+        [0, 1, 4, 8, 15, 16, 23, 24, 31, 32, 33, 40, 95, 96, 97, 104, 4096, 5000, 65_535, 65_536]
+    {
         cases.push(case(format!("{len} bytes"), None, Some(counted(len))));
     }
     cases.push(case("nothing", None, None));
@@ -294,7 +310,12 @@ fn plain() -> Programs {
     let mut again = case("repeated", None, Some(words(&[5, 6, 7, 8])));
     again.repeat = 1;
     cases.push(again);
-    vec![("syscall_in_place", cases.clone()), ("syscall_map", cases.clone()), ("raw_tp_words", cases.clone()), ("raw_tp_mix", cases)]
+    vec![
+        ("syscall_in_place", cases.clone()),
+        ("syscall_map", cases.clone()),
+        ("raw_tp_words", cases.clone()),
+        ("raw_tp_mix", cases),
+    ]
 }
 
 fn nested() -> Programs {
@@ -306,7 +327,13 @@ fn nested() -> Programs {
     }
     let mut again = cases.clone();
     again.iter_mut().for_each(|c| c.repeat = 4);
-    vec![("jump", again), ("count_down", cases.clone()), ("tc_jump", cases.clone()), ("inner_maps", cases.clone()), ("inner_hash", cases)]
+    vec![
+        ("jump", again),
+        ("count_down", cases.clone()),
+        ("tc_jump", cases.clone()),
+        ("inner_maps", cases.clone()),
+        ("inner_hash", cases),
+    ]
 }
 
 fn beside() -> Programs {
@@ -334,7 +361,11 @@ fn beside() -> Programs {
     for family in [0u32, 2, 10, 0x1_0002] {
         for off in (0..72).step_by(4).filter(|off| *off != 8) {
             for value in [7u32, 0x1234_5678] {
-                lookups.push(case(format!("{family}, {value:#x} at {off}"), None, lookup(&[(8, family), (off, value)])));
+                lookups.push(case(
+                    format!("{family}, {value:#x} at {off}"),
+                    None,
+                    lookup(&[(8, family), (off, value)]),
+                ));
             }
         }
     }

@@ -24,7 +24,9 @@ fn spec(m: &skep::object::MapSpec) -> MapSpec {
 fn maps(object: &Object) -> Vec<Map> {
     let create = |m: &skep::object::MapSpec| {
         let map = match &m.inner {
-            Some(inner) => Map::create(spec(inner)).and_then(|inner| Map::create_outer(spec(m), &inner)),
+            Some(inner) => {
+                Map::create(spec(inner)).and_then(|inner| Map::create_outer(spec(m), &inner))
+            }
             None => Map::create(spec(m)),
         };
         let map = map.unwrap_or_else(|e| panic!("{}: {e}", m.name));
@@ -44,16 +46,24 @@ fn maps(object: &Object) -> Vec<Map> {
 fn load(linked: &Linked, maps: &[Map]) -> Program {
     let used: Vec<&Map> = linked.maps.iter().map(|m| &maps[m.index]).collect();
     let bytes: Vec<u8> = linked.insns.iter().flat_map(|i| i.to_bytes()).collect();
-    let bytes = with_functions(&bytes, |id| Some(kfunc::by_id(id)?.name)).unwrap_or_else(|f| panic!("this kernel has no `{f}`"));
+    let bytes = with_functions(&bytes, |id| Some(kfunc::by_id(id)?.name))
+        .unwrap_or_else(|f| panic!("this kernel has no `{f}`"));
     let insns = with_maps(&bytes, &used);
     // The kernel wants types of functions where there are callbacks, or packet loads in functions.
-    let typed = |i: &Insn| i.is_ld_imm64() && i.src() == op::PSEUDO_FUNC || i.class() == op::LD && i.code & 0xe0 != op::IMM;
-    let starts: Vec<u32> =
-        if linked.insns.iter().any(typed) { linked.subprogs.iter().map(|s| s.start as u32).collect() } else { Vec::new() };
+    let typed = |i: &Insn| {
+        i.is_ld_imm64() && i.src() == op::PSEUDO_FUNC
+            || i.class() == op::LD && i.code & 0xe0 != op::IMM
+    };
+    let starts: Vec<u32> = if linked.insns.iter().any(typed) {
+        linked.subprogs.iter().map(|s| s.start as u32).collect()
+    } else {
+        Vec::new()
+    };
     let load = Load {
         attach_type: linked.attach_type.map_or(0, |a| a as u32),
         gpl: linked.gpl,
-        flags: if linked.sleepable { 1 << 4 } else { 0 } | if linked.section.starts_with("xdp.frags") { 1 << 5 } else { 0 },
+        flags: if linked.sleepable { 1 << 4 } else { 0 }
+            | if linked.section.starts_with("xdp.frags") { 1 << 5 } else { 0 },
         functions: &starts,
         log: true,
         ..Load::new(linked.prog_type as u32, &insns)
@@ -96,7 +106,8 @@ pub fn run(object: &Object, program: &str, cases: &[Case]) -> Report {
         };
         match loaded.test_run(&test) {
             Ok(ran) => {
-                let ctx = (case.ctx.is_some() && linked.prog_type != P::RawTracepoint).then_some(&*ran.ctx_out);
+                let ctx = (case.ctx.is_some() && linked.prog_type != P::RawTracepoint)
+                    .then_some(&*ran.ctx_out);
                 run_line(&mut out, &case.name, ran.retval, packets.then_some(&*ran.data_out), ctx);
             }
             Err(e) => out += &format!("{}: errno {}\n", case.name, e.raw_os_error().unwrap_or(0)),
@@ -108,7 +119,12 @@ pub fn run(object: &Object, program: &str, cases: &[Case]) -> Report {
         while let Some(k) = key {
             if let Ok(value) = map.lookup(&k) {
                 let per_cpu = value.len() != spec.value_size as usize;
-                lines.push(element(&k, super::comparable(spec.map_type, &value), spec.value_size as usize, per_cpu));
+                lines.push(element(
+                    &k,
+                    super::comparable(spec.map_type, &value),
+                    spec.value_size as usize,
+                    per_cpu,
+                ));
             }
             key = map.next_key(Some(&k)).ok();
         }

@@ -129,7 +129,8 @@ impl Walk<'_> {
             (true, false) => self.pointer(dst, b, a, op, is64, true),
             (false, false) if op == Op::Sub && !self.opts.strict => {
                 // A distance, or an address that leaks: the program's process is its own, so this hides nothing.
-                self.state.set(dst, Reg::scalar(if is64 { Scalar::UNKNOWN } else { Scalar::of_size(4) }));
+                self.state
+                    .set(dst, Reg::scalar(if is64 { Scalar::UNKNOWN } else { Scalar::of_size(4) }));
                 Ok(())
             }
             (false, false) => Err(Reason::PointerAndPointer { reg: dst, op: symbol(op) }),
@@ -145,7 +146,9 @@ impl Walk<'_> {
             _ => return,
         };
         let delta = match (is64, was.low) {
-            (true, false) => i64::from(was.delta).checked_add(n).and_then(|d| i32::try_from(d).ok()),
+            (true, false) => {
+                i64::from(was.delta).checked_add(n).and_then(|d| i32::try_from(d).ok())
+            }
             (false, _) => Some(was.delta.wrapping_add(n as i32)),
             // More than half a word: no longer the low half of anything.
             (true, true) => None,
@@ -159,7 +162,15 @@ impl Walk<'_> {
     }
 
     /// `dst = ptr op num`, or with `swapped` `dst = num op ptr`.
-    fn pointer(&mut self, dst: u8, ptr: Reg, num: Reg, op: Op, is64: bool, swapped: bool) -> Result<(), Reason> {
+    fn pointer(
+        &mut self,
+        dst: u8,
+        ptr: Reg,
+        num: Reg,
+        op: Op,
+        is64: bool,
+        swapped: bool,
+    ) -> Result<(), Reason> {
         let kind = ptr.kind.name();
         if !is64 {
             if op == Op::Sub && !self.opts.strict {
@@ -170,7 +181,9 @@ impl Walk<'_> {
         }
         match op {
             Op::Add | Op::Sub => {}
-            Op::And | Op::Or | Op::Xor => return Err(Reason::BitsOfPointer { reg: dst, op: symbol(op) }),
+            Op::And | Op::Or | Op::Xor => {
+                return Err(Reason::BitsOfPointer { reg: dst, op: symbol(op) });
+            }
             _ => return Err(Reason::PointerOperator { reg: dst, op: symbol(op) }),
         }
         let settled = num.val.as_const();

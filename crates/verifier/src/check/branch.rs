@@ -37,21 +37,35 @@ impl Walk<'_> {
     fn conditional(&mut self, i: Insn, next: usize, to: usize) -> Result<Next, Reason> {
         let is32 = i.class() == op::JMP32;
         let a = self.read(i.dst())?;
-        let b = if i.code & op::X != 0 { self.read(i.src())? } else { Reg::constant(i.imm as i64 as u64) };
+        let b = if i.code & op::X != 0 {
+            self.read(i.src())?
+        } else {
+            Reg::constant(i.imm as i64 as u64)
+        };
         let cmp = comparison(i);
         if !(a.is_scalar() && b.is_scalar()) {
             let constant = i.code & op::X == 0;
             let bounds = |k: Kind| k.is_packet() || k == Kind::PacketEnd;
             let packet = bounds(a.kind) && bounds(b.kind) && a.kind != b.kind && !is32;
-            let null = (constant && i.imm == 0) && matches!(i.code & 0xf0, op::JEQ | op::JNE) && !is32 && (a.nullable || never_null(&a));
+            let null = (constant && i.imm == 0)
+                && matches!(i.code & 0xf0, op::JEQ | op::JNE)
+                && !is32
+                && (a.nullable || never_null(&a));
             if self.opts.strict && !packet && !null {
                 return Err(Reason::ComparesPointer { reg: i.dst() });
             }
             return Ok(Some(self.compare_pointers((&a, &b), constant, cmp, is32, next, to)));
         }
-        let same = i.code & op::X != 0 && (i.dst() == i.src() || (a.id != 0 && (a.id, a.delta, a.low) == (b.id, b.delta, b.low)));
-        let yes = if same && !reflexive(cmp, &a, is32) { None } else { a.val.assume(cmp, b.val, is32) };
-        let no = if same && !reflexive(cmp.negate(), &a, is32) { None } else { a.val.assume(cmp.negate(), b.val, is32) };
+        let same = i.code & op::X != 0
+            && (i.dst() == i.src()
+                || (a.id != 0 && (a.id, a.delta, a.low) == (b.id, b.delta, b.low)));
+        let yes =
+            if same && !reflexive(cmp, &a, is32) { None } else { a.val.assume(cmp, b.val, is32) };
+        let no = if same && !reflexive(cmp.negate(), &a, is32) {
+            None
+        } else {
+            a.val.assume(cmp.negate(), b.val, is32)
+        };
         let (way, ways) = match (yes, no) {
             (Some(_), None) => (Some(to), None),
             (None, Some(_)) => (Some(next), None),
@@ -75,7 +89,14 @@ impl Walk<'_> {
     }
 
     /// Writes what a comparison taught into a state, also into registers known to be equal.
-    fn learn(&mut self, state: &mut State, i: Insn, a: &Reg, b: &Reg, vals: (crate::scalar::Scalar, crate::scalar::Scalar)) {
+    fn learn(
+        &mut self,
+        state: &mut State,
+        i: Insn,
+        a: &Reg,
+        b: &Reg,
+        vals: (crate::scalar::Scalar, crate::scalar::Scalar),
+    ) {
         let mut sides = vec![(i.dst(), a, vals.0)];
         if i.code & op::X != 0 {
             sides.push((i.src(), b, vals.1));
@@ -99,7 +120,15 @@ impl Walk<'_> {
     }
 
     /// Comparisons with a pointer on at least one side.
-    fn compare_pointers(&mut self, (a, b): (&Reg, &Reg), constant: bool, cmp: Cmp, is32: bool, next: usize, to: usize) -> usize {
+    fn compare_pointers(
+        &mut self,
+        (a, b): (&Reg, &Reg),
+        constant: bool,
+        cmp: Cmp,
+        is32: bool,
+        next: usize,
+        to: usize,
+    ) -> usize {
         let equality = matches!(cmp, Cmp::Eq | Cmp::Ne) && !is32;
         let (if_equal, if_not) = if cmp == Cmp::Eq { (to, next) } else { (next, to) };
         if equality {
@@ -128,7 +157,13 @@ impl Walk<'_> {
             // Equal to a pointer that is not NULL: not NULL.
             for (p, q) in [(a, b), (b, a)] {
                 let kernel = |r: &Reg| matches!(r.kind, Kind::Btf(_) | Kind::Local(_));
-                if p.nullable && p.off == 0 && q.kind.is_pointer() && !q.nullable && !kernel(p) && !kernel(q) {
+                if p.nullable
+                    && p.off == 0
+                    && q.kind.is_pointer()
+                    && !q.nullable
+                    && !kernel(p)
+                    && !kernel(q)
+                {
                     let other = self.state.clone();
                     self.settle_not_null(p.id);
                     let equal = std::mem::replace(&mut self.state, other);
@@ -151,14 +186,29 @@ impl Walk<'_> {
     }
 
     /// `data + n > data_end` and its kin: proves bytes to be inside the packet.
-    fn compare_packet(&mut self, a: &Reg, b: &Reg, cmp: Cmp, next: usize, to: usize) -> Option<usize> {
+    fn compare_packet(
+        &mut self,
+        a: &Reg,
+        b: &Reg,
+        cmp: Cmp,
+        next: usize,
+        to: usize,
+    ) -> Option<usize> {
         // Written with the position on the left: p ? end.
         let (p, cmp) = match (a.kind, b.kind) {
             (Kind::Packet, Kind::PacketEnd) => (a, cmp),
             (Kind::PacketEnd, Kind::Packet) => (b, mirror(cmp)),
             // Metadata ends where the packet starts.
-            (Kind::PacketMeta, Kind::Packet) if b.off == 0 && b.val.as_const() == Some(0) && b.id == 0 => (a, cmp),
-            (Kind::Packet, Kind::PacketMeta) if a.off == 0 && a.val.as_const() == Some(0) && a.id == 0 => (b, mirror(cmp)),
+            (Kind::PacketMeta, Kind::Packet)
+                if b.off == 0 && b.val.as_const() == Some(0) && b.id == 0 =>
+            {
+                (a, cmp)
+            }
+            (Kind::Packet, Kind::PacketMeta)
+                if a.off == 0 && a.val.as_const() == Some(0) && a.id == 0 =>
+            {
+                (b, mirror(cmp))
+            }
             _ => return None,
         };
         // `inside` is the state in which p <= end, or p < end.
@@ -242,7 +292,14 @@ fn never_null(r: &Reg) -> bool {
     // Those of the kernel's `reg_not_null`: neither the context nor the stack.
     let memory = matches!(
         r.kind,
-        Kind::Value(_) | Kind::Key(_) | Kind::Mem(_) | Kind::Record(_) | Kind::Map(_) | Kind::SockCommon | Kind::Socket | Kind::TcpSock
+        Kind::Value(_)
+            | Kind::Key(_)
+            | Kind::Mem(_)
+            | Kind::Record(_)
+            | Kind::Map(_)
+            | Kind::SockCommon
+            | Kind::Socket
+            | Kind::TcpSock
     ) || matches!(r.kind, Kind::Btf(_) | Kind::Local(_) if r.flags.has(Flags::TRUSTED) || r.reference != 0);
     let near = r.val.as_const() == Some(0) && (-4096..=4096).contains(&r.off);
     memory && !r.nullable && near

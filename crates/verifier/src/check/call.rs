@@ -11,7 +11,9 @@ use crate::stack::{Byte, DynptrKind};
 use crate::state::Reference;
 use skep_isa::ProgramType as P;
 use skep_isa::map::Lookup;
-use skep_isa::{ArgType, AttachType as A, Helper, HelperId, Insn, MapFlags, MapType, RetType, helper};
+use skep_isa::{
+    ArgType, AttachType as A, Helper, HelperId, Insn, MapFlags, MapType, RetType, helper,
+};
 
 /// Sizes beyond this are refused (include/linux/bpf_verifier.h `BPF_MAX_VAR_SIZ`).
 const MAX_SIZE: u64 = 1 << 29;
@@ -55,7 +57,9 @@ impl Walk<'_> {
         if let Some(id) = call.release {
             self.release(id);
         }
-        let packet_dynptr = call.dynptr.is_some_and(|d| matches!(d.kind, Kind::Dynptr(DynptrKind::Skb | DynptrKind::Any)));
+        let packet_dynptr = call
+            .dynptr
+            .is_some_and(|d| matches!(d.kind, Kind::Dynptr(DynptrKind::Skb | DynptrKind::Any)));
         if h.moves_packet || (id == DYNPTR_WRITE && packet_dynptr) {
             self.lose_packet();
         }
@@ -66,7 +70,9 @@ impl Walk<'_> {
         self.result(h, &call);
         if let (GET_STACK | GET_TASK_STACK | 45 | 114 | 115, Some(size)) = (id, call.size) {
             // Bytes written, or an error number.
-            let r0 = Scalar::UNKNOWN.meet(Scalar::signed_between(-4095, i64::from(size))).unwrap_or(Scalar::UNKNOWN);
+            let r0 = Scalar::UNKNOWN
+                .meet(Scalar::signed_between(-4095, i64::from(size)))
+                .unwrap_or(Scalar::UNKNOWN);
             self.state.set(0, Reg::scalar(r0));
         }
         Ok(())
@@ -78,7 +84,15 @@ impl Walk<'_> {
             return Err(refused);
         }
         let attach = self.prog.attach_type;
-        let session = matches!(attach, Some(A::TraceFsession | A::TraceFsessionMulti | A::TraceKprobeSession | A::TraceUprobeSession));
+        let session = matches!(
+            attach,
+            Some(
+                A::TraceFsession
+                    | A::TraceFsessionMulti
+                    | A::TraceKprobeSession
+                    | A::TraceUprobeSession
+            )
+        );
         let trampoline = matches!(
             attach,
             Some(
@@ -103,7 +117,14 @@ impl Walk<'_> {
             // Only where no lock is held that it takes (kernel/trace/bpf_trace.c `btf_allowlist_d_path`).
             "d_path" => self.prog.target.as_deref().is_some_and(|t| {
                 t.starts_with("security_file_")
-                    || matches!(t, "vfs_truncate" | "vfs_fallocate" | "dentry_open" | "vfs_getattr" | "filp_close")
+                    || matches!(
+                        t,
+                        "vfs_truncate"
+                            | "vfs_fallocate"
+                            | "dentry_open"
+                            | "vfs_getattr"
+                            | "filp_close"
+                    )
             }),
             "get_retval" | "set_retval" => !attach.is_some_and(no_verdict),
             "seq_printf" | "seq_write" | "seq_printf_btf" => attach == Some(A::TraceIter),
@@ -124,7 +145,13 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn argument(&mut self, h: &Helper, reg: u8, arg: ArgType, call: &mut Call) -> Result<(), Reason> {
+    fn argument(
+        &mut self,
+        h: &Helper,
+        reg: u8,
+        arg: ArgType,
+        call: &mut Call,
+    ) -> Result<(), Reason> {
         if arg == ArgType::None {
             return Ok(());
         }
@@ -134,10 +161,14 @@ impl Walk<'_> {
                 self.flow.mark(r.node);
                 if r.is_zero() { Ok(()) } else { Err(Reason::StorageFlags) }
             }
-            ArgType::Anything if self.opts.strict && !r.is_scalar() => Err(Reason::LeaksInto { what: "helper function".to_owned() }),
+            ArgType::Anything if self.opts.strict && !r.is_scalar() => {
+                Err(Reason::LeaksInto { what: "helper function".to_owned() })
+            }
             ArgType::Anything => Ok(()),
             ArgType::ConstMapPtr => {
-                let (Kind::Map(map), false) = (r.kind, r.nullable) else { return Err(wrong(reg, &r, "map_ptr")) };
+                let (Kind::Map(map), false) = (r.kind, r.nullable) else {
+                    return Err(wrong(reg, &r, "map_ptr"));
+                };
                 self.check_map(h, map)?;
                 call.map = Some(map);
                 Ok(())
@@ -146,13 +177,19 @@ impl Walk<'_> {
                 let size = self.call_spec(call).map_or(0, |m| m.key_size);
                 self.memory(h, reg, &r, size, Access::Read)?;
                 if h.id == MAP_LOOKUP_ELEM
-                    && self.call_spec(call).is_some_and(|m| matches!(m.map_type, MapType::Array | MapType::PercpuArray))
+                    && self.call_spec(call).is_some_and(|m| {
+                        matches!(m.map_type, MapType::Array | MapType::PercpuArray)
+                    })
                 {
                     call.key = self.constant_key(&r, size);
                 }
                 Ok(())
             }
-            ArgType::MapValue if self.call_spec(call).is_some_and(|m| matches!(m.map_type, MapType::Sockmap | MapType::Sockhash)) => {
+            ArgType::MapValue
+                if self.call_spec(call).is_some_and(|m| {
+                    matches!(m.map_type, MapType::Sockmap | MapType::Sockhash)
+                }) =>
+            {
                 self.argument(h, reg, ArgType::SockCommon, call)
             }
             ArgType::MapValue => {
@@ -160,9 +197,11 @@ impl Walk<'_> {
                 self.memory(h, reg, &r, size, Access::Read)
             }
             ArgType::UninitMapValue => {
-                let (size, kind) = self.call_spec(call).map_or((0, None), |m| (m.value_size, Some(m.map_type)));
+                let (size, kind) =
+                    self.call_spec(call).map_or((0, None), |m| (m.value_size, Some(m.map_type)));
                 // A filter is shown a value, and says whether it may have seen it.
-                let access = if kind == Some(MapType::BloomFilter) { Access::Read } else { Access::Write };
+                let access =
+                    if kind == Some(MapType::BloomFilter) { Access::Read } else { Access::Write };
                 self.memory(h, reg, &r, size, access)
             }
             ArgType::Scalar if r.is_scalar() => Ok(()),
@@ -188,12 +227,17 @@ impl Walk<'_> {
                     (_, k) => matches!(k, Kind::SockCommon | Kind::Socket | Kind::TcpSock),
                 };
                 // Storage of sockets is asked for by tracing programs too, which may not know whether there is one.
-                let storage = matches!(h.id, 107 | 108) && matches!(self.prog.prog_type, P::Tracing | P::Lsm);
+                let storage =
+                    matches!(h.id, 107 | 108) && matches!(self.prog.prog_type, P::Tracing | P::Lsm);
                 if storage && self.is_sock(&r) && !r.flags.has(Flags::UNTRUSTED) {
                     return Ok(());
                 }
                 if (!fits && !self.is_trusted_sock(&r)) || r.nullable {
-                    return Err(wrong(reg, &r, "sock_common, sock, tcp_sock, xdp_sock, trusted_ptr_"));
+                    return Err(wrong(
+                        reg,
+                        &r,
+                        "sock_common, sock, tcp_sock, xdp_sock, trusted_ptr_",
+                    ));
                 }
                 pristine(reg, &r, "sock")?;
                 if arg == ArgType::SockRelease {
@@ -254,18 +298,25 @@ impl Walk<'_> {
                 self.flow.mark(r.node);
                 Ok(())
             }
-            ArgType::Size | ArgType::SizeOrZero => self.size(h, reg, &r, arg == ArgType::SizeOrZero, call),
+            ArgType::Size | ArgType::SizeOrZero => {
+                self.size(h, reg, &r, arg == ArgType::SizeOrZero, call)
+            }
             ArgType::ConstAllocSize => {
                 if !r.is_scalar() {
                     return Err(wrong(reg, &r, "scalar"));
                 }
                 let n = r.as_const().ok_or(Reason::NotConstant { reg })?;
                 self.flow.mark(r.node);
-                call.alloc = u32::try_from(n).ok().filter(|n| u64::from(*n) < MAX_SIZE).ok_or(Reason::UnboundedSize { reg })?;
+                call.alloc = u32::try_from(n)
+                    .ok()
+                    .filter(|n| u64::from(*n) < MAX_SIZE)
+                    .ok_or(Reason::UnboundedSize { reg })?;
                 Ok(())
             }
             // Tracing programs have no socket for a context (`bpf_get_socket_ptr_cookie_proto`).
-            ArgType::Ctx if h.id == GET_SOCKET_COOKIE && self.prog.prog_type == P::Tracing => self.socket_or_null(reg, &r),
+            ArgType::Ctx if h.id == GET_SOCKET_COOKIE && self.prog.prog_type == P::Tracing => {
+                self.socket_or_null(reg, &r)
+            }
             ArgType::Ctx | ArgType::CtxOrNull => {
                 if r.kind != Kind::Ctx {
                     return Err(wrong(reg, &r, "ctx"));
@@ -294,7 +345,11 @@ impl Walk<'_> {
             ArgType::Func => Err(wrong(reg, &r, "func")),
             ArgType::StackOrNull => {
                 self.flow.mark(r.node);
-                if matches!(r.kind, Kind::Stack(_)) || r.is_zero() { Ok(()) } else { Err(wrong(reg, &r, "fp")) }
+                if matches!(r.kind, Kind::Stack(_)) || r.is_zero() {
+                    Ok(())
+                } else {
+                    Err(wrong(reg, &r, "fp"))
+                }
             }
             _ => Err(Reason::Unsupported { what: "this kind of helper argument" }),
         }
@@ -306,7 +361,8 @@ impl Walk<'_> {
             self.flow.mark(r.node);
             return Ok(());
         }
-        let view = matches!(r.kind, Kind::SockCommon | Kind::Socket | Kind::TcpSock | Kind::XdpSock);
+        let view =
+            matches!(r.kind, Kind::SockCommon | Kind::Socket | Kind::TcpSock | Kind::XdpSock);
         let alive = self.is_sock(r) && !r.flags.has(Flags::UNTRUSTED) && !r.flags.has(Flags::RCU);
         if !view && !alive {
             return Err(wrong(reg, r, "sock_common, sock, tcp_sock, xdp_sock, ptr_, trusted_ptr_"));
@@ -320,10 +376,16 @@ impl Walk<'_> {
 
     /// Checks that the helper and the map go together (`check_map_func_compatibility`).
     fn check_map(&self, h: &Helper, map: u32) -> Result<(), Reason> {
-        let Some(spec) = self.spec(map) else { return Err(Reason::NoSuchMap { index: map as i32, maps: self.prog.maps.len() }) };
+        let Some(spec) = self.spec(map) else {
+            return Err(Reason::NoSuchMap { index: map as i32, maps: self.prog.maps.len() });
+        };
         let fits = spec.map_type.row().allows(h.id) || kernel_only(spec.map_type).contains(&h.id);
         if !fits {
-            return Err(Reason::WrongMap { kind: spec.map_type.name(), name: full_name(h), id: h.id });
+            return Err(Reason::WrongMap {
+                kind: spec.map_type.name(),
+                name: full_name(h),
+                id: h.id,
+            });
         }
         let writes = matches!(h.id, 2 | 3 | 87 | 88);
         if writes && (spec.flags.has(MapFlags::RDONLY_PROG) || spec.frozen) {
@@ -337,7 +399,14 @@ impl Walk<'_> {
     }
 
     /// Checks the size in `reg` and the memory in the register before it.
-    fn size(&mut self, h: &Helper, reg: u8, r: &Reg, zero_ok: bool, call: &mut Call) -> Result<(), Reason> {
+    fn size(
+        &mut self,
+        h: &Helper,
+        reg: u8,
+        r: &Reg,
+        zero_ok: bool,
+        call: &mut Call,
+    ) -> Result<(), Reason> {
         if !r.is_scalar() {
             return Err(wrong(reg, r, "scalar"));
         }
@@ -358,7 +427,9 @@ impl Walk<'_> {
             // snprintf: the format is known, so is the number of words it reads.
             let words = self.format_words(&text, data)?;
             if words.checked_mul(8).map(u64::from) != r.as_const() {
-                return Err(Reason::BadFormat { what: "the number of arguments differs from that of the conversions" });
+                return Err(Reason::BadFormat {
+                    what: "the number of arguments differs from that of the conversions",
+                });
             }
         }
         let arg = h.args.get(of as usize - 1).copied().unwrap_or(ArgType::None);
@@ -366,36 +437,67 @@ impl Walk<'_> {
             return if range.umax == 0 { Ok(()) } else { Err(wrong(of, &mem, MEMORY)) };
         }
         call.size = Some(range.umax as u32);
-        let access = if matches!(arg, ArgType::UninitMem | ArgType::UninitMemOrNull) { Access::Write } else { Access::Read };
+        let access = if matches!(arg, ArgType::UninitMem | ArgType::UninitMemOrNull) {
+            Access::Write
+        } else {
+            Access::Read
+        };
         self.memory(h, of, &mem, range.umax as u32, access)?;
-        if arg == ArgType::MemWrite { self.memory(h, of, &mem, range.umax as u32, Access::Write) } else { Ok(()) }
+        if arg == ArgType::MemWrite {
+            self.memory(h, of, &mem, range.umax as u32, Access::Write)
+        } else {
+            Ok(())
+        }
     }
 
     /// Checks `size` bytes of memory for a helper.
-    fn memory(&mut self, h: &Helper, reg: u8, r: &Reg, size: u32, access: Access) -> Result<(), Reason> {
+    fn memory(
+        &mut self,
+        h: &Helper,
+        reg: u8,
+        r: &Reg,
+        size: u32,
+        access: Access,
+    ) -> Result<(), Reason> {
         if r.nullable {
             return Err(wrong(reg, r, MEMORY));
         }
         match r.kind {
             Kind::Stack(frame) => self.helper_stack(reg, r, frame, size, access),
             Kind::Value(map) => self.check_helper_value(reg, r, map, size, access),
-            Kind::Packet | Kind::PacketMeta if !h.packet || !self.may_read_packet() => Err(Reason::PacketToHelper),
-            Kind::Packet | Kind::PacketMeta if access.writes() && !self.may_write_packet() => Err(Reason::PacketWrite),
-            Kind::Key(_) if access.writes() => Err(Reason::ReadOnlyPointer { reg, kind: r.type_name() }),
+            Kind::Packet | Kind::PacketMeta if !h.packet || !self.may_read_packet() => {
+                Err(Reason::PacketToHelper)
+            }
+            Kind::Packet | Kind::PacketMeta if access.writes() && !self.may_write_packet() => {
+                Err(Reason::PacketWrite)
+            }
+            Kind::Key(_) if access.writes() => {
+                Err(Reason::ReadOnlyPointer { reg, kind: r.type_name() })
+            }
             // Helpers do not expect that there is nothing.
             Kind::Mem(_) if r.flags.has(Flags::UNTRUSTED) => Err(wrong(reg, r, MEMORY)),
             Kind::Mem(_) | Kind::Record(_) if access.writes() && r.flags.has(Flags::RDONLY) => {
                 Err(Reason::ReadOnlyPointer { reg, kind: r.type_name() })
             }
-            Kind::Mem(_) | Kind::Record(_) | Kind::Key(_) | Kind::Packet | Kind::PacketMeta => self.check_region(reg, r, 0, size),
+            Kind::Mem(_) | Kind::Record(_) | Kind::Key(_) | Kind::Packet | Kind::PacketMeta => {
+                self.check_region(reg, r, 0, size)
+            }
             // Only a context that nobody rewrites is memory.
-            Kind::Ctx if self.layout.fields.is_empty() && size > 0 => self.check_ctx_bytes(reg, r, size, access),
+            Kind::Ctx if self.layout.fields.is_empty() && size > 0 => {
+                self.check_ctx_bytes(reg, r, size, access)
+            }
             _ => Err(wrong(reg, r, MEMORY)),
         }
     }
 
     /// Checks `size` bytes of memory for a function of the program.
-    pub(super) fn plain_memory(&mut self, reg: u8, r: &Reg, size: u32, access: Access) -> Result<(), Reason> {
+    pub(super) fn plain_memory(
+        &mut self,
+        reg: u8,
+        r: &Reg,
+        size: u32,
+        access: Access,
+    ) -> Result<(), Reason> {
         const LOOKUP: HelperId = 1;
         let h = helper::by_id(LOOKUP).ok_or(Reason::NoSuchHelper { id: LOOKUP })?;
         self.memory(h, reg, r, size, access)
@@ -403,7 +505,9 @@ impl Walk<'_> {
 
     fn string(&mut self, h: &Helper, reg: u8, r: &Reg, call: &mut Call) -> Result<(), Reason> {
         let Kind::Value(map) = r.kind else { return Err(wrong(reg, r, "map_value")) };
-        let frozen = self.spec(map).is_some_and(|m| m.frozen && m.flags.has(MapFlags::RDONLY_PROG) && m.data.is_some());
+        let frozen = self
+            .spec(map)
+            .is_some_and(|m| m.frozen && m.flags.has(MapFlags::RDONLY_PROG) && m.data.is_some());
         if !frozen || r.nullable {
             return Err(Reason::NotReadOnlyMap { reg });
         }
@@ -422,7 +526,10 @@ impl Walk<'_> {
 
     /// Counts the argument words of a format, refusing what `bpf_bprintf_prepare` refuses.
     fn format_words(&self, r: &Reg, map: u32) -> Result<u32, Reason> {
-        let text = self.constant_bytes(r, map, 0).and_then(|t| t.split(|b| *b == 0).next()).unwrap_or_default();
+        let text = self
+            .constant_bytes(r, map, 0)
+            .and_then(|t| t.split(|b| *b == 0).next())
+            .unwrap_or_default();
         count_conversions(text)
     }
 
@@ -450,7 +557,9 @@ impl Walk<'_> {
                 Some(k) => self.kptr_old(k),
                 None => Reg::UNKNOWN,
             },
-            RetType::DynptrMemOrNull => self.dynptr_slice(&call.dynptr.unwrap_or(Reg::UNKNOWN), call.alloc),
+            RetType::DynptrMemOrNull => {
+                self.dynptr_slice(&call.dynptr.unwrap_or(Reg::UNKNOWN), call.alloc)
+            }
             RetType::BtfIdOrNull(name) => {
                 let mut r = self.kernel_pointer(name, Flags::TRUSTED);
                 r.nullable = true;
@@ -467,7 +576,9 @@ impl Walk<'_> {
                 r
             }
             RetType::Mem(n) => Reg::of(Kind::Mem(n)),
-            _ if h.id == GET_SMP_PROCESSOR_ID => Reg::scalar(Scalar::between(0, u64::from(self.processors().saturating_sub(1)))),
+            _ if h.id == GET_SMP_PROCESSOR_ID => {
+                Reg::scalar(Scalar::between(0, u64::from(self.processors().saturating_sub(1))))
+            }
             RetType::PercpuVar | RetType::PercpuVarOrNull => Reg::UNINIT,
             // Also where C says u32 or bool: what a helper leaves in the upper half is its own affair.
             _ => Reg::UNKNOWN,
@@ -479,7 +590,11 @@ impl Walk<'_> {
 impl Walk<'_> {
     /// How many processors there may be. The number of those of this machine says nothing of the one where a program will run.
     fn processors(&self) -> u32 {
-        if self.opts.offered_only { self.opts.processors.max(PROCESSORS) } else { self.opts.processors }
+        if self.opts.offered_only {
+            self.opts.processors.max(PROCESSORS)
+        } else {
+            self.opts.processors
+        }
     }
 
     /// Tells whether programs of this type may change maps of sockets.
@@ -487,7 +602,13 @@ impl Walk<'_> {
         match self.prog.prog_type {
             P::SockOps => delete,
             P::Tracing => self.prog.attach_type == Some(A::TraceIter),
-            P::SocketFilter | P::SchedCls | P::SchedAct | P::Xdp | P::SkReuseport | P::FlowDissector | P::SkLookup => true,
+            P::SocketFilter
+            | P::SchedCls
+            | P::SchedAct
+            | P::Xdp
+            | P::SkReuseport
+            | P::FlowDissector
+            | P::SkLookup => true,
             _ => false,
         }
     }
@@ -591,7 +712,11 @@ fn aligned(r: &Reg, size: u32) -> Result<(), Reason> {
     let low = r.val.bits.add(crate::tnum::Tnum::constant(i64::from(r.off) as u64));
     let known = matches!(r.kind, Kind::Stack(_) | Kind::Value(_) | Kind::Mem(_) | Kind::Record(_));
     if known && (low.value | low.mask) & u64::from(size - 1) != 0 {
-        return Err(Reason::Misaligned { what: "memory", off: format!("{}+{}", r.val.bits, r.off), size });
+        return Err(Reason::Misaligned {
+            what: "memory",
+            off: format!("{}+{}", r.val.bits, r.off),
+            size,
+        });
     }
     Ok(())
 }

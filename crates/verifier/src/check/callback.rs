@@ -52,14 +52,17 @@ impl Walk<'_> {
 
     /// Tells whether a `bpf_loop` takes so few turns that each is walked as it is.
     pub(super) fn few_turns(&self, insn: usize) -> bool {
-        let is_loop = self.prog.insns.get(insn).is_some_and(|i| i.is_helper_call() && i.imm as u32 == LOOP);
+        let is_loop =
+            self.prog.insns.get(insn).is_some_and(|i| i.is_helper_call() && i.imm as u32 == LOOP);
         is_loop && self.state.reg(1).is_scalar() && self.state.reg(1).val.r64.umax <= FEW
     }
 
     /// A helper that calls a function of the program.
     pub(super) fn call_back(&mut self, i: Insn, at: usize) -> Result<Next, Reason> {
         let id = i.imm as u32;
-        let arg = helper::by_id(id).and_then(|h| h.args.iter().position(|a| *a == ArgType::Func)).map_or(2, |n| n as u8 + 1);
+        let arg = helper::by_id(id)
+            .and_then(|h| h.args.iter().position(|a| *a == ArgType::Func))
+            .map_or(2, |n| n as u8 + 1);
         let Kind::Func(to) = self.state.reg(arg).kind else {
             return self.call_helper(i).map(|()| Some(at + 1));
         };
@@ -100,7 +103,11 @@ impl Walk<'_> {
                 return Ok(Some(at + 1));
             }
             // What is wrong with the call itself comes first.
-            _ => return self.call_helper(i).and(Err(Reason::Unsupported { what: "the callback of this helper" })),
+            _ => {
+                return self
+                    .call_helper(i)
+                    .and(Err(Reason::Unsupported { what: "the callback of this helper" }));
+            }
         }
         let turns = called.top().turns;
         called.frames.push(callee);

@@ -13,8 +13,16 @@ const DYNPTR_SLOTS: i32 = 2;
 
 impl Walk<'_> {
     /// Where on the stack an object of `slots` slots stands.
-    fn object_place(&self, reg: u8, r: &Reg, slots: i32, what: &'static str) -> Result<(u8, i32), Reason> {
-        let Kind::Stack(frame) = r.kind else { return Err(Reason::NotOnStack { arg: reg - 1, what }) };
+    fn object_place(
+        &self,
+        reg: u8,
+        r: &Reg,
+        slots: i32,
+        what: &'static str,
+    ) -> Result<(u8, i32), Reason> {
+        let Kind::Stack(frame) = r.kind else {
+            return Err(Reason::NotOnStack { arg: reg - 1, what });
+        };
         if r.val.as_const().is_none() {
             return Err(Reason::VariableObject { what });
         }
@@ -58,7 +66,13 @@ impl Walk<'_> {
     }
 
     /// Before bytes of the stack are written: objects there end, unless they must be given back.
-    pub(super) fn overwrite_objects(&mut self, frame: u8, low: i32, high: i32, by_helper: bool) -> Result<(), Reason> {
+    pub(super) fn overwrite_objects(
+        &mut self,
+        frame: u8,
+        low: i32,
+        high: i32,
+        by_helper: bool,
+    ) -> Result<(), Reason> {
         let mut off = low & !7;
         while off < high {
             let slot = *self.state.slot(frame, off);
@@ -95,11 +109,18 @@ impl Walk<'_> {
             return Ok(*r);
         }
         let (frame, off) = self.object_place(reg, r, DYNPTR_SLOTS, "dynptr")?;
-        self.object_at(frame, off, DYNPTR_SLOTS, |k| matches!(k, Kind::Dynptr(_))).ok_or(Reason::NoDynptr { reg })
+        self.object_at(frame, off, DYNPTR_SLOTS, |k| matches!(k, Kind::Dynptr(_)))
+            .ok_or(Reason::NoDynptr { reg })
     }
 
     /// Makes a dynptr of two slots.
-    pub(super) fn make_dynptr(&mut self, reg: u8, r: &Reg, kind: DynptrKind, reference: Id) -> Result<(), Reason> {
+    pub(super) fn make_dynptr(
+        &mut self,
+        reg: u8,
+        r: &Reg,
+        kind: DynptrKind,
+        reference: Id,
+    ) -> Result<(), Reason> {
         let (frame, off) = match self.object_place(reg, r, DYNPTR_SLOTS, "dynptr") {
             Err(Reason::NotOnStack { .. }) => return Err(Reason::DynptrNotUninit),
             other => other?,
@@ -153,29 +174,50 @@ impl Walk<'_> {
 
     /// The packet moved: slices of it are gone.
     pub(super) fn lose_packet(&mut self) {
-        self.state.invalidate(self.opts.strict, |r| r.kind.is_packet() || r.kind == Kind::PacketEnd || r.flags.has(Flags::PACKET));
+        self.state.invalidate(self.opts.strict, |r| {
+            r.kind.is_packet() || r.kind == Kind::PacketEnd || r.flags.has(Flags::PACKET)
+        });
     }
 
     /// Where an iterator stands, or will.
-    pub(super) fn iter_place(&mut self, k: &Kfunc, reg: u8, r: &Reg, new: bool) -> Result<(u8, i32), Reason> {
+    pub(super) fn iter_place(
+        &mut self,
+        k: &Kfunc,
+        reg: u8,
+        r: &Reg,
+        new: bool,
+    ) -> Result<(u8, i32), Reason> {
         let (name, slots) = iter_of(k);
         let (frame, off) = self.object_place(reg, r, slots, "iterator")?;
         if new {
-            let free = (0..slots).all(|n| self.state.slot(frame, off + n * 8).bytes != [Byte::Special; 8]);
+            let free =
+                (0..slots).all(|n| self.state.slot(frame, off + n * 8).bytes != [Byte::Special; 8]);
             if !free {
                 return Err(Reason::IterNotUninit { name, arg: reg - 1 });
             }
             return Ok((frame, off));
         }
-        let found = self.object_at(frame, off, slots, |kind| matches!(kind, Kind::Iter { of, .. } if iter_name(of) == name));
+        let found = self.object_at(
+            frame,
+            off,
+            slots,
+            |kind| matches!(kind, Kind::Iter { of, .. } if iter_name(of) == name),
+        );
         match found {
-            Some(it) if it.flags.has(Flags::UNTRUSTED) => Err(Reason::IterNeedsRcu { name: k.name }),
+            Some(it) if it.flags.has(Flags::UNTRUSTED) => {
+                Err(Reason::IterNeedsRcu { name: k.name })
+            }
             Some(_) => Ok((frame, off)),
             None => Err(Reason::NoIter { name, arg: reg - 1 }),
         }
     }
 
-    pub(super) fn iter_new(&mut self, k: &Kfunc, id: HelperId, seen: &super::kfunc::Seen) -> Result<(), Reason> {
+    pub(super) fn iter_new(
+        &mut self,
+        k: &Kfunc,
+        id: HelperId,
+        seen: &super::kfunc::Seen,
+    ) -> Result<(), Reason> {
         let Some((frame, off)) = seen.iter else { return Ok(()) };
         let mut it = Reg::of(Kind::Iter { of: id, drained: false });
         it.id = self.fresh_id();
@@ -191,13 +233,22 @@ impl Walk<'_> {
     pub(super) fn iter_destroy(&mut self, seen: &super::kfunc::Seen) {
         let Some((frame, off)) = seen.iter else { return };
         let it = self.state.slot(frame, off).reg;
-        let slots = if let Kind::Iter { of, .. } = it.kind { skep_isa::kfunc::by_id(of).map_or(1, |k| iter_of(k).1) } else { 1 };
+        let slots = if let Kind::Iter { of, .. } = it.kind {
+            skep_isa::kfunc::by_id(of).map_or(1, |k| iter_of(k).1)
+        } else {
+            1
+        };
         self.clear_object(frame, off, slots);
         self.release(it.reference);
     }
 
     /// The next element, or none: first the path on which there is none.
-    pub(super) fn iter_next(&mut self, k: &Kfunc, seen: &super::kfunc::Seen, at: usize) -> Result<Option<usize>, Reason> {
+    pub(super) fn iter_next(
+        &mut self,
+        k: &Kfunc,
+        seen: &super::kfunc::Seen,
+        at: usize,
+    ) -> Result<Option<usize>, Reason> {
         let Some((frame, off)) = seen.iter else { return Ok(Some(at + 1)) };
         let it = self.state.slot(frame, off).reg;
         for r in 0..=5 {
@@ -220,7 +271,10 @@ impl Walk<'_> {
                     element.flags = Flags::RDONLY;
                     element.reference = it.reference;
                 }
-                Kind::Btf(_) => element.flags = if it.flags.has(Flags::RCU) { Flags::RCU } else { Flags::TRUSTED },
+                Kind::Btf(_) => {
+                    element.flags =
+                        if it.flags.has(Flags::RCU) { Flags::RCU } else { Flags::TRUSTED }
+                }
                 _ => {}
             }
             more.set(0, element);
@@ -238,7 +292,8 @@ impl Walk<'_> {
 /// The iterator's type and slots.
 fn iter_of(k: &Kfunc) -> (&'static str, i32) {
     let name = k.name.strip_prefix("bpf_").unwrap_or(k.name);
-    let name = ["_new", "_next", "_destroy"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+    let name =
+        ["_new", "_next", "_destroy"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
     let slots = match name {
         "iter_bits" => 2,
         "iter_task" | "iter_css" => 3,

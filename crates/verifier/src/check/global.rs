@@ -35,7 +35,11 @@ impl Walk<'_> {
     /// The prototype of function `func`, when it is global; an error when it is one that nobody could call.
     pub(super) fn prototype(&self, func: usize) -> Result<Option<Vec<Param>>, Reason> {
         let Some(start) = self.cfg.funcs.get(func) else { return Ok(None) };
-        let Some(sub) = self.prog.subprogs.iter().find(|s| s.start == *start && s.global && s.type_id != 0) else { return Ok(None) };
+        let Some(sub) =
+            self.prog.subprogs.iter().find(|s| s.start == *start && s.global && s.type_id != 0)
+        else {
+            return Ok(None);
+        };
         let Some(btf) = self.prog.btf.as_deref() else { return Ok(None) };
         let Ok(Type::Func(f)) = btf.get(sub.type_id).map(|t| &t.kind) else { return Ok(None) };
         if f.linkage != Linkage::Global {
@@ -43,7 +47,10 @@ impl Walk<'_> {
         }
         let Ok(Type::FuncProto(proto)) = btf.get(f.proto).map(|t| &t.kind) else { return Ok(None) };
         let name = || sub.name.clone();
-        if !matches!(btf.resolve(proto.ret).map(|(_, t)| &t.kind), Ok(Type::Int(_) | Type::Enum(_) | Type::Enum64(_))) {
+        if !matches!(
+            btf.resolve(proto.ret).map(|(_, t)| &t.kind),
+            Ok(Type::Int(_) | Type::Enum(_) | Type::Enum64(_))
+        ) {
             return Err(Reason::GlobalReturns { name: name() });
         }
         if proto.params.len() > MOST {
@@ -52,7 +59,11 @@ impl Walk<'_> {
         let mut out = Vec::new();
         for (arg, p) in (0u32..).zip(&proto.params) {
             let param = self.param(btf, sub.type_id, arg, p.type_id);
-            out.push(param.ok_or_else(|| Reason::GlobalParam { name: name(), arg, what: btf.describe(p.type_id) })?);
+            out.push(param.ok_or_else(|| Reason::GlobalParam {
+                name: name(),
+                arg,
+                what: btf.describe(p.type_id),
+            })?);
         }
         Ok(Some(out))
     }
@@ -62,7 +73,10 @@ impl Walk<'_> {
         let Some(btf) = self.prog.btf.as_deref().filter(|_| func != 0) else { return false };
         let Ok(Type::Func(f)) = btf.get(func).map(|t| &t.kind) else { return false };
         let Ok(Type::FuncProto(proto)) = btf.get(f.proto).map(|t| &t.kind) else { return false };
-        matches!(btf.resolve(proto.ret).map(|(_, t)| &t.kind), Ok(Type::Int(_) | Type::Enum(_) | Type::Enum64(_)))
+        matches!(
+            btf.resolve(proto.ret).map(|(_, t)| &t.kind),
+            Ok(Type::Int(_) | Type::Enum(_) | Type::Enum64(_))
+        )
     }
 
     /// What a parameter is; `None` when it is nothing that can be checked.
@@ -70,14 +84,18 @@ impl Walk<'_> {
         let tags: Vec<&str> = btf
             .types()
             .filter_map(|(_, t)| match &t.kind {
-                Type::DeclTag(d) if d.type_id == func && d.component == Some(arg) => btf.string(t.name_off).strip_prefix("arg:"),
+                Type::DeclTag(d) if d.type_id == func && d.component == Some(arg) => {
+                    btf.string(t.name_off).strip_prefix("arg:")
+                }
                 _ => None,
             })
             .collect();
         let tag = |name: &str| tags.contains(&name);
         let (_, ty) = btf.resolve(type_id).ok()?;
         let to = match &ty.kind {
-            Type::Int(_) | Type::Enum(_) | Type::Enum64(_) if tags.is_empty() => return Some(Param::Number),
+            Type::Int(_) | Type::Enum(_) | Type::Enum64(_) if tags.is_empty() => {
+                return Some(Param::Number);
+            }
             Type::Ptr(to) => *to,
             _ => return None,
         };
@@ -91,7 +109,8 @@ impl Walk<'_> {
             return tags.is_empty().then_some(Param::Ctx);
         }
         let (id, target) = btf.resolve(to).ok()?;
-        if matches!(target.kind, Type::Struct(_) | Type::Fwd { .. }) && btf.name(id) == "bpf_dynptr" {
+        if matches!(target.kind, Type::Struct(_) | Type::Fwd { .. }) && btf.name(id) == "bpf_dynptr"
+        {
             return tags.is_empty().then_some(Param::Dynptr);
         }
         if tag("trusted") {
@@ -99,7 +118,11 @@ impl Walk<'_> {
             if tag("nonnull") {
                 return None;
             }
-            return Some(Param::Object { type_id: self.target_struct(btf.name(id).split("___").next().unwrap_or_default())?, nullable });
+            return Some(Param::Object {
+                type_id: self
+                    .target_struct(btf.name(id).split("___").next().unwrap_or_default())?,
+                nullable,
+            });
         }
         if tag("nullable") {
             // What is not trusted may be NULL anyway, and saying so is a mistake.
@@ -111,7 +134,9 @@ impl Walk<'_> {
 
     /// Tells whether a pointer to this type is the context of this program.
     fn is_ctx(&self, btf: &Btf, to: TypeId) -> bool {
-        if self.prog.prog_type == P::Kprobe && names(btf, to).any(|n| matches!(n, "bpf_user_pt_regs_t" | "pt_regs")) {
+        if self.prog.prog_type == P::Kprobe
+            && names(btf, to).any(|n| matches!(n, "bpf_user_pt_regs_t" | "pt_regs"))
+        {
             return true;
         }
         let Ok((id, ty)) = btf.resolve(to) else { return false };
@@ -194,11 +219,18 @@ impl Walk<'_> {
 
     /// A call of a global function: the arguments must fit its prototype.
     pub(super) fn call_global(&mut self, func: usize, params: &[Param]) -> Result<(), Reason> {
-        let name = self.cfg.funcs.get(func).and_then(|s| self.prog.subprog(*s)).map_or_else(String::new, |s| s.name.clone());
+        let name = self
+            .cfg
+            .funcs
+            .get(func)
+            .and_then(|s| self.prog.subprog(*s))
+            .map_or_else(String::new, |s| s.name.clone());
         if self.state.lock.is_some() {
             return Err(Reason::GlobalUnderLock);
         }
-        if (self.state.rcu > 0 || self.state.preempt > 0) && self.cfg.sleeps.get(func) == Some(&true) {
+        if (self.state.rcu > 0 || self.state.preempt > 0)
+            && self.cfg.sleeps.get(func) == Some(&true)
+        {
             return Err(Reason::GlobalSleeps);
         }
         for (n, p) in params.iter().enumerate() {
@@ -235,7 +267,8 @@ impl Walk<'_> {
                 }
                 let mut there = *r;
                 there.nullable = false;
-                self.plain_memory(reg, &there, *size, Access::Read).is_ok() && self.plain_memory(reg, &there, *size, Access::Write).is_ok()
+                self.plain_memory(reg, &there, *size, Access::Read).is_ok()
+                    && self.plain_memory(reg, &there, *size, Access::Write).is_ok()
             }
             Param::Dynptr => self.dynptr_argument(reg, r).is_ok(),
             Param::Object { type_id, nullable } => {
@@ -246,7 +279,10 @@ impl Walk<'_> {
                 let Kind::Btf(id) = r.kind else { return Ok(false) };
                 let trusted = self.is_trusted(r) && (!r.nullable || *nullable);
                 let (off, _) = r.offsets();
-                trusted && self.target().is_some_and(|btf| super::object::same_object(btf, id, off, btf.name(*type_id)))
+                trusted
+                    && self.target().is_some_and(|btf| {
+                        super::object::same_object(btf, id, off, btf.name(*type_id))
+                    })
             }
         })
     }
@@ -262,7 +298,11 @@ fn names(btf: &Btf, mut id: TypeId) -> impl Iterator<Item = &str> {
         }
         let name = btf.name(id);
         id = match &btf.get(id).ok()?.kind {
-            Type::Typedef(t) | Type::Const(t) | Type::Volatile(t) | Type::Restrict(t) | Type::TypeTag(t) => *t,
+            Type::Typedef(t)
+            | Type::Const(t)
+            | Type::Volatile(t)
+            | Type::Restrict(t)
+            | Type::TypeTag(t) => *t,
             _ => 0,
         };
         Some(name)

@@ -14,13 +14,24 @@ impl Walk<'_> {
     /// The type of a new object, checked.
     pub(super) fn new_type(&self, id: u64, percpu: bool) -> Result<TypeId, Reason> {
         let bad = |what| Reason::BadObjectType { what };
-        let id = u32::try_from(id).map_err(|_| bad("local type ID argument must be in range [0, U32_MAX]"))?;
-        let btf = self.prog.btf.as_deref().ok_or(bad("bpf_obj_new/bpf_percpu_obj_new requires prog BTF"))?;
+        let id = u32::try_from(id)
+            .map_err(|_| bad("local type ID argument must be in range [0, U32_MAX]"))?;
+        let btf = self
+            .prog
+            .btf
+            .as_deref()
+            .ok_or(bad("bpf_obj_new/bpf_percpu_obj_new requires prog BTF"))?;
         match btf.get(id).map(|t| &t.kind) {
-            Ok(Type::Struct(_)) if percpu && self.object_fields(id).is_empty() && !crate::fields::is_numbers(btf, id, 4) => {
+            Ok(Type::Struct(_))
+                if percpu
+                    && self.object_fields(id).is_empty()
+                    && !crate::fields::is_numbers(btf, id, 4) =>
+            {
                 Err(bad("bpf_percpu_obj_new type ID argument must be of a struct of scalars"))
             }
-            Ok(Type::Struct(s)) if percpu && s.size > 512 => Err(bad("bpf_percpu_obj_new type size is greater than 512")),
+            Ok(Type::Struct(s)) if percpu && s.size > 512 => {
+                Err(bad("bpf_percpu_obj_new type size is greater than 512"))
+            }
             Ok(Type::Struct(_)) if percpu && !self.object_fields(id).is_empty() => {
                 Err(bad("bpf_percpu_obj_new type ID argument must not contain special fields"))
             }
@@ -31,11 +42,23 @@ impl Walk<'_> {
 
     /// Bytes of an object of the program's.
     fn object_size(&self, ty: TypeId) -> u32 {
-        self.prog.btf.as_deref().and_then(|b| b.size_of(ty).ok()).and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
+        self.prog
+            .btf
+            .as_deref()
+            .and_then(|b| b.size_of(ty).ok())
+            .and_then(|n| u32::try_from(n).ok())
+            .unwrap_or(0)
     }
 
     /// Checks a load or store through a pointer to an object of the program's.
-    pub(super) fn check_local(&self, reg: u8, r: &Reg, ty: TypeId, off: i32, size: u32) -> Result<(), Reason> {
+    pub(super) fn check_local(
+        &self,
+        reg: u8,
+        r: &Reg,
+        ty: TypeId,
+        off: i32,
+        size: u32,
+    ) -> Result<(), Reason> {
         if r.flags.has(Flags::PERCPU) {
             return Err(Reason::NotMemory { reg, kind: r.type_name() });
         }
@@ -44,13 +67,21 @@ impl Walk<'_> {
         }
         let start = i64::from(r.off) + i64::from(off);
         if start < 0 || start + i64::from(size) > i64::from(self.object_size(ty)) {
-            return Err(Reason::OutOfBounds { what: "object", size_name: "size", region: self.object_size(ty), off: start, size });
+            return Err(Reason::OutOfBounds {
+                what: "object",
+                size_name: "size",
+                region: self.object_size(ty),
+                off: start,
+                size,
+            });
         }
         let fields = self.object_fields(ty);
         let mut plain = *r;
         plain.off = 0;
         check_field_access(&fields, &plain, start as i32, size, true).map_err(|e| match e {
-            Reason::FieldAccess { field, .. } => Reason::FieldAccess { field, how: "directly: its direct access is disallowed" },
+            Reason::FieldAccess { field, .. } => {
+                Reason::FieldAccess { field, how: "directly: its direct access is disallowed" }
+            }
             e => e,
         })
     }
@@ -58,7 +89,11 @@ impl Walk<'_> {
     /// An object that is given away for good.
     pub(super) fn local_release(&self, k: &Kfunc, reg: u8, r: &Reg) -> Result<(), Reason> {
         let percpu = k.flags.has(KFlags::PERCPU);
-        if !matches!(r.kind, Kind::Local(_)) || r.nullable || r.flags.has(Flags::UNTRUSTED) || r.flags.has(Flags::PERCPU) != percpu {
+        if !matches!(r.kind, Kind::Local(_))
+            || r.nullable
+            || r.flags.has(Flags::UNTRUSTED)
+            || r.flags.has(Flags::PERCPU) != percpu
+        {
             return Err(Reason::NotAllocated { arg: reg - 1 });
         }
         if r.reference == 0 || !self.state.refs.iter().any(|held| held.id == r.reference) {
@@ -84,29 +119,62 @@ impl Walk<'_> {
     }
 
     /// The head of a list or root of a tree: what it contains. Its lock must be held.
-    pub(super) fn graph_root(&self, reg: u8, r: &Reg, name: &'static str) -> Result<(TypeId, u32), Reason> {
-        if r.nullable || (matches!(r.kind, Kind::Local(_)) && r.reference == 0 && !r.flags.has(Flags::NON_OWNING)) {
-            return Err(Reason::WrongType { reg, found: r.type_name(), expected: "map_value, ptr_" });
+    pub(super) fn graph_root(
+        &self,
+        reg: u8,
+        r: &Reg,
+        name: &'static str,
+    ) -> Result<(TypeId, u32), Reason> {
+        if r.nullable
+            || (matches!(r.kind, Kind::Local(_))
+                && r.reference == 0
+                && !r.flags.has(Flags::NON_OWNING))
+        {
+            return Err(Reason::WrongType {
+                reg,
+                found: r.type_name(),
+                expected: "map_value, ptr_",
+            });
         }
         self.field_place(reg, r, name)?;
         if self.state.lock != Some((r.kind, r.id)) {
-            return Err(if self.state.lock.is_none() { Reason::NoLockForRoot { name } } else { Reason::OtherAllocation });
+            return Err(if self.state.lock.is_none() {
+                Reason::NoLockForRoot { name }
+            } else {
+                Reason::OtherAllocation
+            });
         }
         let fields = match r.kind {
             Kind::Value(map) => self.fields_of(map),
             Kind::Local(ty) => self.object_fields(ty),
-            _ => return Err(Reason::WrongType { reg, found: r.type_name(), expected: "map_value, ptr_" }),
+            _ => {
+                return Err(Reason::WrongType {
+                    reg,
+                    found: r.type_name(),
+                    expected: "map_value, ptr_",
+                });
+            }
         };
         let (off, _) = r.offsets();
         let field = fields.iter().find(|f| i64::from(f.off) == off && f.kind.name() == name);
         match field.map(|f| &f.kind) {
-            Some(FieldKind::ListHead(Some(c)) | FieldKind::RbRoot(Some(c))) => Ok((c.object, c.node)),
-            _ => Err(Reason::Unsupported { what: "a list or tree that does not say what it contains" }),
+            Some(FieldKind::ListHead(Some(c)) | FieldKind::RbRoot(Some(c))) => {
+                Ok((c.object, c.node))
+            }
+            _ => Err(Reason::Unsupported {
+                what: "a list or tree that does not say what it contains",
+            }),
         }
     }
 
     /// The node of an object that goes into a list or tree, or is in it.
-    pub(super) fn graph_node(&self, reg: u8, r: &Reg, contains: Option<(TypeId, u32)>, goes_in: bool) -> Result<(), Reason> {
+    pub(super) fn graph_node(
+        &self,
+        reg: u8,
+        r: &Reg,
+        contains: Option<(TypeId, u32)>,
+        goes_in: bool,
+    ) -> Result<(), Reason> {
         let Kind::Local(ty) = r.kind else { return Err(Reason::NotAllocated { arg: reg - 1 }) };
         if r.nullable {
             return Err(Reason::NotAllocated { arg: reg - 1 });
@@ -118,7 +186,9 @@ impl Walk<'_> {
             return Err(Reason::NotNonOwning);
         }
         // The function that compares nodes cannot come here: nothing leads it to the tree.
-        let Some((object, node)) = contains else { return Err(Reason::NotAllocated { arg: reg - 1 }) };
+        let Some((object, node)) = contains else {
+            return Err(Reason::NotAllocated { arg: reg - 1 });
+        };
         let at = (r.val.as_const() == Some(0)).then_some(i64::from(r.off));
         if ty != object || at != Some(i64::from(node)) {
             return Err(Reason::OtherNode { arg: reg - 1 });
@@ -138,7 +208,13 @@ impl Walk<'_> {
     }
 
     /// The function that compares two nodes of a tree, any number of times.
-    pub(super) fn call_less(&mut self, to: usize, ty: TypeId, node: u32, at: usize) -> Result<Option<usize>, Reason> {
+    pub(super) fn call_less(
+        &mut self,
+        to: usize,
+        ty: TypeId,
+        node: u32,
+        at: usize,
+    ) -> Result<Option<usize>, Reason> {
         let mut called = self.state.clone();
         let frames = called.frames.len() + 1;
         if frames > op::MAX_CALL_FRAMES {

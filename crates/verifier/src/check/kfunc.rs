@@ -41,14 +41,19 @@ impl Walk<'_> {
             return Err(Reason::KfuncNotAllowed { name: k.name });
         }
         if self.opts.offered_only && !k.offered {
-            return Err(Reason::NotOffered { name: k.name.to_owned(), id, why: "it is a function of the kernel" });
+            return Err(Reason::NotOffered {
+                name: k.name.to_owned(),
+                id,
+                why: "it is a function of the kernel",
+            });
         }
         if !self.prog.gpl {
             return Err(Reason::NeedsGpl { name: k.name.to_owned() });
         }
-        let graph = matches!(k.ret, KRet::ListNodeOrNull | KRet::RbNodeOrNull(_) | KRet::SameOrNull)
-            || k.args.iter().any(|a| matches!(a, KArg::ListHead | KArg::RbRoot))
-            || k.name.starts_with("bpf_iter_num_");
+        let graph =
+            matches!(k.ret, KRet::ListNodeOrNull | KRet::RbNodeOrNull(_) | KRet::SameOrNull)
+                || k.args.iter().any(|a| matches!(a, KArg::ListHead | KArg::RbRoot))
+                || k.name.starts_with("bpf_iter_num_");
         if self.state.lock.is_some() && !graph {
             return Err(Reason::CallUnderLock);
         }
@@ -73,7 +78,8 @@ impl Walk<'_> {
             "bpf_rcu_read_unlock" => self.rcu_unlock()?,
             "bpf_preempt_disable" => self.state.preempt += 1,
             "bpf_preempt_enable" => {
-                self.state.preempt = self.state.preempt.checked_sub(1).ok_or(Reason::NotDisabled)?;
+                self.state.preempt =
+                    self.state.preempt.checked_sub(1).ok_or(Reason::NotDisabled)?;
             }
             "bpf_throw" | "bpf_local_irq_save" | "bpf_local_irq_restore" => {
                 return Err(Reason::Unsupported { what: k.name });
@@ -137,7 +143,13 @@ impl Walk<'_> {
         self.state.invalidate(self.opts.strict, |r| r.reference == id);
     }
 
-    fn kfunc_argument(&mut self, k: &Kfunc, reg: u8, arg: KArg, seen: &mut Seen) -> Result<(), Reason> {
+    fn kfunc_argument(
+        &mut self,
+        k: &Kfunc,
+        reg: u8,
+        arg: KArg,
+        seen: &mut Seen,
+    ) -> Result<(), Reason> {
         if arg == KArg::Ignored {
             return Ok(());
         }
@@ -201,7 +213,9 @@ impl Walk<'_> {
                 self.flow.mark(r.node);
                 Ok(())
             }
-            KArg::Object(name) | KArg::ObjectOrNull(name) => self.kfunc_object(k, reg, &r, name, false),
+            KArg::Object(name) | KArg::ObjectOrNull(name) => {
+                self.kfunc_object(k, reg, &r, name, false)
+            }
             KArg::Trusted(name) => self.kfunc_object(k, reg, &r, name, true),
             KArg::Release(name) => {
                 if r.nullable || r.is_zero() {
@@ -233,7 +247,9 @@ impl Walk<'_> {
             }
             KArg::RbRoot => {
                 if self.state.compares_nodes() && k.name != "bpf_rbtree_first" {
-                    return Err(Reason::InComparison { what: "rbtree_add and rbtree_remove not allowed in" });
+                    return Err(Reason::InComparison {
+                        what: "rbtree_add and rbtree_remove not allowed in",
+                    });
                 }
                 seen.contains = Some(self.graph_root(reg, &r, "bpf_rb_root")?);
                 Ok(())
@@ -270,7 +286,14 @@ impl Walk<'_> {
         }
     }
 
-    fn kfunc_size(&mut self, k: &Kfunc, reg: u8, r: &Reg, arg: KArg, seen: &mut Seen) -> Result<(), Reason> {
+    fn kfunc_size(
+        &mut self,
+        k: &Kfunc,
+        reg: u8,
+        r: &Reg,
+        arg: KArg,
+        seen: &mut Seen,
+    ) -> Result<(), Reason> {
         if !r.is_scalar() {
             return Err(Reason::NotScalar { reg });
         }
@@ -284,7 +307,10 @@ impl Walk<'_> {
         }
         seen.size = range.umax as u32;
         if arg == KArg::ConstSize {
-            seen.size = r.as_const().and_then(|n| u32::try_from(n).ok()).ok_or(Reason::MustBeConstant { reg })?;
+            seen.size = r
+                .as_const()
+                .and_then(|n| u32::try_from(n).ok())
+                .ok_or(Reason::MustBeConstant { reg })?;
         }
         let mem = self.read(reg - 1)?;
         let of = k.args.get(reg as usize - 2).copied();
@@ -292,7 +318,11 @@ impl Walk<'_> {
             return Ok(());
         }
         if mem.nullable || mem.is_scalar() {
-            return Err(Reason::WrongType { reg: reg - 1, found: mem.type_name(), expected: "fp, pkt, map_value, mem" });
+            return Err(Reason::WrongType {
+                reg: reg - 1,
+                found: mem.type_name(),
+                expected: "fp, pkt, map_value, mem",
+            });
         }
         if of != Some(KArg::MemWrite) {
             self.plain_memory(reg - 1, &mem, seen.size, Access::Read)?;
@@ -303,15 +333,25 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn kfunc_object(&mut self, k: &Kfunc, reg: u8, r: &Reg, name: &'static str, trusted: bool) -> Result<(), Reason> {
+    fn kfunc_object(
+        &mut self,
+        k: &Kfunc,
+        reg: u8,
+        r: &Reg,
+        name: &'static str,
+        trusted: bool,
+    ) -> Result<(), Reason> {
         if r.nullable || r.is_zero() {
             return Err(Reason::NullToTrusted { arg: reg - 1 });
         }
-        let sock = name == "sock_common" && matches!(r.kind, Kind::SockCommon | Kind::Socket | Kind::TcpSock);
+        let sock = name == "sock_common"
+            && matches!(r.kind, Kind::SockCommon | Kind::Socket | Kind::TcpSock);
         if sock {
             return Ok(());
         }
-        let Kind::Btf(id) = r.kind else { return Err(Reason::NotObject { name: k.name, arg: reg - 1 }) };
+        let Kind::Btf(id) = r.kind else {
+            return Err(Reason::NotObject { name: k.name, arg: reg - 1 });
+        };
         if !self.is_trusted(r) {
             if trusted {
                 return Err(Reason::NotTrusted { reg });
@@ -325,7 +365,11 @@ impl Walk<'_> {
         }
         let strict = k.flags.has(KFlags::ACQUIRE) || r.reference != 0 && trusted;
         let fits = self.target().is_some_and(|btf| {
-            if strict { r.off == 0 && btf.name(id) == name } else { super::object::same_object(btf, id, r.off.into(), name) }
+            if strict {
+                r.off == 0 && btf.name(id) == name
+            } else {
+                super::object::same_object(btf, id, r.off.into(), name)
+            }
         });
         if fits {
             return Ok(());
@@ -340,7 +384,10 @@ impl Walk<'_> {
         Ok(match k.ret {
             KRet::Void => Reg::UNINIT,
             KRet::ObjectOrNull(name) | KRet::Object(name) => {
-                let kind = self.target_struct(name).map(Kind::Btf).ok_or(Reason::Unsupported { what: "an object of unknown type" })?;
+                let kind = self
+                    .target_struct(name)
+                    .map(Kind::Btf)
+                    .ok_or(Reason::Unsupported { what: "an object of unknown type" })?;
                 let mut r = if acquire { self.acquired(kind) } else { self.or_null(kind) };
                 r.flags = Flags::TRUSTED;
                 if matches!(k.ret, KRet::Object(_)) {
@@ -380,8 +427,14 @@ impl Walk<'_> {
                 r
             }
             KRet::ListNodeOrNull | KRet::RbNodeOrNull(_) => {
-                let Some((ty, node)) = seen.contains else { return Err(Reason::Unsupported { what: "a list of unknown type" }) };
-                let mut r = if acquire { self.acquired(Kind::Local(ty)) } else { self.or_null(Kind::Local(ty)) };
+                let Some((ty, node)) = seen.contains else {
+                    return Err(Reason::Unsupported { what: "a list of unknown type" });
+                };
+                let mut r = if acquire {
+                    self.acquired(Kind::Local(ty))
+                } else {
+                    self.or_null(Kind::Local(ty))
+                };
                 r.off = node as i32;
                 if !acquire {
                     r.flags = Flags::NON_OWNING;
@@ -405,16 +458,23 @@ impl Walk<'_> {
                     r.flags = Flags::RDONLY.with(Flags::UNTRUSTED);
                     return Ok(r);
                 }
-                let known = self.target().is_some_and(|b| matches!(b.get(ty).map(|t| &t.kind), Ok(skep_object::btf::Kind::Struct(_))));
+                let known = self.target().is_some_and(|b| {
+                    matches!(b.get(ty).map(|t| &t.kind), Ok(skep_object::btf::Kind::Struct(_)))
+                });
                 if !known {
-                    return Err(Reason::Unsupported { what: "a cast to something that is no structure" });
+                    return Err(Reason::Unsupported {
+                        what: "a cast to something that is no structure",
+                    });
                 }
                 let mut r = Reg::of(Kind::Btf(ty));
                 r.flags = Flags::UNTRUSTED;
                 r
             }
             _ => {
-                if let Some(of) = seen.object.filter(|_| matches!(k.args.get(1), Some(KArg::ListNode | KArg::RbNode))) {
+                if let Some(of) = seen
+                    .object
+                    .filter(|_| matches!(k.args.get(1), Some(KArg::ListNode | KArg::RbNode)))
+                {
                     self.give_to_graph(of.reference);
                 }
                 Reg::UNKNOWN

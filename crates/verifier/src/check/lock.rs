@@ -34,7 +34,9 @@ impl Walk<'_> {
             return known.clone();
         }
         let found: Rc<[Field]> = match (self.spec(map), &self.prog.btf) {
-            (Some(spec), Some(btf)) if spec.value_type_id != 0 => crate::fields::find(btf, spec.value_type_id).into(),
+            (Some(spec), Some(btf)) if spec.value_type_id != 0 => {
+                crate::fields::find(btf, spec.value_type_id).into()
+            }
             _ => Rc::from([]),
         };
         self.fields.borrow_mut().insert(map, found.clone());
@@ -42,7 +44,14 @@ impl Walk<'_> {
     }
 
     /// Checks that an access to a map value touches no special field.
-    pub(super) fn check_fields(&self, r: &Reg, map: u32, off: i32, size: u32, by_helper: bool) -> Result<(), Reason> {
+    pub(super) fn check_fields(
+        &self,
+        r: &Reg,
+        map: u32,
+        off: i32,
+        size: u32,
+        by_helper: bool,
+    ) -> Result<(), Reason> {
         check_field_access(&self.fields_of(map), r, off, size, by_helper)
     }
 
@@ -70,7 +79,13 @@ impl Walk<'_> {
                 }
                 self.object_fields(ty)
             }
-            _ => return Err(Reason::WrongType { reg, found: r.type_name(), expected: "map_value, ptr_" }),
+            _ => {
+                return Err(Reason::WrongType {
+                    reg,
+                    found: r.type_name(),
+                    expected: "map_value, ptr_",
+                });
+            }
         };
         let (off, _) = r.offsets();
         if fields.iter().any(|f| f.kind.name() == name && i64::from(f.off) == off) {
@@ -86,7 +101,8 @@ impl Walk<'_> {
         if let Some(known) = self.fields.borrow().get(&key) {
             return known.clone();
         }
-        let found: Rc<[Field]> = self.prog.btf.as_ref().map_or(Rc::from([]), |btf| crate::fields::find(btf, ty).into());
+        let found: Rc<[Field]> =
+            self.prog.btf.as_ref().map_or(Rc::from([]), |btf| crate::fields::find(btf, ty).into());
         self.fields.borrow_mut().insert(key, found.clone());
         found
     }
@@ -94,7 +110,11 @@ impl Walk<'_> {
     /// `bpf_spin_lock` and `bpf_spin_unlock`.
     pub(super) fn spin_lock(&mut self, reg: u8, r: &Reg, lock: bool) -> Result<(), Reason> {
         if r.nullable {
-            return Err(Reason::WrongType { reg, found: r.type_name(), expected: "map_value, ptr_" });
+            return Err(Reason::WrongType {
+                reg,
+                found: r.type_name(),
+                expected: "map_value, ptr_",
+            });
         }
         self.field_place(reg, r, "bpf_spin_lock")?;
         if self.state.compares_nodes() {
@@ -119,10 +139,14 @@ impl Walk<'_> {
 
     /// Refuses maps whose values programs of this type must not have (`check_map_prog_compatibility`).
     pub(super) fn check_maps(&self) -> Result<(), Reason> {
-        let tracing = matches!(self.prog.prog_type, P::Kprobe | P::Tracepoint | P::PerfEvent | P::RawTracepoint | P::RawTracepointWritable);
+        let tracing = matches!(
+            self.prog.prog_type,
+            P::Kprobe | P::Tracepoint | P::PerfEvent | P::RawTracepoint | P::RawTracepointWritable
+        );
         for map in 0..self.prog.maps.len() as u32 {
             let fields = self.fields_of(map);
-            let has = |names: &[&str]| fields.iter().map(|f| f.kind.name()).find(|n| names.contains(n));
+            let has =
+                |names: &[&str]| fields.iter().map(|f| f.kind.name()).find(|n| names.contains(n));
             if let Some(field) = has(&["bpf_spin_lock"]) {
                 if self.prog.prog_type == P::SocketFilter {
                     return Err(Reason::FieldInProgram { progs: "socket filter", field });
@@ -149,7 +173,9 @@ impl Walk<'_> {
         let main = self.prog.subprogs.first().map_or(0, |s| s.type_id);
         let asks = main != 0
             && btf.types().any(|(_, t)| match &t.kind {
-                Type::DeclTag(d) => d.type_id == main && btf.string(t.name_off).starts_with("exception_callback:"),
+                Type::DeclTag(d) => {
+                    d.type_id == main && btf.string(t.name_off).starts_with("exception_callback:")
+                }
                 _ => false,
             });
         if asks { Err(Reason::ExceptionCallback) } else { Ok(()) }
@@ -170,17 +196,28 @@ impl Walk<'_> {
 const OBJECT: u32 = 1 << 30;
 
 /// Checks that an access touches no special field, or one kernel pointer whole.
-pub(super) fn check_field_access(fields: &[Field], r: &Reg, off: i32, size: u32, by_helper: bool) -> Result<(), Reason> {
+pub(super) fn check_field_access(
+    fields: &[Field],
+    r: &Reg,
+    off: i32,
+    size: u32,
+    by_helper: bool,
+) -> Result<(), Reason> {
     let fixed = i64::from(r.off) + i64::from(off);
     let low = fixed.saturating_add(r.val.r64.smin);
-    let high = fixed.saturating_add(i64::try_from(r.val.r64.umax).unwrap_or(i64::MAX)).saturating_add(i64::from(size));
+    let high = fixed
+        .saturating_add(i64::try_from(r.val.r64.umax).unwrap_or(i64::MAX))
+        .saturating_add(i64::from(size));
     for f in fields {
         let (start, end) = (i64::from(f.off), i64::from(f.off) + i64::from(f.size));
         if low >= end || start >= high {
             continue;
         }
         let FieldKind::Kptr(k) = &f.kind else {
-            return Err(Reason::FieldAccess { field: f.kind.name(), how: "directly by load/store" });
+            return Err(Reason::FieldAccess {
+                field: f.kind.name(),
+                how: "directly by load/store",
+            });
         };
         let what = if by_helper {
             "cannot be done indirectly by helper"

@@ -72,7 +72,11 @@ impl Walk<'_> {
     }
 
     pub(super) fn store(&mut self, i: Insn) -> Result<(), Reason> {
-        let value = if i.class() == op::ST { Reg::constant(i.imm as i64 as u64) } else { self.read(i.src())? };
+        let value = if i.class() == op::ST {
+            Reg::constant(i.imm as i64 as u64)
+        } else {
+            self.read(i.src())?
+        };
         let at = At { reg: i.dst(), off: i.off.into(), size: size_of(i), aligned: false };
         self.store_to(&at, &value)
     }
@@ -98,7 +102,10 @@ impl Walk<'_> {
         }
         if self.state.depth() > 0 {
             let func = self.cfg.funcs.get(self.state.top().func).copied();
-            if !func.and_then(|f| self.prog.subprog(f)).is_none_or(|s| self.returns_number(s.type_id)) {
+            if !func
+                .and_then(|f| self.prog.subprog(f))
+                .is_none_or(|s| self.returns_number(s.type_id))
+            {
                 return Err(Reason::PacketLoadInVoid);
             }
             let whole = self.state.clone();
@@ -115,9 +122,22 @@ impl Walk<'_> {
 
     /// Loads and stores through the context and the like are compiled for what they lead to: it must be one thing.
     fn check_same_kind(&mut self, r: &Reg) -> Result<(), Reason> {
-        let special = |k: Kind| matches!(k, Kind::Ctx | Kind::SockCommon | Kind::Socket | Kind::TcpSock | Kind::XdpSock | Kind::Btf(_));
+        let special = |k: Kind| {
+            matches!(
+                k,
+                Kind::Ctx
+                    | Kind::SockCommon
+                    | Kind::Socket
+                    | Kind::TcpSock
+                    | Kind::XdpSock
+                    | Kind::Btf(_)
+            )
+        };
         match self.touched.insert(self.insn, r.kind) {
-            Some(before) if (special(before) || special(r.kind)) && std::mem::discriminant(&before) != std::mem::discriminant(&r.kind) => {
+            Some(before)
+                if (special(before) || special(r.kind))
+                    && std::mem::discriminant(&before) != std::mem::discriminant(&r.kind) =>
+            {
                 Err(Reason::DifferentPointers)
             }
             _ => Ok(()),
@@ -166,7 +186,15 @@ impl Walk<'_> {
     fn atomic_target(&self, reg: u8, what: &'static str) -> Result<(), Reason> {
         let r = self.read(reg)?;
         // Not what is compiled for the field that is meant.
-        let fields = matches!(r.kind, Kind::Ctx | Kind::SockCommon | Kind::Socket | Kind::TcpSock | Kind::XdpSock | Kind::FlowKeys);
+        let fields = matches!(
+            r.kind,
+            Kind::Ctx
+                | Kind::SockCommon
+                | Kind::Socket
+                | Kind::TcpSock
+                | Kind::XdpSock
+                | Kind::FlowKeys
+        );
         if fields || r.kind.is_packet() {
             return Err(Reason::AtomicOn { reg, what, kind: r.type_name() });
         }
@@ -182,8 +210,16 @@ impl Walk<'_> {
             Kind::Ctx => {
                 let kind = self.check_ctx(at, &r, Access::Read)?;
                 self.read_words(at.off as u32, at.size)?;
-                if let Some(typed) = u32::try_from(at.off).ok().and_then(|off| self.typed_argument(off, at.size)) {
-                    return typed.and_then(|r| if signed { Err(Reason::BadContext { off: at.off.into(), size: at.size }) } else { Ok(r) });
+                if let Some(typed) =
+                    u32::try_from(at.off).ok().and_then(|off| self.typed_argument(off, at.size))
+                {
+                    return typed.and_then(|r| {
+                        if signed {
+                            Err(Reason::BadContext { off: at.off.into(), size: at.size })
+                        } else {
+                            Ok(r)
+                        }
+                    });
                 }
                 Ok(match kind {
                     FieldKind::Packet if !signed => Reg::of(Kind::Packet),
@@ -206,7 +242,9 @@ impl Walk<'_> {
                 self.check_local(at.reg, &r, ty, at.off, at.size)?;
                 Ok(Reg::scalar(loaded(at.size, signed)))
             }
-            Kind::Value(map) if at.size == 8 && !signed && self.kptr_at(&r, map, at.off).is_some() => {
+            Kind::Value(map)
+                if at.size == 8 && !signed && self.kptr_at(&r, map, at.off).is_some() =>
+            {
                 self.check_value(at.reg, &r, map, at.off, at.size, Access::Read)?;
                 match self.kptr_at(&r, map, at.off) {
                     Some(k) if !at.aligned => self.load_kptr(at.reg, &r, &k),
@@ -243,7 +281,9 @@ impl Walk<'_> {
                 self.info.ctx_write = true;
                 Ok(())
             }
-            Kind::Value(_) if r.flags.has(Flags::RDONLY) => Err(Reason::ReadOnlyPointer { reg: at.reg, kind: r.type_name() }),
+            Kind::Value(_) if r.flags.has(Flags::RDONLY) => {
+                Err(Reason::ReadOnlyPointer { reg: at.reg, kind: r.type_name() })
+            }
             Kind::Value(map) => {
                 self.check_value(at.reg, &r, map, at.off, at.size, Access::Write)?;
                 self.check_fields(&r, map, at.off, at.size, false)?;
@@ -263,7 +303,9 @@ impl Walk<'_> {
                 Err(Reason::ReadOnlyPointer { reg: at.reg, kind: r.type_name() })
             }
             Kind::Key(_) => Err(Reason::ReadOnlyPointer { reg: at.reg, kind: r.type_name() }),
-            _ if r.flags.has(Flags::RDONLY) => Err(Reason::ReadOnlyPointer { reg: at.reg, kind: r.type_name() }),
+            _ if r.flags.has(Flags::RDONLY) => {
+                Err(Reason::ReadOnlyPointer { reg: at.reg, kind: r.type_name() })
+            }
             _ => self.check_region(at.reg, &r, at.off, at.size),
         }
     }
@@ -303,7 +345,11 @@ impl Walk<'_> {
                     Kind::Ctx => "context",
                     _ => "memory",
                 };
-                return Err(Reason::Misaligned { what, off: format!("{}+{}+{}", r.val.bits, r.off, at.off), size: at.size });
+                return Err(Reason::Misaligned {
+                    what,
+                    off: format!("{}+{}+{}", r.val.bits, r.off, at.off),
+                    size: at.size,
+                });
             }
         }
         Ok(())
@@ -324,7 +370,12 @@ impl Walk<'_> {
             }
             FieldKind::Scalar
         } else {
-            let field = self.layout.fields.iter().find(|f| f.off <= off && end <= f.off + f.size).ok_or(bad.clone())?;
+            let field = self
+                .layout
+                .fields
+                .iter()
+                .find(|f| f.off <= off && end <= f.off + f.size)
+                .ok_or(bad.clone())?;
             let whole = field.size == at.size;
             let allowed = match access {
                 _ if field.kind == FieldKind::Bytes => access.reads() || field.writable,
@@ -332,11 +383,16 @@ impl Walk<'_> {
                 Access::Read => field.narrow || whole,
             };
             // Only programs of device maps know where the packet goes.
-            let devmap = field.name == "egress_ifindex" && self.prog.prog_type == P::Xdp && !self.prog.section.contains("devmap");
+            let devmap = field.name == "egress_ifindex"
+                && self.prog.prog_type == P::Xdp
+                && !self.prog.section.contains("devmap");
             if !allowed || devmap {
                 return Err(bad);
             }
-            if matches!(field.kind, FieldKind::Packet | FieldKind::PacketEnd | FieldKind::PacketMeta) {
+            if matches!(
+                field.kind,
+                FieldKind::Packet | FieldKind::PacketEnd | FieldKind::PacketMeta
+            ) {
                 self.info.packet_loads.insert(self.insn);
             }
             field.kind
@@ -349,7 +405,8 @@ impl Walk<'_> {
     fn read_words(&mut self, off: u32, size: u32) -> Result<(), Reason> {
         if self.prog.prog_type == P::Tracing {
             let access = Words { off, size };
-            let entry_only = matches!(self.prog.attach_type, Some(A::TraceFentry | A::TraceFentryMulti));
+            let entry_only =
+                matches!(self.prog.attach_type, Some(A::TraceFentry | A::TraceFentryMulti));
             self.opts.attached.check(access, !entry_only)?;
             self.info.ctx_reads.insert(access);
         }
@@ -358,7 +415,10 @@ impl Walk<'_> {
 
     /// Tells whether programs of this type may write to packets (kernel/bpf/verifier.c `may_access_direct_pkt_data`).
     pub(super) fn may_write_packet(&self) -> bool {
-        matches!(self.prog.prog_type, P::Xdp | P::SchedCls | P::SchedAct | P::LwtXmit | P::SkSkb | P::SkMsg)
+        matches!(
+            self.prog.prog_type,
+            P::Xdp | P::SchedCls | P::SchedAct | P::LwtXmit | P::SkSkb | P::SkMsg
+        )
     }
 
     /// A pointer that may be NULL.
@@ -372,7 +432,15 @@ impl Walk<'_> {
     /// Tells whether programs of this type may look into packets and hand them to helpers.
     pub(super) fn may_read_packet(&self) -> bool {
         self.may_write_packet()
-            || matches!(self.prog.prog_type, P::LwtIn | P::LwtOut | P::LwtSeg6local | P::SkReuseport | P::FlowDissector | P::CgroupSkb)
+            || matches!(
+                self.prog.prog_type,
+                P::LwtIn
+                    | P::LwtOut
+                    | P::LwtSeg6local
+                    | P::SkReuseport
+                    | P::FlowDissector
+                    | P::CgroupSkb
+            )
     }
 
     pub(super) fn spec(&self, map: u32) -> Option<&MapSpec> {
@@ -380,7 +448,13 @@ impl Walk<'_> {
     }
 
     /// Checks `size` bytes of a context that is plain memory, for a helper.
-    pub(super) fn check_ctx_bytes(&mut self, reg: u8, r: &Reg, size: u32, access: Access) -> Result<(), Reason> {
+    pub(super) fn check_ctx_bytes(
+        &mut self,
+        reg: u8,
+        r: &Reg,
+        size: u32,
+        access: Access,
+    ) -> Result<(), Reason> {
         let last = i32::try_from(size - 1).map_err(|_| Reason::UnboundedSize { reg })?;
         let at = At { reg, off: last, size: 1, aligned: false };
         self.check_ctx(&at, r, access)?;
@@ -390,7 +464,14 @@ impl Walk<'_> {
     }
 
     /// Checks a map value that a helper reads or writes.
-    pub(super) fn check_helper_value(&mut self, reg: u8, r: &Reg, map: u32, size: u32, access: Access) -> Result<(), Reason> {
+    pub(super) fn check_helper_value(
+        &mut self,
+        reg: u8,
+        r: &Reg,
+        map: u32,
+        size: u32,
+        access: Access,
+    ) -> Result<(), Reason> {
         if access.writes() && r.flags.has(Flags::RDONLY) {
             return Err(Reason::ReadOnlyPointer { reg, kind: r.type_name() });
         }
@@ -399,8 +480,18 @@ impl Walk<'_> {
     }
 
     /// Checks an access to a map value at `off` behind the pointer.
-    pub(super) fn check_value(&self, reg: u8, r: &Reg, map: u32, off: i32, size: u32, access: Access) -> Result<(), Reason> {
-        let Some(spec) = self.spec(map) else { return Err(Reason::NotMemory { reg, kind: r.type_name() }) };
+    pub(super) fn check_value(
+        &self,
+        reg: u8,
+        r: &Reg,
+        map: u32,
+        off: i32,
+        size: u32,
+        access: Access,
+    ) -> Result<(), Reason> {
+        let Some(spec) = self.spec(map) else {
+            return Err(Reason::NotMemory { reg, kind: r.type_name() });
+        };
         let shown = i64::from(r.off) + i64::from(off);
         if access.writes() && (spec.flags.has(MapFlags::RDONLY_PROG) || spec.frozen) {
             return Err(Reason::ReadOnlyMap { size: spec.value_size, off: shown, access: size });
@@ -414,7 +505,9 @@ impl Walk<'_> {
     /// Checks an access to memory of known size, or to the packet.
     pub(super) fn check_region(&self, reg: u8, r: &Reg, off: i32, size: u32) -> Result<(), Reason> {
         match r.kind {
-            Kind::Mem(n) | Kind::Record(n) => check_span(reg, r, off, size, n, "memory", "mem_size"),
+            Kind::Mem(n) | Kind::Record(n) => {
+                check_span(reg, r, off, size, n, "memory", "mem_size")
+            }
             Kind::Key(map) => {
                 let key_size = self.spec(map).map_or(0, |m| m.key_size);
                 check_span(reg, r, off, size, key_size, "map key", "key_size")
@@ -452,21 +545,38 @@ impl Walk<'_> {
     /// The frozen contents from a constant address on.
     pub(super) fn constant_bytes(&self, r: &Reg, map: u32, off: i32) -> Option<&[u8]> {
         let spec = self.spec(map)?;
-        let data = spec.data.as_deref().filter(|_| spec.frozen && spec.flags.has(MapFlags::RDONLY_PROG))?;
+        let data = spec
+            .data
+            .as_deref()
+            .filter(|_| spec.frozen && spec.flags.has(MapFlags::RDONLY_PROG))?;
         let start = (r.val.as_const()? as i64).checked_add(i64::from(r.off) + i64::from(off))?;
         data.get(usize::try_from(start).ok()?..)
     }
 
     /// Checks that an access lies on the stack; the lowest and highest first byte.
-    fn stack_span(&mut self, reg: u8, r: &Reg, frame: u8, off: i32, size: u32, access: Access) -> Result<(i32, i32), Reason> {
+    fn stack_span(
+        &mut self,
+        reg: u8,
+        r: &Reg,
+        frame: u8,
+        off: i32,
+        size: u32,
+        access: Access,
+    ) -> Result<(i32, i32), Reason> {
         let (min, max) = r.offsets();
         let (min, max) = (min.saturating_add(off.into()), max.saturating_add(off.into()));
         let what = access.word();
-        if r.val.as_const().is_none() && (r.val.r64.smin <= -MAX_OFFSET || r.val.r64.smax >= MAX_OFFSET) {
+        if r.val.as_const().is_none()
+            && (r.val.r64.smin <= -MAX_OFFSET || r.val.r64.smax >= MAX_OFFSET)
+        {
             return Err(Reason::UnboundedStack { what, reg });
         }
         if self.opts.strict && r.val.as_const().is_none() {
-            return Err(Reason::VariableStack { reg, bits: r.val.bits.to_string(), off: i64::from(r.off) + i64::from(off) });
+            return Err(Reason::VariableStack {
+                reg,
+                bits: r.val.bits.to_string(),
+                off: i64::from(r.off) + i64::from(off),
+            });
         }
         let room = -i64::from(op::STACK_SIZE)..=-i64::from(size);
         if !room.contains(&min) || !room.contains(&max) {
@@ -474,7 +584,13 @@ impl Walk<'_> {
                 Reason::BadStackAccess { what, reg, off: min, size }
             } else {
                 let off = i64::from(r.off) + i64::from(off);
-                Reason::BadVariableStackAccess { what, reg, bits: r.val.bits.to_string(), off, size }
+                Reason::BadVariableStackAccess {
+                    what,
+                    reg,
+                    bits: r.val.bits.to_string(),
+                    off,
+                    size,
+                }
             });
         }
         let Some(func) = self.state.frames.get(frame as usize).map(|f| f.func) else {
@@ -494,7 +610,11 @@ impl Walk<'_> {
             if min & 7 == 0 && slot.bytes[0] == Byte::Spill {
                 let spilled = slot.bytes.iter().filter(|b| **b == Byte::Spill).count() as u32;
                 if slot.is_pointer() {
-                    return if at.size == 8 { Ok(slot.reg) } else { Err(Reason::SpillSize { what: "fill" }) };
+                    return if at.size == 8 {
+                        Ok(slot.reg)
+                    } else {
+                        Err(Reason::SpillSize { what: "fill" })
+                    };
                 }
                 if at.size <= spilled {
                     return Ok(self.fill(&slot.reg, frame, min, at.size, signed));
@@ -506,9 +626,21 @@ impl Walk<'_> {
         let (mut known, mut node) = (Some(0u64), Node::NONE);
         for o in min..max + at.size as i32 {
             let byte = match stack.byte(o) {
-                Byte::Special => return Err(Reason::UninitStackRead { off: min.into(), at: (o - min) as u32, size: at.size }),
+                Byte::Special => {
+                    return Err(Reason::UninitStackRead {
+                        off: min.into(),
+                        at: (o - min) as u32,
+                        size: at.size,
+                    });
+                }
                 Byte::Uninit if allow => None,
-                Byte::Uninit => return Err(Reason::UninitStackRead { off: min.into(), at: (o - min) as u32, size: at.size }),
+                Byte::Uninit => {
+                    return Err(Reason::UninitStackRead {
+                        off: min.into(),
+                        at: (o - min) as u32,
+                        size: at.size,
+                    });
+                }
                 Byte::Zero => Some(0),
                 Byte::Misc => None,
                 Byte::Spill => {
@@ -520,7 +652,9 @@ impl Walk<'_> {
                     slot.reg.as_const().map(|n| (n >> ((o & 7) * 8)) & 0xff)
                 }
             };
-            known = known.zip(byte).map(|(n, b)| n | b.wrapping_shl(((o - min) as u32).wrapping_mul(8)));
+            known = known
+                .zip(byte)
+                .map(|(n, b)| n | b.wrapping_shl(((o - min) as u32).wrapping_mul(8)));
         }
         // Only zeroes are put together from several stores, as in the kernel.
         let mut r = match known.filter(|n| min == max && *n == 0) {
@@ -533,7 +667,8 @@ impl Walk<'_> {
 
     /// A number read back from the slot it was spilled to.
     fn fill(&mut self, spilled: &Reg, frame: u8, off: i32, size: u32, signed: bool) -> Reg {
-        let val = if signed { spilled.val.sign_extend(size * 8) } else { spilled.val.truncate(size * 8) };
+        let val =
+            if signed { spilled.val.sign_extend(size * 8) } else { spilled.val.truncate(size * 8) };
         if val != spilled.val || val.as_const().is_some() {
             let mut r = Reg::scalar(val);
             r.node = self.flow.derive(spilled.node, Node::NONE);
@@ -555,7 +690,10 @@ impl Walk<'_> {
         }
         self.overwrite_objects(frame, min, max + at.size as i32, false)?;
         let size = at.size as i32;
-        if self.opts.strict && size != 8 && self.state.frames[frame as usize].stack.has_pointer(min, max + size) {
+        if self.opts.strict
+            && size != 8
+            && self.state.frames[frame as usize].stack.has_pointer(min, max + size)
+        {
             return Err(Reason::CorruptsPointer);
         }
         let zero = value.is_scalar() && value.val.truncate(at.size * 8).as_const() == Some(0);
@@ -582,7 +720,12 @@ impl Walk<'_> {
             } else if v.val.as_const().is_none() && v.id == 0 {
                 // Give slot and register one id, so that a later test of one narrows both.
                 v.id = self.fresh_id();
-                let src = self.prog.insns.get(self.insn).filter(|i| i.code & 0xe7 == (op::STX | op::MEM)).map(|i| i.src());
+                let src = self
+                    .prog
+                    .insns
+                    .get(self.insn)
+                    .filter(|i| i.code & 0xe7 == (op::STX | op::MEM))
+                    .map(|i| i.src());
                 if let Some(src) = src {
                     self.state.set(src, v);
                 }
@@ -593,17 +736,32 @@ impl Walk<'_> {
         if zero {
             self.flow.mark(value.node);
         }
-        self.state.frames[frame as usize].stack.fill(min, size, if zero { Byte::Zero } else { Byte::Misc });
+        self.state.frames[frame as usize].stack.fill(
+            min,
+            size,
+            if zero { Byte::Zero } else { Byte::Misc },
+        );
         Ok(())
     }
 
     /// Checks `size` bytes of stack that a helper reads or writes.
-    pub(super) fn helper_stack(&mut self, reg: u8, r: &Reg, frame: u8, size: u32, access: Access) -> Result<(), Reason> {
+    pub(super) fn helper_stack(
+        &mut self,
+        reg: u8,
+        r: &Reg,
+        frame: u8,
+        size: u32,
+        access: Access,
+    ) -> Result<(), Reason> {
         let (min, max) = self.stack_span(reg, r, frame, 0, size, access)?;
         let allow = self.opts.allow_uninit_stack && !self.opts.strict;
         let end = max + size as i32;
         if self.opts.strict && self.state.frames[frame as usize].stack.has_pointer(min, end) {
-            return Err(if access.writes() { Reason::CorruptsPointer } else { Reason::LeaksInto { what: "helper function".to_owned() } });
+            return Err(if access.writes() {
+                Reason::CorruptsPointer
+            } else {
+                Reason::LeaksInto { what: "helper function".to_owned() }
+            });
         }
         if access.writes() {
             self.overwrite_objects(frame, min, end, true)?;
@@ -613,7 +771,13 @@ impl Walk<'_> {
             for o in min..end {
                 let byte = stack.byte(o);
                 if byte == Byte::Special || (byte == Byte::Uninit && !allow) {
-                    return Err(Reason::UninitIndirect { what: "read from", reg, off: min.into(), at: (o - min) as u32, size });
+                    return Err(Reason::UninitIndirect {
+                        what: "read from",
+                        reg,
+                        off: min.into(),
+                        at: (o - min) as u32,
+                        size,
+                    });
                 }
             }
         }
@@ -661,21 +825,41 @@ fn check_sock(reg: u8, r: &Reg, off: i32, size: u32, layout: &ctx::Layout) -> Re
     }
     let start = u32::try_from(shown).map_err(|_| bad())?;
     let end = start.checked_add(size).ok_or_else(bad)?;
-    let fits = layout.fields.iter().any(|f| f.off <= start && end <= f.off + f.size && (f.size == size || f.narrow));
+    let fits = layout
+        .fields
+        .iter()
+        .any(|f| f.off <= start && end <= f.off + f.size && (f.size == size || f.narrow));
     if fits && start.is_multiple_of(size) { Ok(()) } else { Err(bad()) }
 }
 
 /// Checks `size` bytes at `off` behind a pointer into `region` bytes.
-fn check_span(reg: u8, r: &Reg, off: i32, size: u32, region: u32, what: &'static str, size_name: &'static str) -> Result<(), Reason> {
+fn check_span(
+    reg: u8,
+    r: &Reg,
+    off: i32,
+    size: u32,
+    region: u32,
+    what: &'static str,
+    size_name: &'static str,
+) -> Result<(), Reason> {
     let fixed = i64::from(r.off) + i64::from(off);
     let (smin, umax) = (r.val.r64.smin, r.val.r64.umax);
-    let fits = |start: i64| start >= 0 && start.saturating_add(i64::from(size)) <= i64::from(region);
-    if smin < 0 && (smin == i64::MIN || fixed.saturating_add(smin) < 0 || fixed + smin != i64::from((fixed + smin) as i32)) {
+    let fits =
+        |start: i64| start >= 0 && start.saturating_add(i64::from(size)) <= i64::from(region);
+    if smin < 0
+        && (smin == i64::MIN
+            || fixed.saturating_add(smin) < 0
+            || fixed + smin != i64::from((fixed + smin) as i32))
+    {
         return Err(Reason::NegativeIndex { reg });
     }
     if r.val.as_const().is_some() {
         let start = fixed.saturating_add(smin);
-        return if fits(start) { Ok(()) } else { Err(Reason::OutOfBounds { what, size_name, region, off: start, size }) };
+        return if fits(start) {
+            Ok(())
+        } else {
+            Err(Reason::OutOfBounds { what, size_name, region, off: start, size })
+        };
     }
     if !fits(fixed.saturating_add(smin)) {
         return Err(Reason::OutsideRange { reg, side: "min" });

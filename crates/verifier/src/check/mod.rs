@@ -37,12 +37,18 @@ use std::rc::Rc;
 const MAX_PENDING: usize = 8192;
 
 /// The context of a program type that skep does not know: nothing in it may be touched.
-const NO_CONTEXT: skep_isa::ctx::Layout = skep_isa::ctx::Layout { first: 0, size: 0, fields: &[], writable: false };
+const NO_CONTEXT: skep_isa::ctx::Layout =
+    skep_isa::ctx::Layout { first: 0, size: 0, fields: &[], writable: false };
 
 /// The context of an iterator whose function the target's types have: its arguments.
 fn iterator_context(prog: &Linked, opts: &Options) -> Option<skep_isa::ctx::Layout> {
-    let name = prog.target.as_deref().filter(|_| prog.attach_type == Some(A::TraceIter) && !opts.offered_only)?;
-    opts.target.as_deref()?.find(&format!("bpf_iter_{name}"), |k| matches!(k, skep_object::btf::Kind::Func(_)))?;
+    let name = prog
+        .target
+        .as_deref()
+        .filter(|_| prog.attach_type == Some(A::TraceIter) && !opts.offered_only)?;
+    opts.target
+        .as_deref()?
+        .find(&format!("bpf_iter_{name}"), |k| matches!(k, skep_object::btf::Kind::Func(_)))?;
     Some(skep_isa::ctx::TRACING)
 }
 
@@ -98,7 +104,9 @@ impl<'a> Walk<'a> {
     /// Prepares the walk.
     pub fn new(prog: &'a Linked, opts: &'a Options, mut cfg: Cfg) -> Self {
         cfg.lax = opts.allow_uninit_stack && !opts.strict;
-        let layout = skep_isa::ctx::layout(prog.prog_type, prog.attach_type).or_else(|| iterator_context(prog, opts)).unwrap_or(NO_CONTEXT);
+        let layout = skep_isa::ctx::layout(prog.prog_type, prog.attach_type)
+            .or_else(|| iterator_context(prog, opts))
+            .unwrap_or(NO_CONTEXT);
         let depths = vec![0; cfg.funcs.len()];
         Self {
             prog,
@@ -161,7 +169,12 @@ impl<'a> Walk<'a> {
             }
             self.trail.push(insn as u32);
             watch.reach(insn, &self.state);
-            let stop = self.cfg.prune.get(insn).zip(self.cfg.heads.get(insn)).is_some_and(|(p, h)| *p || *h);
+            let stop = self
+                .cfg
+                .prune
+                .get(insn)
+                .zip(self.cfg.heads.get(insn))
+                .is_some_and(|(p, h)| *p || *h);
             let next = if stop && !self.visit(insn)? {
                 watch.safe(insn);
                 None
@@ -205,8 +218,10 @@ impl<'a> Walk<'a> {
 
     fn finish_info(&mut self) {
         let e = &self.explored;
-        (self.info.max_states_per_insn, self.info.total_states, self.info.peak_states) = (e.most, e.total, e.peak);
-        self.info.subprogs = self.cfg.funcs.iter().copied().zip(self.depths.iter().copied()).collect();
+        (self.info.max_states_per_insn, self.info.total_states, self.info.peak_states) =
+            (e.most, e.total, e.peak);
+        self.info.subprogs =
+            self.cfg.funcs.iter().copied().zip(self.depths.iter().copied()).collect();
     }
 
     /// At the head of a loop that ends by itself: whatever its iterations do, after a few of them there is a state
@@ -228,7 +243,11 @@ impl<'a> Walk<'a> {
             Found::New { .. } => {}
         }
         let few = self.few_turns(insn);
-        if let Some(last) = self.explored.last_visit(insn, &self.state).filter(|s| !few && s.loops < self.state.loops) {
+        if let Some(last) = self
+            .explored
+            .last_visit(insn, &self.state)
+            .filter(|s| !few && s.loops < self.state.loops)
+        {
             let keep = self.explored.visits(insn, &self.state) < TURNS;
             crate::compare::widen(last, &mut self.state, &self.flow, keep);
             if self.widened.len() >= 64 {
@@ -249,7 +268,8 @@ impl<'a> Walk<'a> {
             return Ok(true);
         }
         // Storing costs; the kernel's measured thresholds (`is_state_visited`).
-        let (jumps, insns) = (self.jumps - self.stored_at.0, self.info.processed - self.stored_at.1);
+        let (jumps, insns) =
+            (self.jumps - self.stored_at.0, self.info.processed - self.stored_at.1);
         let always = self.opts.prune == Prune::Always;
         let worth = |looping| {
             if always {
@@ -313,7 +333,9 @@ impl<'a> Walk<'a> {
                 return Ok(Some(at + 2));
             }
             op::LDX => self.load(i)?,
-            op::ST | op::STX if i.class() == op::STX && i.code & 0xe0 == op::ATOMIC => self.atomic(i)?,
+            op::ST | op::STX if i.class() == op::STX && i.code & 0xe0 == op::ATOMIC => {
+                self.atomic(i)?
+            }
             op::ST | op::STX => self.store(i)?,
             _ => return self.jump(i, at),
         }
@@ -365,7 +387,11 @@ impl<'a> Walk<'a> {
             return self.exit_later(&r0);
         }
         if self.state.top().func != 0 {
-            return if r0.is_scalar() { Ok(None) } else { Err(Reason::GlobalReturn { found: r0.type_name() }) };
+            return if r0.is_scalar() {
+                Ok(None)
+            } else {
+                Err(Reason::GlobalReturn { found: r0.type_name() })
+            };
         }
         if self.opts.strict && !r0.is_scalar() {
             return Err(Reason::LeaksReturn);
@@ -401,7 +427,8 @@ impl<'a> Walk<'a> {
             self.call_global(func, &params)?;
             return Ok(Some(at + 1));
         }
-        let mut callee = crate::state::Frame::new(self.state.depth() as u8 + 1, self.cfg.func_of(to), at + 1);
+        let mut callee =
+            crate::state::Frame::new(self.state.depth() as u8 + 1, self.cfg.func_of(to), at + 1);
         for r in 1..=5u8 {
             if let Some(slot) = callee.regs.get_mut(r as usize) {
                 *slot = *self.state.reg(r);
@@ -441,16 +468,30 @@ impl<'a> Walk<'a> {
 /// What a program may return, as the kernel's `check_return_code`; `None` is anything.
 fn return_range(prog: P, attach: Option<A>) -> Option<(i64, i64)> {
     match (prog, attach) {
-        (P::Tracing, Some(A::TraceFentry | A::TraceFexit | A::TraceFentryMulti | A::TraceFexitMulti)) => Some((0, 0)),
+        (
+            P::Tracing,
+            Some(A::TraceFentry | A::TraceFexit | A::TraceFentryMulti | A::TraceFexitMulti),
+        ) => Some((0, 0)),
         (P::Tracing, Some(A::TraceFsession | A::TraceFsessionMulti | A::TraceIter)) => Some((0, 1)),
         (P::Kprobe, Some(A::TraceKprobeSession | A::TraceUprobeSession)) => Some((0, 1)),
         (P::CgroupSkb, Some(A::CgroupInetEgress)) => Some((0, 3)),
-        (P::CgroupSockAddr, Some(a)) if ["recvmsg", "getpeername", "getsockname"].iter().any(|w| a.name().contains(w)) => Some((1, 1)),
+        (P::CgroupSockAddr, Some(a))
+            if ["recvmsg", "getpeername", "getsockname"].iter().any(|w| a.name().contains(w)) =>
+        {
+            Some((1, 1))
+        }
         (P::CgroupSockAddr, Some(A::CgroupInet4Bind | A::CgroupInet6Bind)) => Some((0, 3)),
         (P::Netfilter, _) => Some((0, 1)),
-        (P::CgroupSkb | P::CgroupSock | P::CgroupDevice | P::CgroupSysctl | P::CgroupSockopt | P::SockOps | P::CgroupSockAddr, _) => {
-            Some((0, 1))
-        }
+        (
+            P::CgroupSkb
+            | P::CgroupSock
+            | P::CgroupDevice
+            | P::CgroupSysctl
+            | P::CgroupSockopt
+            | P::SockOps
+            | P::CgroupSockAddr,
+            _,
+        ) => Some((0, 1)),
         (P::SkLookup, _) => Some((0, 1)),
         _ => None,
     }

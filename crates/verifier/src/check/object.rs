@@ -62,7 +62,11 @@ impl Walk<'_> {
 
     /// Checks a kernel object that a helper works on.
     pub(super) fn kernel_object(&self, reg: u8, r: &Reg, name: &'static str) -> Result<(), Reason> {
-        let wrong = || Reason::WrongType { reg, found: r.type_name(), expected: "ptr_, trusted_ptr_, rcu_ptr_" };
+        let wrong = || Reason::WrongType {
+            reg,
+            found: r.type_name(),
+            expected: "ptr_, trusted_ptr_, rcu_ptr_",
+        };
         let Kind::Btf(id) = r.kind else { return Err(wrong()) };
         if r.nullable || r.flags.has(Flags::UNTRUSTED) {
             return Err(wrong());
@@ -93,7 +97,8 @@ pub(super) fn same_object(btf: &Btf, mut id: TypeId, off: i64, name: &str) -> bo
             Type::Struct(_) => id = next,
             Type::Array(a) => {
                 let Ok((elem, _)) = btf.resolve(a.elem) else { return false };
-                let size = btf.size_of(elem).ok().and_then(|n| u32::try_from(n).ok()).unwrap_or(1).max(1);
+                let size =
+                    btf.size_of(elem).ok().and_then(|n| u32::try_from(n).ok()).unwrap_or(1).max(1);
                 off %= size;
                 id = elem;
             }
@@ -111,9 +116,19 @@ enum Found<'a> {
 
 impl Walk<'_> {
     /// A load through a pointer to a kernel object.
-    pub(super) fn load_object(&mut self, reg: u8, r: &Reg, id: TypeId, off: i32, size: u32, signed: bool) -> Result<Reg, Reason> {
+    pub(super) fn load_object(
+        &mut self,
+        reg: u8,
+        r: &Reg,
+        id: TypeId,
+        off: i32,
+        size: u32,
+        signed: bool,
+    ) -> Result<Reg, Reason> {
         let opts = self.opts;
-        let Some(btf) = opts.target.as_deref() else { return Err(Reason::NotMemory { reg, kind: r.type_name() }) };
+        let Some(btf) = opts.target.as_deref() else {
+            return Err(Reason::NotMemory { reg, kind: r.type_name() });
+        };
         let name = btf.name(id).to_owned();
         if opts.strict {
             return Err(Reason::ForRoot { name });
@@ -126,12 +141,27 @@ impl Walk<'_> {
         }
         let start = i64::from(r.off) + i64::from(off);
         if start < 0 {
-            return Err(Reason::ObjectOffset { reg, name, what: "invalid negative access", off: start });
+            return Err(Reason::ObjectOffset {
+                reg,
+                name,
+                what: "invalid negative access",
+                off: start,
+            });
         }
         if r.val.as_const() != Some(0) {
-            return Err(Reason::ObjectOffset { reg, name, what: "invalid variable offset", off: start });
+            return Err(Reason::ObjectOffset {
+                reg,
+                name,
+                what: "invalid variable offset",
+                off: start,
+            });
         }
-        let found = walk(btf, id, start as u32, size).map_err(|what| Reason::ObjectOffset { reg, name, what, off: start })?;
+        let found = walk(btf, id, start as u32, size).map_err(|what| Reason::ObjectOffset {
+            reg,
+            name,
+            what,
+            off: start,
+        })?;
         // Whatever it yields, there may be nothing to load from.
         self.info.object_loads.insert(self.insn);
         let Found::Pointer { to, tag, owner, field } = found else {
@@ -174,7 +204,14 @@ impl Walk<'_> {
     }
 
     /// A load from a map itself: the kernel shows its own description of it.
-    pub(super) fn load_map(&mut self, reg: u8, r: &Reg, off: i32, size: u32, signed: bool) -> Result<Reg, Reason> {
+    pub(super) fn load_map(
+        &mut self,
+        reg: u8,
+        r: &Reg,
+        off: i32,
+        size: u32,
+        signed: bool,
+    ) -> Result<Reg, Reason> {
         let id = self.target_struct("bpf_map").filter(|_| !self.opts.offered_only && !r.nullable);
         let Some(id) = id else { return Err(Reason::NotMemory { reg, kind: r.type_name() }) };
         let mut out = self.load_object(reg, r, id, off, size, signed)?;
@@ -214,7 +251,11 @@ impl Walk<'_> {
         let n = (off / 8) as usize;
         let ty = match params.get(n) {
             Some(p) => p.type_id,
-            None if n == params.len() && matches!(attach, A::TraceFexit | A::ModifyReturn | A::TraceFsession) => proto.ret,
+            None if n == params.len()
+                && matches!(attach, A::TraceFexit | A::ModifyReturn | A::TraceFsession) =>
+            {
+                proto.ret
+            }
             None => return Some(Err(bad)),
         };
         let Ok((_, ty)) = btf.resolve(ty) else { return Some(Err(bad)) };
@@ -231,7 +272,10 @@ impl Walk<'_> {
         if raw || attach == A::TraceIter {
             r.flags = Flags::TRUSTED;
         }
-        let nullable = raw && NULLABLE_ARGUMENTS.iter().any(|(t, i)| Some(*t) == self.prog.target.as_deref() && *i == n);
+        let nullable = raw
+            && NULLABLE_ARGUMENTS
+                .iter()
+                .any(|(t, i)| Some(*t) == self.prog.target.as_deref() && *i == n);
         // The objects of an iterator are missing in its last call.
         if nullable || (attach == A::TraceIter && n > 0) {
             r.nullable = true;
@@ -260,13 +304,18 @@ impl Walk<'_> {
     }
 
     /// A load of a kernel pointer.
-    pub(super) fn load_kptr(&mut self, reg: u8, r: &Reg, k: &crate::fields::Kptr) -> Result<Reg, Reason> {
+    pub(super) fn load_kptr(
+        &mut self,
+        reg: u8,
+        r: &Reg,
+        k: &crate::fields::Kptr,
+    ) -> Result<Reg, Reason> {
         let kind = self.kptr_type(k).ok_or(Reason::NotMemory { reg, kind: r.type_name() })?;
         let mut out = self.or_null(kind);
         let protected = match kind {
-            Kind::Btf(id) => {
-                self.target().is_some_and(|b| matches!(b.name(id), "cgroup" | "bpf_cpumask" | "task_struct" | "bpf_crypto_ctx"))
-            }
+            Kind::Btf(id) => self.target().is_some_and(|b| {
+                matches!(b.name(id), "cgroup" | "bpf_cpumask" | "task_struct" | "bpf_crypto_ctx")
+            }),
             _ => true,
         };
         out.flags = if !k.untrusted && protected && self.in_rcu() {
@@ -278,15 +327,26 @@ impl Walk<'_> {
     }
 
     /// A store to a kernel pointer.
-    pub(super) fn store_kptr(&self, reg: u8, value: &Reg, k: &crate::fields::Kptr) -> Result<(), Reason> {
+    pub(super) fn store_kptr(
+        &self,
+        reg: u8,
+        value: &Reg,
+        k: &crate::fields::Kptr,
+    ) -> Result<(), Reason> {
         if !k.untrusted {
             return Err(Reason::KptrAccess { what: "by a store to referenced kptr disallowed" });
         }
         if value.is_zero() {
             return Ok(());
         }
-        let fits = self.kptr_type(k) == Some(value.kind) && value.off == 0 && !value.flags.has(Flags::PERCPU);
-        if fits { Ok(()) } else { Err(Reason::WrongType { reg, found: value.type_name(), expected: "ptr_" }) }
+        let fits = self.kptr_type(k) == Some(value.kind)
+            && value.off == 0
+            && !value.flags.has(Flags::PERCPU);
+        if fits {
+            Ok(())
+        } else {
+            Err(Reason::WrongType { reg, found: value.type_name(), expected: "ptr_" })
+        }
     }
 
     /// `bpf_kptr_xchg`, the place: the kind of pointer it holds.
@@ -300,7 +360,9 @@ impl Walk<'_> {
             Kind::Local(ty) if r.reference != 0 => self.object_fields(ty),
             _ => return Err(wrong()),
         };
-        let Some(n) = r.val.as_const() else { return Err(Reason::VariableField { reg, field: "kptr" }) };
+        let Some(n) = r.val.as_const() else {
+            return Err(Reason::VariableField { reg, field: "kptr" });
+        };
         let off = i64::from(r.off).saturating_add(n as i64);
         if !fields.iter().any(|f| f.kind.name() == "kptr") {
             return Err(Reason::NoKptr { reg });
@@ -308,18 +370,26 @@ impl Walk<'_> {
         let field = fields.iter().find(|f| i64::from(f.off) == off);
         match field.map(|f| &f.kind) {
             Some(crate::fields::FieldKind::Kptr(k)) if !k.untrusted && !k.user => Ok(k.clone()),
-            Some(crate::fields::FieldKind::Kptr(_)) => Err(Reason::KptrAccess { what: "needs a referenced kptr" }),
+            Some(crate::fields::FieldKind::Kptr(_)) => {
+                Err(Reason::KptrAccess { what: "needs a referenced kptr" })
+            }
             _ => Err(Reason::KptrAccess { what: "does not point to a kptr" }),
         }
     }
 
     /// `bpf_kptr_xchg`, the new pointer: the reference that is taken, if any.
-    pub(super) fn kptr_value(&self, reg: u8, r: &Reg, k: &crate::fields::Kptr) -> Result<Option<crate::reg::Id>, Reason> {
+    pub(super) fn kptr_value(
+        &self,
+        reg: u8,
+        r: &Reg,
+        k: &crate::fields::Kptr,
+    ) -> Result<Option<crate::reg::Id>, Reason> {
         if r.is_zero() {
             return Ok(None);
         }
         let expected = Reason::WrongType { reg, found: r.type_name(), expected: "ptr_" };
-        if r.nullable || self.kptr_type(k) != Some(r.kind) || r.flags.has(Flags::PERCPU) != k.percpu {
+        if r.nullable || self.kptr_type(k) != Some(r.kind) || r.flags.has(Flags::PERCPU) != k.percpu
+        {
             return Err(expected);
         }
         if r.reference == 0 || !self.state.refs.iter().any(|held| held.id == r.reference) {
@@ -343,10 +413,19 @@ impl Walk<'_> {
 }
 
 /// Fields whose objects live as long as the one they are in (kernel/bpf/verifier.c `BTF_TYPE_SAFE_TRUSTED` and its kin).
-const SAFE_TRUSTED: &[(&str, &str)] =
-    &[("bpf_iter_meta", "seq"), ("bpf_iter__task", "meta"), ("bpf_iter__task", "task"), ("linux_binprm", "file"), ("file", "f_inode")];
-const SAFE_TRUSTED_OR_NULL: &[(&str, &str)] =
-    &[("socket", "sk"), ("dentry", "d_inode"), ("vm_area_struct", "vm_mm"), ("vm_area_struct", "vm_file")];
+const SAFE_TRUSTED: &[(&str, &str)] = &[
+    ("bpf_iter_meta", "seq"),
+    ("bpf_iter__task", "meta"),
+    ("bpf_iter__task", "task"),
+    ("linux_binprm", "file"),
+    ("file", "f_inode"),
+];
+const SAFE_TRUSTED_OR_NULL: &[(&str, &str)] = &[
+    ("socket", "sk"),
+    ("dentry", "d_inode"),
+    ("vm_area_struct", "vm_mm"),
+    ("vm_area_struct", "vm_file"),
+];
 const SAFE_RCU: &[(&str, &str)] = &[
     ("task_struct", "cpus_ptr"),
     ("task_struct", "cgroups"),
@@ -356,7 +435,8 @@ const SAFE_RCU: &[(&str, &str)] = &[
     ("css_set", "dfl_cgrp"),
     ("cgroup_subsys_state", "cgroup"),
 ];
-const SAFE_RCU_OR_NULL: &[(&str, &str)] = &[("mm_struct", "exe_file"), ("sk_buff", "sk"), ("request_sock", "sk")];
+const SAFE_RCU_OR_NULL: &[(&str, &str)] =
+    &[("mm_struct", "exe_file"), ("sk_buff", "sk"), ("request_sock", "sk")];
 
 /// Arguments of raw tracepoints that may be NULL (kernel/bpf/btf.c `raw_tp_null_args`, those of core tracepoints).
 const NULLABLE_ARGUMENTS: &[(&str, usize)] = &[
@@ -384,7 +464,9 @@ fn walk(btf: &Btf, mut id: TypeId, mut off: u32, size: u32) -> Result<Found<'_>,
     const BEYOND: &str = "access beyond struct";
     for _ in 0..32 {
         let ty = btf.get(id).map_err(|_| "access to an unknown type")?;
-        let (Type::Struct(s) | Type::Union(s)) = &ty.kind else { return Err("access to something that is no structure") };
+        let (Type::Struct(s) | Type::Union(s)) = &ty.kind else {
+            return Err("access to something that is no structure");
+        };
         let end = off.checked_add(size).ok_or(BEYOND)?;
         let mut next = None;
         if end > s.size {
@@ -397,7 +479,12 @@ fn walk(btf: &Btf, mut id: TypeId, mut off: u32, size: u32) -> Result<Found<'_>,
                 return Err(BEYOND);
             }
             let (elem, t) = btf.resolve(a.elem).map_err(|_| BEYOND)?;
-            let each = btf.size_of(elem).ok().and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0).ok_or(BEYOND)?;
+            let each = btf
+                .size_of(elem)
+                .ok()
+                .and_then(|n| u32::try_from(n).ok())
+                .filter(|n| *n > 0)
+                .ok_or(BEYOND)?;
             if !matches!(t.kind, Type::Struct(_)) {
                 return Ok(Found::Number);
             }
@@ -428,16 +515,25 @@ fn walk(btf: &Btf, mut id: TypeId, mut off: u32, size: u32) -> Result<Found<'_>,
                     while let Type::Array(inner) = &et.kind {
                         (elem, et) = btf.resolve(inner.elem).map_err(|_| BEYOND)?;
                     }
-                    let each = btf.size_of(elem).ok().and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0).ok_or(BEYOND)?;
+                    let each = btf
+                        .size_of(elem)
+                        .ok()
+                        .and_then(|n| u32::try_from(n).ok())
+                        .filter(|n| *n > 0)
+                        .ok_or(BEYOND)?;
                     let inside = (off - at) % each;
                     match &et.kind {
                         Type::Struct(_) | Type::Union(_) => {
                             next = Some((elem, inside));
                             break;
                         }
-                        Type::Ptr(to) if inside == 0 && size == 8 => return Ok(pointer(btf, *to, ty.name_off, m.name_off)),
+                        Type::Ptr(to) if inside == 0 && size == 8 => {
+                            return Ok(pointer(btf, *to, ty.name_off, m.name_off));
+                        }
                         Type::Ptr(_) => return Err("cannot access part of a pointer in an array"),
-                        _ if inside + size > each && end > at + msize => return Err("access beyond the end of member"),
+                        _ if inside + size > each && end > at + msize => {
+                            return Err("access beyond the end of member");
+                        }
                         _ => return Ok(Found::Number),
                     }
                 }

@@ -64,7 +64,11 @@ impl Eq for Open {}
 impl Walk<'_> {
     /// The way that was walked last.
     pub fn route(&self) -> Route {
-        Route { start: self.start.clone(), trail: self.trail.clone(), widened: self.widened.clone() }
+        Route {
+            start: self.start.clone(),
+            trail: self.trail.clone(),
+            widened: self.widened.clone(),
+        }
     }
 
     /// Looks for the shortest way to the fault that ended the walk `long`, breadth first from where that began; `None` when none is
@@ -72,16 +76,25 @@ impl Walk<'_> {
     ///
     /// A state within another one that was reached by a way no longer leads to no fault that the other does not lead to.
     pub fn shortest(&mut self, long: &Walk<'_>, reason: &Reason) -> Option<Route> {
-        if matches!(reason, Reason::InfiniteLoop { .. } | Reason::TooComplex { .. } | Reason::TooManyForks { .. }) {
+        if matches!(
+            reason,
+            Reason::InfiniteLoop { .. } | Reason::TooComplex { .. } | Reason::TooManyForks { .. }
+        ) {
             return None;
         }
         let longest = u32::try_from(long.trail.len()).unwrap_or(u32::MAX);
-        let mut effort = long.info.processed.saturating_mul(EFFORT_EACH).clamp(EFFORT_AT_LEAST, EFFORT);
+        let mut effort =
+            long.info.processed.saturating_mul(EFFORT_EACH).clamp(EFFORT_AT_LEAST, EFFORT);
         let mut seen: Vec<Vec<State>> = vec![Vec::new(); self.prog.insns.len()];
         // All instructions looked at, each with the one before it.
         let mut all: Vec<(u32, Option<u32>)> = Vec::new();
         let first = *long.trail.first()? as usize;
-        let mut open = BinaryHeap::from([Open { rank: (0, 0), insn: first, last: None, state: long.start.clone() }]);
+        let mut open = BinaryHeap::from([Open {
+            rank: (0, 0),
+            insn: first,
+            last: None,
+            state: long.start.clone(),
+        }]);
         let mut found = 0;
         while let Some(way) = open.pop() {
             let (len, at) = (way.rank.0 + 1, way.insn);
@@ -91,7 +104,10 @@ impl Walk<'_> {
             effort = effort.checked_sub(1)?;
             if self.cfg.prune.get(at) == Some(&true) || self.cfg.heads.get(at) == Some(&true) {
                 let here = seen.get_mut(at)?;
-                let within = |old: &State| same_place(old, &way.state) && covers(old, &way.state, at, &self.cfg, &self.flow, How::Within);
+                let within = |old: &State| {
+                    same_place(old, &way.state)
+                        && covers(old, &way.state, at, &self.cfg, &self.flow, How::Within)
+                };
                 if here.iter().any(within) {
                     continue;
                 }
@@ -104,12 +120,18 @@ impl Walk<'_> {
             (self.state, self.insn) = (way.state, at);
             let next = match self.step(at) {
                 Err(r) if at == long.insn && same_fault(&r, reason) => {
-                    return Some(Route { start: long.start.clone(), trail: trail(&all, last), widened: Vec::new() });
+                    return Some(Route {
+                        start: long.start.clone(),
+                        trail: trail(&all, last),
+                        widened: Vec::new(),
+                    });
                 }
                 Err(_) => None,
                 Ok(next) => next.map(|insn| (std::mem::take(&mut self.state), insn)),
             };
-            for (state, insn) in next.into_iter().chain(self.pending.drain(..).map(|p| (p.state, p.insn))) {
+            for (state, insn) in
+                next.into_iter().chain(self.pending.drain(..).map(|p| (p.state, p.insn)))
+            {
                 found += 1;
                 open.push(Open { rank: (len, found), insn, last: Some(last), state });
             }
@@ -121,13 +143,17 @@ impl Walk<'_> {
     ///
     /// A trail does not tell which side of a jump was taken that leads to the same instruction on both: so both are tried.
     pub fn retrace(&mut self, route: &Route, reason: &Reason, observer: &mut crate::Observer<'_>) {
-        let no_step = matches!(reason, Reason::InfiniteLoop { .. } | Reason::TooComplex { .. } | Reason::TooManyForks { .. });
+        let no_step = matches!(
+            reason,
+            Reason::InfiniteLoop { .. } | Reason::TooComplex { .. } | Reason::TooManyForks { .. }
+        );
         if no_step || route.trail.len() > LONGEST_TRIED {
             self.walk_again(route, None, observer);
             return;
         }
         let first = self.last_id;
-        let ends_so = |end: &Option<Reason>| end.as_ref().is_some_and(|end| same_fault(end, reason));
+        let ends_so =
+            |end: &Option<Reason>| end.as_ref().is_some_and(|end| same_fault(end, reason));
         let (forks, end) = self.walk_again(route, None, &mut |_, _| {});
         let mut sides = None;
         if !ends_so(&end) {
@@ -143,7 +169,12 @@ impl Walk<'_> {
     }
 
     /// `sides`: from which fork on the bits say whether the jump is taken; else it is not. How many forks there are, and the fault.
-    fn walk_again(&mut self, route: &Route, sides: Option<(u32, u32)>, observer: &mut crate::Observer<'_>) -> (u32, Option<Reason>) {
+    fn walk_again(
+        &mut self,
+        route: &Route,
+        sides: Option<(u32, u32)>,
+        observer: &mut crate::Observer<'_>,
+    ) -> (u32, Option<Reason>) {
         let mut forks = 0;
         self.state = route.start.clone();
         for (n, &insn) in route.trail.iter().enumerate() {
@@ -164,7 +195,9 @@ impl Walk<'_> {
             self.pending.clear();
             match other {
                 Some(p) if next == wanted => {
-                    let jumps = sides.is_some_and(|(from, bits)| forks >= from && bits >> (forks - from) & 1 == 1);
+                    let jumps = sides.is_some_and(|(from, bits)| {
+                        forks >= from && bits >> (forks - from) & 1 == 1
+                    });
                     forks += 1;
                     if jumps {
                         self.state = p.state;
@@ -191,7 +224,9 @@ fn same_fault(a: &Reason, b: &Reason) -> bool {
 /// The way that ends with the instruction `last`.
 fn trail(all: &[(u32, Option<u32>)], last: u32) -> Vec<u32> {
     let mut out: Vec<u32> =
-        std::iter::successors(all.get(last as usize), |(_, before)| all.get((*before)? as usize)).map(|(insn, _)| *insn).collect();
+        std::iter::successors(all.get(last as usize), |(_, before)| all.get((*before)? as usize))
+            .map(|(insn, _)| *insn)
+            .collect();
     out.reverse();
     out
 }

@@ -71,13 +71,23 @@ impl Access {
             };
         }
         let args = helper::by_id(id)?.args;
-        let map = || args.iter().position(|a| *a == ArgType::ConstMapPtr).and_then(|n| map_of(prog, state.reg(n as u8 + 1)));
+        let map = || {
+            args.iter()
+                .position(|a| *a == ArgType::ConstMapPtr)
+                .and_then(|n| map_of(prog, state.reg(n as u8 + 1)))
+        };
         match args.get(at)? {
             ArgType::MapKey => access(map()?.key_size.into(), Size::Key),
-            ArgType::MapValue | ArgType::MapValueOrNull | ArgType::UninitMapValue => access(map()?.value_size.into(), Size::Value),
+            ArgType::MapValue | ArgType::MapValueOrNull | ArgType::UninitMapValue => {
+                access(map()?.value_size.into(), Size::Value)
+            }
             ArgType::FixedMem(n) | ArgType::FixedMemWrite(n) => access(u64::from(*n), Size::Fixed),
             ArgType::UninitLong => access(8, Size::Fixed),
-            ArgType::Mem | ArgType::MemOrNull | ArgType::MemWrite | ArgType::UninitMem | ArgType::UninitMemOrNull => behind(),
+            ArgType::Mem
+            | ArgType::MemOrNull
+            | ArgType::MemWrite
+            | ArgType::UninitMem
+            | ArgType::UninitMemOrNull => behind(),
             _ => None,
         }
     }
@@ -87,7 +97,9 @@ impl Access {
         let n = self.bytes;
         match self.size {
             Size::Insn => None,
-            Size::Register(reg) if state.reg(reg).as_const().is_some() => Some(format!("the size in R{reg} is {n}")),
+            Size::Register(reg) if state.reg(reg).as_const().is_some() => {
+                Some(format!("the size in R{reg} is {n}"))
+            }
             Size::Register(reg) => Some(format!("the size in R{reg} may be {n}")),
             Size::Key => Some(format!("a key of the map has {n}")),
             Size::Value => Some(format!("a value of the map has {n}")),

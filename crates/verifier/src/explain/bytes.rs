@@ -42,7 +42,9 @@ impl Found {
     pub fn of(fault: &Fault<'_>, step: &Step) -> Option<Self> {
         let reg = match fault.reason {
             Reason::OutOfBounds { .. } => based(step, fault)?,
-            Reason::UnboundedSize { reg } | Reason::NegativeSize { reg } | Reason::ZeroSize { reg, .. } => reg.checked_sub(1)?,
+            Reason::UnboundedSize { reg }
+            | Reason::NegativeSize { reg }
+            | Reason::ZeroSize { reg, .. } => reg.checked_sub(1)?,
             reason => reason.register().or_else(|| based(step, fault))?,
         };
         let base = *fault.state.reg(reg);
@@ -74,7 +76,9 @@ impl Found {
         let n = self.index.as_ref().and_then(|i| i.known).unwrap_or(if upper { high } else { low });
         let verb = if low == high { "is" } else { "may be" };
         let (what, n) = match &self.index {
-            Some(index) if index.scale <= i64::MAX as u64 && n % index.scale as i64 == 0 => ("index", n / index.scale as i64),
+            Some(index) if index.scale <= i64::MAX as u64 && n % index.scale as i64 == 0 => {
+                ("index", n / index.scale as i64)
+            }
             _ => ("offset", n),
         };
         if n == i64::MAX || n == i64::MIN {
@@ -91,16 +95,24 @@ impl Found {
         let region = self.region.as_ref()?;
         let first = if upper { self.first.1 } else { self.first.0 };
         let mut why = self.access.why_so_many(fault.state);
-        if self.base.val.as_const().is_none() || self.index.is_some() && matches!(self.access.size, Size::Insn) {
+        if self.base.val.as_const().is_none()
+            || self.index.is_some() && matches!(self.access.size, Size::Insn)
+        {
             let moved = self.may_be(upper);
             why = Some(why.map_or(moved.clone(), |size| format!("{moved}, and {size}")));
         }
         let of = format!("{} of {}", region.name, region.size);
         let why = why.map_or(String::new(), |why| format!(": {why}"));
         if first.unsigned_abs() >= FAR {
-            return Some(format!("bytes {} {of}{why}", if first < 0 { "before" } else { "behind" }));
+            return Some(format!(
+                "bytes {} {of}{why}",
+                if first < 0 { "before" } else { "behind" }
+            ));
         }
-        Some(format!("bytes {first}..{} of {of}{why}", first.saturating_add_unsigned(self.access.bytes)))
+        Some(format!(
+            "bytes {first}..{} of {of}{why}",
+            first.saturating_add_unsigned(self.access.bytes)
+        ))
     }
 
     /// The line that the kernel prints before the register's.
@@ -108,13 +120,21 @@ impl Found {
         let (what, size_name) = self.region.as_ref()?.logged?;
         let Reason::OutsideRange { side, .. } = reason else { return None };
         let off = if *side == "max" { self.first.1 } else { self.first.0 };
-        Some(format!("invalid access to {what}, {size_name}={} off={off} size={}", self.region.as_ref()?.size, self.access.bytes))
+        Some(format!(
+            "invalid access to {what}, {size_name}={} off={off} size={}",
+            self.region.as_ref()?.size,
+            self.access.bytes
+        ))
     }
 }
 
 /// The smallest and largest variable part of an address, the ends of the number line where there is none.
 fn reach(r: &Reg) -> (i64, i64) {
-    let high = if r.val.r64.smin < 0 { r.val.r64.smax } else { i64::try_from(r.val.r64.umax).unwrap_or(i64::MAX) };
+    let high = if r.val.r64.smin < 0 {
+        r.val.r64.smax
+    } else {
+        i64::try_from(r.val.r64.umax).unwrap_or(i64::MAX)
+    };
     (r.val.r64.smin, high)
 }
 
@@ -123,20 +143,28 @@ fn based(step: &Step, fault: &Fault<'_>) -> Option<u8> {
     let code = step.code;
     match code.class() {
         op::LDX => Some(code.src()),
-        op::ST | op::STX if code.imm == op::ATOMIC_LOAD_ACQ && code.code & 0xe0 == op::ATOMIC => Some(code.src()),
+        op::ST | op::STX if code.imm == op::ATOMIC_LOAD_ACQ && code.code & 0xe0 == op::ATOMIC => {
+            Some(code.src())
+        }
         op::ST | op::STX => Some(code.dst()),
         _ => (1..=5).find(|reg| {
-            let Some(access) = Access::of(fault.prog, fault.state, code, *reg) else { return false };
+            let Some(access) = Access::of(fault.prog, fault.state, code, *reg) else {
+                return false;
+            };
             let base = fault.state.reg(*reg);
             let first = i64::from(base.off).saturating_add(reach(base).0);
-            let fits = |r: Region| first >= 0 && first.saturating_add_unsigned(access.bytes) <= i64::from(r.size);
+            let fits = |r: Region| {
+                first >= 0 && first.saturating_add_unsigned(access.bytes) <= i64::from(r.size)
+            };
             !base.nullable && region(fault, base).is_some_and(|r| !fits(r))
         }),
     }
 }
 
 fn region(fault: &Fault<'_>, r: &Reg) -> Option<Region> {
-    let plain = |name: &str, logged, size| Some(Region { name: name.to_owned(), logged, size, variable: None });
+    let plain = |name: &str, logged, size| {
+        Some(Region { name: name.to_owned(), logged, size, variable: None })
+    };
     match r.kind {
         Kind::Value(map) => {
             let spec = spec(fault.prog, map)?;
@@ -144,11 +172,14 @@ fn region(fault: &Fault<'_>, r: &Reg) -> Option<Region> {
             if !spec.is_global_data() {
                 return plain("a value", logged, spec.value_size);
             }
-            let name = format!("`{}`", if spec.section.is_empty() { &spec.name } else { &spec.section });
+            let name =
+                format!("`{}`", if spec.section.is_empty() { &spec.name } else { &spec.section });
             let variable = variable(fault, spec.value_type_id, r.off);
             Some(Region { name, logged, size: spec.value_size, variable })
         }
-        Kind::Key(map) => plain("a key", Some(("map key", "key_size")), spec(fault.prog, map)?.key_size),
+        Kind::Key(map) => {
+            plain("a key", Some(("map key", "key_size")), spec(fault.prog, map)?.key_size)
+        }
         Kind::Mem(n) => plain("memory", Some(("memory", "mem_size")), n),
         Kind::Record(n) => plain("a record", Some(("memory", "mem_size")), n),
         Kind::FlowKeys => plain("the flow keys", None, ctx::FLOW_KEYS_SIZE),
@@ -171,7 +202,12 @@ pub(super) fn detail(fault: &Fault<'_>, step: &Step, found: Option<&Found>) -> O
     match fault.reason {
         Reason::OutOfBounds { what, off, size, region, .. } => {
             let told = found.and_then(|f| f.span(fault, true));
-            told.or_else(|| Some(format!("bytes {off}..{} of {what} of {region}", off.saturating_add((*size).into()))))
+            told.or_else(|| {
+                Some(format!(
+                    "bytes {off}..{} of {what} of {region}",
+                    off.saturating_add((*size).into())
+                ))
+            })
         }
         Reason::OutsideRange { side, .. } => found?.span(fault, *side == "max"),
         Reason::Unbounded { .. } => found?.span(fault, true),
@@ -181,20 +217,32 @@ pub(super) fn detail(fault: &Fault<'_>, step: &Step, found: Option<&Found>) -> O
         },
         Reason::OutsidePacket { .. } => Some(packet(found?, fault)),
         Reason::BadStackAccess { off, size, .. } => {
-            let why = found.and_then(|f| f.access.why_so_many(fault.state)).map_or(String::new(), |why| format!(": {why}"));
-            Some(format!("bytes {}..{} of a stack from fp-512 to fp+0{why}", fp(*off), fp(off.saturating_add((*size).into()))))
+            let why = found
+                .and_then(|f| f.access.why_so_many(fault.state))
+                .map_or(String::new(), |why| format!(": {why}"));
+            Some(format!(
+                "bytes {}..{} of a stack from fp-512 to fp+0{why}",
+                fp(*off),
+                fp(off.saturating_add((*size).into()))
+            ))
         }
         Reason::BadVariableStackAccess { .. } | Reason::VariableStack { .. } => {
             let f = found?;
             let end = f.first.1.saturating_add_unsigned(f.access.bytes);
-            Some(format!("bytes {}..{} of a stack from fp-512 to fp+0: {}", fp(f.first.0), fp(end), f.may_be(true)))
+            Some(format!(
+                "bytes {}..{} of a stack from fp-512 to fp+0: {}",
+                fp(f.first.0),
+                fp(end),
+                f.may_be(true)
+            ))
         }
         Reason::UnboundedStack { .. } => Some(found?.may_be(true)),
         Reason::MakesOutOfBounds { .. } | Reason::UnboundedStep { .. } => step_size(fault, step),
-        Reason::UninitStackRead { off, at, size } | Reason::UninitIndirect { off, at, size, .. } => {
-            unwritten(fault, found, *off, *at, *size)
+        Reason::UninitStackRead { off, at, size }
+        | Reason::UninitIndirect { off, at, size, .. } => unwritten(fault, found, *off, *at, *size),
+        Reason::UnboundedSize { .. } | Reason::NegativeSize { .. } | Reason::ZeroSize { .. } => {
+            size(fault)
         }
-        Reason::UnboundedSize { .. } | Reason::NegativeSize { .. } | Reason::ZeroSize { .. } => size(fault),
         Reason::BadContext { off, size } => {
             let layout = ctx::layout(fault.prog.prog_type, fault.prog.attach_type)?;
             let of = format!("the context of {} programs", fault.prog.prog_type.name());
@@ -222,12 +270,20 @@ fn packet(f: &Found, fault: &Fault<'_>) -> String {
         Kind::PacketMeta => "metadata",
         _ => "packet",
     };
-    let from = if f.base.id == 0 { format!("of the {of}") } else { "from a variable place in the packet".to_owned() };
+    let from = if f.base.id == 0 {
+        format!("of the {of}")
+    } else {
+        "from a variable place in the packet".to_owned()
+    };
     let end_name = if f.base.kind == Kind::PacketMeta { "data" } else { "data_end" };
     match f.base.range {
         _ if first < 0 => format!("bytes {first}..{end} {from}: before its beginning{why}"),
-        0 => format!("bytes {first}..{end} {from}: no comparison with `{end_name}` covers them{why}"),
-        n => format!("bytes {first}..{end} {from}: the comparison with `{end_name}` covers {n}{why}"),
+        0 => {
+            format!("bytes {first}..{end} {from}: no comparison with `{end_name}` covers them{why}")
+        }
+        n => {
+            format!("bytes {first}..{end} {from}: the comparison with `{end_name}` covers {n}{why}")
+        }
     }
 }
 
@@ -237,13 +293,21 @@ fn fp(off: i64) -> String {
 }
 
 /// Which of the bytes that are read were never written.
-fn unwritten(fault: &Fault<'_>, found: Option<&Found>, off: i64, at: u32, size: u32) -> Option<String> {
+fn unwritten(
+    fault: &Fault<'_>,
+    found: Option<&Found>,
+    off: i64,
+    at: u32,
+    size: u32,
+) -> Option<String> {
     let frame = match found?.base.kind {
         Kind::Stack(frame) => fault.state.frames.get(usize::from(frame))?,
         _ => return None,
     };
-    let byte =
-        |n: u32| i32::try_from(off.saturating_add(n.into())).map_or(Byte::Misc, |o| if o < 0 { frame.stack.byte(o) } else { Byte::Misc });
+    let byte = |n: u32| {
+        i32::try_from(off.saturating_add(n.into()))
+            .map_or(Byte::Misc, |o| if o < 0 { frame.stack.byte(o) } else { Byte::Misc })
+    };
     if at >= size {
         // At another place of several.
         return None;
@@ -253,7 +317,8 @@ fn unwritten(fault: &Fault<'_>, found: Option<&Found>, off: i64, at: u32, size: 
     }
     let end = (at..size).find(|n| byte(*n) != Byte::Uninit).unwrap_or(size);
     let more = if (end..size).any(|n| byte(n) == Byte::Uninit) { " and more" } else { "" };
-    let of = found?.access.why_so_many(fault.state).map_or(String::new(), |why| format!(" ({why})"));
+    let of =
+        found?.access.why_so_many(fault.state).map_or(String::new(), |why| format!(" ({why})"));
     Some(match (end - at, size) {
         (n, size) if n == size => format!("none of the {size} bytes was written{of}"),
         (1, _) => format!("byte {at} of {size} was never written{more}{of}"),
@@ -311,7 +376,11 @@ fn field(layout: &Layout, of: &str, off: i64, size: u32, step: &Step) -> String 
     };
     let (name, whole) = (f.name, f.size);
     if end > ends(f) {
-        return format!("bytes {off}..{end} are more than `{name}` of {of}, which has {}..{}", f.off, ends(f));
+        return format!(
+            "bytes {off}..{end} are more than `{name}` of {of}, which has {}..{}",
+            f.off,
+            ends(f)
+        );
     }
     if writes && !f.writable {
         return format!("`{name}` of {of} can only be read");

@@ -82,7 +82,10 @@ pub(super) fn of_pointer(steps: &[Step], end: usize, reg: u8) -> Option<Index> {
             None if code.code == (op::ALU64 | op::ADD | op::K) => continue,
             None if code.code == (op::ALU64 | op::ADD | op::X) => {
                 let added = added(&steps[n])?;
-                return Some(Index { known: known(&steps[n], added), ..of_number(steps, n, added) });
+                return Some(Index {
+                    known: known(&steps[n], added),
+                    ..of_number(steps, n, added)
+                });
             }
             None => return None,
         };
@@ -92,8 +95,12 @@ pub(super) fn of_pointer(steps: &[Step], end: usize, reg: u8) -> Option<Index> {
 
 /// The number that an addition adds to a pointer.
 pub(super) fn added(step: &Step) -> Option<u8> {
-    let number = |what: &str| what.starts_with("scalar(") || what.starts_with(|c: char| c == '-' || c.is_ascii_digit());
-    [step.code.src(), step.code.dst()].into_iter().find(|r| step.regs.iter().any(|(of, what)| of == r && number(what)))
+    let number = |what: &str| {
+        what.starts_with("scalar(") || what.starts_with(|c: char| c == '-' || c.is_ascii_digit())
+    };
+    [step.code.src(), step.code.dst()]
+        .into_iter()
+        .find(|r| step.regs.iter().any(|(of, what)| of == r && number(what)))
 }
 
 /// The number that a register held, when it was only one.
@@ -107,7 +114,15 @@ fn known(step: &Step, reg: u8) -> Option<i64> {
 
 /// Finds where the number in `reg` comes from, before the step `end`.
 pub(super) fn of_number(steps: &[Step], end: usize, reg: u8) -> Index {
-    let mut index = Index { scale: 1, known: None, mask: None, tests: Vec::new(), load: None, computed: false, cut: true };
+    let mut index = Index {
+        scale: 1,
+        known: None,
+        mask: None,
+        tests: Vec::new(),
+        load: None,
+        computed: false,
+        cut: true,
+    };
     let mut place = Place::Reg(reg);
     // Comparisons met so far, also those of registers that may turn out to hold the same number.
     let mut compared: Vec<usize> = Vec::new();
@@ -143,7 +158,10 @@ pub(super) fn of_number(steps: &[Step], end: usize, reg: u8) -> Index {
             continue;
         }
         if let Some(back) = right.take() {
-            let left = code.imm.checked_sub(back).filter(|n| (0..=32).contains(n) && code.code == op::ALU64 | op::LSH | op::K);
+            let left = code
+                .imm
+                .checked_sub(back)
+                .filter(|n| (0..=32).contains(n) && code.code == op::ALU64 | op::LSH | op::K);
             let Some(left) = left else {
                 index.cut = false;
                 break;
@@ -156,10 +174,16 @@ pub(super) fn of_number(steps: &[Step], end: usize, reg: u8) -> Index {
             c if arithmetic && c == op::LSH | op::K && (0..32).contains(&code.imm) => {
                 index.scale = index.scale.saturating_mul(1 << code.imm)
             }
-            c if arithmetic && c == op::MUL | op::K && code.imm > 0 => index.scale = index.scale.saturating_mul(code.imm as u64),
-            c if code.class() == op::ALU64 && (c == op::RSH | op::K || c == op::ARSH | op::K) => right = Some(code.imm),
+            c if arithmetic && c == op::MUL | op::K && code.imm > 0 => {
+                index.scale = index.scale.saturating_mul(code.imm as u64)
+            }
+            c if code.class() == op::ALU64 && (c == op::RSH | op::K || c == op::ARSH | op::K) => {
+                right = Some(code.imm)
+            }
             // The user's, or one that compilers put behind a test.
-            c if arithmetic && c == op::AND | op::K => index.mask = index.mask.or(Some((n, code.imm, index.scale))),
+            c if arithmetic && c == op::AND | op::K => {
+                index.mask = index.mask.or(Some((n, code.imm, index.scale)))
+            }
             c if arithmetic && c == op::ADD | op::K => moved = true,
             _ => {
                 if code.class() == op::LDX {
@@ -178,7 +202,10 @@ pub(super) fn of_number(steps: &[Step], end: usize, reg: u8) -> Index {
 impl Index {
     /// The lowest upper bound that was tested; one of the number itself goes before one of what it was before an addition.
     pub fn at_most(&self) -> Option<(i64, Test)> {
-        let bounds = self.tests.iter().filter_map(|t| if let Bound::AtMost(n) = t.bound { Some((n, *t)) } else { None });
+        let bounds = self
+            .tests
+            .iter()
+            .filter_map(|t| if let Bound::AtMost(n) = t.bound { Some((n, *t)) } else { None });
         bounds.min_by_key(|(n, t)| (t.moved, *n))
     }
 
@@ -187,7 +214,11 @@ impl Index {
         let Place::Reg(reg) = place else { return };
         for &n in compared {
             if self.tests.iter().all(|t| t.step != n) {
-                self.tests.extend(test(steps, n, reg).map(|t| Test { moved, scale: self.scale, ..t }));
+                self.tests.extend(test(steps, n, reg).map(|t| Test {
+                    moved,
+                    scale: self.scale,
+                    ..t
+                }));
             }
         }
     }
@@ -212,7 +243,11 @@ fn is_argument(place: Place) -> bool {
 fn writes(code: Insn, place: Place) -> bool {
     match place {
         Place::Reg(r) => uses(code).1 & (1 << r) != 0,
-        Place::Slot(off) => matches!(code.class(), op::ST | op::STX) && code.dst() == op::FP && code.off & !7 == off & !7,
+        Place::Slot(off) => {
+            matches!(code.class(), op::ST | op::STX)
+                && code.dst() == op::FP
+                && code.off & !7 == off & !7
+        }
     }
 }
 
@@ -220,12 +255,19 @@ fn writes(code: Insn, place: Place) -> bool {
 fn source(code: Insn, place: Place) -> Option<Place> {
     match place {
         Place::Reg(_)
-            if code.off == 0 && matches!(code.code, c if c == (op::ALU64 | op::MOV | op::X) || c == (op::ALU | op::MOV | op::X)) =>
+            if code.off == 0
+                && matches!(code.code, c if c == (op::ALU64 | op::MOV | op::X) || c == (op::ALU | op::MOV | op::X)) =>
         {
             Some(Place::Reg(code.src()))
         }
-        Place::Reg(_) if code.class() == op::LDX && code.src() == op::FP => Some(Place::Slot(code.off)),
-        Place::Slot(off) if code.class() == op::STX && code.code & 0xe0 == op::MEM && code.off == off => Some(Place::Reg(code.src())),
+        Place::Reg(_) if code.class() == op::LDX && code.src() == op::FP => {
+            Some(Place::Slot(code.off))
+        }
+        Place::Slot(off)
+            if code.class() == op::STX && code.code & 0xe0 == op::MEM && code.off == off =>
+        {
+            Some(Place::Reg(code.src()))
+        }
         _ => None,
     }
 }
@@ -236,14 +278,28 @@ fn test(steps: &[Step], n: usize, reg: u8) -> Option<Test> {
     let narrow = code.class() == op::JMP32;
     if code.dst() != reg {
         let other = code.code & op::X != 0 && code.src() == reg;
-        return other.then_some(Test { step: n, bound: Bound::Unknown, signed: false, narrow, moved: false, scale: 1 });
+        return other.then_some(Test {
+            step: n,
+            bound: Bound::Unknown,
+            signed: false,
+            narrow,
+            moved: false,
+            scale: 1,
+        });
     }
     let taken = steps.get(n + 1).is_some_and(|s| s.insn != steps[n].insn + 1);
     let condition = code.code & 0xf0;
     let signed = matches!(condition, op::JSGT | op::JSGE | op::JSLT | op::JSLE);
     if code.code & op::X != 0 {
         let equal = matches!(condition, op::JEQ | op::JNE | op::JSET);
-        return Some(Test { step: n, bound: if equal { Bound::None } else { Bound::Unknown }, signed, narrow, moved: false, scale: 1 });
+        return Some(Test {
+            step: n,
+            bound: if equal { Bound::None } else { Bound::Unknown },
+            signed,
+            narrow,
+            moved: false,
+            scale: 1,
+        });
     }
     let k = i64::from(code.imm);
     let bound = match (condition, taken) {
@@ -264,8 +320,11 @@ pub(super) fn loaded_before(steps: &[Step], load: usize) -> Option<usize> {
     let again = steps.get(load)?.code;
     before(steps, load).take_while(|(_, call)| !call).map(|(n, _)| n).find(|n| {
         let code = steps[*n].code;
-        let same = code.class() == op::LDX && (code.src(), code.off, code.code) == (again.src(), again.off, again.code);
-        let tested = |m: usize| is_conditional(steps[m].code) && uses(steps[m].code).0 & (1 << code.dst()) != 0;
+        let same = code.class() == op::LDX
+            && (code.src(), code.off, code.code) == (again.src(), again.off, again.code);
+        let tested = |m: usize| {
+            is_conditional(steps[m].code) && uses(steps[m].code).0 & (1 << code.dst()) != 0
+        };
         same && code.src() != op::FP && (*n + 1..load).any(tested)
     })
 }

@@ -46,13 +46,19 @@ fn read_types(file: &str) -> Types {
 
 /// The contents of a section of a 64-bit ELF file.
 fn section<'a>(elf: &'a [u8], name: &str) -> Option<&'a [u8]> {
-    let number = |at: usize, size: usize| elf.get(at..at + size).map(|b| b.iter().rev().fold(0, |n, b| n << 8 | usize::from(*b)));
+    let number = |at: usize, size: usize| {
+        elf.get(at..at + size).map(|b| b.iter().rev().fold(0, |n, b| n << 8 | usize::from(*b)))
+    };
     let (table, each, names) = (number(0x28, 8)?, number(0x3a, 2)?, number(0x3e, 2)?);
     let names = number(table + names * each + 0x18, 8)?;
     (0..number(0x3c, 2)?).map(|n| table + n * each).find_map(|header| {
         let of = elf.get(names + number(header, 4)?..)?;
         let (start, size) = (number(header + 0x18, 8)?, number(header + 0x20, 8)?);
-        if of.split(|b| *b == 0).next() == Some(name.as_bytes()) { elf.get(start..start + size) } else { None }
+        if of.split(|b| *b == 0).next() == Some(name.as_bytes()) {
+            elf.get(start..start + size)
+        } else {
+            None
+        }
     })
 }
 
@@ -71,7 +77,8 @@ pub fn target_types() -> &'static Types {
 
 pub fn all() -> Vec<Case> {
     let dir = data();
-    let mut files: Vec<_> = std::fs::read_dir(dir).expect("test data").filter_map(|e| Some(e.ok()?.path())).collect();
+    let mut files: Vec<_> =
+        std::fs::read_dir(dir).expect("test data").filter_map(|e| Some(e.ok()?.path())).collect();
     files.sort();
     let mut cases = Vec::new();
     for file in files.iter().filter(|f| f.extension().is_some_and(|e| e == "cases")) {
@@ -89,24 +96,32 @@ pub fn all() -> Vec<Case> {
 fn parse(name: &str, text: &str) -> Case {
     let (head, rest) = text.split_once("--\n").unwrap_or_else(|| panic!("{name}: no `--`"));
     let (asm, verdict) = rest.split_once("=> ").unwrap_or_else(|| panic!("{name}: no verdict"));
-    let insns = text::assemble(&with_type_ids(name, &expand(asm))).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let insns = text::assemble(&with_type_ids(name, &expand(asm)))
+        .unwrap_or_else(|e| panic!("{name}: {e}"));
     let mut prog = Linked::from_insns("case", ProgramType::Kprobe, insns);
     let (mut strict, mut offered, mut kernel_types) = (false, false, None);
     for line in head.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
             ["type", p, rest @ ..] => {
-                let find = |w: &str| prog::PROGRAM_TYPES.iter().find(|(_, n)| *n == w).map(|(t, _)| *t);
+                let find =
+                    |w: &str| prog::PROGRAM_TYPES.iter().find(|(_, n)| *n == w).map(|(t, _)| *t);
                 prog.prog_type = find(p).unwrap_or_else(|| panic!("{name}: {p}"));
-                let attach = |w: &&str| prog::ATTACH_TYPES.iter().find(|(_, n)| n == w).map(|(t, _)| *t);
-                prog.attach_type = rest.first().map(|w| -> AttachType { attach(w).unwrap_or_else(|| panic!("{name}: {w}")) });
+                let attach =
+                    |w: &&str| prog::ATTACH_TYPES.iter().find(|(_, n)| n == w).map(|(t, _)| *t);
+                prog.attach_type = rest
+                    .first()
+                    .map(|w| -> AttachType { attach(w).unwrap_or_else(|| panic!("{name}: {w}")) });
             }
             ["map", kind, key, value, entries, rest @ ..] => {
                 let kind = MapType::from_name(kind).unwrap_or_else(|| panic!("{name}: {kind}"));
                 let n = |w: &str| w.parse::<u32>().unwrap_or_else(|_| panic!("{name}: {w}"));
                 let mut spec = MapSpec::new("m", kind, n(key), n(value), n(entries));
                 if let ["frozen", hex] = rest {
-                    let byte = |i: usize| u8::from_str_radix(&hex[i..i + 2], 16).unwrap_or_else(|_| panic!("{name}: {hex}"));
+                    let byte = |i: usize| {
+                        u8::from_str_radix(&hex[i..i + 2], 16)
+                            .unwrap_or_else(|_| panic!("{name}: {hex}"))
+                    };
                     spec.data = Some((0..hex.len()).step_by(2).map(byte).collect());
                     spec.frozen = true;
                     spec.flags = MapFlags(MapFlags::RDONLY_PROG);
@@ -120,7 +135,8 @@ fn parse(name: &str, text: &str) -> Case {
                         spec.value_type_id = find_struct(name);
                     }
                     ["inner", kind, rest @ ..] => {
-                        let kind = MapType::from_name(kind).unwrap_or_else(|| panic!("{name}: {kind}"));
+                        let kind =
+                            MapType::from_name(kind).unwrap_or_else(|| panic!("{name}: {kind}"));
                         let [key, value, entries, of @ ..] = rest else { panic!("{name}: {line}") };
                         let mut inner = MapSpec::new("inner", kind, n(key), n(value), n(entries));
                         if let ["of", name] = of {
@@ -141,7 +157,10 @@ fn parse(name: &str, text: &str) -> Case {
             ["types"] => {
                 prog.btf = Some(types().btf.clone());
                 let name = |start| if start == 0 { "main_prog" } else { "s_number" };
-                prog.subprogs = starts(&prog.insns).into_iter().map(|start| function(start, name(start))).collect();
+                prog.subprogs = starts(&prog.insns)
+                    .into_iter()
+                    .map(|start| function(start, name(start)))
+                    .collect();
             }
             ["target", rest @ ..] => {
                 kernel_types = Some(target_types().btf.clone());
@@ -151,7 +170,8 @@ fn parse(name: &str, text: &str) -> Case {
                 let starts = starts(&prog.insns);
                 assert_eq!(starts.len(), names.len(), "{name}: functions");
                 prog.btf = Some(types().btf.clone());
-                prog.subprogs = starts.iter().zip(names).map(|(start, name)| function(*start, name)).collect();
+                prog.subprogs =
+                    starts.iter().zip(names).map(|(start, name)| function(*start, name)).collect();
             }
             [] => {}
             _ => panic!("{name}: unknown line `{line}`"),
@@ -176,15 +196,21 @@ fn parse(name: &str, text: &str) -> Case {
 fn expand(asm: &str) -> String {
     let line = |line: &str| match line.split_whitespace().collect::<Vec<_>>().as_slice() {
         ["lookup", map] => {
-            format!("stw [%r10-4], 0\nmov %r2, %r10\nadd %r2, -4\nlddw %r1, map {map}\ncall map_lookup_elem\njeq %r0, 0, out\n")
+            format!(
+                "stw [%r10-4], 0\nmov %r2, %r10\nadd %r2, -4\nlddw %r1, map {map}\ncall map_lookup_elem\njeq %r0, 0, out\n"
+            )
         }
-        ["new", name] => format!("mov %r1, @{name}\nmov %r2, 0\ncall bpf_obj_new_impl\njeq %r0, 0, out\n"),
+        ["new", name] => {
+            format!("mov %r1, @{name}\nmov %r2, 0\ncall bpf_obj_new_impl\njeq %r0, 0, out\n")
+        }
         ["drop", reg] => format!("mov %r1, {reg}\nmov %r2, 0\ncall bpf_obj_drop_impl\n"),
         ["with", reg, name] => format!("mov %r1, {reg}\ncall {name}\n"),
         _ => format!("{line}\n"),
     };
     let labelled = |text: &str| match text.split_once(": ") {
-        Some((label, rest)) if label.chars().all(|c| c.is_ascii_alphanumeric()) => format!("{label}: {}", line(rest)),
+        Some((label, rest)) if label.chars().all(|c| c.is_ascii_alphanumeric()) => {
+            format!("{label}: {}", line(rest))
+        }
         _ => line(text),
     };
     asm.lines().map(labelled).collect()
@@ -195,9 +221,12 @@ fn with_type_ids(name: &str, asm: &str) -> String {
     let mut out = String::new();
     let mut rest = asm;
     while let Some((before, of)) = rest.split_once('@') {
-        let (btf, of) = of.strip_prefix('@').map_or((&types().btf, of), |of| (&target_types().btf, of));
+        let (btf, of) =
+            of.strip_prefix('@').map_or((&types().btf, of), |of| (&target_types().btf, of));
         let end = of.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(of.len());
-        let id = btf.find(&of[..end], |_| true).unwrap_or_else(|| panic!("{name}: no type `{}`", &of[..end]));
+        let id = btf
+            .find(&of[..end], |_| true)
+            .unwrap_or_else(|| panic!("{name}: no type `{}`", &of[..end]));
         out += &format!("{before}{id}");
         rest = &of[end..];
     }
@@ -205,14 +234,18 @@ fn with_type_ids(name: &str, asm: &str) -> String {
 }
 
 fn find_struct(name: &str) -> u32 {
-    types().btf.find(name, |k| matches!(k, Kind::Struct(_))).unwrap_or_else(|| panic!("no type `{name}`"))
+    types()
+        .btf
+        .find(name, |k| matches!(k, Kind::Struct(_)))
+        .unwrap_or_else(|| panic!("no type `{name}`"))
 }
 
 /// First instructions of the functions that are called, or whose address is taken.
 pub fn starts(insns: &[Insn]) -> Vec<usize> {
     let names = |i: &Insn| i.is_local_call() || (i.is_ld_imm64() && i.src() == op::PSEUDO_FUNC);
     let to = |(at, i): (usize, &Insn)| (at as i64 + 1 + i64::from(i.imm)) as usize;
-    let mut starts: Vec<usize> = insns.iter().enumerate().filter(|(_, i)| names(i)).map(to).chain([0]).collect();
+    let mut starts: Vec<usize> =
+        insns.iter().enumerate().filter(|(_, i)| names(i)).map(to).chain([0]).collect();
     starts.sort_unstable();
     starts.dedup();
     starts
@@ -221,6 +254,8 @@ pub fn starts(insns: &[Insn]) -> Vec<usize> {
 /// A function with the type of that name.
 fn function(start: usize, name: &str) -> Subprog {
     let btf = &types().btf;
-    let type_id = btf.find(name, |k| matches!(k, Kind::Func(_))).unwrap_or_else(|| panic!("no function `{name}`"));
+    let type_id = btf
+        .find(name, |k| matches!(k, Kind::Func(_)))
+        .unwrap_or_else(|| panic!("no function `{name}`"));
     Subprog { start, name: name.to_owned(), global: start > 0 && !name.starts_with("s_"), type_id }
 }

@@ -20,7 +20,13 @@ pub enum Sharp {
 }
 
 /// Tells whether one of the states describes the machine; else what the last one gets wrong.
-pub fn described(claims: &[State], m: &Machine<'_>, pc: usize, cfg: &Cfg, sharp: Sharp) -> Result<(), String> {
+pub fn described(
+    claims: &[State],
+    m: &Machine<'_>,
+    pc: usize,
+    cfg: &Cfg,
+    sharp: Sharp,
+) -> Result<(), String> {
     let mut why = "this place was never walked".to_owned();
     for s in claims.iter().rev() {
         match describes(s, m, pc, cfg, sharp) {
@@ -67,13 +73,16 @@ impl Sets {
             return true;
         }
         let base = n.wrapping_sub(i64::from(r.delta) as u64);
-        (r.low || Self::agree(&mut self.whole, r.id, base)) && Self::agree(&mut self.low, r.id, base as u32)
+        (r.low || Self::agree(&mut self.whole, r.id, base))
+            && Self::agree(&mut self.low, r.id, base as u32)
     }
 }
 
 fn describes(s: &State, m: &Machine<'_>, pc: usize, cfg: &Cfg, sharp: Sharp) -> Result<(), String> {
     // A function that was walked by itself knows nothing of its callers.
-    let Some(outer) = m.frames.len().checked_sub(s.frames.len()) else { return Err("more frames than there are".to_owned()) };
+    let Some(outer) = m.frames.len().checked_sub(s.frames.len()) else {
+        return Err("more frames than there are".to_owned());
+    };
     let frames = &m.frames[outer..];
     for (claim, real) in s.frames.iter().zip(frames).skip(1) {
         let ret = match real.ret {
@@ -94,7 +103,8 @@ fn describes(s: &State, m: &Machine<'_>, pc: usize, cfg: &Cfg, sharp: Sharp) -> 
         let live = live_regs(s, n, pc, cfg);
         for (r, (c, v)) in claim.regs.iter().zip(&real.regs).enumerate() {
             if live & (1 << r) != 0 {
-                check(c, *v, m, frames, &mut sets, sharp).map_err(|e| format!("frame {n}, r{r}: {e}; claimed {c:?}"))?;
+                check(c, *v, m, frames, &mut sets, sharp)
+                    .map_err(|e| format!("frame {n}, r{r}: {e}; claimed {c:?}"))?;
             }
         }
         for (k, slot) in claim.stack.slots().iter().enumerate() {
@@ -106,7 +116,14 @@ fn describes(s: &State, m: &Machine<'_>, pc: usize, cfg: &Cfg, sharp: Sharp) -> 
     Ok(())
 }
 
-fn check(c: &Reg, v: Option<Value>, m: &Machine<'_>, frames: &[Real], sets: &mut Sets, sharp: Sharp) -> Result<(), String> {
+fn check(
+    c: &Reg,
+    v: Option<Value>,
+    m: &Machine<'_>,
+    frames: &[Real],
+    sets: &mut Sets,
+    sharp: Sharp,
+) -> Result<(), String> {
     let Some(v) = v else {
         return if c.kind == Kind::Uninit { Ok(()) } else { Err("never written".to_owned()) };
     };
@@ -122,33 +139,57 @@ fn check(c: &Reg, v: Option<Value>, m: &Machine<'_>, frames: &[Real], sets: &mut
     }
     // Where the pointer's constant part began.
     let start = v.bits.wrapping_sub(i64::from(c.off) as u64);
-    let inside =
-        |base: u64| if c.val.contains(start.wrapping_sub(base)) { Ok(()) } else { Err(format!("is at {:#x}", v.bits.wrapping_sub(base))) };
+    let inside = |base: u64| {
+        if c.val.contains(start.wrapping_sub(base)) {
+            Ok(())
+        } else {
+            Err(format!("is at {:#x}", v.bits.wrapping_sub(base)))
+        }
+    };
     let object = |o: usize| &m.memory.objects[o];
     match (c.kind, v.tag) {
         (Kind::Uninit, _) => Ok(()),
         (Kind::Scalar, _) if sharp == Sharp::Pointers => Ok(()),
         (Kind::Scalar, _) if !c.val.contains(v.bits) => Err(format!("is {:#x}", v.bits)),
-        (Kind::Scalar, _) if !sets.number(c, v.bits) => Err("not as far from its equals as claimed".to_owned()),
+        (Kind::Scalar, _) if !sets.number(c, v.bits) => {
+            Err("not as far from its equals as claimed".to_owned())
+        }
         (Kind::Scalar, _) => Ok(()),
         (Kind::Ctx, Tag::Memory(o)) if o == m.ctx => inside(object(o).base),
-        (Kind::Stack(f), Tag::Memory(o)) if frames.get(f as usize).is_some_and(|f| f.stack == o) => inside(object(o).base + 512),
-        (Kind::Value(map), Tag::Memory(o)) if object(o).kind == Thing::Element(of_map(map)) => inside(object(o).base),
-        (Kind::Key(_), Tag::Memory(o)) if object(o).kind == Thing::Lent && !object(o).writable => inside(object(o).base),
+        (Kind::Stack(f), Tag::Memory(o))
+            if frames.get(f as usize).is_some_and(|f| f.stack == o) =>
+        {
+            inside(object(o).base + 512)
+        }
+        (Kind::Value(map), Tag::Memory(o)) if object(o).kind == Thing::Element(of_map(map)) => {
+            inside(object(o).base)
+        }
+        (Kind::Key(_), Tag::Memory(o)) if object(o).kind == Thing::Lent && !object(o).writable => {
+            inside(object(o).base)
+        }
         (Kind::Mem(n), Tag::Memory(o)) if object(o).kind == Thing::Lent => {
             let fits = object(o).alive && object(o).size() >= n.into();
             if fits { inside(object(o).base) } else { wrong() }
         }
         (Kind::Mem(_), Tag::Wild) if c.flags.has(Flags::UNTRUSTED) => Ok(()),
-        (Kind::Mem(n), Tag::Memory(_)) if c.parent != 0 && c.val.as_const() == Some(0) && !m.slices.contains(&(start, n.into())) => {
+        (Kind::Mem(n), Tag::Memory(_))
+            if c.parent != 0
+                && c.val.as_const() == Some(0)
+                && !m.slices.contains(&(start, n.into())) =>
+        {
             Err(format!("no memory of {n} bytes begins there"))
         }
         // Memory of a dynptr, or given to a function that knows nothing of where it lies.
         (Kind::Mem(n), Tag::Memory(o)) => {
-            let room = (object(o).base + object(o).size()).wrapping_sub(start.wrapping_sub(c.val.r64.umax));
+            let room = (object(o).base + object(o).size())
+                .wrapping_sub(start.wrapping_sub(c.val.r64.umax));
             if object(o).alive && room >= n.into() { Ok(()) } else { wrong() }
         }
-        (Kind::Record(n), Tag::Memory(o)) if object(o).alive && object(o).size() == u64::from(n) => inside(object(o).base),
+        (Kind::Record(n), Tag::Memory(o))
+            if object(o).alive && object(o).size() == u64::from(n) =>
+        {
+            inside(object(o).base)
+        }
         (Kind::Packet | Kind::PacketMeta, Tag::Memory(o)) => {
             let at = if c.kind == Kind::Packet { m.packet } else { m.meta };
             if o != at {
@@ -157,7 +198,11 @@ fn check(c: &Reg, v: Option<Value>, m: &Machine<'_>, frames: &[Real], sets: &mut
             inside(object(o).base)?;
             let past = start.wrapping_add(c.range.into()).wrapping_sub(object(o).base);
             if c.range > 0 && past > object(o).size() {
-                return Err(format!("{} bytes are not in a packet of {}", c.range, object(o).size()));
+                return Err(format!(
+                    "{} bytes are not in a packet of {}",
+                    c.range,
+                    object(o).size()
+                ));
             }
             Ok(())
         }
@@ -188,7 +233,15 @@ fn of_map(n: u32) -> Tag {
     if n >> 31 == 0 { Tag::Map(n) } else { Tag::Inner(n & !(1 << 31)) }
 }
 
-fn check_slot(slot: &Slot, at: u64, stack: usize, m: &Machine<'_>, frames: &[Real], sets: &mut Sets, sharp: Sharp) -> Result<(), String> {
+fn check_slot(
+    slot: &Slot,
+    at: u64,
+    stack: usize,
+    m: &Machine<'_>,
+    frames: &[Real],
+    sets: &mut Sets,
+    sharp: Sharp,
+) -> Result<(), String> {
     for (k, b) in slot.bytes.iter().enumerate() {
         let real = m.memory.peek(stack, at + k as u64);
         let ok = match b {
@@ -204,7 +257,9 @@ fn check_slot(slot: &Slot, at: u64, stack: usize, m: &Machine<'_>, frames: &[Rea
         return Ok(());
     }
     let spilled = slot.bytes.iter().filter(|b| **b == Byte::Spill).count() as u64;
-    let Some(mut v) = m.memory.peek_word(stack, at) else { return Err("outside the stack".to_owned()) };
+    let Some(mut v) = m.memory.peek_word(stack, at) else {
+        return Err("outside the stack".to_owned());
+    };
     if spilled < 8 {
         v = Value::number(v.bits & ((1 << (8 * spilled)) - 1));
     }

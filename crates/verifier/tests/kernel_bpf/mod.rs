@@ -26,13 +26,16 @@ fn create(spec: &MapSpec, types: Option<(&Types, &Btf)>) -> Result<Map, String> 
         key_size: spec.key_size,
         value_size: spec.value_size,
         max_entries: spec.max_entries,
-        flags: spec.flags.0 & (MapFlags::RDONLY_PROG | MapFlags::WRONLY_PROG | MapFlags::NO_PREALLOC),
+        flags: spec.flags.0
+            & (MapFlags::RDONLY_PROG | MapFlags::WRONLY_PROG | MapFlags::NO_PREALLOC),
     };
     let map = match (types, &spec.inner) {
-        (_, Some(inner)) => create(inner, types).and_then(|inner| Map::create_outer(plain, &inner).map_err(|e| e.to_string()))?,
+        (_, Some(inner)) => create(inner, types)
+            .and_then(|inner| Map::create_outer(plain, &inner).map_err(|e| e.to_string()))?,
         (Some((types, btf)), _) if spec.value_type_id != 0 => {
             let key = btf.find("unsigned int", |k| matches!(k, Kind::Int(_))).unwrap_or(0);
-            return Map::create_typed(plain, types, key, spec.value_type_id).map_err(|e| format!("map create: {e}"));
+            return Map::create_typed(plain, types, key, spec.value_type_id)
+                .map_err(|e| format!("map create: {e}"));
         }
         _ => Map::create(plain).map_err(|e| format!("map create: {e}"))?,
     };
@@ -54,7 +57,9 @@ fn functions(insns: &[Insn]) -> Vec<u32> {
     if !insns.iter().any(is_callback) {
         return Vec::new();
     }
-    let named = (0..insns.len()).filter(|at| is_callback(&insns[*at]) || insns[*at].is_local_call()).map(start);
+    let named = (0..insns.len())
+        .filter(|at| is_callback(&insns[*at]) || insns[*at].is_local_call())
+        .map(start);
     let mut starts: Vec<u32> = named.chain([0]).collect();
     starts.sort_unstable();
     starts.dedup();
@@ -83,17 +88,21 @@ impl Prepared {
     /// Makes the maps; an error says why the kernel cannot be asked. `types` is the section `.BTF` behind `prog.btf`.
     pub fn new(prog: &Linked, types: Option<&[u8]>) -> Result<Self, String> {
         let refers = |n: usize| {
-            let pseudo = |i: &Insn| matches!(i.src(), op::PSEUDO_MAP_IDX | op::PSEUDO_MAP_IDX_VALUE);
+            let pseudo =
+                |i: &Insn| matches!(i.src(), op::PSEUDO_MAP_IDX | op::PSEUDO_MAP_IDX_VALUE);
             prog.insns.iter().any(|i| i.is_ld_imm64() && pseudo(i) && i.imm as usize == n)
         };
         // In place of maps that nothing refers to something that can always be made.
         let dummy = MapSpec::new("unused", MapType::Array, 4, 4, 1);
-        let specs = prog.maps.iter().enumerate().map(|(n, m)| if refers(n) { &m.spec } else { &dummy });
-        let types = types.map(|bytes| Types::load(bytes).map_err(|e| format!("types: {e}"))).transpose()?;
+        let specs =
+            prog.maps.iter().enumerate().map(|(n, m)| if refers(n) { &m.spec } else { &dummy });
+        let types =
+            types.map(|bytes| Types::load(bytes).map_err(|e| format!("types: {e}"))).transpose()?;
         let typed = types.as_ref().zip(prog.btf.as_deref());
         let maps: Vec<Map> = specs.map(|s| create(s, typed)).collect::<Result<_, _>>()?;
         let bytes: Vec<u8> = prog.insns.iter().flat_map(|i| i.to_bytes()).collect();
-        let bytes = with_functions(&bytes, kfunc_name).map_err(|name| format!("the kernel has no `{name}`"))?;
+        let bytes = with_functions(&bytes, kfunc_name)
+            .map_err(|name| format!("the kernel has no `{name}`"))?;
         let named = |f: &skep_object::Subprog| [f.start as u32, f.type_id];
         Ok(Self {
             prog_type: prog.prog_type as u32,
@@ -102,7 +111,8 @@ impl Prepared {
             sleepable: prog.sleepable,
             insns: kernel::with_maps(&bytes, &maps.iter().collect::<Vec<_>>()),
             functions: functions(&prog.insns),
-            types: types.map(|t| (t, prog.subprogs.iter().filter(|f| f.type_id != 0).map(named).collect())),
+            types: types
+                .map(|t| (t, prog.subprogs.iter().filter(|f| f.type_id != 0).map(named).collect())),
             _maps: maps,
         })
     }
@@ -123,7 +133,15 @@ impl Prepared {
         let types = self.types.as_ref().filter(|(_, f)| !f.is_empty()).map(|(t, f)| (t, &**f));
         // BPF_F_SLEEPABLE.
         let flags = if self.sleepable { 1 << 4 } else { 0 };
-        Load { attach_type, gpl, functions, types, log, flags, ..Load::new(self.prog_type, &self.insns) }
+        Load {
+            attach_type,
+            gpl,
+            functions,
+            types,
+            log,
+            flags,
+            ..Load::new(self.prog_type, &self.insns)
+        }
     }
 }
 
@@ -138,9 +156,12 @@ pub fn ask(prog: &Linked, types: Option<&[u8]>) -> Verdict {
         return Verdict::Accept;
     }
     let Err(refused) = prepared.load(true) else { return Verdict::Accept };
-    let words: Vec<&str> = refused.log.lines().rev().filter(|l| !l.starts_with("processed ")).take(2).collect();
+    let words: Vec<&str> =
+        refused.log.lines().rev().filter(|l| !l.starts_with("processed ")).take(2).collect();
     match refused.error.raw_os_error() {
-        Some(EPERM) if refused.log.is_empty() => Verdict::Skip("bpf(2) is not permitted".to_owned()),
+        Some(EPERM) if refused.log.is_empty() => {
+            Verdict::Skip("bpf(2) is not permitted".to_owned())
+        }
         Some(EINVAL) if refused.log.is_empty() => Verdict::Reject("EINVAL".to_owned()),
         _ => Verdict::Reject(words.into_iter().rev().collect::<Vec<_>>().join(" / ")),
     }

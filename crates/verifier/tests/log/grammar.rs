@@ -61,7 +61,8 @@ fn number(s: &str) -> Rest<'_> {
 }
 
 fn name(s: &str) -> Rest<'_> {
-    let end = s.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.'))).unwrap_or(s.len());
+    let end =
+        s.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.'))).unwrap_or(s.len());
     if end == 0 { Err(s) } else { Ok(&s[end..]) }
 }
 
@@ -99,7 +100,11 @@ fn parts(mut s: &str) -> Rest<'_> {
                 Ok(rest) => rest,
                 Err(_) => word(hex(word(hex(word(rest, "(")?)?, "; ")?)?, ")")?,
             };
-        } else if let Some(rest) = s.strip_prefix("map=").or_else(|| s.strip_prefix("type=")).or_else(|| s.strip_prefix("state=")) {
+        } else if let Some(rest) = s
+            .strip_prefix("map=")
+            .or_else(|| s.strip_prefix("type="))
+            .or_else(|| s.strip_prefix("state="))
+        {
             s = name(rest)?;
         } else if let Some(rest) = s.strip_prefix("non_own_ref") {
             s = rest;
@@ -136,7 +141,8 @@ fn value(s: &str) -> Rest<'_> {
 
 /// What lies in eight bytes of stack.
 fn slot(s: &str) -> Rest<'_> {
-    let marks = s.find(|c: char| !matches!(c, '?' | 'm' | '0' | 'r' | 'd' | 'i')).unwrap_or(s.len());
+    let marks =
+        s.find(|c: char| !matches!(c, '?' | 'm' | '0' | 'r' | 'd' | 'i')).unwrap_or(s.len());
     let whole = marks == 8 && s[8..].chars().next().is_none_or(|c| c == ' ');
     if whole {
         return Ok(&s[8..]);
@@ -187,8 +193,11 @@ pub fn registers(state: &str) -> BTreeMap<String, String> {
 
 fn without_ids(value: &str) -> String {
     let Some((kind, parts)) = value.split_once('(') else { return value.to_owned() };
-    let left: Vec<&str> =
-        parts.trim_end_matches(')').split(',').filter(|p| !["id=", "ref_obj_id=", "map="].iter().any(|own| p.starts_with(own))).collect();
+    let left: Vec<&str> = parts
+        .trim_end_matches(')')
+        .split(',')
+        .filter(|p| !["id=", "ref_obj_id=", "map="].iter().any(|own| p.starts_with(own)))
+        .collect();
     format!("{kind}({})", left.join(","))
 }
 
@@ -220,7 +229,10 @@ fn from(s: &str) -> Result<Shape, &str> {
 
 fn live(s: &str) -> Result<Shape, &str> {
     let rest = word(decimal(s.trim_start())?, ": ")?;
-    let regs = rest.get(..10).filter(|r| r.bytes().zip(b'0'..).all(|(c, digit)| c == b'.' || c == digit)).ok_or(rest)?;
+    let regs = rest
+        .get(..10)
+        .filter(|r| r.bytes().zip(b'0'..).all(|(c, digit)| c == b'.' || c == digit))
+        .ok_or(rest)?;
     insn(word(&rest[regs.len()..], " ")?).map(|_| Shape::Live)
 }
 
@@ -242,7 +254,9 @@ pub fn shape(line: &str) -> Result<Shape, &str> {
     if let Some(rest) = line.strip_prefix("; ") {
         let at = rest.rfind(" @ ").ok_or(rest)?;
         let (file, number) = rest[at + 3..].rsplit_once(':').ok_or(rest)?;
-        return nothing(decimal(number)?).map(|()| Shape::Source).and_then(|s| if file.is_empty() { Err(rest) } else { Ok(s) });
+        return nothing(decimal(number)?)
+            .map(|()| Shape::Source)
+            .and_then(|s| if file.is_empty() { Err(rest) } else { Ok(s) });
     }
     if let Some(rest) = line.strip_prefix("processed ") {
         let mut s = word(decimal(word(decimal(rest)?, " insns (limit ")?)?, ")")?;
@@ -255,7 +269,9 @@ pub fn shape(line: &str) -> Result<Shape, &str> {
         return word(decimal(rest)?, ":").and_then(nothing).map(|()| Shape::Return);
     }
     if let Some(rest) = line.strip_prefix("Validating ") {
-        return word(decimal(word(name(rest)?, "() func#")?)?, "...").and_then(nothing).map(|()| Shape::Global);
+        return word(decimal(word(name(rest)?, "() func#")?)?, "...")
+            .and_then(nothing)
+            .map(|()| Shape::Global);
     }
     if let Some(rest) = line.strip_prefix("Func#") {
         let rest = word(name(word(decimal(rest)?, " ('")?)?, "') is ")?;

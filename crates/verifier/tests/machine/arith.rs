@@ -76,7 +76,8 @@ pub fn byte_order(i: Insn, a: u64) -> u64 {
 pub fn taken(i: Insn, a: u64, b: u64) -> bool {
     let narrow = i.class() == op::JMP32;
     let (a, b) = if narrow { (u64::from(a as u32), u64::from(b as u32)) } else { (a, b) };
-    let (sa, sb) = if narrow { (i64::from(a as i32), i64::from(b as i32)) } else { (a as i64, b as i64) };
+    let (sa, sb) =
+        if narrow { (i64::from(a as i32), i64::from(b as i32)) } else { (a as i64, b as i64) };
     match i.code & 0xf0 {
         op::JEQ => a == b,
         op::JNE => a != b,

@@ -29,7 +29,9 @@ const FAILED: u64 = -22i64 as u64;
 
 impl Machine<'_> {
     fn dynptr_place(&self, v: Value) -> Result<(usize, u64), Stop> {
-        let Tag::Memory(stack) = v.tag else { return Err(Stop::trap("a dynptr that is no memory")) };
+        let Tag::Memory(stack) = v.tag else {
+            return Err(Stop::trap("a dynptr that is no memory"));
+        };
         let off = v.bits.wrapping_sub(self.memory.objects[stack].base);
         if self.memory.objects[stack].kind != Kind::Stack || !off.is_multiple_of(8) {
             return Err(Stop::trap("a dynptr that is not on the stack, or not aligned"));
@@ -53,14 +55,22 @@ impl Machine<'_> {
         let (stack, off) = self.dynptr_place(v)?;
         let over = |(o, at): &(usize, u64)| *o == stack && *at < off + SIZE && off < *at + SIZE;
         let needed = |d: &Dynptr| d.record.is_some_and(|o| self.memory.objects[o].alive);
-        if self.dynptrs.iter().any(|(place, d)| over(place) && needed(d) && self.memory.peek(stack, place.1) == d.bytes.first().copied()) {
+        if self.dynptrs.iter().any(|(place, d)| {
+            over(place) && needed(d) && self.memory.peek(stack, place.1) == d.bytes.first().copied()
+        }) {
             return Err(Stop::trap("a dynptr over one that must be given back"));
         }
         self.dynptrs.retain(|place, _| !over(place));
         Ok(self.memory.fill(v, SIZE, 0, self.r)?)
     }
 
-    fn put_dynptr(&mut self, v: Value, to: To, size: u64, record: Option<usize>) -> Result<(), Stop> {
+    fn put_dynptr(
+        &mut self,
+        v: Value,
+        to: To,
+        size: u64,
+        record: Option<usize>,
+    ) -> Result<(), Stop> {
         let place = self.dynptr_place(v)?;
         let bytes = self.memory.read(v, SIZE)?;
         self.dynptrs.insert(place, Dynptr { bytes, to, size, record });
@@ -84,14 +94,22 @@ impl Machine<'_> {
         let status = |done: bool| Some(Value::number(if done { 0 } else { FAILED }));
         match id {
             197 => {
-                let (mem, size, flags, to) = (self.get(1)?, self.get(2)?.bits, self.get(3)?.bits, self.get(4)?);
-                let Tag::Memory(o) = mem.tag else { return Err(Stop::trap("a dynptr of no memory")) };
+                let (mem, size, flags, to) =
+                    (self.get(1)?, self.get(2)?.bits, self.get(3)?.bits, self.get(4)?);
+                let Tag::Memory(o) = mem.tag else {
+                    return Err(Stop::trap("a dynptr of no memory"));
+                };
                 if !matches!(self.memory.objects[o].kind, Kind::Element(_)) {
                     return Err(Stop::trap("a dynptr of memory that may go"));
                 }
                 let at = mem.bits.wrapping_sub(self.memory.objects[o].base);
                 let made = flags == 0;
-                self.put_dynptr(to, if made { To::Memory(o, at) } else { To::Nothing }, if made { size } else { 0 }, None)?;
+                self.put_dynptr(
+                    to,
+                    if made { To::Memory(o, at) } else { To::Nothing },
+                    if made { size } else { 0 },
+                    None,
+                )?;
                 Ok(status(made))
             }
             198 => {
@@ -99,12 +117,19 @@ impl Machine<'_> {
                 let made = flags == 0 && size < 4096 && self.r.chance(75);
                 let size = if made { size.into() } else { 0 };
                 let o = self.memory.make_random(Kind::Record, size, self.r);
-                self.put_dynptr(to, if made { To::Memory(o, 0) } else { To::Nothing }, size, Some(o))?;
+                self.put_dynptr(
+                    to,
+                    if made { To::Memory(o, 0) } else { To::Nothing },
+                    size,
+                    Some(o),
+                )?;
                 Ok(status(made))
             }
             199 | 200 => {
                 let v = self.get(1)?;
-                let Some(record) = self.dynptr_at(v)?.record.filter(|o| self.memory.objects[*o].alive) else {
+                let Some(record) =
+                    self.dynptr_at(v)?.record.filter(|o| self.memory.objects[*o].alive)
+                else {
                     return Err(Stop::trap("a release of what is no record"));
                 };
                 self.memory.objects[record].alive = false;
@@ -114,7 +139,11 @@ impl Machine<'_> {
             203 => {
                 let (v, off) = (self.get(1)?, self.get(2)?.bits);
                 let d = self.dynptr_at(v)?;
-                let there = if matches!(d.to, To::Packet(_)) { Value::number(0) } else { self.slice(&d, off & u64::from(u32::MAX), alloc) };
+                let there = if matches!(d.to, To::Packet(_)) {
+                    Value::number(0)
+                } else {
+                    self.slice(&d, off & u64::from(u32::MAX), alloc)
+                };
                 self.slices.push((there.bits, alloc));
                 Ok(Some(there))
             }
@@ -134,11 +163,17 @@ impl Machine<'_> {
                 self.room_for_dynptr(to)?;
                 let size = self.memory.objects[self.packet].size();
                 let made = flags == 0;
-                self.put_dynptr(to, if made { To::Packet(0) } else { To::Nothing }, if made { size } else { 0 }, None)?;
+                self.put_dynptr(
+                    to,
+                    if made { To::Packet(0) } else { To::Nothing },
+                    if made { size } else { 0 },
+                    None,
+                )?;
                 Ok(Some(Value::number(if made { 0 } else { FAILED })))
             }
             "bpf_dynptr_slice" | "bpf_dynptr_slice_rdwr" => {
-                let (off, buffer, len) = (self.get(2)?.bits as u32, self.get(3)?, self.get(4)?.bits);
+                let (off, buffer, len) =
+                    (self.get(2)?.bits as u32, self.get(3)?, self.get(4)?.bits);
                 let d = self.dynptr_at(first)?;
                 let there = self.slice(&d, off.into(), len);
                 self.slices.extend([(there.bits, len), (buffer.bits, len)]);
@@ -154,7 +189,8 @@ impl Machine<'_> {
                 Ok(Some(if copied { buffer } else { there }))
             }
             "bpf_dynptr_adjust" => {
-                let (from, to) = (u64::from(self.get(2)?.bits as u32), u64::from(self.get(3)?.bits as u32));
+                let (from, to) =
+                    (u64::from(self.get(2)?.bits as u32), u64::from(self.get(3)?.bits as u32));
                 let place = self.dynptr_place(first)?;
                 let mut d = self.dynptr_at(first)?;
                 let fits = d.to != To::Nothing && from <= to && to <= d.size;

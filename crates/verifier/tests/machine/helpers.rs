@@ -33,7 +33,12 @@ impl Machine<'_> {
         let Some(spec) = self.spec(map) else { return Err(Stop::trap("no such map")) };
         let constant = spec.frozen && spec.flags.has(MapFlags::RDONLY_PROG);
         let (size, data) = (u64::from(spec.value_size), spec.data.clone().filter(|_| constant));
-        let lock = self.prog.btf.as_deref().filter(|_| spec.value_type_id != 0).and_then(|btf| lock_in(btf, spec.value_type_id, 6));
+        let lock = self
+            .prog
+            .btf
+            .as_deref()
+            .filter(|_| spec.value_type_id != 0)
+            .and_then(|btf| lock_in(btf, spec.value_type_id, 6));
         let readable = !spec.flags.has(MapFlags::WRONLY_PROG);
         let writable = !spec.frozen && !spec.flags.has(MapFlags::RDONLY_PROG);
         let o = match data {
@@ -82,7 +87,9 @@ impl Machine<'_> {
 
     /// Calls a helper; the next instruction.
     pub fn call(&mut self, pc: usize, id: u32) -> Result<usize, Stop> {
-        let Some(h) = helper::by_id(id) else { return Err(Stop::trap(format!("there is no helper {id}"))) };
+        let Some(h) = helper::by_id(id) else {
+            return Err(Stop::trap(format!("there is no helper {id}")));
+        };
         if self.lock.is_some() && id != UNLOCK {
             return Err(Stop::trap("a helper is called under a lock"));
         }
@@ -100,7 +107,8 @@ impl Machine<'_> {
                 break;
             }
             let v = self.get(n as u8 + 1)?;
-            let value_size = |m: &Self| map.and_then(|t| m.spec(t)).map_or(0, |s| u64::from(s.value_size));
+            let value_size =
+                |m: &Self| map.and_then(|t| m.spec(t)).map_or(0, |s| u64::from(s.value_size));
             match arg {
                 ArgType::Anything if id == LOCAL_STORAGE && v != Value::number(0) => {
                     return Err(Stop::trap(format!("flags of {:#x}, which must be 0", v.bits)));
@@ -111,7 +119,9 @@ impl Machine<'_> {
                 ArgType::Dynptr | ArgType::DynptrRelease => drop(self.dynptr_at(v)?),
                 // There are no objects of the kernel here.
                 ArgType::BtfIdOrNull(_) if v == Value::number(0) => {}
-                ArgType::BtfIdOrNull(_) => return Err(Stop::trap(format!("{v:x?} in place of an object"))),
+                ArgType::BtfIdOrNull(_) => {
+                    return Err(Stop::trap(format!("{v:x?} in place of an object")));
+                }
                 ArgType::Scalar if v.tag == Tag::Number => {}
                 ArgType::Scalar => return Err(Stop::trap("a pointer where a number belongs")),
                 ArgType::FixedMem(len) => drop(self.memory.read(v, len.into())?),
@@ -139,7 +149,9 @@ impl Machine<'_> {
                 }
                 ArgType::UninitMapValue => {
                     let len = value_size(self);
-                    let filter = map.and_then(|t| self.spec(t)).is_some_and(|s| s.map_type == MapType::BloomFilter);
+                    let filter = map
+                        .and_then(|t| self.spec(t))
+                        .is_some_and(|s| s.map_type == MapType::BloomFilter);
                     if filter {
                         // It is shown a value, and says whether it may have seen it.
                         self.memory.read(v, len)?;
@@ -147,20 +159,28 @@ impl Machine<'_> {
                         self.memory.fill(v, len, 0, self.r)?;
                     }
                 }
-                ArgType::Mem | ArgType::MemOrNull | ArgType::MemWrite | ArgType::UninitMem | ArgType::UninitMemOrNull => {
+                ArgType::Mem
+                | ArgType::MemOrNull
+                | ArgType::MemWrite
+                | ArgType::UninitMem
+                | ArgType::UninitMemOrNull => {
                     let len = self.get(n as u8 + 2)?;
                     if len.tag != Tag::Number || len.bits >= 1 << 29 {
                         return Err(Stop::trap(format!("a size of {:#x}", len.bits)));
                     }
                     size = len.bits;
-                    let null = matches!(arg, ArgType::MemOrNull | ArgType::UninitMemOrNull) && v == Value::number(0);
+                    let null = matches!(arg, ArgType::MemOrNull | ArgType::UninitMemOrNull)
+                        && v == Value::number(0);
                     let fills = matches!(arg, ArgType::UninitMem | ArgType::UninitMemOrNull);
                     if len.bits == 0 && h.args.get(n + 1) == Some(&ArgType::Size) {
                         return Err(Stop::trap("a size of 0"));
                     } else if !null && !matches!(v.tag, Tag::Memory(_)) {
                         return Err(Stop::trap(format!("{v:x?} in place of memory")));
                     } else if id == SNPRINTF && n == 3 && len.bits != self.format_words {
-                        return Err(Stop::trap(format!("{} bytes for a format of {}", len.bits, self.format_words)));
+                        return Err(Stop::trap(format!(
+                            "{} bytes for a format of {}",
+                            len.bits, self.format_words
+                        )));
                     } else if null && len.bits > 0 {
                         return Err(Stop::trap("NULL with a size"));
                     } else if fills && !null {
@@ -188,7 +208,9 @@ impl Machine<'_> {
                     self.memory.fill(v, 8, 0, self.r)?;
                 }
                 ArgType::ConstStr => {
-                    let Tag::Memory(o) = v.tag else { return Err(Stop::trap("a string that is no memory")) };
+                    let Tag::Memory(o) = v.tag else {
+                        return Err(Stop::trap("a string that is no memory"));
+                    };
                     let at = v.bits.wrapping_sub(self.memory.objects[o].base);
                     let all = (at..self.memory.objects[o].size()).map(|k| self.memory.peek(o, k));
                     let text: Vec<u8> = all.take_while(|b| *b != Some(0)).flatten().collect();
@@ -200,8 +222,11 @@ impl Machine<'_> {
                 }
                 ArgType::Func if matches!(v.tag, Tag::Func(_)) => {}
                 ArgType::StackOrNull if v == Value::number(0) => {}
-                ArgType::StackOrNull if matches!(v.tag, Tag::Memory(o) if self.memory.objects[o].kind == Kind::Stack) => {}
-                ArgType::Func | ArgType::StackOrNull => return Err(Stop::trap(format!("argument {} is {v:?}", n + 1))),
+                ArgType::StackOrNull if matches!(v.tag, Tag::Memory(o) if self.memory.objects[o].kind == Kind::Stack) =>
+                    {}
+                ArgType::Func | ArgType::StackOrNull => {
+                    return Err(Stop::trap(format!("argument {} is {v:?}", n + 1)));
+                }
                 _ => return Err(Stop::Unmodelled("an argument of that kind")),
             }
         }
@@ -276,10 +301,17 @@ impl Machine<'_> {
     }
 
     fn release(&mut self, v: Value) -> Result<(), Stop> {
-        let Tag::Memory(o) = v.tag else { return Err(Stop::trap("a release of what is no record")) };
+        let Tag::Memory(o) = v.tag else {
+            return Err(Stop::trap("a release of what is no record"));
+        };
         let object = &mut self.memory.objects[o];
         if object.kind != Kind::Record || !object.alive || object.base != v.bits {
-            return Err(Stop::trap(format!("a release of {:?}, alive {}, at {}", object.kind, object.alive, v.bits - object.base)));
+            return Err(Stop::trap(format!(
+                "a release of {:?}, alive {}, at {}",
+                object.kind,
+                object.alive,
+                v.bits - object.base
+            )));
         }
         object.alive = false;
         Ok(())
@@ -295,14 +327,29 @@ impl Machine<'_> {
     /// A helper that calls a function of the program, a few times.
     fn call_back(&mut self, pc: usize, id: u32, map: Option<Tag>) -> Result<usize, Stop> {
         let (asked, func, ctx) = (self.get(1)?, self.get(2)?, self.get(3)?);
-        let Tag::Func(func) = func.tag else { return Err(Stop::trap("the callback is no function")) };
-        let n = if id == LOOP { u64::from(asked.bits as u32).min(self.r.below(6)) } else { self.r.below(4) };
+        let Tag::Func(func) = func.tag else {
+            return Err(Stop::trap("the callback is no function"));
+        };
+        let n = if id == LOOP {
+            u64::from(asked.bits as u32).min(self.r.below(6))
+        } else {
+            self.r.below(4)
+        };
         self.next_lap(pc, id, func, ctx, map, 0, n)
     }
 
     /// Starts the callback once more, or goes on behind the call.
     #[allow(clippy::too_many_arguments, reason = "the fields of one callback")]
-    pub fn next_lap(&mut self, pc: usize, id: u32, func: usize, ctx: Value, map: Option<Tag>, done: u64, n: u64) -> Result<usize, Stop> {
+    pub fn next_lap(
+        &mut self,
+        pc: usize,
+        id: u32,
+        func: usize,
+        ctx: Value,
+        map: Option<Tag>,
+        done: u64,
+        n: u64,
+    ) -> Result<usize, Stop> {
         if done == n {
             self.clobber(Some(Value::number(done)));
             return Ok(pc + 1);
@@ -313,7 +360,9 @@ impl Machine<'_> {
         } else {
             let Some(map) = map else { return Err(Stop::trap("no map to walk")) };
             let spec = self.spec(map).map(|s| (s.key_size, s.max_entries, s.map_type));
-            let Some((key_size, entries, kind)) = spec else { return Err(Stop::trap("no map to walk")) };
+            let Some((key_size, entries, kind)) = spec else {
+                return Err(Stop::trap("no map to walk"));
+            };
             let array = matches!(kind, MapType::Array | MapType::PercpuArray);
             let mut key = super::memory::random_bytes(key_size.into(), self.r);
             if array {
@@ -323,8 +372,12 @@ impl Machine<'_> {
             self.memory.objects[at].writable = false;
             let value = self.element(map, key)?;
             let pointer = |o: usize| Some(self.memory.pointer(o, 0));
-            (args[1], args[2], args[3], args[4]) =
-                (Some(Value { bits: 0x6000_0000_0000, tag: map }), pointer(at), pointer(value), Some(ctx));
+            (args[1], args[2], args[3], args[4]) = (
+                Some(Value { bits: 0x6000_0000_0000, tag: map }),
+                pointer(at),
+                pointer(value),
+                Some(ctx),
+            );
         }
         self.enter(func, args, Return::Lap { call: pc, id, func, ctx, map, done: done + 1, n })
     }
@@ -335,8 +388,14 @@ fn lock_in(btf: &Btf, of: u32, depth: u32) -> Option<u64> {
     let (id, ty) = btf.resolve(of).ok().filter(|_| depth > 0)?;
     match &ty.kind {
         Type::Struct(_) if btf.name(id) == "bpf_spin_lock" => Some(0),
-        Type::Struct(s) => s.members.iter().find_map(|m| Some(u64::from(m.bit_offset / 8) + lock_in(btf, m.type_id, depth - 1)?)),
-        Type::DataSec(s) => s.vars.iter().find_map(|v| Some(u64::from(v.offset) + lock_in(btf, v.type_id, depth - 1)?)),
+        Type::Struct(s) => s
+            .members
+            .iter()
+            .find_map(|m| Some(u64::from(m.bit_offset / 8) + lock_in(btf, m.type_id, depth - 1)?)),
+        Type::DataSec(s) => s
+            .vars
+            .iter()
+            .find_map(|v| Some(u64::from(v.offset) + lock_in(btf, v.type_id, depth - 1)?)),
         Type::Var(v) => lock_in(btf, v.type_id, depth - 1),
         _ => None,
     }

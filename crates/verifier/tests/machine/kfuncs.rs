@@ -29,7 +29,9 @@ fn parts(name: &'static str) -> Option<(&'static str, u64, &'static str)> {
 impl Machine<'_> {
     /// Calls a kernel function; the next instruction.
     pub fn call_kernel(&mut self, pc: usize, id: u32) -> Result<usize, Stop> {
-        let Some(k) = kfunc::by_id(id) else { return Err(Stop::trap(format!("there is no function {id}"))) };
+        let Some(k) = kfunc::by_id(id) else {
+            return Err(Stop::trap(format!("there is no function {id}")));
+        };
         if self.lock.is_some() && !k.name.starts_with("bpf_iter_num_") {
             return Err(Stop::trap("a kernel function is called under a lock"));
         }
@@ -39,7 +41,10 @@ impl Machine<'_> {
                 None
             }
             "bpf_rcu_read_unlock" | "bpf_preempt_enable" => {
-                self.sections = self.sections.checked_sub(1).ok_or_else(|| Stop::trap("a section ends that never began"))?;
+                self.sections = self
+                    .sections
+                    .checked_sub(1)
+                    .ok_or_else(|| Stop::trap("a section ends that never began"))?;
                 None
             }
             // Bytes anywhere.
@@ -49,7 +54,9 @@ impl Machine<'_> {
             }
             name if name.starts_with("bpf_dynptr_") => self.call_dynptr(name)?,
             name => {
-                let Some((kind, size, what)) = parts(name) else { return Err(Stop::Unmodelled("that kernel function")) };
+                let Some((kind, size, what)) = parts(name) else {
+                    return Err(Stop::Unmodelled("that kernel function"));
+                };
                 self.iterate(kind, size, what)?
             }
         };
@@ -57,15 +64,24 @@ impl Machine<'_> {
         Ok(pc + 1)
     }
 
-    fn iterate(&mut self, kind: &'static str, size: u64, what: &str) -> Result<Option<Value>, Stop> {
+    fn iterate(
+        &mut self,
+        kind: &'static str,
+        size: u64,
+        what: &str,
+    ) -> Result<Option<Value>, Stop> {
         let place = self.get(1)?;
-        let Tag::Memory(stack) = place.tag else { return Err(Stop::trap("an iterator that is no memory")) };
+        let Tag::Memory(stack) = place.tag else {
+            return Err(Stop::trap("an iterator that is no memory"));
+        };
         let off = place.bits.wrapping_sub(self.memory.objects[stack].base);
         if self.memory.objects[stack].kind != Kind::Stack || !off.is_multiple_of(8) {
             return Err(Stop::trap("an iterator that is not on the stack, or not aligned"));
         }
         if what == "new" {
-            if self.iters.iter().any(|((o, at), it)| *o == stack && *at < off + size && off < at + it.bytes.len() as u64) {
+            if self.iters.iter().any(|((o, at), it)| {
+                *o == stack && *at < off + size && off < at + it.bytes.len() as u64
+            }) {
                 return Err(Stop::trap("an iterator over another one"));
             }
             let numbers: &[u8] = if kind == "num" { &[2, 3] } else { &[3] };

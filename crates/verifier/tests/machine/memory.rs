@@ -121,14 +121,26 @@ impl Memory {
     }
 
     /// Finds the bytes an access touches.
-    fn place(&mut self, p: Value, off: i64, size: u64, write: bool) -> Result<(usize, usize), String> {
-        let Tag::Memory(n) = p.tag else { return Err(format!("{:?} {:#x} is no address", p.tag, p.bits)) };
+    fn place(
+        &mut self,
+        p: Value,
+        off: i64,
+        size: u64,
+        write: bool,
+    ) -> Result<(usize, usize), String> {
+        let Tag::Memory(n) = p.tag else {
+            return Err(format!("{:?} {:#x} is no address", p.tag, p.bits));
+        };
         let o = &mut self.objects[n];
         if !o.alive {
             return Err(format!("the {:?} is gone", o.kind));
         }
         if (write && !o.writable) || (!write && !o.readable) {
-            return Err(format!("the {:?} may not be {}", o.kind, if write { "written" } else { "read" }));
+            return Err(format!(
+                "the {:?} may not be {}",
+                o.kind,
+                if write { "written" } else { "read" }
+            ));
         }
         let at = p.bits.wrapping_sub(o.base).wrapping_add(off as u64);
         let len = o.bytes.len() as u64;
@@ -148,11 +160,18 @@ impl Memory {
         if bytes.shared && r.chance(10) {
             // Somebody else was faster.
             let other = r.number().to_le_bytes();
-            bytes.bytes[at..at + size as usize].iter_mut().zip(other).for_each(|(b, v)| b.value = v);
+            bytes.bytes[at..at + size as usize]
+                .iter_mut()
+                .zip(other)
+                .for_each(|(b, v)| b.value = v);
         }
         let bytes = &bytes.bytes[at..at + size as usize];
         if let Some(k) = bytes.iter().position(|b| !b.written) {
-            return Err(format!("byte {} of the {:?} was never written", at + k, self.objects[n].kind));
+            return Err(format!(
+                "byte {} of the {:?} was never written",
+                at + k,
+                self.objects[n].kind
+            ));
         }
         let bits = bytes.iter().rev().fold(0, |n, b| (n << 8) | u64::from(b.value));
         let whole = |tag| size == 8 && bytes.iter().zip(0..).all(|(b, k)| b.of == Some((tag, k)));
@@ -164,7 +183,11 @@ impl Memory {
         let (n, at) = self.place(p, off, size, true)?;
         let keeps = self.objects[n].kind == Kind::Stack && size == 8 && v.tag != Tag::Number;
         for (k, b) in self.objects[n].bytes[at..at + size as usize].iter_mut().enumerate() {
-            *b = Byte { value: (v.bits >> (8 * k)) as u8, written: true, of: keeps.then_some((v.tag, k as u8)) };
+            *b = Byte {
+                value: (v.bits >> (8 * k)) as u8,
+                written: true,
+                of: keeps.then_some((v.tag, k as u8)),
+            };
         }
         Ok(())
     }
@@ -177,7 +200,11 @@ impl Memory {
         let (n, at) = self.place(p, 0, size, false)?;
         let bytes = &self.objects[n].bytes[at..at + size as usize];
         match bytes.iter().position(|b| !b.written) {
-            Some(k) => Err(format!("a helper reads byte {} of the {:?}, never written", at + k, self.objects[n].kind)),
+            Some(k) => Err(format!(
+                "a helper reads byte {} of the {:?}, never written",
+                at + k,
+                self.objects[n].kind
+            )),
             None => Ok(bytes.iter().map(|b| b.value).collect()),
         }
     }
@@ -209,7 +236,10 @@ impl Memory {
     pub fn peek_word(&self, object: usize, at: u64) -> Option<Value> {
         let bytes = self.objects[object].bytes.get(at as usize..at as usize + 8)?;
         let bits = bytes.iter().rev().fold(0, |n, b| (n << 8) | u64::from(b.value));
-        let tag = bytes[0].of.map(|(tag, _)| tag).filter(|tag| bytes.iter().zip(0..).all(|(b, k)| b.of == Some((*tag, k))));
+        let tag = bytes[0]
+            .of
+            .map(|(tag, _)| tag)
+            .filter(|tag| bytes.iter().zip(0..).all(|(b, k)| b.of == Some((*tag, k))));
         Some(Value { bits, tag: tag.unwrap_or(Tag::Number) })
     }
 }

@@ -187,7 +187,8 @@ impl<'a> Machine<'a> {
     }
 
     fn get(&mut self, r: u8) -> Result<Value, Stop> {
-        let v = self.top().regs[r as usize].ok_or_else(|| Stop::trap(format!("r{r} was never written")))?;
+        let v = self.top().regs[r as usize]
+            .ok_or_else(|| Stop::trap(format!("r{r} was never written")))?;
         // What pointed to something that is gone is just a number.
         let gone = matches!(v.tag, Tag::Memory(o) if !self.memory.objects[o].alive);
         Ok(if gone { Value::number(v.bits) } else { v })
@@ -204,17 +205,25 @@ impl<'a> Machine<'a> {
 
     /// Runs the program; an error tells where and what it did that it must not. `seen` looks at the machine before every
     /// instruction.
-    pub fn run(&mut self, mut seen: impl FnMut(usize, &Self) -> Result<(), String>) -> Result<End, (usize, String)> {
+    pub fn run(
+        &mut self,
+        mut seen: impl FnMut(usize, &Self) -> Result<(), String>,
+    ) -> Result<End, (usize, String)> {
         let mut pc = 0;
         for _ in 0..STEPS {
-            let Some(i) = self.prog.insns.get(pc).copied() else { return Err((pc, "past the end".to_owned())) };
+            let Some(i) = self.prog.insns.get(pc).copied() else {
+                return Err((pc, "past the end".to_owned()));
+            };
             seen(pc, self).map_err(|e| (pc, e))?;
             match self.step(pc, i) {
                 Ok(Some(next)) => pc = next,
                 Ok(None) => return Ok(End::Exit),
                 Err(Stop::Unmodelled(what)) => return Ok(End::Unmodelled(what)),
                 Err(Stop::TailCall) => {
-                    return self.check_released().map(|()| End::Exit).map_err(|e| (pc, format!("tail call: {e:?}")));
+                    return self
+                        .check_released()
+                        .map(|()| End::Exit)
+                        .map_err(|e| (pc, format!("tail call: {e:?}")));
                 }
                 Err(Stop::Trap(what)) => return Err((pc, what)),
             }
@@ -225,9 +234,15 @@ impl<'a> Machine<'a> {
 
     /// All frames together may use as much stack as one.
     fn check_depth(&self) -> Result<(), String> {
-        let used = |f: &Frame| (op::STACK_SIZE as u64 - self.memory.objects[f.stack].lowest).next_multiple_of(16);
+        let used = |f: &Frame| {
+            (op::STACK_SIZE as u64 - self.memory.objects[f.stack].lowest).next_multiple_of(16)
+        };
         let sum: u64 = self.frames.iter().map(used).sum();
-        if self.frames.len() > 1 && sum > op::STACK_SIZE as u64 { Err(format!("{sum} bytes of stack in use")) } else { Ok(()) }
+        if self.frames.len() > 1 && sum > op::STACK_SIZE as u64 {
+            Err(format!("{sum} bytes of stack in use"))
+        } else {
+            Ok(())
+        }
     }
 
     fn check_released(&self) -> Result<(), Stop> {
@@ -249,10 +264,14 @@ impl<'a> Machine<'a> {
         match i.class() {
             op::LD if i.code & 0xe0 != op::IMM => return self.load_packet(pc, i, size),
             op::LD => {
-                let Some(high) = self.prog.insns.get(pc + 1).map(|h| h.imm as u32) else { return Err(Stop::trap("half a load")) };
+                let Some(high) = self.prog.insns.get(pc + 1).map(|h| h.imm as u32) else {
+                    return Err(Stop::trap("half a load"));
+                };
                 let v = match s {
                     0 => Value::number(u64::from(i.imm as u32) | u64::from(high) << 32),
-                    op::PSEUDO_MAP_IDX => Value { bits: 0x6000_0000_0000, tag: Tag::Map(i.imm as u32) },
+                    op::PSEUDO_MAP_IDX => {
+                        Value { bits: 0x6000_0000_0000, tag: Tag::Map(i.imm as u32) }
+                    }
                     op::PSEUDO_MAP_IDX_VALUE => {
                         let o = self.element(Tag::Map(i.imm as u32), vec![0; 4])?;
                         self.memory.pointer(o, high.into())
@@ -268,7 +287,11 @@ impl<'a> Machine<'a> {
             }
             op::LDX => {
                 let p = self.get(s)?;
-                let v = if p.tag == Tag::Wild { self.probe(pc, size)? } else { self.load(p, off, size, i.code & 0xe0 == op::MEMSX)? };
+                let v = if p.tag == Tag::Wild {
+                    self.probe(pc, size)?
+                } else {
+                    self.load(p, off, size, i.code & 0xe0 == op::MEMSX)?
+                };
                 self.set(d, v);
             }
             op::ST => self.store(i, Value::number(i.imm as i64 as u64), size)?,
@@ -301,7 +324,11 @@ impl<'a> Machine<'a> {
         }
         let signed = self.prog.insns[pc].code & 0xe0 == op::MEMSX;
         let n = self.r.number() << (64 - 8 * size);
-        Ok(Value::number(if signed { (n as i64 >> (64 - 8 * size)) as u64 } else { n >> (64 - 8 * size) }))
+        Ok(Value::number(if signed {
+            (n as i64 >> (64 - 8 * size)) as u64
+        } else {
+            n >> (64 - 8 * size)
+        }))
     }
 
     /// `LD_ABS` and `LD_IND`: bytes of the packet, or the end.
@@ -322,13 +349,21 @@ impl<'a> Machine<'a> {
     /// Pointers that the context has for the program.
     fn load_ctx(&mut self, p: Value, off: i64, size: u64) -> Option<Value> {
         let at = p.bits.wrapping_sub(self.memory.objects[self.ctx].base).wrapping_add(off as u64);
-        let field = self.layout.fields.iter().find(|f| u64::from(f.off) == at && u64::from(f.size) == size)?;
+        let field = self
+            .layout
+            .fields
+            .iter()
+            .find(|f| u64::from(f.off) == at && u64::from(f.size) == size)?;
         let packet = &self.memory.objects[self.packet];
         match field.kind {
             ctx::FieldKind::Packet => Some(self.memory.pointer(self.packet, 0)),
-            ctx::FieldKind::PacketEnd => Some(Value { bits: packet.base + packet.size(), tag: Tag::End(self.packet) }),
+            ctx::FieldKind::PacketEnd => {
+                Some(Value { bits: packet.base + packet.size(), tag: Tag::End(self.packet) })
+            }
             ctx::FieldKind::PacketMeta => Some(self.memory.pointer(self.meta, 0)),
-            ctx::FieldKind::SockCommonOrNull => Some(self.sock.map_or(Value::number(0), |sock| self.memory.pointer(sock, 0))),
+            ctx::FieldKind::SockCommonOrNull => {
+                Some(self.sock.map_or(Value::number(0), |sock| self.memory.pointer(sock, 0)))
+            }
             ctx::FieldKind::SocketOrNull => Some(Value::number(0)),
             ctx::FieldKind::FlowKeys => Some(self.memory.pointer(self.flow_keys, 0)),
             _ => None,
@@ -338,8 +373,15 @@ impl<'a> Machine<'a> {
     fn store(&mut self, i: Insn, v: Value, size: u64) -> Result<(), Stop> {
         let p = self.get(i.dst())?;
         if p.tag == Tag::Memory(self.ctx) {
-            let at = p.bits.wrapping_sub(self.memory.objects[self.ctx].base).wrapping_add(i.off as i64 as u64);
-            let field = self.layout.fields.iter().find(|f| u64::from(f.off) <= at && at < u64::from(f.off + f.size));
+            let at = p
+                .bits
+                .wrapping_sub(self.memory.objects[self.ctx].base)
+                .wrapping_add(i.off as i64 as u64);
+            let field = self
+                .layout
+                .fields
+                .iter()
+                .find(|f| u64::from(f.off) <= at && at < u64::from(f.off + f.size));
             let allowed = field.map_or(self.layout.writable, |f| f.writable);
             if !allowed {
                 return Err(Stop::trap("a store to the context"));
@@ -403,7 +445,11 @@ impl<'a> Machine<'a> {
             self.set(d, Value::number(n));
             return Ok(());
         }
-        let b = if i.code & op::X != 0 { self.get(i.src())? } else { Value::number(i.imm as i64 as u64) };
+        let b = if i.code & op::X != 0 {
+            self.get(i.src())?
+        } else {
+            Value::number(i.imm as i64 as u64)
+        };
         if code == op::MOV {
             let v = if wide && i.off == 0 { b } else { Value::number(arith::moved(i, b.bits)) };
             self.set(d, v);
@@ -433,7 +479,9 @@ impl<'a> Machine<'a> {
                 self.clobber(None);
                 return self.enter(to, args, Return::Call(pc + 1)).map(Some);
             }
-            op::CALL if i.imm as u32 >= kfunc::BASE => return self.call_kernel(pc, i.imm as u32).map(Some),
+            op::CALL if i.imm as u32 >= kfunc::BASE => {
+                return self.call_kernel(pc, i.imm as u32).map(Some);
+            }
             op::CALL => return self.call(pc, i.imm as u32).map(Some),
             c if c == (op::JMP | op::JA) => return Ok(by(i.off.into())),
             c if c == (op::JMP32 | op::JA) => return Ok(by(i.imm.into())),
@@ -470,8 +518,12 @@ impl<'a> Machine<'a> {
                 Ok(Some(to))
             }
             Return::Lap { call, id, func, ctx, map, done, n } => match r0 {
-                Some(Value { bits: 0, tag: Tag::Number }) => self.next_lap(call, id, func, ctx, map, done, n).map(Some),
-                Some(Value { bits: 1, tag: Tag::Number }) => self.next_lap(call, id, func, ctx, map, done, done).map(Some),
+                Some(Value { bits: 0, tag: Tag::Number }) => {
+                    self.next_lap(call, id, func, ctx, map, done, n).map(Some)
+                }
+                Some(Value { bits: 1, tag: Tag::Number }) => {
+                    self.next_lap(call, id, func, ctx, map, done, done).map(Some)
+                }
                 _ => Err(Stop::trap(format!("the callback returns {r0:x?}"))),
             },
             Return::Program => unreachable!("handled above"),
@@ -485,7 +537,14 @@ fn allowed(prog: P, attach: Option<A>) -> Option<i32> {
         return Some(1);
     }
     match (prog, attach?) {
-        (P::Tracing, A::TraceFentry | A::TraceFexit | A::TraceFentryMulti | A::TraceFexitMulti | A::TraceRawTp) => Some(0),
+        (
+            P::Tracing,
+            A::TraceFentry
+            | A::TraceFexit
+            | A::TraceFentryMulti
+            | A::TraceFexitMulti
+            | A::TraceRawTp,
+        ) => Some(0),
         (P::Tracing, A::TraceFsession | A::TraceFsessionMulti) => Some(1),
         (P::Kprobe, A::TraceKprobeSession | A::TraceUprobeSession) => Some(1),
         _ => None,

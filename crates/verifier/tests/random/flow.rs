@@ -66,7 +66,13 @@ impl Maker<'_> {
         self.emit(Insn::mov64_imm(n, 0));
         self.set(n, Guess::Below(16));
         let top = self.out.len();
-        self.emit(Insn::new(op::ALU64 | op::X | self.r.pick(&[op::ADD, op::XOR, op::MUL]), sum, n, 0, 0));
+        self.emit(Insn::new(
+            op::ALU64 | op::X | self.r.pick(&[op::ADD, op::XOR, op::MUL]),
+            sum,
+            n,
+            0,
+            0,
+        ));
         self.set(sum, Guess::Number);
         if n >= 6 && self.r.chance(40) {
             // A call and a test inside.
@@ -82,7 +88,13 @@ impl Maker<'_> {
         self.emit(Insn::new(op::ALU64 | op::ADD, n, 0, 0, 1));
         let back = top as i64 - self.out.len() as i64 - 1;
         let laps = self.r.below(12) as i32 + 1;
-        self.emit(Insn::new(op::JMP | self.r.pick(&[op::JLT, op::JNE, op::JSLT]), n, 0, back as i16, laps));
+        self.emit(Insn::new(
+            op::JMP | self.r.pick(&[op::JLT, op::JNE, op::JSLT]),
+            n,
+            0,
+            back as i16,
+            laps,
+        ));
         self.set(n, Guess::Below(laps as u32 + 1));
     }
 
@@ -186,7 +198,14 @@ impl Maker<'_> {
         let arg = self.number();
         self.initialise(1..5);
         let each = Callee::Each(self.r.pick(&[map::HASH, map::ARRAY]));
-        let callee = self.r.pick(&[Callee::Function, Callee::Function, Callee::Global, Callee::Global, Callee::Lap, each]);
+        let callee = self.r.pick(&[
+            Callee::Function,
+            Callee::Function,
+            Callee::Global,
+            Callee::Global,
+            Callee::Lap,
+            each,
+        ]);
         let callback = !matches!(callee, Callee::Function | Callee::Global);
         let pointer = if callback { 3 } else { 2 };
         if arg != 1 {
@@ -315,7 +334,8 @@ impl Maker<'_> {
                     2
                 }
                 Callee::Each(m) => {
-                    (regs[2], regs[3], regs[4]) = (Guess::Key, Guess::Value(m, VALUE[m]), Guess::Words);
+                    (regs[2], regs[3], regs[4]) =
+                        (Guess::Key, Guess::Value(m, VALUE[m]), Guess::Words);
                     4
                 }
                 Callee::Same | Callee::Never | Callee::Answer => unreachable!("made above"),

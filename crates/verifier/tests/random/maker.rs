@@ -91,7 +91,10 @@ pub struct Known {
 
 impl Known {
     pub fn nothing() -> Self {
-        Self { regs: [Guess::Nothing; 11], stack: [Word { written: 0, holds: Guess::Nothing }; WORDS] }
+        Self {
+            regs: [Guess::Nothing; 11],
+            stack: [Word { written: 0, holds: Guess::Nothing }; WORDS],
+        }
     }
 
     pub fn meet(&mut self, o: &Self) {

@@ -15,7 +15,8 @@ impl Maker<'_> {
         let off = -8 * (word as i16 + 1) + byte as i16;
         let bytes = (((1u32 << size) - 1) << byte) as u8;
         let here = self.known.stack[word];
-        let readable = here.written & bytes == bytes && (here.holds.is_number() || here.holds == Guess::Nothing || size == 8);
+        let readable = here.written & bytes == bytes
+            && (here.holds.is_number() || here.holds == Guess::Nothing || size == 8);
         if (readable || self.slips()) && self.r.chance(60) {
             let d = self.free();
             if size == 8 && here.holds != Guess::Nothing {
@@ -35,12 +36,17 @@ impl Maker<'_> {
             self.emit(Insn::new(op::ST | op::MEM | code, 10, 0, off, self.r.number() as i32));
             return;
         }
-        let s = if size == 8 && self.r.chance(40) { self.with(|g| g != Guess::Nothing && g != Guess::Ctx) } else { None };
+        let s = if size == 8 && self.r.chance(40) {
+            self.with(|g| g != Guess::Nothing && g != Guess::Ctx)
+        } else {
+            None
+        };
         let s = s.unwrap_or_else(|| self.number());
         let holds = self.get(s);
         if size == 8 {
             // A record's copy would outlive it.
-            self.known.stack[word].holds = if matches!(holds, Guess::Record(_)) { Guess::Nothing } else { holds };
+            self.known.stack[word].holds =
+                if matches!(holds, Guess::Record(_)) { Guess::Nothing } else { holds };
         }
         self.emit(Insn::new(op::STX | op::MEM | code, 10, s, off, 0));
     }
@@ -60,7 +66,13 @@ impl Maker<'_> {
                     let s = self.number();
                     self.emit(Insn::new(op::STX | op::MEM | op::DW, 10, s, off, 0));
                 } else {
-                    self.emit(Insn::new(op::ST | op::MEM | op::DW, 10, 0, off, self.r.pick(&[0, 0, 1, -1])));
+                    self.emit(Insn::new(
+                        op::ST | op::MEM | op::DW,
+                        10,
+                        0,
+                        off,
+                        self.r.pick(&[0, 0, 1, -1]),
+                    ));
                 }
             }
         }
@@ -109,7 +121,11 @@ impl Maker<'_> {
         if self.r.chance(30) {
             let m = self.r.pick(&[map::DATA, map::CONST]);
             let at = self.r.below(u64::from(VALUE[m])) as u32;
-            self.out.extend(Insn::ld_imm64(keep, op::PSEUDO_MAP_IDX_VALUE, u64::from(at) << 32 | m as u64));
+            self.out.extend(Insn::ld_imm64(
+                keep,
+                op::PSEUDO_MAP_IDX_VALUE,
+                u64::from(at) << 32 | m as u64,
+            ));
             self.set(keep, Guess::Value(m, VALUE[m] - at));
             return;
         }
@@ -144,7 +160,13 @@ impl Maker<'_> {
             let n = self.bounded(ENTRIES[m] + 2);
             self.emit(Insn::new(op::STX | op::MEM | op::W, 10, n, -4, 0));
         } else {
-            self.emit(Insn::new(op::ST | op::MEM | op::W, 10, 0, -4, self.r.below(u64::from(ENTRIES[m])) as i32));
+            self.emit(Insn::new(
+                op::ST | op::MEM | op::W,
+                10,
+                0,
+                -4,
+                self.r.below(u64::from(ENTRIES[m])) as i32,
+            ));
         }
         let w = &mut self.known.stack[0];
         (w.written, w.holds) = (w.written | 0xf0, Guess::Nothing);
@@ -245,7 +267,9 @@ impl Maker<'_> {
 
     /// An access to a value, a record or the packet, at a fixed offset or at one that was bounded.
     pub fn index(&mut self) {
-        let Some(base) = self.with(|g| matches!(g, Guess::Value(..) | Guess::Record(_))) else { return self.value() };
+        let Some(base) = self.with(|g| matches!(g, Guess::Value(..) | Guess::Record(_))) else {
+            return self.value();
+        };
         let (room, constant) = match self.get(base) {
             Guess::Value(m, room) => (room, m == map::CONST),
             Guess::Record(n) => (n, false),
@@ -305,7 +329,8 @@ impl Maker<'_> {
     pub fn atomic(&mut self) {
         let s = self.changeable();
         let fetch = self.r.pick(&[0, op::ATOMIC_FETCH]);
-        let plain = self.r.pick(&[op::ATOMIC_ADD, op::ATOMIC_AND, op::ATOMIC_OR, op::ATOMIC_XOR]) | fetch;
+        let plain =
+            self.r.pick(&[op::ATOMIC_ADD, op::ATOMIC_AND, op::ATOMIC_OR, op::ATOMIC_XOR]) | fetch;
         let imm = self.r.pick(&[plain, plain, op::ATOMIC_XCHG, op::ATOMIC_CMPXCHG]);
         let size = self.r.pick(&[op::W, op::DW]);
         let (base, off) = if self.r.chance(40) {
@@ -323,10 +348,22 @@ impl Maker<'_> {
             let (base, off) = if self.slips() { (9, 0) } else { (base, off) };
             if self.r.chance(50) {
                 let d = self.free();
-                self.emit(Insn::new(op::STX | op::ATOMIC | size, d, base, off, op::ATOMIC_LOAD_ACQ));
+                self.emit(Insn::new(
+                    op::STX | op::ATOMIC | size,
+                    d,
+                    base,
+                    off,
+                    op::ATOMIC_LOAD_ACQ,
+                ));
                 self.set(d, Guess::Number);
             } else {
-                self.emit(Insn::new(op::STX | op::ATOMIC | size, base, s, off, op::ATOMIC_STORE_REL));
+                self.emit(Insn::new(
+                    op::STX | op::ATOMIC | size,
+                    base,
+                    s,
+                    off,
+                    op::ATOMIC_STORE_REL,
+                ));
                 if base == 10 {
                     self.known.stack[3].holds = Guess::Nothing;
                 }
@@ -359,9 +396,16 @@ impl Maker<'_> {
         let words = self.r.below(4) as u32 + 1;
         let on_stack = self.r.chance(60);
         let room = 8 * words;
-        let value = self.with(|g| matches!(g, Guess::Value(m, n) if m != map::CONST && n >= 8) || matches!(g, Guess::Record(n) if n >= 8));
-        let tracing = !matches!(self.kind, ProgramType::Xdp | ProgramType::SchedCls | ProgramType::SocketFilter);
-        let helper = self.r.pick(if tracing { &[16, 113, 112, 130, 45, 130][..] } else { &[16, 130][..] });
+        let value = self.with(|g| {
+            matches!(g, Guess::Value(m, n) if m != map::CONST && n >= 8)
+                || matches!(g, Guess::Record(n) if n >= 8)
+        });
+        let tracing = !matches!(
+            self.kind,
+            ProgramType::Xdp | ProgramType::SchedCls | ProgramType::SocketFilter
+        );
+        let helper =
+            self.r.pick(if tracing { &[16, 113, 112, 130, 45, 130][..] } else { &[16, 130][..] });
         let reads = helper == 130;
         if reads && on_stack {
             self.initialise(1..1 + words as usize);
@@ -498,7 +542,13 @@ impl Maker<'_> {
         let other = if self.r.chance(10) { self.saved().filter(|o| *o != data) } else { None };
         if let Some(other) = other {
             if self.r.chance(50) {
-                self.emit(Insn::new(op::LDX | op::MEM | op::W, other, 9, fields[self.r.below(2) as usize * 2], 0));
+                self.emit(Insn::new(
+                    op::LDX | op::MEM | op::W,
+                    other,
+                    9,
+                    fields[self.r.below(2) as usize * 2],
+                    0,
+                ));
             } else {
                 self.emit(Insn::mov64_reg(other, data));
             }
@@ -551,7 +601,10 @@ impl Maker<'_> {
     /// Loads from the packet that end the program when there is too little of it.
     pub fn absolute(&mut self) {
         let packets = matches!(self.kind, ProgramType::SocketFilter | ProgramType::SchedCls);
-        if !(packets || self.slips()) || self.kept & 0x7f != 0 || (self.kept & 0x1ff != 0 && !self.slips()) {
+        if !(packets || self.slips())
+            || self.kept & 0x7f != 0
+            || (self.kept & 0x1ff != 0 && !self.slips())
+        {
             return;
         }
         let Some(ctx) = self.with(|g| g == Guess::Ctx) else { return };
@@ -570,7 +623,9 @@ impl Maker<'_> {
 
     /// Reads and writes bytes that were tested.
     pub fn packet_bytes(&mut self) {
-        let Some(base) = self.with(|g| matches!(g, Guess::Packet(_) | Guess::Meta(_))) else { return };
+        let Some(base) = self.with(|g| matches!(g, Guess::Packet(_) | Guess::Meta(_))) else {
+            return;
+        };
         let (Guess::Packet(room) | Guess::Meta(room)) = self.get(base) else { return };
         for _ in 0..self.r.below(3) + 1 {
             let (code, size) = self.r.pick(&SIZES);

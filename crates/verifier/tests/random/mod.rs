@@ -136,7 +136,8 @@ fn maps(r: &Random, locks: bool) -> Vec<LinkedMap> {
         }
         if index == map::CONST {
             // Small words first, then a string.
-            let mut data: Vec<u8> = (0..3).flat_map(|_| (r.below(60) as u32).to_le_bytes()).collect();
+            let mut data: Vec<u8> =
+                (0..3).flat_map(|_| (r.below(60) as u32).to_le_bytes()).collect();
             data.extend(r.number().to_le_bytes());
             data.extend(b"value %d of %s\0");
             spec.data = Some(data);
@@ -144,7 +145,8 @@ fn maps(r: &Random, locks: bool) -> Vec<LinkedMap> {
             spec.flags = MapFlags(MapFlags::RDONLY_PROG);
         }
         if index == map::OUTER {
-            let inner = MapSpec::new("inner", MapType::Array, 4, VALUE[map::ARRAY], ENTRIES[map::ARRAY]);
+            let inner =
+                MapSpec::new("inner", MapType::Array, 4, VALUE[map::ARRAY], ENTRIES[map::ARRAY]);
             spec.inner = Some(Box::new(inner));
         }
         maps.push(LinkedMap { index, spec });

@@ -4,8 +4,34 @@ use super::maker::{Guess, Maker};
 use super::{VALUE, map};
 use skep_isa::{Insn, ProgramType, op};
 
-const ALU: [u8; 13] = [op::ADD, op::SUB, op::MUL, op::DIV, op::OR, op::AND, op::LSH, op::RSH, op::MOD, op::XOR, op::ARSH, op::MOV, op::NEG];
-const CMP: [u8; 11] = [op::JEQ, op::JGT, op::JGE, op::JSET, op::JNE, op::JSGT, op::JSGE, op::JLT, op::JLE, op::JSLT, op::JSLE];
+const ALU: [u8; 13] = [
+    op::ADD,
+    op::SUB,
+    op::MUL,
+    op::DIV,
+    op::OR,
+    op::AND,
+    op::LSH,
+    op::RSH,
+    op::MOD,
+    op::XOR,
+    op::ARSH,
+    op::MOV,
+    op::NEG,
+];
+const CMP: [u8; 11] = [
+    op::JEQ,
+    op::JGT,
+    op::JGE,
+    op::JSET,
+    op::JNE,
+    op::JSGT,
+    op::JSGE,
+    op::JLT,
+    op::JLE,
+    op::JSLT,
+    op::JSLE,
+];
 const K64: u8 = op::ALU64 | op::K;
 
 impl Maker<'_> {
@@ -27,7 +53,11 @@ impl Maker<'_> {
         if code == op::NEG {
             self.emit(Insn::new(class | op::NEG, d, 0, 0, 0));
         } else if code == op::MOV {
-            let width = self.r.pick(if class == op::ALU64 { &[0, 8, 16, 32][..] } else { &[0, 0, 8, 16][..] });
+            let width = self.r.pick(if class == op::ALU64 {
+                &[0, 8, 16, 32][..]
+            } else {
+                &[0, 0, 8, 16][..]
+            });
             let s = self.number();
             self.emit(Insn::new(class | op::X | op::MOV, d, s, width, 0));
         } else if self.r.chance(50) {
@@ -45,7 +75,11 @@ impl Maker<'_> {
         self.set(d, Guess::Number);
         if self.r.chance(8) {
             let width = self.r.pick(&[16, 32, 64]);
-            let code = self.r.pick(&[op::ALU | op::K | op::END, op::ALU | op::X | op::END, op::ALU64 | op::END]);
+            let code = self.r.pick(&[
+                op::ALU | op::K | op::END,
+                op::ALU | op::X | op::END,
+                op::ALU64 | op::END,
+            ]);
             self.emit(Insn::new(code, d, 0, 0, width));
         }
     }
@@ -70,7 +104,13 @@ impl Maker<'_> {
         }
         if self.r.chance(40) {
             let s = self.number();
-            self.emit(Insn::new(class | op::X | self.r.pick(&[op::ADD, op::SUB, op::AND, op::OR, op::XOR, op::MUL]), d, s, 0, 0));
+            self.emit(Insn::new(
+                class | op::X | self.r.pick(&[op::ADD, op::SUB, op::AND, op::OR, op::XOR, op::MUL]),
+                d,
+                s,
+                0,
+                0,
+            ));
         }
         self.set(d, Guess::Number);
     }
@@ -83,7 +123,8 @@ impl Maker<'_> {
             let s = self.number();
             Insn::new(class | op::X | code, d, s, 0, 0)
         } else {
-            let n = if self.r.chance(50) { self.r.below(80) as i32 } else { self.r.number() as i32 };
+            let n =
+                if self.r.chance(50) { self.r.below(80) as i32 } else { self.r.number() as i32 };
             Insn::new(class | op::K | code, d, 0, 0, n)
         };
         self.leave(insn);
@@ -95,7 +136,9 @@ impl Maker<'_> {
         if self.main && self.r.chance(60) {
             let (size, off) = match self.kind {
                 ProgramType::Xdp => (op::W, self.r.pick(&[12, 16, 20])),
-                ProgramType::SchedCls | ProgramType::SocketFilter if self.r.chance(20) => (op::B, 48 + self.r.below(20) as i16),
+                ProgramType::SchedCls | ProgramType::SocketFilter if self.r.chance(20) => {
+                    (op::B, 48 + self.r.below(20) as i16)
+                }
                 ProgramType::SchedCls | ProgramType::SocketFilter | ProgramType::CgroupSkb => {
                     (op::W, self.r.pick(&[0, 4, 8, 16, 40, 48, 52]))
                 }
@@ -105,7 +148,11 @@ impl Maker<'_> {
             self.emit(Insn::new(op::LDX | op::MEM | size, d, 9, off, 0));
         } else if self.r.chance(50) {
             let at = self.r.below(u64::from(VALUE[map::DATA]) / 8) as u32 * 8;
-            self.out.extend(Insn::ld_imm64(d, op::PSEUDO_MAP_IDX_VALUE, u64::from(at) << 32 | map::DATA as u64));
+            self.out.extend(Insn::ld_imm64(
+                d,
+                op::PSEUDO_MAP_IDX_VALUE,
+                u64::from(at) << 32 | map::DATA as u64,
+            ));
             self.load(d, d, 0);
         } else {
             self.emit(Insn::call(self.r.pick(&[5, 7, 8, 14])));
@@ -166,7 +213,11 @@ impl Maker<'_> {
                 if other != n {
                     self.emit(Insn::mov64_imm(other, room as i32));
                     self.set(other, Guess::Number);
-                    self.leave_with(Insn::new(op::JMP | op::X | op::JGE, n, other, 0, 0), n, Guess::Number);
+                    self.leave_with(
+                        Insn::new(op::JMP | op::X | op::JGE, n, other, 0, 0),
+                        n,
+                        Guess::Number,
+                    );
                 }
             }
             9 => {
@@ -176,7 +227,13 @@ impl Maker<'_> {
                 self.leave_with(Insn::new(op::JMP | op::JGT, n, 0, 0, most), n, Guess::Number);
             }
             _ => {
-                self.emit(Insn::new(op::ALU | op::DIV, n, 0, 0, (u32::MAX / room).saturating_add(1).min(1 << 30) as i32));
+                self.emit(Insn::new(
+                    op::ALU | op::DIV,
+                    n,
+                    0,
+                    0,
+                    (u32::MAX / room).saturating_add(1).min(1 << 30) as i32,
+                ));
                 self.emit(Insn::new(K64 | op::MOD, n, 0, 0, room as i32));
             }
         }
@@ -210,7 +267,11 @@ impl Maker<'_> {
         }
         if step != 0 {
             // The step may have led below zero.
-            self.leave_with(Insn::new(op::JMP | op::JGT, n, 0, 0, room as i32 - 1), n, Guess::Number);
+            self.leave_with(
+                Insn::new(op::JMP | op::JGT, n, 0, 0, room as i32 - 1),
+                n,
+                Guess::Number,
+            );
         }
         self.set(n, Guess::Below(room));
         n

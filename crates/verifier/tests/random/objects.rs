@@ -63,7 +63,13 @@ impl Maker<'_> {
             let d = self.free();
             let off = self.r.below(64) as i16;
             if self.r.chance(20) {
-                self.emit(Insn::new(op::STX | op::ATOMIC | op::W, d, 0, off & !3, op::ATOMIC_LOAD_ACQ));
+                self.emit(Insn::new(
+                    op::STX | op::ATOMIC | op::W,
+                    d,
+                    0,
+                    off & !3,
+                    op::ATOMIC_LOAD_ACQ,
+                ));
             } else {
                 self.load(d, 0, off);
             }
@@ -143,7 +149,11 @@ impl Maker<'_> {
             self.emit(Insn::call(198));
         } else {
             let at = self.r.below(5) * 8;
-            self.out.extend(Insn::ld_imm64(1, op::PSEUDO_MAP_IDX_VALUE, at << 32 | map::DATA as u64));
+            self.out.extend(Insn::ld_imm64(
+                1,
+                op::PSEUDO_MAP_IDX_VALUE,
+                at << 32 | map::DATA as u64,
+            ));
             self.emit(Insn::mov64_imm(2, self.r.pick(&[8, 16, 24])));
             self.emit(Insn::mov64_imm(3, 0));
             self.stack_address(4, off);
@@ -174,7 +184,9 @@ impl Maker<'_> {
     fn packet_dynptr(&mut self) {
         let name = match self.kind {
             ProgramType::Xdp => "bpf_dynptr_from_xdp",
-            ProgramType::SchedCls | ProgramType::SocketFilter | ProgramType::CgroupSkb => "bpf_dynptr_from_skb",
+            ProgramType::SchedCls | ProgramType::SocketFilter | ProgramType::CgroupSkb => {
+                "bpf_dynptr_from_skb"
+            }
             _ => return self.dynptr(false),
         };
         if !self.main {
@@ -237,7 +249,11 @@ impl Maker<'_> {
             }
             4 => {
                 self.stack_address(1, off);
-                self.kernel_function(self.r.pick(&["bpf_dynptr_size", "bpf_dynptr_is_null", "bpf_dynptr_is_rdonly"]));
+                self.kernel_function(self.r.pick(&[
+                    "bpf_dynptr_size",
+                    "bpf_dynptr_is_null",
+                    "bpf_dynptr_is_rdonly",
+                ]));
                 self.set(0, Guess::Number);
             }
             5 => {
@@ -247,7 +263,13 @@ impl Maker<'_> {
                 self.kernel_function("bpf_dynptr_adjust");
                 self.set(0, Guess::Number);
             }
-            _ if self.slips() => self.emit(Insn::new(op::ST | op::MEM | op::DW, 10, 0, (off + 8 * self.r.below(2) as i32) as i16, 0)),
+            _ if self.slips() => self.emit(Insn::new(
+                op::ST | op::MEM | op::DW,
+                10,
+                0,
+                (off + 8 * self.r.below(2) as i32) as i16,
+                0,
+            )),
             _ => {
                 let other = if off == DYNPTRS[0] { DYNPTRS[1] } else { DYNPTRS[0] };
                 self.stack_address(1, off);
@@ -282,7 +304,11 @@ impl Maker<'_> {
                 }
                 self.emit(Insn::mov64_imm(2, at));
                 self.emit(Insn::mov64_imm(4, size));
-                self.kernel_function(if n == 2 { "bpf_dynptr_slice" } else { "bpf_dynptr_slice_rdwr" });
+                self.kernel_function(if n == 2 {
+                    "bpf_dynptr_slice"
+                } else {
+                    "bpf_dynptr_slice_rdwr"
+                });
             }
         }
         self.set(keep, Guess::Nothing);

@@ -14,7 +14,8 @@ pub const WORDS: u32 = 2;
 /// `struct locked`, [`LOCK`](super::LOCK) has the lock's place.
 pub const LOCKED: u32 = 13;
 
-const STRINGS: &[u8] = b"\0u64\0words\0global\0number\0int\0main\0part\0unsigned int\0bpf_spin_lock\0locked\0lock\0";
+const STRINGS: &[u8] =
+    b"\0u64\0words\0global\0number\0int\0main\0part\0unsigned int\0bpf_spin_lock\0locked\0lock\0";
 
 fn name(of: &str) -> u32 {
     let whole = format!("\0{of}\0");
@@ -42,7 +43,13 @@ pub fn bytes() -> Vec<u8> {
         kind(12, name("part"), 0, 8, &[]),
         kind(1, name("unsigned int"), 0, 4, &[32]),
         kind(4, name("bpf_spin_lock"), 1, 4, &[name("number"), 11, 0]),
-        kind(4, name("locked"), 3, 24, &[name("number"), 1, 0, name("lock"), 12, 64, name("words"), 1, 128]),
+        kind(
+            4,
+            name("locked"),
+            3,
+            24,
+            &[name("number"), 1, 0, name("lock"), 12, 64, name("words"), 1, 128],
+        ),
     ]
     .concat();
     let len = types.len() as u32 * 4;

@@ -80,7 +80,14 @@ impl Maker<'_> {
             d
         };
         let class = self.r.pick(&[op::JMP, op::JMP32]);
-        let (code, n) = self.r.pick(&[(op::JSET, 1), (op::JSET, 2), (op::JSET, 8), (op::JGT, 7), (op::JSGT, 3), (op::JLT, 5)]);
+        let (code, n) = self.r.pick(&[
+            (op::JSET, 1),
+            (op::JSET, 2),
+            (op::JSET, 8),
+            (op::JGT, 7),
+            (op::JSGT, 3),
+            (op::JLT, 5),
+        ]);
         self.emit(Insn::new(class | code, d, 0, 0, n));
         self.out.len() - 1
     }
@@ -123,7 +130,9 @@ impl Maker<'_> {
 
     /// Puts a number into `place` on each way, and carries it on.
     fn brought(&mut self, place: u8, n: Numbers<'_>) {
-        self.odd(|m, odd| m.bring(place, m.r.pick(if odd { n.bad } else { n.good }), n.ranges, odd));
+        self.odd(|m, odd| {
+            m.bring(place, m.r.pick(if odd { n.bad } else { n.good }), n.ranges, odd)
+        });
         let small = n.good.iter().chain(n.bad).all(|n| (0..128).contains(n));
         self.carry(place, small);
     }
@@ -134,7 +143,13 @@ impl Maker<'_> {
             let over = (n as u64 + 1).next_power_of_two();
             let mask = if odd || over == n as u64 + 1 { over - 1 } else { over / 2 - 1 };
             self.any(d);
-            self.emit(Insn::new(self.r.pick(&[op::ALU, op::ALU64]) | op::AND, d, 0, 0, mask as i32));
+            self.emit(Insn::new(
+                self.r.pick(&[op::ALU, op::ALU64]) | op::AND,
+                d,
+                0,
+                0,
+                mask as i32,
+            ));
         } else if i64::from(n as i32) != n {
             self.out.extend(Insn::ld_imm64(d, 0, n as u64));
         } else if self.r.chance(25) {
@@ -209,7 +224,11 @@ impl Maker<'_> {
                 }
                 let narrow = if self.r.chance(30) { self.r.pick(sizes) } else { size };
                 // A narrower load finds all of a small number, a wider one bytes that were never written.
-                let size = if narrow.max(size) == op::DW || small && size != op::B { size } else { narrow };
+                let size = if narrow.max(size) == op::DW || small && size != op::B {
+                    size
+                } else {
+                    narrow
+                };
                 let mode = if size != op::DW && self.r.chance(30) { op::MEMSX } else { op::MEM };
                 self.emit(Insn::new(op::LDX | mode | size, p, 10, slot, 0));
             }
@@ -222,7 +241,13 @@ impl Maker<'_> {
                 let swap = Insn::new(op::ALU64 | op::END, p, 0, 0, 64);
                 [swap, swap].into_iter().for_each(|i| self.emit(i));
             }
-            10 if small => self.emit(Insn::new(self.r.pick(&[op::ALU64, op::ALU]) | op::X | op::MOV, p, p, 8, 0)),
+            10 if small => self.emit(Insn::new(
+                self.r.pick(&[op::ALU64, op::ALU]) | op::X | op::MOV,
+                p,
+                p,
+                8,
+                0,
+            )),
             11 | 12 if self.main && self.kept & 0x3f == 0 => {
                 self.initialise_arguments(p);
                 self.calls.push((self.out.len(), Callee::Same));
@@ -234,7 +259,11 @@ impl Maker<'_> {
                 // Out of the stack by an atomic that leaves something else there.
                 self.emit(Insn::new(STX | op::DW, 10, p, slot, 0));
                 self.emit(Insn::mov64_imm(p, 0));
-                let imm = self.r.pick(&[op::ATOMIC_XCHG, op::ATOMIC_ADD | op::ATOMIC_FETCH, op::ATOMIC_OR | op::ATOMIC_FETCH]);
+                let imm = self.r.pick(&[
+                    op::ATOMIC_XCHG,
+                    op::ATOMIC_ADD | op::ATOMIC_FETCH,
+                    op::ATOMIC_OR | op::ATOMIC_FETCH,
+                ]);
                 self.emit(Insn::new(op::STX | op::ATOMIC | op::DW, 10, p, slot, imm));
             }
             14 => {
@@ -281,11 +310,20 @@ impl Maker<'_> {
         self.initialise(1..1 + words as usize);
         let tracing = !matches!(
             self.kind,
-            ProgramType::Xdp | ProgramType::SchedCls | ProgramType::SocketFilter | ProgramType::CgroupSkb | ProgramType::Tracing
+            ProgramType::Xdp
+                | ProgramType::SchedCls
+                | ProgramType::SocketFilter
+                | ProgramType::CgroupSkb
+                | ProgramType::Tracing
         );
-        let helper = self.r.pick(if tracing { &[16, 105, 130, 182, 45, 113][..] } else { &[16, 105, 130, 182] });
+        let helper = self.r.pick(if tracing {
+            &[16, 105, 130, 182, 45, 113][..]
+        } else {
+            &[16, 105, 130, 182]
+        });
         let zero = matches!(helper, 130 | 45 | 113);
-        let (few, many) = ([0, 1, room / 2, room], [room + 1, room + 9, -1, 1 << 29, 1 << 32 | room, 0]);
+        let (few, many) =
+            ([0, 1, room / 2, room], [room + 1, room + 9, -1, 1 << 29, 1 << 32 | room, 0]);
         let good = if zero { &few[..] } else { &few[1..] };
         let bad = if zero { &many[..5] } else { &many[..] };
         self.brought(p, Numbers { good, bad, ranges: zero });
@@ -302,7 +340,11 @@ impl Maker<'_> {
                 self.words_at(4, 0);
                 self.known.stack[0] = Word { written: 0xff, holds: Guess::Nothing };
             }
-            182 => self.out.extend(Insn::ld_imm64(3, op::PSEUDO_MAP_IDX_VALUE, 20 << 32 | map::CONST as u64)),
+            182 => self.out.extend(Insn::ld_imm64(
+                3,
+                op::PSEUDO_MAP_IDX_VALUE,
+                20 << 32 | map::CONST as u64,
+            )),
             16 => {}
             _ => self.emit(Insn::mov64_imm(3, 4096)),
         }
@@ -318,7 +360,10 @@ impl Maker<'_> {
         let (code, size) = self.r.pick(&[(op::DW, 8), (op::W, 4), (op::B, 1)]);
         let start = self.r.below(3) * 8;
         let last = i64::from(VALUE[m]) - start as i64 - size;
-        let (good, bad) = ([0, 1, last / 2, last], [last + 1, last + 8, -1 - start as i64, 1 << 32, 1 << 31, 4096]);
+        let (good, bad) = (
+            [0, 1, last / 2, last],
+            [last + 1, last + 8, -1 - start as i64, 1 << 32, 1 << 31, 4096],
+        );
         self.brought(p, Numbers { good: &good, bad: &bad, ranges: true });
         let d = self.free();
         self.out.extend(Insn::ld_imm64(d, op::PSEUDO_MAP_IDX_VALUE, start << 32 | m as u64));
@@ -335,7 +380,10 @@ impl Maker<'_> {
     /// Which word of the stack is read or written.
     fn joined_stack_offset(&mut self, p: u8) {
         self.initialise(1..5);
-        self.brought(p, Numbers { good: &[-16, -24, -32, -40], bad: &[0, 8, -12, -504, -520], ranges: false });
+        self.brought(
+            p,
+            Numbers { good: &[-16, -24, -32, -40], bad: &[0, 8, -12, -504, -520], ranges: false },
+        );
         let d = self.free();
         self.emit(Insn::mov64_reg(d, 10));
         self.emit(Insn::new(X64 | op::ADD, d, p, 0, 0));
@@ -361,7 +409,8 @@ impl Maker<'_> {
         self.kept |= 1 << q;
         self.initialise(1..5);
         self.odd(|m, odd| {
-            let sizes = if m.r.chance(40) && !odd { (true, 8 * m.r.below(4) as i32) } else { (false, 0) };
+            let sizes =
+                if m.r.chance(40) && !odd { (true, 8 * m.r.below(4) as i32) } else { (false, 0) };
             if sizes.0 {
                 m.words_at(p, 4);
             } else {
@@ -388,7 +437,11 @@ impl Maker<'_> {
             self.emit(Insn::mov64_imm(b + 1, 0));
             self.emit(Insn::mov64_imm(5, 0));
         } else {
-            self.out.extend(Insn::ld_imm64(1, op::PSEUDO_MAP_IDX_VALUE, 20 << 32 | map::CONST as u64));
+            self.out.extend(Insn::ld_imm64(
+                1,
+                op::PSEUDO_MAP_IDX_VALUE,
+                20 << 32 | map::CONST as u64,
+            ));
             self.emit(Insn::mov64_imm(2, 8));
             self.emit(Insn::mov64_reg(3, p));
             self.emit(Insn::mov64_reg(4, q));
@@ -421,8 +474,11 @@ impl Maker<'_> {
             Insn::new(class | code, p, 0, 1, than)
         };
         self.emit(i);
-        let wrong =
-            self.r.pick(&[Insn::new(LDX | op::B, p, p, 0, 0), Insn::new(LDX | op::DW, p, 10, 0, 0), Insn::new(STX | op::DW, p, p, 0, 0)]);
+        let wrong = self.r.pick(&[
+            Insn::new(LDX | op::B, p, p, 0, 0),
+            Insn::new(LDX | op::DW, p, 10, 0, 0),
+            Insn::new(STX | op::DW, p, p, 0, 0),
+        ]);
         self.emit(wrong);
     }
 
@@ -478,7 +534,9 @@ impl Maker<'_> {
             }
             _ => {
                 self.kept |= 1 << 6;
-                self.apart(|m| m.brought(6, Numbers { good: &[0, 1], bad: &[2, -1, 1 << 32], ranges: true }));
+                self.apart(|m| {
+                    m.brought(6, Numbers { good: &[0, 1], bad: &[2, -1, 1 << 32], ranges: true })
+                });
                 self.emit(Insn::mov64_reg(0, 6));
             }
         }
@@ -540,7 +598,11 @@ impl Maker<'_> {
                 _ if odd => m.emit(Insn::mov64_imm(p, m.r.pick(&[1, -1, 64]))),
                 0 => m.emit(Insn::mov64_imm(p, 0)),
                 1 => m.words_at(p, 1),
-                _ => m.out.extend(Insn::ld_imm64(p, op::PSEUDO_MAP_IDX_VALUE, m.r.below(off as u64 + 1) << 32 | map::DATA as u64)),
+                _ => m.out.extend(Insn::ld_imm64(
+                    p,
+                    op::PSEUDO_MAP_IDX_VALUE,
+                    m.r.below(off as u64 + 1) << 32 | map::DATA as u64,
+                )),
             }
             m.set(p, Guess::Nothing);
         });
@@ -647,12 +709,23 @@ impl Maker<'_> {
         if self.r.chance(60) {
             self.pad();
         }
-        let (code, size) = self.r.pick(&[(op::DW, 8), (op::DW, 8), (op::W, 4), (op::H, 2), (op::B, 1)]);
-        self.emit(Insn::new(LDX | code, p, 10, slot + self.r.below(8 / size) as i16 * size as i16, 0));
+        let (code, size) =
+            self.r.pick(&[(op::DW, 8), (op::DW, 8), (op::W, 4), (op::H, 2), (op::B, 1)]);
+        self.emit(Insn::new(
+            LDX | code,
+            p,
+            10,
+            slot + self.r.below(8 / size) as i16 * size as i16,
+            0,
+        ));
         self.set(p, Guess::Number);
         self.carry(p, false);
         let d = self.free();
-        self.out.extend(Insn::ld_imm64(d, op::PSEUDO_MAP_IDX_VALUE, u64::from(VALUE[map::DATA] - 8) << 32 | map::DATA as u64));
+        self.out.extend(Insn::ld_imm64(
+            d,
+            op::PSEUDO_MAP_IDX_VALUE,
+            u64::from(VALUE[map::DATA] - 8) << 32 | map::DATA as u64,
+        ));
         self.emit(Insn::new(X64 | op::ADD, d, p, 0, 0));
         self.emit(Insn::new(LDX | op::DW, d, d, 0, 0));
         self.set(d, Guess::Number);
@@ -663,7 +736,8 @@ impl Maker<'_> {
         let Some(q) = self.saved() else { return };
         self.kept |= 1 << q;
         let room = 16;
-        let (half, step) = (self.r.chance(40), if self.r.chance(50) { self.r.below(9) as i32 } else { 0 });
+        let (half, step) =
+            (self.r.chance(40), if self.r.chance(50) { self.r.below(9) as i32 } else { 0 });
         let class = if half { op::ALU } else { op::ALU64 };
         let load = |m: &mut Self, d: u8, size: u8| {
             let at = m.r.below(8) << 35;
@@ -700,7 +774,11 @@ impl Maker<'_> {
         self.leave(Insn::new(class | op::JLT, q, 0, 0, step));
         self.leave(Insn::new(class | op::JGE, q, 0, 0, step + room));
         let d = self.free();
-        self.out.extend(Insn::ld_imm64(d, op::PSEUDO_MAP_IDX_VALUE, u64::from(VALUE[map::DATA] - room as u32) << 32 | map::DATA as u64));
+        self.out.extend(Insn::ld_imm64(
+            d,
+            op::PSEUDO_MAP_IDX_VALUE,
+            u64::from(VALUE[map::DATA] - room as u32) << 32 | map::DATA as u64,
+        ));
         self.emit(Insn::new(X64 | op::ADD, d, p, 0, 0));
         self.emit(Insn::new(LDX | op::B, d, d, 0, 0));
         self.set(d, Guess::Number);
@@ -713,7 +791,9 @@ impl Maker<'_> {
         let need = self.r.pick(&[8, 4]);
         self.odd(|m, odd| {
             match m.r.below(4) {
-                0 if odd => m.emit(Insn::new(ST | op::W, 10, 0, slot + if need == 4 { 4 } else { 0 }, 1)),
+                0 if odd => {
+                    m.emit(Insn::new(ST | op::W, 10, 0, slot + if need == 4 { 4 } else { 0 }, 1))
+                }
                 1 if odd => m.emit(Insn::new(ST | op::H, 10, 0, slot, 1)),
                 _ if odd => m.emit(Insn::mov64_imm(p, 0)),
                 0 => {
@@ -760,9 +840,17 @@ impl Maker<'_> {
             match m.r.below(3) {
                 0 if odd => m.emit(Insn::mov64_imm(p, m.r.pick(&[0, 1, 4096]))),
                 1 if odd => m.words_at(p, 0),
-                _ if odd => m.out.extend(Insn::ld_imm64(p, op::PSEUDO_MAP_IDX_VALUE, 60 << 32 | map::DATA as u64)),
+                _ if odd => m.out.extend(Insn::ld_imm64(
+                    p,
+                    op::PSEUDO_MAP_IDX_VALUE,
+                    60 << 32 | map::DATA as u64,
+                )),
                 0 => m.words_at(p, 3),
-                _ => m.out.extend(Insn::ld_imm64(p, op::PSEUDO_MAP_IDX_VALUE, m.r.below(7) << 35 | map::DATA as u64)),
+                _ => m.out.extend(Insn::ld_imm64(
+                    p,
+                    op::PSEUDO_MAP_IDX_VALUE,
+                    m.r.below(7) << 35 | map::DATA as u64,
+                )),
             }
             m.emit(Insn::new(STX | op::DW, 10, p, slot, 0));
             if odd && m.r.chance(20) {
@@ -886,7 +974,11 @@ impl Maker<'_> {
                 self.emit(Insn::mov64_imm(2, 0));
                 self.helper(self.r.pick(&[132, 133]));
             }
-            2 => self.kernel_function(if section == "bpf_rcu_read_lock" { "bpf_rcu_read_unlock" } else { "bpf_preempt_enable" }),
+            2 => self.kernel_function(if section == "bpf_rcu_read_lock" {
+                "bpf_rcu_read_unlock"
+            } else {
+                "bpf_preempt_enable"
+            }),
             3 => {
                 self.iter_at(iter);
                 self.kernel_function("bpf_iter_num_destroy");
@@ -1054,13 +1146,22 @@ impl Maker<'_> {
 
     /// What only programs for the kernel call: flags that must be 0, objects that may be missing, keys that are known.
     fn joined_kernel(&mut self, p: u8) {
-        let which = if self.kind == ProgramType::CgroupSkb { self.r.below(3) } else { self.r.below(2) };
+        let which =
+            if self.kind == ProgramType::CgroupSkb { self.r.below(3) } else { self.r.below(2) };
         if which == 0 {
             let m = self.r.pick(&[map::ARRAY, map::PERCPU]);
             let last = i64::from(ENTRIES[m]) - 1;
-            self.brought(p, Numbers { good: &[0, last, last / 2], bad: &[last + 1, -1, 1 << 20], ranges: false });
+            self.brought(
+                p,
+                Numbers {
+                    good: &[0, last, last / 2],
+                    bad: &[last + 1, -1, 1 << 20],
+                    ranges: false,
+                },
+            );
             self.emit(Insn::new(STX | op::W, 10, p, -8, 0));
-            (self.known.stack[0].written, self.known.stack[0].holds) = (self.known.stack[0].written | 0x0f, Guess::Nothing);
+            (self.known.stack[0].written, self.known.stack[0].holds) =
+                (self.known.stack[0].written | 0x0f, Guess::Nothing);
             if self.r.chance(40) {
                 self.pad();
                 self.emit(Insn::new(STX | op::W, 10, p, -8, 0));

@@ -33,25 +33,35 @@ pub fn run(objects: &[&str]) -> Result<()> {
     }) {
         let end = program.insns.len();
         // What was an exit goes on with the next program.
-        insns.extend(
-            program
-                .insns
-                .iter()
-                .enumerate()
-                .map(|(at, i)| if i.code == op::EXIT { Insn::new(op::JMP | op::JA, 0, 0, (end - at - 1) as i16, 0) } else { *i }),
-        );
+        insns.extend(program.insns.iter().enumerate().map(|(at, i)| {
+            if i.code == op::EXIT {
+                Insn::new(op::JMP | op::JA, 0, 0, (end - at - 1) as i16, 0)
+            } else {
+                *i
+            }
+        }));
     }
     insns.resize(LENGTH - 1, Insn::mov64_imm(0, 0));
     insns.push(Insn::exit());
     let memory = vec![0u64; 512];
     let base = memory.as_ptr() as u64;
-    let map = MapRef { handle: base, value: base, shape: MapShape { base, stride: 8, entries: 32, kind: ShapeKind::Array } };
+    let map = MapRef {
+        handle: base,
+        value: base,
+        shape: MapShape { base, stride: 8, entries: 32, kind: ShapeKind::Array },
+    };
     let maps = [map; 4];
     let env = Env { maps: &maps, helper: &helpers };
     // SAFETY: what is compiled here is not run.
-    let ns = best(|| unsafe { Code::compile(&insns, &env) }.map_or(0, |c| c.machine_code().len() as u64));
+    let ns = best(|| {
+        unsafe { Code::compile(&insns, &env) }.map_or(0, |c| c.machine_code().len() as u64)
+    });
     // SAFETY: as above.
     let code = unsafe { Code::compile(&insns, &env) }?;
-    println!("measured {ns} ns\nresult {} instructions, {} bytes", insns.len(), code.machine_code().len());
+    println!(
+        "measured {ns} ns\nresult {} instructions, {} bytes",
+        insns.len(),
+        code.machine_code().len()
+    );
     Ok(())
 }

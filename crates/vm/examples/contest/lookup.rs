@@ -40,7 +40,9 @@ const CALL: &str = "mov r6, 0\nmov r8, 0\nl: mov r1, r6\ncall local f\nadd r8, r
 const TAIL: &str = "lddw r2, map 0\nmov r3, 0\ncall 12\nmov r0, 0\nexit";
 
 fn case(name: &str) -> Option<Case> {
-    let map = |map_type, key_size, entries, filled, asm: &str| Some(Case { map_type, key_size, entries, filled, asm: asm.to_owned() });
+    let map = |map_type, key_size, entries, filled, asm: &str| {
+        Some(Case { map_type, key_size, entries, filled, asm: asm.to_owned() })
+    };
     if let Some(key_size) = name.strip_prefix("hash").and_then(|size| size.parse().ok()) {
         return map(MapType::Hash, key_size, 10_000, 10_000, &hash(key_size));
     }
@@ -98,8 +100,15 @@ fn here(case: &Case) -> Result<f64> {
     for n in 0..case.filled {
         map.update(&case.key(n), &u64::from(n).to_le_bytes(), 0)?;
     }
-    let maps = [MapRef { handle: std::ptr::from_ref(&map) as u64, value: map.value_base(), shape: map.shape() }];
-    let env = Env { maps: &maps, helper: &|id| (id == 1).then_some(HelperImpl { func: lookup, how: HelperCall::MapLookup }) };
+    let maps = [MapRef {
+        handle: std::ptr::from_ref(&map) as u64,
+        value: map.value_base(),
+        shape: map.shape(),
+    }];
+    let env = Env {
+        maps: &maps,
+        helper: &|id| (id == 1).then_some(HelperImpl { func: lookup, how: HelperCall::MapLookup }),
+    };
     // SAFETY: the kernel's verifier took the same program; the map outlives the code.
     let code = unsafe { Code::compile(&case.insns()?, &env) }?;
     let entry = code.entry();
@@ -120,7 +129,12 @@ fn tail_calls(case: &Case) -> Result<f64> {
     let kind = ShapeKind::ProgArray { targets: table.address() };
     let shape = skep_isa::MapShape { base: slots.as_ptr() as u64, stride: 4, entries: 1, kind };
     let maps = [MapRef { handle: 1, value: shape.base, shape }];
-    let env = Env { maps: &maps, helper: &|id| (id == 12).then_some(HelperImpl { func: no_target, how: HelperCall::TailCall }) };
+    let env = Env {
+        maps: &maps,
+        helper: &|id| {
+            (id == 12).then_some(HelperImpl { func: no_target, how: HelperCall::TailCall })
+        },
+    };
     // SAFETY: the program touches no memory; slots and table outlive it.
     let code = unsafe { Code::compile(&case.insns()?, &env) }?;
     let target = Arc::new(tail::Target::new(7, Some(code), None));
@@ -144,17 +158,27 @@ fn in_kernel(case: &Case) -> Result<f64> {
     }
     let bytes: Vec<u8> = case.insns()?.iter().flat_map(|i| i.to_bytes()).collect();
     let bytes = kernel::with_maps(&bytes, &[&map]);
-    let program = kernel::Program::load(&kernel::Load { log: true, ..kernel::Load::new(SOCKET_FILTER, &bytes) })?;
+    let program = kernel::Program::load(&kernel::Load {
+        log: true,
+        ..kernel::Load::new(SOCKET_FILTER, &bytes)
+    })?;
     if case.map_type == MapType::ProgArray {
         map.update(&0u32.to_le_bytes(), &program.fd().to_le_bytes(), 0)?;
     }
     // Entering and leaving a test run is no part of the loop.
-    let nothing: Vec<u8> = [Insn::mov64_imm(0, 0), Insn::exit()].iter().flat_map(|i| i.to_bytes()).collect();
+    let nothing: Vec<u8> =
+        [Insn::mov64_imm(0, 0), Insn::exit()].iter().flat_map(|i| i.to_bytes()).collect();
     let nothing = kernel::Program::load(&kernel::Load::new(SOCKET_FILTER, &nothing))?;
     Ok(time(&program)? - time(&nothing)?)
 }
 
 fn time(program: &kernel::Program) -> std::io::Result<f64> {
-    let run = |repeat| program.test_run(&kernel::TestRun { data_in: &[0; 64], repeat, ..kernel::TestRun::default() });
+    let run = |repeat| {
+        program.test_run(&kernel::TestRun {
+            data_in: &[0; 64],
+            repeat,
+            ..kernel::TestRun::default()
+        })
+    };
     best_of_repeats(|repeat| run(repeat).map(drop))
 }

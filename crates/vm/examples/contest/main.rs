@@ -23,7 +23,9 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match args.as_slice() {
-        ["program", engine, object, rest @ ..] => program::run(engine, object, rest.first().copied()),
+        ["program", engine, object, rest @ ..] => {
+            program::run(engine, object, rest.first().copied())
+        }
         ["dump", object, file] => program::dump(object, file),
         ["lookup", engine, case] => lookup::run(engine, case),
         ["compile", "skep", objects @ ..] => compile::run(objects),

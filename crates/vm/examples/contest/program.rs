@@ -106,7 +106,9 @@ impl Program {
 /// The first value of a map: `mem`, constants, or nothing.
 fn value(spec: &skep_object::MapSpec) -> Vec<u8> {
     let mut bytes = match &spec.data {
-        Some(data) if spec.value_size as usize == MEM_SIZE && data.iter().all(|b| *b == 0) => contents(),
+        Some(data) if spec.value_size as usize == MEM_SIZE && data.iter().all(|b| *b == 0) => {
+            contents()
+        }
         Some(data) => data.clone(),
         None => Vec::new(),
     };
@@ -201,7 +203,8 @@ fn native(module: &str, name: &str) -> Result<(f64, u64)> {
         return Err("the native module lacks a symbol".into());
     }
     // SAFETY: `mem` has this many bytes (prog.h), and nobody uses it yet.
-    unsafe { std::slice::from_raw_parts_mut(mem.cast::<u8>(), MEM_SIZE) }.copy_from_slice(&contents());
+    unsafe { std::slice::from_raw_parts_mut(mem.cast::<u8>(), MEM_SIZE) }
+        .copy_from_slice(&contents());
     // SAFETY: every program is `int NAME(void *)`.
     let f: unsafe extern "C" fn(*mut c_void) -> c_int = unsafe { std::mem::transmute(function) };
     // SAFETY: as above; the programs do not look at their context.
@@ -232,10 +235,17 @@ fn in_kernel(program: &Program) -> Result<(f64, u64)> {
     }
     let bytes: Vec<u8> = program.insns.iter().flat_map(|i| i.to_bytes()).collect();
     let bytes = kernel::with_maps(&bytes, &maps.iter().collect::<Vec<_>>());
-    let loaded = kernel::Program::load(&kernel::Load { log: true, ..kernel::Load::new(SOCKET_FILTER, &bytes) })?;
+    let loaded = kernel::Program::load(&kernel::Load {
+        log: true,
+        ..kernel::Load::new(SOCKET_FILTER, &bytes)
+    })?;
     let mut retval = 0;
     let ns = best_of_repeats(|repeat| {
-        let ran = loaded.test_run(&kernel::TestRun { data_in: &[0; 64], repeat, ..kernel::TestRun::default() })?;
+        let ran = loaded.test_run(&kernel::TestRun {
+            data_in: &[0; 64],
+            repeat,
+            ..kernel::TestRun::default()
+        })?;
         retval = ran.retval;
         Ok(())
     })?;

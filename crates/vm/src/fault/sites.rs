@@ -27,8 +27,14 @@ struct Row {
     count: AtomicUsize,
 }
 
-static ROWS: [Row; MOST] =
-    [const { Row { start: AtomicU64::new(FREE), end: AtomicU64::new(0), table: AtomicU64::new(0), count: AtomicUsize::new(0) } }; MOST];
+static ROWS: [Row; MOST] = [const {
+    Row {
+        start: AtomicU64::new(FREE),
+        end: AtomicU64::new(0),
+        table: AtomicU64::new(0),
+        count: AtomicUsize::new(0),
+    }
+}; MOST];
 /// Rows from here on were never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
@@ -84,7 +90,8 @@ pub(super) unsafe fn find(ip: u64) -> Option<u64> {
         if start <= TAKEN || ip < start {
             continue;
         }
-        let (end, table, count) = (row.end.load(Relaxed), row.table.load(Relaxed), row.count.load(Relaxed));
+        let (end, table, count) =
+            (row.end.load(Relaxed), row.table.load(Relaxed), row.count.load(Relaxed));
         // Another program's numbers are not seen with this one's start: see the rules above.
         fence(Acquire);
         if ip >= end || row.start.load(Relaxed) != start {
@@ -93,7 +100,11 @@ pub(super) unsafe fn find(ip: u64) -> Option<u64> {
         // SAFETY: the faulting thread is inside this code, so its table is as `publish` was told.
         let sites = unsafe { std::slice::from_raw_parts(table as *const Site, count) };
         let at = (ip - start) as u32;
-        return sites.binary_search_by_key(&at, |s| s[0]).ok().and_then(|n| sites.get(n)).map(|s| start + u64::from(s[1]));
+        return sites
+            .binary_search_by_key(&at, |s| s[0])
+            .ok()
+            .and_then(|n| sites.get(n))
+            .map(|s| start + u64::from(s[1]));
     }
     None
 }

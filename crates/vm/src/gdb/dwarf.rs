@@ -163,8 +163,14 @@ mod tests {
             sleb(&mut out, v);
             out
         };
-        assert_eq!((u(2), u(127), u(128), u(12857)), (vec![2], vec![127], vec![0x80, 1], vec![0xb9, 0x64]));
-        assert_eq!((s(2), s(-2), s(127), s(-127)), (vec![2], vec![0x7e], vec![0xff, 0], vec![0x81, 0x7f]));
+        assert_eq!(
+            (u(2), u(127), u(128), u(12857)),
+            (vec![2], vec![127], vec![0x80, 1], vec![0xb9, 0x64])
+        );
+        assert_eq!(
+            (s(2), s(-2), s(127), s(-127)),
+            (vec![2], vec![0x7e], vec![0xff, 0], vec![0x81, 0x7f])
+        );
         assert_eq!((s(128), s(-128), s(-129)), (vec![0x80, 1], vec![0x80, 0x7f], vec![0xff, 0x7e]));
     }
 }

@@ -34,7 +34,12 @@ struct Section {
 }
 
 /// Puts an object file together for `size` bytes of code at `base`.
-pub(super) fn image(base: u64, size: u64, units: &[Unit], tables: &[(&'static str, Vec<u8>)]) -> Vec<u8> {
+pub(super) fn image(
+    base: u64,
+    size: u64,
+    units: &[Unit],
+    tables: &[(&'static str, Vec<u8>)],
+) -> Vec<u8> {
     let (mut symbols, mut names) = (vec![0u8; SYMBOL as usize], vec![0u8]);
     for unit in units {
         symbols.extend((names.len() as u32).to_le_bytes());
@@ -46,12 +51,35 @@ pub(super) fn image(base: u64, size: u64, units: &[Unit], tables: &[(&'static st
     }
     let mut sections = vec![
         Section::default(),
-        Section { name: ".text", kind: NOBITS, flags: ALLOC_EXEC, addr: base, size, align: 16, ..Section::default() },
-        Section { name: ".symtab", kind: SYMTAB, link: NAMES, info: 1, align: 8, entry: SYMBOL, bytes: symbols, ..Section::default() },
+        Section {
+            name: ".text",
+            kind: NOBITS,
+            flags: ALLOC_EXEC,
+            addr: base,
+            size,
+            align: 16,
+            ..Section::default()
+        },
+        Section {
+            name: ".symtab",
+            kind: SYMTAB,
+            link: NAMES,
+            info: 1,
+            align: 8,
+            entry: SYMBOL,
+            bytes: symbols,
+            ..Section::default()
+        },
         Section { name: ".strtab", kind: STRTAB, align: 1, bytes: names, ..Section::default() },
     ];
     for (name, bytes) in tables {
-        sections.push(Section { name, kind: PROGBITS, align: 8, bytes: bytes.clone(), ..Section::default() });
+        sections.push(Section {
+            name,
+            kind: PROGBITS,
+            align: 8,
+            bytes: bytes.clone(),
+            ..Section::default()
+        });
     }
     sections.push(Section { name: ".shstrtab", kind: STRTAB, align: 1, ..Section::default() });
     let mut section_names = Vec::new();
@@ -71,8 +99,10 @@ pub(super) fn image(base: u64, size: u64, units: &[Unit], tables: &[(&'static st
     for (s, name) in sections.iter().zip(name_at) {
         body.resize(body.len().next_multiple_of(8), 0);
         headers.extend([name, s.kind].into_iter().flat_map(u32::to_le_bytes));
-        let (offset, size) = if s.kind == 0 { (0, 0) } else { (HEADER + body.len(), s.bytes.len() as u64 + s.size) };
-        headers.extend([s.flags, s.addr, offset as u64, size].into_iter().flat_map(u64::to_le_bytes));
+        let (offset, size) =
+            if s.kind == 0 { (0, 0) } else { (HEADER + body.len(), s.bytes.len() as u64 + s.size) };
+        headers
+            .extend([s.flags, s.addr, offset as u64, size].into_iter().flat_map(u64::to_le_bytes));
         headers.extend([s.link, s.info].into_iter().flat_map(u32::to_le_bytes));
         headers.extend([s.align, s.entry].into_iter().flat_map(u64::to_le_bytes));
         body.extend(&s.bytes);
@@ -85,7 +115,11 @@ pub(super) fn image(base: u64, size: u64, units: &[Unit], tables: &[(&'static st
     image.extend([0, 0, (HEADER + body.len()) as u64].into_iter().flat_map(u64::to_le_bytes));
     image.extend(0u32.to_le_bytes());
     let count = sections.len() as u16;
-    image.extend([HEADER as u16, 0, 0, SECTION_HEADER, count, count - 1].into_iter().flat_map(u16::to_le_bytes));
+    image.extend(
+        [HEADER as u16, 0, 0, SECTION_HEADER, count, count - 1]
+            .into_iter()
+            .flat_map(u16::to_le_bytes),
+    );
     image.extend(body);
     image.extend(headers);
     image

@@ -36,7 +36,15 @@ pub(super) fn table(base: u64, code: &[u8], units: &[Unit]) -> Vec<u8> {
         let mut entry = 0u32.to_le_bytes().to_vec();
         entry.extend((base + unit.start as u64).to_le_bytes());
         entry.extend(((unit.end - unit.start) as u64).to_le_bytes());
-        let mut rules = Rules { code, out: entry, noted: unit.start, at: unit.start, end: unit.end, depth: 8, framed: false };
+        let mut rules = Rules {
+            code,
+            out: entry,
+            noted: unit.start,
+            at: unit.start,
+            end: unit.end,
+            depth: 8,
+            framed: false,
+        };
         rules.prologue();
         for exit in &unit.exits {
             rules.exit(*exit);

@@ -112,7 +112,12 @@ pub fn image(listing: &Listing<'_>, insns: &[Insn]) -> Vec<u8> {
 #[must_use]
 pub fn register(listing: &Listing<'_>, insns: &[Insn]) -> Option<Registered> {
     let image = Box::leak(image(listing, insns).into_boxed_slice());
-    let entry = Entry { next: ptr::null_mut(), prev: ptr::null_mut(), image: image.as_ptr(), size: image.len() as u64 };
+    let entry = Entry {
+        next: ptr::null_mut(),
+        prev: ptr::null_mut(),
+        image: image.as_ptr(),
+        size: image.len() as u64,
+    };
     let entry = NonNull::from(Box::leak(Box::new(entry)));
     let registered = Registered { entry };
     let Some(_lock) = lock() else {
@@ -162,7 +167,10 @@ impl Registered {
         // SAFETY: both were boxes, and nobody else has them.
         unsafe {
             let entry = Box::from_raw(entry.as_ptr());
-            drop(Box::from_raw(ptr::slice_from_raw_parts_mut(entry.image.cast_mut(), entry.size as usize)));
+            drop(Box::from_raw(ptr::slice_from_raw_parts_mut(
+                entry.image.cast_mut(),
+                entry.size as usize,
+            )));
         }
     }
 }

@@ -24,7 +24,9 @@ pub(super) fn of(listing: &Listing<'_>, insns: &[Insn]) -> Vec<Unit> {
     let code = listing.code.machine_code();
     let main = format!("bpf_prog_{}", printable(listing.name));
     let mut units = Vec::new();
-    let mut add = |start, name, has_source| units.push(Unit { name, start, end: 0, has_source, exits: Vec::new() });
+    let mut add = |start, name, has_source| {
+        units.push(Unit { name, start, end: 0, has_source, exits: Vec::new() })
+    };
     for (n, &(slot, start)) in listing.code.functions().iter().enumerate() {
         if n == 0 {
             if start != 0 {
@@ -33,7 +35,14 @@ pub(super) fn of(listing: &Listing<'_>, insns: &[Insn]) -> Vec<Unit> {
             add(start, main.clone(), true);
         } else {
             let name = listing.functions.iter().find(|f| f.insn == slot);
-            add(start, name.map_or_else(|| format!("{main}.f{slot}"), |f| format!("{main}.{}", printable(f.name))), true);
+            add(
+                start,
+                name.map_or_else(
+                    || format!("{main}.f{slot}"),
+                    |f| format!("{main}.{}", printable(f.name)),
+                ),
+                true,
+            );
         }
     }
     if let Some(start) = listing.code.vector_saver() {
@@ -43,7 +52,11 @@ pub(super) fn of(listing: &Listing<'_>, insns: &[Insn]) -> Vec<Unit> {
     let ends: Vec<usize> = units.iter().skip(1).map(|u| u.start).chain([code.len()]).collect();
     for (unit, end) in units.iter_mut().zip(ends) {
         unit.end = end;
-        unit.exits = if unit.has_source { exits(listing, insns, unit.start, end) } else { last_exit(code, unit.start, end) };
+        unit.exits = if unit.has_source {
+            exits(listing, insns, unit.start, end)
+        } else {
+            last_exit(code, unit.start, end)
+        };
     }
     units
 }

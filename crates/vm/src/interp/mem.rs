@@ -44,7 +44,8 @@ pub(super) unsafe fn load(at: u64, size: u8, signed: bool) -> u64 {
 pub(super) unsafe fn probe(at: u64, size: u8, signed: bool) -> u64 {
     let mut value = 0u64;
     // SAFETY: a value has room for any size; the source is as the caller says.
-    let there = unsafe { crate::fault::copy_from((&raw mut value).cast(), at, bytes(size) as usize) };
+    let there =
+        unsafe { crate::fault::copy_from((&raw mut value).cast(), at, bytes(size) as usize) };
     match (there, signed, size) {
         (false, ..) => 0,
         (_, true, op::B) => i64::from(value as i8) as u64,
@@ -104,10 +105,14 @@ pub(super) unsafe fn compare_exchange(at: u64, size: u8, old: u64, new: u64) -> 
     // SAFETY: as this function.
     unsafe {
         if size == op::DW {
-            AtomicU64::from_ptr(at as *mut u64).compare_exchange(old, new, SeqCst, SeqCst).unwrap_or_else(|v| v)
+            AtomicU64::from_ptr(at as *mut u64)
+                .compare_exchange(old, new, SeqCst, SeqCst)
+                .unwrap_or_else(|v| v)
         } else {
             let cell = AtomicU32::from_ptr(at as *mut u32);
-            u64::from(cell.compare_exchange(old as u32, new as u32, SeqCst, SeqCst).unwrap_or_else(|v| v))
+            u64::from(
+                cell.compare_exchange(old as u32, new as u32, SeqCst, SeqCst).unwrap_or_else(|v| v),
+            )
         }
     }
 }

@@ -61,7 +61,10 @@ pub struct Program {
 
 impl std::fmt::Debug for Program {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Program").field("insns", &self.insns.len()).field("maps", &self.maps.len()).finish_non_exhaustive()
+        f.debug_struct("Program")
+            .field("insns", &self.insns.len())
+            .field("maps", &self.maps.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -125,7 +128,9 @@ impl Program {
         let mut pc = start;
         loop {
             // The shape check has shown that `pc` stays inside the program, and registers below 11.
-            let Some(&i) = self.insns.get(pc) else { return Err(Malformed::FallsOff { insn: pc }.into()) };
+            let Some(&i) = self.insns.get(pc) else {
+                return Err(Malformed::FallsOff { insn: pc }.into());
+            };
             let (d, s) = (usize::from(i.dst()), usize::from(i.src()));
             let bad = Malformed::Opcode { insn: pc, code: i.code, off: i.off, imm: i.imm };
             let mut next = pc + 1;
@@ -143,7 +148,9 @@ impl Program {
                     let at = r[s].wrapping_add_signed(i64::from(i.off));
                     r[d] = match i.code & 0xe0 {
                         // SAFETY: the caller vouches for every address, or for the handler that makes any address good.
-                        mode @ (op::PROBE_MEM | op::PROBE_MEMSX) => unsafe { mem::probe(at, i.code & op::DW, mode == op::PROBE_MEMSX) },
+                        mode @ (op::PROBE_MEM | op::PROBE_MEMSX) => unsafe {
+                            mem::probe(at, i.code & op::DW, mode == op::PROBE_MEMSX)
+                        },
                         // SAFETY: the caller vouches for every address the program loads from.
                         mode => unsafe { mem::load(at, i.code & op::DW, mode == op::MEMSX) },
                     };
@@ -170,12 +177,21 @@ impl Program {
                         }
                         let deeper = Run { depth: run.depth + 1, ..run };
                         // SAFETY: as this call.
-                        r[0] = unsafe { self.call((pc as i64 + 1 + i64::from(i.imm)) as usize, args, deeper) }?;
-                    } else if self.flow.helper(i.imm as u32).is_some_and(|h| h.how == HelperCall::TailCall) {
+                        r[0] = unsafe {
+                            self.call((pc as i64 + 1 + i64::from(i.imm)) as usize, args, deeper)
+                        }?;
+                    } else if self
+                        .flow
+                        .helper(i.imm as u32)
+                        .is_some_and(|h| h.how == HelperCall::TailCall)
+                    {
                         // SAFETY: as this call.
-                        if let Some(to) = unsafe { self.tail_target(i.imm as u32, pc, args, run) }? {
+                        if let Some(to) = unsafe { self.tail_target(i.imm as u32, pc, args, run) }?
+                        {
                             // SAFETY: as this call; the target is verified for the same context. Its calls are counted anew.
-                            return unsafe { to.call(0, [args[0], 0, 0, 0, 0], Run { depth: 1, ..run }) };
+                            return unsafe {
+                                to.call(0, [args[0], 0, 0, 0, 0], Run { depth: 1, ..run })
+                            };
                         }
                     } else {
                         // SAFETY: as this call.
@@ -190,7 +206,8 @@ impl Program {
                         rounds = rounds.saturating_sub(1);
                         over
                     } else {
-                        let operand = if i.code & op::X != 0 { r[s] } else { i64::from(i.imm) as u64 };
+                        let operand =
+                            if i.code & op::X != 0 { r[s] } else { i64::from(i.imm) as u64 };
                         alu::condition(i, r[d], operand).ok_or(bad.clone())?
                     };
                     if taken {
@@ -218,7 +235,13 @@ impl Program {
 
     /// # Safety
     /// As [`Program::run`].
-    unsafe fn helper(&self, id: HelperId, pc: usize, args: [u64; 5], run: Run<'_>) -> Result<u64, RunError> {
+    unsafe fn helper(
+        &self,
+        id: HelperId,
+        pc: usize,
+        args: [u64; 5],
+        run: Run<'_>,
+    ) -> Result<u64, RunError> {
         let helper = self.flow.helper(id).ok_or(Malformed::Helper { insn: pc, id })?;
         let [a, b, c, d, e] = args;
         if let HelperCall::LoadCtx(off) = helper.how {
@@ -239,7 +262,13 @@ impl Program {
     ///
     /// # Safety
     /// As [`Program::run`]; the helper's answer is a target with a program, which lives while this one runs.
-    unsafe fn tail_target(&self, id: HelperId, pc: usize, args: [u64; 5], run: Run<'_>) -> Result<Option<&Program>, RunError> {
+    unsafe fn tail_target(
+        &self,
+        id: HelperId,
+        pc: usize,
+        args: [u64; 5],
+        run: Run<'_>,
+    ) -> Result<Option<&Program>, RunError> {
         if run.tails.get() >= op::MAX_TAIL_CALLS {
             return Ok(None);
         }

@@ -47,7 +47,11 @@ pub(super) fn address(slot: usize) -> Option<u64> {
 }
 
 /// Does a helper call during which thunks run callbacks of `program`.
-pub(super) fn with(program: &Program, run: Run<'_>, call: impl FnOnce() -> u64) -> Result<u64, RunError> {
+pub(super) fn with(
+    program: &Program,
+    run: Run<'_>,
+    call: impl FnOnce() -> u64,
+) -> Result<u64, RunError> {
     struct Restore(*const Active<'static>);
     impl Drop for Restore {
         fn drop(&mut self) {

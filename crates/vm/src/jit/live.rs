@@ -75,7 +75,8 @@ struct Calls {
 impl Facts {
     pub fn of(insns: &[Insn], env: &Env<'_>, flow: &Flow) -> Self {
         let calls = find_calls(insns, env, flow);
-        let mut facts = Self { live: vec![0; insns.len()], uses: Vec::with_capacity(flow.funcs.len()), calls };
+        let mut facts =
+            Self { live: vec![0; insns.len()], uses: Vec::with_capacity(flow.funcs.len()), calls };
         let mut does = flow.does.clone();
         for f in &flow.funcs {
             let does = does.get(f.start..f.end).unwrap_or_default();
@@ -90,8 +91,16 @@ impl Facts {
         }
         let mut work = Work { blocks: Vec::with_capacity(insns.len() / 4), before: Vec::new() };
         for (n, f) in flow.funcs.iter().enumerate() {
-            let whole = facts.flow_back(insns, flow, *f, does.get(f.start..f.end).unwrap_or_default(), &mut work);
-            if let (true, Some(uses), Some(first)) = (whole, facts.uses.get_mut(n), work.before.first()) {
+            let whole = facts.flow_back(
+                insns,
+                flow,
+                *f,
+                does.get(f.start..f.end).unwrap_or_default(),
+                &mut work,
+            );
+            if let (true, Some(uses), Some(first)) =
+                (whole, facts.uses.get_mut(n), work.before.first())
+            {
                 uses.needed = *first;
             }
         }
@@ -109,23 +118,45 @@ impl Facts {
     }
 
     pub fn lookup(&self, at: usize) -> Option<&Lookup> {
-        self.calls.lookups.binary_search_by_key(&at, |l| l.at).ok().and_then(|n| self.calls.lookups.get(n))
+        self.calls
+            .lookups
+            .binary_search_by_key(&at, |l| l.at)
+            .ok()
+            .and_then(|n| self.calls.lookups.get(n))
     }
 
     pub fn direct(&self, at: usize) -> Option<&Direct> {
-        self.calls.directs.binary_search_by_key(&at, |d| d.at).ok().and_then(|n| self.calls.directs.get(n))
+        self.calls
+            .directs
+            .binary_search_by_key(&at, |d| d.at)
+            .ok()
+            .and_then(|n| self.calls.directs.get(n))
     }
 
     pub fn tail(&self, at: usize) -> Option<&Tail> {
-        self.calls.tails.binary_search_by_key(&at, |t| t.at).ok().and_then(|n| self.calls.tails.get(n))
+        self.calls
+            .tails
+            .binary_search_by_key(&at, |t| t.at)
+            .ok()
+            .and_then(|n| self.calls.tails.get(n))
     }
 
     /// Sums blocks of straight code up, goes backwards through the blocks, and then once through each block's instructions. Where a
     /// loop's head turns out to need more than its end was told, the loop is gone through again at once, so that inner loops are done
     /// before outer ones see them. Returns `false` when that takes too long.
-    fn flow_back(&mut self, insns: &[Insn], flow: &Flow, f: Func, does: &[Does], work: &mut Work) -> bool {
+    fn flow_back(
+        &mut self,
+        insns: &[Insn],
+        flow: &Flow,
+        f: Func,
+        does: &[Does],
+        work: &mut Work,
+    ) -> bool {
         let range = f.start..f.end;
-        let (Some(insns), Some(marks)) = (insns.get(range.clone()), flow.marks.get(range.clone())) else { return false };
+        let (Some(insns), Some(marks)) = (insns.get(range.clone()), flow.marks.get(range.clone()))
+        else {
+            return false;
+        };
         work.sum_up(insns, marks, does);
         let whole = work.settle(insns.len());
         let Some(live) = self.live.get_mut(range) else { return false };
@@ -139,7 +170,9 @@ impl Facts {
             let mut after = b.after(&work.before, end);
             let range = b.start as usize..end;
             end = range.start;
-            let (Some(live), Some(does)) = (live.get_mut(range.clone()), does.get(range)) else { return false };
+            let (Some(live), Some(does)) = (live.get_mut(range.clone()), does.get(range)) else {
+                return false;
+            };
             for (live, done) in live.iter_mut().zip(does).rev() {
                 *live = after;
                 after = after & !done.writes | done.reads;
@@ -150,7 +183,8 @@ impl Facts {
 
     /// Returns what a call reads, and what holds nothing of use after it.
     fn call(&self, i: Insn, at: usize, flow: &Flow) -> Does {
-        let reads = if i.src() == op::PSEUDO_CALL { ARGS } else { self.arguments(i.imm as u32, at, flow) };
+        let reads =
+            if i.src() == op::PSEUDO_CALL { ARGS } else { self.arguments(i.imm as u32, at, flow) };
         Does { reads, writes: ARGS | 1 }
     }
 
@@ -307,18 +341,31 @@ enum Value {
 /// Finds the calls whose map is known and need not be asked.
 fn find_calls(insns: &[Insn], env: &Env<'_>, flow: &Flow) -> Calls {
     let mut calls = Calls::default();
-    if !flow.helpers.iter().any(|(_, h)| matches!(h.how, HelperCall::MapLookup | HelperCall::TailCall)) {
+    if !flow
+        .helpers
+        .iter()
+        .any(|(_, h)| matches!(h.how, HelperCall::MapLookup | HelperCall::TailCall))
+    {
         return calls;
     }
     let is_start = |mark: &u8| mark & (TARGET | FUNC) != 0;
     let mut end = 0;
     for (call, i) in flow.looks(insns, 0..insns.len()) {
-        let how = if i.is_helper_call() && call >= end { flow.helper(i.imm as u32).map(|h| h.how) } else { None };
+        let how = if i.is_helper_call() && call >= end {
+            flow.helper(i.imm as u32).map(|h| h.how)
+        } else {
+            None
+        };
         if !matches!(how, Some(HelperCall::MapLookup | HelperCall::TailCall)) {
             continue;
         }
         let start = flow.marks.iter().take(call + 1).rposition(is_start).unwrap_or(0);
-        end = flow.marks.iter().skip(call + 1).position(is_start).map_or(insns.len(), |n| call + 1 + n);
+        end = flow
+            .marks
+            .iter()
+            .skip(call + 1)
+            .position(is_start)
+            .map_or(insns.len(), |n| call + 1 + n);
         in_block(insns, env, flow, start..end, &mut calls);
     }
     calls
@@ -337,10 +384,18 @@ fn in_block(insns: &[Insn], env: &Env<'_>, flow: &Flow, range: Range<usize>, cal
         let (d, s) = (usize::from(i.dst()), usize::from(i.src()));
         match i.class() {
             op::LD => {
-                regs[d] = if i.src() == op::PSEUDO_MAP_IDX { Value::Map(i.imm as u32) } else { Value::Any };
+                regs[d] = if i.src() == op::PSEUDO_MAP_IDX {
+                    Value::Map(i.imm as u32)
+                } else {
+                    Value::Any
+                };
             }
-            op::ALU64 if i.code & 0xf0 == op::MOV && i.code & op::X != 0 && i.off == 0 => regs[d] = regs[s],
-            op::ALU | op::ALU64 if i.code & 0xf8 == op::MOV | op::K => regs[d] = Value::Number(i.imm as u32),
+            op::ALU64 if i.code & 0xf0 == op::MOV && i.code & op::X != 0 && i.off == 0 => {
+                regs[d] = regs[s]
+            }
+            op::ALU | op::ALU64 if i.code & 0xf8 == op::MOV | op::K => {
+                regs[d] = Value::Number(i.imm as u32)
+            }
             op::ALU64 if i.code == op::ALU64 | op::ADD | op::K => {
                 regs[d] = match regs[d] {
                     Value::Frame(off) => off.checked_add(i.imm).map_or(Value::Any, Value::Frame),
@@ -355,7 +410,9 @@ fn in_block(insns: &[Insn], env: &Env<'_>, flow: &Flow, range: Range<usize>, cal
                     _ => None,
                 };
                 word = match (number, regs[d]) {
-                    (Some(n), Value::Frame(off)) if i.code & op::DW == op::W => off.checked_add(i.off.into()).map(|off| (off, n)),
+                    (Some(n), Value::Frame(off)) if i.code & op::DW == op::W => {
+                        off.checked_add(i.off.into()).map(|off| (off, n))
+                    }
                     _ => None,
                 };
             }
@@ -366,16 +423,26 @@ fn in_block(insns: &[Insn], env: &Env<'_>, flow: &Flow, range: Range<usize>, cal
                 word = None;
             }
             op::JMP if i.code == op::CALL => {
-                let helper = if i.src() == op::PSEUDO_CALL { None } else { flow.helper(i.imm as u32).map(|h| h.how) };
-                let known = |v: Value| if let Value::Map(n) = v { env.maps.get(n as usize).copied() } else { None };
+                let helper = if i.src() == op::PSEUDO_CALL {
+                    None
+                } else {
+                    flow.helper(i.imm as u32).map(|h| h.how)
+                };
+                let known = |v: Value| {
+                    if let Value::Map(n) = v { env.maps.get(n as usize).copied() } else { None }
+                };
                 match helper {
                     Some(HelperCall::MapLookup) => match known(regs[1]) {
                         Some(map) if is_indexed(map.shape) => {
-                            let key = if let Value::Frame(off) = regs[2] { Some(off) } else { None };
+                            let key =
+                                if let Value::Frame(off) = regs[2] { Some(off) } else { None };
                             let number = word.filter(|(off, _)| key == Some(*off)).map(|(_, n)| n);
                             calls.lookups.push(Lookup { at, map, key, number });
                         }
-                        Some(MapRef { shape: MapShape { kind: ShapeKind::Direct { func, map }, .. }, .. }) => {
+                        Some(MapRef {
+                            shape: MapShape { kind: ShapeKind::Direct { func, map }, .. },
+                            ..
+                        }) => {
                             calls.directs.push(Direct { at, func, map });
                         }
                         _ => {}
@@ -386,7 +453,8 @@ fn in_block(insns: &[Insn], env: &Env<'_>, flow: &Flow, range: Range<usize>, cal
                             && targets != 0
                             && matches!(shape.stride, 4 | 8)
                         {
-                            let number = if let Value::Number(n) = regs[3] { Some(n) } else { None };
+                            let number =
+                                if let Value::Number(n) = regs[3] { Some(n) } else { None };
                             calls.tails.push(Tail { at, shape, targets, number });
                         }
                     }

@@ -112,9 +112,14 @@ impl Code {
     ///
     /// # Safety
     /// As [`Code::compile`], and the machine must have the features.
-    pub unsafe fn compile_for(insns: &[Insn], env: &Env<'_>, cpu: Cpu) -> Result<Self, CompileError> {
+    pub unsafe fn compile_for(
+        insns: &[Insn],
+        env: &Env<'_>,
+        cpu: Cpu,
+    ) -> Result<Self, CompileError> {
         let flow = Flow::of(insns, env)?;
-        let Made { exec, offsets, functions, vector_saver, inner } = arch::compile(insns, env, &flow, cpu)?;
+        let Made { exec, offsets, functions, vector_saver, inner } =
+            arch::compile(insns, env, &flow, cpu)?;
         Ok(Self { registered: None, exec, offsets, functions, vector_saver, inner })
     }
 
@@ -176,7 +181,10 @@ impl Code {
 
 impl std::fmt::Debug for Code {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Code").field("bytes", &self.exec.bytes().len()).field("slots", &self.offsets.len()).finish()
+        f.debug_struct("Code")
+            .field("bytes", &self.exec.bytes().len())
+            .field("slots", &self.offsets.len())
+            .finish()
     }
 }
 

@@ -100,7 +100,10 @@ mod tests {
 
     #[test]
     fn what_wide_values_are_copied_to_is_wide_in_any_order() {
-        assert_eq!(narrow("l: mov r1, r2\nmov r2, r3\nadd32 r4, 1\nadd r3, 1\nja l", 0), [0, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(
+            narrow("l: mov r1, r2\nmov r2, r3\nadd32 r4, 1\nadd r3, 1\nja l", 0),
+            [0, 4, 5, 6, 7, 8, 9]
+        );
         assert_eq!(narrow("mov r1, 1\nmov r6, 1\nmov r0, 1\ncall 1\nexit", 0), [6, 7, 8, 9]);
     }
 }

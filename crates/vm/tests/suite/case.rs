@@ -30,14 +30,19 @@ pub fn parse(data: &str) -> Result<Case, String> {
         }
     }
     let find = |n: &str| sections.iter().find(|(s, _)| s == n).map(|(_, b)| b.as_str());
-    let plain = |b: &str| b.lines().map(|l| l.split('#').next().unwrap_or("")).collect::<Vec<_>>().join(" ");
+    let plain = |b: &str| {
+        b.lines().map(|l| l.split('#').next().unwrap_or("")).collect::<Vec<_>>().join(" ")
+    };
     let number = |w: &str| match w.strip_prefix("0x") {
         Some(h) => u64::from_str_radix(h, 16).map_err(|e| format!("{w}: {e}")),
         None => w.parse().map_err(|e| format!("{w}: {e}")),
     };
     let bytes = |b: &str| {
         let digits: String = plain(b).split_whitespace().collect();
-        let pairs = digits.as_bytes().chunks(2).map(|p| u8::from_str_radix(&String::from_utf8_lossy(p), 16));
+        let pairs = digits
+            .as_bytes()
+            .chunks(2)
+            .map(|p| u8::from_str_radix(&String::from_utf8_lossy(p), 16));
         pairs.collect::<Result<Vec<_>, _>>().map_err(|e| e.to_string())
     };
     let result = plain(find("result").ok_or("no result")?);
@@ -64,6 +69,7 @@ fn helpers(id: u32) -> Option<HelperImpl> {
 /// Runs a program on one engine with `mem` in r1 and its length in r2.
 #[allow(dead_code, reason = "each test binary uses a part")]
 pub fn run(engine: &str, insns: &[Insn], mem: &mut [u8]) -> Result<u64, String> {
-    let (at, len) = if mem.is_empty() { (0, 0) } else { (mem.as_mut_ptr() as u64, mem.len() as u64) };
+    let (at, len) =
+        if mem.is_empty() { (0, 0) } else { (mem.as_mut_ptr() as u64, mem.len() as u64) };
     run_in(engine, insns, &Env { maps: &[], helper: &helpers }, [at, len, 0, 0, 0])
 }

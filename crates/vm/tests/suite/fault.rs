@@ -40,7 +40,12 @@ extern "C" fn on_fault(_: i32, _: *mut c_void, context: *mut u8) {
 pub fn mend() {
     static HANDLER: Once = Once::new();
     HANDLER.call_once(|| {
-        let new = SigAction { handler: on_fault as *const () as usize, mask: [0; 16], flags: SA_SIGINFO, restorer: 0 };
+        let new = SigAction {
+            handler: on_fault as *const () as usize,
+            mask: [0; 16],
+            flags: SA_SIGINFO,
+            restorer: 0,
+        };
         for signal in [SIGSEGV, SIGBUS] {
             // SAFETY: the handler only changes the context it is given.
             assert_eq!(unsafe { sigaction(signal, &raw const new, std::ptr::null_mut()) }, 0);

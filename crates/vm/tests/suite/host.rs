@@ -8,7 +8,9 @@ use skep_isa::{Insn, MapShape, ShapeKind};
 use skep_vm::{Code, Cpu, Env, HelperCall, HelperFn, HelperImpl, MapRef, interp, tail};
 
 use crate::fault;
-use crate::random::{ENTRIES, ENTRY, LOOKUP, LOOP, MIX, REPEAT, SLOTS, TAIL_CALL, UPDATE, VALUE_SIZE};
+use crate::random::{
+    ENTRIES, ENTRY, LOOKUP, LOOP, MIX, REPEAT, SLOTS, TAIL_CALL, UPDATE, VALUE_SIZE,
+};
 
 /// The handles of the program array and of the array to look up in.
 const PROGRAMS: u64 = 0x5107;
@@ -108,7 +110,13 @@ impl Host {
     /// Makes a host without programs. It must stay where it is once it has some.
     pub fn new(engine: &'static str, memory: Memory) -> Box<Self> {
         fault::mend();
-        Box::new(Self { engine, memory, slots: Default::default(), table: tail::Table::new(SLOTS), targets: Vec::new() })
+        Box::new(Self {
+            engine,
+            memory,
+            slots: Default::default(),
+            table: tail::Table::new(SLOTS),
+            targets: Vec::new(),
+        })
     }
 
     /// Compiles a program and puts it into a slot of the program array; a slot that there is not is none.
@@ -117,12 +125,30 @@ impl Host {
         let base = self.slots.as_ptr() as u64;
         let kind = ShapeKind::ProgArray { targets: self.table.address() };
         let maps = [
-            MapRef { handle: 0, value, shape: MapShape { base: value, stride: VALUE_SIZE as u64, entries: 1, kind: ShapeKind::Opaque } },
-            MapRef { handle: PROGRAMS, value: base, shape: MapShape { base, stride: 4, entries: SLOTS, kind } },
+            MapRef {
+                handle: 0,
+                value,
+                shape: MapShape {
+                    base: value,
+                    stride: VALUE_SIZE as u64,
+                    entries: 1,
+                    kind: ShapeKind::Opaque,
+                },
+            },
+            MapRef {
+                handle: PROGRAMS,
+                value: base,
+                shape: MapShape { base, stride: 4, entries: SLOTS, kind },
+            },
             MapRef {
                 handle: TABLE,
                 value: table,
-                shape: MapShape { base: table, stride: ENTRY as u64, entries: ENTRIES, kind: ShapeKind::Array },
+                shape: MapShape {
+                    base: table,
+                    stride: ENTRY as u64,
+                    entries: ENTRIES,
+                    kind: ShapeKind::Array,
+                },
             },
         ];
         let env = Env { maps: &maps, helper: &helpers };
@@ -149,7 +175,9 @@ impl Host {
             // SAFETY: test programs stay inside the memory they are given.
             (Some(code), _) => Ok(unsafe { code.entry()(r1 as *mut u8) }),
             // SAFETY: as above.
-            (_, Some(program)) => unsafe { program.run([r1, 0, 0, 0, 0]) }.map_err(|e| e.to_string()),
+            (_, Some(program)) => {
+                unsafe { program.run([r1, 0, 0, 0, 0]) }.map_err(|e| e.to_string())
+            }
             _ => Err("no engine".to_owned()),
         }
     }

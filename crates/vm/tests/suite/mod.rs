@@ -21,7 +21,8 @@ pub fn run_in(engine: &str, insns: &[Insn], env: &Env<'_>, args: [u64; 5]) -> Re
     // SAFETY: as above.
     let code = unsafe { Code::compile_for(insns, env, cpu) }.map_err(|e| e.to_string())?;
     // SAFETY: further arguments of the C convention are the further registers of the program.
-    let entry: unsafe extern "C" fn(u64, u64, u64, u64, u64) -> u64 = unsafe { std::mem::transmute(code.entry()) };
+    let entry: unsafe extern "C" fn(u64, u64, u64, u64, u64) -> u64 =
+        unsafe { std::mem::transmute(code.entry()) };
     let [a, b, c, d, e] = args;
     // SAFETY: as above.
     Ok(unsafe { entry(a, b, c, d, e) })

@@ -63,7 +63,14 @@ impl Rng {
             1 => self.below(16),
             2 => 0u64.wrapping_sub(self.below(16)),
             3 => 1 << self.below(64),
-            4 => self.pick(&[0x7fff_ffff, 0x8000_0000, 0xffff_ffff, i64::MAX as u64, i64::MIN as u64, 0x8000_0000_0000_0001]),
+            4 => self.pick(&[
+                0x7fff_ffff,
+                0x8000_0000,
+                0xffff_ffff,
+                i64::MAX as u64,
+                i64::MIN as u64,
+                0x8000_0000_0000_0001,
+            ]),
             _ => self.next() & 0xffff_ffff,
         }
     }
@@ -161,7 +168,11 @@ impl Maker {
                 self.push(class | x | o, d, s, signed, imm);
             }
             op::MOV if x == op::X => {
-                let bits = self.rng.pick(if class == op::ALU { &[0, 0, 8, 16] } else { &[0, 0, 8, 16, 32][..] });
+                let bits = self.rng.pick(if class == op::ALU {
+                    &[0, 0, 8, 16]
+                } else {
+                    &[0, 0, 8, 16, 32][..]
+                });
                 self.push(class | x | o, d, s, bits, 0);
             }
             _ => self.push(class | x | o, d, s, 0, imm),
@@ -213,7 +224,8 @@ impl Maker {
             }
             3 => self.push(op::STX | op::ATOMIC | size, base, r, off, op::ATOMIC_XCHG),
             _ => {
-                let what = self.rng.pick(&[op::ATOMIC_ADD, op::ATOMIC_OR, op::ATOMIC_AND, op::ATOMIC_XOR]);
+                let what =
+                    self.rng.pick(&[op::ATOMIC_ADD, op::ATOMIC_OR, op::ATOMIC_AND, op::ATOMIC_XOR]);
                 let fetch = self.rng.pick(&[0, op::ATOMIC_FETCH]);
                 // r0 as address is a case of its own.
                 if self.rng.below(4) == 0 && base == 9 {
@@ -277,7 +289,8 @@ impl Maker {
         let (size, bytes) = self.rng.pick(&[(op::B, 1), (op::H, 2), (op::W, 4), (op::DW, 8)]);
         let mut off = || self.rng.below((BUFFER as i16 - bytes + 1) as u64) as i16 & !(bytes - 1);
         let (from, to) = (off(), off());
-        let (r, imm, class) = (self.rng.reg(), self.rng.imm(), self.rng.pick(&[op::ALU, op::ALU64]));
+        let (r, imm, class) =
+            (self.rng.reg(), self.rng.imm(), self.rng.pick(&[op::ALU, op::ALU64]));
         self.push(op::LDX | op::MEM | size, r, 9, from, 0);
         let o = self.rng.pick(&[op::ADD, op::SUB, op::MUL, op::OR, op::AND, op::XOR]);
         self.push(class | o, r, 0, 0, imm);
@@ -369,7 +382,8 @@ impl Maker {
                 }
             }
             4 => {
-                let (size, bytes) = self.rng.pick(&[(op::B, 1), (op::H, 2), (op::W, 4), (op::DW, 8)]);
+                let (size, bytes) =
+                    self.rng.pick(&[(op::B, 1), (op::H, 2), (op::W, 4), (op::DW, 8)]);
                 let (base, off) = self.place(bytes, false);
                 self.push(op::LDX | op::MEM | size, u, base, off, 0);
                 let o = self.rng.pick(&[op::ADD, op::SUB, op::OR, op::AND, op::XOR, op::MUL]);
@@ -395,10 +409,19 @@ impl Maker {
                 self.alu_one();
             }
             6 => {
-                let (size, bytes, swap) = self.rng.pick(&[(op::H, 2, 16), (op::W, 4, 32), (op::DW, 8, 64), (op::W, 4, 64)]);
+                let (size, bytes, swap) = self.rng.pick(&[
+                    (op::H, 2, 16),
+                    (op::W, 4, 32),
+                    (op::DW, 8, 64),
+                    (op::W, 4, 64),
+                ]);
                 let (base, off) = self.place(bytes, false);
                 self.push(op::LDX | op::MEM | size, u, base, off, 0);
-                let code = self.rng.pick(&[op::ALU | op::X | op::END, op::ALU64 | op::END, op::ALU | op::END]);
+                let code = self.rng.pick(&[
+                    op::ALU | op::X | op::END,
+                    op::ALU64 | op::END,
+                    op::ALU | op::END,
+                ]);
                 self.push(code, u, 0, 0, swap);
             }
             _ => {
@@ -420,7 +443,8 @@ impl Maker {
         let away = self.rng.pick(&[1, 1, 2]);
         let o = self.rng.pick(&[op::JGE, op::JLT, op::JGT, op::JLE, op::JEQ, op::JNE, op::JSGT]);
         self.ask(o, a, t, away);
-        let (class, by) = (self.rng.pick(&[op::ALU, op::ALU64]), self.rng.pick(&[1, 1, 1, 1, 2, -1]));
+        let (class, by) =
+            (self.rng.pick(&[op::ALU, op::ALU64]), self.rng.pick(&[1, 1, 1, 1, 2, -1]));
         self.push(class | op::ADD, u, 0, 0, by);
         if away == 2 {
             self.push(op::JMP | op::JA, 0, 0, 0, 0);
@@ -452,14 +476,27 @@ impl Maker {
     }
 
     fn condition(&mut self) -> u8 {
-        self.rng.pick(&[op::JEQ, op::JGT, op::JGE, op::JSET, op::JNE, op::JSGT, op::JSGE, op::JLT, op::JLE, op::JSLT, op::JSLE])
+        self.rng.pick(&[
+            op::JEQ,
+            op::JGT,
+            op::JGE,
+            op::JSET,
+            op::JNE,
+            op::JSGT,
+            op::JSGE,
+            op::JLT,
+            op::JLE,
+            op::JSLT,
+            op::JSLE,
+        ])
     }
 
     /// An access through a sum of a base, a scaled index and constants.
     fn through_sum(&mut self, u: u8, t: u8) {
         let t = if t == u { (u + 1) % 9 } else { t };
         let (size, bytes) = self.rng.pick(&[(op::B, 1), (op::H, 2), (op::W, 4), (op::DW, 8)]);
-        let base = if self.taste == Taste::Kernel && self.in_ctx { 10 } else { self.rng.pick(&[9, 10]) };
+        let base =
+            if self.taste == Taste::Kernel && self.in_ctx { 10 } else { self.rng.pick(&[9, 10]) };
         let low = if base == 10 { -STACK } else { 0 };
         let (index, scale) = (self.rng.below(8) as i16 * 8, self.rng.below(4) as i32);
         let (more, off) = (self.rng.below(3) as i16 * 8, self.rng.below(3) as i16 * 8);
@@ -727,7 +764,13 @@ impl Maker {
         match self.rng.below(5) {
             0 => self.push(op::LDX | op::MEM | size, r, 0, off, 0),
             1 => self.push(op::ST | op::MEM | size, 0, 0, off, imm),
-            2 => self.push(op::STX | op::ATOMIC | op::DW, 0, r, off & 8, op::ATOMIC_ADD | op::ATOMIC_FETCH),
+            2 => self.push(
+                op::STX | op::ATOMIC | op::DW,
+                0,
+                r,
+                off & 8,
+                op::ATOMIC_ADD | op::ATOMIC_FETCH,
+            ),
             3 => self.push(op::STX | op::ATOMIC | op::W, 0, r, off & 12, op::ATOMIC_XOR),
             _ => self.push(op::STX | op::MEM | size, 0, r, off, 0),
         }
@@ -749,7 +792,15 @@ impl Maker {
 
     /// A load that may find nothing: from the buffer, or from where neither here nor in the kernel there is memory.
     fn probe(&mut self) {
-        let nowhere = [0, 16, 0x7fff_ffff_f000, 1 << 47, 0x0123_4567_89ab_cdef, 0xffff_8000_0000_0000, 0u64.wrapping_sub(64)];
+        let nowhere = [
+            0,
+            16,
+            0x7fff_ffff_f000,
+            1 << 47,
+            0x0123_4567_89ab_cdef,
+            0xffff_8000_0000_0000,
+            0u64.wrapping_sub(64),
+        ];
         let off = if self.rng.below(2) == 0 {
             self.out.push(Insn::mov64_reg(1, 9));
             self.rng.below(BUFFER as u64 - 8) as i16
@@ -763,8 +814,11 @@ impl Maker {
         self.differ.push((self.out.len(), Insn::new(op::CALL, 0, op::PSEUDO_KFUNC_CALL, 0, 0)));
         self.out.push(Insn::mov64_reg(0, 1));
         let (size, r) = (self.rng.pick(&[op::B, op::H, op::W, op::DW]), self.rng.reg());
-        let (ours, kernels) =
-            if size != op::DW && self.rng.below(3) == 0 { (op::PROBE_MEMSX, op::MEMSX) } else { (op::PROBE_MEM, op::MEM) };
+        let (ours, kernels) = if size != op::DW && self.rng.below(3) == 0 {
+            (op::PROBE_MEMSX, op::MEMSX)
+        } else {
+            (op::PROBE_MEM, op::MEM)
+        };
         self.differ.push((self.out.len(), Insn::new(op::LDX | kernels | size, r, 0, off, 0)));
         self.push(op::LDX | ours | size, r, 0, off, 0);
         for other in (0..=5).filter(|o| *o != r) {
@@ -788,7 +842,11 @@ impl Maker {
         let unknown = self.rng.below(3) == 0;
         let (t, u) = (self.rng.reg(), self.rng.reg());
         let u = if t == u { (u + 1) % 9 } else { u };
-        let counter = Insn::ld_imm64(u, op::PSEUDO_MAP_IDX_VALUE, VALUE | (BUFFER as u64 + 8 * (self.loops - 1) as u64) << 32);
+        let counter = Insn::ld_imm64(
+            u,
+            op::PSEUDO_MAP_IDX_VALUE,
+            VALUE | (BUFFER as u64 + 8 * (self.loops - 1) as u64) << 32,
+        );
         if unknown {
             self.out.extend(counter);
             self.push(op::ALU64 | op::AND, t, 0, 0, 7);
@@ -893,7 +951,8 @@ pub fn program(seed: u64, taste: Taste) -> Vec<Insn> {
 pub fn both(seed: u64, taste: Taste) -> Both {
     let mut rng = Rng(seed);
     // The kernel's verifier goes all ways.
-    let (steps, more) = if taste == Taste::Kernel { (3 + rng.below(12), 5) } else { (4 + rng.below(60), 10) };
+    let (steps, more) =
+        if taste == Taste::Kernel { (3 + rng.below(12), 5) } else { (4 + rng.below(60), 10) };
     let in_ctx = taste == Taste::Engines || rng.below(8) == 0;
     let tails = (taste == Taste::Engines || !in_ctx) && rng.below(3) == 0;
     let mut m = Maker {

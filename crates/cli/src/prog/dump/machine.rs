@@ -1,6 +1,8 @@
 //! Machine code as text, in the syntax that objdump and bpftool use.
 
-use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, Instruction, SymbolResolver, SymbolResult};
+use iced_x86::{
+    Decoder, DecoderOptions, Formatter, GasFormatter, Instruction, SymbolResolver, SymbolResult,
+};
 use skep::isa::ProgramType;
 use skep::test_run::{MachineCode, helper_at};
 
@@ -22,7 +24,14 @@ struct Names {
 }
 
 impl SymbolResolver for Names {
-    fn symbol(&mut self, _: &Instruction, _: u32, _: Option<u32>, address: u64, _: u32) -> Option<SymbolResult<'_>> {
+    fn symbol(
+        &mut self,
+        _: &Instruction,
+        _: u32,
+        _: Option<u32>,
+        address: u64,
+        _: u32,
+    ) -> Option<SymbolResult<'_>> {
         let name = if (self.start..self.end).contains(&address) {
             format!("{:#x}", address - self.start)
         } else {
@@ -35,7 +44,11 @@ impl SymbolResolver for Names {
 /// Lists the instructions of a program.
 pub fn lines(code: MachineCode<'_>) -> impl Iterator<Item = Line<'_>> {
     let mut decoder = Decoder::with_ip(64, code.bytes, code.address, DecoderOptions::NONE);
-    let names = Names { prog_type: code.prog_type, start: code.address, end: code.address + code.bytes.len() as u64 };
+    let names = Names {
+        prog_type: code.prog_type,
+        start: code.address,
+        end: code.address + code.bytes.len() as u64,
+    };
     let mut formatter = GasFormatter::with_options(Some(Box::new(names)), None);
     formatter.options_mut().set_uppercase_hex(false);
     formatter.options_mut().set_branch_leading_zeros(false);
