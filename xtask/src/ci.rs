@@ -80,7 +80,8 @@ fn docs() -> Result<()> {
 /// Longest the tests may take, builds included: a slow machine needs half of it.
 const TEST_LIMIT: Duration = Duration::from_secs(60 * 60);
 
-/// Runs the one test command there is (the README's) and says how many tests were skipped for want of something.
+/// Runs the one test command there is (the README's) and says how many tests were skipped for want
+/// of something.
 fn test() -> Result<()> {
     let line = readme::test_command()?;
     println!("$ {line}");

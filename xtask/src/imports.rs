@@ -1,8 +1,8 @@
 //! Who may import whom: the floors of the workspace as a table, checked against `cargo metadata`.
 //!
-//! Only what is compiled into a crate counts; dev-dependencies may reach anywhere, since a test may compare with
-//! whatever it likes. The second check keeps the agent small: every crate that ends up inside a traced process is
-//! named in [`AGENT_TREE`].
+//! Only what is compiled into a crate counts; dev-dependencies may reach anywhere, since a test may
+//! compare with whatever it likes. The second check keeps the agent small: every crate that ends up
+//! inside a traced process is named in [`AGENT_TREE`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("xtask", &["skep-testkit"]),
 ];
 
-/// Crates from outside that may be linked into `libskep_preload.so`; procedural macros run in the compiler and do not count.
+/// Crates from outside that may be linked into `libskep_preload.so`; procedural macros run in the
+/// compiler and do not count.
 const AGENT_TREE: &[&str] = &[
     "bitflags",
     "cfg-if",       // of cpp_demangle
@@ -68,7 +69,8 @@ pub fn check() -> Result<()> {
     ]))?;
     let mut wrong =
         violations(&serde_json::from_str(&text).context("`cargo metadata` did not print JSON")?)?;
-    // What the agent needs, not what a build of everything at once also turns on in the crates it shares with the command.
+    // What the agent needs, not what a build of everything at once also turns on in the crates it
+    // shares with the command.
     let tree = [
         "tree",
         "--package",

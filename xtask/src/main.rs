@@ -1,7 +1,7 @@
 //! Developer commands: `cargo xtask ci`, `cargo xtask objects`, `cargo xtask bench`.
 //!
-//! Nothing here is shipped. `DEVELOPING.md` describes each command; [`ci::PARTS`] and [`bench::BENCHES`] are the
-//! tables to extend.
+//! Nothing here is shipped. `DEVELOPING.md` describes each command; [`ci::PARTS`] and
+//! [`bench::BENCHES`] are the tables to extend.
 #![forbid(unsafe_code)]
 // A command line tool for people: it prints.
 #![allow(clippy::print_stdout, clippy::print_stderr)]

@@ -1,9 +1,10 @@
 //! `cargo xtask objects`: the committed `.bpf.o` files, rebuilt from the `.bpf.c` beside them.
 //!
-//! Tests never need clang: the objects are in the repository. This command keeps them honest. The build is
-//! reproducible for one version of clang: paths in debug information are relative to the repository. A source whose
-//! first lines hold `// clang: FLAGS` is built with those flags added (a newer instruction set, no debug information); one
-//! with `// also: clang-14 clang-16` is built by those too, as `NAME.clang-14.bpf.o` and `NAME.clang-16.bpf.o`.
+//! Tests never need clang: the objects are in the repository. This command keeps them honest. The
+//! build is reproducible for one version of clang: paths in debug information are relative to the
+//! repository. A source whose first lines hold `// clang: FLAGS` is built with those flags added (a
+//! newer instruction set, no debug information); one with `// also: clang-14 clang-16` is built by
+//! those too, as `NAME.clang-14.bpf.o` and `NAME.clang-16.bpf.o`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,8 @@ const FLAGS: &[&str] = &[
     "-fdebug-compilation-dir=.",
 ];
 
-/// `objects` writes, `objects --check` only compares; words limit both to sources whose path contains one of them.
+/// `objects` writes, `objects --check` only compares; words limit both to sources whose path
+/// contains one of them.
 pub fn run(args: &[&str]) -> Result<()> {
     match args {
         ["--check", words @ ..] => rebuild(true, words),

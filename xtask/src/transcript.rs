@@ -1,4 +1,5 @@
-//! Running a command for a person to watch: what it prints goes on at once, skipped tests are noted, and it ends by itself.
+//! Running a command for a person to watch: what it prints goes on at once, skipped tests are
+//! noted, and it ends by itself.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,13 +19,14 @@ pub struct Transcript {
     pub skips: BTreeSet<String>,
 }
 
-/// Runs a command; after `limit` it is killed with all its descendants, and that is an error. It stays in our process group, so that
-/// Ctrl-C ends both.
+/// Runs a command; after `limit` it is killed with all its descendants, and that is an error. It
+/// stays in our process group, so that Ctrl-C ends both.
 pub fn run(command: &mut Command, limit: Duration) -> Result<Transcript> {
     let line = shell_line(command);
     command.stdin(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot run `{line}`"))?;
-    // Tests print their skips on stderr, cargo prints its progress there: pass everything on, note on the way.
+    // Tests print their skips on stderr, cargo prints its progress there: pass everything on, note
+    // on the way.
     let stderr = child.stderr.take().expect("stderr was asked for as a pipe");
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || tell.send(pass_on(stderr, std::io::stderr())));

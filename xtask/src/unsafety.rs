@@ -21,7 +21,8 @@ const CRATES: &[(&str, Policy)] = &[
     // Asks the kernel what it says to the same program: bpf(2) has no safe door.
     ("crates/testkit", Policy::Leaves(&["kernel.rs"])),
     ("xtask", Policy::Forbid("main.rs")),
-    // Behind `shm/`, the doors that running programs come through: they bring pointers, each map type has three such functions.
+    // Behind `shm/`, the doors that running programs come through: they bring pointers, each map
+    // type has three such functions.
     (
         "crates/maps",
         Policy::Leaves(&[
@@ -55,12 +56,14 @@ const CRATES: &[(&str, Policy)] = &[
             "signals.rs",
         ]),
     ),
-    // Runs what the verifier has proved: generated code, the interpreter that does the same, memory of others.
+    // Runs what the verifier has proved: generated code, the interpreter that does the same,
+    // memory of others.
     (
         "crates/vm",
         Policy::Leaves(&["env.rs", "exec.rs", "fault/", "gdb/mod.rs", "interp/", "jit/mod.rs"]),
     ),
-    // Everything that touches the code, the stacks or the signals of the process; the plan of what to patch, and where, is safe code.
+    // Everything that touches the code, the stacks or the signals of the process; the plan of what
+    // to patch, and where, is safe code.
     (
         "crates/attach",
         Policy::Leaves(&[
@@ -86,7 +89,8 @@ const CRATES: &[(&str, Policy)] = &[
             "tramp.rs",
         ]),
     ),
-    // The helpers are called by programs, with pointers; the agent and `run.rs` are the other end of hooks and of generated code.
+    // The helpers are called by programs, with pointers; the agent and `run.rs` are the other end
+    // of hooks and of generated code.
     (
         "crates/skep",
         Policy::Leaves(&[
@@ -156,8 +160,9 @@ fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read `{}`", relative(path)))
 }
 
-/// The first line with the keyword `unsafe` in code; comments do not count, nor do the tests at a file's end. Good enough for a lint: an `unsafe` in a
-/// string literal is reported as well, and a reader would want to know.
+/// The first line with the keyword `unsafe` in code; comments do not count, nor do the tests at a
+/// file's end. Good enough for a lint: an `unsafe` in a string literal is reported as well, and a
+/// reader would want to know.
 fn first_unsafe(text: &str) -> Option<usize> {
     text.lines()
         .take_while(|line| line.trim() != "#[cfg(test)]")

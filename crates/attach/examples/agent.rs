@@ -1,8 +1,10 @@
-//! A library for `LD_PRELOAD` that hooks everything it can and counts: what the tests put into real programs.
+//! A library for `LD_PRELOAD` that hooks everything it can and counts: what the tests put into real
+//! programs.
 //!
-//! `SKEP_AGENT` says what: words separated by commas. `entry`, `exit`, `session`, `modify`: the kind of hooks (several: several
-//! attachments). `main`: functions of the program only; `lib=NAME`: of modules whose file name contains NAME as well; else all.
-//! `report`: print one line at the end. `skips`: print every function that was skipped, and why.
+//! `SKEP_AGENT` says what: words separated by commas. `entry`, `exit`, `session`, `modify`: the
+//! kind of hooks (several: several attachments). `main`: functions of the program only; `lib=NAME`:
+//! of modules whose file name contains NAME as well; else all. `report`: print one line at the end.
+//! `skips`: print every function that was skipped, and why.
 
 use skep_attach::sites::{self, Function};
 use skep_attach::{Engine, Hook, Missed, Position, mute};
@@ -118,7 +120,8 @@ extern "C" fn start() {
     if words.contains(&"report") {
         let _ =
             writeln!(std::io::stderr(), "agent: list {listed:?} attach {attach:?} skips {skips:?}");
-        // SAFETY: registers a function that stays; and keeps standard error, which careful programs close before they end.
+        // SAFETY: registers a function that stays; and keeps standard error, which careful programs
+        // close before they end.
         unsafe {
             OUT.store(dup(2), Ordering::Relaxed);
             atexit(report);

@@ -1,8 +1,9 @@
-//! What a hook costs: nanoseconds added to one call of a tiny function, by kind of hook and site, hot and over many functions;
-//! and how long attaching takes.
+//! What a hook costs: nanoseconds added to one call of a tiny function, by kind of hook and site,
+//! hot and over many functions; and how long attaching takes.
 //!
-//! The question: is an entry hook at most 4 ns, entry and exit at most 7, as the prototype promised? The rival is the plain call
-//! in the same run. Needs `cc`; run it with `--release`, best of five rounds.
+//! The question: is an entry hook at most 4 ns, entry and exit at most 7, as the prototype
+//! promised? The rival is the plain call in the same run. Needs `cc`; run it with `--release`, best
+//! of five rounds.
 #![allow(clippy::print_stdout, reason = "it is a report")]
 
 use skep_attach::sites::{self, Function};

@@ -1,14 +1,18 @@
 //! Where a thread's own stack is.
 //!
-//! The first thread's is what the kernel calls `[stack]`, as far down as its limit allows. Of others the C library knows: glibc keeps the
-//! block that it was given or made for a thread, with its size and that of the guard in it, in its own record of the thread
-//! (`stackblock`, nptl/descr.h), which begins at the thread pointer and lies at the end of that very block. Where they are in it differs
-//! from version to version; that they end just behind the record tells them from anything else.
+//! The first thread's is what the kernel calls `[stack]`, as far down as its limit allows. Of
+//! others the C library knows: glibc keeps the block that it was given or made for a thread, with
+//! its size and that of the guard in it, in its own record of the thread (`stackblock`,
+//! nptl/descr.h), which begins at the thread pointer and lies at the end of that very block. Where
+//! they are in it differs from version to version; that they end just behind the record tells them
+//! from anything else.
 //!
-//! The mapping around a stack says nothing: neighboring stacks, part of a heap and our own memory may be in it, and a guard below it may
-//! be somebody else's. Where the record says nothing either, the stack is not known, and hooks never run on it.
+//! The mapping around a stack says nothing: neighboring stacks, part of a heap and our own memory
+//! may be in it, and a guard below it may be somebody else's. Where the record says nothing either,
+//! the stack is not known, and hooks never run on it.
 //!
-//! Part of the event path (a thread's first event comes here): raw system calls, no vector registers.
+//! Part of the event path (a thread's first event comes here): raw system calls, no vector
+//! registers.
 
 use crate::sys;
 use std::mem::MaybeUninit;
@@ -30,8 +34,8 @@ pub(crate) fn learn() {
     MAIN_END.store(end.unwrap_or(0), Ordering::Relaxed);
 }
 
-/// Finds the stack that the calling thread was given, whatever stack it is on now: lowest address and end; (0, 0) when it is not
-/// known.
+/// Finds the stack that the calling thread was given, whatever stack it is on now: lowest address
+/// and end; (0, 0) when it is not known.
 #[inline(always)]
 pub(crate) fn stack(rsp: u64) -> (u64, u64) {
     let first = sys::gettid() == sys::getpid();
@@ -93,7 +97,8 @@ fn stack_limit() -> u64 {
     const RLIMIT_STACK: u64 = 3;
     let limit: MaybeUninit<[AtomicU64; 2]> = MaybeUninit::uninit();
     let at = limit.as_ptr() as u64;
-    // SAFETY: the kernel writes the two words of `struct rlimit`, and only if all is well are they read.
+    // SAFETY: the kernel writes the two words of `struct rlimit`, and only if all is well are they
+    // read.
     unsafe {
         if sys::call(PRLIMIT64, [0, RLIMIT_STACK, 0, at, 0, 0]) != 0 {
             return u64::MAX;
@@ -146,8 +151,8 @@ fn text(fd: i64, address: u64) -> Option<(u64, u64)> {
     (end != 0).then_some((start, end))
 }
 
-/// Reads lines `START-END …` until the one around the address. `extern "C"`, as a function that might unwind would make its callers
-/// call the panic handler.
+/// Reads lines `START-END …` until the one around the address. `extern "C"`, as a function that
+/// might unwind would make its callers call the panic handler.
 #[inline(never)]
 #[unsafe(link_section = ".text.skep_event")]
 extern "C" fn search(fd: i64, address: u64, end: &mut u64) -> u64 {
@@ -266,7 +271,8 @@ mod tests {
         assert_eq!(both(8), None);
     }
 
-    /// What is no record is none: nothing behind the thread pointer, or words that do not end behind it.
+    /// What is no record is none: nothing behind the thread pointer, or words that do not end
+    /// behind it.
     #[test]
     fn records() {
         #[repr(align(64))]

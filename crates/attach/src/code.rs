@@ -1,14 +1,15 @@
 //! The branches of a module: who jumps where.
 //!
-//! All executable bytes are decoded once, from each function's start to the next one's, and every direct branch whose target
-//! could be among the first bytes of a function is kept. Indirect jumps through tables are looked at when a function that has
-//! one is about to be changed.
+//! All executable bytes are decoded once, from each function's start to the next one's, and every
+//! direct branch whose target could be among the first bytes of a function is kept. Indirect jumps
+//! through tables are looked at when a function that has one is about to be changed.
 
 use crate::sites::Module;
 use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
 use std::ops::Range;
 
-/// Bytes at the start of a function that branches into are kept for: `endbr64`, a jump, and an instruction that is cut.
+/// Bytes at the start of a function that branches into are kept for: `endbr64`, a jump, and an
+/// instruction that is cut.
 const WINDOW: u64 = 24;
 
 /// What was found in a module's code.
@@ -16,7 +17,8 @@ const WINDOW: u64 = 24;
 pub(crate) struct Code {
     /// Starts of functions, sorted.
     starts: Vec<u64>,
-    /// `(target, from)` of branches and calls near a function's start, sorted; targets equal to a start only from jumps.
+    /// `(target, from)` of branches and calls near a function's start, sorted; targets equal to a
+    /// start only from jumps.
     branches: Vec<(u64, u64)>,
     /// Indirect jumps that are not through the linkage table, sorted.
     indirect: Vec<u64>,
@@ -50,8 +52,8 @@ impl Code {
         };
         let mut i = Instruction::default();
         for range in &module.text {
-            // SAFETY: executable ranges of a mapped module are readable; execute-only code does not exist on this system's
-            // x86-64, where PROT_EXEC implies reading.
+            // SAFETY: executable ranges of a mapped module are readable; execute-only code does not
+            // exist on this system's x86-64, where PROT_EXEC implies reading.
             let code = unsafe { bytes(range) };
             let mut at = range.start;
             let first = out.starts.partition_point(|s| *s <= range.start);
@@ -125,11 +127,13 @@ impl Code {
         self.branches.get(low..high).unwrap_or_default()
     }
 
-    /// Looks for an entry of a jump table of `function` (its code given in `code`) that leads into `range`.
+    /// Looks for an entry of a jump table of `function` (its code given in `code`) that leads into
+    /// `range`.
     ///
-    /// A table is whatever a rip-relative `lea` of the function points at, read as 32-bit distances from itself (gcc and clang
-    /// for position-independent code), or the absolute displacement of an indirect jump, read as addresses, for as long as the
-    /// entries stay inside the function.
+    /// A table is whatever a rip-relative `lea` of the function points at, read as 32-bit distances
+    /// from itself (gcc and clang for position-independent code), or the absolute displacement
+    /// of an indirect jump, read as addresses, for as long as the entries stay inside the
+    /// function.
     pub(crate) fn table_into(
         &self,
         function: &Range<u64>,

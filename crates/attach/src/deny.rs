@@ -1,7 +1,7 @@
 //! Functions that are not hooked, or not at their return, and why.
 //!
-//! Most functions that care where they return to are found by following their code ([`crate::stack`]); the table is for those
-//! where that is not enough.
+//! Most functions that care where they return to are found by following their code
+//! ([`crate::stack`]); the table is for those where that is not enough.
 
 use crate::runtime::Convention;
 use crate::sites::{Function, Kind};
@@ -106,7 +106,8 @@ const NO_EXIT_PREFIX: &[(&str, &str)] = &[
 /// Refuses functions that are never hooked.
 pub(crate) fn entry(f: &Function) -> Result<(), Skip> {
     let why = match f.module.role {
-        // Empty, and called when the list of libraries has changed: how a tracer learns of libraries that are opened later.
+        // Empty, and called when the list of libraries has changed: how a tracer learns of
+        // libraries that are opened later.
         Role::Interpreter if f.name == LOADER_EVENT => None,
         Role::Interpreter => Some("the dynamic loader: runs before there is thread-local storage"),
         Role::Vdso => Some("the kernel's own page"),

@@ -1,9 +1,10 @@
 //! Events that do not happen on the comfortable part of the thread's own stack.
 //!
-//! Coroutines, signal handlers and other runtimes' threads have stacks as small as two kibibytes, and a recursion comes near the end
-//! of any. There the trampolines leave everything to this module, which takes some 300 bytes of the stack for itself, and for a
-//! function with exit hooks leaves 64 bytes on it, and 8 more for each word of stack arguments. The rest of such a frame is a [`Side`],
-//! in memory of our own.
+//! Coroutines, signal handlers and other runtimes' threads have stacks as small as two kibibytes,
+//! and a recursion comes near the end of any. There the trampolines leave everything to this
+//! module, which takes some 300 bytes of the stack for itself, and for a function with exit hooks
+//! leaves 64 bytes on it, and 8 more for each word of stack arguments. The rest of such a frame is
+//! a [`Side`], in memory of our own.
 //!
 //! | where | hooks run | frame for the return |
 //! |---|---|---|
@@ -13,10 +14,11 @@
 //! | own stack, nearly used up | here, on a stack of ours | none |
 //! | any other stack | here, on a stack of ours | a `Side` |
 //!
-//! So hooks take at most half of a thread's stack, and the frames of one function at one place are all alike.
+//! So hooks take at most half of a thread's stack, and the frames of one function at one place are
+//! all alike.
 //!
-//! From the thread's mark to the end of an event that needs a stack of ours, signals wait: a handler may switch to another coroutine,
-//! or look where its thread's stack is.
+//! From the thread's mark to the end of an event that needs a stack of ours, signals wait: a
+//! handler may switch to another coroutine, or look where its thread's stack is.
 //!
 //! Part of the event path: no allocation, no locks, no libc, no vector registers.
 
@@ -30,7 +32,8 @@ use std::mem::{offset_of, size_of};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering, compiler_fence};
 
-/// The registers that the trampolines save: those of the call, or of the return. Only offsets count, as the stack may not be aligned.
+/// The registers that the trampolines save: those of the call, or of the return. Only offsets
+/// count, as the stack may not be aligned.
 #[repr(C)]
 pub(crate) struct Saved {
     rdi: u64,
@@ -50,7 +53,8 @@ pub(crate) struct Saved {
     r15: u64,
 }
 
-/// A call of a function with exit hooks: what a trampoline's frame would have. The trampolines know where the [`Frame`] is.
+/// A call of a function with exit hooks: what a trampoline's frame would have. The trampolines know
+/// where the [`Frame`] is.
 #[repr(C)]
 pub(crate) struct Side {
     frame: Frame,
@@ -64,8 +68,9 @@ pub(crate) struct Side {
     wanted: u64,
     /// Where the program's stack has our address while the function runs; 0: not in use.
     at: u64,
-    /// Whose list it came from; null while in a list. Who sets it to null may put the side into a list: the thread on which the call
-    /// returns, or the owner, which finds that it never will.
+    /// Whose list it came from; null while in a list. Who sets it to null may put the side into a
+    /// list: the thread on which the call returns, or the owner, which finds that it never
+    /// will.
     owner: AtomicPtr<Block>,
     next: *mut Side,
 }
@@ -92,7 +97,8 @@ const GUARD: u64 = 4096;
 const NO_FRAME: u64 = 0;
 const LEFT_OUT: u64 = 1;
 
-/// A word on the program's stack, which may not be aligned. Volatile, as neighbors would be read with vector registers.
+/// A word on the program's stack, which may not be aligned. Volatile, as neighbors would be read
+/// with vector registers.
 #[repr(C, packed)]
 struct Word(u64);
 
@@ -140,12 +146,13 @@ pub(crate) unsafe extern "C" fn entry(saved: *const Saved, cfa: u64, ret: u64, m
     if block.is_null() {
         return;
     }
-    // SAFETY: blocks and metadata live for ever, this block is the thread's; `saved` is the trampoline's.
+    // SAFETY: blocks and metadata live for ever, this block is the thread's; `saved` is the
+    // trampoline's.
     unsafe { around(&*block, saved, cfa, (ret, meta), false) };
 }
 
-/// Comes from exit trampolines: 0 to go on in the body, 1 to return with the registers as they are then in `saved`, else the
-/// [`Side`] of the call.
+/// Comes from exit trampolines: 0 to go on in the body, 1 to return with the registers as they are
+/// then in `saved`, else the [`Side`] of the call.
 #[unsafe(link_section = ".text.skep_event")]
 pub(crate) unsafe extern "C" fn call(saved: *mut Saved, cfa: u64, meta: *const Meta) -> u64 {
     let block = guard::own();
@@ -156,9 +163,9 @@ pub(crate) unsafe extern "C" fn call(saved: *mut Saved, cfa: u64, meta: *const M
     unsafe { around(&*block, saved, cfa, (0, meta), true) }
 }
 
-/// Holds signals back where hooks run on a stack of ours: the mask before, if it was changed. A handler that switches to another
-/// coroutine would leave the block and the side to it as they are in between. Those of faults are let through where the C library holds
-/// all back.
+/// Holds signals back where hooks run on a stack of ours: the mask before, if it was changed. A
+/// handler that switches to another coroutine would leave the block and the side to it as they are
+/// in between. Those of faults are let through where the C library holds all back.
 #[inline(always)]
 fn hold_signals(block: &Block, sp: u64) -> Option<u64> {
     let held = place(block, sp).switch.then(sys::block_signals);
@@ -169,8 +176,9 @@ fn hold_signals(block: &Block, sp: u64) -> Option<u64> {
     if found == 0 {
         return held;
     }
-    // They were blocked. The library sets the whole mask when it is done, so they need not be again, and the other events are as usual; a
-    // child in this memory says nothing of the thread that made it.
+    // They were blocked. The library sets the whole mask when it is done, so they need not be
+    // again, and the other events are as usual; a child in this memory says nothing of the
+    // thread that made it.
     if process::is_own() {
         guard::set_blocked(false);
     }
@@ -211,7 +219,8 @@ unsafe fn around(
     outcome
 }
 
-/// What stands around the walk: a side, a stack. The function is known by its metadata, or by the return address that its site leaves.
+/// What stands around the walk: a side, a stack. The function is known by its metadata, or by the
+/// return address that its site leaves.
 ///
 /// # Safety
 /// The block is the calling task's, the rest what a trampoline gave.
@@ -245,14 +254,16 @@ unsafe fn before(
         return NO_FRAME;
     }
     let mut place = place(block, sp);
-    // SAFETY: `saved` is the trampoline's, `side` ours, and the return address is there until the function returns.
+    // SAFETY: `saved` is the trampoline's, `side` ours, and the return address is there until the
+    // function returns.
     unsafe {
         fill(side, saved, cfa, meta);
         if exits && !tail(block, cfa) {
             place.frame = false;
         }
     }
-    // SAFETY: as above; the walk is made for these arguments, and signals are blocked while it is on our stack.
+    // SAFETY: as above; the walk is made for these arguments, and signals are blocked while it is
+    // on our stack.
     unsafe {
         let flags = u64::from(exits) | u64::from(exits && place.frame) << 1;
         if place.switch {
@@ -293,8 +304,8 @@ unsafe fn before(
     outcome
 }
 
-/// Marks the thread as inside: from here on nested events stay away, and neither table nor plan is freed. `false` when it is inside
-/// already.
+/// Marks the thread as inside: from here on nested events stay away, and neither table nor plan is
+/// freed. `false` when it is inside already.
 #[inline(always)]
 fn mark(block: &Block, sp: u64) -> bool {
     let now = block.inside.load(Ordering::Relaxed);
@@ -303,7 +314,8 @@ fn mark(block: &Block, sp: u64) -> bool {
         && block.inside.compare_exchange(now, sp, Ordering::SeqCst, Ordering::Relaxed).is_ok()
 }
 
-/// Tells whether a frame may be left: a chain of tail calls leaves one each, so after some there are no more.
+/// Tells whether a frame may be left: a chain of tail calls leaves one each, so after some there
+/// are no more.
 #[inline(always)]
 unsafe fn tail(block: &Block, cfa: u64) -> bool {
     // SAFETY: the return address of the function that was called.
@@ -320,7 +332,8 @@ unsafe fn tail(block: &Block, cfa: u64) -> bool {
 /// Writes what hooks see.
 #[inline(always)]
 unsafe fn fill(side: *mut Side, saved: *const Saved, cfa: u64, meta: *const Meta) {
-    // SAFETY: both are whole, aligned and ours; words are written one by one, or the compiler would use vector registers.
+    // SAFETY: both are whole, aligned and ours; words are written one by one, or the compiler would
+    // use vector registers.
     unsafe {
         let frame = &raw mut (*side).frame;
         let word =
@@ -353,7 +366,8 @@ unsafe fn fill(side: *mut Side, saved: *const Saved, cfa: u64, meta: *const Meta
     }
 }
 
-/// Gives the function the arguments that are in the frame now: the agent's own hooks may have changed them.
+/// Gives the function the arguments that are in the frame now: the agent's own hooks may have
+/// changed them.
 #[inline(always)]
 unsafe fn arguments(side: *const Side, saved: u64) {
     // SAFETY: as in `fill`.
@@ -403,7 +417,8 @@ unsafe fn run(
     session: u64,
     cookie_bits: u64,
 ) -> u64 {
-    // SAFETY: the slot is one of a plan that the thread's block keeps alive, and its words are those of a hook and its cookie.
+    // SAFETY: the slot is one of a plan that the thread's block keeps alive, and its words are
+    // those of a hook and its cookie.
     unsafe {
         let frame = &raw mut (*side).frame;
         (&raw mut (*frame).session).write_volatile(session);
@@ -414,13 +429,15 @@ unsafe fn run(
     }
 }
 
-/// Walks a plan before the function, as the trampolines do. Bit 0 of `flags`: exit hooks count; bit 1: a frame may be left.
+/// Walks a plan before the function, as the trampolines do. Bit 0 of `flags`: exit hooks count; bit
+/// 1: a frame may be left.
 #[unsafe(link_section = ".text.skep_event")]
 #[inline(never)]
 unsafe extern "C" fn walk(side: u64, meta: u64, flags: u64) -> u64 {
     let (side, meta) = (side as *mut Side, meta as *const Meta);
     let (exits, may_wait) = (flags & 1 != 0, flags & 2 != 0);
-    // SAFETY: both are live; the plan is, as this thread's block is marked; indexes of sessions are below SESSIONS.
+    // SAFETY: both are live; the plan is, as this thread's block is marked; indexes of sessions are
+    // below SESSIONS.
     unsafe {
         let plan = (*meta).plan.load(Ordering::Acquire);
         let mut slot = (plan as u64).wrapping_add(size_of::<Plan>() as u64);
@@ -556,7 +573,8 @@ unsafe extern "C" fn walk_after(side: u64, meta: u64, _: u64) -> u64 {
 pub(crate) unsafe extern "C" fn returned(saved: *const Saved, side: *mut Side, meta: *const Meta) {
     let block = guard::own();
     let sp = saved as u64;
-    // SAFETY: blocks live for ever, and this is the thread's; the side is that of the call, of which there is no other user.
+    // SAFETY: blocks live for ever, and this is the thread's; the side is that of the call, of
+    // which there is no other user.
     unsafe {
         if block.is_null() {
             (&raw mut (*side).at).write_volatile(1);
@@ -639,7 +657,8 @@ unsafe fn back(side: *mut Side, saved: *const Saved) {
     }
 }
 
-/// The end of the stack for this thread's hooks, mapped when it is first needed; 0 when there is no memory.
+/// The end of the stack for this thread's hooks, mapped when it is first needed; 0 when there is no
+/// memory.
 #[inline(always)]
 fn stack(block: &Block) -> u64 {
     let known = block.side_stack.load(Ordering::Relaxed);
@@ -656,8 +675,8 @@ fn stack(block: &Block) -> u64 {
     top
 }
 
-/// The bits of the list's head that are an address; the others count, so that a head which was taken and given back in between is
-/// another one.
+/// The bits of the list's head that are an address; the others count, so that a head which was
+/// taken and given back in between is another one.
 const ADDRESS: u64 = (1 << 48) - 1;
 
 /// Takes a side from the block's list; null when there are too many.
@@ -679,7 +698,8 @@ unsafe fn take(block: &Block) -> *mut Side {
             filled = true;
             continue;
         }
-        // SAFETY: sides are never unmapped; what was read is used only if the head is still the same.
+        // SAFETY: sides are never unmapped; what was read is used only if the head is still the
+        // same.
         let next = unsafe { (&raw const (*side).next).read_volatile() } as u64;
         let new = next | (head & !ADDRESS).wrapping_add(ADDRESS.wrapping_add(1));
         if block.free_sides.compare_exchange(head, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -729,7 +749,8 @@ unsafe fn give(block: &Block, side: *mut Side) {
     }
 }
 
-/// Fills the list: with sides whose calls were left by `longjmp`, or with the stack they were on, else with new ones.
+/// Fills the list: with sides whose calls were left by `longjmp`, or with the stack they were on,
+/// else with new ones.
 #[unsafe(link_section = ".text.skep_event")]
 #[inline(never)]
 unsafe extern "C" fn refill(block: &Block) -> bool {
@@ -747,7 +768,8 @@ unsafe extern "C" fn refill(block: &Block) -> bool {
                 while n < IN_CHUNK {
                     let side = (&raw mut (*chunk).sides).cast::<Side>().wrapping_add(n);
                     let me = ptr::from_ref(block).cast_mut();
-                    // Who sets the owner has the side: the call may be returning on another thread now.
+                    // Who sets the owner has the side: the call may be returning on another thread
+                    // now.
                     if is_left(block, side)
                         && (*side)
                             .owner
@@ -796,7 +818,8 @@ unsafe extern "C" fn refill(block: &Block) -> bool {
     }
 }
 
-/// Tells whether a side's call will never return: the word that it has on the program's stack is gone.
+/// Tells whether a side's call will never return: the word that it has on the program's stack is
+/// gone.
 #[inline(always)]
 unsafe fn is_left(block: &Block, side: *const Side) -> bool {
     // SAFETY: a side of a chunk that stays; `at` is read from where it may be gone by the kernel.

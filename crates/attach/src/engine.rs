@@ -42,10 +42,11 @@ pub struct Attachment {
 pub struct Detached {
     /// Functions whose original first instructions are back in place.
     pub restored: usize,
-    /// Functions that still begin with a jump, which now leads past the tracer: five bytes that do not lie in one aligned word
-    /// cannot be changed safely while other threads run.
+    /// Functions that still begin with a jump, which now leads past the tracer: five bytes that do
+    /// not lie in one aligned word cannot be changed safely while other threads run.
     pub bypassed: usize,
-    /// Whether no thread can be inside a hook of the attachment any more. If not, what its [`Hook`]s point at must stay.
+    /// Whether no thread can be inside a hook of the attachment any more. If not, what its
+    /// [`Hook`]s point at must stay.
     pub drained: bool,
 }
 
@@ -102,7 +103,8 @@ struct Site {
     islands: Range<u64>,
     exit_islands: Range<u64>,
     form: Form,
-    /// What calls get: another form than that of the bytes while the island they lead to is redirected.
+    /// What calls get: another form than that of the bytes while the island they lead to is
+    /// redirected.
     aim: Form,
     entries: Vec<Entry>,
     cookies: Words,
@@ -155,7 +157,8 @@ impl Site {
         Ok(Change { at: self.spot.at, old, new, text: self.text.clone(), head, inner })
     }
 
-    /// The island that the bytes lead to; `None` when they lead to none, or to one that is not the function's own.
+    /// The island that the bytes lead to; `None` when they lead to none, or to one that is not the
+    /// function's own.
     fn island(&self) -> Option<u64> {
         match self.form {
             Form::Plain => None,
@@ -164,7 +167,8 @@ impl Site {
         }
     }
 
-    /// Leads the function's island elsewhere, for bytes that cannot be changed while threads run: an island lies in one word.
+    /// Leads the function's island elsewhere, for bytes that cannot be changed while threads run:
+    /// an island lies in one word.
     fn redirect(&self, to: Form) -> Result<Change, Skip> {
         let at = self.island().ok_or(Skip::Busy { tid: 0 })?;
         let chunk = if self.form == Form::Exit { &self.exit_islands } else { &self.islands };
@@ -221,12 +225,13 @@ impl Engine {
 
     /// Attaches all `hooks` to all `targets`, each a function and the cookie its hooks see.
     ///
-    /// Nothing that a caller gives can lead it to change anything but the first instructions of functions, as their module's file tells
-    /// of them: a [`Function`] comes from there, and what a [`Hook`] does, whoever made it with [`Hook::new`] answers for. A library that
-    /// was closed before is skipped; one that another thread closes in this very moment is the limit.
+    /// Nothing that a caller gives can lead it to change anything but the first instructions of
+    /// functions, as their module's file tells of them: a [`Function`] comes from there, and
+    /// what a [`Hook`] does, whoever made it with [`Hook::new`] answers for. A library that was
+    /// closed before is skipped; one that another thread closes in this very moment is the limit.
     ///
-    /// Functions that cannot be hooked are skipped and reported; the others are attached when this returns. Within a function,
-    /// hooks of one kind run in the order of attaching.
+    /// Functions that cannot be hooked are skipped and reported; the others are attached when this
+    /// returns. Within a function, hooks of one kind run in the order of attaching.
     ///
     /// In a child that shares its parent's memory (`vfork`) nothing is attached.
     pub fn attach(&self, targets: &[(&Function, u64)], hooks: &[Hook]) -> Attachment {
@@ -247,12 +252,14 @@ impl Engine {
 
     /// Takes an attachment away: no new run of its hooks begins after this returns.
     ///
-    /// Functions without any other attachment get their original bytes back. Calls that are in progress return as usual, without
-    /// running its exit hooks. From inside a hook nothing is freed: the answer is that the attachment is not drained.
+    /// Functions without any other attachment get their original bytes back. Calls that are in
+    /// progress return as usual, without running its exit hooks. From inside a hook nothing is
+    /// freed: the answer is that the attachment is not drained.
     ///
     /// # Errors
     ///
-    /// [`AttachError::NoAttachment`] when the id is not attached; [`AttachError::SharedMemory`] in a child of `vfork`.
+    /// [`AttachError::NoAttachment`] when the id is not attached; [`AttachError::SharedMemory`] in
+    /// a child of `vfork`.
     pub fn detach(&self, id: u64) -> Result<Detached, AttachError> {
         let _muted = guard::mute();
         if !process::is_own() {
@@ -266,7 +273,8 @@ impl Engine {
 }
 
 impl Engine {
-    /// Forgets functions of libraries that were closed: their code is no module's any more, and other code may come to lie there.
+    /// Forgets functions of libraries that were closed: their code is no module's any more, and
+    /// other code may come to lie there.
     ///
     /// `modules` are those of now ([`crate::sites::scan`]). Nothing is written to the old places.
     pub fn forget(&self, modules: &[Arc<Module>]) {
@@ -421,7 +429,8 @@ impl State {
         results
     }
 
-    /// Drops what is known about functions that are gone, with the library they were in, or that are others now.
+    /// Drops what is known about functions that are gone, with the library they were in, or that
+    /// are others now.
     fn forget(&mut self, addrs: impl Iterator<Item = u64>) {
         let mut text: Option<Vec<Range<u64>>> = None;
         for addr in addrs {
@@ -444,7 +453,8 @@ impl State {
         }
     }
 
-    /// Decides whether a function can take the hooks, as far as that can be told without looking at its code.
+    /// Decides whether a function can take the hooks, as far as that can be told without looking at
+    /// its code.
     fn admit(&self, f: &Function, hooks: &[Hook], seen: &mut HashSet<u64>) -> Result<(), Skip> {
         if !seen.insert(f.addr) {
             return Err(Skip::Duplicate);
@@ -466,7 +476,8 @@ impl State {
         if hooks.iter().any(|h| h.position.needs_exit()) { deny::exit(f) } else { Ok(()) }
     }
 
-    /// Looks at the code of functions of one module and gives them what they lack: a spot, islands, a way to an exit trampoline.
+    /// Looks at the code of functions of one module and gives them what they lack: a spot, islands,
+    /// a way to an exit trampoline.
     fn place(&mut self, work: &Work<'_>, results: &mut [Result<(), Skip>], exits: bool) {
         let mut found: Vec<Found<'_>> = Vec::with_capacity(work.items.len());
         {
@@ -616,8 +627,8 @@ impl State {
         }
     }
 
-    /// Makes calls of functions go where their hooks need them: by changing the first bytes, or the island that they lead to.
-    /// Returns those where that failed.
+    /// Makes calls of functions go where their hooks need them: by changing the first bytes, or the
+    /// island that they lead to. Returns those where that failed.
     fn reform(&mut self, addrs: &[u64]) -> Vec<(u64, Skip)> {
         let mut failed = Vec::new();
         let mut work: Vec<(Change, u64, Option<Form>)> = Vec::with_capacity(addrs.len());
@@ -656,7 +667,8 @@ impl State {
         work.sort_by_key(|w| w.0.at);
         let (changes, rest): (Vec<Change>, Vec<(u64, Option<Form>)>) =
             work.into_iter().map(|(c, a, f)| (c, (a, f))).unzip();
-        // SAFETY: changes of functions, which `forget` has found mapped, from one of the forms that `Site` knows to another.
+        // SAFETY: changes of functions, which `forget` has found mapped, from one of the forms that
+        // `Site` knows to another.
         let results = unsafe { patch::apply(&changes, &mut self.left) };
         for (result, (addr, form)) in results.into_iter().zip(rest) {
             let Some(site) = self.sites.get_mut(&addr) else { continue };
@@ -694,7 +706,8 @@ impl State {
         ))
     }
 
-    /// Frees what nobody can be reading any more. False when some thread did not leave its hook in time.
+    /// Frees what nobody can be reading any more. False when some thread did not leave its hook in
+    /// time.
     fn collect(&mut self) -> bool {
         if !guard::drain(1 << 16) {
             return false;

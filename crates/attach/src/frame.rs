@@ -1,7 +1,8 @@
 //! What a hook sees.
 //!
-//! The pointer that hooks get is `&frame.args[0]`; the words below it are the kernel's for `ctx[-1]` and `ctx[-2]` and ours for
-//! the rest. The trampolines (`tramp/x64.s`) know these offsets; a test compares them.
+//! The pointer that hooks get is `&frame.args[0]`; the words below it are the kernel's for
+//! `ctx[-1]` and `ctx[-2]` and ours for the rest. The trampolines (`tramp/x64.s`) know these
+//! offsets; a test compares them.
 //!
 //! ```text
 //! ctx[-5]  address of the running hook's session word (0: not a session hook)
@@ -51,7 +52,8 @@ pub struct Frame {
     pub nr_args: u64,
     /// Argument words, and room for the return value.
     pub args: [u64; MAX_ARGS + 1],
-    /// rax at entry (variadic functions: the number of vector registers used); after the function: its return value.
+    /// rax at entry (variadic functions: the number of vector registers used); after the function:
+    /// its return value.
     pub rax: u64,
     /// r10 at entry (the static chain); after the function: r10 then.
     pub r10: u64,
@@ -90,8 +92,8 @@ impl Frame {
     /// Reads the return address of the call.
     #[must_use]
     pub fn return_address(&self) -> u64 {
-        // SAFETY: `rsp` is the stack pointer at function entry, which points at the return address for as long as the call
-        // lasts, and the frame lives no longer than the call.
+        // SAFETY: `rsp` is the stack pointer at function entry, which points at the return address
+        // for as long as the call lasts, and the frame lives no longer than the call.
         unsafe { (self.rsp as *const u64).read_volatile() }
     }
 

@@ -1,11 +1,12 @@
 //! Who is inside a hook: one block a thread, found through one word of thread-local storage.
 //!
-//! A block's first word is 0 outside of hooks, [`MUTED`] while the thread does the tracer's own work, and otherwise the stack
-//! pointer of the trampoline that runs hooks. The trampolines test it and call the `slow_…` functions when it is not 0, and
-//! `new_thread` when the thread has no block yet.
+//! A block's first word is 0 outside of hooks, [`MUTED`] while the thread does the tracer's own
+//! work, and otherwise the stack pointer of the trampoline that runs hooks. The trampolines test it
+//! and call the `slow_…` functions when it is not 0, and `new_thread` when the thread has no block
+//! yet.
 //!
-//! Blocks live in memory of their own that is never unmapped, so a detacher may look at the block of a thread that has died;
-//! such blocks are found by their thread id and given to new threads.
+//! Blocks live in memory of their own that is never unmapped, so a detacher may look at the block
+//! of a thread that has died; such blocks are found by their thread id and given to new threads.
 
 use crate::hook::Missed;
 use crate::table::Table;
@@ -25,17 +26,19 @@ const MUTED: u64 = 1;
 #[derive(Debug)]
 pub(crate) struct Block {
     pub(crate) inside: AtomicU64,
-    /// The last exit trampoline reached by a tail call from a hooked function: its stack pointer, and how many there are in a row.
+    /// The last exit trampoline reached by a tail call from a hooked function: its stack pointer,
+    /// and how many there are in a row.
     pub(crate) tail: AtomicU64,
     pub(crate) tails: AtomicU64,
-    /// The part of the thread's own stack where trampolines make frames: its start, and its length in units of 16 bytes. None when the
-    /// stack is not known.
+    /// The part of the thread's own stack where trampolines make frames: its start, and its length
+    /// in units of 16 bytes. None when the stack is not known.
     pub(crate) zone: AtomicU64,
     pub(crate) zone_len: AtomicU64,
     /// The thread's own stack ([`crate::bounds`]); 0, 0: not known.
     pub(crate) low: AtomicU64,
     pub(crate) top: AtomicU64,
-    /// What [`crate::elsewhere`] has for the thread: the end of a stack, a list of free sides, all chunks of sides, their number.
+    /// What [`crate::elsewhere`] has for the thread: the end of a stack, a list of free sides, all
+    /// chunks of sides, their number.
     pub(crate) side_stack: AtomicU64,
     pub(crate) free_sides: AtomicU64,
     pub(crate) sides: AtomicPtr<()>,
@@ -44,9 +47,11 @@ pub(crate) struct Block {
     silent: AtomicU64,
     /// The thread, 0: nobody's.
     tid: AtomicU32,
-    /// Signals of faults, by bit, that the program has blocked and the engine has not ([`crate::signals::Mask`]).
+    /// Signals of faults, by bit, that the program has blocked and the engine has not
+    /// ([`crate::signals::Mask`]).
     pub(crate) held: AtomicU32,
-    /// Not 0 while the thread is in a function that blocks all signals by itself ([`crate::signals::begin_blocked`]).
+    /// Not 0 while the thread is in a function that blocks all signals by itself
+    /// ([`crate::signals::begin_blocked`]).
     pub(crate) blocked: AtomicU32,
 }
 
@@ -62,10 +67,12 @@ struct Chunk {
 }
 
 static CHUNKS: AtomicPtr<Chunk> = AtomicPtr::new(ptr::null_mut());
-/// Blocks of tasks that share another's thread-local storage ([`of_task`]): found by their thread id, in one of [`WAYS`] places.
+/// Blocks of tasks that share another's thread-local storage ([`of_task`]): found by their thread
+/// id, in one of [`WAYS`] places.
 static SHARERS: AtomicPtr<Chunk> = AtomicPtr::new(ptr::null_mut());
 const WAYS: usize = 16;
-/// In such a block, in place of the last tail call's stack pointer: the task's maker did not wait for it.
+/// In such a block, in place of the last tail call's stack pointer: the task's maker did not wait
+/// for it.
 const CONCURRENT: u64 = 1;
 /// How often a maker is looked at before that is said.
 const PATIENCE: u32 = 1000;
@@ -93,21 +100,23 @@ unsafe fn set_own(block: *mut Block) {
     }
 }
 
-/// Gives the thread a block. Null when there is no memory: the thread then stays untraced and asks again next time.
+/// Gives the thread a block. Null when there is no memory: the thread then stays untraced and asks
+/// again next time.
 ///
-/// Called from the event path: raw system calls only, and no vector registers. On its own, because a thread does this once and
-/// the stack it needs should not be everybody's.
+/// Called from the event path: raw system calls only, and no vector registers. On its own, because
+/// a thread does this once and the stack it needs should not be everybody's.
 #[unsafe(link_section = ".text.skep_event")]
 #[inline(never)]
 extern "C" fn register() -> *mut Block {
-    // A child that shares its parent's memory shares the thread-local word too: a block under the child's id would be taken for
-    // a dead thread's when the child is gone, while the parent uses it.
+    // A child that shares its parent's memory shares the thread-local word too: a block under the
+    // child's id would be taken for a dead thread's when the child is gone, while the parent
+    // uses it.
     if !sandbox::may_call_system() || !process::is_own() {
         return ptr::null_mut();
     }
     let tid = sys::gettid();
-    // A signal may arrive anywhere in here and register the same thread; so a block that already has our id wins, which also
-    // finds the block of a dead thread with the same id.
+    // A signal may arrive anywhere in here and register the same thread; so a block that already
+    // has our id wins, which also finds the block of a dead thread with the same id.
     let mut free: *mut Block = ptr::null_mut();
     let mut chunk = CHUNKS.load(Ordering::Acquire);
     while !chunk.is_null() {
@@ -187,8 +196,9 @@ unsafe fn adopt(block: *mut Block) -> *mut Block {
     block
 }
 
-/// Lets signals of faults through while the C library holds all back, as it does where a thread starts: a hook's fault that has a handler
-/// ([`crate::signals`]) would be the end. The library sets the thread's own mask when it is done. A mask with less is the program's.
+/// Lets signals of faults through while the C library holds all back, as it does where a thread
+/// starts: a hook's fault that has a handler ([`crate::signals`]) would be the end. The library
+/// sets the thread's own mask when it is done. A mask with less is the program's.
 ///
 /// # Safety
 /// The block is the calling thread's.
@@ -199,7 +209,8 @@ unsafe fn let_faults_through(block: *mut Block) {
     /// All but `SIGKILL` and `SIGSTOP`; what `sigfillset` makes has fewer.
     const ALL: u64 = !(1 << 8 | 1 << 18);
     let mask = AtomicU64::new(0);
-    // SAFETY: the kernel writes the thread's mask into `mask`, and then takes signals out of it; blocks are never unmapped.
+    // SAFETY: the kernel writes the thread's mask into `mask`, and then takes signals out of it;
+    // blocks are never unmapped.
     unsafe {
         if sys::call(RT_SIGPROCMASK, [0, 0, mask.as_ptr() as u64, 8, 0, 0]) == 0
             && mask.load(Ordering::Relaxed) & sys::FAULTS != 0
@@ -233,7 +244,8 @@ unsafe fn find_stack(block: *mut Block) {
     }
 }
 
-/// Sends all events of the calling thread elsewhere ([`crate::elsewhere`]), where signals of faults are let through, or ends that.
+/// Sends all events of the calling thread elsewhere ([`crate::elsewhere`]), where signals of faults
+/// are let through, or ends that.
 #[inline(always)]
 pub(crate) fn set_blocked(blocked: bool) {
     let block = own();
@@ -269,15 +281,17 @@ impl Block {
     }
 }
 
-/// Finds the block for an event on another stack than that of the block which thread-local storage names. Null when the task runs
-/// no hooks.
+/// Finds the block for an event on another stack than that of the block which thread-local storage
+/// names. Null when the task runs no hooks.
 ///
-/// A child of `clone(CLONE_VM)` or a thread, made without storage of its own, finds the block of whoever made it. Hooks keep things in
-/// thread-local storage, so it runs them only while its maker is suspended, as that of a child of `vfork` or `posix_spawn` is; and it
-/// has a block under its own id, as nobody can tell for sure. A child on the stack of its maker uses the maker's block.
+/// A child of `clone(CLONE_VM)` or a thread, made without storage of its own, finds the block of
+/// whoever made it. Hooks keep things in thread-local storage, so it runs them only while its maker
+/// is suspended, as that of a child of `vfork` or `posix_spawn` is; and it has a block under its
+/// own id, as nobody can tell for sure. A child on the stack of its maker uses the maker's block.
 ///
 /// # Safety
-/// `block` is the one that thread-local storage names; signals are blocked, or wait for nothing here.
+/// `block` is the one that thread-local storage names; signals are blocked, or wait for nothing
+/// here.
 #[inline(always)]
 pub(crate) unsafe fn of_task(block: *mut Block) -> *mut Block {
     // In a sandbox nobody can ask.
@@ -372,7 +386,8 @@ extern "C" fn sharer(block: *mut Block, tid: u32) -> *mut Block {
 fn current() -> *mut Block {
     let block = own();
     let here = 0u8;
-    // SAFETY: blocks are never unmapped, and this is the one of thread-local storage. A handler that runs in between finds a whole block.
+    // SAFETY: blocks are never unmapped, and this is the one of thread-local storage. A handler
+    // that runs in between finds a whole block.
     if block.is_null() || unsafe { (*block).has(&raw const here as u64) } {
         block
     } else {
@@ -409,8 +424,8 @@ fn recycle(tid: u32) -> Option<*mut Block> {
     None
 }
 
-/// Gives a thread its block, for trampolines that found none. 0 when that cannot be done: the call is counted as missed. `meta` is
-/// null for compiled-in sites, which are known by `ret`.
+/// Gives a thread its block, for trampolines that found none. 0 when that cannot be done: the call
+/// is counted as missed. `meta` is null for compiled-in sites, which are known by `ret`.
 #[unsafe(link_section = ".text.skep_event")]
 pub(crate) unsafe extern "C" fn new_thread(ret: u64, meta: *const Meta) -> u32 {
     if !register().is_null() {
@@ -421,7 +436,8 @@ pub(crate) unsafe extern "C" fn new_thread(ret: u64, meta: *const Meta) -> u32 {
     0
 }
 
-/// Counts a call of a task that has no block. `meta` is null for compiled-in sites, which are known by `ret`.
+/// Counts a call of a task that has no block. `meta` is null for compiled-in sites, which are known
+/// by `ret`.
 ///
 /// # Safety
 /// `meta` is null or a function's; `entered` as for [`missed`].
@@ -441,8 +457,8 @@ pub(crate) unsafe fn missed_without_block(ret: u64, meta: *const Meta, entered: 
 /// Threads without a block that are reading a table or a plan.
 static ANONYMOUS: AtomicU64 = AtomicU64::new(0);
 
-/// Tells whether the thread may run hooks with a trampoline's frame at `frame`: it is outside of any, or the one that it was in was
-/// left without an end.
+/// Tells whether the thread may run hooks with a trampoline's frame at `frame`: it is outside of
+/// any, or the one that it was in was left without an end.
 #[inline(always)]
 pub(crate) fn may_enter(block: &Block, frame: u64) -> bool {
     let inside = block.inside.load(Ordering::Relaxed);
@@ -453,9 +469,10 @@ pub(crate) fn may_enter(block: &Block, frame: u64) -> bool {
         let top = block.side_stack.load(Ordering::Relaxed);
         top != 0 && address <= top && top.wrapping_sub(address) <= elsewhere::STACK
     };
-    // A handler left the hook by siglongjmp if we are further up the same stack: what runs inside a hook there has a smaller stack
-    // pointer. On another stack the hook may be one that a handler has put aside to run another coroutine, and that goes on later.
-    // On our stack no hook is put aside, as signals wait.
+    // A handler left the hook by siglongjmp if we are further up the same stack: what runs inside a
+    // hook there has a smaller stack pointer. On another stack the hook may be one that a
+    // handler has put aside to run another coroutine, and that goes on later. On our stack no
+    // hook is put aside, as signals wait.
     let left = if side(inside) {
         !side(frame)
     } else if block.top.load(Ordering::Relaxed) == 0 {
@@ -506,11 +523,13 @@ pub(crate) unsafe fn count(slot: *const Slot, why: Missed) {
     }
 }
 
-/// Counts a call without hooks, once for each of the function's hooks. At a return, for which `entered` is the number of the newest
-/// attachment when the call began: for exit hooks that were there then. Sessions have run or were counted at entry.
+/// Counts a call without hooks, once for each of the function's hooks. At a return, for which
+/// `entered` is the number of the newest attachment when the call began: for exit hooks that were
+/// there then. Sessions have run or were counted at entry.
 ///
 /// # Safety
-/// `meta` is a function's, `block` null or that of the task, which is inside a hook, or counted, so that the plan is not freed meanwhile.
+/// `meta` is a function's, `block` null or that of the task, which is inside a hook, or counted, so
+/// that the plan is not freed meanwhile.
 #[inline(always)]
 pub(crate) unsafe fn missed(
     block: *const Block,
@@ -545,13 +564,15 @@ pub(crate) unsafe fn missed(
     }
 }
 
-/// Counts a call that a thread makes from inside a hook. `meta` is null for compiled-in sites, which are known by `ret`.
+/// Counts a call that a thread makes from inside a hook. `meta` is null for compiled-in sites,
+/// which are known by `ret`.
 ///
 /// # Safety
 /// The block is the calling thread's and marked; `meta` is null or a function's.
 #[inline(always)]
 pub(crate) unsafe fn missed_inside(block: &Block, ret: u64, meta: *const Meta) {
-    // Nobody waits for a thread that is muted before a table or a plan is freed: it must not look there.
+    // Nobody waits for a thread that is muted before a table or a plan is freed: it must not look
+    // there.
     if !is_counted(block) {
         return;
     }
@@ -564,8 +585,9 @@ pub(crate) unsafe fn missed_inside(block: &Block, ret: u64, meta: *const Meta) {
     }
 }
 
-/// The trampolines' way out at a function's entry, for a thread that is inside something: the block to go on with, or null to leave
-/// the hooks out. `meta` is null for compiled-in sites, which are known by `ret`.
+/// The trampolines' way out at a function's entry, for a thread that is inside something: the block
+/// to go on with, or null to leave the hooks out. `meta` is null for compiled-in sites, which are
+/// known by `ret`.
 #[unsafe(link_section = ".text.skep_event")]
 pub(crate) unsafe extern "C" fn slow_entry(
     block: *mut Block,
@@ -582,7 +604,8 @@ pub(crate) unsafe extern "C" fn slow_entry(
     ptr::null_mut()
 }
 
-/// The exit trampolines' way out after the function; `block` may be null, `seq` is that of the newest attachment at entry.
+/// The exit trampolines' way out after the function; `block` may be null, `seq` is that of the
+/// newest attachment at entry.
 #[unsafe(link_section = ".text.skep_event")]
 pub(crate) unsafe extern "C" fn slow_exit(
     block: *mut Block,
@@ -604,20 +627,23 @@ pub(crate) unsafe extern "C" fn slow_exit(
     ptr::null_mut()
 }
 
-/// Counts a call that runs no hooks because too many tail calls came before it. The thread is marked as inside.
+/// Counts a call that runs no hooks because too many tail calls came before it. The thread is
+/// marked as inside.
 #[unsafe(link_section = ".text.skep_event")]
 pub(crate) unsafe extern "C" fn too_deep(meta: *const Meta) {
     // SAFETY: the trampoline's metadata, and the thread is marked as inside.
     unsafe { missed(own(), meta, None, Missed::Stack) };
 }
 
-/// Waits until no thread is inside hooks that it can have found before the call, at most `rounds` looks a thread.
+/// Waits until no thread is inside hooks that it can have found before the call, at most `rounds`
+/// looks a thread.
 pub(crate) fn drain(rounds: u32) -> bool {
     if !process::is_own() {
         return false;
     }
-    // After this barrier a thread that enters hooks finds what was published before the call, and one that found something
-    // older shows it in its block. Without membarrier there is nothing to conclude from the blocks.
+    // After this barrier a thread that enters hooks finds what was published before the call, and
+    // one that found something older shows it in its block. Without membarrier there is nothing
+    // to conclude from the blocks.
     if sys::membarrier(sys::Barrier::Memory).is_err() {
         return false;
     }
@@ -647,7 +673,8 @@ fn outside(block: &Block, rounds: u32, ask: fn(u32) -> i64) -> bool {
     if first == 0 || first == MUTED {
         return true;
     }
-    // Called from inside a hook: what the trampoline below is walking stays, and waiting for itself would not help.
+    // Called from inside a hook: what the trampoline below is walking stays, and waiting for itself
+    // would not help.
     if ptr::eq(block, own()) {
         return false;
     }
@@ -723,8 +750,9 @@ enum How {
     Silenced,
 }
 
-/// Mutes the calling thread: until the guard is dropped, hooked functions that it calls run no hooks, and nobody counts them as
-/// missed. For the tracer's own work inside the traced process. May be nested.
+/// Mutes the calling thread: until the guard is dropped, hooked functions that it calls run no
+/// hooks, and nobody counts them as missed. For the tracer's own work inside the traced process.
+/// May be nested.
 pub fn mute() -> Muted {
     let block = if own().is_null() { register() } else { current() };
     let how = if block.is_null() {

@@ -5,11 +5,13 @@ use std::sync::atomic::AtomicU64;
 
 use crate::frame::MAX_ARGS;
 
-/// A hook's code. `ctx` points at the first argument word of a [`Frame`](crate::frame::Frame); `data` is what [`Hook::new`] was given.
+/// A hook's code. `ctx` points at the first argument word of a [`Frame`](crate::frame::Frame);
+/// `data` is what [`Hook::new`] was given.
 ///
-/// The code preserves all vector, mask, x87 and MMX registers besides the registers that the calling convention preserves,
-/// does not unwind, and leaves the direction flag clear. It may read the whole frame and must not write to it, except to the
-/// session word, and in an entry hook to the first six argument words, which the function then finds in its registers.
+/// The code preserves all vector, mask, x87 and MMX registers besides the registers that the
+/// calling convention preserves, does not unwind, and leaves the direction flag clear. It may read
+/// the whole frame and must not write to it, except to the session word, and in an entry hook to
+/// the first six argument words, which the function then finds in its registers.
 pub type RunFn = unsafe extern "C" fn(ctx: *mut u64, data: *const ()) -> u64;
 
 /// Says when a hook runs.
@@ -21,13 +23,14 @@ pub type RunFn = unsafe extern "C" fn(ctx: *mut u64, data: *const ()) -> u64;
 pub enum Position {
     /// Before the function. The hook's result is ignored.
     Entry,
-    /// After the entry hooks, before the function. The first hook that returns something else than 0 skips the function, and
-    /// what it returned becomes the function's return value; exit hooks still run.
+    /// After the entry hooks, before the function. The first hook that returns something else than
+    /// 0 skips the function, and what it returned becomes the function's return value; exit
+    /// hooks still run.
     ModifyReturn,
     /// After the function. The hook's result is ignored.
     Exit,
-    /// Before and after the function, with eight bytes kept between the two runs. If the run before the function returns 1,
-    /// there is no run after it.
+    /// Before and after the function, with eight bytes kept between the two runs. If the run before
+    /// the function returns 1, there is no run after it.
     Session,
 }
 
@@ -42,11 +45,14 @@ impl Position {
 /// Why a hook did not run in a call. The number is the index of its counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Missed {
-    /// The thread was inside a hook: a signal handler that interrupted it made the call, or the hook itself.
+    /// The thread was inside a hook: a signal handler that interrupted it made the call, or the
+    /// hook itself.
     Inside = 0,
-    /// There was no room on the stack for the frame that waits for the return, or too many calls in a row ended in calls.
+    /// There was no room on the stack for the frame that waits for the return, or too many calls in
+    /// a row ended in calls.
     Stack = 1,
-    /// The thread could not be registered: no memory, or a child of `vfork` whose parent was never traced.
+    /// The thread could not be registered: no memory, or a child of `vfork` whose parent was never
+    /// traced.
     Thread = 2,
 }
 
@@ -90,7 +96,8 @@ pub struct Hook {
     pub(crate) run: RunFn,
     /// Handed to the code as its second argument.
     pub(crate) data: *const (),
-    /// Counts the calls without a run of the hook, by [`Missed`]: an array of [`Missed::REASONS`] words; null: nobody counts.
+    /// Counts the calls without a run of the hook, by [`Missed`]: an array of [`Missed::REASONS`]
+    /// words; null: nobody counts.
     pub(crate) missed: *const AtomicU64,
     pub(crate) without_return: u64,
     /// At most [`MAX_ARGS`].
@@ -101,12 +108,14 @@ impl Hook {
     /// Makes a hook that runs `run`, which gets `data` as its second argument.
     ///
     /// # Safety
-    /// Wherever it is attached, and until [`Engine::detach`](crate::Engine::detach) said that the attachment is drained, or for ever when
-    /// it did not:
+    /// Wherever it is attached, and until [`Engine::detach`](crate::Engine::detach) said that the
+    /// attachment is drained, or for ever when it did not:
     ///
-    /// * `run` may be called with the frame of a call and with `data`, at any time, on every thread of the process, before or after
-    ///   the function as `position` says, and keeps to what [`RunFn`] asks for.
-    /// * What it answers may be done: with [`Position::ModifyReturn`], a result other than 0 is returned in the function's place.
+    /// * `run` may be called with the frame of a call and with `data`, at any time, on every thread
+    ///   of the process, before or after the function as `position` says, and keeps to what
+    ///   [`RunFn`] asks for.
+    /// * What it answers may be done: with [`Position::ModifyReturn`], a result other than 0 is
+    ///   returned in the function's place.
     #[must_use]
     pub const unsafe fn new(position: Position, run: RunFn, data: *const ()) -> Self {
         Self { position, run, data, missed: ptr::null(), without_return: 0, wants_args: 0 }
@@ -118,24 +127,27 @@ impl Hook {
         Self { missed: words.as_ptr(), ..self }
     }
 
-    /// As [`Hook::counts_missed`], for words that do not live as long as the process; null: nobody counts.
+    /// As [`Hook::counts_missed`], for words that do not live as long as the process; null: nobody
+    /// counts.
     ///
     /// # Safety
-    /// `words` is null, or points to [`Missed::REASONS`] words that live and are only used as atomics as long as [`Hook::new`] says.
+    /// `words` is null, or points to [`Missed::REASONS`] words that live and are only used as
+    /// atomics as long as [`Hook::new`] says.
     #[must_use]
     pub const unsafe fn counts_missed_at(self, words: *const AtomicU64) -> Self {
         Self { missed: words, ..self }
     }
 
-    /// Lets a session hook run before the function alone in calls whose return it will not see, because the stack has no room for a
-    /// frame: its cookie is or-ed with `bits` then. 0: it is not run in such calls, and counts them as missed.
+    /// Lets a session hook run before the function alone in calls whose return it will not see,
+    /// because the stack has no room for a frame: its cookie is or-ed with `bits` then. 0: it
+    /// is not run in such calls, and counts them as missed.
     #[must_use]
     pub const fn without_return(self, bits: u64) -> Self {
         Self { without_return: bits, ..self }
     }
 
-    /// Says how many argument words the hook reads; there are twelve at most. More than 6 makes the trampoline copy words from the
-    /// caller's stack.
+    /// Says how many argument words the hook reads; there are twelve at most. More than 6 makes the
+    /// trampoline copy words from the caller's stack.
     #[must_use]
     pub const fn wants_args(self, words: u8) -> Self {
         let words = if words as usize > MAX_ARGS { MAX_ARGS as u8 } else { words };
@@ -143,7 +155,8 @@ impl Hook {
     }
 }
 
-// SAFETY: who made the hook with `Hook::new` promised that its code may run with its data, and its words be added to, on every thread.
+// SAFETY: who made the hook with `Hook::new` promised that its code may run with its data, and its
+// words be added to, on every thread.
 unsafe impl Send for Hook {}
 // SAFETY: as for `Send`; a shared `Hook` offers nothing more than copies of its words.
 unsafe impl Sync for Hook {}

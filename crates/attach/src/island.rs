@@ -9,9 +9,10 @@
 //!         +8   push [Meta]; jmp [exit trampoline]      a site with exit hooks jumps here
 //! ```
 //!
-//! A chunk is written while it is plain data and made executable, and no longer writable, before anything jumps there. Later only
-//! the five bytes that sites jump to are changed, by one store: they lie in an aligned word, and lead elsewhere where a site's own
-//! bytes cannot be changed. Islands are never freed: a thread may sleep in a system call whose instruction was moved.
+//! A chunk is written while it is plain data and made executable, and no longer writable, before
+//! anything jumps there. Later only the five bytes that sites jump to are changed, by one store:
+//! they lie in an aligned word, and lead elsewhere where a site's own bytes cannot be changed.
+//! Islands are never freed: a thread may sleep in a system call whose instruction was moved.
 
 use crate::skip::Skip;
 use crate::spot::PATCH;
@@ -67,8 +68,9 @@ impl Builder {
         self.next() + 14
     }
 
-    /// Adds an island with the moved instructions of a function and their way back, made for [`next_body`](Self::next_body).
-    /// Returns where sites with entry hooks jump, and where the moved instructions begin.
+    /// Adds an island with the moved instructions of a function and their way back, made for
+    /// [`next_body`](Self::next_body). Returns where sites with entry hooks jump, and where the
+    /// moved instructions begin.
     pub(crate) fn entry(&mut self, meta: &'static Meta, code: &[u8]) -> (u64, u64) {
         let (start, mut bytes) = self.island(meta);
         self.through(&mut bytes, start, CALL, tramp::ENTRY_ISLAND);
@@ -77,7 +79,8 @@ impl Builder {
         (start + 8, start + 14)
     }
 
-    /// Adds a way to an exit trampoline, an index in [`tramp::TRAMPOLINES`], and returns its address.
+    /// Adds a way to an exit trampoline, an index in [`tramp::TRAMPOLINES`], and returns its
+    /// address.
     pub(crate) fn exit(&mut self, meta: &'static Meta, trampoline: usize) -> u64 {
         let (start, mut bytes) = self.island(meta);
         bytes.extend_from_slice(&PUSH_META);
@@ -132,7 +135,8 @@ impl Builder {
     }
 }
 
-/// An instruction at `at` that goes through the address of a trampoline at the start of the chunk at `base`.
+/// An instruction at `at` that goes through the address of a trampoline at the start of the chunk
+/// at `base`.
 fn through(base: u64, at: u64, opcode: [u8; 2], n: usize) -> [u8; 6] {
     let to = base + 8 * n as u64;
     let [a, b, c, d] = (to.wrapping_sub(at + 6) as i32).to_le_bytes();
@@ -151,8 +155,8 @@ pub(crate) fn head(exit: bool, at: u64, chunk: &Range<u64>) -> [u8; PATCH] {
     [a, b, c, d, e]
 }
 
-/// Most bytes of a function's two islands: address, call, moved instructions (at most 4 + 15 bytes, each branch grown by 10, or a
-/// moved call), jump back; address, push, jump; both rounded up.
+/// Most bytes of a function's two islands: address, call, moved instructions (at most 4 + 15 bytes,
+/// each branch grown by 10, or a moved call), jump back; address, push, jump; both rounded up.
 const MOST: u64 = 192;
 
 fn reaches(chunk: &Range<u64>, span: &Range<u64>) -> bool {
@@ -173,7 +177,8 @@ fn near(span: &Range<u64>, size: u64) -> Option<u64> {
         if gap.end < gap.start || gap.end - gap.start < size {
             continue;
         }
-        // Close to the module, but a little away from what may want to grow: the heap above a program, stacks below a mapping.
+        // Close to the module, but a little away from what may want to grow: the heap above a
+        // program, stacks below a mapping.
         for slack in [1u64 << 24, 0] {
             if gap.end <= span.start {
                 candidates.push(gap.end.saturating_sub(size + slack).max(gap.start) & !(PAGE - 1));

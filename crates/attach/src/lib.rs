@@ -1,40 +1,44 @@
 //! Hooking functions of the own process: thousands at once, cheaply, without the program noticing.
 //!
-//! This crate finds functions ([`sites`]), changes their first instructions so that calls pass through one of a few static
-//! trampolines, and runs the hooks it was given ([`Hook`]) before a function, instead of it, and after it. It knows nothing
-//! about programs or maps: a hook is a function pointer with two words of data.
+//! This crate finds functions ([`sites`]), changes their first instructions so that calls pass
+//! through one of a few static trampolines, and runs the hooks it was given ([`Hook`]) before a
+//! function, instead of it, and after it. It knows nothing about programs or maps: a hook is a
+//! function pointer with two words of data.
 //!
-//! The types to know: [`Engine`] (one for the process), [`sites::Function`] (what can be hooked), [`Hook`] (what runs) and
-//! [`frame::Frame`] (what a hook sees). A function that cannot be hooked safely is skipped with a reason, [`Skip`]; nothing
-//! here ends the process.
+//! The types to know: [`Engine`] (one for the process), [`sites::Function`] (what can be hooked),
+//! [`Hook`] (what runs) and [`frame::Frame`] (what a hook sees). A function that cannot be hooked
+//! safely is skipped with a reason, [`Skip`]; nothing here ends the process.
 //!
 //! # The rules of the event path
 //!
-//! Everything between a hooked function's first instruction and the hook is written in assembly (`tramp/x64.s`) or lies in the
-//! section `.text.skep_event`: no allocation, no locks, no libc, no vector registers, `errno` untouched. Hooks promise the same:
-//! they preserve every register that the x86-64 calling convention preserves **and** all vector, mask, x87 and MMX state.
+//! Everything between a hooked function's first instruction and the hook is written in assembly
+//! (`tramp/x64.s`) or lies in the section `.text.skep_event`: no allocation, no locks, no libc, no
+//! vector registers, `errno` untouched. Hooks promise the same: they preserve every register that
+//! the x86-64 calling convention preserves **and** all vector, mask, x87 and MMX state.
 //!
 //! # What it does to the program
 //!
-//! Calls take longer, and a function with exit hooks takes 384 bytes more stack while it runs, on the upper quarter of a thread's
-//! stack. In the second quarter, and on stacks that are not the thread's own (coroutines, signal stacks), it takes 64 bytes. To both
-//! come 8 bytes for each word of arguments that its caller has put on the stack, at most 512 words. Below
-//! that nothing, and its return is not seen. Hooks themselves run on a stack of the engine's there, with signals blocked
-//! ([`elsewhere`](crate::Missed)). The first event of a thread makes a handful of system calls (`gettid`, `open`, `ioctl`, `close`,
-//! sometimes `mmap` and `prlimit`), which a strict seccomp filter may not like.
-//! Attaching while other threads run halts them for a moment with a real-time signal and uses `SIGTRAP` ([`signals`]).
+//! Calls take longer, and a function with exit hooks takes 384 bytes more stack while it runs, on
+//! the upper quarter of a thread's stack. In the second quarter, and on stacks that are not the
+//! thread's own (coroutines, signal stacks), it takes 64 bytes. To both come 8 bytes for each word
+//! of arguments that its caller has put on the stack, at most 512 words. Below that nothing, and
+//! its return is not seen. Hooks themselves run on a stack of the engine's there, with signals
+//! blocked ([`elsewhere`](crate::Missed)). The first event of a thread makes a handful of system
+//! calls (`gettid`, `open`, `ioctl`, `close`, sometimes `mmap` and `prlimit`), which a strict
+//! seccomp filter may not like. Attaching while other threads run halts them for a moment with a
+//! real-time signal and uses `SIGTRAP` ([`signals`]).
 //!
 //! # What it does not do
 //!
-//! Follow frame pointers through an exit trampoline: a walk along them leaves out one caller. Unwind tables go through trampolines, but
-//! not through islands nor compiled programs, which have none: a signal handler that interrupts one of these gets a backtrace that
-//! ends there.
+//! Follow frame pointers through an exit trampoline: a walk along them leaves out one caller.
+//! Unwind tables go through trampolines, but not through islands nor compiled programs, which have
+//! none: a signal handler that interrupts one of these gets a backtrace that ends there.
 //!
-//! Number descriptors as without it at every moment: a new thread's first event opens a file and closes it again, and what another
-//! thread opens meanwhile gets the next number.
+//! Number descriptors as without it at every moment: a new thread's first event opens a file and
+//! closes it again, and what another thread opens meanwhile gets the next number.
 //!
-//! Hook the dynamic loader or the vDSO; move threads that block all signals and never sleep; survive a library that another
-//! thread unloads in the very moment in which it is being hooked.
+//! Hook the dynamic loader or the vDSO; move threads that block all signals and never sleep;
+//! survive a library that another thread unloads in the very moment in which it is being hooked.
 
 pub use engine::{Attachment, Detached, Engine};
 pub use guard::{Muted, mute};

@@ -2,19 +2,25 @@
 //!
 //! The order of things, each for all places at once:
 //!
-//! 1. Running threads are halted by a signal. Threads asleep in system calls are left there. Nothing may be allocated from here
-//!    on, nor may any lock be taken: a halted thread may hold it.
-//! 2. Every instruction of the bytes to change becomes a breakpoint, and all cores notice (`membarrier`). A thread that wakes up
-//!    and runs into a place is sent on by the `SIGTRAP` handler, as if it had found the change made.
-//! 3. Threads that woke up in between are halted too. A halted thread that is about to run an instruction in the middle of a
-//!    place goes on at that instruction's copy; so does one whose signal handler would return there.
-//! 4. All bytes but the first are written; cores notice; then the first; cores notice. The halted threads go on.
+//! 1. Running threads are halted by a signal. Threads asleep in system calls are left there.
+//!    Nothing may be allocated from here on, nor may any lock be taken: a halted thread may hold
+//!    it.
+//! 2. Every instruction of the bytes to change becomes a breakpoint, and all cores notice
+//!    (`membarrier`). A thread that wakes up and runs into a place is sent on by the `SIGTRAP`
+//!    handler, as if it had found the change made.
+//! 3. Threads that woke up in between are halted too. A halted thread that is about to run an
+//!    instruction in the middle of a place goes on at that instruction's copy; so does one whose
+//!    signal handler would return there.
+//! 4. All bytes but the first are written; cores notice; then the first; cores notice. The halted
+//!    threads go on.
 //!
-//! A thread that runs, and cannot be halted in time, because it blocks the signal, makes the places impossible. So does one that
-//! waits for a child in its own memory (`vfork`, `posix_spawn`): nobody sees the child, which may have no handler for breakpoints.
-//! A thread that sleeps with `SIGTRAP` blocked is given some time to let it through; one that does not, as a thread that sleeps in
-//! `sigwait`, would have to wake up into one of the places within these microseconds to be killed by the kernel. So that they are
-//! microseconds, few places are changed at once ([`AT_ONCE`]). Hooks are taken out in another way ([`crate::patch`]).
+//! A thread that runs, and cannot be halted in time, because it blocks the signal, makes the places
+//! impossible. So does one that waits for a child in its own memory (`vfork`, `posix_spawn`):
+//! nobody sees the child, which may have no handler for breakpoints. A thread that sleeps with
+//! `SIGTRAP` blocked is given some time to let it through; one that does not, as a thread that
+//! sleeps in `sigwait`, would have to wake up into one of the places within these microseconds to
+//! be killed by the kernel. So that they are microseconds, few places are changed at once
+//! ([`AT_ONCE`]). Hooks are taken out in another way ([`crate::patch`]).
 
 use crate::patch::{Change, Detour, Window};
 use crate::skip::Skip;
@@ -25,7 +31,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 const BREAKPOINT: u8 = 0xcc;
-/// How often a thread is looked at, with a tenth of a millisecond in between, before it counts as out of reach.
+/// How often a thread is looked at, with a tenth of a millisecond in between, before it counts as
+/// out of reach.
 const PATIENCE: u32 = 3000;
 /// How often, while it sleeps with `SIGTRAP` blocked.
 const PATIENCE_WITH_BLOCKED: u32 = 100;
@@ -51,7 +58,8 @@ struct Trap {
     at: u64,
     to: u64,
     call: bool,
-    /// In the middle of a place. Those stay valid for ever: a thread may have hit one long before its handler gets to run.
+    /// In the middle of a place. Those stay valid for ever: a thread may have hit one long before
+    /// its handler gets to run.
     inner: bool,
     active: AtomicBool,
 }
@@ -268,8 +276,9 @@ impl Slot {
     fn search(&self, reading: &Reading, copy: &mut threads::Copy) {
         let stack = self.stack.load(Ordering::Acquire);
         if self.searched.swap(stack, Ordering::Relaxed) != stack {
-            // SAFETY: the word is the instruction pointer in a context that the thread, which is halted or asleep, goes back to: an
-            // instruction that a breakpoint is about to replace, whose copy does the same.
+            // SAFETY: the word is the instruction pointer in a context that the thread, which is
+            // halted or asleep, goes back to: an instruction that a breakpoint is about
+            // to replace, whose copy does the same.
             copy.redirect(stack, |at| reading.twin(at), |at, to| unsafe { sys::copy_out(at, &to) });
         }
     }
@@ -323,8 +332,8 @@ fn activate(changes: &[Change], active: bool) {
     }
 }
 
-/// Calls `f` while all other threads are halted or asleep; not at all when one could not be halted. `f` gets what halts those that
-/// woke up since.
+/// Calls `f` while all other threads are halted or asleep; not at all when one could not be halted.
+/// `f` gets what halts those that woke up since.
 fn with_halted(
     tasks: &threads::Tasks,
     signal: i32,
@@ -351,8 +360,8 @@ fn with_halted(
     let gathering = unsafe { &*halt };
     HALT.store(halt, Ordering::SeqCst);
 
-    // From here to the end of the block: no allocation, no lock, and no handler of the program on this thread, which might want
-    // one. Faults must still find their handlers.
+    // From here to the end of the block: no allocation, no lock, and no handler of the program on
+    // this thread, which might want one. Faults must still find their handlers.
     {
         let mask = sys::block_signals();
         if gathering.gather(tasks, signal, copy).is_ok() {
@@ -411,7 +420,8 @@ unsafe fn change(
     gather: &mut dyn FnMut() -> Result<(), u32>,
     results: &mut Vec<Result<(), Skip>>,
 ) {
-    // SAFETY: bytes of the changes: a breakpoint, for which the trap says what is done, or what the caller vouches for.
+    // SAFETY: bytes of the changes: a breakpoint, for which the trap says what is done, or what the
+    // caller vouches for.
     let write = |at: u64, bytes: &[u8]| unsafe { window.write(at, bytes) };
     let before = results.len();
     for c in changes {
@@ -429,7 +439,8 @@ unsafe fn change(
         }
     };
     let inner = |c: &Change| c.inner.iter().any(|to| *to != 0);
-    // First all cores stop at the first bytes; then nobody new gets in the middle, and the breakpoints there are for those inside.
+    // First all cores stop at the first bytes; then nobody new gets in the middle, and the
+    // breakpoints there are for those inside.
     let _ = sys::membarrier(Barrier::SyncCore);
     each(results, &|c| {
         let places = c.inner.iter().enumerate().filter(|(_, to)| **to != 0);

@@ -1,10 +1,12 @@
 //! Changing code that may be running.
 //!
-//! Five bytes that lie in one aligned word and hold one instruction are changed by one store: whoever fetches them finds the old
-//! instruction or the new one, and nobody is in their middle. No thread is halted and no breakpoint is set for that. It is how
-//! hooks are taken out while threads run; a breakpoint would end a child of `vfork` that has no handler for it, or a thread that
-//! blocks `SIGTRAP` for the moment, as the C library does around `posix_spawn`. AMD promises this for aligned words (Architecture
-//! Programmer's Manual, volume 2, 7.6.1); on Intel's processors just-in-time compilers have relied on it for decades.
+//! Five bytes that lie in one aligned word and hold one instruction are changed by one store:
+//! whoever fetches them finds the old instruction or the new one, and nobody is in their middle. No
+//! thread is halted and no breakpoint is set for that. It is how hooks are taken out while threads
+//! run; a breakpoint would end a child of `vfork` that has no handler for it, or a thread that
+//! blocks `SIGTRAP` for the moment, as the C library does around `posix_spawn`. AMD promises this
+//! for aligned words (Architecture Programmer's Manual, volume 2, 7.6.1); on Intel's processors
+//! just-in-time compilers have relied on it for decades.
 
 use crate::skip::Skip;
 use crate::spot::PATCH;
@@ -26,7 +28,8 @@ pub(crate) struct Change {
     pub(crate) text: Range<u64>,
     /// What a thread does that reaches the place while it is being changed.
     pub(crate) head: Detour,
-    /// For instructions of the old bytes after the first: where a thread goes on that is about to run it. 0: none begins there.
+    /// For instructions of the old bytes after the first: where a thread goes on that is about to
+    /// run it. 0: none begins there.
     pub(crate) inner: [u64; PATCH],
 }
 
@@ -51,7 +54,8 @@ pub(crate) fn in_one_word(at: u64) -> bool {
     at % 8 + PATCH as u64 <= 8
 }
 
-/// Tells whether no other thread can run the code that is changed. A child of `clone(CLONE_VM)` is in no list of threads.
+/// Tells whether no other thread can run the code that is changed. A child of `clone(CLONE_VM)` is
+/// in no list of threads.
 pub(crate) fn is_alone() -> bool {
     threads::Tasks::open().is_ok_and(|t| t.is_one()) && sys::has_memory_alone()
 }
@@ -62,8 +66,9 @@ const PAGE: u64 = 4096;
 
 /// Writable access to code, held while it is changed.
 ///
-/// Usually a window: the pages stay executable, as other threads and this very code may need them, and become writable for a
-/// moment. Where the kernel refuses that (SELinux, `MemoryDenyWriteExecute`), every byte goes through `/proc/self/mem`.
+/// Usually a window: the pages stay executable, as other threads and this very code may need them,
+/// and become writable for a moment. Where the kernel refuses that (SELinux,
+/// `MemoryDenyWriteExecute`), every byte goes through `/proc/self/mem`.
 #[derive(Debug)]
 pub(crate) struct Window {
     opened: Vec<Range<u64>>,
@@ -110,7 +115,8 @@ impl Window {
     /// Writes bytes of code. Single bytes are written with one store.
     ///
     /// # Safety
-    /// They lie in one of the changes that the window was opened for, and whoever runs into them can run them.
+    /// They lie in one of the changes that the window was opened for, and whoever runs into them
+    /// can run them.
     pub(crate) unsafe fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Skip> {
         if let Some(memory) = &self.memory {
             let got = memory.write_at(bytes, at);
@@ -143,7 +149,8 @@ impl Window {
             bytes.iter().rev().fold(0u64, |word, b| word << 8 | u64::from(*b)) << shift
         };
         let mask = ((1u64 << (8 * PATCH)) - 1) << shift;
-        // SAFETY: an aligned word inside an opened window of mapped code. Readers are the processors' instruction fetches.
+        // SAFETY: an aligned word inside an opened window of mapped code. Readers are the
+        // processors' instruction fetches.
         let word = unsafe { &*((change.at & !7) as *const AtomicU64) };
         let done = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
             (now & mask == five(change.old)).then_some(now & !mask | five(change.new))
@@ -200,8 +207,9 @@ pub(crate) fn executable() -> Vec<Range<u64>> {
 /// Makes all changes, and tells for each whether it was made. `changes` are sorted by address.
 ///
 /// # Safety
-/// Each lies in mapped code; what shall be there is code that does what was there before, wherever it is entered, and the places where
-/// a thread goes on that is in the middle of it are those of the instructions it was about to run. The caller has the engine's lock.
+/// Each lies in mapped code; what shall be there is code that does what was there before, wherever
+/// it is entered, and the places where a thread goes on that is in the middle of it are those of
+/// the instructions it was about to run. The caller has the engine's lock.
 pub(crate) unsafe fn apply(
     changes: &[Change],
     left: &mut live::Leftovers,

@@ -44,7 +44,8 @@ impl Words {
     }
 }
 
-/// Plans remembered for sharing. One attachment needs one or two; with more than these, some are built twice.
+/// Plans remembered for sharing. One attachment needs one or two; with more than these, some are
+/// built twice.
 const REMEMBERED: usize = 16;
 
 /// All plans.
@@ -86,10 +87,12 @@ impl Plans {
         let plan =
             if entries.is_empty() { tramp::empty() } else { self.plan(meta, entries, cookies) };
         if plan != tramp::empty() {
-            // SAFETY: a plan that is not free, and `users` is only touched here, under the engine's lock.
+            // SAFETY: a plan that is not free, and `users` is only touched here, under the engine's
+            // lock.
             unsafe { (*plan).users += 1 };
         }
-        // SAFETY: a plan of ours, which is freed when no function has it any more; what comes back was published here.
+        // SAFETY: a plan of ours, which is freed when no function has it any more; what comes back
+        // was published here.
         unsafe { self.release(meta.publish(plan)) };
     }
 
@@ -108,11 +111,13 @@ impl Plans {
     ///
     /// # Safety
     ///
-    /// A drain has succeeded since the last [`publish`](Self::publish) and [`withdraw`](Self::withdraw).
+    /// A drain has succeeded since the last [`publish`](Self::publish) and
+    /// [`withdraw`](Self::withdraw).
     pub(crate) unsafe fn drained(&mut self) {
         self.drains += 1;
         for plan in self.old.drain(..) {
-            // SAFETY: no `Meta` has it any more, and by the caller's promise no thread is walking it.
+            // SAFETY: no `Meta` has it any more, and by the caller's promise no thread is walking
+            // it.
             unsafe { Plan::free(plan) };
         }
     }
@@ -211,7 +216,8 @@ mod tests {
         for seq in 1..=3 {
             plans.publish(meta, &[entry(seq, seq * 10)], &mut words);
         }
-        // Somebody may still walk the plans of attachments 1 and 2: the fourth gets a plan for itself.
+        // Somebody may still walk the plans of attachments 1 and 2: the fourth gets a plan for
+        // itself.
         plans.publish(meta, &[entry(4, 40)], &mut words);
         assert_eq!([0, 1, 2].map(|i| meta.cookies[i].load(Ordering::Relaxed)), [10, 20, 30]);
         assert!(plans.shared.is_empty());

@@ -1,17 +1,19 @@
 //! Whose memory the calling thread runs in.
 //!
-//! A child of `vfork`, `posix_spawn` or `clone(CLONE_VM)` runs in its parent's memory under a process id of its own. It runs hooks
-//! while the thread that made it waits (`guard::of_task`). It must not take hooks out, free what others walk, or judge whether
-//! threads live: it is in no task list, and the threads in its parent's are not its own.
+//! A child of `vfork`, `posix_spawn` or `clone(CLONE_VM)` runs in its parent's memory under a
+//! process id of its own. It runs hooks while the thread that made it waits (`guard::of_task`). It
+//! must not take hooks out, free what others walk, or judge whether threads live: it is in no task
+//! list, and the threads in its parent's are not its own.
 //!
-//! A child of `fork` has a copy, which is its own from then on. A page that the kernel empties on fork tells the two apart, also
-//! when the child was made without the C library.
+//! A child of `fork` has a copy, which is its own from then on. A page that the kernel empties on
+//! fork tells the two apart, also when the child was made without the C library.
 
 use crate::{guard, sandbox, sys};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
-/// The page's first word: the process that the memory belongs to; 0 in a forked child that has not asked yet.
+/// The page's first word: the process that the memory belongs to; 0 in a forked child that has not
+/// asked yet.
 static OWNER: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Takes possession of the memory. Called when the engine is made.
@@ -26,9 +28,9 @@ pub(crate) fn claim() {
     }
 }
 
-/// Tells whether the calling thread's process owns the memory it runs in: everywhere but in children of `vfork`, `posix_spawn` and
-/// `clone(CLONE_VM)` that have not executed a program. For the event path too. In a sandbox, where nobody can ask, it is taken for
-/// granted.
+/// Tells whether the calling thread's process owns the memory it runs in: everywhere but in
+/// children of `vfork`, `posix_spawn` and `clone(CLONE_VM)` that have not executed a program. For
+/// the event path too. In a sandbox, where nobody can ask, it is taken for granted.
 #[inline(always)]
 pub fn is_own() -> bool {
     let owner = OWNER.load(Ordering::Acquire);
@@ -40,9 +42,11 @@ pub fn is_own() -> bool {
     let owner = unsafe { &*owner };
     match owner.load(Ordering::Acquire) {
         0 => {
-            // The first thread of a forked child to ask: it is the only one, or was made by one that never had a block.
+            // The first thread of a forked child to ask: it is the only one, or was made by one
+            // that never had a block.
             if owner.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                // SAFETY: no thread but those made since runs here, and the page says that the blocks are still the parent's.
+                // SAFETY: no thread but those made since runs here, and the page says that the
+                // blocks are still the parent's.
                 unsafe { guard::after_fork() };
             }
             owner.load(Ordering::Acquire) == pid
@@ -51,12 +55,14 @@ pub fn is_own() -> bool {
     }
 }
 
-/// Tells whether a task waits, and will wait until the caller ends or executes a program, as one that has made the caller by `vfork`
-/// does. One that sleeps in a disk's work for the moment looks the same. For the event path.
+/// Tells whether a task waits, and will wait until the caller ends or executes a program, as one
+/// that has made the caller by `vfork` does. One that sleeps in a disk's work for the moment looks
+/// the same. For the event path.
 #[inline(always)]
 pub(crate) fn is_suspended(tid: u32) -> bool {
     const READ: u64 = 0;
-    // `PID (NAME) STATE …`: the name has up to 15 bytes, parentheses too if it likes; behind the state are only numbers.
+    // `PID (NAME) STATE …`: the name has up to 15 bytes, parentheses too if it likes; behind the
+    // state are only numbers.
     const SIZE: u64 = 64;
     let fd = sys::open_stat(tid);
     if fd < 0 {
@@ -64,7 +70,8 @@ pub(crate) fn is_suspended(tid: u32) -> bool {
     }
     let buffer: MaybeUninit<[AtomicU8; SIZE as usize]> = MaybeUninit::uninit();
     let at = buffer.as_ptr() as u64;
-    // SAFETY: the kernel writes into `buffer`, whose size it is told; the descriptor was opened above.
+    // SAFETY: the kernel writes into `buffer`, whose size it is told; the descriptor was opened
+    // above.
     let got = unsafe { sys::call(READ, [fd as u64, at, SIZE, 0, 0, 0]) };
     // SAFETY: opened above.
     unsafe { sys::close(fd) };

@@ -1,13 +1,15 @@
-//! What is known about how functions are called: as C functions are, or in a way of a runtime's own.
+//! What is known about how functions are called: as C functions are, or in a way of a runtime's
+//! own.
 //!
-//! An exit hook puts a frame between a function and its caller. That is right for code that keeps to the C ABI. Where a collector
-//! looks return addresses up in tables of its own, where stacks are moved, or where code is jumped to instead of called, the
-//! program dies of such a frame. So a frame needs evidence: unwind information that says how the function is entered, which all
-//! compilers of C, C++, Rust and their like write. Runtimes that write it as well and still have conventions of their own are in
-//! [`RUNTIMES`], one row each.
+//! An exit hook puts a frame between a function and its caller. That is right for code that keeps
+//! to the C ABI. Where a collector looks return addresses up in tables of its own, where stacks are
+//! moved, or where code is jumped to instead of called, the program dies of such a frame. So a
+//! frame needs evidence: unwind information that says how the function is entered, which all
+//! compilers of C, C++, Rust and their like write. Runtimes that write it as well and still have
+//! conventions of their own are in [`RUNTIMES`], one row each.
 //!
-//! An entry hook keeps all registers and leaves nothing on the stack. It is harmless to most code that has none of the above, and
-//! a symbol with a size is evidence enough for it.
+//! An entry hook keeps all registers and leaves nothing on the stack. It is harmless to most code
+//! that has none of the above, and a symbol with a size is evidence enough for it.
 
 use skep_proc::elf::{Elf, Functions, SymbolSource};
 use std::collections::HashMap;
@@ -21,8 +23,9 @@ pub enum Convention {
     C,
     /// Called in another way, or nobody knows how: entry hooks.
     EntryOnly(&'static str),
-    /// As [`EntryOnly`](Self::EntryOnly), and the hook has to stand behind the check of the stack that the function begins with: only
-    /// there is room on the stack, and only there a call passes once.
+    /// As [`EntryOnly`](Self::EntryOnly), and the hook has to stand behind the check of the stack
+    /// that the function begins with: only there is room on the stack, and only there a call
+    /// passes once.
     BehindStackCheck {
         /// Why there is no more.
         why: &'static str,
@@ -35,9 +38,10 @@ pub enum Convention {
 
 use Convention::{BehindStackCheck, EntryOnly, NoHook};
 
-/// Beginnings of names in Go's own core, where functions without a check of the stack call each other until it is used up, and run
-/// on stacks of other kinds. All other functions without a check are called by functions with one, which leaves 800 bytes at least
-/// (`stackLimit` in Go's runtime/stack.go, and its linker adds up all calls below).
+/// Beginnings of names in Go's own core, where functions without a check of the stack call each
+/// other until it is used up, and run on stacks of other kinds. All other functions without a check
+/// are called by functions with one, which leaves 800 bytes at least (`stackLimit` in Go's
+/// runtime/stack.go, and its linker adds up all calls below).
 const GO_CORE: &[&str] =
     &["runtime.", "runtime/", "internal/", "sync/atomic.", "syscall.", "reflect.", "type:", "go:"];
 /// Go's name for the convention of functions in assembly.
@@ -46,8 +50,8 @@ const GO_ASSEMBLY: &str = ".abi0";
 /// What a file's tables say of the place where a function is said to begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Evidence {
-    /// Unwind information says that the stack is here as at the start of a called function. It begins here, or there is a symbol with
-    /// a size: a second entry.
+    /// Unwind information says that the stack is here as at the start of a called function. It
+    /// begins here, or there is a symbol with a size: a second entry.
     Unwind,
     /// Unwind information begins here, and tells of something else than a call.
     OtherUnwind,
@@ -88,7 +92,8 @@ enum Mark {
     NoneAround(&'static str, &'static str),
     /// A section.
     Section(&'static str),
-    /// A text among the constants of a program without symbols: the last resort, as it takes a search.
+    /// A text among the constants of a program without symbols: the last resort, as it takes a
+    /// search.
     Text(&'static str),
 }
 
@@ -103,7 +108,8 @@ enum Code {
     Named(&'static str),
     /// Those without unwind information whose name ends so.
     Suffixed(&'static str),
-    /// Those between two labels of a unit: the name of one ends in the first word, that of the other in the second.
+    /// Those between two labels of a unit: the name of one ends in the first word, that of the
+    /// other in the second.
     Between(&'static str, &'static str),
     /// Those in a section.
     Section(&'static str),
@@ -126,12 +132,14 @@ const HASKELL: Convention =
 
 /// The first row that claims a function counts.
 const RUNTIMES: &[Runtime] = &[
-    // Go, linked by the system's linker (cgo). Stacks begin with 2 KiB, are moved when they grow, and all return addresses on them
-    // are looked up. Functions that begin with no check of the stack may run at its very end.
+    // Go, linked by the system's linker (cgo). Stacks begin with 2 KiB, are moved when they grow,
+    // and all return addresses on them are looked up. Functions that begin with no check of
+    // the stack may run at its very end.
     Runtime { marks: &[Mark::Section(".go.buildinfo")], code: Code::WithoutUnwind, hooks: GO },
     Runtime { marks: &[Mark::Symbol("runtime.text")], code: Code::WithoutUnwind, hooks: GO },
-    // V8 (node, Chromium): built-in functions of one blob, which each isolate may copy to where calls are shorter: a jump out of the
-    // blob would lead elsewhere from a copy. Frames are found by the frame pointer and told apart by return addresses.
+    // V8 (node, Chromium): built-in functions of one blob, which each isolate may copy to where
+    // calls are shorter: a jump out of the blob would lead elsewhere from a copy. Frames are
+    // found by the frame pointer and told apart by return addresses.
     Runtime {
         marks: &[Mark::Around("Builtins_", "Handler")],
         code: Code::Named("Builtins_"),
@@ -143,7 +151,8 @@ const RUNTIMES: &[Runtime] = &[
         code: Code::Between("code_begin", "code_end"),
         hooks: NoHook("OCaml 5 code runs on small stacks which are moved"),
     },
-    // OCaml up to 4.14: the thread's own stack; the collector looks return addresses up in `caml_frametable`.
+    // OCaml up to 4.14: the thread's own stack; the collector looks return addresses up in
+    // `caml_frametable`.
     Runtime {
         marks: &[Mark::Around("caml", "code_begin"), Mark::Symbol("caml_call_gc")],
         code: Code::Between("code_begin", "code_end"),
@@ -161,8 +170,8 @@ const RUNTIMES: &[Runtime] = &[
         code: Code::Module,
         hooks: NoHook("a stripped OCaml program does not tell its own functions from C functions"),
     },
-    // Haskell (GHC): code reached by jumps, with a stack of its own, and a table right before each entry. A function that needs
-    // memory is entered again when it has it.
+    // Haskell (GHC): code reached by jumps, with a stack of its own, and a table right before each
+    // entry. A function that needs memory is entered again when it has it.
     Runtime {
         marks: &[Mark::Around("stg_ap_", "_fast")],
         code: Code::WithoutUnwind,
@@ -170,7 +179,8 @@ const RUNTIMES: &[Runtime] = &[
     },
     // A Haskell library has the run-time system in another one.
     Runtime { marks: &[Mark::Around("", "_info")], code: Code::Suffixed("_info"), hooks: HASKELL },
-    // Images that mono has compiled ahead of time. It decodes the stubs in them that it patches, and has unwind tables of its own.
+    // Images that mono has compiled ahead of time. It decodes the stubs in them that it patches,
+    // and has unwind tables of its own.
     Runtime {
         marks: &[Mark::Symbol("jit_code_start"), Mark::Symbol("jit_code_end")],
         code: Code::Module,
@@ -222,7 +232,8 @@ impl Mark {
 pub(crate) struct Conventions(Vec<(&'static Runtime, Vec<Range<u64>>)>);
 
 impl Conventions {
-    /// Looks for the marks. A stripped file may have none; then it has no symbols for code without unwind information either.
+    /// Looks for the marks. A stripped file may have none; then it has no symbols for code without
+    /// unwind information either.
     pub(crate) fn of(elf: &Elf, symbols: &Functions) -> Self {
         let places: Vec<(&[u8], u64)> = symbols
             .iter()

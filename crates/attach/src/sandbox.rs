@@ -1,16 +1,19 @@
 //! Whether this process may still make system calls that the program did not think of.
 //!
-//! A program may put itself under seccomp, and then a system call that its filter does not know ends it. So nothing of ours makes one
-//! behind the program's back any more: threads and children whose first event comes after that run without hooks, libraries that are
-//! opened then are not looked at, hooks stay where they are when their link is turned off. Threads that have had an event go on as
-//! before: their events need no system call.
+//! A program may put itself under seccomp, and then a system call that its filter does not know
+//! ends it. So nothing of ours makes one behind the program's back any more: threads and children
+//! whose first event comes after that run without hooks, libraries that are opened then are not
+//! looked at, hooks stay where they are when their link is turned off. Threads that have had an
+//! event go on as before: their events need no system call.
 //!
-//! Who finds out that the program is about to do so calls [`close`]. Whoever is about to make a system call in the traced process asks
-//! [`may_call_system`] before; it is safe on the event path. `sys::call` does so for all of this crate's but those that no signal handler
-//! can do without: `rt_sigprocmask`, `sigaltstack` and `rt_sigaction`.
+//! Who finds out that the program is about to do so calls [`close`]. Whoever is about to make a
+//! system call in the traced process asks [`may_call_system`] before; it is safe on the event path.
+//! `sys::call` does so for all of this crate's but those that no signal handler can do without:
+//! `rt_sigprocmask`, `sigaltstack` and `rt_sigaction`.
 //!
-//! A child of `vfork` goes into a sandbox alone, and runs in its parent's memory, on its parent's thread: [`close_for_child`] is for
-//! that thread only, until the child ends or executes a program ([`open_for_parent`]).
+//! A child of `vfork` goes into a sandbox alone, and runs in its parent's memory, on its parent's
+//! thread: [`close_for_child`] is for that thread only, until the child ends or executes a program
+//! ([`open_for_parent`]).
 
 use crate::sys::thread;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -34,14 +37,15 @@ fn is_for_another() -> bool {
     child != 0 && child != thread()
 }
 
-/// Ends that, for this process and the children it forks. There is no way back, as there is none out of seccomp.
+/// Ends that, for this process and the children it forks. There is no way back, as there is none
+/// out of seccomp.
 pub fn close() {
     CHILD.store(0, Relaxed);
     CLOSED.store(true, Relaxed);
 }
 
-/// Ends it for the calling child of `vfork` in its parent's memory. Where that is another's already, it is over for all: two such children
-/// at the same time are rare.
+/// Ends it for the calling child of `vfork` in its parent's memory. Where that is another's
+/// already, it is over for all: two such children at the same time are rare.
 pub fn close_for_child() {
     if CLOSED.load(Relaxed) || CHILD.compare_exchange(0, thread(), Relaxed, Relaxed).is_err() {
         return close();
@@ -49,7 +53,8 @@ pub fn close_for_child() {
     CLOSED.store(true, Relaxed);
 }
 
-/// Gives the thread back to the parent of a child that ends or executes a program. Elsewhere it does nothing.
+/// Gives the thread back to the parent of a child that ends or executes a program. Elsewhere it
+/// does nothing.
 pub fn open_for_parent() {
     if CHILD.load(Relaxed) == thread() {
         CLOSED.store(false, Relaxed);

@@ -1,9 +1,11 @@
 //! Signals that the engine needs, and the program's own actions for them.
 //!
-//! Changing code under running threads takes two: `SIGTRAP`, which a thread gets that runs into a place being changed, and one real-time
-//! signal that brings running threads to a halt for a moment. `SIGBUS` comes for memory that a full file system cannot give, `SIGSEGV`
-//! for loads of programs that find nothing. Handlers are installed when they are first needed, and stay. What is not the engine's own goes on to the program's action, whichever came first; for that
-//! a preloaded library sends the program's `sigaction` and `signal` through [`program_action`].
+//! Changing code under running threads takes two: `SIGTRAP`, which a thread gets that runs into a
+//! place being changed, and one real-time signal that brings running threads to a halt for a
+//! moment. `SIGBUS` comes for memory that a full file system cannot give, `SIGSEGV` for loads of
+//! programs that find nothing. Handlers are installed when they are first needed, and stay. What is
+//! not the engine's own goes on to the program's action, whichever came first; for that a preloaded
+//! library sends the program's `sigaction` and `signal` through [`program_action`].
 
 use crate::sys::FAULTS;
 use crate::{guard, live, process, sys};
@@ -112,7 +114,8 @@ impl Owned {
         }
     }
 
-    /// Remembers the program's action. Signals are blocked, so that no handler waits for the thread it interrupted.
+    /// Remembers the program's action. Signals are blocked, so that no handler waits for the thread
+    /// it interrupted.
     ///
     /// # Safety
     /// The action's handler can handle the signal: it is called for what is not the engine's own.
@@ -156,16 +159,18 @@ impl Owned {
         sys::set_signal_mask(blocked);
     }
 
-    /// Puts the engine's handler on the signal, and remembers what it displaces. The handler runs with all signals blocked, as nothing
-    /// else finds room on a small alternate stack; but for `SIGTRAP`, which would kill the process then.
+    /// Puts the engine's handler on the signal, and remembers what it displaces. The handler runs
+    /// with all signals blocked, as nothing else finds room on a small alternate stack; but for
+    /// `SIGTRAP`, which would kill the process then.
     ///
     /// # Safety
     /// `handler` is the address of a function that handles the signal.
     unsafe fn install(&self, signal: i32, handler: usize, flags: u64) -> Result<(), i32> {
         self.own.store(handler, Ordering::Release);
         self.own_flags.store(flags, Ordering::Release);
-        // The program's action is remembered before the handler is there, which may be called at once, and before the program's own calls
-        // come here ([`keeps`]): another thread may make one at any time.
+        // The program's action is remembered before the handler is there, which may be called at
+        // once, and before the program's own calls come here ([`keeps`]): another thread
+        // may make one at any time.
         let version = self.version.load(Ordering::Acquire) & !1;
         // SAFETY: only asks.
         let before = unsafe { sys::sigaction(signal, None) }.map_err(|e| e as i32)?;
@@ -191,8 +196,8 @@ impl Owned {
 }
 
 impl Owned {
-    /// The engine's action. Faults are handled on the stack on which the program wants to handle them, and a signal that is sent
-    /// interrupts what it interrupts without us.
+    /// The engine's action. Faults are handled on the stack on which the program wants to handle
+    /// them, and a signal that is sent interrupts what it interrupts without us.
     fn mine(&self, signal: i32) -> KernelAction {
         let program = self.action();
         let alike = match program.handler {
@@ -209,8 +214,9 @@ impl Owned {
     }
 }
 
-/// Leaves signals that the program ignores ignored in a program that is about to be executed, where a handler of ours would become the
-/// default, and those blocked that it blocks. `reset`: signals, by bit, that a child of `posix_spawn` is to have the default of.
+/// Leaves signals that the program ignores ignored in a program that is about to be executed, where
+/// a handler of ours would become the default, and those blocked that it blocks. `reset`: signals,
+/// by bit, that a child of `posix_spawn` is to have the default of.
 ///
 /// The handlers are gone then, should the program not be executed.
 pub fn prepare_exec(reset: u64) {
@@ -239,9 +245,11 @@ pub fn prepare_exec(reset: u64) {
     }
 }
 
-/// What a program wants blocked in place of what the kernel blocks: a fault in a hook ends the process where `SIGBUS` or `SIGSEGV` is
-/// blocked, and programs block all signals while they handle one, or start a child. A library that interposes `sigprocmask` asks for both
-/// masks here. That the program holds such a signal back matters when somebody sends it: then it is really blocked, and sent again.
+/// What a program wants blocked in place of what the kernel blocks: a fault in a hook ends the
+/// process where `SIGBUS` or `SIGSEGV` is blocked, and programs block all signals while they handle
+/// one, or start a child. A library that interposes `sigprocmask` asks for both masks here. That
+/// the program holds such a signal back matters when somebody sends it: then it is really blocked,
+/// and sent again.
 #[derive(Clone, Copy, Debug)]
 pub struct Mask {
     held: u64,
@@ -295,9 +303,11 @@ fn set_held(held: u64) {
     }
 }
 
-/// To be called in a hook at the entry of a function that blocks all signals by itself for a while, as the C library does where threads and
-/// children are started: a fault in a hook would be the end of the process then. Each of the thread's events until [`end_blocked`] lets
-/// signals of faults through, by a system call, until they were found blocked: the function sets the thread's mask when it is done.
+/// To be called in a hook at the entry of a function that blocks all signals by itself for a while,
+/// as the C library does where threads and children are started: a fault in a hook would be the end
+/// of the process then. Each of the thread's events until [`end_blocked`] lets signals of faults
+/// through, by a system call, until they were found blocked: the function sets the thread's mask
+/// when it is done.
 #[inline(always)]
 pub fn begin_blocked() {
     guard::set_blocked(true);
@@ -341,18 +351,21 @@ fn owned(signal: i32) -> Option<&'static Owned> {
         .find(|o| o.installed.load(Ordering::Acquire) && o.signal.load(Ordering::Acquire) == signal)
 }
 
-/// Tells whether the engine has a handler of its own on a signal, so that the program's action goes through [`program_action`]. A child in
-/// its parent's memory has actions of its own, which are the kernel's.
+/// Tells whether the engine has a handler of its own on a signal, so that the program's action goes
+/// through [`program_action`]. A child in its parent's memory has actions of its own, which are the
+/// kernel's.
 #[must_use]
 pub fn keeps(signal: i32) -> bool {
     owned(signal).is_some() && process::is_own()
 }
 
-/// Reads, and with `new` changes, what the program wants to happen on a signal. Returns the action it had before.
+/// Reads, and with `new` changes, what the program wants to happen on a signal. Returns the action
+/// it had before.
 ///
-/// For signals that the engine keeps its own handler on, the program's action is only remembered, and the engine's handler
-/// passes on what is not its own; for all others this is the plain system call. A library that interposes `sigaction` and
-/// `signal` sends every call through here. The error is an errno value.
+/// For signals that the engine keeps its own handler on, the program's action is only remembered,
+/// and the engine's handler passes on what is not its own; for all others this is the plain system
+/// call. A library that interposes `sigaction` and `signal` sends every call through here. The
+/// error is an errno value.
 ///
 /// # Safety
 /// With `new`: its handler can handle the signal, as for `sigaction(2)`.
@@ -389,9 +402,10 @@ pub unsafe fn program_action(signal: i32, new: Option<&KernelAction>) -> Result<
     Ok(overtaken(signal, old.handler).unwrap_or(old))
 }
 
-/// To be called after a call that changed or read a signal's action at the kernel, as [`keeps`] was false: the engine's handler may
-/// have come since. Then it is there again, the action that stands there is the program's, and if `old` is the engine's handler, the
-/// answer is the action that the program had before.
+/// To be called after a call that changed or read a signal's action at the kernel, as [`keeps`] was
+/// false: the engine's handler may have come since. Then it is there again, the action that stands
+/// there is the program's, and if `old` is the engine's handler, the answer is the action that the
+/// program had before.
 #[must_use]
 pub fn overtaken(signal: i32, old: usize) -> Option<KernelAction> {
     let owned = owned(signal).filter(|_| process::is_own())?;
@@ -400,7 +414,8 @@ pub fn overtaken(signal: i32, old: usize) -> Option<KernelAction> {
     // SAFETY: only asks.
     let now = unsafe { sys::sigaction(signal, None) }.ok()?;
     if now.handler != own {
-        // SAFETY: until now the kernel called it; and the engine's handler, with the flags for the program's.
+        // SAFETY: until now the kernel called it; and the engine's handler, with the flags for the
+        // program's.
         unsafe {
             owned.remember(&now);
             let _ = sys::sigaction(signal, Some(&owned.mine(signal)));
@@ -409,15 +424,17 @@ pub fn overtaken(signal: i32, old: usize) -> Option<KernelAction> {
     (old == own).then_some(before)
 }
 
-/// Puts a handler on `SIGBUS`, which a store to memory of a file system that is full raises. `repair` is asked with the address
-/// whether it has put other memory there; if not, the signal is the program's.
+/// Puts a handler on `SIGBUS`, which a store to memory of a file system that is full raises.
+/// `repair` is asked with the address whether it has put other memory there; if not, the signal is
+/// the program's.
 ///
 /// # Errors
 /// An errno value, when the kernel refuses the handler.
 ///
 /// # Safety
-/// `repair` may run in a signal handler, which interrupts any code of the process, locks held, and it says that there is memory now
-/// only where the store can be done again and nobody is deceived by what is there.
+/// `repair` may run in a signal handler, which interrupts any code of the process, locks held, and
+/// it says that there is memory now only where the store can be done again and nobody is deceived
+/// by what is there.
 ///
 /// ```compile_fail,E0133
 /// let _ = skep_attach::signals::on_memory_full(|_| true);
@@ -430,7 +447,8 @@ pub unsafe fn on_memory_full(repair: unsafe fn(u64) -> bool) -> Result<(), i32> 
 
 unsafe extern "C" fn on_bus(signal: i32, info: *const Info, context: *mut Context) {
     let repair = REPAIR.load(Ordering::Acquire);
-    // SAFETY: the kernel hands valid pointers to a SA_SIGINFO handler; for faults the word behind the code is the address.
+    // SAFETY: the kernel hands valid pointers to a SA_SIGINFO handler; for faults the word behind
+    // the code is the address.
     let (code, addr) =
         unsafe { ((*info).code, (&raw const (*info).pid).cast::<u64>().read_unaligned()) };
     if code > 0 && repair != 0 {
@@ -445,15 +463,15 @@ unsafe extern "C" fn on_bus(signal: i32, info: *const Info, context: *mut Contex
     unsafe { pass_on(&BUS, signal, code, info, context) };
 }
 
-/// Puts a handler on `SIGSEGV`, for loads that may find no memory. `fixup` is asked with the address of the instruction where to
-/// continue; if it does not know, the signal is the program's.
+/// Puts a handler on `SIGSEGV`, for loads that may find no memory. `fixup` is asked with the
+/// address of the instruction where to continue; if it does not know, the signal is the program's.
 ///
 /// # Errors
 /// An errno value, when the kernel refuses the handler.
 ///
 /// # Safety
-/// `fixup` may run in a signal handler, on the thread that faulted at the address it is given, and where it says that the thread goes
-/// on, it can.
+/// `fixup` may run in a signal handler, on the thread that faulted at the address it is given, and
+/// where it says that the thread goes on, it can.
 ///
 /// ```compile_fail,E0133
 /// let _ = skep_attach::signals::on_bad_load(|_| Some(8));
@@ -480,8 +498,8 @@ unsafe extern "C" fn on_segv(signal: i32, info: *const Info, context: *mut Conte
     unsafe { pass_on(&SEGV, signal, code, info, context) };
 }
 
-/// Installs the handlers, or puts them back where the program replaced them behind the engine's back. Returns the number of the
-/// signal that halts threads.
+/// Installs the handlers, or puts them back where the program replaced them behind the engine's
+/// back. Returns the number of the signal that halts threads.
 pub(crate) fn install() -> Result<i32, i32> {
     // SAFETY: made for it.
     unsafe { TRAP.install(SIGTRAP, on_trap as *const () as usize, SA_NODEFER) }?;
@@ -584,7 +602,8 @@ unsafe fn pass_on(owned: &Owned, signal: i32, code: i32, info: *const Info, cont
     let sent = code <= 0;
     let bit = 1 << (signal - 1);
     if sent && Mask::of_thread().is_some_and(|mask| mask.held & bit != 0) {
-        // SAFETY: the kernel's own arguments; the thread's mask is this one when the handler returns.
+        // SAFETY: the kernel's own arguments; the thread's mask is this one when the handler
+        // returns.
         unsafe {
             (*context).mask |= bit;
             sys::send_again(signal, info as u64, code == SI_TKILL);
@@ -594,7 +613,8 @@ unsafe fn pass_on(owned: &Owned, signal: i32, code: i32, info: *const Info, cont
     match action.handler {
         SIG_IGN if sent => {}
         SIG_DFL | SIG_IGN => {
-            // The default of all four ends the process, as it does when a fault is ignored. From now on it is the kernel's.
+            // The default of all four ends the process, as it does when a fault is ignored. From
+            // now on it is the kernel's.
             owned.installed.store(false, Ordering::Release);
             // SAFETY: what the program asked for.
             let _ = unsafe { sys::sigaction(signal, Some(&KernelAction::default())) };
@@ -611,7 +631,8 @@ unsafe fn pass_on(owned: &Owned, signal: i32, code: i32, info: *const Info, cont
             let before = unsafe { (*context).mask };
             // The kernel puts the old mask back when the handler returns.
             sys::set_signal_mask(before | Mask::kernels(action.mask) | own);
-            // SAFETY: the program's handler, called as the kernel calls it; one without SA_SIGINFO ignores the rest.
+            // SAFETY: the program's handler, called as the kernel calls it; one without SA_SIGINFO
+            // ignores the rest.
             unsafe {
                 let handler: unsafe extern "C" fn(i32, *const Info, *mut Context) =
                     std::mem::transmute(handler);

@@ -25,7 +25,8 @@ pub struct Module {
     code: OnceLock<Code>,
 }
 
-/// One function in memory, as its module's file tells of it: where code is changed is not for a caller to say.
+/// One function in memory, as its module's file tells of it: where code is changed is not for a
+/// caller to say.
 ///
 /// ```
 /// fn place(function: &skep_attach::sites::Function) -> (u64, u64) {
@@ -57,7 +58,8 @@ impl Function {
         &self.module
     }
 
-    /// Returns its best name, as in the symbol table; `sub_` and the address in the file when it has none.
+    /// Returns its best name, as in the symbol table; `sub_` and the address in the file when it
+    /// has none.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -99,7 +101,8 @@ impl Function {
         self.nr_args
     }
 
-    /// Says how many argument words hooks shall see, by the function's prototype; else it is 6. The return value is stored behind them.
+    /// Says how many argument words hooks shall see, by the function's prototype; else it is 6. The
+    /// return value is stored behind them.
     pub fn set_nr_args(&mut self, words: Option<u8>) {
         self.nr_args = words;
     }
@@ -123,7 +126,8 @@ pub enum Kind {
 #[derive(Debug)]
 pub(crate) struct List {
     entries: Vec<Entry>,
-    /// Where else code begins or ends: sections, as `.fini` may follow a function without a gap, and parts of functions without a name.
+    /// Where else code begins or ends: sections, as `.fini` may follow a function without a gap,
+    /// and parts of functions without a name.
     edges: Vec<u64>,
 }
 
@@ -136,11 +140,13 @@ struct Entry {
     names: Vec<String>,
 }
 
-/// Modules that were listed before and are still there. What was learnt about their code was learnt before it was changed.
+/// Modules that were listed before and are still there. What was learnt about their code was learnt
+/// before it was changed.
 static KNOWN: Mutex<Vec<Arc<Module>>> = Mutex::new(Vec::new());
 
-/// Lists the modules of the own process. Symbols are read when [`Module::functions`] asks for them. What was read is kept: as
-/// long as a module stays loaded, later calls give the same one. The calling thread should be [muted](crate::mute()).
+/// Lists the modules of the own process. Symbols are read when [`Module::functions`] asks for them.
+/// What was read is kept: as long as a module stays loaded, later calls give the same one. The
+/// calling thread should be [muted](crate::mute()).
 ///
 /// # Errors
 ///
@@ -227,7 +233,8 @@ impl Module {
         &self.file
     }
 
-    /// Lists the functions of the module, sorted by address. Functions without a symbol are found through the unwind tables.
+    /// Lists the functions of the module, sorted by address. Functions without a symbol are found
+    /// through the unwind tables.
     ///
     /// # Errors
     ///
@@ -280,7 +287,8 @@ impl Module {
         out
     }
 
-    /// The branches of the module's code. Decoded on the first call, which must come before anything in it is changed.
+    /// The branches of the module's code. Decoded on the first call, which must come before
+    /// anything in it is changed.
     pub(crate) fn code(&self) -> &Code {
         self.code.get_or_init(|| Code::read(self))
     }
@@ -355,7 +363,8 @@ impl List {
             };
             let inside = after.checked_sub(1).and_then(|i| known.get(i)).is_some_and(covers);
             if !inside && !fde.function_entry {
-                // A part of a function that has no name in a stripped file. What comes before it ends here.
+                // A part of a function that has no name in a stripped file. What comes before it
+                // ends here.
                 edges.push(addr);
             } else if !inside && !stubs.iter().any(|r| r.contains(&fde.start)) {
                 let name = format!("sub_{:x}", fde.start);

@@ -27,7 +27,8 @@ pub enum Skip {
         /// Address of the jump.
         from: u64,
     },
-    /// Functions of its runtime are hooked behind the check of the stack that they begin with, and it has none.
+    /// Functions of its runtime are hooked behind the check of the stack that they begin with, and
+    /// it has none.
     #[error("begins without a check of the stack, and may be called at its very end")]
     NoStackCheck,
     /// The bytes at +`offset` are no instruction.

@@ -16,7 +16,8 @@ pub(crate) const PATCH: usize = 5;
 /// How the bytes to change look before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Shape {
-    /// Five bytes of no-operations: `-fpatchable-function-entry`, `-mnop-mcount`, or padding in hand-written code.
+    /// Five bytes of no-operations: `-fpatchable-function-entry`, `-mnop-mcount`, or padding in
+    /// hand-written code.
     Nop,
     /// Instructions that have to run elsewhere.
     Inline,
@@ -25,7 +26,8 @@ pub(crate) enum Shape {
 /// A place that can be changed.
 #[derive(Clone, Debug)]
 pub(crate) struct Spot {
-    /// Address of the five bytes: the function's start, or behind its `endbr64`, or behind the check of the stack.
+    /// Address of the five bytes: the function's start, or behind its `endbr64`, or behind the
+    /// check of the stack.
     pub(crate) at: u64,
     pub(crate) shape: Shape,
     /// Instructions that begin among the five bytes.
@@ -55,7 +57,8 @@ impl Spot {
         let addr = function.addr;
         let text = code.text_of(addr).ok_or(Skip::NotCode { addr })?;
         let next = code.next_start(addr);
-        // Instructions that begin before the next function may not be cut by its start, so decoding may look a little further.
+        // Instructions that begin before the next function may not be cut by its start, so decoding
+        // may look a little further.
         let window = addr..(addr + 40).min(text.end);
         // SAFETY: within a mapped executable range.
         let bytes = unsafe { code::bytes(&window) };
@@ -126,8 +129,9 @@ impl Spot {
         Ok(spot)
     }
 
-    /// Refuses when code elsewhere jumps among the bytes to change, or the function loops to its own start.
-    /// `checked`: the place is behind a check of the stack, from whose failure the function begins again.
+    /// Refuses when code elsewhere jumps among the bytes to change, or the function loops to its
+    /// own start. `checked`: the place is behind a check of the stack, from whose failure the
+    /// function begins again.
     fn check_branches(&self, function: &Function, code: &Code, checked: bool) -> Result<(), Skip> {
         let addr = function.addr;
         let own = addr..(addr + function.size.max(1)).min(code.next_start(addr));
@@ -212,7 +216,8 @@ impl Spot {
         out
     }
 
-    /// Encodes the moved instructions to run at `to`, followed by a jump to the rest of the function when there is a rest.
+    /// Encodes the moved instructions to run at `to`, followed by a jump to the rest of the
+    /// function when there is a rest.
     pub(crate) fn relocate(&self, function: u64, to: u64) -> Result<Relocated, Skip> {
         let mut out = Relocated { code: Vec::with_capacity(40), twins: [None; PATCH] };
         let Some(last) = self.moved.last() else { return Ok(out) };
@@ -234,8 +239,9 @@ impl Spot {
                 }
             }
         } else {
-            // One by one, not with the block encoder: that takes an address inside the moved bytes for the place the instruction
-            // is moved to. It is the function's own address, taken, and must stay that.
+            // One by one, not with the block encoder: that takes an address inside the moved bytes
+            // for the place the instruction is moved to. It is the function's own
+            // address, taken, and must stay that.
             for i in plain {
                 if let Some(t) = out.twins.get_mut((i.ip() - self.at) as usize) {
                     *t = u8::try_from(out.code.len()).ok();
@@ -271,15 +277,17 @@ impl Spot {
     }
 }
 
-/// Finds the end of the check of the stack that a function begins with: a comparison, and a branch to a call that makes room and
-/// then begins the function again.
+/// Finds the end of the check of the stack that a function begins with: a comparison, and a branch
+/// to a call that makes room and then begins the function again.
 ///
-/// What comes before the branch must not touch the stack, and the way back must lead to the function's first instruction.
+/// What comes before the branch must not touch the stack, and the way back must lead to the
+/// function's first instruction.
 ///
 /// # Safety
 /// As [`code::bytes`].
 unsafe fn behind_stack_check(own: &Range<u64>) -> Option<u64> {
-    /// Instructions of the check, and of the way that makes room: it saves up to 24 registers, and loads them again.
+    /// Instructions of the check, and of the way that makes room: it saves up to 24 registers, and
+    /// loads them again.
     const CHECK: usize = 8;
     const WAY: usize = 64;
     // SAFETY: the caller's promise.
@@ -363,8 +371,8 @@ unsafe fn calls_nothing(own: &Range<u64>) -> bool {
     })
 }
 
-/// A call that pushes the return address it would have pushed in its old place: the callee returns into the function itself,
-/// and unwinders find the function's own tables.
+/// A call that pushes the return address it would have pushed in its old place: the callee returns
+/// into the function itself, and unwinders find the function's own tables.
 fn moved_call(call: &Instruction, to: u64, code: &mut Vec<u8>) -> Option<()> {
     // push [rip+rest]; jmp target; rest: .quad return address
     let start = code.len();
@@ -399,8 +407,8 @@ fn is_branch(i: &Instruction) -> bool {
     !matches!(i.flow_control(), FlowControl::Next | FlowControl::Return)
 }
 
-/// Tells whether a branch is a call: those with a 32-bit distance have one opcode, 0xe8, and may carry prefixes, which no compiler
-/// emits on them.
+/// Tells whether a branch is a call: those with a 32-bit distance have one opcode, 0xe8, and may
+/// carry prefixes, which no compiler emits on them.
 ///
 /// # Safety
 /// `from` is the address of an instruction in mapped code.

@@ -1,8 +1,9 @@
 //! How many words above its return address a function uses.
 //!
-//! An exit trampoline calls the function's body with a frame of its own in between, so arguments on the stack have to be copied.
-//! Most functions take none, which the code tells: the stack pointer is followed from the entry through the function, and every
-//! access to memory through it, or through rbp where that is the frame pointer, is looked at. What cannot be followed counts as
+//! An exit trampoline calls the function's body with a frame of its own in between, so arguments on
+//! the stack have to be copied. Most functions take none, which the code tells: the stack pointer
+//! is followed from the entry through the function, and every access to memory through it, or
+//! through rbp where that is the frame pointer, is looked at. What cannot be followed counts as
 //! unknown, and unknown is answered with a larger copy.
 
 use crate::code::Code;
@@ -21,15 +22,19 @@ pub(crate) struct Use {
     pub(crate) words: u32,
     /// It reads, writes or jumps through its return address otherwise than by returning.
     pub(crate) return_address: bool,
-    /// It leaves something above its return address for its caller to find, which a copy would lose.
+    /// It leaves something above its return address for its caller to find, which a copy would
+    /// lose.
     pub(crate) leaves: bool,
 }
 
-/// Words copied when a variadic function takes the address of its arguments: a call with more is one nobody has been seen to write.
+/// Words copied when a variadic function takes the address of its arguments: a call with more is
+/// one nobody has been seen to write.
 pub(crate) const TAKEN: u32 = 128;
-/// Words copied when another function does: a struct by value that is indexed or handed on, whose size the code does not tell.
+/// Words copied when another function does: a struct by value that is indexed or handed on, whose
+/// size the code does not tell.
 pub(crate) const LARGE: u32 = 512;
-/// Words copied when the code cannot be followed, and for functions that end in a jump to code that is not known.
+/// Words copied when the code cannot be followed, and for functions that end in a jump to code that
+/// is not known.
 pub(crate) const UNKNOWN: u32 = 8;
 
 /// Bytes of a cold part that are looked at.
@@ -89,7 +94,8 @@ impl<'a> Follower<'a> {
     /// `open`: nobody knows where it ends, so it ends where nothing visible goes on.
     fn walk(&mut self, range: &Range<u64>, bytes: &[u8], open: bool) -> Use {
         let mut out = Use::default();
-        // States at the targets of forward jumps, and the one that code reached in no visible way is taken to be in.
+        // States at the targets of forward jumps, and the one that code reached in no visible way
+        // is taken to be in.
         let mut ahead: HashMap<u64, At> = HashMap::new();
         let mut usual: Option<At> = None;
         // In code that only backward or indirect jumps lead to, so that its state is a guess.
@@ -115,7 +121,8 @@ impl<'a> Follower<'a> {
             }
             let at = now.or(usual).unwrap_or(At { rsp: None, rbp: None });
             if guessed {
-                // A landing pad, usually. What it seems to do to the return address is more likely a wrong guess.
+                // A landing pad, usually. What it seems to do to the return address is more likely
+                // a wrong guess.
                 let mut there = Use::default();
                 self.guess(&i, at, range, &mut there);
                 out.words = out.words.max(there.words);
@@ -170,7 +177,8 @@ impl<'a> Follower<'a> {
             out.words = out.words.max(moved.words);
             out.return_address |= moved.return_address && !guessed;
         }
-        // Arguments of the function called at the end, most likely, unless the place is used otherwise as well.
+        // Arguments of the function called at the end, most likely, unless the place is used
+        // otherwise as well.
         out.leaves |= stores.first && (!stores.tail || out.words >= TAKEN);
         out
     }
@@ -186,7 +194,8 @@ impl<'a> Follower<'a> {
             FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch
         ) && matches!(i.op0_kind(), OpKind::NearBranch64)
         {
-            // Where it leads to is looked at from elsewhere, if anything leads there that is not a guess.
+            // Where it leads to is looked at from elsewhere, if anything leads there that is not a
+            // guess.
             self.branch(i, at, range, &mut HashMap::new(), out);
         }
     }
@@ -210,7 +219,8 @@ impl<'a> Follower<'a> {
             }
             return;
         }
-        // Into another part of the function (its cold half), or the call of another function at its end.
+        // Into another part of the function (its cold half), or the call of another function at its
+        // end.
         if at.rsp == Some(0) {
             let there = self.elsewhere(target);
             out.words = out.words.max(there.words);
@@ -219,7 +229,8 @@ impl<'a> Follower<'a> {
         } else if at.rsp.is_none() {
             out.words = out.words.max(UNKNOWN);
         } else {
-            // A cold part uses the frame as it is here; what it needs of the arguments, the hot part or an unknown copy has.
+            // A cold part uses the frame as it is here; what it needs of the arguments, the hot
+            // part or an unknown copy has.
             if self.parts.contains(&(target, at)) {
                 return;
             }
@@ -266,12 +277,13 @@ impl<'a> Follower<'a> {
 
 /// Stores above the return address to places that were not read before.
 ///
-/// Compilers do not write to an argument that they have not looked at. Hand-written code does that: parts of one large function
-/// call each other and keep their variables in a frame that they share.
+/// Compilers do not write to an argument that they have not looked at. Hand-written code does that:
+/// parts of one large function call each other and keep their variables in a frame that they share.
 #[derive(Default)]
 struct Stores {
     read: Vec<i64>,
-    /// From this word on it was looked at by index or through its address: a struct by value, which a function may change.
+    /// From this word on it was looked at by index or through its address: a struct by value,
+    /// which a function may change.
     indexed: Option<i64>,
     first: bool,
     /// The function ends in a jump to another one, for which compilers do store arguments.
@@ -337,7 +349,8 @@ fn is_store(m: Mnemonic) -> bool {
         )
 }
 
-/// Tells whether a function begins as compilers begin variadic ones: by looking whether vector registers were used (`test al, al`).
+/// Tells whether a function begins as compilers begin variadic ones: by looking whether vector
+/// registers were used (`test al, al`).
 fn variadic(start: u64, bytes: &[u8]) -> bool {
     let decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
     decoder.into_iter().take(48).any(|i| {
@@ -347,9 +360,10 @@ fn variadic(start: u64, bytes: &[u8]) -> bool {
     })
 }
 
-/// A part that is only jumped to. Other places in it that the hot part jumps to are looked at with the state that they are reached
-/// in, from there. What nothing visible leads to, a landing pad usually, is taken to be in the state of the first place: that is a
-/// guess, and what it seems to do to the return address does not count.
+/// A part that is only jumped to. Other places in it that the hot part jumps to are looked at with
+/// the state that they are reached in, from there. What nothing visible leads to, a landing pad
+/// usually, is taken to be in the state of the first place: that is a guess, and what it seems to
+/// do to the return address does not count.
 fn cold_part(range: &Range<u64>, bytes: &[u8], at: At, budget: &mut u32) -> Use {
     let mut out = Use::default();
     let mut ahead: HashMap<u64, At> = HashMap::new();

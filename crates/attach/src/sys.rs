@@ -1,7 +1,8 @@
 //! Raw system calls.
 //!
-//! libc's wrappers are functions of the traced program: they may be hooked, they set `errno`, and some take locks. The engine
-//! and the event path come here instead. Every function returns the kernel's word, negative for an error number.
+//! libc's wrappers are functions of the traced program: they may be hooked, they set `errno`, and
+//! some take locks. The engine and the event path come here instead. Every function returns the
+//! kernel's word, negative for an error number.
 
 use std::arch::asm;
 use std::mem::MaybeUninit;
@@ -59,7 +60,8 @@ pub(crate) unsafe fn call(nr: u64, a: [u64; 6]) -> i64 {
         return -EPERM;
     }
     let ret: i64;
-    // SAFETY: the kernel's calling convention; it changes rax, rcx and r11 and the memory the caller answers for.
+    // SAFETY: the kernel's calling convention; it changes rax, rcx and r11 and the memory the
+    // caller answers for.
     unsafe {
         asm!("syscall", inlateout("rax") nr as i64 => ret, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3],
              in("r8") a[4], in("r9") a[5], lateout("rcx") _, lateout("r11") _, options(nostack));
@@ -67,8 +69,8 @@ pub(crate) unsafe fn call(nr: u64, a: [u64; 6]) -> i64 {
     ret
 }
 
-/// The thread pointer: it tells threads of a process apart, but for a child of `vfork` or `clone(CLONE_VM)`, which may have that of the
-/// thread that made it.
+/// The thread pointer: it tells threads of a process apart, but for a child of `vfork` or
+/// `clone(CLONE_VM)`, which may have that of the thread that made it.
 #[inline(always)]
 #[must_use]
 pub fn thread() -> u64 {
@@ -109,8 +111,9 @@ pub(crate) fn tkill(tid: u32, signal: i32) -> i64 {
     unsafe { call(TKILL, [u64::from(tid), signal as u64, 0, 0, 0, 0]) }
 }
 
-/// Tells whether no other task has this memory: not another thread, nor a child of `clone(CLONE_VM)`. Where the kernel may not be
-/// asked (seccomp profiles of containers refuse `unshare`), nobody is taken to have it.
+/// Tells whether no other task has this memory: not another thread, nor a child of
+/// `clone(CLONE_VM)`. Where the kernel may not be asked (seccomp profiles of containers refuse
+/// `unshare`), nobody is taken to have it.
 pub(crate) fn has_memory_alone() -> bool {
     const UNSHARE: u64 = 272;
     const CLONE_VM: u64 = 0x100;
@@ -240,7 +243,8 @@ pub(crate) fn block_signals() -> u64 {
     sigprocmask(0, !FAULTS)
 }
 
-/// `SIGBUS` and `SIGSEGV`, by bit: hooks need their handlers, as memory may be missing in any event.
+/// `SIGBUS` and `SIGSEGV`, by bit: hooks need their handlers, as memory may be missing in any
+/// event.
 pub(crate) const FAULTS: u64 = 1 << 6 | 1 << 10;
 
 /// Lets them through, and returns which of them were blocked.
@@ -254,7 +258,8 @@ pub(crate) fn block_signal_set(set: u64) {
     sigprocmask(0, set);
 }
 
-/// Sends the own process, or the calling thread, a signal as it came; `info` is the address of a whole `siginfo_t`.
+/// Sends the own process, or the calling thread, a signal as it came; `info` is the address of a
+/// whole `siginfo_t`.
 ///
 /// # Safety
 /// There is one.
@@ -368,8 +373,8 @@ impl Drop for Fd {
     }
 }
 
-/// Copies ranges (address, length) of the own memory, one after the other, as far as they are there; the number of bytes, or
-/// negative.
+/// Copies ranges (address, length) of the own memory, one after the other, as far as they are
+/// there; the number of bytes, or negative.
 pub(crate) fn copy_in(into: &mut [u64], from: &[[u64; 2]]) -> i64 {
     let local = [into.as_mut_ptr() as u64, into.len() as u64 * 8];
     let (count, pid) = (from.len() as u64, u64::from(getpid()));
@@ -379,8 +384,8 @@ pub(crate) fn copy_in(into: &mut [u64], from: &[[u64; 2]]) -> i64 {
     }
 }
 
-/// Copies words of the own memory, as far as they are there: `[address, length]` both. For the event path; the number of bytes, or
-/// negative.
+/// Copies words of the own memory, as far as they are there: `[address, length]` both. For the
+/// event path; the number of bytes, or negative.
 ///
 /// # Safety
 ///
@@ -421,7 +426,8 @@ pub(crate) fn open_stat(tid: u32) -> i64 {
     const SIZE: u64 = 24;
     let path: MaybeUninit<[AtomicU8; SIZE as usize]> = MaybeUninit::uninit();
     let start = path.as_ptr() as u64;
-    // From the end, as that is how digits come. Byte by byte: atomic stores are not merged into vector stores.
+    // From the end, as that is how digits come. Byte by byte: atomic stores are not merged into
+    // vector stores.
     let mut at = SIZE;
     let mut put = |byte: u8| {
         at = at.wrapping_sub(1);

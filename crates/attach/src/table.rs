@@ -1,8 +1,10 @@
-//! The site table: from the return address that a compiled-in site's call leaves, to the function's metadata.
+//! The site table: from the return address that a compiled-in site's call leaves, to the function's
+//! metadata.
 //!
-//! Open addressing, multiplicative hash, at most half full, key and pointer in one 16-byte slot. Readers take no lock: a slot's
-//! pointer is written before its key, a key is never overwritten, and a new table is published with one store. Removed keys stay
-//! until the next rebuild; metadata lives for ever, so a late reader finds an empty plan.
+//! Open addressing, multiplicative hash, at most half full, key and pointer in one 16-byte slot.
+//! Readers take no lock: a slot's pointer is written before its key, a key is never overwritten,
+//! and a new table is published with one store. Removed keys stay until the next rebuild; metadata
+//! lives for ever, so a late reader finds an empty plan.
 
 use crate::tramp::{self, Meta};
 use std::mem::size_of;
@@ -44,7 +46,8 @@ impl Table {
     /// Finds the slot of `key`, or the empty one where the search for it ends.
     ///
     /// # Safety
-    /// The table was made by [`Table::new`], or is the empty one in x64.s, at least one of its slots is empty, and it is not freed meanwhile.
+    /// The table was made by [`Table::new`], or is the empty one in x64.s, at least one of its
+    /// slots is empty, and it is not freed meanwhile.
     #[inline(always)]
     unsafe fn slot(table: *const Self, key: u64) -> *const Slot {
         // SAFETY: the caller's promise; the index is masked, and the walk ends at the empty slot.
@@ -65,10 +68,12 @@ impl Table {
     /// Looks a key up in the live table; null when it is not there. Fit for the event path.
     ///
     /// # Safety
-    /// No table is freed meanwhile: the thread shows that it is in a trampoline ([`crate::guard::drain`] waits for it).
+    /// No table is freed meanwhile: the thread shows that it is in a trampoline
+    /// ([`crate::guard::drain`] waits for it).
     #[inline(always)]
     pub(crate) unsafe fn find(key: u64) -> *const Meta {
-        // SAFETY: the writer publishes whole tables and leaves half of their slots empty; the rest is the caller's promise.
+        // SAFETY: the writer publishes whole tables and leaves half of their slots empty; the rest
+        // is the caller's promise.
         let slot = unsafe { Self::slot(tramp::table().load(Ordering::Acquire), key) };
         // SAFETY: `slot` points into that table.
         unsafe {
@@ -84,7 +89,8 @@ impl Table {
 /// The writer's side of the table.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    /// Slots taken in the live table, removed keys included; 0 capacity: the static empty table is live.
+    /// Slots taken in the live table, removed keys included; 0 capacity: the static empty table is
+    /// live.
     taken: usize,
     bits: u32,
 }
@@ -98,8 +104,9 @@ impl Writer {
         Self { taken: 0, bits: 0 }
     }
 
-    /// Makes room for `more` keys besides those of `live`, and drops removed ones when a table is rebuilt. Returns the old
-    /// table, to be given to [`free`] once no thread can be reading it.
+    /// Makes room for `more` keys besides those of `live`, and drops removed ones when a table is
+    /// rebuilt. Returns the old table, to be given to [`free`] once no thread can be reading
+    /// it.
     pub(crate) fn reserve(
         &mut self,
         more: usize,
@@ -108,7 +115,8 @@ impl Writer {
     ) -> Option<*mut Table> {
         let want = Self::bits_for(n + more);
         let roomy = self.bits > 0 && (self.taken + more) * 2 <= 1 << self.bits;
-        // Shrinking waits until a quarter would do, so that a link that comes and goes does not rebuild each time.
+        // Shrinking waits until a quarter would do, so that a link that comes and goes does not
+        // rebuild each time.
         if roomy && (want + 2 > self.bits || self.bits == FLOOR_BITS) {
             return None;
         }
@@ -135,7 +143,8 @@ impl Writer {
     /// When it has not.
     pub(crate) fn insert(&mut self, key: u64, meta: &'static Meta) {
         assert!(self.bits > 0 && self.taken * 2 < 1 << self.bits, "`reserve` makes room before");
-        // SAFETY: the live table, which only this writer replaces, and half of whose slots are empty.
+        // SAFETY: the live table, which only this writer replaces, and half of whose slots are
+        // empty.
         self.taken +=
             usize::from(unsafe { Self::store(tramp::table().load(Ordering::Relaxed), key, meta) });
     }
@@ -174,7 +183,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// The table grows to 100,000 keys and shrinks back to the floor, and always finds exactly what is in it.
+    /// The table grows to 100,000 keys and shrinks back to the floor, and always finds exactly what
+    /// is in it.
     #[test]
     fn grows_and_shrinks() {
         let meta = Meta::new(0, 0);

@@ -108,14 +108,16 @@ fn path(tid: u32, rest: &[u8]) -> [u8; 35] {
     path
 }
 
-/// `running`, or `NR ARGS… SP PC`, or `-1 SP PC` when it was stopped elsewhere than in a system call.
+/// `running`, or `NR ARGS… SP PC`, or `-1 SP PC` when it was stopped elsewhere than in a system
+/// call.
 fn parse(text: &[u8]) -> State {
     if text.first().is_none_or(|b| !b.is_ascii_digit()) {
         return State::Running;
     }
     let mut words = text.split(|b| *b == b' ' || *b == b'\n').filter(|w| !w.is_empty()).rev();
     let hex = |w: Option<&[u8]>| w.and_then(|w| number(w.strip_prefix(b"0x")?, 16));
-    // Of these, the parent of a child that shares its memory waits for it in one: no list of threads has the child.
+    // Of these, the parent of a child that shares its memory waits for it in one: no list of
+    // threads has the child.
     const MAKES_CHILDREN: [u64; 3] = [56, 58, 435];
     match (hex(words.next()), hex(words.next()), number(text, 10)) {
         (_, _, Some(call)) if MAKES_CHILDREN.contains(&call) => State::Running,
@@ -152,14 +154,15 @@ impl Copy {
         Self { words: vec![0; PAGES * PAGE as usize / 8], remote: vec![[0; 2]; PAGES] }
     }
 
-    /// Changes saved contexts on a stack, from `stack` upwards: a thread that is in a signal handler goes back to where `twin`
-    /// says. A context is known by its instruction pointer being one that `twin` knows, with the code segment two words above it.
+    /// Changes saved contexts on a stack, from `stack` upwards: a thread that is in a signal
+    /// handler goes back to where `twin` says. A context is known by its instruction pointer
+    /// being one that `twin` knows, with the code segment two words above it.
     ///
-    /// A handler may run on a stack of its own, above all our own one: contexts say which stack they interrupted, so that one is
-    /// looked at next.
+    /// A handler may run on a stack of its own, above all our own one: contexts say which stack
+    /// they interrupted, so that one is looked at next.
     ///
-    /// Memory is read by the kernel, as nothing is known about how far the stack goes, or whether it still is there. `put` writes a word
-    /// to an address of the stack.
+    /// Memory is read by the kernel, as nothing is known about how far the stack goes, or whether
+    /// it still is there. `put` writes a word to an address of the stack.
     pub(crate) fn redirect(
         &mut self,
         stack: u64,
@@ -192,7 +195,8 @@ impl Copy {
         }
     }
 
-    /// The same for one stack. Tells where it began and ended, and calls `other` with the stacks that contexts on it belong to.
+    /// The same for one stack. Tells where it began and ended, and calls `other` with the stacks
+    /// that contexts on it belong to.
     fn redirect_on(
         &mut self,
         stack: u64,
@@ -296,7 +300,8 @@ mod tests {
         Copy::new().redirect(4096, twin, write);
     }
 
-    /// Our own handler runs on the alternate stack if there is one, and interrupts handlers that do not.
+    /// Our own handler runs on the alternate stack if there is one, and interrupts handlers that do
+    /// not.
     #[test]
     fn contexts_on_the_stack_that_was_interrupted_are_redirected_too() {
         let mut own = vec![0u64; 2000];

@@ -1,11 +1,14 @@
-//! The static trampolines and the memory they read: [`Meta`], [`Plan`], [`Slot`] and the site table.
+//! The static trampolines and the memory they read: [`Meta`], [`Plan`], [`Slot`] and the site
+//! table.
 //!
-//! A plan is immutable. Changing what runs on a function means storing another plan's address in the function's [`Meta`];
-//! threads that are walking the old one finish it, so it is freed only after [`crate::guard::drain`]. `Meta`s stay for ever: one
-//! for each function that was ever hooked.
+//! A plan is immutable. Changing what runs on a function means storing another plan's address in
+//! the function's [`Meta`]; threads that are walking the old one finish it, so it is freed only
+//! after [`crate::guard::drain`]. `Meta`s stay for ever: one for each function that was ever
+//! hooked.
 //!
-//! Functions with the same hooks share a plan: ten thousand of them cost one, which stays in the nearest cache. What differs is
-//! the attach cookie, so that stands in a word of the `Meta`, and the slot says in which.
+//! Functions with the same hooks share a plan: ten thousand of them cost one, which stays in the
+//! nearest cache. What differs is the attach cookie, so that stands in a word of the `Meta`, and
+//! the slot says in which.
 
 use crate::elsewhere;
 use crate::frame::{Frame, MAX_SESSIONS};
@@ -34,7 +37,8 @@ pub(crate) struct Meta {
     pub(crate) cookies: [AtomicU64; COOKIES],
 }
 
-/// Attachments of a function whose cookies have room in its [`Meta`]; with more, the function has a plan for itself.
+/// Attachments of a function whose cookies have room in its [`Meta`]; with more, the function has a
+/// plan for itself.
 pub(crate) const COOKIES: usize = 3;
 
 /// One run of a hook on one function.
@@ -43,7 +47,8 @@ pub(crate) const COOKIES: usize = 3;
 pub(crate) struct Slot {
     pub(crate) run: u64,
     pub(crate) data: u64,
-    /// Where the attach cookie is, counted from the `Meta` (and around the end of the address space when it is `own_cookie`).
+    /// Where the attach cookie is, counted from the `Meta` (and around the end of the address
+    /// space when it is `own_cookie`).
     pub(crate) cookie_at: u64,
     /// Index of the session word, or -1.
     pub(crate) session: i64,
@@ -92,7 +97,8 @@ impl Plan {
     /// Builds a plan on the heap, without users. `entries` are in the order of attaching.
     ///
     /// # Panics
-    /// With more than [`MAX_SESSIONS`] sessions, for which frames have no room; the engine refuses those.
+    /// With more than [`MAX_SESSIONS`] sessions, for which frames have no room; the engine refuses
+    /// those.
     pub(crate) fn build(entries: &[Entry], cookies: Cookies<'_>) -> *mut Self {
         let count = |f: fn(Position) -> bool| entries.iter().filter(|e| f(e.hook.position)).count();
         let entry = count(|p| matches!(p, Position::Entry | Position::Session));
@@ -115,7 +121,8 @@ impl Plan {
             exits: count(|p| p == Position::Exit) as u64,
             users: 0,
         };
-        // SAFETY: `memory` is 8-aligned and has room for the head and `total` slots behind it, all of plain words.
+        // SAFETY: `memory` is 8-aligned and has room for the head and `total` slots behind it, all
+        // of plain words.
         unsafe {
             memory.cast::<Self>().write(head);
             let slots = memory.byte_add(size_of::<Self>()).cast::<Slot>();
@@ -164,7 +171,8 @@ impl Plan {
     ///
     /// # Safety
     ///
-    /// `plan` came from [`build`](Self::build), no `Meta` points at it, and no thread is walking it.
+    /// `plan` came from [`build`](Self::build), no `Meta` points at it, and no thread is walking
+    /// it.
     pub(crate) unsafe fn free(plan: *mut Self) {
         // SAFETY: the caller owns it.
         let end = unsafe { (*plan).exit_end };
@@ -197,7 +205,8 @@ const _: () = {
             && offset_of!(Frame, rsp) == 216
     );
     assert!(size_of::<Frame>() == 272);
-    // A body finds its stack as far from a boundary of 64 bytes as its caller left it: metadata and frame lie in between.
+    // A body finds its stack as far from a boundary of 64 bytes as its caller left it: metadata and
+    // frame lie in between.
     assert!((XFRAME + 16).is_multiple_of(64));
 };
 
@@ -207,7 +216,8 @@ const FRAME: usize = offset_of!(Frame, rsp) + 8;
 const XFRAME: usize = X_SIZE + size_of::<Frame>();
 /// Bytes of our own words in it.
 const X_SIZE: usize = 32 + 16 * SESSIONS;
-/// Frames that a chain of tail calls may leave on the stack; what comes after them runs without hooks, and is counted.
+/// Frames that a chain of tail calls may leave on the stack; what comes after them runs without
+/// hooks, and is counted.
 pub(crate) const MAX_TAILS: usize = 32;
 
 std::arch::global_asm!(
@@ -278,7 +288,8 @@ unsafe extern "C" {
 ///
 /// # Safety
 ///
-/// `top` is aligned to 16 bytes, nobody uses that stack, and it is large enough; `f` may be called with these arguments.
+/// `top` is aligned to 16 bytes, nobody uses that stack, and it is large enough; `f` may be called
+/// with these arguments.
 #[inline(always)]
 pub(crate) unsafe fn switch(
     top: u64,
@@ -338,8 +349,8 @@ impl Meta {
     /// Publishes a plan and returns the one before. Pairs with the trampolines' loads of the plan.
     ///
     /// # Safety
-    /// It is the empty plan or came from [`Plan::build`], is for this function if its cookies are, and is not freed before it is replaced
-    /// here and a drain has succeeded since.
+    /// It is the empty plan or came from [`Plan::build`], is for this function if its cookies are,
+    /// and is not freed before it is replaced here and a drain has succeeded since.
     pub(crate) unsafe fn publish(&self, plan: *mut Plan) -> *mut Plan {
         self.plan.swap(plan, Ordering::SeqCst)
     }

@@ -111,8 +111,8 @@ fn modify_return_skips_the_body() {
     engine.detach(done.id).expect("attached");
 }
 
-/// A function may be known by its types only after something else was attached to it; what is in registers stays what it was, also
-/// where the slot of the result lies over one of them.
+/// A function may be known by its types only after something else was attached to it; what is in
+/// registers stays what it was, also where the slot of the result lies over one of them.
 #[test]
 fn the_result_stands_behind_the_arguments_that_are_known() {
     const THIRD: &str = r#"
@@ -120,7 +120,8 @@ fn the_result_stands_behind_the_arguments_that_are_known() {
     __attribute__((naked)) long third(long a, long b) { __asm__("mov %rdx, %rax\n nop\n nop\n nop\n ret"); }
     "#;
     let lib = Library::new("known", THIRD, "c", &["-O2"]);
-    // SAFETY: the types are those of the C source; the other reads a register that it is given as well.
+    // SAFETY: the types are those of the C source; the other reads a register that it is given as
+    // well.
     let (add, third): (Add, extern "C" fn(i64, i64, i64) -> i64) =
         unsafe { (lib.get("add"), lib.get("third")) };
     let engine = Engine::get().expect("engine");

@@ -1,5 +1,5 @@
-//! Links end under running calls: from inside a hook, beside children that share the memory, while the process forks. Every result
-//! of every call is checked.
+//! Links end under running calls: from inside a hook, beside children that share the memory, while
+//! the process forks. Every result of every call is checked.
 
 mod support;
 
@@ -18,8 +18,8 @@ unsafe extern "C" {
 
 type F = extern "C" fn(i64) -> i64;
 
-/// `work` calls all of them; `children` makes children that share the memory, which call them too, and gives the status of the last
-/// one that ended badly.
+/// `work` calls all of them; `children` makes children that share the memory, which call them too,
+/// and gives the status of the last one that ended badly.
 const C: &str = r"
 #define _GNU_SOURCE
 #include <signal.h>
@@ -82,7 +82,8 @@ unsafe extern "C" fn ends_it(_: *mut u64, _: *const ()) -> u64 {
     1
 }
 
-/// The list that a thread walks was freed under it, so that the function was left out and returned 1.
+/// The list that a thread walks was freed under it, so that the function was left out and returned
+/// 1.
 #[test]
 fn a_hook_takes_its_own_attachment_away() {
     let _alone = ALONE.lock();
@@ -142,7 +143,8 @@ fn a_hook_takes_its_own_attachment_away() {
     assert_eq!(DRAINED.load(Ordering::SeqCst), 0, "a hook cannot be told that nobody is inside");
 }
 
-/// Breakpoints killed children of `vfork`, and the thread that waits for one with all signals blocked.
+/// Breakpoints killed children of `vfork`, and the thread that waits for one with all signals
+/// blocked.
 #[test]
 fn children_that_share_the_memory_live() {
     let _alone = ALONE.lock();
@@ -231,7 +233,8 @@ fn a_child_that_shares_the_memory_changes_nothing() {
     assert!(engine.detach(done.id).is_ok_and(|d| d.drained));
 }
 
-/// The engine's lock is free in a child whatever other threads were doing, also when a signal handler forked.
+/// The engine's lock is free in a child whatever other threads were doing, also when a signal
+/// handler forked.
 #[test]
 fn children_of_fork_find_everything_in_order() {
     let _alone = ALONE.lock();

@@ -1,5 +1,6 @@
-//! The code between a hooked function and its hooks keeps its rules: no vector, mask, x87 or MMX register, and no call that
-//! leaves it, except to hooks and bodies. Only optimised builds keep the rules by construction, so only they are looked at.
+//! The code between a hooked function and its hooks keeps its rules: no vector, mask, x87 or MMX
+//! register, and no call that leaves it, except to hooks and bodies. Only optimised builds keep the
+//! rules by construction, so only they are looked at.
 #![cfg(not(debug_assertions))]
 
 mod support;

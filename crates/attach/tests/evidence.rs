@@ -1,7 +1,9 @@
-//! Which hooks a function gets is decided by what says that it is a function, and by the runtime whose code it is.
+//! Which hooks a function gets is decided by what says that it is a function, and by the runtime
+//! whose code it is.
 //!
-//! Programs of Go, OCaml, GHC, mono and V8 used to die of exit hooks in their own code. The libraries here have the marks of those
-//! runtimes; the real ones are run by the tests of the command.
+//! Programs of Go, OCaml, GHC, mono and V8 used to die of exit hooks in their own code. The
+//! libraries here have the marks of those runtimes; the real ones are run by the tests of the
+//! command.
 
 mod support;
 
@@ -143,8 +145,9 @@ fn a_frame_needs_unwind_information_and_a_hook_a_size() {
     }
 }
 
-/// Parts that the compiler moved away have no names in a stripped file. One was taken to reach to the next function, and what the
-/// parts of other functions do to their frames, for use of the return address.
+/// Parts that the compiler moved away have no names in a stripped file. One was taken to reach to
+/// the next function, and what the parts of other functions do to their frames, for use of the
+/// return address.
 #[test]
 fn nameless_parts_of_functions_end_where_the_next_begins() {
     let lib = library(
@@ -266,8 +269,8 @@ fn runtimes_are_known_by_their_marks_and_their_c_code_is_not_theirs() {
     all(&net, "RhpNewFast");
 }
 
-/// A function that begins with a check of the stack begins again when there is room: one call passes its first instruction twice. The
-/// hook stands behind the check.
+/// A function that begins with a check of the stack begins again when there is room: one call
+/// passes its first instruction twice. The hook stands behind the check.
 #[test]
 fn a_call_that_grows_its_stack_counts_once() {
     let lib = library(

@@ -1,4 +1,5 @@
-//! Beginnings of functions that are hard to hook: each is either hooked, and behaves, or left alone for the right reason.
+//! Beginnings of functions that are hard to hook: each is either hooked, and behaves, or left alone
+//! for the right reason.
 
 mod support;
 

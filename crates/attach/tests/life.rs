@@ -1,4 +1,5 @@
-//! What else happens in a process: libraries go, the process forks, other signals arrive, several attachments share a function.
+//! What else happens in a process: libraries go, the process forks, other signals arrive, several
+//! attachments share a function.
 
 mod support;
 
@@ -57,7 +58,8 @@ fn attachments_share_a_function() {
     let f = lib.function("twice");
     let engine = Engine::get().expect("engine");
     let kinds = [Position::Entry, Position::Exit, Position::Session, Position::ModifyReturn];
-    // Every subset of four attachments, put on in order and taken off in another: each counter rises by what it should.
+    // Every subset of four attachments, put on in order and taken off in another: each counter
+    // rises by what it should.
     for set in 0u32..16 {
         let mut live = Vec::new();
         for (n, position) in kinds.iter().enumerate().filter(|(n, _)| set >> n & 1 == 1) {
@@ -87,7 +89,8 @@ fn sessions_keep_a_word_each() {
     let twice: F = unsafe { lib.get("twice") };
     let f = lib.function("twice");
     unsafe extern "C" fn remember(ctx: *mut u64, data: *const ()) -> u64 {
-        // SAFETY: `data` is the number that the test counts in; the words below `ctx` are those of the frame.
+        // SAFETY: `data` is the number that the test counts in; the words below `ctx` are those of
+        // the frame.
         unsafe {
             let (word, is_return) = (*ctx.sub(5) as *mut u64, *ctx.sub(4));
             let seen = &*data.cast::<AtomicU64>();
@@ -160,7 +163,8 @@ fn recursion_is_missed_and_muting_is_not() {
     }
 }
 
-/// A hook that does the tracer's own work, such as attaching to a library that was just opened, is not missing events.
+/// A hook that does the tracer's own work, such as attaching to a library that was just opened, is
+/// not missing events.
 #[test]
 fn what_a_muted_hook_calls_is_not_missed() {
     let _alone = ALONE.lock();
@@ -242,7 +246,8 @@ fn other_traps_go_to_the_program() {
         flags: 4,
         ..KernelAction::default()
     };
-    // Without the restorer the kernel could not return from a handler, so the one that libc uses is borrowed.
+    // Without the restorer the kernel could not return from a handler, so the one that libc uses is
+    // borrowed.
     let with_restorer = |mine: KernelAction| {
         let any = action(11, None).expect("read");
         KernelAction {
@@ -255,7 +260,8 @@ fn other_traps_go_to_the_program() {
     // SAFETY: the handler above takes it.
     unsafe { raise(5) };
     assert_eq!(TRAPS.load(Ordering::SeqCst), 1);
-    // Another thread lives, so attaching installs the engine's handlers. The program's stays behind them.
+    // Another thread lives, so attaching installs the engine's handlers. The program's stays behind
+    // them.
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _stop = skep_testkit::run::SetOnDrop(&stop);
@@ -285,8 +291,9 @@ fn other_traps_go_to_the_program() {
     assert_eq!(action(9, Some(&ignored)), Err(22));
 }
 
-/// The engine's handler comes while the signal comes and the program sets its own: what the program wants to happen happens, also in
-/// the moment in which the handler is there. That moment is once a process, so there are many.
+/// The engine's handler comes while the signal comes and the program sets its own: what the program
+/// wants to happen happens, also in the moment in which the handler is there. That moment is once a
+/// process, so there are many.
 #[test]
 fn a_handler_comes_while_the_program_uses_the_signal() {
     const SIGBUS: c_int = 7;
@@ -333,7 +340,8 @@ fn a_handler_comes_while_the_program_uses_the_signal() {
                 stop.store(true, Ordering::SeqCst);
             });
         }
-        // More than there are processors: some stand still in the middle of a call when the handler comes.
+        // More than there are processors: some stand still in the middle of a call when the handler
+        // comes.
         for _ in 0..3 {
             scope.spawn(|| {
                 while !stop.load(Ordering::SeqCst) {

@@ -1,7 +1,8 @@
-//! Whole programs behave the same with every function hooked: the same output, the same exit status.
+//! Whole programs behave the same with every function hooked: the same output, the same exit
+//! status.
 //!
-//! The agent (`examples/agent.rs`) is preloaded into them. `main` hooks the program's own functions, the other round every
-//! function of every module, the C library included.
+//! The agent (`examples/agent.rs`) is preloaded into them. `main` hooks the program's own
+//! functions, the other round every function of every module, the C library included.
 
 mod support;
 

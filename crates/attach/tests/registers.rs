@@ -1,5 +1,6 @@
-//! No register changes that a function or its caller could see: all general registers, the vector registers with their upper
-//! halves, x87 and MXCSR, before the body and after it, whatever hooks run.
+//! No register changes that a function or its caller could see: all general registers, the vector
+//! registers with their upper halves, x87 and MXCSR, before the body and after it, whatever hooks
+//! run.
 
 #![allow(clippy::print_stdout, reason = "a skipped test says so")]
 
@@ -9,7 +10,8 @@ use skep_attach::{Engine, Hook, Position};
 use std::arch::global_asm;
 use support::{Seen, own_function};
 
-/// What is recorded at one point: 16 general registers, 16 vector registers of 32 bytes, the x87 and SSE state.
+/// What is recorded at one point: 16 general registers, 16 vector registers of 32 bytes, the x87
+/// and SSE state.
 #[repr(C, align(64))]
 #[derive(Clone, PartialEq)]
 struct State {

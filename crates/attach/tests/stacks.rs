@@ -1,5 +1,6 @@
-//! Hooked functions on every kind of stack: small, foreign, nearly used up, not aligned, aligned to more than the convention asks.
-//! Results are what they are without hooks, every call is counted, and the stack that hooks take is bounded.
+//! Hooked functions on every kind of stack: small, foreign, nearly used up, not aligned, aligned to
+//! more than the convention asks. Results are what they are without hooks, every call is counted,
+//! and the stack that hooks take is bounded.
 
 mod support;
 
@@ -172,7 +173,8 @@ fn functions(lib: &Library) -> Vec<Function> {
     NAMES.iter().map(|n| lib.function(n)).collect()
 }
 
-/// Attaches hooks of every kind, one after the other, and hands over a counter for each function. No call may be missed.
+/// Attaches hooks of every kind, one after the other, and hands over a counter for each function.
+/// No call may be missed.
 fn each_kind(lib: &Library, mut test: impl FnMut(Position, &[&'static Seen])) {
     each_kind_that_may_miss(lib, |position, counters| {
         test(position, counters);
@@ -225,7 +227,8 @@ fn small_stacks_of_coroutines() {
             );
             // Code that is not optimized takes more.
             if size == 4096 && !cfg!(debug_assertions) {
-                // Ten calls deep: for each 64 bytes and copies of arguments, and what one event needs at the bottom.
+                // Ten calls deep: for each 64 bytes and copies of arguments, and what one event
+                // needs at the bottom.
                 assert!(
                     plain - left < 10 * 144 + 512,
                     "{position:?}: {plain} bytes were left, now {left}"
@@ -247,8 +250,8 @@ fn small_stacks_of_coroutines() {
     });
 }
 
-/// Where a thread's stack ends cannot be told from mappings when somebody else's memory is right below: frames and events were too
-/// large for such stacks, and changed that memory.
+/// Where a thread's stack ends cannot be told from mappings when somebody else's memory is right
+/// below: frames and events were too large for such stacks, and changed that memory.
 #[test]
 fn stacks_with_somebody_elses_memory_below() {
     let _alone = ALONE.lock();
@@ -259,7 +262,8 @@ fn stacks_with_somebody_elses_memory_below() {
     each_kind_that_may_miss(&lib, |position, seen| {
         let changed = calls.map(|f| f(100));
         assert_eq!(changed, [0; 3], "{position:?}");
-        // In each thread that calls `nest`, `leaf` is called once; too deep on small stacks for its return to be seen.
+        // In each thread that calls `nest`, `leaf` is called once; too deep on small stacks for its
+        // return to be seen.
         let all = 7 * runs(position);
         assert!(
             (all - 7..=all).contains(&seen[0].runs()) && seen[0].runs() + seen[0].missed() >= 7,
@@ -324,7 +328,8 @@ fn a_function_finds_its_locals_where_they_were() {
     assert!(CALLS.load(Ordering::Relaxed) > 1000);
 }
 
-/// `clone3` starts the child of `posix_spawn` at the very end of its stack: nothing is mapped above the return address.
+/// `clone3` starts the child of `posix_spawn` at the very end of its stack: nothing is mapped above
+/// the return address.
 #[test]
 fn children_at_the_end_of_their_stack() {
     let _alone = ALONE.lock();
@@ -343,7 +348,8 @@ fn children_at_the_end_of_their_stack() {
     });
 }
 
-/// A recursion that takes nearly all of a stack: hooks take at most half of it, and every call is counted.
+/// A recursion that takes nearly all of a stack: hooks take at most half of it, and every call is
+/// counted.
 #[test]
 fn deep_recursion() {
     let _alone = ALONE.lock();
@@ -392,8 +398,9 @@ fn deep_recursion() {
     }
 }
 
-/// Parts of one large function in assembly that call each other read the frame they share: padding between the code told nothing of
-/// the stack, and that was believed. (libcrypto's `bn_mulx4x` computed nonsense.)
+/// Parts of one large function in assembly that call each other read the frame they share: padding
+/// between the code told nothing of the stack, and that was believed. (libcrypto's `bn_mulx4x`
+/// computed nonsense.)
 #[test]
 fn a_shared_frame_is_read_behind_padding() {
     const ASM: &str = r"
@@ -441,7 +448,8 @@ shares: .cfi_startproc
     }
 }
 
-/// gcc's `-mpreferred-stack-boundary=6`, and assembly that calls with a stack that is not aligned at all.
+/// gcc's `-mpreferred-stack-boundary=6`, and assembly that calls with a stack that is not aligned
+/// at all.
 #[test]
 fn alignments() {
     const ASM: &str = r"
@@ -475,7 +483,8 @@ odd: push rbx
     for position in [Position::Entry, Position::ModifyReturn, Position::Session] {
         let (hook, seen) = counter(position);
         let done = engine.attach(&[(&f, 0)], &[hook]);
-        // It looks at its return address, so that only its entry can be hooked; where it can, the result is the same.
+        // It looks at its return address, so that only its entry can be hooked; where it can, the
+        // result is the same.
         if done.results == [Ok(())] {
             assert_eq!((0..64).map(call).collect::<Vec<_>>(), plain, "{position:?}");
             assert_eq!(seen.runs(), 64 * runs(position));

@@ -1,4 +1,5 @@
-//! Code is changed under running threads, again and again, and the threads compute what they always computed.
+//! Code is changed under running threads, again and again, and the threads compute what they always
+//! computed.
 
 #![allow(clippy::print_stderr, reason = "says how much was done")]
 
@@ -10,7 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::{Library, counter};
 
-/// Functions of many shapes: leaf, with a frame, with stack arguments, calling, rip-relative, looping.
+/// Functions of many shapes: leaf, with a frame, with stack arguments, calling, rip-relative,
+/// looping.
 fn source(n: usize) -> String {
     let mut text = String::from(
         "#define N __attribute__((noinline))\nlong global[64]; static long table[4] = {1, 2, 3, 4};\n",

@@ -1,5 +1,6 @@
-//! What interrupts an event and what runs beside it: a profiler that unwinds at any instruction, a scheduler that switches coroutines
-//! in a signal handler, children that run in their parent's memory at the same time.
+//! What interrupts an event and what runs beside it: a profiler that unwinds at any instruction, a
+//! scheduler that switches coroutines in a signal handler, children that run in their parent's
+//! memory at the same time.
 
 mod support;
 
@@ -30,8 +31,9 @@ fn library(name: &str, source: &str) -> Library {
     )
 }
 
-/// Single steps through calls of hooked functions; at each instruction a handler unwinds up to `anchor` and compares the registers that
-/// functions keep with what `anchor` has in them. The first time each kind of stack is met, threads without a block are, too.
+/// Single steps through calls of hooked functions; at each instruction a handler unwinds up to
+/// `anchor` and compares the registers that functions keep with what `anchor` has in them. The
+/// first time each kind of stack is met, threads without a block are, too.
 const STEPS: &str = r"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -219,7 +221,8 @@ long preempted(long n) {
 }
 ";
 
-/// A coroutine that a signal handler puts aside in the middle of an event keeps its registers and its place in the count.
+/// A coroutine that a signal handler puts aside in the middle of an event keeps its registers and
+/// its place in the count.
 #[test]
 fn coroutines_that_a_signal_handler_switches() {
     let _alone = ALONE.lock();
@@ -286,7 +289,8 @@ void start(void) {
 long stop(void) { int status; go = 1; waitpid(pid, &status, 0); return status; }
 ";
 
-/// Children of `clone(CLONE_VM)` have their parent's thread-local storage, and do not wait for each other.
+/// Children of `clone(CLONE_VM)` have their parent's thread-local storage, and do not wait for each
+/// other.
 #[test]
 fn children_that_run_beside_their_parent() {
     let _alone = ALONE.lock();

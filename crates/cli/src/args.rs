@@ -107,11 +107,13 @@ pub struct JsonArgs {
 /// How object files are read.
 #[derive(Args, Debug, Clone, Default)]
 pub struct ObjectArgs {
-    /// Give a global variable, or a part of one, another value before loading; may be given several times
+    /// Give a global variable, or a part of one, another value before loading; may be given
+    /// several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
     pub set: Vec<(String, String)>,
-    /// Treat programs whose section name is unknown as TYPE: a section name (`xdp`, `fentry/FUNCTION`) or a program type (`sched_cls`).
-    /// If all names are known, every program is treated so; with PROGRAM=, only that one. May be given several times
+    /// Treat programs whose section name is unknown as TYPE: a section name (`xdp`,
+    /// `fentry/FUNCTION`) or a program type (`sched_cls`). If all names are known, every
+    /// program is treated so; with PROGRAM=, only that one. May be given several times
     #[arg(long = "type", value_name = "[PROGRAM=]TYPE", value_parser = typed)]
     pub types: Vec<(Option<String>, String)>,
     /// Fit programs (CO-RE) to the types in FILE: BTF, or an ELF file with BTF
@@ -142,15 +144,18 @@ fn assignment(text: &str) -> Result<(String, String), String> {
 /// What to do with programs.
 #[derive(Subcommand, Debug)]
 pub enum ProgCommand {
-    /// Tell for each program of object files whether the verifier accepts it, and whether it can run here
+    /// Tell for each program of object files whether the verifier accepts it, and whether it can
+    /// run here
     Verify {
         /// Object files
         #[arg(required = true, value_name = "OBJECT")]
         objects: Vec<PathBuf>,
-        /// Print every step of the verifier, as the kernel's log does at level 2; with --to-run, of the verification that loading does
+        /// Print every step of the verifier, as the kernel's log does at level 2; with --to-run,
+        /// of the verification that loading does
         #[arg(long)]
         log: bool,
-        /// Refuse stack that was never written, and whatever tells addresses, as Linux does for users without privileges
+        /// Refuse stack that was never written, and whatever tells addresses, as Linux does for
+        /// users without privileges
         #[arg(long)]
         strict: bool,
         /// Fail when a program cannot run here, instead of when one is not accepted
@@ -163,7 +168,8 @@ pub enum ProgCommand {
         #[command(flatten)]
         format: JsonArgs,
     },
-    /// Run a program of an object file on given packets or contexts, as the kernel's BPF_PROG_TEST_RUN does
+    /// Run a program of an object file on given packets or contexts, as the kernel's
+    /// BPF_PROG_TEST_RUN does
     #[command(after_help = PROG_RUN_EXAMPLES)]
     Run(ProgRunArgs),
     /// Tell what is in an object file, or list loaded programs
@@ -194,7 +200,8 @@ pub struct ProgDumpArgs {
     /// An object file, or a loaded program
     #[arg(value_name = "OBJECT|ID|NAME")]
     pub from: String,
-    /// Which program of the object file: its function's name, or its section when no other program is in it [default: all]
+    /// Which program of the object file: its function's name, or its section when no other program
+    /// is in it [default: all]
     #[arg(value_name = "PROGRAM")]
     pub program: Option<String>,
     /// Print hexadecimal instructions and nothing else
@@ -270,7 +277,8 @@ pub struct MapsArgs {
 }
 
 impl MapsArgs {
-    /// Gives the command the `--kernel` that stands before it. Ends the process with a usage error when that cannot be.
+    /// Gives the command the `--kernel` that stands before it. Ends the process with a usage error
+    /// when that cannot be.
     pub fn settle(&mut self) {
         if !self.kernel {
             return;
@@ -294,7 +302,8 @@ impl MapsArgs {
 /// Which map.
 #[derive(Args, Debug)]
 pub struct MapArgs {
-    /// The map: its number, its name if no other map has it, a pin, or a path such as /sys/fs/bpf/counts
+    /// The map: its number, its name if no other map has it, a pin, or a path such as
+    /// /sys/fs/bpf/counts
     #[arg(value_name = "MAP")]
     pub map: String,
     /// Look among the running kernel's maps (root)
@@ -470,7 +479,8 @@ pub struct DumpArgs {
     /// Print this many elements at most; 0 prints all
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub limit: u64,
-    /// Remove what is printed; `exact` waits for running programs, so that nothing they add is lost
+    /// Remove what is printed; `exact` waits for running programs, so that nothing they add is
+    /// lost
     #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "fast", conflicts_with = "kernel")]
     pub take: Option<TakeHow>,
     /// Print only what is in the map when the dump begins, however much others put in meanwhile
@@ -619,7 +629,8 @@ pub struct ReportArgs {
 /// Arguments of `skep trace`.
 #[derive(Args, Debug)]
 pub struct TraceArgs {
-    /// Functions to trace: FUNCTION or MODULE:FUNCTION, with globs; several may be parted by commas
+    /// Functions to trace: FUNCTION or MODULE:FUNCTION, with globs; several may be parted by
+    /// commas
     #[arg(required_unless_present = "report_left", value_name = "PATTERN")]
     pub patterns: Vec<String>,
     /// Leave out functions that match this pattern; may be given several times
@@ -634,7 +645,8 @@ pub struct TraceArgs {
     /// Time every call, also of functions that are called often and return soon
     #[arg(long)]
     pub exact: bool,
-    /// Run the command also when a pattern without wildcards matches nothing in it and the libraries it is linked with
+    /// Run the command also when a pattern without wildcards matches nothing in it and the
+    /// libraries it is linked with
     #[arg(long)]
     pub allow_unmatched: bool,
     /// Run nothing: print the report of a trace whose `skep` was killed [default: the newest]
@@ -673,7 +685,8 @@ pub struct RunArgs {
     /// Print keys, values and records as bytes in hex
     #[arg(long)]
     pub raw: bool,
-    /// Run the command also when a pattern without wildcards matches nothing in it and the libraries it is linked with
+    /// Run the command also when a pattern without wildcards matches nothing in it and the
+    /// libraries it is linked with
     #[arg(long)]
     pub allow_unmatched: bool,
     /// How the objects are read

@@ -1,8 +1,10 @@
-//! What timing a call adds to the time that is measured: found out once on each machine, and taken off by reports.
+//! What timing a call adds to the time that is measured: found out once on each machine, and taken
+//! off by reports.
 //!
-//! Between the two readings of the clock lie the end of the entry hook and the beginning of the exit hook, some 15 ns. So this program
-//! runs itself under the agent, calls a function that takes nothing, and looks what `bpf/trace.bpf.c` measured. The result stays in
-//! the skep directory until the machine starts anew. Where anything of this fails, nothing is taken off.
+//! Between the two readings of the clock lie the end of the entry hook and the beginning of the
+//! exit hook, some 15 ns. So this program runs itself under the agent, calls a function that takes
+//! nothing, and looks what `bpf/trace.bpf.c` measured. The result stays in the skep directory until
+//! the machine starts anew. Where anything of this fails, nothing is taken off.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -23,7 +25,8 @@ const NOTHING: &str = "libc.so.6:gnu_dev_minor";
 const CALLS: u64 = 7 * 512 + 100;
 /// How often it is tried: a process that was interrupted has measured too much.
 const TRIES: usize = 3;
-/// Less than this is believed at once, in ticks; what is more than the second is not believed at all.
+/// Less than this is believed at once, in ticks; what is more than the second is not believed at
+/// all.
 const USUAL: u32 = 120;
 const MOST: u32 = 2000;
 /// The result and the boot it belongs to, in the skep directory.
@@ -33,7 +36,8 @@ unsafe extern "C" {
     safe fn gnu_dev_minor(dev: u64) -> u32;
 }
 
-/// Calls the function and tells that there is nothing else to do, if this process was started for that.
+/// Calls the function and tells that there is nothing else to do, if this process was started for
+/// that.
 pub fn is_child() -> bool {
     if std::env::var_os(ENV_CALIBRATE).is_none() {
         return false;

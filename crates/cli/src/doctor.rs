@@ -1,4 +1,5 @@
-//! `skep doctor`: what works on this machine, what does not, and why. The last check traces a command for real.
+//! `skep doctor`: what works on this machine, what does not, and why. The last check traces a
+//! command for real.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -93,12 +93,14 @@ impl<'a> Entries<'a> {
         self.btf
     }
 
-    /// Tells whether a key or value of a size is a number where there is no type for it: as it is when it is typed.
+    /// Tells whether a key or value of a size is a number where there is no type for it: as it is
+    /// when it is typed.
     pub fn is_number(&self, size: usize) -> bool {
         !self.raw && matches!(size, 1 | 2 | 4 | 8)
     }
 
-    /// Tells whether elements can be walked: all maps but those that are streams of records, and those that do not keep what they take.
+    /// Tells whether elements can be walked: all maps but those that are streams of records, and
+    /// those that do not keep what they take.
     pub fn has_elements(&self) -> bool {
         !matches!(
             self.shape.map_type,
@@ -280,7 +282,8 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Turns a value into JSON: enumerations by name, addresses and bytes in hex, numbers beyond 64 bits as text.
+/// Turns a value into JSON: enumerations by name, addresses and bytes in hex, numbers beyond 64
+/// bits as text.
 pub fn to_json(value: &Value) -> Json {
     let number = |n: i128| {
         i64::try_from(n)

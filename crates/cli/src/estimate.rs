@@ -1,5 +1,6 @@
-//! What the program behind `skep trace` wrote of one function, added up over all threads: counts as they are, times as measured
-//! and, for calls that were not timed, as estimated, with the error of that.
+//! What the program behind `skep trace` wrote of one function, added up over all threads: counts as
+//! they are, times as measured and, for calls that were not timed, as estimated, with the error of
+//! that.
 //!
 //! `docs/estimates.md` has the formulas; `bpf/trace.bpf.c` is the other half.
 
@@ -13,7 +14,8 @@ pub const STAT_SIZE: usize = (8 * WORDS + 4 * BUCKETS).next_multiple_of(64);
 const VARIANCE_SHIFT: i32 = 16;
 /// Fewer timed calls in a block say too little of its others.
 const FEW: u64 = 16;
-/// 95 % of a normal distribution lie within 1.96 standard deviations. Those here are estimates themselves, and times are skewed.
+/// 95 % of a normal distribution lie within 1.96 standard deviations. Those here are estimates
+/// themselves, and times are skewed.
 const CONFIDENCE: f64 = 2.2;
 
 /// What turns the program's times into nanoseconds.
@@ -45,16 +47,19 @@ pub struct Stat {
     pub total_ns: u64,
     /// The same without the time in other traced functions.
     pub self_ns: u64,
-    /// Half the width of the interval in which the total is with 95 % confidence; `None`: all calls were timed.
+    /// Half the width of the interval in which the total is with 95 % confidence; `None`: all
+    /// calls were timed.
     pub error_ns: Option<u64>,
     /// Calls that have not returned; they are in the times.
     pub running: u64,
-    /// `hist[i]`: calls that took 2^i up to 2^(i+1) ticks, the first from 0; only proportions count.
+    /// `hist[i]`: calls that took 2^i up to 2^(i+1) ticks, the first from 0; only proportions
+    /// count.
     hist: [u64; BUCKETS],
     clock: Clock,
 }
 
-/// What one thread wrote. Counters come from memory that the traced process can write: no sum of theirs may fail.
+/// What one thread wrote. Counters come from memory that the traced process can write: no sum of
+/// theirs may fail.
 struct Thread<'a> {
     head: &'a [u8],
     hist: &'a [u8],
@@ -103,7 +108,8 @@ impl<'a> Thread<'a> {
     }
 
     fn own(&self) -> i64 {
-        // An untimed call's share of its caller may be more than it took: sums of self times may be below zero for a while.
+        // An untimed call's share of its caller may be more than it took: sums of self times may be
+        // below zero for a while.
         self.word(9).cast_signed()
     }
 
@@ -112,7 +118,8 @@ impl<'a> Thread<'a> {
         self.word(10)
     }
 
-    /// The estimates of finished blocks, and that of the current one from what was timed of it so far.
+    /// The estimates of finished blocks, and that of the current one from what was timed of it so
+    /// far.
     fn untimed(&self, overhead: f64) -> Untimed {
         let guessed = self.word(24);
         let open = self.calls().saturating_sub(self.word(4)).saturating_sub(guessed);
@@ -163,7 +170,8 @@ pub fn mean(value: &[u8]) -> Option<u64> {
 }
 
 impl Stat {
-    /// Adds up a per-CPU value: one `struct stat` after the other. An incomplete one at the end is left out.
+    /// Adds up a per-CPU value: one `struct stat` after the other. An incomplete one at the end is
+    /// left out.
     pub fn sum(value: &[u8], clock: Clock, running: Running) -> Self {
         let overhead = f64::from(clock.overhead);
         let (mut total, mut own, mut variance, mut pending, mut untimed) =
@@ -191,7 +199,8 @@ impl Stat {
             }
         }
         sum.total_ns = ((total + running.total as f64) * clock.tick) as u64;
-        // Estimates of callees may make a function's own time a little more than its whole time, or less than nothing.
+        // Estimates of callees may make a function's own time a little more than its whole time, or
+        // less than nothing.
         sum.self_ns = (((own + running.own as f64) * clock.tick) as u64).min(if sum.total_ns > 0 {
             sum.total_ns.max(1)
         } else {
@@ -209,8 +218,8 @@ impl Stat {
 
     /// Tells below which time the `percent` fastest calls stayed; `None` when no call has returned.
     ///
-    /// The histogram knows the bucket; inside it calls are taken to be spread evenly. No call took longer than all
-    /// outermost ones together.
+    /// The histogram knows the bucket; inside it calls are taken to be spread evenly. No call took
+    /// longer than all outermost ones together.
     pub fn percentile(&self, percent: f64) -> Option<u64> {
         let count: u64 = self.hist.iter().fold(0, |a, n| a.saturating_add(*n));
         let rank = percent / 100.0 * count as f64;
@@ -280,7 +289,8 @@ pub mod tests {
 
     #[test]
     fn estimates_of_finished_and_open_blocks_come_with_their_error() {
-        // 1,000 calls: 300 timed, 500 in finished blocks, 200 in the open one, of which 20 timed ones took 10 ticks on average.
+        // 1,000 calls: 300 timed, 500 in finished blocks, 200 in the open one, of which 20 timed
+        // ones took 10 ticks on average.
         let mut words = [0_u64; WORDS];
         (words[0], words[4], words[6], words[7]) = (1000, 300, 300, 300);
         (words[8], words[9]) = (3000, 2000);
@@ -297,7 +307,8 @@ pub mod tests {
         assert_eq!(stat.self_ns, 2000 - 300 * 2 + 3000 + 200 * 4);
         let variance = 4.0 * 65536.0 + 9.0 * 200.0 * 220.0 / 20.0;
         assert_eq!(stat.error_ns, Some((CONFIDENCE * f64::sqrt(variance)) as u64));
-        // A pause that may have been a call is part of the error; one longer than all calls together is none.
+        // A pause that may have been a call is part of the error; one longer than all calls
+        // together is none.
         words[22] = 5000;
         let with =
             |words| Stat::sum(&value(words, &[]), CLOCK, Running::default()).error_ns.unwrap();
@@ -368,7 +379,8 @@ pub mod tests {
     }
 }
 
-/// The program itself, run on calls whose times are made up: what it estimates is compared with the truth.
+/// The program itself, run on calls whose times are made up: what it estimates is compared with the
+/// truth.
 #[cfg(test)]
 mod simulated {
     use std::cell::Cell;
@@ -431,11 +443,13 @@ mod simulated {
         })
     }
 
-    /// Ticks that pass in the hook of an untimed call, and between the two readings of the clock beside the function's own.
+    /// Ticks that pass in the hook of an untimed call, and between the two readings of the clock
+    /// beside the function's own.
     const HOOK: u64 = 20;
     const OVERHEAD: u64 = 38;
 
-    /// Words of a context, with the hidden ones below it; counted from the context, where it has the stack pointer.
+    /// Words of a context, with the hidden ones below it; counted from the context, where it has
+    /// the stack pointer.
     const FRAME: usize = 5 + SP + 1;
     const SP: usize = 22;
     const DEPTH: usize = 4;
@@ -470,7 +484,8 @@ mod simulated {
                 shape: m.shape(),
             };
             let refs: Vec<MapRef> = maps.iter().map(reference).collect();
-            // SAFETY: the loader has verified the program with these maps, which live as long as the code.
+            // SAFETY: the loader has verified the program with these maps, which live as long as
+            // the code.
             let code = unsafe {
                 Code::compile(program.program().insns(), &Env { maps: &refs, helper: &helper })
             }
@@ -596,7 +611,8 @@ mod simulated {
         (traced.stat(function), truth, timed)
     }
 
-    /// Of functions that take less than reading the clock, one call in 128 is timed when there were a million.
+    /// Of functions that take less than reading the clock, one call in 128 is timed when there were
+    /// a million.
     const TINY: [(&str, Times); 9] = [
         ("nothing", |_| (below(2), 5)),
         ("nothing, then something", |i| (if i < 2_000_000 { 3 } else { 300 }, 5)),
@@ -626,7 +642,8 @@ mod simulated {
             );
             let measured = truth + CALLS * OVERHEAD;
             assert_eq!(stat.calls, CALLS, "{text}");
-            // A slow call of which one of 128 was seen makes the error large until there were more of them.
+            // A slow call of which one of 128 was seen makes the error large until there were more
+            // of them.
             let preempted = name.contains("preempted");
             assert!(
                 preempted || error <= measured / if name.contains("slow") { 10 } else { 20 },
@@ -659,7 +676,8 @@ mod simulated {
                 estimated += 1;
                 // What a call takes is known as well as the clock can be read.
                 let measured = truth + CALLS * OVERHEAD;
-                // One very long call that was seen as a pause counts as half an error for good; and after a burst there was no time for more.
+                // One very long call that was seen as a pause counts as half an error for good; and
+                // after a burst there was no time for more.
                 let one = if name.contains("extremely") || name.contains("burst") {
                     7_000_000
                 } else {

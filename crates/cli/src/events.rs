@@ -1,4 +1,5 @@
-//! What programs send while a command runs: ring buffer records, perf events and printed lines, taken out by a thread for each buffer.
+//! What programs send while a command runs: ring buffer records, perf events and printed lines,
+//! taken out by a thread for each buffer.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -32,9 +33,10 @@ pub enum Form {
 
 /// The types that the records of a map may have, as far as the object tells.
 ///
-/// No field of a ring buffer's definition says what is in it. Two conventions do: a definition with `__type(value, struct event)`
-/// (which the kernel refuses for its own rings), and, as for bpf2go, a global variable that keeps the type in the
-/// object: `const struct event *unused __attribute__((unused))`. Its name must have `unused` in it.
+/// No field of a ring buffer's definition says what is in it. Two conventions do: a definition with
+/// `__type(value, struct event)` (which the kernel refuses for its own rings), and, as for bpf2go,
+/// a global variable that keeps the type in the object: `const struct event *unused
+/// __attribute__((unused))`. Its name must have `unused` in it.
 #[derive(Debug)]
 pub struct RecordTypes {
     btf: Arc<Btf>,

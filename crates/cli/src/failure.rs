@@ -1,4 +1,5 @@
-//! Why a command ends without having done its work: a message, its causes, a hint, and the exit status.
+//! Why a command ends without having done its work: a message, its causes, a hint, and the exit
+//! status.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -55,7 +56,8 @@ impl Failure {
     }
 }
 
-/// The messages of an error and of what caused it; a wrapper that only repeats its source is left out.
+/// The messages of an error and of what caused it; a wrapper that only repeats its source is left
+/// out.
 fn chain(error: &dyn Error) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
     let mut at = Some(error);

@@ -1,8 +1,9 @@
 //! What this process was given by its parent, and passes on to the command it starts.
 //!
-//! Rust's start-up code ignores `SIGPIPE` and opens `/dev/null` where a standard stream is closed; `nohup` and shells
-//! without job control ignore signals on purpose. The command must find all of that as if `skep` were not there, so it
-//! is written down before `main`, in an initialiser that the dynamic linker runs.
+//! Rust's start-up code ignores `SIGPIPE` and opens `/dev/null` where a standard stream is closed;
+//! `nohup` and shells without job control ignore signals on purpose. The command must find all of
+//! that as if `skep` were not there, so it is written down before `main`, in an initialiser that
+//! the dynamic linker runs.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -45,8 +46,8 @@ pub fn ignored(signal: i32) -> bool {
     IGNORED.load(Relaxed) >> signal & 1 != 0
 }
 
-/// Puts the calling process back into the inherited state. For a forked child before it executes the command: only
-/// system calls, nothing that takes a lock.
+/// Puts the calling process back into the inherited state. For a forked child before it executes
+/// the command: only system calls, nothing that takes a lock.
 pub fn restore() -> io::Result<()> {
     for signal in CHANGED {
         let action = if ignored(signal) { libc::SIG_IGN } else { libc::SIG_DFL };
@@ -57,7 +58,8 @@ pub fn restore() -> io::Result<()> {
     }
     for fd in 0..3 {
         if CLOSED.load(Relaxed) >> fd & 1 != 0 {
-            // SAFETY: the descriptor was opened by start-up code in place of a closed one; nothing of ours uses it.
+            // SAFETY: the descriptor was opened by start-up code in place of a closed one; nothing
+            // of ours uses it.
             unsafe { libc::close(fd) };
         }
     }

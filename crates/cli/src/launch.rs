@@ -40,7 +40,8 @@ pub fn library() -> Result<PathBuf> {
         None => {
             let exe = std::env::current_exe().context("cannot tell where this program is")?;
             let dir = exe.parent().unwrap_or(Path::new("/"));
-            // An installed program, one built by cargo, and a test of one built by cargo (in `deps/`).
+            // An installed program, one built by cargo, and a test of one built by cargo (in
+            // `deps/`).
             let places =
                 [dir.to_owned(), dir.join("../lib/skep"), dir.join("../lib"), dir.join("..")];
             places.iter().map(|p| p.join(LIBRARY)).find(|p| p.is_file()).ok_or_else(|| {
@@ -115,7 +116,8 @@ struct Bar {
     breaks: bool,
 }
 
-/// Looks at a command as [`resolve`] does; `None` when nothing keeps the agent out of it, or it is not known.
+/// Looks at a command as [`resolve`] does; `None` when nothing keeps the agent out of it, or it is
+/// not known.
 fn bar(command: &[OsString]) -> Option<Bar> {
     let path = launch::find(command.first()?, std::env::var_os("PATH").as_deref()).ok()?;
     let found = launch::inspect(&path).ok()?;
@@ -225,7 +227,8 @@ impl Launch<'_> {
         command.spawn().context(format!("cannot start `{}`", Path::new(program).display()))
     }
 
-    /// Runs the command to its end. A signal that asks for an end calls `detach`, and then leaves the command a second.
+    /// Runs the command to its end. A signal that asks for an end calls `detach`, and then leaves
+    /// the command a second.
     pub fn run(&self, detach: impl FnOnce()) -> Result<Outcome> {
         let mut signals = Signals::install().context("cannot handle signals")?;
         let start = Instant::now();

@@ -1,10 +1,11 @@
 //! What a trace leaves behind when `skep` itself is killed, kept until there was a report of it.
 //!
-//! Objects that nobody uses and nobody pinned are garbage, and the next loader removes them. So a trace pins its own: hard links to its
-//! link, its program and its maps lie in `traces/ID` of the skep directory while it runs, with a lock that falls with the process,
-//! and go when the report is made. What lies there without its owner was left behind. `skep trace --report` reads it and marks it as
-//! reported; [`sweep`] then lets it go. Of those that nobody asked about the last few stay: somebody may want them, and memory
-//! is not for ever.
+//! Objects that nobody uses and nobody pinned are garbage, and the next loader removes them. So a
+//! trace pins its own: hard links to its link, its program and its maps lie in `traces/ID` of the
+//! skep directory while it runs, with a lock that falls with the process, and go when the report is
+//! made. What lies there without its owner was left behind. `skep trace --report` reads it and
+//! marks it as reported; [`sweep`] then lets it go. Of those that nobody asked about the last few
+//! stay: somebody may want them, and memory is not for ever.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -54,7 +55,8 @@ fn lock(path: &Path) -> std::io::Result<File> {
     File::options().write(true).create(true).truncate(false).open(path.join(LOCK))
 }
 
-/// Keeps the objects of a trace. Where the file system has no hard links, they go with this process.
+/// Keeps the objects of a trace. Where the file system has no hard links, they go with this
+/// process.
 pub fn keep(dir: &Dir, link: &Link, objects: &[(Kind, u32)], facts: &Facts) -> Option<Kept> {
     let path = folder(dir).join(link.id().to_string());
     std::fs::create_dir_all(&path).ok()?;

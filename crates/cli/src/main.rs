@@ -1,8 +1,8 @@
 //! The `skep` command: loads programs, starts commands with them, and prints what they found.
 //!
-//! `trace` and `run` walk the same way: [`session`] opens the directory and loads, [`launch`] starts the command and waits,
-//! [`sites`] tells what was attached, and a report follows. All text goes through [`printer`]; every error becomes a
-//! [`failure::Failure`] with its exit status.
+//! `trace` and `run` walk the same way: [`session`] opens the directory and loads, [`launch`]
+//! starts the command and waits, [`sites`] tells what was attached, and a report follows. All text
+//! goes through [`printer`]; every error becomes a [`failure::Failure`] with its exit status.
 
 mod args;
 mod calibrate;

@@ -1,4 +1,5 @@
-//! Object files as the command line wants them: variables set, configuration filled in, types found to fit programs to.
+//! Object files as the command line wants them: variables set, configuration filled in, types found
+//! to fit programs to.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +24,8 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Reads object files. Each `--set` counts for every object that has the variable, and one must.
+    /// Reads object files. Each `--set` counts for every object that has the variable, and one
+    /// must.
     ///
     /// Without `--btf` and `--btf-from`, programs are fitted to the kernel's types, as libbpf does.
     pub fn read(paths: &[PathBuf], args: &ObjectArgs) -> Result<Self> {
@@ -85,7 +87,8 @@ fn set(objects: &mut [Object], name: &str, value: &str) -> Result {
     }
 }
 
-/// Gives a type to one program, or to those whose sections name none; to all, when every section names one.
+/// Gives a type to one program, or to those whose sections name none; to all, when every section
+/// names one.
 fn take_as(objects: &mut [Object], program: Option<&str>, named: &str) -> Result {
     let wrong = |message: String| Failure::environment(format!("--type: {message}"));
     let section = section_of(named).map_err(|(what, hint)| wrong(what).hint(hint))?;

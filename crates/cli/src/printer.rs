@@ -1,6 +1,7 @@
 //! Everything the command prints: data to stdout or a file, the rest to stderr.
 //!
-//! A reader that goes away (`skep … | head`) is not an error: what could not be written is forgotten.
+//! A reader that goes away (`skep … | head`) is not an error: what could not be written is
+//! forgotten.
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};

@@ -1,4 +1,5 @@
-//! What `skep trace` reports: the statistics of all threads added up, sorted, as a table or as JSON.
+//! What `skep trace` reports: the statistics of all threads added up, sorted, as a table or as
+//! JSON.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -49,9 +50,11 @@ impl From<Stat> for Figures {
     }
 }
 
-/// Carries the errors of estimated times into the self times of callers: what untimed callees took is subtracted from those.
+/// Carries the errors of estimated times into the self times of callers: what untimed callees took
+/// is subtracted from those.
 ///
-/// Nobody wrote down whose callees were estimated, so the time in callees counts with the error of all estimated times together.
+/// Nobody wrote down whose callees were estimated, so the time in callees counts with the error of
+/// all estimated times together.
 pub fn carry(rows: &mut [Row<'_>]) {
     let estimated =
         || rows.iter().filter_map(|r| Some((r.stat.error_ns? as f64, r.stat.total_ns as f64)));
@@ -70,7 +73,8 @@ pub fn carry(rows: &mut [Row<'_>]) {
     }
 }
 
-/// One function in the report. There can be a hundred thousand of them, so rows are small and borrow what they can.
+/// One function in the report. There can be a hundred thousand of them, so rows are small and
+/// borrow what they can.
 #[derive(Clone, Debug)]
 pub struct Row<'a> {
     /// Demangled name.
@@ -90,8 +94,8 @@ impl Row<'_> {
         file_name(self.path)
     }
 
-    /// A time that was measured; `None` where calls were only counted, which is not the same as 0 ns. In one process of several the
-    /// function may have been timed.
+    /// A time that was measured; `None` where calls were only counted, which is not the same as 0
+    /// ns. In one process of several the function may have been timed.
     fn time(&self, ns: u64) -> Option<u64> {
         (self.entry_only.is_none() || self.stat.total_ns > 0).then_some(ns)
     }
@@ -120,7 +124,8 @@ pub fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// Sorts by a column: largest first, names from a to z. Equal rows go by name, so that the order is always the same.
+/// Sorts by a column: largest first, names from a to z. Equal rows go by name, so that the order is
+/// always the same.
 pub fn sort(rows: &mut [Row<'_>], by: SortBy) {
     let number = |r: &Row<'_>| match by {
         SortBy::Calls => r.stat.calls,
@@ -135,7 +140,8 @@ pub fn sort(rows: &mut [Row<'_>], by: SortBy) {
     });
 }
 
-/// A function in JSON. Reports can have a hundred thousand of them, so they are written as they stand.
+/// A function in JSON. Reports can have a hundred thousand of them, so they are written as they
+/// stand.
 #[derive(Serialize, Debug)]
 pub struct Function<'a> {
     name: &'a str,
@@ -225,7 +231,8 @@ pub fn table(out: &mut dyn Write, rows: &[Row<'_>], width: Option<usize>) -> io:
     Ok(())
 }
 
-/// Marks a time: `~` in front of an estimate, `+` behind one to which calls that still ran at the end add what they took until then.
+/// Marks a time: `~` in front of an estimate, `+` behind one to which calls that still ran at the
+/// end add what they took until then.
 fn marked(ns: u64, error_ns: Option<u64>, running: u64) -> String {
     format!(
         "{}{}{}",
@@ -251,7 +258,8 @@ const EXAMPLES_LENGTH: usize = 60;
 /// Most reasons given.
 const REASONS: usize = 6;
 
-/// Says how many functions were not attached for which reason, most frequent first; `all` names every one.
+/// Says how many functions were not attached for which reason, most frequent first; `all` names
+/// every one.
 pub fn skipped_lines(skipped: &[Skipped], all: bool) -> Vec<String> {
     if all {
         return skipped

@@ -266,8 +266,8 @@ fn each_map(loaded: &Loaded, raw: bool, mut f: impl FnMut(&Entries<'_>) -> Resul
     Ok(())
 }
 
-/// Reads a map in order of keys, up to a number of entries; returns them and how many more there are. Elements of arrays
-/// that were never written are left out.
+/// Reads a map in order of keys, up to a number of entries; returns them and how many more there
+/// are. Elements of arrays that were never written are left out.
 fn collect(entries: &Entries<'_>, limit: Option<usize>) -> Result<(Vec<Entry>, usize)> {
     let skip_zero = entries.is_array() && !entries.is_global_data();
     let mut all = Vec::new();

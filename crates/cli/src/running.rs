@@ -1,7 +1,9 @@
-//! Calls that had not returned when a trace ended: they stand in the stacks of the map `threads`, and so far in no sum.
+//! Calls that had not returned when a trace ended: they stand in the stacks of the map `threads`,
+//! and so far in no sum.
 //!
-//! A stack knows when its calls began, not when its thread ended. So the caller says until when the threads of a process ran; where
-//! nobody knows, the last moment that the thread itself wrote down counts.
+//! A stack knows when its calls began, not when its thread ended. So the caller says until when the
+//! threads of a process ran; where nobody knows, the last moment that the thread itself wrote down
+//! counts.
 
 use std::collections::HashMap;
 
@@ -9,14 +11,16 @@ use skep::maps::Map;
 
 use crate::estimate::Running;
 
-/// Bytes of `struct frame` (`bpf/trace.bpf.c`), and of what stands before the first in `struct thread`.
+/// Bytes of `struct frame` (`bpf/trace.bpf.c`), and of what stands before the first in `struct
+/// thread`.
 const FRAME: usize = 32;
 /// Where words stand in `struct thread`.
 const TID: usize = 0;
 const DONE: usize = 8;
 const TOP: usize = 16;
 const LOST: usize = 24;
-/// Stacks of two images of a process (before and after `exec`) are further apart than frames of one.
+/// Stacks of two images of a process (before and after `exec`) are further apart than frames of
+/// one.
 const STACK_GAP: u64 = 256 << 10;
 
 /// All threads that ever had a slot, as their last owners left them.
@@ -73,7 +77,8 @@ impl Threads {
 }
 
 impl Stack {
-    /// Reads a `struct thread`. What cannot be a stack (it lies in memory that the traced process can write) ends it.
+    /// Reads a `struct thread`. What cannot be a stack (it lies in memory that the traced process
+    /// can write) ends it.
     fn new(thread: &[u8]) -> Self {
         let owner = word(thread, TID);
         let count = word(thread, TOP) as usize / FRAME;
@@ -109,7 +114,8 @@ impl Stack {
         self.frames.last().map(|f| f.function)
     }
 
-    /// Until when the thread ran for sure: the innermost call began, and what it called since has taken its time.
+    /// Until when the thread ran for sure: the innermost call began, and what it called since has
+    /// taken its time.
     pub fn seen(&self) -> u64 {
         let since =
             |f: &Frame| i64::try_from(self.done.wrapping_sub(f.done)).map_or(0, i64::cast_unsigned);
@@ -146,7 +152,8 @@ mod tests {
 
     #[test]
     fn what_still_runs_is_told_with_and_without_its_callees() {
-        // 1 calls 2, which has called something of 30 ticks and then itself; that one had a callee of 5.
+        // 1 calls 2, which has called something of 30 ticks and then itself; that one had a callee
+        // of 5.
         let stack = Stack::new(&thread(
             135,
             &[[1000, 100, 0x9000, 1], [1010, 100, 0x8000, 2], [1050, 130, 0x7000, 2]],

@@ -1,4 +1,5 @@
-//! What `trace` and `run` have in common: the directory, loading, and what is said of a rejected object.
+//! What `trace` and `run` have in common: the directory, loading, and what is said of a rejected
+//! object.
 
 use std::path::Path;
 

@@ -46,7 +46,8 @@ extern "C" fn note(number: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void
     }
     let fd = WAKE.load(Relaxed);
     if fd >= 0 {
-        // SAFETY: the descriptor stays open while handlers are installed. A raw system call, so errno is not touched.
+        // SAFETY: the descriptor stays open while handlers are installed. A raw system call, so
+        // errno is not touched.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
     }
@@ -60,7 +61,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Installs the handlers. Signals that were ignored when this process started stay ignored. Only one may exist.
+    /// Installs the handlers. Signals that were ignored when this process started stay ignored.
+    /// Only one may exist.
     pub fn install() -> io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         NEXT.store(0, Relaxed);
@@ -117,7 +119,8 @@ impl Drop for Signals {
     }
 }
 
-/// Blocks the ending signals while a child is made, so that none is swallowed by our handlers between fork and exec.
+/// Blocks the ending signals while a child is made, so that none is swallowed by our handlers
+/// between fork and exec.
 #[derive(Debug)]
 pub struct Blocked {
     old: Mask,
@@ -134,7 +137,8 @@ impl std::fmt::Debug for Mask {
 }
 
 impl Mask {
-    /// Makes this the calling thread's mask. Only a system call: may be called between fork and exec.
+    /// Makes this the calling thread's mask. Only a system call: may be called between fork and
+    /// exec.
     pub fn set(&self) -> io::Result<()> {
         // SAFETY: the set was filled in by the same call.
         match unsafe {
@@ -149,7 +153,8 @@ impl Mask {
 impl Blocked {
     /// Blocks.
     pub fn new() -> io::Result<Self> {
-        // SAFETY: both sets are plain data; the first is filled before it is read, the second is written by the call.
+        // SAFETY: both sets are plain data; the first is filled before it is read, the second is
+        // written by the call.
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);

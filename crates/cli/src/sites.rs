@@ -98,7 +98,8 @@ impl Sites {
         self.untraced.iter().map(|u| json!({"path": u.path, "reason": u.reason})).collect()
     }
 
-    /// Says how many functions were found and attached. `what` goes in front when there are several links.
+    /// Says how many functions were found and attached. `what` goes in front when there are several
+    /// links.
     pub fn note(&self, printer: Printer, what: &str, verbose: bool) {
         if self.matched > 0 {
             let of = if self.skipped.is_empty() {
@@ -194,10 +195,12 @@ impl Sites {
     }
 }
 
-/// Ends a command that was started: `done` is what kept its report from being as it was asked for, if anything.
+/// Ends a command that was started: `done` is what kept its report from being as it was asked for,
+/// if anything.
 ///
-/// The status of the command is never lost: only where it is 0 the status tells that something else failed. One that was
-/// stopped early has no time to match anything, and its status says that it was stopped.
+/// The status of the command is never lost: only where it is 0 the status tells that something else
+/// failed. One that was stopped early has no time to match anything, and its status says that it
+/// was stopped.
 pub fn end(done: Result<Option<Failure>>, outcome: &Outcome, printer: Printer) -> Result<u8> {
     match done.unwrap_or_else(Some) {
         Some(failure) if outcome.code() == 0 => Err(failure),

@@ -1,7 +1,8 @@
 //! Reading per-CPU arrays with an entry for each function of a link.
 //!
-//! Through the file, not through its mapping: reading a hole of a mapping makes the file system fill it, which costs more than all
-//! else, and kills the reader when the file system is full. Holes are passed over: a function that was never called costs nothing.
+//! Through the file, not through its mapping: reading a hole of a mapping makes the file system
+//! fill it, which costs more than all else, and kills the reader when the file system is full.
+//! Holes are passed over: a function that was never called costs nothing.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,8 +15,8 @@ use skep::maps::Map;
 /// Entries looked at together.
 const BLOCK: u64 = 512;
 
-/// Calls `visit` for the first `count` entries of a per-CPU array, with the values of the slots that were ever used, one after the
-/// other. Entries that no slot has memory for are left out.
+/// Calls `visit` for the first `count` entries of a per-CPU array, with the values of the slots
+/// that were ever used, one after the other. Entries that no slot has memory for are left out.
 ///
 /// # Errors
 /// When the file cannot be read.

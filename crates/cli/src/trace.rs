@@ -50,11 +50,13 @@ struct Document<'a> {
 static OBJECT: &[u8] = include_bytes!("../bpf/trace.bpf.o");
 /// Its name in messages; nobody should ever see it.
 const OBJECT_NAME: &str = "trace.bpf.o";
-/// Up to so many calls go by before the next one is timed, where calls are sampled: 2^n - 1, at most 63.
+/// Up to so many calls go by before the next one is timed, where calls are sampled: 2^n - 1, at
+/// most 63.
 const SAMPLING: u32 = 63;
 /// Rows of the table when nothing else is asked for.
 const ROWS: usize = 30;
-/// Functions in which a thread ends: when one of them is the innermost call of a stack, its thread is no more.
+/// Functions in which a thread ends: when one of them is the innermost call of a stack, its thread
+/// is no more.
 const THREAD_ENDS: [&str; 5] = ["start_thread", "clone", "clone3", "__clone", "__clone3"];
 
 /// Runs the command and prints the report; the exit status is the command's.

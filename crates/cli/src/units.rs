@@ -1,4 +1,5 @@
-//! Times and sizes for people: three digits and a unit, without a space, so that columns stay fields.
+//! Times and sizes for people: three digits and a unit, without a space, so that columns stay
+//! fields.
 
 /// Writes nanoseconds: `870ns`, `1.23µs`, `45.6ms`, `3.20s`.
 pub fn time(ns: u64) -> String {

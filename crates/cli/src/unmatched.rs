@@ -1,7 +1,9 @@
-//! Patterns that mean one function and match none: said before the command starts, with the names that are like it.
+//! Patterns that mean one function and match none: said before the command starts, with the names
+//! that are like it.
 //!
-//! Looks where the agent will look when the program starts: in the program and the libraries it is linked with. What is opened later, or
-//! executed by the command, is not known, so `--allow-unmatched` runs all the same.
+//! Looks where the agent will look when the program starts: in the program and the libraries it is
+//! linked with. What is opened later, or executed by the command, is not known, so
+//! `--allow-unmatched` runs all the same.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -19,7 +21,8 @@ use crate::report::file_name;
 /// Most names that are offered.
 const NEAR: usize = 4;
 
-/// Takes lists of patterns apart and reads each. A module given as a path goes by the file it leads to.
+/// Takes lists of patterns apart and reads each. A module given as a path goes by the file it leads
+/// to.
 pub fn patterns(lists: &[String]) -> Result<Vec<String>> {
     let mut all = Vec::new();
     for list in lists {
@@ -67,9 +70,11 @@ impl Module {
     }
 }
 
-/// Fails with the first pattern that means one function and matches none of those that the command will have when it starts.
+/// Fails with the first pattern that means one function and matches none of those that the command
+/// will have when it starts.
 ///
-/// Says nothing where that cannot be known: of a program that cannot be traced or read, or whose libraries are not all found.
+/// Says nothing where that cannot be known: of a program that cannot be traced or read, or whose
+/// libraries are not all found.
 pub fn check(command: &[OsString], patterns: &[String]) -> Result {
     let plain: Vec<Pattern> =
         patterns.iter().filter_map(|p| p.parse().ok()).filter(Pattern::is_plain).collect();
@@ -97,7 +102,8 @@ pub fn check(command: &[OsString], patterns: &[String]) -> Result {
         if !modules.iter().any(|m| m.is_meant(pattern)) {
             return Err(no_module(pattern, &modules, &name.to_string_lossy()));
         }
-        // Most names are symbols. Small files first: what is asked for is seldom in the largest library.
+        // Most names are symbols. Small files first: what is asked for is seldom in the largest
+        // library.
         let mut files: Vec<&str> =
             modules.iter().filter(|m| m.is_meant(pattern)).map(|m| m.path.as_str()).collect();
         files.sort_by_key(|path| std::fs::metadata(path).map_or(0, |m| m.len()));
@@ -143,7 +149,8 @@ fn names(functions: &Functions) -> impl Iterator<Item = Cow<'_, str>> {
         .flat_map(|f| f.symbols().map(|s| String::from_utf8_lossy(s.name)).collect::<Vec<_>>())
 }
 
-/// Tells whether one of the functions is meant, in the way of the agent: by symbol, alias, demangled name, or that without arguments.
+/// Tells whether one of the functions is meant, in the way of the agent: by symbol, alias,
+/// demangled name, or that without arguments.
 fn has(functions: &Functions, pattern: &Pattern) -> bool {
     // Most names are symbols: those are looked at before anything is demangled.
     names(functions).any(|name| pattern.matches_function(&name))

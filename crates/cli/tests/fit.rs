@@ -1,4 +1,5 @@
-//! `--btf-from`, `--btf` and `--set`: programs fitted to a build of the traced program, with variables set.
+//! `--btf-from`, `--btf` and `--set`: programs fitted to a build of the traced program, with
+//! variables set.
 
 mod common;
 

@@ -14,7 +14,8 @@ use skep_testkit::trace::skep_bin;
 /// Instructions to go through one at a time.
 const STEPS: usize = 400;
 
-/// Runs gdb with a script on a command with the programs of an object; `None` where gdb may not do that.
+/// Runs gdb with a script on a command with the programs of an object; `None` where gdb may not do
+/// that.
 fn gdb(skep: &Skep, object: &str, wanted: &str, script: &str) -> Option<String> {
     let file = skep.path("script.gdb");
     std::fs::write(&file, script).unwrap();
@@ -37,7 +38,8 @@ fn gdb(skep: &Skep, object: &str, wanted: &str, script: &str) -> Option<String> 
     (!forbidden.iter().any(|f| out.contains(f))).then_some(out)
 }
 
-/// Stops at a function, prints where it is, and goes on by single instructions, each with the outermost frame and the function.
+/// Stops at a function, prints where it is, and goes on by single instructions, each with the
+/// outermost frame and the function.
 fn steps(from: &str) -> String {
     format!(
         "set pagination off
@@ -62,7 +64,8 @@ kill
     )
 }
 
-/// A frame of a backtrace. Where gdb finds no text for a line of source, it stands on the same line as the address.
+/// A frame of a backtrace. Where gdb finds no text for a line of source, it stands on the same line
+/// as the address.
 fn frame(line: &str) -> Option<&str> {
     let (before, _) = line.split_once('#')?;
     let alone = before.is_empty() || before.strip_prefix("0x").is_some_and(|a| a.ends_with('\t'));
@@ -95,7 +98,8 @@ fn breakpoints_and_backtraces_know_programs() {
             && l.contains("<bpf_prog_leaf")),
         "{out}"
     );
-    // Wherever it stands, in the program and in what it calls, there is a way back to the outermost frame.
+    // Wherever it stands, in the program and in what it calls, there is a way back to the outermost
+    // frame.
     let lost: Vec<&&str> = frames[traced + 1..].iter().filter(|f| !f.contains(" main (")).collect();
     assert!(lost.is_empty() && frames.len() == traced + 1 + STEPS, "{lost:?}\n{out}");
 }
@@ -105,7 +109,8 @@ fn tail_calls_do_not_lose_the_way_back() {
     if !has_command("gdb") {
         return skep_testkit::skip("gdb");
     }
-    // `first` counts tail calls, calls a helper with vector registers saved, and goes on as `second`.
+    // `first` counts tail calls, calls a helper with vector registers saved, and goes on as
+    // `second`.
     let Some(out) = gdb(&Skep::new(), "tail.bpf.o", "gdb", &steps("bpf_prog_first.entry")) else {
         return skep_testkit::skip("gdb that may trace");
     };

@@ -28,7 +28,8 @@ fn verdicts_are_one_line_each_and_the_status_tells_of_rejections() {
              "why": "program `count_opens` was rejected: R0 invalid mem access 'map_value_or_null' at insn 7 (bad.bpf.c:17)"},
         ])
     );
-    // The way to the fault: what made the value, and what was done to it, with source lines; then what to do about it.
+    // The way to the fault: what made the value, and what was done to it, with source lines; then
+    // what to do about it.
     let out = text(&skep.run(["prog", "verify", &bad]).stdout);
     let lines: Vec<&str> = out.lines().map(str::trim_start).collect();
     let starts = [

@@ -1,4 +1,5 @@
-//! `skep map`: maps made, changed, dumped and pinned by the command, and the kernel's maps beside bpftool.
+//! `skep map`: maps made, changed, dumped and pinned by the command, and the kernel's maps beside
+//! bpftool.
 
 mod common;
 
@@ -241,7 +242,8 @@ fn queues_and_stacks_are_pushed_and_popped() {
     fails(&skep, &["map", "getnext", "h"], 1, "map `h` is empty");
 }
 
-/// What a dump prints leads `lookup`, `getnext` and `delete` back to the key, whatever its size; and so does a path in place of a name.
+/// What a dump prints leads `lookup`, `getnext` and `delete` back to the key, whatever its size;
+/// and so does a path in place of a name.
 #[test]
 fn what_is_printed_can_be_typed() {
     let skep = Skep::new();

@@ -1,4 +1,5 @@
-//! Arguments and results where the kernel puts them: programs made with libbpf's macros, beside what the traced program says itself.
+//! Arguments and results where the kernel puts them: programs made with libbpf's macros, beside
+//! what the traced program says itself.
 
 mod common;
 
@@ -251,7 +252,8 @@ fn functions_of_a_pattern_that_do_not_fit_are_skipped_with_the_reason() {
         "does not fit the program: it doesn't have 3-th argument: its arguments are 0 words, and its result is ctx[0]"
     );
     assert!(reason("mix").contains("has argument 2 `k` (`int`) at ctx[2]"), "{skipped:?}");
-    // Functions of the same pattern without types, as those of start-up code, have no result at ctx[2].
+    // Functions of the same pattern without types, as those of start-up code, have no result at
+    // ctx[2].
     assert_eq!(variables(&report)["calls"], 3, "{skipped:?}");
 }
 
@@ -274,7 +276,8 @@ fn without_types_only_registers_are_there() {
             );
         }
     }
-    // Nobody can tell whether the program means an argument or the result: it gets the register, and is told.
+    // Nobody can tell whether the program means an argument or the result: it gets the register,
+    // and is told.
     let ended = reads(&skep, &program, 1, &["proto:two"], true);
     let e = text(&ended.stderr);
     assert_eq!(
@@ -367,7 +370,8 @@ fn what_comes_later_has_no_types() {
                 .chain(command.iter().copied()),
         )
     };
-    // Its result is ctx[2] where types are known: what is opened later cannot be taken for the same.
+    // Its result is ctx[2] where types are known: what is opened later cannot be taken for the
+    // same.
     let ended = run("2", &["library_add", "plugin_add"], &[&program, &plugin]);
     let report = parts(&ended).1;
     assert_eq!(

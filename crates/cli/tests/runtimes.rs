@@ -1,7 +1,7 @@
 //! Programs of runtimes with conventions of their own live under `'*'`, and do what they do alone.
 //!
-//! All of these died of it, every time: their code is not called as C functions are, and their collectors look return addresses up.
-//! What is not installed is skipped and named.
+//! All of these died of it, every time: their code is not called as C functions are, and their
+//! collectors look return addresses up. What is not installed is skipped and named.
 
 mod common;
 
@@ -14,7 +14,8 @@ use serde_json::Value as Json;
 use skep_testkit::run::run;
 use skep_testkit::skip::{has_command, skip};
 
-/// Builds with a compiler; false when there is none, which is said. What a compiler that is there cannot build is a failure.
+/// Builds with a compiler; false when there is none, which is said. What a compiler that is there
+/// cannot build is a failure.
 fn build(skep: &Skep, source: (&str, &str), command: &[&str]) -> bool {
     let [compiler, args @ ..] = command else { return false };
     std::fs::write(skep.path(source.0), source.1).unwrap();
@@ -37,7 +38,8 @@ fn build(skep: &Skep, source: (&str, &str), command: &[&str]) -> bool {
     }
 }
 
-/// Runs a command alone and three times traced; returns the last report. `status`: of the command alone.
+/// Runs a command alone and three times traced; returns the last report. `status`: of the command
+/// alone.
 fn same_as_alone(skep: &Skep, command: &[&str], status: i32) -> Json {
     let [program, args @ ..] = command else { panic!("a command has a name") };
     let alone = run(
@@ -160,7 +162,8 @@ fn go_with_c() {
         }
         let report = same_as_alone(&skep, &[&program], 4);
         let count = |name: &str| calls(&report, name);
-        // What the program's own calls hold while a signal's handler interrupts them is missed, and said to be.
+        // What the program's own calls hold while a signal's handler interrupts them is missed, and
+        // said to be.
         let missed = report["missed"].as_u64().unwrap();
         for (name, expected) in [
             ("main.deep", 32 * 501),
@@ -278,7 +281,8 @@ main = do
     );
 }
 
-/// Stacks of pieces: a function that finds too little room is called again on another piece, by code that is on neither.
+/// Stacks of pieces: a function that finds too little room is called again on another piece, by
+/// code that is on neither.
 #[test]
 fn split_stacks() {
     const SOURCE: &str = r#"

@@ -435,7 +435,8 @@ fn an_agent_that_cannot_be_preloaded_is_refused() {
 #[test]
 fn the_command_finds_what_skep_was_given() {
     let skep = Skep::new();
-    // Signals ignored by the caller stay ignored, the others are not; nothing is blocked; an earlier preload comes first.
+    // Signals ignored by the caller stay ignored, the others are not; nothing is blocked; an
+    // earlier preload comes first.
     let show = "grep -E 'Sig(Blk|Ign)' /proc/self/status; echo $LD_PRELOAD";
     for setup in ["", "trap '' HUP PIPE; ", "trap '' INT TERM CHLD; "] {
         let plain = Command::new("sh")
@@ -482,8 +483,8 @@ fn a_reader_that_leaves_is_no_error() {
     assert_eq!(err, "");
 }
 
-/// Functions that return twice, never, or to another stack used to be skipped. They are counted, and the report does not claim that
-/// they took no time.
+/// Functions that return twice, never, or to another stack used to be skipped. They are counted,
+/// and the report does not claim that they took no time.
 #[test]
 fn functions_without_a_usable_return_are_counted_without_times() {
     const SOURCE: &str = r#"
@@ -562,7 +563,8 @@ fn functions_without_a_usable_return_are_counted_without_times() {
     );
 }
 
-/// Starts the target traced, waits until it is in the middle, and sends a signal; returns the status and both outputs.
+/// Starts the target traced, waits until it is in the middle, and sends a signal; returns the
+/// status and both outputs.
 fn interrupted(
     skep: &Skep,
     command: &[&str],
@@ -639,7 +641,8 @@ fn a_command_that_ignores_ctrl_c_is_left_alone() {
     assert_eq!((calls(&report, "leaf"), report["status"].is_null()), (Some(LEAVES), true), "{out}");
 }
 
-/// The call that noticed the end of the trace was left out and gave 1; programs that start others died of breakpoints.
+/// The call that noticed the end of the trace was left out and gave 1; programs that start others
+/// died of breakpoints.
 #[test]
 fn what_a_command_leaves_behind_goes_on_unharmed() {
     const SOURCE: &str = r#"
@@ -738,7 +741,8 @@ fn what_a_command_leaves_behind_goes_on_unharmed() {
     }
 }
 
-/// Processes in another PID namespace stay out of maps; the calls that nobody counted have a reason.
+/// Processes in another PID namespace stay out of maps; the calls that nobody counted have a
+/// reason.
 #[test]
 fn calls_in_another_pid_namespace_are_missed_for_that_reason() {
     const SOURCE: &str = r#"
@@ -785,8 +789,9 @@ fn calls_in_another_pid_namespace_are_missed_for_that_reason() {
     ));
 }
 
-/// A thread whose stack is not known has each event on a stack of the engine's, between two system calls: that is for coroutines, not for
-/// usual threads. The distance between two frames tells: the trampoline's large frame lies between them only if the stack is known.
+/// A thread whose stack is not known has each event on a stack of the engine's, between two system
+/// calls: that is for coroutines, not for usual threads. The distance between two frames tells: the
+/// trampoline's large frame lies between them only if the stack is known.
 #[test]
 fn the_stacks_of_usual_threads_are_known() {
     const SOURCE: &str = r#"

@@ -1,4 +1,5 @@
-//! `skep prog verify`: both of its answers, as text, as JSON and as exit status, and what is said about wrong input.
+//! `skep prog verify`: both of its answers, as text, as JSON and as exit status, and what is said
+//! about wrong input.
 
 mod common;
 
@@ -91,7 +92,8 @@ fn the_answer_is_what_running_says() {
                     "{v}\n{}",
                     ended.transcript()
                 ),
-                // The kernel has no test run for some types; that is said of a run, which there was.
+                // The kernel has no test run for some types; that is said of a run, which there
+                // was.
                 None => assert!(
                     json(&ended.stdout)["runs"][0]["errno"].is_i64(),
                     "{v}\n{}",
@@ -199,7 +201,8 @@ fn a_type_stands_in_for_a_section_that_says_nothing() {
         "{}",
         ended.transcript()
     );
-    // One program by its name, whatever its section; a program type instead of a section's name; a target behind it.
+    // One program by its name, whatever its section; a program type instead of a section's name; a
+    // target behind it.
     let kind = |of: &str, name: &str| {
         let (_, verdicts) = verdicts(&skep, &["--type", of, &object]);
         verdicts.iter().find(|v| v["program"] == name).expect("a program")["type"].clone()
@@ -214,7 +217,8 @@ fn a_type_stands_in_for_a_section_that_says_nothing() {
     assert_eq!(all[0]["type"], "sched_cls");
 }
 
-/// A type says where the program attaches, too: what runs in the target goes by it, not by the section.
+/// A type says where the program attaches, too: what runs in the target goes by it, not by the
+/// section.
 #[test]
 fn a_type_attaches_where_its_section_would() {
     let skep = Skep::new();

@@ -56,14 +56,15 @@ pub struct Layout {
     pub writable: bool,
 }
 
-/// The tracing frame (fentry, fexit, fmod_ret, fsession and their multi forms): eight-byte words around the pointer
-/// that programs get in r1. Words below it are reached through helpers only.
+/// The tracing frame (fentry, fexit, fmod_ret, fsession and their multi forms): eight-byte words
+/// around the pointer that programs get in r1. Words below it are reached through helpers only.
 pub mod tracing {
     /// Argument words in the frame; further arguments are not shown.
     pub const MAX_ARGS: usize = 12;
     /// Argument words shown when the function's prototype is not known: the integer registers.
     pub const UNTYPED_ARGS: usize = 6;
-    /// Bytes of the frame a program may read: [`MAX_ARGS`] arguments and the return value behind the last of them.
+    /// Bytes of the frame a program may read: [`MAX_ARGS`] arguments and the return value behind
+    /// the last of them.
     pub const SIZE: u32 = (MAX_ARGS as u32 + 1) * 8;
     /// Number of arguments shown, `bpf_get_func_arg_cnt` (the kernel's place, ctx\[-1\]).
     pub const NR_ARGS: i32 = -8;
@@ -73,13 +74,15 @@ pub mod tracing {
     pub const COOKIE: i32 = -24;
     /// 0 at entry, 1 at return, `bpf_session_is_return`.
     pub const IS_RETURN: i32 = -32;
-    /// Address of the running program's session cookie, eight bytes kept from entry to return, `bpf_session_cookie`.
+    /// Address of the running program's session cookie, eight bytes kept from entry to return,
+    /// `bpf_session_cookie`.
     pub const SESSION: i32 = -40;
     /// The stack pointer when the function was called, `skep_get_func_sp`.
     pub const SP: i32 = 176;
 }
 
-/// `struct pt_regs` of x86-64 (arch/x86/include/asm/ptrace.h), the context of uprobe-style programs.
+/// `struct pt_regs` of x86-64 (arch/x86/include/asm/ptrace.h), the context of uprobe-style
+/// programs.
 pub mod pt_regs {
     #![allow(missing_docs, reason = "register names")]
     pub const R15: u32 = 0;
@@ -106,11 +109,12 @@ pub mod pt_regs {
     pub const SIZE: u32 = 168;
 }
 
-/// What stands below the context of packet programs ([`XDP_MD`] and the `SK_BUFF_` ones): eight-byte words at these
-/// offsets from the pointer in r1.
+/// What stands below the context of packet programs ([`XDP_MD`] and the `SK_BUFF_` ones):
+/// eight-byte words at these offsets from the pointer in r1.
 ///
-/// The context itself has the layout of the UAPI structure, so most loads and stores need no change. Its 32-bit `data`,
-/// `data_end` and `data_meta` cannot hold addresses: loads of them become 64-bit loads of the first three words here.
+/// The context itself has the layout of the UAPI structure, so most loads and stores need no
+/// change. Its 32-bit `data`, `data_end` and `data_meta` cannot hold addresses: loads of them
+/// become 64-bit loads of the first three words here.
 pub mod packet {
     /// Address of the first byte of the packet.
     pub const DATA: i32 = -8;
@@ -122,13 +126,15 @@ pub mod packet {
     pub const HARD_START: i32 = -32;
     /// Address that [`DATA_END`] may be moved to at most.
     pub const HARD_END: i32 = -40;
-    /// Bytes of the packet behind [`DATA_END`] (fragments): they lie there, but only helpers reach them.
+    /// Bytes of the packet behind [`DATA_END`] (fragments): they lie there, but only helpers reach
+    /// them.
     pub const FRAGMENTS: i32 = -48;
     /// Address of the link-layer header; 0 for `xdp_md`.
     pub const MAC_HEADER: i32 = -56;
     /// Address of the network header; 0 for `xdp_md`.
     pub const NETWORK_HEADER: i32 = -64;
-    /// What `bpf_redirect` and its like asked for: 0 nothing, else one more than an interface index or a map's key.
+    /// What `bpf_redirect` and its like asked for: 0 nothing, else one more than an interface index
+    /// or a map's key.
     pub const REDIRECT: i32 = -72;
     /// The map of that key, as programs know it; 0 for an interface.
     pub const REDIRECT_MAP: i32 = -80;
@@ -136,7 +142,8 @@ pub mod packet {
     pub const KIND: i32 = -88;
     /// Address behind the whole buffer: where fragments must end.
     pub const ROOM_END: i32 = -96;
-    /// What is known of the packet's checksum: 0 nothing, else one more than the number of checksums known to be good.
+    /// What is known of the packet's checksum: 0 nothing, else one more than the number of
+    /// checksums known to be good.
     pub const CHECKSUM: i32 = -104;
     /// Not 0 when a helper has put another network header around the packet.
     pub const ENCAPSULATED: i32 = -112;
@@ -239,7 +246,8 @@ pub const XDP_MD: Layout = fields(
     ],
 );
 
-/// Who looks at `struct __sk_buff`: each sees and writes other fields (net/core/filter.c `*_is_valid_access`).
+/// Who looks at `struct __sk_buff`: each sees and writes other fields (net/core/filter.c
+/// `*_is_valid_access`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Skb {
     Socket,
@@ -406,7 +414,8 @@ pub const SOCK: Layout = fields(
     ],
 );
 
-/// `struct bpf_sock` behind a pointer to a socket of any kind: what request and time-wait sockets have too.
+/// `struct bpf_sock` behind a pointer to a socket of any kind: what request and time-wait sockets
+/// have too.
 pub const SOCK_COMMON: Layout = fields(
     80,
     &[
@@ -485,7 +494,8 @@ pub const TRACING: Layout = words(tracing::SIZE);
 /// The context of raw tracepoints: twelve arguments.
 pub const RAW_TRACEPOINT: Layout = words(tracing::MAX_ARGS as u32 * 8);
 
-/// The context of tracepoints: the record, without its first word (kernel/trace/bpf_trace.c `tp_prog_is_valid_access`).
+/// The context of tracepoints: the record, without its first word (kernel/trace/bpf_trace.c
+/// `tp_prog_is_valid_access`).
 pub const TRACEPOINT: Layout = Layout { first: 8, size: 8192, fields: &[], writable: false };
 
 /// `struct bpf_perf_event_data`: registers, and two numbers that may be read in part.

@@ -1,4 +1,5 @@
-//! One eBPF instruction: eight bytes, little-endian, as in `struct bpf_insn` (include/uapi/linux/bpf.h).
+//! One eBPF instruction: eight bytes, little-endian, as in `struct bpf_insn`
+//! (include/uapi/linux/bpf.h).
 
 use crate::op;
 
@@ -117,7 +118,8 @@ impl Insn {
         Self::new(op::ALU64 | op::X | op::MOV, dst, src, 0, 0)
     }
 
-    /// Builds the two slots of `dst = imm64`, with a pseudo source ([`op::PSEUDO_MAP_IDX`] and its like) or 0.
+    /// Builds the two slots of `dst = imm64`, with a pseudo source ([`op::PSEUDO_MAP_IDX`] and its
+    /// like) or 0.
     #[must_use]
     pub const fn ld_imm64(dst: u8, pseudo: u8, imm: u64) -> [Self; 2] {
         [

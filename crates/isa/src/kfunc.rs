@@ -1,9 +1,11 @@
-//! Kernel functions (kfuncs): what goes in and out, one row each, so that the verifier can judge programs that call them.
+//! Kernel functions (kfuncs): what goes in and out, one row each, so that the verifier can judge
+//! programs that call them.
 //!
-//! Those that run here are [`Kfunc::offered`]; a few simple ones are rows of [`crate::helper::KFUNCS`] instead. The number of a row is
-//! [`BASE`] and its place: numbers that no instruction of an object has, as the kernel's are BTF ids of the running kernel. Prototypes
-//! and flags are those of Linux 6.12, of 6.18 where 6.12 has no such function (`__bpf_kfunc` and `BTF_ID_FLAGS` in kernel/bpf and
-//! net/core/filter.c).
+//! Those that run here are [`Kfunc::offered`]; a few simple ones are rows of
+//! [`crate::helper::KFUNCS`] instead. The number of a row is [`BASE`] and its place: numbers that
+//! no instruction of an object has, as the kernel's are BTF ids of the running kernel. Prototypes
+//! and flags are those of Linux 6.12, of 6.18 where 6.12 has no such function (`__bpf_kfunc` and
+//! `BTF_ID_FLAGS` in kernel/bpf and net/core/filter.c).
 
 use crate::helper::{HelperId, KFUNC_BASE};
 use crate::prog::ProgramType as P;

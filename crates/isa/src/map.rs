@@ -1,5 +1,5 @@
-//! Map types and flags, and the little that generated code knows of a map. What each type is like stands in
-//! [`MAP_TYPES`], one row each.
+//! Map types and flags, and the little that generated code knows of a map. What each type is like
+//! stands in [`MAP_TYPES`], one row each.
 
 pub use crate::map_type::{Lookup, MAP_TYPES, MapTypeRow, Offer, Size};
 
@@ -54,7 +54,8 @@ impl MapType {
     /// Returns the type's row in [`MAP_TYPES`].
     #[must_use]
     pub fn row(self) -> &'static MapTypeRow {
-        // Rows stand in order of number (a test says so); the first one is only for the compiler's peace.
+        // Rows stand in order of number (a test says so); the first one is only for the compiler's
+        // peace.
         MAP_TYPES.get((self as usize).wrapping_sub(1)).unwrap_or(&MAP_TYPES[0])
     }
 
@@ -106,7 +107,8 @@ impl MapFlags {
     }
 }
 
-/// Update flags (`BPF_ANY`, `BPF_NOEXIST`, `BPF_EXIST`, and `BPF_F_LOCK`, which may be added to one of them).
+/// Update flags (`BPF_ANY`, `BPF_NOEXIST`, `BPF_EXIST`, and `BPF_F_LOCK`, which may be added to one
+/// of them).
 #[allow(missing_docs, reason = "the names are the kernel's own")]
 pub mod update {
     pub const ANY: u64 = 0;
@@ -116,7 +118,8 @@ pub mod update {
     pub const LOCK: u64 = 4;
 }
 
-/// Everything the code generator knows of a map: where values lie when they can be found without a call.
+/// Everything the code generator knows of a map: where values lie when they can be found without a
+/// call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapShape {
     /// Address of value 0 in this process.
@@ -137,25 +140,27 @@ pub enum ShapeKind {
     Opaque,
     /// `base + key * stride`, the key a u32.
     Array,
-    /// `base + slot * slot_stride + key * stride`, where `slot` is the 64-bit word at `fs:[slot_tls]`: the number of
-    /// the per-CPU slot the running thread owns (always valid while a program runs).
+    /// `base + slot * slot_stride + key * stride`, where `slot` is the 64-bit word at
+    /// `fs:[slot_tls]`: the number of the per-CPU slot the running thread owns (always valid
+    /// while a program runs).
     PercpuArray {
         /// Distance between two slots' values in bytes.
         slot_stride: u64,
         /// Offset of the slot number from the thread pointer.
         slot_tls: i32,
     },
-    /// The map's own code tells, and `func(map, key)` is the part of it that does so for keys of this map's size: it returns the
-    /// value's address or 0, and keeps vector registers.
+    /// The map's own code tells, and `func(map, key)` is the part of it that does so for keys of
+    /// this map's size: it returns the value's address or 0, and keeps vector registers.
     Direct {
         /// Address of the function.
         func: u64,
         /// Its first argument.
         map: u64,
     },
-    /// A program array: at `base + key * stride` lies the id of a program as a u32, 0 for none, and may change at any
-    /// time. `targets` is the address of `entries` pointers of this process, to the program each slot was last seen to
-    /// name (`skep_vm::tail::Table`); 0 when this process has no such table, and then every tail call asks the helper.
+    /// A program array: at `base + key * stride` lies the id of a program as a u32, 0 for none, and
+    /// may change at any time. `targets` is the address of `entries` pointers of this process,
+    /// to the program each slot was last seen to name (`skep_vm::tail::Table`); 0 when this
+    /// process has no such table, and then every tail call asks the helper.
     ProgArray {
         /// The table's address.
         targets: u64,

@@ -1,4 +1,5 @@
-//! What each map type is like: one row each (kernel/bpf/*map*.c, and `check_map_func_compatibility` of the verifier).
+//! What each map type is like: one row each (kernel/bpf/*map*.c, and `check_map_func_compatibility`
+//! of the verifier).
 
 use crate::helper::HelperId;
 use crate::map::{MapFlags as F, MapType};

@@ -27,11 +27,11 @@ pub const ABS: u8 = 0x20;
 pub const IND: u8 = 0x40;
 pub const MEM: u8 = 0x60;
 pub const MEMSX: u8 = 0x80;
-/// `off` of a move between registers that casts between address spaces (include/uapi/linux/bpf.h `BPF_ADDR_SPACE_CAST`); `imm` has
-/// both spaces.
+/// `off` of a move between registers that casts between address spaces (include/uapi/linux/bpf.h
+/// `BPF_ADDR_SPACE_CAST`); `imm` has both spaces.
 pub const ADDR_SPACE_CAST: i16 = 1;
-/// Loads that give 0 where there is no memory: no program has them, they are made of proved ones (include/linux/filter.h
-/// `BPF_PROBE_MEM`, `BPF_PROBE_MEMSX`).
+/// Loads that give 0 where there is no memory: no program has them, they are made of proved ones
+/// (include/linux/filter.h `BPF_PROBE_MEM`, `BPF_PROBE_MEMSX`).
 pub const PROBE_MEM: u8 = 0x20;
 pub const PROBE_MEMSX: u8 = 0x40;
 pub const ATOMIC: u8 = 0xc0;
@@ -53,7 +53,8 @@ pub const XOR: u8 = 0xa0;
 /// Move; `off` of 8, 16 or 32 sign-extends (v4).
 pub const MOV: u8 = 0xb0;
 pub const ARSH: u8 = 0xc0;
-/// Byte swap: class ALU with [`K`] to little, [`X`] to big endian; class ALU64 swaps always (v4). `imm` is the width.
+/// Byte swap: class ALU with [`K`] to little, [`X`] to big endian; class ALU64 swaps always (v4).
+/// `imm` is the width.
 pub const END: u8 = 0xd0;
 
 // Jumps.
@@ -95,9 +96,11 @@ pub const PSEUDO_MAP_FD: u8 = 1;
 pub const PSEUDO_MAP_VALUE: u8 = 2;
 pub const PSEUDO_BTF_ID: u8 = 3;
 pub const PSEUDO_FUNC: u8 = 4;
-/// `imm` is an index into the program's own list of maps: the only map reference a linked skep program has.
+/// `imm` is an index into the program's own list of maps: the only map reference a linked skep
+/// program has.
 pub const PSEUDO_MAP_IDX: u8 = 5;
-/// As [`PSEUDO_MAP_IDX`], and the second slot's `imm` is an offset into the value of the map's only entry.
+/// As [`PSEUDO_MAP_IDX`], and the second slot's `imm` is an offset into the value of the map's only
+/// entry.
 pub const PSEUDO_MAP_IDX_VALUE: u8 = 6;
 
 // Source field of `call`.
@@ -110,7 +113,8 @@ pub const REGS: usize = 11;
 pub const FP: u8 = 10;
 /// Stack bytes of one frame (include/linux/filter.h `MAX_BPF_STACK`).
 pub const STACK_SIZE: i32 = 512;
-/// Deepest chain of local calls, the main program counted (include/linux/bpf_verifier.h `MAX_CALL_FRAMES`).
+/// Deepest chain of local calls, the main program counted (include/linux/bpf_verifier.h
+/// `MAX_CALL_FRAMES`).
 pub const MAX_CALL_FRAMES: usize = 8;
 /// Tail calls in one run (include/linux/bpf.h `MAX_TAIL_CALL_CNT`).
 pub const MAX_TAIL_CALLS: u32 = 33;

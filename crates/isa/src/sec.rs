@@ -1,4 +1,5 @@
-//! `SEC("…")` names: which program type and attach type a section asks for, as libbpf's `section_defs` table.
+//! `SEC("…")` names: which program type and attach type a section asks for, as libbpf's
+//! `section_defs` table.
 
 use crate::prog::{AttachType as A, ProgramType as P};
 
@@ -38,9 +39,11 @@ const fn row(
 
 use Target::{None as N, Optional as O};
 
-/// All known section names, those of libbpf 1.7 (tools/lib/bpf/libbpf.c `section_defs`) and the multi forms of tracing programs.
+/// All known section names, those of libbpf 1.7 (tools/lib/bpf/libbpf.c `section_defs`) and the
+/// multi forms of tracing programs.
 ///
-/// As in libbpf 1.0 and later, `xdp/name`, `tc/name` or `socket1` are not known: older versions looked at the first letters only.
+/// As in libbpf 1.0 and later, `xdp/name`, `tc/name` or `socket1` are not known: older versions
+/// looked at the first letters only.
 pub const SECTIONS: &[SecDef] = &[
     row("socket", P::SocketFilter, None, N, false),
     row("sk_reuseport/migrate", P::SkReuseport, Some(A::SkReuseportSelectOrMigrate), N, false),
@@ -187,8 +190,8 @@ pub fn parse(name: &str) -> Option<Section<'_>> {
     Some(Section { def, target: Some(target) })
 }
 
-/// Finds the section name that was likely meant, for messages about unknown ones: `xdp` for `xdp/filter`, `kprobe` for
-/// `kprobes/x`.
+/// Finds the section name that was likely meant, for messages about unknown ones: `xdp` for
+/// `xdp/filter`, `kprobe` for `kprobes/x`.
 #[must_use]
 pub fn nearest(name: &str) -> Option<&'static str> {
     let head = name.split_once('/').map_or(name, |(head, _)| head);

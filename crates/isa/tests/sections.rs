@@ -1,4 +1,5 @@
-//! Compares the table of section names with libbpf's: `data/sections.libbpf.txt` was recorded by `data/sections.c`.
+//! Compares the table of section names with libbpf's: `data/sections.libbpf.txt` was recorded by
+//! `data/sections.c`.
 
 use skep_isa::sec;
 

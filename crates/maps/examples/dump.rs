@@ -1,8 +1,9 @@
-//! Reads a whole map: `cargo run --release -p skep-maps --example dump hash|percpu_hash|array ENTRIES-A-CALL [take|key]`.
+//! Reads a whole map: `cargo run --release -p skep-maps --example dump hash|percpu_hash|array
+//! ENTRIES-A-CALL [take|key]`.
 //!
-//! Question: what does a dump of 100,000 entries of 8+8 bytes cost through the library? Prints `measured NS`, the best of five
-//! times. `key` is the command as it was proposed: the caller gives the last key of the call before. `cargo xtask bench dump` runs it
-//! beside the kernel's own ways.
+//! Question: what does a dump of 100,000 entries of 8+8 bytes cost through the library? Prints
+//! `measured NS`, the best of five times. `key` is the command as it was proposed: the caller gives
+//! the last key of the call before. `cargo xtask bench dump` runs it beside the kernel's own ways.
 #![allow(clippy::print_stdout, reason = "this is a program")]
 
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! What one operation on a map costs a program: `cargo run --release -p skep-maps --example speed`.
 //!
-//! Question: are lookups and updates as cheap as the kernel's (a few ns beside the cache misses)? One thread, median of
-//! 15 rounds over keys in random order; figures include picking the key (about 1 ns). `SKEP_SPEED_DIR` chooses the
-//! directory, /dev/shm by default.
+//! Question: are lookups and updates as cheap as the kernel's (a few ns beside the cache misses)?
+//! One thread, median of 15 rounds over keys in random order; figures include picking the key
+//! (about 1 ns). `SKEP_SPEED_DIR` chooses the directory, /dev/shm by default.
 #![allow(clippy::print_stdout, reason = "this is a program")]
 
 use std::hint::black_box;

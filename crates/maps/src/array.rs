@@ -8,9 +8,10 @@
 //!
 //! A large per-CPU array is mapped one slot at a time (`shm/columns.rs`).
 //!
-//! All elements exist always. A value is stored word by word: a reader, or a writer's death, may fall between two words
-//! of one value, as with the kernel's array. Per-CPU values (see [`crate::slots`]) lie slot by slot, so that a slot's values
-//! share pages with no other thread's and pages of unused slots are never touched.
+//! All elements exist always. A value is stored word by word: a reader, or a writer's death, may
+//! fall between two words of one value, as with the kernel's array. Per-CPU values (see
+//! [`crate::slots`]) lie slot by slot, so that a slot's values share pages with no other thread's
+//! and pages of unused slots are never touched.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -188,7 +189,8 @@ impl Array {
             let from = self
                 .value(slot, index)
                 .ok_or(MapError::Damaged { what: "a value lies outside its file" })?;
-            // SAFETY: a value has `stride` bytes; who asks for the lock has checked that the memory is writable.
+            // SAFETY: a value has `stride` bytes; who asks for the lock has checked that the memory
+            // is writable.
             unsafe {
                 if locked {
                     self.format.load_locked(part, from)
@@ -219,7 +221,8 @@ impl Array {
     /// # Safety
     /// `from` is readable for the size of a value.
     unsafe fn write(&self, to: *mut u8, from: *const u8, flags: u64) {
-        // SAFETY: a value has `stride` bytes, and the front end has checked that the memory is writable.
+        // SAFETY: a value has `stride` bytes, and the front end has checked that the memory is
+        // writable.
         unsafe {
             if flags & update::LOCK == 0 {
                 self.format.store(to, from)
@@ -281,7 +284,8 @@ impl MapOps for Array {
         let mut parts = value.chunks_exact(self.stride as usize);
         for slot in 0..slots.shown().max((value.len() / self.stride as usize) as u32) {
             let part = parts.next();
-            // Nothing is to be stored but zeros, which are there; a column need not be mapped for them.
+            // Nothing is to be stored but zeros, which are there; a column need not be mapped for
+            // them.
             if self.areas.as_ref().is_some_and(|areas| !areas.has(slot)) {
                 continue;
             }

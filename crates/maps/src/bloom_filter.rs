@@ -4,8 +4,9 @@
 //! payload: | bits in words of 64 |     a power of two of them, about 1.4 times entries times hash functions
 //! ```
 //!
-//! The low four bits of `map_extra` are the number of hash functions, 0 means 5. Each takes the value with a seed of its own.
-//! Nothing is ever removed, and a push that a death cuts short has set some bits and promised nothing.
+//! The low four bits of `map_extra` are the number of hash functions, 0 means 5. Each takes the
+//! value with a seed of its own. Nothing is ever removed, and a push that a death cuts short has
+//! set some bits and promised nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};

@@ -1,4 +1,5 @@
-//! `BPF_MAP_TYPE_CGROUP_ARRAY`: numbers of control groups. What they stand for is the affair of the helpers that take such a map.
+//! `BPF_MAP_TYPE_CGROUP_ARRAY`: numbers of control groups. What they stand for is the affair of the
+//! helpers that take such a map.
 
 use skep_isa::map::update;
 

@@ -1,4 +1,5 @@
-//! `BPF_MAP_TYPE_CPUMAP`: processors that packets may be redirected to, as queue sizes, each perhaps with the id of a program.
+//! `BPF_MAP_TYPE_CPUMAP`: processors that packets may be redirected to, as queue sizes, each
+//! perhaps with the id of a program.
 
 use skep_isa::map::update;
 

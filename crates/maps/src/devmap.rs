@@ -1,8 +1,8 @@
-//! `BPF_MAP_TYPE_DEVMAP` and `BPF_MAP_TYPE_DEVMAP_HASH`: where packets may be redirected to, as interface numbers, each perhaps with
-//! the id of a program.
+//! `BPF_MAP_TYPE_DEVMAP` and `BPF_MAP_TYPE_DEVMAP_HASH`: where packets may be redirected to, as
+//! interface numbers, each perhaps with the id of a program.
 //!
-//! The word, or value, is `struct bpf_devmap_val`: interface, program. Interfaces are not looked up: the packets of
-//! programs that run here do not leave on real devices.
+//! The word, or value, is `struct bpf_devmap_val`: interface, program. Interfaces are not looked
+//! up: the packets of programs that run here do not leave on real devices.
 
 use skep_isa::map::update;
 

@@ -119,7 +119,8 @@ pub enum MapError {
         /// What is held.
         what: &'static str,
     },
-    /// As [`MapError::Busy`], when it is known who holds it: a thread that is stopped, frozen or gets no processor.
+    /// As [`MapError::Busy`], when it is known who holds it: a thread that is stopped, frozen or
+    /// gets no processor.
     #[error("{what} is busy: thread {tid} of process {pid} holds it and does not get on")]
     Held {
         /// What is held.

@@ -1,11 +1,12 @@
-//! Tables of small numbers, one word a row: what program arrays, control-group arrays, device, CPU and socket maps, and arrays of maps
-//! have in common.
+//! Tables of small numbers, one word a row: what program arrays, control-group arrays, device, CPU
+//! and socket maps, and arrays of maps have in common.
 //!
 //! ```text
 //! payload: | word 0 | word 1 | … | word max_entries-1 |     eight bytes each, zero: the row is empty
 //! ```
 //!
-//! A row changes by one store. What a word means, and what may be stored when, is a matter of the type ([`Rows`]).
+//! A row changes by one store. What a word means, and what may be stored when, is a matter of the
+//! type ([`Rows`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire};
@@ -36,7 +37,8 @@ pub(crate) trait Rows: Send + Sync {
         if flags > update::EXIST { Err(MapError::Flags { flags }) } else { Ok(()) }
     }
 
-    /// Turns a user's value into a word, zero to empty the row. `taken` tells whether the row has one now.
+    /// Turns a user's value into a word, zero to empty the row. `taken` tells whether the row has
+    /// one now.
     fn word(&self, index: u32, value: &[u8], flags: u64, taken: bool) -> Result<u64, MapError>;
 
     /// Runs around the store of a word: what it names must be there as long as it is in the row.
@@ -94,7 +96,8 @@ impl Table {
         }
     }
 
-    /// What fills an empty row is new, what replaces a word is not: nobody else may come between the look and the store.
+    /// What fills an empty row is new, what replaces a word is not: nobody else may come between
+    /// the look and the store.
     #[cold]
     fn set_with_birth(&self, row: &AtomicU64, index: u32, word: u64) -> Result<u64, MapError> {
         let held = self.births.lock().ok_or(MapError::Busy { what: "a row of the map" })?;

@@ -1,11 +1,13 @@
 //! Maps: files in shared memory that programs and users read and write at once.
 //!
-//! A [`Map`] is made with [`Map::create`] from a [`MapDef`] and opened by any other process with [`Map::open`]. Users
-//! copy elements in and out; programs reach values in place through the `prog_` methods, which keep to the rules of the
-//! event path (no allocation, no libc, no vector registers). Per-CPU maps count on [`slots`].
+//! A [`Map`] is made with [`Map::create`] from a [`MapDef`] and opened by any other process with
+//! [`Map::open`]. Users copy elements in and out; programs reach values in place through the
+//! `prog_` methods, which keep to the rules of the event path (no allocation, no libc, no vector
+//! registers). Per-CPU maps count on [`slots`].
 //!
-//! The format of the files, which programs and links share ([`ObjectFile`]), is in `docs/shm-format.md`. This crate knows
-//! nothing of programs, and does not decide where files lie, how ids are given out, or when files are removed.
+//! The format of the files, which programs and links share ([`ObjectFile`]), is in
+//! `docs/shm-format.md`. This crate knows nothing of programs, and does not decide where files lie,
+//! how ids are given out, or when files are removed.
 
 mod array;
 mod bloom_filter;
@@ -33,9 +35,11 @@ mod types;
 mod user_ringbuf;
 mod xskmap;
 
-/// Tells whether this process is in another pid namespace than the one in which it, or a process it was forked from, began to use
-/// maps; or in one that cannot be told. Then it has no token that names its threads to others, so it takes no locks: users' changes are
-/// refused, programs that need a slot do not run ([`slots::enter`]), others get a negative errno from changes. Reading goes on.
+/// Tells whether this process is in another pid namespace than the one in which it, or a process it
+/// was forked from, began to use maps; or in one that cannot be told. Then it has no token that
+/// names its threads to others, so it takes no locks: users' changes are refused, programs that
+/// need a slot do not run ([`slots::enter`]), others get a negative errno from changes. Reading
+/// goes on.
 ///
 /// Safe on the event path; a process looks once.
 #[must_use]

@@ -1,10 +1,13 @@
-//! `BPF_MAP_TYPE_LPM_TRIE`: elements by prefix; a lookup finds the longest one that its key begins with.
+//! `BPF_MAP_TYPE_LPM_TRIE`: elements by prefix; a lookup finds the longest one that its key begins
+//! with.
 //!
-//! Keys are `struct bpf_lpm_trie_key`: the number of bits in four bytes, then the address, its first bit highest. The tree is the
-//! kernel's (kernel/bpf/lpm_trie.c): each node has a longer prefix than the one above it, and a next bit decides where to go on.
+//! Keys are `struct bpf_lpm_trie_key`: the number of bits in four bytes, then the address, its
+//! first bit highest. The tree is the kernel's (kernel/bpf/lpm_trie.c): each node has a longer
+//! prefix than the one above it, and a next bit decides where to go on.
 //!
-//! **Readers** take no lock: nodes that left the tree are used again only after the version changed, so a walk that finds the
-//! version unchanged has seen a tree that was whole. **Writers** hold the one lock. Each change is one store:
+//! **Readers** take no lock: nodes that left the tree are used again only after the version
+//! changed, so a walk that finds the version unchanged has seen a tree that was whole. **Writers**
+//! hold the one lock. Each change is one store:
 //!
 //! | change | prepared first | the store | then |
 //! |---|---|---|---|
@@ -13,10 +16,11 @@
 //! | delete, two children | | state := no value | |
 //! | delete, else | | slot above := child, sibling or nothing | nodes into the pool |
 //!
-//! A writer's death can leave nodes in no list and the count wrong; who takes the lock over finds both out by looking each node
-//! up ([`LpmTrie::repair`]).
+//! A writer's death can leave nodes in no list and the count wrong; who takes the lock over finds
+//! both out by looking each node up ([`LpmTrie::repair`]).
 //!
-//! Walks and `next_key` go in the kernel's order: what is below a prefix comes before it, and 0 before 1.
+//! Walks and `next_key` go in the kernel's order: what is below a prefix comes before it, and 0
+//! before 1.
 
 use std::sync::atomic::{
     AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence,
@@ -117,7 +121,8 @@ impl Key {
         self.word(u64::from(i >> 6)) >> (63 - (i & 63)) & 1 != 0
     }
 
-    /// Tells whether a node's prefix of some length is the beginning of the address, when that is known of the first `from` bits.
+    /// Tells whether a node's prefix of some length is the beginning of the address, when that is
+    /// known of the first `from` bits.
     ///
     /// # Safety
     /// `from` is at most `length`, and that at most the bits of an address.
@@ -200,7 +205,8 @@ impl LpmTrie {
         unsafe { Key::new(copy::load_tail(key, 4) as u32, key.add(4), self.memory.geometry.data) }
     }
 
-    /// Runs `f` until nothing that it may have read was used anew meanwhile, at last under the lock.
+    /// Runs `f` until nothing that it may have read was used anew meanwhile, at last under the
+    /// lock.
     #[inline(always)]
     fn read<T>(&self, mut f: impl FnMut() -> T) -> Option<T> {
         let version = self.memory.version().load(Acquire);
@@ -237,8 +243,9 @@ impl LpmTrie {
         Some(result)
     }
 
-    /// Finds the longest prefix of a key: its node's name, state in the upper half; 0 for none. One word, as a node by value would
-    /// go through vector registers, which nobody has saved for a program.
+    /// Finds the longest prefix of a key: its node's name, state in the upper half; 0 for none. One
+    /// word, as a node by value would go through vector registers, which nobody has saved for a
+    /// program.
     #[inline(always)]
     fn longest(&self, key: &Key) -> u64 {
         let mut found = 0u64;
@@ -251,7 +258,8 @@ impl LpmTrie {
         let mut least = 0u32;
         while let Some(node) = self.memory.node_by(&nodes, slot) {
             let length = node.length_by(&nodes, slot);
-            // SAFETY: `length` is at most the key's, which is at most the bits of an address, and not below `least`.
+            // SAFETY: `length` is at most the key's, which is at most the bits of an address, and
+            // not below `least`.
             if length > key.length
                 || length < least
                 || !unsafe { key.begins_with(&node, least.saturating_sub(1), length) }
@@ -372,7 +380,8 @@ impl LpmTrie {
         Some(node)
     }
 
-    /// Gives the next nodes memory, before anybody is told that his element is there. The lock is held.
+    /// Gives the next nodes memory, before anybody is told that his element is there. The lock is
+    /// held.
     #[cold]
     #[inline(never)]
     fn acquire(&self, taken: u64) -> bool {
@@ -399,7 +408,8 @@ impl LpmTrie {
             let slot = place.slot.load(Relaxed);
             let Some(node) = self.memory.node_by(&nodes, slot) else { return place };
             let length = node.length_by(&nodes, slot);
-            // SAFETY: callers have checked that the key's length is at most the bits of an address; `length` is below it and not below `least`.
+            // SAFETY: callers have checked that the key's length is at most the bits of an address;
+            // `length` is below it and not below `least`.
             if length >= key.length
                 || length < least
                 || !unsafe { key.begins_with(&node, least.saturating_sub(1), length) }
@@ -528,7 +538,8 @@ impl LpmTrie {
         }
         node.state().store(after, Release);
         if self.memory.geometry.two_places() {
-            // The one that is free now may be filled by the next change: who reads there must notice.
+            // The one that is free now may be filled by the next change: who reads there must
+            // notice.
             self.renew();
         }
         if new {
@@ -614,7 +625,8 @@ impl LpmTrie {
                 break;
             }
             if common < length {
-                // The node is not above the key. All of it comes before the key if it is below the key, or left of it.
+                // The node is not above the key. All of it comes before the key if it is below the
+                // key, or left of it.
                 if common < key.length && !key.bit(common) {
                     best = self.first(at).or(best);
                 }
@@ -746,7 +758,8 @@ impl KeyWalk for LpmTrie {
         key: &mut [u8],
         value: &mut [u8],
     ) -> Result<bool, MapError> {
-        // SAFETY: the front end checked the length of the key. As the kernel: behind a prefix longer than any, all begins anew.
+        // SAFETY: the front end checked the length of the key. As the kernel: behind a prefix
+        // longer than any, all begins anew.
         let last = (!last.is_empty())
             .then(|| unsafe { self.key(last.as_ptr()) })
             .filter(|k| k.length <= self.memory.geometry.bits());
@@ -757,7 +770,8 @@ impl KeyWalk for LpmTrie {
                 Some(last) => self.after(last),
                 None => self.first(self.memory.root().load(Acquire)),
             };
-            // No more than there is room for: who puts in more must take out some, and then all of this is done again.
+            // No more than there is room for: who puts in more must take out some, and then all of
+            // this is done again.
             while let Some(node) = next.filter(|node| {
                 self.births.is_newer(row(node), strict.number) && newer <= self.max_entries.into()
             }) {

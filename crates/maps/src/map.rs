@@ -1,4 +1,5 @@
-//! A map as its users see it: create, open, read, write; and as programs see it, through raw addresses.
+//! A map as its users see it: create, open, read, write; and as programs see it, through raw
+//! addresses.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,13 +22,14 @@ use crate::types::{self, MapOps, Parts};
 /// Mutable word 0 of the header: not zero when users may no longer write.
 const FROZEN: usize = 0;
 
-/// Values up to this size are copied by way of the stack, so that memory is only taken for one that is there, and not cleared before.
+/// Values up to this size are copied by way of the stack, so that memory is only taken for one that
+/// is there, and not cleared before.
 const SMALL: usize = 64;
 
 /// An open map.
 ///
-/// Any number of threads and processes may use a map at once. The file counts as used while the value lives, in this
-/// process or in a child forked meanwhile.
+/// Any number of threads and processes may use a map at once. The file counts as used while the
+/// value lives, in this process or in a child forked meanwhile.
 pub struct Map {
     def: MapDef,
     file: Arc<ObjectFile>,
@@ -40,7 +42,8 @@ pub struct Map {
     has_births: bool,
 }
 
-/// How the file of a map without a mirror is mapped, of which the first `entries` elements are used.
+/// How the file of a map without a mirror is mapped, of which the first `entries` elements are
+/// used.
 fn columns(def: &MapDef, entries: u32) -> View {
     if def.map_type == MapType::PercpuArray { array::view(def, entries) } else { View::Whole }
 }
@@ -52,8 +55,8 @@ pub struct ProgWalk {
     index: u32,
 }
 
-/// Finds how many entries a map like one may have when there are so many bytes for it; `None` when not even one fits, or the number is
-/// something else.
+/// Finds how many entries a map like one may have when there are so many bytes for it; `None` when
+/// not even one fits, or the number is something else.
 fn fitting(row: &types::TypeRow, def: &MapDef, slots: u32, room: u64) -> Option<u32> {
     if matches!(def.map_type, MapType::Ringbuf | MapType::UserRingbuf | MapType::BloomFilter) {
         return None;
@@ -85,13 +88,15 @@ impl Map {
     /// Makes map `id` in the directory `maps` of a skep directory, which is its parent.
     ///
     /// # Errors
-    /// [`MapError::Definition`] with the kernel's errno; `EEXIST` when the id is taken; what the file system says.
+    /// [`MapError::Definition`] with the kernel's errno; `EEXIST` when the id is taken; what the
+    /// file system says.
     pub fn create(dir: &Path, id: u32, def: &MapDef) -> Result<Self, MapError> {
         Self::create_with(dir, id, def, false)
     }
 
-    /// As [`Map::create`], for a per-CPU array of which few elements are used: it gets memory where a program first stores something,
-    /// and when there is none left then, the store is lost and the process gets `SIGBUS`, which it must be prepared for.
+    /// As [`Map::create`], for a per-CPU array of which few elements are used: it gets memory where
+    /// a program first stores something, and when there is none left then, the store is lost
+    /// and the process gets `SIGBUS`, which it must be prepared for.
     ///
     /// # Errors
     /// As there.
@@ -151,8 +156,9 @@ impl Map {
         Self::open_first(path, access, u32::MAX)
     }
 
-    /// As [`Map::open`], for a process that will use only the first `entries` elements of a large per-CPU array: programs find no
-    /// others, and they take no address space. No other type minds.
+    /// As [`Map::open`], for a process that will use only the first `entries` elements of a large
+    /// per-CPU array: programs find no others, and they take no address space. No other type
+    /// minds.
     ///
     /// # Errors
     /// As [`Map::open`].
@@ -236,15 +242,17 @@ impl Map {
         self.file.payload().base()
     }
 
-    /// Returns the bytes of a value as [`Map::lookup`] gives it: for per-CPU types, all shown values.
+    /// Returns the bytes of a value as [`Map::lookup`] gives it: for per-CPU types, all shown
+    /// values.
     #[must_use]
     #[inline]
     pub fn user_value_size(&self) -> usize {
         if self.per_cpu { self.ops.user_value_size() } else { self.value_size }
     }
 
-    /// Tells whether somebody may wait for programs that have found something in the map, as [`Take::Exact`](crate::Take::Exact) does:
-    /// then each of their runs begins with [`slots::enter`](crate::slots::enter). Maps that lead to such maps are among them.
+    /// Tells whether somebody may wait for programs that have found something in the map, as
+    /// [`Take::Exact`](crate::Take::Exact) does: then each of their runs begins with
+    /// [`slots::enter`](crate::slots::enter). Maps that lead to such maps are among them.
     #[must_use]
     pub fn is_waited_for(&self) -> bool {
         self.ops.limbo().is_some()
@@ -269,7 +277,8 @@ impl Map {
         self.has_births
     }
 
-    /// Begins a strict walk: its number, 0 for types in which everything is there from the beginning.
+    /// Begins a strict walk: its number, 0 for types in which everything is there from the
+    /// beginning.
     ///
     /// # Errors
     /// `EPERM` where the map cannot be written, or its file was made by an older version.
@@ -349,7 +358,8 @@ impl Map {
         Ok(out)
     }
 
-    /// Copies the value of a key into a buffer of [`Map::user_value_size`], or for per-CPU types of any number of values.
+    /// Copies the value of a key into a buffer of [`Map::user_value_size`], or for per-CPU types of
+    /// any number of values.
     ///
     /// # Errors
     /// As [`Map::lookup`], for a buffer of the wrong size, and for flags other than `BPF_F_LOCK`.
@@ -362,7 +372,8 @@ impl Map {
         self.ops.lookup(key, out, flags)
     }
 
-    /// Removes the element with a key (from queues and stacks, the next one) and copies its last value out.
+    /// Removes the element with a key (from queues and stacks, the next one) and copies its last
+    /// value out.
     ///
     /// # Errors
     /// As the kernel's lookup-and-delete: 524 for types that have none.
@@ -421,8 +432,9 @@ impl Map {
         if fits { Ok(()) } else { Err(MapError::Length { what: "value", given, want }) }
     }
 
-    /// Stores a value; `flags` are those of [`skep_isa::map::update`]. For per-CPU types, `value` has the values of the slots
-    /// from 0 on, each rounded up to eight bytes; the remaining slots become zero.
+    /// Stores a value; `flags` are those of [`skep_isa::map::update`]. For per-CPU types, `value`
+    /// has the values of the slots from 0 on, each rounded up to eight bytes; the remaining
+    /// slots become zero.
     ///
     /// # Errors
     /// As the kernel's map update.
@@ -447,7 +459,8 @@ impl Map {
 
     /// Returns the key after `key`, or the first one for `None` and for a key that is not there.
     ///
-    /// A walk by keys repeats itself when elements vanish under it; [`Map::iter`] and [`Map::dump`] do not.
+    /// A walk by keys repeats itself when elements vanish under it; [`Map::iter`] and [`Map::dump`]
+    /// do not.
     ///
     /// # Errors
     /// [`MapError::NoElement`] at the end.
@@ -479,11 +492,12 @@ impl Map {
         self.file.state(FROZEN).is_some_and(|w| w.load(Acquire) != 0)
     }
 
-    /// Finds a value for a program: its address in this process, or null. The address stays mapped as long as the map.
+    /// Finds a value for a program: its address in this process, or null. The address stays mapped
+    /// as long as the map.
     ///
     /// # Safety
-    /// `key` points to `key_size` readable bytes. For per-CPU types the thread is between [`crate::slots::enter`] and
-    /// [`crate::slots::exit`].
+    /// `key` points to `key_size` readable bytes. For per-CPU types the thread is between
+    /// [`crate::slots::enter`] and [`crate::slots::exit`].
     #[inline]
     #[must_use]
     pub unsafe fn prog_lookup(&self, key: *const u8) -> *mut u8 {
@@ -494,7 +508,8 @@ impl Map {
     /// Stores a value for a program; returns 0 or a negative errno.
     ///
     /// # Safety
-    /// `key` and `value` point to `key_size` and `value_size` readable bytes; slots as in [`Map::prog_lookup`].
+    /// `key` and `value` point to `key_size` and `value_size` readable bytes; slots as in
+    /// [`Map::prog_lookup`].
     #[inline]
     pub unsafe fn prog_update(&self, key: *const u8, value: *const u8, flags: u64) -> i64 {
         if !self.file.writable() {
@@ -504,7 +519,8 @@ impl Map {
         unsafe { self.ops.prog_update(key, value, flags) }
     }
 
-    /// Finds a CPU's value for a program: its address in this process, or null, as for types that are not per-CPU.
+    /// Finds a CPU's value for a program: its address in this process, or null, as for types that
+    /// are not per-CPU.
     ///
     /// # Safety
     /// As [`Map::prog_lookup`].
@@ -516,7 +532,8 @@ impl Map {
         unsafe { self.ops.prog_lookup_cpu(key, cpu) }
     }
 
-    /// Puts a value into a queue, stack or bloom filter for a program; returns 0 or a negative errno.
+    /// Puts a value into a queue, stack or bloom filter for a program; returns 0 or a negative
+    /// errno.
     ///
     /// # Safety
     /// `value` points to `value_size` readable bytes.
@@ -529,7 +546,8 @@ impl Map {
         unsafe { self.ops.prog_push(value, flags) }
     }
 
-    /// Takes the next value out of a queue or stack for a program; returns 0 or a negative errno, and then the value is zero.
+    /// Takes the next value out of a queue or stack for a program; returns 0 or a negative errno,
+    /// and then the value is zero.
     ///
     /// # Safety
     /// `value` points to `value_size` writable bytes.
@@ -542,8 +560,8 @@ impl Map {
         unsafe { self.ops.prog_pop(value) }
     }
 
-    /// Copies out what [`Map::prog_pop`] would take. A bloom filter is asked instead whether it may hold the value:
-    /// 0, or `-ENOENT`.
+    /// Copies out what [`Map::prog_pop`] would take. A bloom filter is asked instead whether it may
+    /// hold the value: 0, or `-ENOENT`.
     ///
     /// # Safety
     /// As [`Map::prog_pop`], and the value is readable.
@@ -555,7 +573,8 @@ impl Map {
 
     /// Finds the next element of a walk for a program, `None` at the end. Safe on the event path.
     ///
-    /// The addresses stay mapped as long as the map; what lies there is another element's when this one is deleted.
+    /// The addresses stay mapped as long as the map; what lies there is another element's when this
+    /// one is deleted.
     ///
     /// # Safety
     /// Slots as in [`Map::prog_lookup`].

@@ -1,13 +1,15 @@
 //! `BPF_MAP_TYPE_ARRAY_OF_MAPS` and `BPF_MAP_TYPE_HASH_OF_MAPS`: maps as values, by their ids.
 //!
-//! The file holds ids. A process that looks an inner map up needs it open, so it keeps a table of those it has opened
-//! ([`InnerMaps`]), which only grows: a program may still use an inner map that is not in the outer one any more. Inner maps
-//! are opened when the outer one is, when this process stores them, and, for those that another process stored later, at the
-//! first lookup that finds them. Opening needs memory and system calls, which is nothing for the event path, so it is left to a
-//! function that the process sets ([`set_inner_opener`]) and that knows how to do such things there; without one, such a
-//! lookup finds nothing.
+//! The file holds ids. A process that looks an inner map up needs it open, so it keeps a table of
+//! those it has opened ([`InnerMaps`]), which only grows: a program may still use an inner map that
+//! is not in the outer one any more. Inner maps are opened when the outer one is, when this process
+//! stores them, and, for those that another process stored later, at the first lookup that finds
+//! them. Opening needs memory and system calls, which is nothing for the event path, so it is left
+//! to a function that the process sets ([`set_inner_opener`]) and that knows how to do such things
+//! there; without one, such a lookup finds nothing.
 //!
-//! An inner map must be like the one the outer map was made with, and is no garbage while it is in there ([`crate::references`]).
+//! An inner map must be like the one the outer map was made with, and is no garbage while it is in
+//! there ([`crate::references`]).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,8 +41,9 @@ static OPENER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 /// It should make sure that memory can be had, and call [`InnerMaps::open`].
 ///
 /// # Safety
-/// `opener` may be called with inner maps and an id on any thread, between any two instructions of the process: it keeps all vector
-/// registers, and what it calls takes no lock that the thread may have.
+/// `opener` may be called with inner maps and an id on any thread, between any two instructions of
+/// the process: it keeps all vector registers, and what it calls takes no lock that the thread may
+/// have.
 ///
 /// ```compile_fail,E0133
 /// extern "C" fn open(_: *const skep_maps::InnerMaps, _: u32) {}
@@ -69,7 +72,8 @@ struct Known {
     next: *mut Known,
 }
 
-// SAFETY: nodes are immutable once they are in the list, hold only what is `Send` and `Sync`, and live as long as the list.
+// SAFETY: nodes are immutable once they are in the list, hold only what is `Send` and `Sync`, and
+// live as long as the list.
 unsafe impl Send for InnerMaps {}
 // SAFETY: as above.
 unsafe impl Sync for InnerMaps {}
@@ -194,7 +198,8 @@ impl Drop for InnerMaps {
     }
 }
 
-/// Tells whether a map may be where one of another definition is expected (kernel: `map_meta_equal`).
+/// Tells whether a map may be where one of another definition is expected (kernel:
+/// `map_meta_equal`).
 pub(crate) fn like(want: &MapDef, is: &MapDef) -> bool {
     let same_size = want.max_entries == is.max_entries
         || !matches!(want.map_type, MapType::Array | MapType::PercpuArray | MapType::Xskmap)

@@ -4,10 +4,11 @@
 //! mutable words 8…11   one bit a slot: its area has memory      12…15   somebody is or was about to give it some      3   sparse: not kept
 //! ```
 //!
-//! There are areas for 256 slots. A map is made with memory for as many as there are processors; the area of a higher slot gets it
-//! when a thread claims that slot, in every map that the thread's process has open for writing, or the claim fails and the thread's
-//! programs do not run. So a program finds memory under its own slot without asking. A value in an area without memory is zero, and
-//! nobody touches it.
+//! There are areas for 256 slots. A map is made with memory for as many as there are processors;
+//! the area of a higher slot gets it when a thread claims that slot, in every map that the thread's
+//! process has open for writing, or the claim fails and the thread's programs do not run. So a
+//! program finds memory under its own slot without asking. A value in an area without memory is
+//! zero, and nobody touches it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::SeqCst, fence};
@@ -23,7 +24,8 @@ const SPARSE: usize = 3;
 const HAVE: usize = 8;
 const GETTING: usize = 12;
 
-/// Notes in a map that was just made which slots have memory: the first `slots`. In a sparse one it notes only that it is sparse.
+/// Notes in a map that was just made which slots have memory: the first `slots`. In a sparse one it
+/// notes only that it is sparse.
 pub(crate) fn begin(file: &ObjectFile, slots: u32, sparse: bool) {
     if let Some(word) = file.state(SPARSE) {
         word.store(sparse.into(), SeqCst);
@@ -41,9 +43,11 @@ pub(crate) struct PercpuRoom {
     file: Arc<ObjectFile>,
     layout: PercpuLayout,
     slots: Arc<SlotTable>,
-    /// The map does not note which slots have memory, as it is sparse or was made by an older version: all count as having some.
+    /// The map does not note which slots have memory, as it is sparse or was made by an older
+    /// version: all count as having some.
     untold: bool,
-    /// The words [`HAVE`] and, behind them, [`GETTING`], in the header, as long as the file is open.
+    /// The words [`HAVE`] and, behind them, [`GETTING`], in the header, as long as the file is
+    /// open.
     bits: *mut u64,
     /// The elements whose values have memory, when they get it on demand.
     table: Option<Arc<TableMemory>>,
@@ -55,7 +59,8 @@ unsafe impl Send for PercpuRoom {}
 unsafe impl Sync for PercpuRoom {}
 
 impl PercpuRoom {
-    /// Takes the areas of a map, and sees to memory for the slots of this process's threads from now on.
+    /// Takes the areas of a map, and sees to memory for the slots of this process's threads from
+    /// now on.
     pub(crate) fn open(
         file: Arc<ObjectFile>,
         layout: PercpuLayout,
@@ -92,7 +97,8 @@ impl PercpuRoom {
         if slot >= MAX_SLOTS {
             return None;
         }
-        // SAFETY: one of the eight words of the header that `open` found, which `file` keeps mapped.
+        // SAFETY: one of the eight words of the header that `open` found, which `file` keeps
+        // mapped.
         let word = unsafe {
             AtomicU64::from_ptr(
                 self.bits.add(words.wrapping_sub(HAVE).wrapping_add(slot as usize / 64)),
@@ -113,7 +119,8 @@ impl PercpuRoom {
             || self.bit(GETTING, slot).is_some_and(|(word, bit)| word.load(SeqCst) & bit != 0)
     }
 
-    /// Gives the values of a slot memory, if they have none; `false` when there is none. Safe on the event path.
+    /// Gives the values of a slot memory, if they have none; `false` when there is none. Safe on
+    /// the event path.
     #[inline(always)]
     pub(crate) fn ensure(&self, slot: u32) -> bool {
         self.has(slot) || self.acquire(slot)
@@ -141,7 +148,8 @@ impl PercpuRoom {
             return false;
         }
         let at = self.layout.at.wrapping_add(u64::from(slot).wrapping_mul(self.layout.stride));
-        // Whoever takes a new element from here on sees to its value in this area; pairs with the loads in `wants`.
+        // Whoever takes a new element from here on sees to its value in this area; pairs with the
+        // loads in `wants`.
         getting.fetch_or(bit, SeqCst);
         fence(SeqCst);
         let done = match &self.table {
@@ -154,8 +162,9 @@ impl PercpuRoom {
                 )
             }),
         };
-        // Without memory, `getting` stays set: another thread may be at it for the same slot, and count on that. New elements then have
-        // memory there that nobody uses, as when somebody dies here.
+        // Without memory, `getting` stays set: another thread may be at it for the same slot, and
+        // count on that. New elements then have memory there that nobody uses, as when
+        // somebody dies here.
         if done {
             have.fetch_or(bit, SeqCst);
         }
@@ -168,7 +177,8 @@ impl PercpuRoom {
         unsafe { room::acquire(from, len) }
     }
 
-    /// Gives all of a slot's area memory: other processes use elements that this one may have left out.
+    /// Gives all of a slot's area memory: other processes use elements that this one may have left
+    /// out.
     fn area(&self, slot: u32, at: u64) -> bool {
         match self.file.columns() {
             Some(columns) => columns.acquire(slot),
@@ -202,7 +212,8 @@ impl Drop for Registered {
             }
             std::thread::yield_now();
         }
-        // A thread that is not there any more in a forked child; or one that is stopped. The map stays.
+        // A thread that is not there any more in a forked child; or one that is stopped. The map
+        // stays.
         std::mem::forget(Arc::clone(&self.room));
     }
 }
@@ -251,14 +262,16 @@ fn register(room: &Arc<PercpuRoom>) -> &'static Node {
     }
 }
 
-/// Gives a slot's values memory in all maps of this process that count on a table; `false` when one gets none. Safe on the event path.
+/// Gives a slot's values memory in all maps of this process that count on a table; `false` when one
+/// gets none. Safe on the event path.
 pub(crate) fn ensure_all(table: u64, slot: u32) -> bool {
     let mut all = true;
     let mut at = FIRST.load(SeqCst);
     // SAFETY: nodes are never freed.
     while let Some(node) = unsafe { at.as_ref() } {
         node.users.fetch_add(1, SeqCst);
-        // SAFETY: who takes the map out of the list waits until nobody is counted as a user, or keeps it for ever.
+        // SAFETY: who takes the map out of the list waits until nobody is counted as a user, or
+        // keeps it for ever.
         if let Some(room) = unsafe { node.room.load(SeqCst).as_ref() }
             && room.slots.generation() == table
         {

@@ -4,9 +4,10 @@
 //! payload: | ring 0 | ring 1 | … |     as many as entries, but at most 256; each: consumer page, producer page, 256 KiB of data
 //! ```
 //!
-//! The rings lie in the map, where the kernel has events that user space makes and maps. A ring takes samples from the moment it
-//! is wanted: when a reader opens it, or when a user stores any number in its row. What is in it when the reader ends waits for
-//! the next one. A sample for which there is no room is counted as lost.
+//! The rings lie in the map, where the kernel has events that user space makes and maps. A ring
+//! takes samples from the moment it is wanted: when a reader opens it, or when a user stores any
+//! number in its row. What is in it when the reader ends waits for the next one. A sample for which
+//! there is no room is counted as lost.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -95,10 +96,12 @@ impl MapOps for PerfEventArray {
 }
 
 impl Map {
-    /// Gives a sample of up to two parts (an empty second one is none) to the reader of a processor's ring, for a program.
+    /// Gives a sample of up to two parts (an empty second one is none) to the reader of a
+    /// processor's ring, for a program.
     ///
-    /// Returns 0, or `-E2BIG` for an index out of range, `-ENOENT` when nobody wants samples there, `-ENOSPC` when the ring is full,
-    /// and `-EINVAL` for another map type. Safe on the event path.
+    /// Returns 0, or `-E2BIG` for an index out of range, `-ENOENT` when nobody wants samples there,
+    /// `-ENOSPC` when the ring is full, and `-EINVAL` for another map type. Safe on the event
+    /// path.
     ///
     /// # Safety
     /// Both parts are readable: address and size.
@@ -128,10 +131,12 @@ impl Map {
         -i64::from(ENOSPC)
     }
 
-    /// Begins to read all rings of a perf event array. There is one reader at a time among all processes.
+    /// Begins to read all rings of a perf event array. There is one reader at a time among all
+    /// processes.
     ///
     /// # Errors
-    /// `EBUSY` when a living process reads them already; `EINVAL` for another map type; `EPERM` for a map opened for reading.
+    /// `EBUSY` when a living process reads them already; `EINVAL` for another map type; `EPERM` for
+    /// a map opened for reading.
     pub fn perf_reader(&self) -> Result<PerfReader, MapError> {
         let events = self
             .ops()
@@ -150,7 +155,8 @@ impl Map {
     }
 }
 
-/// The reading side of a perf event array. Ends with the value or with its process; what was not read stays for the next.
+/// The reading side of a perf event array. Ends with the value or with its process; what was not
+/// read stays for the next.
 #[derive(Debug)]
 pub struct PerfReader {
     rings: Vec<Consumer>,
@@ -158,8 +164,8 @@ pub struct PerfReader {
 }
 
 impl PerfReader {
-    /// Copies a sample out, with the number of its ring; `None` when there is none in any. Rings take turns; the samples of one
-    /// come in their order.
+    /// Copies a sample out, with the number of its ring; `None` when there is none in any. Rings
+    /// take turns; the samples of one come in their order.
     ///
     /// # Errors
     /// [`MapError::Damaged`] when a ring's memory makes no sense; everything in it is then skipped.

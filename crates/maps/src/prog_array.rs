@@ -1,12 +1,13 @@
 //! `BPF_MAP_TYPE_PROG_ARRAY`: programs to go on with by a tail call, as ids.
 //!
-//! Each process that runs programs finds or compiles the program of an id for itself (`skep_vm::tail`). A program that is in an
-//! array is not garbage: see [`crate::references`].
+//! Each process that runs programs finds or compiles the program of an id for itself
+//! (`skep_vm::tail`). A program that is in an array is not garbage: see [`crate::references`].
 //!
-//! The kernel empties an array when no user has it open or pinned any more, even while programs run that go on to what is in it: they
-//! hold the array and it holds them, and nothing else would end that. Here an array keeps its programs as long as its file. A program
-//! that runs has the array open, so tail calls go on after its loader ended; when nobody has it open and no pin keeps it, the file
-//! goes with all it names, whatever names it, so a circle keeps nothing.
+//! The kernel empties an array when no user has it open or pinned any more, even while programs run
+//! that go on to what is in it: they hold the array and it holds them, and nothing else would end
+//! that. Here an array keeps its programs as long as its file. A program that runs has the array
+//! open, so tail calls go on after its loader ended; when nobody has it open and no pin keeps it,
+//! the file goes with all it names, whatever names it, so a circle keeps nothing.
 
 use skep_isa::ShapeKind;
 use skep_isa::map::update;
@@ -44,7 +45,8 @@ impl Rows for ProgArray {
     }
 
     fn change(&self, table: &Table, index: u32, word: u64) -> Result<u64, MapError> {
-        // A program that has no file is known to this process only, and kept by whoever compiled it.
+        // A program that has no file is known to this process only, and kept by whoever compiled
+        // it.
         self.references
             .change(
                 word as u32,

@@ -1,12 +1,14 @@
-//! `BPF_MAP_TYPE_QUEUE` and `BPF_MAP_TYPE_STACK`: values without keys, first in first out, and last in first out.
+//! `BPF_MAP_TYPE_QUEUE` and `BPF_MAP_TYPE_STACK`: values without keys, first in first out, and last
+//! in first out.
 //!
 //! ```text
 //! payload   0 lock   64 head   128 tail   192 changes   | 4096: value 0 | value 1 | … |     each value_size rounded up to eight
 //! ```
 //!
-//! Values lie at position modulo `max_entries`, from `tail`, the oldest, to before `head`. A push stores the value and moves
-//! `head` on, in that order; a queue's pop moves `tail` on, a stack's `head` back. So each takes effect by one store. All hold the
-//! lock; lookups and walks do not. A value that was written over while they copied it lay outside the ends before, or the count of
+//! Values lie at position modulo `max_entries`, from `tail`, the oldest, to before `head`. A push
+//! stores the value and moves `head` on, in that order; a queue's pop moves `tail` on, a stack's
+//! `head` back. So each takes effect by one store. All hold the lock; lookups and walks do not. A
+//! value that was written over while they copied it lay outside the ends before, or the count of
 //! changes is another one.
 
 use std::sync::Arc;
@@ -42,7 +44,8 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     if def.value_size > MAX_VALUE || bytes > MAX_BYTES {
         return Err(def.refused("too large", E2BIG));
     }
-    // Positions of a queue only grow, so they tell what came later; those of a stack are used again.
+    // Positions of a queue only grow, so they tell what came later; those of a stack are used
+    // again.
     let births = if def.map_type == MapType::Stack { def.max_entries.into() } else { 0 };
     Ok(Layout::with_births(PAGE + bytes, births))
 }
@@ -89,7 +92,8 @@ fn reciprocal(n: u64) -> u64 {
     u64::MAX / n
 }
 
-/// Finds `a % n` without a division, which takes longer than all the rest: the quotient is at most one too small.
+/// Finds `a % n` without a division, which takes longer than all the rest: the quotient is at most
+/// one too small.
 #[inline(always)]
 fn modulo(a: u64, n: u64, reciprocal: u64) -> u64 {
     let quotient = ((u128::from(a) * u128::from(reciprocal)) >> 64) as u64;
@@ -177,13 +181,15 @@ impl QueueStack {
             Some(to) if !full || replace => {
                 let changes = self.changes().load(Relaxed);
                 self.changes().store(changes.wrapping_add(1), Relaxed);
-                // Odd until the value is written, for readers of older builds: those do not compare the ends as ours do.
+                // Odd until the value is written, for readers of older builds: those do not compare
+                // the ends as ours do.
                 fence(Release);
                 let tail = if full { tail.wrapping_add(1) } else { tail };
                 if self.tail().load(Relaxed) != tail {
                     self.tail().store(tail, Release);
                 }
-                // Who sees a byte of the new value sees that the old one's place is not in the map any more.
+                // Who sees a byte of the new value sees that the old one's place is not in the map
+                // any more.
                 fence(Release);
                 // SAFETY: the place has `stride` bytes; the source is the caller's duty.
                 unsafe { copy::store(to, value, self.value_size) };
@@ -225,8 +231,9 @@ impl QueueStack {
         result
     }
 
-    /// Tells whether what was copied since the count of changes and both ends were loaded is good. A push that is going on, or whose
-    /// thread is stopped, does no harm: it writes outside the ends.
+    /// Tells whether what was copied since the count of changes and both ends were loaded is good.
+    /// A push that is going on, or whose thread is stopped, does no harm: it writes outside the
+    /// ends.
     #[inline(always)]
     fn is_as_before(&self, changes: u64, ends: (u64, u64)) -> bool {
         // Pairs with the fences in `push`.
@@ -235,7 +242,8 @@ impl QueueStack {
         self.ends() == ends && self.changes().load(Relaxed) == changes
     }
 
-    /// Copies the next value out for a program, without the lock; `None` when others change the map all the time.
+    /// Copies the next value out for a program, without the lock; `None` when others change the map
+    /// all the time.
     ///
     /// # Safety
     /// As [`QueueStack::next_for_program`].
@@ -261,7 +269,8 @@ impl QueueStack {
         None
     }
 
-    /// Copies the value that a walk has next, in the order of pops, and returns the place behind it.
+    /// Copies the value that a walk has next, in the order of pops, and returns the place behind
+    /// it.
     fn copy_next(
         &self,
         at: &Position,
@@ -360,8 +369,9 @@ impl MapOps for QueueStack {
         Some(if flags == 0 { self.take_for_user(out) } else { Err(MapError::Flags { flags }) })
     }
 
-    /// Walks in the order of pops: `major` is the next position, one more than it in a stack; `minor` is zero at the beginning, and
-    /// one more than where the head then was: what was pushed since is not returned.
+    /// Walks in the order of pops: `major` is the next position, one more than it in a stack;
+    /// `minor` is zero at the beginning, and one more than where the head then was: what was
+    /// pushed since is not returned.
     fn step(&self, at: &mut Position, _key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
         for _ in 0..TRIES {
             let changes = self.changes().load(Acquire);

@@ -1,11 +1,13 @@
 //! What keeps the objects that a map names from becoming garbage.
 //!
-//! A map of maps, or a program array, holds ids of other objects. Who puts one in makes a hard link to that object's file:
-//! `refs/MAP/mID` or `refs/MAP/pID` in the skep directory, made before the id is stored and removed after it is gone. Links
-//! make a file count as pinned. A death in between leaves a link too many, until the same id is changed again or the map is
-//! collected, and its folder with it.
+//! A map of maps, or a program array, holds ids of other objects. Who puts one in makes a hard link
+//! to that object's file: `refs/MAP/mID` or `refs/MAP/pID` in the skep directory, made before the
+//! id is stored and removed after it is gone. Links make a file count as pinned. A death in between
+//! leaves a link too many, until the same id is changed again or the map is collected, and its
+//! folder with it.
 //!
-//! Changes of one map hold a lock on its folder, so that a link is not removed while another process stores the same id.
+//! Changes of one map hold a lock on its folder, so that a link is not removed while another
+//! process stores the same id.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,7 +55,8 @@ fn os(call: &'static str, path: &Path, e: Errno) -> MapError {
     ObjectError::Os { call, path: path.to_owned(), errno: e.raw_os_error() }.into()
 }
 
-/// Finds the skep directory of an object, also by a pin: the nearest directory above it that has maps.
+/// Finds the skep directory of an object, also by a pin: the nearest directory above it that has
+/// maps.
 pub(crate) fn root(file: &ObjectFile) -> Option<PathBuf> {
     file.full_path()
         .ancestors()
@@ -75,8 +78,9 @@ impl References {
         Self { file: Arc::clone(file), referent }
     }
 
-    /// Runs `store`, which puts an id (0: nothing) into the map and returns the one it replaced, with references kept in step.
-    /// `strict` refuses ids without a file. `still` tells whether the map has an id.
+    /// Runs `store`, which puts an id (0: nothing) into the map and returns the one it replaced,
+    /// with references kept in step. `strict` refuses ids without a file. `still` tells whether
+    /// the map has an id.
     pub(crate) fn change(
         &self,
         id: u32,
@@ -133,8 +137,9 @@ fn missing(id: u32) -> MapError {
     MapError::Value { value: u64::from(id), why: "there is no such object", errno: EBADF }
 }
 
-/// Removes the references of maps of a skep directory that are gone. Objects they kept may be garbage then: whoever collects
-/// garbage calls this after each round and goes on while it returns more than 0.
+/// Removes the references of maps of a skep directory that are gone. Objects they kept may be
+/// garbage then: whoever collects garbage calls this after each round and goes on while it returns
+/// more than 0.
 ///
 /// # Errors
 /// When the folder of references cannot be read.

@@ -1,7 +1,8 @@
 //! `BPF_MAP_TYPE_RINGBUF`: samples of any size from any number of producers to one consumer.
 //!
-//! Producers reserve under a lock for a few instructions, fill without one, and submit with one exchange. The consumer
-//! sees records in the order of their reservation. A record whose producer died unfinished is skipped.
+//! Producers reserve under a lock for a few instructions, fill without one, and submit with one
+//! exchange. The consumer sees records in the order of their reservation. A record whose producer
+//! died unfinished is skipped.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -74,10 +75,12 @@ impl MapOps for Ring {
 }
 
 impl Map {
-    /// Reserves a sample of `size` bytes for a program: its address in this process, or null when there is no room.
+    /// Reserves a sample of `size` bytes for a program: its address in this process, or null when
+    /// there is no room.
     ///
-    /// Safe on the event path. The sample must be given to [`Map::ringbuf_submit`] or [`Map::ringbuf_discard`] by the
-    /// thread that reserved it; until then, later samples wait for it.
+    /// Safe on the event path. The sample must be given to [`Map::ringbuf_submit`] or
+    /// [`Map::ringbuf_discard`] by the thread that reserved it; until then, later samples wait
+    /// for it.
     #[doc(alias = "bpf_ringbuf_reserve")]
     #[inline]
     #[must_use]
@@ -85,11 +88,12 @@ impl Map {
         self.ops().ring().map_or(std::ptr::null_mut(), |r| r.memory.reserve(size, flags))
     }
 
-    /// Gives a sample over to the consumer. Which ring it belongs to follows from its address; an address that is in no ring of this
-    /// process does nothing.
+    /// Gives a sample over to the consumer. Which ring it belongs to follows from its address; an
+    /// address that is in no ring of this process does nothing.
     ///
     /// # Safety
-    /// `sample` was reserved in a map that is still open, and not given over or back since; or it is in no ring of this process.
+    /// `sample` was reserved in a map that is still open, and not given over or back since; or it
+    /// is in no ring of this process.
     ///
     /// ```compile_fail,E0133
     /// skep_maps::Map::ringbuf_submit(8 as *mut u8, 0);
@@ -110,7 +114,8 @@ impl Map {
         unsafe { ring::commit(sample as u64, flags, true) };
     }
 
-    /// Reserves, copies and submits a sample; 0, or a negative errno: `EAGAIN` when there is no room.
+    /// Reserves, copies and submits a sample; 0, or a negative errno: `EAGAIN` when there is no
+    /// room.
     ///
     /// # Safety
     /// `data` points to `size` readable bytes.
@@ -125,7 +130,8 @@ impl Map {
         if unsafe { ring.memory.output(data, size, flags) } { 0 } else { -i64::from(EAGAIN) }
     }
 
-    /// Tells bytes not yet consumed (0), the size (1), the consumer's (2) or the producers' position (3).
+    /// Tells bytes not yet consumed (0), the size (1), the consumer's (2) or the producers'
+    /// position (3).
     #[doc(alias = "bpf_ringbuf_query")]
     #[must_use]
     pub fn ringbuf_query(&self, what: u64) -> u64 {
@@ -135,8 +141,8 @@ impl Map {
     /// Begins to consume a ring buffer. There is one consumer at a time among all processes.
     ///
     /// # Errors
-    /// `EBUSY` when a living process consumes it already; `EINVAL` for another map type; `EPERM` for a map opened for
-    /// reading.
+    /// `EBUSY` when a living process consumes it already; `EINVAL` for another map type; `EPERM`
+    /// for a map opened for reading.
     pub fn consumer(&self) -> Result<Consumer, MapError> {
         let ring =
             self.ops().ring().ok_or_else(|| self.def().invalid("it has no records to consume"))?;
@@ -147,7 +153,8 @@ impl Map {
     }
 }
 
-/// The reading side of a ring buffer. Ends with the value or with its process; what was not read stays for the next.
+/// The reading side of a ring buffer. Ends with the value or with its process; what was not read
+/// stays for the next.
 #[derive(Debug)]
 pub struct Consumer {
     memory: Arc<RingMemory>,
@@ -196,7 +203,8 @@ impl Consumer {
     /// Copies the next sample out; `None` when there is none yet.
     ///
     /// # Errors
-    /// [`MapError::Damaged`] when the ring's memory makes no sense; everything in it is then skipped.
+    /// [`MapError::Damaged`] when the ring's memory makes no sense; everything in it is then
+    /// skipped.
     #[inline]
     pub fn next_record(&mut self) -> Result<Option<&[u8]>, MapError> {
         loop {

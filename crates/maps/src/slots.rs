@@ -1,22 +1,25 @@
 //! Per-CPU slots: the number under which a thread finds *its* value of a per-CPU map.
 //!
-//! In the kernel a program is not interrupted by another on its CPU, so a plain increment of a per-CPU value is exact.
-//! User space has no such promise about CPUs. Here a *thread* owns a slot, exclusively among all threads of all processes
-//! that share the directory, from its first program run until it ends: increments stay exact with any number of threads
-//! and cost nothing atomic.
+//! In the kernel a program is not interrupted by another on its CPU, so a plain increment of a
+//! per-CPU value is exact. User space has no such promise about CPUs. Here a *thread* owns a slot,
+//! exclusively among all threads of all processes that share the directory, from its first program
+//! run until it ends: increments stay exact with any number of threads and cost nothing atomic.
 //!
-//! * One table file a directory, [`MAX_SLOTS`] slots. A slot's word holds its owner's token (process and thread id).
-//! * A thread takes the lowest free slot, so slots in use stay few: before the highest slot ever used would pass a power
-//!   of two, and when all are taken, slots of dead threads are swept free.
-//! * When more threads live than there are slots, the others share the last one, each taking a lock on it around every
-//!   run. That is slow and still exact. The lock survives its holder's death. A run that cannot get it within about a
-//!   second, because its holder is stopped, does not happen ([`Enter::is_refused`]).
-//! * A reader of a per-CPU map sees [`SlotTable::shown`] values: as many as the kernel's possible CPUs, more if higher
-//!   slots were ever used.
-//! * A forked child owns nothing: a page that the kernel empties on fork tells (`shm/tls.rs`). Neither `fork` hooks nor
-//!   thread destructors are needed.
+//! * One table file a directory, [`MAX_SLOTS`] slots. A slot's word holds its owner's token
+//!   (process and thread id).
+//! * A thread takes the lowest free slot, so slots in use stay few: before the highest slot ever
+//!   used would pass a power of two, and when all are taken, slots of dead threads are swept free.
+//! * When more threads live than there are slots, the others share the last one, each taking a lock
+//!   on it around every run. That is slow and still exact. The lock survives its holder's death. A
+//!   run that cannot get it within about a second, because its holder is stopped, does not happen
+//!   ([`Enter::is_refused`]).
+//! * A reader of a per-CPU map sees [`SlotTable::shown`] values: as many as the kernel's possible
+//!   CPUs, more if higher slots were ever used.
+//! * A forked child owns nothing: a page that the kernel empties on fork tells (`shm/tls.rs`).
+//!   Neither `fork` hooks nor thread destructors are needed.
 //!
-//! The slot number is a 64-bit word at `fs:[`[`tls_offset`]`]`, so that compiled programs read it with one load.
+//! The slot number is a 64-bit word at `fs:[`[`tls_offset`]`]`, so that compiled programs read it
+//! with one load.
 
 use std::marker::PhantomData;
 use std::path::Path;
@@ -47,8 +50,8 @@ const HIGHEST: u64 = 0;
 const STRANGERS: u64 = 8;
 const SHARED_LOCK: u64 = 64;
 const OWNERS: u64 = 128;
-/// One line a slot, so that owners do not get in each other's way: runs begun and not ended in the low [`DEPTH`] bits, ended
-/// ones above.
+/// One line a slot, so that owners do not get in each other's way: runs begun and not ended in the
+/// low [`DEPTH`] bits, ended ones above.
 const STATES: u64 = OWNERS + MAX_SLOTS as u64 * 8;
 const STATE: u64 = 64;
 const DEPTH: u32 = 8;
@@ -59,7 +62,8 @@ const END_RUN: u64 = (1 << DEPTH) - 1;
 /// Naps of a millisecond for a run that does not end: its thread is stopped.
 const NAPS: u32 = 5_000;
 
-/// Slots that a thread claims, one after the other, before it gives up to have one whose columns can be mapped.
+/// Slots that a thread claims, one after the other, before it gives up to have one whose columns
+/// can be mapped.
 const CLAIMS: u32 = 4;
 
 /// What a thread that wants a slot of its own gets.
@@ -88,18 +92,21 @@ impl SlotTable {
         Self::with_slots(dir, MAX_SLOTS)
     }
 
-    /// As [`SlotTable::open_or_create`] with fewer slots (1 to [`MAX_SLOTS`]) if the table is made now.
+    /// As [`SlotTable::open_or_create`] with fewer slots (1 to [`MAX_SLOTS`]) if the table is made
+    /// now.
     ///
     /// # Errors
     /// As there.
     pub fn with_slots(dir: &Path, slots: u32) -> Result<Arc<Self>, MapError> {
         let slots = slots.clamp(1, MAX_SLOTS);
         let path = dir.join(FILE_NAME);
-        // A file can vanish between the two steps only if somebody removes an unused table; then the next round makes it.
+        // A file can vanish between the two steps only if somebody removes an unused table; then
+        // the next round makes it.
         for _ in 0..8 {
             match Self::open(&path, Access::ReadWrite) {
                 Err(e) if e.errno() == crate::error::ENOENT => {}
-                // Left by another pid namespace (a container that is gone): nobody's, unless somebody still has it open.
+                // Left by another pid namespace (a container that is gone): nobody's, unless
+                // somebody still has it open.
                 Err(e) if e.errno() == crate::error::EXDEV => {
                     if !remove_if_unused(&path)? {
                         return Err(e);
@@ -140,7 +147,8 @@ impl SlotTable {
         Ok(remember(Self { file, slots, possible_cpus: possible_cpus() }))
     }
 
-    /// Finds the table that belongs to an object file: in the nearest directory above it that has one.
+    /// Finds the table that belongs to an object file: in the nearest directory above it that has
+    /// one.
     pub(crate) fn of_object(file: &ObjectFile, access: Access) -> Result<Arc<Self>, MapError> {
         let missing = || ObjectError::Os {
             call: "open",
@@ -158,8 +166,9 @@ impl SlotTable {
 
     /// Makes this the table in which this process's threads claim their slots.
     ///
-    /// A process runs the programs of one directory. Installing another table makes every thread claim anew at its next
-    /// run; no program may be running meanwhile. The table stays mapped for ever.
+    /// A process runs the programs of one directory. Installing another table makes every thread
+    /// claim anew at its next run; no program may be running meanwhile. The table stays mapped
+    /// for ever.
     pub fn install(self: &Arc<Self>) {
         let raw = Arc::into_raw(Arc::clone(self)).cast_mut();
         let before = INSTALLED.swap(raw, AcqRel);
@@ -175,14 +184,15 @@ impl SlotTable {
         n.min(u64::from(self.slots)) as u32
     }
 
-    /// Returns how many processes of this directory would have run programs but [stay out](crate::stays_out), as they were forked into
-    /// another pid namespace.
+    /// Returns how many processes of this directory would have run programs but [stay
+    /// out](crate::stays_out), as they were forked into another pid namespace.
     #[must_use]
     pub fn strangers(&self) -> u64 {
         self.file.payload().word(STRANGERS).map_or(0, |w| w.load(Relaxed))
     }
 
-    /// Returns how many values a reader of a per-CPU map sees: the possible CPUs, or more when higher slots were used.
+    /// Returns how many values a reader of a per-CPU map sees: the possible CPUs, or more when
+    /// higher slots were used.
     #[must_use]
     pub fn shown(&self) -> u32 {
         self.highest().max(self.possible_cpus)
@@ -200,10 +210,11 @@ impl SlotTable {
         self.owner_word(slot).map(|w| w.load(Relaxed)).filter(|t| *t != 0).map(tls::token_parts)
     }
 
-    /// Maps the columns of the slots that threads of this process have; those who claim later do it themselves, and so
-    /// does every run in the shared slot.
+    /// Maps the columns of the slots that threads of this process have; those who claim later do it
+    /// themselves, and so does every run in the shared slot.
     pub(crate) fn map_own(&self, columns: &Columns) -> Result<(), MapError> {
-        // Pairs with the fence in `columns::ensure`: either the claim is seen here, or the columns by who claims.
+        // Pairs with the fence in `columns::ensure`: either the claim is seen here, or the columns
+        // by who claims.
         std::sync::atomic::fence(SeqCst);
         let own = (0..self.highest()).filter(|slot| self.is_mine(*slot));
         for slot in own {
@@ -239,14 +250,16 @@ impl SlotTable {
         self.file.payload().word(STATES.wrapping_add(u64::from(slot).wrapping_mul(STATE)))
     }
 
-    /// Waits until every program run that is going on now has ended, in all processes of this directory.
+    /// Waits until every program run that is going on now has ended, in all processes of this
+    /// directory.
     ///
-    /// What was taken out of a map before is then in no program's hands: a run that begins later does not find it. Runs of
-    /// threads that die count as ended.
+    /// What was taken out of a map before is then in no program's hands: a run that begins later
+    /// does not find it. Runs of threads that die count as ended.
     ///
     /// # Errors
-    /// `EBUSY` when a run does not end within some seconds, since its thread is stopped; `EOPNOTSUPP` where the kernel lacks
-    /// `membarrier`, or the table was made by an older version.
+    /// `EBUSY` when a run does not end within some seconds, since its thread is stopped;
+    /// `EOPNOTSUPP` where the kernel lacks `membarrier`, or the table was made by an older
+    /// version.
     pub fn wait_for_runs(&self) -> Result<(), MapError> {
         self.wait_for_runs_while(&mut || ())
     }
@@ -259,7 +272,8 @@ impl SlotTable {
                 "the slot table was made by an older version, which does not tell when programs have ended",
             ));
         }
-        // A run marks itself and then looks into maps, without a fence between: this is the fence, for all of them.
+        // A run marks itself and then looks into maps, without a fence between: this is the fence,
+        // for all of them.
         if !sys::membarrier_global() {
             return Err(no(
                 "the kernel offers no `membarrier`, without which the end of programs cannot be told",
@@ -275,7 +289,8 @@ impl SlotTable {
                 wait_until(|| over(state.load(Acquire)), || owner.load(Relaxed), meanwhile)?;
             }
         }
-        // Those without a slot of their own run one after the other, under the lock of the last one.
+        // Those without a slot of their own run one after the other, under the lock of the last
+        // one.
         if let Some(word) = self.file.payload().word(SHARED_LOCK) {
             let held = word.load(Acquire);
             let owner = |word: u64| word & ((1 << tls::TOKEN_BITS) - 1);
@@ -298,7 +313,8 @@ impl SlotTable {
             let highest = self.highest();
             let grows = match free {
                 Some(slot) => slot >= highest && slot.is_power_of_two(),
-                // A thread without a slot comes here at every run: not every time is worth asking for all owners.
+                // A thread without a slot comes here at every run: not every time is worth asking
+                // for all owners.
                 None => OVERFLOWS.fetch_add(1, Relaxed).is_multiple_of(64),
             };
             if grows && !swept {
@@ -308,7 +324,8 @@ impl SlotTable {
             }
             let slot = free?;
             let word = self.owner_word(slot)?;
-            // The former owner's plain stores to its values come before whoever freed the slot saw it dead.
+            // The former owner's plain stores to its values come before whoever freed the slot saw
+            // it dead.
             if word.load(Relaxed) == token
                 || word.compare_exchange(0, token, AcqRel, Relaxed).is_ok()
             {
@@ -344,7 +361,8 @@ impl SlotTable {
                     lock::release(word, held);
                     return REFUSED;
                 }
-                // SAFETY: its columns are mapped and have memory. It is no generation's, so it counts for this run only.
+                // SAFETY: its columns are mapped and have memory. It is no generation's, so it
+                // counts for this run only.
                 unsafe { tls::set(Word::Slot, slot) };
                 if let Some(w) = self.file.payload().word(HIGHEST) {
                     w.fetch_max(slot.wrapping_add(1), Relaxed);
@@ -362,8 +380,8 @@ impl SlotTable {
         }
     }
 
-    /// As [`SlotTable::claim`], a slot whose columns are mapped. One whose columns cannot be is given back: what lies at their places in
-    /// this process is nowhere else.
+    /// As [`SlotTable::claim`], a slot whose columns are mapped. One whose columns cannot be is
+    /// given back: what lies at their places in this process is nowhere else.
     fn claim_mapped(&self, token: u64) -> Claim {
         let (mut from, mut tries) = (0u32, 0u32);
         while tries < CLAIMS {
@@ -383,7 +401,8 @@ impl SlotTable {
     fn lowest_free(&self, from: u32, own: u32, token: u64) -> Option<u32> {
         let mut slot = from;
         while slot < own {
-            // Our own token in a slot we do not hold is a former thread with our ids, so it is dead.
+            // Our own token in a slot we do not hold is a former thread with our ids, so it is
+            // dead.
             let owner = self.owner_word(slot)?.load(Relaxed);
             if owner == 0 || owner == token {
                 return Some(slot);
@@ -460,8 +479,9 @@ fn remember(table: SlotTable) -> Arc<SlotTable> {
 
 static OVERFLOWS: AtomicU32 = AtomicU32::new(0);
 
-/// Ends the claiming of slots in this process and the children it forks: it takes system calls, which a sandbox may punish. Threads
-/// that have a slot keep it; runs of others are refused. Maps get memory by being touched from then on.
+/// Ends the claiming of slots in this process and the children it forks: it takes system calls,
+/// which a sandbox may punish. Threads that have a slot keep it; runs of others are refused. Maps
+/// get memory by being touched from then on.
 pub fn close() {
     sys::close();
 }
@@ -497,14 +517,16 @@ pub fn tls_offset() -> i32 {
     tls::offset(Word::Slot) as i32
 }
 
-/// Returns the running thread's slot number. It means something only between [`enter`] and [`exit`].
+/// Returns the running thread's slot number. It means something only between [`enter`] and
+/// [`exit`].
 #[inline(always)]
 #[must_use]
 pub fn current() -> u32 {
     tls::get(Word::Slot) as u32
 }
 
-/// Returns the calling thread as `bpf_get_current_pid_tgid` does: the process id in the upper half, the thread id in the lower.
+/// Returns the calling thread as `bpf_get_current_pid_tgid` does: the process id in the upper half,
+/// the thread id in the lower.
 ///
 /// Safe on the event path; a system call only at a thread's first use and after a fork.
 #[inline(always)]
@@ -514,7 +536,8 @@ pub fn pid_tgid() -> u64 {
     u64::from(pid) << 32 | u64::from(tid)
 }
 
-/// What [`enter`] got, to be given to [`exit`] once, by the same thread: one of the constants, or the lock word of the shared slot.
+/// What [`enter`] got, to be given to [`exit`] once, by the same thread: one of the constants, or
+/// the lock word of the shared slot.
 ///
 /// ```compile_fail,E0277
 /// let entered = skep_maps::slots::enter();
@@ -548,7 +571,8 @@ const REFUSED: Enter = Enter::new(1);
 const NESTED: Enter = Enter::new(2);
 
 impl Enter {
-    /// Tells whether there is no slot for this run; the program must not run and the event counts as missed.
+    /// Tells whether there is no slot for this run; the program must not run and the event counts
+    /// as missed.
     #[inline(always)]
     #[must_use]
     pub fn is_refused(&self) -> bool {
@@ -556,8 +580,9 @@ impl Enter {
     }
 }
 
-/// Tells whether the calling thread owns a slot already: three loads. A program that runs without [`enter`] then has its slot, but
-/// [`SlotTable::wait_for_runs`] does not wait for it: see [`Map::is_waited_for`](crate::Map::is_waited_for).
+/// Tells whether the calling thread owns a slot already: three loads. A program that runs without
+/// [`enter`] then has its slot, but [`SlotTable::wait_for_runs`] does not wait for it: see
+/// [`Map::is_waited_for`](crate::Map::is_waited_for).
 #[inline(always)]
 #[must_use]
 pub fn is_entered() -> bool {
@@ -567,7 +592,8 @@ pub fn is_entered() -> bool {
 
 /// Makes sure that the calling thread owns a slot while a program runs.
 ///
-/// Safe on the event path. Every call is followed by [`exit`] with what it returned, also when refused.
+/// Safe on the event path. Every call is followed by [`exit`] with what it returned, also when
+/// refused.
 #[inline(always)]
 pub fn enter() -> Enter {
     if !is_entered() {
@@ -611,8 +637,8 @@ fn enter_anew() -> Enter {
             let state = table
                 .state_word(slot)
                 .map_or_else(|| tls::address(Word::NoState), |w| w.as_ptr() as u64);
-            // SAFETY: the columns of the slot are mapped and have memory. An installed table is never unmapped, and this thread's words live
-            // as long as it.
+            // SAFETY: the columns of the slot are mapped and have memory. An installed table is
+            // never unmapped, and this thread's words live as long as it.
             unsafe {
                 tls::set(Word::Slot, u64::from(slot));
                 tls::set(Word::State, state);

@@ -5,9 +5,9 @@
 //! bucket   0 lock   8 version (high half), number of addresses (low half), 0: empty   16 hash   24 … addresses
 //! ```
 //!
-//! A stack has one place, the bucket of its hash. Who puts one in empties the bucket, fills it, and gives it its length by one
-//! store. So readers see a whole stack or none, and a death leaves an empty bucket, as if the stack that was to be replaced
-//! had been deleted.
+//! A stack has one place, the bucket of its hash. Who puts one in empties the bucket, fills it, and
+//! gives it its length by one store. So readers see a whole stack or none, and a death leaves an
+//! empty bucket, as if the stack that was to be replaced had been deleted.
 
 use std::sync::Arc;
 use std::sync::atomic::{
@@ -278,11 +278,12 @@ impl MapOps for StackTrace {
 }
 
 impl Map {
-    /// Puts a call stack into a map of stacks, for a program: its number, or `-EEXIST` when another stack has the same one and
-    /// `flags` has no `BPF_F_REUSE_STACKID`, `-EFAULT` for no addresses, `-EINVAL` for another map type.
+    /// Puts a call stack into a map of stacks, for a program: its number, or `-EEXIST` when another
+    /// stack has the same one and `flags` has no `BPF_F_REUSE_STACKID`, `-EFAULT` for no
+    /// addresses, `-EINVAL` for another map type.
     ///
-    /// What is deeper than the map's values have room for is left out. Of `flags`, those that say where the stack comes from
-    /// are the caller's affair. Safe on the event path.
+    /// What is deeper than the map's values have room for is left out. Of `flags`, those that say
+    /// where the stack comes from are the caller's affair. Safe on the event path.
     ///
     /// # Safety
     /// `addresses` points to `n` readable words.

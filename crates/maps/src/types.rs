@@ -32,7 +32,8 @@ pub(crate) struct Layout {
     pub(crate) room: Room,
 }
 
-/// What of a payload has memory when the map is made: its first bytes, and the first bytes of each of some areas.
+/// What of a payload has memory when the map is made: its first bytes, and the first bytes of each
+/// of some areas.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     pub(crate) prefix: u64,
@@ -61,7 +62,8 @@ impl Areas {
 }
 
 impl Layout {
-    /// A payload in which nothing is put after the map was made, or whose places tell the order in which it was.
+    /// A payload in which nothing is put after the map was made, or whose places tell the order in
+    /// which it was.
     pub(crate) const fn plain(payload_len: u64) -> Self {
         Self::with_births(payload_len, 0)
     }
@@ -114,7 +116,8 @@ pub(crate) struct TypeRow {
     pub(crate) map_type: MapType,
     /// The format version since which its payload is what it is.
     pub(crate) since: u32,
-    /// Checks a definition and tells the sizes it leads to. The same definition always has the same layout.
+    /// Checks a definition and tells the sizes it leads to. The same definition always has the
+    /// same layout.
     pub(crate) layout: fn(&MapDef) -> Result<Layout, MapError>,
     /// Makes the operations over a mapped file whose payload has the size `layout` told.
     pub(crate) open: fn(Parts) -> Result<Box<dyn MapOps>, MapError>,
@@ -168,7 +171,8 @@ pub fn map_types() -> Vec<MapType> {
     types
 }
 
-/// Checks all that creation asks of a definition; the row, the layout, and the bytes of the payload.
+/// Checks all that creation asks of a definition; the row, the layout, and the bytes of the
+/// payload.
 pub(crate) fn checked(def: &MapDef) -> Result<(&'static TypeRow, Layout, u64), MapError> {
     let row = row(def)?;
     if def.flags.0 & !def.map_type.row().flags != 0 {
@@ -182,8 +186,8 @@ pub(crate) fn checked(def: &MapDef) -> Result<(&'static TypeRow, Layout, u64), M
 }
 
 impl MapDef {
-    /// Checks whether a map can be made of this definition, as [`Map::create`](crate::Map::create) does first. Nothing is made; whether
-    /// there is memory for it is not known.
+    /// Checks whether a map can be made of this definition, as [`Map::create`](crate::Map::create)
+    /// does first. Nothing is made; whether there is memory for it is not known.
     ///
     /// # Errors
     /// As there.
@@ -225,7 +229,8 @@ pub(crate) struct Element {
 pub(crate) trait Limbo {
     /// Begins to take elements, alone.
     fn begin(&self) -> Result<Held, MapError>;
-    /// Removes the element with a key, and keeps its memory from being used again; `None` when it is gone.
+    /// Removes the element with a key, and keeps its memory from being used again; `None` when it
+    /// is gone.
     fn detach(&self, key: &[u8]) -> Result<Option<u32>, MapError>;
     /// Tells who waits to begin that all is well.
     fn beat(&self, held: &mut Held);
@@ -235,10 +240,11 @@ pub(crate) trait Limbo {
     fn end(&self, count: usize, held: Held);
 }
 
-/// Walks by keys, for types whose keys have an order of their own: the place of a walk is the last key, and the walk keeps it.
+/// Walks by keys, for types whose keys have an order of their own: the place of a walk is the last
+/// key, and the walk keeps it.
 pub(crate) trait KeyWalk {
-    /// Copies the element behind a key out, whether that key is there or not; the first one behind no bytes, and none that `strict`
-    /// passes over. `false` at the end.
+    /// Copies the element behind a key out, whether that key is there or not; the first one behind
+    /// no bytes, and none that `strict` passes over. `false` at the end.
     fn step_behind(
         &self,
         last: &[u8],
@@ -252,9 +258,9 @@ pub(crate) trait KeyWalk {
 
 /// What the front ends in `map.rs` and `dump/` ask of a map type.
 ///
-/// Lengths of keys, values and buffers were checked, and so was the right to write, before a method is called. The
-/// `prog_` methods run on the event path; see `shm` for what that forbids. Their results are the kernel's: an address
-/// or null, and zero or a negative errno.
+/// Lengths of keys, values and buffers were checked, and so was the right to write, before a method
+/// is called. The `prog_` methods run on the event path; see `shm` for what that forbids. Their
+/// results are the kernel's: an address or null, and zero or a negative errno.
 pub(crate) trait MapOps: Send + Sync {
     /// Tells the code generator where values lie.
     fn shape(&self) -> MapShape {
@@ -264,7 +270,8 @@ pub(crate) trait MapOps: Send + Sync {
     /// Bytes of a value as users see it now.
     fn user_value_size(&self) -> usize;
 
-    /// Answers an operation that the type does not have; types that leave out one of those below say with which errno.
+    /// Answers an operation that the type does not have; types that leave out one of those below
+    /// say with which errno.
     fn refuse(&self, operation: &'static str) -> MapError {
         let _ = operation;
         MapError::Denied { why: "its type has no such operation" }
@@ -276,13 +283,14 @@ pub(crate) trait MapOps: Send + Sync {
         Err(self.refuse("lookup"))
     }
 
-    /// Asks for the memory that operations on these keys will touch, which stand one behind another: at most
-    /// [`TOGETHER`](crate::dump::batch::TOGETHER). It is a wish only.
+    /// Asks for the memory that operations on these keys will touch, which stand one behind
+    /// another: at most [`TOGETHER`](crate::dump::batch::TOGETHER). It is a wish only.
     fn prefetch(&self, keys: &[u8]) {
         let _ = keys;
     }
 
-    /// Stores a value. `value` has the user's value size, for per-CPU types any whole number of values.
+    /// Stores a value. `value` has the user's value size, for per-CPU types any whole number of
+    /// values.
     fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {
         let _ = (key, value, flags);
         Err(self.refuse("update"))
@@ -294,7 +302,8 @@ pub(crate) trait MapOps: Send + Sync {
         Err(self.refuse("delete"))
     }
 
-    /// Removes an element and copies its last value out; `flags` as in `lookup`. `None` for a type that cannot.
+    /// Removes an element and copies its last value out; `flags` as in `lookup`. `None` for a type
+    /// that cannot.
     fn take(&self, key: &[u8], out: &mut [u8], flags: u64) -> Option<Result<(), MapError>> {
         let _ = (key, out, flags);
         None
@@ -306,8 +315,8 @@ pub(crate) trait MapOps: Send + Sync {
         Err(self.refuse("next key"))
     }
 
-    /// Copies the element at or after a position out and moves the position behind it; `false` at the end. Types that
-    /// have [`MapOps::by_key`] have no positions.
+    /// Copies the element at or after a position out and moves the position behind it; `false` at
+    /// the end. Types that have [`MapOps::by_key`] have no positions.
     fn step(&self, at: &mut Position, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
         let _ = (at, key, value);
         Err(self.refuse("dump"))
@@ -318,7 +327,8 @@ pub(crate) trait MapOps: Send + Sync {
         None
     }
 
-    /// Copies elements from a position on until `out` is full, and moves the position behind them; `false` at the end.
+    /// Copies elements from a position on until `out` is full, and moves the position behind them;
+    /// `false` at the end.
     fn fill(&self, at: &mut Position, out: &mut Out<'_>) -> Result<bool, MapError> {
         while let Some((key, value)) = out.next() {
             if !self.step(at, key, value)? {
@@ -329,7 +339,8 @@ pub(crate) trait MapOps: Send + Sync {
         Ok(true)
     }
 
-    /// Finds the position behind a key; `None` when the key is not there and its type has no place for missing keys.
+    /// Finds the position behind a key; `None` when the key is not there and its type has no place
+    /// for missing keys.
     fn seek(&self, key: &[u8]) -> Result<Option<Position>, MapError> {
         let (mut at, mut seen, mut value) =
             (Position::default(), vec![0; key.len()], vec![0; self.user_value_size()]);
@@ -341,8 +352,8 @@ pub(crate) trait MapOps: Send + Sync {
         Ok(None)
     }
 
-    /// Tells whether keys have an order, in which missing keys have their place: then batches go on from a key, as the
-    /// kernel's do for arrays and tries.
+    /// Tells whether keys have an order, in which missing keys have their place: then batches go on
+    /// from a key, as the kernel's do for arrays and tries.
     fn ordered(&self) -> bool {
         false
     }

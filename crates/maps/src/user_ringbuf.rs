@@ -1,7 +1,7 @@
 //! `BPF_MAP_TYPE_USER_RINGBUF`: samples from user space to programs.
 //!
-//! The file is a ring buffer's, with the roles exchanged: any number of users put samples in, one program at a time drains
-//! them.
+//! The file is a ring buffer's, with the roles exchanged: any number of users put samples in, one
+//! program at a time drains them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
@@ -59,8 +59,8 @@ impl Map {
     /// Puts a sample into a user ring buffer.
     ///
     /// # Errors
-    /// [`MapError::Full`] when there is no room now; `E2BIG` for a sample larger than the ring; `EPERM` for a map opened for reading;
-    /// `EINVAL` for another map type.
+    /// [`MapError::Full`] when there is no room now; `E2BIG` for a sample larger than the ring;
+    /// `EPERM` for a map opened for reading; `EINVAL` for another map type.
     #[doc(alias = "user_ring_buffer__submit")]
     pub fn user_ringbuf_output(&self, sample: &[u8]) -> Result<(), MapError> {
         let ring = self
@@ -82,9 +82,11 @@ impl Map {
         if done { Ok(()) } else { Err(MapError::Full { max_entries: self.def().max_entries }) }
     }
 
-    /// Begins to drain a user ring buffer, for a program; or `-EBUSY` when another one does, `-EINVAL` for another map type.
+    /// Begins to drain a user ring buffer, for a program; or `-EBUSY` when another one does,
+    /// `-EINVAL` for another map type.
     ///
-    /// Safe on the event path, as is all that [`Drain`] does. Who dies while draining loses the sample he looked at to the next.
+    /// Safe on the event path, as is all that [`Drain`] does. Who dies while draining loses the
+    /// sample he looked at to the next.
     ///
     /// # Errors
     /// A negative errno.
@@ -105,10 +107,12 @@ impl Map {
 }
 
 impl Drain<'_> {
-    /// Finds the next sample: address and length. It is consumed by the next call, and when the value is dropped.
+    /// Finds the next sample: address and length. It is consumed by the next call, and when the
+    /// value is dropped.
     ///
     /// # Errors
-    /// `-ENODATA` when there is none, `-EAGAIN` when its user is still filling it, `-EINVAL` when the ring is damaged.
+    /// `-ENODATA` when there is none, `-EAGAIN` when its user is still filling it, `-EINVAL` when
+    /// the ring is damaged.
     pub fn next_sample(&mut self) -> Result<(*mut u8, u32), i64> {
         let memory = &self.ring.memory;
         self.consume();

@@ -1,4 +1,5 @@
-//! `BPF_MAP_TYPE_XSKMAP`: sockets that packets may be redirected to, as numbers that mean something to whoever made the map.
+//! `BPF_MAP_TYPE_XSKMAP`: sockets that packets may be redirected to, as numbers that mean something
+//! to whoever made the map.
 
 use skep_isa::map::update;
 

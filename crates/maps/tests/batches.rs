@@ -1,6 +1,8 @@
-//! The BATCH commands beside the kernel's: the same sequence of calls gives the same errno, count, cursor and bytes.
+//! The BATCH commands beside the kernel's: the same sequence of calls gives the same errno, count,
+//! cursor and bytes.
 //!
-//! What differs by intent is not asked: `ENOSPC` never comes, tries can be taken from, `NOEXIST` and `EXIST` are understood.
+//! What differs by intent is not asked: `ENOSPC` never comes, tries can be taken from, `NOEXIST`
+//! and `EXIST` are understood.
 
 mod support;
 
@@ -137,7 +139,8 @@ impl Pair {
         ours
     }
 
-    /// Whole walks in steps of `step`; a bucket that does not fit is asked for again by more, as libraries do.
+    /// Whole walks in steps of `step`; a bucket that does not fit is asked for again by more, as
+    /// libraries do.
     fn whole(&self, step: usize) -> [BTreeMap<Vec<u8>, Vec<u8>>; 2] {
         [0, 1].map(|side| {
             let (mut from, mut all, mut room) = (None::<Vec<u8>>, BTreeMap::new(), step);
@@ -253,7 +256,8 @@ fn batches_answer_as_the_kernels() {
     }
 }
 
-/// Keys that are there and keys that are not, in every number around that of keys looked at together, for every type with keys.
+/// Keys that are there and keys that are not, in every number around that of keys looked at
+/// together, for every type with keys.
 #[test]
 fn many_keys_answer_as_one_after_another_does() {
     let dir = Dir::new();
@@ -299,7 +303,8 @@ fn many_keys_answer_as_one_after_another_does() {
     assert!(batch::lookup_keys(&ring, &[], &mut [], &mut [false]).is_err(), "it has no keys");
 }
 
-/// While all that was asked for early comes, others take keys out and put them in again: each answer is one that was true.
+/// While all that was asked for early comes, others take keys out and put them in again: each
+/// answer is one that was true.
 #[test]
 fn many_keys_under_writers_have_values_of_their_own() {
     const KEYS: u64 = 512;

@@ -13,8 +13,9 @@ fn address_space() -> u64 {
     kib.expect("the kernel tells") << 10
 }
 
-/// A quarter of a million statistics for 256 slots are 25 GB of a file, and next to nothing of the address space; every thread finds its
-/// own value, threads that were there before the map as well as others, and readers find all.
+/// A quarter of a million statistics for 256 slots are 25 GB of a file, and next to nothing of the
+/// address space; every thread finds its own value, threads that were there before the map as well
+/// as others, and readers find all.
 #[test]
 fn a_map_of_many_gigabytes_takes_what_is_used() -> Result<(), Box<dyn std::error::Error>> {
     const ENTRIES: u32 = 1 << 18;

@@ -11,9 +11,11 @@ use skep_isa::{MapFlags, MapType};
 use skep_maps::{Cursor, Map, MapDef, MapError, Take, Verdict, map_types};
 use support::{Dir, Random, forked, rounds, table};
 
-/// A map of a type with room for `entries`, in the first shape the type accepts; `None` for types that need more than that.
+/// A map of a type with room for `entries`, in the first shape the type accepts; `None` for types
+/// that need more than that.
 fn map_of(dir: &Dir, t: MapType, entries: u32) -> Option<Map> {
-    // Values of tables of ids, stacks and the like are not anything one likes; other tests have them.
+    // Values of tables of ids, stacks and the like are not anything one likes; other tests have
+    // them.
     if !t.row().value.allows(5) {
         return None;
     }
@@ -186,7 +188,8 @@ fn no_element_is_skipped_or_repeated_while_others_come_and_go() {
     }
 }
 
-/// Whatever becomes of the key that a walk stands on, and of the memory it had: the rest comes, in order, once.
+/// Whatever becomes of the key that a walk stands on, and of the memory it had: the rest comes, in
+/// order, once.
 #[test]
 fn a_trie_of_any_address_is_walked_on_from_a_prefix_that_is_gone() {
     let dir = Dir::new();
@@ -236,7 +239,8 @@ fn a_trie_of_any_address_is_walked_on_from_a_prefix_that_is_gone() {
                     map.update(&prefix(bytes, bytes * 8, 2), &[2; 8], ANY).expect("room");
                 }
             }
-            // The one that was put in behind the first place of the walk, and ahead of it only at first.
+            // The one that was put in behind the first place of the walk, and ahead of it only at
+            // first.
             seen.retain(|k| *k != prefix(bytes, bytes * 8, 2));
             assert_eq!(seen, want, "addresses of {bytes} bytes, door {door}, room {room}");
         }
@@ -443,7 +447,8 @@ fn take_all(map: &Map, room: usize, seen: &Map) -> usize {
             assert_eq!(word(v), 7);
             let place = (seen.value_base() + 8 * u64::from(index(map, k)))
                 as *const std::sync::atomic::AtomicU64;
-            // SAFETY: an eight-byte value of the array, which outlives this use, used as an atomic by all.
+            // SAFETY: an eight-byte value of the array, which outlives this use, used as an atomic
+            // by all.
             unsafe { (*place).fetch_add(1, Relaxed) };
         }
     }
@@ -469,13 +474,14 @@ fn walks_are_refused_where_the_map_may_not_be_read_or_written() {
     assert_eq!(errno(map.walk().rows(&mut [0; 64])), Err(524));
 }
 
-/// Adds one to the value of a key as a compiled program does: look up, else store; in place, with a plain load and store in the
-/// slot's own value, atomically in a shared one.
+/// Adds one to the value of a key as a compiled program does: look up, else store; in place, with a
+/// plain load and store in the slot's own value, atomically in a shared one.
 fn bump(map: &Map, k: &[u8]) {
     use std::sync::atomic::AtomicU64;
     let entered = skep_maps::slots::enter();
     assert!(!entered.is_refused());
-    // SAFETY: keys have eight bytes, values eight that are reached as an atomic or by this thread alone, between enter and exit.
+    // SAFETY: keys have eight bytes, values eight that are reached as an atomic or by this thread
+    // alone, between enter and exit.
     unsafe {
         let mut p = map.prog_lookup(k.as_ptr());
         if p.is_null() {
@@ -571,7 +577,8 @@ fn counters_taken_exactly_lose_no_increment() {
     }
 }
 
-/// One walk waits for a program, longer than a lock is waited for, and another for the walk: both get what they came for.
+/// One walk waits for a program, longer than a lock is waited for, and another for the walk: both
+/// get what they came for.
 #[test]
 fn two_walks_outwait_a_program_that_takes_its_time() {
     let dir = Dir::new();
@@ -610,7 +617,8 @@ fn two_walks_outwait_a_program_that_takes_its_time() {
     assert_eq!(child.join(), 0);
 }
 
-/// Whose elements can be taken exactly, and what leads to such maps: programs that use them say when they run.
+/// Whose elements can be taken exactly, and what leads to such maps: programs that use them say
+/// when they run.
 #[test]
 fn maps_that_are_taken_from_exactly_are_those_that_programs_are_waited_for() {
     let dir = Dir::new();
@@ -658,7 +666,8 @@ fn a_walk_waits_for_each_run_of_a_thread_not_only_its_first() {
     assert_eq!(child.join(), 0);
 }
 
-/// A walk that is killed while it waits leaves elements in nobody's hands: the next one gives their memory back.
+/// A walk that is killed while it waits leaves elements in nobody's hands: the next one gives their
+/// memory back.
 #[test]
 fn a_killed_taker_leaves_no_hole() {
     let dir = Dir::new();
@@ -691,8 +700,8 @@ fn what_cannot_be_taken_exactly_is_refused() {
     assert_eq!(map.walk().taking(Take::Exact).rows(&mut [0; 64]).map_err(|e| e.errno()), Err(524));
 }
 
-/// A walk that stands inside a bucket remembers how new the element before it is: what is put into the bucket later has to be newer,
-/// also when the newest elements, or all, are gone.
+/// A walk that stands inside a bucket remembers how new the element before it is: what is put into
+/// the bucket later has to be newer, also when the newest elements, or all, are gone.
 #[test]
 fn what_was_put_in_again_behind_a_walk_does_not_come_twice() {
     let dir = Dir::new();

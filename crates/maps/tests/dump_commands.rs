@@ -199,7 +199,8 @@ fn whole(map: &Map, step: usize, take: Option<Take>) -> Vec<(u64, Vec<u8>)> {
     }
 }
 
-/// The kernel's own map tests: every step size from one up, each key once, the right values, and end with data.
+/// The kernel's own map tests: every step size from one up, each key once, the right values, and
+/// end with data.
 #[test]
 fn every_step_size_reads_every_element_once() {
     let dir = Dir::new();
@@ -303,7 +304,8 @@ fn updates_and_deletions_stop_at_the_first_that_fails() {
     assert!(whole(&percpu, 2, None).iter().all(|(_, v)| v.iter().all(|b| *b == 5)));
 }
 
-/// A batch smaller than a bucket is what the kernel answers `ENOSPC` to, and what libraries double their buffers for.
+/// A batch smaller than a bucket is what the kernel answers `ENOSPC` to, and what libraries double
+/// their buffers for.
 #[test]
 fn a_cursor_inside_a_bucket_outlives_the_deletion_of_what_it_stands_on() {
     let dir = Dir::new();

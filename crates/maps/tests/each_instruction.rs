@@ -1,5 +1,5 @@
-//! Changes of maps by a writer that stands, or was killed, at each of its instructions: others see the map as it was before or as it is
-//! after, and go on.
+//! Changes of maps by a writer that stands, or was killed, at each of its instructions: others see
+//! the map as it was before or as it is after, and go on.
 
 mod support;
 
@@ -86,7 +86,8 @@ fn make_change(map: &Map, change: Change) {
 
 type Contents = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// All of a map, by a walk; single elements are found as the walk shows them, if nobody changes the map.
+/// All of a map, by a walk; single elements are found as the walk shows them, if nobody changes the
+/// map.
 fn looked_through(map: &Map) -> Contents {
     let walked = contents(map);
     for (key, value) in walked.iter().filter(|(key, _)| !key.is_empty()) {

@@ -61,7 +61,8 @@ fn exercise(map: &Map) {
             map.lookup_into(&key, &mut out, 0),
         );
         let mut room = [0u8; 32];
-        // SAFETY: keys and values have at most 32 bytes; the values found are the map's, and inner maps are not written to.
+        // SAFETY: keys and values have at most 32 bytes; the values found are the map's, and inner
+        // maps are not written to.
         unsafe {
             if !key.is_empty() {
                 let p = map.prog_lookup(key.as_ptr());
@@ -184,7 +185,8 @@ fn files_of_other_lengths_kinds_and_versions_are_refused() {
     );
 }
 
-/// A file says in which pid namespace it was made, or that this could not be told: then it is for reading only, and the message says so.
+/// A file says in which pid namespace it was made, or that this could not be told: then it is for
+/// reading only, and the message says so.
 #[test]
 fn a_file_of_another_or_of_no_known_namespace_is_for_reading_only() {
     let dir = Dir::new();

@@ -1,6 +1,6 @@
-//! Files that were written stay readable: `tests/data/v1` holds one of each type by format version 1, as lines of offset and bytes,
-//! `v2` and `v3` those of types that changed with these versions, and `v4` one of each again, since when most tell when elements were
-//! put in.
+//! Files that were written stay readable: `tests/data/v1` holds one of each type by format version
+//! 1, as lines of offset and bytes, `v2` and `v3` those of types that changed with these versions,
+//! and `v4` one of each again, since when most tell when elements were put in.
 //!
 //! `SKEP_BLESS=1` writes those that are missing, for new types.
 

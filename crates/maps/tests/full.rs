@@ -1,4 +1,5 @@
-//! A full file system: what a map promised is there, and what there is no memory for is an error and no loss.
+//! A full file system: what a map promised is there, and what there is no memory for is an error
+//! and no loss.
 
 mod support;
 
@@ -20,7 +21,8 @@ fn blocks(dir: &Dir) -> u64 {
     s.f_blocks - s.f_bfree
 }
 
-/// A map that cannot be is refused with what it needs, what there is, and what would fit; nothing is left of it, and what would fit does.
+/// A map that cannot be is refused with what it needs, what there is, and what would fit; nothing
+/// is left of it, and what would fit does.
 #[test]
 fn a_map_that_does_not_fit_is_refused_and_what_fits_is_told() {
     let done = on_small_tmpfs("1m", |dir| {
@@ -71,7 +73,8 @@ fn a_map_that_does_not_fit_is_refused_and_what_fits_is_told() {
     }
 }
 
-/// Every type, with its file system full from the moment on at which it is made: all that it promises goes in, and none of it is lost.
+/// Every type, with its file system full from the moment on at which it is made: all that it
+/// promises goes in, and none of it is lost.
 #[test]
 fn what_was_promised_goes_into_a_full_file_system() {
     let mut done = true;
@@ -89,7 +92,8 @@ fn what_was_promised_goes_into_a_full_file_system() {
                 }
                 MapType::ArrayOfMaps | MapType::HashOfMaps => {
                     fill_up(dir);
-                    // A link to the inner map takes a directory; without room for that, it is an error.
+                    // A link to the inner map takes a directory; without room for that, it is an
+                    // error.
                     for i in 0..20 {
                         match map.update(&small_key(t, i), &inner.id().to_ne_bytes(), 0) {
                             Ok(()) => assert_eq!(
@@ -162,7 +166,8 @@ fn refuses(map: &Map, t: MapType) {
     assert_eq!(reader.lost().collect::<Vec<_>>()[..3], [0, 1, 0]);
 }
 
-/// A type whose elements get memory on demand, as many as there is memory for: those that were acknowledged are there, in the end too.
+/// A type whose elements get memory on demand, as many as there is memory for: those that were
+/// acknowledged are there, in the end too.
 #[test]
 fn what_is_acknowledged_on_demand_is_there() {
     let shapes = [
@@ -249,8 +254,8 @@ fn what_is_acknowledged_on_demand_is_there() {
     }
 }
 
-/// Threads beyond the processors need memory for their values in every per-CPU map: without it their programs do not run, and with it
-/// they count exactly.
+/// Threads beyond the processors need memory for their values in every per-CPU map: without it
+/// their programs do not run, and with it they count exactly.
 #[test]
 fn a_slot_without_memory_runs_no_program() {
     // Mapped whole, and one slot at a time.
@@ -368,7 +373,8 @@ fn a_slot_gets_memory_for_elements_that_its_process_leaves_out() {
     }
 }
 
-/// Somebody died when elements were said to have memory, before a slot's values of them had: nobody stores there before they have.
+/// Somebody died when elements were said to have memory, before a slot's values of them had: nobody
+/// stores there before they have.
 #[test]
 fn a_death_while_elements_get_memory_leaves_none_without() {
     const STRIPES: u64 = 64;

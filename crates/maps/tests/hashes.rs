@@ -99,7 +99,8 @@ fn a_value_of_eight_bytes_keeps_its_address_when_overwritten() {
     }
 }
 
-/// A program may have found the value before: what a user stores under its lock must not go into another element.
+/// A program may have found the value before: what a user stores under its lock must not go into
+/// another element.
 #[test]
 fn a_value_overwritten_under_its_lock_keeps_its_address() {
     let dir = Dir::new();
@@ -414,7 +415,8 @@ fn programs_of_many_processes_count_exactly_by_key() {
     }
 }
 
-/// There is an element for each key, and all want the last ones at the same time: who comes late finds the key there, not a full map.
+/// There is an element for each key, and all want the last ones at the same time: who comes late
+/// finds the key there, not a full map.
 #[test]
 fn a_map_with_room_for_every_key_is_never_full() {
     const KEYS: u64 = 6;
@@ -551,7 +553,8 @@ fn a_large_map_holds_exactly_what_it_promises() {
     assert!(map.next_key(None).is_err());
 }
 
-/// Compiled programs call a function made for keys of a size: it and the general one find the same, which is what was put in.
+/// Compiled programs call a function made for keys of a size: it and the general one find the same,
+/// which is what was put in.
 #[test]
 fn the_lookup_made_for_a_key_size_finds_what_is_there() {
     const MADE: [u32; 6] = [4, 8, 12, 16, 24, 32];

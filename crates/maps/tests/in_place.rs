@@ -1,4 +1,5 @@
-//! Values written over in place (`BPF_F_LOCK`) by a writer that stands, or died, at each of its instructions.
+//! Values written over in place (`BPF_F_LOCK`) by a writer that stands, or died, at each of its
+//! instructions.
 
 mod support;
 
@@ -72,8 +73,8 @@ fn each_state(map: &Map, standing: impl FnMut(&Child)) -> Option<Vec<Vec<u64>>> 
     Some(states)
 }
 
-/// What a program changes under the value's lock stays, whatever the writer left to be done: only who takes the lock over from the dead
-/// has the rest of the new value stored over it.
+/// What a program changes under the value's lock stays, whatever the writer left to be done: only
+/// who takes the lock over from the dead has the rest of the new value stored over it.
 #[test]
 fn a_writer_that_dies_takes_no_later_change_with_it() {
     let dir = Dir::new();
@@ -119,8 +120,8 @@ fn plainly(map: &Map) -> Vec<Vec<u8>> {
     one_by_one.chain([map.lookup(&KEY).expect("there"), together]).collect()
 }
 
-/// Readers that do not take the value's lock see the old value or the new one while the writer stands and after it died, and who saw the
-/// new one sees it from then on.
+/// Readers that do not take the value's lock see the old value or the new one while the writer
+/// stands and after it died, and who saw the new one sees it from then on.
 #[test]
 fn readers_without_the_lock_see_no_half_of_a_value() {
     let dir = Dir::new();
@@ -146,8 +147,8 @@ fn readers_without_the_lock_see_no_half_of_a_value() {
     }
 }
 
-/// A reader with the lock that finds a writer at work whenever it looks has its value under the stripe's lock, and is not told that it is
-/// busy: as if, after each look, another writer began.
+/// A reader with the lock that finds a writer at work whenever it looks has its value under the
+/// stripe's lock, and is not told that it is busy: as if, after each look, another writer began.
 #[test]
 fn a_reader_among_busy_writers_has_its_value() {
     let dir = Dir::new();
@@ -180,7 +181,8 @@ fn a_writer_that_dies_leaves_the_old_value_or_the_new_one() {
     }
 }
 
-/// Whoever wants the value's lock is told at once, and does not take it from the writer after a second.
+/// Whoever wants the value's lock is told at once, and does not take it from the writer after a
+/// second.
 #[test]
 fn a_writer_that_stands_in_the_middle_is_not_robbed() {
     let dir = Dir::new();

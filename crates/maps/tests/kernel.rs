@@ -1,5 +1,5 @@
-//! Every operation of every map type beside the kernel's: the same definitions, keys and flags must give the same errno, and where
-//! the answer is not a matter of chance, the same bytes.
+//! Every operation of every map type beside the kernel's: the same definitions, keys and flags must
+//! give the same errno, and where the answer is not a matter of chance, the same bytes.
 
 mod support;
 
@@ -290,7 +290,8 @@ fn keys(def: &MapDef) -> Vec<Vec<u8>> {
     }
 }
 
-/// Types of which every answer is exact; others may only be compared by their errno, and some not when they are full.
+/// Types of which every answer is exact; others may only be compared by their errno, and some not
+/// when they are full.
 fn exact_order(t: MapType) -> bool {
     matches!(
         t,
@@ -425,7 +426,8 @@ fn operations_answer_as_the_kernels() {
     assert!(differ.is_empty(), "{}:\n{}", differ.len(), differ[..differ.len().min(60)].join("\n"));
 }
 
-/// Tables of what only the kernel has: the rows cannot be filled alike, the refusals can be compared.
+/// Tables of what only the kernel has: the rows cannot be filled alike, the refusals can be
+/// compared.
 #[test]
 fn tables_of_kernel_objects_refuse_alike() {
     if !may_load() {

@@ -1,18 +1,21 @@
-//! The protocols between readers without locks and writers, as small models that loom runs in every order the memory model allows.
+//! The protocols between readers without locks and writers, as small models that loom runs in every
+//! order the memory model allows.
 //!
-//! The maps themselves live in memory that other processes map, so their atomics cannot be loom's. Each model here has the same
-//! words, the same accesses in the same order and with the same orderings as the code it is named after; who changes one changes
-//! the other.
+//! The maps themselves live in memory that other processes map, so their atomics cannot be loom's.
+//! Each model here has the same words, the same accesses in the same order and with the same
+//! orderings as the code it is named after; who changes one changes the other.
 
 use loom::sync::Arc;
 use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use loom::sync::atomic::{AtomicU64, fence};
 use loom::thread;
 
-/// `hash/table.rs`, `find`: an element leaves its chain and is used again for another key while a reader stands on it.
+/// `hash/table.rs`, `find`: an element leaves its chain and is used again for another key while a
+/// reader stands on it.
 ///
-/// One bucket with one element, key 1 with value 1. The writer deletes it, and puts key 2 with value 2 into the same
-/// element. The reader looks for key 1: he finds value 1 or nothing, never value 2.
+/// One bucket with one element, key 1 with value 1. The writer deletes it, and puts key 2 with
+/// value 2 into the same element. The reader looks for key 1: he finds value 1 or nothing, never
+/// value 2.
 #[test]
 fn a_reader_of_a_bucket_never_takes_another_keys_value() {
     loom::model(|| {
@@ -139,7 +142,8 @@ fn a_walk_through_a_queue_copies_whole_values() {
     });
 }
 
-/// `queue_stack.rs`: the top of a stack is popped and another value pushed in its place while a walk copies it.
+/// `queue_stack.rs`: the top of a stack is popped and another value pushed in its place while a
+/// walk copies it.
 #[test]
 fn a_walk_through_a_stack_copies_whole_values() {
     loom::model(|| {
@@ -201,7 +205,8 @@ fn a_record_is_whole() {
     });
 }
 
-/// `shm/ring.rs`: two producers copy samples in under the lock, one after the other, and none of their records is seen unfinished.
+/// `shm/ring.rs`: two producers copy samples in under the lock, one after the other, and none of
+/// their records is seen unfinished.
 #[test]
 fn a_record_made_under_the_lock_is_never_seen_unfinished() {
     loom::model(|| {
@@ -235,8 +240,9 @@ fn a_record_made_under_the_lock_is_never_seen_unfinished() {
     });
 }
 
-/// `shm/ring.rs`: a consumer that goes to sleep sees the record, or its producer sees that it sleeps, though the producer has no barrier
-/// between its store and its load: the kernel makes it pass one somewhere, and the consumer waits for that.
+/// `shm/ring.rs`: a consumer that goes to sleep sees the record, or its producer sees that it
+/// sleeps, though the producer has no barrier between its store and its load: the kernel makes it
+/// pass one somewhere, and the consumer waits for that.
 #[test]
 fn a_sleeper_sees_the_record_or_is_woken() {
     loom::model(|| {
@@ -256,7 +262,8 @@ fn a_sleeper_sees_the_record_or_is_woken() {
                 header.store(8, Release);
                 interrupted();
                 let wakes = sleeping.load(Relaxed) != 0;
-                // After this the thread does other things, which a barrier comes between sooner or later.
+                // After this the thread does other things, which a barrier comes between sooner or
+                // later.
                 while passed.load(Relaxed) == 0 {
                     interrupted();
                     thread::yield_now();
@@ -304,9 +311,10 @@ fn a_lock_is_held_by_one_at_a_time() {
     });
 }
 
-/// `percpu.rs`, `acquire`, and `hash/pool.rs`, `acquire_fresh`: a slot and an element get memory at the same time. Whoever of them is
-/// later sees the other, so the element's value in the slot has memory when both are said to have some. A third one begins to get memory
-/// for the same slot, and fails.
+/// `percpu.rs`, `acquire`, and `hash/pool.rs`, `acquire_fresh`: a slot and an element get memory at
+/// the same time. Whoever of them is later sees the other, so the element's value in the slot has
+/// memory when both are said to have some. A third one begins to get memory for the same slot, and
+/// fails.
 #[test]
 fn a_slot_and_an_element_that_get_memory_do_not_miss_each_other() {
     loom::model(|| {
@@ -347,8 +355,9 @@ fn a_slot_and_an_element_that_get_memory_do_not_miss_each_other() {
     });
 }
 
-/// `hash/in_place.rs`, `lookup_locked`: what a reader takes for whole, of two words. The lock of the value is not in the model, as the
-/// reader has taken it over from a writer that is dead or was stopped.
+/// `hash/in_place.rs`, `lookup_locked`: what a reader takes for whole, of two words. The lock of
+/// the value is not in the model, as the reader has taken it over from a writer that is dead or was
+/// stopped.
 fn copied_in_place(
     words: &[AtomicU64; 2],
     bucket: &AtomicU64,
@@ -367,8 +376,9 @@ fn copied_in_place(
     (bucket.load(Relaxed) == head).then_some(seen)
 }
 
-/// `hash/in_place.rs`, `store_spare`, by a writer that was stopped with half a value written in place, and goes on while a reader copies.
-/// Without the first change of the bucket the reader returns a half.
+/// `hash/in_place.rs`, `store_spare`, by a writer that was stopped with half a value written in
+/// place, and goes on while a reader copies. Without the first change of the bucket the reader
+/// returns a half.
 #[test]
 fn a_reader_of_a_value_that_is_written_in_place_sees_no_half_of_it() {
     loom::model(|| {
@@ -393,8 +403,9 @@ fn a_reader_of_a_value_that_is_written_in_place_sees_no_half_of_it() {
     });
 }
 
-/// `hash/in_place.rs`, `spare_for`: a reader without the value's lock takes the new value from the spare, while its writer finishes, and
-/// the next one uses the spare for another value. Without the second change of the bucket he gets some of that.
+/// `hash/in_place.rs`, `spare_for`: a reader without the value's lock takes the new value from the
+/// spare, while its writer finishes, and the next one uses the spare for another value. Without the
+/// second change of the bucket he gets some of that.
 #[test]
 fn a_reader_of_a_spare_sees_the_value_it_is_for() {
     loom::model(|| {

@@ -82,7 +82,8 @@ fn in_order(map: &Map) -> Vec<Prefix> {
 #[test]
 fn it_is_the_model() {
     let dir = Dir::new();
-    // The last two have so many nodes that the lengths of long prefixes, or of all, find no room beside the nodes' names.
+    // The last two have so many nodes that the lengths of long prefixes, or of all, find no room
+    // beside the nodes' names.
     for (bytes, size, max) in [
         (1, 8, 40),
         (4, 4, 60),
@@ -189,7 +190,8 @@ fn storm(map: &Map, seed: u64, steps: u64) {
     }
 }
 
-/// What a survivor must find: a tree in order, with everybody's own values, and room for exactly the rest.
+/// What a survivor must find: a tree in order, with everybody's own values, and room for exactly
+/// the rest.
 fn check(map: &Map) {
     let size = map.def().value_size as usize;
     let max = map.def().max_entries as usize;

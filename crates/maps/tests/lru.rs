@@ -1,4 +1,5 @@
-//! LRU hashes: a full map makes room by throwing out what was not used for longest, whoever writes and whoever dies.
+//! LRU hashes: a full map makes room by throwing out what was not used for longest, whoever writes
+//! and whoever dies.
 
 mod support;
 
@@ -51,7 +52,8 @@ fn a_small_map_throws_out_the_least_recently_used() {
                             at.is_some(),
                             "{t} {n} step {step}: key {key}, model {model:?}"
                         );
-                        // Uses between two insertions count as one moment; one key at a time keeps the model simple.
+                        // Uses between two insertions count as one moment; one key at a time keeps
+                        // the model simple.
                         if let Some(i) = at {
                             model.remove(i);
                             model.push_back(key);
@@ -78,7 +80,8 @@ fn a_small_map_throws_out_the_least_recently_used() {
                                     .filter(|k| map.lookup(&k.to_ne_bytes()).is_err())
                                     .collect();
                                 assert_eq!(gone.len(), 1, "one went");
-                                // Stores with EXIST above refresh too; so the model learns who went, and checks only its age.
+                                // Stores with EXIST above refresh too; so the model learns who
+                                // went, and checks only its age.
                                 let age =
                                     model.iter().position(|k| *k == gone[0]).expect("in the model");
                                 assert!(oldest.is_some() && age < n as usize);
@@ -106,7 +109,8 @@ fn the_order_of_uses_decides() {
     for key in 0..4 {
         assert_eq!(put(&map, key, NOEXIST), 0);
     }
-    // 0 and 2 are used: 1, then 3 go; then 0 and 2 in the order of their uses, which came before 4 and 5.
+    // 0 and 2 are used: 1, then 3 go; then 0 and 2 in the order of their uses, which came before 4
+    // and 5.
     assert!(use_it(&map, 0));
     assert_eq!(put(&map, 4, ANY), 0);
     assert_eq!(keys(&map), [0, 2, 3, 4]);

@@ -1,5 +1,5 @@
-//! Children that are forked into another pid namespace, as browsers and sandboxes do: thread ids mean other threads there, so they must
-//! not take part in locks.
+//! Children that are forked into another pid namespace, as browsers and sandboxes do: thread ids
+//! mean other threads there, so they must not take part in locks.
 
 mod support;
 
@@ -79,7 +79,8 @@ fn a_child_in_another_pid_namespace_stays_out() {
         let n = rounds(3_000, 300_000);
         let over = forked(|| i32::from(churn(&maps, 1, n) == 0));
         ran &= apart(own, || {
-            // The first process of the namespace, and one that is forked before it has found out where it is.
+            // The first process of the namespace, and one that is forked before it has found out
+            // where it is.
             let grandchild = forked(|| outside(&maps, &dir, 3));
             assert_eq!((outside(&maps, &dir, 2), grandchild.join()), (0, 0));
             assert_eq!(forked(|| outside(&maps, &dir, 4)).join(), 0);
@@ -120,7 +121,8 @@ fn outside(maps: &[Map], dir: &Dir, seed: u64) -> i32 {
     0
 }
 
-/// A lock that a thread in the namespace of the map holds is not taken over from outside, though no such thread is seen there.
+/// A lock that a thread in the namespace of the map holds is not taken over from outside, though no
+/// such thread is seen there.
 #[test]
 fn a_lock_is_not_taken_over_from_another_namespace() {
     let _alone = ALONE.lock();
@@ -163,7 +165,8 @@ fn a_child_in_the_same_namespace_takes_part() {
         0
     };
     assert_eq!(forked(child).join(), 0);
-    // Linux 6.11 tells the namespace without /proc, and before that the parent's number does, of the parent's own children.
+    // Linux 6.11 tells the namespace without /proc, and before that the parent's number does, of
+    // the parent's own children.
     if !apart(Own::NoProc, || assert_eq!(forked(child).join(), 0)) {
         skip(NEEDS);
     }

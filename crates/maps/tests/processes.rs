@@ -1,4 +1,5 @@
-//! What other processes and other users see of a map. Tests of locks on files are elsewhere: these fork.
+//! What other processes and other users see of a map. Tests of locks on files are elsewhere: these
+//! fork.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! Maps without keys and maps of samples: queues, stacks, bloom filters, call stacks, perf events, user ring buffers.
+//! Maps without keys and maps of samples: queues, stacks, bloom filters, call stacks, perf events,
+//! user ring buffers.
 
 mod support;
 
@@ -208,7 +209,8 @@ fn a_user_killed_anywhere_leaves_a_whole_queue() {
     }
 }
 
-/// A program looks at the next value without a lock, while another thread writes over all of them: never half of each.
+/// A program looks at the next value without a lock, while another thread writes over all of them:
+/// never half of each.
 #[test]
 fn a_program_peeks_at_whole_values() {
     let dir = Dir::new();
@@ -315,7 +317,8 @@ fn a_call_stack_has_one_number() {
     assert_eq!((words(&last), errno(&small.lookup(&[0; 4]))), (vec![3, 4], 2));
 }
 
-/// Stacks whose words are all the same, from several processes that are killed: readers see whole ones.
+/// Stacks whose words are all the same, from several processes that are killed: readers see whole
+/// ones.
 #[test]
 fn call_stacks_are_whole_whoever_dies() {
     let dir = Dir::new();
@@ -614,7 +617,8 @@ fn what_a_killed_consumer_left_comes_out() {
             let said = seen.load(SeqCst);
             let mut expected = None;
             get(&map, u64::MAX, |n| {
-                // A drained sample is there until the next is asked for; a record is copied and gone before it is seen.
+                // A drained sample is there until the next is asked for; a record is copied and
+                // gone before it is seen.
                 let begins = said..=said + 2;
                 assert!(
                     expected.map_or(begins.contains(&n), |e| n == e),

@@ -1,4 +1,5 @@
-//! The ring buffer: the kernel's rules for room, order over many producers, wake-ups, and producers that die.
+//! The ring buffer: the kernel's rules for room, order over many producers, wake-ups, and producers
+//! that die.
 
 mod support;
 
@@ -51,7 +52,8 @@ fn definitions_and_map_operations_are_refused_as_the_kernel_does() {
     assert!(array.ringbuf_reserve(8, 0).is_null());
 }
 
-/// A program submits an address and nothing else: it is found among any number of rings, also where others come and go.
+/// A program submits an address and nothing else: it is found among any number of rings, also where
+/// others come and go.
 #[test]
 fn any_number_of_rings_is_open_at_once() {
     const MANY: usize = 300;
@@ -136,7 +138,8 @@ fn samples_come_whole_and_in_order_over_every_wrap() {
                     let p = map.ringbuf_reserve(sample.len() as u64, 0);
                     if !p.is_null() {
                         assert_eq!(p as u64 % 8, 0);
-                        // SAFETY: the record was reserved with this size; it is contiguous, also across the end.
+                        // SAFETY: the record was reserved with this size; it is contiguous, also
+                        // across the end.
                         unsafe { p.copy_from_nonoverlapping(sample.as_ptr(), sample.len()) };
                         // SAFETY: reserved above, or in no ring.
                         unsafe { Map::ringbuf_submit(p, 0) };
@@ -263,7 +266,8 @@ fn many_producers_in_many_processes_lose_nothing_and_keep_their_order() {
 
 #[test]
 fn a_short_sample_is_there_as_a_whole_or_not_at_all() {
-    // Who copies a short sample in may die anywhere: what is left is whole records, and not one that is to be skipped.
+    // Who copies a short sample in may die anywhere: what is left is whole records, and not one
+    // that is to be skipped.
     let dir = Dir::new();
     let map = ring(&dir, 1 << 14);
     let mut consumer = map.consumer().expect("none yet");

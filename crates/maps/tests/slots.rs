@@ -1,6 +1,8 @@
-//! Plain increments of per-CPU values are exact: with many threads, with more threads than slots, across forks and deaths.
+//! Plain increments of per-CPU values are exact: with many threads, with more threads than slots,
+//! across forks and deaths.
 //!
-//! One table is installed per process, so every test here runs in a process of its own (a forked child).
+//! One table is installed per process, so every test here runs in a process of its own (a forked
+//! child).
 
 mod support;
 
@@ -70,8 +72,8 @@ fn more_threads_than_slots_share_the_last_one_and_still_count_exactly() {
     assert!(table.highest() <= 3);
 }
 
-/// In this process something else lies where a slot's values of a large array would be mapped: the thread has the next slot, and does not
-/// keep the first one from others.
+/// In this process something else lies where a slot's values of a large array would be mapped: the
+/// thread has the next slot, and does not keep the first one from others.
 #[test]
 fn a_slot_that_cannot_be_mapped_is_left_to_others() {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -151,7 +153,8 @@ fn slots_of_dead_threads_are_used_again_before_the_table_grows() {
         for _ in 0..200 {
             run_threads(&map, 1, 1);
         }
-        // Each thread is joined before the next begins, though its end may be noticed a moment later.
+        // Each thread is joined before the next begins, though its end may be noticed a moment
+        // later.
         table.highest() as i32
     });
     let highest = status.join();

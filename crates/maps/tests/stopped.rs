@@ -1,5 +1,6 @@
-//! Writers that are stopped (`SIGSTOP`, a debugger) at any instruction: others do their work or are told at once that they cannot,
-//! readers read on, and when the writer goes on or dies, all is as before.
+//! Writers that are stopped (`SIGSTOP`, a debugger) at any instruction: others do their work or are
+//! told at once that they cannot, readers read on, and when the writer goes on or dies, all is as
+//! before.
 
 mod support;
 
@@ -99,7 +100,8 @@ fn others_go_on_or_are_told_while_a_writer_is_stopped() {
             let mut stuck = None;
             for i in 0..32 {
                 match change(&map, i) {
-                    // A ring buffer is full when its consumer is slow; -EAGAIN is all that a program is told.
+                    // A ring buffer is full when its consumer is slow; -EAGAIN is all that a
+                    // program is told.
                     0 | -11 => {}
                     -16 => {
                         stuck = Some(i);

@@ -1,4 +1,5 @@
-//! A strict walk returns what was there when it began: what comes later is not seen and makes no walk longer, in any map type.
+//! A strict walk returns what was there when it began: what comes later is not seen and makes no
+//! walk longer, in any map type.
 
 mod support;
 
@@ -12,7 +13,8 @@ use skep_maps::dump::form;
 use skep_maps::{Access, Cursor, Map, MapDef, MapError, Take, map_types};
 use support::{Dir, Random, forked, rounds, small};
 
-/// A map into which elements are put by number. What names an element in a walk: its key, or its value where there are no keys.
+/// A map into which elements are put by number. What names an element in a walk: its key, or its
+/// value where there are no keys.
 struct Subject {
     map: Map,
     inner: Vec<Map>,
@@ -154,8 +156,9 @@ impl<'m> Walker<'m> {
     }
 }
 
-/// Elements come, go, come back and are overwritten between any two calls: what stays is returned once, and nothing else is but
-/// what was there at the beginning and had not gone when the walk came by.
+/// Elements come, go, come back and are overwritten between any two calls: what stays is returned
+/// once, and nothing else is but what was there at the beginning and had not gone when the walk
+/// came by.
 #[test]
 fn a_walk_returns_what_was_there_when_it_began_and_nothing_that_came_later() {
     let dir = Dir::new();
@@ -227,7 +230,8 @@ fn a_walk_returns_what_was_there_when_it_began_and_nothing_that_came_later() {
             );
             newer += walker.newer;
         }
-        // Positions of a queue tell what is new, and it is not looked at. A machine may have but one processor.
+        // Positions of a queue tell what is new, and it is not looked at. A machine may have but
+        // one processor.
         if t != MapType::Cpumap {
             assert_eq!(newer == 0, is_fixed(t) || t == MapType::Queue, "{t}: {newer} passed over");
         }
@@ -256,14 +260,16 @@ fn what_is_put_in_ahead_makes_no_walk_longer() {
     }
 }
 
-/// Threads and another process put in what says when they began to; a walk whose first call had ended then returns none of it.
+/// Threads and another process put in what says when they began to; a walk whose first call had
+/// ended then returns none of it.
 #[test]
 fn what_others_begin_to_put_in_after_the_first_call_is_not_returned() {
     let dir = Dir::new();
     // Word 0: walks begun; word 1: stop.
     let clock = Arc::new(dir.make(&MapDef::new(MapType::Array, 4, 8, 2).flags(MapFlags::MMAPABLE)));
     let word = |clock: &Map, i: u64| {
-        // SAFETY: an eight-byte value of the array, which outlives this use, used as an atomic by all.
+        // SAFETY: an eight-byte value of the array, which outlives this use, used as an atomic by
+        // all.
         unsafe { &*((clock.value_base() + 8 * i) as *const std::sync::atomic::AtomicU64) }.as_ptr()
             as u64
     };
@@ -285,8 +291,8 @@ fn what_others_begin_to_put_in_after_the_first_call_is_not_returned() {
             while atomic(stop).load(Relaxed) == 0 {
                 let i = random.below(subject.numbers().into()) as u32;
                 let began = atomic(now).load(std::sync::atomic::Ordering::SeqCst) as u32;
-                // An element that is there keeps its place, so its value would say nothing: only into empty places. Not every type lets
-                // its users look.
+                // An element that is there keeps its place, so its value would say nothing: only
+                // into empty places. Not every type lets its users look.
                 let name = if t == MapType::StackTrace {
                     random.below(32).to_ne_bytes()[..4].to_vec()
                 } else {
@@ -383,7 +389,8 @@ fn a_strict_walk_needs_a_map_that_it_may_write_and_takes_nothing() {
     assert_eq!(Cursor::from_bytes(cut), None);
 }
 
-/// Who fills a row of a table dies before the row has its word, with the lock in hand: the next one goes on.
+/// Who fills a row of a table dies before the row has its word, with the lock in hand: the next one
+/// goes on.
 #[test]
 fn a_killed_writer_of_a_table_hinders_nobody() {
     let dir = Dir::new();

@@ -1,4 +1,5 @@
-//! Values of several words while writers write, and die in the middle: a reader sees an old value or a new one, never some words of each.
+//! Values of several words while writers write, and die in the middle: a reader sees an old value
+//! or a new one, never some words of each.
 
 mod support;
 
@@ -108,7 +109,8 @@ impl Kind {
     }
 }
 
-/// As if somebody had died with the spare of each stripe in hand: overwrites go on, and readers see whole values.
+/// As if somebody had died with the spare of each stripe in hand: overwrites go on, and readers see
+/// whole values.
 #[test]
 fn lost_spares_make_no_mixed_values() {
     const STRIPES: u64 = 128;

@@ -1,11 +1,12 @@
-//! Prints what this crate makes of an object, in the words of `tests/data/record.c`, which does the same with libbpf: a
-//! `diff` of the two shows where they differ.
+//! Prints what this crate makes of an object, in the words of `tests/data/record.c`, which does the
+//! same with libbpf: a `diff` of the two shows where they differ.
 //!
 //! ```sh
 //! cargo run -p skep-object --example record -- NAME.bpf.o [TYPES [CONFIG]]
 //! ```
 //!
-//! `TYPES` is what CO-RE relocations are resolved against (BTF, or an ELF file with it), `CONFIG` a kernel's configuration.
+//! `TYPES` is what CO-RE relocations are resolved against (BTF, or an ELF file with it), `CONFIG` a
+//! kernel's configuration.
 
 #![allow(clippy::print_stdout, reason = "printing is what it is for")]
 

@@ -1,11 +1,13 @@
-//! The ELF file as the rest of this crate wants to see it: sections, symbols, relocations, all checked and owned by slices.
+//! The ELF file as the rest of this crate wants to see it: sections, symbols, relocations, all
+//! checked and owned by slices.
 
 use crate::ObjectError;
 use object::elf::{self, FileHeader64};
 use object::read::elf::{FileHeader, Rel as _, SectionHeader, Sym as _};
 use object::{LittleEndian as LE, SectionIndex, SymbolIndex};
 
-/// Longest name that is taken for one; it keeps files with overlapping strings from costing more than their size.
+/// Longest name that is taken for one; it keeps files with overlapping strings from costing more
+/// than their size.
 const MAX_NAME: usize = 4096;
 /// How often over all symbol names may use the bytes of the file (names share tails).
 const MAX_SHARING: usize = 16;
@@ -123,7 +125,8 @@ impl<'a> Elf<'a> {
         for s in table.iter() {
             let Some(target) = relocated(s, sections.len())? else { continue };
             let Some((rels, _)) = s.rel(LE, data).map_err(damaged)? else {
-                // Sections with addends do not come from BPF compilers; in code they would change what it means.
+                // Sections with addends do not come from BPF compilers; in code they would change
+                // what it means.
                 let Some(target) = sections.get(target).filter(|t| t.is_code()) else { continue };
                 return Err(target.error(0, "relocations with addends are not supported"));
             };
@@ -174,7 +177,8 @@ pub(crate) fn btf_section(data: &[u8]) -> Result<&[u8], ObjectError> {
     section.data().map_err(damaged)
 }
 
-/// Refuses files whose sections lie on top of each other: copies of them could need any amount of memory.
+/// Refuses files whose sections lie on top of each other: copies of them could need any amount of
+/// memory.
 fn check_amount(data: &[u8], sections: &[Section<'_>]) -> Result<(), ObjectError> {
     let total = sections.iter().try_fold(0usize, |sum, s| sum.checked_add(s.data.len()));
     match total {

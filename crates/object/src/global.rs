@@ -106,8 +106,9 @@ impl Object {
 
     /// Gives a global variable, or a part of one (`config.limits[2].max`), another value, as text.
     ///
-    /// Values are read by their types: [`Btf::read_text`] says how. A configuration value (`extern … __kconfig`) also
-    /// takes what a configuration file would say: `y`, `n`, `m`, `250`, `"text"`.
+    /// Values are read by their types: [`Btf::read_text`] says how. A configuration value (`extern
+    /// … __kconfig`) also takes what a configuration file would say: `y`, `n`, `m`, `250`,
+    /// `"text"`.
     ///
     /// ```no_run
     /// let bytes = std::fs::read("opens.bpf.o")?;
@@ -118,8 +119,8 @@ impl Object {
     /// ```
     ///
     /// # Errors
-    /// When there is no such variable or part, when the text is no value of its type, or a number does not fit. The
-    /// object is then as before.
+    /// When there is no such variable or part, when the text is no value of its type, or a number
+    /// does not fit. The object is then as before.
     pub fn set_global(&mut self, path: &str, text: &str) -> Result<(), GlobalError> {
         let place = self.locate(path)?;
         if self.is_kconfig(&place) && path == place.global.name && self.fix_kconfig(path, text) {
@@ -204,7 +205,8 @@ impl Object {
             return Err(GlobalError::NoTypes { name: path.to_owned() });
         };
         let all = self.globals();
-        // Names of static variables in functions have dots themselves: the longest name that fits counts.
+        // Names of static variables in functions have dots themselves: the longest name that fits
+        // counts.
         let is_end = |rest: &str| rest.is_empty() || rest.starts_with(['.', '[']);
         let fits = |g: &Global| path.strip_prefix(g.name.as_str()).is_some_and(is_end);
         let longest = all.iter().filter(|g| fits(g)).map(|g| g.name.len()).max();

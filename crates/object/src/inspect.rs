@@ -16,7 +16,8 @@ pub struct Relocation {
 }
 
 impl Object {
-    /// Lists the relocations of a program's own function in order of instruction; those of functions it calls are not among them.
+    /// Lists the relocations of a program's own function in order of instruction; those of
+    /// functions it calls are not among them.
     #[must_use]
     pub fn relocations(&self, program: &Program) -> Vec<Relocation> {
         let Some(code) = self.code.get(program.function.code) else { return Vec::new() };

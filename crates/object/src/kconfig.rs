@@ -1,7 +1,9 @@
-//! Configuration values: `extern … __kconfig` variables, which the loader fills in before a program is verified.
+//! Configuration values: `extern … __kconfig` variables, which the loader fills in before a program
+//! is verified.
 //!
-//! They live in one read-only map, laid out as libbpf does. What the values are is not for this crate to find out:
-//! [`Object::set_kconfig`] asks its caller, in the words of a kernel configuration file.
+//! They live in one read-only map, laid out as libbpf does. What the values are is not for this
+//! crate to find out: [`Object::set_kconfig`] asks its caller, in the words of a kernel
+//! configuration file.
 
 use crate::btf::{Kind, MAX_DEPTH, SecVar, TypeId};
 use crate::elf::{Elf, Place};
@@ -63,11 +65,13 @@ pub enum KconfigKind {
 }
 
 impl Object {
-    /// Fills in the configuration values; `lookup` gives each as a configuration file has it: `y`, `250`, `"text"`.
+    /// Fills in the configuration values; `lookup` gives each as a configuration file has it: `y`,
+    /// `250`, `"text"`.
     ///
     /// Values given by [`set_global`](Self::set_global) stay.
     ///
-    /// A program that uses a variable without a value is refused when it is linked, unless the variable is weak.
+    /// A program that uses a variable without a value is refused when it is linked, unless the
+    /// variable is weak.
     ///
     /// # Errors
     /// When a value does not fit its variable.
@@ -94,7 +98,8 @@ impl Object {
         Ok(())
     }
 
-    /// Gives one value by hand, in the words of a configuration file; false when it is not in such words.
+    /// Gives one value by hand, in the words of a configuration file; false when it is not in such
+    /// words.
     pub(crate) fn fix_kconfig(&mut self, name: &str, text: &str) -> bool {
         let map = self.maps.iter_mut().find(|m| m.section == SECTION && m.is_global_data());
         let (Some(data), Some(var)) =
@@ -152,8 +157,8 @@ fn number(text: &str) -> Option<i128> {
     Some(if negative { -n } else { n })
 }
 
-/// Gives every variable of the `.kconfig` section its place in the types: the strictest alignment first, then by size
-/// and name.
+/// Gives every variable of the `.kconfig` section its place in the types: the strictest alignment
+/// first, then by size and name.
 pub(crate) fn place(btf: &mut Btf) -> Result<(), ObjectError> {
     let Some((id, vars)) = section(btf) else { return Ok(()) };
     let mut order = Vec::with_capacity(vars.len());

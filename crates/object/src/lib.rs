@@ -1,12 +1,13 @@
 //! Reads eBPF object files (clang, libbpf conventions): bytes in, programs, maps and types out.
 //!
-//! [`Object::parse`] takes an ELF file apart and [`Object::link`] makes one program ready for the verifier: sub-programs
-//! appended, map references turned into indices, kernel functions into helper numbers. [`Btf`] holds the type
-//! information and turns raw keys and values into [`btf::Value`] trees and back.
+//! [`Object::parse`] takes an ELF file apart and [`Object::link`] makes one program ready for the
+//! verifier: sub-programs appended, map references turned into indices, kernel functions into
+//! helper numbers. [`Btf`] holds the type information and turns raw keys and values into
+//! [`btf::Value`] trees and back.
 //!
-//! Nothing here depends on the machine it runs on: the same bytes give the same result everywhere. No file is opened,
-//! no map created, no kernel asked. Whatever the bytes are, the answer is a value or an error: no panic, and memory in
-//! proportion to the file.
+//! Nothing here depends on the machine it runs on: the same bytes give the same result everywhere.
+//! No file is opened, no map created, no kernel asked. Whatever the bytes are, the answer is a
+//! value or an error: no panic, and memory in proportion to the file.
 //!
 //! The feature `dwarf` adds [`CoreTarget`]s made of a program's debug information.
 #![forbid(unsafe_code)]

@@ -10,18 +10,20 @@ use std::collections::{HashMap, HashSet};
 
 /// Longest source line that is kept, in characters; a line may be a whole generated file.
 const MAX_TEXT: usize = 240;
-/// Helper number of a call to a weak kernel function that is not on offer; libbpf's number. The verifier refuses it
-/// where it can be reached.
+/// Helper number of a call to a weak kernel function that is not on offer; libbpf's number. The
+/// verifier refuses it where it can be reached.
 pub const POISON_KFUNC: i32 = 2_002_000_000;
 
-/// Says how a program is to be linked; the default is what its section says, without types to fit to.
+/// Says how a program is to be linked; the default is what its section says, without types to fit
+/// to.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct LinkOptions<'a> {
     /// Take the program as one of this family, whatever its section is called.
     pub def: Option<&'static SecDef>,
     /// The types that CO-RE relocations are resolved against.
     pub target: Option<&'a CoreTarget>,
-    /// Also link kernel functions that only the verifier knows ([`kfunc`]): for programs that are judged, not run.
+    /// Also link kernel functions that only the verifier knows ([`kfunc`]): for programs that are
+    /// judged, not run.
     pub known_kfuncs: bool,
 }
 
@@ -29,8 +31,8 @@ impl Object {
     /// Makes a program ready for the verifier, as its section's name says.
     ///
     /// # Errors
-    /// When the section's name is unknown, when the program refers to something that is not there, or when it needs
-    /// CO-RE relocations.
+    /// When the section's name is unknown, when the program refers to something that is not there,
+    /// or when it needs CO-RE relocations.
     pub fn link(&self, program: usize) -> Result<Linked, LinkError> {
         self.link_with(program, &LinkOptions::default())
     }
@@ -38,8 +40,9 @@ impl Object {
     /// Makes a program ready for the verifier.
     ///
     /// # Errors
-    /// When the section's name is unknown and no family is given, when the program refers to something that is not
-    /// there, or when it needs CO-RE relocations and there are no types to fit it to.
+    /// When the section's name is unknown and no family is given, when the program refers to
+    /// something that is not there, or when it needs CO-RE relocations and there are no types
+    /// to fit it to.
     pub fn link_with(
         &self,
         program: usize,
@@ -108,8 +111,8 @@ struct Linker<'a> {
     /// The functions with their first instruction, in order.
     placed: Vec<(FunctionId, usize)>,
     starts: HashMap<FunctionId, usize>,
-    /// Functions whose instructions are being settled: the innermost last. Placed functions are settled at once, before
-    /// the rest of their caller, so that the order is libbpf's.
+    /// Functions whose instructions are being settled: the innermost last. Placed functions are
+    /// settled at once, before the rest of their caller, so that the order is libbpf's.
     open: Vec<Open<'a>>,
     /// Object's maps in the order they were met.
     maps: Vec<usize>,
@@ -310,7 +313,8 @@ impl<'a> Linker<'a> {
         Ok(Insn { imm: distance(here.at, self.place(to)?), ..insn.with_src(op::PSEUDO_CALL) })
     }
 
-    /// Number of a kernel function that may be called; a flavour behind three underscores names the same one.
+    /// Number of a kernel function that may be called; a flavour behind three underscores names the
+    /// same one.
     fn kfunc(&self, name: &str) -> Option<helper::HelperId> {
         let name = name.split("___").next().unwrap_or(name);
         let offered = helper::kfunc(name).map(|h| h.id);
@@ -408,7 +412,8 @@ fn distance(from: usize, to: usize) -> i32 {
 }
 
 impl Object {
-    /// Lists the CO-RE relocations in the order they are done, without those of other programs that are not loaded.
+    /// Lists the CO-RE relocations in the order they are done, without those of other programs that
+    /// are not loaded.
     fn core_sites(&self, program: &Program) -> Vec<CoreSite> {
         let others = self.programs.iter().filter(|p| !p.autoload && p.function != program.function);
         let idle: HashSet<FunctionId> = others.map(|p| p.function).collect();

@@ -7,9 +7,12 @@ use std::sync::Arc;
 /// Holds one program with everything it refers to.
 ///
 /// * Maps are referred to by `ld_imm64` with [`PSEUDO_MAP_IDX`](skep_isa::op::PSEUDO_MAP_IDX) or
-///   [`PSEUDO_MAP_IDX_VALUE`](skep_isa::op::PSEUDO_MAP_IDX_VALUE) and an index into [`maps`](Self::maps) as immediate.
-/// * Functions of the program are called with [`PSEUDO_CALL`](skep_isa::op::PSEUDO_CALL) and a distance, and passed as
-///   callbacks by `ld_imm64` with [`PSEUDO_FUNC`](skep_isa::op::PSEUDO_FUNC) and a distance; their code stands behind the main function.
+///   [`PSEUDO_MAP_IDX_VALUE`](skep_isa::op::PSEUDO_MAP_IDX_VALUE) and an index into
+///   [`maps`](Self::maps) as immediate.
+/// * Functions of the program are called with [`PSEUDO_CALL`](skep_isa::op::PSEUDO_CALL) and a
+///   distance, and passed as callbacks by `ld_imm64` with
+///   [`PSEUDO_FUNC`](skep_isa::op::PSEUDO_FUNC) and a distance; their code stands behind the main
+///   function.
 /// * Kernel functions that skep offers are helper calls with numbers from
 ///   [`KFUNC_BASE`](skep_isa::helper::KFUNC_BASE) on.
 #[derive(Clone, Debug)]
@@ -117,8 +120,8 @@ impl Linked {
         self.lines.get(after.checked_sub(1)?)
     }
 
-    /// Returns what an instruction asks for that is not there. It is a call of a helper that does not exist, which is
-    /// refused where it can be reached.
+    /// Returns what an instruction asks for that is not there. It is a call of a helper that does
+    /// not exist, which is refused where it can be reached.
     #[must_use]
     pub fn missing(&self, insn: usize) -> Option<&Missing> {
         self.misses.iter().find(|(at, _)| *at == insn).map(|(_, what)| what)

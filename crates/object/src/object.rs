@@ -49,8 +49,8 @@ impl Object {
         Self::parse_named("", bytes)
     }
 
-    /// Takes an object file apart; the first eight characters of `name` (libbpf: the file's name up to the first dot)
-    /// begin the names of global-data maps.
+    /// Takes an object file apart; the first eight characters of `name` (libbpf: the file's name up
+    /// to the first dot) begin the names of global-data maps.
     ///
     /// # Errors
     /// As [`parse`](Self::parse).
@@ -100,7 +100,8 @@ impl Object {
         exact.or_else(|| self.maps.iter().position(|m| m.is_global_data() && m.section == name))
     }
 
-    /// Tells whether a program needs types to be fitted to ([`LinkOptions::target`](crate::LinkOptions::target)).
+    /// Tells whether a program needs types to be fitted to
+    /// ([`LinkOptions::target`](crate::LinkOptions::target)).
     #[must_use]
     pub fn needs_core_target(&self) -> bool {
         self.code.iter().flat_map(|c| &c.core).any(|site| core::needs_target(&site.relo))
@@ -125,7 +126,8 @@ fn btf_error(section: &'static str) -> impl Fn(crate::btf::BtfError) -> ObjectEr
     move |source| ObjectError::Btf { section, source }
 }
 
-/// Reads the types and fills in what the compiler leaves to the linker: sizes of sections, places of variables.
+/// Reads the types and fills in what the compiler leaves to the linker: sizes of sections, places
+/// of variables.
 fn read_btf(elf: &Elf<'_>) -> Result<Option<Btf>, ObjectError> {
     let Some(section) = elf.section(".BTF").filter(|s| !s.data.is_empty()) else { return Ok(None) };
     let mut btf = Btf::parse(section.data).map_err(btf_error(".BTF"))?;
@@ -386,8 +388,8 @@ fn target(
     }
 }
 
-/// Lists the functions that are programs: all global ones outside `.text`, or a lone function in `.text` of an object
-/// that has no others (an entry point without `SEC()`).
+/// Lists the functions that are programs: all global ones outside `.text`, or a lone function in
+/// `.text` of an object that has no others (an entry point without `SEC()`).
 fn programs(code: &[Code]) -> Vec<Program> {
     let make = |(c, f): (usize, usize), function: &Function, section: &str| {
         Program::new(&function.name, section, FunctionId { code: c, function: f }, function.type_id)

@@ -51,7 +51,8 @@ pub(crate) struct Code {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CoreSite {
     pub relo: CoreRelo,
-    /// Its number among those of the whole object, in the order they are recorded, which is the order they are done in.
+    /// Its number among those of the whole object, in the order they are recorded, which is the
+    /// order they are done in.
     pub number: usize,
 }
 
@@ -96,7 +97,8 @@ impl Program {
         }
     }
 
-    /// Takes the program as if its section had this name, for one whose own says nothing. [`Program::section`] stays what it is.
+    /// Takes the program as if its section had this name, for one whose own says nothing.
+    /// [`Program::section`] stays what it is.
     ///
     /// # Errors
     /// When no family has this name. The program is then as before.
@@ -136,7 +138,8 @@ impl Code {
         self.insns.get(f.start..f.start + f.len).unwrap_or(&[])
     }
 
-    /// Returns the records of `all` (in order of offset) that lie in a function, with instructions counted from its start.
+    /// Returns the records of `all` (in order of offset) that lie in a function, with instructions
+    /// counted from its start.
     pub fn records<'a, T>(
         &self,
         all: &'a [T],

@@ -1,4 +1,5 @@
-//! Type information: compared with bpftool's listing, and values with what the compiler put into the data section.
+//! Type information: compared with bpftool's listing, and values with what the compiler put into
+//! the data section.
 
 use skep_object::btf::{Kind, Linkage, Value, ValueMember};
 use skep_object::{Btf, MapSpec, Object};

@@ -1,4 +1,5 @@
-//! Types out of debug information: compared with what the program that has them says of its own structures.
+//! Types out of debug information: compared with what the program that has them says of its own
+//! structures.
 #![cfg(feature = "dwarf")]
 
 use skep_object::btf::{Kind, TypeId};

@@ -88,7 +88,8 @@ fn global_data_becomes_maps_with_libbpf_names_and_contents() {
         (bss.value_size, bss.data.as_deref(), bss.max_entries, bss.key_size),
         (40, Some(&[][..]), 1, 4)
     );
-    // The compiler leaves sizes and places in the types empty; they are filled in, in the raw bytes too.
+    // The compiler leaves sizes and places in the types empty; they are filled in, in the raw bytes
+    // too.
     let btf = skep_object::Btf::parse(o.btf.as_ref().expect("built with -g").raw())
         .expect("stored types are good");
     assert_eq!(&btf, &**o.btf.as_ref().expect("built with -g"));
@@ -289,7 +290,8 @@ fn a_program_that_needs_other_types_is_refused_alone_without_them() {
     let want = "program `loads`, insn 0: CO-RE relocation (byte_off of `struct task`, 0:0) needs the types of the code it looks at";
     assert_eq!(e.to_string(), want);
     assert!(link(&o, "needs_none").is_ok());
-    // So is one that could mean several things. What the others become is compared with libbpf elsewhere.
+    // So is one that could mean several things. What the others become is compared with libbpf
+    // elsewhere.
     let target = CoreTarget::new(object("core_target").btf.expect("built with -g"));
     let options = LinkOptions { target: Some(&target), ..LinkOptions::default() };
     let index = o.program("bad_ambiguous").expect("the fixture has it");

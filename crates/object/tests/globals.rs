@@ -1,4 +1,5 @@
-//! Global variables set before loading: what is put in comes out at the right place, and nothing else changes.
+//! Global variables set before loading: what is put in comes out at the right place, and nothing
+//! else changes.
 
 use skep_object::btf::Value;
 use skep_object::{GlobalError, Object};

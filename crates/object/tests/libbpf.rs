@@ -1,4 +1,5 @@
-//! Compares with libbpf: what it made of the same objects is recorded in `tests/data/*.libbpf.txt` (see `record.c`).
+//! Compares with libbpf: what it made of the same objects is recorded in `tests/data/*.libbpf.txt`
+//! (see `record.c`).
 
 use skep_object::{CoreTarget, LinkOptions, Object};
 use std::collections::HashMap;

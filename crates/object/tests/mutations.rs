@@ -1,6 +1,6 @@
-//! Damaged objects: each fixture with bytes changed at random gives an object or an error, never a panic, and whatever
-//! links or decodes keeps its promises, in less memory than [`MOST_MEMORY`]. A few thousand variants by default,
-//! 20,000 of each with `SKEP_STRESS=1`.
+//! Damaged objects: each fixture with bytes changed at random gives an object or an error, never a
+//! panic, and whatever links or decodes keeps its promises, in less memory than [`MOST_MEMORY`]. A
+//! few thousand variants by default, 20,000 of each with `SKEP_STRESS=1`.
 
 use skep_isa::op;
 use skep_object::{Btf, CoreTarget, LinkOptions, Object};
@@ -143,7 +143,8 @@ fn exercise(bytes: &[u8], target: &CoreTarget) -> bool {
         for (at, insn) in l.insns.iter().enumerate() {
             if insn.is_local_call() {
                 let to = at as i64 + 1 + i64::from(insn.imm);
-                // The second half of a 64-bit immediate may look like a call and has not been touched.
+                // The second half of a 64-bit immediate may look like a call and has not been
+                // touched.
                 let half = at > 0 && l.insns[at - 1].is_ld_imm64();
                 assert!(half || l.subprogs.iter().any(|s| s.start as i64 == to), "call to {to}");
             }
@@ -181,7 +182,8 @@ fn exercise(bytes: &[u8], target: &CoreTarget) -> bool {
     true
 }
 
-/// Finds where headers, symbols, relocations, types and code lie: damage elsewhere (debug information) is not looked at.
+/// Finds where headers, symbols, relocations, types and code lie: damage elsewhere (debug
+/// information) is not looked at.
 fn interesting(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
     use object::{Object as _, ObjectSection as _};
     let mut out = vec![0..64, bytes.len().saturating_sub(64 * 32)..bytes.len()];

@@ -30,7 +30,8 @@ fn read(program: &Path) -> HashMap<String, Result<Prototype, &'static str>> {
     out
 }
 
-/// `0 1 s0 - > 0`: registers, words of the stack and parts in vector registers, and behind `>` those of the result.
+/// `0 1 s0 - > 0`: registers, words of the stack and parts in vector registers, and behind `>`
+/// those of the result.
 fn words(p: &Prototype) -> String {
     let place = |p: &Place| match p {
         Place::Register(n) => format!("{n} "),

@@ -1,8 +1,9 @@
-//! The library that `skep` puts into a program with `LD_PRELOAD`. Its constructor attaches the links named in the
-//! environment, before any code of the program runs.
+//! The library that `skep` puts into a program with `LD_PRELOAD`. Its constructor attaches the
+//! links named in the environment, before any code of the program runs.
 //!
-//! It exports `sigaction`, `signal` and their relatives (`signals.rs`) and nothing else, never ends the program, and never prints. It has
-//! a heap of its own: the program's may be locked by the very thread the agent runs on, when a hooked function is part of it.
+//! It exports `sigaction`, `signal` and their relatives (`signals.rs`) and nothing else, never ends
+//! the program, and never prints. It has a heap of its own: the program's may be locked by the very
+//! thread the agent runs on, when a hooked function is part of it.
 
 mod signals;
 
@@ -18,11 +19,12 @@ static START: extern "C" fn() = start;
 extern "C" fn start() {
     // A panic is our bug, never the program's business: it runs on, untraced.
     drop(std::panic::catch_unwind(|| {
-        // SAFETY: first of all that happens at a fork, as whoever comes later may hold other locks and want memory.
+        // SAFETY: first of all that happens at a fork, as whoever comes later may hold other locks
+        // and want memory.
         unsafe { dlmalloc::enable_alloc_after_fork() };
         std::panic::set_hook(Box::new(|_| {}));
-        // SAFETY: the library is built with optimization for the baseline of x86-64, runs where the C library has loaded it, and its
-        // constructor runs once.
+        // SAFETY: the library is built with optimization for the baseline of x86-64, runs where the
+        // C library has loaded it, and its constructor runs once.
         unsafe { skep::agent::start() };
         drop(std::panic::take_hook());
     }));

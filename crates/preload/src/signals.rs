@@ -1,7 +1,8 @@
-//! `sigaction`, `signal` and their older relatives in front of the C library's: for the four signals the engine may keep a handler on,
-//! the program's action is remembered and passed on to; all others go to the C library. Signals of faults are not blocked, neither by
-//! `sigprocmask` nor while a handler runs, and the program is told that they are ([`Mask`]); but for a handler that asks, and for threads,
-//! which do not inherit what they are told.
+//! `sigaction`, `signal` and their older relatives in front of the C library's: for the four
+//! signals the engine may keep a handler on, the program's action is remembered and passed on to;
+//! all others go to the C library. Signals of faults are not blocked, neither by `sigprocmask` nor
+//! while a handler runs, and the program is told that they are ([`Mask`]); but for a handler that
+//! asks, and for threads, which do not inherit what they are told.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -90,7 +91,8 @@ unsafe fn kept(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
     }
 }
 
-/// Where the C library's handlers return to: it puts that into every action, and programs see it there.
+/// Where the C library's handlers return to: it puts that into every action, and programs see it
+/// there.
 fn restorer() -> usize {
     const LAST_SIGNAL: c_int = 64;
     static KNOWN: AtomicUsize = AtomicUsize::new(0);
@@ -171,7 +173,8 @@ pub unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old: *mut 
     0
 }
 
-/// Signals of faults, by bit, that the program blocks while its handler of a signal runs, and the kernel does not.
+/// Signals of faults, by bit, that the program blocks while its handler of a signal runs, and the
+/// kernel does not.
 fn faults_of(signal: c_int) -> &'static AtomicU64 {
     static FAULTS: [AtomicU64; 65] = [const { AtomicU64::new(0) }; 65];
     usize::try_from(signal).ok().and_then(|n| FAULTS.get(n)).unwrap_or(&FAULTS[0])
@@ -216,7 +219,8 @@ unsafe fn change_mask(real: MaskFn, how: c_int, new: *const u64, old: *mut u64) 
     };
     // SAFETY: the caller's promise.
     let (new, old) = unsafe { (new.as_ref().copied(), old.as_mut()) };
-    // A signal that waits comes when it is let through: by then it is known that the program wants it.
+    // A signal that waits comes when it is let through: by then it is known that the program wants
+    // it.
     if let Some(new) = new {
         mask.changed(how, new);
     }
@@ -261,7 +265,8 @@ fn real(cache: &AtomicPtr<c_void>, name: &CStr, signal: c_int, word: usize) -> u
         fail(EINVAL);
         return SIG_ERR;
     }
-    // SAFETY: the C library's function of this type, with the caller's arguments; an `int` of its own is the low half of a word.
+    // SAFETY: the C library's function of this type, with the caller's arguments; an `int` of its
+    // own is the low half of a word.
     unsafe {
         std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int, usize) -> usize>(real)(
             signal, word,

@@ -1,4 +1,5 @@
-//! Times the ways to ask for mappings of a process: how long does one question, or all of them, take?
+//! Times the ways to ask for mappings of a process: how long does one question, or all of them,
+//! take?
 //!
 //! `cargo run -p skep-proc --release --example mappings -- PID`
 

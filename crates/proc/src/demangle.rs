@@ -5,12 +5,15 @@ use std::fmt::{self, Write};
 
 use cpp_demangle::{BorrowedSymbol, DemangleOptions, ParseOptions};
 
-/// Longer names are shown as they are; the longest ones that compilers were seen to make are a tenth of it.
+/// Longer names are shown as they are; the longest ones that compilers were seen to make are a
+/// tenth of it.
 const MAX_MANGLED: usize = 64 << 10;
-/// A short name can stand for an enormous one (each back reference may double it), so output is bounded too.
+/// A short name can stand for an enormous one (each back reference may double it), so output is
+/// bounded too.
 const MAX_PLAIN: usize = 64 << 10;
 
-/// Makes a name readable: Rust without its hash, C++ with its parameters. Other names come back as they are.
+/// Makes a name readable: Rust without its hash, C++ with its parameters. Other names come back as
+/// they are.
 ///
 /// ```
 /// use skep_proc::demangle::demangle;
@@ -43,7 +46,8 @@ fn plain(name: &str, short: bool) -> Option<String> {
         write!(out, "{rust:#}").ok()?;
         return Some(out.0);
     }
-    // After the name: what the compiler split off or specialised (`.cold`, `.constprop.0`). The short form would lose it.
+    // After the name: what the compiler split off or specialised (`.cold`, `.constprop.0`). The
+    // short form would lose it.
     let (name, suffix) =
         if short { name.split_at(name.find('.').unwrap_or(name.len())) } else { (name, "") };
     let parse = ParseOptions::default().recursion_limit(96);

@@ -1,6 +1,7 @@
 //! Reading files by raw system calls.
 //!
-//! `std::fs` goes through libc, whose `open` and `read` may be the very functions that are hooked; `rustix` does not.
+//! `std::fs` goes through libc, whose `open` and `read` may be the very functions that are hooked;
+//! `rustix` does not.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -40,7 +41,8 @@ pub fn read_exact_at(fd: &OwnedFd, offset: u64, len: usize) -> Result<Option<Vec
     Ok(Some(out))
 }
 
-/// Reads from the start to the end of a file whose size is not known, such as those of `/proc`; at most `limit` bytes.
+/// Reads from the start to the end of a file whose size is not known, such as those of `/proc`; at
+/// most `limit` bytes.
 ///
 /// A file longer than `limit` is `EFBIG`.
 pub fn read_to_end(fd: &OwnedFd, limit: usize) -> Result<Vec<u8>, Errno> {
@@ -80,7 +82,8 @@ pub struct Memory {
 impl Memory {
     /// Opens the own process's memory.
     pub fn own() -> Result<Self, Errno> {
-        // `thread-self`: the main thread may have exited while others go on, which leaves `self` without memory.
+        // `thread-self`: the main thread may have exited while others go on, which leaves `self`
+        // without memory.
         Ok(Self { fd: open("/proc/thread-self/mem")? })
     }
 

@@ -1,8 +1,8 @@
 //! `PROCMAP_QUERY`, the one question that `/proc/PID/maps` answers by ioctl (Linux 6.11).
 //!
-//! This file holds the crate's only unsafe code: the kernel writes through addresses that stand in a struct. The rule
-//! that makes it sound: the buffers live in [`Query`] itself, their addresses are taken right before the call, and the
-//! sizes given are the buffers' own.
+//! This file holds the crate's only unsafe code: the kernel writes through addresses that stand in
+//! a struct. The rule that makes it sound: the buffers live in [`Query`] itself, their addresses
+//! are taken right before the call, and the sizes given are the buffers' own.
 
 #![allow(unsafe_code)]
 
@@ -19,8 +19,8 @@ pub(crate) const FILE_BACKED: u64 = 0x20;
 
 /// Names longer than this (with NUL) are never answered.
 const NAME_SIZE: usize = 4096;
-/// The longest id the kernel knows. Some kernels of early 2026 drop a reference twice when given less room than the id
-/// needs, so less is never offered.
+/// The longest id the kernel knows. Some kernels of early 2026 drop a reference twice when given
+/// less room than the id needs, so less is never offered.
 const BUILD_ID_SIZE: usize = 20;
 
 /// `struct procmap_query`.
@@ -95,10 +95,12 @@ impl Query {
                 self.raw.build_id_addr = self.build_id.as_mut_ptr().expose_provenance() as u64;
             }
             // SAFETY:
-            // - the opcode encodes the size of `ProcmapQuery`, which `Call` points at and which outlives the call
-            // - the two addresses are 0 or those of buffers that outlive the call, with sizes that are theirs
-            // - another file than a maps file takes the opcode for its own only if its driver uses type `f` number 17
-            //   with 104 bytes, read and write; none in the kernel does
+            // - the opcode encodes the size of `ProcmapQuery`, which `Call` points at and which
+            //   outlives the call
+            // - the two addresses are 0 or those of buffers that outlive the call, with sizes that
+            //   are theirs
+            // - another file than a maps file takes the opcode for its own only if its driver uses
+            //   type `f` number 17 with 104 bytes, read and write; none in the kernel does
             match unsafe { rustix::ioctl::ioctl(maps.as_fd(), Call(&mut self.raw)) } {
                 Ok(()) => break,
                 Err(Errno::INTR) => {}
@@ -132,7 +134,8 @@ impl Query {
 
 struct Call<'a>(&'a mut ProcmapQuery);
 
-// SAFETY: the opcode is `_IOWR('f', 17, struct procmap_query)`, the pointer is to such a struct, and the call writes to it.
+// SAFETY: the opcode is `_IOWR('f', 17, struct procmap_query)`, the pointer is to such a struct,
+// and the call writes to it.
 unsafe impl Ioctl for Call<'_> {
     type Output = ();
 

@@ -1,4 +1,5 @@
-//! What running a command will do, looked at before doing it: which file it is, and whether `LD_PRELOAD` reaches it.
+//! What running a command will do, looked at before doing it: which file it is, and whether
+//! `LD_PRELOAD` reaches it.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -77,7 +78,8 @@ pub enum Linkage {
     Dynamic {
         /// Its path as the program names it.
         linker: PathBuf,
-        /// A library of the program that ends it when any other is loaded before: the run-time part of `-fsanitize=address`.
+        /// A library of the program that ends it when any other is loaded before: the run-time
+        /// part of `-fsanitize=address`.
         first: Option<String>,
     },
     /// Without a dynamic linker.
@@ -96,7 +98,8 @@ pub enum Linkage {
 pub struct Script {
     /// The script.
     pub path: PathBuf,
-    /// The interpreter; `/bin/sh` for a file without a first line that names one, as `execvp` does.
+    /// The interpreter; `/bin/sh` for a file without a first line that names one, as `execvp`
+    /// does.
     pub interpreter: PathBuf,
     /// The one argument that may follow it.
     pub argument: Option<OsString>,
@@ -114,7 +117,8 @@ pub struct Launch {
     pub program: PathBuf,
     /// How that is linked.
     pub linkage: Linkage,
-    /// The program gains rights when run: the dynamic linker then ignores `LD_PRELOAD` with a path.
+    /// The program gains rights when run: the dynamic linker then ignores `LD_PRELOAD` with a
+    /// path.
     pub secure: Option<Secure>,
 }
 
@@ -205,8 +209,8 @@ impl Launch {
     }
 }
 
-/// Finds a command as `execvp` does: a name with a slash is a path, another is searched in `path` (the value of
-/// `PATH`; `None` if it is not set).
+/// Finds a command as `execvp` does: a name with a slash is a path, another is searched in `path`
+/// (the value of `PATH`; `None` if it is not set).
 ///
 /// ```
 /// let sh = skep_proc::launch::find("sh".as_ref(), Some("/nowhere:/bin".as_ref()))?;
@@ -228,7 +232,8 @@ pub fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, LaunchError> 
         let candidate = dir.join(name);
         match check(&candidate) {
             Ok(()) => return Ok(candidate),
-            // In a directory that we may not search, nobody knows whether there is such a file; a shell says that there is none, too.
+            // In a directory that we may not search, nobody knows whether there is such a file; a
+            // shell says that there is none, too.
             Err(e @ LaunchError::NotExecutable { .. })
                 if rustix::fs::access(dir, Access::EXEC_OK).is_ok() =>
             {
@@ -301,8 +306,8 @@ fn read_head(fd: &OwnedFd) -> Result<Vec<u8>, Errno> {
 /// What a file that is not ELF will run.
 fn script(path: &Path, head: &[u8], first: bool) -> Option<Script> {
     first_line(path, head).or_else(|| {
-        // Only the C library knows this rule, the kernel does not, so it does not hold for interpreters. Like shells,
-        // refuse what looks binary.
+        // Only the C library knows this rule, the kernel does not, so it does not hold for
+        // interpreters. Like shells, refuse what looks binary.
         let text = !head.split(|&b| b == b'\n').next().unwrap_or_default().contains(&0);
         (first && text).then(|| Script {
             path: path.to_owned(),
@@ -312,7 +317,8 @@ fn script(path: &Path, head: &[u8], first: bool) -> Option<Script> {
     })
 }
 
-/// Reads the first line as the kernel does: blanks, interpreter, blanks, one argument up to the end of the line.
+/// Reads the first line as the kernel does: blanks, interpreter, blanks, one argument up to the end
+/// of the line.
 fn first_line(path: &Path, head: &[u8]) -> Option<Script> {
     let blank = |b: &u8| *b == b' ' || *b == b'\t';
     let mut line = head.strip_prefix(b"#!")?;
@@ -322,7 +328,8 @@ fn first_line(path: &Path, head: &[u8]) -> Option<Script> {
             line = line.get(..end)?;
             line = line.get(..line.iter().rposition(|b| !blank(b)).map_or(0, |n| n + 1))?;
         }
-        // The name may go on beyond what the kernel reads: then there must at least be a blank after it.
+        // The name may go on beyond what the kernel reads: then there must at least be a blank
+        // after it.
         None if head.len() == HEAD && !line.trim_ascii_start().iter().any(blank) => return None,
         None => {}
     }

@@ -1,13 +1,16 @@
 //! What a process is made of: its mappings, its ELF modules, their functions and names.
 //!
-//! The same questions are asked of a live process, of the own process (from inside a constructor, before `main`), and
-//! of a saved snapshot, and get the same answers. Nothing here changes a process; nothing here keeps global state,
-//! starts threads or trusts a byte it reads: a malformed file or a torn answer is an error, never a panic.
+//! The same questions are asked of a live process, of the own process (from inside a constructor,
+//! before `main`), and of a saved snapshot, and get the same answers. Nothing here changes a
+//! process; nothing here keeps global state, starts threads or trusts a byte it reads: a malformed
+//! file or a torn answer is an error, never a panic.
 //!
-//! The types to know: [`maps::MapSource`] answers "what is mapped here?", [`module::Module`] is one loaded ELF file
-//! with its load bias, [`elf::Elf`] reads a file's functions and tables, [`elf::Functions`] is the sorted result.
+//! The types to know: [`maps::MapSource`] answers "what is mapped here?", [`module::Module`] is one
+//! loaded ELF file with its load bias, [`elf::Elf`] reads a file's functions and tables,
+//! [`elf::Functions`] is the sorted result.
 //!
-//! Not here: DWARF line tables, `.gnu_debugdata` (LZMA-compressed symbols), anything that needs ptrace.
+//! Not here: DWARF line tables, `.gnu_debugdata` (LZMA-compressed symbols), anything that needs
+//! ptrace.
 
 #![deny(unsafe_code)]
 

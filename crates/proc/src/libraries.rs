@@ -1,8 +1,10 @@
-//! The libraries that a program is linked with, found as the dynamic linker finds them, without running anything.
+//! The libraries that a program is linked with, found as the dynamic linker finds them, without
+//! running anything.
 //!
-//! The order is that of ld.so(8): `DT_RPATH` of the object that asks and of those that asked for it, `LD_LIBRARY_PATH`, `DT_RUNPATH`,
-//! `/etc/ld.so.cache`, the standard directories. Libraries that are opened later (`dlopen`) are in no table, and audit modules
-//! may change everything; what is not found is named in [`Libraries::missing`].
+//! The order is that of ld.so(8): `DT_RPATH` of the object that asks and of those that asked for
+//! it, `LD_LIBRARY_PATH`, `DT_RUNPATH`, `/etc/ld.so.cache`, the standard directories. Libraries
+//! that are opened later (`dlopen`) are in no table, and audit modules may change everything; what
+//! is not found is named in [`Libraries::missing`].
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -19,7 +21,8 @@ const DT_SONAME: u64 = 14;
 const DT_RPATH: u64 = 15;
 const DT_RUNPATH: u64 = 29;
 
-/// Where libraries are when nothing else says where (Debian's, Fedora's and other systems' choices for x86-64).
+/// Where libraries are when nothing else says where (Debian's, Fedora's and other systems' choices
+/// for x86-64).
 const DIRS: [&str; 6] = [
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",
@@ -56,7 +59,8 @@ impl Environment {
 /// The modules of a program before it runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Libraries {
-    /// Real paths in the order of loading: the program, what is preloaded, what it needs, what those need; the dynamic linker last.
+    /// Real paths in the order of loading: the program, what is preloaded, what it needs, what
+    /// those need; the dynamic linker last.
     pub paths: Vec<PathBuf>,
     /// Names that were not found.
     pub missing: Vec<OsString>,
@@ -213,7 +217,8 @@ fn fits(path: &Path) -> bool {
     path.is_file() && Elf::open(path).is_ok_and(|e| e.machine() == elf::EM_X86_64)
 }
 
-/// Takes a list of directories apart and puts in what stands for the object's own directory, `lib` and the processor.
+/// Takes a list of directories apart and puts in what stands for the object's own directory, `lib`
+/// and the processor.
 fn paths(list: &[u8], origin: Option<&Path>) -> Vec<PathBuf> {
     let mut all = Vec::new();
     for part in list
@@ -241,7 +246,8 @@ fn paths(list: &[u8], origin: Option<&Path>) -> Vec<PathBuf> {
     all
 }
 
-/// Looks a name up in the cache (glibc sysdeps/generic/dl-cache.h), which may have an older one before it.
+/// Looks a name up in the cache (glibc sysdeps/generic/dl-cache.h), which may have an older one
+/// before it.
 fn cached<'a>(cache: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = PathBuf> + 'a {
     const OLD: &[u8] = b"ld.so-1.7.0\0";
     const NEW: &[u8] = b"glibc-ld.so.cache1.1";

@@ -1,7 +1,9 @@
-//! The ELF files loaded into a process, with the bias that turns their addresses into run-time ones.
+//! The ELF files loaded into a process, with the bias that turns their addresses into run-time
+//! ones.
 //!
-//! Works from `/proc` alone, so also inside a constructor, before the dynamic linker has finished. Biases come from
-//! program headers (`bias + vaddr = address`), which is right for fixed, position-independent and prelinked files alike.
+//! Works from `/proc` alone, so also inside a constructor, before the dynamic linker has finished.
+//! Biases come from program headers (`bias + vaddr = address`), which is right for fixed,
+//! position-independent and prelinked files alike.
 
 use std::ffi::OsStr;
 use std::ops::Range;
@@ -67,14 +69,16 @@ enum Origin {
 impl Origin {
     fn dir(self) -> Option<String> {
         match self {
-            // `thread-self`: the main thread may have exited while others go on, which leaves `self` empty.
+            // `thread-self`: the main thread may have exited while others go on, which leaves
+            // `self` empty.
             Self::Own => Some("/proc/thread-self".to_owned()),
             Self::Live(pid) => Some(format!("/proc/{pid}")),
             Self::Saved => None,
         }
     }
 
-    /// Where the process's paths start. Own ones are used as they are: some sandboxes refuse `/proc/self/root`.
+    /// Where the process's paths start. Own ones are used as they are: some sandboxes refuse
+    /// `/proc/self/root`.
     fn root(self) -> PathBuf {
         match self {
             Self::Live(pid) => PathBuf::from(format!("/proc/{pid}/root")),
@@ -136,8 +140,9 @@ impl Module {
 
     /// Opens the file that is mapped, and makes sure that it is that one.
     ///
-    /// A deleted or replaced file is found through `map_files` (which needs privilege) or, for the program itself,
-    /// through `exe`; else this fails with [`ElfError::Replaced`]. The vDSO is read from memory.
+    /// A deleted or replaced file is found through `map_files` (which needs privilege) or, for the
+    /// program itself, through `exe`; else this fails with [`ElfError::Replaced`]. The vDSO is
+    /// read from memory.
     pub fn elf(&self) -> Result<Elf, ElfError> {
         if self.role == Role::Vdso {
             let memory =
@@ -173,7 +178,8 @@ impl Module {
             Err(_) if !same_inode => return Err(ElfError::Replaced),
             other => other?,
         };
-        // `st_dev` differs from the mapping's device on overlay and btrfs, so an equal build id is as good.
+        // `st_dev` differs from the mapping's device on overlay and btrfs, so an equal build id is
+        // as good.
         if same_inode && same_dev || elf.build_id() == self.build_id {
             Ok(elf)
         } else {
@@ -181,7 +187,8 @@ impl Module {
         }
     }
 
-    /// Reads the functions of the file, with the names of its debug file if there is one; see [`Elf::functions_at`].
+    /// Reads the functions of the file, with the names of its debug file if there is one; see
+    /// [`Elf::functions_at`].
     pub fn functions(&self) -> Result<Functions, ElfError> {
         self.elf()?.functions_at(&self.path, &self.origin.root())
     }
@@ -198,14 +205,15 @@ pub fn own() -> Result<Vec<Module>, MapsError> {
     list(Origin::Own)
 }
 
-/// Lists the modules of another process, in order of address. Needs the right to read its mappings; without the right
-/// to read its memory the files' headers are used, and the vDSO is left out.
+/// Lists the modules of another process, in order of address. Needs the right to read its mappings;
+/// without the right to read its memory the files' headers are used, and the vDSO is left out.
 pub fn of(pid: u32) -> Result<Vec<Module>, MapsError> {
     list(Origin::Live(pid))
 }
 
-/// Lists the modules in saved mappings, in order of address, by the files that are found under their names. The vDSO is
-/// left out, it has no file, and which module is the program is not known: all have the role of a library.
+/// Lists the modules in saved mappings, in order of address, by the files that are found under
+/// their names. The vDSO is left out, it has no file, and which module is the program is not known:
+/// all have the role of a library.
 pub fn saved(snapshot: &Snapshot) -> Vec<Module> {
     Lister { origin: Origin::Saved, memory: None, auxv: Vec::new() }.modules(snapshot.vmas())
 }
@@ -269,7 +277,8 @@ impl Lister {
         let high = loads.iter().map(|s| s.range().end).max().unwrap_or(0);
         for vma in vmas.iter().filter(|v| v.perms.contains(Perms::EXEC)) {
             let biases = || loads.iter().filter(|s| covers(s, vma.offset)).map(|s| bias(vma, s));
-            // Two segments can share a page of the file: one that continues a known instance wins, then code.
+            // Two segments can share a page of the file: one that continues a known instance wins,
+            // then code.
             let known = biases().find(|b| out.iter().any(|m| m.bias == *b));
             let text = || {
                 loads.iter().find(|s| s.is_text() && covers(s, vma.offset)).map(|s| bias(vma, s))
@@ -366,7 +375,8 @@ impl Lister {
         if self.auxv(AT_BASE) != 0 || modules.get(main).is_none_or(|(_, s)| interp(s)) {
             return;
         }
-        // The C library names an interpreter too, but only programs are at a fixed address or marked as position-independent.
+        // The C library names an interpreter too, but only programs are at a fixed address or
+        // marked as position-independent.
         let program = |(m, s): &(Module, Vec<Segment>)| {
             interp(s) && (m.bias == 0 || self.flags_1(m, s) & DF_1_PIE != 0)
         };

@@ -29,7 +29,8 @@ impl Symboliser {
         Ok(Self::new(module::own()?))
     }
 
-    /// Takes the modules of another process. They are kept: what it loads later stays without names.
+    /// Takes the modules of another process. They are kept: what it loads later stays without
+    /// names.
     pub fn of(pid: u32) -> Result<Self, MapsError> {
         Ok(Self::new(module::of(pid)?))
     }
@@ -44,7 +45,8 @@ impl Symboliser {
         self.modules.iter().map(|(m, ..)| m)
     }
 
-    /// Names one address. For a return address pass the byte before it, it may be the first of the next function.
+    /// Names one address. For a return address pass the byte before it, it may be the first of the
+    /// next function.
     ///
     /// ```
     /// let mut names = skep_proc::symbolise::Symboliser::own()?;

@@ -92,7 +92,8 @@ fn functions_are_those_of_nm() {
         let elf = Elf::open(&file).unwrap();
         let Some(mut expected) = nm(&file, &[]) else { return skip("nm") };
         let have = ours(&elf);
-        // `nm` also lists symbols without a type (`_start` helpers of the C library in assembly) and PLT, init, fini.
+        // `nm` also lists symbols without a type (`_start` helpers of the C library in assembly)
+        // and PLT, init, fini.
         let not = elf.not_functions();
         expected.retain(|a, _| !not.iter().any(|r| r.contains(a)));
         for (addr, names) in &have {
@@ -176,7 +177,8 @@ fn stripped_programs_keep_their_functions() {
     }
 }
 
-/// `sstrip` and packers remove the section headers; the unwind tables are still found, through their program header.
+/// `sstrip` and packers remove the section headers; the unwind tables are still found, through
+/// their program header.
 #[test]
 fn files_without_section_headers() {
     let dir = Dir::new("sstrip");
@@ -250,7 +252,8 @@ fn cold_parts_are_no_functions() {
     assert_eq!(fde(hot.vaddr).end, hot.vaddr + hot.size);
 }
 
-/// Code as glibc's `clone3` and the virtual machines of interpreters have it: with unwind information, and no function.
+/// Code as glibc's `clone3` and the virtual machines of interpreters have it: with unwind
+/// information, and no function.
 const ODD: &str = r#"
 __asm__(
     ".text\n.p2align 4\n"
@@ -274,7 +277,8 @@ __asm__(
 int main(void) { return 0; }
 "#;
 
-/// A place in glibc's `clone3` that no return leads out of was taken for a function and hooked, where no symbol said otherwise.
+/// A place in glibc's `clone3` that no return leads out of was taken for a function and hooked,
+/// where no symbol said otherwise.
 #[test]
 fn a_piece_without_a_return_address_on_top_is_no_function() {
     let dir = Dir::new("odd");

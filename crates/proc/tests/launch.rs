@@ -127,7 +127,8 @@ fn interpreters_are_those_the_kernel_runs() {
     assert_eq!(inspect(&binary).unwrap_err(), LaunchError::NotExecutable { path: binary });
 }
 
-/// Runs a file; another thread of this test may just have forked with it open for writing, which is `ETXTBSY`.
+/// Runs a file; another thread of this test may just have forked with it open for writing, which is
+/// `ETXTBSY`.
 fn run(path: &Path) -> String {
     loop {
         match Command::new(path).output() {

@@ -1,4 +1,5 @@
-//! Damaged ELF files give errors or odd answers, never a panic, an endless loop or an exhausted memory.
+//! Damaged ELF files give errors or odd answers, never a panic, an endless loop or an exhausted
+//! memory.
 
 use std::fs;
 use std::path::PathBuf;

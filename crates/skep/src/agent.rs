@@ -1,11 +1,12 @@
-//! The target's side: finds its links in the environment, compiles their programs and hooks the functions they match.
+//! The target's side: finds its links in the environment, compiles their programs and hooks the
+//! functions they match.
 //!
-//! Runs in the constructor of the preloaded library, before the program's own code, and again whenever the dynamic loader
-//! has mapped another library. Whatever goes wrong is written into the link file for the loader to tell; the program
-//! runs on.
+//! Runs in the constructor of the preloaded library, before the program's own code, and again
+//! whenever the dynamic loader has mapped another library. Whatever goes wrong is written into the
+//! link file for the loader to tell; the program runs on.
 //!
-//! The agent makes no thread. When a link is turned off its program stops at once ([`Running`]); the first event that
-//! notices takes the hooks out.
+//! The agent makes no thread. When a link is turned off its program stops at once ([`Running`]);
+//! the first event that notices takes the hooks out.
 
 use std::cell::UnsafeCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -38,7 +39,8 @@ pub use skep_attach::signals;
 
 type AgentError = Box<dyn std::error::Error>;
 
-/// The links of this process. Never locked on the event path, except by the one event that ends a link.
+/// The links of this process. Never locked on the event path, except by the one event that ends a
+/// link.
 static LINKS: Mutex<Vec<Active>> = Mutex::new(Vec::new());
 
 /// Hooks of our own that are taken out with the links'.
@@ -49,7 +51,8 @@ pub(crate) fn own_attachment(id: u64) {
     OWN.lock().unwrap_or_else(PoisonError::into_inner).push(id);
 }
 
-/// The function the dynamic loader calls after every change to the list of libraries (glibc elf/dl-debug.c).
+/// The function the dynamic loader calls after every change to the list of libraries (glibc
+/// elf/dl-debug.c).
 const LOADER_EVENT: &str = "_dl_debug_state";
 
 /// A link as this process holds it, for as long as it lives: the locks on its files stay.
@@ -60,11 +63,13 @@ struct Active {
     selection: Selection,
     /// What the loader knows of functions.
     types: Types,
-    /// By layout and the address of the program, what runs the program on functions whose context is made for them.
+    /// By layout and the address of the program, what runs the program on functions whose context
+    /// is made for them.
     shown: HashMap<(u32, usize), &'static Shown>,
     /// Its program, as often as it was loaded; the last one is for functions found from now on.
     running: Vec<&'static Running>,
-    /// Functions of the link that the last one has room for: their number is what its maps take of the address space.
+    /// Functions of the link that the last one has room for: their number is what its maps take of
+    /// the address space.
     room: u32,
     /// Ids the engine gave.
     attachments: Vec<u64>,
@@ -86,9 +91,10 @@ struct Group<'f> {
 /// Attaches every link the environment names. Does nothing when it names none.
 ///
 /// # Safety
-/// This code was compiled with optimization for the baseline of its machine: events happen between any two instructions of the process,
-/// and what runs then, the section `.text.skep_event`, may use no vector register (a test of the preloaded library looks). The process
-/// uses the C library that this code is linked with, and this is called once.
+/// This code was compiled with optimization for the baseline of its machine: events happen between
+/// any two instructions of the process, and what runs then, the section `.text.skep_event`, may use
+/// no vector register (a test of the preloaded library looks). The process uses the C library that
+/// this code is linked with, and this is called once.
 ///
 /// ```compile_fail,E0133
 /// skep::agent::start();
@@ -108,7 +114,8 @@ pub unsafe fn start() {
         return;
     }
     let _muted = skep_attach::mute();
-    // A handler that another library has installed may fork, which takes the locks that are held here.
+    // A handler that another library has installed may fork, which takes the locks that are held
+    // here.
     let _signals = signals::Blocked::new();
     let Ok(dir) = dir() else { return };
     if exec::is_under_valgrind() {
@@ -176,10 +183,11 @@ unsafe extern "C" {
     ) -> i32;
 }
 
-/// The links' lock, held by the thread that forks so that the child finds it free. Another thread's hold would last for ever there.
+/// The links' lock, held by the thread that forks so that the child finds it free. Another thread's
+/// hold would last for ever there.
 ///
-/// Signals wait for as long: a handler that interrupted the thread here, and forked, would wait for its own thread. The engine's lock is
-/// taken and released within.
+/// Signals wait for as long: a handler that interrupted the thread here, and forked, would wait for
+/// its own thread. The engine's lock is taken and released within.
 struct Fork {
     // Released in this order.
     _links: MutexGuard<'static, Vec<Active>>,
@@ -212,8 +220,9 @@ extern "C" fn after_fork() {
     drop(unsafe { (*FORKING.0.get()).take() });
 }
 
-/// Tells whether the calling thread is between `before_fork` and `after_fork`, in another library's handler for fork: it holds the locks
-/// of the links, the engine and the heap, and would wait for itself.
+/// Tells whether the calling thread is between `before_fork` and `after_fork`, in another library's
+/// handler for fork: it holds the locks of the links, the engine and the heap, and would wait for
+/// itself.
 pub(crate) fn is_forking() -> bool {
     FORKER.load(Relaxed) == skep_attach::thread()
 }
@@ -238,7 +247,8 @@ fn nanos(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Hooks the loader's own event, so that libraries opened later are looked at before their code runs.
+/// Hooks the loader's own event, so that libraries opened later are looked at before their code
+/// runs.
 fn watch_loader(modules: &[Arc<Module>]) {
     let find = |m: &Arc<Module>| m.function_named(LOADER_EVENT).ok()?;
     let loader = modules
@@ -252,8 +262,9 @@ fn watch_loader(modules: &[Arc<Module>]) {
     }
 }
 
-/// Runs inside the dynamic loader, which holds its own lock: nothing here may open a library or resolve a symbol lazily.
-/// Unlike other hooks this one may use vector registers: the loader calls an empty C function here and keeps nothing in them.
+/// Runs inside the dynamic loader, which holds its own lock: nothing here may open a library or
+/// resolve a symbol lazily. Unlike other hooks this one may use vector registers: the loader calls
+/// an empty C function here and keeps nothing in them.
 unsafe extern "C" fn on_loader_event(_: *mut u64, _: *const ()) -> u64 {
     if !sandbox::may_call_system() {
         return 0;
@@ -267,14 +278,16 @@ unsafe extern "C" fn on_loader_event(_: *mut u64, _: *const ()) -> u64 {
             engine.forget(&modules);
         }
         for link in links.iter_mut().filter(|l| l.running.last().is_none_or(|r| r.is_on())) {
-            // What goes wrong here leaves the library untraced; the functions that were skipped are in the link file.
+            // What goes wrong here leaves the library untraced; the functions that were skipped are
+            // in the link file.
             drop(link.attach(&modules));
         }
     }));
     0
 }
 
-/// Names this process in its links, while it may still write to them. Not for a thread that forks ([`is_forking`]).
+/// Names this process in its links, while it may still write to them. Not for a thread that forks
+/// ([`is_forking`]).
 pub(crate) fn name_this_process(reason: &str) {
     let _muted = skep_attach::mute();
     drop(std::panic::catch_unwind(|| {
@@ -286,14 +299,15 @@ pub(crate) fn name_this_process(reason: &str) {
     }));
 }
 
-/// Takes out all hooks of this process, and says why in its links. Not for a thread that forks ([`is_forking`]), nor for a child in its
-/// parent's memory, where the engine takes nothing out.
+/// Takes out all hooks of this process, and says why in its links. Not for a thread that forks
+/// ([`is_forking`]), nor for a child in its parent's memory, where the engine takes nothing out.
 pub(crate) fn take_out(reason: &str) {
     name_this_process(reason);
     let _muted = skep_attach::mute();
     drop(std::panic::catch_unwind(|| {
         let _signals = signals::Blocked::new();
-        // Held by another thread that opens a library, turns a link off or forks: none of them waits for this one.
+        // Held by another thread that opens a library, turns a link off or forks: none of them
+        // waits for this one.
         let mut links = LINKS.lock().unwrap_or_else(PoisonError::into_inner);
         let Ok(engine) = Engine::get() else { return };
         // What keeps the agent out of programs that are executed stays.
@@ -313,8 +327,8 @@ pub(crate) unsafe extern "C" fn leave(running: *const Running) {
     }
     let _muted = skep_attach::mute();
     if !skep_attach::owns_memory() {
-        // The engine takes nothing out for a child in its parent's memory: an event of the parent's will.
-        // SAFETY: links are never freed.
+        // The engine takes nothing out for a child in its parent's memory: an event of the parent's
+        // will. SAFETY: links are never freed.
         return unsafe { (*running).leave_later() };
     }
     drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -384,7 +398,8 @@ impl Active {
         out
     }
 
-    /// How many argument words the trampoline shows: those of the prototype, or all where they are put in order afterwards.
+    /// How many argument words the trampoline shows: those of the prototype, or all where they are
+    /// put in order afterwards.
     fn nr_args(&self, known: Known) -> Option<u8> {
         let Known::Layout(layout) = known else { return None };
         let words = &self.types.layouts.get(layout as usize)?.words;
@@ -412,18 +427,21 @@ impl Active {
         } else {
             run::shown as RunFn
         };
-        // SAFETY: these take a `Shown`, which is never freed; its program was verified for this context at this position (`load`).
+        // SAFETY: these take a `Shown`, which is never freed; its program was verified for this
+        // context at this position (`load`).
         let hook = unsafe { Hook::new(self.position(), run, std::ptr::from_ref(shown).cast()) };
         self.counted(hook, running).wants_args(wants)
     }
 
-    /// Gives the program for functions with indexes below `count`; opens and compiles what the link runs when it has no room for so many.
-    /// Functions that are hooked already keep the one they have: the maps are the same.
+    /// Gives the program for functions with indexes below `count`; opens and compiles what the link
+    /// runs when it has no room for so many. Functions that are hooked already keep the one
+    /// they have: the maps are the same.
     fn running(&mut self, count: u32) -> Result<&'static Running, AgentError> {
         match self.running.last() {
             Some(running) if count <= self.room => Ok(running),
             _ => {
-                // More for libraries that are opened later; the second time, for a program that opens many.
+                // More for libraries that are opened later; the second time, for a program that
+                // opens many.
                 let room = count
                     .saturating_add(count / 4)
                     .saturating_add(1024)
@@ -453,7 +471,8 @@ impl Active {
             (Context::Tracing, When::ModifyReturn) => run::modify_return,
             (Context::Tracing, _) => run::tracing,
         };
-        // SAFETY: these take a `Running`, which is never freed; its program was verified for this context at this position (`load`).
+        // SAFETY: these take a `Running`, which is never freed; its program was verified for this
+        // context at this position (`load`).
         let hook = unsafe { Hook::new(self.position(), run, std::ptr::from_ref(running).cast()) };
         self.counted(hook, running).wants_args(running.wants_args())
     }
@@ -548,7 +567,8 @@ impl Active {
             && self.spec.context == Context::Tracing
     }
 
-    /// Attaches a session program to the entry of functions that cannot be hooked at their return; returns those, and why it is so.
+    /// Attaches a session program to the entry of functions that cannot be hooked at their return;
+    /// returns those, and why it is so.
     fn attach_entries(
         &mut self,
         running: &'static Running,
@@ -591,7 +611,8 @@ fn load(dir: &Dir, spec: &LinkSpec, room: u32) -> Result<Running, AgentError> {
         let path = dir.object(Kind::Map, id);
         let mut map = None;
         if spec.cookie == Cookie::Index {
-            // Those with an element for each function of the link need no more elements than there are functions.
+            // Those with an element for each function of the link need no more elements than there
+            // are functions.
             map = Some(Map::open_first(&path, Access::ReadWrite, room)?)
                 .filter(|m| m.def().max_entries == spec.max_functions);
         }
@@ -632,7 +653,8 @@ fn found(function: &Function) -> Found<'_> {
     }
 }
 
-/// Lists the functions of modules that a link means; a module whose symbols cannot be read has none.
+/// Lists the functions of modules that a link means; a module whose symbols cannot be read has
+/// none.
 fn select(selection: &Selection, modules: &[&Arc<Module>]) -> Vec<Function> {
     let mut all = Vec::new();
     for module in modules {
@@ -649,7 +671,8 @@ fn select(selection: &Selection, modules: &[&Arc<Module>]) -> Vec<Function> {
     all
 }
 
-/// Tells whether a module is the library this code is in: not worth a word, unless it is asked for by name.
+/// Tells whether a module is the library this code is in: not worth a word, unless it is asked for
+/// by name.
 fn is_own(module: &Module) -> bool {
     let here = is_own as *const () as u64;
     module.text().iter().any(|t| t.contains(&here))
@@ -660,7 +683,8 @@ mod tests {
     use super::*;
     use crate::load::Loader;
 
-    /// A link is a file, and a library user makes it: what it says of its program and its control map is not taken for granted.
+    /// A link is a file, and a library user makes it: what it says of its program and its control
+    /// map is not taken for granted.
     #[test]
     fn a_link_runs_its_program_as_it_was_verified_or_not_at_all()
     -> Result<(), Box<dyn std::error::Error>> {

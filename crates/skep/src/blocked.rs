@@ -1,8 +1,9 @@
-//! Functions of the C library that block all signals by themselves while they call others: those that start threads and children, and what
-//! ends a thread.
+//! Functions of the C library that block all signals by themselves while they call others: those
+//! that start threads and children, and what ends a thread.
 //!
-//! The kernel ends a process at a fault whose signal is blocked, so a hook must not find that memory is gone ([`crate::memory`]) before the
-//! signal is let through. Nobody sees the library's own system calls; these functions are hooked instead.
+//! The kernel ends a process at a fault whose signal is blocked, so a hook must not find that
+//! memory is gone ([`crate::memory`]) before the signal is let through. Nobody sees the library's
+//! own system calls; these functions are hooked instead.
 
 use std::ffi::CStr;
 
@@ -12,8 +13,8 @@ use crate::exec::libc::Libc;
 
 /// They block signals until they return.
 const FUNCTIONS: [&CStr; 3] = [c"pthread_create", c"posix_spawn", c"posix_spawnp"];
-/// The first function that a thread calls at its end, after which it blocks them for good (`start_thread` in nptl/pthread_create.c; `exit`
-/// calls it too).
+/// The first function that a thread calls at its end, after which it blocks them for good
+/// (`start_thread` in nptl/pthread_create.c; `exit` calls it too).
 const LAST: &CStr = c"__call_tls_dtors";
 
 /// Hooks them.

@@ -1,8 +1,9 @@
-//! `bpf_ktime_get_ns` without the kernel: the time-stamp counter, scaled to nanoseconds of `CLOCK_MONOTONIC`.
+//! `bpf_ktime_get_ns` without the kernel: the time-stamp counter, scaled to nanoseconds of
+//! `CLOCK_MONOTONIC`.
 //!
-//! The loader measures the counter's rate once ([`rate`]) and hands it to the targets, which only note where they start
-//! ([`start`]). When the kernel itself does not trust the counter (its clock source is another), the rate is 0 and time
-//! comes from the system call.
+//! The loader measures the counter's rate once ([`rate`]) and hands it to the targets, which only
+//! note where they start ([`start`]). When the kernel itself does not trust the counter (its clock
+//! source is another), the rate is 0 and time comes from the system call.
 
 use std::arch::x86_64::_rdtsc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -18,11 +19,13 @@ static TICKS: AtomicU64 = AtomicU64::new(0);
 static NANOS: AtomicU64 = AtomicU64::new(0);
 
 fn ticks() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction; where the system forbids it to programs, `trusted` says no first.
+    // SAFETY: every x86-64 processor has the instruction; where the system forbids it to programs,
+    // `trusted` says no first.
     unsafe { _rdtsc() }
 }
 
-/// Reads a clock by the system call itself: the kernel's page with the faster way is not there under every tool (valgrind).
+/// Reads a clock by the system call itself: the kernel's page with the faster way is not there
+/// under every tool (valgrind).
 #[inline(always)]
 fn monotonic(id: ClockId) -> u64 {
     read(id as u64)

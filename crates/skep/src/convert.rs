@@ -1,16 +1,19 @@
 //! From what was proved to what runs: the step between the verifier and the engines.
 //!
-//! The verifier looks at programs as their authors wrote them, engines run what suits this process. Two things differ, and
-//! each costs one instruction for one, so that jumps and source lines stay where they are:
+//! The verifier looks at programs as their authors wrote them, engines run what suits this process.
+//! Two things differ, and each costs one instruction for one, so that jumps and source lines stay
+//! where they are:
 //!
-//! * Loads of packet addresses. `struct xdp_md` and `struct __sk_buff` have 32 bits for `data`, `data_end` and `data_meta`;
-//!   the addresses stand in words below the context ([`ctx::packet`]), and the load becomes one of 64 bits there.
-//! * Calls that were proved never to happen, to helpers that do not exist: what CO-RE and weak kernel functions leave behind
-//!   where a field or a function is missing. Engines know no such helper; the call becomes `r0 = 0`. So do writes of the frame
-//!   pointer, which the verifier lets stand only where nothing leads.
+//! * Loads of packet addresses. `struct xdp_md` and `struct __sk_buff` have 32 bits for `data`,
+//!   `data_end` and `data_meta`; the addresses stand in words below the context ([`ctx::packet`]),
+//!   and the load becomes one of 64 bits there.
+//! * Calls that were proved never to happen, to helpers that do not exist: what CO-RE and weak
+//!   kernel functions leave behind where a field or a function is missing. Engines know no such
+//!   helper; the call becomes `r0 = 0`. So do writes of the frame pointer, which the verifier lets
+//!   stand only where nothing leads.
 //!
-//! A third one takes more room: `ld_abs` and `ld_ind`, which end the function with 0 where the packet is too short. They become a call
-//! and a test ([`expand`]), and what is behind moves.
+//! A third one takes more room: `ld_abs` and `ld_ind`, which end the function with 0 where the
+//! packet is too short. They become a call and a test ([`expand`]), and what is behind moves.
 
 use skep_isa::{Insn, ctx, helper, op};
 use skep_verifier::Verified;
@@ -95,8 +98,9 @@ fn packet_load(i: Insn) -> [Insn; 8] {
     ]
 }
 
-/// Replaces loads from packets (kernel/bpf/verifier.c does the same, with `gen_ld_abs`), and moves jumps, functions and source lines.
-/// Programs without such loads stay as they are, and so do those in which a jump would become too long.
+/// Replaces loads from packets (kernel/bpf/verifier.c does the same, with `gen_ld_abs`), and moves
+/// jumps, functions and source lines. Programs without such loads stay as they are, and so do those
+/// in which a jump would become too long.
 pub(crate) fn expand(insns: Vec<Insn>, source: Source) -> (Vec<Insn>, Source) {
     let mut at = 0_u32;
     let mut second = false;

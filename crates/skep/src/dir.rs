@@ -1,8 +1,8 @@
 //! The skep directory: where objects live as files, who may touch it, and what is left over.
 //!
-//! `$SKEP_DIR`, else `$XDG_RUNTIME_DIR/skep`, else `/dev/shm/skep-UID`, mode 0700. An object is a file `KIND/ID`; whoever
-//! uses it holds a shared lock on it, which falls with the process. A file that nobody has locked and nobody pinned is
-//! garbage and is removed by the next loader.
+//! `$SKEP_DIR`, else `$XDG_RUNTIME_DIR/skep`, else `/dev/shm/skep-UID`, mode 0700. An object is a
+//! file `KIND/ID`; whoever uses it holds a shared lock on it, which falls with the process. A file
+//! that nobody has locked and nobody pinned is garbage and is removed by the next loader.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,9 +14,11 @@ use rustix::fs::{FlockOperation, flock};
 
 /// Names the directory in the environment, for loaders, targets and readers alike.
 pub const ENV_DIR: &str = "SKEP_DIR";
-/// Names the links a target attaches at start, by id, separated by commas; [`OWN_DIR`] may be among them.
+/// Names the links a target attaches at start, by id, separated by commas; [`OWN_DIR`] may be among
+/// them.
 pub const ENV_LINKS: &str = "SKEP_LINKS";
-/// Among the links: [`ENV_DIR`] was in the user's environment before, and stays where the rest is taken out.
+/// Among the links: [`ENV_DIR`] was in the user's environment before, and stays where the rest is
+/// taken out.
 pub const OWN_DIR: &str = "dir";
 
 /// Tells why the skep directory cannot be used.
@@ -248,10 +250,12 @@ impl Dir {
     }
 }
 
-/// A directory like the skep directory, for one process alone and gone with it: programs that are run outside of any target
-/// have their maps there, so that nobody else's slots and ids get mixed in.
+/// A directory like the skep directory, for one process alone and gone with it: programs that are
+/// run outside of any target have their maps there, so that nobody else's slots and ids get mixed
+/// in.
 ///
-/// It lies in `scratch/` of the skep directory and is removed on drop; what killed processes left, the next one removes.
+/// It lies in `scratch/` of the skep directory and is removed on drop; what killed processes left,
+/// the next one removes.
 #[derive(Debug)]
 pub struct Scratch {
     dir: Dir,
@@ -310,7 +314,8 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Without it, who makes another would open the lock again in the middle, and take the name for a left-over.
+        // Without it, who makes another would open the lock again in the middle, and take the name
+        // for a left-over.
         let _guard = self.dir.path.parent().map(lock_all);
         drop(std::fs::remove_dir_all(&self.dir.path));
     }

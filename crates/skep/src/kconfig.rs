@@ -1,7 +1,9 @@
-//! Configuration values of this machine's kernel, for objects that ask for them (`extern … __kconfig`).
+//! Configuration values of this machine's kernel, for objects that ask for them (`extern …
+//! __kconfig`).
 //!
-//! They come from where libbpf looks: `/boot/config-RELEASE` or `/proc/config.gz`, and the kernel's version from `/proc`. Values that are not a
-//! kernel's configuration but begin with `LINUX_` are answered as libbpf answers them.
+//! They come from where libbpf looks: `/boot/config-RELEASE` or `/proc/config.gz`, and the kernel's
+//! version from `/proc`. Values that are not a kernel's configuration but begin with `LINUX_` are
+//! answered as libbpf answers them.
 
 use std::collections::HashMap;
 
@@ -33,7 +35,8 @@ impl Kconfig {
         Self::parse(release.trim(), read("/proc/sys/kernel/version").trim(), &config)
     }
 
-    /// Takes a kernel's release (`uname -r`), its version (`uname -v`), and the text of a configuration file.
+    /// Takes a kernel's release (`uname -r`), its version (`uname -v`), and the text of a
+    /// configuration file.
     #[must_use]
     pub fn parse(release: &str, version: &str, config: &str) -> Self {
         let line = |line: &str| {

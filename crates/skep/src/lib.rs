@@ -1,10 +1,12 @@
 //! skep: the eBPF subsystem outside the kernel, as a library.
 //!
-//! A **loader** turns an object into files in a [`Dir`] ([`load::Loader`], [`link::Link`]); a **target** opens them, compiles the
-//! programs and hooks its own functions ([`agent::start`], called by the preloaded library); a **reader** opens the maps, also
-//! after the target was killed. Nothing else connects the three.
+//! A **loader** turns an object into files in a [`Dir`] ([`load::Loader`], [`link::Link`]); a
+//! **target** opens them, compiles the programs and hooks its own functions ([`agent::start`],
+//! called by the preloaded library); a **reader** opens the maps, also after the target was killed.
+//! Nothing else connects the three.
 //!
-//! The feature `loader` (on by default) brings the object reader and the verifier; targets do without.
+//! The feature `loader` (on by default) brings the object reader and the verifier; targets do
+//! without.
 
 pub mod agent;
 mod blocked;

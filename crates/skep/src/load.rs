@@ -206,23 +206,25 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Loads this program, whether the object asks for it or not, and no others but those given here too and those that tail
-    /// calls may lead to from the beginning.
+    /// Loads this program, whether the object asks for it or not, and no others but those given
+    /// here too and those that tail calls may lead to from the beginning.
     #[must_use]
     pub fn only(mut self, program: &str) -> Self {
         self.only.get_or_insert_default().push(program.to_owned());
         self
     }
 
-    /// Gives a map another number of entries than its definition (libbpf: `bpf_map__set_max_entries`).
+    /// Gives a map another number of entries than its definition (libbpf:
+    /// `bpf_map__set_max_entries`).
     #[must_use]
     pub fn resize(mut self, map: &str, entries: u32) -> Self {
         self.entries.insert(map.to_owned(), entries);
         self
     }
 
-    /// Makes a per-CPU array without memory, which it gets where something is stored first: for one that has a row for whatever there
-    /// may be, of which most is never touched. A store for which there is none then is lost, and counted in the link.
+    /// Makes a per-CPU array without memory, which it gets where something is stored first: for one
+    /// that has a row for whatever there may be, of which most is never touched. A store for
+    /// which there is none then is lost, and counted in the link.
     #[must_use]
     pub fn sparse(mut self, map: &str) -> Self {
         self.sparse.push(map.to_owned());
@@ -236,8 +238,8 @@ impl<'a> Loader<'a> {
         self
     }
 
-    /// Looks types up of the functions that programs are going to be attached to. Without, only the words of registers are there for
-    /// programs that read arguments from their context.
+    /// Looks types up of the functions that programs are going to be attached to. Without, only the
+    /// words of registers are there for programs that read arguments from their context.
     #[must_use]
     pub fn functions(mut self, catalog: &'a Catalog) -> Self {
         self.catalog = Some(catalog);
@@ -261,8 +263,9 @@ impl<'a> Loader<'a> {
     /// Creates the object's maps, links and verifies its programs, and writes both as files.
     ///
     /// # Errors
-    /// When a map cannot be made, a program cannot be linked or is not proved safe, or a file cannot be written. What was
-    /// written before is garbage then, and the next [`Dir::collect`] removes it.
+    /// When a map cannot be made, a program cannot be linked or is not proved safe, or a file
+    /// cannot be written. What was written before is garbage then, and the next
+    /// [`Dir::collect`] removes it.
     pub fn load(&self, object: &Object) -> Result<Loaded, LoadError> {
         // A refused object leaves nothing behind.
         let proofs = Proofs::new(object, self.target);
@@ -355,8 +358,8 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// Puts maps into maps of maps and programs into program arrays, as their definitions say. A program that was not asked for
-/// leaves its slot empty.
+/// Puts maps into maps of maps and programs into program arrays, as their definitions say. A
+/// program that was not asked for leaves its slot empty.
 fn initialise(
     object: &Object,
     maps: &[Option<LoadedMap>],
@@ -387,8 +390,8 @@ fn short_name(name: &str) -> String {
     name.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.')).take(15).collect()
 }
 
-/// Says how many entries a map gets, as libbpf does: rings are whole pages and a power of two, an array of perf events that names no
-/// size has one for each CPU.
+/// Says how many entries a map gets, as libbpf does: rings are whole pages and a power of two, an
+/// array of perf events that names no size has one for each CPU.
 fn entries(map_type: MapType, asked: u32) -> u32 {
     match map_type {
         MapType::Ringbuf | MapType::UserRingbuf if asked > 0 => {
@@ -399,7 +402,8 @@ fn entries(map_type: MapType, asked: u32) -> u32 {
     }
 }
 
-/// Says what kind of map an object wants; `btf` are the object's types, `btf_id` where they are kept.
+/// Says what kind of map an object wants; `btf` are the object's types, `btf_id` where they are
+/// kept.
 #[must_use]
 pub fn definition(spec: &MapSpec, btf: Option<&Btf>, btf_id: u32) -> MapDef {
     let fields = btf

@@ -1,15 +1,18 @@
 //! When the memory of a mapped file is gone: the traced program must not die of it.
 //!
-//! Maps are sparse files, so on a full file system the first touch of a page can fail; and a file can be cut off while it is mapped.
-//! The kernel says so with `SIGBUS`. The handler puts ordinary memory in place of the page, wherever it is in an object: among
-//! values, in a header, in the slot table. What is counted there is lost to readers; that it happened is in the link's control map
+//! Maps are sparse files, so on a full file system the first touch of a page can fail; and a file
+//! can be cut off while it is mapped. The kernel says so with `SIGBUS`. The handler puts ordinary
+//! memory in place of the page, wherever it is in an object: among values, in a header, in the slot
+//! table. What is counted there is lost to readers; that it happened is in the link's control map
 //! ([`control::LOST_PAGES`]).
 //!
-//! A thread that blocks `SIGBUS` is killed by the kernel before any handler. So a program's wish to block it is kept by the engine, and the
-//! kernel lets it through (`signals::Mask`, in `skep_attach`); a new thread, which begins with all signals blocked, as well. Where the C
-//! library blocks it by itself, the first event lets it through (`blocked`). A thread that blocks it in another way, by a
-//! system call of its own, and is the first to find that memory is gone, dies. So the first page without memory stands for all
-//! values of per-CPU maps: what has none there is replaced at once (`sweep`).
+//! A thread that blocks `SIGBUS` is killed by the kernel before any handler. So a program's wish to
+//! block it is kept by the engine, and the kernel lets it through (`signals::Mask`, in
+//! `skep_attach`); a new thread, which begins with all signals blocked, as well. Where the C
+//! library blocks it by itself, the first event lets it through (`blocked`). A thread that blocks
+//! it in another way, by a system call of its own, and is the first to find that memory is gone,
+//! dies. So the first page without memory stands for all values of per-CPU maps: what has none
+//! there is replaced at once (`sweep`).
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{
@@ -27,11 +30,12 @@ const PAGE: u64 = 4096;
 /// Where to count; of the last link.
 static LOST: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Guards the memory of all objects that this process has open, or opens later, in a target or a reader (who touches holes too).
+/// Guards the memory of all objects that this process has open, or opens later, in a target or a
+/// reader (who touches holes too).
 pub fn guard() {
     // Refused: the missing page ends the program as it would without this.
-    // SAFETY: `repair` makes system calls and reads lists that are never freed, as a signal handler may; it says that there is memory only
-    // when it has put some there.
+    // SAFETY: `repair` makes system calls and reads lists that are never freed, as a signal handler
+    // may; it says that there is memory only when it has put some there.
     let _ = unsafe { skep_attach::signals::on_memory_full(repair) };
 }
 
@@ -81,18 +85,19 @@ unsafe fn replace(start: u64, len: u64) -> bool {
 
 /// Replaces all pages of a mapping that have no memory, once for each mapping; returns how many.
 ///
-/// A page that gets memory from the file system between the question and the answer loses what was counted in it meanwhile, as all later
-/// ones do.
+/// A page that gets memory from the file system between the question and the answer loses what was
+/// counted in it meanwhile, as all later ones do.
 ///
 /// # Safety
-/// The mapping is a thread's part of a per-CPU map. (Other maps have pages that depend on each other, and one that the kernel has swapped
-/// out looks like one without memory.)
+/// The mapping is a thread's part of a per-CPU map. (Other maps have pages that depend on each
+/// other, and one that the kernel has swapped out looks like one without memory.)
 unsafe fn sweep(start: u64, end: u64) -> u64 {
     /// Mappings that were swept. When there are more, some are swept again: that costs time.
     static SWEPT: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
     /// Pages that are asked about at once: handlers run on small stacks.
     const STEP: u64 = 256;
-    /// Parts that are replaced, at most: each takes one of the process's mappings, of which there are 65,530.
+    /// Parts that are replaced, at most: each takes one of the process's mappings, of which there
+    /// are 65,530.
     const PARTS: u32 = 4096;
     let place = &SWEPT[(start >> 12) as usize % SWEPT.len()];
     if place.swap(start, Relaxed) == start {

@@ -6,12 +6,12 @@
 //!      └──────────────┴──────────┴─────────────────────┴────────────────┘
 //! ```
 //!
-//! The context is the UAPI structure (`struct xdp_md`, `struct __sk_buff`), the addresses stand in words below it
-//! ([`skep_isa::ctx::packet`]). Fragments lie right behind the bytes that pointers reach, so the whole packet is one run of
-//! bytes from data on; only helpers get beyond data end.
+//! The context is the UAPI structure (`struct xdp_md`, `struct __sk_buff`), the addresses stand in
+//! words below it ([`skep_isa::ctx::packet`]). Fragments lie right behind the bytes that pointers
+//! reach, so the whole packet is one run of bytes from data on; only helpers get beyond data end.
 //!
-//! [`Packet`] owns such a packet. [`View`] is what a helper makes of its context argument: nothing but loads and stores
-//! of words, fit for the event path.
+//! [`Packet`] owns such a packet. [`View`] is what a helper makes of its context argument: nothing
+//! but loads and stores of words, fit for the event path.
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -21,7 +21,8 @@ use skep_isa::ctx::{SOCK, packet as word, sk_buff};
 const WORDS_BELOW: usize = word::BELOW as usize / 8;
 const WORDS_CTX: usize = sk_buff::SIZE as usize / 8;
 
-/// Words of what the context points to besides the packet: a `struct bpf_sock`, or `struct bpf_flow_keys`.
+/// Words of what the context points to besides the packet: a `struct bpf_sock`, or `struct
+/// bpf_flow_keys`.
 const WORDS_BESIDE: usize = SOCK.size as usize / 8;
 
 /// The words below the context, the context, and what it points to.
@@ -66,7 +67,8 @@ pub(crate) struct Shape {
 }
 
 impl Packet {
-    /// Makes a packet: `bytes` are the metadata and then the packet. `None` when they do not fit the shape.
+    /// Makes a packet: `bytes` are the metadata and then the packet. `None` when they do not fit
+    /// the shape.
     #[must_use]
     pub fn new(shape: &Shape, bytes: &[u8]) -> Option<Self> {
         let end = shape.meta.checked_add(bytes.len())?;
@@ -110,8 +112,8 @@ impl Packet {
     #[must_use]
     pub fn ctx(&self) -> *mut u8 {
         let _ = std::ptr::from_ref(&*self.frame).expose_provenance();
-        // SAFETY: the context begins that many bytes into the frame; the pointer is made from the whole frame, so that it also
-        // reaches the words below.
+        // SAFETY: the context begins that many bytes into the frame; the pointer is made from the
+        // whole frame, so that it also reaches the words below.
         unsafe {
             std::ptr::from_ref(&*self.frame).cast_mut().cast::<u8>().add(word::BELOW as usize)
         }
@@ -123,7 +125,8 @@ impl Packet {
         View { ctx: self.ctx(), _packet: PhantomData }
     }
 
-    /// Makes the eight-byte context field at `off` point to these bytes, of which there are at most those of a `struct bpf_sock`.
+    /// Makes the eight-byte context field at `off` point to these bytes, of which there are at most
+    /// those of a `struct bpf_sock`.
     pub(crate) fn point(&self, off: u32, bytes: &[u8]) {
         for (word, chunk) in self.frame.beside.iter().zip(bytes.chunks(8)) {
             let mut whole = [0; 8];
@@ -152,7 +155,8 @@ impl Packet {
     #[must_use]
     pub fn context(&self, len: usize) -> Vec<u8> {
         let words = self.frame.ctx.iter().map(|w| {
-            // SAFETY: no program runs while `self` is borrowed here: running takes the context pointer's owner along.
+            // SAFETY: no program runs while `self` is borrowed here: running takes the context
+            // pointer's owner along.
             unsafe { w.get().read_volatile() }
         });
         let mut bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
@@ -187,7 +191,8 @@ impl Packet {
     }
 }
 
-/// Tells whether a packet context has a word at this offset below it. Callers give constants, so nothing of it is left.
+/// Tells whether a packet context has a word at this offset below it. Callers give constants, so
+/// nothing of it is left.
 #[inline(always)]
 const fn is_below(word: i32) -> bool {
     word < 0 && word >= -(word::BELOW as i32) && word & 7 == 0
@@ -195,7 +200,8 @@ const fn is_below(word: i32) -> bool {
 
 /// A packet as helpers see it, through the program's context.
 ///
-/// All methods are loads and stores of single words, so they may run inside a traced process. It lasts no longer than its packet.
+/// All methods are loads and stores of single words, so they may run inside a traced process. It
+/// lasts no longer than its packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View<'a> {
     ctx: *mut u8,
@@ -206,7 +212,8 @@ impl View<'_> {
     /// Looks at the packet of a context.
     ///
     /// # Safety
-    /// `ctx` is the context of a running packet program: what [`Packet::ctx`] returned, its packet alive as long as the view is used.
+    /// `ctx` is the context of a running packet program: what [`Packet::ctx`] returned, its packet
+    /// alive as long as the view is used.
     #[inline(always)]
     #[must_use]
     pub unsafe fn of(ctx: u64) -> Self {
@@ -234,7 +241,8 @@ impl View<'_> {
         unsafe { self.ctx.offset(word as isize).cast::<u64>().write_volatile(value) }
     }
 
-    /// Loads a 32-bit field of the context; `off` is one of [`sk_buff`], or an offset in `struct xdp_md`.
+    /// Loads a 32-bit field of the context; `off` is one of [`sk_buff`], or an offset in `struct
+    /// xdp_md`.
     #[inline(always)]
     #[must_use]
     pub fn field(self, off: u32) -> u32 {
@@ -303,7 +311,8 @@ impl View<'_> {
         self.len() == 0
     }
 
-    /// Finds `len` bytes at an offset of the packet, fragments included; `None` when they are not all there.
+    /// Finds `len` bytes at an offset of the packet, fragments included; `None` when they are not
+    /// all there.
     #[inline(always)]
     #[must_use]
     pub fn at(self, off: u64, len: u64) -> Option<*mut u8> {

@@ -1,8 +1,9 @@
 //! Compiled programs made known to profilers and debuggers, when the environment asks for it.
 //!
-//! `SKEP_PERF=map` writes `/tmp/perf-PID.map`, `SKEP_PERF=dump` writes `jit-PID.dump` into `$JITDUMPDIR` or the working folder, and
-//! `SKEP_PERF=map,dump` both; see [`skep_vm::perf`] for who reads them. `gdb` among the words keeps a list in memory that gdb reads
-//! ([`skep_vm::gdb`]). Nothing is done by default, and what cannot be written is left out: a program runs all the same.
+//! `SKEP_PERF=map` writes `/tmp/perf-PID.map`, `SKEP_PERF=dump` writes `jit-PID.dump` into
+//! `$JITDUMPDIR` or the working folder, and `SKEP_PERF=map,dump` both; see [`skep_vm::perf`] for
+//! who reads them. `gdb` among the words keeps a list in memory that gdb reads ([`skep_vm::gdb`]).
+//! Nothing is done by default, and what cannot be written is left out: a program runs all the same.
 
 use std::ffi::OsStr;
 use std::sync::{Mutex, TryLockError};
@@ -44,7 +45,8 @@ pub(crate) fn announce(program: &Program, code: &mut Code) {
 
 /// Writes a program into the files.
 fn write(listing: &Listing<'_>, wanted: &OsStr) {
-    // A forked child may find the lock taken by a thread that it does not have; then its programs have no names.
+    // A forked child may find the lock taken by a thread that it does not have; then its programs
+    // have no names.
     let mut files = match FILES.try_lock() {
         Ok(files) => files,
         Err(TryLockError::Poisoned(files)) => files.into_inner(),

@@ -1,11 +1,12 @@
 //! Program files: verified instructions, and what is needed to run them elsewhere.
 //!
-//! A [`Program`] is the proof on its way: it comes out of the verifier, in a loader, or out of a file that this user wrote, and
-//! nothing about it can be changed. A target compiles what is in a file without verifying again, because file and directory belong to
-//! the same user and are closed to all others (`docs/trust.md`).
+//! A [`Program`] is the proof on its way: it comes out of the verifier, in a loader, or out of a
+//! file that this user wrote, and nothing about it can be changed. A target compiles what is in a
+//! file without verifying again, because file and directory belong to the same user and are closed
+//! to all others (`docs/trust.md`).
 //!
-//! The proof is about certain maps: those that the loader made for the program. `Program::with_maps` finds out whether it is given
-//! these, and only `WithMaps` can be compiled.
+//! The proof is about certain maps: those that the loader made for the program.
+//! `Program::with_maps` finds out whether it is given these, and only `WithMaps` can be compiled.
 
 use std::sync::Arc;
 
@@ -23,8 +24,8 @@ const TAG_GENERATIONS: u32 = 3;
 
 /// A verified program as it stands in its file.
 ///
-/// There are two ways to one: [`Loader::load`](crate::load::Loader::load), which verifies it, and [`ProgramFile::open`]. It shows
-/// what it is made of, and nothing of that can be changed:
+/// There are two ways to one: [`Loader::load`](crate::load::Loader::load), which verifies it, and
+/// [`ProgramFile::open`]. It shows what it is made of, and nothing of that can be changed:
 ///
 /// ```
 /// fn first(program: &skep::prog::Program) -> Option<&skep::isa::Insn> {
@@ -178,7 +179,8 @@ pub struct ProgramFile {
 }
 
 impl Program {
-    /// Takes what the verifier accepted, to run with these maps: those of its list that could be made, in order.
+    /// Takes what the verifier accepted, to run with these maps: those of its list that could be
+    /// made, in order.
     #[cfg(feature = "loader")]
     pub(crate) fn new(
         proof: &skep_verifier::Verified,
@@ -249,7 +251,8 @@ impl Program {
         &self.source
     }
 
-    /// Checks that `maps` are those that the program was verified with, each in its place: the same file, not only the same id.
+    /// Checks that `maps` are those that the program was verified with, each in its place: the same
+    /// file, not only the same id.
     ///
     /// # Errors
     /// The first that is not.
@@ -359,7 +362,8 @@ impl ProgramFile {
     /// Opens the program with this id. What the file says is trusted as the verifier's word.
     ///
     /// # Errors
-    /// When there is none, its file belongs to another user or is open to others, is damaged, or of another version.
+    /// When there is none, its file belongs to another user or is open to others, is damaged, or of
+    /// another version.
     pub fn open(dir: &Dir, id: u32) -> Result<Self, RecordError> {
         let file = RecordFile::open(&dir.object(Kind::Program, id), KIND)?;
         let damaged = |what| file.damaged(WireError { at: 0, what });

@@ -1,8 +1,8 @@
 //! What loading asks before it makes anything: can this object's programs run here?
 //!
-//! [`Loader::load`](crate::load::Loader::load) goes this way first and makes files of what comes out. [`DryRun`] goes the same way and
-//! stops there, for those who only want the answer: a program that it lets through is refused by `load` only for want of memory or
-//! files.
+//! [`Loader::load`](crate::load::Loader::load) goes this way first and makes files of what comes
+//! out. [`DryRun`] goes the same way and stops there, for those who only want the answer: a program
+//! that it lets through is refused by `load` only for want of memory or files.
 
 use std::cell::OnceCell;
 
@@ -33,7 +33,8 @@ impl From<Refusal> for LoadError {
     }
 }
 
-/// How programs are verified that are to run here: with what can be had here, and without stack that was never written.
+/// How programs are verified that are to run here: with what can be had here, and without stack
+/// that was never written.
 #[must_use]
 pub fn options() -> Options {
     let mut options = Options::default();
@@ -41,8 +42,8 @@ pub fn options() -> Options {
     options
 }
 
-/// The proofs of one object's programs. Each is made when it is asked for first, and once: of programs that call each other by tail
-/// calls, every one asks for all.
+/// The proofs of one object's programs. Each is made when it is asked for first, and once: of
+/// programs that call each other by tail calls, every one asks for all.
 pub(crate) struct Proofs<'o> {
     object: &'o Object,
     target: Option<&'o CoreTarget>,
@@ -85,7 +86,8 @@ impl<'o> Proofs<'o> {
         Ok((linked, proof))
     }
 
-    /// Proves these programs, and with `follow` those that tail calls may lead to from the beginning. In order of the object.
+    /// Proves these programs, and with `follow` those that tail calls may lead to from the
+    /// beginning. In order of the object.
     pub fn programs(
         &self,
         mut wanted: Vec<usize>,
@@ -144,7 +146,8 @@ fn programs_in<'m>(object: &Object, maps: impl Iterator<Item = &'m MapSpec>) -> 
         .collect()
 }
 
-/// Says of each map whether it must be made: nobody misses one that no program here uses and that cannot be made anyway.
+/// Says of each map whether it must be made: nobody misses one that no program here uses and that
+/// cannot be made anyway.
 pub(crate) fn needed(object: &Object, verified: &[Proved<'_>]) -> Vec<bool> {
     let used: Vec<usize> =
         verified.iter().flat_map(|(_, _, linked, _)| linked.maps.iter().map(|m| m.index)).collect();
@@ -222,15 +225,17 @@ impl<'a> DryRun<'a> {
         Self { target, ..self }
     }
 
-    /// Compares programs with the functions that their sections name, whatever modules these name: as
-    /// [`Catalog::judge`], and as [`Loader::functions`](crate::load::Loader::functions) does for the modules of a command.
+    /// Compares programs with the functions that their sections name, whatever modules these name:
+    /// as [`Catalog::judge`], and as [`Loader::functions`](crate::load::Loader::functions) does
+    /// for the modules of a command.
     #[must_use]
     pub fn functions(self, catalog: Option<&'a Catalog>) -> Self {
         Self { catalog, ..self }
     }
 
-    /// Tells for each program whether a loader that is asked for it ([`Loader::only`](crate::load::Loader::only)) would load it, or why
-    /// not. In order of the object.
+    /// Tells for each program whether a loader that is asked for it
+    /// ([`Loader::only`](crate::load::Loader::only)) would load it, or why not. In order of the
+    /// object.
     #[must_use]
     pub fn each(&self, object: &Object) -> Vec<Result<(), LoadError>> {
         let proofs = Proofs::new(object, self.target);

@@ -1,13 +1,15 @@
-//! The file format of programs and links: a line of self-checking records, appended and never changed.
+//! The file format of programs and links: a line of self-checking records, appended and never
+//! changed.
 //!
 //! ```text
 //! file    "SKEPREC1"  kind u32  version u32        16 bytes
 //! record  length u32  check u32  tag u32  payload   length counts the payload only
 //! ```
 //!
-//! A writer that dies in the middle leaves an incomplete last record: readers stop before it, the next writer cuts it
-//! off. Writers hold an exclusive `flock` on the directory of the file, which falls with the process, so that the shared
-//! lock on the file itself, which marks the object as used, is not disturbed.
+//! A writer that dies in the middle leaves an incomplete last record: readers stop before it, the
+//! next writer cuts it off. Writers hold an exclusive `flock` on the directory of the file, which
+//! falls with the process, so that the shared lock on the file itself, which marks the object as
+//! used, is not disturbed.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -96,8 +98,9 @@ const RECORD_HEAD: usize = HEAD_LEN;
 /// The same for who writes a record by hand: length, check, tag.
 pub(crate) const HEAD_LEN: usize = 12;
 
-/// Checks contents against damage (not against malice: the directory's permissions do that). Takes eight bytes a step;
-/// steps lose nothing, so that a change within eight bytes is still there at the end.
+/// Checks contents against damage (not against malice: the directory's permissions do that). Takes
+/// eight bytes a step; steps lose nothing, so that a change within eight bytes is still there at
+/// the end.
 pub(crate) fn check(tag: u32, payload: &[u8]) -> u32 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let step = |h: u64, word: u64| (h.rotate_left(23) ^ word).wrapping_mul(FACTOR);
@@ -178,7 +181,8 @@ fn record_at(bytes: &[u8], at: usize) -> Option<(u32, u32, &[u8])> {
 #[derive(Debug)]
 pub struct RecordFile {
     hold: Hold,
-    /// Complete records reach at least this far. They stay: nobody cuts off more than an incomplete one.
+    /// Complete records reach at least this far. They stay: nobody cuts off more than an
+    /// incomplete one.
     known: AtomicU64,
 }
 
@@ -216,11 +220,12 @@ impl RecordFile {
         done
     }
 
-    /// Opens a file for reading and appending. It is a file of this user, whom nobody else could have helped to write it: what programs
-    /// do is in such files (`docs/trust.md`).
+    /// Opens a file for reading and appending. It is a file of this user, whom nobody else could
+    /// have helped to write it: what programs do is in such files (`docs/trust.md`).
     ///
     /// # Errors
-    /// When it cannot be opened, belongs to another user, can be written by others, or is no record file of this kind and version.
+    /// When it cannot be opened, belongs to another user, can be written by others, or is no record
+    /// file of this kind and version.
     pub fn open(path: &Path, kind: FileKind) -> Result<Self, RecordError> {
         let err = |call| move |source| RecordError::Io { call, path: path.to_owned(), source };
         // NONBLOCK: a fifo planted here must not hang us.
@@ -338,7 +343,8 @@ impl RecordFile {
         self.write(&file, end, batch)
     }
 
-    /// Lets `make` see all records and appends what it adds, while no other writer can come between.
+    /// Lets `make` see all records and appends what it adds, while no other writer can come
+    /// between.
     ///
     /// # Errors
     /// When the file cannot be locked, read or written, or `make` fails.
@@ -447,8 +453,8 @@ mod tests {
         Ok(())
     }
 
-    /// Appending does not read again what was read before; what another writer added in between, and what it left half
-    /// written, is looked at.
+    /// Appending does not read again what was read before; what another writer added in between,
+    /// and what it left half written, is looked at.
     #[test]
     fn appending_goes_on_where_others_stopped() -> Result<(), Box<dyn std::error::Error>> {
         let path = temp("append");

@@ -34,7 +34,8 @@ pub struct Running {
     _control: Arc<Map>,
 }
 
-// SAFETY: the code is immutable, and the state word is an atomic in a mapping that `_control` keeps.
+// SAFETY: the code is immutable, and the state word is an atomic in a mapping that `_control`
+// keeps.
 unsafe impl Send for Running {}
 // SAFETY: as above.
 unsafe impl Sync for Running {}
@@ -55,7 +56,8 @@ pub(crate) fn control_word(map: &Map, word: u32) -> &AtomicU64 {
         word < shape.entries && shape.stride == 8,
         "a control map is an array of eight-byte words"
     );
-    // SAFETY: the word lies in the map's mapping (checked above), is aligned, and is only ever used as an atomic.
+    // SAFETY: the word lies in the map's mapping (checked above), is aligned, and is only ever used
+    // as an atomic.
     unsafe { &*((shape.base + u64::from(word) * shape.stride) as *const AtomicU64) }
 }
 
@@ -76,7 +78,8 @@ pub(crate) enum ReadyError {
     Control,
 }
 
-/// Says that the kernel refuses the handler without which a load that finds nothing would end the process.
+/// Says that the kernel refuses the handler without which a load that finds nothing would end the
+/// process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("loads that may find nothing need a handler for SIGSEGV: {}", std::io::Error::from_raw_os_error(self.errno))]
 pub struct NoHandler {
@@ -96,12 +99,14 @@ pub(crate) fn expect_bad_loads(program: &Program) -> Result<(), NoHandler> {
     {
         return Ok(());
     }
-    // SAFETY: `fixup` is made to be asked by a handler, and leads a failed load to where its code goes on.
+    // SAFETY: `fixup` is made to be asked by a handler, and leads a failed load to where its code
+    // goes on.
     unsafe { skep_attach::signals::on_bad_load(skep_vm::fault::fixup) }
         .map_err(|errno| NoHandler { errno })
 }
 
-/// Compiles a program for the maps it was verified with. Who runs it has called [`expect_bad_loads`] before.
+/// Compiles a program for the maps it was verified with. Who runs it has called
+/// [`expect_bad_loads`] before.
 ///
 /// # Errors
 /// When it uses an instruction or helper this process cannot provide.
@@ -113,8 +118,8 @@ pub(crate) fn compile(
     let refs = references(verified.maps(), calls);
     let helper = |id| crate::helpers::implementation(program.prog_type(), id);
     let env = Env { maps: &refs, helper: &helper };
-    // SAFETY: the verifier accepted the instructions of a `Program`, and with the maps that `WithMaps` has checked. Whoever runs the code
-    // keeps them, and `calls`.
+    // SAFETY: the verifier accepted the instructions of a `Program`, and with the maps that
+    // `WithMaps` has checked. Whoever runs the code keeps them, and `calls`.
     let mut code = unsafe { Code::compile(program.insns(), &env) }?;
     crate::profile::announce(program, &mut code);
     Ok(code)
@@ -137,7 +142,8 @@ pub(crate) fn interpretable(
 
 /// Tells the engines where maps are in this process.
 fn references(maps: &[Arc<Map>], calls: Option<&TailCalls>) -> Vec<MapRef> {
-    // SAFETY: it saves the vector registers, calls nothing of the traced program's, and has a heap of its own in a target.
+    // SAFETY: it saves the vector registers, calls nothing of the traced program's, and has a heap
+    // of its own in a target.
     unsafe { skep_maps::set_inner_opener(open_inner) };
     maps.iter().map(|map| calls.map_or_else(|| map_ref(map), |calls| calls.map_ref(map))).collect()
 }
@@ -209,17 +215,21 @@ impl Running {
     #[cold]
     #[inline(never)]
     extern "C" fn leave(&self, otherwise: u64) -> u64 {
-        // A child of `vfork` runs in its parent's memory: the parent's own threads take the hooks out.
+        // A child of `vfork` runs in its parent's memory: the parent's own threads take the hooks
+        // out.
         if skep_attach::owns_memory() && !self.left.swap(true, Relaxed) {
-            // SAFETY: saves what the traced function has in its vector registers around code that may use them.
+            // SAFETY: saves what the traced function has in its vector registers around code that
+            // may use them.
             unsafe { keep_vectors(crate::agent::leave, std::ptr::from_ref(self)) };
         }
         otherwise
     }
 
-    /// Runs the program on a context, or returns `otherwise` when its link is off or the thread cannot have a slot.
+    /// Runs the program on a context, or returns `otherwise` when its link is off or the thread
+    /// cannot have a slot.
     ///
-    /// All calls are the last thing that is done, so that the usual way needs no frame and saves no register.
+    /// All calls are the last thing that is done, so that the usual way needs no frame and saves no
+    /// register.
     ///
     /// # Safety
     /// `ctx` is the kind of context the program was verified for.
@@ -259,8 +269,9 @@ impl Running {
     /// Runs the program and tells its beginning and end to whoever waits for them.
     #[inline(never)]
     unsafe extern "C" fn run_waited_for(&self, ctx: *mut u8, otherwise: u64) -> u64 {
-        // A child of `vfork` shares the thread-local word that keeps the slot: one taken in its name would look like a dead thread's
-        // when it is gone, while its parent runs on it.
+        // A child of `vfork` shares the thread-local word that keeps the slot: one taken in its
+        // name would look like a dead thread's when it is gone, while its parent runs on
+        // it.
         if !slots::is_entered() && !skep_attach::owns_memory() {
             self.miss(skep_attach::Missed::Thread as usize);
             return otherwise;
@@ -280,15 +291,16 @@ impl Running {
     }
 }
 
-/// Opens an inner map that another process put into a map of maps, when a program first looks it up: once for each, and the agent
-/// has a heap of its own.
+/// Opens an inner map that another process put into a map of maps, when a program first looks it
+/// up: once for each, and the agent has a heap of its own.
 unsafe extern "C" fn open_inner(maps: *const skep_maps::InnerMaps, id: u32) {
     unsafe extern "C" fn open(arg: *const (*const skep_maps::InnerMaps, u32)) {
         // SAFETY: the pair below, and the table that the lookup is in.
         unsafe { (*(*arg).0).open((*arg).1) };
     }
     let arg = (maps, id);
-    // SAFETY: saves what the traced function has in its vector registers around code that may use them.
+    // SAFETY: saves what the traced function has in its vector registers around code that may use
+    // them.
     unsafe { keep_vectors(open, &raw const arg) };
 }
 
@@ -297,8 +309,8 @@ unsafe extern "C" fn open_inner(maps: *const skep_maps::InnerMaps, id: u32) {
 /// # Safety
 /// `f` may be called with `arg` here.
 pub(crate) unsafe fn keep_vectors<P>(f: unsafe extern "C" fn(P), arg: P) {
-    // 4 KiB: more than any state component layout of today (AVX-512 ends at 2,696 bytes; AMX tiles are not saved, no code
-    // here touches them).
+    // 4 KiB: more than any state component layout of today (AVX-512 ends at 2,696 bytes; AMX tiles
+    // are not saved, no code here touches them).
     const MASK: u32 = 0xe7;
     #[repr(C, align(64))]
     struct Area([u64; 512]);
@@ -308,8 +320,9 @@ pub(crate) unsafe fn keep_vectors<P>(f: unsafe extern "C" fn(P), arg: P) {
         // SAFETY: inside the area; the header must be zero before the first XSAVE.
         unsafe { at.add(i).write_volatile(0) };
     }
-    // SAFETY: the area is large enough and aligned for the components asked for; the processor has XSAVE wherever Linux
-    // offers AVX, and the mask is cut to what is enabled by the instruction itself.
+    // SAFETY: the area is large enough and aligned for the components asked for; the processor has
+    // XSAVE wherever Linux offers AVX, and the mask is cut to what is enabled by the
+    // instruction itself.
     unsafe {
         asm!("xsave64 [{at}]", at = in(reg) at, in("eax") MASK, in("edx") 0, options(nostack));
         f(arg);
@@ -325,17 +338,19 @@ const RUN_THE_FUNCTION: u64 = 0;
 /// Runs a tracing program (fentry and its like): the frame is its context.
 #[unsafe(link_section = ".text.skep_event")]
 pub(crate) unsafe extern "C" fn tracing(ctx: *mut u64, data: *const ()) -> u64 {
-    // SAFETY: `data` is the `Running` that the hook was attached with, and `ctx` the frame of the call.
+    // SAFETY: `data` is the `Running` that the hook was attached with, and `ctx` the frame of the
+    // call.
     unsafe { (*data.cast::<Running>()).run(ctx.cast(), NO_RETURN) }
 }
 
-/// Runs a session program at the entry of a function that has no run at its return. The frame of an entry hook has no session word;
-/// the program gets one that lasts as long as this run.
+/// Runs a session program at the entry of a function that has no run at its return. The frame of an
+/// entry hook has no session word; the program gets one that lasts as long as this run.
 #[unsafe(link_section = ".text.skep_event")]
 pub(crate) unsafe extern "C" fn session_at_entry(ctx: *mut u64, data: *const ()) -> u64 {
     let mut word = 0_u64;
-    // SAFETY: the word with the session word's address lies in the frame that `ctx` points into, and nobody else uses it while a hook
-    // runs; the next hook of the frame finds 0 there again. `data` as in `tracing`.
+    // SAFETY: the word with the session word's address lies in the frame that `ctx` points into,
+    // and nobody else uses it while a hook runs; the next hook of the frame finds 0 there
+    // again. `data` as in `tracing`.
     unsafe {
         let session = ctx.byte_offset(frame::SESSION as isize);
         session.write(&raw mut word as u64);
@@ -352,14 +367,15 @@ pub(crate) unsafe extern "C" fn modify_return(ctx: *mut u64, data: *const ()) ->
     unsafe { (*data.cast::<Running>()).run(ctx.cast(), RUN_THE_FUNCTION) }
 }
 
-/// A program on functions whose context is made for them: their words are not where the frame has them, or the program reads a result
-/// before there is one.
+/// A program on functions whose context is made for them: their words are not where the frame has
+/// them, or the program reads a result before there is one.
 #[derive(Debug)]
 pub(crate) struct Shown {
     running: &'static Running,
     /// How many of `words` are arguments.
     nr_args: u64,
-    /// Which word of the frame each word is; the words of the result follow those of the arguments.
+    /// Which word of the frame each word is; the words of the result follow those of the
+    /// arguments.
     words: [u8; frame::MAX_ARGS + 1],
     len: usize,
 }
@@ -395,10 +411,12 @@ impl Shown {
     }
 }
 
-/// Runs a tracing program on a copy of the frame in which the words stand as the function's prototype has them.
+/// Runs a tracing program on a copy of the frame in which the words stand as the function's
+/// prototype has them.
 #[unsafe(link_section = ".text.skep_event")]
 pub(crate) unsafe extern "C" fn shown(ctx: *mut u64, data: *const ()) -> u64 {
-    // SAFETY: `data` is the `Shown` that the hook was attached with, and `ctx` the frame of the call.
+    // SAFETY: `data` is the `Shown` that the hook was attached with, and `ctx` the frame of the
+    // call.
     unsafe { show(ctx, data, NO_RETURN) }
 }
 
@@ -416,9 +434,10 @@ unsafe fn show(ctx: *mut u64, data: *const (), otherwise: u64) -> u64 {
     const FRAME: usize = size_of::<Frame>() / 8;
     let mut copy = [const { std::mem::MaybeUninit::<u64>::uninit() }; FRAME];
     let base = copy.as_mut_ptr().cast::<u64>();
-    // SAFETY: the frame is alive for this call, up to `at_return` at entry and with it at return, and `copy` has room for all of it.
-    // Indexes of arguments are below MAX_ARGS + 1, those of frame words below MAX_ARGS (`new`).
-    // Volatile, so that no call to memcpy comes of it. `data` is the hook's `Shown`.
+    // SAFETY: the frame is alive for this call, up to `at_return` at entry and with it at return,
+    // and `copy` has room for all of it. Indexes of arguments are below MAX_ARGS + 1, those of
+    // frame words below MAX_ARGS (`new`). Volatile, so that no call to memcpy comes of it.
+    // `data` is the hook's `Shown`.
     unsafe {
         let this = &*data.cast::<Shown>();
         let f = Frame::of(ctx);
@@ -454,7 +473,8 @@ const HIDDEN: usize = 5;
 const AT_RETURN: usize = 6;
 const WORDS: usize = HIDDEN + pt_regs::SIZE as usize / 8;
 
-/// Runs a uprobe-style program: builds `struct pt_regs` from the frame, with the same hidden words below it.
+/// Runs a uprobe-style program: builds `struct pt_regs` from the frame, with the same hidden words
+/// below it.
 #[unsafe(link_section = ".text.skep_event")]
 pub(crate) unsafe extern "C" fn registers(ctx: *mut u64, data: *const ()) -> u64 {
     const USER_CS: u64 = 0x33;
@@ -462,8 +482,8 @@ pub(crate) unsafe extern "C" fn registers(ctx: *mut u64, data: *const ()) -> u64
     const FLAGS: u64 = 0x202;
     let mut words = [const { std::mem::MaybeUninit::<u64>::uninit() }; WORDS];
     let base = words.as_mut_ptr().cast::<u64>();
-    // SAFETY: all indexes below are smaller than WORDS; volatile stores, so that no call to memset comes of it. The frame is
-    // alive for this call, and `data` is the hook's `Running`.
+    // SAFETY: all indexes below are smaller than WORDS; volatile stores, so that no call to memset
+    // comes of it. The frame is alive for this call, and `data` is the hook's `Running`.
     unsafe {
         let f = Frame::of(ctx);
         let regs = base.add(HIDDEN);

@@ -1,6 +1,8 @@
-//! System calls by number, for the event path: libc's own functions may be hooked, and would touch `errno`.
+//! System calls by number, for the event path: libc's own functions may be hooked, and would touch
+//! `errno`.
 //!
-//! In a program that has put itself into a sandbox where a call could be its end, all of them fail with `EPERM`.
+//! In a program that has put itself into a sandbox where a call could be its end, all of them fail
+//! with `EPERM`.
 
 use std::arch::asm;
 

@@ -1,14 +1,18 @@
-//! Tail calls: the programs that program arrays lead to, found and compiled by the process that runs them.
+//! Tail calls: the programs that program arrays lead to, found and compiled by the process that
+//! runs them.
 //!
-//! An array holds ids, and other processes may change it at any time. [`TailCalls`] belongs to one program that is about to run,
-//! holds a table for each array it can come by ([`skep_vm::tail::Table`]), and all programs those lead to. They are opened with
-//! it; one that is stored later is opened at the first tail call that meets it, as inner maps are.
+//! An array holds ids, and other processes may change it at any time. [`TailCalls`] belongs to one
+//! program that is about to run, holds a table for each array it can come by
+//! ([`skep_vm::tail::Table`]), and all programs those lead to. They are opened with it; one that is
+//! stored later is opened at the first tail call that meets it, as inner maps are.
 //!
-//! What code holds as the map ([`MapRef::handle`]) is therefore the address of this side of the array: the same array leads elsewhere from
-//! a program of another type, or for the interpreter, in the same process.
+//! What code holds as the map ([`MapRef::handle`]) is therefore the address of this side of the
+//! array: the same array leads elsewhere from a program of another type, or for the interpreter, in
+//! the same process.
 //!
-//! A program that takes another context than the first would misread it. So a tail call goes on only in a program of the same type, one
-//! on functions if the first is, and a session only behind a session. To any other it falls through.
+//! A program that takes another context than the first would misread it. So a tail call goes on
+//! only in a program of the same type, one on functions if the first is, and a session only behind
+//! a session. To any other it falls through.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Acquire};
@@ -89,7 +93,8 @@ struct Array {
     table: tail::Table,
 }
 
-// SAFETY: `of` is only followed while its owner lives (see `Drop`), and what it leads to is behind a lock.
+// SAFETY: `of` is only followed while its owner lives (see `Drop`), and what it leads to is behind
+// a lock.
 unsafe impl Send for Array {}
 // SAFETY: as above.
 unsafe impl Sync for Array {}
@@ -149,7 +154,8 @@ impl TailCalls {
         }
     }
 
-    /// Finds or opens the program with an id and puts it into a row; returns what the engines continue with.
+    /// Finds or opens the program with an id and puts it into a row; returns what the engines
+    /// continue with.
     fn resolve(&self, state: &mut State, array: usize, index: u32, id: u32) -> u64 {
         if id == 0 || state.refused.contains(&id) {
             return 0;
@@ -191,7 +197,8 @@ impl TailCalls {
         let env = Env { maps: &refs, helper: &helper };
         let (code, interp) = match self.form {
             Form::Code => {
-                // SAFETY: the verifier accepted the instructions of a `Program`, and with these maps, which live as long as `self`.
+                // SAFETY: the verifier accepted the instructions of a `Program`, and with these
+                // maps, which live as long as `self`.
                 let mut code = unsafe { Code::compile(program.insns(), &env) }.ok()?;
                 crate::profile::announce(program, &mut code);
                 (Some(code), None)
@@ -237,14 +244,17 @@ fn id_in(map: &Map, index: u32) -> u32 {
         return 0;
     }
     let at = (shape.base + u64::from(index) * shape.stride) as *const AtomicU32;
-    // SAFETY: the row lies in the map's mapping (checked above), is aligned, and is only ever used as an atomic.
+    // SAFETY: the row lies in the map's mapping (checked above), is aligned, and is only ever used
+    // as an atomic.
     unsafe { (*at).load(Acquire) }
 }
 
-/// `bpf_tail_call`, where the array's table does not tell: returns the target to continue with, or 0.
+/// `bpf_tail_call`, where the array's table does not tell: returns the target to continue with, or
+/// 0.
 ///
 /// # Safety
-/// `handle` is the address of an [`Array`], as [`reference`] gave it to the program that is running, whose [`TailCalls`] lives.
+/// `handle` is the address of an [`Array`], as [`reference`] gave it to the program that is
+/// running, whose [`TailCalls`] lives.
 pub(crate) unsafe extern "C" fn tail_call(
     _ctx: u64,
     handle: u64,
@@ -258,7 +268,8 @@ pub(crate) unsafe extern "C" fn tail_call(
         target: u64,
     }
     unsafe extern "C" fn resolve(call: *mut Call) {
-        // SAFETY: the call below, on the stack; its array lives as long as the program that is running.
+        // SAFETY: the call below, on the stack; its array lives as long as the program that is
+        // running.
         let (call, array) = unsafe { (&mut *call, &*(*call).array) };
         let id = id_in(&array.map, call.index);
         if id == 0 {

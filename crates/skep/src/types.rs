@@ -1,4 +1,5 @@
-//! Type information as an object: maps refer to it by id, so that a reader can print values long after the loader is gone.
+//! Type information as an object: maps refer to it by id, so that a reader can print values long
+//! after the loader is gone.
 
 use skep_object::Btf;
 
@@ -19,7 +20,8 @@ pub fn store(dir: &Dir, btf: &Btf) -> Result<u32, Error> {
     Ok(id)
 }
 
-/// Reads the type information with this id; `None` when there is none or it is damaged: values print as bytes then.
+/// Reads the type information with this id; `None` when there is none or it is damaged: values
+/// print as bytes then.
 #[must_use]
 pub fn open(dir: &Dir, id: u32) -> Option<Btf> {
     let records = RecordFile::open(&dir.object(Kind::Btf, id), KIND).ok()?.read().ok()?;

@@ -1,6 +1,7 @@
 //! The byte encoding of program and link files: little-endian numbers and length-prefixed bytes.
 //!
-//! Both sides are skep, but the reader may be another version or look at a damaged file: every read is checked.
+//! Both sides are skep, but the reader may be another version or look at a damaged file: every read
+//! is checked.
 
 /// Reports that encoded bytes end early or hold an impossible value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -31,7 +31,8 @@ fn read(path: &Path) -> Option<Object> {
     Object::parse(&std::fs::read(path).expect("a file that was found")).ok()
 }
 
-/// Loads one program and makes it ready, as whoever runs it does; what went wrong in the loader's words.
+/// Loads one program and makes it ready, as whoever runs it does; what went wrong in the loader's
+/// words.
 fn load(object: &Object, program: &str, target: Option<&CoreTarget>) -> Result<(), String> {
     let scratch = Scratch::create().expect("a directory");
     let loaded = Loader::new(scratch.dir())

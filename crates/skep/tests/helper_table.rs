@@ -1,4 +1,5 @@
-//! The table of helpers against the running kernel: which program types may call what, and with which licence.
+//! The table of helpers against the running kernel: which program types may call what, and with
+//! which licence.
 
 use skep::isa::helper::HELPERS;
 use skep::isa::{Insn, ProgramType as P};
@@ -14,7 +15,8 @@ const BY_CONFIGURATION: &[&str] = &[
     "seq_printf",
     "seq_write",
     "seq_printf_btf",
-    // In tracing programs with a kernel object instead of the context, which is not among what is asked here.
+    // In tracing programs with a kernel object instead of the context, which is not among what is
+    // asked here.
     "get_socket_cookie",
     "xdp_get_buff_len",
 ];
@@ -45,7 +47,8 @@ const TYPES: &[(P, u32)] = &[
 
 const SLEEPABLE: u32 = 1 << 4;
 
-/// What the kernel's verifier writes about a program that calls a helper with nothing in its argument registers.
+/// What the kernel's verifier writes about a program that calls a helper with nothing in its
+/// argument registers.
 fn ask(prog: P, attach: u32, id: u32, gpl: bool) -> String {
     let insns: Vec<u8> = [Insn::call(id), Insn::mov64_imm(0, 0), Insn::exit()]
         .iter()
@@ -97,7 +100,8 @@ fn the_kernel_lets_the_same_programs_call_the_same_helpers() {
             }
         }
     }
-    // Which kernel is as one of these rows was written is not known beforehand: older ones allow less.
+    // Which kernel is as one of these rows was written is not known beforehand: older ones allow
+    // less.
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let number = |n: usize| {
         release.split(['.', '-']).nth(n).and_then(|v| v.parse::<u32>().ok()).unwrap_or(0)

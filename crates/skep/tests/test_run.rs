@@ -1,9 +1,9 @@
-//! Runs of programs compared with the kernel's: live where bpf(2) may be used, and with what it said when the fixtures were
-//! recorded everywhere.
+//! Runs of programs compared with the kernel's: live where bpf(2) may be used, and with what it
+//! said when the fixtures were recorded everywhere.
 //!
-//! Every case is a program, a packet and a context; results are retval or errno, packet, context, and all maps. With
-//! `SKEP_RECORD=1` and the right to use bpf(2), the fixtures are written anew. `SKEP_SEED=N` tries other arguments than the recorded
-//! ones on the helpers.
+//! Every case is a program, a packet and a context; results are retval or errno, packet, context,
+//! and all maps. With `SKEP_RECORD=1` and the right to use bpf(2), the fixtures are written anew.
+//! `SKEP_SEED=N` tries other arguments than the recorded ones on the helpers.
 
 mod cases;
 mod kernel_side;
@@ -73,7 +73,8 @@ fn ours(dir: &Dir, object: &Object, program: &str, engine: Engine, cases: &[Case
         let mut lines: Vec<String> = map
             .map
             .iter()
-            // Some types cannot be walked; the kernel's side of this test finds no keys in them either.
+            // Some types cannot be walked; the kernel's side of this test finds no keys in them
+            // either.
             .take_while(|e| !matches!(e, Err(skep::maps::MapError::Unsupported { .. })))
             .take(if size == 0 || map.map.def().key_size == 0 { 0 } else { usize::MAX })
             .map(Result::unwrap)
@@ -108,7 +109,8 @@ pub fn comparable(map_type: MapType, value: &[u8]) -> &[u8] {
     }
 }
 
-/// One element as a word. Which CPU a per-CPU value lies on is chance: what is compared is the sum of each of their words.
+/// One element as a word. Which CPU a per-CPU value lies on is chance: what is compared is the sum
+/// of each of their words.
 pub fn element(key: &[u8], value: &[u8], size: usize, per_cpu: bool) -> String {
     if !per_cpu {
         return format!("{}={}", hex(key), hex(value));
@@ -184,8 +186,8 @@ fn runs_are_the_kernels() {
     assert!(wrong.is_empty(), "{} differences\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// A program that is put into an array after another was made ready is found at the first tail call, and the next one that
-/// takes its place as well; one of another type is not.
+/// A program that is put into an array after another was made ready is found at the first tail
+/// call, and the next one that takes its place as well; one of another type is not.
 #[test]
 fn tail_calls_follow_a_program_array_as_it_changes() {
     let temp = TempDir::in_memory();

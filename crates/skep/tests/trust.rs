@@ -1,5 +1,6 @@
-//! What stands between a proof and a run, for callers that use no unsafe code: programs run with the maps they were verified with, in
-//! the context they were verified for, and come out of files that nobody else could have written.
+//! What stands between a proof and a run, for callers that use no unsafe code: programs run with
+//! the maps they were verified with, in the context they were verified for, and come out of files
+//! that nobody else could have written.
 #![forbid(unsafe_code)]
 
 use std::os::unix::fs::PermissionsExt;
@@ -27,8 +28,8 @@ fn store(loaded: &Loaded, slot: u32, program: &str) {
     loaded.map("jumps").unwrap().update(&slot.to_ne_bytes(), &id.to_ne_bytes(), 0).unwrap();
 }
 
-/// Programs of two types, on two engines, have the same array open at once: each finds its own side of it, and nobody goes on in a
-/// program that takes another context.
+/// Programs of two types, on two engines, have the same array open at once: each finds its own side
+/// of it, and nobody goes on in a program that takes another context.
 #[test]
 fn an_array_leads_each_program_to_its_own_kind() {
     let temp = TempDir::in_memory();
@@ -50,7 +51,8 @@ fn an_array_leads_each_program_to_its_own_kind() {
     }
 }
 
-/// A session keeps a word between its two runs, which its context has the address of; that of other programs has none.
+/// A session keeps a word between its two runs, which its context has the address of; that of other
+/// programs has none.
 #[test]
 fn only_a_session_goes_on_as_a_session() {
     let temp = TempDir::in_memory();
@@ -72,7 +74,8 @@ fn only_a_session_goes_on_as_a_session() {
     }
 }
 
-/// Loads that may find nothing give 0, whatever runs the program, and whichever program of the process was the first to have some.
+/// Loads that may find nothing give 0, whatever runs the program, and whichever program of the
+/// process was the first to have some.
 #[test]
 fn what_is_not_there_is_zero_on_every_engine_and_behind_tail_calls() {
     let temp = TempDir::in_memory();
@@ -114,8 +117,8 @@ fn any_number_of_program_arrays_is_in_use() {
     }
 }
 
-/// A program is not run with other maps than those it was verified with, though they have the same ids: in another directory, or in
-/// place of files that were removed.
+/// A program is not run with other maps than those it was verified with, though they have the same
+/// ids: in another directory, or in place of files that were removed.
 #[test]
 fn other_maps_are_not_taken_for_those_of_the_proof() {
     let temp = TempDir::in_memory();
@@ -146,7 +149,8 @@ fn other_maps_are_not_taken_for_those_of_the_proof() {
     drop(loaded);
 }
 
-/// What an object says of a program is not only what the verifier looked at: a session's program under another section hangs nowhere.
+/// What an object says of a program is not only what the verifier looked at: a session's program
+/// under another section hangs nowhere.
 #[test]
 fn a_section_does_not_turn_a_session_into_something_else() {
     let temp = TempDir::in_memory();
@@ -164,7 +168,8 @@ fn a_section_does_not_turn_a_session_into_something_else() {
     assert_eq!(of(|p| p.section = "uretprobe/f".to_owned()), None);
 }
 
-/// A program file is the verifier's word: it is of this user, nobody else can write it, and it is the file that has the name.
+/// A program file is the verifier's word: it is of this user, nobody else can write it, and it is
+/// the file that has the name.
 #[test]
 fn a_program_file_that_others_can_write_is_refused() {
     let temp = TempDir::in_memory();

@@ -1,4 +1,5 @@
-//! Writes and compiles a program with many functions: `cargo run -p skep-testkit --example many -- 50000 FOLDER`.
+//! Writes and compiles a program with many functions: `cargo run -p skep-testkit --example many --
+//! 50000 FOLDER`.
 #![allow(clippy::print_stdout, reason = "a command line tool")]
 
 use skep_testkit::cc::Build;

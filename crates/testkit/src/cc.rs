@@ -107,7 +107,8 @@ impl Cc {
         self.args(build.flags())
     }
 
-    /// Compiles and links the sources into `out`, which it returns. Panics with the compiler's words when that fails.
+    /// Compiles and links the sources into `out`, which it returns. Panics with the compiler's
+    /// words when that fails.
     pub fn compile(&self, sources: &[&Path], out: &Path) -> PathBuf {
         let mut command = Command::new(&self.program);
         command.args(&self.args).arg("-o").arg(out).args(sources).args(["-pthread", "-ldl", "-lm"]);

@@ -1,7 +1,9 @@
-//! The running kernel as an oracle: loads programs and maps through bpf(2), runs programs by `BPF_PROG_TEST_RUN`.
+//! The running kernel as an oracle: loads programs and maps through bpf(2), runs programs by
+//! `BPF_PROG_TEST_RUN`.
 //!
-//! Nobody can argue with it. It wants root, so a test asks [`may_load`] first and says [`skip`](crate::skip()) otherwise. Instructions
-//! and keys are bytes here, as everything the kernel reads.
+//! Nobody can argue with it. It wants root, so a test asks [`may_load`] first and says
+//! [`skip`](crate::skip()) otherwise. Instructions and keys are bytes here, as everything the
+//! kernel reads.
 //!
 //! ```
 //! use skep_testkit::kernel::{Load, Program, TestRun, may_load};
@@ -16,8 +18,8 @@
 //! # Ok::<(), String>(())
 //! ```
 //!
-//! Rules of this leaf: an attribute is a C structure whose pointers lead to live memory of the sizes beside them; what comes back
-//! is a new descriptor, or bytes in buffers of ours.
+//! Rules of this leaf: an attribute is a C structure whose pointers lead to live memory of the
+//! sizes beside them; what comes back is a new descriptor, or bytes in buffers of ours.
 
 use std::collections::BTreeMap;
 use std::io::{Error, Result};
@@ -40,7 +42,8 @@ unsafe extern "C" {
 /// Calls bpf(2); the result is the kernel's, or its errno as an error.
 ///
 /// # Safety
-/// `attr` is what `command` takes: every pointer in it leads to live memory that the kernel may read or write as it will.
+/// `attr` is what `command` takes: every pointer in it leads to live memory that the kernel may
+/// read or write as it will.
 pub unsafe fn bpf<T>(command: u32, attr: &mut T) -> Result<i64> {
     // SAFETY: the caller vouches for the attribute, and its size is its own.
     let r =
@@ -77,9 +80,11 @@ pub struct Load<'a> {
     pub gpl: bool,
     /// `BPF_F_SLEEPABLE` and its like.
     pub flags: u32,
-    /// First slots of the program's functions. Needed for callbacks: the kernel wants to know that they are static.
+    /// First slots of the program's functions. Needed for callbacks: the kernel wants to know that
+    /// they are static.
     pub functions: &'a [u32],
-    /// The program's types, and first slot and type of each of its functions; instead of `functions`.
+    /// The program's types, and first slot and type of each of its functions; instead of
+    /// `functions`.
     pub types: Option<(&'a Types, &'a [[u32; 2]])>,
     /// When the kernel refuses, it is asked once more for its whole log; else there is none.
     pub log: bool,
@@ -219,7 +224,8 @@ impl Program {
         }
     }
 
-    /// Returns every step of the kernel's verifier (log level 2), whatever its verdict, and whether the program was taken.
+    /// Returns every step of the kernel's verifier (log level 2), whatever its verdict, and whether
+    /// the program was taken.
     ///
     /// # Errors
     /// The log did not fit in 4 MiB, or the program never got as far as the verifier.
@@ -432,7 +438,8 @@ impl Map {
         }
     }
 
-    /// Returns the bytes that a value takes at this door: for per-CPU types, those of all possible CPUs.
+    /// Returns the bytes that a value takes at this door: for per-CPU types, those of all possible
+    /// CPUs.
     #[must_use]
     pub fn user_value_size(&self) -> usize {
         const PER_CPU: [u32; 4] = [5, 6, 10, 21];
@@ -543,7 +550,8 @@ impl Map {
             elem_flags,
             flags: 0,
         };
-        // SAFETY: cursors, keys and values are as long as the kernel takes them, and what it writes is ours.
+        // SAFETY: cursors, keys and values are as long as the kernel takes them, and what it writes
+        // is ours.
         let done = unsafe { bpf(command, &mut attr) };
         (done.map_or_else(|e| e.raw_os_error().unwrap_or(-1), |_| 0), attr.count)
     }
@@ -595,8 +603,9 @@ impl RingReader {
     /// Hands every record that is finished to `f`; their number.
     pub fn drain(&mut self, mut f: impl FnMut(&[u8])) -> u64 {
         let mut count = 0;
-        // SAFETY: the words lie in the mapped pages; records lie whole behind the producer's page, where the data is mapped twice,
-        // and stay until the consumer's position has passed them. The kernel writes them with stores of whole words.
+        // SAFETY: the words lie in the mapped pages; records lie whole behind the producer's page,
+        // where the data is mapped twice, and stay until the consumer's position has passed
+        // them. The kernel writes them with stores of whole words.
         unsafe {
             let (consumer, producer) = (
                 AtomicU64::from_ptr(self.consumer.cast()),
@@ -635,7 +644,8 @@ impl Drop for RingReader {
     }
 }
 
-/// Rings of one processor each, which programs write samples to through a perf event array; mapped as libbpf does.
+/// Rings of one processor each, which programs write samples to through a perf event array; mapped
+/// as libbpf does.
 #[derive(Debug)]
 pub struct PerfReader {
     rings: Vec<(OwnedFd, *mut u8)>,
@@ -717,12 +727,14 @@ impl PerfReader {
         Ok(reader)
     }
 
-    /// Hands every sample to `f`, in as many pieces as it lies in (one, or two around the end of a ring); their number.
+    /// Hands every sample to `f`, in as many pieces as it lies in (one, or two around the end of a
+    /// ring); their number.
     pub fn drain(&mut self, mut f: impl FnMut(&[u8], &[u8])) -> u64 {
         let mut count = 0;
         for (_, ring) in &self.rings {
-            // SAFETY: the positions lie in the ring's first page, records in the data behind it, which the kernel leaves alone up to
-            // the head until the tail has passed them.
+            // SAFETY: the positions lie in the ring's first page, records in the data behind it,
+            // which the kernel leaves alone up to the head until the tail has passed
+            // them.
             unsafe {
                 let (head, tail) = (
                     AtomicU64::from_ptr(ring.add(DATA_HEAD).cast()),
@@ -807,7 +819,8 @@ fn function_types(n: usize) -> Result<Arc<Types>> {
     Ok(types)
 }
 
-/// Loads types for `n` functions, with ids from 3 on: the first global, the others static, none with arguments.
+/// Loads types for `n` functions, with ids from 3 on: the first global, the others static, none
+/// with arguments.
 fn load_function_types(n: usize) -> Result<Types> {
     const INT: u32 = 1 << 24;
     const FUNC_PROTO: u32 = 13 << 24;

@@ -1,11 +1,13 @@
-//! What the tests of this workspace share: target programs, compilers, temporary folders, a runner with a time limit,
-//! the harness for `skep trace`, the running kernel as an oracle ([`kernel`]), and [`skip()`].
+//! What the tests of this workspace share: target programs, compilers, temporary folders, a runner
+//! with a time limit, the harness for `skep trace`, the running kernel as an oracle ([`kernel`]),
+//! and [`skip()`].
 //!
-//! For tests and benches only; no crate that is shipped imports it. Things that go wrong here panic with a message,
-//! since a panic is how a test fails.
+//! For tests and benches only; no crate that is shipped imports it. Things that go wrong here panic
+//! with a message, since a panic is how a test fails.
 //!
-//! The types to know: a [`Target`](target::Target) is a C or C++ program under `targets/` that counts its own calls; a
-//! [`Build`](cc::Build) is one way to compile it; [`trace`] runs it under `skep trace` and compares both counts.
+//! The types to know: a [`Target`](target::Target) is a C or C++ program under `targets/` that
+//! counts its own calls; a [`Build`](cc::Build) is one way to compile it; [`trace`] runs it under
+//! `skep trace` and compares both counts.
 //!
 //! ```no_run
 //! use skep_testkit::{cc::Build, target, trace};

@@ -10,8 +10,9 @@ const PER_FILE: usize = 5000;
 /// Functions that call each other in a row.
 const CHAIN: usize = 50;
 
-/// Writes and compiles a program with `functions` functions `many_0`, `many_1`, …, called in chains of 50; it walks each chain
-/// as often as its first argument says (once, when there is none) and prints a number that depends on every call.
+/// Writes and compiles a program with `functions` functions `many_0`, `many_1`, …, called in chains
+/// of 50; it walks each chain as often as its first argument says (once, when there is none) and
+/// prints a number that depends on every call.
 pub fn build(functions: usize, build: Build, dir: &Path) -> PathBuf {
     let mut sources = Vec::new();
     for start in (0..functions).step_by(PER_FILE) {

@@ -15,7 +15,8 @@ pub struct Report {
     pub skipped: Vec<Skipped>,
     /// What was measured.
     pub functions: Vec<Function>,
-    /// Events that could not run, for instance those of a signal handler that interrupts another event.
+    /// Events that could not run, for instance those of a signal handler that interrupts another
+    /// event.
     pub missed: u64,
     /// How long attaching took in the target, when the report says so.
     pub attach_ns: Option<u64>,
@@ -89,7 +90,8 @@ impl Report {
         })
     }
 
-    /// The calls of a function of a module, by name; a C++ name may leave out the parameters when only one function has it.
+    /// The calls of a function of a module, by name; a C++ name may leave out the parameters when
+    /// only one function has it.
     ///
     /// Rows with the same name add up. `None` when there is no row.
     pub fn calls(&self, module: &str, name: &str) -> Option<u64> {

@@ -1,5 +1,5 @@
-//! Running a program to its end, with input, a time limit and everything it said; and ending processes by system calls, since a
-//! machine may have no `kill` and no `pkill`.
+//! Running a program to its end, with input, a time limit and everything it said; and ending
+//! processes by system calls, since a machine may have no `kill` and no `pkill`.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -48,7 +48,8 @@ fn lossy(bytes: &[u8]) -> String {
     }
 }
 
-/// Runs a command in a process group of its own; after `limit` the whole group is killed and the test fails.
+/// Runs a command in a process group of its own; after `limit` the whole group is killed and the
+/// test fails.
 pub fn run(command: &mut Command, input: &[u8], limit: Duration) -> Ended {
     let line = format!("{command:?}");
     let (ended, late) = run_limited(command, input, limit)
@@ -96,8 +97,9 @@ pub fn run_limited(
     Ok((Ended { status, stdout, stderr }, watchdog.join().expect("the watchdog does not panic")))
 }
 
-/// A program that a test talks to while it runs. It leads a process group, which is killed when this is dropped, or when the time is up:
-/// then whoever reads from it sees the end, and its test fails.
+/// A program that a test talks to while it runs. It leads a process group, which is killed when
+/// this is dropped, or when the time is up: then whoever reads from it sees the end, and its test
+/// fails.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -105,7 +107,8 @@ pub struct Running {
     _done: mpsc::Sender<()>,
 }
 
-/// Starts a command in a process group of its own, with pipes and the default disposition of every signal.
+/// Starts a command in a process group of its own, with pipes and the default disposition of every
+/// signal.
 pub fn start(command: &Command, limit: Duration) -> Running {
     let mut command = with_default_signals(command);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -115,7 +118,8 @@ pub fn start(command: &Command, limit: Duration) -> Running {
     let line = format!("{command:?}");
     std::thread::spawn(move || {
         if watch.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
-            // Past the capture of the test runner, as the test itself may never come to print anything.
+            // Past the capture of the test runner, as the test itself may never come to print
+            // anything.
             writeln!(std::io::stderr(), "{line} did not end within {limit:?}: killed").ok();
             kill_process_group(group, Signal::KILL).ok();
         }
@@ -149,7 +153,8 @@ pub fn kill_group(child: &mut Child) {
     child.wait().ok();
 }
 
-/// Kills a child with all its descendants, whatever their process groups, and waits for it. One whose parent has ended already is not found.
+/// Kills a child with all its descendants, whatever their process groups, and waits for it. One
+/// whose parent has ended already is not found.
 pub fn kill_tree(child: &mut Child) {
     for process in descendants(child.id()) {
         kill(process, Signal::KILL);
@@ -181,7 +186,8 @@ pub fn children(of: u32) -> Vec<u32> {
     numbers.filter(|&process| parent(process) == Some(of)).collect()
 }
 
-/// The fourth field of `/proc/PID/stat`; the second one, the name, is in parentheses and may hold anything.
+/// The fourth field of `/proc/PID/stat`; the second one, the name, is in parentheses and may hold
+/// anything.
 fn parent(process: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let (_, after_name) = stat.rsplit_once(')')?;
@@ -196,8 +202,9 @@ fn descendants(of: u32) -> BTreeSet<u32> {
     found
 }
 
-/// A command that starts `program` with the default disposition of every signal: a suite that a shell runs in the background has
-/// SIGINT and SIGQUIT ignored, one under `nohup` SIGHUP, and all that is started inherits it.
+/// A command that starts `program` with the default disposition of every signal: a suite that a
+/// shell runs in the background has SIGINT and SIGQUIT ignored, one under `nohup` SIGHUP, and all
+/// that is started inherits it.
 pub fn with_default_signals(command: &Command) -> Command {
     let mut wrapped = Command::new("env");
     wrapped.arg("--default-signal").arg(command.get_program()).args(command.get_args());
@@ -213,8 +220,8 @@ pub fn with_default_signals(command: &Command) -> Command {
     wrapped
 }
 
-/// Stops the threads of a scope that work until a flag is set, also when the test fails: the scope waits for them before anybody hears of
-/// the failure.
+/// Stops the threads of a scope that work until a flag is set, also when the test fails: the scope
+/// waits for them before anybody hears of the failure.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -279,7 +286,8 @@ mod tests {
         let sleeper: u32 = line.trim().parse().expect("a number");
         assert_eq!(children(child.id()), [sleeper]);
         kill_tree(&mut child);
-        // The signal has been sent, and ends it when it runs next. Whoever adopted it may not have waited for it yet: then it is a zombie.
+        // The signal has been sent, and ends it when it runs next. Whoever adopted it may not have
+        // waited for it yet: then it is a zombie.
         let begin = std::time::Instant::now();
         loop {
             let state =

@@ -5,11 +5,12 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// Says that a test does not run, or not all of it, for want of `what`, in the words `skipped: needs WHAT (PROGRAM: TEST)`. A test that
-/// lacks several things, or one thing several times, says it once.
+/// Says that a test does not run, or not all of it, for want of `what`, in the words `skipped:
+/// needs WHAT (PROGRAM: TEST)`. A test that lacks several things, or one thing several times, says
+/// it once.
 ///
-/// It goes to the process's stderr past the test runner's capture, so that it is seen although the test passes, and
-/// `.ci/run` and `cargo xtask ci` can count it.
+/// It goes to the process's stderr past the test runner's capture, so that it is seen although the
+/// test passes, and `.ci/run` and `cargo xtask ci` can count it.
 ///
 /// ```
 /// fn test_with_root() {
@@ -21,7 +22,8 @@ use std::sync::{Mutex, PoisonError};
 /// test_with_root();
 /// ```
 pub fn skip(what: &str) {
-    // The test runner names the thread of each test after it; one that a test starts itself has no name.
+    // The test runner names the thread of each test after it; one that a test starts itself has no
+    // name.
     let test = std::thread::current().name().unwrap_or("?").to_owned();
     if !is_first(&test) {
         return;

@@ -1,7 +1,8 @@
 //! The target programs under `targets/`, as a table, and running them with their own counts.
 //!
-//! Each program does something that is hard on a tracer, checks its own results (it exits with 99 and a message when
-//! one is wrong) and counts its own calls, see `targets/count.h`. To add one: a file there and a row in [`TARGETS`].
+//! Each program does something that is hard on a tracer, checks its own results (it exits with 99
+//! and a message when one is wrong) and counts its own calls, see `targets/count.h`. To add one: a
+//! file there and a row in [`TARGETS`].
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,10 +29,11 @@ pub struct Target {
     pub input: &'static [u8],
     /// Its status, as a shell says it.
     pub status: i32,
-    /// Functions whose calls a tracer may see fewer of, never more: those that run inside other events, or after the
-    /// environment was thrown away.
+    /// Functions whose calls a tracer may see fewer of, never more: those that run inside other
+    /// events, or after the environment was thrown away.
     pub fewer: &'static [&'static str],
-    /// Functions that a tracer may leave alone (it has to say so), as they cannot be hooked safely.
+    /// Functions that a tracer may leave alone (it has to say so), as they cannot be hooked
+    /// safely.
     pub maybe_skipped: &'static [&'static str],
     /// Two runs make the same number of calls.
     pub repeatable: bool,
@@ -120,7 +122,8 @@ pub const TARGETS: &[Target] = &[
         what: "thousands of active calls of one function",
         ..PLAIN
     },
-    // Each tail call leaves a frame of an exit hook on the stack; a tracer has to stop somewhere, and count.
+    // Each tail call leaves a frame of an exit hook on the stack; a tracer has to stop somewhere,
+    // and count.
     Target {
         name: "tailring",
         source: "tailring.c",

@@ -5,7 +5,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A new, empty folder that only its owner can enter. Dropping it removes it with everything inside.
+/// A new, empty folder that only its owner can enter. Dropping it removes it with everything
+/// inside.
 #[derive(Debug)]
 pub struct TempDir {
     path: PathBuf,

@@ -21,10 +21,12 @@ pub enum Scope {
     All,
 }
 
-/// The path of the `skep` command: `$SKEP_BIN`, else built once for this process, with the agent beside it.
+/// The path of the `skep` command: `$SKEP_BIN`, else built once for this process, with the agent
+/// beside it.
 ///
-/// It is a release build, as users have it, whatever the profile of the tests: code that is not optimised may use vector registers
-/// where an event must not. The command is that of the README, so whoever has run it does not wait for anything here.
+/// It is a release build, as users have it, whatever the profile of the tests: code that is not
+/// optimised may use vector registers where an event must not. The command is that of the README,
+/// so whoever has run it does not wait for anything here.
 pub fn skep_bin() -> &'static Path {
     static BIN: OnceLock<PathBuf> = OnceLock::new();
     BIN.get_or_init(|| {
@@ -33,7 +35,8 @@ pub fn skep_bin() -> &'static Path {
         }
         let target = target_dir();
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        // Cargo holds no lock on its folders while it runs tests; other test programs that build the same wait for each other.
+        // Cargo holds no lock on its folders while it runs tests; other test programs that build
+        // the same wait for each other.
         cargo.args(["build", "--quiet", "--release", "--workspace", "--target-dir"]).arg(&target);
         let done = cargo
             .current_dir(env!("CARGO_MANIFEST_DIR"))
@@ -48,7 +51,8 @@ pub fn skep_bin() -> &'static Path {
     })
 }
 
-/// The build directory this program was built into: the nearest folder above it that cargo has marked.
+/// The build directory this program was built into: the nearest folder above it that cargo has
+/// marked.
 fn target_dir() -> PathBuf {
     let exe = std::env::current_exe().expect("the system knows our executable");
     let marked = exe.ancestors().find(|dir| dir.join("CACHEDIR.TAG").exists());
@@ -91,8 +95,8 @@ pub fn run(program: &Program, patterns: &[String]) -> Traced {
     Traced { ended, own, report }
 }
 
-/// Builds a target, runs it alone and traced, and panics with every difference: output, status, the target's own counts, and
-/// the tracer's counts against them.
+/// Builds a target, runs it alone and traced, and panics with every difference: output, status, the
+/// target's own counts, and the tracer's counts against them.
 pub fn check(target: &'static Target, build: Build, scope: Scope) {
     let program = target.build(build);
     let (alone, alone_counts) = program.run();
@@ -179,7 +183,8 @@ fn compare_named(target: &Target, traced: &Traced, wrong: &mut Vec<String>) {
     }
 }
 
-/// Without symbols nobody knows names: each own count must be among the tracer's, as often as it occurs.
+/// Without symbols nobody knows names: each own count must be among the tracer's, as often as it
+/// occurs.
 fn compare_unnamed(target: &Target, traced: &Traced, wrong: &mut Vec<String>) {
     let mut calls = BTreeMap::<u64, usize>::new();
     for row in traced

@@ -1,4 +1,5 @@
-//! Numbers that the running kernel gives its functions: its types (`/sys/kernel/btf/vmlinux`), read just far enough.
+//! Numbers that the running kernel gives its functions: its types (`/sys/kernel/btf/vmlinux`), read
+//! just far enough.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -6,7 +7,8 @@ use std::sync::OnceLock;
 const HEADER: usize = 24;
 const FUNC: u32 = 12;
 
-/// BTF id of a function of the running kernel, as a call of a kfunc has it; `None` when it has none of this name.
+/// BTF id of a function of the running kernel, as a call of a kfunc has it; `None` when it has none
+/// of this name.
 #[must_use]
 pub fn function_id(name: &str) -> Option<u32> {
     static FUNCTIONS: OnceLock<HashMap<Vec<u8>, u32>> = OnceLock::new();
@@ -20,7 +22,8 @@ pub fn function_id(name: &str) -> Option<u32> {
         .copied()
 }
 
-/// Returns instructions whose helper calls of a number with a `name` are calls of the running kernel's function of that name.
+/// Returns instructions whose helper calls of a number with a `name` are calls of the running
+/// kernel's function of that name.
 ///
 /// # Errors
 /// The first name that it has no function of.

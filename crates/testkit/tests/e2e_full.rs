@@ -1,5 +1,5 @@
-//! A skep directory on a file system that runs full, or whose files are cut off: the program must not notice, and the report must
-//! say so.
+//! A skep directory on a file system that runs full, or whose files are cut off: the program must
+//! not notice, and the report must say so.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -21,7 +21,8 @@ fn a_full_file_system_costs_statistics_and_nothing_else() {
     let program = many::build(10_000, Build::O2, dir.path());
     let place = dir.join("small");
     std::fs::create_dir(&place).expect("the folder is new");
-    // The file system goes with the mount namespace. One MiB has no room for ten thousand functions' statistics.
+    // The file system goes with the mount namespace. One MiB has no room for ten thousand
+    // functions' statistics.
     let script = r#"mount -t tmpfs -o size=1m,mode=0700 none "$1" && SKEP_DIR="$1/skep" exec "$2" trace 'many:*' --limit 1 -- "$3""#;
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-c", script, "sh"]).arg(&place).arg(skep_bin()).arg(&program);
@@ -41,8 +42,9 @@ fn a_full_file_system_costs_statistics_and_nothing_else() {
     );
 }
 
-/// Threads begin with all signals held back, which made the first page that a new thread found no room for its process's end. The program
-/// fills the file system itself, so that it is not a thread in such a moment that finds it full.
+/// Threads begin with all signals held back, which made the first page that a new thread found no
+/// room for its process's end. The program fills the file system itself, so that it is not a thread
+/// in such a moment that finds it full.
 #[test]
 fn threads_start_on_a_full_file_system() {
     const SOURCE: &str = r#"
@@ -112,8 +114,8 @@ fn threads_start_on_a_full_file_system() {
     }
 }
 
-/// Every file of the directory is cut off to nothing, by the traced program itself, while its threads and children call traced
-/// functions: values, headers, slots, links are all gone at once.
+/// Every file of the directory is cut off to nothing, by the traced program itself, while its
+/// threads and children call traced functions: values, headers, slots, links are all gone at once.
 #[test]
 fn files_that_are_cut_off_cost_statistics_and_nothing_else() {
     let dir = TempDir::in_memory();
@@ -140,8 +142,9 @@ fn files_that_are_cut_off_cost_statistics_and_nothing_else() {
     }
 }
 
-/// Shells handle signals with all others blocked, and block all where they start a child: a fault in a hook has to get through, and
-/// the program must be told what it would be without us. It is so too when such a signal is sent, taken, or ends the program.
+/// Shells handle signals with all others blocked, and block all where they start a child: a fault
+/// in a hook has to get through, and the program must be told what it would be without us. It is so
+/// too when such a signal is sent, taken, or ends the program.
 #[test]
 fn programs_that_block_signals_of_faults() {
     let dir = TempDir::in_memory();
@@ -176,8 +179,8 @@ fn programs_that_block_signals_of_faults() {
     }
 }
 
-/// The C library blocks all signals itself where it starts threads and children, and calls functions of its own meanwhile: often one of
-/// these is the first to find that memory is gone.
+/// The C library blocks all signals itself where it starts threads and children, and calls
+/// functions of its own meanwhile: often one of these is the first to find that memory is gone.
 #[test]
 fn threads_are_started_while_files_are_cut_off() {
     let dir = TempDir::in_memory();

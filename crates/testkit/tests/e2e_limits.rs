@@ -10,7 +10,8 @@ use skep_testkit::{TempDir, many, run, target};
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// A static program has no loader to preload an agent: skep says so and does not pretend to have traced it.
+/// A static program has no loader to preload an agent: skep says so and does not pretend to have
+/// traced it.
 #[test]
 fn static_program_is_refused_with_a_reason() {
     let program = target::named("args").build(Build::Static);

@@ -34,7 +34,8 @@ fn ends_the_same(name: &str, source: &str, patterns: &[&str]) {
     }
 }
 
-/// A server that starts a new worker in its SIGCHLD handler forks while it forks. It waited for itself, for a lock that is held then.
+/// A server that starts a new worker in its SIGCHLD handler forks while it forks. It waited for
+/// itself, for a lock that is held then.
 #[test]
 fn forks_in_a_handler_that_interrupts_a_fork() {
     let source = r#"
@@ -79,7 +80,8 @@ int main(void)
     ends_the_same("forks", source, &["main"]);
 }
 
-/// What is no string or no environment is answered by the kernel, in this process and in a child of `vfork`. The hook read it.
+/// What is no string or no environment is answered by the kernel, in this process and in a child of
+/// `vfork`. The hook read it.
 #[test]
 fn bad_pointers_to_execve() {
     let source = r#"
@@ -135,8 +137,8 @@ int main(void)
     ends_the_same("pointers", source, &["main", "*"]);
 }
 
-/// A handler of ours is on `SIGBUS`: the program sees its own action, gets the signal where it wants it, and what it ignores stays ignored
-/// in what it executes.
+/// A handler of ours is on `SIGBUS`: the program sees its own action, gets the signal where it
+/// wants it, and what it ignores stays ignored in what it executes.
 #[test]
 fn the_action_for_a_kept_signal_is_the_programs() {
     let source = r#"

@@ -1,5 +1,5 @@
-//! Programs that put themselves into a sandbox: nothing of ours may make a system call that ends them, and the report says from where
-//! on they are not traced.
+//! Programs that put themselves into a sandbox: nothing of ours may make a system call that ends
+//! them, and the report says from where on they are not traced.
 
 use std::path::Path;
 use std::process::Command;
@@ -58,7 +58,8 @@ fn calls(report: &Report, name: &str) -> u64 {
     report.calls("sandbox", name).unwrap_or(0)
 }
 
-/// Compares with a run without skep; returns what the report says of the program, and how often `step` was called.
+/// Compares with a run without skep; returns what the report says of the program, and how often
+/// `step` was called.
 fn lives(args: &[&str], reason: Option<&str>, check: impl Fn(&Report, &str)) {
     lives_under(&["sandbox:*", "*"], args, reason, check);
 }
@@ -96,7 +97,8 @@ fn lives_under(
     }
 }
 
-/// System calls of the strict mode are four, and the processor's counter may not be read: hooks are taken out before.
+/// System calls of the strict mode are four, and the processor's counter may not be read: hooks are
+/// taken out before.
 #[test]
 fn strict_mode() {
     lives(&["strict"], Some(STRICT), |report, what| {
@@ -104,7 +106,8 @@ fn strict_mode() {
     });
 }
 
-/// Calls that were made when the hooks were out are not counted; that is not to say that there were none.
+/// Calls that were made when the hooks were out are not counted; that is not to say that there were
+/// none.
 #[test]
 fn calls_in_the_sandbox_are_not_denied() {
     let sandbox = Sandbox::new();
@@ -130,7 +133,8 @@ fn without_the_time_stamp_counter() {
     });
 }
 
-/// Filters that allow what the program needs and punish all else: who had an event before is traced on, in all its calls.
+/// Filters that allow what the program needs and punish all else: who had an event before is traced
+/// on, in all its calls.
 #[test]
 fn filters_that_kill() {
     // Else every event asks the kernel for the time, and the filter is against all of them.
@@ -160,7 +164,8 @@ fn filters_that_leave_nothing() {
     }
 }
 
-/// Where a call fails with an error number, nobody dies; but without ids no thread can be told from another.
+/// Where a call fails with an error number, nobody dies; but without ids no thread can be told from
+/// another.
 #[test]
 fn filters_that_refuse() {
     lives(&["errno"], Some(NO_THREADS), |report, what| {
@@ -182,7 +187,8 @@ fn probes_change_nothing() {
     });
 }
 
-/// What the kernel refuses is no sandbox: hooks that were taken out for it would miss all that follows.
+/// What the kernel refuses is no sandbox: hooks that were taken out for it would miss all that
+/// follows.
 #[test]
 fn refused_filters_change_nothing() {
     let all = 2 * (101 + 101 + 11) + 7 * (101 + 11);
@@ -191,7 +197,8 @@ fn refused_filters_change_nothing() {
     });
 }
 
-/// A child of `vfork` goes into a sandbox alone, though it runs in the memory where its parent's hooks are.
+/// A child of `vfork` goes into a sandbox alone, though it runs in the memory where its parent's
+/// hooks are.
 #[test]
 fn a_childs_sandbox_is_not_its_parents() {
     let all = 2 * (101 + 101 + 11) + 7 * (101 + 11);
@@ -213,8 +220,8 @@ fn programs_that_are_executed_in_the_sandbox() {
     lives(&["kill long", echo, "hello"], Some(NO_THREADS), |_, _| {});
 }
 
-/// A filter that the program found when it was executed: here by a system call that nobody could see. Its own calls are allowed, the
-/// agent's are not.
+/// A filter that the program found when it was executed: here by a system call that nobody could
+/// see. Its own calls are allowed, the agent's are not.
 #[test]
 fn filters_that_were_there_before() {
     let echo = ["/bin/echo", "/usr/bin/echo"]

@@ -10,7 +10,8 @@ use skep_testkit::{TempDir, many, run};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Traces ten thousand functions by a shell script that gets skep, where the report goes, and the program.
+/// Traces ten thousand functions by a shell script that gets skep, where the report goes, and the
+/// program.
 fn ten_thousand(script: &str) -> Report {
     let dir = TempDir::new();
     let program = many::build(10_000, Build::O0, dir.path());
@@ -32,7 +33,8 @@ fn ten_thousand(script: &str) -> Report {
     Report::parse(&std::fs::read_to_string(&out).expect("there is a report")).expect("it is whole")
 }
 
-/// All of a program's 10,000 functions take less than 256 MiB of its address space; the shell that starts it is traced too.
+/// All of a program's 10,000 functions take less than 256 MiB of its address space; the shell that
+/// starts it is traced too.
 #[test]
 fn ten_thousand_functions_fit_in_256_mib() {
     let report = ten_thousand(
@@ -72,8 +74,8 @@ fn too_low_a_limit_is_told_before_the_command_starts() {
     assert!(ended.transcript().contains("memory"), "{}", ended.transcript());
 }
 
-/// Ten times as many functions come with a library that is opened later: the maps grow with them, and the program's own still
-/// count where they did.
+/// Ten times as many functions come with a library that is opened later: the maps grow with them,
+/// and the program's own still count where they did.
 #[test]
 fn functions_of_a_library_opened_later_have_room() {
     let dir = TempDir::new();

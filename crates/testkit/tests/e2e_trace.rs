@@ -1,7 +1,8 @@
 //! `skep trace` on every target: the program is not disturbed, and the counts are the target's own.
 //!
-//! One test a target, so that a failure names it. The optimised program is traced with its own functions and with every function of
-//! every module; one more build is taken in turn, so that a few targets try each. `SKEP_STRESS=1` tries all builds in both ways.
+//! One test a target, so that a failure names it. The optimised program is traced with its own
+//! functions and with every function of every module; one more build is taken in turn, so that a
+//! few targets try each. `SKEP_STRESS=1` tries all builds in both ways.
 
 use skep_testkit::cc::Build;
 use skep_testkit::target::{self, TARGETS};

@@ -1,4 +1,5 @@
-//! Programs in the tree of processes that cannot be traced: they run as without skep, and the report names them.
+//! Programs in the tree of processes that cannot be traced: they run as without skep, and the
+//! report names them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,7 +42,8 @@ impl Place {
         Self { dir, runs }
     }
 
-    /// Compiles the program that says hello by another compiler or with other flags; `None` where that is not installed.
+    /// Compiles the program that says hello by another compiler or with other flags; `None` where
+    /// that is not installed.
     fn hello(&self, name: &str, compiler: &str, flags: &[&str]) -> Option<PathBuf> {
         let out = self.dir.join(name);
         let done = Command::new(compiler)
@@ -77,7 +79,8 @@ fn not_traced(report: &Report) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Runs one that the agent cannot work in, in every way there is, and compares with a run without skep.
+/// Runs one that the agent cannot work in, in every way there is, and compares with a run without
+/// skep.
 fn is_left_alone(name: &str, compiler: &str, flags: &[&str], reason: &str) {
     let place = Place::new();
     let Some(program) = place.hello(name, compiler, flags) else {
@@ -121,7 +124,8 @@ fn programs_of_32_bits_run() {
     is_left_alone("bits32", "gcc", &["-m32"], "is a 32-bit x86 program");
 }
 
-/// A static program does not mind the agent: it keeps its environment, and what it runs in turn is traced.
+/// A static program does not mind the agent: it keeps its environment, and what it runs in turn is
+/// traced.
 #[test]
 fn static_programs_are_named_and_their_children_traced() {
     let place = Place::new();
@@ -211,7 +215,8 @@ fn valgrind_is_left_alone() {
     );
 }
 
-/// Where the agent's library is out of sight (another root), the dynamic linker would complain on the child's stderr.
+/// Where the agent's library is out of sight (another root), the dynamic linker would complain on
+/// the child's stderr.
 #[test]
 fn a_child_that_cannot_see_the_library_is_left_alone() {
     if !skep_testkit::skip::is_root() {

@@ -1,5 +1,6 @@
-//! What runs between a hooked function and its program's result, read as machine code from the library that users preload: no
-//! vector registers except in helpers that are called with them saved, and no call into the C library anywhere.
+//! What runs between a hooked function and its program's result, read as machine code from the
+//! library that users preload: no vector registers except in helpers that are called with them
+//! saved, and no call into the C library anywhere.
 //!
 //! The trampolines have a test of their own beside them; this one follows everything they call.
 
@@ -66,13 +67,15 @@ const BY_TABLE: &[&str] = &[
     " as skep_maps::types::MapOps>::perf_events",
 ];
 
-/// Functions of the helpers' module that no program calls. All others are called with xmm0 to xmm15 saved at least.
+/// Functions of the helpers' module that no program calls. All others are called with xmm0 to xmm15
+/// saved at least.
 const NO_HELPERS: &[&str] =
     &["skep::helpers::implementation", "skep::helpers::set_log", "skep::helpers::print::set_log"];
 
 /// Code that events lead to and that need not keep the rules, and why.
 const ELSEWHERE: &[&str] = &[
-    // Takes a link's hooks out, once, by the first event after it was turned off: saves everything, then runs ordinary code.
+    // Takes a link's hooks out, once, by the first event after it was turned off: saves
+    // everything, then runs ordinary code.
     "skep::run::Running::leave",
     // Never run: what the compiler puts behind calls it cannot prove not to unwind.
     "core::panicking::",

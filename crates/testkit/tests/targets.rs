@@ -39,8 +39,8 @@ fn targets_count_the_same_in_every_build() {
     }
 }
 
-/// Recursion stays recursion, a call stays a call: each counted function is one symbol of the optimised program, and none is
-/// split or cloned. Otherwise the counts would not be a tracer's.
+/// Recursion stays recursion, a call stays a call: each counted function is one symbol of the
+/// optimised program, and none is split or cloned. Otherwise the counts would not be a tracer's.
 #[test]
 fn counted_functions_are_symbols() {
     for target in TARGETS {

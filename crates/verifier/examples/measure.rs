@@ -1,8 +1,10 @@
-//! How long verifying takes: `measure list FILE.bpf.o…` prints a line for each case, `measure ours|linux CASE FILE.bpf.o…`
-//! measures one: all programs of an object that both sides take, or a large generated program.
+//! How long verifying takes: `measure list FILE.bpf.o…` prints a line for each case, `measure
+//! ours|linux CASE FILE.bpf.o…` measures one: all programs of an object that both sides take, or a
+//! large generated program.
 //!
-//! One measurement is the median of as many repetitions as fit into a tenth of a second, three at least; maps are made before.
-//! Programs that need a target in the kernel's own types are taken as kprobe programs, by both sides.
+//! One measurement is the median of as many repetitions as fit into a tenth of a second, three at
+//! least; maps are made before. Programs that need a target in the kernel's own types are taken as
+//! kprobe programs, by both sides.
 #![allow(clippy::print_stdout, reason = "a command-line example")]
 
 #[path = "../tests/kernel_bpf/mod.rs"]

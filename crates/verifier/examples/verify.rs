@@ -1,4 +1,5 @@
-//! Verifies every program of object files: `cargo run --example verify -- FILE.bpf.o…`; `-v` prints the logs.
+//! Verifies every program of object files: `cargo run --example verify -- FILE.bpf.o…`; `-v` prints
+//! the logs.
 #![allow(clippy::print_stdout, reason = "a command-line example")]
 
 use skep_object::Object;

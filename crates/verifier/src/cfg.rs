@@ -1,5 +1,6 @@
-//! What can be said of a program without running it: every instruction well formed, every jump inside its function,
-//! every instruction reachable; where states are worth storing, and which registers are still read.
+//! What can be said of a program without running it: every instruction well formed, every jump
+//! inside its function, every instruction reachable; where states are worth storing, and which
+//! registers are still read.
 
 use crate::reject::Reason;
 use skep_isa::{Insn, helper, kfunc, op};
@@ -122,7 +123,8 @@ impl Cfg {
         }
     }
 
-    /// Functions that do something which their callers must know of, themselves or by what they call.
+    /// Functions that do something which their callers must know of, themselves or by what they
+    /// call.
     fn find_effects(&mut self, insns: &[Insn]) {
         let helper = |i: &Insn| helper::by_id(i.imm as u32).filter(|_| i.is_helper_call());
         let sleeps = |i: &Insn| {
@@ -201,8 +203,8 @@ pub fn call_edges(insns: &[Insn], cfg: &Cfg) -> Vec<(usize, usize)> {
     edges
 }
 
-/// The chain of calls from function 0 that needs most stack: functions in the longest chain, bytes of the largest. `None` when a
-/// function calls itself, directly or not.
+/// The chain of calls from function 0 that needs most stack: functions in the longest chain, bytes
+/// of the largest. `None` when a function calls itself, directly or not.
 #[must_use]
 pub fn deepest_chain(edges: &[(usize, usize)], own: &[u32]) -> Option<(usize, u32)> {
     let round = |f: usize| own.get(f).map_or(0, |d| d.next_multiple_of(16));

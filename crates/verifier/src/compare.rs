@@ -110,8 +110,8 @@ pub fn covers(old: &State, cur: &State, insn: usize, cfg: &Cfg, flow: &Flow, how
     difference(old, cur, insn, cfg, flow, how, &mut Ids::default()).is_none()
 }
 
-/// Tells whether `old` does not stand for `cur` already for what is at one place. What `covers` says of all places together is no
-/// milder.
+/// Tells whether `old` does not stand for `cur` already for what is at one place. What `covers`
+/// says of all places together is no milder.
 pub fn differs_at(
     place: Where,
     old: &State,
@@ -139,7 +139,8 @@ pub fn differs_at(
     }
 }
 
-/// Finds where `old`, stored at `insn`, does not stand for `cur`; `None` if it does. `ids` is room for pairs, its contents do not matter.
+/// Finds where `old`, stored at `insn`, does not stand for `cur`; `None` if it does. `ids` is room
+/// for pairs, its contents do not matter.
 pub fn difference(
     old: &State,
     cur: &State,
@@ -269,10 +270,12 @@ fn same_object(old: &Reg, cur: &Reg, ids: &mut Ids) -> bool {
         && ids.same(old.reference, cur.reference)
 }
 
-/// Makes `cur` forget in what it differs from `old`, the state of the iteration before: a few iterations later there is
-/// nothing left to differ in. What is forgotten in vain shows as a rejection, never as a wrong proof.
+/// Makes `cur` forget in what it differs from `old`, the state of the iteration before: a few
+/// iterations later there is nothing left to differ in. What is forgotten in vain shows as a
+/// rejection, never as a wrong proof.
 ///
-/// Numbers that decided something so far are spared if `keep` says so: a few iterations may be all there are.
+/// Numbers that decided something so far are spared if `keep` says so: a few iterations may be all
+/// there are.
 pub fn widen(old: &State, cur: &mut State, flow: &Flow, keep: bool) {
     let widen_number = |o: &Reg, c: &mut Reg| {
         if !(keep && o.is_scalar() && flow.is_precise(o.node)) {

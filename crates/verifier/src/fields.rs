@@ -1,7 +1,8 @@
-//! Fields of values and objects that are more than bytes: locks, timers, pointers to kernel objects, lists, trees.
+//! Fields of values and objects that are more than bytes: locks, timers, pointers to kernel
+//! objects, lists, trees.
 //!
-//! The kernel finds them by the names of their types in the object's BTF (kernel/bpf/btf.c `btf_parse_fields`); programs must not read
-//! or write them but through helpers.
+//! The kernel finds them by the names of their types in the object's BTF (kernel/bpf/btf.c
+//! `btf_parse_fields`); programs must not read or write them but through helpers.
 
 use skep_object::Btf;
 use skep_object::btf::{Kind, TypeId};

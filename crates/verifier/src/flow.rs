@@ -1,10 +1,13 @@
-//! Which earlier values a number was computed from: lets the verifier forget the numbers that never mattered.
+//! Which earlier values a number was computed from: lets the verifier forget the numbers that never
+//! mattered.
 //!
-//! Two states are interchangeable at an instruction if the numbers that later *decide* something (an address, a size, a
-//! branch that was taken for certain) agree; other numbers may differ. The kernel finds the deciding ones by walking the
-//! instruction history backwards (`mark_chain_precision`); here every number carries a node of a graph whose edges lead
-//! to the numbers it came from, so "this one decides" is a walk along edges that stops at nodes already marked. Stored
-//! states give their numbers nodes of their own, so what decided something *before* a state does not count after it.
+//! Two states are interchangeable at an instruction if the numbers that later *decide* something
+//! (an address, a size, a branch that was taken for certain) agree; other numbers may differ. The
+//! kernel finds the deciding ones by walking the instruction history backwards
+//! (`mark_chain_precision`); here every number carries a node of a graph whose edges lead
+//! to the numbers it came from, so "this one decides" is a walk along edges that stops at nodes
+//! already marked. Stored states give their numbers nodes of their own, so what decided something
+//! *before* a state does not count after it.
 
 /// A value in the graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

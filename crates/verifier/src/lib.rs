@@ -1,19 +1,20 @@
 //! Proves that a program is safe to run without run-time checks, or says why it cannot.
 //!
-//! [`verify`] takes a [`Linked`] program and walks all its paths over *states*, each of which describes a set of machine
-//! states: what every register and stack byte may hold. A load, store, call or exit is accepted only if it is safe in
-//! all of them. The result is a [`Verified`], which nothing else can make, or a [`Rejection`] in the kernel's words with
-//! source line and path.
+//! [`verify`] takes a [`Linked`] program and walks all its paths over *states*, each of which
+//! describes a set of machine states: what every register and stack byte may hold. A load, store,
+//! call or exit is accepted only if it is safe in all of them. The result is a [`Verified`], which
+//! nothing else can make, or a [`Rejection`] in the kernel's words with source line and path.
 //!
-//! What can be trusted afterwards: memory is only touched inside the context, the program's own stack, map values,
-//! records and memory lent by helpers; no register or stack byte is read before it was written (what a helper was given
-//! room to fill counts as written); every loop ends; helpers
-//! get what their rows in [`skep_isa::helper`] ask for; ring buffer records are released. What is not promised: anything
-//! about the numbers in maps, which other processes write.
+//! What can be trusted afterwards: memory is only touched inside the context, the program's own
+//! stack, map values, records and memory lent by helpers; no register or stack byte is read before
+//! it was written (what a helper was given room to fill counts as written); every loop ends;
+//! helpers get what their rows in [`skep_isa::helper`] ask for; ring buffer records are released.
+//! What is not promised: anything about the numbers in maps, which other processes write.
 //!
-//! How it works, file by file: [`tnum`] and [`range`] and [`scalar`] describe numbers; [`reg`], [`stack`] and [`state`]
-//! describe machine states; [`mod@cfg`] looks at the program's shape; `check` walks; [`prune`] ends paths that were walked
-//! before in the same or a wider state, as [`compare`] finds, and [`flow`] tells which numbers matter for that. `explain` says more of a
+//! How it works, file by file: [`tnum`] and [`range`] and [`scalar`] describe numbers; [`reg`],
+//! [`stack`] and [`state`] describe machine states; [`mod@cfg`] looks at the program's shape;
+//! `check` walks; [`prune`] ends paths that were walked before in the same or a wider state, as
+//! [`compare`] finds, and [`flow`] tells which numbers matter for that. `explain` says more of a
 //! fault than its reason, and decides nothing.
 #![forbid(unsafe_code)]
 
@@ -48,36 +49,44 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// 0: only the reason; 1 or more: [`Rejection::path`] is the shortest one and tells what registers held, [`Rejection::log`] and
-    /// [`Verified::log`] hold the path and the statistics.
+    /// 0: only the reason; 1 or more: [`Rejection::path`] is the shortest one and tells what
+    /// registers held, [`Rejection::log`] and [`Verified::log`] hold the path and the
+    /// statistics.
     pub log_level: u32,
     /// Most instructions looked at, over all paths.
     pub limit: u32,
-    /// Refuse loads and stores that are not aligned to their size, not only atomic ones and those of the stack.
+    /// Refuse loads and stores that are not aligned to their size, not only atomic ones and those
+    /// of the stack.
     pub strict_alignment: bool,
-    /// Let programs read stack bytes they never wrote, as the kernel does for privileged programs since Linux 6.3.
+    /// Let programs read stack bytes they never wrote, as the kernel does for privileged programs
+    /// since Linux 6.3.
     pub allow_uninit_stack: bool,
-    /// Refuse what would tell addresses: pointers stored where others read them, returned, compared or taken apart. The kernel's
-    /// rule for users without privileges.
+    /// Refuse what would tell addresses: pointers stored where others read them, returned,
+    /// compared or taken apart. The kernel's rule for users without privileges.
     pub strict: bool,
     /// When to end paths at states that were walked before.
     pub prune: Prune,
-    /// Refuse helpers that cannot be called here ([`Helper::refused`](skep_isa::Helper::refused)), not only those that the kernel does
-    /// not have: for programs that will run, not only be judged.
+    /// Refuse helpers that cannot be called here ([`Helper::refused`](skep_isa::Helper::refused)),
+    /// not only those that the kernel does not have: for programs that will run, not only be
+    /// judged.
     pub offered_only: bool,
-    /// Numbers of processors lie below this (`nr_cpu_ids`). With `offered_only`, less than [`PROCESSORS`] counts as that.
+    /// Numbers of processors lie below this (`nr_cpu_ids`). With `offered_only`, less than
+    /// [`PROCESSORS`] counts as that.
     pub processors: u32,
-    /// Types of the kernel or program that tracing programs look into; without them its objects are numbers.
+    /// Types of the kernel or program that tracing programs look into; without them its objects
+    /// are numbers.
     pub target: Option<Arc<Btf>>,
     /// What is known of the function that a tracing program is attached to.
     pub attached: Attached,
 }
 
-/// As many processors as `bpf_get_smp_processor_id` can tell apart outside the kernel: it has the number from where the kernel leaves it
-/// for processes, in twelve bits (arch/x86/include/asm/segment.h `VDSO_CPUNODE_BITS`).
+/// As many processors as `bpf_get_smp_processor_id` can tell apart outside the kernel: it has the
+/// number from where the kernel leaves it for processes, in twelve bits
+/// (arch/x86/include/asm/segment.h `VDSO_CPUNODE_BITS`).
 pub const PROCESSORS: u32 = 1 << 12;
 
-/// What is known of the function that a tracing program is attached to, and so of the words in its context.
+/// What is known of the function that a tracing program is attached to, and so of the words in its
+/// context.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Attached {
@@ -123,8 +132,8 @@ pub enum Prune {
     /// Store states where that pays.
     #[default]
     Usual,
-    /// Store a state wherever paths may meet, as the kernel does with `BPF_F_TEST_STATE_FREQ`: finds mistakes in the
-    /// comparison of states with small programs.
+    /// Store a state wherever paths may meet, as the kernel does with `BPF_F_TEST_STATE_FREQ`:
+    /// finds mistakes in the comparison of states with small programs.
     Always,
 }
 
@@ -163,9 +172,11 @@ pub struct Info {
     pub helpers: BTreeSet<HelperId>,
     /// First instruction and stack bytes of each function, the main program first.
     pub subprogs: Vec<(usize, u32)>,
-    /// Instructions that load a packet pointer from the context and must be turned into 64-bit loads.
+    /// Instructions that load a packet pointer from the context and must be turned into 64-bit
+    /// loads.
     pub packet_loads: BTreeSet<usize>,
-    /// Loads from objects of the target that may not be there: they must yield 0 rather than fault.
+    /// Loads from objects of the target that may not be there: they must yield 0 rather than
+    /// fault.
     pub object_loads: BTreeSet<usize>,
     /// Most states kept at one instruction.
     pub max_states_per_insn: usize,
@@ -243,7 +254,8 @@ impl Verified {
 /// Sees every instruction with the state before it, in the order of the walk.
 pub type Observer<'a> = dyn FnMut(usize, &state::State) + 'a;
 
-/// Proves a program safe or says why it is refused. Never panics, and ends after at most [`Options::limit`] instructions.
+/// Proves a program safe or says why it is refused. Never panics, and ends after at most
+/// [`Options::limit`] instructions.
 #[allow(
     clippy::result_large_err,
     reason = "made once a program, and rejections are read, not passed through layers"
@@ -262,8 +274,8 @@ pub fn verify_observed(
     judge(prog, opts, &mut trace::Observed(observer))
 }
 
-/// As [`verify`], and writes every step to `out` in the layout of the kernel's log at level 2, to the statistics line. When `out` fails,
-/// the log ends there; the verdict is the same.
+/// As [`verify`], and writes every step to `out` in the layout of the kernel's log at level 2, to
+/// the statistics line. When `out` fails, the log ends there; the verdict is the same.
 ///
 /// ```
 /// use skep_isa::{Insn, ProgramType};

@@ -1,4 +1,5 @@
-//! The short log: the path to a fault with its states, laid out like the kernel's; the whole one is in [`trace`](crate::trace).
+//! The short log: the path to a fault with its states, laid out like the kernel's; the whole one is
+//! in [`trace`](crate::trace).
 
 use crate::Info;
 use crate::check::{Route, Walk};
@@ -31,7 +32,8 @@ pub(crate) fn steps(prog: &Linked, trail: &[u32]) -> Vec<Step> {
     steps
 }
 
-/// Adds to the steps what the registers they read held, by walking the path once more; the state before the last of them.
+/// Adds to the steps what the registers they read held, by walking the path once more; the state
+/// before the last of them.
 pub(crate) fn add_registers(
     steps: &mut [Step],
     names: Names<'_>,

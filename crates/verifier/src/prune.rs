@@ -1,4 +1,5 @@
-//! Stored states: a path that reaches an instruction in a state no worse than one already proved safe there can stop.
+//! Stored states: a path that reaches an instruction in a state no worse than one already proved
+//! safe there can stop.
 
 use crate::cfg::Cfg;
 use crate::compare::{
@@ -27,7 +28,8 @@ struct Entry {
     point: u32,
     hits: u32,
     misses: u32,
-    /// While unfinished it is compared for as long as it is kept, not only while it is one of the newest.
+    /// While unfinished it is compared for as long as it is kept, not only while it is one of the
+    /// newest.
     landmark: bool,
     /// Everything behind it is proved safe.
     done: bool,
@@ -65,7 +67,8 @@ pub struct Explored {
     weight: usize,
 }
 
-/// Bytes of stored states beyond which no more are stored; the walk then ends by its instruction limit.
+/// Bytes of stored states beyond which no more are stored; the walk then ends by its instruction
+/// limit.
 const WEIGHT_LIMIT: usize = 256 << 20;
 
 /// How often a stored state may fail to match for each time it does.
@@ -77,8 +80,8 @@ const LOOKS: usize = 64;
 /// Most states kept at one instruction.
 const CROWD: usize = 1024;
 
-/// Unfinished states at one instruction that are compared: the newest ones, and one landmark in so many. Most circles are
-/// short; a longer one comes by a landmark before that is dropped.
+/// Unfinished states at one instruction that are compared: the newest ones, and one landmark in so
+/// many. Most circles are short; a longer one comes by a landmark before that is dropped.
 const NEWEST: usize = 4;
 
 /// Every so many-th state stored at an instruction is a landmark.
@@ -130,7 +133,8 @@ impl Entry {
             return Some(place);
         }
         let place = difference(old, cur, insn, cfg, flow, how, ids)?;
-        // A number in the running frame that decides something, or must be the same: that is for good, unless only its id is another.
+        // A number in the running frame that decides something, or must be the same: that is for
+        // good, unless only its id is another.
         let settled = |old: &Reg, cur: &Reg| {
             let n = old.as_const().filter(|n| cur.as_const() != Some(*n))?;
             (how == How::Same || flow.is_precise(old.node)).then_some(n)
@@ -174,8 +178,8 @@ impl Explored {
         }
     }
 
-    /// Compares `cur` with all states stored at `insn`. `worth` tells whether a state will be stored here if nothing is
-    /// found; given whether the path has been here before.
+    /// Compares `cur` with all states stored at `insn`. `worth` tells whether a state will be
+    /// stored here if nothing is found; given whether the path has been here before.
     pub fn find(
         &mut self,
         insn: usize,
@@ -217,9 +221,10 @@ impl Explored {
                     Some(_) => {}
                 }
             }
-            // A state that keeps failing to match costs more than it saves; but while no new ones are stored, as between
-            // the iterations of a loop, it stays. The kernel gives up after 3 misses: with that, the loop over frames in
-            // `skep trace`'s program was not done after a million instructions.
+            // A state that keeps failing to match costs more than it saves; but while no new ones
+            // are stored, as between the iterations of a loop, it stays. The kernel
+            // gives up after 3 misses: with that, the loop over frames in `skep trace`'
+            // s program was not done after a million instructions.
             e.misses += u32::from(worth(looping));
             if e.misses > e.hits.saturating_mul(PATIENCE).saturating_add(PATIENCE)
                 && let Some(old) =
@@ -239,11 +244,12 @@ impl Explored {
         found.unwrap_or(Found::New { looping })
     }
 
-    /// Compares `cur` with the states stored at a loop head, also unfinished ones: all that follows them will be walked. Of
-    /// those on this very path only a state of an earlier iteration ends it; to be back without one is to go round in
-    /// circles (`may_goto` that jumps backwards, a jump back to a call of a helper that calls nothing).
-    /// As long as it is not known which numbers will decide something there, all must agree; once everything is walked, `done` is
-    /// enough.
+    /// Compares `cur` with the states stored at a loop head, also unfinished ones: all that follows
+    /// them will be walked. Of those on this very path only a state of an earlier iteration
+    /// ends it; to be back without one is to go round in circles (`may_goto` that jumps
+    /// backwards, a jump back to a call of a helper that calls nothing). As long as it is not
+    /// known which numbers will decide something there, all must agree; once everything is walked,
+    /// `done` is enough.
     pub fn find_head(&self, insn: usize, cur: &State, cfg: &Cfg, flow: &Flow, done: How) -> Found {
         for e in self.at.get(insn).map_or(&[][..], |l| l) {
             let Some(cp) = self.points.get(e.point as usize) else { continue };
@@ -380,7 +386,8 @@ impl Explored {
     }
 }
 
-/// Takes scalars out of sets they are alone in: nothing can be learnt through them, so they need not match.
+/// Takes scalars out of sets they are alone in: nothing can be learnt through them, so they need
+/// not match.
 fn unlink_single(state: &mut State) {
     let mut seen: Vec<(Id, u32)> = Vec::new();
     state.each(|r| {
@@ -440,7 +447,8 @@ mod tests {
             p
         }
 
-        /// What the stored states say about a number: the state that covers it, `-1` for a circle, `-2` for nothing.
+        /// What the stored states say about a number: the state that covers it, `-1` for a circle,
+        /// `-2` for nothing.
         fn find(&mut self, n: u64, worth: bool) -> i64 {
             match self.all.find(0, &state(n, n), &self.cfg, &self.flow, |_| worth) {
                 Found::Covered(p) => p as i64,
@@ -624,7 +632,8 @@ mod tests {
         );
     }
 
-    /// At the head of a loop, too, numbers may differ that decided nothing; but only when all behind it was walked.
+    /// At the head of a loop, too, numbers may differ that decided nothing; but only when all
+    /// behind it was walked.
     #[test]
     fn at_a_loop_head_numbers_that_decide_nothing_may_differ_once_all_is_walked() {
         let mut s = Stored::new();
@@ -661,7 +670,8 @@ mod tests {
         }
     }
 
-    /// Numbers that decided something behind a stored state do so for whoever it covers; pointers, and what was not marked, do not.
+    /// Numbers that decided something behind a stored state do so for whoever it covers; pointers,
+    /// and what was not marked, do not.
     #[test]
     fn what_decides_behind_a_state_decides_for_those_it_covers() {
         let mut s = Stored::new();

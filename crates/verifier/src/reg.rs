@@ -3,7 +3,8 @@
 use crate::flow::Node;
 use crate::scalar::Scalar;
 
-/// Identifies a reference, a set of equal scalars, or a set of pointers that are null together. 0 is none.
+/// Identifies a reference, a set of equal scalars, or a set of pointers that are null together. 0
+/// is none.
 pub type Id = u32;
 
 /// What a register holds.
@@ -163,10 +164,11 @@ pub struct Reg {
     pub off: i32,
     /// The number, or the variable part of a pointer's offset.
     pub val: Scalar,
-    /// Scalars of one id hold the same number, `delta` apart; nullable pointers of one id are NULL together; packet pointers of one id
-    /// have the same variable part.
+    /// Scalars of one id hold the same number, `delta` apart; nullable pointers of one id are NULL
+    /// together; packet pointers of one id have the same variable part.
     pub id: Id,
-    /// What this scalar has more than the number its id stands for, modulo 2^64, or 2^32 if it is `low`.
+    /// What this scalar has more than the number its id stands for, modulo 2^64, or 2^32 if it is
+    /// `low`.
     pub delta: i32,
     /// This scalar is the zero-extended low half of that sum.
     pub low: bool,
@@ -174,7 +176,8 @@ pub struct Reg {
     pub reference: Id,
     /// The dynptr whose memory this is.
     pub parent: Id,
-    /// Bytes behind a packet pointer known to be inside the packet; for objects on the stack, which of its slots this is.
+    /// Bytes behind a packet pointer known to be inside the packet; for objects on the stack,
+    /// which of its slots this is.
     pub range: u32,
     /// Where the number came from.
     pub node: Node,

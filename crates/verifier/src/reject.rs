@@ -1,9 +1,11 @@
-//! Why a program was refused: one reason in the kernel's words, where in the program, and how the walk got there.
+//! Why a program was refused: one reason in the kernel's words, where in the program, and how the
+//! walk got there.
 
 use skep_isa::{HelperId, Insn, op};
 use skep_object::{Line, Misfit, Missing};
 
-/// What is wrong with a program. Messages are the kernel's (kernel/bpf/verifier.c) where the kernel has one.
+/// What is wrong with a program. Messages are the kernel's (kernel/bpf/verifier.c) where the kernel
+/// has one.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the fields are named after what the message says")]
@@ -412,8 +414,8 @@ pub struct Step {
     pub matters: bool,
 }
 
-/// A refused program. `Display` is one line; [`path`](Self::path) shows how to get there and [`log`](Self::log) is
-/// laid out like the kernel's.
+/// A refused program. `Display` is one line; [`path`](Self::path) shows how to get there and
+/// [`log`](Self::log) is laid out like the kernel's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Rejection {
@@ -425,7 +427,8 @@ pub struct Rejection {
     pub line: Option<Line>,
     /// What is wrong, in the kernel's words.
     pub reason: Reason,
-    /// More about it, where there is more to say: which bytes of what. Numbers are those of [`path`](Self::path).
+    /// More about it, where there is more to say: which bytes of what. Numbers are those of
+    /// [`path`](Self::path).
     pub detail: Option<String>,
     /// What to do about it, when there is an answer.
     pub hint: Option<String>,
@@ -437,7 +440,8 @@ pub struct Rejection {
 }
 
 impl Rejection {
-    /// Returns the shortest way to the fault that was found, or its last 400 instructions: oldest first, the one at fault last.
+    /// Returns the shortest way to the fault that was found, or its last 400 instructions: oldest
+    /// first, the one at fault last.
     #[must_use]
     pub fn path(&self) -> &[Step] {
         &self.steps

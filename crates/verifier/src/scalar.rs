@@ -1,7 +1,7 @@
 //! What is known of a number: its bits, its range, and the range of its low half.
 //!
-//! Every operation over-approximates: the result describes at least all numbers that concrete operands can yield. The
-//! tests prove that for all small operands and sample it for wide ones.
+//! Every operation over-approximates: the result describes at least all numbers that concrete
+//! operands can yield. The tests prove that for all small operands and sample it for wide ones.
 
 use crate::range::{Range32, Range64};
 use crate::tnum::Tnum;
@@ -37,7 +37,8 @@ pub enum Op {
 }
 
 impl Op {
-    /// Tells whether this is a shift: by the word size or more it yields what the machine makes of it.
+    /// Tells whether this is a shift: by the word size or more it yields what the machine makes of
+    /// it.
     #[must_use]
     pub const fn shifts(self) -> bool {
         matches!(self, Self::Lsh | Self::Rsh | Self::Arsh)
@@ -189,7 +190,8 @@ impl Scalar {
 
     /// Makes the parts agree after an operation whose result cannot be empty.
     fn tidy(self) -> Self {
-        // Were it empty, the operands were: nothing executes here, and "anything" is a sound answer.
+        // Were it empty, the operands were: nothing executes here, and "anything" is a sound
+        // answer.
         self.normalize().unwrap_or(Self::UNKNOWN)
     }
 
@@ -234,7 +236,8 @@ impl Scalar {
             self.r64 =
                 self.r64.meet(Range64::signed(i64::from(self.r32.smin), i64::from(self.r32.smax)));
         }
-        // 32 to 64: the smallest number has the smallest high half and at least the smallest low half.
+        // 32 to 64: the smallest number has the smallest high half and at least the smallest low
+        // half.
         let (lo, hi) = (u64::from(self.r32.umin), u64::from(self.r32.umax));
         self.r64 = self.r64.meet(Range64 {
             umin: (self.r64.umin & HIGH) | lo,

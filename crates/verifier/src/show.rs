@@ -161,7 +161,8 @@ impl Display for Shown<'_> {
 }
 
 impl Display for Scalar {
-    /// A known number, or the bounds that say something, those that are equal together: `smin=0,smax=umax=7,var_off=(0x0; 0x7)`.
+    /// A known number, or the bounds that say something, those that are equal together:
+    /// `smin=0,smax=umax=7,var_off=(0x0; 0x7)`.
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self.as_const() {
             Some(n) => write!(f, "{}", Signed(n as i64)),
@@ -172,7 +173,8 @@ impl Display for Scalar {
 
 fn ranges(parts: &mut Parts<'_, '_>, val: &Scalar) -> Result {
     let (a, b) = (&val.r64, &val.r32);
-    // The kernel widens small numbers only, so that large ones of 32 and of 64 bits look alike if their bits do.
+    // The kernel widens small numbers only, so that large ones of 32 and of 64 bits look alike if
+    // their bits do.
     let wide =
         |n: i32| if i16::try_from(n).is_ok() { i64::from(n) as u64 } else { u64::from(n as u32) };
     let mut bounds = [
@@ -222,12 +224,14 @@ fn alike(a: &Reg, b: &Reg) -> bool {
     Reg { node: b.node, ..*a } == *b
 }
 
-/// What is known of a frame, on one line: everything, or what `before` held otherwise and what `touched` picks.
+/// What is known of a frame, on one line: everything, or what `before` held otherwise and what
+/// `touched` picks.
 pub(crate) struct Contents<'a> {
     pub(crate) state: &'a State,
     /// Which frame.
     pub(crate) frame: usize,
-    /// The frame as it was, and the registers and the slot that were looked at; `None` shows everything.
+    /// The frame as it was, and the registers and the slot that were looked at; `None` shows
+    /// everything.
     pub(crate) before: Option<(&'a Frame, u16, Option<usize>)>,
     pub(crate) names: Names<'a>,
 }

@@ -1,6 +1,8 @@
-//! What matters on the way to a fault: the instructions that made the values it is about, and the tests of these.
+//! What matters on the way to a fault: the instructions that made the values it is about, and the
+//! tests of these.
 //!
-//! Found backwards from the fault, by registers and slots of the stack. Values that go through other memory are not followed.
+//! Found backwards from the fault, by registers and slots of the stack. Values that go through
+//! other memory are not followed.
 
 use crate::cfg::{RegSet, is_conditional, uses};
 use crate::reject::{Reason, Step};
@@ -119,7 +121,8 @@ mod tests {
         Step { insn, code, next: None, line: None, regs: Vec::new(), depth, matters: false }
     }
 
-    /// The steps of `asm` that matter, when run straight through, each line with its depth in front.
+    /// The steps of `asm` that matter, when run straight through, each line with its depth in
+    /// front.
     fn marked(asm: &[(usize, &str)], reason: &Reason) -> Vec<usize> {
         let mut steps: Vec<Step> =
             asm.iter().enumerate().map(|(insn, (depth, line))| step(insn, *depth, line)).collect();

@@ -1,4 +1,5 @@
-//! One frame's stack: eight-byte slots, each byte with its own history, and the register a slot was spilled from.
+//! One frame's stack: eight-byte slots, each byte with its own history, and the register a slot was
+//! spilled from.
 //!
 //! ```text
 //! fp-8 … fp-1   slot 0      byte k of slot s is at fp - 8(s+1) + k
@@ -130,7 +131,8 @@ impl Stack {
         }
     }
 
-    /// Spills a register into the low `size` bytes of the slot that starts at `off`, a multiple of 8.
+    /// Spills a register into the low `size` bytes of the slot that starts at `off`, a multiple of
+    /// 8.
     pub fn spill(&mut self, off: i32, size: i32, reg: Reg) {
         let slot = self.slot_mut(off);
         slot.forget();
@@ -140,8 +142,8 @@ impl Stack {
         slot.reg = reg;
     }
 
-    /// Lets any of the bytes `off .. off + size` have been written with something unknown, perhaps none of them: a byte
-    /// that was never written may still be so.
+    /// Lets any of the bytes `off .. off + size` have been written with something unknown, perhaps
+    /// none of them: a byte that was never written may still be so.
     pub fn smear(&mut self, off: i32, size: i32, zero: bool) {
         for o in off..off.saturating_add(size) {
             let slot = self.slot_mut(o);

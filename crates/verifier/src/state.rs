@@ -14,7 +14,8 @@ pub struct Frame {
     pub stack: Stack,
     /// Index of the function.
     pub func: usize,
-    /// Instruction after the call, or the call itself for a callback; meaningless for the first frame.
+    /// Instruction after the call, or the call itself for a callback; meaningless for the first
+    /// frame.
     pub ret: usize,
     /// For a callback: the references held when it was called.
     pub held: Option<Vec<Id>>,
@@ -50,7 +51,8 @@ pub struct State {
     pub frames: Vec<Frame>,
     /// References held.
     pub refs: Vec<Reference>,
-    /// Iterations of loops that end by themselves (`may_goto`, callbacks): going round in one is no endless loop.
+    /// Iterations of loops that end by themselves (`may_goto`, callbacks): going round in one is
+    /// no endless loop.
     pub loops: u32,
     /// The spin lock held: what it lies in, and which one of those.
     pub lock: Option<(Kind, Id)>,
@@ -71,7 +73,8 @@ impl State {
         Self { frames: vec![f], ..Self::default() }
     }
 
-    /// Tells whether a function that compares the nodes of a tree runs: the tree and its lock must stay as they are.
+    /// Tells whether a function that compares the nodes of a tree runs: the tree and its lock must
+    /// stay as they are.
     #[must_use]
     pub fn compares_nodes(&self) -> bool {
         self.frames.iter().any(|f| f.less)
@@ -122,8 +125,8 @@ impl State {
         }
     }
 
-    /// Turns pointers that `which` picks into plain numbers, also spilled ones; with `hide` into what must not be read, as their
-    /// bits are still an address.
+    /// Turns pointers that `which` picks into plain numbers, also spilled ones; with `hide` into
+    /// what must not be read, as their bits are still an address.
     pub fn invalidate(&mut self, hide: bool, which: impl Fn(&Reg) -> bool) {
         for frame in &mut self.frames {
             for r in &mut frame.regs {

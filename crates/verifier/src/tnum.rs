@@ -1,7 +1,8 @@
-//! Tristate numbers: for each bit of a word whether it is 0, 1 or unknown (the kernel's kernel/bpf/tnum.c domain).
+//! Tristate numbers: for each bit of a word whether it is 0, 1 or unknown (the kernel's
+//! kernel/bpf/tnum.c domain).
 
-/// What is known of the bits of a 64-bit word: where `mask` is 0 the bit is that of `value`, where it is 1 the bit is
-/// unknown (and 0 in `value`).
+/// What is known of the bits of a 64-bit word: where `mask` is 0 the bit is that of `value`, where
+/// it is 1 the bit is unknown (and 0 in `value`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tnum {
     /// The known bits.
@@ -135,8 +136,8 @@ impl Tnum {
     /// `self + o`, wrapping.
     #[must_use]
     pub const fn add(self, o: Self) -> Self {
-        // A bit of the sum is unknown if an operand's is, or if the carry into it differs between the sums of the
-        // smallest and of the largest operands.
+        // A bit of the sum is unknown if an operand's is, or if the carry into it differs between
+        // the sums of the smallest and of the largest operands.
         let values = self.value.wrapping_add(o.value);
         let carries = self.mask.wrapping_add(o.mask).wrapping_add(values) ^ values;
         let mask = carries | self.mask | o.mask;
@@ -173,7 +174,8 @@ impl Tnum {
         Self { value: (self.value ^ o.value) & !mask, mask }
     }
 
-    /// `self * o`, wrapping: long multiplication, known bits multiplied exactly and unknown ones summed up.
+    /// `self * o`, wrapping: long multiplication, known bits multiplied exactly and unknown ones
+    /// summed up.
     #[must_use]
     pub const fn mul(self, o: Self) -> Self {
         let exact = self.value.wrapping_mul(o.value);

@@ -1,7 +1,9 @@
-//! The whole log: every step of the walk with what it changed, laid out as the kernel does at log level 2.
+//! The whole log: every step of the walk with what it changed, laid out as the kernel does at log
+//! level 2.
 //!
-//! Lines are written one step late, as what an instruction did is known when the next one is reached. What the kernel
-//! says of its own methods (`mark_precise: …`, `live stack update …`, `SCC …`) has no counterpart here.
+//! Lines are written one step late, as what an instruction did is known when the next one is
+//! reached. What the kernel says of its own methods (`mark_precise: …`, `live stack update …`, `SCC
+//! …`) has no counterpart here.
 
 use crate::cfg::{Cfg, uses};
 use crate::reg::Kind;
@@ -137,7 +139,8 @@ impl<'a> Trace<'a> {
                 } else if changed.is_empty() {
                     self.print(format_args!("{line}\n"));
                 } else {
-                    // The kernel's column: 38, or two more than the line and then the next of a raster of 8.
+                    // The kernel's column: 38, or two more than the line and then the next of a
+                    // raster of 8.
                     let column = (line.len() + 5).max(40).next_multiple_of(8) - 2;
                     self.print(format_args!("{line:column$};{changed}\n"));
                 }

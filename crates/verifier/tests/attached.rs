@@ -1,4 +1,5 @@
-//! Words of a tracing program's context, beside what is known of the function that it is attached to.
+//! Words of a tracing program's context, beside what is known of the function that it is attached
+//! to.
 
 use skep_isa::{AttachType, ProgramType, text};
 use skep_object::{Access, Linked, Object, Prototype};

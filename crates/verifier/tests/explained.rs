@@ -1,4 +1,5 @@
-//! What is said of accesses that are out of bounds: `data/bounds.txt` has all of it, and all of it was read.
+//! What is said of accesses that are out of bounds: `data/bounds.txt` has all of it, and all of it
+//! was read.
 
 use skep_isa::{MapType, ProgramType, text};
 use skep_object::{Linked, LinkedMap, MapSpec, Object};
@@ -47,7 +48,8 @@ fn accesses_out_of_bounds_say_which_bytes_of_what_and_what_to_do() {
     assert_eq!(text.lines().count(), want.lines().count());
 }
 
-/// Both sides of a jump may lead to the same instruction: what is told is of the side that is at fault.
+/// Both sides of a jump may lead to the same instruction: what is told is of the side that is at
+/// fault.
 #[test]
 fn of_a_jump_to_one_place_the_side_at_fault_is_told() {
     for (jump, fault) in
@@ -66,7 +68,8 @@ fn of_a_jump_to_one_place_the_side_at_fault_is_told() {
     }
 }
 
-/// The line that the kernel's log has before its words is there too, with the numbers of the path that is shown.
+/// The line that the kernel's log has before its words is there too, with the numbers of the path
+/// that is shown.
 #[test]
 fn logs_have_the_kernels_line_about_the_bytes() {
     let all = rejections();

@@ -1,11 +1,13 @@
-//! Instructions that are not well formed are refused, whatever the rest of the program: every opcode with telling values
-//! in every field, judged by a second reading of the instruction set (RFC 9669).
+//! Instructions that are not well formed are refused, whatever the rest of the program: every
+//! opcode with telling values in every field, judged by a second reading of the instruction set
+//! (RFC 9669).
 
 use skep_isa::{Insn, ProgramType, helper, op};
 use skep_object::Linked;
 use skep_verifier::{Options, verify};
 
-/// Tells whether the fields of an instruction are what its opcode allows in a program without maps and functions.
+/// Tells whether the fields of an instruction are what its opcode allows in a program without maps
+/// and functions.
 fn well_formed(i: Insn) -> bool {
     let (dst, src) = (i.dst(), i.src());
     let written = dst < 10;

@@ -96,7 +96,8 @@ fn damaged_programs() {
     }
 }
 
-/// Eight frames with full stacks and a fork at every other instruction: what is put aside stays bounded.
+/// Eight frames with full stacks and a fork at every other instruction: what is put aside stays
+/// bounded.
 #[test]
 fn forks_without_end_are_refused() {
     let mut insns = Vec::new();
@@ -119,8 +120,8 @@ fn counted(log: &str, word: &str) -> usize {
     words.nth(1).and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("no {word}: {log}"))
 }
 
-/// Twenty forks that each leave another word on the stack, and all of them decide something later: no two of a million ways are
-/// alike, and what is kept of them stays bounded.
+/// Twenty forks that each leave another word on the stack, and all of them decide something later:
+/// no two of a million ways are alike, and what is kept of them stays bounded.
 #[test]
 fn states_that_never_match_are_kept_in_bounds() {
     const BITS: i16 = 20;
@@ -149,7 +150,8 @@ fn states_that_never_match_are_kept_in_bounds() {
     );
 }
 
-/// A loop whose counter decides how long it goes: one state in so many laps is stored, and the forks inside find those.
+/// A loop whose counter decides how long it goes: one state in so many laps is stored, and the
+/// forks inside find those.
 #[test]
 fn a_long_counted_loop_with_a_fork_inside_is_walked_little_more_than_once() {
     const LAPS: i32 = 5_000;

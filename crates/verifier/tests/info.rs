@@ -218,7 +218,8 @@ fn so_many_ways_may_be_open() {
     }
 }
 
-/// The steps of a rejection are those of the way that was wrong, and no others; each with the registers it touches as they were.
+/// The steps of a rejection are those of the way that was wrong, and no others; each with the
+/// registers it touches as they were.
 #[test]
 fn the_steps_of_a_rejection_are_its_way() {
     let steps = |p: &Linked| {
@@ -304,7 +305,8 @@ fn the_steps_of_a_rejection_are_its_way() {
     assert_eq!(touched(&r), wanted);
 }
 
-/// The walk goes deep first and finds this fault behind three tests and a loop; the way that a person is shown is the shortest there is.
+/// The walk goes deep first and finds this fault behind three tests and a loop; the way that a
+/// person is shown is the shortest there is.
 #[test]
 fn the_way_shown_is_the_shortest() {
     let asm = "call get_prandom_u32\nmov %r6, 0\njeq %r0, 1, bad\nmov %r7, 7\njeq %r0, 2, bad\nloop: add %r6, 1\njlt %r6, 9, loop\n\
@@ -332,7 +334,8 @@ fn the_way_shown_is_the_shortest() {
     );
 }
 
-/// Where stack may be read that was never written, it matters no more than stack that holds something unknown: one way stands for both.
+/// Where stack may be read that was never written, it matters no more than stack that holds
+/// something unknown: one way stands for both.
 #[test]
 fn unwritten_stack_need_not_be_told_from_unknown_stack() {
     let asm = "call get_prandom_u32\nmov %r6, %r0\njeq %r6, 0, on\nstxdw [%r10-8], %r6\non: mov %r0, 0\nmov %r6, 0\nmov %r7, 0\nexit\n";

@@ -1,5 +1,6 @@
-//! When an old state stands for a new one, part by part: each row changes one thing, and says whether either still stands for the other
-//! as the same, within, and within but for numbers that decided nothing.
+//! When an old state stands for a new one, part by part: each row changes one thing, and says
+//! whether either still stands for the other as the same, within, and within but for numbers that
+//! decided nothing.
 
 use skep_isa::{HelperId, ProgramType, text};
 use skep_object::Linked;
@@ -25,8 +26,9 @@ fn slot(bytes: [Byte; 8], reg: Reg) -> Slot {
     Slot { bytes, reg }
 }
 
-/// A number that decided nothing in r2, a value that may be missing in r3, a packet in r4, a record in r5, two numbers of one set in r6 and
-/// r7, memory of a dynptr in r8; on the stack a number, part of an iterator, zeroes, and half of a slot.
+/// A number that decided nothing in r2, a value that may be missing in r3, a packet in r4, a record
+/// in r5, two numbers of one set in r6 and r7, memory of a dynptr in r8; on the stack a number,
+/// part of an iterator, zeroes, and half of a slot.
 fn base(flow: &mut Flow) -> State {
     let mut s = State::entry();
     let mut number = Reg::scalar(Scalar::between(3, 9));
@@ -64,7 +66,8 @@ fn reg(s: &mut State, n: usize) -> &mut Reg {
     &mut s.top_mut().regs[n]
 }
 
-/// What is changed; whether the base then stands for the changed state, and the changed one for the base.
+/// What is changed; whether the base then stands for the changed state, and the changed one for the
+/// base.
 const ROWS: &[Row] = &[
     ("nothing", |_| (), ALL, ALL),
     ("it runs later", |s| s.later = true, NONE, NONE),
@@ -282,7 +285,8 @@ fn a_place_is_a_chain_of_calls() {
     }
 }
 
-/// Registers in the state of the iteration before, in this one, and what is left of it; `None`: all.
+/// Registers in the state of the iteration before, in this one, and what is left of it; `None`:
+/// all.
 #[test]
 fn a_loop_forgets_what_changes_and_nothing_else() {
     const WORD: u64 = u32::MAX as u64;

@@ -1,4 +1,5 @@
-//! Nothing Linux refuses may be accepted here, exceptions with a reason aside; needs the right to use bpf(2).
+//! Nothing Linux refuses may be accepted here, exceptions with a reason aside; needs the right to
+//! use bpf(2).
 #![allow(clippy::print_stdout, reason = "differences that are no errors are worth seeing")]
 
 mod case;
@@ -89,8 +90,9 @@ fn strict_keeps_kernel_objects_closed() {
     );
 }
 
-/// Programs Linux refuses and we do not: it does not follow quotients, remainders and comparisons of a register with
-/// itself, and does not put bytes together. Whoever says it is safe must show that it is.
+/// Programs Linux refuses and we do not: it does not follow quotients, remainders and comparisons
+/// of a register with itself, and does not put bytes together. Whoever says it is safe must show
+/// that it is.
 #[test]
 fn random_programs_that_only_linux_refuses_are_harmless() {
     let fresh = std::time::SystemTime::now()
@@ -154,7 +156,8 @@ fn random_programs_that_only_linux_refuses_are_harmless() {
                         wrong.push(format!("seed {seed:#x}, round {round}: Linux: {why}\n{list}"));
                     }
                 }
-                // Programs that read what they never wrote are judged so by `prog verify`, and do not run here.
+                // Programs that read what they never wrote are judged so by `prog verify`, and do
+                // not run here.
                 (Err(_), Verdict::Accept) if verify(&prog, &as_root).is_ok() => unwritten += 1,
                 (Err(e), Verdict::Accept) => {
                     stricter += 1;
@@ -180,7 +183,8 @@ fn random_programs_that_only_linux_refuses_are_harmless() {
         for (what, n) in &differ {
             println!("  {n} refused by {what}");
         }
-        // A kernel of another version may have reasons of its own: harmless as they are shown to be, they are looked at by hand.
+        // A kernel of another version may have reasons of its own: harmless as they are shown to
+        // be, they are looked at by hand.
         let text = wrong.join("\n");
         assert!(
             wrong.is_empty() || !stress,
@@ -196,7 +200,8 @@ fn reason(why: &str) -> String {
     why.chars().filter(|c| !c.is_ascii_digit()).take(100).collect()
 }
 
-/// What is accepted here only is told to readers, all of it: the marks of the cases, and what Linux says to random programs.
+/// What is accepted here only is told to readers, all of it: the marks of the cases, and what Linux
+/// says to random programs.
 #[test]
 fn all_that_is_wider_than_linux_is_in_the_page() {
     let page =
@@ -257,8 +262,9 @@ const KNOWN: &[(&str, &str)] = &[
     ),
 ];
 
-/// Tells whether a program has the things that are known to be followed better here: quotients and remainders bound
-/// numbers, what a register never is to itself is not walked, and bytes of the stack are put together.
+/// Tells whether a program has the things that are known to be followed better here: quotients and
+/// remainders bound numbers, what a register never is to itself is not walked, and bytes of the
+/// stack are put together.
 fn excused(prog: &Linked, why: &str) -> bool {
     let narrow = |i: &&Insn| {
         matches!(i.class(), op::ST | op::STX)

@@ -1,4 +1,5 @@
-//! The whole log reads as Linux 6.18 writes it: one grammar takes both, and on straight ways both say the same of every register.
+//! The whole log reads as Linux 6.18 writes it: one grammar takes both, and on straight ways both
+//! say the same of every register.
 #![allow(clippy::print_stdout, reason = "how much was compared is worth seeing")]
 
 mod case;
@@ -100,7 +101,8 @@ fn every_line_has_a_shape_that_the_kernels_log_has() {
     }
 }
 
-/// What both say up to the first place where ways part: instructions, and registers that they looked at or changed.
+/// What both say up to the first place where ways part: instructions, and registers that they
+/// looked at or changed.
 fn straight(log: &str) -> Vec<(String, BTreeMap<String, String>)> {
     let mut out: Vec<(String, BTreeMap<String, String>)> = Vec::new();
     for line in log.lines().filter(|l| !l.is_empty()) {

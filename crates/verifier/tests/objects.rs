@@ -1,4 +1,5 @@
-//! Programs as clang makes them: typical tracers are accepted, typical mistakes refused in words that help.
+//! Programs as clang makes them: typical tracers are accepted, typical mistakes refused in words
+//! that help.
 
 use skep_object::{Linked, Object};
 use skep_verifier::{Options, verify};

@@ -1,5 +1,6 @@
-//! The number domain never leaves out a value the machine can compute: all small operands, at every place of the word where
-//! something can go wrong, and samples of wide ones. What the machine computes is said by another piece of code.
+//! The number domain never leaves out a value the machine can compute: all small operands, at every
+//! place of the word where something can go wrong, and samples of wide ones. What the machine
+//! computes is said by another piece of code.
 
 #![allow(clippy::print_stdout, reason = "seeds are printed for whoever has to repeat a failure")]
 
@@ -201,8 +202,9 @@ fn moves_that_look_idle_are(a: &Scalar, am: &[u64]) {
     }
 }
 
-/// All intervals and bit patterns of `bits` bits that stand at `place` in the word, with the numbers they describe: signed
-/// and unsigned intervals of the whole word or of its low half, whichever has its sign there.
+/// All intervals and bit patterns of `bits` bits that stand at `place` in the word, with the
+/// numbers they describe: signed and unsigned intervals of the whole word or of its low half,
+/// whichever has its sign there.
 fn shapes(bits: u32, place: u32) -> Vec<(Scalar, Vec<u64>)> {
     let n = 1u64 << bits;
     let at = |v: u64| v << place;
@@ -513,7 +515,8 @@ fn comparisons_are_as_sharp_as_their_operands_allow() {
     assert_eq!(word.op64(Op::Div, Scalar::constant(1 << 16)).r64.umax, 0xffff);
 }
 
-/// How far a description is from the tightest one of the same numbers, in bits over all its parts: 0 is the best there is.
+/// How far a description is from the tightest one of the same numbers, in bits over all its parts:
+/// 0 is the best there is.
 fn lost(got: &Scalar, best: &Scalar) -> u64 {
     let wide = |n: u64| u64::from(u64::BITS - n.leading_zeros());
     let (a, b) = (&got.r64, &best.r64);
@@ -631,8 +634,9 @@ impl Losses {
     }
 }
 
-/// What the domain forgets is known, in bits beside the tightest description, and no operation may forget more: a program that was
-/// accepted would be refused. Who makes one sharper lowers its number.
+/// What the domain forgets is known, in bits beside the tightest description, and no operation may
+/// forget more: a program that was accepted would be refused. Who makes one sharper lowers its
+/// number.
 #[test]
 fn no_operation_forgets_more_than_it_must() {
     let mut losses = Losses::default();

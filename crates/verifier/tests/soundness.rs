@@ -1,5 +1,5 @@
-//! Accepted programs are run in a machine that traps whatever the verifier must have ruled out, and holds what it has
-//! against what was claimed.
+//! Accepted programs are run in a machine that traps whatever the verifier must have ruled out, and
+//! holds what it has against what was claimed.
 #![allow(clippy::print_stdout, reason = "seeds are printed for whoever has to repeat a failure")]
 
 mod claims;

@@ -1,5 +1,6 @@
-//! A plugin of the bpf_conformance runner: a program in hex on stdin, optionally memory in hex as first argument, r0 in
-//! hex on stdout. r1 is the memory's address and r2 its length, both 0 without memory. `--interp` picks the interpreter.
+//! A plugin of the bpf_conformance runner: a program in hex on stdin, optionally memory in hex as
+//! first argument, r0 in hex on stdout. r1 is the memory's address and r2 its length, both 0
+//! without memory. `--interp` picks the interpreter.
 
 use std::io::Read;
 use std::process::ExitCode;

@@ -1,7 +1,8 @@
 //! What does a program cost on each engine, and what does compiling it cost?
 //!
-//! Small programs, the best of many batches, all engines interleaved in one run; the rival is the interpreter. For
-//! comparisons with the kernel and with gcc see the benches of the workspace. Give a program's name to see it only.
+//! Small programs, the best of many batches, all engines interleaved in one run; the rival is the
+//! interpreter. For comparisons with the kernel and with gcc see the benches of the workspace. Give
+//! a program's name to see it only.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,7 +1,8 @@
 //! The shape of a program: what both engines may take for granted.
 //!
-//! After [`Flow::of`] every opcode is known, every register exists, r10 is never written, every jump lands on the first
-//! slot of an instruction of the same function, and no function runs off its end. Nothing here looks at values.
+//! After [`Flow::of`] every opcode is known, every register exists, r10 is never written, every
+//! jump lands on the first slot of an instruction of the same function, and no function runs off
+//! its end. Nothing here looks at values.
 
 use std::ops::Range;
 
@@ -35,7 +36,8 @@ pub enum Malformed {
         /// The immediate field, as well.
         imm: i32,
     },
-    /// `ld_abs` or `ld_ind`: who loads programs makes calls of them, since what a packet is differs.
+    /// `ld_abs` or `ld_ind`: who loads programs makes calls of them, since what a packet is
+    /// differs.
     #[error(
         "instruction `{insn}`: a packet load (ld_abs, ld_ind) that the loader did not turn into a call"
     )]
@@ -147,14 +149,16 @@ pub(crate) struct Flow {
     pub funcs: Vec<Func>,
     /// First slots of the functions whose address the program takes.
     pub callbacks: Vec<usize>,
-    /// The functions, by number, that may leave the program by a tail call: they or one they call. Sorted.
+    /// The functions, by number, that may leave the program by a tail call: they or one they call.
+    /// Sorted.
     pub leavers: Vec<usize>,
     /// Where jumps lead back to, and the slots after them, in order.
     pub backs: Vec<(usize, usize)>,
     /// The helpers the program calls, in order of number.
     pub helpers: Vec<(HelperId, HelperImpl)>,
-    /// The slots of all instructions that are not plain ones on registers below r10, in order: calls, atomics, 64-bit immediates,
-    /// whatever names the frame pointer. Passes that look for such an instruction need not look at all.
+    /// The slots of all instructions that are not plain ones on registers below r10, in order:
+    /// calls, atomics, 64-bit immediates, whatever names the frame pointer. Passes that look
+    /// for such an instruction need not look at all.
     looks: Vec<u32>,
     /// A jump leads out of the program, or onto the second slot of a 64-bit immediate.
     stray: bool,
@@ -270,7 +274,8 @@ impl Flow {
         (0..leaves.len()).filter(|n| leaves[*n]).collect()
     }
 
-    /// Checks each instruction by itself and marks where jumps land; returns the first slots of functions.
+    /// Checks each instruction by itself and marks where jumps land; returns the first slots of
+    /// functions.
     fn scan(&mut self, insns: &[Insn], env: &Env<'_>) -> Result<Vec<usize>, Malformed> {
         let mut starts = vec![0];
         let mut at = 0;
@@ -333,7 +338,8 @@ impl Flow {
         }
     }
 
-    /// Takes plain instructions from slot `at` on for good, and returns the slot of the first other one.
+    /// Takes plain instructions from slot `at` on for good, and returns the slot of the first other
+    /// one.
     fn take_plain(&mut self, insns: &[Insn], at: usize) -> usize {
         let mut n = at;
         while let (Some(i), Some(does)) = (insns.get(n), self.does.get_mut(n)) {

@@ -35,23 +35,26 @@ impl HelperImpl {
 
 /// Tells how generated code calls a helper.
 ///
-/// Programs run between two instructions of a function that may hold values in vector registers, and generated code
-/// saves none of them. So either the helper touches none, or the call is wrapped.
+/// Programs run between two instructions of a function that may hold values in vector registers,
+/// and generated code saves none of them. So either the helper touches none, or the call is
+/// wrapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum HelperCall {
     /// The function keeps all vector registers: a bare call.
     Plain,
-    /// The call saves xmm0 to xmm15. The upper halves of ymm registers survive only as far as the function leaves them.
+    /// The call saves xmm0 to xmm15. The upper halves of ymm registers survive only as far as the
+    /// function leaves them.
     SaveVectors,
     /// No call: r0 is the 64-bit word at this offset from r1.
     LoadCtx(i32),
-    /// `bpf_map_lookup_elem`: inlined when r1 is a map whose [`MapShape`] says where values lie, a call of the map's own function where
-    /// it names one, else as `Plain`.
+    /// `bpf_map_lookup_elem`: inlined when r1 is a map whose [`MapShape`] says where values lie, a
+    /// call of the map's own function where it names one, else as `Plain`.
     MapLookup,
-    /// `bpf_tail_call`: r1 to r3 are context, map and index, and the function returns the address of the
-    /// [`Target`](crate::tail::Target) to continue with, or 0 to fall through. It is called as with `SaveVectors`, and only
-    /// when the map's table ([`skep_isa::ShapeKind::ProgArray`]) does not tell, so it may do what is slow. The engines
+    /// `bpf_tail_call`: r1 to r3 are context, map and index, and the function returns the address
+    /// of the [`Target`](crate::tail::Target) to continue with, or 0 to fall through. It is
+    /// called as with `SaveVectors`, and only when the map's table
+    /// ([`skep_isa::ShapeKind::ProgArray`]) does not tell, so it may do what is slow. The engines
     /// count, compare and leave the function.
     TailCall,
 }
@@ -61,8 +64,8 @@ pub enum HelperCall {
 pub struct Env<'a> {
     /// The program's maps in the order of its list (`PSEUDO_MAP_IDX`).
     pub maps: &'a [MapRef],
-    /// Finds a helper by number. A helper with a row in [`skep_isa::helper`] reads the arguments of that row and no
-    /// others: registers beyond them may hold anything.
+    /// Finds a helper by number. A helper with a row in [`skep_isa::helper`] reads the arguments
+    /// of that row and no others: registers beyond them may hold anything.
     pub helper: &'a dyn Fn(HelperId) -> Option<HelperImpl>,
 }
 

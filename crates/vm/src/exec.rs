@@ -1,11 +1,12 @@
 //! Memory for machine code: written first, executable after, never both at once.
 //!
-//! Each program has its own private anonymous mapping. Programs could share pages through a second, writable mapping of
-//! the same file, but shared pages would stay shared with a forked child, and a block freed and reused by one would
-//! change code under the other. Private pages cost a page a program and are right after `fork`.
+//! Each program has its own private anonymous mapping. Programs could share pages through a second,
+//! writable mapping of the same file, but shared pages would stay shared with a forked child, and a
+//! block freed and reused by one would change code under the other. Private pages cost a page a
+//! program and are right after `fork`.
 //!
-//! Rules of this leaf: [`Draft`] owns a writable mapping, [`Exec`] a readable and executable one; the step between is
-//! one way; bytes are only reached inside the mapped length.
+//! Rules of this leaf: [`Draft`] owns a writable mapping, [`Exec`] a readable and executable one;
+//! the step between is one way; bytes are only reached inside the mapped length.
 
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
@@ -36,7 +37,8 @@ struct Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: this mapping is ours, and nobody runs in it any more: that is the duty of who drops the program.
+        // SAFETY: this mapping is ours, and nobody runs in it any more: that is the duty of who
+        // drops the program.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -96,7 +98,8 @@ impl Draft {
         }
     }
 
-    /// Writes the code, and behind it the table of loads that may fail, in order, and makes it executable.
+    /// Writes the code, and behind it the table of loads that may fail, in order, and makes it
+    /// executable.
     pub fn seal(self, code: &[u8], sites: Option<Sites>, faults: &[Site]) -> Result<Exec, Errno> {
         let size = Self::size(code.len(), faults.len());
         if size > self.0.len {
@@ -106,7 +109,8 @@ impl Draft {
         let used = size.next_multiple_of(PAGE);
         let base = self.0.base.as_ptr();
         let at = code.len().next_multiple_of(size_of::<Site>());
-        // SAFETY: the mapping is ours alone, writable, whole pages, and at least as long as code and table.
+        // SAFETY: the mapping is ours alone, writable, whole pages, and at least as long as code
+        // and table.
         unsafe {
             ptr::copy_nonoverlapping(code.as_ptr(), base, code.len());
             ptr::write_bytes(base.add(code.len()), TRAP, used - code.len());
@@ -117,7 +121,8 @@ impl Draft {
         }
         if let Some(sites) = &sites {
             let start = base as u64;
-            // SAFETY: code and table stay as they are until `Exec` is dropped, and with it first `sites`.
+            // SAFETY: code and table stay as they are until `Exec` is dropped, and with it first
+            // `sites`.
             unsafe {
                 sites.publish(
                     start..start + code.len() as u64,

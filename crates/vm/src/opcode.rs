@@ -1,4 +1,5 @@
-//! What each opcode does, as a table: the passes over a program ask it of every instruction, and look closer only where it says so.
+//! What each opcode does, as a table: the passes over a program ask it of every instruction, and
+//! look closer only where it says so.
 //!
 //! The second slot of a 64-bit immediate has opcode 0, which does nothing here.
 
@@ -13,7 +14,8 @@ pub(crate) const PLAIN: u8 = 1;
 pub(crate) const ANY_OFFSET: u8 = 2;
 /// It jumps by the offset field.
 pub(crate) const JUMPS: u8 = 4;
-/// What is above a result of 32 bits: the upper half of its destination is zero, may be anything, or takes a closer look.
+/// What is above a result of 32 bits: the upper half of its destination is zero, may be anything,
+/// or takes a closer look.
 pub(crate) const ZERO_ABOVE: u8 = 8;
 pub(crate) const ANY_ABOVE: u8 = 16;
 pub(crate) const SOME_ABOVE: u8 = ZERO_ABOVE | ANY_ABOVE;
@@ -26,11 +28,13 @@ pub(crate) struct Opcode {
     pub bits: u8,
     /// All ones when it writes the destination.
     writes: Regs,
-    /// All ones in the lower half when it reads the destination, in the upper one when it reads the source.
+    /// All ones in the lower half when it reads the destination, in the upper one when it reads
+    /// the source.
     reads: u32,
 }
 
-/// The registers an instruction names: the destination in the lower half, the source in the upper one.
+/// The registers an instruction names: the destination in the lower half, the source in the upper
+/// one.
 static NAMED: [u32; 256] = {
     let mut named = [0; 256];
     let mut regs = 0;
@@ -134,7 +138,8 @@ pub(crate) fn opcode(i: &Insn) -> &'static Opcode {
 }
 
 impl Opcode {
-    /// Returns what an instruction with this opcode does. Atomics take [`Does::of`], and calls depend on what is called.
+    /// Returns what an instruction with this opcode does. Atomics take [`Does::of`], and calls
+    /// depend on what is called.
     #[inline]
     pub fn does(&self, i: &Insn) -> Does {
         let named = NAMED[usize::from(i.regs)];

@@ -1,11 +1,13 @@
 //! Tells profilers where compiled programs are: perf's map file and its jitdump.
 //!
-//! Nothing is written unless a caller asks for it. [`Map`] appends a line a function to `/tmp/perf-PID.map`, which `perf report` and
-//! others read for addresses that belong to no file. [`Dump`] writes `jit-PID.dump` with the code itself and source lines;
-//! `perf record -k mono`, then `perf inject --jit`, make ordinary object files of it, so that `perf annotate` works.
+//! Nothing is written unless a caller asks for it. [`Map`] appends a line a function to
+//! `/tmp/perf-PID.map`, which `perf report` and others read for addresses that belong to no file.
+//! [`Dump`] writes `jit-PID.dump` with the code itself and source lines; `perf record -k mono`,
+//! then `perf inject --jit`, make ordinary object files of it, so that `perf annotate` works.
 //!
-//! The file formats are perf's (tools/perf/Documentation/jit-interface.txt and jitdump-specification.txt). Files are written by system
-//! calls of our own: in a traced process the C library's may be hooked. A forked child has its parent's code, but files are by process:
+//! The file formats are perf's (tools/perf/Documentation/jit-interface.txt and
+//! jitdump-specification.txt). Files are written by system calls of our own: in a traced process
+//! the C library's may be hooked. A forked child has its parent's code, but files are by process:
 //! what was compiled before the fork is not in the child's.
 
 use std::fmt::Write;
@@ -58,7 +60,8 @@ struct Part<'a> {
 }
 
 impl<'a> Listing<'a> {
-    /// Splits the code into functions: `bpf_prog_NAME`, and `bpf_prog_NAME.FUNCTION` for those the program calls.
+    /// Splits the code into functions: `bpf_prog_NAME`, and `bpf_prog_NAME.FUNCTION` for those the
+    /// program calls.
     fn parts(&self) -> Vec<Part<'a>> {
         let code = self.code.machine_code();
         let mut starts = vec![(0, format!("bpf_prog_{}", self.name))];

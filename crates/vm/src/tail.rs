@@ -1,11 +1,14 @@
 //! Tail calls: from a slot of a program array to code of this process.
 //!
-//! A program array holds *ids*, in memory that other processes change at any time. Every process compiles for itself, so it
-//! keeps a [`Table`] beside each array: for each slot, the [`Target`] it was last seen to name. Generated code reads the id in
-//! the slot, and when the target in the table has that id, it jumps there. Otherwise it calls the `bpf_tail_call` helper
-//! ([`HelperCall::TailCall`](crate::HelperCall::TailCall)), which finds or makes the target and may put it into the table.
+//! A program array holds *ids*, in memory that other processes change at any time. Every process
+//! compiles for itself, so it keeps a [`Table`] beside each array: for each slot, the [`Target`] it
+//! was last seen to name. Generated code reads the id in the slot, and when the target in the table
+//! has that id, it jumps there. Otherwise it calls the `bpf_tail_call` helper
+//! ([`HelperCall::TailCall`](crate::HelperCall::TailCall)), which finds or makes the target and may
+//! put it into the table.
 //!
-//! An empty slot, an index out of range and the 34th tail call of a run fall through to the next instruction.
+//! An empty slot, an index out of range and the 34th tail call of a run fall through to the next
+//! instruction.
 
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicPtr, Ordering::Release};
@@ -16,14 +19,16 @@ use crate::jit::Code;
 
 /// A program that tail calls may continue with: its id, and the engines' forms of it.
 ///
-/// Every program that makes or receives tail calls in one run must have been verified for the same kind of context.
+/// Every program that makes or receives tail calls in one run must have been verified for the same
+/// kind of context.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Target {
     id: u32,
     /// Where compiled programs jump to; 0 without code.
     entry: u64,
-    /// The kind of frame that the program makes, and where it goes on when its caller has made one of that kind; 0 without such.
+    /// The kind of frame that the program makes, and where it goes on when its caller has made one
+    /// of that kind; 0 without such.
     frame: u64,
     inner: u64,
     code: Option<Code>,
@@ -36,8 +41,9 @@ impl Target {
     pub(crate) const FRAME: i32 = offset_of!(Self, frame) as i32;
     pub(crate) const INNER: i32 = offset_of!(Self, inner) as i32;
 
-    /// Makes the target of the program with this id, which is not 0. Without `code`, tail calls of compiled programs to it
-    /// fall through; without `program`, those of interpreted ones are an error.
+    /// Makes the target of the program with this id, which is not 0. Without `code`, tail calls of
+    /// compiled programs to it fall through; without `program`, those of interpreted ones are
+    /// an error.
     #[must_use]
     pub fn new(id: u32, code: Option<Code>, program: Option<interp::Program>) -> Self {
         let entry = code.as_ref().map_or(0, Code::tail_entry);
@@ -75,8 +81,8 @@ static NOBODY: Target = Target { id: 0, entry: 0, frame: 0, inner: 0, code: None
 
 /// This process's side of one program array.
 ///
-/// It keeps every target that was ever in it: some thread may still be running there. Dropping it frees them, so no program
-/// that was compiled with its address may run any more then.
+/// It keeps every target that was ever in it: some thread may still be running there. Dropping it
+/// frees them, so no program that was compiled with its address may run any more then.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -127,8 +133,8 @@ impl Table {
         self.rows.as_ptr() as u64
     }
 
-    /// Puts a target into a row, to be taken while the slot in the map has the target's id. Any thread may do so at any
-    /// time; an index out of range does nothing.
+    /// Puts a target into a row, to be taken while the slot in the map has the target's id. Any
+    /// thread may do so at any time; an index out of range does nothing.
     pub fn set(&self, index: u32, target: &Arc<Target>) {
         let Some(row) = self.rows.get(index as usize) else { return };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,5 @@
-//! Programs with known results, on every engine: our own cases, and the public bpf_conformance data when it is there.
+//! Programs with known results, on every engine: our own cases, and the public bpf_conformance data
+//! when it is there.
 
 #[path = "suite/case.rs"]
 mod case;
@@ -17,7 +18,8 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Runs all files of a folder on all engines; returns what went wrong and how many cases ran on each engine.
+/// Runs all files of a folder on all engines; returns what went wrong and how many cases ran on
+/// each engine.
 fn run_all(dir: &Path, skip: &[&str]) -> (Vec<String>, usize) {
     let (mut wrong, mut ran) = (Vec::new(), 0);
     for file in files(dir) {

@@ -1,4 +1,5 @@
-//! Random programs must leave the same registers and memory on every engine: alone, and where tail calls lead on to others.
+//! Random programs must leave the same registers and memory on every engine: alone, and where tail
+//! calls lead on to others.
 #![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 
 #[path = "suite/fault.rs"]

@@ -86,7 +86,8 @@ fn wild_addresses_fail_and_foreign_ones_are_not_ours() {
     assert_eq!(fixup(0), None);
 }
 
-/// What the step after the verifier makes of loads that may find nothing: 0 there, the value elsewhere, and no register is lost.
+/// What the step after the verifier makes of loads that may find nothing: 0 there, the value
+/// elsewhere, and no register is lost.
 #[test]
 fn loads_of_programs_give_zero_where_there_is_no_memory() {
     let edge = edge();
@@ -148,7 +149,8 @@ fn loads_of_programs_give_zero_where_there_is_no_memory() {
     }
 }
 
-/// Two loads in a function of their own, and one in the main function: the sum of what is there, and what the stack held.
+/// Two loads in a function of their own, and one in the main function: the sum of what is there,
+/// and what the stack held.
 fn three_loads(add: i32) -> Vec<Insn> {
     let probe = |dst, src, off| Insn::new(op::LDX | op::PROBE_MEM | op::DW, dst, src, off, 0);
     let add_reg = |dst, src| Insn::new(op::ALU64 | op::X | op::ADD, dst, src, 0, 0);
@@ -169,7 +171,8 @@ fn three_loads(add: i32) -> Vec<Insn> {
     ]
 }
 
-/// More programs than there are tables, at the same time, with others going away between them: each is mended where it is.
+/// More programs than there are tables, at the same time, with others going away between them: each
+/// is mended where it is.
 #[test]
 fn each_of_many_programs_is_mended_by_its_own_table() {
     let edge = edge();

@@ -9,7 +9,8 @@ use skep_testkit::{TempDir, skip};
 use skep_vm::perf::{Function, Line, Listing};
 use skep_vm::{Code, Env, gdb};
 
-/// A function with a frame, a stack and a saved register, and one with a saved register and no frame.
+/// A function with a frame, a stack and a saved register, and one with a saved register and no
+/// frame.
 const PROGRAM: &str = "mov r6, r1\nstxdw [r10-8], r6\nmov r1, 1\ncall local f\nldxdw r1, [r10-8]\nadd r0, r6\nexit\n\
     f: mov r6, r1\nadd r6, 41\nmov r0, r6\nexit";
 /// The first slot of `f`.
@@ -152,7 +153,8 @@ fn frames_can_be_unwound_at_every_instruction() {
     let (insns, code) = program();
     let text = readelf(&gdb::image(&listing(&code), &insns), &["--debug-dump=frames-interp"]);
     let base = code.machine_code().as_ptr() as u64;
-    // Runs through each function by a disassembler, and compares where it finds the return address with the rules.
+    // Runs through each function by a disassembler, and compares where it finds the return address
+    // with the rules.
     let rules: Vec<(u64, String)> = words(&text)
         .iter()
         .filter_map(|w| {

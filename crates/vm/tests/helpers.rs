@@ -27,7 +27,8 @@ unsafe extern "C" {
 
 unsafe extern "C" fn clobber(a: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
     // `movaps` through the stack pointer also faults when the stack is not aligned.
-    // SAFETY: clears all vector registers, as a helper may, and stores below nothing that is in use.
+    // SAFETY: clears all vector registers, as a helper may, and stores below nothing that is in
+    // use.
     unsafe {
         asm!(
             "sub rsp, 256", "movaps [rsp], xmm0", "add rsp, 256",

@@ -1,5 +1,6 @@
-//! Branches that generated code does without, and registers that are narrow all through a function: the same results on every engine as by
-//! Rust's own arithmetic, at the edges of every condition, and code without the branches.
+//! Branches that generated code does without, and registers that are narrow all through a function:
+//! the same results on every engine as by Rust's own arithmetic, at the edges of every condition,
+//! and code without the branches.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "suite/random.rs"]
@@ -63,7 +64,8 @@ fn conditional_jumps(insns: &[Insn]) -> usize {
     decoder.into_iter().filter(|i| i.flow_control() == FlowControl::ConditionalBranch).count()
 }
 
-/// Runs a program for all edges of r1, with each of the right sides in r2 or as an immediate, and r3 a third value.
+/// Runs a program for all edges of r1, with each of the right sides in r2 or as an immediate, and
+/// r3 a third value.
 fn compare(
     program: impl Fn(&str) -> String,
     want: impl Fn(u64, u64, u64) -> u64,
@@ -92,7 +94,8 @@ fn compare(
                     "interp: {a:#x} {b:#x} {c:#x}\n{asm}"
                 );
                 for code in &codes {
-                    // SAFETY: as above; further arguments of the C convention are the further registers of the program.
+                    // SAFETY: as above; further arguments of the C convention are the further
+                    // registers of the program.
                     let entry: unsafe extern "C" fn(u64, u64, u64) -> u64 =
                         unsafe { std::mem::transmute(code.entry()) };
                     // SAFETY: as above.
@@ -209,8 +212,9 @@ fn operands_are_taken_from_kept_constants() {
     }
 }
 
-/// A table that a loop keeps the address of, by an index that is shifted first: read and written through, or its address made, while the
-/// shifted index is not needed, is the value itself, or goes on to be.
+/// A table that a loop keeps the address of, by an index that is shifted first: read and written
+/// through, or its address made, while the shifted index is not needed, is the value itself, or
+/// goes on to be.
 #[test]
 fn tables_are_indexed_by_what_is_shifted() {
     let shapes = [
@@ -250,7 +254,8 @@ fn tables_are_indexed_by_what_is_shifted() {
     }
 }
 
-/// Writes random programs in which some registers only ever get values without upper half, or nearly: now and then one wide value.
+/// Writes random programs in which some registers only ever get values without upper half, or
+/// nearly: now and then one wide value.
 struct Narrow {
     rng: Rng,
     narrow: u16,

@@ -1,5 +1,5 @@
-//! The kernel as oracle: what it computes for our cases and for random programs is what the engines must compute.
-//! Needs root; says so and passes otherwise.
+//! The kernel as oracle: what it computes for our cases and for random programs is what the engines
+//! must compute. Needs root; says so and passes otherwise.
 #![cfg(target_os = "linux")]
 #![allow(clippy::print_stderr, reason = "says what was skipped and which seeds were used")]
 
@@ -65,7 +65,8 @@ fn our_cases_have_the_kernels_results() {
     assert!(ran > 100, "only {ran} cases");
 }
 
-/// Programs that share a program array: each is loaded and compiled once, and runs with its two predecessors in the array.
+/// Programs that share a program array: each is loaded and compiled once, and runs with its two
+/// predecessors in the array.
 const BATCH: u64 = 64;
 /// Words of memory that a program changes: context, buffer, array.
 const WORDS: usize = (BUFFER + VALUE_SIZE) / 8 + ENTRIES as usize * ENTRY / 8;
@@ -89,7 +90,8 @@ impl Mapped {
         };
         let map = Map::create(spec).unwrap();
         let words = entries as usize * value_size / 8;
-        // SAFETY: the descriptor is open, and the mapping a new one; it stays, and nothing but these maps is in it.
+        // SAFETY: the descriptor is open, and the mapping a new one; it stays, and nothing but
+        // these maps is in it.
         let base = unsafe {
             let fd = BorrowedFd::borrow_raw(map.fd());
             mmap(
@@ -210,10 +212,11 @@ fn compare(first: u64, kernel: &Kernel) -> u64 {
     u64::from(compared)
 }
 
-/// Interpreter, generated code for this machine and for any, and the kernel must leave the same registers and memory.
+/// Interpreter, generated code for this machine and for any, and the kernel must leave the same
+/// registers and memory.
 ///
-/// `SKEP_STRESS=1 cargo test --release -p skep-vm --test kernel` as root compares a million programs, which takes one processor about
-/// ten minutes; `SKEP_SEED=HEX` compares one batch again.
+/// `SKEP_STRESS=1 cargo test --release -p skep-vm --test kernel` as root compares a million
+/// programs, which takes one processor about ten minutes; `SKEP_SEED=HEX` compares one batch again.
 #[test]
 fn random_programs_do_what_they_do_in_the_kernel() {
     if !may_load() {

@@ -1,5 +1,5 @@
-//! The machine code itself: whole instructions, jumps onto instructions, no vector registers; and no instruction stream
-//! that makes the compiler panic.
+//! The machine code itself: whole instructions, jumps onto instructions, no vector registers; and
+//! no instruction stream that makes the compiler panic.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "suite/random.rs"]
@@ -101,7 +101,8 @@ fn code_is_whole_and_uses_general_registers_only() {
     }
 }
 
-/// A jump is short when it can be and long when it must be, at every distance around the limit, in both directions.
+/// A jump is short when it can be and long when it must be, at every distance around the limit, in
+/// both directions.
 #[test]
 fn jumps_reach_at_every_distance() {
     for n in 30..60 {
@@ -142,7 +143,8 @@ fn the_largest_program_compiles() {
     assert!(compile(&insns, Cpu::baseline()).is_none());
 }
 
-/// Noise, and programs with a few fields changed: refused or compiled into whole code, but never a panic.
+/// Noise, and programs with a few fields changed: refused or compiled into whole code, but never a
+/// panic.
 #[test]
 fn hostile_streams_are_refused_or_compiled() {
     let (mut compiled, mut refused) = (0, 0);

@@ -1,4 +1,5 @@
-//! Tail calls, on every engine: how many, which slots, what survives, and what is asked of the helper.
+//! Tail calls, on every engine: how many, which slots, what survives, and what is asked of the
+//! helper.
 #![cfg(target_arch = "x86_64")]
 
 mod suite;
@@ -226,7 +227,8 @@ fn slots_may_change_at_any_time_and_the_helper_is_asked_once() {
     assert_eq!((run(), host.asked.take()), (vec![6; 3], 1));
     host.slots[0].store(0, Relaxed);
     assert_eq!((run(), host.asked.take()), (vec![1; 3], 0));
-    // Somebody else's program that cannot be had here: asked every time, and never taken for another.
+    // Somebody else's program that cannot be had here: asked every time, and never taken for
+    // another.
     host.slots[0].store(7, Relaxed);
     assert_eq!((run(), host.asked.take()), (vec![1; 3], 3));
     host.slots[0].store(6, Relaxed);
@@ -277,7 +279,8 @@ fn an_engine_that_lacks_the_program_says_so_or_falls_through() {
     );
 }
 
-/// Calls a program with known values in the registers that it has to keep; tells whether they are still there, and r0.
+/// Calls a program with known values in the registers that it has to keep; tells whether they are
+/// still there, and r0.
 fn kept_by(entry: unsafe extern "C" fn(*mut u8) -> u64, ctx: u64) -> (bool, u64) {
     let (r0, wrong): (u64, u64);
     // SAFETY: the program is a C function, and what it may change is declared.
@@ -293,8 +296,9 @@ fn kept_by(entry: unsafe extern "C" fn(*mut u8) -> u64, ctx: u64) -> (bool, u64)
     (wrong == 0, r0)
 }
 
-/// A tail call may stay in its function's frame when the other program would make the same; whichever way, everything is as it was
-/// afterwards, the stack is the other's own, and its loops have all their rounds.
+/// A tail call may stay in its function's frame when the other program would make the same;
+/// whichever way, everything is as it was afterwards, the stack is the other's own, and its loops
+/// have all their rounds.
 #[test]
 fn programs_share_frames_of_one_kind_and_no_others() {
     let call = |slot: u32, number: bool| {

@@ -1,5 +1,5 @@
-//! How long attaching to 10,000 and 50,000 functions takes, as skep's own report says; the rival is what uftrace adds to the
-//! run of the same program, patching its NOPs.
+//! How long attaching to 10,000 and 50,000 functions takes, as skep's own report says; the rival is
+//! what uftrace adds to the run of the same program, patching its NOPs.
 
 use std::path::Path;
 use std::process::Command;

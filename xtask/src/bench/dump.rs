@@ -1,11 +1,14 @@
-//! Reading a whole map of 100,000 entries of 8+8 bytes: through the library and by the command, beside the kernel's ways.
+//! Reading a whole map of 100,000 entries of 8+8 bytes: through the library and by the command,
+//! beside the kernel's ways.
 //!
-//! Of the library there are its walk, with room for so many entries a call, and the proposed command with its `prev_key`, which gives
-//! the place back as a key, one entry a call: the same work as the kernel's one by one.
+//! Of the library there are its walk, with room for so many entries a call, and the proposed
+//! command with its `prev_key`, which gives the place back as a key, one entry a call: the same
+//! work as the kernel's one by one.
 //!
-//! Rivals, with root: the kernel's own map of the same entries, one entry at a time (GET_NEXT_KEY and LOOKUP_ELEM) and by
-//! LOOKUP_BATCH with the best of several sizes; and bpftool, which prints the same map of the kernel that `skep map dump
-//! --kernel` does. Each number is a process of its own, the best of five readings in it; contestants take turns.
+//! Rivals, with root: the kernel's own map of the same entries, one entry at a time (GET_NEXT_KEY
+//! and LOOKUP_ELEM) and by LOOKUP_BATCH with the best of several sizes; and bpftool, which prints
+//! the same map of the kernel that `skep map dump --kernel` does. Each number is a process of its
+//! own, the best of five readings in it; contestants take turns.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -1,9 +1,11 @@
-//! What compiled programs take: twelve programs on every engine, lookups and calls, and compiling itself.
+//! What compiled programs take: twelve programs on every engine, lookups and calls, and compiling
+//! itself.
 //!
-//! Each number is a process of its own (`crates/vm/examples/contest`), the best of its batches; a row has the median of all
-//! processes, contestants taking turns. Some processes run at half the speed of others from their first to their last instruction,
-//! whatever the engine, so there must be many. Rivals: the same C by `gcc -O2`; the kernel's own JIT through
-//! `BPF_PROG_TEST_RUN` (root), less what an empty program takes there; rbpf's JIT.
+//! Each number is a process of its own (`crates/vm/examples/contest`), the best of its batches; a
+//! row has the median of all processes, contestants taking turns. Some processes run at half the
+//! speed of others from their first to their last instruction, whatever the engine, so there must
+//! be many. Rivals: the same C by `gcc -O2`; the kernel's own JIT through `BPF_PROG_TEST_RUN`
+//! (root), less what an empty program takes there; rbpf's JIT.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

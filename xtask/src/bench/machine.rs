@@ -1,4 +1,5 @@
-//! What a record says of the machine and of the source that was measured, so that a reader can judge the numbers.
+//! What a record says of the machine and of the source that was measured, so that a reader can
+//! judge the numbers.
 
 use std::path::Path;
 use std::process::Command;
@@ -32,7 +33,8 @@ fn changes(tree: &Path) -> Result<Vec<String>> {
     Ok(text.lines().filter_map(|line| line.get(3..)).map(str::to_owned).collect())
 }
 
-/// The commit that was measured; nothing when the command came from elsewhere, built from who knows what.
+/// The commit that was measured; nothing when the command came from elsewhere, built from who knows
+/// what.
 pub fn commit() -> Result<Option<String>> {
     if std::env::var_os("SKEP_BIN").is_some() {
         return Ok(None);
@@ -56,8 +58,8 @@ pub fn cpu() -> Option<String> {
     Some(format!("{count} x {model}"))
 }
 
-/// What the kernel does against each flaw of the processor. `spec_rstack_overflow`, for one, makes every return in the kernel dearer, and
-/// its hash lookups twice as slow.
+/// What the kernel does against each flaw of the processor. `spec_rstack_overflow`, for one, makes
+/// every return in the kernel dearer, and its hash lookups twice as slow.
 pub fn mitigations() -> Value {
     mitigations_in(Path::new("/sys/devices/system/cpu/vulnerabilities"))
 }

@@ -1,14 +1,17 @@
 //! What each operation of each map type takes a program, beside the kernel.
 //!
-//! Each number is a process of its own (`crates/maps/examples/operations`), the best of its passes; a row has the median of all
-//! processes, contestants taking turns. We run the function behind the helper in a loop compiled by rustc, the kernel a BPF program in a
-//! loop, by `BPF_PROG_TEST_RUN` (root), where some helpers are inlined by its verifier. Rows that end in "two threads" share
-//! one map between two threads, each with half of the keys and a processor of its own; the figure is the time an operation of either
-//! takes, so half of it would be perfect. Rows of a user's operations have the library beside system calls; those of a million keys at
-//! random have it beside maps of Rust that threads of one process share: `dashmap`, and `hashbrown` in 64 parts with a lock each. Rows about memory have
-//! bytes for each entry of a full map: of the file, beside what the kernel says of its map (`memlock`), and beside what it really takes
-//! for one, seen in its counts of slab, per-CPU and `vmalloc` pages. (Of per-CPU maps the file has the values of slots that were used:
-//! here one.) Why some have no rival stands in the example, at `in_kernel`.
+//! Each number is a process of its own (`crates/maps/examples/operations`), the best of its passes;
+//! a row has the median of all processes, contestants taking turns. We run the function behind the
+//! helper in a loop compiled by rustc, the kernel a BPF program in a loop, by `BPF_PROG_TEST_RUN`
+//! (root), where some helpers are inlined by its verifier. Rows that end in "two threads" share one
+//! map between two threads, each with half of the keys and a processor of its own; the figure is
+//! the time an operation of either takes, so half of it would be perfect. Rows of a user's
+//! operations have the library beside system calls; those of a million keys at random have it
+//! beside maps of Rust that threads of one process share: `dashmap`, and `hashbrown` in 64 parts
+//! with a lock each. Rows about memory have bytes for each entry of a full map: of the file, beside
+//! what the kernel says of its map (`memlock`), and beside what it really takes for one, seen in
+//! its counts of slab, per-CPU and `vmalloc` pages. (Of per-CPU maps the file has the values of
+//! slots that were used: here one.) Why some have no rival stands in the example, at `in_kernel`.
 
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! What one event adds to a call of a tiny function, hot: an entry program that counts, and `skep trace`.
+//! What one event adds to a call of a tiny function, hot: an entry program that counts, and `skep
+//! trace`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -88,7 +89,8 @@ impl Uprobe {
         let symbols = output(Command::new("nm").arg(program)).ok()?;
         let address =
             symbols.lines().find(|line| line.ends_with(" T tiny"))?.split(' ').next()?.to_owned();
-        // In a position-independent program linked the usual way, the text's file offsets are its addresses.
+        // In a position-independent program linked the usual way, the text's file offsets are its
+        // addresses.
         let group = format!("skepbench{}", std::process::id());
         let line = format!("p:{group}/tiny {}:0x{address}\n", program.display());
         append(Path::new(EVENTS), &line).ok()?;

@@ -1,4 +1,5 @@
-//! Repeated measurements: contestants take turns, so that what disturbs the machine disturbs them alike.
+//! Repeated measurements: contestants take turns, so that what disturbs the machine disturbs them
+//! alike.
 
 use std::process::Command;
 
@@ -56,7 +57,8 @@ impl<'a> Contestant<'a> {
     }
 }
 
-/// Runs everyone once to warm up, then `turns` times in turn; the values of each contestant in order of the turns.
+/// Runs everyone once to warm up, then `turns` times in turn; the values of each contestant in
+/// order of the turns.
 pub fn take_turns(turns: usize, contestants: &[Contestant<'_>]) -> Result<Vec<Vec<f64>>> {
     let mut values = vec![Vec::with_capacity(turns); contestants.len()];
     for turn in 0..=turns {

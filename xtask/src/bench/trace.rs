@@ -1,7 +1,8 @@
 //! The bench of `skep trace`: what does it cost the traced program, and what do others?
 //!
-//! Rivals: uftrace, which writes a record for each event and whose targets are built with `-pg`; the kernel's uprobes, counted by
-//! perf. Both are left out, with an empty rival, on machines that lack them.
+//! Rivals: uftrace, which writes a record for each event and whose targets are built with `-pg`;
+//! the kernel's uprobes, counted by perf. Both are left out, with an empty rival, on machines that
+//! lack them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,6 +1,6 @@
-//! The bench of the verifier: how long does it take over the committed objects and large generated programs, beside Linux
-//! loading the same programs on the same machine? Loading is more than verifying: Linux also compiles, we have not yet. Needs
-//! root; without it there is no rival.
+//! The bench of the verifier: how long does it take over the committed objects and large generated
+//! programs, beside Linux loading the same programs on the same machine? Loading is more than
+//! verifying: Linux also compiles, we have not yet. Needs root; without it there is no rival.
 
 use std::path::PathBuf;
 use std::process::Command;

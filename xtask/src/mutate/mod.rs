@@ -1,14 +1,18 @@
-//! `cargo xtask mutate [--again] [WORD...]`: takes every check out of the verifier, one at a time, and looks whether a test notices.
+//! `cargo xtask mutate [--again] [WORD...]`: takes every check out of the verifier, one at a time,
+//! and looks whether a test notices.
 //!
-//! All mutants are compiled at once: a copy of the workspace gets a switch at every site ([`sites`]), `SKEP_MUTANT` turns one
-//! of them at run time. Sites that do not compile so are left out. A run of each test program without a mutant tells which
-//! switches would have changed something on its way; only those test programs are asked about a mutant, the quick ones first.
-//! Before them all mutants meet all cases (`crates/verifier/tests/data`) in one process, which takes seconds.
+//! All mutants are compiled at once: a copy of the workspace gets a switch at every site
+//! ([`sites`]), `SKEP_MUTANT` turns one of them at run time. Sites that do not compile so are left
+//! out. A run of each test program without a mutant tells which switches would have changed
+//! something on its way; only those test programs are asked about a mutant, the quick ones first.
+//! Before them all mutants meet all cases (`crates/verifier/tests/data`) in one process, which
+//! takes seconds.
 //!
-//! A mutant that no test notices is a survivor: it needs a test, or a line with a reason in `xtask/mutants.txt`
-//! (`FILE | KIND | LINE OF SOURCE | WHY NOTHING CHANGES`). What came out is written down at once, so that `--again` tries
-//! those that are not known to be killed: the survivors, and what an earlier run did not come to. It takes the word of
-//! `mutants.txt` for the others.
+//! A mutant that no test notices is a survivor: it needs a test, or a line with a reason in
+//! `xtask/mutants.txt` (`FILE | KIND | LINE OF SOURCE | WHY NOTHING CHANGES`). What came out is
+//! written down at once, so that `--again` tries those that are not known to be killed: the
+//! survivors, and what an earlier run did not come to. It takes the word of `mutants.txt` for the
+//! others.
 
 mod sites;
 
@@ -46,13 +50,15 @@ const TESTS: &[(&str, &str)] = &[
     ("soundness", "accepted_programs_do_nothing_forbidden"),
 ];
 
-/// Processor time beyond twice that of the run without a mutant: a mutant that takes longer has lost its way.
+/// Processor time beyond twice that of the run without a mutant: a mutant that takes longer has
+/// lost its way.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Test programs that run at a time.
 const WORKERS: usize = 2;
 
-/// The switch, in the copy. What it would have done is noted where it changes something: the sites ask it last.
+/// The switch, in the copy. What it would have done is noted where it changes something: the sites
+/// ask it last.
 const SWITCH: &str = r#"//! Switches of the mutants.
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -111,7 +117,8 @@ accept! {
 }
 "#;
 
-/// A test of the copy: all mutants against all cases on whose way they change something, in one process.
+/// A test of the copy: all mutants against all cases on whose way they change something, in one
+/// process.
 const MATRIX: &str = r#"#[allow(dead_code)]
 mod case;
 use skep_verifier::{Options, Prune, mutant, verify};
@@ -522,7 +529,8 @@ impl Test {
     }
 }
 
-/// Waits for a process to end, with success or not, and ends it when it has taken too much processor time; that time.
+/// Waits for a process to end, with success or not, and ends it when it has taken too much
+/// processor time; that time.
 fn wait(child: &mut std::process::Child, limit: Duration) -> Result<(bool, Duration)> {
     let mut pause = Duration::from_millis(2);
     let mut taken = Duration::ZERO;

@@ -1,4 +1,5 @@
-//! Where a mutant can sit: line by line, in source as rustfmt leaves it. A switch never adds a line.
+//! Where a mutant can sit: line by line, in source as rustfmt leaves it. A switch never adds a
+//! line.
 
 /// One place and what its mutant does there.
 #[derive(Clone, Debug)]

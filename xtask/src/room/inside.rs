@@ -1,4 +1,5 @@
-//! What the first process of the namespaces does: mounts the room and runs one command in it as an ordinary user.
+//! What the first process of the namespaces does: mounts the room and runs one command in it as an
+//! ordinary user.
 //!
 //! Every mount here vanishes with the mount namespace.
 

@@ -1,11 +1,14 @@
-//! `cargo xtask clean-room [--keep] [--limit MINUTES] [SUITE...] [-- COMMAND...]`: the README's commands on a machine with nothing on it.
+//! `cargo xtask clean-room [--keep] [--limit MINUTES] [SUITE...] [-- COMMAND...]`: the README's
+//! commands on a machine with nothing on it.
 //!
-//! A Debian of the suite is made with `debootstrap` (minbase, git, gcc, g++) and kept below `target/clean-room`. Each run clones the
-//! commit that is checked out into a fresh home in it and works there as an ordinary user: no network, no `/sys`, nearly no environment;
+//! A Debian of the suite is made with `debootstrap` (minbase, git, gcc, g++) and kept below
+//! `target/clean-room`. Each run clones the commit that is checked out into a fresh home in it and
+//! works there as an ordinary user: no network, no `/sys`, nearly no environment;
 //! the Rust toolchain of this machine is mounted read-only, the crates were fetched before.
 //!
-//! All mounts are made in a mount namespace of the run's own, so nothing has to be unmounted: they go when its last process does. Those
-//! processes are in a PID namespace whose first one gets SIGKILL when we end, in whatever way.
+//! All mounts are made in a mount namespace of the run's own, so nothing has to be unmounted: they
+//! go when its last process does. Those processes are in a PID namespace whose first one gets
+//! SIGKILL when we end, in whatever way.
 
 mod inside;
 mod root;
@@ -21,7 +24,8 @@ pub use inside::run as run_inside;
 use crate::transcript::{self, Transcript};
 use crate::{cargo, check, output, readme, root as workspace};
 
-/// What a run is made in when nobody says how long it may take: two builds and all tests on a slow machine.
+/// What a run is made in when nobody says how long it may take: two builds and all tests on a slow
+/// machine.
 const LIMIT: Duration = Duration::from_secs(90 * 60);
 
 /// What the command line asks for.
@@ -187,7 +191,8 @@ fn furnish(home: &Path) -> Result<()> {
     root::give(&user)
 }
 
-/// The command that runs `command` in the room: this program again, as the first process of new namespaces.
+/// The command that runs `command` in the room: this program again, as the first process of new
+/// namespaces.
 fn enter(room: &Room, command: &str) -> Result<Command> {
     let mut enter = Command::new("setpriv");
     enter.args(["--pdeathsig", "KILL"]).args(root::unshare()).args([

@@ -34,7 +34,8 @@ pub fn lacks() -> Option<&'static str> {
     (!works).then_some("root, or user namespaces with subordinate ids (uidmap)")
 }
 
-/// The start of a command in a mount namespace of its own; in a user namespace, too, when we are not root.
+/// The start of a command in a mount namespace of its own; in a user namespace, too, when we are
+/// not root.
 pub fn unshare() -> Vec<&'static str> {
     let mut words = vec!["unshare", "--mount", "--propagation", "private"];
     if !skep_testkit::skip::is_root() {

@@ -1,8 +1,10 @@
-//! `cargo xtask world [--runs N] [--json] [NAME...]`: real programs, alone and under `skep trace '*'`.
+//! `cargo xtask world [--runs N] [--json] [NAME...]`: real programs, alone and under `skep trace
+//! '*'`.
 //!
-//! Each program of the [table](programs::PROGRAMS) that is installed does some work of ours (`xtask/world/`) N times alone and N times
-//! traced; output, errors and exit status have to be the same. The whole table becomes `docs/works-with.md`; with names only those rows
-//! are run, and printed. What differed first is kept below `target/world/`, for a person to read.
+//! Each program of the [table](programs::PROGRAMS) that is installed does some work of ours
+//! (`xtask/world/`) N times alone and N times traced; output, errors and exit status have to be the
+//! same. The whole table becomes `docs/works-with.md`; with names only those rows are run, and
+//! printed. What differed first is kept below `target/world/`, for a person to read.
 
 mod page;
 mod programs;

@@ -1,8 +1,9 @@
 //! The programs and what they do, one row each.
 //!
-//! In `needs`, `a|b` is whichever is installed first. In commands, `{0}`, `{1}` … are the paths of what was needed, `{work}` is
-//! `xtask/world`, `{build}` the folder that `prepare` has filled, `{port}` a free port. Commands run in an empty folder. A row whose
-//! workload prints other things from run to run is no use: the work has to be chosen so that it does not.
+//! In `needs`, `a|b` is whichever is installed first. In commands, `{0}`, `{1}` … are the paths of
+//! what was needed, `{work}` is `xtask/world`, `{build}` the folder that `prepare` has filled,
+//! `{port}` a free port. Commands run in an empty folder. A row whose workload prints other things
+//! from run to run is no use: the work has to be chosen so that it does not.
 
 use super::server::Client;
 

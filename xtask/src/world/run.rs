@@ -287,7 +287,8 @@ fn command(line: &[String], here: &Path) -> Command {
     command
 }
 
-/// Takes out what differs from run to run by its nature: the folder, the port, numbers of processes where programs print them.
+/// Takes out what differs from run to run by its nature: the folder, the port, numbers of processes
+/// where programs print them.
 fn normal(text: &str, here: &Path, port: u16) -> String {
     let text = text.replace(&*here.to_string_lossy(), "HERE");
     let text = if port == 0 { text } else { text.replace(&port.to_string(), "PORT") };

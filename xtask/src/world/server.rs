@@ -1,4 +1,5 @@
-//! Servers: started on a free loopback port, asked a bounded number of things by four clients, ended by SIGTERM.
+//! Servers: started on a free loopback port, asked a bounded number of things by four clients,
+//! ended by SIGTERM.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

@@ -1,18 +1,20 @@
 //! One function of a module, without reading the rest.
 //!
-//! Hooking a function asks who jumps into its first bytes, and for that all code of its module is decoded, and its symbols read. For the
-//! C library that is ten milliseconds in every process. Of some functions the answer is known: nothing jumps into the C library's
-//! wrappers of system calls.
+//! Hooking a function asks who jumps into its first bytes, and for that all code of its module is
+//! decoded, and its symbols read. For the C library that is ten milliseconds in every process. Of
+//! some functions the answer is known: nothing jumps into the C library's wrappers of system calls.
 
 use std::sync::{Arc, OnceLock};
 
 use super::{Convention, Entry, Function, Kind, List, Module};
 
 impl Module {
-    /// Gives a function by what the dynamic linker knows of it. `None` when it does not lie in the module's code.
+    /// Gives a function by what the dynamic linker knows of it. `None` when it does not lie in the
+    /// module's code.
     ///
     /// # Safety
-    /// A function of C's convention begins at `addr`, has `size` bytes, and no other code jumps into its first 24.
+    /// A function of C's convention begins at `addr`, has `size` bytes, and no other code jumps
+    /// into its first 24.
     #[must_use]
     pub unsafe fn excerpt(&self, name: &str, addr: u64, size: u64) -> Option<Function> {
         let end = addr.checked_add(size)?;

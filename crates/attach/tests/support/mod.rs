@@ -147,7 +147,8 @@ impl Seen {
 
     /// A hook of another function that takes a `Seen`.
     pub fn hook_of(&'static self, position: Position, run: RunFn) -> Hook {
-        // SAFETY: the hooks of the tests take a `Seen`, which is never freed, and keep to the rules.
+        // SAFETY: the hooks of the tests take a `Seen`, which is never freed, and keep to the
+        // rules.
         unsafe { Hook::new(position, run, ptr::from_ref(self).cast()) }.counts_missed(&self.missed)
     }
 

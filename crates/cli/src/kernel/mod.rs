@@ -223,7 +223,8 @@ impl KernelMap {
         }
     }
 
-    /// Gives every element to `each`, many at a time: keys, values, how many. Stops when it says `false`.
+    /// Gives every element to `each`, many at a time: keys, values, how many. Stops when it says
+    /// `false`.
     pub fn walk(&self, mut each: impl FnMut(&[u8], &[u8], usize) -> bool) -> Result {
         let (k, v) = (self.raw.key_size(), self.raw.value_size());
         let what = format!("dump map {} of the kernel", self.info.id);
@@ -239,7 +240,8 @@ impl KernelMap {
         let (mut keys, mut values) = (vec![0; room * k], vec![0; room * v]);
         let (mut begun, mut cursor) = (false, Vec::new());
         loop {
-            // A batch that failed leaves its own idea of a cursor: go on from the one that was good.
+            // A batch that failed leaves its own idea of a cursor: go on from the one that was
+            // good.
             let good = cursor.clone();
             let (done, n) = self.raw.lookup_batch(begun, &mut cursor, &mut keys, &mut values);
             match done.as_ref().map_err(io::Error::raw_os_error) {
@@ -266,7 +268,8 @@ impl KernelMap {
         }
     }
 
-    /// Key by key: when a key vanishes under it, the kernel begins again at the first one, so it ends after as many as fit.
+    /// Key by key: when a key vanishes under it, the kernel begins again at the first one, so it
+    /// ends after as many as fit.
     fn walk_keys(&self, what: &str, mut each: impl FnMut(&[u8], &[u8], usize) -> bool) -> Result {
         let mut next = vec![0; self.raw.key_size()];
         let (mut key, mut value) = (None::<Vec<u8>>, vec![0; self.raw.value_size()]);

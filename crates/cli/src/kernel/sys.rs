@@ -1,7 +1,7 @@
 //! `bpf()` commands that read the running kernel's maps. The only unsafe code of this folder.
 //!
-//! Buffers are slices whose lengths are checked against the sizes that the kernel itself told of the map, so it writes
-//! nothing beyond them.
+//! Buffers are slices whose lengths are checked against the sizes that the kernel itself told of
+//! the map, so it writes nothing beyond them.
 
 use std::ffi::CStr;
 use std::io;
@@ -45,9 +45,11 @@ impl Attr {
 }
 
 /// # Safety
-/// The addresses in `attr` are null or point to as much memory as the command reads and writes there.
+/// The addresses in `attr` are null or point to as much memory as the command reads and writes
+/// there.
 unsafe fn bpf(command: Command, attr: &mut Attr) -> io::Result<i32> {
-    // SAFETY: the attributes live until the call returns and are as long as said; the rest is the caller's duty.
+    // SAFETY: the attributes live until the call returns and are as long as said; the rest is the
+    // caller's duty.
     let r = unsafe {
         libc::syscall(libc::SYS_bpf, command as libc::c_long, attr.0.as_mut_ptr(), attr.0.len())
     };
@@ -100,7 +102,8 @@ pub(super) fn info(fd: &OwnedFd) -> io::Result<[u8; 128]> {
 }
 
 /// # Safety
-/// Where the object's structure has an address with a length behind it, `out` has zeroes, or writable memory of that length.
+/// Where the object's structure has an address with a length behind it, `out` has zeroes, or
+/// writable memory of that length.
 unsafe fn fill_info(fd: &OwnedFd, out: &mut [u8; 128]) -> io::Result<()> {
     let mut attr = Attr::new()
         .u32(0, fd.as_raw_fd() as u32)
@@ -133,7 +136,8 @@ pub(super) struct RawMap {
 }
 
 impl RawMap {
-    /// `value_size` is what a lookup copies out, per-CPU values and all. It must be true: the kernel writes that much.
+    /// `value_size` is what a lookup copies out, per-CPU values and all. It must be true: the
+    /// kernel writes that much.
     pub(super) fn new(fd: OwnedFd, key_size: usize, value_size: usize) -> Self {
         Self { fd, key_size, value_size }
     }
@@ -179,8 +183,8 @@ impl RawMap {
         unsafe { bpf(Command::MapGetNextKey, &mut attr) }.map(drop)
     }
 
-    /// Copies up to as many elements as fit; `cursor` is where the last batch ended and is moved. With the error comes how many
-    /// were copied all the same.
+    /// Copies up to as many elements as fit; `cursor` is where the last batch ended and is moved.
+    /// With the error comes how many were copied all the same.
     pub(super) fn lookup_batch(
         &self,
         begun: bool,
@@ -199,7 +203,8 @@ impl RawMap {
             .u64(24, values.as_mut_ptr() as u64)
             .u32(32, u32::try_from(room).unwrap_or(u32::MAX))
             .u32(36, self.fd.as_raw_fd() as u32);
-        // SAFETY: keys and values have room for `count` elements, both cursors for a key or a bucket's number.
+        // SAFETY: keys and values have room for `count` elements, both cursors for a key or a
+        // bucket's number.
         let done = unsafe { bpf(Command::MapLookupBatch, &mut attr) }.map(drop);
         *cursor = next;
         // Where there are no batches the count is left as it was given.

@@ -218,8 +218,9 @@ fn offer<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<String>
     if near.is_empty() { None } else { Some(format!("did you mean {}?", near.join(" or "))) }
 }
 
-/// Tells how far a name is from another one; `None` beyond a limit. Upper and lower case are the same; a name that begins or ends with the
-/// other one, as `flow_key` does with `flow`, is no farther than the limit.
+/// Tells how far a name is from another one; `None` beyond a limit. Upper and lower case are the
+/// same; a name that begins or ends with the other one, as `flow_key` does with `flow`, is no
+/// farther than the limit.
 fn distance(name: &str, from: &str, limit: usize) -> Option<usize> {
     let (name, from) = (name.to_ascii_lowercase(), from.to_ascii_lowercase());
     let holds = name.len() > 2 && (from.starts_with(&name) || from.ends_with(&name));

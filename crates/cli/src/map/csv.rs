@@ -1,4 +1,5 @@
-//! Elements as comma-separated values (RFC 4180): a column for each number or text in key and value.
+//! Elements as comma-separated values (RFC 4180): a column for each number or text in key and
+//! value.
 
 use std::io::Write;
 
@@ -71,7 +72,8 @@ impl<'a> Csv<'a> {
     }
 }
 
-/// Calls `each` with the name and the value of every column: members of structures have their own, arrays do not.
+/// Calls `each` with the name and the value of every column: members of structures have their own,
+/// arrays do not.
 fn columns(name: &str, value: &Value, each: &mut dyn FnMut(&str, &Value)) {
     match value {
         Value::Struct(members) if !members.is_empty() => {

@@ -1,4 +1,5 @@
-//! `skep map dump`: elements are printed as they are read, so a map of any size takes little memory.
+//! `skep map dump`: elements are printed as they are read, so a map of any size takes little
+//! memory.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};

@@ -1,14 +1,15 @@
 //! `skep map dump --filter OBJECT`: a BPF program says of every element whether it is printed.
 //!
-//! The program is of type `syscall`; its context is the element, the key first and the value at the next multiple of eight bytes,
-//! so a C structure of both describes it:
+//! The program is of type `syscall`; its context is the element, the key first and the value at the
+//! next multiple of eight bytes, so a C structure of both describes it:
 //!
 //! ```c
 //! struct element { __u32 pid; __u32 :32; __u64 count; };
 //! SEC("syscall") int busy(struct element *e) { return e->count > 100; }
 //! ```
 //!
-//! 0 leaves the element out, 2 ends the dump, anything else prints it. It is verified and compiled as any other program.
+//! 0 leaves the element out, 2 ends the dump, anything else prints it. It is verified and compiled
+//! as any other program.
 
 use std::path::Path;
 

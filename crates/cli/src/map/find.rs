@@ -119,7 +119,8 @@ pub fn all(dir: &Dir, printer: Printer) -> Result<Vec<Map>> {
     Ok(maps)
 }
 
-/// Tells whether a path leads to something that is pinned in the kernel. A relative one is the name of a pin of ours.
+/// Tells whether a path leads to something that is pinned in the kernel. A relative one is the name
+/// of a pin of ours.
 fn is_kernels(path: &Path) -> bool {
     path.is_absolute() && in_bpf_fs(path)
 }
@@ -131,7 +132,8 @@ fn open(path: &Path, access: Access) -> Result<Map, MapError> {
     Ok(map)
 }
 
-/// Finds a map by id, by a name that only one map has, by a pin, or by the path of its file or of a pin.
+/// Finds a map by id, by a name that only one map has, by a pin, or by the path of its file or of a
+/// pin.
 pub fn find(dir: &Dir, text: &str, access: Access, printer: Printer) -> Result<Map> {
     let unusable =
         |e: MapError| Failure::environment(format!("map `{text}` cannot be opened")).because(&e);

@@ -22,7 +22,8 @@ impl Role {
     }
 }
 
-/// Makes the bytes of a key or a value from what was typed. `btf` is `None` when there are no types.
+/// Makes the bytes of a key or a value from what was typed. `btf` is `None` when there are no
+/// types.
 pub fn bytes(
     shape: &Shape,
     btf: Option<&Btf>,
@@ -78,7 +79,8 @@ pub fn bytes(
     }
 }
 
-/// Makes the value of a map from what was typed: for per-CPU maps, each CPU's from a list, or the first one's alone.
+/// Makes the value of a map from what was typed: for per-CPU maps, each CPU's from a list, or the
+/// first one's alone.
 pub fn value(
     shape: &Shape,
     btf: Option<&Btf>,

@@ -1,7 +1,8 @@
-//! Elements straight to text, for maps with millions of them: what a type looks like is found out once, not for each value.
+//! Elements straight to text, for maps with millions of them: what a type looks like is found out
+//! once, not for each value.
 //!
-//! Numbers, pointers and structures of them, and numbers without a type, are written from their bytes. Anything else goes the way of
-//! [`Entries::entry`], and both ways print the same.
+//! Numbers, pointers and structures of them, and numbers without a type, are written from their
+//! bytes. Anything else goes the way of [`Entries::entry`], and both ways print the same.
 
 use std::io::Write;
 
@@ -252,7 +253,8 @@ mod tests {
     use skep::isa::MapType;
     use skep::object::Object;
 
-    /// Every type of an object as key and as value, from random bytes: the short way prints what the long way does.
+    /// Every type of an object as key and as value, from random bytes: the short way prints what
+    /// the long way does.
     #[test]
     fn both_ways_print_the_same() {
         let mut seed = 7_u64;

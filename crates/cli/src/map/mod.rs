@@ -1,6 +1,8 @@
-//! `skep map`: maps as files, read while a target runs and after it is gone, and the running kernel's.
+//! `skep map`: maps as files, read while a target runs and after it is gone, and the running
+//! kernel's.
 //!
-//! [`find`] knows where maps are, [`dump`] prints all of one, [`change`] has what writes and [`create`] what makes, [`input`] reads what is typed.
+//! [`find`] knows where maps are, [`dump`] prints all of one, [`change`] has what writes and
+//! [`create`] what makes, [`input`] reads what is typed.
 
 mod change;
 mod create;

@@ -1,4 +1,5 @@
-//! `skep prog dump`: the instructions of a program, in the words of `bpftool prog dump xlated`, and its machine code.
+//! `skep prog dump`: the instructions of a program, in the words of `bpftool prog dump xlated`, and
+//! its machine code.
 
 mod machine;
 

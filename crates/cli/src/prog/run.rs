@@ -83,7 +83,8 @@ pub fn run(args: &ProgRunArgs, printer: Printer) -> Result<u8> {
 /// Packet and context of one run.
 type Files = (Option<Vec<u8>>, Option<Vec<u8>>);
 
-/// Reads the inputs: one run for each, packets and contexts side by side; a single one goes with all of the other kind.
+/// Reads the inputs: one run for each, packets and contexts side by side; a single one goes with
+/// all of the other kind.
 fn inputs(args: &ProgRunArgs) -> Result<Vec<Files>> {
     let (packets, contexts) = (read_all(&args.data_in)?, read_all(&args.ctx_in)?);
     let runs = packets.len().max(contexts.len()).max(1);

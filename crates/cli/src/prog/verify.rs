@@ -1,7 +1,9 @@
-//! `skep prog verify`: what the verifier says of the programs in object files, and whether they can run here.
+//! `skep prog verify`: what the verifier says of the programs in object files, and whether they can
+//! run here.
 //!
-//! Two questions with two answers: a program may be as safe as Linux asks for and still want what only the kernel has. The first is judged
-//! with all that the kernel knows; the second is what loading would say ([`DryRun`]).
+//! Two questions with two answers: a program may be as safe as Linux asks for and still want what
+//! only the kernel has. The first is judged with all that the kernel knows; the second is what
+//! loading would say ([`DryRun`]).
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -92,7 +94,8 @@ pub struct Asked<'a> {
     pub functions: Option<&'a Catalog>,
 }
 
-/// Most bytes of a log in a JSON document: its end, as the kernel keeps it when its buffer is too small.
+/// Most bytes of a log in a JSON document: its end, as the kernel keeps it when its buffer is too
+/// small.
 const LOG_KEPT: usize = 16 << 20;
 
 /// Prints a verdict for each program.

@@ -1,4 +1,5 @@
-//! What the tests of the command share: the command itself, a directory of its own for each test, a target.
+//! What the tests of the command share: the command itself, a directory of its own for each test, a
+//! target.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -13,7 +14,8 @@ use skep_testkit::cc::{Build, Cc};
 use skep_testkit::run::{Ended, Running, run, start};
 use skep_testkit::trace::skep_bin;
 
-/// Longest any command of these tests may take: they take seconds, but a machine may have much else to do.
+/// Longest any command of these tests may take: they take seconds, but a machine may have much else
+/// to do.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Calls of `leaf` in one run of the target.
@@ -59,7 +61,8 @@ impl Skep {
         run(&mut self.command(args), input, LIMIT)
     }
 
-    /// Starts it in a process group of its own, with pipes; it is killed when the value is dropped, or has run for too long.
+    /// Starts it in a process group of its own, with pipes; it is killed when the value is dropped,
+    /// or has run for too long.
     pub fn start<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Running {
         start(&self.command(args), LIMIT)
     }
@@ -88,7 +91,8 @@ struct Targets {
     fixed: PathBuf,
 }
 
-/// The targets lie where cargo wants such files to be: a static is never dropped, and would leave a temporary folder behind.
+/// The targets lie where cargo wants such files to be: a static is never dropped, and would leave a
+/// temporary folder behind.
 fn targets() -> &'static Targets {
     static TARGETS: OnceLock<Targets> = OnceLock::new();
     TARGETS.get_or_init(|| {
@@ -97,7 +101,8 @@ fn targets() -> &'static Targets {
             let dir = TempDir::new();
             let fresh = Cc::c().build(build).compile(&[Path::new(&source)], &dir.join(name));
             let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-            // Another run may execute the old file at this moment: put a whole new one in its place.
+            // Another run may execute the old file at this moment: put a whole new one in its
+            // place.
             let whole = kept.with_extension(std::process::id().to_string());
             std::fs::copy(fresh, &whole)
                 .and_then(|_| std::fs::rename(&whole, &kept))

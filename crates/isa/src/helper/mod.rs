@@ -1,9 +1,10 @@
 //! Helper functions: number, name, and what goes in and out, one row each.
 //!
-//! [`HELPERS`] has every helper of the kernel, so that any can be named; a row that says `Helper::refused` cannot be called
-//! here, and why. Whether a program type may use it is [`Helper::progs`]. Kernel functions (kfuncs) that skep offers are
-//! [`KFUNCS`], with numbers from [`KFUNC_BASE`] on: the object reader finds them by name, since their kernel numbers are BTF ids of
-//! the running kernel.
+//! [`HELPERS`] has every helper of the kernel, so that any can be named; a row that says
+//! `Helper::refused` cannot be called here, and why. Whether a program type may use it is
+//! [`Helper::progs`]. Kernel functions (kfuncs) that skep offers are [`KFUNCS`], with numbers from
+//! [`KFUNC_BASE`] on: the object reader finds them by name, since their kernel numbers are BTF ids
+//! of the running kernel.
 
 mod kfuncs;
 mod table;
@@ -16,7 +17,8 @@ pub type HelperId = u32;
 /// First number of kernel functions that skep offers under its own numbers.
 pub const KFUNC_BASE: HelperId = 0x1_0000;
 
-/// What loads from packets call (`ld_abs`, `ld_ind`): context, offset, and size in bytes to a number, or -1. No program can name it.
+/// What loads from packets call (`ld_abs`, `ld_ind`): context, offset, and size in bytes to a
+/// number, or -1. No program can name it.
 pub const LOAD_PACKET: HelperId = 0x2_0000;
 
 /// The kernel's helpers, in order of number.
@@ -192,8 +194,8 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Returns how many argument registers a call may read: those of the prototype, and all five for `trace_printk`, whose
-    /// format tells how many more.
+    /// Returns how many argument registers a call may read: those of the prototype, and all five
+    /// for `trace_printk`, whose format tells how many more.
     #[must_use]
     pub fn registers(&self) -> usize {
         const TRACE_PRINTK: HelperId = 6;
@@ -291,7 +293,8 @@ pub fn by_id(id: HelperId) -> Option<&'static Helper> {
     table.get(id.checked_sub(first)? as usize)
 }
 
-/// Finds the row of a helper by its name, with or without `bpf_`, or of a kernel function by its whole name.
+/// Finds the row of a helper by its name, with or without `bpf_`, or of a kernel function by its
+/// whole name.
 #[must_use]
 pub fn by_name(name: &str) -> Option<&'static Helper> {
     let short = name.strip_prefix("bpf_").unwrap_or(name);

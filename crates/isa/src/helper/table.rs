@@ -1,7 +1,9 @@
-//! The kernel's helpers, one row each in order of number (include/uapi/linux/bpf.h `___BPF_FUNC_MAPPER`).
+//! The kernel's helpers, one row each in order of number (include/uapi/linux/bpf.h
+//! `___BPF_FUNC_MAPPER`).
 //!
-//! Prototypes are those of Linux 6.12 (the `bpf_func_proto` tables of kernel/bpf, kernel/trace and net/core); which program types may call what
-//! was asked of a Linux 6.18, type by type. A helper whose first argument depends on the program type has the form that most types know
+//! Prototypes are those of Linux 6.12 (the `bpf_func_proto` tables of kernel/bpf, kernel/trace and
+//! net/core); which program types may call what was asked of a Linux 6.18, type by type. A helper
+//! whose first argument depends on the program type has the form that most types know
 //! (`get_socket_cookie`: tracing programs give it the socket itself, or NULL).
 
 use super::ArgType::{
@@ -82,7 +84,8 @@ const STACKS: &str = "user stacks only (`BPF_F_USER_STACK`), along frame pointer
 const ROOM: &str =
     "room for at most 16,064 bytes, as there, and `-ENOMEM` where a packet was made with less";
 
-/// Every helper of the kernel up to number 211, which is all there will be: newer ones are kernel functions.
+/// Every helper of the kernel up to number 211, which is all there will be: newer ones are kernel
+/// functions.
 pub(super) const HELPERS: &[Helper] = &[
     row(1, "map_lookup_elem", &[ConstMapPtr, MapKey], R::MapValueOrNull, All).packet(),
     row(2, "map_update_elem", &[ConstMapPtr, MapKey, MapValue, Anything], Integer, All).packet(),

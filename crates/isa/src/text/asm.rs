@@ -73,8 +73,8 @@ impl std::error::Error for AsmError {}
 
 /// Assembles a program.
 ///
-/// A label stands before a colon; the label `exit`, when no line defines it, is the next `exit` instruction. Comments
-/// start with `#`, `;` or `//`. Registers are `%r0` or `r0`.
+/// A label stands before a colon; the label `exit`, when no line defines it, is the next `exit`
+/// instruction. Comments start with `#`, `;` or `//`. Registers are `%r0` or `r0`.
 ///
 /// ```
 /// use skep_isa::{Insn, text};
@@ -83,7 +83,8 @@ impl std::error::Error for AsmError {}
 /// ```
 ///
 /// # Errors
-/// The first line that is no instruction, or a jump to a label that does not exist or is too far away.
+/// The first line that is no instruction, or a jump to a label that does not exist or is too far
+/// away.
 pub fn assemble(text: &str) -> Result<Vec<Insn>, AsmError> {
     let mut asm = Assembler::default();
     for (n, line) in text.lines().enumerate() {

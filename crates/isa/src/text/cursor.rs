@@ -1,4 +1,5 @@
-//! Reading one line: blanks, words, registers, numbers, memory operands; and saying what is wrong where.
+//! Reading one line: blanks, words, registers, numbers, memory operands; and saying what is wrong
+//! where.
 
 use super::asm::{AsmError, AsmErrorKind};
 use crate::op;

@@ -19,7 +19,8 @@ pub struct Line {
     pub next: Option<Insn>,
 }
 
-/// Lists the instructions of a program with their numbers; the second slot of a 64-bit immediate has no line.
+/// Lists the instructions of a program with their numbers; the second slot of a 64-bit immediate
+/// has no line.
 pub fn lines(insns: &[Insn]) -> impl Iterator<Item = (usize, Line)> {
     let mut skip = false;
     insns.iter().enumerate().filter_map(move |(i, insn)| {

@@ -1,4 +1,5 @@
-//! The words of the `.data` dialect: one row an operation, read by the assembler and by the printer of that dialect.
+//! The words of the `.data` dialect: one row an operation, read by the assembler and by the printer
+//! of that dialect.
 
 use crate::op;
 

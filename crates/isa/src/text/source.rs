@@ -4,7 +4,8 @@ use super::mnemonic::{ALU, END, JUMP, LOCK, MEM, MOVSX, SIZE};
 use crate::insn::Insn;
 use crate::op;
 
-/// Writes a program in the `.data` dialect, jumps as distances; `None` when an instruction has no words there.
+/// Writes a program in the `.data` dialect, jumps as distances; `None` when an instruction has no
+/// words there.
 ///
 /// ```
 /// use skep_isa::text;
@@ -135,8 +136,8 @@ mod tests {
     use super::*;
     use crate::text::assemble;
 
-    /// Every opcode with every field value that matters: what prints must assemble to the same bytes, once fields that
-    /// the instruction ignores are zero.
+    /// Every opcode with every field value that matters: what prints must assemble to the same
+    /// bytes, once fields that the instruction ignores are zero.
     #[test]
     fn what_is_written_reads_back_the_same() {
         let mut seen = 0;

@@ -137,7 +137,8 @@ impl Kernel {
         })
     }
 
-    /// The program: `ROUNDS` keys from the place in the map of the thread's own on, and how often the result was as wanted.
+    /// The program: `ROUNDS` keys from the place in the map of the thread's own on, and how often
+    /// the result was as wanted.
     fn program(&self, op: Op, state: &Map) -> Result<Program> {
         let (call, prepare, good) = match op {
             Op::Lookup(true) => (1, "", "jeq %r0, 0, skip"),
@@ -221,7 +222,8 @@ impl Kernel {
 }
 
 impl Kernel {
-    /// Socket filters, but only XDP programs look into tables of devices, and only others than both have events.
+    /// Socket filters, but only XDP programs look into tables of devices, and only others than both
+    /// have events.
     fn program_type(&self) -> u32 {
         match self.map_type {
             MapType::Devmap | MapType::DevmapHash | MapType::Xskmap => XDP,
@@ -260,12 +262,14 @@ pub fn memory(case: &Case) -> Result<u64> {
     Ok(line.trim().parse()?)
 }
 
-/// Maps that are filled to see what one takes: some megabytes, beside which what others allocate meanwhile is little.
+/// Maps that are filled to see what one takes: some megabytes, beside which what others allocate
+/// meanwhile is little.
 const MAPS: u64 = 16;
 
-/// What a full map really takes in the kernel: how much more slab, per-CPU and `vmalloc` pages there are when `MAPS` of them are
-/// full, divided by that. `memlock` is computed from sizes instead, and leaves out what an element is rounded up to, what the
-/// allocator keeps in store, and the inner nodes of tries.
+/// What a full map really takes in the kernel: how much more slab, per-CPU and `vmalloc` pages
+/// there are when `MAPS` of them are full, divided by that. `memlock` is computed from sizes
+/// instead, and leaves out what an element is rounded up to, what the allocator keeps in store, and
+/// the inner nodes of tries.
 pub fn taken(case: &Case) -> Result<u64> {
     let filling = case.filling().ok_or("no case for memory")?;
     // Also makes what there is once for all.
@@ -281,7 +285,8 @@ pub fn taken(case: &Case) -> Result<u64> {
     Ok(settled()?.saturating_sub(before) / MAPS)
 }
 
-/// Bytes of the kernel's pages of those kinds, when they do not change any more: maps are freed some time after their last user went.
+/// Bytes of the kernel's pages of those kinds, when they do not change any more: maps are freed
+/// some time after their last user went.
 fn settled() -> Result<u64> {
     let mut last = u64::MAX;
     loop {

@@ -1,4 +1,5 @@
-//! One contestant of `cargo xtask bench maps`: one operation on one map type, by us or by the kernel, and what it takes.
+//! One contestant of `cargo xtask bench maps`: one operation on one map type, by us or by the
+//! kernel, and what it takes.
 //!
 //! ```text
 //! operations SIDE CASE THREADS      skep, kernel, dashmap or hashbrown; the cases are those of `CASES`
@@ -6,13 +7,16 @@
 //! operations list [kernel|memory|rust]   the cases, those that the kernel can do here, with a figure for memory, with maps of Rust
 //! ```
 //!
-//! Output: `measured NANOSECONDS` an operation, of the fastest of several passes over all keys, with two threads of the third fastest. The kernel runs a BPF program that
-//! loops over the keys, by `BPF_PROG_TEST_RUN`; we run the same loop compiled by rustc, with the function that the helper calls.
-//! Both read keys from an array, in the same random order, so the figures have picking the key in them (about a nanosecond). With
-//! two threads, each has half of the keys and a processor of its own (left alone, the kernel often starts both on one, where they do not
-//! meet), and both begin when both are there. Rings are emptied between the passes, but for the case with a consumer at work: there the
-//! figure is the time from the first record's beginning until the last one was read. A user's operations are the library's functions
-//! beside the kernel's system calls.
+//! Output: `measured NANOSECONDS` an operation, of the fastest of several passes over all keys,
+//! with two threads of the third fastest. The kernel runs a BPF program that loops over the keys,
+//! by `BPF_PROG_TEST_RUN`; we run the same loop compiled by rustc, with the function that the
+//! helper calls. Both read keys from an array, in the same random order, so the figures have
+//! picking the key in them (about a nanosecond). With two threads, each has half of the keys and a
+//! processor of its own (left alone, the kernel often starts both on one, where they do not
+//! meet), and both begin when both are there. Rings are emptied between the passes, but for the
+//! case with a consumer at work: there the figure is the time from the first record's beginning
+//! until the last one was read. A user's operations are the library's functions beside the kernel's
+//! system calls.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the result")]
 
 mod kernel;
@@ -262,8 +266,9 @@ impl Case {
         ) || self.outer()
     }
 
-    /// Whether the kernel does the same, here: it takes control groups of version 2 only; it walks the stack itself whose number a program
-    /// asks for, where ours is given one; and what drains a ring of users is a callback, which the programs here have none of.
+    /// Whether the kernel does the same, here: it takes control groups of version 2 only; it walks
+    /// the stack itself whose number a program asks for, where ours is given one; and what
+    /// drains a ring of users is a callback, which the programs here have none of.
     fn in_kernel(&self) -> bool {
         match self.map_type {
             T::StackTrace | T::UserRingbuf => false,
@@ -286,7 +291,8 @@ impl Case {
         if self.map_type == T::LpmTrie { MapFlags::NO_PREALLOC } else { 0 }
     }
 
-    /// All keys (for maps without keys: values), one after another in random order; `other` gives keys that share none with those.
+    /// All keys (for maps without keys: values), one after another in random order; `other` gives
+    /// keys that share none with those.
     fn all_keys(&self, other: bool) -> Vec<u8> {
         let mut order: Vec<u32> = (0..self.keys).collect();
         let mut x = 88_172_645_463_325_252u64;
@@ -382,7 +388,8 @@ fn pass(side: &dyn Side, case: &Case, op: Op, threads: u32) -> Result<f64> {
     Ok(elapsed.as_nanos() as f64 / f64::from(case.keys))
 }
 
-/// Keeps the calling thread on one of the processors that it may use; where it cannot be told, all stays as it is.
+/// Keeps the calling thread on one of the processors that it may use; where it cannot be told, all
+/// stays as it is.
 fn stay_on(n: usize) {
     let Ok(may) = sched_getaffinity(None) else { return };
     let all: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| may.is_set(*cpu)).collect();
@@ -427,7 +434,8 @@ fn measure(side: &dyn Side, case: &Case, threads: u32) -> Result<f64> {
         }
     }
     times.sort_by(f64::total_cmp);
-    // What one thread takes more than at best is somebody else's doing; how two get on with each other differs by nature.
+    // What one thread takes more than at best is somebody else's doing; how two get on with each
+    // other differs by nature.
     Ok(times[if threads > 1 || case.op == Through { times.len() / 4 } else { 0 }])
 }
 

@@ -1,7 +1,9 @@
-//! The same loop over maps of Rust that the threads of one process share: what a user's operation costs beside one that crosses no border.
+//! The same loop over maps of Rust that the threads of one process share: what a user's operation
+//! costs beside one that crosses no border.
 //!
-//! Both have room for all keys from the beginning, as ours has, and the hasher that comes with them. `hashbrown` is in 64 shards, as many
-//! as our tables have locks, each behind a lock of the standard library.
+//! Both have room for all keys from the beginning, as ours has, and the hasher that comes with
+//! them. `hashbrown` is in 64 shards, as many as our tables have locks, each behind a lock of the
+//! standard library.
 
 use std::hash::BuildHasher;
 use std::hint::black_box;

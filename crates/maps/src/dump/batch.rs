@@ -1,8 +1,9 @@
 //! The kernel's BATCH commands: columns of keys and values, a cursor the caller does not look into.
 //!
-//! What differs from the kernel: every map type answers that can answer at all, `ENOSPC` never comes (a cursor can stand
-//! inside a bucket), a cursor whose key was deleted neither repeats nor skips, and [`update_batch`] takes `NOEXIST` and
-//! `EXIST`. The rest is the kernel's, down to `ENOENT` *with* data at the end.
+//! What differs from the kernel: every map type answers that can answer at all, `ENOSPC` never
+//! comes (a cursor can stand inside a bucket), a cursor whose key was deleted neither repeats nor
+//! skips, and [`update_batch`] takes `NOEXIST` and `EXIST`. The rest is the kernel's, down to
+//! `ENOENT` *with* data at the end.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -40,14 +41,15 @@ pub fn cursor_len(map: &Map) -> usize {
     if map.ops().ordered() { map.def().key_size as usize } else { CURSOR_LEN }
 }
 
-/// Copies up to `count` elements behind `in_batch` (from the beginning without one) into columns, and writes where to go on
-/// to `out_batch`; `take` also removes them.
+/// Copies up to `count` elements behind `in_batch` (from the beginning without one) into columns,
+/// and writes where to go on to `out_batch`; `take` also removes them.
 ///
 /// Returns how many were copied when there may be more.
 ///
 /// # Errors
-/// `ENOENT` at the end, with the number of elements copied on the way; `EINVAL` for flags, and for buffers that are too
-/// small; `EPERM`, `ESTALE` for a cursor that was kept too long; what the type does not offer.
+/// `ENOENT` at the end, with the number of elements copied on the way; `EINVAL` for flags, and for
+/// buffers that are too small; `EPERM`, `ESTALE` for a cursor that was kept too long; what the type
+/// does not offer.
 #[doc(alias = "BPF_MAP_LOOKUP_BATCH")]
 #[doc(alias = "BPF_MAP_LOOKUP_AND_DELETE_BATCH")]
 pub fn lookup_batch(
@@ -81,7 +83,8 @@ pub fn lookup_batch(
     }
     let (key_size, mut value_size) = (map.def().key_size as usize, map.user_value_size());
     if map.is_per_cpu() && !values.is_empty() {
-        // As many values a key as the caller made room for: he may have counted CPUs before more slots were used.
+        // As many values a key as the caller made room for: he may have counted CPUs before more
+        // slots were used.
         value_size = values.len() / count / 8 * 8;
         let each = (map.def().value_size as usize).next_multiple_of(8);
         value_size -= value_size % each.max(1);
@@ -128,13 +131,15 @@ pub fn lookup_batch(
     if ended { Err(BatchError { count: copied, error: MapError::NoElement }) } else { Ok(copied) }
 }
 
-/// Tells whether no element is behind a place: where each was looked at on its own, that was not seen yet.
+/// Tells whether no element is behind a place: where each was looked at on its own, that was not
+/// seen yet.
 fn nothing_behind(map: &Map, mut at: Position, value_size: usize) -> bool {
     let (mut key, mut value) = (vec![0; map.def().key_size as usize], vec![0; value_size]);
     matches!(map.ops().step(&mut at, &mut key, &mut value), Ok(false))
 }
 
-/// Stores elements in the given order; `elem_flags` are those of [`update`]. Stops at the first that fails.
+/// Stores elements in the given order; `elem_flags` are those of [`update`]. Stops at the first
+/// that fails.
 ///
 /// # Errors
 /// That element's error, and how many were stored before it.
@@ -197,11 +202,13 @@ pub fn delete_batch(
     Ok(count)
 }
 
-/// Copies the values of many keys out, which stand one behind another, to where they have their places in `values`. `found` has one
-/// entry a key; what lies in the place of one that is not there means nothing. Returns how many are there.
+/// Copies the values of many keys out, which stand one behind another, to where they have their
+/// places in `values`. `found` has one entry a key; what lies in the place of one that is not there
+/// means nothing. Returns how many are there.
 ///
-/// In a map much larger than the caches this takes a fraction of as many calls of [`Map::lookup_into`]: what several keys touch is
-/// asked for before the first of them is looked up.
+/// In a map much larger than the caches this takes a fraction of as many calls of
+/// [`Map::lookup_into`]: what several keys touch is asked for before the first of them is looked
+/// up.
 ///
 /// ```
 /// # fn total(map: &skep_maps::Map, keys: &[u64]) -> Result<u64, skep_maps::dump::batch::BatchError> {
@@ -213,7 +220,8 @@ pub fn delete_batch(
 /// ```
 ///
 /// # Errors
-/// As [`Map::lookup_into`], but for keys that are not there, with the number of keys before; `EINVAL` when the lengths do not fit.
+/// As [`Map::lookup_into`], but for keys that are not there, with the number of keys before;
+/// `EINVAL` when the lengths do not fit.
 pub fn lookup_keys(
     map: &Map,
     keys: &[u8],
@@ -258,7 +266,8 @@ pub fn lookup_keys(
     Ok(there)
 }
 
-/// Keys whose memory is asked for together: about as many lines as a processor can wait for at once.
+/// Keys whose memory is asked for together: about as many lines as a processor can wait for at
+/// once.
 pub(crate) const TOGETHER: usize = 32;
 
 /// Before every [`TOGETHER`]th key: asks for what it and those behind it will touch.
@@ -288,8 +297,8 @@ fn part(column: &[u8], i: usize, size: usize) -> Option<&[u8]> {
 /// In a cursor of four bytes: it names one of [`PLACES`]. Without it, it is the number of a bucket.
 const NAMED: u32 = 1 << 31;
 
-/// Places inside a bucket at which some walk stopped: four bytes cannot say them, so they are remembered here, the newest
-/// last, and forgotten when many others came.
+/// Places inside a bucket at which some walk stopped: four bytes cannot say them, so they are
+/// remembered here, the newest last, and forgotten when many others came.
 static PLACES: Mutex<VecDeque<(u64, u32, Position)>> = Mutex::new(VecDeque::new());
 const MOST_PLACES: usize = 1 << 12;
 

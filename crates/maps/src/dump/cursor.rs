@@ -4,7 +4,8 @@ use super::out::Out;
 use crate::error::MapError;
 use crate::map::Map;
 
-/// A place in the walk through a map. What the two numbers mean is the map type's affair; zeroes are the beginning.
+/// A place in the walk through a map. What the two numbers mean is the map type's affair; zeroes
+/// are the beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Position {
     pub(crate) major: u64,
@@ -45,8 +46,8 @@ impl Position {
     }
 }
 
-/// Where a walk through a map has come to: bytes that mean the same in every process that opens the map, also after
-/// the element it stands on is gone.
+/// Where a walk through a map has come to: bytes that mean the same in every process that opens the
+/// map, also after the element it stands on is gone.
 ///
 /// ```
 /// # use skep_maps::Cursor;
@@ -75,7 +76,8 @@ const PLACE: usize = 16;
 const PREFIX: usize = 4;
 
 impl Cursor {
-    /// Tells how many bytes a cursor in this map has: [`CURSOR_LEN`], or 16 and the address of a longer key.
+    /// Tells how many bytes a cursor in this map has: [`CURSOR_LEN`], or 16 and the address of a
+    /// longer key.
     #[must_use]
     pub fn len_in(map: &Map) -> usize {
         if map.ops().by_key().is_some() {
@@ -85,7 +87,8 @@ impl Cursor {
         }
     }
 
-    /// Tells how many bytes the cursor of a strict walk has: eight more, where elements come and go.
+    /// Tells how many bytes the cursor of a strict walk has: eight more, where elements come and
+    /// go.
     #[must_use]
     pub fn strict_len_in(map: &Map) -> usize {
         Self::len_in(map) + if map.has_births() { STRICT } else { 0 }

@@ -1,7 +1,8 @@
 //! The DUMP command: packed pairs of key and value, going on from a key or a cursor.
 //!
-//! This is the argument block and the rules of the proposed `BPF_MAP_DUMP`, without its defects: a `prev_key` that was
-//! deleted is an answer of its own (`EAGAIN`) and not a silent restart, and what was copied is always delivered.
+//! This is the argument block and the rules of the proposed `BPF_MAP_DUMP`, without its defects: a
+//! `prev_key` that was deleted is an answer of its own (`EAGAIN`) and not a silent restart, and
+//! what was copied is always delivered.
 
 use super::cursor::{Cursor, Position};
 use super::out::Out;
@@ -11,7 +12,8 @@ use crate::map::Map;
 
 /// `BPF_F_LOCK`: copy values under their spin lock; refused where they have none.
 pub const F_LOCK: u64 = 4;
-/// `prev_key` is a [`Cursor`], which has [`Cursor::len_in`] bytes; all zeroes begin. It survives the deletion of any key.
+/// `prev_key` is a [`Cursor`], which has [`Cursor::len_in`] bytes; all zeroes begin. It survives
+/// the deletion of any key.
 pub const F_CURSOR: u64 = 1 << 32;
 /// Take the elements out of the map, as [`Take::Fast`].
 pub const F_DELETE: u64 = 1 << 33;
@@ -22,16 +24,17 @@ pub const F_RESTART: u64 = 1 << 35;
 /// Put each value at the next multiple of eight bytes.
 pub const F_ALIGN: u64 = 1 << 36;
 
-/// With [`F_CURSOR`], of [`Cursor::strict_len_in`] bytes: return only what was put in before the first call ([`Walk::strict`]).
+/// With [`F_CURSOR`], of [`Cursor::strict_len_in`] bytes: return only what was put in before the
+/// first call ([`Walk::strict`]).
 pub const F_STRICT: u64 = 1 << 37;
 
 const KNOWN: u64 = F_LOCK | F_CURSOR | F_DELETE | F_EXACT | F_RESTART | F_ALIGN | F_STRICT;
 
-/// Fills `buf` with elements behind `prev_key`, or from the beginning; sets `buf_len` to the bytes used and moves a
-/// `prev_key` that was given to the last element.
+/// Fills `buf` with elements behind `prev_key`, or from the beginning; sets `buf_len` to the bytes
+/// used and moves a `prev_key` that was given to the last element.
 ///
-/// Succeeds with at least one element. The first call has no `prev_key`, so the caller takes the last key from the buffer;
-/// with [`F_CURSOR`] he gives zeroes, and need not.
+/// Succeeds with at least one element. The first call has no `prev_key`, so the caller takes the
+/// last key from the buffer; with [`F_CURSOR`] he gives zeroes, and need not.
 ///
 /// ```
 /// # use skep_maps::{Map, MapError, dump::form};
@@ -51,8 +54,9 @@ const KNOWN: u64 = F_LOCK | F_CURSOR | F_DELETE | F_EXACT | F_RESTART | F_ALIGN 
 /// ```
 ///
 /// # Errors
-/// `ENOENT` when nothing is left; `EINVAL` for unknown flags and for a buffer below one element; `EAGAIN` when `prev_key` is
-/// gone and its type keeps no place for it; `ESTALE` for the cursor of another map; else as [`Walk::rows`].
+/// `ENOENT` when nothing is left; `EINVAL` for unknown flags and for a buffer below one element;
+/// `EAGAIN` when `prev_key` is gone and its type keeps no place for it; `ESTALE` for the cursor of
+/// another map; else as [`Walk::rows`].
 #[doc(alias = "BPF_MAP_DUMP")]
 pub fn dump(
     map: &Map,
@@ -131,8 +135,8 @@ fn start<'m>(map: &'m Map, walk: Walk<'m>, prev: &[u8], flags: u64) -> Result<Wa
     }
 }
 
-/// The command as it was proposed, where keys have no order: an element a call is what most callers ask for, so what a [`Walk`] could do
-/// besides is left out.
+/// The command as it was proposed, where keys have no order: an element a call is what most callers
+/// ask for, so what a [`Walk`] could do besides is left out.
 fn behind_key(
     map: &Map,
     prev: &mut [u8],

@@ -17,7 +17,8 @@ enum Memory<'a> {
 }
 
 impl<'a> Out<'a> {
-    /// Rows as the DUMP command has them; `aligned` puts values at multiples of eight. Sizes must not both be zero.
+    /// Rows as the DUMP command has them; `aligned` puts values at multiples of eight. Sizes must
+    /// not both be zero.
     pub(crate) fn rows(
         buf: &'a mut [u8],
         key_size: usize,
@@ -127,7 +128,8 @@ impl<'a> Out<'a> {
         match &mut self.memory {
             Memory::Rows { buf, stride, value_at } => {
                 let rows = buf.get_mut(used * *stride..).unwrap_or_default();
-                // What most rows are: sizes that the compiler knows make of a copy a load and a store.
+                // What most rows are: sizes that the compiler knows make of a copy a load and a
+                // store.
                 if (k, v, *value_at, *stride) == (4, 8, 4, 12) {
                     for (i, row) in rows.as_chunks_mut::<12>().0.iter_mut().take(n).enumerate() {
                         let (key, value) = row.split_at_mut(4);

@@ -12,11 +12,11 @@ use crate::slots::SlotTable;
 /// How elements leave the map when a walk takes them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Take {
-    /// Each element is copied and removed under its lock, as the kernel does. A program that found it before and adds to it
-    /// in place afterwards adds to what nobody reads any more.
+    /// Each element is copied and removed under its lock, as the kernel does. A program that found
+    /// it before and adds to it in place afterwards adds to what nobody reads any more.
     Fast,
-    /// Elements are removed first and copied when every program run that may have found them has ended: additions in place
-    /// are not lost. Waits for running programs once a call.
+    /// Elements are removed first and copied when every program run that may have found them has
+    /// ended: additions in place are not lost. Waits for running programs once a call.
     Exact,
 }
 
@@ -40,7 +40,8 @@ type Filter<'f> = &'f mut dyn FnMut(&[u8], &[u8]) -> Verdict;
 
 /// A walk through a map, from its beginning or from a cursor.
 ///
-/// The size of elements stays what it was when the walk began, also when threads come and per-CPU maps show more values.
+/// The size of elements stays what it was when the walk began, also when threads come and per-CPU
+/// maps show more values.
 ///
 /// ```
 /// # fn sum(map: &skep_maps::Map) -> Result<u64, skep_maps::MapError> {
@@ -92,12 +93,15 @@ impl Map {
         }
     }
 
-    /// Fills `buf` with packed pairs of key and value and moves the cursor on; returns the bytes used, 0 at the end.
+    /// Fills `buf` with packed pairs of key and value and moves the cursor on; returns the bytes
+    /// used, 0 at the end.
     ///
-    /// Elements have [`Map::user_value_size`] as it is now; [`Walk`] is for maps whose values may become more meanwhile.
+    /// Elements have [`Map::user_value_size`] as it is now; [`Walk`] is for maps whose values may
+    /// become more meanwhile.
     ///
     /// # Errors
-    /// `EINVAL` for a buffer smaller than one element, `ESTALE` for another map's cursor, `EPERM` for a write-only map.
+    /// `EINVAL` for a buffer smaller than one element, `ESTALE` for another map's cursor, `EPERM`
+    /// for a write-only map.
     pub fn dump(&self, cursor: &mut Cursor, buf: &mut [u8]) -> Result<usize, MapError> {
         let mut walk = self.walk().from_cursor(cursor.clone());
         let (done, size) = (walk.rows(buf), walk.element_size());
@@ -131,22 +135,25 @@ impl<'m> Walk<'m> {
         Self { take: Some(how), ..self }
     }
 
-    /// Returns only what was put in before its first call: what comes meanwhile neither is seen nor makes the walk longer.
+    /// Returns only what was put in before its first call: what comes meanwhile neither is seen nor
+    /// makes the walk longer.
     ///
-    /// The beginning is noted in the map, and [`Walk::cursor`] remembers it: who goes on from there goes on strictly. What is put in
-    /// while the first call begins may be returned or not.
+    /// The beginning is noted in the map, and [`Walk::cursor`] remembers it: who goes on from there
+    /// goes on strictly. What is put in while the first call begins may be returned or not.
     #[must_use]
     pub fn strict(self) -> Self {
         Self { strict: true, ..self }
     }
 
-    /// Copies each value under its spin lock (`BPF_F_LOCK`); refused with `EINVAL` where values have none.
+    /// Copies each value under its spin lock (`BPF_F_LOCK`); refused with `EINVAL` where values
+    /// have none.
     #[must_use]
     pub fn locked(self) -> Self {
         Self { locked: true, ..self }
     }
 
-    /// Gives values another size than [`Map::user_value_size`]: for per-CPU types, any number of values.
+    /// Gives values another size than [`Map::user_value_size`]: for per-CPU types, any number of
+    /// values.
     pub(super) fn value_size(self, value_size: usize) -> Self {
         Self { value_size, ..self }
     }
@@ -198,15 +205,16 @@ impl<'m> Walk<'m> {
     /// Fills `buf` with elements, each a key and a value; returns how many, 0 at the end.
     ///
     /// # Errors
-    /// `EINVAL` for a buffer smaller than one element, `ESTALE` for another map's cursor, `EPERM` for a map that may not be
-    /// read, or written when it is taken from or walked strictly; what the map type does not offer. What was put into `buf` is returned before
+    /// `EINVAL` for a buffer smaller than one element, `ESTALE` for another map's cursor, `EPERM`
+    /// for a map that may not be read, or written when it is taken from or walked strictly;
+    /// what the map type does not offer. What was put into `buf` is returned before
     /// an error is.
     pub fn rows(&mut self, buf: &mut [u8]) -> Result<usize, MapError> {
         self.rows_filtered(buf, None)
     }
 
-    /// As [`Walk::rows`], with only those elements that `filter` keeps. It sees a copy, and is called once for each element
-    /// that is reached.
+    /// As [`Walk::rows`], with only those elements that `filter` keeps. It sees a copy, and is
+    /// called once for each element that is reached.
     ///
     /// # Errors
     /// As [`Walk::rows`].
@@ -310,7 +318,8 @@ impl<'m> Walk<'m> {
 
     fn begin_strictly(&mut self) -> Result<(), MapError> {
         if self.take.is_some() {
-            // Between the look at an element and the grasp at its key, a new one may have come under it.
+            // Between the look at an element and the grasp at its key, a new one may have come
+            // under it.
             let map_type = self.map.def().map_type;
             return Err(MapError::Unsupported {
                 map_type,
@@ -326,7 +335,8 @@ impl<'m> Walk<'m> {
         Ok(())
     }
 
-    /// Copies the next element to where the next one goes; what `filter` says of it, `None` at the end.
+    /// Copies the next element to where the next one goes; what `filter` says of it, `None` at the
+    /// end.
     fn look(
         &mut self,
         out: &mut Out<'_>,
@@ -374,8 +384,9 @@ impl<'m> Walk<'m> {
         Ok(true)
     }
 
-    /// As [`Walk::take_each`] without a filter, for hashes: many elements are copied first, while those behind them are on their way into
-    /// the cache, and then taken, each with the value that it has by then.
+    /// As [`Walk::take_each`] without a filter, for hashes: many elements are copied first, while
+    /// those behind them are on their way into the cache, and then taken, each with the value
+    /// that it has by then.
     fn take_many(&mut self, out: &mut Out<'_>) -> Result<bool, MapError> {
         while !out.is_full() {
             let (cursor, before) = (self.cursor.clone(), out.used());
@@ -440,7 +451,8 @@ impl<'m> Walk<'m> {
         };
         let done = detach();
         if !taken.is_empty() {
-            // Values are delivered all the same: they are out of the map. That they may not be final is told next.
+            // Values are delivered all the same: they are out of the map. That they may not be
+            // final is told next.
             self.waited = wait_for_runs(map, &mut || limbo.beat(&mut held)).err();
         }
         for (i, r) in taken.iter().enumerate() {

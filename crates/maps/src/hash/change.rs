@@ -58,8 +58,9 @@ impl Table {
         }
     }
 
-    /// Asks for a bucket before its lock is taken. No load behind a locked instruction begins before that has ended, and it waits for all
-    /// loads before it; a prefetch is neither. So the wait for this bucket goes on beside the wait for the element of the change before.
+    /// Asks for a bucket before its lock is taken. No load behind a locked instruction begins
+    /// before that has ended, and it waits for all loads before it; a prefetch is neither. So
+    /// the wait for this bucket goes on beside the wait for the element of the change before.
     #[inline(always)]
     fn come(&self, h: u64) {
         self.memory.prefetch_bucket(h & self.memory.geometry.buckets.wrapping_sub(1));
@@ -103,8 +104,8 @@ impl Table {
         }
     }
 
-    /// Takes the stripe's lock and stores a value, if there is an element for it. The usual case is a short one: a value is there and is
-    /// overwritten in place.
+    /// Takes the stripe's lock and stores a value, if there is an element for it. The usual case is
+    /// a short one: a value is there and is overwritten in place.
     ///
     /// # Safety
     /// As [`Table::find`].
@@ -139,7 +140,8 @@ impl Table {
         done
     }
 
-    /// Puts another element in the place of one that has this key, or writes over it under the value's own lock.
+    /// Puts another element in the place of one that has this key, or writes over it under the
+    /// value's own lock.
     ///
     /// # Safety
     /// As [`Table::find`], with the stripe's lock held.
@@ -153,7 +155,8 @@ impl Table {
     ) -> Result<(), Dry> {
         let (stripe, bucket) = (self.memory.stripe(h), self.memory.bucket(h));
         if values.is_locked() {
-            // In place, and only there: programs that found the value before must see what is stored.
+            // In place, and only there: programs that found the value before must see what is
+            // stored.
             return self.overwrite_locked(&stripe, bucket, place.found, values);
         }
         let spare = self.take_spare(&stripe)?;
@@ -208,9 +211,10 @@ impl Table {
         Ok(())
     }
 
-    /// Finds the sequence of an element that becomes the first of a bucket. Sequences fall along a chain; and each is above all that
-    /// the bucket ever had, so that a walk does not meet again what was deleted and put in behind it: every insertion makes the
-    /// bucket's version greater, too. That comes round after 2^32 changes, and the first element may then have more.
+    /// Finds the sequence of an element that becomes the first of a bucket. Sequences fall along a
+    /// chain; and each is above all that the bucket ever had, so that a walk does not meet
+    /// again what was deleted and put in behind it: every insertion makes the bucket's version
+    /// greater, too. That comes round after 2^32 changes, and the first element may then have more.
     #[inline(always)]
     fn next_sequence(&self, head: u64) -> u64 {
         let version = head >> 32;
@@ -222,8 +226,8 @@ impl Table {
         above.wrapping_add(1)
     }
 
-    /// Of a bucket's version and its newest sequence, the later one, where both come round: but no element of the chain may be left
-    /// half the circle behind.
+    /// Of a bucket's version and its newest sequence, the later one, where both come round: but no
+    /// element of the chain may be left half the circle behind.
     fn later(&self, version: u64, newest: u64, first: Element<'_>) -> u64 {
         const FAR: u32 = 1 << 30;
         let behind = |sequence: u64| (version as u32).wrapping_sub(sequence as u32);
@@ -246,7 +250,8 @@ impl Table {
             self.memory.geometry.max_entries.wrapping_add(stripe.index).wrapping_add(1) as u32;
         let spare = match stripe.spare.load(Relaxed) {
             0 if self.on_demand => {
-                // First, so that a slot that gets memory at this moment sees that the spare is in use.
+                // First, so that a slot that gets memory at this moment sees that the spare is in
+                // use.
                 stripe.spare.store(NO_SPARE, SeqCst);
                 fence(SeqCst);
                 if !self.acquire_spare(first) {
@@ -259,14 +264,16 @@ impl Table {
             NO_SPARE => return self.instead_of_spare(stripe),
             other => other as u32,
         };
-        // Who sees this sees that the bucket changed, with whose value the spare was left; pairs with the Acquire in `spare_for`.
+        // Who sees this sees that the bucket changed, with whose value the spare was left; pairs
+        // with the Acquire in `spare_for`.
         stripe.spare.store(NO_SPARE, Release);
         // Out of its place before it is used.
         fence(Release);
         Ok(spare)
     }
 
-    /// Takes another element, as somebody died with the spare in hand. To write over the old value instead would show readers a mix.
+    /// Takes another element, as somebody died with the spare in hand. To write over the old value
+    /// instead would show readers a mix.
     #[cold]
     #[inline(never)]
     fn instead_of_spare(&self, stripe: &Stripe<'_>) -> Result<u32, Dry> {
@@ -277,7 +284,8 @@ impl Table {
         })
     }
 
-    /// Removes a key; 0 or a negative errno. `last` is shown the element while nobody can change it but in place.
+    /// Removes a key; 0 or a negative errno. `last` is shown the element while nobody can change it
+    /// but in place.
     ///
     /// # Safety
     /// As [`Table::find`].

@@ -1,11 +1,13 @@
-//! Taking elements exactly: out of their chains at once, used again only when no program can still have them in hand.
+//! Taking elements exactly: out of their chains at once, used again only when no program can still
+//! have them in hand.
 //!
 //! ```text
 //! chain --detach--> limbo --settle--> pool          each step under a stripe's lock, the whole under the limbo's
 //! ```
 //!
-//! Between the two, whoever takes waits for running programs; then an element's value is final and is copied. A taker that
-//! dies leaves its elements in limbo: the next one, or a sweep, gives them back.
+//! Between the two, whoever takes waits for running programs; then an element's value is final and
+//! is copied. A taker that dies leaves its elements in limbo: the next one, or a sweep, gives them
+//! back.
 
 use std::sync::atomic::{Ordering::Relaxed, Ordering::Release, fence};
 

@@ -1,13 +1,15 @@
 //! Throwing out the least recently used element when an LRU hash is full.
 //!
-//! Time is counted in insertions: a program's lookup and every store stamp the element with the current count, in place
-//! and without a lock. Who needs an element and finds all pools empty looks at the next [`WINDOW`] elements in the file, a
-//! hand that goes around, and takes the one with the oldest stamp. When that was used within the last half turn of the map,
-//! it looks at up to [`WINDOWS`] windows: elements that came at the same time lie together. So a map of at most
-//! `WINDOW` elements throws out exactly the least recently used one, and a larger one something among the oldest. A lookup by
-//! a user is no use.
+//! Time is counted in insertions: a program's lookup and every store stamp the element with the
+//! current count, in place and without a lock. Who needs an element and finds all pools empty looks
+//! at the next [`WINDOW`] elements in the file, a hand that goes around, and takes the one with the
+//! oldest stamp. When that was used within the last half turn of the map, it looks at up to
+//! [`WINDOWS`] windows: elements that came at the same time lie together. So a map of at most
+//! `WINDOW` elements throws out exactly the least recently used one, and a larger one something
+//! among the oldest. A lookup by a user is no use.
 //!
-//! The victim's stripe is only tried for, as a lock is held already; when somebody is in there, another one goes.
+//! The victim's stripe is only tried for, as a lock is held already; when somebody is in there,
+//! another one goes.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -35,7 +37,8 @@ impl Table {
         }
     }
 
-    /// The stamp of a use now: odd, so later than the insertion before it. Zero is the stamp of an element outside the map.
+    /// The stamp of a use now: odd, so later than the insertion before it. Zero is the stamp of an
+    /// element outside the map.
     #[inline(always)]
     pub(super) fn now(&self) -> u32 {
         self.memory.clock().load(Relaxed) as u32 | 1
@@ -47,8 +50,8 @@ impl Table {
         (self.memory.clock().fetch_add(2, Relaxed).wrapping_add(2) as u32).max(1)
     }
 
-    /// Takes an old element out of the map; `None` when what a dead thread left must be swept first, or all victims are busy. The
-    /// lock of `own` is held, and no pool has an element.
+    /// Takes an old element out of the map; `None` when what a dead thread left must be swept
+    /// first, or all victims are busy. The lock of `own` is held, and no pool has an element.
     #[cold]
     #[inline(never)]
     pub(super) fn evict(&self, own: &Stripe<'_>) -> Option<u32> {
@@ -68,7 +71,8 @@ impl Table {
         None
     }
 
-    /// Looks once in a turn of the hand for stripes whose holder is dead, and may have had an element in hand.
+    /// Looks once in a turn of the hand for stripes whose holder is dead, and may have had an
+    /// element in hand.
     fn somebody_died(&self) -> bool {
         let g = &self.memory.geometry;
         let hand = self.memory.hand().load(Relaxed);
@@ -124,8 +128,8 @@ impl Table {
     /// Takes a certain element out of its chain; `false` when it is in none or its stripe is busy.
     fn unlink(&self, own: &Stripe<'_>, r: u32) -> bool {
         let Some(e) = self.memory.element(r) else { return false };
-        // The key may change under our eyes; the walk below tells whether it led to the right chain.
-        // SAFETY: the element holds a key.
+        // The key may change under our eyes; the walk below tells whether it led to the right
+        // chain. SAFETY: the element holds a key.
         let h = unsafe { self.hash(e.key()) };
         let stripe = self.memory.stripe(h);
         if stripe.index == own.index {

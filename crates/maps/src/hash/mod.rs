@@ -1,9 +1,10 @@
 //! `BPF_MAP_TYPE_HASH`, its per-CPU kind, and the LRU kinds of both.
 //!
-//! [`table`] is the structure all share: lock-free lookups, changes under striped locks, elements that never move and
-//! are used again after a deletion, as in the kernel's preallocated hash. [`plain`] keeps the value inside the element,
-//! [`percpu`] keeps one for each slot, and [`in_place`] writes over one under its own lock. [`lru`]
-//! finds what to throw out when a map that may do so is full. [`change`] has the table's changes, [`walk`] the reading of all of it.
+//! [`table`] is the structure all share: lock-free lookups, changes under striped locks, elements
+//! that never move and are used again after a deletion, as in the kernel's preallocated hash.
+//! [`plain`] keeps the value inside the element, [`percpu`] keeps one for each slot, and
+//! [`in_place`] writes over one under its own lock. [`lru`] finds what to throw out when a map that
+//! may do so is full. [`change`] has the table's changes, [`walk`] the reading of all of it.
 
 mod change;
 mod in_place;
@@ -88,7 +89,8 @@ pub(crate) trait Kind: Send + Sync {
     /// # Safety
     /// It is readable for the size of a value, as long as what is returned is used.
     unsafe fn of_program(&self, value: *const u8, flags: u64) -> impl Values + '_;
-    /// Copies a value out; `flags` as for a lookup. It is whole if its bucket is the same before and after.
+    /// Copies a value out; `flags` as for a lookup. It is whole if its bucket is the same before
+    /// and after.
     fn load(&self, table: &Table, reference: u32, out: &mut [u8], flags: u64);
     /// The slot a running program uses.
     fn slot(&self) -> u32;

@@ -1,8 +1,9 @@
-//! One value for each slot (see [`crate::slots`]), beside the elements and slot-major: `BPF_MAP_TYPE_PERCPU_HASH` and
-//! `BPF_MAP_TYPE_LRU_PERCPU_HASH`.
+//! One value for each slot (see [`crate::slots`]), beside the elements and slot-major:
+//! `BPF_MAP_TYPE_PERCPU_HASH` and `BPF_MAP_TYPE_LRU_PERCPU_HASH`.
 //!
-//! A program stores and finds the value of its own slot, in place and word by word, as in the kernel. A new element has zero in the
-//! other slots. A user stores the values of all slots, and readers see all old ones or all new ones.
+//! A program stores and finds the value of its own slot, in place and word by word, as in the
+//! kernel. A new element has zero in the other slots. A user stores the values of all slots, and
+//! readers see all old ones or all new ones.
 
 use std::sync::Arc;
 
@@ -70,7 +71,8 @@ struct All<'a> {
 }
 
 impl Values for All<'_> {
-    /// All values change together, so in another element: in place a reader would see some of the old ones and some of the new.
+    /// All values change together, so in another element: in place a reader would see some of the
+    /// old ones and some of the new.
     fn overwrite(&self, _table: &Table, _reference: u32) -> bool {
         false
     }

@@ -1,8 +1,9 @@
 //! Values inside their elements: `BPF_MAP_TYPE_HASH` and `BPF_MAP_TYPE_LRU_HASH`.
 //!
-//! A value of at most eight bytes is overwritten in place with one store, so a program that holds its address sees the
-//! change. A larger one is replaced together with its element, and readers see the old value or the new one. With
-//! `BPF_F_LOCK` a value of any size is overwritten in place, under its own lock.
+//! A value of at most eight bytes is overwritten in place with one store, so a program that holds
+//! its address sees the change. A larger one is replaced together with its element, and readers see
+//! the old value or the new one. With `BPF_F_LOCK` a value of any size is overwritten in place,
+//! under its own lock.
 
 use skep_isa::map::update;
 
@@ -100,7 +101,8 @@ impl<const LOCK: bool> Kind for Plain<LOCK> {
     fn load(&self, table: &Table, reference: u32, out: &mut [u8], flags: u64) {
         let Some(from) = table.memory.value(reference, 0) else { return };
         if LOCK && flags & update::LOCK != 0 {
-            // SAFETY: a value has its size rounded up; who asks for the lock has checked that the memory is writable.
+            // SAFETY: a value has its size rounded up; who asks for the lock has checked that the
+            // memory is writable.
             unsafe { self.format.load_locked(out, from) }
             return;
         }

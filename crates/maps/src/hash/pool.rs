@@ -1,12 +1,13 @@
 //! Where elements come from and go to.
 //!
-//! Each stripe has a pool, used under its lock: elements of its own range that were never taken, and a list of elements
-//! given back. When it is empty, an element is moved from another stripe's pool with both locks held, the lower stripe's
-//! first. There are exactly `max_entries` elements besides the spares, so the map is full when all pools are empty, and
-//! no count is kept that a death could falsify.
+//! Each stripe has a pool, used under its lock: elements of its own range that were never taken,
+//! and a list of elements given back. When it is empty, an element is moved from another stripe's
+//! pool with both locks held, the lower stripe's first. There are exactly `max_entries` elements
+//! besides the spares, so the map is full when all pools are empty, and no count is kept that a
+//! death could falsify.
 //!
-//! A death can leave an element in no list. When the pools are empty and somebody died, [`Table::sweep`] takes all
-//! locks, marks what can be reached, and gives the rest back.
+//! A death can leave an element in no list. When the pools are empty and somebody died,
+//! [`Table::sweep`] takes all locks, marks what can be reached, and gives the rest back.
 
 use std::sync::atomic::{
     Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst,
@@ -48,7 +49,8 @@ impl Table {
         Err(Dry::Empty)
     }
 
-    /// Gives the next elements of a stripe's range memory, before anybody is told that he has one. The stripe's lock is held.
+    /// Gives the next elements of a stripe's range memory, before anybody is told that he has one.
+    /// The stripe's lock is held.
     #[cold]
     #[inline(never)]
     fn acquire_fresh(&self, stripe: &Stripe<'_>, used: u64) -> bool {
@@ -61,7 +63,8 @@ impl Table {
         });
         stripe.backed.store(last.wrapping_sub(first), SeqCst);
         fence(SeqCst);
-        // A slot that gets memory from here on gets it for these, too; one that began to before, and did not see them, is seen here.
+        // A slot that gets memory from here on gets it for these, too; one that began to before,
+        // and did not see them, is seen here.
         if last > from && self.acquire_values(from, last) {
             return true;
         }
@@ -106,7 +109,8 @@ impl Table {
         stripe.free.store(u64::from(reference), Release);
     }
 
-    /// Brings an element into a stripe's pool from another, or finds what the dead left; or tells why there is none. No lock is held.
+    /// Brings an element into a stripe's pool from another, or finds what the dead left; or tells
+    /// why there is none. No lock is held.
     #[cold]
     #[inline(never)]
     pub(super) fn refill(&self, stripe: &Stripe<'_>) -> Result<(), Dry> {
@@ -137,8 +141,8 @@ impl Table {
         }
     }
 
-    /// Waits for everybody who holds a lock, taking over from the dead: they may have an element in hand that is about to
-    /// be given back. Tells whether there was anybody.
+    /// Waits for everybody who holds a lock, taking over from the dead: they may have an element in
+    /// hand that is about to be given back. Tells whether there was anybody.
     fn meet(&self) -> bool {
         let mut any = false;
         let mut i = 0u64;
@@ -155,7 +159,8 @@ impl Table {
         any
     }
 
-    /// Moves an element from one stripe's pool to another's; when it is known that there is no memory, only one that has some.
+    /// Moves an element from one stripe's pool to another's; when it is known that there is no
+    /// memory, only one that has some.
     fn bring(&self, from: &Stripe<'_>, to: &Stripe<'_>, starved: bool) -> Result<(), Dry> {
         if from.index == to.index {
             // Someone gave one back since we looked, or the bit is stale.
@@ -219,7 +224,8 @@ impl Table {
             let stripe = self.memory.stripe(locked);
             lock::release(stripe.lock, Held { word: stripe.lock.load(Relaxed), recovered: false });
         }
-        // Another thread may have swept while we waited for the locks: then there is something again, too.
+        // Another thread may have swept while we waited for the locks: then there is something
+        // again, too.
         found || (complete && self.filled() != 0)
     }
 
@@ -246,7 +252,8 @@ impl Table {
         i = 0;
         while i < g.stripes {
             let stripe = self.memory.stripe(i);
-            // A list that runs into elements marked before is damaged; cut off, so that nothing is in two places.
+            // A list that runs into elements marked before is damaged; cut off, so that nothing is
+            // in two places.
             if !self.mark_list(stripe.free.load(Acquire) as u32) {
                 stripe.free.store(0, Relaxed);
             }

@@ -1,9 +1,10 @@
 //! Chained buckets with lock-free readers and writers that may die at any instruction.
 //!
-//! **Readers.** A bucket's word holds a version and the first element. Every change of the chain changes the word, and an
-//! element leaves a chain before the word changes and is used again only after it did. So a reader that finds the word
-//! unchanged after its walk has seen a chain that was whole, and an element with the key it compared; else it walks
-//! again, and after [`TRIES`] walks takes the lock.
+//! **Readers.** A bucket's word holds a version and the first element. Every change of the chain
+//! changes the word, and an element leaves a chain before the word changes and is used again only
+//! after it did. So a reader that finds the word unchanged after its walk has seen a chain that was
+//! whole, and an element with the key it compared; else it walks again, and after [`TRIES`] walks
+//! takes the lock.
 //!
 //! **Writers** hold the stripe's lock. Each change becomes visible by one aligned store:
 //!
@@ -14,9 +15,10 @@
 //! | replace, more | spare out, filled | link or bucket := spare | old one becomes the spare |
 //! | delete | | link or bucket := next | element into the pool |
 //!
-//! A change inside the chain is followed by the change of the bucket's version; a writer that dies between the two leaves
-//! it to the next holder of the lock ([`Table::repair`]). An element is always taken out of one place before it is put
-//! into another, so a death leaks it and never puts it in two; [`super::pool`] finds leaked ones when the map runs dry.
+//! A change inside the chain is followed by the change of the bucket's version; a writer that dies
+//! between the two leaves it to the next holder of the lock ([`Table::repair`]). An element is
+//! always taken out of one place before it is put into another, so a death leaks it and never puts
+//! it in two; [`super::pool`] finds leaked ones when the map runs dry.
 
 use std::sync::Arc;
 use std::sync::atomic::{
@@ -42,10 +44,11 @@ const TRIES_READ_ONLY: u32 = 100_000;
 
 /// What a value is and where it lies: the difference between the kinds of hash.
 pub(crate) trait Values {
-    /// Overwrites the value of an element that is in the map; `false` when the element must be replaced for that. Not called where
-    /// [`Values::is_locked`].
+    /// Overwrites the value of an element that is in the map; `false` when the element must be
+    /// replaced for that. Not called where [`Values::is_locked`].
     fn overwrite(&self, table: &Table, reference: u32) -> bool;
-    /// Tells whether a value that is in the map is overwritten under its own lock ([`super::in_place`]).
+    /// Tells whether a value that is in the map is overwritten under its own lock
+    /// ([`super::in_place`]).
     fn is_locked(&self) -> bool {
         false
     }
@@ -173,8 +176,8 @@ impl Table {
         self.memory.geometry.key_size as usize
     }
 
-    /// Finds the element with a key: its reference, 0 when there is none. `size` is the key size, from who may know it when this is
-    /// compiled.
+    /// Finds the element with a key: its reference, 0 when there is none. `size` is the key size,
+    /// from who may know it when this is compiled.
     ///
     /// # Safety
     /// `key` points to the key size in readable bytes.
@@ -290,7 +293,8 @@ impl Table {
         // An element may be in nobody's hands now.
         self.memory.leaks().fetch_add(1, Relaxed);
         if self.on_demand {
-            // Elements that were never taken may have been said to have memory before a slot's values of them had (`acquire_fresh`).
+            // Elements that were never taken may have been said to have memory before a slot's
+            // values of them had (`acquire_fresh`).
             stripe.backed.store(stripe.fresh_used.load(Relaxed), SeqCst);
         }
         let mut last = stripe.touched.load(Relaxed).wrapping_sub(1);
@@ -298,7 +302,8 @@ impl Table {
         if last >= self.memory.geometry.buckets {
             (first, last) = (stripe.index, self.memory.geometry.buckets.wrapping_sub(1));
         }
-        // A link may have changed without its bucket: readers in mid-walk must notice before its element is used again.
+        // A link may have changed without its bucket: readers in mid-walk must notice before its
+        // element is used again.
         let renew_all = || {
             let mut first = first;
             while first <= last {
@@ -334,7 +339,8 @@ impl Table {
         bucket.store(changed(head, first), Release);
     }
 
-    /// Looks for a key without the lock: what is found counts only if the bucket [did not change](Seen::is_whole) until it was used.
+    /// Looks for a key without the lock: what is found counts only if the bucket [did not
+    /// change](Seen::is_whole) until it was used.
     #[inline(always)]
     pub(crate) fn look_up(&self, key: &[u8]) -> Seen<'_> {
         // SAFETY: the caller checked the length of the key.
@@ -346,8 +352,9 @@ impl Table {
         Seen { bucket, head, found }
     }
 
-    /// Asks for the buckets of many keys, then for their first elements, then for the second ones where the first is another key's: so
-    /// the processor waits for all of them at once and not for one after the other.
+    /// Asks for the buckets of many keys, then for their first elements, then for the second ones
+    /// where the first is another key's: so the processor waits for all of them at once and not
+    /// for one after the other.
     pub(crate) fn prefetch_keys(&self, keys: &[u8]) {
         let mut hashes = [0; TOGETHER];
         let mut n = 0;

@@ -15,12 +15,14 @@ const UNDER_WAY: usize = 4;
 const SHORT: u32 = 16;
 /// With room for fewer elements than this, a walk goes bucket by bucket.
 const FEW: usize = 16;
-/// Buckets between the one that is copied in such a walk and the one whose first element is prefetched.
+/// Buckets between the one that is copied in such a walk and the one whose first element is
+/// prefetched.
 const AHEAD: u64 = 16;
 /// In a position: the walk stands inside a bucket, behind the element with this sequence.
 const TAKEN: u64 = 1 << 63;
 
-/// Buckets of a walk that are not empty, as they were when it came near: words, and numbers from `begin` on.
+/// Buckets of a walk that are not empty, as they were when it came near: words, and numbers from
+/// `begin` on.
 struct Block {
     begin: u64,
     filled: usize,
@@ -74,11 +76,13 @@ impl Table {
 
     /// Copies elements from a position on; see [`MapOps::fill`](crate::types::MapOps::fill).
     ///
-    /// A position is a bucket and, if some of its elements were copied, [`TAKEN`] and the sequence of the last one. Chains run
-    /// from the newest to the oldest element and sequences fall on the way, so what comes next in a bucket is what has a
-    /// smaller sequence. An element keeps its sequence, and one put in later has a place behind the head at that time: so
-    /// nothing is skipped and nothing comes twice whatever happens to the chain. A bucket's elements are copied together, as
-    /// they were at one moment, unless the room ends among them.
+    /// A position is a bucket and, if some of its elements were copied, [`TAKEN`] and the sequence
+    /// of the last one. Chains run from the newest to the oldest element and sequences fall on
+    /// the way, so what comes next in a bucket is what has a smaller sequence. An element keeps
+    /// its sequence, and one put in later has a place behind the head at that time: so
+    /// nothing is skipped and nothing comes twice whatever happens to the chain. A bucket's
+    /// elements are copied together, as they were at one moment, unless the room ends among
+    /// them.
     #[inline(always)]
     pub(crate) fn fill(
         &self,
@@ -113,10 +117,11 @@ impl Table {
         Ok(false)
     }
 
-    /// Copies whole buckets from a position on, as long as there is much room; `false` when the room ended.
+    /// Copies whole buckets from a position on, as long as there is much room; `false` when the
+    /// room ended.
     ///
-    /// While one block is copied, the first elements of the next three are on their way into the cache ([`UNDER_WAY`]), and the second
-    /// ones of the next.
+    /// While one block is copied, the first elements of the next three are on their way into the
+    /// cache ([`UNDER_WAY`]), and the second ones of the next.
     #[inline(always)]
     fn fill_blocks(
         &self,
@@ -191,7 +196,8 @@ impl Table {
         }
     }
 
-    /// Copies a whole bucket that had this word; `false`, and nothing copied, when it changed, is long, or does not fit.
+    /// Copies a whole bucket that had this word; `false`, and nothing copied, when it changed, is
+    /// long, or does not fit.
     #[inline(always)]
     fn copy_bucket(
         &self,
@@ -235,7 +241,8 @@ impl Table {
         self.fill_bucket(at, out, copy_value)
     }
 
-    /// Copies what is left of a bucket and moves to the next one; `false` when the room ended before.
+    /// Copies what is left of a bucket and moves to the next one; `false` when the room ended
+    /// before.
     #[inline(always)]
     fn fill_bucket(
         &self,
@@ -289,8 +296,8 @@ impl Table {
         Ok(matches!(seen, Some((_, false))))
     }
 
-    /// Gives `copy` the element at or after a position, and moves the position behind it; `false` at the end. Safe on the event
-    /// path.
+    /// Gives `copy` the element at or after a position, and moves the position behind it; `false`
+    /// at the end. Safe on the event path.
     pub(crate) fn step(
         &self,
         at: &mut Position,
@@ -343,8 +350,8 @@ impl Table {
         e.sequence().load(Relaxed) & if self.lru { 0xffff_ffff } else { !TAKEN }
     }
 
-    /// Tells whether an element was put in before another of its bucket. In an LRU table sequences come round: the smaller
-    /// one is less than half the circle behind.
+    /// Tells whether an element was put in before another of its bucket. In an LRU table sequences
+    /// come round: the smaller one is less than half the circle behind.
     #[inline(always)]
     fn precedes(&self, sequence: u64, other: u64) -> bool {
         if self.lru {

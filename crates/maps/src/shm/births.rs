@@ -5,9 +5,10 @@
 //! payload, behind the type's own, from the next page on:   | birth of row 0 | birth of row 1 | …     four bytes each
 //! ```
 //!
-//! Strict walks are counted, and what is put into a row is stamped with the count, before it can be seen. A walk that began as
-//! number *n* passes over births from *n* on. Until the first strict walk nothing is stamped, so those who need none pay one load
-//! an insertion and no memory. Which row belongs to an element is the type's affair.
+//! Strict walks are counted, and what is put into a row is stamped with the count, before it can be
+//! seen. A walk that began as number *n* passes over births from *n* on. Until the first strict
+//! walk nothing is stamped, so those who need none pay one load an insertion and no memory. Which
+//! row belongs to an element is the type's affair.
 
 use std::sync::Arc;
 use std::sync::atomic::{
@@ -46,8 +47,8 @@ unsafe impl Send for Births {}
 unsafe impl Sync for Births {}
 
 impl Births {
-    /// Takes a file that has `rows` births at `at`; none in files of older versions and for types whose elements all were there from
-    /// the beginning. `None` for a file that is shorter.
+    /// Takes a file that has `rows` births at `at`; none in files of older versions and for types
+    /// whose elements all were there from the beginning. `None` for a file that is shorter.
     pub(crate) fn new(file: Arc<ObjectFile>, at: u64, rows: u64) -> Option<Self> {
         let base = if rows == 0 {
             std::ptr::null_mut()
@@ -75,15 +76,16 @@ impl Births {
         unsafe { room::acquire(self.base.cast(), self.rows.saturating_mul(4)) }
     }
 
-    /// Begins a strict walk: its number, from 1; `None` after the last one that there is. The file is writable.
+    /// Begins a strict walk: its number, from 1; `None` after the last one that there is. The file
+    /// is writable.
     pub(crate) fn begin(&self) -> Option<u32> {
         let next = |n: u64| u32::try_from(n).ok()?.checked_add(1).map(u64::from);
         let before = self.walks().fetch_update(SeqCst, SeqCst, next).ok()?;
         u32::try_from(before).ok()?.checked_add(1)
     }
 
-    /// Tells whether anything is stamped: whether a strict walk ever began. The caller has taken the lock of the row before, so that a
-    /// walk which had begun then is counted.
+    /// Tells whether anything is stamped: whether a strict walk ever began. The caller has taken
+    /// the lock of the row before, so that a walk which had begun then is counted.
     #[inline(always)]
     pub(crate) fn are_kept(&self) -> bool {
         // Pairs with the update in `begin`.
@@ -100,13 +102,15 @@ impl Births {
         if row >= self.rows {
             return None;
         }
-        // SAFETY: inside the payload, as `new` checked; births begin at a page, and are reached as atomics only.
+        // SAFETY: inside the payload, as `new` checked; births begin at a page, and are reached as
+        // atomics only.
         Some(unsafe {
             AtomicU32::from_ptr(self.base.wrapping_add(row.wrapping_mul(4) as usize).cast())
         })
     }
 
-    /// Stamps a row that is about to be filled; the store that shows it comes later and is a Release.
+    /// Stamps a row that is about to be filled; the store that shows it comes later and is a
+    /// Release.
     #[inline(always)]
     pub(crate) fn stamp(&self, row: u64) {
         if self.are_kept() {
@@ -131,8 +135,9 @@ impl Births {
         }
     }
 
-    /// Tells whether what is in a row was put in after a walk with a number began. The caller has seen the row filled by an Acquire
-    /// load, and looks afterwards whether it still is the same.
+    /// Tells whether what is in a row was put in after a walk with a number began. The caller has
+    /// seen the row filled by an Acquire load, and looks afterwards whether it still is the
+    /// same.
     #[inline(always)]
     pub(crate) fn is_newer(&self, row: u64, walk: u32) -> bool {
         walk != 0 && self.row(row).is_some_and(|birth| birth.load(Acquire) >= walk)

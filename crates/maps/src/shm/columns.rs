@@ -1,9 +1,10 @@
 //! The payload of a large per-CPU array, mapped one slot at a time.
 //!
-//! The file has room for every slot there is and is sparse, so it takes memory for what is used only. Address space is another
-//! matter: `ulimit -v` counts what is mapped, used or not, and a whole array of 256 slots is hundreds of times what a program with
-//! two threads needs. So a *column*, the values of one slot, is mapped when a thread of this process claims the slot, or a reader
-//! looks at it; and no more of it than the process will use.
+//! The file has room for every slot there is and is sparse, so it takes memory for what is used
+//! only. Address space is another matter: `ulimit -v` counts what is mapped, used or not, and a
+//! whole array of 256 slots is hundreds of times what a program with two threads needs. So a
+//! *column*, the values of one slot, is mapped when a thread of this process claims the slot, or a
+//! reader looks at it; and no more of it than the process will use.
 //!
 //! ```text
 //! base                base + stride         base + 2 * stride
@@ -11,13 +12,15 @@
 //!  <-used->
 //! ```
 //!
-//! Generated code finds a value at `base + slot * stride + index * size`, so columns have fixed places. They lie where nothing comes
-//! to lie that was not asked to: far below what the kernel gives out from the top, far above heaps. What happens to lie there is
-//! not touched; such a slot cannot be had, and its runs count as missed.
+//! Generated code finds a value at `base + slot * stride + index * size`, so columns have fixed
+//! places. They lie where nothing comes to lie that was not asked to: far below what the kernel
+//! gives out from the top, far above heaps. What happens to lie there is not touched; such a slot
+//! cannot be had, and its runs count as missed.
 //!
-//! A claim happens on the event path, where no descriptor is at hand, and the file's name may lead nowhere any more (`chroot`,
-//! another user id). So the first columns begin with one page each, which `mremap` makes longer; any other is made out of one that is
-//! mapped: with an old size of 0, `mremap` maps the same file once more, and further than before.
+//! A claim happens on the event path, where no descriptor is at hand, and the file's name may lead
+//! nowhere any more (`chroot`, another user id). So the first columns begin with one page each,
+//! which `mremap` makes longer; any other is made out of one that is mapped: with an old size of 0,
+//! `mremap` maps the same file once more, and further than before.
 
 use std::os::fd::BorrowedFd;
 use std::ptr;
@@ -32,7 +35,8 @@ use super::{Access, PAGE, sys};
 
 /// Payloads up to this are mapped whole.
 const SMALL: u64 = 16 << 20;
-/// Where columns lie: below position-independent programs (0x55…), above the shadow memory of sanitizers.
+/// Where columns lie: below position-independent programs (0x55…), above the shadow memory of
+/// sanitizers.
 const REGION: u64 = 0x4000_0000_0000;
 /// From a random place in so much of it on.
 const SPREAD: u64 = 1 << 42;
@@ -74,7 +78,8 @@ pub(crate) const fn pays(stride: u64) -> bool {
 }
 
 impl Columns {
-    /// Maps the column of slot 0, `used` bytes of `stride` (both whole pages). `None` when no place is found.
+    /// Maps the column of slot 0, `used` bytes of `stride` (both whole pages). `None` when no place
+    /// is found.
     pub(crate) fn map(fd: BorrowedFd<'_>, stride: u64, used: u64, access: Access) -> Option<Self> {
         let prot = match access {
             Access::ReadOnly => ProtFlags::READ,
@@ -124,7 +129,8 @@ impl Columns {
             let mut head = ALL.load(Relaxed);
             loop {
                 node.next.store(head, Relaxed);
-                // Before `own_slots` looks who has claimed; pairs with the fence of a claim before it walks the list.
+                // Before `own_slots` looks who has claimed; pairs with the fence of a claim before
+                // it walks the list.
                 match ALL.compare_exchange_weak(
                     head,
                     ptr::from_ref(node).cast_mut(),
@@ -150,8 +156,9 @@ impl Columns {
         self.0.has(slot) || self.0.ensure(slot)
     }
 
-    /// Maps the column of a slot and gives all of it memory, also where this process leaves elements out; `false` when that is
-    /// impossible, or the payload is not mapped writable. Safe on the event path.
+    /// Maps the column of a slot and gives all of it memory, also where this process leaves
+    /// elements out; `false` when that is impossible, or the payload is not mapped writable.
+    /// Safe on the event path.
     pub(crate) fn acquire(&self, slot: u32) -> bool {
         let node = self.0;
         // SAFETY: the column is mapped, writable if the payload is, and begins at a page.
@@ -191,7 +198,8 @@ impl Drop for Columns {
     }
 }
 
-/// Maps the column of a slot in all payloads; for a thread that has just claimed it. Safe on the event path.
+/// Maps the column of a slot in all payloads; for a thread that has just claimed it. Safe on the
+/// event path.
 #[inline(never)]
 pub(crate) fn ensure(slot: u32) -> bool {
     // After the claim, which `own_slots` looks for; pairs with the publication in `Columns::map`.
@@ -295,7 +303,8 @@ impl Node {
             return self.has(slot);
         }
         if self.is_anchored(slot) {
-            // SAFETY: the first page of this column, which nobody else lengthens: `begun` says that it is us.
+            // SAFETY: the first page of this column, which nobody else lengthens: `begun` says that
+            // it is us.
             if unsafe { sys::lengthen(self.at(slot), PAGE, self.used) } {
                 mapped.fetch_or(bit, AcqRel);
                 return true;
@@ -336,7 +345,8 @@ impl Node {
             anchor = wider.wrapping_add(self.stride);
             steps = steps.wrapping_sub(1);
         }
-        // SAFETY: the page was mapped in the last round, and nobody knows it; the target is reserved.
+        // SAFETY: the page was mapped in the last round, and nobody knows it; the target is
+        // reserved.
         if steps == 0 && unsafe { sys::move_mapping(anchor, PAGE, self.used, target) } {
             return true;
         }
@@ -377,8 +387,8 @@ mod tests {
         unsafe { &*(at as *const AtomicU64) }
     }
 
-    /// What is written to a column is in the file where the slot's values are, whichever columns were mapped before, and the file's
-    /// name is not needed.
+    /// What is written to a column is in the file where the slot's values are, whichever columns
+    /// were mapped before, and the file's name is not needed.
     #[test]
     fn every_column_shows_its_part_of_the_file() {
         let (stride, used) = (1 << 20, 3 * PAGE);

@@ -1,9 +1,9 @@
 //! Copies between private and shared memory, one aligned word at a time.
 //!
-//! Loads are inline assembly because the source may be shared memory or the stack of a running program, of any
-//! alignment: for the compiler they are opaque, so a racing writer is no undefined behaviour, and no loop becomes
-//! `memcpy` or vector code. Shared destinations are eight-aligned and have room up to the next multiple of eight;
-//! padding is written as zero.
+//! Loads are inline assembly because the source may be shared memory or the stack of a running
+//! program, of any alignment: for the compiler they are opaque, so a racing writer is no undefined
+//! behaviour, and no loop becomes `memcpy` or vector code. Shared destinations are eight-aligned
+//! and have room up to the next multiple of eight; padding is written as zero.
 
 use std::arch::asm;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -68,7 +68,8 @@ pub(crate) unsafe fn store(dst: *mut u8, src: *const u8, len: usize) {
         return;
     }
     let mut i = 0usize;
-    // SAFETY: `i` stays below `len`, whole words first, then one padded word; see the caller's duties.
+    // SAFETY: `i` stays below `len`, whole words first, then one padded word; see the caller's
+    // duties.
     unsafe {
         while len.wrapping_sub(i) >= 8 {
             AtomicU64::from_ptr(dst.add(i).cast()).store(load8(src.add(i)), Relaxed);
@@ -126,7 +127,8 @@ const SHORT: usize = 128;
 /// `src..src+len` is readable, `dst..dst+len` writable, and they do not overlap.
 #[inline(always)]
 pub(crate) unsafe fn store_bytes(mut dst: *mut u8, mut src: *const u8, mut len: usize) {
-    // SAFETY: the caller vouches for both ranges; `rep movsb` uses no other registers, and the direction flag is clear by the ABI.
+    // SAFETY: the caller vouches for both ranges; `rep movsb` uses no other registers, and the
+    // direction flag is clear by the ABI.
     unsafe {
         if len <= SHORT {
             while len >= 8 {
@@ -202,7 +204,8 @@ pub(crate) unsafe fn load(dst: &mut [u8], src: *const u8) {
 /// Compares a key in shared memory (zero-padded to eight) with a key elsewhere.
 ///
 /// # Safety
-/// `shared` is eight-aligned and readable up to `len` rounded up to eight; `key..key+len` is readable.
+/// `shared` is eight-aligned and readable up to `len` rounded up to eight; `key..key+len` is
+/// readable.
 #[inline(always)]
 pub(crate) unsafe fn same(shared: *const u8, key: *const u8, len: usize) -> bool {
     if len == 8 {

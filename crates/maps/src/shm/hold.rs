@@ -1,8 +1,9 @@
 //! Files that stay open without a descriptor.
 //!
-//! A traced program may count on the numbers its descriptors get, list them, or close all of them; and once it has, a number we
-//! remembered may be a file of its own. So nothing here keeps one. A mapping keeps the open file alive, and with it the `flock`
-//! that was taken through it; who needs a descriptor later opens the file by name again and checks that it is the same file.
+//! A traced program may count on the numbers its descriptors get, list them, or close all of them;
+//! and once it has, a number we remembered may be a file of its own. So nothing here keeps one. A
+//! mapping keeps the open file alive, and with it the `flock` that was taken through it; who needs
+//! a descriptor later opens the file by name again and checks that it is the same file.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -32,8 +33,8 @@ impl Identity {
     }
 }
 
-/// Keeps a file open, and a lock on it, until dropped or the process ends. A forked child keeps it too, a program that is executed
-/// does not.
+/// Keeps a file open, and a lock on it, until dropped or the process ends. A forked child keeps it
+/// too, a program that is executed does not.
 #[derive(Debug)]
 pub struct Hold {
     path: PathBuf,

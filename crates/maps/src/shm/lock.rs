@@ -5,12 +5,14 @@
 //! | times released |    pid     |    tid     |     pid = tid = 0: free
 //! ```
 //!
-//! The holder's token is in the word, so a waiter can see that it is gone and take the lock over; the taker learns that
-//! it did ([`Held::recovered`]) and repairs what the lock protects. The count changes with every release, so a waiter can
-//! tell a busy lock from a stuck one, and gives up on the latter: at once when its holder is stopped, in some milliseconds when it is
-//! frozen, and after a second when it is not seen what it does. Who holds one long says that all is well ([`beat`]), and who is ready
-//! to run but gets no processor is waited for. To go on without a holder that is stopped is not possible: it would go on itself one
-//! day, with stores that nobody can take back.
+//! The holder's token is in the word, so a waiter can see that it is gone and take the lock over;
+//! the taker learns that it did ([`Held::recovered`]) and repairs what the lock protects. The count
+//! changes with every release, so a waiter can tell a busy lock from a stuck one, and gives up on
+//! the latter: at once when its holder is stopped, in some milliseconds when it is frozen, and
+//! after a second when it is not seen what it does. Who holds one long says that all is well
+//! ([`beat`]), and who is ready to run but gets no processor is waited for. To go on without a
+//! holder that is stopped is not possible: it would go on itself one day, with stores that nobody
+//! can take back.
 
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -20,10 +22,12 @@ const OWNER: u64 = (1 << tls::TOKEN_BITS) - 1;
 const ONE_RELEASE: u64 = 1 << tls::TOKEN_BITS;
 
 const SPINS: u32 = 40;
-/// Pauses of a look at the lock double up to two to the power of this: who lets it go and comes back soon finds it in his cache.
+/// Pauses of a look at the lock double up to two to the power of this: who lets it go and comes
+/// back soon finds it in his cache.
 const PAUSES: u32 = 4;
 const YIELDS: u32 = 50;
-/// Naps of 0.1 to 1 ms without any release by the holder after which a waiter gives up: about a second.
+/// Naps of 0.1 to 1 ms without any release by the holder after which a waiter gives up: about a
+/// second.
 const NAPS: u32 = 1_000;
 /// As [`NAPS`], for a lock whose holder may wait for another lock.
 const LONG_NAPS: u32 = 10_000;
@@ -43,7 +47,8 @@ pub(crate) enum NotHeld {
     Mine,
     /// Another thread holds it and did not let go in time.
     Stuck,
-    /// This process is in another pid namespace, where nobody could tell whether it still holds what it holds.
+    /// This process is in another pid namespace, where nobody could tell whether it still holds
+    /// what it holds.
     Stranger,
 }
 
@@ -74,7 +79,8 @@ pub(crate) fn acquire(lock: &AtomicU64) -> Result<Held, NotHeld> {
     }
 }
 
-/// As [`acquire`], for a lock that is held while others are waited for: gives up after ten seconds without a beat.
+/// As [`acquire`], for a lock that is held while others are waited for: gives up after ten seconds
+/// without a beat.
 pub(crate) fn acquire_patiently(lock: &AtomicU64) -> Result<Held, NotHeld> {
     try_acquire(lock).map_or_else(|| wait(lock, LONG_NAPS), Ok)
 }
@@ -88,8 +94,8 @@ pub(crate) fn beat(lock: &AtomicU64, held: &mut Held) {
     }
 }
 
-/// The word of the lock somebody in this process gave up last. While its holder stands still (a stopped process), others
-/// need not find that out anew.
+/// The word of the lock somebody in this process gave up last. While its holder stands still (a
+/// stopped process), others need not find that out anew.
 static STUCK: AtomicU64 = AtomicU64::new(0);
 
 /// Names process and thread that held the lock which somebody in this process gave up last.
@@ -135,7 +141,8 @@ fn wait(lock: &AtomicU64, patience: u32) -> Result<Held, NotHeld> {
         if tries == SPINS && known_stuck(word) && !tls::dead(owner, true) && !sys::is_ready(tid) {
             return Err(NotHeld::Stuck);
         }
-        // Ask the kernel when spinning did not help, then ever more rarely; zombies need a look into /proc.
+        // Ask the kernel when spinning did not help, then ever more rarely; zombies need a look
+        // into /proc.
         if tries >= SPINS && tries.is_multiple_of(16) && tls::dead(owner, naps > 0) {
             let mine = (word & !OWNER) | token;
             if lock.compare_exchange(word, mine, Acquire, Relaxed).is_ok() {
@@ -185,7 +192,8 @@ pub(crate) fn held_by_living(lock: &AtomicU64) -> bool {
 /// Lets the lock go.
 #[inline(always)]
 pub(crate) fn release(lock: &AtomicU64, held: Held) {
-    // Only the holder stores here, so a plain store is enough. Pairs with the Acquire in `try_acquire`.
+    // Only the holder stores here, so a plain store is enough. Pairs with the Acquire in
+    // `try_acquire`.
     lock.store((held.word & !OWNER).wrapping_add(ONE_RELEASE), Release);
 }
 
@@ -193,7 +201,8 @@ pub(crate) fn release(lock: &AtomicU64, held: Held) {
 mod tests {
     use super::*;
 
-    /// A stopped holder, a frozen one (that sleeps and never wakes looks the same) and one that died stopped.
+    /// A stopped holder, a frozen one (that sleeps and never wakes looks the same) and one that
+    /// died stopped.
     #[test]
     fn a_holder_that_stands_is_given_up_at_once() {
         let sleeps = || sys::tests::SLEEPS.with(std::cell::Cell::get);

@@ -28,7 +28,8 @@ pub(crate) struct Mapping {
     access: Access,
 }
 
-// SAFETY: a mapping is a range of addresses; what is shared through it is reached only through atomics (see `Window`).
+// SAFETY: a mapping is a range of addresses; what is shared through it is reached only through
+// atomics (see `Window`).
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -38,7 +39,8 @@ fn os(call: &'static str) -> impl Fn(rustix::io::Errno) -> ObjectError {
 }
 
 impl Mapping {
-    /// Maps `len` bytes of a file from `offset` on, and once more its bytes from `mirror` on right behind them.
+    /// Maps `len` bytes of a file from `offset` on, and once more its bytes from `mirror` on right
+    /// behind them.
     pub(crate) fn file(
         fd: BorrowedFd<'_>,
         offset: u64,
@@ -59,9 +61,11 @@ impl Mapping {
                 .map_err(os("mmap"))?;
             ranges::add(p as u64, len as u64);
             if len >= HUGE {
-                // A wish: where the file system takes it (`huge=advise`), the kernel makes huge pages of small ones by and by; with
-                // `within_size` and `always` it gave them when the file was made. To demand them at once (MADV_COLLAPSE) took 20 to
-                // 150 ms of the making of a map of 50 MB, and operations on a million random keys were not faster by more than 5 %.
+                // A wish: where the file system takes it (`huge=advise`), the kernel makes huge
+                // pages of small ones by and by; with `within_size` and `always` it
+                // gave them when the file was made. To demand them at once (MADV_COLLAPSE) took 20
+                // to 150 ms of the making of a map of 50 MB, and operations on a
+                // million random keys were not faster by more than 5 %.
                 // SAFETY: changes nothing that is stored in the mapping.
                 let _ = unsafe { madvise(p, len, Advice::LinuxHugepage) };
             }
@@ -80,7 +84,8 @@ impl Mapping {
         .map_err(os("mmap"))?;
         ranges::add(p as u64, (len + again) as u64);
         let this = Self { base: nonnull(p)?, len: len + again, access };
-        // SAFETY: both fixed mappings lie inside the range just reserved, which nobody else knows of.
+        // SAFETY: both fixed mappings lie inside the range just reserved, which nobody else knows
+        // of.
         unsafe {
             mmap(p, len, prot, MapFlags::SHARED | MapFlags::FIXED, fd, offset)
                 .map_err(os("mmap"))?;
@@ -99,8 +104,8 @@ impl Mapping {
 
     /// Shows the mapping as checked memory.
     pub(crate) fn window(&self) -> Window {
-        // SAFETY: the range is mapped as `access` says until `self` is dropped; whoever keeps the window keeps the mapping
-        // (`ObjectFile` owns both).
+        // SAFETY: the range is mapped as `access` says until `self` is dropped; whoever keeps the
+        // window keeps the mapping (`ObjectFile` owns both).
         unsafe { Window::new(self.base, self.len, self.access == Access::ReadWrite) }
     }
 }

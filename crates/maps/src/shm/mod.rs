@@ -2,14 +2,15 @@
 //!
 //! Rules of the house
 //!
-//! * Memory that another process can write is reached through atomics or through the copies in [`copy`], never through
-//!   `&T` or `&mut T` of a plain type. Copy out, then check, then use.
-//! * A position read from shared memory is an offset; [`Window`] checks it against the mapping before it becomes an
-//!   address. What a `Window` hands out is always inside its mapping.
+//! * Memory that another process can write is reached through atomics or through the copies in
+//!   [`copy`], never through `&T` or `&mut T` of a plain type. Copy out, then check, then use.
+//! * A position read from shared memory is an offset; [`Window`] checks it against the mapping
+//!   before it becomes an address. What a `Window` hands out is always inside its mapping.
 //! * Mappings are never shortened or moved while their object lives.
-//! * Everything a program can reach while an event runs (`copy`, `lock`, `sys`, `tls`) makes no libc call, allocates
-//!   nothing, cannot panic and uses no vector registers: loops are made of inline-assembly loads and atomic stores,
-//!   which the compiler neither widens nor turns into `memcpy`.
+//! * Everything a program can reach while an event runs (`copy`, `lock`, `sys`, `tls`) makes no
+//!   libc call, allocates nothing, cannot panic and uses no vector registers: loops are made of
+//!   inline-assembly loads and atomic stores, which the compiler neither widens nor turns into
+//!   `memcpy`.
 //!
 //! The file format is described byte by byte in `docs/shm-format.md`.
 

@@ -14,8 +14,8 @@
 //! 2048 2048 state: mutable words
 //! ```
 //!
-//! The file is complete before it has a name, so nobody meets a half-made one. Everything below 2048 never changes and is
-//! copied out and checked when the file is opened.
+//! The file is complete before it has a name, so nobody meets a half-made one. Everything below
+//! 2048 never changes and is copied out and checked when the file is opened.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,7 +32,8 @@ use super::room::{self, Limit, Size};
 use super::{Access, PAGE, Window, page_up, sys, tls};
 
 const MAGIC: [u8; 8] = *b"skepobj\0";
-/// The format version this crate writes. It reads those before it too, but for types whose payload has changed since.
+/// The format version this crate writes. It reads those before it too, but for types whose payload
+/// has changed since.
 pub const VERSION: u32 = 5;
 const OLDEST: u32 = 1;
 const META: usize = 64;
@@ -123,7 +124,8 @@ pub enum ObjectError {
         /// Its owner.
         owner: u32,
     },
-    /// The file was made in another pid namespace, where thread ids mean other threads, or this process does not know its own.
+    /// The file was made in another pid namespace, where thread ids mean other threads, or this
+    /// process does not know its own.
     #[error("`{}` can only be opened for reading: {what}", path.display())]
     Namespace {
         /// The file.
@@ -188,8 +190,8 @@ pub struct NewObject<'a> {
 
 /// An open object: its mapped payload, its checked header, and a shared lock on its file.
 ///
-/// The lock marks the object as used until this value is dropped or the process ends, however it ends; a forked child
-/// shares it. See [`remove_if_unused`].
+/// The lock marks the object as used until this value is dropped or the process ends, however it
+/// ends; a forked child shares it. See [`remove_if_unused`].
 #[derive(Debug)]
 pub struct ObjectFile {
     identity: Identity,
@@ -244,7 +246,8 @@ fn checksum(immutable: &[u8]) -> u64 {
     })
 }
 
-/// Says why a process in the pid namespace `here` may not write to a file of the namespace `made_in`; 0 is one that could not be told.
+/// Says why a process in the pid namespace `here` may not write to a file of the namespace
+/// `made_in`; 0 is one that could not be told.
 fn why_read_only(here: u64, made_in: u64) -> &'static str {
     match (here, made_in) {
         (0, _) => "this process cannot tell its pid namespace, as /proc is not mounted",
@@ -269,7 +272,8 @@ fn lock_shared(fd: BorrowedFd<'_>, path: &Path) -> Result<(), ObjectError> {
 }
 
 impl ObjectFile {
-    /// Makes the object file `dir/name`, with memory for all of it, and opens it for reading and writing.
+    /// Makes the object file `dir/name`, with memory for all of it, and opens it for reading and
+    /// writing.
     ///
     /// # Errors
     /// `EEXIST` when there is such a file; a full or read-only file system.
@@ -277,7 +281,8 @@ impl ObjectFile {
         Self::create_with(dir, name, new, &[(0, new.payload_len)], View::Whole)
     }
 
-    /// As [`ObjectFile::create`], with memory for some ranges of the payload only, and mapped as `view` says.
+    /// As [`ObjectFile::create`], with memory for some ranges of the payload only, and mapped as
+    /// `view` says.
     pub(crate) fn create_with(
         dir: &Path,
         name: &str,
@@ -342,7 +347,8 @@ impl ObjectFile {
         Self::open_viewed(path, kind, access, |_| View::Whole)
     }
 
-    /// Opens an object file whose payload shall be mapped as `view` says, which is asked with the checked meta.
+    /// Opens an object file whose payload shall be mapped as `view` says, which is asked with the
+    /// checked meta.
     pub(crate) fn open_viewed(
         path: &Path,
         kind: ObjectKind,
@@ -455,7 +461,8 @@ impl ObjectFile {
         };
         let shown = match &payload {
             Payload::Whole(mapping) => mapping.window(),
-            // SAFETY: only parts of the range are mapped: whoever uses the window of such an object asks `columns` before.
+            // SAFETY: only parts of the range are mapped: whoever uses the window of such an object
+            // asks `columns` before.
             Payload::Columns(columns) => unsafe {
                 let base = std::ptr::NonNull::new(columns.base() as *mut u8)
                     .ok_or_else(|| damaged("too large"))?;
@@ -486,7 +493,8 @@ impl ObjectFile {
         self.kind
     }
 
-    /// Refuses a file that is older than the format version in which its payload came to be what it is.
+    /// Refuses a file that is older than the format version in which its payload came to be what it
+    /// is.
     pub(crate) fn check_version(&self, since: u32) -> Result<(), ObjectError> {
         if self.version < since {
             Err(ObjectError::Version { path: self.path.clone(), found: self.version })
@@ -543,7 +551,8 @@ impl ObjectFile {
         &self.payload
     }
 
-    /// Returns the columns of a payload that is mapped a slot at a time: only what they have may be used.
+    /// Returns the columns of a payload that is mapped a slot at a time: only what they have may be
+    /// used.
     pub(crate) fn columns(&self) -> Option<&Columns> {
         match &self.mapped {
             Payload::Whole(_) => None,
@@ -569,7 +578,8 @@ impl ObjectFile {
         self.head.writable()
     }
 
-    /// Opens the file once more, to read or change it by system calls. An object in use keeps no descriptor.
+    /// Opens the file once more, to read or change it by system calls. An object in use keeps no
+    /// descriptor.
     ///
     /// # Errors
     /// `ENOENT` when the file has no name any more, or another file has it.
@@ -584,7 +594,8 @@ fn meta_of(page: &[u8]) -> Option<Vec<u8>> {
     if len > MAX_META { None } else { page.get(META..META + len).map(<[u8]>::to_vec) }
 }
 
-/// Opens a file without a name in `dir`, or where that is not offered one under a temporary name, which is returned.
+/// Opens a file without a name in `dir`, or where that is not offered one under a temporary name,
+/// which is returned.
 fn unnamed(dir: &Path) -> Result<(OwnedFd, Option<PathBuf>), ObjectError> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let mode = Mode::RUSR | Mode::WUSR;
@@ -645,7 +656,8 @@ fn read_all(fd: &OwnedFd, at: u64, out: &mut [u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Removes an object file that nobody has open and no pin (second hard link) keeps; tells whether it did.
+/// Removes an object file that nobody has open and no pin (second hard link) keeps; tells whether
+/// it did.
 ///
 /// # Errors
 /// What the operating system says of the file; that it is in use is no error.

@@ -1,8 +1,9 @@
 //! Where this process has files mapped, for who handles faults in them.
 //!
-//! A file can lose its memory while it is mapped: its file system is full, or somebody has cut it off. Then a load or store raises
-//! `SIGBUS`, wherever it is: in a value, a header, the slot table. So every mapping of this crate is in this list, from before it is
-//! used until it is unmapped. It has no limit, and is read in signal handlers: entries are never freed, only used again.
+//! A file can lose its memory while it is mapped: its file system is full, or somebody has cut it
+//! off. Then a load or store raises `SIGBUS`, wherever it is: in a value, a header, the slot table.
+//! So every mapping of this crate is in this list, from before it is used until it is unmapped. It
+//! has no limit, and is read in signal handlers: entries are never freed, only used again.
 
 use std::sync::atomic::{
     AtomicPtr, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
@@ -77,7 +78,8 @@ pub(crate) fn remove(start: u64) {
     }
 }
 
-/// Tells whether an address lies in a file that this process has mapped as an object. May be called in a signal handler.
+/// Tells whether an address lies in a file that this process has mapped as an object. May be called
+/// in a signal handler.
 #[must_use]
 pub fn is_mapped(addr: u64) -> bool {
     let here = |entry: &Entry| {
@@ -89,7 +91,8 @@ pub fn is_mapped(addr: u64) -> bool {
     chunks().flat_map(|chunk| &chunk.entries).any(here) || columns::is_mapped(addr)
 }
 
-/// Calls `f` with where each thread's values in a per-CPU map begin and end, for all such maps. May be called in a signal handler.
+/// Calls `f` with where each thread's values in a per-CPU map begin and end, for all such maps. May
+/// be called in a signal handler.
 pub fn for_each_column(f: impl FnMut(u64, u64)) {
     columns::for_each(f);
 }

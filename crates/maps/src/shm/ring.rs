@@ -9,18 +9,23 @@
 //! record          0 length | BUSY | DISCARD (32 bits)   4 thread that reserved it (32 bits)   8 … sample, rounded up to 8
 //! ```
 //!
-//! Positions only grow; a record lies at position modulo size and, thanks to the second mapping, in one piece. A perf event array
-//! has many rings in one file, none of them mapped twice: their records are copied in and out, around the end if need be, and
-//! all rings share the wake-ups of the first. The first word of a record is the kernel's. The second is ours: the kernel keeps the distance to its own pages there; we keep
-//! who filled the record, so that a consumer can skip what a dead thread left unfinished.
+//! Positions only grow; a record lies at position modulo size and, thanks to the second mapping, in
+//! one piece. A perf event array has many rings in one file, none of them mapped twice: their
+//! records are copied in and out, around the end if need be, and all rings share the wake-ups of
+//! the first. The first word of a record is the kernel's. The second is ours: the kernel keeps the
+//! distance to its own pages there; we keep who filled the record, so that a consumer can skip what
+//! a dead thread left unfinished.
 //!
-//! A producer pays for one locked instruction, to get the lock, and what it changes under the lock lies in one cache line beside it.
-//! It keeps off the consumer's position while an older value of it is good enough, and off that of the first unfinished record unless
-//! it knows it without a look at the records. And it looks whether the consumer sleeps without a barrier between that and its record:
-//! who is about to sleep makes all producers pass one (`membarrier(2)`), which their processes have signed up for.
+//! A producer pays for one locked instruction, to get the lock, and what it changes under the lock
+//! lies in one cache line beside it. It keeps off the consumer's position while an older value of
+//! it is good enough, and off that of the first unfinished record unless it knows it without a look
+//! at the records. And it looks whether the consumer sleeps without a barrier between that and its
+//! record: who is about to sleep makes all producers pass one (`membarrier(2)`), which their
+//! processes have signed up for.
 //!
-//! A short sample that is there already is copied in under the lock, so that no two producers write into neighbouring records, which
-//! share cache lines, at the same time: two of them are three times as fast so (31 ns a record of 64 bytes instead of 87).
+//! A short sample that is there already is copied in under the lock, so that no two producers write
+//! into neighbouring records, which share cache lines, at the same time: two of them are three
+//! times as fast so (31 ns a record of 64 bytes instead of 87).
 
 use std::sync::Arc;
 use std::sync::atomic::{
@@ -38,11 +43,13 @@ const LENGTH: u64 = DISCARD - 1;
 const HEADER: u64 = 8;
 /// Largest sample (kernel/bpf/ringbuf.c `RINGBUF_MAX_RECORD_SZ`).
 const MAX_SAMPLE: u64 = (u32::MAX / 4) as u64;
-/// Finished records that a producer passes over at a time, when half of the room or more may be unfinished.
+/// Finished records that a producer passes over at a time, when half of the room or more may be
+/// unfinished.
 const PASSED: u32 = 64;
 /// Looks at an unfinished record before the kernel is asked about who fills it.
 const LOOKS: u32 = 4;
-/// Pauses between two looks at what another processor is about to write: fewer would take its cache line away too often.
+/// Pauses between two looks at what another processor is about to write: fewer would take its cache
+/// line away too often.
 const PAUSES: u32 = 12;
 /// Longest sample, in bytes, that is copied in while the lock is held.
 const SHORT: u64 = 256;
@@ -79,7 +86,8 @@ pub(crate) struct RingMemory {
     consumed: AtomicU64,
 }
 
-// SAFETY: `base` and `first` are part of the payload of `file`, reached through atomics and word-wise copies only.
+// SAFETY: `base` and `first` are part of the payload of `file`, reached through atomics and
+// word-wise copies only.
 unsafe impl Send for RingMemory {}
 // SAFETY: as above.
 unsafe impl Sync for RingMemory {}
@@ -177,7 +185,8 @@ impl RingMemory {
         self.word::<192>()
     }
 
-    /// Tells whether the data has memory, and gives it some if not: for rings of which many are in a file. Safe on the event path.
+    /// Tells whether the data has memory, and gives it some if not: for rings of which many are in
+    /// a file. Safe on the event path.
     #[inline(always)]
     pub(crate) fn has_memory(&self) -> bool {
         self.word::<200>().load(Relaxed) != 0 || self.get_memory()
@@ -186,7 +195,8 @@ impl RingMemory {
     #[cold]
     #[inline(never)]
     fn get_memory(&self) -> bool {
-        // SAFETY: the data lies inside the payload, as `over` checked, which is mapped writable if so said.
+        // SAFETY: the data lies inside the payload, as `over` checked, which is mapped writable if
+        // so said.
         let done = self.writable
             && unsafe { room::acquire(self.base.wrapping_add(DATA as usize), self.size) };
         if done {
@@ -216,7 +226,8 @@ impl RingMemory {
         }
     }
 
-    /// Returns the address of `len` bytes, at least one word, behind the first word of the record at a position, if they lie in a row.
+    /// Returns the address of `len` bytes, at least one word, behind the first word of the record
+    /// at a position, if they lie in a row.
     #[inline(always)]
     fn behind(&self, position: u64, len: u64) -> Option<*mut u8> {
         let at = (position & self.mask).wrapping_add(HEADER);
@@ -268,8 +279,8 @@ impl RingMemory {
         position
     }
 
-    /// Makes a finished record, which `fill` fills while the lock is held: nobody ever sees it unfinished, and when its producer dies
-    /// it was never there. Returns its position.
+    /// Makes a finished record, which `fill` fills while the lock is held: nobody ever sees it
+    /// unfinished, and when its producer dies it was never there. Returns its position.
     #[inline(always)]
     fn make(&self, size: u64, len: u64, fill: impl FnOnce(u64)) -> Option<u64> {
         let held = lock::acquire(self.producers()).ok()?;
@@ -293,10 +304,11 @@ impl RingMemory {
     fn next(&self, len: u64) -> Option<u64> {
         let begin = self.producer().load(Relaxed);
         let end = begin.wrapping_add(len);
-        // As in the kernel: at most size - 1 bytes, so that full and empty differ, and never over an unfinished record,
-        // whatever the consumer's page says.
+        // As in the kernel: at most size - 1 bytes, so that full and empty differ, and never over
+        // an unfinished record, whatever the consumer's page says.
         if end.wrapping_sub(self.consumed.load(Relaxed)) >= self.size {
-            // Pairs with the Release in `consume`: its reads of a record end before we write over it.
+            // Pairs with the Release in `consume`: its reads of a record end before we write over
+            // it.
             let consumed = self.consumer().load(Acquire);
             self.consumed.store(consumed, Relaxed);
             if end.wrapping_sub(consumed) >= self.size {
@@ -312,14 +324,16 @@ impl RingMemory {
         Some(begin)
     }
 
-    /// Passes over finished records from `pending` on, as many as is needed to have room up to `end`; returns the first that it left.
+    /// Passes over finished records from `pending` on, as many as is needed to have room up to
+    /// `end`; returns the first that it left.
     #[cold]
     #[inline(never)]
     fn pass(&self, mut pending: u64, begin: u64, end: u64) -> u64 {
         let mut few = PASSED;
         let mut steps = self.size;
         while pending != begin && steps > 0 && (few > 0 || end.wrapping_sub(pending) >= self.size) {
-            // Pairs with the Release in `finish`: its sample is complete before another record begins there.
+            // Pairs with the Release in `finish`: its sample is complete before another record
+            // begins there.
             let header = self.header(pending).load(Acquire);
             if header & BUSY != 0 {
                 break;
@@ -360,7 +374,8 @@ impl RingMemory {
     /// Wakes the consumer, if it sleeps, for the record at a position, which is there now.
     #[inline(always)]
     fn announce(&self, position: u64, flags: u64) {
-        // The record is there before we look whether the consumer sleeps (pairs with `sleep_unless`).
+        // The record is there before we look whether the consumer sleeps (pairs with
+        // `sleep_unless`).
         compiler_fence(SeqCst);
         if !SIGNED_UP.load(Relaxed) {
             fence(SeqCst);
@@ -405,7 +420,8 @@ impl RingMemory {
         true
     }
 
-    /// Copies a sample of two parts in, around the end of the data if need be; `false` when there is no room.
+    /// Copies a sample of two parts in, around the end of the data if need be; `false` when there
+    /// is no room.
     ///
     /// # Safety
     /// Both parts are readable: address and size.
@@ -438,7 +454,8 @@ impl RingMemory {
         true
     }
 
-    /// Copies the two parts of a sample into the record at a position, which is ours and large enough.
+    /// Copies the two parts of a sample into the record at a position, which is ours and large
+    /// enough.
     ///
     /// # Safety
     /// Both parts are readable: address and size.
@@ -480,7 +497,8 @@ impl RingMemory {
         self.head_before(&mut self.consumer().load(Relaxed), thorough)
     }
 
-    /// As [`RingMemory::head`], by who knows that there are records up to position `known`, and learns of more only when it is reached.
+    /// As [`RingMemory::head`], by who knows that there are records up to position `known`, and
+    /// learns of more only when it is reached.
     #[inline(always)]
     pub(crate) fn head_before(&self, known: &mut u64, thorough: bool) -> Head {
         let position = self.consumer().load(Relaxed);
@@ -510,7 +528,8 @@ impl RingMemory {
         Head::Record { next: position.wrapping_add(whole), len, kept: word & DISCARD == 0 }
     }
 
-    /// Waits a moment for a record to be finished, discards it when that will never be, and returns its first word.
+    /// Waits a moment for a record to be finished, discards it when that will never be, and returns
+    /// its first word.
     #[cold]
     #[inline(never)]
     fn finished(&self, position: u64, thorough: bool) -> u64 {
@@ -581,16 +600,19 @@ impl RingMemory {
         self.consume(self.producer().load(Acquire));
     }
 
-    /// Sleeps until a producer wakes us, at most `ns` nanoseconds; not at all when there is something.
+    /// Sleeps until a producer wakes us, at most `ns` nanoseconds; not at all when there is
+    /// something.
     pub(crate) fn sleep(&self, ns: u64) {
         self.sleep_unless(ns, || self.head(true) != Head::Nothing);
     }
 
-    /// Sleeps until a producer of any ring with the same wake-ups wakes us, but not when `something` is there.
+    /// Sleeps until a producer of any ring with the same wake-ups wakes us, but not when
+    /// `something` is there.
     pub(crate) fn sleep_unless(&self, ns: u64, something: impl Fn() -> bool) {
         let seen = self.wakeups().load(SeqCst);
-        // Pairs with `finish`: either it sees that we sleep, or we see its record. It has a barrier of its own, or the kernel
-        // makes it pass one here; where the kernel would not, it may be that nobody wakes us.
+        // Pairs with `finish`: either it sees that we sleep, or we see its record. It has a barrier
+        // of its own, or the kernel makes it pass one here; where the kernel would not, it
+        // may be that nobody wakes us.
         self.sleeping().swap(1, SeqCst);
         let passed = sys::membarrier_expedited() || sys::membarrier_global();
         if !something() {
@@ -609,7 +631,8 @@ pub(crate) fn pause() {
     }
 }
 
-/// Whether the kernel makes producers of this process pass a barrier when a consumer is about to sleep.
+/// Whether the kernel makes producers of this process pass a barrier when a consumer is about to
+/// sleep.
 static SIGNED_UP: AtomicBool = AtomicBool::new(false);
 
 /// Longest sleep without that, in nanoseconds.
@@ -622,8 +645,9 @@ fn sign_up() {
     }
 }
 
-/// Rings of this process by the addresses of their samples: a program submits an address and nothing else. The list has no limit, and
-/// is read on the event path: entries are never freed, only used again.
+/// Rings of this process by the addresses of their samples: a program submits an address and
+/// nothing else. The list has no limit, and is read on the event path: entries are never freed,
+/// only used again.
 struct Known {
     /// Where samples begin; 0: the entry is free, 1: it is being filled.
     begin: AtomicU64,
@@ -670,7 +694,8 @@ pub(crate) fn register(ring: &Arc<RingMemory>) {
         for known in &chunk.rings {
             // Pairs with the Release in `unregister`.
             if known.begin.compare_exchange(FREE, BEGUN, Acquire, Relaxed).is_ok() {
-                // Whoever sees what follows sees that the entry is being filled; pairs with the fence in `commit`.
+                // Whoever sees what follows sees that the entry is being filled; pairs with the
+                // fence in `commit`.
                 fence(Release);
                 known.end.store(end, Relaxed);
                 known.ring.store(Arc::as_ptr(ring).cast_mut(), Relaxed);
@@ -714,7 +739,8 @@ pub(crate) fn unregister(ring: &Arc<RingMemory>) {
 /// Gives a reserved sample of any ring over, or back; an address that is none does nothing.
 ///
 /// # Safety
-/// The sample was reserved in a ring that stays registered meanwhile, and not given over or back since; or it is in no ring.
+/// The sample was reserved in a ring that stays registered meanwhile, and not given over or back
+/// since; or it is in no ring.
 pub(crate) unsafe fn commit(sample: u64, flags: u64, discard: bool) {
     let mut at = Some(&FIRST);
     while let Some(chunk) = at {
@@ -726,7 +752,8 @@ pub(crate) unsafe fn commit(sample: u64, flags: u64, discard: bool) {
                 continue;
             }
             let ring = known.ring.load(Relaxed);
-            // Filled anew in between: then end and ring may be those of another ring, which the sample is not in.
+            // Filled anew in between: then end and ring may be those of another ring, which the
+            // sample is not in.
             fence(Acquire);
             if known.begin.load(Relaxed) == begin {
                 // SAFETY: the ring that the sample is in, which lives by the caller's promise.

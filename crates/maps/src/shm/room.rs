@@ -1,7 +1,9 @@
-//! Memory for a file before anything is stored in it, so that a full file system is an error and no signal.
+//! Memory for a file before anything is stored in it, so that a full file system is an error and no
+//! signal.
 //!
-//! A file is made as long as it ever gets, with holes. What a map promises to hold is given memory when it is made ([`reserve`]). What
-//! comes on demand is given it piece by piece, by whoever is about to use it first ([`acquire_some`]), in user calls and in running programs.
+//! A file is made as long as it ever gets, with holes. What a map promises to hold is given memory
+//! when it is made ([`reserve`]). What comes on demand is given it piece by piece, by whoever is
+//! about to use it first ([`acquire_some`]), in user calls and in running programs.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -78,7 +80,8 @@ pub(super) fn reserve(
     let need = ranges.iter().fold(0u64, |sum, (_, len)| sum.saturating_add(*len));
     let no = |room, limit| ObjectError::NoRoom { path: path.to_owned(), need, room, limit };
     let space = space(fd);
-    // Before anything is taken from others: a file system would give what it has, and take it back in the end.
+    // Before anything is taken from others: a file system would give what it has, and take it back
+    // in the end.
     if let Some((room, limit)) = space.filter(|(room, _)| need > *room) {
         return Err(no(room, limit));
     }
@@ -162,8 +165,9 @@ pub(crate) unsafe fn acquire(from: *mut u8, len: u64) -> bool {
 /// What is given memory at a time, if there is as much.
 const PIECE: u64 = 64 << 10;
 
-/// Gives thing `first` of a row memory, and as many behind it before `end` as come along; returns the number of the first that has
-/// none, which is `first` when there is no memory. A thing has `size` bytes in all, and `acquire` sees to those of a range of them.
+/// Gives thing `first` of a row memory, and as many behind it before `end` as come along; returns
+/// the number of the first that has none, which is `first` when there is no memory. A thing has
+/// `size` bytes in all, and `acquire` sees to those of a range of them.
 pub(crate) fn acquire_some(
     first: u64,
     end: u64,

@@ -1,13 +1,15 @@
-//! `struct bpf_spin_lock`: four bytes in a map value, taken by programs and by users with `BPF_F_LOCK`.
+//! `struct bpf_spin_lock`: four bytes in a map value, taken by programs and by users with
+//! `BPF_F_LOCK`.
 //!
 //! ```text
 //!  31           22 21         0
 //! | times released |    tid    |     tid = 0: free
 //! ```
 //!
-//! There is no way to say that the lock was not got, so a wait ends: at once when the holder is gone, and after about a
-//! second without any release when it is stopped or runs no more for other reasons than that it gets no processor. Then the lock is taken over. The
-//! verifier lets a program do little and no calls while it holds one, so no living holder needs that long.
+//! There is no way to say that the lock was not got, so a wait ends: at once when the holder is
+//! gone, and after about a second without any release when it is stopped or runs no more for other
+//! reasons than that it gets no processor. Then the lock is taken over. The verifier lets a program
+//! do little and no calls while it holds one, so no living holder needs that long.
 
 use std::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -15,8 +17,8 @@ use super::{sys, tls};
 
 const OWNER: u32 = (1 << 22) - 1;
 const ONE_RELEASE: u32 = 1 << 22;
-/// Who has no token: nobody can tell whether such a holder is still there. The one thread that may have this id, the last there is, is
-/// waited for in the same way.
+/// Who has no token: nobody can tell whether such a holder is still there. The one thread that may
+/// have this id, the last there is, is waited for in the same way.
 const STRANGER: u32 = OWNER;
 const SPINS: u32 = 200;
 const YIELDS: u32 = 50;
@@ -86,7 +88,8 @@ fn wait(lock: &AtomicU32) {
             holder = sys::Patience::default();
         }
         let naps = tries.saturating_sub(SPINS + YIELDS);
-        // Our own id in it: an interrupted run of this very thread, which cannot go on before we do.
+        // Our own id in it: an interrupted run of this very thread, which cannot go on before we
+        // do.
         let free = owner == 0
             || (owner == me && me != STRANGER)
             || (tries >= SPINS

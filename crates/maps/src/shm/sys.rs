@@ -5,12 +5,14 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
 pub(crate) const ESRCH: i64 = -3;
-/// Seccomp filters that allow looking at files allow it in the form that the C library uses, with a directory.
+/// Seccomp filters that allow looking at files allow it in the form that the C library uses, with a
+/// directory.
 const AT_FDCWD: u64 = -100_i64 as u64;
 
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Says that a sandbox may punish system calls from here on, in this process and the children it forks.
+/// Says that a sandbox may punish system calls from here on, in this process and the children it
+/// forks.
 pub(crate) fn close() {
     CLOSED.store(true, Relaxed);
 }
@@ -55,7 +57,8 @@ pub(crate) fn getppid() -> u32 {
     unsafe { syscall(110, [0; 6]) as u32 }
 }
 
-/// Finds this process's pid namespace, 0 where that cannot be told: without /proc, before Linux 6.11.
+/// Finds this process's pid namespace, 0 where that cannot be told: without /proc, before Linux
+/// 6.11.
 pub(crate) fn pid_namespace() -> u64 {
     match inode(|stat| {
         // SAFETY: newfstatat reads the terminated path and writes a `struct stat`.
@@ -68,7 +71,8 @@ pub(crate) fn pid_namespace() -> u64 {
 
 fn pid_namespace_by_pidfd() -> u64 {
     const PIDFD_GET_PID_NAMESPACE: u64 = 0xff05;
-    // SAFETY: pidfd_open and ioctl make descriptors, which are closed here; fstat writes a `struct stat`.
+    // SAFETY: pidfd_open and ioctl make descriptors, which are closed here; fstat writes a `struct
+    // stat`.
     unsafe {
         let process = syscall(434, [u64::from(getpid()), 0, 0, 0, 0, 0]);
         if process < 0 {
@@ -87,7 +91,8 @@ fn pid_namespace_by_pidfd() -> u64 {
 
 /// Returns the inode that a call writes into a `struct stat` at an address; 0 when it fails.
 fn inode(call: impl FnOnce(u64) -> i64) -> u64 {
-    // 144 bytes on x86-64; the inode is the second word. Not cleared: the compiler would do that with vector registers.
+    // 144 bytes on x86-64; the inode is the second word. Not cleared: the compiler would do that
+    // with vector registers.
     let mut stat = MaybeUninit::<[u64; 18]>::uninit();
     if call(stat.as_mut_ptr() as u64) != 0 {
         return 0;
@@ -111,19 +116,22 @@ pub(crate) fn sleep_ns(ns: u64) {
     unsafe { syscall(35, [ts.as_ptr() as u64, 0, 0, 0, 0, 0]) };
 }
 
-/// Waits until every thread of the system has passed a full memory barrier; `false` when the kernel offers no such thing.
+/// Waits until every thread of the system has passed a full memory barrier; `false` when the kernel
+/// offers no such thing.
 pub(crate) fn membarrier_global() -> bool {
     // SAFETY: MEMBARRIER_CMD_GLOBAL (1) has no arguments.
     unsafe { syscall(324, [1, 0, 0, 0, 0, 0]) == 0 }
 }
 
-/// Makes every running thread of the processes that signed up pass a full memory barrier; `false` when the kernel offers no such thing.
+/// Makes every running thread of the processes that signed up pass a full memory barrier; `false`
+/// when the kernel offers no such thing.
 pub(crate) fn membarrier_expedited() -> bool {
     // SAFETY: MEMBARRIER_CMD_GLOBAL_EXPEDITED (2) has no arguments.
     unsafe { syscall(324, [2, 0, 0, 0, 0, 0]) == 0 }
 }
 
-/// Signs this process, and those it forks, up for [`membarrier_expedited`]; `false` when the kernel offers no such thing.
+/// Signs this process, and those it forks, up for [`membarrier_expedited`]; `false` when the kernel
+/// offers no such thing.
 pub(crate) fn membarrier_sign_up() -> bool {
     // SAFETY: MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED (4) has no arguments.
     unsafe { syscall(324, [4, 0, 0, 0, 0, 0]) == 0 }
@@ -142,7 +150,8 @@ pub(crate) fn futex_wake(word: &std::sync::atomic::AtomicU32) {
     unsafe { syscall(202, [word.as_ptr() as u64, 1, i32::MAX as u64, 0, 0, 0]) };
 }
 
-/// Takes address space at exactly this place, without memory and without rights; `false` when something lies there.
+/// Takes address space at exactly this place, without memory and without rights; `false` when
+/// something lies there.
 pub(crate) fn reserve(at: u64, len: u64) -> bool {
     const PRIVATE_ANONYMOUS_NORESERVE_NOREPLACE: u64 = 0x2 | 0x20 | 0x4000 | 0x10_0000;
     // SAFETY: replaces no mapping.
@@ -165,7 +174,8 @@ pub(crate) unsafe fn unmap(at: u64, len: u64) {
     unsafe { syscall(11, [at, len, 0, 0, 0, 0]) };
 }
 
-/// Maps the file of a shared mapping once more, from the page at `from` on, `len` bytes; `None` when that is impossible.
+/// Maps the file of a shared mapping once more, from the page at `from` on, `len` bytes; `None`
+/// when that is impossible.
 pub(crate) fn map_again(from: u64, len: u64) -> Option<u64> {
     const MAYMOVE: u64 = 1;
     // SAFETY: an old size of 0 leaves the old mapping as it is.
@@ -192,7 +202,8 @@ pub(crate) unsafe fn move_mapping(from: u64, old: u64, new: u64, to: u64) -> boo
     unsafe { syscall(25, [from, old, new, MAYMOVE_FIXED, to, 0]) as u64 == to }
 }
 
-/// Gives every page of a shared mapping memory without changing what is in it; `false` where there is none.
+/// Gives every page of a shared mapping memory without changing what is in it; `false` where there
+/// is none.
 ///
 /// # Safety
 /// The range is mapped writable and begins at a page.
@@ -218,7 +229,8 @@ pub(crate) unsafe fn populate(base: *mut u8, len: usize) -> bool {
     }
 }
 
-/// As [`populate`], by an addition of zero that the kernel does: where a store would end in a signal, it fails.
+/// As [`populate`], by an addition of zero that the kernel does: where a store would end in a
+/// signal, it fails.
 ///
 /// # Safety
 /// As [`populate`].
@@ -229,7 +241,8 @@ unsafe fn populate_by_page(base: *mut u8, len: usize) -> bool {
     let mut at = 0usize;
     while at < len {
         let word = base.wrapping_add(at) as u64;
-        // SAFETY: FUTEX_WAKE_OP adds zero, atomically, to a word of the caller's range, and wakes nobody.
+        // SAFETY: FUTEX_WAKE_OP adds zero, atomically, to a word of the caller's range, and wakes
+        // nobody.
         if unsafe { syscall(FUTEX, [word, WAKE_OP_PRIVATE, 0, 0, word, ADD]) } < 0 {
             return false;
         }
@@ -238,32 +251,37 @@ unsafe fn populate_by_page(base: *mut u8, len: usize) -> bool {
     true
 }
 
-/// As [`populate`], without system calls: where there is no memory, what guards the process against `SIGBUS` has to do.
+/// As [`populate`], without system calls: where there is no memory, what guards the process against
+/// `SIGBUS` has to do.
 ///
 /// # Safety
 /// As [`populate`].
 unsafe fn touch(base: *mut u8, len: usize) -> bool {
     for at in (0..len).step_by(super::PAGE as usize) {
-        // SAFETY: a byte of the caller's range. It is written to, whatever it is, and stays what it is.
+        // SAFETY: a byte of the caller's range. It is written to, whatever it is, and stays what it
+        // is.
         let _ = unsafe { AtomicU8::from_ptr(base.wrapping_add(at)) }
             .compare_exchange(0, 0, Relaxed, Relaxed);
     }
     true
 }
 
-/// Tells whether no thread `tid` exists any more. A zombie still counts as existing; see [`gone_or_zombie`].
+/// Tells whether no thread `tid` exists any more. A zombie still counts as existing; see
+/// [`gone_or_zombie`].
 pub(crate) fn gone(tid: u32) -> bool {
     // SAFETY: signal 0 only checks.
     tid != 0 && unsafe { syscall(200, [u64::from(tid), 0, 0, 0, 0, 0]) } == ESRCH
 }
 
-/// Tells whether thread `tid` of process `pid` is not there any more. A zombie still counts as existing.
+/// Tells whether thread `tid` of process `pid` is not there any more. A zombie still counts as
+/// existing.
 pub(crate) fn gone_from(pid: u32, tid: u32) -> bool {
     // SAFETY: signal 0 only checks.
     unsafe { syscall(234, [u64::from(pid), u64::from(tid), 0, 0, 0, 0]) == ESRCH }
 }
 
-/// Tells whether thread `tid` has ended, also when its parent has not yet taken note (state `Z` or `X` in its stat file).
+/// Tells whether thread `tid` has ended, also when its parent has not yet taken note (state `Z` or
+/// `X` in its stat file).
 pub(crate) fn gone_or_zombie(tid: u32) -> bool {
     gone(tid) || zombie(tid)
 }
@@ -305,7 +323,8 @@ impl<const N: usize> Text<N> {
     }
 }
 
-/// Reads the beginning of a file in `/proc/TID`, nothing when it cannot be read; `false` when the thread is gone.
+/// Reads the beginning of a file in `/proc/TID`, nothing when it cannot be read; `false` when the
+/// thread is gone.
 fn proc(tid: u32, file: &[u8], text: &mut Text<96>) -> bool {
     if is_closed() {
         return true;
@@ -315,7 +334,8 @@ fn proc(tid: u32, file: &[u8], text: &mut Text<96>) -> bool {
     path.push_number(tid);
     file.iter().for_each(|b| path.push(*b));
     path.push(0);
-    // SAFETY: openat reads the terminated path; read writes at most 96 bytes of `text`; the descriptor is ours.
+    // SAFETY: openat reads the terminated path; read writes at most 96 bytes of `text`; the
+    // descriptor is ours.
     let got = unsafe {
         let fd = syscall(257, [AT_FDCWD, path.bytes.as_ptr() as u64, 0o2_000_000, 0, 0, 0]);
         if fd < 0 {
@@ -380,13 +400,14 @@ pub(crate) struct Patience {
 impl Patience {
     /// What a thread may run while others wait: far longer than anybody holds a lock.
     const RUN_NS: u64 = 1_000_000_000;
-    /// Looks, a tenth of a millisecond or more apart, at a thread that sleeps all the time: who waits for another lock wakes once in a
-    /// millisecond, who is frozen never does.
+    /// Looks, a tenth of a millisecond or more apart, at a thread that sleeps all the time: who
+    /// waits for another lock wakes once in a millisecond, who is frozen never does.
     const STILL: u32 = 64;
     /// As [`Patience::STILL`], when it may wait for a page.
     const STILL_FOR_PAGE: u32 = 1_000;
 
-    /// Tells whether a thread is ready to run, or in a page fault, and has run too little to say that it does not get on.
+    /// Tells whether a thread is ready to run, or in a page fault, and has run too little to say
+    /// that it does not get on.
     pub(crate) fn is_due(&mut self, tid: u32) -> bool {
         if !matches!(state(tid), b'R' | b'D') {
             return false;

@@ -1,4 +1,5 @@
-//! The memory of a hash table: where its parts lie, and access to them that cannot leave the mapping.
+//! The memory of a hash table: where its parts lie, and access to them that cannot leave the
+//! mapping.
 //!
 //! ```text
 //! 0        128             buckets_at          marks_at            elements_at                values_at
@@ -12,15 +13,16 @@
 //! element   0 hash (high half), next element (low half)   8 sequence   12 stamp (LRU)   16 key   … value (unless per-CPU)
 //! ```
 //!
-//! Elements are named by references: index + 1, zero for none. Keys and values are rounded up to eight bytes.
+//! Elements are named by references: index + 1, zero for none. Keys and values are rounded up to
+//! eight bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use super::{ObjectFile, PAGE, copy, page_up, room, round8};
 
-/// Most stripes (locks with a pool of elements each): one word has a bit for each. More would make it slow to be sure
-/// that the map is full, for which all locks are looked at.
+/// Most stripes (locks with a pool of elements each): one word has a bit for each. More would make
+/// it slow to be sure that the map is full, for which all locks are looked at.
 pub(crate) const MAX_STRIPES: u64 = 64;
 const COMMON: u64 = 128;
 const STRIPE: u64 = 64;
@@ -49,7 +51,8 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// Lays a table out; `slots` is 0 for values inside their elements. `None` when it is too large.
+    /// Lays a table out; `slots` is 0 for values inside their elements. `None` when it is too
+    /// large.
     pub(crate) fn new(
         max_entries: u32,
         key_size: u32,
@@ -105,7 +108,8 @@ impl Geometry {
         self.elements_at
     }
 
-    /// Where elements without values end, and how far it is from one slot's values to the next one's.
+    /// Where elements without values end, and how far it is from one slot's values to the next
+    /// one's.
     pub(crate) fn slots(&self) -> (u64, u64) {
         (self.values_at, self.slot_stride)
     }
@@ -153,7 +157,8 @@ impl TableMemory {
     }
 
     /// # Safety
-    /// `off` is a multiple of eight and lies in the payload: it was computed from an index that was masked or checked.
+    /// `off` is a multiple of eight and lies in the payload: it was computed from an index that was
+    /// masked or checked.
     #[inline(always)]
     unsafe fn word(&self, off: u64) -> &AtomicU64 {
         debug_assert!(off & 7 == 0 && off + 8 <= self.geometry.payload_len);
@@ -189,8 +194,8 @@ impl TableMemory {
         }
     }
 
-    /// Gives elements, by their indices, memory, but not their values of slots; `false` when there is none, or the payload is not mapped
-    /// writable.
+    /// Gives elements, by their indices, memory, but not their values of slots; `false` when there
+    /// is none, or the payload is not mapped writable.
     pub(crate) fn acquire_elements(&self, first: u64, end: u64) -> bool {
         let g = &self.geometry;
         let at = g.elements_at.wrapping_add(first.wrapping_mul(g.stride));
@@ -228,7 +233,8 @@ impl TableMemory {
         unsafe { room::acquire(self.base.wrapping_add(at as usize), len) }
     }
 
-    /// Shows ranges of indices, with all elements that ever had memory when they get it on demand, until `f` has enough.
+    /// Shows ranges of indices, with all elements that ever had memory when they get it on demand,
+    /// until `f` has enough.
     pub(crate) fn each_in_use(&self, f: impl Fn(u64, u64) -> bool) -> bool {
         let g = &self.geometry;
         let mut all = true;
@@ -276,7 +282,8 @@ impl TableMemory {
         }
     }
 
-    /// Returns the lock of whoever takes elements and waits for running programs before they are used again.
+    /// Returns the lock of whoever takes elements and waits for running programs before they are
+    /// used again.
     pub(crate) fn limbo_lock(&self) -> &AtomicU64 {
         self.common::<72>()
     }
@@ -338,7 +345,8 @@ impl TableMemory {
         };
     }
 
-    /// Returns the value of an element for a slot, `stride` bytes long; slot 0 for values inside elements.
+    /// Returns the value of an element for a slot, `stride` bytes long; slot 0 for values inside
+    /// elements.
     #[inline(always)]
     pub(crate) fn value(&self, reference: u32, slot: u32) -> Option<*mut u8> {
         let g = &self.geometry;
@@ -370,7 +378,8 @@ pub(crate) struct Stripe<'a> {
     pub(crate) touched: &'a AtomicU64,
     /// How many elements of its range have memory, where they get it on demand.
     pub(crate) backed: &'a AtomicU64,
-    /// The element whose value is being written over in place: the whole new value lies in the spare. 0 none.
+    /// The element whose value is being written over in place: the whole new value lies in the
+    /// spare. 0 none.
     pub(crate) redo: &'a AtomicU64,
 }
 
@@ -426,7 +435,8 @@ impl<'a> Element<'a> {
     /// Stores its key.
     ///
     /// # Safety
-    /// As [`Element::has_key`]; the memory is writable and the element is nobody's but the caller's.
+    /// As [`Element::has_key`]; the memory is writable and the element is nobody's but the
+    /// caller's.
     #[inline(always)]
     pub(crate) unsafe fn set_key(&self, key: *const u8) {
         // SAFETY: the element has room for the key rounded up; the rest is the caller's duty.
@@ -442,8 +452,9 @@ impl<'a> Element<'a> {
     }
 }
 
-/// Hashes a key: a folded multiplication for each word and one at the end, without which page addresses crowd. That is
-/// enough against accidents; a secret seed for each map is what stands against intent.
+/// Hashes a key: a folded multiplication for each word and one at the end, without which page
+/// addresses crowd. That is enough against accidents; a secret seed for each map is what stands
+/// against intent.
 ///
 /// # Safety
 /// `key..key+len` is readable.
@@ -478,7 +489,8 @@ pub(crate) unsafe fn hash(seed: u64, key: *const u8, len: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// Keys as programs have them, in as many buckets: chains must be as short as chance makes them.
+    /// Keys as programs have them, in as many buckets: chains must be as short as chance makes
+    /// them.
     #[test]
     fn usual_keys_spread_evenly() {
         const N: u32 = 1 << 14;

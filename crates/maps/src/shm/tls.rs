@@ -1,22 +1,25 @@
 //! Per-thread words that survive no fork, and the token that names a thread across processes.
 //!
-//! The words live in initial-exec thread-local storage defined in assembly, so that reading one is a load from
-//! `fs:[offset]` in compiled programs too, and so that no allocation or `__tls_get_addr` hides behind an access.
+//! The words live in initial-exec thread-local storage defined in assembly, so that reading one is
+//! a load from `fs:[offset]` in compiled programs too, and so that no allocation or
+//! `__tls_get_addr` hides behind an access.
 //!
-//! A forked child inherits its parent's words but not its rights to them. Every word therefore counts only together with
-//! the *generation* it was written under: a number in a page the kernel empties in the child (`MADV_WIPEONFORK`).
+//! A forked child inherits its parent's words but not its rights to them. Every word therefore
+//! counts only together with the *generation* it was written under: a number in a page the kernel
+//! empties in the child (`MADV_WIPEONFORK`).
 //!
-//! A token means something in one pid namespace only. A child that was forked into another one (`unshare`, `clone`) would take all
-//! holders of locks for dead and be taken for dead, or for another thread, itself. It has no token ([`is_stranger`]), gets no lock, and
-//! runs no program that needs either. The word beside the generation tells, so every child looks for itself.
+//! A token means something in one pid namespace only. A child that was forked into another one
+//! (`unshare`, `clone`) would take all holders of locks for dead and be taken for dead, or for
+//! another thread, itself. It has no token ([`is_stranger`]), gets no lock, and runs no program
+//! that needs either. The word beside the generation tells, so every child looks for itself.
 
 use std::arch::{asm, global_asm};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 
 use super::{ObjectError, sys};
 
-// Six words: slot, generation of the slot, token, generation of the token, address of the slot's state, and a state for
-// when there is none.
+// Six words: slot, generation of the slot, token, generation of the token, address of the slot's
+// state, and a state for when there is none.
 global_asm!(
     ".pushsection .tbss.skep_slot,\"awT\",@nobits",
     ".balign 64",
@@ -65,8 +68,9 @@ pub(crate) fn get(word: Word) -> u64 {
 /// Writes one of this thread's words.
 ///
 /// # Safety
-/// Compiled programs find their values by [`Word::Slot`]: one for which all maps have values here. [`Word::State`] is the address of a
-/// word that stays mapped. A generation says that the words beside it are so.
+/// Compiled programs find their values by [`Word::Slot`]: one for which all maps have values here.
+/// [`Word::State`] is the address of a word that stays mapped. A generation says that the words
+/// beside it are so.
 #[inline(always)]
 pub(crate) unsafe fn set(word: Word, value: u64) {
     // SAFETY: inside the words, as in `get`; what they say is the caller's promise.
@@ -76,8 +80,8 @@ pub(crate) unsafe fn set(word: Word, value: u64) {
     }
 }
 
-/// Adds to the word whose address is in [`Word::State`]. Only this thread changes it; the compiler moves no access to memory
-/// across this.
+/// Adds to the word whose address is in [`Word::State`]. Only this thread changes it; the compiler
+/// moves no access to memory across this.
 ///
 /// # Safety
 /// The word holds the address of a word that stays mapped.
@@ -93,7 +97,8 @@ pub(crate) unsafe fn add_to_state(n: u64) {
 /// Returns the address of one of this thread's own words.
 pub(crate) fn address(word: Word) -> u64 {
     let thread: u64;
-    // SAFETY: the first word of a thread's block is its address (x86-64 psABI for thread-local storage).
+    // SAFETY: the first word of a thread's block is its address (x86-64 psABI for thread-local
+    // storage).
     unsafe {
         asm!("mov {t}, qword ptr fs:[0]", t = lateout(reg) thread, options(nostack, readonly, preserves_flags))
     };
@@ -107,12 +112,13 @@ static LAST_GENERATION: AtomicU64 = AtomicU64::new(0);
 /// Returns the generation this process runs under, zero right after a fork or before [`prepare`].
 #[inline(always)]
 pub(crate) fn generation() -> u64 {
-    // SAFETY: points to the static above or to the page made once by `prepare`, which is never unmapped.
+    // SAFETY: points to the static above or to the page made once by `prepare`, which is never
+    // unmapped.
     unsafe { (*GENERATION.load(Relaxed)).load(Relaxed) }
 }
 
-/// In the second word of the page that a fork empties, where zero is a process that has not looked yet: it is in the pid namespace of
-/// the process that first mapped an object.
+/// In the second word of the page that a fork empties, where zero is a process that has not looked
+/// yet: it is in the pid namespace of the process that first mapped an object.
 const HOME: u64 = 1;
 /// In the same word: it is in another pid namespace, or cannot tell.
 const STRANGER: u64 = 2;
@@ -124,7 +130,8 @@ static NAMESPACE: AtomicU64 = AtomicU64::new(0);
 /// The process that last knew that it is in there.
 static LAST_HOME: AtomicU64 = AtomicU64::new(0);
 
-/// Tells whether this process is in another pid namespace than the one whose threads its tokens would name. Safe on the event path.
+/// Tells whether this process is in another pid namespace than the one whose threads its tokens
+/// would name. Safe on the event path.
 #[inline(always)]
 pub(crate) fn is_stranger() -> bool {
     match page(1) {
@@ -167,8 +174,9 @@ fn look_around() -> bool {
     !home
 }
 
-/// Tells whether a forked process is in the namespace `namespace`, when it finds itself in `here` (0: it cannot tell), was made by
-/// `parent` (0: somebody further out), and `last` was the nearest of its forefathers that was known to be in there.
+/// Tells whether a forked process is in the namespace `namespace`, when it finds itself in `here`
+/// (0: it cannot tell), was made by `parent` (0: somebody further out), and `last` was the nearest
+/// of its forefathers that was known to be in there.
 fn is_home(namespace: u64, here: u64, last: u64, parent: u64) -> bool {
     match here {
         // The first process of any namespace is number 1, so that number says nothing.
@@ -182,7 +190,8 @@ pub(crate) fn begin_to_stay_out() -> bool {
     page(2).is_some_and(|word| word.swap(COUNTED, Relaxed) != COUNTED)
 }
 
-/// Makes the page that a fork empties. Called whenever a map or slot table is mapped; later calls do nothing.
+/// Makes the page that a fork empties. Called whenever a map or slot table is mapped; later calls
+/// do nothing.
 pub(crate) fn prepare() -> Result<(), ObjectError> {
     if GENERATION.load(Relaxed).cast_const() != &raw const NO_GENERATION {
         return Ok(());
@@ -209,7 +218,8 @@ pub(crate) fn renew() -> u64 {
     }
     // SAFETY: see `generation`.
     let page = unsafe { &*page };
-    // Above everything this thread was marked with: the only thread that a child inherits is the one that forked.
+    // Above everything this thread was marked with: the only thread that a child inherits is the
+    // one that forked.
     let last = LAST_GENERATION
         .load(Relaxed)
         .max(get(Word::SlotGeneration))
@@ -242,8 +252,8 @@ pub(crate) const fn token_parts(token: u64) -> (u32, u32) {
     (((token >> 22) & 0x3f_ffff) as u32, (token & 0x3f_ffff) as u32)
 }
 
-/// Returns this thread's token: unique among living threads of the pid namespace; zero, and then it can have no lock, if it
-/// [is in another one](is_stranger).
+/// Returns this thread's token: unique among living threads of the pid namespace; zero, and then it
+/// can have no lock, if it [is in another one](is_stranger).
 #[inline(always)]
 pub(crate) fn token() -> u64 {
     let generation = generation();
@@ -275,7 +285,8 @@ pub(crate) fn process_token() -> u64 {
     pid << 22 | pid
 }
 
-/// Tells whether the thread of a token is gone. `thorough` also finds zombies, at the price of reading /proc. Who cannot tell says no.
+/// Tells whether the thread of a token is gone. `thorough` also finds zombies, at the price of
+/// reading /proc. Who cannot tell says no.
 pub(crate) fn dead(token: u64, thorough: bool) -> bool {
     let (pid, tid) = token_parts(token);
     !is_stranger()

@@ -9,11 +9,13 @@
 //!          12 address, up to a multiple of eight   … value   … the second place of values above eight bytes
 //! ```
 //!
-//! A node is named by its index + 1. A slot (the root, or a child) holds in its lower bits, as many as the largest name needs, the
-//! name of a node, and in the others the length of the node's prefix, or the largest number that fits when the length is not below
-//! that. So a walk down knows which child is next before the node has come from memory. A node without a value has two children; others any number. A value of at most eight
-//! bytes is overwritten by one store; larger ones have two places, and the one that is not in use is filled before the bit
-//! that says which one is in use turns. So a node and its value's address stay while its key is in the trie.
+//! A node is named by its index + 1. A slot (the root, or a child) holds in its lower bits, as many
+//! as the largest name needs, the name of a node, and in the others the length of the node's
+//! prefix, or the largest number that fits when the length is not below that. So a walk down knows
+//! which child is next before the node has come from memory. A node without a value has two
+//! children; others any number. A value of at most eight bytes is overwritten by one store; larger
+//! ones have two places, and the one that is not in use is filled before the bit that says which
+//! one is in use turns. So a node and its value's address stay while its key is in the trie.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -114,7 +116,8 @@ impl Nodes {
         Some((reference, unsafe { self.first.add(i.wrapping_mul(self.stride) as usize) }))
     }
 
-    /// Returns the length of a node's prefix that the slot leading to it has, if it fits in there. Garbage may be any number.
+    /// Returns the length of a node's prefix that the slot leading to it has, if it fits in there.
+    /// Garbage may be any number.
     #[inline(always)]
     pub(crate) fn length(&self, slot: u32) -> Option<u32> {
         let length = (u64::from(slot) >> (self.name_bits & 63)) as u32;
@@ -237,7 +240,8 @@ pub(crate) struct Node<'a> {
 
 impl<'a> Node<'a> {
     /// # Safety
-    /// `off` is a multiple of four inside the head of the node, or that of the first bytes of the address.
+    /// `off` is a multiple of four inside the head of the node, or that of the first bytes of the
+    /// address.
     #[inline(always)]
     unsafe fn half(&self, off: usize) -> &'a AtomicU32 {
         // SAFETY: the caller's promise.
@@ -291,7 +295,8 @@ impl<'a> Node<'a> {
     pub(crate) unsafe fn set_data(&self, data: *const u8) {
         let first = self.memory.geometry.data.min(4) as usize;
         let rest = (self.memory.geometry.data as usize).wrapping_sub(first);
-        // SAFETY: the node has room for an address up to a multiple of eight; the rest is the caller's duty.
+        // SAFETY: the node has room for an address up to a multiple of eight; the rest is the
+        // caller's duty.
         unsafe {
             self.half(HEAD as usize).store(copy::load_tail(data, first & 7) as u32, Relaxed);
             copy::store(self.at.add(16), data.add(first), rest);

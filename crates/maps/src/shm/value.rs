@@ -1,7 +1,7 @@
 //! A value in shared memory: how it is copied in and out, with or without a spin lock inside.
 //!
-//! A `struct bpf_spin_lock` in a value belongs to programs: users read it as zero and do not overwrite it
-//! (kernel: `copy_map_value`, `check_and_init_map_value`).
+//! A `struct bpf_spin_lock` in a value belongs to programs: users read it as zero and do not
+//! overwrite it (kernel: `copy_map_value`, `check_and_init_map_value`).
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -36,7 +36,8 @@ impl Format {
     /// Stores a value over another whose lock stays as it is.
     ///
     /// # Safety
-    /// `from` is readable for the size of a value; `to` is eight-aligned and writable for that, rounded up to eight.
+    /// `from` is readable for the size of a value; `to` is eight-aligned and writable for that,
+    /// rounded up to eight.
     #[inline(always)]
     pub(crate) unsafe fn store(&self, to: *mut u8, from: *const u8) {
         // SAFETY: the caller's duty; with a lock, see `store_around`.
@@ -55,7 +56,8 @@ impl Format {
         let word = at & !7;
         let other = word.wrapping_add(4 - (at & 4));
         let behind = word.wrapping_add(8);
-        // SAFETY: the definition says that the four bytes at `at` lie inside the value; the pieces are parts of it.
+        // SAFETY: the definition says that the four bytes at `at` lie inside the value; the pieces
+        // are parts of it.
         unsafe {
             copy::store(to, from, word);
             if other < self.size {

@@ -7,9 +7,10 @@ use super::copy;
 
 /// A range of mapped memory that hands out only what lies inside it.
 ///
-/// A window belongs to the object whose memory it shows and must not outlive it; it is reached by reference from there. Others than
-/// this crate learn where it lies, and cannot reach in: what programs were verified with must stay, constants above all, not every
-/// window is writable, and of a large per-CPU array only a part is mapped.
+/// A window belongs to the object whose memory it shows and must not outlive it; it is reached by
+/// reference from there. Others than this crate learn where it lies, and cannot reach in: what
+/// programs were verified with must stay, constants above all, not every window is writable, and of
+/// a large per-CPU array only a part is mapped.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), skep_maps::MapError> {
@@ -50,7 +51,8 @@ impl Window {
     /// Wraps a mapping.
     ///
     /// # Safety
-    /// `base..base+len` is mapped readable, and writable if so said, and eight-aligned, as long as the window is used.
+    /// `base..base+len` is mapped readable, and writable if so said, and eight-aligned, as long as
+    /// the window is used.
     pub(super) unsafe fn new(base: NonNull<u8>, len: usize, writable: bool) -> Self {
         Self { base, len, writable }
     }

@@ -70,7 +70,8 @@ pub struct Child(i32);
 
 /// Runs `f` in a forked child, whose exit status is its result.
 pub fn forked(f: impl FnOnce() -> i32) -> Child {
-    // SAFETY: the child runs `f` and ends without unwinding into the parent's frames; glibc keeps malloc usable there.
+    // SAFETY: the child runs `f` and ends without unwinding into the parent's frames; glibc keeps
+    // malloc usable there.
     let pid = unsafe { fork() };
     assert!(pid >= 0, "fork");
     if pid == 0 {
@@ -118,7 +119,8 @@ fn stop() -> bool {
 }
 
 impl Child {
-    /// Waits until a traced child has stopped, and returns the signal that did it; or the exit status of one that has ended.
+    /// Waits until a traced child has stopped, and returns the signal that did it; or the exit
+    /// status of one that has ended.
     fn wait_until_stopped(&self) -> Result<i32, i32> {
         let mut status = 0;
         // SAFETY: waits for our own child.
@@ -163,7 +165,8 @@ pub enum Own<'a> {
     NoProc,
 }
 
-/// Runs `f` in a forked child that has something to itself; `false`, and nothing run, where that is not allowed.
+/// Runs `f` in a forked child that has something to itself; `false`, and nothing run, where that is
+/// not allowed.
 pub fn apart(own: Own<'_>, f: impl FnOnce()) -> bool {
     const NO: i32 = 77;
     const MOUNTS: i32 = 0x0002_0000;
@@ -181,7 +184,8 @@ pub fn apart(own: Own<'_>, f: impl FnOnce()) -> bool {
         };
         let kind = if matches!(own, Own::Ramfs(_)) { c"ramfs" } else { c"tmpfs" };
         let (at, options) = (format!("{}\0", at.display()), format!("size={size}\0"));
-        // SAFETY: this process has one thread, so it may go into namespaces of its own; all strings end with a zero.
+        // SAFETY: this process has one thread, so it may go into namespaces of its own; all strings
+        // end with a zero.
         unsafe {
             unshare(USER | MOUNTS | pids) == 0
                 && write("setgroups", "deny".to_owned())
@@ -273,7 +277,8 @@ pub fn word(map: &Map, at: u64) -> &AtomicU64 {
 /// All words of a map's payload.
 fn payload(map: &Map) -> &[AtomicU64] {
     let payload = map.file().payload();
-    // SAFETY: the payload is mapped from a page on, as long as the map is there, and is reached as atomics only.
+    // SAFETY: the payload is mapped from a page on, as long as the map is there, and is reached as
+    // atomics only.
     unsafe {
         std::slice::from_raw_parts(payload.base() as *const AtomicU64, payload.len() as usize / 8)
     }
@@ -297,9 +302,10 @@ pub fn restore(map: &Map, memory: &[u64]) {
     }
 }
 
-/// Has a traced child change a map, one instruction after the other. Whenever the map's memory has changed, that is one more state in which
-/// a stopped writer leaves it, shown to `standing`, and a killed one: all are returned when the child is dead. What is done at a thread's
-/// first use only comes before, with `prepare`. `None` where nobody may trace.
+/// Has a traced child change a map, one instruction after the other. Whenever the map's memory has
+/// changed, that is one more state in which a stopped writer leaves it, shown to `standing`, and a
+/// killed one: all are returned when the child is dead. What is done at a thread's first use only
+/// comes before, with `prepare`. `None` where nobody may trace.
 pub fn each_state(
     map: &Map,
     prepare: impl FnOnce(&Map),
@@ -421,7 +427,8 @@ pub fn has_dump(t: MapType) -> bool {
     )
 }
 
-/// All that such a map holds, sorted: elements, the samples of a ring, which are consumed, or those of 256 values that a filter claims to hold.
+/// All that such a map holds, sorted: elements, the samples of a ring, which are consumed, or those
+/// of 256 values that a filter claims to hold.
 pub fn contents(map: &Map) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut all = vec![];
     let mut add = |value: &[u8]| all.push((vec![], value.to_vec()));

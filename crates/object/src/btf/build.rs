@@ -156,7 +156,8 @@ mod tests {
                 let name = builder.string(btf.string(t.name_off));
                 builder.add(name, t.kind.clone());
             }
-            // Names of members keep their places in the old strings: taken over whole, only types' own names may be doubled.
+            // Names of members keep their places in the old strings: taken over whole, only types'
+            // own names may be doubled.
             builder.strings = btf.strings.clone().into_bytes();
             builder
                 .types

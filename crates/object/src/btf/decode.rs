@@ -8,10 +8,12 @@ use super::{Btf, MAX_DEPTH};
 const MAX_VALUES: usize = 1 << 20;
 
 impl Btf {
-    /// Takes bytes apart as a value of the type. More bytes than the type has are ignored (values in maps are padded).
+    /// Takes bytes apart as a value of the type. More bytes than the type has are ignored (values
+    /// in maps are padded).
     ///
     /// # Errors
-    /// When the type has no size or is damaged, when there are too few bytes, or when it has more than a million parts.
+    /// When the type has no size or is damaged, when there are too few bytes, or when it has more
+    /// than a million parts.
     pub fn decode(&self, type_id: TypeId, bytes: &[u8]) -> Result<Value, ValueError> {
         Decoder { btf: self, left: MAX_VALUES }.any(type_id, bytes, 0)
     }
@@ -93,7 +95,8 @@ impl Decoder<'_> {
             .map(Value::Array)
     }
 
-    /// Tells whether a type is a character. Clang calls `char` a signed integer and leaves out the encoding.
+    /// Tells whether a type is a character. Clang calls `char` a signed integer and leaves out the
+    /// encoding.
     fn is_char(&self, id: TypeId) -> Result<bool, ValueError> {
         let (id, t) = self.btf.resolve(id)?;
         Ok(
@@ -185,7 +188,8 @@ fn float(bytes: &[u8]) -> Value {
     }
 }
 
-/// Returns the text of a character array, when it is text; what stands behind the zero byte is left over from before.
+/// Returns the text of a character array, when it is text; what stands behind the zero byte is left
+/// over from before.
 fn text(bytes: &[u8]) -> Option<String> {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     let s = str::from_utf8(bytes.get(..end)?).ok()?;

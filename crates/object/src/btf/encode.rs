@@ -5,7 +5,8 @@ use super::value::{Value, ValueError};
 use super::{Btf, MAX_DEPTH};
 use std::collections::HashSet;
 
-/// Largest value that is made, as for one map value in the kernel (`KMALLOC_MAX_SIZE`, 4 MiB on x86-64).
+/// Largest value that is made, as for one map value in the kernel (`KMALLOC_MAX_SIZE`, 4 MiB on
+/// x86-64).
 const MAX_BYTES: u64 = 4 << 20;
 
 /// Says where a value lies among the bytes of another, in bits.
@@ -43,11 +44,13 @@ impl Btf {
 
     /// Makes the bytes of a type from a value; members that are left out are zero.
     ///
-    /// Shapes are taken as people write them: a number serves for a character, a truth value, an enumeration or a
-    /// pointer, text for a name of an enumeration, and shorter arrays and texts are filled up with zeros.
+    /// Shapes are taken as people write them: a number serves for a character, a truth value, an
+    /// enumeration or a pointer, text for a name of an enumeration, and shorter arrays and
+    /// texts are filled up with zeros.
     ///
     /// # Errors
-    /// When the shape differs, a number does not fit or a member is unknown, with the path to the place.
+    /// When the shape differs, a number does not fit or a member is unknown, with the path to the
+    /// place.
     pub fn encode(&self, type_id: TypeId, value: &Value) -> Result<Vec<u8>, ValueError> {
         let size = self.size_of(type_id)?;
         if size > MAX_BYTES {

@@ -1,4 +1,5 @@
-//! The `.BTF.ext` section: which function and which source line each instruction comes from, and CO-RE relocations.
+//! The `.BTF.ext` section: which function and which source line each instruction comes from, and
+//! CO-RE relocations.
 
 use super::parse::Words;
 use super::{BtfError, TypeId};
@@ -112,7 +113,8 @@ impl BtfExt {
     }
 }
 
-/// Reads one part: record size, then per section its name, a count and the records, of which `K` words are understood.
+/// Reads one part: record size, then per section its name, a count and the records, of which `K`
+/// words are understood.
 fn sections<const K: usize, T>(
     (base, bytes): (usize, &[u8]),
     each: impl Fn([u32; K]) -> T,

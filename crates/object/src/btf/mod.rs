@@ -1,7 +1,8 @@
 //! Type information: the BTF format, read, resolved and used to print and parse values.
 //!
-//! [`Btf::parse`] checks bytes from anywhere; after it every type id that a type refers to exists, but types may still
-//! refer to themselves, so whatever follows references has a depth limit (the kernel's, 32).
+//! [`Btf::parse`] checks bytes from anywhere; after it every type id that a type refers to exists,
+//! but types may still refer to themselves, so whatever follows references has a depth limit (the
+//! kernel's, 32).
 
 mod build;
 mod decode;
@@ -88,7 +89,8 @@ pub enum BtfError {
 }
 
 impl Btf {
-    /// Returns the bytes: what [`parse`](Self::parse) was given, with sizes and offsets of sections filled in when it came from an object.
+    /// Returns the bytes: what [`parse`](Self::parse) was given, with sizes and offsets of sections
+    /// filled in when it came from an object.
     #[must_use]
     pub fn raw(&self) -> &[u8] {
         &self.raw

@@ -7,9 +7,11 @@ use super::kind::{Kind, TypeId};
 use super::{Btf, BtfError};
 
 impl Btf {
-    /// Copies `roots` and the types that they are made of; returns the copies' ids in the order of `roots`.
+    /// Copies `roots` and the types that they are made of; returns the copies' ids in the order of
+    /// `roots`.
     ///
-    /// Pointers lose what they point to: it is no part of a value, and leads to every other type in a kernel's.
+    /// Pointers lose what they point to: it is no part of a value, and leads to every other type in
+    /// a kernel's.
     ///
     /// # Errors
     /// When a root does not exist.

@@ -112,7 +112,8 @@ impl Btf {
         Ok(Self { raw: bytes.to_vec(), strings, types })
     }
 
-    /// Fills in what the compiler leaves to the linker: the size of a section and where its variables start.
+    /// Fills in what the compiler leaves to the linker: the size of a section and where its
+    /// variables start.
     pub(crate) fn place_section(
         &mut self,
         id: TypeId,
@@ -181,7 +182,8 @@ fn lossy(bytes: &[u8]) -> String {
 
 fn parse_types(bytes: &[u8], base: usize, strings: &str) -> Result<Vec<Type>, BtfError> {
     let mut w = Words::new(bytes, base);
-    // The smallest type takes 12 bytes, so this cannot ask for more memory than a small multiple of the input.
+    // The smallest type takes 12 bytes, so this cannot ask for more memory than a small multiple of
+    // the input.
     let mut types = Vec::with_capacity(bytes.len() / 16 + 1);
     types.push(Type { name_off: 0, kind: Kind::Void });
     while !w.done() {

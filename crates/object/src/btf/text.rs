@@ -1,7 +1,7 @@
 //! Text to values: what people type on a command line, in the manner of C initialisers.
 //!
-//! The type says how text is read, so `7` is a number for an `int`, a text for `char[8]` and 7.0 for a `double`. What
-//! [`Value`]'s `Display` writes is read back as the same value.
+//! The type says how text is read, so `7` is a number for an `int`, a text for `char[8]` and 7.0
+//! for a `double`. What [`Value`]'s `Display` writes is read back as the same value.
 
 use super::kind::{Array, Composite, Kind, TypeId};
 use super::value::{Member, Value, ValueError};
@@ -11,8 +11,9 @@ use super::{Btf, MAX_DEPTH};
 const MAX_TEXT: usize = 1 << 20;
 
 impl Btf {
-    /// Reads text as a value of the type: `-5`, `0x1f`, `'c'`, `true`, `BLUE`, `hello` or `"hello"` for an array of
-    /// characters, `{1, 2}` or `[1, 2]`, `{ .count = 3, .comm = "cat" }`, bytes as `0x01ff…` where nothing else fits.
+    /// Reads text as a value of the type: `-5`, `0x1f`, `'c'`, `true`, `BLUE`, `hello` or `"hello"`
+    /// for an array of characters, `{1, 2}` or `[1, 2]`, `{ .count = 3, .comm = "cat" }`, bytes
+    /// as `0x01ff…` where nothing else fits.
     ///
     /// Whether numbers fit is for [`encode`](Self::encode) to say.
     ///
@@ -214,7 +215,8 @@ impl<'a> Reader<'a> {
         Some(name.to_owned())
     }
 
-    /// Finds a member, also inside anonymous members: its place among the outer members, and its type.
+    /// Finds a member, also inside anonymous members: its place among the outer members, and its
+    /// type.
     fn find(
         &self,
         c: &Composite,

@@ -3,7 +3,8 @@
 use super::BtfError;
 use std::fmt;
 
-/// One value, taken apart by its type. [`Btf::decode`](super::Btf::decode) makes it, [`Btf::encode`](super::Btf::encode) turns it back.
+/// One value, taken apart by its type. [`Btf::decode`](super::Btf::decode) makes it,
+/// [`Btf::encode`](super::Btf::encode) turns it back.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Value {
     /// A signed integer.

@@ -8,7 +8,8 @@ use crate::btf::{Kind, TypeId};
 /// The answer: what the compiler wrote and what belongs there.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
-    /// What the instruction must hold before; `None` when the compiler's value is not to be relied on.
+    /// What the instruction must hold before; `None` when the compiler's value is not to be relied
+    /// on.
     pub old: Option<u64>,
     /// What it must hold afterwards; `None` when the target does not have what is asked for.
     pub new: Option<u64>,
@@ -150,7 +151,8 @@ fn field(question: Question, btf: &Btf, spec: &Spec) -> Result<Side, CoreError> 
     Ok(Side { value, certain, memory })
 }
 
-/// Finds the smallest aligned unit that holds a bit field: its offset, its bytes, and the field's width.
+/// Finds the smallest aligned unit that holds a bit field: its offset, its bytes, and the field's
+/// width.
 fn unit(at: u64, bits: u64, size: u64) -> Result<(u64, u64, u64), CoreError> {
     let mut bytes = size;
     while matches!(bytes, 1 | 2 | 4 | 8) {

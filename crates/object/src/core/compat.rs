@@ -11,8 +11,8 @@ pub(super) fn kinds(local: &Kind, target: &Kind) -> bool {
     both_enums || std::mem::discriminant(local) == std::mem::discriminant(target)
 }
 
-/// Tells whether a member's type fits (`bpf_core_fields_are_compat`): structures always do, since what matters in them
-/// is found by name; numbers of any width do; named enumerations by name.
+/// Tells whether a member's type fits (`bpf_core_fields_are_compat`): structures always do, since
+/// what matters in them is found by name; numbers of any width do; named enumerations by name.
 pub(super) fn fields(
     local: &Btf,
     mut local_id: TypeId,
@@ -45,7 +45,8 @@ pub(super) fn fields(
 }
 
 impl Fitter<'_> {
-    /// Tells whether a type exists in the target in the loose sense (`bpf_core_types_are_compat`); its name is equal already.
+    /// Tells whether a type exists in the target in the loose sense (`bpf_core_types_are_compat`);
+    /// its name is equal already.
     pub(super) fn types_compatible(
         &self,
         mut local_id: TypeId,

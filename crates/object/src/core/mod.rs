@@ -1,9 +1,9 @@
 //! CO-RE: code compiled against one set of types, made to fit another (tools/lib/bpf/relo_core.c).
 //!
-//! A relocation names a local type, a path into it and a question: where is that member, how large, is it there? The
-//! answer is looked up in the target's types by *name* ([`spec`], [`compat`]) and written into one instruction
-//! ([`patch`]). What the target does not have makes the instruction poison: a call that the verifier refuses where it
-//! can be reached.
+//! A relocation names a local type, a path into it and a question: where is that member, how large,
+//! is it there? The answer is looked up in the target's types by *name* ([`spec`], [`compat`]) and
+//! written into one instruction ([`patch`]). What the target does not have makes the instruction
+//! poison: a call that the verifier refuses where it can be reached.
 
 mod answer;
 mod compat;
@@ -19,10 +19,12 @@ use spec::Spec;
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// Helper number of an instruction that asks for something the target does not have; libbpf's number.
+/// Helper number of an instruction that asks for something the target does not have; libbpf's
+/// number.
 pub const POISON_CORE: i32 = 0x0bad_2310;
 
-/// Steps of comparing types that one program may cost: types may refer to each other in any number of ways.
+/// Steps of comparing types that one program may cost: types may refer to each other in any number
+/// of ways.
 const BUDGET: u64 = 50_000_000;
 
 /// Holds the types a program is fitted to: those of the code it looks at.
@@ -46,8 +48,9 @@ impl CoreTarget {
         Self { btf, by_name }
     }
 
-    /// Reads the types in a file: BTF as it is (`/sys/kernel/btf/vmlinux`), or in the `.BTF` section of an ELF file of
-    /// any machine (an object, a kernel, a program treated with `pahole -J`).
+    /// Reads the types in a file: BTF as it is (`/sys/kernel/btf/vmlinux`), or in the `.BTF`
+    /// section of an ELF file of any machine (an object, a kernel, a program treated with
+    /// `pahole -J`).
     ///
     /// ```no_run
     /// # use skep_object::{CoreTarget, LinkOptions, Object};
@@ -242,8 +245,9 @@ impl<'a> Fitter<'a> {
         }
     }
 
-    /// Drops the candidates that earlier relocations of the same type have ruled out: where only some lead where one of
-    /// those wanted to go, libbpf takes the others to be something else of the same name, once and for all.
+    /// Drops the candidates that earlier relocations of the same type have ruled out: where only
+    /// some lead where one of those wanted to go, libbpf takes the others to be something else
+    /// of the same name, once and for all.
     fn narrow(
         &self,
         site: &CoreSite,

@@ -4,7 +4,8 @@ use super::answer::Answer;
 use super::{CoreError, POISON_CORE};
 use skep_isa::{Insn, op};
 
-/// Writes an answer into the first of `insns`, which is checked to hold what the compiler meant to put there.
+/// Writes an answer into the first of `insns`, which is checked to hold what the compiler meant to
+/// put there.
 pub(super) fn write(answer: &Answer, insns: &mut [Insn]) -> Result<(), CoreError> {
     let Some(first) = insns.first().copied() else { return Err("no instruction".into()) };
     let Some(new) = answer.new else {
@@ -84,7 +85,8 @@ fn resize(code: u8, before: u64, after: u64) -> Result<u8, CoreError> {
     Ok(code & !op::DW | new)
 }
 
-/// Turns an instruction, and the other half of a 64-bit immediate, into a call that no verifier lets pass.
+/// Turns an instruction, and the other half of a 64-bit immediate, into a call that no verifier
+/// lets pass.
 fn poison(first: Insn, insns: &mut [Insn]) {
     let slots = if first.is_ld_imm64() { 2 } else { 1 };
     insns.iter_mut().take(slots).for_each(|slot| *slot = Insn::call(POISON_CORE as u32));

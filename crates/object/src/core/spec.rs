@@ -1,4 +1,5 @@
-//! A path into a type: parsed from the access string for the local type, found again by names in the target's.
+//! A path into a type: parsed from the access string for the local type, found again by names in
+//! the target's.
 
 use super::compat;
 use super::{CoreError, CoreTarget, Fitter, Question, essential};
@@ -181,7 +182,8 @@ impl Fitter<'_> {
         Ok(Some(spec))
     }
 
-    /// Finds the member that a local one means, also inside anonymous members, and returns its type.
+    /// Finds the member that a local one means, also inside anonymous members, and returns its
+    /// type.
     fn member(
         &self,
         step: &Step,

@@ -94,7 +94,8 @@ impl<'s, 'a> Types<'s, 'a> {
             }
             let pos = self.link(&m, dw::DW_AT_type)?;
             let part = match self.part(pos, bit, depth + 1, out) {
-                // A nested class that is defined apart from its declaration. In memory, only the alignment would matter.
+                // A nested class that is defined apart from its declaration. In memory, only the
+                // alignment would matter.
                 None if out.whole > MAX_IN_REGISTERS => 8,
                 part => part?,
             };
@@ -175,8 +176,9 @@ impl<'s, 'a> Types<'s, 'a> {
         }
     }
 
-    /// Tells whether this is a destructor, a copying constructor or a virtual function that a class was given: objects of such a
-    /// class are not passed in registers. For compilers that do not say so themselves.
+    /// Tells whether this is a destructor, a copying constructor or a virtual function that a class
+    /// was given: objects of such a class are not passed in registers. For compilers that do
+    /// not say so themselves.
     fn is_special(&self, method: &Found<'s, 'a>, class: &str) -> bool {
         let e = &method.entry;
         if flag(e, dw::DW_AT_artificial)

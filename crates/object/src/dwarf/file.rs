@@ -35,7 +35,8 @@ pub(super) fn section<'d, R: ReadRef<'d>>(
     };
     let damaged = |e: object::Error| DwarfError::Elf { what: format!("section `{name}`: {e}") };
     let data = section.compressed_data().map_err(damaged)?;
-    // A short section may claim to be any size when it is taken out: deflate gives a thousandfold at most.
+    // A short section may claim to be any size when it is taken out: deflate gives a thousandfold
+    // at most.
     if data.uncompressed_size > MAX_SECTION
         || data.uncompressed_size / 1100 > data.data.len() as u64
     {
@@ -50,7 +51,8 @@ pub(super) fn section<'d, R: ReadRef<'d>>(
 pub(super) struct Places(HashMap<&'static str, Place>);
 
 enum Place {
-    /// As it is, at an offset of the file, so many bytes: big ones are read once and not kept twice.
+    /// As it is, at an offset of the file, so many bytes: big ones are read once and not kept
+    /// twice.
     File(u64, u64),
     /// It was compressed.
     Bytes(Vec<u8>),

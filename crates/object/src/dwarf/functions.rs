@@ -1,7 +1,7 @@
 //! Prototypes out of debug information: what functions take and return, by address.
 //!
-//! A big program has more functions than anybody asks for, so units without one that is asked for are not looked into, types are
-//! read when a function needs them, and each once.
+//! A big program has more functions than anybody asks for, so units without one that is asked for
+//! are not looked into, types are read when a function needs them, and each once.
 
 use super::DwarfError;
 use super::file::{Sections, check, places};
@@ -37,10 +37,12 @@ pub struct DwarfFunctions {
 }
 
 impl DwarfFunctions {
-    /// Reads what is needed of a file: a tenth or so of a big one. `shared` opens the file that it shares types with.
+    /// Reads what is needed of a file: a tenth or so of a big one. `shared` opens the file that it
+    /// shares types with.
     ///
     /// # Errors
-    /// When the file is no ELF file of this machine's kind, has no debug information, or it is damaged.
+    /// When the file is no ELF file of this machine's kind, has no debug information, or it is
+    /// damaged.
     pub fn read<R: Read + Seek>(
         file: R,
         shared: impl FnOnce(&Shared) -> Option<R>,
@@ -79,8 +81,9 @@ impl DwarfFunctions {
         found.read(cache.into_inner())
     }
 
-    /// Calls `found` for every function that begins at one of the addresses, which are sorted: with its prototype, or with the reason
-    /// why it cannot be relied on. Functions that are not in the debug information are left out.
+    /// Calls `found` for every function that begins at one of the addresses, which are sorted: with
+    /// its prototype, or with the reason why it cannot be relied on. Functions that are not in
+    /// the debug information are left out.
     ///
     /// # Errors
     /// When the debug information is damaged.
@@ -106,7 +109,8 @@ impl DwarfFunctions {
         split.map_or(Ok(()), Err)
     }
 
-    /// Calls `found` for every function with one of these names: those that it has for the linker, or its plain one.
+    /// Calls `found` for every function with one of these names: those that it has for the linker,
+    /// or its plain one.
     ///
     /// # Errors
     /// When the debug information is damaged.
@@ -290,7 +294,8 @@ impl<'a> Search<'_, 'a> {
             .map(|e| e.params())
             .collect::<Option<_>>()
             .ok_or("its debug information is damaged")?;
-        // The instance that was compiled may lack what was optimized out of it; what it came from is whole.
+        // The instance that was compiled may lack what was optimized out of it; what it came from
+        // is whole.
         let Some(best) = lists.iter().max_by_key(|l| l.list.len()) else {
             return Err("its debug information is damaged");
         };
@@ -298,7 +303,8 @@ impl<'a> Search<'_, 'a> {
         for p in &best.list {
             let chain = self.types.chain(p.clone());
             let name = chain.iter().find_map(|e| e.text(dw::DW_AT_name)).unwrap_or_default();
-            // Constructors of classes with virtual bases have several forms, with and without these.
+            // Constructors of classes with virtual bases have several forms, with and without
+            // these.
             if matches!(name, "__in_chrg" | "__vtt_parm" | "vtt") {
                 return Err("it is a constructor with hidden arguments");
             }

@@ -1,8 +1,9 @@
 //! Nodes to BTF: what several compilation units say alike becomes one type.
 //!
-//! Two entries are the same type when their layouts are: names, sizes, members and everything that lies in them by value. What
-//! is only pointed to counts by its name, so structures that refer to each other in circles need no special care, and
-//! two structures of one name with different members stay two.
+//! Two entries are the same type when their layouts are: names, sizes, members and everything that
+//! lies in them by value. What is only pointed to counts by its name, so structures that refer to
+//! each other in circles need no special care, and two structures of one name with different
+//! members stay two.
 
 use super::DwarfError;
 use super::read::{Composite, Link, Node, Nodes, Number, Shape};
@@ -17,7 +18,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Deepest nesting that is compared; what is deeper counts as different.
 const MAX_DEPTH: usize = 200;
-/// Most types BTF can hold (include/uapi/linux/btf.h `BTF_MAX_TYPE`), with room for those made here.
+/// Most types BTF can hold (include/uapi/linux/btf.h `BTF_MAX_TYPE`), with room for those made
+/// here.
 const MAX_TYPES: usize = 0x000f_fff0;
 
 /// Makes type information of all nodes.
@@ -249,7 +251,8 @@ impl<'a> Merged<'a> {
         0
     }
 
-    /// Writes one type for each node that is left, and behind them what one type for each is not enough for.
+    /// Writes one type for each node that is left, and behind them what one type for each is not
+    /// enough for.
     fn write(&self) -> Result<Btf, DwarfError> {
         let mut builder = Builder::new();
         let mut extra =

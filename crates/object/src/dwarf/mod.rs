@@ -1,13 +1,16 @@
-//! Types out of the debug information of programs: what the traced program's own build says of its structures.
+//! Types out of the debug information of programs: what the traced program's own build says of its
+//! structures.
 //!
-//! [`read`] takes the entries of `.debug_info` apart (DWARF 2 to 5, gcc, clang and rustc), [`merge`] throws together what
-//! every compilation unit says again and makes [`Btf`] of it, against which CO-RE relocations are resolved as against a
-//! kernel's. Layouts are what counts; functions, variables and everything about code are left out.
+//! [`read`] takes the entries of `.debug_info` apart (DWARF 2 to 5, gcc, clang and rustc),
+//! [`merge`] throws together what every compilation unit says again and makes [`Btf`] of it,
+//! against which CO-RE relocations are resolved as against a kernel's. Layouts are what counts;
+//! functions, variables and everything about code are left out.
 //!
 //! Functions are read apart from that, and only those that are asked for: [`DwarfFunctions`].
 //!
-//! * C++: classes and structures by their plain names, and by `space__name` where they are in a namespace or a class. A
-//!   base class is a member without a name, so that its members are found, and a second time one with the class's name.
+//! * C++: classes and structures by their plain names, and by `space__name` where they are in a
+//!   namespace or a class. A base class is a member without a name, so that its members are found,
+//!   and a second time one with the class's name.
 //! * Rust: structures and enumerations without fields; variants with fields are left out.
 
 mod composite;
@@ -120,7 +123,8 @@ impl Btf {
 }
 
 impl CoreTarget {
-    /// Takes the types out of a program's debug information, so that programs follow the structures of this very build.
+    /// Takes the types out of a program's debug information, so that programs follow the structures
+    /// of this very build.
     ///
     /// # Errors
     /// As [`Btf::from_dwarf`].

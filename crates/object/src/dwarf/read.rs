@@ -1,4 +1,5 @@
-//! Entries of `.debug_info` to [`Node`]s: one a type, with places where entries refer to each other.
+//! Entries of `.debug_info` to [`Node`]s: one a type, with places where entries refer to each
+//! other.
 
 use super::DwarfError;
 use gimli::{
@@ -356,7 +357,8 @@ pub(super) fn length(entry: &Entry<'_>) -> u32 {
     u32::try_from(last.wrapping_sub(first).wrapping_add(1)).unwrap_or(0)
 }
 
-/// Reads a member or a base class; `None` for static members and virtual bases, which have no fixed place.
+/// Reads a member or a base class; `None` for static members and virtual bases, which have no fixed
+/// place.
 pub(super) fn member<'a>(unit: &UnitRef<'_, Slice<'a>>, entry: &Entry<'a>) -> Option<Member<'a>> {
     if flag(entry, dw::DW_AT_external)
         || flag(entry, dw::DW_AT_declaration)

@@ -17,7 +17,8 @@ const MAX_PARAMS: usize = 1024;
 type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
 type Header<'a> = gimli::UnitHeader<Slice<'a>>;
 
-/// Where an entry is: of which file, and at which offset of its sections; those of `.debug_types` have the highest bit set.
+/// Where an entry is: of which file, and at which offset of its sections; those of `.debug_types`
+/// have the highest bit set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Pos {
     pub shared: bool,

@@ -1,7 +1,8 @@
-//! Maps in the `.maps` section: variables whose *type* is the definition (tools/lib/bpf/bpf_helpers.h).
+//! Maps in the `.maps` section: variables whose *type* is the definition
+//! (tools/lib/bpf/bpf_helpers.h).
 //!
-//! `__uint(name, n)` is a pointer to an array of `n`, `__ulong` an enumeration with one value, `__type` a pointer to the
-//! type itself, and `__array` an array of pointers without a length.
+//! `__uint(name, n)` is a pointer to an array of `n`, `__ulong` an enumeration with one value,
+//! `__type` a pointer to the type itself, and `__array` an array of pointers without a length.
 
 use super::{InnerValue, MapSpec, Maps, error, known_type};
 use crate::btf::{Kind, TypeId};
@@ -10,7 +11,8 @@ use crate::{Btf, ObjectError};
 use object::elf::R_BPF_64_64;
 use skep_isa::{MapFlags, MapType};
 
-/// Eight bytes of data (Documentation/bpf/llvm_reloc.rst). Before LLVM 13 these were of type [`R_BPF_64_64`].
+/// Eight bytes of data (Documentation/bpf/llvm_reloc.rst). Before LLVM 13 these were of type
+/// [`R_BPF_64_64`].
 const R_BPF_64_ABS64: u32 = 2;
 
 pub(super) fn collect(

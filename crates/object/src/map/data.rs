@@ -62,7 +62,8 @@ pub(super) fn collect(
     Ok(())
 }
 
-/// Tells whether a section has a variable that others may see, so that somebody may want to map it into memory.
+/// Tells whether a section has a variable that others may see, so that somebody may want to map it
+/// into memory.
 fn is_shared(btf: Option<&Btf>, section: TypeId) -> bool {
     let Some(btf) = btf else { return false };
     let Ok(Kind::DataSec(sec)) = btf.get(section).map(|t| &t.kind) else { return false };
@@ -70,7 +71,8 @@ fn is_shared(btf: Option<&Btf>, section: TypeId) -> bool {
     sec.vars.iter().any(|v| shared(v.type_id))
 }
 
-/// Makes libbpf's name: as much of the object's name as fits before the section's; custom sections stand alone.
+/// Makes libbpf's name: as much of the object's name as fits before the section's; custom sections
+/// stand alone.
 pub(super) fn map_name(object: &str, section: &str) -> String {
     let suffix: String = section.chars().take(NAME_LEN).collect();
     let room = if section.get(1..).is_some_and(|s| s.contains('.')) {

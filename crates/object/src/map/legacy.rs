@@ -1,4 +1,5 @@
-//! Maps in the `maps` section: `struct bpf_map_def` variables, as before BTF (libbpf before 1.0, iproute2).
+//! Maps in the `maps` section: `struct bpf_map_def` variables, as before BTF (libbpf before 1.0,
+//! iproute2).
 
 use super::{MapSpec, Maps, error, known_type};
 use crate::btf::Kind;
@@ -22,7 +23,8 @@ pub(super) fn collect(
     if symbols.is_empty() || section.data.is_empty() {
         return Ok(());
     }
-    // Authors added fields of their own behind the known ones; all definitions of an object have one size.
+    // Authors added fields of their own behind the known ones; all definitions of an object have
+    // one size.
     let size = section.data.len() / symbols.len();
     if size < FIELDS * 4 || size * symbols.len() != section.data.len() {
         return Err(

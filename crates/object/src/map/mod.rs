@@ -34,7 +34,8 @@ pub struct MapSpec {
     pub value_type_id: u32,
     /// The definition asks for pinning by name (`LIBBPF_PIN_BY_NAME`).
     pub pinning: bool,
-    /// First contents of a global-data map: its only value. May be shorter than `value_size` (`.bss`); the rest is zero.
+    /// First contents of a global-data map: its only value. May be shorter than `value_size`
+    /// (`.bss`); the rest is zero.
     pub data: Option<Vec<u8>>,
     /// Nobody may change the contents after loading (`.rodata`, `.kconfig`).
     pub frozen: bool,

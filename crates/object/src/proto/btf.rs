@@ -12,7 +12,8 @@ const MAX_PARTS: u32 = 1 << 14;
 const MAX_ELEMENTS: u64 = 16;
 
 impl Prototype {
-    /// Finds a function by name; `None` when the types do not have it, or have it more than once with different prototypes.
+    /// Finds a function by name; `None` when the types do not have it, or have it more than once
+    /// with different prototypes.
     ///
     /// ```no_run
     /// # use skep_object::{CoreTarget, Prototype};

@@ -1,6 +1,7 @@
 //! Whether a program's accesses to its context fit a function.
 //!
-//! Only what a program reads counts, as in the kernel (`btf_check_func_part_match` of the series that brought links to many functions).
+//! Only what a program reads counts, as in the kernel (`btf_check_func_part_match` of the series
+//! that brought links to many functions).
 
 use super::{Place, Prototype, Value, ValueKind, Word};
 
@@ -70,7 +71,8 @@ impl Misfit {
 }
 
 impl Access {
-    /// Checks an access to the context of a function whose types are not known: only the six words of registers are there.
+    /// Checks an access to the context of a function whose types are not known: only the six words
+    /// of registers are there.
     ///
     /// # Errors
     /// When it goes beyond them.
@@ -114,7 +116,8 @@ impl Prototype {
         matches!(self.role(word), Some(Role::Result(_)))
     }
 
-    /// Checks that a context shows what a program reads of it. `returns`: the program runs when the function returns, too.
+    /// Checks that a context shows what a program reads of it. `returns`: the program runs when the
+    /// function returns, too.
     ///
     /// # Errors
     /// What the function does not have.
@@ -174,8 +177,8 @@ impl Prototype {
         }
     }
 
-    /// Checks that what a program reads is to this function what it is to `first`. `strictly`: of the same type too, by the kernel's
-    /// rules; otherwise one number is as good as another.
+    /// Checks that what a program reads is to this function what it is to `first`. `strictly`: of
+    /// the same type too, by the kernel's rules; otherwise one number is as good as another.
     ///
     /// # Errors
     /// The first word that is something else.

@@ -1,18 +1,24 @@
-//! Prototypes of functions: which word of a tracing program's context holds which argument, and where the result stands.
+//! Prototypes of functions: which word of a tracing program's context holds which argument, and
+//! where the result stands.
 //!
-//! A context shows what the kernel's shows: a word for each argument in order, a word for each eight bytes of a structure of up to 16
-//! bytes, and the result behind the last of them. A process knows arguments that the kernel has not; the rules for those:
+//! A context shows what the kernel's shows: a word for each argument in order, a word for each
+//! eight bytes of a structure of up to 16 bytes, and the result behind the last of them. A process
+//! knows arguments that the kernel has not; the rules for those:
 //!
-//! * numbers with a decimal point and vectors take no word: they are in vector registers, or on the x87 stack;
-//! * structures of more than 16 bytes take no word either; the kernel does not attach to functions that have them;
-//! * a part of a structure that is in a vector register keeps its word, so that what follows stands where the kernel has it, but
-//!   the word cannot be read;
-//! * a result that is returned through memory takes no word, nor does the hidden argument that says where.
+//! * numbers with a decimal point and vectors take no word: they are in vector registers, or on the
+//!   x87 stack;
+//! * structures of more than 16 bytes take no word either; the kernel does not attach to functions
+//!   that have them;
+//! * a part of a structure that is in a vector register keeps its word, so that what follows stands
+//!   where the kernel has it, but the word cannot be read;
+//! * a result that is returned through memory takes no word, nor does the hidden argument that says
+//!   where.
 //!
-//! Where the words come from is worked out by the System V ABI (`sysv`): six registers, then the caller's stack. Contexts have
-//! room for [`MAX_WORDS`]; what is behind them is not shown.
+//! Where the words come from is worked out by the System V ABI (`sysv`): six registers, then the
+//! caller's stack. Contexts have room for [`MAX_WORDS`]; what is behind them is not shown.
 //!
-//! [`Prototype`]s come from debug information (feature `dwarf`) or from BTF ([`Prototype::from_btf`]).
+//! [`Prototype`]s come from debug information (feature `dwarf`) or from BTF
+//! ([`Prototype::from_btf`]).
 
 mod btf;
 mod fit;
@@ -113,14 +119,15 @@ impl Prototype {
         &self.layout.words
     }
 
-    /// Where the words of the result are when the function has returned: [`Place::Register`] 0 is rax, 1 is rdx.
+    /// Where the words of the result are when the function has returned: [`Place::Register`] 0 is
+    /// rax, 1 is rdx.
     #[must_use]
     pub fn ret_words(&self) -> &[Place] {
         &self.layout.ret
     }
 
-    /// Tells whether words are where a function without floating point and structures has them: the first six in registers, the
-    /// others on the stack, the result in rax.
+    /// Tells whether words are where a function without floating point and structures has them: the
+    /// first six in registers, the others on the stack, the result in rax.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         let at = |i: usize| {

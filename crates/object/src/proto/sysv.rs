@@ -1,4 +1,5 @@
-//! Where arguments and results are, by the System V ABI for x86-64 (section 3.2.3, "Parameter Passing").
+//! Where arguments and results are, by the System V ABI for x86-64 (section 3.2.3, "Parameter
+//! Passing").
 
 use super::{MAX_WORDS, UNTYPED_WORDS as REGISTERS, ValueKind, Word};
 
@@ -125,7 +126,8 @@ pub(super) struct Layout {
     pub ret: Vec<Place>,
 }
 
-/// Works out where the words of a function are; `None` for types whose place depends on more than is known.
+/// Works out where the words of a function are; `None` for types whose place depends on more than
+/// is known.
 pub(super) fn layout<'t>(params: impl Iterator<Item = &'t Type>, ret: &Type) -> Option<Layout> {
     let mut out = Layout::default();
     let (mut integers, mut vectors, mut stack) = (0, 0, 0u64);
@@ -147,7 +149,8 @@ pub(super) fn layout<'t>(params: impl Iterator<Item = &'t Type>, ret: &Type) -> 
         if t.leaves.is_empty() && t.size <= MAX_IN_REGISTERS {
             continue;
         }
-        // A vector register of 32 or 64 bytes: whether it is one depends on how the function was compiled.
+        // A vector register of 32 or 64 bytes: whether it is one depends on how the function was
+        // compiled.
         if t.kind == ValueKind::Float && t.size > MAX_IN_REGISTERS {
             return None;
         }
@@ -290,7 +293,8 @@ mod tests {
         let mut want = r(6);
         want.extend([Stack(0), Stack(1), Stack(2)]);
         assert_eq!(places(&many, &int(1)), (want, rax));
-        // What does not fit into the registers that are left goes to the stack whole; what comes later may still fit.
+        // What does not fit into the registers that are left goes to the stack whole; what comes
+        // later may still fit.
         many.truncate(5);
         many.extend([pair, int(4)]);
         let mut want = r(5);

@@ -1,8 +1,9 @@
 //! Finding the separate file that holds a stripped file's symbols.
 //!
-//! Same order as gdb: by build id below `/usr/lib/debug/.build-id`, then by the name in `.gnu_debuglink` next to the
-//! file, in `.debug/` there, and below `/usr/lib/debug`. `.gnu_debugdata` (symbols compressed with LZMA inside the file
-//! itself, a Fedora habit) is not read.
+//! Same order as gdb: by build id below `/usr/lib/debug/.build-id`, then by the name in
+//! `.gnu_debuglink` next to the file, in `.debug/` there, and below `/usr/lib/debug`.
+//! `.gnu_debugdata` (symbols compressed with LZMA inside the file itself, a Fedora habit) is not
+//! read.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,10 +14,11 @@ use super::{Elf, SHT_NOBITS, SHT_SYMTAB, Source, u32_at};
 const DEBUG_DIR: &str = "/usr/lib/debug";
 
 impl Elf {
-    /// Finds the debug file of this file, which lies at `path`; looks for both below `root` (`/` usually).
+    /// Finds the debug file of this file, which lies at `path`; looks for both below `root` (`/`
+    /// usually).
     ///
-    /// A file counts only if it has symbols and belongs to this one: equal build ids or, when one of the two has none,
-    /// the checksum that `.gnu_debuglink` asks for.
+    /// A file counts only if it has symbols and belongs to this one: equal build ids or, when one
+    /// of the two has none, the checksum that `.gnu_debuglink` asks for.
     pub fn debug_file(&self, path: &Path, root: &Path) -> Option<(PathBuf, Self)> {
         let own_id = self.build_id();
         let below = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));

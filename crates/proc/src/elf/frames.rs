@@ -1,10 +1,11 @@
 //! Function boundaries from `.eh_frame`, which also stripped files have.
 //!
-//! A frame description (FDE) covers one contiguous piece of code. A piece that begins with the return address on top of
-//! the stack and no register saved is a function's start. Others are parts that the compiler moved away (`.cold`), code that is
-//! jumped to with a frame of its own, code that nothing returns from (`_start`, the place where a new thread begins), and the
-//! kernel's way back from a signal handler.
-//! A cold part entered before anything was pushed looks like a function here: nothing in the tables tells them apart.
+//! A frame description (FDE) covers one contiguous piece of code. A piece that begins with the
+//! return address on top of the stack and no register saved is a function's start. Others are parts
+//! that the compiler moved away (`.cold`), code that is jumped to with a frame of its own, code
+//! that nothing returns from (`_start`, the place where a new thread begins), and the kernel's way
+//! back from a signal handler. A cold part entered before anything was pushed looks like a function
+//! here: nothing in the tables tells them apart.
 
 use std::ops::Range;
 
@@ -25,7 +26,8 @@ pub struct Fde {
     pub start: u64,
     /// First address after it.
     pub end: u64,
-    /// The piece begins as a called function does: CFA is `rsp + 8`, the return address is at CFA-8, nothing else is saved.
+    /// The piece begins as a called function does: CFA is `rsp + 8`, the return address is at
+    /// CFA-8, nothing else is saved.
     pub function_entry: bool,
 }
 
@@ -56,8 +58,9 @@ impl Elf {
         Ok(self.fdes.get_or_init(|| fdes))
     }
 
-    /// Tells for each place whether the stack is there as it is at a function's start: for a second entry into a function, in the
-    /// middle of a piece. Reads all tables again: ask for many at once.
+    /// Tells for each place whether the stack is there as it is at a function's start: for a second
+    /// entry into a function, in the middle of a piece. Reads all tables again: ask for many at
+    /// once.
     pub fn entered_at(&self, places: &[u64]) -> Result<Vec<bool>, ElfError> {
         let mut out = vec![false; places.len()];
         if places.is_empty() {
@@ -99,7 +102,8 @@ impl Elf {
         Ok(out)
     }
 
-    /// Address and bytes of the `.eh_frame` sections; without section headers, the place the program header points to.
+    /// Address and bytes of the `.eh_frame` sections; without section headers, the place the
+    /// program header points to.
     fn frame_data(&self) -> Result<Vec<(u64, Vec<u8>)>, ElfError> {
         let sections = self
             .sections
@@ -128,7 +132,8 @@ impl Elf {
 
 /// Where the header says that the frame descriptions begin.
 fn frame_pointer(vaddr: u64, head: &[u8]) -> Option<u64> {
-    // The table behind the pointer may be longer than what was read, and is not needed: the header is read as one without.
+    // The table behind the pointer may be longer than what was read, and is not needed: the header
+    // is read as one without.
     let mut short = head.get(..12).unwrap_or(head).to_vec();
     for encoding in short.get_mut(2..4)? {
         *encoding = DwEhPe(0xff).0; // DW_EH_PE_omit
@@ -140,8 +145,8 @@ fn frame_pointer(vaddr: u64, head: &[u8]) -> Option<u64> {
     }
 }
 
-/// Reads the records of one section, as far as they make sense. `each` gets a piece of code and can ask whether the stack is at a
-/// place in it as at a function's start.
+/// Reads the records of one section, as far as they make sense. `each` gets a piece of code and can
+/// ask whether the stack is at a place in it as at a function's start.
 fn each_frame(vaddr: u64, data: &[u8], mut each: impl FnMut(Fde, &mut dyn FnMut(u64) -> bool)) {
     let section = EhFrame::new(data, LittleEndian);
     let bases = BaseAddresses::default().set_eh_frame(vaddr);
@@ -174,12 +179,14 @@ fn each_frame(vaddr: u64, data: &[u8], mut each: impl FnMut(Fde, &mut dyn FnMut(
     }
 }
 
-/// Tells whether a row is that of a function just called: nothing on the stack but the return address.
+/// Tells whether a row is that of a function just called: nothing on the stack but the return
+/// address.
 fn is_entry(row: &UnwindTableRow<usize>) -> bool {
     let on_top =
         matches!(row.cfa(), CfaRule::RegisterAndOffset { register: X86_64::RSP, offset: 8 });
     let mut rules = row.registers();
-    // A rule that is not there says that the return address is in a register, which this machine does not have.
+    // A rule that is not there says that the return address is in a register, which this machine
+    // does not have.
     let returns = rules.clone().any(|r| *r == (X86_64::RA, RegisterRule::Offset(-8)));
     on_top && returns && rules.all(|(register, rule)| *register == X86_64::RA || is_kept(rule))
 }

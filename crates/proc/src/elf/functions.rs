@@ -93,7 +93,8 @@ impl<'a> Function<'a> {
         self.vaddr..self.vaddr.saturating_add(self.size)
     }
 
-    /// Tells by its name whether this is a part of a function that the compiler moved away; nobody calls such a part.
+    /// Tells by its name whether this is a part of a function that the compiler moved away; nobody
+    /// calls such a part.
     pub fn is_cold(&self) -> bool {
         let number = |s: &[u8]| s.iter().all(u8::is_ascii_digit);
         let at = self.name.windows(5).rposition(|w| w == b".cold");
@@ -156,7 +157,8 @@ pub struct Functions {
 impl Functions {
     pub(super) fn of(elf: &Elf, debug: Option<(&Path, &Elf)>) -> Result<Self, ElfError> {
         if !matches!(elf.kind, ET_EXEC | ET_DYN) {
-            // Symbols of `.o` files count from their section's start, and nothing of them is loaded.
+            // Symbols of `.o` files count from their section's start, and nothing of them is
+            // loaded.
             return Err(ElfError::Unsupported {
                 what: "functions of a file that is neither program nor library",
             });
@@ -279,7 +281,8 @@ impl Functions {
         }
     }
 
-    /// Sorts by address and quality of name, drops repeated names, makes one entry of each address, fills in sizes.
+    /// Sorts by address and quality of name, drops repeated names, makes one entry of each address,
+    /// fills in sizes.
     fn group(&mut self, elf: &Elf) {
         let strings = &self.strings;
         let name = |s: &RawSymbol| name_of(strings, s);
@@ -289,7 +292,8 @@ impl Functions {
             (s.binding == Binding::Local, s.old, underscores, s.binding, n.len())
         };
         self.symbols.sort_unstable_by_key(|s| s.vaddr);
-        // Names are compared among the few at one address only: ten times faster than one sort by everything.
+        // Names are compared among the few at one address only: ten times faster than one sort by
+        // everything.
         for same in self.symbols.chunk_by_mut(|a, b| a.vaddr == b.vaddr).filter(|c| c.len() > 1) {
             same.sort_unstable_by(|a, b| {
                 quality(a)
@@ -381,8 +385,8 @@ impl Functions {
         &self.source
     }
 
-    /// Symbols that lie in the code and are no functions, with their addresses, in no order: where compilers say that their code begins
-    /// and ends, data in the code.
+    /// Symbols that lie in the code and are no functions, with their addresses, in no order: where
+    /// compilers say that their code begins and ends, data in the code.
     pub fn labels(&self) -> impl Iterator<Item = (&[u8], u64)> {
         self.labels.iter().map(|raw| (name_of(&self.strings, raw), raw.vaddr))
     }

@@ -1,7 +1,8 @@
 //! Reading 64-bit little-endian ELF files: headers first, everything else when asked for.
 //!
-//! Only the parts that are needed are read, so a 130 MB library costs its symbol table. All addresses given out are
-//! link-time virtual addresses (`vaddr`); a [`crate::module::Module`] knows the bias that makes them run-time ones.
+//! Only the parts that are needed are read, so a 130 MB library costs its symbol table. All
+//! addresses given out are link-time virtual addresses (`vaddr`); a [`crate::module::Module`] knows
+//! the bias that makes them run-time ones.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -39,7 +40,8 @@ const SHT_NOBITS: u32 = 8;
 const SHT_DYNSYM: u32 = 11;
 const PF_X: u32 = 1;
 
-/// The largest part of a file that is read at once; a lie in a header must not exhaust the memory of the process.
+/// The largest part of a file that is read at once; a lie in a header must not exhaust the memory
+/// of the process.
 const MAX_PART: u64 = 1 << 30;
 
 /// Why an ELF file could not be read.
@@ -307,8 +309,8 @@ impl Elf {
         merged(self.segments.iter().filter(|s| s.is_text()).map(Segment::range))
     }
 
-    /// Link-time address ranges inside the code that hold no function of the program: `.plt` and its kin, `.init`,
-    /// `.fini`. Sorted, overlapping ones merged.
+    /// Link-time address ranges inside the code that hold no function of the program: `.plt` and
+    /// its kin, `.init`, `.fini`. Sorted, overlapping ones merged.
     pub fn not_functions(&self) -> Vec<Range<u64>> {
         let plain =
             |n: &[u8]| n == b".init" || n == b".fini" || n == b".iplt" || n.starts_with(b".plt");
@@ -321,7 +323,8 @@ impl Elf {
         Some(loads().map(|s| s.vaddr).min()?..loads().map(|s| s.range().end).max()?)
     }
 
-    /// The bytes the file has for a link-time address range, through the segment that holds all of it.
+    /// The bytes the file has for a link-time address range, through the segment that holds all of
+    /// it.
     pub fn read_vaddr(&self, vaddr: u64, len: u64) -> Result<Vec<u8>, ElfError> {
         let inside = |s: &&Segment| {
             s.kind == PT_LOAD
@@ -350,14 +353,14 @@ impl Elf {
         })
     }
 
-    /// Reads the functions of the file: from `.symtab`; else from `.dynsym` and, for what that does not name, from the
-    /// unwind tables, as `sub_<hex vaddr>`.
+    /// Reads the functions of the file: from `.symtab`; else from `.dynsym` and, for what that does
+    /// not name, from the unwind tables, as `sub_<hex vaddr>`.
     pub fn functions(&self) -> Result<Functions, ElfError> {
         Functions::of(self, None)
     }
 
-    /// Reads the functions of the file at `path` below `root` (`/` usually); one without `.symtab` gets the names of
-    /// its separate debug file, if that is installed.
+    /// Reads the functions of the file at `path` below `root` (`/` usually); one without `.symtab`
+    /// gets the names of its separate debug file, if that is installed.
     pub fn functions_at(&self, path: &Path, root: &Path) -> Result<Functions, ElfError> {
         if self.sections.iter().any(|s| s.kind == SHT_SYMTAB && s.size >= 24) {
             return self.functions();
@@ -444,7 +447,8 @@ pub(crate) fn parse_segments(table: &[u8]) -> Vec<Segment> {
     table.chunks_exact(56).map(parse).collect()
 }
 
-/// Sorts ranges and merges those that overlap, so that questions of "where" take a binary search whatever a file claims.
+/// Sorts ranges and merges those that overlap, so that questions of "where" take a binary search
+/// whatever a file claims.
 fn merged(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     let mut all: Vec<_> = ranges.filter(|r| !r.is_empty()).collect();
     all.sort_unstable_by_key(|r| r.start);

@@ -24,7 +24,8 @@ pub struct Sled {
 }
 
 impl Elf {
-    /// Link-time address range of a loaded section. At run time the own process can read the table there, relocated.
+    /// Link-time address range of a loaded section. At run time the own process can read the table
+    /// there, relocated.
     pub fn loaded_section(&self, name: &str) -> Option<Range<u64>> {
         self.sections
             .iter()
@@ -34,13 +35,14 @@ impl Elf {
 
     /// Link-time addresses of the NOP areas of `-fpatchable-function-entry`, sorted.
     ///
-    /// An address is that of the first NOP: the function's own, after its `endbr64` if it has one, or before the
-    /// function when NOPs were asked for there.
+    /// An address is that of the first NOP: the function's own, after its `endbr64` if it has one,
+    /// or before the function when NOPs were asked for there.
     pub fn patchable_entries(&self) -> Result<Vec<u64>, ElfError> {
         self.addresses("__patchable_function_entries")
     }
 
-    /// Link-time addresses of the `call __fentry__` (or the NOPs in its place) of `-mrecord-mcount`, sorted.
+    /// Link-time addresses of the `call __fentry__` (or the NOPs in its place) of
+    /// `-mrecord-mcount`, sorted.
     pub fn mcount_locations(&self) -> Result<Vec<u64>, ElfError> {
         self.addresses("__mcount_loc")
     }
@@ -63,8 +65,8 @@ impl Elf {
             .collect())
     }
 
-    /// Tells whether a symbol table of the file defines a function of this name. Reads nothing else, so it is much sooner done
-    /// than [`Elf::functions`] with a large library.
+    /// Tells whether a symbol table of the file defines a function of this name. Reads nothing
+    /// else, so it is much sooner done than [`Elf::functions`] with a large library.
     pub fn has_function_symbol(&self, name: &[u8]) -> Result<bool, ElfError> {
         const FUNC: u8 = 2;
         const IFUNC: u8 = 10;

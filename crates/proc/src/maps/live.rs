@@ -14,13 +14,15 @@ use crate::elf::Elf;
 use crate::file::{self, Memory};
 use crate::ioctl::{COVERING_OR_NEXT, FILE_BACKED, Query};
 
-/// No text of mappings is longer; a process has 65,530 of them unless the administrator raises that.
+/// No text of mappings is longer; a process has 65,530 of them unless the administrator raises
+/// that.
 const MAX_TEXT: usize = 1 << 30;
 
 /// Mappings of a live process.
 ///
-/// Bound to the address space at the time of opening: after the process calls `exec` every question fails with
-/// [`MapsError::Gone`], and the caller opens a new one. Each answer is consistent in itself, two answers need not be.
+/// Bound to the address space at the time of opening: after the process calls `exec` every question
+/// fails with [`MapsError::Gone`], and the caller opens a new one. Each answer is consistent in
+/// itself, two answers need not be.
 #[derive(Debug)]
 pub struct Live {
     fd: OwnedFd,
@@ -33,7 +35,8 @@ pub struct Live {
 impl Live {
     /// Opens the own process's mappings.
     pub fn own() -> Result<Self, MapsError> {
-        // `thread-self`: the main thread may have exited while others go on, which leaves `self` empty.
+        // `thread-self`: the main thread may have exited while others go on, which leaves `self`
+        // empty.
         Self::open("/proc/thread-self/maps", None)
     }
 
@@ -128,7 +131,8 @@ impl Live {
         }
     }
 
-    /// Fills in a build id that the kernel did not give: a long one, the vDSO's, or any one when there is no ioctl.
+    /// Fills in a build id that the kernel did not give: a long one, the vDSO's, or any one when
+    /// there is no ioctl.
     fn add_build_id(&self, vma: &mut Vma) {
         let read = || -> Option<Vec<u8>> {
             if vma.name.as_deref() == Some(b"[vdso]") {
@@ -136,7 +140,8 @@ impl Live {
                 let image = memory.read(vma.start, usize::try_from(vma.end - vma.start).ok()?)?;
                 return Some(Elf::from_bytes(image).ok()?.build_id()?.0);
             }
-            // Only `map_files` of a mapping that is there and regular files are opened: opening a device may act.
+            // Only `map_files` of a mapping that is there and regular files are opened: opening a
+            // device may act.
             let proc =
                 self.pid.map_or_else(|| "/proc/self".to_owned(), |pid| format!("/proc/{pid}"));
             let exact = PathBuf::from(format!("{proc}/map_files/{:x}-{:x}", vma.start, vma.end));
@@ -185,7 +190,8 @@ impl MapSource for Live {
         Ok(filter.find(&vmas, addr).map(|at| self.finish(vmas.swap_remove(at), want)))
     }
 
-    /// Reads the text, which costs no more than asking for every mapping, unless the kernel can filter.
+    /// Reads the text, which costs no more than asking for every mapping, unless the kernel can
+    /// filter.
     fn all(&self, filter: &Filter, want: Want) -> Result<Vec<Vma>, MapsError> {
         if (filter.all != Perms::NONE || filter.file_backed) && self.has_ioctl() {
             return self.walk(filter, want).collect();

@@ -96,8 +96,8 @@ pub struct Vma {
     pub inode: u64,
     /// Name as raw bytes; `None` if there is none or it was not asked for.
     ///
-    /// The text form writes a newline as `\012` and leaves a backslash alone; this field holds what the source said,
-    /// [`readings`](Self::readings) what it may mean.
+    /// The text form writes a newline as `\012` and leaves a backslash alone; this field holds
+    /// what the source said, [`readings`](Self::readings) what it may mean.
     pub name: Option<Vec<u8>>,
     /// The name comes from text and contains `\012`.
     pub escaped: bool,
@@ -123,7 +123,8 @@ impl Vma {
         self.dev != Dev::default() || self.inode != 0
     }
 
-    /// What the name may be, likeliest first: with or without ` (deleted)`, `\012` as a newline or as it stands.
+    /// What the name may be, likeliest first: with or without ` (deleted)`, `\012` as a newline or
+    /// as it stands.
     ///
     /// Device and inode of what is found there decide.
     pub fn readings(&self) -> Vec<Cow<'_, [u8]>> {
@@ -140,7 +141,8 @@ impl Vma {
 
     /// The name without a trailing ` (deleted)`, and whether that was there.
     ///
-    /// A living file may really be called `x (deleted)`: compare device and inode before believing either.
+    /// A living file may really be called `x (deleted)`: compare device and inode before believing
+    /// either.
     pub fn name_deleted(&self) -> (&[u8], bool) {
         let name = self.name.as_deref().unwrap_or_default();
         match name.strip_suffix(b" (deleted)") {
@@ -248,12 +250,12 @@ impl Want {
 /// # Ok::<(), skep_proc::maps::MapsError>(())
 /// ```
 pub trait MapSource {
-    /// The mapping at `addr` that passes the filter, or with [`Filter::or_next`] the first one after it; `None` if
-    /// there is none.
+    /// The mapping at `addr` that passes the filter, or with [`Filter::or_next`] the first one
+    /// after it; `None` if there is none.
     fn query(&self, addr: u64, filter: &Filter, want: Want) -> Result<Option<Vma>, MapsError>;
 
-    /// Walks over the mappings that pass, in order of address, one query each. Never goes backwards; a mapping that is
-    /// split or merged meanwhile may be seen in part.
+    /// Walks over the mappings that pass, in order of address, one query each. Never goes
+    /// backwards; a mapping that is split or merged meanwhile may be seen in part.
     fn walk(&self, filter: &Filter, want: Want) -> Walk<'_, Self>
     where
         Self: Sized,

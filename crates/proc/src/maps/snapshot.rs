@@ -38,7 +38,8 @@ impl Identity {
     /// Reads the identity of a live process; what cannot be read stays 0.
     pub fn of(pid: u32) -> Self {
         let stat = file::read(format!("/proc/{pid}/stat"), 1 << 16).unwrap_or_default();
-        // The command in parentheses may contain anything, so fields are counted from its end; start time is the 22nd.
+        // The command in parentheses may contain anything, so fields are counted from its end;
+        // start time is the 22nd.
         let after = stat
             .iter()
             .rposition(|&b| b == b')')

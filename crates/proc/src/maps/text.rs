@@ -1,8 +1,8 @@
 //! The text of `/proc/PID/maps`.
 //!
-//! `start-end perms offset major:minor inode`, then, only if there is a name, blanks up to a column and the name to the
-//! end of the line. The name is verbatim: it may contain and end in blanks and need not be UTF-8, so it is neither split
-//! nor trimmed.
+//! `start-end perms offset major:minor inode`, then, only if there is a name, blanks up to a column
+//! and the name to the end of the line. The name is verbatim: it may contain and end in blanks and
+//! need not be UTF-8, so it is neither split nor trimmed.
 
 use super::{Dev, MapsError, Perms, Vma};
 

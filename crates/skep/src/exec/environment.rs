@@ -71,8 +71,8 @@ fn value<'a>(text: &'a [u8], variable: &str) -> Option<&'a [u8]> {
     text.strip_prefix(variable.as_bytes())?.strip_prefix(b"=")
 }
 
-/// Copies an environment without the agent and its variables, of which the user's own `SKEP_DIR` is none; `None` without memory. It
-/// stays until this thread asks again.
+/// Copies an environment without the agent and its variables, of which the user's own `SKEP_DIR` is
+/// none; `None` without memory. It stays until this thread asks again.
 ///
 /// # Safety
 /// `envp` is an environment with `LD_PRELOAD` that stays as it is.
@@ -146,8 +146,9 @@ static OWNED: [Owned; THREADS] =
 static RESERVED: AtomicU64 = AtomicU64::new(0);
 const RESERVED_LEN: u64 = 256 << 10;
 
-/// Sets memory aside for programs that are executed when system calls are over. All threads share it: two that execute programs in
-/// the same moment, both in children of `vfork`, would get in each other's way.
+/// Sets memory aside for programs that are executed when system calls are over. All threads share
+/// it: two that execute programs in the same moment, both in children of `vfork`, would get in each
+/// other's way.
 pub(super) fn reserve() {
     if RESERVED.load(Relaxed) == 0
         && let Some(at) = map(RESERVED_LEN)
@@ -164,8 +165,9 @@ fn map(len: u64) -> Option<u64> {
     (at < u64::MAX - 4096).then_some(at)
 }
 
-/// Gives this thread's memory, which a child of `vfork` shares with the thread that waits for it. With more than 64 threads that
-/// execute what cannot be traced, the others' memory is not used again.
+/// Gives this thread's memory, which a child of `vfork` shares with the thread that waits for it.
+/// With more than 64 threads that execute what cannot be traced, the others' memory is not used
+/// again.
 fn memory(len: usize) -> Option<u64> {
     let thread = skep_attach::thread();
     let len = (len as u64).next_multiple_of(4096);

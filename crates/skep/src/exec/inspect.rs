@@ -144,7 +144,8 @@ impl Program {
         self.len = len;
     }
 
-    /// Looks at what executing `path` in the directory `at` will run; an empty path is the descriptor `at` itself.
+    /// Looks at what executing `path` in the directory `at` will run; an empty path is the
+    /// descriptor `at` itself.
     pub(super) fn inspect(&mut self, at: i32, path: &CStr) -> Kind {
         const ENOENT: u64 = -2_i64 as u64;
         self.set(path.to_bytes());
@@ -298,7 +299,8 @@ impl Dynamic {
         false
     }
 
-    /// Tells whether a library of the program is one that must be loaded first. `table`: the program headers.
+    /// Tells whether a library of the program is one that must be loaded first. `table`: the
+    /// program headers.
     fn needs_first(&self, file: &File, table: u64, size: u64, count: u64) -> bool {
         let mut strings = 0;
         self.any(file, |tag, value| {

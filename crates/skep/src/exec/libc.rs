@@ -1,4 +1,5 @@
-//! Functions of the C library, found through the dynamic linker: without reading symbols from files.
+//! Functions of the C library, found through the dynamic linker: without reading symbols from
+//! files.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -49,11 +50,13 @@ impl<'a> Libc<'a> {
         (!handle.is_null()).then_some(Self { module, handle })
     }
 
-    /// Finds a function of C's convention whose first instructions nothing jumps to, as those of wrappers of system calls.
+    /// Finds a function of C's convention whose first instructions nothing jumps to, as those of
+    /// wrappers of system calls.
     pub(crate) fn function(&self, name: &CStr) -> Option<Function> {
         const SYMENT: c_int = 1;
         let (mut info, mut symbol) = (MaybeUninit::uninit(), std::ptr::null::<Symbol>());
-        // SAFETY: the handle is open; the results are written where they fit, and a symbol lives as long as its library.
+        // SAFETY: the handle is open; the results are written where they fit, and a symbol lives as
+        // long as its library.
         let (at, size) = unsafe {
             let at = dlsym(self.handle, name.as_ptr());
             if at.is_null()
@@ -64,7 +67,8 @@ impl<'a> Libc<'a> {
             }
             (at as u64, (*symbol).size)
         };
-        // SAFETY: a function that the dynamic linker names, with its size; the rest is what callers ask for.
+        // SAFETY: a function that the dynamic linker names, with its size; the rest is what callers
+        // ask for.
         unsafe { self.module.excerpt(name.to_str().ok()?, at, size) }
     }
 }

@@ -1,16 +1,19 @@
 //! What the traced program executes: the agent is kept out of what it cannot work in.
 //!
-//! A child finds the agent in `LD_PRELOAD`. Some programs do not run with it at all: those of another C library end with 127, those
-//! with an address sanitizer with 1, and where the library cannot be opened the dynamic linker complains on the child's stderr. So the
-//! C library's `execve`, `execveat` and `fexecve` are hooked, inside the library, where `system`, `popen` and `posix_spawn` come through as well.
-//! The hook looks at the file ([`inspect`]); when the agent cannot work in it, the program gets an environment without the agent, and
-//! the link files name it with the reason. A program that merely never starts the agent (a static one) keeps its environment: its own
-//! children may be traced.
+//! A child finds the agent in `LD_PRELOAD`. Some programs do not run with it at all: those of
+//! another C library end with 127, those with an address sanitizer with 1, and where the library
+//! cannot be opened the dynamic linker complains on the child's stderr. So the C library's
+//! `execve`, `execveat` and `fexecve` are hooked, inside the library, where `system`, `popen` and
+//! `posix_spawn` come through as well. The hook looks at the file ([`inspect`]); when the agent
+//! cannot work in it, the program gets an environment without the agent, and the link files name it
+//! with the reason. A program that merely never starts the agent (a static one) keeps its
+//! environment: its own children may be traced.
 //!
-//! The hook may run in a child of `vfork`, in its parent's memory, or of `fork` in a program with threads, whose locks nobody will
-//! release. So nothing here allocates or takes a lock of this process, all system calls are raw, and the stack it needs is a few KiB.
-//! The copy of an environment lies in memory that belongs to the thread: after `vfork` the parent waits, and its next child uses it
-//! again.
+//! The hook may run in a child of `vfork`, in its parent's memory, or of `fork` in a program with
+//! threads, whose locks nobody will release. So nothing here allocates or takes a lock of this
+//! process, all system calls are raw, and the stack it needs is a few KiB. The copy of an
+//! environment lies in memory that belongs to the thread: after `vfork` the parent waits, and its
+//! next child uses it again.
 //!
 //! Not seen: programs that make the system call themselves.
 
@@ -70,8 +73,8 @@ pub(crate) fn watch<'a>(libc: &Libc<'_>, links: impl Iterator<Item = &'a Path>) 
     ];
     for (name, run) in hooks {
         let Some(function) = libc.function(name) else { continue };
-        // SAFETY: hooks for these very functions, which take no data; they are called with the vector registers as the C library's wrappers
-        // are, which keep nothing in them.
+        // SAFETY: hooks for these very functions, which take no data; they are called with the
+        // vector registers as the C library's wrappers are, which keep nothing in them.
         let hook = unsafe { Hook::new(Position::Entry, run, std::ptr::null()) }.wants_args(4);
         // Refused: then children get the agent as it is.
         engine.attach(&[(&function, 0)], &[hook]);
@@ -83,16 +86,17 @@ pub(crate) fn prepare_for_sandbox() {
     environment::reserve();
 }
 
-/// The last thread that called `posix_spawn`, and the signals that its child is to have the default of.
+/// The last thread that called `posix_spawn`, and the signals that its child is to have the default
+/// of.
 static SPAWNER: AtomicU64 = AtomicU64::new(0);
 static SPAWN_RESETS: AtomicU64 = AtomicU64::new(0);
 
-/// `int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *, const posix_spawnattr_t *attr, …)`. The engine gets
-/// to know the thread.
+/// `int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *, const
+/// posix_spawnattr_t *attr, …)`. The engine gets to know the thread.
 unsafe extern "C" fn on_spawn(ctx: *mut u64, _: *const ()) -> u64 {
     const SETSIGDEF: u16 = 4;
-    // SAFETY: the frame has twelve argument words; attributes are null, or those that the C library is about to read (bits of
-    // `spawn.h`: flags, a process group, the set).
+    // SAFETY: the frame has twelve argument words; attributes are null, or those that the C library
+    // is about to read (bits of `spawn.h`: flags, a process group, the set).
     let resets = unsafe {
         let attributes = *ctx.add(3) as *const u16;
         if attributes.is_null() || *attributes & SETSIGDEF == 0 {
@@ -106,7 +110,8 @@ unsafe extern "C" fn on_spawn(ctx: *mut u64, _: *const ()) -> u64 {
     0
 }
 
-/// `int execve(const char *path, char *const argv[], char *const envp[])`. What is stored in the frame is what the function gets.
+/// `int execve(const char *path, char *const argv[], char *const envp[])`. What is stored in the
+/// frame is what the function gets.
 unsafe extern "C" fn on_execve(ctx: *mut u64, _: *const ()) -> u64 {
     // SAFETY: the frame has twelve argument words; the C library passes on what it was given.
     unsafe { *ctx.add(2) = consider(AT_FDCWD, *ctx, *ctx.add(2)) };
@@ -138,8 +143,8 @@ unsafe fn consider(fd: i32, path: u64, envp: u64) -> u64 {
         return envp;
     }
     if !sandbox::may_call_system() {
-        // The program will be in the sandbox that is against our system calls, and the agent begins with many.
-        // SAFETY: the caller's promise.
+        // The program will be in the sandbox that is against our system calls, and the agent begins
+        // with many. SAFETY: the caller's promise.
         let new = unsafe { environment::without_agent(envp as *const *const u8) }
             .map_or(envp, |new| new as u64);
         // A child of `vfork` that fails to execute it has a moment left, to try another or to end.
@@ -202,15 +207,16 @@ unsafe fn untraced(watch: &Watch, fd: i32, path: u64, reason: &'static str, envp
     envp
 }
 
-/// Tells whether there is a file that may be executed, as far as that can be told; the C library tries names until one is. If so,
-/// `path` is a string, which the kernel has read.
+/// Tells whether there is a file that may be executed, as far as that can be told; the C library
+/// tries names until one is. If so, `path` is a string, which the kernel has read.
 fn is_executable(fd: i32, path: u64) -> bool {
     const X_OK: u64 = 1;
     const ENOENT: u64 = -2_i64 as u64;
     // SAFETY: the kernel checks the address.
     match unsafe { call4(FACCESSAT, fd as u64, path, X_OK, 0) } {
         0 => true,
-        // SAFETY: it was not EFAULT: the kernel has read the string. An empty one is the descriptor itself.
+        // SAFETY: it was not EFAULT: the kernel has read the string. An empty one is the descriptor
+        // itself.
         ENOENT => unsafe { *(path as *const u8) == 0 },
         _ => false,
     }
@@ -231,7 +237,8 @@ impl Watch {
     }
 }
 
-/// Tells whether this process is valgrind's: its own code and ours take each other for what they are not.
+/// Tells whether this process is valgrind's: its own code and ours take each other for what they
+/// are not.
 pub(crate) fn is_under_valgrind() -> bool {
     std::env::var_os("LD_PRELOAD").is_some_and(|value| {
         environment::entries(value.as_bytes()).any(|e| contains(e, b"vgpreload"))

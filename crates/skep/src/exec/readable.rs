@@ -1,4 +1,5 @@
-//! What a program hands to `execve` may be no memory at all: the call then fails with `EFAULT`, and so it must with a hook on it.
+//! What a program hands to `execve` may be no memory at all: the call then fails with `EFAULT`, and
+//! so it must with a hook on it.
 
 use crate::syscall::{RT_SIGPROCMASK, call4};
 
@@ -31,8 +32,9 @@ impl Known {
 
 /// Tells whether the kernel finds no memory at `at`, which is a multiple of 8.
 ///
-/// It copies a set of signals before it looks what to do with it (`rt_sigprocmask` in kernel/signal.c), and there is nothing to do. Events
-/// make this call already: no filter that lets them live is against it. Other answers than `EFAULT` say nothing.
+/// It copies a set of signals before it looks what to do with it (`rt_sigprocmask` in
+/// kernel/signal.c), and there is nothing to do. Events make this call already: no filter that lets
+/// them live is against it. Other answers than `EFAULT` say nothing.
 fn is_bad(at: u64) -> bool {
     const EFAULT: u64 = -14_i64 as u64;
     const NO_SUCH_WAY: u64 = 0xffff_ffff;
@@ -41,8 +43,8 @@ fn is_bad(at: u64) -> bool {
     unsafe { call4(RT_SIGPROCMASK, NO_SUCH_WAY, at, 0, SET_SIZE) == EFAULT }
 }
 
-/// Tells whether `envp` is a list of strings that can be read to its end. In a sandbox, where the kernel cannot be asked, it is taken for
-/// one.
+/// Tells whether `envp` is a list of strings that can be read to its end. In a sandbox, where the
+/// kernel cannot be asked, it is taken for one.
 pub(super) fn is_environment(envp: u64) -> bool {
     let mut known = Known { pages: [u64::MAX; 2], oldest: 0 };
     let mut at = envp;

@@ -1,5 +1,5 @@
-//! Helpers that call a function of the program again and again: `bpf_loop`, `bpf_for_each_map_elem`,
-//! `bpf_user_ringbuf_drain`.
+//! Helpers that call a function of the program again and again: `bpf_loop`,
+//! `bpf_for_each_map_elem`, `bpf_user_ringbuf_drain`.
 
 use skep_maps::ProgWalk;
 use skep_vm::HelperFn;
@@ -18,7 +18,8 @@ unsafe fn function(callback: u64) -> HelperFn {
     unsafe { std::mem::transmute::<usize, HelperFn>(callback as usize) }
 }
 
-/// Calls `callback(round, data)` `rounds` times or until it answers 1; returns how often it was called.
+/// Calls `callback(round, data)` `rounds` times or until it answers 1; returns how often it was
+/// called.
 #[doc(alias = "bpf_loop")]
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn repeat(
@@ -48,7 +49,8 @@ pub(super) unsafe extern "C" fn repeat(
     rounds
 }
 
-/// Calls `callback(map, key, value, data)` for each element or until it answers 1; returns for how many it was called.
+/// Calls `callback(map, key, value, data)` for each element or until it answers 1; returns for how
+/// many it was called.
 pub(super) unsafe extern "C" fn for_each_map_elem(
     handle: u64,
     callback: u64,
@@ -61,7 +63,8 @@ pub(super) unsafe extern "C" fn for_each_map_elem(
     }
     let mut walk = ProgWalk::default();
     let mut count = 0;
-    // SAFETY: the verifier proved argument 1 a map and argument 2 a function of the program that takes these arguments.
+    // SAFETY: the verifier proved argument 1 a map and argument 2 a function of the program that
+    // takes these arguments.
     unsafe {
         let callback = function(callback);
         while let Some((key, value)) = map(handle).prog_next(&mut walk) {
@@ -74,8 +77,8 @@ pub(super) unsafe extern "C" fn for_each_map_elem(
     count
 }
 
-/// Calls `callback(sample, data)` for each sample that users have put into the ring, or until it answers 1; returns for how
-/// many it was called.
+/// Calls `callback(sample, data)` for each sample that users have put into the ring, or until it
+/// answers 1; returns for how many it was called.
 pub(super) unsafe extern "C" fn user_ringbuf_drain(
     handle: u64,
     callback: u64,
@@ -90,7 +93,8 @@ pub(super) unsafe extern "C" fn user_ringbuf_drain(
     if flags & !WAKEUP != 0 {
         return fail(errno::EINVAL);
     }
-    // SAFETY: the verifier proved argument 1 a map and argument 2 a function of the program that takes these arguments.
+    // SAFETY: the verifier proved argument 1 a map and argument 2 a function of the program that
+    // takes these arguments.
     unsafe {
         let callback = function(callback);
         let mut drain = match map(handle).user_ringbuf_drain() {
@@ -107,7 +111,8 @@ pub(super) unsafe extern "C" fn user_ringbuf_drain(
                         break;
                     }
                 }
-                // Nothing more, or nothing more that is whole: the kernel would look at that one again and again.
+                // Nothing more, or nothing more that is whole: the kernel would look at that one
+                // again and again.
                 Err(ENODATA | EAGAIN) => break,
                 Err(e) => return e as u64,
             }

@@ -1,7 +1,9 @@
-//! Control groups of the running process, by the numbers the kernel gives them: inodes of their directories.
+//! Control groups of the running process, by the numbers the kernel gives them: inodes of their
+//! directories.
 //!
-//! What the process belongs to is read from `/proc/self/cgroup` and kept for a second: a move to another group is seen by then. Levels
-//! count from the group that is mounted at `/sys/fs/cgroup`, which in a container is not the machine's root.
+//! What the process belongs to is read from `/proc/self/cgroup` and kept for a second: a move to
+//! another group is seen by then. Levels count from the group that is mounted at `/sys/fs/cgroup`,
+//! which in a container is not the machine's root.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -23,7 +25,8 @@ static OF: AtomicU64 = AtomicU64::new(0);
 static COUNT: AtomicU64 = AtomicU64::new(0);
 static IDS: [AtomicU64; DEPTH] = [const { AtomicU64::new(0) }; DEPTH];
 
-/// Calls `f` with the ids from the root to the process's own group; `None` when a store is going on, and then nobody waits.
+/// Calls `f` with the ids from the root to the process's own group; `None` when a store is going
+/// on, and then nobody waits.
 fn kept<T>(now: u64, f: impl FnOnce(usize) -> T) -> Option<T> {
     // Pairs with the Release stores of `refresh`.
     let before = SEQUENCE.load(Acquire);
@@ -70,7 +73,8 @@ fn refresh(now: u64) {
     let mut text = MaybeUninit::<[u8; BEFORE + SIZE + 1]>::uninit();
     let text = text.as_mut_ptr().cast::<u8>();
     let mut count = 0;
-    // SAFETY: all accesses are inside `text`: the file is read behind BEFORE bytes, a path begins at most MOUNT.len() before that.
+    // SAFETY: all accesses are inside `text`: the file is read behind BEFORE bytes, a path begins
+    // at most MOUNT.len() before that.
     unsafe {
         let fd = call4(OPENAT, AT_FDCWD, c"/proc/self/cgroup".as_ptr() as u64, 0x80000, 0);
         let len = if (fd as i64) < 0 {

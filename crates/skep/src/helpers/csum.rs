@@ -1,6 +1,8 @@
-//! Internet checksums: `bpf_csum_diff`, and replacing them in a packet (RFC 1624; kernel: include/net/checksum.h).
+//! Internet checksums: `bpf_csum_diff`, and replacing them in a packet (RFC 1624; kernel:
+//! include/net/checksum.h).
 //!
-//! A sum of ones' complement has two zeros. Sums here are made as the kernel makes them, so that they come out as the same one.
+//! A sum of ones' complement has two zeros. Sums here are made as the kernel makes them, so that
+//! they come out as the same one.
 
 use super::{errno, fail};
 use crate::packet::View;
@@ -43,7 +45,8 @@ unsafe fn partial(from: u64, len: u64, seed: u32) -> u32 {
     add(sum as u32, (sum >> 32) as u32)
 }
 
-/// The difference that replacing `from` by `to` makes to a checksum, as Linux 6.13 and later return it: folded.
+/// The difference that replacing `from` by `to` makes to a checksum, as Linux 6.13 and later return
+/// it: folded.
 pub(super) unsafe extern "C" fn diff(
     from: u64,
     from_size: u64,
@@ -125,7 +128,8 @@ pub(super) unsafe extern "C" fn l3_replace(
     0
 }
 
-/// `bpf_l4_csum_replace`: as [`l3_replace`], with the ways of UDP, where a checksum of zero means that there is none.
+/// `bpf_l4_csum_replace`: as [`l3_replace`], with the ways of UDP, where a checksum of zero means
+/// that there is none.
 pub(super) unsafe extern "C" fn l4_replace(
     ctx: u64,
     offset: u64,

@@ -1,12 +1,13 @@
-//! Dynptrs: sixteen bytes of a program's stack that describe memory whose bounds are known at run time only.
+//! Dynptrs: sixteen bytes of a program's stack that describe memory whose bounds are known at run
+//! time only.
 //!
 //! ```text
 //!  0        8                12      16
 //! | address | size and flags | offset |      address 0: there is nothing
 //! ```
 //!
-//! The layout is the kernel's (`struct bpf_dynptr_kern`): 24 bits of size, three of kind from bit 28 on, bit 31 for read-only. The
-//! verifier lets nobody but these helpers write there.
+//! The layout is the kernel's (`struct bpf_dynptr_kern`): 24 bits of size, three of kind from bit
+//! 28 on, bit 31 for read-only. The verifier lets nobody but these helpers write there.
 
 use skep_maps::Map;
 
@@ -264,7 +265,8 @@ pub(super) unsafe extern "C" fn from_xdp(ctx: u64, flags: u64, to: u64, _: u64, 
     unsafe { packet(ctx, flags, to, XDP << 28) }
 }
 
-/// Address of a part of known size, of packets too, or 0. The buffer that the kernel copies fragments to is not needed.
+/// Address of a part of known size, of packets too, or 0. The buffer that the kernel copies
+/// fragments to is not needed.
 pub(super) unsafe extern "C" fn slice(
     dynptr: u64,
     offset: u64,
@@ -353,7 +355,8 @@ pub(super) unsafe extern "C" fn copy(
     unsafe {
         let (to, from) = (Dynptr::load(to), Dynptr::load(from));
         if to.at(to_offset, len).is_err() || from.at(from_offset, len).is_err() {
-            // One that is there and large enough makes the kernel ask the other, which is then found to be nothing.
+            // One that is there and large enough makes the kernel ask the other, which is then
+            // found to be nothing.
             let (good_to, good_from) =
                 (writable(to, to_offset, len), readable(from, from_offset, len));
             let nothing = good_to.is_ok() && from.address == 0
@@ -449,7 +452,8 @@ mod tests {
         }
     }
 
-    /// Makes a dynptr of part of the memory, clones, narrows and asks it, copies and fills, and takes a slice.
+    /// Makes a dynptr of part of the memory, clones, narrows and asks it, copies and fills, and
+    /// takes a slice.
     #[test]
     fn functions_of_dynptrs_are_the_kernels() {
         let at = |reg: u32, off: i32| format!("mov %r{reg}, %r10\nadd %r{reg}, {off}\n");

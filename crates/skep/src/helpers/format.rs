@@ -1,12 +1,13 @@
-//! The kernel's formatted text for programs: which formats are allowed (kernel/bpf/helpers.c `bpf_bprintf_prepare`) and what they
-//! print (lib/vsprintf.c `bstr_printf`).
+//! The kernel's formatted text for programs: which formats are allowed (kernel/bpf/helpers.c
+//! `bpf_bprintf_prepare`) and what they print (lib/vsprintf.c `bstr_printf`).
 //!
-//! Two passes, as there: [`Args::prepare`] checks the whole format and copies what the arguments point to, so that a format
-//! that is refused writes nothing; [`print`] then cannot fail. What differs: `%p` and `%pK` print the address, where the kernel
-//! prints a hash of it, and `%ps`, `%pS` and `%pB` print `0x…`, as the kernel does for an address that is not its own.
+//! Two passes, as there: [`Args::prepare`] checks the whole format and copies what the arguments
+//! point to, so that a format that is refused writes nothing; [`print`] then cannot fail. What
+//! differs: `%p` and `%pK` print the address, where the kernel prints a hash of it, and `%ps`,
+//! `%pS` and `%pB` print `0x…`, as the kernel does for an address that is not its own.
 //!
-//! No buffer is zeroed and no array copied: both would be calls of the C library, whose string functions use wide vector
-//! registers that nobody has saved.
+//! No buffer is zeroed and no array copied: both would be calls of the C library, whose string
+//! functions use wide vector registers that nobody has saved.
 
 use std::mem::MaybeUninit;
 
@@ -387,7 +388,8 @@ impl Spec {
     }
 }
 
-/// Writes a checked format with its zero into `room` bytes; returns the length that the whole text has, without its zero.
+/// Writes a checked format with its zero into `room` bytes; returns the length that the whole text
+/// has, without its zero.
 ///
 /// # Safety
 /// `to` is writable for `room` bytes, and the format that `args` was prepared from is still there.
@@ -453,8 +455,9 @@ pub(super) unsafe fn print(to: *mut u8, room: usize, args: &Args) -> usize {
                     let v = args.take_word(&mut pos, 8);
                     spec.pointer(&mut out, v);
                 } else {
-                    // Made ready before. Without room the kernel does not count it; it also forgets to step over it, so what it
-                    // says about the conversions that follow is chance.
+                    // Made ready before. Without room the kernel does not count it; it also forgets
+                    // to step over it, so what it says about the conversions
+                    // that follow is chance.
                     let len = args.string_len(pos);
                     if out.len < out.room {
                         (0..len).for_each(|k| out.push(args.at(pos + k)));

@@ -1,4 +1,5 @@
-//! Iterators that stand on a program's stack: `bpf_iter_num` (`bpf_for`, `bpf_repeat`) and `bpf_iter_bits`.
+//! Iterators that stand on a program's stack: `bpf_iter_num` (`bpf_for`, `bpf_repeat`) and
+//! `bpf_iter_bits`.
 //!
 //! ```text
 //!                0                8        12      16
@@ -6,7 +7,8 @@
 //! bpf_iter_bits  | words           | bits  | current |      the address of the words; a single one itself
 //! ```
 //!
-//! The verifier lets nobody but these functions write there. One that is over, or never began, stays so.
+//! The verifier lets nobody but these functions write there. One that is over, or never began,
+//! stays so.
 
 use super::{errno, fail, int, probe};
 
@@ -74,7 +76,8 @@ pub(super) unsafe extern "C" fn num_destroy(it: u64, _: u64, _: u64, _: u64, _: 
     0
 }
 
-/// Walks over the bits that are set in `words` words of eight bytes. Where there are several, they are read when their turn comes.
+/// Walks over the bits that are set in `words` words of eight bytes. Where there are several, they
+/// are read when their turn comes.
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn bits_new(it: u64, address: u64, words: u64, _: u64, _: u64) -> u64 {
     let words = int(words);
@@ -135,7 +138,8 @@ pub(super) unsafe extern "C" fn bits_destroy(it: u64, _: u64, _: u64, _: u64, _:
 mod tests {
     use crate::helpers::oracle::{Numbers, Pair, words};
 
-    /// Walks to the end, at most 200 steps; keeps what `new` said, how many elements came, their sum and a mix of their order.
+    /// Walks to the end, at most 200 steps; keeps what `new` said, how many elements came, their
+    /// sum and a mix of their order.
     fn walk(name: &str, new: &str) -> String {
         format!(
             "lddw %r6, value 1+0\n{new}mov %r1, %r10\nadd %r1, -16\ncall bpf_iter_{name}_new\nstxw [%r6+0], %r0\nmov %r7, 0\n\

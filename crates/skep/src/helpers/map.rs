@@ -5,7 +5,8 @@ use skep_maps::Map;
 /// Turns the first argument of a map helper back into the map.
 ///
 /// # Safety
-/// `handle` came from a `PSEUDO_MAP_IDX` immediate of a compiled program, whose maps live as long as its code.
+/// `handle` came from a `PSEUDO_MAP_IDX` immediate of a compiled program, whose maps live as long
+/// as its code.
 pub(super) unsafe fn map<'a>(handle: u64) -> &'a Map {
     // SAFETY: the caller's promise; the verifier lets nothing else into such an argument.
     unsafe { &*(handle as *const Map) }
@@ -13,7 +14,8 @@ pub(super) unsafe fn map<'a>(handle: u64) -> &'a Map {
 
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn lookup_elem(handle: u64, key: u64, _: u64, _: u64, _: u64) -> u64 {
-    // SAFETY: the verifier proved that argument 1 is a map and argument 2 readable for its key size.
+    // SAFETY: the verifier proved that argument 1 is a map and argument 2 readable for its key
+    // size.
     unsafe { map(handle).prog_lookup(key as *const u8) as u64 }
 }
 
@@ -43,7 +45,8 @@ pub(super) unsafe extern "C" fn push_elem(
     _: u64,
     _: u64,
 ) -> u64 {
-    // SAFETY: the verifier proved that argument 1 is a map and argument 2 readable for its value size.
+    // SAFETY: the verifier proved that argument 1 is a map and argument 2 readable for its value
+    // size.
     unsafe { map(handle).prog_push(value as *const u8, flags) as u64 }
 }
 

@@ -1,8 +1,10 @@
-//! The helpers programs call: one function each, in files by what they are about, and one row each in `TABLE`.
+//! The helpers programs call: one function each, in files by what they are about, and one row each
+//! in `TABLE`.
 //!
-//! Everything here runs inside traced processes, on the event path. A row says [`HelperCall::Plain`] only when the function
-//! uses no vector register and calls nothing outside the section `.text.skep_event`; a test reads the machine code.
-//! All others are called with the vector registers saved.
+//! Everything here runs inside traced processes, on the event path. A row says
+//! [`HelperCall::Plain`] only when the function uses no vector register and calls nothing outside
+//! the section `.text.skep_event`; a test reads the machine code. All others are called with the
+//! vector registers saved.
 
 mod callback;
 mod cgroup;
@@ -120,7 +122,8 @@ const PACKETS: &[P] = &[
     P::LwtXmit,
 ];
 
-/// Every helper that can be called here, in order of number. What is for packet programs only, targets do without.
+/// Every helper that can be called here, in order of number. What is for packet programs only,
+/// targets do without.
 static TABLE: &[Row] = &[
     row(1, map::lookup_elem, MapLookup),
     row(2, map::update_elem, Plain),
@@ -308,7 +311,8 @@ static TABLE: &[Row] = &[
     row(LOAD_PACKET, skb::load_packet, SaveVectors),
 ];
 
-/// Finds what the code generator needs to call a helper from a program of type `prog`; `None` when it cannot be called here.
+/// Finds what the code generator needs to call a helper from a program of type `prog`; `None` when
+/// it cannot be called here.
 #[must_use]
 pub fn implementation(prog: P, id: HelperId) -> Option<HelperImpl> {
     let first = TABLE.partition_point(|r| r.id < id);

@@ -1,6 +1,7 @@
 //! What packet programs ask about interfaces: `bpf_fib_lookup` and `bpf_check_mtu`.
 //!
-//! No packet leaves from here, so nothing is looked up in routing tables. Interfaces are those of the machine, asked by system calls.
+//! No packet leaves from here, so nothing is looked up in routing tables. Interfaces are those of
+//! the machine, asked by system calls.
 
 use std::mem::MaybeUninit;
 
@@ -95,8 +96,8 @@ fn with_socket<T>(f: impl FnOnce(u64) -> T) -> Option<T> {
 /// The loopback interface, where packets of test runs come from.
 const LOOPBACK: u32 = 1;
 
-/// Answers that the packet is not forwarded: `BPF_FIB_LKUP_RET_FWD_DISABLED` where the interface forwards nothing, else
-/// `BPF_FIB_LKUP_RET_NOT_FWDED`.
+/// Answers that the packet is not forwarded: `BPF_FIB_LKUP_RET_FWD_DISABLED` where the interface
+/// forwards nothing, else `BPF_FIB_LKUP_RET_NOT_FWDED`.
 pub(super) unsafe extern "C" fn fib_lookup(
     _: u64,
     params: u64,
@@ -169,7 +170,8 @@ pub(super) unsafe extern "C" fn xdp_check_mtu(
     if flags != 0 {
         return fail(errno::EINVAL);
     }
-    // SAFETY: the verifier proved argument 1 the context of an XDP program, and argument 3 four bytes to read and write.
+    // SAFETY: the verifier proved argument 1 the context of an XDP program, and argument 3 four
+    // bytes to read and write.
     unsafe {
         let p = View::of(ctx);
         let len = p.data_end() - p.data();

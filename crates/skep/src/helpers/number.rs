@@ -9,8 +9,9 @@ struct Parsed {
     consumed: u64,
 }
 
-/// Reads a number as the kernel does (kernel/bpf/helpers.c `__bpf_strtoull`): spaces, a minus sign, a prefix that tells the base when
-/// `flags` do not, and digits, of which the first 63 characters count.
+/// Reads a number as the kernel does (kernel/bpf/helpers.c `__bpf_strtoull`): spaces, a minus sign,
+/// a prefix that tells the base when `flags` do not, and digits, of which the first 63 characters
+/// count.
 ///
 /// # Safety
 /// `text` is readable for `len` bytes.
@@ -106,7 +107,8 @@ pub(super) unsafe extern "C" fn strtoul(text: u64, len: u64, flags: u64, to: u64
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn strncmp(a: u64, size: u64, b: u64, _: u64, _: u64) -> u64 {
     for i in 0..(size & 0xffff_ffff) as usize {
-        // SAFETY: the verifier proved `a` readable for `size` bytes and `b` a terminated constant, and both are equal so far.
+        // SAFETY: the verifier proved `a` readable for `size` bytes and `b` a terminated constant,
+        // and both are equal so far.
         let (x, y) = unsafe {
             ((a as *const u8).add(i).read_volatile(), (b as *const u8).add(i).read_volatile())
         };

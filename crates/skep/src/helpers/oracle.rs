@@ -1,5 +1,5 @@
-//! The kernel's own helpers beside ours, for tests: the same `syscall` program runs on both sides, in this process, on copies of the
-//! same memory.
+//! The kernel's own helpers beside ours, for tests: the same `syscall` program runs on both sides,
+//! in this process, on copies of the same memory.
 
 use std::cell::UnsafeCell;
 
@@ -24,8 +24,8 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// Loads a program with `constants` as `value 0` and as many bytes of memory as `size` as `value 1`; `None`, with the words for
-    /// it, when the kernel cannot be asked.
+    /// Loads a program with `constants` as `value 0` and as many bytes of memory as `size` as
+    /// `value 1`; `None`, with the words for it, when the kernel cannot be asked.
     pub(super) fn new(asm: &str, constants: &[u8], size: usize) -> Option<Self> {
         Some(Self::load(asm, constants, size)?.unwrap_or_else(|e| panic!("{e}\n{asm}")))
     }
@@ -72,7 +72,8 @@ impl Pair {
         let maps = values.map(|value| MapRef { handle: 0, value, shape });
         let helper = |id| implementation(ProgramType::Syscall, id);
         let env = Env { maps: &maps, helper: &helper };
-        // SAFETY: the kernel's verifier accepted the program; constants and memory live as long as the code.
+        // SAFETY: the kernel's verifier accepted the program; constants and memory live as long as
+        // the code.
         let ours = unsafe { Code::compile(&insns, &env) }.unwrap_or_else(|e| panic!("{e}\n{asm}"));
         Some(Ok(Self { kernel, memory, ours, ours_memory, _constants: constants }))
     }
@@ -119,9 +120,10 @@ pub(super) fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_le_bytes()).collect()
 }
 
-/// A program that calls `helper` and stores its result in the first word of the memory. Arguments are numbers, or `at OFF` (an address in the
-/// memory), `word OFF` (a number from it), `size OFF MASK` (one whose limits the verifier sees), `some OFF MASK` (one
-/// that is not 0 either), `value OFF` (an address in the constants).
+/// A program that calls `helper` and stores its result in the first word of the memory. Arguments
+/// are numbers, or `at OFF` (an address in the memory), `word OFF` (a number from it), `size OFF
+/// MASK` (one whose limits the verifier sees), `some OFF MASK` (one that is not 0 either), `value
+/// OFF` (an address in the constants).
 pub(super) fn call(helper: &str, args: &[&str]) -> String {
     let mut asm = String::from("lddw %r6, value 1+0\n");
     for (n, arg) in args.iter().enumerate() {

@@ -27,7 +27,8 @@ pub(super) unsafe extern "C" fn output(
     if flags & !INDEX != 0 {
         return fail(errno::EINVAL);
     }
-    // An empty second part with an address: a null one would be made with a vector register, and those belong to the target.
+    // An empty second part with an address: a null one would be made with a vector register, and
+    // those belong to the target.
     let data = data as *const u8;
     // SAFETY: the verifier proved argument 2 a map and argument 4 readable for `size` bytes.
     unsafe { map(handle).perf_output(ring(flags), [(data, size), (data, 0)]) as u64 }
@@ -47,7 +48,8 @@ pub(super) unsafe extern "C" fn output_packet(
         return fail(errno::EINVAL);
     }
     let len = (flags & PACKET) >> 32;
-    // SAFETY: as above; argument 1 is the context of a packet program, and `len` bytes are in its packet.
+    // SAFETY: as above; argument 1 is the context of a packet program, and `len` bytes are in its
+    // packet.
     unsafe {
         let Some(packet) = View::of(ctx).at(0, len) else { return fail(errno::EFAULT) };
         map(handle)

@@ -87,7 +87,8 @@ pub(super) unsafe extern "C" fn snprintf(
 ) -> u64 {
     let Some(values) = values(data, len) else { return fail(errno::EINVAL) };
     let mut args = Args::new();
-    // SAFETY: the verifier proved `to` writable for `size`, `text` a terminated constant, `data` readable for `len`.
+    // SAFETY: the verifier proved `to` writable for `size`, `text` a terminated constant, `data`
+    // readable for `len`.
     unsafe {
         match args.prepare(text as *const u8, usize::MAX, values) {
             Ok(()) => format::print(to as *mut u8, (size & 0xffff_ffff) as usize, &args) as u64 + 1,

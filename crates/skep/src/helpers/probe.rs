@@ -1,6 +1,7 @@
 //! Reading the traced program's memory, where an address may be bad.
 //!
-//! The copy is a system call on ourselves (`process_vm_readv`): it cannot fault, whatever signal handlers the program has.
+//! The copy is a system call on ourselves (`process_vm_readv`): it cannot fault, whatever signal
+//! handlers the program has.
 
 use super::{errno, fail, int};
 use crate::syscall::{PROCESS_VM_READV, PROCESS_VM_WRITEV, call6};
@@ -13,7 +14,8 @@ use crate::syscall::{PROCESS_VM_READV, PROCESS_VM_WRITEV, call6};
 pub(super) unsafe fn copy(to: u64, from: u64, len: u64) -> u64 {
     let (local, remote) = ([to, len], [from, len]);
     let pid = skep_maps::slots::pid_tgid() >> 32;
-    // SAFETY: both vectors describe one range each; the local one is writable by the caller's promise, the kernel checks the other.
+    // SAFETY: both vectors describe one range each; the local one is writable by the caller's
+    // promise, the kernel checks the other.
     let r = unsafe {
         call6(PROCESS_VM_READV, pid, local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0)
     };
@@ -74,8 +76,9 @@ pub(super) unsafe extern "C" fn read(to: u64, size: u64, from: u64, _: u64, _: u
     fail(errno::EFAULT)
 }
 
-/// Zeroes what the kernel zeroes behind a string's end: it reads user memory in words of eight bytes, and writes whole ones
-/// as long as there is room, so that strings in keys of maps end alike.
+/// Zeroes what the kernel zeroes behind a string's end: it reads user memory in words of eight
+/// bytes, and writes whole ones as long as there is room, so that strings in keys of maps end
+/// alike.
 ///
 /// # Safety
 /// `to` is writable for `size` bytes, and `end` is below.
@@ -101,8 +104,8 @@ unsafe fn finish_word(to: u64, size: u64, from: u64, end: u64) {
     }
 }
 
-/// `bpf_probe_read_str` and `bpf_probe_read_user_str`: the length with the zero, at most `size`; or `-EFAULT` with the buffer
-/// zeroed.
+/// `bpf_probe_read_str` and `bpf_probe_read_user_str`: the length with the zero, at most `size`; or
+/// `-EFAULT` with the buffer zeroed.
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn read_str(to: u64, size: u64, from: u64, _: u64, _: u64) -> u64 {
     let size = size & 0xffff_ffff;
@@ -139,7 +142,8 @@ unsafe fn string(to: u64, size: u64, from: u64) -> u64 {
         // SAFETY: `piece` is writable for `chunk` bytes.
         let got = unsafe { copy(piece as u64, at, chunk) };
         for i in 0..got {
-            // SAFETY: the verifier proved `to` writable for `size` bytes, and done + got <= size; `got` bytes of `piece` were read.
+            // SAFETY: the verifier proved `to` writable for `size` bytes, and done + got <= size;
+            // `got` bytes of `piece` were read.
             unsafe {
                 let byte = piece.add(i as usize).read_volatile();
                 (to as *mut u8).add((done + i) as usize).write_volatile(byte);
@@ -160,10 +164,12 @@ unsafe fn string(to: u64, size: u64, from: u64) -> u64 {
     size
 }
 
-/// Ends of what a process may have: from here on addresses are the kernel's (x86-64 with four levels of page tables).
+/// Ends of what a process may have: from here on addresses are the kernel's (x86-64 with four
+/// levels of page tables).
 pub(super) const TASK_SIZE: u64 = 0x7fff_ffff_f000;
 
-/// What the kernel answers when it is asked to read "kernel" memory below its own: it is out of range.
+/// What the kernel answers when it is asked to read "kernel" memory below its own: it is out of
+/// range.
 #[inline(always)]
 fn kernel_error(from: u64, r: u64) -> u64 {
     if r == fail(errno::EFAULT) && from < TASK_SIZE { fail(errno::ERANGE) } else { r }
@@ -179,7 +185,8 @@ pub(super) unsafe extern "C" fn read_user(to: u64, size: u64, from: u64, _: u64,
     unsafe { read(to, size, from, 0, 0) }
 }
 
-/// `bpf_probe_read_kernel`: reads the traced program as all others, since that is what a "kernel" program traces here.
+/// `bpf_probe_read_kernel`: reads the traced program as all others, since that is what a "kernel"
+/// program traces here.
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn read_kernel(to: u64, size: u64, from: u64, _: u64, _: u64) -> u64 {
     // SAFETY: passed on.

@@ -23,7 +23,8 @@ pub(super) unsafe extern "C" fn reserve(handle: u64, size: u64, flags: u64, _: u
 
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn submit(record: u64, flags: u64, _: u64, _: u64, _: u64) -> u64 {
-    // SAFETY: the verifier proved it a record that was reserved and not given over, of a map that stays open while the program runs.
+    // SAFETY: the verifier proved it a record that was reserved and not given over, of a map that
+    // stays open while the program runs.
     unsafe { skep_maps::Map::ringbuf_submit(record as *mut u8, flags) };
     0
 }

@@ -1,4 +1,5 @@
-//! Helpers of programs that see a socket buffer: reading, writing and resizing the packet, VLAN tags, and its hash.
+//! Helpers of programs that see a socket buffer: reading, writing and resizing the packet, VLAN
+//! tags, and its hash.
 
 use skep_isa::ctx::{packet as word, sk_buff as field};
 
@@ -6,7 +7,8 @@ use super::memory::{copy, shift, zero};
 use super::{errno, fail};
 use crate::packet::View;
 
-/// Longest packet that helpers make (`BPF_SKB_MAX_LEN`: four pages without what the kernel keeps behind the bytes).
+/// Longest packet that helpers make (`BPF_SKB_MAX_LEN`: four pages without what the kernel keeps
+/// behind the bytes).
 const MAX_LEN: u64 = (4 << 12) - 320;
 const ETH_HLEN: u64 = 14;
 const VLAN_HLEN: u64 = 4;
@@ -115,8 +117,8 @@ pub(super) unsafe extern "C" fn load_bytes_relative(
     0
 }
 
-/// `ld_abs` and `ld_ind` (net/core/filter.c `bpf_skb_load_helper_32`): a number in the packet's order of bytes, from its data on or from
-/// one of its headers; or -1.
+/// `ld_abs` and `ld_ind` (net/core/filter.c `bpf_skb_load_helper_32`): a number in the packet's
+/// order of bytes, from its data on or from one of its headers; or -1.
 pub(super) unsafe extern "C" fn load_packet(
     ctx: u64,
     offset: u64,
@@ -126,7 +128,8 @@ pub(super) unsafe extern "C" fn load_packet(
 ) -> u64 {
     const SKF_NET_OFF: i64 = -0x10_0000;
     const SKF_LL_OFF: i64 = -0x20_0000;
-    // SAFETY: argument 1 is the context of a packet program: the verifier lets no other have such loads.
+    // SAFETY: argument 1 is the context of a packet program: the verifier lets no other have such
+    // loads.
     let p = unsafe { packet(ctx) };
     let offset = i64::from(offset as i32);
     let (base, low, end, offset) = match offset {
@@ -481,7 +484,8 @@ pub(super) unsafe extern "C" fn change_type(ctx: u64, to: u64, _: u64, _: u64, _
     0
 }
 
-/// The hash that was set, else one of addresses, protocol and ports: not the kernel's, whose seed is secret.
+/// The hash that was set, else one of addresses, protocol and ports: not the kernel's, whose seed
+/// is secret.
 pub(super) unsafe extern "C" fn get_hash_recalc(ctx: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
     // SAFETY: as above.
     let p = unsafe { packet(ctx) };

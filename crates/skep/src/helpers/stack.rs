@@ -1,7 +1,8 @@
 //! Stack traces of the traced program: from its registers along the chain of frame pointers.
 //!
-//! Code without frame pointers shortens or bends a trace, as it does in the kernel's. Memory is read by a system call that
-//! cannot fault. There is no kernel stack here: asking for one answers `-EFAULT`, as the kernel does when it has none.
+//! Code without frame pointers shortens or bends a trace, as it does in the kernel's. Memory is
+//! read by a system call that cannot fault. There is no kernel stack here: asking for one answers
+//! `-EFAULT`, as the kernel does when it has none.
 
 use std::mem::MaybeUninit;
 
@@ -35,7 +36,8 @@ impl Start {
     /// `ctx` is the context of a tracing program.
     pub(super) unsafe fn of_frame(ctx: u64) -> Option<Self> {
         let ctx = ctx as *const u64;
-        // SAFETY: every such context has the words below it; one whose function has an address is a trampoline's frame.
+        // SAFETY: every such context has the words below it; one whose function has an address is a
+        // trampoline's frame.
         unsafe {
             if ctx.byte_offset(frame::IP as isize).read_volatile() == 0 {
                 return None;
@@ -60,7 +62,8 @@ impl Start {
         Self { ip: word(pt_regs::IP), bp: word(pt_regs::BP), sp: 0 }
     }
 
-    /// As [`Start::of_registers`], for a context of our own hooks, which may be at a function's first instruction.
+    /// As [`Start::of_registers`], for a context of our own hooks, which may be at a function's
+    /// first instruction.
     ///
     /// # Safety
     /// As above, with the hidden words below it.
@@ -82,7 +85,8 @@ impl Start {
 
 /// A piece of the stack, read at once.
 ///
-/// The words lie apart: in a structure whose other fields begin as zero, the compiler may call memset for all of it.
+/// The words lie apart: in a structure whose other fields begin as zero, the compiler may call
+/// memset for all of it.
 struct Window<'a> {
     words: &'a mut MaybeUninit<[u64; WINDOW]>,
     at: u64,
@@ -221,7 +225,8 @@ macro_rules! beginning {
             flags: u64,
             _: u64,
         ) -> u64 {
-            // SAFETY: the verifier proved argument 1 the context of the program and `to` writable for `size` bytes.
+            // SAFETY: the verifier proved argument 1 the context of the program and `to` writable
+            // for `size` bytes.
             unsafe { get($start, to, size, flags) }
         }
 
@@ -232,7 +237,8 @@ macro_rules! beginning {
             _: u64,
             _: u64,
         ) -> u64 {
-            // SAFETY: the verifier proved argument 1 the context of the program and argument 2 a map.
+            // SAFETY: the verifier proved argument 1 the context of the program and argument 2 a
+            // map.
             unsafe { id($start, handle, flags) }
         }
     };

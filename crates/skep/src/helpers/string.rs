@@ -1,5 +1,6 @@
-//! Strings at any address: `bpf_strcmp` and its like (kernel/bpf/helpers.c). What cannot be read is `-EFAULT`, `-ERANGE` when it is
-//! so from the first byte on and no address of the kernel's; what has no end is `-E2BIG`.
+//! Strings at any address: `bpf_strcmp` and its like (kernel/bpf/helpers.c). What cannot be read is
+//! `-EFAULT`, `-ERANGE` when it is so from the first byte on and no address of the kernel's; what
+//! has no end is `-E2BIG`.
 
 use super::{errno, int, probe};
 

@@ -22,8 +22,9 @@ pub(super) unsafe extern "C" fn get_current_uid_gid(_: u64, _: u64, _: u64, _: u
     u64::from(gid) << 32 | u64::from(uid)
 }
 
-/// Tells the processor: the kernel keeps `node << 12 | cpu` where `rdtscp` finds it (arch/x86/include/asm/segment.h). The verifier counts
-/// on the number's being below `skep_verifier::PROCESSORS`.
+/// Tells the processor: the kernel keeps `node << 12 | cpu` where `rdtscp` finds it
+/// (arch/x86/include/asm/segment.h). The verifier counts on the number's being below
+/// `skep_verifier::PROCESSORS`.
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn get_smp_processor_id(
     _: u64,
@@ -49,12 +50,14 @@ pub(super) fn processor() -> u32 {
 #[inline(always)]
 fn place() -> u32 {
     let mut aux = 0;
-    // SAFETY: the instruction is there on every x86-64 processor of the last fifteen years, and Linux needs no permission.
+    // SAFETY: the instruction is there on every x86-64 processor of the last fifteen years, and
+    // Linux needs no permission.
     unsafe { __rdtscp(&raw mut aux) };
     aux
 }
 
-/// Gives a number nobody should rely on to be unguessable, as the kernel's does not promise either: splitmix64.
+/// Gives a number nobody should rely on to be unguessable, as the kernel's does not promise either:
+/// splitmix64.
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn get_prandom_u32(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
     static STATE: AtomicU64 = AtomicU64::new(0);
@@ -68,7 +71,8 @@ pub(super) unsafe extern "C" fn get_prandom_u32(_: u64, _: u64, _: u64, _: u64, 
     (z ^ (z >> 31)) & 0xffff_ffff
 }
 
-/// Copies the thread's name: at most `size` bytes, always ended by a zero, the rest of the 16 zeroed.
+/// Copies the thread's name: at most `size` bytes, always ended by a zero, the rest of the 16
+/// zeroed.
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn get_current_comm(
     buf: u64,
@@ -122,7 +126,8 @@ pub(super) unsafe extern "C" fn get_ns_current_pid_tgid(
     const AT_FDCWD: u64 = -100_i64 as u64;
     let size = size & 0xffff_ffff;
     let mut stat = [const { std::mem::MaybeUninit::<u64>::uninit() }; 18];
-    // SAFETY: the call writes a `struct stat` of 144 bytes: device, inode, …; the verifier proved `to` writable for `size` bytes.
+    // SAFETY: the call writes a `struct stat` of 144 bytes: device, inode, …; the verifier proved
+    // `to` writable for `size` bytes.
     unsafe {
         let at = stat.as_mut_ptr().cast::<u64>();
         let path = c"/proc/self/ns/pid".as_ptr() as u64;

@@ -49,8 +49,8 @@ pub(super) unsafe extern "C" fn ktime_get_tai_ns(_: u64, _: u64, _: u64, _: u64,
     clock::tai()
 }
 
-/// Counts 4 ms ticks, as a kernel with `CONFIG_HZ=250` does, from five minutes before it wraps at 32 bits
-/// (include/linux/jiffies.h `INITIAL_JIFFIES`).
+/// Counts 4 ms ticks, as a kernel with `CONFIG_HZ=250` does, from five minutes before it wraps at
+/// 32 bits (include/linux/jiffies.h `INITIAL_JIFFIES`).
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn jiffies64(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
     const HZ: u64 = 250;
@@ -58,8 +58,8 @@ pub(super) unsafe extern "C" fn jiffies64(_: u64, _: u64, _: u64, _: u64, _: u64
     clock::other(ClockId::MonotonicCoarse) / (1_000_000_000 / HZ) + INITIAL
 }
 
-/// Returns how often this thread had to let another one run before it was done (`getrusage`, `ru_nivcsw`); 0 where it must not make
-/// system calls.
+/// Returns how often this thread had to let another one run before it was done (`getrusage`,
+/// `ru_nivcsw`); 0 where it must not make system calls.
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn get_preemptions(_: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
     const RUSAGE_THREAD: u64 = 1;
@@ -82,7 +82,8 @@ mod tests {
 
     #[test]
     fn clocks_show_what_the_kernels_show() {
-        // Clocks that programs read in the kernel may step back a little when the time is kept (kernel/time/timekeeping.c, "fast").
+        // Clocks that programs read in the kernel may step back a little when the time is kept
+        // (kernel/time/timekeeping.c, "fast").
         const SLACK: u64 = 1_000_000;
         for helper in ["ktime_get_ns", "ktime_get_boot_ns", "ktime_get_tai_ns"] {
             let Some(pair) = Pair::new(&call(helper, &[]), b"", 8) else { return };

@@ -1,6 +1,7 @@
 //! What a tracing program asks of its call: words of the frame around the context pointer.
 //!
-//! Most are inlined by the code generator; the functions here serve the interpreter and say the same.
+//! Most are inlined by the code generator; the functions here serve the interpreter and say the
+//! same.
 
 use skep_isa::ctx::tracing as frame;
 
@@ -39,7 +40,8 @@ frame_words! {
 #[unsafe(link_section = ".text.skep_event")]
 pub(super) unsafe extern "C" fn get_func_arg(ctx: u64, n: u64, to: u64, _: u64, _: u64) -> u64 {
     let n = n & 0xffff_ffff;
-    // SAFETY: the verifier proved `ctx` the context and `to` writable for eight bytes; n < nr_args <= 12 words of the frame.
+    // SAFETY: the verifier proved `ctx` the context and `to` writable for eight bytes; n < nr_args
+    // <= 12 words of the frame.
     unsafe {
         if n >= word(ctx, frame::NR_ARGS) {
             return fail(errno::EINVAL);

@@ -1,4 +1,5 @@
-//! Helpers of XDP programs: resizing the packet, reading and writing it beyond what pointers reach, and redirecting it.
+//! Helpers of XDP programs: resizing the packet, reading and writing it beyond what pointers reach,
+//! and redirecting it.
 
 use skep_isa::MapType;
 use skep_isa::ctx::packet as word;
@@ -71,7 +72,8 @@ pub(super) unsafe extern "C" fn adjust_tail(ctx: u64, offset: u64, _: u64, _: u6
     let (data, end, _) = lengths(p);
     let fragments = p.get(word::FRAGMENTS);
     if fragments > 0 {
-        // The kernel turns the sign of a 32-bit number, and this one stays negative: less than nothing to take away.
+        // The kernel turns the sign of a 32-bit number, and this one stays negative: less than
+        // nothing to take away.
         if offset == i64::from(i32::MIN) {
             return 0;
         }
@@ -93,7 +95,8 @@ pub(super) unsafe extern "C" fn adjust_tail(ctx: u64, offset: u64, _: u64, _: u6
     0
 }
 
-/// Takes bytes from the end of a packet with fragments, and from its first part when these are gone.
+/// Takes bytes from the end of a packet with fragments, and from its first part when these are
+/// gone.
 fn shrink(p: View, by: u64, fragments: u64) -> u64 {
     if by as i64 > p.len() as i64 - ETH_HLEN {
         return fail(errno::EINVAL);
@@ -167,12 +170,14 @@ pub(super) unsafe extern "C" fn store_bytes(
 const XDP_ABORTED: u64 = 0;
 const XDP_REDIRECT: u64 = 4;
 
-/// Says that the packet goes to another interface. Where to is up to whoever runs the program; no packet leaves by itself.
+/// Says that the packet goes to another interface. Where to is up to whoever runs the program; no
+/// packet leaves by itself.
 pub(super) unsafe extern "C" fn redirect(_: u64, flags: u64, _: u64, _: u64, _: u64) -> u64 {
     if flags == 0 { XDP_REDIRECT } else { XDP_ABORTED }
 }
 
-/// Says that the packet goes where the map's row points; without such a row the answer is in the low bits of `flags`.
+/// Says that the packet goes where the map's row points; without such a row the answer is in the
+/// low bits of `flags`.
 pub(super) unsafe extern "C" fn redirect_map(
     handle: u64,
     key: u64,

@@ -1,4 +1,5 @@
-//! When a program on functions runs, and what it gets: both follow from the program, and a link that says otherwise is refused.
+//! When a program on functions runs, and what it gets: both follow from the program, and a link
+//! that says otherwise is refused.
 
 use skep_isa::{AttachType, ProgramType};
 
@@ -16,7 +17,8 @@ pub(crate) fn on_functions_of(
     })
 }
 
-/// Tells when a program runs and what it gets, by its type and section; `None` for one that does not hang on functions of a process.
+/// Tells when a program runs and what it gets, by its type and section; `None` for one that does
+/// not hang on functions of a process.
 pub(crate) fn of(program: &Program) -> Option<(When, Context)> {
     match program.prog_type() {
         ProgramType::Tracing => tracing(program).map(|when| (when, Context::Tracing)),

@@ -64,7 +64,8 @@ pub(crate) fn listed(target: Option<&str>) -> Vec<String> {
     Pattern::list(target.unwrap_or_default())
 }
 
-/// The functions that a section names, without their modules. Patterns that cannot be read are left out.
+/// The functions that a section names, without their modules. Patterns that cannot be read are left
+/// out.
 pub(crate) fn functions(target: Option<&str>) -> Vec<String> {
     listed(target).iter().filter_map(|n| n.parse::<Pattern>().ok()).map(|p| p.function).collect()
 }
@@ -127,11 +128,13 @@ impl LinkSpec {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Missed {
-    /// The thread was already running a program: made by a signal handler that interrupted it, or by the program's own helpers.
+    /// The thread was already running a program: made by a signal handler that interrupted it, or
+    /// by the program's own helpers.
     pub inside: u64,
     /// The stack had no room for a frame that waits for the return.
     pub stack: u64,
-    /// The thread could not be registered: no memory, or a child of `vfork` whose parent was never traced.
+    /// The thread could not be registered: no memory, or a child of `vfork` whose parent was never
+    /// traced.
     pub thread: u64,
     /// More threads than slots, and the holder of the shared slot was stopped.
     pub slots: u64,
@@ -214,7 +217,8 @@ impl Link {
         }
     }
 
-    /// Returns how many pages of maps the file system had no room for; what was counted there is lost.
+    /// Returns how many pages of maps the file system had no room for; what was counted there is
+    /// lost.
     #[must_use]
     pub fn lost_pages(&self) -> u64 {
         control_word(&self.control, control::LOST_PAGES).load(Relaxed)

@@ -1,7 +1,8 @@
 //! Link files: what to attach where, and what came of it in every process that tried.
 //!
-//! The loader writes the [`LinkSpec`]; each target appends the functions it found. A function's place in the file is its
-//! index, the same in all processes: a target that maps a module another one registered takes over its indexes.
+//! The loader writes the [`LinkSpec`]; each target appends the functions it found. A function's
+//! place in the file is its index, the same in all processes: a target that maps a module another
+//! one registered takes over its indexes.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -21,7 +22,8 @@ const TAG_AGENT: u32 = 4;
 const TAG_SKIPPED: u32 = 5;
 const TAG_ENTRY_ONLY: u32 = 6;
 
-/// Set in the attach cookie of a function whose session program runs at entry only ([`LinkSpec::entry_only`]).
+/// Set in the attach cookie of a function whose session program runs at entry only
+/// ([`LinkSpec::entry_only`]).
 pub const ENTRY_ONLY: u64 = 1 << 63;
 /// Appended by [`crate::exec`] too.
 pub(crate) const TAG_UNTRACED: u32 = 7;
@@ -74,8 +76,9 @@ pub struct LinkSpec {
     pub context: Context,
     /// Which cookie each function has.
     pub cookie: Cookie,
-    /// Session programs only: a function that cannot be hooked at its return is not skipped, the program runs at its entry alone. It
-    /// must not count on a return there: it knows such a call by [`ENTRY_ONLY`] in the attach cookie.
+    /// Session programs only: a function that cannot be hooked at its return is not skipped, the
+    /// program runs at its entry alone. It must not count on a return there: it knows such a
+    /// call by [`ENTRY_ONLY`] in the attach cookie.
     pub entry_only: bool,
     /// Functions beyond this many are skipped.
     pub max_functions: u32,
@@ -93,10 +96,11 @@ pub mod control {
     pub const RATE: u32 = 2;
     /// Id of the ring buffer that `bpf_trace_printk` writes to; 0: nowhere.
     pub const LOG: u32 = 3;
-    /// Pages of maps that the file system had no room for, in any process: what was counted there is lost.
+    /// Pages of maps that the file system had no room for, in any process: what was counted there
+    /// is lost.
     pub const LOST_PAGES: u32 = 4;
-    /// The first of [`REASONS`] counters of calls in which the program did not run: [`skep_attach::Missed`], then [`NO_SLOT`] and
-    /// [`OTHER_NAMESPACE`].
+    /// The first of [`REASONS`] counters of calls in which the program did not run:
+    /// [`skep_attach::Missed`], then [`NO_SLOT`] and [`OTHER_NAMESPACE`].
     pub const MISSED: u32 = 8;
     /// The thread got no slot.
     pub const NO_SLOT: usize = skep_attach::Missed::REASONS;
@@ -421,7 +425,8 @@ impl Indexes {
     }
 }
 
-/// Mixes the numbers that functions go by. They come from files of the user's own; one who makes them collide waits for it.
+/// Mixes the numbers that functions go by. They come from files of the user's own; one who makes
+/// them collide waits for it.
 #[derive(Default)]
 struct Mixer(u64);
 
@@ -486,7 +491,8 @@ impl LinkFile {
         decode_all(&self.file, &self.file.read()?)
     }
 
-    /// Gives every found function its index: the one it already has in the link, or the next free one.
+    /// Gives every found function its index: the one it already has in the link, or the next free
+    /// one.
     ///
     /// # Errors
     /// When the file cannot be locked, read or written.

@@ -3,14 +3,16 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Matches `text` against a shell glob: `*` any run, `?` any one character, `[a-z]` and `[!a-z]` sets, `\` quotes.
+/// Matches `text` against a shell glob: `*` any run, `?` any one character, `[a-z]` and `[!a-z]`
+/// sets, `\` quotes.
 ///
 /// ```
 /// assert!(skep::link::pattern::glob("sqlite3_*_int?", "sqlite3_bind_int4"));
 /// ```
 #[must_use]
 pub fn glob(pattern: &str, text: &str) -> bool {
-    // Places are byte offsets of characters: nothing is allocated for each of a hundred thousand names.
+    // Places are byte offsets of characters: nothing is allocated for each of a hundred thousand
+    // names.
     let (mut i, mut j) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
     while let Some((c, after)) = char_at(text, j) {
@@ -56,8 +58,8 @@ fn char_at(text: &str, at: usize) -> Option<(char, usize)> {
     }
 }
 
-/// Matches one character against the set whose `[` ends at `start`: whether it is in it, and where the set ends; `None` when it
-/// is not closed.
+/// Matches one character against the set whose `[` ends at `start`: whether it is in it, and where
+/// the set ends; `None` when it is not closed.
 fn set(pattern: &str, start: usize, c: char) -> Option<(bool, usize)> {
     let first = char_at(pattern, start)?;
     let negated = matches!(first.0, '!' | '^');
@@ -107,7 +109,8 @@ pub struct PatternError {
 impl FromStr for Pattern {
     type Err = PatternError;
 
-    /// Reads `function` or `module:function`. C++ names have `::` in them: only a single colon parts module from function.
+    /// Reads `function` or `module:function`. C++ names have `::` in them: only a single colon
+    /// parts module from function.
     fn from_str(text: &str) -> Result<Self, PatternError> {
         let err = |why| PatternError { text: text.to_owned(), why };
         if text.is_empty() {
@@ -140,8 +143,9 @@ impl fmt::Display for Pattern {
 }
 
 impl Pattern {
-    /// Takes a list apart at its commas, but not at those inside of C++ names (`f(int, char)`, `pair<int, int>`). What names no module
-    /// is of the module named before it: `libc:malloc,free` are both of libc.
+    /// Takes a list apart at its commas, but not at those inside of C++ names (`f(int, char)`,
+    /// `pair<int, int>`). What names no module is of the module named before it:
+    /// `libc:malloc,free` are both of libc.
     ///
     /// ```
     /// use skep::link::Pattern;

@@ -1,4 +1,5 @@
-//! Which functions of which modules a link means: the same answer for the loader, which reads files, and for targets.
+//! Which functions of which modules a link means: the same answer for the loader, which reads
+//! files, and for targets.
 
 use std::borrow::Cow;
 
@@ -45,8 +46,9 @@ impl Selection {
         &self.include
     }
 
-    /// Picks the patterns for a module; `None` when no function of it can match. `main`: it is the program itself; `own`: it is the
-    /// library with the agent, which is not worth a word unless it is asked for by name.
+    /// Picks the patterns for a module; `None` when no function of it can match. `main`: it is the
+    /// program itself; `own`: it is the library with the agent, which is not worth a word
+    /// unless it is asked for by name.
     #[must_use]
     pub fn module(&self, path: &str, main: bool, own: bool) -> Option<InModule<'_>> {
         let concerns = |p: &&Pattern| {

@@ -1,6 +1,8 @@
-//! What the loader learned of the functions that a link may attach to: where their words are, and which do not fit its program.
+//! What the loader learned of the functions that a link may attach to: where their words are, and
+//! which do not fit its program.
 //!
-//! Targets read no debug information. They look functions up here, by module and address; what is not here has no types.
+//! Targets read no debug information. They look functions up here, by module and address; what is
+//! not here has no types.
 
 use crate::wire::{Reader, WireError, Writer};
 
@@ -12,11 +14,13 @@ const FRAME_WORDS: usize = skep_isa::ctx::tracing::MAX_ARGS;
 /// The words of a context.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
-    /// Which word of the frame each argument word is: 0 to 5 in registers, 6 to 11 on the stack, or [`NOWHERE`].
+    /// Which word of the frame each argument word is: 0 to 5 in registers, 6 to 11 on the stack,
+    /// or [`NOWHERE`].
     pub words: Vec<u8>,
     /// Where the words of the result are: 0 in rax, 1 in rdx, or [`NOWHERE`].
     pub ret: Vec<u8>,
-    /// The frame itself is the context: words are where they belong, and the program reads no result before there is one.
+    /// The frame itself is the context: words are where they belong, and the program reads no
+    /// result before there is one.
     pub direct: bool,
 }
 
@@ -43,7 +47,8 @@ pub struct ModuleTypes {
 /// What is known of the functions of a link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Types {
-    /// Why functions that are not here are not attached to; `None`: they are, and show the words of the registers.
+    /// Why functions that are not here are not attached to; `None`: they are, and show the words
+    /// of the registers.
     pub unknown: Option<String>,
     /// Layouts that functions have.
     pub layouts: Vec<Layout>,

@@ -6,8 +6,9 @@ use std::process::{Command, Stdio};
 
 use skep_proc::launch::{Linkage, inspect};
 
-/// Lists them by asking the dynamic linker, which knows run paths, caches and `LD_LIBRARY_PATH` best: it maps the files and runs
-/// nothing of them. Only that of glibc is asked; with others the program stands alone.
+/// Lists them by asking the dynamic linker, which knows run paths, caches and `LD_LIBRARY_PATH`
+/// best: it maps the files and runs nothing of them. Only that of glibc is asked; with others the
+/// program stands alone.
 pub(super) fn libraries(program: &Path) -> Vec<PathBuf> {
     let Ok(Linkage::Dynamic { linker, .. }) = inspect(program).map(|l| l.linkage) else {
         return Vec::new();

@@ -1,9 +1,11 @@
-//! The types of the functions that programs are going to be attached to: found before the command starts, so that a program that does
-//! not fit is refused, and targets need to read no debug information.
+//! The types of the functions that programs are going to be attached to: found before the command
+//! starts, so that a program that does not fit is refused, and targets need to read no debug
+//! information.
 //!
-//! A [`Catalog`] knows the files that a command will be made of: the program and the libraries it is linked with. Only files with
-//! functions that are asked for are looked into, and nothing is when no program reads arguments. `resolve` compares what a program
-//! reads with each function that its patterns mean, and says which of them it fits, and where their words are
+//! A [`Catalog`] knows the files that a command will be made of: the program and the libraries it
+//! is linked with. Only files with functions that are asked for are looked into, and nothing is
+//! when no program reads arguments. `resolve` compares what a program reads with each function that
+//! its patterns mean, and says which of them it fits, and where their words are
 //! ([`Types`](crate::link::Types)).
 
 mod command;
@@ -44,8 +46,8 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Describes a command that is called by this name: the program that the kernel will run for it, which is the interpreter of a
-    /// script. Nothing is read yet.
+    /// Describes a command that is called by this name: the program that the kernel will run for
+    /// it, which is the interpreter of a script. Nothing is read yet.
     #[must_use]
     pub fn of_command(name: &OsStr, given: Option<Given>) -> Self {
         let found = skep_proc::launch::find(name, std::env::var_os("PATH").as_deref())
@@ -61,7 +63,8 @@ impl Catalog {
         Self { program: Some(path.to_owned()), given: None, modules }
     }
 
-    /// Judges a proved program beside the functions that its section names, whatever modules it names: for those who do not load it.
+    /// Judges a proved program beside the functions that its section names, whatever modules it
+    /// names: for those who do not load it.
     ///
     /// # Errors
     /// When the program does not fit.

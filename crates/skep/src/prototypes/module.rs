@@ -76,8 +76,8 @@ impl ModuleFile {
         self.elf.as_ref().and_then(Elf::build_id).map(|id| id.0).unwrap_or_default()
     }
 
-    /// Tells whether types that the user names are this file's: BTF is that of the program; a file is the debug file of what has the same
-    /// build id or name, else that of the program.
+    /// Tells whether types that the user names are this file's: BTF is that of the program; a file
+    /// is the debug file of what has the same build id or name, else that of the program.
     fn concerns(&self, given: &Given) -> bool {
         let Given::Program(path) = given else { return self.main };
         let (own, other) = (
@@ -110,7 +110,8 @@ impl ModuleFile {
         })
     }
 
-    /// Finds the prototypes of some of its functions. What is not in the answer is not in the debug information either.
+    /// Finds the prototypes of some of its functions. What is not in the answer is not in the debug
+    /// information either.
     pub fn prototypes(&self, wanted: &[&Function]) -> HashMap<u64, Answer> {
         let mut out = HashMap::with_capacity(wanted.len());
         let reliable: Vec<&Function> = wanted
@@ -202,7 +203,8 @@ impl ModuleFile {
         }
     }
 
-    /// Debug information that the user named, or of the debug file of that; `None` when there is none, which was said before.
+    /// Debug information that the user named, or of the debug file of that; `None` when there is
+    /// none, which was said before.
     #[cfg(feature = "dwarf")]
     fn given_dwarf(&self, path: &Path) -> Option<Source> {
         let elf = Elf::open(path).ok()?;
@@ -242,7 +244,8 @@ fn add(out: &mut HashMap<u64, Answer>, vaddr: u64, answer: Answer) {
     }
 }
 
-/// Tells by a name whether the compiler made another function of what is in the source: gcc's `f.isra.0`, `f.constprop.3`, `f.part.1`.
+/// Tells by a name whether the compiler made another function of what is in the source: gcc's
+/// `f.isra.0`, `f.constprop.3`, `f.part.1`.
 fn is_changed(name: &str) -> bool {
     [".isra.", ".constprop.", ".part.", ".cold"].iter().any(|mark| name.contains(mark))
 }

@@ -83,7 +83,8 @@ impl Asked<'_> {
     }
 }
 
-/// A program, and those that its tail calls lead to from the beginning: they all run on its context.
+/// A program, and those that its tail calls lead to from the beginning: they all run on its
+/// context.
 fn family<'v, 'o>(of: &'v Proved<'o>, all: &'v [Proved<'o>]) -> Vec<&'v Proved<'o>> {
     let mut family = vec![of];
     let mut done = 0;

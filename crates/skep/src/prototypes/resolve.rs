@@ -33,7 +33,8 @@ pub struct Resolved {
     pub note: Option<(String, &'static str)>,
 }
 
-/// Why a program cannot be attached: what the verifier is told of the function, and why that does not fit.
+/// Why a program cannot be attached: what the verifier is told of the function, and why that does
+/// not fit.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub attached: Attached,
@@ -99,8 +100,8 @@ enum Fit {
 }
 
 impl<'r> Resolver<'r> {
-    /// The functions in the order in which the patterns name them, the program's own first; and whether there are others that are never
-    /// attached to.
+    /// The functions in the order in which the patterns name them, the program's own first; and
+    /// whether there are others that are never attached to.
     fn candidates(&self, selection: &Selection) -> (Vec<Candidate<'r>>, bool) {
         let (mut all, mut others) = (Vec::new(), false);
         for (index, module) in self.modules.iter().enumerate() {
@@ -165,7 +166,8 @@ impl<'r> Resolver<'r> {
         }
     }
 
-    /// Whether the program can do without types: what it reads are registers, and not the result of functions that have types.
+    /// Whether the program can do without types: what it reads are registers, and not the result of
+    /// functions that have types.
     fn untyped(&self, first: Option<&Arc<Prototype>>) -> Result<(), Misfit> {
         self.ask.reads.iter().try_for_each(|a| a.check_untyped())?;
         let result = |word: &usize| first.is_some_and(|f| f.is_result(*word));
@@ -213,7 +215,8 @@ impl<'r> Resolver<'r> {
         })
     }
 
-    /// Finds what makes it pointless to start: a function that was named and does not fit, or not one that fits.
+    /// Finds what makes it pointless to start: a function that was named and does not fit, or not
+    /// one that fits.
     fn refusal(
         &self,
         candidates: &[Candidate<'_>],
@@ -267,7 +270,8 @@ impl<'r> Resolver<'r> {
         Layout { direct: plain && !read(1) && !(read(0) && self.reads_early()), words, ret }
     }
 
-    /// A program that runs at return reads its result behind the arguments. Without types nobody can tell it whether it does.
+    /// A program that runs at return reads its result behind the arguments. Without types nobody
+    /// can tell it whether it does.
     fn note(&self, candidates: &[Candidate<'_>], fits: &[Fit]) -> Option<(String, &'static str)> {
         let word =
             self.ask.reads.iter().flat_map(|a| a.words()).max().filter(|_| self.returns())?;

@@ -1,4 +1,5 @@
-//! What a seccomp filter does to a system call: classic BPF over `struct seccomp_data` (kernel/seccomp.c, net/core/filter.c).
+//! What a seccomp filter does to a system call: classic BPF over `struct seccomp_data`
+//! (kernel/seccomp.c, net/core/filter.c).
 
 /// One instruction, `struct sock_filter`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,7 +32,8 @@ impl Insn {
     }
 }
 
-/// Runs a filter on a system call of this machine. One that the kernel would not take punishes everything.
+/// Runs a filter on a system call of this machine. One that the kernel would not take punishes
+/// everything.
 pub(super) fn run(filter: &[Insn], nr: u32, args: [u64; 6]) -> Action {
     const ARCH_X86_64: u32 = 0xc000_003e;
     let mut data = [0_u32; 16];
@@ -104,7 +106,8 @@ fn value(filter: &[Insn], data: &[u32; 16]) -> Option<u32> {
     }
 }
 
-/// Tells whether the kernel takes a filter (`bpf_check_classic` in net/core/filter.c, `seccomp_check_filter` in kernel/seccomp.c).
+/// Tells whether the kernel takes a filter (`bpf_check_classic` in net/core/filter.c,
+/// `seccomp_check_filter` in kernel/seccomp.c).
 pub(super) fn is_valid(filter: &[Insn]) -> bool {
     const LAST: usize = 16;
     // Words of scratch memory that are stored to on every path to an instruction.
@@ -162,7 +165,8 @@ mod tests {
     const KILL: u32 = 0x8000_0000;
     const ERRNO: u32 = 0x0005_0001;
 
-    /// As OpenSSH and libseccomp write them: the architecture, then a list of numbers, and one with an argument.
+    /// As OpenSSH and libseccomp write them: the architecture, then a list of numbers, and one with
+    /// an argument.
     #[test]
     fn a_list_of_system_calls() {
         let filter = [
@@ -181,7 +185,8 @@ mod tests {
             insn(0x06, 0, 0, ALLOW),
             insn(0x06, 0, 0, KILL),
         ];
-        // getpid's jump leads to the last but one line but two: rewritten below with its own return.
+        // getpid's jump leads to the last but one line but two: rewritten below with its own
+        // return.
         let mut filter = filter.to_vec();
         filter[8] = insn(0x15, 5, 0, 39);
         filter.push(insn(0x06, 0, 0, ERRNO));
@@ -255,7 +260,8 @@ mod tests {
         assert_eq!(of(&[insn(0x00, 0, 0, 0)]), None);
     }
 
-    /// All of them were given to a kernel (6.18), which took those of the first list and refused those of the second.
+    /// All of them were given to a kernel (6.18), which took those of the first list and refused
+    /// those of the second.
     #[test]
     fn what_the_kernel_takes_is_known() {
         let (ret, st, ld) = (insn(0x06, 0, 0, ALLOW), insn(0x02, 0, 0, 3), insn(0x60, 0, 0, 3));

@@ -1,7 +1,9 @@
-//! Sandboxes that were there before the program was executed: what the agent does at its start must not be this process's end.
+//! Sandboxes that were there before the program was executed: what the agent does at its start must
+//! not be this process's end.
 //!
-//! Nobody may read such a filter. So a child makes the calls, with arguments that do nothing: when it lives, so will we. Containers
-//! have filters that refuse and do not punish, nearly always; there this costs one `fork` a program.
+//! Nobody may read such a filter. So a child makes the calls, with arguments that do nothing: when
+//! it lives, so will we. Containers have filters that refuse and do not punish, nearly always;
+//! there this costs one `fork` a program.
 
 use std::arch::asm;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -14,7 +16,8 @@ const UNDER_FILTER: &str = "runs under a seccomp filter that is against tracing"
 /// The low bits of a status that `wait4` gives are 0 for an exit.
 const EXITED: i32 = 0;
 
-/// Calls of the start alone: symbols are read, memory and handlers made, code changed, records written.
+/// Calls of the start alone: symbols are read, memory and handlers made, code changed, records
+/// written.
 const START: &[Call] = &[
     (18, [u64::MAX, 0, 0, 0, 0, 0]),
     (28, [0, 0, 0, 0, 0, 0]),
@@ -54,8 +57,8 @@ fn is_filtered() -> bool {
     AT_START.load(Relaxed) != 0
 }
 
-/// Tells whether the program has set a filter in a way that could not be seen. Opens a file: for where the program is about to do the same.
-/// Allocates nothing.
+/// Tells whether the program has set a filter in a way that could not be seen. Opens a file: for
+/// where the program is about to do the same. Allocates nothing.
 pub(crate) fn has_unseen_filter() -> bool {
     filters() != AT_START.load(Relaxed)
 }
@@ -89,11 +92,13 @@ pub(crate) fn filters() -> u32 {
     }
 }
 
-/// Tells whether a child that does `what` ends by itself. For the constructor, when there are no other threads.
+/// Tells whether a child that does `what` ends by itself. For the constructor, when there are no
+/// other threads.
 pub(crate) fn lives(what: impl FnOnce()) -> bool {
     // Its end sends no signal, and no `wait` of the program's can find it.
     const WALL: u64 = 0x4000_0000;
-    // SAFETY: a copy of this process; it has no other threads whose locks would stay, and ends here.
+    // SAFETY: a copy of this process; it has no other threads whose locks would stay, and ends
+    // here.
     let child = unsafe { raw(56, [0; 6]) };
     if child == 0 {
         what();

@@ -1,6 +1,8 @@
-//! When the traced program puts itself into a sandbox: it must not die of a system call that it never made.
+//! When the traced program puts itself into a sandbox: it must not die of a system call that it
+//! never made.
 //!
-//! The C library's `prctl` and `syscall` are hooked inside it. Before strict mode or a filter takes effect, this is what happens:
+//! The C library's `prctl` and `syscall` are hooked inside it. Before strict mode or a filter takes
+//! effect, this is what happens:
 //!
 //! | the program is about to | then |
 //! |---|---|
@@ -9,17 +11,21 @@
 //! | set a filter that punishes what a thread's first event does, or our other work | the thread gets all it will need, then system calls are over ([`sandbox::close`]): new threads and children run without hooks |
 //! | set another filter | nothing: what fails with an error number is coped with |
 //!
-//! In all but the last case the links name the process, with the reason. A filter is asked what it would do, with [`filter::run`].
+//! In all but the last case the links name the process, with the reason. A filter is asked what it
+//! would do, with [`filter::run`].
 //!
-//! What the kernel refuses changes nothing. It is asked before, with the program's own arguments and a filter at an address where there is
-//! none: it looks at rights and flags first. What is a filter at all is decided here, as in the kernel ([`filter::is_valid`]).
+//! What the kernel refuses changes nothing. It is asked before, with the program's own arguments
+//! and a filter at an address where there is none: it looks at rights and flags first. What is a
+//! filter at all is decided here, as in the kernel ([`filter::is_valid`]).
 //!
-//! A child that shares its parent's memory (`vfork`) goes into its sandbox alone: the hooks stay, nothing of ours makes a system call on
-//! its thread until it executes a program or ends, and that program gets no agent. In strict mode, where the counter cannot be read, it
-//! may call nothing that is traced.
+//! A child that shares its parent's memory (`vfork`) goes into its sandbox alone: the hooks stay,
+//! nothing of ours makes a system call on its thread until it executes a program or ends, and that
+//! program gets no agent. In strict mode, where the counter cannot be read, it may call nothing
+//! that is traced.
 //!
-//! Filters that were there before the program was executed are tried out at the agent's start ([`inherited`]). Not seen: programs
-//! that make the system call themselves, and refusals that depend on other threads (`SECCOMP_FILTER_FLAG_TSYNC`).
+//! Filters that were there before the program was executed are tried out at the agent's start
+//! ([`inherited`]). Not seen: programs that make the system call themselves, and refusals that
+//! depend on other threads (`SECCOMP_FILTER_FLAG_TSYNC`).
 
 mod filter;
 pub(crate) mod inherited;
@@ -59,7 +65,8 @@ pub(crate) fn watch(libc: &Libc<'_>) {
         [(c"prctl", on_prctl as RunFn), (c"syscall", on_syscall), (c"_exit", on_exit)]
     {
         let Some(function) = libc.function(name) else { continue };
-        // SAFETY: hooks for these very functions, which take no data; the C library's wrappers keep nothing in vector registers.
+        // SAFETY: hooks for these very functions, which take no data; the C library's wrappers keep
+        // nothing in vector registers.
         let hook = unsafe { Hook::new(Position::Entry, run, std::ptr::null()) }.wants_args(4);
         agent::own_attachment(engine.attach(&[(&function, 0)], &[hook]).id);
     }
@@ -160,7 +167,8 @@ fn close() {
     slots::close();
 }
 
-/// Looks at a filter, `struct sock_fprog`, that the program is about to set; `ask` says what the kernel does with another one.
+/// Looks at a filter, `struct sock_fprog`, that the program is about to set; `ask` says what the
+/// kernel does with another one.
 fn consider(at: u64, ask: impl Fn(u64) -> u64) {
     if agent::is_forking() {
         // No memory to judge it in.
@@ -206,7 +214,8 @@ fn consider(at: u64, ask: impl Fn(u64) -> u64) {
     }
 }
 
-/// Asks the kernel whether it takes filters of `len` instructions from this thread. A bad address is what it finds last.
+/// Asks the kernel whether it takes filters of `len` instructions from this thread. A bad address
+/// is what it finds last.
 fn is_permitted(len: usize, ask: impl Fn(u64) -> u64) -> bool {
     const EFAULT: u64 = -14_i64 as u64;
     const NOWHERE: u64 = u64::MAX << 12;
@@ -269,8 +278,8 @@ mod nr {
     pub(super) const PIDFD_OPEN: u64 = 434;
 }
 
-/// What events of threads that had one before may do: block signals while they are on another stack, and look which stack a handler
-/// runs on.
+/// What events of threads that had one before may do: block signals while they are on another
+/// stack, and look which stack a handler runs on.
 const EVERY_EVENT: &[Call] = &[
     (syscall::RT_SIGPROCMASK, [0, AT, AT, 8, 0, 0]),
     (syscall::RT_SIGPROCMASK, [2, AT, AT, 8, 0, 0]),
@@ -283,8 +292,8 @@ const TIME: &[Call] = &[(syscall::CLOCK_GETTIME, [1, AT, 0, 0, 0, 0])];
 /// Who we are: a wrong answer is worse than none.
 const IDENTITY: &[Call] = &[(GETPID, [0; 6]), (nr::GETTID, [0; 6])];
 
-/// Everything else: a thread's first event, libraries that come and go, turning off, executing, helpers,
-/// memory for maps, who holds a lock.
+/// Everything else: a thread's first event, libraries that come and go, turning off, executing,
+/// helpers, memory for maps, who holds a lock.
 const OTHERS: &[Call] = &[
     (syscall::RT_SIGPROCMASK, [1, AT, 0, 8, 0, 0]),
     (syscall::MINCORE, [AT, 4096, AT, 0, 0, 0]),

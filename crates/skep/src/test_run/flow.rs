@@ -48,7 +48,8 @@ pub(super) fn test_run(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Er
     let rounds = input.repeat.max(1);
     for _ in 0..rounds {
         packet.point(o::FLOW_KEYS, &keys);
-        // SAFETY: the packet's context is what flow dissectors are verified for, and points to flow keys.
+        // SAFETY: the packet's context is what flow dissectors are verified for, and points to flow
+        // keys.
         let (r, ns) = unsafe { runner.run(packet.ctx(), 1) }?;
         (retval, time) = (r, time + ns);
     }

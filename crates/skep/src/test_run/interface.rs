@@ -11,8 +11,8 @@ pub(super) struct Interface {
     path: PathBuf,
 }
 
-/// Finds an interface by index; `None` when there is none. Where `/sys` is not mounted only the loopback interface is known, which every
-/// network namespace has.
+/// Finds an interface by index; `None` when there is none. Where `/sys` is not mounted only the
+/// loopback interface is known, which every network namespace has.
 pub(super) fn find(index: u32) -> Option<Interface> {
     let entries = match fs::read_dir("/sys/class/net") {
         Ok(entries) => entries,

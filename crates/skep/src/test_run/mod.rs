@@ -1,7 +1,9 @@
-//! Runs programs outside any target, with the semantics of the kernel's `BPF_PROG_TEST_RUN` (net/bpf/test_run.c).
+//! Runs programs outside any target, with the semantics of the kernel's `BPF_PROG_TEST_RUN`
+//! (net/bpf/test_run.c).
 //!
-//! A [`Runner`] is one program of a loaded object, ready to run in this process; [`Runner::test_run`] makes its context from
-//! [`Input`], runs it, and returns what the kernel would copy out, or fails with the errno the kernel would return.
+//! A [`Runner`] is one program of a loaded object, ready to run in this process;
+//! [`Runner::test_run`] makes its context from [`Input`], runs it, and returns what the kernel
+//! would copy out, or fails with the errno the kernel would return.
 //!
 //! ```no_run
 //! use skep::load::Loader;
@@ -21,8 +23,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Where the kernel has no test run (kprobes, tracepoints, perf events) or calls functions of its own (fentry and its like),
-//! the context is what is given.
+//! Where the kernel has no test run (kprobes, tracepoints, perf events) or calls functions of its
+//! own (fentry and its like), the context is what is given.
 
 mod flow;
 mod interface;
@@ -221,8 +223,8 @@ impl std::fmt::Debug for Runner {
 }
 
 impl Runner {
-    /// Makes a program of a loaded object ready. The directory is the one it was loaded into; this process counts as a user
-    /// of its slots from then on.
+    /// Makes a program of a loaded object ready. The directory is the one it was loaded into; this
+    /// process counts as a user of its slots from then on.
     ///
     /// # Errors
     /// When the program was not loaded, or an engine cannot run it.
@@ -312,7 +314,8 @@ impl Runner {
     /// Runs the program as `BPF_PROG_TEST_RUN` would.
     ///
     /// # Errors
-    /// With the errno that the kernel's call fails with; [`Errno::ENOTSUPP`] for types that have no test run.
+    /// With the errno that the kernel's call fails with; [`Errno::ENOTSUPP`] for types that have no
+    /// test run.
     #[doc(alias = "BPF_PROG_TEST_RUN")]
     pub fn test_run(&self, input: &Input<'_>) -> Result<Outcome, Errno> {
         match self.program.prog_type() {
@@ -340,10 +343,12 @@ impl Runner {
         }
     }
 
-    /// Runs the program `repeat` times on one context; returns r0 of the last run and the average time.
+    /// Runs the program `repeat` times on one context; returns r0 of the last run and the average
+    /// time.
     ///
     /// # Safety
-    /// `ctx` is the kind of context the program was verified for, with at least as many bytes as it reads.
+    /// `ctx` is the kind of context the program was verified for, with at least as many bytes as it
+    /// reads.
     unsafe fn run(&self, ctx: *mut u8, repeat: u32) -> Result<(u32, u64), Errno> {
         let repeat = repeat.max(1);
         let mut r0 = 0;
@@ -372,7 +377,8 @@ impl Runner {
     }
 }
 
-/// Takes a context of at most `size` bytes: what is missing is zero, what is too much must be (`bpf_ctx_init`).
+/// Takes a context of at most `size` bytes: what is missing is zero, what is too much must be
+/// (`bpf_ctx_init`).
 fn context(ctx: &[u8], size: usize) -> Result<Vec<u8>, Errno> {
     const PAGE: usize = 4096;
     let (head, tail) = ctx.split_at(ctx.len().min(size));

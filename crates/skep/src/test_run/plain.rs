@@ -10,7 +10,8 @@ const HIDDEN: usize = frame::SESSION.unsigned_abs() as usize / 8;
 /// Words of a whole frame from the context on: helpers look for registers behind the arguments.
 const FRAME: usize = size_of::<Frame>() / 8 - HIDDEN;
 
-/// Memory for a context, eight-byte aligned, with the words of a tracing frame below it and around it.
+/// Memory for a context, eight-byte aligned, with the words of a tracing frame below it and around
+/// it.
 struct Memory {
     words: Vec<u64>,
 }
@@ -79,7 +80,8 @@ pub(super) fn syscall(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Err
         return Err(Errno::EINVAL);
     }
     let mut memory = Memory::new(given, runner.ctx_size);
-    // SAFETY: programs touch no context byte beyond those they were seen to (`ctx_size`), which are there.
+    // SAFETY: programs touch no context byte beyond those they were seen to (`ctx_size`), which are
+    // there.
     let (retval, duration_ns) = unsafe { runner.run(memory.ctx(), 1) }?;
     Ok(Outcome {
         retval,
@@ -89,8 +91,8 @@ pub(super) fn syscall(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Err
     })
 }
 
-/// Runs a tracing program on arguments: words as the trampoline would show them, for programs at return with the return
-/// value behind the last.
+/// Runs a tracing program on arguments: words as the trampoline would show them, for programs at
+/// return with the return value behind the last.
 pub(super) fn tracing(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Errno> {
     let program = runner.program();
     let at_return = program
@@ -127,7 +129,8 @@ pub(super) fn record(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Errn
     memory_of(runner, input, ctx::TRACEPOINT.size as usize)
 }
 
-/// Runs a socket lookup program on `struct bpf_sk_lookup`; there are no sockets, so none is ever selected.
+/// Runs a socket lookup program on `struct bpf_sk_lookup`; there are no sockets, so none is ever
+/// selected.
 pub(super) fn sk_lookup(runner: &Runner, input: &Input<'_>) -> Result<Outcome, Errno> {
     const FAMILY: u32 = 8;
     const PROTOCOL: u32 = 12;

@@ -7,7 +7,8 @@ use super::interface::{self, LOOPBACK};
 use super::{Errno, Input, Outcome, Runner, context, field, is_zero, set_field};
 use crate::packet::{Packet, Shape, View};
 
-/// Bytes before the packet: helpers may put as much in front. The kernel has 64 and makes more when it must.
+/// Bytes before the packet: helpers may put as much in front. The kernel has 64 and makes more when
+/// it must.
 const HEADROOM: usize = 16 << 10;
 /// Bytes behind it, for helpers as well.
 const GROWTH: usize = 128 << 10;
@@ -88,7 +89,8 @@ impl Ethernet {
     const IPV4: u16 = 0x0800;
     const IPV6: u16 = 0x86dd;
 
-    /// Reads the header as `eth_type_trans` does for a packet that came in through the loopback interface, whose address is zero.
+    /// Reads the header as `eth_type_trans` does for a packet that came in through the loopback
+    /// interface, whose address is zero.
     fn of(frame: &[u8]) -> Self {
         const BROADCAST: u32 = 1;
         const MULTICAST: u32 = 2;

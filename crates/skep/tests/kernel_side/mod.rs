@@ -1,4 +1,5 @@
-//! The kernel's side: the same linked program and maps, loaded through bpf(2) and run by `BPF_PROG_TEST_RUN`.
+//! The kernel's side: the same linked program and maps, loaded through bpf(2) and run by
+//! `BPF_PROG_TEST_RUN`.
 
 use super::cases::Case;
 use super::{Report, element, run_line};

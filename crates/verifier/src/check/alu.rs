@@ -85,7 +85,8 @@ impl Walk<'_> {
             (true, bits) => src.val.sign_extend(bits.unsigned_abs().into()),
         };
         if val == src.val && val.as_const().is_none() {
-            // What comes out fits, so what goes in did: the move changes nothing, both registers hold the same number.
+            // What comes out fits, so what goes in did: the move changes nothing, both registers
+            // hold the same number.
             let copy = self.linked(i.src());
             self.state.set(dst, copy);
             return Ok(());
@@ -94,7 +95,8 @@ impl Walk<'_> {
         let copy = if half { self.linked(i.src()) } else { src };
         self.put(dst, val, src.node, Node::NONE);
         if half {
-            // clang tests `w1 = w7` and goes on with r7. The other way, a test of w7 teaches nothing about w1, as in the kernel.
+            // clang tests `w1 = w7` and goes on with r7. The other way, a test of w7 teaches
+            // nothing about w1, as in the kernel.
             let mut r = *self.state.reg(dst);
             (r.id, r.delta, r.low) = (copy.id, copy.delta, true);
             self.state.set(dst, r);
@@ -128,7 +130,8 @@ impl Walk<'_> {
             (false, true) => self.pointer(dst, a, b, op, is64, false),
             (true, false) => self.pointer(dst, b, a, op, is64, true),
             (false, false) if op == Op::Sub && !self.opts.strict => {
-                // A distance, or an address that leaks: the program's process is its own, so this hides nothing.
+                // A distance, or an address that leaks: the program's process is its own, so this
+                // hides nothing.
                 self.state
                     .set(dst, Reg::scalar(if is64 { Scalar::UNKNOWN } else { Scalar::of_size(4) }));
                 Ok(())
@@ -137,7 +140,8 @@ impl Walk<'_> {
         }
     }
 
-    /// A number that belongs to a set of equal ones still does after a constant step, so many apart.
+    /// A number that belongs to a set of equal ones still does after a constant step, so many
+    /// apart.
     fn keep_apart(&mut self, dst: u8, was: &Reg, step: &Reg, op: Op, is64: bool) {
         let Some(n) = step.as_const().map(|n| n as i64).filter(|_| was.id != 0) else { return };
         let n = match op {
@@ -216,7 +220,8 @@ impl Walk<'_> {
             None => {
                 r.val = ptr.val.op64(op, num.val);
                 if r.kind.is_packet() {
-                    // Another variable part: what is known to be inside the packet no longer applies.
+                    // Another variable part: what is known to be inside the packet no longer
+                    // applies.
                     r.id = self.fresh_id();
                     r.range = 0;
                 }

@@ -114,7 +114,8 @@ impl Walk<'_> {
             "get_func_arg" | "get_func_arg_cnt" | "skep_get_func_sp" => trampoline,
             "get_func_ret" => trampoline && !entry_only,
             "get_func_ip" | "get_attach_cookie" => !tracing || trampoline,
-            // Only where no lock is held that it takes (kernel/trace/bpf_trace.c `btf_allowlist_d_path`).
+            // Only where no lock is held that it takes (kernel/trace/bpf_trace.c
+            // `btf_allowlist_d_path`).
             "d_path" => self.prog.target.as_deref().is_some_and(|t| {
                 t.starts_with("security_file_")
                     || matches!(
@@ -226,7 +227,8 @@ impl Walk<'_> {
                     (FULLSOCK | TCP_SOCK | LISTENER, Kind::XdpSock) => true,
                     (_, k) => matches!(k, Kind::SockCommon | Kind::Socket | Kind::TcpSock),
                 };
-                // Storage of sockets is asked for by tracing programs too, which may not know whether there is one.
+                // Storage of sockets is asked for by tracing programs too, which may not know
+                // whether there is one.
                 let storage =
                     matches!(h.id, 107 | 108) && matches!(self.prog.prog_type, P::Tracing | P::Lsm);
                 if storage && self.is_sock(&r) && !r.flags.has(Flags::UNTRUSTED) {
@@ -580,7 +582,8 @@ impl Walk<'_> {
                 Reg::scalar(Scalar::between(0, u64::from(self.processors().saturating_sub(1))))
             }
             RetType::PercpuVar | RetType::PercpuVarOrNull => Reg::UNINIT,
-            // Also where C says u32 or bool: what a helper leaves in the upper half is its own affair.
+            // Also where C says u32 or bool: what a helper leaves in the upper half is its own
+            // affair.
             _ => Reg::UNKNOWN,
         };
         self.state.set(0, r0);
@@ -588,7 +591,8 @@ impl Walk<'_> {
 }
 
 impl Walk<'_> {
-    /// How many processors there may be. The number of those of this machine says nothing of the one where a program will run.
+    /// How many processors there may be. The number of those of this machine says nothing of the
+    /// one where a program will run.
     fn processors(&self) -> u32 {
         if self.opts.offered_only {
             self.opts.processors.max(PROCESSORS)
@@ -613,8 +617,9 @@ impl Walk<'_> {
         }
     }
 
-    /// The number that stands on the stack as a key, as far as Linux looks for it (`get_constant_map_key`). A program that will run here
-    /// asks a file that others may write how many elements there are: for it no element is there for certain.
+    /// The number that stands on the stack as a key, as far as Linux looks for it
+    /// (`get_constant_map_key`). A program that will run here asks a file that others may write
+    /// how many elements there are: for it no element is there for certain.
     fn constant_key(&mut self, r: &Reg, size: u32) -> Option<u64> {
         let Kind::Stack(frame) = r.kind else { return None };
         if self.opts.strict || self.opts.offered_only || r.val.as_const().is_none() {
@@ -690,7 +695,8 @@ const DYNPTR_FROM_MEM: HelperId = 197;
 const DYNPTR_WRITE: HelperId = 202;
 const KPTR_XCHG: HelperId = 194;
 
-/// Helpers that take maps which exist in the kernel only, and those that skep's table leaves out because they need it.
+/// Helpers that take maps which exist in the kernel only, and those that skep's table leaves out
+/// because they need it.
 fn kernel_only(map: MapType) -> &'static [HelperId] {
     use MapType as T;
     match map {
@@ -727,7 +733,8 @@ fn wrong(reg: u8, r: &Reg, expected: &'static str) -> Reason {
     Reason::WrongType { reg, found: r.type_name(), expected }
 }
 
-/// Hooks whose programs' verdicts nobody asks for, or gives as something else: there is no value to look at or set.
+/// Hooks whose programs' verdicts nobody asks for, or gives as something else: there is no value to
+/// look at or set.
 fn no_verdict(hook: A) -> bool {
     matches!(
         hook,

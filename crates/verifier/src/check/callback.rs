@@ -132,7 +132,8 @@ impl Walk<'_> {
         }
     }
 
-    /// A function that runs later, by itself: with nothing held, and an element of the map that its timer lies in.
+    /// A function that runs later, by itself: with nothing held, and an element of the map that its
+    /// timer lies in.
     pub(super) fn call_later(&mut self, to: usize, map: u32) {
         let mut state = State::entry();
         state.later = true;

@@ -1,4 +1,5 @@
-//! Dynptrs: two stack slots that describe memory whose bounds are checked at run time; and iterators: slots that walk something.
+//! Dynptrs: two stack slots that describe memory whose bounds are checked at run time; and
+//! iterators: slots that walk something.
 
 use super::Walk;
 use crate::reg::{Flags, Id, Kind, Reg};

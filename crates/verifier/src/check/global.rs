@@ -1,7 +1,8 @@
-//! Global functions: verified once each, by their prototype alone, so that a call need only fit the prototype.
+//! Global functions: verified once each, by their prototype alone, so that a call need only fit the
+//! prototype.
 //!
-//! A function is global when it is visible outside the object and its BTF says so (kernel/bpf/btf.c `btf_prepare_func_args`,
-//! kernel/bpf/verifier.c `btf_check_subprog_call`).
+//! A function is global when it is visible outside the object and its BTF says so (kernel/bpf/btf.c
+//! `btf_prepare_func_args`, kernel/bpf/verifier.c `btf_check_subprog_call`).
 
 use super::Walk;
 use super::mem::{Access, pristine};
@@ -32,7 +33,8 @@ pub(super) enum Param {
 const MOST: usize = 5;
 
 impl Walk<'_> {
-    /// The prototype of function `func`, when it is global; an error when it is one that nobody could call.
+    /// The prototype of function `func`, when it is global; an error when it is one that nobody
+    /// could call.
     pub(super) fn prototype(&self, func: usize) -> Result<Option<Vec<Param>>, Reason> {
         let Some(start) = self.cfg.funcs.get(func) else { return Ok(None) };
         let Some(sub) =
@@ -171,7 +173,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Tells whether a pointer to this type may be tagged as the context (`btf_validate_prog_ctx_type`).
+    /// Tells whether a pointer to this type may be tagged as the context
+    /// (`btf_validate_prog_ctx_type`).
     fn may_be_ctx(&self, btf: &Btf, to: TypeId) -> bool {
         let Ok((id, ty)) = btf.resolve(to) else { return false };
         // libbpf gives `void *` the type that the kernel wants.

@@ -1,4 +1,5 @@
-//! Calls of kernel functions: every argument against the row in [`skep_isa::kfunc`], then the result.
+//! Calls of kernel functions: every argument against the row in [`skep_isa::kfunc`], then the
+//! result.
 
 use super::Walk;
 use super::mem::{Access, pristine};

@@ -1,4 +1,5 @@
-//! What must be given back before a path ends or waits: references, spin locks, read-side sections, preemption.
+//! What must be given back before a path ends or waits: references, spin locks, read-side sections,
+//! preemption.
 
 use super::Walk;
 use crate::fields::{Field, FieldKind};
@@ -137,7 +138,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Refuses maps whose values programs of this type must not have (`check_map_prog_compatibility`).
+    /// Refuses maps whose values programs of this type must not have
+    /// (`check_map_prog_compatibility`).
     pub(super) fn check_maps(&self) -> Result<(), Reason> {
         let tracing = matches!(
             self.prog.prog_type,

@@ -81,7 +81,8 @@ impl Walk<'_> {
         self.store_to(&at, &value)
     }
 
-    /// `LD_ABS` and `LD_IND`: a number of the packet, in host order; a load outside ends the program.
+    /// `LD_ABS` and `LD_IND`: a number of the packet, in host order; a load outside ends the
+    /// program.
     ///
     /// Outside of a function of the program, that is: there, it returns 0 from it.
     pub(super) fn load_packet(&mut self, i: Insn) -> Result<(), Reason> {
@@ -120,7 +121,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Loads and stores through the context and the like are compiled for what they lead to: it must be one thing.
+    /// Loads and stores through the context and the like are compiled for what they lead to: it
+    /// must be one thing.
     fn check_same_kind(&mut self, r: &Reg) -> Result<(), Reason> {
         let special = |k: Kind| {
             matches!(
@@ -226,8 +228,9 @@ impl Walk<'_> {
                     FieldKind::PacketEnd if !signed => Reg::of(Kind::PacketEnd),
                     FieldKind::PacketMeta if !signed => Reg::of(Kind::PacketMeta),
                     FieldKind::Scalar | FieldKind::Bytes => Reg::scalar(loaded(at.size, signed)),
-                    // Outside the kernel there is nothing behind it: a number that can be tested and no more. The others are given by
-                    // whoever runs such programs.
+                    // Outside the kernel there is nothing behind it: a number that can be tested
+                    // and no more. The others are given by whoever runs such
+                    // programs.
                     FieldKind::Socket if self.opts.offered_only => Reg::UNKNOWN,
                     FieldKind::SockCommonOrNull if !signed => self.or_null(Kind::SockCommon),
                     FieldKind::SocketOrNull if !signed => self.or_null(Kind::Socket),
@@ -413,7 +416,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Tells whether programs of this type may write to packets (kernel/bpf/verifier.c `may_access_direct_pkt_data`).
+    /// Tells whether programs of this type may write to packets (kernel/bpf/verifier.c
+    /// `may_access_direct_pkt_data`).
     pub(super) fn may_write_packet(&self) -> bool {
         matches!(
             self.prog.prog_type,
@@ -783,7 +787,8 @@ impl Walk<'_> {
         }
         if access.writes() {
             stack.smear(min, end - min, false);
-            // Whichever the place, these are written; all that the helper has room for counts, as it does for Linux.
+            // Whichever the place, these are written; all that the helper has room for counts, as
+            // it does for Linux.
             if max < min.saturating_add(size as i32) {
                 stack.fill(max, min + size as i32 - max, Byte::Misc);
             }

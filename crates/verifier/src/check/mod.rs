@@ -1,4 +1,5 @@
-//! The walk: every path of the program, one instruction at a time, over states that describe sets of machine states.
+//! The walk: every path of the program, one instruction at a time, over states that describe sets
+//! of machine states.
 
 mod alu;
 mod branch;
@@ -76,7 +77,8 @@ pub struct Walk<'a> {
     insn: usize,
     /// Instructions of the present path from the start.
     trail: Vec<u32>,
-    /// Where this path forgot something at the head of a loop: length of the trail, state afterwards. The last ones.
+    /// Where this path forgot something at the head of a loop: length of the trail, state
+    /// afterwards. The last ones.
     widened: Vec<(usize, State)>,
     jumps: u32,
     /// Jumps and instructions seen when a state was stored last.
@@ -224,8 +226,8 @@ impl<'a> Walk<'a> {
             self.cfg.funcs.iter().copied().zip(self.depths.iter().copied()).collect();
     }
 
-    /// At the head of a loop that ends by itself: whatever its iterations do, after a few of them there is a state
-    /// that stands for all.
+    /// At the head of a loop that ends by itself: whatever its iterations do, after a few of them
+    /// there is a state that stands for all.
     fn visit_head(&mut self, insn: usize) -> Result<bool, Reason> {
         let done = if self.opts.prune == Prune::Never { How::Within } else { How::Enough };
         match self.explored.find_head(insn, &self.state, &self.cfg, &self.flow, done) {
@@ -234,7 +236,8 @@ impl<'a> Walk<'a> {
                 return Ok(false);
             }
             Found::Covered(_) => {
-                // What will decide something in the next iteration is not known before it was walked.
+                // What will decide something in the next iteration is not known before it was
+                // walked.
                 let flow = &mut self.flow;
                 self.state.each(|r| flow.mark(r.node));
                 return Ok(false);
@@ -377,7 +380,8 @@ impl<'a> Walk<'a> {
             self.state.frames.pop();
             // A function without a result leaves r0 as it found it: unwritten.
             self.state.set(0, r0);
-            // No pointer into the frame that ended may survive (it could only be in a register: stores were refused).
+            // No pointer into the frame that ended may survive (it could only be in a register:
+            // stores were refused).
             self.state.invalidate(self.opts.strict, |r| r.kind == Kind::Stack(depth));
             return Ok(Some(ret));
         }

@@ -17,7 +17,8 @@ impl Walk<'_> {
         self.target()?.find(name, |k| matches!(k, Type::Struct(_)))
     }
 
-    /// A pointer to a kernel object of that type; an unknown number when the target's types are not known.
+    /// A pointer to a kernel object of that type; an unknown number when the target's types are not
+    /// known.
     pub(super) fn kernel_pointer(&self, name: &str, flags: Flags) -> Reg {
         let Some(id) = self.target_struct(name) else { return Reg::UNKNOWN };
         let mut r = Reg::of(Kind::Btf(id));
@@ -77,7 +78,8 @@ impl Walk<'_> {
     }
 }
 
-/// Tells whether an object of that type has an object called `name` at `off`: itself, or a first member at any depth.
+/// Tells whether an object of that type has an object called `name` at `off`: itself, or a first
+/// member at any depth.
 pub(super) fn same_object(btf: &Btf, mut id: TypeId, off: i64, name: &str) -> bool {
     let Ok(mut off) = u32::try_from(off) else { return false };
     for _ in 0..16 {
@@ -284,7 +286,8 @@ impl Walk<'_> {
         Some(Ok(r))
     }
 
-    /// Loads from and stores to a kernel pointer in a map value; `None` when there is none at that place.
+    /// Loads from and stores to a kernel pointer in a map value; `None` when there is none at that
+    /// place.
     pub(super) fn kptr_at(&self, r: &Reg, map: u32, off: i32) -> Option<crate::fields::Kptr> {
         let start = i64::from(r.off) + i64::from(off) + r.val.as_const()? as i64;
         self.fields_of(map).iter().find_map(|f| match &f.kind {
@@ -412,7 +415,8 @@ impl Walk<'_> {
     }
 }
 
-/// Fields whose objects live as long as the one they are in (kernel/bpf/verifier.c `BTF_TYPE_SAFE_TRUSTED` and its kin).
+/// Fields whose objects live as long as the one they are in (kernel/bpf/verifier.c
+/// `BTF_TYPE_SAFE_TRUSTED` and its kin).
 const SAFE_TRUSTED: &[(&str, &str)] = &[
     ("bpf_iter_meta", "seq"),
     ("bpf_iter__task", "meta"),
@@ -438,7 +442,8 @@ const SAFE_RCU: &[(&str, &str)] = &[
 const SAFE_RCU_OR_NULL: &[(&str, &str)] =
     &[("mm_struct", "exe_file"), ("sk_buff", "sk"), ("request_sock", "sk")];
 
-/// Arguments of raw tracepoints that may be NULL (kernel/bpf/btf.c `raw_tp_null_args`, those of core tracepoints).
+/// Arguments of raw tracepoints that may be NULL (kernel/bpf/btf.c `raw_tp_null_args`, those of
+/// core tracepoints).
 const NULLABLE_ARGUMENTS: &[(&str, usize)] = &[
     ("sched_pi_setprio", 1),
     ("sched_stick_numa", 2),

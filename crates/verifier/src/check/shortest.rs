@@ -1,4 +1,5 @@
-//! The shortest way to a fault: the walk goes deep first, and the way on which it finds one may be a long way round.
+//! The shortest way to a fault: the walk goes deep first, and the way on which it finds one may be
+//! a long way round.
 
 use super::Walk;
 use crate::compare::{How, covers, same_place};
@@ -7,7 +8,8 @@ use crate::state::State;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// Most instructions looked at in search of a shorter way: so many, and so many for each that the walk itself looked at.
+/// Most instructions looked at in search of a shorter way: so many, and so many for each that the
+/// walk itself looked at.
 const EFFORT: u32 = 100_000;
 const EFFORT_AT_LEAST: u32 = 1_000;
 const EFFORT_EACH: u32 = 4;
@@ -33,7 +35,8 @@ pub struct Route {
 
 /// A way not followed to its end.
 struct Open {
-    /// Instructions on it so far, and ways found before it: the shortest goes on first, of equal ones the oldest.
+    /// Instructions on it so far, and ways found before it: the shortest goes on first, of equal
+    /// ones the oldest.
     rank: (u32, u32),
     insn: usize,
     /// Its last instruction, in the list of all that were looked at.
@@ -71,10 +74,11 @@ impl Walk<'_> {
         }
     }
 
-    /// Looks for the shortest way to the fault that ended the walk `long`, breadth first from where that began; `None` when none is
-    /// shorter than its own, or it is too far away.
+    /// Looks for the shortest way to the fault that ended the walk `long`, breadth first from where
+    /// that began; `None` when none is shorter than its own, or it is too far away.
     ///
-    /// A state within another one that was reached by a way no longer leads to no fault that the other does not lead to.
+    /// A state within another one that was reached by a way no longer leads to no fault that the
+    /// other does not lead to.
     pub fn shortest(&mut self, long: &Walk<'_>, reason: &Reason) -> Option<Route> {
         if matches!(
             reason,
@@ -139,9 +143,11 @@ impl Walk<'_> {
         None
     }
 
-    /// Walks a way again and shows every step; ends at its end or at a fault. It is walked so that it ends with `reason`, if it can be.
+    /// Walks a way again and shows every step; ends at its end or at a fault. It is walked so that
+    /// it ends with `reason`, if it can be.
     ///
-    /// A trail does not tell which side of a jump was taken that leads to the same instruction on both: so both are tried.
+    /// A trail does not tell which side of a jump was taken that leads to the same instruction on
+    /// both: so both are tried.
     pub fn retrace(&mut self, route: &Route, reason: &Reason, observer: &mut crate::Observer<'_>) {
         let no_step = matches!(
             reason,
@@ -168,7 +174,8 @@ impl Walk<'_> {
         self.walk_again(route, sides, observer);
     }
 
-    /// `sides`: from which fork on the bits say whether the jump is taken; else it is not. How many forks there are, and the fault.
+    /// `sides`: from which fork on the bits say whether the jump is taken; else it is not. How many
+    /// forks there are, and the fault.
     fn walk_again(
         &mut self,
         route: &Route,

@@ -152,7 +152,8 @@ fn narrow(place: &str, what: &str) -> String {
     )
 }
 
-/// Advice on a number that adds up to `room` bytes to an address or a size; `wide`: its upper 32 bits are not known.
+/// Advice on a number that adds up to `room` bytes to an address or a size; `wide`: its upper 32
+/// bits are not known.
 fn bounded(steps: &[Step], index: &Index, what: &str, room: Option<i64>, wide: bool) -> String {
     // Numbers that are tested or masked may be multiplied afterwards.
     let limit_at = |scale: u64| room.map(|room| fitting(room, scale));
@@ -258,7 +259,8 @@ fn bounded(steps: &[Step], index: &Index, what: &str, room: Option<i64>, wide: b
     }
 }
 
-/// What is known of a number that no test bounds. Tests before the first step that is kept are not known.
+/// What is known of a number that no test bounds. Tests before the first step that is kept are not
+/// known.
 fn untested(steps: &[Step], index: &Index, what: &str, end: &str) -> String {
     match index.tests.first() {
         Some(test) => {

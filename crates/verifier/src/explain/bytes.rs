@@ -20,7 +20,8 @@ pub(super) struct Region {
     /// As the kernel's log calls it, and its size.
     logged: Option<(&'static str, &'static str)>,
     pub size: u32,
-    /// The variable that the constant part of the address lies in, when the region holds several, and where it ends.
+    /// The variable that the constant part of the address lies in, when the region holds several,
+    /// and where it ends.
     pub variable: Option<(String, u32)>,
 }
 
@@ -128,7 +129,8 @@ impl Found {
     }
 }
 
-/// The smallest and largest variable part of an address, the ends of the number line where there is none.
+/// The smallest and largest variable part of an address, the ends of the number line where there is
+/// none.
 fn reach(r: &Reg) -> (i64, i64) {
     let high = if r.val.r64.smin < 0 {
         r.val.r64.smax

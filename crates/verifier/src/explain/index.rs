@@ -1,7 +1,9 @@
-//! Where the variable part of an address comes from: the index, what it was multiplied by, and the tests of it on the way.
+//! Where the variable part of an address comes from: the index, what it was multiplied by, and the
+//! tests of it on the way.
 //!
-//! Followed backwards through the steps of the path, inside one function, through registers, numbers added and multiplied, and slots of
-//! the stack that were filled whole. What cannot be followed is left alone: then there is an offset and no index.
+//! Followed backwards through the steps of the path, inside one function, through registers,
+//! numbers added and multiplied, and slots of the stack that were filled whole. What cannot be
+//! followed is left alone: then there is an offset and no index.
 
 use skep_isa::{Insn, op};
 
@@ -44,12 +46,14 @@ pub(super) struct Index {
     pub scale: u64,
     /// What was added, when that was known: it is part of the pointer's own offset then.
     pub known: Option<i64>,
-    /// A mask that it went through: which step, the mask, and what the number was multiplied by afterwards.
+    /// A mask that it went through: which step, the mask, and what the number was multiplied by
+    /// afterwards.
     pub mask: Option<(usize, i32, u64)>,
     pub tests: Vec<Test>,
     /// The load that it comes from, if it does and the load is not of the stack.
     pub load: Option<usize>,
-    /// It comes from other numbers, or out of a function of the program: those may have been tested.
+    /// It comes from other numbers, or out of a function of the program: those may have been
+    /// tested.
     pub computed: bool,
     /// It comes from before the first step that is known.
     pub cut: bool,
@@ -127,7 +131,8 @@ pub(super) fn of_number(steps: &[Step], end: usize, reg: u8) -> Index {
     // Comparisons met so far, also those of registers that may turn out to hold the same number.
     let mut compared: Vec<usize> = Vec::new();
     let mut moved = false;
-    // A shift to the right whose partner, a shift to the left, comes before it: together they extend 32 bits to 64, or less far.
+    // A shift to the right whose partner, a shift to the left, comes before it: together they
+    // extend 32 bits to 64, or less far.
     let mut right: Option<i32> = None;
     for (n, call) in before(steps, end) {
         let code = steps[n].code;
@@ -200,7 +205,8 @@ pub(super) fn of_number(steps: &[Step], end: usize, reg: u8) -> Index {
 }
 
 impl Index {
-    /// The lowest upper bound that was tested; one of the number itself goes before one of what it was before an addition.
+    /// The lowest upper bound that was tested; one of the number itself goes before one of what it
+    /// was before an addition.
     pub fn at_most(&self) -> Option<(i64, Test)> {
         let bounds = self
             .tests
@@ -224,7 +230,8 @@ impl Index {
     }
 }
 
-/// The steps before `end`, the latest first, of its function's activation and of those that called it. The calls that lead into it are marked.
+/// The steps before `end`, the latest first, of its function's activation and of those that called
+/// it. The calls that lead into it are marked.
 fn before(steps: &[Step], end: usize) -> impl Iterator<Item = (usize, bool)> + '_ {
     let mut depth = steps.get(end).map_or(0, |s| s.depth);
     (0..end).rev().filter_map(move |n| {
@@ -315,7 +322,8 @@ fn test(steps: &[Step], n: usize, reg: u8) -> Option<Test> {
     Some(Test { step: n, bound, signed, narrow, moved: false, scale: 1 })
 }
 
-/// The load of the same place that was tested before this one loaded it again: what was tested is not what is used.
+/// The load of the same place that was tested before this one loaded it again: what was tested is
+/// not what is used.
 pub(super) fn loaded_before(steps: &[Step], load: usize) -> Option<usize> {
     let again = steps.get(load)?.code;
     before(steps, load).take_while(|(_, call)| !call).map(|(n, _)| n).find(|n| {

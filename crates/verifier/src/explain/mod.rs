@@ -1,9 +1,12 @@
-//! What is said of a fault beside the kernel's words: which bytes of what were meant, and what to do about it.
+//! What is said of a fault beside the kernel's words: which bytes of what were meant, and what to
+//! do about it.
 //!
-//! Nothing here decides anything. A fault is explained when there is one, from its reason, the steps that lead to it and the state that
-//! was walked along them: so numbers in the explanation are those of the path that is shown.
+//! Nothing here decides anything. A fault is explained when there is one, from its reason, the
+//! steps that lead to it and the state that was walked along them: so numbers in the explanation
+//! are those of the path that is shown.
 //!
-//! [`access`] finds the access, [`index`] where a variable address comes from, [`bytes`] says what lies where, [`advice`] what to do.
+//! [`access`] finds the access, [`index`] where a variable address comes from, [`bytes`] says what
+//! lies where, [`advice`] what to do.
 
 mod access;
 mod advice;

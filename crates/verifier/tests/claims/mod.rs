@@ -1,5 +1,6 @@
-//! Holds what a machine has at an instruction against the states that the verifier walked there: one of them must
-//! describe every register, every stack byte, which numbers are equal, and how many records are held.
+//! Holds what a machine has at an instruction against the states that the verifier walked there:
+//! one of them must describe every register, every stack byte, which numbers are equal, and how
+//! many records are held.
 
 use crate::machine::memory::{Kind as Thing, Tag, Value};
 use crate::machine::{Frame as Real, Machine, Reach, Return};
@@ -15,7 +16,8 @@ use skep_verifier::state::State;
 pub enum Sharp {
     /// All of it: every path was walked to its end.
     Exactly,
-    /// All but numbers: paths that were cut short may have had other ones, where those decide nothing.
+    /// All but numbers: paths that were cut short may have had other ones, where those decide
+    /// nothing.
     Pointers,
 }
 

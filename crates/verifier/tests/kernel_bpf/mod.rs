@@ -85,7 +85,8 @@ fn kfunc_name(id: HelperId) -> Option<&'static str> {
 }
 
 impl Prepared {
-    /// Makes the maps; an error says why the kernel cannot be asked. `types` is the section `.BTF` behind `prog.btf`.
+    /// Makes the maps; an error says why the kernel cannot be asked. `types` is the section `.BTF`
+    /// behind `prog.btf`.
     pub fn new(prog: &Linked, types: Option<&[u8]>) -> Result<Self, String> {
         let refers = |n: usize| {
             let pseudo =
@@ -122,7 +123,8 @@ impl Prepared {
         Program::load(&self.as_load(log))
     }
 
-    /// Every step of the kernel's verifier, and whether it took the program; `None` when it cannot be asked.
+    /// Every step of the kernel's verifier, and whether it took the program; `None` when it cannot
+    /// be asked.
     #[allow(dead_code, reason = "not all that share this file want it")]
     pub fn log(&self) -> Option<(bool, String)> {
         Program::log_of(&self.as_load(false)).ok()

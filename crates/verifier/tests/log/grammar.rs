@@ -176,7 +176,8 @@ fn contents(mut s: &str) -> Result<(), &str> {
     nothing(s)
 }
 
-/// The registers of a line's state by name, without ids, which are counted differently, and names of maps, which the kernel was not told.
+/// The registers of a line's state by name, without ids, which are counted differently, and names
+/// of maps, which the kernel was not told.
 pub fn registers(state: &str) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
     let mut s = state;

@@ -1,4 +1,5 @@
-//! What the instructions compute (RFC 9669), written without a look at the verifier's own idea of it.
+//! What the instructions compute (RFC 9669), written without a look at the verifier's own idea of
+//! it.
 
 use skep_isa::{Insn, op};
 

@@ -1,5 +1,5 @@
-//! Helper calls in the checking machine: arguments are used as the helper's prototype says, results are as wild as it
-//! allows.
+//! Helper calls in the checking machine: arguments are used as the helper's prototype says, results
+//! are as wild as it allows.
 
 use super::memory::{Kind, Tag, Value};
 use super::{Machine, Return, Stop};

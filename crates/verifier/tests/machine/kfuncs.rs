@@ -1,4 +1,5 @@
-//! Calls of kernel functions in the checking machine: iterators over numbers and bits, and sections.
+//! Calls of kernel functions in the checking machine: iterators over numbers and bits, and
+//! sections.
 
 use super::memory::{Kind, Tag, Value};
 use super::{Machine, Stop};

@@ -1,5 +1,5 @@
-//! What the checking machine's registers and memory hold: every value knows which object it points into, every byte
-//! whether it was written, and every object whether it still exists.
+//! What the checking machine's registers and memory hold: every value knows which object it points
+//! into, every byte whether it was written, and every object whether it still exists.
 
 use crate::random::Random;
 

@@ -1,8 +1,10 @@
-//! An interpreter that traps what the verifier must have ruled out: accesses outside an object, through something that
-//! is no pointer, to what was released or may not be written; registers and stack bytes that were never written; stacks
-//! that are too deep; references that are kept; results that are not allowed; programs that do not end.
+//! An interpreter that traps what the verifier must have ruled out: accesses outside an object,
+//! through something that is no pointer, to what was released or may not be written; registers and
+//! stack bytes that were never written; stacks that are too deep; references that are kept; results
+//! that are not allowed; programs that do not end.
 //!
-//! [`Machine::run`] does it; [`memory`] has the objects, [`helpers`] and [`kfuncs`] the calls, [`arith`] the numbers.
+//! [`Machine::run`] does it; [`memory`] has the objects, [`helpers`] and [`kfuncs`] the calls,
+//! [`arith`] the numbers.
 
 pub mod arith;
 mod dynptrs;
@@ -84,8 +86,9 @@ pub struct Machine<'a> {
     /// The socket of a packet, if it has one, and what a flow dissector fills in.
     sock: Option<usize>,
     flow_keys: usize,
-    /// By call: how many bytes a helper may at most be asked to fill there. All of them count as written afterwards, as
-    /// Linux has it: programs let helpers fill as much of a buffer as there is, and then use as much of it.
+    /// By call: how many bytes a helper may at most be asked to fill there. All of them count as
+    /// written afterwards, as Linux has it: programs let helpers fill as much of a buffer as
+    /// there is, and then use as much of it.
     pub reach: Reach,
     laps: u32,
     /// The iterators, by object and offset.
@@ -203,8 +206,8 @@ impl<'a> Machine<'a> {
         self.memory.objects.iter().filter(|o| o.kind == Kind::Record && o.alive).count()
     }
 
-    /// Runs the program; an error tells where and what it did that it must not. `seen` looks at the machine before every
-    /// instruction.
+    /// Runs the program; an error tells where and what it did that it must not. `seen` looks at the
+    /// machine before every instruction.
     pub fn run(
         &mut self,
         mut seen: impl FnMut(usize, &Self) -> Result<(), String>,
@@ -457,7 +460,8 @@ impl<'a> Machine<'a> {
         }
         let a = self.get(d)?;
         let bits = arith::binary(i, a.bits, b.bits);
-        // Steps lead from a pointer to another place of the same object; all else makes a number of it.
+        // Steps lead from a pointer to another place of the same object; all else makes a number of
+        // it.
         let tag = match (code, a.tag, b.tag) {
             (op::ADD | op::SUB, t, Tag::Number) if wide => t,
             (op::ADD, Tag::Number, t) if wide => t,

@@ -114,10 +114,11 @@ impl Maker<'_> {
         self.join(&before);
     }
 
-    /// The body of a loop from `top` on, and the way back; false when there is no register for it to use. Of `regs`, what stands
-    /// there before must stand there again.
+    /// The body of a loop from `top` on, and the way back; false when there is no register for it
+    /// to use. Of `regs`, what stands there before must stand there again.
     fn turn(&mut self, top: usize, regs: Range<u8>) -> bool {
-        // Guesses from before the loop need not hold in it: only what no piece inside changes is safe. Numbers stay numbers.
+        // Guesses from before the loop need not hold in it: only what no piece inside changes is
+        // safe. Numbers stay numbers.
         for g in &mut self.known.regs {
             if let Guess::Below(_) = g {
                 *g = Guess::Number;

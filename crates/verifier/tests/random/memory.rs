@@ -1,4 +1,5 @@
-//! Pieces with memory: stack, map values, packets, records, atomics, and helpers that are given some.
+//! Pieces with memory: stack, map values, packets, records, atomics, and helpers that are given
+//! some.
 
 use super::maker::{Guess, Maker, WORDS};
 use super::{ENTRIES, VALUE, map};
@@ -7,7 +8,8 @@ use skep_isa::{Insn, ProgramType, op};
 const SIZES: [(u8, u32); 5] = [(op::DW, 8), (op::DW, 8), (op::W, 4), (op::H, 2), (op::B, 1)];
 
 impl Maker<'_> {
-    /// A store to or a load from fixed places of the stack, spills and fills of any size among them.
+    /// A store to or a load from fixed places of the stack, spills and fills of any size among
+    /// them.
     pub fn stack(&mut self) {
         let (code, size) = self.r.pick(&SIZES);
         let word = self.r.below(WORDS as u64) as usize;

@@ -1,8 +1,9 @@
-//! Random programs that have a fair chance to be accepted: a guess of what each register holds picks the next piece, and
-//! now and then the guess is ignored.
+//! Random programs that have a fair chance to be accepted: a guess of what each register holds
+//! picks the next piece, and now and then the guess is ignored.
 //!
-//! [`program`] makes one; [`maker`] keeps the guesses, `numbers`, `memory`, `flow` and `objects` have the pieces. Those of `ways` are
-//! about what was proved of one way and must not count for another that it meets.
+//! [`program`] makes one; [`maker`] keeps the guesses, `numbers`, `memory`, `flow` and `objects`
+//! have the pieces. Those of `ways` are about what was proved of one way and must not count for
+//! another that it meets.
 
 mod flow;
 mod maker;
@@ -154,7 +155,8 @@ fn maps(r: &Random, locks: bool) -> Vec<LinkedMap> {
     maps
 }
 
-/// Tells whether programs of this type may have maps with locks (kernel/bpf/verifier.c `check_map_prog_compatibility`).
+/// Tells whether programs of this type may have maps with locks (kernel/bpf/verifier.c
+/// `check_map_prog_compatibility`).
 pub fn may_lock(kind: ProgramType) -> bool {
     !matches!(kind, ProgramType::Kprobe | ProgramType::SocketFilter)
 }

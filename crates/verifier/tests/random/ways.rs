@@ -1,5 +1,6 @@
-//! Pieces about ways that meet: each puts something else into a register or on the stack, what they brought is carried on in one of many
-//! forms, and then something depends on it. Mostly all ways suit what follows; now and then one does not, and must not pass for another.
+//! Pieces about ways that meet: each puts something else into a register or on the stack, what they
+//! brought is carried on in one of many forms, and then something depends on it. Mostly all ways
+//! suit what follows; now and then one does not, and must not pass for another.
 
 use super::maker::{Callee, Guess, Maker, Word};
 use super::{ENTRIES, VALUE, map};
@@ -116,7 +117,8 @@ impl Maker<'_> {
         self.known.meet(&after);
     }
 
-    /// As [`part`](Self::part) with two or three ways; `each` is told whether its way shall not suit what follows.
+    /// As [`part`](Self::part) with two or three ways; `each` is told whether its way shall not
+    /// suit what follows.
     pub fn odd(&mut self, mut each: impl FnMut(&mut Self, bool)) {
         let ways = 2 + self.r.below(2) as usize;
         let odd = if self.r.chance(ODD) { self.r.below(ways as u64) as usize } else { ways };
@@ -164,7 +166,8 @@ impl Maker<'_> {
         self.set(d, Guess::Number);
     }
 
-    /// Something that changes nothing of what is kept, with ways of its own: a place where states are compared.
+    /// Something that changes nothing of what is kept, with ways of its own: a place where states
+    /// are compared.
     fn pad(&mut self) {
         match self.r.below(6) {
             0 => self.nested(2),
@@ -223,7 +226,8 @@ impl Maker<'_> {
                     self.pad();
                 }
                 let narrow = if self.r.chance(30) { self.r.pick(sizes) } else { size };
-                // A narrower load finds all of a small number, a wider one bytes that were never written.
+                // A narrower load finds all of a small number, a wider one bytes that were never
+                // written.
                 let size = if narrow.max(size) == op::DW || small && size != op::B {
                     size
                 } else {
@@ -731,7 +735,8 @@ impl Maker<'_> {
         self.set(d, Guess::Number);
     }
 
-    /// A number that is the same as another, or so much more, on all ways: a test of one bounds the other.
+    /// A number that is the same as another, or so much more, on all ways: a test of one bounds the
+    /// other.
     fn joined_link(&mut self, p: u8) {
         let Some(q) = self.saved() else { return };
         self.kept |= 1 << q;
@@ -996,7 +1001,8 @@ impl Maker<'_> {
         self.kept &= !(1 << q);
     }
 
-    /// Two registers with one thing, or with two of a kind: what is learnt of one, or done to it, does not go for the other.
+    /// Two registers with one thing, or with two of a kind: what is learnt of one, or done to it,
+    /// does not go for the other.
     fn joined_identity(&mut self, p: u8) {
         let Some(q) = self.saved() else { return };
         self.kept |= 1 << q;
@@ -1144,7 +1150,8 @@ impl Maker<'_> {
         self.set(0, Guess::Number);
     }
 
-    /// What only programs for the kernel call: flags that must be 0, objects that may be missing, keys that are known.
+    /// What only programs for the kernel call: flags that must be 0, objects that may be missing,
+    /// keys that are known.
     fn joined_kernel(&mut self, p: u8) {
         let which =
             if self.kind == ProgramType::CgroupSkb { self.r.below(3) } else { self.r.below(2) };

@@ -1,4 +1,5 @@
-//! What compiling 4,000 instructions takes: the bench's own programs one after another, again and again.
+//! What compiling 4,000 instructions takes: the bench's own programs one after another, again and
+//! again.
 
 use skep_isa::{Insn, MapShape, ShapeKind, op};
 use skep_vm::{Code, Env, HelperCall, HelperImpl, MapRef};

@@ -21,8 +21,8 @@ struct Case {
     asm: String,
 }
 
-/// Lookups in a hash with keys of this many bytes, 4 or a multiple of 8: a number, and zeros. Keys are drawn from 0 to 9,999 by a
-/// multiplier, so that neither caches nor predictors know them.
+/// Lookups in a hash with keys of this many bytes, 4 or a multiple of 8: a number, and zeros. Keys
+/// are drawn from 0 to 9,999 by a multiplier, so that neither caches nor predictors know them.
 fn hash(key_size: u32) -> String {
     let zeros: String = (1..key_size / 8).map(|n| format!("stdw [r10-{}], 0\n", n * 8)).collect();
     let store = if key_size == 4 { "stxw" } else { "stxdw" };
@@ -36,7 +36,8 @@ const ARRAY: &str = "mov r6, 0\nmov r8, 0\nl: mov r1, r6\nand r1, 31\nstxw [r10-
     call 1\njeq r0, 0, n\nldxdw r1, [r0]\nadd r8, r1\nn: add r6, 1\njlt r6, 64, l\nmov r0, r8\nexit";
 const CALL: &str = "mov r6, 0\nmov r8, 0\nl: mov r1, r6\ncall local f\nadd r8, r0\nadd r6, 1\njlt r6, 64, l\nmov r0, r8\nexit\n\
     f: mov r0, r1\nadd r0, 7\nexit";
-/// Calls itself 33 times; the number of a run is below `ROUNDS`, but the time is divided all the same.
+/// Calls itself 33 times; the number of a run is below `ROUNDS`, but the time is divided all the
+/// same.
 const TAIL: &str = "lddw r2, map 0\nmov r3, 0\ncall 12\nmov r0, 0\nexit";
 
 fn case(name: &str) -> Option<Case> {

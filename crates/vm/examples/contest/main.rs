@@ -1,4 +1,5 @@
-//! One contestant of `cargo xtask bench jit`: runs one program on one engine in this process and prints what a run takes.
+//! One contestant of `cargo xtask bench jit`: runs one program on one engine in this process and
+//! prints what a run takes.
 //!
 //! ```text
 //! contest program ENGINE OBJECT [NATIVE.so]   skep, interp, rbpf, kernel, native

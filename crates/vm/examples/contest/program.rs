@@ -18,7 +18,8 @@ unsafe extern "C" {
     fn dlsym(module: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
-/// What every program's `mem` holds: noise, the same for all, with some structure for those that parse it.
+/// What every program's `mem` holds: noise, the same for all, with some structure for those that
+/// parse it.
 fn contents() -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut bytes: Vec<u8> = (0..MEM_SIZE)
@@ -125,7 +126,8 @@ pub fn run(engine: &str, object: &str, native: Option<&str>) -> Result<()> {
     let null = std::ptr::null_mut();
     let (ns, result) = match engine {
         "skep" => {
-            // SAFETY: the programs stay in their memory: the kernel's verifier says so, in the same bench.
+            // SAFETY: the programs stay in their memory: the kernel's verifier says so, in the same
+            // bench.
             let code = unsafe { Code::compile(&program.insns, &env) }?;
             let entry = code.entry();
             // SAFETY: as above.

@@ -1,11 +1,12 @@
 //! Loads in generated code that may fail: where each is, and where to continue when it did.
 //!
-//! Each program with such loads has a row here with the range of its code and a table that lies behind that code, in the same memory.
-//! The handler may look at any time, on any thread. It reads a table only for an address inside that code: whoever faulted there
-//! runs the program, so neither code nor table goes away meanwhile. Rows are never freed, only used again.
+//! Each program with such loads has a row here with the range of its code and a table that lies
+//! behind that code, in the same memory. The handler may look at any time, on any thread. It reads
+//! a table only for an address inside that code: whoever faulted there runs the program, so neither
+//! code nor table goes away meanwhile. Rows are never freed, only used again.
 //!
-//! Rules of this leaf: `end`, `table` and `count` of a row are written while `start` says that it is nobody's, and read before `start` is
-//! read a second time.
+//! Rules of this leaf: `end`, `table` and `count` of a row are written while `start` says that it
+//! is nobody's, and read before `start` is read a second time.
 
 use std::ops::Range;
 use std::sync::atomic::{
@@ -64,7 +65,8 @@ impl Sites {
     /// Tells of a program's loads.
     ///
     /// # Safety
-    /// Until this is dropped, `code` is where the program is, and `table` points to `count` sites of it, sorted, that do not change.
+    /// Until this is dropped, `code` is where the program is, and `table` points to `count` sites
+    /// of it, sorted, that do not change.
     pub unsafe fn publish(&self, code: Range<u64>, table: *const Site, count: usize) {
         self.0.end.store(code.end, Relaxed);
         self.0.table.store(table as u64, Relaxed);

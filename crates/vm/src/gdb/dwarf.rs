@@ -51,7 +51,8 @@ pub(super) fn lines(listing: &Listing<'_>, units: &[Unit]) -> Vec<u8> {
             files.push(line.file);
         }
     }
-    // Shortest instruction, operations in one, statements, base and range of special opcodes (none is used), opcodes and their arguments.
+    // Shortest instruction, operations in one, statements, base and range of special opcodes (none
+    // is used), opcodes and their arguments.
     let mut header = vec![1, 1, 1, 0xfb, 14, 13, 0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1];
     // No folders: names are as the object has them.
     header.push(0);
@@ -93,7 +94,8 @@ pub(super) fn lines(listing: &Listing<'_>, units: &[Unit]) -> Vec<u8> {
     with_length(&out)
 }
 
-/// Returns the lines of a function by where their code starts; its first line begins with the function.
+/// Returns the lines of a function by where their code starts; its first line begins with the
+/// function.
 fn rows<'a>(listing: &'a Listing<'_>, unit: &Unit) -> Vec<(usize, Line<'a>)> {
     let offsets = listing.code.offsets();
     let mut rows: Vec<(usize, Line<'_>)> = listing

@@ -1,7 +1,8 @@
 //! How to unwind through a program: `.debug_frame`, read off the machine code.
 //!
-//! Every function starts with the same few instructions (`jit::x64::frame`): `push rbp; mov rbp, rsp` where it makes a frame,
-//! `sub rsp, n`, and one `push` for each register that it keeps for its caller. Bodies push nothing.
+//! Every function starts with the same few instructions (`jit::x64::frame`): `push rbp; mov rbp,
+//! rsp` where it makes a frame, `sub rsp, n`, and one `push` for each register that it keeps for
+//! its caller. Bodies push nothing.
 
 use super::dwarf::{uleb, with_length};
 use super::unit::Unit;
@@ -28,7 +29,8 @@ const RET: u8 = 0xc3;
 
 /// Makes `.debug_frame` for the code at `base`.
 pub(super) fn table(base: u64, code: &[u8], units: &[Unit]) -> Vec<u8> {
-    // Version, no augmentation, code counted in bytes, data downwards in words; on entry the return address is all there is.
+    // Version, no augmentation, code counted in bytes, data downwards in words; on entry the return
+    // address is all there is.
     let mut common = u32::MAX.to_le_bytes().to_vec();
     common.extend([1, 0, 1, 0x78, RETURN_ADDRESS, DEF_CFA, RSP, 8, OFFSET | RETURN_ADDRESS, 1]);
     let mut out = padded(common);
@@ -129,7 +131,8 @@ impl Rules<'_> {
         }
     }
 
-    /// Writes the rules for a return whose first instruction is at `at`: they change, and are those of the body again after it.
+    /// Writes the rules for a return whose first instruction is at `at`: they change, and are those
+    /// of the body again after it.
     fn exit(&mut self, at: usize) {
         if at < self.at {
             return;
@@ -177,7 +180,8 @@ impl Rules<'_> {
     }
 }
 
-/// Reads a `push` (`0x50`) or `pop` (`0x58`) of a register that functions keep: which, in DWARF's numbers, and its length.
+/// Reads a `push` (`0x50`) or `pop` (`0x58`) of a register that functions keep: which, in DWARF's
+/// numbers, and its length.
 fn stack_operation(code: &[u8], opcode: u8) -> Option<(u8, usize)> {
     match *code {
         // rbx is 3 both in the machine's numbers and in DWARF's.

@@ -1,14 +1,18 @@
 //! Tells a debugger about compiled programs: gdb's JIT interface.
 //!
-//! gdb keeps a breakpoint in `__jit_debug_register_code` and reads the list at `__jit_debug_descriptor` whenever it is reached, and when
-//! it comes to a process that runs already. Each entry is an object file in memory: [`image`] makes one, with symbols, source lines and
-//! what unwinding needs, and [`register`] puts it into the list until the [`Registered`] is dropped.
+//! gdb keeps a breakpoint in `__jit_debug_register_code` and reads the list at
+//! `__jit_debug_descriptor` whenever it is reached, and when it comes to a process that runs
+//! already. Each entry is an object file in memory: [`image`] makes one, with symbols, source lines
+//! and what unwinding needs, and [`register`] puts it into the list until the [`Registered`] is
+//! dropped.
 //!
-//! Both symbols are hidden: a library that is preloaded into somebody else's program must not take the place of those of a compiler
-//! that the program has itself. gdb finds them in the symbol table of the file. They are weak, for programs that are linked with another
-//! such compiler: both then use one list, as the interface wants.
+//! Both symbols are hidden: a library that is preloaded into somebody else's program must not take
+//! the place of those of a compiler that the program has itself. gdb finds them in the symbol table
+//! of the file. They are weak, for programs that are linked with another such compiler: both then
+//! use one list, as the interface wants.
 //!
-//! Rules of this leaf: the list is only touched under the lock; an entry and its image stay where they are while they are in the list.
+//! Rules of this leaf: the list is only touched under the lock; an entry and its image stay where
+//! they are while they are in the list.
 
 mod dwarf;
 mod elf;
@@ -75,7 +79,8 @@ const REGISTER: u32 = 1;
 const UNREGISTER: u32 = 2;
 
 static LOCK: Mutex<()> = Mutex::new(());
-/// How often to try for the lock. A forked child may find it taken by a thread that it does not have.
+/// How often to try for the lock. A forked child may find it taken by a thread that it does not
+/// have.
 const TRIES: u32 = 1000;
 
 /// A program that debuggers know of, until this is dropped.

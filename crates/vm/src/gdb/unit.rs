@@ -18,8 +18,8 @@ pub(super) struct Unit {
 
 /// Splits the code of a program made of `insns`.
 ///
-/// The function proper is `bpf_prog_NAME`, also when a small function that counts tail calls stands before it (`….entry`), so that
-/// a breakpoint sees programs that are entered by tail call too.
+/// The function proper is `bpf_prog_NAME`, also when a small function that counts tail calls stands
+/// before it (`….entry`), so that a breakpoint sees programs that are entered by tail call too.
 pub(super) fn of(listing: &Listing<'_>, insns: &[Insn]) -> Vec<Unit> {
     let code = listing.code.machine_code();
     let main = format!("bpf_prog_{}", printable(listing.name));

@@ -1,7 +1,8 @@
 //! The memory a program touches: raw addresses, any alignment but for atomics.
 //!
-//! Rules of this leaf: every function takes an address the program computed, and its caller has the verifier's word
-//! that the address is good. Atomic functions also need it to be a multiple of the access size.
+//! Rules of this leaf: every function takes an address the program computed, and its caller has the
+//! verifier's word that the address is good. Atomic functions also need it to be a multiple of the
+//! access size.
 
 use std::sync::atomic::{
     AtomicU8, AtomicU16, AtomicU32, AtomicU64,

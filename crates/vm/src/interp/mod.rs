@@ -1,6 +1,7 @@
 //! The interpreter: one instruction after another, as plainly as possible.
 //!
-//! It is what the code generator is compared with, so it shares nothing with it but the shape check.
+//! It is what the code generator is compared with, so it shares nothing with it but the shape
+//! check.
 
 mod alu;
 mod mem;
@@ -107,9 +108,10 @@ impl Program {
     /// Calls nest too deep, or an atomic access is misaligned.
     ///
     /// # Safety
-    /// Every address the program loads from, stores to or passes to a helper must be good for that, the helpers' own
-    /// rules must be kept, and the program must end: that is, the program was verified for these surroundings. Where it has `PROBE_MEM`
-    /// loads, whose addresses may be any, a signal handler uses [`fixup`](crate::fault::fixup).
+    /// Every address the program loads from, stores to or passes to a helper must be good for that,
+    /// the helpers' own rules must be kept, and the program must end: that is, the program was
+    /// verified for these surroundings. Where it has `PROBE_MEM` loads, whose addresses may be
+    /// any, a signal handler uses [`fixup`](crate::fault::fixup).
     pub unsafe fn run(&self, args: [u64; 5]) -> Result<u64, RunError> {
         // SAFETY: the caller vouches for every address the program uses.
         unsafe { self.call(0, args, Run { depth: 1, tails: &Cell::new(0) }) }
@@ -147,7 +149,8 @@ impl Program {
                 op::LDX => {
                     let at = r[s].wrapping_add_signed(i64::from(i.off));
                     r[d] = match i.code & 0xe0 {
-                        // SAFETY: the caller vouches for every address, or for the handler that makes any address good.
+                        // SAFETY: the caller vouches for every address, or for the handler that
+                        // makes any address good.
                         mode @ (op::PROBE_MEM | op::PROBE_MEMSX) => unsafe {
                             mem::probe(at, i.code & op::DW, mode == op::PROBE_MEMSX)
                         },
@@ -188,7 +191,8 @@ impl Program {
                         // SAFETY: as this call.
                         if let Some(to) = unsafe { self.tail_target(i.imm as u32, pc, args, run) }?
                         {
-                            // SAFETY: as this call; the target is verified for the same context. Its calls are counted anew.
+                            // SAFETY: as this call; the target is verified for the same context.
+                            // Its calls are counted anew.
                             return unsafe {
                                 to.call(0, [args[0], 0, 0, 0, 0], Run { depth: 1, ..run })
                             };
@@ -258,10 +262,12 @@ impl Program {
         })
     }
 
-    /// Asks the helper which program a tail call continues with, every time: the machine code's table is none of ours.
+    /// Asks the helper which program a tail call continues with, every time: the machine code's
+    /// table is none of ours.
     ///
     /// # Safety
-    /// As [`Program::run`]; the helper's answer is a target with a program, which lives while this one runs.
+    /// As [`Program::run`]; the helper's answer is a target with a program, which lives while this
+    /// one runs.
     unsafe fn tail_target(
         &self,
         id: HelperId,

@@ -1,8 +1,9 @@
 //! Function pointers for interpreted callbacks.
 //!
-//! A helper that takes a callback calls it as a C function, with no word of which interpreter it belongs to. The helper
-//! does so on the thread that called it and before it returns, so the innermost helper call of the thread is the one
-//! meant; only the function remains to be named, and a fixed row of thunks does that.
+//! A helper that takes a callback calls it as a C function, with no word of which interpreter it
+//! belongs to. The helper does so on the thread that called it and before it returns, so the
+//! innermost helper call of the thread is the one meant; only the function remains to be named, and
+//! a fixed row of thunks does that.
 
 use std::cell::{Cell, RefCell};
 
@@ -72,7 +73,8 @@ pub(super) fn with(
 /// Called by a helper, with arguments that the verifier knows, while the helper's own call lasts.
 unsafe extern "C" fn thunk<const SLOT: usize>(a: u64, b: u64, c: u64, d: u64, e: u64) -> u64 {
     let active = INNERMOST.get();
-    // SAFETY: `with` sets the pointer to its own frame for as long as the helper runs, on this thread only.
+    // SAFETY: `with` sets the pointer to its own frame for as long as the helper runs, on this
+    // thread only.
     let Some(active) = (unsafe { active.as_ref() }) else { return 1 };
     let Some(&start) = active.program.flow.callbacks.get(SLOT) else { return 1 };
     if active.error.borrow().is_some() {

@@ -1,5 +1,5 @@
-//! Facts about a program that make merging instructions sound: which registers are still needed after each slot, and
-//! which lookups are of a known map.
+//! Facts about a program that make merging instructions sound: which registers are still needed
+//! after each slot, and which lookups are of a known map.
 
 use std::ops::Range;
 
@@ -17,7 +17,8 @@ pub(super) struct Lookup {
     /// The call.
     pub at: usize,
     pub map: MapRef,
-    /// Where the key lies from the frame pointer, when the program just took that address; else r2 points to it.
+    /// Where the key lies from the frame pointer, when the program just took that address; else r2
+    /// points to it.
     pub key: Option<i32>,
     /// The key, when it was just set to a number.
     pub number: Option<u32>,
@@ -141,9 +142,10 @@ impl Facts {
             .and_then(|n| self.calls.tails.get(n))
     }
 
-    /// Sums blocks of straight code up, goes backwards through the blocks, and then once through each block's instructions. Where a
-    /// loop's head turns out to need more than its end was told, the loop is gone through again at once, so that inner loops are done
-    /// before outer ones see them. Returns `false` when that takes too long.
+    /// Sums blocks of straight code up, goes backwards through the blocks, and then once through
+    /// each block's instructions. Where a loop's head turns out to need more than its end was
+    /// told, the loop is gone through again at once, so that inner loops are done before outer
+    /// ones see them. Returns `false` when that takes too long.
     fn flow_back(
         &mut self,
         insns: &[Insn],
@@ -161,7 +163,8 @@ impl Facts {
         let whole = work.settle(insns.len());
         let Some(live) = self.live.get_mut(range) else { return false };
         if !whole {
-            // Loops within loops within loops, written to make this slow: everything is needed everywhere.
+            // Loops within loops within loops, written to make this slow: everything is needed
+            // everywhere.
             live.fill(Regs::MAX);
             return false;
         }
@@ -207,10 +210,12 @@ impl Facts {
     }
 }
 
-/// How often a function's blocks may be looked at, as a multiple of its slots, before liveness gives up.
+/// How often a function's blocks may be looked at, as a multiple of its slots, before liveness
+/// gives up.
 const MOST_ROUNDS: usize = 64;
 
-/// Straight code, up to the next block: only the first instruction is jumped to, only the last one jumps.
+/// Straight code, up to the next block: only the first instruction is jumped to, only the last one
+/// jumps.
 #[derive(Clone, Copy)]
 struct Block {
     /// Its first slot, counted from the function's first.
@@ -282,7 +287,8 @@ impl Work {
         }
     }
 
-    /// Finds what is needed before each block; `false` when that takes too long for a function of this many slots.
+    /// Finds what is needed before each block; `false` when that takes too long for a function of
+    /// this many slots.
     fn settle(&mut self, slots: usize) -> bool {
         let mut budget = slots * MOST_ROUNDS;
         let (mut at, mut end) = (self.blocks.len(), slots);

@@ -1,7 +1,9 @@
-//! The code generator: one BPF register is one machine register, one instruction a few machine instructions.
+//! The code generator: one BPF register is one machine register, one instruction a few machine
+//! instructions.
 //!
-//! clang has already optimised the program, so there is little left for a second compiler to find, and a great deal of
-//! time to lose. What pays is small: rotates, address arithmetic, arithmetic on memory, array lookups without a call.
+//! clang has already optimised the program, so there is little left for a second compiler to find,
+//! and a great deal of time to lose. What pays is small: rotates, address arithmetic, arithmetic on
+//! memory, array lookups without a call.
 
 mod live;
 #[cfg(target_arch = "x86_64")]
@@ -55,8 +57,8 @@ pub enum CompileError {
 
 /// A compiled program.
 ///
-/// It may be shared and sent between threads; dropping it frees the code, so nobody may be running it then. After
-/// `fork` parent and child each have their own.
+/// It may be shared and sent between threads; dropping it frees the code, so nobody may be running
+/// it then. After `fork` parent and child each have their own.
 ///
 /// ```
 /// use skep_isa::text;
@@ -87,7 +89,8 @@ struct Made {
     functions: Vec<(usize, usize)>,
     /// Where the code that saves vector registers starts.
     vector_saver: Option<usize>,
-    /// The kind of the main function's frame, not 0, and where its code goes on once that is made: for tail calls from such a frame.
+    /// The kind of the main function's frame, not 0, and where its code goes on once that is made:
+    /// for tail calls from such a frame.
     inner: Option<(u64, usize)>,
 }
 
@@ -98,8 +101,9 @@ impl Code {
     /// The instructions are no program, a map or helper is missing, or there is no memory.
     ///
     /// # Safety
-    /// Running the result does what the program says: the caller vouches (by a verifier's proof) that every address it
-    /// computes is good, that it ends, and that `env`'s addresses and helpers outlive it and are what they claim.
+    /// Running the result does what the program says: the caller vouches (by a verifier's proof)
+    /// that every address it computes is good, that it ends, and that `env`'s addresses and
+    /// helpers outlive it and are what they claim.
     pub unsafe fn compile(insns: &[Insn], env: &Env<'_>) -> Result<Self, CompileError> {
         // SAFETY: the caller's duties are the same; the detected features are this machine's.
         unsafe { Self::compile_for(insns, env, Cpu::detect()) }
@@ -125,11 +129,12 @@ impl Code {
 
     /// Returns the program as a function of its context.
     ///
-    /// The pointer is good while `self` lives. Registers r2 to r5 are the further arguments of the C calling
-    /// convention, for callers that pass more than a context.
+    /// The pointer is good while `self` lives. Registers r2 to r5 are the further arguments of the
+    /// C calling convention, for callers that pass more than a context.
     #[must_use]
     pub fn entry(&self) -> unsafe extern "C" fn(ctx: *mut u8) -> u64 {
-        // SAFETY: the memory holds a whole function of this type from its first byte on, and is executable.
+        // SAFETY: the memory holds a whole function of this type from its first byte on, and is
+        // executable.
         unsafe { std::mem::transmute(self.exec.bytes().as_ptr()) }
     }
 
@@ -138,12 +143,14 @@ impl Code {
         self.exec.bytes().as_ptr() as u64 + self.functions.first().map_or(0, |(_, at)| *at as u64)
     }
 
-    /// Returns the kind of the frame that the program makes, and where tail calls enter that come from a frame of the same kind.
+    /// Returns the kind of the frame that the program makes, and where tail calls enter that come
+    /// from a frame of the same kind.
     pub(crate) fn inner_entry(&self) -> Option<(u64, u64)> {
         self.inner.map(|(frame, at)| (frame, self.exec.bytes().as_ptr() as u64 + at as u64))
     }
 
-    /// Returns where in the machine code the function with this first slot starts; `None` when none does.
+    /// Returns where in the machine code the function with this first slot starts; `None` when none
+    /// does.
     #[must_use]
     pub fn function_offset(&self, insn: usize) -> Option<usize> {
         let n = self.functions.binary_search_by_key(&insn, |(start, _)| *start).ok()?;
@@ -171,8 +178,8 @@ impl Code {
         self.exec.bytes()
     }
 
-    /// Returns where in the machine code each instruction slot starts; instructions that were merged into one before
-    /// them, or left out as dead, start where the next one does.
+    /// Returns where in the machine code each instruction slot starts; instructions that were
+    /// merged into one before them, or left out as dead, start where the next one does.
     #[must_use]
     pub fn offsets(&self) -> &[u32] {
         &self.offsets

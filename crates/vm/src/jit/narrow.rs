@@ -4,7 +4,8 @@ use skep_isa::{Insn, op};
 
 use crate::opcode::{ANY_ABOVE, Regs, SOME_ABOVE, ZERO_ABOVE, opcode};
 
-/// Returns the registers with a zero upper half after the instruction in slot `at`, from those that had one before it.
+/// Returns the registers with a zero upper half after the instruction in slot `at`, from those that
+/// had one before it.
 #[inline]
 pub(super) fn after(insns: &[Insn], at: usize, i: &Insn, narrow: Regs) -> Regs {
     match opcode(i).bits & SOME_ABOVE {
@@ -40,7 +41,8 @@ fn after_a_look(i: &Insn, next: Option<&Insn>, narrow: Regs) -> Regs {
     if is { narrow | d } else { narrow & !d }
 }
 
-/// Finds which of some registers have a zero upper half wherever a function reads them, having written them before.
+/// Finds which of some registers have a zero upper half wherever a function reads them, having
+/// written them before.
 pub(super) fn always(insns: &[Insn], mut narrow: Regs) -> Regs {
     // What each register is made of.
     let mut made: [Regs; 16] = [0; 16];

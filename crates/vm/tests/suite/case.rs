@@ -15,7 +15,8 @@ pub struct Case {
     pub after: Option<Vec<u8>>,
 }
 
-/// Reads a case. Sections: `asm`, `raw` (slots as numbers), `mem` and `mem after` (hex bytes), `result`.
+/// Reads a case. Sections: `asm`, `raw` (slots as numbers), `mem` and `mem after` (hex bytes),
+/// `result`.
 pub fn parse(data: &str) -> Result<Case, String> {
     let (mut name, mut sections) = (String::new(), Vec::<(String, String)>::new());
     for line in data.lines() {

@@ -119,7 +119,8 @@ impl Host {
         })
     }
 
-    /// Compiles a program and puts it into a slot of the program array; a slot that there is not is none.
+    /// Compiles a program and puts it into a slot of the program array; a slot that there is not is
+    /// none.
     pub fn put(&mut self, slot: u32, insns: &[Insn]) -> Result<Arc<tail::Target>, String> {
         let Memory { value, table } = self.memory;
         let base = self.slots.as_ptr() as u64;

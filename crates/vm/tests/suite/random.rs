@@ -1,23 +1,27 @@
 //! Random programs.
 //!
-//! They end and stay inside their memory: r9 always points to a buffer, loops count in a stack slot that nothing else touches, and
-//! no stack address gets into a result. With [`Taste::Kernel`] they are also what the kernel's verifier accepts, mostly: the buffer
-//! is the context or the value of a map, accesses to the stack are aligned, and the helpers are the kernel's.
+//! They end and stay inside their memory: r9 always points to a buffer, loops count in a stack slot
+//! that nothing else touches, and no stack address gets into a result. With [`Taste::Kernel`] they
+//! are also what the kernel's verifier accepts, mostly: the buffer is the context or the value of a
+//! map, accesses to the stack are aligned, and the helpers are the kernel's.
 
 use skep_isa::{Insn, op};
 
-/// Bytes of the shared buffer, and of the map's value that it is part of: what follows are counters of loops.
+/// Bytes of the shared buffer, and of the map's value that it is part of: what follows are counters
+/// of loops.
 pub const BUFFER: usize = 256;
 #[allow(dead_code, reason = "each test binary uses a part")]
 pub const VALUE_SIZE: usize = BUFFER + LOOPS as usize * 8;
 /// Entries of the array that programs look values up in, and bytes of each.
 pub const ENTRIES: u32 = 8;
 pub const ENTRY: usize = 16;
-/// The maps by their index: the one whose value is a buffer, the program array, and the array to look up in.
+/// The maps by their index: the one whose value is a buffer, the program array, and the array to
+/// look up in.
 pub const VALUE: u64 = 0;
 pub const PROGRAMS: u64 = 1;
 pub const TABLE: u64 = 2;
-/// Stack bytes that random loads and stores use; below them lie the context's address, a key, and loop counters.
+/// Stack bytes that random loads and stores use; below them lie the context's address, a key, and
+/// loop counters.
 const STACK: i16 = 128;
 const CTX: i16 = -STACK - 8;
 const KEY: i16 = -STACK - 16;
@@ -26,7 +30,8 @@ const LOOPS: i16 = 8;
 pub const MIX: u32 = 0x9000;
 /// A helper that calls its second argument with its first, as often as its third says.
 pub const REPEAT: u32 = 0x9001;
-/// The tail call helper, and how many slots the program array has. Slots from [`FILLED`] on are empty.
+/// The tail call helper, and how many slots the program array has. Slots from [`FILLED`] on are
+/// empty.
 pub const TAIL_CALL: u32 = 12;
 pub const SLOTS: u32 = 4;
 #[allow(dead_code, reason = "each test binary uses a part")]
@@ -216,8 +221,9 @@ impl Maker {
                     self.push(op::LDX | op::MEM | size, 0, base, off, 0);
                 }
                 if self.taste == Taste::Kernel && size == op::W {
-                    // Linux 6.18 clears the upper half of r0 after a comparison that succeeds only where its verifier has seen that
-                    // half read, and it forgets that on ways which it takes for the same as others.
+                    // Linux 6.18 clears the upper half of r0 after a comparison that succeeds only
+                    // where its verifier has seen that half read, and it
+                    // forgets that on ways which it takes for the same as others.
                     self.push(op::ALU | op::X | op::MOV, 0, 0, 0, 0);
                 }
                 self.push(op::STX | op::ATOMIC | size, base, r, off, op::ATOMIC_CMPXCHG);
@@ -507,8 +513,8 @@ impl Maker {
             self.out.push(Insn::mov64_reg(t, base));
             self.push(op::ALU64 | op::X | op::ADD, t, u, 0, 0);
         } else if self.taste == Taste::Kernel && !self.main {
-            // In a local function the verifier of Linux 6.18 takes `number += r10` for the caller's frame, believes the
-            // caller's values, and removes branches that are taken.
+            // In a local function the verifier of Linux 6.18 takes `number += r10` for the caller's
+            // frame, believes the caller's values, and removes branches that are taken.
             self.push(op::ALU64 | op::LSH, u, 0, 0, scale);
             self.out.push(Insn::mov64_reg(t, base));
             self.push(op::ALU64 | op::X | op::ADD, t, u, 0, 0);
@@ -790,7 +796,8 @@ impl Maker {
         self.set_scratch(1);
     }
 
-    /// A load that may find nothing: from the buffer, or from where neither here nor in the kernel there is memory.
+    /// A load that may find nothing: from the buffer, or from where neither here nor in the kernel
+    /// there is memory.
     fn probe(&mut self) {
         let nowhere = [
             0,
@@ -836,8 +843,9 @@ impl Maker {
         self.loops += 1;
         let slot = KEY - 8 * self.loops;
         let rounds = 1 + self.rng.below(if kernel { 3 } else { 5 }) as i32;
-        // Where nobody knows how many rounds there will be, the kernel wants a `may_goto`; it knows nothing of values in maps,
-        // and there must be nothing else that differs from round to round. Where it does know, it must not meet a `may_goto`, which
+        // Where nobody knows how many rounds there will be, the kernel wants a `may_goto`; it knows
+        // nothing of values in maps, and there must be nothing else that differs from round
+        // to round. Where it does know, it must not meet a `may_goto`, which
         // makes it forget.
         let unknown = self.rng.below(3) == 0;
         let (t, u) = (self.rng.reg(), self.rng.reg());
@@ -895,7 +903,8 @@ impl Maker {
         }
     }
 
-    /// A function: sets every register and stack slot, works, and leaves all registers in the buffer.
+    /// A function: sets every register and stack slot, works, and leaves all registers in the
+    /// buffer.
     fn function(&mut self, steps: u64) {
         if self.called_back && self.taste == Taste::Kernel {
             self.out.extend(Insn::ld_imm64(9, op::PSEUDO_MAP_IDX_VALUE, VALUE));
