@@ -393,7 +393,7 @@ pub fn fill(dir: &Dir, map: &Map, n: u32) {
             MapType::UserRingbuf => map.user_ringbuf_output(&[i as u8; 40]).expect("room"),
             // SAFETY: two words are readable.
             MapType::StackTrace => {
-                drop(unsafe { map.stack_id([u64::from(i) + 1, 7].as_ptr(), 2, 1 << 10) })
+                let _ = unsafe { map.stack_id([u64::from(i) + 1, 7].as_ptr(), 2, 1 << 10) };
             }
             MapType::PerfEventArray => {
                 map.update(&key, &[0; 4], 0).expect("a ring");
