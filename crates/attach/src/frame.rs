@@ -33,6 +33,8 @@ pub const IS_RETURN: i32 = -32;
 pub const SESSION: i32 = -40;
 /// Offset from `ctx` of the stack pointer when the function was called.
 pub const SP: i32 = (std::mem::offset_of!(Frame, rsp) - CTX) as i32;
+/// Offset from `ctx` of the frame pointer when the function was called.
+pub const BP: i32 = (std::mem::offset_of!(Frame, rbp) - CTX) as i32;
 /// Session hooks that fit on one function.
 pub const MAX_SESSIONS: usize = 4;
 

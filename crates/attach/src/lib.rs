@@ -44,8 +44,8 @@ pub use engine::{Attachment, Detached, Engine};
 pub use guard::{Muted, mute};
 pub use hook::{Hook, Missed, Position, RunFn};
 pub use process::is_own as owns_memory;
+pub use skep_sys::{sandbox, thread};
 pub use skip::{AttachError, Skip};
-pub use sys::thread;
 
 mod bounds;
 mod code;
@@ -61,7 +61,6 @@ mod patch;
 mod plans;
 mod process;
 mod runtime;
-pub mod sandbox;
 pub mod signals;
 pub mod sites;
 mod skip;

@@ -8,6 +8,8 @@ use std::arch::asm;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+pub(crate) use skep_sys::thread;
+
 use crate::sandbox;
 
 const READ: u64 = 0;
@@ -67,19 +69,6 @@ pub(crate) unsafe fn call(nr: u64, a: [u64; 6]) -> i64 {
              in("r8") a[4], in("r9") a[5], lateout("rcx") _, lateout("r11") _, options(nostack));
     }
     ret
-}
-
-/// The thread pointer: it tells threads of a process apart, but for a child of `vfork` or
-/// `clone(CLONE_VM)`, which may have that of the thread that made it.
-#[inline(always)]
-#[must_use]
-pub fn thread() -> u64 {
-    let thread;
-    // SAFETY: the first word of the thread control block is its own address.
-    unsafe {
-        asm!("mov {}, qword ptr fs:[0]", out(reg) thread, options(nostack, readonly, preserves_flags))
-    };
-    thread
 }
 
 /// Id of the calling thread.

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use skep::Dir;
 use skep::dir::{ENV_DIR, ENV_LINKS};
-use skep::link::{Cookie, Link, LinkSpec};
+use skep::link::{Cookie, Link, LinkSpec, describe};
 use skep::load::Loader;
 use skep::object::Object;
 
@@ -79,10 +79,10 @@ pub fn overhead(dir: &Dir, library: &Path, object: &Object) -> u32 {
 }
 
 fn measure(dir: &Dir, library: &Path, object: &Object) -> Option<u32> {
-    let loaded = Loader::new(dir).resize("stats", 1).load(object).ok()?;
+    let loaded = Loader::new(dir).max_entries("stats", 1).load(object).ok()?;
     let settings = [63_u32.to_le_bytes(), [0; 4]].concat();
     loaded.map("settings")?.update(&0_u32.to_le_bytes(), &settings, 0).ok()?;
-    let spec = LinkSpec::of(loaded.programs().first()?, &[NOTHING.to_owned()]).ok()?;
+    let spec = describe(loaded.programs().first()?, &[NOTHING.to_owned()]).ok()?;
     let link =
         Link::create(dir, LinkSpec { cookie: Cookie::Index, max_functions: 1, ..spec }, None)
             .ok()?;

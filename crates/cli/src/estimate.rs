@@ -472,7 +472,7 @@ mod simulated {
             let temp = TempDir::in_memory();
             let dir = Dir::create(&temp.join("skep")).unwrap();
             let object = Object::parse(include_bytes!("../bpf/trace.bpf.o")).unwrap();
-            let loaded = Loader::new(&dir).resize("stats", FUNCTIONS).load(&object).unwrap();
+            let loaded = Loader::new(&dir).max_entries("stats", FUNCTIONS).load(&object).unwrap();
             SlotTable::open_or_create(dir.path()).unwrap().install();
             let settings = [63_u32.to_le_bytes(), (OVERHEAD as u32).to_le_bytes()].concat();
             loaded.map("settings").unwrap().update(&[0; 4], &settings, 0).unwrap();

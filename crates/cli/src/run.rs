@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value as Json, json};
 use skep::Dir;
-use skep::link::{Link, LinkSpec, create_log};
+use skep::link::{Link, LinkSpec, LinkTarget, create_log, describe};
 use skep::load::{LoadedMap, Loader};
 use skep::object::{LinkOptions, Object};
 use skep::prototypes::Catalog;
@@ -88,7 +88,7 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
     let loaded = objects.into_iter().map(load).collect::<Result<Vec<_>>>()?;
     if !args.allow_unmatched {
         for (.., link) in loaded.iter().flat_map(|l| &l.links) {
-            unmatched::check(&args.command, &link.read()?.spec.include)?;
+            unmatched::check(&args.command, &included(&link.read()?.spec))?;
         }
     }
 
@@ -120,7 +120,7 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
         dir: &dir,
         links: links().map(|(.., l)| l.id()).collect(),
     };
-    let turn_off = || links().for_each(|(.., l)| l.turn_off());
+    let turn_off = || links().for_each(|(.., l)| l.detach());
     let outcome = launch.run(turn_off)?;
     // Processes that the command left behind go on without the programs.
     turn_off();
@@ -218,8 +218,10 @@ fn load(
     printer: Printer,
 ) -> Result<Loaded> {
     let file = path.display().to_string();
-    let loader =
-        Loader::new(dir).fit(reading.target.as_ref()).functions(catalog).exclude(&how.exclude);
+    let loader = Loader::new(dir)
+        .core_target(reading.target.as_ref())
+        .functions(catalog)
+        .exclude(&how.exclude);
     let loader = how
         .attach
         .iter()
@@ -234,14 +236,14 @@ fn load(
             .filter(|(name, _)| *name == p.name())
             .map(|(_, pattern)| pattern.clone())
             .collect();
-        let spec =
-            LinkSpec::of(program, &patterns).map_err(|e| session::attach_failure(e, &file))?;
+        let spec = describe(program, &patterns).map_err(|e| session::attach_failure(e, &file))?;
         let spec = LinkSpec { exclude: how.exclude.clone(), ..spec };
-        let include = unmatched::patterns(&spec.include);
+        let include = unmatched::patterns(&included(&spec));
         let section = || format!("see section `{}` of `{}`", p.section(), file_name(&file));
-        let spec = LinkSpec { include: include.map_err(|e| e.hint(section()))?, ..spec };
+        let spec =
+            LinkSpec { include: LinkTarget::all(include.map_err(|e| e.hint(section()))?), ..spec };
         let link = Link::create(dir, spec, log).map_err(|e| session::load_failure(e, &file))?;
-        link.tell(&program.functions().types)?;
+        link.tell(0, &program.functions().types)?;
         if let Some((note, hint)) = &program.functions().note {
             printer.warning(&format!("{}: {note}", p.name()));
             printer.note(&format!("hint: {hint}"));
@@ -249,6 +251,11 @@ fn load(
         links.push((p.name().to_owned(), p.section().to_owned(), link));
     }
     Ok(Loaded { object, maps: loaded.into_parts().1, links })
+}
+
+/// Lists the patterns of functions that a link attaches to.
+fn included(spec: &LinkSpec) -> Vec<String> {
+    spec.include.iter().map(|t| t.pattern.clone()).collect()
 }
 
 /// Calls `f` with every map that is for people: constants are not.

@@ -48,7 +48,7 @@ impl Sites {
             entry_only: with(|f| if f.skipped.is_some() { &None } else { &f.entry_only }),
             agents: state.agents.clone(),
             untraced: state.untraced.clone(),
-            patterns: state.spec.include.clone(),
+            patterns: state.spec.include.iter().map(|t| t.pattern.clone()).collect(),
         }
     }
 
@@ -220,19 +220,17 @@ pub fn module_path(state: &LinkState, index: u32) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep::link::{Context, Cookie, FunctionRecord, LinkSpec, When};
+    use skep::link::{Cookie, FunctionRecord, LinkSpec, LinkTarget};
     use std::time::Duration;
 
     fn state(functions: Vec<FunctionRecord>, agents: Vec<AgentRecord>) -> LinkState {
         let spec = LinkSpec {
-            program: 1,
+            programs: Vec::new(),
             control: 1,
-            when: When::Session,
-            context: Context::Tracing,
             cookie: Cookie::Index,
             entry_only: false,
             max_functions: 9,
-            include: vec!["nosuch".to_owned()],
+            include: LinkTarget::all(["nosuch"]),
             exclude: Vec::new(),
         };
         LinkState {

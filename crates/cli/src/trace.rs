@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value as Json;
 use skep::Dir;
 use skep::dir::Kind;
-use skep::link::{Cookie, Link, LinkSpec, LinkState, Missed};
+use skep::link::{Cookie, Link, LinkSpec, LinkState, Missed, describe};
 use skep::load::{LoadError, Loader};
 use skep::maps::{Access, Map};
 use skep::object::Object;
@@ -75,7 +75,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     let dir = session::directory()?;
     let object = Object::parse(OBJECT).context(format!("`{OBJECT_NAME}` is damaged"))?;
     let loaded = Loader::new(&dir)
-        .resize("stats", args.max_functions)
+        .max_entries("stats", args.max_functions)
         .sparse("stats")
         .load(&object)
         .map_err(own_failure)?;
@@ -93,7 +93,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
         entry_only: true,
         max_functions: args.max_functions,
         exclude,
-        ..LinkSpec::of(traced, &patterns).map_err(|e| session::attach_failure(e, OBJECT_NAME))?
+        ..describe(traced, &patterns).map_err(|e| session::attach_failure(e, OBJECT_NAME))?
     };
     let mask = if args.exact { 0 } else { SAMPLING };
     let settings =
@@ -124,10 +124,10 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
         dir: &dir,
         links: vec![trace.link.id()],
     };
-    let outcome = launch.run(|| trace.link.turn_off())?;
+    let outcome = launch.run(|| trace.link.detach())?;
     let end = trace.link.counter();
     // Processes that the command left behind go on untraced.
-    trace.link.turn_off();
+    trace.link.detach();
     let done = (|| {
         let state = trace.link.read()?;
         let sites = Sites::new(&state);
@@ -201,7 +201,8 @@ impl Trace {
     /// Opens what a trace left behind.
     fn open(dir: &Dir, id: u32) -> Result<Self> {
         let link = Link::open(dir, id).map_err(own_failure)?;
-        let program = ProgramFile::open(dir, link.read()?.spec.program)?;
+        let program =
+            ProgramFile::open(dir, link.read()?.spec.programs.first().map_or(0, |p| p.id))?;
         let mut maps = Vec::new();
         for map in program.program().maps() {
             maps.push(Arc::new(Map::open(&dir.object(Kind::Map, *map), Access::ReadOnly)?));

@@ -77,6 +77,8 @@ pub mod tracing {
     /// Address of the running program's session cookie, eight bytes kept from entry to return,
     /// `bpf_session_cookie`.
     pub const SESSION: i32 = -40;
+    /// The frame pointer, `rbp`, when the function was called, and again at return.
+    pub const BP: i32 = 136;
     /// The stack pointer when the function was called, `skep_get_func_sp`.
     pub const SP: i32 = 176;
 }

@@ -25,7 +25,7 @@ extern "C" fn start() {
         std::panic::set_hook(Box::new(|_| {}));
         // SAFETY: the library is built with optimization for the baseline of x86-64, runs where the
         // C library has loaded it, and its constructor runs once.
-        unsafe { skep::agent::start() };
+        unsafe { skep_runtime::start::start() };
         drop(std::panic::take_hook());
     }));
 }

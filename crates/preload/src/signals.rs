@@ -7,7 +7,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use skep::agent::signals::{KernelAction, Mask, keeps, overtaken, program_action};
+use skep_runtime::signals::{KernelAction, Mask, keeps, overtaken, program_action};
 
 /// `struct sigaction` of the C library on x86-64 (bits/sigaction.h).
 #[repr(C)]

@@ -18,10 +18,43 @@
 use skep_isa::{Insn, ctx, helper, op};
 use skep_verifier::Verified;
 
-use crate::prog::Source;
+use skep_maps::Map;
+use skep_store::prog::{Program, ProgramParts, Source};
+
+/// Takes what the verifier accepted, to run with these maps: those of its list that could be made,
+/// in order.
+pub(crate) fn program(proof: &Verified, name: &str, section: &str, maps: &[&Map]) -> Program {
+    let (insns, source) = expand(convert(proof), source(proof.linked()));
+    let parts = ProgramParts {
+        name: name.to_owned(),
+        section: section.to_owned(),
+        prog_type: proof.prog_type(),
+        attach_type: proof.attach_type(),
+        ctx_read: proof.info().max_ctx_read,
+        insns,
+        source,
+    };
+    // SAFETY: the proof says it of what `convert` changed in ways that keep what it says: see above.
+    // `maps` are made as the object describes them.
+    unsafe { Program::new(parts, maps) }
+}
+
+/// Takes what an object says of the lines of a program.
+fn source(linked: &skep_object::Linked) -> Source {
+    let mut source = Source::default();
+    source.functions.extend(linked.subprogs.iter().map(|f| (f.start as u32, f.name.clone())));
+    for line in &linked.lines {
+        let file = source.files.iter().position(|f| *f == line.file).unwrap_or_else(|| {
+            source.files.push(line.file.clone());
+            source.files.len() - 1
+        });
+        source.lines.push((line.insn as u32, file as u32, line.line));
+    }
+    source
+}
 
 /// Returns the instructions that run.
-pub(crate) fn convert(proof: &Verified) -> Vec<Insn> {
+fn convert(proof: &Verified) -> Vec<Insn> {
     let mut insns = proof.insns().to_vec();
     let info = proof.info();
     if let Some(layout) = ctx::layout(proof.prog_type(), proof.attach_type()) {
@@ -101,7 +134,7 @@ fn packet_load(i: Insn) -> [Insn; 8] {
 /// Replaces loads from packets (kernel/bpf/verifier.c does the same, with `gen_ld_abs`), and moves
 /// jumps, functions and source lines. Programs without such loads stay as they are, and so do those
 /// in which a jump would become too long.
-pub(crate) fn expand(insns: Vec<Insn>, source: Source) -> (Vec<Insn>, Source) {
+fn expand(insns: Vec<Insn>, source: Source) -> (Vec<Insn>, Source) {
     let mut at = 0_u32;
     let mut second = false;
     // Where each instruction goes.

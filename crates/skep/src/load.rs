@@ -10,9 +10,11 @@ use skep_object::{Btf, CoreTarget, InnerValue, LinkError, MapSpec, Misfit, Objec
 use skep_verifier::Rejection;
 use skep_verifier::fields::FieldKind;
 
-use crate::Error;
-use crate::dir::{Dir, Kind};
-use crate::prog::{Program, ProgramFile};
+use skep_store::Error;
+use skep_store::dir::{Dir, Kind};
+use skep_store::prog::{Program, ProgramFile};
+
+use crate::convert;
 use crate::prototypes::{Asked, Catalog, Resolved};
 use crate::prove::{Proofs, check_maps, needed};
 
@@ -66,8 +68,8 @@ pub enum LoadError {
     },
 }
 
-impl From<crate::dir::DirError> for LoadError {
-    fn from(e: crate::dir::DirError) -> Self {
+impl From<skep_store::dir::DirError> for LoadError {
+    fn from(e: skep_store::dir::DirError) -> Self {
         Self::Files(e.into())
     }
 }
@@ -183,7 +185,7 @@ pub struct Loader<'a> {
     entries: HashMap<String, u32>,
     /// Per-CPU arrays that get memory where something is stored.
     sparse: Vec<String>,
-    only: Option<Vec<String>>,
+    autoload: Option<Vec<String>>,
     target: Option<&'a CoreTarget>,
     catalog: Option<&'a Catalog>,
     patterns: Vec<(String, String)>,
@@ -198,7 +200,7 @@ impl<'a> Loader<'a> {
             dir,
             entries: HashMap::new(),
             sparse: Vec::new(),
-            only: None,
+            autoload: None,
             target: None,
             catalog: None,
             patterns: Vec::new(),
@@ -209,15 +211,15 @@ impl<'a> Loader<'a> {
     /// Loads this program, whether the object asks for it or not, and no others but those given
     /// here too and those that tail calls may lead to from the beginning.
     #[must_use]
-    pub fn only(mut self, program: &str) -> Self {
-        self.only.get_or_insert_default().push(program.to_owned());
+    pub fn autoload_only(mut self, program: &str) -> Self {
+        self.autoload.get_or_insert_default().push(program.to_owned());
         self
     }
 
     /// Gives a map another number of entries than its definition (libbpf:
     /// `bpf_map__set_max_entries`).
     #[must_use]
-    pub fn resize(mut self, map: &str, entries: u32) -> Self {
+    pub fn max_entries(mut self, map: &str, entries: u32) -> Self {
         self.entries.insert(map.to_owned(), entries);
         self
     }
@@ -231,9 +233,9 @@ impl<'a> Loader<'a> {
         self
     }
 
-    /// Fits programs to these types (CO-RE); without, programs that need it are refused.
+    /// Relocates programs for these types (CO-RE); without, programs that need it are refused.
     #[must_use]
-    pub fn fit(mut self, target: Option<&'a CoreTarget>) -> Self {
+    pub fn core_target(mut self, target: Option<&'a CoreTarget>) -> Self {
         self.target = target;
         self
     }
@@ -269,14 +271,14 @@ impl<'a> Loader<'a> {
     pub fn load(&self, object: &Object) -> Result<Loaded, LoadError> {
         // A refused object leaves nothing behind.
         let proofs = Proofs::new(object, self.target);
-        let verified = proofs.programs(self.wanted(object)?, self.only.is_some())?;
+        let verified = proofs.programs(self.wanted(object)?, self.autoload.is_some())?;
         let asked =
             Asked { catalog: self.catalog, patterns: &self.patterns, exclude: &self.exclude };
         let functions = proofs.functions(&asked, &verified)?;
         let needed = needed(object, &verified);
         check_maps(object, &needed, |spec| self.definition(spec, object.btf.as_deref(), 0))?;
         let btf_id = match &object.btf {
-            Some(btf) => crate::types::store(self.dir, btf)?,
+            Some(btf) => crate::btf::store(self.dir, btf)?,
             None => 0,
         };
         slot_table(self.dir)?;
@@ -296,7 +298,7 @@ impl<'a> Loader<'a> {
                 .filter_map(|m| maps.get(m.index)?.as_ref())
                 .map(|m| &*m.map)
                 .collect();
-            let file = Program::new(&proof, &program.name, program.section_meant(), &its)
+            let file = convert::program(&proof, &program.name, program.section_meant(), &its)
                 .store(self.dir)?;
             programs.push(LoadedProgram { file, target: program.target.clone(), functions });
         }
@@ -306,13 +308,13 @@ impl<'a> Loader<'a> {
 
     /// Numbers of the programs to begin with.
     fn wanted(&self, object: &Object) -> Result<Vec<usize>, LoadError> {
-        let Some(only) = &self.only else {
+        let Some(autoload) = &self.autoload else {
             return Ok((0..object.programs.len())
                 .filter(|i| object.programs.get(*i).is_some_and(|p| p.autoload))
                 .collect());
         };
         let mut wanted: Vec<usize> = Vec::new();
-        for name in only {
+        for name in autoload {
             wanted.push(
                 object
                     .program(name)
@@ -342,7 +344,7 @@ impl<'a> Loader<'a> {
         let dir = self.dir.kind(Kind::Map);
         let sparse = self.sparse.contains(&spec.name);
         // Before the first touch of a page.
-        crate::memory::guard();
+        skep_runtime::memory::guard();
         let map =
             if sparse { Map::create_sparse(&dir, id, &def) } else { Map::create(&dir, id, &def) }
                 .map_err(err)?;
@@ -455,7 +457,7 @@ pub(crate) fn own_map(
     };
     let id = dir.next_id(Kind::Map)?;
     let err = |source| LoadError::Map { name: name.to_owned(), source };
-    crate::memory::guard();
+    skep_runtime::memory::guard();
     Map::create(&dir.kind(Kind::Map), id, &def).map_err(err)
 }
 

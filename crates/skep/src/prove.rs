@@ -71,11 +71,8 @@ impl<'o> Proofs<'o> {
         let linked = self.object.link_with(index, &how).map_err(Refusal::Link)?;
         let proof = skep_verifier::verify(&linked, &self.options)
             .map_err(|r| Refusal::Rejected(Box::new(r)))?;
-        if let Some(id) = proof
-            .info()
-            .helpers
-            .iter()
-            .find(|id| crate::helpers::implementation(proof.prog_type(), **id).is_none())
+        if let Some(id) =
+            proof.info().helpers.iter().find(|id| crate::helper(proof.prog_type(), **id).is_none())
         {
             let name = helper::by_id(*id)
                 .map(|h| h.name)
@@ -221,7 +218,7 @@ impl<'a> DryRun<'a> {
 
     /// Fits programs to these types, as [`Loader::fit`](crate::load::Loader::fit).
     #[must_use]
-    pub fn fit(self, target: Option<&'a CoreTarget>) -> Self {
+    pub fn core_target(self, target: Option<&'a CoreTarget>) -> Self {
         Self { target, ..self }
     }
 

@@ -36,8 +36,8 @@ fn read(path: &Path) -> Option<Object> {
 fn load(object: &Object, program: &str, target: Option<&CoreTarget>) -> Result<(), String> {
     let scratch = Scratch::create().expect("a directory");
     let loaded = Loader::new(scratch.dir())
-        .only(program)
-        .fit(target)
+        .autoload_only(program)
+        .core_target(target)
         .load(object)
         .map_err(|e| e.to_string())?;
     for engine in [Engine::Jit, Engine::Interp] {
@@ -49,7 +49,7 @@ fn load(object: &Object, program: &str, target: Option<&CoreTarget>) -> Result<(
 fn agree(target: Option<&CoreTarget>) -> (usize, usize) {
     let (mut yes, mut no) = (0, 0);
     for (path, object) in objects().iter().filter_map(|path| Some((path, read(path)?))) {
-        let answers = DryRun::new().fit(target).each(&object);
+        let answers = DryRun::new().core_target(target).each(&object);
         assert_eq!(answers.len(), object.programs.len());
         for (program, answer) in object.programs.iter().zip(answers) {
             let answer = answer.map_err(|e| e.to_string());

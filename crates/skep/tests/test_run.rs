@@ -47,7 +47,7 @@ fn hex(bytes: &[u8]) -> String {
 fn ours(dir: &Dir, object: &Object, program: &str, engine: Engine, cases: &[Case]) -> Report {
     let scratch = Scratch::create_in(dir).unwrap();
     let loaded = Loader::new(scratch.dir())
-        .only(program)
+        .autoload_only(program)
         .load(object)
         .unwrap_or_else(|e| panic!("{program}: {e}"));
     let runner = Runner::new(scratch.dir(), &loaded, program, engine).unwrap();

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use skep::RecordError;
 use skep::dir::{Dir, Kind, Scratch};
-use skep::link::{LinkSpec, When};
+use skep::link::{FunctionAttachType, describe};
 use skep::load::{Loaded, Loader};
 use skep::maps::{Access, Map};
 use skep::object::Object;
@@ -106,8 +106,11 @@ fn any_number_of_program_arrays_is_in_use() {
     let packet = [0; 60];
     let mut all = Vec::new();
     for _ in 0..MANY {
-        let loaded =
-            Loader::new(scratch.dir()).only("xdp_jump").only("xdp_target").load(&object).unwrap();
+        let loaded = Loader::new(scratch.dir())
+            .autoload_only("xdp_jump")
+            .autoload_only("xdp_target")
+            .load(&object)
+            .unwrap();
         let runner = Runner::new(scratch.dir(), &loaded, "xdp_jump", Engine::Jit).unwrap();
         all.push((loaded, runner));
     }
@@ -159,11 +162,11 @@ fn a_section_does_not_turn_a_session_into_something_else() {
         let mut object = object();
         object.programs.iter_mut().filter(|p| p.name == "probe_session").for_each(change);
         let loaded = Loader::new(&dir).load(&object).unwrap();
-        LinkSpec::of(loaded.program("probe_session").unwrap(), &["f".to_owned()])
-            .map(|spec| spec.when)
+        describe(loaded.program("probe_session").unwrap(), &["f".to_owned()])
+            .map(|spec| spec.programs[0].attach_type)
             .ok()
     };
-    assert_eq!(of(|_| ()), Some(When::Session));
+    assert_eq!(of(|_| ()), Some(FunctionAttachType::Session));
     assert_eq!(of(|p| p.section = "uprobe/f".to_owned()), None);
     assert_eq!(of(|p| p.section = "uretprobe/f".to_owned()), None);
 }

@@ -15,42 +15,42 @@ use skep_testkit::trace::skep_bin;
 
 /// Where events enter our code, and helpers that are called without saving anything.
 const PLAIN: &[&str] = &[
-    "skep::run::tracing",
-    "skep::run::modify_return",
-    "skep::run::registers",
-    "skep::run::shown",
-    "skep::run::shown_modify_return",
-    "skep::helpers::map::lookup_elem",
-    "skep::helpers::map::update_elem",
-    "skep::helpers::map::delete_elem",
-    "skep::helpers::map::push_elem",
-    "skep::helpers::map::pop_elem",
-    "skep::helpers::map::peek_elem",
-    "skep::helpers::map::lookup_percpu_elem",
-    "skep::helpers::map::spin_lock",
-    "skep::helpers::map::spin_unlock",
-    "skep::helpers::perf::output",
-    "skep::helpers::ringbuf::output",
-    "skep::helpers::ringbuf::reserve",
-    "skep::helpers::ringbuf::submit",
-    "skep::helpers::ringbuf::discard",
-    "skep::helpers::ringbuf::query",
-    "skep::helpers::time::ktime_get_ns",
-    "skep::helpers::time::get_cpu_time_counter",
-    "skep::helpers::time::cpu_time_counter_to_ns",
-    "skep::helpers::task::get_prandom_u32",
-    "skep::helpers::task::get_smp_processor_id",
-    "skep::helpers::task::get_current_pid_tgid",
-    "skep::helpers::nothing",
-    "skep::helpers::first",
-    "skep::helpers::iter::num_new",
-    "skep::helpers::iter::num_next",
-    "skep::helpers::iter::num_destroy",
-    "skep::helpers::number::strncmp",
-    "skep::helpers::number::strtol",
-    "skep::helpers::number::strtoul",
-    "skep::helpers::tracing::get_func_arg",
-    "skep::helpers::tracing::get_func_ret",
+    "skep_runtime::run::tracing",
+    "skep_runtime::run::modify_return",
+    "skep_runtime::run::registers",
+    "skep_runtime::run::shown",
+    "skep_runtime::run::shown_modify_return",
+    "skep_helpers::map::lookup_elem",
+    "skep_helpers::map::update_elem",
+    "skep_helpers::map::delete_elem",
+    "skep_helpers::map::push_elem",
+    "skep_helpers::map::pop_elem",
+    "skep_helpers::map::peek_elem",
+    "skep_helpers::map::lookup_percpu_elem",
+    "skep_helpers::map::spin_lock",
+    "skep_helpers::map::spin_unlock",
+    "skep_helpers::perf::output",
+    "skep_helpers::ringbuf::output",
+    "skep_helpers::ringbuf::reserve",
+    "skep_helpers::ringbuf::submit",
+    "skep_helpers::ringbuf::discard",
+    "skep_helpers::ringbuf::query",
+    "skep_helpers::time::ktime_get_ns",
+    "skep_helpers::time::get_cpu_time_counter",
+    "skep_helpers::time::cpu_time_counter_to_ns",
+    "skep_helpers::task::get_prandom_u32",
+    "skep_helpers::task::get_smp_processor_id",
+    "skep_helpers::task::get_current_pid_tgid",
+    "skep_helpers::nothing",
+    "skep_helpers::first",
+    "skep_helpers::iter::num_new",
+    "skep_helpers::iter::num_next",
+    "skep_helpers::iter::num_destroy",
+    "skep_helpers::number::strncmp",
+    "skep_helpers::number::strtol",
+    "skep_helpers::number::strtoul",
+    "skep_helpers::tracing::get_func_arg",
+    "skep_helpers::tracing::get_func_ret",
 ];
 
 /// What these call through the map's table, by the ends of names.
@@ -67,16 +67,25 @@ const BY_TABLE: &[&str] = &[
     " as skep_maps::types::MapOps>::perf_events",
 ];
 
-/// Functions of the helpers' module that no program calls. All others are called with xmm0 to xmm15
+/// Functions of the helpers' crate that no program calls. All others are called with xmm0 to xmm15
 /// saved at least.
-const NO_HELPERS: &[&str] =
-    &["skep::helpers::implementation", "skep::helpers::set_log", "skep::helpers::print::set_log"];
+const NO_HELPERS: &[&str] = &[
+    "skep_helpers::implementation",
+    "skep_helpers::has",
+    "skep_helpers::table::find",
+    "skep_helpers::set_log",
+    "skep_helpers::print::set_log",
+    "skep_helpers::clock::rate",
+    "skep_helpers::clock::sample",
+    "skep_helpers::clock::start",
+    "skep_helpers::clock::trusted",
+];
 
 /// Code that events lead to and that need not keep the rules, and why.
 const ELSEWHERE: &[&str] = &[
-    // Takes a link's hooks out, once, by the first event after it was turned off: saves
+    // Takes a link's hooks out, once, by the first event after it was detached: saves
     // everything, then runs ordinary code.
-    "skep::run::Running::leave",
+    "skep_runtime::run::Running::detach",
     // Never run: what the compiler puts behind calls it cannot prove not to unwind.
     "core::panicking::",
     "_Unwind_Resume",
@@ -207,7 +216,7 @@ fn events_use_no_vector_registers_and_no_libc() {
     }
     let (count, wrong) = follow(&all, &table, &plain, false);
     assert!(wrong.is_empty(), "of {count} functions:\n{}", wrong.join("\n"));
-    let called = |n: &str| n.starts_with("skep::helpers::") && !NO_HELPERS.iter().any(|h| is(n, h));
+    let called = |n: &str| n.starts_with("skep_helpers::") && !NO_HELPERS.iter().any(|h| is(n, h));
     let saved: BTreeSet<u64> =
         all.iter().filter(|(_, f)| called(&f.name)).map(|(at, _)| *at).collect();
     let (count, wrong) = follow(&all, &table, &saved, true);

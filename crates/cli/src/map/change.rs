@@ -28,7 +28,7 @@ impl Target {
         let map = find(&dir, text, Access::ReadWrite, printer)?;
         let btf = match map.def().btf_id {
             0 => None,
-            id => skep::types::open(&dir, id),
+            id => skep::btf::open(&dir, id),
         };
         Ok(Self { map, btf })
     }

@@ -47,7 +47,7 @@ pub fn create(args: &CreateArgs, printer: Printer) -> Result {
 }
 
 fn make(dir: &Dir, args: &CreateArgs, def: MapDef, btf: Option<&Btf>) -> Result<Map> {
-    let stored = btf.map(|btf| skep::types::store(dir, btf)).transpose();
+    let stored = btf.map(|btf| skep::btf::store(dir, btf)).transpose();
     let mut def = def.named(&args.name);
     def.btf_id = stored
         .map_err(|e| Failure::environment("cannot store the map's types").because(&e))?

@@ -65,7 +65,7 @@ impl Filter {
         };
         let scratch = Scratch::create()?;
         let loaded = Loader::new(scratch.dir())
-            .only(&program.name)
+            .autoload_only(&program.name)
             .load(&object)
             .map_err(|e| session::load_failure(e, path))?;
         let runner = Runner::new(scratch.dir(), &loaded, &program.name, Engine::Jit)

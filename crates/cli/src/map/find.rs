@@ -64,9 +64,7 @@ impl Source {
     /// Its types, if it has any.
     pub fn btf(&self) -> Option<Btf> {
         match self {
-            Self::Ours(map, dir) if map.def().btf_id != 0 => {
-                skep::types::open(dir, map.def().btf_id)
-            }
+            Self::Ours(map, dir) if map.def().btf_id != 0 => skep::btf::open(dir, map.def().btf_id),
             Self::Ours(..) => None,
             Self::Kernel(map) => map.btf(),
         }

@@ -137,7 +137,9 @@ fn one(
     })?;
     let runner = match scratch {
         Some(scratch) => {
-            let loader = Loader::new(scratch.dir()).only(&linked.name).fit(objects.target.as_ref());
+            let loader = Loader::new(scratch.dir())
+                .autoload_only(&linked.name)
+                .core_target(objects.target.as_ref());
             let loaded = loader
                 .load(object)
                 .map_err(|e| session::load_failure(e, &path.display().to_string()))?;

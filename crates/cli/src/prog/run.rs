@@ -33,7 +33,8 @@ pub fn run(args: &ProgRunArgs, printer: Printer) -> Result<u8> {
 
     let scratch = session::scratch()?;
     let file = args.object.display().to_string();
-    let loader = Loader::new(scratch.dir()).only(&name).fit(objects.target.as_ref());
+    let loader =
+        Loader::new(scratch.dir()).autoload_only(&name).core_target(objects.target.as_ref());
     let loaded = loader.load(object).map_err(|e| session::load_failure(e, &file))?;
     let engine = match args.engine {
         EngineName::Jit => Engine::Jit,

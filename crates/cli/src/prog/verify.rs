@@ -110,7 +110,7 @@ pub fn run(
     let catalog = reading.btf_from.as_deref().map(Catalog::of_file);
     let asked = Asked { functions: catalog.as_ref(), ..asked };
     let how = objects.link_options();
-    let dry = DryRun::new().fit(how.target).functions(asked.functions);
+    let dry = DryRun::new().core_target(how.target).functions(asked.functions);
     let mut failed = false;
     let all = paths.iter().zip(&objects.all);
     for (path, _) in all.clone().filter(|(_, object)| object.programs.is_empty()) {

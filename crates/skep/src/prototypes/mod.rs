@@ -6,7 +6,7 @@
 //! is linked with. Only files with functions that are asked for are looked into, and nothing is
 //! when no program reads arguments. `resolve` compares what a program reads with each function that
 //! its patterns mean, and says which of them it fits, and where their words are
-//! ([`Types`](crate::link::Types)).
+//! ([`Types`](skep_store::link::Types)).
 
 mod command;
 mod module;
@@ -73,7 +73,7 @@ impl Catalog {
         let linked = proof.linked();
         let reads: Vec<_> = proof.info().ctx_reads.iter().copied().collect();
         let attach =
-            crate::link::attach_point::on_functions_of(linked.prog_type, linked.attach_type)
+            skep_store::link::attach_type::on_functions_of(linked.prog_type, linked.attach_type)
                 .filter(|_| !reads.is_empty());
         let Some(attach) = attach else { return Ok(()) };
         let include = crate::link::functions(linked.target.as_deref());

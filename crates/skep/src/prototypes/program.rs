@@ -41,7 +41,7 @@ impl Asked<'_> {
         };
         let counts = family.iter().any(|(.., proof)| proof.info().helpers.iter().any(asks));
         let Some(attach) =
-            crate::link::attach_point::on_functions_of(linked.prog_type, linked.attach_type)
+            skep_store::link::attach_type::on_functions_of(linked.prog_type, linked.attach_type)
                 .filter(|_| counts || !reads.is_empty())
         else {
             return Ok(Resolved::default());

@@ -9,8 +9,8 @@ use skep_verifier::Attached;
 
 use super::Catalog;
 use super::module::{Answer, ModuleFile};
-use crate::link::types::{Known, Layout, ModuleTypes, NOWHERE, Types};
-use crate::link::{Pattern, PatternError, Selection};
+use skep_store::link::types::{Known, Layout, ModuleTypes, NOWHERE, Types};
+use skep_store::link::{Pattern, PatternError, Selection};
 
 /// What a program reads, and where it is going to be attached.
 #[derive(Debug)]

@@ -26,14 +26,11 @@
 //! Where the kernel has no test run (kprobes, tracepoints, perf events) or calls functions of its
 //! own (fentry and its like), the context is what is given.
 
-mod flow;
-mod interface;
 mod plain;
 mod printed;
-mod skb;
-mod xdp;
 
 pub use printed::Printed;
+pub use skep_net::test_run::{Errno, Input, Outcome};
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -42,11 +39,11 @@ use skep_isa::{AttachType, ProgramType as P};
 use skep_maps::{Access, Map, SlotTable, slots};
 use skep_vm::{Code, CompileError, interp};
 
-use crate::dir::{Dir, Kind};
 use crate::load::Loaded;
-use crate::prog::{OtherMap, Program};
-use crate::run::NoHandler;
-use crate::tail::{Form, TailCalls};
+use skep_runtime::prepare::NoHandler;
+use skep_runtime::tail::{Form, TailCalls};
+use skep_store::dir::{Dir, Kind};
+use skep_store::prog::{OtherMap, Program};
 
 /// Tells how instructions are executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -105,78 +102,6 @@ pub enum RunnerError {
     Slots(#[from] skep_maps::MapError),
 }
 
-/// The errno with which a run fails, as that of the kernel would.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{}", self.text())]
-pub struct Errno(pub i32);
-
-impl Errno {
-    const EIO: Self = Self(5);
-    const E2BIG: Self = Self(7);
-    const ENOMEM: Self = Self(12);
-    const EFAULT: Self = Self(14);
-    const EBUSY: Self = Self(16);
-    const ENODEV: Self = Self(19);
-    const EINVAL: Self = Self(22);
-    const ERANGE: Self = Self(34);
-    const EAFNOSUPPORT: Self = Self(97);
-    /// The kernel's own number for what it does not support; it does reach users.
-    pub const ENOTSUPP: Self = Self(524);
-
-    fn text(self) -> String {
-        match self {
-            Self::ENOTSUPP => {
-                "programs of this type cannot be run like this (errno 524)".to_owned()
-            }
-            Self(n) => std::io::Error::from_raw_os_error(n).to_string(),
-        }
-    }
-}
-
-/// What a run is given.
-#[derive(Clone, Copy, Debug)]
-pub struct Input<'a> {
-    /// The packet, for programs that get one.
-    pub data: Option<&'a [u8]>,
-    /// The context: the UAPI structure of the program's type, or the words it gets.
-    pub ctx: Option<&'a [u8]>,
-    /// How often to run on the same context; 0 runs once.
-    pub repeat: u32,
-}
-
-impl<'a> Input<'a> {
-    /// Nothing at all.
-    #[must_use]
-    pub fn none() -> Self {
-        Self { data: None, ctx: None, repeat: 0 }
-    }
-
-    /// A packet.
-    #[must_use]
-    pub fn data(data: &'a [u8]) -> Self {
-        Self { data: Some(data), ..Self::none() }
-    }
-
-    /// A context.
-    #[must_use]
-    pub fn ctx(ctx: &'a [u8]) -> Self {
-        Self { ctx: Some(ctx), ..Self::none() }
-    }
-}
-
-/// What a run leaves.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Outcome {
-    /// The lower half of r0, of the last run.
-    pub retval: u32,
-    /// Average time of one run.
-    pub duration_ns: u64,
-    /// The packet, for programs that get one.
-    pub data_out: Option<Vec<u8>>,
-    /// The context, where the kernel gives one back and one was given.
-    pub ctx_out: Option<Vec<u8>>,
-}
-
 /// What a program became on this machine.
 #[derive(Clone, Copy, Debug)]
 pub struct MachineCode<'a> {
@@ -193,10 +118,8 @@ pub struct MachineCode<'a> {
 /// Names the helper that programs of a type find at an address of this process.
 #[must_use]
 pub fn helper_at(prog_type: P, address: u64) -> Option<&'static str> {
-    let lies_there = |id| {
-        crate::helpers::implementation(prog_type, id)
-            .is_some_and(|i| i.func as usize as u64 == address)
-    };
+    let lies_there =
+        |id| crate::helper(prog_type, id).is_some_and(|i| i.func as usize as u64 == address);
     skep_isa::helper::HELPERS.iter().find(|h| lies_there(h.id)).map(|h| h.name)
 }
 
@@ -246,7 +169,7 @@ impl Runner {
     /// # Errors
     /// When a map cannot be opened, or an engine cannot run the program.
     pub fn open(dir: &Dir, program: &Program, engine: Engine) -> Result<Self, RunnerError> {
-        crate::memory::guard();
+        skep_runtime::memory::guard();
         SlotTable::open_or_create(dir.path())?.install();
         let open =
             |id: &u32| Map::open(&dir.object(Kind::Map, *id), Access::ReadWrite).map(Arc::new);
@@ -259,12 +182,13 @@ impl Runner {
         let verified = program
             .with_maps(&maps)
             .map_err(|source| RunnerError::Maps { program: name(), source })?;
-        crate::run::expect_bad_loads(&program)
+        skep_runtime::prepare::expect_bad_loads(&program)
             .map_err(|source| RunnerError::Loads { program: name(), source })?;
         let (calls, compiled) = match engine {
             Engine::Jit => {
-                let calls = TailCalls::of(verified, Form::Code);
-                let code = crate::run::compile(verified, calls.as_deref());
+                let calls = TailCalls::of(verified, Form::Code, crate::helper);
+                let code =
+                    skep_runtime::compile::compile(verified, calls.as_deref(), crate::helper);
                 (
                     calls,
                     Compiled::Jit(
@@ -273,8 +197,9 @@ impl Runner {
                 )
             }
             Engine::Interp => {
-                let calls = TailCalls::of(verified, Form::Interp);
-                let interp = crate::run::interpretable(verified, calls.as_deref());
+                let calls = TailCalls::of(verified, Form::Interp, crate::helper);
+                let interp =
+                    skep_runtime::compile::interpretable(verified, calls.as_deref(), crate::helper);
                 (
                     calls,
                     Compiled::Interp(
@@ -318,15 +243,10 @@ impl Runner {
     /// test run.
     #[doc(alias = "BPF_PROG_TEST_RUN")]
     pub fn test_run(&self, input: &Input<'_>) -> Result<Outcome, Errno> {
+        if let Some(done) = skep_net::test_run::test_run(self, input) {
+            return done;
+        }
         match self.program.prog_type() {
-            P::Xdp => xdp::test_run(self, input),
-            P::SocketFilter
-            | P::SchedCls
-            | P::SchedAct
-            | P::CgroupSkb
-            | P::LwtIn
-            | P::LwtOut
-            | P::LwtXmit => skb::test_run(self, input),
             P::RawTracepoint => plain::raw_tracepoint(self, input),
             P::Syscall => plain::syscall(self, input),
             // The kernel has no way to make up what an iterator walks over.
@@ -337,18 +257,26 @@ impl Runner {
             P::Kprobe => plain::kprobe(self, input),
             P::Tracepoint => plain::record(self, input),
             P::PerfEvent => plain::perf_event(self, input),
-            P::FlowDissector => flow::test_run(self, input),
             P::SkLookup => plain::sk_lookup(self, input),
             _ => Err(Errno::ENOTSUPP),
         }
     }
+}
 
-    /// Runs the program `repeat` times on one context; returns r0 of the last run and the average
-    /// time.
-    ///
-    /// # Safety
-    /// `ctx` is the kind of context the program was verified for, with at least as many bytes as it
-    /// reads.
+// SAFETY: what runs was verified for the type that the program file says.
+unsafe impl skep_net::test_run::Program for Runner {
+    fn prog_type(&self) -> P {
+        self.program.prog_type()
+    }
+
+    fn attach_type(&self) -> Option<AttachType> {
+        self.program.attach_type()
+    }
+
+    fn section(&self) -> &str {
+        self.program.section()
+    }
+
     unsafe fn run(&self, ctx: *mut u8, repeat: u32) -> Result<(u32, u64), Errno> {
         let repeat = repeat.max(1);
         let mut r0 = 0;
@@ -364,8 +292,8 @@ impl Runner {
             let done = match &self.compiled {
                 // SAFETY: the caller's promise; the code was compiled from a verified program.
                 Compiled::Jit(code) => Ok(unsafe { code.entry()(ctx) }),
-                // SAFETY: as above.
                 Compiled::Interp(program) => {
+                    // SAFETY: the caller's promise; it was made from a verified program.
                     unsafe { program.run([ctx as u64, 0, 0, 0, 0]) }.map_err(|_| Errno::EIO)
                 }
             };
@@ -374,55 +302,5 @@ impl Runner {
         }
         let ns = started.elapsed().as_nanos() / u128::from(repeat);
         Ok((r0 as u32, u64::try_from(ns).unwrap_or(u64::MAX)))
-    }
-}
-
-/// Takes a context of at most `size` bytes: what is missing is zero, what is too much must be
-/// (`bpf_ctx_init`).
-fn context(ctx: &[u8], size: usize) -> Result<Vec<u8>, Errno> {
-    const PAGE: usize = 4096;
-    let (head, tail) = ctx.split_at(ctx.len().min(size));
-    if ctx.len() > PAGE || tail.iter().any(|b| *b != 0) {
-        return Err(Errno::E2BIG);
-    }
-    let mut out = head.to_vec();
-    out.resize(size, 0);
-    Ok(out)
-}
-
-/// Reads a 32-bit field.
-fn field(ctx: &[u8], off: u32) -> u32 {
-    let bytes = ctx.get(off as usize..).and_then(<[u8]>::first_chunk);
-    bytes.map_or(0, |b| u32::from_ne_bytes(*b))
-}
-
-/// Writes a 32-bit field.
-fn set_field(ctx: &mut [u8], off: u32, value: u32) {
-    if let Some(bytes) = ctx.get_mut(off as usize..).and_then(<[u8]>::first_chunk_mut) {
-        *bytes = value.to_ne_bytes();
-    }
-}
-
-/// Tells whether a part of a context is zero.
-fn is_zero(ctx: &[u8], from: u32, to: u32) -> bool {
-    ctx.get(from as usize..to as usize).is_some_and(|part| part.iter().all(|b| *b == 0))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_context_is_filled_up_and_must_not_be_too_long() {
-        assert_eq!(context(&[1, 2], 4), Ok(vec![1, 2, 0, 0]));
-        assert_eq!(context(&[1, 2, 0, 0, 0], 2), Ok(vec![1, 2]));
-        assert_eq!(context(&[1, 2, 3], 2), Err(Errno::E2BIG));
-        assert_eq!(context(&[0; 4097], 2), Err(Errno::E2BIG));
-    }
-
-    #[test]
-    fn an_errno_has_words() {
-        assert_eq!(Errno::EINVAL.to_string(), "Invalid argument (os error 22)");
-        assert!(Errno::ENOTSUPP.to_string().contains("524"));
     }
 }

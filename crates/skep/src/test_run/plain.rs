@@ -3,7 +3,9 @@
 use skep_attach::frame::Frame;
 use skep_isa::ctx::{self, tracing as frame};
 
-use super::{Errno, Input, Outcome, Runner, context, field, is_zero, set_field};
+use skep_net::test_run::{Errno, Input, Outcome, Program, context, field, is_zero, set_field};
+
+use super::Runner;
 
 /// Words below a tracing context (`isa::ctx::tracing`).
 const HIDDEN: usize = frame::SESSION.unsigned_abs() as usize / 8;

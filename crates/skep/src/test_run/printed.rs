@@ -3,8 +3,8 @@
 use skep_isa::MapType;
 use skep_maps::{Map, MapError};
 
-use crate::dir::Dir;
 use crate::load::{LoadError, own_map};
+use skep_store::dir::Dir;
 
 /// Bytes of the buffer; lines beyond are lost until it is read.
 const ROOM: u32 = 1 << 20;
@@ -23,7 +23,7 @@ impl Printed {
     pub fn start(dir: &Dir) -> Result<Self, LoadError> {
         let log: &'static Map =
             Box::leak(Box::new(own_map(dir, "skep.log", MapType::Ringbuf, ROOM, 0)?));
-        crate::helpers::set_log(log);
+        skep_helpers::set_log(log);
         Ok(Self { log })
     }
 

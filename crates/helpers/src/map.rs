@@ -1,0 +1,90 @@
+//! Map helpers. Argument 1 is the address of the process's [`Map`](skep_maps::Map).
+
+use skep_maps::Map;
+
+/// Turns the first argument of a map helper back into the map.
+///
+/// # Safety
+/// `handle` came from a `PSEUDO_MAP_IDX` immediate of a compiled program, whose maps live as long
+/// as its code.
+pub unsafe fn map<'a>(handle: u64) -> &'a Map {
+    // SAFETY: the caller's promise; the verifier lets nothing else into such an argument.
+    unsafe { &*(handle as *const Map) }
+}
+
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn lookup_elem(handle: u64, key: u64, _: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: the verifier proved that argument 1 is a map and argument 2 readable for its key
+    // size.
+    unsafe { map(handle).prog_lookup(key as *const u8) as u64 }
+}
+
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn update_elem(
+    handle: u64,
+    key: u64,
+    value: u64,
+    flags: u64,
+    _: u64,
+) -> u64 {
+    // SAFETY: as above, and argument 3 is readable for the map's value size.
+    unsafe { map(handle).prog_update(key as *const u8, value as *const u8, flags) as u64 }
+}
+
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn delete_elem(handle: u64, key: u64, _: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: as for lookup_elem.
+    unsafe { map(handle).prog_delete(key as *const u8) as u64 }
+}
+
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn push_elem(
+    handle: u64,
+    value: u64,
+    flags: u64,
+    _: u64,
+    _: u64,
+) -> u64 {
+    // SAFETY: the verifier proved that argument 1 is a map and argument 2 readable for its value
+    // size.
+    unsafe { map(handle).prog_push(value as *const u8, flags) as u64 }
+}
+
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn pop_elem(handle: u64, value: u64, _: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: as above, and argument 2 is writable.
+    unsafe { map(handle).prog_pop(value as *mut u8) as u64 }
+}
+
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn peek_elem(handle: u64, value: u64, _: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: as above.
+    unsafe { map(handle).prog_peek(value as *mut u8) as u64 }
+}
+
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn lookup_percpu_elem(
+    handle: u64,
+    key: u64,
+    cpu: u64,
+    _: u64,
+    _: u64,
+) -> u64 {
+    // SAFETY: as for lookup_elem.
+    unsafe { map(handle).prog_lookup_cpu(key as *const u8, cpu as u32) as u64 }
+}
+
+/// Takes the lock in a map value.
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn spin_lock(lock: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: the verifier proved the argument to be the lock of a map value.
+    unsafe { skep_maps::spin::lock(lock as *mut u32) };
+    0
+}
+
+#[unsafe(link_section = ".text.skep_event")]
+pub(super) unsafe extern "C" fn spin_unlock(lock: u64, _: u64, _: u64, _: u64, _: u64) -> u64 {
+    // SAFETY: as above, by the thread that took it.
+    unsafe { skep_maps::spin::unlock(lock as *mut u32) };
+    0
+}

@@ -1,0 +1,103 @@
+//! Test runs of XDP programs: `struct xdp_md` in and out, and the packet with its metadata.
+
+use skep_isa::AttachType;
+use skep_isa::ctx::packet as word;
+
+use super::interface::{self, LOOPBACK};
+use super::{Errno, Input, Outcome, Program, context, field, set_field};
+use crate::packet::{Packet, Shape};
+
+/// Offsets in `struct xdp_md`.
+mod md {
+    pub const DATA: u32 = 0;
+    pub const DATA_END: u32 = 4;
+    pub const DATA_META: u32 = 8;
+    pub const INGRESS_IFINDEX: u32 = 12;
+    pub const RX_QUEUE_INDEX: u32 = 16;
+    pub const EGRESS_IFINDEX: u32 = 20;
+    pub const SIZE: usize = 24;
+}
+
+/// Bytes before the packet (`XDP_PACKET_HEADROOM`).
+const HEADROOM: usize = 256;
+/// Bytes behind it that belong to the kernel (`SKB_DATA_ALIGN(sizeof(struct skb_shared_info))`).
+const TAILROOM: usize = 320;
+/// What the first part of a packet lies in.
+const PAGE: usize = 4096;
+/// Bytes of an Ethernet header; no packet is shorter.
+const ETH_HLEN: usize = 14;
+/// Most metadata.
+const MAX_META: u32 = 216;
+/// Most fragments (`MAX_SKB_FRAGS`).
+const MAX_FRAGMENTS: usize = 17;
+
+/// Runs an XDP program.
+pub(super) fn test_run(program: &dyn Program, input: &Input<'_>) -> Result<Outcome, Errno> {
+    // Programs of device and CPU maps run behind a redirect, which a test run is not.
+    if matches!(program.attach_type(), Some(AttachType::XdpDevmap | AttachType::XdpCpumap)) {
+        return Err(Errno::EINVAL);
+    }
+    let data = input.data.unwrap_or_default();
+    let mut ctx = input.ctx.map(|ctx| context(ctx, md::SIZE)).transpose()?;
+    let (mut meta, mut linear) = (0, data.len());
+    if let Some(ctx) = &ctx {
+        // There is nothing before the metadata, and it comes first in what is given.
+        let (begin, end) = (field(ctx, md::DATA), field(ctx, md::DATA_END));
+        let fits = usize::try_from(end).is_ok_and(|end| end <= data.len()) && begin <= end;
+        if field(ctx, md::DATA_META) != 0 || !fits || !begin.is_multiple_of(4) || begin > MAX_META {
+            return Err(Errno::EINVAL);
+        }
+        (meta, linear) = (begin as usize, end as usize);
+    }
+    // The first page holds what is left of it, metadata included.
+    linear = linear.min(PAGE - (HEADROOM - meta) - TAILROOM);
+    if data.len() - meta < ETH_HLEN {
+        return Err(Errno::EINVAL);
+    }
+    let queue = receive_queue(ctx.as_deref())?;
+    let fragments = data.len() - linear;
+    if fragments.div_ceil(PAGE) > MAX_FRAGMENTS {
+        return Err(Errno::ENOMEM);
+    }
+    let may_fragment =
+        if program.section().starts_with("xdp.frags") { word::MAY_FRAGMENT } else { 0 };
+    let shape = Shape {
+        kind: word::XDP | may_fragment,
+        meta: HEADROOM - meta,
+        data: HEADROOM,
+        linear: linear.checked_sub(meta).ok_or(Errno::EINVAL)?,
+        hard_end: PAGE - TAILROOM,
+        size: PAGE + fragments.next_multiple_of(PAGE) + PAGE,
+    };
+    let packet = Packet::new(&shape, data).ok_or(Errno::EINVAL)?;
+    let view = packet.view();
+    view.set_field(md::INGRESS_IFINDEX, queue.0);
+    view.set_field(md::RX_QUEUE_INDEX, queue.1);
+    // SAFETY: the packet's context is what XDP programs are verified for.
+    let (retval, duration_ns) = unsafe { program.run(packet.ctx(), input.repeat) }?;
+    if let Some(ctx) = &mut ctx {
+        let from_meta = |address: u64| {
+            u32::try_from(address.saturating_sub(view.data_meta())).unwrap_or(u32::MAX)
+        };
+        set_field(ctx, md::DATA, from_meta(view.data()));
+        set_field(ctx, md::DATA_END, from_meta(view.data_end()));
+    }
+    Ok(Outcome { retval, duration_ns, data_out: Some(packet.bytes()), ctx_out: ctx })
+}
+
+/// Tells which interface and queue the packet came from (`xdp_convert_md_to_buff`).
+fn receive_queue(ctx: Option<&[u8]>) -> Result<(u32, u32), Errno> {
+    let Some(ctx) = ctx else { return Ok((LOOPBACK, 0)) };
+    let (index, queue) = (field(ctx, md::INGRESS_IFINDEX), field(ctx, md::RX_QUEUE_INDEX));
+    if field(ctx, md::EGRESS_IFINDEX) != 0 || (index == 0 && queue != 0) {
+        return Err(Errno::EINVAL);
+    }
+    if index == 0 {
+        return Ok((LOOPBACK, 0));
+    }
+    let found = interface::find(index).ok_or(Errno::ENODEV)?;
+    if queue >= found.receive_queues() {
+        return Err(Errno::EINVAL);
+    }
+    Ok((index, queue))
+}

@@ -1,0 +1,332 @@
+//! A link as this process holds it: which functions it has hooked, and the hooking of more.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use skep_attach::sites::{Function, Module};
+use skep_attach::{Engine, Hook, Skip};
+use skep_store::dir::Dir;
+use skep_store::link::{
+    AgentRecord, Context, Cookie, ENTRY_ONLY, FoundFunction, FunctionAttachType, LinkFile,
+    LinkSpec, Selection, Untraced,
+};
+
+use super::load::load;
+use super::program::ActiveProgram;
+use super::{AgentError, executable};
+use crate::run::{DetachFn, Running};
+
+/// A link as this process holds it, for as long as it lives: the locks on its files stay.
+pub(super) struct ActiveLink {
+    dir: Dir,
+    file: LinkFile,
+    spec: LinkSpec,
+    selection: Selection,
+    programs: Vec<ActiveProgram>,
+    /// What takes the hooks out once the link is off.
+    detach: DetachFn,
+    /// Functions of the link that the programs have room for: their number is what their maps take
+    /// of the address space.
+    room: u32,
+    /// Ids the engine gave.
+    attachments: Vec<u64>,
+    /// Modules that were looked at.
+    seen: HashSet<(PathBuf, u64)>,
+    attached: u32,
+    attach_ns: u64,
+}
+
+/// Functions that get the same hooks.
+#[derive(Default)]
+struct Group<'f> {
+    /// With their cookies.
+    targets: Vec<(&'f Function, u64)>,
+    /// Their indexes in the link.
+    indexes: Vec<u32>,
+}
+
+/// For each program of a link, the layout that it sees a function by.
+type Layouts = Box<[Option<u32>]>;
+
+/// A function that cannot be hooked at its return: its index, itself with its cookie, and why.
+type EntryOnly<'f> = (u32, (&'f Function, u64), &'static str);
+
+impl ActiveLink {
+    /// Reads what a link attaches.
+    pub(super) fn open(dir: &Dir, file: LinkFile, detach: DetachFn) -> Result<Self, AgentError> {
+        let spec = file.read()?.spec;
+        let selection = Selection::new(&spec)?;
+        let mut programs = Vec::with_capacity(spec.programs.len());
+        for (place, program) in spec.programs.iter().enumerate() {
+            programs.push(ActiveProgram::new(*program, file.types(place)?));
+        }
+        Ok(Self {
+            dir: dir.clone(),
+            file,
+            spec,
+            selection,
+            programs,
+            detach,
+            room: 0,
+            attachments: Vec::new(),
+            seen: HashSet::new(),
+            attached: 0,
+            attach_ns: 0,
+        })
+    }
+
+    /// Returns the link's id.
+    pub(super) fn id(&self) -> u32 {
+        self.file.id
+    }
+
+    /// Returns the path of the link's file.
+    pub(super) fn path(&self) -> PathBuf {
+        self.dir.object(skep_store::dir::Kind::Link, self.file.id)
+    }
+
+    /// Tells whether the link is on, as far as its programs know.
+    pub(super) fn is_on(&self) -> bool {
+        let mut last = self.programs.iter().filter_map(|p| p.running.last());
+        last.all(|running| running.is_on())
+    }
+
+    /// Tells whether the link runs a program.
+    pub(super) fn runs(&self, running: *const Running) -> bool {
+        let mut all = self.programs.iter().flat_map(|p| &p.running);
+        all.any(|r| std::ptr::eq(*r, running))
+    }
+
+    /// Takes the ids that the engine gave: whoever has them takes the hooks out.
+    pub(super) fn take_attachments(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.attachments)
+    }
+
+    /// Returns how many functions are attached.
+    pub(super) fn attached(&self) -> u32 {
+        self.attached
+    }
+
+    /// Says in the link's file what became of it in this process, whose work on it began then.
+    pub(super) fn report(&self, began: Instant, error: Option<String>) {
+        // Nobody can be told otherwise.
+        drop(self.file.report(&AgentRecord {
+            start_ns: nanos(began),
+            attach_ns: self.attach_ns,
+            attached: self.attached,
+            ..failed(error)
+        }));
+    }
+
+    /// Says in the link's file that this process goes on without it.
+    pub(super) fn not_traced(&self, reason: &str) {
+        let program = Untraced { path: executable(), reason: reason.to_owned() };
+        // Nobody can be told otherwise.
+        drop(self.file.not_traced(&program));
+    }
+
+    /// Makes sure that the programs have room for functions with indexes below `count`: opens and
+    /// compiles them when there is none. Functions that are hooked already keep those they have:
+    /// the maps are the same.
+    fn make_room(&mut self, count: u32) -> Result<(), AgentError> {
+        if count <= self.room && self.programs.iter().all(|p| !p.running.is_empty()) {
+            return Ok(());
+        }
+        // More for libraries that are opened later; the second time, for a program that opens many.
+        let room = count
+            .saturating_add(count / 4)
+            .saturating_add(1024)
+            .max(self.room.saturating_mul(2))
+            .min(self.spec.max_functions);
+        let loaded = load(&self.dir, &self.spec, room, self.detach)?;
+        for (program, running) in self.programs.iter_mut().zip(loaded) {
+            program.running.push(Box::leak(Box::new(running)));
+        }
+        self.room = room;
+        Ok(())
+    }
+
+    /// Attaches the matching functions of the modules that were not there before.
+    pub(super) fn attach(&mut self, modules: &[Arc<Module>]) -> Result<(), AgentError> {
+        // A library that was closed may come back.
+        self.seen
+            .retain(|(path, bias)| modules.iter().any(|m| m.path() == path && m.bias() == *bias));
+        let new: Vec<&Arc<Module>> =
+            modules.iter().filter(|m| self.seen.insert((m.path().to_owned(), m.bias()))).collect();
+        let (mut functions, cookies) = select(&self.selection, &self.spec, &new);
+        if functions.is_empty() {
+            return Ok(());
+        }
+        let found: Vec<FoundFunction<'_>> = functions.iter().map(found).collect();
+        let indexes = self.file.register(&found)?;
+        drop(found);
+        let mut skipped = Vec::new();
+        let groups = self.group(&mut functions, &cookies, &indexes, &mut skipped);
+        let last = groups.values().flat_map(|group| &group.indexes).max();
+        self.make_room(last.map_or(0, |last| last.saturating_add(1)))?;
+        let began = Instant::now();
+        let engine = Engine::get()?;
+        let mut entry_only = Vec::new();
+        for (layouts, group) in &groups {
+            let hooks = self.hooks(layouts);
+            let attachment = engine.attach(&group.targets, &hooks);
+            self.attachments.push(attachment.id);
+            for ((index, target), result) in
+                group.indexes.iter().zip(&group.targets).zip(attachment.results)
+            {
+                match result {
+                    Ok(()) => self.attached += 1,
+                    Err(Skip::NoExit { why }) if self.runs_at_entry_only() => {
+                        entry_only.push((*index, *target, why))
+                    }
+                    Err(why) => skipped.push((*index, why.to_string())),
+                }
+            }
+        }
+        let reasons = self.attach_entries(&entry_only, &mut skipped)?;
+        self.attach_ns += nanos(began);
+        self.file.entry_only(&reasons)?;
+        Ok(self.file.skip(&skipped)?)
+    }
+
+    /// Puts functions that get the same hooks together; the others into `skipped`, by index.
+    fn group<'f>(
+        &self,
+        functions: &'f mut [Function],
+        cookies: &[u64],
+        indexes: &[u32],
+        skipped: &mut Vec<(u32, String)>,
+    ) -> BTreeMap<Layouts, Group<'f>> {
+        let known: Vec<_> = self.programs.iter().map(|p| (p, p.known(functions))).collect();
+        for (at, function) in functions.iter_mut().enumerate() {
+            let of = known.iter().filter_map(|(p, known)| p.nr_args((*known.get(at)?)?));
+            function.set_nr_args(of.max());
+        }
+        let mut groups: BTreeMap<Layouts, Group<'_>> = BTreeMap::new();
+        for (at, ((function, &index), &cookie)) in
+            functions.iter().zip(indexes).zip(cookies).enumerate()
+        {
+            if index >= self.spec.max_functions {
+                let max = self.spec.max_functions;
+                skipped.push((index, format!("more than {max} functions in one link")));
+                continue;
+            }
+            let layouts: Result<Layouts, String> =
+                known.iter().map(|(p, known)| p.layout(known.get(at).copied().flatten())).collect();
+            match layouts {
+                Ok(layouts) => {
+                    let group = groups.entry(layouts).or_default();
+                    let by_index = self.spec.cookie == Cookie::Index;
+                    let cookie = if by_index { u64::from(index) } else { cookie };
+                    group.targets.push((function, cookie));
+                    group.indexes.push(index);
+                }
+                Err(why) => skipped.push((index, why)),
+            }
+        }
+        groups
+    }
+
+    /// Makes the hooks of functions that the programs see by these layouts.
+    fn hooks(&mut self, layouts: &Layouts) -> Vec<Hook> {
+        let entry_only = self.runs_at_entry_only();
+        let make = |(program, layout): (&mut ActiveProgram, &Option<u32>)| {
+            let running = *program.running.last()?;
+            Some(program.hook(running, *layout, entry_only))
+        };
+        self.programs.iter_mut().zip(layouts).filter_map(make).collect()
+    }
+
+    /// Tells whether the link takes functions that cannot be hooked at their return.
+    fn runs_at_entry_only(&self) -> bool {
+        let [program] = &*self.spec.programs else { return false };
+        self.spec.entry_only
+            && program.attach_type == FunctionAttachType::Session
+            && program.context == Context::Tracing
+    }
+
+    /// Attaches a session program to the entry of functions that cannot be hooked at their return;
+    /// returns those, and why it is so.
+    fn attach_entries(
+        &mut self,
+        functions: &[EntryOnly<'_>],
+        skipped: &mut Vec<(u32, String)>,
+    ) -> Result<Vec<(u32, String)>, AgentError> {
+        let Some(program) = self.programs.first().filter(|_| !functions.is_empty()) else {
+            return Ok(Vec::new());
+        };
+        let Some(running) = program.running.last() else { return Ok(Vec::new()) };
+        let hook = program.entry_hook(running);
+        let targets: Vec<_> = functions
+            .iter()
+            .map(|(_, (function, cookie), _)| (*function, cookie | ENTRY_ONLY))
+            .collect();
+        let attachment = Engine::get()?.attach(&targets, &[hook]);
+        self.attachments.push(attachment.id);
+        let mut reasons = Vec::with_capacity(functions.len());
+        for ((index, _, why), result) in functions.iter().zip(attachment.results) {
+            match result {
+                Ok(()) => {
+                    self.attached += 1;
+                    reasons.push((*index, (*why).to_owned()));
+                }
+                Err(why) => skipped.push((*index, why.to_string())),
+            }
+        }
+        Ok(reasons)
+    }
+}
+
+/// What a process says of a link that it has attached nothing of.
+pub(super) fn failed(error: Option<String>) -> AgentRecord {
+    let pid = std::process::id();
+    AgentRecord { pid, exe: executable(), start_ns: 0, attach_ns: 0, attached: 0, error }
+}
+
+fn nanos(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn found(function: &Function) -> FoundFunction<'_> {
+    FoundFunction {
+        module: function.module().path().to_string_lossy(),
+        name: function.name(),
+        vaddr: function.addr().wrapping_sub(function.module().bias()),
+        size: function.size(),
+        skipped: None,
+    }
+}
+
+/// Lists the functions of modules that a link means, and their cookies; a module whose symbols
+/// cannot be read has none.
+fn select(
+    selection: &Selection,
+    spec: &LinkSpec,
+    modules: &[&Arc<Module>],
+) -> (Vec<Function>, Vec<u64>) {
+    let (mut all, mut cookies) = (Vec::new(), Vec::new());
+    for module in modules {
+        let Some(patterns) =
+            selection.module(&module.path().to_string_lossy(), module.is_main(), is_own(module))
+        else {
+            continue;
+        };
+        for f in module.functions().unwrap_or_default() {
+            let target = patterns.function(f.name(), f.aliases().iter().map(String::as_str));
+            if let Some(target) = target.and_then(|at| spec.include.get(at)) {
+                cookies.push(target.cookie);
+                all.push(f);
+            }
+        }
+    }
+    (all, cookies)
+}
+
+/// Tells whether a module is the library this code is in: not worth a word, unless it is asked for
+/// by name. Where this code is part of a program of its own, that is a module like others.
+fn is_own(module: &Module) -> bool {
+    let here = is_own as *const () as u64;
+    !module.is_main() && module.text().iter().any(|t| t.contains(&here))
+}

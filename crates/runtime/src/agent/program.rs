@@ -1,0 +1,140 @@
+//! A program of a link, as this process runs it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use skep_attach::sites::{Function, Module};
+use skep_attach::{Hook, Position, RunFn};
+use skep_isa::ctx::tracing::MAX_ARGS;
+use skep_store::link::types::{Known, ModuleTypes};
+use skep_store::link::{Context, ENTRY_ONLY, FunctionAttachType, LinkProgram, Types};
+
+use crate::run::{self, Running, Shown};
+
+/// A program of a link, compiled as often as the link needed more room in its maps.
+pub(super) struct ActiveProgram {
+    pub spec: LinkProgram,
+    /// What the loader knows of functions.
+    pub types: Types,
+    /// By layout and the address of the program, what runs the program on functions whose context
+    /// is made for them.
+    shown: HashMap<(u32, usize), &'static Shown>,
+    /// Compiled; the last one is for functions found from now on.
+    pub running: Vec<&'static Running>,
+}
+
+impl ActiveProgram {
+    pub(super) fn new(spec: LinkProgram, types: Types) -> Self {
+        Self { spec, types, shown: HashMap::new(), running: Vec::new() }
+    }
+
+    /// Finds what is known of functions; those of a module come together.
+    pub(super) fn known(&self, functions: &[Function]) -> Vec<Option<Known>> {
+        if self.types.is_empty() {
+            return vec![None; functions.len()];
+        }
+        let mut last: Option<(&Arc<Module>, Option<&ModuleTypes>)> = None;
+        let find = |f: &'_ Function| -> Option<&ModuleTypes> {
+            let id = f.module().file().build_id.as_ref().map_or(&[][..], |id| &id.0);
+            self.types.module(&f.module().path().to_string_lossy(), id)
+        };
+        let mut out = Vec::with_capacity(functions.len());
+        for f in functions {
+            let types = match last {
+                Some((module, types)) if Arc::ptr_eq(module, f.module()) => types,
+                _ => find(f),
+            };
+            last = Some((f.module(), types));
+            out.push(types.and_then(|t| t.function(f.addr().wrapping_sub(f.module().bias()))));
+        }
+        out
+    }
+
+    /// Finds the layout of a function of which this is known; `None`: it has no types. Fails with
+    /// the reason why the program is not attached to it.
+    pub(super) fn layout(&self, known: Option<Known>) -> Result<Option<u32>, String> {
+        match (known, &self.types.unknown) {
+            (Some(Known::Layout(layout)), _) => Ok(Some(layout)),
+            (Some(Known::Misfit(why)), _) => {
+                Err(self.types.reasons.get(why as usize).cloned().unwrap_or_default())
+            }
+            (None, Some(why)) => Err(why.clone()),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// How many argument words the trampoline shows: those of the prototype, or all where they are
+    /// put in order afterwards.
+    pub(super) fn nr_args(&self, known: Known) -> Option<u8> {
+        let Known::Layout(layout) = known else { return None };
+        let words = &self.types.layouts.get(layout as usize)?.words;
+        let plain = words.iter().zip(0..).all(|(w, at)| *w == at);
+        Some(if plain { words.len().min(MAX_ARGS) as u8 } else { MAX_ARGS as u8 })
+    }
+
+    /// Makes the hook for functions of a layout; without, for those whose types are not known.
+    /// `entry_only`: the link takes functions that cannot be hooked at their return.
+    pub(super) fn hook(
+        &mut self,
+        running: &'static Running,
+        layout: Option<u32>,
+        entry_only: bool,
+    ) -> Hook {
+        let known = layout.and_then(|i| Some((i, self.types.layouts.get(i as usize)?)));
+        let wants = if known.is_some_and(|(_, k)| k.wants_stack()) {
+            MAX_ARGS as u8
+        } else {
+            running.wants_args()
+        };
+        let position = self.position();
+        let Some((index, known)) = known.filter(|(_, k)| !k.direct) else {
+            let run = match (self.spec.context, self.spec.attach_type) {
+                (Context::PtRegs, _) => run::registers as RunFn,
+                (Context::Tracing, FunctionAttachType::ModifyReturn) => run::modify_return,
+                (Context::Tracing, _) => run::tracing,
+            };
+            // SAFETY: these take a `Running`, which is never freed; its program was verified for
+            // this context at this position (`load`).
+            let hook = unsafe { Hook::new(position, run, std::ptr::from_ref(running).cast()) };
+            return counted(hook, running, entry_only).wants_args(wants);
+        };
+        let shown: &'static Shown = self
+            .shown
+            .entry((index, std::ptr::from_ref(running).addr()))
+            .or_insert_with(|| Box::leak(Box::new(Shown::new(running, known))));
+        let run = if self.spec.attach_type == FunctionAttachType::ModifyReturn {
+            run::shown_modify_return
+        } else {
+            run::shown as RunFn
+        };
+        // SAFETY: these take a `Shown`, which is never freed; its program was verified for this
+        // context at this position (`load`).
+        let hook = unsafe { Hook::new(position, run, std::ptr::from_ref(shown).cast()) };
+        counted(hook, running, entry_only).wants_args(wants)
+    }
+
+    /// Makes the hook of a session program for the entry of functions that cannot be hooked at
+    /// their return.
+    pub(super) fn entry_hook(&self, running: &'static Running) -> Hook {
+        let data = std::ptr::from_ref(running).cast();
+        // SAFETY: it takes a `Running`, which is never freed; the program is a session's, was
+        // verified for this context (`load`), and gets a session's word.
+        let hook = unsafe { Hook::new(Position::Entry, run::session_at_entry, data) };
+        counted(hook, running, true).wants_args(running.wants_args())
+    }
+
+    fn position(&self) -> Position {
+        match self.spec.attach_type {
+            FunctionAttachType::Entry => Position::Entry,
+            FunctionAttachType::Exit => Position::Exit,
+            FunctionAttachType::ModifyReturn => Position::ModifyReturn,
+            FunctionAttachType::Session => Position::Session,
+        }
+    }
+}
+
+fn counted(hook: Hook, running: &'static Running, entry_only: bool) -> Hook {
+    // SAFETY: words of the control map, which has that many and lives as long as the program.
+    let hook = unsafe { hook.counts_missed_at(running.missed()) };
+    hook.without_return(if entry_only { ENTRY_ONLY } else { 0 })
+}

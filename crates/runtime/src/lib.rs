@@ -1,0 +1,28 @@
+//! The target's side: opens the links that a process is asked to attach, compiles their programs and
+//! hooks the functions they match; and running programs in general.
+//!
+//! * [`start`]: what the preloaded library calls, or a program that attaches to itself;
+//! * [`agent`]: the links of a process;
+//! * [`run`]: a compiled program as a hook;
+//! * [`compile`]: programs made ready for either engine;
+//! * [`tail`]: the programs that tail calls lead to;
+//! * [`memory`]: files that are cut off or full while they are mapped.
+//!
+//! Everything here runs inside other people's processes. Loading and verifying is not here: a
+//! target opens files that a loader wrote ([`skep_store`]). Internal to skep.
+
+pub mod agent;
+mod blocked;
+pub mod compile;
+mod exec;
+pub mod helpers;
+pub mod memory;
+pub mod prepare;
+mod profile;
+pub mod run;
+mod seccomp;
+pub mod start;
+pub mod tail;
+
+pub use skep_attach::signals;
+mod vectors;

@@ -1,0 +1,161 @@
+//! Sandboxes that were there before the program was executed: what the agent does at its start must
+//! not be this process's end.
+//!
+//! Nobody may read such a filter. So a child makes the calls, with arguments that do nothing: when
+//! it lives, so will we. Containers have filters that refuse and do not punish, nearly always;
+//! there this costs one `fork` a program.
+
+use std::arch::asm;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use skep_sys::syscall::{CLOSE, OPENAT, READ, call4};
+
+use super::{Call, EVERY_EVENT, IDENTITY, NO_COUNTER, OTHERS, TIME};
+
+const UNDER_FILTER: &str = "runs under a seccomp filter that is against tracing";
+/// The low bits of a status that `wait4` gives are 0 for an exit.
+const EXITED: i32 = 0;
+
+/// Calls of the start alone: symbols are read, memory and handlers made, code changed, records
+/// written.
+const START: &[Call] = &[
+    (18, [u64::MAX, 0, 0, 0, 0, 0]),
+    (28, [0, 0, 0, 0, 0, 0]),
+    (72, [u64::MAX, 1, 0, 0, 0, 0]),
+    (77, [u64::MAX, 0, 0, 0, 0, 0]),
+    (267, [u64::MAX, 0, 0, 0, 0, 0]),
+    (297, [0, 0, 0, 0, 0, 0]),
+    (318, [0, 0, 1, 0, 0, 0]),
+    (332, [u64::MAX, 0, 0, 0, 0, 0]),
+];
+
+/// Tells why the agent must stay out of this process, if so.
+pub(crate) fn obstacle() -> Option<&'static str> {
+    const PR_GET_TSC: u64 = 25;
+    const PR_TSC_SIGSEGV: u32 = 2;
+    let mut counter = 0_u32;
+    if is_filtered()
+        && !lives(|| {
+            [EVERY_EVENT, TIME, IDENTITY, OTHERS, START]
+                .iter()
+                .flat_map(|c| c.iter())
+                .for_each(make)
+        })
+    {
+        return Some(UNDER_FILTER);
+    }
+    // SAFETY: writes one word.
+    unsafe { raw(157, [PR_GET_TSC, &raw mut counter as u64, 0, 0, 0, 0]) };
+    (counter == PR_TSC_SIGSEGV).then_some(NO_COUNTER)
+}
+
+/// How many filters there were at the start.
+static AT_START: AtomicU32 = AtomicU32::new(0);
+
+fn is_filtered() -> bool {
+    AT_START.store(filters(), Relaxed);
+    AT_START.load(Relaxed) != 0
+}
+
+/// Tells whether the program has set a filter in a way that could not be seen. Opens a file: for
+/// where the program is about to do the same. Allocates nothing.
+pub(crate) fn has_unseen_filter() -> bool {
+    filters() != AT_START.load(Relaxed)
+}
+
+/// Counts this thread's filters; 1 where the kernel only tells that there are some. Opens a file.
+pub(crate) fn filters() -> u32 {
+    const CLOEXEC: u64 = 0o2_000_000;
+    let mut text = [0_u8; 2048];
+    // SAFETY: reads a name, and writes into `text`; the descriptor is ours.
+    let got = unsafe {
+        let fd =
+            call4(OPENAT, -100_i64 as u64, c"/proc/thread-self/status".as_ptr() as u64, CLOEXEC, 0);
+        if fd > u64::MAX - 4096 {
+            return 0;
+        }
+        let got = call4(READ, fd, text.as_mut_ptr() as u64, text.len() as u64, 0);
+        call4(CLOSE, fd, 0, 0, 0);
+        got
+    };
+    let text = text.get(..usize::try_from(got).unwrap_or(0)).unwrap_or_default();
+    let number = |name: &[u8]| {
+        let value = text.split(|b| *b == b'\n').find_map(|line| line.strip_prefix(name))?;
+        let digits =
+            value.iter().skip_while(|b| b.is_ascii_whitespace()).take_while(|b| b.is_ascii_digit());
+        Some(digits.fold(0_u32, |n, b| n.wrapping_mul(10).wrapping_add(u32::from(b - b'0'))))
+    };
+    match (number(b"Seccomp:"), number(b"Seccomp_filters:")) {
+        (Some(2), Some(count)) => count.max(1),
+        (Some(2), None) => 1,
+        _ => 0,
+    }
+}
+
+/// Tells whether a child that does `what` ends by itself. For the constructor, when there are no
+/// other threads.
+pub(crate) fn lives(what: impl FnOnce()) -> bool {
+    // Its end sends no signal, and no `wait` of the program's can find it.
+    const WALL: u64 = 0x4000_0000;
+    const CLONE: u64 = 56;
+    const WAIT4: u64 = 61;
+    const EXIT_GROUP: u64 = 231;
+    const EINTR: i64 = -4;
+    // SAFETY: a copy of this process; it has no other threads whose locks would stay, and ends
+    // here.
+    let child = unsafe { raw(CLONE, [0; 6]) };
+    if child == 0 {
+        what();
+        loop {
+            // SAFETY: ends the child.
+            unsafe { raw(EXIT_GROUP, [0; 6]) };
+        }
+    }
+    let mut status = 0_i32;
+    // SAFETY: writes one word.
+    let mut wait = || unsafe { raw(WAIT4, [child as u64, &raw mut status as u64, WALL, 0, 0, 0]) };
+    while child > 0 && wait() == EINTR {}
+    // Without a child, nothing is known.
+    child < 0 || status & 0x7f == EXITED
+}
+
+fn make(call: &Call) {
+    let (nr, mut args) = *call;
+    // A descriptor of the program's stays as it is; only the child's memory is changed.
+    if args[0] == 3 {
+        args[0] = u64::MAX;
+    }
+    // SAFETY: bad descriptors and addresses: the calls fail, or change what is the child's own.
+    unsafe { raw(nr, args) };
+}
+
+/// # Safety
+/// As the call asks for.
+unsafe fn raw(nr: u64, a: [u64; 6]) -> i64 {
+    let r: i64;
+    // SAFETY: the kernel changes rax, rcx and r11, and what the caller answers for.
+    unsafe {
+        asm!("syscall", inlateout("rax") nr => r, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3], in("r8") a[4],
+             in("r9") a[5], lateout("rcx") _, lateout("r11") _);
+    }
+    r
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_dies_is_told_from_one_that_lives() {
+        assert!(lives(|| ()));
+        // SAFETY: SIGKILL to the child itself.
+        assert!(!lives(|| unsafe {
+            assert_eq!(raw(62, [raw(39, [0; 6]) as u64, 9, 0, 0, 0, 0]), 1, "not reached")
+        }));
+        assert!(lives(|| [EVERY_EVENT, TIME, IDENTITY, OTHERS, START]
+            .iter()
+            .flat_map(|c| c.iter())
+            .for_each(make)));
+        assert_eq!(obstacle(), None);
+    }
+}

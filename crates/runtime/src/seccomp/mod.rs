@@ -1,0 +1,337 @@
+//! When the traced program puts itself into a sandbox: it must not die of a system call that it
+//! never made.
+//!
+//! The C library's `prctl` and `syscall` are hooked inside it. Before strict mode or a filter takes
+//! effect, this is what happens:
+//!
+//! | the program is about to | then |
+//! |---|---|
+//! | enter strict mode, or forbid itself the time-stamp counter | all hooks are taken out: programs read the counter |
+//! | set a filter that punishes what events of known threads do | the same |
+//! | set a filter that punishes what a thread's first event does, or our other work | the thread gets all it will need, then system calls are over ([`sandbox::close`]): new threads and children run without hooks |
+//! | set another filter | nothing: what fails with an error number is coped with |
+//!
+//! In all but the last case the links name the process, with the reason. A filter is asked what it
+//! would do, with [`filter::run`].
+//!
+//! What the kernel refuses changes nothing. It is asked before, with the program's own arguments
+//! and a filter at an address where there is none: it looks at rights and flags first. What is a
+//! filter at all is decided here, as in the kernel ([`filter::is_valid`]).
+//!
+//! A child that shares its parent's memory (`vfork`) goes into its sandbox alone: the hooks stay,
+//! nothing of ours makes a system call on its thread until it executes a program or ends, and that
+//! program gets no agent. In strict mode, where the counter cannot be read, it may call nothing
+//! that is traced.
+//!
+//! Filters that were there before the program was executed are tried out at the agent's start
+//! ([`inherited`]). Not seen: programs that make the system call themselves, and refusals that
+//! depend on other threads (`SECCOMP_FILTER_FLAG_TSYNC`).
+
+mod filter;
+pub(crate) mod inherited;
+
+use skep_attach::{Engine, Hook, Position, RunFn};
+use skep_maps::slots;
+use skep_sys::sandbox;
+
+use skep_attach::signals;
+
+use crate::agent::Agent;
+use crate::exec::{self, libc::Libc};
+use filter::{Action, Insn};
+use skep_helpers::clock;
+use skep_sys::syscall::{self, GETPID, PROCESS_VM_READV, call6};
+
+const STRICT: &str = "has entered seccomp's strict mode and is not traced from there";
+const NO_COUNTER: &str =
+    "has forbidden itself to read the time-stamp counter and is not traced from there";
+const NO_EVENTS: &str =
+    "has set a seccomp filter that is against tracing and is not traced from there";
+const NO_THREADS: &str =
+    "has set a seccomp filter: threads and children that it starts from then on are not traced";
+
+const PR_SET_SECCOMP: u32 = 22;
+const PR_SET_TSC: u32 = 26;
+const PR_TSC_SIGSEGV: u64 = 2;
+const MODE_STRICT: u64 = 1;
+const MODE_FILTER: u64 = 2;
+const SYS_PRCTL: u64 = 157;
+const SYS_SECCOMP: u64 = 317;
+const SET_MODE_STRICT: u64 = 0;
+const SET_MODE_FILTER: u64 = 1;
+
+/// Hooks what puts a process into a sandbox.
+pub(crate) fn watch(libc: &Libc<'_>) {
+    let Ok(engine) = Engine::get() else { return };
+    for (name, run) in
+        [(c"prctl", on_prctl as RunFn), (c"syscall", on_syscall), (c"_exit", on_exit)]
+    {
+        let Some(function) = libc.function(name) else { continue };
+        // SAFETY: hooks for these very functions, which take no data; the C library's wrappers keep
+        // nothing in vector registers.
+        let hook = unsafe { Hook::new(Position::Entry, run, std::ptr::null()) }.wants_args(4);
+        Agent::of_process().own_attachment(engine.attach(&[(&function, 0)], &[hook]).id);
+    }
+}
+
+/// `int prctl(int option, …)`
+unsafe extern "C" fn on_prctl(ctx: *mut u64, _: *const ()) -> u64 {
+    // SAFETY: the frame has twelve argument words.
+    let (option, args) = unsafe { (*ctx as u32, [*ctx.add(1), *ctx.add(2)]) };
+    if matches!(option, PR_SET_SECCOMP | PR_SET_TSC) {
+        prctl(option, args);
+    }
+    0
+}
+
+/// `long syscall(long number, …)`
+unsafe extern "C" fn on_syscall(ctx: *mut u64, _: *const ()) -> u64 {
+    // SAFETY: as above.
+    let (number, args) = unsafe { (*ctx, [*ctx.add(1), *ctx.add(2), *ctx.add(3)]) };
+    if number == SYS_SECCOMP {
+        seccomp(args);
+    } else if number == SYS_PRCTL && matches!(args[0] as u32, PR_SET_SECCOMP | PR_SET_TSC) {
+        prctl(args[0] as u32, [args[1], args[2]]);
+    }
+    0
+}
+
+/// `void _exit(int status)`: a child in its parent's memory gives the thread back.
+unsafe extern "C" fn on_exit(_: *mut u64, _: *const ()) -> u64 {
+    sandbox::open_for_parent();
+    0
+}
+
+#[cold]
+#[inline(never)]
+fn prctl(option: u32, args: [u64; 2]) {
+    if !sandbox::may_call_system() {
+        return;
+    }
+    match (option, args[0]) {
+        (PR_SET_TSC, PR_TSC_SIGSEGV) => take_out(NO_COUNTER),
+        (PR_SET_SECCOMP, MODE_STRICT) => enter_strict_mode(),
+        (PR_SET_SECCOMP, MODE_FILTER) => {
+            // SAFETY: as the program is about to, but for the address, which the kernel checks.
+            consider(args[1], |probe| unsafe {
+                call6(SYS_PRCTL, u64::from(PR_SET_SECCOMP), MODE_FILTER, probe, 0, 0, 0)
+            });
+        }
+        _ => {}
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn seccomp([operation, flags, filter]: [u64; 3]) {
+    if !sandbox::may_call_system() {
+        return;
+    }
+    match operation {
+        // Others are for finding out what the kernel can do: it refuses them.
+        SET_MODE_STRICT if flags == 0 && filter == 0 => enter_strict_mode(),
+        // SAFETY: as the program is about to, but for the address, which the kernel checks.
+        SET_MODE_FILTER => consider(filter, |probe| unsafe {
+            call6(SYS_SECCOMP, SET_MODE_FILTER, flags, probe, 0, 0, 0)
+        }),
+        _ => {}
+    }
+}
+
+/// The kernel refuses it to whoever has a filter.
+fn enter_strict_mode() {
+    if inherited::filters() == 0 {
+        take_out(STRICT);
+    }
+}
+
+/// Takes all hooks out, while that is possible.
+fn take_out(reason: &str) {
+    if !skep_attach::owns_memory() {
+        return close_for_child();
+    }
+    if !Agent::of_process().is_forking() {
+        Agent::of_process().take_out(reason);
+    }
+    close();
+}
+
+/// Ends system calls of ours on the thread that a child of `vfork` has from its parent.
+fn close_for_child() {
+    exec::prepare_for_sandbox();
+    sandbox::close_for_child();
+}
+
+/// Ends all system calls of ours.
+fn close() {
+    exec::prepare_for_sandbox();
+    sandbox::close();
+    slots::close();
+}
+
+/// Looks at a filter, `struct sock_fprog`, that the program is about to set; `ask` says what the
+/// kernel does with another one.
+fn consider(at: u64, ask: impl Fn(u64) -> u64) {
+    if Agent::of_process().is_forking() {
+        // No memory to judge it in.
+        return close();
+    }
+    let _muted = skep_attach::mute();
+    // A handler that interrupts this may fork, which takes the heap's lock.
+    let signals = signals::Blocked::new();
+    let judged = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let Some(filter) =
+            read(at).filter(|filter| filter::is_valid(filter) && is_permitted(filter.len(), ask))
+        else {
+            return Effect::None;
+        };
+        let punished = |calls: &[Call], worst: Action| {
+            calls.iter().any(|(nr, args)| match filter::run(&filter, *nr as u32, *args) {
+                Action::Made => false,
+                Action::Refused => worst == Action::Refused,
+                Action::Punished => true,
+            })
+        };
+        if punished(EVERY_EVENT, Action::Punished)
+            || (clock::is_a_system_call() && punished(TIME, Action::Punished))
+        {
+            Effect::NoEvents
+        } else if punished(IDENTITY, Action::Refused) || punished(OTHERS, Action::Punished) {
+            Effect::NoThreads
+        } else {
+            Effect::None
+        }
+    }));
+    drop(signals);
+    match judged.unwrap_or(Effect::NoEvents) {
+        Effect::None => {}
+        Effect::NoEvents => take_out(NO_EVENTS),
+        Effect::NoThreads if !skep_attach::owns_memory() => close_for_child(),
+        Effect::NoThreads => {
+            // What this thread's next event would do for the first time.
+            slots::exit(slots::enter());
+            Agent::of_process().name_this_process(NO_THREADS);
+            close();
+        }
+    }
+}
+
+/// Asks the kernel whether it takes filters of `len` instructions from this thread. A bad address
+/// is what it finds last.
+fn is_permitted(len: usize, ask: impl Fn(u64) -> u64) -> bool {
+    const EFAULT: u64 = -14_i64 as u64;
+    const NOWHERE: u64 = u64::MAX << 12;
+    ask([len as u64, NOWHERE].as_ptr() as u64) == EFAULT
+}
+
+enum Effect {
+    None,
+    NoThreads,
+    NoEvents,
+}
+
+/// Reads a filter; `None` for one that the kernel will not take.
+fn read(at: u64) -> Option<Vec<Insn>> {
+    let mut program = [0_u8; 16];
+    copy(at, &mut program)?;
+    let (len, list) =
+        (u16::from_le_bytes([program[0], program[1]]), u64::from_le_bytes(*program.last_chunk()?));
+    let count = Some(usize::from(len)).filter(|n| (1..=filter::MAX_INSNS).contains(n))?;
+    let mut bytes = vec![0; count * 8];
+    copy(list, &mut bytes)?;
+    Some(bytes.as_chunks().0.iter().map(|b| Insn::new(*b)).collect())
+}
+
+/// Copies from an address that may be bad.
+fn copy(from: u64, to: &mut [u8]) -> Option<()> {
+    let (local, remote) = ([to.as_mut_ptr() as u64, to.len() as u64], [from, to.len() as u64]);
+    // SAFETY: writes to `to` only; the kernel checks the address.
+    let got = unsafe {
+        let pid = call6(GETPID, 0, 0, 0, 0, 0, 0);
+        call6(PROCESS_VM_READV, pid, local.as_ptr() as u64, 1, remote.as_ptr() as u64, 1, 0)
+    };
+    (got == to.len() as u64).then_some(())
+}
+
+type Call = (u64, [u64; 6]);
+
+/// Some address; filters see no more of pointers.
+const AT: u64 = 0x7f00_0000_1000;
+const AT_FDCWD: u64 = -100_i64 as u64;
+
+/// Calls that only others than this crate make: the engine, maps, the standard library.
+mod nr {
+    pub(super) const LSEEK: u64 = 8;
+    pub(super) const MPROTECT: u64 = 10;
+    pub(super) const RT_SIGACTION: u64 = 13;
+    pub(super) const IOCTL: u64 = 16;
+    pub(super) const MREMAP: u64 = 25;
+    pub(super) const MADVISE: u64 = 28;
+    pub(super) const NANOSLEEP: u64 = 35;
+    pub(super) const GETPPID: u64 = 110;
+    pub(super) const SIGALTSTACK: u64 = 131;
+    pub(super) const GETTID: u64 = 186;
+    pub(super) const TKILL: u64 = 200;
+    pub(super) const FUTEX: u64 = 202;
+    pub(super) const GETDENTS64: u64 = 217;
+    pub(super) const TGKILL: u64 = 234;
+    pub(super) const PRLIMIT64: u64 = 302;
+    pub(super) const MEMBARRIER: u64 = 324;
+    pub(super) const PIDFD_OPEN: u64 = 434;
+}
+
+/// What events of threads that had one before may do: block signals while they are on another
+/// stack, and look which stack a handler runs on.
+const EVERY_EVENT: &[Call] = &[
+    (syscall::RT_SIGPROCMASK, [0, AT, AT, 8, 0, 0]),
+    (syscall::RT_SIGPROCMASK, [2, AT, AT, 8, 0, 0]),
+    (nr::SIGALTSTACK, [0, AT, 0, 0, 0, 0]),
+];
+
+/// The same where time comes from the kernel.
+const TIME: &[Call] = &[(syscall::CLOCK_GETTIME, [1, AT, 0, 0, 0, 0])];
+
+/// Who we are: a wrong answer is worse than none.
+const IDENTITY: &[Call] = &[(GETPID, [0; 6]), (nr::GETTID, [0; 6])];
+
+/// Everything else: a thread's first event, libraries that come and go, turning off, executing,
+/// helpers, memory for maps, who holds a lock.
+const OTHERS: &[Call] = &[
+    (syscall::RT_SIGPROCMASK, [1, AT, 0, 8, 0, 0]),
+    (syscall::MINCORE, [AT, 4096, AT, 0, 0, 0]),
+    (syscall::READ, [3, AT, 96, 0, 0, 0]),
+    (syscall::WRITE, [3, AT, 96, 0, 0, 0]),
+    (syscall::CLOSE, [3, 0, 0, 0, 0, 0]),
+    (syscall::FSTAT, [3, AT, 0, 0, 0, 0]),
+    (nr::LSEEK, [3, 0, 0, 0, 0, 0]),
+    (syscall::MMAP, [0, 4096, 3, 0x22, u64::MAX, 0]),
+    (nr::MPROTECT, [AT, 4096, 5, 0, 0, 0]),
+    (syscall::MUNMAP, [AT, 4096, 0, 0, 0, 0]),
+    (nr::RT_SIGACTION, [5, AT, AT, 8, 0, 0]),
+    (nr::IOCTL, [3, 0xc068_6611, AT, 0, 0, 0]),
+    (syscall::PREAD64, [3, AT, 96, 0, 0, 0]),
+    (syscall::SCHED_YIELD, [0; 6]),
+    (nr::MREMAP, [AT, 4096, 8192, 0, 0, 0]),
+    (nr::MADVISE, [AT, 65536, 23, 0, 0, 0]),
+    (nr::NANOSLEEP, [AT, 0, 0, 0, 0, 0]),
+    (syscall::FLOCK, [3, 2, 0, 0, 0, 0]),
+    (syscall::READLINK, [AT, AT, 96, 0, 0, 0]),
+    (syscall::GETRUSAGE, [1, AT, 0, 0, 0, 0]),
+    (syscall::GETUID, [0; 6]),
+    (syscall::GETGID, [0; 6]),
+    (nr::GETPPID, [0; 6]),
+    (syscall::PRCTL, [16, AT, 0, 0, 0, 0]),
+    (nr::TKILL, [2, 0, 0, 0, 0, 0]),
+    (nr::FUTEX, [AT, 128, 0, AT, 0, 0]),
+    (nr::GETDENTS64, [3, AT, 4096, 0, 0, 0]),
+    (nr::TGKILL, [1, 2, 0, 0, 0, 0]),
+    (syscall::OPENAT, [AT_FDCWD, AT, 0o2_000_000, 0, 0, 0]),
+    (syscall::FSTATAT, [AT_FDCWD, AT, AT, 0, 0, 0]),
+    (syscall::FACCESSAT, [AT_FDCWD, AT, 4, 0, 0, 0]),
+    (nr::PRLIMIT64, [0, 3, 0, AT, 0, 0]),
+    (nr::PRLIMIT64, [0, 0x7fff_ffff, AT, 0, 0, 0]),
+    (PROCESS_VM_READV, [1, AT, 1, AT, 1, 0]),
+    (syscall::PROCESS_VM_WRITEV, [1, AT, 1, AT, 1, 0]),
+    (nr::MEMBARRIER, [8, 0, 0, 0, 0, 0]),
+    (nr::PIDFD_OPEN, [1, 0, 0, 0, 0, 0]),
+];

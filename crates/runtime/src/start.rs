@@ -1,0 +1,151 @@
+//! How the agent of a process begins: in the constructor of the preloaded library, before the
+//! program's own code, or when a program attaches to itself.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Once};
+
+use skep_attach::signals;
+use skep_attach::sites::{self, Module};
+use skep_attach::{Engine, Hook, Position};
+use skep_store::Dir;
+use skep_store::dir::{ENV_DIR, ENV_LINKS};
+use skep_store::link::{LinkFile, Untraced};
+use skep_sys::sandbox;
+
+use crate::agent::{Agent, AgentError, executable};
+use crate::exec::{self, libc::Libc};
+use crate::{blocked, seccomp};
+
+/// The function the dynamic loader calls after every change to the list of libraries (glibc
+/// elf/dl-debug.c).
+const LOADER_EVENT: &str = "_dl_debug_state";
+
+/// Attaches every link the environment names. Does nothing when it names none.
+///
+/// # Safety
+/// This code was compiled with optimization for the baseline of its machine: events happen between
+/// any two instructions of the process, and what runs then, the section `.text.skep_event`, may use
+/// no vector register (a test of the preloaded library looks). The process uses the C library that
+/// this code is linked with, and this is called once.
+///
+/// ```compile_fail,E0133
+/// skep_runtime::start::start();
+/// ```
+pub unsafe fn start() {
+    let Some(list) = std::env::var_os(ENV_LINKS) else { return };
+    let ids: Vec<u32> =
+        list.to_string_lossy().split(',').filter_map(|s| s.trim().parse().ok()).collect();
+    if ids.is_empty() {
+        return;
+    }
+    let dir =
+        || Dir::open(&std::env::var_os(ENV_DIR).map_or_else(Dir::default_path, PathBuf::from));
+    if let Some(reason) = seccomp::inherited::obstacle() {
+        // What notes it may be punished as well.
+        seccomp::inherited::lives(|| drop(dir().map(|dir| stay_out(&dir, &ids, reason))));
+        return;
+    }
+    let _muted = skep_attach::mute();
+    // A handler that another library has installed may fork, which takes the locks that are held
+    // here.
+    let _signals = signals::Blocked::new();
+    let Ok(dir) = dir() else { return };
+    if exec::is_under_valgrind() {
+        return stay_out(&dir, &ids, exec::VALGRIND);
+    }
+    let modules = sites::scan();
+    watch_forks();
+    let modules = match modules {
+        Ok(modules) => modules,
+        Err(e) => return Agent::report_failure(&dir, &ids, &e.to_string()),
+    };
+    let agent = Agent::of_process();
+    for id in ids {
+        // SAFETY: the caller's promise.
+        drop(unsafe { agent.attach(&dir, id, &modules) });
+    }
+    watch_loader(&modules);
+    if let Some(libc) = Libc::find(&modules) {
+        exec::watch(&libc, agent.files().iter().map(PathBuf::as_path));
+        blocked::watch(&libc);
+        seccomp::watch(&libc);
+    }
+}
+
+/// Attaches a link to this process, whose program asks for it; returns how many functions were
+/// attached.
+///
+/// What the process executes goes on without it.
+///
+/// # Errors
+/// When the process is in a sandbox, the link cannot be read, or nothing can be attached at all.
+///
+/// # Safety
+/// As for [`start`], but it may be called as often as there are links.
+pub unsafe fn attach_own(dir: &Dir, id: u32) -> Result<u32, AgentError> {
+    static WATCH: Once = Once::new();
+    if let Some(reason) = seccomp::inherited::obstacle() {
+        return Err(format!("this process {reason}").into());
+    }
+    let _muted = skep_attach::mute();
+    let modules = sites::scan()?;
+    WATCH.call_once(watch_forks);
+    // SAFETY: the caller's promise.
+    let attached = unsafe { Agent::of_process().attach(dir, id, &modules) };
+    static WATCH_LIBC: Once = Once::new();
+    WATCH_LIBC.call_once(|| {
+        watch_loader(&modules);
+        if let Some(libc) = Libc::find(&modules) {
+            blocked::watch(&libc);
+            seccomp::watch(&libc);
+        }
+    });
+    attached
+}
+
+/// Its handlers for fork come first, so that they run inside ours.
+fn watch_forks() {
+    if Engine::get().is_ok() {
+        Agent::watch_forks();
+    }
+}
+
+/// Leaves this process as it is, and says so in its links.
+fn stay_out(dir: &Dir, ids: &[u32], reason: &str) {
+    for id in ids {
+        if let Ok(file) = LinkFile::open(dir, *id) {
+            // Nobody can be told otherwise.
+            drop(file.not_traced(&Untraced { path: executable(), reason: reason.to_owned() }));
+        }
+    }
+}
+
+/// Hooks the loader's own event, so that libraries opened later are looked at before their code
+/// runs.
+fn watch_loader(modules: &[Arc<Module>]) {
+    let find = |m: &Arc<Module>| m.function_named(LOADER_EVENT).ok()?;
+    let loader = modules
+        .iter()
+        .filter(|m| m.path().file_name().is_some_and(|n| n.as_encoded_bytes().starts_with(b"ld")));
+    let Some(function) = loader.filter_map(find).next() else { return };
+    // SAFETY: made for the loader's event, and takes no data; see there for the vector registers.
+    let hook = unsafe { Hook::new(Position::Entry, on_loader_event, std::ptr::null()) };
+    if let Ok(engine) = Engine::get() {
+        Agent::of_process().own_attachment(engine.attach(&[(&function, 0)], &[hook]).id);
+    }
+}
+
+/// Runs inside the dynamic loader, which holds its own lock: nothing here may open a library or
+/// resolve a symbol lazily. Unlike other hooks this one may use vector registers: the loader calls
+/// an empty C function here and keeps nothing in them.
+unsafe extern "C" fn on_loader_event(_: *mut u64, _: *const ()) -> u64 {
+    if !sandbox::may_call_system() {
+        return 0;
+    }
+    let _muted = skep_attach::mute();
+    drop(std::panic::catch_unwind(|| {
+        let _signals = signals::Blocked::new();
+        Agent::of_process().modules_changed(&|| sites::scan().ok());
+    }));
+    0
+}

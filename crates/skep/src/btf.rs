@@ -1,0 +1,20 @@
+//! Type information as an object: maps refer to it by id, so that a reader can print values long
+//! after the loader is gone.
+
+use skep_object::Btf;
+use skep_store::{Dir, Error, btf};
+
+/// Writes type information as a new object; returns its id.
+///
+/// # Errors
+/// When no id can be taken or the file cannot be written.
+pub fn store(dir: &Dir, btf: &Btf) -> Result<u32, Error> {
+    btf::store(dir, btf.raw())
+}
+
+/// Reads the type information with this id; `None` when there is none or it is damaged: values
+/// print as bytes then.
+#[must_use]
+pub fn open(dir: &Dir, id: u32) -> Option<Btf> {
+    Btf::parse(&btf::open(dir, id)?).ok()
+}

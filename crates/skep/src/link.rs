@@ -1,0 +1,257 @@
+//! Making links: from a program and its section to a link file and its control map.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use skep_isa::{MapType, ProgramType};
+use skep_maps::{Access, Map};
+
+use skep_store::dir::{Dir, Kind};
+use skep_store::link::{attach_type, control};
+
+pub use skep_store::link::{
+    AgentRecord, Context, Cookie, ENTRY_ONLY, FunctionAttachType, FunctionRecord, LinkFile,
+    LinkProgram, LinkSpec, LinkState, LinkTarget, Pattern, PatternError, Selection, Types,
+    Untraced, pattern,
+};
+
+use crate::load::{LoadError, LoadedProgram, own_map};
+
+/// How long the loader measures the time-stamp counter.
+const CLOCK_SPAN: Duration = Duration::from_millis(4);
+
+/// Tells why a program cannot be linked to functions.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// Its section is for something else.
+    #[error("program `{program}`: section `{section}` does not attach to functions of a process")]
+    Section {
+        /// The program.
+        program: String,
+        /// Its section.
+        section: String,
+    },
+    /// Its section names no function.
+    #[error("program `{program}`: section `{section}` names no function")]
+    NoTarget {
+        /// The program.
+        program: String,
+        /// Its section.
+        section: String,
+    },
+    /// Its section names a place inside a function.
+    #[error(
+        "program `{program}`: `{target}` is inside a function; only entries and returns can be hooked"
+    )]
+    Offset {
+        /// The program.
+        program: String,
+        /// The target.
+        target: String,
+    },
+    /// The link's files cannot be made.
+    #[error(transparent)]
+    Files(#[from] LoadError),
+}
+
+/// A link as its loader holds it.
+#[derive(Debug)]
+pub struct Link {
+    file: LinkFile,
+    control: Map,
+}
+
+/// Parts what a section says after its slash.
+pub(crate) fn listed(target: Option<&str>) -> Vec<String> {
+    Pattern::list(target.unwrap_or_default())
+}
+
+/// The functions that a section names, without their modules. Patterns that cannot be read are left
+/// out.
+pub(crate) fn functions(target: Option<&str>) -> Vec<String> {
+    listed(target).iter().filter_map(|n| n.parse::<Pattern>().ok()).map(|p| p.function).collect()
+}
+
+/// Reads the functions a section names: patterns, parted by commas.
+fn targets(program: &LoadedProgram) -> Result<Vec<String>, AttachError> {
+    let p = program.program();
+    let list = listed(program.target());
+    if list.is_empty() {
+        return Err(AttachError::NoTarget {
+            program: p.name().to_owned(),
+            section: p.section().to_owned(),
+        });
+    }
+    if p.prog_type() != ProgramType::Kprobe {
+        return Ok(list);
+    }
+    // `uprobe/PATH:function+offset`
+    list.into_iter()
+        .map(|t| match t.rsplit_once('+') {
+            Some((function, offset)) if offset.starts_with(|c: char| c.is_ascii_digit()) => {
+                let zero = offset.trim_start_matches("0x").bytes().all(|b| b == b'0');
+                if zero {
+                    Ok(function.to_owned())
+                } else {
+                    Err(AttachError::Offset { program: p.name().to_owned(), target: t })
+                }
+            }
+            _ => Ok(t),
+        })
+        .collect()
+}
+
+/// Describes the link that a program's section asks for.
+///
+/// # Errors
+/// When the section does not attach to functions, or names none and `patterns` is empty.
+pub fn describe(program: &LoadedProgram, patterns: &[String]) -> Result<LinkSpec, AttachError> {
+    let p = program.program();
+    let (attach_type, context) = attach_type::of(p).ok_or_else(|| AttachError::Section {
+        program: p.name().to_owned(),
+        section: p.section().to_owned(),
+    })?;
+    let include = if patterns.is_empty() { &targets(program)? } else { patterns };
+    Ok(LinkSpec {
+        programs: vec![LinkProgram { id: program.id(), attach_type, context }],
+        control: 0,
+        cookie: Cookie::Target,
+        entry_only: false,
+        max_functions: 1 << 20,
+        include: LinkTarget::all(include),
+        exclude: Vec::new(),
+    })
+}
+
+/// Calls in which a link's program did not run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Missed {
+    /// The thread was already running a program: made by a signal handler that interrupted it, or
+    /// by the program's own helpers.
+    pub inside: u64,
+    /// The stack had no room for a frame that waits for the return.
+    pub stack: u64,
+    /// The thread could not be registered: no memory, or a child of `vfork` whose parent was never
+    /// traced.
+    pub thread: u64,
+    /// More threads than slots, and the holder of the shared slot was stopped.
+    pub slots: u64,
+    /// Made by processes that were forked into another pid namespace: they stay out of maps.
+    pub namespace: u64,
+}
+
+impl Missed {
+    /// Adds all reasons up.
+    #[must_use]
+    pub const fn total(self) -> u64 {
+        self.inside
+            .saturating_add(self.stack)
+            .saturating_add(self.thread)
+            .saturating_add(self.slots)
+            .saturating_add(self.namespace)
+    }
+}
+
+impl Link {
+    /// Makes the link: targets started from now on attach it.
+    ///
+    /// # Errors
+    /// When its files cannot be made.
+    pub fn create(dir: &Dir, spec: LinkSpec, log: Option<&Map>) -> Result<Self, LoadError> {
+        let control = own_map(dir, "skep.link", MapType::Array, control::WORDS, 8)?;
+        control::word(&control, control::RATE)
+            .store(skep_helpers::clock::rate(CLOCK_SPAN), Relaxed);
+        control::word(&control, control::LOG).store(log.map_or(0, |m| u64::from(m.id())), Relaxed);
+        control::word(&control, control::STATE).store(control::ON, Relaxed);
+        let file = LinkFile::create(dir, &LinkSpec { control: control.id(), ..spec })?;
+        Ok(Self { file, control })
+    }
+
+    /// Tells targets what is known of functions for the program with this place in the link: to be
+    /// called before the first of them starts.
+    ///
+    /// # Errors
+    /// When the link's file cannot be written.
+    pub fn tell(&self, program: usize, types: &Types) -> Result<(), skep_store::RecordError> {
+        if types.is_empty() { Ok(()) } else { self.file.tell(program, types) }
+    }
+
+    /// Opens a link that another process made, to read what is in it.
+    ///
+    /// # Errors
+    /// When there is none, or its files are damaged.
+    pub fn open(dir: &Dir, id: u32) -> Result<Self, LoadError> {
+        let file = LinkFile::open(dir, id).map_err(skep_store::Error::from)?;
+        let control = file.read().map_err(skep_store::Error::from)?.spec.control;
+        let err = |source| LoadError::Map { name: "skep.link".to_owned(), source };
+        let control = Map::open(&dir.object(Kind::Map, control), Access::ReadWrite).map_err(err)?;
+        if !control::is_control_map(&control) {
+            return Err(err(skep_maps::MapError::Damaged {
+                what: "the control map of a link has other elements",
+            }));
+        }
+        Ok(Self { file, control })
+    }
+
+    /// Returns the link's id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.file.id
+    }
+
+    /// Detaches the link from all processes: its program does not run any more. Each takes its hooks
+    /// out at the next event.
+    pub fn detach(&self) {
+        control::word(&self.control, control::STATE).store(control::OFF, Relaxed);
+    }
+
+    /// Returns in how many calls the program did not run, by reason.
+    #[must_use]
+    pub fn missed(&self) -> Missed {
+        let count = |n: u32| control::word(&self.control, control::MISSED + n).load(Relaxed);
+        Missed {
+            inside: count(0),
+            stack: count(1),
+            thread: count(2),
+            slots: count(3),
+            namespace: count(4),
+        }
+    }
+
+    /// Returns how many pages of maps the file system had no room for; what was counted there is
+    /// lost.
+    #[must_use]
+    pub fn lost_pages(&self) -> u64 {
+        control::word(&self.control, control::LOST_PAGES).load(Relaxed)
+    }
+
+    /// Reads the clock as `bpf_get_cpu_time_counter` does in the link's programs.
+    #[must_use]
+    pub fn counter(&self) -> u64 {
+        skep_helpers::clock::counter_at(control::word(&self.control, control::RATE).load(Relaxed))
+    }
+
+    /// Converts a difference of `bpf_get_cpu_time_counter` values to nanoseconds.
+    #[must_use]
+    pub fn nanos(&self, ticks: u64) -> u64 {
+        skep_helpers::clock::scale(ticks, control::word(&self.control, control::RATE).load(Relaxed))
+    }
+
+    /// Reads what all processes said.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn read(&self) -> Result<LinkState, skep_store::RecordError> {
+        self.file.read()
+    }
+}
+
+/// Makes the ring buffer for `bpf_trace_printk`, of `size` bytes (a power of two).
+///
+/// # Errors
+/// When it cannot be made.
+pub fn create_log(dir: &Dir, size: u32) -> Result<Map, LoadError> {
+    own_map(dir, "skep.log", MapType::Ringbuf, size, 0)
+}

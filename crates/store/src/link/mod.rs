@@ -1,0 +1,17 @@
+//! Links as files: a program tied to the functions that match its patterns.
+
+pub mod attach_type;
+pub mod control;
+pub mod file;
+pub mod pattern;
+pub mod selection;
+pub mod types;
+
+pub use attach_type::FunctionAttachType;
+pub use file::{
+    AgentRecord, Context, Cookie, ENTRY_ONLY, FoundFunction, FunctionRecord, LinkFile, LinkProgram,
+    LinkSpec, LinkState, LinkTarget, TAG_UNTRACED, Untraced,
+};
+pub use pattern::{Pattern, PatternError};
+pub use selection::Selection;
+pub use types::Types;

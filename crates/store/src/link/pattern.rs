@@ -1,0 +1,279 @@
+//! Which functions a pattern means: `name`, `glob*`, `lib:glob`, and what is left out.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Matches `text` against a shell glob: `*` any run, `?` any one character, `[a-z]` and `[!a-z]`
+/// sets, `\` quotes.
+///
+/// ```
+/// assert!(skep_store::link::pattern::glob("sqlite3_*_int?", "sqlite3_bind_int4"));
+/// ```
+#[must_use]
+pub fn glob(pattern: &str, text: &str) -> bool {
+    // Places are byte offsets of characters: nothing is allocated for each of a hundred thousand
+    // names.
+    let (mut i, mut j) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while let Some((c, after)) = char_at(text, j) {
+        // Where the pattern goes on when its next piece matches this character.
+        let step = match char_at(pattern, i) {
+            Some(('*', next)) if next == pattern.len() => return true,
+            Some(('*', next)) => {
+                star = Some((next, j));
+                i = next;
+                continue;
+            }
+            Some(('?', next)) => Some(next),
+            Some(('[', next)) => match set(pattern, next, c) {
+                Some((true, end)) => Some(end),
+                Some((false, _)) => None,
+                None => (c == '[').then_some(next),
+            },
+            Some(('\\', next)) if next < pattern.len() => {
+                char_at(pattern, next).filter(|p| p.0 == c).map(|p| p.1)
+            }
+            Some((p, next)) => (p == c).then_some(next),
+            None => None,
+        };
+        match (step, star) {
+            (Some(next), _) => (i, j) = (next, after),
+            (None, Some((back, from))) => {
+                // The star takes one character more.
+                let from = char_at(text, from).map_or(text.len(), |f| f.1);
+                (i, j) = (back, from);
+                star = Some((back, from));
+            }
+            (None, None) => return false,
+        }
+    }
+    pattern.get(i..).is_some_and(|rest| rest.bytes().all(|b| b == b'*'))
+}
+
+/// The character at a byte offset, and where the next one is.
+fn char_at(text: &str, at: usize) -> Option<(char, usize)> {
+    match *text.as_bytes().get(at)? {
+        b @ 0..0x80 => Some((char::from(b), at + 1)),
+        _ => text.get(at..)?.chars().next().map(|c| (c, at + c.len_utf8())),
+    }
+}
+
+/// Matches one character against the set whose `[` ends at `start`: whether it is in it, and where
+/// the set ends; `None` when it is not closed.
+fn set(pattern: &str, start: usize, c: char) -> Option<(bool, usize)> {
+    let first = char_at(pattern, start)?;
+    let negated = matches!(first.0, '!' | '^');
+    let start = if negated { first.1 } else { start };
+    let mut i = start;
+    let mut hit = false;
+    loop {
+        let (low, next) = char_at(pattern, i)?;
+        if low == ']' && i > start {
+            return Some((hit != negated, next));
+        }
+        let range = char_at(pattern, next)
+            .filter(|dash| dash.0 == '-')
+            .and_then(|dash| char_at(pattern, dash.1));
+        match range.filter(|high| high.0 != ']') {
+            Some((high, end)) => {
+                hit |= (low..=high).contains(&c);
+                i = end;
+            }
+            None => {
+                hit |= low == c;
+                i = next;
+            }
+        }
+    }
+}
+
+/// One pattern: an optional module part and a function part, both globs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pattern {
+    /// Matched against the module's file name or whole path; `None` is every module.
+    pub module: Option<String>,
+    /// Matched against the function's symbol, its aliases and its demangled name.
+    pub function: String,
+}
+
+/// Tells why a pattern cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("pattern `{text}` {why}")]
+pub struct PatternError {
+    /// The pattern.
+    pub text: String,
+    /// What is wrong with it.
+    pub why: &'static str,
+}
+
+impl FromStr for Pattern {
+    type Err = PatternError;
+
+    /// Reads `function` or `module:function`. C++ names have `::` in them: only a single colon
+    /// parts module from function.
+    fn from_str(text: &str) -> Result<Self, PatternError> {
+        let err = |why| PatternError { text: text.to_owned(), why };
+        if text.is_empty() {
+            return Err(err("is empty"));
+        }
+        let bytes = text.as_bytes();
+        let single = (0..bytes.len()).find(|&i| {
+            bytes[i] == b':' && (i == 0 || bytes[i - 1] != b':') && bytes.get(i + 1) != Some(&b':')
+        });
+        match single {
+            None => Ok(Self { module: None, function: text.to_owned() }),
+            Some(0) => Err(err("has no module before the colon")),
+            Some(i) if i + 1 == text.len() => {
+                Err(err("has no function after the colon (`module:*` means all)"))
+            }
+            Some(i) => {
+                Ok(Self { module: Some(text[..i].to_owned()), function: text[i + 1..].to_owned() })
+            }
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.module {
+            Some(m) => write!(f, "{m}:{}", self.function),
+            None => f.write_str(&self.function),
+        }
+    }
+}
+
+impl Pattern {
+    /// Takes a list apart at its commas, but not at those inside of C++ names (`f(int, char)`,
+    /// `pair<int, int>`). What names no module is of the module named before it:
+    /// `libc:malloc,free` are both of libc.
+    ///
+    /// ```
+    /// use skep_store::link::Pattern;
+    /// assert_eq!(Pattern::list("f, libc:malloc,free"), ["f", "libc:malloc", "libc:free"]);
+    /// ```
+    #[must_use]
+    pub fn list(text: &str) -> Vec<String> {
+        let mut depth = 0_usize;
+        let comma = |c: char| {
+            match c {
+                '(' | '<' | '[' => depth += 1,
+                ')' | '>' | ']' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            c == ',' && depth == 0
+        };
+        let mut module: Option<String> = None;
+        let mut list = Vec::new();
+        for part in text.split(comma).map(str::trim).filter(|t| !t.is_empty()) {
+            match (part.parse::<Self>(), &module) {
+                (Ok(Self { module: Some(m), .. }), _) => {
+                    module = Some(m);
+                    list.push(part.to_owned());
+                }
+                (Ok(_), Some(m)) => list.push(format!("{m}:{part}")),
+                _ => list.push(part.to_owned()),
+            }
+        }
+        list
+    }
+
+    /// Tells whether neither part has a wildcard, so that one function is meant.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        !self.module.iter().chain([&self.function]).any(|part| part.contains(['*', '?', '[', '\\']))
+    }
+
+    /// Tells whether the module part matches a module with this path.
+    ///
+    /// `libc` and `libc.so.6` both mean `/usr/lib/x86_64-linux-gnu/libc.so.6`.
+    #[must_use]
+    pub fn matches_module(&self, path: &str) -> bool {
+        let Some(want) = &self.module else { return true };
+        let file = path.rsplit('/').next().unwrap_or(path);
+        let stem = file.split_once(".so").map_or(file, |(stem, _)| stem);
+        glob(want, path) || glob(want, file) || want == stem
+    }
+
+    /// Tells whether the function part matches one of a function's names.
+    #[must_use]
+    pub fn matches_function(&self, name: &str) -> bool {
+        glob(&self.function, name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn globs_match_as_the_shell_does() {
+        for (p, t, want) in [
+            ("*", "", true),
+            ("a*c", "abbc", true),
+            ("a*c", "abbd", false),
+            ("a?c", "ac", false),
+            ("[a-c]x", "bx", true),
+            ("[!a-c]x", "bx", false),
+            ("[]]", "]", true),
+            ("[", "[", true),
+            (r"\*", "*", true),
+            (r"\*", "x", false),
+            ("*a*a*a*a*b", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", false),
+            ("ns::f*", "ns::f(int)", true),
+            ("*é?ü*", "né\u{20ac}üx", true),
+            ("[à-é]*[!x]", "ç\u{20ac}", true),
+            ("[à-é]?", "çx\u{20ac}", false),
+            ("*x", "aéxéx", true),
+            ("a*", "a", true),
+            ("a*b*", "axbx", true),
+            ("[a-]", "-", true),
+            ("[!", "[!", true),
+            ("\\", "\\", true),
+        ] {
+            assert_eq!(glob(p, t), want, "{p} {t}");
+        }
+    }
+
+    #[test]
+    fn a_single_colon_parts_module_and_function() -> Result<(), PatternError> {
+        let p: Pattern = "libc.so.6:mem*".parse()?;
+        assert_eq!((p.module.as_deref(), p.function.as_str()), (Some("libc.so.6"), "mem*"));
+        let p: Pattern = "std::vector*".parse()?;
+        assert_eq!((p.module, p.function.as_str()), (None, "std::vector*"));
+        let p: Pattern = "libx.so:ns::f".parse()?;
+        assert_eq!((p.module.as_deref(), p.function.as_str()), (Some("libx.so"), "ns::f"));
+        assert!(
+            "".parse::<Pattern>().is_err()
+                && ":f".parse::<Pattern>().is_err()
+                && "lib:".parse::<Pattern>().is_err()
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn lists_are_parted_at_commas_outside_of_names() {
+        let list = |text: &str| Pattern::list(text).join(" | ");
+        assert_eq!(list("libc:malloc,free"), "libc:malloc | libc:free");
+        assert_eq!(list("a,b , c"), "a | b | c");
+        assert_eq!(list("liba:x,libb:y,z"), "liba:x | libb:y | libb:z");
+        assert_eq!(list("ns::f(int, char),g<a, b>::h"), "ns::f(int, char) | g<a, b>::h");
+        assert_eq!(list("[a,b]x,y"), "[a,b]x | y");
+        assert_eq!((list(","), list("")), (String::new(), String::new()));
+        assert!(
+            "a:b".parse::<Pattern>().is_ok_and(|p| p.is_plain())
+                && "a*:b".parse::<Pattern>().is_ok_and(|p| !p.is_plain())
+        );
+    }
+
+    #[test]
+    fn a_module_goes_by_path_file_name_or_stem() {
+        let p = |m: &str| Pattern { module: Some(m.to_owned()), function: "*".to_owned() };
+        let path = "/usr/lib/x86_64-linux-gnu/libc.so.6";
+        assert!(
+            p("libc").matches_module(path)
+                && p("libc.so.6").matches_module(path)
+                && p(path).matches_module(path)
+        );
+        assert!(p("libc*").matches_module(path) && !p("lib").matches_module(path));
+    }
+}

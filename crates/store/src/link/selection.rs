@@ -1,0 +1,129 @@
+//! Which functions of which modules a link means: the same answer for the loader, which reads
+//! files, and for targets.
+
+use std::borrow::Cow;
+
+use super::file::LinkSpec;
+use super::pattern::{Pattern, PatternError};
+
+/// The patterns of a link, read.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    include: Vec<Pattern>,
+    exclude: Vec<Pattern>,
+}
+
+/// The patterns that concern one module.
+#[derive(Debug)]
+pub struct InModule<'a> {
+    /// With their places in the list.
+    include: Vec<(usize, &'a Pattern)>,
+    exclude: Vec<&'a Pattern>,
+}
+
+impl Selection {
+    /// Reads a link's patterns.
+    ///
+    /// # Errors
+    /// When one cannot be read.
+    pub fn new(spec: &LinkSpec) -> Result<Self, PatternError> {
+        Self::of(spec.include.iter().map(|t| &t.pattern), &spec.exclude)
+    }
+
+    /// Reads lists of patterns.
+    ///
+    /// # Errors
+    /// When one cannot be read.
+    pub fn of<'p>(
+        include: impl IntoIterator<Item = &'p String>,
+        exclude: impl IntoIterator<Item = &'p String>,
+    ) -> Result<Self, PatternError> {
+        let include = include.into_iter().map(|p| p.parse()).collect::<Result<_, _>>()?;
+        let exclude = exclude.into_iter().map(|p| p.parse()).collect::<Result<_, _>>()?;
+        Ok(Self { include, exclude })
+    }
+
+    /// The patterns of functions that must match, in order.
+    #[must_use]
+    pub fn patterns(&self) -> &[Pattern] {
+        &self.include
+    }
+
+    /// Picks the patterns for a module; `None` when no function of it can match. `main`: it is the
+    /// program itself; `own`: it is the library with the agent, which is not worth a word
+    /// unless it is asked for by name.
+    #[must_use]
+    pub fn module(&self, path: &str, main: bool, own: bool) -> Option<InModule<'_>> {
+        let concerns = |p: &&Pattern| {
+            if p.module.is_none() && own {
+                return false;
+            }
+            p.matches_module(path) || (main && p.module.as_deref() == Some("/proc/self/exe"))
+        };
+        let include: Vec<(usize, &Pattern)> =
+            self.include.iter().enumerate().filter(|(_, p)| concerns(p)).collect();
+        let exclude = self.exclude.iter().filter(concerns).collect();
+        (!include.is_empty()).then_some(InModule { include, exclude })
+    }
+}
+
+impl InModule<'_> {
+    /// Tells whether a function is meant, and by which of the patterns first.
+    #[must_use]
+    pub fn function<'n>(
+        &self,
+        name: &str,
+        aliases: impl Iterator<Item = &'n str> + Clone,
+    ) -> Option<usize> {
+        let at = first(self.include.iter().copied(), name, aliases.clone())?;
+        first(self.exclude.iter().map(|p| (0, *p)), name, aliases).is_none().then_some(at)
+    }
+}
+
+fn first<'p, 'n>(
+    patterns: impl Iterator<Item = (usize, &'p Pattern)> + Clone,
+    name: &str,
+    aliases: impl Iterator<Item = &'n str> + Clone,
+) -> Option<usize> {
+    let plain =
+        |p: &Pattern| p.matches_function(name) || aliases.clone().any(|a| p.matches_function(a));
+    if let Some((at, _)) = patterns.clone().find(|(_, p)| plain(p)) {
+        return Some(at);
+    }
+    let Cow::Owned(name) = skep_proc::demangle::demangle(name) else { return None };
+    // `ns::f` means `ns::f(int)` as well.
+    let bare = name.split('(').next().unwrap_or(&name);
+    let mut patterns = patterns;
+    patterns.find(|(_, p)| p.matches_function(&name) || p.matches_function(bare)).map(|(at, _)| at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_goes_by_its_names_and_by_the_module_it_is_in() {
+        let list = |l: &[&str]| l.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
+        let all = Selection::of(
+            &list(&["libx:a*", "b", "ns::f", "/proc/self/exe:only"]),
+            &list(&["ab", "liby:b"]),
+        )
+        .unwrap();
+        let find = |path: &str, main, name: &str, aliases: &[&str]| {
+            all.module(path, main, false)?.function(name, aliases.iter().copied())
+        };
+        assert_eq!(find("/lib/libx.so.1", false, "aa", &[]), Some(0));
+        assert_eq!(find("/lib/libx.so.1", false, "ab", &[]), None, "left out");
+        assert_eq!(find("/lib/liby.so", false, "aa", &[]), None);
+        assert_eq!(find("/lib/liby.so", false, "x", &["b"]), None, "left out there");
+        assert_eq!(find("/bin/p", true, "x", &["b"]), Some(1));
+        assert_eq!(find("/bin/p", true, "_ZN2ns1fEi", &[]), Some(2));
+        assert_eq!(
+            (find("/bin/p", true, "only", &[]), find("/bin/p", false, "only", &[])),
+            (Some(3), None)
+        );
+        let some = Selection::of(&list(&["libx:a"]), &[]).unwrap();
+        assert!(some.module("/bin/p", true, false).is_none(), "nothing there can match");
+        assert!(all.module("/lib/libskep_preload.so", false, true).is_none());
+    }
+}
