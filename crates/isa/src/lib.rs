@@ -21,5 +21,5 @@ pub mod text;
 
 pub use helper::{ArgType, Helper, HelperId, RetType};
 pub use insn::Insn;
-pub use map::{MAP_TYPES, MapFlags, MapShape, MapType, MapTypeRow, ShapeKind};
+pub use map::{KeyShape, MAP_TYPES, MapFlags, MapShape, MapType, MapTypeRow, ShapeKind};
 pub use prog::{AttachType, ProgramType};
