@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod ctx;
+pub mod errno;
 pub mod helper;
 pub mod insn;
 pub mod kfunc;
