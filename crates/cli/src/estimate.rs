@@ -387,6 +387,8 @@ mod simulated {
     use std::sync::Arc;
 
     use skep::Dir;
+    use skep::isa::ctx::tracing;
+    use skep::isa::helper::id;
     use skep::load::Loader;
     use skep::maps::{Map, SlotTable, slots};
     use skep::object::Object;
@@ -426,19 +428,18 @@ mod simulated {
         z ^ (z >> 31)
     }
 
-    fn helper(id: u32) -> Option<HelperImpl> {
-        const KFUNC: u32 = 1 << 16;
+    fn helper(helper: u32) -> Option<HelperImpl> {
         let load = |at| HelperImpl { func: number, how: HelperCall::LoadCtx(at) };
-        Some(match id {
-            1 => HelperImpl { func: number, how: HelperCall::MapLookup },
-            7 => HelperImpl::plain(random),
-            14 => HelperImpl::plain(number),
-            174 => load(-24),
-            KFUNC => load(-32),
-            n if n == KFUNC + 1 => load(-40),
-            n if n == KFUNC + 2 => HelperImpl::plain(counter),
-            n if n == KFUNC + 4 => load(SP as i32 * 8),
-            n if n == KFUNC + 5 => HelperImpl::plain(preemptions),
+        Some(match helper {
+            id::MAP_LOOKUP_ELEM => HelperImpl { func: number, how: HelperCall::MapLookup },
+            id::GET_PRANDOM_U32 => HelperImpl::plain(random),
+            id::GET_CURRENT_PID_TGID => HelperImpl::plain(number),
+            id::GET_ATTACH_COOKIE => load(tracing::COOKIE),
+            id::BPF_SESSION_IS_RETURN => load(tracing::IS_RETURN),
+            id::BPF_SESSION_COOKIE => load(tracing::SESSION),
+            id::BPF_GET_CPU_TIME_COUNTER => HelperImpl::plain(counter),
+            id::SKEP_GET_FUNC_SP => load(SP as i32 * 8),
+            id::SKEP_GET_PREEMPTIONS => HelperImpl::plain(preemptions),
             _ => return None,
         })
     }

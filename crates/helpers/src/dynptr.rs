@@ -9,6 +9,7 @@
 //! The layout is the kernel's (`struct bpf_dynptr_kern`): 24 bits of size, three of kind from bit
 //! 28 on, bit 31 for read-only. The verifier lets nobody but these helpers write there.
 
+use skep_isa::helper::DynptrKind;
 use skep_maps::Map;
 
 use super::map::map;
@@ -16,10 +17,10 @@ use super::memory::{fill, shift};
 use super::{errno, fail, int};
 use crate::packet::View;
 
-const LOCAL: u32 = 1;
-const RINGBUF: u32 = 2;
-const SKB: u32 = 3;
-const XDP: u32 = 4;
+const LOCAL: u32 = DynptrKind::Local as u32;
+const RINGBUF: u32 = DynptrKind::Ringbuf as u32;
+const SKB: u32 = DynptrKind::Skb as u32;
+const XDP: u32 = DynptrKind::Xdp as u32;
 const MAX_SIZE: u64 = 0xff_ffff;
 const READ_ONLY: u32 = 1 << 31;
 

@@ -3,7 +3,7 @@
 
 use std::cell::UnsafeCell;
 
-use skep_isa::{MapShape, ProgramType, ShapeKind, kfunc, text};
+use skep_isa::{MapFlags, MapShape, MapType, ProgramType, ShapeKind, kfunc, text};
 use skep_testkit::kernel::{Load, Map, MapSpec, Program, TestRun, may_load, with_maps};
 use skep_testkit::vmlinux::with_functions;
 use skep_vm::{Code, Env, MapRef};
@@ -11,8 +11,8 @@ use skep_vm::{Code, Env, MapRef};
 use super::implementation;
 
 const SLEEPABLE: u32 = 1 << 4;
-const RDONLY_PROG: u32 = 1 << 7;
-const ARRAY: u32 = 2;
+const RDONLY_PROG: u32 = MapFlags::RDONLY_PROG;
+const ARRAY: u32 = MapType::Array as u32;
 
 /// A program on both sides.
 pub(super) struct Pair {

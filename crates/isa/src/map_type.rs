@@ -1,7 +1,7 @@
 //! What each map type is like: one row each (kernel/bpf/*map*.c, and `check_map_func_compatibility`
 //! of the verifier).
 
-use crate::helper::HelperId;
+use crate::helper::{HelperId, id};
 use crate::map::{MapFlags as F, MapType};
 
 /// Tells which sizes a key or value may have.
@@ -94,9 +94,16 @@ const PERCPU_HASH: u32 = F::NO_PREALLOC | F::ZERO_SEED | F::ACCESS;
 const LRU: u32 = F::NO_PREALLOC | F::NO_COMMON_LRU | F::ZERO_SEED | F::ACCESS;
 
 /// Lookup, update, delete, and `for_each_map_elem`.
-const ELEMENTS: &[HelperId] = &[1, 2, 3, 164];
+const ELEMENTS: &[HelperId] =
+    &[id::MAP_LOOKUP_ELEM, id::MAP_UPDATE_ELEM, id::MAP_DELETE_ELEM, id::FOR_EACH_MAP_ELEM];
 /// These, and `map_lookup_percpu_elem`.
-const PERCPU_ELEMENTS: &[HelperId] = &[1, 2, 3, 164, 195];
+const PERCPU_ELEMENTS: &[HelperId] = &[
+    id::MAP_LOOKUP_ELEM,
+    id::MAP_UPDATE_ELEM,
+    id::MAP_DELETE_ELEM,
+    id::FOR_EACH_MAP_ELEM,
+    id::MAP_LOOKUP_PERCPU_ELEM,
+];
 
 const fn row(
     map_type: MapType,
@@ -148,14 +155,20 @@ pub const MAP_TYPES: &[MapTypeRow] = &[
         ELEMENTS,
     )
     .gives(Value),
-    row(T::ProgArray, "prog_array", INDEX, INDEX, SIDES, &[12]),
+    row(T::ProgArray, "prog_array", INDEX, INDEX, SIDES, &[id::TAIL_CALL]),
     row(
         T::PerfEventArray,
         "perf_event_array",
         INDEX,
         INDEX,
         SIDES | F::PRESERVE_ELEMS,
-        &[22, 25, 55, 111, 121],
+        &[
+            id::PERF_EVENT_READ,
+            id::PERF_EVENT_OUTPUT,
+            id::PERF_EVENT_READ_VALUE,
+            id::SKB_OUTPUT,
+            id::XDP_OUTPUT,
+        ],
     ),
     row(T::PercpuHash, "percpu_hash", ANY, PERCPU_VALUE, PERCPU_HASH, PERCPU_ELEMENTS)
         .gives(Value)
@@ -169,9 +182,16 @@ pub const MAP_TYPES: &[MapTypeRow] = &[
         INDEX,
         Size::Words(8, 127 * 8),
         SIDES | F::STACK_BUILD_ID,
-        &[27],
+        &[id::GET_STACKID],
     ),
-    row(T::CgroupArray, "cgroup_array", INDEX, INDEX, SIDES, &[33, 37]),
+    row(
+        T::CgroupArray,
+        "cgroup_array",
+        INDEX,
+        INDEX,
+        SIDES,
+        &[id::SKB_UNDER_CGROUP, id::CURRENT_TASK_UNDER_CGROUP],
+    ),
     row(T::LruHash, "lru_hash", ANY, ANY, LRU | F::NUMA_NODE, ELEMENTS).gives(Value),
     row(T::LruPercpuHash, "lru_percpu_hash", ANY, PERCPU_VALUE, LRU, PERCPU_ELEMENTS)
         .gives(Value)
@@ -182,26 +202,64 @@ pub const MAP_TYPES: &[MapTypeRow] = &[
         Size::Between(5, 260),
         ANY,
         F::NO_PREALLOC | F::ACCESS | F::NUMA_NODE,
-        &[1, 2, 3],
+        &[id::MAP_LOOKUP_ELEM, id::MAP_UPDATE_ELEM, id::MAP_DELETE_ELEM],
     )
     .gives(Value),
-    row(T::ArrayOfMaps, "array_of_maps", INDEX, INDEX, SIDES, &[1]).gives(InnerMap),
-    row(T::HashOfMaps, "hash_of_maps", ANY, INDEX, HASH, &[1]).gives(InnerMap),
-    row(T::Devmap, "devmap", INDEX, Size::OneOf(&[4, 8]), SIDES, &[1, 51]).gives(ReadOnlyValue),
+    row(T::ArrayOfMaps, "array_of_maps", INDEX, INDEX, SIDES, &[id::MAP_LOOKUP_ELEM])
+        .gives(InnerMap),
+    row(T::HashOfMaps, "hash_of_maps", ANY, INDEX, HASH, &[id::MAP_LOOKUP_ELEM]).gives(InnerMap),
+    row(
+        T::Devmap,
+        "devmap",
+        INDEX,
+        Size::OneOf(&[4, 8]),
+        SIDES,
+        &[id::MAP_LOOKUP_ELEM, id::REDIRECT_MAP],
+    )
+    .gives(ReadOnlyValue),
     refused(T::Sockmap, "sockmap", "it holds kernel sockets"),
-    row(T::Cpumap, "cpumap", INDEX, Size::OneOf(&[4, 8]), F::NUMA_NODE, &[51]),
-    row(T::Xskmap, "xskmap", INDEX, INDEX, SIDES, &[1, 51]).gives(ReadOnlyValue),
+    row(T::Cpumap, "cpumap", INDEX, Size::OneOf(&[4, 8]), F::NUMA_NODE, &[id::REDIRECT_MAP]),
+    row(T::Xskmap, "xskmap", INDEX, INDEX, SIDES, &[id::MAP_LOOKUP_ELEM, id::REDIRECT_MAP])
+        .gives(ReadOnlyValue),
     refused(T::Sockhash, "sockhash", "it holds kernel sockets"),
     refused(T::CgroupStorage, "cgroup_storage", "it belongs to kernel control groups"),
     refused(T::ReuseportSockarray, "reuseport_sockarray", "it holds kernel sockets"),
     refused(T::PercpuCgroupStorage, "percpu_cgroup_storage", "it belongs to kernel control groups"),
-    row(T::Queue, "queue", NONE, ANY, F::ACCESS | F::NUMA_NODE, &[87, 88, 89]),
-    row(T::Stack, "stack", NONE, ANY, F::ACCESS | F::NUMA_NODE, &[87, 88, 89]),
+    row(
+        T::Queue,
+        "queue",
+        NONE,
+        ANY,
+        F::ACCESS | F::NUMA_NODE,
+        &[id::MAP_PUSH_ELEM, id::MAP_POP_ELEM, id::MAP_PEEK_ELEM],
+    ),
+    row(
+        T::Stack,
+        "stack",
+        NONE,
+        ANY,
+        F::ACCESS | F::NUMA_NODE,
+        &[id::MAP_PUSH_ELEM, id::MAP_POP_ELEM, id::MAP_PEEK_ELEM],
+    ),
     refused(T::SkStorage, "sk_storage", "it belongs to kernel sockets"),
-    row(T::DevmapHash, "devmap_hash", INDEX, Size::OneOf(&[4, 8]), SIDES, &[1, 51])
-        .gives(ReadOnlyValue),
+    row(
+        T::DevmapHash,
+        "devmap_hash",
+        INDEX,
+        Size::OneOf(&[4, 8]),
+        SIDES,
+        &[id::MAP_LOOKUP_ELEM, id::REDIRECT_MAP],
+    )
+    .gives(ReadOnlyValue),
     refused(T::StructOps, "struct_ops", "it replaces functions of the kernel"),
-    row(T::Ringbuf, "ringbuf", NONE, NONE, F::NUMA_NODE, &[130, 131, 134, 198]),
+    row(
+        T::Ringbuf,
+        "ringbuf",
+        NONE,
+        NONE,
+        F::NUMA_NODE,
+        &[id::RINGBUF_OUTPUT, id::RINGBUF_RESERVE, id::RINGBUF_QUERY, id::RINGBUF_RESERVE_DYNPTR],
+    ),
     refused(T::InodeStorage, "inode_storage", "it belongs to kernel inodes"),
     refused(T::TaskStorage, "task_storage", "it belongs to kernel tasks"),
     row(
@@ -210,9 +268,9 @@ pub const MAP_TYPES: &[MapTypeRow] = &[
         NONE,
         ANY,
         F::ZERO_SEED | F::ACCESS | F::NUMA_NODE,
-        &[87, 89],
+        &[id::MAP_PUSH_ELEM, id::MAP_PEEK_ELEM],
     ),
-    row(T::UserRingbuf, "user_ringbuf", NONE, NONE, F::NUMA_NODE, &[209]),
+    row(T::UserRingbuf, "user_ringbuf", NONE, NONE, F::NUMA_NODE, &[id::USER_RINGBUF_DRAIN]),
     refused(T::CgrpStorage, "cgrp_storage", "it belongs to kernel control groups"),
     refused(T::Arena, "arena", "it is memory at an address the kernel chooses"),
 ];

@@ -1,9 +1,8 @@
 //! The helpers that a target offers: those of all programs, and tail calls.
 
+use skep_isa::helper::id::TAIL_CALL;
 use skep_isa::{HelperId, ProgramType};
 use skep_vm::{HelperCall, HelperImpl};
-
-const TAIL_CALL: HelperId = 12;
 
 /// Finds what the code generator needs to call a helper from a program of type `prog`; `None` when
 /// it cannot be called here. It is a [`skep_helpers::Lookup`].

@@ -24,3 +24,21 @@ use skep_vm::HelperImpl;
 pub(crate) fn helper(prog: ProgramType, id: HelperId) -> Option<HelperImpl> {
     skep_net::implementation(prog, id).or_else(|| skep_runtime::helpers::implementation(prog, id))
 }
+
+#[cfg(test)]
+mod tests {
+    use skep_isa::helper::{HELPERS, KFUNCS};
+    use skep_isa::kfunc;
+
+    /// Verifier and engines go by two tables: what is offered to programs, and what is there.
+    #[test]
+    fn what_is_offered_is_there() {
+        let here = |id| skep_net::has(id) || skep_runtime::helpers::has(id);
+        for h in HELPERS.iter().chain(KFUNCS) {
+            assert_eq!(here(h.id), h.refused.is_none(), "{} ({}): {:?}", h.name, h.id, h.refused);
+        }
+        for (id, k) in (kfunc::BASE..).zip(kfunc::KFUNCS) {
+            assert_eq!(here(id), k.offered, "{}", k.name);
+        }
+    }
+}

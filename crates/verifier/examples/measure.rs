@@ -11,6 +11,7 @@
 mod kernel_bpf;
 
 use kernel_bpf::Prepared;
+use skep_isa::helper::id;
 use skep_isa::{Insn, MapType, ProgramType, op};
 use skep_object::{Linked, LinkedMap, MapSpec, Object};
 use skep_verifier::{Options, verify};
@@ -160,7 +161,7 @@ fn lookups(n: usize) -> Vec<Insn> {
         out.push(Insn::mov64_reg(2, 10));
         out.push(Insn::new(K | op::ADD, 2, 0, 0, -4));
         out.extend(Insn::ld_imm64(1, op::PSEUDO_MAP_IDX, 0));
-        out.push(Insn::call(1));
+        out.push(Insn::call(id::MAP_LOOKUP_ELEM));
         out.push(Insn::new(op::JMP | op::JEQ, 0, 0, 5, 0));
         out.push(Insn::new(op::LDX | op::MEM | op::DW, 3, 6, 8, 0));
         out.push(Insn::new(op::JMP | op::JGT, 3, 0, 3, 56));

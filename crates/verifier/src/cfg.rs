@@ -133,8 +133,9 @@ impl Cfg {
                 || kernel.is_some_and(|k| k.flags.has(kfunc::KFlags::SLEEPABLE))
         };
         let edges = call_edges(insns, self);
-        self.moves_packet =
-            self.with_callers(insns, &edges, |i| helper(i).is_some_and(|h| h.moves_packet));
+        self.moves_packet = self.with_callers(insns, &edges, |i| {
+            helper(i).is_some_and(|h| h.packet_effect == helper::PacketEffect::Moves)
+        });
         self.sleeps = self.with_callers(insns, &edges, sleeps);
     }
 

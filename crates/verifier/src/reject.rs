@@ -1,7 +1,7 @@
 //! Why a program was refused: one reason in the kernel's words, where in the program, and how the
 //! walk got there.
 
-use skep_isa::{HelperId, Insn, op};
+use skep_isa::{HelperId, Insn, kfunc, op};
 use skep_object::{Line, Misfit, Missing};
 
 /// What is wrong with a program. Messages are the kernel's (kernel/bpf/verifier.c) where the kernel
@@ -534,12 +534,8 @@ pub(crate) fn hint(reason: &Reason) -> Option<String> {
             "initialize the whole variable, padding too, with `__builtin_memset`"
         }
         Reason::Misaligned { .. } => "align the field to its size",
-        Reason::Unsupported { what: "bpf_throw" } | Reason::ExceptionCallback => {
-            "compiled programs keep no record of their frames to unwind by: return an error from function to function instead"
-        }
-        Reason::Unsupported { what: "bpf_local_irq_save" | "bpf_local_irq_restore" } => {
-            "interrupts are the processor's, a process cannot turn them off; use atomics or `bpf_spin_lock`"
-        }
+        Reason::ExceptionCallback => kfunc::NO_UNWINDING,
+        Reason::Unsupported { what } => kfunc::by_name(what).and_then(|(_, k)| k.unsupported)?,
         Reason::BadReturn { .. } => "return a value of that range on every path",
         Reason::Function { why, .. } => why.hint(),
         _ => return None,

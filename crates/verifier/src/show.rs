@@ -5,6 +5,7 @@ use crate::scalar::Scalar;
 use crate::stack::{Byte, DynptrKind, Slot};
 use crate::state::{Frame, State};
 use crate::tnum::Tnum;
+use skep_isa::kfunc;
 use skep_object::{Btf, Linked};
 use std::fmt::{Display, Formatter, Result};
 
@@ -265,10 +266,9 @@ impl Contents<'_> {
                 f.write_str(")")
             }
             (Byte::Special, Kind::Iter { of, drained }) if slot.reg.range == 0 => {
-                let name = skep_isa::kfunc::by_id(of).map_or("", |k| k.name);
-                let name = name.trim_start_matches("bpf_iter_").trim_end_matches("_new");
+                let name = kfunc::by_id(of).and_then(kfunc::Kfunc::iterator).map_or("", |i| i.0);
                 let state = if drained { "drained" } else { "active" };
-                write!(f, " fp{at}=iter_{name}(ref_id={},state={state})", slot.reg.reference)
+                write!(f, " fp{at}={name}(ref_id={},state={state})", slot.reg.reference)
             }
             (Byte::Special, _) => Ok(()),
             _ if slot.bytes.iter().all(|b| *b == Byte::Uninit) => Ok(()),

@@ -3,6 +3,7 @@
 mod random;
 
 use random::Random;
+use skep_isa::helper::id;
 use skep_isa::{Insn, ProgramType, op};
 use skep_object::{Linked, Object};
 use skep_verifier::{Options, verify};
@@ -102,7 +103,7 @@ fn damaged_programs() {
 fn forks_without_end_are_refused() {
     let mut insns = Vec::new();
     for _ in 0..9000 {
-        insns.push(Insn::call(7));
+        insns.push(Insn::call(id::GET_PRANDOM_U32));
         insns.push(Insn::new(op::JMP | op::JSET, 0, 0, 1, 1));
         insns.push(Insn::new(op::ALU64 | op::ADD, 6, 0, 0, 1));
     }

@@ -8,10 +8,11 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use skep_isa::helper::id;
 use skep_isa::{MapShape, ShapeKind, text};
 use skep_vm::{Code, Env, HelperCall, HelperImpl, Malformed, MapRef, interp, tail};
 
-const TAIL_CALL: u32 = 12;
+const TAIL_CALL: u32 = id::TAIL_CALL;
 const SLOTS: u32 = 4;
 
 /// A process with one program array: what a host of the engines has to do.

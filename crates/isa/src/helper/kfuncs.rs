@@ -1,19 +1,26 @@
-//! The kernel functions skep knows, one row each, under numbers of its own.
+//! Kernel functions that take plain arguments, one row each, under numbers of skep's own. All
+//! others are rows of [`crate::kfunc`].
 
 use super::ArgType::{Anything, Ctx};
 use super::Progs::{All, Only};
 use super::RetType::{Integer, Mem};
-use super::{Helper, KFUNC_BASE, row};
+use super::{AttachRule, helpers, row};
 use crate::prog::ProgramType as P;
 
 const SESSION: &[P] = &[P::Tracing, P::Kprobe];
 
-pub(super) const KFUNCS: &[Helper] = &[
-    row(KFUNC_BASE, "bpf_session_is_return", &[Ctx], Integer, Only(SESSION)),
-    row(KFUNC_BASE + 1, "bpf_session_cookie", &[Ctx], Mem(8), Only(SESSION)),
-    row(KFUNC_BASE + 2, "bpf_get_cpu_time_counter", &[], Integer, All),
-    row(KFUNC_BASE + 3, "bpf_cpu_time_counter_to_ns", &[Anything], Integer, All),
+helpers! {
+    from crate::helper::KFUNC_BASE;
+    0 BPF_SESSION_IS_RETURN "bpf_session_is_return" =>
+        row(&[Ctx], Integer, Only(SESSION)).attach(AttachRule::Session);
+    1 BPF_SESSION_COOKIE "bpf_session_cookie" =>
+        row(&[Ctx], Mem(8), Only(SESSION)).attach(AttachRule::Session);
+    2 BPF_GET_CPU_TIME_COUNTER "bpf_get_cpu_time_counter" =>
+        row(&[], Integer, All);
+    3 BPF_CPU_TIME_COUNTER_TO_NS "bpf_cpu_time_counter_to_ns" =>
+        row(&[Anything], Integer, All);
     // Not the kernel's.
-    row(KFUNC_BASE + 4, "skep_get_func_sp", &[Ctx], Integer, Only(&[P::Tracing])),
-    row(KFUNC_BASE + 5, "skep_get_preemptions", &[], Integer, All),
-];
+    4 SKEP_GET_FUNC_SP "skep_get_func_sp" =>
+        row(&[Ctx], Integer, Only(&[P::Tracing])).attach(AttachRule::Trampoline);
+    5 SKEP_GET_PREEMPTIONS "skep_get_preemptions" => row(&[], Integer, All);
+}

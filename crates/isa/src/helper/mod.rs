@@ -1,15 +1,21 @@
 //! Helper functions: number, name, and what goes in and out, one row each.
 //!
-//! [`HELPERS`] has every helper of the kernel, so that any can be named; a row that says
-//! `Helper::refused` cannot be called here, and why. Whether a program type may use it is
-//! [`Helper::progs`]. Kernel functions (kfuncs) that skep offers are [`KFUNCS`], with numbers from
-//! [`KFUNC_BASE`] on: the object reader finds them by name, since their kernel numbers are BTF ids
-//! of the running kernel.
+//! [`HELPERS`] has every helper of the kernel, so that any can be named; a helper whose row says
+//! [`Helper::refused`] cannot be called here, and that is why. Whoever means one helper names it by
+//! its constant in [`id`]. What a call does to a packet, a lock, a reference or a map are columns
+//! of the row, and so is who may call it. Kernel functions (kfuncs) that skep offers are [`KFUNCS`],
+//! with numbers from [`KFUNC_BASE`] on: the object reader finds them by name, since their kernel
+//! numbers are BTF ids of the running kernel.
 
 mod kfuncs;
+mod rules;
 mod table;
+mod types;
 
-use crate::prog::ProgramType as P;
+pub use rules::{AttachRule, Callback, LockRule, PacketEffect, Progs, Reference};
+pub use types::{ArgType, DynptrKind, RetType};
+
+use crate::prog::{AttachType, ProgramType as P};
 
 /// A helper's number.
 pub type HelperId = u32;
@@ -22,149 +28,41 @@ pub const KFUNC_BASE: HelperId = 0x1_0000;
 pub const LOAD_PACKET: HelperId = 0x2_0000;
 
 /// The kernel's helpers, in order of number.
-pub const HELPERS: &[Helper] = table::HELPERS;
+pub const HELPERS: &[Helper] = table::ROWS;
 
 /// The kernel functions skep knows, in order of number.
-pub const KFUNCS: &[Helper] = kfuncs::KFUNCS;
+pub const KFUNCS: &[Helper] = kfuncs::ROWS;
 
-/// Tells what the verifier must see in an argument register (`enum bpf_arg_type`).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum ArgType {
-    /// Not an argument.
-    None,
-    /// Any initialised value.
-    Anything,
-    /// A map.
-    ConstMapPtr,
-    /// Readable memory of the map's key size.
-    MapKey,
-    /// Readable memory of the map's value size.
-    MapValue,
-    /// Writable memory of the map's value size, need not be initialised.
-    UninitMapValue,
-    /// Readable memory; its size is the next argument.
-    Mem,
-    /// Readable memory or NULL (then the size must be 0); its size is the next argument.
-    MemOrNull,
-    /// Writable memory, need not be initialised; its size is the next argument.
-    UninitMem,
-    /// Size of the memory before it, above zero.
-    Size,
-    /// Size of the memory before it, may be zero.
-    SizeOrZero,
-    /// A size known at verification time (ring buffer reservation).
-    ConstAllocSize,
-    /// The program's context.
-    Ctx,
-    /// A ring buffer record that this call releases.
-    AllocMemRelease,
-    /// Writable aligned memory of eight bytes, need not be initialised.
-    UninitLong,
-    /// A NUL-terminated string in a read-only map.
-    ConstStr,
-    /// A function of the same program, as callback.
-    Func,
-    /// A pointer to the stack, or NULL.
-    StackOrNull,
-    /// A pointer to a value with a spin lock.
-    SpinLock,
-    /// A number, no pointer.
-    Scalar,
-    /// Initialised memory that the helper also writes; its size is the next argument.
-    MemWrite,
-    /// As [`ArgType::UninitMem`], or NULL (then the size must be 0).
-    UninitMemOrNull,
-    /// Readable memory of this many bytes.
-    FixedMem(u32),
-    /// Aligned, initialised memory of this many bytes that the helper also writes.
-    FixedMemWrite(u32),
-    /// Readable memory of the map's value size, or NULL.
-    MapValueOrNull,
-    /// The program's context, or NULL.
-    CtxOrNull,
-    /// Sixteen bytes of stack that become a dynptr.
-    UninitDynptr(DynptrKind),
-    /// A dynptr of any kind.
-    Dynptr,
-    /// A dynptr over a ring buffer record that this call releases.
-    DynptrRelease,
-    /// A pointer to the `bpf_timer` in a map value.
-    Timer,
-    /// A pointer to a typed kernel pointer in a map value.
-    Kptr,
-    /// A per-CPU variable of the kernel.
-    PercpuVar,
-    /// A kernel object of this type.
-    BtfId(&'static str),
-    /// A kernel object of this type, or NULL.
-    BtfIdOrNull(&'static str),
-    /// A socket of any kind.
-    SockCommon,
-    /// A socket that this call releases.
-    SockRelease,
+/// The numbers of helpers and of [`KFUNCS`], by name: `BPF_FUNC_map_lookup_elem` is
+/// [`MAP_LOOKUP_ELEM`](id::MAP_LOOKUP_ELEM).
+pub mod id {
+    pub use super::kfuncs::id::*;
+    pub use super::table::id::*;
 }
 
-/// Tells what a dynptr is over (`enum bpf_dynptr_type`).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum DynptrKind {
-    /// Memory of the program.
-    Local,
-    /// A ring buffer record.
-    Ringbuf,
-    /// A socket buffer.
-    Skb,
-    /// An XDP packet.
-    Xdp,
-}
+/// Makes a table of rows, numbered from a base on, and the constants of their numbers.
+macro_rules! helpers {
+    (
+        from $base:expr;
+        $($number:literal $id:ident $name:literal => $row:expr;)*
+    ) => {
+        pub mod id {
+            $(
+                #[doc = concat!("Number of `", $name, "`.")]
+                #[doc(alias = $name)]
+                pub const $id: $crate::HelperId = $base + $number;
+            )*
+        }
 
-/// Tells what the verifier knows of r0 after the call (`enum bpf_return_type`).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum RetType {
-    /// Any 64-bit value.
-    Integer,
-    /// Nothing: r0 is unreadable.
-    Void,
-    /// A value of the map in argument 1, or NULL.
-    MapValueOrNull,
-    /// Memory of the size in the [`ArgType::ConstAllocSize`] argument, or NULL; must be released.
-    AllocMemOrNull,
-    /// Writable memory of this many bytes.
-    Mem(u32),
-    /// A value of the map in argument 1.
-    MapValue,
-    /// Memory of the dynptr, of the size in the [`ArgType::ConstAllocSize`] argument, or NULL.
-    DynptrMemOrNull,
-    /// A kernel object of this type.
-    BtfId(&'static str),
-    /// A kernel object of this type, or NULL.
-    BtfIdOrNull(&'static str),
-    /// A full socket or NULL; must be released.
-    SocketOrNull,
-    /// A socket of any kind or NULL; must be released.
-    SockCommonOrNull,
-    /// A TCP socket, or NULL.
-    TcpSockOrNull,
-    /// A per-CPU variable of the kernel.
-    PercpuVar,
-    /// A per-CPU variable of the kernel, or NULL.
-    PercpuVarOrNull,
-}
+        pub(super) const ROWS: &[super::Helper] = &[$($row.named(id::$id, $name),)*];
 
-/// Tells which program types may call a helper.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Progs {
-    /// Every type.
-    All,
-    /// The tracing types: kprobe, tracepoints, perf event, tracing, lsm, syscall.
-    Tracing,
-    /// Exactly these.
-    Only(&'static [P]),
-    /// All but these.
-    Except(&'static [P]),
+        /// The names of the constants beside their numbers.
+        #[cfg(test)]
+        pub(super) const IDS: &[(&str, $crate::HelperId)] =
+            &[$((stringify!($id), id::$id),)*];
+    };
 }
+use helpers;
 
 /// One helper.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -181,12 +79,24 @@ pub struct Helper {
     pub progs: Progs,
     /// Only programs under a GPL-compatible licence may call it.
     pub gpl_only: bool,
+    /// What the program must be attached to.
+    pub attach: AttachRule,
     /// Its memory arguments may lie in the packet of a packet program.
     pub packet: bool,
-    /// It may move or resize the packet: pointers into it are void afterwards.
-    pub moves_packet: bool,
+    /// Whether pointers into the packet are void afterwards.
+    pub packet_effect: PacketEffect,
     /// Only programs that may sleep may call it.
     pub sleeps: bool,
+    /// It changes the map in its first argument, which must not be read-only.
+    pub changes_map: bool,
+    /// What it does with the spin lock.
+    pub lock: LockRule,
+    /// Nothing that must be released may be held: the program does not go on after the call.
+    pub holds_nothing: bool,
+    /// What the pointer in r0 means for references.
+    pub reference: Reference,
+    /// The function of the program that it calls.
+    pub callback: Option<Callback>,
     /// Why it cannot be called outside the kernel; `None` when it can.
     pub refused: Option<&'static str>,
     /// What it does other than in the kernel; empty when nothing.
@@ -198,8 +108,7 @@ impl Helper {
     /// for `trace_printk`, whose format tells how many more.
     #[must_use]
     pub fn registers(&self) -> usize {
-        const TRACE_PRINTK: HelperId = 6;
-        if self.id == TRACE_PRINTK {
+        if self.id == id::TRACE_PRINTK {
             self.args.len()
         } else {
             self.args.iter().take_while(|a| **a != ArgType::None).count()
@@ -209,22 +118,26 @@ impl Helper {
     /// Tells whether programs of type `p` may call this helper.
     #[must_use]
     pub fn allows(&self, p: P) -> bool {
-        match self.progs {
-            Progs::All => true,
-            Progs::Tracing => matches!(
-                p,
-                P::Kprobe
-                    | P::Tracepoint
-                    | P::RawTracepoint
-                    | P::RawTracepointWritable
-                    | P::PerfEvent
-                    | P::Tracing
-                    | P::Lsm
-                    | P::Syscall
-            ),
-            Progs::Only(list) => list.contains(&p),
-            Progs::Except(list) => !list.contains(&p),
-        }
+        self.progs.allow(p)
+    }
+
+    /// Tells whether a program of type `p` that is attached as `attach` to `target` may call this
+    /// helper.
+    #[must_use]
+    pub fn allows_attached(&self, p: P, attach: Option<AttachType>, target: Option<&str>) -> bool {
+        self.allows(p) && self.attach.allows(p, attach, target)
+    }
+
+    /// Returns the name as C programs write it: with `bpf_`.
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        if self.id >= KFUNC_BASE { self.name.to_owned() } else { format!("bpf_{}", self.name) }
+    }
+
+    const fn named(mut self, id: HelperId, name: &'static str) -> Self {
+        self.id = id;
+        self.name = name;
+        self
     }
 
     const fn gpl(mut self) -> Self {
@@ -238,7 +151,42 @@ impl Helper {
     }
 
     const fn moves_packet(mut self) -> Self {
-        self.moves_packet = true;
+        self.packet_effect = PacketEffect::Moves;
+        self
+    }
+
+    const fn moves_packet_of_dynptr(mut self) -> Self {
+        self.packet_effect = PacketEffect::MovesThroughDynptr;
+        self
+    }
+
+    const fn changes_map(mut self) -> Self {
+        self.changes_map = true;
+        self
+    }
+
+    const fn lock(mut self, rule: LockRule) -> Self {
+        self.lock = rule;
+        self
+    }
+
+    const fn holds_nothing(mut self) -> Self {
+        self.holds_nothing = true;
+        self
+    }
+
+    const fn result(mut self, reference: Reference) -> Self {
+        self.reference = reference;
+        self
+    }
+
+    const fn calls(mut self, callback: Callback) -> Self {
+        self.callback = Some(callback);
+        self
+    }
+
+    const fn attach(mut self, rule: AttachRule) -> Self {
+        self.attach = rule;
         self
     }
 
@@ -258,13 +206,8 @@ impl Helper {
     }
 }
 
-const fn row(
-    id: HelperId,
-    name: &'static str,
-    args: &[ArgType],
-    ret: RetType,
-    progs: Progs,
-) -> Helper {
+/// A row without its number and name.
+const fn row(args: &[ArgType], ret: RetType, progs: Progs) -> Helper {
     let mut all = [ArgType::None; 5];
     let mut i = 0;
     while i < args.len() {
@@ -272,15 +215,21 @@ const fn row(
         i += 1;
     }
     Helper {
-        id,
-        name,
+        id: 0,
+        name: "",
         args: all,
         ret,
         progs,
         gpl_only: false,
+        attach: AttachRule::Any,
         packet: false,
-        moves_packet: false,
+        packet_effect: PacketEffect::None,
         sleeps: false,
+        changes_map: false,
+        lock: LockRule::Unlocked,
+        holds_nothing: false,
+        reference: Reference::None,
+        callback: None,
         refused: None,
         differs: "",
     }
@@ -328,6 +277,18 @@ mod tests {
         assert_eq!(HELPERS.len(), 211);
         assert_eq!(by_id(131).map(|h| h.name), Some("ringbuf_reserve"));
         assert_eq!((by_id(0), by_id(212)), (None, None));
+        assert_eq!((id::MAP_LOOKUP_ELEM, id::CGRP_STORAGE_DELETE), (1, 211));
+        for (name, n) in table::IDS.iter().chain(kfuncs::IDS) {
+            assert_eq!(by_id(*n).map(|h| h.name.to_uppercase()), Some((*name).to_owned()));
+        }
+    }
+
+    #[test]
+    fn a_helper_with_a_callback_takes_a_function() {
+        for h in HELPERS {
+            let takes = h.args.contains(&ArgType::Func);
+            assert_eq!(takes, h.callback.is_some(), "{}", h.name);
+        }
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use skep_isa::{ProgramType, helper};
+use skep_isa::ProgramType;
+use skep_isa::helper::id;
 use skep_object::{Access, InnerValue, Linked};
 use skep_verifier::{Options, Verified};
 
@@ -36,9 +37,7 @@ impl Asked<'_> {
         let family = family(of, all);
         let reads: BTreeSet<Access> =
             family.iter().flat_map(|(.., proof)| proof.info().ctx_reads.iter().copied()).collect();
-        let asks = |id: &u32| {
-            matches!(helper::by_id(*id).map(|h| h.name), Some("get_func_arg" | "get_func_arg_cnt"))
-        };
+        let asks = |id: &u32| matches!(*id, id::GET_FUNC_ARG | id::GET_FUNC_ARG_CNT);
         let counts = family.iter().any(|(.., proof)| proof.info().helpers.iter().any(asks));
         let Some(attach) =
             skep_store::link::attach_type::on_functions_of(linked.prog_type, linked.attach_type)

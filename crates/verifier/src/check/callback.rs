@@ -5,13 +5,8 @@ use crate::reg::{Flags, Kind, Reg};
 use crate::reject::Reason;
 use crate::stack::DynptrKind;
 use crate::state::{Frame, State};
-use skep_isa::{ArgType, HelperId, Insn, helper, op};
-
-const FOR_EACH: HelperId = 164;
-const TIMER_SET_CALLBACK: HelperId = 170;
-const FIND_VMA: HelperId = 180;
-const LOOP: HelperId = 181;
-const USER_RINGBUF_DRAIN: HelperId = 209;
+use skep_isa::helper::{self, ArgType, Callback};
+use skep_isa::{Insn, op};
 
 /// Turns of a `bpf_loop` that are walked one by one: what the next one finds need not be forgotten.
 const FEW: u64 = 4;
@@ -52,17 +47,21 @@ impl Walk<'_> {
 
     /// Tells whether a `bpf_loop` takes so few turns that each is walked as it is.
     pub(super) fn few_turns(&self, insn: usize) -> bool {
-        let is_loop =
-            self.prog.insns.get(insn).is_some_and(|i| i.is_helper_call() && i.imm as u32 == LOOP);
+        let is_loop = self
+            .prog
+            .insns
+            .get(insn)
+            .is_some_and(|i| i.is_helper_call() && i.imm as u32 == helper::id::LOOP);
         is_loop && self.state.reg(1).is_scalar() && self.state.reg(1).val.r64.umax <= FEW
     }
 
     /// A helper that calls a function of the program.
     pub(super) fn call_back(&mut self, i: Insn, at: usize) -> Result<Next, Reason> {
-        let id = i.imm as u32;
-        let arg = helper::by_id(id)
+        let h = helper::by_id(i.imm as u32);
+        let arg = h
             .and_then(|h| h.args.iter().position(|a| *a == ArgType::Func))
             .map_or(2, |n| n as u8 + 1);
+        let callback = h.and_then(|h| h.callback);
         let Kind::Func(to) = self.state.reg(arg).kind else {
             return self.call_helper(i).map(|()| Some(at + 1));
         };
@@ -77,27 +76,27 @@ impl Walk<'_> {
         let mut callee = Frame::new(called.depth() as u8 + 1, func, at);
         callee.held = Some(called.refs.iter().map(|r| r.id).collect());
         let first = *called.reg(1);
-        match (id, first.kind) {
-            (LOOP, _) => {
+        match (callback, first.kind) {
+            (Some(Callback::Loop), _) => {
                 callee.regs[1] = Reg::UNKNOWN;
                 callee.regs[2] = *called.reg(3);
                 // The number of turns decides whether there is another.
                 self.flow.mark(first.node);
             }
-            (FOR_EACH, Kind::Map(map)) => {
+            (Some(Callback::EachElement), Kind::Map(map)) => {
                 self.show_element(&mut callee, map);
                 callee.regs[4] = *called.reg(3);
             }
-            (FIND_VMA, _) => {
+            (Some(Callback::Vma), _) => {
                 callee.regs[1] = first;
                 callee.regs[2] = self.kernel_pointer("vm_area_struct", Flags::NONE);
                 callee.regs[3] = *called.reg(4);
             }
-            (USER_RINGBUF_DRAIN, _) => {
+            (Some(Callback::Samples), _) => {
                 callee.regs[1] = Reg::of(Kind::Dynptr(DynptrKind::Local));
                 callee.regs[2] = *called.reg(3);
             }
-            (TIMER_SET_CALLBACK, Kind::Value(map)) => {
+            (Some(Callback::Timer), Kind::Value(map)) => {
                 self.call_helper(i)?;
                 self.call_later(to, map);
                 return Ok(Some(at + 1));
@@ -115,7 +114,7 @@ impl Walk<'_> {
         self.info.calls.insert((self.cfg.func_of(at), func));
         self.call_helper(i)?;
         self.state.top_mut().turns = 0;
-        if id != LOOP || u64::from(turns) < first.val.r64.umax {
+        if callback != Some(Callback::Loop) || u64::from(turns) < first.val.r64.umax {
             self.fork(called, to);
         }
         Ok(Some(at + 1))

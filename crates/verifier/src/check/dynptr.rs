@@ -7,7 +7,7 @@ use crate::reject::Reason;
 use crate::stack::{Byte, DynptrKind, Slot};
 use crate::state::Reference;
 use skep_isa::HelperId;
-use skep_isa::kfunc::{KFlags, KRet, Kfunc};
+use skep_isa::kfunc::{self, KFlags, KRet, Kfunc};
 
 /// Slots of a dynptr.
 const DYNPTR_SLOTS: i32 = 2;
@@ -188,7 +188,7 @@ impl Walk<'_> {
         r: &Reg,
         new: bool,
     ) -> Result<(u8, i32), Reason> {
-        let (name, slots) = iter_of(k);
+        let (name, slots) = k.iterator().unwrap_or(("", 1));
         let (frame, off) = self.object_place(reg, r, slots, "iterator")?;
         if new {
             let free =
@@ -227,7 +227,7 @@ impl Walk<'_> {
             it.flags = Flags::RCU;
         }
         self.state.refs.push(Reference { id: it.id, insn: self.insn });
-        self.put_object(frame, off, iter_of(k).1, it);
+        self.put_object(frame, off, slots_of(k), it);
         Ok(())
     }
 
@@ -235,7 +235,7 @@ impl Walk<'_> {
         let Some((frame, off)) = seen.iter else { return };
         let it = self.state.slot(frame, off).reg;
         let slots = if let Kind::Iter { of, .. } = it.kind {
-            skep_isa::kfunc::by_id(of).map_or(1, |k| iter_of(k).1)
+            kfunc::by_id(of).map_or(1, slots_of)
         } else {
             1
         };
@@ -281,7 +281,7 @@ impl Walk<'_> {
             more.set(0, element);
             self.fork(more, at + 1);
         }
-        let slots = iter_of(k).1;
+        let slots = slots_of(k);
         let mut over = it;
         over.kind = Kind::Iter { of, drained: true };
         self.put_object(frame, off, slots, over);
@@ -290,19 +290,11 @@ impl Walk<'_> {
     }
 }
 
-/// The iterator's type and slots.
-fn iter_of(k: &Kfunc) -> (&'static str, i32) {
-    let name = k.name.strip_prefix("bpf_").unwrap_or(k.name);
-    let name =
-        ["_new", "_next", "_destroy"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
-    let slots = match name {
-        "iter_bits" => 2,
-        "iter_task" | "iter_css" => 3,
-        _ => 1,
-    };
-    (name, slots)
+fn iter_name(of: HelperId) -> &'static str {
+    kfunc::by_id(of).and_then(Kfunc::iterator).map_or("", |(name, _)| name)
 }
 
-fn iter_name(of: HelperId) -> &'static str {
-    skep_isa::kfunc::by_id(of).map_or("", |k| iter_of(k).0)
+/// How many stack slots the iterator of a function takes.
+fn slots_of(k: &Kfunc) -> i32 {
+    k.iterator().map_or(1, |(_, slots)| slots)
 }

@@ -6,8 +6,8 @@ use super::mem::{Access, pristine};
 use crate::reg::{Flags, Id, Kind, Reg};
 use crate::reject::Reason;
 use crate::stack::{Byte, DynptrKind};
-use skep_isa::kfunc::{self, KArg, KFlags, KRet, Kfunc};
-use skep_isa::{AttachType, Insn, ProgramType as P};
+use skep_isa::kfunc::{self, KArg, KFlags, KRet, Kfunc, Section};
+use skep_isa::{Insn, ProgramType as P, helper};
 use skep_object::btf::TypeId;
 
 /// What the arguments of one call taught.
@@ -35,10 +35,8 @@ impl Walk<'_> {
     pub(super) fn call_kfunc(&mut self, i: Insn, at: usize) -> Result<Option<usize>, Reason> {
         let id = i.imm as u32;
         let k = kfunc::by_id(id).ok_or(Reason::NoSuchHelper { id })?;
-        if !k.allows(self.prog.prog_type) {
-            return Err(Reason::KfuncNotAllowed { name: k.name });
-        }
-        if k.name == "bpf_sock_destroy" && self.prog.attach_type != Some(AttachType::TraceIter) {
+        let p = self.prog;
+        if !k.allows_attached(p.prog_type, p.attach_type, p.target.as_deref()) {
             return Err(Reason::KfuncNotAllowed { name: k.name });
         }
         if self.opts.offered_only && !k.offered {
@@ -51,11 +49,7 @@ impl Walk<'_> {
         if !self.prog.gpl {
             return Err(Reason::NeedsGpl { name: k.name.to_owned() });
         }
-        let graph =
-            matches!(k.ret, KRet::ListNodeOrNull | KRet::RbNodeOrNull(_) | KRet::SameOrNull)
-                || k.args.iter().any(|a| matches!(a, KArg::ListHead | KArg::RbRoot))
-                || k.name.starts_with("bpf_iter_num_");
-        if self.state.lock.is_some() && !graph {
+        if self.state.lock.is_some() && !k.flags.has(KFlags::UNDER_LOCK) {
             return Err(Reason::CallUnderLock);
         }
         if k.flags.has(KFlags::SLEEPABLE) {
@@ -69,24 +63,10 @@ impl Walk<'_> {
         if k.flags.has(KFlags::RCU_PROTECTED) && !self.in_rcu() {
             return Err(Reason::NeedsRcu { name: k.name });
         }
-        match k.name {
-            "bpf_rcu_read_lock" => {
-                if self.state.rcu > 0 {
-                    return Err(Reason::NestedRcu);
-                }
-                self.state.rcu = 1;
-            }
-            "bpf_rcu_read_unlock" => self.rcu_unlock()?,
-            "bpf_preempt_disable" => self.state.preempt += 1,
-            "bpf_preempt_enable" => {
-                self.state.preempt =
-                    self.state.preempt.checked_sub(1).ok_or(Reason::NotDisabled)?;
-            }
-            "bpf_throw" | "bpf_local_irq_save" | "bpf_local_irq_restore" => {
-                return Err(Reason::Unsupported { what: k.name });
-            }
-            _ => {}
+        if k.unsupported.is_some() {
+            return Err(Reason::Unsupported { what: k.name });
         }
+        self.change_section(k)?;
         self.info.helpers.insert(id);
         let mut seen = Seen::default();
         for (n, arg) in k.args.iter().enumerate() {
@@ -113,6 +93,25 @@ impl Walk<'_> {
             return self.call_less(to as usize, ty, node, at);
         }
         Ok(Some(at + 1))
+    }
+
+    /// Begins or ends the section that a function does.
+    fn change_section(&mut self, k: &Kfunc) -> Result<(), Reason> {
+        match k.begins {
+            Some(Section::Rcu) if self.state.rcu > 0 => return Err(Reason::NestedRcu),
+            Some(Section::Rcu) => self.state.rcu = 1,
+            Some(Section::Preemption) => self.state.preempt += 1,
+            None => {}
+        }
+        match k.ends {
+            Some(Section::Rcu) => self.rcu_unlock()?,
+            Some(Section::Preemption) => {
+                self.state.preempt =
+                    self.state.preempt.checked_sub(1).ok_or(Reason::NotDisabled)?;
+            }
+            None => {}
+        }
+        Ok(())
     }
 
     /// Tells whether objects protected by read-side sections are alive here.
@@ -173,7 +172,7 @@ impl Walk<'_> {
                 }
                 pristine(reg, &r, "ctx")
             }
-            KArg::Iter => {
+            KArg::Iter { .. } => {
                 let new = k.flags.has(KFlags::ITER_NEW);
                 seen.iter = Some(self.iter_place(k, reg, &r, new)?);
                 Ok(())
@@ -187,10 +186,10 @@ impl Walk<'_> {
                 seen.dynptr = Some(d);
                 Ok(())
             }
-            KArg::UninitDynptr => {
-                let (kind, parent) = match (k.name, seen.dynptr) {
-                    ("bpf_dynptr_from_skb", _) => (DynptrKind::Skb, None),
-                    ("bpf_dynptr_from_xdp", _) => (DynptrKind::Xdp, None),
+            KArg::UninitDynptr(kind) => {
+                let (kind, parent) = match (kind, seen.dynptr) {
+                    (Some(helper::DynptrKind::Skb), _) => (DynptrKind::Skb, None),
+                    (Some(helper::DynptrKind::Xdp), _) => (DynptrKind::Xdp, None),
                     (_, Some(of)) => match of.kind {
                         Kind::Dynptr(kind) => (kind, Some(of)),
                         _ => (DynptrKind::Any, Some(of)),
@@ -246,8 +245,8 @@ impl Walk<'_> {
                 seen.contains = Some(self.graph_root(reg, &r, "bpf_list_head")?);
                 Ok(())
             }
-            KArg::RbRoot => {
-                if self.state.compares_nodes() && k.name != "bpf_rbtree_first" {
+            KArg::RbRoot | KArg::RbRootRead => {
+                if self.state.compares_nodes() && arg == KArg::RbRoot {
                     return Err(Reason::InComparison {
                         what: "rbtree_add and rbtree_remove not allowed in",
                     });

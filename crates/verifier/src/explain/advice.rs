@@ -479,7 +479,8 @@ fn moved_packet(steps: &[Step], reg: u8) -> Option<String> {
         .iter()
         .rposition(|s| s.regs.iter().any(|(r, what)| *r == reg && what.starts_with("pkt")))?;
     let mover = steps[was..].iter().rposition(|s| {
-        let by_id = |id| helper::by_id(id).is_some_and(|h| h.moves_packet);
+        let by_id =
+            |id| helper::by_id(id).is_some_and(|h| h.packet_effect == helper::PacketEffect::Moves);
         s.code.is_helper_call() && by_id(s.code.imm as u32)
     })?;
     let place = at(steps, was + mover);

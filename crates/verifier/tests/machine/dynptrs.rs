@@ -1,5 +1,7 @@
 //! Dynptrs in the checking machine.
 
+use skep_isa::helper::id;
+
 use super::memory::{Kind, Tag, Value};
 use super::{Machine, Stop};
 
@@ -90,10 +92,10 @@ impl Machine<'_> {
     }
 
     /// The helpers; memory was read and filled already.
-    pub fn dynptr_helper(&mut self, id: u32, alloc: u64) -> Result<Option<Value>, Stop> {
+    pub fn dynptr_helper(&mut self, number: u32, alloc: u64) -> Result<Option<Value>, Stop> {
         let status = |done: bool| Some(Value::number(if done { 0 } else { FAILED }));
-        match id {
-            197 => {
+        match number {
+            id::DYNPTR_FROM_MEM => {
                 let (mem, size, flags, to) =
                     (self.get(1)?, self.get(2)?.bits, self.get(3)?.bits, self.get(4)?);
                 let Tag::Memory(o) = mem.tag else {
@@ -112,7 +114,7 @@ impl Machine<'_> {
                 )?;
                 Ok(status(made))
             }
-            198 => {
+            id::RINGBUF_RESERVE_DYNPTR => {
                 let (size, flags, to) = (self.get(2)?.bits as u32, self.get(3)?.bits, self.get(4)?);
                 let made = flags == 0 && size < 4096 && self.r.chance(75);
                 let size = if made { size.into() } else { 0 };
@@ -125,7 +127,7 @@ impl Machine<'_> {
                 )?;
                 Ok(status(made))
             }
-            199 | 200 => {
+            id::RINGBUF_SUBMIT_DYNPTR | id::RINGBUF_DISCARD_DYNPTR => {
                 let v = self.get(1)?;
                 let Some(record) =
                     self.dynptr_at(v)?.record.filter(|o| self.memory.objects[*o].alive)
@@ -136,7 +138,7 @@ impl Machine<'_> {
                 self.dynptrs.retain(|_, d| d.record != Some(record));
                 Ok(None)
             }
-            203 => {
+            id::DYNPTR_DATA => {
                 let (v, off) = (self.get(1)?, self.get(2)?.bits);
                 let d = self.dynptr_at(v)?;
                 let there = if matches!(d.to, To::Packet(_)) {

@@ -3,17 +3,13 @@
 
 use super::memory::{Kind, Tag, Value};
 use super::{Machine, Return, Stop};
-use skep_isa::{ArgType, MapFlags, MapType, RetType, helper};
+use skep_isa::helper::{self, PacketEffect, id};
+use skep_isa::{ArgType, MapFlags, MapType, RetType};
 use skep_object::btf::Kind as Type;
 use skep_object::{Btf, MapSpec};
 
-const TAIL_CALL: u32 = 12;
-const LOOP: u32 = 181;
-const FOR_EACH: u32 = 164;
-const LOCAL_STORAGE: u32 = 81;
-const LOCK: u32 = 93;
-const UNLOCK: u32 = 94;
-const SNPRINTF: u32 = 165;
+/// What a helper that failed returns.
+const EFAULT: u64 = -(skep_isa::errno::EFAULT as i64) as u64;
 
 impl Machine<'_> {
     /// The description of the map behind a tag.
@@ -86,19 +82,21 @@ impl Machine<'_> {
     }
 
     /// Calls a helper; the next instruction.
-    pub fn call(&mut self, pc: usize, id: u32) -> Result<usize, Stop> {
-        let Some(h) = helper::by_id(id) else {
-            return Err(Stop::trap(format!("there is no helper {id}")));
+    pub fn call(&mut self, pc: usize, number: u32) -> Result<usize, Stop> {
+        let Some(h) = helper::by_id(number) else {
+            return Err(Stop::trap(format!("there is no helper {number}")));
         };
-        if self.lock.is_some() && id != UNLOCK {
+        if self.lock.is_some() && number != id::SPIN_UNLOCK {
             return Err(Stop::trap("a helper is called under a lock"));
         }
-        if id == TAIL_CALL {
+        if number == id::TAIL_CALL {
             // Either it fails, or nothing of this program goes on.
             if self.r.chance(50) {
                 return Err(Stop::TailCall);
             }
-        } else if h.args.contains(&ArgType::Func) && !matches!(id, LOOP | FOR_EACH) {
+        } else if h.args.contains(&ArgType::Func)
+            && !matches!(number, id::LOOP | id::FOR_EACH_MAP_ELEM)
+        {
             return Err(Stop::Unmodelled("a callback of that helper"));
         }
         let (mut map, mut key, mut alloc, mut size) = (None, Vec::new(), 0, 0);
@@ -110,16 +108,16 @@ impl Machine<'_> {
             let value_size =
                 |m: &Self| map.and_then(|t| m.spec(t)).map_or(0, |s| u64::from(s.value_size));
             match arg {
-                ArgType::Anything if id == LOCAL_STORAGE && v != Value::number(0) => {
+                ArgType::Zero if v != Value::number(0) => {
                     return Err(Stop::trap(format!("flags of {:#x}, which must be 0", v.bits)));
                 }
-                ArgType::Anything => {}
-                ArgType::SpinLock => self.spin_lock(v, id == LOCK)?,
+                ArgType::Anything | ArgType::Zero => {}
+                ArgType::SpinLock => self.spin_lock(v, number == id::SPIN_LOCK)?,
                 ArgType::UninitDynptr(_) => self.room_for_dynptr(v)?,
                 ArgType::Dynptr | ArgType::DynptrRelease => drop(self.dynptr_at(v)?),
                 // There are no objects of the kernel here.
-                ArgType::BtfIdOrNull(_) if v == Value::number(0) => {}
-                ArgType::BtfIdOrNull(_) => {
+                ArgType::BtfIdOrNull(_) | ArgType::KptrValue if v == Value::number(0) => {}
+                ArgType::BtfIdOrNull(_) | ArgType::KptrValue => {
                     return Err(Stop::trap(format!("{v:x?} in place of an object")));
                 }
                 ArgType::Scalar if v.tag == Tag::Number => {}
@@ -176,7 +174,7 @@ impl Machine<'_> {
                         return Err(Stop::trap("a size of 0"));
                     } else if !null && !matches!(v.tag, Tag::Memory(_)) {
                         return Err(Stop::trap(format!("{v:x?} in place of memory")));
-                    } else if id == SNPRINTF && n == 3 && len.bits != self.format_words {
+                    } else if number == id::SNPRINTF && n == 3 && len.bits != self.format_words {
                         return Err(Stop::trap(format!(
                             "{} bytes for a format of {}",
                             len.bits, self.format_words
@@ -230,11 +228,11 @@ impl Machine<'_> {
                 _ => return Err(Stop::Unmodelled("an argument of that kind")),
             }
         }
-        if matches!(id, LOOP | FOR_EACH) {
-            return self.call_back(pc, id, map);
+        if matches!(number, id::LOOP | id::FOR_EACH_MAP_ELEM) {
+            return self.call_back(pc, number, map);
         }
-        if (197..=203).contains(&id) {
-            let r0 = self.dynptr_helper(id, alloc)?;
+        if (id::DYNPTR_FROM_MEM..=id::DYNPTR_DATA).contains(&number) {
+            let r0 = self.dynptr_helper(number, alloc)?;
             self.clobber(r0);
             return Ok(pc + 1);
         }
@@ -248,7 +246,10 @@ impl Machine<'_> {
                 None => return Err(Stop::Unmodelled("a result of that kind")),
             },
             RetType::Void => None,
-            RetType::Integer => Some(Value::number(self.integer(id, size))),
+            RetType::Integer => Some(Value::number(self.integer(number))),
+            RetType::Processor => Some(Value::number(self.processor())),
+            RetType::BytesWritten if self.r.chance(20) => Some(Value::number(EFAULT)),
+            RetType::BytesWritten => Some(Value::number(self.r.below(size + 1))),
             RetType::MapValueOrNull => match map {
                 Some(map) => Some(self.lookup(map, &key)?),
                 None => return Err(Stop::Unmodelled("a result of that kind")),
@@ -265,7 +266,7 @@ impl Machine<'_> {
             }
             _ => return Err(Stop::Unmodelled("a result of that kind")),
         };
-        if h.moves_packet {
+        if h.packet_effect == PacketEffect::Moves {
             self.move_packet();
         }
         self.clobber(r0);
@@ -273,17 +274,19 @@ impl Machine<'_> {
     }
 
     /// A number a helper may return: 64 random bits, unless its documentation promises less.
-    fn integer(&self, id: u32, size: u64) -> u64 {
-        let failed = (-14i64) as u64;
-        match id {
-            4 | 112 | 113 => self.r.pick(&[0, failed]),
-            45 | 114 | 115 if self.r.chance(20) => failed,
-            45 | 114 | 115 => self.r.below(size + 1),
-            7 => u64::from(self.r.number() as u32),
-            8 if self.r.chance(50) => self.r.pick(&[0, u64::from(skep_verifier::PROCESSORS) - 1]),
-            8 => self.r.below(skep_verifier::PROCESSORS.into()),
+    fn integer(&self, number: u32) -> u64 {
+        match number {
+            id::PROBE_READ | id::PROBE_READ_USER | id::PROBE_READ_KERNEL => {
+                self.r.pick(&[0, EFAULT])
+            }
+            id::GET_PRANDOM_U32 => u64::from(self.r.number() as u32),
             _ => self.r.number(),
         }
+    }
+
+    fn processor(&self) -> u64 {
+        let all = u64::from(skep_verifier::PROCESSORS);
+        if self.r.chance(50) { self.r.pick(&[0, all - 1]) } else { self.r.below(all) }
     }
 
     fn spin_lock(&mut self, v: Value, lock: bool) -> Result<(), Stop> {
@@ -325,17 +328,17 @@ impl Machine<'_> {
     }
 
     /// A helper that calls a function of the program, a few times.
-    fn call_back(&mut self, pc: usize, id: u32, map: Option<Tag>) -> Result<usize, Stop> {
+    fn call_back(&mut self, pc: usize, number: u32, map: Option<Tag>) -> Result<usize, Stop> {
         let (asked, func, ctx) = (self.get(1)?, self.get(2)?, self.get(3)?);
         let Tag::Func(func) = func.tag else {
             return Err(Stop::trap("the callback is no function"));
         };
-        let n = if id == LOOP {
+        let n = if number == id::LOOP {
             u64::from(asked.bits as u32).min(self.r.below(6))
         } else {
             self.r.below(4)
         };
-        self.next_lap(pc, id, func, ctx, map, 0, n)
+        self.next_lap(pc, number, func, ctx, map, 0, n)
     }
 
     /// Starts the callback once more, or goes on behind the call.
@@ -343,7 +346,7 @@ impl Machine<'_> {
     pub fn next_lap(
         &mut self,
         pc: usize,
-        id: u32,
+        number: u32,
         func: usize,
         ctx: Value,
         map: Option<Tag>,
@@ -355,7 +358,7 @@ impl Machine<'_> {
             return Ok(pc + 1);
         }
         let mut args = [None; 11];
-        if id == LOOP {
+        if number == id::LOOP {
             (args[1], args[2]) = (Some(Value::number(done)), Some(ctx));
         } else {
             let Some(map) = map else { return Err(Stop::trap("no map to walk")) };
@@ -379,15 +382,19 @@ impl Machine<'_> {
                 Some(ctx),
             );
         }
-        self.enter(func, args, Return::Lap { call: pc, id, func, ctx, map, done: done + 1, n })
+        self.enter(
+            func,
+            args,
+            Return::Lap { call: pc, id: number, func, ctx, map, done: done + 1, n },
+        )
     }
 }
 
 /// Where the lock of a type is, if it has one.
 fn lock_in(btf: &Btf, of: u32, depth: u32) -> Option<u64> {
-    let (id, ty) = btf.resolve(of).ok().filter(|_| depth > 0)?;
+    let (number, ty) = btf.resolve(of).ok().filter(|_| depth > 0)?;
     match &ty.kind {
-        Type::Struct(_) if btf.name(id) == "bpf_spin_lock" => Some(0),
+        Type::Struct(_) if btf.name(number) == "bpf_spin_lock" => Some(0),
         Type::Struct(s) => s
             .members
             .iter()

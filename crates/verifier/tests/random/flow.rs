@@ -2,6 +2,7 @@
 
 use super::maker::{CALLEES, Callee, Guess, Known, Maker, WORDS};
 use super::{VALUE, map};
+use skep_isa::helper::id;
 use skep_isa::{Insn, ProgramType, kfunc, op};
 use std::ops::Range;
 
@@ -76,7 +77,7 @@ impl Maker<'_> {
         self.set(sum, Guess::Number);
         if n >= 6 && self.r.chance(40) {
             // A call and a test inside.
-            self.emit(Insn::call(7));
+            self.emit(Insn::call(id::GET_PRANDOM_U32));
             self.clobber(Guess::Number);
             self.emit(Insn::new(op::JMP | op::JSET, 0, 0, 1, 1));
             self.emit(Insn::new(op::ALU64 | op::ADD, 0, 0, 0, 1));
@@ -227,10 +228,10 @@ impl Maker<'_> {
                 self.emit(Insn::new(op::CALL, 0, op::PSEUDO_CALL, 0, 0));
                 self.lose_packet();
             }
-            Callee::Lap => self.emit(Insn::call(181)),
+            Callee::Lap => self.emit(Insn::call(id::LOOP)),
             Callee::Each(m) => {
                 self.out.extend(Insn::ld_imm64(1, op::PSEUDO_MAP_IDX, m as u64));
-                self.emit(Insn::call(164));
+                self.emit(Insn::call(id::FOR_EACH_MAP_ELEM));
             }
             Callee::Same | Callee::Never | Callee::Answer => unreachable!("called by other pieces"),
         }
@@ -249,7 +250,7 @@ impl Maker<'_> {
         self.emit(Insn::mov64_reg(3, n));
         self.emit(Insn::mov64_reg(1, 9));
         self.out.extend(Insn::ld_imm64(2, op::PSEUDO_MAP_IDX, map::PROGS as u64));
-        self.emit(Insn::call(12));
+        self.emit(Insn::call(id::TAIL_CALL));
         self.clobber(Guess::Nothing);
         self.lose_packet();
     }

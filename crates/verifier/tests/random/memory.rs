@@ -3,6 +3,7 @@
 
 use super::maker::{Guess, Maker, WORDS};
 use super::{ENTRIES, VALUE, map};
+use skep_isa::helper::id;
 use skep_isa::{Insn, ProgramType, op};
 
 const SIZES: [(u8, u32); 5] = [(op::DW, 8), (op::DW, 8), (op::W, 4), (op::H, 2), (op::B, 1)];
@@ -134,7 +135,7 @@ impl Maker<'_> {
         let m = self.r.pick(&[map::DATA, map::HASH, map::ARRAY, map::PERCPU]);
         let m = if self.r.chance(3) { map::OUTER } else { m };
         self.key(m);
-        self.emit(Insn::call(1));
+        self.emit(Insn::call(id::MAP_LOOKUP_ELEM));
         self.clobber(Guess::Nothing);
         if m == map::OUTER {
             return self.inner(keep);
@@ -151,7 +152,7 @@ impl Maker<'_> {
         self.emit(Insn::new(op::ST | op::MEM | op::W, 10, 0, -4, self.r.below(10) as i32));
         self.emit(Insn::mov64_reg(2, 10));
         self.emit(Insn::new(op::ALU64 | op::ADD, 2, 0, 0, -4));
-        self.emit(Insn::call(1));
+        self.emit(Insn::call(id::MAP_LOOKUP_ELEM));
         self.clobber(Guess::Nothing);
         self.null_check(keep, Guess::Value(map::ARRAY, VALUE[map::ARRAY]));
     }
@@ -209,10 +210,10 @@ impl Maker<'_> {
             self.emit(Insn::mov64_reg(3, 10));
             self.emit(Insn::new(op::ALU64 | op::ADD, 3, 0, 0, -40));
             self.emit(Insn::mov64_imm(4, 0));
-            self.emit(Insn::call(2));
+            self.emit(Insn::call(id::MAP_UPDATE_ELEM));
         } else {
             self.key(m);
-            self.emit(Insn::call(3));
+            self.emit(Insn::call(id::MAP_DELETE_ELEM));
         }
         self.clobber(Guess::Number);
     }
@@ -225,7 +226,7 @@ impl Maker<'_> {
         }
         for first in [true, false] {
             self.key(map::HASH);
-            self.emit(Insn::call(1));
+            self.emit(Insn::call(id::MAP_LOOKUP_ELEM));
             self.clobber(Guess::Nothing);
             if first {
                 self.emit(Insn::mov64_reg(keep, 0));
@@ -260,7 +261,7 @@ impl Maker<'_> {
             self.emit(Insn::mov64_imm(4, 0));
         }
         self.emit(Insn::mov64_imm(5, words));
-        self.emit(Insn::call(165));
+        self.emit(Insn::call(id::SNPRINTF));
         self.clobber(Guess::Number);
         for w in &mut self.known.stack[1..5] {
             w.holds = Guess::Nothing;
@@ -477,7 +478,7 @@ impl Maker<'_> {
         self.out.extend(Insn::ld_imm64(1, op::PSEUDO_MAP_IDX, map::RING as u64));
         self.emit(Insn::mov64_imm(2, size));
         self.emit(Insn::mov64_imm(3, 0));
-        self.emit(Insn::call(131));
+        self.emit(Insn::call(id::RINGBUF_RESERVE));
         self.clobber(Guess::Nothing);
         // Behind the failure nothing may be given back, so no other jump leaves.
         let at = self.out.len();

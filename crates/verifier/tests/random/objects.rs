@@ -2,6 +2,7 @@
 
 use super::maker::{Guess, Maker};
 use super::{LOCK, VALUE, map};
+use skep_isa::helper::id;
 use skep_isa::{Insn, ProgramType, op};
 
 const K64: u8 = op::ALU64 | op::K;
@@ -58,7 +59,7 @@ impl Maker<'_> {
             self.emit(Insn::mov64_reg(1, 0));
             self.emit(Insn::mov64_imm(3, 10));
             self.stack_address(4, -8);
-            self.emit(Insn::call(105));
+            self.emit(Insn::call(id::STRTOL));
         } else {
             let d = self.free();
             let off = self.r.below(64) as i16;
@@ -93,7 +94,7 @@ impl Maker<'_> {
         (w.written, w.holds) = (w.written | 0xf0, Guess::Nothing);
         self.stack_address(2, -4);
         self.out.extend(Insn::ld_imm64(1, op::PSEUDO_MAP_IDX, map::LOCKED as u64));
-        self.emit(Insn::call(1));
+        self.emit(Insn::call(id::MAP_LOOKUP_ELEM));
         self.clobber(Guess::Nothing);
         self.set(keep, Guess::Nothing);
         self.leave(Insn::new(op::JMP | op::JEQ, 0, 0, 0, 0));
@@ -146,7 +147,7 @@ impl Maker<'_> {
             self.emit(Insn::mov64_imm(2, self.r.pick(&[8, 16, 40])));
             self.emit(Insn::mov64_imm(3, 0));
             self.stack_address(4, off);
-            self.emit(Insn::call(198));
+            self.emit(Insn::call(id::RINGBUF_RESERVE_DYNPTR));
         } else {
             let at = self.r.below(5) * 8;
             self.out.extend(Insn::ld_imm64(
@@ -157,7 +158,7 @@ impl Maker<'_> {
             self.emit(Insn::mov64_imm(2, self.r.pick(&[8, 16, 24])));
             self.emit(Insn::mov64_imm(3, 0));
             self.stack_address(4, off);
-            self.emit(Insn::call(197));
+            self.emit(Insn::call(id::DYNPTR_FROM_MEM));
         }
         self.clobber(Guess::Nothing);
         off
@@ -211,7 +212,7 @@ impl Maker<'_> {
                 self.stack_address(3, off);
                 self.emit(Insn::mov64_imm(4, at));
                 self.emit(Insn::mov64_imm(5, 0));
-                self.emit(Insn::call(201));
+                self.emit(Insn::call(id::DYNPTR_READ));
                 for w in &mut self.known.stack[1..5] {
                     w.holds = Guess::Nothing;
                 }
@@ -224,7 +225,7 @@ impl Maker<'_> {
                 self.stack_address(3, -40);
                 self.emit(Insn::mov64_imm(4, self.r.below(33) as i32));
                 self.emit(Insn::mov64_imm(5, 0));
-                self.emit(Insn::call(202));
+                self.emit(Insn::call(id::DYNPTR_WRITE));
                 self.lose_packet();
                 self.clobber(Guess::Number);
             }
@@ -288,7 +289,7 @@ impl Maker<'_> {
         match self.r.below(4) {
             0 | 1 => {
                 self.emit(Insn::mov64_imm(3, size));
-                self.emit(Insn::call(203));
+                self.emit(Insn::call(id::DYNPTR_DATA));
                 self.clobber(Guess::Nothing);
             }
             n => {
@@ -332,7 +333,7 @@ impl Maker<'_> {
         self.stack_address(1, off);
         self.emit(Insn::mov64_imm(2, 0));
         self.emit(Insn::mov64_imm(3, 8));
-        self.emit(Insn::call(203));
+        self.emit(Insn::call(id::DYNPTR_DATA));
         self.clobber(Guess::Nothing);
         self.emit(Insn::mov64_reg(q, 0));
         self.odd(|m, odd| {
@@ -378,7 +379,7 @@ impl Maker<'_> {
         self.emit(Insn::mov64_imm(2, 0));
         if self.r.chance(40) {
             self.emit(Insn::mov64_reg(3, p));
-            self.emit(Insn::call(203));
+            self.emit(Insn::call(id::DYNPTR_DATA));
             self.clobber(Guess::Nothing);
         } else {
             self.emit(Insn::mov64_imm(3, 0));

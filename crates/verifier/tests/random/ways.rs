@@ -4,6 +4,7 @@
 
 use super::maker::{Callee, Guess, Maker, Word};
 use super::{ENTRIES, VALUE, map};
+use skep_isa::helper::id;
 use skep_isa::{Insn, ProgramType, kfunc, op};
 
 const K64: u8 = op::ALU64 | op::K;
@@ -72,7 +73,7 @@ impl Maker<'_> {
     /// A jump that nobody can foretell.
     fn coin(&mut self) -> usize {
         let d = if self.kept & 0x3f == 0 && self.r.chance(50) {
-            self.emit(Insn::call(7));
+            self.emit(Insn::call(id::GET_PRANDOM_U32));
             self.clobber(Guess::Number);
             0
         } else {
@@ -1121,7 +1122,8 @@ impl Maker<'_> {
     }
 
     pub fn kernel_function(&mut self, name: &'static str) {
-        self.emit(Insn::call(kfunc::id(name)));
+        let (number, _) = kfunc::by_name(name).expect("a kernel function of that name");
+        self.emit(Insn::call(number));
         self.clobber(Guess::Nothing);
     }
 

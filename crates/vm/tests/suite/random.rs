@@ -5,6 +5,7 @@
 //! are also what the kernel's verifier accepts, mostly: the buffer is the context or the value of a
 //! map, accesses to the stack are aligned, and the helpers are the kernel's.
 
+use skep_isa::helper::id;
 use skep_isa::{Insn, op};
 
 /// Bytes of the shared buffer, and of the map's value that it is part of: what follows are counters
@@ -32,15 +33,15 @@ pub const MIX: u32 = 0x9000;
 pub const REPEAT: u32 = 0x9001;
 /// The tail call helper, and how many slots the program array has. Slots from [`FILLED`] on are
 /// empty.
-pub const TAIL_CALL: u32 = 12;
+pub const TAIL_CALL: u32 = id::TAIL_CALL;
 pub const SLOTS: u32 = 4;
 #[allow(dead_code, reason = "each test binary uses a part")]
 pub const FILLED: u32 = 3;
 
 /// Helpers of the kernel.
-pub const LOOKUP: u32 = 1;
-pub const UPDATE: u32 = 2;
-pub const LOOP: u32 = 181;
+pub const LOOKUP: u32 = id::MAP_LOOKUP_ELEM;
+pub const UPDATE: u32 = id::MAP_UPDATE_ELEM;
+pub const LOOP: u32 = id::LOOP;
 
 /// SplitMix64.
 pub struct Rng(pub u64);
