@@ -8,6 +8,7 @@ use std::arch::asm;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use rustix::io::Errno;
 pub(crate) use skep_sys::thread;
 
 use crate::sandbox;
@@ -46,10 +47,10 @@ const MAP_PRIVATE: u64 = 2;
 const MAP_ANONYMOUS: u64 = 0x20;
 const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
 
-pub(crate) const EFAULT: i64 = 14;
-pub(crate) const EINVAL: i64 = 22;
-pub(crate) const EPERM: i64 = 1;
-pub(crate) const ESRCH: i64 = 3;
+pub(crate) const EFAULT: i64 = Errno::FAULT.raw_os_error() as i64;
+pub(crate) const EINVAL: i64 = Errno::INVAL.raw_os_error() as i64;
+pub(crate) const EPERM: i64 = Errno::PERM.raw_os_error() as i64;
+pub(crate) const ESRCH: i64 = Errno::SRCH.raw_os_error() as i64;
 
 /// Makes a system call; `EPERM` where a sandbox may punish it.
 ///

@@ -88,8 +88,8 @@ pub(super) unsafe extern "C" fn user_ringbuf_drain(
 ) -> u64 {
     const WAKEUP: u64 = 3;
     const MOST: u64 = 128 << 10;
-    const ENODATA: i64 = -61;
-    const EAGAIN: i64 = -errno::EAGAIN;
+    const ENODATA: i64 = -(errno::ENODATA as i64);
+    const EAGAIN: i64 = -(errno::EAGAIN as i64);
     if flags & !WAKEUP != 0 {
         return fail(errno::EINVAL);
     }

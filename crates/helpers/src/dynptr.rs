@@ -75,7 +75,7 @@ impl Dynptr {
     }
 
     /// Finds `len` bytes at an offset.
-    fn at(self, offset: u64, len: u64) -> Result<u64, i64> {
+    fn at(self, offset: u64, len: u64) -> Result<u64, i32> {
         let (size, offset, len) =
             (u64::from(self.size) & MAX_SIZE, offset & 0xffff_ffff, len & 0xffff_ffff);
         if len > size || offset > size - len {
@@ -164,7 +164,7 @@ pub(super) unsafe extern "C" fn ringbuf_discard(
 ///
 /// # Safety
 /// What the dynptr describes is there.
-unsafe fn bytes(d: Dynptr, offset: u64, len: u64) -> Result<u64, i64> {
+unsafe fn bytes(d: Dynptr, offset: u64, len: u64) -> Result<u64, i32> {
     let at = d.at(offset, len)?;
     match d.kind() {
         LOCAL | RINGBUF => Ok(d.address + at),
@@ -359,7 +359,7 @@ pub(super) unsafe extern "C" fn copy(
 ///
 /// # Safety
 /// What the dynptr describes is there.
-unsafe fn readable(d: Dynptr, offset: u64, len: u64) -> Result<u64, i64> {
+unsafe fn readable(d: Dynptr, offset: u64, len: u64) -> Result<u64, i32> {
     // SAFETY: the caller's promise.
     if d.address == 0 { Err(errno::EINVAL) } else { unsafe { bytes(d, offset, len) } }
 }
@@ -368,7 +368,7 @@ unsafe fn readable(d: Dynptr, offset: u64, len: u64) -> Result<u64, i64> {
 ///
 /// # Safety
 /// As [`readable`].
-unsafe fn writable(d: Dynptr, offset: u64, len: u64) -> Result<u64, i64> {
+unsafe fn writable(d: Dynptr, offset: u64, len: u64) -> Result<u64, i32> {
     // SAFETY: the caller's promise.
     if d.size & READ_ONLY != 0 { Err(errno::EINVAL) } else { unsafe { readable(d, offset, len) } }
 }

@@ -99,7 +99,7 @@ impl Args {
         format: *const u8,
         size: usize,
         values: Values,
-    ) -> Result<(), i64> {
+    ) -> Result<(), i32> {
         // SAFETY: passed on.
         let Some(format) = (unsafe { Format::new(format, size) }) else {
             return Err(errno::EINVAL);
@@ -139,7 +139,7 @@ impl Args {
     }
 
     /// Copies the argument of the conversion at `i`; returns where the text goes on.
-    fn convert(&mut self, i: usize, value: u64) -> Result<usize, i64> {
+    fn convert(&mut self, i: usize, value: u64) -> Result<usize, i32> {
         let f = self.format;
         let (next, after) = (f.byte(i + 1), f.byte(i + 2));
         match f.byte(i) {
@@ -186,7 +186,7 @@ impl Args {
     }
 
     /// Stores the low `size` bytes at the next multiple of four.
-    fn word(&mut self, value: u64, size: usize) -> Result<(), i64> {
+    fn word(&mut self, value: u64, size: usize) -> Result<(), i32> {
         self.used = (self.used + 3) & !3;
         if ROOM.saturating_sub(self.used) < size {
             return Err(errno::ENOSPC);
@@ -196,7 +196,7 @@ impl Args {
     }
 
     /// Copies the string at `from`; one that cannot be read is empty.
-    fn string(&mut self, i: usize, from: u64) -> Result<usize, i64> {
+    fn string(&mut self, i: usize, from: u64) -> Result<usize, i32> {
         if !ends(self.format.byte(i + 1)) {
             return Err(errno::EINVAL);
         }
@@ -230,7 +230,7 @@ impl Args {
         self.push(0);
     }
 
-    fn ip(&mut self, from: u64, plain: bool, len: usize) -> Result<(), i64> {
+    fn ip(&mut self, from: u64, plain: bool, len: usize) -> Result<(), i32> {
         if ROOM - self.used < len {
             return Err(errno::ENOSPC);
         }

@@ -33,6 +33,7 @@ mod time;
 mod tracing;
 
 use skep_isa::ctx::tracing as frame;
+pub use skep_isa::errno;
 use skep_isa::helper::id;
 use skep_isa::{HelperId, ProgramType as P, kfunc};
 use skep_vm::{HelperCall, HelperImpl};
@@ -41,29 +42,10 @@ pub use print::set_log;
 pub use table::{Lookup, Row};
 use table::{find, row, when};
 
-/// The kernel's errno values that helpers return, negated.
-#[allow(missing_docs, reason = "the names are the kernel's")]
-pub mod errno {
-    pub const ENOENT: i64 = 2;
-    pub const E2BIG: i64 = 7;
-    pub const EAGAIN: i64 = 11;
-    pub const ENOMEM: i64 = 12;
-    pub const EACCES: i64 = 13;
-    pub const EFAULT: i64 = 14;
-    pub const ENODEV: i64 = 19;
-    pub const EINVAL: i64 = 22;
-    pub const ENOSPC: i64 = 28;
-    pub const ERANGE: i64 = 34;
-    pub const EOPNOTSUPP: i64 = 95;
-    pub const EAFNOSUPPORT: i64 = 97;
-    pub const EALREADY: i64 = 114;
-    pub const ENOTSUPP: i64 = 524;
-}
-
-/// Returns what a helper leaves in the result register when it fails.
+/// Returns what a helper leaves in the result register when it fails with an error number.
 #[must_use]
-pub const fn fail(errno: i64) -> u64 {
-    (-errno) as u64
+pub const fn fail(errno: i32) -> u64 {
+    -(errno as i64) as u64
 }
 
 /// Returns what a kernel function of type `int` leaves in the result register.

@@ -16,7 +16,7 @@ struct Parsed {
 /// # Safety
 /// `text` is readable for `len` bytes.
 #[inline(always)]
-unsafe fn parse(text: u64, len: u64, flags: u64) -> Result<Parsed, i64> {
+unsafe fn parse(text: u64, len: u64, flags: u64) -> Result<Parsed, i32> {
     const LONGEST: u64 = 63;
     let byte = |i: u64| {
         // SAFETY: a position below `len`.

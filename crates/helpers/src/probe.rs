@@ -326,7 +326,7 @@ mod tests {
             assert_eq!(super::write_user(target.as_ptr() as u64, from.as_ptr() as u64, 7, 0, 0), 0);
             assert_eq!(
                 super::write_user(8, from.as_ptr() as u64, 7, 0, 0) as i64,
-                -super::errno::EFAULT
+                -i64::from(super::errno::EFAULT)
             );
         }
         assert_eq!(std::hint::black_box(target)[0].to_le_bytes(), *b"written\0");

@@ -289,12 +289,15 @@ mod tests {
     fn what_cannot_be_answered_is_zeroed() {
         let mut frames = [0; 6];
         let regs = chain(&mut frames);
-        assert_eq!(get(&regs, 16, USER_STACK | 5), (-errno::EFAULT, vec![0; 2]));
-        assert_eq!(get(&regs, 16, 0), (-errno::EFAULT, vec![0; 2]));
-        assert_eq!(get(&regs, 16, USER_STACK | 1 << 9), (-errno::EINVAL, vec![0; 2]));
-        assert_eq!(get(&regs, 16, USER_BUILD_ID), (-errno::EINVAL, vec![0; 2]));
-        assert_eq!(get(&regs, 16, USER_STACK | USER_BUILD_ID), (-errno::EOPNOTSUPP, vec![0; 2]));
-        assert_eq!(get(&regs, 12, USER_STACK).0, -errno::EINVAL);
+        assert_eq!(get(&regs, 16, USER_STACK | 5), (-i64::from(errno::EFAULT), vec![0; 2]));
+        assert_eq!(get(&regs, 16, 0), (-i64::from(errno::EFAULT), vec![0; 2]));
+        assert_eq!(get(&regs, 16, USER_STACK | 1 << 9), (-i64::from(errno::EINVAL), vec![0; 2]));
+        assert_eq!(get(&regs, 16, USER_BUILD_ID), (-i64::from(errno::EINVAL), vec![0; 2]));
+        assert_eq!(
+            get(&regs, 16, USER_STACK | USER_BUILD_ID),
+            (-i64::from(errno::EOPNOTSUPP), vec![0; 2])
+        );
+        assert_eq!(get(&regs, 12, USER_STACK).0, -i64::from(errno::EINVAL));
     }
 
     #[test]

@@ -17,13 +17,13 @@ struct Text {
 
 impl Text {
     /// Begins a string.
-    fn new(from: u64) -> Result<Self, i64> {
+    fn new(from: u64) -> Result<Self, i32> {
         let mut text = Self { from, piece: [0; 64], at: 0, len: 0 };
         text.byte(0).map_err(|e| if from < probe::TASK_SIZE { errno::ERANGE } else { e })?;
         Ok(text)
     }
 
-    fn byte(&mut self, n: u64) -> Result<u8, i64> {
+    fn byte(&mut self, n: u64) -> Result<u8, i32> {
         if n.wrapping_sub(self.at) >= self.len {
             let from = self.from.wrapping_add(n);
             // Not beyond a page: what is behind it may be nobody's.
@@ -40,11 +40,11 @@ impl Text {
 }
 
 /// An `int`, or a negated errno, as a function returns it.
-fn answer(r: Result<i64, i64>) -> u64 {
-    int(r.unwrap_or_else(|e| -e) as u64)
+fn answer(r: Result<i64, i32>) -> u64 {
+    int(r.unwrap_or_else(|e| -i64::from(e)) as u64)
 }
 
-fn compare(a: u64, b: u64, fold: fn(u8) -> u8) -> Result<i64, i64> {
+fn compare(a: u64, b: u64, fold: fn(u8) -> u8) -> Result<i64, i32> {
     let (mut a, mut b) = (Text::new(a)?, Text::new(b)?);
     for n in 0..LONGEST {
         let (x, y) = (fold(a.byte(n)?), fold(b.byte(n)?));
@@ -70,7 +70,7 @@ pub(super) unsafe extern "C" fn strcasecmp(a: u64, b: u64, _: u64, _: u64, _: u6
     }))
 }
 
-fn length(text: u64, count: u64) -> Result<i64, i64> {
+fn length(text: u64, count: u64) -> Result<i64, i32> {
     let mut text = Text::new(text)?;
     for n in 0..count.min(LONGEST) {
         if text.byte(n)? == 0 {
@@ -88,7 +88,7 @@ pub(super) unsafe extern "C" fn strnlen(text: u64, count: u64, _: u64, _: u64, _
     answer(length(text, count))
 }
 
-fn find(text: u64, count: u64, byte: u8) -> Result<i64, i64> {
+fn find(text: u64, count: u64, byte: u8) -> Result<i64, i32> {
     let mut text = Text::new(text)?;
     for n in 0..count.min(LONGEST) {
         match text.byte(n)? {
@@ -114,7 +114,7 @@ pub(super) unsafe extern "C" fn strchrnul(text: u64, byte: u64, _: u64, _: u64, 
 }
 
 /// Counts the bytes up to the end, or the first that is not wanted.
-fn prefix(mut text: Text, mut wanted: impl FnMut(u8) -> Result<bool, i64>) -> Result<i64, i64> {
+fn prefix(mut text: Text, mut wanted: impl FnMut(u8) -> Result<bool, i32>) -> Result<i64, i32> {
     for n in 0..LONGEST {
         let c = text.byte(n)?;
         if c == 0 || !wanted(c)? {
@@ -141,7 +141,7 @@ pub(super) unsafe extern "C" fn strrchr(text: u64, byte: u64, _: u64, _: u64, _:
     answer(Text::new(text).and_then(last))
 }
 
-fn span(text: u64, set: u64, inside: bool) -> Result<i64, i64> {
+fn span(text: u64, set: u64, inside: bool) -> Result<i64, i32> {
     let (text, mut set) = (Text::new(text)?, Text::new(set)?);
     prefix(text, |c| {
         for n in 0..LONGEST {
@@ -164,7 +164,7 @@ pub(super) unsafe extern "C" fn strcspn(text: u64, reject: u64, _: u64, _: u64, 
 }
 
 /// Where in the first `len` bytes the string `what` begins.
-fn search(text: u64, what: u64, len: u64) -> Result<i64, i64> {
+fn search(text: u64, what: u64, len: u64) -> Result<i64, i32> {
     let (mut text, mut what) = (Text::new(text)?, Text::new(what)?);
     for at in 0..LONGEST {
         let mut n = 0;

@@ -221,7 +221,7 @@ mod tests {
                 let mut word = 1_u64;
                 assert_eq!(
                     crate::probe::read_kernel((&raw mut word) as u64, 8, task, 0, 0) as i64,
-                    -super::errno::EFAULT
+                    -i64::from(super::errno::EFAULT)
                 );
                 task
             }

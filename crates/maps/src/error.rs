@@ -1,31 +1,14 @@
 //! What can go wrong with a map, and the error number the kernel has for it.
 
 use skep_isa::MapType;
+pub use skep_isa::errno::ENOTSUPP;
+pub(crate) use skep_isa::errno::{
+    E2BIG, EACCES, EAGAIN, EBADF, EBUSY, EEXIST, EFAULT, EINVAL, ENODATA, ENODEV, ENOENT, ENOMEM,
+    ENOSPC, EOPNOTSUPP, EOVERFLOW, EPERM, EXDEV,
+};
+use skep_isa::errno::{ESTALE, EUCLEAN};
 
 use crate::shm::ObjectError;
-
-/// `ENOTSUPP`, a kernel-internal number that reaches users of bpf().
-pub const ENOTSUPP: i32 = 524;
-
-pub(crate) const ENOENT: i32 = 2;
-pub(crate) const E2BIG: i32 = 7;
-pub(crate) const EBADF: i32 = 9;
-pub(crate) const EAGAIN: i32 = 11;
-pub(crate) const ENOMEM: i32 = 12;
-pub(crate) const EACCES: i32 = 13;
-pub(crate) const EFAULT: i32 = 14;
-pub(crate) const EBUSY: i32 = 16;
-pub(crate) const EEXIST: i32 = 17;
-pub(crate) const EXDEV: i32 = 18;
-pub(crate) const ENODEV: i32 = 19;
-pub(crate) const EINVAL: i32 = 22;
-pub(crate) const ENOSPC: i32 = 28;
-pub(crate) const ENODATA: i32 = 61;
-pub(crate) const EPERM: i32 = 1;
-pub(crate) const EOVERFLOW: i32 = 75;
-pub(crate) const EOPNOTSUPP: i32 = 95;
-const ESTALE: i32 = 116;
-const EUCLEAN: i32 = 117;
 
 /// Why a process that was forked into another pid namespace may not do what takes a lock.
 pub(crate) const STRANGER: &str =

@@ -8,6 +8,7 @@ mod support;
 
 use std::collections::BTreeMap;
 
+use skep_isa::errno::ENOSPC;
 use skep_isa::{MapFlags, MapType};
 use skep_maps::dump::{Take, batch};
 use skep_maps::{Map, MapDef};
@@ -16,7 +17,6 @@ use skep_testkit::skip;
 use support::Dir;
 
 const ENTRIES: u32 = 20;
-const ENOSPC: i32 = 28;
 const LOOKUP: u32 = 24;
 const TAKE: u32 = 25;
 const UPDATE: u32 = 26;

@@ -70,7 +70,7 @@ pub(super) unsafe extern "C" fn diff(
 const FIELD: u64 = 0xf;
 
 /// The checksum in the packet, and what it becomes.
-fn replaced(old: u16, from: u64, to: u64, width: u64) -> Result<u16, i64> {
+fn replaced(old: u16, from: u64, to: u64, width: u64) -> Result<u16, i32> {
     let known = !u32::from(old);
     match width {
         0 if from != 0 => Err(errno::EINVAL),
@@ -84,7 +84,7 @@ fn replaced(old: u16, from: u64, to: u64, width: u64) -> Result<u16, i64> {
 ///
 /// # Safety
 /// `ctx` is the context of a packet program.
-unsafe fn field(ctx: u64, offset: u64) -> Result<*mut u16, i64> {
+unsafe fn field(ctx: u64, offset: u64) -> Result<*mut u16, i32> {
     let offset = offset & 0xffff_ffff;
     if offset > 0xffff || offset & 1 != 0 {
         return Err(errno::EFAULT);

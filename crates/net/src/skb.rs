@@ -252,7 +252,7 @@ pub(super) unsafe extern "C" fn vlan_push(
 }
 
 /// Takes the outermost tag out of the bytes.
-fn pull_tag(p: View) -> Result<u16, i64> {
+fn pull_tag(p: View) -> Result<u16, i32> {
     if p.len() < ETH_HLEN + VLAN_HLEN {
         return Err(errno::ENOMEM);
     }
@@ -380,7 +380,7 @@ pub(super) unsafe extern "C" fn adjust_room(
     }
 }
 
-fn resize(p: View, by: i64, mode: u32, flags: u64) -> Result<(), i64> {
+fn resize(p: View, by: i64, mode: u32, flags: u64) -> Result<(), i32> {
     const NET: u32 = 0;
     const MAC: u32 = 1;
     if flags & !room::ALL != 0 {
@@ -412,7 +412,7 @@ fn resize(p: View, by: i64, mode: u32, flags: u64) -> Result<(), i64> {
     if shrink { take_room(p, off, len, flags) } else { make_room(p, off, len, flags) }
 }
 
-fn take_room(p: View, off: u64, len: u64, flags: u64) -> Result<(), i64> {
+fn take_room(p: View, off: u64, len: u64, flags: u64) -> Result<(), i32> {
     if flags & !room::SHRINK != 0 {
         return Err(errno::EINVAL);
     }
@@ -428,7 +428,7 @@ fn take_room(p: View, off: u64, len: u64, flags: u64) -> Result<(), i64> {
     Ok(())
 }
 
-fn make_room(p: View, off: u64, len: u64, flags: u64) -> Result<(), i64> {
+fn make_room(p: View, off: u64, len: u64, flags: u64) -> Result<(), i32> {
     let all = |bits: u64| flags & bits == bits;
     let encap = flags & room::ENCAP_L3 != 0;
     let inner_link = flags >> room::L2_SHIFT;

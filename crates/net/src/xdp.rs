@@ -125,7 +125,7 @@ pub(super) unsafe extern "C" fn get_buff_len(ctx: u64, _: u64, _: u64, _: u64, _
 }
 
 /// Finds bytes of the packet, fragments included.
-fn bytes(p: View, offset: u64, len: u64) -> Result<u64, i64> {
+fn bytes(p: View, offset: u64, len: u64) -> Result<u64, i32> {
     let (offset, len) = (offset & 0xffff_ffff, len & 0xffff_ffff);
     if offset > 0xffff || len > 0xffff {
         return Err(errno::EFAULT);

@@ -4,7 +4,7 @@ use std::arch::asm;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
-pub(crate) const ESRCH: i64 = -3;
+pub(crate) const ESRCH: i64 = -(skep_isa::errno::ESRCH as i64);
 /// Seccomp filters that allow looking at files allow it in the form that the C library uses, with a
 /// directory.
 const AT_FDCWD: u64 = -100_i64 as u64;

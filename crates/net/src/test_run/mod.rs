@@ -9,7 +9,7 @@ mod interface;
 mod skb;
 mod xdp;
 
-use skep_isa::{AttachType, ProgramType as P};
+use skep_isa::{AttachType, ProgramType as P, errno};
 
 /// The errno with which a run fails, as that of the kernel would.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -18,25 +18,25 @@ pub struct Errno(pub i32);
 
 impl Errno {
     /// `EIO`.
-    pub const EIO: Self = Self(5);
+    pub const EIO: Self = Self(errno::EIO);
     /// `E2BIG`.
-    pub const E2BIG: Self = Self(7);
+    pub const E2BIG: Self = Self(errno::E2BIG);
     /// `ENOMEM`.
-    pub const ENOMEM: Self = Self(12);
+    pub const ENOMEM: Self = Self(errno::ENOMEM);
     /// `EFAULT`.
-    pub const EFAULT: Self = Self(14);
+    pub const EFAULT: Self = Self(errno::EFAULT);
     /// `EBUSY`.
-    pub const EBUSY: Self = Self(16);
+    pub const EBUSY: Self = Self(errno::EBUSY);
     /// `ENODEV`.
-    pub const ENODEV: Self = Self(19);
+    pub const ENODEV: Self = Self(errno::ENODEV);
     /// `EINVAL`.
-    pub const EINVAL: Self = Self(22);
+    pub const EINVAL: Self = Self(errno::EINVAL);
     /// `ERANGE`.
-    pub const ERANGE: Self = Self(34);
+    pub const ERANGE: Self = Self(errno::ERANGE);
     /// `EAFNOSUPPORT`.
-    pub const EAFNOSUPPORT: Self = Self(97);
+    pub const EAFNOSUPPORT: Self = Self(errno::EAFNOSUPPORT);
     /// The kernel's own number for what it does not support; it does reach users.
-    pub const ENOTSUPP: Self = Self(524);
+    pub const ENOTSUPP: Self = Self(errno::ENOTSUPP);
 
     fn text(self) -> String {
         match self {

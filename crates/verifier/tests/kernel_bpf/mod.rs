@@ -1,13 +1,11 @@
 //! Asks the running kernel's verifier what it says to a linked program.
 
+use skep_isa::errno::{EINVAL, EPERM};
 use skep_isa::{HelperId, Insn, MapFlags, MapType, helper, kfunc, op};
 use skep_object::btf::Kind;
 use skep_object::{Btf, Linked, MapSpec};
 use skep_testkit::kernel::{self, Load, Map, Program, Types};
 use skep_testkit::vmlinux::with_functions;
-
-const EPERM: i32 = 1;
-const EINVAL: i32 = 22;
 
 /// What Linux says.
 #[allow(dead_code, reason = "not all that share this file want words")]
