@@ -4,10 +4,12 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use common::{Skep, data, json, target, text};
 use serde_json::{Value as Json, json};
+use skep::isa::{MapFlags, MapType};
+use skep_kernel::{Map, MapSpec};
 use skep_testkit::run::{Signal, signal};
 use skep_testkit::skip;
 
@@ -341,15 +343,8 @@ fn per_cpu_values_are_typed_as_a_list_and_shown_with_their_sum() {
 }
 
 fn skep_cpus() -> usize {
-    match std::fs::read_to_string("/sys/devices/system/cpu/possible") {
-        Ok(list) => list
-            .trim()
-            .rsplit([',', '-'])
-            .next()
-            .and_then(|n| n.parse::<usize>().ok())
-            .map_or(1, |n| n + 1),
-        Err(_) => std::thread::available_parallelism().map_or(1, usize::from),
-    }
+    skep_kernel::possible_cpus()
+        .unwrap_or_else(|_| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 #[test]
@@ -614,57 +609,21 @@ fn a_dump_takes_little_memory() {
     assert!(child.wait().unwrap().success());
 }
 
-/// A map of the kernel, as long as the process that made it lives.
-struct KernelMap {
-    child: Child,
-    id: String,
-}
-
-impl Drop for KernelMap {
-    fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        drop(self.child.wait());
-    }
-}
-
-/// Made by bpftool in a process that keeps it open; `None` where that is not allowed.
-fn kernel_map(map_type: &str, key: u32, value: u32, n: u32) -> Option<KernelMap> {
-    use std::os::fd::FromRawFd;
-    let number: u32 = match map_type {
-        "hash" => 1,
-        "array" => 2,
-        "percpu_hash" => 5,
-        "lpm_trie" => 11,
-        "stack_trace" => 7,
-        other => panic!("{other}"),
-    };
-    let flags = u32::from(map_type == "lpm_trie");
-    let mut attr = [0_u32; 18];
-    attr[..5].copy_from_slice(&[number, key, value, n, flags]);
-    attr[7] = u32::from_le_bytes(*b"sktm");
-    // SAFETY: BPF_MAP_CREATE reads the attributes.
-    let fd = unsafe { libc::syscall(libc::SYS_bpf, 0, attr.as_mut_ptr(), size_of_val(&attr)) };
-    if fd < 0 {
-        return None;
-    }
-    // SAFETY: a new descriptor, ours alone.
-    let file = unsafe { std::fs::File::from_raw_fd(fd as i32) };
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
-    let id = info.lines().find_map(|l| l.strip_prefix("map_id:")).unwrap().trim().to_owned();
-    let stride = value.next_multiple_of(8) as usize;
+/// A map of the kernel with up to 500 elements; `None` where that is not allowed.
+fn kernel_map(map_type: MapType, key: u32, value: u32, n: u32) -> Option<Map> {
+    let flags = MapFlags(if map_type == MapType::LpmTrie { MapFlags::NO_PREALLOC } else { 0 });
+    let spec = MapSpec { name: "sktm", flags, ..MapSpec::new(map_type, key, value, n) };
+    let map = Map::create(&spec).ok()?;
     for i in 0..n.min(500) {
         let key: Vec<u8> = match map_type {
-            "lpm_trie" => [24_u32.to_ne_bytes(), i.to_be_bytes()].concat(),
+            MapType::LpmTrie => [24_u32.to_ne_bytes(), i.to_be_bytes()].concat(),
             _ => u64::from(i).to_ne_bytes()[..key as usize].to_vec(),
         };
-        let value: Vec<u8> = (0..stride * skep_cpus()).map(|b| (b as u32 + i) as u8).collect();
-        let mut attr = [fd as u64, key.as_ptr() as u64, value.as_ptr() as u64, 0];
-        // SAFETY: BPF_MAP_UPDATE_ELEM reads a key and a value; both are long enough.
-        unsafe { libc::syscall(libc::SYS_bpf, 2, attr.as_mut_ptr(), size_of_val(&attr)) };
+        let value: Vec<u8> = (0..map.user_value_size()).map(|b| (b as u32 + i) as u8).collect();
+        // A table of stack traces takes none.
+        map.update(&key, &value, 0).ok();
     }
-    let child =
-        Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::from(file)).spawn().unwrap();
-    Some(KernelMap { child, id })
+    Some(map)
 }
 
 #[test]
@@ -674,17 +633,18 @@ fn the_kernels_maps_are_what_bpftool_shows() {
     }
     let skep = Skep::new();
     for (t, key, value, n) in [
-        ("hash", 4, 12, 500),
-        ("array", 4, 8, 100),
-        ("percpu_hash", 8, 12, 50),
-        ("lpm_trie", 8, 4, 100),
-        ("stack_trace", 4, 16, 8),
+        (MapType::Hash, 4, 12, 500),
+        (MapType::Array, 4, 8, 100),
+        (MapType::PercpuHash, 8, 12, 50),
+        (MapType::LpmTrie, 8, 4, 100),
+        (MapType::StackTrace, 4, 16, 8),
     ] {
         let Some(map) = kernel_map(t, key, value, n) else { return skip("BPF_MAP_CREATE") };
+        let id = map.info().unwrap().id.to_string();
         let ours =
-            json(out(&skep, &["map", "dump", "--kernel", &map.id, "--json", "--raw"]).as_bytes());
+            json(out(&skep, &["map", "dump", "--kernel", &id, "--json", "--raw"]).as_bytes());
         let theirs =
-            Command::new("bpftool").args(["-j", "map", "dump", "id", &map.id]).output().unwrap();
+            Command::new("bpftool").args(["-j", "map", "dump", "id", &id]).output().unwrap();
         let hex = |list: &Json| {
             list.as_array()
                 .unwrap()
@@ -714,21 +674,20 @@ fn the_kernels_maps_are_what_bpftool_shows() {
         assert_eq!(got, want, "{t}");
         if let Some((key, value)) = want.first() {
             let found = json(
-                out(&skep, &["map", "lookup", "--kernel", &map.id, "--raw", key, "--json"])
-                    .as_bytes(),
+                out(&skep, &["map", "lookup", "--kernel", &id, "--raw", key, "--json"]).as_bytes(),
             );
             assert_eq!(found["entry"]["value"], *value, "{t}");
         }
-        let shown = json(out(&skep, &["map", "show", "--kernel", &map.id, "--json"]).as_bytes());
+        let shown = json(out(&skep, &["map", "show", "--kernel", &id, "--json"]).as_bytes());
         assert_eq!(
             (&shown["type"], &shown["name"], &shown["max_entries"]),
-            (&json!(t), &json!("sktm"), &json!(n))
+            (&json!(t.name()), &json!("sktm"), &json!(n))
         );
         assert!(out(&skep, &["map", "list", "--kernel"]).contains("  sktm "));
         assert!(out(&skep, &["map", "--kernel", "list"]).contains("  sktm "));
         assert_eq!(
-            out(&skep, &["map", "--kernel", "show", &map.id, "--json"]),
-            out(&skep, &["map", "show", "--kernel", &map.id, "--json"])
+            out(&skep, &["map", "--kernel", "show", &id, "--json"]),
+            out(&skep, &["map", "show", "--kernel", &id, "--json"])
         );
     }
     for path in ["/etc/passwd", "/"] {
@@ -736,7 +695,7 @@ fn the_kernels_maps_are_what_bpftool_shows() {
             &skep,
             &["map", "lookup", "--kernel", path, "1"],
             1,
-            "is no pin: pins are files in a bpf file system",
+            "is not a pin: pins are files in a bpf file system",
         );
     }
     fails(
@@ -772,7 +731,7 @@ fn the_kernels_maps_are_not_for_everybody() {
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!(ended.status.code(), Some(2), "{said}");
     assert!(
-        said.contains("cannot list the kernel's maps") && said.contains("can be read by root"),
+        said.contains("cannot list the kernel's maps") && said.contains("needs root"),
         "{said}"
     );
 }

@@ -4,15 +4,12 @@
 use std::cell::UnsafeCell;
 
 use skep_isa::{MapFlags, MapShape, MapType, ProgramType, ShapeKind, kfunc, text};
-use skep_testkit::kernel::{Load, Map, MapSpec, Program, TestRun, may_load, with_maps};
+use skep_kernel::{Map, MapSpec, Program, ProgramSpec, TestRun, with_maps};
+use skep_testkit::skip::without_bpf;
 use skep_testkit::vmlinux::with_functions;
 use skep_vm::{Code, Env, MapRef};
 
 use super::implementation;
-
-const SLEEPABLE: u32 = 1 << 4;
-const RDONLY_PROG: u32 = MapFlags::RDONLY_PROG;
-const ARRAY: u32 = MapType::Array as u32;
 
 /// A program on both sides.
 pub(super) struct Pair {
@@ -32,24 +29,17 @@ impl Pair {
 
     /// As [`Pair::new`], for programs that the kernel may refuse; then what it says.
     pub(super) fn load(asm: &str, constants: &[u8], size: usize) -> Option<Result<Self, String>> {
-        if !may_load() {
-            skep_testkit::skip("the right to use bpf(2)");
+        if without_bpf() {
             return None;
         }
         let insns = text::assemble(asm).unwrap_or_else(|e| panic!("{e}\n{asm}"));
         let mut constants = constants.to_vec();
         constants.resize(constants.len().max(1).next_multiple_of(8), 0);
         let array = |value_size: usize, flags| {
-            let spec = MapSpec {
-                map_type: ARRAY,
-                key_size: 4,
-                value_size: value_size as u32,
-                max_entries: 1,
-                flags,
-            };
-            Map::create(spec).expect("an array can be made")
+            let spec = MapSpec::new(MapType::Array, 4, value_size as u32, 1).flags(flags);
+            Map::create(&spec).expect("an array can be made")
         };
-        let map = array(constants.len(), RDONLY_PROG);
+        let map = array(constants.len(), MapFlags::RDONLY_PROG);
         map.update(&[0; 4], &constants, 0).expect("it takes a value");
         map.freeze().expect("it can be frozen");
         let memory = array(size, 0);
@@ -59,9 +49,12 @@ impl Pair {
             return None;
         };
         let bytes = with_maps(&bytes, &[&map, &memory]);
-        let load =
-            Load { flags: SLEEPABLE, log: true, ..Load::new(ProgramType::Syscall as u32, &bytes) };
-        let kernel = match Program::load(&load) {
+        let spec = ProgramSpec {
+            flags: ProgramSpec::SLEEPABLE,
+            log: true,
+            ..ProgramSpec::new(ProgramType::Syscall, &bytes)
+        };
+        let kernel = match Program::load(&spec) {
             Ok(program) => program,
             Err(refused) => return Some(Err(refused.log)),
         };

@@ -10,17 +10,17 @@ use std::collections::BTreeMap;
 
 use skep_isa::errno::ENOSPC;
 use skep_isa::{MapFlags, MapType};
+use skep_kernel::{Command, Map as Theirs, MapSpec};
 use skep_maps::dump::{Take, batch};
 use skep_maps::{Map, MapDef};
-use skep_testkit::kernel::{Map as Theirs, MapSpec, may_load};
-use skep_testkit::skip;
+use skep_testkit::skip::without_bpf;
 use support::Dir;
 
 const ENTRIES: u32 = 20;
-const LOOKUP: u32 = 24;
-const TAKE: u32 = 25;
-const UPDATE: u32 = 26;
-const DELETE: u32 = 27;
+const LOOKUP: Command = Command::MapLookupBatch;
+const TAKE: Command = Command::MapLookupAndDeleteBatch;
+const UPDATE: Command = Command::MapUpdateBatch;
+const DELETE: Command = Command::MapDeleteBatch;
 
 /// What one call came to: errno, count, where to go on, and the elements.
 #[derive(Debug, PartialEq)]
@@ -46,9 +46,8 @@ impl Pair {
             _ => (8, 0),
         };
         let ours = dir.make(&MapDef::new(t, key_size, 8, ENTRIES).flags(flags));
-        let spec =
-            MapSpec { map_type: t as u32, key_size, value_size: 8, max_entries: ENTRIES, flags };
-        let theirs = Theirs::create(spec).expect("a good definition");
+        let spec = MapSpec::new(t, key_size, 8, ENTRIES).flags(flags);
+        let theirs = Theirs::create(&spec).expect("a good definition");
         assert_eq!(ours.user_value_size(), theirs.user_value_size());
         Self { key_size: key_size as usize, value_size: ours.user_value_size(), ours, theirs }
     }
@@ -67,7 +66,7 @@ impl Pair {
     }
 
     /// Both answers to a call that reads.
-    fn read(&self, command: u32, from: Option<&[u8]>, count: usize, flags: u64) -> [Answer; 2] {
+    fn read(&self, command: Command, from: Option<&[u8]>, count: usize, flags: u64) -> [Answer; 2] {
         let room = count.max(1);
         let new = || {
             (vec![0; self.key_size], vec![0; room * self.key_size], vec![0; room * self.value_size])
@@ -96,39 +95,41 @@ impl Pair {
         let (errno, n) = done.map_or_else(|e| (e.error.errno(), e.count), |n| (0, n));
         let ours = answer(errno, n, cursor, &keys, &values);
         let (mut cursor, mut keys, mut values) = new();
-        let (errno, n) = self.theirs.batch(
+        let done = self.theirs.batch(
             command,
             (from, &mut cursor),
             (&mut keys, &mut values),
             count as u32,
             flags,
         );
+        let (errno, n) = (done.result.map_or_else(|e| e.errno(), |()| 0), done.count);
         // Refused at once, the kernel leaves the count as it was.
         let n = if [1, 22, 524].contains(&errno) { 0 } else { n as usize };
         [ours, answer(errno, n, cursor, &keys, &values)]
     }
 
     /// Both errnos and counts of a call that writes.
-    fn write(&self, command: u32, keys: &[u32], fill: u8, flags: u64) -> [(i32, usize); 2] {
+    fn write(&self, command: Command, keys: &[u32], fill: u8, flags: u64) -> [(i32, usize); 2] {
         let (mut k, mut v) = self.columns(keys, fill);
         let done = match command {
             UPDATE => batch::update_batch(&self.ours, &k, &v, keys.len(), flags),
             _ => batch::delete_batch(&self.ours, &k, keys.len(), flags),
         };
         let ours = done.map_or_else(|e| (e.error.errno(), e.count), |n| (0, n));
-        let (errno, n) = self.theirs.batch(
+        let done = self.theirs.batch(
             command,
             (None, &mut vec![0; self.key_size]),
             (&mut k, &mut v),
             keys.len() as u32,
             flags,
         );
+        let (errno, n) = (done.result.map_or_else(|e| e.errno(), |()| 0), done.count);
         let n =
             if [1, 22, 524].contains(&errno) && n as usize == keys.len() { 0 } else { n as usize };
         [ours, (errno, n)]
     }
 
-    fn same_write(&self, command: u32, keys: &[u32], fill: u8, flags: u64) -> (i32, usize) {
+    fn same_write(&self, command: Command, keys: &[u32], fill: u8, flags: u64) -> (i32, usize) {
         let [ours, theirs] = self.write(command, keys, fill, flags);
         assert_eq!(
             ours,
@@ -170,8 +171,8 @@ fn hashed(t: MapType) -> bool {
 
 #[test]
 fn batches_answer_as_the_kernels() {
-    if !may_load() {
-        return skip("the right to use bpf(2)");
+    if without_bpf() {
+        return;
     }
     let dir = Dir::new();
     let all: Vec<u32> = (0..ENTRIES).collect();

@@ -3,86 +3,26 @@
 
 mod support;
 
-use std::os::fd::{FromRawFd, OwnedFd};
-
 use skep_isa::map::Offer;
-use skep_isa::{MAP_TYPES, MapFlags as F, MapType};
+use skep_isa::{MAP_TYPES, MapFlags as F, MapType, ProgramType};
+use skep_kernel::{Command, Map as Theirs, MapSpec, Program, ProgramSpec, possible_cpus};
 use skep_maps::{Map, MapDef, MapError, map_types};
-use skep_testkit::kernel::{Load, Program, bpf, may_load, possible_cpus};
-use skep_testkit::skip;
+use skep_testkit::skip::without_bpf;
 use support::{Dir, Random, rounds};
 
-#[repr(C, align(8))]
-#[derive(Default)]
-struct CreateAttr {
-    map_type: u32,
-    key_size: u32,
-    value_size: u32,
-    max_entries: u32,
-    map_flags: u32,
-    inner_map_fd: u32,
-    numa_node: u32,
-    map_name: [u8; 16],
-    ifindex: u32,
-    btf: [u32; 3],
-    vmlinux: u32,
-    map_extra: u64,
+fn errno<T>(r: Result<T, skep_kernel::Error>) -> i32 {
+    r.map_or_else(|e| e.errno(), |_| 0)
 }
 
-#[repr(C, align(8))]
-#[derive(Default)]
-struct ElemAttr {
-    map_fd: u32,
-    pad: u32,
-    key: u64,
-    value: u64,
-    flags: u64,
-}
-
-/// A map of the kernel.
-struct Theirs(OwnedFd);
-
-fn result(r: std::io::Result<i64>) -> i32 {
-    r.map_or_else(|e| e.raw_os_error().unwrap_or(-1), |_| 0)
-}
-
-impl Theirs {
-    fn create(def: &MapDef, inner: Option<&Theirs>) -> Result<Self, i32> {
-        let mut attr = CreateAttr {
-            map_type: def.map_type as u32,
-            key_size: def.key_size,
-            value_size: def.value_size,
-            max_entries: def.max_entries,
-            map_flags: def.flags.0,
-            map_extra: def.map_extra,
-            inner_map_fd: inner.map_or(0, |m| m.fd() as u32),
-            ..CreateAttr::default()
-        };
-        // SAFETY: no pointers; a new descriptor comes back.
-        unsafe {
-            bpf(0, &mut attr)
-                .map(|fd| Self(OwnedFd::from_raw_fd(fd as i32)))
-                .map_err(|e| e.raw_os_error().unwrap_or(-1))
-        }
-    }
-
-    fn fd(&self) -> i32 {
-        use std::os::fd::AsRawFd;
-        self.0.as_raw_fd()
-    }
-
-    fn call(&self, command: u32, key: Option<&[u8]>, value: &mut [u8], flags: u64) -> i32 {
-        let at = |b: &[u8]| if b.is_empty() { 0 } else { b.as_ptr() as u64 };
-        let mut attr = ElemAttr {
-            map_fd: self.fd() as u32,
-            pad: 0,
-            key: key.map_or(0, at),
-            value: at(value),
-            flags,
-        };
-        // SAFETY: key and value are as long as the map's.
-        result(unsafe { bpf(command, &mut attr) })
-    }
+/// The same map in the kernel, as far as the definition's name goes: it has none.
+fn create(def: &MapDef, inner: Option<&Theirs>) -> Result<Theirs, i32> {
+    let spec = MapSpec {
+        flags: def.flags,
+        map_extra: def.map_extra,
+        inner,
+        ..MapSpec::new(def.map_type, def.key_size, def.value_size, def.max_entries)
+    };
+    Theirs::create(&spec).map_err(|e| e.errno())
 }
 
 fn ours<T>(r: &Result<T, MapError>) -> i32 {
@@ -91,7 +31,7 @@ fn ours<T>(r: &Result<T, MapError>) -> i32 {
 
 /// What creation answers on both sides.
 fn both(dir: &Dir, def: &MapDef) -> (i32, i32) {
-    (ours(&dir.create(def)), Theirs::create(def, None).map_or_else(|e| e, |_| 0))
+    (ours(&dir.create(def)), create(def, None).map_or_else(|e| e, |_| 0))
 }
 
 fn nested(t: MapType) -> bool {
@@ -100,8 +40,8 @@ fn nested(t: MapType) -> bool {
 
 #[test]
 fn definitions_are_accepted_and_refused_as_by_the_kernel() {
-    if !may_load() {
-        return skip("the right to use bpf(2)");
+    if without_bpf() {
+        return;
     }
     let dir = Dir::new();
     let mut differ = Vec::new();
@@ -141,8 +81,8 @@ fn good(t: MapType) -> MapDef {
 
 #[test]
 fn flags_and_extremes_are_judged_as_by_the_kernel() {
-    if !may_load() {
-        return skip("the right to use bpf(2)");
+    if without_bpf() {
+        return;
     }
     let dir = Dir::new();
     let mut differ = Vec::new();
@@ -177,7 +117,7 @@ fn flags_and_extremes_are_judged_as_by_the_kernel() {
             let mut attr_def = def.clone();
             attr_def.name.clear();
             let theirs = if def.name.is_empty() {
-                Theirs::create(&attr_def, None).map_or_else(|e| e, |_| 0)
+                create(&attr_def, None).map_or_else(|e| e, |_| 0)
             } else {
                 i32::from(def.name != "a.b_C9") * 22
             };
@@ -227,7 +167,7 @@ fn pair(dir: &Dir, t: MapType) -> Pair {
             MapDef::new(MapType::Array, 4, 16, 2),
             MapDef::new(MapType::Hash, 4, 8, 2),
         ] {
-            let (a, b) = (dir.make(&def), Theirs::create(&def, None).expect("a good definition"));
+            let (a, b) = (dir.make(&def), create(&def, None).expect("a good definition"));
             values.push((a.id().to_ne_bytes().to_vec(), b.fd().to_ne_bytes().to_vec()));
             keep_ours.push(a);
             keep_theirs.push(b);
@@ -235,13 +175,15 @@ fn pair(dir: &Dir, t: MapType) -> Pair {
         values.push((vec![0xff, 0xff, 0xff, 0x7f], vec![0xff, 0xff, 0xff, 0x7f]));
     } else if t == MapType::ProgArray {
         let exit = [[0xb7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
-        let program = Program::load(&Load::new(1, exit.as_flattened())).expect("a good program");
+        let program =
+            Program::load(&ProgramSpec::new(ProgramType::SocketFilter, exit.as_flattened()))
+                .expect("a good program");
         values.push((7u32.to_ne_bytes().to_vec(), program.fd().to_ne_bytes().to_vec()));
         values.push((8u32.to_ne_bytes().to_vec(), program.fd().to_ne_bytes().to_vec()));
         keep_program = Some(program);
     }
     let ours = dir.make(&def);
-    let theirs = Theirs::create(&def, keep_theirs.first()).expect("a good definition");
+    let theirs = create(&def, keep_theirs.first()).expect("a good definition");
     if values.is_empty() {
         plain = true;
         let size = ours.user_value_size();
@@ -308,8 +250,8 @@ fn exact_order(t: MapType) -> bool {
 
 #[test]
 fn operations_answer_as_the_kernels() {
-    if !may_load() {
-        return skip("the right to use bpf(2)");
+    if without_bpf() {
+        return;
     }
     let mut differ = Vec::new();
     for t in map_types() {
@@ -326,7 +268,8 @@ fn operations_answer_as_the_kernels() {
             assert!(
                 !t.row().per_cpu
                     || p.ours.user_value_size()
-                        == (p.def.value_size as usize).next_multiple_of(8) * possible_cpus()
+                        == (p.def.value_size as usize).next_multiple_of(8)
+                            * possible_cpus().unwrap()
             );
             // An LRU map of the kernel throws elements out before it is full; two keys are safe.
             let mut keys = keys(&p.def);
@@ -345,13 +288,13 @@ fn operations_answer_as_the_kernels() {
                         let a = ours(&p.ours.update(key, our, flags));
                         (
                             a,
-                            p.theirs.call(2, Some(key), &mut their.clone(), flags),
+                            errno(p.theirs.update(key, their, flags)),
                             format!("update {key:?} {our:?} flags {flags:#x}"),
                         )
                     }
                     5..=7 => (
                         ours(&p.ours.delete(key)),
-                        p.theirs.call(3, Some(key), &mut [], 0),
+                        errno(p.theirs.element(Command::MapDeleteElem, Some(key), &mut [], 0)),
                         format!("delete {key:?}"),
                     ),
                     8..=11 => {
@@ -360,7 +303,12 @@ fn operations_answer_as_the_kernels() {
                         let start = p.values.first().map_or(vec![0; size], |v| v.0.clone());
                         let (mut x, mut y) = (start.clone(), start);
                         let a = ours(&p.ours.lookup_into(key, &mut x, flags));
-                        let b = p.theirs.call(1, Some(key), &mut y, flags);
+                        let b = errno(p.theirs.element(
+                            Command::MapLookupElem,
+                            Some(key),
+                            &mut y,
+                            flags,
+                        ));
                         if a == 0 && b == 0 && p.plain && x != y {
                             differ.push(format!("{t} round {round} step {step}: lookup {key:?} gives {x:?}, kernel {y:?}"));
                         }
@@ -370,7 +318,12 @@ fn operations_answer_as_the_kernels() {
                         let flags = if op == 12 { flags } else { 0 };
                         let (mut x, mut y) = (vec![0; size], vec![0; size]);
                         let a = ours(&p.ours.lookup_and_delete(key, &mut x, flags));
-                        let b = p.theirs.call(21, Some(key), &mut y, flags);
+                        let b = errno(p.theirs.element(
+                            Command::MapLookupAndDeleteElem,
+                            Some(key),
+                            &mut y,
+                            flags,
+                        ));
                         if a == 0 && b == 0 && p.plain && x != y {
                             differ.push(format!("{t} round {round} step {step}: lookup and delete {key:?} gives {x:?}, kernel {y:?}"));
                         }
@@ -380,7 +333,12 @@ fn operations_answer_as_the_kernels() {
                         let none = key.is_empty() || op == 14;
                         let mut y = vec![0; p.def.key_size as usize];
                         let x = p.ours.next_key(if none { None } else { Some(key) });
-                        let b = p.theirs.call(4, if none { None } else { Some(key) }, &mut y, 0);
+                        let b = errno(p.theirs.element(
+                            Command::MapGetNextKey,
+                            if none { None } else { Some(key) },
+                            &mut y,
+                            0,
+                        ));
                         if exact_order(t) && x.as_ref().is_ok_and(|x| b == 0 && *x != y) {
                             differ
                                 .push(format!("{t} round {round} step {step}: next key of {key:?} (none: {none}) is {x:?}, kernel {y:?}"));
@@ -401,19 +359,20 @@ fn operations_answer_as_the_kernels() {
                 }
             }
             // Freezing, twice, and writing after it.
-            let freeze = |command| p.theirs.call(command, None, &mut [], 0);
-            let (a, b) =
-                ((ours(&p.ours.freeze()), ours(&p.ours.freeze())), (freeze(22), freeze(22)));
+            let freeze = || errno(p.theirs.freeze());
+            let (a, b) = ((ours(&p.ours.freeze()), ours(&p.ours.freeze())), (freeze(), freeze()));
             if a != b {
                 differ.push(format!("{t}: freeze {a:?}, kernel {b:?}"));
             }
             let (our, their) = &p.values[0];
             let (a, b) = (
                 ours(&p.ours.update(&keys[0], our, 0)),
-                p.theirs.call(2, Some(&keys[0]), &mut their.clone(), 0),
+                errno(p.theirs.update(&keys[0], their, 0)),
             );
-            let (c, d) =
-                (ours(&p.ours.delete(&keys[0])), p.theirs.call(3, Some(&keys[0]), &mut [], 0));
+            let (c, d) = (
+                ours(&p.ours.delete(&keys[0])),
+                errno(p.theirs.element(Command::MapDeleteElem, Some(&keys[0]), &mut [], 0)),
+            );
             if (a, c) != (b, d) {
                 differ.push(format!(
                     "{t}: frozen: update and delete {:?}, kernel {:?}",
@@ -430,30 +389,41 @@ fn operations_answer_as_the_kernels() {
 /// compared.
 #[test]
 fn tables_of_kernel_objects_refuse_alike() {
-    if !may_load() {
-        return skip("the right to use bpf(2)");
+    if without_bpf() {
+        return;
     }
     let dir = Dir::new();
     let mut differ = Vec::new();
     for t in [MapType::Xskmap, MapType::PerfEventArray, MapType::CgroupArray] {
         let def = good(t);
-        let (map, theirs) =
-            (dir.make(&def), Theirs::create(&def, None).expect("a good definition"));
+        let (map, theirs) = (dir.make(&def), create(&def, None).expect("a good definition"));
         for key in keys(&def) {
             let mut v = vec![0; 4];
             let answers = [
-                ("lookup", ours(&map.lookup(&key)), theirs.call(1, Some(&key), &mut v, 0)),
-                ("delete", ours(&map.delete(&key)), theirs.call(3, Some(&key), &mut [], 0)),
+                (
+                    "lookup",
+                    ours(&map.lookup(&key)),
+                    errno(theirs.element(Command::MapLookupElem, Some(&key), &mut v, 0)),
+                ),
+                (
+                    "delete",
+                    ours(&map.delete(&key)),
+                    errno(theirs.element(Command::MapDeleteElem, Some(&key), &mut [], 0)),
+                ),
                 (
                     "take",
                     ours(&map.lookup_and_delete(&key, &mut [0; 4], 0)),
-                    theirs.call(21, Some(&key), &mut v, 0),
+                    errno(theirs.element(Command::MapLookupAndDeleteElem, Some(&key), &mut v, 0)),
                 ),
-                ("next", ours(&map.next_key(Some(&key))), theirs.call(4, Some(&key), &mut v, 0)),
+                (
+                    "next",
+                    ours(&map.next_key(Some(&key))),
+                    errno(theirs.element(Command::MapGetNextKey, Some(&key), &mut v, 0)),
+                ),
                 (
                     "flags",
                     ours(&map.update(&key, &[9, 0, 0, 0], 8)),
-                    theirs.call(2, Some(&key), &mut [9, 0, 0, 0], 8),
+                    errno(theirs.update(&key, &[9, 0, 0, 0], 8)),
                 ),
             ];
             for (what, a, b) in answers {
@@ -469,16 +439,15 @@ fn tables_of_kernel_objects_refuse_alike() {
 /// What a map's own flags forbid to users is forbidden.
 #[test]
 fn one_way_maps_are_one_way() {
-    if !may_load() {
-        return skip("the right to use bpf(2)");
+    if without_bpf() {
+        return;
     }
     let dir = Dir::new();
     for t in map_types().into_iter().filter(|t| t.row().flags & F::RDONLY != 0 && !nested(*t)) {
         for flag in [F::RDONLY, F::WRONLY] {
             let mut def = good(t);
             def.flags.0 |= flag;
-            let (map, theirs) =
-                (dir.make(&def), Theirs::create(&def, None).expect("a good definition"));
+            let (map, theirs) = (dir.make(&def), create(&def, None).expect("a good definition"));
             let key = keys(&def).remove(0);
             let size = map.user_value_size();
             let mut v = vec![0; size];
@@ -489,10 +458,10 @@ fn one_way_maps_are_one_way() {
                 ours(&map.lookup_and_delete(&key, &mut vec![0; size], 0)),
             ];
             let b = [
-                theirs.call(1, Some(&key), &mut v, 0),
-                theirs.call(3, Some(&key), &mut [], 0),
-                theirs.call(4, Some(&key), &mut v, 0),
-                theirs.call(21, Some(&key), &mut v, 0),
+                errno(theirs.element(Command::MapLookupElem, Some(&key), &mut v, 0)),
+                errno(theirs.element(Command::MapDeleteElem, Some(&key), &mut [], 0)),
+                errno(theirs.element(Command::MapGetNextKey, Some(&key), &mut v, 0)),
+                errno(theirs.element(Command::MapLookupAndDeleteElem, Some(&key), &mut v, 0)),
             ];
             assert_eq!(a, b, "{t} flag {flag:#x}");
         }

@@ -2,8 +2,9 @@
 //! which licence.
 
 use skep::isa::helper::HELPERS;
-use skep::isa::{Insn, ProgramType as P};
-use skep_testkit::kernel::{Load, Program, may_load};
+use skep::isa::{AttachType as A, Insn, ProgramType as P};
+use skep_kernel::{Program, ProgramSpec};
+use skep_testkit::skip::without_bpf;
 
 /// Newer than Linux 6.12, or compiled into some kernels only: no difference is a mistake.
 const BY_CONFIGURATION: &[&str] = &[
@@ -22,45 +23,43 @@ const BY_CONFIGURATION: &[&str] = &[
 ];
 
 /// Program types, with the attach type that the kernel wants to know.
-const TYPES: &[(P, u32)] = &[
-    (P::SocketFilter, 0),
-    (P::Kprobe, 0),
-    (P::SchedCls, 0),
-    (P::SchedAct, 0),
-    (P::Tracepoint, 0),
-    (P::Xdp, 0),
-    (P::PerfEvent, 0),
-    (P::CgroupSkb, 0),
-    (P::LwtIn, 0),
-    (P::LwtOut, 0),
-    (P::LwtXmit, 0),
-    (P::RawTracepoint, 0),
-    (P::RawTracepointWritable, 0),
-    (P::SkLookup, 36),
-    (P::Syscall, 0),
-    (P::FlowDissector, 17),
-    (P::SkReuseport, 39),
-    (P::SkSkb, 4),
-    (P::SockOps, 3),
-    (P::SkMsg, 7),
+const TYPES: &[(P, Option<A>)] = &[
+    (P::SocketFilter, None),
+    (P::Kprobe, None),
+    (P::SchedCls, None),
+    (P::SchedAct, None),
+    (P::Tracepoint, None),
+    (P::Xdp, None),
+    (P::PerfEvent, None),
+    (P::CgroupSkb, None),
+    (P::LwtIn, None),
+    (P::LwtOut, None),
+    (P::LwtXmit, None),
+    (P::RawTracepoint, None),
+    (P::RawTracepointWritable, None),
+    (P::SkLookup, Some(A::SkLookup)),
+    (P::Syscall, None),
+    (P::FlowDissector, Some(A::FlowDissector)),
+    (P::SkReuseport, Some(A::SkReuseportSelect)),
+    (P::SkSkb, Some(A::SkSkbStreamParser)),
+    (P::SockOps, Some(A::CgroupSockOps)),
+    (P::SkMsg, Some(A::SkMsgVerdict)),
 ];
-
-const SLEEPABLE: u32 = 1 << 4;
 
 /// What the kernel's verifier writes about a program that calls a helper with nothing in its
 /// argument registers.
-fn ask(prog: P, attach: u32, id: u32, gpl: bool) -> String {
+fn ask(prog: P, attach: Option<A>, id: u32, gpl: bool) -> String {
     let insns: Vec<u8> = [Insn::call(id), Insn::mov64_imm(0, 0), Insn::exit()]
         .iter()
         .flat_map(|i| i.to_bytes())
         .collect();
-    let flags = if prog == P::Syscall { SLEEPABLE } else { 0 };
-    match Program::load(&Load {
+    let flags = if prog == P::Syscall { ProgramSpec::SLEEPABLE } else { 0 };
+    match Program::load(&ProgramSpec {
         attach_type: attach,
         gpl,
         flags,
         log: true,
-        ..Load::new(prog as u32, &insns)
+        ..ProgramSpec::new(prog, &insns)
     }) {
         Ok(_) => "accepted".to_owned(),
         Err(refused) => refused.log,
@@ -69,8 +68,8 @@ fn ask(prog: P, attach: u32, id: u32, gpl: bool) -> String {
 
 #[test]
 fn the_kernel_lets_the_same_programs_call_the_same_helpers() {
-    if !may_load() {
-        return skep_testkit::skip("the right to use bpf(2)");
+    if without_bpf() {
+        return;
     }
     let refused = |log: &str| {
         ["cannot use helper", "unknown func", "invalid func", "not allowed in probe"]

@@ -133,10 +133,7 @@ fn object(name: &str) -> Object {
 fn runs_are_the_kernels() {
     let temp = TempDir::in_memory();
     let dir = Dir::create(&temp.join("skep")).unwrap();
-    let live = skep_testkit::kernel::may_load();
-    if !live {
-        skep_testkit::skip("the right to use bpf(2), to compare with this kernel");
-    }
+    let live = !skep_testkit::skip::without_bpf();
     let record = live && std::env::var_os("SKEP_RECORD").is_some();
     // Other random cases than the recorded ones.
     let seeded = std::env::var_os("SKEP_SEED").is_some();

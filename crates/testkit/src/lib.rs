@@ -1,6 +1,6 @@
 //! What the tests of this workspace share: target programs, compilers, temporary folders, a runner
-//! with a time limit, the harness for `skep trace`, the running kernel as an oracle ([`kernel`]),
-//! and [`skip()`].
+//! with a time limit, the harness for `skep trace`, and [`skip()`]. The running kernel as an oracle
+//! is the crate `skep-kernel`.
 //!
 //! For tests and benches only; no crate that is shipped imports it. Things that go wrong here panic
 //! with a message, since a panic is how a test fails.
@@ -14,8 +14,9 @@
 //!
 //! trace::check(target::named("threads"), Build::O2, trace::Scope::Own);
 //! ```
+#![forbid(unsafe_code)]
+
 pub mod cc;
-pub mod kernel;
 pub mod many;
 pub mod report;
 pub mod run;

@@ -57,6 +57,17 @@ pub fn has_command(command: &str) -> bool {
         .is_ok_and(|s| s.success())
 }
 
+/// Tells whether the kernel refuses to load programs for this process, and says so as [`skip`]
+/// does.
+pub fn without_bpf() -> bool {
+    let Err(error) = skep_kernel::probe() else { return false };
+    match error.requirement() {
+        Some(requirement) => skip(requirement),
+        None => skip(&format!("the right to use bpf(2): {error}")),
+    }
+    true
+}
+
 /// Tells whether we are the superuser.
 pub fn is_root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

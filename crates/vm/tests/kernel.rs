@@ -13,39 +13,32 @@ mod host;
 mod random;
 mod suite;
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::AsFd;
 
 use host::{Host, Memory};
 use random::{BUFFER, Both, ENTRIES, ENTRY, FILLED, Rng, SLOTS, Taste, VALUE_SIZE, both};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use skep_isa::{Insn, MapType, ProgramType, op};
+use skep_kernel::{LoadError, Map, MapSpec, Program, ProgramSpec, TestRun, with_maps};
 use skep_object::btf::{Btf, Kind};
-use skep_testkit::kernel::{self, Load, Map, MapSpec, Program, Refused, TestRun};
+use skep_testkit::skip::without_bpf;
 
 fn load(
     kind: ProgramType,
     insns: &[Insn],
     functions: &[u32],
     maps: &[&Map],
-) -> Result<Program, Refused> {
+) -> Result<Program, LoadError> {
     let bytes: Vec<u8> = insns.iter().flat_map(|i| i.to_bytes()).collect();
-    let bytes = kernel::with_maps(&bytes, maps);
+    let bytes = with_maps(&bytes, maps);
     // System call programs may sleep and must say so.
-    let flags = if kind == ProgramType::Syscall { 1 << 4 } else { 0 };
-    Program::load(&Load { flags, functions, ..Load::new(kind as u32, &bytes) })
-}
-
-fn may_load() -> bool {
-    let ok = kernel::may_load();
-    if !ok {
-        skep_testkit::skip("the right to load programs into the kernel");
-    }
-    ok
+    let flags = if kind == ProgramType::Syscall { ProgramSpec::SLEEPABLE } else { 0 };
+    Program::load(&ProgramSpec { flags, functions, ..ProgramSpec::new(kind, &bytes) })
 }
 
 #[test]
 fn our_cases_have_the_kernels_results() {
-    if !may_load() {
+    if without_bpf() {
         return;
     }
     let mut ran = 0;
@@ -80,26 +73,19 @@ struct Mapped {
 
 impl Mapped {
     fn new(entries: u32, value_size: usize) -> Self {
-        const MMAPABLE: u32 = 1 << 10;
-        let spec = MapSpec {
-            map_type: MapType::Array as u32,
-            key_size: 4,
-            value_size: value_size as u32,
-            max_entries: entries,
-            flags: MMAPABLE,
-        };
-        let map = Map::create(spec).unwrap();
+        let spec = MapSpec::new(MapType::Array, 4, value_size as u32, entries)
+            .flags(skep_isa::MapFlags::MMAPABLE);
+        let map = Map::create(&spec).unwrap();
         let words = entries as usize * value_size / 8;
         // SAFETY: the descriptor is open, and the mapping a new one; it stays, and nothing but
         // these maps is in it.
         let base = unsafe {
-            let fd = BorrowedFd::borrow_raw(map.fd());
             mmap(
                 std::ptr::null_mut(),
                 words * 8,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED,
-                fd,
+                map.as_fd(),
                 0,
             )
             .unwrap()
@@ -165,14 +151,7 @@ impl Kernel {
 
 /// Compares the programs of [`BATCH`] seeds; returns how many the kernel took.
 fn compare(first: u64, kernel: &Kernel) -> u64 {
-    let spec = MapSpec {
-        map_type: MapType::ProgArray as u32,
-        key_size: 4,
-        value_size: 4,
-        max_entries: SLOTS,
-        flags: 0,
-    };
-    let array = Map::create(spec).unwrap();
+    let array = Map::create(&MapSpec::new(MapType::ProgArray, 4, 4, SLOTS)).unwrap();
     let mut buffer = vec![0u64; WORDS];
     let ctx = buffer.as_mut_ptr() as u64;
     let memory = Memory { value: ctx + BUFFER as u64, table: ctx + (BUFFER + VALUE_SIZE) as u64 };
@@ -219,7 +198,7 @@ fn compare(first: u64, kernel: &Kernel) -> u64 {
 /// programs, which takes one processor about ten minutes; `SKEP_SEED=HEX` compares one batch again.
 #[test]
 fn random_programs_do_what_they_do_in_the_kernel() {
-    if !may_load() {
+    if without_bpf() {
         return;
     }
     let kernel = Kernel::new();

@@ -16,8 +16,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use skep_testkit::TempDir;
-use skep_testkit::cc::Cc;
 use skep_testkit::skip::{has_command, is_root};
 use skep_testkit::trace::skep_bin;
 
@@ -33,14 +31,8 @@ const BATCHES: [&str; 3] = ["230", "5000", "100000"];
 
 /// The rows of both parts.
 pub fn run() -> Result<Vec<Row>> {
-    check(cargo().args(["build", "--quiet", "--release", "-p", "skep-maps", "--example", "dump"]))?;
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    let ours = target.join("release/examples/dump");
-    let dir = TempDir::new();
-    let kernel = Cc::c()
-        .args(&["-O2"])
-        .compile(&[&root().join("benches/dump/kernel.c")], &dir.join("kernel"));
+    let ours = example("skep-maps", "dump")?;
+    let kernel = example("skep-kernel", "read_map")?;
     let kernel = is_root()
         .then_some(kernel.as_path())
         .filter(|k| measured(Command::new(k).args(["hash", "each"])).is_ok());
@@ -49,6 +41,14 @@ pub fn run() -> Result<Vec<Row>> {
         rows.extend(command(kernel)?);
     }
     Ok(rows)
+}
+
+/// Builds an example and returns its path.
+fn example(package: &str, name: &str) -> Result<PathBuf> {
+    check(cargo().args(["build", "--quiet", "--release", "-p", package, "--example", name]))?;
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    Ok(target.join("release/examples").join(name))
 }
 
 /// The library beside the kernel's system calls.
@@ -111,7 +111,7 @@ fn command(kernel: &Path) -> Result<Vec<Row>> {
     if !has_command("bpftool") {
         return Ok(Vec::new());
     }
-    let map = Held::new(kernel)?;
+    let map = KeptMap::new(kernel)?;
     let skep = skep_bin();
     let timed = |program: &Path, args: &[&str]| -> Result<f64> {
         let begin = Instant::now();
@@ -136,27 +136,27 @@ fn command(kernel: &Path) -> Result<Vec<Row>> {
 }
 
 /// A map of the kernel, there as long as this.
-struct Held {
+struct KeptMap {
     child: Child,
     id: String,
 }
 
-impl Held {
+impl KeptMap {
     fn new(kernel: &Path) -> Result<Self> {
         let mut child = Command::new(kernel)
-            .args(["hash", "hold"])
+            .args(["hash", "keep"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().context("a pipe")?).read_line(&mut line)?;
         let id =
-            line.trim().strip_prefix("map ").context("the kernel's side tells no map")?.to_owned();
+            line.trim().strip_prefix("map ").context("the kernel's side printed no id")?.to_owned();
         Ok(Self { child, id })
     }
 }
 
-impl Drop for Held {
+impl Drop for KeptMap {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
         self.child.wait().ok();

@@ -12,7 +12,6 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 use skep_testkit::TempDir;
-use skep_testkit::kernel;
 use skep_testkit::skip::has_command;
 
 use super::row::Row;
@@ -55,7 +54,7 @@ pub fn run() -> Result<Vec<Row>> {
     let contest = target().join("release/examples/contest");
     let dir = TempDir::new();
     let programs = programs(dir.path())?;
-    let in_kernel = kernel::may_load();
+    let in_kernel = skep_kernel::probe().is_ok();
     agree(&contest, &programs, in_kernel)?;
     let mut rows = run_programs(&contest, &programs, in_kernel)?;
     rows.extend(run_lookups(&contest, in_kernel)?);

@@ -16,7 +16,6 @@
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use skep_testkit::kernel;
 
 use super::row::Row;
 use super::sample::{Contestant, Sample, measured, take_turns};
@@ -50,7 +49,8 @@ pub fn run() -> Result<Vec<Row>> {
     let (cases, rivals, filled, rust) =
         (list(&[])?, list(&["kernel"])?, list(&["memory"])?, list(&["rust"])?);
     let rust: Vec<&str> = rust.lines().collect();
-    let rivals: Vec<&str> = if kernel::may_load() { rivals.lines().collect() } else { vec![] };
+    let rivals: Vec<&str> =
+        if skep_kernel::probe().is_ok() { rivals.lines().collect() } else { vec![] };
     let shared = |c: &&str| {
         SHARED.iter().any(|s| c.starts_with(s)) && !c.contains("256K") && !c.contains("user")
     };

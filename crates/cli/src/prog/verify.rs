@@ -18,7 +18,6 @@ use skep::verifier::{Options, Rejection, verify, verify_logged};
 
 use crate::args::ObjectArgs;
 use crate::failure::{FAILED, Result};
-use crate::kernel::possible_cpus;
 use crate::objects::{self, Objects};
 use crate::printer::{Output, Printer};
 
@@ -230,8 +229,10 @@ fn verdict(
             let mut options = Options::default();
             options.strict = asked.strict;
             options.allow_uninit_stack = !asked.strict;
-            options.processors =
-                possible_cpus().and_then(|n| u32::try_from(n).ok()).unwrap_or(options.processors);
+            options.processors = skep_kernel::possible_cpus()
+                .ok()
+                .and_then(|n| u32::try_from(n).ok())
+                .unwrap_or(options.processors);
             options.target = how.target.map(|t| t.btf().clone());
             let judged = match log {
                 Some(log) => verify_logged(&linked, &options, log),

@@ -4,16 +4,13 @@ use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use skep_isa::{MapType, text};
-use skep_testkit::kernel::{
-    Load, Map, MapSpec, PerfReader, Program, RingReader, TestRun, possible_cpus, with_maps,
+use skep_isa::{MapType, ProgramType, text};
+use skep_kernel::{
+    Map, MapSpec, PerfReader, Program, ProgramSpec, RingReader, TestRun, possible_cpus, with_maps,
 };
 
 use crate::{Case, Op, Part, Result, Side};
 
-const SOCKET_FILTER: u32 = 1;
-const SCHED_CLS: u32 = 3;
-const XDP: u32 = 6;
 /// Keys a run of the program goes through: the kernel's verifier walks the loop.
 const ROUNDS: u32 = 256;
 
@@ -61,13 +58,7 @@ pub struct Kernel {
 }
 
 fn array(value_size: usize, value: &[u8]) -> Result<Map> {
-    let map = Map::create(MapSpec {
-        map_type: 2,
-        key_size: 4,
-        value_size: value_size as u32,
-        max_entries: 1,
-        flags: 0,
-    })?;
+    let map = Map::create(&MapSpec::new(MapType::Array, 4, value_size as u32, 1))?;
     map.update(&[0; 4], value, 0)?;
     Ok(map)
 }
@@ -75,27 +66,19 @@ fn array(value_size: usize, value: &[u8]) -> Result<Map> {
 impl Kernel {
     /// Makes the case's map.
     pub fn new(case: &Case) -> Result<Self> {
-        let spec = MapSpec {
-            map_type: case.map_type as u32,
-            key_size: case.key,
-            value_size: match case.map_type {
-                MapType::Ringbuf => 0,
-                MapType::PerfEventArray => 4,
-                _ => case.value,
-            },
-            max_entries: if case.map_type == MapType::PerfEventArray {
-                possible_cpus() as u32
-            } else {
-                case.entries()
-            },
-            flags: case.flags(),
+        let (value_size, max_entries) = match case.map_type {
+            MapType::Ringbuf => (0, case.entries()),
+            MapType::PerfEventArray => (4, possible_cpus()? as u32),
+            _ => (case.value, case.entries()),
         };
+        let spec =
+            MapSpec::new(case.map_type, case.key, value_size, max_entries).flags(case.flags());
         let named = match case.map_type {
             _ if case.outer() => Named::Map(array(8, &[0; 8])?),
             MapType::ProgArray => {
                 let bytes: Vec<u8> =
                     text::assemble("mov %r0, 0\nexit")?.iter().flat_map(|i| i.to_bytes()).collect();
-                Named::Program(Program::load(&Load::new(1, &bytes))?)
+                Named::Program(Program::load(&ProgramSpec::new(ProgramType::SocketFilter, &bytes))?)
             }
             MapType::CgroupArray => Named::ControlGroup(std::fs::File::open(
                 control_group().ok_or("no control groups of version 2")?,
@@ -103,9 +86,9 @@ impl Kernel {
             _ => Named::Nothing,
         };
         let map = if let Named::Map(inner) = &named {
-            Map::create_outer(spec, inner)
+            Map::create(&spec.inner(inner))
         } else {
-            Map::create(spec)
+            Map::create(&spec)
         }?;
         let stored = match &named {
             Named::Nothing => {
@@ -217,18 +200,21 @@ impl Kernel {
         let bytes: Vec<u8> = insns.iter().flat_map(|i| i.to_bytes()).collect();
         let keys = if op == Op::Lookup(false) { &self.others } else { &self.keys };
         let bytes = with_maps(&bytes, &[&self.map, keys, state]);
-        Ok(Program::load(&Load { log: true, gpl: true, ..Load::new(self.program_type(), &bytes) })?)
+        Ok(Program::load(&ProgramSpec {
+            log: true,
+            ..ProgramSpec::new(self.program_type(), &bytes)
+        })?)
     }
 }
 
 impl Kernel {
     /// Socket filters, but only XDP programs look into tables of devices, and only others than both
     /// have events.
-    fn program_type(&self) -> u32 {
+    fn program_type(&self) -> ProgramType {
         match self.map_type {
-            MapType::Devmap | MapType::DevmapHash | MapType::Xskmap => XDP,
-            MapType::PerfEventArray => SCHED_CLS,
-            _ => SOCKET_FILTER,
+            MapType::Devmap | MapType::DevmapHash | MapType::Xskmap => ProgramType::Xdp,
+            MapType::PerfEventArray => ProgramType::SchedCls,
+            _ => ProgramType::SocketFilter,
         }
     }
 
@@ -329,7 +315,7 @@ impl Side for Kernel {
             let after = state.lookup(&[0; 4]).map_err(|e| e.to_string())?;
             // The test runs of programs that see packets begin with milliseconds of something else.
             let took = Duration::from_nanos(u64::from(ran.duration) * u64::from(run.repeat));
-            let took = (self.program_type() != SOCKET_FILTER).then_some(took);
+            let took = (self.program_type() != ProgramType::SocketFilter).then_some(took);
             let count = after[8..].iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b));
             if count == u64::from(mine) {
                 Ok(took)

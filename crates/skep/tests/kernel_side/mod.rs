@@ -3,22 +3,16 @@
 
 use super::cases::Case;
 use super::{Report, element, run_line};
-use skep::isa::{Insn, ProgramType as P, kfunc, op};
+use skep::isa::{Insn, MapFlags, ProgramType as P, kfunc, op};
 use skep::object::{Linked, Object};
-use skep_testkit::kernel::{Load, Map, MapSpec, Program, TestRun, with_maps};
+use skep_kernel::{Map, MapSpec, Program, ProgramSpec, TestRun, with_maps};
 use skep_testkit::vmlinux::with_functions;
 
 const PAGES: usize = 128 << 10;
 
-fn spec(m: &skep::object::MapSpec) -> MapSpec {
-    const MMAPABLE: u32 = 1 << 10;
-    MapSpec {
-        map_type: m.map_type as u32,
-        key_size: m.key_size,
-        value_size: m.value_size,
-        max_entries: m.max_entries,
-        flags: m.flags.0 & !MMAPABLE,
-    }
+fn spec(m: &skep::object::MapSpec) -> MapSpec<'static> {
+    MapSpec::new(m.map_type, m.key_size, m.value_size, m.max_entries)
+        .flags(m.flags.0 & !MapFlags::MMAPABLE)
 }
 
 /// Makes all maps of an object.
@@ -26,9 +20,9 @@ fn maps(object: &Object) -> Vec<Map> {
     let create = |m: &skep::object::MapSpec| {
         let map = match &m.inner {
             Some(inner) => {
-                Map::create(spec(inner)).and_then(|inner| Map::create_outer(spec(m), &inner))
+                Map::create(&spec(inner)).and_then(|inner| Map::create(&spec(m).inner(&inner)))
             }
-            None => Map::create(spec(m)),
+            None => Map::create(&spec(m)),
         };
         let map = map.unwrap_or_else(|e| panic!("{}: {e}", m.name));
         if let Some(data) = &m.data {
@@ -60,16 +54,16 @@ fn load(linked: &Linked, maps: &[Map]) -> Program {
     } else {
         Vec::new()
     };
-    let load = Load {
-        attach_type: linked.attach_type.map_or(0, |a| a as u32),
+    let spec = ProgramSpec {
+        attach_type: linked.attach_type,
         gpl: linked.gpl,
-        flags: if linked.sleepable { 1 << 4 } else { 0 }
-            | if linked.section.starts_with("xdp.frags") { 1 << 5 } else { 0 },
+        flags: if linked.sleepable { ProgramSpec::SLEEPABLE } else { 0 }
+            | if linked.section.starts_with("xdp.frags") { ProgramSpec::XDP_HAS_FRAGS } else { 0 },
         functions: &starts,
         log: true,
-        ..Load::new(linked.prog_type as u32, &insns)
+        ..ProgramSpec::new(linked.prog_type, &insns)
     };
-    Program::load(&load).unwrap_or_else(|e| panic!("{}: {e}", linked.name))
+    Program::load(&spec).unwrap_or_else(|e| panic!("{}: {e}", linked.name))
 }
 
 /// Runs every case in turn on one loaded object.
@@ -103,7 +97,6 @@ pub fn run(object: &Object, program: &str, cases: &[Case]) -> Report {
             ctx_in: case.ctx.as_deref().unwrap_or_default(),
             ctx_out: if contexts && case.ctx.is_some() { 256 } else { 0 },
             repeat: case.repeat,
-            flags: 0,
         };
         match loaded.test_run(&test) {
             Ok(ran) => {
@@ -111,7 +104,7 @@ pub fn run(object: &Object, program: &str, cases: &[Case]) -> Report {
                     .then_some(&*ran.ctx_out);
                 run_line(&mut out, &case.name, ran.retval, packets.then_some(&*ran.data_out), ctx);
             }
-            Err(e) => out += &format!("{}: errno {}\n", case.name, e.raw_os_error().unwrap_or(0)),
+            Err(e) => out += &format!("{}: errno {}\n", case.name, e.errno()),
         }
     }
     for (spec, map) in object.maps.iter().zip(&maps).filter(|(s, _)| !s.is_global_data()) {

@@ -1,10 +1,10 @@
 //! Asks the running kernel's verifier what it says to a linked program.
 
 use skep_isa::errno::{EINVAL, EPERM};
-use skep_isa::{HelperId, Insn, MapFlags, MapType, helper, kfunc, op};
+use skep_isa::{AttachType, HelperId, Insn, MapFlags, MapType, ProgramType, helper, kfunc, op};
+use skep_kernel::{self as kernel, LoadError, Map, Program, ProgramSpec};
 use skep_object::btf::Kind;
 use skep_object::{Btf, Linked, MapSpec};
-use skep_testkit::kernel::{self, Load, Map, Program, Types};
 use skep_testkit::vmlinux::with_functions;
 
 /// What Linux says.
@@ -18,24 +18,22 @@ pub enum Verdict {
     Skip(String),
 }
 
-fn create(spec: &MapSpec, types: Option<(&Types, &Btf)>) -> Result<Map, String> {
-    let plain = kernel::MapSpec {
-        map_type: spec.map_type as u32,
-        key_size: spec.key_size,
-        value_size: spec.value_size,
-        max_entries: spec.max_entries,
-        flags: spec.flags.0
-            & (MapFlags::RDONLY_PROG | MapFlags::WRONLY_PROG | MapFlags::NO_PREALLOC),
-    };
+fn create(spec: &MapSpec, types: Option<(&kernel::Btf, &Btf)>) -> Result<Map, String> {
+    let plain =
+        kernel::MapSpec::new(spec.map_type, spec.key_size, spec.value_size, spec.max_entries)
+            .flags(
+                spec.flags.0
+                    & (MapFlags::RDONLY_PROG | MapFlags::WRONLY_PROG | MapFlags::NO_PREALLOC),
+            );
     let map = match (types, &spec.inner) {
         (_, Some(inner)) => create(inner, types)
-            .and_then(|inner| Map::create_outer(plain, &inner).map_err(|e| e.to_string()))?,
+            .and_then(|inner| Map::create(&plain.inner(&inner)).map_err(|e| e.to_string()))?,
         (Some((types, btf)), _) if spec.value_type_id != 0 => {
             let key = btf.find("unsigned int", |k| matches!(k, Kind::Int(_))).unwrap_or(0);
-            return Map::create_typed(plain, types, key, spec.value_type_id)
-                .map_err(|e| format!("map create: {e}"));
+            let types = Some((types, [key, spec.value_type_id]));
+            return Map::create(&kernel::MapSpec { types, ..plain }).map_err(|e| e.to_string());
         }
-        _ => Map::create(plain).map_err(|e| format!("map create: {e}"))?,
+        _ => Map::create(&plain).map_err(|e| e.to_string())?,
     };
     if let Some(data) = &spec.data {
         let mut value = data.clone();
@@ -66,13 +64,13 @@ fn functions(insns: &[Insn]) -> Vec<u32> {
 
 /// A program as the kernel gets it, with the maps it refers to.
 pub struct Prepared {
-    prog_type: u32,
-    attach_type: u32,
+    prog_type: ProgramType,
+    attach_type: Option<AttachType>,
     gpl: bool,
     sleepable: bool,
     insns: Vec<u8>,
     functions: Vec<u32>,
-    types: Option<(Types, Vec<[u32; 2]>)>,
+    types: Option<(kernel::Btf, Vec<[u32; 2]>)>,
     _maps: Vec<Map>,
 }
 
@@ -96,7 +94,7 @@ impl Prepared {
         let specs =
             prog.maps.iter().enumerate().map(|(n, m)| if refers(n) { &m.spec } else { &dummy });
         let types =
-            types.map(|bytes| Types::load(bytes).map_err(|e| format!("types: {e}"))).transpose()?;
+            types.map(|bytes| kernel::Btf::load(bytes).map_err(|e| e.to_string())).transpose()?;
         let typed = types.as_ref().zip(prog.btf.as_deref());
         let maps: Vec<Map> = specs.map(|s| create(s, typed)).collect::<Result<_, _>>()?;
         let bytes: Vec<u8> = prog.insns.iter().flat_map(|i| i.to_bytes()).collect();
@@ -104,8 +102,8 @@ impl Prepared {
             .map_err(|name| format!("the kernel has no `{name}`"))?;
         let named = |f: &skep_object::Subprog| [f.start as u32, f.type_id];
         Ok(Self {
-            prog_type: prog.prog_type as u32,
-            attach_type: prog.attach_type.map_or(0, |a| a as u32),
+            prog_type: prog.prog_type,
+            attach_type: prog.attach_type,
             gpl: prog.gpl,
             sleepable: prog.sleepable,
             insns: kernel::with_maps(&bytes, &maps.iter().collect::<Vec<_>>()),
@@ -117,30 +115,29 @@ impl Prepared {
     }
 
     /// Loads the program; it goes when the result is dropped.
-    pub fn load(&self, log: bool) -> Result<Program, kernel::Refused> {
-        Program::load(&self.as_load(log))
+    pub fn load(&self, log: bool) -> Result<Program, LoadError> {
+        Program::load(&self.spec(log))
     }
 
     /// Every step of the kernel's verifier, and whether it took the program; `None` when it cannot
     /// be asked.
     #[allow(dead_code, reason = "not all that share this file want it")]
     pub fn log(&self) -> Option<(bool, String)> {
-        Program::log_of(&self.as_load(false)).ok()
+        Program::verifier_log(&self.spec(false)).ok()
     }
 
-    fn as_load(&self, log: bool) -> Load<'_> {
+    fn spec(&self, log: bool) -> ProgramSpec<'_> {
         let (attach_type, gpl, functions) = (self.attach_type, self.gpl, &*self.functions);
         let types = self.types.as_ref().filter(|(_, f)| !f.is_empty()).map(|(t, f)| (t, &**f));
-        // BPF_F_SLEEPABLE.
-        let flags = if self.sleepable { 1 << 4 } else { 0 };
-        Load {
+        let flags = if self.sleepable { ProgramSpec::SLEEPABLE } else { 0 };
+        ProgramSpec {
             attach_type,
             gpl,
             functions,
             types,
             log,
             flags,
-            ..Load::new(self.prog_type, &self.insns)
+            ..ProgramSpec::new(self.prog_type, &self.insns)
         }
     }
 }
@@ -158,11 +155,9 @@ pub fn ask(prog: &Linked, types: Option<&[u8]>) -> Verdict {
     let Err(refused) = prepared.load(true) else { return Verdict::Accept };
     let words: Vec<&str> =
         refused.log.lines().rev().filter(|l| !l.starts_with("processed ")).take(2).collect();
-    match refused.error.raw_os_error() {
-        Some(EPERM) if refused.log.is_empty() => {
-            Verdict::Skip("bpf(2) is not permitted".to_owned())
-        }
-        Some(EINVAL) if refused.log.is_empty() => Verdict::Reject("EINVAL".to_owned()),
+    match refused.error.errno() {
+        EPERM if refused.log.is_empty() => Verdict::Skip("bpf(2) is not permitted".to_owned()),
+        EINVAL if refused.log.is_empty() => Verdict::Reject("EINVAL".to_owned()),
         _ => Verdict::Reject(words.into_iter().rev().collect::<Vec<_>>().join(" / ")),
     }
 }

@@ -27,7 +27,7 @@ pub fn best(mut f: impl FnMut() -> u64) -> f64 {
 
 /// As [`best`], for something that repeats itself `n` times in one call and says how long all of it
 /// took.
-pub fn best_of_repeats(mut f: impl FnMut(u32) -> std::io::Result<()>) -> std::io::Result<f64> {
+pub fn best_of_repeats<E>(mut f: impl FnMut(u32) -> Result<(), E>) -> Result<f64, E> {
     let (mut n, mut best, mut batches) = (1000u32, f64::MAX, 0);
     while batches < BATCHES {
         let start = Instant::now();

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use skep_isa::{Insn, MapType, ShapeKind, text};
+use skep_isa::{Insn, MapType, ProgramType, ShapeKind, text};
+use skep_kernel as kernel;
 use skep_maps::{Map, MapDef, SlotTable, slots};
-use skep_testkit::{TempDir, kernel};
+use skep_testkit::TempDir;
 use skep_vm::{Code, Env, HelperCall, HelperImpl, MapRef, tail};
 
 use crate::Result;
@@ -146,22 +147,20 @@ fn tail_calls(case: &Case) -> Result<f64> {
 }
 
 fn in_kernel(case: &Case) -> Result<f64> {
-    const SOCKET_FILTER: u32 = 1;
-    let map = kernel::Map::create(kernel::MapSpec {
-        map_type: case.map_type as u32,
-        key_size: case.key_size,
-        value_size: case.value_size(),
-        max_entries: case.entries,
-        flags: 0,
-    })?;
+    let map = kernel::Map::create(&kernel::MapSpec::new(
+        case.map_type,
+        case.key_size,
+        case.value_size(),
+        case.entries,
+    ))?;
     for n in 0..case.filled {
         map.update(&case.key(n), &u64::from(n).to_le_bytes(), 0)?;
     }
     let bytes: Vec<u8> = case.insns()?.iter().flat_map(|i| i.to_bytes()).collect();
     let bytes = kernel::with_maps(&bytes, &[&map]);
-    let program = kernel::Program::load(&kernel::Load {
+    let program = kernel::Program::load(&kernel::ProgramSpec {
         log: true,
-        ..kernel::Load::new(SOCKET_FILTER, &bytes)
+        ..kernel::ProgramSpec::new(ProgramType::SocketFilter, &bytes)
     })?;
     if case.map_type == MapType::ProgArray {
         map.update(&0u32.to_le_bytes(), &program.fd().to_le_bytes(), 0)?;
@@ -169,11 +168,12 @@ fn in_kernel(case: &Case) -> Result<f64> {
     // Entering and leaving a test run is no part of the loop.
     let nothing: Vec<u8> =
         [Insn::mov64_imm(0, 0), Insn::exit()].iter().flat_map(|i| i.to_bytes()).collect();
-    let nothing = kernel::Program::load(&kernel::Load::new(SOCKET_FILTER, &nothing))?;
+    let nothing =
+        kernel::Program::load(&kernel::ProgramSpec::new(ProgramType::SocketFilter, &nothing))?;
     Ok(time(&program)? - time(&nothing)?)
 }
 
-fn time(program: &kernel::Program) -> std::io::Result<f64> {
+fn time(program: &kernel::Program) -> kernel::Result<f64> {
     let run = |repeat| {
         program.test_run(&kernel::TestRun {
             data_in: &[0; 64],

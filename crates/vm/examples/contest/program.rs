@@ -3,8 +3,8 @@
 use std::ffi::{CString, c_char, c_int, c_void};
 
 use skep_isa::{HelperId, Insn, MapShape, MapType, ShapeKind, op};
+use skep_kernel as kernel;
 use skep_object::Object;
-use skep_testkit::kernel;
 use skep_vm::{Code, Env, HelperCall, HelperImpl, MapRef, interp};
 
 use crate::Result;
@@ -215,16 +215,12 @@ fn native(module: &str, name: &str) -> Result<(f64, u64)> {
 }
 
 fn in_kernel(program: &Program) -> Result<(f64, u64)> {
-    const SOCKET_FILTER: u32 = 1;
     let mut maps = Vec::new();
     for spec in &program.specs {
-        let map = kernel::Map::create(kernel::MapSpec {
-            map_type: spec.map_type as u32,
-            key_size: spec.key_size,
-            value_size: spec.value_size,
-            max_entries: spec.max_entries,
-            flags: spec.flags.0 & skep_isa::MapFlags::RDONLY_PROG,
-        })?;
+        let map = kernel::Map::create(
+            &kernel::MapSpec::new(spec.map_type, spec.key_size, spec.value_size, spec.max_entries)
+                .flags(spec.flags.0 & skep_isa::MapFlags::RDONLY_PROG),
+        )?;
         if spec.data.is_some() {
             let mut value = value(spec);
             value.truncate(spec.value_size as usize);
@@ -237,9 +233,9 @@ fn in_kernel(program: &Program) -> Result<(f64, u64)> {
     }
     let bytes: Vec<u8> = program.insns.iter().flat_map(|i| i.to_bytes()).collect();
     let bytes = kernel::with_maps(&bytes, &maps.iter().collect::<Vec<_>>());
-    let loaded = kernel::Program::load(&kernel::Load {
+    let loaded = kernel::Program::load(&kernel::ProgramSpec {
         log: true,
-        ..kernel::Load::new(SOCKET_FILTER, &bytes)
+        ..kernel::ProgramSpec::new(skep_isa::ProgramType::SocketFilter, &bytes)
     })?;
     let mut retval = 0;
     let ns = best_of_repeats(|repeat| {
@@ -249,7 +245,7 @@ fn in_kernel(program: &Program) -> Result<(f64, u64)> {
             ..kernel::TestRun::default()
         })?;
         retval = ran.retval;
-        Ok(())
+        Ok::<(), kernel::Error>(())
     })?;
     Ok((ns, u64::from(retval)))
 }

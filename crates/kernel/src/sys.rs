@@ -1,0 +1,377 @@
+//! The commands of bpf(2) as safe functions.
+//!
+//! Rules of this leaf: every address in an attribute comes from a slice that is borrowed for the
+//! call, and the size that the kernel uses there is at most the slice's. Where the kernel takes the
+//! size from the map, the handle ([`RawMap`]) has what the kernel itself said or was told of it. A
+//! descriptor that comes back is new and has no other owner.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use skep_isa::MapType;
+
+use crate::attr::{self, Command};
+use crate::cpu::{is_per_cpu, possible_cpus};
+use crate::error::{Error, Result};
+
+/// `BPF_F_RDONLY`, for descriptors.
+const RDONLY: u32 = 1 << 3;
+
+/// Calls bpf(2) and returns the kernel's result.
+///
+/// # Safety
+/// Every address in `attr` is null, or leads to as much memory as `command` reads there, and that
+/// nobody else uses during the call where it writes there.
+unsafe fn bpf<T>(command: Command, attr: &mut T) -> Result<i64> {
+    // SAFETY:
+    // * `attr` lives during the call and is as long as the size says.
+    // * The caller answers for what its addresses lead to.
+    let r = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command as libc::c_long,
+            std::ptr::from_mut(attr),
+            size_of::<T>(),
+        )
+    };
+    if r < 0 { Err(Error::last(command.name())) } else { Ok(r) }
+}
+
+/// Calls bpf(2) with a command that returns a descriptor.
+///
+/// # Safety
+/// The duties of [`bpf`], and `command` is one that returns a descriptor.
+unsafe fn bpf_fd<T>(command: Command, attr: &mut T) -> Result<OwnedFd> {
+    // SAFETY:
+    // * The caller answers for the attribute.
+    // * The kernel made the descriptor for this call, so nothing else owns it.
+    unsafe { bpf(command, attr).map(|fd| OwnedFd::from_raw_fd(fd as i32)) }
+}
+
+fn number(fd: &impl AsRawFd) -> u32 {
+    fd.as_raw_fd() as u32
+}
+
+/// The address of bytes that the kernel reads; null for none.
+fn input(bytes: &[u8]) -> u64 {
+    if bytes.is_empty() { 0 } else { bytes.as_ptr() as u64 }
+}
+
+/// The address of bytes that the kernel writes; null for none.
+fn output(bytes: &mut [u8]) -> u64 {
+    if bytes.is_empty() { 0 } else { bytes.as_mut_ptr() as u64 }
+}
+
+fn size(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).unwrap_or(u32::MAX)
+}
+
+fn invalid(command: Command) -> Error {
+    Error::new(command.name(), io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// A map's descriptor, with the sizes of what goes in and out.
+#[derive(Debug)]
+pub(crate) struct RawMap {
+    fd: OwnedFd,
+    key_size: usize,
+    value_size: usize,
+}
+
+/// Returns the bytes of a value as user space sees it: for per-CPU types, those of all CPUs. A type
+/// that is not known may be one.
+fn user_value_size(map_type: u32, value_size: u32) -> Result<usize> {
+    let per_cpu = MapType::from_raw(map_type).is_none_or(is_per_cpu);
+    let size = value_size as usize;
+    Ok(if per_cpu { size.next_multiple_of(8) * possible_cpus()? } else { size })
+}
+
+impl RawMap {
+    /// Creates a map.
+    pub(crate) fn create(mut attr: attr::MapCreate) -> Result<Self> {
+        let value_size = user_value_size(attr.map_type, attr.value_size)?;
+        // SAFETY: the attribute has no addresses, and the command returns a descriptor.
+        let fd = unsafe { bpf_fd(Command::MapCreate, &mut attr) }?;
+        Ok(Self { fd, key_size: attr.key_size as usize, value_size })
+    }
+
+    /// Takes a descriptor and asks the kernel for the sizes.
+    fn open(fd: OwnedFd) -> Result<Self> {
+        let info = map_info(fd.as_fd())?;
+        let value_size = user_value_size(info.map_type, info.value_size)?;
+        Ok(Self { fd, key_size: info.key_size as usize, value_size })
+    }
+
+    /// Opens the map with an id, for reading.
+    pub(crate) fn by_id(id: u32) -> Result<Self> {
+        let mut attr = attr::Id { id, open_flags: RDONLY, ..Default::default() };
+        // SAFETY: the attribute has no addresses, and the command returns a descriptor.
+        unsafe { bpf_fd(Command::MapGetFdById, &mut attr) }.and_then(Self::open)
+    }
+
+    /// Opens what is pinned at `path` in a bpf file system, for reading; `None` when it is no map.
+    pub(crate) fn pinned(path: &CStr) -> Result<Option<Self>> {
+        let mut attr = attr::ObjGet {
+            pathname: path.as_ptr() as u64,
+            file_flags: RDONLY,
+            ..Default::default()
+        };
+        // SAFETY:
+        // * The path is borrowed for the call, and ends with the zero at which the kernel stops.
+        // * The command returns a descriptor.
+        let fd = unsafe { bpf_fd(Command::ObjGet, &mut attr) }?;
+        // Programs and links are pinned as well.
+        let kind = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+            .map_err(|e| Error::new("readlink", e))?;
+        if kind.as_os_str() != "anon_inode:bpf-map" {
+            return Ok(None);
+        }
+        Self::open(fd).map(Some)
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(crate) fn key_size(&self) -> usize {
+        self.key_size
+    }
+
+    pub(crate) fn value_size(&self) -> usize {
+        self.value_size
+    }
+
+    /// Does a command on one element. `value` is what the command writes: a value or the next key.
+    /// Absent keys and empty values are null to the kernel.
+    pub(crate) fn element(
+        &self,
+        command: Command,
+        key: Option<&[u8]>,
+        value: &mut [u8],
+        flags: u64,
+    ) -> Result {
+        let written = match command {
+            Command::MapGetNextKey => self.key_size,
+            Command::MapLookupElem | Command::MapLookupAndDeleteElem => self.value_size,
+            Command::MapDeleteElem | Command::MapFreeze => 0,
+            _ => return Err(invalid(command)),
+        };
+        if key.is_some_and(|key| key.len() < self.key_size)
+            || !value.is_empty() && value.len() < written
+        {
+            return Err(invalid(command));
+        }
+        let mut attr = attr::MapElem {
+            map_fd: number(&self.fd),
+            key: key.map_or(0, input),
+            value: output(value),
+            flags,
+            ..Default::default()
+        };
+        // SAFETY: the key, where there is one, is at least as long as the map's; `value` is null or
+        // at least as long as what the command writes.
+        unsafe { bpf(command, &mut attr) }.map(drop)
+    }
+
+    /// Stores a value.
+    pub(crate) fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result {
+        let command = Command::MapUpdateElem;
+        if key.len() < self.key_size || value.len() < self.value_size {
+            return Err(invalid(command));
+        }
+        let mut attr = attr::MapElem {
+            map_fd: number(&self.fd),
+            key: input(key),
+            value: input(value),
+            flags,
+            ..Default::default()
+        };
+        // SAFETY: the kernel reads a key and a value, and both slices are at least as long as the
+        // map's.
+        unsafe { bpf(command, &mut attr) }.map(drop)
+    }
+
+    /// Does a BATCH command with the first `count` of `keys` and `values`, and returns the count
+    /// that the kernel left, also with an error. Cursors have [`RawMap::cursor_size`] bytes.
+    pub(crate) fn batch(
+        &self,
+        command: Command,
+        (from, to): (Option<&[u8]>, &mut [u8]),
+        (keys, values): (&mut [u8], &mut [u8]),
+        count: u32,
+        flags: u64,
+    ) -> (Result, u32) {
+        let values_used = match command {
+            Command::MapLookupBatch
+            | Command::MapLookupAndDeleteBatch
+            | Command::MapUpdateBatch => self.value_size,
+            Command::MapDeleteBatch => 0,
+            _ => return (Err(invalid(command)), count),
+        };
+        let elements = count as usize;
+        if from.is_some_and(|cursor| cursor.len() < self.cursor_size())
+            || to.len() < self.cursor_size()
+            || keys.len() < elements.saturating_mul(self.key_size)
+            || values.len() < elements.saturating_mul(values_used)
+        {
+            return (Err(invalid(command)), count);
+        }
+        let mut attr = attr::MapBatch {
+            in_batch: from.map_or(0, input),
+            out_batch: output(to),
+            keys: output(keys),
+            values: output(values),
+            count,
+            map_fd: number(&self.fd),
+            elem_flags: flags,
+            flags: 0,
+        };
+        // SAFETY: cursors, and keys and values for `count` elements, are as long as checked above;
+        // `to`, `keys` and `values` are borrowed for writing.
+        let done = unsafe { bpf(command, &mut attr) };
+        (done.map(drop), attr.count)
+    }
+
+    /// A cursor is a bucket's number, or a key.
+    pub(crate) fn cursor_size(&self) -> usize {
+        self.key_size.max(4)
+    }
+}
+
+/// Returns the id of the first map after `id`; `ENOENT` at the end.
+pub(crate) fn next_map_id(id: u32) -> Result<u32> {
+    let mut attr = attr::Id { id, ..Default::default() };
+    // SAFETY: the attribute has no addresses.
+    unsafe { bpf(Command::MapGetNextId, &mut attr) }?;
+    Ok(attr.next_id)
+}
+
+/// Asks what the kernel knows of a map.
+pub(crate) fn map_info(map: BorrowedFd<'_>) -> Result<attr::MapInfo> {
+    let mut info = attr::MapInfo::default();
+    // SAFETY: the structure has no addresses, whatever the descriptor is of: all of it is zero.
+    unsafe { fill_info(map, &mut info) }?;
+    Ok(info)
+}
+
+/// Fills the structure of information on an object.
+///
+/// # Safety
+/// Each address in `info` is null, or leads to writable memory of the length that stands beside it
+/// in the structure of the descriptor's kind of object.
+unsafe fn fill_info<T>(fd: BorrowedFd<'_>, info: &mut T) -> Result {
+    let mut attr = attr::Info {
+        bpf_fd: number(&fd),
+        info_len: size_of::<T>() as u32,
+        info: std::ptr::from_mut(info) as u64,
+    };
+    // SAFETY: the kernel writes at most the length that is given, to a structure of integers that is
+    // borrowed for writing; the caller answers for addresses in it.
+    unsafe { bpf(Command::ObjGetInfoByFd, &mut attr) }.map(drop)
+}
+
+/// A descriptor of type information.
+#[derive(Debug)]
+pub(crate) struct RawBtf(OwnedFd);
+
+impl RawBtf {
+    /// Loads the contents of a section `.BTF`.
+    pub(crate) fn load(btf: &[u8]) -> Result<Self> {
+        let mut attr = attr::BtfLoad { btf: input(btf), btf_size: size(btf), ..Default::default() };
+        // SAFETY:
+        // * The kernel reads `btf_size` bytes, which is at most the slice's length; there is no log.
+        // * The command returns a descriptor.
+        unsafe { bpf_fd(Command::BtfLoad, &mut attr) }.map(Self)
+    }
+
+    /// Opens type information by its id.
+    pub(crate) fn by_id(id: u32) -> Result<Self> {
+        let mut attr = attr::Id { id, ..Default::default() };
+        // SAFETY: the attribute has no addresses, and the command returns a descriptor.
+        unsafe { bpf_fd(Command::BtfGetFdById, &mut attr) }.map(Self)
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        number(&self.0)
+    }
+
+    /// Returns the contents of its section `.BTF`.
+    pub(crate) fn bytes(&self) -> Result<Vec<u8>> {
+        let mut info = attr::BtfInfo::default();
+        // SAFETY: all addresses in the structure are null.
+        unsafe { fill_info(self.0.as_fd(), &mut info) }?;
+        let mut bytes = vec![0; info.btf_size as usize];
+        info =
+            attr::BtfInfo { btf: output(&mut bytes), btf_size: size(&bytes), ..Default::default() };
+        // SAFETY: the descriptor is of type information, whose structure has one address that is not
+        // null here; `btf_size` writable bytes lie there.
+        unsafe { fill_info(self.0.as_fd(), &mut info) }?;
+        bytes.truncate(info.btf_size as usize);
+        Ok(bytes)
+    }
+}
+
+/// What goes with a program to the kernel.
+pub(crate) struct ProgramBytes<'a> {
+    pub insns: &'a [u8],
+    pub license: &'a CStr,
+    /// Type information, and first instruction and type of each function.
+    pub functions: Option<(&'a RawBtf, &'a [[u32; 2]])>,
+}
+
+/// Loads a program. The log is written where `log` is not empty, as far as there is room.
+pub(crate) fn load_program(
+    mut attr: attr::ProgLoad,
+    program: &ProgramBytes<'_>,
+    log: &mut [u8],
+) -> Result<OwnedFd> {
+    let insns = program.insns;
+    (attr.insn_cnt, attr.insns) = (size(insns) / 8, input(insns));
+    attr.license = program.license.as_ptr() as u64;
+    (attr.log_size, attr.log_buf) = (size(log), output(log));
+    (attr.prog_btf_fd, attr.func_info, attr.func_info_cnt) = (0, 0, 0);
+    if let Some((btf, functions)) = program.functions {
+        attr.prog_btf_fd = btf.number();
+        attr.func_info_rec_size = size_of::<[u32; 2]>() as u32;
+        attr.func_info = input(bytes_of(functions));
+        attr.func_info_cnt = functions.len() as u32;
+    }
+    // SAFETY:
+    // * Instructions, function records and log are borrowed, and the counts beside them are those of
+    //   the slices; the log is borrowed for writing.
+    // * The license ends with a zero, at which the kernel stops reading.
+    // * No other field of the structure is an address. The command returns a descriptor.
+    unsafe { bpf_fd(Command::ProgLoad, &mut attr) }
+}
+
+/// The memory of function records.
+fn bytes_of(functions: &[[u32; 2]]) -> &[u8] {
+    // SAFETY: integers have no padding, and bytes any value; length and lifetime are the slice's.
+    unsafe { std::slice::from_raw_parts(functions.as_ptr().cast(), size_of_val(functions)) }
+}
+
+/// The buffers of a test run; empty ones are null to the kernel. A program of type `syscall` changes
+/// `ctx_in`.
+pub(crate) struct RunBuffers<'a> {
+    pub data_in: &'a [u8],
+    pub data_out: &'a mut [u8],
+    pub ctx_in: &'a mut [u8],
+    pub ctx_out: &'a mut [u8],
+}
+
+/// Runs a program; `attr` comes back with results, and how many bytes of the buffers are used.
+pub(crate) fn test_run(
+    program: BorrowedFd<'_>,
+    attr: &mut attr::ProgTestRun,
+    buffers: RunBuffers<'_>,
+) -> Result {
+    attr.prog_fd = number(&program);
+    (attr.data_size_in, attr.data_in) = (size(buffers.data_in), input(buffers.data_in));
+    (attr.data_size_out, attr.data_out) = (size(buffers.data_out), output(buffers.data_out));
+    (attr.ctx_size_in, attr.ctx_in) = (size(buffers.ctx_in), output(buffers.ctx_in));
+    (attr.ctx_size_out, attr.ctx_out) = (size(buffers.ctx_out), output(buffers.ctx_out));
+    // SAFETY: each address is that of a slice borrowed for the call, its length beside it; the
+    // kernel writes to the three that are borrowed for writing.
+    unsafe { bpf(Command::ProgTestRun, attr) }.map(drop)
+}
