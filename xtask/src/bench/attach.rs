@@ -9,9 +9,9 @@ use anyhow::{Context, Result, ensure};
 use skep_testkit::cc::Build;
 use skep_testkit::many;
 
+use super::place::{Place, has_uftrace};
 use super::row::Row;
 use super::sample::{Contestant, Sample, take_turns};
-use super::trace::{Place, has_uftrace};
 use crate::output;
 
 const TURNS: usize = 5;

@@ -8,9 +8,9 @@ use anyhow::{Context, Result};
 use skep_testkit::cc::Cc;
 use skep_testkit::skip::{has_command, is_root};
 
+use super::place::{Place, has_uftrace};
 use super::row::Row;
 use super::sample::{Contestant, Sample, measured, take_turns};
-use super::trace::{Place, has_uftrace};
 use crate::{output, root};
 
 /// Processes of each contestant.

@@ -6,6 +6,7 @@ mod jit;
 pub mod machine;
 mod maps;
 mod micro;
+mod place;
 mod row;
 mod sample;
 mod sqlite;

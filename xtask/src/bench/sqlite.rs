@@ -9,9 +9,9 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 use skep_testkit::cc::Cc;
 
+use super::place::{Place, has_uftrace};
 use super::row::Row;
 use super::sample::{Contestant, Sample, measured, take_turns};
-use super::trace::{Place, has_uftrace};
 use crate::{cargo, output, root};
 
 const TURNS: usize = 5;
