@@ -22,7 +22,7 @@ pub const PARTS: &[Part] = &[
     Part { name: "fmt", what: "cargo fmt --check", run: fmt },
     Part {
         name: "imports",
-        what: "the table of allowed imports, and the agent's small tree",
+        what: "the table of allowed imports, circles of modules, the agent's small tree",
         run: imports::check,
     },
     Part { name: "unsafe", what: "unsafe code only in its named leaves", run: unsafety::check },

@@ -2,14 +2,14 @@
 //!
 //! Only what is compiled into a crate counts; dev-dependencies may reach anywhere, since a test may
 //! compare with whatever it likes. The second check keeps the agent small: every crate that ends up
-//! inside a traced process is named in [`AGENT_TREE`].
+//! inside a traced process is named in [`AGENT_TREE`]. The third finds [`circles`] of modules.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{cargo, output};
+use crate::{cargo, circles, output};
 
 /// A crate and the workspace crates it may import.
 const ALLOWED: &[(&str, &[&str])] = &[
@@ -107,6 +107,7 @@ pub fn check() -> Result<()> {
     wrong.extend(strangers(&output(
         cargo().args(tree).args(["--target", "x86_64-unknown-linux-gnu"]),
     )?));
+    wrong.extend(circles::violations()?);
     if wrong.is_empty() {
         return Ok(());
     }

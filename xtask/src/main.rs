@@ -8,6 +8,7 @@
 
 mod bench;
 mod ci;
+mod circles;
 mod imports;
 mod mutate;
 mod objects;
