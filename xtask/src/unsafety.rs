@@ -40,7 +40,7 @@ const CRATES: &[(&str, Policy)] = &[
             "queue_stack.rs",
             "ringbuf.rs",
             "shm/",
-            "slots.rs",
+            "slots/",
             "stack_trace.rs",
             "types.rs",
             "user_ringbuf.rs",

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use skep_isa::MapType;
-use skep_maps::dump::form;
+use skep_maps::dump::command;
 use skep_maps::{Map, MapDef, Take};
 
 const N: u64 = 100_000;
@@ -95,7 +95,7 @@ fn by_key(map: &Map, room: usize) -> Result<u64, skep_maps::MapError> {
     let (mut buf, mut key, mut read) = (vec![0; room * size], vec![0; key_size], 0);
     loop {
         let mut len = buf.len() as u32;
-        match form::dump(map, (read > 0).then_some(&mut key), &mut buf, &mut len, 0) {
+        match command::dump(map, (read > 0).then_some(&mut key), &mut buf, &mut len, 0) {
             Err(skep_maps::MapError::NoElement) => return Ok(read),
             done => done?,
         }

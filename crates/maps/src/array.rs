@@ -20,15 +20,15 @@ use skep_isa::map::update;
 use skep_isa::{MapShape, MapType, ShapeKind};
 
 use crate::def::MapDef;
-use crate::dump::{Out, Position};
+use crate::dump::{Output, Position};
 use crate::error::{E2BIG, EEXIST, EINVAL, ENOMEM, MapError};
-use crate::percpu::{PercpuRoom, Registered};
+use crate::percpu::{PercpuAreas, Registered};
 use crate::shm::columns;
-use crate::shm::object::{MAX_PAYLOAD, View};
+use crate::shm::object::{MAX_PAYLOAD, PayloadMode};
 use crate::shm::value::Format;
-use crate::shm::{ObjectFile, PAGE, Window, copy, page_up, round8};
+use crate::shm::{MappedView, ObjectFile, PAGE, copy, page_up, round8};
 use crate::slots::{self, MAX_PERCPU_VALUE, MAX_SLOTS, SlotTable};
-use crate::types::{Areas, Element, Layout, MapOps, Parts, PercpuLayout};
+use crate::types::{Areas, Element, Layout, MapFile, MapOps, PercpuLayout};
 
 /// Largest value (the kernel: `INT_MAX`, less what an allocation can have).
 const MAX_VALUE: u32 = 1 << 30;
@@ -73,17 +73,17 @@ fn slot_stride(def: &MapDef) -> Result<u64, MapError> {
 }
 
 /// Tells how a per-CPU array is mapped of which the first `entries` elements are used.
-pub(crate) fn view(def: &MapDef, entries: u32) -> View {
-    let Ok(stride) = slot_stride(def) else { return View::Whole };
+pub(crate) fn view(def: &MapDef, entries: u32) -> PayloadMode {
+    let Ok(stride) = slot_stride(def) else { return PayloadMode::Whole };
     let used = round8(u64::from(def.value_size))
         .wrapping_mul(u64::from(entries.clamp(1, def.max_entries)));
     match page_up(used) {
-        Some(used) if columns::pays(stride) => View::Columns { stride, used },
-        _ => View::Whole,
+        Some(used) if columns::pays(stride) => PayloadMode::Columns { stride, used },
+        _ => PayloadMode::Whole,
     }
 }
 
-pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
+pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
     if let (Some(columns), Some(slots)) = (parts.file.columns(), &parts.slots) {
         slots.map_own(columns)?;
     }
@@ -91,7 +91,7 @@ pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
         None => None,
         Some(slots) => match percpu_layout(&parts.def)?.percpu() {
             Some(layout) => {
-                Some(PercpuRoom::open(Arc::clone(&parts.file), layout, Arc::clone(slots), None)?)
+                Some(PercpuAreas::open(Arc::clone(&parts.file), layout, Arc::clone(slots), None)?)
             }
             None => None,
         },
@@ -144,7 +144,7 @@ struct Array {
 }
 
 impl Array {
-    fn memory(&self) -> &Window {
+    fn memory(&self) -> &MappedView {
         self.file.payload()
     }
 
@@ -308,7 +308,7 @@ impl MapOps for Array {
         at.index(self.entries, key, |i| self.read(i, value, false))
     }
 
-    fn fill(&self, at: &mut Position, out: &mut Out<'_>) -> Result<bool, MapError> {
+    fn fill(&self, at: &mut Position, out: &mut Output<'_>) -> Result<bool, MapError> {
         let left = u64::from(self.entries).saturating_sub(at.major);
         if left == 0 {
             return Ok(false);

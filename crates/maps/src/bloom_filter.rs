@@ -18,7 +18,7 @@ use crate::def::MapDef;
 use crate::error::{EINVAL, ENOENT, EOPNOTSUPP, MapError};
 use crate::shm::ObjectFile;
 use crate::shm::table::hash;
-use crate::types::{Layout, MapOps, Parts};
+use crate::types::{Layout, MapFile, MapOps};
 
 const FUNCTIONS: u64 = 5;
 
@@ -48,7 +48,7 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     Ok(Layout::plain(bits(def) / 8))
 }
 
-pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
+pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
     Ok(Box::new(BloomFilter {
         value_size: parts.def.value_size as usize,
         functions: functions(&parts.def),

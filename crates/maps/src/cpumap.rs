@@ -7,7 +7,7 @@ use crate::def::MapDef;
 use crate::error::{E2BIG, ENODEV, EOVERFLOW, MapError};
 use crate::id_table::{self, IdTable, Rows, number};
 use crate::slots::possible_cpus;
-use crate::types::{Layout, MapOps, Parts};
+use crate::types::{Layout, MapFile, MapOps};
 
 /// Most processors (the kernel: `NR_CPUS`, 8192 where it is configured for very large machines).
 const MAX_CPUS: u32 = 8192;
@@ -23,7 +23,7 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     }
 }
 
-pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
+pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
     Ok(Box::new(IdTable::new(parts, Cpumap)))
 }
 

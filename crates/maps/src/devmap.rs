@@ -12,9 +12,9 @@ use crate::error::{EEXIST, EINVAL, MapError};
 use crate::hash::Hash;
 use crate::hash::plain::{self, Plain};
 use crate::id_table::{IdTable, Rows, number};
-use crate::types::{Layout, MapOps, Parts};
+use crate::types::{Layout, MapFile, MapOps};
 
-pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
+pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
     Ok(Box::new(IdTable::new(parts, Devmap)))
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn hash_layout(def: &MapDef) -> Result<Layout, MapError> {
     plain::layout(def)
 }
 
-pub(crate) fn open_hash(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
+pub(crate) fn open_hash(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
     Ok(Box::new(DevmapHash { hash: plain::make(parts)? }))
 }
 

@@ -18,9 +18,9 @@ use crate::array::{index, next_index};
 use crate::def::MapDef;
 use crate::dump::Position;
 use crate::error::{E2BIG, EINVAL, ENOMEM, MapError};
-use crate::shm::births::Births;
+use crate::shm::epoch::InsertionEpochs;
 use crate::shm::{ObjectFile, copy};
-use crate::types::{Layout, MapOps, Parts};
+use crate::types::{Layout, MapFile, MapOps};
 
 /// Most bytes of all rows.
 const MAX_BYTES: u64 = 1 << 35;
@@ -65,7 +65,7 @@ pub(crate) trait Rows: Send + Sync {
 pub(crate) struct Table {
     pub(crate) file: Arc<ObjectFile>,
     pub(crate) entries: u32,
-    births: Births,
+    epochs: InsertionEpochs,
 }
 
 impl Table {
@@ -89,8 +89,8 @@ impl Table {
     pub(crate) fn set(&self, index: u32, word: u64) -> Result<u64, MapError> {
         let Some(row) = self.word(index) else { return Ok(0) };
         // A walk that begins from now on begins after the caller.
-        if self.births.are_kept() {
-            self.set_with_birth(row, index, word)
+        if self.epochs.are_kept() {
+            self.set_with_epoch(row, index, word)
         } else {
             Ok(row.swap(word, AcqRel))
         }
@@ -99,13 +99,13 @@ impl Table {
     /// What fills an empty row is new, what replaces a word is not: nobody else may come between
     /// the look and the store.
     #[cold]
-    fn set_with_birth(&self, row: &AtomicU64, index: u32, word: u64) -> Result<u64, MapError> {
-        let held = self.births.lock().ok_or(MapError::Busy { what: "a row of the map" })?;
+    fn set_with_epoch(&self, row: &AtomicU64, index: u32, word: u64) -> Result<u64, MapError> {
+        let held = self.epochs.lock().ok_or(MapError::Busy { what: "a row of the map" })?;
         if word != 0 && row.load(Acquire) == 0 {
-            self.births.stamp(index.into());
+            self.epochs.stamp(index.into());
         }
         let before = row.swap(word, AcqRel);
-        self.births.release(held);
+        self.epochs.release(held);
         Ok(before)
     }
 
@@ -124,7 +124,7 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     if payload_len > MAX_BYTES {
         return Err(def.refused("too large", ENOMEM));
     }
-    Ok(Layout::with_births(payload_len, def.max_entries.into()))
+    Ok(Layout::with_epochs(payload_len, def.max_entries.into()))
 }
 
 pub(crate) struct IdTable<R> {
@@ -135,12 +135,12 @@ pub(crate) struct IdTable<R> {
 }
 
 impl<R: Rows> IdTable<R> {
-    pub(crate) fn new(parts: Parts, rows: R) -> Self {
-        let Parts { def, file, births, .. } = parts;
+    pub(crate) fn new(parts: MapFile, rows: R) -> Self {
+        let MapFile { def, file, epochs, .. } = parts;
         Self {
             map_type: def.map_type,
             value_size: def.value_size as usize,
-            table: Table { file, entries: def.max_entries, births },
+            table: Table { file, entries: def.max_entries, epochs },
             rows,
         }
     }
@@ -213,12 +213,12 @@ impl<R: Rows> MapOps for IdTable<R> {
         while at.major < u64::from(self.table.entries) {
             let i = at.major as u32;
             at.major += 1;
-            // A row keeps its birth until it is empty, and gets the next one before the next word.
+            // A row keeps its epoch until it is empty, and gets the next one before the next word.
             let word = self.table.get(i);
             if word == 0 {
                 continue;
             }
-            if self.table.births.is_newer(i.into(), at.strict.number) {
+            if self.table.epochs.is_newer(i.into(), at.strict.number) {
                 at.strict.newer += 1;
                 continue;
             }

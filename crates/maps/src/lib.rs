@@ -58,7 +58,7 @@ pub use ringbuf::Consumer;
 pub use shm::object::{MAX_META, MAX_PAYLOAD, VERSION, remove_if_unused};
 pub use shm::ranges::{for_each_column, is_mapped};
 pub use shm::spin;
-pub use shm::{Access, Hold, Limit, NewObject, ObjectError, ObjectFile, ObjectKind, Window};
+pub use shm::{Access, Lease, Limit, MappedView, NewObject, ObjectError, ObjectFile, ObjectKind};
 pub use slots::SlotTable;
 pub use types::map_types;
 pub use user_ringbuf::Drain;

@@ -32,11 +32,11 @@ use skep_isa::map::update;
 use crate::def::MapDef;
 use crate::dump::Strict;
 use crate::error::{E2BIG, EBUSY, EEXIST, EINVAL, ENOENT, ENOMEM, ENOSPC, MapError};
-use crate::shm::births::Births;
+use crate::shm::epoch::InsertionEpochs;
 use crate::shm::lock::{self, Held};
 use crate::shm::trie::{Geometry, NO_VALUE, Node, SECOND, TrieMemory};
 use crate::shm::{PAGE, copy};
-use crate::types::{Areas, KeyWalk, Layout, MapOps, Parts};
+use crate::types::{Areas, KeyWalk, Layout, MapFile, MapOps};
 
 /// Walks without the lock before a reader takes it.
 const TRIES: u32 = 64;
@@ -59,20 +59,20 @@ fn geometry(def: &MapDef) -> Result<Geometry, MapError> {
 }
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
-    geometry(def).map(|g| Layout::with_births(g.payload_len, g.nodes).with_room(PAGE, Areas::NONE))
+    geometry(def).map(|g| Layout::with_epochs(g.payload_len, g.nodes).with_room(PAGE, Areas::NONE))
 }
 
-pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
+pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
     let memory = TrieMemory::new(parts.file, geometry(&parts.def)?)
         .ok_or(MapError::Damaged { what: "the file is too short" })?;
-    Ok(Box::new(LpmTrie { memory, births: parts.births, max_entries: parts.def.max_entries }))
+    Ok(Box::new(LpmTrie { memory, epochs: parts.epochs, max_entries: parts.def.max_entries }))
 }
 
 #[derive(Debug)]
 struct LpmTrie {
     memory: TrieMemory,
     /// When elements were put in, by the number of their node.
-    births: Births,
+    epochs: InsertionEpochs,
     max_entries: u32,
 }
 
@@ -467,7 +467,7 @@ impl LpmTrie {
         // SAFETY: as above.
         let state = unsafe { new.set_value(key.length, value) };
         new.state().store(state, Relaxed);
-        self.births.stamp(row(&new));
+        self.epochs.stamp(row(&new));
         let leaf = self.memory.slot(&new, key.length);
         let published = match node {
             None => leaf,
@@ -534,7 +534,7 @@ impl LpmTrie {
             node.set_value(state & SECOND | key.length, value)
         };
         if new {
-            self.births.stamp(row(node));
+            self.epochs.stamp(row(node));
         }
         node.state().store(after, Release);
         if self.memory.geometry.two_places() {
@@ -671,7 +671,7 @@ impl LpmTrie {
 
 const BUSY: MapError = MapError::Busy { what: "the trie" };
 
-/// The row of [`Births`] that belongs to a node.
+/// The row of [`InsertionEpochs`] that belongs to a node.
 fn row(node: &Node<'_>) -> u64 {
     u64::from(node.reference).wrapping_sub(1)
 }
@@ -773,7 +773,7 @@ impl KeyWalk for LpmTrie {
             // No more than there is room for: who puts in more must take out some, and then all of
             // this is done again.
             while let Some(node) = next.filter(|node| {
-                self.births.is_newer(row(node), strict.number) && newer <= self.max_entries.into()
+                self.epochs.is_newer(row(node), strict.number) && newer <= self.max_entries.into()
             }) {
                 newer += 1;
                 Self::read_key(&node, key);

@@ -13,11 +13,11 @@ use crate::def::MapDef;
 use crate::dump::Position;
 use crate::error::{ENOTSUPP, EPERM, MapError, STRANGER};
 use crate::percpu;
-use crate::shm::births::{self, Births};
-use crate::shm::object::View;
+use crate::shm::epoch::{self, InsertionEpochs};
+use crate::shm::object::PayloadMode;
 use crate::shm::{Access, Limit, NewObject, ObjectError, ObjectFile, ObjectKind, PAGE};
 use crate::slots::{MAX_SLOTS, SlotTable, possible_cpus};
-use crate::types::{self, MapOps, Parts};
+use crate::types::{self, MapFile, MapOps};
 
 /// Mutable word 0 of the header: not zero when users may no longer write.
 const FROZEN: usize = 0;
@@ -37,15 +37,19 @@ pub struct Map {
     per_cpu: bool,
     /// Bytes of a user's value, for types where they never change: all that are not per-CPU.
     value_size: usize,
-    births: Births,
+    epochs: InsertionEpochs,
     /// Elements of the type come and go, whether the file tells when or not.
-    has_births: bool,
+    has_epochs: bool,
 }
 
 /// How the file of a map without a mirror is mapped, of which the first `entries` elements are
 /// used.
-fn columns(def: &MapDef, entries: u32) -> View {
-    if def.map_type == MapType::PercpuArray { array::view(def, entries) } else { View::Whole }
+fn columns(def: &MapDef, entries: u32) -> PayloadMode {
+    if def.map_type == MapType::PercpuArray {
+        array::view(def, entries)
+    } else {
+        PayloadMode::Whole
+    }
 }
 
 /// A program's walk through a map; the keys of arrays lie in it.
@@ -164,10 +168,12 @@ impl Map {
     /// As [`Map::open`].
     pub fn open_first(path: &Path, access: Access, entries: u32) -> Result<Self, MapError> {
         let file = ObjectFile::open_viewed(path, ObjectKind::Map, access, |meta| {
-            let Ok((def, _)) = MapDef::from_meta(meta) else { return View::Whole };
+            let Ok((def, _)) = MapDef::from_meta(meta) else { return PayloadMode::Whole };
             match types::row(&def).and_then(|row| (row.layout)(&def)) {
-                Ok(layout) => layout.mirror.map_or_else(|| columns(&def, entries), View::Mirrored),
-                Err(_) => View::Whole,
+                Ok(layout) => {
+                    layout.mirror.map_or_else(|| columns(&def, entries), PayloadMode::Mirrored)
+                }
+                Err(_) => PayloadMode::Whole,
             }
         })?;
         Self::with(file, entries)
@@ -180,10 +186,10 @@ impl Map {
         let row = types::row(&def)?;
         file.check_version(row.since)?;
         let layout = (row.layout)(&def)?;
-        let (births_at, with_births) = births::area(layout.payload_len, layout.births)
+        let (epochs_at, with_epochs) = epoch::area(layout.payload_len, layout.epochs)
             .ok_or_else(|| damaged("it is too large"))?;
         let rows = match file.payload_len() {
-            len if len == with_births => layout.births,
+            len if len == with_epochs => layout.epochs,
             // As older versions made it.
             len if len == layout.payload_len => 0,
             _ => return Err(damaged("its length does not fit its definition").into()),
@@ -192,18 +198,18 @@ impl Map {
         let per_cpu = def.map_type.row().per_cpu;
         let slots = if per_cpu { Some(SlotTable::of_object(&file, access)?) } else { None };
         let file = Arc::new(file);
-        let births = Births::new(Arc::clone(&file), births_at, rows)
+        let epochs = InsertionEpochs::new(Arc::clone(&file), epochs_at, rows)
             .ok_or(MapError::Damaged { what: "the file is too short" })?;
-        let ops = (row.open)(Parts {
+        let ops = (row.open)(MapFile {
             def: def.clone(),
             seed,
             file: Arc::clone(&file),
             slots,
-            births: births.clone(),
+            epochs: epochs.clone(),
             entries,
         })?;
         let value_size = ops.user_value_size();
-        Ok(Self { def, file, ops, per_cpu, value_size, births, has_births: layout.births != 0 })
+        Ok(Self { def, file, ops, per_cpu, value_size, epochs, has_epochs: layout.epochs != 0 })
     }
 
     /// Returns the definition the map was made with.
@@ -255,7 +261,7 @@ impl Map {
     /// [`slots::enter`](crate::slots::enter). Maps that lead to such maps are among them.
     #[must_use]
     pub fn is_waited_for(&self) -> bool {
-        self.ops.limbo().is_some()
+        self.ops.exact_take().is_some()
             || matches!(
                 self.def.map_type,
                 MapType::ArrayOfMaps | MapType::HashOfMaps | MapType::ProgArray
@@ -273,8 +279,8 @@ impl Map {
     }
 
     /// Tells whether elements of the type come and go.
-    pub(crate) fn has_births(&self) -> bool {
-        self.has_births
+    pub(crate) fn has_epochs(&self) -> bool {
+        self.has_epochs
     }
 
     /// Begins a strict walk: its number, 0 for types in which everything is there from the
@@ -283,16 +289,16 @@ impl Map {
     /// # Errors
     /// `EPERM` where the map cannot be written, or its file was made by an older version.
     pub(crate) fn begin_strict_walk(&self) -> Result<u32, MapError> {
-        if !self.has_births {
+        if !self.has_epochs {
             return Ok(0);
         }
-        let why = if self.births.is_empty() {
+        let why = if self.epochs.is_empty() {
             "the map's file was made by an older version, which does not note when elements were put in"
         } else if !self.file.writable() {
             "a strict walk notes its beginning in the map, which was opened for reading"
-        } else if !self.births.are_kept() && !self.births.get_memory() {
+        } else if !self.epochs.are_kept() && !self.epochs.get_memory() {
             return Err(MapError::NoMemory { what: "the times at which elements were put in" });
-        } else if let Some(number) = self.births.begin() {
+        } else if let Some(number) = self.epochs.begin() {
             return Ok(number);
         } else {
             "the map has had as many strict walks as can be counted"

@@ -29,7 +29,7 @@ use crate::id_table::{IdTable, Rows, Table, number};
 use crate::map::Map;
 use crate::references::{References, Referent, root};
 use crate::shm::{Access, copy};
-use crate::types::{Layout, MapOps, Parts};
+use crate::types::{Layout, MapFile, MapOps};
 
 /// Opens inner maps on behalf of a running program; see [`set_inner_opener`].
 pub type InnerOpener = unsafe extern "C" fn(maps: *const InnerMaps, id: u32);
@@ -79,7 +79,7 @@ unsafe impl Send for InnerMaps {}
 unsafe impl Sync for InnerMaps {}
 
 impl InnerMaps {
-    fn new(parts: &Parts) -> Result<Self, MapError> {
+    fn new(parts: &MapFile) -> Result<Self, MapError> {
         let like = parts.def.inner.as_deref().ok_or(MapError::Damaged {
             what: "a map of maps without a definition of inner maps",
         })?;
@@ -209,7 +209,7 @@ pub(crate) fn like(want: &MapDef, is: &MapDef) -> bool {
         && same_size
 }
 
-pub(crate) fn open_array(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
+pub(crate) fn open_array(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
     let maps = InnerMaps::new(&parts)?;
     let references = References::of(&parts.file, Referent::Map);
     let outer = IdTable::new(parts, ArrayOfMaps { maps, references });
@@ -263,7 +263,7 @@ pub(crate) fn hash_layout(def: &MapDef) -> Result<Layout, MapError> {
     plain::layout(def)
 }
 
-pub(crate) fn open_hash(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
+pub(crate) fn open_hash(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
     let maps = InnerMaps::new(&parts)?;
     let references = References::of(&parts.file, Referent::Map);
     let outer = HashOfMaps {

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::SeqCst, fence
 
 use crate::error::MapError;
 use crate::shm::table::TableMemory;
-use crate::shm::{ObjectFile, room};
+use crate::shm::{ObjectFile, reserve};
 use crate::slots::{MAX_SLOTS, SlotTable};
 use crate::types::PercpuLayout;
 
@@ -39,7 +39,7 @@ pub(crate) fn begin(file: &ObjectFile, slots: u32, sparse: bool) {
 
 /// The areas of one open map.
 #[derive(Debug)]
-pub(crate) struct PercpuRoom {
+pub(crate) struct PercpuAreas {
     file: Arc<ObjectFile>,
     layout: PercpuLayout,
     slots: Arc<SlotTable>,
@@ -54,11 +54,11 @@ pub(crate) struct PercpuRoom {
 }
 
 // SAFETY: `bits` leads into the mapping of `file`, and is used as atomics only.
-unsafe impl Send for PercpuRoom {}
+unsafe impl Send for PercpuAreas {}
 // SAFETY: as above.
-unsafe impl Sync for PercpuRoom {}
+unsafe impl Sync for PercpuAreas {}
 
-impl PercpuRoom {
+impl PercpuAreas {
     /// Takes the areas of a map, and sees to memory for the slots of this process's threads from
     /// now on.
     pub(crate) fn open(
@@ -68,7 +68,7 @@ impl PercpuRoom {
         table: Option<Arc<TableMemory>>,
     ) -> Result<Registered, MapError> {
         let sparse = file.state(SPARSE).is_none_or(|word| word.load(SeqCst) != 0);
-        let untold = sparse || !file.has_room();
+        let untold = sparse || !file.reserves_memory();
         let keeps = !untold && file.writable();
         let words = (file.state(HAVE), file.state(GETTING + MAX_SLOTS as usize / 64 - 1));
         let (Some(first), Some(_)) = words else {
@@ -174,7 +174,7 @@ impl PercpuRoom {
     fn range(&self, at: u64, len: u64) -> bool {
         let Some(from) = self.file.payload().at(at, len) else { return false };
         // SAFETY: the range lies inside the payload, which is mapped writable.
-        unsafe { room::acquire(from, len) }
+        unsafe { reserve::populate(from, len) }
     }
 
     /// Gives all of a slot's area memory: other processes use elements that this one may have left
@@ -190,14 +190,14 @@ impl PercpuRoom {
 /// A map's areas, known to threads of this process that claim slots, until dropped.
 #[derive(Debug)]
 pub(crate) struct Registered {
-    room: Arc<PercpuRoom>,
+    room: Arc<PercpuAreas>,
     node: Option<&'static Node>,
 }
 
 impl std::ops::Deref for Registered {
-    type Target = PercpuRoom;
+    type Target = PercpuAreas;
 
-    fn deref(&self) -> &PercpuRoom {
+    fn deref(&self) -> &PercpuAreas {
         &self.room
     }
 }
@@ -224,7 +224,7 @@ const PATIENCE: u32 = 10_000;
 /// One place for a map in the list of this process; never freed, and used again.
 #[derive(Debug)]
 struct Node {
-    room: AtomicPtr<PercpuRoom>,
+    room: AtomicPtr<PercpuAreas>,
     /// Threads that may have read `room` and still use it.
     users: AtomicU32,
     next: AtomicPtr<Node>,
@@ -238,7 +238,7 @@ fn nodes() -> impl Iterator<Item = &'static Node> {
     std::iter::successors(node(&FIRST), move |n| node(&n.next))
 }
 
-fn register(room: &Arc<PercpuRoom>) -> &'static Node {
+fn register(room: &Arc<PercpuAreas>) -> &'static Node {
     let p = Arc::as_ptr(room).cast_mut();
     let free = |n: &&Node| {
         n.users.load(SeqCst) == 0

@@ -23,7 +23,7 @@ use crate::map::Map;
 use crate::ringbuf::{Consumer, LOOK};
 use crate::shm::ring::{DATA, Head, RingMemory};
 use crate::slots::MAX_SLOTS;
-use crate::types::{Areas, Layout, MapOps, Parts};
+use crate::types::{Areas, Layout, MapFile, MapOps};
 
 /// Bytes of data in a ring: what perf buffers have by default.
 const RING: u64 = 256 << 10;
@@ -38,7 +38,7 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     Ok(Layout::plain(rings(def) * (DATA + RING)).with_room(0, pages))
 }
 
-pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
+pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
     let ring = |i| RingMemory::one_of(&parts.file, i * (DATA + RING), RING).map(Arc::new);
     let rings = (0..rings(&parts.def)).map(ring).collect::<Option<Vec<_>>>();
     let rings = rings.ok_or(MapError::Damaged { what: "the file is too short" })?;

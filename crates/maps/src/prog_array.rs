@@ -15,9 +15,9 @@ use skep_isa::map::update;
 use crate::error::{E2BIG, EBADF, ENOENT, MapError};
 use crate::id_table::{IdTable, Rows, Table, number};
 use crate::references::{References, Referent};
-use crate::types::{MapOps, Parts};
+use crate::types::{MapFile, MapOps};
 
-pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
+pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
     let references = References::of(&parts.file, Referent::Program);
     Ok(Box::new(IdTable::new(parts, ProgArray { references })))
 }

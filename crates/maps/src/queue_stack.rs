@@ -22,10 +22,10 @@ use skep_isa::map::update;
 use crate::def::MapDef;
 use crate::dump::Position;
 use crate::error::{E2BIG, EBUSY, EINVAL, ENOENT, MapError};
-use crate::shm::births::Births;
+use crate::shm::epoch::InsertionEpochs;
 use crate::shm::lock::{self, Held};
 use crate::shm::{ObjectFile, PAGE, copy, round8};
-use crate::types::{Layout, MapOps, Parts};
+use crate::types::{Layout, MapFile, MapOps};
 
 /// Largest value (the kernel: `KMALLOC_MAX_SIZE`).
 const MAX_VALUE: u32 = 4 << 20;
@@ -46,11 +46,11 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     }
     // Positions of a queue only grow, so they tell what came later; those of a stack are used
     // again.
-    let births = if def.map_type == MapType::Stack { def.max_entries.into() } else { 0 };
-    Ok(Layout::with_births(PAGE + bytes, births))
+    let epochs = if def.map_type == MapType::Stack { def.max_entries.into() } else { 0 };
+    Ok(Layout::with_epochs(PAGE + bytes, epochs))
 }
 
-pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
+pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
     Ok(Box::new(QueueStack {
         map_type: parts.def.map_type,
         stack: parts.def.map_type == MapType::Stack,
@@ -63,7 +63,7 @@ pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
             .payload()
             .at(0, layout(&parts.def)?.payload_len)
             .ok_or(MapError::Damaged { what: "the file is too short" })?,
-        births: parts.births,
+        epochs: parts.epochs,
         file: parts.file,
     }))
 }
@@ -78,7 +78,7 @@ struct QueueStack {
     reciprocal: u64,
     base: *mut u8,
     /// When the values of a stack were pushed, by their place; a queue has none.
-    births: Births,
+    epochs: InsertionEpochs,
     file: Arc<ObjectFile>,
 }
 
@@ -194,7 +194,7 @@ impl QueueStack {
                 // SAFETY: the place has `stride` bytes; the source is the caller's duty.
                 unsafe { copy::store(to, value, self.value_size) };
                 if self.stack {
-                    self.births.stamp(modulo(head, self.max, self.reciprocal));
+                    self.epochs.stamp(modulo(head, self.max, self.reciprocal));
                 }
                 // Who sees the new head sees this change.
                 self.changes().store(changes.wrapping_add(2), Release);
@@ -285,7 +285,7 @@ impl QueueStack {
             // No further than the values there are, at most `max`.
             while top > tail
                 && self
-                    .births
+                    .epochs
                     .is_newer(modulo(top.wrapping_sub(1), self.max, self.reciprocal), strict.number)
             {
                 top -= 1;

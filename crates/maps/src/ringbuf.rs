@@ -15,7 +15,7 @@ use crate::error::{E2BIG, EAGAIN, EINVAL, ENOTSUPP, MapError, STRANGER};
 use crate::map::Map;
 use crate::shm::ring::{self, DATA, Head, RingMemory};
 use crate::shm::{PAGE, tls};
-use crate::types::{Layout, MapOps, Parts};
+use crate::types::{Layout, MapFile, MapOps};
 
 /// Largest ring.
 const MAX_BYTES: u32 = 1 << 31;
@@ -39,7 +39,7 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     Ok(Layout { mirror: Some(DATA), ..Layout::plain(DATA + u64::from(def.max_entries)) })
 }
 
-pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
+pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
     let memory = RingMemory::new(parts.file, u64::from(parts.def.max_entries))
         .ok_or(MapError::Damaged { what: "the file is too short" })?;
     let memory = Arc::new(memory);

@@ -21,11 +21,11 @@ use crate::def::MapDef;
 use crate::dump::Position;
 use crate::error::{E2BIG, EBUSY, EEXIST, EFAULT, EINVAL, ENOTSUPP, MapError};
 use crate::map::Map;
-use crate::shm::births::Births;
+use crate::shm::epoch::InsertionEpochs;
 use crate::shm::lock;
 use crate::shm::table::hash;
 use crate::shm::{ObjectFile, copy};
-use crate::types::{Layout, MapOps, Parts};
+use crate::types::{Layout, MapFile, MapOps};
 
 /// Where the addresses begin.
 const HEAD: u64 = 24;
@@ -57,17 +57,17 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     }
     match buckets(def) * (HEAD + u64::from(def.value_size)) {
         payload_len if def.max_entries <= 1 << 31 && payload_len <= MAX_BYTES => {
-            Ok(Layout::with_births(payload_len, buckets(def)))
+            Ok(Layout::with_epochs(payload_len, buckets(def)))
         }
         _ => Err(def.refused("too large", E2BIG)),
     }
 }
 
-pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
+pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
     Ok(Box::new(StackTrace {
         buckets: buckets(&parts.def),
         depth: u64::from(parts.def.value_size / 8),
-        births: parts.births,
+        epochs: parts.epochs,
         file: parts.file,
     }))
 }
@@ -78,7 +78,7 @@ pub(crate) struct StackTrace {
     file: Arc<ObjectFile>,
     buckets: u64,
     depth: u64,
-    births: Births,
+    epochs: InsertionEpochs,
 }
 
 /// The parts of one bucket.
@@ -154,7 +154,7 @@ impl StackTrace {
             bucket.hash.store(h, Relaxed);
             // SAFETY: as above.
             unsafe { copy::store(bucket.addresses, addresses.cast(), bytes) };
-            self.births.stamp(id);
+            self.epochs.stamp(id);
 
             bucket.state.store(version.wrapping_add(2) << 32 | n, Release);
             id as i64
@@ -180,7 +180,7 @@ impl StackTrace {
             // SAFETY: the bucket has room for `depth` words.
             unsafe { copy::load(stack, bucket.addresses) };
             rest.fill(0);
-            let newer = self.births.is_newer(i, walk);
+            let newer = self.epochs.is_newer(i, walk);
             fence(Acquire);
             if bucket.state.load(Relaxed) == state {
                 return Ok(!newer);

@@ -8,10 +8,10 @@ use skep_isa::map::Offer;
 use skep_isa::{MapShape, MapType, ShapeKind};
 
 use crate::def::MapDef;
-use crate::dump::{Out, Position, Strict};
+use crate::dump::{Output, Position, Strict};
 use crate::error::{E2BIG, EINVAL, EOPNOTSUPP, MapError};
 use crate::shm::ObjectFile;
-use crate::shm::births::{self, Births};
+use crate::shm::epoch::{self, InsertionEpochs};
 use crate::shm::lock::Held;
 use crate::slots::SlotTable;
 use crate::{
@@ -27,7 +27,7 @@ pub(crate) struct Layout {
     /// From here on the payload is mapped a second time behind itself.
     pub(crate) mirror: Option<u64>,
     /// Rows that elements come into and go out of, of which is noted when they were filled.
-    pub(crate) births: u64,
+    pub(crate) epochs: u64,
     /// What of the payload has memory from the beginning; the rest gets it before it is used.
     pub(crate) room: Room,
 }
@@ -65,13 +65,13 @@ impl Layout {
     /// A payload in which nothing is put after the map was made, or whose places tell the order in
     /// which it was.
     pub(crate) const fn plain(payload_len: u64) -> Self {
-        Self::with_births(payload_len, 0)
+        Self::with_epochs(payload_len, 0)
     }
 
     /// A payload with so many rows that elements come into.
-    pub(crate) const fn with_births(payload_len: u64, rows: u64) -> Self {
+    pub(crate) const fn with_epochs(payload_len: u64, rows: u64) -> Self {
         let room = Room { prefix: payload_len, areas: Areas::NONE };
-        Self { payload_len, mirror: None, births: rows, room }
+        Self { payload_len, mirror: None, epochs: rows, room }
     }
 
     /// As before, with memory for the first bytes only, and for some areas.
@@ -100,13 +100,13 @@ impl Layout {
 
 /// What a map type is given when its file is mapped.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct MapFile {
     pub(crate) def: MapDef,
     pub(crate) seed: u64,
     pub(crate) file: Arc<ObjectFile>,
     /// The directory's slots, for types that say so in their row.
     pub(crate) slots: Option<Arc<SlotTable>>,
-    pub(crate) births: Births,
+    pub(crate) epochs: InsertionEpochs,
     /// For types that can do with a part of themselves: how many elements this process will use.
     pub(crate) entries: u32,
 }
@@ -120,13 +120,13 @@ pub(crate) struct TypeRow {
     /// same layout.
     pub(crate) layout: fn(&MapDef) -> Result<Layout, MapError>,
     /// Makes the operations over a mapped file whose payload has the size `layout` told.
-    pub(crate) open: fn(Parts) -> Result<Box<dyn MapOps>, MapError>,
+    pub(crate) open: fn(MapFile) -> Result<Box<dyn MapOps>, MapError>,
 }
 
 const fn ty(
     map_type: MapType,
     layout: fn(&MapDef) -> Result<Layout, MapError>,
-    open: fn(Parts) -> Result<Box<dyn MapOps>, MapError>,
+    open: fn(MapFile) -> Result<Box<dyn MapOps>, MapError>,
 ) -> TypeRow {
     TypeRow { map_type, since: 1, layout, open }
 }
@@ -180,7 +180,7 @@ pub(crate) fn checked(def: &MapDef) -> Result<(&'static TypeRow, Layout, u64), M
     }
     def.check()?;
     let layout = (row.layout)(def)?;
-    let (_, payload_len) = births::area(layout.payload_len, layout.births)
+    let (_, payload_len) = epoch::area(layout.payload_len, layout.epochs)
         .ok_or_else(|| def.refused("too large", E2BIG))?;
     Ok((row, layout, payload_len))
 }
@@ -226,7 +226,7 @@ pub(crate) struct Element {
 }
 
 /// Elements out of the map that programs may still have in hand.
-pub(crate) trait Limbo {
+pub(crate) trait ExactTake {
     /// Begins to take elements, alone.
     fn begin(&self) -> Result<Held, MapError>;
     /// Removes the element with a key, and keeps its memory from being used again; `None` when it
@@ -329,7 +329,7 @@ pub(crate) trait MapOps: Send + Sync {
 
     /// Copies elements from a position on until `out` is full, and moves the position behind them;
     /// `false` at the end.
-    fn fill(&self, at: &mut Position, out: &mut Out<'_>) -> Result<bool, MapError> {
+    fn fill(&self, at: &mut Position, out: &mut Output<'_>) -> Result<bool, MapError> {
         while let Some((key, value)) = out.next() {
             if !self.step(at, key, value)? {
                 return Ok(false);
@@ -359,7 +359,7 @@ pub(crate) trait MapOps: Send + Sync {
     }
 
     /// Returns the way to take elements exactly, if the type has one.
-    fn limbo(&self) -> Option<&dyn Limbo> {
+    fn exact_take(&self) -> Option<&dyn ExactTake> {
         None
     }
 

@@ -15,13 +15,13 @@ use crate::ringbuf;
 use crate::shm::lock::{self, Held};
 use crate::shm::ring::{Head, RingMemory};
 use crate::shm::tls;
-use crate::types::{Layout, MapOps, Parts};
+use crate::types::{Layout, MapFile, MapOps};
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     ringbuf::layout(def)
 }
 
-pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
+pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
     let memory = RingMemory::new(parts.file, u64::from(parts.def.max_entries))
         .ok_or(MapError::Damaged { what: "the file is too short" })?;
     Ok(Box::new(UserRing { memory: Arc::new(memory) }))

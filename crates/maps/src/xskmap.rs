@@ -5,9 +5,9 @@ use skep_isa::map::update;
 
 use crate::error::{EBADF, EOPNOTSUPP, MapError};
 use crate::id_table::{IdTable, Rows, number};
-use crate::types::{MapOps, Parts};
+use crate::types::{MapFile, MapOps};
 
-pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
+pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
     Ok(Box::new(IdTable::new(parts, Xskmap)))
 }
 

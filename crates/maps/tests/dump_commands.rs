@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use skep_isa::map::update::{ANY, NOEXIST};
 use skep_isa::{MapFlags, MapType};
 use skep_maps::dump::batch::{self, BatchError};
-use skep_maps::dump::{Take, form};
+use skep_maps::dump::{Take, command};
 use skep_maps::{CURSOR_LEN, Cursor, Map, MapDef, MapError};
 use support::{Dir, words};
 
@@ -42,23 +42,27 @@ fn five_elements_are_dumped_by_two() {
             .map(|k| words(&k)[0])
             .collect();
     let (mut buf, mut len) = ([0; 3 * 16], 15);
-    assert_eq!(errno(form::dump(&map, None, &mut buf, &mut len, 0)), 22, "one byte too small");
+    assert_eq!(errno(command::dump(&map, None, &mut buf, &mut len, 0)), 22, "one byte too small");
     len = 47;
-    assert_eq!(errno(form::dump(&map, None, &mut buf, &mut len, 0)), 0);
+    assert_eq!(errno(command::dump(&map, None, &mut buf, &mut len, 0)), 0);
     assert_eq!((len, words(&buf)[0], words(&buf)[2]), (32, order[0], order[1]));
     let mut prev = order[1].to_ne_bytes();
     len = 32;
-    assert_eq!(errno(form::dump(&map, Some(&mut prev), &mut buf, &mut len, 0)), 0);
+    assert_eq!(errno(command::dump(&map, Some(&mut prev), &mut buf, &mut len, 0)), 0);
     assert_eq!(
         (len, words(&buf)[0], words(&buf)[2], words(&prev)),
         (32, order[2], order[3], vec![order[3]])
     );
-    assert_eq!(errno(form::dump(&map, Some(&mut prev), &mut buf, &mut len, 0)), 0);
+    assert_eq!(errno(command::dump(&map, Some(&mut prev), &mut buf, &mut len, 0)), 0);
     assert_eq!((len, words(&buf)[0], words(&prev)), (16, order[4], vec![order[4]]));
     len = 32;
-    assert_eq!(errno(form::dump(&map, Some(&mut prev), &mut buf, &mut len, 0)), 2, "nothing left");
     assert_eq!(
-        errno(form::dump(&filled(&dir, MapType::Hash, 0), None, &mut buf, &mut len, 0)),
+        errno(command::dump(&map, Some(&mut prev), &mut buf, &mut len, 0)),
+        2,
+        "nothing left"
+    );
+    assert_eq!(
+        errno(command::dump(&filled(&dir, MapType::Hash, 0), None, &mut buf, &mut len, 0)),
         2,
         "an empty map"
     );
@@ -69,18 +73,18 @@ fn a_previous_key_that_is_gone_neither_restarts_nor_loops() {
     let dir = Dir::new();
     let map = filled(&dir, MapType::Hash, 50);
     let (mut buf, mut len) = (vec![0; 160], 160);
-    form::dump(&map, None, &mut buf, &mut len, 0).expect("ten");
+    command::dump(&map, None, &mut buf, &mut len, 0).expect("ten");
     let mut prev = buf[144..152].to_vec();
     map.delete(&prev).expect("there");
-    let gone = form::dump(&map, Some(&mut prev), &mut buf, &mut len, 0);
+    let gone = command::dump(&map, Some(&mut prev), &mut buf, &mut len, 0);
     assert!(matches!(gone, Err(MapError::KeyGone)) && errno(gone) == 11);
-    form::dump(&map, Some(&mut prev), &mut buf, &mut len, form::F_RESTART)
+    command::dump(&map, Some(&mut prev), &mut buf, &mut len, command::F_RESTART)
         .expect("from the beginning");
     assert_eq!(buf[..8], map.next_key(None).expect("first"));
     // A cursor does not mind.
     let (mut cursor, mut seen) = ([0; CURSOR_LEN], 0);
     assert_eq!(Cursor::len_in(&map), CURSOR_LEN);
-    while form::dump(&map, Some(&mut cursor), &mut buf, &mut len, form::F_CURSOR).is_ok() {
+    while command::dump(&map, Some(&mut cursor), &mut buf, &mut len, command::F_CURSOR).is_ok() {
         buf[..len as usize].chunks(16).for_each(|e| map.delete(&e[..8]).expect("there"));
         seen += len / 16;
         len = 160;
@@ -88,18 +92,22 @@ fn a_previous_key_that_is_gone_neither_restarts_nor_loops() {
     assert_eq!(seen, 49);
     let other = filled(&dir, MapType::Hash, 1);
     assert_eq!(
-        errno(form::dump(&other, Some(&mut cursor), &mut buf, &mut len, form::F_CURSOR)),
+        errno(command::dump(&other, Some(&mut cursor), &mut buf, &mut len, command::F_CURSOR)),
         116,
         "another map's cursor"
     );
     assert_eq!(
-        errno(form::dump(&other, Some(&mut [9; 32]), &mut buf, &mut len, form::F_CURSOR)),
+        errno(command::dump(&other, Some(&mut [9; 32]), &mut buf, &mut len, command::F_CURSOR)),
         116,
         "no cursor"
     );
-    assert_eq!(errno(form::dump(&other, Some(&mut [0; 4]), &mut buf, &mut len, 0)), 22, "no key");
-    for flags in [1, 2, 4, 8, form::F_EXACT, 1 << 63] {
-        assert_eq!(errno(form::dump(&other, None, &mut buf, &mut len, flags)), 22, "{flags:#x}");
+    assert_eq!(
+        errno(command::dump(&other, Some(&mut [0; 4]), &mut buf, &mut len, 0)),
+        22,
+        "no key"
+    );
+    for flags in [1, 2, 4, 8, command::F_EXACT, 1 << 63] {
+        assert_eq!(errno(command::dump(&other, None, &mut buf, &mut len, flags)), 22, "{flags:#x}");
     }
 }
 
@@ -107,7 +115,7 @@ fn a_previous_key_that_is_gone_neither_restarts_nor_loops() {
 fn a_trie_is_dumped_from_a_key_and_from_a_cursor_that_are_gone() {
     let dir = Dir::new();
     for (bytes, len) in [(4, 32), (16, 32), (17, 33), (256, 272)] {
-        for flags in [0, form::F_CURSOR] {
+        for flags in [0, command::F_CURSOR] {
             let map = dir.make(
                 &MapDef::new(MapType::LpmTrie, 4 + bytes, 8, 30).flags(MapFlags::NO_PREALLOC),
             );
@@ -119,8 +127,8 @@ fn a_trie_is_dumped_from_a_key_and_from_a_cursor_that_are_gone() {
             }
             let size = 4 + bytes as usize + 8;
             let (mut buf, mut used, mut seen) = (vec![0; 4 * size], 4 * size as u32, Vec::new());
-            let mut prev = (flags == form::F_CURSOR).then(|| vec![0; len]);
-            while form::dump(&map, prev.as_deref_mut(), &mut buf, &mut used, flags).is_ok() {
+            let mut prev = (flags == command::F_CURSOR).then(|| vec![0; len]);
+            while command::dump(&map, prev.as_deref_mut(), &mut buf, &mut used, flags).is_ok() {
                 for e in buf[..used as usize].chunks(size) {
                     seen.push(e[size - 1]);
                     map.delete(&e[..size - 8]).expect("there");
@@ -145,18 +153,18 @@ fn elements_are_dumped_and_deleted_or_aligned() {
     let dir = Dir::new();
     let map = filled(&dir, MapType::Hash, 20);
     let (mut buf, mut len, mut seen) = ([0; 7 * 16], 7 * 16, BTreeSet::new());
-    while form::dump(&map, None, &mut buf, &mut len, form::F_DELETE).is_ok() {
+    while command::dump(&map, None, &mut buf, &mut len, command::F_DELETE).is_ok() {
         seen.extend(buf[..len as usize].chunks(16).map(|e| words(e)[0]));
         len = 7 * 16;
     }
     assert_eq!((seen.len(), errno(map.next_key(None))), (20, 2));
     let map = filled(&dir, MapType::Array, 3);
     len = 48;
-    form::dump(&map, Some(&mut 0u32.to_ne_bytes()), &mut buf, &mut len, form::F_ALIGN)
+    command::dump(&map, Some(&mut 0u32.to_ne_bytes()), &mut buf, &mut len, command::F_ALIGN)
         .expect("two are left");
     assert_eq!((len, buf[0], buf[8], buf[16], buf[24]), (32, 1, 1, 2, 2));
     assert_eq!(
-        errno(form::dump(&map, None, &mut buf, &mut len, form::F_DELETE)),
+        errno(command::dump(&map, None, &mut buf, &mut len, command::F_DELETE)),
         22,
         "elements of an array stay"
     );
@@ -336,7 +344,7 @@ fn values_with_a_lock_are_copied_under_it() {
     let value = |n: u64| [0, n].map(u64::to_ne_bytes).concat();
     (0..10u64).for_each(|i| map.update(&i.to_ne_bytes(), &value(i + 7), ANY).expect("room"));
     let (mut buf, mut len) = ([0; 240], 240);
-    form::dump(&map, None, &mut buf, &mut len, form::F_LOCK).expect("a lock");
+    command::dump(&map, None, &mut buf, &mut len, command::F_LOCK).expect("a lock");
     assert_eq!(len, 240);
     assert!(buf.chunks(24).all(|e| words(e)[1] == 0 && words(e)[2] == words(e)[0] + 7));
     let (mut keys, mut values) = ([0; 80], [0; 160]);
@@ -353,7 +361,7 @@ fn values_with_a_lock_are_copied_under_it() {
     assert_eq!(errno(map.next_key(None)), 2);
     let plain = filled(&dir, MapType::Hash, 1);
     assert_eq!(
-        errno(form::dump(&plain, None, &mut buf, &mut len, form::F_LOCK)),
+        errno(command::dump(&plain, None, &mut buf, &mut len, command::F_LOCK)),
         22,
         "no value has a lock"
     );

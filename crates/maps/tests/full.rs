@@ -244,7 +244,7 @@ fn what_is_acknowledged_on_demand_is_there() {
             assert_eq!(
                 map.walk().strict().rows(&mut [0; 1 << 16][..]).map_err(|e| e.errno()),
                 Err(12),
-                "{t}: births have no memory"
+                "{t}: epochs have no memory"
             );
             slots::exit(entered);
         });

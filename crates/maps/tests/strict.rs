@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use skep_isa::map::update::ANY;
 use skep_isa::{MapFlags, MapType};
-use skep_maps::dump::form;
+use skep_maps::dump::command;
 use skep_maps::{Access, Cursor, Map, MapDef, MapError, Take, map_types};
 use support::{Dir, Random, forked, rounds, small};
 
@@ -128,12 +128,12 @@ impl<'m> Walker<'m> {
         let size = map.walk().element_size();
         if self.door == 2 {
             let mut len = buf.len() as u32;
-            return match form::dump(
+            return match command::dump(
                 map,
                 Some(&mut self.bytes),
                 buf,
                 &mut len,
-                form::F_CURSOR | form::F_STRICT,
+                command::F_CURSOR | command::F_STRICT,
             ) {
                 Ok(()) => len as usize / size,
                 Err(MapError::NoElement) => 0,
@@ -378,10 +378,10 @@ fn a_strict_walk_needs_a_map_that_it_may_write_and_takes_nothing() {
     let map = dir.make(&small(MapType::Hash));
     let (mut buf, mut len) = ([0; 64], 64);
     for (prev, flags) in
-        [(None, form::F_STRICT), (Some(&mut [0; 32][..]), form::F_STRICT | form::F_CURSOR)]
+        [(None, command::F_STRICT), (Some(&mut [0; 32][..]), command::F_STRICT | command::F_CURSOR)]
     {
         assert_eq!(
-            form::dump(&map, prev, &mut buf, &mut len, flags).map_err(|e| e.errno()),
+            command::dump(&map, prev, &mut buf, &mut len, flags).map_err(|e| e.errno()),
             Err(22)
         );
     }

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustix::fs::{FlockOperation, OFlags, flock};
-use skep_maps::Hold;
+use skep_maps::Lease;
 
 use crate::wire::Writer;
 
@@ -180,7 +180,7 @@ fn record_at(bytes: &[u8], at: usize) -> Option<(u32, u32, &[u8])> {
 /// An open record file. Holds the shared lock that marks the object as used, and no descriptor.
 #[derive(Debug)]
 pub struct RecordFile {
-    hold: Hold,
+    lease: Lease,
     /// Complete records reach at least this far. They stay: nobody cuts off more than an
     /// incomplete one.
     known: AtomicU64,
@@ -261,23 +261,25 @@ impl RecordFile {
     }
 
     fn new(file: &File, path: &Path) -> Result<Self, RecordError> {
-        let hold = Hold::new(file, path).map_err(|e| RecordError::Io {
+        let lease = Lease::new(file, path).map_err(|e| RecordError::Io {
             call: "map",
             path: path.to_owned(),
             source: io::Error::other(e),
         })?;
-        Ok(Self { hold, known: AtomicU64::new(HEAD as u64) })
+        Ok(Self { lease, known: AtomicU64::new(HEAD as u64) })
     }
 
     /// Opens the file for as long as something is done with it.
     fn file(&self) -> Result<File, RecordError> {
-        let fd =
-            self.hold.open(OFlags::RDWR | OFlags::APPEND).map_err(|e| self.io("open")(e.into()))?;
+        let fd = self
+            .lease
+            .open(OFlags::RDWR | OFlags::APPEND)
+            .map_err(|e| self.io("open")(e.into()))?;
         Ok(fd.into())
     }
 
     fn io(&self, call: &'static str) -> impl Fn(io::Error) -> RecordError + '_ {
-        move |source| RecordError::Io { call, path: self.hold.path().to_owned(), source }
+        move |source| RecordError::Io { call, path: self.lease.path().to_owned(), source }
     }
 
     /// Reads the complete records from a place where one begins.
@@ -311,7 +313,7 @@ impl RecordFile {
 
     /// Keeps other writers out, until the result is dropped.
     fn lock(&self) -> Result<File, RecordError> {
-        let lock = File::open(self.hold.path().parent().unwrap_or(Path::new(".")))
+        let lock = File::open(self.lease.path().parent().unwrap_or(Path::new(".")))
             .map_err(self.io("open the directory of"))?;
         flock(&lock, FlockOperation::LockExclusive).map_err(|e| self.io("lock")(e.into()))?;
         Ok(lock)
@@ -364,7 +366,7 @@ impl RecordFile {
     /// Wraps a decoding error with the file's name.
     #[must_use]
     pub fn damaged(&self, source: crate::wire::WireError) -> RecordError {
-        RecordError::Damaged { path: self.hold.path().to_owned(), source }
+        RecordError::Damaged { path: self.lease.path().to_owned(), source }
     }
 }
 

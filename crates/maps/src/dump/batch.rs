@@ -12,7 +12,7 @@ use skep_isa::MapType;
 use skep_isa::map::update;
 
 use super::cursor::Position;
-use super::out::Out;
+use super::output::Output;
 use super::walk::Take;
 use crate::error::{ENOTSUPP, MapError};
 use crate::map::Map;
@@ -112,7 +112,7 @@ pub fn lookup_batch(
         }
         .map_err(nothing)?;
     }
-    let mut out = Out::columns(keys, values, key_size, value_size).limit(count);
+    let mut out = Output::columns(keys, values, key_size, value_size).limit(count);
     if out.room() < count {
         return Err(nothing(MapError::Length { what: "buffer", given: out.room(), want: count }));
     }

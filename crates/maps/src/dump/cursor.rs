@@ -1,6 +1,6 @@
 //! Where a walk has come to.
 
-use super::out::Out;
+use super::output::Output;
 use crate::error::MapError;
 use crate::map::Map;
 
@@ -16,7 +16,7 @@ pub(crate) struct Position {
 /// What a walk passes over because it is too new.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Strict {
-    /// The number of a strict walk (see `shm::births`), 0 for a walk that returns all it meets.
+    /// The number of a strict walk (see `shm::epochs`), 0 for a walk that returns all it meets.
     pub(crate) number: u32,
     /// Elements passed over.
     pub(crate) newer: u64,
@@ -91,7 +91,7 @@ impl Cursor {
     /// go.
     #[must_use]
     pub fn strict_len_in(map: &Map) -> usize {
-        Self::len_in(map) + if map.has_births() { STRICT } else { 0 }
+        Self::len_in(map) + if map.has_epochs() { STRICT } else { 0 }
     }
 
     fn key_len(key_size: usize) -> usize {
@@ -210,7 +210,7 @@ impl Cursor {
     }
 
     /// Copies elements until `out` is full, and moves behind them; `false` at the end.
-    pub(super) fn fill(&mut self, map: &Map, out: &mut Out<'_>) -> Result<bool, MapError> {
+    pub(super) fn fill(&mut self, map: &Map, out: &mut Output<'_>) -> Result<bool, MapError> {
         if map.ops().by_key().is_none() {
             return map.ops().fill(&mut self.at, out);
         }

@@ -11,17 +11,17 @@
 //! They hold for every map type, with any number of writers in any number of processes. A map type
 //! has part in this with `MapOps::step`; what else it offers there makes walks faster or exact.
 //!
-//! [`Walk`] is the engine's own door. [`form`] is the `BPF_MAP_DUMP` command as it was once
+//! [`Walk`] is the engine's own door. [`command`] is the `BPF_MAP_DUMP` command as it was once
 //! proposed, without what sank it; [`batch`] has the kernel's BATCH commands, and what looks many
 //! keys up at once.
 
 pub mod batch;
+pub mod command;
 mod cursor;
-pub mod form;
-mod out;
+mod output;
 mod walk;
 
 pub use cursor::{CURSOR_LEN, Cursor};
 pub(crate) use cursor::{Position, Strict};
-pub(crate) use out::Out;
+pub(crate) use output::Output;
 pub use walk::{Iter, Take, Verdict, Walk};

@@ -3,7 +3,7 @@
 use skep_isa::map::update;
 
 use super::cursor::{Cursor, Position};
-use super::out::{Out, row_layout};
+use super::output::{Output, row_layout};
 use crate::error::{ENOENT, ENOTSUPP, MapError};
 use crate::map::Map;
 use crate::shm::Access;
@@ -235,7 +235,7 @@ impl<'m> Walk<'m> {
         if buf.len() < want {
             return Err(MapError::Length { what: "buffer", given: buf.len(), want });
         }
-        let mut out = Out::rows(buf, self.key_size, self.value_size, self.aligned);
+        let mut out = Output::rows(buf, self.key_size, self.value_size, self.aligned);
         self.run(&mut out, filter)
     }
 
@@ -244,7 +244,7 @@ impl<'m> Walk<'m> {
     /// # Errors
     /// As [`Walk::rows`].
     pub fn columns(&mut self, keys: &mut [u8], values: &mut [u8]) -> Result<usize, MapError> {
-        let mut out = Out::columns(keys, values, self.key_size, self.value_size);
+        let mut out = Output::columns(keys, values, self.key_size, self.value_size);
         if out.room() == 0 {
             return Err(MapError::Length {
                 what: "buffer",
@@ -257,7 +257,7 @@ impl<'m> Walk<'m> {
 
     pub(super) fn run(
         &mut self,
-        out: &mut Out<'_>,
+        out: &mut Output<'_>,
         filter: Option<Filter<'_>>,
     ) -> Result<usize, MapError> {
         self.map.check_readable()?;
@@ -296,7 +296,7 @@ impl<'m> Walk<'m> {
                 .inspect(|_| self.visited += (out.used() - before) as u64),
             (None, filter) => self.select(out, filter.unwrap_or(&mut |_, _| Verdict::Keep)),
             (Some(Take::Fast), None)
-                if !self.locked && out.left() >= FEW && self.map.ops().limbo().is_some() =>
+                if !self.locked && out.left() >= FEW && self.map.ops().exact_take().is_some() =>
             {
                 self.take_many(out)
             }
@@ -339,7 +339,7 @@ impl<'m> Walk<'m> {
     /// end.
     fn look(
         &mut self,
-        out: &mut Out<'_>,
+        out: &mut Output<'_>,
         filter: &mut dyn FnMut(&[u8], &[u8]) -> Verdict,
     ) -> Result<Option<Verdict>, MapError> {
         let Some((key, value)) = out.next() else { return Ok(None) };
@@ -357,7 +357,7 @@ impl<'m> Walk<'m> {
         Ok(Some(filter(key, value)))
     }
 
-    fn select(&mut self, out: &mut Out<'_>, filter: Filter<'_>) -> Result<bool, MapError> {
+    fn select(&mut self, out: &mut Output<'_>, filter: Filter<'_>) -> Result<bool, MapError> {
         while !out.is_full() {
             match self.look(out, filter)? {
                 Some(Verdict::Keep) => out.push(),
@@ -368,7 +368,7 @@ impl<'m> Walk<'m> {
         Ok(true)
     }
 
-    fn take_each(&mut self, out: &mut Out<'_>, filter: Filter<'_>) -> Result<bool, MapError> {
+    fn take_each(&mut self, out: &mut Output<'_>, filter: Filter<'_>) -> Result<bool, MapError> {
         while !out.is_full() {
             match self.look(out, filter)? {
                 Some(Verdict::Keep) => {
@@ -387,7 +387,7 @@ impl<'m> Walk<'m> {
     /// As [`Walk::take_each`] without a filter, for hashes: many elements are copied first, while
     /// those behind them are on their way into the cache, and then taken, each with the value
     /// that it has by then.
-    fn take_many(&mut self, out: &mut Out<'_>) -> Result<bool, MapError> {
+    fn take_many(&mut self, out: &mut Output<'_>) -> Result<bool, MapError> {
         while !out.is_full() {
             let (cursor, before) = (self.cursor.clone(), out.used());
             let filled = out.with_room_for(MANY, |out| self.cursor.fill(self.map, out));
@@ -420,7 +420,7 @@ impl<'m> Walk<'m> {
     }
 
     /// First out of the map, then wait for whoever may still add to it, then copy.
-    fn take_exactly(&mut self, out: &mut Out<'_>, filter: Filter<'_>) -> Result<bool, MapError> {
+    fn take_exactly(&mut self, out: &mut Output<'_>, filter: Filter<'_>) -> Result<bool, MapError> {
         if let Some(e) = self.waited.take() {
             return Err(e);
         }
@@ -430,15 +430,15 @@ impl<'m> Walk<'m> {
             operation: "exact way to take elements",
             errno: ENOTSUPP,
         };
-        let limbo = map.ops().limbo().ok_or_else(none)?;
-        let mut held = limbo.begin()?;
+        let taker = map.ops().exact_take().ok_or_else(none)?;
+        let mut held = taker.begin()?;
         let (before, mut taken) = (out.used(), Vec::new());
         let mut detach = || {
             while !out.is_full() {
                 match self.look(out, filter)? {
                     Some(Verdict::Keep) => {
                         let Some((key, _)) = out.next() else { break };
-                        if let Some(r) = limbo.detach(key)? {
+                        if let Some(r) = taker.detach(key)? {
                             taken.push(r);
                             out.push();
                         }
@@ -453,14 +453,14 @@ impl<'m> Walk<'m> {
         if !taken.is_empty() {
             // Values are delivered all the same: they are out of the map. That they may not be
             // final is told next.
-            self.waited = wait_for_runs(map, &mut || limbo.beat(&mut held)).err();
+            self.waited = wait_for_runs(map, &mut || taker.beat(&mut held)).err();
         }
         for (i, r) in taken.iter().enumerate() {
             if let Some((_, value)) = out.element(before + i) {
-                limbo.load(*r, value);
+                taker.load(*r, value);
             }
         }
-        limbo.end(taken.len(), held);
+        taker.end(taken.len(), held);
         match (&self.waited, done) {
             // There is a next call, which tells.
             (Some(_), _) => Ok(true),
@@ -481,7 +481,7 @@ impl<'m> Walk<'m> {
         self.cursor.at
     }
 
-    /// Stands behind an element, for [`super::form`] and [`super::batch`].
+    /// Stands behind an element, for [`super::command`] and [`super::batch`].
     pub(super) fn at(self, at: Position) -> Self {
         let cursor = Cursor::new(self.map, at);
         Self { cursor, ..self }

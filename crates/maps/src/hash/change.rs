@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, 
 
 use skep_isa::map::update;
 
-use super::table::{BUSY, Dry, Place, Table, Values, changed, reference, row};
+use super::table::{BUSY, Place, Shortage, Table, Values, changed, reference, row};
 use crate::error::{E2BIG, EBUSY, EEXIST, EINVAL, ENOENT, ENOMEM, MapError};
 use crate::shm::lock;
 use crate::shm::table::{Element, NO_SPARE, Stripe};
@@ -54,7 +54,7 @@ impl Table {
         match unsafe { self.try_update(h, key, flags, values) } {
             Ok(result) => result,
             // SAFETY: as above.
-            Err(dry) => unsafe { self.update_dry(dry, h, key, flags, values) },
+            Err(shortage) => unsafe { self.update_after_shortage(shortage, h, key, flags, values) },
         }
     }
 
@@ -72,9 +72,9 @@ impl Table {
     /// As [`Table::find`].
     #[cold]
     #[inline(never)]
-    unsafe fn update_dry(
+    unsafe fn update_after_shortage(
         &self,
-        mut dry: Dry,
+        mut shortage: Shortage,
         h: u64,
         key: *const u8,
         flags: u64,
@@ -85,20 +85,23 @@ impl Table {
         loop {
             match last {
                 // The pool of this stripe is empty.
-                Some(Dry::Empty) => return -i64::from(E2BIG),
+                Some(Shortage::Empty) => return -i64::from(E2BIG),
                 Some(_) => return -i64::from(ENOMEM),
                 // Or no pool has any: perhaps as another has put this very key in meanwhile.
                 None => {
-                    let why =
-                        self.refill(&stripe).err().filter(|_| !self.lru || dry == Dry::NoSpare);
-                    let why = if tries >= MOVES { Some(why.unwrap_or(dry)) } else { why };
-                    last = why.map(|why| if dry == Dry::NoSpare { dry } else { why });
+                    let why = self
+                        .refill(&stripe)
+                        .err()
+                        .filter(|_| !self.lru || shortage == Shortage::NoSpare);
+                    let why = if tries >= MOVES { Some(why.unwrap_or(shortage)) } else { why };
+                    last =
+                        why.map(|why| if shortage == Shortage::NoSpare { shortage } else { why });
                 }
             }
             // SAFETY: the caller's duty.
             match unsafe { self.try_update(h, key, flags, values) } {
                 Ok(result) => return result,
-                Err(again) => dry = again,
+                Err(again) => shortage = again,
             }
             tries = tries.wrapping_add(1);
         }
@@ -116,7 +119,7 @@ impl Table {
         key: *const u8,
         flags: u64,
         values: &impl Values,
-    ) -> Result<i64, Dry> {
+    ) -> Result<i64, Shortage> {
         let stripe = self.memory.stripe(h);
         let Some(held) = self.lock(&stripe) else { return Ok(-i64::from(EBUSY)) };
         let bucket = self.memory.bucket(h);
@@ -152,7 +155,7 @@ impl Table {
         h: u64,
         key: *const u8,
         values: &impl Values,
-    ) -> Result<(), Dry> {
+    ) -> Result<(), Shortage> {
         let (stripe, bucket) = (self.memory.stripe(h), self.memory.bucket(h));
         if values.is_locked() {
             // In place, and only there: programs that found the value before must see what is
@@ -160,11 +163,11 @@ impl Table {
             return self.overwrite_locked(&stripe, bucket, place.found, values);
         }
         let spare = self.take_spare(&stripe)?;
-        let e = self.memory.element(spare).ok_or(Dry::NoSpare)?;
+        let e = self.memory.element(spare).ok_or(Shortage::NoSpare)?;
         let next = reference(place.element.link().load(Relaxed));
         // SAFETY: the caller's duty; the spare is in no list.
         unsafe { self.write_element(e, h, key, next, place.element.sequence().load(Relaxed)) };
-        self.births.inherit(row(spare), row(place.found));
+        self.epochs.inherit(row(spare), row(place.found));
         values.fill(self, spare);
         self.relink(bucket, place.before, spare);
         if self.lru {
@@ -180,7 +183,7 @@ impl Table {
     /// # Safety
     /// As [`Table::find`], with the stripe's lock held.
     #[inline(never)]
-    unsafe fn insert(&self, h: u64, key: *const u8, values: &impl Values) -> Result<(), Dry> {
+    unsafe fn insert(&self, h: u64, key: *const u8, values: &impl Values) -> Result<(), Shortage> {
         let memory = &self.memory;
         let (stripe, bucket) = (memory.stripe(h), memory.bucket(h));
         let mut stamp = 0;
@@ -188,24 +191,24 @@ impl Table {
             Ok(new) => new,
             // What the dead left is found first.
             Err(_) if self.lru && self.filled() == 0 && memory.leaks().load(Relaxed) == 0 => {
-                let new = self.evict(&stripe).ok_or(Dry::Empty)?;
+                let new = self.evict(&stripe).ok_or(Shortage::Empty)?;
                 // It may have come out of this very bucket.
                 self.note(&stripe, h);
                 new
             }
-            Err(dry) => return Err(dry),
+            Err(shortage) => return Err(shortage),
         };
         if self.lru {
             stamp = self.tick();
         }
         let head = bucket.load(Relaxed);
-        let e = memory.element(new).ok_or(Dry::Empty)?;
+        let e = memory.element(new).ok_or(Shortage::Empty)?;
         let newest = self.next_sequence(head);
         let sequence =
             if self.lru { u64::from(stamp) << 32 | newest & 0xffff_ffff } else { newest };
         // SAFETY: the caller's duty; the element is in no list.
         unsafe { self.write_element(e, h, key, reference(head), sequence) };
-        self.births.stamp(row(new));
+        self.epochs.stamp(row(new));
         values.fill(self, new);
         bucket.store(changed(head, new), Release);
         Ok(())
@@ -245,7 +248,7 @@ impl Table {
     }
 
     /// Takes the element that will replace another out of its place; what it replaces comes there.
-    pub(super) fn take_spare(&self, stripe: &Stripe<'_>) -> Result<u32, Dry> {
+    pub(super) fn take_spare(&self, stripe: &Stripe<'_>) -> Result<u32, Shortage> {
         let first =
             self.memory.geometry.max_entries.wrapping_add(stripe.index).wrapping_add(1) as u32;
         let spare = match stripe.spare.load(Relaxed) {
@@ -256,7 +259,7 @@ impl Table {
                 fence(SeqCst);
                 if !self.acquire_spare(first) {
                     stripe.spare.store(0, Relaxed);
-                    return Err(Dry::NoSpare);
+                    return Err(Shortage::NoSpare);
                 }
                 first
             }
@@ -267,7 +270,7 @@ impl Table {
         // Who sees this sees that the bucket changed, with whose value the spare was left; pairs
         // with the Acquire in `spare_for`.
         stripe.spare.store(NO_SPARE, Release);
-        // Out of its place before it is used.
+        // Output of its place before it is used.
         fence(Release);
         Ok(spare)
     }
@@ -276,11 +279,11 @@ impl Table {
     /// instead would show readers a mix.
     #[cold]
     #[inline(never)]
-    fn instead_of_spare(&self, stripe: &Stripe<'_>) -> Result<u32, Dry> {
+    fn instead_of_spare(&self, stripe: &Stripe<'_>) -> Result<u32, Shortage> {
         self.take(stripe).map_err(|_| {
             // Then a sweep finds the lost one.
             self.memory.leaks().fetch_max(1, Relaxed);
-            Dry::NoSpare
+            Shortage::NoSpare
         })
     }
 

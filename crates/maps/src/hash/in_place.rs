@@ -22,7 +22,7 @@ use std::sync::atomic::{
     AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence,
 };
 
-use super::table::{BUSY, Dry, Table, Values, renew};
+use super::table::{BUSY, Shortage, Table, Values, renew};
 use crate::error::MapError;
 use crate::shm::lock;
 use crate::shm::table::Stripe;
@@ -38,10 +38,10 @@ impl Table {
         bucket: &AtomicU64,
         found: u32,
         values: &impl Values,
-    ) -> Result<(), Dry> {
+    ) -> Result<(), Shortage> {
         let spare = self.take_spare(stripe)?;
         // Only damage makes it no element.
-        self.memory.element(spare).ok_or(Dry::NoSpare)?;
+        self.memory.element(spare).ok_or(Shortage::NoSpare)?;
         values.fill(self, spare);
         stripe.spare.store(u64::from(spare), Relaxed);
         self.store_spare(stripe, found, || renew(bucket));

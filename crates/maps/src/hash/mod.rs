@@ -8,7 +8,7 @@
 
 mod change;
 mod in_place;
-mod limbo;
+mod limbo_list;
 mod lru;
 pub(crate) mod percpu;
 pub(crate) mod plain;
@@ -20,11 +20,11 @@ use skep_isa::map::update;
 use skep_isa::{MapFlags, MapShape, MapType, ShapeKind};
 
 use crate::def::MapDef;
-use crate::dump::{Out, Position};
+use crate::dump::{Output, Position};
 use crate::error::{E2BIG, EINVAL, ENOTSUPP, MapError};
 use crate::shm::lock::Held;
 use crate::shm::table::Geometry;
-use crate::types::{Areas, Element, Layout, Limbo, MapOps, Parts, PercpuLayout};
+use crate::types::{Areas, Element, ExactTake, Layout, MapFile, MapOps, PercpuLayout};
 use change::user_result;
 use table::{Table, Values};
 
@@ -62,7 +62,7 @@ fn layout(def: &MapDef, g: &Geometry) -> Layout {
         (false, 0) => g.payload_len,
         (false, _) => at,
     };
-    Layout::with_births(g.payload_len, g.elements).with_room(prefix, areas)
+    Layout::with_epochs(g.payload_len, g.elements).with_room(prefix, areas)
 }
 
 fn is_lru(map_type: MapType) -> bool {
@@ -70,7 +70,7 @@ fn is_lru(map_type: MapType) -> bool {
 }
 
 /// Makes a table with the values a kind keeps in it.
-fn make<K: Kind>(kind: K, geometry: Geometry, parts: Parts) -> Result<Hash<K>, MapError> {
+fn make<K: Kind>(kind: K, geometry: Geometry, parts: MapFile) -> Result<Hash<K>, MapError> {
     let max_entries = parts.def.max_entries;
     let table = Table::new(parts, geometry)?;
     Ok(Hash { lru: table.lru, table, kind, max_entries })
@@ -98,7 +98,7 @@ pub(crate) trait Kind: Send + Sync {
     fn slot_of(&self, table: &Table, cpu: u32) -> Option<u32>;
 }
 
-impl<K: Kind> Limbo for Hash<K> {
+impl<K: Kind> ExactTake for Hash<K> {
     fn begin(&self) -> Result<Held, MapError> {
         self.table.limbo_begin()
     }
@@ -249,7 +249,7 @@ impl<K: Kind> MapOps for Hash<K> {
         })
     }
 
-    fn fill(&self, at: &mut Position, out: &mut Out<'_>) -> Result<bool, MapError> {
+    fn fill(&self, at: &mut Position, out: &mut Output<'_>) -> Result<bool, MapError> {
         self.table.fill(at, out, |r, value| self.kind.load(&self.table, r, value, 0))
     }
 
@@ -257,7 +257,7 @@ impl<K: Kind> MapOps for Hash<K> {
         self.table.seek(key)
     }
 
-    fn limbo(&self) -> Option<&dyn Limbo> {
+    fn exact_take(&self) -> Option<&dyn ExactTake> {
         Some(self)
     }
 

@@ -14,7 +14,7 @@ use crate::error::{E2BIG, MapError};
 use crate::shm::copy;
 use crate::shm::table::Geometry;
 use crate::slots::{self, MAX_PERCPU_VALUE, MAX_SLOTS, SlotTable};
-use crate::types::{Layout, MapOps, Parts};
+use crate::types::{Layout, MapFile, MapOps};
 
 fn geometry(def: &MapDef) -> Result<Geometry, MapError> {
     let geometry = super::geometry(def, MAX_SLOTS)?;
@@ -28,7 +28,7 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     geometry(def).map(|g| super::layout(def, &g))
 }
 
-pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
+pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
     let slots =
         parts.slots.clone().ok_or_else(|| parts.def.invalid("its directory has no slot table"))?;
     let kind = Percpu { slots, value_size: parts.def.value_size as usize };

@@ -12,13 +12,13 @@ use super::{Hash, Kind};
 use crate::def::MapDef;
 use crate::error::MapError;
 use crate::shm::value::Format;
-use crate::types::{Layout, MapOps, Parts};
+use crate::types::{Layout, MapFile, MapOps};
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     super::geometry(def, 0).map(|g| super::layout(def, &g))
 }
 
-pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
+pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
     if parts.def.spin_lock.is_some() {
         Ok(Box::new(make::<true>(parts)?))
     } else {
@@ -26,7 +26,7 @@ pub(crate) fn open(parts: Parts) -> Result<Box<dyn MapOps>, MapError> {
     }
 }
 
-pub(crate) fn make<const LOCK: bool>(parts: Parts) -> Result<Hash<Plain<LOCK>>, MapError> {
+pub(crate) fn make<const LOCK: bool>(parts: MapFile) -> Result<Hash<Plain<LOCK>>, MapError> {
     let geometry = super::geometry(&parts.def, 0)?;
     super::make(Plain { format: Format::of(&parts.def) }, geometry, parts)
 }

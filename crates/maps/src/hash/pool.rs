@@ -14,9 +14,9 @@ use std::sync::atomic::{
     fence,
 };
 
-use super::table::{Dry, Table};
+use super::table::{Shortage, Table};
 use crate::shm::lock::{self, Held};
-use crate::shm::room::acquire_some;
+use crate::shm::reserve::populate_some;
 use crate::shm::table::{NO_SPARE, Stripe};
 use crate::slots::MAX_SLOTS;
 
@@ -25,7 +25,7 @@ const ROUNDS: u32 = 64;
 
 impl Table {
     /// Takes an element out of a stripe's pool. The stripe's lock is held.
-    pub(super) fn take(&self, stripe: &Stripe<'_>) -> Result<u32, Dry> {
+    pub(super) fn take(&self, stripe: &Stripe<'_>) -> Result<u32, Shortage> {
         let free = stripe.free.load(Relaxed) as u32;
         if let Some(e) = self.memory.element(free) {
             stripe.free.store(e.link().load(Relaxed) & 0xffff_ffff, Relaxed);
@@ -39,14 +39,14 @@ impl Table {
                 && used >= stripe.backed.load(Relaxed)
                 && !self.acquire_fresh(stripe, used)
             {
-                return Err(Dry::NoMemory);
+                return Err(Shortage::NoMemory);
             }
             stripe.fresh_used.store(used.wrapping_add(1), Relaxed);
             fence(Release);
             return Ok(first.wrapping_add(used).wrapping_add(1) as u32);
         }
         self.memory.empty_bits().fetch_or(1 << (stripe.index & 63), AcqRel);
-        Err(Dry::Empty)
+        Err(Shortage::Empty)
     }
 
     /// Gives the next elements of a stripe's range memory, before anybody is told that he has one.
@@ -58,7 +58,7 @@ impl Table {
         let from = first.wrapping_add(used);
         // Most slots have none.
         let size = self.memory.geometry.whole(8);
-        let last = acquire_some(from, end, size, |from, last| {
+        let last = populate_some(from, end, size, |from, last| {
             self.memory.acquire_elements(from, last) && self.acquire_values(from, last)
         });
         stripe.backed.store(last.wrapping_sub(first), SeqCst);
@@ -113,7 +113,7 @@ impl Table {
     /// why there is none. No lock is held.
     #[cold]
     #[inline(never)]
-    pub(super) fn refill(&self, stripe: &Stripe<'_>) -> Result<(), Dry> {
+    pub(super) fn refill(&self, stripe: &Stripe<'_>) -> Result<(), Shortage> {
         let mut rounds = 0u32;
         loop {
             let mut starved = false;
@@ -123,20 +123,20 @@ impl Table {
                 left &= left.wrapping_sub(1);
                 match self.bring(&other, stripe, starved) {
                     Ok(()) => return Ok(()),
-                    Err(dry) => starved |= dry == Dry::NoMemory,
+                    Err(shortage) => starved |= shortage == Shortage::NoMemory,
                 }
             }
             if self.memory.leaks().load(Acquire) != 0 {
-                return if self.sweep() { Ok(()) } else { Err(Dry::Empty) };
+                return if self.sweep() { Ok(()) } else { Err(Shortage::Empty) };
             }
             if starved {
-                return Err(Dry::NoMemory);
+                return Err(Shortage::NoMemory);
             }
             rounds = rounds.wrapping_add(1);
             let met = self.meet();
             // What one pool got from another while we looked, we looked for in neither.
             if rounds > ROUNDS || !(met || self.filled() != 0) {
-                return Err(Dry::Empty);
+                return Err(Shortage::Empty);
             }
         }
     }
@@ -161,10 +161,10 @@ impl Table {
 
     /// Moves an element from one stripe's pool to another's; when it is known that there is no
     /// memory, only one that has some.
-    fn bring(&self, from: &Stripe<'_>, to: &Stripe<'_>, starved: bool) -> Result<(), Dry> {
+    fn bring(&self, from: &Stripe<'_>, to: &Stripe<'_>, starved: bool) -> Result<(), Shortage> {
         if from.index == to.index {
             // Someone gave one back since we looked, or the bit is stale.
-            let held = self.lock(from).ok_or(Dry::Empty)?;
+            let held = self.lock(from).ok_or(Shortage::Empty)?;
             let taken = self.take_unless(from, starved);
             if let Ok(r) = taken {
                 self.put(from, r);
@@ -173,10 +173,10 @@ impl Table {
             return taken.map(drop);
         }
         let (low, high) = if from.index < to.index { (from, to) } else { (to, from) };
-        let low_held = self.lock(low).ok_or(Dry::Empty)?;
+        let low_held = self.lock(low).ok_or(Shortage::Empty)?;
         let Some(high_held) = self.lock(high) else {
             lock::release(low.lock, low_held);
-            return Err(Dry::Empty);
+            return Err(Shortage::Empty);
         };
         let taken = self.take_unless(from, starved);
         if let Ok(r) = taken {
@@ -187,14 +187,14 @@ impl Table {
         taken.map(drop)
     }
 
-    fn take_unless(&self, stripe: &Stripe<'_>, starved: bool) -> Result<u32, Dry> {
+    fn take_unless(&self, stripe: &Stripe<'_>, starved: bool) -> Result<u32, Shortage> {
         let fresh = self.memory.element(stripe.free.load(Relaxed) as u32).is_none();
         if starved
             && fresh
             && self.on_demand
             && stripe.fresh_used.load(Relaxed) >= stripe.backed.load(Relaxed)
         {
-            return Err(Dry::NoMemory);
+            return Err(Shortage::NoMemory);
         }
         self.take(stripe)
     }

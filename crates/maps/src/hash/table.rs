@@ -18,7 +18,7 @@
 //! A change inside the chain is followed by the change of the bucket's version; a writer that dies
 //! between the two leaves it to the next holder of the lock ([`Table::repair`]). An element is
 //! always taken out of one place before it is put into another, so a death leaks it and never puts
-//! it in two; [`super::pool`] finds leaked ones when the map runs dry.
+//! it in two; [`super::pool`] finds leaked ones when the map runs shortage.
 
 use std::sync::Arc;
 use std::sync::atomic::{
@@ -30,12 +30,12 @@ use skep_isa::MapFlags;
 use super::is_lru;
 use crate::dump::batch::TOGETHER;
 use crate::error::MapError;
-use crate::percpu::{PercpuRoom, Registered};
-use crate::shm::births::Births;
+use crate::percpu::{PercpuAreas, Registered};
+use crate::shm::epoch::InsertionEpochs;
 use crate::shm::lock::{self, Held};
 use crate::shm::table::{Element, Geometry, Stripe, TableMemory, hash};
 use crate::shm::value::Format;
-use crate::types::{Parts, PercpuLayout};
+use crate::types::{MapFile, PercpuLayout};
 
 /// Walks without the lock before a reader takes it.
 const TRIES: u32 = 64;
@@ -61,7 +61,7 @@ pub(crate) struct Table {
     pub(crate) memory: TableMemory,
     seed: u64,
     /// When elements were put in, by their number.
-    pub(super) births: Births,
+    pub(super) epochs: InsertionEpochs,
     /// A full map makes room by itself (see [`super::lru`]).
     pub(super) lru: bool,
     /// Elements get memory when they are first used (`BPF_F_NO_PREALLOC`).
@@ -74,7 +74,7 @@ pub(crate) struct Table {
 
 /// Why there is no element to put in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Dry {
+pub(super) enum Shortage {
     /// There is none in the pool.
     Empty,
     /// There is no memory for those that were never used.
@@ -87,7 +87,7 @@ pub(super) const fn reference(word: u64) -> u32 {
     word as u32
 }
 
-/// The row of [`Births`] that belongs to an element.
+/// The row of [`InsertionEpochs`] that belongs to an element.
 pub(super) const fn row(reference: u32) -> u64 {
     (reference as u64).wrapping_sub(1)
 }
@@ -111,14 +111,14 @@ pub(super) struct Place<'a> {
 }
 
 /// What a look for a key met.
-pub(crate) struct Seen<'a> {
+pub(crate) struct Lookup<'a> {
     bucket: &'a AtomicU64,
     head: u64,
     /// 0 when it met none.
     pub(super) found: u32,
 }
 
-impl Seen<'_> {
+impl Lookup<'_> {
     /// Tells whether everything that was read since, and before this call, belongs together.
     #[inline(always)]
     pub(super) fn is_whole(&self) -> bool {
@@ -129,9 +129,9 @@ impl Seen<'_> {
 }
 
 impl Table {
-    pub(crate) fn new(parts: Parts, geometry: Geometry) -> Result<Self, MapError> {
+    pub(crate) fn new(parts: MapFile, geometry: Geometry) -> Result<Self, MapError> {
         let short = || MapError::Damaged { what: "the file is too short" };
-        let Parts { def, seed, file, slots, births, .. } = parts;
+        let MapFile { def, seed, file, slots, epochs, .. } = parts;
         let memory = TableMemory::new(Arc::clone(&file), geometry).ok_or_else(short)?;
         let on_demand = def.flags.has(MapFlags::NO_PREALLOC);
         let areas = match slots {
@@ -143,13 +143,13 @@ impl Table {
                 } else {
                     None
                 };
-                Some(PercpuRoom::open(file, PercpuLayout { at, stride, on_demand }, slots, used)?)
+                Some(PercpuAreas::open(file, PercpuLayout { at, stride, on_demand }, slots, used)?)
             }
         };
         Ok(Self {
             memory,
             seed,
-            births,
+            epochs,
             lru: is_lru(def.map_type),
             on_demand,
             areas,
@@ -340,16 +340,16 @@ impl Table {
     }
 
     /// Looks for a key without the lock: what is found counts only if the bucket [did not
-    /// change](Seen::is_whole) until it was used.
+    /// change](Lookup::is_whole) until it was used.
     #[inline(always)]
-    pub(crate) fn look_up(&self, key: &[u8]) -> Seen<'_> {
+    pub(crate) fn look_up(&self, key: &[u8]) -> Lookup<'_> {
         // SAFETY: the caller checked the length of the key.
         let h = unsafe { self.hash(key.as_ptr()) };
         let bucket = self.memory.bucket(h);
         let head = bucket.load(Acquire);
         // SAFETY: as above.
         let found = unsafe { self.walk(head, h, key.as_ptr()) }.map_or(0, |place| place.found);
-        Seen { bucket, head, found }
+        Lookup { bucket, head, found }
     }
 
     /// Asks for the buckets of many keys, then for their first elements, then for the second ones

@@ -3,7 +3,7 @@
 use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, fence};
 
 use super::table::{BUSY, Table, reference, row};
-use crate::dump::{Out, Position};
+use crate::dump::{Output, Position};
 use crate::error::MapError;
 use crate::shm::table::Element;
 
@@ -87,7 +87,7 @@ impl Table {
     pub(crate) fn fill(
         &self,
         at: &mut Position,
-        out: &mut Out<'_>,
+        out: &mut Output<'_>,
         copy_value: impl Fn(u32, &mut [u8]),
     ) -> Result<bool, MapError> {
         let buckets = self.memory.geometry.buckets;
@@ -126,7 +126,7 @@ impl Table {
     fn fill_blocks(
         &self,
         at: &mut Position,
-        out: &mut Out<'_>,
+        out: &mut Output<'_>,
         copy_value: &impl Fn(u32, &mut [u8]),
     ) -> Result<bool, MapError> {
         let buckets = self.memory.geometry.buckets;
@@ -203,7 +203,7 @@ impl Table {
         &self,
         bucket: u64,
         head: u64,
-        out: &mut Out<'_>,
+        out: &mut Output<'_>,
         copy_value: &impl Fn(u32, &mut [u8]),
     ) -> bool {
         let before = out.used();
@@ -235,7 +235,7 @@ impl Table {
     fn fill_changed(
         &self,
         at: &mut Position,
-        out: &mut Out<'_>,
+        out: &mut Output<'_>,
         copy_value: &impl Fn(u32, &mut [u8]),
     ) -> Result<bool, MapError> {
         self.fill_bucket(at, out, copy_value)
@@ -247,7 +247,7 @@ impl Table {
     fn fill_bucket(
         &self,
         at: &mut Position,
-        out: &mut Out<'_>,
+        out: &mut Output<'_>,
         copy_value: &impl Fn(u32, &mut [u8]),
     ) -> Result<bool, MapError> {
         let before = out.used();
@@ -263,7 +263,7 @@ impl Table {
             while let Some(e) = self.memory.element(r) {
                 let link = e.link().load(Acquire);
                 let sequence = self.sequence(&e);
-                if self.births.is_newer(row(r), number) {
+                if self.epochs.is_newer(row(r), number) {
                     newer =
                         newer.wrapping_add(last.is_none_or(|l| self.precedes(sequence, l)).into());
                 } else if copied.or(last).is_none_or(|l| self.precedes(sequence, l)) {
@@ -318,7 +318,7 @@ impl Table {
                     let link = e.link().load(Acquire);
                     let sequence = self.sequence(&e);
                     if last.is_none_or(|l| self.precedes(sequence, l)) {
-                        if !self.births.is_newer(row(r), number) {
+                        if !self.epochs.is_newer(row(r), number) {
                             copy(&e, r);
                             return Some(sequence);
                         }

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use super::{ObjectError, PAGE, Window, ranges};
+use super::{MappedView, ObjectError, PAGE, ranges};
 
 /// Bytes of a huge page.
 const HUGE: usize = 2 << 20;
@@ -29,7 +29,7 @@ pub(crate) struct Mapping {
 }
 
 // SAFETY: a mapping is a range of addresses; what is shared through it is reached only through
-// atomics (see `Window`).
+// atomics (see `MappedView`).
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -103,10 +103,10 @@ impl Mapping {
     }
 
     /// Shows the mapping as checked memory.
-    pub(crate) fn window(&self) -> Window {
+    pub(crate) fn view(&self) -> MappedView {
         // SAFETY: the range is mapped as `access` says until `self` is dropped; whoever keeps the
         // window keeps the mapping (`ObjectFile` owns both).
-        unsafe { Window::new(self.base, self.len, self.access == Access::ReadWrite) }
+        unsafe { MappedView::new(self.base, self.len, self.access == Access::ReadWrite) }
     }
 }
 

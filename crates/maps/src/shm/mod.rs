@@ -4,8 +4,8 @@
 //!
 //! * Memory that another process can write is reached through atomics or through the copies in
 //!   [`copy`], never through `&T` or `&mut T` of a plain type. Copy out, then check, then use.
-//! * A position read from shared memory is an offset; [`Window`] checks it against the mapping
-//!   before it becomes an address. What a `Window` hands out is always inside its mapping.
+//! * A position read from shared memory is an offset; [`MappedView`] checks it against the mapping
+//!   before it becomes an address. What a `MappedView` hands out is always inside its mapping.
 //! * Mappings are never shortened or moved while their object lives.
 //! * Everything a program can reach while an event runs (`copy`, `lock`, `sys`, `tls`) makes no
 //!   libc call, allocates nothing, cannot panic and uses no vector registers: loops are made of
@@ -14,29 +14,29 @@
 //!
 //! The file format is described byte by byte in `docs/shm-format.md`.
 
-pub(crate) mod births;
 pub(crate) mod columns;
 pub(crate) mod copy;
-mod hold;
+pub(crate) mod epoch;
+mod lease;
 pub(crate) mod lock;
 mod mapping;
 pub mod object;
 pub(crate) mod ranges;
+pub(crate) mod reserve;
 pub(crate) mod ring;
-pub(crate) mod room;
 pub mod spin;
 pub(crate) mod sys;
 pub(crate) mod table;
 pub(crate) mod tls;
 pub(crate) mod trie;
 pub(crate) mod value;
-mod window;
+mod view;
 
-pub use hold::Hold;
+pub use lease::Lease;
 pub use mapping::Access;
 pub use object::{NewObject, ObjectError, ObjectFile, ObjectKind};
-pub use room::Limit;
-pub use window::Window;
+pub use reserve::Limit;
+pub use view::MappedView;
 
 /// The unit of file sizes and mappings.
 pub const PAGE: u64 = 4096;

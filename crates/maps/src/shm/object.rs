@@ -26,10 +26,10 @@ use rustix::fs::{self, AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::columns::Columns;
-use super::hold::Identity;
+use super::lease::Identity;
 use super::mapping::Mapping;
-use super::room::{self, Limit, Size};
-use super::{Access, PAGE, Window, page_up, sys, tls};
+use super::reserve::{self, Limit, Size};
+use super::{Access, MappedView, PAGE, page_up, sys, tls};
 
 const MAGIC: [u8; 8] = *b"skepobj\0";
 /// The format version this crate writes. It reads those before it too, but for types whose payload
@@ -184,7 +184,7 @@ pub struct NewObject<'a> {
     pub payload_len: u64,
     /// The immutable description, at most [`MAX_META`] bytes.
     pub meta: &'a [u8],
-    /// Parts of the payload to write before the object gets its name.
+    /// MapFile of the payload to write before the object gets its name.
     pub initial: &'a [(u64, &'a [u8])],
 }
 
@@ -203,15 +203,15 @@ pub struct ObjectFile {
     generation: u64,
     meta: Vec<u8>,
     // The windows show the mappings and must stay with them.
-    payload: Window,
-    head: Window,
+    payload: MappedView,
+    head: MappedView,
     mapped: Payload,
     _head: Mapping,
 }
 
 /// How a payload is mapped.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum View {
+pub(crate) enum PayloadMode {
     /// From end to end.
     Whole,
     /// From some offset on twice in a row.
@@ -278,7 +278,7 @@ impl ObjectFile {
     /// # Errors
     /// `EEXIST` when there is such a file; a full or read-only file system.
     pub fn create(dir: &Path, name: &str, new: &NewObject<'_>) -> Result<Self, ObjectError> {
-        Self::create_with(dir, name, new, &[(0, new.payload_len)], View::Whole)
+        Self::create_with(dir, name, new, &[(0, new.payload_len)], PayloadMode::Whole)
     }
 
     /// As [`ObjectFile::create`], with memory for some ranges of the payload only, and mapped as
@@ -288,7 +288,7 @@ impl ObjectFile {
         name: &str,
         new: &NewObject<'_>,
         reserved: &[(u64, u64)],
-        view: View,
+        view: PayloadMode,
     ) -> Result<Self, ObjectError> {
         let path = dir.join(name);
         let too_large =
@@ -297,7 +297,7 @@ impl ObjectFile {
             return Err(too_large);
         }
         let head_at = page_up(new.payload_len).ok_or(too_large)?;
-        room::check_length(&path, head_at + PAGE)?;
+        reserve::check_length(&path, head_at + PAGE)?;
         let namespace = sys::pid_namespace();
         if namespace == 0 || tls::is_stranger() {
             return Err(ObjectError::Namespace { path, what: why_read_only(namespace, namespace) });
@@ -324,7 +324,7 @@ impl ObjectFile {
         let made = (|| {
             fs::ftruncate(&fd, head_at + PAGE).map_err(os("ftruncate", &path))?;
             let ranges: Vec<_> = reserved.iter().copied().chain([(head_at, PAGE)]).collect();
-            room::reserve(fd.as_fd(), &path, &ranges)?;
+            reserve::reserve(fd.as_fd(), &path, &ranges)?;
             for (at, bytes) in new.initial {
                 write_all(&fd, *at, bytes).map_err(os("write", &path))?;
             }
@@ -344,7 +344,7 @@ impl ObjectFile {
     /// # Errors
     /// See [`ObjectError`]; `ENOENT` also when the file is just being removed.
     pub fn open(path: &Path, kind: ObjectKind, access: Access) -> Result<Self, ObjectError> {
-        Self::open_viewed(path, kind, access, |_| View::Whole)
+        Self::open_viewed(path, kind, access, |_| PayloadMode::Whole)
     }
 
     /// Opens an object file whose payload shall be mapped as `view` says, which is asked with the
@@ -353,7 +353,7 @@ impl ObjectFile {
         path: &Path,
         kind: ObjectKind,
         access: Access,
-        view: impl FnOnce(&[u8]) -> View,
+        view: impl FnOnce(&[u8]) -> PayloadMode,
     ) -> Result<Self, ObjectError> {
         let flags = match access {
             Access::ReadOnly => OFlags::RDONLY,
@@ -424,7 +424,7 @@ impl ObjectFile {
         }
         let meta = meta_of(&page).ok_or_else(|| damaged("its description is too long"))?;
         let view = view(&meta);
-        if let View::Mirrored(m) = view
+        if let PayloadMode::Mirrored(m) = view
             && (m >= payload_len || !m.is_multiple_of(PAGE) || !payload_len.is_multiple_of(PAGE))
         {
             return Err(damaged("its payload cannot be mapped twice"));
@@ -438,7 +438,7 @@ impl ObjectFile {
         path: PathBuf,
         page: &[u8],
         access: Access,
-        view: View,
+        view: PayloadMode,
     ) -> Result<Self, ObjectError> {
         tls::prepare()?;
         let damaged = |what| ObjectError::Damaged { path: path.clone(), what };
@@ -448,25 +448,25 @@ impl ObjectFile {
         let head_at = page_up(payload_len).ok_or_else(|| damaged("too large"))?;
         let meta = meta_of(page).ok_or_else(|| damaged("its description is too long"))?;
         let columns = match view {
-            View::Columns { stride, used } => Columns::map(fd.as_fd(), stride, used, access),
-            View::Whole | View::Mirrored(_) => None,
+            PayloadMode::Columns { stride, used } => Columns::map(fd.as_fd(), stride, used, access),
+            PayloadMode::Whole | PayloadMode::Mirrored(_) => None,
         };
         let payload = match columns {
             Some(columns) => Payload::Columns(columns),
             None => {
                 let mirror =
-                    if let View::Mirrored(from) = view { Some(from as usize) } else { None };
+                    if let PayloadMode::Mirrored(from) = view { Some(from as usize) } else { None };
                 Payload::Whole(Mapping::file(fd.as_fd(), 0, head_at as usize, mirror, access)?)
             }
         };
         let shown = match &payload {
-            Payload::Whole(mapping) => mapping.window(),
+            Payload::Whole(mapping) => mapping.view(),
             // SAFETY: only parts of the range are mapped: whoever uses the window of such an object
             // asks `columns` before.
             Payload::Columns(columns) => unsafe {
                 let base = std::ptr::NonNull::new(columns.base() as *mut u8)
                     .ok_or_else(|| damaged("too large"))?;
-                Window::new(base, head_at as usize, access == Access::ReadWrite)
+                MappedView::new(base, head_at as usize, access == Access::ReadWrite)
             },
         };
         let head = Mapping::file(fd.as_fd(), head_at, PAGE as usize, None, access)?;
@@ -479,7 +479,7 @@ impl ObjectFile {
             generation: u64::from_le_bytes(field(page, 40)),
             meta,
             payload: shown,
-            head: head.window(),
+            head: head.view(),
             mapped: payload,
             _head: head,
             identity,
@@ -504,7 +504,7 @@ impl ObjectFile {
     }
 
     /// Tells whether whoever made the file saw to its memory, and whoever uses more of it does.
-    pub(crate) fn has_room(&self) -> bool {
+    pub(crate) fn reserves_memory(&self) -> bool {
         self.version >= 5
     }
 
@@ -547,7 +547,7 @@ impl ObjectFile {
 
     /// Returns the payload, in whole pages.
     #[must_use]
-    pub fn payload(&self) -> &Window {
+    pub fn payload(&self) -> &MappedView {
         &self.payload
     }
 

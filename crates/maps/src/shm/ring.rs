@@ -33,7 +33,7 @@ use std::sync::atomic::{
     Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, compiler_fence, fence,
 };
 
-use super::{ObjectFile, PAGE, Window, copy, lock, room, round8, sys, tls};
+use super::{MappedView, ObjectFile, PAGE, copy, lock, reserve, round8, sys, tls};
 
 /// Where the data begins.
 pub(crate) const DATA: u64 = 2 * PAGE;
@@ -126,7 +126,7 @@ impl RingMemory {
         })
     }
 
-    fn memory(&self) -> &Window {
+    fn memory(&self) -> &MappedView {
         self.file.payload()
     }
 
@@ -198,7 +198,7 @@ impl RingMemory {
         // SAFETY: the data lies inside the payload, as `over` checked, which is mapped writable if
         // so said.
         let done = self.writable
-            && unsafe { room::acquire(self.base.wrapping_add(DATA as usize), self.size) };
+            && unsafe { reserve::populate(self.base.wrapping_add(DATA as usize), self.size) };
         if done {
             self.word::<200>().store(1, Relaxed);
         }

@@ -502,7 +502,7 @@ pub(super) mod tests {
                 crate::shm::Access::ReadWrite,
             )
             .expect("maps");
-            let window = memory.window();
+            let window = memory.view();
             let word = window.word(4096).expect("inside");
             word.store(77, Relaxed);
             assert_eq!(blocks(), 8, "{name}: one page");

@@ -19,7 +19,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
-use super::{ObjectFile, PAGE, copy, page_up, room, round8};
+use super::{ObjectFile, PAGE, copy, page_up, reserve, round8};
 
 /// Most stripes (locks with a pool of elements each): one word has a bit for each. More would make
 /// it slow to be sure that the map is full, for which all locks are looked at.
@@ -204,7 +204,7 @@ impl TableMemory {
         }
         // SAFETY: elements lie inside the payload, which is mapped writable.
         unsafe {
-            room::acquire(
+            reserve::populate(
                 self.base.wrapping_add(at as usize),
                 end.wrapping_sub(first).wrapping_mul(g.stride),
             )
@@ -230,7 +230,7 @@ impl TableMemory {
             return false;
         }
         // SAFETY: inside the payload, as just checked, which is mapped writable.
-        unsafe { room::acquire(self.base.wrapping_add(at as usize), len) }
+        unsafe { reserve::populate(self.base.wrapping_add(at as usize), len) }
     }
 
     /// Shows ranges of indices, with all elements that ever had memory when they get it on demand,

@@ -20,8 +20,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use super::room::acquire_some;
-use super::{ObjectFile, PAGE, copy, room, round8};
+use super::reserve::populate_some;
+use super::{ObjectFile, PAGE, copy, reserve, round8};
 
 /// Nodes without an element: where two prefixes part.
 pub(crate) const NO_VALUE: u32 = 1 << 31;
@@ -199,11 +199,11 @@ impl TrieMemory {
         if !self.writable() || first > self.geometry.nodes {
             return first;
         }
-        acquire_some(first, self.geometry.nodes, stride, |first, end| {
+        populate_some(first, self.geometry.nodes, stride, |first, end| {
             let at = PAGE.wrapping_add(first.wrapping_mul(stride));
             // SAFETY: nodes lie inside the payload, which is mapped writable.
             unsafe {
-                room::acquire(
+                reserve::populate(
                     self.base.wrapping_add(at as usize),
                     end.wrapping_sub(first).wrapping_mul(stride),
                 )

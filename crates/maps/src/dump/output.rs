@@ -1,7 +1,7 @@
 //! Where a walk puts what it finds.
 
 /// Room for elements in the caller's memory, and how much of it is used.
-pub(crate) struct Out<'a> {
+pub(crate) struct Output<'a> {
     memory: Memory<'a>,
     key_size: usize,
     value_size: usize,
@@ -16,7 +16,7 @@ enum Memory<'a> {
     Columns { keys: &'a mut [u8], values: &'a mut [u8] },
 }
 
-impl<'a> Out<'a> {
+impl<'a> Output<'a> {
     /// Rows as the DUMP command has them; `aligned` puts values at multiples of eight. Sizes must
     /// not both be zero.
     pub(crate) fn rows(
@@ -58,7 +58,7 @@ impl<'a> Out<'a> {
         result
     }
 
-    /// Copies the key of a later element to where [`Out::next`] has one.
+    /// Copies the key of a later element to where [`Output::next`] has one.
     pub(super) fn bring_key(&mut self, from: usize) {
         if from == self.used {
             return;
@@ -154,7 +154,7 @@ impl<'a> Out<'a> {
         self.used += n;
     }
 
-    /// Keeps what was written to [`Out::next`].
+    /// Keeps what was written to [`Output::next`].
     #[inline]
     pub(crate) fn push(&mut self) {
         self.used += 1;
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn rows_are_packed_or_aligned_and_columns_apart() {
-        let put = |out: &mut Out<'_>| {
+        let put = |out: &mut Output<'_>| {
             while let Some((k, v)) = out.next() {
                 k.fill(1);
                 v.fill(2);
@@ -192,19 +192,19 @@ mod tests {
             out.used()
         };
         let mut buf = [0; 26];
-        assert_eq!(put(&mut Out::rows(&mut buf, 4, 8, false)), 2);
+        assert_eq!(put(&mut Output::rows(&mut buf, 4, 8, false)), 2);
         assert_eq!(
             (&buf[..4], &buf[4..12], &buf[12..16], &buf[24..]),
             (&[1; 4][..], &[2; 8][..], &[1; 4][..], &[0; 2][..])
         );
         let mut buf = [0; 33];
-        assert_eq!(put(&mut Out::rows(&mut buf, 4, 6, true)), 2);
+        assert_eq!(put(&mut Output::rows(&mut buf, 4, 6, true)), 2);
         assert_eq!(
             (&buf[4..8], &buf[8..14], &buf[14..16], buf[16]),
             (&[0; 4][..], &[2; 6][..], &[0; 2][..], 1)
         );
         let (mut keys, mut values) = ([0; 12], [0; 20]);
-        assert_eq!(put(&mut Out::columns(&mut keys, &mut values, 4, 8)), 2);
+        assert_eq!(put(&mut Output::columns(&mut keys, &mut values, 4, 8)), 2);
         assert_eq!(
             (&keys[..], &values[..]),
             (
@@ -212,16 +212,20 @@ mod tests {
                 &[[2; 16].as_slice(), &[0; 4]].concat()[..]
             )
         );
-        assert_eq!(put(&mut Out::columns(&mut [], &mut [0; 16], 0, 8)), 2, "queues have no keys");
-        assert_eq!(put(&mut Out::columns(&mut [0; 8], &mut [0; 8], 0, 0)), 0);
-        assert_eq!(put(&mut Out::rows(&mut [0; 64], 4, 4, false).limit(3)), 3);
+        assert_eq!(
+            put(&mut Output::columns(&mut [], &mut [0; 16], 0, 8)),
+            2,
+            "queues have no keys"
+        );
+        assert_eq!(put(&mut Output::columns(&mut [0; 8], &mut [0; 8], 0, 0)), 0);
+        assert_eq!(put(&mut Output::rows(&mut [0; 64], 4, 4, false).limit(3)), 3);
     }
 
     #[test]
     fn there_is_less_room_for_a_while_and_keys_move_up() {
         let (mut rows, mut keys, mut values) = ([0; 32], [0; 16], [0; 16]);
         for mut out in
-            [Out::rows(&mut rows, 4, 4, false), Out::columns(&mut keys, &mut values, 4, 4)]
+            [Output::rows(&mut rows, 4, 4, false), Output::columns(&mut keys, &mut values, 4, 4)]
         {
             let used = out.with_room_for(3, |out| {
                 while out.next().is_some() {

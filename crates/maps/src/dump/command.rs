@@ -5,7 +5,7 @@
 //! what was copied is always delivered.
 
 use super::cursor::{Cursor, Position};
-use super::out::Out;
+use super::output::Output;
 use super::walk::{Take, Walk};
 use crate::error::MapError;
 use crate::map::Map;
@@ -37,13 +37,13 @@ const KNOWN: u64 = F_LOCK | F_CURSOR | F_DELETE | F_EXACT | F_RESTART | F_ALIGN 
 /// last key from the buffer; with [`F_CURSOR`] he gives zeroes, and need not.
 ///
 /// ```
-/// # use skep_maps::{Map, MapError, dump::form};
+/// # use skep_maps::{Map, MapError, dump::command};
 /// fn values(map: &Map) -> Result<Vec<u8>, MapError> {
 ///     let mut cursor = vec![0; skep_maps::Cursor::len_in(map)];
 ///     let (mut buf, mut all) = (vec![0; 4096], Vec::new());
 ///     loop {
 ///         let mut len = buf.len() as u32;
-///         match form::dump(map, Some(&mut cursor), &mut buf, &mut len, form::F_CURSOR) {
+///         match command::dump(map, Some(&mut cursor), &mut buf, &mut len, command::F_CURSOR) {
 ///             Ok(()) => all.extend_from_slice(&buf[..len as usize]),
 ///             Err(MapError::NoElement) => return Ok(all),
 ///             Err(e) => return Err(e),
@@ -163,7 +163,7 @@ fn behind_key(
         map.ops().step(&mut at, &mut [], &mut [])?;
         return Err(MapError::NoElement);
     }
-    let mut out = Out::rows(&mut buf[..room], key_size, value_size, false);
+    let mut out = Output::rows(&mut buf[..room], key_size, value_size, false);
     let filled = map.ops().fill(&mut at, &mut out);
     let n = out.used();
     if n == 0 {

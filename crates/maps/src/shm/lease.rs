@@ -36,14 +36,14 @@ impl Identity {
 /// Keeps a file open, and a lock on it, until dropped or the process ends. A forked child keeps it
 /// too, a program that is executed does not.
 #[derive(Debug)]
-pub struct Hold {
+pub struct Lease {
     path: PathBuf,
     identity: Identity,
     /// Never read: the file may be empty.
     _mapping: Mapping,
 }
 
-impl Hold {
+impl Lease {
     /// Keeps `file`, which was opened as `path`, from now on; the descriptor can be closed.
     ///
     /// # Errors
@@ -87,7 +87,7 @@ mod tests {
         let file =
             File::options().read(true).write(true).create(true).truncate(true).open(&path)?;
         fs::flock(&file, NonBlockingLockShared)?;
-        let hold = Hold::new(&file, &path)?;
+        let hold = Lease::new(&file, &path)?;
         drop(file);
         let other = File::open(&path)?;
         assert_eq!(fs::flock(&other, NonBlockingLockExclusive), Err(Errno::WOULDBLOCK));

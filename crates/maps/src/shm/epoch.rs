@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! mutable word 1    walks begun       mutable word 2   lock of who fills and empties rows, where the type has no lock of its own
-//! payload, behind the type's own, from the next page on:   | birth of row 0 | birth of row 1 | …     four bytes each
+//! payload, behind the type's own, from the next page on:   | epoch of row 0 | epoch of row 1 | …     four bytes each
 //! ```
 //!
 //! Strict walks are counted, and what is put into a row is stamped with the count, before it can be
-//! seen. A walk that began as number *n* passes over births from *n* on. Until the first strict
+//! seen. A walk that began as number *n* passes over epochs from *n* on. Until the first strict
 //! walk nothing is stamped, so those who need none pay one load an insertion and no memory. Which
 //! row belongs to an element is the type's affair.
 
@@ -16,13 +16,13 @@ use std::sync::atomic::{
 };
 
 use super::lock::{self, Held};
-use super::{ObjectFile, page_up, room};
+use super::{ObjectFile, page_up, reserve};
 
 /// Mutable words of the header.
 const WALKS: usize = 1;
 const LOCK: usize = 2;
 
-/// Tells where births begin behind a payload, and its length with them; no rows need none.
+/// Tells where epochs begin behind a payload, and its length with them; no rows need none.
 pub(crate) fn area(payload_len: u64, rows: u64) -> Option<(u64, u64)> {
     if rows == 0 {
         return Some((payload_len, payload_len));
@@ -31,9 +31,9 @@ pub(crate) fn area(payload_len: u64, rows: u64) -> Option<(u64, u64)> {
     Some((at, at.checked_add(rows.checked_mul(4)?)?))
 }
 
-/// Births of one map's rows.
+/// InsertionEpochs of one map's rows.
 #[derive(Clone, Debug)]
-pub(crate) struct Births {
+pub(crate) struct InsertionEpochs {
     file: Arc<ObjectFile>,
     base: *mut u8,
     rows: u64,
@@ -42,12 +42,12 @@ pub(crate) struct Births {
 }
 
 // SAFETY: both pointers lead into the mappings of `file`, and are used as atomics only.
-unsafe impl Send for Births {}
+unsafe impl Send for InsertionEpochs {}
 // SAFETY: as above.
-unsafe impl Sync for Births {}
+unsafe impl Sync for InsertionEpochs {}
 
-impl Births {
-    /// Takes a file that has `rows` births at `at`; none in files of older versions and for types
+impl InsertionEpochs {
+    /// Takes a file that has `rows` epochs at `at`; none in files of older versions and for types
     /// whose elements all were there from the beginning. `None` for a file that is shorter.
     pub(crate) fn new(file: Arc<ObjectFile>, at: u64, rows: u64) -> Option<Self> {
         let base = if rows == 0 {
@@ -70,10 +70,10 @@ impl Births {
         unsafe { AtomicU64::from_ptr(self.walks) }
     }
 
-    /// Gives all births memory; `false` when there is none. The file is writable.
+    /// Gives all epochs memory; `false` when there is none. The file is writable.
     pub(crate) fn get_memory(&self) -> bool {
         // SAFETY: they lie inside the payload, as `new` checked.
-        unsafe { room::acquire(self.base.cast(), self.rows.saturating_mul(4)) }
+        unsafe { reserve::populate(self.base.cast(), self.rows.saturating_mul(4)) }
     }
 
     /// Begins a strict walk: its number, from 1; `None` after the last one that there is. The file
@@ -102,7 +102,7 @@ impl Births {
         if row >= self.rows {
             return None;
         }
-        // SAFETY: inside the payload, as `new` checked; births begin at a page, and are reached as
+        // SAFETY: inside the payload, as `new` checked; epochs begin at a page, and are reached as
         // atomics only.
         Some(unsafe {
             AtomicU32::from_ptr(self.base.wrapping_add(row.wrapping_mul(4) as usize).cast())
@@ -118,20 +118,20 @@ impl Births {
         }
     }
 
-    /// As [`Births::stamp`], for a row that takes the place of another.
+    /// As [`InsertionEpochs::stamp`], for a row that takes the place of another.
     #[inline(always)]
     pub(crate) fn inherit(&self, row: u64, from: u64) {
         if self.are_kept() {
-            self.store(row, self.row(from).map_or(0, |birth| birth.load(Relaxed)));
+            self.store(row, self.row(from).map_or(0, |epoch| epoch.load(Relaxed)));
         }
     }
 
     /// Most maps are never walked strictly.
     #[cold]
     #[inline(never)]
-    fn store(&self, row: u64, birth: u32) {
+    fn store(&self, row: u64, epoch: u32) {
         if let Some(to) = self.row(row) {
-            to.store(birth, Relaxed);
+            to.store(epoch, Relaxed);
         }
     }
 
@@ -140,10 +140,10 @@ impl Births {
     /// same.
     #[inline(always)]
     pub(crate) fn is_newer(&self, row: u64, walk: u32) -> bool {
-        walk != 0 && self.row(row).is_some_and(|birth| birth.load(Acquire) >= walk)
+        walk != 0 && self.row(row).is_some_and(|epoch| epoch.load(Acquire) >= walk)
     }
 
-    /// Takes the lock under which rows are filled and emptied while births are kept.
+    /// Takes the lock under which rows are filled and emptied while epochs are kept.
     pub(crate) fn lock(&self) -> Option<Held> {
         lock::acquire(self.file.state(LOCK)?).ok()
     }

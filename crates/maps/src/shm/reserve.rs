@@ -3,7 +3,7 @@
 //!
 //! A file is made as long as it ever gets, with holes. What a map promises to hold is given memory
 //! when it is made ([`reserve`]). What comes on demand is given it piece by piece, by whoever is
-//! about to use it first ([`acquire_some`]), in user calls and in running programs.
+//! about to use it first ([`populate_some`]), in user calls and in running programs.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -155,7 +155,7 @@ fn write_zeros(fd: BorrowedFd<'_>, mut at: u64, len: u64) -> Result<(), Errno> {
 ///
 /// # Safety
 /// The pages with these bytes are mapped writable.
-pub(crate) unsafe fn acquire(from: *mut u8, len: u64) -> bool {
+pub(crate) unsafe fn populate(from: *mut u8, len: u64) -> bool {
     let before = from as u64 & (PAGE - 1);
     let pages = before.wrapping_add(len).wrapping_add(PAGE - 1) & !(PAGE - 1);
     // SAFETY: the caller's promise.
@@ -168,7 +168,7 @@ const PIECE: u64 = 64 << 10;
 /// Gives thing `first` of a row memory, and as many behind it before `end` as come along; returns
 /// the number of the first that has none, which is `first` when there is no memory. A thing has
 /// `size` bytes in all, and `acquire` sees to those of a range of them.
-pub(crate) fn acquire_some(
+pub(crate) fn populate_some(
     first: u64,
     end: u64,
     size: u64,

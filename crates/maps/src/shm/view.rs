@@ -36,18 +36,18 @@ use super::copy;
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Window {
+pub struct MappedView {
     base: NonNull<u8>,
     len: usize,
     writable: bool,
 }
 
 // SAFETY: all access is through atomics or word-wise copies.
-unsafe impl Send for Window {}
+unsafe impl Send for MappedView {}
 // SAFETY: as above.
-unsafe impl Sync for Window {}
+unsafe impl Sync for MappedView {}
 
-impl Window {
+impl MappedView {
     /// Wraps a mapping.
     ///
     /// # Safety
@@ -93,7 +93,7 @@ impl Window {
         Some(unsafe { self.base.as_ptr().add(off as usize) })
     }
 
-    /// Returns the aligned 64-bit word at `off`. Storing through it needs [`Window::writable`].
+    /// Returns the aligned 64-bit word at `off`. Storing through it needs [`MappedView::writable`].
     #[inline(always)]
     #[must_use]
     pub(crate) fn word(&self, off: u64) -> Option<&AtomicU64> {
