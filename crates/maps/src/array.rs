@@ -24,9 +24,8 @@ use crate::dump::{Output, Position};
 use crate::error::{E2BIG, EEXIST, EINVAL, ENOMEM, MapError};
 use crate::percpu::{PercpuAreas, Registered};
 use crate::shm::columns;
-use crate::shm::object::{MAX_PAYLOAD, PayloadMode};
 use crate::shm::value::Format;
-use crate::shm::{MappedView, ObjectFile, PAGE, copy, page_up, round8};
+use crate::shm::{MAX_PAYLOAD, MappedView, ObjectFile, PAGE, PayloadMode, copy, page_up, round8};
 use crate::slots::{self, MAX_PERCPU_VALUE, MAX_SLOTS, SlotTable};
 use crate::types::{Areas, Element, Layout, MapFile, MapOps, PercpuLayout};
 
@@ -101,7 +100,7 @@ pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
         map_type: parts.def.map_type,
         stride: round8(u64::from(parts.def.value_size)),
         slot_stride: if parts.slots.is_some() { slot_stride(&parts.def)? } else { 0 },
-        format: Format::of(&parts.def),
+        format: parts.def.value_format(),
         entries: if parts.file.columns().is_some() {
             parts.def.max_entries.min(parts.entries.max(1))
         } else {

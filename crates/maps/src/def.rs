@@ -3,6 +3,7 @@
 use skep_isa::{MapFlags, MapType};
 
 use crate::error::{EACCES, EBADF, EINVAL, ENOTSUPP, EOPNOTSUPP, MapError};
+use crate::shm::value::Format;
 
 /// Says what kind of map to make. The names are those of `union bpf_attr`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -86,6 +87,11 @@ impl MapDef {
     pub fn inner(mut self, inner: &Self) -> Self {
         self.inner = Some(Box::new(inner.clone()));
         self
+    }
+
+    /// Tells what the map's values are made of.
+    pub(crate) fn value_format(&self) -> Format {
+        Format::new(self.value_size as usize, self.spin_lock)
     }
 
     pub(crate) fn invalid(&self, what: &'static str) -> MapError {

@@ -55,10 +55,12 @@ pub use map_in_map::{InnerMaps, InnerOpener, set_inner_opener};
 pub use perf_event_array::PerfReader;
 pub use references::drop_references;
 pub use ringbuf::Consumer;
-pub use shm::object::{MAX_META, MAX_PAYLOAD, VERSION, remove_if_unused};
 pub use shm::ranges::{for_each_column, is_mapped};
 pub use shm::spin;
-pub use shm::{Access, Lease, Limit, MappedView, NewObject, ObjectError, ObjectFile, ObjectKind};
+pub use shm::{
+    Access, Lease, Limit, MAX_META, MAX_PAYLOAD, MappedView, NewObject, ObjectError, ObjectFile,
+    ObjectKind, VERSION, remove_if_unused,
+};
 pub use slots::SlotTable;
 pub use types::map_types;
 pub use user_ringbuf::Drain;

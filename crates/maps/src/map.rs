@@ -14,8 +14,9 @@ use crate::dump::Position;
 use crate::error::{ENOTSUPP, EPERM, MapError, STRANGER};
 use crate::percpu;
 use crate::shm::epoch::{self, InsertionEpochs};
-use crate::shm::object::PayloadMode;
-use crate::shm::{Access, Limit, NewObject, ObjectError, ObjectFile, ObjectKind, PAGE};
+use crate::shm::{
+    Access, Limit, NewObject, ObjectError, ObjectFile, ObjectKind, PAGE, PayloadMode,
+};
 use crate::slots::{MAX_SLOTS, SlotTable, possible_cpus};
 use crate::types::{self, MapFile, MapOps};
 
@@ -126,7 +127,7 @@ impl Map {
             )?;
         }
         let meta = def.to_meta(u64::from_le_bytes(seed));
-        let new = NewObject { kind: ObjectKind::Map, id, payload_len, meta: &meta, initial: &[] };
+        let new = NewObject { kind: ObjectKind::Map, id, payload_len, meta: &meta };
         let name = id.to_string();
         let slots = possible_cpus();
         let reserved = if sparse { Vec::new() } else { layout.reserved(slots) };
@@ -167,7 +168,7 @@ impl Map {
     /// # Errors
     /// As [`Map::open`].
     pub fn open_first(path: &Path, access: Access, entries: u32) -> Result<Self, MapError> {
-        let file = ObjectFile::open_viewed(path, ObjectKind::Map, access, |meta| {
+        let file = ObjectFile::open_as(path, ObjectKind::Map, access, |meta| {
             let Ok((def, _)) = MapDef::from_meta(meta) else { return PayloadMode::Whole };
             match types::row(&def).and_then(|row| (row.layout)(&def)) {
                 Ok(layout) => {

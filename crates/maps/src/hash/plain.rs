@@ -28,7 +28,7 @@ pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
 
 pub(crate) fn make<const LOCK: bool>(parts: MapFile) -> Result<Hash<Plain<LOCK>>, MapError> {
     let geometry = super::geometry(&parts.def, 0)?;
-    super::make(Plain { format: Format::of(&parts.def) }, geometry, parts)
+    super::make(Plain { format: parts.def.value_format() }, geometry, parts)
 }
 
 /// `LOCK`: values hold a spin lock. Maps where they do not, most of all, pay nothing for it.

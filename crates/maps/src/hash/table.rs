@@ -153,7 +153,7 @@ impl Table {
             lru: is_lru(def.map_type),
             on_demand,
             areas,
-            format: Format::of(&def),
+            format: def.value_format(),
         })
     }
 

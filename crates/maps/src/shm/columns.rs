@@ -46,7 +46,7 @@ const GAP: u64 = 1 << 20;
 /// Columns that have their first page from the beginning.
 const ANCHORED: u32 = 16;
 /// Slots: four words of bits.
-const SLOTS: u32 = crate::slots::MAX_SLOTS;
+const SLOTS: u32 = super::MAX_SLOTS;
 
 /// Every mapped payload of this process; nodes are never freed, so that claims may walk them.
 static ALL: AtomicPtr<Node> = AtomicPtr::new(ptr::null_mut());

@@ -16,7 +16,8 @@ use std::sync::atomic::{
 };
 
 use super::lock::{self, Held};
-use super::{ObjectFile, page_up, reserve};
+use super::object::ObjectFile;
+use super::{page_up, reserve};
 
 /// Mutable words of the header.
 const WALKS: usize = 1;

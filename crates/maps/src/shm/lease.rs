@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::mapping::{Access, Mapping};
-use super::{ObjectError, PAGE};
+use super::error::ObjectError;
+use super::mapping::Mapping;
+use super::{Access, PAGE};
 
 /// Tells a file from another that gets its name: device and inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,19 +6,12 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use super::{MappedView, ObjectError, PAGE, ranges};
+use super::error::ObjectError;
+use super::view::MappedView;
+use super::{Access, PAGE, ranges};
 
 /// Bytes of a huge page.
 const HUGE: usize = 2 << 20;
-
-/// Tells what the user of an object may do with its memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Access {
-    /// Only read: the pages are mapped without write permission.
-    ReadOnly,
-    /// Read and write.
-    ReadWrite,
-}
 
 /// A range of address space that ends with this value.
 #[derive(Debug)]

@@ -17,10 +17,13 @@
 pub(crate) mod columns;
 pub(crate) mod copy;
 pub(crate) mod epoch;
+mod error;
+mod file;
+mod header;
 mod lease;
 pub(crate) mod lock;
 mod mapping;
-pub mod object;
+mod object;
 pub(crate) mod ranges;
 pub(crate) mod reserve;
 pub(crate) mod ring;
@@ -32,11 +35,48 @@ pub(crate) mod trie;
 pub(crate) mod value;
 mod view;
 
+pub use error::{Limit, ObjectError};
+pub use file::remove_if_unused;
+pub use header::{MAX_META, MAX_PAYLOAD};
 pub use lease::Lease;
-pub use mapping::Access;
-pub use object::{NewObject, ObjectError, ObjectFile, ObjectKind};
-pub use reserve::Limit;
+pub(crate) use object::PayloadMode;
+pub use object::{NewObject, ObjectFile};
 pub use view::MappedView;
+
+/// The format version this crate writes. It reads older versions too, except for types whose
+/// payload has changed since.
+pub const VERSION: u32 = 5;
+
+/// Tells what an object file holds. Numbers 2 to 4 are reserved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+#[non_exhaustive]
+pub enum ObjectKind {
+    /// A map.
+    Map = 1,
+    /// The table of per-CPU slots of a directory.
+    Slots = 5,
+}
+
+impl ObjectKind {
+    const ALL: [Self; 2] = [Self::Map, Self::Slots];
+
+    fn from_raw(n: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|k| *k as u32 == n)
+    }
+}
+
+/// Slots of a per-CPU map: see [`crate::slots`].
+pub const MAX_SLOTS: u32 = 256;
+
+/// Tells what the user of an object may do with its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Only read: the pages are mapped without write permission.
+    ReadOnly,
+    /// Read and write.
+    ReadWrite,
+}
 
 /// The unit of file sizes and mappings.
 pub const PAGE: u64 = 4096;

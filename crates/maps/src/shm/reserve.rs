@@ -12,51 +12,11 @@ use rustix::fs::{self, FallocateFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use super::{ObjectError, PAGE, sys};
+use super::error::{Limit, ObjectError};
+use super::{PAGE, sys};
 
-/// What limits the room for a file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Limit {
-    /// The space of the file system.
-    FileSystem,
-    /// The space of a user or group in the file system.
-    Quota,
-    /// The memory of the machine, where the file system keeps files in it.
-    Memory,
-    /// The largest file that this process may write (`RLIMIT_FSIZE`).
-    FileSize,
-}
-
-impl std::fmt::Display for Limit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::FileSystem => "left in its file system",
-            Self::Quota => "left in the quota of its file system",
-            Self::Memory => "of memory left",
-            Self::FileSize => "allowed for a file (`ulimit -f`)",
-        })
-    }
-}
-
-/// Bytes for people.
-pub(super) struct Size(pub(super) u64);
-
-impl std::fmt::Display for Size {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-        if self.0 < 1024 {
-            return write!(f, "{} bytes", self.0);
-        }
-        let power = (self.0.ilog2() / 10).min(5);
-        write!(
-            f,
-            "{:.1} {}",
-            self.0 as f64 / (1u64 << (10 * power)) as f64,
-            UNITS[power as usize - 1]
-        )
-    }
-}
+/// Bytes that are written, or given memory, at a time, if there is as much.
+const PIECE: u64 = 64 << 10;
 
 /// Checks that a file may be as long as `len`: a longer one would end the process by `SIGXFSZ`.
 pub(super) fn check_length(path: &Path, len: u64) -> Result<(), ObjectError> {
@@ -138,10 +98,10 @@ fn allocate(fd: BorrowedFd<'_>, at: u64, len: u64) -> Result<(), Errno> {
 }
 
 fn write_zeros(fd: BorrowedFd<'_>, mut at: u64, len: u64) -> Result<(), Errno> {
-    static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+    let zeros = vec![0; len.min(PIECE) as usize];
     let end = at + len;
     while at < end {
-        match rustix::io::pwrite(fd, &ZEROS[..ZEROS.len().min((end - at) as usize)], at) {
+        match rustix::io::pwrite(fd, &zeros[..zeros.len().min((end - at) as usize)], at) {
             Ok(0) => return Err(Errno::NOSPC),
             Ok(n) => at += n as u64,
             Err(Errno::INTR) => {}
@@ -162,9 +122,6 @@ pub(crate) unsafe fn populate(from: *mut u8, len: u64) -> bool {
     len == 0 || unsafe { sys::populate(from.wrapping_sub(before as usize), pages as usize) }
 }
 
-/// What is given memory at a time, if there is as much.
-const PIECE: u64 = 64 << 10;
-
 /// Gives thing `first` of a row memory, and as many behind it before `end` as come along; returns
 /// the number of the first that has none, which is `first` when there is no memory. A thing has
 /// `size` bytes in all, and `acquire` sees to those of a range of them.
@@ -181,22 +138,4 @@ pub(crate) fn populate_some(
         }
     }
     first
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_for_people() {
-        for (n, text) in [
-            (0, "0 bytes"),
-            (1023, "1023 bytes"),
-            (1024, "1.0 KiB"),
-            (3 << 20, "3.0 MiB"),
-            (u64::MAX, "16384.0 PiB"),
-        ] {
-            assert_eq!(Size(n).to_string(), text);
-        }
-    }
 }

@@ -33,7 +33,9 @@ use std::sync::atomic::{
     Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, compiler_fence, fence,
 };
 
-use super::{MappedView, ObjectFile, PAGE, copy, lock, reserve, round8, sys, tls};
+use super::object::ObjectFile;
+use super::view::MappedView;
+use super::{PAGE, copy, lock, reserve, round8, sys, tls};
 
 /// Where the data begins.
 pub(crate) const DATA: u64 = 2 * PAGE;

@@ -19,7 +19,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
-use super::{ObjectFile, PAGE, copy, page_up, reserve, round8};
+use super::header::MAX_PAYLOAD;
+use super::object::ObjectFile;
+use super::{PAGE, copy, page_up, reserve, round8};
 
 /// Most stripes (locks with a pool of elements each): one word has a bit for each. More would make
 /// it slow to be sure that the map is full, for which all locks are looked at.
@@ -73,7 +75,7 @@ impl Geometry {
         let values_at = page_up(elements_at.checked_add(elements.checked_mul(stride)?)?)?;
         let slot_stride = page_up(elements.checked_mul(value_stride)?)?;
         let payload_len = values_at.checked_add(slot_stride.checked_mul(u64::from(slots))?)?;
-        let fits = elements < u64::from(u32::MAX) / 2 && payload_len <= super::object::MAX_PAYLOAD;
+        let fits = elements < u64::from(u32::MAX) / 2 && payload_len <= MAX_PAYLOAD;
         fits.then_some(Self {
             max_entries,
             buckets,

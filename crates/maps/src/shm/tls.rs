@@ -16,7 +16,8 @@
 use std::arch::{asm, global_asm};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
 
-use super::{ObjectError, sys};
+use super::error::ObjectError;
+use super::sys;
 
 // Six words: slot, generation of the slot, token, generation of the token, address of the slot's
 // state, and a state for when there is none.

@@ -20,8 +20,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use super::object::ObjectFile;
 use super::reserve::populate_some;
-use super::{ObjectFile, PAGE, copy, reserve, round8};
+use super::{PAGE, copy, reserve, round8};
 
 /// Nodes without an element: where two prefixes part.
 pub(crate) const NO_VALUE: u32 = 1 << 31;

@@ -6,7 +6,6 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::{copy, spin};
-use crate::def::MapDef;
 
 /// What a value is made of.
 #[derive(Clone, Copy, Debug)]
@@ -18,8 +17,9 @@ pub(crate) struct Format {
 }
 
 impl Format {
-    pub(crate) fn of(def: &MapDef) -> Self {
-        Self { size: def.value_size as usize, lock: def.spin_lock }
+    /// Describes values of `size` bytes, of which a spin lock may begin at `lock`, inside of them.
+    pub(crate) fn new(size: usize, lock: Option<u32>) -> Self {
+        Self { size, lock }
     }
 
     /// As if there were no lock in it.

@@ -31,15 +31,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use crate::error::MapError;
 use crate::percpu;
+pub use crate::shm::MAX_SLOTS;
 use crate::shm::columns::{self, Columns};
 use crate::shm::lock::{self, NotHeld};
-use crate::shm::object::remove_if_unused;
 use crate::shm::sys;
 use crate::shm::tls::{self, Word};
-use crate::shm::{Access, NewObject, ObjectError, ObjectFile, ObjectKind};
+use crate::shm::{Access, NewObject, ObjectError, ObjectFile, ObjectKind, remove_if_unused};
 
-/// Slots of a per-CPU map.
-pub const MAX_SLOTS: u32 = 256;
 /// Largest value of a slot (the kernel: `PCPU_MIN_UNIT_SIZE`).
 pub(crate) const MAX_PERCPU_VALUE: u32 = 32 << 10;
 /// Name of the table file in the skep directory.
@@ -120,7 +118,6 @@ impl SlotTable {
                 id: 0,
                 payload_len,
                 meta: &slots.to_le_bytes(),
-                initial: &[],
             };
             match ObjectFile::create(dir, FILE_NAME, &new) {
                 Ok(file) => {

@@ -1,0 +1,129 @@
+//! Files in a skep directory: made without a name, named when they are complete, removed when nobody
+//! uses them.
+
+use std::ffi::CString;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use rustix::fs::{self, AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::error::ObjectError;
+
+/// Names the call and the file of an error number.
+pub(super) fn os<'a>(call: &'static str, path: &'a Path) -> impl Fn(Errno) -> ObjectError + 'a {
+    move |e| ObjectError::Os { call, path: path.to_owned(), errno: e.raw_os_error() }
+}
+
+/// Marks the file as used, until the open file is closed everywhere.
+pub(super) fn lock_shared(fd: BorrowedFd<'_>, path: &Path) -> Result<(), ObjectError> {
+    fs::flock(fd, FlockOperation::NonBlockingLockShared).map_err(|e| match e {
+        // Whoever holds it exclusively is about to remove the file.
+        Errno::WOULDBLOCK => ObjectError::Os {
+            call: "flock",
+            path: path.to_owned(),
+            errno: Errno::NOENT.raw_os_error(),
+        },
+        e => os("flock", path)(e),
+    })
+}
+
+/// Opens a file without a name in `dir`, or where that is not offered one under a temporary name,
+/// which is returned.
+pub(super) fn unnamed(dir: &Path) -> Result<(OwnedFd, Option<PathBuf>), ObjectError> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let mode = Mode::RUSR | Mode::WUSR;
+    match fs::open(dir, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, mode) {
+        Ok(fd) => return Ok((fd, None)),
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {}
+        Err(e) => return Err(os("open", dir)(e)),
+    }
+    let path = dir.join(format!(".tmp-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed)));
+    let fd = fs::open(
+        &path,
+        OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW,
+        mode,
+    )
+    .map_err(os("open", &path))?;
+    Ok((fd, Some(path)))
+}
+
+/// Gives the finished file its name; fails when the name is taken.
+pub(super) fn publish(
+    fd: &OwnedFd,
+    temporary: Option<&Path>,
+    path: &Path,
+) -> Result<(), ObjectError> {
+    use std::os::fd::AsRawFd;
+    let linked = match temporary {
+        Some(t) => fs::linkat(CWD, t, CWD, path, AtFlags::empty()),
+        None => {
+            let by_fd =
+                CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
+            fs::linkat(CWD, &by_fd, CWD, path, AtFlags::SYMLINK_FOLLOW)
+        }
+    };
+    linked.map_err(os("link", path))
+}
+
+pub(super) fn write_all(fd: &OwnedFd, mut at: u64, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match rustix::io::pwrite(fd, bytes, at) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(n) => {
+                at += n as u64;
+                bytes = bytes.get(n..).unwrap_or_default();
+            }
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn read_all(fd: &OwnedFd, at: u64, out: &mut [u8]) -> Result<(), Errno> {
+    let mut done = 0;
+    while let Some(rest) = out.get_mut(done..).filter(|r| !r.is_empty()) {
+        match rustix::io::pread(fd, rest, at + done as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Removes an object file that nobody has open and no pin (second hard link) keeps; tells whether
+/// it did.
+///
+/// # Errors
+/// What the operating system says of the file; that it is in use is no error.
+pub fn remove_if_unused(path: &Path) -> Result<bool, ObjectError> {
+    let fd = match fs::open(
+        path,
+        OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK,
+        Mode::empty(),
+    ) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => return Ok(false),
+        Err(e) => return Err(os("open", path)(e)),
+    };
+    match fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Ok(false),
+        Err(e) => return Err(os("flock", path)(e)),
+    }
+    let ours = fs::fstat(&fd).map_err(os("fstat", path))?;
+    let named = match fs::lstat(path) {
+        Ok(s) => s,
+        Err(Errno::NOENT) => return Ok(false),
+        Err(e) => return Err(os("lstat", path)(e)),
+    };
+    if ours.st_nlink != 1 || (ours.st_dev, ours.st_ino) != (named.st_dev, named.st_ino) {
+        return Ok(false);
+    }
+    fs::unlink(path).map_err(os("unlink", path))?;
+    Ok(true)
+}
