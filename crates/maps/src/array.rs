@@ -20,14 +20,18 @@ use skep_isa::map::update;
 use skep_isa::{MapShape, MapType, ShapeKind};
 
 use crate::def::MapDef;
-use crate::dump::{Output, Position};
+use crate::dump::output::Output;
+use crate::dump::position::Position;
 use crate::error::{E2BIG, EEXIST, EINVAL, ENOMEM, MapError};
+use crate::index::{index, next_index};
+use crate::layout::{Areas, Layout, PercpuLayout};
+use crate::map_file::MapFile;
+use crate::ops::{Element, MapOps, ProgOps, UserOps, WalkOps};
 use crate::percpu::{PercpuAreas, Registered};
 use crate::shm::columns;
 use crate::shm::value::Format;
 use crate::shm::{MAX_PAYLOAD, MappedView, ObjectFile, PAGE, PayloadMode, copy, page_up, round8};
 use crate::slots::{self, MAX_PERCPU_VALUE, MAX_SLOTS, SlotTable};
-use crate::types::{Areas, Element, Layout, MapFile, MapOps, PercpuLayout};
 
 /// Largest value (the kernel: `INT_MAX`, less what an allocation can have).
 const MAX_VALUE: u32 = 1 << 30;
@@ -42,7 +46,7 @@ pub(crate) fn percpu_layout(def: &MapDef) -> Result<Layout, MapError> {
     match slot_stride(def)?.checked_mul(u64::from(MAX_SLOTS)) {
         Some(payload_len) if payload_len <= MAX_PAYLOAD => {
             let areas = PercpuLayout { at: 0, stride: slot_stride(def)?, on_demand: false };
-            Ok(Layout::plain(payload_len).with_room(0, Areas::Slots(areas)))
+            Ok(Layout::plain(payload_len).with_initial(0, Areas::Slots(areas)))
         }
         _ => Err(def.refused("too large", ENOMEM)),
     }
@@ -72,7 +76,7 @@ fn slot_stride(def: &MapDef) -> Result<u64, MapError> {
 }
 
 /// Tells how a per-CPU array is mapped of which the first `entries` elements are used.
-pub(crate) fn view(def: &MapDef, entries: u32) -> PayloadMode {
+pub(crate) fn payload_mode(def: &MapDef, entries: u32) -> PayloadMode {
     let Ok(stride) = slot_stride(def) else { return PayloadMode::Whole };
     let used = round8(u64::from(def.value_size))
         .wrapping_mul(u64::from(entries.clamp(1, def.max_entries)));
@@ -82,51 +86,37 @@ pub(crate) fn view(def: &MapDef, entries: u32) -> PayloadMode {
     }
 }
 
-pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
-    if let (Some(columns), Some(slots)) = (parts.file.columns(), &parts.slots) {
+pub(crate) fn open(file: MapFile) -> Result<Box<dyn MapOps>, MapError> {
+    if let (Some(columns), Some(slots)) = (file.object.columns(), &file.slots) {
         slots.map_own(columns)?;
     }
-    let areas = match &parts.slots {
+    let areas = match &file.slots {
         None => None,
-        Some(slots) => match percpu_layout(&parts.def)?.percpu() {
-            Some(layout) => {
-                Some(PercpuAreas::open(Arc::clone(&parts.file), layout, Arc::clone(slots), None)?)
-            }
+        Some(slots) => match percpu_layout(&file.def)?.percpu() {
+            Some(layout) => Some(PercpuAreas::open(
+                Arc::clone(&file.object),
+                layout,
+                slots.generation(),
+                |slot| slots.needs_memory(slot),
+                None,
+            )?),
             None => None,
         },
     };
     Ok(Box::new(Array {
         areas,
-        map_type: parts.def.map_type,
-        stride: round8(u64::from(parts.def.value_size)),
-        slot_stride: if parts.slots.is_some() { slot_stride(&parts.def)? } else { 0 },
-        format: parts.def.value_format(),
-        entries: if parts.file.columns().is_some() {
-            parts.def.max_entries.min(parts.entries.max(1))
+        map_type: file.def.map_type,
+        stride: round8(u64::from(file.def.value_size)),
+        slot_stride: if file.slots.is_some() { slot_stride(&file.def)? } else { 0 },
+        format: file.def.value_format(),
+        entries: if file.object.columns().is_some() {
+            file.def.max_entries.min(file.entries.max(1))
         } else {
-            parts.def.max_entries
+            file.def.max_entries
         },
-        file: parts.file,
-        slots: parts.slots,
+        file: file.object,
+        slots: file.slots,
     }))
-}
-
-/// Reads an index out of a user's key.
-pub(crate) fn index(key: &[u8]) -> u32 {
-    key.try_into().map(u32::from_ne_bytes).unwrap_or(u32::MAX)
-}
-
-/// The key after `key` in an array.
-pub(crate) fn next_index(key: Option<&[u8]>, entries: u32, out: &mut [u8]) -> Result<(), MapError> {
-    let next = match key.map(index) {
-        Some(i) if i < entries => i + 1,
-        _ => 0,
-    };
-    if next >= entries {
-        return Err(MapError::NoElement);
-    }
-    out.copy_from_slice(&next.to_ne_bytes());
-    Ok(())
 }
 
 #[derive(Debug)]
@@ -219,6 +209,7 @@ impl Array {
 
     /// # Safety
     /// `from` is readable for the size of a value.
+    #[inline(never)]
     unsafe fn write(&self, to: *mut u8, from: *const u8, flags: u64) {
         // SAFETY: a value has `stride` bytes, and the front end has checked that the memory is
         // writable.
@@ -232,18 +223,7 @@ impl Array {
     }
 }
 
-impl MapOps for Array {
-    fn shape(&self) -> MapShape {
-        let kind = match self.slots {
-            None => ShapeKind::Array,
-            Some(_) => ShapeKind::PercpuArray {
-                slot_stride: self.slot_stride,
-                slot_tls: slots::tls_offset(),
-            },
-        };
-        MapShape { base: self.memory().base(), stride: self.stride, entries: self.entries, kind }
-    }
-
+impl UserOps for Array {
     fn user_value_size(&self) -> usize {
         match &self.slots {
             None => self.format.size,
@@ -302,7 +282,9 @@ impl MapOps for Array {
     fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> Result<(), MapError> {
         next_index(key, self.entries, out)
     }
+}
 
+impl WalkOps for Array {
     fn step(&self, at: &mut Position, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
         at.index(self.entries, key, |i| self.read(i, value, false))
     }
@@ -358,6 +340,19 @@ impl MapOps for Array {
 
     fn ordered(&self) -> bool {
         true
+    }
+}
+
+impl ProgOps for Array {
+    fn shape(&self) -> MapShape {
+        let kind = match self.slots {
+            None => ShapeKind::Array,
+            Some(_) => ShapeKind::PercpuArray {
+                slot_stride: self.slot_stride,
+                slot_tls: slots::tls_offset(),
+            },
+        };
+        MapShape { base: self.memory().base(), stride: self.stride, entries: self.entries, kind }
     }
 
     #[inline]

@@ -16,9 +16,11 @@ use skep_isa::map::update;
 
 use crate::def::MapDef;
 use crate::error::{EINVAL, ENOENT, EOPNOTSUPP, MapError};
+use crate::layout::Layout;
+use crate::map_file::MapFile;
+use crate::ops::{MapOps, ProgOps, UserOps, WalkOps};
 use crate::shm::ObjectFile;
 use crate::shm::table::hash;
-use crate::types::{Layout, MapFile, MapOps};
 
 const FUNCTIONS: u64 = 5;
 
@@ -48,13 +50,13 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     Ok(Layout::plain(bits(def) / 8))
 }
 
-pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
+pub(crate) fn open(file: MapFile) -> Result<Box<dyn MapOps>, MapError> {
     Ok(Box::new(BloomFilter {
-        value_size: parts.def.value_size as usize,
-        functions: functions(&parts.def),
-        mask: bits(&parts.def) - 1,
-        seed: parts.seed,
-        file: parts.file,
+        value_size: file.def.value_size as usize,
+        functions: functions(&file.def),
+        mask: bits(&file.def) - 1,
+        seed: file.seed,
+        file: file.object,
     }))
 }
 
@@ -113,7 +115,7 @@ impl BloomFilter {
     }
 }
 
-impl MapOps for BloomFilter {
+impl UserOps for BloomFilter {
     fn user_value_size(&self) -> usize {
         self.value_size
     }
@@ -136,7 +138,11 @@ impl MapOps for BloomFilter {
             Err(MapError::Flags { flags })
         }
     }
+}
 
+impl WalkOps for BloomFilter {}
+
+impl ProgOps for BloomFilter {
     unsafe fn prog_push(&self, value: *const u8, flags: u64) -> i64 {
         // SAFETY: the caller's duty.
         unsafe { self.push(value, flags) }

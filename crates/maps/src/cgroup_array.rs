@@ -5,10 +5,11 @@ use skep_isa::map::update;
 
 use crate::error::{E2BIG, EBADF, ENOENT, ENOTSUPP, MapError};
 use crate::id_table::{IdTable, Rows, number};
-use crate::types::{MapFile, MapOps};
+use crate::map_file::MapFile;
+use crate::ops::MapOps;
 
-pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
-    Ok(Box::new(IdTable::new(parts, CgroupArray)))
+pub(crate) fn open(file: MapFile) -> Result<Box<dyn MapOps>, MapError> {
+    Ok(Box::new(IdTable::new(file, CgroupArray)))
 }
 
 struct CgroupArray;

@@ -6,8 +6,10 @@ use skep_isa::map::update;
 use crate::def::MapDef;
 use crate::error::{E2BIG, ENODEV, EOVERFLOW, MapError};
 use crate::id_table::{self, IdTable, Rows, number};
+use crate::layout::Layout;
+use crate::map_file::MapFile;
+use crate::ops::MapOps;
 use crate::slots::possible_cpus;
-use crate::types::{Layout, MapFile, MapOps};
 
 /// Most processors (the kernel: `NR_CPUS`, 8192 where it is configured for very large machines).
 const MAX_CPUS: u32 = 8192;
@@ -23,8 +25,8 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     }
 }
 
-pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
-    Ok(Box::new(IdTable::new(parts, Cpumap)))
+pub(crate) fn open(file: MapFile) -> Result<Box<dyn MapOps>, MapError> {
+    Ok(Box::new(IdTable::new(file, Cpumap)))
 }
 
 struct Cpumap;

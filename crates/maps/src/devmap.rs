@@ -7,15 +7,17 @@
 use skep_isa::map::update;
 
 use crate::def::MapDef;
-use crate::dump::Position;
+use crate::dump::position::Position;
 use crate::error::{EEXIST, EINVAL, MapError};
 use crate::hash::Hash;
 use crate::hash::plain::{self, Plain};
 use crate::id_table::{IdTable, Rows, number};
-use crate::types::{Layout, MapFile, MapOps};
+use crate::layout::Layout;
+use crate::map_file::MapFile;
+use crate::ops::{MapOps, ProgOps, UserOps, WalkOps};
 
-pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
-    Ok(Box::new(IdTable::new(parts, Devmap)))
+pub(crate) fn open(file: MapFile) -> Result<Box<dyn MapOps>, MapError> {
+    Ok(Box::new(IdTable::new(file, Devmap)))
 }
 
 struct Devmap;
@@ -47,8 +49,8 @@ pub(crate) fn hash_layout(def: &MapDef) -> Result<Layout, MapError> {
     plain::layout(def)
 }
 
-pub(crate) fn open_hash(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
-    Ok(Box::new(DevmapHash { hash: plain::make(parts)? }))
+pub(crate) fn open_hash(file: MapFile) -> Result<Box<dyn MapOps>, MapError> {
+    Ok(Box::new(DevmapHash { hash: plain::make(file)? }))
 }
 
 /// The hash of all others, with rules of its own for stores.
@@ -56,7 +58,7 @@ struct DevmapHash {
     hash: Hash<Plain>,
 }
 
-impl MapOps for DevmapHash {
+impl UserOps for DevmapHash {
     fn user_value_size(&self) -> usize {
         self.hash.user_value_size()
     }
@@ -91,11 +93,15 @@ impl MapOps for DevmapHash {
     fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> Result<(), MapError> {
         self.hash.next_key(key, out)
     }
+}
 
+impl WalkOps for DevmapHash {
     fn step(&self, at: &mut Position, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
         self.hash.step(at, key, value)
     }
+}
 
+impl ProgOps for DevmapHash {
     unsafe fn prog_lookup(&self, key: *const u8) -> *mut u8 {
         // SAFETY: the caller's duty.
         unsafe { self.hash.prog_lookup(key) }

@@ -122,15 +122,15 @@ pub enum MapError {
         /// What needs it.
         what: &'static str,
     },
-    /// A map's memory could not be had when it was made.
-    #[error("cannot make a map of type {map_type}: {source}{}", fits_text(*fits))]
-    NoRoom {
+    /// There is too little memory to make the map.
+    #[error("cannot make a map of type {map_type}: {source}{}", enough_for(*max_entries))]
+    CreationMemory {
         /// The type asked for.
         map_type: MapType,
         /// What it needs and what there is.
         source: Box<ObjectError>,
-        /// How many entries there is room for, where fewer would do.
-        fits: Option<u32>,
+        /// The largest `max_entries` for which there is memory, where fewer would do.
+        max_entries: Option<u32>,
     },
     /// The cursor belongs to another map.
     #[error("the cursor belongs to another map")]
@@ -146,8 +146,8 @@ pub enum MapError {
     Object(#[from] ObjectError),
 }
 
-fn fits_text(fits: Option<u32>) -> String {
-    fits.map_or(String::new(), |n| format!(", enough for {n} entries"))
+fn enough_for(max_entries: Option<u32>) -> String {
+    max_entries.map_or(String::new(), |n| format!(", enough for {n} entries"))
 }
 
 impl MapError {
@@ -178,7 +178,7 @@ impl MapError {
             Self::StaleCursor => ESTALE,
             Self::Damaged { .. } => EUCLEAN,
             Self::NoMemory { .. } => ENOMEM,
-            Self::NoRoom { source, .. } => source.errno(),
+            Self::CreationMemory { source, .. } => source.errno(),
             Self::Object(e) => e.errno(),
         }
     }

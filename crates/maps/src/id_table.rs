@@ -14,13 +14,15 @@ use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire};
 use skep_isa::map::update;
 use skep_isa::{MapShape, MapType, ShapeKind};
 
-use crate::array::{index, next_index};
 use crate::def::MapDef;
-use crate::dump::Position;
+use crate::dump::position::Position;
 use crate::error::{E2BIG, EINVAL, ENOMEM, MapError};
+use crate::index::{index, next_index};
+use crate::layout::Layout;
+use crate::map_file::MapFile;
+use crate::ops::{ProgOps, UserOps, WalkOps};
 use crate::shm::epoch::InsertionEpochs;
 use crate::shm::{ObjectFile, copy};
-use crate::types::{Layout, MapFile, MapOps};
 
 /// Most bytes of all rows.
 const MAX_BYTES: u64 = 1 << 35;
@@ -135,12 +137,12 @@ pub(crate) struct IdTable<R> {
 }
 
 impl<R: Rows> IdTable<R> {
-    pub(crate) fn new(parts: MapFile, rows: R) -> Self {
-        let MapFile { def, file, epochs, .. } = parts;
+    pub(crate) fn new(file: MapFile, rows: R) -> Self {
+        let MapFile { def, object, epochs, .. } = file;
         Self {
             map_type: def.map_type,
             value_size: def.value_size as usize,
-            table: Table { file, entries: def.max_entries, epochs },
+            table: Table { file: object, entries: def.max_entries, epochs },
             rows,
         }
     }
@@ -160,16 +162,7 @@ impl<R: Rows> IdTable<R> {
     }
 }
 
-impl<R: Rows> MapOps for IdTable<R> {
-    fn shape(&self) -> MapShape {
-        MapShape {
-            base: self.table.file.payload().base(),
-            stride: 8,
-            entries: self.table.entries,
-            kind: R::SHAPE,
-        }
-    }
-
+impl<R: Rows> UserOps for IdTable<R> {
     fn user_value_size(&self) -> usize {
         self.value_size
     }
@@ -208,7 +201,9 @@ impl<R: Rows> MapOps for IdTable<R> {
     fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> Result<(), MapError> {
         next_index(key, self.table.entries, out)
     }
+}
 
+impl<R: Rows> WalkOps for IdTable<R> {
     fn step(&self, at: &mut Position, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
         while at.major < u64::from(self.table.entries) {
             let i = at.major as u32;
@@ -227,6 +222,17 @@ impl<R: Rows> MapOps for IdTable<R> {
             return Ok(true);
         }
         Ok(false)
+    }
+}
+
+impl<R: Rows> ProgOps for IdTable<R> {
+    fn shape(&self) -> MapShape {
+        MapShape {
+            base: self.table.file.payload().base(),
+            stride: 8,
+            entries: self.table.entries,
+            kind: R::SHAPE,
+        }
     }
 
     unsafe fn prog_lookup(&self, key: *const u8) -> *mut u8 {

@@ -30,13 +30,15 @@ use skep_isa::MapFlags;
 use skep_isa::map::update;
 
 use crate::def::MapDef;
-use crate::dump::Strict;
+use crate::dump::position::Strict;
 use crate::error::{E2BIG, EBUSY, EEXIST, EINVAL, ENOENT, ENOMEM, ENOSPC, MapError};
+use crate::layout::{Areas, Layout};
+use crate::map_file::MapFile;
+use crate::ops::{KeyWalk, MapOps, ProgOps, UserOps, WalkOps};
 use crate::shm::epoch::InsertionEpochs;
 use crate::shm::lock::{self, Held};
 use crate::shm::trie::{Geometry, NO_VALUE, Node, SECOND, TrieMemory};
 use crate::shm::{PAGE, copy};
-use crate::types::{Areas, KeyWalk, Layout, MapFile, MapOps};
 
 /// Walks without the lock before a reader takes it.
 const TRIES: u32 = 64;
@@ -59,13 +61,14 @@ fn geometry(def: &MapDef) -> Result<Geometry, MapError> {
 }
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
-    geometry(def).map(|g| Layout::with_epochs(g.payload_len, g.nodes).with_room(PAGE, Areas::NONE))
+    geometry(def)
+        .map(|g| Layout::with_epochs(g.payload_len, g.nodes).with_initial(PAGE, Areas::NONE))
 }
 
-pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
-    let memory = TrieMemory::new(parts.file, geometry(&parts.def)?)
+pub(crate) fn open(file: MapFile) -> Result<Box<dyn MapOps>, MapError> {
+    let memory = TrieMemory::new(file.object, geometry(&file.def)?)
         .ok_or(MapError::Damaged { what: "the file is too short" })?;
-    Ok(Box::new(LpmTrie { memory, epochs: parts.epochs, max_entries: parts.def.max_entries }))
+    Ok(Box::new(LpmTrie { memory, epochs: file.epochs, max_entries: file.def.max_entries }))
 }
 
 #[derive(Debug)]
@@ -676,7 +679,7 @@ fn row(node: &Node<'_>) -> u64 {
     u64::from(node.reference).wrapping_sub(1)
 }
 
-impl MapOps for LpmTrie {
+impl UserOps for LpmTrie {
     fn user_value_size(&self) -> usize {
         self.memory.geometry.value_size
     }
@@ -720,7 +723,9 @@ impl MapOps for LpmTrie {
         });
         found.ok_or(BUSY)?.ok_or(MapError::NoElement)
     }
+}
 
+impl WalkOps for LpmTrie {
     fn by_key(&self) -> Option<&dyn KeyWalk> {
         Some(self)
     }
@@ -728,7 +733,9 @@ impl MapOps for LpmTrie {
     fn ordered(&self) -> bool {
         true
     }
+}
 
+impl ProgOps for LpmTrie {
     unsafe fn prog_lookup(&self, key: *const u8) -> *mut u8 {
         // SAFETY: the caller's duty.
         let key = unsafe { self.key(key) };

@@ -21,15 +21,17 @@ use skep_isa::map::update;
 use skep_isa::{MapFlags, MapType};
 
 use crate::def::MapDef;
-use crate::dump::Position;
+use crate::dump::position::Position;
 use crate::error::{E2BIG, EINVAL, ENOENT, MapError};
 use crate::hash::Hash;
 use crate::hash::plain::{self, Plain};
 use crate::id_table::{IdTable, Rows, Table, number};
+use crate::layout::Layout;
 use crate::map::Map;
+use crate::map_file::MapFile;
+use crate::ops::{MapOps, ProgOps, UserOps, WalkOps};
 use crate::references::{References, Referent, root};
 use crate::shm::{Access, copy};
-use crate::types::{Layout, MapFile, MapOps};
 
 /// Opens inner maps on behalf of a running program; see [`set_inner_opener`].
 pub type InnerOpener = unsafe extern "C" fn(maps: *const InnerMaps, id: u32);
@@ -79,16 +81,16 @@ unsafe impl Send for InnerMaps {}
 unsafe impl Sync for InnerMaps {}
 
 impl InnerMaps {
-    fn new(parts: &MapFile) -> Result<Self, MapError> {
-        let like = parts.def.inner.as_deref().ok_or(MapError::Damaged {
+    fn new(file: &MapFile) -> Result<Self, MapError> {
+        let like = file.def.inner.as_deref().ok_or(MapError::Damaged {
             what: "a map of maps without a definition of inner maps",
         })?;
         // Per-CPU maps ask for it when they are opened; the answer is kept.
         let _ = crate::slots::possible_cpus();
         Ok(Self {
             like: like.clone(),
-            root: root(&parts.file),
-            access: if parts.file.writable() { Access::ReadWrite } else { Access::ReadOnly },
+            root: root(&file.object),
+            access: if file.object.writable() { Access::ReadWrite } else { Access::ReadOnly },
             known: [const { AtomicPtr::new(std::ptr::null_mut()) }; BUCKETS],
         })
     }
@@ -209,10 +211,10 @@ pub(crate) fn like(want: &MapDef, is: &MapDef) -> bool {
         && same_size
 }
 
-pub(crate) fn open_array(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
-    let maps = InnerMaps::new(&parts)?;
-    let references = References::of(&parts.file, Referent::Map);
-    let outer = IdTable::new(parts, ArrayOfMaps { maps, references });
+pub(crate) fn open_array(file: MapFile) -> Result<Box<dyn MapOps>, MapError> {
+    let maps = InnerMaps::new(&file)?;
+    let references = References::of(&file.object, Referent::Map);
+    let outer = IdTable::new(file, ArrayOfMaps { maps, references });
     (0..outer.table.entries)
         .map(|i| outer.table.get(i) as u32)
         .filter(|id| *id != 0)
@@ -263,12 +265,12 @@ pub(crate) fn hash_layout(def: &MapDef) -> Result<Layout, MapError> {
     plain::layout(def)
 }
 
-pub(crate) fn open_hash(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
-    let maps = InnerMaps::new(&parts)?;
-    let references = References::of(&parts.file, Referent::Map);
+pub(crate) fn open_hash(file: MapFile) -> Result<Box<dyn MapOps>, MapError> {
+    let maps = InnerMaps::new(&file)?;
+    let references = References::of(&file.object, Referent::Map);
     let outer = HashOfMaps {
-        key_size: parts.def.key_size as usize,
-        hash: plain::make(parts)?,
+        key_size: file.def.key_size as usize,
+        hash: plain::make(file)?,
         maps,
         references,
     };
@@ -308,7 +310,7 @@ impl HashOfMaps {
     }
 }
 
-impl MapOps for HashOfMaps {
+impl UserOps for HashOfMaps {
     fn user_value_size(&self) -> usize {
         4
     }
@@ -338,11 +340,15 @@ impl MapOps for HashOfMaps {
     fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> Result<(), MapError> {
         self.hash.next_key(key, out)
     }
+}
 
+impl WalkOps for HashOfMaps {
     fn step(&self, at: &mut Position, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
         self.hash.step(at, key, value)
     }
+}
 
+impl ProgOps for HashOfMaps {
     unsafe fn prog_lookup(&self, key: *const u8) -> *mut u8 {
         // SAFETY: the caller's duty.
         let value = unsafe { self.hash.prog_lookup(key) };

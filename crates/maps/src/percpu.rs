@@ -14,10 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::SeqCst, fence};
 
 use crate::error::MapError;
+use crate::layout::PercpuLayout;
 use crate::shm::table::TableMemory;
-use crate::shm::{ObjectFile, reserve};
-use crate::slots::{MAX_SLOTS, SlotTable};
-use crate::types::PercpuLayout;
+use crate::shm::{MAX_SLOTS, ObjectFile, reserve};
 
 /// Mutable words of the header.
 const SPARSE: usize = 3;
@@ -42,7 +41,8 @@ pub(crate) fn begin(file: &ObjectFile, slots: u32, sparse: bool) {
 pub(crate) struct PercpuAreas {
     file: Arc<ObjectFile>,
     layout: PercpuLayout,
-    slots: Arc<SlotTable>,
+    /// The generation of the table in which its slots are claimed.
+    slot_table: u64,
     /// The map does not note which slots have memory, as it is sparse or was made by an older
     /// version: all count as having some.
     untold: bool,
@@ -59,12 +59,14 @@ unsafe impl Send for PercpuAreas {}
 unsafe impl Sync for PercpuAreas {}
 
 impl PercpuAreas {
-    /// Takes the areas of a map, and sees to memory for the slots of this process's threads from
-    /// now on.
+    /// Opens the areas of a map whose slots are claimed in the table of generation `slot_table`, and
+    /// gives memory to those slots that `needs_memory`, now and when a thread of this process claims
+    /// one.
     pub(crate) fn open(
         file: Arc<ObjectFile>,
         layout: PercpuLayout,
-        slots: Arc<SlotTable>,
+        slot_table: u64,
+        needs_memory: impl Fn(u32) -> bool,
         table: Option<Arc<TableMemory>>,
     ) -> Result<Registered, MapError> {
         let sparse = file.state(SPARSE).is_none_or(|word| word.load(SeqCst) != 0);
@@ -75,19 +77,14 @@ impl PercpuAreas {
             return Err(MapError::Damaged { what: "the file is too short" });
         };
         let bits = first.as_ptr();
-        let room = Arc::new(Self { file, layout, slots, untold, bits, table });
+        let areas = Arc::new(Self { file, layout, slot_table, untold, bits, table });
         if !keeps {
-            return Ok(Registered { room, node: None });
+            return Ok(Registered { areas, node: None });
         }
         // A thread that claims a slot from here on finds the map; those of before are seen here.
-        let registered = Registered { node: Some(register(&room)), room };
-        let room = &registered.room;
-        for slot in (0..MAX_SLOTS)
-            .filter(|slot| *slot < crate::slots::possible_cpus() || room.slots.is_mine(*slot))
-        {
-            if !room.ensure(slot) {
-                return Err(MapError::NoMemory { what: "the values of a slot" });
-            }
+        let registered = Registered { node: Some(register(&areas)), areas };
+        if (0..MAX_SLOTS).any(|slot| needs_memory(slot) && !registered.ensure(slot)) {
+            return Err(MapError::NoMemory { what: "the values of a slot" });
         }
         Ok(registered)
     }
@@ -190,7 +187,7 @@ impl PercpuAreas {
 /// A map's areas, known to threads of this process that claim slots, until dropped.
 #[derive(Debug)]
 pub(crate) struct Registered {
-    room: Arc<PercpuAreas>,
+    areas: Arc<PercpuAreas>,
     node: Option<&'static Node>,
 }
 
@@ -198,14 +195,14 @@ impl std::ops::Deref for Registered {
     type Target = PercpuAreas;
 
     fn deref(&self) -> &PercpuAreas {
-        &self.room
+        &self.areas
     }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
         let Some(node) = self.node else { return };
-        node.room.store(std::ptr::null_mut(), SeqCst);
+        node.areas.store(std::ptr::null_mut(), SeqCst);
         for _ in 0..PATIENCE {
             if node.users.load(SeqCst) == 0 {
                 return;
@@ -214,7 +211,7 @@ impl Drop for Registered {
         }
         // A thread that is not there any more in a forked child; or one that is stopped. The map
         // stays.
-        std::mem::forget(Arc::clone(&self.room));
+        std::mem::forget(Arc::clone(&self.areas));
     }
 }
 
@@ -224,8 +221,8 @@ const PATIENCE: u32 = 10_000;
 /// One place for a map in the list of this process; never freed, and used again.
 #[derive(Debug)]
 struct Node {
-    room: AtomicPtr<PercpuAreas>,
-    /// Threads that may have read `room` and still use it.
+    areas: AtomicPtr<PercpuAreas>,
+    /// Threads that may have read `areas` and still use it.
     users: AtomicU32,
     next: AtomicPtr<Node>,
 }
@@ -238,17 +235,17 @@ fn nodes() -> impl Iterator<Item = &'static Node> {
     std::iter::successors(node(&FIRST), move |n| node(&n.next))
 }
 
-fn register(room: &Arc<PercpuAreas>) -> &'static Node {
-    let p = Arc::as_ptr(room).cast_mut();
+fn register(areas: &Arc<PercpuAreas>) -> &'static Node {
+    let p = Arc::as_ptr(areas).cast_mut();
     let free = |n: &&Node| {
         n.users.load(SeqCst) == 0
-            && n.room.compare_exchange(std::ptr::null_mut(), p, SeqCst, SeqCst).is_ok()
+            && n.areas.compare_exchange(std::ptr::null_mut(), p, SeqCst, SeqCst).is_ok()
     };
     if let Some(node) = nodes().find(free) {
         return node;
     }
     let node: &'static Node = Box::leak(Box::new(Node {
-        room: AtomicPtr::new(p),
+        areas: AtomicPtr::new(p),
         users: AtomicU32::new(0),
         next: AtomicPtr::new(std::ptr::null_mut()),
     }));
@@ -272,10 +269,10 @@ pub(crate) fn ensure_all(table: u64, slot: u32) -> bool {
         node.users.fetch_add(1, SeqCst);
         // SAFETY: who takes the map out of the list waits until nobody is counted as a user, or
         // keeps it for ever.
-        if let Some(room) = unsafe { node.room.load(SeqCst).as_ref() }
-            && room.slots.generation() == table
+        if let Some(areas) = unsafe { node.areas.load(SeqCst).as_ref() }
+            && areas.slot_table == table
         {
-            all &= room.ensure(slot);
+            all &= areas.ensure(slot);
         }
         node.users.fetch_sub(1, SeqCst);
         at = node.next.load(SeqCst);

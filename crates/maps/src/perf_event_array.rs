@@ -16,14 +16,15 @@ use std::time::{Duration, Instant};
 use skep_isa::MapType;
 use skep_isa::map::update;
 
-use crate::array::{index, next_index};
 use crate::def::MapDef;
 use crate::error::{E2BIG, EINVAL, ENOENT, ENOSPC, ENOTSUPP, MapError};
-use crate::map::Map;
+use crate::index::{index, next_index};
+use crate::layout::{Areas, Layout};
+use crate::map_file::MapFile;
+use crate::ops::{ProgOps, UserOps, WalkOps};
 use crate::ringbuf::{Consumer, LOOK};
+use crate::shm::MAX_SLOTS;
 use crate::shm::ring::{DATA, Head, RingMemory};
-use crate::slots::MAX_SLOTS;
-use crate::types::{Areas, Layout, MapFile, MapOps};
 
 /// Bytes of data in a ring: what perf buffers have by default.
 const RING: u64 = 256 << 10;
@@ -35,14 +36,14 @@ fn rings(def: &MapDef) -> u64 {
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     crate::id_table::layout(def)?;
     let pages = Areas::Number { count: rings(def), stride: DATA + RING, len: DATA };
-    Ok(Layout::plain(rings(def) * (DATA + RING)).with_room(0, pages))
+    Ok(Layout::plain(rings(def) * (DATA + RING)).with_initial(0, pages))
 }
 
-pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
-    let ring = |i| RingMemory::one_of(&parts.file, i * (DATA + RING), RING).map(Arc::new);
-    let rings = (0..rings(&parts.def)).map(ring).collect::<Option<Vec<_>>>();
+pub(crate) fn open(file: MapFile) -> Result<Arc<PerfEventArray>, MapError> {
+    let ring = |i| RingMemory::one_of(&file.object, i * (DATA + RING), RING).map(Arc::new);
+    let rings = (0..rings(&file.def)).map(ring).collect::<Option<Vec<_>>>();
     let rings = rings.ok_or(MapError::Damaged { what: "the file is too short" })?;
-    Ok(Box::new(PerfEventArray { rings, entries: parts.def.max_entries }))
+    Ok(Arc::new(PerfEventArray { rings, entries: file.def.max_entries }))
 }
 
 /// An open perf event array.
@@ -52,7 +53,40 @@ pub(crate) struct PerfEventArray {
     entries: u32,
 }
 
-impl MapOps for PerfEventArray {
+impl PerfEventArray {
+    /// Tells whether an index is in range.
+    pub(crate) fn has(&self, index: u32) -> bool {
+        index < self.entries
+    }
+
+    /// Gives a sample of up to two parts to the reader of a ring, for a program; 0 or a negative
+    /// errno.
+    ///
+    /// # Safety
+    /// Both parts are readable: address and size.
+    pub(crate) unsafe fn output(&self, index: u32, parts: [(*const u8, u64); 2]) -> i64 {
+        if index >= self.entries {
+            return -i64::from(E2BIG);
+        }
+        let Some(ring) = self.rings.get(index as usize).filter(|r| r.wanted().load(Acquire) != 0)
+        else {
+            return -i64::from(ENOENT);
+        };
+        // A ring gets its memory with its first sample: there may be many, of which few are used.
+        if !ring.has_memory() {
+            ring.lost().fetch_add(1, Relaxed);
+            return -i64::from(ENOSPC);
+        }
+        // SAFETY: both parts are readable, as the caller promises.
+        if unsafe { ring.output_parts(parts) } {
+            return 0;
+        }
+        ring.lost().fetch_add(1, Relaxed);
+        -i64::from(ENOSPC)
+    }
+}
+
+impl UserOps for Arc<PerfEventArray> {
     fn user_value_size(&self) -> usize {
         4
     }
@@ -89,71 +123,11 @@ impl MapOps for PerfEventArray {
     fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> Result<(), MapError> {
         next_index(key, self.entries, out)
     }
-
-    fn perf_events(&self) -> Option<&PerfEventArray> {
-        Some(self)
-    }
 }
 
-impl Map {
-    /// Gives a sample of up to two parts (an empty second one is none) to the reader of a
-    /// processor's ring, for a program.
-    ///
-    /// Returns 0, or `-E2BIG` for an index out of range, `-ENOENT` when nobody wants samples there,
-    /// `-ENOSPC` when the ring is full, and `-EINVAL` for another map type. Safe on the event
-    /// path.
-    ///
-    /// # Safety
-    /// Both parts are readable: address and size.
-    #[doc(alias = "bpf_perf_event_output")]
-    pub unsafe fn perf_output(&self, index: u32, parts: [(*const u8, u64); 2]) -> i64 {
-        let Some(events) = self.ops().perf_events() else { return -i64::from(EINVAL) };
-        if index >= events.entries {
-            return -i64::from(E2BIG);
-        }
-        let Some(ring) = events.rings.get(index as usize).filter(|r| r.wanted().load(Acquire) != 0)
-        else {
-            return -i64::from(ENOENT);
-        };
-        if !self.file().writable() {
-            return -i64::from(ENOENT);
-        }
-        // A ring gets its memory with its first sample: there may be many, of which few are used.
-        if !ring.has_memory() {
-            ring.lost().fetch_add(1, Relaxed);
-            return -i64::from(ENOSPC);
-        }
-        // SAFETY: the caller's duty.
-        if unsafe { ring.output_parts(parts) } {
-            return 0;
-        }
-        ring.lost().fetch_add(1, Relaxed);
-        -i64::from(ENOSPC)
-    }
+impl WalkOps for Arc<PerfEventArray> {}
 
-    /// Begins to read all rings of a perf event array. There is one reader at a time among all
-    /// processes.
-    ///
-    /// # Errors
-    /// `EBUSY` when a living process reads them already; `EINVAL` for another map type; `EPERM` for
-    /// a map opened for reading.
-    pub fn perf_reader(&self) -> Result<PerfReader, MapError> {
-        let events = self
-            .ops()
-            .perf_events()
-            .ok_or_else(|| self.def().invalid("it has no samples to read"))?;
-        if !self.file().writable() {
-            return Err(MapError::Denied { why: "the map was opened for reading" });
-        }
-        let rings = events
-            .rings
-            .iter()
-            .map(|r| Consumer::of(Arc::clone(r)))
-            .collect::<Result<Vec<_>, _>>()?;
-        rings.iter().for_each(|r| r.memory().wanted().store(1, Release));
-        Ok(PerfReader { rings, next: 0 })
-    }
-}
+impl ProgOps for Arc<PerfEventArray> {}
 
 /// The reading side of a perf event array. Ends with the value or with its process; what was not
 /// read stays for the next.
@@ -164,6 +138,17 @@ pub struct PerfReader {
 }
 
 impl PerfReader {
+    /// Takes the reading sides of all rings.
+    pub(crate) fn of(events: &PerfEventArray) -> Result<Self, MapError> {
+        let rings = events
+            .rings
+            .iter()
+            .map(|r| Consumer::of(Arc::clone(r)))
+            .collect::<Result<Vec<_>, _>>()?;
+        rings.iter().for_each(|r| r.memory().wanted().store(1, Release));
+        Ok(Self { rings, next: 0 })
+    }
+
     /// Copies a sample out, with the number of its ring; `None` when there is none in any. Rings
     /// take turns; the samples of one come in their order.
     ///

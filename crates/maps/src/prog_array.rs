@@ -14,12 +14,13 @@ use skep_isa::map::update;
 
 use crate::error::{E2BIG, EBADF, ENOENT, MapError};
 use crate::id_table::{IdTable, Rows, Table, number};
+use crate::map_file::MapFile;
+use crate::ops::MapOps;
 use crate::references::{References, Referent};
-use crate::types::{MapFile, MapOps};
 
-pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
-    let references = References::of(&parts.file, Referent::Program);
-    Ok(Box::new(IdTable::new(parts, ProgArray { references })))
+pub(crate) fn open(file: MapFile) -> Result<Box<dyn MapOps>, MapError> {
+    let references = References::of(&file.object, Referent::Program);
+    Ok(Box::new(IdTable::new(file, ProgArray { references })))
 }
 
 struct ProgArray {

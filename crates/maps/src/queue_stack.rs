@@ -20,12 +20,14 @@ use skep_isa::MapType;
 use skep_isa::map::update;
 
 use crate::def::MapDef;
-use crate::dump::Position;
+use crate::dump::position::Position;
 use crate::error::{E2BIG, EBUSY, EINVAL, ENOENT, MapError};
+use crate::layout::Layout;
+use crate::map_file::MapFile;
+use crate::ops::{MapOps, ProgOps, UserOps, WalkOps};
 use crate::shm::epoch::InsertionEpochs;
 use crate::shm::lock::{self, Held};
 use crate::shm::{ObjectFile, PAGE, copy, round8};
-use crate::types::{Layout, MapFile, MapOps};
 
 /// Largest value (the kernel: `KMALLOC_MAX_SIZE`).
 const MAX_VALUE: u32 = 4 << 20;
@@ -50,21 +52,21 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     Ok(Layout::with_epochs(PAGE + bytes, epochs))
 }
 
-pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
+pub(crate) fn open(file: MapFile) -> Result<Box<dyn MapOps>, MapError> {
     Ok(Box::new(QueueStack {
-        map_type: parts.def.map_type,
-        stack: parts.def.map_type == MapType::Stack,
-        value_size: parts.def.value_size as usize,
-        stride: round8(u64::from(parts.def.value_size)),
-        max: u64::from(parts.def.max_entries),
-        reciprocal: reciprocal(u64::from(parts.def.max_entries)),
-        base: parts
-            .file
+        map_type: file.def.map_type,
+        stack: file.def.map_type == MapType::Stack,
+        value_size: file.def.value_size as usize,
+        stride: round8(u64::from(file.def.value_size)),
+        max: u64::from(file.def.max_entries),
+        reciprocal: reciprocal(u64::from(file.def.max_entries)),
+        base: file
+            .object
             .payload()
-            .at(0, layout(&parts.def)?.payload_len)
+            .at(0, layout(&file.def)?.payload_len)
             .ok_or(MapError::Damaged { what: "the file is too short" })?,
-        epochs: parts.epochs,
-        file: parts.file,
+        epochs: file.epochs,
+        file: file.object,
     }))
 }
 
@@ -342,7 +344,7 @@ impl QueueStack {
     }
 }
 
-impl MapOps for QueueStack {
+impl UserOps for QueueStack {
     fn user_value_size(&self) -> usize {
         self.value_size
     }
@@ -368,7 +370,9 @@ impl MapOps for QueueStack {
     fn take(&self, _key: &[u8], out: &mut [u8], flags: u64) -> Option<Result<(), MapError>> {
         Some(if flags == 0 { self.take_for_user(out) } else { Err(MapError::Flags { flags }) })
     }
+}
 
+impl WalkOps for QueueStack {
     /// Walks in the order of pops: `major` is the next position, one more than it in a stack;
     /// `minor` is zero at the beginning, and one more than where the head then was: what was
     /// pushed since is not returned.
@@ -391,7 +395,9 @@ impl MapOps for QueueStack {
         (*at, more) = place?;
         Ok(more)
     }
+}
 
+impl ProgOps for QueueStack {
     unsafe fn prog_push(&self, value: *const u8, flags: u64) -> i64 {
         // SAFETY: the caller's duty.
         unsafe { self.push(value, flags) }

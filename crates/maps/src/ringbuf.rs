@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use skep_isa::MapType;
 
 use crate::def::MapDef;
-use crate::error::{E2BIG, EAGAIN, EINVAL, ENOTSUPP, MapError, STRANGER};
-use crate::map::Map;
+use crate::error::{E2BIG, ENOTSUPP, MapError, STRANGER};
+use crate::layout::Layout;
+use crate::map_file::MapFile;
+use crate::ops::{ProgOps, UserOps, WalkOps};
 use crate::shm::ring::{self, DATA, Head, RingMemory};
 use crate::shm::{PAGE, tls};
-use crate::types::{Layout, MapFile, MapOps};
 
 /// Largest ring.
 const MAX_BYTES: u32 = 1 << 31;
@@ -39,18 +40,24 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     Ok(Layout { mirror: Some(DATA), ..Layout::plain(DATA + u64::from(def.max_entries)) })
 }
 
-pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
-    let memory = RingMemory::new(parts.file, u64::from(parts.def.max_entries))
+pub(crate) fn open(file: MapFile) -> Result<Ring, MapError> {
+    let memory = RingMemory::new(file.object, u64::from(file.def.max_entries))
         .ok_or(MapError::Damaged { what: "the file is too short" })?;
     let memory = Arc::new(memory);
     ring::register(&memory);
-    Ok(Box::new(Ring { memory }))
+    Ok(Ring { memory })
 }
 
-/// An open ring buffer, as programs use it.
+/// An open ring buffer, whose samples programs of this process find by their addresses.
 #[derive(Debug)]
 pub(crate) struct Ring {
     memory: Arc<RingMemory>,
+}
+
+impl Ring {
+    pub(crate) fn memory(&self) -> Arc<RingMemory> {
+        Arc::clone(&self.memory)
+    }
 }
 
 impl Drop for Ring {
@@ -59,7 +66,7 @@ impl Drop for Ring {
     }
 }
 
-impl MapOps for Ring {
+impl UserOps for Ring {
     fn user_value_size(&self) -> usize {
         0
     }
@@ -67,91 +74,11 @@ impl MapOps for Ring {
     fn refuse(&self, operation: &'static str) -> MapError {
         MapError::Unsupported { map_type: MapType::Ringbuf, operation, errno: ENOTSUPP }
     }
-
-    #[inline]
-    fn ring(&self) -> Option<&Ring> {
-        Some(self)
-    }
 }
 
-impl Map {
-    /// Reserves a sample of `size` bytes for a program: its address in this process, or null when
-    /// there is no room.
-    ///
-    /// Safe on the event path. The sample must be given to [`Map::ringbuf_submit`] or
-    /// [`Map::ringbuf_discard`] by the thread that reserved it; until then, later samples wait
-    /// for it.
-    #[doc(alias = "bpf_ringbuf_reserve")]
-    #[inline]
-    #[must_use]
-    pub fn ringbuf_reserve(&self, size: u64, flags: u64) -> *mut u8 {
-        self.ops().ring().map_or(std::ptr::null_mut(), |r| r.memory.reserve(size, flags))
-    }
+impl WalkOps for Ring {}
 
-    /// Gives a sample over to the consumer. Which ring it belongs to follows from its address; an
-    /// address that is in no ring of this process does nothing.
-    ///
-    /// # Safety
-    /// `sample` was reserved in a map that is still open, and not given over or back since; or it
-    /// is in no ring of this process.
-    ///
-    /// ```compile_fail,E0133
-    /// skep_maps::Map::ringbuf_submit(8 as *mut u8, 0);
-    /// ```
-    #[doc(alias = "bpf_ringbuf_submit")]
-    pub unsafe fn ringbuf_submit(sample: *mut u8, flags: u64) {
-        // SAFETY: the caller's duty.
-        unsafe { ring::commit(sample as u64, flags, false) };
-    }
-
-    /// Gives a reserved sample back: the consumer skips it.
-    ///
-    /// # Safety
-    /// As [`Map::ringbuf_submit`].
-    #[doc(alias = "bpf_ringbuf_discard")]
-    pub unsafe fn ringbuf_discard(sample: *mut u8, flags: u64) {
-        // SAFETY: the caller's duty.
-        unsafe { ring::commit(sample as u64, flags, true) };
-    }
-
-    /// Reserves, copies and submits a sample; 0, or a negative errno: `EAGAIN` when there is no
-    /// room.
-    ///
-    /// # Safety
-    /// `data` points to `size` readable bytes.
-    #[doc(alias = "bpf_ringbuf_output")]
-    #[inline]
-    pub unsafe fn ringbuf_output(&self, data: *const u8, size: u64, flags: u64) -> i64 {
-        if flags > 3 {
-            return -i64::from(EINVAL);
-        }
-        let Some(ring) = self.ops().ring() else { return -i64::from(EINVAL) };
-        // SAFETY: the caller's duty.
-        if unsafe { ring.memory.output(data, size, flags) } { 0 } else { -i64::from(EAGAIN) }
-    }
-
-    /// Tells bytes not yet consumed (0), the size (1), the consumer's (2) or the producers'
-    /// position (3).
-    #[doc(alias = "bpf_ringbuf_query")]
-    #[must_use]
-    pub fn ringbuf_query(&self, what: u64) -> u64 {
-        self.ops().ring().map_or(0, |r| r.memory.query(what))
-    }
-
-    /// Begins to consume a ring buffer. There is one consumer at a time among all processes.
-    ///
-    /// # Errors
-    /// `EBUSY` when a living process consumes it already; `EINVAL` for another map type; `EPERM`
-    /// for a map opened for reading.
-    pub fn consumer(&self) -> Result<Consumer, MapError> {
-        let ring =
-            self.ops().ring().ok_or_else(|| self.def().invalid("it has no records to consume"))?;
-        if !self.file().writable() {
-            return Err(MapError::Denied { why: "the map was opened for reading" });
-        }
-        Consumer::of(Arc::clone(&ring.memory))
-    }
-}
+impl ProgOps for Ring {}
 
 /// The reading side of a ring buffer. Ends with the value or with its process; what was not read
 /// stays for the next.

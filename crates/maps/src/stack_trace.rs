@@ -16,16 +16,17 @@ use std::sync::atomic::{
 
 use skep_isa::{MapFlags, MapType};
 
-use crate::array::index;
 use crate::def::MapDef;
-use crate::dump::Position;
+use crate::dump::position::Position;
 use crate::error::{E2BIG, EBUSY, EEXIST, EFAULT, EINVAL, ENOTSUPP, MapError};
-use crate::map::Map;
+use crate::index::index;
+use crate::layout::Layout;
+use crate::map_file::MapFile;
+use crate::ops::{ProgOps, UserOps, WalkOps};
 use crate::shm::epoch::InsertionEpochs;
 use crate::shm::lock;
 use crate::shm::table::hash;
 use crate::shm::{ObjectFile, copy};
-use crate::types::{Layout, MapFile, MapOps};
 
 /// Where the addresses begin.
 const HEAD: u64 = 24;
@@ -63,12 +64,12 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     }
 }
 
-pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
-    Ok(Box::new(StackTrace {
-        buckets: buckets(&parts.def),
-        depth: u64::from(parts.def.value_size / 8),
-        epochs: parts.epochs,
-        file: parts.file,
+pub(crate) fn open(file: MapFile) -> Result<Arc<StackTrace>, MapError> {
+    Ok(Arc::new(StackTrace {
+        buckets: buckets(&file.def),
+        depth: u64::from(file.def.value_size / 8),
+        epochs: file.epochs,
+        file: file.object,
     }))
 }
 
@@ -110,7 +111,7 @@ impl StackTrace {
     ///
     /// # Safety
     /// `addresses` points to `n` readable words.
-    unsafe fn insert(&self, addresses: *const u64, n: u64, flags: u64) -> i64 {
+    pub(crate) unsafe fn insert(&self, addresses: *const u64, n: u64, flags: u64) -> i64 {
         let n = n.min(self.depth);
         if n == 0 {
             return -i64::from(EFAULT);
@@ -211,7 +212,7 @@ impl StackTrace {
     }
 }
 
-impl MapOps for StackTrace {
+impl UserOps for Arc<StackTrace> {
     fn user_value_size(&self) -> usize {
         self.depth as usize * 8
     }
@@ -251,7 +252,9 @@ impl MapOps for StackTrace {
         out.copy_from_slice(&(next as u32).to_ne_bytes());
         Ok(())
     }
+}
 
+impl WalkOps for Arc<StackTrace> {
     fn step(&self, at: &mut Position, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
         while at.major < self.buckets {
             let i = at.major;
@@ -271,28 +274,6 @@ impl MapOps for StackTrace {
         }
         Ok(false)
     }
-
-    fn stacks(&self) -> Option<&StackTrace> {
-        Some(self)
-    }
 }
 
-impl Map {
-    /// Puts a call stack into a map of stacks, for a program: its number, or `-EEXIST` when another
-    /// stack has the same one and `flags` has no `BPF_F_REUSE_STACKID`, `-EFAULT` for no
-    /// addresses, `-EINVAL` for another map type.
-    ///
-    /// What is deeper than the map's values have room for is left out. Of `flags`, those that say
-    /// where the stack comes from are the caller's affair. Safe on the event path.
-    ///
-    /// # Safety
-    /// `addresses` points to `n` readable words.
-    #[doc(alias = "bpf_get_stackid")]
-    pub unsafe fn stack_id(&self, addresses: *const u64, n: u64, flags: u64) -> i64 {
-        match self.ops().stacks() {
-            // SAFETY: the caller's duty.
-            Some(stacks) => unsafe { stacks.insert(addresses, n, flags) },
-            None => -i64::from(EINVAL),
-        }
-    }
-}
+impl ProgOps for Arc<StackTrace> {}

@@ -54,7 +54,9 @@ fn a_map_that_does_not_fit_is_refused_and_what_fits_is_told() {
                 (before, 0),
                 "{text}"
             );
-            let MapError::NoRoom { fits, .. } = error else { panic!("{text}") };
+            let MapError::CreationMemory { max_entries: fits, .. } = error else {
+                panic!("{text}")
+            };
             let sized = !matches!(
                 def.map_type,
                 MapType::Ringbuf | MapType::UserRingbuf | MapType::BloomFilter

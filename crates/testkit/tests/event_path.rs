@@ -63,8 +63,6 @@ const BY_TABLE: &[&str] = &[
     "::prog_push",
     "::prog_pop",
     "::prog_peek",
-    " as skep_maps::types::MapOps>::ring",
-    " as skep_maps::types::MapOps>::perf_events",
 ];
 
 /// Functions of the helpers' crate that no program calls. All others are called with xmm0 to xmm15

@@ -11,11 +11,12 @@ use std::sync::{Mutex, PoisonError};
 use skep_isa::MapType;
 use skep_isa::map::update;
 
-use super::cursor::Position;
 use super::output::Output;
+use super::position::Position;
 use super::walk::Take;
 use crate::error::{ENOTSUPP, MapError};
 use crate::map::Map;
+use crate::ops::PREFETCH_KEYS;
 
 /// Bytes of the cursor where keys have no order; elsewhere it is a key.
 pub const CURSOR_LEN: usize = 4;
@@ -164,7 +165,7 @@ pub fn update_batch(
         map.user_value_size()
     };
     for i in 0..count {
-        come(map, keys, i, count, key_size);
+        prefetch_group(map, keys, i, count, key_size);
         let short = |what| MapError::Length { what, given: i, want: count };
         let key = part(keys, i, key_size).ok_or(short("buffer of keys"));
         let value = part(values, i, value_size).ok_or(short("buffer of values"));
@@ -191,7 +192,7 @@ pub fn delete_batch(
     }
     let key_size = map.def().key_size as usize;
     for i in 0..count {
-        come(map, keys, i, count, key_size);
+        prefetch_group(map, keys, i, count, key_size);
         let key = part(keys, i, key_size).ok_or(MapError::Length {
             what: "buffer of keys",
             given: i,
@@ -254,7 +255,7 @@ pub fn lookup_keys(
     }
     let mut there = 0;
     for (i, found) in found.iter_mut().enumerate() {
-        come(map, keys, i, count, key_size);
+        prefetch_group(map, keys, i, count, key_size);
         let value = values.get_mut(i * value_size..(i + 1) * value_size).unwrap_or_default();
         *found = match map.ops().lookup(part(keys, i, key_size).unwrap_or_default(), value, 0) {
             Ok(()) => true,
@@ -266,15 +267,11 @@ pub fn lookup_keys(
     Ok(there)
 }
 
-/// Keys whose memory is asked for together: about as many lines as a processor can wait for at
-/// once.
-pub(crate) const TOGETHER: usize = 32;
-
-/// Before every [`TOGETHER`]th key: asks for what it and those behind it will touch.
+/// Before every [`PREFETCH_KEYS`]th key: asks for what it and those behind it will touch.
 #[inline]
-fn come(map: &Map, keys: &[u8], i: usize, count: usize, key_size: usize) {
-    if i.is_multiple_of(TOGETHER)
-        && let Some(group) = keys.get(i * key_size..(i + TOGETHER).min(count) * key_size)
+fn prefetch_group(map: &Map, keys: &[u8], i: usize, count: usize, key_size: usize) {
+    if i.is_multiple_of(PREFETCH_KEYS)
+        && let Some(group) = keys.get(i * key_size..(i + PREFETCH_KEYS).min(count) * key_size)
     {
         map.ops().prefetch(group);
     }

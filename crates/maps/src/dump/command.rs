@@ -4,8 +4,9 @@
 //! `prev_key` that was deleted is an answer of its own (`EAGAIN`) and not a silent restart, and
 //! what was copied is always delivered.
 
-use super::cursor::{Cursor, Position};
+use super::cursor::Cursor;
 use super::output::Output;
+use super::position::Position;
 use super::walk::{Take, Walk};
 use crate::error::MapError;
 use crate::map::Map;

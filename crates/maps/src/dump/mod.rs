@@ -9,7 +9,7 @@
 //! * Order: tries and arrays come in the order of their keys.
 //!
 //! They hold for every map type, with any number of writers in any number of processes. A map type
-//! has part in this with `MapOps::step`; what else it offers there makes walks faster or exact.
+//! has part in this with `WalkOps::step`; what else it offers there makes walks faster or exact.
 //!
 //! [`Walk`] is the engine's own door. [`command`] is the `BPF_MAP_DUMP` command as it was once
 //! proposed, without what sank it; [`batch`] has the kernel's BATCH commands, and what looks many
@@ -18,10 +18,9 @@
 pub mod batch;
 pub mod command;
 mod cursor;
-mod output;
+pub(crate) mod output;
+pub(crate) mod position;
 mod walk;
 
 pub use cursor::{CURSOR_LEN, Cursor};
-pub(crate) use cursor::{Position, Strict};
-pub(crate) use output::Output;
 pub use walk::{Iter, Take, Verdict, Walk};

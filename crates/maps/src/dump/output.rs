@@ -131,7 +131,9 @@ impl<'a> Output<'a> {
                 // What most rows are: sizes that the compiler knows make of a copy a load and a
                 // store.
                 if (k, v, *value_at, *stride) == (4, 8, 4, 12) {
-                    for (i, row) in rows.as_chunks_mut::<12>().0.iter_mut().take(n).enumerate() {
+                    let rows = rows.as_chunks_mut::<12>().0;
+                    let n = n.min(rows.len());
+                    for (i, row) in rows[..n].iter_mut().enumerate() {
                         let (key, value) = row.split_at_mut(4);
                         write(i, key, value);
                     }

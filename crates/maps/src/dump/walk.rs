@@ -2,8 +2,9 @@
 
 use skep_isa::map::update;
 
-use super::cursor::{Cursor, Position};
+use super::cursor::Cursor;
 use super::output::{Output, row_layout};
+use super::position::Position;
 use crate::error::{ENOENT, ENOTSUPP, MapError};
 use crate::map::Map;
 use crate::shm::Access;
@@ -453,7 +454,7 @@ impl<'m> Walk<'m> {
         if !taken.is_empty() {
             // Values are delivered all the same: they are out of the map. That they may not be
             // final is told next.
-            self.waited = wait_for_runs(map, &mut || taker.beat(&mut held)).err();
+            self.waited = wait_for_runs(map, &mut || taker.heartbeat(&mut held)).err();
         }
         for (i, r) in taken.iter().enumerate() {
             if let Some((_, value)) = out.element(before + i) {

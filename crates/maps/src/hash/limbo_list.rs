@@ -29,8 +29,8 @@ impl Table {
         Ok(held)
     }
 
-    pub(super) fn limbo_beat(&self, held: &mut Held) {
-        lock::beat(self.memory.limbo_lock(), held);
+    pub(super) fn limbo_heartbeat(&self, held: &mut Held) {
+        lock::heartbeat(self.memory.limbo_lock(), held);
     }
 
     pub(super) fn limbo_end(&self, held: Held) {

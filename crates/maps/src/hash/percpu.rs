@@ -7,17 +7,20 @@
 
 use std::sync::Arc;
 
-use super::Kind;
+use super::layout;
+use super::ops::{Hash, Kind};
 use super::table::{Table, Values};
 use crate::def::MapDef;
 use crate::error::{E2BIG, MapError};
+use crate::layout::Layout;
+use crate::map_file::MapFile;
+use crate::ops::MapOps;
 use crate::shm::copy;
 use crate::shm::table::Geometry;
 use crate::slots::{self, MAX_PERCPU_VALUE, MAX_SLOTS, SlotTable};
-use crate::types::{Layout, MapFile, MapOps};
 
 fn geometry(def: &MapDef) -> Result<Geometry, MapError> {
-    let geometry = super::geometry(def, MAX_SLOTS)?;
+    let geometry = layout::geometry(def, MAX_SLOTS)?;
     if def.value_size > MAX_PERCPU_VALUE {
         return Err(def.refused("a per-CPU value has at most 32 KiB", E2BIG));
     }
@@ -25,14 +28,14 @@ fn geometry(def: &MapDef) -> Result<Geometry, MapError> {
 }
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
-    geometry(def).map(|g| super::layout(def, &g))
+    geometry(def).map(|g| layout::layout(def, &g))
 }
 
-pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
+pub(crate) fn open(file: MapFile) -> Result<Box<dyn MapOps>, MapError> {
     let slots =
-        parts.slots.clone().ok_or_else(|| parts.def.invalid("its directory has no slot table"))?;
-    let kind = Percpu { slots, value_size: parts.def.value_size as usize };
-    Ok(Box::new(super::make(kind, geometry(&parts.def)?, parts)?))
+        file.slots.clone().ok_or_else(|| file.def.invalid("its directory has no slot table"))?;
+    let kind = Percpu { slots, value_size: file.def.value_size as usize };
+    Ok(Box::new(Hash::new(kind, geometry(&file.def)?, file)?))
 }
 
 #[derive(Debug)]

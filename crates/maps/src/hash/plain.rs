@@ -7,28 +7,31 @@
 
 use skep_isa::map::update;
 
+use super::layout;
+use super::ops::{Hash, Kind};
 use super::table::{Table, Values};
-use super::{Hash, Kind};
 use crate::def::MapDef;
 use crate::error::MapError;
+use crate::layout::Layout;
+use crate::map_file::MapFile;
+use crate::ops::MapOps;
 use crate::shm::value::Format;
-use crate::types::{Layout, MapFile, MapOps};
 
 pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
-    super::geometry(def, 0).map(|g| super::layout(def, &g))
+    layout::geometry(def, 0).map(|g| layout::layout(def, &g))
 }
 
-pub(crate) fn open(parts: MapFile) -> Result<Box<dyn MapOps>, MapError> {
-    if parts.def.spin_lock.is_some() {
-        Ok(Box::new(make::<true>(parts)?))
+pub(crate) fn open(file: MapFile) -> Result<Box<dyn MapOps>, MapError> {
+    if file.def.spin_lock.is_some() {
+        Ok(Box::new(make::<true>(file)?))
     } else {
-        Ok(Box::new(make::<false>(parts)?))
+        Ok(Box::new(make::<false>(file)?))
     }
 }
 
-pub(crate) fn make<const LOCK: bool>(parts: MapFile) -> Result<Hash<Plain<LOCK>>, MapError> {
-    let geometry = super::geometry(&parts.def, 0)?;
-    super::make(Plain { format: parts.def.value_format() }, geometry, parts)
+pub(crate) fn make<const LOCK: bool>(file: MapFile) -> Result<Hash<Plain<LOCK>>, MapError> {
+    let geometry = layout::geometry(&file.def, 0)?;
+    Hash::new(Plain { format: file.def.value_format() }, geometry, file)
 }
 
 /// `LOCK`: values hold a spin lock. Maps where they do not, most of all, pay nothing for it.

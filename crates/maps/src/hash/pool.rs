@@ -15,10 +15,10 @@ use std::sync::atomic::{
 };
 
 use super::table::{Shortage, Table};
+use crate::shm::MAX_SLOTS;
 use crate::shm::lock::{self, Held};
 use crate::shm::reserve::populate_some;
 use crate::shm::table::{NO_SPARE, Stripe};
-use crate::slots::MAX_SLOTS;
 
 /// Times to look again for an element after others were busy while we looked.
 const ROUNDS: u32 = 64;

@@ -27,15 +27,16 @@ use std::sync::atomic::{
 
 use skep_isa::MapFlags;
 
-use super::is_lru;
-use crate::dump::batch::TOGETHER;
+use super::layout::is_lru;
 use crate::error::MapError;
+use crate::layout::PercpuLayout;
+use crate::map_file::MapFile;
+use crate::ops::PREFETCH_KEYS;
 use crate::percpu::{PercpuAreas, Registered};
 use crate::shm::epoch::InsertionEpochs;
 use crate::shm::lock::{self, Held};
 use crate::shm::table::{Element, Geometry, Stripe, TableMemory, hash};
 use crate::shm::value::Format;
-use crate::types::{MapFile, PercpuLayout};
 
 /// Walks without the lock before a reader takes it.
 const TRIES: u32 = 64;
@@ -129,21 +130,29 @@ impl Lookup<'_> {
 }
 
 impl Table {
-    pub(crate) fn new(parts: MapFile, geometry: Geometry) -> Result<Self, MapError> {
+    pub(crate) fn new(file: MapFile, geometry: Geometry) -> Result<Self, MapError> {
         let short = || MapError::Damaged { what: "the file is too short" };
-        let MapFile { def, seed, file, slots, epochs, .. } = parts;
-        let memory = TableMemory::new(Arc::clone(&file), geometry).ok_or_else(short)?;
+        let MapFile { def, seed, object, slots, epochs, .. } = file;
+        let memory = TableMemory::new(Arc::clone(&object), geometry).ok_or_else(short)?;
         let on_demand = def.flags.has(MapFlags::NO_PREALLOC);
         let areas = match slots {
             None => None,
             Some(slots) => {
                 let (at, stride) = geometry.slots();
                 let used = if on_demand {
-                    Some(Arc::new(TableMemory::new(Arc::clone(&file), geometry).ok_or_else(short)?))
+                    Some(Arc::new(
+                        TableMemory::new(Arc::clone(&object), geometry).ok_or_else(short)?,
+                    ))
                 } else {
                     None
                 };
-                Some(PercpuAreas::open(file, PercpuLayout { at, stride, on_demand }, slots, used)?)
+                Some(PercpuAreas::open(
+                    object,
+                    PercpuLayout { at, stride, on_demand },
+                    slots.generation(),
+                    |slot| slots.needs_memory(slot),
+                    used,
+                )?)
             }
         };
         Ok(Self {
@@ -356,7 +365,7 @@ impl Table {
     /// where the first is another key's: so the processor waits for all of them at once and not
     /// for one after the other.
     pub(crate) fn prefetch_keys(&self, keys: &[u8]) {
-        let mut hashes = [0; TOGETHER];
+        let mut hashes = [0; PREFETCH_KEYS];
         let mut n = 0;
         for (h, key) in hashes.iter_mut().zip(keys.chunks_exact(self.key_size())) {
             // SAFETY: the part is as long as keys are.

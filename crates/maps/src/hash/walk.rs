@@ -3,7 +3,8 @@
 use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, fence};
 
 use super::table::{BUSY, Table, reference, row};
-use crate::dump::{Output, Position};
+use crate::dump::output::Output;
+use crate::dump::position::Position;
 use crate::error::MapError;
 use crate::shm::table::Element;
 
@@ -74,7 +75,7 @@ impl Table {
         Err(MapError::NoElement)
     }
 
-    /// Copies elements from a position on; see [`MapOps::fill`](crate::types::MapOps::fill).
+    /// Copies elements from a position on; see [`MapOps::fill`](crate::ops::WalkOps::fill).
     ///
     /// A position is a bucket and, if some of its elements were copied, [`TAKEN`] and the sequence
     /// of the last one. Chains run from the newest to the oldest element and sequences fall on

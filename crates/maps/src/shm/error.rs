@@ -72,14 +72,14 @@ pub enum ObjectError {
         what: &'static str,
     },
     /// There is no memory for what the object promises to hold.
-    #[error("`{}` needs {}, and there are {} {limit}", path.display(), Size(*need), Size(*room))]
-    NoRoom {
+    #[error("`{}` needs {}, and there are {} {limit}", path.display(), Size(*need), Size(*available))]
+    NoMemory {
         /// The file.
         path: PathBuf,
         /// Bytes that it needs.
         need: u64,
         /// Bytes that there are.
-        room: u64,
+        available: u64,
         /// What limits them.
         limit: Limit,
     },
@@ -105,13 +105,13 @@ impl ObjectError {
             Self::Namespace { .. } => Errno::XDEV,
             Self::TooLarge { .. } => Errno::TOOBIG,
             // What the kernel says when a map's memory cannot be had.
-            Self::NoRoom { .. } => Errno::NOMEM,
+            Self::NoMemory { .. } => Errno::NOMEM,
         };
         e.raw_os_error()
     }
 }
 
-/// What limits the room for a file.
+/// What limits the memory for a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Limit {

@@ -10,7 +10,7 @@
 //! changes with every release, so a waiter can tell a busy lock from a stuck one, and gives up on
 //! the latter: at once when its holder is stopped, in some milliseconds when it is frozen, and
 //! after a second when it is not seen what it does. Who holds one long says that all is well
-//! ([`beat`]), and who is ready to run but gets no processor is waited for. To go on without a
+//! ([`heartbeat`]), and who is ready to run but gets no processor is waited for. To go on without a
 //! holder that is stopped is not possible: it would go on itself one day, with stores that nobody
 //! can take back.
 
@@ -86,7 +86,7 @@ pub(crate) fn acquire_patiently(lock: &AtomicU64) -> Result<Held, NotHeld> {
 }
 
 /// Tells those who wait for a lock that its holder gets on.
-pub(crate) fn beat(lock: &AtomicU64, held: &mut Held) {
+pub(crate) fn heartbeat(lock: &AtomicU64, held: &mut Held) {
     let word = (held.word & !OWNER).wrapping_add(ONE_RELEASE) | (held.word & OWNER);
     // Who took the lock over from somebody he thought dead keeps it.
     if lock.compare_exchange(held.word, word, Relaxed, Relaxed).is_ok() {
@@ -241,7 +241,7 @@ mod tests {
             let waiter = s.spawn(|| acquire(&LOCK).map(|held| release(&LOCK, held)));
             for _ in 0..3 * NAPS {
                 sys::sleep_ns(1_000_000);
-                beat(&LOCK, &mut held);
+                heartbeat(&LOCK, &mut held);
             }
             release(&LOCK, held);
             assert_eq!(waiter.join().expect("no panic"), Ok(()));

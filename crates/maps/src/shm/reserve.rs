@@ -21,10 +21,10 @@ const PIECE: u64 = 64 << 10;
 /// Checks that a file may be as long as `len`: a longer one would end the process by `SIGXFSZ`.
 pub(super) fn check_length(path: &Path, len: u64) -> Result<(), ObjectError> {
     match getrlimit(Resource::Fsize).current {
-        Some(most) if len > most => Err(ObjectError::NoRoom {
+        Some(most) if len > most => Err(ObjectError::NoMemory {
             path: path.to_owned(),
             need: len,
-            room: most,
+            available: most,
             limit: Limit::FileSize,
         }),
         _ => Ok(()),
@@ -38,20 +38,21 @@ pub(super) fn reserve(
     ranges: &[(u64, u64)],
 ) -> Result<(), ObjectError> {
     let need = ranges.iter().fold(0u64, |sum, (_, len)| sum.saturating_add(*len));
-    let no = |room, limit| ObjectError::NoRoom { path: path.to_owned(), need, room, limit };
+    let refuse =
+        |available, limit| ObjectError::NoMemory { path: path.to_owned(), need, available, limit };
     let space = space(fd);
     // Before anything is taken from others: a file system would give what it has, and take it back
     // in the end.
-    if let Some((room, limit)) = space.filter(|(room, _)| need > *room) {
-        return Err(no(room, limit));
+    if let Some((available, limit)) = space.filter(|(available, _)| need > *available) {
+        return Err(refuse(available, limit));
     }
     for (at, len) in ranges.iter().filter(|(_, len)| *len > 0) {
-        let room = || space.map_or(0, |(room, _)| room);
+        let less_than_needed = || space.map_or(0, |(available, _)| available.min(need - 1));
         match allocate(fd, *at, *len) {
             Ok(()) => {}
-            Err(Errno::NOSPC) => return Err(no(room().min(need - 1), Limit::FileSystem)),
-            Err(Errno::DQUOT) => return Err(no(room().min(need - 1), Limit::Quota)),
-            Err(Errno::NOMEM) => return Err(no(room().min(need - 1), Limit::Memory)),
+            Err(Errno::NOSPC) => return Err(refuse(less_than_needed(), Limit::FileSystem)),
+            Err(Errno::DQUOT) => return Err(refuse(less_than_needed(), Limit::Quota)),
+            Err(Errno::NOMEM) => return Err(refuse(less_than_needed(), Limit::Memory)),
             Err(e) => {
                 return Err(ObjectError::Os {
                     call: "fallocate",
@@ -70,10 +71,10 @@ fn space(fd: BorrowedFd<'_>) -> Option<(u64, Limit)> {
     let system = fs::fstatvfs(fd).ok()?;
     let kind = fs::fstatfs(fd).ok()?.f_type as u64;
     // A tmpfs without a limit says that it has no blocks at all.
-    let room = (system.f_blocks > 0)
+    let blocks = (system.f_blocks > 0)
         .then(|| (system.f_bavail.saturating_mul(system.f_frsize), Limit::FileSystem));
     let memory = (kind == TMPFS).then(|| available_memory().map(|n| (n, Limit::Memory))).flatten();
-    [room, memory].into_iter().flatten().min_by_key(|(room, _)| *room)
+    [blocks, memory].into_iter().flatten().min_by_key(|(available, _)| *available)
 }
 
 /// What the kernel could give without ending a process.

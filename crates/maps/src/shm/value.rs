@@ -90,6 +90,7 @@ impl Format {
     ///
     /// # Safety
     /// As [`Format::store`].
+    #[inline(never)]
     pub(crate) unsafe fn store_locked(&self, to: *mut u8, from: *const u8) {
         // SAFETY: the caller's duty.
         unsafe { self.locked(to, || self.store(to, from)) }

@@ -1,0 +1,247 @@
+//! What a map type must be able to do, by who asks: users, walks and dumps, programs.
+//!
+//! Lengths of keys, values and buffers, and the right to write, are checked before a method is
+//! called: by `map/` for one element, by `dump/` for many.
+
+use skep_isa::{MapShape, ShapeKind};
+
+use crate::dump::output::Output;
+use crate::dump::position::{Position, Strict};
+use crate::error::{EINVAL, EOPNOTSUPP, MapError};
+use crate::shm::lock::Held;
+
+/// Most keys that [`UserOps::prefetch`] is given at once: about as many cache lines as a processor
+/// can wait for at the same time.
+pub(crate) const PREFETCH_KEYS: usize = 32;
+
+/// All that a map type does.
+pub(crate) trait MapOps: WalkOps + ProgOps + Send + Sync {}
+
+impl<T: WalkOps + ProgOps + Send + Sync> MapOps for T {}
+
+/// What users do with single elements.
+pub(crate) trait UserOps {
+    /// Returns the bytes of a value as users see it now.
+    fn user_value_size(&self) -> usize;
+
+    /// Answers an operation that the type does not have. Types that leave out one of those below
+    /// override this to say with which errno.
+    fn refuse(&self, operation: &'static str) -> MapError {
+        let _ = operation;
+        MapError::Denied { why: "its type has no such operation" }
+    }
+
+    /// Copies a value out; `flags` is 0 or `BPF_F_LOCK`.
+    fn lookup(&self, key: &[u8], out: &mut [u8], flags: u64) -> Result<(), MapError> {
+        let _ = (key, out, flags);
+        Err(self.refuse("lookup"))
+    }
+
+    /// Prefetches the memory that operations on at most [`PREFETCH_KEYS`] keys will touch. The keys
+    /// have a fixed size and lie one behind another. This is a hint: doing nothing is fine.
+    fn prefetch(&self, keys: &[u8]) {
+        let _ = keys;
+    }
+
+    /// Stores a value. `value` has the user's value size; for per-CPU types, any whole number of
+    /// values.
+    fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {
+        let _ = (key, value, flags);
+        Err(self.refuse("update"))
+    }
+
+    /// Removes an element.
+    fn delete(&self, key: &[u8]) -> Result<(), MapError> {
+        let _ = key;
+        Err(self.refuse("delete"))
+    }
+
+    /// Removes an element and copies its last value out; `flags` as in `lookup`. `None` for a type
+    /// that cannot.
+    fn take(&self, key: &[u8], out: &mut [u8], flags: u64) -> Option<Result<(), MapError>> {
+        let _ = (key, out, flags);
+        None
+    }
+
+    /// Finds the key after `key`, or the first one when there is no such key.
+    fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> Result<(), MapError> {
+        let _ = (key, out);
+        Err(self.refuse("next key"))
+    }
+}
+
+/// What walks and dumps need to read all elements.
+pub(crate) trait WalkOps: UserOps {
+    /// Copies the element at or after a position out and moves the position behind it; `false` at
+    /// the end. Types that have [`WalkOps::by_key`] have no positions.
+    fn step(&self, at: &mut Position, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
+        let _ = (at, key, value);
+        Err(self.refuse("dump"))
+    }
+
+    /// Returns how to walk by keys, for types that walk so.
+    fn by_key(&self) -> Option<&dyn KeyWalk> {
+        None
+    }
+
+    /// Copies elements from a position on until `out` is full, and moves the position behind them;
+    /// `false` at the end.
+    fn fill(&self, at: &mut Position, out: &mut Output<'_>) -> Result<bool, MapError> {
+        while let Some((key, value)) = out.next() {
+            if !self.step(at, key, value)? {
+                return Ok(false);
+            }
+            out.push();
+        }
+        Ok(true)
+    }
+
+    /// Finds the position behind a key; `None` when the key is not there and the type cannot tell
+    /// where it would be.
+    fn seek(&self, key: &[u8]) -> Result<Option<Position>, MapError> {
+        let (mut at, mut seen, mut value) =
+            (Position::default(), vec![0; key.len()], vec![0; self.user_value_size()]);
+        while self.step(&mut at, &mut seen, &mut value)? {
+            if seen == key {
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Tells whether keys have an order, so that the place of a missing key is known: then batches
+    /// go on from a key, as the kernel's do for arrays and tries.
+    fn ordered(&self) -> bool {
+        false
+    }
+
+    /// Returns how to take elements exactly, if the type can.
+    fn exact_take(&self) -> Option<&dyn ExactTake> {
+        None
+    }
+}
+
+/// Walks by keys, for types whose keys have an order of their own: the place of a walk is the last
+/// key, and the walk keeps it.
+pub(crate) trait KeyWalk {
+    /// Copies the first element behind the key `last` out, whether `last` is in the map or not; no
+    /// bytes are before all keys. Passes over elements that are too new for `strict`. `false` at
+    /// the end.
+    fn step_behind(
+        &self,
+        last: &[u8],
+        strict: &mut Strict,
+        key: &mut [u8],
+        value: &mut [u8],
+    ) -> Result<bool, MapError>;
+    /// Removes an element and copies its last value out.
+    fn take(&self, key: &[u8], value: &mut [u8]) -> Result<(), MapError>;
+}
+
+/// Takes elements out of a map in two steps, as programs may still use an element after it was
+/// removed: detach them, wait for running programs, copy the final values.
+pub(crate) trait ExactTake {
+    /// Begins to take elements; one taker at a time may.
+    fn begin(&self) -> Result<Held, MapError>;
+    /// Removes the element with a key, and keeps its memory from being reused; `None` when it is
+    /// gone.
+    fn detach(&self, key: &[u8]) -> Result<Option<u32>, MapError>;
+    /// Tells those who wait to begin that the taker makes progress.
+    fn heartbeat(&self, held: &mut Held);
+    /// Copies the value of a detached element.
+    fn load(&self, reference: u32, value: &mut [u8]);
+    /// Gives the memory of all `count` detached elements back, and lets others take.
+    fn end(&self, count: usize, held: Held);
+}
+
+/// An element as a program walks over it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Element {
+    /// Where the key lies; `None` for arrays, whose key is `index`.
+    pub(crate) key: Option<*const u8>,
+    pub(crate) index: u32,
+    pub(crate) value: *mut u8,
+}
+
+/// What programs do.
+///
+/// The methods run on the event path; see [`crate::shm`] for what that forbids. Their results are
+/// the kernel's: an address or null, and zero or a negative errno.
+pub(crate) trait ProgOps {
+    /// Tells the code generator where values lie.
+    fn shape(&self) -> MapShape {
+        MapShape { base: 0, stride: 0, entries: 0, kind: ShapeKind::Opaque }
+    }
+
+    /// Finds a value.
+    ///
+    /// # Safety
+    /// `key` points to as many readable bytes as the map's keys have.
+    unsafe fn prog_lookup(&self, key: *const u8) -> *mut u8 {
+        let _ = key;
+        std::ptr::null_mut()
+    }
+
+    /// Finds the value of a CPU.
+    ///
+    /// # Safety
+    /// As [`ProgOps::prog_lookup`].
+    unsafe fn prog_lookup_cpu(&self, key: *const u8, cpu: u32) -> *mut u8 {
+        let _ = (key, cpu);
+        std::ptr::null_mut()
+    }
+
+    /// Stores a value.
+    ///
+    /// # Safety
+    /// `key` and `value` point to as many readable bytes as the map's keys and values have.
+    unsafe fn prog_update(&self, key: *const u8, value: *const u8, flags: u64) -> i64 {
+        let _ = (key, value, flags);
+        -i64::from(EINVAL)
+    }
+
+    /// Removes an element.
+    ///
+    /// # Safety
+    /// As [`ProgOps::prog_lookup`].
+    unsafe fn prog_delete(&self, key: *const u8) -> i64 {
+        let _ = key;
+        -i64::from(EINVAL)
+    }
+
+    /// Puts a value in.
+    ///
+    /// # Safety
+    /// `value` points to as many readable bytes as the map's values have.
+    unsafe fn prog_push(&self, value: *const u8, flags: u64) -> i64 {
+        let _ = (value, flags);
+        -i64::from(EOPNOTSUPP)
+    }
+
+    /// Takes a value out.
+    ///
+    /// # Safety
+    /// `value` points to as many writable bytes as the map's values have.
+    unsafe fn prog_pop(&self, value: *mut u8) -> i64 {
+        let _ = value;
+        -i64::from(EOPNOTSUPP)
+    }
+
+    /// Copies out what would be taken next; a bloom filter is asked for the value instead.
+    ///
+    /// # Safety
+    /// `value` points to as many readable and writable bytes as the map's values have.
+    unsafe fn prog_peek(&self, value: *mut u8) -> i64 {
+        let _ = value;
+        -i64::from(EOPNOTSUPP)
+    }
+
+    /// Finds the element at or after a position, and moves the position behind it.
+    ///
+    /// # Safety
+    /// The thread has a slot, for per-CPU types.
+    unsafe fn prog_next(&self, at: &mut Position) -> Option<Element> {
+        let _ = at;
+        None
+    }
+}

@@ -1,0 +1,99 @@
+//! Waiting for the ends of program runs.
+
+use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed};
+
+use super::state::have_ended;
+use super::table::SlotTable;
+use crate::error::MapError;
+use crate::shm::{sys, tls};
+
+/// Naps of a millisecond before a run that does not end is looked at: its thread may be stopped.
+const NAPS: u32 = 5_000;
+
+impl SlotTable {
+    /// Waits until every program run that is going on now has ended, in all processes of this
+    /// directory.
+    ///
+    /// What was taken out of a map before is then in no program's hands: a run that begins later
+    /// does not find it. Runs of threads that die count as ended.
+    ///
+    /// # Errors
+    /// `EBUSY` when a run does not end within some seconds, since its thread is stopped;
+    /// `EOPNOTSUPP` where the kernel lacks `membarrier`, or the table was made by an older
+    /// version.
+    pub fn wait_for_runs(&self) -> Result<(), MapError> {
+        self.wait_for_runs_while(&mut || ())
+    }
+
+    /// As [`SlotTable::wait_for_runs`], calling `meanwhile` about every millisecond.
+    pub(crate) fn wait_for_runs_while(&self, meanwhile: &mut dyn FnMut()) -> Result<(), MapError> {
+        let no = |why| MapError::Denied { why };
+        if self.state_word(0).is_none() {
+            return Err(no(
+                "the slot table was made by an older version, which does not tell when programs have ended",
+            ));
+        }
+        // A run marks itself and then looks into maps, without a fence between: this is the fence,
+        // for all of them.
+        if !sys::membarrier_global() {
+            return Err(no(
+                "the kernel offers no `membarrier`, without which the end of programs cannot be told",
+            ));
+        }
+        for slot in 0..self.slots {
+            if let (Some(state), Some(owner)) = (self.state_word(slot), self.owner_word(slot)) {
+                let begun = state.load(Acquire);
+                wait_until(
+                    || have_ended(begun, state.load(Acquire)),
+                    || owner.load(Relaxed),
+                    meanwhile,
+                )?;
+            }
+        }
+        // Those without a slot of their own run one after the other, under the lock of the last
+        // one.
+        if let Some(word) = self.shared_lock() {
+            let held = word.load(Acquire);
+            let owner = |word: u64| word & ((1 << tls::TOKEN_BITS) - 1);
+            wait_until(
+                || owner(held) == 0 || word.load(Acquire) != held,
+                || owner(held),
+                meanwhile,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Waits until `over`, or the thread that `owner` names is gone.
+fn wait_until(
+    over: impl Fn() -> bool,
+    owner: impl Fn() -> u64,
+    meanwhile: &mut dyn FnMut(),
+) -> Result<(), MapError> {
+    let mut tries = 0;
+    let mut patience = sys::Patience::default();
+    while !over() {
+        if tries % 16 == 15 {
+            let owner = owner();
+            if owner == 0 || tls::dead(owner, true) {
+                return Ok(());
+            }
+        }
+        match tries {
+            0..64 => std::thread::yield_now(),
+            _ if tries > 64 + NAPS => {
+                if !patience.is_due(tls::token_parts(owner()).1) {
+                    return Err(MapError::Busy { what: "a thread that runs a program" });
+                }
+                tries = 64;
+            }
+            _ => {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                meanwhile();
+            }
+        }
+        tries += 1;
+    }
+    Ok(())
+}
