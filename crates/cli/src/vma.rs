@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde_json::{Value as Json, json};
 use skep_proc::demangle::demangle;
 use skep_proc::maps::{Filter, Live, MapSource, MapsError, Perms, Vma, Want};
-use skep_proc::symbolise::Symboliser;
+use skep_proc::symbolize::Symbolizer;
 
 use crate::args::VmaCommand;
 use crate::entries::hex;
@@ -62,9 +62,9 @@ fn query(pid: u32, addresses: &[u64], next: bool, as_json: bool, printer: Printe
         let mut function = None;
         if vma.as_ref().is_some_and(|v| v.perms.contains(Perms::EXEC) && v.contains(address)) {
             if names.is_none() {
-                names = Symboliser::of(pid).ok();
+                names = Symbolizer::of(pid).ok();
             }
-            function = names.as_mut().and_then(|names: &mut Symboliser| {
+            function = names.as_mut().and_then(|names: &mut Symbolizer| {
                 let frame = names.resolve(address);
                 let name = String::from_utf8_lossy(frame.function?.name).into_owned();
                 Some((demangle(&name).into_owned(), frame.offset))

@@ -46,7 +46,7 @@ fn plain(name: &str, short: bool) -> Option<String> {
         write!(out, "{rust:#}").ok()?;
         return Some(out.0);
     }
-    // After the name: what the compiler split off or specialised (`.cold`, `.constprop.0`). The
+    // After the name: what the compiler split off or specialized (`.cold`, `.constprop.0`). The
     // short form would lose it.
     let (name, suffix) =
         if short { name.split_at(name.find('.').unwrap_or(name.len())) } else { (name, "") };

@@ -46,6 +46,26 @@ struct ProcmapQuery {
 
 const _: () = assert!(size_of::<ProcmapQuery>() == 104);
 
+/// The struct as an array of words, for callers that make the system call themselves
+/// ([`crate::maps::raw`]).
+pub mod words {
+    use super::ProcmapQuery;
+    use std::mem::offset_of;
+
+    /// `_IOWR('f', 17, struct procmap_query)`.
+    pub const OPCODE: u64 = 0xc068_6611;
+    /// How many words there are. What is not set is 0.
+    pub const WORDS: usize = size_of::<ProcmapQuery>() / 8;
+    /// The word for the size of the struct in bytes.
+    pub const SIZE: usize = offset_of!(ProcmapQuery, size) / 8;
+    /// The word for the address that is asked about.
+    pub const ADDRESS: usize = offset_of!(ProcmapQuery, query_addr) / 8;
+    /// The word of the answer with the first address of the mapping.
+    pub const START: usize = offset_of!(ProcmapQuery, vma_start) / 8;
+    /// The word of the answer with the first address after it.
+    pub const END: usize = offset_of!(ProcmapQuery, vma_end) / 8;
+}
+
 /// Buffers for queries; reusable.
 pub(crate) struct Query {
     raw: ProcmapQuery,
@@ -161,6 +181,6 @@ mod tests {
     #[test]
     fn opcode_is_the_kernels() {
         let mut raw = ProcmapQuery::default();
-        assert_eq!(Call(&mut raw).opcode(), 0xC068_6611);
+        assert_eq!(Call(&mut raw).opcode() as u64, words::OPCODE);
     }
 }

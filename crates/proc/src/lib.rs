@@ -9,6 +9,8 @@
 //! loaded ELF file with its load bias, [`elf::Elf`] reads a file's functions and tables,
 //! [`elf::Functions`] is the sorted result.
 //!
+//! A part of [skep](https://docs.rs/skep) that needs nothing of the rest, and can be used alone.
+//!
 //! Not here: DWARF line tables, `.gnu_debugdata` (LZMA-compressed symbols), anything that needs
 //! ptrace.
 
@@ -22,4 +24,4 @@ pub mod launch;
 pub mod libraries;
 pub mod maps;
 pub mod module;
-pub mod symbolise;
+pub mod symbolize;

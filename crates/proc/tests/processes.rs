@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use skep_proc::maps::{Identity, Live, MapsError, Snapshot, Want};
 use skep_proc::module::{self, Module, Role};
-use skep_proc::symbolise::Symboliser;
+use skep_proc::symbolize::Symbolizer;
 
 const LIBRARY: &str = "int library_function(int x) { return x + 1; }";
 
@@ -93,7 +93,7 @@ impl Target {
         let functions = m.functions().unwrap();
         assert_eq!(functions.at(m.vaddr(addr)).unwrap().name_lossy(), name);
         assert!(m.span.contains(&addr));
-        let mut names = Symboliser::of(self.child.id()).unwrap();
+        let mut names = Symbolizer::of(self.child.id()).unwrap();
         let frame = names.resolve(addr + 1);
         assert_eq!((frame.function.unwrap().name, frame.offset), (name.as_bytes(), 1));
         m
@@ -204,7 +204,7 @@ fn saved_mappings_name_addresses_after_the_end() {
     let key = |m: &Module| (m.path.clone(), m.bias, m.text.clone(), m.build_id.clone());
     let alive: Vec<_> = alive.iter().filter(|m| m.role != Role::Vdso).map(key).collect();
     assert_eq!(dead.iter().map(key).collect::<Vec<_>>(), alive);
-    let mut names = Symboliser::new(dead);
+    let mut names = Symbolizer::new(dead);
     for (printed, name) in
         [("program_function", "program_function"), ("library_function1", "library_function")]
     {

@@ -151,7 +151,7 @@ fn each_frame(vaddr: u64, data: &[u8], mut each: impl FnMut(Fde, &mut dyn FnMut(
     let section = EhFrame::new(data, LittleEndian);
     let bases = BaseAddresses::default().set_eh_frame(vaddr);
     let mut context = UnwindContext::new();
-    // Neighbours share their CIE.
+    // Neighbors share their CIE.
     let mut last: Option<Cie<'_>> = None;
     let mut entries = section.entries(&bases);
     while let Ok(Some(entry)) = entries.next() {

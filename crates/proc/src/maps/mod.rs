@@ -7,6 +7,7 @@ use std::ops::{BitOr, Range};
 use rustix::io::Errno;
 
 mod live;
+pub mod raw;
 mod snapshot;
 mod text;
 
@@ -278,6 +279,14 @@ pub trait MapSource {
         }
         Ok(out)
     }
+}
+
+/// Reads all mappings of the own process from the text, in order of address, without their names.
+///
+/// # Errors
+/// Where `/proc` is not there, or may not be read.
+pub fn own() -> Result<Vec<Vma>, MapsError> {
+    Live::own()?.text_only().all(&Filter::default(), Want::default())
 }
 
 /// Iterator of [`MapSource::walk`]; ends after an error.

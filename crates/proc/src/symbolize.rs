@@ -6,7 +6,7 @@ use crate::module::{self, Module};
 
 /// Names addresses of one process; reads a module's symbols when its first address comes.
 #[derive(Debug)]
-pub struct Symboliser {
+pub struct Symbolizer {
     modules: Vec<(Module, Option<Functions>, bool)>,
 }
 
@@ -23,7 +23,7 @@ pub struct Frame<'a> {
     pub offset: u64,
 }
 
-impl Symboliser {
+impl Symbolizer {
     /// Takes the modules of the own process.
     pub fn own() -> Result<Self, MapsError> {
         Ok(Self::new(module::own()?))
@@ -49,7 +49,7 @@ impl Symboliser {
     /// next function.
     ///
     /// ```
-    /// let mut names = skep_proc::symbolise::Symboliser::own()?;
+    /// let mut names = skep_proc::symbolize::Symbolizer::own()?;
     /// let frame = names.resolve(std::process::exit as *const () as u64);
     /// assert!(frame.module.is_some() && frame.function.is_some());
     /// # Ok::<(), skep_proc::maps::MapsError>(())
