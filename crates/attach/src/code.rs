@@ -4,8 +4,8 @@
 //! direct branch whose target could be among the first bytes of a function is kept. Indirect jumps
 //! through tables are looked at when a function that has one is about to be changed.
 
-use crate::sites::Module;
 use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
+use skep_proc::maps::{self, Perms, Vma};
 use std::ops::Range;
 
 /// Bytes at the start of a function that branches into are kept for: `endbr64`, a jump, and an
@@ -40,19 +40,18 @@ pub(crate) unsafe fn bytes<'a>(range: &Range<u64>) -> &'a [u8] {
 }
 
 impl Code {
-    pub(crate) fn read(module: &Module) -> Self {
-        let starts = module.starts();
-        let data = readable(&module.file().span);
-        let mut out = Self {
-            branches: Vec::new(),
-            indirect: Vec::new(),
-            text: module.text.clone(),
-            data,
-            starts,
-        };
+    /// Decodes the code of a module: the starts of its functions, sorted, its executable ranges,
+    /// and all its addresses.
+    ///
+    /// # Safety
+    /// The module is mapped there, and stays.
+    pub(crate) unsafe fn read(starts: Vec<u64>, text: &[Range<u64>], span: &Range<u64>) -> Self {
+        let data = readable(span);
+        let mut out =
+            Self { branches: Vec::new(), indirect: Vec::new(), text: text.to_vec(), data, starts };
         let mut i = Instruction::default();
-        for range in &module.text {
-            // SAFETY: executable ranges of a mapped module are readable; execute-only code does not
+        for range in text {
+            // SAFETY: executable ranges of a mapped module, which the caller says it is, are readable; execute-only code does not
             // exist on this system's x86-64, where PROT_EXEC implies reading.
             let code = unsafe { bytes(range) };
             let mut at = range.start;
@@ -184,12 +183,8 @@ fn entries<'a>(at: u64, data: &'a [Range<u64>], size: u64) -> impl Iterator<Item
 
 /// The readable mappings in a range of addresses.
 fn readable(span: &Range<u64>) -> Vec<Range<u64>> {
-    let maps = std::fs::read_to_string("/proc/thread-self/maps").unwrap_or_default();
-    let parse = |line: &str| {
-        let (range, rest) = line.split_once(' ')?;
-        let (start, end) = range.split_once('-')?;
-        let range = u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?;
-        (rest.starts_with('r') && range.start < span.end && range.end > span.start).then_some(range)
-    };
-    maps.lines().filter_map(parse).collect()
+    let inside =
+        |v: &Vma| v.perms.contains(Perms::READ) && v.start < span.end && v.end > span.start;
+    let mappings = maps::own().unwrap_or_default();
+    mappings.into_iter().filter(inside).map(|v| v.range()).collect()
 }

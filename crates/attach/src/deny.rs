@@ -1,7 +1,7 @@
 //! Functions that are not hooked, or not at their return, and why.
 //!
 //! Most functions that care where they return to are found by following their code
-//! ([`crate::stack`]); the table is for those where that is not enough.
+//! ([`crate::stack_arguments`]); the table is for those where that is not enough.
 
 use crate::runtime::Convention;
 use crate::sites::{Function, Kind};

@@ -14,10 +14,12 @@
 //! they lie in an aligned word, and lead elsewhere where a site's own bytes cannot be changed.
 //! Islands are never freed: a thread may sleep in a system call whose instruction was moved.
 
+use crate::hook_list::Meta;
+use crate::jump::PATCH;
 use crate::skip::Skip;
-use crate::spot::PATCH;
 use crate::sys;
-use crate::tramp::{self, Meta};
+use crate::tramp::entry_points as tramp;
+use skep_proc::maps::{self, Vma};
 use std::ops::Range;
 
 /// Distance that 32-bit operands in a chunk must be able to bridge, with room to spare.
@@ -165,9 +167,7 @@ fn reaches(chunk: &Range<u64>, span: &Range<u64>) -> bool {
 
 /// Maps `size` bytes in the free gap that is nearest to `span`.
 fn near(span: &Range<u64>, size: u64) -> Option<u64> {
-    let maps = std::fs::read_to_string("/proc/thread-self/maps").ok()?;
-    let mut used: Vec<Range<u64>> = maps.lines().filter_map(line_range).collect();
-    used.sort_by_key(|r| r.start);
+    let used: Vec<Range<u64>> = maps::own().ok()?.iter().map(Vma::range).collect();
     let mut candidates = Vec::new();
     // The lowest page that programs can usually map, and the end of user space.
     let mut free_from = 0x10000;
@@ -190,10 +190,4 @@ fn near(span: &Range<u64>, size: u64) -> Option<u64> {
     candidates.retain(|c| reaches(&(*c..*c + size), span));
     candidates.sort_by_key(|c| c.abs_diff(span.start));
     candidates.into_iter().find_map(|c| sys::map(c, size, sys::PROT_READ | sys::PROT_WRITE).ok())
-}
-
-fn line_range(line: &str) -> Option<Range<u64>> {
-    let (start, rest) = line.split_once('-')?;
-    let (end, _) = rest.split_once(' ')?;
-    Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
 }

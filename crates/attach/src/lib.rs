@@ -41,32 +41,37 @@
 //! survive a library that another thread unloads in the very moment in which it is being hooked.
 
 pub use engine::{Attachment, Detached, Engine};
-pub use guard::{Muted, mute};
 pub use hook::{Hook, Missed, Position, RunFn};
+pub use per_thread::mute::{Muted, mute};
 pub use process::is_own as owns_memory;
 pub use skep_sys::{sandbox, thread};
 pub use skip::{AttachError, Skip};
 
-mod bounds;
 mod code;
 mod deny;
-mod elsewhere;
 mod engine;
 pub mod frame;
-mod guard;
 mod hook;
+mod hook_list;
+mod hook_lists;
 mod island;
+mod jump;
 mod live;
 mod patch;
-mod plans;
+mod patch_site;
+mod per_thread;
 mod process;
+mod relocate;
 mod runtime;
+mod side_stack;
 pub mod signals;
 pub mod sites;
 mod skip;
-mod spot;
-mod stack;
+mod stack_arguments;
+mod stack_bounds;
+mod stack_check;
 mod sys;
 mod table;
+mod thread_pointer;
 mod threads;
 mod tramp;

@@ -1,14 +1,15 @@
 //! Whose memory the calling thread runs in.
 //!
 //! A child of `vfork`, `posix_spawn` or `clone(CLONE_VM)` runs in its parent's memory under a
-//! process id of its own. It runs hooks while the thread that made it waits (`guard::of_task`). It
+//! process id of its own. It runs hooks while the thread that made it waits (`per_thread::shared_tls`). It
 //! must not take hooks out, free what others walk, or judge whether threads live: it is in no task
 //! list, and the threads in its parent's are not its own.
 //!
 //! A child of `fork` has a copy, which is its own from then on. A page that the kernel empties on
 //! fork tells the two apart, also when the child was made without the C library.
 
-use crate::{guard, sandbox, sys};
+use crate::per_thread::block;
+use crate::{sandbox, sys};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
@@ -47,7 +48,7 @@ pub fn is_own() -> bool {
             if owner.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                 // SAFETY: no thread but those made since runs here, and the page says that the
                 // blocks are still the parent's.
-                unsafe { guard::after_fork() };
+                unsafe { block::after_fork() };
             }
             owner.load(Ordering::Acquire) == pid
         }

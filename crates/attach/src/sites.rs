@@ -216,7 +216,7 @@ impl Module {
 
     /// Tells whether this code is part of it.
     pub(crate) fn is_own(&self) -> bool {
-        let here = crate::tramp::TRAMPOLINES[0] as usize as u64;
+        let here = crate::tramp::entry_points::TRAMPOLINES[0] as usize as u64;
         self.text.iter().any(|r| r.contains(&here))
     }
 
@@ -290,7 +290,9 @@ impl Module {
     /// The branches of the module's code. Decoded on the first call, which must come before
     /// anything in it is changed.
     pub(crate) fn code(&self) -> &Code {
-        self.code.get_or_init(|| Code::read(self))
+        // SAFETY: the module was found in the mappings. A library that is closed meanwhile is the
+        // limit of all that is done here ([`crate::Engine::attach`]).
+        self.code.get_or_init(|| unsafe { Code::read(self.starts(), &self.text, &self.file.span) })
     }
 }
 

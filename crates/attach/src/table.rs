@@ -6,7 +6,7 @@
 //! and a new table is published with one store. Removed keys stay until the next rebuild; metadata
 //! lives for ever, so a late reader finds an empty plan.
 
-use crate::tramp::{self, Meta};
+use crate::hook_list::Meta;
 use std::mem::size_of;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -29,6 +29,16 @@ pub(crate) struct Table {
 struct Slot {
     key: AtomicU64,
     meta: AtomicPtr<Meta>,
+}
+
+unsafe extern "C" {
+    static skep_attach_table: AtomicPtr<Table>;
+}
+
+/// The table that the site trampoline uses.
+fn current() -> &'static AtomicPtr<Table> {
+    // SAFETY: defined in x64.s, 8-aligned, in writable memory, and only accessed as an atomic word.
+    unsafe { &skep_attach_table }
 }
 
 impl Table {
@@ -69,12 +79,12 @@ impl Table {
     ///
     /// # Safety
     /// No table is freed meanwhile: the thread shows that it is in a trampoline
-    /// ([`crate::guard::drain`] waits for it).
+    /// ([`crate::per_thread::quiescence::drain`] waits for it).
     #[inline(always)]
     pub(crate) unsafe fn find(key: u64) -> *const Meta {
         // SAFETY: the writer publishes whole tables and leaves half of their slots empty; the rest
         // is the caller's promise.
-        let slot = unsafe { Self::slot(tramp::table().load(Ordering::Acquire), key) };
+        let slot = unsafe { Self::slot(current().load(Ordering::Acquire), key) };
         // SAFETY: `slot` points into that table.
         unsafe {
             if (*slot).key.load(Ordering::Acquire) == key {
@@ -127,7 +137,7 @@ impl Writer {
             unsafe { Self::store(table, key, meta) };
             taken += 1;
         }
-        let old = tramp::table().swap(table, Ordering::AcqRel);
+        let old = current().swap(table, Ordering::AcqRel);
         let was_static = self.bits == 0;
         (self.taken, self.bits) = (taken, want);
         (!was_static).then_some(old)
@@ -146,7 +156,7 @@ impl Writer {
         // SAFETY: the live table, which only this writer replaces, and half of whose slots are
         // empty.
         self.taken +=
-            usize::from(unsafe { Self::store(tramp::table().load(Ordering::Relaxed), key, meta) });
+            usize::from(unsafe { Self::store(current().load(Ordering::Relaxed), key, meta) });
     }
 
     /// # Safety

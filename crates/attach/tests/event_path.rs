@@ -1,5 +1,5 @@
 //! The code between a hooked function and its hooks keeps its rules: no vector, mask, x87 or MMX
-//! register, and no call that leaves it, except to hooks and bodies. Only optimised builds keep the
+//! register, and no call that leaves it, except to hooks and bodies. Only optimized builds keep the
 //! rules by construction, so only they are looked at.
 #![cfg(not(debug_assertions))]
 
@@ -23,26 +23,26 @@ const ASSEMBLY: &[&str] = &[
 ];
 /// Functions written in Rust, by a part of their mangled names.
 const RUST: &[&str] = &[
-    "5guard8register",
-    "5guard6sharer",
-    "5guard10slow_entry",
-    "5guard9slow_exit",
-    "5guard10new_thread",
-    "5guard8too_deep",
-    "5guard10after_fork",
-    "6bounds6search",
-    "9elsewhere5entry",
-    "9elsewhere4call",
-    "9elsewhere8returned",
-    "9elsewhere6refill",
+    "8register8register",
+    "10shared_tls6sharer",
+    "5enter10slow_entry",
+    "5enter9slow_exit",
+    "5enter10new_thread",
+    "5enter8too_deep",
+    "5block10after_fork",
+    "12stack_bounds6search",
+    "10side_stack5entry",
+    "10side_stack4call",
+    "10side_stack8returned",
+    "4pool6refill",
 ];
 /// Those of them that run hooks, through pointers.
 const WALKS: &[&str] = &[
-    "9elsewhere4walk",
-    "9elsewhere10walk_after",
-    "9elsewhere5entry",
-    "9elsewhere4call",
-    "9elsewhere8returned",
+    "4walk4walk",
+    "4walk10walk_after",
+    "10side_stack5entry",
+    "10side_stack4call",
+    "10side_stack8returned",
 ];
 
 #[test]

@@ -1,17 +1,14 @@
-//! Where a function is changed, and its first instructions somewhere else.
+//! Where a function is patched: which bytes, and whether they can be changed at all.
 
 use crate::code::{self, Code};
+use crate::jump::PATCH;
 use crate::runtime::Convention;
 use crate::sites::{Function, Kind};
 use crate::skip::Skip;
+use crate::stack_check::{behind_stack_check, calls_nothing};
 use iced_x86::{
-    Code as Op, Decoder, DecoderOptions, Encoder, FlowControl, Instruction, Mnemonic, OpKind,
-    Register,
+    Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register,
 };
-use std::ops::Range;
-
-/// Bytes of a jump or call with a 32-bit distance.
-pub(crate) const PATCH: usize = 5;
 
 /// How the bytes to change look before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,17 +28,9 @@ pub(crate) struct Spot {
     pub(crate) at: u64,
     pub(crate) shape: Shape,
     /// Instructions that begin among the five bytes.
-    moved: Vec<Instruction>,
+    pub(crate) moved: Vec<Instruction>,
     /// Their bytes.
-    bytes: Vec<u8>,
-}
-
-/// The first instructions of a function as they run elsewhere.
-#[derive(Debug)]
-pub(crate) struct Relocated {
-    pub(crate) code: Vec<u8>,
-    /// For each of the five bytes: where in `code` the instruction beginning there went.
-    pub(crate) twins: [Option<u8>; PATCH],
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Spot {
@@ -215,196 +204,6 @@ impl Spot {
         }
         out
     }
-
-    /// Encodes the moved instructions to run at `to`, followed by a jump to the rest of the
-    /// function when there is a rest.
-    pub(crate) fn relocate(&self, function: u64, to: u64) -> Result<Relocated, Skip> {
-        let mut out = Relocated { code: Vec::with_capacity(40), twins: [None; PATCH] };
-        let Some(last) = self.moved.last() else { return Ok(out) };
-        let resume = last.next_ip();
-        let call = matches!(last.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
-        let plain = if call {
-            self.moved.get(..self.moved.len() - 1).unwrap_or_default()
-        } else {
-            &self.moved[..]
-        };
-        let fixed = |i: &Instruction| !i.is_ip_rel_memory_operand() && !is_branch(i);
-        if plain.iter().all(fixed) {
-            let len = plain.last().map_or(0, |i| i.next_ip() - self.at) as usize;
-            out.code.extend_from_slice(self.bytes.get(..len).unwrap_or_default());
-            for i in plain {
-                let offset = (i.ip() - self.at) as u8;
-                if let Some(t) = out.twins.get_mut(usize::from(offset)) {
-                    *t = Some(offset);
-                }
-            }
-        } else {
-            // One by one, not with the block encoder: that takes an address inside the moved bytes
-            // for the place the instruction is moved to. It is the function's own
-            // address, taken, and must stay that.
-            for i in plain {
-                if let Some(t) = out.twins.get_mut((i.ip() - self.at) as usize) {
-                    *t = u8::try_from(out.code.len()).ok();
-                }
-                let mut moved = *i;
-                moved.as_near_branch();
-                let mut encoder = Encoder::new(64);
-                encoder.encode(&moved, to + out.code.len() as u64).map_err(|_| {
-                    Skip::Unmovable {
-                        offset: i.ip() - function,
-                        why: "its operand is out of reach",
-                    }
-                })?;
-                out.code.extend_from_slice(&encoder.take_buffer());
-            }
-        }
-        if call {
-            if let Some(t) = out.twins.get_mut((last.ip() - self.at) as usize) {
-                *t = u8::try_from(out.code.len()).ok();
-            }
-            moved_call(last, to, &mut out.code).ok_or(Skip::Unmovable {
-                offset: last.ip() - function,
-                why: "call out of reach",
-            })?;
-        } else if !matches!(
-            last.flow_control(),
-            FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch
-        ) {
-            let from = to + out.code.len() as u64;
-            out.code.extend_from_slice(&jump(0xe9, from, resume).ok_or(Skip::NoRoom)?);
-        }
-        Ok(out)
-    }
-}
-
-/// Finds the end of the check of the stack that a function begins with: a comparison, and a branch
-/// to a call that makes room and then begins the function again.
-///
-/// What comes before the branch must not touch the stack, and the way back must lead to the
-/// function's first instruction.
-///
-/// # Safety
-/// As [`code::bytes`].
-unsafe fn behind_stack_check(own: &Range<u64>) -> Option<u64> {
-    /// Instructions of the check, and of the way that makes room: it saves up to 24 registers, and
-    /// loads them again.
-    const CHECK: usize = 8;
-    const WAY: usize = 64;
-    // SAFETY: the caller's promise.
-    let bytes = unsafe { code::bytes(own) };
-    let mut compared = false;
-    let mut makes_room = None;
-    let mut behind = None;
-    for i in Decoder::with_ip(64, bytes, own.start, DecoderOptions::NONE).into_iter().take(CHECK) {
-        match i.flow_control() {
-            FlowControl::ConditionalBranch => {
-                // Of two branches, for the largest frames, both lead to the same place.
-                let target = i.near_branch_target();
-                if !own.contains(&target)
-                    || target <= i.ip()
-                    || makes_room.is_some_and(|other| other != target)
-                {
-                    return None;
-                }
-                makes_room = Some(target);
-                if compared {
-                    behind = Some(i.next_ip());
-                    break;
-                }
-            }
-            FlowControl::Next => {
-                let pushes = i.stack_pointer_increment() != 0
-                    || (i.op0_kind() == OpKind::Register && i.op0_register() == Register::RSP);
-                let looks = matches!(i.mnemonic(), Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Nop);
-                if !looks && (pushes || i.op0_kind() == OpKind::Memory) {
-                    return None;
-                }
-                compared |= i.mnemonic() == Mnemonic::Cmp
-                    && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
-            }
-            _ => return None,
-        }
-    }
-    let (behind, start) = (behind?, makes_room?);
-    let way = bytes.get((start - own.start) as usize..)?;
-    let mut called = false;
-    for i in Decoder::with_ip(64, way, start, DecoderOptions::NONE).into_iter().take(WAY) {
-        match i.flow_control() {
-            FlowControl::Next => {}
-            FlowControl::Call if !called => called = true,
-            FlowControl::UnconditionalBranch => {
-                return (called && i.near_branch_target() == own.start).then_some(behind);
-            }
-            _ => return None,
-        }
-    }
-    None
-}
-
-/// Tells whether a function neither calls nor ends in another one, and uses hardly any stack.
-///
-/// # Safety
-/// As [`code::bytes`].
-unsafe fn calls_nothing(own: &Range<u64>) -> bool {
-    /// A red zone's worth of pushes and locals.
-    const FRAME: i64 = 128;
-    // SAFETY: the caller's promise.
-    let bytes = unsafe { code::bytes(own) };
-    let mut used = 0;
-    Decoder::with_ip(64, bytes, own.start, DecoderOptions::NONE).into_iter().all(|i| {
-        let to_rsp = i.op0_kind() == OpKind::Register && i.op0_register() == Register::RSP;
-        match i.flow_control() {
-            FlowControl::Next if to_rsp && i.mnemonic() == Mnemonic::Sub => {
-                used += i.immediate(1) as i64
-            }
-            FlowControl::Next if to_rsp && i.mnemonic() != Mnemonic::Cmp => {
-                used += if i.mnemonic() == Mnemonic::Add { 0 } else { FRAME }
-            }
-            FlowControl::Next => used -= i64::from(i.stack_pointer_increment().min(0)),
-            FlowControl::Return | FlowControl::Exception => {}
-            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
-                return own.contains(&i.near_branch_target());
-            }
-            _ => return false,
-        }
-        used <= FRAME
-    })
-}
-
-/// A call that pushes the return address it would have pushed in its old place: the callee returns
-/// into the function itself, and unwinders find the function's own tables.
-fn moved_call(call: &Instruction, to: u64, code: &mut Vec<u8>) -> Option<()> {
-    // push [rip+rest]; jmp target; rest: .quad return address
-    let start = code.len();
-    code.extend_from_slice(&[0xff, 0x35, 0, 0, 0, 0]);
-    let at = to + code.len() as u64;
-    if call.flow_control() == FlowControl::Call {
-        code.extend_from_slice(&jump(0xe9, at, call.near_branch_target())?);
-    } else {
-        let mut jmp = *call;
-        jmp.set_code(match call.code() {
-            Op::Call_rm64 => Op::Jmp_rm64,
-            _ => return None,
-        });
-        let mut encoder = Encoder::new(64);
-        encoder.encode(&jmp, at).ok()?;
-        code.extend_from_slice(&encoder.take_buffer());
-    }
-    let distance = (code.len() - start - 6) as u32;
-    code.get_mut(start + 2..start + 6)?.copy_from_slice(&distance.to_le_bytes());
-    code.extend_from_slice(&call.next_ip().to_le_bytes());
-    Some(())
-}
-
-/// `opcode` (0xe8 call, 0xe9 jmp) at `from` to `to`; `None` when that is too far.
-pub(crate) fn jump(opcode: u8, from: u64, to: u64) -> Option<[u8; PATCH]> {
-    let distance = i32::try_from(to.wrapping_sub(from).wrapping_sub(PATCH as u64) as i64).ok()?;
-    let [a, b, c, d] = distance.to_le_bytes();
-    Some([opcode, a, b, c, d])
-}
-
-fn is_branch(i: &Instruction) -> bool {
-    !matches!(i.flow_control(), FlowControl::Next | FlowControl::Return)
 }
 
 /// Tells whether a branch is a call: those with a 32-bit distance have one opcode, 0xe8, and may

@@ -15,6 +15,9 @@
 //! registers.
 
 use crate::sys;
+use crate::thread_pointer::thread;
+use skep_proc::maps::raw::Scanner;
+use skep_proc::maps::{Filter, Live, MapSource, Want};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -26,12 +29,10 @@ const UNLIMITED: u64 = 64 << 20;
 
 /// Finds the end of the first thread's stack. Not on the event path.
 pub(crate) fn learn() {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let line = maps.lines().find(|l| l.ends_with(" [stack]"));
-    let end = line
-        .and_then(|l| l.split_once(' ')?.0.split_once('-'))
-        .and_then(|(_, end)| u64::from_str_radix(end, 16).ok());
-    MAIN_END.store(end.unwrap_or(0), Ordering::Relaxed);
+    let named = |maps: Live| maps.text_only().all(&Filter::default(), Want::NAME);
+    let mappings = Live::own().and_then(named).unwrap_or_default();
+    let stack = mappings.iter().find(|v| v.name.as_deref() == Some(b"[stack]"));
+    MAIN_END.store(stack.map_or(0, |v| v.end), Ordering::Relaxed);
 }
 
 /// Finds the stack that the calling thread was given, whatever stack it is on now: lowest address
@@ -43,7 +44,7 @@ pub(crate) fn stack(rsp: u64) -> (u64, u64) {
     if main.0 <= rsp && rsp < main.1 {
         return main;
     }
-    let thread = sys::thread();
+    let thread = thread();
     match mapping(thread).and_then(|m| recorded(thread, m)) {
         // A child that another thread has forked is the first thread, too.
         Some(low) if !first || (low <= rsp && rsp < thread) => (low, thread & !15),
@@ -122,26 +123,25 @@ fn mapping(address: u64) -> Option<(u64, u64)> {
 
 #[inline(always)]
 fn query(fd: i64, address: u64) -> Option<(u64, u64)> {
-    /// `_IOWR('f', 17, struct procmap_query)`.
-    const PROCMAP_QUERY: u64 = 0xc068_6611;
+    use skep_proc::maps::raw::procmap_query as ask;
     const IOCTL: u64 = 16;
-    const WORDS: usize = 13;
-    let query: MaybeUninit<[AtomicU64; WORDS]> = MaybeUninit::uninit();
+    let query: MaybeUninit<[AtomicU64; ask::WORDS]> = MaybeUninit::uninit();
     let at = query.as_ptr() as u64;
     // SAFETY: only atomic stores to the words of `query`, through its address.
     let word =
         |n: usize| unsafe { &*((at as usize).wrapping_add(n.wrapping_mul(8)) as *const AtomicU64) };
     let mut n = 0;
-    while n < WORDS {
+    while n < ask::WORDS {
         // One by one: atomic stores are not merged into vector stores.
         word(n).store(0, Ordering::Relaxed);
         n = n.wrapping_add(1);
     }
-    word(0).store((WORDS * 8) as u64, Ordering::Relaxed);
-    word(2).store(address, Ordering::Relaxed);
+    word(ask::SIZE).store((ask::WORDS * 8) as u64, Ordering::Relaxed);
+    word(ask::ADDRESS).store(address, Ordering::Relaxed);
     // SAFETY: the kernel writes into `query`, whose size it was told.
-    let got = unsafe { sys::call(IOCTL, [fd as u64, PROCMAP_QUERY, at, 0, 0, 0]) };
-    (got == 0).then(|| (word(3).load(Ordering::Relaxed), word(4).load(Ordering::Relaxed)))
+    let got = unsafe { sys::call(IOCTL, [fd as u64, ask::OPCODE, at, 0, 0, 0]) };
+    (got == 0)
+        .then(|| (word(ask::START).load(Ordering::Relaxed), word(ask::END).load(Ordering::Relaxed)))
 }
 
 #[inline(always)]
@@ -151,8 +151,8 @@ fn text(fd: i64, address: u64) -> Option<(u64, u64)> {
     (end != 0).then_some((start, end))
 }
 
-/// Reads lines `START-END …` until the one around the address. `extern "C"`, as a function that
-/// might unwind would make its callers call the panic handler.
+/// Reads the text until the mapping around the address. `extern "C"`, as a function that might
+/// unwind would make its callers call the panic handler.
 #[inline(never)]
 #[unsafe(link_section = ".text.skep_event")]
 extern "C" fn search(fd: i64, address: u64, end: &mut u64) -> u64 {
@@ -160,8 +160,7 @@ extern "C" fn search(fd: i64, address: u64, end: &mut u64) -> u64 {
     const SIZE: u64 = 512;
     let buffer: MaybeUninit<[AtomicU8; SIZE as usize]> = MaybeUninit::uninit();
     let at = buffer.as_ptr() as u64;
-    // In a line: the number being read, the one before the dash, and whether the rest is skipped.
-    let (mut number, mut start, mut skip) = (0u64, 0u64, false);
+    let mut scanner = Scanner::new();
     loop {
         // SAFETY: the kernel writes into `buffer`, whose size it is told.
         let got = unsafe { sys::call(READ, [fd as u64, at, SIZE, 0, 0, 0]) };
@@ -174,23 +173,9 @@ extern "C" fn search(fd: i64, address: u64, end: &mut u64) -> u64 {
             let byte =
                 unsafe { (*(at.wrapping_add(n) as *const AtomicU8)).load(Ordering::Relaxed) };
             n = n.wrapping_add(1);
-            match byte {
-                b'\n' => (number, skip) = (0, false),
-                _ if skip => {}
-                b'-' => (start, number) = (number, 0),
-                b' ' if start <= address && address < number => {
-                    *end = number;
-                    return start;
-                }
-                b' ' => skip = true,
-                _ => {
-                    let digit = if byte > b'9' {
-                        byte.wrapping_sub(b'a').wrapping_add(10)
-                    } else {
-                        byte.wrapping_sub(b'0')
-                    };
-                    number = number << 4 | u64::from(digit & 15);
-                }
+            if scanner.push(byte) && scanner.start <= address && address < scanner.end {
+                *end = scanner.end;
+                return scanner.start;
             }
         }
     }
@@ -262,11 +247,8 @@ mod tests {
     fn mappings() {
         let here = 0u8;
         let at = &raw const here as u64;
-        let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
-        let mut ranges = maps.lines().filter_map(|l| {
-            let (start, end) = l.split_once(' ')?.0.split_once('-')?;
-            Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
-        });
+        let maps = skep_proc::maps::own().expect("maps");
+        let mut ranges = maps.iter().map(|v| (v.start, v.end));
         assert_eq!(both(at), ranges.find(|r| (r.0..r.1).contains(&at)));
         assert_eq!(both(8), None);
     }

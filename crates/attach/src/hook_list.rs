@@ -1,21 +1,16 @@
-//! The static trampolines and the memory they read: [`Meta`], [`Plan`], [`Slot`] and the site
-//! table.
+//! What runs on a function, in the form that the trampolines read: [`Meta`], [`Plan`] and [`Slot`].
 //!
 //! A plan is immutable. Changing what runs on a function means storing another plan's address in
 //! the function's [`Meta`]; threads that are walking the old one finish it, so it is freed only
-//! after [`crate::guard::drain`]. `Meta`s stay for ever: one for each function that was ever
+//! after [`crate::per_thread::quiescence::drain`]. `Meta`s stay for ever: one for each function that was ever
 //! hooked.
 //!
 //! Functions with the same hooks share a plan: ten thousand of them cost one, which stays in the
 //! nearest cache. What differs is the attach cookie, so that stands in a word of the `Meta`, and
 //! the slot says in which.
 
-use crate::elsewhere;
-use crate::frame::{Frame, MAX_SESSIONS};
-use crate::guard;
+use crate::frame::MAX_SESSIONS;
 use crate::hook::{Hook, Position};
-use crate::sandbox;
-use crate::table::Table;
 use std::mem::{offset_of, size_of};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -188,150 +183,6 @@ impl Plan {
         });
     }
 }
-
-/// The most sessions a plan takes, re-exported next to what depends on it.
-pub(crate) const SESSIONS: usize = MAX_SESSIONS;
-
-const _: () = {
-    assert!(size_of::<Plan>() == 48 && size_of::<Slot>() == 64 && size_of::<Meta>() == 64);
-    assert!(
-        offset_of!(Slot, run) == 0
-            && offset_of!(Meta, plan) == 0
-            && offset_of!(Plan, entry_end) == 0
-    );
-    assert!(
-        offset_of!(Frame, args) == 40
-            && offset_of!(Frame, rax) == 144
-            && offset_of!(Frame, rsp) == 216
-    );
-    assert!(size_of::<Frame>() == 272);
-    // A body finds its stack as far from a boundary of 64 bytes as its caller left it: metadata and
-    // frame lie in between.
-    assert!((XFRAME + 16).is_multiple_of(64));
-};
-
-/// Bytes of the frame an entry trampoline makes: up to and with `rsp`.
-const FRAME: usize = offset_of!(Frame, rsp) + 8;
-/// Bytes of the frame an exit trampoline makes.
-const XFRAME: usize = X_SIZE + size_of::<Frame>();
-/// Bytes of our own words in it.
-const X_SIZE: usize = 32 + 16 * SESSIONS;
-/// Frames that a chain of tail calls may leave on the stack; what comes after them runs without
-/// hooks, and is counted.
-pub(crate) const MAX_TAILS: usize = 32;
-
-std::arch::global_asm!(
-    include_str!("tramp/x64.s"),
-    FRAME = const FRAME,
-    XFRAME = const XFRAME,
-    X_SIZE = const X_SIZE,
-    X_SEQ = const 0,
-    X_SESSIONS = const 8,
-    X_IDS = const 16,
-    X_WORDS = const 16 + 8 * SESSIONS,
-    X_TAIL = const 16 + 16 * SESSIONS,
-    X_TAILS = const 24 + 16 * SESSIONS,
-    MAX_TAILS = const MAX_TAILS,
-    MD_PLAN = const offset_of!(Meta, plan),
-    MD_IP = const offset_of!(Meta, ip),
-    MD_BODY = const offset_of!(Meta, body),
-    MD_NR_ARGS = const offset_of!(Meta, nr_args),
-    MD_WANTS = const offset_of!(Meta, wants),
-    PLAN_ENTRY_END = const offset_of!(Plan, entry_end),
-    PLAN_MOD_END = const offset_of!(Plan, mod_end),
-    PLAN_EXIT_END = const offset_of!(Plan, exit_end),
-    PLAN_SEQ = const offset_of!(Plan, seq),
-    PLAN_EXITS = const offset_of!(Plan, exits),
-    PLAN_SLOTS = const size_of::<Plan>(),
-    SLOT_RUN = const offset_of!(Slot, run),
-    SLOT_DATA = const offset_of!(Slot, data),
-    SLOT_COOKIE_AT = const offset_of!(Slot, cookie_at),
-    SLOT_SEQ = const offset_of!(Slot, seq),
-    SLOT_SESSION = const offset_of!(Slot, session),
-    SLOT_SIZE = const size_of::<Slot>(),
-    BLOCK_TAIL = const offset_of!(guard::Block, tail),
-    BLOCK_TAILS = const offset_of!(guard::Block, tails),
-    BLOCK_ZONE = const offset_of!(guard::Block, zone),
-    BLOCK_ZONE_LEN = const offset_of!(guard::Block, zone_len),
-    BLOCK_LOW = const offset_of!(guard::Block, low),
-    BLOCK_TOP = const offset_of!(guard::Block, top),
-    too_deep = sym guard::too_deep,
-    slow_entry = sym guard::slow_entry,
-    slow_exit = sym guard::slow_exit,
-    sandboxed = sym sandbox::CLOSED,
-    new_thread = sym guard::new_thread,
-    elsewhere_entry = sym elsewhere::entry,
-    elsewhere_call = sym elsewhere::call,
-    elsewhere_return = sym elsewhere::returned,
-);
-
-unsafe extern "C" {
-    fn skep_attach_entry_island();
-    fn skep_attach_entry_site();
-    fn skep_attach_exit_0();
-    fn skep_attach_exit_8();
-    fn skep_attach_exit_32();
-    fn skep_attach_exit_128();
-    fn skep_attach_exit_512();
-    fn skep_attach_event_end();
-    fn skep_attach_switch(
-        top: u64,
-        f: unsafe extern "C" fn(u64, u64, u64) -> u64,
-        a: u64,
-        b: u64,
-        c: u64,
-    ) -> u64;
-    static skep_attach_table: AtomicPtr<Table>;
-}
-
-/// Calls `f(a, b, c)` on the stack that ends at `top`.
-///
-/// # Safety
-///
-/// `top` is aligned to 16 bytes, nobody uses that stack, and it is large enough; `f` may be called
-/// with these arguments.
-#[inline(always)]
-pub(crate) unsafe fn switch(
-    top: u64,
-    f: unsafe extern "C" fn(u64, u64, u64) -> u64,
-    a: u64,
-    b: u64,
-    c: u64,
-) -> u64 {
-    // SAFETY: the caller's promise.
-    unsafe { skep_attach_switch(top, f, a, b, c) }
-}
-
-/// Tells whether an address is in an exit trampoline: whoever returns there was called by one.
-#[inline(always)]
-pub(crate) fn is_exit(address: u64) -> bool {
-    address >= skep_attach_exit_0 as *const () as u64
-        && address < skep_attach_event_end as *const () as u64
-}
-
-/// The table that the site trampoline uses.
-pub(crate) fn table() -> &'static AtomicPtr<Table> {
-    // SAFETY: defined in x64.s, 8-aligned, in writable memory, and only accessed as an atomic word.
-    unsafe { &skep_attach_table }
-}
-
-/// The trampolines, in the order in which islands keep their addresses.
-pub(crate) const TRAMPOLINES: [unsafe extern "C" fn(); 7] = [
-    skep_attach_entry_island,
-    skep_attach_entry_site,
-    skep_attach_exit_0,
-    skep_attach_exit_8,
-    skep_attach_exit_32,
-    skep_attach_exit_128,
-    skep_attach_exit_512,
-];
-
-/// Index in [`TRAMPOLINES`] of the one that islands call for entry hooks.
-pub(crate) const ENTRY_ISLAND: usize = 0;
-/// Index of the one that compiled-in sites call for entry hooks.
-pub(crate) const ENTRY_SITE: usize = 1;
-/// Words of arguments on the stack that the exit trampolines copy, and their indices.
-pub(crate) const EXITS: [(u32, usize); 5] = [(0, 2), (8, 3), (32, 4), (128, 5), (512, 6)];
 
 impl Meta {
     /// Makes the metadata of a function. Never freed.

@@ -1,7 +1,7 @@
 //! The plans in use, and those that wait for their last readers. The engine's, under its lock.
 
 use crate::hook::Position;
-use crate::tramp::{self, COOKIES, Cookies, Entry, Meta, Plan};
+use crate::hook_list::{self, COOKIES, Cookies, Entry, Meta, Plan};
 use std::sync::atomic::Ordering;
 
 /// Who has the words for cookies in a function's [`Meta`].
@@ -85,8 +85,8 @@ impl Plans {
     pub(crate) fn publish(&mut self, meta: &'static Meta, entries: &[Entry], cookies: &mut Words) {
         cookies.leave(entries, self.drains);
         let plan =
-            if entries.is_empty() { tramp::empty() } else { self.plan(meta, entries, cookies) };
-        if plan != tramp::empty() {
+            if entries.is_empty() { hook_list::empty() } else { self.plan(meta, entries, cookies) };
+        if plan != hook_list::empty() {
             // SAFETY: a plan that is not free, and `users` is only touched here, under the engine's
             // lock.
             unsafe { (*plan).users += 1 };
@@ -99,7 +99,7 @@ impl Plans {
     /// Makes a function run nothing.
     pub(crate) fn withdraw(&mut self, meta: &Meta) {
         // SAFETY: the empty plan is never freed; what comes back was published here.
-        unsafe { self.release(meta.publish(tramp::empty())) };
+        unsafe { self.release(meta.publish(hook_list::empty())) };
     }
 
     /// Tells whether plans wait to be freed.
@@ -155,7 +155,7 @@ impl Plans {
     /// # Safety
     /// It was published here, for a function that does not have it any more.
     unsafe fn release(&mut self, plan: *mut Plan) {
-        if plan == tramp::empty() {
+        if plan == hook_list::empty() {
             return;
         }
         // SAFETY: it was in use until now, so it is not free; `users` as in `publish`.

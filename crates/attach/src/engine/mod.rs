@@ -1,0 +1,112 @@
+//! The engine: one for the process, owner of everything that is hooked.
+
+use crate::hook::Hook;
+use crate::per_thread::mute::mute;
+use crate::process;
+use crate::sites::{Function, Module};
+use crate::skip::{AttachError, Skip};
+use lock::lock;
+use std::sync::Arc;
+
+mod lock;
+mod prepare;
+mod repatch;
+mod site;
+mod state;
+mod targets;
+
+/// Hooks functions of the own process.
+#[derive(Debug)]
+pub struct Engine(());
+
+/// What [`Engine::attach`] did.
+#[derive(Debug)]
+pub struct Attachment {
+    /// Names the attachment; give it to [`Engine::detach`].
+    pub id: u64,
+    /// For each target, in the order given: attached, or why not.
+    pub results: Vec<Result<(), Skip>>,
+}
+
+/// What [`Engine::detach`] did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Detached {
+    /// Functions whose original first instructions are back in place.
+    pub restored: usize,
+    /// Functions that still begin with a jump, which now leads past the tracer: five bytes that do
+    /// not lie in one aligned word cannot be changed safely while other threads run.
+    pub bypassed: usize,
+    /// Whether no thread can be inside a hook of the attachment any more. If not, what its
+    /// [`Hook`]s point at must stay.
+    pub drained: bool,
+}
+
+impl Engine {
+    /// Gives the engine, and makes it on the first call.
+    ///
+    /// # Errors
+    ///
+    /// [`AttachError::System`] when the kernel lacks something that cannot be done without.
+    pub fn get() -> Result<&'static Self, AttachError> {
+        static ENGINE: Engine = Engine(());
+        lock::prepare();
+        Ok(&ENGINE)
+    }
+
+    /// Attaches all `hooks` to all `targets`, each a function and the cookie its hooks see.
+    ///
+    /// Nothing that a caller gives can lead it to change anything but the first instructions of
+    /// functions, as their module's file tells of them: a [`Function`] comes from there, and
+    /// what a [`Hook`] does, whoever made it with [`Hook::new`] answers for. A library that was
+    /// closed before is skipped; one that another thread closes in this very moment is the limit.
+    ///
+    /// Functions that cannot be hooked are skipped and reported; the others are attached when this
+    /// returns. Within a function, hooks of one kind run in the order of attaching.
+    ///
+    /// In a child that shares its parent's memory (`vfork`) nothing is attached.
+    pub fn attach(&self, targets: &[(&Function, u64)], hooks: &[Hook]) -> Attachment {
+        let _muted = mute();
+        if !process::is_own() {
+            return Attachment { id: 0, results: vec![Err(Skip::SharedMemory); targets.len()] };
+        }
+        let mut locked = lock();
+        let state = &mut *locked.state;
+        let (id, results) = state.attach(targets, hooks);
+        state.collect_limbo();
+        Attachment { id, results }
+    }
+
+    /// Takes an attachment away: no new run of its hooks begins after this returns.
+    ///
+    /// Functions without any other attachment get their original bytes back. Calls that are in
+    /// progress return as usual, without running its exit hooks. From inside a hook nothing is
+    /// freed: the answer is that the attachment is not drained.
+    ///
+    /// # Errors
+    ///
+    /// [`AttachError::NoAttachment`] when the id is not attached; [`AttachError::SharedMemory`] in
+    /// a child of `vfork`.
+    pub fn detach(&self, id: u64) -> Result<Detached, AttachError> {
+        let _muted = mute();
+        if !process::is_own() {
+            return Err(AttachError::SharedMemory);
+        }
+        let mut locked = lock();
+        let state = &mut *locked.state;
+        let (restored, bypassed) = state.detach(id)?;
+        Ok(Detached { restored, bypassed, drained: state.collect() })
+    }
+
+    /// Forgets functions of libraries that were closed: their code is no module's any more, and
+    /// other code may come to lie there.
+    ///
+    /// `modules` are those of now ([`crate::sites::scan`]). Nothing is written to the old places.
+    pub fn forget(&self, modules: &[Arc<Module>]) {
+        let _muted = mute();
+        if !process::is_own() {
+            return;
+        }
+        let mut locked = lock();
+        locked.state.forget_closed(modules);
+    }
+}

@@ -1,0 +1,170 @@
+//! Giving functions what they lack before they can be hooked: a patch site, islands, a path to an exit
+//! trampoline.
+
+use super::site::{Form, Site};
+use super::state::State;
+use super::targets::{ModuleTargets, set_result};
+use crate::frame::UNTYPED_ARGS;
+use crate::hook_list::Meta;
+use crate::hook_lists::Words;
+use crate::island::Builder;
+use crate::jump::PATCH;
+use crate::patch_site::{Shape, Spot};
+use crate::sites::Function;
+use crate::skip::Skip;
+use crate::stack_arguments::Follower;
+use crate::tramp::entry_points as tramp;
+use std::sync::atomic::Ordering;
+
+/// What was found out about one of them.
+struct Examined<'a> {
+    /// Index among the targets.
+    n: usize,
+    f: &'a Function,
+    /// Where to change it, if it was never hooked before.
+    spot: Option<Spot>,
+    /// The exit trampoline it needs.
+    exit: Option<usize>,
+}
+
+impl State {
+    /// Looks at the code of functions of one module and gives them what they lack: a spot, islands,
+    /// a way to an exit trampoline.
+    pub(super) fn place(
+        &mut self,
+        targets: &ModuleTargets<'_>,
+        results: &mut [Result<(), Skip>],
+        exits: bool,
+    ) {
+        let mut examined: Vec<Examined<'_>> = Vec::with_capacity(targets.items.len());
+        {
+            let original = |addr: u64| {
+                let site = self.sites.get(&addr).filter(|s| s.form != Form::Plain)?;
+                Some((site.spot.at, site.spot.original()))
+            };
+            let mut follower = Follower::new(targets.module.code(), &original);
+            for &(n, f) in &targets.items {
+                let spot = if self.sites.contains_key(&f.addr) {
+                    Ok(None)
+                } else {
+                    Spot::find(f).map(Some)
+                };
+                let exit = if exits { returns(f, &mut follower).map(Some) } else { Ok(None) };
+                match spot.and_then(|spot| Ok(Examined { n, f, spot, exit: exit? })) {
+                    Ok(item) => examined.push(item),
+                    Err(skip) => set_result(results, n, Err(skip)),
+                }
+            }
+        }
+        if examined.is_empty() {
+            return;
+        }
+        let mut builder = match Builder::new(&targets.module.file().span, examined.len()) {
+            Ok(b) => b,
+            Err(skip) => {
+                return examined.iter().for_each(|i| set_result(results, i.n, Err(skip.clone())));
+            }
+        };
+        let mut added = Vec::with_capacity(examined.len());
+        for item in examined {
+            let (n, addr) = (item.n, item.f.addr);
+            match self.add_site(&mut builder, item) {
+                Ok(new) => added.push((n, addr, new)),
+                Err(skip) => set_result(results, n, Err(skip)),
+            }
+        }
+        match builder.finish() {
+            Ok(()) => {}
+            Err(skip) => {
+                for (n, addr, new) in added {
+                    if new {
+                        self.sites.remove(&addr);
+                    } else if let Some(site) = self.sites.get_mut(&addr) {
+                        site.exit = 0;
+                    }
+                    set_result(results, n, Err(skip.clone()));
+                }
+            }
+        }
+    }
+
+    /// Makes what a function lacks. True when the function is new.
+    fn add_site(&mut self, builder: &mut Builder, item: Examined<'_>) -> Result<bool, Skip> {
+        let f = item.f;
+        let Some(spot) = item.spot else {
+            if let (Some(site), Some(exit)) = (self.sites.get_mut(&f.addr), item.exit) {
+                site.exit = builder.exit(site.meta, exit);
+                site.exit_islands = builder.range();
+            }
+            return Ok(false);
+        };
+        let at = spot.at;
+        let text = f.module.code().text_of(f.addr).ok_or(Skip::NotCode { addr: f.addr })?;
+        let mut twins = [0; PATCH];
+        let (entry, body, meta);
+        let new_meta = || Meta::new(f.addr, UNTYPED_ARGS as u64);
+        match spot.shape {
+            Shape::Nop => {
+                for (t, b) in twins.iter_mut().zip(spot.boundaries()).skip(1) {
+                    *t = if b { at + PATCH as u64 } else { 0 };
+                }
+                (entry, body, meta) = (builder.veneer(), at + PATCH as u64, new_meta());
+            }
+            Shape::Inline => {
+                let to = builder.next_body();
+                let moved = spot.relocate(f.addr, to)?;
+                for (n, (t, b)) in twins.iter_mut().zip(spot.boundaries()).enumerate().skip(1) {
+                    let twin = moved.twins.get(n).copied().flatten();
+                    *t = match (b, twin) {
+                        (false, _) => 0,
+                        (true, Some(o)) => to + u64::from(o),
+                        (true, None) => {
+                            return Err(Skip::Unmovable {
+                                offset: at + n as u64 - f.addr,
+                                why: "it was rewritten",
+                            });
+                        }
+                    };
+                }
+                meta = new_meta();
+                (entry, body) = builder.entry(meta, &moved.code);
+            }
+        }
+        let exit = item.exit.map_or(0, |exit| builder.exit(meta, exit));
+        meta.body.store(body, Ordering::Release);
+        self.sites.insert(
+            f.addr,
+            Site {
+                text,
+                spot,
+                meta,
+                nr_args: None,
+                entry,
+                exit,
+                islands: builder.range(),
+                exit_islands: builder.range(),
+                form: Form::Plain,
+                aim: Form::Plain,
+                entries: Vec::new(),
+                cookies: Words::default(),
+                twins,
+            },
+        );
+        Ok(true)
+    }
+}
+
+/// Finds the exit trampoline that copies what the function needs.
+fn returns(f: &Function, follower: &mut Follower<'_>) -> Result<usize, Skip> {
+    let end = f.module.code().next_start(f.addr);
+    let used = follower.follow(&(f.addr..(f.addr + f.size.max(1)).min(end)));
+    if used.return_address {
+        return Err(Skip::NoExit { why: "uses its own return address" });
+    }
+    if used.leaves {
+        return Err(Skip::NoExit { why: "keeps data in its caller's frame" });
+    }
+    let fits = tramp::EXITS.iter().find(|(words, _)| *words >= used.words);
+    fits.map(|(_, index)| *index)
+        .ok_or(Skip::NoExit { why: "takes more than 4 KiB of arguments on the stack" })
+}

@@ -1,0 +1,126 @@
+//! One hooked function: how its first bytes are, and how they shall be.
+
+use crate::hook_list::{Entry, Meta};
+use crate::hook_lists::Words;
+use crate::island;
+use crate::jump::{PATCH, jump};
+use crate::patch::change::{Change, Detour, current};
+use crate::patch_site::{Shape, Spot};
+use crate::skip::Skip;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+/// How a function's first bytes are now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Form {
+    Plain,
+    Entry,
+    Exit,
+}
+
+#[derive(Debug)]
+pub(super) struct Site {
+    pub(super) text: Range<u64>,
+    pub(super) spot: Spot,
+    pub(super) meta: &'static Meta,
+    /// Argument words, when one of the attachments knows them.
+    pub(super) nr_args: Option<u8>,
+    /// Where the five bytes lead for entry hooks: called at compiled-in sites, else jumped to.
+    pub(super) entry: u64,
+    /// Where they lead for exit hooks; 0: not made yet.
+    pub(super) exit: u64,
+    /// The chunks that `entry` and `exit` are in.
+    pub(super) islands: Range<u64>,
+    pub(super) exit_islands: Range<u64>,
+    pub(super) form: Form,
+    /// What calls get: another form than that of the bytes while the island they lead to is
+    /// redirected.
+    pub(super) aim: Form,
+    pub(super) entries: Vec<Entry>,
+    pub(super) cookies: Words,
+    pub(super) twins: [u64; PATCH],
+}
+
+impl Site {
+    /// Removes an attachment's hooks; false when it had none.
+    pub(super) fn remove(&mut self, id: u64) -> bool {
+        let before = self.entries.len();
+        self.entries.retain(|e| e.seq != id);
+        self.entries.len() != before
+    }
+
+    pub(super) fn wanted(&self) -> Form {
+        match self.entries.iter().map(|e| e.hook.position.needs_exit()).max() {
+            None => Form::Plain,
+            Some(false) => Form::Entry,
+            Some(true) => Form::Exit,
+        }
+    }
+
+    /// The five bytes of a form, and what they do.
+    pub(super) fn bytes(&self, form: Form) -> Result<([u8; PATCH], Detour), Skip> {
+        let at = self.spot.at;
+        let (opcode, detour) = match form {
+            Form::Plain => {
+                return Ok((
+                    self.spot.original(),
+                    Detour::Jump(self.meta.body.load(Ordering::Relaxed)),
+                ));
+            }
+            Form::Entry if self.spot.shape == Shape::Nop => (0xe8, Detour::Call(self.entry)),
+            Form::Entry => (0xe9, Detour::Jump(self.entry)),
+            Form::Exit => (0xe9, Detour::Jump(self.exit)),
+        };
+        let (Detour::Call(to) | Detour::Jump(to)) = detour;
+        if to == 0 {
+            return Err(Skip::NoRoom);
+        }
+        Ok((jump(opcode, at, to).ok_or(Skip::NoRoom)?, detour))
+    }
+
+    pub(super) fn change(&self, to: Form) -> Result<Change, Skip> {
+        let (old, before) = self.bytes(self.form)?;
+        let (new, after) = self.bytes(to)?;
+        // Whoever arrives in the middle of a change does what keeps the other attachments' events.
+        let head = if to == Form::Plain { before } else { after };
+        let inner = if self.form == Form::Plain { self.twins } else { [0; PATCH] };
+        Ok(Change { at: self.spot.at, old, new, text: self.text.clone(), head, inner })
+    }
+
+    /// The island that the bytes lead to; `None` when they lead to none, or to one that is not the
+    /// function's own.
+    pub(super) fn island(&self) -> Option<u64> {
+        match self.form {
+            Form::Plain => None,
+            Form::Entry => (self.spot.shape == Shape::Inline).then_some(self.entry),
+            Form::Exit => Some(self.exit),
+        }
+    }
+
+    /// Leads the function's island elsewhere, for bytes that cannot be changed while threads run:
+    /// an island lies in one word.
+    pub(super) fn redirect(&self, to: Form) -> Result<Change, Skip> {
+        let at = self.island().ok_or(Skip::Busy { tid: 0 })?;
+        let chunk = if self.form == Form::Exit { &self.exit_islands } else { &self.islands };
+        let target = match to {
+            Form::Plain => self.meta.body.load(Ordering::Relaxed),
+            Form::Entry if self.spot.shape == Shape::Inline => self.entry,
+            Form::Exit if self.exit != 0 => self.exit,
+            _ => return Err(Skip::Busy { tid: 0 }),
+        };
+        let new = match to == self.form {
+            true => island::head(self.form == Form::Exit, at, chunk),
+            false => jump(0xe9, at, target).ok_or(Skip::NoRoom)?,
+        };
+        // SAFETY: islands are mapped for ever.
+        let old = unsafe { current(at) };
+        Ok(Change {
+            at,
+            old,
+            new,
+            text: chunk.clone(),
+            head: Detour::Jump(target),
+            inner: [0; PATCH],
+        })
+    }
+}

@@ -1,0 +1,274 @@
+//! What the engine knows, and what attaching and detaching do to it.
+
+use super::site::{Form, Site};
+use super::targets::{ModuleTargets, set_result};
+use crate::deny;
+use crate::frame::{MAX_ARGS, MAX_SESSIONS, UNTYPED_ARGS};
+use crate::hook::{Hook, Position};
+use crate::hook_list::{Entry, Meta};
+use crate::hook_lists::Plans;
+use crate::jump::PATCH;
+use crate::live;
+use crate::patch;
+use crate::patch::change::current;
+use crate::patch_site::Shape;
+use crate::per_thread::quiescence;
+use crate::sites::{Function, Module};
+use crate::skip::{AttachError, Skip};
+use crate::table::{self, Table};
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+#[derive(Debug)]
+pub(super) struct State {
+    last: u64,
+    /// Every function that was ever hooked, by address.
+    pub(super) sites: HashMap<u64, Site>,
+    attachments: HashMap<u64, Vec<u64>>,
+    table: table::Writer,
+    /// Functions reached through the table.
+    pub(super) called: usize,
+    plans: Plans,
+    /// Taken out of use, perhaps still being read.
+    tables: Vec<Old<Table>>,
+    pub(super) left: live::Leftovers,
+}
+
+/// A pointer that waits for its readers to leave.
+#[derive(Debug)]
+struct Old<T>(*mut T);
+
+// SAFETY: only the holder of the engine's lock uses it.
+unsafe impl<T> Send for Old<T> {}
+
+impl State {
+    pub(super) fn new(table: table::Writer) -> Self {
+        Self {
+            last: 0,
+            sites: HashMap::new(),
+            attachments: HashMap::new(),
+            table,
+            called: 0,
+            plans: Plans::default(),
+            tables: Vec::new(),
+            left: live::Leftovers::default(),
+        }
+    }
+
+    /// Attaches, and gives the attachment a number.
+    pub(super) fn attach(
+        &mut self,
+        targets: &[(&Function, u64)],
+        hooks: &[Hook],
+    ) -> (u64, Vec<Result<(), Skip>>) {
+        self.last += 1;
+        let id = self.last;
+        self.forget(targets.iter().map(|(f, _)| f.addr));
+        let exits = hooks.iter().any(|h| h.position.needs_exit());
+        let mut results: Vec<Result<(), Skip>> = Vec::with_capacity(targets.len());
+        let mut seen = HashSet::with_capacity(targets.len());
+        let mut by_module: Vec<ModuleTargets<'_>> = Vec::new();
+        let mut text: Option<Vec<Range<u64>>> = None;
+        for (n, (f, _)) in targets.iter().enumerate() {
+            results.push(self.admit(f, hooks, &mut seen));
+            let known = self.sites.get(&f.addr).is_some_and(|s| !exits || s.exit != 0);
+            if known || results.last().is_some_and(Result::is_err) {
+                continue;
+            }
+            match by_module.iter_mut().find(|t| Arc::ptr_eq(t.module, &f.module)) {
+                Some(known) => known.items.push((n, f)),
+                // Its code is going to be read.
+                None if !f.module.is_within(text.get_or_insert_with(patch::executable)) => {
+                    set_result(&mut results, n, Err(Skip::NotCode { addr: f.addr }));
+                }
+                None => by_module.push(ModuleTargets { module: &f.module, items: vec![(n, f)] }),
+            }
+        }
+        for targets in by_module {
+            self.place(&targets, &mut results, exits);
+        }
+        let mut chosen = Vec::with_capacity(targets.len());
+        for ((f, cookie), result) in targets.iter().zip(&results) {
+            if result.is_ok()
+                && let Some(site) = self.sites.get_mut(&f.addr)
+            {
+                let known = f.nr_args.or(site.nr_args.filter(|_| !site.entries.is_empty()));
+                if known != site.nr_args {
+                    // Calls on their way keep the number that is in their frames.
+                    site.nr_args = known;
+                    let n = known.map_or(UNTYPED_ARGS, |n| usize::from(n).min(MAX_ARGS));
+                    site.meta.nr_args.store(n as u64, Ordering::Relaxed);
+                }
+                site.entries.extend(hooks.iter().map(|hook| Entry {
+                    hook: *hook,
+                    cookie: *cookie,
+                    seq: id,
+                }));
+                chosen.push(f.addr);
+            }
+        }
+        self.publish(&chosen);
+        let failed = self.reform(&chosen);
+        if !failed.is_empty() {
+            let addrs: Vec<u64> = failed.iter().map(|f| f.0).collect();
+            let failed: HashMap<u64, Skip> = failed.into_iter().collect();
+            for ((f, _), r) in targets.iter().zip(&mut results).filter(|(_, r)| r.is_ok()) {
+                if let Some(skip) = failed.get(&f.addr) {
+                    *r = Err(skip.clone());
+                }
+            }
+            for addr in &addrs {
+                self.sites.get_mut(addr).map(|s| s.remove(id));
+            }
+            self.publish(&addrs);
+            self.reform(&addrs);
+            chosen.retain(|a| !failed.contains_key(a));
+        }
+        self.attachments.insert(id, chosen);
+        (id, results)
+    }
+
+    /// Drops what is known about functions that are gone, with the library they were in, or that
+    /// are others now.
+    pub(super) fn forget(&mut self, addrs: impl Iterator<Item = u64>) {
+        let mut text: Option<Vec<Range<u64>>> = None;
+        for addr in addrs {
+            let Some(site) = self.sites.get(&addr) else { continue };
+            let text = text.get_or_insert_with(patch::executable);
+            let at = site.spot.at..site.spot.at + PATCH as u64;
+            let mapped = text
+                .get(text.partition_point(|r| r.end <= at.start))
+                .is_some_and(|r| r.start <= at.start && at.end <= r.end);
+            // SAFETY: all of them are mapped.
+            let current = || unsafe { current(at.start) };
+            if mapped && site.bytes(site.form).is_ok_and(|(bytes, _)| current() == bytes) {
+                continue;
+            }
+            if let Some(gone) = self.sites.remove(&addr) {
+                self.called -=
+                    usize::from(gone.spot.shape == Shape::Nop && gone.form == Form::Entry);
+                self.plans.withdraw(gone.meta);
+            }
+        }
+    }
+
+    /// Decides whether a function can take the hooks, as far as that can be told without looking at
+    /// its code.
+    fn admit(&self, f: &Function, hooks: &[Hook], seen: &mut HashSet<u64>) -> Result<(), Skip> {
+        if !seen.insert(f.addr) {
+            return Err(Skip::Duplicate);
+        }
+        let site = self.sites.get(&f.addr);
+        let sessions =
+            |s: &Site| s.entries.iter().filter(|e| e.hook.position == Position::Session).count();
+        let new = hooks.iter().filter(|h| h.position == Position::Session).count();
+        let others = site.filter(|s| !s.entries.is_empty()).and_then(|s| s.nr_args);
+        if f.nr_args.is_some_and(|n| others.is_some_and(|o| o != n)) {
+            return Err(Skip::Arguments);
+        }
+        if new > 0 && new + site.map_or(0, sessions) > MAX_SESSIONS {
+            return Err(Skip::Sessions { max: MAX_SESSIONS });
+        }
+        if site.is_none() {
+            deny::entry(f)?;
+        }
+        if hooks.iter().any(|h| h.position.needs_exit()) { deny::exit(f) } else { Ok(()) }
+    }
+
+    /// Makes new plans for functions whose hooks changed.
+    pub(super) fn publish(&mut self, addrs: &[u64]) {
+        self.enter_table(addrs);
+        for addr in addrs {
+            let Some(site) = self.sites.get_mut(addr) else { continue };
+            let wants = site.entries.iter().any(|e| usize::from(e.hook.wants_args) > UNTYPED_ARGS);
+            site.meta.wants.store(u32::from(wants), Ordering::Relaxed);
+            self.plans.publish(site.meta, &site.entries, &mut site.cookies);
+        }
+    }
+
+    /// Puts compiled-in sites that will be called into the table.
+    pub(super) fn enter_table(&mut self, addrs: &[u64]) {
+        let new: Vec<(u64, &'static Meta)> = addrs
+            .iter()
+            .filter_map(|a| self.sites.get(a))
+            .filter(|s| {
+                s.spot.shape == Shape::Nop && s.wanted() == Form::Entry && s.form != Form::Entry
+            })
+            .map(|s| (s.spot.at + PATCH as u64, s.meta))
+            .collect();
+        if new.is_empty() {
+            return;
+        }
+        let live = |s: &&Site| s.spot.shape == Shape::Nop && s.form == Form::Entry;
+        let mut keys = self.sites.values().filter(live).map(|s| (s.spot.at + PATCH as u64, s.meta));
+        let old = self.table.reserve(new.len(), &mut keys, self.called);
+        self.tables.extend(old.map(Old));
+        for (key, meta) in new {
+            self.table.insert(key, meta);
+        }
+    }
+
+    /// Counts functions that are as they were, and those whose first bytes are not.
+    pub(super) fn detach(&mut self, id: u64) -> Result<(usize, usize), AttachError> {
+        let addrs = self.attachments.remove(&id).ok_or(AttachError::NoAttachment { id })?;
+        self.forget(addrs.iter().copied());
+        // The address may be another function's by now, which never had these hooks.
+        let addrs: Vec<u64> = addrs
+            .into_iter()
+            .filter(|addr| self.sites.get_mut(addr).is_some_and(|s| s.remove(id)))
+            .collect();
+        self.publish(&addrs);
+        self.reform(&addrs);
+        let count = |f: fn(&Site) -> bool| {
+            addrs.iter().filter(|a| self.sites.get(a).is_some_and(f)).count()
+        };
+        Ok((
+            count(|s| s.form == Form::Plain),
+            count(|s| s.form != Form::Plain && s.aim == Form::Plain),
+        ))
+    }
+
+    /// Frees what nobody can be reading any more, if there is anything.
+    pub(super) fn collect_limbo(&mut self) {
+        if self.plans.any_old() || !self.tables.is_empty() {
+            self.collect();
+        }
+    }
+
+    /// Frees what nobody can be reading any more. False when some thread did not leave its hook in
+    /// time.
+    pub(super) fn collect(&mut self) -> bool {
+        if !quiescence::drain(1 << 16) {
+            return false;
+        }
+        // SAFETY: no thread is inside hooks that found an old plan.
+        unsafe { self.plans.drained() };
+        for Old(table) in self.tables.drain(..) {
+            // SAFETY: taken out of use by `reserve`, and no thread that found it is still inside.
+            unsafe { table::free(table) };
+        }
+        true
+    }
+
+    /// Drops functions that lie in none of `modules`: their library was closed.
+    pub(super) fn forget_closed(&mut self, modules: &[Arc<Module>]) {
+        let lives = |a: u64| modules.iter().any(|m| m.text.iter().any(|t| t.contains(&a)));
+        let gone: Vec<u64> = self.sites.keys().copied().filter(|a| !lives(*a)).collect();
+        for addr in &gone {
+            if let Some(site) = self.sites.get_mut(addr) {
+                site.entries.clear();
+            }
+        }
+        self.publish(&gone);
+        for addr in gone {
+            if let Some(site) = self.sites.remove(&addr)
+                && site.spot.shape == Shape::Nop
+                && site.form == Form::Entry
+            {
+                self.called -= 1;
+            }
+        }
+    }
+}

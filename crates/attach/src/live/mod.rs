@@ -1,0 +1,148 @@
+//! Changing code that other threads may be running.
+//!
+//! The order of things, each for all places at once:
+//!
+//! 1. Running threads are halted by a signal. Threads asleep in system calls are left there.
+//!    Nothing may be allocated from here on, nor may any lock be taken: a halted thread may hold
+//!    it.
+//! 2. Every instruction of the bytes to change becomes a breakpoint, and all cores notice
+//!    (`membarrier`). A thread that wakes up and runs into a place is sent on by the `SIGTRAP`
+//!    handler, as if it had found the change made.
+//! 3. Threads that woke up in between are halted too. A halted thread that is about to run an
+//!    instruction in the middle of a place goes on at that instruction's copy; so does one whose
+//!    signal handler would return there.
+//! 4. All bytes but the first are written; cores notice; then the first; cores notice. The halted
+//!    threads go on.
+//!
+//! A thread that runs, and cannot be halted in time, because it blocks the signal, makes the places
+//! impossible. So does one that waits for a child in its own memory (`vfork`, `posix_spawn`):
+//! nobody sees the child, which may have no handler for breakpoints. A thread that sleeps with
+//! `SIGTRAP` blocked is given some time to let it through; one that does not, as a thread that
+//! sleeps in `sigwait`, would have to wake up into one of the places within these microseconds to
+//! be killed by the kernel. So that they are microseconds, few places are changed at once
+//! ([`AT_ONCE`]). Hooks are taken out in another way ([`crate::patch`]).
+
+use crate::jump::PATCH;
+use crate::patch::change::{Change, current};
+use crate::patch::writable::Window;
+use crate::skip::Skip;
+use crate::sys::{self, Barrier};
+use crate::threads;
+use breakpoints::{BREAKPOINT, Traps, activate, announce};
+use limbo::Limbo;
+use saved_contexts::Copy;
+use stop_the_world::{Halt, with_halted};
+
+mod breakpoints;
+mod handlers;
+mod limbo;
+mod saved_contexts;
+mod stop_the_world;
+
+/// Most places that have breakpoints at the same time.
+pub(crate) const AT_ONCE: usize = 256;
+
+/// What is left from one change to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Leftovers {
+    traps: Limbo<Traps>,
+    halts: Limbo<Halt>,
+}
+
+impl Leftovers {
+    fn collect(&mut self) {
+        self.traps.collect();
+        self.halts.collect();
+    }
+}
+
+/// Makes all changes while other threads run, [`AT_ONCE`] at a time.
+///
+/// # Safety
+/// As [`crate::patch::apply`], and the window is open for these changes.
+pub(crate) unsafe fn apply(
+    window: &Window,
+    changes: &[Change],
+    left: &mut Leftovers,
+) -> Vec<Result<(), Skip>> {
+    left.collect();
+    let fail = |skip: Skip| vec![Err(skip); changes.len()];
+    let signal = match handlers::install() {
+        Ok(s) => s,
+        Err(errno) => return fail(Skip::Protected { errno }),
+    };
+    let Ok(tasks) = threads::Tasks::open() else { return fail(Skip::Protected { errno: 2 }) };
+    let mut copy = Copy::new();
+    announce(changes, &mut left.traps);
+    let mut results: Vec<Result<(), Skip>> = Vec::with_capacity(changes.len());
+    for some in changes.chunks(AT_ONCE) {
+        activate(some, true);
+        let done = results.len();
+        // SAFETY: the caller's promise; the other threads are halted.
+        with_halted(&tasks, signal, &mut copy, &mut left.halts, |gather| unsafe {
+            change(window, some, gather, &mut results)
+        });
+        // Nothing was done when some thread could not be halted.
+        for _ in results.len()..done + some.len() {
+            results.push(Err(Skip::Busy { tid: 0 }));
+        }
+        activate(some, false);
+    }
+    results
+}
+
+/// Makes some changes, and adds a result for each to those there are.
+///
+/// # Safety
+/// As [`apply`]; all other threads are halted or asleep, and the traps of the changes are active.
+unsafe fn change(
+    window: &Window,
+    changes: &[Change],
+    gather: &mut dyn FnMut() -> Result<(), u32>,
+    results: &mut Vec<Result<(), Skip>>,
+) {
+    // SAFETY: bytes of the changes: a breakpoint, for which the trap says what is done, or what the
+    // caller vouches for.
+    let write = |at: u64, bytes: &[u8]| unsafe { window.write(at, bytes) };
+    let before = results.len();
+    for c in changes {
+        // SAFETY: the caller's promise.
+        let untouched = unsafe { current(c.at) } == c.old;
+        results.push(if untouched { write(c.at, &[BREAKPOINT]) } else { Err(Skip::Foreign) });
+    }
+    let each = |results: &mut Vec<Result<(), Skip>>, f: &dyn Fn(&Change) -> Result<(), Skip>| {
+        for (r, c) in results.iter_mut().skip(before).zip(changes) {
+            if r.is_ok()
+                && let Err(skip) = f(c)
+            {
+                *r = Err(skip);
+            }
+        }
+    };
+    let inner = |c: &Change| c.inner.iter().any(|to| *to != 0);
+    // First all cores stop at the first bytes; then nobody new gets in the middle, and the
+    // breakpoints there are for those inside.
+    let _ = sys::membarrier(Barrier::SyncCore);
+    each(results, &|c| {
+        let places = c.inner.iter().enumerate().filter(|(_, to)| **to != 0);
+        places.map(|(n, _)| c.at + n as u64).try_for_each(|at| write(at, &[BREAKPOINT]))
+    });
+    let _ = sys::membarrier(Barrier::SyncCore);
+    if changes.iter().any(inner)
+        && let Err(tid) = gather()
+    {
+        // Back to what it was: the middle first, then the first byte.
+        let back = |c: &Change, n: usize, m: usize| {
+            write(c.at + n as u64, c.old.get(n..m).unwrap_or_default())
+        };
+        each(results, &|c| if inner(c) { back(c, 1, PATCH) } else { Ok(()) });
+        let _ = sys::membarrier(Barrier::SyncCore);
+        each(results, &|c| {
+            if inner(c) { back(c, 0, 1).and(Err(Skip::Busy { tid: tid as i32 })) } else { Ok(()) }
+        });
+    }
+    each(results, &|c| write(c.at + 1, c.new.get(1..).unwrap_or_default()));
+    let _ = sys::membarrier(Barrier::SyncCore);
+    each(results, &|c| write(c.at, c.new.get(..1).unwrap_or_default()));
+    let _ = sys::membarrier(Barrier::SyncCore);
+}

@@ -1,0 +1,118 @@
+//! Code that is writable for the moment.
+
+use super::change::Change;
+use crate::jump::PATCH;
+use crate::skip::Skip;
+use crate::sys::{self, Fd};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Places closer than this share one window of writable memory.
+const GAP: u64 = 1 << 18;
+
+const PAGE: u64 = 4096;
+
+/// Writable access to code, held while it is changed.
+///
+/// Usually a window: the pages stay executable, as other threads and this very code may need them,
+/// and become writable for a moment. Where the kernel refuses that (SELinux,
+/// `MemoryDenyWriteExecute`), every byte goes through `/proc/self/mem`.
+#[derive(Debug)]
+pub(crate) struct Window {
+    opened: Vec<Range<u64>>,
+    memory: Option<Fd>,
+}
+
+impl Window {
+    /// Opens the pages around all changes, which are sorted by address.
+    ///
+    /// # Safety
+    /// They lie in mapped code, which is readable and executable, and not writable.
+    pub(crate) unsafe fn open(changes: &[Change]) -> Result<Self, Skip> {
+        let mut out = Self { opened: Vec::new(), memory: None };
+        let mut ranges: Vec<(Range<u64>, Range<u64>)> = Vec::new();
+        for c in changes {
+            let pages = c.at & !(PAGE - 1)..(c.at + PATCH as u64).next_multiple_of(PAGE);
+            match ranges.last_mut() {
+                Some((r, text)) if *text == c.text && pages.start <= r.end + GAP => {
+                    r.end = r.end.max(pages.end)
+                }
+                _ => ranges.push((pages, c.text.clone())),
+            }
+        }
+        for (r, _) in ranges {
+            // SAFETY: the pages gain a right and lose none.
+            match unsafe {
+                sys::protect(
+                    r.start,
+                    r.end - r.start,
+                    sys::PROT_READ | sys::PROT_WRITE | sys::PROT_EXEC,
+                )
+            } {
+                Ok(()) => out.opened.push(r),
+                Err(errno) => {
+                    let file = Fd::open_rw(b"/proc/self/mem\0");
+                    out.memory = Some(file.map_err(|_| Skip::Protected { errno: errno as i32 })?);
+                    break;
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// Writes bytes of code. Single bytes are written with one store.
+    ///
+    /// # Safety
+    /// They lie in one of the changes that the window was opened for, and whoever runs into them
+    /// can run them.
+    pub(crate) unsafe fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Skip> {
+        if let Some(memory) = &self.memory {
+            let got = memory.write_at(bytes, at);
+            return if got == bytes.len() as i64 {
+                Ok(())
+            } else {
+                Err(Skip::Protected { errno: (-got).max(0) as i32 })
+            };
+        }
+        for (i, b) in bytes.iter().enumerate() {
+            // SAFETY: inside an opened window of mapped code, by the caller's promise.
+            unsafe { ((at as usize + i) as *mut u8).write_volatile(*b) };
+        }
+        Ok(())
+    }
+}
+
+impl Window {
+    /// Makes a change that lies in one aligned word, for threads that run.
+    ///
+    /// # Safety
+    /// As [`Window::write`].
+    pub(super) unsafe fn store(&self, change: &Change) -> Result<(), Skip> {
+        if self.memory.is_some() {
+            // The kernel does not say how it copies.
+            return Err(Skip::Protected { errno: 0 });
+        }
+        let shift = 8 * (change.at % 8);
+        let five = |bytes: [u8; PATCH]| {
+            bytes.iter().rev().fold(0u64, |word, b| word << 8 | u64::from(*b)) << shift
+        };
+        let mask = ((1u64 << (8 * PATCH)) - 1) << shift;
+        // SAFETY: an aligned word inside an opened window of mapped code. Readers are the
+        // processors' instruction fetches.
+        let word = unsafe { &*((change.at & !7) as *const AtomicU64) };
+        let done = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
+            (now & mask == five(change.old)).then_some(now & !mask | five(change.new))
+        });
+        done.map(|_| ()).map_err(|_| Skip::Foreign)
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        for r in &self.opened {
+            // SAFETY: gives the pages the protection that code has.
+            let _ =
+                unsafe { sys::protect(r.start, r.end - r.start, sys::PROT_READ | sys::PROT_EXEC) };
+        }
+    }
+}

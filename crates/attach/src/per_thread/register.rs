@@ -1,0 +1,213 @@
+//! Which block a thread gets: on its first event, or when it is muted first.
+//!
+//! Part of the event path: raw system calls only, no vector registers.
+
+use super::block::{BLOCKS, Block, CHUNKS, Chunk, own, set_own};
+use crate::stack_bounds;
+use crate::{process, sandbox, sys};
+use std::arch::asm;
+use std::mem::size_of;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Gives the thread a block. Null when there is no memory: the thread then stays untraced and asks
+/// again next time.
+///
+/// Called from the event path: raw system calls only, and no vector registers. On its own, because
+/// a thread does this once and the stack it needs should not be everybody's.
+#[unsafe(link_section = ".text.skep_event")]
+#[inline(never)]
+pub(crate) extern "C" fn register() -> *mut Block {
+    // A child that shares its parent's memory shares the thread-local word too: a block under the
+    // child's id would be taken for a dead thread's when the child is gone, while the parent
+    // uses it.
+    if !sandbox::may_call_system() || !process::is_own() {
+        return ptr::null_mut();
+    }
+    let tid = sys::gettid();
+    // A signal may arrive anywhere in here and register the same thread; so a block that already
+    // has our id wins, which also finds the block of a dead thread with the same id.
+    let mut free: *mut Block = ptr::null_mut();
+    let mut chunk = CHUNKS.load(Ordering::Acquire);
+    while !chunk.is_null() {
+        let mut i = 0;
+        while i < BLOCKS {
+            // SAFETY: chunks are never unmapped and `i` is in range.
+            let block = unsafe { (&raw mut (*chunk).blocks).cast::<Block>().wrapping_add(i) };
+            // SAFETY: as above; all fields are atomic.
+            let owner = unsafe { (*block).tid.load(Ordering::Acquire) };
+            if owner == tid {
+                // SAFETY: a block with our id.
+                return unsafe { adopt(block) };
+            }
+            if owner == 0 {
+                free = block;
+                break;
+            }
+            i = i.wrapping_add(1);
+        }
+        if !free.is_null() {
+            break;
+        }
+        // SAFETY: `chunk` is a live chunk.
+        chunk = unsafe { (*chunk).next.load(Ordering::Acquire) };
+    }
+    // SAFETY: `free` is null or a live block.
+    if !free.is_null()
+        && unsafe {
+            (*free).tid.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        }
+    {
+        // SAFETY: a block that has our id now.
+        return unsafe { adopt(free) };
+    }
+    if let Some(block) = recycle(tid) {
+        // SAFETY: as above.
+        return unsafe { adopt(block) };
+    }
+    let Ok(memory) = sys::map(0, size_of::<Chunk>() as u64, sys::PROT_READ | sys::PROT_WRITE)
+    else {
+        return ptr::null_mut();
+    };
+    let chunk = memory as *mut Chunk;
+    // SAFETY: fresh zeroed memory is a valid chunk; it is published by the store of its address.
+    unsafe {
+        let block = (&raw mut (*chunk).blocks).cast::<Block>();
+        (*block).tid.store(tid, Ordering::Relaxed);
+        let mut head = CHUNKS.load(Ordering::Relaxed);
+        loop {
+            (*chunk).next.store(head, Ordering::Relaxed);
+            match CHUNKS.compare_exchange_weak(head, chunk, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return adopt(block),
+                Err(now) => head = now,
+            }
+        }
+    }
+}
+
+/// Makes a block ready for the calling thread.
+///
+/// # Safety
+/// It is a block, and has the calling thread's id.
+#[inline(always)]
+unsafe fn adopt(block: *mut Block) -> *mut Block {
+    // SAFETY: blocks are never unmapped, and this one is the calling thread's now.
+    unsafe {
+        (*block).inside.store(0, Ordering::Relaxed);
+        (*block).silent.store(0, Ordering::Relaxed);
+        (*block).held.store(0, Ordering::Relaxed);
+        (*block).blocked.store(0, Ordering::Relaxed);
+        (*block).tail.store(0, Ordering::Relaxed);
+        find_stack(block);
+        set_own(block);
+    }
+    // SAFETY: the calling thread's.
+    unsafe { let_faults_through(block) };
+    block
+}
+
+/// Takes over the block of a thread that is gone.
+#[inline(always)]
+fn recycle(tid: u32) -> Option<*mut Block> {
+    let mut chunk = CHUNKS.load(Ordering::Acquire);
+    while !chunk.is_null() {
+        let mut i = 0;
+        while i < BLOCKS {
+            // SAFETY: chunks are never unmapped and `i` is in range; all fields are atomic.
+            unsafe {
+                let block = (&raw mut (*chunk).blocks).cast::<Block>().wrapping_add(i);
+                let owner = (*block).tid.load(Ordering::Acquire);
+                if owner != 0
+                    && sys::tgkill(owner, 0) == -sys::ESRCH
+                    && (*block)
+                        .tid
+                        .compare_exchange(owner, tid, Ordering::AcqRel, Ordering::Relaxed)
+                        .is_ok()
+                {
+                    return Some(block);
+                }
+            }
+            i = i.wrapping_add(1);
+        }
+        // SAFETY: `chunk` is a live chunk.
+        chunk = unsafe { (*chunk).next.load(Ordering::Acquire) };
+    }
+    None
+}
+
+/// Lets signals of faults through while the C library holds all back, as it does where a thread
+/// starts: a hook's fault that has a handler ([`crate::signals`]) would be the end. The library
+/// sets the thread's own mask when it is done. A mask with less is the program's.
+///
+/// # Safety
+/// The block is the calling thread's.
+#[inline(always)]
+unsafe fn let_faults_through(block: *mut Block) {
+    const RT_SIGPROCMASK: u64 = 14;
+    const SIG_UNBLOCK: u64 = 1;
+    /// All but `SIGKILL` and `SIGSTOP`; what `sigfillset` makes has fewer.
+    const ALL: u64 = !(1 << 8 | 1 << 18);
+    let mask = AtomicU64::new(0);
+    // SAFETY: the kernel writes the thread's mask into `mask`, and then takes signals out of it;
+    // blocks are never unmapped.
+    unsafe {
+        if sys::call(RT_SIGPROCMASK, [0, 0, mask.as_ptr() as u64, 8, 0, 0]) == 0
+            && mask.load(Ordering::Relaxed) & sys::FAULTS != 0
+        {
+            let before = mask.load(Ordering::Relaxed);
+            if before != ALL {
+                (*block).held.store((before & sys::FAULTS) as u32, Ordering::Relaxed);
+            }
+            mask.store(sys::FAULTS, Ordering::Relaxed);
+            sys::call(RT_SIGPROCMASK, [SIG_UNBLOCK, mask.as_ptr() as u64, 0, 8, 0, 0]);
+        }
+    }
+}
+
+/// Notes where the calling thread's own stack is.
+///
+/// # Safety
+/// The block is the calling thread's.
+#[inline(always)]
+unsafe fn find_stack(block: *mut Block) {
+    // SAFETY: blocks are never unmapped, and all fields are atomic.
+    unsafe {
+        let here: u64;
+        asm!("mov {}, rsp", out(reg) here, options(nomem, nostack, preserves_flags));
+        let (low, top) = stack_bounds::stack(here);
+        (*block).low.store(low, Ordering::Relaxed);
+        (*block).top.store(top, Ordering::Relaxed);
+        let frames = top.wrapping_sub(low) >> 2 & !15;
+        (*block).zone.store(top.wrapping_sub(frames), Ordering::Relaxed);
+        (*block).zone_len.store(frames >> 4, Ordering::Relaxed);
+    }
+}
+
+/// Sends all events of the calling thread elsewhere ([`crate::side_stack`]), where signals of faults
+/// are let through, or ends that.
+#[inline(always)]
+pub(crate) fn set_blocked(blocked: bool) {
+    let block = own();
+    if block.is_null() {
+        return;
+    }
+    // SAFETY: the calling thread's.
+    unsafe {
+        (*block).blocked.store(blocked.into(), Ordering::Relaxed);
+        if blocked {
+            (*block).zone_len.store(0, Ordering::Relaxed);
+        } else {
+            find_stack(block);
+        }
+    }
+}
+
+/// Learns what cannot be found out in events, before there are any.
+pub(crate) fn prepare() {
+    stack_bounds::learn();
+    let block = own();
+    if !block.is_null() {
+        // SAFETY: the calling thread's.
+        unsafe { find_stack(block) };
+    }
+}

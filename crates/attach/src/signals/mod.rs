@@ -1,0 +1,20 @@
+//! Signals that the engine needs, and the program's own actions for them.
+//!
+//! Changing code under running threads takes two: `SIGTRAP`, which a thread gets that runs into a
+//! place being changed, and one real-time signal that brings running threads to a halt for a
+//! moment. `SIGBUS` comes for memory that a full file system cannot give, `SIGSEGV` for loads of
+//! programs that find nothing. Handlers are installed when they are first needed, and stay. What is
+//! not the engine's own goes on to the program's action, whichever came first; for that a preloaded
+//! library sends the program's `sigaction` and `signal` through [`program_action`].
+
+pub use crate::sys::KernelAction;
+pub use action::{keeps, overtaken, program_action};
+pub use fault::{on_bad_load, on_memory_full};
+pub use mask::{Blocked, Mask, begin_blocked, end_blocked};
+pub use pass_on::prepare_exec;
+
+pub(crate) mod action;
+pub(crate) mod context;
+mod fault;
+mod mask;
+pub(crate) mod pass_on;

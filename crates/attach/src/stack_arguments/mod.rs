@@ -1,0 +1,264 @@
+//! How many words above its return address a function uses.
+//!
+//! An exit trampoline calls the function's body with a frame of its own in between, so arguments on
+//! the stack have to be copied. Most functions take none, which the code tells: the stack pointer
+//! is followed from the entry through the function, and every access to memory through it, or
+//! through rbp where that is the frame pointer, is looked at. What cannot be followed counts as
+//! unknown, and unknown is answered with a larger copy.
+
+use crate::code::Code;
+use crate::jump::PATCH;
+use cold::cold_part;
+use iced_x86::{Code as Op, Decoder, DecoderOptions, FlowControl, Instruction, OpKind, Register};
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use stores::Stores;
+use track::{At, LARGE, TAKEN, UNKNOWN, Use, memory, same, step};
+
+mod cold;
+mod stores;
+mod track;
+
+/// Bytes of a cold part that are looked at.
+const COLD: u64 = 4096;
+
+/// Instructions of cold parts that are decoded for one function.
+const BUDGET: u32 = 4096;
+
+/// Follows functions, and the functions that they end in a jump to.
+pub(crate) struct Follower<'a> {
+    code: &'a Code,
+    /// Tells the original bytes of a function that is changed at the moment, and where they were.
+    original: &'a dyn Fn(u64) -> Option<(u64, [u8; PATCH])>,
+    known: HashMap<u64, Option<Use>>,
+    /// Parts of functions that were looked at, and with what state.
+    parts: HashSet<(u64, At)>,
+    depth: u32,
+    /// Instructions of cold parts that may still be decoded for the function that was asked for.
+    budget: u32,
+}
+
+impl<'a> Follower<'a> {
+    pub(crate) fn new(
+        code: &'a Code,
+        original: &'a dyn Fn(u64) -> Option<(u64, [u8; PATCH])>,
+    ) -> Self {
+        Self { code, original, known: HashMap::new(), parts: HashSet::new(), depth: 0, budget: 0 }
+    }
+
+    /// Looks at the function in `range`.
+    pub(crate) fn follow(&mut self, range: &Range<u64>) -> Use {
+        let Some(bytes) = self.readable(range) else {
+            return Use { words: UNKNOWN, ..Use::default() };
+        };
+        if let Some(known) = self.known.get(&range.start) {
+            // None: a circle of tail calls; whoever asked first adds up.
+            return known.unwrap_or_default();
+        }
+        self.known.insert(range.start, None);
+        if self.depth == 0 {
+            self.budget = BUDGET;
+        }
+        let mut out = self.walk(range, &bytes, !self.code.is_start(range.start));
+        if out.words >= TAKEN && !variadic(range.start, &bytes) {
+            out.words = out.words.max(LARGE);
+        }
+        self.known.insert(range.start, Some(out));
+        out
+    }
+
+    /// `open`: nobody knows where it ends, so it ends where nothing visible goes on.
+    fn walk(&mut self, range: &Range<u64>, bytes: &[u8], open: bool) -> Use {
+        let mut out = Use::default();
+        // States at the targets of forward jumps, and the one that code reached in no visible way
+        // is taken to be in.
+        let mut ahead: HashMap<u64, At> = HashMap::new();
+        let mut usual: Option<At> = None;
+        // In code that only backward or indirect jumps lead to, so that its state is a guess.
+        let mut guessed = false;
+        let mut stores = Stores::default();
+        let mut now = Some(At { rsp: Some(0), rbp: None });
+        let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
+        let mut i = Instruction::default();
+        while decoder.can_decode() {
+            decoder.decode_out(&mut i);
+            let mut landed = false;
+            if let Some(at) = ahead.remove(&i.ip()) {
+                landed = true;
+                // What was guessed of the padding before it says nothing.
+                now = Some(match now.filter(|_| !guessed) {
+                    Some(n) => At { rsp: same(n.rsp, at.rsp), rbp: same(n.rbp, at.rbp) },
+                    None => at,
+                });
+            }
+            guessed = if now.is_none() { true } else { guessed && !landed };
+            if now.is_none() && open && ahead.is_empty() {
+                break;
+            }
+            let at = now.or(usual).unwrap_or(At { rsp: None, rbp: None });
+            if guessed {
+                // A landing pad, usually. What it seems to do to the return address is more likely
+                // a wrong guess.
+                let mut there = Use::default();
+                self.guess(&i, at, range, &mut there);
+                out.words = out.words.max(there.words);
+            }
+            if i.is_invalid() {
+                out.words = out.words.max(UNKNOWN);
+                now = None;
+                continue;
+            }
+            if !guessed {
+                memory(&i, at, &mut out);
+                stores.look(&i, at);
+            }
+            match i.flow_control() {
+                FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
+                    if !guessed && matches!(i.op0_kind(), OpKind::NearBranch64) {
+                        self.branch(&i, at, range, &mut ahead, &mut out);
+                        stores.tail |=
+                            at.rsp == Some(0) && !range.contains(&i.near_branch_target());
+                    }
+                    if i.flow_control() == FlowControl::UnconditionalBranch {
+                        now = None;
+                        continue;
+                    }
+                }
+                FlowControl::IndirectBranch => {
+                    stores.tail |= at.rsp == Some(0);
+                    if at.rsp == Some(0) || at.rsp.is_none() {
+                        out.words = out.words.max(UNKNOWN);
+                    }
+                    usual = Some(at);
+                    now = None;
+                    continue;
+                }
+                FlowControl::Return | FlowControl::Exception => {
+                    now = None;
+                    continue;
+                }
+                FlowControl::Call | FlowControl::IndirectCall if at.rsp.is_some_and(|r| r > 0) => {
+                    usual = Some(at)
+                }
+                // Not on the way out, where the frame shrinks.
+                FlowControl::Next
+                    if at.rsp.is_some_and(|r| r > 0) && at.rsp >= usual.and_then(|u| u.rsp) =>
+                {
+                    usual = Some(at)
+                }
+                _ => {}
+            }
+            let mut moved = Use::default();
+            now = Some(step(&i, at, &mut moved));
+            out.words = out.words.max(moved.words);
+            out.return_address |= moved.return_address && !guessed;
+        }
+        // Arguments of the function called at the end, most likely, unless the place is used
+        // otherwise as well.
+        out.leaves |= stores.first && (!stores.tail || out.words >= TAKEN);
+        out
+    }
+
+    /// Looks at one instruction whose state is a guess.
+    fn guess(&mut self, i: &Instruction, at: At, range: &Range<u64>, out: &mut Use) {
+        memory(i, at, out);
+        if matches!(i.memory_base(), Register::RSP | Register::RBP) {
+            out.words = out.words.max(UNKNOWN);
+        }
+        if matches!(
+            i.flow_control(),
+            FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch
+        ) && matches!(i.op0_kind(), OpKind::NearBranch64)
+        {
+            // Where it leads to is looked at from elsewhere, if anything leads there that is not a
+            // guess.
+            self.branch(i, at, range, &mut HashMap::new(), out);
+        }
+    }
+
+    fn branch(
+        &mut self,
+        i: &Instruction,
+        at: At,
+        range: &Range<u64>,
+        ahead: &mut HashMap<u64, At>,
+        out: &mut Use,
+    ) {
+        let target = i.near_branch_target();
+        if range.contains(&target) {
+            if target > i.ip() {
+                let merged = ahead.get(&target).map_or(at, |old| At {
+                    rsp: same(old.rsp, at.rsp),
+                    rbp: same(old.rbp, at.rbp),
+                });
+                ahead.insert(target, merged);
+            }
+            return;
+        }
+        // Into another part of the function (its cold half), or the call of another function at its
+        // end.
+        if at.rsp == Some(0) {
+            let there = self.elsewhere(target);
+            out.words = out.words.max(there.words);
+            out.return_address |= there.return_address;
+            out.leaves |= there.leaves;
+        } else if at.rsp.is_none() {
+            out.words = out.words.max(UNKNOWN);
+        } else {
+            // A cold part uses the frame as it is here; what it needs of the arguments, the hot
+            // part or an unknown copy has.
+            if self.parts.contains(&(target, at)) {
+                return;
+            }
+            let part = target..self.code.next_start(target).min(target.saturating_add(COLD));
+            if let Some(bytes) = self.readable(&part) {
+                let cold = cold_part(&part, &bytes, at, &mut self.budget);
+                if cold == Use::default() {
+                    self.parts.insert((target, at));
+                }
+                out.words = out.words.max(cold.words);
+                out.return_address |= cold.return_address;
+            }
+        }
+    }
+
+    fn elsewhere(&mut self, target: u64) -> Use {
+        if self.depth > 16 {
+            return Use { words: UNKNOWN, ..Use::default() };
+        }
+        let range = target..self.code.next_start(target);
+        self.depth += 1;
+        let out = self.follow(&range);
+        self.depth -= 1;
+        out
+    }
+
+    /// The bytes of a range of code as the linker left them.
+    fn readable(&self, range: &Range<u64>) -> Option<Cow<'a, [u8]>> {
+        let text = self.code.text_of(range.start)?;
+        if range.end > text.end || range.start >= range.end {
+            return None;
+        }
+        // SAFETY: inside executable memory of a mapped module.
+        let mut bytes = Cow::Borrowed(unsafe { crate::code::bytes(range) });
+        if let Some((at, original)) = (self.original)(range.start) {
+            let from = at.wrapping_sub(range.start) as usize;
+            for (b, o) in bytes.to_mut().iter_mut().skip(from).zip(original) {
+                *b = o;
+            }
+        }
+        Some(bytes)
+    }
+}
+
+/// Tells whether a function begins as compilers begin variadic ones: by looking whether vector
+/// registers were used (`test al, al`).
+fn variadic(start: u64, bytes: &[u8]) -> bool {
+    let decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
+    decoder.into_iter().take(48).any(|i| {
+        i.code() == Op::Test_rm8_r8
+            && i.op0_register() == Register::AL
+            && i.op1_register() == Register::AL
+    })
+}

@@ -1,0 +1,99 @@
+//! The check of the stack that functions of some runtimes begin with.
+
+use crate::code;
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, OpKind, Register};
+use std::ops::Range;
+
+/// Finds the end of the check of the stack that a function begins with: a comparison, and a branch
+/// to a call that makes room and then begins the function again.
+///
+/// What comes before the branch must not touch the stack, and the way back must lead to the
+/// function's first instruction.
+///
+/// # Safety
+/// As [`code::bytes`].
+pub(crate) unsafe fn behind_stack_check(own: &Range<u64>) -> Option<u64> {
+    /// Instructions of the check, and of the way that makes room: it saves up to 24 registers, and
+    /// loads them again.
+    const CHECK: usize = 8;
+    const WAY: usize = 64;
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { code::bytes(own) };
+    let mut compared = false;
+    let mut makes_room = None;
+    let mut behind = None;
+    for i in Decoder::with_ip(64, bytes, own.start, DecoderOptions::NONE).into_iter().take(CHECK) {
+        match i.flow_control() {
+            FlowControl::ConditionalBranch => {
+                // Of two branches, for the largest frames, both lead to the same place.
+                let target = i.near_branch_target();
+                if !own.contains(&target)
+                    || target <= i.ip()
+                    || makes_room.is_some_and(|other| other != target)
+                {
+                    return None;
+                }
+                makes_room = Some(target);
+                if compared {
+                    behind = Some(i.next_ip());
+                    break;
+                }
+            }
+            FlowControl::Next => {
+                let pushes = i.stack_pointer_increment() != 0
+                    || (i.op0_kind() == OpKind::Register && i.op0_register() == Register::RSP);
+                let looks = matches!(i.mnemonic(), Mnemonic::Cmp | Mnemonic::Test | Mnemonic::Nop);
+                if !looks && (pushes || i.op0_kind() == OpKind::Memory) {
+                    return None;
+                }
+                compared |= i.mnemonic() == Mnemonic::Cmp
+                    && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
+            }
+            _ => return None,
+        }
+    }
+    let (behind, start) = (behind?, makes_room?);
+    let way = bytes.get((start - own.start) as usize..)?;
+    let mut called = false;
+    for i in Decoder::with_ip(64, way, start, DecoderOptions::NONE).into_iter().take(WAY) {
+        match i.flow_control() {
+            FlowControl::Next => {}
+            FlowControl::Call if !called => called = true,
+            FlowControl::UnconditionalBranch => {
+                return (called && i.near_branch_target() == own.start).then_some(behind);
+            }
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// Tells whether a function neither calls nor ends in another one, and uses hardly any stack.
+///
+/// # Safety
+/// As [`code::bytes`].
+pub(crate) unsafe fn calls_nothing(own: &Range<u64>) -> bool {
+    /// A red zone's worth of pushes and locals.
+    const FRAME: i64 = 128;
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { code::bytes(own) };
+    let mut used = 0;
+    Decoder::with_ip(64, bytes, own.start, DecoderOptions::NONE).into_iter().all(|i| {
+        let to_rsp = i.op0_kind() == OpKind::Register && i.op0_register() == Register::RSP;
+        match i.flow_control() {
+            FlowControl::Next if to_rsp && i.mnemonic() == Mnemonic::Sub => {
+                used += i.immediate(1) as i64
+            }
+            FlowControl::Next if to_rsp && i.mnemonic() != Mnemonic::Cmp => {
+                used += if i.mnemonic() == Mnemonic::Add { 0 } else { FRAME }
+            }
+            FlowControl::Next => used -= i64::from(i.stack_pointer_increment().min(0)),
+            FlowControl::Return | FlowControl::Exception => {}
+            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
+                return own.contains(&i.near_branch_target());
+            }
+            _ => return false,
+        }
+        used <= FRAME
+    })
+}

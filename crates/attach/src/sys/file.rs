@@ -1,0 +1,119 @@
+//! Files: descriptors that are closed when dropped, and those that the event path opens.
+
+use super::call::{CLOSE, EINVAL, GETDENTS64, LSEEK, OPENAT, PWRITE64, READ, call};
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+const O_CLOEXEC: u64 = 0x8_0000;
+
+/// A file descriptor that is closed when dropped.
+#[derive(Debug)]
+pub(crate) struct Fd(u64);
+
+impl Fd {
+    /// Opens a file for reading; `path` ends with a nul byte.
+    pub(crate) fn open(path: &[u8]) -> Result<Self, i64> {
+        Self::open_with(path, O_CLOEXEC)
+    }
+
+    /// Opens a file for reading and writing; `path` ends with a nul byte.
+    pub(crate) fn open_rw(path: &[u8]) -> Result<Self, i64> {
+        Self::open_with(path, O_CLOEXEC | 2)
+    }
+
+    fn open_with(path: &[u8], flags: u64) -> Result<Self, i64> {
+        if path.last() != Some(&0) {
+            return Err(EINVAL);
+        }
+        // SAFETY: `path` ends with a nul byte.
+        match unsafe { call(OPENAT, [-100i64 as u64, path.as_ptr() as u64, flags, 0, 0, 0]) } {
+            fd if fd >= 0 => Ok(Self(fd as u64)),
+            e => Err(-e),
+        }
+    }
+
+    /// Reads once.
+    pub(crate) fn read(&self, into: &mut [u8]) -> i64 {
+        // SAFETY: writes into `into` only.
+        unsafe { call(READ, [self.0, into.as_mut_ptr() as u64, into.len() as u64, 0, 0, 0]) }
+    }
+
+    /// Writes at an offset.
+    pub(crate) fn write_at(&self, from: &[u8], at: u64) -> i64 {
+        // SAFETY: reads `from` only.
+        unsafe { call(PWRITE64, [self.0, from.as_ptr() as u64, from.len() as u64, at, 0, 0]) }
+    }
+
+    /// Reads directory entries.
+    pub(crate) fn entries(&self, into: &mut [u8]) -> i64 {
+        // SAFETY: writes into `into` only.
+        unsafe { call(GETDENTS64, [self.0, into.as_mut_ptr() as u64, into.len() as u64, 0, 0, 0]) }
+    }
+
+    /// Goes back to the first directory entry.
+    pub(crate) fn rewind(&self) {
+        // SAFETY: moves the descriptor's own position.
+        unsafe { call(LSEEK, [self.0, 0, 0, 0, 0, 0]) };
+    }
+}
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is ours.
+        unsafe { call(CLOSE, [self.0, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// Opens the list of the own mappings; negative on failure. For the event path.
+#[inline(always)]
+pub(crate) fn open_maps() -> i64 {
+    static PATH: [u8; 17] = *b"/proc/self/maps\0\0";
+    // SAFETY: the path ends with a nul byte.
+    unsafe { call(OPENAT, [-100i64 as u64, (&raw const PATH) as u64, O_CLOEXEC, 0, 0, 0]) }
+}
+
+/// Opens a task's `stat`; negative on failure. For the event path.
+#[inline(always)]
+pub(crate) fn open_stat(tid: u32) -> i64 {
+    const SIZE: u64 = 24;
+    let path: MaybeUninit<[AtomicU8; SIZE as usize]> = MaybeUninit::uninit();
+    let start = path.as_ptr() as u64;
+    // From the end, as that is how digits come. Byte by byte: atomic stores are not merged into
+    // vector stores.
+    let mut at = SIZE;
+    let mut put = |byte: u8| {
+        at = at.wrapping_sub(1);
+        // SAFETY: 13 bytes around at most 10 digits.
+        unsafe { (*(start.wrapping_add(at) as *const AtomicU8)).store(byte, Ordering::Relaxed) };
+        start.wrapping_add(at)
+    };
+    put(0);
+    put(b't');
+    put(b'a');
+    put(b't');
+    put(b's');
+    put(b'/');
+    let mut rest = tid;
+    while rest != 0 {
+        put(b'0'.wrapping_add((rest % 10) as u8));
+        rest /= 10;
+    }
+    put(b'/');
+    put(b'c');
+    put(b'o');
+    put(b'r');
+    put(b'p');
+    let path = put(b'/');
+    // SAFETY: the path ends with a nul byte.
+    unsafe { call(OPENAT, [-100i64 as u64, path, O_CLOEXEC, 0, 0, 0]) }
+}
+
+/// Closes a descriptor.
+///
+/// # Safety
+/// The caller has opened it, with [`open_maps`] or [`open_stat`], and nobody uses it any more.
+#[inline(always)]
+pub(crate) unsafe fn close(fd: i64) {
+    // SAFETY: the caller's promise.
+    unsafe { call(CLOSE, [fd as u64, 0, 0, 0, 0, 0]) };
+}

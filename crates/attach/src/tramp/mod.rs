@@ -1,0 +1,86 @@
+//! The static trampolines: `x64.s` with the offsets of what it reads.
+//!
+//! Nothing imports this file but for its names ([`entry_points`]); it knows the layout of all that the
+//! assembly touches, and the functions that it calls.
+
+use crate::frame::{Frame, MAX_SESSIONS};
+use crate::hook_list::{Meta, Plan, Slot};
+use crate::per_thread::block::Block;
+use crate::per_thread::enter;
+use crate::side_stack::MAX_TAILS;
+use crate::{sandbox, side_stack};
+use std::mem::{offset_of, size_of};
+
+pub(crate) mod entry_points;
+
+const _: () = {
+    assert!(size_of::<Plan>() == 48 && size_of::<Slot>() == 64 && size_of::<Meta>() == 64);
+    assert!(
+        offset_of!(Slot, run) == 0
+            && offset_of!(Meta, plan) == 0
+            && offset_of!(Plan, entry_end) == 0
+    );
+    assert!(
+        offset_of!(Frame, args) == 40
+            && offset_of!(Frame, rax) == 144
+            && offset_of!(Frame, rsp) == 216
+    );
+    assert!(size_of::<Frame>() == 272);
+    // A body finds its stack as far from a boundary of 64 bytes as its caller left it: metadata and
+    // frame lie in between.
+    assert!((XFRAME + 16).is_multiple_of(64));
+};
+
+/// Bytes of the frame an entry trampoline makes: up to and with `rsp`.
+const FRAME: usize = offset_of!(Frame, rsp) + 8;
+
+/// Bytes of the frame an exit trampoline makes.
+const XFRAME: usize = X_SIZE + size_of::<Frame>();
+
+/// Bytes of our own words in it.
+const X_SIZE: usize = 32 + 16 * MAX_SESSIONS;
+
+std::arch::global_asm!(
+    include_str!("x64.s"),
+    FRAME = const FRAME,
+    XFRAME = const XFRAME,
+    X_SIZE = const X_SIZE,
+    X_SEQ = const 0,
+    X_SESSIONS = const 8,
+    X_IDS = const 16,
+    X_WORDS = const 16 + 8 * MAX_SESSIONS,
+    X_TAIL = const 16 + 16 * MAX_SESSIONS,
+    X_TAILS = const 24 + 16 * MAX_SESSIONS,
+    MAX_TAILS = const MAX_TAILS,
+    MD_PLAN = const offset_of!(Meta, plan),
+    MD_IP = const offset_of!(Meta, ip),
+    MD_BODY = const offset_of!(Meta, body),
+    MD_NR_ARGS = const offset_of!(Meta, nr_args),
+    MD_WANTS = const offset_of!(Meta, wants),
+    PLAN_ENTRY_END = const offset_of!(Plan, entry_end),
+    PLAN_MOD_END = const offset_of!(Plan, mod_end),
+    PLAN_EXIT_END = const offset_of!(Plan, exit_end),
+    PLAN_SEQ = const offset_of!(Plan, seq),
+    PLAN_EXITS = const offset_of!(Plan, exits),
+    PLAN_SLOTS = const size_of::<Plan>(),
+    SLOT_RUN = const offset_of!(Slot, run),
+    SLOT_DATA = const offset_of!(Slot, data),
+    SLOT_COOKIE_AT = const offset_of!(Slot, cookie_at),
+    SLOT_SEQ = const offset_of!(Slot, seq),
+    SLOT_SESSION = const offset_of!(Slot, session),
+    SLOT_SIZE = const size_of::<Slot>(),
+    BLOCK_TAIL = const offset_of!(Block, tail),
+    BLOCK_TAILS = const offset_of!(Block, tails),
+    BLOCK_ZONE = const offset_of!(Block, zone),
+    BLOCK_ZONE_LEN = const offset_of!(Block, zone_len),
+    BLOCK_LOW = const offset_of!(Block, low),
+    BLOCK_TOP = const offset_of!(Block, top),
+    too_deep = sym enter::too_deep,
+    slow_entry = sym enter::slow_entry,
+    slow_exit = sym enter::slow_exit,
+    sandboxed = sym sandbox::CLOSED,
+    new_thread = sym enter::new_thread,
+    elsewhere_entry = sym side_stack::entry,
+    elsewhere_call = sym side_stack::call,
+    elsewhere_return = sym side_stack::returned,
+);
