@@ -10,7 +10,7 @@ use std::ops::Range;
 
 /// Bytes at the start of a function that branches into are kept for: `endbr64`, a jump, and an
 /// instruction that is cut.
-const WINDOW: u64 = 24;
+const ENTRY_BYTES: u64 = 24;
 
 /// What was found in a module's code.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl Code {
                         continue;
                     }
                     let target = i.near_branch_target();
-                    let near = target.wrapping_sub(own) < WINDOW;
+                    let near = target.wrapping_sub(own) < ENTRY_BYTES;
                     let inside = part.contains(&target) && !near;
                     let call = flow == FlowControl::Call && self.is_start(target);
                     if !(inside || call) {

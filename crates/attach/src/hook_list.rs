@@ -1,13 +1,13 @@
-//! What runs on a function, in the form that the trampolines read: [`Meta`], [`Plan`] and [`Slot`].
+//! What runs on a function, in the form that the trampolines read: [`Meta`], [`HookList`] and [`Item`].
 //!
-//! A plan is immutable. Changing what runs on a function means storing another plan's address in
+//! A hook list is immutable. Changing what runs on a function means storing another hook list's address in
 //! the function's [`Meta`]; threads that are walking the old one finish it, so it is freed only
 //! after [`crate::per_thread::quiescence::drain`]. `Meta`s stay for ever: one for each function that was ever
 //! hooked.
 //!
-//! Functions with the same hooks share a plan: ten thousand of them cost one, which stays in the
+//! Functions with the same hooks share a hook list: ten thousand of them cost one, which stays in the
 //! nearest cache. What differs is the attach cookie, so that stands in a word of the `Meta`, and
-//! the slot says in which.
+//! the item says in which.
 
 use crate::frame::MAX_SESSIONS;
 use crate::hook::{Hook, Position};
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 #[derive(Debug)]
 pub(crate) struct Meta {
     /// What runs; never null.
-    pub(crate) plan: AtomicPtr<Plan>,
+    pub(crate) list: AtomicPtr<HookList>,
     /// Address of the function.
     pub(crate) ip: u64,
     /// Where exit trampolines call the function's body.
@@ -33,13 +33,13 @@ pub(crate) struct Meta {
 }
 
 /// Attachments of a function whose cookies have room in its [`Meta`]; with more, the function has a
-/// plan for itself.
+/// hook list for itself.
 pub(crate) const COOKIES: usize = 3;
 
 /// One run of a hook on one function.
 #[repr(C)]
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct Item {
     pub(crate) run: u64,
     pub(crate) data: u64,
     /// Where the attach cookie is, counted from the `Meta` (and around the end of the address
@@ -50,16 +50,16 @@ pub(crate) struct Slot {
     /// Number of the attachment.
     pub(crate) seq: u64,
     pub(crate) missed: u64,
-    /// The cookie, in a plan that belongs to one function.
+    /// The cookie, in a hook list that belongs to one function.
     own_cookie: u64,
     /// [`Hook::without_return`].
     pub(crate) without_return: u64,
 }
 
-/// What runs on a function: entry slots, modify-return slots, exit slots, right behind this head.
+/// What runs on a function: entry items, modify-return items, exit items, right behind this head.
 #[repr(C)]
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct HookList {
     pub(crate) entry_end: u64,
     pub(crate) mod_end: u64,
     pub(crate) exit_end: u64,
@@ -73,28 +73,28 @@ pub(crate) struct Plan {
 
 /// One hook on one function as the engine remembers it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct AttachedHook {
     pub(crate) hook: Hook,
     pub(crate) cookie: u64,
     pub(crate) seq: u64,
 }
 
-/// Where the slots of a plan find their cookies.
+/// Where the items of a hook list find their cookies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cookies<'a> {
-    /// In these words of any `Meta`, one for each entry: the plan can be shared.
+    /// In these words of any `Meta`, one for each entry: the hook list can be shared.
     Words(&'a [usize]),
-    /// In the slots: the plan is for this function only.
+    /// In the items: the hook list is for this function only.
     Own(&'static Meta),
 }
 
-impl Plan {
-    /// Builds a plan on the heap, without users. `entries` are in the order of attaching.
+impl HookList {
+    /// Builds a hook list on the heap, without users. `entries` are in the order of attaching.
     ///
     /// # Panics
     /// With more than [`MAX_SESSIONS`] sessions, for which frames have no room; the engine refuses
     /// those.
-    pub(crate) fn build(entries: &[Entry], cookies: Cookies<'_>) -> *mut Self {
+    pub(crate) fn build(entries: &[AttachedHook], cookies: Cookies<'_>) -> *mut Self {
         let count = |f: fn(Position) -> bool| entries.iter().filter(|e| f(e.hook.position)).count();
         let entry = count(|p| matches!(p, Position::Entry | Position::Session));
         let modify = count(|p| p == Position::ModifyReturn);
@@ -104,10 +104,10 @@ impl Plan {
             count(|p| p == Position::Session) <= MAX_SESSIONS,
             "frames have room for so many sessions"
         );
-        let words = (size_of::<Self>() + total * size_of::<Slot>()) / 8;
+        let words = (size_of::<Self>() + total * size_of::<Item>()) / 8;
         let memory = Box::into_raw(vec![0u64; words].into_boxed_slice()).cast::<u64>();
         let first = memory as u64 + size_of::<Self>() as u64;
-        let end = |n: usize| first + (n * size_of::<Slot>()) as u64;
+        let end = |n: usize| first + (n * size_of::<Item>()) as u64;
         let head = Self {
             entry_end: end(entry),
             mod_end: end(entry + modify),
@@ -116,16 +116,16 @@ impl Plan {
             exits: count(|p| p == Position::Exit) as u64,
             users: 0,
         };
-        // SAFETY: `memory` is 8-aligned and has room for the head and `total` slots behind it, all
+        // SAFETY: `memory` is 8-aligned and has room for the head and `total` items behind it, all
         // of plain words.
         unsafe {
             memory.cast::<Self>().write(head);
-            let slots = memory.byte_add(size_of::<Self>()).cast::<Slot>();
+            let items = memory.byte_add(size_of::<Self>()).cast::<Item>();
             let (mut at_entry, mut at_mod, mut at_exit, mut session) =
                 (0, entry, entry + modify, 0);
             for (n, e) in entries.iter().enumerate() {
                 let add = |at: &mut usize, session: i64| {
-                    let to = slots.add(*at);
+                    let to = items.add(*at);
                     *at += 1;
                     let cookie_at = match cookies {
                         Cookies::Words(words) => {
@@ -136,7 +136,7 @@ impl Plan {
                         Cookies::Own(meta) => (&raw const (*to).own_cookie as u64)
                             .wrapping_sub(std::ptr::from_ref(meta) as u64),
                     };
-                    to.write(Slot {
+                    to.write(Item {
                         run: e.hook.run as usize as u64,
                         data: e.hook.data as u64,
                         cookie_at,
@@ -162,24 +162,24 @@ impl Plan {
         memory.cast()
     }
 
-    /// Frees a plan.
+    /// Frees a hook list.
     ///
     /// # Safety
     ///
-    /// `plan` came from [`build`](Self::build), no `Meta` points at it, and no thread is walking
+    /// `list` came from [`build`](Self::build), no `Meta` points at it, and no thread is walking
     /// it.
-    pub(crate) unsafe fn free(plan: *mut Self) {
+    pub(crate) unsafe fn free(list: *mut Self) {
         // SAFETY: the caller owns it.
-        let end = unsafe { (*plan).exit_end };
-        let words = (end as usize - plan as usize) / 8;
+        let end = unsafe { (*list).exit_end };
+        let words = (end as usize - list as usize) / 8;
         if cfg!(debug_assertions) {
             // Whoever still walks it runs into an address that is none.
             // SAFETY: the caller owns it.
-            unsafe { std::ptr::write_bytes(plan.cast::<u8>(), 0xdb, words * 8) };
+            unsafe { std::ptr::write_bytes(list.cast::<u8>(), 0xdb, words * 8) };
         }
         // SAFETY: the same pointer and length that `build` made the box of.
         drop(unsafe {
-            Box::from_raw(std::ptr::slice_from_raw_parts_mut(plan.cast::<u64>(), words))
+            Box::from_raw(std::ptr::slice_from_raw_parts_mut(list.cast::<u64>(), words))
         });
     }
 }
@@ -188,7 +188,7 @@ impl Meta {
     /// Makes the metadata of a function. Never freed.
     pub(crate) fn new(ip: u64, nr_args: u64) -> &'static Self {
         Box::leak(Box::new(Self {
-            plan: AtomicPtr::new(empty()),
+            list: AtomicPtr::new(empty()),
             ip,
             body: AtomicU64::new(ip),
             nr_args: AtomicU64::new(nr_args),
@@ -197,19 +197,19 @@ impl Meta {
         }))
     }
 
-    /// Publishes a plan and returns the one before. Pairs with the trampolines' loads of the plan.
+    /// Publishes a hook list and returns the one before. Pairs with the trampolines' loads of the hook list.
     ///
     /// # Safety
-    /// It is the empty plan or came from [`Plan::build`], is for this function if its cookies are,
+    /// It is the empty hook list or came from [`HookList::build`], is for this function if its cookies are,
     /// and is not freed before it is replaced here and a drain has succeeded since.
-    pub(crate) unsafe fn publish(&self, plan: *mut Plan) -> *mut Plan {
-        self.plan.swap(plan, Ordering::SeqCst)
+    pub(crate) unsafe fn publish(&self, list: *mut HookList) -> *mut HookList {
+        self.list.swap(list, Ordering::SeqCst)
     }
 }
 
-/// The shared plan without slots. Never freed.
-pub(crate) fn empty() -> *mut Plan {
+/// The shared hook list without items. Never freed.
+pub(crate) fn empty() -> *mut HookList {
     use std::sync::OnceLock;
-    static PLAN: OnceLock<usize> = OnceLock::new();
-    *PLAN.get_or_init(|| Plan::build(&[], Cookies::Words(&[])) as usize) as *mut Plan
+    static EMPTY: OnceLock<usize> = OnceLock::new();
+    *EMPTY.get_or_init(|| HookList::build(&[], Cookies::Words(&[])) as usize) as *mut HookList
 }

@@ -1,15 +1,15 @@
-//! The plans in use, and those that wait for their last readers. The engine's, under its lock.
+//! The hook lists in use, and those that wait for their last readers. The engine's, under its lock.
 
 use crate::hook::Position;
-use crate::hook_list::{self, COOKIES, Cookies, Entry, Meta, Plan};
+use crate::hook_list::{self, AttachedHook, COOKIES, Cookies, HookList, Meta};
 use std::sync::atomic::Ordering;
 
 /// Who has the words for cookies in a function's [`Meta`].
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Words([Word; COOKIES]);
+pub(crate) struct CookieWords([CookieWord; COOKIES]);
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-enum Word {
+enum CookieWord {
     #[default]
     Free,
     /// An attachment.
@@ -18,58 +18,58 @@ enum Word {
     Until(u64),
 }
 
-impl Words {
+impl CookieWords {
     /// Gives back the words of attachments that are gone.
-    fn leave(&mut self, entries: &[Entry], drains: u64) {
+    fn release_unused(&mut self, entries: &[AttachedHook], drains: u64) {
         for word in &mut self.0 {
             match *word {
-                Word::Of(seq) if entries.iter().all(|e| e.seq != seq) => {
-                    *word = Word::Until(drains + 1)
+                CookieWord::Of(seq) if entries.iter().all(|e| e.seq != seq) => {
+                    *word = CookieWord::Until(drains + 1)
                 }
-                Word::Until(n) if n <= drains => *word = Word::Free,
+                CookieWord::Until(n) if n <= drains => *word = CookieWord::Free,
                 _ => {}
             }
         }
     }
 
     /// Finds the word of an entry's attachment, or writes its cookie into a free one.
-    fn place(&mut self, entry: &Entry, meta: &Meta) -> Option<usize> {
-        let own = self.0.iter().position(|w| *w == Word::Of(entry.seq));
-        let at = own.or_else(|| self.0.iter().position(|w| *w == Word::Free))?;
+    fn place(&mut self, entry: &AttachedHook, meta: &Meta) -> Option<usize> {
+        let own = self.0.iter().position(|w| *w == CookieWord::Of(entry.seq));
+        let at = own.or_else(|| self.0.iter().position(|w| *w == CookieWord::Free))?;
         if own.is_none() {
-            *self.0.get_mut(at)? = Word::Of(entry.seq);
+            *self.0.get_mut(at)? = CookieWord::Of(entry.seq);
             meta.cookies.get(at)?.store(entry.cookie, Ordering::Relaxed);
         }
         Some(at)
     }
 }
 
-/// Plans remembered for sharing. One attachment needs one or two; with more than these, some are
+/// HookLists remembered for sharing. One attachment needs one or two; with more than these, some are
 /// built twice.
 const REMEMBERED: usize = 16;
 
-/// All plans.
+/// All hook lists.
 #[derive(Debug, Default)]
-pub(crate) struct Plans {
+pub(crate) struct HookLists {
     /// The newest last.
     shared: Vec<Shared>,
     /// Taken out of use, perhaps still being read.
-    old: Vec<*mut Plan>,
+    old: Vec<*mut HookList>,
     /// Drains done so far.
     drains: u64,
     key: Vec<Key>,
 }
 
 // SAFETY: only the holder of the engine's lock uses the pointers.
-unsafe impl Send for Plans {}
+unsafe impl Send for HookLists {}
 
 #[derive(Debug)]
 struct Shared {
     key: Vec<Key>,
-    plan: *mut Plan,
+    list: *mut HookList,
 }
 
-/// What makes two functions' plans the same.
+/// What makes two functions' hook lists the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Key {
     position: Position,
@@ -80,34 +80,42 @@ struct Key {
     word: usize,
 }
 
-impl Plans {
-    /// Makes a function run `entries` from now on. Pairs with the trampolines' loads of the plan.
-    pub(crate) fn publish(&mut self, meta: &'static Meta, entries: &[Entry], cookies: &mut Words) {
-        cookies.leave(entries, self.drains);
-        let plan =
-            if entries.is_empty() { hook_list::empty() } else { self.plan(meta, entries, cookies) };
-        if plan != hook_list::empty() {
-            // SAFETY: a plan that is not free, and `users` is only touched here, under the engine's
+impl HookLists {
+    /// Makes a function run `entries` from now on. Pairs with the trampolines' loads of the hook list.
+    pub(crate) fn publish(
+        &mut self,
+        meta: &'static Meta,
+        entries: &[AttachedHook],
+        cookies: &mut CookieWords,
+    ) {
+        cookies.release_unused(entries, self.drains);
+        let list = if entries.is_empty() {
+            hook_list::empty()
+        } else {
+            self.list_for(meta, entries, cookies)
+        };
+        if list != hook_list::empty() {
+            // SAFETY: a hook list that is not free, and `users` is only touched here, under the engine's
             // lock.
-            unsafe { (*plan).users += 1 };
+            unsafe { (*list).users += 1 };
         }
-        // SAFETY: a plan of ours, which is freed when no function has it any more; what comes back
+        // SAFETY: a hook list of ours, which is freed when no function has it any more; what comes back
         // was published here.
-        unsafe { self.release(meta.publish(plan)) };
+        unsafe { self.release(meta.publish(list)) };
     }
 
     /// Makes a function run nothing.
     pub(crate) fn withdraw(&mut self, meta: &Meta) {
-        // SAFETY: the empty plan is never freed; what comes back was published here.
+        // SAFETY: the empty hook list is never freed; what comes back was published here.
         unsafe { self.release(meta.publish(hook_list::empty())) };
     }
 
-    /// Tells whether plans wait to be freed.
-    pub(crate) fn any_old(&self) -> bool {
+    /// Tells whether hook lists wait to be freed.
+    pub(crate) fn has_retired(&self) -> bool {
         !self.old.is_empty()
     }
 
-    /// Frees the old plans.
+    /// Frees the old hook lists.
     ///
     /// # Safety
     ///
@@ -115,18 +123,23 @@ impl Plans {
     /// [`withdraw`](Self::withdraw).
     pub(crate) unsafe fn drained(&mut self) {
         self.drains += 1;
-        for plan in self.old.drain(..) {
+        for list in self.old.drain(..) {
             // SAFETY: no `Meta` has it any more, and by the caller's promise no thread is walking
             // it.
-            unsafe { Plan::free(plan) };
+            unsafe { HookList::free(list) };
         }
     }
 
-    fn plan(&mut self, meta: &'static Meta, entries: &[Entry], cookies: &mut Words) -> *mut Plan {
+    fn list_for(
+        &mut self,
+        meta: &'static Meta,
+        entries: &[AttachedHook],
+        cookies: &mut CookieWords,
+    ) -> *mut HookList {
         self.key.clear();
         for entry in entries {
             let Some(word) = cookies.place(entry, meta) else {
-                return Plan::build(entries, Cookies::Own(meta));
+                return HookList::build(entries, Cookies::Own(meta));
             };
             let hook = &entry.hook;
             self.key.push(Key {
@@ -139,33 +152,33 @@ impl Plans {
             });
         }
         if let Some(shared) = self.shared.iter().rev().find(|s| s.key == self.key) {
-            return shared.plan;
+            return shared.list;
         }
         let words: Vec<usize> = self.key.iter().map(|k| k.word).collect();
-        let plan = Plan::build(entries, Cookies::Words(&words));
+        let list = HookList::build(entries, Cookies::Words(&words));
         if self.shared.len() == REMEMBERED {
             self.shared.remove(0);
         }
-        self.shared.push(Shared { key: self.key.clone(), plan });
-        plan
+        self.shared.push(Shared { key: self.key.clone(), list });
+        list
     }
 
-    /// Counts one user less of a plan.
+    /// Counts one user less of a hook list.
     ///
     /// # Safety
     /// It was published here, for a function that does not have it any more.
-    unsafe fn release(&mut self, plan: *mut Plan) {
-        if plan == hook_list::empty() {
+    unsafe fn release(&mut self, list: *mut HookList) {
+        if list == hook_list::empty() {
             return;
         }
         // SAFETY: it was in use until now, so it is not free; `users` as in `publish`.
         let users = unsafe {
-            (*plan).users -= 1;
-            (*plan).users
+            (*list).users -= 1;
+            (*list).users
         };
         if users == 0 {
-            self.shared.retain(|s| s.plan != plan);
-            self.old.push(plan);
+            self.shared.retain(|s| s.list != list);
+            self.old.push(list);
         }
     }
 }
@@ -180,51 +193,51 @@ mod tests {
         0
     }
 
-    fn entry(seq: u64, cookie: u64) -> Entry {
+    fn entry(seq: u64, cookie: u64) -> AttachedHook {
         // SAFETY: the function does nothing.
         let hook = unsafe { Hook::new(Position::Entry, nothing, ptr::null()) };
-        Entry { hook, cookie, seq }
+        AttachedHook { hook, cookie, seq }
     }
 
-    fn plan_of(meta: &Meta) -> *mut Plan {
-        meta.plan.load(Ordering::Relaxed)
+    fn plan_of(meta: &Meta) -> *mut HookList {
+        meta.list.load(Ordering::Relaxed)
     }
 
     #[test]
     fn functions_with_the_same_hooks_share_a_plan_and_keep_their_cookies() {
-        let mut plans = Plans::default();
+        let mut hook_lists = HookLists::default();
         let metas = [Meta::new(1, 6), Meta::new(2, 6)];
-        let mut words = [Words::default(); 2];
+        let mut words = [CookieWords::default(); 2];
         for (i, meta) in metas.into_iter().enumerate() {
-            plans.publish(meta, &[entry(7, 100 + i as u64)], &mut words[i]);
+            hook_lists.publish(meta, &[entry(7, 100 + i as u64)], &mut words[i]);
         }
         assert_eq!(plan_of(metas[0]), plan_of(metas[1]));
         assert_eq!(metas.map(|m| m.cookies[0].load(Ordering::Relaxed)), [100, 101]);
-        plans.publish(metas[0], &[entry(7, 100), entry(8, 5)], &mut words[0]);
+        hook_lists.publish(metas[0], &[entry(7, 100), entry(8, 5)], &mut words[0]);
         assert_ne!(plan_of(metas[0]), plan_of(metas[1]));
         assert_eq!(metas[0].cookies[1].load(Ordering::Relaxed), 5);
-        assert!(!plans.any_old(), "the other function still has the plan");
-        plans.withdraw(metas[1]);
-        assert!(plans.any_old());
+        assert!(!hook_lists.has_retired(), "the other function still has the list");
+        hook_lists.withdraw(metas[1]);
+        assert!(hook_lists.has_retired());
     }
 
     #[test]
     fn a_cookie_is_not_overwritten_before_a_drain() {
-        let mut plans = Plans::default();
+        let mut hook_lists = HookLists::default();
         let meta = Meta::new(1, 6);
-        let mut words = Words::default();
+        let mut words = CookieWords::default();
         for seq in 1..=3 {
-            plans.publish(meta, &[entry(seq, seq * 10)], &mut words);
+            hook_lists.publish(meta, &[entry(seq, seq * 10)], &mut words);
         }
-        // Somebody may still walk the plans of attachments 1 and 2: the fourth gets a plan for
+        // Somebody may still walk the hook lists of attachments 1 and 2: the fourth gets a hook list for
         // itself.
-        plans.publish(meta, &[entry(4, 40)], &mut words);
+        hook_lists.publish(meta, &[entry(4, 40)], &mut words);
         assert_eq!([0, 1, 2].map(|i| meta.cookies[i].load(Ordering::Relaxed)), [10, 20, 30]);
-        assert!(plans.shared.is_empty());
+        assert!(hook_lists.shared.is_empty());
         // SAFETY: no thread walks anything here.
-        unsafe { plans.drained() };
-        plans.publish(meta, &[entry(5, 50)], &mut words);
+        unsafe { hook_lists.drained() };
+        hook_lists.publish(meta, &[entry(5, 50)], &mut words);
         assert_eq!(meta.cookies[0].load(Ordering::Relaxed), 50);
-        assert_eq!(plans.shared.len(), 1);
+        assert_eq!(hook_lists.shared.len(), 1);
     }
 }

@@ -25,7 +25,7 @@
 //! its return is not seen. Hooks themselves run on a stack of the engine's there, with signals
 //! blocked ([`elsewhere`](crate::Missed)). The first event of a thread makes a handful of system
 //! calls (`gettid`, `open`, `ioctl`, `close`, sometimes `mmap` and `prlimit`), which a strict
-//! seccomp filter may not like. Attaching while other threads run halts them for a moment with a
+//! seccomp filter may not like. Attaching while other threads run stops them for a moment with a
 //! real-time signal and uses `SIGTRAP` ([`signals`]).
 //!
 //! # What it does not do

@@ -22,7 +22,7 @@ pub(crate) enum Shape {
 
 /// A place that can be changed.
 #[derive(Clone, Debug)]
-pub(crate) struct Spot {
+pub(crate) struct PatchSite {
     /// Address of the five bytes: the function's start, or behind its `endbr64`, or behind the
     /// check of the stack.
     pub(crate) at: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Spot {
     pub(crate) bytes: Vec<u8>,
 }
 
-impl Spot {
+impl PatchSite {
     /// Finds the place in `function`, whose bytes are as the linker left them.
     pub(crate) fn find(function: &Function) -> Result<Self, Skip> {
         match function.kind {
@@ -48,17 +48,17 @@ impl Spot {
         let next = code.next_start(addr);
         // Instructions that begin before the next function may not be cut by its start, so decoding
         // may look a little further.
-        let window = addr..(addr + 40).min(text.end);
+        let around = addr..(addr + 40).min(text.end);
         // SAFETY: within a mapped executable range.
-        let bytes = unsafe { code::bytes(&window) };
+        let bytes = unsafe { code::bytes(&around) };
         let mut decoder = Decoder::with_ip(64, bytes, addr, DecoderOptions::NONE);
         let mut at = addr;
         let mut checked = false;
-        if let Convention::BehindStackCheck { leaves, .. } = function.convention {
+        if let Convention::BehindStackCheck { leaf_functions, .. } = function.convention {
             let own = addr..(addr + function.size.max(1)).min(next);
             // SAFETY: within a mapped executable range of the module.
             let (behind, quiet) =
-                unsafe { (behind_stack_check(&own), leaves && calls_nothing(&own)) };
+                unsafe { (behind_stack_check(&own), leaf_functions && calls_nothing(&own)) };
             match behind {
                 Some(behind) => (at, checked) = (behind, true),
                 None if quiet => {}
@@ -103,7 +103,7 @@ impl Spot {
             let need = (at + PATCH as u64 - end) as usize;
             if at + PATCH as u64 > next
                 || room > end
-                || !is_padding(slice(end, window.end.min(text.end)), need)
+                || !is_padding(slice(end, around.end.min(text.end)), need)
             {
                 return Err(Skip::TooShort { room: end - at });
             }
@@ -112,10 +112,11 @@ impl Spot {
             && moved.iter().all(|i| i.mnemonic() == Mnemonic::Nop)
             && end == at + PATCH as u64;
         let shape = if nop { Shape::Nop } else { Shape::Inline };
-        let spot = Self { at, shape, moved, bytes: slice(at, end.max(at + PATCH as u64)).to_vec() };
-        spot.check_branches(function, code, checked)?;
-        spot.check_moved(addr)?;
-        Ok(spot)
+        let patch_site =
+            Self { at, shape, moved, bytes: slice(at, end.max(at + PATCH as u64)).to_vec() };
+        patch_site.check_branches(function, code, checked)?;
+        patch_site.check_moved(addr)?;
+        Ok(patch_site)
     }
 
     /// Refuses when code elsewhere jumps among the bytes to change, or the function loops to its

@@ -1,7 +1,7 @@
 //! The first instructions of a function, made to run somewhere else.
 
 use crate::jump::{PATCH, jump};
-use crate::patch_site::Spot;
+use crate::patch_site::PatchSite;
 use crate::skip::Skip;
 use iced_x86::{Code as Op, Encoder, FlowControl, Instruction};
 
@@ -10,14 +10,14 @@ use iced_x86::{Code as Op, Encoder, FlowControl, Instruction};
 pub(crate) struct Relocated {
     pub(crate) code: Vec<u8>,
     /// For each of the five bytes: where in `code` the instruction beginning there went.
-    pub(crate) twins: [Option<u8>; PATCH],
+    pub(crate) map: [Option<u8>; PATCH],
 }
 
-impl Spot {
+impl PatchSite {
     /// Encodes the moved instructions to run at `to`, followed by a jump to the rest of the
     /// function when there is a rest.
     pub(crate) fn relocate(&self, function: u64, to: u64) -> Result<Relocated, Skip> {
-        let mut out = Relocated { code: Vec::with_capacity(40), twins: [None; PATCH] };
+        let mut out = Relocated { code: Vec::with_capacity(40), map: [None; PATCH] };
         let Some(last) = self.moved.last() else { return Ok(out) };
         let resume = last.next_ip();
         let call = matches!(last.flow_control(), FlowControl::Call | FlowControl::IndirectCall);
@@ -32,7 +32,7 @@ impl Spot {
             out.code.extend_from_slice(self.bytes.get(..len).unwrap_or_default());
             for i in plain {
                 let offset = (i.ip() - self.at) as u8;
-                if let Some(t) = out.twins.get_mut(usize::from(offset)) {
+                if let Some(t) = out.map.get_mut(usize::from(offset)) {
                     *t = Some(offset);
                 }
             }
@@ -41,7 +41,7 @@ impl Spot {
             // for the place the instruction is moved to. It is the function's own
             // address, taken, and must stay that.
             for i in plain {
-                if let Some(t) = out.twins.get_mut((i.ip() - self.at) as usize) {
+                if let Some(t) = out.map.get_mut((i.ip() - self.at) as usize) {
                     *t = u8::try_from(out.code.len()).ok();
                 }
                 let mut moved = *i;
@@ -57,7 +57,7 @@ impl Spot {
             }
         }
         if call {
-            if let Some(t) = out.twins.get_mut((last.ip() - self.at) as usize) {
+            if let Some(t) = out.map.get_mut((last.ip() - self.at) as usize) {
                 *t = u8::try_from(out.code.len()).ok();
             }
             moved_call(last, to, &mut out.code).ok_or(Skip::Unmovable {

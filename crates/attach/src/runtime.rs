@@ -30,7 +30,7 @@ pub enum Convention {
         /// Why there is no more.
         why: &'static str,
         /// A function that calls nothing needs no check: those who call it leave room enough.
-        leaves: bool,
+        leaf_functions: bool,
     },
     /// No hooks: they do harm, or nothing says that it is a function.
     NoHook(&'static str),
@@ -125,8 +125,10 @@ struct Runtime {
     hooks: Convention,
 }
 
-const GO: Convention =
-    BehindStackCheck { why: "Go moves its stacks and looks at every return address", leaves: true };
+const GO: Convention = BehindStackCheck {
+    why: "Go moves its stacks and looks at every return address",
+    leaf_functions: true,
+};
 const HASKELL: Convention =
     NoHook("Haskell code is jumped to, and entered again after a collection");
 
@@ -262,7 +264,7 @@ impl Conventions {
             (Some((Runtime { hooks: BehindStackCheck { why, .. }, .. }, _)), _) => {
                 let core = GO_CORE.iter().any(|head| name.starts_with(head))
                     || name.ends_with(GO_ASSEMBLY);
-                BehindStackCheck { why, leaves: !core && name.contains('.') }
+                BehindStackCheck { why, leaf_functions: !core && name.contains('.') }
             }
             (Some((runtime, _)), _) => runtime.hooks,
         }

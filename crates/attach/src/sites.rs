@@ -35,7 +35,7 @@ pub struct Module {
 /// ```
 ///
 /// ```compile_fail,E0616
-/// fn elsewhere(function: &mut skep_attach::sites::Function) {
+/// fn somewhere_else(function: &mut skep_attach::sites::Function) {
 ///     function.addr += 1;
 /// }
 /// ```

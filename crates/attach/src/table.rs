@@ -1,10 +1,10 @@
 //! The site table: from the return address that a compiled-in site's call leaves, to the function's
 //! metadata.
 //!
-//! Open addressing, multiplicative hash, at most half full, key and pointer in one 16-byte slot.
-//! Readers take no lock: a slot's pointer is written before its key, a key is never overwritten,
+//! Open addressing, multiplicative hash, at most half full, key and pointer in one 16-byte bucket.
+//! Readers take no lock: a bucket's pointer is written before its key, a key is never overwritten,
 //! and a new table is published with one store. Removed keys stay until the next rebuild; metadata
-//! lives for ever, so a late reader finds an empty plan.
+//! lives for ever, so a late reader finds an empty hook list.
 
 use crate::hook_list::Meta;
 use std::mem::size_of;
@@ -12,21 +12,21 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-const FLOOR_BITS: u32 = 4;
+const LEAST_BITS: u32 = 4;
 
-/// The head of a table; slots follow. The layout is known to `tramp/x64.s`.
+/// The head of a table; buckets follow. The layout is known to `tramp/x64.s`.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Table {
     /// 64 minus the number of index bits.
     shift: u64,
     mask: u64,
-    slots: [Slot; 0],
+    buckets: [Bucket; 0],
 }
 
 #[repr(C)]
 #[derive(Debug)]
-struct Slot {
+struct Bucket {
     key: AtomicU64,
     meta: AtomicPtr<Meta>,
 }
@@ -45,7 +45,7 @@ impl Table {
     fn new(bits: u32) -> *mut Self {
         let words = size_of::<Self>() / 8 + (2usize << bits);
         let memory = Box::into_raw(vec![0u64; words].into_boxed_slice()).cast::<u64>();
-        // SAFETY: `memory` has room for the head, and zeros are empty slots.
+        // SAFETY: `memory` has room for the head, and zeros are empty buckets.
         unsafe {
             memory.write(u64::from(64 - bits));
             memory.add(1).write((1 << bits) - 1);
@@ -53,42 +53,43 @@ impl Table {
         memory.cast()
     }
 
-    /// Finds the slot of `key`, or the empty one where the search for it ends.
+    /// Finds the bucket of `key`, or the empty one where the search for it ends.
     ///
     /// # Safety
     /// The table was made by [`Table::new`], or is the empty one in x64.s, at least one of its
-    /// slots is empty, and it is not freed meanwhile.
+    /// buckets is empty, and it is not freed meanwhile.
     #[inline(always)]
-    unsafe fn slot(table: *const Self, key: u64) -> *const Slot {
-        // SAFETY: the caller's promise; the index is masked, and the walk ends at the empty slot.
+    unsafe fn bucket(table: *const Self, key: u64) -> *const Bucket {
+        // SAFETY: the caller's promise; the index is masked, and the walk ends at the empty bucket.
         unsafe {
             let mut i =
                 GOLDEN.wrapping_mul(key).wrapping_shr((*table).shift as u32) & (*table).mask;
             loop {
-                let slot = (&raw const (*table).slots).cast::<Slot>().wrapping_add(i as usize);
-                let k = (*slot).key.load(Ordering::Acquire);
+                let bucket =
+                    (&raw const (*table).buckets).cast::<Bucket>().wrapping_add(i as usize);
+                let k = (*bucket).key.load(Ordering::Acquire);
                 if k == key || k == 0 {
-                    return slot;
+                    return bucket;
                 }
                 i = i.wrapping_add(1) & (*table).mask;
             }
         }
     }
 
-    /// Looks a key up in the live table; null when it is not there. Fit for the event path.
+    /// Looks a key up in the live table; null when it is not there. For the event path.
     ///
     /// # Safety
     /// No table is freed meanwhile: the thread shows that it is in a trampoline
     /// ([`crate::per_thread::quiescence::drain`] waits for it).
     #[inline(always)]
     pub(crate) unsafe fn find(key: u64) -> *const Meta {
-        // SAFETY: the writer publishes whole tables and leaves half of their slots empty; the rest
+        // SAFETY: the writer publishes whole tables and leaves half of their buckets empty; the rest
         // is the caller's promise.
-        let slot = unsafe { Self::slot(current().load(Ordering::Acquire), key) };
-        // SAFETY: `slot` points into that table.
+        let bucket = unsafe { Self::bucket(current().load(Ordering::Acquire), key) };
+        // SAFETY: `bucket` points into that table.
         unsafe {
-            if (*slot).key.load(Ordering::Acquire) == key {
-                (*slot).meta.load(Ordering::Relaxed)
+            if (*bucket).key.load(Ordering::Acquire) == key {
+                (*bucket).meta.load(Ordering::Relaxed)
             } else {
                 ptr::null()
             }
@@ -99,7 +100,7 @@ impl Table {
 /// The writer's side of the table.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    /// Slots taken in the live table, removed keys included; 0 capacity: the static empty table is
+    /// Buckets taken in the live table, removed keys included; 0 capacity: the static empty table is
     /// live.
     taken: usize,
     bits: u32,
@@ -127,7 +128,7 @@ impl Writer {
         let roomy = self.bits > 0 && (self.taken + more) * 2 <= 1 << self.bits;
         // Shrinking waits until a quarter would do, so that a link that comes and goes does not
         // rebuild each time.
-        if roomy && (want + 2 > self.bits || self.bits == FLOOR_BITS) {
+        if roomy && (want + 2 > self.bits || self.bits == LEAST_BITS) {
             return None;
         }
         let table = Table::new(want);
@@ -144,7 +145,7 @@ impl Writer {
     }
 
     fn bits_for(n: usize) -> u32 {
-        (n * 2).max(1).next_power_of_two().trailing_zeros().max(FLOOR_BITS)
+        (n * 2).max(1).next_power_of_two().trailing_zeros().max(LEAST_BITS)
     }
 
     /// Adds a key, for which [`reserve`](Self::reserve) has made room.
@@ -153,23 +154,23 @@ impl Writer {
     /// When it has not.
     pub(crate) fn insert(&mut self, key: u64, meta: &'static Meta) {
         assert!(self.bits > 0 && self.taken * 2 < 1 << self.bits, "`reserve` makes room before");
-        // SAFETY: the live table, which only this writer replaces, and half of whose slots are
+        // SAFETY: the live table, which only this writer replaces, and half of whose buckets are
         // empty.
         self.taken +=
             usize::from(unsafe { Self::store(current().load(Ordering::Relaxed), key, meta) });
     }
 
     /// # Safety
-    /// As [`Table::slot`], with two slots empty, and only this writer changes the table.
+    /// As [`Table::bucket`], with two buckets empty, and only this writer changes the table.
     unsafe fn store(table: *mut Table, key: u64, meta: &'static Meta) -> bool {
         // SAFETY: the caller's promise.
-        let slot = unsafe { Table::slot(table, key) };
-        // SAFETY: `slot` points into `table`, which only this writer changes.
+        let bucket = unsafe { Table::bucket(table, key) };
+        // SAFETY: `bucket` points into `table`, which only this writer changes.
         unsafe {
-            let new = (*slot).key.load(Ordering::Relaxed) == 0;
-            (*slot).meta.store(ptr::from_ref(meta).cast_mut(), Ordering::Relaxed);
+            let new = (*bucket).key.load(Ordering::Relaxed) == 0;
+            (*bucket).meta.store(ptr::from_ref(meta).cast_mut(), Ordering::Relaxed);
             // Pairs with the readers' load of the key.
-            (*slot).key.store(key, Ordering::Release);
+            (*bucket).key.store(key, Ordering::Release);
             new
         }
     }
@@ -193,7 +194,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// The table grows to 100,000 keys and shrinks back to the floor, and always finds exactly what
+    /// The table grows to 100,000 keys and shrinks back to the smallest size, and always finds exactly what
     /// is in it.
     #[test]
     fn grows_and_shrinks() {
@@ -229,7 +230,7 @@ mod tests {
         step(&mut writer, &mut model, 5000..5001, 5000);
         assert_eq!(writer.bits, 14);
         step(&mut writer, &mut model, 0..1, 0);
-        assert_eq!(writer.bits, FLOOR_BITS);
+        assert_eq!(writer.bits, LEAST_BITS);
         // SAFETY: as above.
         assert!(unsafe { Table::find(key(7)) }.is_null());
     }

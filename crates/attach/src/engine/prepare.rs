@@ -6,10 +6,10 @@ use super::state::State;
 use super::targets::{ModuleTargets, set_result};
 use crate::frame::UNTYPED_ARGS;
 use crate::hook_list::Meta;
-use crate::hook_lists::Words;
+use crate::hook_lists::CookieWords;
 use crate::island::Builder;
 use crate::jump::PATCH;
-use crate::patch_site::{Shape, Spot};
+use crate::patch_site::{PatchSite, Shape};
 use crate::sites::Function;
 use crate::skip::Skip;
 use crate::stack_arguments::Follower;
@@ -22,15 +22,15 @@ struct Examined<'a> {
     n: usize,
     f: &'a Function,
     /// Where to change it, if it was never hooked before.
-    spot: Option<Spot>,
+    patch_site: Option<PatchSite>,
     /// The exit trampoline it needs.
     exit: Option<usize>,
 }
 
 impl State {
-    /// Looks at the code of functions of one module and gives them what they lack: a spot, islands,
+    /// Looks at the code of functions of one module and gives them what they lack: a patch site, islands,
     /// a way to an exit trampoline.
-    pub(super) fn place(
+    pub(super) fn prepare(
         &mut self,
         targets: &ModuleTargets<'_>,
         results: &mut [Result<(), Skip>],
@@ -40,17 +40,19 @@ impl State {
         {
             let original = |addr: u64| {
                 let site = self.sites.get(&addr).filter(|s| s.form != Form::Plain)?;
-                Some((site.spot.at, site.spot.original()))
+                Some((site.patch_site.at, site.patch_site.original()))
             };
             let mut follower = Follower::new(targets.module.code(), &original);
             for &(n, f) in &targets.items {
-                let spot = if self.sites.contains_key(&f.addr) {
+                let patch_site = if self.sites.contains_key(&f.addr) {
                     Ok(None)
                 } else {
-                    Spot::find(f).map(Some)
+                    PatchSite::find(f).map(Some)
                 };
                 let exit = if exits { returns(f, &mut follower).map(Some) } else { Ok(None) };
-                match spot.and_then(|spot| Ok(Examined { n, f, spot, exit: exit? })) {
+                match patch_site
+                    .and_then(|patch_site| Ok(Examined { n, f, patch_site, exit: exit? }))
+                {
                     Ok(item) => examined.push(item),
                     Err(skip) => set_result(results, n, Err(skip)),
                 }
@@ -91,31 +93,33 @@ impl State {
     /// Makes what a function lacks. True when the function is new.
     fn add_site(&mut self, builder: &mut Builder, item: Examined<'_>) -> Result<bool, Skip> {
         let f = item.f;
-        let Some(spot) = item.spot else {
+        let Some(patch_site) = item.patch_site else {
             if let (Some(site), Some(exit)) = (self.sites.get_mut(&f.addr), item.exit) {
                 site.exit = builder.exit(site.meta, exit);
                 site.exit_islands = builder.range();
             }
             return Ok(false);
         };
-        let at = spot.at;
+        let at = patch_site.at;
         let text = f.module.code().text_of(f.addr).ok_or(Skip::NotCode { addr: f.addr })?;
-        let mut twins = [0; PATCH];
+        let mut relocation_map = [0; PATCH];
         let (entry, body, meta);
         let new_meta = || Meta::new(f.addr, UNTYPED_ARGS as u64);
-        match spot.shape {
+        match patch_site.shape {
             Shape::Nop => {
-                for (t, b) in twins.iter_mut().zip(spot.boundaries()).skip(1) {
+                for (t, b) in relocation_map.iter_mut().zip(patch_site.boundaries()).skip(1) {
                     *t = if b { at + PATCH as u64 } else { 0 };
                 }
                 (entry, body, meta) = (builder.veneer(), at + PATCH as u64, new_meta());
             }
             Shape::Inline => {
                 let to = builder.next_body();
-                let moved = spot.relocate(f.addr, to)?;
-                for (n, (t, b)) in twins.iter_mut().zip(spot.boundaries()).enumerate().skip(1) {
-                    let twin = moved.twins.get(n).copied().flatten();
-                    *t = match (b, twin) {
+                let moved = patch_site.relocate(f.addr, to)?;
+                for (n, (t, b)) in
+                    relocation_map.iter_mut().zip(patch_site.boundaries()).enumerate().skip(1)
+                {
+                    let relocated = moved.map.get(n).copied().flatten();
+                    *t = match (b, relocated) {
                         (false, _) => 0,
                         (true, Some(o)) => to + u64::from(o),
                         (true, None) => {
@@ -136,7 +140,7 @@ impl State {
             f.addr,
             Site {
                 text,
-                spot,
+                patch_site,
                 meta,
                 nr_args: None,
                 entry,
@@ -146,8 +150,8 @@ impl State {
                 form: Form::Plain,
                 aim: Form::Plain,
                 entries: Vec::new(),
-                cookies: Words::default(),
-                twins,
+                cookies: CookieWords::default(),
+                relocation_map,
             },
         );
         Ok(true)
@@ -161,7 +165,7 @@ fn returns(f: &Function, follower: &mut Follower<'_>) -> Result<usize, Skip> {
     if used.return_address {
         return Err(Skip::NoExit { why: "uses its own return address" });
     }
-    if used.leaves {
+    if used.writes_caller {
         return Err(Skip::NoExit { why: "keeps data in its caller's frame" });
     }
     let fits = tramp::EXITS.iter().find(|(words, _)| *words >= used.words);

@@ -10,7 +10,7 @@ use crate::skip::Skip;
 impl State {
     /// Makes calls of functions go where their hooks need them: by changing the first bytes, or the
     /// island that they lead to. Returns those where that failed.
-    pub(super) fn reform(&mut self, addrs: &[u64]) -> Vec<(u64, Skip)> {
+    pub(super) fn repatch(&mut self, addrs: &[u64]) -> Vec<(u64, Skip)> {
         let mut failed = Vec::new();
         let mut work: Vec<(Change, u64, Option<Form>)> = Vec::with_capacity(addrs.len());
         let alone = patch::is_alone();
@@ -20,7 +20,7 @@ impl State {
             if to == site.aim {
                 continue;
             }
-            let direct = alone || site.form == Form::Plain || in_one_word(site.spot.at);
+            let direct = alone || site.form == Form::Plain || in_one_word(site.patch_site.at);
             let (island, bytes) = match site.island() {
                 Some(_) if to == site.form => (Some(to), None),
                 Some(_) if !direct => (Some(to), None),
@@ -50,13 +50,14 @@ impl State {
             work.into_iter().map(|(c, a, f)| (c, (a, f))).unzip();
         // SAFETY: changes of functions, which `forget` has found mapped, from one of the forms that
         // `Site` knows to another.
-        let results = unsafe { patch::apply(&changes, &mut self.left) };
+        let results = unsafe { patch::apply(&changes, &mut self.limbo) };
         for (result, (addr, form)) in results.into_iter().zip(rest) {
             let Some(site) = self.sites.get_mut(&addr) else { continue };
             match (result, form) {
                 (Ok(()), Some(form)) => {
-                    let called =
-                        |f: Form| usize::from(site.spot.shape == Shape::Nop && f == Form::Entry);
+                    let called = |f: Form| {
+                        usize::from(site.patch_site.shape == Shape::Nop && f == Form::Entry)
+                    };
                     self.called = self.called + called(form) - called(site.form);
                     (site.form, site.aim) = (form, form);
                 }

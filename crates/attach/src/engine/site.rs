@@ -1,11 +1,11 @@
 //! One hooked function: how its first bytes are, and how they shall be.
 
-use crate::hook_list::{Entry, Meta};
-use crate::hook_lists::Words;
+use crate::hook_list::{AttachedHook, Meta};
+use crate::hook_lists::CookieWords;
 use crate::island;
 use crate::jump::{PATCH, jump};
 use crate::patch::change::{Change, Detour, current};
-use crate::patch_site::{Shape, Spot};
+use crate::patch_site::{PatchSite, Shape};
 use crate::skip::Skip;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ pub(super) enum Form {
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) text: Range<u64>,
-    pub(super) spot: Spot,
+    pub(super) patch_site: PatchSite,
     pub(super) meta: &'static Meta,
     /// Argument words, when one of the attachments knows them.
     pub(super) nr_args: Option<u8>,
@@ -36,9 +36,9 @@ pub(super) struct Site {
     /// What calls get: another form than that of the bytes while the island they lead to is
     /// redirected.
     pub(super) aim: Form,
-    pub(super) entries: Vec<Entry>,
-    pub(super) cookies: Words,
-    pub(super) twins: [u64; PATCH],
+    pub(super) entries: Vec<AttachedHook>,
+    pub(super) cookies: CookieWords,
+    pub(super) relocation_map: [u64; PATCH],
 }
 
 impl Site {
@@ -59,15 +59,15 @@ impl Site {
 
     /// The five bytes of a form, and what they do.
     pub(super) fn bytes(&self, form: Form) -> Result<([u8; PATCH], Detour), Skip> {
-        let at = self.spot.at;
+        let at = self.patch_site.at;
         let (opcode, detour) = match form {
             Form::Plain => {
                 return Ok((
-                    self.spot.original(),
+                    self.patch_site.original(),
                     Detour::Jump(self.meta.body.load(Ordering::Relaxed)),
                 ));
             }
-            Form::Entry if self.spot.shape == Shape::Nop => (0xe8, Detour::Call(self.entry)),
+            Form::Entry if self.patch_site.shape == Shape::Nop => (0xe8, Detour::Call(self.entry)),
             Form::Entry => (0xe9, Detour::Jump(self.entry)),
             Form::Exit => (0xe9, Detour::Jump(self.exit)),
         };
@@ -83,8 +83,8 @@ impl Site {
         let (new, after) = self.bytes(to)?;
         // Whoever arrives in the middle of a change does what keeps the other attachments' events.
         let head = if to == Form::Plain { before } else { after };
-        let inner = if self.form == Form::Plain { self.twins } else { [0; PATCH] };
-        Ok(Change { at: self.spot.at, old, new, text: self.text.clone(), head, inner })
+        let inner = if self.form == Form::Plain { self.relocation_map } else { [0; PATCH] };
+        Ok(Change { at: self.patch_site.at, old, new, text: self.text.clone(), head, inner })
     }
 
     /// The island that the bytes lead to; `None` when they lead to none, or to one that is not the
@@ -92,7 +92,7 @@ impl Site {
     pub(super) fn island(&self) -> Option<u64> {
         match self.form {
             Form::Plain => None,
-            Form::Entry => (self.spot.shape == Shape::Inline).then_some(self.entry),
+            Form::Entry => (self.patch_site.shape == Shape::Inline).then_some(self.entry),
             Form::Exit => Some(self.exit),
         }
     }
@@ -104,7 +104,7 @@ impl Site {
         let chunk = if self.form == Form::Exit { &self.exit_islands } else { &self.islands };
         let target = match to {
             Form::Plain => self.meta.body.load(Ordering::Relaxed),
-            Form::Entry if self.spot.shape == Shape::Inline => self.entry,
+            Form::Entry if self.patch_site.shape == Shape::Inline => self.entry,
             Form::Exit if self.exit != 0 => self.exit,
             _ => return Err(Skip::Busy { tid: 0 }),
         };

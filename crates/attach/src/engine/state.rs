@@ -5,8 +5,8 @@ use super::targets::{ModuleTargets, set_result};
 use crate::deny;
 use crate::frame::{MAX_ARGS, MAX_SESSIONS, UNTYPED_ARGS};
 use crate::hook::{Hook, Position};
-use crate::hook_list::{Entry, Meta};
-use crate::hook_lists::Plans;
+use crate::hook_list::{AttachedHook, Meta};
+use crate::hook_lists::HookLists;
 use crate::jump::PATCH;
 use crate::live;
 use crate::patch;
@@ -30,10 +30,10 @@ pub(super) struct State {
     table: table::Writer,
     /// Functions reached through the table.
     pub(super) called: usize,
-    plans: Plans,
+    hook_lists: HookLists,
     /// Taken out of use, perhaps still being read.
     tables: Vec<Old<Table>>,
-    pub(super) left: live::Leftovers,
+    pub(super) limbo: live::LimboLists,
 }
 
 /// A pointer that waits for its readers to leave.
@@ -51,9 +51,9 @@ impl State {
             attachments: HashMap::new(),
             table,
             called: 0,
-            plans: Plans::default(),
+            hook_lists: HookLists::default(),
             tables: Vec::new(),
-            left: live::Leftovers::default(),
+            limbo: live::LimboLists::default(),
         }
     }
 
@@ -87,7 +87,7 @@ impl State {
             }
         }
         for targets in by_module {
-            self.place(&targets, &mut results, exits);
+            self.prepare(&targets, &mut results, exits);
         }
         let mut chosen = Vec::with_capacity(targets.len());
         for ((f, cookie), result) in targets.iter().zip(&results) {
@@ -101,7 +101,7 @@ impl State {
                     let n = known.map_or(UNTYPED_ARGS, |n| usize::from(n).min(MAX_ARGS));
                     site.meta.nr_args.store(n as u64, Ordering::Relaxed);
                 }
-                site.entries.extend(hooks.iter().map(|hook| Entry {
+                site.entries.extend(hooks.iter().map(|hook| AttachedHook {
                     hook: *hook,
                     cookie: *cookie,
                     seq: id,
@@ -110,7 +110,7 @@ impl State {
             }
         }
         self.publish(&chosen);
-        let failed = self.reform(&chosen);
+        let failed = self.repatch(&chosen);
         if !failed.is_empty() {
             let addrs: Vec<u64> = failed.iter().map(|f| f.0).collect();
             let failed: HashMap<u64, Skip> = failed.into_iter().collect();
@@ -123,7 +123,7 @@ impl State {
                 self.sites.get_mut(addr).map(|s| s.remove(id));
             }
             self.publish(&addrs);
-            self.reform(&addrs);
+            self.repatch(&addrs);
             chosen.retain(|a| !failed.contains_key(a));
         }
         self.attachments.insert(id, chosen);
@@ -137,7 +137,7 @@ impl State {
         for addr in addrs {
             let Some(site) = self.sites.get(&addr) else { continue };
             let text = text.get_or_insert_with(patch::executable);
-            let at = site.spot.at..site.spot.at + PATCH as u64;
+            let at = site.patch_site.at..site.patch_site.at + PATCH as u64;
             let mapped = text
                 .get(text.partition_point(|r| r.end <= at.start))
                 .is_some_and(|r| r.start <= at.start && at.end <= r.end);
@@ -148,8 +148,8 @@ impl State {
             }
             if let Some(gone) = self.sites.remove(&addr) {
                 self.called -=
-                    usize::from(gone.spot.shape == Shape::Nop && gone.form == Form::Entry);
-                self.plans.withdraw(gone.meta);
+                    usize::from(gone.patch_site.shape == Shape::Nop && gone.form == Form::Entry);
+                self.hook_lists.withdraw(gone.meta);
             }
         }
     }
@@ -177,14 +177,14 @@ impl State {
         if hooks.iter().any(|h| h.position.needs_exit()) { deny::exit(f) } else { Ok(()) }
     }
 
-    /// Makes new plans for functions whose hooks changed.
+    /// Makes new hook lists for functions whose hooks changed.
     pub(super) fn publish(&mut self, addrs: &[u64]) {
         self.enter_table(addrs);
         for addr in addrs {
             let Some(site) = self.sites.get_mut(addr) else { continue };
             let wants = site.entries.iter().any(|e| usize::from(e.hook.wants_args) > UNTYPED_ARGS);
             site.meta.wants.store(u32::from(wants), Ordering::Relaxed);
-            self.plans.publish(site.meta, &site.entries, &mut site.cookies);
+            self.hook_lists.publish(site.meta, &site.entries, &mut site.cookies);
         }
     }
 
@@ -194,15 +194,18 @@ impl State {
             .iter()
             .filter_map(|a| self.sites.get(a))
             .filter(|s| {
-                s.spot.shape == Shape::Nop && s.wanted() == Form::Entry && s.form != Form::Entry
+                s.patch_site.shape == Shape::Nop
+                    && s.wanted() == Form::Entry
+                    && s.form != Form::Entry
             })
-            .map(|s| (s.spot.at + PATCH as u64, s.meta))
+            .map(|s| (s.patch_site.at + PATCH as u64, s.meta))
             .collect();
         if new.is_empty() {
             return;
         }
-        let live = |s: &&Site| s.spot.shape == Shape::Nop && s.form == Form::Entry;
-        let mut keys = self.sites.values().filter(live).map(|s| (s.spot.at + PATCH as u64, s.meta));
+        let live = |s: &&Site| s.patch_site.shape == Shape::Nop && s.form == Form::Entry;
+        let mut keys =
+            self.sites.values().filter(live).map(|s| (s.patch_site.at + PATCH as u64, s.meta));
         let old = self.table.reserve(new.len(), &mut keys, self.called);
         self.tables.extend(old.map(Old));
         for (key, meta) in new {
@@ -220,7 +223,7 @@ impl State {
             .filter(|addr| self.sites.get_mut(addr).is_some_and(|s| s.remove(id)))
             .collect();
         self.publish(&addrs);
-        self.reform(&addrs);
+        self.repatch(&addrs);
         let count = |f: fn(&Site) -> bool| {
             addrs.iter().filter(|a| self.sites.get(a).is_some_and(f)).count()
         };
@@ -232,7 +235,7 @@ impl State {
 
     /// Frees what nobody can be reading any more, if there is anything.
     pub(super) fn collect_limbo(&mut self) {
-        if self.plans.any_old() || !self.tables.is_empty() {
+        if self.hook_lists.has_retired() || !self.tables.is_empty() {
             self.collect();
         }
     }
@@ -243,8 +246,8 @@ impl State {
         if !quiescence::drain(1 << 16) {
             return false;
         }
-        // SAFETY: no thread is inside hooks that found an old plan.
-        unsafe { self.plans.drained() };
+        // SAFETY: no thread is inside hooks that found an old hook list.
+        unsafe { self.hook_lists.drained() };
         for Old(table) in self.tables.drain(..) {
             // SAFETY: taken out of use by `reserve`, and no thread that found it is still inside.
             unsafe { table::free(table) };
@@ -264,7 +267,7 @@ impl State {
         self.publish(&gone);
         for addr in gone {
             if let Some(site) = self.sites.remove(&addr)
-                && site.spot.shape == Shape::Nop
+                && site.patch_site.shape == Shape::Nop
                 && site.form == Form::Entry
             {
                 self.called -= 1;

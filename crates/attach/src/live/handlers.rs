@@ -2,18 +2,18 @@
 
 use super::{breakpoints, stop_the_world};
 use crate::jump::PATCH;
-use crate::signals::action::{NUDGE, SA_NODEFER, SA_RESTART, SIG_DFL, SIGTRAP, TRAP};
+use crate::signals::action::{SA_NODEFER, SA_RESTART, SIG_DFL, SIGTRAP, STOP_WORLD, TRAP};
 use crate::signals::context::{Context, Info, RIP, RSP, SI_KERNEL, SI_QUEUE};
 use crate::signals::pass_on::pass_on;
 use crate::sys;
 use std::sync::atomic::Ordering;
 
 /// Installs the handlers, or puts them back where the program replaced them behind the engine's
-/// back. Returns the number of the signal that halts threads.
+/// back. Returns the number of the signal that stops threads.
 pub(crate) fn install() -> Result<i32, i32> {
     // SAFETY: made for it.
     unsafe { TRAP.install(SIGTRAP, on_trap as *const () as usize, SA_NODEFER) }?;
-    let mut signal = NUDGE.signal.load(Ordering::Acquire);
+    let mut signal = STOP_WORLD.signal.load(Ordering::Acquire);
     if signal == 0 {
         // A real-time signal that nobody uses; the first few and 32, 33 are the C library's.
         let unused = |s: &i32| {
@@ -23,7 +23,7 @@ pub(crate) fn install() -> Result<i32, i32> {
         signal = (36..=62).rev().find(unused).ok_or(16)?;
     }
     // SAFETY: made for it.
-    unsafe { NUDGE.install(signal, on_nudge as *const () as usize, SA_RESTART) }?;
+    unsafe { STOP_WORLD.install(signal, on_stop as *const () as usize, SA_RESTART) }?;
     Ok(signal)
 }
 
@@ -49,14 +49,14 @@ unsafe extern "C" fn on_trap(signal: i32, info: *const Info, context: *mut Conte
     unsafe { pass_on(&TRAP, signal, code, info, context) };
 }
 
-unsafe extern "C" fn on_nudge(signal: i32, info: *const Info, context: *mut Context) {
+unsafe extern "C" fn on_stop(signal: i32, info: *const Info, context: *mut Context) {
     // SAFETY: the kernel hands valid pointers to a SA_SIGINFO handler.
     let (code, pid, value, registers) =
         unsafe { ((*info).code, (*info).pid, (*info).value, &mut (*context).registers) };
     if code == SI_QUEUE && pid as u32 == sys::getpid() && value == stop_the_world::token() {
-        stop_the_world::halt(&mut registers[RIP], context as u64);
+        stop_the_world::stop_here(&mut registers[RIP], context as u64);
         return;
     }
     // SAFETY: the kernel's own arguments, for the same signal.
-    unsafe { pass_on(&NUDGE, signal, code, info, context) };
+    unsafe { pass_on(&STOP_WORLD, signal, code, info, context) };
 }

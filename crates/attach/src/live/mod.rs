@@ -2,19 +2,19 @@
 //!
 //! The order of things, each for all places at once:
 //!
-//! 1. Running threads are halted by a signal. Threads asleep in system calls are left there.
-//!    Nothing may be allocated from here on, nor may any lock be taken: a halted thread may hold
+//! 1. Running threads are stopped by a signal. Threads asleep in system calls are left there.
+//!    Nothing may be allocated from here on, nor may any lock be taken: a stopped thread may hold
 //!    it.
 //! 2. Every instruction of the bytes to change becomes a breakpoint, and all cores notice
 //!    (`membarrier`). A thread that wakes up and runs into a place is sent on by the `SIGTRAP`
 //!    handler, as if it had found the change made.
-//! 3. Threads that woke up in between are halted too. A halted thread that is about to run an
+//! 3. Threads that woke up in between are stopped too. A stopped thread that is about to run an
 //!    instruction in the middle of a place goes on at that instruction's copy; so does one whose
 //!    signal handler would return there.
-//! 4. All bytes but the first are written; cores notice; then the first; cores notice. The halted
+//! 4. All bytes but the first are written; cores notice; then the first; cores notice. The stopped
 //!    threads go on.
 //!
-//! A thread that runs, and cannot be halted in time, because it blocks the signal, makes the places
+//! A thread that runs, and cannot be stopped in time, because it blocks the signal, makes the places
 //! impossible. So does one that waits for a child in its own memory (`vfork`, `posix_spawn`):
 //! nobody sees the child, which may have no handler for breakpoints. A thread that sleeps with
 //! `SIGTRAP` blocked is given some time to let it through; one that does not, as a thread that
@@ -24,14 +24,14 @@
 
 use crate::jump::PATCH;
 use crate::patch::change::{Change, current};
-use crate::patch::writable::Window;
+use crate::patch::writable::WritableCode;
 use crate::skip::Skip;
 use crate::sys::{self, Barrier};
 use crate::threads;
 use breakpoints::{BREAKPOINT, Traps, activate, announce};
 use limbo::Limbo;
 use saved_contexts::Copy;
-use stop_the_world::{Halt, with_halted};
+use stop_the_world::{Stop, with_world_stopped};
 
 mod breakpoints;
 mod handlers;
@@ -44,28 +44,28 @@ pub(crate) const AT_ONCE: usize = 256;
 
 /// What is left from one change to the next.
 #[derive(Debug, Default)]
-pub(crate) struct Leftovers {
+pub(crate) struct LimboLists {
     traps: Limbo<Traps>,
-    halts: Limbo<Halt>,
+    stops: Limbo<Stop>,
 }
 
-impl Leftovers {
+impl LimboLists {
     fn collect(&mut self) {
         self.traps.collect();
-        self.halts.collect();
+        self.stops.collect();
     }
 }
 
 /// Makes all changes while other threads run, [`AT_ONCE`] at a time.
 ///
 /// # Safety
-/// As [`crate::patch::apply`], and the window is open for these changes.
+/// As [`crate::patch::apply`], and the code of these changes is writable.
 pub(crate) unsafe fn apply(
-    window: &Window,
+    writable: &WritableCode,
     changes: &[Change],
-    left: &mut Leftovers,
+    limbo: &mut LimboLists,
 ) -> Vec<Result<(), Skip>> {
-    left.collect();
+    limbo.collect();
     let fail = |skip: Skip| vec![Err(skip); changes.len()];
     let signal = match handlers::install() {
         Ok(s) => s,
@@ -73,16 +73,16 @@ pub(crate) unsafe fn apply(
     };
     let Ok(tasks) = threads::Tasks::open() else { return fail(Skip::Protected { errno: 2 }) };
     let mut copy = Copy::new();
-    announce(changes, &mut left.traps);
+    announce(changes, &mut limbo.traps);
     let mut results: Vec<Result<(), Skip>> = Vec::with_capacity(changes.len());
     for some in changes.chunks(AT_ONCE) {
         activate(some, true);
         let done = results.len();
-        // SAFETY: the caller's promise; the other threads are halted.
-        with_halted(&tasks, signal, &mut copy, &mut left.halts, |gather| unsafe {
-            change(window, some, gather, &mut results)
+        // SAFETY: the caller's promise; the other threads are stopped.
+        with_world_stopped(&tasks, signal, &mut copy, &mut limbo.stops, |stop_all| unsafe {
+            change(writable, some, stop_all, &mut results)
         });
-        // Nothing was done when some thread could not be halted.
+        // Nothing was done when some thread could not be stopped.
         for _ in results.len()..done + some.len() {
             results.push(Err(Skip::Busy { tid: 0 }));
         }
@@ -94,16 +94,16 @@ pub(crate) unsafe fn apply(
 /// Makes some changes, and adds a result for each to those there are.
 ///
 /// # Safety
-/// As [`apply`]; all other threads are halted or asleep, and the traps of the changes are active.
+/// As [`apply`]; all other threads are stopped or asleep, and the traps of the changes are active.
 unsafe fn change(
-    window: &Window,
+    writable: &WritableCode,
     changes: &[Change],
-    gather: &mut dyn FnMut() -> Result<(), u32>,
+    stop_all: &mut dyn FnMut() -> Result<(), u32>,
     results: &mut Vec<Result<(), Skip>>,
 ) {
     // SAFETY: bytes of the changes: a breakpoint, for which the trap says what is done, or what the
     // caller vouches for.
-    let write = |at: u64, bytes: &[u8]| unsafe { window.write(at, bytes) };
+    let write = |at: u64, bytes: &[u8]| unsafe { writable.write(at, bytes) };
     let before = results.len();
     for c in changes {
         // SAFETY: the caller's promise.
@@ -129,7 +129,7 @@ unsafe fn change(
     });
     let _ = sys::membarrier(Barrier::SyncCore);
     if changes.iter().any(inner)
-        && let Err(tid) = gather()
+        && let Err(tid) = stop_all()
     {
         // Back to what it was: the middle first, then the first byte.
         let back = |c: &Change, n: usize, m: usize| {

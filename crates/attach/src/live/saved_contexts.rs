@@ -23,8 +23,8 @@ impl Copy {
     }
 
     /// Changes saved contexts on a stack, from `stack` upwards: a thread that is in a signal
-    /// handler goes back to where `twin` says. A context is known by its instruction pointer
-    /// being one that `twin` knows, with the code segment two words above it.
+    /// handler goes back to where `relocated` says. A context is known by its instruction pointer
+    /// being one that `relocated` knows, with the code segment two words above it.
     ///
     /// A handler may run on a stack of its own, above all our own one: contexts say which stack
     /// they interrupted, so that one is looked at next.
@@ -34,7 +34,7 @@ impl Copy {
     pub(crate) fn redirect(
         &mut self,
         stack: u64,
-        twin: impl Fn(u64) -> Option<u64>,
+        relocated: impl Fn(u64) -> Option<u64>,
         put: impl Fn(u64, u64),
     ) {
         let mut seen = [(0, 0); STACKS];
@@ -44,7 +44,7 @@ impl Copy {
         while let (Some(&stack), Some(range)) =
             (next.get(done).filter(|_| done < found), seen.get_mut(done))
         {
-            *range = self.redirect_on(stack, &twin, &put, &mut |other| {
+            *range = self.redirect_on(stack, &relocated, &put, &mut |other| {
                 if let Some(place) = next.get_mut(found) {
                     *place = other;
                     found += 1;
@@ -68,7 +68,7 @@ impl Copy {
     fn redirect_on(
         &mut self,
         stack: u64,
-        twin: &impl Fn(u64) -> Option<u64>,
+        relocated: &impl Fn(u64) -> Option<u64>,
         put: &impl Fn(u64, u64),
         other: &mut impl FnMut(u64),
     ) -> (u64, u64) {
@@ -92,7 +92,7 @@ impl Copy {
             if cs & 0xffff != CODE_SEGMENT {
                 continue;
             }
-            if let Some(to) = twin(rip) {
+            if let Some(to) = relocated(rip) {
                 put(start + 8 * i as u64, to);
             }
             let rsp = i.checked_sub(1).and_then(|i| words.get(i)).copied().unwrap_or(start);
@@ -121,11 +121,11 @@ mod tests {
             stack[n] = 0x1234_5678;
             stack[n + 2] = cs;
         }
-        let twin = |at: u64| (at == 0x1234_5678).then_some(77);
-        Copy::new().redirect(stack.as_ptr() as u64 + 8, twin, write);
+        let relocated = |at: u64| (at == 0x1234_5678).then_some(77);
+        Copy::new().redirect(stack.as_ptr() as u64 + 8, relocated, write);
         assert_eq!((stack[10], stack[600], stack[700], stack[19_990]), (77, 77, 0x1234_5678, 77));
         // Not mapped: nothing happens.
-        Copy::new().redirect(4096, twin, write);
+        Copy::new().redirect(4096, relocated, write);
     }
 
     /// Our own handler runs on the alternate stack if there is one, and interrupts handlers that do

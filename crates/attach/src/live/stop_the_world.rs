@@ -1,4 +1,4 @@
-//! Stopping the world: all other threads halt, in a signal handler of ours or asleep in a system call, until a
+//! Stopping the world: all other threads stop, in a signal handler of ours or asleep in a system call, until a
 //! change is made.
 
 use super::breakpoints::relocated;
@@ -16,19 +16,19 @@ const PATIENCE: u32 = 3000;
 /// How often, while it sleeps with `SIGTRAP` blocked.
 const PATIENCE_WITH_BLOCKED: u32 = 100;
 
-/// The threads that are halted during one change.
+/// The threads that are stopped during one change.
 #[derive(Debug)]
-pub(crate) struct Halt {
-    slots: Vec<Slot>,
+pub(crate) struct Stop {
+    threads: Vec<StoppedThread>,
     used: AtomicUsize,
     go_on: AtomicU32,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct StoppedThread {
     tid: AtomicU32,
     state: AtomicU32,
-    /// Where the thread's stack was when it halted, or when it was last seen asleep.
+    /// Where the thread's stack was when it stopped, or when it was last seen asleep.
     stack: AtomicU64,
     /// Where on its stack saved contexts have been looked for.
     searched: AtomicU64,
@@ -36,67 +36,67 @@ struct Slot {
 
 const ASKED: u32 = 1;
 
-const HALTED: u32 = 2;
+const STOPPED: u32 = 2;
 
-static HALT: AtomicPtr<Halt> = AtomicPtr::new(ptr::null_mut());
+static STOP: AtomicPtr<Stop> = AtomicPtr::new(ptr::null_mut());
 
 /// Tells the engine's signal from others by its value.
 pub(crate) fn token() -> u64 {
-    ptr::from_ref(&HALT) as u64
+    ptr::from_ref(&STOP) as u64
 }
 
-/// Halts the calling thread, whose signal handler this is, until the change is made.
-pub(crate) fn halt(rip: &mut u64, stack: u64) {
+/// Stops the calling thread, whose signal handler this is, until the change is made.
+pub(crate) fn stop_here(rip: &mut u64, stack: u64) {
     let reading = Reading::begin();
     // SAFETY: from a box, and freed only when nobody is reading.
-    let Some(halt) = (unsafe { HALT.load(Ordering::SeqCst).as_ref() }) else { return };
+    let Some(stop) = (unsafe { STOP.load(Ordering::SeqCst).as_ref() }) else { return };
     if let Some(to) = relocated(&reading, *rip) {
         *rip = to;
     }
     let me = sys::gettid();
-    let used = halt.used.load(Ordering::Acquire);
-    let Some(slot) = halt.slots.iter().take(used).find(|s| s.tid.load(Ordering::Acquire) == me)
+    let used = stop.used.load(Ordering::Acquire);
+    let Some(thread) = stop.threads.iter().take(used).find(|s| s.tid.load(Ordering::Acquire) == me)
     else {
         return;
     };
-    slot.stack.store(stack, Ordering::Release);
-    slot.state.store(HALTED, Ordering::Release);
-    while halt.go_on.load(Ordering::Acquire) == 0 {
-        sys::wait(&halt.go_on, 0, 100_000_000);
+    thread.stack.store(stack, Ordering::Release);
+    thread.state.store(STOPPED, Ordering::Release);
+    while stop.go_on.load(Ordering::Acquire) == 0 {
+        sys::wait(&stop.go_on, 0, 100_000_000);
     }
 }
 
-impl Halt {
-    fn slot(&self, tid: u32) -> Option<&Slot> {
+impl Stop {
+    fn thread(&self, tid: u32) -> Option<&StoppedThread> {
         let used = self.used.load(Ordering::Acquire);
-        if let Some(slot) =
-            self.slots.iter().take(used).find(|s| s.tid.load(Ordering::Acquire) == tid)
+        if let Some(thread) =
+            self.threads.iter().take(used).find(|s| s.tid.load(Ordering::Acquire) == tid)
         {
-            return Some(slot);
+            return Some(thread);
         }
-        let slot = self.slots.get(used)?;
-        slot.tid.store(tid, Ordering::Release);
+        let thread = self.threads.get(used)?;
+        thread.tid.store(tid, Ordering::Release);
         self.used.store(used + 1, Ordering::Release);
-        Some(slot)
+        Some(thread)
     }
 
-    /// Halts every running thread. The error is the thread that could not be.
-    fn gather(&self, tasks: &threads::Tasks, signal: i32, copy: &mut Copy) -> Result<(), u32> {
-        let info = Info::nudge(signal, token());
+    /// Stops every running thread. The error is the thread that could not be.
+    fn stop_all(&self, tasks: &threads::Tasks, signal: i32, copy: &mut Copy) -> Result<(), u32> {
+        let info = Info::stop_request(signal, token());
         let me = sys::gettid();
         let nothing = AtomicU32::new(0);
         let reading = Reading::begin();
-        self.slots.iter().for_each(|s| s.searched.store(0, Ordering::Relaxed));
+        self.threads.iter().for_each(|s| s.searched.store(0, Ordering::Relaxed));
         for round in 0..PATIENCE {
             let mut missing = None;
             tasks.each(|tid| {
                 if tid == me {
                     return;
                 }
-                let Some(slot) = self.slot(tid) else { return missing = Some(tid) };
-                let state = slot.state.load(Ordering::Acquire);
-                if state == HALTED {
-                    return slot.search(&reading, copy);
+                let Some(thread) = self.thread(tid) else { return missing = Some(tid) };
+                let state = thread.state.load(Ordering::Acquire);
+                if state == STOPPED {
+                    return thread.search(&reading, copy);
                 }
                 match threads::state(tid) {
                     threads::State::Gone => return,
@@ -106,14 +106,14 @@ impl Halt {
                         return missing = Some(tid);
                     }
                     threads::State::Asleep { stack, rip } if relocated(&reading, rip).is_none() => {
-                        slot.stack.store(stack, Ordering::Release);
-                        return slot.search(&reading, copy);
+                        thread.stack.store(stack, Ordering::Release);
+                        return thread.search(&reading, copy);
                     }
                     _ => {}
                 }
                 missing = Some(tid);
                 if state != ASKED {
-                    slot.state.store(ASKED, Ordering::Release);
+                    thread.state.store(ASKED, Ordering::Release);
                     sys::queue(tid, signal, &info);
                 }
             });
@@ -125,10 +125,10 @@ impl Halt {
         Err(0)
     }
 
-    /// Waits a little for the thread to halt.
+    /// Waits a little for the thread to stop.
     fn pause(&self, tid: u32, nothing: &AtomicU32) {
         for _ in 0..200 {
-            if self.slot(tid).is_some_and(|s| s.state.load(Ordering::Acquire) == HALTED) {
+            if self.thread(tid).is_some_and(|s| s.state.load(Ordering::Acquire) == STOPPED) {
                 return;
             }
             std::hint::spin_loop();
@@ -137,13 +137,13 @@ impl Halt {
     }
 }
 
-impl Slot {
+impl StoppedThread {
     /// Redirects the contexts saved on the thread's stack, once for each place where the stack was.
     fn search(&self, reading: &Reading, copy: &mut Copy) {
         let stack = self.stack.load(Ordering::Acquire);
         if self.searched.swap(stack, Ordering::Relaxed) != stack {
             // SAFETY: the word is the instruction pointer in a context that the thread, which is
-            // halted or asleep, goes back to: an instruction that a breakpoint is about
+            // stopped or asleep, goes back to: an instruction that a breakpoint is about
             // to replace, whose copy does the same.
             copy.redirect(
                 stack,
@@ -154,46 +154,46 @@ impl Slot {
     }
 }
 
-/// Calls `f` while all other threads are halted or asleep; not at all when one could not be halted.
-/// `f` gets what halts those that woke up since.
-pub(crate) fn with_halted(
+/// Calls `f` while all other threads are stopped or asleep; not at all when one could not be stopped.
+/// `f` gets what stops those that woke up since.
+pub(crate) fn with_world_stopped(
     tasks: &threads::Tasks,
     signal: i32,
     copy: &mut Copy,
-    limbo: &mut Limbo<Halt>,
+    limbo: &mut Limbo<Stop>,
     f: impl FnOnce(&mut dyn FnMut() -> Result<(), u32>),
 ) {
     limbo.collect();
     let mut count = 0;
     tasks.each(|_| count += 1);
-    let slot = || Slot {
+    let thread = || StoppedThread {
         tid: AtomicU32::new(0),
         state: AtomicU32::new(0),
         stack: AtomicU64::new(0),
         searched: AtomicU64::new(0),
     };
-    let slots = std::iter::repeat_with(slot).take(count + 1024).collect();
-    let halt = Box::into_raw(Box::new(Halt {
-        slots,
+    let threads = std::iter::repeat_with(thread).take(count + 1024).collect();
+    let raw = Box::into_raw(Box::new(Stop {
+        threads,
         used: AtomicUsize::new(0),
         go_on: AtomicU32::new(0),
     }));
     // SAFETY: the box lives until `collect` finds it unread.
-    let gathering = unsafe { &*halt };
-    HALT.store(halt, Ordering::SeqCst);
+    let stop = unsafe { &*raw };
+    STOP.store(raw, Ordering::SeqCst);
 
     // From here to the end of the block: no allocation, no lock, and no handler of the program on
     // this thread, which might want one. Faults must still find their handlers.
     {
         let mask = sys::block_signals();
-        if gathering.gather(tasks, signal, copy).is_ok() {
-            f(&mut || gathering.gather(tasks, signal, copy));
+        if stop.stop_all(tasks, signal, copy).is_ok() {
+            f(&mut || stop.stop_all(tasks, signal, copy));
         }
-        HALT.store(ptr::null_mut(), Ordering::SeqCst);
-        gathering.go_on.store(1, Ordering::SeqCst);
-        sys::wake(&gathering.go_on);
+        STOP.store(ptr::null_mut(), Ordering::SeqCst);
+        stop.go_on.store(1, Ordering::SeqCst);
+        sys::wake(&stop.go_on);
         sys::set_signal_mask(mask);
     }
     // SAFETY: from the box above, and no handler finds it any more.
-    unsafe { limbo.retire(halt) };
+    unsafe { limbo.retire(raw) };
 }

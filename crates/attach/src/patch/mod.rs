@@ -2,7 +2,7 @@
 //!
 //! Five bytes that lie in one aligned word and hold one instruction are changed by one store:
 //! whoever fetches them finds the old instruction or the new one, and nobody is in their middle. No
-//! thread is halted and no breakpoint is set for that. It is how hooks are taken out while threads
+//! thread is stopped and no breakpoint is set for that. It is how hooks are taken out while threads
 //! run; a breakpoint would end a child of `vfork` that has no handler for it, or a thread that
 //! blocks `SIGTRAP` for the moment, as the C library does around `posix_spawn`. AMD promises this
 //! for aligned words (Architecture Programmer's Manual, volume 2, 7.6.1); on Intel's processors
@@ -14,7 +14,7 @@ use crate::{sys, threads};
 use change::{Change, current};
 use skep_proc::maps::{self, Perms};
 use std::ops::Range;
-use writable::Window;
+use writable::WritableCode;
 
 pub(crate) mod change;
 pub(crate) mod writable;
@@ -46,34 +46,34 @@ pub(crate) fn executable() -> Vec<Range<u64>> {
 /// the instructions it was about to run. The caller has the engine's lock.
 pub(crate) unsafe fn apply(
     changes: &[Change],
-    left: &mut live::Leftovers,
+    limbo: &mut live::LimboLists,
 ) -> Vec<Result<(), Skip>> {
     if changes.is_empty() {
         return Vec::new();
     }
     // SAFETY: the caller's promise.
-    let window = match unsafe { Window::open(changes) } {
+    let writable = match unsafe { WritableCode::open(changes) } {
         Ok(w) => w,
         Err(skip) => return vec![Err(skip); changes.len()],
     };
     let one = threads::Tasks::open().is_ok_and(|t| t.is_one());
     if one && sys::has_memory_alone() {
         // SAFETY: the caller's promise.
-        return unsafe { quiet(&window, changes) };
+        return unsafe { apply_alone(&writable, changes) };
     }
     // SAFETY: the caller's promise.
-    let store = |c: &Change| if c.is_one_store() { unsafe { window.store(c) } } else { Ok(()) };
+    let store = |c: &Change| if c.is_one_store() { unsafe { writable.store(c) } } else { Ok(()) };
     let mut results: Vec<Result<(), Skip>> = changes.iter().map(store).collect();
     let _ = sys::membarrier(sys::Barrier::SyncCore);
     let rest: Vec<Change> = changes.iter().filter(|c| !c.is_one_store()).cloned().collect();
     if one {
-        // Nobody can halt a child that runs in this memory.
+        // Nobody can stop a child that runs in this memory.
         let of_rest = results.iter_mut().zip(changes).filter(|(_, c)| !c.is_one_store());
         of_rest.for_each(|(result, _)| *result = Err(Skip::Busy { tid: 0 }));
     } else if !rest.is_empty() {
         let of_rest = results.iter_mut().zip(changes).filter(|(_, c)| !c.is_one_store());
         // SAFETY: the caller's promise.
-        let done = unsafe { live::apply(&window, &rest, left) };
+        let done = unsafe { live::apply(&writable, &rest, limbo) };
         for ((result, _), done) in of_rest.zip(done) {
             *result = done;
         }
@@ -84,12 +84,12 @@ pub(crate) unsafe fn apply(
 /// The way of a process with one thread: nobody but its signal handlers can be running the bytes.
 ///
 /// # Safety
-/// As [`apply`], and the window is open for these changes.
-unsafe fn quiet(window: &Window, changes: &[Change]) -> Vec<Result<(), Skip>> {
+/// As [`apply`], and the code of these changes is writable.
+unsafe fn apply_alone(writable: &WritableCode, changes: &[Change]) -> Vec<Result<(), Skip>> {
     let mask = sys::block_signals();
     // SAFETY: the caller's promise.
     let one = |c: &Change| unsafe {
-        if current(c.at) == c.old { window.write(c.at, &c.new) } else { Err(Skip::Foreign) }
+        if current(c.at) == c.old { writable.write(c.at, &c.new) } else { Err(Skip::Foreign) }
     };
     let results = changes.iter().map(one).collect();
     sys::set_signal_mask(mask);

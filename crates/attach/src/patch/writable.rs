@@ -18,12 +18,12 @@ const PAGE: u64 = 4096;
 /// and become writable for a moment. Where the kernel refuses that (SELinux,
 /// `MemoryDenyWriteExecute`), every byte goes through `/proc/self/mem`.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct WritableCode {
     opened: Vec<Range<u64>>,
     memory: Option<Fd>,
 }
 
-impl Window {
+impl WritableCode {
     /// Opens the pages around all changes, which are sorted by address.
     ///
     /// # Safety
@@ -82,11 +82,11 @@ impl Window {
     }
 }
 
-impl Window {
+impl WritableCode {
     /// Makes a change that lies in one aligned word, for threads that run.
     ///
     /// # Safety
-    /// As [`Window::write`].
+    /// As [`WritableCode::write`].
     pub(super) unsafe fn store(&self, change: &Change) -> Result<(), Skip> {
         if self.memory.is_some() {
             // The kernel does not say how it copies.
@@ -107,7 +107,7 @@ impl Window {
     }
 }
 
-impl Drop for Window {
+impl Drop for WritableCode {
     fn drop(&mut self) {
         for r in &self.opened {
             // SAFETY: gives the pages the protection that code has.

@@ -37,9 +37,9 @@ pub(crate) struct Block {
     /// What [`crate::side_stack`] has for the thread: the end of a stack, a list of free sides, all
     /// chunks of sides, their number.
     pub(crate) side_stack: AtomicU64,
-    pub(crate) free_sides: AtomicU64,
-    pub(crate) sides: AtomicPtr<()>,
-    pub(crate) side_chunks: AtomicU64,
+    pub(crate) free_side_frames: AtomicU64,
+    pub(crate) side_frames: AtomicPtr<()>,
+    pub(crate) side_frame_chunks: AtomicU64,
     /// Not 0 while a hook does the tracer's own work: nobody counts the calls it makes.
     pub(crate) silent: AtomicU64,
     /// The thread, 0: nobody's.
@@ -66,7 +66,7 @@ pub(crate) struct Chunk {
 pub(crate) static CHUNKS: AtomicPtr<Chunk> = AtomicPtr::new(ptr::null_mut());
 
 /// Blocks of tasks that share another's thread-local storage ([`of_task`]): found by their thread
-/// id, in one of [`WAYS`] places.
+/// id, in one of a few places after it.
 pub(crate) static SHARERS: AtomicPtr<Chunk> = AtomicPtr::new(ptr::null_mut());
 
 /// The thread's block, or null.

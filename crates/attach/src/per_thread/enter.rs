@@ -58,7 +58,7 @@ pub(crate) unsafe extern "C" fn slow_exit(
     if !block.is_null() && may_enter(unsafe { &*block }, frame) {
         return block;
     }
-    // Who has no block shows in none that the plan is in use.
+    // Who has no block shows in none that the hook list is in use.
     let anonymous = u64::from(block.is_null());
     ANONYMOUS.fetch_add(anonymous, Ordering::SeqCst);
     // SAFETY: the trampoline's metadata; the thread is marked as inside, or counted.

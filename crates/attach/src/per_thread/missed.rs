@@ -4,25 +4,25 @@
 
 use super::block::{Block, MUTED};
 use crate::hook::Missed;
-use crate::hook_list::{Meta, Plan, Slot};
+use crate::hook_list::{HookList, Item, Meta};
 use crate::table::Table;
 use std::mem::size_of;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Threads without a block that are reading a table or a plan.
+/// Threads without a block that are reading a table or a hook list.
 pub(crate) static ANONYMOUS: AtomicU64 = AtomicU64::new(0);
 
 /// Adds one to the counter of a hook.
 ///
 /// # Safety
 ///
-/// The slot is one of a plan that lives.
+/// The item is one of a hook list that lives.
 #[inline(always)]
-pub(crate) unsafe fn count(slot: *const Slot, why: Missed) {
+pub(crate) unsafe fn count(item: *const Item, why: Missed) {
     // SAFETY: the caller's promise; `missed` is null or the attacher's array.
     unsafe {
-        let missed = (*slot).missed as *const AtomicU64;
+        let missed = (*item).missed as *const AtomicU64;
         if !missed.is_null() {
             (*missed.wrapping_add(why as usize)).fetch_add(1, Ordering::Relaxed);
         }
@@ -35,7 +35,7 @@ pub(crate) unsafe fn count(slot: *const Slot, why: Missed) {
 ///
 /// # Safety
 /// `meta` is a function's, `block` null or that of the task, which is inside a hook, or counted, so
-/// that the plan is not freed meanwhile.
+/// that the hook list is not freed meanwhile.
 #[inline(always)]
 pub(crate) unsafe fn missed(
     block: *const Block,
@@ -43,29 +43,29 @@ pub(crate) unsafe fn missed(
     entered: Option<u64>,
     why: Missed,
 ) {
-    // SAFETY: blocks live for ever; metadata too, and the plan by the caller's promise.
+    // SAFETY: blocks live for ever; metadata too, and the hook list by the caller's promise.
     unsafe {
         if !block.is_null() && !is_counted(&*block) {
             return;
         }
-        let plan = (*meta).plan.load(Ordering::Acquire);
-        let mod_end = (*plan).mod_end;
-        let mut slot = if entered.is_some() {
+        let list = (*meta).list.load(Ordering::Acquire);
+        let mod_end = (*list).mod_end;
+        let mut item = if entered.is_some() {
             mod_end
         } else {
-            (plan as u64).wrapping_add(size_of::<Plan>() as u64)
+            (list as u64).wrapping_add(size_of::<HookList>() as u64)
         };
-        while slot < (*plan).exit_end {
-            let s = slot as *const Slot;
-            // A session has a slot on both sides, and is one hook.
+        while item < (*list).exit_end {
+            let s = item as *const Item;
+            // A session has a item on both sides, and is one hook.
             let counts = match entered {
                 Some(seq) => (*s).session < 0 && (*s).seq <= seq,
-                None => slot < mod_end || (*s).session < 0,
+                None => item < mod_end || (*s).session < 0,
             };
             if counts {
                 count(s, why);
             }
-            slot = slot.wrapping_add(size_of::<Slot>() as u64);
+            item = item.wrapping_add(size_of::<Item>() as u64);
         }
     }
 }
@@ -78,7 +78,7 @@ pub(crate) unsafe fn missed(
 #[inline(always)]
 pub(crate) unsafe fn missed_without_block(ret: u64, meta: *const Meta, entered: Option<u64>) {
     ANONYMOUS.fetch_add(1, Ordering::SeqCst);
-    // SAFETY: whoever frees tables and plans waits for those that are counted.
+    // SAFETY: whoever frees tables and hook lists waits for those that are counted.
     unsafe {
         let meta = if meta.is_null() { Table::find(ret) } else { meta };
         if !meta.is_null() {
@@ -95,7 +95,7 @@ pub(crate) unsafe fn missed_without_block(ret: u64, meta: *const Meta, entered: 
 /// The block is the calling thread's and marked; `meta` is null or a function's.
 #[inline(always)]
 pub(crate) unsafe fn missed_inside(block: &Block, ret: u64, meta: *const Meta) {
-    // Nobody waits for a thread that is muted before a table or a plan is freed: it must not look
+    // Nobody waits for a thread that is muted before a table or a hook list is freed: it must not look
     // there.
     if !is_counted(block) {
         return;

@@ -9,7 +9,7 @@ use std::mem::size_of;
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-const WAYS: usize = 16;
+const PROBES: usize = 16;
 
 /// In such a block, in place of the last tail call's stack pointer: the task's maker did not wait
 /// for it.
@@ -70,23 +70,23 @@ extern "C" fn sharer(block: *mut Block, tid: u32) -> *mut Block {
             Err(now) => now,
         };
     }
-    let mut way = 0;
-    let at = |way: usize| {
+    let mut probe = 0;
+    let at = |probe: usize| {
         // SAFETY: chunks are never unmapped, and the index is in range.
         unsafe {
             &*(&raw const (*chunk).blocks)
                 .cast::<Block>()
-                .wrapping_add((tid as usize).wrapping_add(way) % BLOCKS)
+                .wrapping_add((tid as usize).wrapping_add(probe) % BLOCKS)
         }
     };
-    while way < WAYS {
-        let own = at(way);
+    while probe < PROBES {
+        let own = at(probe);
         if own.tid.load(Ordering::Acquire) == tid {
             let waits =
                 own.tail.load(Ordering::Relaxed) != CONCURRENT && process::is_suspended(maker);
             return if waits { ptr::from_ref(own).cast_mut() } else { ptr::null_mut() };
         }
-        way = way.wrapping_add(1);
+        probe = probe.wrapping_add(1);
     }
     // Whoever makes a child by `vfork` may still be on its way to wait for it.
     let mut looks = 0;
@@ -94,9 +94,9 @@ extern "C" fn sharer(block: *mut Block, tid: u32) -> *mut Block {
         sys::yield_now();
         looks = looks.wrapping_add(1);
     }
-    way = 0;
-    while way < WAYS {
-        let block = at(way);
+    probe = 0;
+    while probe < PROBES {
+        let block = at(probe);
         let owner = block.tid.load(Ordering::Acquire);
         if (owner == 0 || sys::tkill(owner, 0) == -sys::ESRCH)
             && block.tid.compare_exchange(owner, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -114,7 +114,7 @@ extern "C" fn sharer(block: *mut Block, tid: u32) -> *mut Block {
                 ptr::null_mut()
             };
         }
-        way = way.wrapping_add(1);
+        probe = probe.wrapping_add(1);
     }
     ptr::null_mut()
 }

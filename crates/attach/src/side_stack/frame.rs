@@ -34,7 +34,7 @@ pub(crate) struct Saved {
 /// A call of a function with exit hooks: what a trampoline's frame would have. The trampolines know
 /// where the [`Frame`] is.
 #[repr(C)]
-pub(crate) struct Side {
+pub(crate) struct SideFrame {
     pub(super) frame: Frame,
     /// Number of the newest attachment at entry.
     pub(super) seq: u64,
@@ -50,7 +50,7 @@ pub(crate) struct Side {
     /// list: the thread on which the call returns, or the owner, which finds that it never
     /// will.
     pub(super) owner: AtomicPtr<Block>,
-    pub(super) next: *mut Side,
+    pub(super) next: *mut SideFrame,
 }
 
 /// A word on the program's stack, which may not be aligned. Volatile, as neighbors would be read
@@ -72,7 +72,7 @@ pub(crate) unsafe fn store(at: u64, value: u64) {
 
 /// Writes what hooks see.
 #[inline(always)]
-pub(crate) unsafe fn fill(side: *mut Side, saved: *const Saved, cfa: u64, meta: *const Meta) {
+pub(crate) unsafe fn fill(side: *mut SideFrame, saved: *const Saved, cfa: u64, meta: *const Meta) {
     // SAFETY: both are whole, aligned and ours; words are written one by one, or the compiler would
     // use vector registers.
     unsafe {
@@ -110,7 +110,7 @@ pub(crate) unsafe fn fill(side: *mut Side, saved: *const Saved, cfa: u64, meta: 
 /// Gives the function the arguments that are in the frame now: the agent's own hooks may have
 /// changed them.
 #[inline(always)]
-pub(crate) unsafe fn arguments(side: *const Side, saved: u64) {
+pub(crate) unsafe fn arguments(side: *const SideFrame, saved: u64) {
     // SAFETY: as in `fill`.
     unsafe {
         let args = (&raw const (*side).frame.args).cast::<u64>();
@@ -128,7 +128,7 @@ pub(crate) unsafe fn arguments(side: *const Side, saved: u64) {
 
 /// The registers besides arguments and result.
 #[inline(always)]
-unsafe fn rest(side: *mut Side, saved: *const Saved) {
+unsafe fn rest(side: *mut SideFrame, saved: *const Saved) {
     // SAFETY: as in `fill`.
     unsafe {
         let frame = &raw mut (*side).frame;
@@ -151,7 +151,7 @@ unsafe fn rest(side: *mut Side, saved: *const Saved) {
 
 /// Writes the registers of the return.
 #[inline(always)]
-pub(crate) unsafe fn back(side: *mut Side, saved: *const Saved) {
+pub(crate) unsafe fn back(side: *mut SideFrame, saved: *const Saved) {
     // SAFETY: as in `fill`.
     unsafe {
         let frame = (&raw mut (*side).frame).cast::<u64>();

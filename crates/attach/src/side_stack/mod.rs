@@ -4,15 +4,15 @@
 //! and a recursion comes near the end of any. There the trampolines leave everything to this
 //! module, which takes some 300 bytes of the stack for itself, and for a function with exit hooks
 //! leaves 64 bytes on it, and 8 more for each word of stack arguments. The rest of such a frame is
-//! a [`Side`], in memory of our own.
+//! a [`SideFrame`], in memory of our own.
 //!
 //! | where | hooks run | frame for the return |
 //! |---|---|---|
 //! | own stack, upper quarter | in the trampoline | the trampoline's |
-//! | own stack, second quarter | here | a `Side` |
+//! | own stack, second quarter | here | a `SideFrame` |
 //! | own stack, lower half | here | none: see [`Hook::without_return`](crate::Hook) |
 //! | own stack, nearly used up | here, on a stack of ours | none |
-//! | any other stack | here, on a stack of ours | a `Side` |
+//! | any other stack | here, on a stack of ours | a `SideFrame` |
 //!
 //! So hooks take at most half of a thread's stack, and the frames of one function at one place are
 //! all alike.
@@ -29,7 +29,7 @@ use crate::per_thread::{enter, missed, register, shared_tls};
 use crate::table::Table;
 use crate::tramp::entry_points::is_exit;
 use crate::{process, sandbox, sys};
-use frame::{Saved, Side, arguments, back, fill, load, store};
+use frame::{Saved, SideFrame, arguments, back, fill, load, store};
 use pool::{give_back, stack, take};
 use std::mem::offset_of;
 use std::ptr;
@@ -82,7 +82,7 @@ pub(crate) unsafe extern "C" fn entry(saved: *const Saved, cfa: u64, ret: u64, m
 }
 
 /// Comes from exit trampolines: 0 to go on in the body, 1 to return with the registers as they are
-/// then in `saved`, else the [`Side`] of the call.
+/// then in `saved`, else the [`SideFrame`] of the call.
 #[unsafe(link_section = ".text.skep_event")]
 pub(crate) unsafe extern "C" fn call(saved: *mut Saved, cfa: u64, meta: *const Meta) -> u64 {
     let block = own();
@@ -234,7 +234,7 @@ unsafe fn before(
     outcome
 }
 
-/// Marks the thread as inside: from here on nested events stay away, and neither table nor plan is
+/// Marks the thread as inside: from here on nested events stay away, and neither table nor hook list is
 /// freed. `false` when it is inside already.
 #[inline(always)]
 fn mark(block: &Block, sp: u64) -> bool {
@@ -260,7 +260,11 @@ unsafe fn tail(block: &Block, cfa: u64) -> bool {
 
 /// Comes from exit trampolines when the function has returned.
 #[unsafe(link_section = ".text.skep_event")]
-pub(crate) unsafe extern "C" fn returned(saved: *const Saved, side: *mut Side, meta: *const Meta) {
+pub(crate) unsafe extern "C" fn returned(
+    saved: *const Saved,
+    side: *mut SideFrame,
+    meta: *const Meta,
+) {
     let block = own();
     let sp = saved as u64;
     // SAFETY: blocks live for ever, and this is the thread's; the side is that of the call, of
@@ -291,7 +295,7 @@ pub(crate) unsafe extern "C" fn returned(saved: *const Saved, side: *mut Side, m
 /// # Safety
 /// The block is the calling task's, the rest what a trampoline gave.
 #[inline(always)]
-unsafe fn finish(block: &Block, saved: *const Saved, side: *mut Side, meta: *const Meta) {
+unsafe fn finish(block: &Block, saved: *const Saved, side: *mut SideFrame, meta: *const Meta) {
     // SAFETY: the caller's promise.
     unsafe {
         let sp = saved as u64;

@@ -2,7 +2,7 @@
 //!
 //! Part of the event path: lock-free lists, and memory mapped when it is first needed.
 
-use super::frame::Side;
+use super::frame::SideFrame;
 use crate::per_thread::block::{Block, STACK};
 use crate::{sandbox, sys};
 use std::mem::size_of;
@@ -11,10 +11,10 @@ use std::sync::atomic::Ordering;
 
 /// Memory full of sides.
 #[repr(C)]
-struct Sides {
-    next: *mut Sides,
+struct SideFrameChunk {
+    next: *mut SideFrameChunk,
     _pad: u64,
-    sides: [Side; IN_CHUNK],
+    sides: [SideFrame; IN_CHUNK],
 }
 
 const IN_CHUNK: usize = 48;
@@ -52,11 +52,11 @@ const ADDRESS: u64 = (1 << 48) - 1;
 ///
 /// The block is the calling task's.
 #[inline(always)]
-pub(crate) unsafe fn take(block: &Block) -> *mut Side {
+pub(crate) unsafe fn take(block: &Block) -> *mut SideFrame {
     let mut filled = false;
     loop {
-        let head = block.free_sides.load(Ordering::Acquire);
-        let side = (head & ADDRESS) as *mut Side;
+        let head = block.free_side_frames.load(Ordering::Acquire);
+        let side = (head & ADDRESS) as *mut SideFrame;
         if side.is_null() {
             // SAFETY: passed on.
             if filled || !unsafe { refill(block) } {
@@ -69,7 +69,10 @@ pub(crate) unsafe fn take(block: &Block) -> *mut Side {
         // same.
         let next = unsafe { (&raw const (*side).next).read_volatile() } as u64;
         let new = next | (head & !ADDRESS).wrapping_add(ADDRESS.wrapping_add(1));
-        if block.free_sides.compare_exchange(head, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        if block
+            .free_side_frames
+            .compare_exchange(head, new, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
         {
             // SAFETY: what was in the list is a whole side that nobody else uses.
             unsafe {
@@ -88,7 +91,7 @@ pub(crate) unsafe fn take(block: &Block) -> *mut Side {
 ///
 /// The block is the calling task's, and the side that of a call which ends here.
 #[inline(always)]
-pub(crate) unsafe fn give_back(block: &Block, side: *mut Side) {
+pub(crate) unsafe fn give_back(block: &Block, side: *mut SideFrame) {
     // SAFETY: the caller's promise.
     unsafe {
         if !(*side).owner.swap(ptr::null_mut(), Ordering::AcqRel).is_null() {
@@ -103,13 +106,16 @@ pub(crate) unsafe fn give_back(block: &Block, side: *mut Side) {
 ///
 /// Nobody uses the side, and its owner is null.
 #[inline(always)]
-unsafe fn give(block: &Block, side: *mut Side) {
+unsafe fn give(block: &Block, side: *mut SideFrame) {
     loop {
-        let head = block.free_sides.load(Ordering::Relaxed);
+        let head = block.free_side_frames.load(Ordering::Relaxed);
         // SAFETY: the caller's promise.
-        unsafe { (&raw mut (*side).next).write_volatile((head & ADDRESS) as *mut Side) };
+        unsafe { (&raw mut (*side).next).write_volatile((head & ADDRESS) as *mut SideFrame) };
         let new = side as u64 | head & !ADDRESS;
-        if block.free_sides.compare_exchange(head, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        if block
+            .free_side_frames
+            .compare_exchange(head, new, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
         {
             return;
         }
@@ -124,16 +130,16 @@ unsafe extern "C" fn refill(block: &Block) -> bool {
     if !sandbox::may_call_system() {
         return false;
     }
-    let chunks = block.side_chunks.load(Ordering::Relaxed);
+    let chunks = block.side_frame_chunks.load(Ordering::Relaxed);
     // SAFETY: chunks are never unmapped; the caller's promise covers the list.
     unsafe {
         // Each time the number has doubled, so that looking is not most of the work.
         if chunks >= MAX_CHUNKS || (chunks >= 2 && chunks & chunks.wrapping_sub(1) == 0) {
-            let mut chunk = block.sides.load(Ordering::Relaxed).cast::<Sides>();
+            let mut chunk = block.side_frames.load(Ordering::Relaxed).cast::<SideFrameChunk>();
             while !chunk.is_null() {
                 let mut n = 0;
                 while n < IN_CHUNK {
-                    let side = (&raw mut (*chunk).sides).cast::<Side>().wrapping_add(n);
+                    let side = (&raw mut (*chunk).sides).cast::<SideFrame>().wrapping_add(n);
                     let me = ptr::from_ref(block).cast_mut();
                     // Who sets the owner has the side: the call may be returning on another thread
                     // now.
@@ -154,31 +160,32 @@ unsafe extern "C" fn refill(block: &Block) -> bool {
                 }
                 chunk = (*chunk).next;
             }
-            let found = block.free_sides.load(Ordering::Relaxed) & ADDRESS != 0;
+            let found = block.free_side_frames.load(Ordering::Relaxed) & ADDRESS != 0;
             if found || chunks >= MAX_CHUNKS {
                 return found;
             }
         }
-        let Ok(memory) = sys::map(0, size_of::<Sides>() as u64, sys::PROT_READ | sys::PROT_WRITE)
+        let Ok(memory) =
+            sys::map(0, size_of::<SideFrameChunk>() as u64, sys::PROT_READ | sys::PROT_WRITE)
         else {
             return false;
         };
-        let chunk = memory as *mut Sides;
+        let chunk = memory as *mut SideFrameChunk;
         loop {
-            let first = block.sides.load(Ordering::Relaxed);
+            let first = block.side_frames.load(Ordering::Relaxed);
             (&raw mut (*chunk).next).write_volatile(first.cast());
             if block
-                .sides
+                .side_frames
                 .compare_exchange(first, chunk.cast(), Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
             {
                 break;
             }
         }
-        block.side_chunks.store(chunks.wrapping_add(1), Ordering::Relaxed);
+        block.side_frame_chunks.store(chunks.wrapping_add(1), Ordering::Relaxed);
         let mut n = 0;
         while n < IN_CHUNK {
-            give(block, (&raw mut (*chunk).sides).cast::<Side>().wrapping_add(n));
+            give(block, (&raw mut (*chunk).sides).cast::<SideFrame>().wrapping_add(n));
             n = n.wrapping_add(1);
         }
         true
@@ -188,7 +195,7 @@ unsafe extern "C" fn refill(block: &Block) -> bool {
 /// Tells whether a side's call will never return: the word that it has on the program's stack is
 /// gone.
 #[inline(always)]
-unsafe fn is_left(block: &Block, side: *const Side) -> bool {
+unsafe fn is_left(block: &Block, side: *const SideFrame) -> bool {
     // SAFETY: a side of a chunk that stays; `at` is read from where it may be gone by the kernel.
     unsafe {
         if !ptr::eq((*side).owner.load(Ordering::Acquire), block) {

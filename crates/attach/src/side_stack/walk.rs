@@ -2,10 +2,10 @@
 //!
 //! Part of the event path.
 
-use super::frame::{AT_RETURN, Side};
+use super::frame::{AT_RETURN, SideFrame};
 use crate::frame::{Frame, UNTYPED_ARGS};
 use crate::hook::Missed;
-use crate::hook_list::{Meta, Plan, Slot};
+use crate::hook_list::{HookList, Item, Meta};
 use crate::per_thread::missed;
 use std::mem::{offset_of, size_of};
 use std::sync::atomic::Ordering;
@@ -18,41 +18,41 @@ pub(crate) const LEFT_OUT: u64 = 1;
 /// Runs one hook.
 #[inline(always)]
 unsafe fn run(
-    side: *mut Side,
+    side: *mut SideFrame,
     meta: *const Meta,
-    slot: *const Slot,
+    item: *const Item,
     session: u64,
     cookie_bits: u64,
 ) -> u64 {
-    // SAFETY: the slot is one of a plan that the thread's block keeps alive, and its words are
+    // SAFETY: the item is one of a hook list that the thread's block keeps alive, and its words are
     // those of a hook and its cookie.
     unsafe {
         let frame = &raw mut (*side).frame;
         (&raw mut (*frame).session).write_volatile(session);
-        let cookie = ((meta as u64).wrapping_add((*slot).cookie_at) as *const u64).read_volatile();
+        let cookie = ((meta as u64).wrapping_add((*item).cookie_at) as *const u64).read_volatile();
         (&raw mut (*frame).cookie).write_volatile(cookie | cookie_bits);
-        let f: crate::hook::RunFn = std::mem::transmute::<u64, crate::hook::RunFn>((*slot).run);
-        f((&raw mut (*frame).args).cast::<u64>(), (*slot).data as *const ())
+        let f: crate::hook::RunFn = std::mem::transmute::<u64, crate::hook::RunFn>((*item).run);
+        f((&raw mut (*frame).args).cast::<u64>(), (*item).data as *const ())
     }
 }
 
-/// Walks a plan before the function, as the trampolines do. Bit 0 of `flags`: exit hooks count; bit
+/// Walks a hook list before the function, as the trampolines do. Bit 0 of `flags`: exit hooks count; bit
 /// 1: a frame may be left.
 #[unsafe(link_section = ".text.skep_event")]
 #[inline(never)]
 pub(crate) unsafe extern "C" fn walk(side: u64, meta: u64, flags: u64) -> u64 {
-    let (side, meta) = (side as *mut Side, meta as *const Meta);
+    let (side, meta) = (side as *mut SideFrame, meta as *const Meta);
     let (exits, may_wait) = (flags & 1 != 0, flags & 2 != 0);
-    // SAFETY: both are live; the plan is, as this thread's block is marked; indexes of sessions are
+    // SAFETY: both are live; the hook list is, as this thread's block is marked; indexes of sessions are
     // below SESSIONS.
     unsafe {
-        let plan = (*meta).plan.load(Ordering::Acquire);
-        let mut slot = (plan as u64).wrapping_add(size_of::<Plan>() as u64);
-        let (entry_end, mod_end, exit_end) = ((*plan).entry_end, (*plan).mod_end, (*plan).exit_end);
-        (&raw mut (*side).seq).write_volatile((*plan).seq);
+        let list = (*meta).list.load(Ordering::Acquire);
+        let mut item = (list as u64).wrapping_add(size_of::<HookList>() as u64);
+        let (entry_end, mod_end, exit_end) = ((*list).entry_end, (*list).mod_end, (*list).exit_end);
+        (&raw mut (*side).seq).write_volatile((*list).seq);
         let mut sessions = 0u64;
-        while slot < entry_end {
-            let s = slot as *const Slot;
+        while item < entry_end {
+            let s = item as *const Item;
             let n = (*s).session;
             if n < 0 {
                 run(side, meta, s, 0, 0);
@@ -72,13 +72,13 @@ pub(crate) unsafe extern "C" fn walk(side: u64, meta: u64, flags: u64) -> u64 {
             } else if exits {
                 missed::count(s, Missed::Stack);
             }
-            slot = slot.wrapping_add(size_of::<Slot>() as u64);
+            item = item.wrapping_add(size_of::<Item>() as u64);
         }
         if !exits {
             return NO_FRAME;
         }
         (&raw mut (*side).sessions).write_volatile(sessions);
-        if slot < mod_end {
+        if item < mod_end {
             let args = (*side).frame.nr_args;
             // Below that a register of the call is still kept there.
             if args >= UNTYPED_ARGS as u64 {
@@ -87,8 +87,8 @@ pub(crate) unsafe extern "C" fn walk(side: u64, meta: u64, flags: u64) -> u64 {
                     .wrapping_add(args as usize)
                     .write_volatile(0);
             }
-            while slot < mod_end {
-                let r = run(side, meta, slot as *const Slot, 0, 0);
+            while item < mod_end {
+                let r = run(side, meta, item as *const Item, 0, 0);
                 if r != 0 {
                     (&raw mut (*side).frame.rax).write_volatile(r);
                     let frame = (&raw mut (*side).frame).cast::<u64>();
@@ -106,7 +106,7 @@ pub(crate) unsafe extern "C" fn walk(side: u64, meta: u64, flags: u64) -> u64 {
                     after(side, meta);
                     return LEFT_OUT;
                 }
-                slot = slot.wrapping_add(size_of::<Slot>() as u64);
+                item = item.wrapping_add(size_of::<Item>() as u64);
             }
         }
         if mod_end == exit_end {
@@ -115,31 +115,31 @@ pub(crate) unsafe extern "C" fn walk(side: u64, meta: u64, flags: u64) -> u64 {
         if !may_wait {
             let mut s = mod_end;
             while s < exit_end {
-                if (*(s as *const Slot)).session < 0 {
-                    missed::count(s as *const Slot, Missed::Stack);
+                if (*(s as *const Item)).session < 0 {
+                    missed::count(s as *const Item, Missed::Stack);
                 }
-                s = s.wrapping_add(size_of::<Slot>() as u64);
+                s = s.wrapping_add(size_of::<Item>() as u64);
             }
             return NO_FRAME;
         }
-        (&raw mut (*side).wanted).write_volatile(sessions | (*plan).exits);
+        (&raw mut (*side).wanted).write_volatile(sessions | (*list).exits);
     }
     side as u64
 }
 
 /// Runs exit hooks.
 #[inline(always)]
-pub(crate) unsafe fn after(side: *mut Side, meta: *const Meta) {
+pub(crate) unsafe fn after(side: *mut SideFrame, meta: *const Meta) {
     // SAFETY: as in `walk`.
     unsafe {
         let frame = &raw mut (*side).frame;
         (&raw mut (*frame).is_return).write_volatile(1);
         let result = (&raw mut (*frame).args).cast::<u64>().wrapping_add((*frame).nr_args as usize);
         result.write_volatile((&raw const (*frame).rax).read_volatile());
-        let plan = (*meta).plan.load(Ordering::Acquire);
-        let (mut slot, end) = ((*plan).mod_end, (*plan).exit_end);
-        while slot < end {
-            let s = slot as *const Slot;
+        let list = (*meta).list.load(Ordering::Acquire);
+        let (mut item, end) = ((*list).mod_end, (*list).exit_end);
+        while item < end {
+            let s = item as *const Item;
             let n = (*s).session;
             if n < 0 {
                 if (*s).seq <= (*side).seq {
@@ -159,7 +159,7 @@ pub(crate) unsafe fn after(side: *mut Side, meta: *const Meta) {
                     );
                 }
             }
-            slot = slot.wrapping_add(size_of::<Slot>() as u64);
+            item = item.wrapping_add(size_of::<Item>() as u64);
         }
     }
 }
@@ -168,6 +168,6 @@ pub(crate) unsafe fn after(side: *mut Side, meta: *const Meta) {
 #[inline(never)]
 pub(crate) unsafe extern "C" fn walk_after(side: u64, meta: u64, _: u64) -> u64 {
     // SAFETY: the caller's words are these.
-    unsafe { after(side as *mut Side, meta as *const Meta) };
+    unsafe { after(side as *mut SideFrame, meta as *const Meta) };
     0
 }

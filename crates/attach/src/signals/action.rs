@@ -34,7 +34,7 @@ unsafe extern "C" {
 }
 
 /// A signal with a handler of the engine on it, and the program's action for it.
-pub(crate) struct Owned {
+pub(crate) struct EngineSignal {
     pub(crate) signal: AtomicI32,
     pub(crate) installed: AtomicBool,
     /// The engine's own, and its flags.
@@ -48,12 +48,12 @@ pub(crate) struct Owned {
     mask: AtomicU64,
 }
 
-pub(crate) static TRAP: Owned = Owned::new(SIGTRAP);
-pub(crate) static NUDGE: Owned = Owned::new(0);
-pub(crate) static BUS: Owned = Owned::new(SIGBUS);
-pub(crate) static SEGV: Owned = Owned::new(SIGSEGV);
+pub(crate) static TRAP: EngineSignal = EngineSignal::new(SIGTRAP);
+pub(crate) static STOP_WORLD: EngineSignal = EngineSignal::new(0);
+pub(crate) static BUS: EngineSignal = EngineSignal::new(SIGBUS);
+pub(crate) static SEGV: EngineSignal = EngineSignal::new(SIGSEGV);
 
-impl Owned {
+impl EngineSignal {
     const fn new(signal: i32) -> Self {
         Self {
             signal: AtomicI32::new(signal),
@@ -94,7 +94,7 @@ impl Owned {
         unsafe { self.remember_after(None, new) };
     }
 
-    /// As [`Owned::remember`], unless something newer than the version `seen` was.
+    /// As [`EngineSignal::remember`], unless something newer than the version `seen` was.
     ///
     /// # Safety
     /// As there.
@@ -170,7 +170,7 @@ impl Owned {
     }
 }
 
-impl Owned {
+impl EngineSignal {
     /// The engine's action. Faults are handled on the stack on which the program wants to handle
     /// them, and a signal that is sent interrupts what it interrupts without us.
     fn mine(&self, signal: i32) -> KernelAction {
@@ -189,8 +189,8 @@ impl Owned {
     }
 }
 
-fn owned(signal: i32) -> Option<&'static Owned> {
-    [&TRAP, &NUDGE, &BUS, &SEGV]
+fn owned(signal: i32) -> Option<&'static EngineSignal> {
+    [&TRAP, &STOP_WORLD, &BUS, &SEGV]
         .into_iter()
         .find(|o| o.installed.load(Ordering::Acquire) && o.signal.load(Ordering::Acquire) == signal)
 }

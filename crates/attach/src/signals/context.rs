@@ -21,8 +21,8 @@ pub(crate) struct Info {
 }
 
 impl Info {
-    /// What [`live`] sends to a thread that it wants to halt.
-    pub(crate) fn nudge(signal: i32, token: u64) -> [u64; 16] {
+    /// What [`live`] sends to a thread that it wants to stop.
+    pub(crate) fn stop_request(signal: i32, token: u64) -> [u64; 16] {
         let mut raw = [0; 16];
         raw[0] = signal as u32 as u64;
         raw[1] = SI_QUEUE as u32 as u64;

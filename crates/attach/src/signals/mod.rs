@@ -1,7 +1,7 @@
 //! Signals that the engine needs, and the program's own actions for them.
 //!
 //! Changing code under running threads takes two: `SIGTRAP`, which a thread gets that runs into a
-//! place being changed, and one real-time signal that brings running threads to a halt for a
+//! place being changed, and one real-time signal that brings running threads to a stop for a
 //! moment. `SIGBUS` comes for memory that a full file system cannot give, `SIGSEGV` for loads of
 //! programs that find nothing. Handlers are installed when they are first needed, and stay. What is
 //! not the engine's own goes on to the program's action, whichever came first; for that a preloaded

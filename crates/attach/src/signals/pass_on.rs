@@ -1,7 +1,9 @@
 //! Signals that are not the engine's own: what the program wants to happen, and what a program that is about to be
 //! executed inherits.
 
-use super::action::{BUS, NUDGE, Owned, SA_NODEFER, SA_RESETHAND, SEGV, SIG_DFL, SIG_IGN, TRAP};
+use super::action::{
+    BUS, EngineSignal, SA_NODEFER, SA_RESETHAND, SEGV, SIG_DFL, SIG_IGN, STOP_WORLD, TRAP,
+};
 use super::context::{Context, Info, SI_TKILL};
 use super::mask::Mask;
 use crate::sys::KernelAction;
@@ -18,7 +20,7 @@ pub fn prepare_exec(reset: u64) {
     if let Some(Mask { held }) = Mask::of_thread().filter(|mask| mask.held != 0) {
         sys::block_signal_set(held);
     }
-    for owned in [&TRAP, &NUDGE, &BUS, &SEGV] {
+    for owned in [&TRAP, &STOP_WORLD, &BUS, &SEGV] {
         let signal = owned.signal.load(Ordering::Acquire);
         if !owned.installed.load(Ordering::Acquire) || owned.action().handler != SIG_IGN {
             continue;
@@ -45,7 +47,7 @@ pub fn prepare_exec(reset: u64) {
 ///
 /// Called from a handler for `signal` with its arguments.
 pub(crate) unsafe fn pass_on(
-    owned: &Owned,
+    owned: &EngineSignal,
     signal: i32,
     code: i32,
     info: *const Info,

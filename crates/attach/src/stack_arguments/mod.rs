@@ -156,7 +156,7 @@ impl<'a> Follower<'a> {
         }
         // Arguments of the function called at the end, most likely, unless the place is used
         // otherwise as well.
-        out.leaves |= stores.first && (!stores.tail || out.words >= TAKEN);
+        out.writes_caller |= stores.first && (!stores.tail || out.words >= TAKEN);
         out
     }
 
@@ -199,10 +199,10 @@ impl<'a> Follower<'a> {
         // Into another part of the function (its cold half), or the call of another function at its
         // end.
         if at.rsp == Some(0) {
-            let there = self.elsewhere(target);
+            let there = self.other_function(target);
             out.words = out.words.max(there.words);
             out.return_address |= there.return_address;
-            out.leaves |= there.leaves;
+            out.writes_caller |= there.writes_caller;
         } else if at.rsp.is_none() {
             out.words = out.words.max(UNKNOWN);
         } else {
@@ -223,7 +223,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    fn elsewhere(&mut self, target: u64) -> Use {
+    fn other_function(&mut self, target: u64) -> Use {
         if self.depth > 16 {
             return Use { words: UNKNOWN, ..Use::default() };
         }

@@ -11,7 +11,7 @@ pub(crate) struct Use {
     pub(crate) return_address: bool,
     /// It leaves something above its return address for its caller to find, which a copy would
     /// lose.
-    pub(crate) leaves: bool,
+    pub(crate) writes_caller: bool,
 }
 
 /// Words copied when a variadic function takes the address of its arguments: a call with more is
@@ -117,8 +117,8 @@ pub(super) fn step(i: &Instruction, at: At, out: &mut Use) -> At {
             let sign = if i.mnemonic() == Mnemonic::Sub { 1 } else { -1 };
             let by = matches!(i.op1_kind(), OpKind::Immediate8to64 | OpKind::Immediate32to64)
                 .then(|| sign * (i.immediate(1) as i64));
-            let slot = if to_rsp { &mut next.rsp } else { &mut next.rbp };
-            *slot = slot.zip(by).map(|(r, b)| r + b);
+            let pointer = if to_rsp { &mut next.rsp } else { &mut next.rbp };
+            *pointer = pointer.zip(by).map(|(r, b)| r + b);
         }
         Mnemonic::Lea if to_rsp || to_rbp => {
             let from = match i.memory_base() {

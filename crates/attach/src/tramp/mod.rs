@@ -4,7 +4,7 @@
 //! assembly touches, and the functions that it calls.
 
 use crate::frame::{Frame, MAX_SESSIONS};
-use crate::hook_list::{Meta, Plan, Slot};
+use crate::hook_list::{HookList, Item, Meta};
 use crate::per_thread::block::Block;
 use crate::per_thread::enter;
 use crate::side_stack::MAX_TAILS;
@@ -14,11 +14,11 @@ use std::mem::{offset_of, size_of};
 pub(crate) mod entry_points;
 
 const _: () = {
-    assert!(size_of::<Plan>() == 48 && size_of::<Slot>() == 64 && size_of::<Meta>() == 64);
+    assert!(size_of::<HookList>() == 48 && size_of::<Item>() == 64 && size_of::<Meta>() == 64);
     assert!(
-        offset_of!(Slot, run) == 0
-            && offset_of!(Meta, plan) == 0
-            && offset_of!(Plan, entry_end) == 0
+        offset_of!(Item, run) == 0
+            && offset_of!(Meta, list) == 0
+            && offset_of!(HookList, entry_end) == 0
     );
     assert!(
         offset_of!(Frame, args) == 40
@@ -52,23 +52,23 @@ std::arch::global_asm!(
     X_TAIL = const 16 + 16 * MAX_SESSIONS,
     X_TAILS = const 24 + 16 * MAX_SESSIONS,
     MAX_TAILS = const MAX_TAILS,
-    MD_PLAN = const offset_of!(Meta, plan),
+    MD_LIST = const offset_of!(Meta, list),
     MD_IP = const offset_of!(Meta, ip),
     MD_BODY = const offset_of!(Meta, body),
     MD_NR_ARGS = const offset_of!(Meta, nr_args),
     MD_WANTS = const offset_of!(Meta, wants),
-    PLAN_ENTRY_END = const offset_of!(Plan, entry_end),
-    PLAN_MOD_END = const offset_of!(Plan, mod_end),
-    PLAN_EXIT_END = const offset_of!(Plan, exit_end),
-    PLAN_SEQ = const offset_of!(Plan, seq),
-    PLAN_EXITS = const offset_of!(Plan, exits),
-    PLAN_SLOTS = const size_of::<Plan>(),
-    SLOT_RUN = const offset_of!(Slot, run),
-    SLOT_DATA = const offset_of!(Slot, data),
-    SLOT_COOKIE_AT = const offset_of!(Slot, cookie_at),
-    SLOT_SEQ = const offset_of!(Slot, seq),
-    SLOT_SESSION = const offset_of!(Slot, session),
-    SLOT_SIZE = const size_of::<Slot>(),
+    LIST_ENTRY_END = const offset_of!(HookList, entry_end),
+    LIST_MOD_END = const offset_of!(HookList, mod_end),
+    LIST_EXIT_END = const offset_of!(HookList, exit_end),
+    LIST_SEQ = const offset_of!(HookList, seq),
+    LIST_EXITS = const offset_of!(HookList, exits),
+    LIST_ITEMS = const size_of::<HookList>(),
+    ITEM_RUN = const offset_of!(Item, run),
+    ITEM_DATA = const offset_of!(Item, data),
+    ITEM_COOKIE_AT = const offset_of!(Item, cookie_at),
+    ITEM_SEQ = const offset_of!(Item, seq),
+    ITEM_SESSION = const offset_of!(Item, session),
+    ITEM_SIZE = const size_of::<Item>(),
     BLOCK_TAIL = const offset_of!(Block, tail),
     BLOCK_TAILS = const offset_of!(Block, tails),
     BLOCK_ZONE = const offset_of!(Block, zone),
@@ -80,7 +80,7 @@ std::arch::global_asm!(
     slow_exit = sym enter::slow_exit,
     sandboxed = sym sandbox::CLOSED,
     new_thread = sym enter::new_thread,
-    elsewhere_entry = sym side_stack::entry,
-    elsewhere_call = sym side_stack::call,
-    elsewhere_return = sym side_stack::returned,
+    side_stack_entry = sym side_stack::entry,
+    side_stack_call = sym side_stack::call,
+    side_stack_return = sym side_stack::returned,
 );

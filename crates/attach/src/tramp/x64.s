@@ -1,4 +1,4 @@
-# The trampolines. Included by tramp.rs, Intel syntax; names in braces are constants from there.
+# The trampolines. Included by tramp/mod.rs, Intel syntax; names in braces are constants from there.
 #
 # Nothing here touches a vector, mask, x87 or MMX register, and every general register that the function or its caller can see
 # is given back as it was found: gcc's -fipa-ra lets callers rely on registers that the ABI calls clobbered.
@@ -18,17 +18,17 @@
 # also for a call after which nothing runs: programs compare the addresses of locals from call to call.
 #
 # All this is for a thread on the comfortable part of its own stack (BLOCK_ZONE), aligned to 16 bytes. What comes from anywhere
-# else goes to elsewhere.rs, having touched nothing below the red zone. There an exit hook leaves this instead:
+# else goes to side_stack/, having touched nothing below the red zone. There an exit hook leaves this instead:
 #
 #   CFA-16       metadata of the function
-#   CFA-24       the Side with everything else (elsewhere.rs)
+#   CFA-24       the SideFrame with everything else (side_stack/)
 #   CFA-32       the function's body
 #   ...          up to CFA-64: not used
 #   ...          N words, copies of the arguments on the stack
 #   rsp      ->
 #
-# Within the walks: rbx the slot, r13 the end of the slots, rbp the metadata, r12 the thread's block, r15 the plan. Whoever changes
-# a frame changes frame.rs and the constants in tramp.rs too.
+# Within the walks: rbx the item, r13 the end of the items, rbp the metadata, r12 the thread's block, r15 the hook list. Whoever changes
+# a frame changes frame.rs and the constants in tramp/mod.rs too.
 
     .section .tbss.skep_attach_block,"awT",@nobits
     .p2align 3
@@ -123,7 +123,7 @@ skep_attach_block:
     jne \slow
 .endm
 
-# All registers, as elsewhere.rs has them, in 128 bytes below rsp, which is \at below the CFA.
+# All registers, as side_stack/ has them, in 128 bytes below rsp, which is \at below the CFA.
 .macro SKEP_SAVE_ALL at
     sub rsp, 128
     .cfi_def_cfa_offset \at+128
@@ -209,14 +209,14 @@ skep_attach_block:
     call skep_attach_copy
 .endm
 
-# One run: slot rbx, metadata rbp.
+# One run: item rbx, metadata rbp.
 .macro SKEP_RUN f
-    mov rax, [rbx+{SLOT_COOKIE_AT}]
-    mov rsi, [rbx+{SLOT_DATA}]
+    mov rax, [rbx+{ITEM_COOKIE_AT}]
+    mov rsi, [rbx+{ITEM_DATA}]
     mov rax, [rbp+rax]
     mov [rsp+\f+16], rax
     lea rdi, [rsp+\f+40]
-    call qword ptr [rbx+{SLOT_RUN}]
+    call qword ptr [rbx+{ITEM_RUN}]
 .endm
 
 # A tail call ends: the thread's block has again what it had before.
@@ -332,7 +332,7 @@ skep_attach_switch:
     jne 8f
 1:  mov [r12], rsp
     .if \site
-    # Open addressing: the key is the return address, an empty slot ends the search.
+    # Open addressing: the key is the return address, an empty item ends the search.
     mov rdx, [rip + skep_attach_table]
     movabs rax, 0x9E3779B97F4A7C15
     imul rax, rsi
@@ -352,21 +352,21 @@ skep_attach_switch:
     jmp 6f
 3:
     .endif
-    mov r15, [rbp+{MD_PLAN}]
+    mov r15, [rbp+{MD_LIST}]
     SKEP_HEAD 0
     mov qword ptr [rsp], 0
     cmp dword ptr [rbp+{MD_WANTS}], 0
     jne 7f
-4:  lea rbx, [r15+{PLAN_SLOTS}]
-    mov r13, [r15+{PLAN_ENTRY_END}]
+4:  lea rbx, [r15+{LIST_ITEMS}]
+    mov r13, [r15+{LIST_ENTRY_END}]
     cmp rbx, r13
     je 6f
     .p2align 4
     # A thread may have come here just before the site was changed for a session hook; that hook needs the other frame.
-5:  cmp qword ptr [rbx+{SLOT_SESSION}], 0
+5:  cmp qword ptr [rbx+{ITEM_SESSION}], 0
     jns 10f
     SKEP_RUN 0
-10: add rbx, {SLOT_SIZE}
+10: add rbx, {ITEM_SIZE}
     cmp rbx, r13
     jne 5b
 6:  mov qword ptr [r12], 0
@@ -416,7 +416,7 @@ skep_attach_switch:
     .else
     mov rcx, [rdx-14]
     .endif
-    SKEP_CALL_ALIGNED {elsewhere_entry}, 144
+    SKEP_CALL_ALIGNED {side_stack_entry}, 144
     SKEP_RESTORE_ALL 16
     ret
     .cfi_endproc
@@ -443,7 +443,7 @@ SKEP_ENTRY skep_attach_entry_site, 1
     cmp qword ptr [r12], 0
     jne 20f
 1:  mov [r12], rsp
-    mov r15, [rbp+{MD_PLAN}]
+    mov r15, [rbp+{MD_LIST}]
     SKEP_HEAD 8*\n+{X_SIZE}
     mov qword ptr [rsp+8*\n+{X_SESSIONS}], 0
     # Does the function return to an exit trampoline? Then a hooked function ended in a jump to this one.
@@ -453,12 +453,12 @@ SKEP_ENTRY skep_attach_entry_site, 1
     jae 33f
 15: cmp dword ptr [rbp+{MD_WANTS}], 0
     jne 22f
-2:  lea rbx, [r15+{PLAN_SLOTS}]
-    mov r13, [r15+{PLAN_ENTRY_END}]
+2:  lea rbx, [r15+{LIST_ITEMS}]
+    mov r13, [r15+{LIST_ENTRY_END}]
     cmp rbx, r13
     je 5f
     .p2align 4
-3:  mov rax, [rbx+{SLOT_SESSION}]
+3:  mov rax, [rbx+{ITEM_SESSION}]
     test rax, rax
     js 24f
     # A session hook at entry: its word is zeroed, and whether it wants the return is kept with the attachment's number.
@@ -468,17 +468,17 @@ SKEP_ENTRY skep_attach_entry_site, 1
     SKEP_RUN 8*\n+{X_SIZE}
     cmp rax, 1
     jne 25f
-4:  add rbx, {SLOT_SIZE}
+4:  add rbx, {ITEM_SIZE}
     cmp rbx, r13
     jne 3b
-5:  mov r13, [r15+{PLAN_MOD_END}]
+5:  mov r13, [r15+{LIST_MOD_END}]
     cmp rbx, r13
     jne 26f
 6:  mov rax, [rsp+8*\n+{X_SESSIONS}]
-    mov rdx, [r15+{PLAN_SEQ}]
-    or rax, [r15+{PLAN_EXITS}]
-    cmp r13, [r15+{PLAN_EXIT_END}]
-    # From here on the plan may be freed.
+    mov rdx, [r15+{LIST_SEQ}]
+    or rax, [r15+{LIST_EXITS}]
+    cmp r13, [r15+{LIST_EXIT_END}]
+    # From here on the hook list may be freed.
     mov qword ptr [r12], 0
     # No hook ever runs at this function's return: leave no frame behind.
     je 35f
@@ -529,24 +529,24 @@ SKEP_ENTRY skep_attach_entry_site, 1
     mov rbp, [rsp+8*\n+{XFRAME}]
     SKEP_GUARD 28f
 10: mov [r12], rsp
-    mov r15, [rbp+{MD_PLAN}]
+    mov r15, [rbp+{MD_LIST}]
     mov rcx, [rsp+8*\n+{X_SIZE}+32]
     mov qword ptr [rsp+8*\n+{X_SIZE}], 0
     mov qword ptr [rsp+8*\n+{X_SIZE}+8], 1
     mov [rsp+8*\n+{X_SIZE}+rcx*8+40], rax
-    mov rbx, [r15+{PLAN_MOD_END}]
-    mov r13, [r15+{PLAN_EXIT_END}]
+    mov rbx, [r15+{LIST_MOD_END}]
+    mov r13, [r15+{LIST_EXIT_END}]
     cmp rbx, r13
     je 13f
     .p2align 4
-11: mov rax, [rbx+{SLOT_SESSION}]
+11: mov rax, [rbx+{ITEM_SESSION}]
     test rax, rax
     jns 30f
-    mov rax, [rbx+{SLOT_SEQ}]
+    mov rax, [rbx+{ITEM_SEQ}]
     cmp rax, [rsp+8*\n+{X_SEQ}]
     ja 12f
     SKEP_RUN 8*\n+{X_SIZE}
-12: add rbx, {SLOT_SIZE}
+12: add rbx, {ITEM_SIZE}
     cmp rbx, r13
     jne 11b
 13: cmp dword ptr [rsp+8*\n+{X_SESSIONS}+4], 0
@@ -599,8 +599,8 @@ SKEP_ENTRY skep_attach_entry_site, 1
 24: mov qword ptr [rsp+8*\n+{X_SIZE}], 0
     SKEP_RUN 8*\n+{X_SIZE}
     jmp 4b
-25: mov rcx, [rbx+{SLOT_SESSION}]
-    mov rdx, [rbx+{SLOT_SEQ}]
+25: mov rcx, [rbx+{ITEM_SESSION}]
+    mov rdx, [rbx+{ITEM_SEQ}]
     mov [rsp+8*\n+rcx*8+{X_IDS}], rdx
     # Through a register: the memory form with a register is microcode.
     mov rdx, [rsp+8*\n+{X_SESSIONS}]
@@ -616,7 +616,7 @@ SKEP_ENTRY skep_attach_entry_site, 1
 27: SKEP_RUN 8*\n+{X_SIZE}
     test rax, rax
     jnz 32f
-    add rbx, {SLOT_SIZE}
+    add rbx, {ITEM_SIZE}
     cmp rbx, r13
     jne 27b
     jmp 6b
@@ -634,7 +634,7 @@ SKEP_ENTRY skep_attach_entry_site, 1
 30: mov rcx, [rsp+8*\n+{X_SESSIONS}]
     bt rcx, rax
     jnc 12b
-    mov rcx, [rbx+{SLOT_SEQ}]
+    mov rcx, [rbx+{ITEM_SEQ}]
     cmp rcx, [rsp+8*\n+rax*8+{X_IDS}]
     jne 12b
     lea rcx, [rsp+8*\n+rax*8+{X_WORDS}]
@@ -673,7 +673,7 @@ SKEP_ENTRY skep_attach_entry_site, 1
 38: SKEP_END_TAIL \n
     jmp 16b
     # The body is left out: rax is the return value, the rest as at entry.
-32: mov rcx, [r15+{PLAN_SEQ}]
+32: mov rcx, [r15+{LIST_SEQ}]
     mov [rsp+8*\n+{X_SEQ}], rcx
     mov qword ptr [r12], 0
     mov [rsp+8*\n+{X_SIZE}+144], rax
@@ -706,7 +706,7 @@ SKEP_ENTRY skep_attach_entry_site, 1
     mov rdi, rsp
     lea rsi, [rsp+144]
     mov rdx, [rsp+128]
-    SKEP_CALL_ALIGNED {elsewhere_call}, 144
+    SKEP_CALL_ALIGNED {side_stack_call}, 144
     cmp rax, 1
     .cfi_remember_state
     ja 29f
@@ -716,7 +716,7 @@ SKEP_ENTRY skep_attach_entry_site, 1
     add rsp, 8
     .cfi_adjust_cfa_offset -8
     ret
-    # The Side is at CFA-24 already. The registers come from this stack: whoever is interrupted here, and goes on much later, finds them.
+    # The SideFrame is at CFA-24 already. The registers come from this stack: whoever is interrupted here, and goes on much later, finds them.
 29: .cfi_restore_state
     mov rbp, [rsp+128]
     mov rax, [rbp+{MD_BODY}]
@@ -757,7 +757,7 @@ SKEP_ENTRY skep_attach_entry_site, 1
     mov rdi, rsp
     mov rsi, [rsp+128+8*\n+40]
     mov rdx, [rsp+128+8*\n+48]
-    SKEP_CALL_ALIGNED {elsewhere_return}, 192+8*\n
+    SKEP_CALL_ALIGNED {side_stack_return}, 192+8*\n
     SKEP_RESTORE_ALL 64+8*\n
     lea rsp, [rsp+56+8*\n]
     .cfi_def_cfa_offset 8
