@@ -59,7 +59,7 @@ const CRATES: &[(&str, Policy)] = &[
         "crates/attach",
         Policy::Leaves(&[
             "code.rs",
-            "engine.rs",
+            "engine/",
             "frame.rs",
             "hook.rs",
             "hook_list.rs",
@@ -79,7 +79,6 @@ const CRATES: &[(&str, Policy)] = &[
             "stack_check.rs",
             "sys/",
             "table.rs",
-            "thread_pointer.rs",
             "tramp/",
         ]),
     ),
