@@ -49,7 +49,7 @@ fn maps_carry_what_their_definitions_say() {
     let o = object("several");
     let seen = map(&o, "seen");
     assert_eq!(
-        (seen.map_type, seen.key_size, seen.value_size, seen.max_entries),
+        (seen.map_type, seen.key_size(), seen.value_size, seen.max_entries),
         (MapType::Hash, 4, 32, 1024)
     );
     assert!(seen.flags.has(MapFlags::NO_PREALLOC) && !seen.pinning && seen.data.is_none());
@@ -60,7 +60,7 @@ fn maps_carry_what_their_definitions_say() {
     );
     let hits = map(&o, "hits");
     assert_eq!(
-        (hits.map_type, hits.key_size, hits.value_size, hits.max_entries),
+        (hits.map_type, hits.key_size(), hits.value_size, hits.max_entries),
         (MapType::PercpuArray, 4, 8, 8)
     );
     assert!(hits.pinning && hits.key_type_id == 0);
@@ -85,7 +85,7 @@ fn global_data_becomes_maps_with_libbpf_names_and_contents() {
     assert_eq!(map(&o, ".data.custom").data.as_deref(), Some(&[4, 3, 2, 1][..]));
     let bss = map(&o, ".bss");
     assert_eq!(
-        (bss.value_size, bss.data.as_deref(), bss.max_entries, bss.key_size),
+        (bss.value_size, bss.data.as_deref(), bss.max_entries, bss.key_size()),
         (40, Some(&[][..]), 1, 4)
     );
     // The compiler leaves sizes and places in the types empty; they are filled in, in the raw bytes
@@ -199,7 +199,7 @@ fn maps_of_maps_and_program_arrays_know_their_first_contents() {
     assert_eq!(outer.values, [(0, InnerValue::Map(second)), (3, InnerValue::Map(first))]);
     let inner = outer.inner.as_ref().expect("the type of inner maps is known");
     assert_eq!(
-        (inner.map_type, inner.key_size, inner.value_size, inner.max_entries),
+        (inner.map_type, inner.key_size(), inner.value_size, inner.max_entries),
         (MapType::Array, 4, 8, 2)
     );
     assert_eq!(map(&o, "unset").inner.as_ref().map(|i| i.max_entries), Some(2));
@@ -211,7 +211,7 @@ fn maps_from_before_btf_are_read() {
     let o = object("legacy");
     let pairs = map(&o, "pairs");
     assert_eq!(
-        (pairs.map_type, pairs.key_size, pairs.value_size, pairs.max_entries, pairs.flags),
+        (pairs.map_type, pairs.key_size(), pairs.value_size, pairs.max_entries, pairs.flags),
         (MapType::Hash, 4, 8, 10, MapFlags(1))
     );
     assert_eq!(

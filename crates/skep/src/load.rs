@@ -414,7 +414,7 @@ pub fn definition(spec: &MapSpec, btf: Option<&Btf>, btf_id: u32) -> MapDef {
         .unwrap_or_default();
     MapDef {
         map_type: spec.map_type,
-        key_size: spec.key_size,
+        key_size: spec.key_size(),
         // The type of a ring's records may stand where others have that of their values.
         value_size: if spec.map_type == MapType::Ringbuf && spec.value_type_id != 0 {
             0

@@ -297,6 +297,8 @@ pub enum Reason {
     ReferencedDynptr,
     #[error("Expected an initialized dynptr as R{reg}")]
     NoDynptr { reg: u8 },
+    #[error("Expected a dynptr of type local or ringbuf as R{reg}")]
+    DynptrKey { reg: u8 },
     #[error("Dynptr has to be an uninitialized dynptr")]
     DynptrNotUninit,
     #[error("cannot pass pointer to const bpf_dynptr, the helper mutates it")]

@@ -83,7 +83,7 @@ impl Shown<'_> {
             return Ok(());
         };
         parts.add_if(!spec.name.is_empty(), format_args!("map={}", spec.name))?;
-        parts.add(format_args!("ks={},vs={}", spec.key_size, spec.value_size))
+        parts.add(format_args!("ks={},vs={}", spec.key_size(), spec.value_size))
     }
 }
 

@@ -163,7 +163,7 @@ fn object(path: &Path, reading: &ObjectArgs, as_json: bool, printer: Printer) ->
             let data = m.data.as_ref().map_or(String::new(), |_| format!("  from {}", m.section));
             let sizes = format!(
                 "key {}  value {}  {} entries",
-                units::size(m.key_size.into()),
+                units::size(m.key_size().into()),
                 units::size(m.value_size.into()),
                 m.max_entries
             );
@@ -179,7 +179,7 @@ fn object(path: &Path, reading: &ObjectArgs, as_json: bool, printer: Printer) ->
 
 fn map_json(m: &MapSpec) -> Json {
     json!({
-        "name": m.name, "type": m.map_type.name(), "key_size": m.key_size, "value_size": m.value_size, "max_entries": m.max_entries,
+        "name": m.name, "type": m.map_type.name(), "key_size": m.key_size(), "value_size": m.value_size, "max_entries": m.max_entries,
         "flags": m.flags.0, "section": m.section, "global_data": m.is_global_data(), "inner": m.inner.as_deref().map(map_json),
     })
 }

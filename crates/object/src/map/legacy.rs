@@ -63,7 +63,7 @@ fn annotate(spec: &mut MapSpec, btf: Option<&Btf>) {
         return;
     };
     if let [key, value] = &*c.members
-        && btf.size_of(key.type_id) == Ok(u64::from(spec.key_size))
+        && btf.size_of(key.type_id) == Ok(u64::from(spec.key_size()))
         && btf.size_of(value.type_id) == Ok(u64::from(spec.value_size))
     {
         spec.key_type_id = key.type_id;

@@ -6,7 +6,7 @@ mod legacy;
 
 use crate::elf::Elf;
 use crate::{Btf, KconfigVar, ObjectError, kconfig};
-use skep_isa::{MapFlags, MapType};
+use skep_isa::{KeyShape, MapFlags, MapType};
 use std::collections::HashMap;
 
 /// Describes one map an object defines: everything needed to create it.
@@ -16,8 +16,8 @@ pub struct MapSpec {
     pub name: String,
     /// The kind of map.
     pub map_type: MapType,
-    /// Bytes in a key; 0 for keyless maps and where the definition leaves it out.
-    pub key_size: u32,
+    /// What keys are. Those of keyless maps, and of definitions that leave it out, have 0 bytes.
+    pub keys: KeyShape,
     /// Bytes in a value.
     pub value_size: u32,
     /// Most entries; bytes for ring buffers. 0 when the definition leaves it to the loader.
@@ -57,7 +57,7 @@ pub enum InnerValue {
 }
 
 impl MapSpec {
-    /// Describes a plain map; flags, types and contents can be set afterwards.
+    /// Describes a plain map with keys of a fixed size; flags, types and contents can be set afterwards.
     ///
     /// ```
     /// use skep_object::MapSpec;
@@ -75,7 +75,7 @@ impl MapSpec {
         Self {
             name: name.to_owned(),
             map_type,
-            key_size,
+            keys: KeyShape::Fixed(key_size),
             value_size,
             max_entries,
             flags: MapFlags(0),
@@ -90,6 +90,12 @@ impl MapSpec {
             inner: None,
             values: Vec::new(),
         }
+    }
+
+    /// Returns how many bytes a pointer to a key leads to.
+    #[must_use]
+    pub fn key_size(&self) -> u32 {
+        self.keys.key_size()
     }
 
     /// Tells whether this is the hidden map behind global variables.

@@ -21,7 +21,7 @@ pub fn map(m: &MapSpec) -> String {
         "map {} type={} key={} value={} entries={} flags={} extra={} pinned={} key_type={key} value_type={value} data=",
         name(m),
         m.map_type as u32,
-        m.key_size,
+        m.key_size(),
         m.value_size,
         m.max_entries,
         hash(u64::from(m.flags.0)),

@@ -11,7 +11,7 @@ use skep_testkit::vmlinux::with_functions;
 const PAGES: usize = 128 << 10;
 
 fn spec(m: &skep::object::MapSpec) -> MapSpec<'static> {
-    MapSpec::new(m.map_type, m.key_size, m.value_size, m.max_entries)
+    MapSpec::new(m.map_type, m.key_size(), m.value_size, m.max_entries)
         .flags(m.flags.0 & !MapFlags::MMAPABLE)
 }
 

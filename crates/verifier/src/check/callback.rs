@@ -6,7 +6,7 @@ use crate::reject::Reason;
 use crate::stack::DynptrKind;
 use crate::state::{Frame, State};
 use skep_isa::helper::{self, ArgType, Callback};
-use skep_isa::{Insn, op};
+use skep_isa::{Insn, KeyShape, op};
 
 /// Turns of a `bpf_loop` that are walked one by one: what the next one finds need not be forgotten.
 const FEW: u64 = 4;
@@ -83,7 +83,9 @@ impl Walk<'_> {
                 // The number of turns decides whether there is another.
                 self.flow.mark(first.node);
             }
-            (Some(Callback::EachElement), Kind::Map(map)) => {
+            (Some(Callback::EachElement), Kind::Map(map))
+                if self.spec(map).is_some_and(|m| matches!(m.keys, KeyShape::Fixed(_))) =>
+            {
                 self.show_element(&mut callee, map);
                 callee.regs[4] = *called.reg(3);
             }

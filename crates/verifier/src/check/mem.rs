@@ -513,7 +513,7 @@ impl Walk<'_> {
                 check_span(reg, r, off, size, n, "memory", "mem_size")
             }
             Kind::Key(map) => {
-                let key_size = self.spec(map).map_or(0, |m| m.key_size);
+                let key_size = self.spec(map).map_or(0, |m| m.key_size());
                 check_span(reg, r, off, size, key_size, "map key", "key_size")
             }
             Kind::FlowKeys => {

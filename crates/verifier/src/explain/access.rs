@@ -2,7 +2,7 @@
 
 use skep_isa::helper::ArgType;
 use skep_isa::kfunc::KArg;
-use skep_isa::{Insn, helper, kfunc, op};
+use skep_isa::{Insn, KeyShape, helper, kfunc, op};
 use skep_object::{Linked, MapSpec};
 
 use crate::check::spec;
@@ -77,7 +77,10 @@ impl Access {
                 .and_then(|n| map_of(prog, state.reg(n as u8 + 1)))
         };
         match args.get(at)? {
-            ArgType::MapKey => access(map()?.key_size.into(), Size::Key),
+            ArgType::MapKey => match map()?.keys {
+                KeyShape::Fixed(size) => access(size.into(), Size::Key),
+                KeyShape::Bytes { .. } => None,
+            },
             ArgType::MapValue | ArgType::MapValueOrNull | ArgType::UninitMapValue => {
                 access(map()?.value_size.into(), Size::Value)
             }

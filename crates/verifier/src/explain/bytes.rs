@@ -180,7 +180,7 @@ fn region(fault: &Fault<'_>, r: &Reg) -> Option<Region> {
             Some(Region { name, logged, size: spec.value_size, variable })
         }
         Kind::Key(map) => {
-            plain("a key", Some(("map key", "key_size")), spec(fault.prog, map)?.key_size)
+            plain("a key", Some(("map key", "key_size")), spec(fault.prog, map)?.key_size())
         }
         Kind::Mem(n) => plain("memory", Some(("memory", "mem_size")), n),
         Kind::Record(n) => plain("a record", Some(("memory", "mem_size")), n),

@@ -1,6 +1,6 @@
 //! Reads `tests/data/*.cases`; the format is in `tests/data/README.md`.
 
-use skep_isa::{AttachType, Insn, MapFlags, MapType, ProgramType, op, prog, text};
+use skep_isa::{AttachType, Insn, KeyShape, MapFlags, MapType, ProgramType, op, prog, text};
 use skep_object::btf::Kind;
 use skep_object::{Btf, Linked, LinkedMap, MapSpec, Subprog};
 use std::path::{Path, PathBuf};
@@ -116,7 +116,11 @@ fn parse(name: &str, text: &str) -> Case {
             ["map", kind, key, value, entries, rest @ ..] => {
                 let kind = MapType::from_name(kind).unwrap_or_else(|| panic!("{name}: {kind}"));
                 let n = |w: &str| w.parse::<u32>().unwrap_or_else(|_| panic!("{name}: {w}"));
-                let mut spec = MapSpec::new("m", kind, n(key), n(value), n(entries));
+                let mut spec = MapSpec::new("m", kind, 0, n(value), n(entries));
+                spec.keys = match key.strip_prefix("bytes:") {
+                    Some(max) => KeyShape::Bytes { max: n(max) },
+                    None => KeyShape::Fixed(n(key)),
+                };
                 if let ["frozen", hex] = rest {
                     let byte = |i: usize| {
                         u8::from_str_radix(&hex[i..i + 2], 16)

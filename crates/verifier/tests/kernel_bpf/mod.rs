@@ -1,7 +1,9 @@
 //! Asks the running kernel's verifier what it says to a linked program.
 
 use skep_isa::errno::{EINVAL, EPERM};
-use skep_isa::{AttachType, HelperId, Insn, MapFlags, MapType, ProgramType, helper, kfunc, op};
+use skep_isa::{
+    AttachType, HelperId, Insn, KeyShape, MapFlags, MapType, ProgramType, helper, kfunc, op,
+};
 use skep_kernel::{self as kernel, LoadError, Map, Program, ProgramSpec};
 use skep_object::btf::Kind;
 use skep_object::{Btf, Linked, MapSpec};
@@ -19,8 +21,11 @@ pub enum Verdict {
 }
 
 fn create(spec: &MapSpec, types: Option<(&kernel::Btf, &Btf)>) -> Result<Map, String> {
+    if let KeyShape::Bytes { .. } = spec.keys {
+        return Err("Linux has no maps with keys of any length".to_owned());
+    }
     let plain =
-        kernel::MapSpec::new(spec.map_type, spec.key_size, spec.value_size, spec.max_entries)
+        kernel::MapSpec::new(spec.map_type, spec.key_size(), spec.value_size, spec.max_entries)
             .flags(
                 spec.flags.0
                     & (MapFlags::RDONLY_PROG | MapFlags::WRONLY_PROG | MapFlags::NO_PREALLOC),

@@ -4,7 +4,7 @@
 use super::memory::{Kind, Tag, Value};
 use super::{Machine, Return, Stop};
 use skep_isa::helper::{self, PacketEffect, id};
-use skep_isa::{ArgType, MapFlags, MapType, RetType};
+use skep_isa::{ArgType, KeyShape, MapFlags, MapType, RetType};
 use skep_object::btf::Kind as Type;
 use skep_object::{Btf, MapSpec};
 
@@ -137,8 +137,12 @@ impl Machine<'_> {
                     }
                     map = Some(v.tag);
                 }
+                ArgType::MapKey if map.and_then(|t| self.spec(t)).is_some_and(has_byte_keys) => {
+                    drop(self.dynptr_at(v)?);
+                    return Err(Stop::Unmodelled("a map with keys of any length"));
+                }
                 ArgType::MapKey => {
-                    let len = map.and_then(|t| self.spec(t)).map_or(0, |s| u64::from(s.key_size));
+                    let len = map.and_then(|t| self.spec(t)).map_or(0, |s| u64::from(s.key_size()));
                     key = self.memory.read(v, len)?;
                 }
                 ArgType::MapValue | ArgType::MapValueOrNull => {
@@ -362,7 +366,7 @@ impl Machine<'_> {
             (args[1], args[2]) = (Some(Value::number(done)), Some(ctx));
         } else {
             let Some(map) = map else { return Err(Stop::trap("no map to walk")) };
-            let spec = self.spec(map).map(|s| (s.key_size, s.max_entries, s.map_type));
+            let spec = self.spec(map).map(|s| (s.key_size(), s.max_entries, s.map_type));
             let Some((key_size, entries, kind)) = spec else {
                 return Err(Stop::trap("no map to walk"));
             };
@@ -406,4 +410,8 @@ fn lock_in(btf: &Btf, of: u32, depth: u32) -> Option<u64> {
         Type::Var(v) => lock_in(btf, v.type_id, depth - 1),
         _ => None,
     }
+}
+
+fn has_byte_keys(spec: &MapSpec) -> bool {
+    matches!(spec.keys, KeyShape::Bytes { .. })
 }

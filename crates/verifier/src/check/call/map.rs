@@ -5,9 +5,9 @@ use crate::check::Walk;
 use crate::check::mem::Access;
 use crate::reg::{Kind, Reg};
 use crate::reject::Reason;
-use crate::stack::Byte;
+use crate::stack::{Byte, DynptrKind};
 use skep_isa::helper::{ArgType, Helper, HelperId, id};
-use skep_isa::{AttachType as A, MapFlags, MapType, ProgramType as P};
+use skep_isa::{AttachType as A, KeyShape, MapFlags, MapType, ProgramType as P};
 
 impl Walk<'_> {
     pub(super) fn call_spec(&self, call: &Call) -> Option<&skep_object::MapSpec> {
@@ -51,7 +51,11 @@ impl Walk<'_> {
     }
 
     fn map_key(&mut self, h: &Helper, reg: u8, r: &Reg, call: &mut Call) -> Result<(), Reason> {
-        let size = self.call_spec(call).map_or(0, |m| m.key_size);
+        let size = match self.call_spec(call).map(|m| m.keys) {
+            Some(KeyShape::Bytes { .. }) => return self.dynptr_key(reg, r),
+            Some(KeyShape::Fixed(size)) => size,
+            None => 0,
+        };
         self.memory(h, reg, r, size, Access::Read)?;
         if h.id == id::MAP_LOOKUP_ELEM
             && self
@@ -61,6 +65,17 @@ impl Walk<'_> {
             call.key = self.constant_key(r, size);
         }
         Ok(())
+    }
+
+    /// A key of any length: a dynptr on the stack, of memory that lies in one piece.
+    fn dynptr_key(&mut self, reg: u8, r: &Reg) -> Result<(), Reason> {
+        if !matches!(r.kind, Kind::Stack(_)) {
+            return Err(Reason::NotOnStack { arg: reg - 1, what: "dynptr" });
+        }
+        match self.dynptr_argument(reg, r)?.kind {
+            Kind::Dynptr(DynptrKind::Local | DynptrKind::Ringbuf) => Ok(()),
+            _ => Err(Reason::DynptrKey { reg }),
+        }
     }
 
     /// Checks that the helper and the map go together (`check_map_func_compatibility`).
