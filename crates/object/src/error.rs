@@ -158,6 +158,86 @@ pub enum LinkError {
     },
 }
 
+/// Says why a program that comes as instructions cannot be made ready for the verifier.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RawProgramError {
+    /// There are no instructions, or too many.
+    #[error("a program of {insns} instructions, not of 1 to {most}")]
+    Length {
+        /// How many there are.
+        insns: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// A handle of a map means none.
+    #[error("insn {insn}: handle {handle} is no map")]
+    Map {
+        /// The instruction.
+        insn: usize,
+        /// The handle.
+        handle: i32,
+    },
+    /// An instruction counts beyond the array of handles.
+    #[error("insn {insn}: index {index} into an array of {handles} handles")]
+    Index {
+        /// The instruction.
+        insn: usize,
+        /// The index.
+        index: i32,
+        /// How long the array is.
+        handles: usize,
+    },
+    /// A kernel function is not available.
+    #[error("insn {insn}: the kernel function of type {type_id} is not available")]
+    Function {
+        /// The instruction.
+        insn: usize,
+        /// The type's number in the kernel's BTF.
+        type_id: u32,
+    },
+    /// There are records that name types, and no types.
+    #[error("`{array}` without types")]
+    NoTypes {
+        /// The array.
+        array: &'static str,
+    },
+    /// The size of records is impossible.
+    #[error("`{array}`: {bytes} bytes in records of {size}")]
+    RecordSize {
+        /// The array.
+        array: &'static str,
+        /// The size of one record.
+        size: usize,
+        /// The size of all.
+        bytes: usize,
+    },
+    /// A record does not go with the instructions or the types.
+    #[error("`{array}`, record {record}: {what}")]
+    Record {
+        /// The array.
+        array: &'static str,
+        /// Which one, from 0.
+        record: usize,
+        /// What does not fit.
+        what: &'static str,
+    },
+    /// There is not one record for each function.
+    #[error("`func_info` has {given} records for {found} functions")]
+    FunctionCount {
+        /// How many there are.
+        given: usize,
+        /// How many functions the program has.
+        found: usize,
+    },
+    /// A function begins without a source line.
+    #[error("`line_info` has no record for the function at insn {insn}")]
+    NoLine {
+        /// The function's first instruction.
+        insn: usize,
+    },
+}
+
 pub(crate) fn likely(section: &str) -> String {
     skep_isa::sec::nearest(section)
         .map(|name| format!("; did you mean `{name}`?"))

@@ -3,7 +3,7 @@
 //! [`Object::parse`] takes an ELF file apart and [`Object::link`] makes one program ready for the
 //! verifier: sub-programs appended, map references turned into indices, kernel functions into
 //! helper numbers. [`Btf`] holds the type information and turns raw keys and values into
-//! [`btf::Value`] trees and back.
+//! [`btf::Value`] trees and back. [`Linked::from_instructions`] takes a program that is in no file.
 //!
 //! Nothing here depends on the machine it runs on: the same bytes give the same result everywhere.
 //! No file is opened, no map created, no kernel asked. Whatever the bytes are, the answer is a
@@ -27,12 +27,13 @@ mod map;
 mod object;
 mod program;
 mod proto;
+mod raw_program;
 
 pub use btf::Btf;
 pub use core::{CoreTarget, POISON_CORE};
 #[cfg(feature = "dwarf")]
 pub use dwarf::{DwarfError, DwarfFunctions, Shared};
-pub use error::{LinkError, ObjectError};
+pub use error::{LinkError, ObjectError, RawProgramError};
 pub use global::{Global, GlobalError};
 pub use inspect::Relocation;
 pub use kconfig::{KconfigKind, KconfigVar};
@@ -42,3 +43,4 @@ pub use map::{InnerValue, MapSpec};
 pub use object::Object;
 pub use program::{Program, UnknownSection};
 pub use proto::{Access, MAX_WORDS, Misfit, Place, Prototype, Value, ValueKind, Word};
+pub use raw_program::{Handles, RawProgram, Records};

@@ -8,8 +8,6 @@ use skep_isa::sec::SecDef;
 use skep_isa::{Insn, ProgramType, helper, kfunc, op};
 use std::collections::{HashMap, HashSet};
 
-/// Longest source line that is kept, in characters; a line may be a whole generated file.
-const MAX_TEXT: usize = 240;
 /// Helper number of a call to a weak kernel function that is not on offer; libbpf's number. The
 /// verifier refuses it where it can be reached.
 pub const POISON_KFUNC: i32 = 2_002_000_000;
@@ -391,15 +389,7 @@ impl<'a> Linker<'a> {
                 if out.last().is_some_and(|last| last.insn == insn) {
                     out.pop();
                 }
-                let short =
-                    |offset: u32| btf.string(offset).trim().chars().take(MAX_TEXT).collect();
-                out.push(Line {
-                    insn,
-                    file: short(l.file_off),
-                    line: l.line,
-                    column: l.column,
-                    text: short(l.text_off),
-                });
+                out.push(Line::new(btf, insn, l));
             }
         }
         out

@@ -1,5 +1,6 @@
 //! A program made ready for the verifier.
 
+use crate::btf::LineInfo;
 use crate::{Btf, MapSpec};
 use skep_isa::{AttachType, Insn, ProgramType};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 pub struct Linked {
     /// The function's name.
     pub name: String,
-    /// The section it was found in, without a leading `?`.
+    /// The section it was found in, without a leading `?`; empty when it comes as instructions.
     pub section: String,
     /// What the program is for.
     pub prog_type: ProgramType,
@@ -58,7 +59,8 @@ pub enum Missing {
 /// One map a program refers to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkedMap {
-    /// Index into the object's list of maps.
+    /// Index into the object's list of maps; of a program that comes as instructions, what
+    /// [`Handles::map`](crate::Handles::map) said.
     pub index: usize,
     /// A copy of the map's description.
     pub spec: MapSpec,
@@ -90,6 +92,22 @@ pub struct Line {
     pub column: u32,
     /// The source text of the line; may be empty.
     pub text: String,
+}
+
+/// Longest source line that is kept, in characters; a line may be a whole generated file.
+const MAX_TEXT: usize = 240;
+
+impl Line {
+    pub(crate) fn new(btf: &Btf, insn: usize, info: &LineInfo) -> Self {
+        let short = |offset: u32| btf.string(offset).trim().chars().take(MAX_TEXT).collect();
+        Self {
+            insn,
+            file: short(info.file_off),
+            line: info.line,
+            column: info.column,
+            text: short(info.text_off),
+        }
+    }
 }
 
 impl Linked {

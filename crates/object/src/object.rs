@@ -110,16 +110,22 @@ impl Object {
     /// Tells whether the licence allows calls of GPL-only helpers (include/linux/license.h).
     #[must_use]
     pub fn is_gpl(&self) -> bool {
-        const COMPATIBLE: &[&str] = &[
-            "GPL",
-            "GPL v2",
-            "GPL and additional rights",
-            "Dual BSD/GPL",
-            "Dual MIT/GPL",
-            "Dual MPL/GPL",
-        ];
-        COMPATIBLE.contains(&self.license.as_str())
+        is_gpl_compatible(&self.license)
     }
+}
+
+/// Tells whether a licence is compatible with the GPL (include/linux/license.h
+/// `license_is_gpl_compatible`).
+pub(crate) fn is_gpl_compatible(license: &str) -> bool {
+    const COMPATIBLE: &[&str] = &[
+        "GPL",
+        "GPL v2",
+        "GPL and additional rights",
+        "Dual BSD/GPL",
+        "Dual MIT/GPL",
+        "Dual MPL/GPL",
+    ];
+    COMPATIBLE.contains(&license)
 }
 
 fn btf_error(section: &'static str) -> impl Fn(crate::btf::BtfError) -> ObjectError {

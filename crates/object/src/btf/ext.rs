@@ -53,6 +53,13 @@ pub struct LineInfo {
     pub column: u32,
 }
 
+impl LineInfo {
+    /// Takes the words of a record apart.
+    pub(crate) fn from_words([offset, file_off, text_off, place]: [u32; 4]) -> Self {
+        Self { offset, file_off, text_off, line: place >> 10, column: place & 0x3ff }
+    }
+}
+
 /// One CO-RE relocation (`struct bpf_core_relo`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CoreRelo {
@@ -96,13 +103,7 @@ impl BtfExt {
         let core = if head_len >= HEADER_CORE { part()? } else { (0, &[][..]) };
         Ok(Self {
             funcs: sections(funcs, |[offset, type_id]| FuncInfo { offset, type_id })?,
-            lines: sections(lines, |[offset, file_off, text_off, place]| LineInfo {
-                offset,
-                file_off,
-                text_off,
-                line: place >> 10,
-                column: place & 0x3ff,
-            })?,
+            lines: sections(lines, LineInfo::from_words)?,
             core: sections(core, |[offset, type_id, access_off, kind]| CoreRelo {
                 offset,
                 type_id,

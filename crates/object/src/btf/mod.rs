@@ -118,6 +118,12 @@ impl Btf {
         rest.split('\0').next().unwrap_or("")
     }
 
+    /// Tells whether an offset lies in the string section.
+    #[must_use]
+    pub fn has_string(&self, offset: u32) -> bool {
+        self.strings.is_char_boundary(offset as usize) && (offset as usize) < self.strings.len()
+    }
+
     /// Returns a type's name; empty for anonymous types and unknown ids.
     #[must_use]
     pub fn name(&self, id: TypeId) -> &str {

@@ -388,7 +388,7 @@ impl Walk<'_> {
             // Only programs of device maps know where the packet goes.
             let devmap = field.name == "egress_ifindex"
                 && self.prog.prog_type == P::Xdp
-                && !self.prog.section.contains("devmap");
+                && self.prog.attach_type != Some(A::XdpDevmap);
             if !allowed || devmap {
                 return Err(bad);
             }
