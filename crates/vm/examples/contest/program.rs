@@ -218,8 +218,13 @@ fn in_kernel(program: &Program) -> Result<(f64, u64)> {
     let mut maps = Vec::new();
     for spec in &program.specs {
         let map = kernel::Map::create(
-            &kernel::MapSpec::new(spec.map_type, spec.key_size, spec.value_size, spec.max_entries)
-                .flags(spec.flags.0 & skep_isa::MapFlags::RDONLY_PROG),
+            &kernel::MapSpec::new(
+                spec.map_type,
+                spec.key_size(),
+                spec.value_size,
+                spec.max_entries,
+            )
+            .flags(spec.flags.0 & skep_isa::MapFlags::RDONLY_PROG),
         )?;
         if spec.data.is_some() {
             let mut value = value(spec);
