@@ -109,7 +109,8 @@ impl Hook {
     ///
     /// # Safety
     /// Wherever it is attached, and until [`Engine::detach`](crate::Engine::detach) said that the
-    /// attachment is drained, or for ever when it did not:
+    /// attachment is drained, or [`Detached`](crate::Detached) that it is quiescent, or for ever
+    /// when neither did:
     ///
     /// * `run` may be called with the frame of a call and with `data`, at any time, on every thread
     ///   of the process, before or after the function as `position` says, and keeps to what

@@ -5,9 +5,11 @@ use crate::per_thread::mute::mute;
 use crate::process;
 use crate::sites::{Function, Module};
 use crate::skip::{AttachError, Skip};
+pub use detached::Detached;
 use lock::lock;
 use std::sync::Arc;
 
+mod detached;
 mod lock;
 mod prepare;
 mod repatch;
@@ -26,19 +28,6 @@ pub struct Attachment {
     pub id: u64,
     /// For each target, in the order given: attached, or why not.
     pub results: Vec<Result<(), Skip>>,
-}
-
-/// What [`Engine::detach`] did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Detached {
-    /// Functions whose original first instructions are back in place.
-    pub restored: usize,
-    /// Functions that still begin with a jump, which now leads past the tracer: five bytes that do
-    /// not lie in one aligned word cannot be changed safely while other threads run.
-    pub bypassed: usize,
-    /// Whether no thread can be inside a hook of the attachment any more. If not, what its
-    /// [`Hook`]s point at must stay.
-    pub drained: bool,
 }
 
 impl Engine {
@@ -79,8 +68,9 @@ impl Engine {
     /// Takes an attachment away: no new run of its hooks begins after this returns.
     ///
     /// Functions without any other attachment get their original bytes back. Calls that are in
-    /// progress return as usual, without running its exit hooks. From inside a hook nothing is
-    /// freed: the answer is that the attachment is not drained.
+    /// progress return as usual, without running its exit hooks; [`Detached`] tells when the last of
+    /// them has. From inside a hook nothing is freed: the answer is that the attachment is not
+    /// drained.
     ///
     /// # Errors
     ///
@@ -92,9 +82,9 @@ impl Engine {
             return Err(AttachError::SharedMemory);
         }
         let mut locked = lock();
-        let state = &mut *locked.state;
-        let (restored, bypassed) = state.detach(id)?;
-        Ok(Detached { restored, bypassed, drained: state.collect() })
+        let removed = locked.state.detach(id)?;
+        let drained = locked.state.collect();
+        Ok(Detached::new(removed, drained))
     }
 
     /// Forgets functions of libraries that were closed: their code is no module's any more, and

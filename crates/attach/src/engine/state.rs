@@ -2,6 +2,7 @@
 
 use super::site::{Form, Site};
 use super::targets::{ModuleTargets, set_result};
+use crate::calls_in_progress;
 use crate::deny;
 use crate::frame::{MAX_ARGS, MAX_SESSIONS, UNTYPED_ARGS};
 use crate::hook::{Hook, Position};
@@ -18,6 +19,7 @@ use crate::skip::{AttachError, Skip};
 use crate::table::{self, Table};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -36,7 +38,17 @@ pub(super) struct State {
     pub(super) limbo: live::LimboLists,
 }
 
-/// A pointer that waits for its readers to leave.
+/// What [`State::detach`] did.
+pub(super) struct Removed {
+    /// Functions that are as they were.
+    pub(super) restored: usize,
+    /// Functions whose first bytes are not, but lead past the hooks.
+    pub(super) bypassed: usize,
+    /// Functions that had an exit hook of the attachment.
+    pub(super) exits: Vec<(u64, &'static Meta)>,
+}
+
+/// In a limbo list: a pointer that waits until no thread reads through it.
 #[derive(Debug)]
 struct Old<T>(*mut T);
 
@@ -213,10 +225,14 @@ impl State {
         }
     }
 
-    /// Counts functions that are as they were, and those whose first bytes are not.
-    pub(super) fn detach(&mut self, id: u64) -> Result<(usize, usize), AttachError> {
+    /// Takes an attachment away.
+    pub(super) fn detach(&mut self, id: u64) -> Result<Removed, AttachError> {
         let addrs = self.attachments.remove(&id).ok_or(AttachError::NoAttachment { id })?;
         self.forget(addrs.iter().copied());
+        let has_exit =
+            |s: &&Site| s.entries.iter().any(|e| e.seq == id && e.hook.position.needs_exit());
+        let sites = addrs.iter().filter_map(|addr| Some((*addr, self.sites.get(addr)?)));
+        let exits = sites.filter(|(_, s)| has_exit(s)).map(|(addr, s)| (addr, s.meta)).collect();
         // The address may be another function's by now, which never had these hooks.
         let addrs: Vec<u64> = addrs
             .into_iter()
@@ -227,10 +243,24 @@ impl State {
         let count = |f: fn(&Site) -> bool| {
             addrs.iter().filter(|a| self.sites.get(a).is_some_and(f)).count()
         };
-        Ok((
-            count(|s| s.form == Form::Plain),
-            count(|s| s.form != Form::Plain && s.aim == Form::Plain),
-        ))
+        Ok(Removed {
+            restored: count(|s| s.form == Form::Plain),
+            bypassed: count(|s| s.form != Form::Plain && s.aim == Form::Plain),
+            exits,
+        })
+    }
+
+    /// Tells whether nobody is in a hook that was taken away before, nor in a call of the functions
+    /// that returns through a trampoline only because of that.
+    pub(super) fn is_quiescent(&mut self, exits: &[(u64, &'static Meta)]) -> bool {
+        if !self.collect() {
+            return false;
+        }
+        let hooked = |addr: &u64| self.sites.get(addr).is_some_and(|s| s.wanted() == Form::Exit);
+        let unhooked = exits.iter().filter(|(addr, _)| !hooked(addr));
+        let mut metas: Vec<u64> = unhooked.map(|(_, meta)| ptr::from_ref(*meta) as u64).collect();
+        metas.sort_unstable();
+        !calls_in_progress::any(&metas)
     }
 
     /// Frees what nobody can be reading any more, if there is anything.

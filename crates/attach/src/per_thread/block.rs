@@ -100,6 +100,23 @@ impl Block {
     }
 }
 
+/// Calls `f` with every block, and whether it is one of a task that shares another's thread-local
+/// storage.
+pub(crate) fn each(mut f: impl FnMut(&Block, bool)) {
+    let mut chunk = CHUNKS.load(Ordering::Acquire);
+    while !chunk.is_null() {
+        // SAFETY: chunks are never unmapped, and all fields of blocks are atomic.
+        let (blocks, next) = unsafe { (&(*chunk).blocks, (*chunk).next.load(Ordering::Acquire)) };
+        blocks.iter().for_each(|block| f(block, false));
+        chunk = next;
+    }
+    let sharers = SHARERS.load(Ordering::Acquire);
+    if !sharers.is_null() {
+        // SAFETY: chunks are never unmapped, and all fields of blocks are atomic.
+        unsafe { &(*sharers).blocks }.iter().for_each(|block| f(block, true));
+    }
+}
+
 /// Makes the blocks right in a forked child: the calling thread is the only one, under another id.
 ///
 /// # Safety

@@ -1,6 +1,6 @@
 //! When what was taken out of use may be freed: after every thread has been outside of hooks once.
 
-use super::block::{Block, CHUNKS, MUTED, SHARERS, own};
+use super::block::{self, Block, MUTED, own};
 use super::missed::ANONYMOUS;
 use crate::{process, sys};
 use std::ptr;
@@ -19,23 +19,11 @@ pub(crate) fn drain(rounds: u32) -> bool {
         return false;
     }
     let mut all = ANONYMOUS.load(Ordering::SeqCst) == 0;
-    let mut chunk = CHUNKS.load(Ordering::Acquire);
-    while !chunk.is_null() {
-        // SAFETY: chunks are never unmapped, and all fields are atomic.
-        let (blocks, next) = unsafe { (&(*chunk).blocks, (*chunk).next.load(Ordering::Acquire)) };
-        for block in blocks {
-            all &= outside(block, rounds, |tid| sys::tgkill(tid, 0));
-        }
-        chunk = next;
-    }
-    let sharers = SHARERS.load(Ordering::Acquire);
-    if !sharers.is_null() {
-        // SAFETY: as above.
-        for block in unsafe { &(*sharers).blocks } {
-            // Those may belong to another process.
-            all &= outside(block, rounds, |tid| sys::tkill(tid, 0));
-        }
-    }
+    block::each(|block, shares| {
+        // Those that share may belong to another process.
+        let ask = if shares { |tid| sys::tkill(tid, 0) } else { |tid| sys::tgkill(tid, 0) };
+        all &= outside(block, rounds, ask);
+    });
     all
 }
 

@@ -37,7 +37,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use walk::{LEFT_OUT, NO_FRAME, after, walk, walk_after};
 
 mod frame;
-mod pool;
+pub(crate) mod pool;
 mod walk;
 
 /// Frames that a chain of tail calls may leave on the stack; what comes after them runs without

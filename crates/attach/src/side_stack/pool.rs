@@ -192,6 +192,37 @@ unsafe extern "C" fn refill(block: &Block) -> bool {
     }
 }
 
+/// Tells whether a side frame of the block's chunks waits for the return of one of the functions
+/// whose metadata is in `metas`, which are sorted. Not for the event path.
+pub(crate) fn any_in_use(block: &Block, metas: &[u64]) -> bool {
+    let mut chunk = block.side_frames.load(Ordering::Acquire).cast::<SideFrameChunk>();
+    while !chunk.is_null() {
+        for n in 0..IN_CHUNK {
+            // SAFETY: chunks are never unmapped, and the index is in range; the words are read as
+            // they are, by whatever thread the frame is in use.
+            let (side, owner, at) = unsafe {
+                let side = (&raw mut (*chunk).sides).cast::<SideFrame>().wrapping_add(n);
+                let owner = (*side).owner.load(Ordering::Acquire);
+                (side, owner, (&raw const (*side).at).read_volatile())
+            };
+            let mut words = [0u64; 2];
+            // On the program's stack: our address, and above it that of the metadata.
+            if !owner.is_null()
+                && at > 1
+                && match sys::copy_in(&mut words, &[[at, 16]]) {
+                    16 => words[0] == side as u64 && metas.binary_search(&words[1]).is_ok(),
+                    e => e != -sys::EFAULT,
+                }
+            {
+                return true;
+            }
+        }
+        // SAFETY: chunks are never unmapped, and a chunk's link is set before it can be found.
+        chunk = unsafe { (*chunk).next };
+    }
+    false
+}
+
 /// Tells whether a side's call will never return: the word that it has on the program's stack is
 /// gone.
 #[inline(always)]

@@ -219,6 +219,12 @@ skep_attach_block:
     call qword ptr [rbx+{ITEM_RUN}]
 .endm
 
+# The frame is given up: whoever searches stacks for calls in progress (calls_in_progress.rs) does not take what is left of it for
+# one.
+.macro SKEP_WIPE n
+    mov qword ptr [rsp+8*\n+{X_SIZE}+216], 0
+.endm
+
 # A tail call ends: the thread's block has again what it had before.
 .macro SKEP_END_TAIL n
     mov rcx, [rsp+8*\n+{X_TAIL}]
@@ -552,7 +558,8 @@ SKEP_ENTRY skep_attach_entry_site, 1
 13: cmp dword ptr [rsp+8*\n+{X_SESSIONS}+4], 0
     jne 38f
 16: mov qword ptr [r12], 0
-14: mov rax, [rsp+8*\n+{X_SIZE}+144]
+14: SKEP_WIPE \n
+    mov rax, [rsp+8*\n+{X_SIZE}+144]
     mov r10, [rsp+8*\n+{X_SIZE}+152]
     mov r11, [rsp+8*\n+{X_SIZE}+160]
     mov rbx, [rsp+8*\n+{X_SIZE}+168]
@@ -571,7 +578,8 @@ SKEP_ENTRY skep_attach_entry_site, 1
     .cfi_def_cfa_offset 8
     ret
     .cfi_restore_state
-17: add rsp, {XFRAME}+8*\n+8
+17: SKEP_WIPE \n
+    add rsp, {XFRAME}+8*\n+8
     .cfi_remember_state
     .cfi_def_cfa_offset 8
     ret
@@ -586,7 +594,8 @@ SKEP_ENTRY skep_attach_entry_site, 1
     jz 21f
     mov r12, rax
     jmp 1b
-21: mov rax, [rbp+{MD_BODY}]
+21: SKEP_WIPE \n
+    mov rax, [rbp+{MD_BODY}]
     mov [rsp+8*\n+{XFRAME}], rax
     SKEP_RESTORE 8*\n+{X_SIZE}
     add rsp, {XFRAME}+8*\n+8
