@@ -137,8 +137,8 @@ fn main() {
             ("session", &[Position::Session]),
             ("modify return", &[Position::ModifyReturn]),
         ] {
-            // SAFETY: the function adds to that counter, which is static.
             let hook = |p: &Position| {
+                // SAFETY: the function adds to that counter, which is static.
                 unsafe { Hook::new(*p, count, ptr::from_ref(&COUNT).cast()) }.wants_args(6)
             };
             let hooks: Vec<Hook> = positions.iter().map(hook).collect();

@@ -51,8 +51,9 @@ impl Code {
             Self { branches: Vec::new(), indirect: Vec::new(), text: text.to_vec(), data, starts };
         let mut i = Instruction::default();
         for range in text {
-            // SAFETY: executable ranges of a mapped module, which the caller says it is, are readable; execute-only code does not
-            // exist on this system's x86-64, where PROT_EXEC implies reading.
+            // SAFETY: executable ranges of a mapped module, which the caller says it is, are
+            // readable; execute-only code does not exist on this system's x86-64, where PROT_EXEC
+            // implies reading.
             let code = unsafe { bytes(range) };
             let mut at = range.start;
             let first = out.starts.partition_point(|s| *s <= range.start);

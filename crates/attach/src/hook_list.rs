@@ -1,13 +1,14 @@
-//! What runs on a function, in the form that the trampolines read: [`Meta`], [`HookList`] and [`Item`].
+//! What runs on a function, in the form that the trampolines read: [`Meta`], [`HookList`] and
+//! [`Item`].
 //!
-//! A hook list is immutable. Changing what runs on a function means storing another hook list's address in
-//! the function's [`Meta`]; threads that are walking the old one finish it, so it is freed only
-//! after [`crate::per_thread::quiescence::drain`]. `Meta`s stay for ever: one for each function that was ever
-//! hooked.
+//! A hook list is immutable. Changing what runs on a function means storing another hook list's
+//! address in the function's [`Meta`]; threads that are walking the old one finish it, so it is
+//! freed only after [`crate::per_thread::quiescence::drain`]. `Meta`s stay for ever: one for each
+//! function that was ever hooked.
 //!
-//! Functions with the same hooks share a hook list: ten thousand of them cost one, which stays in the
-//! nearest cache. What differs is the attach cookie, so that stands in a word of the `Meta`, and
-//! the item says in which.
+//! Functions with the same hooks share a hook list: ten thousand of them cost one, which stays in
+//! the nearest cache. What differs is the attach cookie, so that stands in a word of the `Meta`,
+//! and the item says in which.
 
 use crate::frame::MAX_SESSIONS;
 use crate::hook::{Hook, Position};
@@ -197,11 +198,12 @@ impl Meta {
         }))
     }
 
-    /// Publishes a hook list and returns the one before. Pairs with the trampolines' loads of the hook list.
+    /// Publishes a hook list and returns the one before. Pairs with the trampolines' loads of the
+    /// hook list.
     ///
     /// # Safety
-    /// It is the empty hook list or came from [`HookList::build`], is for this function if its cookies are,
-    /// and is not freed before it is replaced here and a drain has succeeded since.
+    /// It is the empty hook list or came from [`HookList::build`], is for this function if its
+    /// cookies are, and is not freed before it is replaced here and a drain has succeeded since.
     pub(crate) unsafe fn publish(&self, list: *mut HookList) -> *mut HookList {
         self.list.swap(list, Ordering::SeqCst)
     }

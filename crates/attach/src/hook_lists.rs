@@ -44,8 +44,8 @@ impl CookieWords {
     }
 }
 
-/// HookLists remembered for sharing. One attachment needs one or two; with more than these, some are
-/// built twice.
+/// HookLists remembered for sharing. One attachment needs one or two; with more than these, some
+/// are built twice.
 const REMEMBERED: usize = 16;
 
 /// All hook lists.
@@ -81,7 +81,8 @@ struct Key {
 }
 
 impl HookLists {
-    /// Makes a function run `entries` from now on. Pairs with the trampolines' loads of the hook list.
+    /// Makes a function run `entries` from now on. Pairs with the trampolines' loads of the hook
+    /// list.
     pub(crate) fn publish(
         &mut self,
         meta: &'static Meta,
@@ -95,12 +96,12 @@ impl HookLists {
             self.list_for(meta, entries, cookies)
         };
         if list != hook_list::empty() {
-            // SAFETY: a hook list that is not free, and `users` is only touched here, under the engine's
-            // lock.
+            // SAFETY: a hook list that is not free, and `users` is only touched here, under the
+            // engine's lock.
             unsafe { (*list).users += 1 };
         }
-        // SAFETY: a hook list of ours, which is freed when no function has it any more; what comes back
-        // was published here.
+        // SAFETY: a hook list of ours, which is freed when no function has it any more; what comes
+        // back was published here.
         unsafe { self.release(meta.publish(list)) };
     }
 
@@ -229,8 +230,8 @@ mod tests {
         for seq in 1..=3 {
             hook_lists.publish(meta, &[entry(seq, seq * 10)], &mut words);
         }
-        // Somebody may still walk the hook lists of attachments 1 and 2: the fourth gets a hook list for
-        // itself.
+        // Somebody may still walk the hook lists of attachments 1 and 2: the fourth gets a hook
+        // list for itself.
         hook_lists.publish(meta, &[entry(4, 40)], &mut words);
         assert_eq!([0, 1, 2].map(|i| meta.cookies[i].load(Ordering::Relaxed)), [10, 20, 30]);
         assert!(hook_lists.shared.is_empty());

@@ -1,4 +1,4 @@
-//! Executable memory near a module: where moved instructions and the ways to the trampolines live.
+//! Executable memory near a module: where moved instructions and the paths to the trampolines live.
 //!
 //! ```text
 //! chunk   +0   addresses of the trampolines, then veneers: one `jmp [address]` for each
@@ -11,7 +11,7 @@
 //!
 //! A chunk is written while it is plain data and made executable, and no longer writable, before
 //! anything jumps there. Later only the five bytes that sites jump to are changed, by one store:
-//! they lie in an aligned word, and lead elsewhere where a site's own bytes cannot be changed.
+//! they lie in an aligned word, and are redirected where a site's own bytes cannot be changed.
 //! Islands are never freed: a thread may sleep in a system call whose instruction was moved.
 
 use crate::hook_list::Meta;
@@ -70,7 +70,7 @@ impl Builder {
         self.next() + 14
     }
 
-    /// Adds an island with the moved instructions of a function and their way back, made for
+    /// Adds an island with the moved instructions of a function and the jump back, made for
     /// [`next_body`](Self::next_body). Returns where sites with entry hooks jump, and where the
     /// moved instructions begin.
     pub(crate) fn entry(&mut self, meta: &'static Meta, code: &[u8]) -> (u64, u64) {
@@ -81,7 +81,7 @@ impl Builder {
         (start + 8, start + 14)
     }
 
-    /// Adds a way to an exit trampoline, an index in [`tramp::TRAMPOLINES`], and returns its
+    /// Adds a path to an exit trampoline, an index in [`tramp::TRAMPOLINES`], and returns its
     /// address.
     pub(crate) fn exit(&mut self, meta: &'static Meta, trampoline: usize) -> u64 {
         let (start, mut bytes) = self.island(meta);

@@ -1,12 +1,17 @@
 //! Hooking functions of the own process: thousands at once, cheaply, without the program noticing.
 //!
+//! This crate is internal to skep: users call `skep`. Its interface follows what that needs, and
+//! changes without notice.
+//!
 //! This crate finds functions ([`sites`]), changes their first instructions so that calls pass
 //! through one of a few static trampolines, and runs the hooks it was given ([`Hook`]) before a
 //! function, instead of it, and after it. It knows nothing about programs or maps: a hook is a
-//! function pointer with two words of data.
+//! function pointer with two words of data. It is not for other processes, nor for finding
+//! functions by pattern; files, symbols and mappings are `skep-proc`'s.
 //!
-//! The types to know: [`Engine`] (one for the process), [`sites::Function`] (what can be hooked),
-//! [`Hook`] (what runs) and [`frame::Frame`] (what a hook sees). A function that cannot be hooked
+//! The types to know: [`Engine`] (one for the process; several attachments may share a function),
+//! [`sites::Function`] (what can be hooked), [`Hook`] (what runs), [`frame::Frame`] (what a hook
+//! sees) and [`Detached`] (when it is over). A function that cannot be hooked
 //! safely is skipped with a reason, [`Skip`]; nothing here ends the process.
 //!
 //! # The rules of the event path
@@ -23,9 +28,9 @@
 //! thread's own (coroutines, signal stacks), it takes 64 bytes. To both come 8 bytes for each word
 //! of arguments that its caller has put on the stack, at most 512 words. Below that nothing, and
 //! its return is not seen. Hooks themselves run on a stack of the engine's there, with signals
-//! blocked ([`elsewhere`](crate::Missed)). The first event of a thread makes a handful of system
+//! blocked (see [`Missed`]). The first event of a thread makes a handful of system
 //! calls (`gettid`, `open`, `ioctl`, `close`, sometimes `mmap` and `prlimit`), which a strict
-//! seccomp filter may not like. Attaching while other threads run stops them for a moment with a
+//! seccomp filter may not like. Attaching while other threads run stops them with a
 //! real-time signal and uses `SIGTRAP` ([`signals`]).
 //!
 //! # What it does not do
@@ -34,11 +39,11 @@
 //! Unwind tables go through trampolines, but not through islands nor compiled programs, which have
 //! none: a signal handler that interrupts one of these gets a backtrace that ends there.
 //!
-//! Number descriptors as without it at every moment: a new thread's first event opens a file and
+//! Number descriptors as without it at all times: a new thread's first event opens a file and
 //! closes it again, and what another thread opens meanwhile gets the next number.
 //!
 //! Hook the dynamic loader or the vDSO; move threads that block all signals and never sleep;
-//! survive a library that another thread unloads in the very moment in which it is being hooked.
+//! survive a library that another thread unloads while it is being hooked.
 
 pub use engine::{Attachment, Detached, Engine};
 pub use hook::{Hook, Missed, Position, RunFn};

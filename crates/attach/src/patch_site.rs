@@ -16,7 +16,7 @@ pub(crate) enum Shape {
     /// Five bytes of no-operations: `-fpatchable-function-entry`, `-mnop-mcount`, or padding in
     /// hand-written code.
     Nop,
-    /// Instructions that have to run elsewhere.
+    /// Instructions that have to be relocated.
     Inline,
 }
 
@@ -119,7 +119,7 @@ impl PatchSite {
         Ok(patch_site)
     }
 
-    /// Refuses when code elsewhere jumps among the bytes to change, or the function loops to its
+    /// Refuses when other code jumps among the bytes to change, or the function loops to its
     /// own start. `checked`: the place is behind a check of the stack, from whose failure the
     /// function begins again.
     fn check_branches(&self, function: &Function, code: &Code, checked: bool) -> Result<(), Skip> {

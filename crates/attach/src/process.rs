@@ -1,9 +1,9 @@
 //! Whose memory the calling thread runs in.
 //!
 //! A child of `vfork`, `posix_spawn` or `clone(CLONE_VM)` runs in its parent's memory under a
-//! process id of its own. It runs hooks while the thread that made it waits (`per_thread::shared_tls`). It
-//! must not take hooks out, free what others walk, or judge whether threads live: it is in no task
-//! list, and the threads in its parent's are not its own.
+//! process id of its own. It runs hooks while the thread that made it waits
+//! (`per_thread::shared_tls`). It must not take hooks out, free what others walk, or judge whether
+//! threads live: it is in no task list, and the threads in its parent's are not its own.
 //!
 //! A child of `fork` has a copy, which is its own from then on. A page that the kernel empties on
 //! fork tells the two apart, also when the child was made without the C library.
@@ -57,7 +57,7 @@ pub fn is_own() -> bool {
 }
 
 /// Tells whether a task waits, and will wait until the caller ends or executes a program, as one
-/// that has made the caller by `vfork` does. One that sleeps in a disk's work for the moment looks
+/// that has made the caller by `vfork` does. One that waits for a disk looks
 /// the same. For the event path.
 #[inline(always)]
 pub(crate) fn is_suspended(tid: u32) -> bool {

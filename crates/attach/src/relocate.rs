@@ -1,15 +1,16 @@
-//! The first instructions of a function, made to run somewhere else.
+//! Relocating the first instructions of a function: the same effect at another address.
 
 use crate::jump::{PATCH, jump};
 use crate::patch_site::PatchSite;
 use crate::skip::Skip;
 use iced_x86::{Code as Op, Encoder, FlowControl, Instruction};
 
-/// The first instructions of a function as they run elsewhere.
+/// The first instructions of a function, relocated.
 #[derive(Debug)]
 pub(crate) struct Relocated {
     pub(crate) code: Vec<u8>,
-    /// For each of the five bytes: where in `code` the instruction beginning there went.
+    /// For each of the five bytes: where in `code` the instruction beginning there is (the
+    /// relocated-instruction map).
     pub(crate) map: [Option<u8>; PATCH],
 }
 

@@ -1,5 +1,5 @@
-//! What is known about how functions are called: as C functions are, or in a way of a runtime's
-//! own.
+//! What is known about how functions are called: as C functions are, or by a convention of
+//! a runtime's own.
 //!
 //! An exit hook puts a frame between a function and its caller. That is right for code that keeps
 //! to the C ABI. Where a collector looks return addresses up in tables of its own, where stacks are
@@ -15,13 +15,13 @@ use skep_proc::elf::{Elf, Functions, SymbolSource};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Tells which hooks the way in which a function is called allows.
+/// How a function is called, which decides which hooks it can take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Convention {
     /// Called as C functions are: all hooks.
     C,
-    /// Called in another way, or nobody knows how: entry hooks.
+    /// Called by another convention, or nobody knows by which: entry hooks.
     EntryOnly(&'static str),
     /// As [`EntryOnly`](Self::EntryOnly), and the hook has to stand behind the check of the stack
     /// that the function begins with: only there is room on the stack, and only there a call
@@ -140,7 +140,7 @@ const RUNTIMES: &[Runtime] = &[
     Runtime { marks: &[Mark::Section(".go.buildinfo")], code: Code::WithoutUnwind, hooks: GO },
     Runtime { marks: &[Mark::Symbol("runtime.text")], code: Code::WithoutUnwind, hooks: GO },
     // V8 (node, Chromium): built-in functions of one blob, which each isolate may copy to where
-    // calls are shorter: a jump out of the blob would lead elsewhere from a copy. Frames are
+    // calls are shorter: a jump out of the blob would go wrong in a copy. Frames are
     // found by the frame pointer and told apart by return addresses.
     Runtime {
         marks: &[Mark::Around("Builtins_", "Handler")],

@@ -42,7 +42,7 @@ pub enum Skip {
     Unmovable {
         /// Distance from the function's start.
         offset: u64,
-        /// What is in the way.
+        /// What prevents it.
         why: &'static str,
     },
     /// A resolver of an indirect function: it runs inside the dynamic loader.

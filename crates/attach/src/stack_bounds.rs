@@ -242,7 +242,7 @@ mod tests {
         threads.collect::<Vec<_>>().into_iter().for_each(|t| t.join().expect("no assertion"));
     }
 
-    /// Both ways of asking for a mapping say what the kernel shows as text.
+    /// The ioctl and the text say the same of a mapping.
     #[test]
     fn mappings() {
         let here = 0u8;

@@ -7,16 +7,16 @@ use std::ops::Range;
 /// Finds the end of the check of the stack that a function begins with: a comparison, and a branch
 /// to a call that makes room and then begins the function again.
 ///
-/// What comes before the branch must not touch the stack, and the way back must lead to the
+/// What comes before the branch must not touch the stack, and the path back must lead to the
 /// function's first instruction.
 ///
 /// # Safety
 /// As [`code::bytes`].
 pub(crate) unsafe fn behind_stack_check(own: &Range<u64>) -> Option<u64> {
-    /// Instructions of the check, and of the way that makes room: it saves up to 24 registers, and
+    /// Instructions of the check, and of the path that makes room: it saves up to 24 registers, and
     /// loads them again.
     const CHECK: usize = 8;
-    const WAY: usize = 64;
+    const PATH: usize = 64;
     // SAFETY: the caller's promise.
     let bytes = unsafe { code::bytes(own) };
     let mut compared = false;
@@ -53,9 +53,9 @@ pub(crate) unsafe fn behind_stack_check(own: &Range<u64>) -> Option<u64> {
         }
     }
     let (behind, start) = (behind?, makes_room?);
-    let way = bytes.get((start - own.start) as usize..)?;
+    let path = bytes.get((start - own.start) as usize..)?;
     let mut called = false;
-    for i in Decoder::with_ip(64, way, start, DecoderOptions::NONE).into_iter().take(WAY) {
+    for i in Decoder::with_ip(64, path, start, DecoderOptions::NONE).into_iter().take(PATH) {
         match i.flow_control() {
             FlowControl::Next => {}
             FlowControl::Call if !called => called = true,

@@ -83,8 +83,8 @@ impl Table {
     /// ([`crate::per_thread::quiescence::drain`] waits for it).
     #[inline(always)]
     pub(crate) unsafe fn find(key: u64) -> *const Meta {
-        // SAFETY: the writer publishes whole tables and leaves half of their buckets empty; the rest
-        // is the caller's promise.
+        // SAFETY: the writer publishes whole tables and leaves half of their buckets empty; the
+        // rest is the caller's promise.
         let bucket = unsafe { Self::bucket(current().load(Ordering::Acquire), key) };
         // SAFETY: `bucket` points into that table.
         unsafe {
@@ -100,8 +100,8 @@ impl Table {
 /// The writer's side of the table.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    /// Buckets taken in the live table, removed keys included; 0 capacity: the static empty table is
-    /// live.
+    /// Buckets taken in the live table, removed keys included; 0 capacity: the static empty table
+    /// is live.
     taken: usize,
     bits: u32,
 }
@@ -194,8 +194,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// The table grows to 100,000 keys and shrinks back to the smallest size, and always finds exactly what
-    /// is in it.
+    /// The table grows to 100,000 keys and shrinks back to the smallest size, and always finds
+    /// exactly what is in it.
     #[test]
     fn grows_and_shrinks() {
         let meta = Meta::new(0, 0);
@@ -217,7 +217,7 @@ mod tests {
                 writer.insert(k, meta);
                 model.insert(k, meta);
             }
-            // SAFETY: as above.
+            // SAFETY: no other thread uses the table in this test.
             let find = |key| unsafe { Table::find(key) };
             assert!(model.keys().all(|k| ptr::eq(find(*k), meta)));
             assert!(find(key(200_000)).is_null());
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(writer.bits, 14);
         step(&mut writer, &mut model, 0..1, 0);
         assert_eq!(writer.bits, LEAST_BITS);
-        // SAFETY: as above.
+        // SAFETY: no other thread uses the table in this test.
         assert!(unsafe { Table::find(key(7)) }.is_null());
     }
 }

@@ -108,7 +108,7 @@ fn path(tid: u32, rest: &[u8]) -> [u8; 35] {
     path
 }
 
-/// `running`, or `NR ARGS… SP PC`, or `-1 SP PC` when it was stopped elsewhere than in a system
+/// `running`, or `NR ARGS… SP PC`, or `-1 SP PC` when it was stopped outside of a system
 /// call.
 fn parse(text: &[u8]) -> State {
     if text.first().is_none_or(|b| !b.is_ascii_digit()) {

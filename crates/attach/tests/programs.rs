@@ -53,7 +53,7 @@ fn same_with_hooks(name: &str, source: &str, kind: &str, flags: &[&str]) {
     }
 }
 
-/// Optimised, not optimised, with `endbr64`, with compiled-in sites.
+/// Optimized, not optimized, with `endbr64`, with compiled-in sites.
 const BUILDS: [&[&str]; 4] = [
     &["-O2"],
     &["-O0", "-fcf-protection"],

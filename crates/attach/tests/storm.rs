@@ -184,7 +184,7 @@ fn plain_code() {
 }
 
 #[test]
-fn unoptimised_code_with_endbr() {
+fn unoptimized_code_with_endbr() {
     storm("storm0", &["-O0", "-fcf-protection"], seconds());
 }
 

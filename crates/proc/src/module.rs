@@ -98,7 +98,7 @@ impl Origin {
         }
     }
 
-    /// Ways to a mapped file that do not depend on its name.
+    /// Paths to a mapped file that do not depend on its name.
     fn direct(self, mapping: &Range<u64>, main: bool) -> impl Iterator<Item = PathBuf> {
         let dir = match self {
             // The entries of a thread have no `map_files`.

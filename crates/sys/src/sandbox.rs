@@ -38,8 +38,8 @@ fn is_for_another() -> bool {
     child != 0 && child != thread()
 }
 
-/// Ends that, for this process and the children it forks. There is no way back, as there is none
-/// out of seccomp.
+/// Ends that, for this process and the children it forks. It cannot be undone, as
+/// seccomp cannot.
 pub fn close() {
     CHILD.store(0, Relaxed);
     CLOSED.store(true, Relaxed);
@@ -54,7 +54,7 @@ pub fn close_for_child() {
     CLOSED.store(true, Relaxed);
 }
 
-/// Gives the thread back to the parent of a child that ends or executes a program. Elsewhere it
+/// Gives the thread back to the parent of a child that ends or executes a program. For others it
 /// does nothing.
 pub fn open_for_parent() {
     if CHILD.load(Relaxed) == thread() {

@@ -28,7 +28,8 @@ pub(super) fn prepare() -> &'static Mutex<State> {
     })
 }
 
-/// Locks the state. Signals wait meanwhile: their handlers may fork, and the lock is taken for that.
+/// Locks the state. Signals wait meanwhile: their handlers may fork, and the lock is taken for
+/// that.
 pub(super) fn lock() -> Locked {
     let signals = signals::Blocked::new();
     Locked { state: prepare().lock().unwrap_or_else(PoisonError::into_inner), _signals: signals }

@@ -47,7 +47,7 @@ impl Engine {
     /// Nothing that a caller gives can lead it to change anything but the first instructions of
     /// functions, as their module's file tells of them: a [`Function`] comes from there, and
     /// what a [`Hook`] does, whoever made it with [`Hook::new`] answers for. A library that was
-    /// closed before is skipped; one that another thread closes in this very moment is the limit.
+    /// closed before is skipped; one that another thread closes at the same time is the limit.
     ///
     /// Functions that cannot be hooked are skipped and reported; the others are attached when this
     /// returns. Within a function, hooks of one kind run in the order of attaching.
@@ -68,8 +68,8 @@ impl Engine {
     /// Takes an attachment away: no new run of its hooks begins after this returns.
     ///
     /// Functions without any other attachment get their original bytes back. Calls that are in
-    /// progress return as usual, without running its exit hooks; [`Detached`] tells when the last of
-    /// them has. From inside a hook nothing is freed: the answer is that the attachment is not
+    /// progress return as usual, without running its exit hooks; [`Detached`] tells when the last
+    /// of them has. From inside a hook nothing is freed: the answer is that the attachment is not
     /// drained.
     ///
     /// # Errors

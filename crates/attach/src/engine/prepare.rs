@@ -1,5 +1,5 @@
-//! Giving functions what they lack before they can be hooked: a patch site, islands, a path to an exit
-//! trampoline.
+//! Giving functions what they lack before they can be hooked: a patch site, islands, a path to an
+//! exit trampoline.
 
 use super::site::{Form, Site};
 use super::state::State;
@@ -28,8 +28,8 @@ struct Examined<'a> {
 }
 
 impl State {
-    /// Looks at the code of functions of one module and gives them what they lack: a patch site, islands,
-    /// a way to an exit trampoline.
+    /// Looks at the code of functions of one module and gives them what they lack: a patch site,
+    /// islands, a path to an exit trampoline.
     pub(super) fn prepare(
         &mut self,
         targets: &ModuleTargets<'_>,

@@ -97,7 +97,7 @@ impl Site {
         }
     }
 
-    /// Leads the function's island elsewhere, for bytes that cannot be changed while threads run:
+    /// Redirects the function's island, for bytes that cannot be changed while threads run:
     /// an island lies in one word.
     pub(super) fn redirect(&self, to: Form) -> Result<Change, Skip> {
         let at = self.island().ok_or(Skip::Busy { tid: 0 })?;

@@ -108,7 +108,7 @@ impl State {
             {
                 let known = f.nr_args.or(site.nr_args.filter(|_| !site.entries.is_empty()));
                 if known != site.nr_args {
-                    // Calls on their way keep the number that is in their frames.
+                    // Calls in progress keep the number that is in their frames.
                     site.nr_args = known;
                     let n = known.map_or(UNTYPED_ARGS, |n| usize::from(n).min(MAX_ARGS));
                     site.meta.nr_args.store(n as u64, Ordering::Relaxed);

@@ -14,7 +14,7 @@ pub(crate) enum Trapped {
     Jump(u64),
     /// Goes on there as if called.
     Call(u64),
-    /// Runs the place again: the breakpoint is gone.
+    /// Runs the instruction again: the breakpoint is gone.
     Gone,
     /// It is somebody else's.
     Foreign,
@@ -26,8 +26,8 @@ struct Trap {
     at: u64,
     to: u64,
     call: bool,
-    /// In the middle of a place. Those stay valid for ever: a thread may have hit one long before
-    /// its handler gets to run.
+    /// In the middle of a patch site. Those stay valid for ever: a thread may have hit one long
+    /// before its handler gets to run.
     inner: bool,
     active: AtomicBool,
 }
@@ -48,8 +48,8 @@ fn find(reading: &Reading, at: u64) -> Option<&Trap> {
     traps.0.binary_search_by_key(&at, |t| t.at).ok().and_then(|i| traps.0.get(i))
 }
 
-/// Looks an instruction in the middle of a place up in the relocated-instruction map: where its
-/// copy is.
+/// Looks an instruction in the middle of a patch site up in the relocated-instruction map: where
+/// its copy is.
 pub(super) fn relocated(reading: &Reading, at: u64) -> Option<u64> {
     find(reading, at).filter(|t| t.inner).map(|t| t.to)
 }

@@ -1,26 +1,26 @@
 //! Changing code that other threads may be running.
 //!
-//! The order of things, each for all places at once:
+//! The order of things, each for all patch sites at once:
 //!
-//! 1. Running threads are stopped by a signal. Threads asleep in system calls are left there.
+//! 1. Running threads are stopped by a signal. Threads asleep in system calls stay there.
 //!    Nothing may be allocated from here on, nor may any lock be taken: a stopped thread may hold
 //!    it.
 //! 2. Every instruction of the bytes to change becomes a breakpoint, and all cores notice
-//!    (`membarrier`). A thread that wakes up and runs into a place is sent on by the `SIGTRAP`
+//!    (`membarrier`). A thread that wakes up and runs into a patch site is sent on by the `SIGTRAP`
 //!    handler, as if it had found the change made.
 //! 3. Threads that woke up in between are stopped too. A stopped thread that is about to run an
-//!    instruction in the middle of a place goes on at that instruction's copy; so does one whose
-//!    signal handler would return there.
+//!    instruction in the middle of a patch site goes on at that instruction's copy, by the
+//!    relocated-instruction map; so does one whose signal handler would return there.
 //! 4. All bytes but the first are written; cores notice; then the first; cores notice. The stopped
 //!    threads go on.
 //!
-//! A thread that runs, and cannot be stopped in time, because it blocks the signal, makes the places
-//! impossible. So does one that waits for a child in its own memory (`vfork`, `posix_spawn`):
-//! nobody sees the child, which may have no handler for breakpoints. A thread that sleeps with
-//! `SIGTRAP` blocked is given some time to let it through; one that does not, as a thread that
-//! sleeps in `sigwait`, would have to wake up into one of the places within these microseconds to
-//! be killed by the kernel. So that they are microseconds, few places are changed at once
-//! ([`AT_ONCE`]). Hooks are taken out in another way ([`crate::patch`]).
+//! A thread that runs, and cannot be stopped in time, because it blocks the signal, makes the
+//! changes impossible. So does one that waits for a child in its own memory (`vfork`,
+//! `posix_spawn`): nobody sees the child, which may have no handler for breakpoints. A thread that
+//! sleeps with `SIGTRAP` blocked is given some time to let it through; one that does not, as a
+//! thread that sleeps in `sigwait`, would have to wake up into one of the sites within these
+//! microseconds to be killed by the kernel. So that they are microseconds, few sites are changed at
+//! once ([`AT_ONCE`]). Taking hooks out needs none of this ([`crate::patch`]).
 
 use crate::jump::PATCH;
 use crate::patch::change::{Change, current};
@@ -39,10 +39,10 @@ mod limbo;
 mod saved_contexts;
 mod stop_the_world;
 
-/// Most places that have breakpoints at the same time.
+/// Most patch sites that have breakpoints at the same time.
 pub(crate) const AT_ONCE: usize = 256;
 
-/// What is left from one change to the next.
+/// Limbo lists that are kept from one change to the next.
 #[derive(Debug, Default)]
 pub(crate) struct LimboLists {
     traps: Limbo<Traps>,
@@ -124,8 +124,8 @@ unsafe fn change(
     // breakpoints there are for those inside.
     let _ = sys::membarrier(Barrier::SyncCore);
     each(results, &|c| {
-        let places = c.inner.iter().enumerate().filter(|(_, to)| **to != 0);
-        places.map(|(n, _)| c.at + n as u64).try_for_each(|at| write(at, &[BREAKPOINT]))
+        let inner = c.inner.iter().enumerate().filter(|(_, to)| **to != 0);
+        inner.map(|(n, _)| c.at + n as u64).try_for_each(|at| write(at, &[BREAKPOINT]))
     });
     let _ = sys::membarrier(Barrier::SyncCore);
     if changes.iter().any(inner)

@@ -1,5 +1,5 @@
-//! Stopping the world: all other threads stop, in a signal handler of ours or asleep in a system call, until a
-//! change is made.
+//! Stopping the world: all other threads stop, in a signal handler of ours or asleep in a system
+//! call, until a change is made.
 
 use super::breakpoints::relocated;
 use super::limbo::{Limbo, Reading};
@@ -154,8 +154,8 @@ impl StoppedThread {
     }
 }
 
-/// Calls `f` while all other threads are stopped or asleep; not at all when one could not be stopped.
-/// `f` gets what stops those that woke up since.
+/// Calls `f` while all other threads are stopped or asleep; not at all when one could not be
+/// stopped. `f` gets what stops those that woke up since.
 pub(crate) fn with_world_stopped(
     tasks: &threads::Tasks,
     signal: i32,

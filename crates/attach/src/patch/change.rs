@@ -3,7 +3,7 @@
 use crate::jump::PATCH;
 use std::ops::Range;
 
-/// One place to change.
+/// One change.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     /// Address of the five bytes.
@@ -14,7 +14,7 @@ pub(crate) struct Change {
     pub(crate) new: [u8; PATCH],
     /// Executable range around it.
     pub(crate) text: Range<u64>,
-    /// What a thread does that reaches the place while it is being changed.
+    /// What a thread does that reaches the bytes while it is being changed.
     pub(crate) head: Detour,
     /// For instructions of the old bytes after the first: where a thread goes on that is about to
     /// run it. 0: none begins there.

@@ -4,7 +4,7 @@
 //! whoever fetches them finds the old instruction or the new one, and nobody is in their middle. No
 //! thread is stopped and no breakpoint is set for that. It is how hooks are taken out while threads
 //! run; a breakpoint would end a child of `vfork` that has no handler for it, or a thread that
-//! blocks `SIGTRAP` for the moment, as the C library does around `posix_spawn`. AMD promises this
+//! has `SIGTRAP` blocked, as the C library does around `posix_spawn`. AMD promises this
 //! for aligned words (Architecture Programmer's Manual, volume 2, 7.6.1); on Intel's processors
 //! just-in-time compilers have relied on it for decades.
 
@@ -81,7 +81,8 @@ pub(crate) unsafe fn apply(
     results
 }
 
-/// The way of a process with one thread: nobody but its signal handlers can be running the bytes.
+/// Makes the changes in a process with one thread: nobody but its signal handlers can be running
+/// the bytes.
 ///
 /// # Safety
 /// As [`apply`], and the code of these changes is writable.

@@ -1,4 +1,4 @@
-//! Code that is writable for the moment.
+//! Write access to code, while it is changed.
 
 use super::change::Change;
 use crate::jump::PATCH;
@@ -7,15 +7,15 @@ use crate::sys::{self, Fd};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Places closer than this share one window of writable memory.
+/// Patch sites closer than this share one range of writable memory.
 const GAP: u64 = 1 << 18;
 
 const PAGE: u64 = 4096;
 
 /// Writable access to code, held while it is changed.
 ///
-/// Usually a window: the pages stay executable, as other threads and this very code may need them,
-/// and become writable for a moment. Where the kernel refuses that (SELinux,
+/// Usually the pages become writable for that time, and stay executable, as other threads and this
+/// very code may need them. Where the kernel refuses that (SELinux,
 /// `MemoryDenyWriteExecute`), every byte goes through `/proc/self/mem`.
 #[derive(Debug)]
 pub(crate) struct WritableCode {
@@ -63,7 +63,7 @@ impl WritableCode {
     /// Writes bytes of code. Single bytes are written with one store.
     ///
     /// # Safety
-    /// They lie in one of the changes that the window was opened for, and whoever runs into them
+    /// They lie in one of the changes that this was opened for, and whoever runs into them
     /// can run them.
     pub(crate) unsafe fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Skip> {
         if let Some(memory) = &self.memory {
@@ -75,7 +75,7 @@ impl WritableCode {
             };
         }
         for (i, b) in bytes.iter().enumerate() {
-            // SAFETY: inside an opened window of mapped code, by the caller's promise.
+            // SAFETY: inside an opened range of mapped code, by the caller's promise.
             unsafe { ((at as usize + i) as *mut u8).write_volatile(*b) };
         }
         Ok(())
@@ -86,7 +86,8 @@ impl WritableCode {
     /// Makes a change that lies in one aligned word, for threads that run.
     ///
     /// # Safety
-    /// As [`WritableCode::write`].
+    /// It is one of the changes that this was opened for, and whoever runs into the new bytes can
+    /// run them.
     pub(super) unsafe fn store(&self, change: &Change) -> Result<(), Skip> {
         if self.memory.is_some() {
             // The kernel does not say how it copies.
@@ -97,7 +98,7 @@ impl WritableCode {
             bytes.iter().rev().fold(0u64, |word, b| word << 8 | u64::from(*b)) << shift
         };
         let mask = ((1u64 << (8 * PATCH)) - 1) << shift;
-        // SAFETY: an aligned word inside an opened window of mapped code. Readers are the
+        // SAFETY: an aligned word inside an opened range of mapped code. Readers are the
         // processors' instruction fetches.
         let word = unsafe { &*((change.at & !7) as *const AtomicU64) };
         let done = word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {

@@ -2,7 +2,8 @@
 //!
 //! A block's first word is 0 outside of hooks, [`MUTED`] while the thread does the tracer's own
 //! work, and otherwise the stack pointer of the trampoline that runs hooks. The trampolines test it
-//! and call the functions of [`enter`](super::enter) when it is not 0, or when the thread has no block yet.
+//! and call the functions of [`enter`](super::enter) when it is not 0, or when the thread has no
+//! block yet.
 //!
 //! Blocks live in memory of their own that is never unmapped, so a detacher may look at the block
 //! of a thread that has died; such blocks are found by their thread id and given to new threads.

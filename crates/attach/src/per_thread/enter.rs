@@ -1,5 +1,5 @@
-//! Whether a thread may run hooks now. The trampolines call these functions where their own test does not
-//! settle it.
+//! Whether a thread may run hooks now. The trampolines call these functions where their own test
+//! does not settle it.
 //!
 //! Part of the event path: no allocation, no locks, no libc, no vector registers.
 
@@ -25,7 +25,7 @@ pub(crate) unsafe extern "C" fn new_thread(ret: u64, meta: *const Meta) -> u32 {
     0
 }
 
-/// The trampolines' way out at a function's entry, for a thread that is inside something: the block
+/// Called at a function's entry by a thread that is inside something. Returns the block
 /// to go on with, or null to leave the hooks out. `meta` is null for compiled-in sites, which are
 /// known by `ret`.
 #[unsafe(link_section = ".text.skep_event")]
@@ -44,8 +44,8 @@ pub(crate) unsafe extern "C" fn slow_entry(
     ptr::null_mut()
 }
 
-/// The exit trampolines' way out after the function; `block` may be null, `seq` is that of the
-/// newest attachment at entry.
+/// Called after the function by a thread that is inside something; `block` may be null, `seq` is
+/// that of the newest attachment at entry.
 #[unsafe(link_section = ".text.skep_event")]
 pub(crate) unsafe extern "C" fn slow_exit(
     block: *mut Block,

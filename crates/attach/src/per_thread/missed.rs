@@ -95,8 +95,8 @@ pub(crate) unsafe fn missed_without_block(ret: u64, meta: *const Meta, entered: 
 /// The block is the calling thread's and marked; `meta` is null or a function's.
 #[inline(always)]
 pub(crate) unsafe fn missed_inside(block: &Block, ret: u64, meta: *const Meta) {
-    // Nobody waits for a thread that is muted before a table or a hook list is freed: it must not look
-    // there.
+    // Nobody waits for a thread that is muted before a table or a hook list is freed: it must not
+    // look there.
     if !is_counted(block) {
         return;
     }

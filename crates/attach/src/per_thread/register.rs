@@ -34,7 +34,7 @@ pub(crate) extern "C" fn register() -> *mut Block {
         while i < BLOCKS {
             // SAFETY: chunks are never unmapped and `i` is in range.
             let block = unsafe { (&raw mut (*chunk).blocks).cast::<Block>().wrapping_add(i) };
-            // SAFETY: as above; all fields are atomic.
+            // SAFETY: chunks are never unmapped, the index is in range, and all fields are atomic.
             let owner = unsafe { (*block).tid.load(Ordering::Acquire) };
             if owner == tid {
                 // SAFETY: a block with our id.
@@ -52,17 +52,18 @@ pub(crate) extern "C" fn register() -> *mut Block {
         // SAFETY: `chunk` is a live chunk.
         chunk = unsafe { (*chunk).next.load(Ordering::Acquire) };
     }
-    // SAFETY: `free` is null or a live block.
-    if !free.is_null()
-        && unsafe {
-            (*free).tid.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        }
-    {
+    let claim = |block: *mut Block| {
+        // SAFETY: a live block, whose fields are atomic.
+        unsafe { &(*block).tid }
+            .compare_exchange(0, tid, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    };
+    if !free.is_null() && claim(free) {
         // SAFETY: a block that has our id now.
         return unsafe { adopt(free) };
     }
     if let Some(block) = recycle(tid) {
-        // SAFETY: as above.
+        // SAFETY: a block that has our id now.
         return unsafe { adopt(block) };
     }
     let Ok(memory) = sys::map(0, size_of::<Chunk>() as u64, sys::PROT_READ | sys::PROT_WRITE)
@@ -183,8 +184,8 @@ unsafe fn find_stack(block: *mut Block) {
     }
 }
 
-/// Sends all events of the calling thread elsewhere ([`crate::side_stack`]), where signals of faults
-/// are let through, or ends that.
+/// Sends all events of the calling thread to the side stack ([`crate::side_stack`]), where signals
+/// of faults are let through, or ends that.
 #[inline(always)]
 pub(crate) fn set_blocked(blocked: bool) {
     let block = own();

@@ -88,7 +88,7 @@ extern "C" fn sharer(block: *mut Block, tid: u32) -> *mut Block {
         }
         probe = probe.wrapping_add(1);
     }
-    // Whoever makes a child by `vfork` may still be on its way to wait for it.
+    // Whoever makes a child by `vfork` may not wait for it yet.
     let mut looks = 0;
     while looks < PATIENCE && !process::is_suspended(maker) {
         sys::yield_now();
@@ -104,7 +104,7 @@ extern "C" fn sharer(block: *mut Block, tid: u32) -> *mut Block {
             block.inside.store(0, Ordering::Relaxed);
             block.silent.store(0, Ordering::Relaxed);
             block.tails.store(0, Ordering::Relaxed);
-            // No address is on a stack like that: everything happens elsewhere.
+            // No address is on a stack like that: all events go to the side stack.
             block.low.store(1, Ordering::Relaxed);
             block.top.store(1, Ordering::Relaxed);
             block.tail.store(if looks < PATIENCE { 0 } else { CONCURRENT }, Ordering::Relaxed);
@@ -128,6 +128,7 @@ pub(crate) fn current() -> *mut Block {
     if block.is_null() || unsafe { (*block).has(&raw const here as u64) } {
         block
     } else {
+        // SAFETY: it is the one that thread-local storage names.
         unsafe { of_task(block) }
     }
 }

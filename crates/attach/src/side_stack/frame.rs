@@ -1,5 +1,4 @@
-//! What such an event leaves in memory of ours in place of a trampoline's frame, and the way of registers into
-//! it and out of it.
+//! Side frames: in memory of ours, in place of a trampoline's frame. How registers get in and out.
 //!
 //! Part of the event path.
 

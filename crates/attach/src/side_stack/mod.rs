@@ -1,7 +1,7 @@
-//! Events that do not happen on the comfortable part of the thread's own stack.
+//! Events that do not happen on the upper quarter of the thread's own stack.
 //!
 //! Coroutines, signal handlers and other runtimes' threads have stacks as small as two kibibytes,
-//! and a recursion comes near the end of any. There the trampolines leave everything to this
+//! and a recursion comes near the end of any. There the trampolines hand everything to this
 //! module, which takes some 300 bytes of the stack for itself, and for a function with exit hooks
 //! leaves 64 bytes on it, and 8 more for each word of stack arguments. The rest of such a frame is
 //! a [`SideFrame`], in memory of our own.
@@ -192,8 +192,8 @@ unsafe fn before(
             place.frame = false;
         }
     }
-    // SAFETY: as above; the walk is made for these arguments, and signals are blocked while it is
-    // on our stack.
+    // SAFETY: the side frame is ours and filled; the walk is made for these arguments, and signals
+    // are blocked while it is on our stack.
     unsafe {
         let flags = u64::from(exits) | u64::from(exits && place.frame) << 1;
         if place.switch {
@@ -234,8 +234,8 @@ unsafe fn before(
     outcome
 }
 
-/// Marks the thread as inside: from here on nested events stay away, and neither table nor hook list is
-/// freed. `false` when it is inside already.
+/// Marks the thread as inside: from here on nested events stay away, and neither table nor hook
+/// list is freed. `false` when it is inside already.
 #[inline(always)]
 fn mark(block: &Block, sp: u64) -> bool {
     let now = block.inside.load(Ordering::Relaxed);

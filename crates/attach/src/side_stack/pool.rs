@@ -1,4 +1,4 @@
-//! Where such frames, and the stacks that hooks run on, come from and go to.
+//! Side frames, and the stacks that hooks run on: taken from lists of the thread, and given back.
 //!
 //! Part of the event path: lock-free lists, and memory mapped when it is first needed.
 

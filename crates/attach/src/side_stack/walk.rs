@@ -1,4 +1,4 @@
-//! Running the hooks of a call with such a frame, as the trampolines do with theirs.
+//! Running the hooks of a call that has a side frame, as the trampolines do with their own frames.
 //!
 //! Part of the event path.
 
@@ -36,15 +36,15 @@ unsafe fn run(
     }
 }
 
-/// Walks a hook list before the function, as the trampolines do. Bit 0 of `flags`: exit hooks count; bit
-/// 1: a frame may be left.
+/// Walks a hook list before the function, as the trampolines do. Bit 0 of `flags`: exit hooks
+/// count; bit 1: a frame may be left.
 #[unsafe(link_section = ".text.skep_event")]
 #[inline(never)]
 pub(crate) unsafe extern "C" fn walk(side: u64, meta: u64, flags: u64) -> u64 {
     let (side, meta) = (side as *mut SideFrame, meta as *const Meta);
     let (exits, may_wait) = (flags & 1 != 0, flags & 2 != 0);
-    // SAFETY: both are live; the hook list is, as this thread's block is marked; indexes of sessions are
-    // below SESSIONS.
+    // SAFETY: both are live; the hook list is, as this thread's block is marked; indexes of
+    // sessions are below SESSIONS.
     unsafe {
         let list = (*meta).list.load(Ordering::Acquire);
         let mut item = (list as u64).wrapping_add(size_of::<HookList>() as u64);

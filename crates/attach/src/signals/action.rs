@@ -97,7 +97,7 @@ impl EngineSignal {
     /// As [`EngineSignal::remember`], unless something newer than the version `seen` was.
     ///
     /// # Safety
-    /// As there.
+    /// The action's handler can handle the signal: it is called for what is not the engine's own.
     unsafe fn remember_after(&self, seen: Option<u64>, new: &KernelAction) {
         let blocked = sys::block_signals();
         let mut version = self.version.load(Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! Faults that the engine's user handles: memory that a full file system cannot give, and loads that find nothing.
+//! Faults that the engine's user handles: stores to memory that a full file system cannot give, and
+//! loads that find nothing.
 
 use super::action::{BUS, SEGV, SIGBUS, SIGSEGV};
 use super::context::{Context, Info, RIP};

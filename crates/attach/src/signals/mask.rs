@@ -1,4 +1,5 @@
-//! What a program has blocked, and what the kernel blocks for it: signals of faults are let through.
+//! What a program has blocked, and what the kernel blocks for it: signals of faults are let
+//! through.
 
 use super::action::{SIGBUS, keeps};
 use crate::per_thread::block::own;

@@ -1,11 +1,11 @@
 //! Signals that the engine needs, and the program's own actions for them.
 //!
 //! Changing code under running threads takes two: `SIGTRAP`, which a thread gets that runs into a
-//! place being changed, and one real-time signal that brings running threads to a stop for a
-//! moment. `SIGBUS` comes for memory that a full file system cannot give, `SIGSEGV` for loads of
-//! programs that find nothing. Handlers are installed when they are first needed, and stay. What is
-//! not the engine's own goes on to the program's action, whichever came first; for that a preloaded
-//! library sends the program's `sigaction` and `signal` through [`program_action`].
+//! place being changed, and one real-time signal that stops running threads. `SIGBUS` comes for
+//! memory that a full file system cannot give, `SIGSEGV` for loads of programs that find nothing.
+//! Handlers are installed when they are first needed, and stay. What is not the engine's own goes
+//! on to the program's action, whichever came first; for that a preloaded library sends the
+//! program's `sigaction` and `signal` through [`program_action`].
 
 pub use crate::sys::KernelAction;
 pub use action::{keeps, overtaken, program_action};

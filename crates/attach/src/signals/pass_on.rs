@@ -1,5 +1,5 @@
-//! Signals that are not the engine's own: what the program wants to happen, and what a program that is about to be
-//! executed inherits.
+//! Signals that are not the engine's own: what the program wants to happen, and what a program that
+//! is about to be executed inherits.
 
 use super::action::{
     BUS, EngineSignal, SA_NODEFER, SA_RESETHAND, SEGV, SIG_DFL, SIG_IGN, STOP_WORLD, TRAP,

@@ -29,7 +29,7 @@ const BUDGET: u32 = 4096;
 /// Follows functions, and the functions that they end in a jump to.
 pub(crate) struct Follower<'a> {
     code: &'a Code,
-    /// Tells the original bytes of a function that is changed at the moment, and where they were.
+    /// Tells the original bytes of a function that is changed now, and where they were.
     original: &'a dyn Fn(u64) -> Option<(u64, [u8; PATCH])>,
     known: HashMap<u64, Option<Use>>,
     /// Parts of functions that were looked at, and with what state.
@@ -71,8 +71,8 @@ impl<'a> Follower<'a> {
     /// `open`: nobody knows where it ends, so it ends where nothing visible goes on.
     fn walk(&mut self, range: &Range<u64>, bytes: &[u8], open: bool) -> Use {
         let mut out = Use::default();
-        // States at the targets of forward jumps, and the one that code reached in no visible way
-        // is taken to be in.
+        // States at the targets of forward jumps, and the one that code without a visible path to
+        // it is taken to be in.
         let mut ahead: HashMap<u64, At> = HashMap::new();
         let mut usual: Option<At> = None;
         // In code that only backward or indirect jumps lead to, so that its state is a guess.
@@ -141,7 +141,7 @@ impl<'a> Follower<'a> {
                 FlowControl::Call | FlowControl::IndirectCall if at.rsp.is_some_and(|r| r > 0) => {
                     usual = Some(at)
                 }
-                // Not on the way out, where the frame shrinks.
+                // Not in the epilogue, where the frame shrinks.
                 FlowControl::Next
                     if at.rsp.is_some_and(|r| r > 0) && at.rsp >= usual.and_then(|u| u.rsp) =>
                 {
@@ -171,8 +171,7 @@ impl<'a> Follower<'a> {
             FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch
         ) && matches!(i.op0_kind(), OpKind::NearBranch64)
         {
-            // Where it leads to is looked at from elsewhere, if anything leads there that is not a
-            // guess.
+            // Its target is looked at when a branch that is no guess leads there.
             self.branch(i, at, range, &mut HashMap::new(), out);
         }
     }

@@ -1,7 +1,7 @@
 //! The static trampolines: `x64.s` with the offsets of what it reads.
 //!
-//! Nothing imports this file but for its names ([`entry_points`]); it knows the layout of all that the
-//! assembly touches, and the functions that it calls.
+//! Nothing imports this file but for its names ([`entry_points`]); it knows the layout of all that
+//! the assembly touches, and the functions that it calls.
 
 use crate::frame::{Frame, MAX_SESSIONS};
 use crate::hook_list::{HookList, Item, Meta};

@@ -264,7 +264,7 @@ pub trait MapSource {
         Walk { source: self, filter: filter.or_next(), want, next: Some(0) }
     }
 
-    /// All mappings that pass, by the cheapest way there is.
+    /// All mappings that pass, by the cheapest method there is.
     fn all(&self, filter: &Filter, want: Want) -> Result<Vec<Vma>, MapsError> {
         let mut out: Vec<Vma> = Vec::new();
         let filter = filter.or_next();
