@@ -200,22 +200,22 @@ mod tests {
         AttachedHook { hook, cookie, seq }
     }
 
-    fn plan_of(meta: &Meta) -> *mut HookList {
+    fn list_of(meta: &Meta) -> *mut HookList {
         meta.list.load(Ordering::Relaxed)
     }
 
     #[test]
-    fn functions_with_the_same_hooks_share_a_plan_and_keep_their_cookies() {
+    fn functions_with_the_same_hooks_share_a_hook_list_and_keep_their_cookies() {
         let mut hook_lists = HookLists::default();
         let metas = [Meta::new(1, 6), Meta::new(2, 6)];
         let mut words = [CookieWords::default(); 2];
         for (i, meta) in metas.into_iter().enumerate() {
             hook_lists.publish(meta, &[entry(7, 100 + i as u64)], &mut words[i]);
         }
-        assert_eq!(plan_of(metas[0]), plan_of(metas[1]));
+        assert_eq!(list_of(metas[0]), list_of(metas[1]));
         assert_eq!(metas.map(|m| m.cookies[0].load(Ordering::Relaxed)), [100, 101]);
         hook_lists.publish(metas[0], &[entry(7, 100), entry(8, 5)], &mut words[0]);
-        assert_ne!(plan_of(metas[0]), plan_of(metas[1]));
+        assert_ne!(list_of(metas[0]), list_of(metas[1]));
         assert_eq!(metas[0].cookies[1].load(Ordering::Relaxed), 5);
         assert!(!hook_lists.has_retired(), "the other function still has the list");
         hook_lists.withdraw(metas[1]);

@@ -52,21 +52,9 @@ impl PatchSite {
         // SAFETY: within a mapped executable range.
         let bytes = unsafe { code::bytes(&around) };
         let mut decoder = Decoder::with_ip(64, bytes, addr, DecoderOptions::NONE);
-        let mut at = addr;
-        let mut checked = false;
-        if let Convention::BehindStackCheck { leaf_functions, .. } = function.convention {
-            let own = addr..(addr + function.size.max(1)).min(next);
-            // SAFETY: within a mapped executable range of the module.
-            let (behind, quiet) =
-                unsafe { (behind_stack_check(&own), leaf_functions && calls_nothing(&own)) };
-            match behind {
-                Some(behind) => (at, checked) = (behind, true),
-                None if quiet => {}
-                None => return Err(Skip::NoStackCheck),
-            }
-            decoder.set_position((at - addr) as usize).map_err(|_| Skip::NotCode { addr })?;
-            decoder.set_ip(at);
-        }
+        let (mut at, checked) = first_place(function, next)?;
+        decoder.set_position((at - addr) as usize).map_err(|_| Skip::NotCode { addr })?;
+        decoder.set_ip(at);
         let mut moved: Vec<Instruction> = Vec::with_capacity(5);
         let mut ended = false;
         let mut end = at;
@@ -204,6 +192,24 @@ impl PatchSite {
             }
         }
         out
+    }
+}
+
+/// Where the first instruction to look at is: the function's own first one, or the one behind the
+/// check of the stack, which the second answer tells. `next`: where the next function begins.
+fn first_place(function: &Function, next: u64) -> Result<(u64, bool), Skip> {
+    let addr = function.addr;
+    let Convention::BehindStackCheck { leaf_functions, .. } = function.convention else {
+        return Ok((addr, false));
+    };
+    let own = addr..(addr + function.size.max(1)).min(next);
+    // SAFETY: within a mapped executable range of the module.
+    let (behind, calls_nothing) =
+        unsafe { (behind_stack_check(&own), leaf_functions && calls_nothing(&own)) };
+    match behind {
+        Some(behind) => Ok((behind, true)),
+        None if calls_nothing => Ok((addr, false)),
+        None => Err(Skip::NoStackCheck),
     }
 }
 

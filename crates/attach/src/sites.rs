@@ -320,17 +320,9 @@ impl List {
         for f in symbols.iter() {
             let name = f.name_lossy().into_owned();
             let fde = around(f.vaddr);
-            let evidence = match fde {
-                Some(fde) if fde.start != f.vaddr => {
-                    let entry =
-                        inside.binary_search(&f.vaddr).is_ok_and(|i| entered.get(i) == Some(&true));
-                    if entry && !f.size_guessed { Evidence::Unwind } else { Evidence::Inside }
-                }
-                Some(fde) if fde.function_entry => Evidence::Unwind,
-                Some(_) => Evidence::OtherUnwind,
-                None if f.size_guessed => Evidence::Label,
-                None => Evidence::Sized,
-            };
+            let entered =
+                || inside.binary_search(&f.vaddr).is_ok_and(|i| entered.get(i) == Some(&true));
+            let evidence = evidence(&f, fde, entered);
             let kind = match f.kind {
                 elf::Kind::Ifunc => Kind::Resolver,
                 _ if stubs.iter().any(|r| r.contains(&f.vaddr)) => Kind::Stub,
@@ -383,6 +375,28 @@ impl List {
         entries.sort_by_key(|e| e.addr);
         entries.dedup_by_key(|e| e.addr);
         Ok(Self { entries, edges })
+    }
+}
+
+/// What the tables say of a function. `fde`: the unwind information around its start; `entered`:
+/// whether that says, for a place in its middle, that the stack is as at a function's entry.
+fn evidence(
+    f: &elf::Function<'_>,
+    fde: Option<&elf::Fde>,
+    entered: impl FnOnce() -> bool,
+) -> Evidence {
+    match fde {
+        Some(fde) if fde.start != f.vaddr => {
+            if entered() && !f.size_guessed {
+                Evidence::Unwind
+            } else {
+                Evidence::Inside
+            }
+        }
+        Some(fde) if fde.function_entry => Evidence::Unwind,
+        Some(_) => Evidence::OtherUnwind,
+        None if f.size_guessed => Evidence::Label,
+        None => Evidence::Sized,
     }
 }
 

@@ -110,7 +110,8 @@ pub(crate) unsafe fn fill(side: *mut SideFrame, saved: *const Saved, cfa: u64, m
 /// changed them.
 #[inline(always)]
 pub(crate) unsafe fn arguments(side: *const SideFrame, saved: u64) {
-    // SAFETY: as in `fill`.
+    // SAFETY: the side frame is whole and ours, and `saved` are the registers that the trampoline is
+    // about to load.
     unsafe {
         let args = (&raw const (*side).frame.args).cast::<u64>();
         let put = |offset: usize, n: usize| {
@@ -128,7 +129,8 @@ pub(crate) unsafe fn arguments(side: *const SideFrame, saved: u64) {
 /// The registers besides arguments and result.
 #[inline(always)]
 unsafe fn rest(side: *mut SideFrame, saved: *const Saved) {
-    // SAFETY: as in `fill`.
+    // SAFETY: the side frame is whole, aligned and ours, and `saved` is the trampoline's; words are
+    // written one by one, or the compiler would use vector registers.
     unsafe {
         let frame = &raw mut (*side).frame;
         let word = |offset: usize, from: usize| {
@@ -151,7 +153,8 @@ unsafe fn rest(side: *mut SideFrame, saved: *const Saved) {
 /// Writes the registers of the return.
 #[inline(always)]
 pub(crate) unsafe fn back(side: *mut SideFrame, saved: *const Saved) {
-    // SAFETY: as in `fill`.
+    // SAFETY: the side frame is whole, aligned and ours, and `saved` is the trampoline's; words are
+    // written one by one, or the compiler would use vector registers.
     unsafe {
         let frame = (&raw mut (*side).frame).cast::<u64>();
         frame

@@ -89,7 +89,8 @@ pub(crate) unsafe extern "C" fn call(saved: *mut Saved, cfa: u64, meta: *const M
     if block.is_null() {
         return NO_FRAME;
     }
-    // SAFETY: as in `entry`.
+    // SAFETY: blocks and metadata live for ever, this block is the thread's; `saved` is the
+    // trampoline's.
     unsafe { around(&*block, saved, cfa, (0, meta), true) }
 }
 
@@ -164,7 +165,7 @@ unsafe fn before(
 ) -> u64 {
     let sp = saved as u64;
     if !mark(block, sp) {
-        // SAFETY: as this function.
+        // SAFETY: the block is the task's and marked, and `ret` and `meta` are what a trampoline gave.
         unsafe { missed::missed_inside(block, ret, meta) };
         return NO_FRAME;
     }

@@ -130,7 +130,8 @@ pub(crate) unsafe extern "C" fn walk(side: u64, meta: u64, flags: u64) -> u64 {
 /// Runs exit hooks.
 #[inline(always)]
 pub(crate) unsafe fn after(side: *mut SideFrame, meta: *const Meta) {
-    // SAFETY: as in `walk`.
+    // SAFETY: both are live; the hook list is, as this thread's block is marked; indexes of sessions
+    // are below SESSIONS.
     unsafe {
         let frame = &raw mut (*side).frame;
         (&raw mut (*frame).is_return).write_volatile(1);
