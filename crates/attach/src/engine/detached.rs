@@ -56,8 +56,8 @@ impl Detached {
     ///
     /// A function that another attachment hooks at its exit, when this is asked, does not count:
     /// its calls go on to return through the trampoline for that one. A call that was ended by
-    /// `longjmp` or an exception counts until its stack is used otherwise or its thread sleeps
-    /// further up. Where nobody can look, in a seccomp sandbox, the answer is false, and so it is
+    /// `longjmp`, an exception or the end of its thread may count until its stack is used
+    /// otherwise. Where nobody can look, in a seccomp sandbox, the answer is false, and so it is
     /// inside of a hook, and in a child that shares its parent's memory. In a child of `fork` it is
     /// about the child's one thread.
     ///
