@@ -1,5 +1,5 @@
 //! `skep doctor`: what works on this machine, what does not, and why. The last check traces a
-//! command for real.
+//! command.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -75,9 +75,11 @@ fn directory() -> Finding {
     let path = Dir::default_path();
     match Dir::create(&path) {
         Ok(dir) => {
-            finding("directory", Grade::Good, format!("`{}` is yours alone", dir.path().display()))
+            finding("directory", Grade::Good, format!("`{}` is private", dir.path().display()))
         }
-        Err(e) => finding("directory", Grade::Bad, format!("{e}; {ENV_DIR} names another one")),
+        Err(e) => {
+            finding("directory", Grade::Bad, format!("{e}; set {ENV_DIR} to another directory"))
+        }
     }
 }
 
@@ -91,7 +93,7 @@ fn space() -> Finding {
         Err(e) => finding(
             "space",
             Grade::Weak,
-            format!("cannot tell what is free in `{}`: {e}", nearest.display()),
+            format!("cannot read the free space of `{}`: {e}", nearest.display()),
         ),
         Ok(fs) => {
             let free = fs.f_bavail.saturating_mul(u64::try_from(fs.f_bsize).unwrap_or(0));
@@ -103,11 +105,7 @@ fn space() -> Finding {
             } else {
                 Grade::Weak
             };
-            let kind = if memory {
-                "in memory (tmpfs)"
-            } else {
-                "not in memory: maps are written to a disk, which is slow"
-            };
+            let kind = if memory { "in memory (tmpfs)" } else { "on a disk: maps are slow there" };
             finding("space", grade, format!("{} free, {kind}", units::size(free)))
         }
     }
@@ -124,16 +122,16 @@ fn clock() -> Finding {
     let source =
         std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
     match source.as_deref().map(str::trim) {
-        Ok("tsc") => finding("clock", Grade::Good, "time-stamp counter, as the kernel uses it"),
+        Ok("tsc") => finding("clock", Grade::Good, "time-stamp counter, as in the kernel"),
         Ok(other) => finding(
             "clock",
             Grade::Weak,
-            format!("the kernel uses `{other}`: each time costs a system call"),
+            format!("the kernel uses `{other}`: reading the time costs a system call"),
         ),
         Err(_) => finding(
             "clock",
             Grade::Weak,
-            "the kernel does not tell its clock source: each time costs a system call",
+            "the kernel does not name its clock source: reading the time costs a system call",
         ),
     }
 }
@@ -148,7 +146,7 @@ fn mappings() -> Finding {
         Ok(false) => finding(
             "mappings",
             Grade::Weak,
-            "the kernel has no PROCMAP_QUERY (6.11): the whole text is read",
+            "the kernel has no PROCMAP_QUERY (Linux 6.11): all of /proc/PID/maps is read",
         ),
         Err(e) => finding("mappings", Grade::Bad, format!("cannot read own mappings: {e}")),
     }
@@ -162,13 +160,13 @@ fn barrier() -> Finding {
         finding(
             "barrier",
             Grade::Good,
-            "running threads can be made to see changed code (membarrier)",
+            "running threads can be synchronized with changed code (membarrier)",
         )
     } else {
         finding(
             "barrier",
             Grade::Weak,
-            "the kernel has no membarrier SYNC_CORE: code of running threads cannot be changed",
+            "the kernel has no membarrier SYNC_CORE: code that threads run cannot be patched",
         )
     }
 }
@@ -176,7 +174,7 @@ fn barrier() -> Finding {
 /// Traces `true` with this very program.
 fn trace() -> Finding {
     let Ok(exe) = std::env::current_exe() else {
-        return finding("trace", Grade::Bad, "cannot tell where this program is");
+        return finding("trace", Grade::Bad, "cannot find this program's own file");
     };
     let done = Command::new(exe)
         .args(["trace", "--json", "*", "--", "true"])

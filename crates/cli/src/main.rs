@@ -1,11 +1,13 @@
 //! The `skep` command: loads programs, starts commands with them, and prints what they found.
 //!
-//! `trace` and `run` walk the same way: [`session`] opens the directory and loads, [`launch`]
-//! starts the command and waits, [`sites`] tells what was attached, and a report follows. All text
+//! `trace` and `run` do the same in turn: [`directory`] opens the skep directory, programs are
+//! loaded, [`launch`] starts the command and waits, [`sites`] tells what was attached, and a report
+//! follows. All text
 //! goes through [`printer`]; every error becomes a [`failure::Failure`] with its exit status.
 
 mod args;
 mod calibrate;
+mod directory;
 mod doctor;
 mod entries;
 mod estimate;
@@ -14,27 +16,27 @@ mod failure;
 mod inherited;
 mod kernel;
 mod launch;
-mod left;
 mod map;
+mod missed;
 mod objects;
+mod orphans;
 mod printer;
 mod prog;
+mod record;
 mod rejection;
 mod report;
 mod run;
 mod running;
-mod session;
 mod signals;
 mod sites;
 mod stats;
 mod trace;
 mod units;
 mod unmatched;
+mod value;
 mod vma;
 
 use std::process::ExitCode;
-
-use clap::Parser;
 
 use args::{Cli, Command};
 use printer::Printer;
@@ -43,10 +45,7 @@ fn main() -> ExitCode {
     if calibrate::is_child() {
         return ExitCode::SUCCESS;
     }
-    let mut cli = Cli::parse();
-    if let Command::Map(args) = &mut cli.command {
-        args.settle();
-    }
+    let cli = Cli::read();
     let printer = Printer::new(cli.quiet);
     let done = match &cli.command {
         Command::Trace(args) => trace::run(args, printer),

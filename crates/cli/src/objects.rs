@@ -1,5 +1,5 @@
-//! Object files as the command line wants them: variables set, configuration filled in, types found
-//! to fit programs to.
+//! Object files, read as the command line asks: variables set, configuration filled in, target types
+//! for CO-RE found.
 
 use std::path::{Path, PathBuf};
 
@@ -8,18 +8,17 @@ use skep::object::{CoreTarget, DwarfError, GlobalError, LinkError, LinkOptions, 
 use skep::prototypes::{Catalog, Given};
 
 use crate::args::ObjectArgs;
-use crate::entries::hex;
 use crate::failure::{Failure, Result};
-use crate::session;
+use crate::value::hex;
 
 /// The types of the running kernel.
 const KERNEL: &str = "/sys/kernel/btf/vmlinux";
 
-/// Object files, read and made ready to be linked.
+/// Object files, ready to be linked.
 pub struct Objects {
     /// The objects, in the order of their files.
     pub all: Vec<Object>,
-    /// The types programs are fitted to, when one of them needs any.
+    /// The types that programs are relocated against, if one of them needs any.
     pub target: Option<CoreTarget>,
 }
 
@@ -27,14 +26,15 @@ impl Objects {
     /// Reads object files. Each `--set` counts for every object that has the variable, and one
     /// must.
     ///
-    /// Without `--btf` and `--btf-from`, programs are fitted to the kernel's types, as libbpf does.
+    /// Without `--btf` and `--btf-from`, programs are relocated against the kernel's types, as by
+    /// libbpf.
     pub fn read(paths: &[PathBuf], args: &ObjectArgs) -> Result<Self> {
-        let mut all = paths.iter().map(|p| session::object(p)).collect::<Result<Vec<_>>>()?;
+        let mut all = paths.iter().map(|p| parse(p)).collect::<Result<Vec<_>>>()?;
         for (name, value) in &args.set {
             set(&mut all, name, value)?;
         }
         for (program, named) in &args.types {
-            take_as(&mut all, program.as_deref(), named)?;
+            set_type(&mut all, program.as_deref(), named)?;
         }
         for (object, path) in all.iter_mut().zip(paths) {
             skep::kconfig::fill(object)
@@ -69,6 +69,17 @@ impl Objects {
     }
 }
 
+/// Reads and parses an object file.
+pub fn parse(path: &Path) -> Result<Object> {
+    let name = path.display();
+    let bytes = std::fs::read(path)
+        .map_err(|e| Failure::environment(format!("cannot read `{name}`: {e}")))?;
+    Object::parse(&bytes).map_err(|e| {
+        Failure::environment(format!("`{name}` cannot be used: {e}"))
+            .hint("compile objects with `clang -g -O2 -target bpf -c NAME.bpf.c -o NAME.bpf.o`")
+    })
+}
+
 fn set(objects: &mut [Object], name: &str, value: &str) -> Result {
     let mut unknown = None;
     let mut found = false;
@@ -87,9 +98,9 @@ fn set(objects: &mut [Object], name: &str, value: &str) -> Result {
     }
 }
 
-/// Gives a type to one program, or to those whose sections name none; to all, when every section
+/// Sets the type of one program, or of those whose section names none; of all, if every section
 /// names one.
-fn take_as(objects: &mut [Object], program: Option<&str>, named: &str) -> Result {
+fn set_type(objects: &mut [Object], program: Option<&str>, named: &str) -> Result {
     let wrong = |message: String| Failure::environment(format!("--type: {message}"));
     let section = section_of(named).map_err(|(what, hint)| wrong(what).hint(hint))?;
     let mut programs: Vec<_> = objects.iter_mut().flat_map(|o| &mut o.programs).collect();
@@ -101,7 +112,7 @@ fn take_as(objects: &mut [Object], program: Option<&str>, named: &str) -> Result
             return Err(if known.is_empty() {
                 failure
             } else {
-                failure.hint(format!("there is {}", known.join(", ")))
+                failure.hint(format!("the programs are {}", known.join(", ")))
             });
         }
     } else if programs.iter().any(|p| p.def.is_none()) {
@@ -123,14 +134,14 @@ fn section_of(named: &str) -> Result<&str, (String, String)> {
         (None, []) => {
             let near = sec::nearest(named)
                 .map_or(String::new(), |near| format!("did you mean `{near}`? "));
-            let wanted = "a section's name as libbpf knows it (`xdp`, `fentry/FUNCTION`), or a type as `skep prog show OBJECT` prints it";
-            Err((format!("`{named}` is no program type"), format!("{near}TYPE is {wanted}")))
+            let wanted = "a section name that libbpf knows (`xdp`, `fentry/FUNCTION`), or a program type as `skep prog show OBJECT` prints it";
+            Err((format!("`{named}` is not a program type"), format!("{near}TYPE is {wanted}")))
         }
         (None, several) => {
             let names: Vec<String> = several.iter().map(|d| format!("`{}`", d.name)).collect();
             Err((
-                format!("there are several kinds of `{named}` programs"),
-                format!("say which: {}", names.join(", ")),
+                format!("`{named}` programs attach in several ways"),
+                format!("use one of {}", names.join(", ")),
             ))
         }
     }
@@ -142,16 +153,17 @@ pub fn types(path: &Path) -> Result<CoreTarget> {
     let bytes = std::fs::read(path)
         .map_err(|e| Failure::environment(format!("cannot read `{name}`: {e}")))?;
     CoreTarget::parse(&bytes).map_err(|e| {
-        Failure::environment(format!("`{name}` gives no types: {e}"))
-            .hint("`--btf` takes BTF as the kernel shows it in /sys/kernel/btf, or an ELF file with a section `.BTF`")
+        Failure::environment(format!("`{name}` has no usable types: {e}"))
+            .hint("`--btf` takes BTF, as in /sys/kernel/btf, or an ELF file with a section `.BTF`")
     })
 }
 
 /// Takes types from a program's debug information, or from the separate file that has it.
 fn debug_types(path: &Path) -> Result<CoreTarget> {
     let failure = |path: &Path, e: &DwarfError| {
-        let failure = Failure::environment(format!("`{}` gives no types: {e}", path.display()));
-        failure.hint("compile it with `-g`; `--btf-from` also takes the file that was split off (Debian: the package with `-dbgsym`)")
+        let failure =
+            Failure::environment(format!("`{}` has no usable types: {e}", path.display()));
+        failure.hint("compile it with `-g`, or give `--btf-from` its separate debug file (Debian: package `…-dbgsym`)")
     };
     let read = |path: &Path| {
         std::fs::read(path)
@@ -193,10 +205,10 @@ fn separate(program: &Path, name: Option<&str>, build_id: &[u8]) -> Option<PathB
 pub fn hint(error: &LinkError) -> Option<String> {
     match error {
         LinkError::CoreTarget { .. } | LinkError::Core { .. } => {
-            Some("`--btf-from PROGRAM` fits programs to the types of a program's own build, `--btf FILE` to those in a file".to_owned())
+            Some("use `--btf-from PROGRAM` for the types of a program's own build, `--btf FILE` for those in a file".to_owned())
         }
-        LinkError::Section { .. } => Some("`--type TYPE` says what such programs are, as `xdp` or `kprobe` would".to_owned()),
-        LinkError::Extern { kind: "configuration value", symbol, .. } => Some(format!("`--set {symbol}=VALUE` gives it one")),
+        LinkError::Section { .. } => Some("set the type of such programs with `--type TYPE`, such as `xdp` or `kprobe`".to_owned()),
+        LinkError::Extern { kind: "configuration value", symbol, .. } => Some(format!("set it with `--set {symbol}=VALUE`")),
         _ => None,
     }
 }

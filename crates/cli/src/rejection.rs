@@ -1,12 +1,64 @@
-//! How a rejected program is explained: the way to the fault, as far as it matters.
+//! Why an object cannot be loaded or attached, in words: for a rejected program, with the shortest
+//! path to the error.
 
 use skep::isa::text;
+use skep::link::AttachError;
+use skep::load::LoadError;
 use skep::verifier::{Rejection, Step};
+
+use crate::failure::{ENVIRONMENT, FAILED, Failure};
+use crate::objects;
 
 /// Most steps shown, the last ones.
 const SHOWN: usize = 24;
 
-/// Renders the steps that matter, with source lines, what the registers held, and where jumps went.
+/// Says why an object cannot be loaded; `object` is the file's name.
+pub fn load_failure(error: LoadError, object: &str) -> Failure {
+    match error {
+        LoadError::Rejected(rejection) => {
+            let mut failure = Failure::failed(rejection.to_string());
+            failure.details = path(&rejection);
+            let show = format!("`skep prog verify --to-run --log {object}` prints the whole log");
+            match &rejection.hint {
+                Some(hint) => failure.hint(format!("{hint}; {show}")),
+                None => failure.hint(show),
+            }
+        }
+        LoadError::Link(e) => {
+            let hint = objects::hint(&e);
+            let inner = Failure::from(e);
+            Failure {
+                message: format!("`{object}`: {}", inner.message),
+                status: FAILED,
+                hint,
+                ..inner
+            }
+        }
+        LoadError::Misfit { ref why, .. } => {
+            let hint = why.hint();
+            Failure { status: FAILED, ..Failure::from(error) }.hint(hint)
+        }
+        e @ (LoadError::Helper { .. } | LoadError::NoPrograms) => {
+            let inner = Failure::from(e);
+            Failure { message: format!("`{object}`: {}", inner.message), status: FAILED, ..inner }
+        }
+        e => Failure::from(e),
+    }
+}
+
+/// Says why a program cannot be attached; `object` is the file's name.
+pub fn attach_failure(error: AttachError, object: &str) -> Failure {
+    match error {
+        AttachError::Files(e) => load_failure(e, object),
+        AttachError::NoTarget { .. } => {
+            Failure { status: ENVIRONMENT, ..Failure::failed(format!("`{object}`: {error}")) }
+                .hint("name the functions with `--attach PROGRAM=PATTERN`")
+        }
+        e => Failure { status: ENVIRONMENT, ..Failure::failed(format!("`{object}`: {e}")) },
+    }
+}
+
+/// Renders the steps that matter, with source lines, the registers, and where jumps went.
 pub fn path(rejection: &Rejection) -> Vec<String> {
     let steps = rejection.path();
     let kept: Vec<usize> = (0..steps.len()).filter(|n| steps[*n].matters).collect();

@@ -1,4 +1,4 @@
-//! What became of the functions a link asked for: found, attached, skipped and why.
+//! The functions that match a link's patterns: how many were attached, and why the others were not.
 
 use std::collections::HashSet;
 
@@ -108,7 +108,7 @@ impl Sites {
                 format!(
                     ", {} skipped{}",
                     self.skipped.len(),
-                    if verbose { "" } else { " (--verbose names them)" }
+                    if verbose { "" } else { " (--verbose lists them)" }
                 )
             };
             printer.note(&format!(
@@ -120,9 +120,9 @@ impl Sites {
                 printer.note(&line);
             }
             if !self.entry_only.is_empty() {
-                let names = if verbose { "" } else { " (--verbose names them)" };
+                let names = if verbose { "" } else { " (--verbose lists them)" };
                 printer.note(&format!(
-                    "{what}{} of them are counted without times{names}",
+                    "{what}{} of them are counted, not timed{names}",
                     self.entry_only.len()
                 ));
                 for line in skipped_lines(&self.entry_only, verbose) {
@@ -154,7 +154,7 @@ impl Sites {
         }
         if self.agents.is_empty() {
             let early = if outcome.status.is_none() || outcome.interrupted.is_some() {
-                "; it may have been stopped before"
+                "; it may have been stopped before that"
             } else {
                 ""
             };
@@ -164,7 +164,7 @@ impl Sites {
                 .unwrap_or_else(|| format!("it never loaded the preloaded library{early}"));
             return Some(
                 Failure::failed(format!("the agent did not start in `{}`: {why}", program.name))
-                    .hint("only dynamically linked x86-64 programs that run with the rights of their caller can be traced"),
+                    .hint("only dynamically linked x86-64 programs that run with the rights of their user can be traced"),
             );
         }
         if let Some(agent) = self.agents.iter().find(|a| a.error.is_some())
@@ -178,9 +178,9 @@ impl Sites {
         let patterns: Vec<String> = self.patterns.iter().map(|p| format!("`{p}`")).collect();
         if self.matched == 0 {
             let hint = if self.patterns.iter().any(|p| p.contains(['*', ':'])) {
-                "functions go by symbol or demangled name, modules by file name, as in 'libc.so.6:mem*'"
+                "give functions by symbol or demangled name, modules by file name, as in 'libc.so.6:mem*'"
             } else {
-                "patterns match whole names: try one with `*` around it, and quote it for the shell"
+                "patterns match whole names: try one with `*` around it, quoted for the shell"
             };
             return Some(
                 Failure::failed(format!("no function matches {}", patterns.join(" or ")))
@@ -195,12 +195,12 @@ impl Sites {
     }
 }
 
-/// Ends a command that was started: `done` is what kept its report from being as it was asked for,
-/// if anything.
+/// Returns the exit status after a command has run; `done` is what went wrong with its report, if
+/// anything.
 ///
-/// The status of the command is never lost: only where it is 0 the status tells that something else
-/// failed. One that was stopped early has no time to match anything, and its status says that it
-/// was stopped.
+/// The status of the command has precedence: only if it is 0, the exit status says that something
+/// else failed. A command that was stopped early may have matched nothing, and its status says that
+/// it was stopped.
 pub fn end(done: Result<Option<Failure>>, outcome: &Outcome, printer: Printer) -> Result<u8> {
     match done.unwrap_or_else(Some) {
         Some(failure) if outcome.code() == 0 => Err(failure),

@@ -17,14 +17,16 @@ use skep_proc::demangle::demangle;
 
 use crate::args::TraceArgs;
 use crate::calibrate;
+use crate::directory;
 use crate::estimate::{Clock, Running, Stat};
 use crate::failure::{Context, ENVIRONMENT, Failure, Result};
 use crate::launch::{self, Launch, Outcome};
-use crate::left::{self, Facts};
+use crate::missed;
+use crate::orphans::{self, TraceRecord};
 use crate::printer::{Output, Printer};
+use crate::rejection;
 use crate::report::{self, Function, Row};
 use crate::running::Threads;
-use crate::session;
 use crate::sites::{self, Sites, module_path};
 use crate::stats;
 use crate::unmatched;
@@ -48,21 +50,21 @@ struct Document<'a> {
 
 /// The compiled `bpf/trace.bpf.c`.
 static OBJECT: &[u8] = include_bytes!("../bpf/trace.bpf.o");
-/// Its name in messages; nobody should ever see it.
+/// Its name in messages.
 const OBJECT_NAME: &str = "trace.bpf.o";
 /// Up to so many calls go by before the next one is timed, where calls are sampled: 2^n - 1, at
 /// most 63.
 const SAMPLING: u32 = 63;
 /// Rows of the table when nothing else is asked for.
 const ROWS: usize = 30;
-/// Functions in which a thread ends: when one of them is the innermost call of a stack, its thread
-/// is no more.
+/// Functions in which a thread ends: if one of them is the innermost call of a stack, its thread has
+/// ended.
 const THREAD_ENDS: [&str; 5] = ["start_thread", "clone", "clone3", "__clone", "__clone3"];
 
 /// Runs the command and prints the report; the exit status is the command's.
 pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
-    if let Some(id) = args.report_left {
-        return report_left(args, id, printer);
+    if let Some(id) = args.orphan {
+        return report_orphan(args, id, printer);
     }
     let patterns = unmatched::patterns(&args.patterns)?;
     let exclude = unmatched::patterns(&args.exclude)?;
@@ -72,7 +74,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
         unmatched::check(&args.command, &patterns)?;
     }
     let output = Output::open(args.report.output.as_deref())?;
-    let dir = session::directory()?;
+    let dir = directory::create()?;
     let object = Object::parse(OBJECT).context(format!("`{OBJECT_NAME}` is damaged"))?;
     let loaded = Loader::new(&dir)
         .max_entries("stats", args.max_functions)
@@ -93,7 +95,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
         entry_only: true,
         max_functions: args.max_functions,
         exclude,
-        ..describe(traced, &patterns).map_err(|e| session::attach_failure(e, OBJECT_NAME))?
+        ..describe(traced, &patterns).map_err(|e| rejection::attach_failure(e, OBJECT_NAME))?
     };
     let mask = if args.exact { 0 } else { SAMPLING };
     let settings =
@@ -109,14 +111,14 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
         link,
     };
 
-    let facts = Facts {
+    let record = TraceRecord {
         command: args.command.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
         start: trace.link.counter(),
     };
     let control = trace.link.read()?.spec.control;
     let objects: Vec<(Kind, u32)> = loaded.maps().iter().map(|m| (Kind::Map, m.map.id())).collect();
     let objects = [&objects[..], &[(Kind::Map, control), (Kind::Program, traced.id())]].concat();
-    let kept = left::keep(&dir, &trace.link, &objects, &facts);
+    let pins = orphans::pin(&dir, &trace.link, &objects, &record);
 
     let launch = Launch {
         command: &args.command,
@@ -126,7 +128,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
     };
     let outcome = launch.run(|| trace.link.detach())?;
     let end = trace.link.counter();
-    // Processes that the command left behind go on untraced.
+    // Processes that the command started and that still run go on untraced.
     trace.link.detach();
     let done = (|| {
         let state = trace.link.read()?;
@@ -138,7 +140,7 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
             ));
         }
         let ended = Ended {
-            command: facts.command.iter().map(Cow::from).collect(),
+            command: record.command.iter().map(Cow::from).collect(),
             status: outcome.status_number(),
             wall_ns: nanos(&outcome),
             end,
@@ -147,35 +149,35 @@ pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
         trace.print(&state, &sites, ended, args, output, printer)?;
         Ok(sites.failure(&program, &outcome))
     })();
-    drop(kept);
+    drop(pins);
     sites::end(done, &outcome, printer)
 }
 
 /// Prints the report of a trace whose `skep` was killed.
-fn report_left(args: &TraceArgs, id: Option<u32>, printer: Printer) -> Result<u8> {
-    let dir = session::existing_directory()?;
-    let found = left::find(&dir, id)?;
+fn report_orphan(args: &TraceArgs, id: Option<u32>, printer: Printer) -> Result<u8> {
+    let dir = directory::open()?;
+    let found = orphans::find(&dir, id)?;
     let trace = Trace::open(&dir, found.id)?;
-    let facts = left::facts(&dir, found)?;
+    let record = orphans::record(&dir, found)?;
     let output = Output::open(args.report.output.as_deref())?;
     let state = trace.link.read()?;
     let sites = Sites::new(&state);
     let pid = state.agents.first().map(|a| a.pid);
     let runs = pid.is_some_and(is_alive);
-    // Nobody has seen the end: the last thing that was written down has to do.
+    // Nobody saw the end: the last time that was recorded takes its place.
     let end = if runs { trace.link.counter() } else { trace.seen(&state)? };
     if runs {
         printer.note(&format!("the command still runs as process {}", pid.unwrap_or(0)));
     }
     let ended = Ended {
-        command: facts.command.iter().map(Cow::from).collect(),
+        command: record.command.iter().map(Cow::from).collect(),
         status: None,
-        wall_ns: trace.link.nanos(end.saturating_sub(facts.start)),
+        wall_ns: trace.link.nanos(end.saturating_sub(record.start)),
         end,
         pid,
     };
     trace.print(&state, &sites, ended, args, output, printer)?;
-    left::reported(&dir, found);
+    orphans::reported(&dir, found);
     Ok(0)
 }
 
@@ -187,7 +189,7 @@ struct Trace {
     settings: Arc<Map>,
 }
 
-/// How a command ended, as far as anybody knows.
+/// How a command ended, as far as that is known.
 struct Ended<'a> {
     command: Vec<Cow<'a, str>>,
     status: Option<i32>,
@@ -198,7 +200,7 @@ struct Ended<'a> {
 }
 
 impl Trace {
-    /// Opens what a trace left behind.
+    /// Opens the objects of an orphan.
     fn open(dir: &Dir, id: u32) -> Result<Self> {
         let link = Link::open(dir, id).map_err(own_failure)?;
         let program =
@@ -257,7 +259,7 @@ impl Trace {
         if link.lost_pages() > 0 {
             let (pages, dir) = (link.lost_pages(), Dir::default_path());
             let dir = dir.display();
-            printer.note(&format!("`{dir}` is full: {pages} pages of statistics are lost; `SKEP_DIR` names another place"));
+            printer.note(&format!("`{dir}` is full: {pages} pages of statistics are lost; set `SKEP_DIR` to use another directory"));
         }
         note_marks(printer, &rows);
         if args.report.json {
@@ -269,7 +271,7 @@ impl Trace {
                 sites: sites.json(),
                 functions: rows.iter().take(limit).map(Function::from).collect(),
                 missed: link.missed().total(),
-                missed_by: session::missed_json(link.missed()),
+                missed_by: missed::to_json(link.missed()),
                 lost,
                 start_ns: sites.start_ns(),
                 attach_ns: sites.attach_ns(),
@@ -362,7 +364,7 @@ fn is_alive(pid: u32) -> bool {
 
 /// The object is ours: what is wrong with it is not the user's to mend.
 fn own_failure(error: LoadError) -> Failure {
-    Failure { hint: None, status: ENVIRONMENT, ..session::load_failure(error, OBJECT_NAME) }
+    Failure { hint: None, status: ENVIRONMENT, ..rejection::load_failure(error, OBJECT_NAME) }
 }
 
 /// Wall time of the command as a number.
@@ -375,22 +377,22 @@ fn note_marks(printer: Printer, rows: &[Row<'_>]) {
     let estimated = rows.iter().filter(|r| r.stat.error_ns.is_some()).count();
     if estimated > 0 {
         printer.note(&format!(
-            "~ times of {estimated} short functions are estimated, from a random sample of their calls; all were counted (`--exact` times all)"
+            "~ times of {estimated} short functions are estimated from a random sample of their calls; every call was counted (`--exact` times every call)"
         ));
     }
     let running = rows.iter().filter(|r| r.stat.running > 0).count();
     if running > 0 {
         printer.note(&format!(
-            "+ calls of {running} functions had not returned at the end: times until then"
+            "+ calls of {running} functions had not returned at the end: they are timed until then"
         ));
     }
 }
 
 fn note_losses(printer: Printer, missed: Missed, lost: u64) {
-    session::note_missed(printer, "", missed);
+    missed::note(printer, "", missed);
     if lost > 0 {
         printer.note(&format!(
-            "{lost} calls were deeper than the tracer's stack of 1023 or returned on another thread: counted, but not timed"
+            "{lost} calls were nested deeper than 1023 or returned on another thread: counted, but not timed"
         ));
     }
 }

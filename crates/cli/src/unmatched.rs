@@ -1,9 +1,9 @@
-//! Patterns that mean one function and match none: said before the command starts, with the names
-//! that are like it.
+//! Patterns without wildcards that match no function: an error before the command starts, with
+//! similar names.
 //!
-//! Looks where the agent will look when the program starts: in the program and the libraries it is
-//! linked with. What is opened later, or executed by the command, is not known, so
-//! `--allow-unmatched` runs all the same.
+//! The search covers what the agent will see when the program starts: the program and the libraries
+//! it is linked with. What the command opens or executes later is not known, so
+//! `--allow-unmatched` skips the check.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -191,10 +191,10 @@ fn unmatched(message: String, near: &[String], program: &str) -> Failure {
     let meant = if near.is_empty() {
         String::new()
     } else {
-        format!("near names: {}; ", quoted.join(", "))
+        format!("similar names are {}; ", quoted.join(", "))
     };
     Failure { status: ENVIRONMENT, ..Failure::failed(message) }
-        .hint(format!("{meant}`--allow-unmatched` runs it all the same, for what `{program}` opens or executes later"))
+        .hint(format!("{meant}use `--allow-unmatched` if `{program}` opens or executes it later"))
 }
 
 fn no_module(pattern: &Pattern, modules: &[Module], program: &str) -> Failure {

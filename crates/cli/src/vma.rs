@@ -8,9 +8,9 @@ use skep_proc::maps::{Filter, Live, MapSource, MapsError, Perms, Vma, Want};
 use skep_proc::symbolize::Symbolizer;
 
 use crate::args::VmaCommand;
-use crate::entries::hex;
 use crate::failure::{FAILED, Failure, Result};
 use crate::printer::{Output, Printer};
+use crate::value::hex;
 
 /// Answers the question.
 pub fn run(command: &VmaCommand, printer: Printer) -> Result<u8> {

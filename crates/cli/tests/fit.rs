@@ -75,16 +75,16 @@ fn what_cannot_be_fitted_or_set_is_said() {
     };
     let e = refuse(&["--btf-from", &program]);
     assert!(
-        e.contains("gives no types: no debug information (DWARF)")
+        e.contains("has no usable types: no debug information (DWARF)")
             && e.contains("hint: compile it with `-g`"),
         "{e}"
     );
     let e = refuse(&["--btf", &program]);
-    assert!(e.contains("gives no types: ELF file without type information"), "{e}");
+    assert!(e.contains("has no usable types: ELF file without type information"), "{e}");
     let e = refuse(&["--set", "limits=3"]);
     assert!(e.contains("--set: there is no global variable `limits`; there is `limit`, "), "{e}");
     let e = refuse(&["--set", "limit.min=5000000000"]);
     assert!(e.contains("--set: `limit.min`: 5000000000 does not fit `int`"), "{e}");
     let e = refuse(&["--set", "limit.min"]);
-    assert!(e.contains("needs a variable, `=`, and a value"), "{e}");
+    assert!(e.contains("expected NAME=VALUE"), "{e}");
 }

@@ -58,7 +58,7 @@ fn elements_come_and_go_by_hand() {
         &skep,
         &["map", "update", "seen", "1", "0", "--noexist"],
         1,
-        "map `seen` has a key `1` already",
+        "map `seen` already has a key `1`",
     );
     fails(&skep, &["map", "update", "seen", "9", "0", "--exist"], 1, "map `seen` has no key `9`");
     fails(
@@ -137,7 +137,7 @@ fn definitions_that_cannot_be_are_refused() {
         &skep,
         &create(&["--type", "hash", "--key", "4", "--value", "4", "--entries", "1"]),
         1,
-        "there is a pin `m` already",
+        "there already is a pin `m`",
     );
     let shown = json(out(&skep, &["map", "show", "m", "--json"]).as_bytes());
     assert_eq!(
@@ -239,8 +239,8 @@ fn queues_and_stacks_are_pushed_and_popped() {
         &skep,
         &["map", "create", "h", "--type", "hash", "--key", "4", "--value", "4", "--entries", "3"],
     );
-    fails(&skep, &["map", "pop", "h"], 1, "only queues and stacks have pop");
-    fails(&skep, &["map", "peek", "h"], 1, "only queues and stacks have peek");
+    fails(&skep, &["map", "pop", "h"], 1, "only queues and stacks have `pop`");
+    fails(&skep, &["map", "peek", "h"], 1, "only queues and stacks have `peek`");
     fails(&skep, &["map", "getnext", "h"], 1, "map `h` is empty");
 }
 
@@ -299,7 +299,7 @@ fn what_is_printed_can_be_typed() {
         &skep,
         &["map", "dump", "b", "--json"],
         1,
-        "map `b` is a bloom filter: it does not keep what is put in",
+        "map `b` is a bloom filter: it does not keep its values",
     );
 }
 
@@ -450,7 +450,7 @@ fn maps_made_by_hand_have_types_from_a_file_or_all_from_an_object() {
         &skep,
         &create("bad", &[&typed[..], &["--key", "9"]].concat()),
         2,
-        "`struct key` has 8 bytes, and `--key` says 9",
+        "`struct key` has 8 bytes, but `--key` says 9",
     );
     fails(
         &skep,
@@ -476,7 +476,7 @@ fn maps_made_by_hand_have_types_from_a_file_or_all_from_an_object() {
         &skep,
         &create("bad", &[&typed[..5], &["/etc/hostname"], &typed[6..]].concat()),
         2,
-        "gives no types",
+        "has no usable types",
     );
     fails(&skep, &create("bad", &["--entries", "4"]), 2, "--type <TYPE>");
     let sized = ["--key", "4", "--value", "4", "--entries", "4"];
@@ -490,7 +490,7 @@ fn maps_made_by_hand_have_types_from_a_file_or_all_from_an_object() {
         &skep,
         &create("bad", &[&["--type", "hash", "--flags", "17x"], &sized[..]].concat()),
         2,
-        "hint: there are no_prealloc, ",
+        "hint: known are no_prealloc, ",
     );
     // What was refused left nothing behind.
     assert_eq!(out(&skep, &["map", "list"]).lines().count(), 1 + 4);
@@ -708,7 +708,7 @@ fn the_kernels_maps_are_what_bpftool_shows() {
         &skep,
         &["map", "--kernel", "update", "1", "2", "3"],
         2,
-        "the kernel's maps can be listed, shown, dumped and looked up in",
+        "of the kernel's maps, `--kernel` can only list, show, dump and look up",
     );
 }
 
@@ -774,7 +774,7 @@ fn a_filter_says_which_elements_are_printed_and_taken() {
         &skep,
         &["map", "dump", "shapes", "--filter", &format!("{filter}:large")],
         1,
-        "reads 200 bytes, an element of the map has 32",
+        "reads 200 bytes, but an element of the map has 32",
     );
     fails(
         &skep,

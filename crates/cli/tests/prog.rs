@@ -251,11 +251,11 @@ fn wrong_input_is_one_error_with_its_status() {
     let xdp = runs("xdp.bpf.o");
     for (args, status, words) in [
         (&[&xdp, "nosuch"][..], 1, "has no program `nosuch`"),
-        (&[&xdp, "xdp"], 1, "name one: `xdp_length`"),
+        (&[&xdp, "xdp"], 1, "choose one of `xdp_length`"),
         (&["/nosuch.o", "p"], 2, "cannot read `/nosuch.o`"),
         (&[folder, "p"], 2, "cannot read"),
-        (&[&empty, "p"], 2, "is not usable"),
-        (&[&p, "p"], 2, "is not usable"),
+        (&[&empty, "p"], 2, "cannot be used"),
+        (&[&p, "p"], 2, "cannot be used"),
         (&[&xdp, "xdp_length", "--data-in", "/nosuch"], 2, "cannot read `/nosuch`"),
         (&[&xdp, "xdp_length", "--data-in", folder], 2, "cannot read"),
         (&[&xdp, "xdp_length", "--data-in", &large], 2, "is larger than 1.00MiB"),
@@ -279,7 +279,7 @@ fn wrong_input_is_one_error_with_its_status() {
         ),
         (&[&xdp, "xdp_length", "--repeat", "often"], 2, "--repeat"),
         (&[&xdp, "xdp_length", "--engine", "llvm"], 2, "llvm"),
-        (&[&xdp, "xdp_length", "--btf", &p], 2, "gives no types"),
+        (&[&xdp, "xdp_length", "--btf", &p], 2, "has no usable types"),
         (&[&data("bad.bpf.o"), "count_opens"], 1, "was rejected"),
         (&[&xdp, "xdp_length", "--set", "nosuch=1"], 2, "nosuch"),
     ] {
@@ -306,7 +306,7 @@ fn a_directory_that_cannot_be_used_is_named() {
     assert_eq!(ended.status.code(), Some(2));
     assert!(
         said.starts_with("error: cannot create `/proc/nosuch`")
-            && said.contains("hint: SKEP_DIR names another directory"),
+            && said.contains("hint: set SKEP_DIR to another directory"),
         "{said}"
     );
 }

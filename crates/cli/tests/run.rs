@@ -113,13 +113,17 @@ fn objects_that_cannot_be_used_are_refused_before_the_command_runs() {
         (&[&text_file], 2, "not an ELF file"),
         (&[target()], 2, "ELF machine is x86-64, not eBPF"),
         (&["/no/such/file"], 2, "cannot read `/no/such/file`"),
-        (&[&count], 2, "names no function\n\nhint: say where with `--attach PROGRAM=PATTERN`"),
+        (
+            &[&count],
+            2,
+            "names no function\n\nhint: name the functions with `--attach PROGRAM=PATTERN`",
+        ),
         (
             &[&count, "--attach", "other=x"],
             2,
-            "there is no program `other`\n\nhint: there is `count`",
+            "there is no program `other`\n\nhint: the programs are `count`",
         ),
-        (&[&count, "--attach", "count"], 2, "needs a program, `=`, and a pattern"),
+        (&[&count, "--attach", "count"], 2, "expected PROGRAM=PATTERN"),
         (&[&count, "--attach", "count=:x"], 2, "has no module before the colon"),
     ] {
         let args: Vec<&str> =
@@ -320,7 +324,7 @@ fn a_typo_is_answered_before_the_command_starts() {
     };
     let ended = run(&["--attach", "count=leef"]);
     assert_eq!((ended.shell_status(), ended.stdout.len()), (2, 0), "{}", ended.transcript());
-    assert!(text(&ended.stderr).contains("near names: `leaf`"), "{}", ended.transcript());
+    assert!(text(&ended.stderr).contains("similar names are `leaf`"), "{}", ended.transcript());
     let ended = run(&["--attach", "count=leef", "--allow-unmatched"]);
     assert_eq!(ended.shell_status(), 1, "{}", ended.transcript());
     assert!(text(&ended.stdout).starts_with("ready\n"));

@@ -152,12 +152,12 @@ fn a_typo_is_answered_before_the_command_starts() {
         ("leef", "pattern `leef` matches nothing: neither `"),
         (
             "target:twise",
-            "pattern `target:twise` matches nothing: `target` has no such function\n\nhint: near names: `twice`; ",
+            "pattern `target:twise` matches nothing: `target` has no such function\n\nhint: similar names are `twice`; ",
         ),
-        (pid, "near names: `leaf`; "),
-        ("leaf,twice,target:nevr", "near names: `never`; "),
-        ("libc:maloc,free", "near names: `malloc`"),
-        ("libd:malloc", "is not linked with `libd`\n\nhint: near names: `libc`"),
+        (pid, "similar names are `leaf`; "),
+        ("leaf,twice,target:nevr", "similar names are `never`; "),
+        ("libc:maloc,free", "similar names are `malloc`"),
+        ("libd:malloc", "is not linked with `libd`\n\nhint: similar names are `libc`"),
         ("leaf,", ""),
     ] {
         let ended = skep.run(["trace", pattern, "--", target(), "wait"]);
@@ -171,8 +171,7 @@ fn a_typo_is_answered_before_the_command_starts() {
         );
         assert!(
             want.is_empty()
-                || err.contains("`--allow-unmatched` runs it all the same")
-                    && ended.stdout.is_empty(),
+                || err.contains("use `--allow-unmatched` if") && ended.stdout.is_empty(),
             "{err}"
         );
     }
@@ -275,8 +274,10 @@ fn what_a_killed_skep_left_behind_is_reported_once_asked_for() {
     let still = skep.run(["trace", "--report", "777"]);
     assert_eq!(still.shell_status(), 1);
     let err = text(&still.stderr);
-    let id =
-        err.split("hint: there is ").nth(1).and_then(|rest| rest.strip_suffix(" (still runs)\n"));
+    let id = err
+        .split("hint: the traces are ")
+        .nth(1)
+        .and_then(|rest| rest.strip_suffix(" (still runs)\n"));
     let id = id.unwrap_or_else(|| panic!("{}", still.transcript()));
     child.kill().unwrap();
     child.wait().unwrap();
@@ -552,7 +553,7 @@ fn functions_without_a_usable_return_are_counted_without_times() {
     );
     let err = text(&ended.stderr);
     assert!(
-        err.contains("of them are counted without times") && err.contains("longjmp: never returns"),
+        err.contains("of them are counted, not timed") && err.contains("longjmp: never returns"),
         "{err}"
     );
     let table = text(&skep.run(["trace", "vfork", "--", program]).stdout);
@@ -785,7 +786,7 @@ fn calls_in_another_pid_namespace_are_missed_for_that_reason() {
         ended.transcript()
     );
     assert!(text(&ended.stderr).contains(
-        "1000 calls are not counted: made by processes that were forked into another PID namespace"
+        "1000 calls were not counted: made by processes that were forked into another PID namespace"
     ));
 }
 

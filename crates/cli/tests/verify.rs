@@ -125,7 +125,7 @@ fn people_read_the_reason_below_the_program() {
     assert_eq!(
         of("wants_class"),
         "accept  OBJECT: wants_class (tc, 2 insns)
-        cannot run here: program `wants_class` was rejected: helper bpf_get_cgroup_classid#17 cannot be called outside the kernel: \
+        cannot run in skep: program `wants_class` was rejected: helper bpf_get_cgroup_classid#17 cannot be called outside the kernel: \
 it works on control groups of the kernel at insn 0 (kernel_only.bpf.c:58)
         ; kernel_only.bpf.c:58: return bpf_get_cgroup_classid(skb);
            0: call bpf_get_cgroup_classid#17           R1=ctx()"
@@ -135,7 +135,7 @@ it works on control groups of the kernel at insn 0 (kernel_only.bpf.c:58)
         of("wants_a_type"),
         "reject  OBJECT: wants_a_type (mystery/section, 0 insns)
         program `wants_a_type`: section `mystery/section` is of no known program type
-        hint: `--type TYPE` says what such programs are, as `xdp` or `kprobe` would"
+        hint: set the type of such programs with `--type TYPE`, such as `xdp` or `kprobe`"
     );
 }
 
@@ -226,7 +226,7 @@ fn a_type_attaches_where_its_section_would() {
     let ended = skep.run(["run", &object, "--", target(), "3"]);
     assert_eq!(ended.shell_status(), 1, "{}", ended.transcript());
     assert!(
-        text(&ended.stderr).contains("`--type TYPE` says what such programs are"),
+        text(&ended.stderr).contains("set the type of such programs with `--type TYPE`"),
         "{}",
         ended.transcript()
     );
@@ -265,12 +265,12 @@ fn a_type_attaches_where_its_section_would() {
 fn wrong_types_are_answered() {
     let skep = Skep::new();
     for (given, said) in [
-        ("nonsense", "`nonsense` is no program type"),
+        ("nonsense", "`nonsense` is not a program type"),
         ("kprobes/vfs_read", "did you mean `kprobe`?"),
-        ("tracing", "say which: `tp_btf`, `fentry`"),
+        ("tracing", "use one of `tp_btf`, `fentry`"),
         ("nobody=xdp", "there is no program `nobody`"),
-        ("=xdp", "needs a type, or a program, `=`, and a type"),
-        ("wants_a_type=", "needs a type, or a program, `=`, and a type"),
+        ("=xdp", "expected TYPE or PROGRAM=TYPE"),
+        ("wants_a_type=", "expected TYPE or PROGRAM=TYPE"),
     ] {
         let ended = skep.run(["prog", "verify", "--type", given, &kernel_only()]);
         assert_eq!(

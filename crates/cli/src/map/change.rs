@@ -1,9 +1,6 @@
-//! The commands that change maps: elements and pins.
-
-use std::path::{Component, Path, PathBuf};
+//! The commands that change what is in a map.
 
 use serde_json::json;
-use skep::Dir;
 use skep::isa::MapType;
 use skep::isa::map::update;
 use skep::maps::{Access, Map, MapError};
@@ -11,10 +8,11 @@ use skep::object::Btf;
 
 use super::find::find;
 use super::input::{self, Role};
-use crate::entries::{Entries, Shape, to_json};
+use crate::directory;
+use crate::entries::{Entries, Shape};
 use crate::failure::{Failure, Result};
 use crate::printer::{Output, Printer};
-use crate::session;
+use crate::value::to_json;
 
 /// A map to change, and how its elements look.
 struct Target {
@@ -24,7 +22,7 @@ struct Target {
 
 impl Target {
     fn open(text: &str, printer: Printer) -> Result<Self> {
-        let dir = session::existing_directory()?;
+        let dir = directory::open()?;
         let map = find(&dir, text, Access::ReadWrite, printer)?;
         let btf = match map.def().btf_id {
             0 => None,
@@ -60,7 +58,7 @@ pub fn update(
     let target = Target::open(text, printer)?;
     let (key_bytes, value_bytes) = (target.key(key, raw)?, target.value(value, raw)?);
     target.map.update(&key_bytes, &value_bytes, flags).map_err(|e| match e {
-        MapError::Exists => Failure::failed(format!("map `{text}` has a key `{key}` already")),
+        MapError::Exists => Failure::failed(format!("map `{text}` already has a key `{key}`")),
         MapError::NoElement => Failure::failed(format!("map `{text}` has no key `{key}`")),
         e => failed(format!("cannot store `{key}` in map `{text}`"), &e),
     })
@@ -108,50 +106,9 @@ fn queue_only(map: &Map, text: &str, what: &str) -> Result {
         MapType::Queue | MapType::Stack => Ok(()),
         MapType::BloomFilter if what == "push" => Ok(()),
         other => Err(Failure::failed(format!(
-            "map `{text}` is a {other}: only queues and stacks have {what}"
+            "map `{text}` is a {other}: only queues and stacks have `{what}`"
         ))),
     }
-}
-
-/// Returns where a pin lies. A name may have folders in it, but leads nowhere else.
-pub fn pin_path(dir: &Dir, name: &str) -> Result<PathBuf> {
-    let path = Path::new(name);
-    let inside = !name.is_empty() && path.components().all(|c| matches!(c, Component::Normal(_)));
-    if inside {
-        Ok(dir.path().join("pins").join(path))
-    } else {
-        Err(Failure::environment(format!("`{name}` cannot be the name of a pin")))
-    }
-}
-
-/// Makes a pin of a map's file.
-pub fn link(file: &Path, pin: &Path, name: &str) -> Result {
-    let failed = |e: std::io::Error| match e.kind() {
-        std::io::ErrorKind::AlreadyExists => {
-            Failure::failed(format!("there is a pin `{name}` already"))
-        }
-        _ => Failure::environment(format!("cannot create the pin `{}`: {e}", pin.display())),
-    };
-    if let Some(folder) = pin.parent() {
-        std::fs::create_dir_all(folder).map_err(failed)?;
-    }
-    std::fs::hard_link(file, pin).map_err(failed)
-}
-
-/// Pins a map.
-pub fn pin(text: &str, name: &str, printer: Printer) -> Result {
-    let dir = session::existing_directory()?;
-    let map = find(&dir, text, Access::ReadOnly, printer)?;
-    link(map.file().path(), &pin_path(&dir, name)?, name)
-}
-
-/// Removes a pin.
-pub fn unpin(name: &str) -> Result {
-    let pin = pin_path(&session::existing_directory()?, name)?;
-    std::fs::remove_file(&pin).map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => Failure::failed(format!("there is no pin `{name}`")),
-        _ => Failure::environment(format!("cannot remove the pin `{}`: {e}", pin.display())),
-    })
 }
 
 /// Forbids users to write.

@@ -11,12 +11,13 @@ use skep::object::btf::{Kind as BtfKind, TypeId};
 use skep::object::{Btf, MapSpec};
 use skep::verifier::fields;
 
-use super::change::{link, pin_path};
+use super::find::pin_path;
+use super::pin::link;
 use super::show::FLAGS;
 use crate::args::CreateArgs;
 use crate::failure::{self, Failure, Result};
 use crate::printer::{Output, Printer};
-use crate::{objects, session};
+use crate::{directory, objects};
 
 /// Names offered in place of an unknown one.
 const OFFERED: usize = 3;
@@ -30,10 +31,10 @@ pub fn create(args: &CreateArgs, printer: Printer) -> Result {
     if let Some(entries) = args.entries {
         def.max_entries = entries;
     }
-    let dir = session::directory()?;
+    let dir = directory::create()?;
     let pin = pin_path(&dir, &args.name)?;
     if pin.exists() {
-        return Err(Failure::failed(format!("there is a pin `{}` already", args.name)));
+        return Err(Failure::failed(format!("there already is a pin `{}`", args.name)));
     }
     let map = make(&dir, args, def, btf.as_ref())?;
     link(map.file().path(), &pin, &args.name)?;
@@ -70,7 +71,7 @@ fn make(dir: &Dir, args: &CreateArgs, def: MapDef, btf: Option<&Btf>) -> Result<
 fn by_hand(args: &CreateArgs) -> Result<(MapDef, Option<Btf>)> {
     let unknown = |what: &str, name: &str, all: Vec<&str>| {
         let hint = offer(name, all.iter().copied())
-            .unwrap_or_else(|| format!("there are {}", all.join(", ")));
+            .unwrap_or_else(|| format!("known are {}", all.join(", ")));
         Failure::environment(format!("there is no {what} `{name}`")).hint(hint)
     };
     let name = args.map_type.as_deref().unwrap_or_default();
@@ -117,7 +118,7 @@ fn by_hand(args: &CreateArgs) -> Result<(MapDef, Option<Btf>)> {
     }
     let roots: Vec<TypeId> = [key, value].into_iter().flatten().map(|(id, _)| id).collect();
     let bad = |e| {
-        Failure::environment(format!("the types in `{}` cannot be taken over", file.display()))
+        Failure::environment(format!("the types in `{}` cannot be used", file.display()))
             .because(&e)
     };
     let (few, ids) = all.only(&roots).map_err(bad)?;
@@ -163,8 +164,9 @@ fn find(
         .map_err(|_| Failure::environment(format!("`{name}` is too large: {is} bytes")))?;
     match size {
         Some(size) if size != is => {
-            let message = format!("`{name}` has {is} bytes, and `{option}` says {size}");
-            Err(Failure::environment(message).hint(format!("leave `{option}` out: the type tells")))
+            let message = format!("`{name}` has {is} bytes, but `{option}` says {size}");
+            Err(Failure::environment(message)
+                .hint(format!("omit `{option}`: the type determines the size")))
         }
         _ => Ok((id, is)),
     }
@@ -176,7 +178,7 @@ fn from_object(from: &str) -> Result<(MapDef, Option<Btf>)> {
         Some((path, map)) if !Path::new(from).exists() => (path, Some(map)),
         _ => (from, None),
     };
-    let object = session::object(Path::new(path))?;
+    let object = objects::parse(Path::new(path))?;
     let defined: Vec<&MapSpec> = object.maps.iter().filter(|m| !m.is_global_data()).collect();
     let names = || defined.iter().map(|m| m.name.as_str());
     let spec = match map {
@@ -196,8 +198,10 @@ fn from_object(from: &str) -> Result<(MapDef, Option<Btf>)> {
                     "`{path}` defines several maps: {}",
                     all.join(", ")
                 ));
-                return Err(failure
-                    .hint(format!("name one: `--from {path}:{}`", all.first().unwrap_or(&""))));
+                return Err(failure.hint(format!(
+                    "choose one, as in `--from {path}:{}`",
+                    all.first().unwrap_or(&"")
+                )));
             }
         },
     };

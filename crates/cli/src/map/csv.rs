@@ -6,7 +6,8 @@ use std::io::Write;
 use skep::object::btf::Value;
 
 use super::layout::{decimal, hex as hex_to};
-use crate::entries::{Entries, hex, to_json};
+use crate::entries::Entries;
+use crate::value::{hex, to_json};
 
 /// Writes the elements of one map.
 #[derive(Debug)]

@@ -231,7 +231,7 @@ impl Dump<'_> {
                 Err(e) => {
                     let what = format!(
                         "cannot {} map `{}`",
-                        if take.is_some() { "take from" } else { "read" },
+                        if take.is_some() { "take elements from" } else { "read" },
                         map.def().name
                     );
                     return Ok(Some(Failure::failed(what).because(&e)));

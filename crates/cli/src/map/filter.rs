@@ -20,7 +20,8 @@ use skep::maps::Verdict;
 use skep::test_run::{Engine, Input, Runner};
 
 use crate::failure::{FAILED, Failure, Result};
-use crate::session;
+use crate::objects;
+use crate::rejection;
 
 /// A program ready to look at elements.
 #[derive(Debug)]
@@ -37,7 +38,7 @@ impl Filter {
             Some((path, program)) if !Path::new(text).exists() => (path, Some(program)),
             _ => (text, None),
         };
-        let object = session::object(Path::new(path))?;
+        let object = objects::parse(Path::new(path))?;
         let fits = |p: &&skep::object::Program| {
             p.def.is_some_and(|d| d.prog == ProgramType::Syscall)
                 && wanted.is_none_or(|name| p.name == name)
@@ -52,7 +53,7 @@ impl Filter {
             }
             ([], None) => {
                 return Err(Failure::failed(format!("`{path}` has no program of type syscall"))
-                    .hint("put the filter into `SEC(\"syscall\")`"));
+                    .hint("define the filter in `SEC(\"syscall\")`"));
             }
             (several, _) => {
                 let names: Vec<&str> = several.iter().map(|p| p.name.as_str()).collect();
@@ -60,14 +61,14 @@ impl Filter {
                     "`{path}` has several filters: {}",
                     names.join(", ")
                 ))
-                .hint(format!("say which: `{path}:PROGRAM`")));
+                .hint(format!("choose one with `{path}:PROGRAM`")));
             }
         };
         let scratch = Scratch::create()?;
         let loaded = Loader::new(scratch.dir())
             .autoload_only(&program.name)
             .load(&object)
-            .map_err(|e| session::load_failure(e, path))?;
+            .map_err(|e| rejection::load_failure(e, path))?;
         let runner = Runner::new(scratch.dir(), &loaded, &program.name, Engine::Jit)
             .map_err(|e| Failure { status: FAILED, ..Failure::from(e) })?;
         let value_at = key_size.next_multiple_of(8);
@@ -75,7 +76,7 @@ impl Filter {
             (runner.program().ctx_read() as usize, value_at + value_size.next_multiple_of(8));
         if reads > size {
             return Err(Failure::failed(format!(
-                "filter `{}` reads {reads} bytes, an element of the map has {size}",
+                "filter `{}` reads {reads} bytes, but an element of the map has {size}",
                 program.name
             )));
         }

@@ -1,6 +1,6 @@
 //! Finding maps: by number, by name, by pin, here or in the kernel.
 
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use skep::Dir;
 use skep::dir::Kind;
@@ -9,11 +9,11 @@ use skep::maps::{Access, Map, MapError};
 use skep::object::Btf;
 
 use crate::args::MapArgs;
+use crate::directory;
 use crate::entries::Shape;
 use crate::failure::{Failure, Result};
 use crate::kernel::{KernelMap, in_bpf_fs};
 use crate::printer::Printer;
-use crate::session;
 
 /// A map that can be read.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Source {
         if args.kernel || is_kernels(Path::new(&args.map)) {
             return in_kernel(&args.map).map(|map| Self::Kernel(Box::new(map)));
         }
-        let dir = session::existing_directory()?;
+        let dir = directory::open()?;
         let map = find(&dir, &args.map, access, printer)?;
         Ok(Self::Ours(Box::new(map), dir))
     }
@@ -138,7 +138,7 @@ pub fn find(dir: &Dir, text: &str, access: Access, printer: Printer) -> Result<M
     let path = Path::new(text);
     if is_kernels(path) {
         return Err(Failure::failed(format!(
-            "`{text}` is a map of the kernel, of which skep changes none"
+            "`{text}` is a map of the kernel, which skep only reads"
         )));
     }
     if path.is_absolute() {
@@ -162,23 +162,32 @@ pub fn find(dir: &Dir, text: &str, access: Access, printer: Printer) -> Result<M
     match named.as_slice() {
         [map] => open(map.file().path(), access).map_err(unusable),
         [] => {
-            let pin = super::change::pin_path(dir, text)
-                .ok()
-                .filter(|pin| pin.exists())
-                .ok_or_else(|| missing(text))?;
+            let pin =
+                pin_path(dir, text).ok().filter(|pin| pin.exists()).ok_or_else(|| missing(text))?;
             open(&pin, access).map_err(unusable)
         }
         several => {
             let ids: Vec<String> = several.iter().map(|m| m.id().to_string()).collect();
-            Err(Failure::failed(format!("several maps are called `{text}`: {}", ids.join(", ")))
+            Err(Failure::failed(format!("several maps are named `{text}`: {}", ids.join(", ")))
                 .hint("use the id"))
         }
     }
 }
 
+/// Returns where a pin lies. A name may have folders in it, but leads nowhere else.
+pub fn pin_path(dir: &Dir, name: &str) -> Result<PathBuf> {
+    let path = Path::new(name);
+    let inside = !name.is_empty() && path.components().all(|c| matches!(c, Component::Normal(_)));
+    if inside {
+        Ok(dir.path().join("pins").join(path))
+    } else {
+        Err(Failure::environment(format!("`{name}` cannot be the name of a pin")))
+    }
+}
+
 fn missing(text: &str) -> Failure {
     Failure::failed(format!("there is no map `{text}`"))
-        .hint("`skep map list` shows all; maps go when nobody uses them any more and the next command is loaded")
+        .hint("`skep map list` shows all; a map that nothing uses or pins is removed when the next command loads something")
 }
 
 /// A name as files keep it.
@@ -206,7 +215,7 @@ fn in_kernel(text: &str) -> Result<KernelMap> {
             let mut ids: Vec<String> = named.iter().map(|m| m.info.id.to_string()).collect();
             ids.push(last.info.id.to_string());
             Err(Failure::failed(format!(
-                "several maps of the kernel are called `{text}`: {}",
+                "several maps of the kernel are named `{text}`: {}",
                 ids.join(", ")
             ))
             .hint("use the id"))

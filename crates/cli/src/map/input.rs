@@ -38,7 +38,7 @@ pub fn bytes(
     };
     let name = role.name();
     let wrong = |why: String| {
-        Failure::environment(format!("`{text}` is no {name} of map `{}`: {why}", shape.name))
+        Failure::environment(format!("`{text}` is not a {name} of map `{}`: {why}", shape.name))
     };
     // As bpftool takes them; a text that begins so is not likely to be as long.
     if let Some(bytes) = text.strip_prefix("hex ").and_then(hex).filter(|b| b.len() == size) {
@@ -47,7 +47,9 @@ pub fn bytes(
     if raw {
         return match hex(text) {
             Some(bytes) if bytes.len() == size => Ok(bytes),
-            Some(bytes) => Err(wrong(format!("it has {} bytes, a {name} has {size}", bytes.len()))),
+            Some(bytes) => {
+                Err(wrong(format!("it has {} bytes, but a {name} has {size}", bytes.len())))
+            }
             None => Err(wrong("it is not hexadecimal".to_owned())),
         };
     }
@@ -66,7 +68,7 @@ pub fn bytes(
             if fits {
                 Ok(n.to_le_bytes()[..size].to_vec())
             } else {
-                Err(wrong(format!("it does not fit {size} bytes")))
+                Err(wrong(format!("it does not fit in {size} bytes")))
             }
         }
         _ if matches!(size, 1 | 2 | 4 | 8) => Err(wrong(format!(
@@ -97,7 +99,7 @@ pub fn value(
     };
     if each.len() > cpus {
         return Err(Failure::environment(format!(
-            "there are values for {} CPUs, the map has {cpus}",
+            "there are values for {} CPUs, but the map has {cpus}",
             each.len()
         )));
     }
@@ -156,7 +158,7 @@ fn from_json(json: &Json) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entries::to_json;
+    use crate::value::to_json;
     use skep::isa::MapType;
 
     fn shape(value_size: usize, per_cpu: bool) -> Shape {
@@ -192,7 +194,7 @@ mod tests {
         assert_eq!(key("-1", false), Ok(vec![255; 4]));
         assert_eq!(
             key("4294967296", false),
-            Err("`4294967296` is no key of map `m`: it does not fit 4 bytes".to_owned())
+            Err("`4294967296` is not a key of map `m`: it does not fit in 4 bytes".to_owned())
         );
         assert_eq!(
             (key("0a0b0c0d", true), key("0a 0b 0c 0d", true)),
@@ -200,11 +202,11 @@ mod tests {
         );
         assert_eq!(
             key("0a", true),
-            Err("`0a` is no key of map `m`: it has 1 bytes, a key has 4".to_owned())
+            Err("`0a` is not a key of map `m`: it has 1 bytes, but a key has 4".to_owned())
         );
         assert_eq!(
             key("0a0b0c0", true),
-            Err("`0a0b0c0` is no key of map `m`: it is not hexadecimal".to_owned())
+            Err("`0a0b0c0` is not a key of map `m`: it is not hexadecimal".to_owned())
         );
         assert_eq!(
             (key("hex 0a 0b 0c 0d", false), key("hex 0a 0b 0c 0d", true)),
@@ -260,7 +262,7 @@ mod tests {
         assert_eq!(value("07000000", true), Ok(words([7, 0, 0])));
         assert_eq!(
             value("[1, 2, 3, 4]", false),
-            Err("there are values for 4 CPUs, the map has 3".to_owned())
+            Err("there are values for 4 CPUs, but the map has 3".to_owned())
         );
     }
 }

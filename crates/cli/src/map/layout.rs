@@ -9,7 +9,8 @@ use std::io::Write;
 use skep::object::Btf;
 use skep::object::btf::{Kind, TypeId};
 
-use crate::entries::{Entries, to_json};
+use crate::entries::Entries;
+use crate::value::to_json;
 
 /// How an element is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -12,6 +12,7 @@ mod filter;
 mod find;
 mod input;
 mod layout;
+mod pin;
 mod show;
 
 use serde_json::json;
@@ -19,9 +20,10 @@ use skep::isa::MapType;
 use skep::maps::Access;
 
 use crate::args::{MapArgs, MapCommand};
-use crate::entries::{Entries, to_json};
+use crate::entries::Entries;
 use crate::failure::{Failure, Result};
 use crate::printer::{Output, Printer};
+use crate::value::to_json;
 use find::Source;
 use input::Role;
 
@@ -47,8 +49,8 @@ pub fn run(command: &MapCommand, printer: Printer) -> Result<u8> {
             next_key(map, key.as_deref(), *raw, format.json, printer)?
         }
         MapCommand::Create(args) => create::create(args, printer)?,
-        MapCommand::Pin { map, name } => change::pin(map, name, printer)?,
-        MapCommand::Unpin { name } => change::unpin(name)?,
+        MapCommand::Pin { map, name } => pin::pin(map, name, printer)?,
+        MapCommand::Unpin { name } => pin::unpin(name)?,
         MapCommand::Freeze { map } => change::freeze(map, printer)?,
     }
     Ok(0)
@@ -57,18 +59,18 @@ pub fn run(command: &MapCommand, printer: Printer) -> Result<u8> {
 /// Says why there is nothing to print of a map that has no elements.
 fn no_elements(name: &str, map_type: MapType) -> Failure {
     match map_type {
-        MapType::BloomFilter => Failure::failed(format!(
-            "map `{name}` is a bloom filter: it does not keep what is put in"
-        )),
+        MapType::BloomFilter => {
+            Failure::failed(format!("map `{name}` is a bloom filter: it does not keep its values"))
+        }
         MapType::Queue | MapType::Stack => {
             Failure::failed(format!("map `{name}` is a {map_type}: it has no keys"))
                 .hint("`skep map peek` prints its next value")
         }
         MapType::UserRingbuf => Failure::failed(format!(
-            "map `{name}` is a stream of records for programs: it has no keys"
+            "map `{name}` is a stream of records to programs: it has no keys"
         )),
         _ => Failure::failed(format!("map `{name}` is a stream of records: it has no keys"))
-            .hint("`skep run` prints what comes out of it"),
+            .hint("`skep run` prints its records"),
     }
 }
 
@@ -80,7 +82,7 @@ fn peek(args: &MapArgs, raw: bool, as_json: bool, printer: Printer) -> Result {
     let map_type = entries.shape().map_type;
     if !matches!(map_type, MapType::Queue | MapType::Stack) {
         return Err(Failure::failed(format!(
-            "map `{}` is a {map_type}: only queues and stacks have peek",
+            "map `{}` is a {map_type}: only queues and stacks have `peek`",
             args.map
         )));
     }

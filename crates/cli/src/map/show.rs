@@ -8,17 +8,18 @@ use skep::maps::{Access, Map};
 
 use super::find::{self, Source, type_name};
 use crate::args::MapArgs;
+use crate::directory;
 use crate::failure::Result;
 use crate::kernel::KernelMap;
 use crate::printer::{Output, Printer};
-use crate::{session, units};
+use crate::units;
 
 /// Lists maps.
 pub fn list(kernel: bool, as_json: bool, printer: Printer) -> Result {
     let maps: Vec<Json> = if kernel {
         KernelMap::all()?.iter().map(details_of_kernel).collect()
     } else {
-        find::all(&session::existing_directory()?, printer)?.iter().map(details).collect()
+        find::all(&directory::open()?, printer)?.iter().map(details).collect()
     };
     if as_json {
         return printer.json(Output::Stdout, &maps);

@@ -16,11 +16,12 @@ use skep::test_run::{Engine, Runner};
 
 use super::loaded;
 use crate::args::ProgDumpArgs;
-use crate::entries::hex;
+use crate::directory;
 use crate::failure::{FAILED, Failure, Result};
 use crate::objects::{self, Objects};
 use crate::printer::{Output, Printer};
-use crate::session;
+use crate::rejection;
+use crate::value::hex;
 
 /// One program to print.
 struct Dumped {
@@ -40,7 +41,7 @@ pub fn run(args: &ProgDumpArgs, printer: Printer) -> Result<u8> {
     let path = Path::new(&args.from);
     let from_file = args.program.is_some() || super::is_file(&args.from);
     // Keeps the maps of compiled programs until they are printed.
-    let scratch = if args.jit && from_file { Some(session::scratch()?) } else { None };
+    let scratch = if args.jit && from_file { Some(directory::scratch()?) } else { None };
     let programs = if from_file {
         from_object(path, args, scratch.as_ref())?
     } else {
@@ -80,7 +81,7 @@ fn from_directory(args: &ProgDumpArgs, printer: Printer) -> Result<Dumped> {
     if found.len() > 1 {
         let ids: Vec<String> = found.iter().map(|f| f.id().to_string()).collect();
         return Err(Failure::failed(format!(
-            "several programs are called `{}`: {}",
+            "several programs are named `{}`: {}",
             args.from,
             ids.join(", ")
         ))
@@ -91,7 +92,7 @@ fn from_directory(args: &ProgDumpArgs, printer: Printer) -> Result<Dumped> {
     };
     let program = file.program();
     let runner = if args.jit {
-        let dir = session::existing_directory()?;
+        let dir = directory::open()?;
         Some(
             Runner::open(&dir, program, Engine::Jit)
                 .map_err(|e| Failure { status: FAILED, ..Failure::from(e) })?,
@@ -142,7 +143,7 @@ fn one(
                 .core_target(objects.target.as_ref());
             let loaded = loader
                 .load(object)
-                .map_err(|e| session::load_failure(e, &path.display().to_string()))?;
+                .map_err(|e| rejection::load_failure(e, &path.display().to_string()))?;
             let runner = Runner::new(scratch.dir(), &loaded, &linked.name, Engine::Jit);
             Some(runner.map_err(|e| Failure { status: FAILED, ..Failure::from(e) })?)
         }

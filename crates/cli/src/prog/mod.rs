@@ -14,10 +14,10 @@ use skep::object::Object;
 use skep::prog::ProgramFile;
 
 use crate::args::ProgCommand;
-use crate::entries::hex;
+use crate::directory;
 use crate::failure::{Failure, Result};
 use crate::printer::{Output, Printer};
-use crate::session;
+use crate::value::hex;
 
 /// Does what was asked for.
 pub fn run(command: &ProgCommand, printer: Printer) -> Result<u8> {
@@ -63,18 +63,18 @@ fn find(object: &Object, path: &Path, wanted: &str) -> Result<usize> {
             Err(Failure::failed(format!("`{name}` has no programs")))
         }
         [] => Err(Failure::failed(format!("`{name}` has no program `{wanted}`"))
-            .hint(format!("it has {}", list(&mut (0..object.programs.len()))))),
+            .hint(format!("its programs are {}", list(&mut (0..object.programs.len()))))),
         _ => Err(Failure::failed(format!(
             "section `{wanted}` of `{name}` has {} programs",
             in_section.len()
         ))
-        .hint(format!("name one: {}", list(&mut in_section.iter().copied())))),
+        .hint(format!("choose one of {}", list(&mut in_section.iter().copied())))),
     }
 }
 
 /// Opens loaded programs: all, or the ones that an id or a name means.
 fn loaded(wanted: Option<&str>, printer: Printer) -> Result<Vec<ProgramFile>> {
-    let dir = session::existing_directory()?;
+    let dir = directory::open()?;
     let mut found = Vec::new();
     for id in dir.ids(Kind::Program)? {
         match ProgramFile::open(&dir, id) {

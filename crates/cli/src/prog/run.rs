@@ -13,12 +13,14 @@ use skep::object::btf::Value;
 use skep::test_run::{Engine, Errno, Input, Outcome, Printed, Runner};
 
 use crate::args::{EngineName, ProgRunArgs};
-use crate::entries::{Entries, Entry, hex, to_json};
+use crate::directory;
+use crate::entries::{Entries, Entry};
 use crate::failure::{Context, FAILED, Failure, Result};
 use crate::objects::Objects;
 use crate::printer::{Output, Printer};
-use crate::session;
+use crate::rejection;
 use crate::units;
+use crate::value::{hex, to_json};
 
 /// Largest input file: more than the kernel takes for any program type.
 const MAX_INPUT: u64 = 1 << 20;
@@ -31,11 +33,11 @@ pub fn run(args: &ProgRunArgs, printer: Printer) -> Result<u8> {
     let index = super::find(object, &args.object, &args.program)?;
     let name = object.programs.get(index).map(|p| p.name.clone()).unwrap_or_default();
 
-    let scratch = session::scratch()?;
+    let scratch = directory::scratch()?;
     let file = args.object.display().to_string();
     let loader =
         Loader::new(scratch.dir()).autoload_only(&name).core_target(objects.target.as_ref());
-    let loaded = loader.load(object).map_err(|e| session::load_failure(e, &file))?;
+    let loaded = loader.load(object).map_err(|e| rejection::load_failure(e, &file))?;
     let engine = match args.engine {
         EngineName::Jit => Engine::Jit,
         EngineName::Interp => Engine::Interp,
@@ -44,7 +46,7 @@ pub fn run(args: &ProgRunArgs, printer: Printer) -> Result<u8> {
         .map_err(|e| Failure { status: FAILED, ..Failure::from(e) })?;
 
     let mut samples = if args.maps { samples(&loaded)? } else { Samples::new() };
-    let printed = Printed::start(scratch.dir()).map_err(|e| session::load_failure(e, &file))?;
+    let printed = Printed::start(scratch.dir()).map_err(|e| rejection::load_failure(e, &file))?;
     // All files are open: whatever ends this process now leaves nothing behind.
     drop(scratch);
 
@@ -97,8 +99,9 @@ fn inputs(args: &ProgRunArgs) -> Result<Vec<Files>> {
     if [packets.len(), contexts.len()].iter().any(|n| *n > 1 && *n != runs) {
         let message =
             format!("there are {} packets and {} contexts", packets.len(), contexts.len());
-        return Err(Failure::environment(message)
-            .hint("give as many of one as of the other, or a single one for all"));
+        return Err(
+            Failure::environment(message).hint("give as many of each, or a single one for all")
+        );
     }
     Ok((0..runs).map(|run| (pick(&packets, run), pick(&contexts, run))).collect())
 }
@@ -118,7 +121,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     done.context(format!("cannot read `{name}`"))?;
     if bytes.len() as u64 > MAX_INPUT {
         return Err(Failure::environment(format!(
-            "`{name}` is larger than {}, which no program takes",
+            "`{name}` is larger than {}, the most that a program takes",
             units::size(MAX_INPUT)
         )));
     }

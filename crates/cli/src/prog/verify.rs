@@ -1,9 +1,9 @@
-//! `skep prog verify`: what the verifier says of the programs in object files, and whether they can
-//! run here.
+//! `skep prog verify`: whether the verifier accepts the programs of object files, and whether skep
+//! can run them.
 //!
-//! Two questions with two answers: a program may be as safe as Linux asks for and still want what
-//! only the kernel has. The first is judged with all that the kernel knows; the second is what
-//! loading would say ([`DryRun`]).
+//! These are two questions: a program may be as safe as Linux requires and still need what only the
+//! kernel has. The first is answered with everything that the kernel knows; the second as loading
+//! answers it ([`DryRun`]).
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -21,7 +21,7 @@ use crate::failure::{FAILED, Result};
 use crate::objects::{self, Objects};
 use crate::printer::{Output, Printer};
 
-/// What became of one program.
+/// The answers for one program.
 struct Verdict {
     object: String,
     program: String,
@@ -30,15 +30,15 @@ struct Verdict {
     insns: usize,
     /// Why the verifier refuses it.
     refused: Option<Refusal>,
-    /// Why it cannot run here.
-    stays: Option<Refusal>,
+    /// Why skep cannot run it.
+    unsupported: Option<Refusal>,
 }
 
 /// Why the answer is no.
 struct Refusal {
     error: String,
     hint: Option<String>,
-    /// The way to the fault, as far as it matters.
+    /// The shortest path to the error.
     path: Vec<String>,
 }
 
@@ -85,9 +85,9 @@ impl Refusal {
 pub struct Asked<'a> {
     /// Print every step of the verifier, as the kernel's log at level 2 does.
     pub log: bool,
-    /// Refuse what Linux refuses users without privileges.
+    /// Reject what Linux rejects for unprivileged users.
     pub strict: bool,
-    /// Let the exit status tell whether the programs can run here, not whether they are accepted.
+    /// The exit status says whether skep can run the programs, not whether they are accepted.
     pub to_run: bool,
     /// The functions that programs are to be attached to.
     pub functions: Option<&'a Catalog>,
@@ -127,8 +127,9 @@ pub fn run(
                    loads: Result<(), LoadError>,
                    log: Option<&mut dyn std::fmt::Write>| {
         let mut verdict = verdict(path, object, &how, index, asked, log);
-        verdict.stays = loads.err().map(|e| Refusal::load(&e));
-        failed |= if asked.to_run { verdict.stays.is_some() } else { verdict.refused.is_some() };
+        verdict.unsupported = loads.err().map(|e| Refusal::load(&e));
+        failed |=
+            if asked.to_run { verdict.unsupported.is_some() } else { verdict.refused.is_some() };
         verdict
     };
     if as_json {
@@ -205,13 +206,13 @@ fn verdict(
         kind: None,
         insns: 0,
         refused: None,
-        stays: None,
+        unsupported: None,
     };
     if let Some(p) = object.programs.get(index) {
         (verdict.program, verdict.section) = (p.name.clone(), p.section.clone());
         verdict.kind = p.def.map(|d| d.prog.name());
     }
-    // The log is that of the question that was asked.
+    // The log belongs to the question that was asked.
     let (log, log_to_run) = if asked.to_run { (None, log) } else { (log, None) };
     if let Some(log) = log_to_run
         && let Ok(linked) = object.link_with(index, how)
@@ -219,7 +220,7 @@ fn verdict(
         // The answer is the loader's, which asks for more.
         drop(verify_logged(&linked, &skep::prove::options(), log));
     }
-    // Judged, not run: what only the kernel has counts as known.
+    // Verified, not run: kfuncs that only the kernel has count as known.
     let how = &LinkOptions { known_kfuncs: true, ..*how };
     match object.link_with(index, how) {
         Err(e) => verdict.refused = Some(Refusal::link(&e)),
@@ -258,7 +259,7 @@ impl Verdict {
         let mut out = json!({
             "object": self.object, "program": self.program, "section": self.section, "type": self.kind,
             "verdict": self.word(), "error": error(&self.refused), "insns": self.insns,
-            "runs": self.stays.is_none(), "why": error(&self.stays),
+            "runs": self.unsupported.is_none(), "why": error(&self.unsupported),
         });
         if let Some(mut log) = log {
             out["log"] = json!(String::from_utf8_lossy(log.bytes.make_contiguous()));
@@ -280,11 +281,11 @@ impl Verdict {
         if let Some(refused) = &self.refused {
             refused.write(out, "")?;
         }
-        match (&self.refused, &self.stays) {
-            (Some(_), None) => writeln!(out, "        it can run here all the same"),
+        match (&self.refused, &self.unsupported) {
+            (Some(_), None) => writeln!(out, "        skep can run it nevertheless"),
             // One reason for both answers, perhaps on two paths.
-            (Some(refused), Some(stays)) if refused.error == stays.error => Ok(()),
-            (_, Some(stays)) => stays.write(out, "cannot run here: "),
+            (Some(refused), Some(unsupported)) if refused.error == unsupported.error => Ok(()),
+            (_, Some(unsupported)) => unsupported.write(out, "cannot run in skep: "),
             (None, None) => Ok(()),
         }
     }

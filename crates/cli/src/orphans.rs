@@ -1,11 +1,11 @@
-//! What a trace leaves behind when `skep` itself is killed, kept until there was a report of it.
+//! Orphans: traces whose `skep` was killed before it printed the report.
 //!
-//! Objects that nobody uses and nobody pinned are garbage, and the next loader removes them. So a
-//! trace pins its own: hard links to its link, its program and its maps lie in `traces/ID` of the
-//! skep directory while it runs, with a lock that falls with the process, and go when the report is
-//! made. What lies there without its owner was left behind. `skep trace --report` reads it and
-//! marks it as reported; [`sweep`] then lets it go. Of those that nobody asked about the last few
-//! stay: somebody may want them, and memory is not for ever.
+//! Objects that nothing uses and nobody pinned are garbage, which the next loader removes. So a
+//! trace pins its own: hard links to its link, its program and its maps are in `traces/ID` of the
+//! skep directory while it runs, with a lock that ends with the process. They are removed after the
+//! report. A folder there whose lock is free is an orphan. `skep trace --report` reads it and marks
+//! it as reported, and [`sweep`] removes it. Of the orphans that nobody asked for, `sweep` keeps the
+//! last few: somebody may still want them.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -18,30 +18,30 @@ use skep::link::Link;
 
 use crate::failure::{Context, FAILED, Failure, Result};
 
-/// How many traces stay that nobody made a report of.
+/// How many orphans stay that nobody reported.
 const KEPT: usize = 3;
 /// File names in a trace's folder.
 const LOCK: &str = "lock";
-const FACTS: &str = "trace.json";
+const RECORD: &str = "trace.json";
 const REPORTED: &str = "reported";
 
 /// What the objects of a trace do not tell.
 #[derive(Serialize, Deserialize, Debug)]
-pub struct Facts {
+pub struct TraceRecord {
     /// The command and its arguments.
     pub command: Vec<String>,
     /// When it was started, in ticks of its clock.
     pub start: u64,
 }
 
-/// The pins of a running trace. Dropped, they are gone.
+/// The pins of a running trace; dropping this removes them.
 #[derive(Debug)]
-pub struct Kept {
+pub struct TracePins {
     path: PathBuf,
     _lock: File,
 }
 
-impl Drop for Kept {
+impl Drop for TracePins {
     fn drop(&mut self) {
         drop(std::fs::remove_dir_all(&self.path));
     }
@@ -55,20 +55,24 @@ fn lock(path: &Path) -> std::io::Result<File> {
     File::options().write(true).create(true).truncate(false).open(path.join(LOCK))
 }
 
-/// Keeps the objects of a trace. Where the file system has no hard links, they go with this
-/// process.
-pub fn keep(dir: &Dir, link: &Link, objects: &[(Kind, u32)], facts: &Facts) -> Option<Kept> {
+/// Pins the objects of a trace. Without hard links in the file system they end with this process.
+pub fn pin(
+    dir: &Dir,
+    link: &Link,
+    objects: &[(Kind, u32)],
+    record: &TraceRecord,
+) -> Option<TracePins> {
     let path = folder(dir).join(link.id().to_string());
     std::fs::create_dir_all(&path).ok()?;
     let lock = lock(&path).ok()?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
-    let kept = Kept { path, _lock: lock };
-    std::fs::write(kept.path.join(FACTS), serde_json::to_vec(facts).ok()?).ok()?;
+    let pins = TracePins { path, _lock: lock };
+    std::fs::write(pins.path.join(RECORD), serde_json::to_vec(record).ok()?).ok()?;
     for (kind, id) in [(Kind::Link, link.id())].iter().chain(objects) {
-        std::fs::hard_link(dir.object(*kind, *id), kept.path.join(format!("{}-{id}", kind.dir())))
+        std::fs::hard_link(dir.object(*kind, *id), pins.path.join(format!("{}-{id}", kind.dir())))
             .ok()?;
     }
-    Some(kept)
+    Some(pins)
 }
 
 /// A trace in the directory.
@@ -93,7 +97,7 @@ pub fn list(dir: &Dir) -> Vec<Trace> {
     all
 }
 
-/// Lets go what was left behind and reported, and all but the last few that were not.
+/// Removes orphans that were reported, and all but the last few of the others.
 pub fn sweep(dir: &Dir) {
     let (reported, others): (Vec<_>, Vec<_>) = list(dir)
         .into_iter()
@@ -104,7 +108,7 @@ pub fn sweep(dir: &Dir) {
     }
 }
 
-/// Finds the trace to report: the one asked for, else the newest that was left behind.
+/// Finds the trace to report: the one asked for, else the newest orphan.
 pub fn find(dir: &Dir, id: Option<u32>) -> Result<Trace> {
     let all = list(dir);
     let found = match id {
@@ -113,8 +117,8 @@ pub fn find(dir: &Dir, id: Option<u32>) -> Result<Trace> {
     };
     found.copied().ok_or_else(|| {
         let message = match id {
-            Some(id) => format!("no trace {id} was left behind"),
-            None => "no trace was left behind".to_owned(),
+            Some(id) => format!("there is no trace {id} to report"),
+            None => "there is no trace to report".to_owned(),
         };
         let there: Vec<String> = all
             .iter()
@@ -122,19 +126,19 @@ pub fn find(dir: &Dir, id: Option<u32>) -> Result<Trace> {
             .collect();
         let hint = if there.is_empty() {
             format!(
-                "`{}` has none: a trace stays there only when `skep` was killed before its report",
+                "`{}` has none: a trace stays there only if `skep` was killed before its report",
                 dir.path().display()
             )
         } else {
-            format!("there is {}", there.join(", "))
+            format!("the traces are {}", there.join(", "))
         };
         Failure { status: FAILED, ..Failure::failed(message) }.hint(hint)
     })
 }
 
 /// Reads what is known of a trace beside its objects.
-pub fn facts(dir: &Dir, trace: Trace) -> Result<Facts> {
-    let path = folder(dir).join(trace.id.to_string()).join(FACTS);
+pub fn record(dir: &Dir, trace: Trace) -> Result<TraceRecord> {
+    let path = folder(dir).join(trace.id.to_string()).join(RECORD);
     let bytes = std::fs::read(&path).context(format!("cannot read `{}`", path.display()))?;
     serde_json::from_slice(&bytes).context(format!("`{}` is damaged", path.display()))
 }
@@ -152,7 +156,7 @@ mod tests {
     use skep_testkit::temp::TempDir;
 
     #[test]
-    fn what_was_reported_goes_and_of_the_others_the_last_stay() {
+    fn reported_orphans_go_and_of_the_others_the_last_stay() {
         let temp = TempDir::new();
         let dir = Dir::create(&temp.join("skep")).unwrap();
         for id in 1..=6 {
@@ -167,7 +171,7 @@ mod tests {
         assert_eq!(find(&dir, None).unwrap().id, 5);
         assert_eq!(
             find(&dir, Some(9)).unwrap_err().hint.unwrap(),
-            "there is 1 (still runs), 3, 4, 5"
+            "the traces are 1 (still runs), 3, 4, 5"
         );
     }
 }

@@ -1,0 +1,129 @@
+//! The command line: one definition for parsing and help.
+
+mod map;
+mod object;
+mod output;
+mod prog;
+mod run;
+mod trace;
+mod vma;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
+
+pub use map::{CreateArgs, DumpArgs, MapArgs, MapCommand, MapsArgs, TakeHow};
+pub use object::ObjectArgs;
+pub use output::JsonArgs;
+pub use prog::{EngineName, ProgCommand, ProgDumpArgs, ProgRunArgs};
+pub use run::RunArgs;
+pub use trace::{SortBy, TraceArgs};
+pub use vma::VmaCommand;
+
+/// Names the agent's library when it is not where `skep` looks for it.
+pub const ENV_PRELOAD: &str = "SKEP_PRELOAD";
+
+const ENVIRONMENT: &str = "\
+Environment:
+  SKEP_DIR      directory of maps, programs and links, which are files
+                [default: $XDG_RUNTIME_DIR/skep, else /dev/shm/skep-UID]
+  SKEP_PRELOAD  the agent's library
+                [default: libskep_preload.so beside this program or in ../lib]
+  NO_COLOR      no colors in messages
+
+Exit status: `trace` and `run` exit with the status of the command, if that is
+not 0. Otherwise: 0 on success, 1 if what was asked for failed or was not found,
+2 for wrong usage or a problem of the environment.";
+
+/// The eBPF subsystem outside the kernel.
+#[derive(Parser, Debug)]
+#[command(name = "skep", version, about, after_help = ENVIRONMENT, max_term_width = 100)]
+pub struct Cli {
+    /// Print only data, warnings and errors
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// One subcommand.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run a command, count and time its calls of matching functions
+    #[command(after_help = trace::HELP)]
+    Trace(TraceArgs),
+    /// Run a command with the programs of object files attached to its functions
+    #[command(after_help = run::HELP)]
+    Run(RunArgs),
+    /// Verify, run, list and print programs
+    #[command(subcommand)]
+    Prog(ProgCommand),
+    /// List, read and change maps, also while a command runs and after it was killed
+    Map(MapsArgs),
+    /// Show what is mapped in a process
+    #[command(subcommand)]
+    Vma(VmaCommand),
+    /// Check what works on this machine
+    Doctor(JsonArgs),
+}
+
+impl Cli {
+    /// Reads the command line; ends the process after `--help` and with usage errors.
+    pub fn read() -> Self {
+        let mut cli = Self::parse();
+        if let Command::Map(maps) = &mut cli.command
+            && let Err(conflict) = maps.apply_kernel()
+        {
+            Self::command().error(ErrorKind::ArgumentConflict, conflict).exit();
+        }
+        cli
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn patterns_end_where_the_command_begins() {
+        let cli = Cli::try_parse_from([
+            "skep",
+            "trace",
+            "a*",
+            "b:c",
+            "--exclude",
+            "d",
+            "--json",
+            "--",
+            "cmd",
+            "--json",
+            "--",
+            "x",
+        ])
+        .unwrap();
+        let Command::Trace(args) = cli.command else { panic!("not trace") };
+        assert_eq!(
+            (args.patterns, args.exclude, args.report.json),
+            (vec!["a*".into(), "b:c".into()], vec!["d".into()], true)
+        );
+        assert_eq!(args.command, ["cmd", "--json", "--", "x"]);
+        assert_eq!((args.sort, args.limit), (SortBy::SelfTime, None));
+    }
+
+    #[test]
+    fn a_command_needs_its_dashes() {
+        for line in [
+            &["skep", "trace", "a"][..],
+            &["skep", "trace", "--", "cmd"],
+            &["skep", "trace", "a", "--"],
+            &["skep", "run", "x.o"],
+        ] {
+            assert!(Cli::try_parse_from(line).is_err(), "{line:?}");
+        }
+    }
+}

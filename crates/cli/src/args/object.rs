@@ -1,0 +1,41 @@
+//! Options on how object files are read.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// How object files are read.
+#[derive(Args, Debug, Clone, Default)]
+pub struct ObjectArgs {
+    /// Set a global variable, or a part of one, before loading; can be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
+    pub set: Vec<(String, String)>,
+    /// Set the type of programs whose section name is unknown: a section name (`xdp`,
+    /// `fentry/FUNCTION`) or a program type (`sched_cls`). If all section names are known, it
+    /// applies to every program; with PROGRAM=, only to that one. Can be repeated
+    #[arg(long = "type", value_name = "[PROGRAM=]TYPE", value_parser = typed)]
+    pub types: Vec<(Option<String>, String)>,
+    /// Relocate programs (CO-RE) against the types in FILE: BTF, or an ELF file with BTF
+    #[arg(long, value_name = "FILE")]
+    pub btf: Option<PathBuf>,
+    /// Relocate programs (CO-RE) against the types in PROGRAM's debug information (DWARF)
+    #[arg(long, value_name = "PROGRAM", conflicts_with = "btf")]
+    pub btf_from: Option<PathBuf>,
+}
+
+fn typed(text: &str) -> Result<(Option<String>, String), String> {
+    match text.split_once('=') {
+        Some((program, named)) if !program.is_empty() && !named.is_empty() => {
+            Ok((Some(program.to_owned()), named.to_owned()))
+        }
+        None if !text.is_empty() => Ok((None, text.to_owned())),
+        _ => Err("expected TYPE or PROGRAM=TYPE".to_owned()),
+    }
+}
+
+fn assignment(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("expected NAME=VALUE".to_owned()),
+    }
+}

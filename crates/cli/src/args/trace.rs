@@ -1,0 +1,74 @@
+//! Arguments of `skep trace`.
+
+use std::ffi::OsString;
+
+use clap::{Args, ValueEnum};
+
+use super::output::ReportArgs;
+
+pub(super) const HELP: &str = "\
+A PATTERN is FUNCTION or MODULE:FUNCTION. Both are shell globs (* ? [a-z]). A
+module is given by file name (libc.so.6), by the part before .so (libc), or by
+path; a C++ or Rust function by symbol or by demangled name. A comma separates
+several functions: libc:malloc,free means both of libc.
+
+Examples:
+  skep trace 'libc:*' -- sort /etc/services
+  skep trace 'sqlite3_*' --exclude '*mutex*' --sort calls -- ./app
+  skep trace '*' --json -o profile.json -- ./app --with arguments
+  skep trace --report      print the report of a trace whose `skep` was killed
+
+In the table, `~` marks estimated times, `+` times with calls that had not returned.";
+
+/// Arguments of `skep trace`.
+#[derive(Args, Debug)]
+pub struct TraceArgs {
+    /// Functions to trace: FUNCTION or MODULE:FUNCTION, with globs and commas
+    #[arg(required_unless_present = "orphan", value_name = "PATTERN")]
+    pub patterns: Vec<String>,
+    /// Do not trace functions that match this pattern; can be repeated
+    #[arg(long, value_name = "PATTERN")]
+    pub exclude: Vec<String>,
+    /// Column to sort by
+    #[arg(long, value_enum, default_value_t = SortBy::SelfTime, value_name = "COLUMN")]
+    pub sort: SortBy,
+    /// Print this many functions; 0 prints all [default: 30, with --json all]
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// Time every call, also of short functions that are called often
+    #[arg(long)]
+    pub exact: bool,
+    /// Run the command even if a pattern without wildcards matches no function of the program or
+    /// of the libraries it is linked with
+    #[arg(long)]
+    pub allow_unmatched: bool,
+    /// Run no command; print the report of a trace whose `skep` was killed [default: the newest]
+    #[arg(long = "report", value_name = "ID", num_args = 0..=1, require_equals = false, conflicts_with_all = ["patterns", "command", "exclude", "exact", "allow_unmatched"])]
+    #[expect(
+        clippy::option_option,
+        reason = "clap's form of an option whose value may be left out"
+    )]
+    pub orphan: Option<Option<u32>>,
+    /// Attach at most this many functions
+    #[arg(long, value_name = "N", default_value_t = 1 << 18, value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
+    pub max_functions: u32,
+    /// How the report looks
+    #[command(flatten)]
+    pub report: ReportArgs,
+    /// The command and its arguments
+    #[arg(last = true, required_unless_present = "orphan", value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// A column to sort by: numbers descending, names ascending.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "the variants are the names of columns")]
+pub enum SortBy {
+    Calls,
+    Total,
+    #[value(name = "self")]
+    SelfTime,
+    P50,
+    P99,
+    Name,
+}

@@ -1,0 +1,86 @@
+//! Loading one object: its maps, its programs, and a link for each.
+
+use std::path::Path;
+
+use skep::Dir;
+use skep::link::{Link, LinkSpec, LinkTarget, describe};
+use skep::load::{LoadedMap, LoadedProgram, Loader};
+use skep::maps::Map;
+use skep::object::Object;
+use skep::prototypes::Catalog;
+
+use crate::failure::Result;
+use crate::objects::Objects;
+use crate::printer::Printer;
+use crate::rejection;
+use crate::report::file_name;
+use crate::unmatched;
+
+/// One object, loaded and linked.
+pub struct Loaded {
+    pub object: Object,
+    pub maps: Vec<LoadedMap>,
+    /// Names and sections of programs, with their links.
+    pub links: Vec<(String, String, Link)>,
+}
+
+/// What all objects of a command line are loaded with.
+pub struct Loading<'a> {
+    pub dir: &'a Dir,
+    pub reading: &'a Objects,
+    pub catalog: &'a Catalog,
+    /// Where printed lines go.
+    pub log: Option<&'a Map>,
+    /// Programs and the patterns that they attach to instead of what their section names.
+    pub attach: &'a [(&'a str, String)],
+    pub exclude: &'a [String],
+    pub printer: Printer,
+}
+
+impl Loading<'_> {
+    /// Loads an object and creates the links of its programs.
+    pub fn load(&self, path: &Path, object: Object) -> Result<Loaded> {
+        let file = path.display().to_string();
+        let loader = Loader::new(self.dir)
+            .core_target(self.reading.target.as_ref())
+            .functions(self.catalog)
+            .exclude(self.exclude);
+        let loader = self
+            .attach
+            .iter()
+            .fold(loader, |loader, (program, pattern)| loader.attach(program, pattern));
+        let loaded = loader.load(&object).map_err(|e| rejection::load_failure(e, &file))?;
+        let mut links = Vec::new();
+        for program in loaded.programs() {
+            let p = program.program();
+            let link = self.link(program, &file)?;
+            links.push((p.name().to_owned(), p.section().to_owned(), link));
+        }
+        Ok(Loaded { object, maps: loaded.into_parts().1, links })
+    }
+
+    fn link(&self, program: &LoadedProgram, file: &str) -> Result<Link> {
+        let p = program.program();
+        let named = self.attach.iter().filter(|(name, _)| *name == p.name());
+        let patterns: Vec<String> = named.map(|(_, pattern)| pattern.clone()).collect();
+        let spec = describe(program, &patterns).map_err(|e| rejection::attach_failure(e, file))?;
+        let include = unmatched::patterns(&self::patterns(&spec)).map_err(|e| {
+            e.hint(format!("see section `{}` of `{}`", p.section(), file_name(file)))
+        })?;
+        let spec =
+            LinkSpec { include: LinkTarget::all(include), exclude: self.exclude.to_vec(), ..spec };
+        let link =
+            Link::create(self.dir, spec, self.log).map_err(|e| rejection::load_failure(e, file))?;
+        link.tell(0, &program.functions().types)?;
+        if let Some((note, hint)) = &program.functions().note {
+            self.printer.warning(&format!("{}: {note}", p.name()));
+            self.printer.note(&format!("hint: {hint}"));
+        }
+        Ok(link)
+    }
+}
+
+/// Lists the patterns of functions that a link attaches to.
+pub fn patterns(spec: &LinkSpec) -> Vec<String> {
+    spec.include.iter().map(|t| t.pattern.clone()).collect()
+}

@@ -1,0 +1,136 @@
+//! `skep run`: the programs of object files on a command's functions, and their maps at the end.
+
+mod load;
+mod report;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use skep::link::create_log;
+use skep::load::LoadedMap;
+use skep::maps::Map;
+use skep::object::{LinkOptions, Object};
+
+use crate::args::RunArgs;
+use crate::events::{self, Collector, Form};
+use crate::failure::{Failure, Result};
+use crate::launch::{self, Launch};
+use crate::objects::Objects;
+use crate::printer::{Output, Printer};
+use crate::record::RecordTypes;
+use crate::{directory, rejection, sites, unmatched};
+use load::{Loaded, Loading};
+
+/// Entries of a map that are printed by default.
+const ENTRIES: usize = 30;
+/// Bytes of the buffer for printed lines.
+const LOG: u32 = 1 << 20;
+/// Numbers of `bpf_trace_printk` and `bpf_trace_vprintk`.
+const PRINTING: [i32; 2] = [6, 177];
+
+/// Runs the command and prints the maps; the exit status is the command's.
+pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
+    let attach = attach_patterns(args)?;
+    let exclude = unmatched::patterns(&args.exclude)?;
+    let mut reading = Objects::read(&args.objects, &args.reading)?;
+    let objects: Vec<(&PathBuf, Object)> =
+        args.objects.iter().zip(std::mem::take(&mut reading.all)).collect();
+    check_programs(args, &objects)?;
+    let library = launch::library()?;
+    let program = launch::resolve(&args.command)?;
+    let output = Output::open(args.report.output.as_deref())?;
+    let dir = directory::create()?;
+    let log = if objects.iter().any(|(_, o)| prints(o, &reading.link_options())) {
+        Some(create_log(&dir, LOG).map_err(|e| rejection::load_failure(e, ""))?)
+    } else {
+        None
+    };
+    let catalog = reading
+        .catalog(args.command.first().map(OsString::as_os_str).unwrap_or_default(), &args.reading);
+    let loading = Loading {
+        dir: &dir,
+        reading: &reading,
+        catalog: &catalog,
+        log: log.as_ref(),
+        attach: &attach,
+        exclude: &exclude,
+        printer,
+    };
+    let loaded = objects
+        .into_iter()
+        .map(|(path, object)| loading.load(path, object))
+        .collect::<Result<Vec<_>>>()?;
+    let links = || loaded.iter().flat_map(|l| &l.links).map(|(.., link)| link);
+    if !args.allow_unmatched {
+        for link in links() {
+            unmatched::check(&args.command, &load::patterns(&link.read()?.spec))?;
+        }
+    }
+    let collectors = collectors(&loaded, log.as_ref(), args)?;
+    let launch = Launch {
+        command: &args.command,
+        library: &library,
+        dir: &dir,
+        links: links().map(|link| link.id()).collect(),
+    };
+    let detach = || links().for_each(|link| link.detach());
+    let outcome = launch.run(detach)?;
+    // Processes that the command started and that still run go on without the programs.
+    detach();
+    let done = report::print(&loaded, collectors, &program, &outcome, output, args, printer);
+    sites::end(done, &outcome, printer)
+}
+
+/// Programs and the patterns that `--attach` gives them.
+fn attach_patterns(args: &RunArgs) -> Result<Vec<(&str, String)>> {
+    let mut attach = Vec::new();
+    for (program, list) in &args.attach {
+        let patterns = unmatched::patterns(std::slice::from_ref(list))?;
+        attach.extend(patterns.into_iter().map(|pattern| (program.as_str(), pattern)));
+    }
+    Ok(attach)
+}
+
+/// Fails if `--attach` names a program that no object has.
+fn check_programs(args: &RunArgs, objects: &[(&PathBuf, Object)]) -> Result {
+    let programs = || objects.iter().flat_map(|(_, object)| &object.programs);
+    let Some((unknown, _)) =
+        args.attach.iter().find(|(name, _)| programs().all(|p| p.name != *name))
+    else {
+        return Ok(());
+    };
+    let known: Vec<String> = programs().map(|p| format!("`{}`", p.name)).collect();
+    Err(Failure::environment(format!("--attach: there is no program `{unknown}`"))
+        .hint(format!("the programs are {}", known.join(", "))))
+}
+
+/// Tells whether a program of the object can print lines.
+fn prints(object: &Object, how: &LinkOptions<'_>) -> bool {
+    let calls = |linked: skep::object::Linked| {
+        linked.insns.iter().any(|i| i.is_helper_call() && PRINTING.contains(&i.imm))
+    };
+    (0..object.programs.len()).any(|i| object.link_with(i, how).is_ok_and(calls))
+}
+
+/// Starts a thread for every stream of records and for printed lines.
+fn collectors(loaded: &[Loaded], log: Option<&Map>, args: &RunArgs) -> Result<Vec<Collector>> {
+    let keep = match args.limit {
+        Some(0) => usize::MAX,
+        None if args.report.json => usize::MAX,
+        limit => limit.unwrap_or(ENTRIES),
+    };
+    let form = |object: &Object, map: &LoadedMap| match RecordTypes::of(object, &map.spec) {
+        Some(types) if !args.raw => Form::Typed(types),
+        _ => Form::Bytes,
+    };
+    let mut collectors = Vec::new();
+    for l in loaded {
+        for map in l.maps.iter().filter(|m| events::is_stream(&m.map)) {
+            collectors.push(Collector::start(&map.name, &map.map, form(&l.object, map), keep)?);
+        }
+    }
+    if let Some(log) = log {
+        collectors.push(Collector::start("log", log, Form::Line, keep)?);
+    }
+    Ok(collectors)
+}
