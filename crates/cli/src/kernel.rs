@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use skep::isa::errno;
 use skep::object::Btf;
 use skep_kernel::{Map, MapInfo, Result as KernelResult, map_ids};
 
@@ -57,7 +58,7 @@ impl KernelMap {
             .map_err(|e| Failure::failed(format!("cannot {what}")).because(&e))?;
         let opened = Map::pinned(&name);
         // The kernel answers the same for any other file.
-        let is_refused = matches!(&opened, Err(e) if e.errno() == libc::EACCES);
+        let is_refused = matches!(&opened, Err(e) if e.errno() == errno::EACCES);
         if is_refused && (path.is_dir() || !in_bpf_fs(path)) {
             return Err(Failure::failed(format!(
                 "`{}` is not a pin: pins are files in a bpf file system",

@@ -9,13 +9,11 @@
 use std::io::Write;
 use std::time::Instant;
 
-use skep_isa::MapType;
+use skep_isa::{MapType, errno};
 use skep_kernel::{Batch, Command, Error, Map, MapSpec};
 
 const N: u64 = 100_000;
 const ROUNDS: u32 = 5;
-const ENOENT: i32 = 2;
-const ENOSPC: i32 = 28;
 
 type Result<T = (), E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
@@ -96,8 +94,8 @@ fn batch(map: &Map, mut room: usize) -> Result<u64, Error> {
         );
         match result.as_ref().map_err(Error::errno) {
             Ok(()) => {}
-            Err(ENOENT) => return Ok(n + u64::from(count)),
-            Err(ENOSPC) => {
+            Err(errno::ENOENT) => return Ok(n + u64::from(count)),
+            Err(errno::ENOSPC) => {
                 room *= 2;
                 (keys, values) = (vec![0; room * key_size], vec![0; room * 8]);
                 continue;

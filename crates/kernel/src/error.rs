@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use skep_isa::errno;
+
 /// A system call that failed: its name, or that of the bpf(2) command, and the errno.
 #[derive(Debug)]
 pub struct Error {
@@ -38,7 +40,7 @@ impl Error {
     /// Tells whether there is no such element, object or file.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
-        self.errno() == libc::ENOENT
+        self.errno() == errno::ENOENT
     }
 
     /// Says what this process or machine lacks for the call to succeed; `None` when it is not a
@@ -46,10 +48,10 @@ impl Error {
     #[must_use]
     pub fn requirement(&self) -> Option<&'static str> {
         match self.errno() {
-            libc::EPERM | libc::EACCES => {
+            errno::EPERM | errno::EACCES => {
                 Some("root, or the capabilities `bpf`, `net_admin`, `perfmon` and `sys_admin`")
             }
-            libc::ENOSYS => Some("a kernel that was built with bpf(2)"),
+            errno::ENOSYS => Some("a kernel that was built with bpf(2)"),
             _ => None,
         }
     }
@@ -73,11 +75,11 @@ mod tests {
 
     #[test]
     fn a_message_names_the_command_and_the_errno() {
-        let error = Error::new("BPF_MAP_CREATE", io::Error::from_raw_os_error(libc::EPERM));
+        let error = Error::new("BPF_MAP_CREATE", io::Error::from_raw_os_error(errno::EPERM));
         assert_eq!(error.to_string(), "BPF_MAP_CREATE: Operation not permitted (os error 1)");
         assert_eq!((error.call(), error.errno()), ("BPF_MAP_CREATE", 1));
         assert!(error.requirement().is_some());
-        let gone = Error::new("BPF_MAP_GET_FD_BY_ID", io::Error::from_raw_os_error(libc::ENOENT));
+        let gone = Error::new("BPF_MAP_GET_FD_BY_ID", io::Error::from_raw_os_error(errno::ENOENT));
         assert!(gone.is_not_found() && gone.requirement().is_none());
     }
 }

@@ -3,16 +3,13 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use skep_isa::{MapFlags, MapType};
+use skep_isa::{MapFlags, MapType, errno};
 
 use crate::btf::Btf;
 use crate::error::Result;
 use crate::info::MapInfo;
 use crate::sys::{self, RawMap};
 use crate::{Command, attr};
-
-/// `ENOTSUPP`, which only the kernel knows.
-const ENOTSUPP: i32 = 524;
 
 /// Says what map to create.
 #[derive(Clone, Copy, Debug)]
@@ -283,20 +280,20 @@ impl Map {
             let count = (count as usize).min(room);
             match result.as_ref().map_err(crate::Error::errno) {
                 Ok(()) => {}
-                Err(libc::ENOENT) => {
+                Err(errno::ENOENT) => {
                     if count > 0 {
                         each(&keys, &values, count);
                     }
                     return Ok(());
                 }
                 // The cursor that a failed batch leaves is not good: the last good one stays.
-                Err(libc::ENOSPC) if room <= max_entries as usize => {
+                Err(errno::ENOSPC) if room <= max_entries as usize => {
                     room *= 2;
                     (keys, values) = (vec![0; room * key_size], vec![0; room * value_size]);
                     continue;
                 }
                 // No batches for this type, or none at all.
-                Err(ENOTSUPP | libc::EINVAL) if cursor.is_none() => {
+                Err(errno::ENOTSUPP | errno::EINVAL) if cursor.is_none() => {
                     return self.walk_keys(max_entries, each);
                 }
                 Err(_) => return result,

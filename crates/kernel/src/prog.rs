@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use skep_isa::{AttachType, ProgramType, op};
+use skep_isa::{AttachType, ProgramType, errno, op};
 
 use crate::attr;
 use crate::btf::{self, Btf};
@@ -139,7 +139,7 @@ impl Program {
         let mut log = vec![0; 4 << 20];
         let loaded = Self::load_logging(spec, 2, &mut log);
         match (loaded, text(&log)) {
-            (Err(e), log) if log.is_empty() || e.errno() == libc::ENOSPC => Err(e),
+            (Err(e), log) if log.is_empty() || e.errno() == errno::ENOSPC => Err(e),
             (loaded, log) => Ok((loaded.is_ok(), log)),
         }
     }

@@ -9,7 +9,7 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use skep_isa::MapType;
+use skep_isa::{MapType, errno};
 
 use crate::attr::{self, Command};
 use crate::cpu::{is_per_cpu, possible_cpus};
@@ -68,7 +68,7 @@ fn size(bytes: &[u8]) -> u32 {
 }
 
 fn invalid(command: Command) -> Error {
-    Error::new(command.name(), io::Error::from_raw_os_error(libc::EINVAL))
+    Error::new(command.name(), io::Error::from_raw_os_error(errno::EINVAL))
 }
 
 /// A map's descriptor, with the sizes of what goes in and out.

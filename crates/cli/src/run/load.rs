@@ -64,7 +64,7 @@ impl Loading<'_> {
         let named = self.attach.iter().filter(|(name, _)| *name == p.name());
         let patterns: Vec<String> = named.map(|(_, pattern)| pattern.clone()).collect();
         let spec = describe(program, &patterns).map_err(|e| rejection::attach_failure(e, file))?;
-        let include = unmatched::patterns(&self::patterns(&spec)).map_err(|e| {
+        let include = unmatched::patterns(&included(&spec)).map_err(|e| {
             e.hint(format!("see section `{}` of `{}`", p.section(), file_name(file)))
         })?;
         let spec =
@@ -81,6 +81,6 @@ impl Loading<'_> {
 }
 
 /// Lists the patterns of functions that a link attaches to.
-pub fn patterns(spec: &LinkSpec) -> Vec<String> {
+pub fn included(spec: &LinkSpec) -> Vec<String> {
     spec.include.iter().map(|t| t.pattern.clone()).collect()
 }

@@ -63,7 +63,7 @@ pub fn run(args: &RunArgs, printer: Printer) -> Result<u8> {
     let links = || loaded.iter().flat_map(|l| &l.links).map(|(.., link)| link);
     if !args.allow_unmatched {
         for link in links() {
-            unmatched::check(&args.command, &load::patterns(&link.read()?.spec))?;
+            unmatched::check(&args.command, &load::included(&link.read()?.spec))?;
         }
     }
     let collectors = collectors(&loaded, log.as_ref(), args)?;
