@@ -1,0 +1,103 @@
+//! `skep trace`: one program on every matching function, and a table of what it counted.
+
+mod objects;
+mod report;
+
+use std::borrow::Cow;
+
+use crate::args::TraceArgs;
+use crate::failure::Result;
+use crate::launch::{self, Launch, Outcome};
+use crate::orphans::{self, TraceRecord};
+use crate::printer::{Output, Printer};
+use crate::sites::{self, Sites};
+use crate::{directory, unmatched};
+use objects::Trace;
+use report::{Ended, is_alive};
+
+/// Runs the command and prints the report; the exit status is the command's.
+pub fn run(args: &TraceArgs, printer: Printer) -> Result<u8> {
+    if let Some(id) = args.orphan {
+        return report_orphan(args, id, printer);
+    }
+    let patterns = unmatched::patterns(&args.patterns)?;
+    let exclude = unmatched::patterns(&args.exclude)?;
+    let library = launch::library()?;
+    let program = launch::resolve(&args.command)?;
+    if !args.allow_unmatched {
+        unmatched::check(&args.command, &patterns)?;
+    }
+    let output = Output::open(args.report.output.as_deref())?;
+    let dir = directory::create()?;
+    let (trace, objects) = Trace::load(&dir, args, &patterns, exclude, &library)?;
+    let record = TraceRecord {
+        command: args.command.iter().map(|a| a.to_string_lossy().into_owned()).collect(),
+        start: trace.link.counter(),
+    };
+    let pins = orphans::pin(&dir, &trace.link, &objects, &record);
+
+    let launch = Launch {
+        command: &args.command,
+        library: &library,
+        dir: &dir,
+        links: vec![trace.link.id()],
+    };
+    let outcome = launch.run(|| trace.link.detach())?;
+    let end = trace.link.counter();
+    // Processes that the command started and that still run go on untraced.
+    trace.link.detach();
+    let done = (|| {
+        let state = trace.link.read()?;
+        let sites = Sites::new(&state);
+        if outcome.status.is_none() {
+            printer.note(&format!(
+                "`{}` still runs as process {}, untraced",
+                program.name, outcome.pid
+            ));
+        }
+        let ended = Ended {
+            command: record.command.iter().map(Cow::from).collect(),
+            status: outcome.status_number(),
+            wall_ns: nanos(&outcome),
+            end,
+            pid: Some(outcome.pid),
+        };
+        trace.print(&state, &sites, ended, args, output, printer)?;
+        Ok(sites.failure(&program, &outcome))
+    })();
+    drop(pins);
+    sites::end(done, &outcome, printer)
+}
+
+/// Prints the report of a trace whose `skep` was killed.
+fn report_orphan(args: &TraceArgs, id: Option<u32>, printer: Printer) -> Result<u8> {
+    let dir = directory::open()?;
+    let found = orphans::find(&dir, id)?;
+    let trace = Trace::open(&dir, found.id)?;
+    let record = orphans::record(&dir, found)?;
+    let output = Output::open(args.report.output.as_deref())?;
+    let state = trace.link.read()?;
+    let sites = Sites::new(&state);
+    let pid = state.agents.first().map(|a| a.pid);
+    let runs = pid.is_some_and(is_alive);
+    // Nobody saw the end: the last time that was recorded takes its place.
+    let end = if runs { trace.link.counter() } else { trace.seen(&state)? };
+    if runs {
+        printer.note(&format!("the command still runs as process {}", pid.unwrap_or(0)));
+    }
+    let ended = Ended {
+        command: record.command.iter().map(Cow::from).collect(),
+        status: None,
+        wall_ns: trace.link.nanos(end.saturating_sub(record.start)),
+        end,
+        pid,
+    };
+    trace.print(&state, &sites, ended, args, output, printer)?;
+    orphans::reported(&dir, found);
+    Ok(0)
+}
+
+/// Wall time of the command as a number.
+pub fn nanos(outcome: &Outcome) -> u64 {
+    u64::try_from(outcome.wall.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,149 @@
+//! The objects of a trace: its link and the maps that its report is made from.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use skep::Dir;
+use skep::dir::Kind;
+use skep::link::{Cookie, Link, LinkSpec, LinkState, describe};
+use skep::load::{LoadError, Loader};
+use skep::maps::{Access, Map};
+use skep::object::Object;
+use skep::prog::ProgramFile;
+
+use crate::args::TraceArgs;
+use crate::estimate::{Clock, Stat};
+use crate::failure::{Context, ENVIRONMENT, Failure, Result};
+use crate::running::Threads;
+use crate::{calibrate, rejection, stats};
+
+/// The compiled `bpf/trace.bpf.c`.
+static OBJECT: &[u8] = include_bytes!("../../bpf/trace.bpf.o");
+/// Its name in messages.
+const OBJECT_NAME: &str = "trace.bpf.o";
+/// Up to so many calls go by before the next one is timed, where calls are sampled: 2^n - 1, at
+/// most 63.
+const SAMPLING: u32 = 63;
+/// The objects of a trace that its report is made from.
+pub struct Trace {
+    pub link: Link,
+    pub stats: Arc<Map>,
+    pub threads: Arc<Map>,
+    settings: Arc<Map>,
+}
+
+impl Trace {
+    /// Loads the program, creates the link, and says what to pin while the trace runs.
+    pub fn load(
+        dir: &Dir,
+        args: &TraceArgs,
+        patterns: &[String],
+        exclude: Vec<String>,
+        library: &Path,
+    ) -> Result<(Self, Vec<(Kind, u32)>)> {
+        let object = Object::parse(OBJECT).context(format!("`{OBJECT_NAME}` is damaged"))?;
+        let loaded = Loader::new(dir)
+            .max_entries("stats", args.max_functions)
+            .sparse("stats")
+            .load(&object)
+            .map_err(own_failure)?;
+        let find = |name: &str| {
+            loaded
+                .map(name)
+                .cloned()
+                .ok_or_else(|| Failure::environment(format!("`{OBJECT_NAME}` has no map `{name}`")))
+        };
+        let [traced] = loaded.programs() else {
+            return Err(Failure::environment(format!("`{OBJECT_NAME}` is damaged")));
+        };
+        let spec = LinkSpec {
+            cookie: Cookie::Index,
+            entry_only: true,
+            max_functions: args.max_functions,
+            exclude,
+            ..describe(traced, patterns).map_err(|e| rejection::attach_failure(e, OBJECT_NAME))?
+        };
+        let mask = if args.exact { 0 } else { SAMPLING };
+        let overhead = calibrate::overhead(dir, library, &object);
+        let settings = [mask.to_le_bytes(), overhead.to_le_bytes()].concat();
+        find("settings")?
+            .update(&0_u32.to_le_bytes(), &settings, 0)
+            .map_err(|e| Failure::environment(e.to_string()))?;
+        let link = Link::create(dir, spec, None).map_err(own_failure)?;
+        let control = link.read()?.spec.control;
+        let maps = loaded.maps().iter().map(|m| (Kind::Map, m.map.id()));
+        let objects = maps.chain([(Kind::Map, control), (Kind::Program, traced.id())]).collect();
+        let trace = Self {
+            stats: find("stats")?,
+            threads: find("threads")?,
+            settings: find("settings")?,
+            link,
+        };
+        Ok((trace, objects))
+    }
+
+    /// Opens the objects of an orphan.
+    pub fn open(dir: &Dir, id: u32) -> Result<Self> {
+        let link = Link::open(dir, id).map_err(own_failure)?;
+        let program =
+            ProgramFile::open(dir, link.read()?.spec.programs.first().map_or(0, |p| p.id))?;
+        let mut maps = Vec::new();
+        for map in program.program().maps() {
+            maps.push(Arc::new(Map::open(&dir.object(Kind::Map, *map), Access::ReadOnly)?));
+        }
+        let find = |name: &str| {
+            let found = maps.iter().find(|m| m.def().name == name).cloned();
+            found.ok_or_else(|| {
+                Failure::environment(format!("link {id} is not that of a trace by this version of skep: it has no map `{name}`"))
+            })
+        };
+        Ok(Self {
+            stats: find("stats")?,
+            threads: find("threads")?,
+            settings: find("settings")?,
+            link,
+        })
+    }
+
+    /// Returns what turns the program's times into nanoseconds.
+    pub fn clock(&self) -> Clock {
+        let settings = self.settings.lookup(&0_u32.to_le_bytes()).unwrap_or_default();
+        let overhead =
+            settings.get(4..8).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes);
+        Clock { tick: self.link.nanos(1 << 32) as f64 / 4_294_967_296.0, overhead }
+    }
+
+    /// When anything was written down last, by the clock of the link.
+    pub fn seen(&self, state: &LinkState) -> Result<u64> {
+        let mut last = Threads::read(&self.threads).stacks().map(|s| s.seen()).max().unwrap_or(0);
+        stats::each(&self.stats, count(state), |_, value| last = last.max(Stat::last(value)))
+            .context("cannot read the statistics")?;
+        Ok(last)
+    }
+}
+
+/// The number of functions of a link.
+pub fn count(state: &LinkState) -> u32 {
+    u32::try_from(state.functions.len()).unwrap_or(u32::MAX)
+}
+
+/// The object is ours: what is wrong with it is not the user's to mend.
+fn own_failure(error: LoadError) -> Failure {
+    Failure { hint: None, status: ENVIRONMENT, ..rejection::load_failure(error, OBJECT_NAME) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::estimate::STAT_SIZE;
+
+    /// The reader knows the layout of the program's statistics by heart.
+    #[test]
+    fn the_statistics_are_as_large_as_their_reader_thinks()
+    -> std::result::Result<(), Box<dyn std::error::Error>> {
+        let object = Object::parse(OBJECT)?;
+        let stats = object.maps.iter().find(|m| m.name == "stats").ok_or("no map `stats`")?;
+        assert_eq!(stats.value_size as usize, STAT_SIZE);
+        Ok(())
+    }
+}

@@ -1,0 +1,199 @@
+//! The report of a trace: notes on what was not counted or timed, then the table or JSON.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use serde::Serialize;
+use serde_json::Value as Json;
+use skep::Dir;
+use skep::link::{LinkState, Missed};
+use skep_proc::demangle::demangle;
+
+use super::objects::{Trace, count};
+use crate::args::TraceArgs;
+use crate::estimate::{Running, Stat};
+use crate::failure::{Context, Result};
+use crate::printer::{Output, Printer};
+use crate::report::{self, Function, Row};
+use crate::running::Threads;
+use crate::sites::{Sites, module_path};
+use crate::{missed, stats};
+
+/// Rows of the table when nothing else is asked for.
+const ROWS: usize = 30;
+/// Functions in which a thread ends: if one of them is the innermost call of a stack, its thread has
+/// ended.
+const THREAD_ENDS: [&str; 5] = ["start_thread", "clone", "clone3", "__clone", "__clone3"];
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Document<'a> {
+    command: Vec<Cow<'a, str>>,
+    status: Option<i32>,
+    wall_ns: u64,
+    sites: Json,
+    functions: Vec<Function<'a>>,
+    missed: u64,
+    missed_by: Json,
+    lost: u64,
+    start_ns: u64,
+    attach_ns: u64,
+    processes: Json,
+    not_traced: Json,
+}
+
+/// How a command ended, as far as that is known.
+pub struct Ended<'a> {
+    pub command: Vec<Cow<'a, str>>,
+    pub status: Option<i32>,
+    pub wall_ns: u64,
+    /// By the clock of the link.
+    pub end: u64,
+    pub pid: Option<u32>,
+}
+
+impl Trace {
+    /// Prints the report.
+    pub fn print(
+        &self,
+        state: &LinkState,
+        sites: &Sites,
+        ended: Ended<'_>,
+        args: &TraceArgs,
+        output: Output,
+        printer: Printer,
+    ) -> Result {
+        let link = &self.link;
+        sites.note(printer, "", args.report.verbose);
+        let threads = Threads::read(&self.threads);
+        let mut rows = self.rows(state, &running(&threads, state, &ended))?;
+        report::carry(&mut rows);
+        report::sort(&mut rows, args.sort);
+        let lost = threads.lost();
+        note_losses(printer, link.missed(), lost);
+        if link.lost_pages() > 0 {
+            let (pages, dir) = (link.lost_pages(), Dir::default_path());
+            let dir = dir.display();
+            printer.note(&format!("`{dir}` is full: {pages} pages of statistics are lost; set `SKEP_DIR` to use another directory"));
+        }
+        note_marks(printer, &rows);
+        if args.report.json {
+            let limit = args.limit.filter(|n| *n > 0).unwrap_or(usize::MAX);
+            let document = Document {
+                command: ended.command,
+                status: ended.status,
+                wall_ns: ended.wall_ns,
+                sites: sites.json(),
+                functions: rows.iter().take(limit).map(Function::from).collect(),
+                missed: link.missed().total(),
+                missed_by: missed::to_json(link.missed()),
+                lost,
+                start_ns: sites.start_ns(),
+                attach_ns: sites.attach_ns(),
+                processes: sites.processes_json(),
+                not_traced: sites.not_traced_json(),
+            };
+            return printer.json(output, &document);
+        }
+        if sites.attached() == 0 {
+            return Ok(());
+        }
+        let limit = match args.limit {
+            Some(0) => usize::MAX,
+            limit => limit.unwrap_or(ROWS),
+        };
+        let shown = rows.get(..limit.min(rows.len())).unwrap_or_default();
+        let width = output.width();
+        printer.data(output, |out| report::table(out, shown, width))?;
+        if rows.is_empty() {
+            let complete = link.missed().total() == 0
+                && lost == 0
+                && link.lost_pages() == 0
+                && sites.all_traced();
+            printer.note(if complete {
+                "none of them was called"
+            } else {
+                "none of their calls was counted"
+            });
+        } else if shown.len() < rows.len() {
+            printer.note(&format!(
+                "{} more functions were called; `--limit 0` shows all",
+                rows.len() - shown.len()
+            ));
+        }
+        Ok(())
+    }
+
+    /// The functions that were called.
+    fn rows<'a>(
+        &self,
+        state: &'a LinkState,
+        running: &HashMap<u32, Running>,
+    ) -> Result<Vec<Row<'a>>> {
+        let mut rows = Vec::new();
+        let clock = self.clock();
+        stats::each(&self.stats, count(state), |index, value| {
+            let Some(function) = state.functions.get(index as usize) else { return };
+            let stat = Stat::sum(value, clock, running.get(&index).copied().unwrap_or_default());
+            if stat.calls > 0 {
+                let path = module_path(state, function.module);
+                rows.push(Row {
+                    name: demangle(&function.name),
+                    symbol: &function.name,
+                    path,
+                    entry_only: function.entry_only.as_deref(),
+                    stat: stat.into(),
+                });
+            }
+        })
+        .context("cannot read the statistics")?;
+        Ok(rows)
+    }
+}
+
+/// Finds the calls that had not returned when the command ended, and what they took until then.
+fn running(threads: &Threads, state: &LinkState, ended: &Ended<'_>) -> HashMap<u32, Running> {
+    let mut all = HashMap::new();
+    let name = |function: u32| state.functions.get(function as usize).map(|f| f.name.as_str());
+    for mut stack in threads.stacks() {
+        if state.agents.iter().filter(|a| a.pid == stack.pid).count() > 1 {
+            stack.only_last_image();
+        }
+        let over = stack.innermost().and_then(name).is_none_or(|n| THREAD_ENDS.contains(&n));
+        let lasted = !over && (ended.pid == Some(stack.pid) || is_alive(stack.pid));
+        stack.add(if lasted { ended.end } else { stack.seen() }, &mut all);
+    }
+    all
+}
+
+/// Tells whether a process runs.
+pub fn is_alive(pid: u32) -> bool {
+    // The name in parentheses may hold anything.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// Says what `~` and `+` mean, where there are any.
+fn note_marks(printer: Printer, rows: &[Row<'_>]) {
+    let estimated = rows.iter().filter(|r| r.stat.error_ns.is_some()).count();
+    if estimated > 0 {
+        printer.note(&format!(
+            "~ times of {estimated} short functions are estimated from a random sample of their calls; every call was counted (`--exact` times every call)"
+        ));
+    }
+    let running = rows.iter().filter(|r| r.stat.running > 0).count();
+    if running > 0 {
+        printer.note(&format!(
+            "+ calls of {running} functions had not returned at the end: they are timed until then"
+        ));
+    }
+}
+
+fn note_losses(printer: Printer, missed: Missed, lost: u64) {
+    missed::note(printer, "", missed);
+    if lost > 0 {
+        printer.note(&format!(
+            "{lost} calls were nested deeper than 1023 or returned on another thread: counted, but not timed"
+        ));
+    }
+}
