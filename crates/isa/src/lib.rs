@@ -12,6 +12,7 @@ pub mod ctx;
 pub mod errno;
 pub mod helper;
 pub mod insn;
+mod key;
 pub mod kfunc;
 pub mod map;
 mod map_type;

@@ -1,6 +1,7 @@
 //! Map types and flags, and the little that generated code knows of a map. What each type is like
 //! stands in [`MAP_TYPES`], one row each.
 
+pub use crate::key::{DynptrUser, KeyForm, KeyShape};
 pub use crate::map_type::{Lookup, MAP_TYPES, MapTypeRow, Offer, Size};
 
 /// Names a kind of map by its kernel number (`enum bpf_map_type`).

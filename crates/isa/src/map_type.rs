@@ -2,6 +2,7 @@
 //! of the verifier).
 
 use crate::helper::{HelperId, id};
+use crate::key::{KeyForm, KeyShape};
 use crate::map::{MapFlags as F, MapType};
 
 /// Tells which sizes a key or value may have.
@@ -62,6 +63,8 @@ pub struct MapTypeRow {
     pub offer: Offer,
     /// Sizes of keys; 0 means that there are none.
     pub key: Size,
+    /// Whether keys are of a fixed size.
+    pub keys: KeyForm,
     /// Sizes of values.
     pub value: Size,
     /// Flags allowed at creation.
@@ -79,6 +82,12 @@ impl MapTypeRow {
     #[must_use]
     pub fn allows(&self, helper: HelperId) -> bool {
         self.helpers.contains(&helper)
+    }
+
+    /// Returns what the keys of a map of this type look like.
+    #[must_use]
+    pub const fn key_shape(&self, key_size: u32, map_extra: u64) -> KeyShape {
+        self.keys.shape(key_size, map_extra)
     }
 }
 
@@ -118,6 +127,7 @@ const fn row(
         name,
         offer: Offer::Yes,
         key,
+        keys: KeyForm::Fixed,
         value,
         flags,
         per_cpu: false,

@@ -1,6 +1,6 @@
 //! The definition of a map, and its bytes in the header of the map's file.
 
-use skep_isa::{MapFlags, MapType};
+use skep_isa::{KeyShape, MapFlags, MapType};
 
 use crate::error::{EACCES, EBADF, EINVAL, ENOTSUPP, EOPNOTSUPP, MapError};
 use crate::shm::value::Format;
@@ -10,7 +10,7 @@ use crate::shm::value::Format;
 pub struct MapDef {
     /// The type.
     pub map_type: MapType,
-    /// Bytes of a key.
+    /// Bytes of a key; what it means for keys of variable length, [`MapDef::key_shape`] tells.
     pub key_size: u32,
     /// Bytes of a value.
     pub value_size: u32,
@@ -89,6 +89,12 @@ impl MapDef {
         self
     }
 
+    /// Tells what the map's keys look like.
+    #[must_use]
+    pub fn key_shape(&self) -> KeyShape {
+        self.map_type.row().key_shape(self.key_size, self.map_extra)
+    }
+
     /// Tells what the map's values are made of.
     pub(crate) fn value_format(&self) -> Format {
         Format::new(self.value_size as usize, self.spin_lock)
@@ -119,7 +125,9 @@ impl MapDef {
         {
             return Err(self.invalid("it cannot be both read-only and write-only"));
         }
-        if self.map_extra != 0 && self.map_type != MapType::BloomFilter {
+        let takes_extra = self.map_type == MapType::BloomFilter
+            || matches!(self.key_shape(), KeyShape::Bytes { .. });
+        if self.map_extra != 0 && !takes_extra {
             return Err(self.invalid("only bloom filters take `map_extra`"));
         }
         self.check_parts()

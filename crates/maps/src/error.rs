@@ -70,6 +70,18 @@ pub enum MapError {
         /// The size it should have.
         want: usize,
     },
+    /// A key of variable length is empty, or longer than the map's keys may be.
+    #[error("a key of this map has 1 to {max} bytes, not {given}")]
+    KeyLength {
+        /// Its length.
+        given: usize,
+        /// The length of the longest key.
+        max: usize,
+    },
+    /// The cell of a key in a buffer has another size than the map's cells, or says a length that no
+    /// key has.
+    #[error("the buffer holds a key with a length that no key of this map has")]
+    KeyCell,
     /// The map may not be used this way.
     #[error("not permitted: {why}")]
     Denied {
@@ -171,7 +183,9 @@ impl MapError {
             Self::Exists => EEXIST,
             Self::Full { .. } | Self::Index { .. } => E2BIG,
             Self::NoSpace { .. } => ENOSPC,
-            Self::Flags { .. } | Self::Length { .. } => EINVAL,
+            Self::Flags { .. } | Self::Length { .. } | Self::KeyLength { .. } | Self::KeyCell => {
+                EINVAL
+            }
             Self::Denied { .. } => EPERM,
             Self::Busy { .. } | Self::Held { .. } => EBUSY,
             Self::KeyGone => EAGAIN,

@@ -1,7 +1,9 @@
 //! What a map type must be able to do, by who asks: users, walks and dumps, programs.
 //!
 //! Lengths of keys, values and buffers, and the right to write, are checked before a method is
-//! called: by `map/` for one element, by `dump/` for many.
+//! called: by `map/` for one element, by `dump/` for many. A `key: &[u8]` has a length that the
+//! map's [`KeyShape`](skep_isa::KeyShape) allows. Where a method writes a key, it fills a
+//! [cell](skep_isa::KeyShape::write_cell), which for fixed keys is the key.
 
 use skep_isa::{MapShape, ShapeKind};
 
@@ -63,9 +65,9 @@ pub(crate) trait UserOps {
         None
     }
 
-    /// Finds the key after `key`, or the first one when there is no such key.
-    fn next_key(&self, key: Option<&[u8]>, out: &mut [u8]) -> Result<(), MapError> {
-        let _ = (key, out);
+    /// Finds the key after `key`, or the first one when there is no such key, and fills its cell.
+    fn next_key(&self, key: Option<&[u8]>, cell: &mut [u8]) -> Result<(), MapError> {
+        let _ = (key, cell);
         Err(self.refuse("next key"))
     }
 }
@@ -74,8 +76,8 @@ pub(crate) trait UserOps {
 pub(crate) trait WalkOps: UserOps {
     /// Copies the element at or after a position out and moves the position behind it; `false` at
     /// the end. Types that have [`WalkOps::by_key`] have no positions.
-    fn step(&self, at: &mut Position, key: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
-        let _ = (at, key, value);
+    fn step(&self, at: &mut Position, cell: &mut [u8], value: &mut [u8]) -> Result<bool, MapError> {
+        let _ = (at, cell, value);
         Err(self.refuse("dump"))
     }
 
@@ -87,8 +89,8 @@ pub(crate) trait WalkOps: UserOps {
     /// Copies elements from a position on until `out` is full, and moves the position behind them;
     /// `false` at the end.
     fn fill(&self, at: &mut Position, out: &mut Output<'_>) -> Result<bool, MapError> {
-        while let Some((key, value)) = out.next() {
-            if !self.step(at, key, value)? {
+        while let Some((cell, value)) = out.next() {
+            if !self.step(at, cell, value)? {
                 return Ok(false);
             }
             out.push();
@@ -97,7 +99,7 @@ pub(crate) trait WalkOps: UserOps {
     }
 
     /// Finds the position behind a key; `None` when the key is not there and the type cannot tell
-    /// where it would be.
+    /// where it would be. This default is for fixed keys.
     fn seek(&self, key: &[u8]) -> Result<Option<Position>, MapError> {
         let (mut at, mut seen, mut value) =
             (Position::default(), vec![0; key.len()], vec![0; self.user_value_size()]);
@@ -131,7 +133,7 @@ pub(crate) trait KeyWalk {
         &self,
         last: &[u8],
         strict: &mut Strict,
-        key: &mut [u8],
+        cell: &mut [u8],
         value: &mut [u8],
     ) -> Result<bool, MapError>;
     /// Removes an element and copies its last value out.
@@ -157,16 +159,31 @@ pub(crate) trait ExactTake {
 /// An element as a program walks over it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Element {
-    /// Where the key lies; `None` for arrays, whose key is `index`.
-    pub(crate) key: Option<*const u8>,
-    pub(crate) index: u32,
+    pub(crate) key: ElementKey,
     pub(crate) value: *mut u8,
+}
+
+/// Where the key of an element lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ElementKey {
+    /// Nowhere: it is the index of an array.
+    Index(u32),
+    /// Here, with the size of the map's keys.
+    Fixed(*const u8),
+    /// Here, with a length of its own.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no type has such keys yet"))]
+    Bytes(*const u8, u32),
 }
 
 /// What programs do.
 ///
 /// The methods run on the event path; see [`crate::shm`] for what that forbids. Their results are
 /// the kernel's: an address or null, and zero or a negative errno.
+///
+/// A `key: *const u8` points to as many readable bytes as the map's keys have. Where they have
+/// different lengths it points to a [`DynptrUser`](skep_isa::map::DynptrUser), which describes
+/// readable bytes, and any length may come: it is the type's duty to refuse what its keys cannot
+/// have.
 pub(crate) trait ProgOps {
     /// Tells the code generator where values lie.
     fn shape(&self) -> MapShape {
@@ -176,7 +193,7 @@ pub(crate) trait ProgOps {
     /// Finds a value.
     ///
     /// # Safety
-    /// `key` points to as many readable bytes as the map's keys have.
+    /// `key` points to a key, as told above.
     unsafe fn prog_lookup(&self, key: *const u8) -> *mut u8 {
         let _ = key;
         std::ptr::null_mut()
@@ -194,7 +211,8 @@ pub(crate) trait ProgOps {
     /// Stores a value.
     ///
     /// # Safety
-    /// `key` and `value` point to as many readable bytes as the map's keys and values have.
+    /// `key` points to a key, as told above, and `value` to as many readable bytes as the map's
+    /// values have.
     unsafe fn prog_update(&self, key: *const u8, value: *const u8, flags: u64) -> i64 {
         let _ = (key, value, flags);
         -i64::from(EINVAL)

@@ -1,5 +1,7 @@
 //! The kernel's BATCH commands: columns of keys and values, a cursor the caller does not look into.
 //!
+//! A column of keys has a cell for each, as [`Map::key_shape`] says: for fixed keys, the key.
+//!
 //! What differs from the kernel: every map type answers that can answer at all, `ENOSPC` never
 //! comes (a cursor can stand inside a bucket), a cursor whose key was deleted neither repeats nor
 //! skips, and [`update_batch`] takes `NOEXIST` and `EXIST`. The rest is the kernel's, down to
@@ -8,12 +10,12 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-use skep_isa::MapType;
 use skep_isa::map::update;
+use skep_isa::{KeyShape, MapType};
 
 use super::output::Output;
 use super::position::Position;
-use super::walk::Take;
+use super::walk::{Take, Walk};
 use crate::error::{ENOTSUPP, MapError};
 use crate::map::Map;
 use crate::ops::PREFETCH_KEYS;
@@ -39,7 +41,7 @@ fn nothing(error: MapError) -> BatchError {
 /// Tells how many bytes a cursor of this map has at least: [`CURSOR_LEN`], or a key.
 #[must_use]
 pub fn cursor_len(map: &Map) -> usize {
-    if map.ops().ordered() { map.def().key_size as usize } else { CURSOR_LEN }
+    if map.ops().ordered() { map.key_shape().cell_size() } else { CURSOR_LEN }
 }
 
 /// Copies up to `count` elements behind `in_batch` (from the beginning without one) into columns,
@@ -82,7 +84,7 @@ pub fn lookup_batch(
             want: cursor_len,
         }));
     }
-    let (key_size, mut value_size) = (map.def().key_size as usize, map.user_value_size());
+    let (key_size, mut value_size) = (map.key_shape().cell_size(), map.user_value_size());
     if map.is_per_cpu() && !values.is_empty() {
         // As many values a key as the caller made room for: he may have counted CPUs before more
         // slots were used.
@@ -105,8 +107,10 @@ pub fn lookup_batch(
         let begin = walk.clone();
         walk = match map.ops().ordered() {
             // As the kernel: behind an index that no element has, an array begins anew.
-            true => walk.behind(from).map(|walk| {
-                walk.filter(|w| w.place().major <= map.def().max_entries.into()).unwrap_or(begin)
+            true => map.key_shape().read_cell(from).ok_or(MapError::KeyCell).and_then(|key| {
+                let behind = walk.behind(key)?;
+                let in_range = |w: &Walk<'_>| w.place().major <= map.def().max_entries.into();
+                Ok(behind.filter(in_range).unwrap_or(begin))
             }),
             false => place(map, u32::from_ne_bytes(from.try_into().unwrap_or_default()))
                 .map(|at| walk.at(at)),
@@ -135,7 +139,7 @@ pub fn lookup_batch(
 /// Tells whether no element is behind a place: where each was looked at on its own, that was not
 /// seen yet.
 fn nothing_behind(map: &Map, mut at: Position, value_size: usize) -> bool {
-    let (mut key, mut value) = (vec![0; map.def().key_size as usize], vec![0; value_size]);
+    let (mut key, mut value) = (vec![0; map.key_shape().cell_size()], vec![0; value_size]);
     matches!(map.ops().step(&mut at, &mut key, &mut value), Ok(false))
 }
 
@@ -158,7 +162,7 @@ pub fn update_batch(
     {
         return Err(nothing(MapError::Flags { flags: elem_flags }));
     }
-    let key_size = map.def().key_size as usize;
+    let key_size = map.key_shape().cell_size();
     let value_size = if map.is_per_cpu() {
         values.len().checked_div(count).unwrap_or(0)
     } else {
@@ -167,7 +171,7 @@ pub fn update_batch(
     for i in 0..count {
         prefetch_group(map, keys, i, count, key_size);
         let short = |what| MapError::Length { what, given: i, want: count };
-        let key = part(keys, i, key_size).ok_or(short("buffer of keys"));
+        let key = key_at(map, keys, i).unwrap_or(Err(short("buffer of keys")));
         let value = part(values, i, value_size).ok_or(short("buffer of values"));
         let done = key.and_then(|key| value.and_then(|value| map.update(key, value, elem_flags)));
         done.map_err(|error| BatchError { count: i, error })?;
@@ -190,14 +194,11 @@ pub fn delete_batch(
     if elem_flags != 0 {
         return Err(nothing(MapError::Flags { flags: elem_flags }));
     }
-    let key_size = map.def().key_size as usize;
+    let key_size = map.key_shape().cell_size();
     for i in 0..count {
         prefetch_group(map, keys, i, count, key_size);
-        let key = part(keys, i, key_size).ok_or(MapError::Length {
-            what: "buffer of keys",
-            given: i,
-            want: count,
-        });
+        let short = MapError::Length { what: "buffer of keys", given: i, want: count };
+        let key = key_at(map, keys, i).unwrap_or(Err(short));
         key.and_then(|key| map.delete(key)).map_err(|error| BatchError { count: i, error })?;
     }
     Ok(count)
@@ -230,7 +231,7 @@ pub fn lookup_keys(
     found: &mut [bool],
 ) -> Result<usize, BatchError> {
     map.check_readable().map_err(nothing)?;
-    let (key_size, count) = (map.def().key_size as usize, found.len());
+    let (key_size, count) = (map.key_shape().cell_size(), found.len());
     if keys.len() != key_size * count {
         return Err(nothing(MapError::Length {
             what: "buffer of keys",
@@ -257,7 +258,8 @@ pub fn lookup_keys(
     for (i, found) in found.iter_mut().enumerate() {
         prefetch_group(map, keys, i, count, key_size);
         let value = values.get_mut(i * value_size..(i + 1) * value_size).unwrap_or_default();
-        *found = match map.ops().lookup(part(keys, i, key_size).unwrap_or_default(), value, 0) {
+        let key = key_at(map, keys, i).unwrap_or(Err(MapError::KeyCell));
+        *found = match key.and_then(|key| map.ops().lookup(key, value, 0)) {
             Ok(()) => true,
             Err(MapError::NoElement) => false,
             Err(error) => return Err(BatchError { count: i, error }),
@@ -271,6 +273,7 @@ pub fn lookup_keys(
 #[inline]
 fn prefetch_group(map: &Map, keys: &[u8], i: usize, count: usize, key_size: usize) {
     if i.is_multiple_of(PREFETCH_KEYS)
+        && matches!(map.key_shape(), KeyShape::Fixed(_))
         && let Some(group) = keys.get(i * key_size..(i + PREFETCH_KEYS).min(count) * key_size)
     {
         map.ops().prefetch(group);
@@ -285,6 +288,13 @@ fn elements_go(map: &Map, operation: &'static str) -> Result<(), MapError> {
         }
         _ => Ok(()),
     }
+}
+
+/// Returns a key of a column of cells; `None` behind the end of the column.
+#[inline]
+fn key_at<'k>(map: &Map, keys: &'k [u8], i: usize) -> Option<Result<&'k [u8], MapError>> {
+    let cell = part(keys, i, map.key_shape().cell_size())?;
+    Some(map.key_shape().read_cell(cell).ok_or(MapError::KeyCell))
 }
 
 fn part(column: &[u8], i: usize, size: usize) -> Option<&[u8]> {

@@ -31,7 +31,7 @@ pub const F_STRICT: u64 = 1 << 37;
 
 const KNOWN: u64 = F_LOCK | F_CURSOR | F_DELETE | F_EXACT | F_RESTART | F_ALIGN | F_STRICT;
 
-/// Fills `buf` with elements behind `prev_key`, or from the beginning; sets `buf_len` to the bytes
+/// Fills `buf` with elements behind `prev_key`, a [cell](Map::key_shape), or from the beginning; sets `buf_len` to the bytes
 /// used and moves a `prev_key` that was given to the last element.
 ///
 /// Succeeds with at least one element. The first call has no `prev_key`, so the caller takes the
@@ -104,9 +104,11 @@ pub fn dump(
     }
     if let Some(prev) = prev_key {
         if flags & F_CURSOR != 0 {
-            prev.copy_from_slice(&walk.cursor().to_bytes());
+            let cursor = walk.cursor().to_bytes();
+            prev[..cursor.len()].copy_from_slice(&cursor);
+            prev[cursor.len()..].fill(0);
         } else if let Some((key, _)) = walk.elements(buf, n).last() {
-            prev.copy_from_slice(key);
+            map.key_shape().write_cell(prev, key);
         }
     }
     *buf_len = u32::try_from(n * size).unwrap_or(u32::MAX);
@@ -116,7 +118,7 @@ pub fn dump(
 /// Puts the walk behind `prev`.
 fn start<'m>(map: &'m Map, walk: Walk<'m>, prev: &[u8], flags: u64) -> Result<Walk<'m>, MapError> {
     let want = match (flags & F_CURSOR, flags & F_STRICT) {
-        (0, _) => map.def().key_size as usize,
+        (0, _) => map.key_shape().cell_size(),
         (_, 0) => Cursor::len_in(map),
         _ => Cursor::strict_len_in(map),
     };
@@ -129,7 +131,8 @@ fn start<'m>(map: &'m Map, walk: Walk<'m>, prev: &[u8], flags: u64) -> Result<Wa
         }
         return Ok(walk.from_cursor(Cursor::from_bytes(prev).ok_or(MapError::StaleCursor)?));
     }
-    match walk.clone().behind(prev)? {
+    let key = map.key_shape().read_cell(prev).ok_or(MapError::KeyCell)?;
+    match walk.clone().behind(key)? {
         Some(walk) => Ok(walk),
         None if flags & F_RESTART != 0 => Ok(walk),
         None => Err(MapError::KeyGone),
@@ -145,7 +148,7 @@ fn behind_key(
     buf_len: &mut u32,
     flags: u64,
 ) -> Result<(), MapError> {
-    let (key_size, value_size) = (map.def().key_size as usize, map.user_value_size());
+    let (key_size, value_size) = (map.key_shape().cell_size(), map.user_value_size());
     let size = key_size + value_size;
     let room = buf.len().min(*buf_len as usize);
     if room < size {
@@ -154,7 +157,8 @@ fn behind_key(
     if prev.len() != key_size {
         return Err(MapError::Length { what: "previous key", given: prev.len(), want: key_size });
     }
-    let mut at = match map.ops().seek(prev)? {
+    let key = map.key_shape().read_cell(prev).ok_or(MapError::KeyCell)?;
+    let mut at = match map.ops().seek(key)? {
         Some(at) => at,
         None if flags & F_RESTART != 0 => Position::default(),
         None => return Err(MapError::KeyGone),

@@ -1,9 +1,12 @@
 //! Where a walk has come to.
 
+use skep_isa::KeyShape;
+
 use super::output::Output;
 use super::position::{Position, Strict};
 use crate::error::MapError;
 use crate::map::Map;
+use crate::ops::KeyWalk;
 
 /// Where a walk through a map has come to: bytes that mean the same in every process that opens the
 /// map, also after the element it stands on is gone.
@@ -18,31 +21,75 @@ pub struct Cursor {
     map_id: u32,
     generation: u64,
     pub(super) at: Position,
-    /// The last key, where the map type walks by keys; empty at the beginning.
-    key: Vec<u8>,
+    last: LastKey,
 }
 
-/// Bytes of a [`Cursor`], except in tries of addresses above 16 bytes: see [`Cursor::len_in`].
+/// The last key of a walk by keys.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+enum LastKey {
+    /// The walk is at its beginning, or goes by positions.
+    #[default]
+    None,
+    /// The length of a prefix, and an address.
+    Prefix(Vec<u8>),
+    /// A key of variable length.
+    Bytes(Vec<u8>),
+}
+
+impl LastKey {
+    #[inline]
+    fn key(&self) -> &[u8] {
+        match self {
+            Self::None => &[],
+            Self::Prefix(key) | Self::Bytes(key) => key,
+        }
+    }
+
+    fn of(keys: KeyShape, key: &[u8]) -> Self {
+        match keys {
+            KeyShape::Fixed(_) => Self::Prefix(key.to_vec()),
+            KeyShape::Bytes { .. } => Self::Bytes(key.to_vec()),
+        }
+    }
+
+    #[inline]
+    fn set(&mut self, keys: KeyShape, key: &[u8]) {
+        match self {
+            Self::None => *self = Self::of(keys, key),
+            Self::Prefix(last) | Self::Bytes(last) => {
+                last.clear();
+                last.extend_from_slice(key);
+            }
+        }
+    }
+}
+
+/// Bytes of a [`Cursor`], except where keys are long: see [`Cursor::len_in`].
 pub const CURSOR_LEN: usize = 32;
 /// Version above kind.
 const CURSOR_MAGIC: u16 = 0x0363;
 /// The same, with the number of a strict walk in [`STRICT`] bytes behind all else.
 const STRICT_MAGIC: u16 = 0x0463;
 const STRICT: usize = 8;
-/// Behind magic, prefix length, map and generation: the two numbers, or the address of a key.
+/// Of a walk by keys of variable length.
+const BYTES_MAGIC: u16 = 0x0563;
+/// Behind magic, prefix length, map and generation: the two numbers, the address of a prefix, or of
+/// a key of variable length its length and the number of a strict walk.
 const PLACE: usize = 16;
-/// A key begins with the length of its prefix.
+/// Where the bytes of a key of variable length begin.
+const BYTES: usize = 24;
+/// A prefix key begins with its length.
 const PREFIX: usize = 4;
 
 impl Cursor {
-    /// Tells how many bytes a cursor in this map has: [`CURSOR_LEN`], or 16 and the address of a
-    /// longer key.
+    /// Tells how many bytes a cursor in this map has at most: [`CURSOR_LEN`], or with keys longer
+    /// than 16 bytes behind a header, more.
     #[must_use]
     pub fn len_in(map: &Map) -> usize {
-        if map.ops().by_key().is_some() {
-            Self::key_len(map.def().key_size as usize)
-        } else {
-            CURSOR_LEN
+        match map.key_shape() {
+            _ if map.ops().by_key().is_none() => CURSOR_LEN,
+            KeyShape::Fixed(n) => Self::prefix_len(n as usize),
+            KeyShape::Bytes { max } => (BYTES + max as usize).max(CURSOR_LEN),
         }
     }
 
@@ -53,33 +100,45 @@ impl Cursor {
         Self::len_in(map) + if map.has_epochs() { STRICT } else { 0 }
     }
 
-    fn key_len(key_size: usize) -> usize {
+    fn prefix_len(key_size: usize) -> usize {
         (PLACE + key_size.saturating_sub(PREFIX)).max(CURSOR_LEN)
     }
 
-    /// Writes the cursor as opaque bytes.
+    /// Writes the cursor as opaque bytes: at most as many as [`Cursor::len_in`] says. Zeros behind
+    /// those of a key of variable length do no harm.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = vec![0; Self::key_len(self.key.len())];
-        let magic = if self.at.strict.number == 0 { CURSOR_MAGIC } else { STRICT_MAGIC };
-        out[..2].copy_from_slice(&magic.to_le_bytes());
-        out[4..8].copy_from_slice(&self.map_id.to_le_bytes());
-        out[8..PLACE].copy_from_slice(&self.generation.to_le_bytes());
-        match self.key.split_first_chunk::<PREFIX>() {
-            Some((length, address)) => {
-                // Above zero, which says that there is no key; prefixes have at most 2048 bits.
-                out[2..4].copy_from_slice(
-                    &(u32::from_ne_bytes(*length) as u16).saturating_add(1).to_le_bytes(),
-                );
-                out[PLACE..PLACE + address.len()].copy_from_slice(address);
+        let number = self.at.strict.number;
+        let (len, magic) = match &self.last {
+            LastKey::Bytes(key) => ((BYTES + key.len()).max(CURSOR_LEN), BYTES_MAGIC),
+            _ if number != 0 => (Self::prefix_len(self.last.key().len()), STRICT_MAGIC),
+            _ => (Self::prefix_len(self.last.key().len()), CURSOR_MAGIC),
+        };
+        let mut out = vec![0; len];
+        let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &magic.to_le_bytes());
+        put(4, &self.map_id.to_le_bytes());
+        put(8, &self.generation.to_le_bytes());
+        match &self.last {
+            LastKey::None => {
+                put(PLACE, &self.at.major.to_le_bytes());
+                put(24, &self.at.minor.to_le_bytes());
             }
-            None => {
-                out[PLACE..24].copy_from_slice(&self.at.major.to_le_bytes());
-                out[24..].copy_from_slice(&self.at.minor.to_le_bytes());
+            LastKey::Prefix(key) => {
+                let (length, address) = key.split_first_chunk::<PREFIX>().unwrap_or((&[0; 4], &[]));
+                // Above zero, which says that there is no key; prefixes have at most 2048 bits.
+                let length = (u32::from_ne_bytes(*length) as u16).saturating_add(1);
+                put(2, &length.to_le_bytes());
+                put(PLACE, address);
+            }
+            LastKey::Bytes(key) => {
+                put(PLACE, &(key.len() as u32).to_le_bytes());
+                put(PLACE + 4, &number.to_le_bytes());
+                put(BYTES, key);
             }
         }
         if magic == STRICT_MAGIC {
-            out.extend_from_slice(&u64::from(self.at.strict.number).to_le_bytes());
+            out.extend_from_slice(&u64::from(number).to_le_bytes());
         }
         out
     }
@@ -93,41 +152,48 @@ impl Cursor {
         let word =
             |at: usize| bytes[at..].iter().take(8).rev().fold(0u64, |v, b| v << 8 | u64::from(*b));
         let first = word(0);
-        let mut number = 0;
-        let bytes = match first as u16 {
-            CURSOR_MAGIC => bytes,
+        let strict = |number| Strict { number, newer: 0 };
+        let tied = |number| Self {
+            map_id: (first >> 32) as u32,
+            generation: word(8),
+            at: Position { strict: strict(number), ..Position::default() },
+            last: LastKey::None,
+        };
+        let (mut cursor, bytes) = match first as u16 {
+            BYTES_MAGIC => {
+                let key = bytes[BYTES..].get(..word(PLACE) as u32 as usize)?;
+                let last = LastKey::Bytes(key.to_vec());
+                return Some(Self { last, ..tied((word(PLACE) >> 32) as u32) });
+            }
+            CURSOR_MAGIC => (tied(0), bytes),
             STRICT_MAGIC => {
-                let (bytes, strict) = bytes
+                let (bytes, number) = bytes
                     .split_last_chunk::<STRICT>()
                     .filter(|(rest, _)| rest.len() >= CURSOR_LEN)?;
-                number = u32::try_from(u64::from_le_bytes(*strict)).ok().filter(|n| *n != 0)?;
-                bytes
+                let number = u32::try_from(u64::from_le_bytes(*number)).ok().filter(|n| *n != 0)?;
+                (tied(number), bytes)
             }
             _ => return None,
         };
-        let at = Position { strict: Strict { number, newer: 0 }, ..Position::default() };
-        let tied =
-            Self { map_id: (first >> 32) as u32, generation: word(8), at, ..Self::default() };
         match (first >> 16) as u16 {
-            0 if bytes.len() == CURSOR_LEN => {
-                Some(Self { at: Position { major: word(PLACE), minor: word(24), ..at }, ..tied })
+            0 if bytes.len() == CURSOR_LEN => cursor.at.go(word(PLACE), word(24)),
+            0 => return None,
+            length => {
+                let length = u32::from(length - 1).to_ne_bytes();
+                cursor.last = LastKey::Prefix([&length, &bytes[PLACE..]].concat());
             }
-            0 => None,
-            length => Some(Self {
-                key: [&u32::from(length - 1).to_ne_bytes(), &bytes[PLACE..]].concat(),
-                ..tied
-            }),
         }
+        Some(cursor)
     }
 
     /// Makes the cursor of a place in a map.
     pub(super) fn new(map: &Map, at: Position) -> Self {
-        Self { map_id: map.id(), generation: map.generation(), at, key: Vec::new() }
+        Self { map_id: map.id(), generation: map.generation(), at, last: LastKey::None }
     }
 
     /// Makes the cursor behind a key, for maps that are walked by keys.
     pub(super) fn behind(map: &Map, key: &[u8]) -> Self {
-        Self { key: key.to_vec(), ..Self::new(map, Position::default()) }
+        Self { last: LastKey::of(map.key_shape(), key), ..Self::new(map, Position::default()) }
     }
 
     /// Ties a new cursor to a map; refuses that of another map.
@@ -135,13 +201,16 @@ impl Cursor {
         if *self == Self::default() {
             *self = Self::new(map, Position::default());
         }
-        if !self.key.is_empty() {
+        let by_key = map.ops().by_key().is_some();
+        match (&mut self.last, map.key_shape()) {
+            (LastKey::None, _) => {}
             // Bytes behind a short address are none of it.
-            let key_size = map.def().key_size as usize;
-            if map.ops().by_key().is_none() || self.key.len() < key_size {
-                return Err(MapError::StaleCursor);
+            (LastKey::Prefix(key), KeyShape::Fixed(n)) if by_key && key.len() >= n as usize => {
+                key.truncate(n as usize);
             }
-            self.key.truncate(key_size);
+            (LastKey::Bytes(key), keys @ KeyShape::Bytes { .. })
+                if by_key && keys.allows(key.len()) => {}
+            _ => return Err(MapError::StaleCursor),
         }
         if (self.map_id, self.generation) == (map.id(), map.generation()) {
             Ok(())
@@ -154,27 +223,38 @@ impl Cursor {
     pub(super) fn step(
         &mut self,
         map: &Map,
-        key: &mut [u8],
+        cell: &mut [u8],
         value: &mut [u8],
     ) -> Result<bool, MapError> {
-        let Some(keys) = map.ops().by_key() else {
-            return map.ops().step(&mut self.at, key, value);
-        };
-        let more = keys.step_behind(&self.key, &mut self.at.strict, key, value)?;
+        match map.ops().by_key() {
+            Some(walk) => self.step_by_key(walk, map.key_shape(), cell, value),
+            None => map.ops().step(&mut self.at, cell, value),
+        }
+    }
+
+    #[inline]
+    fn step_by_key(
+        &mut self,
+        walk: &dyn KeyWalk,
+        keys: KeyShape,
+        cell: &mut [u8],
+        value: &mut [u8],
+    ) -> Result<bool, MapError> {
+        let more = walk.step_behind(self.last.key(), &mut self.at.strict, cell, value)?;
         if more {
-            self.key.clear();
-            self.key.extend_from_slice(key);
+            self.last.set(keys, keys.read_cell(cell).ok_or(MapError::KeyCell)?);
         }
         Ok(more)
     }
 
     /// Copies elements until `out` is full, and moves behind them; `false` at the end.
     pub(super) fn fill(&mut self, map: &Map, out: &mut Output<'_>) -> Result<bool, MapError> {
-        if map.ops().by_key().is_none() {
+        let Some(walk) = map.ops().by_key() else {
             return map.ops().fill(&mut self.at, out);
-        }
-        while let Some((key, value)) = out.next() {
-            if !self.step(map, key, value)? {
+        };
+        let keys = map.key_shape();
+        while let Some((cell, value)) = out.next() {
+            if !self.step_by_key(walk, keys, cell, value)? {
                 return Ok(false);
             }
             out.push();

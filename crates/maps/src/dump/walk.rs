@@ -1,5 +1,6 @@
 //! The walk: many elements a call, into the caller's memory.
 
+use skep_isa::KeyShape;
 use skep_isa::map::update;
 
 use super::cursor::Cursor;
@@ -63,6 +64,8 @@ type Filter<'f> = &'f mut dyn FnMut(&[u8], &[u8]) -> Verdict;
 pub struct Walk<'m> {
     map: &'m Map,
     cursor: Cursor,
+    keys: KeyShape,
+    /// Bytes of a key's cell.
     key_size: usize,
     value_size: usize,
     aligned: bool,
@@ -82,7 +85,8 @@ impl Map {
         Walk {
             map: self,
             cursor: Cursor::default(),
-            key_size: self.def().key_size as usize,
+            keys: self.key_shape(),
+            key_size: self.key_shape().cell_size(),
             value_size: self.user_value_size(),
             aligned: false,
             locked: false,
@@ -196,14 +200,18 @@ impl<'m> Walk<'m> {
         n: usize,
     ) -> impl Iterator<Item = (&'b [u8], &'b [u8])> + use<'b> {
         let (stride, value_at) = row_layout(self.key_size, self.value_size, self.aligned);
-        let (key_size, value_size) = (self.key_size, self.value_size);
+        let (keys, key_size, value_size) = (self.keys, self.key_size, self.value_size);
         buf.chunks_exact(stride.max(1)).take(n).map(move |row| {
-            let key = row.get(..key_size).unwrap_or_default();
-            (key, row.get(value_at..value_at + value_size).unwrap_or_default())
+            let cell = row.get(..key_size).unwrap_or_default();
+            (
+                keys.read_cell(cell).unwrap_or_default(),
+                row.get(value_at..value_at + value_size).unwrap_or_default(),
+            )
         })
     }
 
-    /// Fills `buf` with elements, each a key and a value; returns how many, 0 at the end.
+    /// Fills `buf` with elements, each the [cell](Map::key_shape) of a key and a value; returns how
+    /// many, 0 at the end. [`Walk::elements`] takes them apart.
     ///
     /// # Errors
     /// `EINVAL` for a buffer smaller than one element, `ESTALE` for another map's cursor, `EPERM`
@@ -240,7 +248,8 @@ impl<'m> Walk<'m> {
         self.run(&mut out, filter)
     }
 
-    /// Fills `keys` and `values` with as many elements as fit both; returns how many.
+    /// Fills `keys` and `values` with as many elements as both have room for; returns how many. Each
+    /// key stands in a cell of its [shape](Map::key_shape).
     ///
     /// # Errors
     /// As [`Walk::rows`].
@@ -343,10 +352,11 @@ impl<'m> Walk<'m> {
         out: &mut Output<'_>,
         filter: &mut dyn FnMut(&[u8], &[u8]) -> Verdict,
     ) -> Result<Option<Verdict>, MapError> {
-        let Some((key, value)) = out.next() else { return Ok(None) };
-        if !self.cursor.step(self.map, key, value)? {
+        let Some((cell, value)) = out.next() else { return Ok(None) };
+        if !self.cursor.step(self.map, cell, value)? {
             return Ok(None);
         }
+        let key = self.keys.read_cell(cell).ok_or(MapError::KeyCell)?;
         self.visited += 1;
         if self.locked {
             match self.map.ops().lookup(key, value, update::LOCK) {
@@ -374,6 +384,7 @@ impl<'m> Walk<'m> {
             match self.look(out, filter)? {
                 Some(Verdict::Keep) => {
                     let Some((key, value)) = out.next() else { return Ok(true) };
+                    let key = self.keys.read_cell(key).ok_or(MapError::KeyCell)?;
                     if take(self.map, key, value, self.locked)? {
                         out.push();
                     }
@@ -402,6 +413,7 @@ impl<'m> Walk<'m> {
             for at in before..before + copied {
                 out.bring_key(at);
                 let Some((key, value)) = out.next() else { break };
+                let key = self.keys.read_cell(key).ok_or(MapError::KeyCell)?;
                 match take(self.map, key, value, false) {
                     Ok(true) => out.push(),
                     Ok(false) => {}
@@ -439,6 +451,7 @@ impl<'m> Walk<'m> {
                 match self.look(out, filter)? {
                     Some(Verdict::Keep) => {
                         let Some((key, _)) = out.next() else { break };
+                        let key = self.keys.read_cell(key).ok_or(MapError::KeyCell)?;
                         if let Some(r) = taker.detach(key)? {
                             taken.push(r);
                             out.push();
@@ -547,6 +560,9 @@ impl Iterator for Iter<'_> {
             Ok(0) => None,
             Ok(_) => {
                 let value = buf.split_off(self.walk.key_size.min(buf.len()));
+                if let KeyShape::Bytes { .. } = self.walk.keys {
+                    buf = self.walk.keys.read_cell(&buf).unwrap_or_default().to_vec();
+                }
                 Some(Ok((buf, value)))
             }
             Err(e) => {

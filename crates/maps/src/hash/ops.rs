@@ -9,7 +9,7 @@ use crate::dump::output::Output;
 use crate::dump::position::Position;
 use crate::error::{EINVAL, MapError};
 use crate::map_file::MapFile;
-use crate::ops::{Element, ExactTake, ProgOps, UserOps, WalkOps};
+use crate::ops::{Element, ElementKey, ExactTake, ProgOps, UserOps, WalkOps};
 use crate::shm::lock::Held;
 use crate::shm::table::Geometry;
 
@@ -236,15 +236,16 @@ impl<K: Kind> ProgOps for Hash<K> {
     }
 
     unsafe fn prog_next(&self, at: &mut Position) -> Option<Element> {
-        let mut key = None;
+        let mut key = std::ptr::null();
         let mut found = 0;
         let more = self.table.step(at, |e, r| {
-            key = Some(e.key().cast_const());
+            key = e.key().cast_const();
             found = r;
         });
         if !matches!(more, Ok(true)) {
             return None;
         }
-        Some(Element { key, index: 0, value: self.table.memory.value(found, self.kind.slot())? })
+        let value = self.table.memory.value(found, self.kind.slot())?;
+        Some(Element { key: ElementKey::Fixed(key), value })
     }
 }

@@ -1,13 +1,15 @@
 //! A map: [`open`] makes and opens it, users work with it through [`user`], programs through
 //! [`prog`].
 
+#[cfg(test)]
+mod bytes_keys;
 mod open;
 pub(crate) mod prog;
 mod user;
 
 use std::sync::Arc;
 
-use skep_isa::{MapShape, MapType};
+use skep_isa::{KeyShape, MapShape, MapType};
 
 use crate::def::MapDef;
 use crate::ops::MapOps;
@@ -36,6 +38,9 @@ pub struct Map {
     file: Arc<ObjectFile>,
     ops: Box<dyn MapOps>,
     special: Special,
+    keys: KeyShape,
+    /// Bytes of a key; `usize::MAX`, which no key has, where keys have different lengths.
+    fixed_key: usize,
     per_cpu: bool,
     /// Bytes of a user's value, for types where they never change: all that are not per-CPU.
     value_size: usize,
@@ -76,6 +81,12 @@ impl Map {
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.file.generation()
+    }
+
+    /// Returns what the map's keys look like, and how they stand in buffers.
+    #[must_use]
+    pub fn key_shape(&self) -> KeyShape {
+        self.keys
     }
 
     /// Returns what generated code may know of the map.
@@ -123,5 +134,13 @@ impl Map {
     /// Tells whether elements of the type come and go.
     pub(crate) fn has_epochs(&self) -> bool {
         self.has_epochs
+    }
+}
+
+/// Returns the length of fixed keys; `usize::MAX` for others.
+fn fixed_key(keys: KeyShape) -> usize {
+    match keys {
+        KeyShape::Fixed(n) => n as usize,
+        KeyShape::Bytes { .. } => usize::MAX,
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use skep_isa::{MapFlags, MapType};
 
-use super::Map;
+use super::{Map, fixed_key};
 use crate::def::MapDef;
 use crate::error::MapError;
 use crate::map_file::MapFile;
@@ -161,11 +161,14 @@ impl Map {
             entries,
         })?;
         let value_size = ops.user_value_size();
+        let keys = def.key_shape();
         Ok(Self {
             def,
             file,
             ops,
             special,
+            keys,
+            fixed_key: fixed_key(keys),
             per_cpu,
             value_size,
             epochs,

@@ -1,16 +1,21 @@
 //! What programs do with a map, by raw addresses: the targets of helpers.
 
+use skep_isa::map::DynptrUser;
+
 use super::{Map, Special};
 use crate::dump::position::Position;
 use crate::error::{E2BIG, EAGAIN, EINVAL, ENOENT, EPERM};
+use crate::ops::ElementKey;
 use crate::shm::ring;
 use crate::user_ringbuf::Drain;
 
-/// A program's walk through a map; the keys of arrays lie in it.
+/// A program's walk through a map. The keys of arrays lie in it, and the descriptions of keys of
+/// variable length.
 #[derive(Debug, Default)]
 pub struct ProgWalk {
     at: Position,
     index: u32,
+    bytes: DynptrUser,
 }
 
 impl Map {
@@ -18,8 +23,9 @@ impl Map {
     /// as long as the map.
     ///
     /// # Safety
-    /// `key` points to `key_size` readable bytes. For per-CPU types the thread is between
-    /// [`crate::slots::enter`] and [`crate::slots::exit`].
+    /// `key` points to `key_size` readable bytes, or where keys have [different
+    /// lengths](Map::key_shape) to a [`DynptrUser`] that describes readable bytes. For per-CPU types
+    /// the thread is between [`crate::slots::enter`] and [`crate::slots::exit`].
     #[inline]
     #[must_use]
     pub unsafe fn prog_lookup(&self, key: *const u8) -> *mut u8 {
@@ -30,8 +36,7 @@ impl Map {
     /// Stores a value for a program; returns 0 or a negative errno.
     ///
     /// # Safety
-    /// `key` and `value` point to `key_size` and `value_size` readable bytes; slots as in
-    /// [`Map::prog_lookup`].
+    /// `value` points to `value_size` readable bytes; key and slots as in [`Map::prog_lookup`].
     #[inline]
     pub unsafe fn prog_update(&self, key: *const u8, value: *const u8, flags: u64) -> i64 {
         if !self.file.writable() {
@@ -104,14 +109,24 @@ impl Map {
     pub unsafe fn prog_next(&self, walk: &mut ProgWalk) -> Option<(*const u8, *mut u8)> {
         // SAFETY: the caller's duty.
         let e = unsafe { self.ops.prog_next(&mut walk.at) }?;
-        walk.index = e.index;
-        Some((e.key.unwrap_or(std::ptr::from_ref::<u32>(&walk.index).cast()), e.value))
+        let key = match e.key {
+            ElementKey::Fixed(key) => key,
+            ElementKey::Index(index) => {
+                walk.index = index;
+                (&raw const walk.index).cast()
+            }
+            ElementKey::Bytes(data, size) => {
+                walk.bytes = DynptrUser { data: data as u64, size, reserved: 0 };
+                (&raw const walk.bytes).cast()
+            }
+        };
+        Some((key, e.value))
     }
 
     /// Removes an element for a program; returns 0 or a negative errno.
     ///
     /// # Safety
-    /// `key` points to `key_size` readable bytes.
+    /// The key as in [`Map::prog_lookup`].
     #[inline]
     pub unsafe fn prog_delete(&self, key: *const u8) -> i64 {
         if !self.file.writable() {

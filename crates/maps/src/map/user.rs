@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
-use skep_isa::MapFlags;
 use skep_isa::map::update;
+use skep_isa::{KeyShape, MapFlags};
 
 use super::{Map, Special};
 use crate::error::{E2BIG, ENOTSUPP, MapError, STRANGER};
@@ -85,7 +85,7 @@ impl Map {
     pub fn update(&self, key: &[u8], value: &[u8], flags: u64) -> Result<(), MapError> {
         self.check_writable()?;
         self.check_lock_flag(flags, 0)?;
-        self.check_key(key)?;
+        self.check_new_key(key)?;
         self.check_value(value.len())?;
         self.ops.update(key, value, flags)
     }
@@ -109,12 +109,17 @@ impl Map {
     /// [`MapError::NoElement`] at the end.
     pub fn next_key(&self, key: Option<&[u8]>) -> Result<Vec<u8>, MapError> {
         self.check_readable()?;
-        if let Some(key) = key {
-            self.check_key(key)?;
+        let key = match key.map(|key| self.check_key(key).map(|()| key)) {
+            // As any other key that is not there.
+            None | Some(Err(MapError::NoElement)) => None,
+            Some(key) => Some(key?),
+        };
+        let mut cell = vec![0; self.keys.cell_size()];
+        self.ops.next_key(key, &mut cell)?;
+        match self.keys {
+            KeyShape::Fixed(_) => Ok(cell),
+            keys => Ok(keys.read_cell(&cell).ok_or(MapError::KeyCell)?.to_vec()),
         }
-        let mut out = vec![0; self.def.key_size as usize];
-        self.ops.next_key(key, &mut out)?;
-        Ok(out)
     }
 
     /// Forbids all users, but not programs, to write from now on.
@@ -167,13 +172,35 @@ impl Map {
         }
     }
 
+    /// Refuses a key that cannot be in the map. One that is only too long is not there.
     #[inline]
     fn check_key(&self, key: &[u8]) -> Result<(), MapError> {
-        let want = self.def.key_size as usize;
-        if key.len() == want {
-            Ok(())
-        } else {
-            Err(MapError::Length { what: "key", given: key.len(), want })
+        if key.len() == self.fixed_key { Ok(()) } else { self.check_bytes_key(key) }
+    }
+
+    /// As [`Map::check_key`], for a key that is to be put in.
+    #[inline]
+    fn check_new_key(&self, key: &[u8]) -> Result<(), MapError> {
+        if key.len() == self.fixed_key {
+            return Ok(());
+        }
+        match self.check_bytes_key(key) {
+            Err(MapError::NoElement) => {
+                Err(MapError::KeyLength { given: key.len(), max: self.keys.max_len() })
+            }
+            done => done,
+        }
+    }
+
+    #[inline(never)]
+    fn check_bytes_key(&self, key: &[u8]) -> Result<(), MapError> {
+        match self.keys {
+            KeyShape::Fixed(n) => {
+                Err(MapError::Length { what: "key", given: key.len(), want: n as usize })
+            }
+            keys if keys.allows(key.len()) => Ok(()),
+            keys if key.is_empty() => Err(MapError::KeyLength { given: 0, max: keys.max_len() }),
+            KeyShape::Bytes { .. } => Err(MapError::NoElement),
         }
     }
 
