@@ -32,7 +32,7 @@ const CRATES: &[(&str, Policy)] = &[
             "devmap.rs",
             "hash/",
             "id_table.rs",
-            "lpm_trie.rs",
+            "lpm_trie/",
             "map/",
             "map_in_map.rs",
             "ops.rs",

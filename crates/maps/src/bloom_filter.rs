@@ -20,7 +20,7 @@ use crate::layout::Layout;
 use crate::map_file::MapFile;
 use crate::ops::{MapOps, ProgOps, UserOps, WalkOps};
 use crate::shm::ObjectFile;
-use crate::shm::table::hash;
+use crate::shm::hash::hash;
 
 const FUNCTIONS: u64 = 5;
 

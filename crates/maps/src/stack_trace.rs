@@ -24,8 +24,8 @@ use crate::layout::Layout;
 use crate::map_file::MapFile;
 use crate::ops::{ProgOps, UserOps, WalkOps};
 use crate::shm::epoch::InsertionEpochs;
+use crate::shm::hash::hash;
 use crate::shm::lock;
-use crate::shm::table::hash;
 use crate::shm::{ObjectFile, copy};
 
 /// Where the addresses begin.

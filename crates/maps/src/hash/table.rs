@@ -34,8 +34,9 @@ use crate::map_file::MapFile;
 use crate::ops::PREFETCH_KEYS;
 use crate::percpu::{PercpuAreas, Registered};
 use crate::shm::epoch::InsertionEpochs;
+use crate::shm::hash::hash;
 use crate::shm::lock::{self, Held};
-use crate::shm::table::{Element, Geometry, Stripe, TableMemory, hash};
+use crate::shm::table::{Element, Geometry, Stripe, TableMemory};
 use crate::shm::value::Format;
 
 /// Walks without the lock before a reader takes it.

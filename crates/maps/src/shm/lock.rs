@@ -205,11 +205,11 @@ mod tests {
     /// died stopped.
     #[test]
     fn a_holder_that_stands_is_given_up_at_once() {
-        let sleeps = || sys::tests::SLEEPS.with(std::cell::Cell::get);
+        let sleeps = || sys::SLEEPS.with(std::cell::Cell::get);
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("spawns");
         let pid = child.id();
         let lock = AtomicU64::new(u64::from(pid) << 22 | u64::from(pid));
-        sys::tests::wait_for_state(pid, b'S');
+        sys::wait_for_state(pid, b'S');
         let before = sleeps();
         assert_eq!(acquire(&lock).err(), Some(NotHeld::Stuck));
         let frozen = sleeps() - before;
@@ -221,7 +221,7 @@ mod tests {
         );
         lock.store(lock.load(Relaxed) + ONE_RELEASE, Relaxed);
         skep_testkit::run::signal(pid, rustix::process::Signal::STOP);
-        sys::tests::wait_for_state(pid, b'T');
+        sys::wait_for_state(pid, b'T');
         let before = sleeps();
         for _ in 0..100 {
             assert_eq!(acquire(&lock).err(), Some(NotHeld::Stuck));

@@ -19,6 +19,7 @@ pub(crate) mod copy;
 pub(crate) mod epoch;
 mod error;
 mod file;
+pub(crate) mod hash;
 mod header;
 mod lease;
 pub(crate) mod lock;

@@ -293,6 +293,7 @@ impl<'a> Node<'a> {
     ///
     /// # Safety
     /// `data` points to an address in readable bytes; the caller holds the lock.
+    #[inline(always)]
     pub(crate) unsafe fn set_data(&self, data: *const u8) {
         let first = self.memory.geometry.data.min(4) as usize;
         let rest = (self.memory.geometry.data as usize).wrapping_sub(first);
@@ -329,6 +330,7 @@ impl<'a> Node<'a> {
     ///
     /// # Safety
     /// `value` points to a value's size in readable bytes; the caller holds the lock.
+    #[inline(always)]
     pub(crate) unsafe fn set_value(&self, state: u32, value: *const u8) -> u32 {
         let g = &self.memory.geometry;
         let state = if g.two_places() { state ^ SECOND } else { state };
