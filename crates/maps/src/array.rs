@@ -312,10 +312,10 @@ impl WalkOps for Array {
         };
         let index = |i: usize| ((first + i as u64) as u32).to_ne_bytes();
         if self.format.size == 8 && !self.format.has_lock() {
-            // SAFETY: `n` words are mapped there.
             let word = |i: usize| {
-                unsafe { AtomicU64::from_ptr(from.wrapping_add(i.wrapping_mul(8)).cast()) }
-                    .load(Relaxed)
+                let at = from.wrapping_add(i.wrapping_mul(8));
+                // SAFETY: `n` words are mapped from `from` on, and `i` is below `n`.
+                unsafe { AtomicU64::from_ptr(at.cast()) }.load(Relaxed)
             };
             out.put(n, |i, key, value| {
                 key.copy_from_slice(&index(i));
@@ -363,11 +363,13 @@ impl ProgOps for Array {
 
     unsafe fn prog_lookup_cpu(&self, key: *const u8, cpu: u32) -> *mut u8 {
         match &self.slots {
-            // SAFETY: the caller's duty.
             Some(slots)
                 if cpu < slots.shown()
                     && self.areas.as_ref().is_none_or(|areas| areas.ensure(cpu)) =>
-            unsafe { self.prog_value(cpu, key) },
+            {
+                // SAFETY: the key has four readable bytes, as the caller promises.
+                unsafe { self.prog_value(cpu, key) }
+            }
             _ => std::ptr::null_mut(),
         }
     }

@@ -77,7 +77,8 @@ struct Known {
 // SAFETY: nodes are immutable once they are in the list, hold only what is `Send` and `Sync`, and
 // live as long as the list.
 unsafe impl Send for InnerMaps {}
-// SAFETY: as above.
+// SAFETY: nodes are immutable once they are in the list, hold only what is `Send` and `Sync`, and
+// live as long as the list.
 unsafe impl Sync for InnerMaps {}
 
 impl InnerMaps {
@@ -119,7 +120,7 @@ impl InnerMaps {
         // SAFETY: the node is ours until it is in the list.
         while let Err(now) = bucket.compare_exchange(unsafe { (*node).next }, node, AcqRel, Relaxed)
         {
-            // SAFETY: as above.
+            // SAFETY: the node is still ours.
             unsafe { (*node).next = now };
         }
     }

@@ -55,7 +55,7 @@ pub(crate) struct PercpuAreas {
 
 // SAFETY: `bits` leads into the mapping of `file`, and is used as atomics only.
 unsafe impl Send for PercpuAreas {}
-// SAFETY: as above.
+// SAFETY: `bits` leads into the mapping of `file`, and is used as atomics only.
 unsafe impl Sync for PercpuAreas {}
 
 impl PercpuAreas {

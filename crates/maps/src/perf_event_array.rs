@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The rings lie in the map, where the kernel has events that user space makes and maps. A ring
-//! takes samples from the moment it is wanted: when a reader opens it, or when a user stores any
+//! takes samples as soon as it is wanted: when a reader opens it, or when a user stores any
 //! number in its row. What is in it when the reader ends waits for the next one. A sample for which
 //! there is no room is counted as lost.
 

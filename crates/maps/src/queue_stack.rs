@@ -86,7 +86,7 @@ struct QueueStack {
 
 // SAFETY: `base` is the payload of `file`, reached through atomics and word-wise copies only.
 unsafe impl Send for QueueStack {}
-// SAFETY: as above.
+// SAFETY: `base` is the payload of `file`, reached through atomics and word-wise copies only.
 unsafe impl Sync for QueueStack {}
 
 /// One by `n`, times 2⁶⁴, rounded down.

@@ -52,7 +52,7 @@ pub(crate) fn layout(def: &MapDef) -> Result<Layout, MapError> {
     }
     if def.flags.has(MapFlags::STACK_BUILD_ID) {
         return Err(def.refused(
-            "stacks by build id are not offered; take addresses and symbolise them",
+            "stacks by build id are not offered; take addresses and symbolize them",
             ENOTSUPP,
         ));
     }
@@ -144,8 +144,8 @@ impl StackTrace {
         let version = state >> 32;
         // Somebody may have been quicker; what he put in may be replaced only when asked to.
         let result = if self.len(state) != 0 && flags & REUSE == 0 {
-            // SAFETY: as above.
             let same = self.len(state) == n
+                // SAFETY: `n` words lie in the bucket; the caller's addresses are as many.
                 && unsafe { copy::same(bucket.addresses, addresses.cast(), bytes) };
             if same { id as i64 } else { -i64::from(EEXIST) }
         } else {
@@ -153,7 +153,8 @@ impl StackTrace {
             // Pairs with the fences of readers: who sees a new address sees the state change.
             fence(Release);
             bucket.hash.store(h, Relaxed);
-            // SAFETY: as above.
+            // SAFETY: the bucket has room for `depth` words, and `n` is at most that; the caller's
+            // addresses are `n` words.
             unsafe { copy::store(bucket.addresses, addresses.cast(), bytes) };
             self.epochs.stamp(id);
 

@@ -160,11 +160,9 @@ fn refuses(map: &Map, t: MapType) {
         return;
     }
     let reader = map.perf_reader().expect("alone");
+    let parts = [([1u8; 40].as_ptr(), 40), (std::ptr::null(), 0)];
     // SAFETY: 40 bytes are readable.
-    assert_eq!(
-        unsafe { map.perf_output(1, [([1u8; 40].as_ptr(), 40), (std::ptr::null(), 0)]) },
-        -28
-    );
+    assert_eq!(unsafe { map.perf_output(1, parts) }, -28);
     assert_eq!(reader.lost().collect::<Vec<_>>()[..3], [0, 1, 0]);
 }
 

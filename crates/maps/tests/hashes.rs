@@ -576,11 +576,10 @@ fn the_lookup_made_for_a_key_size_finds_what_is_there() {
             let entered = slots::enter();
             for n in 1..=100u64 {
                 let key = key(n as u32, random.below(2 * u64::from(size)) as usize);
+                let value = n.to_ne_bytes();
                 // SAFETY: key and value have the map's sizes; the thread has a slot.
-                assert_eq!(
-                    unsafe { map.prog_update(key.as_ptr(), n.to_ne_bytes().as_ptr(), 0) },
-                    0
-                );
+                let done = unsafe { map.prog_update(key.as_ptr(), value.as_ptr(), 0) };
+                assert_eq!(done, 0);
                 there.insert(key, n);
             }
             let shape = map.shape();
@@ -601,12 +600,9 @@ fn the_lookup_made_for_a_key_size_finds_what_is_there() {
                     let key = [vec![0], key(n, byte)].concat();
                     // SAFETY: the key has the map's size, and the map lives.
                     let found = unsafe { made(handle, key[1..].as_ptr() as u64) } as *const u64;
-                    // SAFETY: as above.
-                    assert_eq!(
-                        found,
-                        unsafe { map.prog_lookup(key[1..].as_ptr()) }.cast_const().cast(),
-                        "{t}, {size}, {n}, {byte}"
-                    );
+                    // SAFETY: the key has the map's size.
+                    let called = unsafe { map.prog_lookup(key[1..].as_ptr()) };
+                    assert_eq!(found, called.cast_const().cast(), "{t}, {size}, {n}, {byte}");
                     // SAFETY: values have eight bytes.
                     let value = (!found.is_null()).then(|| unsafe { found.read() });
                     assert_eq!(value, there.get(&key[1..]).copied(), "{t}, {size}, {n}, {byte}");

@@ -78,7 +78,7 @@ fn a_reader_of_a_stack_sees_a_whole_one() {
     });
 }
 
-/// `lpm_trie.rs`: a node leaves the tree and comes back with another prefix while a reader walks.
+/// `lpm_trie/`: a node leaves the tree and comes back with another prefix while a reader walks.
 #[test]
 fn a_reader_of_a_trie_never_takes_a_node_used_anew() {
     loom::model(|| {
@@ -174,7 +174,7 @@ fn a_walk_through_a_stack_copies_whole_values() {
     });
 }
 
-/// `shm/ring.rs`: who sees a record sees its sample.
+/// `shm/ring/`: who sees a record sees its sample.
 #[test]
 fn a_record_is_whole() {
     const BUSY: u64 = 1 << 31;
@@ -205,7 +205,7 @@ fn a_record_is_whole() {
     });
 }
 
-/// `shm/ring.rs`: two producers copy samples in under the lock, one after the other, and none of
+/// `shm/ring/`: two producers copy samples in under the lock, one after the other, and none of
 /// their records is seen unfinished.
 #[test]
 fn a_record_made_under_the_lock_is_never_seen_unfinished() {
@@ -240,7 +240,7 @@ fn a_record_made_under_the_lock_is_never_seen_unfinished() {
     });
 }
 
-/// `shm/ring.rs`: a consumer that goes to sleep sees the record, or its producer sees that it
+/// `shm/ring/`: a consumer that goes to sleep sees the record, or its producer sees that it
 /// sleeps, though the producer has no barrier between its store and its load: the kernel makes it
 /// pass one somewhere, and the consumer waits for that.
 #[test]
@@ -355,113 +355,120 @@ fn a_slot_and_an_element_that_get_memory_do_not_miss_each_other() {
     });
 }
 
-/// `hash/in_place.rs`, `lookup_locked`: what a reader takes for whole, of two words. The lock of
-/// the value is not in the model, as the reader has taken it over from a writer that is dead or was
-/// stopped.
-fn copied_in_place(
-    words: &[AtomicU64; 2],
-    bucket: &AtomicU64,
-    redo: &AtomicU64,
-) -> Option<[u64; 2]> {
-    let head = bucket.load(Acquire);
-    if redo.load(Acquire) != 0 {
-        return None;
-    }
-    let seen = [words[0].load(Relaxed), words[1].load(Relaxed)];
-    fence(Acquire);
-    if redo.load(Acquire) != 0 {
-        return None;
-    }
-    fence(Acquire);
-    (bucket.load(Relaxed) == head).then_some(seen)
+/// `hash/in_place.rs`: the words of a value that is written over in place. The lock of the value is
+/// not in the model, as the reader has taken it over from a writer that is dead or was stopped.
+#[derive(Clone)]
+struct InPlace {
+    words: Arc<[AtomicU64; 2]>,
+    spare: Arc<[AtomicU64; 2]>,
+    bucket: Arc<AtomicU64>,
+    redo: Arc<AtomicU64>,
 }
 
-/// `hash/in_place.rs`, `store_spare`, by a writer that was stopped with half a value written in
-/// place, and goes on while a reader copies. Without the first change of the bucket the reader
-/// returns a half.
+impl InPlace {
+    fn new(words: [u64; 2], redo: u64) -> Self {
+        Self {
+            words: Arc::new(words.map(AtomicU64::new)),
+            spare: Arc::new([2, 2].map(AtomicU64::new)),
+            bucket: Arc::new(AtomicU64::new(1 << 32 | 1)),
+            redo: Arc::new(AtomicU64::new(redo)),
+        }
+    }
+
+    /// `store_spare`: what a writer does, and who completes it after its death.
+    fn store_spare(&self) {
+        self.redo.store(1, Release);
+        fence(Release);
+        self.words[0].store(2, Relaxed);
+        self.words[1].store(2, Relaxed);
+        self.bucket.store(2 << 32 | 1, Release);
+        self.redo.store(0, Release);
+        self.bucket.store(3 << 32 | 1, Release);
+    }
+
+    /// `take_spare`, and `fill`: the next writer uses the spare for another value.
+    fn reuse_spare(&self) {
+        fence(Release);
+        self.spare[0].store(3, Relaxed);
+        self.spare[1].store(3, Relaxed);
+    }
+
+    /// `lookup_locked`: what a reader takes for whole.
+    fn copied(&self) -> Option<[u64; 2]> {
+        let head = self.bucket.load(Acquire);
+        if self.redo.load(Acquire) != 0 {
+            return None;
+        }
+        let seen = [self.words[0].load(Relaxed), self.words[1].load(Relaxed)];
+        fence(Acquire);
+        if self.redo.load(Acquire) != 0 {
+            return None;
+        }
+        fence(Acquire);
+        (self.bucket.load(Relaxed) == head).then_some(seen)
+    }
+
+    /// `spare_for`: what a reader without the value's lock takes for whole.
+    fn copied_with_spare(&self) -> Option<[u64; 2]> {
+        let head = self.bucket.load(Acquire);
+        let mut seen = [self.words[0].load(Relaxed), self.words[1].load(Relaxed)];
+        fence(Acquire);
+        if self.redo.load(Acquire) == 1 {
+            seen = [self.spare[0].load(Relaxed), self.spare[1].load(Relaxed)];
+        }
+        fence(Acquire);
+        (self.bucket.load(Relaxed) == head).then_some(seen)
+    }
+}
+
+/// By a writer that was stopped with half a value written in place, and goes on while a reader
+/// copies. Without the first change of the bucket the reader returns a half.
 #[test]
 fn a_reader_of_a_value_that_is_written_in_place_sees_no_half_of_it() {
     loom::model(|| {
-        let words = Arc::new([AtomicU64::new(1), AtomicU64::new(1)]);
-        let (bucket, redo) = (Arc::new(AtomicU64::new(1 << 32 | 1)), Arc::new(AtomicU64::new(0)));
+        let value = InPlace::new([1, 1], 0);
         let writer = {
-            let (words, bucket, redo) = (words.clone(), bucket.clone(), redo.clone());
-            thread::spawn(move || {
-                redo.store(1, Release);
-                fence(Release);
-                words[0].store(2, Relaxed);
-                words[1].store(2, Relaxed);
-                bucket.store(2 << 32 | 1, Release);
-                redo.store(0, Release);
-                bucket.store(3 << 32 | 1, Release);
-            })
+            let value = value.clone();
+            thread::spawn(move || value.store_spare())
         };
-        if let Some(seen) = copied_in_place(&words, &bucket, &redo) {
+        if let Some(seen) = value.copied() {
             assert_eq!(seen[0], seen[1], "half of each");
         }
         writer.join().expect("no panic");
     });
 }
 
-/// `hash/in_place.rs`, `spare_for`: a reader without the value's lock takes the new value from the
-/// spare, while its writer finishes, and the next one uses the spare for another value. Without the
-/// second change of the bucket he gets some of that.
+/// A reader without the value's lock takes the new value from the spare, while its writer finishes,
+/// and the next one uses the spare for another value. Without the second change of the bucket it
+/// gets some of that.
 #[test]
 fn a_reader_of_a_spare_sees_the_value_it_is_for() {
     loom::model(|| {
-        let words = Arc::new([1, 1].map(AtomicU64::new));
-        let spare = Arc::new([2, 2].map(AtomicU64::new));
-        let (bucket, redo) = (Arc::new(AtomicU64::new(1 << 32 | 1)), Arc::new(AtomicU64::new(0)));
+        let value = InPlace::new([1, 1], 0);
         let writer = {
-            let (words, spare, bucket, redo) =
-                (words.clone(), spare.clone(), bucket.clone(), redo.clone());
+            let value = value.clone();
             thread::spawn(move || {
-                redo.store(1, Release);
-                fence(Release);
-                words[0].store(2, Relaxed);
-                words[1].store(2, Relaxed);
-                bucket.store(2 << 32 | 1, Release);
-                redo.store(0, Release);
-                bucket.store(3 << 32 | 1, Release);
-                // take_spare, and fill.
-                fence(Release);
-                spare[0].store(3, Relaxed);
-                spare[1].store(3, Relaxed);
+                value.store_spare();
+                value.reuse_spare();
             })
         };
-        let head = bucket.load(Acquire);
-        let mut seen = [words[0].load(Relaxed), words[1].load(Relaxed)];
-        fence(Acquire);
-        if redo.load(Acquire) == 1 {
-            seen = [spare[0].load(Relaxed), spare[1].load(Relaxed)];
-        }
-        fence(Acquire);
-        if bucket.load(Relaxed) == head {
+        if let Some(seen) = value.copied_with_spare() {
             assert!(seen == [1, 1] || seen == [2, 2], "{seen:?}");
         }
         writer.join().expect("no panic");
     });
 }
 
-/// The same by somebody who finishes, after the writer died with one word written.
+/// The same by a thread that completes the value, after the writer died with one word written.
 #[test]
 fn a_reader_of_a_value_that_is_finished_sees_no_half_of_it() {
     loom::model(|| {
-        let words = Arc::new([AtomicU64::new(2), AtomicU64::new(1)]);
-        let (bucket, redo) = (Arc::new(AtomicU64::new(1 << 32 | 1)), Arc::new(AtomicU64::new(1)));
+        let value = InPlace::new([2, 1], 1);
         let repair = {
-            let (words, bucket, redo) = (words.clone(), bucket.clone(), redo.clone());
-            thread::spawn(move || {
-                redo.store(1, Release);
-                fence(Release);
-                words[0].store(2, Relaxed);
-                words[1].store(2, Relaxed);
-                bucket.store(2 << 32 | 1, Release);
-                redo.store(0, Release);
-                bucket.store(3 << 32 | 1, Release);
-            })
+            let value = value.clone();
+            thread::spawn(move || value.store_spare())
         };
-        if let Some(seen) = copied_in_place(&words, &bucket, &redo) {
+        if let Some(seen) = value.copied() {
             assert_eq!(seen, [2, 2]);
         }
         repair.join().expect("no panic");

@@ -349,10 +349,8 @@ fn call_stacks_are_whole_whoever_dies() {
             assert_eq!(v.join(), -9);
         }
         // SAFETY: one word is readable.
-        assert!(
-            (0..4).contains(&unsafe { map.stack_id([7u64].as_ptr(), 1, 1 << 10) }),
-            "locks pass on"
-        );
+        let id = unsafe { map.stack_id([7u64].as_ptr(), 1, 1 << 10) };
+        assert!((0..4).contains(&id), "locks pass on");
     }
 }
 
@@ -528,9 +526,10 @@ fn get(map: &Map, most: u64, mut each: impl FnMut(u64)) {
             let mut drain = map.user_ringbuf_drain().expect("free");
             for _ in 0..most {
                 match drain.next_sample() {
-                    // SAFETY: the sample lies there until the next call.
                     Ok((p, len)) => {
-                        each(one(unsafe { std::slice::from_raw_parts(p, len as usize) }))
+                        // SAFETY: the sample lies there until the next call.
+                        let sample = unsafe { std::slice::from_raw_parts(p, len as usize) };
+                        each(one(sample))
                     }
                     // Nothing, or not finished.
                     Err(e) => return assert!([-61, -11].contains(&e), "{e}"),

@@ -294,7 +294,7 @@ impl<'m> Walk<'m> {
             let map_type = self.map.def().map_type;
             return Err(MapError::Unsupported {
                 map_type,
-                operation: "way to take some elements and leave others",
+                operation: "selective take",
                 errno: ENOTSUPP,
             });
         }
@@ -440,7 +440,7 @@ impl<'m> Walk<'m> {
         let map = self.map;
         let none = || MapError::Unsupported {
             map_type: map.def().map_type,
-            operation: "exact way to take elements",
+            operation: "exact take",
             errno: ENOTSUPP,
         };
         let taker = map.ops().exact_take().ok_or_else(none)?;

@@ -50,10 +50,10 @@ impl Table {
         // SAFETY: the caller's duty.
         let h = unsafe { self.hash(key) };
         self.come(h);
-        // SAFETY: as above.
+        // SAFETY: the key has the key size in readable bytes, as the caller promises.
         match unsafe { self.try_update(h, key, flags, values) } {
             Ok(result) => result,
-            // SAFETY: as above.
+            // SAFETY: the key has the key size in readable bytes, as the caller promises.
             Err(shortage) => unsafe { self.update_after_shortage(shortage, h, key, flags, values) },
         }
     }
@@ -136,7 +136,8 @@ impl Table {
             // SAFETY: the caller's duty; the lock is held.
             Some(place) => unsafe { self.replace(&place, h, key, values) }.map(|()| 0),
             None if flags == update::EXIST => Ok(-i64::from(ENOENT)),
-            // SAFETY: as above.
+            // SAFETY: the key has the key size in readable bytes, as the caller promises. The
+            // lock is held.
             None => unsafe { self.insert(h, key, values) }.map(|()| 0),
         };
         lock::release(stripe.lock, held);

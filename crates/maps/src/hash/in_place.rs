@@ -73,7 +73,7 @@ impl Table {
             stripe.redo.store(0, Release);
             renew_buckets();
         };
-        // SAFETY: as above.
+        // SAFETY: `to` is a value of the map, which is writable for who has the stripe's lock.
         unsafe { self.format.locked(to, store) }
     }
 
@@ -123,7 +123,7 @@ impl Table {
         }
         // Whoever has this lock finds nothing unfinished.
         let held = self.lock(&stripe).ok_or_else(|| BUSY.with_holder())?;
-        // SAFETY: as above.
+        // SAFETY: the caller checked the length of the key.
         let place = unsafe { self.walk(self.memory.bucket(h).load(Acquire), h, key.as_ptr()) };
         let copied = place.map(|place| copy_value(place.found));
         lock::release(stripe.lock, held);

@@ -1,13 +1,15 @@
-//! Taking elements exactly: out of their chains at once, used again only when no program can still
-//! have them in hand.
+//! Taking elements exactly: out of their chains at once, reused only when no program can still have
+//! found them.
 //!
 //! ```text
-//! chain --detach--> limbo --settle--> pool          each step under a stripe's lock, the whole under the limbo's
+//! chain --detach--> limbo list --settle--> pool      each step under a stripe's lock, the whole under the list's
 //! ```
 //!
-//! Between the two, whoever takes waits for running programs; then an element's value is final and
-//! is copied. A taker that dies leaves its elements in limbo: the next one, or a sweep, gives them
-//! back.
+//! This is the limbo list of epoch-based reclamation (Fraser, "Practical lock-freedom", 2004) for a
+//! single epoch: between the two steps the taker waits until every program run that was going on has
+//! ended ([`SlotTable::wait_for_runs`](crate::SlotTable::wait_for_runs)). Then an element's value is
+//! final and is copied. When a taker dies, its elements stay in the list; the next taker, or a
+//! sweep, gives them back.
 
 use std::sync::atomic::{Ordering::Relaxed, Ordering::Release, fence};
 
@@ -45,7 +47,7 @@ impl Table {
         let held = self.lock(&stripe).ok_or(BUSY)?;
         let bucket = self.memory.bucket(h);
         self.note(&stripe, h);
-        // SAFETY: as above.
+        // SAFETY: the caller checked the length of the key.
         let found = unsafe { self.walk(bucket.load(Relaxed), h, key.as_ptr()) }.map(|place| {
             self.relink(bucket, place.before, reference(place.element.link().load(Relaxed)));
             if self.lru {
@@ -53,8 +55,11 @@ impl Table {
             }
             // Readers that still stand here find their bucket changed.
             fence(Release);
-            place.element.link().store(self.memory.limbo().load(Relaxed) & 0xffff_ffff, Relaxed);
-            self.memory.limbo().store(u64::from(place.found), Release);
+            place
+                .element
+                .link()
+                .store(self.memory.limbo_head().load(Relaxed) & 0xffff_ffff, Relaxed);
+            self.memory.limbo_head().store(u64::from(place.found), Release);
             place.found
         });
         lock::release(stripe.lock, held);
@@ -63,14 +68,14 @@ impl Table {
 
     /// Gives the element that was detached last to a pool; `false` when none is left.
     pub(super) fn settle_first(&self) -> bool {
-        let r = self.memory.limbo().load(Relaxed) as u32;
+        let r = self.memory.limbo_head().load(Relaxed) as u32;
         let stripe = self.memory.stripe(u64::from(r));
         let Some(held) = self.lock(&stripe) else { return false };
         // A sweep may have emptied it before we had the lock.
-        let first = self.memory.limbo().load(Relaxed) as u32;
+        let first = self.memory.limbo_head().load(Relaxed) as u32;
         let element = self.memory.element(first);
         if let Some(e) = &element {
-            self.memory.limbo().store(e.link().load(Relaxed) & 0xffff_ffff, Relaxed);
+            self.memory.limbo_head().store(e.link().load(Relaxed) & 0xffff_ffff, Relaxed);
             fence(Release);
             self.put(&stripe, first);
         }

@@ -2,10 +2,10 @@
 //!
 //! Time is counted in insertions: a program's lookup and every store stamp the element with the
 //! current count, in place and without a lock. Who needs an element and finds all pools empty looks
-//! at the next [`WINDOW`] elements in the file, a hand that goes around, and takes the one with the
+//! at the next [`SAMPLE`] elements in the file, a hand that goes around, and takes the one with the
 //! oldest stamp. When that was used within the last half turn of the map, it looks at up to
-//! [`WINDOWS`] windows: elements that came at the same time lie together. So a map of at most
-//! `WINDOW` elements throws out exactly the least recently used one, and a larger one something
+//! [`SAMPLES`] samples: elements that came at the same time lie together. So a map of at most
+//! `SAMPLE` elements throws out exactly the least recently used one, and a larger one something
 //! among the oldest. A lookup by a user is no use.
 //!
 //! The victim's stripe is only tried for, as a lock is held already; when somebody is in there,
@@ -18,10 +18,10 @@ use crate::shm::table::Stripe;
 use crate::shm::{lock, tls};
 
 /// Elements compared at once: 64 in small maps, 16 in those where each is a cache miss.
-const WINDOW: u64 = 64;
-const LARGE_WINDOW: u64 = 16;
-/// Windows looked at for something that is old enough.
-const WINDOWS: u32 = 16;
+const SAMPLE: u64 = 64;
+const LARGE_SAMPLE: u64 = 16;
+/// Samples looked at for something that is old enough.
+const SAMPLES: u32 = 16;
 /// Victims whose stripe was busy before giving up.
 const TRIES: u32 = 200;
 
@@ -76,7 +76,7 @@ impl Table {
     fn somebody_died(&self) -> bool {
         let g = &self.memory.geometry;
         let hand = self.memory.hand().load(Relaxed);
-        if hand % g.elements >= WINDOW {
+        if hand % g.elements >= SAMPLE {
             return false;
         }
         let mut i = 0u64;
@@ -95,13 +95,13 @@ impl Table {
     /// Finds an old element, but none whose low bits are marked in `busy`; 0 when there is none.
     fn oldest(&self, busy: u64) -> u32 {
         let elements = self.memory.geometry.elements;
-        let window = if elements <= 4 * WINDOW { WINDOW } else { LARGE_WINDOW }.min(elements);
+        let sample = if elements <= 4 * SAMPLE { SAMPLE } else { LARGE_SAMPLE }.min(elements);
         let now = self.now();
         let (mut best, mut age) = (0u32, 0u32);
-        let mut windows = 0u32;
-        while windows < WINDOWS {
-            let mut i = self.memory.hand().fetch_add(window, Relaxed) % elements;
-            let mut left = window;
+        let mut samples = 0u32;
+        while samples < SAMPLES {
+            let mut i = self.memory.hand().fetch_add(sample, Relaxed) % elements;
+            let mut left = sample;
             while left > 0 {
                 i = i.wrapping_add(1);
                 if let Some(stamp) = self.memory.stamp(i as u32).map(|s| s.load(Relaxed))
@@ -117,10 +117,10 @@ impl Table {
                 left = left.wrapping_sub(1);
             }
             // Stamps count by two.
-            if best != 0 && (window == elements || u64::from(age) >= elements) {
+            if best != 0 && (sample == elements || u64::from(age) >= elements) {
                 break;
             }
-            windows = windows.wrapping_add(1);
+            samples = samples.wrapping_add(1);
         }
         best
     }

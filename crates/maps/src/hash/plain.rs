@@ -76,7 +76,7 @@ impl<const LOCK: bool> Values for New<'_, LOCK> {
     #[inline(always)]
     fn fill(&self, table: &Table, reference: u32) {
         if let Some(to) = table.memory.value(reference, 0) {
-            // SAFETY: as above.
+            // SAFETY: `to` has room for the value rounded up; `from` is as long as the maker said.
             self.kind.by_format(|format| unsafe { format.store_new(to, self.from) });
         }
     }
@@ -109,10 +109,10 @@ impl<const LOCK: bool> Kind for Plain<LOCK> {
             unsafe { self.format.load_locked(out, from) }
             return;
         }
-        // SAFETY: as above.
+        // SAFETY: a value has its size rounded up.
         self.by_format(|format| unsafe { format.load(out, from) });
         if LOCK && let Some(whole) = table.spare_for(reference) {
-            // SAFETY: as above.
+            // SAFETY: the value in a spare has its size rounded up.
             unsafe { self.format.load(out, whole) }
         }
     }

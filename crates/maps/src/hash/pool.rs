@@ -272,9 +272,9 @@ impl Table {
         }
         // What somebody takes exactly is his until he gives it back.
         if lock::held_by_living(self.memory.limbo_lock()) {
-            self.mark_list(self.memory.limbo().load(Acquire) as u32);
+            self.mark_list(self.memory.limbo_head().load(Acquire) as u32);
         } else {
-            self.memory.limbo().store(0, Relaxed);
+            self.memory.limbo_head().store(0, Relaxed);
         }
         let mut found = false;
         let mut wanting = 0u64;

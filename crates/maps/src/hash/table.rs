@@ -357,7 +357,7 @@ impl Table {
         let h = unsafe { self.hash(key.as_ptr()) };
         let bucket = self.memory.bucket(h);
         let head = bucket.load(Acquire);
-        // SAFETY: as above.
+        // SAFETY: the caller checked the length of the key.
         let found = unsafe { self.walk(head, h, key.as_ptr()) }.map_or(0, |place| place.found);
         Lookup { bucket, head, found }
     }
@@ -395,9 +395,10 @@ impl Table {
     ) -> Result<(), MapError> {
         // SAFETY: the caller checked the length of the key.
         let h = unsafe { self.hash(key.as_ptr()) };
-        // SAFETY: as above.
         let found = self.read(h, |head| {
-            unsafe { self.walk(head, h, key.as_ptr()) }.map(|p| copy_value(p.found))
+            // SAFETY: the caller checked the length of the key.
+            let place = unsafe { self.walk(head, h, key.as_ptr()) };
+            place.map(|place| copy_value(place.found))
         });
         found.ok_or(BUSY)?.ok_or(MapError::NoElement)
     }

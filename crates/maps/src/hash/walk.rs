@@ -53,7 +53,7 @@ impl Table {
             // SAFETY: the caller checked the length of the key.
             let h = unsafe { self.hash(key.as_ptr()) };
             let after = self.read(h, |head| {
-                // SAFETY: as above.
+                // SAFETY: the caller checked the length of the key.
                 let place = unsafe { self.walk(head, h, key.as_ptr()) }?;
                 let next = self.memory.element(reference(place.element.link().load(Acquire)));
                 Some(next.inspect(|n| n.read_key(out)).is_some())
@@ -367,7 +367,7 @@ impl Table {
         // SAFETY: the caller checked the length of the key.
         let h = unsafe { self.hash(key.as_ptr()) };
         let found = self.read(h, |head| {
-            // SAFETY: as above.
+            // SAFETY: the caller checked the length of the key.
             let element = unsafe { self.walk(head, h, key.as_ptr()) }?.element;
             Some((self.sequence(&element), reference(element.link().load(Acquire))))
         });

@@ -13,10 +13,10 @@ use crate::shm::trie::{NO_VALUE, Node, SECOND};
 /// Where a key belongs in the tree.
 #[derive(Clone, Copy)]
 struct Place<'a> {
-    /// The node above, and the slot that leads to it.
+    /// The node above, and the link that leads to it.
     parent: Option<(&'a AtomicU32, Node<'a>)>,
-    /// The slot that leads to `node`, or would to the key.
-    slot: &'a AtomicU32,
+    /// The link that leads to `node`, or would to the key.
+    link: &'a AtomicU32,
     node: Option<Node<'a>>,
     /// Bits that the key shares with the node.
     common: u32,
@@ -126,26 +126,26 @@ impl LpmTrie {
     #[inline(always)]
     fn descend<'a>(&'a self, key: &Key) -> Place<'a> {
         let nodes = self.memory.nodes;
-        let mut place = Place { parent: None, slot: self.memory.root(), node: None, common: 0 };
+        let mut place = Place { parent: None, link: self.memory.root(), node: None, common: 0 };
         let mut least = 0u32;
         loop {
-            let slot = place.slot.load(Relaxed);
-            let Some(node) = self.memory.node_by(&nodes, slot) else { return place };
-            let length = node.length_by(&nodes, slot);
-            // SAFETY: callers have checked that the key's length is at most the bits of an address;
-            // `length` is below it and not below `least`.
+            let link = place.link.load(Relaxed);
+            let Some(node) = self.memory.node_by(&nodes, link) else { return place };
+            let length = node.length_by(&nodes, link);
             if length >= key.length
                 || length < least
+                // SAFETY: callers have checked that the key's length is at most the bits of an
+                // address; `length` is below it and not below `least`.
                 || !unsafe { key.begins_with(&node, least.saturating_sub(1), length) }
             {
-                // SAFETY: as above.
+                // SAFETY: at most the key's length, which is at most the bits of an address.
                 place.common = unsafe { key.common(&node, length.min(key.length)) };
                 place.node = Some(node);
                 return place;
             }
             least = length.wrapping_add(1);
-            place.parent = Some((place.slot, node));
-            place.slot = node.child(key.bit(length));
+            place.parent = Some((place.link, node));
+            place.link = node.child(key.bit(length));
         }
     }
 
@@ -169,8 +169,8 @@ impl LpmTrie {
     /// # Safety
     /// As [`LpmTrie::update`], with the lock held.
     unsafe fn update_locked(&self, key: &Key, value: *const u8, flags: u64) -> i64 {
-        let Place { slot, node, common, .. } = self.descend(key);
-        let below = slot.load(Relaxed);
+        let Place { link, node, common, .. } = self.descend(key);
+        let below = link.load(Relaxed);
         if let Some(node) = node
             && common == key.length
             && node.length(node.state().load(Relaxed)) == key.length
@@ -188,11 +188,11 @@ impl LpmTrie {
         let Some(new) = self.take() else { return -i64::from(ENOMEM) };
         // SAFETY: the caller's duty; nobody sees the node yet.
         unsafe { self.fill(&new, key, key.length) };
-        // SAFETY: as above.
+        // SAFETY: the value is readable, as the caller promises; the lock is held.
         let state = unsafe { new.set_value(key.length, value) };
         new.state().store(state, Relaxed);
         self.epochs.stamp(row(&new));
-        let leaf = self.memory.slot(&new, key.length);
+        let leaf = self.memory.link(&new, key.length);
         let published = match node {
             None => leaf,
             // The key is the beginning of the node's: above it.
@@ -209,17 +209,17 @@ impl LpmTrie {
                     self.put(&new);
                     return -i64::from(ENOMEM);
                 };
-                // SAFETY: as above.
+                // SAFETY: the key is one of this map; nobody sees the node yet.
                 unsafe { self.fill(&fork, key, common) };
                 fork.state().store(common | NO_VALUE, Relaxed);
                 let bit = key.bit(common);
                 fork.child(bit).store(leaf, Relaxed);
                 fork.child(!bit).store(below, Relaxed);
-                self.memory.slot(&fork, common)
+                self.memory.link(&fork, common)
             }
         };
         // Pairs with the Acquire loads of readers.
-        slot.store(published, Release);
+        link.store(published, Release);
         self.memory.count().store(self.memory.count().load(Relaxed).wrapping_add(1), Relaxed);
         0
     }
@@ -290,7 +290,7 @@ impl LpmTrie {
     }
 
     pub(super) fn remove_locked(&self, key: &Key) -> i64 {
-        let Place { parent, slot, node: Some(node), common } = self.descend(key) else {
+        let Place { parent, link, node: Some(node), common } = self.descend(key) else {
             return -i64::from(ENOENT);
         };
         let state = node.state().load(Relaxed);
@@ -313,7 +313,7 @@ impl LpmTrie {
                     self.put(&fork);
                 }
                 None => {
-                    slot.store(left | right, Release);
+                    link.store(left | right, Release);
                     self.renew();
                 }
             }

@@ -11,10 +11,10 @@
 //!
 //! | change | prepared first | the store | then |
 //! |---|---|---|---|
-//! | insert | new nodes, filled | slot above := node | |
+//! | insert | new nodes, filled | link above := node | |
 //! | replace | value of at most 8 bytes: nothing; more: the place not in use | value, or state | |
 //! | delete, two children | | state := no value | |
-//! | delete, else | | slot above := child, sibling or nothing | nodes into the pool |
+//! | delete, else | | link above := child, sibling or nothing | nodes into the pool |
 //!
 //! A writer's death can leave nodes in no list and the count wrong; who takes the lock over finds
 //! both out by looking each node up ([`LpmTrie::repair`]).

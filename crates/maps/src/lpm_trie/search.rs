@@ -69,15 +69,15 @@ impl LpmTrie {
             return found;
         }
         let nodes = self.memory.nodes;
-        let mut slot = self.memory.root().load(Acquire);
+        let mut link = self.memory.root().load(Acquire);
         // Lengths grow on the way; only damage makes it longer.
         let mut least = 0u32;
-        while let Some(node) = self.memory.node_by(&nodes, slot) {
-            let length = node.length_by(&nodes, slot);
-            // SAFETY: `length` is at most the key's, which is at most the bits of an address, and
-            // not below `least`.
+        while let Some(node) = self.memory.node_by(&nodes, link) {
+            let length = node.length_by(&nodes, link);
             if length > key.length
                 || length < least
+                // SAFETY: `length` is at most the key's, which is at most the bits of an address, and
+                // not below `least`.
                 || !unsafe { key.begins_with(&node, least.saturating_sub(1), length) }
             {
                 break;
@@ -90,7 +90,7 @@ impl LpmTrie {
                 break;
             }
             least = length.wrapping_add(1);
-            slot = node.child(key.bit(length)).load(Acquire);
+            link = node.child(key.bit(length)).load(Acquire);
         }
         found
     }

@@ -115,7 +115,7 @@ impl Columns {
             };
             for slot in 1..ANCHORED {
                 let (at, offset) = (node.at(slot), stride * u64::from(slot));
-                // SAFETY: as above.
+                // SAFETY: replaces no mapping; kernels before 4.17 take the address as a hint.
                 match unsafe { mmap(at as *mut _, PAGE as usize, prot, flags, fd, offset) } {
                     Ok(got) if got as u64 == at => drop(node.anchored.fetch_or(1 << slot, Relaxed)),
                     // SAFETY: just mapped, and nobody knows it.
@@ -161,11 +161,12 @@ impl Columns {
     /// Safe on the event path.
     pub(crate) fn acquire(&self, slot: u32) -> bool {
         let node = self.0;
-        // SAFETY: the column is mapped, writable if the payload is, and begins at a page.
-        if !node.writable
-            || !self.ensure(slot)
-            || !unsafe { sys::populate(node.at(slot) as *mut u8, node.used as usize) }
-        {
+        if !node.writable || !self.ensure(slot) {
+            return false;
+        }
+        // SAFETY: the column is mapped, as `ensure` saw to, and writable, as the payload is; it
+        // begins at a page.
+        if !unsafe { sys::populate(node.at(slot) as *mut u8, node.used as usize) } {
             return false;
         }
         let rest = node.stride.saturating_sub(node.used);
@@ -177,7 +178,8 @@ impl Columns {
         }
         // What is not mapped here is, elsewhere and for a moment.
         let Some(whole) = sys::map_again(node.at(slot), node.stride) else { return false };
-        // SAFETY: as above; the second mapping is known here only.
+        // SAFETY: `whole` maps the slot's area, writable as the payload is, and begins at a page;
+        // this second mapping is known here only.
         unsafe {
             let done = sys::populate(whole.wrapping_add(node.used) as *mut u8, rest as usize);
             sys::unmap(whole, node.stride);

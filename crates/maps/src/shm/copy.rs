@@ -2,7 +2,7 @@
 //!
 //! Loads are inline assembly because the source may be shared memory or the stack of a running
 //! program, of any alignment: for the compiler they are opaque, so a racing writer is no undefined
-//! behaviour, and no loop becomes `memcpy` or vector code. Shared destinations are eight-aligned
+//! behavior, and no loop becomes `memcpy` or vector code. Shared destinations are eight-aligned
 //! and have room up to the next multiple of eight; padding is written as zero.
 
 use std::arch::asm;
@@ -148,7 +148,8 @@ pub(crate) unsafe fn store_bytes(mut dst: *mut u8, mut src: *const u8, mut len: 
 /// `dst..dst+len` is writable.
 #[inline(always)]
 pub(crate) unsafe fn zero_bytes(mut dst: *mut u8, mut len: usize) {
-    // SAFETY: as above.
+    // SAFETY: the caller vouches for the range; `rep stosb` uses no other registers, and the
+    // direction flag is clear by the ABI.
     unsafe {
         if len <= SHORT {
             while len >= 8 {

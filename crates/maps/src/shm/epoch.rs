@@ -44,7 +44,7 @@ pub(crate) struct InsertionEpochs {
 
 // SAFETY: both pointers lead into the mappings of `file`, and are used as atomics only.
 unsafe impl Send for InsertionEpochs {}
-// SAFETY: as above.
+// SAFETY: both pointers lead into the mappings of `file`, and are used as atomics only.
 unsafe impl Sync for InsertionEpochs {}
 
 impl InsertionEpochs {

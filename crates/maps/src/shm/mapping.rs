@@ -24,7 +24,8 @@ pub(crate) struct Mapping {
 // SAFETY: a mapping is a range of addresses; what is shared through it is reached only through
 // atomics (see `MappedView`).
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: a mapping is a range of addresses; what is shared through it is reached only through
+// atomics (see `MappedView`).
 unsafe impl Sync for Mapping {}
 
 fn os(call: &'static str) -> impl Fn(rustix::io::Errno) -> ObjectError {
@@ -98,7 +99,7 @@ impl Mapping {
     /// Shows the mapping as checked memory.
     pub(crate) fn view(&self) -> MappedView {
         // SAFETY: the range is mapped as `access` says until `self` is dropped; whoever keeps the
-        // window keeps the mapping (`ObjectFile` owns both).
+        // view keeps the mapping (`ObjectFile` owns both).
         unsafe { MappedView::new(self.base, self.len, self.access == Access::ReadWrite) }
     }
 }

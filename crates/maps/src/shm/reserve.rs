@@ -87,7 +87,7 @@ fn available_memory() -> Option<u64> {
     Some(kib("MemAvailable:")?.saturating_add(kib("SwapFree:").unwrap_or(0)).saturating_mul(1024))
 }
 
-/// Gives a range of a new file memory; by writing where the file system has no other way.
+/// Gives a range of a new file memory, by writing zeros where the file system has no `fallocate`.
 fn allocate(fd: BorrowedFd<'_>, at: u64, len: u64) -> Result<(), Errno> {
     loop {
         match fs::fallocate(fd, FallocateFlags::empty(), at, len) {

@@ -6,7 +6,7 @@
 //! | times released |    tid    |     tid = 0: free
 //! ```
 //!
-//! There is no way to say that the lock was not got, so a wait ends: at once when the holder is
+//! A program cannot be told that it did not get the lock, so every wait ends: at once when the holder is
 //! gone, and after about a second without any release when it is stopped or runs no more for other
 //! reasons than that it gets no processor. Then the lock is taken over. The verifier lets a program
 //! do little and no calls while it holds one, so no living holder needs that long.

@@ -136,7 +136,7 @@ pub(crate) struct TableMemory {
 
 // SAFETY: `base` is the payload of `file`, reached through atomics and word-wise copies only.
 unsafe impl Send for TableMemory {}
-// SAFETY: as above.
+// SAFETY: `base` is the payload of `file`, reached through atomics and word-wise copies only.
 unsafe impl Sync for TableMemory {}
 
 impl TableMemory {
@@ -291,7 +291,7 @@ impl TableMemory {
     }
 
     /// Returns the first of the elements that wait.
-    pub(crate) fn limbo(&self) -> &AtomicU64 {
+    pub(crate) fn limbo_head(&self) -> &AtomicU64 {
         self.common::<80>()
     }
 

@@ -9,7 +9,7 @@
 //!          12 address, up to a multiple of eight   … value   … the second place of values above eight bytes
 //! ```
 //!
-//! A node is named by its index + 1. A slot (the root, or a child) holds in its lower bits, as many
+//! A node is named by its index + 1. A link (the root, or a child) holds in its lower bits, as many
 //! as the largest name needs, the name of a node, and in the others the length of the node's
 //! prefix, or the largest number that fits when the length is not below that. So a walk down knows
 //! which child is next before the node has come from memory. A node without a value has two
@@ -91,24 +91,24 @@ pub(crate) struct TrieMemory {
     pub(crate) nodes: Nodes,
 }
 
-/// What a walk needs to get from slots to nodes; who walks keeps a copy in registers.
+/// What a walk needs to get from links to nodes; who walks keeps a copy in registers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Nodes {
     first: *mut u8,
     stride: u64,
     count: u64,
-    /// Bits of a slot that name the node.
+    /// Bits of a link that name the node.
     name_bits: u32,
     name_mask: u32,
-    /// What a slot's other bits hold for prefixes that are not shorter than that: all ones.
+    /// What a link's other bits hold for prefixes that are not shorter than that: all ones.
     long: u32,
 }
 
 impl Nodes {
-    /// Finds the node that a slot names: its name and address; `None` for zero and for garbage.
+    /// Finds the node that a link names: its name and address; `None` for zero and for garbage.
     #[inline(always)]
-    pub(crate) fn find(&self, slot: u32) -> Option<(u32, *mut u8)> {
-        let reference = slot & self.name_mask;
+    pub(crate) fn find(&self, link: u32) -> Option<(u32, *mut u8)> {
+        let reference = link & self.name_mask;
         let i = u64::from(reference).wrapping_sub(1);
         if i >= self.count {
             return None;
@@ -117,18 +117,18 @@ impl Nodes {
         Some((reference, unsafe { self.first.add(i.wrapping_mul(self.stride) as usize) }))
     }
 
-    /// Returns the length of a node's prefix that the slot leading to it has, if it fits in there.
+    /// Returns the length of a node's prefix that the link leading to it has, if it fits in there.
     /// Garbage may be any number.
     #[inline(always)]
-    pub(crate) fn length(&self, slot: u32) -> Option<u32> {
-        let length = (u64::from(slot) >> (self.name_bits & 63)) as u32;
+    pub(crate) fn length(&self, link: u32) -> Option<u32> {
+        let length = (u64::from(link) >> (self.name_bits & 63)) as u32;
         (length < self.long).then_some(length)
     }
 }
 
 // SAFETY: `base` is the payload of `file`, reached through atomics and word-wise copies only.
 unsafe impl Send for TrieMemory {}
-// SAFETY: as above.
+// SAFETY: `base` is the payload of `file`, reached through atomics and word-wise copies only.
 unsafe impl Sync for TrieMemory {}
 
 impl TrieMemory {
@@ -212,20 +212,20 @@ impl TrieMemory {
         })
     }
 
-    /// Returns the node that a slot names, or `None` for zero and for garbage.
+    /// Returns the node that a link names, or `None` for zero and for garbage.
     #[inline(always)]
-    pub(crate) fn node(&self, slot: u32) -> Option<Node<'_>> {
-        self.node_by(&self.nodes, slot)
+    pub(crate) fn node(&self, link: u32) -> Option<Node<'_>> {
+        self.node_by(&self.nodes, link)
     }
 
     /// As [`TrieMemory::node`], with the walk's own copy of `nodes`.
     #[inline(always)]
-    pub(crate) fn node_by(&self, nodes: &Nodes, slot: u32) -> Option<Node<'_>> {
-        nodes.find(slot).map(|(reference, at)| Node { memory: self, at, reference })
+    pub(crate) fn node_by(&self, nodes: &Nodes, link: u32) -> Option<Node<'_>> {
+        nodes.find(link).map(|(reference, at)| Node { memory: self, at, reference })
     }
 
-    /// Returns what a slot holds that leads to a node with a prefix of this length.
-    pub(crate) fn slot(&self, node: &Node<'_>, length: u32) -> u32 {
+    /// Returns what a link holds that leads to a node with a prefix of this length.
+    pub(crate) fn link(&self, node: &Node<'_>, length: u32) -> u32 {
         node.reference
             | (u64::from(length.min(self.nodes.long)) << (self.nodes.name_bits & 63)) as u32
     }
@@ -263,10 +263,10 @@ impl<'a> Node<'a> {
         unsafe { self.half(8) }
     }
 
-    /// The prefix length, which the slot has that led here, or else the node.
+    /// The prefix length, which the link has that led here, or else the node.
     #[inline(always)]
-    pub(crate) fn length_by(&self, nodes: &Nodes, slot: u32) -> u32 {
-        match nodes.length(slot) {
+    pub(crate) fn length_by(&self, nodes: &Nodes, link: u32) -> u32 {
+        match nodes.length(link) {
             Some(length) => length,
             None => self.length(self.state().load(Relaxed)),
         }

@@ -7,9 +7,9 @@ use super::copy;
 
 /// A range of mapped memory that hands out only what lies inside it.
 ///
-/// A window belongs to the object whose memory it shows and must not outlive it; it is reached by
+/// A view belongs to the object whose memory it shows and must not outlive it; it is reached by
 /// reference from there. Others than this crate learn where it lies, and cannot reach in: what
-/// programs were verified with must stay, constants above all, not every window is writable, and of
+/// programs were verified with must stay, constants above all, not every view is writable, and of
 /// a large per-CPU array only a part is mapped.
 ///
 /// ```no_run
@@ -44,7 +44,7 @@ pub struct MappedView {
 
 // SAFETY: all access is through atomics or word-wise copies.
 unsafe impl Send for MappedView {}
-// SAFETY: as above.
+// SAFETY: all access is through atomics or word-wise copies.
 unsafe impl Sync for MappedView {}
 
 impl MappedView {
@@ -52,7 +52,7 @@ impl MappedView {
     ///
     /// # Safety
     /// `base..base+len` is mapped readable, and writable if so said, and eight-aligned, as long as
-    /// the window is used.
+    /// the view is used.
     pub(super) unsafe fn new(base: NonNull<u8>, len: usize, writable: bool) -> Self {
         Self { base, len, writable }
     }

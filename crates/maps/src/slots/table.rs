@@ -26,7 +26,7 @@ const HIGHEST: u64 = 0;
 const STRANGERS: u64 = 8;
 const SHARED_LOCK: u64 = 64;
 const OWNERS: u64 = 128;
-/// One line a slot, so that owners do not get in each other's way: runs begun and not ended in the
+/// One line a slot, so that owners do not share a cache line: runs begun and not ended in the
 /// low [`DEPTH`] bits, ended ones above.
 const STATES: u64 = OWNERS + MAX_SLOTS as u64 * 8;
 const STATE: u64 = 64;

@@ -132,11 +132,8 @@ impl Child {
     fn step(&self) -> Result<i32, i32> {
         const SINGLESTEP: i32 = 9;
         // SAFETY: the child is ours and is stopped.
-        assert_eq!(
-            unsafe { ptrace(SINGLESTEP, self.0, 0usize, 0usize) },
-            0,
-            "a traced child can be stepped"
-        );
+        let done = unsafe { ptrace(SINGLESTEP, self.0, 0usize, 0usize) };
+        assert_eq!(done, 0, "a traced child can be stepped");
         self.wait_until_stopped()
     }
 }
@@ -386,24 +383,21 @@ pub fn fill(dir: &Dir, map: &Map, n: u32) {
     for i in 0..n {
         let key = small_key(t, i);
         match t {
-            // SAFETY: 40 bytes are readable.
             MapType::Ringbuf => {
+                // SAFETY: 40 bytes are readable.
                 assert_eq!(unsafe { map.ringbuf_output([i as u8; 40].as_ptr(), 40, 0) }, 0)
             }
             MapType::UserRingbuf => map.user_ringbuf_output(&[i as u8; 40]).expect("room"),
-            // SAFETY: two words are readable.
             MapType::StackTrace => {
+                // SAFETY: two words are readable.
                 let _ = unsafe { map.stack_id([u64::from(i) + 1, 7].as_ptr(), 2, 1 << 10) };
             }
             MapType::PerfEventArray => {
                 map.update(&key, &[0; 4], 0).expect("a ring");
+                let parts = [([i as u8; 40].as_ptr(), 40), (std::ptr::null(), 0)];
                 // SAFETY: 40 bytes are readable.
-                assert_eq!(
-                    unsafe {
-                        map.perf_output(i, [([i as u8; 40].as_ptr(), 40), (std::ptr::null(), 0)])
-                    },
-                    0
-                );
+                let done = unsafe { map.perf_output(i, parts) };
+                assert_eq!(done, 0);
             }
             MapType::Cpumap => {
                 map.update(&0u32.to_ne_bytes(), &[9, 0, 0, 0], 0).expect("the first processor")

@@ -170,7 +170,7 @@ impl RingMemory {
     }
 }
 
-/// Lets a moment pass.
+/// Pauses for some ten cycles, so that a producer can go on with its cache line.
 #[cold]
 #[inline(never)]
 pub(crate) fn pause() {

@@ -24,7 +24,7 @@
 //! processes have signed up for.
 //!
 //! A short sample that is there already is copied in under the lock, so that no two producers write
-//! into neighbouring records, which share cache lines, at the same time: two of them are three
+//! into neighboring records, which share cache lines, at the same time: two of them are three
 //! times as fast so (31 ns a record of 64 bytes instead of 87).
 
 mod consumer;
@@ -70,7 +70,8 @@ pub(crate) struct RingMemory {
 // SAFETY: `base` and `first` are part of the payload of `file`, reached through atomics and
 // word-wise copies only.
 unsafe impl Send for RingMemory {}
-// SAFETY: as above.
+// SAFETY: `base` and `first` are part of the payload of `file`, reached through atomics and
+// word-wise copies only.
 unsafe impl Sync for RingMemory {}
 
 impl RingMemory {

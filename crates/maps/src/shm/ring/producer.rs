@@ -184,7 +184,8 @@ impl RingMemory {
         let len = round8(size.wrapping_add(HEADER));
         let fill = |position| {
             if let Some(sample) = self.behind(position, len.wrapping_sub(HEADER)) {
-                // SAFETY: as above.
+                // SAFETY: the record has room for `size` rounded up; the source is readable, as the
+                // caller promises.
                 unsafe { copy::store(sample, data, size as usize) };
             }
         };

@@ -157,13 +157,13 @@ mod tests {
                 crate::shm::Access::ReadWrite,
             )
             .expect("maps");
-            let window = memory.view();
-            let word = window.word(4096).expect("inside");
+            let view = memory.view();
+            let word = view.word(4096).expect("inside");
             word.store(77, Relaxed);
             assert_eq!(blocks(), 8, "{name}: one page");
             // SAFETY: all these pages are mapped writable.
             let give =
-                |at, pages: usize| unsafe { give(window.at(at, 0).expect("inside"), pages * 4096) };
+                |at, pages: usize| unsafe { give(view.at(at, 0).expect("inside"), pages * 4096) };
             assert!(give(4096, 3), "{name}");
             assert_eq!((blocks(), word.load(Relaxed)), (24, 77), "{name}");
             // Past the end of the file a store is a signal.
