@@ -11,7 +11,7 @@
 //! They hold for every map type, with any number of writers in any number of processes. A map type
 //! has part in this with `WalkOps::step`; what else it offers there makes walks faster or exact.
 //!
-//! [`Walk`] is the engine's own door. [`command`] is the `BPF_MAP_DUMP` command as it was once
+//! [`Walk`] is the engine's own interface. [`command`] is the `BPF_MAP_DUMP` command as it was once
 //! proposed, without what sank it; [`batch`] has the kernel's BATCH commands, and what looks many
 //! keys up at once.
 
@@ -20,6 +20,7 @@ pub mod command;
 mod cursor;
 pub(crate) mod output;
 pub(crate) mod position;
+mod take;
 mod walk;
 
 pub use cursor::{CURSOR_LEN, Cursor};

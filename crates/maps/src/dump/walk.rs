@@ -6,10 +6,8 @@ use skep_isa::map::update;
 use super::cursor::Cursor;
 use super::output::{Output, row_layout};
 use super::position::Position;
-use crate::error::{ENOENT, ENOTSUPP, MapError};
+use crate::error::{ENOTSUPP, MapError};
 use crate::map::Map;
-use crate::shm::Access;
-use crate::slots::SlotTable;
 
 /// How elements leave the map when a walk takes them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,12 +31,10 @@ pub enum Verdict {
     Stop,
 }
 
-/// Elements that are copied before they are taken.
-const MANY: usize = 256;
-/// With room for fewer, one is taken after the other.
+/// With room for fewer elements, a walk takes one after the other.
 const FEW: usize = 8;
 
-type Filter<'f> = &'f mut dyn FnMut(&[u8], &[u8]) -> Verdict;
+pub(super) type Filter<'f> = &'f mut dyn FnMut(&[u8], &[u8]) -> Verdict;
 
 /// A walk through a map, from its beginning or from a cursor.
 ///
@@ -62,20 +58,20 @@ type Filter<'f> = &'f mut dyn FnMut(&[u8], &[u8]) -> Verdict;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Walk<'m> {
-    map: &'m Map,
-    cursor: Cursor,
-    keys: KeyShape,
+    pub(super) map: &'m Map,
+    pub(super) cursor: Cursor,
+    pub(super) keys: KeyShape,
     /// Bytes of a key's cell.
     key_size: usize,
     value_size: usize,
     aligned: bool,
-    locked: bool,
+    pub(super) locked: bool,
     take: Option<Take>,
     strict: bool,
     ended: bool,
-    visited: u64,
+    pub(super) visited: u64,
     /// What went wrong while values became final, told by the next call.
-    waited: Option<MapError>,
+    pub(super) waited: Option<MapError>,
 }
 
 impl Map {
@@ -347,7 +343,7 @@ impl<'m> Walk<'m> {
 
     /// Copies the next element to where the next one goes; what `filter` says of it, `None` at the
     /// end.
-    fn look(
+    pub(super) fn look(
         &mut self,
         out: &mut Output<'_>,
         filter: &mut dyn FnMut(&[u8], &[u8]) -> Verdict,
@@ -379,109 +375,6 @@ impl<'m> Walk<'m> {
         Ok(true)
     }
 
-    fn take_each(&mut self, out: &mut Output<'_>, filter: Filter<'_>) -> Result<bool, MapError> {
-        while !out.is_full() {
-            match self.look(out, filter)? {
-                Some(Verdict::Keep) => {
-                    let Some((key, value)) = out.next() else { return Ok(true) };
-                    let key = self.keys.read_cell(key).ok_or(MapError::KeyCell)?;
-                    if take(self.map, key, value, self.locked)? {
-                        out.push();
-                    }
-                }
-                Some(Verdict::Skip) => {}
-                Some(Verdict::Stop) | None => return Ok(false),
-            }
-        }
-        Ok(true)
-    }
-
-    /// As [`Walk::take_each`] without a filter, for hashes: many elements are copied first, while
-    /// those behind them are on their way into the cache, and then taken, each with the value
-    /// that it has by then.
-    fn take_many(&mut self, out: &mut Output<'_>) -> Result<bool, MapError> {
-        while !out.is_full() {
-            let (cursor, before) = (self.cursor.clone(), out.used());
-            let filled = out.with_room_for(MANY, |out| self.cursor.fill(self.map, out));
-            let copied = out.used() - before;
-            out.rewind(before);
-            let Ok(more) = filled else {
-                // As far as it goes.
-                self.cursor = cursor;
-                return self.take_each(out, &mut |_, _| Verdict::Keep);
-            };
-            for at in before..before + copied {
-                out.bring_key(at);
-                let Some((key, value)) = out.next() else { break };
-                let key = self.keys.read_cell(key).ok_or(MapError::KeyCell)?;
-                match take(self.map, key, value, false) {
-                    Ok(true) => out.push(),
-                    Ok(false) => {}
-                    Err(e) => {
-                        // The next call comes by here again; what was taken is not there any more.
-                        self.cursor = cursor;
-                        return Err(e);
-                    }
-                }
-            }
-            self.visited += copied as u64;
-            if !more {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// First out of the map, then wait for whoever may still add to it, then copy.
-    fn take_exactly(&mut self, out: &mut Output<'_>, filter: Filter<'_>) -> Result<bool, MapError> {
-        if let Some(e) = self.waited.take() {
-            return Err(e);
-        }
-        let map = self.map;
-        let none = || MapError::Unsupported {
-            map_type: map.def().map_type,
-            operation: "exact take",
-            errno: ENOTSUPP,
-        };
-        let taker = map.ops().exact_take().ok_or_else(none)?;
-        let mut held = taker.begin()?;
-        let (before, mut taken) = (out.used(), Vec::new());
-        let mut detach = || {
-            while !out.is_full() {
-                match self.look(out, filter)? {
-                    Some(Verdict::Keep) => {
-                        let Some((key, _)) = out.next() else { break };
-                        let key = self.keys.read_cell(key).ok_or(MapError::KeyCell)?;
-                        if let Some(r) = taker.detach(key)? {
-                            taken.push(r);
-                            out.push();
-                        }
-                    }
-                    Some(Verdict::Skip) => {}
-                    Some(Verdict::Stop) | None => return Ok(false),
-                }
-            }
-            Ok(true)
-        };
-        let done = detach();
-        if !taken.is_empty() {
-            // Values are delivered all the same: they are out of the map. That they may not be
-            // final is told next.
-            self.waited = wait_for_runs(map, &mut || taker.heartbeat(&mut held)).err();
-        }
-        for (i, r) in taken.iter().enumerate() {
-            if let Some((_, value)) = out.element(before + i) {
-                taker.load(*r, value);
-            }
-        }
-        taker.end(taken.len(), held);
-        match (&self.waited, done) {
-            // There is a next call, which tells.
-            (Some(_), _) => Ok(true),
-            (None, done) => done,
-        }
-    }
-
     /// Stands behind a key; `None` when it is gone and its type has no place for it.
     pub(super) fn behind(self, key: &[u8]) -> Result<Option<Self>, MapError> {
         if self.map.ops().by_key().is_some() {
@@ -499,36 +392,6 @@ impl<'m> Walk<'m> {
     pub(super) fn at(self, at: Position) -> Self {
         let cursor = Cursor::new(self.map, at);
         Self { cursor, ..self }
-    }
-}
-
-/// Waits for every program run that may have found an element of the map.
-fn wait_for_runs(map: &Map, meanwhile: &mut dyn FnMut()) -> Result<(), MapError> {
-    match SlotTable::of_object(map.file(), Access::ReadOnly) {
-        Ok(slots) => slots.wait_for_runs_while(meanwhile),
-        // Without a table no program can have run.
-        Err(e) if e.errno() == ENOENT => Ok(()),
-        Err(e) => Err(e),
-    }
-}
-
-/// Removes a key and copies its last value; `false` when it is gone.
-fn take(map: &Map, key: &[u8], value: &mut [u8], locked: bool) -> Result<bool, MapError> {
-    let flags = if locked { update::LOCK } else { 0 };
-    let taken = map
-        .ops()
-        .by_key()
-        .map(|keys| keys.take(key, value))
-        .or_else(|| map.ops().take(key, value, flags));
-    let done = match taken {
-        Some(done) => done,
-        // A change between the two is lost, as it would be just before them.
-        None => map.ops().lookup(key, value, flags).and_then(|()| map.ops().delete(key)),
-    };
-    match done {
-        Ok(()) => Ok(true),
-        Err(MapError::NoElement) => Ok(false),
-        Err(e) => Err(e),
     }
 }
 

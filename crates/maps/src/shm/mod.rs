@@ -1,6 +1,6 @@
 //! Shared memory: the only place of this crate that touches raw addresses.
 //!
-//! Rules of the house
+//! Rules:
 //!
 //! * Memory that another process can write is reached through atomics or through the copies in
 //!   [`copy`], never through `&T` or `&mut T` of a plain type. Copy out, then check, then use.
