@@ -8,8 +8,8 @@
 //! The format of the files ([`ObjectFile`]) is in `docs/shm-format.md`. This crate knows nothing of
 //! programs, and does not decide where files lie, how ids are given out, or when files are removed.
 //!
-//! To read it, begin at the bottom: `shm/` is the memory and knows no maps, [`ops`] says what a map
-//! type must do, each type is a file, [`types`] is the table of them, `map/` is what users and
+//! To read it, begin at the bottom: `shm/` is the memory and knows no maps, `ops` says what a map
+//! type must do, each type is a file, `types` is the table of them, `map/` is what users and
 //! programs call, and [`dump`] reads whole maps. A key is what [`skep_isa::KeyShape`] says.
 
 mod array;
