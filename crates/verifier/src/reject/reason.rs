@@ -1,8 +1,7 @@
-//! Why a program was refused: one reason in the kernel's words, where in the program, and how the
-//! walk got there.
+//! What can be wrong with a program, in the kernel's words.
 
-use skep_isa::{HelperId, Insn, kfunc, op};
-use skep_object::{Line, Misfit, Missing};
+use skep_isa::{HelperId, op};
+use skep_object::Misfit;
 
 /// What is wrong with a program. Messages are the kernel's (kernel/bpf/verifier.c) where the kernel
 /// has one.
@@ -365,7 +364,7 @@ pub enum Reason {
 
 impl Reason {
     /// Tells whether the message says itself that it is about this instruction.
-    fn names(&self, insn: usize) -> bool {
+    pub(super) fn names(&self, insn: usize) -> bool {
         let text = self.to_string();
         let number = insn.to_string();
         text.match_indices("insn ").any(|(at, word)| {
@@ -395,152 +394,4 @@ impl Reason {
                 | Self::KfuncSleeps { .. }
         )
     }
-}
-
-/// One step of the path that leads to a rejection.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Step {
-    /// The instruction's index.
-    pub insn: usize,
-    /// The instruction.
-    pub code: Insn,
-    /// What stands behind it in the program: the second half of a 64-bit load.
-    pub next: Option<Insn>,
-    /// The source line, where it differs from the step before.
-    pub line: Option<Line>,
-    /// The registers the instruction touches, as they were before it: number and what they held.
-    pub regs: Vec<(u8, String)>,
-    /// How many calls deep it runs.
-    pub depth: usize,
-    /// It made or tested what the fault is about.
-    pub matters: bool,
-}
-
-/// A refused program. `Display` is one line; [`path`](Self::path) shows how to get there and
-/// [`log`](Self::log) is laid out like the kernel's.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Rejection {
-    /// The program's name.
-    pub program: String,
-    /// The instruction at fault.
-    pub insn: usize,
-    /// Its source line, when the object has line information.
-    pub line: Option<Line>,
-    /// What is wrong, in the kernel's words.
-    pub reason: Reason,
-    /// More about it, where there is more to say: which bytes of what. Numbers are those of
-    /// [`path`](Self::path).
-    pub detail: Option<String>,
-    /// What to do about it, when there is an answer.
-    pub hint: Option<String>,
-    pub(crate) steps: Vec<Step>,
-    pub(crate) log: String,
-    /// The line that the kernel's log has before the reason.
-    pub(crate) logged: Option<String>,
-    pub(crate) info: crate::Info,
-}
-
-impl Rejection {
-    /// Returns the shortest way to the fault that was found, or its last 400 instructions: oldest
-    /// first, the one at fault last.
-    #[must_use]
-    pub fn path(&self) -> &[Step] {
-        &self.steps
-    }
-
-    /// Returns the log, laid out like the kernel's; it ends with the statistics line.
-    #[must_use]
-    pub fn log(&self) -> &str {
-        &self.log
-    }
-
-    /// Returns how many instructions were looked at before the program was refused.
-    #[must_use]
-    pub fn processed(&self) -> u32 {
-        self.info.processed
-    }
-}
-
-impl std::fmt::Display for Rejection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let reason = self.reason.to_string();
-        write!(
-            f,
-            "program `{}` was rejected: {}",
-            self.program,
-            reason.strip_suffix('.').unwrap_or(&reason)
-        )?;
-        if let Some(detail) = &self.detail {
-            write!(f, ": {detail}")?;
-        }
-        if !self.reason.names(self.insn) {
-            write!(f, " at insn {}", self.insn)?;
-        }
-        if let Some(l) = &self.line {
-            let file = l.file.rsplit('/').next().unwrap_or_default();
-            write!(f, " ({file}:{})", l.line)?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for Rejection {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.reason)
-    }
-}
-
-/// Explains an instruction that asks for what is not there.
-pub(crate) fn missing(what: &Missing) -> String {
-    match what {
-        Missing::Type(what) => {
-            format!(
-                "the types the program is fitted to (CO-RE) have no answer to {what}; test with `bpf_core_field_exists` before"
-            )
-        }
-        Missing::Function(name) => {
-            format!(
-                "`{name}` is a weak kernel function that skep does not offer; call it only behind `bpf_ksym_exists`"
-            )
-        }
-    }
-}
-
-/// Finds advice for a reason.
-pub(crate) fn hint(reason: &Reason) -> Option<String> {
-    let text = match reason {
-        Reason::NotMemory { kind, .. } if kind == "scalar" => {
-            "a plain number is no memory the verifier knows; read the traced process's memory with `bpf_probe_read_user`"
-        }
-        Reason::NotMemory { kind, .. } if kind.ends_with("_or_null") => {
-            "test the pointer against NULL before using it"
-        }
-        Reason::NoArithmetic { nullable: true, .. } => {
-            "test the pointer against NULL before using it"
-        }
-        Reason::NegativeIndex { .. } => "make the index unsigned, or test it against 0 as well",
-        Reason::Unbounded { .. } | Reason::OutsideRange { .. } => {
-            "compare the index with the size right before the access, in one variable"
-        }
-        Reason::OutsidePacket { .. } => "compare the end of the access with `data_end` first",
-        Reason::InfiniteLoop { .. } => {
-            "a turn changes nothing that is known: count the turns in a variable, with a constant bound"
-        }
-        Reason::TooComplex { .. } => {
-            "turns of a loop are walked one by one: make them fewer, or use `bpf_loop` or `bpf_for`"
-        }
-        Reason::Unreleased { .. } => "submit or discard the ring buffer record on every path",
-        Reason::NeedsGpl { .. } => "add `char LICENSE[] SEC(\"license\") = \"GPL\";`",
-        Reason::UninitStackRead { .. } | Reason::UninitIndirect { .. } => {
-            "initialize the whole variable, padding too, with `__builtin_memset`"
-        }
-        Reason::Misaligned { .. } => "align the field to its size",
-        Reason::ExceptionCallback => kfunc::NO_UNWINDING,
-        Reason::Unsupported { what } => kfunc::by_name(what).and_then(|(_, k)| k.unsupported)?,
-        Reason::BadReturn { .. } => "return a value of that range on every path",
-        Reason::Function { why, .. } => why.hint(),
-        _ => return None,
-    };
-    Some(text.to_owned())
 }

@@ -1,0 +1,319 @@
+//! Stored states: a path that reaches an instruction in a state no worse than one already proved
+//! safe there can stop.
+
+mod entry;
+
+use crate::cfg::Cfg;
+use crate::compare::{How, Ids, covers, live_regs, place, same_place};
+use crate::flow::Flow;
+use crate::reg::{Id, Reg};
+use crate::state::State;
+use entry::{Apart, Entry};
+
+/// Index of a stored state.
+pub type Point = usize;
+
+/// A stored state.
+pub struct Checkpoint {
+    /// The state; dropped when it was not useful.
+    pub state: Option<Box<State>>,
+    /// The stored state the path came through before.
+    pub parent: Option<Point>,
+    /// Unfinished paths that came through here. At 0 everything behind it is proved safe.
+    pub branches: u32,
+}
+
+/// All stored states.
+pub struct Explored {
+    points: Vec<Checkpoint>,
+    at: Vec<Vec<Entry>>,
+    ids: Ids,
+    /// Most states at one instruction.
+    pub most: usize,
+    /// States ever stored.
+    pub total: usize,
+    /// States stored now, and at most.
+    pub now: usize,
+    /// Most states stored at a time.
+    pub peak: usize,
+    weight: usize,
+}
+
+/// Bytes of stored states beyond which no more are stored; the walk then ends by its instruction
+/// limit.
+const WEIGHT_LIMIT: usize = 256 << 20;
+
+/// How often a stored state may fail to match for each time it does.
+const PATIENCE: u32 = 64;
+
+/// Most states looked into at a time, the newest ones of those whose entries do not rule them out.
+const LOOKS: usize = 64;
+
+/// Most states kept at one instruction.
+const CROWD: usize = 1024;
+
+/// Unfinished states at one instruction that are compared: the newest ones, and one landmark in so
+/// many. Most circles are short; a longer one comes by a landmark before that is dropped.
+const NEWEST: usize = 4;
+
+/// Every so many-th state stored at an instruction is a landmark.
+const LANDMARK: usize = 16;
+
+/// What the stored states say about a new one.
+pub enum Found {
+    /// A proved state covers it: the index of that state.
+    Covered(Point),
+    /// The path has been in exactly this state before.
+    Loop,
+    /// Nothing; whether an unfinished state of this instruction is on the path.
+    New {
+        /// The path has been at this instruction before.
+        looping: bool,
+    },
+}
+
+impl Explored {
+    /// Nothing stored yet.
+    #[must_use]
+    pub fn new(insns: usize) -> Self {
+        Self {
+            points: Vec::new(),
+            at: (0..insns).map(|_| Vec::new()).collect(),
+            ids: Ids::default(),
+            most: 0,
+            total: 0,
+            now: 0,
+            peak: 0,
+            weight: 0,
+        }
+    }
+
+    /// Compares `cur` with all states stored at `insn`. `worth` tells whether a state will be
+    /// stored here if nothing is found; given whether the path has been here before.
+    pub fn find(
+        &mut self,
+        insn: usize,
+        cur: &State,
+        cfg: &Cfg,
+        flow: &Flow,
+        worth: impl Fn(bool) -> bool,
+    ) -> Found {
+        let mut looping = false;
+        let mut list = self.at.get_mut(insn).map(std::mem::take).unwrap_or_default();
+        let (mut found, mut dropped, mut looks) = (None, false, 0);
+        let here = place(cur);
+        let newest = list.len().saturating_sub(NEWEST);
+        // The newest first: paths that were put aside late go on first.
+        for (n, e) in list.iter_mut().enumerate().rev().filter(|(_, e)| e.place == here) {
+            if !e.done && self.points.get(e.point as usize).is_none_or(|cp| cp.branches == 0) {
+                // From here on numbers that decide nothing may differ.
+                (e.done, e.apart) = (true, Apart::No);
+            }
+            looping |= !e.done;
+            if (e.done || n >= newest || e.landmark) && looks < LOOKS && !e.is_apart(cur) {
+                looks += 1;
+                let Some(old) =
+                    self.points.get(e.point as usize).and_then(|cp| cp.state.as_deref())
+                else {
+                    continue;
+                };
+                let how = if e.done { How::Enough } else { How::Same };
+                match e.compare(old, cur, (insn, cfg, flow, how), &mut self.ids) {
+                    None if e.done => {
+                        e.hits += 1;
+                        found = Some(Found::Covered(e.point as usize));
+                        break;
+                    }
+                    None => {
+                        found = Some(Found::Loop);
+                        break;
+                    }
+                    Some(_) => {}
+                }
+            }
+            // A state that keeps failing to match costs more than it saves; but while no new ones
+            // are stored, as between the iterations of a loop, it stays. The kernel
+            // gives up after 3 misses: with that, the loop over frames in `skep trace`'
+            // s program was not done after a million instructions.
+            e.misses += u32::from(worth(looping));
+            if e.misses > e.hits.saturating_mul(PATIENCE).saturating_add(PATIENCE)
+                && let Some(old) =
+                    self.points.get_mut(e.point as usize).and_then(|cp| cp.state.take())
+            {
+                self.weight = self.weight.saturating_sub(old.weight());
+                self.now = self.now.saturating_sub(1);
+                dropped = true;
+            }
+        }
+        if dropped {
+            list.retain(|e| self.points.get(e.point as usize).is_some_and(|cp| cp.state.is_some()));
+        }
+        if let Some(at) = self.at.get_mut(insn) {
+            *at = list;
+        }
+        found.unwrap_or(Found::New { looping })
+    }
+
+    /// Compares `cur` with the states stored at a loop head, also unfinished ones: all that follows
+    /// them will be walked. Of those on this very path only a state of an earlier iteration
+    /// ends it; to be back without one is to go round in circles (`may_goto` that jumps
+    /// backwards, a jump back to a call of a helper that calls nothing). As long as it is not
+    /// known which numbers will decide something there, all must agree; once everything is walked,
+    /// `done` is enough.
+    pub fn find_head(&self, insn: usize, cur: &State, cfg: &Cfg, flow: &Flow, done: How) -> Found {
+        for e in self.at.get(insn).map_or(&[][..], |l| l) {
+            let Some(cp) = self.points.get(e.point as usize) else { continue };
+            let Some(old) = cp.state.as_deref().filter(|old| same_place(old, cur)) else {
+                continue;
+            };
+            let how = match cp.branches == 0 {
+                true => done,
+                false if old.loops != cur.loops => How::Within,
+                false => How::Same,
+            };
+            if covers(old, cur, insn, cfg, flow, how) {
+                return if how == How::Same {
+                    Found::Loop
+                } else {
+                    Found::Covered(e.point as usize)
+                };
+            }
+        }
+        Found::New { looping: false }
+    }
+
+    /// Tells whether everything behind a stored state is proved safe.
+    pub fn is_done(&self, p: Point) -> bool {
+        self.points.get(p).is_some_and(|cp| cp.branches == 0)
+    }
+
+    /// The state in which this path was at a loop head last.
+    pub fn last_visit(&self, insn: usize, cur: &State) -> Option<&State> {
+        self.stored(insn, cur)
+            .filter(|cp| cp.branches > 0)
+            .last()
+            .and_then(|cp| cp.state.as_deref())
+    }
+
+    /// How often this path has been at a loop head.
+    pub fn visits(&self, insn: usize, cur: &State) -> usize {
+        self.stored(insn, cur).filter(|cp| cp.branches > 0).count()
+    }
+
+    fn stored(&self, insn: usize, cur: &State) -> impl Iterator<Item = &Checkpoint> {
+        let list = self.at.get(insn).map_or(&[][..], |l| l);
+        list.iter()
+            .filter_map(|e| self.points.get(e.point as usize))
+            .filter(|cp| cp.state.as_deref().is_some_and(|old| same_place(old, cur)))
+    }
+
+    /// Stores a state; `None` when there is no room.
+    pub fn store(
+        &mut self,
+        insn: usize,
+        cur: &State,
+        parent: Option<Point>,
+        cfg: &Cfg,
+    ) -> Option<Point> {
+        if self.weight > WEIGHT_LIMIT {
+            return None;
+        }
+        let mut state = Box::new(cur.clone());
+        let n = state.frames.len();
+        for i in 0..n {
+            let live = live_regs(cur, i, insn, cfg);
+            for (r, reg) in state.frames[i].regs.iter_mut().enumerate() {
+                if live & (1 << r) == 0 {
+                    *reg = Reg::UNINIT;
+                }
+            }
+        }
+        unlink_single(&mut state);
+        let p = self.points.len();
+        let at = self.at.get_mut(insn)?;
+        if at.len() >= CROWD {
+            let oldest = at.remove(0);
+            if let Some(old) =
+                self.points.get_mut(oldest.point as usize).and_then(|cp| cp.state.take())
+            {
+                self.weight = self.weight.saturating_sub(old.weight());
+                self.now = self.now.saturating_sub(1);
+            }
+        }
+        let landmark = !at.iter().rev().take(LANDMARK - 1).any(|e| e.landmark);
+        let point = u32::try_from(p).ok()?;
+        at.push(Entry {
+            point,
+            hits: 0,
+            misses: 0,
+            landmark,
+            done: false,
+            place: place(&state),
+            apart: Apart::No,
+        });
+        self.most = self.most.max(at.len());
+        self.weight += state.weight();
+        self.total += 1;
+        self.now += 1;
+        self.peak = self.peak.max(self.now);
+        self.points.push(Checkpoint { state: Some(state), parent, branches: 1 });
+        Some(p)
+    }
+
+    /// A path forks behind `p`.
+    pub fn fork(&mut self, p: Option<Point>) {
+        if let Some(cp) = p.and_then(|p| self.points.get_mut(p)) {
+            cp.branches += 1;
+        }
+    }
+
+    /// A path that came through `p` has ended.
+    pub fn end(&mut self, mut p: Option<Point>) {
+        while let Some(cp) = p.and_then(|p| self.points.get_mut(p)) {
+            cp.branches = cp.branches.saturating_sub(1);
+            if cp.branches > 0 {
+                break;
+            }
+            p = cp.parent;
+        }
+    }
+
+    /// After `cur` was found covered by `p`: what decides behind `p` also decides for `cur`.
+    pub fn inherit_precision(&self, p: Point, cur: &State, flow: &mut Flow) {
+        let Some(old) = self.points.get(p).and_then(|cp| cp.state.as_deref()) else { return };
+        for (fo, fc) in old.frames.iter().zip(&cur.frames) {
+            for (o, c) in fo.regs.iter().zip(&fc.regs) {
+                if o.is_scalar() && flow.is_precise(o.node) {
+                    flow.mark(c.node);
+                }
+            }
+            for (o, c) in fo.stack.slots().iter().zip(fc.stack.slots()) {
+                if o.is_number() && c.is_number() && flow.is_precise(o.reg.node) {
+                    flow.mark(c.reg.node);
+                }
+            }
+        }
+    }
+}
+
+/// Takes scalars out of sets they are alone in: nothing can be learnt through them, so they need
+/// not match.
+fn unlink_single(state: &mut State) {
+    let mut seen: Vec<(Id, u32)> = Vec::new();
+    state.each(|r| {
+        if r.is_scalar() && r.id != 0 {
+            match seen.iter_mut().find(|(id, _)| *id == r.id) {
+                Some((_, n)) => *n += 1,
+                None => seen.push((r.id, 1)),
+            }
+        }
+    });
+    state.each(|r| {
+        if seen.contains(&(r.id, 1)) {
+            r.id = 0;
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests;
