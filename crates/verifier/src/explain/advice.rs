@@ -157,38 +157,8 @@ fn narrow(place: &str, what: &str) -> String {
 fn bounded(steps: &[Step], index: &Index, what: &str, room: Option<i64>, wide: bool) -> String {
     // Numbers that are tested or masked may be multiplied afterwards.
     let limit_at = |scale: u64| room.map(|room| fitting(room, scale));
-    let limit = limit_at(index.scale);
     if let Some((n, test)) = index.at_most() {
-        let place = at(steps, test.step);
-        let what = if test.scale == index.scale { what } else { "offset" };
-        return match limit_at(test.scale) {
-            _ if test.narrow && wide => narrow(&place, what),
-            Some(limit) if n >= limit && !test.moved && what == "size" => {
-                format!(
-                    "the test at {place} lets {n} through: the {what} must be `<= {}`",
-                    limit - 1
-                )
-            }
-            Some(limit) if n >= limit && !test.moved => {
-                format!(
-                    "the test at {place} lets {n} through: the {what} must be `< {limit}`, so leave at `>= {limit}`"
-                )
-            }
-            Some(limit) if test.moved => {
-                format!(
-                    "the test at {place} is of another number than the one used: test the sum, `< {limit}`"
-                )
-            }
-            // The upper end is tested and is not what is wrong.
-            _ if test.signed => {
-                format!(
-                    "the test at {place} lets negative numbers through: make the {what} unsigned, or test `>= 0` as well"
-                )
-            }
-            _ => format!(
-                "the test at {place} is of another number than the one used: test the {what} right before the access"
-            ),
-        };
+        return at_most(steps, index, what, (n, &test), limit_at(test.scale), wide);
     }
     if let Some(load) = index.load
         && let Some(before) = index::loaded_before(steps, load)
@@ -198,34 +168,99 @@ fn bounded(steps: &[Step], index: &Index, what: &str, room: Option<i64>, wide: b
             "the {what} is read anew after it was tested, and may have changed: read it once, at {place}, into a variable"
         );
     }
-    if let Some((step, mask, scale)) = index.mask
-        && let Some(limit) = limit_at(scale)
-    {
-        let place = at(steps, step);
-        let fitting = i64::from(mask) < limit && mask >= 0;
-        if !fitting && limit > 0 {
-            let tight = (limit as u64).next_power_of_two() as i64;
-            return if tight == limit {
-                format!("the mask {mask:#x} at {place} is too wide: `& {:#x}`", limit - 1)
-            } else {
-                format!("the mask {mask:#x} at {place} is too wide: test `< {limit}` instead")
-            };
+    wide_mask(steps, index, limit_at)
+        .or_else(|| at_least(steps, index, what, limit_at))
+        .unwrap_or_else(|| unbounded(steps, index, what, limit_at))
+}
+
+/// Advice on a number that a test bounds, but not far enough.
+fn at_most(
+    steps: &[Step],
+    index: &Index,
+    what: &str,
+    (n, test): (i64, &Test),
+    limit: Option<i64>,
+    wide: bool,
+) -> String {
+    let place = at(steps, test.step);
+    let what = if test.scale == index.scale { what } else { "offset" };
+    match limit {
+        _ if test.narrow && wide => narrow(&place, what),
+        Some(limit) if n >= limit && !test.moved && what == "size" => {
+            format!("the test at {place} lets {n} through: the {what} must be `<= {}`", limit - 1)
         }
+        Some(limit) if n >= limit && !test.moved => {
+            format!(
+                "the test at {place} lets {n} through: the {what} must be `< {limit}`, so leave at `>= {limit}`"
+            )
+        }
+        Some(limit) if test.moved => {
+            format!(
+                "the test at {place} is of another number than the one used: test the sum, `< {limit}`"
+            )
+        }
+        // The upper end is tested and is not what is wrong.
+        _ if test.signed => {
+            format!(
+                "the test at {place} lets negative numbers through: make the {what} unsigned, or test `>= 0` as well"
+            )
+        }
+        _ => format!(
+            "the test at {place} is of another number than the one used: test the {what} right before the access"
+        ),
     }
-    let least = index
+}
+
+/// Advice on a mask that lets too much through.
+fn wide_mask(
+    steps: &[Step],
+    index: &Index,
+    limit_at: impl Fn(u64) -> Option<i64>,
+) -> Option<String> {
+    let (step, mask, scale) = index.mask?;
+    let limit = limit_at(scale)?;
+    let place = at(steps, step);
+    let is_enough = i64::from(mask) < limit && mask >= 0;
+    if is_enough || limit <= 0 {
+        return None;
+    }
+    let tight = (limit as u64).next_power_of_two() as i64;
+    Some(if tight == limit {
+        format!("the mask {mask:#x} at {place} is too wide: `& {:#x}`", limit - 1)
+    } else {
+        format!("the mask {mask:#x} at {place} is too wide: test `< {limit}` instead")
+    })
+}
+
+/// Advice on a number that is used where a test found it too large.
+fn at_least(
+    steps: &[Step],
+    index: &Index,
+    what: &str,
+    limit_at: impl Fn(u64) -> Option<i64>,
+) -> Option<String> {
+    let mut found = index
         .tests
         .iter()
-        .find_map(|t| if let Bound::AtLeast(n) = t.bound { Some((n, t)) } else { None });
-    if let Some((n, test)) =
-        least.filter(|(n, t)| limit_at(t.scale).is_none_or(|limit| *n >= limit))
-    {
-        let place = at(steps, test.step);
-        let below =
-            limit_at(test.scale).map_or("bounded by a constant".to_owned(), |n| format!("`< {n}`"));
-        return format!(
-            "on this path the test at {place} found the {what} to be {n} or more: use it only where it is {below}"
-        );
-    }
+        .filter_map(|t| if let Bound::AtLeast(n) = t.bound { Some((n, t)) } else { None });
+    let (n, test) =
+        found.next().filter(|(n, t)| limit_at(t.scale).is_none_or(|limit| *n >= limit))?;
+    let place = at(steps, test.step);
+    let below =
+        limit_at(test.scale).map_or("bounded by a constant".to_owned(), |n| format!("`< {n}`"));
+    Some(format!(
+        "on this path the test at {place} found the {what} to be {n} or more: use it only where it is {below}"
+    ))
+}
+
+/// Advice on a number that nothing bounds.
+fn unbounded(
+    steps: &[Step],
+    index: &Index,
+    what: &str,
+    limit_at: impl Fn(u64) -> Option<i64>,
+) -> String {
+    let limit = limit_at(index.scale);
     if let Some(test) = index.tests.iter().find(|t: &&Test| t.bound == Bound::Unknown) {
         let place = at(steps, test.step);
         let below = limit_at(test.scale).map_or("a constant".to_owned(), |n| n.to_string());
