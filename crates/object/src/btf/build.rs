@@ -1,6 +1,6 @@
 //! Types to bytes: BTF made from something else than a compiler's BTF.
 
-use super::kind::{Composite, Enum, Kind, Linkage, Type, TypeId};
+use super::kind::{Composite, Enum, Kind, Linkage, Type, TypeId, number};
 use super::{Btf, BtfError};
 use std::collections::HashMap;
 
@@ -68,45 +68,45 @@ fn write(t: &Type, out: &mut Vec<u32>) {
     match &t.kind {
         Kind::Void => {}
         Kind::Int(i) => {
-            head(1, 0, false, i.size);
+            head(number::INT, 0, false, i.size);
             let encoding = u32::from(i.signed) | u32::from(i.char) << 1 | u32::from(i.bool) << 2;
             out.push(encoding << 24 | u32::from(i.offset) << 16 | u32::from(i.bits));
         }
-        Kind::Ptr(to) => head(2, 0, false, *to),
+        Kind::Ptr(to) => head(number::PTR, 0, false, *to),
         Kind::Array(a) => {
-            head(3, 0, false, 0);
+            head(number::ARRAY, 0, false, 0);
             out.extend([a.elem, a.index, a.len]);
         }
-        Kind::Struct(c) => members(t.name_off, 4, c, out),
-        Kind::Union(c) => members(t.name_off, 5, c, out),
+        Kind::Struct(c) => members(t.name_off, number::STRUCT, c, out),
+        Kind::Union(c) => members(t.name_off, number::UNION, c, out),
         Kind::Enum(e) => {
-            head(6, e.values.len(), e.signed, e.size);
+            head(number::ENUM, e.values.len(), e.signed, e.size);
             e.values.iter().take(MAX_VLEN).for_each(|v| out.extend([v.name_off, v.value as u32]));
         }
-        Kind::Fwd { union } => head(7, 0, *union, 0),
-        Kind::Typedef(to) => head(8, 0, false, *to),
-        Kind::Volatile(to) => head(9, 0, false, *to),
-        Kind::Const(to) => head(10, 0, false, *to),
-        Kind::Restrict(to) => head(11, 0, false, *to),
-        Kind::Func(f) => head(12, linkage(f.linkage) as usize, false, f.proto),
+        Kind::Fwd { union } => head(number::FWD, 0, *union, 0),
+        Kind::Typedef(to) => head(number::TYPEDEF, 0, false, *to),
+        Kind::Volatile(to) => head(number::VOLATILE, 0, false, *to),
+        Kind::Const(to) => head(number::CONST, 0, false, *to),
+        Kind::Restrict(to) => head(number::RESTRICT, 0, false, *to),
+        Kind::Func(f) => head(number::FUNC, linkage(f.linkage) as usize, false, f.proto),
         Kind::FuncProto(p) => {
-            head(13, p.params.len(), false, p.ret);
+            head(number::FUNC_PROTO, p.params.len(), false, p.ret);
             p.params.iter().take(MAX_VLEN).for_each(|p| out.extend([p.name_off, p.type_id]));
         }
         Kind::Var(v) => {
-            head(14, 0, false, v.type_id);
+            head(number::VAR, 0, false, v.type_id);
             out.push(linkage(v.linkage));
         }
         Kind::DataSec(d) => {
-            head(15, d.vars.len(), false, d.size);
+            head(number::DATASEC, d.vars.len(), false, d.size);
             d.vars.iter().take(MAX_VLEN).for_each(|v| out.extend([v.type_id, v.offset, v.size]));
         }
-        Kind::Float(size) => head(16, 0, false, *size),
+        Kind::Float(size) => head(number::FLOAT, 0, false, *size),
         Kind::DeclTag(d) => {
-            head(17, 0, false, d.type_id);
+            head(number::DECL_TAG, 0, false, d.type_id);
             out.push(d.component.unwrap_or(u32::MAX));
         }
-        Kind::TypeTag(to) => head(18, 0, false, *to),
+        Kind::TypeTag(to) => head(number::TYPE_TAG, 0, false, *to),
         Kind::Enum64(e) => enum64(t.name_off, e, out),
     }
 }
@@ -125,7 +125,7 @@ fn members(name_off: u32, kind: u32, c: &Composite, out: &mut Vec<u32>) {
 }
 
 fn enum64(name_off: u32, e: &Enum, out: &mut Vec<u32>) {
-    out.extend([name_off, info(19, e.values.len(), e.signed), e.size]);
+    out.extend([name_off, info(number::ENUM64, e.values.len(), e.signed), e.size]);
     e.values
         .iter()
         .take(MAX_VLEN)

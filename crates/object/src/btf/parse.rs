@@ -2,7 +2,7 @@
 
 use super::kind::{
     Array, Composite, DataSec, DeclTag, Enum, EnumValue, Func, FuncProto, Int, Kind, Linkage,
-    Member, Param, SecVar, Type, TypeId, Var,
+    Member, Param, SecVar, Type, TypeId, Var, number,
 };
 use super::{Btf, BtfError};
 
@@ -219,33 +219,19 @@ fn parse_kind(w: &mut Words<'_>, id: TypeId, info: u32, word: u32) -> Result<Kin
         _ => Err(bad("unknown linkage")),
     };
     Ok(match (info >> 24) & 0x1f {
-        1 => {
-            let data = w.u32()?;
-            let (encoding, offset, bits) = ((data >> 24) & 0xf, (data >> 16) as u8, data as u8);
-            if word == 0 || word > 16 || u32::from(offset) + u32::from(bits) > word * 8 {
-                return Err(bad("an integer of impossible size"));
-            }
-            Kind::Int(Int {
-                size: word,
-                bits,
-                offset,
-                signed: encoding & 1 != 0,
-                char: encoding & 2 != 0,
-                bool: encoding & 4 != 0,
-            })
-        }
-        2 => Kind::Ptr(word),
-        3 => Kind::Array(Array { elem: w.u32()?, index: w.u32()?, len: w.u32()? }),
-        kind @ (4 | 5) => {
+        number::INT => int(word, w.u32()?).ok_or(bad("an integer of impossible size"))?,
+        number::PTR => Kind::Ptr(word),
+        number::ARRAY => Kind::Array(Array { elem: w.u32()?, index: w.u32()?, len: w.u32()? }),
+        kind @ (number::STRUCT | number::UNION) => {
             let members = w.records(vlen, |[name_off, type_id, offset]| {
                 let (bit_offset, bitfield) =
                     if flag { (offset & 0x00ff_ffff, (offset >> 24) as u8) } else { (offset, 0) };
                 Member { name_off, type_id, bit_offset, bitfield }
             })?;
             let composite = Composite { size: word, members };
-            if kind == 4 { Kind::Struct(composite) } else { Kind::Union(composite) }
+            if kind == number::STRUCT { Kind::Struct(composite) } else { Kind::Union(composite) }
         }
-        6 => {
+        number::ENUM => {
             // One that is only declared has neither size nor values.
             if !matches!((word, vlen), (1 | 2 | 4 | 8, _) | (0, 0)) {
                 return Err(bad("an enumeration of impossible size"));
@@ -255,37 +241,37 @@ fn parse_kind(w: &mut Words<'_>, id: TypeId, info: u32, word: u32) -> Result<Kin
                 w.records(vlen, |[name_off, value]| EnumValue { name_off, value: extend(value) })?;
             Kind::Enum(Enum { size: word, signed: flag, values })
         }
-        7 => Kind::Fwd { union: flag },
-        8 => Kind::Typedef(word),
-        9 => Kind::Volatile(word),
-        10 => Kind::Const(word),
-        11 => Kind::Restrict(word),
-        12 => Kind::Func(Func { linkage: linkage(vlen as u32)?, proto: word }),
-        13 => Kind::FuncProto(FuncProto {
+        number::FWD => Kind::Fwd { union: flag },
+        number::TYPEDEF => Kind::Typedef(word),
+        number::VOLATILE => Kind::Volatile(word),
+        number::CONST => Kind::Const(word),
+        number::RESTRICT => Kind::Restrict(word),
+        number::FUNC => Kind::Func(Func { linkage: linkage(vlen as u32)?, proto: word }),
+        number::FUNC_PROTO => Kind::FuncProto(FuncProto {
             ret: word,
             params: w.records(vlen, |[name_off, type_id]| Param { name_off, type_id })?,
         }),
-        14 => Kind::Var(Var { linkage: linkage(w.u32()?)?, type_id: word }),
-        15 => {
+        number::VAR => Kind::Var(Var { linkage: linkage(w.u32()?)?, type_id: word }),
+        number::DATASEC => {
             let vars =
                 w.records(vlen, |[type_id, offset, size]| SecVar { type_id, offset, size })?;
             Kind::DataSec(DataSec { size: word, vars })
         }
-        16 => {
+        number::FLOAT => {
             if !matches!(word, 2 | 4 | 8 | 12 | 16) {
                 return Err(bad("a floating-point number of impossible size"));
             }
             Kind::Float(word)
         }
-        17 => {
+        number::DECL_TAG => {
             let component = w.u32()?;
             Kind::DeclTag(DeclTag {
                 type_id: word,
                 component: (component != u32::MAX).then_some(component),
             })
         }
-        18 => Kind::TypeTag(word),
-        19 => {
+        number::TYPE_TAG => Kind::TypeTag(word),
+        number::ENUM64 => {
             if !matches!(word, 1 | 2 | 4 | 8) {
                 return Err(bad("an enumeration of impossible size"));
             }
@@ -297,6 +283,20 @@ fn parse_kind(w: &mut Words<'_>, id: TypeId, info: u32, word: u32) -> Result<Kin
         }
         _ => return Err(bad("unknown kind")),
     })
+}
+
+/// The two words of an integer.
+fn int(size: u32, data: u32) -> Option<Kind> {
+    let (encoding, offset, bits) = ((data >> 24) & 0xf, (data >> 16) as u8, data as u8);
+    let is_possible = (1..=16).contains(&size) && u32::from(offset) + u32::from(bits) <= size * 8;
+    is_possible.then_some(Kind::Int(Int {
+        size,
+        bits,
+        offset,
+        signed: encoding & 1 != 0,
+        char: encoding & 2 != 0,
+        bool: encoding & 4 != 0,
+    }))
 }
 
 #[cfg(test)]

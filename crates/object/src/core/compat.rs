@@ -3,7 +3,7 @@
 use super::spec::{composite, enumeration};
 use super::{CoreError, Fitter, essential};
 use crate::Btf;
-use crate::btf::{Kind, MAX_DEPTH, TypeId};
+use crate::btf::{Composite, Kind, MAX_DEPTH, TypeId};
 
 /// Tells whether two kinds are the same, enumerations of all widths being one.
 pub(super) fn kinds(local: &Kind, target: &Kind) -> bool {
@@ -90,6 +90,29 @@ impl Fitter<'_> {
         Err("types nest too deep".into())
     }
 
+    /// Tells whether each member of a structure matches one of that name.
+    fn members_match(
+        &self,
+        local: &Composite,
+        target: &Btf,
+        theirs: &Composite,
+        depth: usize,
+    ) -> Result<bool, CoreError> {
+        for own in &local.members {
+            let wanted = essential(self.local.string(own.name_off));
+            let mut matches = false;
+            for m in &theirs.members {
+                if !matches && essential(target.string(m.name_off)) == wanted {
+                    matches = self.types_match(own.type_id, target, m.type_id, false, depth + 1)?;
+                }
+            }
+            if !matches {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Tells whether a type of the target has all that the local one has (`bpf_core_types_match`).
     pub(super) fn types_match(
         &self,
@@ -119,28 +142,7 @@ impl Fitter<'_> {
                     if behind_pointer {
                         return Ok(true);
                     }
-                    for own in &a.members {
-                        let wanted = essential(self.local.string(own.name_off));
-                        let mut found = false;
-                        for m in b
-                            .members
-                            .iter()
-                            .filter(|m| essential(target.string(m.name_off)) == wanted)
-                        {
-                            found = found
-                                || self.types_match(
-                                    own.type_id,
-                                    target,
-                                    m.type_id,
-                                    behind_pointer,
-                                    depth + 1,
-                                )?;
-                        }
-                        if !found {
-                            return Ok(false);
-                        }
-                    }
-                    return Ok(true);
+                    return self.members_match(a, target, b, depth);
                 }
                 (Kind::Enum(a) | Kind::Enum64(a), Kind::Enum(b) | Kind::Enum64(b)) => {
                     let has = |name: &str| {

@@ -261,21 +261,7 @@ impl<'s, 'a> Types<'s, 'a> {
             dw::DW_TAG_base_type => base(text, size?, &e.entry),
             dw::DW_TAG_pointer_type
             | dw::DW_TAG_reference_type
-            | dw::DW_TAG_rvalue_reference_type => {
-                let (to, named) = self.pointee(e, depth)?;
-                let star = match e.entry.tag() {
-                    dw::DW_TAG_pointer_type => "*",
-                    dw::DW_TAG_reference_type => "&",
-                    _ => "&&",
-                };
-                let space = if to.ends_with('*') { "" } else { " " };
-                Some(Type::scalar(
-                    &format!("{to}{space}{star}"),
-                    ValueKind::Pointer(named),
-                    8,
-                    Class::Integer,
-                ))
-            }
+            | dw::DW_TAG_rvalue_reference_type => self.pointer(e, depth),
             dw::DW_TAG_const_type
             | dw::DW_TAG_volatile_type
             | dw::DW_TAG_restrict_type
@@ -294,23 +280,7 @@ impl<'s, 'a> Types<'s, 'a> {
                 Some(Type::scalar(&tagged("enum", text), ValueKind::Enum, size, Class::Integer))
             }
             dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type => {
-                if flag(&e.entry, dw::DW_AT_declaration) {
-                    return None;
-                }
-                let union = e.entry.tag() == dw::DW_TAG_union_type;
-                let (kind, word) =
-                    if union { (ValueKind::Union, "union") } else { (ValueKind::Struct, "struct") };
-                let size = size?;
-                let mut parts = Parts::new(size);
-                let align = self.flatten(e, 0, depth, &mut parts)?;
-                Some(Type {
-                    text: tagged(word, text),
-                    kind,
-                    size,
-                    align,
-                    leaves: parts.leaves,
-                    by_reference: parts.by_reference,
-                })
+                self.composite(e, depth)
             }
             // Others are no arguments; a vector is.
             dw::DW_TAG_array_type if flag(&e.entry, dw::DW_AT_GNU_vector) => {
@@ -327,26 +297,59 @@ impl<'s, 'a> Types<'s, 'a> {
             dw::DW_TAG_unspecified_type if text.contains("nullptr") => {
                 Some(Type::scalar(text, ValueKind::Pointer(None), 8, Class::Integer))
             }
-            dw::DW_TAG_ptr_to_member_type => {
-                let pos = self.link(e, dw::DW_AT_type)?;
-                let function = self.entry(pos)?.entry.tag() == dw::DW_TAG_subroutine_type;
-                let one =
-                    Type::scalar("pointer to member", ValueKind::Pointer(None), 8, Class::Integer);
-                if !function {
-                    return Some(one);
-                }
-                let leaves = [0, 64]
-                    .map(|bit_offset| Leaf {
-                        bit_offset,
-                        bits: 64,
-                        class: Class::Integer,
-                        align: 8,
-                    })
-                    .to_vec();
-                Some(Type { kind: ValueKind::Struct, size: 16, align: 8, leaves, ..one })
-            }
+            dw::DW_TAG_ptr_to_member_type => self.pointer_to_member(e),
             _ => None,
         }
+    }
+
+    fn pointer(&mut self, e: &Found<'s, 'a>, depth: u32) -> Option<Type> {
+        let (to, named) = self.pointee(e, depth)?;
+        let star = match e.entry.tag() {
+            dw::DW_TAG_pointer_type => "*",
+            dw::DW_TAG_reference_type => "&",
+            _ => "&&",
+        };
+        let space = if to.ends_with('*') { "" } else { " " };
+        Some(Type::scalar(
+            &format!("{to}{space}{star}"),
+            ValueKind::Pointer(named),
+            8,
+            Class::Integer,
+        ))
+    }
+
+    /// A structure, class or union.
+    fn composite(&mut self, e: &Found<'s, 'a>, depth: u32) -> Option<Type> {
+        if flag(&e.entry, dw::DW_AT_declaration) {
+            return None;
+        }
+        let union = e.entry.tag() == dw::DW_TAG_union_type;
+        let (kind, word) =
+            if union { (ValueKind::Union, "union") } else { (ValueKind::Struct, "struct") };
+        let size = number(&e.entry, dw::DW_AT_byte_size)?;
+        let mut parts = Parts::new(size);
+        let align = self.flatten(e, 0, depth, &mut parts)?;
+        Some(Type {
+            text: tagged(word, e.text(dw::DW_AT_name).unwrap_or_default()),
+            kind,
+            size,
+            align,
+            leaves: parts.leaves,
+            by_reference: parts.by_reference,
+        })
+    }
+
+    fn pointer_to_member(&mut self, e: &Found<'s, 'a>) -> Option<Type> {
+        let pos = self.link(e, dw::DW_AT_type)?;
+        let function = self.entry(pos)?.entry.tag() == dw::DW_TAG_subroutine_type;
+        let one = Type::scalar("pointer to member", ValueKind::Pointer(None), 8, Class::Integer);
+        if !function {
+            return Some(one);
+        }
+        let leaves = [0, 64]
+            .map(|bit_offset| Leaf { bit_offset, bits: 64, class: Class::Integer, align: 8 })
+            .to_vec();
+        Some(Type { kind: ValueKind::Struct, size: 16, align: 8, leaves, ..one })
     }
 
     /// The name of what a pointer leads to, and the same when it is a structure that has a name.

@@ -33,22 +33,13 @@ struct Section {
     bytes: Vec<u8>,
 }
 
-/// Puts an object file together for `size` bytes of code at `base`.
-pub(super) fn image(
+/// The sections but the last, which holds the names of all.
+fn sections(
     base: u64,
     size: u64,
-    units: &[Unit],
+    (symbols, names): (Vec<u8>, Vec<u8>),
     tables: &[(&'static str, Vec<u8>)],
-) -> Vec<u8> {
-    let (mut symbols, mut names) = (vec![0u8; SYMBOL as usize], vec![0u8]);
-    for unit in units {
-        symbols.extend((names.len() as u32).to_le_bytes());
-        symbols.extend([GLOBAL_FUNC, 0]);
-        symbols.extend(TEXT.to_le_bytes());
-        symbols.extend((base + unit.start as u64).to_le_bytes());
-        symbols.extend(((unit.end - unit.start) as u64).to_le_bytes());
-        names.extend(unit.name.bytes().chain([0]));
-    }
+) -> Vec<Section> {
     let mut sections = vec![
         Section::default(),
         Section {
@@ -81,6 +72,26 @@ pub(super) fn image(
             ..Section::default()
         });
     }
+    sections
+}
+
+/// Puts an object file together for `size` bytes of code at `base`.
+pub(super) fn image(
+    base: u64,
+    size: u64,
+    units: &[Unit],
+    tables: &[(&'static str, Vec<u8>)],
+) -> Vec<u8> {
+    let (mut symbols, mut names) = (vec![0u8; SYMBOL as usize], vec![0u8]);
+    for unit in units {
+        symbols.extend((names.len() as u32).to_le_bytes());
+        symbols.extend([GLOBAL_FUNC, 0]);
+        symbols.extend(TEXT.to_le_bytes());
+        symbols.extend((base + unit.start as u64).to_le_bytes());
+        symbols.extend(((unit.end - unit.start) as u64).to_le_bytes());
+        names.extend(unit.name.bytes().chain([0]));
+    }
+    let mut sections = sections(base, size, (symbols, names), tables);
     sections.push(Section { name: ".shstrtab", kind: STRTAB, align: 1, ..Section::default() });
     let mut section_names = Vec::new();
     let name_at: Vec<u32> = sections

@@ -8,6 +8,7 @@ mod mem;
 mod thunk;
 
 use std::cell::Cell;
+use std::ops::ControlFlow;
 
 use skep_isa::{HelperId, Insn, op};
 
@@ -146,60 +147,16 @@ impl Program {
                     r[d] = self.immediate(i, upper, pc).ok_or(bad)?;
                     next = pc + 2;
                 }
-                op::LDX => {
-                    let at = r[s].wrapping_add_signed(i64::from(i.off));
-                    r[d] = match i.code & 0xe0 {
-                        // SAFETY: the caller vouches for every address, or for the handler that
-                        // makes any address good.
-                        mode @ (op::PROBE_MEM | op::PROBE_MEMSX) => unsafe {
-                            mem::probe(at, i.code & op::DW, mode == op::PROBE_MEMSX)
-                        },
-                        // SAFETY: the caller vouches for every address the program loads from.
-                        mode => unsafe { mem::load(at, i.code & op::DW, mode == op::MEMSX) },
-                    };
-                }
-                op::ST | op::STX => {
-                    let at = r[d].wrapping_add_signed(i64::from(i.off));
-                    if i.class() == op::ST {
-                        // SAFETY: the caller vouches for every address the program stores to.
-                        unsafe { mem::store(at, i.code & op::DW, i64::from(i.imm) as u64) };
-                    } else if i.code & 0xe0 == op::MEM {
-                        // SAFETY: as above.
-                        unsafe { mem::store(at, i.code & op::DW, r[s]) };
-                    } else {
-                        // SAFETY: as above, for loads and stores.
-                        unsafe { self.atomic(i, pc, &mut r) }?;
-                    }
-                }
+                // SAFETY: the caller vouches for every address the program loads from.
+                op::LDX => r[d] = unsafe { load(i, r[s]) },
+                // SAFETY: the caller vouches for every address the program stores to.
+                op::ST | op::STX => unsafe { self.store(i, pc, &mut r) }?,
                 _ if i.code == op::EXIT => return Ok(r[0]),
                 _ if i.code == op::CALL => {
-                    let args = [r[1], r[2], r[3], r[4], r[5]];
-                    if i.src() == op::PSEUDO_CALL {
-                        if run.depth >= op::MAX_CALL_FRAMES {
-                            return Err(RunError::TooDeep { insn: pc });
-                        }
-                        let deeper = Run { depth: run.depth + 1, ..run };
-                        // SAFETY: as this call.
-                        r[0] = unsafe {
-                            self.call((pc as i64 + 1 + i64::from(i.imm)) as usize, args, deeper)
-                        }?;
-                    } else if self
-                        .flow
-                        .helper(i.imm as u32)
-                        .is_some_and(|h| h.how == HelperCall::TailCall)
-                    {
-                        // SAFETY: as this call.
-                        if let Some(to) = unsafe { self.tail_target(i.imm as u32, pc, args, run) }?
-                        {
-                            // SAFETY: as this call; the target is verified for the same context.
-                            // Its calls are counted anew.
-                            return unsafe {
-                                to.call(0, [args[0], 0, 0, 0, 0], Run { depth: 1, ..run })
-                            };
-                        }
-                    } else {
-                        // SAFETY: as this call.
-                        r[0] = unsafe { self.helper(i.imm as u32, pc, args, run) }?;
+                    // SAFETY: the caller vouches for the program, and so for its calls.
+                    match unsafe { self.call_insn(i, pc, &r, run) }? {
+                        ControlFlow::Continue(result) => r[0] = result,
+                        ControlFlow::Break(result) => return Ok(result),
                     }
                 }
                 _ => {
@@ -221,6 +178,64 @@ impl Program {
             }
             pc = next;
         }
+    }
+
+    /// Stores, or does an atomic operation.
+    ///
+    /// # Safety
+    /// The address must be good for the access, as for all that a verified program does.
+    #[inline]
+    unsafe fn store(&self, i: Insn, pc: usize, r: &mut [u64; 16]) -> Result<(), RunError> {
+        let (d, s) = (usize::from(i.dst()), usize::from(i.src()));
+        let at = r[d].wrapping_add_signed(i64::from(i.off));
+        let value = match i.class() {
+            op::ST => i64::from(i.imm) as u64,
+            _ if i.code & 0xe0 == op::MEM => r[s],
+            // SAFETY: the caller vouches for loads and stores at the address.
+            _ => return unsafe { self.atomic(i, pc, r) },
+        };
+        // SAFETY: the caller vouches for stores to the address.
+        unsafe { mem::store(at, i.code & op::DW, value) };
+        Ok(())
+    }
+
+    /// Calls a function of the program or a helper, and continues with its result; or another
+    /// program by a tail call, whose result is this program's (`Break`). A tail call that fails
+    /// leaves r0 as it was.
+    ///
+    /// # Safety
+    /// The arguments must be good for what is called, and what is called for this context: as in
+    /// every call that a verified program makes.
+    unsafe fn call_insn(
+        &self,
+        i: Insn,
+        pc: usize,
+        r: &[u64; 16],
+        run: Run<'_>,
+    ) -> Result<ControlFlow<u64, u64>, RunError> {
+        let id = i.imm as u32;
+        let args = [r[1], r[2], r[3], r[4], r[5]];
+        if i.src() == op::PSEUDO_CALL {
+            if run.depth >= op::MAX_CALL_FRAMES {
+                return Err(RunError::TooDeep { insn: pc });
+            }
+            let deeper = Run { depth: run.depth + 1, ..run };
+            let start = (pc as i64 + 1 + i64::from(i.imm)) as usize;
+            // SAFETY: the caller vouches for the arguments.
+            return unsafe { self.call(start, args, deeper) }.map(ControlFlow::Continue);
+        }
+        if self.flow.helper(id).is_some_and(|h| h.how == HelperCall::TailCall) {
+            // SAFETY: the caller vouches for the arguments.
+            let to = unsafe { self.tail_target(id, pc, args, run) }?;
+            let Some(to) = to else {
+                return Ok(ControlFlow::Continue(r[0]));
+            };
+            let first = [args[0], 0, 0, 0, 0];
+            // SAFETY: the target is verified for the same context. Its calls are counted anew.
+            return unsafe { to.call(0, first, Run { depth: 1, ..run }) }.map(ControlFlow::Break);
+        }
+        // SAFETY: the caller vouches for the arguments.
+        unsafe { self.helper(id, pc, args, run) }.map(ControlFlow::Continue)
     }
 
     fn immediate(&self, i: Insn, upper: u32, pc: usize) -> Option<u64> {
@@ -315,5 +330,23 @@ impl Program {
             }
         }
         Ok(())
+    }
+}
+
+/// Loads what an instruction loads, at an offset behind `base`.
+///
+/// # Safety
+/// The address must be good for the load, unless the instruction is a `PROBE_MEM` load: then a
+/// signal handler must use [`fixup`](crate::fault::fixup).
+#[inline]
+unsafe fn load(i: Insn, base: u64) -> u64 {
+    let at = base.wrapping_add_signed(i64::from(i.off));
+    match i.code & 0xe0 {
+        // SAFETY: the caller vouches for the handler that makes any address good.
+        mode @ (op::PROBE_MEM | op::PROBE_MEMSX) => unsafe {
+            mem::probe(at, i.code & op::DW, mode == op::PROBE_MEMSX)
+        },
+        // SAFETY: the caller vouches for loads from the address.
+        mode => unsafe { mem::load(at, i.code & op::DW, mode == op::MEMSX) },
     }
 }

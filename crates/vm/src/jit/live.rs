@@ -429,48 +429,55 @@ fn in_block(insns: &[Insn], env: &Env<'_>, flow: &Flow, range: Range<usize>, cal
                 word = None;
             }
             op::JMP if i.code == op::CALL => {
-                let helper = if i.src() == op::PSEUDO_CALL {
-                    None
-                } else {
-                    flow.helper(i.imm as u32).map(|h| h.how)
-                };
-                let known = |v: Value| {
-                    if let Value::Map(n) = v { env.maps.get(n as usize).copied() } else { None }
-                };
-                match helper {
-                    Some(HelperCall::MapLookup) => match known(regs[1]) {
-                        Some(map) if is_indexed(map.shape) => {
-                            let key =
-                                if let Value::Frame(off) = regs[2] { Some(off) } else { None };
-                            let number = word.filter(|(off, _)| key == Some(*off)).map(|(_, n)| n);
-                            calls.lookups.push(Lookup { at, map, key, number });
-                        }
-                        Some(MapRef {
-                            shape: MapShape { kind: ShapeKind::Direct { func, map }, .. },
-                            ..
-                        }) => {
-                            calls.directs.push(Direct { at, func, map });
-                        }
-                        _ => {}
-                    },
-                    Some(HelperCall::TailCall) => {
-                        if let Some(MapRef { shape, .. }) = known(regs[2])
-                            && let ShapeKind::ProgArray { targets } = shape.kind
-                            && targets != 0
-                            && matches!(shape.stride, 4 | 8)
-                        {
-                            let number =
-                                if let Value::Number(n) = regs[3] { Some(n) } else { None };
-                            calls.tails.push(Tail { at, shape, targets, number });
-                        }
-                    }
-                    _ => {}
-                }
+                note_call(i, at, (&regs, word), env, flow, calls);
                 regs[..6].fill(Value::Any);
                 word = None;
             }
             _ => {}
         }
+    }
+}
+
+/// Notes a lookup or a tail call whose map is known, with what is known of its key: `word` is the
+/// word of the frame that was written last, and what it holds.
+fn note_call(
+    i: Insn,
+    at: usize,
+    (regs, word): (&[Value; 16], Option<(i32, u32)>),
+    env: &Env<'_>,
+    flow: &Flow,
+    calls: &mut Calls,
+) {
+    if i.src() == op::PSEUDO_CALL {
+        return;
+    }
+    let known =
+        |v: Value| if let Value::Map(n) = v { env.maps.get(n as usize).copied() } else { None };
+    match flow.helper(i.imm as u32).map(|h| h.how) {
+        Some(HelperCall::MapLookup) => match known(regs[1]) {
+            Some(map) if is_indexed(map.shape) => {
+                let key = if let Value::Frame(off) = regs[2] { Some(off) } else { None };
+                let number = word.filter(|(off, _)| key == Some(*off)).map(|(_, n)| n);
+                calls.lookups.push(Lookup { at, map, key, number });
+            }
+            Some(MapRef {
+                shape: MapShape { kind: ShapeKind::Direct { func, map }, .. }, ..
+            }) => {
+                calls.directs.push(Direct { at, func, map });
+            }
+            _ => {}
+        },
+        Some(HelperCall::TailCall) => {
+            if let Some(MapRef { shape, .. }) = known(regs[2])
+                && let ShapeKind::ProgArray { targets } = shape.kind
+                && targets != 0
+                && matches!(shape.stride, 4 | 8)
+            {
+                let number = if let Value::Number(n) = regs[3] { Some(n) } else { None };
+                calls.tails.push(Tail { at, shape, targets, number });
+            }
+        }
+        _ => {}
     }
 }
 
