@@ -57,7 +57,8 @@ pub enum InnerValue {
 }
 
 impl MapSpec {
-    /// Describes a plain map with keys of a fixed size; flags, types and contents can be set afterwards.
+    /// Describes a plain map with keys of a fixed size; flags, types and contents can be set
+    /// afterwards.
     ///
     /// ```
     /// use skep_object::MapSpec;

@@ -1,8 +1,9 @@
 //! The loads that may fail, for x86-64.
 //!
-//! Between `skep_vm_fault_begin` and `skep_vm_fault_end` no instruction touches the stack, so continuing at
-//! `skep_vm_fault_failed` is a return with -1 from whichever function faulted. That label must stay outside the range's
-//! loads but may lie anywhere; the two functions must stay inside it.
+//! Between `skep_vm_fault_begin` and `skep_vm_fault_end` no instruction touches the stack, so
+//! continuing at `skep_vm_fault_failed` is a return with -1 from whichever function faulted. That
+//! label must stay outside the range's loads but may lie anywhere; the two functions must stay
+//! inside it.
 
 use std::arch::global_asm;
 

@@ -10,7 +10,8 @@ mod live;
 mod narrow;
 
 cfg_select! {
-    // The only machine there is a generator for; elsewhere compiling is an error and the interpreter runs programs.
+    // The only machine there is a generator for; elsewhere compiling is an error and the
+    // interpreter runs programs.
     target_arch = "x86_64" => {
         mod x64;
         use x64 as arch;

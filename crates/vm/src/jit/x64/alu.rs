@@ -19,14 +19,17 @@ impl Gen<'_> {
                 if x {
                     e.group(w, g, d, s);
                 } else {
-                    // A mask without sign bit clears the upper half, as the shorter instruction does.
+                    // A mask without sign bit clears the upper half, as the shorter instruction
+                    // does.
                     let w = w && !(g == group::AND && i.imm >= 0);
                     e.group_imm(w, g, d, i.imm);
                 }
                 self.flags_of(d, w);
             }
             op::MUL if x => e.imul(w, d, s),
-            op::MUL if i.imm > 0 && i.imm & (i.imm - 1) == 0 => e.shift_imm(w, shift::SHL, d, i.imm.trailing_zeros() as u8),
+            op::MUL if i.imm > 0 && i.imm & (i.imm - 1) == 0 => {
+                e.shift_imm(w, shift::SHL, d, i.imm.trailing_zeros() as u8)
+            }
             op::MUL => e.imul_imm(w, d, d, i.imm),
             o @ (op::DIV | op::MOD) => self.divide(i, o == op::MOD),
             o @ (op::LSH | op::RSH | op::ARSH) => self.shift(i, o),
@@ -47,7 +50,8 @@ impl Gen<'_> {
             return true;
         }
         match i.off {
-            // Moving a register to itself does nothing, or clears an upper half that may be clear already.
+            // Moving a register to itself does nothing, or clears an upper half that may be clear
+            // already.
             0 if d == s && (w || narrow) => {}
             0 => e.mov(w && !narrow, d, s),
             8 => e.sign_extend(w, Size::B, d, s),
@@ -108,8 +112,9 @@ impl Gen<'_> {
         }
     }
 
-    /// Division wants the dividend in rdx:rax and leaves quotient and remainder there. Dividing by zero gives 0, its
-    /// remainder is the dividend, and the one signed overflow wraps, so the processor never sees either.
+    /// Division wants the dividend in rdx:rax and leaves quotient and remainder there. Dividing by
+    /// zero gives 0, its remainder is the dividend, and the one signed overflow wraps, so the
+    /// processor never sees either.
     fn divide(&mut self, i: &Insn, remainder: bool) {
         let w = i.class() == op::ALU64;
         let signed = i.off == 1;
@@ -136,7 +141,11 @@ impl Gen<'_> {
         let done = e.skip(None);
         let over = minus_one.map(|minus_one| {
             e.land(minus_one);
-            if remainder { e.mov_imm(d, 0) } else { e.neg(w, d) }
+            if remainder {
+                e.mov_imm(d, 0)
+            } else {
+                e.neg(w, d)
+            }
             e.skip(None)
         });
         e.land(zero);
@@ -174,7 +183,8 @@ impl Gen<'_> {
         }
     }
 
-    /// Divides `d` by `divisor`, which is neither rax nor rdx, and keeps all registers but `d`, r9 and r10.
+    /// Divides `d` by `divisor`, which is neither rax nor rdx, and keeps all registers but `d`, r9
+    /// and r10.
     fn divide_core(&mut self, w: bool, signed: bool, remainder: bool, d: u8, divisor: u8) {
         let e = &mut self.out.enc;
         if d != reg::RAX {

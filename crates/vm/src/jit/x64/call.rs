@@ -11,8 +11,8 @@ use crate::tail::Target;
 
 const VECTORS: u8 = 16;
 
-/// Loads how far this thread's part of a per-CPU map is from the first one, and returns the register; changes rax. `None`: the map
-/// has no parts.
+/// Loads how far this thread's part of a per-CPU map is from the first one, and returns the
+/// register; changes rax. `None`: the map has no parts.
 fn load_part(e: &mut Enc, kind: ShapeKind) -> Option<u8> {
     let ShapeKind::PercpuArray { slot_stride, slot_tls } = kind else { return None };
     e.load_tls(reg::R11, slot_tls);
@@ -30,7 +30,9 @@ impl Gen<'_> {
     pub(super) fn call(&mut self, at: usize, i: Insn) -> bool {
         self.known.zero_flag = None;
         if i.src() == op::PSEUDO_CALL {
-            let Some(f) = self.flow.function_at((at as i64 + 1 + i64::from(i.imm)) as usize) else { return false };
+            let Some(f) = self.flow.function_at((at as i64 + 1 + i64::from(i.imm)) as usize) else {
+                return false;
+            };
             if self.flow.leaves(f) {
                 self.out.enc.load(Size::D, reg::R10, Mem::at(reg::RBP, self.frame.tails));
             }
@@ -56,7 +58,9 @@ impl Gen<'_> {
                 self.out.call(Label::SaveVectors);
             }
             HelperCall::TailCall => self.tail_call(at, func),
-            HelperCall::LoadCtx(off) => self.out.enc.load(Size::D, machine(0), Mem::at(machine(1), off)),
+            HelperCall::LoadCtx(off) => {
+                self.out.enc.load(Size::D, machine(0), Mem::at(machine(1), off))
+            }
         }
         true
     }
@@ -112,8 +116,9 @@ impl Gen<'_> {
         }
     }
 
-    /// Continues with another program, or with the next instruction. The array's slot and table are read here when they are
-    /// known; else, or when the slot names a program that the table does not have, the helper `func` is asked.
+    /// Continues with another program, or with the next instruction. The array's slot and table are
+    /// read here when they are known; else, or when the slot names a program that the table does
+    /// not have, the helper `func` is asked.
     fn tail_call(&mut self, at: usize, func: u64) {
         let none = Label::Insn(at + 1);
         let index = machine(3);
@@ -122,7 +127,12 @@ impl Gen<'_> {
             self.out.enc.mov(false, index, index);
         }
         self.out.enc.load(Size::D, count, Mem::at(reg::RBP, self.frame.tails));
-        self.out.enc.group_store_imm(Size::W, group::CMP, Mem::at(count, 0), op::MAX_TAIL_CALLS as i32);
+        self.out.enc.group_store_imm(
+            Size::W,
+            group::CMP,
+            Mem::at(count, 0),
+            op::MAX_TAIL_CALLS as i32,
+        );
         self.out.jump(Some(cc::AE), none);
         let Some(&Tail { shape, targets, number, .. }) = self.facts.tail(at) else {
             self.ask(func, none);
@@ -181,11 +191,17 @@ impl Gen<'_> {
         self.out.jump(Some(cc::E), none);
     }
 
-    /// Goes over to a target, in this function's frame or without it. The address of the count is in r10.
+    /// Goes over to a target, in this function's frame or without it. The address of the count is
+    /// in r10.
     fn continue_with(&mut self, target: u8, none: Label) {
         let count = Mem::at(reg::R10, 0);
         let other = self.out.local();
-        self.out.enc.group_store_imm(Size::D, group::CMP, Mem::at(target, Target::FRAME), self.frame.kind());
+        self.out.enc.group_store_imm(
+            Size::D,
+            group::CMP,
+            Mem::at(target, Target::FRAME),
+            self.frame.kind(),
+        );
         self.out.jump(Some(cc::NE), other);
         self.out.enc.group_store_imm(Size::W, group::ADD, count, 1);
         self.out.enc.jump_mem(Mem::at(target, Target::INNER));
@@ -206,9 +222,10 @@ impl Gen<'_> {
     ///   rsp         xmm0 … xmm15, aligned
     /// ```
     ///
-    /// The stack is aligned here and nowhere else: a program may be entered with any alignment, since compilers call their own
-    /// static functions with a stack that is not aligned when they see that the function does not mind (gcc's
-    /// `-fipa-stack-alignment`), and a hook does not know it was such a function.
+    /// The stack is aligned here and nowhere else: a program may be entered with any alignment,
+    /// since compilers call their own static functions with a stack that is not aligned when they
+    /// see that the function does not mind (gcc's `-fipa-stack-alignment`), and a hook does not
+    /// know it was such a function.
     pub(super) fn vector_saver(&mut self) {
         if !self.saves_vectors {
             return;

@@ -1,7 +1,8 @@
 //! Wide constants of loops in registers.
 //!
-//! clang writes the address of a global variable anew wherever it is used, as a constant of eight bytes: ten bytes of code and an
-//! instruction before each access. The kernel's generator does the same; a C compiler keeps it in a register.
+//! clang writes the address of a global variable anew wherever it is used, as a constant of eight
+//! bytes: ten bytes of code and an instruction before each access. The kernel's generator does the
+//! same; a C compiler keeps it in a register.
 
 use skep_isa::op;
 
@@ -29,7 +30,8 @@ impl Gen<'_> {
         self.constants.iter().find(|c| c.value == value).map(|c| c.reg)
     }
 
-    /// Chooses the constants that are used most inside the loops of function number `n`, and registers for them.
+    /// Chooses the constants that are used most inside the loops of function number `n`, and
+    /// registers for them.
     pub(super) fn choose_constants(&self, f: Func, n: usize) -> Vec<Constant> {
         let mut found: Vec<(u64, u32)> = Vec::new();
         let loops = self.loops(f);
@@ -37,7 +39,8 @@ impl Gen<'_> {
         if loops.peek().is_none() {
             return Vec::new();
         }
-        for (at, i) in self.flow.looks(self.insns, f.start..f.end).filter(|(_, i)| i.is_ld_imm64()) {
+        for (at, i) in self.flow.looks(self.insns, f.start..f.end).filter(|(_, i)| i.is_ld_imm64())
+        {
             while let Some((_, loop_end)) = loops.next_if(|(head, _)| *head <= at) {
                 end = end.max(*loop_end);
             }
@@ -60,7 +63,12 @@ impl Gen<'_> {
         }
         found.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
         let free = self.free_registers(f, n);
-        found.iter().zip(free).take(MOST).map(|((value, _), reg)| Constant { value: *value, reg }).collect()
+        found
+            .iter()
+            .zip(free)
+            .take(MOST)
+            .map(|((value, _), reg)| Constant { value: *value, reg })
+            .collect()
     }
 
     /// Returns where jumps lead back to and the slots after them, in order.
@@ -69,16 +77,23 @@ impl Gen<'_> {
         self.flow.backs.get(first(f.start)..first(f.end)).unwrap_or_default()
     }
 
-    /// Returns the machine registers that a function has no use for: first those that need not be saved, when it calls nobody.
+    /// Returns the machine registers that a function has no use for: first those that need not be
+    /// saved, when it calls nobody.
     fn free_registers(&self, f: Func, n: usize) -> Vec<u8> {
         let (mut used, mut calls) = (1 | self.facts.uses(n).named, false);
-        for (at, i) in self.flow.looks(self.insns, f.start..f.end).filter(|(_, i)| i.code == op::CALL) {
+        for (at, i) in
+            self.flow.looks(self.insns, f.start..f.end).filter(|(_, i)| i.code == op::CALL)
+        {
             calls |= self.is_real_call(at, i);
-            let ctx = self.flow.helper(i.imm as u32).is_some_and(|h| matches!(h.how, HelperCall::LoadCtx(_)));
+            let ctx = self
+                .flow
+                .helper(i.imm as u32)
+                .is_some_and(|h| matches!(h.how, HelperCall::LoadCtx(_)));
             used |= if ctx { 1 << 1 } else { 1 << 2 };
         }
         let unused = |r: &u8| used & 1 << r == 0;
-        let mut free: Vec<u8> = if calls { Vec::new() } else { (1..=5).rev().filter(unused).map(machine).collect() };
+        let mut free: Vec<u8> =
+            if calls { Vec::new() } else { (1..=5).rev().filter(unused).map(machine).collect() };
         free.push(reg::R12);
         free.extend((6..=9).rev().filter(unused).map(machine));
         free

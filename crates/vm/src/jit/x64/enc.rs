@@ -196,7 +196,8 @@ impl Enc {
         Self { room: vec![0; bytes + ROOM], len: 0 }
     }
 
-    /// Writes a part of other code. Parts are short, so whole chunks are copied, and what is too much is written over.
+    /// Writes a part of other code. Parts are short, so whole chunks are copied, and what is too
+    /// much is written over.
     pub fn copy(&mut self, other: &Self, part: Range<usize>) {
         let mut left = part.len();
         let (mut from, mut at) = (other.room.get(part.start..).unwrap_or_default(), self.len);
@@ -223,10 +224,12 @@ impl Enc {
         self.room
     }
 
-    /// Writes bytes. Eight are stored, so that one store does it, and room for a chunk is left behind them.
+    /// Writes bytes. Eight are stored, so that one store does it, and room for a chunk is left
+    /// behind them.
     #[inline(always)]
     fn put(&mut self, bytes: Bytes) {
-        match self.room.get_mut(self.len..).and_then(|room| room.first_chunk_mut::<{ 8 + CHUNK }>()) {
+        match self.room.get_mut(self.len..).and_then(|room| room.first_chunk_mut::<{ 8 + CHUNK }>())
+        {
             Some(room) => room[..8].copy_from_slice(&bytes.of.to_le_bytes()),
             None => self.grow(bytes),
         }
@@ -250,13 +253,14 @@ impl Enc {
         self.put(Bytes::imm32(v as i32));
     }
 
-    /// Puts prefix, REX, opcode and `modrm` of an instruction on registers together. `byte`: one of them is a byte register, so 4
-    /// to 7 need a REX to mean spl to dil.
+    /// Puts prefix, REX, opcode and `modrm` of an instruction on registers together. `byte`: one of
+    /// them is a byte register, so 4 to 7 need a REX to mean spl to dil.
     #[inline(always)]
     fn of_regs(prefix: u8, w: bool, byte: bool, opcode: u32, reg: u8, rm: u8) -> Bytes {
         let rex = u8::from(w) << 3 | (reg >> 3) << 2 | rm >> 3;
         let odd = byte && (reg | rm) >= 4;
-        let head = Bytes::one(prefix).when(prefix != 0).then(Bytes::one(0x40 | rex).when(rex != 0 || odd));
+        let head =
+            Bytes::one(prefix).when(prefix != 0).then(Bytes::one(0x40 | rex).when(rex != 0 || odd));
         head.then(Bytes::opcode(opcode)).then(Bytes::one(0xc0 | (reg & 7) << 3 | rm & 7))
     }
 
@@ -271,7 +275,9 @@ impl Enc {
     fn mem(&mut self, Kind { prefix, w, byte }: Kind, opcode: u32, reg: u8, m: Mem, imm: Bytes) {
         let index = m.index.map_or(0, |(r, _)| r);
         let rex = u8::from(w) << 3 | (reg >> 3) << 2 | (index >> 3) << 1 | m.base >> 3;
-        let head = Bytes::one(prefix).when(prefix != 0).then(Bytes::one(0x40 | rex).when(rex != 0 || byte && reg >= 4));
+        let head = Bytes::one(prefix)
+            .when(prefix != 0)
+            .then(Bytes::one(0x40 | rex).when(rex != 0 || byte && reg >= 4));
         self.operands(head.then(Bytes::opcode(opcode)), reg, m, imm);
     }
 
@@ -287,7 +293,9 @@ impl Enc {
             (0x80, Bytes::imm32(m.disp))
         };
         let operands = match m.index {
-            Some((i, scale)) => Bytes::one(mode | r | 4).then(Bytes::one(scale << 6 | (i & 7) << 3 | m.base & 7)),
+            Some((i, scale)) => {
+                Bytes::one(mode | r | 4).then(Bytes::one(scale << 6 | (i & 7) << 3 | m.base & 7))
+            }
             None => Bytes::one(mode | r | m.base & 7).then(Bytes::one(0x24).when(m.base & 7 == 4)),
         };
         self.put(head.then(operands));
@@ -304,7 +312,12 @@ impl Enc {
         if v == 0 {
             self.group(false, group::XOR, dst, dst);
         } else if let Ok(v) = u32::try_from(v) {
-            self.put(Bytes::one(0x41).when(dst >= 8).then(Bytes::one(0xb8 | dst & 7)).then(Bytes::imm32(v as i32)));
+            self.put(
+                Bytes::one(0x41)
+                    .when(dst >= 8)
+                    .then(Bytes::one(0xb8 | dst & 7))
+                    .then(Bytes::imm32(v as i32)),
+            );
         } else if let Ok(v) = i32::try_from(v as i64) {
             self.put(Self::of_regs(0, true, false, 0xc7, 0, dst).then(Bytes::imm32(v)));
         } else {
@@ -320,7 +333,11 @@ impl Enc {
 
     /// `op dst, imm`.
     pub fn group_imm(&mut self, w: bool, op: u8, dst: u8, imm: i32) {
-        let (opcode, imm) = if i8::try_from(imm).is_ok() { (0x83, Bytes::imm8(imm)) } else { (0x81, Bytes::imm32(imm)) };
+        let (opcode, imm) = if i8::try_from(imm).is_ok() {
+            (0x83, Bytes::imm8(imm))
+        } else {
+            (0x81, Bytes::imm32(imm))
+        };
         self.put(Self::of_regs(0, w, false, opcode, op, dst).then(imm));
     }
 
@@ -400,7 +417,11 @@ impl Enc {
 
     /// `imul dst, src, imm`.
     pub fn imul_imm(&mut self, w: bool, dst: u8, src: u8, imm: i32) {
-        let (opcode, imm) = if i8::try_from(imm).is_ok() { (0x6b, Bytes::imm8(imm)) } else { (0x69, Bytes::imm32(imm)) };
+        let (opcode, imm) = if i8::try_from(imm).is_ok() {
+            (0x6b, Bytes::imm8(imm))
+        } else {
+            (0x69, Bytes::imm32(imm))
+        };
         self.put(Self::of_regs(0, w, false, opcode, dst, src).then(imm));
     }
 
@@ -483,7 +504,12 @@ impl Enc {
     /// `bswap r`.
     pub fn bswap(&mut self, w: bool, r: u8) {
         let rex = u8::from(w) << 3 | r >> 3;
-        self.put(Bytes::one(0x40 | rex).when(rex != 0).then(Bytes::one(0x0f)).then(Bytes::one(0xc8 | r & 7)));
+        self.put(
+            Bytes::one(0x40 | rex)
+                .when(rex != 0)
+                .then(Bytes::one(0x0f))
+                .then(Bytes::one(0xc8 | r & 7)),
+        );
     }
 
     /// `rol r16, 8`: swaps the two low bytes, keeps the rest.

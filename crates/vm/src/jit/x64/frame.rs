@@ -31,10 +31,12 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// Returns a number for all that programs must agree about to share a frame; for frames with a count of tail calls.
+    /// Returns a number for all that programs must agree about to share a frame; for frames with a
+    /// count of tail calls.
     pub fn kind(self) -> i32 {
         // Of the saved registers only rbx and r12 to r15 can be there, and the rest is in words.
-        let saved = i32::from(self.saved >> reg::R12 & 15) << 1 | i32::from(self.saved >> reg::RBX & 1);
+        let saved =
+            i32::from(self.saved >> reg::R12 & 15) << 1 | i32::from(self.saved >> reg::RBX & 1);
         1 | saved << 1 | (-self.tails / 8) << 6 | (self.size / 8) << 16
     }
 }
@@ -46,7 +48,10 @@ impl Gen<'_> {
         let Some(&f) = self.flow.funcs.get(n) else { return };
         self.constants = self.choose_constants(f, n);
         let uses = self.facts.uses(n);
-        self.narrow = narrow::always(self.insns.get(f.start..f.end).unwrap_or_default(), uses.written & !uses.needed);
+        self.narrow = narrow::always(
+            self.insns.get(f.start..f.end).unwrap_or_default(),
+            uses.written & !uses.needed,
+        );
         let frame = self.plan(f, n);
         self.frame = frame;
         if at != 0 {
@@ -122,22 +127,29 @@ impl Gen<'_> {
 
     /// Looks for what the frame of function number `n` must hold.
     fn plan(&self, f: Func, n: usize) -> Frame {
-        let (mut deepest, mut fp, mut calls, mut may_goto, mut tails) = (0i32, false, false, false, false);
+        let (mut deepest, mut fp, mut calls, mut may_goto, mut tails) =
+            (0i32, false, false, false, false);
         // Whether it may leave the program.
         let leaves = self.flow.leaves(n);
         for (at, i) in self.flow.looks(self.insns, f.start..f.end) {
             may_goto |= i.code == op::JMP | op::JCOND;
             calls |= i.code == op::CALL && self.is_real_call(at, i);
-            tails |= i.is_helper_call() && self.flow.helper(i.imm as u32).is_some_and(|h| h.how == HelperCall::TailCall);
-            // An access at a fixed place needs the stack down to there; once the pointer is copied, all of it is needed.
+            tails |= i.is_helper_call()
+                && self.flow.helper(i.imm as u32).is_some_and(|h| h.how == HelperCall::TailCall);
+            // An access at a fixed place needs the stack down to there; once the pointer is copied,
+            // all of it is needed.
             let memory = |base: u8| base == op::FP;
             let (through, copied) = match i.class() {
                 op::LDX => (memory(i.src()), false),
                 op::ST => (memory(i.dst()), false),
-                op::STX if i.code & 0xe0 == op::ATOMIC && i.imm == op::ATOMIC_LOAD_ACQ => (memory(i.src()), false),
+                op::STX if i.code & 0xe0 == op::ATOMIC && i.imm == op::ATOMIC_LOAD_ACQ => {
+                    (memory(i.src()), false)
+                }
                 op::STX => (memory(i.dst()), i.src() == op::FP),
                 op::LD => (false, false),
-                op::ALU | op::ALU64 => (false, i.code & op::X != 0 && i.code & 0xf0 != op::END && i.src() == op::FP),
+                op::ALU | op::ALU64 => {
+                    (false, i.code & op::X != 0 && i.code & 0xf0 != op::END && i.src() == op::FP)
+                }
                 _ if i.code == op::CALL || i.code == op::EXIT => (false, false),
                 _ => (false, i.dst() == op::FP || (i.code & op::X != 0 && i.src() == op::FP)),
             };
@@ -150,8 +162,10 @@ impl Gen<'_> {
             }
         }
         let written = self.facts.uses(n).written;
-        let saved: u16 = (0..op::FP).filter(|r| written & 1 << r != 0).fold(0, |s, r| s | 1 << machine(r));
-        let saved = self.constants.iter().fold(saved, |s, c| s | 1 << c.reg) & PRESERVED.iter().fold(0, |s, r| s | 1 << r);
+        let saved: u16 =
+            (0..op::FP).filter(|r| written & 1 << r != 0).fold(0, |s, r| s | 1 << machine(r));
+        let saved = self.constants.iter().fold(saved, |s, c| s | 1 << c.reg)
+            & PRESERVED.iter().fold(0, |s, r| s | 1 << r);
         let framed = fp || calls || may_goto;
         // Programs that tail calls lead between are to have the same frame.
         let alike = leaves && f.start == 0;
@@ -173,7 +187,8 @@ impl Gen<'_> {
         if i.src() == op::PSEUDO_CALL {
             return true;
         }
-        let inlined = self.flow.helper(i.imm as u32).is_some_and(|h| matches!(h.how, HelperCall::LoadCtx(_)));
+        let inlined =
+            self.flow.helper(i.imm as u32).is_some_and(|h| matches!(h.how, HelperCall::LoadCtx(_)));
         !inlined && self.facts.lookup(at).is_none()
     }
 }

@@ -1,8 +1,10 @@
 //! Loads of single bytes that are put together: one load.
 //!
-//! clang takes packed structures, and whatever it does not know to be aligned, one byte at a time, and every parser of network
-//! headers does the same by hand. A run of loads through one register, shifts by whole bytes and ors is followed byte by byte; where a
-//! register then holds two, four or eight neighbours in either order, and nothing else of the run is needed, they are loaded at once.
+//! clang takes packed structures, and whatever it does not know to be aligned, one byte at a time,
+//! and every parser of network headers does the same by hand. A run of loads through one register,
+//! shifts by whole bytes and ors is followed byte by byte; where a register then holds two, four or
+//! eight neighbours in either order, and nothing else of the run is needed, they are loaded at
+//! once.
 
 use skep_isa::{Insn, op};
 
@@ -13,7 +15,8 @@ use crate::check::{FUNC, SECOND, TARGET};
 /// Most instructions a run may have: eight loads, seven shifts, seven ors, and copies.
 const LONGEST: usize = 24;
 
-/// What each byte of a register is, the lowest first: 0, or the byte at this distance from the base.
+/// What each byte of a register is, the lowest first: 0, or the byte at this distance from the
+/// base.
 type Bytes = [Option<i32>; 8];
 
 /// Registers that a run has set.

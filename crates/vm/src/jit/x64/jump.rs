@@ -45,8 +45,9 @@ impl Gen<'_> {
         true
     }
 
-    /// `if a op b goto l; …; l: if a op b goto far` with nothing between that changes the answer: how clang writes two choices by one
-    /// question. Returns the second branch, and where it jumps; who comes to it otherwise does not.
+    /// `if a op b goto l; …; l: if a op b goto far` with nothing between that changes the answer:
+    /// how clang writes two choices by one question. Returns the second branch, and where it jumps;
+    /// who comes to it otherwise does not.
     fn asks_again(&self, at: usize, i: &Insn) -> Option<(usize, usize)> {
         let second = at + 1 + usize::try_from(i.off).ok().filter(|n| (1..=BETWEEN).contains(n))?;
         let again = self.insn(second);
@@ -57,13 +58,15 @@ impl Gen<'_> {
         let asked: Regs = 1 << i.dst() | if i.code & op::X != 0 { 1 << i.src() } else { 0 };
         let straight = (at + 1..second).all(|n| {
             let changes = self.flow.does.get(n).is_none_or(|d| d.writes & asked != 0);
-            self.flow.mark(n) & (TARGET | FUNC | ENDS) == 0 && !changes && self.insn(n).code != op::CALL
+            self.flow.mark(n) & (TARGET | FUNC | ENDS) == 0
+                && !changes
+                && self.insn(n).code != op::CALL
         });
         straight.then_some((second, (second as i64 + 1 + i64::from(again.off)) as usize))
     }
 
-    /// Generates the jump of the conditional instruction in slot `at`, its flags being set, and returns how many slots
-    /// that took: two when all it does is skip a jump.
+    /// Generates the jump of the conditional instruction in slot `at`, its flags being set, and
+    /// returns how many slots that took: two when all it does is skip a jump.
     pub(super) fn branch(&mut self, at: usize, i: Insn, c: u8) -> usize {
         let distance = jump(i).unwrap_or(0);
         if let (Some([_, goto]), 1) = (self.run::<2>(at), distance)
@@ -82,10 +85,14 @@ impl Gen<'_> {
         let (d, s) = (machine(i.dst()), machine(i.src()));
         let set = i.code & 0xf0 == op::JSET;
         // Halves known to be zero compare the same on 32 bits, but for their sign.
-        let unsigned = matches!(i.code & 0xf0, op::JEQ | op::JNE | op::JGT | op::JGE | op::JLT | op::JLE | op::JSET);
+        let unsigned = matches!(
+            i.code & 0xf0,
+            op::JEQ | op::JNE | op::JGT | op::JGE | op::JLT | op::JLE | op::JSET
+        );
         let narrow = |r: u8| self.known.narrow & 1 << r != 0;
         let x = i.code & op::X != 0;
-        let w = i.class() == op::JMP && !(unsigned && narrow(i.dst()) && if x { narrow(i.src()) } else { i.imm >= 0 });
+        let w = i.class() == op::JMP
+            && !(unsigned && narrow(i.dst()) && if x { narrow(i.src()) } else { i.imm >= 0 });
         let zero = !x && i.imm == 0 && matches!(i.code & 0xf0, op::JEQ | op::JNE);
         if zero && self.flags_tell(i, d) {
             return;

@@ -1,7 +1,8 @@
 //! From code with gaps to code: how long each jump is, and where everything lies.
 //!
-//! The generator writes straight code and notes *items* where something of variable length goes: jumps, calls of
-//! helpers, padding. Here jumps start short and become long where they must, then the bytes are put together.
+//! The generator writes straight code and notes *items* where something of variable length goes:
+//! jumps, calls of helpers, padding. Here jumps start short and become long where they must, then
+//! the bytes are put together.
 
 use super::enc::Enc;
 use crate::fault::Site;
@@ -9,7 +10,8 @@ use crate::fault::Site;
 /// Most passes over all jumps that make only those long that do not reach.
 const PASSES: usize = 16;
 
-/// Where loops start: those that fit into a line of what processors keep decoded are to lie in one, or they run at half the speed on some.
+/// Where loops start: those that fit into a line of what processors keep decoded are to lie in one,
+/// or they run at half the speed on some.
 const LOOP_ALIGN: usize = 16;
 const LINE: usize = 32;
 
@@ -45,7 +47,8 @@ enum What {
     Loop(usize),
 }
 
-/// Bytes of a short jump, of `jmp` and `jcc` over any distance, of `call` where a displacement reaches, and where not.
+/// Bytes of a short jump, of `jmp` and `jcc` over any distance, of `call` where a displacement
+/// reaches, and where not.
 const SHORT: u32 = 2;
 const JMP: u32 = 5;
 const JCC: u32 = 6;
@@ -147,7 +150,8 @@ impl Draft {
         }
     }
 
-    /// Says that the instruction at one label may fail, and that another one is where to continue then.
+    /// Says that the instruction at one label may fail, and that another one is where to continue
+    /// then.
     pub fn fault(&mut self, at: Label, to: Label) {
         self.faults.push((at, to));
     }
@@ -207,11 +211,15 @@ impl Draft {
             What::Jump(cc, _) => long(cc) as usize,
             What::Call(_) => FAR as usize,
         });
-        let helper = self.items.iter().find_map(|i| if let What::Call(func) = i.what { Some(func) } else { None });
+        let helper = self
+            .items
+            .iter()
+            .find_map(|i| if let What::Call(func) = i.what { Some(func) } else { None });
         (self.enc.len() + most.sum::<usize>(), helper.unwrap_or(0))
     }
 
-    /// Puts the code together for the address `base`. `reaches` tells which helpers a near call reaches.
+    /// Puts the code together for the address `base`. `reaches` tells which helpers a near call
+    /// reaches.
     pub fn finish(mut self, base: u64, reaches: impl Fn(u64) -> bool) -> Done {
         for (n, item) in self.items.iter_mut().enumerate() {
             match item.what {
@@ -219,17 +227,21 @@ impl Draft {
                 What::Loop(end) => {
                     let end = self.insns.get(end).copied().unwrap_or(Place::new(self.enc.len(), n));
                     // Most items inside are short jumps.
-                    let size = end.raw.saturating_sub(item.raw) + SHORT * end.items.saturating_sub(n as u32 + 1);
+                    let size = end.raw.saturating_sub(item.raw)
+                        + SHORT * end.items.saturating_sub(n as u32 + 1);
                     item.what = What::Align(if size as usize <= LINE { LINE } else { LOOP_ALIGN });
                 }
                 _ => {}
             }
         }
-        let place = |i: &Item| if let What::Jump(_, to) = i.what { self.place(to) } else { Place::default() };
+        let place = |i: &Item| {
+            if let What::Jump(_, to) = i.what { self.place(to) } else { Place::default() }
+        };
         let to: Vec<Place> = self.items.iter().map(place).collect();
         let mut before = Vec::with_capacity(self.items.len() + 1);
         self.measure(&mut before);
-        // A program can be written so that each pass finds one more jump to lengthen: then all become long.
+        // A program can be written so that each pass finds one more jump to lengthen: then all
+        // become long.
         let mut passes = 0;
         while self.lengthen(&to, &mut before, passes >= PASSES) {
             passes += 1;
@@ -237,10 +249,18 @@ impl Draft {
         let code = self.assemble(&to, &before, base);
         let insns = self.insns.iter().map(|p| self.offset(*p, &before) as u32).collect();
         let at = |p: &Place| self.offset(*p, &before);
-        let (save_vectors, inner) = (self.save_vectors.as_ref().map(at), self.inner.as_ref().map(at));
+        let (save_vectors, inner) =
+            (self.save_vectors.as_ref().map(at), self.inner.as_ref().map(at));
         let offset = |l: Label| self.offset(self.place(l), &before) as u32;
         let faults = self.faults.iter().map(|(from, to)| [offset(*from), offset(*to)]).collect();
-        Done { faults, code, insns, functions: self.funcs.iter().map(at).collect(), save_vectors, inner }
+        Done {
+            faults,
+            code,
+            insns,
+            functions: self.funcs.iter().map(at).collect(),
+            save_vectors,
+            inner,
+        }
     }
 
     /// Finds the bytes that all items before each item take, and at the end all of them.
@@ -310,7 +330,11 @@ impl Draft {
             match item.what {
                 What::Jump(cc, _) => {
                     let distance = self.distance(n, item.raw, *to, before);
-                    if item.len == SHORT { out.jump_short(cc, distance as i8) } else { out.jump_long(cc, distance as i32) }
+                    if item.len == SHORT {
+                        out.jump_short(cc, distance as i8)
+                    } else {
+                        out.jump_long(cc, distance as i32)
+                    }
                 }
                 What::Call(func) if item.len == NEAR => {
                     let end = base + out.len() as u64 + u64::from(NEAR);
@@ -334,7 +358,11 @@ impl Draft {
 impl Item {
     /// Returns its length when all items before it take `sum` bytes.
     fn len(&self, sum: u32) -> u32 {
-        if let What::Align(to) = self.what { (self.raw + sum).wrapping_neg() & (to as u32 - 1) } else { self.len }
+        if let What::Align(to) = self.what {
+            (self.raw + sum).wrapping_neg() & (to as u32 - 1)
+        } else {
+            self.len
+        }
     }
 }
 

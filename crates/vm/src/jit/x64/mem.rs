@@ -24,7 +24,8 @@ impl Gen<'_> {
                 self.probes.push(Probe { d, failed, after });
             }
             mode @ (op::PROBE_MEM | op::PROBE_MEMSX) => {
-                // The load itself is in code whose faults are mended: address and value in r10, nothing else changes.
+                // The load itself is in code whose faults are mended: address and value in r10,
+                // nothing else changes.
                 self.out.enc.lea(true, reg::R10, from);
                 self.out.call_helper(crate::fault::probe(i.code & op::DW));
                 match mode {
@@ -93,8 +94,9 @@ impl Gen<'_> {
         true
     }
 
-    /// There is no instruction that gives the old value back: compare and exchange until nobody came between. rax is
-    /// needed for the old value, so r10 keeps r0, also where r0 is the address or the operand.
+    /// There is no instruction that gives the old value back: compare and exchange until nobody
+    /// came between. rax is needed for the old value, so r10 keeps r0, also where r0 is the address
+    /// or the operand.
     fn fetch(&mut self, w: bool, g: u8, to: Mem, s: u8) {
         let swapped = |r: u8| if r == reg::RAX { reg::R10 } else { r };
         let to = Mem { base: swapped(to.base), ..to };

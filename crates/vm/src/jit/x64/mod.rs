@@ -4,9 +4,9 @@
 //! |---|---|---|---|---|---|---|---|---|---|---|---|
 //! | machine | rax | rdi | rsi | rdx | rcx | r8 | rbx | r13 | r14 | r15 | rbp |
 //!
-//! as in the kernel (arch/x86/net/bpf_jit_comp.c), so calls find their arguments in place and r6 to r9 are what the C
-//! convention preserves. r9, r10 and r11 are scratch within one instruction. Every function of a program is a C
-//! function; a frame, where there is one, looks like this:
+//! as in the kernel (arch/x86/net/bpf_jit_comp.c), so calls find their arguments in place and r6 to
+//! r9 are what the C convention preserves. r9, r10 and r11 are scratch within one instruction.
+//! Every function of a program is a C function; a frame, where there is one, looks like this:
 //!
 //! ```text
 //!   rbp + 8   return address
@@ -18,16 +18,19 @@
 //!             saved rbx, r12, r13, r14, r15: those the function writes
 //! ```
 //!
-//! A program that makes tail calls starts with a small C function that holds the count of tail calls in its frame and calls
-//! the program proper with the count's address in machine register r10, which functions that may make tail calls keep and
-//! pass on. A tail call takes its function's frame down and jumps to the other program proper: the count outlives the frames. When
-//! the other program would make a frame of the same kind, the frame stays, and the jump goes to where it is made; so that there
-//! are few kinds, the main function of a program that makes tail calls has room for all of a stack in its frame.
+//! A program that makes tail calls starts with a small C function that holds the count of tail
+//! calls in its frame and calls the program proper with the count's address in machine register
+//! r10, which functions that may make tail calls keep and pass on. A tail call takes its function's
+//! frame down and jumps to the other program proper: the count outlives the frames. When the other
+//! program would make a frame of the same kind, the frame stays, and the jump goes to where it is
+//! made; so that there are few kinds, the main function of a program that makes tail calls has room
+//! for all of a stack in its frame.
 //!
-//! A function with loops keeps wide constants of theirs, addresses of maps above all, in registers that it has no other use for:
-//! r12, and those of BPF registers it never names ([`constant`]).
+//! A function with loops keeps wide constants of theirs, addresses of maps above all, in registers
+//! that it has no other use for: r12, and those of BPF registers it never names ([`constant`]).
 //!
-//! No instruction touches a vector register, except those that save and restore them around a helper marked so.
+//! No instruction touches a vector register, except those that save and restore them around a
+//! helper marked so.
 
 mod alu;
 mod call;
@@ -47,9 +50,9 @@ use self::enc::reg;
 use self::frame::Frame;
 use self::layout::{Draft, Label};
 use self::mem::{Probe, is_probe};
-use super::{CompileError, Made};
 use super::live::Facts;
 use super::narrow;
+use super::{CompileError, Made};
 use crate::check::{FUNC, Flow, LOOP, Malformed, SECOND, TARGET};
 use crate::env::Env;
 use crate::exec;
@@ -70,7 +73,10 @@ impl Cpu {
     /// Detects the features of this machine.
     #[must_use]
     pub fn detect() -> Self {
-        Self { bmi2: std::arch::is_x86_feature_detected!("bmi2"), movbe: std::arch::is_x86_feature_detected!("movbe") }
+        Self {
+            bmi2: std::arch::is_x86_feature_detected!("bmi2"),
+            movbe: std::arch::is_x86_feature_detected!("movbe"),
+        }
     }
 
     /// Returns what every x86-64 has.
@@ -80,10 +86,16 @@ impl Cpu {
     }
 }
 
-/// Most bytes of machine code: far more than [`op::MAX_INSNS`] need, far less than a displacement reaches.
+/// Most bytes of machine code: far more than [`op::MAX_INSNS`] need, far less than a displacement
+/// reaches.
 const MOST: usize = 1 << 28;
 
-pub(super) fn compile(insns: &[Insn], env: &Env<'_>, flow: &Flow, cpu: Cpu) -> Result<Made, CompileError> {
+pub(super) fn compile(
+    insns: &[Insn],
+    env: &Env<'_>,
+    flow: &Flow,
+    cpu: Cpu,
+) -> Result<Made, CompileError> {
     let facts = Facts::of(insns, env, flow);
     let mut g = Gen {
         insns,
@@ -100,7 +112,11 @@ pub(super) fn compile(insns: &[Insn], env: &Env<'_>, flow: &Flow, cpu: Cpu) -> R
         answered: None,
         saves_vectors: false,
         shared: None,
-        sites: if flow.looks(insns, 0..insns.len()).any(|(_, i)| is_probe(i)) { Sites::reserve() } else { None },
+        sites: if flow.looks(insns, 0..insns.len()).any(|(_, i)| is_probe(i)) {
+            Sites::reserve()
+        } else {
+            None
+        },
         probes: Vec::new(),
     };
     g.program()?;
@@ -113,7 +129,13 @@ pub(super) fn compile(insns: &[Insn], env: &Env<'_>, flow: &Flow, cpu: Cpu) -> R
     let done = g.out.finish(draft.base(), |f| draft.reaches(f));
     let functions = flow.funcs.iter().map(|f| f.start).zip(done.functions).collect();
     let inner = g.shared.zip(done.inner);
-    Ok(Made { exec: draft.seal(&done.code, g.sites, &done.faults).map_err(memory)?, offsets: done.insns, functions, vector_saver: done.save_vectors, inner })
+    Ok(Made {
+        exec: draft.seal(&done.code, g.sites, &done.faults).map_err(memory)?,
+        offsets: done.insns,
+        functions,
+        vector_saver: done.save_vectors,
+        inner,
+    })
 }
 
 #[cold]
@@ -253,7 +275,8 @@ impl Gen<'_> {
         self.insns.get(at).copied().unwrap_or_default()
     }
 
-    /// Returns the `N` instructions from `at` on when nothing jumps between them and none is half of another.
+    /// Returns the `N` instructions from `at` on when nothing jumps between them and none is half
+    /// of another.
     fn run<const N: usize>(&self, at: usize) -> Option<[Insn; N]> {
         let marks = self.flow.marks.get(at..at + N)?;
         if marks.iter().skip(1).any(|m| m & (TARGET | FUNC | SECOND) != 0) {
@@ -265,7 +288,9 @@ impl Gen<'_> {
     fn immediate(&mut self, at: usize, i: &Insn) -> bool {
         let d = machine(i.dst());
         if i.src() == op::PSEUDO_FUNC {
-            let Some(f) = self.flow.function_at((at as i64 + 1 + i64::from(i.imm)) as usize) else { return false };
+            let Some(f) = self.flow.function_at((at as i64 + 1 + i64::from(i.imm)) as usize) else {
+                return false;
+            };
             self.out.address(d, Label::Func(f));
             return true;
         }

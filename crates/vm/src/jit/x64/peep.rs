@@ -1,7 +1,9 @@
-//! Instructions that are better done together: what BPF has no word for, and what x86 does in one go.
+//! Instructions that are better done together: what BPF has no word for, and what x86 does in one
+//! go.
 //!
-//! Each pattern looks at a run of instructions that nothing jumps into, writes the code for all of them, and says how
-//! many slots that took. A register that a pattern no longer sets must be dead after it.
+//! Each pattern looks at a run of instructions that nothing jumps into, writes the code for all of
+//! them, and says how many slots that took. A register that a pattern no longer sets must be dead
+//! after it.
 
 use skep_isa::{Insn, op};
 
@@ -44,11 +46,17 @@ impl Gen<'_> {
                     return None;
                 }
                 let rotated = if copies { self.rotate(at) } else { None };
-                let extended = rotated.or_else(|| if copies || first.code == LSH64_IMM { self.extend(at) } else { None });
+                let extended = rotated.or_else(|| {
+                    if copies || first.code == LSH64_IMM { self.extend(at) } else { None }
+                });
                 extended.or_else(|| self.address(at))
             }
             op::LDX if first.code & 0xe0 == op::MEM => {
-                let gathered = if matches!(first.code & op::DW, op::B | op::H) { self.gather(at) } else { None };
+                let gathered = if matches!(first.code & op::DW, op::B | op::H) {
+                    self.gather(at)
+                } else {
+                    None
+                };
                 if gathered.is_some() {
                     return gathered;
                 }
@@ -58,9 +66,10 @@ impl Gen<'_> {
                 }
                 match next.class() {
                     op::JMP | op::JMP32 => self.load_compare(at),
-                    op::ALU | op::ALU64 => {
-                        self.change_memory(at).or_else(|| self.load_operand(at)).or_else(|| self.load_swapped(at))
-                    }
+                    op::ALU | op::ALU64 => self
+                        .change_memory(at)
+                        .or_else(|| self.load_operand(at))
+                        .or_else(|| self.load_swapped(at)),
                     _ => None,
                 }
             }
@@ -74,7 +83,8 @@ impl Gen<'_> {
         if mark & (TARGET | FUNC | SECOND) != 0 { None } else { self.insns.get(at + 1).copied() }
     }
 
-    /// `if a op b goto +1; goto far`: how clang writes most loops. It is one jump on the opposite condition.
+    /// `if a op b goto +1; goto far`: how clang writes most loops. It is one jump on the opposite
+    /// condition.
     fn inverted(&mut self, at: usize) -> Option<usize> {
         let [branch, goto] = self.run::<2>(at)?;
         let c = condition(branch).filter(|_| branch.code != op::CALL && branch.code != op::EXIT)?;
@@ -85,9 +95,12 @@ impl Gen<'_> {
         Some(self.branch(at, branch, c))
     }
 
-    /// `if a < b goto l; c += 1; l:`, also with a `goto l` after the addition: the carry of the comparison is what is added.
+    /// `if a < b goto l; c += 1; l:`, also with a `goto l` after the addition: the carry of the
+    /// comparison is what is added.
     fn counted(&mut self, at: usize) -> Option<usize> {
-        let add = self.next(at).filter(|add| matches!(add.code, ADD32_IMM | ADD64_IMM) && add.imm == 1)?;
+        let add = self
+            .next(at)
+            .filter(|add| matches!(add.code, ADD32_IMM | ADD64_IMM) && add.imm == 1)?;
         let branch = self.insn(at);
         let (wide, r) = (add.class() == op::ALU64, add.dst());
         let distance = jump(branch)?;
@@ -106,7 +119,11 @@ impl Gen<'_> {
         // The carry tells that the first is below the second; it says to add, or not to.
         let adds = match (branch.code & 0xf0, branch.code & op::X != 0) {
             (o @ (op::JGE | op::JLT), x) => {
-                if x { e.group(w, group::CMP, a, b) } else { e.group_imm(w, group::CMP, a, branch.imm) }
+                if x {
+                    e.group(w, group::CMP, a, b)
+                } else {
+                    e.group_imm(w, group::CMP, a, branch.imm)
+                }
                 o == op::JGE
             }
             (o @ (op::JGT | op::JLE), true) => {
@@ -128,12 +145,19 @@ impl Gen<'_> {
         Some(2)
     }
 
-    /// An operand that the function keeps in a register: `t = value; d op= t` with `t` not needed after.
+    /// An operand that the function keeps in a register: `t = value; d op= t` with `t` not needed
+    /// after.
     fn constant_operand(&mut self, at: usize) -> Option<usize> {
         let (first, alu) = (self.insn(at), self.insn(at + 2));
         let (t, w) = (first.dst(), alu.class() == op::ALU64);
-        let operates = matches!(alu.class(), op::ALU | op::ALU64) && alu.code & op::X != 0 && alu.src() == t && alu.dst() != t;
-        if !operates || self.flow.mark(at + 2) & (TARGET | FUNC | SECOND) != 0 || !self.dead_after(at + 2, t) {
+        let operates = matches!(alu.class(), op::ALU | op::ALU64)
+            && alu.code & op::X != 0
+            && alu.src() == t
+            && alu.dst() != t;
+        if !operates
+            || self.flow.mark(at + 2) & (TARGET | FUNC | SECOND) != 0
+            || !self.dead_after(at + 2, t)
+        {
             return None;
         }
         let c = self.wide(at, first).and_then(|value| self.constant(value))?;
@@ -155,7 +179,11 @@ impl Gen<'_> {
         let (a, p) = (copy.src(), copy.dst());
         // The second copy, if there is one.
         let third = *self.run::<3>(at)?.last()?;
-        let (q, len) = if is_copy(third) && third.class() == copy.class() && third.src() == a && third.dst() != p {
+        let (q, len) = if is_copy(third)
+            && third.class() == copy.class()
+            && third.src() == a
+            && third.dst() != p
+        {
             (third.dst(), 5)
         } else {
             (a, 4)
@@ -169,7 +197,11 @@ impl Gen<'_> {
         };
         let opposite = one.code & 0xf0 != two.code & 0xf0;
         let whole = one.imm > 0 && two.imm > 0 && one.imm.checked_add(two.imm) == Some(bits);
-        if !is_shift(two, q, copy.class()) || !opposite || !whole || join.code != copy.class() | op::X | op::OR {
+        if !is_shift(two, q, copy.class())
+            || !opposite
+            || !whole
+            || join.code != copy.class() | op::X | op::OR
+        {
             return None;
         }
         let other = match (join.dst(), join.src()) {
@@ -193,14 +225,19 @@ impl Gen<'_> {
         Some(len)
     }
 
-    /// `d <<= 32; d >>= 32` clears an upper half, with an arithmetic shift it spreads the sign; often on a fresh copy.
+    /// `d <<= 32; d >>= 32` clears an upper half, with an arithmetic shift it spreads the sign;
+    /// often on a fresh copy.
     fn extend(&mut self, at: usize) -> Option<usize> {
         let pair = |a: Insn, b: Insn| {
             let right = matches!(b.code, RSH64_IMM | ARSH64_IMM);
             a.code == LSH64_IMM && right && a.imm == 32 && b.imm == 32 && a.dst() == b.dst()
         };
         let (d, s, last, len) = match self.run::<3>(at) {
-            Some([copy, a, b]) if copy.code == MOV64 && copy.off == 0 && copy.dst() == a.dst() && pair(a, b) => (a.dst(), copy.src(), b, 3),
+            Some([copy, a, b])
+                if copy.code == MOV64 && copy.off == 0 && copy.dst() == a.dst() && pair(a, b) =>
+            {
+                (a.dst(), copy.src(), b, 3)
+            }
             _ => match self.run::<2>(at) {
                 Some([a, b]) if pair(a, b) => (a.dst(), a.dst(), b, 2),
                 _ => return None,
@@ -221,7 +258,14 @@ impl Gen<'_> {
         let first = self.insn(at);
         let t = first.dst();
         let (mut sum, mut len) = if first.is_ld_imm64() {
-            (Sum { base: Some(self.wide(at, first).and_then(|v| self.constant(v))?), index: None, disp: 0 }, 2)
+            (
+                Sum {
+                    base: Some(self.wide(at, first).and_then(|v| self.constant(v))?),
+                    index: None,
+                    disp: 0,
+                },
+                2,
+            )
         } else {
             (Sum::start(first)?, 1)
         };
@@ -249,20 +293,27 @@ impl Gen<'_> {
         Some(len)
     }
 
-    /// An index into a table whose address the function keeps: `d <<= 2; t = table; t += d`, and the access through `t` when there is one;
-    /// `d` not needed after.
+    /// An index into a table whose address the function keeps: `d <<= 2; t = table; t += d`, and
+    /// the access through `t` when there is one; `d` not needed after.
     fn scaled(&mut self, at: usize) -> Option<usize> {
-        let (shift, table, add, then) = (self.insn(at), self.insn(at + 1), self.insn(at + 3), self.insn(at + 4));
+        let (shift, table, add, then) =
+            (self.insn(at), self.insn(at + 1), self.insn(at + 3), self.insn(at + 4));
         let (d, t) = (shift.dst(), table.dst());
         let plain = |at: usize| self.flow.mark(at) & (TARGET | FUNC | SECOND) == 0;
-        if !matches!(shift.imm, 1..=3) || !plain(at + 3) || add.code != ADD64 || (add.dst(), add.src()) != (t, d) || t == d {
+        if !matches!(shift.imm, 1..=3)
+            || !plain(at + 3)
+            || add.code != ADD64
+            || (add.dst(), add.src()) != (t, d)
+            || t == d
+        {
             return None;
         }
         let base = self.wide(at + 1, table).and_then(|value| self.constant(value))?;
         let sum = Sum { base: Some(base), index: Some((machine(d), shift.imm as u8)), disp: 0 };
         let access = if plain(at + 4) { self.access(at + 4, t, sum) } else { None };
         let loads = then.class() == op::LDX;
-        let last = self.dead_after(at + 4, d) && (loads || then.class() == op::ST || then.src() != d);
+        let last =
+            self.dead_after(at + 4, d) && (loads || then.class() == op::ST || then.src() != d);
         if let Some(mem) = access.filter(|_| last || loads && then.dst() == d) {
             self.through(then, mem);
             return Some(5);
@@ -274,7 +325,8 @@ impl Gen<'_> {
         Some(4)
     }
 
-    /// Returns the place that slot `at` reads or writes when it does so through `t` for the last time.
+    /// Returns the place that slot `at` reads or writes when it does so through `t` for the last
+    /// time.
     fn access(&self, at: usize, t: u8, sum: Sum) -> Option<Mem> {
         let i = self.insn(at);
         let last = self.dead_after(at, t);
@@ -302,11 +354,14 @@ impl Gen<'_> {
         let [load, change, store] = self.run::<3>(at)?;
         let t = load.dst();
         let place = (load.src(), load.off, load.code & op::DW);
-        let same = store.class() == op::STX && store.code & 0xe0 == op::MEM && (store.dst(), store.off, store.code & op::DW) == place;
+        let same = store.class() == op::STX
+            && store.code & 0xe0 == op::MEM
+            && (store.dst(), store.off, store.code & op::DW) == place;
         if !same || store.src() != t || load.src() == t || !self.dead_after(at + 2, t) {
             return None;
         }
-        let wide = change.class() == op::ALU64 || (change.class() == op::ALU && load.code & op::DW != op::DW);
+        let wide = change.class() == op::ALU64
+            || (change.class() == op::ALU && load.code & op::DW != op::DW);
         if !wide || change.dst() != t || change.off != 0 {
             return None;
         }
@@ -331,7 +386,8 @@ impl Gen<'_> {
             (op::W | op::DW, op::ALU) => false,
             _ => return None,
         };
-        if alu.code & op::X == 0 || alu.src() != t || alu.dst() == t || !self.dead_after(at + 1, t) {
+        if alu.code & op::X == 0 || alu.src() != t || alu.dst() == t || !self.dead_after(at + 1, t)
+        {
             return None;
         }
         let g = group_of(alu.code & 0xf0)?;
@@ -352,7 +408,11 @@ impl Gen<'_> {
             op::JMP32 => false,
             _ => return None,
         };
-        if branch.dst() != t || (x && branch.src() == t) || jump(branch) == Some(0) || !self.dead_after(at + 1, t) {
+        if branch.dst() != t
+            || (x && branch.src() == t)
+            || jump(branch) == Some(0)
+            || !self.dead_after(at + 1, t)
+        {
             return None;
         }
         // What was loaded has zeros above, so a narrower comparison is the same only without sign.
@@ -362,7 +422,13 @@ impl Gen<'_> {
             (op::DW, _) => Size::W,
             (op::W, _) if !wide => Size::W,
             (op::W, false) if unsigned && branch.imm >= 0 => Size::W,
-            (op::H, false) if unsigned && (0..=127).contains(&branch.imm) && branch.code & 0xf0 != op::JSET => Size::H,
+            (op::H, false)
+                if unsigned
+                    && (0..=127).contains(&branch.imm)
+                    && branch.code & 0xf0 != op::JSET =>
+            {
+                Size::H
+            }
             (op::B, false) if unsigned && (0..=255).contains(&branch.imm) => Size::B,
             _ => return None,
         };
@@ -381,7 +447,8 @@ impl Gen<'_> {
     /// A load in the other byte order.
     fn load_swapped(&mut self, at: usize) -> Option<usize> {
         let [load, swap] = self.run::<2>(at)?;
-        let swaps = swap.code == op::ALU | op::X | op::END || swap.code == op::ALU64 | op::K | op::END;
+        let swaps =
+            swap.code == op::ALU | op::X | op::END || swap.code == op::ALU64 | op::K | op::END;
         if !self.cpu.movbe || !swaps || swap.dst() != load.dst() {
             return None;
         }
@@ -390,7 +457,11 @@ impl Gen<'_> {
             (op::DW, 64) => true,
             _ => return None,
         };
-        self.out.enc.load_swapped(w, machine(load.dst()), Mem::at(machine(load.src()), i32::from(load.off)));
+        self.out.enc.load_swapped(
+            w,
+            machine(load.dst()),
+            Mem::at(machine(load.src()), i32::from(load.off)),
+        );
         Some(2)
     }
 }
@@ -403,7 +474,8 @@ fn is_shift(i: Insn, d: u8, class: u8) -> bool {
     (i.code == class | op::LSH || i.code == class | op::RSH) && i.dst() == d
 }
 
-/// A sum that one memory operand can express: `base + (index << scale) + disp`, in machine registers.
+/// A sum that one memory operand can express: `base + (index << scale) + disp`, in machine
+/// registers.
 #[derive(Clone, Copy)]
 struct Sum {
     base: Option<u8>,
@@ -417,9 +489,15 @@ impl Sum {
         let t = i.dst();
         let none = Self { base: None, index: None, disp: 0 };
         match i.code {
-            MOV64 if i.off == 0 && i.src() != t => Some(Self { base: Some(machine(i.src())), ..none }),
-            LSH64_IMM if matches!(i.imm, 1..=3) => Some(Self { index: Some((machine(t), i.imm as u8)), ..none }),
-            ADD64 if i.src() != t => Some(Self { base: Some(machine(t)), index: Some((machine(i.src()), 0)), ..none }),
+            MOV64 if i.off == 0 && i.src() != t => {
+                Some(Self { base: Some(machine(i.src())), ..none })
+            }
+            LSH64_IMM if matches!(i.imm, 1..=3) => {
+                Some(Self { index: Some((machine(t), i.imm as u8)), ..none })
+            }
+            ADD64 if i.src() != t => {
+                Some(Self { base: Some(machine(t)), index: Some((machine(i.src()), 0)), ..none })
+            }
             ADD64_IMM => Some(Self { base: Some(machine(t)), disp: i.imm, ..none }),
             _ => None,
         }
@@ -434,8 +512,12 @@ impl Sum {
             (LSH64_IMM, Self { base: Some(b), index: None, disp: 0 }) if matches!(i.imm, 1..=3) => {
                 Some(Self { base: None, index: Some((b, i.imm as u8)), disp: 0 })
             }
-            (ADD64, Self { base: None, .. }) if i.src() != t => Some(Self { base: Some(machine(i.src())), ..self }),
-            (ADD64, Self { index: None, .. }) if i.src() != t => Some(Self { index: Some((machine(i.src()), 0)), ..self }),
+            (ADD64, Self { base: None, .. }) if i.src() != t => {
+                Some(Self { base: Some(machine(i.src())), ..self })
+            }
+            (ADD64, Self { index: None, .. }) if i.src() != t => {
+                Some(Self { index: Some((machine(i.src()), 0)), ..self })
+            }
             (ADD64_IMM, _) => Some(Self { disp: self.disp.checked_add(i.imm)?, ..self }),
             _ => None,
         }
