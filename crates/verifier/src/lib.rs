@@ -281,10 +281,12 @@ pub fn verify_observed(
 /// use skep_isa::{Insn, ProgramType};
 /// use skep_object::Linked;
 ///
-/// let prog = Linked::from_insns("nothing", ProgramType::Kprobe, vec![Insn::mov64_imm(0, 7),
-/// Insn::exit()]); let mut log = String::new(); skep_verifier::verify_logged(&prog,
-/// &skep_verifier::Options::default(), &mut log)?; assert!(log.contains("\n0: R1=ctx() R10=fp0\n0:
-/// (b7) r0 = 7                        ; R0=7\n1: (95) exit\nprocessed 2 insns "));
+/// let insns = vec![Insn::mov64_imm(0, 7), Insn::exit()];
+/// let prog = Linked::from_insns("nothing", ProgramType::Kprobe, insns);
+/// let mut log = String::new();
+/// skep_verifier::verify_logged(&prog, &skep_verifier::Options::default(), &mut log)?;
+/// assert!(log.contains("\n0: R1=ctx() R10=fp0\n0: (b7) r0 = 7 "));
+/// assert!(log.contains(" ; R0=7\n1: (95) exit\nprocessed 2 insns "));
 /// # Ok::<(), skep_verifier::Rejection>(())
 /// ```
 #[allow(clippy::result_large_err, reason = "as for `verify`")]

@@ -3,8 +3,9 @@
 //!
 //! ```text
 //! fp-8 … fp-1   slot 0      byte k of slot s is at fp - 8(s+1) + k
-//! fp-16 … fp-9  slot 1      a spill fills bytes 0.. of one slot; other stores only say what kind
-//! of bytes there are ```
+//! fp-16 … fp-9  slot 1      a spill fills bytes 0.. of one slot;
+//!                           other stores only say what kind of bytes there are
+//! ```
 
 use crate::reg::Reg;
 

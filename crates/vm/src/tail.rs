@@ -86,6 +86,8 @@ static NOBODY: Target = Target { id: 0, entry: 0, frame: 0, inner: 0, code: None
 ///
 /// ```
 /// use std::sync::Arc;
+/// use skep_isa::helper::id;
+/// use skep_isa::helper::id;
 /// use skep_isa::{MapShape, ShapeKind, text};
 /// use skep_vm::{Code, Env, HelperCall, HelperImpl, MapRef, tail};
 ///
@@ -98,7 +100,8 @@ static NOBODY: Target = Target { id: 0, entry: 0, frame: 0, inner: 0, code: None
 /// let kind = ShapeKind::ProgArray { targets: table.address() };
 /// let shape = MapShape { base: slots.as_ptr() as u64, stride: 4, entries: 2, kind };
 /// let maps = [MapRef { handle: 1, value: shape.base, shape }];
-/// let env = Env { maps: &maps, helper: &|id| (id == 12).then_some(HelperImpl { func: tail_call, how: HelperCall::TailCall }) };
+/// let helper = HelperImpl { func: tail_call, how: HelperCall::TailCall };
+/// let env = Env { maps: &maps, helper: &|n| (n == id::TAIL_CALL).then_some(helper) };
 /// let compile = |asm| {
 ///     let insns = text::assemble(asm).map_err(|e| e.to_string())?;
 ///     // SAFETY: these programs touch no memory and end, and what `env` names outlives them.

@@ -78,8 +78,8 @@ impl std::error::Error for AsmError {}
 ///
 /// ```
 /// use skep_isa::{Insn, text};
-/// assert_eq!(text::assemble("mov %r0, -1 # all ones\nexit")?, vec![Insn::mov64_imm(0, -1),
-/// Insn::exit()]);
+/// let insns = text::assemble("mov %r0, -1 # all ones\nexit")?;
+/// assert_eq!(insns, [Insn::mov64_imm(0, -1), Insn::exit()]);
 /// # Ok::<(), text::AsmError>(())
 /// ```
 ///

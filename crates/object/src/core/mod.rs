@@ -56,8 +56,8 @@ impl CoreTarget {
     /// # use skep_object::{CoreTarget, LinkOptions, Object};
     /// let object = Object::parse(&std::fs::read("opens.bpf.o")?)?;
     /// let kernel = CoreTarget::parse(&std::fs::read("/sys/kernel/btf/vmlinux")?)?;
-    /// let linked = object.link_with(0, &LinkOptions { target: Some(&kernel),
-    /// ..LinkOptions::default() })?;
+    /// let options = LinkOptions { target: Some(&kernel), ..LinkOptions::default() };
+    /// let linked = object.link_with(0, &options)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

@@ -4,9 +4,11 @@
 //! ```text
 //! contest program ENGINE OBJECT [NATIVE.so]   skep, interp, rbpf, kernel, native
 //! contest lookup ENGINE CASE                  skep, kernel; array, percpu, hashBYTES (of a key),
-//! call, tail contest compile ENGINE OBJECT…              skep; the programs one after another,
-//! again and again, up to 4,000 instructions contest dump OBJECT FILE                    the
-//! machine code, for a disassembler ```
+//!                                             call, tail
+//! contest compile ENGINE OBJECT…              skep; the programs one after another, again and
+//!                                             again, up to 4,000 instructions
+//! contest dump OBJECT FILE                    the machine code, for a disassembler
+//! ```
 //!
 //! Output: `measured NANOSECONDS` and, for programs, `result HEX`, which all engines must agree on.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the result")]

@@ -168,7 +168,8 @@ impl Gen<'_> {
     }
 
     /// A rotate is two opposite shifts of copies of one value, joined:
-    /// `u = a; u >>= n; a <<= bits - n; a |= u`, or both shifts on copies, in either order and direction.
+    /// `u = a; u >>= n; a <<= bits - n; a |= u`, or both shifts on copies, in either order and
+    /// direction.
     fn rotate(&mut self, at: usize) -> Option<usize> {
         let [copy, one] = self.run::<2>(at)?;
         if !is_copy(copy) || !is_shift(one, copy.dst(), copy.class()) || copy.dst() == copy.src() {
